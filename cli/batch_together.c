@@ -212,7 +212,8 @@ static size_t plan_group(group *g, tsr_engine_job *jobs)
             jobs[n++] = (tsr_engine_job){.plan = &m->made.plan,
                                          .dst = m->made.run.dst,
                                          .force = m->made.run.force,
-                                         .io = (tsr_io_mode)m->made.run.io};
+                                         .io = (tsr_io_mode)m->made.run.io,
+                                         .link = (tsr_link_mode)m->made.run.link};
         }
         tsr_stage_set(NULL);
     }

@@ -40,7 +40,8 @@ static const char kHelp[] =
     "  tessera convert Kimi-K3 -o Kimi-K3-NVFP4 --to nvfp4-weight-only --dialect modelopt\n"
     "  tessera convert Llama-W4A16 -o blobs --to fastertransformer --arch sm80\n"
     "  tessera convert Llama-BF16 -o engine-in --to trtllm --arch sm90 --bits 8\n"
-    "  tessera convert blobs -o Llama-W4A16-again --from fastertransformer\n\n"
+    "  tessera convert blobs -o Llama-W4A16-again --from fastertransformer\n"
+    "  tessera convert archives -o plain --to safetensors --link reflink      what is not packed takes no room\n\n"
     "Options:\n";
 
 static tsr_status parse(int argc, char **argv, tsr_plan_run *run, tsr_convert_job *job, tsr_err *err)

@@ -41,6 +41,7 @@ static const char kHelp[] =
     "  tessera quantize gpt-oss-BF16 -o out --scheme mxfp4-weight-only            as its releases are\n"
     "  tessera quantize model -o out --rules rules.json                           several schemes: "
     "docs/plan-schemes.md\n"
+    "  tessera quantize model -o out --link hard                                  tokenizer.json and its like: links\n"
     "  tessera quantize --list-families                                           which tensors, of which models\n\n"
     "Options:\n";
 

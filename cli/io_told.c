@@ -1,4 +1,4 @@
-/* One sentence, and one object. */
+/* Two sentences, and two objects. */
 #include "cli/io_told.h"
 
 #include "formats/json/json_write.h"
@@ -27,5 +27,23 @@ void tsr_io_json(tsr_text *t, const tsr_io_told *io)
     tsr_json_member_string(t, "writes", io->writes ? "direct" : "buffered");
     tsr_json_member_string(t, "queue", io->ring ? "io_uring" : "none");
     tsr_json_member_string(t, "why", io->why);
+    tsr_json_end_object(t);
+}
+
+const char *tsr_links_text(const tsr_links_told *links, char text[384])
+{
+    snprintf(text, 384, "%llu files linked, %llu copied%s%s%s", (unsigned long long)links->linked,
+             (unsigned long long)links->copied, links->copied == 0 ? "" : " (", links->why,
+             links->copied == 0 ? "" : ")");
+    return text;
+}
+
+void tsr_links_json(tsr_text *t, const tsr_links_told *links)
+{
+    tsr_json_key(t, "links");
+    tsr_json_begin_object(t, true);
+    tsr_json_member_u64(t, "linked", links->linked);
+    tsr_json_member_u64(t, "copied", links->copied);
+    tsr_json_member_string(t, "why", links->why);
     tsr_json_end_object(t);
 }

@@ -6,6 +6,7 @@
 #include "cli/stage.h"
 #include "common/apart.h"
 #include "common/file.h"
+#include "formats/checkpoint/checkpoint.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -131,7 +132,7 @@ static tsr_status check_all(const tsr_places *p, tsr_err *err)
     status = tsr_apart_read(&s, p->sources, TSR_MAX_SOURCES, err);
     const bool known = status == TSR_OK;
     if (known && p->dst != NULL)
-        status = tsr_apart_check_directory(&s, p->dst, err);
+        status = tsr_apart_check_directory(&s, p->dst, TSR_STATE_DIR, err);
     bool usage = status == TSR_E_USAGE;
     for (size_t i = 0; known && i < n; i++) {
         const tsr_status one =
@@ -187,7 +188,8 @@ static tsr_status confine(const tsr_places *p, tsr_err *err)
                       .beside = p->beside,
                       .reports = reports,
                       .dst = p->untouched ? NULL : p->dst,
-                      .shared = p->shared};
+                      .shared = p->shared,
+                      .links = p->links};
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
         if (usual[i] != NULL && !tsr_is_stdout(usual[i]))
             reports[to.n_reports++] = usual[i];

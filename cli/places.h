@@ -27,6 +27,7 @@ typedef struct tsr_places {
     bool beside;                          /* what lies beside the sources is read, too */
     bool untouched;                       /* nothing is written into dst: --dry-run */
     bool shared;                          /* others make the same dst: it is theirs as well */
+    bool links;                           /* files of sources get names in dst: --link hard */
 } tsr_places;
 
 /* Refuses outputs that would touch a source, before anything is read or made. TSR_E_USAGE says which two. From then on

@@ -36,6 +36,11 @@ void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options)
         {"--memory", TSR_OPT_SIZE, &run->memory, "SIZE", "what the job may use at most (2GiB)"},
         {"--io", TSR_OPT_CHOICE, &run->io, "auto|buffered|direct",
          "large files past the page cache, or through it (auto: past it, unless they are there already)"},
+        {"--link", TSR_OPT_CHOICE, &run->link, "none|reflink|hard",
+         "files that are a source's byte for byte: copies (none); reflinks, which share its blocks until one is "
+         "written\n"
+         "to; or hard links: one file with two names, so that a change of one changes both. What cannot be linked is "
+         "copied"},
         {"--shard", TSR_OPT_TEXT, &run->shards.text, "I/N",
          "make only the I-th of N parts (from 0) of the files, for job arrays; then tessera finish DST: "
          "docs/cluster.md"},
@@ -58,6 +63,9 @@ static tsr_status check_processes(const tsr_plan_run *run, tsr_err *err)
 {
     if (run->mpi && run->shards.text != NULL)
         return tsr_fail(err, TSR_E_USAGE, "--mpi with --shard: either the processes work together, or each by itself");
+    if (run->mpi && run->link != TSR_LINK_NONE)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--link with --mpi: of a link there is nothing that several processes could make");
     return run->mpi || run->dry_run || run->shards.text != NULL
                ? TSR_OK
                : tsr_check_alone("--mpi has them work together, --shard I/N each by itself", err);
@@ -91,7 +99,8 @@ tsr_status tsr_plan_run_places(const tsr_plan_run *run, const char *const *sourc
                          .progress = run->progress.file,
                          .unconfined = tsr_unconfined_ranks(run->mpi),
                          .untouched = run->dry_run,
-                         .shared = run->shards.text != NULL};
+                         .shared = run->shards.text != NULL,
+                         .links = run->link == TSR_LINK_HARD};
     memcpy(places.sources, sources, n * sizeof *sources);
     return tsr_places_check(&places, err);
 }

@@ -176,6 +176,7 @@ static void print_summary(const tsr_plan_run *run, const tsr_plan *plan, const t
                           const tsr_serving *serving)
 {
     const bool shard = tsr_is_shard(&run->shards);
+    char links[384];
     if (!shard)
         print_sums(plan);
     print_errors(run, plan, result->rows, TSR_STATS_SOURCE, "whole");
@@ -187,6 +188,8 @@ static void print_summary(const tsr_plan_run *run, const tsr_plan *plan, const t
               tsr_bytes_text((double)result->bytes_read, read), tsr_bytes_text((double)result->bytes_written, written),
               result->seconds, tsr_bytes_text((double)result->bytes_read / fmax(result->seconds, 1e-9), rate),
               result->threads, tsr_io_text(&result->io, io));
+    if (run->link != TSR_LINK_NONE)
+        tsr_print("%s\n", tsr_links_text(&result->links, links));
     if (result->files_redone > 0)
         tsr_print("%llu files were not what the journal says and were made again\n", U64(result->files_redone));
     if (run->shards.shard.finish)
@@ -280,6 +283,8 @@ static void json_result(tsr_text *t, const tsr_plan_run *run, const tsr_plan *pl
     tsr_json_member_u64(t, "bytes_read", result->bytes_read);
     tsr_json_member_u64(t, "bytes_written", result->bytes_written);
     tsr_io_json(t, &result->io);
+    if (run->link != TSR_LINK_NONE)
+        tsr_links_json(t, &result->links);
     if (run->ranks != NULL) {
         tsr_json_member_u64(t, "ranks", tsr_ranks_count(run->ranks));
         tsr_json_member_u64(t, "units_elsewhere", result->units_elsewhere);
@@ -360,6 +365,7 @@ static tsr_status execute(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
         .run = tsr_terminal_run_options(&terminal, run->threads, run->memory),
         .force = run->force,
         .io = (tsr_io_mode)run->io,
+        .link = (tsr_link_mode)run->link,
         .cpu_flags = tsr_cpu_flags() & (unsigned)run->cpumask,
         .shard = tsr_shard_of(&run->shards),
         .ranks = run->ranks,

@@ -20,7 +20,8 @@ typedef struct tsr_plan_run {
     const char *dst, *json, *junit;
     tsr_progress_options progress;
     uint64_t threads, cpumask, memory;
-    int io; /* a tsr_io_mode */
+    int io;   /* a tsr_io_mode */
+    int link; /* a tsr_link_mode */
     bool dry_run, force, quiet, help, mpi;
     double low_sqnr; /* dB: tensors below it are pointed out */
     tsr_quant_limits limits;

@@ -5,7 +5,9 @@
 #include "common/apart.h"
 #include "common/file.h"
 #include "common/text.h"
+#include "formats/checkpoint/checkpoint.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -87,6 +89,8 @@ enum {
     TO_READ = READ_FILE | READ_DIR,
     TO_REPORT = WRITE_FILE | TRUNCATE | MAKE_REG | REMOVE_FILE | READ_DIR,
     TO_BUILD = TO_READ | TO_REPORT | REMOVE_DIR | MAKE_DIR | REFER,
+    /* A file of a source may get a name where nothing can be written into a file: the kernel allows no link by which rights grow. */
+    TO_NAME = TO_BUILD & ~(WRITE_FILE | TRUNCATE),
 };
 
 enum { RULE_BELOW = 1, ASK_VERSION = 1, TCP_OF_4 = 3 };
@@ -178,16 +182,17 @@ static tsr_status allow_folder_of(const rules *r, const char *path, uint64_t rig
 }
 
 /* A file of a checkpoint is read with what lies beside it; in a hub's cache files are links to a folder beside snapshots/. */
-static tsr_status allow_source(const rules *r, const char *path, bool beside, tsr_err *err)
+static tsr_status allow_source(const rules *r, const char *path, const tsr_sandbox *to, tsr_err *err)
 {
+    const uint64_t rights = TO_READ | (to->links ? REFER : 0);
     char real[PATH_MAX + 8];
     struct stat st;
-    TSR_TRY(allow(r, path, TO_READ, err));
+    TSR_TRY(allow(r, path, rights, err));
     if (stat(path, &st) != 0 || realpath(path, real) == NULL)
         return check_absent(path, err);
-    beside = beside || tsr_ends_with(path, ".safetensors") || tsr_ends_with(path, ".safetensors.zst");
+    const bool beside = to->beside || tsr_ends_with(path, ".safetensors") || tsr_ends_with(path, ".safetensors.zst");
     if (S_ISREG(st.st_mode) && beside) {
-        TSR_TRY(allow_folder_of(r, path, TO_READ, err));
+        TSR_TRY(allow_folder_of(r, path, rights, err));
         snprintf(real, sizeof real, "%s", path);
         char folder[PATH_MAX];
         if (realpath(dirname(real), folder) == NULL)
@@ -198,7 +203,7 @@ static tsr_status allow_source(const rules *r, const char *path, bool beside, ts
     if (revision == NULL || revision - real < 10 || strncmp(revision - 10, "/snapshots", 10) != 0)
         return TSR_OK;
     memcpy(revision - 10, "/blobs", sizeof "/blobs");
-    return allow(r, real, TO_READ, err);
+    return allow(r, real, rights, err);
 }
 
 /* A report that is a file appears whole, by a rename in its folder. What else is there already is written into. */
@@ -211,6 +216,51 @@ static tsr_status allow_report(const rules *r, const char *path, tsr_err *err)
     else if (!S_ISREG(st.st_mode))
         return allow(r, path, WRITE_FILE | READ_FILE | TRUNCATE, err);
     return allow_folder_of(r, realpath(path, real) != NULL ? real : path, TO_REPORT, err);
+}
+
+/* DST/.tessera. Returns path. */
+static const char *state_of(const char *dst, char path[PATH_MAX])
+{
+    snprintf(path, PATH_MAX, "%s/" TSR_STATE_DIR, dst);
+    return path;
+}
+
+/* Whether a folder is empty. */
+static bool is_empty(const char *path)
+{
+    DIR *const dir = opendir(path);
+    size_t n = 0;
+    while (dir != NULL && readdir(dir) != NULL)
+        n++;
+    if (dir != NULL)
+        closedir(dir);
+    return dir != NULL && n == 2; /* itself, and the one above */
+}
+
+/* Makes the folder in which an output is written, unless it is there, or the output is not Tessera's: then it must stay as it is. Of
+ * `missing` folders on the way to the output the last was made just now. */
+static bool make_state(const tsr_sandbox *to, size_t missing)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    if (lstat(state_of(to->dst, path), &st) == 0)
+        return S_ISDIR(st.st_mode);
+    if (!is_empty(to->dst) || tsr_make_dirs(path, NULL) != TSR_OK)
+        return false;
+    if (!to->shared) {
+        free(made.path);
+        made.path = strdup(path);
+        made.folders = made.path == NULL ? 0 : missing + 1;
+    }
+    return true;
+}
+
+/* All is written in DST/.tessera, and renamed out of it. */
+static tsr_status allow_links(const rules *r, const char *dst, tsr_err *err)
+{
+    char path[PATH_MAX];
+    TSR_TRY(allow(r, dst, TO_NAME, err));
+    return allow(r, state_of(dst, path), TO_BUILD, err);
 }
 
 /* Makes the output directory. Where that fails, whoever needs it says why: the folder that it would be in is allowed. */
@@ -229,7 +279,7 @@ static tsr_status allow_output(const rules *r, const tsr_sandbox *to, tsr_err *e
     }
     /* Its name is synced in the folder that it is in. */
     TSR_TRY(allow_folder_of(r, to->dst, READ_DIR, err));
-    return allow(r, to->dst, TO_BUILD, err);
+    return to->links && make_state(to, missing) ? allow_links(r, to->dst, err) : allow(r, to->dst, TO_BUILD, err);
 }
 
 static tsr_status allow_all(const rules *r, const tsr_sandbox *to, tsr_err *err)
@@ -238,7 +288,7 @@ static tsr_status allow_all(const rules *r, const tsr_sandbox *to, tsr_err *err)
     TSR_TRY(allow(r, "/sys/devices/system", TO_READ, err));
     for (size_t i = 0; i < to->n_sources; i++) {
         if (to->sources[i] != NULL)
-            TSR_TRY(allow_source(r, to->sources[i], to->beside, err));
+            TSR_TRY(allow_source(r, to->sources[i], to, err));
     }
     for (size_t i = 0; i < to->n_reports; i++)
         TSR_TRY(allow_report(r, to->reports[i], err));

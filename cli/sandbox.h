@@ -37,6 +37,7 @@ typedef struct tsr_sandbox {
     const char
         *dst;    /* the output directory, which is made here, since what does not exist cannot be allowed; NULL: none */
     bool shared; /* others make the same dst: it is not removed again */
+    bool links;  /* files of the sources get names in dst, where they must not become writable by that */
 } tsr_sandbox;
 
 /* Locks this process in, as long as it has one thread. */

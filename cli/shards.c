@@ -14,7 +14,7 @@
 
 /* What speaks of the process or its place, and not of the output. */
 static const char kOfProcess[] =
-    "-o --shard --threads --cpumask --memory --io --mpi --dry-run --force --json --junit --progress "
+    "-o --shard --threads --cpumask --memory --io --link --mpi --dry-run --force --json --junit --progress "
     "--progress-file --quiet --help";
 /* Options whose values are paths. */
 static const char kPaths[] = "--rules --scales-from --activations --against --config";

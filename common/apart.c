@@ -227,17 +227,26 @@ tsr_status tsr_apart_check_file(const tsr_apart *s, const char *output, const st
     return file == NULL ? TSR_OK : refuse_nested(output, file->source, "is a file of", err);
 }
 
+typedef struct holding {
+    const tsr_apart *s;
+    const char *own; /* see tsr_apart_check_directory; NULL: the output has no such folder */
+} holding;
+
 /* Fails for an entry of an output folder that leads into a source. */
 static tsr_status check_held(const char *path, int depth, void *data, tsr_err *err)
 {
-    const tsr_apart *const s = data;
+    const holding *h = data;
+    const tsr_apart *const s = h->s;
+    const holding all = {.s = s};
     struct stat st, link;
+    if (depth == 0 && h->own != NULL && strcmp(strrchr(path, '/') + 1, h->own) == 0)
+        h = &all;
     if (stat(path, &st) != 0 || lstat(path, &link) != 0)
         return cannot_look(err, path);
     const tsr_identity *const found = S_ISDIR(st.st_mode) ? find(&s->folders, &st) : find_file(&s->files, &st);
-    if (found != NULL)
+    if (found != NULL && (h->own == NULL || !S_ISREG(link.st_mode)))
         return refuse_nested(path, found->source, S_ISDIR(st.st_mode) ? "is a folder of" : "is a file of", err);
-    return S_ISDIR(link.st_mode) ? each_entry(path, check_held, depth + 1, data, err) : TSR_OK;
+    return S_ISDIR(link.st_mode) ? each_entry(path, check_held, depth + 1, (void *)h, err) : TSR_OK;
 }
 
 tsr_status tsr_apart_check_outside(const tsr_apart *s, const char *output, const char *folder, tsr_err *err)
@@ -262,9 +271,9 @@ tsr_status tsr_apart_check_outside(const tsr_apart *s, const char *output, const
     return status;
 }
 
-tsr_status tsr_apart_check_directory(const tsr_apart *s, const char *dst, tsr_err *err)
+tsr_status tsr_apart_check_directory(const tsr_apart *s, const char *dst, const char *own, tsr_err *err)
 {
-    char existing[PATH_MAX];
+    char existing[PATH_MAX], inside[PATH_MAX + 64];
     size_t missing;
     struct stat st;
     TSR_TRY(tsr_apart_resolve(dst, existing, &missing, err));
@@ -277,5 +286,7 @@ tsr_status tsr_apart_check_directory(const tsr_apart *s, const char *dst, tsr_er
     const tsr_identity *const below = find(&s->above, &st);
     if (below != NULL)
         return refuse_nested(dst, below->source, "holds", err);
-    return each_entry(existing, check_held, 0, (void *)s, err);
+    snprintf(inside, sizeof inside, "%s/%s", existing, own);
+    holding h = {.s = s, .own = lstat(inside, &st) == 0 && S_ISDIR(st.st_mode) ? own : NULL};
+    return each_entry(existing, check_held, 0, &h, err);
 }

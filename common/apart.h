@@ -35,8 +35,10 @@ tsr_status tsr_apart_read(tsr_apart *apart, const char *const *sources, size_t n
 tsr_status tsr_apart_add_folder(tsr_apart *apart, const char *folder, const struct stat *st,
                                 tsr_err *err) TSR_WARN_UNUSED;
 
-/* Refuses an output directory, made or not, that lies in a source, holds one, or leads into one by a link. */
-tsr_status tsr_apart_check_directory(const tsr_apart *apart, const char *dst, tsr_err *err) TSR_WARN_UNUSED;
+/* Refuses an output directory, made or not, that lies in a source, holds one, or leads into one by a link. Where it has the folder
+ * `own`, it is one that was made before: hard links beside that folder were made on purpose, and nobody writes through them. */
+tsr_status tsr_apart_check_directory(const tsr_apart *apart, const char *dst, const char *own,
+                                     tsr_err *err) TSR_WARN_UNUSED;
 
 /* Refuses `output` if its folder, which exists, or one above that belongs to a source. */
 tsr_status tsr_apart_check_outside(const tsr_apart *apart, const char *output, const char *folder,

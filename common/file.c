@@ -114,6 +114,7 @@ static tsr_stamp stamp_of(const struct stat *st)
         .device = (uint64_t)st->st_dev,
         .inode = (uint64_t)st->st_ino,
         .size = (uint64_t)st->st_size,
+        .names = (uint64_t)st->st_nlink,
         .mtime_ns = nanoseconds(st->st_mtim),
         .ctime_ns = nanoseconds(st->st_ctim),
     };
@@ -141,7 +142,7 @@ tsr_status tsr_open_input(const char *path, int *fd, uint64_t *size, tsr_stamp *
     return TSR_OK;
 }
 
-tsr_status tsr_check_stamp(int fd, const char *path, const tsr_stamp *stamp, tsr_err *err)
+tsr_status tsr_check_stamp(int fd, const char *path, const tsr_stamp *stamp, bool linked, tsr_err *err)
 {
     struct stat open_now, named;
     if (fstat(fd, &open_now) != 0)
@@ -157,7 +158,7 @@ tsr_status tsr_check_stamp(int fd, const char *path, const tsr_stamp *stamp, tsr
         what = "it was written to";
     else if (!is_there || (uint64_t)named.st_ino != stamp->inode || (uint64_t)named.st_dev != stamp->device)
         what = "it was removed or replaced";
-    else if (now.ctime_ns != stamp->ctime_ns)
+    else if (now.ctime_ns != stamp->ctime_ns && now.names == stamp->names && !linked)
         what = "its time of change differs";
     return what == NULL ? TSR_OK
                         : tsr_fail(err, TSR_E_IO,

@@ -29,15 +29,16 @@ tsr_status tsr_write_at(int fd, const char *path, const void *data, size_t size,
 
 /* The state of a file when it was opened, kept to find out later whether it was changed or replaced. */
 typedef struct tsr_stamp {
-    uint64_t device, inode, size;
+    uint64_t device, inode, size, names; /* names: hard links */
     int64_t mtime_ns, ctime_ns;
 } tsr_stamp;
 
 /* Opens a regular file for reading; *size is its length, *stamp (may be NULL) its state. */
 tsr_status tsr_open_input(const char *path, int *fd, uint64_t *size, tsr_stamp *stamp, tsr_err *err) TSR_WARN_UNUSED;
 
-/* TSR_E_IO: the file that was opened as `path` has changed since, or its name leads to another one. Thread-safe. */
-tsr_status tsr_check_stamp(int fd, const char *path, const tsr_stamp *stamp, tsr_err *err) TSR_WARN_UNUSED;
+/* TSR_E_IO: the file that was opened as `path` has changed since, or its name leads to another one. Hard links that were made or
+ * removed since are no change, where their number says so or, if `linked`, in any case. Thread-safe. */
+tsr_status tsr_check_stamp(int fd, const char *path, const tsr_stamp *stamp, bool linked, tsr_err *err) TSR_WARN_UNUSED;
 
 /* A whole small file (at most `limit` bytes) into the arena, NUL-terminated. */
 tsr_status tsr_read_file(const char *path, uint64_t limit, tsr_arena *arena, const char **data, size_t *size,

@@ -151,7 +151,7 @@ static tsr_status check_apart(const tessera_plan *p, const char *dst, tsr_err *e
     tsr_apart apart = {0};
     tsr_status status = tsr_apart_read(&apart, sources, sizeof sources / sizeof *sources, err);
     if (status == TSR_OK)
-        status = tsr_apart_check_directory(&apart, dst, err);
+        status = tsr_apart_check_directory(&apart, dst, TSR_STATE_DIR, err);
     tsr_apart_free(&apart);
     return status;
 }

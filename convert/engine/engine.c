@@ -79,6 +79,8 @@ static void abandon_files(tsr_run *r)
     for (size_t i = 0; i < r->plan->n_files; i++) {
         char path[PATH_MAX];
         tsr_run_close_file(&r->files[i]);
+        if (r->files[i].named && r->files[i].phase != TSR_FILE_DONE)
+            unlink(tsr_run_path(r, i, path));
         if (!r->verifying && r->files[i].mine && r->files[i].phase != TSR_FILE_DONE &&
             r->files[i].phase != TSR_FILE_WAITING)
             unlink(tsr_part_path(r->dst, i, path));
@@ -205,6 +207,15 @@ static uint64_t promised(const tsr_run *r)
     return bytes;
 }
 
+static tsr_status find_links(tsr_run *r, tsr_err *err)
+{
+    if (r->link == TSR_LINK_NONE)
+        return TSR_OK;
+    r->whole = calloc(r->plan->n_files + 1, sizeof *r->whole);
+    return r->whole == NULL ? tsr_out_of_memory(err, "for the files to be linked")
+                            : tsr_links_find(r->plan, r->whole, err);
+}
+
 /* The second phase: what is missing is made. */
 static tsr_status begin_converting(tsr_run *r, tsr_engine_result *result, tsr_err *err)
 {
@@ -222,8 +233,9 @@ static tsr_status begin_converting(tsr_run *r, tsr_engine_result *result, tsr_er
         return tsr_run_refuse_writing(r, err);
     TSR_TRY(withdraw(r, err));
     remove_unknown(r);
+    TSR_TRY(find_links(r, err));
     TSR_TRY(tsr_run_check_space(r, promised(r), err));
-    TSR_TRY(tsr_watch_begin(&r->watch, r->plan, err));
+    TSR_TRY(tsr_watch_begin(&r->watch, r->plan, r->link == TSR_LINK_HARD ? r->whole : NULL, err));
     tsr_io_choose(&r->io, r->plan, r->dst);
     r->io.told.ring = r->crew->ring && (r->io.told.reads || r->io.told.writes);
     return TSR_OK;
@@ -294,6 +306,7 @@ static tsr_status begin_run(tsr_run *r, tsr_crew *c, const tsr_engine_job *job, 
         .dst = job->dst,
         .force = job->force,
         .shard = job->shard,
+        .link = job->link,
         .io = {.mode = job->io, .told = {.why = "nothing was left to be done"}},
         .journal = {.fd = -1},
         .rows = calloc(plan->n_steps, sizeof *r->rows),
@@ -315,6 +328,7 @@ static void free_run(tsr_run *r)
 {
     tsr_digests_end(&r->digests);
     free(r->owner);
+    free(r->whole);
     free(r->frames);
     free(r->steps);
     free(r->files);
@@ -334,6 +348,7 @@ static void end_run(tsr_run *r, tsr_engine_job *job)
     job->result.threads = r->crew->workers + tsr_ranks_others(r->crew->ranks);
     job->result.units_elsewhere = atomic_load(&r->crew->elsewhere);
     job->result.io = r->io.told;
+    job->result.links = r->links;
 }
 
 tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run_options *options, unsigned cpu_flags,
@@ -384,6 +399,7 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
                           .force = options->force,
                           .shard = options->shard,
                           .io = options->io,
+                          .link = options->link,
                           .ranks = options->ranks};
     uint64_t bytes_read;
     const tsr_status status = tsr_engine_run_together(&job, 1, &options->run, options->cpu_flags, &bytes_read, err);

@@ -13,12 +13,14 @@
 #include "common/ranks.h"
 #include "common/threads.h"
 #include "convert/engine/io_choice.h"
+#include "convert/engine/links.h"
 #include "convert/engine/shards.h"
 
 typedef struct tsr_engine_options {
     tsr_run_options run; /* its progress counts what steps make, without side files */
     bool force;          /* start over, whatever the destination holds */
     tsr_io_mode io;
+    tsr_link_mode link;
     unsigned cpu_flags;     /* for tsr_cpu_kernels_init */
     const tsr_shard *shard; /* NULL: all files are made. Borrowed */
     tsr_ranks *ranks;       /* who works with this process; NULL: nobody. Borrowed */
@@ -33,6 +35,7 @@ typedef struct tsr_engine_result {
     uint64_t units_elsewhere; /* carried out by other ranks */
     unsigned threads;         /* how many ran */
     tsr_io_told io;
+    tsr_links_told links;
     tsr_quant_stats *rows; /* [plan->n_steps]; freed by tsr_engine_result_free */
 } tsr_engine_result;
 
@@ -60,7 +63,8 @@ typedef struct tsr_engine_job {
     bool force;
     const tsr_shard *shard; /* NULL: all files */
     tsr_io_mode io;
-    tsr_ranks *ranks; /* NULL: nobody else; else this is the only job */
+    tsr_link_mode link; /* with ranks: NONE */
+    tsr_ranks *ranks;   /* NULL: nobody else; else this is the only job */
     /* How it ended: */
     tsr_status status;
     tsr_err err;

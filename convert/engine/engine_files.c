@@ -4,6 +4,7 @@
 #include "common/checked.h"
 #include "common/file.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -131,13 +132,51 @@ static tsr_status transfer_header(tsr_run *r, size_t file, tsr_err *err)
     tsr_status status = tsr_text_status(&header, err);
     const tsr_window all = {.rows = 1, .row_bytes = header.size, .pitch = header.size};
     if (status == TSR_OK)
-        status = r->verifying ? tsr_run_read_back(r, NULL, &place, &all, header.data, err)
-                              : tsr_run_write_window(r, &place, &all, header.data, err);
+        status = r->verifying            ? tsr_run_read_back(r, NULL, &place, &all, header.data, err)
+                 : r->files[file].linked ? TSR_OK /* it is the source's, byte for byte */
+                                         : tsr_run_write_window(r, &place, &all, header.data, err);
     if (status == TSR_OK)
         r->digests.headers[file] = tsr_digest_of(&r->kernels, header.data, header.size);
     r->files[file].done += header.size;
     tsr_text_free(&header);
     return status;
+}
+
+/* Makes a file that is a source's whole a hard link, or the file that was just created a reflink. Where that cannot be done, it is
+ * copied. */
+static void try_link(tsr_run *r, size_t file, const char *path)
+{
+    tsr_file_state *const f = &r->files[file];
+    const tsr_file *const source = tsr_links_source(r->plan, file);
+    errno = 0;
+    if (r->link == TSR_LINK_HARD) {
+        f->io.fd = tsr_links_name(path, source);
+        f->linked = f->named = f->io.fd >= 0;
+    } else {
+        f->linked = tsr_links_share(f->io.fd, source);
+    }
+    tsr_links_note(&r->links, f->io.name, f->linked ? 0 : errno);
+}
+
+/* Creates a file that is to be made, or links it. */
+static tsr_status create_file(tsr_run *r, size_t file, tsr_err *err)
+{
+    tsr_file_state *const f = &r->files[file];
+    const bool whole = r->whole != NULL && r->whole[file];
+    char path[PATH_MAX];
+    TSR_TRY(tsr_make_parent(tsr_run_path(r, file, path), err));
+    if (whole && r->link == TSR_LINK_HARD)
+        try_link(r, file, path);
+    if (f->linked)
+        return TSR_OK;
+    f->io.fd = tsr_open(tsr_part_path(r->dst, file, path), O_RDWR | O_CREAT | O_EXCL);
+    if (f->io.fd < 0)
+        return tsr_fail_errno(err, "%s: cannot create", path);
+    if (whole && r->link == TSR_LINK_REFLINK)
+        try_link(r, file, path);
+    return f->linked || r->plan->files[file].appended
+               ? TSR_OK
+               : tsr_io_open_write(&r->io, path, f->io.fd, r->plan->files[file].bytes, &f->io.direct, err);
 }
 
 tsr_status tsr_run_open_file(tsr_run *r, size_t file, tsr_err *err)
@@ -148,19 +187,15 @@ tsr_status tsr_run_open_file(tsr_run *r, size_t file, tsr_err *err)
     f->done = 0;
     f->io.name = r->plan->files[file].name;
     f->steps_left = r->plan->files[file].n_steps;
-    if (r->verifying) {
-        f->io.fd = tsr_open(tsr_run_path(r, file, path), O_RDONLY);
-    } else {
-        TSR_TRY(tsr_make_parent(tsr_run_path(r, file, path), err));
-        f->io.fd = tsr_open(tsr_part_path(r->dst, file, path), O_RDWR | O_CREAT | O_EXCL);
-    }
-    if (f->io.fd < 0)
-        return tsr_fail_errno(err, "%s: cannot %s", path, r->verifying ? "open" : "create");
     r->n_open++;
-    if (r->verifying)
-        f->io.direct = tsr_io_open_read(r->io.mode, path, f->io.fd, why, sizeof why);
-    else if (!r->plan->files[file].appended)
-        TSR_TRY(tsr_io_open_write(&r->io, path, f->io.fd, r->plan->files[file].bytes, &f->io.direct, err));
+    if (!r->verifying) {
+        TSR_TRY(create_file(r, file, err));
+        return transfer_header(r, file, err);
+    }
+    f->io.fd = tsr_open(tsr_run_path(r, file, path), O_RDONLY);
+    if (f->io.fd < 0)
+        return tsr_fail_errno(err, "%s: cannot open", path);
+    f->io.direct = tsr_io_open_read(r->io.mode, path, f->io.fd, why, sizeof why);
     return transfer_header(r, file, err);
 }
 
@@ -220,6 +255,15 @@ static tsr_status digest_file(tsr_run *r, size_t file, uint64_t *digest, tsr_err
     return TSR_OK;
 }
 
+/* Makes a whole file durable under its name. */
+static tsr_status publish(const tsr_file_state *f, const char *from, const char *to, tsr_err *err)
+{
+    if (!f->named)
+        return tsr_commit_file(f->io.fd, from, to, err);
+    /* Whoever wrote the source may not have synced it. */
+    return tsr_sync(f->io.fd) != 0 ? tsr_fail_errno(err, "%s: cannot sync", to) : tsr_sync_parent(to, err);
+}
+
 /* After converting: makes the file durable under its name and records it in the journal. After verifying: compares its
  * digest with the journal's. */
 static tsr_status commit(tsr_run *r, size_t file, tsr_err *err)
@@ -238,7 +282,7 @@ static tsr_status commit(tsr_run *r, size_t file, tsr_err *err)
         tsr_run_path(r, file, to);
         const uint64_t bytes = r->plan->files[file].appended ? f->end : r->plan->files[file].bytes;
         if (status == TSR_OK && fstat(f->io.fd, &st) != 0)
-            status = tsr_fail_errno(err, "%s: cannot look at it", from);
+            status = tsr_fail_errno(err, "%s: cannot look at it", f->named ? to : from);
         else if (status == TSR_OK && (uint64_t)st.st_size != bytes)
             status = tsr_fail(err, TSR_E_IO, "%s: %llu bytes were planned, but the file has %llu", from, U64(bytes),
                               U64(st.st_size));
@@ -248,7 +292,7 @@ static tsr_status commit(tsr_run *r, size_t file, tsr_err *err)
         if (status == TSR_OK)
             status = tsr_watch_check(&r->watch, r->plan, file, err);
         if (status == TSR_OK)
-            status = tsr_commit_file(f->io.fd, from, to, err);
+            status = publish(f, from, to, err);
         if (status == TSR_OK)
             status = tsr_run_keep_blocks(r, file, err);
         if (status == TSR_OK)

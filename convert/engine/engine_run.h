@@ -24,6 +24,7 @@
 #include "convert/engine/engine.h"
 #include "convert/engine/io_choice.h"
 #include "convert/engine/journal.h"
+#include "convert/engine/links.h"
 #include "convert/engine/outgoing.h"
 #include "convert/engine/shared_reads.h"
 #include "convert/engine/watch.h"
@@ -53,6 +54,8 @@ typedef struct tsr_file_state {
     uint64_t done; /* bytes written or, when verifying, read back */
     uint64_t end;  /* of an appended file, so far */
     bool mine;     /* takes part in the present phase */
+    bool linked;   /* it has its bytes, and none are written */
+    bool named;    /* and its name, as a hard link */
 } tsr_file_state;
 
 /* Of a tsr_amax: the units that are still to be found, none where no step asks, and the largest so far. */
@@ -156,6 +159,8 @@ typedef struct tsr_run {
     tsr_text *frames; /* [plan->n_steps]: of figures of blocks, from the end of the step to that of its file */
     bool verifying;
     tsr_io_choice io;
+    tsr_link_mode link;
+    bool *whole; /* [plan->n_files]: files that are a source's whole, where they are to be linked; NULL: none are */
 
     /* What follows is guarded by the crew's lock. */
     tsr_step_state **steps; /* [plan->n_steps]; NULL when not in flight */
@@ -166,6 +171,7 @@ typedef struct tsr_run {
     size_t next_amax;
     uint64_t next_amax_unit;
     size_t n_open; /* files */
+    tsr_links_told links;
     tsr_first_failure failure;
     uint64_t bytes_read, bytes_written, bytes_total;
     uint64_t steps_done, steps_total;

@@ -4,6 +4,7 @@
 #include "convert/engine/blocks_file.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 tsr_status tsr_run_divide(tsr_run *r, tsr_err *err)
 {
@@ -40,12 +41,20 @@ tsr_status tsr_run_refuse_writing(const tsr_run *r, tsr_err *err)
                     r->dst);
 }
 
-/* Which files need no room: those that are finished, and those of others. */
+/* Whether a file is about to be linked, as far as can be known: a link leads to no other file system. */
+static bool is_to_be_linked(const tsr_run *r, size_t file)
+{
+    struct stat st;
+    return r->whole != NULL && r->whole[file] && r->links.copied == 0 && stat(r->dst, &st) == 0 &&
+           (uint64_t)st.st_dev == tsr_links_source(r->plan, file)->stamp.device;
+}
+
+/* Which files need no room: those that are finished, those of others, and links. */
 static bool *settled(const tsr_run *r)
 {
     bool *const list = calloc(r->plan->n_files + 1, sizeof *list);
     for (size_t i = 0; list != NULL && i < r->plan->n_files; i++)
-        list[i] = r->journal.finished[i] || tsr_is_others(r, i);
+        list[i] = r->journal.finished[i] || tsr_is_others(r, i) || is_to_be_linked(r, i);
     return list;
 }
 

@@ -266,7 +266,8 @@ tsr_status tsr_run_begin_unit(tsr_task *task, tsr_err *err)
 static bool is_taken(const tsr_task *task, const tsr_step *step, unsigned i)
 {
     const tsr_run *const r = task->work.run;
-    return !r->verifying && !tsr_is_appended(r, step) && i < step->n_out && !tsr_is_held(step, i);
+    return !r->verifying && !tsr_is_appended(r, step) && i < step->n_out && !tsr_is_held(step, i) &&
+           !r->files[step->file].linked;
 }
 
 /* Counts output i of a unit and begins to write it; begun: its beginning is taken already. */
@@ -285,7 +286,9 @@ static tsr_status finish_output(tsr_task *task, const tsr_step *step, unsigned i
         return tsr_outgoing_end(begun, task->io, &task->batch, digest, err);
     if (digest != NULL)
         *digest = tsr_digest_of(&r->kernels, u->out_data[i], tsr_window_bytes(&u->out[i]));
-    return r->verifying ? TSR_OK : tsr_run_write_window(r, step->out[i], &u->out[i], u->out_data[i], err);
+    return r->verifying || r->files[step->file].linked
+               ? TSR_OK
+               : tsr_run_write_window(r, step->out[i], &u->out[i], u->out_data[i], err);
 }
 
 tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err)
@@ -341,7 +344,7 @@ tsr_status tsr_run_count_unit(tsr_run *r, size_t index, uint64_t in, uint64_t do
     tsr_step_state *const s = r->steps[index];
     pthread_mutex_lock(&r->crew->lock);
     r->bytes_read += r->verifying ? done : in;
-    r->bytes_written += r->verifying ? 0 : done;
+    r->bytes_written += r->verifying || r->files[r->plan->steps[index].file].linked ? 0 : done;
     count_bytes(r, index, done);
     const bool last = --s->left == 0;
     pthread_mutex_unlock(&r->crew->lock);

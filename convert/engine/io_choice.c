@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,10 +120,14 @@ int tsr_io_open_read(tsr_io_mode mode, const char *path, int fd, char *why, size
     return -1;
 }
 
-/* Tries a file without a name, which leaves nothing behind. */
+/* Tries a file without a name, which leaves nothing behind, where files are written. */
 static bool takes_writes(tsr_io_mode mode, const char *dst, char *why, size_t size)
 {
-    const int fd = open(dst, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/" TSR_STATE_DIR, dst);
+    int fd = open(path, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd < 0 && errno == ENOENT) /* another rank's, that does not see it yet */
+        fd = open(dst, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
     if (fd < 0) {
         say(why, size, strerror(errno));
         return false;

@@ -3,16 +3,23 @@
 
 #include <stdlib.h>
 
-tsr_status tsr_watch_begin(tsr_watch *w, const tsr_plan *plan, tsr_err *err)
+tsr_status tsr_watch_begin(tsr_watch *w, const tsr_plan *plan, const bool *whole, tsr_err *err)
 {
     *w = (tsr_watch){.first = calloc(plan->n_sources + 1, sizeof *w->first)};
     for (size_t k = 0; w->first != NULL && k < plan->n_sources; k++)
         w->first[k + 1] = w->first[k] + plan->sources[k]->n_files + plan->sources[k]->n_side_files;
     w->seen = w->first == NULL ? NULL : calloc(w->first[plan->n_sources] + 1, sizeof *w->seen);
-    if (w->seen != NULL)
-        return TSR_OK;
-    tsr_watch_end(w);
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory for the files of %zu sources", plan->n_sources);
+    w->linked = w->seen == NULL ? NULL : calloc(w->first[plan->n_sources] + 1, sizeof *w->linked);
+    if (w->linked == NULL) {
+        tsr_watch_end(w);
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the files of %zu sources", plan->n_sources);
+    }
+    for (size_t i = 0; whole != NULL && i < plan->n_files; i++) {
+        const tsr_tensor *const t = whole[i] ? plan->steps[plan->files[i].first_step].in[0] : NULL;
+        if (t != NULL)
+            w->linked[w->first[t->source] + t->file] = true;
+    }
+    return TSR_OK;
 }
 
 tsr_status tsr_watch_check(tsr_watch *w, const tsr_plan *plan, size_t file, tsr_err *err)
@@ -21,10 +28,10 @@ tsr_status tsr_watch_check(tsr_watch *w, const tsr_plan *plan, size_t file, tsr_
     for (size_t s = f->first_step; s < f->first_step + f->n_steps; s++) {
         for (uint32_t i = 0; i < plan->steps[s].n_in; i++) {
             const tsr_tensor *const t = plan->steps[s].in[i];
-            size_t *const seen = &w->seen[w->first[t->source] + t->file];
-            if (*seen != file + 1)
-                TSR_TRY(tsr_checkpoint_unchanged(plan->sources[t->source], t->file, err));
-            *seen = file + 1;
+            const size_t number = w->first[t->source] + t->file;
+            if (w->seen[number] != file + 1)
+                TSR_TRY(tsr_checkpoint_unchanged(plan->sources[t->source], t->file, w->linked[number], err));
+            w->seen[number] = file + 1;
         }
     }
     return TSR_OK;
@@ -47,7 +54,8 @@ tsr_status tsr_watch_check_all(tsr_watch *w, const tsr_plan *plan, bool *finishe
     tsr_status first = TSR_OK;
     for (size_t k = 0; k < plan->n_sources; k++) {
         for (size_t i = 0; i < w->first[k + 1] - w->first[k]; i++) {
-            const tsr_status status = tsr_checkpoint_unchanged(plan->sources[k], i, first == TSR_OK ? err : NULL);
+            const tsr_status status =
+                tsr_checkpoint_unchanged(plan->sources[k], i, w->linked[w->first[k] + i], first == TSR_OK ? err : NULL);
             first = first == TSR_OK ? status : first;
             for (size_t file = 0; status != TSR_OK && file < plan->n_files; file++)
                 finished[file] = finished[file] && !reads(plan, file, k, i);
@@ -60,5 +68,6 @@ void tsr_watch_end(tsr_watch *w)
 {
     free(w->first);
     free(w->seen);
+    free(w->linked);
     *w = (tsr_watch){0};
 }

@@ -8,9 +8,11 @@
 typedef struct tsr_watch {
     size_t *first; /* [n_sources + 1]: the number of each source's first file, over all sources */
     size_t *seen;  /* [first[n_sources]]: 1 + the output file for which it was last checked */
+    bool *linked;  /* [first[n_sources]]: hard links to it are made and removed by this run */
 } tsr_watch;
 
-tsr_status tsr_watch_begin(tsr_watch *watch, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+/* `whole` (NULL: none): of the output files, those that are made as hard links (links.h). */
+tsr_status tsr_watch_begin(tsr_watch *watch, const tsr_plan *plan, const bool *whole, tsr_err *err) TSR_WARN_UNUSED;
 
 /* TSR_E_IO, with the name of the source file, when one that output `file` is made from has changed since it was opened.
  */

@@ -384,10 +384,10 @@ tsr_status tsr_checkpoint_read(const tsr_checkpoint *c, const tsr_tensor *tensor
     return status == TSR_OK || in.archive == NULL ? status : tsr_prepend(err, status, "'%s'", tensor->name);
 }
 
-tsr_status tsr_checkpoint_unchanged(const tsr_checkpoint *c, size_t file, tsr_err *err)
+tsr_status tsr_checkpoint_unchanged(const tsr_checkpoint *c, size_t file, bool linked, tsr_err *err)
 {
     const tsr_file *const f = &c->files[file];
-    return tsr_check_stamp(f->fd, f->path, &f->stamp, err);
+    return tsr_check_stamp(f->fd, f->path, &f->stamp, linked, err);
 }
 
 void tsr_checkpoint_prefetch(const tsr_checkpoint *c, const tsr_tensor *tensor, uint64_t offset, size_t size)

@@ -96,8 +96,9 @@ const tsr_tensor *tsr_checkpoint_find(const tsr_checkpoint *checkpoint, const ch
 tsr_status tsr_checkpoint_read(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, uint64_t offset, void *data,
                                size_t size, tsr_err *err) TSR_WARN_UNUSED;
 
-/* TSR_E_IO: file `file` is no longer what was opened. Thread-safe. */
-tsr_status tsr_checkpoint_unchanged(const tsr_checkpoint *checkpoint, size_t file, tsr_err *err) TSR_WARN_UNUSED;
+/* TSR_E_IO: file `file` is no longer what was opened; `linked`: see tsr_check_stamp. Thread-safe. */
+tsr_status tsr_checkpoint_unchanged(const tsr_checkpoint *checkpoint, size_t file, bool linked,
+                                    tsr_err *err) TSR_WARN_UNUSED;
 
 /* Tells the system that these bytes will be wanted soon. Thread-safe; cannot fail. */
 void tsr_checkpoint_prefetch(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, uint64_t offset, size_t size);

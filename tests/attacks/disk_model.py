@@ -32,6 +32,10 @@ def read_record(path, root):
             offset, size = int(words[2]), int(words[3])
             body = data[at:at + size]
             at += size
+        elif what == "link":
+            size = int(words[2])
+            body = data[at:at + size]
+            at += size
         elif what == "size":
             offset = int(words[2])
         elif what == "rename":
@@ -104,6 +108,11 @@ class Disk:
             self.now[call.path].change(call.at, call.data)
         elif call.what == "sync":
             self._sync(call.path)
+        elif call.what == "link":  # of a file that lies elsewhere, and that nobody may have synced
+            file = File()
+            file.change(0, bytes(call.data))
+            self.pending.append(("create", call.path, None, file))
+            apply(self.now, self.pending[-1])
         else:
             change = (call.what, call.path, call.to, File() if call.what == "create" else None)
             self.pending.append(change)

@@ -1,6 +1,7 @@
 /* Preloaded into the tool, this stands for a fault that a hostile file has found: when the program ends, it tries in its name what
  * the tool never does, and writes a line for each try into the descriptor ESCAPE_FD: what, and 0 or the error's number. The files that
- * it may harm are ESCAPE_SOURCE (a file of the checkpoint) and ESCAPE_OTHER (a file that the command does not name). */
+ * it may harm are ESCAPE_SOURCE (a file of the checkpoint), ESCAPE_OTHER (a file that the command does not name) and ESCAPE_LINKED (a
+ * file of the checkpoint by its name in the output; may be missing). */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +10,7 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -60,6 +62,20 @@ static void *in_a_thread(void *path)
     return NULL;
 }
 
+/* With --link hard a file of the source has a name in the output, by which nothing may be written either. */
+static void linked(const char *name, const char *source)
+{
+    char inside[4096];
+    if (name == NULL)
+        return;
+    opened("write what is linked", name, O_WRONLY);
+    const int folder = (int)(strrchr(name, '/') - name);
+    snprintf(inside, sizeof inside, "%.*s/.tessera/new", folder, name);
+    told("link source to where files are written", link(source, inside) != 0);
+    snprintf(inside, sizeof inside, "%.*s/.tessera/moved", folder, name);
+    told("move what is linked there", rename(name, inside) != 0);
+}
+
 __attribute__((destructor)) static void escape(void)
 {
     const char *number = getenv("ESCAPE_FD"), *source = getenv("ESCAPE_SOURCE"), *other = getenv("ESCAPE_OTHER");
@@ -81,6 +97,7 @@ __attribute__((destructor)) static void escape(void)
     told("chmod elsewhere", chmod(other, 0600) != 0);
     told("truncate elsewhere", truncate(other, 0) != 0);
     opened("write source", source, O_WRONLY);
+    linked(getenv("ESCAPE_LINKED"), source);
     snprintf(beside, sizeof beside, "%s.new", source);
     opened("make in source", beside, O_WRONLY | O_CREAT | O_EXCL);
     told("rename in source", rename(source, beside) != 0);

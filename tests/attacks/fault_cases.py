@@ -2,6 +2,7 @@
 
 import collections
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -24,6 +25,10 @@ WRITING = [
     ("convert, compared with an original", "convert FP8 -o DST --to fp8-block --scale-fmt ue8m0 --against SRC"),
     ("quantize, limits and reports", "quantize SRC -o DST --min-sqnr 20 --json RESULTS/a.json --junit RESULTS/a.xml --progress-file RESULTS/progress"),
     ("a shard", "quantize SRC -o DST --max-shard-size 1MB --shard 0/2"),
+    ("quantize, hard links", "quantize SRC -o DST --max-shard-size 1MB --link hard"),
+    ("quantize, reflinks", "quantize SRC -o DST --max-shard-size 1MB --link reflink"),
+    ("convert, hard links of shards", "convert MIXED -o DST --to safetensors --link hard"),
+    ("convert, reflinks of shards", "convert MIXED -o DST --to safetensors --link reflink"),
     ("batch", "batch JOBS --json RESULTS/batch.json"),
     ("batch, each apart", "batch JOBS --apart --results RESULTS --keep-going"),
     ("report", "report JSON JSON2 --markdown RESULTS/a.md --csv RESULTS/a.csv --junit RESULTS/a.xml --json RESULTS/a.json"),
@@ -35,6 +40,8 @@ CHANGING = [
     ("quantize, complete already", "quantize SRC -o DST --max-shard-size 1MB", "FP8"),
     ("quantize, repair", "quantize SRC -o DST --max-shard-size 1MB", "HALF"),
     ("quantize, other options", "quantize SRC -o DST --max-shard-size 1MB --scale-fmt ue8m0 --force", "FP8"),
+    ("quantize over links", "quantize SRC -o DST --max-shard-size 1MB --force", "LINKED"),
+    ("quantize, links again", "quantize SRC -o DST --max-shard-size 1MB --link hard --force", "LINKED"),
     ("convert over another", "convert SRC -o DST --to tp --tp 2 --force", "FP8"),
 ]
 # Refused from the beginning, and what is there stays as it is, whatever fails on the way.
@@ -83,7 +90,7 @@ def _run(options, *args):
 
 def make_places(options, work):
     """What the other commands read."""
-    places = {word: work / word.lower() for word in ("SRC", "FP8", "INT4", "INT8", "PACKED", "SHARDS", "FINISHED", "UNFINISHED", "HALF", "JSON", "JSON2", "WITHIN",
+    places = {word: work / word.lower() for word in ("SRC", "FP8", "INT4", "INT8", "PACKED", "SHARDS", "FINISHED", "UNFINISHED", "HALF", "JSON", "JSON2", "WITHIN", "MIXED", "LINKED",
                                                       "JOBS", "ABSENT")}
     harness.make_checkpoint(options.make, "deepseek-v3", places["SRC"], scale="tiny")
     cut = ["--max-shard-size", "1MB", "--quiet"]
@@ -99,6 +106,11 @@ def make_places(options, work):
     _run(options, "quantize", places["SRC"], "-o", places["UNFINISHED"], *cut, "--shard", "0/2")
     shutil.copytree(places["FP8"], places["HALF"])
     (places["HALF"] / "model-00002-of-00004.safetensors").unlink()
+    shutil.copytree(places["SRC"], places["MIXED"])
+    shard = sorted(places["MIXED"].glob("*.safetensors"))[1].name
+    (places["MIXED"] / shard).unlink()
+    shutil.copy(places["PACKED"] / f"{shard}.zst", places["MIXED"])
+    _run(options, "quantize", places["SRC"], "-o", places["LINKED"], *cut, "--link", "hard")
     places["WITHIN"].mkdir()
     shutil.copytree(places["SRC"], places["WITHIN"] / "part")
     rows = {"fp8": "quantize SRC -o DST/fp8", "int8": "quantize SRC -o DST/int8 --scheme int8-channel",
@@ -127,10 +139,15 @@ def other_cases(options, work):
         yield Case(command, command.split(), places, writes=False, tells=True, makes_output=False)
 
 
+def copy_or_link(source, target):
+    """A file that has several names gets another one."""
+    return os.link(source, target) if os.stat(source).st_nlink > 1 else shutil.copy2(source, target)
+
+
 def lay_out(case, out, results):
     """The state that the command begins from."""
     for folder in out, results:
         shutil.rmtree(folder, ignore_errors=True)
     results.mkdir()
     if case.begins is not None:
-        shutil.copytree(case.places[case.begins], out)
+        shutil.copytree(case.places[case.begins], out, copy_function=copy_or_link)

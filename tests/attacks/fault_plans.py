@@ -25,6 +25,8 @@ ACTIONS = {
     "unlink": ["EIO", "EACCES", "EROFS", "EPERM"],
     "unlinkat": ["EIO", "EACCES", "EROFS", "EPERM"],
     "mkdir": NAMES,
+    "linkat": NAMES + ["EXDEV", "EMLINK"],
+    "clone": ["EOPNOTSUPP", "EXDEV", "EINVAL", "EPERM", "EINTR", "ENOSPC", "EIO"],
     "ftruncate": ["EIO", "EINTR", "EFBIG", "EPERM", "ENOSPC"],
     "fallocate": ["EIO", "ENOSPC", "EDQUOT", "EINTR", "EOPNOTSUPP", "EFBIG"],
     "stat": LOOKS,
@@ -68,7 +70,7 @@ FOR_GOOD = {"create": ["ENOSPC", "EROFS"], "open": ["EMFILE"], "pread": ["EIO"],
             "ring_read": ["EIO", "short", "EAGAIN"], "ring_write": ["ENOSPC", "short", "EAGAIN"], "fallocate": ["EOPNOTSUPP"], "ring": ["EPERM"],
             "access": ["EACCES"], "stat": ["EACCES"]}
 RETRIED = {"open", "create", "openat", "read", "pread", "write", "pwrite", "fsync", "fdatasync", "ftruncate", "fallocate", "flock", "statvfs",
-           "fstatfs", "poll", "semaphore", "ring_submit", "ring_wait", "ring_read", "ring_write"}
+           "fstatfs", "clone", "poll", "semaphore", "ring_submit", "ring_wait", "ring_read", "ring_write"}
 
 
 def actions_of(kind):

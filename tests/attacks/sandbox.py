@@ -45,6 +45,21 @@ def escapes(options, shim, place, command, *before):
     return {what: int(number) for what, number in (line.rsplit(" ", 1) for line in lines)}, other
 
 
+def held_links(checks, options, shim, place):
+    """What --link hard takes out of the source, nobody can write to, neither where it stands nor from where files are written."""
+    os.environ["ESCAPE_LINKED"] = str(place / "DST" / "tokenizer.json")
+    for before in [], ["--no-sandbox"]:
+        found, _ = escapes(options, shim, place, "quantize SRC -o DST --link hard", *before)
+        is_linked = (place / "DST" / "tokenizer.json").exists() and os.path.samefile(place / "DST" / "tokenizer.json", place / "source" / "tokenizer.json")
+        right = (lambda number: number == 0) if before else (lambda number: number in (errno.EPERM, errno.EACCES, errno.EXDEV))
+        wrong = [what for what, number in found.items() if not right(number)]
+        checks.check(f"--link hard {''.join(before)}: the tries", len(found) == 19 and not wrong, wrong or found)
+        if not before:
+            checks.check("--link hard: links", is_linked)
+            checks.check("--link hard: nothing was harmed", harness.tree_difference(place / "model", place / "source") is None)
+    del os.environ["ESCAPE_LINKED"]
+
+
 def held(checks, options, shim, place):
     for command in COMMANDS:
         found, other = escapes(options, shim, place, command)
@@ -87,9 +102,10 @@ def main():
         work = pathlib.Path(work)
         harness.make_checkpoint(options.make, "llama", work / "model", scale="tiny")
         held(checks, options, shim, work)
+        held_links(checks, options, shim, work)
         chosen = jobs.JOBS if options.all else [job for job in jobs.JOBS if job.name in SAMPLE]
         same_bytes(checks, options, work, chosen)
-        print(f"{len(COMMANDS) * 16} tries to leave the sandbox; {len(chosen)} jobs inside and outside")
+        print(f"{len(COMMANDS) * 16 + 19} tries to leave the sandbox; {len(chosen)} jobs inside and outside")
     checks.finish()
 
 

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/fs.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -275,6 +276,58 @@ int rename(const char *from, const char *to)
     const int rc = (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
     faults_record(rc == 0, NULL, 0, "rename\t%s\t%s\n", from, to);
     return rc;
+}
+
+/* All bytes of a file; to be freed. */
+static char *bytes_of(int folder, const char *path, size_t *size)
+{
+    struct stat64 st;
+    char *data = NULL;
+    const int fd = (int)syscall(SYS_openat, folder, path, O_RDONLY | O_CLOEXEC, 0);
+    *size = 0;
+    if (fd >= 0 && fstatat64(fd, "", &st, AT_EMPTY_PATH) == 0 && (data = malloc((size_t)st.st_size + 1)) != NULL) {
+        const long n = syscall(SYS_pread64, fd, data, st.st_size, 0);
+        *size = n < 0 ? 0 : (size_t)n;
+    }
+    if (fd >= 0)
+        syscall(SYS_close, fd);
+    return data;
+}
+
+int linkat(int from_folder, const char *from, int to_folder, const char *to, int flags)
+{
+    size_t size;
+    if (is_struck(FAULT_linkat, -1, to))
+        return -1;
+    faults_record_lock();
+    const int rc = (int)syscall(SYS_linkat, from_folder, from, to_folder, to, flags);
+    char *const data = rc == 0 && faults_records() ? bytes_of(to_folder, to, &size) : NULL;
+    faults_record(rc == 0, data, data == NULL ? 0 : size, "link\t%s\t%zu\n", to, data == NULL ? (size_t)0 : size);
+    free(data);
+    return rc;
+}
+
+/* Where the file system shares no blocks, it passes for one that does: then the attacks reach what follows. */
+static int clone_file(int fd, int from)
+{
+    char link[64];
+    size_t size;
+    if (is_struck(FAULT_clone, fd, NULL))
+        return -1;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", from);
+    char *const data = bytes_of(AT_FDCWD, link, &size);
+    const ssize_t n = data == NULL ? -1 : faults_carry_out(true, fd, data, size, 0);
+    free(data);
+    return n == (ssize_t)size ? 0 : -1;
+}
+
+int ioctl(int fd, unsigned long what, ...)
+{
+    va_list args;
+    va_start(args, what);
+    void *const argument = va_arg(args, void *);
+    va_end(args);
+    return what == FICLONE ? clone_file(fd, (int)(intptr_t)argument) : (int)syscall(SYS_ioctl, fd, what, argument);
 }
 
 int unlink(const char *path)

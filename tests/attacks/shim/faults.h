@@ -23,7 +23,7 @@
 #define FAULTS_KINDS(K) \
     K(open) K(create) K(openat) K(opendir) K(readdir) K(closedir) K(read) K(pread) \
     K(preadv2) K(write) K(pwrite) K(fsync) K(fdatasync) K(rename) K(unlink) K(unlinkat) \
-    K(mkdir) K(ftruncate) K(fallocate) K(stat) K(lstat) K(fstat) K(statx) K(statvfs) \
+    K(mkdir) K(linkat) K(clone) K(ftruncate) K(fallocate) K(stat) K(lstat) K(fstat) K(statx) K(statvfs) \
     K(fstatfs) K(access) K(realpath) K(readlink) K(getcwd) K(flock) K(close) K(dup) \
     K(fcntl) K(pipe) K(lseek) K(clock) K(madvise) K(fadvise) K(sync_range) K(rlimit) \
     K(affinity) K(thread) K(lock) K(poll) K(semaphore) K(spawn) K(malloc) K(ring) \
@@ -70,6 +70,8 @@ void faults_tell_blocks(void);
 /* ---- recording ---- */
 
 void faults_record_begin(const char *path);
+
+bool faults_records(void);
 
 /* From a change to its line nothing else is recorded, so that the lines stand in the order of the changes. */
 void faults_record_lock(void);

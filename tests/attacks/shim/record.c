@@ -2,6 +2,7 @@
  * the bytes themselves behind it:
  *   create PATH          a new file (open with O_CREAT)      mkdir PATH      rmdir PATH      unlink PATH      rename PATH PATH
  *   write PATH AT SIZE   and SIZE bytes                      size PATH SIZE  (also at fallocate)
+ *   link PATH SIZE       a second name for a file, whose SIZE bytes follow
  *   sync PATH            fsync and fdatasync, of files and folders */
 #undef _FORTIFY_SOURCE
 #include "faults.h"
@@ -22,6 +23,11 @@ void faults_record_begin(const char *path)
     const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0644);
     record = (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 700);
     syscall(SYS_close, fd);
+}
+
+bool faults_records(void)
+{
+    return record >= 0;
 }
 
 void faults_record_lock(void)

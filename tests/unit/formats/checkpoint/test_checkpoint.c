@@ -105,13 +105,13 @@ Test(checkpoint, notices_that_a_file_is_no_longer_the_one_that_was_opened)
 {
     tsr_err err = {{0}};
     tsr_checkpoint *const c = open_sound(fixture_folder);
-    cr_assert_eq(tsr_checkpoint_unchanged(c, 0, &err), TSR_OK, "%s", err.msg);
-    cr_assert_eq(tsr_checkpoint_unchanged(c, 1, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(tsr_checkpoint_unchanged(c, 0, false, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(tsr_checkpoint_unchanged(c, 1, false, &err), TSR_OK, "%s", err.msg);
     fixture_shard("new", kFirst, 2);
     cr_assert_eq(rename(fixture_path("new"), fixture_path("model-1.safetensors")), 0);
-    cr_expect_eq(tsr_checkpoint_unchanged(c, 0, &err), TSR_E_IO);
+    cr_expect_eq(tsr_checkpoint_unchanged(c, 0, false, &err), TSR_E_IO);
     cr_expect_not_null(strstr(err.msg, "model-1.safetensors"), "%s", err.msg);
-    cr_expect_eq(tsr_checkpoint_unchanged(c, 1, &err), TSR_OK);
+    cr_expect_eq(tsr_checkpoint_unchanged(c, 1, false, &err), TSR_OK);
     tsr_checkpoint_close(c);
 }
 
