@@ -85,8 +85,9 @@ tsr_status block_fp8::problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr
 
 tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device)
 {
-    return fast_fits(args, device) ? fastest(args->m, args->n, args->k, device->processors)
-                                   : tsr_gemm_config{TSR_GEMM_PLAIN, 0, 0, 0};
+    return fast_fits(args, device)  ? fastest(args->m, args->n, args->k, device->processors)
+           : mma_fits(args, device) ? mma_for(args->m)
+                                    : tsr_gemm_config{TSR_GEMM_PLAIN, 0, 0, 0};
 }
 
 tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream stream, tsr_err *err)
@@ -101,10 +102,16 @@ tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream st
     tsr_gemm_config config = args->config;
     if (config.kind == TSR_GEMM_AUTO) {
         config = tsr_cuda_block_fp8_gemm_choose(args, &device);
-    } else if (config.kind != TSR_GEMM_PLAIN && !fast_fits(args, &device)) {
-        return tsr_fail(err, TSR_E_UNSUPPORTED,
-                        "block-FP8 product: the fast kernels need sm_90 and rows on 16 bytes; the device is %s, sm_%d",
-                        device.name, device.arch);
+    } else if (config.kind == TSR_GEMM_MMA && !mma_fits(args, &device)) {
+        return tsr_fail(
+            err, TSR_E_UNSUPPORTED,
+            "block-FP8 product: products by mma need sm_89 or later and rows on 16 bytes; the device is %s, sm_%d",
+            device.name, device.arch);
+    } else if (config.kind != TSR_GEMM_PLAIN && config.kind != TSR_GEMM_MMA && !fast_fits(args, &device)) {
+        return tsr_fail(
+            err, TSR_E_UNSUPPORTED,
+            "block-FP8 product: the kernels for Hopper need sm_90 and rows on 16 bytes; the device is %s, sm_%d",
+            device.name, device.arch);
     }
     switch (config.kind) {
     case TSR_GEMM_PLAIN:
@@ -115,6 +122,8 @@ tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream st
         return block_fp8::run_narrow(p, args->out, config, stream, err);
     case TSR_GEMM_WIDE:
         return block_fp8::run_wide(p, args->out, config, device.processors, stream, err);
+    case TSR_GEMM_MMA:
+        return block_fp8::run_mma(p, args->out, config.tokens == 0 ? block_fp8::mma_for(args->m) : config, stream, err);
     case TSR_GEMM_AUTO:
         break;
     }

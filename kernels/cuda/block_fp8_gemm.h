@@ -10,9 +10,10 @@
  * tsr_cuda_quantize_tokens writes it); scale_w [ceil(n/128)][ceil(k/128)], as the checkpoint stores it; d [m][ldd]
  * elements. Any m, n, k >= 0; leading dimensions are in elements. d must not overlap an operand.
  *
- * The fast kernels need sm_90, a and w 16-byte aligned with lda and ldw multiples of 16, scale_a 16-byte aligned with
- * ld_scale_a a multiple of 4; without these TSR_GEMM_AUTO takes the plain kernel. No workspace. Results have the same
- * bits in every run on one kind of device. The fast kernels are launched as programmatic dependents: they set
+ * The kernels for Hopper need sm_90, a and w 16-byte aligned with lda and ldw multiples of 16, scale_a 16-byte aligned with
+ * ld_scale_a a multiple of 4. Without these TSR_GEMM_AUTO takes TSR_GEMM_MMA, which needs sm_89 or later and the same of a and w;
+ * without that the plain kernel. No workspace. Results have the same
+ * bits in every run on one kind of device. The kernels for Hopper are launched as programmatic dependents: they set
  * themselves up while the kernel before them in the stream ends, and touch global memory only after it has ended.
  *
  * Kernel error against the exact value over the same operands, |D - exact| <=
@@ -44,6 +45,8 @@ typedef enum tsr_gemm_kind {
                       their own or, with `cluster` 2, in pairs that share W or A by multicast */
     TSR_GEMM_NARROW, /* A * W^T in tiles of `tokens` (64, 128) by `rows` (32, 56, 64, 72, 112, 128; by 64 tokens also 192,
                         256), k split over a cluster of `cluster` (1 to 8) */
+    TSR_GEMM_MMA, /* A * W^T in tiles of `tokens` by `rows` (128 by 128, 32 by 64; 0 by 0: by m), for any card from sm_89
+                        on; `cluster` is not asked */
 } tsr_gemm_kind;
 
 typedef struct tsr_gemm_config {

@@ -138,7 +138,8 @@ tsr_status tsr_cuda_block_fp8_grouped(const tsr_block_fp8_grouped *args, tsr_str
         return block_fp8::run_grouped_few(p, config, device.processors, stream, err);
     case TSR_GEMM_WIDE:
         return block_fp8::run_grouped_wide(p, config, device.processors, stream, err);
-    case TSR_GEMM_NARROW: /* there is none for groups */
+    case TSR_GEMM_NARROW: /* there is none for groups, neither of this nor of the next */
+    case TSR_GEMM_MMA:
     case TSR_GEMM_AUTO:
         break;
     }

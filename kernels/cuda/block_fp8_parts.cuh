@@ -232,8 +232,9 @@ template <int BLOCKS> struct held_scales {
     }
 };
 
-/* Whether the fast kernels take these arguments on this device. */
+/* Whether the kernels for Hopper take these arguments on this device, and whether that of mma.m16n8k32 does. */
 bool fast_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device);
+bool mma_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device);
 
 /* What the kernels need to know. TSR_E_SHAPE: the arguments are of no product; TSR_E_UNSUPPORTED: results of no known type. */
 tsr_status problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr_err *err);
@@ -245,6 +246,10 @@ tsr_status run_narrow(const problem &p, tsr_gemm_out out, const tsr_gemm_config 
                       tsr_err *err);
 tsr_status run_wide(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, int processors,
                     tsr_stream stream, tsr_err *err);
+tsr_status run_mma(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, tsr_stream stream, tsr_err *err);
+
+/* The tile of that last one for m tokens. */
+tsr_gemm_config mma_for(int64_t m);
 
 /* Calls run with a result_type<T>, whose T is the type of the results. */
 template <typename T> struct result_type {

@@ -17,7 +17,7 @@ for arch; do
         ptxas -arch="$arch" -o out.cubin "$ptx"
         cuobjdump -sass out.cubin >sass
         kernels=$((kernels + $(grep -c 'Function :' sass || true)))
-        instructions=$((instructions + $(grep -cE '[IH]MMA' sass || true)))
+        instructions=$((instructions + $(grep -cE '[IHQ]MMA' sass || true)))
     done
     echo "$arch: $kernels kernels assembled, $instructions instructions of tensor cores (not run)"
     [ "$kernels" -gt 0 ] && [ "$instructions" -gt 0 ]

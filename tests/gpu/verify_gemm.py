@@ -22,7 +22,7 @@ MLP = {"gate_proj": (INNER, HIDDEN), "up_proj": (INNER, HIDDEN), "down_proj": (H
 CONFIG = {"model_type": "deepseek_v3", "hidden_size": HIDDEN, "num_hidden_layers": 1, "n_routed_experts": EXPERTS,
           "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
                                   "weight_block_size": [128, 128]}}
-KERNELS = ("CUDA plain", "CUDA fast")
+KERNELS = ("CUDA plain", "CUDA mma", "CUDA fast")
 
 
 def block_fp8(rows, cols):

@@ -261,21 +261,35 @@ static void close_gpu(tsr_device *device)
     free(g);
 }
 
+static bool has_mma(const tsr_cuda_device *properties)
+{
+    return properties->arch >= 89;
+}
+
+static bool is_hopper(const tsr_cuda_device *properties)
+{
+    return properties->arch == 90;
+}
+
 /* Tells the owner of another card which kernels were not judged there. */
 static void leave_out_fast(tsr_device *device, const tsr_cuda_device *properties)
 {
+    static const char kMma[] = "sm_89 or later (mma of e4m3)", kHopper[] = "sm_90 (Hopper's wgmma and TMA)";
     static const struct {
-        const char *check, *name;
-    } kOfHopper[] = {{"gemm", "CUDA fast"},
-                     {"gemm", "cuBLASLt"},
-                     {"dequant", "CUDA fast, the form for Hopper"},
-                     {"mla", "CUDA fast"},
-                     {"mla", "CUDA fast, prefill"}};
+        const char *check, *name, *needs;
+        bool (*runs)(const tsr_cuda_device *);
+    } kOthers[] = {
+        {"gemm", "CUDA mma", kMma, has_mma},      {"gemm", "CUDA fast", kHopper, is_hopper},
+        {"gemm", "cuBLASLt", kHopper, is_hopper}, {"dequant", "CUDA fast, the form for Hopper", kHopper, is_hopper},
+        {"mla", "CUDA fast", kHopper, is_hopper}, {"mla", "CUDA fast, prefill", kHopper, is_hopper}};
     char why[160];
-    snprintf(why, sizeof why, "it needs sm_90 (Hopper's wgmma and TMA); the GPU %.60s is sm_%d", properties->name,
-             properties->arch);
-    for (size_t i = 0; properties->arch != 90 && i < sizeof kOfHopper / sizeof *kOfHopper; i++)
-        tsr_device_leave_out(device, kOfHopper[i].check, kOfHopper[i].name, why);
+    for (size_t i = 0; i < sizeof kOthers / sizeof *kOthers; i++) {
+        if (kOthers[i].runs(properties))
+            continue;
+        snprintf(why, sizeof why, "it needs %s; the GPU %.60s is sm_%d", kOthers[i].needs, properties->name,
+                 properties->arch);
+        tsr_device_leave_out(device, kOthers[i].check, kOthers[i].name, why);
+    }
 }
 
 tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
@@ -290,6 +304,10 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
                                           .run = run_gemm,
                                           .run_grouped = run_grouped,
                                           .variant = TSR_GEMM_AUTO},
+                                 kMma = {.name = "CUDA mma",
+                                         .accumulation = TSR_ACCUMULATE_PROMOTED,
+                                         .run = run_gemm,
+                                         .variant = TSR_GEMM_MMA},
                                  kPeer = {.name = "cuBLASLt",
                                           .accumulation = TSR_ACCUMULATE_PROMOTED,
                                           .run = run_gemm,
@@ -321,10 +339,12 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
         TSR_TRY(tsr_device_add_dequant(device, &kDequants[i], err));
         TSR_TRY(tsr_device_add_weight_only(device, &kWeightOnlys[i], err));
     }
-    device->weight_onlys[device->n_weight_onlys - 1].lifts = properties.arch == 90;
+    device->weight_onlys[device->n_weight_onlys - 1].lifts = is_hopper(&properties);
     TSR_TRY(tsr_device_add_cuda_mla(device, err));
     TSR_TRY(tsr_device_add_cuda_mx(device, err));
-    if (properties.arch == 90) {
+    if (has_mma(&properties))
+        TSR_TRY(tsr_device_add_gemm(device, &kMma, err));
+    if (is_hopper(&properties)) {
         TSR_TRY(tsr_device_add_gemm(device, &kFast, err));
         if (tsr_cublas_lt_open(&g->peer, NULL) == TSR_OK)
             TSR_TRY(tsr_device_add_gemm(device, &kPeer, err));
