@@ -52,6 +52,13 @@ def unhardened(build):
     return len(commands), [f"{entry['file']}: {word}" for entry in commands for word in words if word not in entry["command"]]
 
 
+def where_from(binary):
+    """The paths in a binary that lead into this source: the folder alone, '/src' say, may be part of any library's."""
+    rooms = "|".join(re.escape(path.name) for path in ROOT.iterdir() if path.is_dir())
+    path = re.compile(rb"(?<![\w./-])" + re.escape(os.fsencode(ROOT)) + rb"/(?:" + rooms.encode() + rb")[\w./-]*")
+    return sorted({found.decode(errors="replace") for found in path.findall(binary.read_bytes())})
+
+
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     checks = harness.Checks()
@@ -92,8 +99,11 @@ def main():
             checks.check(f"the library: {trait}", shared[trait])
         compiled, left_out = unhardened(built.parent.parent)
         checks.check("all sources are compiled with what no binary shows (stack clash, jumps)", compiled > 200 and not left_out, left_out[:3])
-        folder = os.fsencode(ROOT)
-        checks.check("no binary knows where its source was", not any(folder in path.read_bytes() for path in tools + sorted(library)))
+        told = {path.name: where_from(path) for path in tools + sorted(library)}
+        checks.check("no binary knows where its source was", not any(told.values()), told)
+        sown = pathlib.Path(place, "sown")
+        sown.write_bytes(b"\0" + os.fsencode(ROOT / "cli" / "main.c") + b"\0/elsewhere" + os.fsencode(ROOT / "cli") + b"\0")
+        checks.check("where it was would be seen", where_from(sown) == [str(ROOT / "cli" / "main.c")], where_from(sown))
         # The one in the build folder is not stripped: were it taken for stripped, nothing above would mean anything.
         before, _ = traits(built)
         checks.check("built: symbols are seen", not before["no symbols"] and not before["no debugging data"], before)
