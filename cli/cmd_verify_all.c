@@ -233,8 +233,7 @@ int tsr_cmd_verify_all(int argc, char **argv)
         const tsr_kind_run *const gravest = tsr_verify_all_gravest(&all);
         fine = tsr_kind_exit_code(gravest) == 0;
         if (status == TSR_OK && gravest->status == TSR_KIND_ERROR) {
-            status = gravest->ended;
-            snprintf(err.msg, sizeof err.msg, "%s: %.900s", gravest->name, gravest->why.msg);
+            status = tsr_fail(&err, gravest->ended, "%s: %s", gravest->name, gravest->why.msg);
         }
     }
     tsr_verify_all_free(&all);

@@ -2,17 +2,87 @@
 #include "common/status.h"
 
 #include <errno.h>
-#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+
+/* A name of fewer bytes than LONG_NAME is left as it is, and of a longer one at least LEAST_OF_NAME stay. */
+enum { LONG_NAME = 200, LEAST_OF_NAME = 100 };
+
+/* The longest stretch of text without a space, which is a name; all of the text where there is no long one. */
+static size_t find_longest(const char *text, size_t *begin)
+{
+    size_t most = 0;
+    for (size_t i = 0, n; text[i] != '\0'; i += n + (text[i + n] == ' ')) {
+        n = strcspn(text + i, " ");
+        if (n > most) {
+            most = n;
+            *begin = i;
+        }
+    }
+    if (most >= LONG_NAME)
+        return most;
+    *begin = 0;
+    return strlen(text);
+}
+
+static bool is_inside_character(char c)
+{
+    return ((unsigned char)c & 0xC0) == 0x80; /* of UTF-8 */
+}
+
+/* Takes out the middle of the longest names until the text fits into `room` bytes and its 0. What was wrong stands behind the
+ * names, and the end of a name says more than its beginning, so more of it stays. */
+static void shorten(char *text, size_t room)
+{
+    static const char kGap[] = "...";
+    for (size_t n; (n = strlen(text)) > room;) {
+        size_t begin, end;
+        const size_t length = find_longest(text, &begin), excess = n - room + strlen(kGap),
+                     kept = length > excess + LEAST_OF_NAME ? length - excess : LEAST_OF_NAME;
+        end = begin + length - (kept - kept / 3);
+        begin += kept / 3;
+        while (begin > 0 && is_inside_character(text[begin]))
+            begin--;
+        while (is_inside_character(text[end]))
+            end++;
+        memcpy(text + begin, kGap, strlen(kGap));
+        memmove(text + begin + strlen(kGap), text + end, n - end + 1);
+    }
+}
+
+typedef struct sentence {
+    char usual[sizeof((tsr_err *)0)->msg], *longer; /* longer: NULL where it fits, or where there is no memory for it */
+} sentence;
+
+static char *write_sentence(sentence *s, const char *fmt, va_list args)
+{
+    va_list again;
+    va_copy(again, args);
+    if (vsnprintf(s->usual, sizeof s->usual, fmt, args) < (int)sizeof s->usual || vasprintf(&s->longer, fmt, again) < 0)
+        s->longer = NULL;
+    va_end(again);
+    return s->longer == NULL ? s->usual : s->longer;
+}
+
+void tsr_write_message(tsr_err *err, const char *fmt, va_list args)
+{
+    sentence s; /* not in place: the message may be one of the arguments */
+    char *const text = write_sentence(&s, fmt, args);
+    shorten(text, sizeof err->msg - 1);
+    strcpy(err->msg, text);
+    free(s.longer);
+}
 
 tsr_status tsr_fail(tsr_err *err, tsr_status status, const char *fmt, ...)
 {
     if (err != NULL) {
         va_list args;
         va_start(args, fmt);
-        vsnprintf(err->msg, sizeof err->msg, fmt, args);
+        tsr_write_message(err, fmt, args);
         va_end(args);
     }
     return status;
@@ -38,14 +108,15 @@ tsr_status tsr_fail_errno(tsr_err *err, const char *fmt, ...)
 {
     const int code = errno;
     if (err != NULL) {
+        char remedy[128];
+        sentence s;
         va_list args;
         va_start(args, fmt);
-        vsnprintf(err->msg, sizeof err->msg, fmt, args);
+        const char *const what = write_sentence(&s, fmt, args);
         va_end(args);
-        const size_t used = strlen(err->msg);
-        char remedy[128];
         add_remedy(code, remedy, sizeof remedy);
-        snprintf(err->msg + used, sizeof err->msg - used, ": %s%s", strerror(code), remedy);
+        (void)tsr_fail(err, TSR_E_IO, "%s: %s%s", what, strerror(code), remedy);
+        free(s.longer);
     }
     if (code == ENOSPC || code == EDQUOT)
         return TSR_E_NOSPACE;
@@ -61,12 +132,12 @@ tsr_status tsr_prepend(tsr_err *err, tsr_status status, const char *fmt, ...)
 {
     if (err == NULL)
         return status;
-    char head[512];
+    sentence head;
     va_list args;
     va_start(args, fmt);
-    vsnprintf(head, sizeof head, fmt, args);
+    const char *const what = write_sentence(&head, fmt, args);
     va_end(args);
-    tsr_err inner = *err;
-    snprintf(err->msg, sizeof err->msg, "%s: %s", head, inner.msg);
+    (void)tsr_fail(err, status, "%s: %s", what, err->msg);
+    free(head.longer);
     return status;
 }

@@ -6,6 +6,8 @@
 #ifndef TSR_COMMON_STATUS_H
 #define TSR_COMMON_STATUS_H
 
+#include <stdarg.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -34,6 +36,9 @@ typedef struct tsr_err {
 
 #define TSR_WARN_UNUSED       __attribute__((warn_unused_result))
 #define TSR_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+
+/* Writes the message. Of one that does not fit, the longest names lose their middle, for what was wrong stands behind them. */
+void tsr_write_message(tsr_err *err, const char *fmt, va_list args) TSR_PRINTF(2, 0);
 
 /* Writes the message (when err is not NULL) and returns `status`. */
 tsr_status tsr_fail(tsr_err *err, tsr_status status, const char *fmt, ...) TSR_PRINTF(3, 4);

@@ -47,12 +47,12 @@ tsr_tensor *tsr_plan_new_tensor(tsr_plan *plan, const char *name, tsr_dtype dtyp
 
 tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...)
 {
-    char text[sizeof err->msg];
+    tsr_err text;
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    tsr_write_message(&text, fmt, args);
     va_end(args);
-    const char *const copy = tsr_arena_dup(&plan->arena, text, strlen(text));
+    const char *const copy = tsr_arena_dup(&plan->arena, text.msg, strlen(text.msg));
     if (copy == NULL ||
         !grow((void **)&plan->warnings, plan->n_warnings, &plan->warnings_capacity, sizeof *plan->warnings))
         return tsr_out_of_memory(err, "while planning");

@@ -176,6 +176,20 @@ def check_file_names(checks, tool, work):
         checks.check(f"{name!r}: --ignore-file leaves it out", code == 0, f"{code}: {stderr}")
 
 
+def check_long_names(checks, tool, work):
+    """What is wrong is said behind a name of any length."""
+    for length in 900, 1100, 5000, 60000:
+        source = os.path.join(work, f"long{length}")
+        name = f"model.layers.0.mlp.{'x' * length}.up_proj.weight"
+        os.makedirs(source)
+        harness.write_safetensors(os.path.join(source, "model.safetensors"), {name: ("BF16", (128, 128), b"\xc0\x7f" * (128 * 128))})
+        with open(os.path.join(source, "config.json"), "w") as file:
+            json.dump({"model_type": "llama"}, file)
+        code, _, stderr = harness.run(tool, ["quantize", source, "-o", source + "-out"])
+        checks.check(f"NaN in a tensor whose name has {length} bytes", code == 3 and "NaN" in stderr and "up_proj.weight'" in stderr and len(stderr) < 1100,
+                     f"{code}: {stderr}")
+
+
 # ---- a terminal ----
 
 
@@ -241,6 +255,7 @@ def main():
         check_hostile(checks, options.tessera, work)
         check_terminal(checks, options.tessera, work)
         check_file_names(checks, options.tessera, work)
+        check_long_names(checks, options.tessera, work)
     checks.finish()
 
 
