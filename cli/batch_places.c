@@ -2,6 +2,7 @@
  * where it does. */
 #include "cli/batch.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,17 +23,23 @@ static bool take_name(char *path, char **name)
 }
 
 /* A path without links and dots, as far as it exists; of the rest ".." undoes the folder before it, as tsr_places_check has
- * it. */
+ * it. One that leads nowhere stays as it is; false, with errno, where a look failed, which says nothing of what is there. */
 static bool resolve(const char *path, char real[PATH_MAX])
 {
     char head[PATH_MAX + 4], rest[PATH_MAX] = "", longer[PATH_MAX], *name;
     size_t ups = 0;
-    if (path[0] == '\0' || strlen(path) >= PATH_MAX)
+    errno = ENAMETOOLONG;
+    if (strlen(path) >= PATH_MAX)
         return false;
+    strcpy(real, path);
+    if (path[0] == '\0')
+        return true;
     snprintf(head, sizeof head, "%s%s", path[0] == '/' ? "" : "./", path);
     while (realpath(head, real) == NULL) {
-        if (!take_name(head, &name))
+        if (errno != ENOENT && errno != ENOTDIR)
             return false;
+        if (!take_name(head, &name))
+            return strcpy(real, path) != NULL; /* the current folder is gone */
         if (strcmp(name, "..") == 0)
             ups++;
         else if (*name == '\0' || strcmp(name, ".") == 0)
@@ -42,11 +49,12 @@ static bool resolve(const char *path, char real[PATH_MAX])
         else if (snprintf(longer, sizeof longer, "/%s%s", name, rest) < (int)sizeof longer)
             strcpy(rest, longer);
         else
-            return false;
+            return errno = ENAMETOOLONG, false;
     }
     while (ups-- > 0 && take_name(real, &name))
         continue;
     const size_t n = strcmp(real, "/") == 0 ? 0 : strlen(real);
+    errno = ENAMETOOLONG;
     return n + strlen(rest) < PATH_MAX && strcpy(real + n, rest) != NULL;
 }
 
@@ -90,7 +98,8 @@ static tsr_status gather(tsr_batch *batch, places *all, tsr_err *err)
             char real[PATH_MAX];
             const bool writes = s->paths[k].option != NULL;
             if (!resolve(s->paths[k].path, real))
-                snprintf(real, sizeof real, "%s", s->paths[k].path);
+                return tsr_batch_blame(batch, &batch->jobs[i],
+                                       tsr_fail_errno(err, "%s: cannot look at it", s->paths[k].path), err);
             const place p = {.job = i, .of = &s->paths[k], .real = tsr_arena_dup(&batch->arena, real, strlen(real))};
             if (p.real == NULL)
                 return tsr_out_of_memory(err, NULL);

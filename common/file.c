@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -236,8 +238,20 @@ tsr_status tsr_replace_file(const char *path, const char *temporary, const void 
     return status;
 }
 
+/* What ends the process from outside waits until the file has its name: nobody would remove what was not renamed yet. */
+static void hold_signals(sigset_t *before)
+{
+    static const int kEnding[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    sigset_t held;
+    sigemptyset(&held);
+    for (size_t i = 0; i < sizeof kEnding / sizeof *kEnding; i++)
+        sigaddset(&held, kEnding[i]);
+    pthread_sigmask(SIG_BLOCK, &held, before);
+}
+
 tsr_status tsr_write_file(const char *path, const void *data, size_t size, tsr_err *err)
 {
+    sigset_t before;
     const char *const slash = strrchr(path, '/');
     const int folder = slash == NULL ? 0 : (int)(slash - path) + 1;
     for (unsigned n = 0;; n++) {
@@ -245,8 +259,10 @@ tsr_status tsr_write_file(const char *path, const void *data, size_t size, tsr_e
         if (asprintf(&temporary, "%.*s.tessera-%ld-%u.part", folder, path, (long)getpid(), n) < 0)
             return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
         const bool taken = access(temporary, F_OK) == 0;
+        hold_signals(&before);
         const tsr_status status = taken ? TSR_OK : tsr_replace_file(path, temporary, data, size, err);
         free(temporary);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
         if (!taken)
             return status;
     }

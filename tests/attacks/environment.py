@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every command in every environment: descriptors that are closed or full, limits of the system, masks, locales, variables that are
 missing. What a row expects is an exit code of the documented ones, a sentence on stderr where it is not 0 or 1, and the output's bytes
-where it is 0. Signals, names and places are tests/crash/'s and tests/bad_input/'s."""
+where it is 0. Other parts, each in a module environment_*.py: signals at each phase of a run. A sample, or --all; --part NAME: one."""
 
 import os
 import pathlib
@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import environment_signals
 import harness
 
 QUANTIZE = "quantize SRC -o DST --max-shard-size 64kB"
@@ -114,21 +115,30 @@ def judge(checks, places, row, name, command, plain, whole):
         checks.check(f"{title}: modes", modes == {0o666 & ~MASKS[row.name]}, [oct(mode) for mode in modes])
 
 
+def check_rows(checks, options, work):
+    chosen = {name: command for name, command in COMMANDS.items() if options.all or name in SAMPLE}
+    places = Places(options, work)
+    for name, command in chosen.items():
+        plain, _, stderr = places.run(command)
+        checks.check(f"{name}: as ever", plain in (0, 1, 2), stderr)
+        whole = places.written()
+        for row in ROWS:
+            judge(checks, places, row, name, command, plain, whole)
+    print(f"{len(ROWS)} environments of {len(chosen)} commands")
+
+
+PARTS = {"rows": check_rows, "signals": environment_signals.check}
+
+
 def main():
     parser = harness.argument_parser(__doc__.splitlines()[0])
     parser.add_argument("--all", action="store_true", help="every command, not a sample")
+    parser.add_argument("--part", choices=PARTS, action="append", help="one part")
     options = parser.parse_args()
     checks = harness.Checks()
-    chosen = {name: command for name, command in COMMANDS.items() if options.all or name in SAMPLE}
-    with harness.temporary_directory(options.directory) as work:
-        places = Places(options, pathlib.Path(work))
-        for name, command in chosen.items():
-            plain, _, stderr = places.run(command)
-            checks.check(f"{name}: as ever", plain in (0, 1, 2), stderr)
-            whole = places.written()
-            for row in ROWS:
-                judge(checks, places, row, name, command, plain, whole)
-        print(f"{len(ROWS)} environments of {len(chosen)} commands")
+    for name in options.part or PARTS:
+        with harness.temporary_directory(options.directory) as work:
+            PARTS[name](checks, options, pathlib.Path(work).resolve())
     checks.finish()
 
 

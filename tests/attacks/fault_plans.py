@@ -1,5 +1,6 @@
 """What each call can do other than to succeed, and which calls of a run are struck."""
 
+import collections
 import errno
 
 # A call that is interrupted has to be made again, and what is short has to be completed: then the run ends as if nothing had been.
@@ -71,6 +72,10 @@ FOR_GOOD = {"create": ["ENOSPC", "EROFS"], "open": ["EMFILE"], "pread": ["EIO"],
             "access": ["EACCES"], "stat": ["EACCES"]}
 RETRIED = {"open", "create", "openat", "read", "pread", "write", "pwrite", "fsync", "fdatasync", "ftruncate", "fallocate", "flock", "statvfs",
            "fstatfs", "clone", "poll", "semaphore", "ring_submit", "ring_wait", "ring_read", "ring_write"}
+# What only advises, or says what is there already: no result depends on it. A close comes after the fsync that said what there was to say.
+ADVICE = {"madvise", "fadvise", "sync_range", "rlimit", "affinity", "clock", "close", "closedir", "ring", "ring_register"}
+# What has another way where the system has not this one.
+INSTEAD = {"fallocate": ("EOPNOTSUPP",), "preadv2": ("EAGAIN", "EOPNOTSUPP"), "statx": ("ENOSYS",)}
 
 
 def actions_of(kind):
@@ -83,14 +88,25 @@ def code_of(action):
     return getattr(errno, action, 0)
 
 
-def plan(kind, number, action, for_good):
-    """As the shim reads it."""
-    return f"{kind} {number}{'+' if for_good else ' '} {code_of(action) or action}\n"
+def plan(kind, number, action, for_good, text=""):
+    """As the shim reads it. `text`: only calls on paths that contain it count."""
+    return f"{kind} {number}{'+' if for_good else ' '} {code_of(action) or action}{' ' if text else ''}{text}\n"
 
 
 def must_succeed(kind, action, for_good):
     """Whether a run that is struck so has to end as if nothing had been."""
-    return action == "short" or (action == "EINTR" and kind in RETRIED and not for_good)
+    return (action == "short" or kind in ADVICE or action in INSTEAD.get(kind, ()) or
+            (kind in RETRIED and not for_good and (action == "EINTR" or (action == "EAGAIN" and kind.startswith("ring")))))
+
+
+# Faults that once ended wrongly, each struck in every run: the N-th call of a kind on a path with `text`. `code`: None for that of the
+# undisturbed run. `words`: what is said.
+Pin = collections.namedtuple("Pin", "case kind number action text code words for_good", defaults=[False])
+PINNED = [
+    Pin("batch", "realpath", 4, "EACCES", "/src", 4, ["job 'fp8'", "src: cannot look at it: Permission denied"]),
+    Pin("batch", "realpath", 2, "EIO", "/out/fp8", 4, ["job 'fp8'", "out/fp8: cannot look at it: Input/output error"]),
+    Pin("batch, each apart", "realpath", 6, "ENOMEM", "/src", 4, ["cannot look at it: Cannot allocate memory"]),
+]
 
 
 class Choice:

@@ -41,10 +41,12 @@ def figures(told):
         return told
 
 
-def is_named(path, sentence):
-    """Whether a sentence names the file at this path. What is not in place yet may be called what it is going to be."""
+def is_named(path, sentence, whole):
+    """Whether a sentence names the file at this path. What is not in place yet may be called what it is going to be: a file of the
+    output (`whole`), or the output itself."""
     if "/.tessera/" in path and (".part" in path or "/journal" in path):
-        return path.partition("/.tessera/")[0] in sentence or any(end in sentence for end in (".safetensors", ".json", ".blocks", ".bin"))
+        names = [path.partition("/.tessera/")[0], *(name.rpartition("/")[2] for name in whole if not trees.is_note(name))]
+        return any(name in sentence for name in names)
     return os.path.basename(path) in sentence
 
 
@@ -85,6 +87,9 @@ class Attack:
         self.calls += sum(usual.counts.values())
         counts = {kind: count for kind, count in usual.counts.items() if self.options.kind in (None, kind)}
         chosen = self.choice.every(counts, self.options.most) if self.options.all else self.choice.sample(counts, self.options.faults)
+        for pin in fault_plans.PINNED:
+            if pin.case == case.name and self.options.kind in (None, pin.kind):
+                self.hold(case, args, usual, pin)
         for fault in chosen:
             if self.until is None or time.monotonic() < self.until:
                 self.strike(case, args, usual, whole, fault)
@@ -96,6 +101,8 @@ class Attack:
         struck = self.tool.run(args, plan)
         if not struck.hits and struck.ended:
             self.missed += 1  # threads share their work otherwise than before
+            wrong = list(self.undisturbed(case, usual, struck, whole))
+            self.checks.check(f"{case.name}: {kind} {number}, which there was not", not wrong, "; ".join(wrong))
             return
         self.struck[kind] += 1
         self.codes[struck.code] += 1
@@ -111,7 +118,25 @@ class Attack:
         name = f"{case.name}: {kind} {number}{' and all after it' if for_good else ''}: {action}" + (f" ({struck.hits[0]})" if struck.hits else "")
         self.checks.check(name, not wrong, "; ".join(wrong))
 
+    def hold(self, case, args, usual, pin):
+        """A fault that once ended wrongly ends as its row has it."""
+        fault_cases.lay_out(case, self.out, self.results)
+        struck = self.tool.run(args, fault_plans.plan(pin.kind, pin.number, pin.action, pin.for_good, pin.text))
+        expected = usual.code if pin.code is None else pin.code
+        self.checks.check(f"{case.name}: {pin}", struck.hits and struck.code == expected and all(word in struck.stderr for word in pin.words),
+                          f"{len(struck.hits)} hits, exit {struck.code}: {struck.stderr.strip()}")
+
     # ---- judging ----
+
+    def undisturbed(self, case, usual, run, whole):
+        """What is wrong with a run that nothing struck."""
+        if run.code != usual.code:
+            yield f"exit {run.code} instead of {usual.code}: {run.stderr.strip()}"
+        differs = trees.difference(whole, trees.tree_of(self.out)) if case.writes else None
+        if differs:
+            yield differs
+        if case.tells and figures(run.stdout) != figures(usual.stdout):
+            yield "it tells something else"
 
     def judged(self, case, usual, struck, whole, fault):
         """What is wrong with a run in which a call was struck."""
@@ -138,12 +163,12 @@ class Attack:
             before = trees.tree_of(case.places[case.begins]) if case.begins else {}
             if differs and not all(trees.is_whole(name, whole, found) or trees.is_whole(name, before, found) for name in found if trees.is_config(name)):
                 yield f"config.json is there, but {differs}"
-            yield from self.said(case, usual, struck, fault)
+            yield from self.said(case, usual, struck, fault, whole)
         if [name for name in os.listdir(self.work) + os.listdir(self.results) if name.endswith(".part")] and kind != "unlink":
             yield "a .part is left over"
 
     @staticmethod
-    def said(case, usual, struck, fault):
+    def said(case, usual, struck, fault, whole):
         """What is wrong with the sentence that a run ended with."""
         kind, _, action, _ = fault
         lines = [line for line in struck.stderr.splitlines() if line.startswith("tessera: ") and line not in usual.stderr]
@@ -160,7 +185,7 @@ class Attack:
         else:
             if code and os.strerror(code) not in lines[0] and struck.code == 4:
                 yield f"it does not say '{os.strerror(code)}': {lines[0]}"
-            if kind not in NAMELESS and not any(is_named(path, lines[0]) for path in struck.hits):
+            if kind not in NAMELESS and not any(is_named(path, lines[0], whole) for path in struck.hits):
                 yield f"it does not name the file: {lines[0]}"
 
     def finish(self):

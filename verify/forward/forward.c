@@ -123,7 +123,7 @@ tsr_status tsr_forward_product(tsr_forward *f, const tsr_layer_product *p, tsr_h
                             .ld_y = p->rows};
     tsr_status status = TSR_OK;
     if (tsr_is_cancelled(f->ops->cancel))
-        return tsr_fail(err, TSR_E_CANCELLED, "stopped");
+        return tsr_fail(err, TSR_E_CANCELLED, "interrupted");
     if (y->x == NULL)
         TSR_TRY(tsr_hold(f, y, p->n * p->rows, err));
     linear.y = y->x;

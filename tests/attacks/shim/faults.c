@@ -6,6 +6,8 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fenv.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -28,13 +30,17 @@ static unsigned char open_at_start[FIRST_OWN];
 #define FAULTS_NAME(name) #name,
 static const char *const kNames[] = {FAULTS_KINDS(FAULTS_NAME)};
 
+enum { NOTHING = -1, ANY = FAULTS_N };
+
 static struct {
-    int kind; /* -1: nothing fails */
+    int kind; /* or NOTHING, or ANY */
     long at;
     bool on; /* and all after it */
     faults_action action;
-    int code;
-} plan = {.kind = -1};
+    int code, signal;
+    char text[96]; /* in the paths of calls that count */
+} plan = {.kind = NOTHING};
+static _Atomic long meant; /* calls that the plan may strike */
 
 bool faults_in_main(void)
 {
@@ -61,38 +67,83 @@ void faults_tell(const char *format, ...)
         syscall(SYS_write, told, line, n);
 }
 
+/* Whether the plan may strike this call. What takes memory or the time is no call that any work has an order of. */
+static bool is_meant(faults_kind kind, const char *path)
+{
+    return (plan.kind == (int)kind || (plan.kind == ANY && kind != FAULT_malloc && kind != FAULT_clock)) &&
+           (plan.text[0] == '\0' || strstr(path, plan.text) != NULL);
+}
+
 faults_action faults_strike(faults_kind kind, int fd, const char *path)
 {
     char own[4096];
     if (!in_main)
         return FAULTS_PASS;
-    const long n = ++counts[kind];
-    if (plan.kind != (int)kind || (n != plan.at && !(plan.on && n > plan.at)))
+    ++counts[kind];
+    if (plan.kind != (int)kind && plan.kind != ANY)
+        return FAULTS_PASS;
+    path = path == NULL ? faults_path_of(fd, own) : path;
+    if (!is_meant(kind, path))
+        return FAULTS_PASS;
+    const long n = ++meant;
+    if (n != plan.at && !(plan.on && n > plan.at))
         return FAULTS_PASS;
     if (n < plan.at + MOST_TOLD)
-        faults_tell("hit %s %ld %s\n", kNames[kind], n, path == NULL ? faults_path_of(fd, own) : path);
+        faults_tell("hit %s %ld %s\n", kNames[kind], n, path);
+    if (plan.signal != 0) /* to this thread, so that it comes before this call */
+        syscall(SYS_tgkill, syscall(SYS_getpid), syscall(SYS_gettid), plan.signal);
     errno = plan.code;
-    return plan.action;
+    return plan.signal != 0 ? FAULTS_PASS : plan.action;
 }
 
 static void read_plan(const char *path)
 {
-    char text[128] = "", kind[32], action[16];
+    char text[256] = "", kind[32], action[16];
     char on = ' ';
+    int end = 0;
     const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0)
         return;
     const long n = syscall(SYS_read, fd, text, sizeof text - 1);
     syscall(SYS_close, fd);
-    if (n <= 0 || sscanf(text, "%31s %ld%c %15s", kind, &plan.at, &on, action) != 4)
+    if (n <= 0 || sscanf(text, "%31s %ld%c %15s%n", kind, &plan.at, &on, action, &end) != 4)
         return;
+    plan.kind = strcmp(kind, "any") == 0 ? ANY : NOTHING;
     for (int i = 0; i < FAULTS_N; i++) {
         if (strcmp(kind, kNames[i]) == 0)
             plan.kind = i;
     }
     plan.on = on == '+';
     plan.code = atoi(action);
+    plan.signal = strncmp(action, "signal", 6) == 0 ? atoi(action + 6) : 0;
+    if (plan.signal != 0)
+        signal(plan.signal, SIG_DFL); /* a shell's background jobs ignore SIGINT */
     plan.action = strcmp(action, "short") == 0 ? FAULTS_SHORT : strcmp(action, "zero") == 0 ? FAULTS_ZERO : FAULTS_FAIL;
+    if (text[end] == ' ') {
+        text[strcspn(text, "\n")] = '\0';
+        snprintf(plan.text, sizeof plan.text, "%s", text + end + 1);
+    }
+}
+
+/* ---- the mode of numbers ---- */
+
+static unsigned rounding, mxcsr;
+static bool has_float;
+
+static void read_float(const char *text)
+{
+    has_float = text != NULL && sscanf(text, "%x %x", &rounding, &mxcsr) == 2;
+    faults_set_float();
+}
+
+void faults_set_float(void)
+{
+    if (!has_float)
+        return;
+    fesetround((int)rounding);
+#ifdef __x86_64__
+    __builtin_ia32_ldmxcsr(mxcsr);
+#endif
 }
 
 /* ---- descriptors ---- */
@@ -127,6 +178,7 @@ static int judged_main(int argc, char **argv, char **environment)
         faults_record_begin(getenv("FAULTS_RECORD"));
     for (int fd = 0; fd < FIRST_OWN; fd++)
         open_at_start[fd] = is_open(fd);
+    read_float(getenv("FAULTS_FLOAT"));
     in_main = true;
     const int code = real_main(argc, argv, environment);
     in_main = false;

@@ -2,12 +2,14 @@
  * do nothing; it counts the calls of each kind, and tells what was struck, and what memory and descriptors the tool kept at the end
  * of main. It may also record all that is done to files, contents included, for a replay of power cuts.
  *
- * Three files are named by the environment, so that a process which is forked for each run (tests/common/forked.c) can be given
+ * Files are named by the environment, so that a process which is forked for each run (tests/common/forked.c) can be given
  * another plan each time; they are opened when main begins:
- * - FAULTS_PLAN: one line, "KIND N ACTION" or "KIND N+ ACTION" (N and all after it); ACTION is an errno, "short" or "zero". Empty
- *   or absent: nothing fails.
+ * - FAULTS_PLAN: one line, "KIND N ACTION" or "KIND N+ ACTION" (N and all after it), and perhaps " TEXT": then only calls count whose
+ *   path contains it. ACTION is an errno, "short", "zero", or "signal" and a number: that is sent to the process before the call,
+ *   which then does what it always does. KIND may be "any": N counts calls of all kinds. Empty or absent: nothing fails.
  * - FAULTS_TOLD: "hit KIND N PATH" when it happens (the first 200); at the end of main "count KIND NUMBER", "block SITE BYTES" for each block of
  *   memory, and "descriptor PATH" for each descriptor that main did not find open.
+ * - FAULTS_FLOAT: the floating-point mode that every thread begins with, as fenv.h's and MXCSR's numbers: "ROUNDING MXCSR", in hex.
  * - FAULTS_RECORD: what is done to files (calls_record.c says how it is written).
  * What makes files durable is not done, only told: no test of this kind can cut the power, and a sync takes longer than a run. */
 #ifndef TESTS_ATTACKS_SHIM_FAULTS_H
@@ -42,6 +44,9 @@ typedef enum faults_action {
 
 /* Counts a call, and says what becomes of it. `path` names its file; where it is NULL, the descriptor does. */
 faults_action faults_strike(faults_kind kind, int fd, const char *path);
+
+/* The floating-point mode of this thread, as FAULTS_FLOAT has it. */
+void faults_set_float(void);
 
 /* Whether main has begun: what libraries do before it is not judged. */
 bool faults_in_main(void);

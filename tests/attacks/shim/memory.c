@@ -151,11 +151,28 @@ void free(void *at)
 
 /* ---- threads ---- */
 
+typedef struct start {
+    void *(*work)(void *argument);
+    void *argument;
+} start;
+
+static void *begin(void *argument)
+{
+    const start s = *(start *)argument;
+    __libc_free(argument);
+    faults_set_float();
+    return s.work(s.argument);
+}
+
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *), void *argument)
 {
     if (faults_strike(FAULT_thread, -1, "") != FAULTS_PASS)
         return errno;
-    return FAULTS_REAL(pthread_create)(thread, attributes, work, argument);
+    start *const s = __libc_malloc(sizeof *s);
+    if (s == NULL)
+        return EAGAIN;
+    *s = (start){work, argument};
+    return FAULTS_REAL(pthread_create)(thread, attributes, begin, s);
 }
 
 int pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attributes)
