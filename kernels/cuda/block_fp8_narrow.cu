@@ -18,16 +18,23 @@ template <int TOKENS, int WIDTH> struct narrow_shape {
     static constexpr int kWarps = kPlaces * kParts * 4; /* that multiply */
     static constexpr int kThreads = kWarps * 32 + 32;
     static constexpr int kABytes = TOKENS * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = TOKENS * 4;
+    static constexpr int kBoxColumns = kColumns % 64 == 0 ? 64
+                                       : kColumns == 56   ? 56
+                                                          : 0; /* of a copy of results; 0: threads store them */
+    static constexpr int kSumBytes = 64 * kColumns * 4; /* of a place, by threads, a float4 for each eight columns */
+    static constexpr int kKeptBytes = kBoxColumns != 0 && kParts > 1 ? kPlaces *kSumBytes : 0; /* beside the ring */
     static constexpr int kStageBytes = kABytes + kWBytes + kScaleBytes + 16;
-    static constexpr int kStages = kSharedMax / kStageBytes < 16 ? kSharedMax / kStageBytes : 16;
-    static constexpr int kBytes = kStages * kStageBytes;
+    static constexpr int kMostStages = (kSharedMax - kKeptBytes) / kStageBytes;
+    static constexpr int kStages = kMostStages < 16 ? kMostStages : 16;
+    static constexpr int kKeptAt = (kStages * kStageBytes + 15) / 16 * 16;
+    static constexpr int kBytes = kKeptAt + kKeptBytes;
     static constexpr int kAAt = 0, kWAt = kStages * kABytes;
     static_assert(kBytes > kSharedMax / 2, "one CTA a multiprocessor");
     static_assert(WIDTH % kSides == 0 && kColumns % 8 == 0, "whole groups of eight rows of W");
     static constexpr int kBlocks = kColumns % kBlock == 0 || kBlock % kColumns == 0 ? 1 : 2; /* of scales it touches */
-    /* What takes the ring's place once all k tiles are multiplied: sums of a place, by threads, a float4 for each eight
-     * columns; and results of a place in rows, whose pitch avoids conflicts of banks. */
-    static constexpr int kSumBytes = 64 * kColumns * 4, kPitch = kColumns * 2 + (kColumns % 16 == 0 ? 16 : 0);
+    /* What takes the ring's place once all k tiles are multiplied: sums of a place, and results of a place in rows, whose
+     * pitch avoids conflicts of banks. */
+    static constexpr int kPitch = kColumns * 2 + (kColumns % 16 == 0 ? 16 : 0);
     static constexpr int kRowsAt = kPlaces * kSumBytes;
     static_assert(kRowsAt + kPlaces * 64 * kPitch <= kStages * (kABytes + kWBytes), "the sums fit the ring");
 };
@@ -230,10 +237,92 @@ __device__ __forceinline__ void finish(uint8_t *memory, float (&sum)[narrow_shap
     }
 }
 
+/* Adds the sums of the two warpgroups of a place, in that one which has the last k tile, and returns whether this is it. The
+ * other one has left its sums before; the sum of two is the same either way around. */
+template <typename SHAPE>
+__device__ __forceinline__ bool join_parts(uint8_t *memory, float (&sum)[SHAPE::kColumns / 2], const tile_share &mine,
+                                           const narrow_place &at)
+{
+    constexpr int kGroups = SHAPE::kColumns / 8;
+    const int id = 3 + at.index;
+    float4 *const sums = reinterpret_cast<float4 *>(memory + SHAPE::kKeptAt + at.index * SHAPE::kSumBytes) + at.thread;
+    if (at.part != (mine.last - mine.first - 1) % 2) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            sums[128 * g] = make_float4(sum[4 * g], sum[4 * g + 1], sum[4 * g + 2], sum[4 * g + 3]);
+        }
+        hopper::meet_arrive(id, 256);
+        return false;
+    }
+    hopper::meet(id, 256);
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+        const float4 other = sums[128 * g];
+        sum[4 * g] += other.x;
+        sum[4 * g + 1] += other.y;
+        sum[4 * g + 2] += other.z;
+        sum[4 * g + 3] += other.w;
+    }
+    return true;
+}
+
+/* The same where k is not split: the copy engine stores 64 rows of results at a time. They take the place of operands that
+ * only the warpgroups of this place have read, so that nobody waits for another place. */
+template <int TOKENS, int WIDTH, typename T>
+__device__ __forceinline__ void finish_alone(uint8_t *memory, float (&sum)[narrow_shape<TOKENS, WIDTH>::kColumns / 2],
+                                             const tile_share &mine, const problem &p, const CUtensorMap *map,
+                                             const narrow_place &at)
+{
+    using shape = narrow_shape<TOKENS, WIDTH>;
+    constexpr int kColumns = shape::kColumns, kBox = shape::kBoxColumns;
+    constexpr int kNext = shape::kSides > 1 ? 64 * kBox * 2 : shape::kABytes; /* from a box to the next */
+    const int id = 3 + at.index, warp = at.thread / 32;
+    if constexpr (shape::kParts > 1) {
+        if (!join_parts<shape>(memory, sum, mine, at)) {
+            return;
+        }
+    } else {
+        hopper::meet(id, 128); /* all four warps are through with the operands */
+    }
+    uint8_t *const rows =
+        memory + (shape::kSides > 1 ? shape::kWAt + at.column0 * kBlock : shape::kAAt + at.row0 * kBlock);
+    if constexpr (kBox == 64) {
+        const int row = warp * 16 + at.lane % 16;
+#pragma unroll
+        for (int j = 0; j < kColumns; j += 16) {
+            const float *const v = sum + j / 2;
+            const int chunk = j % 64 / 8 + at.lane / 16; /* swizzled by 128 bytes */
+            hopper::store_matrices(rows + j / 64 * kNext + row * 128 + (chunk ^ row % 8) * 16, narrow2<T>(v[0], v[1]),
+                                   narrow2<T>(v[2], v[3]), narrow2<T>(v[4], v[5]), narrow2<T>(v[6], v[7]));
+        }
+    } else {
+        uint8_t *const to = rows + (warp * 16 + at.lane / 4) * kBox * 2 + at.lane % 4 * 4;
+#pragma unroll
+        for (int g = 0; g < kColumns / 8; ++g) {
+            *reinterpret_cast<uint32_t *>(to + g * 16) = narrow2<T>(sum[4 * g], sum[4 * g + 1]);
+            *reinterpret_cast<uint32_t *>(to + g * 16 + 8 * kBox * 2) = narrow2<T>(sum[4 * g + 2], sum[4 * g + 3]);
+        }
+    }
+    hopper::fence_shared_for_copies();
+    hopper::meet(id, 128);
+    if (warp == 0 && hopper::elect()) {
+        const int i = mine.m0 + at.row0, j = mine.n0 + at.column0;
+#pragma unroll
+        for (int b = 0; b < kColumns / kBox; ++b) {
+            if (i < p.m && j + b * kBox < p.n) {
+                hopper::store_tile(map, rows + b * kNext, j + b * kBox, i);
+            }
+        }
+        hopper::bulk_commit();
+        hopper::bulk_wait_read(); /* shared memory has to outlive the copies */
+    }
+}
+
 template <int TOKENS, int WIDTH, typename T>
 __global__ void __launch_bounds__(narrow_shape<TOKENS, WIDTH>::kThreads, 1)
     narrow_kernel(const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_a,
-                  const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ problem p, const int splits)
+                  const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ problem p, const int splits,
+                  const __grid_constant__ CUtensorMap map_d)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     using shape = narrow_shape<TOKENS, WIDTH>;
@@ -271,6 +360,12 @@ __global__ void __launch_bounds__(narrow_shape<TOKENS, WIDTH>::kThreads, 1)
                                  lane};
         float sum[shape::kColumns / 2] = {};
         multiply_share<TOKENS, WIDTH>(narrow_reader<TOKENS, WIDTH>(memory, at.row0, at.column0), mine, p, at, sum);
+        if constexpr (sizeof(T) == 2 && shape::kBoxColumns != 0) {
+            if (mine.splits == 1 && p.vector_store) {
+                finish_alone<TOKENS, WIDTH, T>(memory, sum, mine, p, &map_d, at);
+                return;
+            }
+        }
         finish<TOKENS, WIDTH, T>(memory, sum, mine, p, at);
     }
 #else
@@ -281,8 +376,15 @@ __global__ void __launch_bounds__(narrow_shape<TOKENS, WIDTH>::kThreads, 1)
 template <int TOKENS, int WIDTH, typename T>
 tsr_status launch_narrow(const problem &p, int splits, tsr_stream stream, tsr_err *err)
 {
-    return launch_shares<narrow_shape<TOKENS, WIDTH>>(narrow_kernel<TOKENS, WIDTH, T>, p, TOKENS, WIDTH, splits, stream,
-                                                      err);
+    using shape = narrow_shape<TOKENS, WIDTH>;
+    CUtensorMap map_d = {};
+    if (sizeof(T) == 2 && shape::kBoxColumns != 0 && splits == 1 && p.vector_store) {
+        encode_fn encode = NULL;
+        TSR_TRY(find_encode(&encode, err));
+        TSR_TRY(encode_matrix(encode, &map_d, CU_TENSOR_MAP_DATA_TYPE_UINT16, p.d, p.m, p.n, p.ldd * 2, 64,
+                              shape::kBoxColumns, err));
+    }
+    return launch_shares<shape>(narrow_kernel<TOKENS, WIDTH, T>, p, TOKENS, WIDTH, splits, stream, err, map_d);
 }
 
 template <typename T> tsr_status run(const problem &p, const tsr_gemm_config &config, tsr_stream stream, tsr_err *err)

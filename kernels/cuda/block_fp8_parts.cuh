@@ -100,8 +100,8 @@ __device__ __forceinline__ float defined(const problem &p, int64_t i, const uint
 }
 
 /* A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, read or written in boxes. Beyond its edges are
- * zeros, and nothing is written. Swizzled as the kernels want it: operands (bytes) by 128, results (16 bits) too,
- * scales not. */
+ * zeros, and nothing is written. Swizzled as the kernels want it: operands (bytes) by 128, results (16 bits) too where
+ * a box has 64 columns, scales not. */
 static inline tsr_status encode_matrix(encode_fn encode, CUtensorMap *map, CUtensorMapDataType type, const void *base,
                                        int64_t rows, int64_t columns, int64_t pitch, int box_rows, int box_columns,
                                        tsr_err *err)
@@ -109,7 +109,9 @@ static inline tsr_status encode_matrix(encode_fn encode, CUtensorMap *map, CUten
     const cuuint64_t dims[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitches[1] = {(cuuint64_t)pitch};
     const cuuint32_t box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows}, steps[2] = {1, 1};
     const CUtensorMapSwizzle swizzle =
-        type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B;
+        type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 || (type == CU_TENSOR_MAP_DATA_TYPE_UINT16 && box_columns != 64)
+            ? CU_TENSOR_MAP_SWIZZLE_NONE
+            : CU_TENSOR_MAP_SWIZZLE_128B;
     const CUresult code =
         encode(map, type, 2, const_cast<void *>(base), dims, pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

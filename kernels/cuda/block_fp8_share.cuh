@@ -83,10 +83,11 @@ static inline tsr_status encode_operands(const problem &p, int64_t all_rows, int
                          p.m, p.ld_scale_a * 4, 1, tokens, err);
 }
 
-/* Launches a kernel whose CTAs each take a tile of so many tokens and weight rows, and as many of them as `splits` share k. */
-template <typename SHAPE, typename KERNEL>
+/* Launches a kernel whose CTAs each take a tile of so many tokens and weight rows, and as many of them as `splits` share k.
+ * `more` is what else the kernel takes. */
+template <typename SHAPE, typename KERNEL, typename... MORE>
 tsr_status launch_shares(KERNEL kernel, const problem &p, int tokens, int rows, int splits, tsr_stream stream,
-                         tsr_err *err)
+                         tsr_err *err, const MORE &...more)
 {
     operand_maps maps;
     TSR_TRY(encode_operands(p, p.n, tokens, rows, &maps, err));
@@ -95,7 +96,7 @@ tsr_status launch_shares(KERNEL kernel, const problem &p, int tokens, int rows, 
     return host::launched(kWhat,
                           host::launch(kernel, {grid, SHAPE::kThreads, SHAPE::kBytes, stream},
                                        {host::in_clusters((unsigned)splits), host::beside_the_one_before()}, maps.w,
-                                       maps.a, maps.scale, p, splits),
+                                       maps.a, maps.scale, p, splits, more...),
                           err);
 }
 

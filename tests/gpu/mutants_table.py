@@ -25,6 +25,9 @@ MUTANTS = [
      "narrow: the first scale for all tiles"),
     ("block_fp8_narrow.cu", "high[b] = by_high * by_w;", "high[b] = by_low * by_w;", GEMM, "narrow: the scale of the row eight above"),
     ("block_fp8_narrow.cu", "make_float4(v.x + later.x,", "make_float4(v.x,", GEMM, "narrow: a part is lost"),
+    ("block_fp8_narrow.cu", "sum[4 * g + 1] += other.y;", "sum[4 * g + 1] = other.y;", SOME, "narrow: a part is lost where k is not split"),
+    ("block_fp8_narrow.cu", "(chunk ^ row % 8) * 16", "chunk * 16", SOME, "narrow: results are not swizzled"),
+    ("block_fp8_narrow.cu", "j + b * kBox, i);", "j, i);", SOME, "narrow: the second box on the first"),
     # of many
     ("block_fp8_wide.cuh", "scales_w.now[b], t);", "scales_w.now[b], 0);", GEMM, "wide: the first scale for all tiles"),
     ("block_fp8_wide.cuh", "scales_w.now[b], t);", "scales_w.now[b], t) * 1.001f;", GEMM, "wide: x 1.001"),
