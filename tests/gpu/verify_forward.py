@@ -144,7 +144,8 @@ class Model:
 def run(tessera, dst, src, *options):
     words = ["verify", "forward", dst, "--against", src, "--batch", 3, "--count", 50, "--json", "-", *options]
     code, out, err = harness.run(tessera, words)
-    harness.skip_without_gpu(code, err)
+    if "--devices:" not in err:  # fewer GPUs than asked for is no lack of one
+        harness.skip_without_gpu(code, err)
     return json.loads(out) if code in (0, 1) else {"error": err}
 
 
