@@ -7,6 +7,7 @@
 #include "cli/results.h"
 #include "cli/terminal.h"
 #include "convert/plans/quantize_plan.h"
+#include "convert/plans/rules_match.h"
 #include "convert/plans/scheme_plan.h"
 #include "formats/json/json_write.h"
 
@@ -354,7 +355,7 @@ static tsr_status tell(planned *p, tsr_err *err)
 
 /* ---- doing ---- */
 
-static tsr_status measure(const arguments *a, const tsr_checkpoint *c, const tsr_rules *sensitivity,
+static tsr_status measure(const arguments *a, const tsr_checkpoint *c, const tsr_rules_match *sensitivities,
                           tsr_scheme_plan *plan, tsr_err *err)
 {
     tsr_terminal terminal;
@@ -365,7 +366,7 @@ static tsr_status measure(const arguments *a, const tsr_checkpoint *c, const tsr
         tsr_tell("tessera: unknown model_type '%s': general rules; check with tessera quantize --dry-run\n",
                  type == NULL ? "" : type);
     tsr_scheme_plan_options options = {.run = tsr_terminal_run_options(&terminal, a->threads, a->memory),
-                                       .sensitivity = sensitivity,
+                                       .sensitivities = sensitivities->of,
                                        .cpu_flags = tsr_cpu_flags() & (unsigned)a->cpumask};
     memcpy(options.schemes, a->wanted, sizeof options.schemes);
     tsr_status status = tsr_arena_status(&arena, TSR_OK, err); /* or `type` may be missing for want of memory */
@@ -400,22 +401,27 @@ static tsr_status run(const arguments *a, tsr_err *err)
 {
     tsr_checkpoint *c = NULL;
     tsr_rules sensitivity = {.path = NULL};
+    tsr_rules_match match;
+    tsr_arena scratch = {0};
     tsr_scheme_plan plan = {.n = 0};
     tsr_status status = a->sensitivity == NULL ? TSR_OK : tsr_sensitivity_read(&sensitivity, a->sensitivity, err);
     if (status == TSR_OK)
         status = tsr_checkpoint_open(&c, a->src, a->ignore.items, a->ignore.count, err);
     if (status == TSR_OK)
         status = tsr_quantize_check_source(c, err);
+    if (status == TSR_OK)
+        status = tsr_rules_match_all(&match, &sensitivity, c, &scratch, err);
     for (size_t i = 0; i < sensitivity.count && status == TSR_OK; i++) {
-        if (!tsr_rules_fits_any(&sensitivity.items[i], c))
+        if (!match.fits[i])
             tsr_tell("tessera: warning: %s: '%s' fits no tensor\n", a->sensitivity, sensitivity.items[i].pattern);
     }
     if (status == TSR_OK)
-        status = measure(a, c, &sensitivity, &plan, err);
+        status = measure(a, c, &match, &plan, err);
     if (status == TSR_OK)
         status = choose(a, &plan, err);
     tsr_scheme_plan_free(&plan);
     tsr_rules_free(&sensitivity);
+    tsr_arena_free(&scratch);
     tsr_checkpoint_close(c);
     return status;
 }

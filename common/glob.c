@@ -12,8 +12,14 @@ static const char *next_start(const char *pattern, const char *text)
 
 bool tsr_glob_match(const char *pattern, const char *text)
 {
+    uint64_t steps = 0;
+    return tsr_glob_match_counting(pattern, text, &steps);
+}
+
+bool tsr_glob_match_counting(const char *pattern, const char *text, uint64_t *steps)
+{
     const char *star = NULL, *resume = NULL;
-    while (*text != '\0') {
+    for (; *text != '\0'; (*steps)++) {
         if (*pattern == '*') {
             star = ++pattern;
             resume = text;
@@ -29,9 +35,11 @@ bool tsr_glob_match(const char *pattern, const char *text)
         } else {
             return false;
         }
+        const char *const from = resume;
         text = resume = next_start(star, resume);
         if (text == NULL)
             return false;
+        *steps += (uint64_t)(text - from) / 8;
     }
     while (*pattern == '*')
         pattern++;

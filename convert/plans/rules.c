@@ -2,7 +2,6 @@
 #include "convert/plans/rules.h"
 
 #include "common/file.h"
-#include "common/glob.h"
 #include "convert/plans/ct_plan.h"
 #include "formats/json/json.h"
 #include "formats/model/weights.h"
@@ -98,41 +97,9 @@ tsr_status tsr_mix_check(const bool used[TSR_MIXES], tsr_mx_dialect dialect, tsr
     return TSR_OK;
 }
 
-/* ---- matching ---- */
-
 bool tsr_rules_is_name(const tsr_rules_item *item)
 {
     return strpbrk(item->pattern, "*?") == NULL;
-}
-
-bool tsr_rules_fits(const tsr_rules_item *item, const char *tensor)
-{
-    char module[1024];
-    const size_t length = tsr_module_length(tensor);
-    if (tsr_glob_match(item->pattern, tensor))
-        return true;
-    if (length >= sizeof module || tensor[length] == '\0')
-        return false;
-    memcpy(module, tensor, length);
-    module[length] = '\0';
-    return tsr_glob_match(item->pattern, module);
-}
-
-bool tsr_rules_fits_any(const tsr_rules_item *item, const tsr_checkpoint *c)
-{
-    size_t i = 0;
-    while (i < c->tensors.count && !tsr_rules_fits(item, c->tensors.items[i].name))
-        i++;
-    return i < c->tensors.count;
-}
-
-const tsr_rules_item *tsr_rules_find(const tsr_rules *rules, const char *tensor)
-{
-    for (size_t i = 0; i < rules->count; i++) {
-        if (tsr_rules_fits(&rules->items[i], tensor))
-            return &rules->items[i];
-    }
-    return NULL;
 }
 
 /* ---- reading ---- */

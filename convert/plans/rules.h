@@ -1,8 +1,8 @@
 /* Rules files: which weights get which scheme, and weights of modules (sensitivities), both as JSON that is meant to be
  * written by hand. docs/plan-schemes.md shows them.
  *
- * A pattern is a module's name ("model.layers.0.mlp.up_proj"), a tensor's, or a glob over either. The first that fits
- * wins. */
+ * A pattern is a module's name ("model.layers.0.mlp.up_proj"), a tensor's, or a glob over either
+ * (convert/plans/rules_match.h). */
 #ifndef TSR_CONVERT_PLANS_RULES_H
 #define TSR_CONVERT_PLANS_RULES_H
 
@@ -91,16 +91,7 @@ tsr_status tsr_sensitivity_read(tsr_rules *rules, const char *path, tsr_err *err
 
 void tsr_rules_free(tsr_rules *rules);
 
-/* The first item that fits the tensor, or NULL. */
-const tsr_rules_item *tsr_rules_find(const tsr_rules *rules, const char *tensor);
-
 /* Whether an item's pattern is one name. */
 bool tsr_rules_is_name(const tsr_rules_item *item);
-
-/* Whether an item fits the tensor. */
-bool tsr_rules_fits(const tsr_rules_item *item, const char *tensor);
-
-/* Whether an item fits any tensor at all. */
-bool tsr_rules_fits_any(const tsr_rules_item *item, const tsr_checkpoint *checkpoint);
 
 #endif

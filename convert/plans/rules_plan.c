@@ -9,6 +9,7 @@
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_plan.h"
 #include "convert/plans/quantize_report.h"
+#include "convert/plans/rules_match.h"
 #include "quantize/policy_groups.h"
 
 #include <stdlib.h>
@@ -38,23 +39,23 @@ typedef struct planning {
     tsr_decision *decisions; /* [tensors]: the result, with its reason */
     tsr_decision *by_scheme; /* [tensors]: the policy's for one scheme */
     uint32_t *first;         /* [tensors]: tsr_policy_together */
-    const tsr_rules_item **items;
+    tsr_rules_match *match;  /* in `scratch` */
+    tsr_arena *scratch;
     tsr_mx_layers layers;
     tsr_err *err;
 } planning;
 
 /* ---- which scheme ---- */
 
-static tsr_status find_items(const planning *p, bool used[TSR_MIXES])
+static tsr_status note_items(const planning *p, bool used[TSR_MIXES])
 {
     for (size_t i = 0; i < p->c->tensors.count; i++) {
-        p->items[i] = tsr_rules_find(p->o->rules, p->c->tensors.items[i].name);
         p->decisions[i] = (tsr_decision){TSR_KEEP, "no rule fits it"};
-        if (p->items[i] == NULL)
+        if (p->match->of[i] == NULL)
             continue;
-        used[p->items[i]->scheme] = true;
-        p->decisions[i].reason =
-            tsr_arena_printf(&p->plan->arena, "rule '%s': %s", p->items[i]->pattern, tsr_mix_name(p->items[i]->scheme));
+        used[p->match->of[i]->scheme] = true;
+        p->decisions[i].reason = tsr_arena_printf(&p->plan->arena, "rule '%s': %s", p->match->of[i]->pattern,
+                                                  tsr_mix_name(p->match->of[i]->scheme));
         if (p->decisions[i].reason == NULL)
             return tsr_out_of_memory(p->err, "while planning");
     }
@@ -66,7 +67,7 @@ static tsr_status check_items(const planning *p)
 {
     const tsr_rules *const rules = p->o->rules;
     for (size_t k = 0; k < rules->count; k++) {
-        if (tsr_rules_fits_any(&rules->items[k], p->c))
+        if (p->match->fits[k])
             continue;
         if (tsr_rules_is_name(&rules->items[k]))
             return tsr_fail(p->err, TSR_E_MISMATCH, "%s: %s has no '%s'", rules->path, p->c->path,
@@ -81,7 +82,7 @@ static tsr_status decide_scheme(const planning *p, tsr_mix mix)
 {
     for (size_t i = 0; i < p->c->tensors.count; i++) {
         const tsr_tensor *const t = &p->c->tensors.items[i];
-        if (p->items[i] == NULL || p->items[i]->scheme != mix)
+        if (p->match->of[i] == NULL || p->match->of[i]->scheme != mix)
             continue;
         const bool allowed = p->by_scheme[i].treatment == TSR_QUANTIZE;
         if (allowed && tsr_mix_takes(mix, p->c, t)) {
@@ -92,7 +93,7 @@ static tsr_status decide_scheme(const planning *p, tsr_mix mix)
         const char *const why = !allowed       ? p->by_scheme[i].reason
                                 : t->rank == 3 ? "a stack of experts: the format has no place for it"
                                                : "its columns are not whole groups or words";
-        if (tsr_rules_is_name(p->items[i]) && t->rank >= 2)
+        if (tsr_rules_is_name(p->match->of[i]) && t->rank >= 2)
             return tsr_fail(p->err, TSR_E_MISMATCH, "%s: '%s' cannot become %s: %s", p->o->rules->path, t->name,
                             tsr_mix_name(mix), why);
         p->decisions[i] = (tsr_decision){allowed ? TSR_KEEP : p->by_scheme[i].treatment, why};
@@ -130,7 +131,8 @@ static tsr_status check_together(const planning *p)
 static tsr_status decide(const planning *p)
 {
     bool used[TSR_MIXES] = {false};
-    TSR_TRY(find_items(p, used));
+    TSR_TRY(tsr_rules_match_all(p->match, p->o->rules, p->c, p->scratch, p->err));
+    TSR_TRY(note_items(p, used));
     TSR_TRY(check_items(p));
     const tsr_status mixed = tsr_mix_check(used, p->o->rules->dialect, p->err);
     if (mixed != TSR_OK)
@@ -227,6 +229,8 @@ tsr_status tsr_rules_plan(tsr_plan *plan, const tsr_checkpoint *const *source, c
                           tsr_err *err)
 {
     const size_t count = (*source)->tensors.count + 1;
+    tsr_rules_match match;
+    tsr_arena scratch = {0};
     planning p = {
         .plan = plan,
         .c = *source,
@@ -235,7 +239,8 @@ tsr_status tsr_rules_plan(tsr_plan *plan, const tsr_checkpoint *const *source, c
         .decisions = calloc(count, sizeof *p.decisions),
         .by_scheme = calloc(count, sizeof *p.by_scheme),
         .first = calloc(count, sizeof *p.first),
-        .items = calloc(count, sizeof *p.items),
+        .match = &match,
+        .scratch = &scratch,
         .layers = {.plan = plan},
         .err = err,
     };
@@ -243,13 +248,13 @@ tsr_status tsr_rules_plan(tsr_plan *plan, const tsr_checkpoint *const *source, c
     plan->report = tsr_quantize_report;
     plan->made = (tsr_plan_made){.scheme = "mixed", .dialect = tsr_mx_dialect_name(options->rules->dialect)};
     const bool enough = p.mixes != NULL && p.decisions != NULL && p.by_scheme != NULL && p.first != NULL &&
-                        p.items != NULL && tsr_mx_layers_make(&p.layers, count);
+                        tsr_mx_layers_make(&p.layers, count);
     const tsr_status status = enough ? make_plan(&p) : tsr_out_of_memory(err, "while planning");
     free(p.mixes);
     free(p.decisions);
     free(p.by_scheme);
     free(p.first);
-    free(p.items);
+    tsr_arena_free(&scratch);
     tsr_mx_layers_free(&p.layers);
     if (status != TSR_OK)
         tsr_plan_free(plan);

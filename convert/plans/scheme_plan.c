@@ -115,7 +115,7 @@ static tsr_status make_groups(const making *m)
 
 static double weight_of(const making *m, const tsr_tensor *t)
 {
-    const tsr_rules_item *const item = m->o->sensitivity == NULL ? NULL : tsr_rules_find(m->o->sensitivity, t->name);
+    const tsr_rules_item *const item = m->o->sensitivities[t - m->c->tensors.items];
     return item == NULL ? 1 : item->weight;
 }
 

@@ -30,8 +30,8 @@ typedef struct tsr_scheme_plan {
 
 typedef struct tsr_scheme_plan_options {
     tsr_run_options run;
-    bool schemes[TSR_MIXES];      /* those to choose from */
-    const tsr_rules *sensitivity; /* or NULL */
+    bool schemes[TSR_MIXES];                    /* those to choose from */
+    const tsr_rules_item *const *sensitivities; /* [tensors]: each one's, or NULL */
     unsigned cpu_flags;
 } tsr_scheme_plan_options;
 

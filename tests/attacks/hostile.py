@@ -16,6 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import hostile_edits as edits
 import hostile_kinds as kinds
 import harness
+import manifests
 
 # What a run may take of a CPU (the tool as it is): two seconds, and one for every 20 MB of what it reads.
 SECONDS, BYTES_A_SECOND = 2, 20e6
@@ -69,6 +70,20 @@ def told_badly(ran, words):
     return None
 
 
+def judge_manifest(target, words):
+    """Exit code 0 says that an output is as the manifest has it: what is untrue, or None."""
+    folder, given = pathlib.Path(words[2]), pathlib.Path(words[4] if words[3:4] == ["--manifest"] else words[2])
+    given = given / target.file if given.is_dir() else given
+    own = folder / target.file
+    if own.exists() and own.read_bytes() != given.read_bytes():
+        return "taken beside another manifest of its own"
+    try:
+        manifests.check_files(folder, manifests.read(given))
+    except (AssertionError, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        return f"taken, and untrue: {error!r}"
+    return None
+
+
 class Attack:
     """The bases, and what becomes of mutants of them."""
 
@@ -108,16 +123,18 @@ class Attack:
         return target, command, changed
 
     def lay_out(self, target, changed, folder):
-        """The mutant as files, in a fresh folder."""
+        """The mutant as files, in a fresh folder; of a manifest, also all else without it."""
         source = os.path.join(folder, "src")
         kinds.link_tree(self.bases[target.base], source, target.file)
+        if target.edit == "manifest":
+            kinds.link_tree(self.bases[target.base], os.path.join(folder, "bare"), target.file)
         path = pathlib.Path(source, target.file)
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(changed.replace(b"PLAIN", self.bases["plain"].encode()) if target.edit == "lines" else changed)
         return source
 
     def words(self, target, command, source, folder):
-        places = {"SRC": source, "BASE": self.bases[target.base], "PLAIN": self.bases["plain"], "OUT": os.path.join(folder, "out"),
+        places = {"SRC": source, "BASE": self.bases[target.base], "BARE": os.path.join(folder, "bare"), "PLAIN": self.bases["plain"], "OUT": os.path.join(folder, "out"),
                   "REPORT": os.path.join(folder, "report.json"), "FILE": target.file, "CONFIG": os.path.join(self.bases["latent"], "config.json")}
         named = ["/".join(places.get(part, part) for part in word.split("/")) for word in command.split()]
         limits = ["--threads", "1", "--memory", "64MB"] if named[0] in ("quantize", "convert", "diff", "compare-schemes") else []
@@ -155,7 +172,7 @@ class Attack:
             return f"signal {-ran.code}" if ran.code < 0 else "a sanitizer's report"
         if ran.code not in CODES and not (ran.code == 4 and any(word in ran.stderr.decode(errors="replace") for word in BY_SYSTEM)):
             return "an exit code that no input should give"
-        fault = told_badly(ran, words)
+        fault = told_badly(ran, words) or (judge_manifest(target, words) if ran.code == 0 and target.edit == "manifest" else None)
         if fault or tool != self.tools[0]:
             return fault
         size = sum(os.path.getsize(os.path.join(path, name)) for path, _, names in os.walk(source) for name in names)

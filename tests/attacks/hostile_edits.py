@@ -1,13 +1,18 @@
-"""Edits that know what they change: JSON, safetensors, archives, journals, tokens. Each takes the bytes of a file and a random.Random, and
+"""Edits that know what they change: JSON, safetensors, archives, journals, tokens, manifests. Each takes the bytes of a file and a random.Random, and
 gives other bytes; what holds the rest together (lengths, offsets, checksums) is made right again most of the time, so that an edit
 reaches what stands behind these checks. Stdlib only, but for zstandard and libxxhash."""
 
 import ctypes
 import ctypes.util
 import json
+import pathlib
 import struct
+import sys
 
 import zstandard
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import manifests
 
 # ---- JSON ----
 
@@ -421,5 +426,66 @@ def edit_tokens(rng, data):
                        b"[1, 2], [-1]", b"1\n" * 5000])
 
 
+# ---- manifests ----
+
+
+def _piece_digests(stretch):
+    pieces = _member(stretch, "pieces")
+    return [piece[1] for piece in pieces if isinstance(piece, list) and len(piece) > 1 and isinstance(piece[1], str)] if isinstance(pieces, list) else []
+
+
+def _member(tree, name):
+    return next((value for key, value in tree if key == name), None) if isinstance(tree, Members) else None
+
+
+def _digest_again(stretch, digests):
+    """Makes `xxh128` what these come to, where they are digests."""
+    try:
+        whole = manifests.of_digests(digests) if digests else None
+    except ValueError:
+        return
+    for pair in stretch if whole else []:
+        if pair[0] == "xxh128":
+            pair[1] = whole
+
+
+def _agree(tree):
+    """Makes every digest of digests right again, from below."""
+    for file in _member(tree, "files") or []:
+        parts = [_member(file, "header"), *(_member(file, "tensors") or [])]
+        parts = [part for part in parts if isinstance(part, Members)]
+        for part in parts:
+            _digest_again(part, _piece_digests(part))
+        if isinstance(file, Members):
+            _digest_again(file, [_member(part, "xxh128") for part in parts] or _piece_digests(file))
+
+
+def edit_manifest(rng, data):
+    """The last line is made right again, mostly, and the digests of digests at times."""
+    if rng.random() < 0.1:
+        return edit_bytes(rng, data)
+    tree = Members(pair for pair in parse(data) if pair[0] != "manifest_xxh128")
+    files, how = _member(tree, "files"), rng.randrange(8)
+    if how < 3:
+        edit_tree(rng, tree)
+    elif how < 6:
+        edit_tree(rng, rng.choice(files))
+    elif how == 6:
+        cut = [stretch for file in files for stretch in (_member(file, "tensors") or [])]
+        edit_tree(rng, rng.choice(cut or files))
+    else:
+        file = rng.choice(files)
+        for pair in file:
+            if pair[0] in ("xxh128", "bytes", "name"):
+                pair[1] = next(other[1] for other in rng.choice(files) if other[0] == pair[0])
+    if rng.random() < 0.6:
+        try:
+            _agree(tree)
+        except TypeError:  # a list has become something else
+            pass
+    text = dump(tree).encode("utf-8", "surrogatepass").removesuffix(b"}") + b",\n"
+    return text + b'  "manifest_xxh128": "%s"\n}\n' % (manifests.xxh128(text) if rng.random() < 0.95 else "0" * 32).encode()
+
+
 EDITS = {"json": edit_json, "shard": edit_shard, "archive": edit_archive, "blocks": edit_blocks, "journal": edit_journal, "lines": edit_lines,
-         "npy": edit_npy, "tokens": edit_tokens}
+         "npy": edit_npy, "tokens": edit_tokens, "manifest": edit_manifest}

@@ -46,6 +46,9 @@ RULES = ("quantize PLAIN -o OUT --rules SRC/FILE", "quantize PLAIN -o OUT --rule
 CALIBRATED = ("quantize PLAIN -o OUT --scheme nvfp4 --activations SRC/FILE", "quantize PLAIN -o OUT --scheme int8-channel --activations SRC/FILE",
               "quantize PLAIN -o OUT --scheme int8-channel --activations SRC/FILE --activation-zero-points")
 TOKENS = ("verify forward PLAIN --against PLAIN --tokens SRC/FILE",)
+# As its own manifest, as another machine's copy of it beside the sound one, and as a copy of the sound one's.
+MANIFEST = ("verify --manifest SRC", "verify --manifest SRC --json REPORT", "verify --manifest SRC --manifest BASE/FILE", "verify --manifest BASE --manifest SRC/FILE",
+            "verify --manifest BARE --manifest SRC/FILE --json -", "verify --manifest BARE --manifest SRC")
 QUANTIZED = {
     "fp8": "quantize SRC -o DST --max-shard-size 100KB", "fp8-ct": "quantize SRC -o DST --dialect compressed-tensors", "int8": "quantize SRC -o DST --scheme int8-channel",
     "int4": "quantize SRC -o DST --scheme int4-weight-only --group-size 32 --zero-points", "nvfp4": "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt",
@@ -161,6 +164,7 @@ def targets(bases):
     for base in ("fp8", "nvfp4"):
         found += [Target(base, ".tessera/journal", "journal", AGAIN, 6), Target(base, "quantization_report.json", "json", REPORT, 3),
                   Target(base, "quantization_blocks.zst", "blocks", BLOCKED, 4)]
+    found += [Target(base, "tessera.manifest.json", "manifest", MANIFEST, 6) for base in ("fp8", "archive")]
     found += [Target("results", name, "json", REPORT, 1) for name in sorted(os.listdir(bases["results"]))]
     found += [Target("beside", "rules.json", "json", RULES, 5), Target("beside", "sensitivity.json", "json", ("plan-schemes PLAIN --bits 6 --sensitivity SRC/FILE -o REPORT",), 2)]
     found += [Target("beside", name, edit, CALIBRATED, 2) for name, edit in (("ranges.json", "json"), ("scales.json", "json"), ("ranges.safetensors", "shard"))]

@@ -27,9 +27,10 @@ def of_digests(digests):
     return digests[0] if len(digests) == 1 else xxh128(b"".join(bytes.fromhex(d) for d in digests))
 
 
-def read(folder):
-    """The manifest of an output; its own digest, in the last line, is checked."""
-    text = (Path(folder) / NAME).read_bytes()
+def read(path):
+    """The manifest of an output, or this file; its own digest, in the last line, is checked."""
+    path = Path(path)
+    text = (path / NAME if path.is_dir() else path).read_bytes()
     before, last = text[: text.rindex(b'  "manifest_xxh128"')], text[text.rindex(b'  "manifest_xxh128"') :]
     assert last == b'  "manifest_xxh128": "%s"\n}\n' % xxh128(before).encode()
     return json.loads(text)
@@ -39,7 +40,6 @@ def check_stretch(data, said):
     """A tensor, or a file that is one: its pieces follow one another."""
     assert len(data) == said["bytes"]
     pieces, at = said.get("pieces", [[len(data), said["xxh128"]]]), 0
-    assert "pieces" not in said or len(pieces) > 1
     for size, digest in pieces:
         assert size > 0 or len(data) == 0
         assert xxh128(data[at : at + size]) == digest, f"{said['name']} at {at}"
@@ -48,27 +48,40 @@ def check_stretch(data, said):
     return len(pieces)
 
 
+def check_file(data, said):
+    """Checks a file's digests; returns how many pieces its tensors have."""
+    pieces = 0
+    if "tensors" not in said:
+        return check_stretch(data, said)
+    assert len(data) == said["bytes"]
+    end, digests = 0, []
+    if "header" in said:
+        end = said["header"]["bytes"]
+        digests = [said["header"]["xxh128"]]
+        check_stretch(data[:end], {"name": "header", **said["header"]})
+    for tensor in said["tensors"]:
+        assert tensor["offset"] == end, "tensors follow one another"
+        end += tensor["bytes"]
+        pieces += check_stretch(data[tensor["offset"] : end], tensor)
+        digests.append(tensor["xxh128"])
+    assert end == len(data) and of_digests(digests) == said["xxh128"]
+    return pieces
+
+
+def check_files(folder, manifest):
+    """Checks every digest of an output, and that no file is left out; returns the number of pieces."""
+    folder = Path(folder)
+    pieces = sum(check_file((folder / said["name"]).read_bytes(), said) for said in manifest["files"])
+    there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.relative_to(folder).parts[0] != KEPT}
+    assert there - {NAME} == {said["name"] for said in manifest["files"]}
+    assert len(manifest["files"]) == len(there - {NAME})
+    return pieces
+
+
 def check(folder):
-    """Checks every digest, and that nothing is left out. Returns the manifest, and how many pieces its tensors have."""
-    manifest, pieces = read(folder), 0
-    for said in manifest["files"]:
-        data = (Path(folder) / said["name"]).read_bytes()
-        if "tensors" not in said:
-            pieces += check_stretch(data, said)
-            continue
-        assert len(data) == said["bytes"]
-        end, digests = 0, []
-        if "header" in said:
-            end = said["header"]["bytes"]
-            digests = [said["header"]["xxh128"]]
-            assert xxh128(data[:end]) == digests[0]
-        for tensor in said["tensors"]:
-            assert tensor["offset"] == end, "tensors follow one another"
-            end += tensor["bytes"]
-            pieces += check_stretch(data[tensor["offset"] : end], tensor)
-            digests.append(tensor["xxh128"])
-        assert end == len(data) and of_digests(digests) == said["xxh128"]
-    there = {str(p.relative_to(folder)) for p in Path(folder).rglob("*") if p.is_file() and p.relative_to(folder).parts[0] != KEPT}
-    assert there == {said["name"] for said in manifest["files"]} | {NAME}
-    assert len(manifest["files"]) == len(there) - 1 == manifest["counts"]["files"]
+    """The same by its own manifest, which is returned, too."""
+    manifest = read(folder)
+    pieces = check_files(folder, manifest)
+    assert len(manifest["files"]) == manifest["counts"]["files"]
+    assert all(len(t.get("pieces", [0, 0])) > 1 for f in manifest["files"] for t in [f, *f.get("tensors", [])])
     return manifest, pieces

@@ -4,7 +4,7 @@
 #include "common/glob.h"
 #include "common/options.h"
 #include "convert/engine/journal_records.h"
-#include "convert/plans/rules.h"
+#include "convert/plans/rules_match.h"
 #include "formats/checkpoint/manifest.h"
 #include "formats/json/json_index.h"
 #include "formats/model/calibration.h"
@@ -47,6 +47,34 @@ static void make_checkpoint(void)
 
 /* ---- what is read from files ---- */
 
+/* What is found is what trying one rule after the other finds. */
+static void match_rules(const tsr_rules *rules)
+{
+    static const tsr_tensor kTensors[] = {
+        {.name = "a.weight"}, {.name = "b.weight"}, {.name = "a"}, {.name = "a.b.up_proj.weight"}};
+    static const char *const kModules[] = {"a", "b", "a", "a.b.up_proj"};
+    enum { N = sizeof kTensors / sizeof *kTensors };
+    const tsr_checkpoint c = {.path = "c", .tensors = {(tsr_tensor *)kTensors, N, N}};
+    tsr_rules_match match;
+    tsr_arena arena = {0};
+    if (tsr_rules_match_all(&match, rules, &c, &arena, NULL) != TSR_OK)
+        abort();
+    for (size_t i = 0; i < N; i++) {
+        const tsr_rules_item *first = NULL;
+        for (size_t k = 0; k < rules->count; k++) {
+            const char *const pattern = rules->items[k].pattern;
+            if (!tsr_glob_match(pattern, kTensors[i].name) && !tsr_glob_match(pattern, kModules[i]))
+                continue;
+            first = first == NULL ? &rules->items[k] : first;
+            if (!match.fits[k])
+                abort();
+        }
+        if (match.of[i] != first)
+            abort();
+    }
+    tsr_arena_free(&arena);
+}
+
 static void read_rules(const char *text, size_t size)
 {
     tsr_rules rules;
@@ -55,10 +83,10 @@ static void read_rules(const char *text, size_t size)
         return;
     for (size_t i = 0; i < rules.count; i++) {
         const tsr_rules_item *const item = &rules.items[i];
-        if ((unsigned)item->scheme >= TSR_MIXES || (tsr_rules_is_name(item) && !tsr_rules_fits(item, item->pattern)))
+        if ((unsigned)item->scheme >= TSR_MIXES || (tsr_rules_is_name(item) != (strpbrk(item->pattern, "*?") == NULL)))
             abort();
     }
-    (void)tsr_rules_find(&rules, "model.layers.0.mlp.up_proj.weight");
+    match_rules(&rules);
     tsr_rules_free(&rules);
 }
 

@@ -168,6 +168,7 @@ HOSTILE = {
     "an absolute name": (lambda m: m["files"][-1].update(name="/etc/passwd"), "no output has"),
     "tessera's own": (lambda m: m["files"][-1].update(name=".tessera/journal"), "no output has"),
     "sizes that overflow": (lambda m: tensors(m)[-1].update(bytes=2**64 - 1), "bytes"),
+    "sizes that overflow together": (lambda m: [f.update(bytes=2**64 - 1) for f in m["files"] if "tensors" not in f], "more bytes than files can have"),
     "offsets with a gap": (lambda m: tensors(m)[1].update(offset=tensors(m)[1]["offset"] + 8), "not behind"),
     "pieces that lack bytes": (lambda m: cut_tensor(m)["pieces"].pop(), "pieces that are less"),
     "pieces without bytes": (lambda m: cut_tensor(m)["pieces"].insert(0, [0, "0" * 32]), "without bytes"),
@@ -176,7 +177,13 @@ HOSTILE = {
     "a digest in capitals": (lambda m: m["files"][-1].update(xxh128="A" * 32), "32 hex digits"),
     "a short digest": (lambda m: m["files"][-1].update(xxh128="a" * 31), "32 hex digits"),
     "a list": (lambda m: m.update(files=7), "at byte"),
-    "two lists": (lambda m: m.update(ANOTHER=[]), "files twice"),
+    "two lists": (lambda m: m.update({"another files": []}), "files twice"),
+    "two schemas": (lambda m: m.update({"another schema": "tessera-manifest/1"}), "twice the same member of schema"),
+    "two commands": (lambda m: m.update({"another command": "quantize"}), "twice the same member of command"),
+    "two names": (lambda m: m["files"][0].update({"another name": "x"}), "two names"),
+    "two sizes": (lambda m: tensors(m)[0].update({"another bytes": 1}), "offset, bytes or xxh128 twice"),
+    "two digests": (lambda m: m["files"][-1].update({"another xxh128": "0" * 32}), "offset, bytes or xxh128 twice"),
+    "two lists of tensors": (lambda m: next(f for f in m["files"] if "tensors" in f).update({"another tensors": []}), "tensors twice"),
 }
 
 
@@ -195,7 +202,7 @@ def test_what_is_no_manifest_is_refused(made, verify, tmp_path, name):
     change(manifest)
     manifest.pop("manifest_xxh128")
     text = json.dumps(manifest, indent=2).removesuffix("\n}").encode() + b',\n  "manifest_xxh128": "'
-    text = text.replace(b'"ANOTHER"', b'"files"')
+    text = text.replace(b'"another ', b'"')
     path = tmp_path / "manifest.json"
     path.write_bytes(reseal(text))
     if name == "one bit":

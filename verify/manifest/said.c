@@ -205,26 +205,30 @@ static tsr_status end_stretch(reading *r, stretch *s, const char *tensor, uint64
 
 /* ---- files ---- */
 
+/* What stands twice is refused: others could read the one that Tessera does not. */
+static bool once(const reading *r, bool *has, const stretch *s, tsr_err *err)
+{
+    const bool again = *has;
+    *has = true;
+    if (again)
+        (void)refuse(r, err, "offset, bytes or xxh128 twice", s->name);
+    return !again;
+}
+
 /* One member of a stretch; false: it has none of this name. */
 static tsr_status read_member(reading *r, tsr_json_text key, stretch *s, bool *known, tsr_err *err)
 {
     *known = true;
     if (tsr_json_is(key, "name"))
-        return read_text(r, &s->name, err);
+        return s->name != NULL ? refuse(r, err, "two names", s->name) : read_text(r, &s->name, err);
     if (tsr_json_is(key, "pieces"))
         return read_pieces(r, s, err);
-    if (tsr_json_is(key, "offset")) {
-        s->has_offset = true;
-        return tsr_json_read_u64(&r->json, &s->offset, err);
-    }
-    if (tsr_json_is(key, "bytes")) {
-        s->has_bytes = true;
-        return tsr_json_read_u64(&r->json, &s->bytes, err);
-    }
-    if (tsr_json_is(key, "xxh128")) {
-        s->has_digest = true;
-        return read_digest(r, &s->digest, err);
-    }
+    if (tsr_json_is(key, "offset"))
+        return once(r, &s->has_offset, s, err) ? tsr_json_read_u64(&r->json, &s->offset, err) : TSR_E_FORMAT;
+    if (tsr_json_is(key, "bytes"))
+        return once(r, &s->has_bytes, s, err) ? tsr_json_read_u64(&r->json, &s->bytes, err) : TSR_E_FORMAT;
+    if (tsr_json_is(key, "xxh128"))
+        return once(r, &s->has_digest, s, err) ? read_digest(r, &s->digest, err) : TSR_E_FORMAT;
     *known = false;
     return TSR_OK;
 }
@@ -247,7 +251,7 @@ static tsr_status read_stretch(reading *r, stretch *s, tsr_err *err)
 
 /* What the file that is being read has come to, by its header and tensors. */
 typedef struct cut {
-    bool any;
+    bool any, tensors;
     uint64_t end;
     size_t n;
     tsr_said_digest only;
@@ -281,7 +285,9 @@ static tsr_status read_header(reading *r, cut *c, tsr_err *err)
 static tsr_status read_tensors(reading *r, cut *c, tsr_err *err)
 {
     bool more;
-    c->any = true;
+    if (c->tensors)
+        return refuse(r, err, "tensors twice", NULL);
+    c->any = c->tensors = true;
     TSR_TRY(tsr_json_enter_array(&r->json, err));
     for (;;) {
         stretch s;
@@ -319,8 +325,9 @@ static tsr_status end_file(reading *r, stretch *s, const cut *c, size_t first, t
         return refuse(r, err, "a header and tensors that do not come to the file", s->name);
     if (!c->any)
         TSR_TRY(end_stretch(r, s, NULL, 0, err));
-    if (!tsr_add_u64(said->bytes, s->bytes, &said->bytes) ||
-        !grow((void **)&said->files, said->n_files, &said->files_capacity, sizeof *said->files))
+    if (!tsr_add_u64(said->bytes, s->bytes, &said->bytes))
+        return refuse(r, err, "more bytes than files can have, with those", s->name);
+    if (!grow((void **)&said->files, said->n_files, &said->files_capacity, sizeof *said->files))
         return tsr_out_of_memory(err, "for a manifest");
     said->files[said->n_files++] =
         (tsr_said_file){.name = s->name, .bytes = s->bytes, .first_piece = first, .n_pieces = said->n_pieces - first};
@@ -390,6 +397,32 @@ static tsr_status check_names(const reading *r, tsr_err *err)
     return status;
 }
 
+static tsr_status read_once(reading *r, const char **text, const char *what, tsr_err *err)
+{
+    return *text != NULL ? refuse(r, err, "twice the same member", what) : read_text(r, text, err);
+}
+
+static tsr_status read_whole(reading *r, tsr_json_text key, const char **schema, bool *files, tsr_err *err)
+{
+    if (tsr_json_is(key, "version"))
+        return read_once(r, &r->said->version, "version", err);
+    if (tsr_json_is(key, "command"))
+        return read_once(r, &r->said->command, "command", err);
+    if (tsr_json_is(key, "files")) {
+        if (*files)
+            return refuse(r, err, "files twice", NULL);
+        *files = true;
+        return read_files(r, err);
+    }
+    if (!tsr_json_is(key, "schema"))
+        return tsr_json_skip(&r->json, NULL, err);
+    TSR_TRY(read_once(r, schema, "schema", err));
+    return strcmp(*schema, kSchema) == 0
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_UNSUPPORTED, "%s: it is '%.80s', and this is Tessera %s, which reads %s",
+                          r->json.name, *schema, TSR_VERSION, kSchema);
+}
+
 static tsr_status read_all(reading *r, tsr_err *err)
 {
     const char *schema = NULL;
@@ -400,22 +433,7 @@ static tsr_status read_all(reading *r, tsr_err *err)
         TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
         if (!more)
             break;
-        if (tsr_json_is(key, "schema"))
-            TSR_TRY(read_text(r, &schema, err));
-        else if (tsr_json_is(key, "version"))
-            TSR_TRY(read_text(r, &r->said->version, err));
-        else if (tsr_json_is(key, "command"))
-            TSR_TRY(read_text(r, &r->said->command, err));
-        else if (!tsr_json_is(key, "files"))
-            TSR_TRY(tsr_json_skip(&r->json, NULL, err));
-        else if (files)
-            return refuse(r, err, "files twice", NULL);
-        else
-            TSR_TRY(read_files(r, err));
-        files = files || tsr_json_is(key, "files");
-        if (schema != NULL && strcmp(schema, kSchema) != 0)
-            return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: it is '%.80s', and this is Tessera %s, which reads %s",
-                            r->json.name, schema, TSR_VERSION, kSchema);
+        TSR_TRY(read_whole(r, key, &schema, &files, err));
     }
     TSR_TRY(tsr_json_finish(&r->json, err));
     if (schema == NULL || !files || r->said->version == NULL || r->said->command == NULL)
