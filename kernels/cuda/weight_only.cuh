@@ -51,8 +51,8 @@ __device__ __forceinline__ void multiply_afresh(float c[4], const uint32_t a[4],
     multiply_add<kBf16>(c, a, b0, b1, 0, 0, 0, 0);
 }
 
-/* Launches the kernel for Hopper that is for few tokens. The caller has checked the arguments; at most 16 tokens, no zeros. TSR_E_DEVICE: the driver or
- * the runtime refuses. */
+/* Launches the kernel for Hopper that is for few tokens. The caller has checked the arguments; at most 16 tokens, of
+ * int4 in groups of 128 at most 32, and no zeros. TSR_E_DEVICE: the driver or the runtime refuses. */
 tsr_status weight_only_stream(const tsr_weight_only_gemm &g, int processors, tsr_stream stream, tsr_err *err);
 
 /* Likewise, for any number of tokens, with zeros or without. */

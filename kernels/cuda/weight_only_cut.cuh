@@ -11,7 +11,10 @@ namespace
 {
 
 constexpr int kMaxWarps = 8, kWarpColumns = 32;
+template <int kTokens> constexpr int kMostWarps = kTokens > 16 ? 7 : kMaxWarps; /* of a CTA: registers allow no more */
 constexpr int kHelpers = 2; /* at most, beside the warps that multiply: one sums tokens for raw weights, one copies */
+template <int kTokens>
+constexpr int kMostHelpers = kTokens > 16 ? 1 : kHelpers; /* no raw weights: registers are short */
 constexpr int kMaxStages = 6;
 constexpr int kMaxSplits = 8;   /* of K, the CTAs of a cluster */
 constexpr int kTogether = 2;    /* CTAs of a launch on a multiprocessor */
@@ -43,7 +46,7 @@ constexpr int shared_bytes(int ctas) /* of a CTA, when so many are on a multipro
 }
 static_assert((3 * kMaxStages + 1) * 8 <= kSumsAt && kSumsAt + kMaxStages * 16 * 4 <= kLandingAt, "they have room");
 
-/* Whether weights can be multiplied raw, as they lie: as fp16, a nibble in bits 0 to 3 or 4 to 7 is a subnormal
+/* Whether weights of up to 16 tokens can be multiplied raw, as they lie: as fp16, a nibble in bits 0 to 3 or 4 to 7 is a subnormal
  * number, (code + 8) * 2^-24 or (code + 8) * 2^-20. That takes no arithmetic, but eight times the sum of the tokens
  * has to be subtracted, which a warp of its own computes. It pays in CTAs wide enough for that warp, and not with
  * small groups. */

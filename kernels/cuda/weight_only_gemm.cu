@@ -216,7 +216,8 @@ tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_strea
         tsr_cuda_device device;
         TSR_TRY(tsr_cuda_current_device(&device, err));
         if (device.arch == 90) {
-            const bool few = g.kind == TSR_WEIGHT_ONLY_AUTO && g.m <= 16 && g.zeros == nullptr;
+            const int64_t most = g.bits == 4 && g.group == 128 ? 32 : 16; /* tokens */
+            const bool few = g.kind == TSR_WEIGHT_ONLY_AUTO && g.m <= most && g.zeros == nullptr;
             return few ? tsr::weight_only_stream(g, device.processors, stream, err)
                        : tsr::weight_only_tiles(g, device.processors, stream, err);
         }

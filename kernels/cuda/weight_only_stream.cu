@@ -13,6 +13,7 @@ using kernel_fn = void (*)(const maps, const tsr_weight_only_gemm, const cut);
 struct choice {
     kernel_fn converting, raw;                                 /* `raw` may be NULL */
     int tokens, lines, turns, groups, warp_bytes, token_bytes; /* the bytes are those of a stage */
+    int warps;                                                 /* of a CTA, at most */
 };
 
 template <int kBits, bool kBf16, int kGroup, int kTokens> choice chosen()
@@ -25,24 +26,30 @@ template <int kBits, bool kBf16, int kGroup, int kTokens> choice chosen()
                    S::kTurns,
                    S::kGroups,
                    S::kWeightBytes + S::kScaleBytes,
-                   S::kTokenBytes};
-    if constexpr (kHasRaw<kBits, kBf16, kGroup>) {
+                   S::kTokenBytes,
+                   kMostWarps<kTokens>};
+    if constexpr (kHasRaw<kBits, kBf16, kGroup> && kTokens <= 16) {
         with.raw = stream_kernel<kBits, kBf16, kGroup, kTokens, true>;
     }
     return with;
 }
 
-template <int kBits, bool kBf16, int kGroup> choice choose(bool few)
+template <int kBits, bool kBf16, int kGroup> choice choose(int64_t m)
 {
-    return few ? chosen<kBits, kBf16, kGroup, 8>() : chosen<kBits, kBf16, kGroup, 16>();
+    if constexpr (kBits == 4 && kGroup == 128) {
+        if (m > 16) {
+            return chosen<kBits, kBf16, kGroup, 32>();
+        }
+    }
+    return m <= 8 ? chosen<kBits, kBf16, kGroup, 8>() : chosen<kBits, kBf16, kGroup, 16>();
 }
 
-template <int kBits, bool kBf16> choice choose(int64_t group, bool few)
+template <int kBits, bool kBf16> choice choose(int64_t group, int64_t m)
 {
-    return group == 0    ? choose<kBits, kBf16, 0>(few)
-           : group == 32 ? choose<kBits, kBf16, 32>(few)
-           : group == 64 ? choose<kBits, kBf16, 64>(few)
-                         : choose<kBits, kBf16, 128>(few);
+    return group == 0    ? choose<kBits, kBf16, 0>(m)
+           : group == 32 ? choose<kBits, kBf16, 32>(m)
+           : group == 64 ? choose<kBits, kBf16, 64>(m)
+                         : choose<kBits, kBf16, 128>(m);
 }
 
 tsr_status encode_maps(const tsr_weight_only_gemm &g, const choice &with, int columns, maps *out, tsr_err *err)
@@ -62,8 +69,37 @@ int shared_for(const cut &by)
     return shared_bytes(by.before_end == 0 ? kTogether : 2 * kTogether);
 }
 
-/* Chooses how to cut the product: as many CTAs as run at a time, with eight steps or more where they share K, and of
+/* Chooses warps and splits: as many CTAs as run at a time, with eight steps or more where they share K, and of
  * these cuts the one with the widest CTAs. Clusters of up to four fit everywhere, larger ones do not.
+ *
+ * With more than 16 tokens products take the time, not loads. A quarter of a multiprocessor has every fourth warp of its CTAs;
+ * the cut counts by which it has the fewest steps to multiply, and of these that with the most warps. CTAs of clusters of
+ * more than two come to lie two on one multiprocessor and none on another, however few they are. Returns the CTAs. */
+int64_t spread(const tsr_weight_only_gemm &g, const choice &with, int processors, int steps, cut *best)
+{
+    const int64_t places = (int64_t)kTogether * processors;
+    int64_t most = 0, least = INT64_MAX;
+    best->warps = with.warps, best->splits = 1;
+    for (int warps = with.warps; warps >= kNarrowWarps; --warps) {
+        for (int splits = 1; splits <= kMaxSplits && (splits == 1 || steps >= 8 * splits); ++splits) {
+            const int64_t columns = warps * kWarpColumns, count = (g.n + columns - 1) / columns * splits;
+            const int64_t fit = splits > 4 ? places * 17 / 20 : splits == 3 ? places * 19 / 20 : places;
+            if (count > fit) {
+                continue;
+            }
+            const int64_t in_turn = (int64_t)(count > processors || splits > 2 ? kTogether : 1) * ((warps + 3) / 4) *
+                                    ((steps + splits - 1) / splits);
+            if (with.tokens > 16 ? in_turn < least || (in_turn == least && count * warps > most * best->warps)
+                                 : count > most) {
+                most = count, least = in_turn;
+                best->warps = warps, best->splits = splits;
+            }
+        }
+    }
+    return most;
+}
+
+/* Chooses how to cut the product.
  *
  * There are as many stages as have room, but at most a third of the steps, since nothing is multiplied while a launch
  * begins. With 16 tokens in groups products take longer than loads, and four stages suffice.
@@ -79,26 +115,15 @@ cut cut_for(const tsr_weight_only_gemm &g, const choice &with, int processors)
     const int64_t places = (int64_t)kTogether * processors;
     const int steps = (int)(g.k / 64 + with.lines - 1) / with.lines;
     const bool heavy = g.bits == 4 && with.tokens > 8;
-    int64_t most = 0;
     cut best = {};
-    best.warps = kMaxWarps, best.splits = 1;
-    for (int warps = kMaxWarps; warps >= kNarrowWarps; --warps) {
-        for (int splits = 1; splits <= kMaxSplits && (splits == 1 || steps >= 8 * splits); ++splits) {
-            const int64_t columns = warps * kWarpColumns, count = (g.n + columns - 1) / columns * splits;
-            const int64_t fit = splits > 4 ? places * 17 / 20 : splits == 3 ? places * 19 / 20 : places;
-            if (count <= fit && count > most) {
-                most = count;
-                best.warps = warps, best.splits = splits;
-            }
-        }
-    }
+    const int64_t most = spread(g, with, processors, steps, &best);
     best.steps = steps / best.splits, best.more = steps % best.splits;
     best.inverse = (256 + best.splits - 1) / best.splits;
     best.pairs = ((int)(g.m + 1) / 2 + best.splits - 1) / best.splits;
     const auto round_up = [](int bytes) { return (bytes + 1023) / 1024 * 1024; }; /* the swizzle repeats every 1024 */
     best.ring = round_up(kLandingAt + best.splits * best.pairs * best.warps * kWarpColumns * 8);
     best.stage = round_up(best.warps * with.warp_bytes + with.token_bytes);
-    const bool narrow = best.warps == kNarrowWarps && most * 20 >= places * 19;
+    const bool narrow = with.tokens <= 16 && best.warps == kNarrowWarps && most * 20 >= places * 19;
     best.before_end = narrow ? (heavy ? 3 : 4) : 0;
     best.stages = std::min({heavy && g.group != 0 ? 4 : kMaxStages, std::max(4, best.steps / 3),
                             (shared_for(best) - best.ring) / best.stage});
@@ -110,9 +135,8 @@ cut cut_for(const tsr_weight_only_gemm &g, const choice &with, int processors)
 
 tsr_status tsr::weight_only_stream(const tsr_weight_only_gemm &g, int processors, tsr_stream stream, tsr_err *err)
 {
-    const bool few = g.m <= 8;
-    const choice with = g.bits == 8 ? (g.bf16 ? choose<8, true>(g.group, few) : choose<8, false>(g.group, few))
-                                    : (g.bf16 ? choose<4, true>(g.group, few) : choose<4, false>(g.group, few));
+    const choice with = g.bits == 8 ? (g.bf16 ? choose<8, true>(g.group, g.m) : choose<8, false>(g.group, g.m))
+                                    : (g.bf16 ? choose<4, true>(g.group, g.m) : choose<4, false>(g.group, g.m));
     maps from = {};
     const cut by = cut_for(g, with, processors);
     const int columns = by.warps * kWarpColumns, shared = shared_for(by);

@@ -1,7 +1,7 @@
-/* Owns the weight-only product for up to 16 tokens on Hopper, which reads the weights at the memory's speed. Four to
- * eight warps of a CTA have 32 output features each, one keeps the copy engine busy, and in some kernels one sums the
- * tokens. The CTAs of a cluster share K, send each other their sums and add them in a fixed order. For
- * weight_only_stream.cu only; docs/kernels/weight_only.md has a picture. */
+/* Owns the weight-only product for few tokens on Hopper: up to 16, with which it reads the weights at the memory's speed,
+ * and of int4 in groups of 128 up to 32. Four to eight warps of a CTA have 32 output features each, one keeps the copy
+ * engine busy, and in some kernels one sums the tokens. The CTAs of a cluster share K, send each other their sums and add
+ * them in a fixed order. For weight_only_stream.cu only; docs/kernels/weight_only.md has a picture. */
 #ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_STREAM_CUH
 #define TSR_KERNELS_CUDA_WEIGHT_ONLY_STREAM_CUH
 
@@ -372,7 +372,7 @@ __device__ __forceinline__ void finish(sums_of<kTokens> &c, const tsr_weight_onl
 #endif
 
 template <int kBits, bool kBf16, int kGroup, int kTokens, bool kRaw>
-__global__ void __launch_bounds__((kMaxWarps + kHelpers) * 32, kTogether)
+__global__ void __launch_bounds__((kMostWarps<kTokens> + kMostHelpers<kTokens>)*32, kTogether)
     stream_kernel(const __grid_constant__ maps from, const tsr_weight_only_gemm g, const cut by)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

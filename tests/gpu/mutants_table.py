@@ -84,6 +84,8 @@ MUTANTS = [
     ("weight_only_gemm.cu", "% token_tiles) * kRows", "% token_tiles) * 8", INT, "mma: the second tile of tokens is another"),
     ("weight_only_gemm.cu", "scale[t] | scale[t] << 16", "scale[t]", INT, "mma: every second weight by no scale"),
     ("weight_only_gemm.cu", "sum += sums[s][row][column];", "sum += s == 3 ? 0.0f : sums[s][row][column];", INT, "mma: a warp's sum is lost"),
+    ("weight_only_stream.cu", "return chosen<kBits, kBf16, kGroup, 32>();", "return chosen<kBits, kBf16, kGroup, 16>();", INT,
+     "stream: tokens 17 to 32 are left out"),
     ("weight_only_stream.cuh", "(scale[e / 2] * 0x1p-4f)", "(scale[e / 2] * 0x1p-3f)", INT, "stream: high nibbles twice"),
     ("weight_only_stream.cuh", "(c[2][2 * h] + c[3][2 * h]);", "c[2][2 * h];", INT, "stream: the tokens' sum lacks a part"),
     ("weight_only_stream.cuh", "if (token + odd < (int)g.m) {", "if (token + odd + 1 < (int)g.m) {", INT, "stream: the last token is not written"),

@@ -276,10 +276,10 @@ static void check_weight_only(int64_t m, int64_t n, int64_t k, int bits, int64_t
         const double units = kind == TSR_WEIGHT_ONLY_PLAIN
                                  ? (double)k / 4
                                  : (double)(k / 16 + 64); /* of 2^-22: the plain one adds one by one */
-        const bool exact_weights =
-            kind == TSR_WEIGHT_ONLY_PLAIN ||
-            (!with_zeros && (group == 0 || (kind == TSR_WEIGHT_ONLY_AUTO && arch == 90 && m <= 16)));
-        const bool apart = kind == TSR_WEIGHT_ONLY_AUTO && arch == 90 && m <= 16 && !with_zeros && bits == 4 && !bf16;
+        const bool streamed = kind == TSR_WEIGHT_ONLY_AUTO && arch == 90 && !with_zeros &&
+                              m <= (bits == 4 && group == 128 ? 32 : 16); /* scales are multiplied onto sums */
+        const bool exact_weights = kind == TSR_WEIGHT_ONLY_PLAIN || streamed || (!with_zeros && group == 0);
+        const bool apart = streamed && m <= 16 && bits == 4 && !bf16;
         const int64_t first = m > 64 ? m - 64 : 0; /* the last tokens, and of those before some */
         double worst = 0, lean = 0, squares = 0;   /* sums of error * exact and of exact^2 */
         size_t beyond = 0, judged = 0;
@@ -408,6 +408,12 @@ static void check_many_tokens(void)
             check_weight_only(m, 192, 1152, i & 1 ? 4 : 8, group, (i & 2) != 0, m % 2 != 0);
         }
     }
+    for (int64_t m = 17; m <= 33; m += m == 17 || m == 24 ? 7 : 1) { /* 17, 24, 31, 32, 33: from the stream to tiles */
+        for (int i = 0; i < 4; ++i) {
+            check_weight_only(m, i & 1 ? 64 : 192, i & 1 ? 128 : 1152, 4, 128, (i & 2) != 0);
+        }
+    }
+    check_row(29, 512, 4, 128, false);
     for (int64_t group : groups) {
         for (int i = 0; i < 4; ++i) {
             check_weight_only(i & 1 ? 5 : 40, 320, 384, i & 1 ? 4 : 8, group, (i & 2) != 0, true);
@@ -471,9 +477,10 @@ int main(int argc, char **argv)
             check_weight_only(16, 16384, 2112, i & 1 ? 4 : 8, i & 1 ? 0 : 32, (i & 2) != 0);
             check_weight_only(9, 8192, 4096, i & 1 ? 4 : 8, 128, (i & 2) != 0);
             check_weight_only(4, 8192, 4160, i & 1 ? 4 : 8, 64, (i & 2) != 0);
+            check_weight_only(i & 1 ? 18 : 32, 4096, i & 1 ? 7168 : 2048, 4, 128, (i & 2) != 0);
         }
         for (int i = 0; i < 16; ++i) { /* narrow and wide ones */
-            check_row(i & 4 ? 16 : 1, i & 8 ? 7168 : 8192, i & 1 ? 4 : 8, i & 2 ? 128 : 0, i % 3 == 0);
+            check_row(i & 4 ? i & 1 ? 32 : 16 : 1, i & 8 ? 7168 : 8192, i & 1 ? 4 : 8, i & 2 ? 128 : 0, i % 3 == 0);
         }
         for (int i = 0; i < 8; ++i) { /* more tiles than run at a time, several bands of tokens, K shared */
             check_row(i & 4 ? 200 : 100, i & 2 ? 4096 : 2048, i & 1 ? 4 : 8, i & 1 ? 128 : 0, i % 3 == 0);
