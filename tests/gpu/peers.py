@@ -4,8 +4,8 @@
     python3 tests/gpu/peers.py DIR [--former LIBRARY...] [--tuned DIR] [--energy] [--json FILE]
 
 DIR is what peers_build.py has made (docs/peers.md). All work on the same tensors; the results of all are compared with FP64; CUDA
-graphs of 20 launches are replayed in turn, in an order that moves on, and the median counts. First no launch overlaps another, then
-all may that can (cuBLASLt cannot). --former: libraries of other builds of Tessera's kernel, whose bits have to be the same. --tuned: a
+graphs of 20 launches are replayed in turn, in an order that is drawn anew each time, and the median counts. First no launch overlaps
+another, then all may that can (cuBLASLt cannot). --former: libraries of other builds of Tessera's kernel, whose bits have to be the same. --tuned: a
 folder of SGLang's or vLLM's configurations for Triton (bench_triton.py), which then takes part.
 
 Exit codes: 0; 1 slower than the floors below, or wrong; 2 DIR is not complete, or was built from other sources; 77 no PyTorch or no GPU.
@@ -15,6 +15,7 @@ import ctypes
 import json
 import math
 import pathlib
+import random
 import statistics
 import sys
 import threading
@@ -136,9 +137,10 @@ def in_turn(candidates, turns, launches=LAUNCHES):
     """The median time in us of a launch of each, by name."""
     graphs = {name: graph_of(launch, launches) for name, launch in candidates.items()}
     times = {name: [] for name in graphs}
-    names = list(graphs)
-    for turn in range(turns):
-        for name in names[turn % len(names):] + names[:turn % len(names)]:
+    names, order = list(graphs), random.Random(1)
+    for _ in range(turns):
+        order.shuffle(names)  # behind one that draws little power any other runs faster
+        for name in names:
             graphs[name].replay()  # brings caches and the clock to where this one leaves them
             times[name].append(replay_us(graphs[name], launches))
     return {name: statistics.median(values) for name, values in times.items()}

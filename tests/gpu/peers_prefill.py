@@ -6,7 +6,7 @@
 
 FlashAttention-3 is DIR/libfa3.so, which docs/peers.md describes; without it cuDNN, by PyTorch, is the only peer. All work on the same
 values; the peers get keys that were put together beforehand, and Tessera its plan. CUDA graphs of about 20 ms are replayed in turn, in an
-order that moves on, and the median counts. The result of each is held to FP64 in some rows of some heads, poisoned before.
+order that is drawn anew each time, and the median counts. The result of each is held to FP64 in some rows of some heads, poisoned before.
 
 Exit codes: 0; 1 slower than the floors below, or wrong; 2 DIR is not complete, or was built from other sources; 77 no PyTorch or no GPU.
 """

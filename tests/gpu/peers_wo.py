@@ -5,8 +5,8 @@
     python3 tests/gpu/peers_wo.py DIR [--json FILE] [--tokens M...]
 
 All multiply the same codes, scales and tokens, packed as each wants them, and are compared with FP64. Weights rotate through a pool of
-1 GiB, so that no cache serves them. CUDA graphs of 20 launches are replayed in turn, in an order that moves on, and the median counts:
-first no launch overlaps another, then Tessera's may, which the peers' cannot.
+1 GiB, so that no cache serves them. CUDA graphs of 20 launches are replayed in turn, in an order that is drawn anew each time, and the
+median counts: first no launch overlaps another, then Tessera's may, which the peers' cannot.
 
 Exit codes: 0; 1 slower than the floors below, or wrong; 2 DIR is not complete, or was built from other sources; 77 no PyTorch or no GPU.
 """
