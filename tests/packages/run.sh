@@ -11,8 +11,15 @@ place=.venv-packages
 # The last line says why not.
 make_environment() {
     rm -rf "$place"
-    python3 -m venv "$place" || return 1
-    "$place/bin/pip" install -q --disable-pip-version-check --no-cache-dir --no-compile --no-deps --only-binary :all: \
+    # The pip of the tests' own environment installs into this one as well: to unpack another for one use takes seconds.
+    local pip=("$place/bin/pip")
+    if [ -x .venv/bin/pip ]; then
+        python3 -m venv --without-pip "$place" || return 1
+        pip=(.venv/bin/pip --python "$place/bin/python")
+    else
+        python3 -m venv "$place" || return 1
+    fi
+    "${pip[@]}" install -q --disable-pip-version-check --no-cache-dir --no-compile --no-deps --only-binary :all: \
         -r tests/packages/requirements.txt || return 1
     python3 tests/packages/without_cuda.py "$("$place/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/torch" ||
         return 1
