@@ -166,14 +166,17 @@ sanitized_build() {
     while [ "$1" != -- ]; do options+=("$1"); shift; done
     shift
     strict_build "$folder" "$@" -- "-Db_sanitize=$sanitizers" -Db_lundef=false -Dauto_features=disabled -During=auto \
-        -Db_pie=false -Db_staticpic=false "-Dc_args=-fno-pie $compiler" -Dc_link_args=-no-pie "${options[@]}"
+        -Db_pie=false -Db_staticpic=false "-Dc_args=-fno-pie $compiler" "-Dc_link_args=-no-pie ${linker:-}" "${options[@]}"
 }
 # One build of clang's is all that clang is asked: its warnings, whether what its optimizer makes passes the tests, and the
 # sanitizers. Its AddressSanitizer watches what the optimizer leaves, where GCC's comes before most of it, and the tool takes half
 # to two thirds of the time so. An access to the stack that can be proven right is not watched, as is clang's default from 15 on.
 # What is undefined traps, which makes a small program and so a quick search for leaks; AddressSanitizer tells the function
 # (set_environment), and a build without -fsanitize-trap says in words, with the line, what was undefined there.
+# Where LLVM's linker is there, the seventy programs are linked in half the time.
 build_clang() {
+    local linker=
+    ! have ld.lld || linker=-fuse-ld=lld
     CC="$(! have ccache || echo ccache) $(find_clang)" sanitized_build build-clang-asan address,undefined \
         "$watched -fsanitize-trap=undefined" --
 }
