@@ -184,7 +184,7 @@ build_clang() {
 # a test of its own, which such functions take half as long again to compile for.
 watched="-gline-tables-only -mllvm -asan-use-stack-safety=1 -mllvm -asan-instrumentation-with-call-threshold=200"
 # Its runs are few and small: they take less time than an optimizer would. Every access to memory is there to be watched.
-build_tsan() { sanitized_build build-tsan thread -fno-var-tracking -Doptimization=0 -- cli/tessera; }
+build_tsan() { sanitized_build build-tsan thread -g1 -Doptimization=0 -- cli/tessera; }
 
 unit_tests() {
     meson test -C "$1" --suite unit --no-rebuild --print-errorlogs --timeout-multiplier 20 --num-processes $((($(processors) + 1) / 2))
