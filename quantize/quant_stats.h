@@ -30,6 +30,8 @@ typedef struct tsr_quant_stats {
     double scale_min;      /* of all blocks, zero blocks (scale 1) left out; 0 when there is no other */
     double scale_median;   /* the lower one of an even number */
     double scale_max;
+    uint64_t read_high; /* of what was read: convert/engine/source_sums.h; 0 where that is not digested */
+    uint64_t read_low;
 } tsr_quant_stats;
 
 /* Adds `more` to `total`, whose elements come before those of `more` in the tensor or checkpoint. Medians of scales

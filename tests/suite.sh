@@ -200,7 +200,7 @@ fuzz_clang() {
 # What fuzz_inputs and fuzz_manifest read besides, which stands among what uses it: only what reads is ever called, so the rest that
 # these files name is left unresolved, and a call to it would be found at once.
 fuzzed_besides="convert/plans/rules.c convert/plans/rules_match.c convert/plans/mx_plan.c convert/engine/journal_records.c verify/forward/token_file.c
-    verify/forward/tokens.c verify/manifest/said.c cli/batch_jobs.c"
+    verify/forward/tokens.c verify/manifest/said.c verify/manifest/reads.c cli/batch_jobs.c"
 
 # What all targets are linked with, compiled by the first that asks: fuzzed.a. And the words that parsers know: fuzzed.dict
 fuzzed_sources() {

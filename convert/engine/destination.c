@@ -372,11 +372,11 @@ static tsr_status write_report(const tsr_plan *plan, const char *dst, const tsr_
     return status;
 }
 
-static tsr_status write_manifest(const tsr_digests *digests, const char *dst, const tsr_written *others, size_t n,
-                                 tsr_err *err)
+static tsr_status write_manifest(const tsr_digests *digests, const char *dst, const tsr_quant_stats *rows,
+                                 const tsr_written *others, size_t n, tsr_err *err)
 {
     tsr_text manifest = {0};
-    tsr_status status = tsr_manifest_compose(digests, others, n, &manifest, err);
+    tsr_status status = tsr_manifest_compose(digests, rows, others, n, &manifest, err);
     const tsr_plan_text text = {.name = TSR_MANIFEST_NAME, .data = manifest.data, .size = manifest.size};
     if (status == TSR_OK)
         status = write_text(dst, &text, err);
@@ -401,7 +401,7 @@ static tsr_status write_all(const tsr_digests *digests, const char *dst, const t
         if (!is_config(plan->texts[i].name))
             TSR_TRY(write_text(dst, &plan->texts[i], err));
     }
-    TSR_TRY(write_manifest(digests, dst, others, n, err));
+    TSR_TRY(write_manifest(digests, dst, rows, others, n, err));
     for (size_t i = 0; i < plan->n_texts; i++) {
         if (is_config(plan->texts[i].name))
             TSR_TRY(write_text(dst, &plan->texts[i], err));

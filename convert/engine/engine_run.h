@@ -27,6 +27,7 @@
 #include "convert/engine/links.h"
 #include "convert/engine/outgoing.h"
 #include "convert/engine/shared_reads.h"
+#include "convert/engine/source_sums.h"
 #include "convert/engine/watch.h"
 
 #include <limits.h>

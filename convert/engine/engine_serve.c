@@ -203,7 +203,9 @@ static tsr_status compute(hand *h, const tsr_request *q, const tsr_step *step, c
 {
     const tsr_tensor *const t = step->in[u->from[0]];
     take_slot(h);
+    const tsr_digest read = tsr_source_sum(step, u, &h->s->kernels);
     const tsr_status status = step->op->run(step, q->part, u, &h->s->kernels, &a->stats, err);
+    tsr_source_sum_add(&a->stats, read);
     (void)sem_post(&h->s->slots);
     return status == TSR_OK ? TSR_OK
                             : tsr_prepend(err, status, "%s", h->s->plan->sources[t->source]->files[t->file].path);

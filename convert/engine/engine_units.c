@@ -305,7 +305,9 @@ tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err)
     u->taker = taken ? &first.taker : NULL;
     if (!r->verifying) {
         const uint64_t unit = task->work.unit;
+        const tsr_digest read = tsr_source_sum(step, u, &r->kernels);
         const tsr_status status = step->op->run(step, unit, u, &r->kernels, &s->partials[unit], err);
+        tsr_source_sum_add(&s->partials[unit], read);
         const tsr_tensor *const t = step->in[u->from[0]];
         if (status != TSR_OK)
             return tsr_prepend(err, status, "%s", r->plan->sources[t->source]->files[t->file].path);

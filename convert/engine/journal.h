@@ -1,7 +1,7 @@
 /* The journal of an output directory: which plan it belongs to, and which files are finished.
  *
  * A text file, DST/.tessera/journal, one record a line, each ending in the XXH3-64 of what stands before it:
- *     tessera 3 <fingerprint> <command>
+ *     tessera 4 <fingerprint> <command>
  *     word <word>                            of a shard's journal: the command, word by word, for `tessera finish`
  *     output <name>                          every file that the plan will write
  *     file <index> <digest> <hex of the statistics of its steps>; the digest is the lower half of the file's (digests.h)

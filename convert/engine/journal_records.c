@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* The version of the journal: of its records, of the statistics in them, and of where temporary files lie. */
-static const char kMagic[] = "tessera 3 ", kOldMagic[] = "tessera 1 ";
+static const char kMagic[] = "tessera 4 ", kOldMagic[] = "tessera 1 ";
 
 /* Appends " <hash>\n" to the record that begins at `start`. */
 static void seal(tsr_text *t, size_t start)

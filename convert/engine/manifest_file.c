@@ -1,6 +1,7 @@
 /* The manifest as JSON. */
 #include "convert/engine/manifest_file.h"
 
+#include "convert/engine/source_sums.h"
 #include "formats/json/json_write.h"
 
 #include <stdio.h>
@@ -191,7 +192,8 @@ static void seal(tsr_text *t)
         tsr_text_printf(t, "  \"manifest_xxh128\": \"%s\"\n}\n", spell(XXH3_128bits(t->data, t->size), hex));
 }
 
-tsr_status tsr_manifest_compose(const tsr_digests *d, const tsr_written *written, size_t n, tsr_text *t, tsr_err *err)
+tsr_status tsr_manifest_compose(const tsr_digests *d, const tsr_quant_stats *rows, const tsr_written *written, size_t n,
+                                tsr_text *t, tsr_err *err)
 {
     const tsr_plan *const plan = d->plan;
     tsr_json_begin_object(t, false);
@@ -205,6 +207,7 @@ tsr_status tsr_manifest_compose(const tsr_digests *d, const tsr_written *written
     for (size_t k = 0; k < plan->n_sources; k++)
         add_source(t, plan->sources[k]);
     tsr_json_end_array(t);
+    TSR_TRY(tsr_source_sums_write(t, plan, rows, err));
     TSR_TRY(add_files(t, d, written, n, err));
     tsr_json_end_object(t);
     seal(t);

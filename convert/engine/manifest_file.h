@@ -12,7 +12,7 @@ typedef struct tsr_written {
 } tsr_written;
 
 /* Composes the manifest of an output whose files are all whole. It is the same for any machine, threads and interruptions. */
-tsr_status tsr_manifest_compose(const tsr_digests *digests, const tsr_written *written, size_t n, tsr_text *to,
-                                tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_manifest_compose(const tsr_digests *digests, const tsr_quant_stats *rows, const tsr_written *written,
+                                size_t n, tsr_text *to, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

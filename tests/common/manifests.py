@@ -4,6 +4,7 @@ import ctypes
 import ctypes.util
 import json
 from pathlib import Path
+import struct
 
 from harness import KEPT, MANIFEST as NAME
 
@@ -85,3 +86,26 @@ def check(folder):
     assert len(manifest["files"]) == manifest["counts"]["files"]
     assert all(len(t.get("pieces", [0, 0])) > 1 for f in manifest["files"] for t in [f, *f.get("tensors", [])])
     return manifest, pieces
+
+
+def check_reads(folder, source):
+    """Checks the digest of all that a step has read of `source`, where it lies in files as it is. Returns how many there are, and in
+    how many windows."""
+    checked = windows = 0
+    for step in read(folder)["reads"]:
+        if any(i["source"] != 0 or not (Path(source) / i["file"]).is_file() for i in step["inputs"]):
+            continue
+        high = low = 0
+        for given in step["inputs"]:
+            data, end = (Path(source) / given["file"]).read_bytes(), given["offset"]
+            for window in given["windows"]:
+                at, rows, row_bytes, pitch = window if isinstance(window, list) else (end, 1, window, window)
+                packed = b"".join(data[at + row * pitch : at + row * pitch + row_bytes] for row in range(rows))
+                assert len(packed) == rows * row_bytes > 0
+                placed = xxh128(bytes.fromhex(xxh128(packed)) + struct.pack("<QQ", at, given["input"]))
+                high, low = (high + int(placed[:16], 16)) % 2**64, (low + int(placed[16:], 16)) % 2**64
+                end = at + rows * row_bytes
+                windows += 1
+        assert step["xxh128_sum"] == f"{high:016x}{low:016x}", step["inputs"][0]["name"]
+        checked += 1
+    return checked, windows

@@ -3,7 +3,7 @@
  * file from its first byte to its last, and names nothing outside of the output. */
 #include "formats/checkpoint/checkpoint.h"
 #include "tests/fuzz/folder.h"
-#include "verify/manifest/said.h"
+#include "verify/manifest/reads.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -160,12 +160,42 @@ static void check(const tsr_said *said)
         abort();
 }
 
+/* What it says of sources: every input has windows, every window bytes and an end. */
+static void read_reads(void)
+{
+    tsr_said_reads reads;
+    size_t input = 0, window = 0;
+    if (tsr_said_reads_read(&reads, place(TSR_MANIFEST_NAME), NULL) == TSR_OK) {
+        for (size_t i = 0; i < reads.n_reads; i++) {
+            if (reads.reads[i].first_input != input || reads.reads[i].n_inputs == 0)
+                abort();
+            input += reads.reads[i].n_inputs;
+        }
+        for (size_t i = 0; i < input; i++) {
+            if (reads.inputs[i].first_window != window || reads.inputs[i].n_windows == 0 ||
+                reads.inputs[i].file == NULL)
+                abort();
+            window += reads.inputs[i].n_windows;
+        }
+        for (size_t i = 0; i < window; i++) {
+            const tsr_said_window *const w = &reads.windows[i];
+            if (w->rows == 0 || w->row_bytes == 0 || w->offset + (w->rows - 1) * w->pitch + w->row_bytes < w->offset)
+                abort();
+        }
+        if (input != reads.n_inputs || window != reads.n_windows)
+            abort();
+    }
+    tsr_said_reads_free(&reads);
+}
+
 static void read_manifest(const char *text, size_t size)
 {
     tsr_said said;
     put_file(TSR_MANIFEST_NAME, text, size);
-    if (tsr_said_read(&said, place(TSR_MANIFEST_NAME), NULL) == TSR_OK)
+    if (tsr_said_read(&said, place(TSR_MANIFEST_NAME), NULL) == TSR_OK) {
         check(&said);
+        read_reads();
+    }
     tsr_said_free(&said);
 }
 

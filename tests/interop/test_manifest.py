@@ -232,6 +232,114 @@ def test_signed_as_the_page_says(quantize, checkpoint, verify, tessera, tmp_path
     assert not signed() and verify(dst)[0] == 3
 
 
+# ---- what was read of the source ----
+
+
+def read_again(folder):
+    return json.loads((folder / manifests.NAME).read_text())["reads"]
+
+
+def test_every_byte_that_was_read_has_a_digest(quantize, convert, checkpoint, tmp_path):
+    """In windows with gaps (wide rows), in many, and in none (an empty tensor); the same for any threads, way of reading and processor."""
+    src = source_of(tmp_path / "src")
+    first = quantize(src, "--threads", "1")
+    steps, windows = manifests.check_reads(first, src)
+    assert steps == 3 and windows > 12
+    bytes_of = {i["name"]: sum(w if isinstance(w, int) else w[1] * w[2] for w in i["windows"]) for step in read_again(first) for i in step["inputs"]}
+    assert bytes_of == {WIDE: 24000000, "model.layers.0.mlp.up_proj.weight": 4200000, "model.embed_tokens.weight": 5000000}
+    assert any(isinstance(w, list) for step in read_again(first) for i in step["inputs"] for w in i["windows"])
+    for options in (["--threads", "4"], ["--io", "direct"], ["--io", "buffered", "--cpumask", "0"], ["--memory", "64MB"]):
+        assert read_again(quantize(src, *options)) == read_again(first), options
+    # The same tensors, packed: what stands in the file counts, however it lies on the disk.
+    assert read_again(quantize(convert(src, "--to", "archive"))) == read_again(first)
+
+
+def test_kills_and_shards_change_nothing_of_it(tessera, quantize, checkpoint, tmp_path):
+    """What a run before has read, its journal keeps: for those that carry on, and for those that put shards together."""
+    src = checkpoint("deepseek-v3")
+    words = ["quantize", src, "--scheme", "int8-channel", "--max-shard-size", "1MB", "--quiet", "-o"]
+    assert harness.run(tessera, [*words, tmp_path / "whole"])[0] == 0
+    assert manifests.check_reads(tmp_path / "whole", src)[0] > 70
+    for shard in "1/3", "0/3", "2/3":
+        assert harness.run(tessera, [*words, tmp_path / "shards", "--shard", shard])[0] == 0
+    assert harness.run(tessera, ["finish", tmp_path / "shards", "--quiet"])[0] == 0
+    assert harness.tree_difference(tmp_path / "whole", tmp_path / "shards") is None
+    files = sorted((tmp_path / "whole").glob("*.safetensors"))
+    assert len(files) > 3
+    for number, lost in enumerate([files[:1], files[-1:], files[1:3]]):
+        out = tmp_path / f"again{number}"
+        shutil.copytree(tmp_path / "whole", out)
+        for path in lost:
+            (out / path.name).unlink()
+        (out / manifests.NAME).unlink()
+        assert harness.run(tessera, [*words, out])[0] == 0
+        assert harness.tree_difference(tmp_path / "whole", out) is None
+
+
+@pytest.mark.parametrize("name", ["quantize SRC -o DST", "quantize SRC -o DST --scheme nvfp4-weight-only", "convert SRC -o DST --to tp --tp 2",
+                                  "convert SRC -o DST --to archive"])
+def test_another_source_is_told(name, tessera, verify, checkpoint, tmp_path):
+    """File and tensor, for a flipped bit in any of them; what no step reads is not claimed."""
+    src, dst, other = checkpoint("deepseek-v3"), tmp_path / "dst", tmp_path / "other"
+    if " tp " in name or "nvfp4" in name:
+        src = checkpoint("llama")
+    assert harness.run(tessera, [*({"SRC": src, "DST": dst}.get(word, word) for word in name.split()), "--quiet"])[0] == 0
+    assert verify(dst, "--source", src) == (0, [])
+    shutil.copytree(src, other)
+    for path in sorted(other.glob("*.safetensors")):
+        _, tensors = harness.read_safetensors(path)
+        start = 8 + int.from_bytes(path.read_bytes()[:8], "little")
+        header = json.loads(path.read_bytes()[8:start])
+        for tensor in sorted(tensors)[:: max(1, len(tensors) // 4)]:
+            begin, end = header[tensor]["data_offsets"]
+            bit = start + (begin + end) // 2
+            flip(path, bit)
+            code, findings = verify(dst, "--source", other, "--threads", "2")
+            told = {(f["check"], f["file"]) for f in findings}
+            assert code == 1 and told == {("read", path.name)}, findings
+            assert all(tensor in f["what"] or "with it" in f["what"] or "archive" in name for f in findings), findings
+            flip(path, bit)
+    assert verify(dst, "--source", other) == (0, [])
+    flip(other / "tokenizer.json", 3)
+    (other / "tokenizer_config.json").write_text("{}")
+    (other / "generation_config.json").unlink()
+    code, findings = verify(dst, "--source", other)
+    assert code == 1
+    assert {(f["check"], f["file"]) for f in findings} == {("missing", "generation_config.json"), ("read", "tokenizer.json"), ("size", "tokenizer_config.json")}
+
+
+def test_a_manifest_without_what_was_read(made, verify, tmp_path):
+    manifest = json.loads((made[0] / manifests.NAME).read_text())
+
+    def told(change):
+        other = json.loads(json.dumps(manifest))
+        change(other)
+        other.pop("manifest_xxh128")
+        path = tmp_path / "manifest.json"
+        path.write_bytes(reseal(json.dumps(other, indent=2).removesuffix("\n}").encode() + b',\n  "manifest_xxh128": "'))
+        return verify(made[0], "--manifest", path, "--source", made[0].parent / "src")
+
+    def first(m):
+        return m["reads"][0]["inputs"][0]
+
+    assert told(lambda m: None) == (0, [])
+    for change, code, words in (
+        (lambda m: m.pop("reads"), 3, "no digests of what was read"),
+        (lambda m: m["reads"][0].update(xxh128_sum="0" * 31), 3, "no 32 digits"),
+        (lambda m: m["reads"][0].pop("inputs"), 3, "without a sum or inputs"),
+        (lambda m: first(m).update(windows=[]), 3, "without file, name or windows"),
+        (lambda m: first(m).update(windows=[0]), 3, "without bytes"),
+        (lambda m: first(m).update(windows=[[0, 2, 2**63, 2**63]]), 3, "beyond any file"),
+        (lambda m: first(m).update(windows=[[0, 2, 8, 4]]), 3, "without bytes"),
+        (lambda m: first(m).update(windows=[[0, 1, 8]]), 3, "less than four"),
+        (lambda m: first(m).update(windows=[[0, 1, 8, 8, 8]]), 3, "more than four"),
+    ):
+        got, err = told(change)
+        assert got == code and words in err, err
+    code, findings = told(lambda m: m["reads"][0].update(xxh128_sum="0" * 32))
+    assert code == 1 and len(findings) == 1
+
+
 # ---- the same bytes again ----
 
 REPRODUCED = {

@@ -55,6 +55,8 @@ def test_outputs_are_read(tmp_path, tessera, maker, job):
     assert code == 0, out + err
     told = json.loads((tmp_path / "told.json").read_text())
     manifests.check(dst)  # every byte of every file is in it
+    # And every byte that was read of the source, where the test can read it as well: not in archives and folders of ranks.
+    assert manifests.check_reads(dst, src)[0] > 0 or not list(pathlib.Path(src).glob("*.safetensors"))
     # No byte of the source is read twice; those that separate what is read from what is not may be read in vain.
     assert 0 < told["bytes_read"] <= 1.01 * bytes_of(src)
     (line,) = re.findall("^next: (.*)$", out, re.M)

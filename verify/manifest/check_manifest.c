@@ -151,7 +151,7 @@ static tsr_status take_run(void *context, size_t i, size_t worker, tsr_err *err)
 
 /* ---- what is found ---- */
 
-static tsr_status find(tsr_manifest_check *c, const tsr_manifest_finding *finding, tsr_err *err)
+tsr_status tsr_manifest_find(tsr_manifest_check *c, const tsr_manifest_finding *finding, tsr_err *err)
 {
     if (c->count == c->capacity) {
         const size_t capacity = c->capacity == 0 ? 64 : c->capacity * 2;
@@ -179,7 +179,8 @@ static tsr_status check_own(tsr_manifest_check *c, const tsr_said *said, const c
     if (status == TSR_OK) {
         const tsr_said_digest digest = tsr_said_digest_of(text, size);
         if (digest.high != said->digest.high || digest.low != said->digest.low)
-            status = find(c, &(tsr_manifest_finding){.fault = TSR_MANIFEST_OTHER, .file = TSR_MANIFEST_NAME}, err);
+            status = tsr_manifest_find(
+                c, &(tsr_manifest_finding){.fault = TSR_MANIFEST_OTHER, .file = TSR_MANIFEST_NAME}, err);
     }
     tsr_arena_free(&scratch);
     return status;
@@ -211,11 +212,11 @@ static tsr_status look_at(tsr_manifest_check *c, job *j, const tsr_said_file *f,
         return tsr_fail_errno(err, "%s: cannot look at it", path);
     tsr_manifest_finding finding = {.file = f->name, .fault = TSR_MANIFEST_MISSING, .wanted = f->bytes};
     if (!there || !S_ISREG(st.st_mode))
-        return find(c, &finding, err);
+        return tsr_manifest_find(c, &finding, err);
     finding.fault = TSR_MANIFEST_SIZE;
     finding.bytes = (uint64_t)st.st_size;
     if (finding.bytes != f->bytes)
-        return find(c, &finding, err);
+        return tsr_manifest_find(c, &finding, err);
     plan_file(j, f);
     return TSR_OK;
 }
@@ -236,8 +237,9 @@ static tsr_status find_foreign(tsr_manifest_check *c, const tsr_said *said, cons
             (said->n_files > 0 && bsearch(&name, names, said->n_files, sizeof *names, tsr_by_text) != NULL))
             continue;
         const char *const kept = tsr_arena_dup(&c->arena, name, strlen(name));
-        status = kept == NULL ? tsr_out_of_memory(err, "for names")
-                              : find(c, &(tsr_manifest_finding){.fault = TSR_MANIFEST_FOREIGN, .file = kept}, err);
+        status = kept == NULL
+                     ? tsr_out_of_memory(err, "for names")
+                     : tsr_manifest_find(c, &(tsr_manifest_finding){.fault = TSR_MANIFEST_FOREIGN, .file = kept}, err);
     }
     tsr_listing_free(&l);
     free(names);
@@ -279,7 +281,7 @@ static tsr_status run_all(tsr_manifest_check *c, job *j, tsr_err *err)
                                               .offset = p->offset,
                                               .bytes = p->bytes};
         if (j->bad[i])
-            TSR_TRY(find(c, &finding, err));
+            TSR_TRY(tsr_manifest_find(c, &finding, err));
     }
     return find_foreign(c, said, j->dst, err);
 }
@@ -314,11 +316,9 @@ void tsr_manifest_check_free(tsr_manifest_check *c)
 
 const char *tsr_manifest_fault_word(tsr_manifest_fault fault)
 {
-    static const char *const kWords[] = {[TSR_MANIFEST_OTHER] = "other manifest",
-                                         [TSR_MANIFEST_MISSING] = "missing",
-                                         [TSR_MANIFEST_SIZE] = "size",
-                                         [TSR_MANIFEST_BYTES] = "bytes",
-                                         [TSR_MANIFEST_FOREIGN] = "foreign"};
+    static const char *const kWords[] = {
+        [TSR_MANIFEST_OTHER] = "other manifest", [TSR_MANIFEST_MISSING] = "missing", [TSR_MANIFEST_SIZE] = "size",
+        [TSR_MANIFEST_BYTES] = "bytes",          [TSR_MANIFEST_FOREIGN] = "foreign", [TSR_MANIFEST_READ] = "read"};
     return kWords[fault];
 }
 
@@ -346,6 +346,13 @@ void tsr_manifest_tell(tsr_text *t, const tsr_manifest_finding *f)
         break;
     case TSR_MANIFEST_FOREIGN:
         tsr_text_printf(t, "is not of this output");
+        break;
+    case TSR_MANIFEST_READ:
+        tsr_text_printf(t, "differs from what the output was made of, in '");
+        tsr_text_visible(t, f->tensor, strlen(f->tensor));
+        tsr_text_printf(t, "'");
+        if (f->others > 0)
+            tsr_text_printf(t, " or in %llu others that were read with it", U64(f->others));
         break;
     }
 }

@@ -13,6 +13,7 @@ typedef enum tsr_manifest_fault {
     TSR_MANIFEST_SIZE,    /* it has another size */
     TSR_MANIFEST_BYTES,   /* a piece differs */
     TSR_MANIFEST_FOREIGN, /* a file that the manifest does not name */
+    TSR_MANIFEST_READ,    /* of a source: what a step has read differs */
 } tsr_manifest_fault;
 
 typedef struct tsr_manifest_finding {
@@ -20,12 +21,14 @@ typedef struct tsr_manifest_finding {
     const char *file, *tensor; /* NULL: none */
     uint64_t offset, bytes;    /* of the piece, in the file; of another size, 0 and the one that it has */
     uint64_t wanted;           /* the size that it should have */
+    uint64_t others;           /* tensors that have one digest with this one */
 } tsr_manifest_finding;
 
 typedef struct tsr_manifest_check {
     tsr_manifest_finding *findings; /* in the manifest's order, foreign files last */
     size_t count, capacity;
     uint64_t files, pieces, bytes_read;
+    uint64_t passed_over; /* of a source: digests that take other sources as well */
     double seconds;
     unsigned threads;
     tsr_arena arena;
@@ -35,6 +38,10 @@ typedef struct tsr_manifest_check {
 tsr_status tsr_manifest_check_run(tsr_manifest_check *check, const tsr_said *said, const char *dst,
                                   const tsr_run_options *options, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_manifest_check_free(tsr_manifest_check *check);
+
+/* Adds a finding. */
+tsr_status tsr_manifest_find(tsr_manifest_check *check, const tsr_manifest_finding *finding,
+                             tsr_err *err) TSR_WARN_UNUSED;
 
 /* "bytes", "missing": a word for programs. */
 const char *tsr_manifest_fault_word(tsr_manifest_fault fault);

@@ -258,7 +258,7 @@ Test(journal, names_that_lead_out_are_refused)
 {
     char head[256];
     write_journal();
-    snprintf(head, sizeof head, "tessera 3 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
+    snprintf(head, sizeof head, "tessera 4 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
     forge((const char *[]){head, "output ../victim"}, 2);
     fixture_text("victim", "safe");
     cr_expect_eq(try_open(false), TSR_E_FORMAT);
@@ -271,7 +271,7 @@ Test(journal, records_that_do_not_fit_the_plan_are_not_believed)
 {
     char head[256];
     write_journal();
-    snprintf(head, sizeof head, "tessera 3 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
+    snprintf(head, sizeof head, "tessera 4 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
     char digits[2 * sizeof(tsr_quant_stats) + 1], longer[512];
     memset(digits, '0', sizeof digits - 1);
     digits[sizeof digits - 1] = '\0';
@@ -295,7 +295,7 @@ Test(journal, a_record_beyond_the_last_file_is_refused_by_its_index)
 {
     char head[256], record[2 * sizeof(tsr_quant_stats) + 32];
     write_journal();
-    snprintf(head, sizeof head, "tessera 3 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
+    snprintf(head, sizeof head, "tessera 4 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
     cr_assert_eq(plan.files[FILES - 1].n_steps, 1);
     const size_t size = (size_t)sprintf(record, "file %d 0 ", FILES - 1);
     memset(record + size, '0', 2 * sizeof(tsr_quant_stats));

@@ -1,0 +1,226 @@
+/* Reads windows of a source in parallel, and sums up their digests. */
+#include "verify/manifest/check_source.h"
+
+#include "common/checked.h"
+#include "common/parallel_for.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is read at a time: of one window, rows without gaps. */
+enum { BUFFER = 1 << 20 };
+
+typedef struct job {
+    const tsr_said_reads *said;
+    const tsr_checkpoint *source;
+    const tsr_run_options *options;
+    size_t *files;  /* [n_inputs]: the number of the file in the source, and one; 0: not to be read */
+    size_t *chosen; /* [n_chosen] of the reads */
+    size_t n_chosen;
+    bool *bad;      /* [n_chosen] */
+    char **buffers; /* one for each worker */
+    pthread_mutex_t lock;
+    tsr_progress progress;
+    struct timespec began;
+} job;
+
+/* ---- reading ---- */
+
+/* Digests `bytes` of a file from `offset` on. */
+static tsr_status take(const job *j, const tsr_tensor *place, uint64_t offset, uint64_t bytes, char *buffer,
+                       XXH3_state_t *hash, tsr_err *err)
+{
+    for (uint64_t at = 0, n; at < bytes; at += n) {
+        n = tsr_min_u64(BUFFER, bytes - at);
+        TSR_TRY(tsr_checkpoint_read(j->source, place, offset + at, buffer, n, err));
+        (void)XXH3_128bits_update(hash, buffer, n);
+    }
+    return TSR_OK;
+}
+
+static void put(unsigned char *to, uint64_t value, bool highest_first)
+{
+    for (unsigned i = 0; i < 8; i++)
+        to[i] = (unsigned char)(value >> 8 * (highest_first ? 7 - i : i));
+}
+
+/* Adds the digest of a window with its place. */
+static tsr_status add_window(const job *j, const tsr_said_input *in, const tsr_tensor *place, const tsr_said_window *w,
+                             char *buffer, tsr_said_digest *sum, tsr_err *err)
+{
+    XXH3_state_t hash;
+    (void)XXH3_128bits_reset(&hash);
+    for (uint64_t row = 0; row < w->rows; row++)
+        TSR_TRY(take(j, place, w->offset + row * w->pitch, w->row_bytes, buffer, &hash, err));
+    const XXH128_hash_t digest = XXH3_128bits_digest(&hash);
+    unsigned char record[32];
+    put(record, digest.high64, true);
+    put(record + 8, digest.low64, true);
+    put(record + 16, w->offset, false);
+    put(record + 24, in->number, false);
+    const XXH128_hash_t placed = XXH3_128bits(record, sizeof record);
+    sum->high += placed.high64;
+    sum->low += placed.low64;
+    return TSR_OK;
+}
+
+static tsr_status take_read(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    job *const j = context;
+    const tsr_said_step *const r = &j->said->reads[j->chosen[i]];
+    tsr_said_digest sum = {0};
+    uint64_t bytes = 0;
+    for (size_t k = r->first_input; k < r->first_input + r->n_inputs; k++) {
+        const tsr_said_input *const in = &j->said->inputs[k];
+        const tsr_tensor place = {.name = in->name, .file = (uint32_t)(j->files[k] - 1)};
+        for (size_t n = in->first_window; n < in->first_window + in->n_windows; n++) {
+            const tsr_said_window *const w = &j->said->windows[n];
+            TSR_TRY(add_window(j, in, &place, w, j->buffers[worker], &sum, err));
+            bytes += w->rows * w->row_bytes;
+        }
+    }
+    j->bad[i] = sum.high != r->sum.high || sum.low != r->sum.low;
+    pthread_mutex_lock(&j->lock);
+    j->progress.bytes_done += bytes;
+    tsr_tell_progress(j->options, &j->progress, &j->began);
+    pthread_mutex_unlock(&j->lock);
+    return TSR_OK;
+}
+
+/* ---- what there is to read ---- */
+
+/* The number of a file of the source, and one; 0: it has none of this name. */
+static size_t find_file(const tsr_checkpoint *c, const char *name)
+{
+    for (size_t i = 0; i < c->n_files + c->n_side_files; i++) {
+        if (strcmp(c->files[i].name, name) == 0)
+            return i + 1;
+    }
+    return 0;
+}
+
+/* Files that are not there, or that have another size. */
+static tsr_status find_others(tsr_manifest_check *c, const job *j, tsr_err *err)
+{
+    for (size_t i = 0; i < j->said->n_files; i++) {
+        const tsr_said_origin *const f = &j->said->files[i];
+        const size_t number = find_file(j->source, f->name);
+        const uint64_t size = number == 0 ? 0 : j->source->files[number - 1].size;
+        const tsr_manifest_finding finding = {.file = f->name,
+                                              .fault = number == 0 ? TSR_MANIFEST_MISSING : TSR_MANIFEST_SIZE,
+                                              .bytes = size,
+                                              .wanted = f->bytes};
+        if (number == 0 || size != f->bytes)
+            TSR_TRY(tsr_manifest_find(c, &finding, err));
+    }
+    return TSR_OK;
+}
+
+static bool fits(const job *j, size_t file, const tsr_said_input *in)
+{
+    for (size_t n = in->first_window; n < in->first_window + in->n_windows; n++) {
+        const tsr_said_window *const w = &j->said->windows[n];
+        if (w->offset + (w->rows - 1) * w->pitch + w->row_bytes > j->source->files[file - 1].size)
+            return false;
+    }
+    return true;
+}
+
+/* Whether all that a step has read is of this source (`*other`: it is not), and there to be read. */
+static bool is_there(job *j, const tsr_said_step *r, bool *other)
+{
+    bool there = true;
+    *other = false;
+    for (size_t k = r->first_input; k < r->first_input + r->n_inputs; k++) {
+        const tsr_said_input *const in = &j->said->inputs[k];
+        const bool first = k == 0 || strcmp(in->file, in[-1].file) != 0 || j->files[k - 1] == 0;
+        *other = *other || in->source != 0;
+        if (in->source == 0)
+            j->files[k] = first ? find_file(j->source, in->file) : j->files[k - 1];
+        there = there && j->files[k] > 0 && fits(j, j->files[k], in);
+    }
+    return there && !*other;
+}
+
+static void choose(tsr_manifest_check *c, job *j)
+{
+    for (size_t i = 0; i < j->said->n_reads; i++) {
+        bool other;
+        const tsr_said_step *const r = &j->said->reads[i];
+        if (is_there(j, r, &other))
+            j->chosen[j->n_chosen++] = i;
+        c->passed_over += other;
+    }
+    for (size_t i = 0; i < j->n_chosen; i++) {
+        const tsr_said_step *const r = &j->said->reads[j->chosen[i]];
+        for (size_t k = r->first_input; k < r->first_input + r->n_inputs; k++) {
+            const tsr_said_input *const in = &j->said->inputs[k];
+            for (size_t n = in->first_window; n < in->first_window + in->n_windows; n++)
+                j->progress.bytes_total += j->said->windows[n].rows * j->said->windows[n].row_bytes;
+        }
+    }
+}
+
+/* ---- the whole ---- */
+
+static tsr_status read_all(tsr_manifest_check *c, job *j, tsr_err *err)
+{
+    TSR_TRY(tsr_choose_threads(j->options, j->said->n_windows * sizeof *j->said->windows, BUFFER, &c->threads, err));
+    c->threads = (unsigned)tsr_parallel_workers(j->n_chosen, c->threads);
+    j->buffers = calloc(c->threads, sizeof *j->buffers);
+    bool ok = j->buffers != NULL;
+    for (unsigned i = 0; i < c->threads && ok; i++)
+        ok = (j->buffers[i] = malloc(BUFFER)) != NULL;
+    tsr_status status = ok ? TSR_OK : tsr_out_of_memory(err, "for reading");
+    if (status == TSR_OK)
+        status = tsr_parallel_for(j->n_chosen, c->threads, j->options->cancel, take_read, j, err);
+    for (unsigned i = 0; j->buffers != NULL && i < c->threads; i++)
+        free(j->buffers[i]);
+    free(j->buffers);
+    return status;
+}
+
+static tsr_status run_all(tsr_manifest_check *c, job *j, tsr_err *err)
+{
+    TSR_TRY(find_others(c, j, err));
+    choose(c, j);
+    c->pieces = j->n_chosen;
+    TSR_TRY(read_all(c, j, err));
+    for (size_t i = 0; i < j->n_chosen; i++) {
+        const tsr_said_step *const r = &j->said->reads[j->chosen[i]];
+        const tsr_said_input *const first = &j->said->inputs[r->first_input];
+        const tsr_manifest_finding finding = {
+            .fault = TSR_MANIFEST_READ, .file = first->file, .tensor = first->name, .others = r->n_inputs - 1};
+        if (j->bad[i])
+            TSR_TRY(tsr_manifest_find(c, &finding, err));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_source_check_run(tsr_manifest_check *c, const tsr_said_reads *said, const tsr_checkpoint *source,
+                                const tsr_run_options *options, tsr_err *err)
+{
+    job j = {.said = said,
+             .source = source,
+             .options = options,
+             .files = calloc(said->n_inputs + 1, sizeof *j.files),
+             .chosen = calloc(said->n_reads + 1, sizeof *j.chosen),
+             .bad = calloc(said->n_reads + 1, sizeof *j.bad),
+             .lock = PTHREAD_MUTEX_INITIALIZER,
+             .progress = {.phase = "verifying"}};
+    *c = (tsr_manifest_check){.files = said->n_files};
+    clock_gettime(CLOCK_MONOTONIC, &j.began);
+    const tsr_status status = j.files == NULL || j.chosen == NULL || j.bad == NULL
+                                  ? tsr_out_of_memory(err, "for a manifest")
+                                  : run_all(c, &j, err);
+    c->bytes_read = j.progress.bytes_done;
+    c->seconds = tsr_seconds_since(&j.began);
+    free(j.files);
+    free(j.chosen);
+    free(j.bad);
+    return status == TSR_E_CANCELLED ? tsr_fail(err, status, "interrupted") : status;
+}

@@ -1,0 +1,280 @@
+/* Reading "sources" and "reads" of a manifest. */
+#include "verify/manifest/reads.h"
+
+#include "common/checked.h"
+#include "common/file.h"
+#include "formats/json/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEX = 32 };
+
+typedef struct reading {
+    tsr_json_reader json;
+    tsr_said_reads *to;
+} reading;
+
+static tsr_status refuse(const reading *r, tsr_err *err, const char *what)
+{
+    return tsr_fail(err, TSR_E_FORMAT, "%s: %s, which Tessera does not write", r->json.name, what);
+}
+
+static tsr_status grow(void **items, size_t count, size_t *capacity, size_t item, tsr_err *err)
+{
+    if (count < *capacity)
+        return TSR_OK;
+    const size_t wanted = *capacity == 0 ? 64 : *capacity * 2;
+    void *const more = realloc(*items, wanted * item);
+    if (more == NULL)
+        return tsr_out_of_memory(err, "for a manifest");
+    *items = more;
+    *capacity = wanted;
+    return TSR_OK;
+}
+
+static tsr_status read_text(reading *r, const char **text, tsr_err *err)
+{
+    tsr_json_text value;
+    TSR_TRY(tsr_json_read_string(&r->json, &value, err));
+    return tsr_json_decode(&r->json, value, &r->to->arena, text, err);
+}
+
+static tsr_status read_sum(reading *r, tsr_said_digest *sum, tsr_err *err)
+{
+    static const char kDigits[] = "0123456789abcdef";
+    tsr_json_text value;
+    uint64_t half[2] = {0, 0};
+    TSR_TRY(tsr_json_read_string(&r->json, &value, err));
+    for (size_t i = 0; i < value.size && value.size == HEX; i++) {
+        const char *const digit = memchr(kDigits, value.data[i], 16);
+        if (digit == NULL)
+            return refuse(r, err, "a sum with another digit");
+        half[i / 16] = half[i / 16] << 4 | (uint64_t)(digit - kDigits);
+    }
+    *sum = (tsr_said_digest){.high = half[0], .low = half[1]};
+    return value.size == HEX ? TSR_OK : refuse(r, err, "a sum that has no 32 digits");
+}
+
+/* ---- windows ---- */
+
+/* Whether a window has bytes, and how many bytes of its file it goes over. */
+static bool measure(const tsr_said_window *w, uint64_t *end)
+{
+    uint64_t span;
+    return w->rows > 0 && w->row_bytes > 0 && w->pitch >= w->row_bytes && tsr_mul_u64(w->rows - 1, w->pitch, &span) &&
+           tsr_add_u64(span, w->row_bytes, &span) && tsr_add_u64(w->offset, span, end);
+}
+
+/* Four numbers; or the bytes of one stretch behind *end. */
+static tsr_status read_window(reading *r, uint64_t *end, tsr_err *err)
+{
+    tsr_said_reads *const to = r->to;
+    tsr_json_kind kind;
+    tsr_said_window w = {.offset = *end, .rows = 1};
+    bool more;
+    TSR_TRY(tsr_json_peek(&r->json, &kind, err));
+    if (kind != TSR_JSON_ARRAY) {
+        TSR_TRY(tsr_json_read_u64(&r->json, &w.row_bytes, err));
+        w.pitch = w.row_bytes;
+    } else {
+        uint64_t *const numbers[] = {&w.offset, &w.rows, &w.row_bytes, &w.pitch};
+        TSR_TRY(tsr_json_enter_array(&r->json, err));
+        for (size_t i = 0; i < 4; i++) {
+            TSR_TRY(tsr_json_next_element(&r->json, &more, err));
+            if (!more)
+                return refuse(r, err, "a window of less than four numbers");
+            TSR_TRY(tsr_json_read_u64(&r->json, numbers[i], err));
+        }
+        TSR_TRY(tsr_json_next_element(&r->json, &more, err));
+        if (more)
+            return refuse(r, err, "a window of more than four numbers");
+    }
+    uint64_t behind, bytes;
+    if (!measure(&w, &behind) || !tsr_mul_u64(w.rows, w.row_bytes, &bytes) || !tsr_add_u64(w.offset, bytes, end))
+        return refuse(r, err, "a window without bytes, or beyond any file");
+    TSR_TRY(grow((void **)&to->windows, to->n_windows, &to->windows_capacity, sizeof *to->windows, err));
+    to->windows[to->n_windows++] = w;
+    return TSR_OK;
+}
+
+static tsr_status read_windows(reading *r, uint64_t offset, tsr_err *err)
+{
+    bool more;
+    TSR_TRY(tsr_json_enter_array(&r->json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_element(&r->json, &more, err));
+        if (!more)
+            return TSR_OK;
+        TSR_TRY(read_window(r, &offset, err));
+    }
+}
+
+/* ---- steps ---- */
+
+static tsr_status read_input(reading *r, tsr_err *err)
+{
+    tsr_said_reads *const to = r->to;
+    tsr_said_input in = {.first_window = to->n_windows};
+    uint64_t offset = 0;
+    tsr_json_text key;
+    bool more, windows = false;
+    TSR_TRY(tsr_json_enter_object(&r->json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
+        if (!more)
+            break;
+        if (tsr_json_is(key, "input"))
+            TSR_TRY(tsr_json_read_u64(&r->json, &in.number, err));
+        else if (tsr_json_is(key, "source"))
+            TSR_TRY(tsr_json_read_u64(&r->json, &in.source, err));
+        else if (tsr_json_is(key, "offset") && !windows)
+            TSR_TRY(tsr_json_read_u64(&r->json, &offset, err));
+        else if (tsr_json_is(key, "file"))
+            TSR_TRY(read_text(r, &in.file, err));
+        else if (tsr_json_is(key, "name"))
+            TSR_TRY(read_text(r, &in.name, err));
+        else if (tsr_json_is(key, "windows") && !windows)
+            TSR_TRY(read_windows(r, offset, err));
+        else
+            TSR_TRY(tsr_json_skip(&r->json, NULL, err));
+        windows = windows || tsr_json_is(key, "windows");
+    }
+    in.n_windows = to->n_windows - in.first_window;
+    if (in.file == NULL || in.name == NULL || in.n_windows == 0)
+        return refuse(r, err, "an input without file, name or windows");
+    TSR_TRY(grow((void **)&to->inputs, to->n_inputs, &to->inputs_capacity, sizeof *to->inputs, err));
+    to->inputs[to->n_inputs++] = in;
+    return TSR_OK;
+}
+
+/* Calls `read` for each element of an array. */
+static tsr_status each(reading *r, tsr_status (*read)(reading *r, tsr_err *err), tsr_err *err)
+{
+    bool more;
+    TSR_TRY(tsr_json_enter_array(&r->json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_element(&r->json, &more, err));
+        if (!more)
+            return TSR_OK;
+        TSR_TRY(read(r, err));
+    }
+}
+
+static tsr_status read_read(reading *r, tsr_err *err)
+{
+    tsr_said_reads *const to = r->to;
+    tsr_said_step read = {.first_input = to->n_inputs};
+    tsr_json_text key;
+    bool more, sum = false;
+    TSR_TRY(tsr_json_enter_object(&r->json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
+        if (!more)
+            break;
+        if (tsr_json_is(key, "xxh128_sum"))
+            TSR_TRY(read_sum(r, &read.sum, err));
+        else if (tsr_json_is(key, "inputs"))
+            TSR_TRY(each(r, read_input, err));
+        else
+            TSR_TRY(tsr_json_skip(&r->json, NULL, err));
+        sum = sum || tsr_json_is(key, "xxh128_sum");
+    }
+    read.n_inputs = to->n_inputs - read.first_input;
+    if (!sum || read.n_inputs == 0)
+        return refuse(r, err, "what was read, without a sum or inputs");
+    TSR_TRY(grow((void **)&to->reads, to->n_reads, &to->reads_capacity, sizeof *to->reads, err));
+    to->reads[to->n_reads++] = read;
+    return TSR_OK;
+}
+
+/* ---- sources ---- */
+
+static tsr_status read_file(reading *r, tsr_err *err)
+{
+    tsr_said_reads *const to = r->to;
+    tsr_said_origin file = {.name = NULL};
+    tsr_json_text key;
+    bool more, bytes = false;
+    TSR_TRY(tsr_json_enter_object(&r->json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
+        if (!more)
+            break;
+        if (tsr_json_is(key, "name"))
+            TSR_TRY(read_text(r, &file.name, err));
+        else if (tsr_json_is(key, "bytes"))
+            TSR_TRY(tsr_json_read_u64(&r->json, &file.bytes, err));
+        else
+            TSR_TRY(tsr_json_skip(&r->json, NULL, err));
+        bytes = bytes || tsr_json_is(key, "bytes");
+    }
+    if (file.name == NULL || !bytes)
+        return refuse(r, err, "a file of a source without name or bytes");
+    TSR_TRY(grow((void **)&to->files, to->n_files, &to->files_capacity, sizeof *to->files, err));
+    to->files[to->n_files++] = file;
+    return TSR_OK;
+}
+
+/* Of the first source; what follows is passed over. */
+static tsr_status read_sources(reading *r, tsr_err *err)
+{
+    tsr_json_text key;
+    bool more;
+    TSR_TRY(tsr_json_enter_array(&r->json, err));
+    for (size_t i = 0;; i++) {
+        TSR_TRY(tsr_json_next_element(&r->json, &more, err));
+        if (!more)
+            return TSR_OK;
+        if (i > 0) {
+            TSR_TRY(tsr_json_skip(&r->json, NULL, err));
+            continue;
+        }
+        TSR_TRY(tsr_json_enter_object(&r->json, err));
+        for (;;) {
+            TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
+            if (!more)
+                break;
+            TSR_TRY(tsr_json_is(key, "files") ? each(r, read_file, err) : tsr_json_skip(&r->json, NULL, err));
+        }
+    }
+}
+
+tsr_status tsr_said_reads_read(tsr_said_reads *to, const char *path, tsr_err *err)
+{
+    const char *text;
+    size_t size;
+    tsr_json_text key;
+    bool more;
+    *to = (tsr_said_reads){.any = false};
+    TSR_TRY(tsr_read_file(path, TSR_MAX_MANIFEST_BYTES, &to->arena, &text, &size, err));
+    reading r = {.json = tsr_json_open(path, text, size), .to = to};
+    TSR_TRY(tsr_json_enter_object(&r.json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_member(&r.json, &key, &more, err));
+        if (!more)
+            break;
+        if (tsr_json_is(key, "sources"))
+            TSR_TRY(read_sources(&r, err));
+        else if (tsr_json_is(key, "reads") && to->any)
+            return refuse(&r, err, "reads twice");
+        else if (tsr_json_is(key, "reads"))
+            TSR_TRY(each(&r, read_read, err));
+        else
+            TSR_TRY(tsr_json_skip(&r.json, NULL, err));
+        to->any = to->any || tsr_json_is(key, "reads");
+    }
+    return to->any ? TSR_OK
+                   : tsr_fail(err, TSR_E_UNSUPPORTED,
+                              "%s: it has no digests of what was read of the source: make the output again", path);
+}
+
+void tsr_said_reads_free(tsr_said_reads *to)
+{
+    free(to->reads);
+    free(to->inputs);
+    free(to->windows);
+    free(to->files);
+    tsr_arena_free(&to->arena);
+    *to = (tsr_said_reads){.any = false};
+}
