@@ -111,6 +111,11 @@ def run(tool, args, timeout=600, cpu=None):
     return code, *(text.decode(errors="replace") for text in told)
 
 
+def run_in(environment, tool, args, timeout=600, cpu=None):
+    """The same in an environment."""
+    return _run([tool, *map(str, args)], timeout, cpu, env=environment)
+
+
 def run_shimmed(tool, args, shim, timeout=600, cpu=None, **settings):
     """The same with tests/crash/shim.c preloaded and its SHIM_* variables set: run_shimmed(..., TRACE=path)."""
     if "COMMAND" in settings:  # it starts a program, which the tool's sandbox refuses

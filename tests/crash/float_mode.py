@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""A floating-point mode set by others (subnormals flushed, rounding up) changes no byte and no figure of the output."""
+"""A floating-point mode set by others (subnormals flushed, another rounding) changes no byte and no figure of any command's output.
+
+Each command runs under one of MODES, one after the other, and with --all under each."""
 
 import json
 import os
@@ -12,23 +14,20 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
 import harness
 
-# Flush to zero, subnormals are zero, round up; exceptions masked.
-MODE = "DFC0"
+# Rounding as fenv.h has it, and MXCSR: flush to zero and subnormals are zero, with exceptions masked, or subnormals kept and
+# inexact results trapped.
+MODES = {"up, flushed": "800 DFC0", "down": "400 3F80", "toward zero, flushed": "C00 FFC0", "nearest, flushed": "0 9FC0", "traps": "0 0F80"}
 WRITING = [
-    ["quantize", "SRC"],
-    ["quantize", "SRC", "--scale-fmt", "ue8m0", "--scales", "mse"],
-    ["quantize", "SRC", "--scheme", "fp8-channel"],
-    ["quantize", "SRC", "--scheme", "int8-channel"],
-    ["quantize", "SRC", "--scheme", "int4-weight-only", "--zero-points"],
-    ["convert", "FP8", "--to", "bf16"],
-    ["convert", "FP8", "--to", "fp8-block", "--scale-fmt", "ue8m0"],
+    "quantize SRC", "quantize SRC --scale-fmt ue8m0 --scales mse", "quantize SRC --scheme fp8-channel",
+    "quantize SRC --scheme int8-channel", "quantize SRC --scheme int8-weight-only --scales mse", "quantize SRC --scheme int4-weight-only --zero-points",
+    "quantize SRC --scheme mxfp8", "quantize SRC --scheme mxfp4-weight-only --mx-scale rceil", "quantize SRC --scheme nvfp4-weight-only",
+    "convert FP8 --to bf16", "convert FP8 --to bf16 --dtype f16", "convert FP8 --to fp8-block --scale-fmt ue8m0", "convert FP8 --to fp8-channel",
+    "convert INT4 --to bf16", "convert INT4 --to int8-channel --lossy", "convert SRC --to archive",
 ]
 TELLING = [
-    ["diff", "SRC", "FP8"],
-    ["verify", "FP8", "--against", "SRC"],
-    ["verify", "forward", "FP8", "--against", "SRC"],
-    ["compare-schemes", "SRC"],
-    ["plan-schemes", "SRC", "--bits", "8"],
+    "diff SRC FP8", "diff SRC INT4", "verify FP8 --against SRC", "verify INT4 --against SRC", "verify forward FP8 --against SRC",
+    "verify gemm FP8 --against SRC --device cpu", "verify dequant INT4 --device cpu", "verify all FP8 --against SRC --device cpu --sample 2 --count 2",
+    "compare-schemes SRC", "plan-schemes SRC --bits 8", "inspect SRC:model.layers.0.mlp.up_proj.weight", "inspect FP8", "report RESULT",
 ]
 
 
@@ -52,35 +51,56 @@ def add_subnormals(directory):
         harness.write_safetensors(path, tensors, metadata)
 
 
+class Modes:
+    """A tool whose threads begin in a mode of numbers, by tests/attacks/shim."""
+
+    def __init__(self, options, work):
+        self.options = options
+        self.shim = options.shim or os.path.join(os.path.dirname(os.path.abspath(options.make)), "..", "attacks", "faults.so")
+        self.places = {word: os.path.join(work, word.lower()) for word in ("SRC", "FP8", "INT4", "RESULT")}
+
+    def run(self, command, mode, *more):
+        words = [self.places.get(word.partition(":")[0], word) + (word[word.index(":"):] if word.startswith("SRC:") else "") for word in command.split()]
+        threads = [] if words[0] in ("inspect", "report") else ["--threads", "3"]
+        environment = dict(os.environ, LD_PRELOAD=self.shim, **({"FAULTS_FLOAT": mode} if mode else {}))
+        return harness.run_in(environment, self.options.tessera, [*words, *more, *threads])
+
+
+def compare(checks, modes, number, command, ended_as, told):
+    """What `told` gives of a run has to be the same in the usual mode and in others."""
+    usual = modes.run(command, None, *ended_as)
+    if not checks.check(f"{command}: runs", usual[0] in (0, 1), f"exit {usual[0]}: {usual[2].strip()}"):
+        return
+    expected = told(usual)
+    for at, (name, mode) in enumerate(MODES.items()):
+        if modes.options.all or at == number % len(MODES):
+            run = modes.run(command, mode, *ended_as)
+            checks.check(f"{command}, {name}: as ever", run[0] == usual[0] and told(run) == expected, f"exit {run[0]}: {run[2].strip()}")
+
+
+def tree_of(folder):
+    """The bytes of all files below a folder, which is removed."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in pathlib.Path(folder).rglob("*") if path.is_file()}
+    shutil.rmtree(folder, ignore_errors=True)
+    return {name: data for name, data in found.items() if not name.startswith(".tessera/")}
+
+
 def main():
-    options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    parser = harness.argument_parser(__doc__.splitlines()[0])
+    parser.add_argument("--all", action="store_true", help="every command in every mode")
+    options = parser.parse_args()
     checks = harness.Checks()
-    shim = harness.shim_path(options)
     with harness.temporary_directory(options.directory) as work:
-        places = {word: os.path.join(work, word.lower()) for word in ("SRC", "FP8")}
-        harness.make_checkpoint(options.make, "llama", places["SRC"], scale="tiny")
-        add_subnormals(places["SRC"])
-        harness.run(options.tessera, ["quantize", places["SRC"], "-o", places["FP8"]])
-        for command in WRITING:
-            name = " ".join(command)
-            trees = [os.path.join(work, which) for which in ("usual", "preloaded")]
-            for tree, settings in zip(trees, ({}, {"MXCSR": MODE})):
-                args = [places.get(word, word) for word in command] + ["-o", tree, "--threads", "3"]
-                code, _, stderr = harness.run_shimmed(options.tessera, args, shim, **settings)
-                checks.check(f"{name} {settings}", code == 0, f"exit {code}: {stderr.strip()}")
-            difference = harness.tree_difference(*trees)
-            checks.check(f"{name}: same bytes", difference is None, difference)
-            for tree in trees:
-                shutil.rmtree(tree, ignore_errors=True)
-        for command in TELLING:
-            name = " ".join(command)
-            told = []
-            for settings in ({}, {"MXCSR": MODE}):
-                args = [places.get(word, word) for word in command] + ["--json", "-", "--threads", "3"]
-                code, stdout, stderr = harness.run_shimmed(options.tessera, args, shim, **settings)
-                if checks.check(f"{name} {settings}", code in (0, 1), f"exit {code}: {stderr.strip()}"):
-                    told.append((code, harness.figures(json.loads(stdout))))
-            checks.check(f"{name}: same figures", len(told) == 2 and told[0] == told[1])
+        modes = Modes(options, work)
+        harness.make_checkpoint(options.make, "llama", modes.places["SRC"], scale="tiny")
+        add_subnormals(modes.places["SRC"])
+        modes.run("quantize SRC -o FP8 --json RESULT", None)
+        modes.run("quantize SRC -o INT4 --scheme int4-weight-only", None)
+        target = os.path.join(work, "out")
+        for number, command in enumerate(WRITING):
+            compare(checks, modes, number, command, ["-o", target], lambda run: tree_of(target))
+        for number, command in enumerate(TELLING):
+            compare(checks, modes, number, command, ["--json", "-"], lambda run: harness.figures(json.loads(run[1])))
     checks.finish()
 
 

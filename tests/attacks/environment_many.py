@@ -1,0 +1,79 @@
+"""Checkpoints of very many tensors: what a command takes grows with their number and not with its square, and stays within a bound.
+
+Ten times as many tensors may take at most twenty times the CPU time of those commands, and each tensor some memory: a sample compares
+2,000 with 20,000 tensors, --all goes on to a million."""
+
+import json
+import os
+import pathlib
+import resource
+import shutil
+import struct
+import subprocess
+
+COMMANDS = ["inspect SRC", "inspect SRC --can-load all", "quantize SRC -o DST --dry-run", "quantize SRC -o DST --quiet", "convert SRC -o OTHER --to archive --quiet",
+            "verify DST --against SRC --quiet", "verify --manifest DST --quiet", "diff SRC DST --quiet"]
+# Of the smaller checkpoint; what a start takes is no part of the growth.
+LEAST_SECONDS = 0.05
+GROWTH = 20         # of CPU time, for ten times as many tensors
+BYTES_EACH = 4096   # of memory, of one tensor, at most
+A_SHARD = 50000
+
+
+def make(folder, count):
+    """`count` tensors: experts of some layers, in two of three a matrix of 16 x 16, else one number."""
+    folder.mkdir(parents=True)
+    names, shards = {}, -(-count // A_SHARD)
+    for shard in range(shards):
+        header, at = {}, 0
+        for i in range(shard * A_SHARD, min(count, (shard + 1) * A_SHARD)):
+            name = f"model.layers.{i % 61}.mlp.experts.{i // 61}.{('up_proj', 'down_proj', 'norm')[i % 3]}.weight"
+            shape = [1] if i % 3 == 2 else [16, 16]
+            size = 2 if i % 3 == 2 else 512
+            header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+            at += size
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        file = f"model-{shard + 1:05}-of-{shards:05}.safetensors" if shards > 1 else "model.safetensors"
+        with open(folder / file, "wb") as out:
+            out.write(struct.pack("<Q", len(text)) + text)
+            out.truncate(8 + len(text) + at)  # a hole: all zeros
+        names.update(dict.fromkeys(header, file))
+    if shards > 1:
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_hidden_layers": 61, "hidden_size": 16}))
+
+
+def measured(tool, words):
+    """(exit code, seconds of CPU, bytes of memory, what was said) of a run."""
+    process = subprocess.Popen([tool, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    resource.prlimit(process.pid, resource.RLIMIT_CPU, (900, 901))
+    said = process.stderr.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    process.stderr.close()
+    return process.returncode, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, said.decode(errors="replace")
+
+
+def check(checks, options, work):
+    counts = [2000, 20000] + ([200000, 1000000] if options.all else [])
+    before = {}
+    tool = os.path.abspath(options.tessera)
+    for step, count in enumerate(counts):
+        places = {word: work / f"{word.lower()}{count}" for word in ("SRC", "DST", "OTHER")}
+        make(places["SRC"], count)
+        for command in COMMANDS:
+            code, seconds, memory, said = measured(tool, [str(places.get(word, word)) for word in command.split()])
+            name = f"{command}, {count} tensors"
+            checks.check(f"{name}: ends", code in (0, 1), f"exit {code}: {said[-300:]}")
+            checks.check(f"{name}: memory", memory < (64 << 20) + BYTES_EACH * count, f"{memory >> 20} MiB")
+            if step > 0:
+                ratio = seconds / max(LEAST_SECONDS, before[command])
+                allowed = GROWTH * count / counts[step - 1] / 10
+                checks.check(f"{name}: grows with their number", ratio < allowed, f"{seconds:.2f} s after {before[command]:.2f} s for {counts[step - 1]}")
+            if options.all or not checks.failed:
+                print(f"  {name}: {seconds:.2f} s of CPU, {memory >> 20} MiB")
+            before[command] = seconds
+        for place in places.values():
+            shutil.rmtree(place, ignore_errors=True)
+    print(f"{len(COMMANDS)} commands on checkpoints of {', '.join(map(str, counts))} tensors")
