@@ -227,10 +227,12 @@ int tsr_output_end(int code)
         return code;
     if (lost == EPIPE)
         return code == 0 ? EXIT_READER_LEFT : code;
+    if (code > EXIT_SHORT)
+        return code; /* its one sentence has been said, and says more */
     /* Not by tsr_tell, which needs memory. */
     (void)!fprintf(stderr, "tessera: stdout: %s: what was to be printed is not all there\n",
                    lost == EBADF ? "it is closed" : strerror(lost));
-    return code <= EXIT_SHORT ? EXIT_IO : code;
+    return EXIT_IO;
 }
 
 int tsr_exit_code(tsr_status status)

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import struct
 import subprocess
 import sys
@@ -70,6 +71,12 @@ def check_lost_output(checks, tool, work):
     checks.check("diff --quiet >&-", code == 1 and stderr == "", f"{code}: {stderr}")
     code, stderr = run_to(None, tool, words_of(work, "quantize SRC -o DST --quiet", 999), preexec_fn=lambda: os.close(1))
     checks.check("quantize --quiet >&-", code == 0 and stderr == "", f"{code}: {stderr}")
+    # Of two failures one is told: the command's own.
+    for number, command in enumerate(("inspect SRC", "diff SRC SRC", "compare-schemes SRC --sample 2", "quantize SRC -o DST")):
+        words = [*words_of(work, command, 990 + number), "--json", os.path.join(work, "limited.json")]
+        with open("/dev/full", "w") as full:
+            code, stderr = run_to(full, tool, words, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+        checks.check(f"{command}, its report too large, >/dev/full", code == 4 and stderr.count("\n") == 1, f"{code}: {stderr}")
 
 
 def close_all():
