@@ -9,6 +9,7 @@
 #include "convert/jobs/quantize_preview.h"
 #include "formats/json/json_write.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -327,15 +328,21 @@ static tsr_status inspect_tensor(const arguments *a, const tsr_checkpoint *c, co
     return status;
 }
 
+/* A path that cannot be looked at may be there: opening it says why not. */
+static bool may_exist(const char *path)
+{
+    return access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG);
+}
+
 /* Splits "DIR:TENSOR" at the last colon whose left side exists as a path; *tensor is NULL for a path alone. */
 static void split(char *path, const char **tensor)
 {
     *tensor = NULL;
-    if (access(path, F_OK) == 0)
+    if (may_exist(path))
         return;
     for (char *colon = strrchr(path, ':'); colon != NULL; colon = memrchr(path, ':', (size_t)(colon - path))) {
         *colon = '\0';
-        if (access(path, F_OK) == 0) {
+        if (may_exist(path)) {
             *tensor = colon + 1;
             return;
         }

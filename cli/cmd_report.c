@@ -4,6 +4,7 @@
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/results.h"
+#include "common/file.h"
 #include "report/blocks.h"
 #include "report/page_choice.h"
 #include "report/writers.h"
@@ -55,7 +56,9 @@ static tsr_status find_report(const char **path, tsr_arena *arena, tsr_err *err)
     const char *const inside = tsr_arena_printf(arena, "%s/" REPORT_NAME, *path);
     if (inside == NULL)
         return tsr_out_of_memory(err, NULL);
-    if (access(inside, F_OK) != 0)
+    bool exists;
+    TSR_TRY(tsr_exists(inside, &exists, err));
+    if (!exists)
         return tsr_fail(err, TSR_E_USAGE, "%s: a folder without a " REPORT_NAME ": name a result", *path);
     *path = inside;
     return TSR_OK;

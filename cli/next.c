@@ -2,16 +2,45 @@
 #include "cli/next.h"
 
 #include "cli/output.h"
+#include "common/text.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+
+/* Whether something in it steers a terminal, or is no character. */
+static bool is_hidden(const char *path)
+{
+    tsr_text shown = {0};
+    tsr_text_visible(&shown, path, strlen(path));
+    const bool hidden = shown.failed || shown.size != strlen(path) || memcmp(shown.data, path, shown.size) != 0;
+    tsr_text_free(&shown);
+    return hidden;
+}
+
+/* Spelled out as the shell reads it: $'a\012b'. */
+static void print_escaped(const char *path)
+{
+    tsr_print("$'");
+    for (; *path != '\0'; path++) {
+        const unsigned char c = (unsigned char)*path;
+        if (c < ' ' || c > '~' || c == '\'' || c == '\\')
+            tsr_print("\\%03o", c);
+        else
+            tsr_print("%c", c);
+    }
+    tsr_print("'");
+}
 
 void tsr_print_quoted(const char *path)
 {
     static const char kPlain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
     if (path[0] != '\0' && path[strspn(path, kPlain)] == '\0') {
         tsr_print("%s", path);
+        return;
+    }
+    if (is_hidden(path)) {
+        print_escaped(path);
         return;
     }
     tsr_print("'");

@@ -62,7 +62,7 @@ static bool find_free(const char *dst, uint64_t *bytes)
         else
             slash[slash == path] = '\0';
     }
-    return tsr_free_space(path, bytes, NULL) == TSR_OK;
+    return tsr_free_space(path, bytes, NULL) == TSR_OK && *bytes != UINT64_MAX;
 }
 
 void tsr_space_print(const tsr_plan *plan, const char *dst)

@@ -312,7 +312,8 @@ tsr_status tsr_free_space(const char *path, uint64_t *bytes, tsr_err *err)
     struct statvfs st;
     if (statvfs(path, &st) != 0)
         return tsr_fail_errno(err, "%s: cannot ask for free space", path);
-    *bytes = (uint64_t)st.f_bavail * st.f_frsize;
+    /* Of no blocks at all speaks what has no bound of its own (ramfs, a tmpfs of size=0), or does not know it. */
+    *bytes = st.f_blocks == 0 ? UINT64_MAX : (uint64_t)st.f_bavail * st.f_frsize;
     return TSR_OK;
 }
 

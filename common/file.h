@@ -72,7 +72,7 @@ tsr_status tsr_remove_file(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 /* Makes a directory and its parents, durably; one that exists is fine. */
 tsr_status tsr_make_dirs(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Bytes that an ordinary user may still write on the file system of `path`. */
+/* Bytes that an ordinary user may still write on the file system of `path`; UINT64_MAX where it states none. */
 tsr_status tsr_free_space(const char *path, uint64_t *bytes, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Files that may still be created on the file system of `path`; UINT64_MAX where it sets no limit. */

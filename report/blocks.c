@@ -195,7 +195,9 @@ static tsr_status read_beside(tsr_result *result, const tsr_overview *overview, 
     if (path == NULL)
         return tsr_out_of_memory(err, NULL);
     TSR_TRY(begin(result, err));
-    if (access(path, F_OK) != 0) {
+    bool exists;
+    TSR_TRY(tsr_exists(path, &exists, err));
+    if (!exists) {
         leave(result, tsr_arena_printf(&result->arena, "%s is missing: repeat the command that made the report", path));
         return TSR_OK;
     }

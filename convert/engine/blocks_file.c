@@ -115,9 +115,16 @@ static tsr_status pour_kept(const tsr_plan *plan, const char *dst, size_t index,
     return status;
 }
 
-bool tsr_blocks_kept(const tsr_plan *plan, const char *dst, size_t index)
+tsr_status tsr_blocks_kept(const tsr_plan *plan, const char *dst, size_t index, bool *kept, tsr_err *err)
 {
-    return !has_blocks(plan, index) || pour_kept(plan, dst, index, NULL, NULL) == TSR_OK;
+    char path[PATH_MAX];
+    bool there = true;
+    if (has_blocks(plan, index))
+        TSR_TRY(tsr_exists(kept_path(dst, index, path), &there, err));
+    const tsr_status status = has_blocks(plan, index) && there ? pour_kept(plan, dst, index, NULL, err) : TSR_OK;
+    *kept = there && status == TSR_OK;
+    return status == TSR_E_FORMAT ? TSR_OK
+                                  : status; /* what is damaged is made again; what cannot be read may be whole */
 }
 
 /* Pours the whole file. */

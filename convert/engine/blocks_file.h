@@ -14,7 +14,8 @@ tsr_status tsr_blocks_keep(const tsr_plan *plan, const char *dst, size_t index, 
                            tsr_err *err) TSR_WARN_UNUSED;
 
 /* Whether the frames of file `index` are there and whole, if it has any. Without them it has to be made again. */
-bool tsr_blocks_kept(const tsr_plan *plan, const char *dst, size_t index);
+tsr_status tsr_blocks_kept(const tsr_plan *plan, const char *dst, size_t index, bool *kept,
+                           tsr_err *err) TSR_WARN_UNUSED;
 
 /* Puts the frames of all files together as DST/TSR_BLOCKS_NAME, unless that holds them already. */
 tsr_status tsr_blocks_write(const tsr_plan *plan, const char *dst, tsr_plan_blocks *made, tsr_err *err) TSR_WARN_UNUSED;

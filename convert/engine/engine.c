@@ -7,6 +7,7 @@
 #include "convert/engine/blocks_file.h"
 #include "convert/engine/engine_run.h"
 
+#include <errno.h>
 #include <fenv.h>
 #include <math.h>
 #include <stdlib.h>
@@ -126,13 +127,15 @@ static tsr_status drop_missing(tsr_run *r, tsr_err *err)
         char path[PATH_MAX];
         struct stat st;
         const tsr_out_file *const f = &r->plan->files[i];
-        bool there;
+        bool kept = false;
         if (!r->journal.finished[i])
             continue;
-        TSR_TRY(tsr_exists(tsr_run_path(r, i, path), &there, err));
-        r->journal.finished[i] = there && stat(path, &st) == 0 && S_ISREG(st.st_mode) &&
-                                 (f->appended || (uint64_t)st.st_size == f->bytes) &&
-                                 tsr_blocks_kept(r->plan, r->dst, i);
+        const bool there = stat(tsr_run_path(r, i, path), &st) == 0;
+        if (!there && errno != ENOENT && errno != ENOTDIR)
+            return tsr_fail_errno(err, "%s: cannot look at it", path);
+        if (there && S_ISREG(st.st_mode) && (f->appended || (uint64_t)st.st_size == f->bytes))
+            TSR_TRY(tsr_blocks_kept(r->plan, r->dst, i, &kept, err));
+        r->journal.finished[i] = kept;
     }
     return TSR_OK;
 }

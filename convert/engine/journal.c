@@ -325,20 +325,6 @@ tsr_status tsr_journal_open(tsr_journal *j, const tsr_plan *plan, const char *ds
     return status;
 }
 
-/* Whether the directory's own journal says anything: of one process, or of shards that have been put together. */
-static bool has_begun(const char *path)
-{
-    tsr_arena scratch = {0};
-    const char *text;
-    size_t size;
-    bool old;
-    const bool begun = access(path, F_OK) == 0 &&
-                       tsr_read_file(path, TSR_MAX_JOURNAL_BYTES, &scratch, &text, &size, NULL) == TSR_OK &&
-                       tsr_records_begun(text, size, &old);
-    tsr_arena_free(&scratch);
-    return begun;
-}
-
 /* Begins or opens a shard's journal. Neighbours are looked at before anything is written and, since one of them may begin
  * at this very moment, again when they can see this one: of two that do not fit, one gives way at least. */
 static tsr_status open_shard(tsr_journal *j, const tsr_plan *plan, const char *dst, const uint32_t *owner,
@@ -346,13 +332,16 @@ static tsr_status open_shard(tsr_journal *j, const tsr_plan *plan, const char *d
 {
     TSR_TRY(tsr_shard_admit(plan, dst, j->shard, err));
     TSR_TRY(open_locked(j, dst, false, err));
-    const bool begun = has_begun(j->path);
+    bool begun, other = false;
+    TSR_TRY(tsr_shards_begun(j->path, &begun, err));
     if (!j->read_only)
         tsr_shard_remove_parts(plan, dst, j->shard, owner);
     tsr_status status = load(j, plan, dst, false, rows, err);
     if (status == TSR_OK && !begun)
         status = tsr_shard_admit(plan, dst, j->shard, err);
-    if (status == TSR_OK && !begun && has_begun(whole))
+    if (status == TSR_OK && !begun)
+        status = tsr_shards_begun(whole, &other, err);
+    if (status == TSR_OK && other)
         status = tsr_fail(err, TSR_E_EXISTS, "%s: another process is writing this output", dst);
     if (status != TSR_OK && !begun && !j->read_only)
         unlink(j->path);
@@ -369,7 +358,10 @@ tsr_status tsr_journal_open_shard(tsr_journal *j, const tsr_plan *plan, const ch
     tsr_shard_journal(dst, shard->index, shard->count, path);
     tsr_output_path(dst, TSR_STATE_DIR "/journal", whole);
     /* Put together already, or another process's: then there is something to verify at most. */
-    j->others = access(path, F_OK) != 0 && has_begun(whole);
+    bool mine;
+    TSR_TRY(tsr_exists(path, &mine, err));
+    if (!mine)
+        TSR_TRY(tsr_shards_begun(whole, &j->others, err));
     tsr_status status = prepare(j, plan, j->others ? whole : path, dst, err);
     if (status == TSR_OK && j->others) {
         status = open_locked(j, dst, true, err);

@@ -156,7 +156,7 @@ static tsr_status check_neighbour(const tsr_plan *plan, const char *dst, unsigne
     tsr_status status = tsr_read_file(path, TSR_MAX_JOURNAL_BYTES, &scratch, &text, &size, err);
     if (status == TSR_OK)
         status = tsr_records_read(text, size, plan, &of, NULL, &good, err);
-    else if (access(path, F_OK) != 0)
+    else if (access(path, F_OK) != 0 && errno == ENOENT)
         status = TSR_OK; /* it was refused in the meantime, and has withdrawn */
     tsr_arena_free(&scratch);
     return status;
@@ -218,6 +218,22 @@ tsr_status tsr_shards_lock(const char *dst, const tsr_shards *found, int *fds, t
                                         : tsr_fail_errno(err, "%s: cannot lock it", path);
     }
     return TSR_OK;
+}
+
+tsr_status tsr_shards_begun(const char *path, bool *begun, tsr_err *err)
+{
+    tsr_arena scratch = {0};
+    const char *text;
+    size_t size;
+    bool old;
+    *begun = false;
+    TSR_TRY(tsr_exists(path, begun, err));
+    if (!*begun)
+        return TSR_OK;
+    const tsr_status status = tsr_read_file(path, TSR_MAX_JOURNAL_BYTES, &scratch, &text, &size, err);
+    *begun = status == TSR_OK && tsr_records_begun(text, size, &old);
+    tsr_arena_free(&scratch);
+    return status == TSR_E_FORMAT ? TSR_OK : status; /* what is no journal says nothing */
 }
 
 tsr_status tsr_shards_forget(const char *dst, const tsr_shards *found, tsr_err *err)

@@ -53,6 +53,9 @@ void tsr_shard_remove_parts(const tsr_plan *plan, const char *dst, const tsr_sha
 /* Locks all shards' journals: fds[n_present], -1 where one has vanished. TSR_E_NOTHING: a process holds one. */
 tsr_status tsr_shards_lock(const char *dst, const tsr_shards *found, int *fds, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Whether a journal says anything: the directory's own, of one process or of shards that have been put together, or a shard's. */
+tsr_status tsr_shards_begun(const char *path, bool *begun, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Removes the journals of shards, durably: they have been put together, or are started over. */
 tsr_status tsr_shards_forget(const char *dst, const tsr_shards *found, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Every command in every environment: descriptors that are closed or full, limits of the system, masks, locales, variables that are
 missing. What a row expects is an exit code of the documented ones, a sentence on stderr where it is not 0 or 1, and the output's bytes
-where it is 0. Other parts, each in a module environment_*.py: signals at each phase of a run. A sample, or --all; --part NAME: one."""
+where it is 0. Other parts, each in a module environment_*.py: signals at each phase of a run,
+odd names, very many tensors, and places that cannot be written or lie on other file systems. A sample, or --all; --part NAME: one."""
 
 import os
 import pathlib
@@ -11,6 +12,9 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import environment_many
+import environment_names
+import environment_places
 import environment_signals
 import harness
 
@@ -127,7 +131,8 @@ def check_rows(checks, options, work):
     print(f"{len(ROWS)} environments of {len(chosen)} commands")
 
 
-PARTS = {"rows": check_rows, "signals": environment_signals.check}
+PARTS = {"rows": check_rows, "signals": environment_signals.check, "names": environment_names.check, "many": environment_many.check,
+         "places": environment_places.check}  # the last one moves into a mount namespace
 
 
 def main():

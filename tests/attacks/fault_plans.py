@@ -106,6 +106,11 @@ PINNED = [
     Pin("batch", "realpath", 4, "EACCES", "/src", 4, ["job 'fp8'", "src: cannot look at it: Permission denied"]),
     Pin("batch", "realpath", 2, "EIO", "/out/fp8", 4, ["job 'fp8'", "out/fp8: cannot look at it: Input/output error"]),
     Pin("batch, each apart", "realpath", 6, "ENOMEM", "/src", 4, ["cannot look at it: Cannot allocate memory"]),
+    Pin("finish", "fstat", 1, "EACCES", "2.blocks", 4, ["2.blocks: cannot look at it: Permission denied"]),
+    Pin("finish", "open", 1, "EMFILE", "2.blocks", 4, ["2.blocks: cannot open: Too many open files"]),
+    Pin("quantize, complete already", "stat", 1, "EIO", "0.blocks", 4, ["0.blocks: cannot look at it: Input/output error"]),
+    Pin("inspect FP8:lm_head.weight", "access", 2, "EACCES", "fp8", None, []),
+    Pin("a shard", "stat", 1, "EIO", ".tessera/journal", 4, ["journal", "cannot look at it: Input/output error"]),
 ]
 
 

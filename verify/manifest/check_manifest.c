@@ -173,7 +173,9 @@ static tsr_status check_own(tsr_manifest_check *c, const tsr_said *said, const c
     size_t size;
     tsr_arena scratch = {0};
     TSR_TRY(tsr_join_path(path, dst, TSR_MANIFEST_NAME, err));
-    if (access(path, F_OK) != 0)
+    bool exists;
+    TSR_TRY(tsr_exists(path, &exists, err));
+    if (!exists)
         return TSR_OK;
     tsr_status status = tsr_read_file(path, TSR_MAX_MANIFEST_BYTES, &scratch, &text, &size, err);
     if (status == TSR_OK) {
