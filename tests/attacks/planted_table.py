@@ -156,7 +156,7 @@ PLANTED = [
     ("convert/engine/engine_files.c", "r->journal.finished[file] = digest == r->journal.digests[file];", "r->journal.finished[file] = true;", ["crash rerun.py", "crash files.py"],
      "a rerun does not compare digests"),
     ("convert/engine/engine.c", "TSR_TRY(check_sources(r, r->failure.status, err));", "TSR_TRY(r->failure.status);", ["crash files.py"], "sources are not looked at in the end"),
-    ("convert/engine/engine.c", "(f->appended || (uint64_t)st.st_size == f->bytes) &&", "", ["crash rerun.py", "crash files.py"], "a file that was cut off is only found by reading"),
+    ("convert/engine/engine.c", "S_ISREG(st.st_mode) && (f->appended || (uint64_t)st.st_size == f->bytes))", "S_ISREG(st.st_mode))", ["crash rerun.py", "crash files.py"], "a file that was cut off is only found by reading"),
     ("convert/engine/engine.c", "tsr_set_float_mode(); /* for the report's sums", "/* for the report's sums", None,
      "a caller's rounding mode changes the report: the command line and the library have set their own before"),
     ("common/threads.c", "tsr_set_float_mode();\n    return s->work", "return s->work", ["crash float_mode.py", U + "test_float_mode"], "workers compute in the caller's floating-point mode"),
