@@ -163,7 +163,13 @@ PLANTED = [
     ("convert/engine/outgoing.c", "o->kernels->hash_xxh3(&o->hash, from, n);", "o->kernels->hash_xxh3(&o->hash, from, n - (n > 64));", [U + "test_outgoing", I + "test_manifest.py"],
      "a digest leaves out the last byte of a piece"),
     ("convert/engine/watch.c", "first = first == TSR_OK ? status : first;", "first = status;", ["crash files.py"], "only the last source file's change counts"),
+    # manifests as they are read
+    ("verify/manifest/said.c", "s->n_pieces > 1 ? taken(&hash) : said->pieces[s->first_piece].digest", "s->n_pieces > 1 ? taken(&hash) : s->digest", [I + "test_manifest.py"],
+     "a tensor's only piece may have another digest"),
+    ("verify/manifest/check_manifest.c", "at < end && r->bytes > 0 && status", "at < end && status", [I + "test_manifest.py"], "an empty tensor that is read alone is a file that shrank"),
     # rules: which tensor gets what, and who reads it
+    ("convert/plans/rules_match.c", "if (m->found->of[tensor] != NULL)\n        return;", "", [U + "test_rules_match"], "the last rule that fits wins"),
+    ("convert/plans/rules_match.c", "strlen(name) + 1, false}", "strlen(name), false}", [U + "test_rules_match"], "a name fits whatever begins with it"),
     ("quantize/policy.c", "enum { SMALL = 128 };", "enum { SMALL = 64 };", POLICY, "general rules take small weights"),
     ("quantize/policy.c", "if (d->hidden == 0 || rows == cols ||", "if (d->hidden == 0 ||", POLICY + [I + "test_experts.py"], "a square stack of experts is taken to be [out, in]"),
     ("quantize/policy.c", "if (own != NULL && own->always && for_all == NULL && t->rank >= 2)", "if (false)", POLICY, "rules that no option may override can be"),
