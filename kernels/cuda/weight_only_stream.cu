@@ -38,7 +38,7 @@ template <int kBits, bool kBf16, int kGroup> choice choose(int64_t m)
 {
     if constexpr (kBits == 4 && kGroup == 128) {
         if (m > 16) {
-            return chosen<kBits, kBf16, kGroup, 32>();
+            return m <= 24 ? chosen<kBits, kBf16, kGroup, 24>() : chosen<kBits, kBf16, kGroup, 32>();
         }
     }
     return m <= 8 ? chosen<kBits, kBf16, kGroup, 8>() : chosen<kBits, kBf16, kGroup, 16>();
