@@ -57,7 +57,8 @@ TELLING = [
     "verify FP8 --against SRC", "verify INT4 --against SRC", "verify PACKED --against SRC", "verify gemm FP8 --against SRC --device cpu --sample 1",
     "verify dequant INT4 --device cpu --sample 1", "verify epilogue INT8 --against SRC --device cpu --sample 1",
     "verify mla FP8 --layer 0 --against SRC --device cpu", "verify forward FP8 --against SRC --count 2",
-    "verify all FP8 --against SRC --device cpu --sample 1 --count 2", "diff SRC FP8", "diff SRC PACKED", "verify --manifest FP8", "compare-schemes SRC --sample 2",
+    "verify all FP8 --against SRC --device cpu --sample 1 --count 2", "verify --manifest FP8", "verify --manifest FP8 --source SRC", "verify --manifest FP8 --source PACKED",
+    "diff SRC FP8", "diff SRC PACKED", "compare-schemes SRC --sample 2",
     "plan-schemes SRC --bits 9", "batch JOBS --dry-run", "report JSON",
 ]
 

@@ -333,6 +333,7 @@ def test_a_manifest_without_what_was_read(made, verify, tmp_path):
         (lambda m: first(m).update(windows=[[0, 2, 8, 4]]), 3, "without bytes"),
         (lambda m: first(m).update(windows=[[0, 1, 8]]), 3, "less than four"),
         (lambda m: first(m).update(windows=[[0, 1, 8, 8, 8]]), 3, "more than four"),
+        (lambda m: first(m).update(windows=[[0, 1, 10**6, 10**6]] * 60000), 3, "more than 1024 times"),
     ):
         got, err = told(change)
         assert got == code and words in err, err

@@ -14,6 +14,9 @@
 /* What is read at a time: of one window, rows without gaps. */
 enum { BUFFER = 1 << 20 };
 
+/* Each rank of many may read a tensor of its own accord; nobody reads a source more often than this. */
+enum { MOST_TIMES = 1024 };
+
 typedef struct job {
     const tsr_said_reads *said;
     const tsr_checkpoint *source;
@@ -159,8 +162,11 @@ static void choose(tsr_manifest_check *c, job *j)
         const tsr_said_step *const r = &j->said->reads[j->chosen[i]];
         for (size_t k = r->first_input; k < r->first_input + r->n_inputs; k++) {
             const tsr_said_input *const in = &j->said->inputs[k];
-            for (size_t n = in->first_window; n < in->first_window + in->n_windows; n++)
-                j->progress.bytes_total += j->said->windows[n].rows * j->said->windows[n].row_bytes;
+            for (size_t n = in->first_window; n < in->first_window + in->n_windows; n++) {
+                const tsr_said_window *const w = &j->said->windows[n];
+                if (!tsr_add_u64(j->progress.bytes_total, w->rows * w->row_bytes, &j->progress.bytes_total))
+                    j->progress.bytes_total = UINT64_MAX;
+            }
         }
     }
 }
@@ -189,6 +195,14 @@ static tsr_status run_all(tsr_manifest_check *c, job *j, tsr_err *err)
     TSR_TRY(find_others(c, j, err));
     choose(c, j);
     c->pieces = j->n_chosen;
+    uint64_t all = 0;
+    for (size_t i = 0; i < j->source->n_files + j->source->n_side_files; i++)
+        all += j->source->files[i].size;
+    if (j->progress.bytes_total / MOST_TIMES > all)
+        return tsr_fail(
+            err, TSR_E_FORMAT,
+            "the manifest has every byte of the source read more than %d times, which Tessera does not write",
+            MOST_TIMES);
     TSR_TRY(read_all(c, j, err));
     for (size_t i = 0; i < j->n_chosen; i++) {
         const tsr_said_step *const r = &j->said->reads[j->chosen[i]];
