@@ -188,7 +188,13 @@ static tsr_status lay_out(tsr_plan *plan, size_t index, tsr_err *err)
         tsr_text header = {0};
         tsr_safetensors_write_header(&header, f->tensors, n);
         f->header_bytes = header.size;
-        const tsr_status status = tsr_text_status(&header, err);
+        tsr_status status = tsr_text_status(&header, err);
+        if (status == TSR_OK &&
+            header.size > TSR_MAX_HEADER_BYTES) /* its length counts for the pad that may be added */
+            status = tsr_fail(err, TSR_E_USAGE,
+                              "%s: %zu tensors need a header of %zu bytes, above the format's limit of %u: "
+                              "smaller files with --max-shard-size",
+                              f->name, n, header.size, TSR_MAX_HEADER_BYTES);
         tsr_text_free(&header);
         TSR_TRY(status);
     }

@@ -44,6 +44,22 @@ def make(folder, count):
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_hidden_layers": 61, "hidden_size": 16}))
 
 
+def check_header(checks, tool, work):
+    """An output's header may be as long as readers take, and a plan that needs a longer one is refused."""
+    source, name = work / "long", "n" * 60000
+    source.mkdir()
+    header = {f"model.layers.{i}.mlp.{name}.up_proj.weight": {"dtype": "BF16", "shape": [16, 16], "data_offsets": [512 * i, 512 * i + 512]} for i in range(1000)}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(source / "model.safetensors", "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        out.truncate(8 + len(text) + 512000)
+    (source / "config.json").write_text('{"model_type": "llama"}')
+    code, _, _, said = measured(tool, ["quantize", str(source), "-o", str(work / "never")])
+    checks.check("a header above the format's limit: refused", code == 2 and "--max-shard-size" in said and not (work / "never").exists(), f"{code}: {said[-300:]}")
+    shutil.rmtree(source)
+
+
 def measured(tool, words):
     """(exit code, seconds of CPU, bytes of memory, what was said) of a run."""
     process = subprocess.Popen([tool, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -76,4 +92,5 @@ def check(checks, options, work):
             before[command] = seconds
         for place in places.values():
             shutil.rmtree(place, ignore_errors=True)
+    check_header(checks, tool, work)  # last: what this process takes for it would count as the tool's
     print(f"{len(COMMANDS)} commands on checkpoints of {', '.join(map(str, counts))} tensors")
