@@ -32,6 +32,9 @@ typedef struct tsr_fp8_gemm_args {
     const float *scale_a, *scale_w;
     float *d;
     size_t m, n, k, ld_scale_a, ldd, block_n, block_k;
+    size_t
+        group_m; /* if more than 1, so many tokens at a time, from the first on, have the same scales; a kernel that takes
+                       CUTLASS's grids may then take one scale for each group. Nothing here asks */
 } tsr_fp8_gemm_args;
 
 typedef void tsr_fp8_gemm_fn(const tsr_fp8_gemm_args *args);

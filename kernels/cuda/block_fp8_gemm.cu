@@ -40,8 +40,9 @@ tsr_status run_plain(const problem &p, tsr_gemm_out out, tsr_stream stream, tsr_
 
 bool block_fp8::fast_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device)
 {
-    return device->arch == 90 && args->k > 0 && host::aligned(args->a, 16) && host::aligned(args->w, 16) &&
-           host::aligned(args->scale_a, 16) && args->lda % 16 == 0 && args->ldw % 16 == 0 && args->ld_scale_a % 4 == 0;
+    return device->arch == 90 && args->group_m <= 1 && args->k > 0 && host::aligned(args->a, 16) &&
+           host::aligned(args->w, 16) && host::aligned(args->scale_a, 16) && args->lda % 16 == 0 &&
+           args->ldw % 16 == 0 && args->ld_scale_a % 4 == 0;
 }
 
 /* Weights of these sizes nearly fill L2 and stay there from launch to launch. CTAs of a next launch that begin one by one,
@@ -59,7 +60,14 @@ tsr_status block_fp8::problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr
         return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: no shape m %lld, n %lld, k %lld", (long long)args->m,
                         (long long)args->n, (long long)args->k);
     }
-    if (args->lda < args->k || args->ldw < args->k || args->ldd < args->n || args->ld_scale_a < args->m) {
+    const int64_t group = args->group_m;
+    if (group != 0 && group != 1 && group != 64 && group != 128) {
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "block-FP8 product: %lld tokens that share a scale; it takes 1, 64 and 128", (long long)group);
+    }
+    const uint8_t shift = group == 128 ? 7 : group == 64 ? 6 : 0;
+    if (args->lda < args->k || args->ldw < args->k || args->ldd < args->n ||
+        args->ld_scale_a < host::ceil_div(args->m, (int64_t)1 << shift)) {
         return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: a leading dimension is smaller than its row");
     }
     if (args->out != TSR_GEMM_BF16 && args->out != TSR_GEMM_F16 && args->out != TSR_GEMM_F32) {
@@ -79,7 +87,8 @@ tsr_status block_fp8::problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr
           (int)args->n,
           (int)args->k,
           host::aligned(args->d, 16) && args->ldd * size % 16 == 0,
-          !nearly_fill_l2(args->n * args->k)};
+          !nearly_fill_l2(args->n * args->k),
+          shift};
     return TSR_OK;
 }
 

@@ -60,6 +60,9 @@ typedef struct tsr_block_fp8_gemm {
     const float *scale_a, *scale_w;
     void *d;
     int64_t m, n, k, lda, ldw, ldd, ld_scale_a;
+    int64_t
+        group_m; /* tokens that share their scales: 0 or 1, or 64 or 128, which are CUTLASS's grids; a row of scale_a
+                        then has ceil(m / group_m) entries. The kernels for Hopper take 0 and 1 only */
     tsr_gemm_out out;
     tsr_gemm_config config; /* all zeros: tsr_cuda_block_fp8_gemm_choose chooses */
 } tsr_block_fp8_gemm;

@@ -107,7 +107,7 @@ template <typename T, int TOKENS, int ROWS> __global__ void __launch_bounds__(kT
 #pragma unroll
         for (int i = 0; i < kHigh * 2; ++i) { /* a row beyond the last has some other's, and is not stored */
             const int row = min(row_a + warp_a + i * 8 + lane / 4, p.m - 1);
-            scale[i / 2][i % 2] = __ldg(p.scale_a + t * p.ld_scale_a + row);
+            scale[i / 2][i % 2] = __ldg(p.scale_a + t * p.ld_scale_a + (row >> p.group_shift));
         }
 #pragma unroll
         for (int x = 0; x < kBlock / 32; ++x) {

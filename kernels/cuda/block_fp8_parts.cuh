@@ -32,6 +32,8 @@ struct problem {
     int m, n, k;
     bool vector_store; /* rows of d start on 16 bytes */
     bool hand_over;    /* lets the next launch begin before this one ends, so that it sets itself up meanwhile */
+    uint8_t
+        group_shift; /* log2 of the tokens that share their scales; not 0 for the plain kernel and that of mma only */
 };
 
 template <typename T> __device__ __forceinline__ T narrow(float x)
@@ -94,7 +96,7 @@ __device__ __forceinline__ float defined(const problem &p, int64_t i, const uint
         for (int64_t x = t * kBlock; x < end; ++x) {
             tile = fmaf(e4m3(p.a[i * p.lda + x]), e4m3(w[j * p.ldw + x]), tile);
         }
-        sum = fmaf(p.scale_a[t * p.ld_scale_a + i] * scale_w[j / kBlock * tiles + t], tile, sum);
+        sum = fmaf(p.scale_a[t * p.ld_scale_a + (i >> p.group_shift)] * scale_w[j / kBlock * tiles + t], tile, sum);
     }
     return sum;
 }

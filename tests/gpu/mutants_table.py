@@ -39,11 +39,12 @@ MUTANTS = [
      "wide: results are swizzled wrongly on their way"),
     ("block_fp8_wide.cuh", "if (row < end && j < p.n) {", "if (row < end && j + 1 < p.n) {", GEMM, "wide: the last column is not written"),
     # by mma, of cards from sm_89 on
-    ("block_fp8_mma.cu", "p.scale_a + t * p.ld_scale_a + row", "p.scale_a + row", GEMM, "mma: the first scale for all tiles"),
+    ("block_fp8_mma.cu", "p.scale_a + t * p.ld_scale_a + (row", "p.scale_a + (row", GEMM, "mma: the first scale for all tiles"),
     ("block_fp8_mma.cu", "scale[i][e / 2] * scale_w", "scale[i][0] * scale_w", GEMM, "mma: the scale of the row eight above"),
     ("block_fp8_mma.cu", "max(0, min(16, k - x))", "max(0, min(16, k - x) & -16)", SOME, "mma: the last products are lost"),
     ("block_fp8_mma.cu", "if (j < p.n) {", "if (j + 1 < p.n) {", GEMM, "mma: the last column is not written"),
     ("block_fp8_mma.cu", "lane % 4 * 2, sum[i][j][e * 2],", "lane % 4 * 2, 1.001f * sum[i][j][e * 2],", GEMM, "mma: every second result x 1.001"),
+    ("block_fp8_mma.cu", "row >> p.group_shift", "row >> p.group_shift / 7 * 7", SOME, "mma: groups of 64 tokens have a scale each"),
     # of experts in one launch
     ("block_fp8_grouped.cu", "all.scale_w + group * scales, j", "all.scale_w, j", GROUPED, "grouped, plain: the first group's scales"),
     ("block_fp8_grouped_few.cu", "scales_w.now[0], t), lane, sum);", "scales_w.now[0], 0), lane, sum);", GROUPED, "grouped, few: the first scale for all tiles"),

@@ -203,6 +203,61 @@ static void check_shape(int64_t m, int64_t n, int64_t k, int64_t pad, const tsr_
     }
 }
 
+__global__ void spread(const float *grid, float *scales, int64_t tiles, int64_t ld_grid, int64_t ld, int64_t m,
+                       int64_t group)
+{
+    const int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < tiles * m) {
+        scales[at / m * ld + at % m] = grid[at / m * ld_grid + at % m / group];
+    }
+}
+
+/* A scale for each `group` tokens has to give the bits that the same scale for each of them gives. */
+static void check_groups(int64_t m, int64_t n, int64_t k, int64_t group)
+{
+    const int64_t ld = up(k, 16), tiles = (k + 127) / 128, ld_scale = up(m, 4), ld_grid = (m + group - 1) / group + 1;
+    uint8_t *const a = device_array<uint8_t>(m * ld), *const w = device_array<uint8_t>(n * ld);
+    float *const grid = device_array<float>(tiles * ld_grid), *const scale_a = device_array<float>(tiles * ld_scale),
+                 *const scale_w = device_array<float>((n + 127) / 128 * tiles);
+    float *const d = device_array<float>(m * n), *const by_token = device_array<float>(m * n);
+    unsigned long long *const count = device_array<unsigned long long>(1), differ;
+    random_codes<<<1024, 256>>>(a, m * ld, seed += 1ull << 40);
+    random_codes<<<1024, 256>>>(w, n * ld, seed += 1ull << 40);
+    random_floats<<<256, 256>>>(grid, tiles * ld_grid, 1e-4f, 2e-3f, seed += 1ull << 40);
+    random_floats<<<256, 256>>>(scale_w, (n + 127) / 128 * tiles, 1e-4f, 2e-3f, seed += 1ull << 40);
+    spread<<<(unsigned)((tiles * m + 255) / 256), 256>>>(grid, scale_a, tiles, ld_grid, ld_scale, m, group);
+    tsr_block_fp8_gemm g = {};
+    g.a = a, g.w = w, g.scale_w = scale_w, g.m = m, g.n = n, g.k = k, g.lda = g.ldw = ld, g.ldd = n,
+    g.out = TSR_GEMM_F32;
+    for (const tsr_gemm_kind kind : {TSR_GEMM_PLAIN, TSR_GEMM_MMA, TSR_GEMM_AUTO}) {
+        tsr_err err;
+        g.config = {kind, 0, 0, 0};
+        g.d = d, g.scale_a = grid, g.ld_scale_a = ld_grid, g.group_m = group;
+        CHECK(cudaMemset(d, 0xFF, m * n * 4));
+        CHECK_TSR(tsr_cuda_block_fp8_gemm(&g, 0, &err), err);
+        /* Hopper's own kernels take no grid, so that the choice falls on the one by mma. */
+        g.config.kind = kind == TSR_GEMM_PLAIN ? TSR_GEMM_PLAIN : TSR_GEMM_MMA;
+        g.d = by_token, g.scale_a = scale_a, g.ld_scale_a = ld_scale, g.group_m = 0;
+        CHECK_TSR(tsr_cuda_block_fp8_gemm(&g, 0, &err), err);
+        CHECK(cudaMemset(count, 0, sizeof differ));
+        differing<<<1024, 256>>>((const uint8_t *)d, (const uint8_t *)by_token, m * n * 4, count);
+        CHECK(cudaMemcpy(&differ, count, sizeof differ, cudaMemcpyDeviceToHost));
+        checks += 1;
+        failures += differ != 0;
+        printf("%s %lld x %lld x %lld kind %d, a scale for %lld tokens: %llu differ\n", differ ? "FAILED" : "ok    ",
+               (long long)m, (long long)n, (long long)k, (int)kind, (long long)group, differ);
+    }
+    g.config = {TSR_GEMM_WIDE, 128, 128, 1}, g.group_m = group;
+    tsr_err err;
+    const bool refused = tsr_cuda_block_fp8_gemm(&g, 0, &err) == TSR_E_UNSUPPORTED;
+    checks += 1;
+    failures += !refused;
+    void *const all[] = {a, w, grid, scale_a, scale_w, d, by_token, count};
+    for (void *p : all) {
+        CHECK(cudaFree(p));
+    }
+}
+
 /* `wide`: rows of every size that BF16 has, subnormals too. */
 static void check_conversions(int64_t m, int64_t k, bool wide)
 {
@@ -303,6 +358,11 @@ int main(int argc, char **argv)
     for (size_t s = 0; s < sizeof ragged / sizeof *ragged; ++s) {
         check_shape(ragged[s][0], ragged[s][1], ragged[s][2], 0, every);
         check_shape(ragged[s][0], ragged[s][1], ragged[s][2], 1, every);
+    }
+    for (const int64_t group : {64, 128}) {
+        check_groups(40, 100, 300, group);
+        check_groups(300, 257, 640, group);
+        check_groups(640, 384, 512, group); /* CUTLASS's grid of 5 by 4 */
     }
     check_conversions(5, 130, false);
     check_conversions(300, 1031, false);

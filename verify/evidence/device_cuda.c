@@ -27,16 +27,39 @@ static tsr_status launch(const tsr_device_gemm *kernel, const tsr_block_fp8_gemm
     return tsr_cublas_lt_run(g->peer, 0, NULL, err);
 }
 
+/* Copies the scales of the activations as [k tiles][pitch], one for each group of tokens that share them where the kernel takes
+ * such a grid. */
+static tsr_status upload_scales(tsr_gpu_run *r, const tsr_fp8_gemm_args *args, size_t group, size_t pitch, tsr_err *err)
+{
+    const size_t grid_k = tsr_ceil_div(args->k, 128), n = tsr_ceil_div(args->m, group);
+    if (group == 1)
+        return tsr_gpu_upload(r, SCALE_A, pitch * sizeof(float), args->scale_a, args->ld_scale_a * sizeof(float),
+                              args->m * sizeof(float), grid_k, err);
+    float *const grid = malloc(n * grid_k * sizeof *grid + 64);
+    if (grid == NULL)
+        return tsr_out_of_memory(err, "for scales of groups of tokens");
+    for (size_t t = 0; t < grid_k; t++) {
+        for (size_t i = 0; i < n; i++)
+            grid[t * n + i] = args->scale_a[t * args->ld_scale_a + i * group];
+    }
+    const tsr_status status =
+        tsr_gpu_upload(r, SCALE_A, pitch * sizeof *grid, grid, n * sizeof *grid, n * sizeof *grid, grid_k, err);
+    free(grid);
+    return status;
+}
+
 /* Copies the operands of `groups` products, whose weights follow each other, and says where they are. */
 static tsr_status upload_gemm(tsr_gpu_run *r, const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args,
                               size_t groups, tsr_out out, tsr_block_fp8_gemm *gemm, tsr_err *err)
 {
     const size_t grid_k = tsr_ceil_div(args->k, 128), grid_n = tsr_ceil_div(args->n, 128);
-    const size_t pitch = tsr_round_up(args->k, 16), scale_pitch = tsr_round_up(args->m, 4);
+    const bool grid =
+        groups == 1 && args->group_m > 1 && (kernel->variant == TSR_GEMM_PLAIN || kernel->variant == TSR_GEMM_MMA);
+    const size_t group_m = grid ? args->group_m : 1;
+    const size_t pitch = tsr_round_up(args->k, 16), scale_pitch = tsr_round_up(tsr_ceil_div(args->m, group_m), 4);
     TSR_TRY(tsr_gpu_upload(r, A, pitch, args->a, args->k, args->k, args->m, err));
     TSR_TRY(tsr_gpu_upload(r, W, pitch, args->w, args->k, args->k, groups * args->n, err));
-    TSR_TRY(tsr_gpu_upload(r, SCALE_A, scale_pitch * sizeof(float), args->scale_a, args->ld_scale_a * sizeof(float),
-                           args->m * sizeof(float), grid_k, err));
+    TSR_TRY(upload_scales(r, args, group_m, scale_pitch, err));
     TSR_TRY(tsr_gpu_upload(r, SCALE_W, grid_k * sizeof(float), args->scale_w, grid_k * sizeof(float),
                            grid_k * sizeof(float), groups * grid_n, err));
     TSR_TRY(tsr_gpu_allocate_result(r, D, args->m * args->n * tsr_gpu_out_bytes(out), err));
@@ -53,6 +76,7 @@ static tsr_status upload_gemm(tsr_gpu_run *r, const tsr_device_gemm *kernel, con
         .ldw = (int64_t)pitch,
         .ldd = (int64_t)args->n,
         .ld_scale_a = (int64_t)scale_pitch,
+        .group_m = (int64_t)group_m,
         .out = tsr_gpu_out(out),
         .config.kind = (int)kernel->variant == CUBLAS_LT ? TSR_GEMM_AUTO : (tsr_gemm_kind)kernel->variant,
     };

@@ -120,6 +120,7 @@ static tsr_status lay_out(const tsr_gemm_operands *o, tsr_gemm_layout kind, bool
     l->grouped.gemm.scale_a = l->scale_a;
     l->grouped.gemm.d = l->d;
     l->grouped.gemm.m = l->grouped.gemm.ld_scale_a = m;
+    l->grouped.gemm.group_m = all ? (size_t)o->c->options->group_rows : 0;
     l->grouped.groups = o->n_experts;
     l->grouped.expert_of_row = l->per_row;
     l->grouped.rows_of_expert = kind == TSR_GEMM_MASKED ? l->per_expert : NULL;
