@@ -53,9 +53,9 @@ def make_layer(directory):
     return directory
 
 
-def verify(checks, tessera, name, directory):
+def verify(checks, tessera, name, directory, *options):
     """The judgements of kernels, {(subject, what): judgement}."""
-    code, out, err = harness.run(tessera, ["verify", "gemm", directory, "--device", "cuda", "--json", "-"])
+    code, out, err = harness.run(tessera, ["verify", "gemm", directory, "--device", "cuda", "--json", "-", *options])
     harness.skip_without_gpu(code, err)
     if not checks.check(f"{name}: exit code", code == 0, err):
         return {}
@@ -87,6 +87,8 @@ def main():
         found = verify(checks, options.tessera, "a tiny DeepSeek-V3", small)
         checks.check("sets of experts, in both layouts", all(any(layout in what for _, what in found) for layout in ("contiguous", "masked")),
                      sorted({what for _, what in found}))
+        for scaling in ("64x128", "128x128"):
+            verify(checks, options.tessera, f"the same, scales of activations by {scaling}", small, "--scaling", scaling, "--tokens", "200")
         if options.full:
             began = time.monotonic()
             layer = make_layer(pathlib.Path(work) / "layer")
