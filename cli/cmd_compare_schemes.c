@@ -1,6 +1,7 @@
 /* tessera compare-schemes: its options, the choice of tensors, and the table. */
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/next.h"
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/results.h"
@@ -259,10 +260,11 @@ static void print_suggestions(const arguments *a, const choice *c, const tsr_sch
     for (size_t i = 0; i < sizeof kSuggestions / sizeof *kSuggestions; i++) {
         double sqnr = 0;
         const tsr_scheme s = best_of(c, costs, kSuggestions[i].kinds, &sqnr);
-        if (s != TSR_SCHEMES && s != last)
-            tsr_print("%s tessera quantize %s -o DST %s    # %.2f dB: %s\n",
-                      last == TSR_SCHEMES ? "next:" : "  or:", a->src, tsr_scheme_options(s), sqnr,
-                      kSuggestions[i].text);
+        if (s != TSR_SCHEMES && s != last) {
+            tsr_print("%s tessera quantize ", last == TSR_SCHEMES ? "next:" : "  or:");
+            tsr_print_path(a->src);
+            tsr_print(" -o DST %s    # %.2f dB: %s\n", tsr_scheme_options(s), sqnr, kSuggestions[i].text);
+        }
         last = s;
     }
 }

@@ -1,6 +1,7 @@
 /* tessera diff: its options, and its text output. */
 #include "cli/commands.h"
 #include "cli/compare_sides.h"
+#include "cli/next.h"
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/results.h"
@@ -280,10 +281,10 @@ static void print_result(const tsr_compare_job *job, const limit *l, const ranke
         tsr_print(!has_values(c) ? "no value was there to compare\n"
                   : n == 0       ? "same values everywhere\n"
                                  : "all within the tolerance\n");
-    else if (n > 0)
-        tsr_print("next: tessera diff %s %s --tensors '%s' --json - for its worst blocks\n", job->path[0], job->path[1],
-                  tsr_pair_name(worst[0].pair));
-    else
+    else if (n > 0) {
+        tsr_print_next_diff(job->path[0], job->path[1], tsr_pair_name(worst[0].pair));
+        tsr_print(" --json - for its worst blocks\n");
+    } else
         tsr_print("next: find out who left those tensors out, or put them in\n");
 }
 

@@ -60,6 +60,16 @@ void tsr_print_path(const char *path)
     tsr_print_quoted(path);
 }
 
+void tsr_print_next_diff(const char *a, const char *b, const char *tensor)
+{
+    tsr_print("next: tessera diff ");
+    tsr_print_path(a);
+    tsr_print(" ");
+    tsr_print_path(b);
+    tsr_print(" --tensors ");
+    tsr_print_quoted(tensor);
+}
+
 static bool has_config(const tsr_plan *plan)
 {
     for (size_t i = 0; i < plan->n_texts; i++) {

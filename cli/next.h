@@ -12,6 +12,9 @@ void tsr_print_quoted(const char *word);
 /* Prints a path so that a shell takes it for one word. */
 void tsr_print_path(const char *path);
 
+/* Prints "next: tessera diff A B --tensors NAME", likewise, to look at one tensor. */
+void tsr_print_next_diff(const char *a, const char *b, const char *tensor);
+
 /* Prints "next: COMMAND", with the plan's own command or verify DST --against SRC, in a form that a shell runs as it is
  * printed. For a single file without a configuration it says what has to be written first. `partial`: files of SRC were
  * left out. */

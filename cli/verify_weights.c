@@ -1,6 +1,7 @@
 /* Comparing weights with their source: what was found, as text and JSON. */
 #include "cli/verify_weights.h"
 
+#include "cli/next.h"
 #include "cli/output.h"
 #include "formats/json/json_write.h"
 
@@ -36,8 +37,8 @@ static void print_next(const tsr_verify_weights *v)
         for (size_t k = 0; k < c->count; k++) {
             if (strcmp(tsr_pair_name(&c->pairs[k]), f->items[i].where) != 0)
                 continue;
-            tsr_print("next: tessera diff %s %s --tensors '%s' for figures and blocks\n", job->path[0], job->path[1],
-                      f->items[i].where);
+            tsr_print_next_diff(job->path[0], job->path[1], f->items[i].where);
+            tsr_print(" for figures and blocks\n");
             return;
         }
     }

@@ -11,7 +11,8 @@ import shutil
 import struct
 import subprocess
 
-COMMANDS = ["inspect SRC", "inspect SRC --can-load all", "quantize SRC -o DST --dry-run", "quantize SRC -o DST --quiet --memory 8GB", "convert SRC -o OTHER --to archive --quiet",
+COMMANDS = ["inspect SRC", "inspect SRC --can-load all", "quantize SRC -o DST --dry-run",
+            "quantize SRC -o DST --quiet --memory 8GB --max-shard-size 20MB", "convert SRC -o OTHER --to archive --quiet",
             "verify DST --against SRC --quiet", "verify --manifest DST --quiet", "diff SRC DST --quiet"]
 # Of the smaller checkpoint; what a start takes is no part of the growth.
 LEAST_SECONDS = 0.05
