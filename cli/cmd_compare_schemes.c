@@ -1,7 +1,7 @@
 /* tessera compare-schemes: its options, the choice of tensors, and the table. */
 #include "cli/commands.h"
-#include "cli/options.h"
 #include "cli/next.h"
+#include "cli/options.h"
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/results.h"

@@ -9,6 +9,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -372,15 +373,59 @@ static tsr_status write_report(const tsr_plan *plan, const char *dst, const tsr_
     return status;
 }
 
+/* Where the pieces of the manifest go: a file that they are compared with, or one that they are written to. */
+typedef struct manifest_file {
+    const char *path;
+    int fd;
+    uint64_t at;
+    bool differs;
+} manifest_file;
+
+static tsr_status compare_piece(void *to, const char *data, size_t size, tsr_err *err)
+{
+    manifest_file *const f = to;
+    char *const there = f->differs ? NULL : malloc(size);
+    if (there == NULL && !f->differs)
+        return tsr_out_of_memory(err, "for the manifest");
+    f->differs =
+        f->differs || tsr_read_at(f->fd, f->path, there, size, f->at, NULL) != TSR_OK || memcmp(there, data, size) != 0;
+    f->at += size;
+    free(there);
+    return TSR_OK;
+}
+
+static tsr_status write_piece(void *to, const char *data, size_t size, tsr_err *err)
+{
+    manifest_file *const f = to;
+    TSR_TRY(tsr_write_at(f->fd, f->path, data, size, f->at, err));
+    f->at += size;
+    return TSR_OK;
+}
+
 static tsr_status write_manifest(const tsr_digests *digests, const char *dst, const tsr_quant_stats *rows,
                                  const tsr_written *others, size_t n, tsr_err *err)
 {
-    tsr_text manifest = {0};
-    tsr_status status = tsr_manifest_compose(digests, rows, others, n, &manifest, err);
-    const tsr_plan_text text = {.name = TSR_MANIFEST_NAME, .data = manifest.data, .size = manifest.size};
+    char path[PATH_MAX], part[PATH_MAX];
+    struct stat st;
+    manifest_file there = {.path = tsr_output_path(dst, TSR_MANIFEST_NAME, path)};
+    there.fd = tsr_open(path, O_RDONLY);
+    if (there.fd >= 0) {
+        const tsr_status compared = tsr_manifest_compose(digests, rows, others, n, compare_piece, &there, err);
+        const bool same = !there.differs && fstat(there.fd, &st) == 0 && (uint64_t)st.st_size == there.at;
+        close(there.fd);
+        if (compared != TSR_OK || same)
+            return compared;
+    }
+    manifest_file to = {.path = tsr_part_path(dst, SIZE_MAX, part)};
+    to.fd = tsr_open(part, O_WRONLY | O_CREAT | O_EXCL);
+    if (to.fd < 0)
+        return tsr_fail_errno(err, "%s: cannot create", part);
+    tsr_status status = tsr_manifest_compose(digests, rows, others, n, write_piece, &to, err);
     if (status == TSR_OK)
-        status = write_text(dst, &text, err);
-    tsr_text_free(&manifest);
+        status = tsr_commit_file(to.fd, part, path, err);
+    close(to.fd); /* what it could say, fsync has said */
+    if (status != TSR_OK)
+        unlink(part);
     return status;
 }
 

@@ -8,6 +8,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The text as far as it was not handed on, and the digest of what was. */
+typedef struct spool {
+    tsr_text text;
+    XXH3_state_t hash;
+    tsr_manifest_put_fn *put;
+    void *to;
+} spool;
+
+enum { SPOOLED = 256 * 1024 };
+
+/* Hands the text on, if it has `least` bytes. */
+static tsr_status spill(spool *s, size_t least, tsr_err *err)
+{
+    TSR_TRY(tsr_text_status(&s->text, err));
+    if (s->text.size < least)
+        return TSR_OK;
+    (void)XXH3_128bits_update(&s->hash, s->text.data, s->text.size);
+    TSR_TRY(s->put(s->to, s->text.data, s->text.size, err));
+    s->text.size = 0;
+    return TSR_OK;
+}
+
 /* ---- digests ---- */
 
 static const char *spell(tsr_digest digest, char hex[33])
@@ -56,8 +78,10 @@ static void add_tensor(tsr_text *t, const tsr_digests *d, const tsr_file_part *p
     tsr_json_end_object(t);
 }
 
-static void add_tensors(tsr_text *t, const tsr_digests *d, size_t file, const tsr_file_part *parts, size_t n)
+static tsr_status add_tensors(spool *s, const tsr_digests *d, size_t file, const tsr_file_part *parts, size_t n,
+                              tsr_err *err)
 {
+    tsr_text *const t = &s->text;
     const tsr_out_file *const f = &d->plan->files[file];
     if (!f->raw) {
         tsr_json_key(t, "header");
@@ -68,13 +92,17 @@ static void add_tensors(tsr_text *t, const tsr_digests *d, size_t file, const ts
     }
     tsr_json_key(t, "tensors");
     tsr_json_begin_array(t, false);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         add_tensor(t, d, &parts[i]);
+        TSR_TRY(spill(s, SPOOLED, err));
+    }
     tsr_json_end_array(t);
+    return TSR_OK;
 }
 
-static tsr_status add_file(tsr_text *t, const tsr_digests *d, size_t file, tsr_err *err)
+static tsr_status add_file(spool *s, const tsr_digests *d, size_t file, tsr_err *err)
 {
+    tsr_text *const t = &s->text;
     const tsr_out_file *const f = &d->plan->files[file];
     tsr_digest all;
     tsr_file_part *const parts = malloc((TSR_MAX_OUTPUTS * f->n_steps + 1) * sizeof *parts);
@@ -91,19 +119,20 @@ static tsr_status add_file(tsr_text *t, const tsr_digests *d, size_t file, tsr_e
         if (single)
             add_pieces(t, d, parts[0].step, parts[0].output);
         else
-            add_tensors(t, d, file, parts, n);
+            status = add_tensors(s, d, file, parts, n, err);
         tsr_json_end_object(t);
     }
     free(parts);
-    return status;
+    return status == TSR_OK ? spill(s, SPOOLED, err) : status;
 }
 
-static tsr_status add_files(tsr_text *t, const tsr_digests *d, const tsr_written *written, size_t n, tsr_err *err)
+static tsr_status add_files(spool *s, const tsr_digests *d, const tsr_written *written, size_t n, tsr_err *err)
 {
+    tsr_text *const t = &s->text;
     tsr_json_key(t, "files");
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < d->plan->n_files; i++)
-        TSR_TRY(add_file(t, d, i, err));
+        TSR_TRY(add_file(s, d, i, err));
     for (size_t i = 0; i < n; i++) {
         tsr_json_begin_object(t, true);
         tsr_json_member_string(t, "name", written[i].name);
@@ -179,22 +208,33 @@ static void add_counts(tsr_text *t, const tsr_plan *plan, size_t written)
     tsr_json_end_object(t);
 }
 
-/* The last line: the digest of all that stands before it. */
-static void seal(tsr_text *t)
+/* What was read of the sources, step by step. */
+static tsr_status add_reads(spool *s, const tsr_plan *plan, const tsr_quant_stats *rows, tsr_err *err)
 {
-    static const char kEnd[] = "\n}";
-    char hex[33];
-    if (t->failed)
-        return;
-    t->size -= sizeof kEnd - 1;
-    tsr_text_append(t, ",\n", 2);
-    if (!t->failed)
-        tsr_text_printf(t, "  \"manifest_xxh128\": \"%s\"\n}\n", spell(XXH3_128bits(t->data, t->size), hex));
+    tsr_json_key(&s->text, "reads");
+    tsr_json_begin_array(&s->text, false);
+    for (size_t i = 0; i < plan->n_steps; i++) {
+        TSR_TRY(tsr_source_sum_write(&s->text, plan, &plan->steps[i], &rows[i], err));
+        TSR_TRY(spill(s, SPOOLED, err));
+    }
+    tsr_json_end_array(&s->text);
+    return TSR_OK;
 }
 
-tsr_status tsr_manifest_compose(const tsr_digests *d, const tsr_quant_stats *rows, const tsr_written *written, size_t n,
-                                tsr_text *t, tsr_err *err)
+/* The last line: the digest of all that stands before it. */
+static tsr_status seal(spool *s, tsr_err *err)
 {
+    char hex[33];
+    tsr_text_append(&s->text, ",\n", 2);
+    TSR_TRY(spill(s, 1, err));
+    tsr_text_printf(&s->text, "  \"manifest_xxh128\": \"%s\"\n}\n", spell(XXH3_128bits_digest(&s->hash), hex));
+    return spill(s, 1, err);
+}
+
+static tsr_status compose(spool *s, const tsr_digests *d, const tsr_quant_stats *rows, const tsr_written *written,
+                          size_t n, tsr_err *err)
+{
+    tsr_text *const t = &s->text;
     const tsr_plan *const plan = d->plan;
     tsr_json_begin_object(t, false);
     tsr_json_member_string(t, "schema", "tessera-manifest/1");
@@ -207,9 +247,17 @@ tsr_status tsr_manifest_compose(const tsr_digests *d, const tsr_quant_stats *row
     for (size_t k = 0; k < plan->n_sources; k++)
         add_source(t, plan->sources[k]);
     tsr_json_end_array(t);
-    TSR_TRY(tsr_source_sums_write(t, plan, rows, err));
-    TSR_TRY(add_files(t, d, written, n, err));
-    tsr_json_end_object(t);
-    seal(t);
-    return tsr_text_status(t, err);
+    TSR_TRY(add_reads(s, plan, rows, err));
+    TSR_TRY(add_files(s, d, written, n, err));
+    return seal(s, err);
+}
+
+tsr_status tsr_manifest_compose(const tsr_digests *d, const tsr_quant_stats *rows, const tsr_written *written, size_t n,
+                                tsr_manifest_put_fn *put, void *to, tsr_err *err)
+{
+    spool s = {.put = put, .to = to};
+    (void)XXH3_128bits_reset(&s.hash);
+    const tsr_status status = compose(&s, d, rows, written, n, err);
+    tsr_text_free(&s.text);
+    return status;
 }

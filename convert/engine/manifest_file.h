@@ -11,8 +11,12 @@ typedef struct tsr_written {
     tsr_digest digest;
 } tsr_written;
 
-/* Composes the manifest of an output whose files are all whole. It is the same for any machine, threads and interruptions. */
+/* Takes the next `size` bytes of the text. */
+typedef tsr_status tsr_manifest_put_fn(void *to, const char *data, size_t size, tsr_err *err);
+
+/* Composes the manifest of an output whose files are all whole, and hands it to `put` in pieces, since it has a line for each tensor
+ * and each reading. It is the same for any machine, threads and interruptions. */
 tsr_status tsr_manifest_compose(const tsr_digests *digests, const tsr_quant_stats *rows, const tsr_written *written,
-                                size_t n, tsr_text *to, tsr_err *err) TSR_WARN_UNUSED;
+                                size_t n, tsr_manifest_put_fn *put, void *to, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

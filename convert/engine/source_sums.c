@@ -113,8 +113,8 @@ static void add_input(tsr_text *t, const tsr_plan *plan, const tsr_tensor *in, c
     tsr_json_end_object(t);
 }
 
-static tsr_status add_step(tsr_text *t, const tsr_plan *plan, const tsr_step *step, const tsr_quant_stats *row,
-                           tsr_err *err)
+tsr_status tsr_source_sum_write(tsr_text *t, const tsr_plan *plan, const tsr_step *step, const tsr_quant_stats *row,
+                                tsr_err *err)
 {
     const size_t n = step->given_by > 0 ? 0 : gather(step, NULL);
     char hex[33];
@@ -138,15 +138,5 @@ static tsr_status add_step(tsr_text *t, const tsr_plan *plan, const tsr_step *st
     tsr_json_end_array(t);
     tsr_json_end_object(t);
     free(all);
-    return TSR_OK;
-}
-
-tsr_status tsr_source_sums_write(tsr_text *t, const tsr_plan *plan, const tsr_quant_stats *rows, tsr_err *err)
-{
-    tsr_json_key(t, "reads");
-    tsr_json_begin_array(t, false);
-    for (size_t s = 0; s < plan->n_steps; s++)
-        TSR_TRY(add_step(t, plan, &plan->steps[s], &rows[s], err));
-    tsr_json_end_array(t);
     return TSR_OK;
 }

@@ -17,8 +17,8 @@ tsr_digest tsr_source_sum(const tsr_step *step, const tsr_unit *unit, const tsr_
 /* Adds it to the unit's statistics. */
 void tsr_source_sum_add(tsr_quant_stats *stats, tsr_digest sum);
 
-/* Adds the member "reads" to the object that is open: what steps have read, by rows[plan->n_steps]. */
-tsr_status tsr_source_sums_write(tsr_text *text, const tsr_plan *plan, const tsr_quant_stats *rows,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+/* Adds an object to the array that is open: what the step has read, by its statistics; nothing where it read nothing. */
+tsr_status tsr_source_sum_write(tsr_text *text, const tsr_plan *plan, const tsr_step *step, const tsr_quant_stats *row,
+                                tsr_err *err) TSR_WARN_UNUSED;
 
 #endif
