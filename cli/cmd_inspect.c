@@ -328,26 +328,30 @@ static tsr_status inspect_tensor(const arguments *a, const tsr_checkpoint *c, co
     return status;
 }
 
-/* A path that cannot be looked at may be there: opening it says why not. */
-static bool may_exist(const char *path)
+/* Whether something is there. Where a circle of links is in the way, opening it says so. */
+static tsr_status look(const char *path, bool *exists, tsr_err *err)
 {
-    return access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG);
+    *exists = access(path, F_OK) == 0 || errno == ELOOP;
+    if (!*exists && errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG)
+        return tsr_fail_errno(err, "%s: cannot look at it", path);
+    return TSR_OK;
 }
 
 /* Splits "DIR:TENSOR" at the last colon whose left side exists as a path; *tensor is NULL for a path alone. */
-static void split(char *path, const char **tensor)
+static tsr_status split(char *path, const char **tensor, tsr_err *err)
 {
+    bool exists;
     *tensor = NULL;
-    if (may_exist(path))
-        return;
-    for (char *colon = strrchr(path, ':'); colon != NULL; colon = memrchr(path, ':', (size_t)(colon - path))) {
+    TSR_TRY(look(path, &exists, err));
+    for (char *colon = strrchr(path, ':'); colon != NULL && !exists;
+         colon = memrchr(path, ':', (size_t)(colon - path))) {
         *colon = '\0';
-        if (may_exist(path)) {
-            *tensor = colon + 1;
-            return;
-        }
-        *colon = ':';
+        TSR_TRY(look(path, &exists, err));
+        *tensor = exists ? colon + 1 : NULL;
+        if (!exists)
+            *colon = ':';
     }
+    return TSR_OK;
 }
 
 static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
@@ -360,10 +364,9 @@ static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
     char *const path = strdup(a->path);
     if (path == NULL)
         return tsr_out_of_memory(err, NULL);
-    split(path, &tensor);
+    tsr_status status = split(path, &tensor, err);
     const tsr_places places = {.sources = {path}, .json = a->json, .junit = a->junit};
-    tsr_status status = TSR_OK;
-    if (tensor != NULL && a->can_load != NULL)
+    if (status == TSR_OK && tensor != NULL && a->can_load != NULL)
         status = tsr_fail(err, TSR_E_USAGE, "--can-load asks about a checkpoint, not about one tensor");
     if (status == TSR_OK)
         status = tsr_places_check(&places, err);

@@ -109,7 +109,7 @@ PINNED = [
     Pin("finish", "fstat", 1, "EACCES", "2.blocks", 4, ["2.blocks: cannot look at it: Permission denied"]),
     Pin("finish", "open", 1, "EMFILE", "2.blocks", 4, ["2.blocks: cannot open: Too many open files"]),
     Pin("quantize, complete already", "stat", 1, "EIO", "0.blocks", 4, ["0.blocks: cannot look at it: Input/output error"]),
-    Pin("inspect FP8:lm_head.weight", "access", 2, "EACCES", "fp8", None, []),
+    Pin("inspect FP8:lm_head.weight", "access", 2, "EACCES", "fp8", 4, ["fp8: cannot look at it: Permission denied"]),
     Pin("a shard", "stat", 1, "EIO", ".tessera/journal", 4, ["journal", "cannot look at it: Input/output error"]),
 ]
 

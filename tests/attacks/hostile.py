@@ -194,7 +194,7 @@ class Attack:
             self.counts["outputs read back"] += 1
             read = run(self.tools[0], ["inspect", out], folder, 120, self.environment)
             if read.code not in (0, 1) and not any(where in words for where in ("tp", "deepseek-mp", "fastertransformer", "trtllm")) and not (
-                    "archive" in words and run(self.tools[0], ["inspect", source], folder, 120, self.environment).code == read.code):
+                    any(packing in words for packing in ("archive", "safetensors")) and run(self.tools[0], ["inspect", source], folder, 120, self.environment).code == read.code):
                 return f"inspect refuses what was written: exit {read.code}: {read.stderr.decode(errors='replace')}"
         if target.edit == "journal" and ran.code == 0 and "--max-shard-size" in words and target.base == "fp8":
             self.counts["outputs read back"] += 1

@@ -79,18 +79,20 @@ static void consume(hashing *h, const char *data, uint64_t n)
     }
 }
 
-/* As many bytes as there are, up to `size`. */
-static tsr_status read_some(int fd, const char *path, char *buffer, size_t size, uint64_t at, size_t *got, tsr_err *err)
+/* As many bytes as there are, up to `size`, of which *got are there already. What is read directly comes in whole pages before the
+ * end: where it does not, the rest is left. */
+static tsr_status read_some(int fd, bool direct, const char *path, char *buffer, size_t size, uint64_t at, size_t *got,
+                            tsr_err *err)
 {
-    for (*got = 0; *got < size;) {
+    while (*got < size && !(direct && *got % PAGE != 0)) {
         const ssize_t n = pread(fd, buffer + *got, size - *got, (off_t)(at + *got));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             return tsr_fail_errno(err, "%s: cannot read %zu bytes at offset %llu", path, size, U64(at));
-        *got += (size_t)n;
-        if (n == 0 || *got % PAGE != 0) /* the end; what is read directly comes in pages before */
+        if (n == 0)
             break;
+        *got += (size_t)n;
     }
     return TSR_OK;
 }
@@ -117,14 +119,12 @@ static tsr_status read_run(job *j, const run *r, char *buffer, tsr_err *err)
     tsr_status status = TSR_OK;
     for (uint64_t at = first->offset / PAGE * PAGE; at < end && r->bytes > 0 && status == TSR_OK;) {
         const size_t want = (size_t)tsr_min_u64(BUFFER, tsr_round_up(end - at, PAGE));
-        size_t got;
-        status = read_some(direct >= 0 ? direct : fd, path, buffer, want, at, &got, direct >= 0 ? NULL : err);
-        if (status != TSR_OK && direct >= 0) { /* a file system that opens so and does not read so */
-            close(direct);
+        size_t got = 0;
+        if (direct >= 0 && read_some(direct, true, path, buffer, want, at, &got, NULL) != TSR_OK) {
+            close(direct); /* a file system that opens so and does not read so */
             direct = -1;
-            status = TSR_OK;
-            continue;
         }
+        status = read_some(fd, false, path, buffer, want, at, &got, err);
         const uint64_t from = tsr_max_u64(at, first->offset), to = tsr_min_u64(at + got, end);
         if (status == TSR_OK && (to <= from || (to < end && got < want)))
             status = tsr_fail(err, TSR_E_IO, "%s: shrank while it was read", path);

@@ -39,9 +39,12 @@ static void lock(void)
         ;
 }
 
+/* What the loader of libraries keeps for itself, the text of its last error for one, is not the program's to free. */
+static __thread int in_loader;
+
 static void add(void *at, size_t bytes, const void *site)
 {
-    if (at == NULL || !faults_in_main())
+    if (at == NULL || in_loader > 0 || !faults_in_main())
         return;
     lock();
     if (blocks == NULL)
@@ -147,6 +150,14 @@ void free(void *at)
     drop(at);
     __libc_free(at);
     errno = code;
+}
+
+void *dlopen(const char *name, int mode)
+{
+    in_loader++;
+    void *const library = FAULTS_REAL(dlopen)(name, mode);
+    in_loader--;
+    return library;
 }
 
 /* ---- threads ---- */

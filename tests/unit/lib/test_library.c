@@ -85,6 +85,26 @@ Test(library, arrays_are_what_their_parts_say)
     tessera_close(taken);
 }
 
+/* Values of 16 bits and what they are as FP32: more of them than are widened at a time. */
+Test(library, plain_values_are_widened)
+{
+    enum { N = 3 * 4096 + 5 };
+    static uint16_t stored[N];
+    static uint32_t wide[N];
+    tessera_error error;
+    tessera_checkpoint *c;
+    for (size_t i = 0; i < N; i++)
+        stored[i] = (uint16_t)(i * 5 % 0x7F80 | (i % 2) << 15);
+    const tessera_array array = {
+        .name = "x", .dtype = "BF16", .shape = {1, N}, .rank = 2, .data = stored, .bytes = sizeof stored};
+    cr_assert_eq(tessera_open_arrays(&c, &array, 1, NULL, NULL, &error), TESSERA_OK, "%s", error.message);
+    memset(wide, 0xFF, sizeof wide);
+    cr_assert_eq(tessera_read(c, 0, "F32", 0, 1, wide, sizeof wide, &error), TESSERA_OK, "%s", error.message);
+    for (size_t i = 0; i < N; i++)
+        cr_assert_eq(wide[i], (uint32_t)stored[i] << 16, "value %zu", i);
+    tessera_close(c);
+}
+
 Test(library, refusals)
 {
     tessera_array array = matrix();
