@@ -155,7 +155,14 @@ strict_build() {
     build "$@" -Dwerror=true
 }
 # A trace's lines are all that a test's log shows of the debugging information, the rest of which takes a seventh of GCC's time.
-build_gcc() { strict_build build -- -Dc_args=-g1; }
+# Where there is no GPU, nothing runs the kernels for one: nvcc compiles them in half of the time then, without its optimizer. Whoever
+# takes such a build to a GPU is warned by its tests and benchmarks, and './dev gpu' compiles it anew (compile_for_gpu).
+build_gcc() {
+    local quickly=()
+    [ -e /dev/nvidiactl ] || ! nvcc --help 2>/dev/null | grep -q -- --Ofast-compile ||
+        quickly=('-Dcuda_args=--Ofast-compile=mid -DTSR_COMPILED_QUICKLY')
+    strict_build build -- -Dc_args=-g1 "${quickly[@]}"
+}
 # sanitized_build FOLDER SANITIZERS COMPILER'S MESON'S... -- TARGETS...
 # The kernels of a GPU are nvcc's to compile, and once is enough: in the build that is judged. Without their runtime a program
 # also starts in a third of the time, which the thousands of runs under sanitizers feel. One at a fixed address need not be

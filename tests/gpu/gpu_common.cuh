@@ -41,6 +41,11 @@ static inline tsr_cuda_device need_hopper(void)
         fprintf(stderr, "the GPU %s is sm_%d; the fast kernels need sm_90\n", device.name, device.arch);
         exit(5);
     }
+#ifdef TSR_COMPILED_QUICKLY
+    fprintf(stderr,
+            "warning: these kernels were compiled without nvcc's optimizer, as the suite does where there is no GPU: "
+            "meson configure build -Dcuda_args= && ninja -C build\n");
+#endif
     return device;
 }
 
