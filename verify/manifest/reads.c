@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEX = 32 };
-
 typedef struct reading {
     tsr_json_reader json;
     tsr_said_reads *to;
@@ -18,19 +16,6 @@ typedef struct reading {
 static tsr_status refuse(const reading *r, tsr_err *err, const char *what)
 {
     return tsr_fail(err, TSR_E_FORMAT, "%s: %s, which Tessera does not write", r->json.name, what);
-}
-
-static tsr_status grow(void **items, size_t count, size_t *capacity, size_t item, tsr_err *err)
-{
-    if (count < *capacity)
-        return TSR_OK;
-    const size_t wanted = *capacity == 0 ? 64 : *capacity * 2;
-    void *const more = realloc(*items, wanted * item);
-    if (more == NULL)
-        return tsr_out_of_memory(err, "for a manifest");
-    *items = more;
-    *capacity = wanted;
-    return TSR_OK;
 }
 
 static tsr_status read_text(reading *r, const char **text, tsr_err *err)
@@ -42,18 +27,9 @@ static tsr_status read_text(reading *r, const char **text, tsr_err *err)
 
 static tsr_status read_sum(reading *r, tsr_said_digest *sum, tsr_err *err)
 {
-    static const char kDigits[] = "0123456789abcdef";
     tsr_json_text value;
-    uint64_t half[2] = {0, 0};
     TSR_TRY(tsr_json_read_string(&r->json, &value, err));
-    for (size_t i = 0; i < value.size && value.size == HEX; i++) {
-        const char *const digit = memchr(kDigits, value.data[i], 16);
-        if (digit == NULL)
-            return refuse(r, err, "a sum with another digit");
-        half[i / 16] = half[i / 16] << 4 | (uint64_t)(digit - kDigits);
-    }
-    *sum = (tsr_said_digest){.high = half[0], .low = half[1]};
-    return value.size == HEX ? TSR_OK : refuse(r, err, "a sum that has no 32 digits");
+    return tsr_said_digest_parse(value.data, value.size, sum) ? TSR_OK : refuse(r, err, "a sum that has no 32 digits");
 }
 
 /* ---- windows ---- */
@@ -93,7 +69,7 @@ static tsr_status read_window(reading *r, uint64_t *end, tsr_err *err)
     uint64_t behind, bytes;
     if (!measure(&w, &behind) || !tsr_mul_u64(w.rows, w.row_bytes, &bytes) || !tsr_add_u64(w.offset, bytes, end))
         return refuse(r, err, "a window without bytes, or beyond any file");
-    TSR_TRY(grow((void **)&to->windows, to->n_windows, &to->windows_capacity, sizeof *to->windows, err));
+    TSR_TRY(tsr_said_grow((void **)&to->windows, to->n_windows, &to->windows_capacity, sizeof *to->windows, err));
     to->windows[to->n_windows++] = w;
     return TSR_OK;
 }
@@ -143,7 +119,7 @@ static tsr_status read_input(reading *r, tsr_err *err)
     in.n_windows = to->n_windows - in.first_window;
     if (in.file == NULL || in.name == NULL || in.n_windows == 0)
         return refuse(r, err, "an input without file, name or windows");
-    TSR_TRY(grow((void **)&to->inputs, to->n_inputs, &to->inputs_capacity, sizeof *to->inputs, err));
+    TSR_TRY(tsr_said_grow((void **)&to->inputs, to->n_inputs, &to->inputs_capacity, sizeof *to->inputs, err));
     to->inputs[to->n_inputs++] = in;
     return TSR_OK;
 }
@@ -183,7 +159,7 @@ static tsr_status read_read(reading *r, tsr_err *err)
     read.n_inputs = to->n_inputs - read.first_input;
     if (!sum || read.n_inputs == 0)
         return refuse(r, err, "what was read, without a sum or inputs");
-    TSR_TRY(grow((void **)&to->reads, to->n_reads, &to->reads_capacity, sizeof *to->reads, err));
+    TSR_TRY(tsr_said_grow((void **)&to->reads, to->n_reads, &to->reads_capacity, sizeof *to->reads, err));
     to->reads[to->n_reads++] = read;
     return TSR_OK;
 }
@@ -211,7 +187,7 @@ static tsr_status read_file(reading *r, tsr_err *err)
     }
     if (file.name == NULL || !bytes)
         return refuse(r, err, "a file of a source without name or bytes");
-    TSR_TRY(grow((void **)&to->files, to->n_files, &to->files_capacity, sizeof *to->files, err));
+    TSR_TRY(tsr_said_grow((void **)&to->files, to->n_files, &to->files_capacity, sizeof *to->files, err));
     to->files[to->n_files++] = file;
     return TSR_OK;
 }

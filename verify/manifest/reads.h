@@ -18,7 +18,7 @@ typedef struct tsr_said_input {
 } tsr_said_input;
 
 /* All that a step has read, which has one digest. */
-typedef struct tsr_said_read {
+typedef struct tsr_said_step {
     tsr_said_digest sum;
     size_t first_input, n_inputs;
 } tsr_said_step;

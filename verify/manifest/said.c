@@ -26,7 +26,7 @@ static bool same(tsr_said_digest a, tsr_said_digest b)
     return a.high == b.high && a.low == b.low;
 }
 
-static bool parse_digest(const char *hex, size_t size, tsr_said_digest *digest)
+bool tsr_said_digest_parse(const char *hex, size_t size, tsr_said_digest *digest)
 {
     static const char kDigits[] = "0123456789abcdef";
     uint64_t half[2] = {0, 0};
@@ -40,6 +40,19 @@ static bool parse_digest(const char *hex, size_t size, tsr_said_digest *digest)
     return size == HEX;
 }
 
+tsr_status tsr_said_grow(void **items, size_t count, size_t *capacity, size_t item, tsr_err *err)
+{
+    if (count < *capacity)
+        return TSR_OK;
+    const size_t wanted = *capacity == 0 ? 64 : *capacity * 2;
+    void *const more = realloc(*items, wanted * item);
+    if (more == NULL)
+        return tsr_out_of_memory(err, "for a manifest");
+    *items = more;
+    *capacity = wanted;
+    return TSR_OK;
+}
+
 /* ---- its own digest ---- */
 
 /* The last line has the digest of all that stands before it. */
@@ -49,7 +62,7 @@ static tsr_status check_whole(const char *path, const char *text, size_t size, t
     tsr_said_digest said;
     const bool has = size >= last + HEX + end && memcmp(text + size - end, kEnd, end) == 0 &&
                      memcmp(text + size - end - HEX - last, kLastLine, last) == 0 &&
-                     parse_digest(text + size - end - HEX, HEX, &said);
+                     tsr_said_digest_parse(text + size - end - HEX, HEX, &said);
     if (!has)
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: no manifest of Tessera, or cut off: its last line has to be its own digest", path);
@@ -85,27 +98,14 @@ static tsr_status read_digest(reading *r, tsr_said_digest *digest, tsr_err *err)
 {
     tsr_json_text value;
     TSR_TRY(tsr_json_read_string(&r->json, &value, err));
-    return parse_digest(value.data, value.size, digest) ? TSR_OK : refuse(r, err, "no digest of 32 hex digits", NULL);
-}
-
-static bool grow(void **items, size_t count, size_t *capacity, size_t item)
-{
-    if (count < *capacity)
-        return true;
-    const size_t wanted = *capacity == 0 ? 64 : *capacity * 2;
-    void *const more = realloc(*items, wanted * item);
-    if (more == NULL)
-        return false;
-    *items = more;
-    *capacity = wanted;
-    return true;
+    return tsr_said_digest_parse(value.data, value.size, digest) ? TSR_OK
+                                                                 : refuse(r, err, "no digest of 32 hex digits", NULL);
 }
 
 static tsr_status add_piece(reading *r, uint64_t bytes, tsr_said_digest digest, tsr_err *err)
 {
     tsr_said *const s = r->said;
-    if (!grow((void **)&s->pieces, s->n_pieces, &s->pieces_capacity, sizeof *s->pieces))
-        return tsr_out_of_memory(err, "for a manifest");
+    TSR_TRY(tsr_said_grow((void **)&s->pieces, s->n_pieces, &s->pieces_capacity, sizeof *s->pieces, err));
     s->pieces[s->n_pieces++] = (tsr_said_piece){.bytes = bytes, .digest = digest, .file = (uint32_t)s->n_files};
     return TSR_OK;
 }
@@ -327,8 +327,7 @@ static tsr_status end_file(reading *r, stretch *s, const cut *c, size_t first, t
         TSR_TRY(end_stretch(r, s, NULL, 0, err));
     if (!tsr_add_u64(said->bytes, s->bytes, &said->bytes))
         return refuse(r, err, "more bytes than files can have, with those", s->name);
-    if (!grow((void **)&said->files, said->n_files, &said->files_capacity, sizeof *said->files))
-        return tsr_out_of_memory(err, "for a manifest");
+    TSR_TRY(tsr_said_grow((void **)&said->files, said->n_files, &said->files_capacity, sizeof *said->files, err));
     said->files[said->n_files++] =
         (tsr_said_file){.name = s->name, .bytes = s->bytes, .first_piece = first, .n_pieces = said->n_pieces - first};
     return TSR_OK;

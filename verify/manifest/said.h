@@ -48,4 +48,12 @@ void tsr_said_free(tsr_said *said);
 
 tsr_said_digest tsr_said_digest_of(const void *data, size_t size);
 
+/* ---- for reads.c, which reads another part of the same file ---- */
+
+/* From 32 hex digits; false where these are none. */
+bool tsr_said_digest_parse(const char *hex, size_t size, tsr_said_digest *digest);
+
+/* Makes room for one more of the `count` items of `item` bytes. */
+tsr_status tsr_said_grow(void **items, size_t count, size_t *capacity, size_t item, tsr_err *err) TSR_WARN_UNUSED;
+
 #endif
