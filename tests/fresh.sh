@@ -2,7 +2,7 @@
 # Sourced by ./dev: the two commands on a machine that has nothing, for each kind of user. The machine is a root that debootstrap
 # makes, in namespaces of its own, so that neither mounts nor processes outlast the test.
 #   FRESH_MIRROR   archive to install from (apt's own where it carries that distribution, else debootstrap's default)
-#   FRESH_KEYRING  keys that sign that archive, where debootstrap does not find them
+#   FRESH_KEYRING  keys that sign that archive, where debootstrap does not find them; for Ubuntu's own archive they are fetched
 #   FRESH_ROOT     a root that is there already: it is used as it is, and stays
 
 fresh_usage="usage: dev fresh bookworm|trixie|noble [NAME...]    (NAME: of the checks that 'dev test' shall run there; none: all)"
@@ -17,13 +17,36 @@ apt_mirror() {
         awk -v release="$codename" '$2 == release { print $1; exit }'
 }
 
+# ubuntu_keys MIRROR: a file with Ubuntu's keys, which Debian has no package of and debootstrap takes nothing without. They come from
+# that archive's own package. Its digest tells it from any other; the key in it that signs noble is
+# F6EC B376 2474 EDA9 D21B 7022 8719 20D1 991B C93C.
+ubuntu_keys() {
+    local mirror=$1 installed=/usr/share/keyrings/ubuntu-archive-keyring.gpg
+    local package=pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb
+    local digest=36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8
+    [ ! -f "$installed" ] || { echo "$installed"; return; }
+    # debootstrap's script for Ubuntu names the archive that it takes by itself before it does anything else.
+    [ -n "$mirror" ] || mirror=$(
+        # shellcheck disable=SC2034,SC2317
+        ARCH=$(dpkg --print-architecture) SUITE=noble
+        # shellcheck disable=SC2317
+        default_mirror() { echo "$1"; exit; }
+        # shellcheck source=/dev/null
+        . /usr/share/debootstrap/scripts/gutsy
+    )
+    /usr/lib/apt/apt-helper download-file "$mirror/$package" "$scratch/keys.deb" "SHA256:$digest" >&2 || return 1
+    dpkg-deb -x "$scratch/keys.deb" "$scratch/keys" || return 1
+    echo "$scratch/keys$installed"
+}
+
 bootstrap() {
-    local codename=$1 root=$2 distribution=debian components=main script=sid mirror arguments=(--variant=minbase)
+    local codename=$1 root=$2 distribution=debian components=main script=sid mirror keys=${FRESH_KEYRING:-} arguments=(--variant=minbase)
     [ "$codename" != noble ] || { distribution=ubuntu; components=main,universe; script=gutsy; }
     # A debootstrap older than the release goes by what it knows of its family.
     [ ! -e "/usr/share/debootstrap/scripts/$codename" ] || script=$codename
     mirror=${FRESH_MIRROR:-$(apt_mirror "$distribution")}
-    [ -z "${FRESH_KEYRING:-}" ] || arguments+=(--keyring="$FRESH_KEYRING")
+    [ -n "$keys" ] || [ "$distribution" = debian ] || keys=$(ubuntu_keys "$mirror") || return 1
+    [ -z "$keys" ] || arguments+=(--keyring="$keys")
     say "a root of $distribution $codename${mirror:+ from $mirror}"
     # Packages that nobody signed are not run, not even here.
     if ! debootstrap --force-check-gpg "${arguments[@]}" --components="$components" "$codename" "$root" "$mirror" "$script" \
