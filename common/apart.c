@@ -186,7 +186,9 @@ void tsr_apart_free(tsr_apart *apart)
 tsr_status tsr_apart_resolve(const char *path, char existing[PATH_MAX], size_t *missing, tsr_err *err)
 {
     struct stat st;
-    size_t n = (size_t)snprintf(existing, PATH_MAX, "%s", path[0] == '/' ? "/" : ".");
+    /* The root is a slash, and what lies in it has only its own. */
+    snprintf(existing, PATH_MAX, "%s", path[0] == '/' ? "/" : ".");
+    size_t n = path[0] == '/' ? 0 : 1;
     *missing = 0;
     for (const char *p = path; *p != '\0';) {
         p += strspn(p, "/");
@@ -198,15 +200,17 @@ tsr_status tsr_apart_resolve(const char *path, char existing[PATH_MAX], size_t *
             if (n + length + 2 > PATH_MAX)
                 return tsr_fail(err, TSR_E_USAGE, "%s: the path is too long", path);
             snprintf(existing + n, PATH_MAX - n, "/%.*s", (int)length, p);
-            /* Another process may make it between two looks: what is no link is there. */
-            if (stat(existing, &st) == 0 || (lstat(existing, &st) == 0 && !S_ISLNK(st.st_mode))) {
+            /* Another process, a shard of the same job, may make it at any time: it is looked at twice, no more, and what
+             * the second look finds is there unless it is a link. */
+            const bool reached = stat(existing, &st) == 0, found = reached || lstat(existing, &st) == 0;
+            if (found && !reached && S_ISLNK(st.st_mode))
+                return tsr_fail(err, TSR_E_USAGE, "%s: a link to nothing", existing);
+            if (found) {
                 n += length + 1;
             } else {
-                if (lstat(existing, &st) == 0)
-                    return tsr_fail(err, TSR_E_USAGE, "%s: a link to nothing", existing);
                 if (errno != ENOENT)
                     return tsr_fail_errno(err, "%.*s", (int)(p + length - path), path);
-                existing[n] = '\0';
+                existing[n > 0 ? n : 1] = '\0';
                 *missing = 1;
             }
         }

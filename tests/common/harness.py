@@ -127,6 +127,8 @@ def run_shimmed(tool, args, shim, timeout=600, cpu=None, **settings):
 def stop(process):
     """Kills a process. Returns whether it was still running and was ended by this."""
     process.send_signal(signal.SIGSTOP)
+    if process.returncode is not None:  # it had ended, and its caller or send_signal() has learned that
+        return False
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     return process.poll() is None
 

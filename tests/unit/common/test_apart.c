@@ -3,6 +3,31 @@
 
 #include "tests/unit/fixture.h"
 
+#include <fcntl.h>
+#include <limits.h>
+
+/* What another process makes: it is there from the second look on, counted from where `looks` is 0. */
+static char made_meanwhile[PATH_MAX];
+static int looks;
+
+static int look_at(const char *path, struct stat *st, int flags)
+{
+    if (strcmp(path, made_meanwhile) == 0 && looks++ == 1)
+        cr_assert_eq(mkdir(path, 0700), 0);
+    return fstatat(AT_FDCWD, path, st, flags);
+}
+
+/* The library's looks come here, for a program's own functions go before those of the C library. */
+int stat(const char *restrict path, struct stat *restrict st)
+{
+    return look_at(path, st, 0);
+}
+
+int lstat(const char *restrict path, struct stat *restrict st)
+{
+    return look_at(path, st, AT_SYMLINK_NOFOLLOW);
+}
+
 static struct stat look(const char *path)
 {
     struct stat st;
@@ -31,4 +56,43 @@ Test(apart, an_inode_belongs_to_a_device, .init = fixture_make, .fini = fixture_
     st.st_dev++;
     cr_assert_eq(tsr_apart_check_file(&apart, "output", &st, &err), TSR_OK);
     tsr_apart_free(&apart);
+}
+
+/* Shards of a job start at once, and the first to come makes the folder for all. */
+Test(apart, a_folder_that_another_process_makes_meanwhile_is_no_link, .init = fixture_make, .fini = fixture_remove)
+{
+    char existing[PATH_MAX];
+    size_t missing;
+    tsr_err err = {{0}};
+    for (int first = 0; first < 2; first++) {
+        snprintf(made_meanwhile, sizeof made_meanwhile, "%s/made-%d", fixture_folder, first);
+        looks = first; /* 0: made between the two looks; 1: before both */
+        cr_assert_eq(tsr_apart_resolve(made_meanwhile, existing, &missing, &err), TSR_OK, "%s", err.msg);
+        cr_assert(missing == 0 && looks > 1, "%zu missing, %d looks", missing, looks);
+        cr_assert_str_eq(existing, made_meanwhile);
+    }
+    looks = 5;
+    snprintf(made_meanwhile, sizeof made_meanwhile, "%s/link", fixture_folder);
+    cr_assert_eq(symlink("nowhere", made_meanwhile), 0);
+    cr_assert_eq(tsr_apart_resolve(made_meanwhile, existing, &missing, &err), TSR_E_USAGE);
+    cr_assert_not_null(strstr(err.msg, "a link to nothing"), "%s", err.msg);
+}
+
+Test(apart, what_exists_of_a_path_is_told_with_single_slashes, .init = fixture_make, .fini = fixture_remove)
+{
+    static const struct {
+        const char *path, *existing;
+        size_t missing;
+    } cases[] = {
+        {"/", "/", 0}, {"//tmp/", "/tmp", 0}, {"/no-such-folder/a/b", "/", 3}, {"no-such-folder/../x", ".", 1},
+        {".", ".", 0},
+    };
+    tsr_err err = {{0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char existing[PATH_MAX];
+        size_t missing;
+        cr_assert_eq(tsr_apart_resolve(cases[i].path, existing, &missing, &err), TSR_OK, "%s", err.msg);
+        cr_assert_str_eq(existing, cases[i].existing);
+        cr_assert_eq(missing, cases[i].missing, "%s: %zu", cases[i].path, missing);
+    }
 }
