@@ -159,8 +159,9 @@ strict_build() {
 # takes such a build to a GPU is warned by its tests and benchmarks, and './dev gpu' compiles it anew (compile_for_gpu).
 build_gcc() {
     local quickly=()
-    [ -e /dev/nvidiactl ] || ! nvcc --help 2>/dev/null | grep -q -- --Ofast-compile ||
-        quickly=('-Dcuda_args=--Ofast-compile=mid -DTSR_COMPILED_QUICKLY')
+    # No pipe into 'grep -q', which leaves once it has found the word: nvcc, still talking, would fail by that, and the pipe with it.
+    [ -e /dev/nvidiactl ] || [[ $(nvcc --help 2>/dev/null) != *--Ofast-compile* ]] ||
+        quickly=('-Dcuda_args=--Ofast-compile=max -DTSR_COMPILED_QUICKLY')
     strict_build build -- -Dc_args=-g1 "${quickly[@]}"
 }
 # sanitized_build FOLDER SANITIZERS COMPILER'S MESON'S... -- TARGETS...
@@ -175,11 +176,11 @@ sanitized_build() {
     strict_build "$folder" "$@" -- "-Db_sanitize=$sanitizers" -Db_lundef=false -Dcuda=disabled -Dmpi=disabled \
         -Db_pie=false -Db_staticpic=false "-Dc_args=-fno-pie $compiler" "-Dc_link_args=-no-pie ${linker:-}" "${options[@]}"
 }
-# One build of clang's is all that clang is asked: its warnings, whether what its optimizer makes passes the tests, and the
-# sanitizers. Its AddressSanitizer watches what the optimizer leaves, where GCC's comes before most of it, and the tool takes half
-# to two thirds of the time so. An access to the stack that can be proven right is not watched, as is clang's default from 15 on.
-# What is undefined traps, which makes a small program and so a quick search for leaks; AddressSanitizer tells the function
-# (set_environment), and a build without -fsanitize-trap says in words, with the line, what was undefined there.
+# One build of clang's is all that clang is asked: its warnings, whether what its optimizer makes of the rooms that compute passes
+# the tests, and the sanitizers. Its AddressSanitizer watches what the optimizer leaves, where GCC's comes before most of it, and
+# the tool takes half to two thirds of the time so. An access to the stack that can be proven right is not watched, as is clang's
+# default from 15 on. What is undefined traps, which makes a small program and so a quick search for leaks; AddressSanitizer tells
+# the function (set_environment), and a build without -fsanitize-trap says in words, with the line, what was undefined there.
 # Where LLVM's linker is there, the seventy programs are linked in half the time.
 build_clang() {
     local linker=
