@@ -102,6 +102,18 @@ static tsr_status check_name(const char *root, const char *name, tsr_err *err)
     return TSR_OK;
 }
 
+/* What is said of a name in a directory that stat() has just failed for. A file that somebody has removed meanwhile is no link. */
+static tsr_status cannot_look(const char *path, tsr_err *err)
+{
+    const int why = errno;
+    struct stat link;
+    const bool is_link = lstat(path, &link) == 0 && S_ISLNK(link.st_mode);
+    errno = why;
+    if (is_link && (why == ENOENT || why == ENOTDIR || why == ELOOP))
+        return tsr_fail(err, TSR_E_FORMAT, "%s: a link to nothing: %s", path, strerror(why));
+    return tsr_fail_errno(err, "%s: cannot look at it", path);
+}
+
 /* Adds the files of root/sub ("" or "folder/"). Hidden folders (.git, .cache, Tessera's own) are not part of a model.
  */
 static tsr_status list_files(tsr_listing *l, const char *root, const char *sub, const folder *up, tsr_err *err)
@@ -141,9 +153,7 @@ static tsr_status list_files(tsr_listing *l, const char *root, const char *sub, 
         } else if ((status = check_name(root, name, err)) != TSR_OK) {
             free(name);
         } else if (stat(path, &st) != 0) {
-            const bool nowhere = errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
-            status = nowhere ? tsr_fail(err, TSR_E_FORMAT, "%s: a link to nothing: %s", path, strerror(errno))
-                             : tsr_fail_errno(err, "%s: cannot look at it", path);
+            status = cannot_look(path, err);
             free(name);
         } else if (S_ISREG(st.st_mode)) {
             status = listing_add(l, name, err);

@@ -19,7 +19,7 @@ import harness
 
 SHARDS = ["--max-shard-size", "1MB", "--quiet"]
 MASK = (1 << 64) - 1
-EIO, EACCES, EROFS, ENOLCK, EDQUOT = 5, 13, 30, 37, 122
+ENOENT, EIO, EACCES, EROFS, ENOLCK, EDQUOT = 2, 5, 13, 30, 37, 122
 # Bytes 24 to 55 of XXH3's default secret.
 SECRET = struct.unpack("<4Q", bytes.fromhex("7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221b8084674f743248e"))
 
@@ -306,6 +306,17 @@ def unreadable_index(place, options):
         shutil.rmtree(place.out, ignore_errors=True)
 
 
+def vanished_file(place, options):
+    """A side file that is removed between the listing and the look at it is no link to nothing."""
+    name = "tokenizer_config.json"
+    gone = pathlib.Path(place.source) / name
+    gone.write_text("{}")
+    args = ["quantize", place.source, "-o", place.out, "--quiet"]
+    code, _, stderr = harness.run_shimmed(options.tessera, args, harness.shim_path(options), ERROR=f"stat:{ENOENT}:{name}")
+    place.checks.check("a file that has gone", code == 4 and f"{name}: cannot look at it: No such file" in stderr, f"{code}: {stderr}")
+    gone.unlink()
+
+
 def memory_reduces_threads(place, options):
     # Directly, units under way give way to threads first.
     args = ["quantize", place.source, "-o", place.out, "--json", "-", "--io", "buffered"]
@@ -341,6 +352,7 @@ def main():
         no_inodes(place)
         read_only(place)
         unreadable_index(place, options)
+        vanished_file(place, options)
         memory_reduces_threads(place, options)
         changing_original(place, fp8, model)
         changing_sources(place, model)
