@@ -35,7 +35,7 @@ NUMPY = {"BOOL": "?", "U8": "u1", "I8": "i1", "F8_E5M2": "u1", "F8_E4M3": "u1", 
 FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 DTYPES = {**FLOATS, "float64": "F64", "int8": "I8", "uint8": "U8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32",
           "int64": "I64", "uint64": "U64", "bool": "BOOL", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
-          "float8_e8m0fnu": "F8_E8M0"}
+          "float8_e8m0fnu": "F8_E8M0", "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"}
 
 
 def version():
@@ -88,7 +88,7 @@ class Stored:
             return np.zeros(shape, dtype)
         if self._data is not None:
             memory = (ctypes.c_char * self.nbytes).from_address(self._data)
-            memory._keep = self._checkpoint  # the memory is the checkpoint's
+            memory._keep = self._checkpoint._memory()
             array = np.frombuffer(memory, dtype).reshape(shape)
         elif self.file is not None:
             return np.memmap(self.file, dtype, "r", self.offset, shape)
@@ -153,16 +153,29 @@ class Weight:
         return self.stored["scale"].array() if "scale" in self.stored else None
 
 
+class _Owner:
+    """What the library keeps for a checkpoint. Arrays of its memory hold it as well: it ends with the last of them."""
+
+    def __init__(self, pointer):
+        self.pointer = pointer
+
+    def __del__(self):
+        _native.library.tessera_close(self.pointer)
+
+
 class Checkpoint:
     """A checkpoint that is open: a mapping from names to weights. Ends with `with`, or close()."""
 
     def __init__(self, pointer):
-        self._pointer = pointer
+        self._owner = _Owner(pointer)
+
+    def _memory(self):
+        if self._owner is None:
+            raise Error("usage", "the checkpoint is closed")
+        return self._owner
 
     def _handle(self):
-        if not self._pointer:
-            raise Error("usage", "the checkpoint is closed")
-        return self._pointer
+        return self._memory().pointer
 
     def __len__(self):
         return _native.library.tessera_count(self._handle())
@@ -193,19 +206,14 @@ class Checkpoint:
         return [Weight(self, i) for i in range(len(self))]
 
     def close(self):
-        """Arrays of what lay in memory are gone with it; maps of files stay."""
-        _native.library.tessera_close(self._pointer)
-        self._pointer = None
+        """Arrays that were taken of it stay as they are: of files and of memory."""
+        self._owner = None
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.close()
-
-    def __del__(self):
-        if getattr(self, "_pointer", None):
-            self.close()
 
 
 def open(path, **options):
@@ -218,13 +226,28 @@ def open(path, **options):
 # ---- arrays ----
 
 
+def _take(name, values):
+    """The elements as the library takes them: C order, and the byte order of this machine, with their values kept."""
+    if np.ma.is_masked(values):
+        raise Error("usage", f"'{name}': elements of it are masked: fill them (.filled), for a tensor has a value in each place")
+    values = np.asarray(values, order="C")  # of no axis it stays; np.ascontiguousarray makes one
+    if values.ndim > _native.MAX_RANK:
+        raise Error("usage", f"'{name}': {values.ndim} axes: {_native.MAX_RANK} at most are taken")
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
+
+
 def _array(name, values, dtype=None):
     """A struct that describes an array, and what has to live as long as it."""
-    values = np.ascontiguousarray(values)
-    dtype = dtype or DTYPES.get(values.dtype.name)
-    if dtype is None:
+    values = _take(name, values)
+    own = DTYPES.get(values.dtype.name)
+    if dtype is None and own is None:
         raise Error("usage", f"'{name}': an array of {values.dtype}: what is taken is {', '.join(DTYPES)}")
-    struct = _native.ArrayStruct(name=_native.raw(name), dtype=_native.raw(dtype), rank=values.ndim, data=values.ctypes.data,
+    # Integers and bare bytes are the bits of anything. Numbers of one kind are no numbers of another, and objects are addresses.
+    bits = values.dtype.kind in "iu" or values.dtype.type is np.void
+    same = dtype in (None, own) or (dtype in NUMPY and values.dtype == np.dtype(NUMPY[dtype]))
+    if not same and not bits:
+        raise Error("usage", f"'{name}': an array of {values.dtype} is no {dtype}: hand in its bits, as unsigned integers of that size")
+    struct = _native.ArrayStruct(name=_native.raw(name), dtype=_native.raw(dtype or own), rank=values.ndim, data=values.ctypes.data,
                                  bytes=values.nbytes)
     struct.shape[:values.ndim] = values.shape
     return struct, values

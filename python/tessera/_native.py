@@ -125,7 +125,11 @@ def text(raw):
 
 
 def raw(path_or_text):
-    return os.fsencode(path_or_text)
+    """For C, where a text ends at its first NUL: what has one would be taken for another name."""
+    encoded = os.fsencode(path_or_text)
+    if b"\0" in encoded:
+        raise Error("usage", f"{path_or_text!r}: a NUL stands in it, which no name and no option has")
+    return encoded
 
 
 def words(options):
@@ -138,6 +142,6 @@ def words(options):
         if value is True:
             spelled.append(option)
             continue
-        for item in value if isinstance(value, (list, tuple)) else [value]:
-            spelled += [option, str(item)]
+        for item in value if isinstance(value, (list, tuple, set, frozenset)) else [value]:
+            spelled += [option, item if isinstance(item, (str, bytes)) else str(item)]
     return (c_char_p * (len(spelled) + 1))(*map(raw, spelled), None)

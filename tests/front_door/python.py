@@ -112,6 +112,49 @@ def refusals(checks, tessera, place):
         checks.check("refused: no such weight", "no.such.weight" in str(error))
 
 
+def layouts(checks, tessera):
+    """Whatever order an array has its bytes and elements in, its values are taken; what has no values of its own is refused."""
+    import gc
+    import numpy as np
+    x = (np.arange(64 * 128, dtype="f4").reshape(64, 128) - 4000) / 64
+    name, take = "x.weight", lambda values, **more: tessera.open_arrays({"x.weight": values}, **more)["x.weight"]
+    wider = np.zeros((128, 256), "f4")
+    wider[::2, ::2] = x
+    orders = {"big-endian": x.astype(">f4"), "Fortran": np.asfortranarray(x), "big-endian Fortran": np.asfortranarray(x.astype(">f4")),
+              "a view": wider[::2, ::2], "reversed": x[::-1, ::-1].copy()[::-1, ::-1], "a matrix": np.matrix(x),
+              "nothing masked": np.ma.array(x, mask=np.zeros(x.shape, "?"))}
+    for order, values in orders.items():
+        checks.check(f"{order}: quantized", same_bytes(tessera.quantize(values), tessera.quantize(x)))
+        checks.check(f"{order}: values", (take(values).read() == x).all())
+    checks.check("big-endian float16", (take(x.astype(">f2")).read() == x.astype("f2")).all())
+    checks.check("big-endian int64", (take(np.full((4, 8), 7, ">i8")).codes() == 7).all())
+    checks.check("big-endian complex64", (take((np.full((4, 8), 1.5, ">c8"), "C64")).codes() == 1.5).all())
+    for bits in ("<u2", ">u2", "<i2", ">i2"):
+        checks.check(f"BF16 by {bits}", (take((np.full((4, 8), 0x3fc0, bits), "BF16")).read() == 1.5).all())
+    fp8 = tessera.quantize(x)
+    parts = {part.name: (part.array().astype(part.array().dtype.newbyteorder(">")), part.dtype) for part in fp8.stored.values()}
+    with tessera.open_arrays(parts, source_block="128x128") as again:
+        checks.check("big-endian scales", (again["array.weight"].read() == fp8.read()).all())
+    checks.check("no axis, and none made up", take(np.float32(3)).shape == () and take(np.array(3, ">f4")).read() == 3)
+    checks.check("no elements", take(np.zeros((0, 4), ">f4")).read().shape == (0, 4))
+    masked = np.ma.array(x, mask=x > 0)
+    cases = [("masked", masked), ("float16 is no BF16", (x.astype("f2"), "BF16")), ("float32 is no I32", (x, "I32")),
+             ("object is no I64", (x.astype("O"), "I64")), ("object", x.astype("O")), ("datetime64", (np.zeros((4, 8), "M8[s]"), "I64")),
+             ("9 axes", np.zeros((1,) * 9, "f4"))]
+    for words, values in cases:
+        checks.check(f"refused: {words}", raises(tessera, "usage", words, take, values))
+    checks.check("refused: masked, to quantize", raises(tessera, "usage", "masked", tessera.quantize, masked))
+    checks.check("refused: numbers that may be bits", raises(tessera, "unsupported", "U16", tessera.quantize, np.full((128, 128), 0x3fc0, "u2")))
+    checks.check("refused: a NUL in a name", raises(tessera, "usage", "NUL", tessera.open_arrays, {f"{name}\0y": x}))
+    checks.check("refused: a NUL in a path", raises(tessera, "usage", "NUL", tessera.open, "model\0y"))
+    checks.check("a set of words", list(tessera._native.words({"exclude": {b"*.a"}}))[:-1] == [b"--exclude", b"*.a"])
+    with tessera.open_arrays({name: x}) as model:
+        kept = model[name].codes()
+    gc.collect()
+    other = [tessera.open_arrays({name: x + 1}) for _ in range(4)]
+    checks.check("an array outlives its checkpoint", (kept == x).all() and len(other) == 4)
+
+
 def reports(checks, tessera, place):
     """What is handed to pandas, for which a stand-in is imported; './dev wheel' tries pandas itself (wheel.py)."""
     class StandIn:
@@ -146,6 +189,7 @@ def main():
         schemes(checks, tessera, tool, place)
         plans(checks, tessera, place)
         refusals(checks, tessera, place)
+        layouts(checks, tessera)
         reports(checks, tessera, place)
         (place / "page").mkdir()
         shutil.copytree(place / "model", place / "page/model")
