@@ -14,7 +14,7 @@ static const char kHelp[] =
     "Targets:\n"
     "  bf16        FP8 back to floating point: no scales, no quantization_config (--dtype)\n"
     "  fp8-block   other blocks, scale format or dialect; codes stay where they can (--block, --scale-fmt, --scales,\n"
-    "              --dialect, --against)\n"
+    "              --dialect, --exclude, --against)\n"
     "  tp          a directory for each tensor-parallel rank, cut as loaders cut (--tp); --merge joins them again\n"
     "  deepseek-mp what DeepSeek's own inference code reads (--mp, --keep-mtp); --from takes it back\n"
     "  mla-absorbed  kv_b_proj split per head, as an engine holds it (--consumer, --weights, --fold, --drop-kv-b)\n"

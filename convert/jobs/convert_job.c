@@ -12,6 +12,7 @@
 #include "convert/plans/requantize_plan.h"
 #include "convert/plans/tp_plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { FROM_DEEPSEEK_MP = 2 };
@@ -94,6 +95,22 @@ static bool is_fp8_only(const tsr_weights *weights)
     return only;
 }
 
+/* FP8 of which some becomes BF16, by way of any codes: what was left open is as the source has it. */
+static tsr_status plan_some_blocks(const tsr_job_source *from, const tsr_convert_job *a, tsr_convert_inputs *in,
+                                   tsr_requantize_options *options, tsr_weights *weights, tsr_plan *plan, tsr_err *err)
+{
+    char block[64];
+    TSR_TRY(tsr_requantize_settle(options, in->sources[0], weights, err));
+    snprintf(block, sizeof block, "%llux%llu", U64(options->block.rows), U64(options->block.cols));
+    tsr_convert_job settled = *a;
+    settled.block = block;
+    settled.scale_fmt = options->scale_fmt;
+    settled.dialect = options->dialect == TSR_DIALECT_COMPRESSED_TENSORS ? TSR_MX_DIALECT_COMPRESSED_TENSORS
+                                                                         : TSR_MX_DIALECT_DEEPSEEK;
+    settled.experts = 1;
+    return plan_scheme(from, &settled, in, TSR_FP8_BLOCK, weights, plan, err);
+}
+
 static tsr_status plan_fp8_block(const tsr_job_source *from, const tsr_convert_job *a, tsr_convert_inputs *in,
                                  tsr_plan *plan, tsr_err *err)
 {
@@ -107,10 +124,15 @@ static tsr_status plan_fp8_block(const tsr_job_source *from, const tsr_convert_j
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.source_block, err));
     TSR_TRY(tsr_parse_block("--block", a->block, &options.block, err));
     TSR_TRY(tsr_weights_pair(&weights, in->sources[0], options.source_block, err));
-    if (is_fp8_only(&weights) && a->experts != 0)
+    const bool requantizes = is_fp8_only(&weights) && a->experts != 0;
+    if (requantizes && a->exclude.count == 0)
         status = tsr_requantize_plan(plan, in->sources, in->n, &weights, &options, err);
     else if (in->n > 1)
-        status = tsr_fail(err, TSR_E_USAGE, "--against is for sources whose codes are FP8 only, and stay stacked");
+        status = tsr_fail(err, TSR_E_USAGE,
+                          "--against is for sources whose codes are FP8 only, and stay stacked, without --exclude; "
+                          "'tessera verify DST --against ORIGINAL' compares any output");
+    else if (requantizes)
+        status = plan_some_blocks(from, a, in, &options, &weights, plan, err);
     else
         status = plan_scheme(from, a, in, TSR_FP8_BLOCK, &weights, plan, err);
     tsr_weights_free(&weights);
@@ -368,7 +390,8 @@ void tsr_convert_job_options(tsr_convert_job *a, tsr_option *options)
         {"--scale-dtype", TSR_OPT_CHOICE, &a->scale_dtype, "bf16|f16",
          "quantizing: as stored (bf16); codes are made with FP32 scales, as these readers' own quantizers do"},
         {"--include", TSR_OPT_LIST, &a->include, "GLOB", "quantizing: these tensors too; may be repeated"},
-        {"--exclude", TSR_OPT_LIST, &a->exclude, "GLOB", "quantizing: not these tensors; may be repeated"},
+        {"--exclude", TSR_OPT_LIST, &a->exclude, "GLOB",
+         "schemes: these weights become BF16; layouts, quantizing: these stay as they are; may be repeated"},
         {0},
     };
     tsr_options_append(options, own);

@@ -16,28 +16,33 @@ typedef struct target {
     tsr_dialect dialect;
 } target;
 
-static tsr_status choose_target(target *to, const tsr_plan *plan, const tsr_weights *weights,
-                                const tsr_requantize_options *o, tsr_err *err)
+tsr_status tsr_requantize_settle(tsr_requantize_options *o, const tsr_checkpoint *source, const tsr_weights *weights,
+                                 tsr_err *err)
 {
-    const bool ue8m0 = o->scale_fmt < 0 ? weights->ue8m0 : o->scale_fmt == TSR_SCALE_UE8M0;
-    *to = (target){
-        .block = {.block_rows = (uint32_t)(o->block.rows != 0 ? o->block.rows : weights->block.rows),
-                  .block_cols = (uint32_t)(o->block.cols != 0 ? o->block.cols : weights->block.cols),
-                  .scale_fmt = ue8m0 ? TSR_SCALE_UE8M0 : TSR_SCALE_F32,
-                  .search = o->search},
-        .dialect = o->dialect < 0 ? weights->dialect : (tsr_dialect)o->dialect,
-    };
-    if (to->dialect == TSR_DIALECT_DEEPSEEK && tsr_has_native_names(plan->sources[0]))
-        to->dialect = TSR_DIALECT_DEEPSEEK_V4;
     if (weights->n_scaled == 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED,
-                        "%s: no tensor is F8_E4M3; 'tessera quantize' makes FP8 from BF16, F16 or F32",
-                        plan->sources[0]->path);
-    if (to->block.block_rows == 0)
+                        "%s: no tensor is F8_E4M3; 'tessera quantize' makes FP8 from BF16, F16 or F32", source->path);
+    if (o->block.rows == 0)
+        o->block = weights->block;
+    if (o->block.rows == 0)
         return tsr_fail(err, TSR_E_USAGE,
                         "%s: its scales are per tensor or channel; --block 128x128 says which blocks to make",
-                        plan->sources[0]->path);
+                        source->path);
+    if (o->scale_fmt < 0)
+        o->scale_fmt = weights->ue8m0 ? TSR_SCALE_UE8M0 : TSR_SCALE_F32;
+    if (o->dialect < 0)
+        o->dialect = (int)weights->dialect;
     return TSR_OK;
+}
+
+static target target_of(const tsr_plan *plan, const tsr_requantize_options *o)
+{
+    const bool native = o->dialect == TSR_DIALECT_DEEPSEEK && tsr_has_native_names(plan->sources[0]);
+    return (target){.block = {.block_rows = (uint32_t)o->block.rows,
+                              .block_cols = (uint32_t)o->block.cols,
+                              .scale_fmt = (tsr_scale_fmt)o->scale_fmt,
+                              .search = o->search},
+                    .dialect = native ? TSR_DIALECT_DEEPSEEK_V4 : (tsr_dialect)o->dialect};
 }
 
 /* Why the weight must be made anew; NULL when its codes stay. */
@@ -139,8 +144,7 @@ static const tsr_tensor *kept(const void *context, size_t i)
 
 static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const tsr_requantize_options *o, tsr_err *err)
 {
-    target to;
-    TSR_TRY(choose_target(&to, plan, weights, o, err));
+    const target to = target_of(plan, o);
     plan->command = tsr_arena_printf(
         &plan->arena,
         "convert --to fp8-block --block %ux%u --source-block %llux%llu --scale-fmt %s --scales %s --dialect %s "
@@ -168,10 +172,13 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
 tsr_status tsr_requantize_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, size_t n_sources,
                                const tsr_weights *weights, const tsr_requantize_options *options, tsr_err *err)
 {
+    tsr_requantize_options settled = *options;
     *plan = tsr_plan_begin(sources, n_sources);
     tsr_status status = tsr_weights_refuse_parts(weights, *sources, "requantizing to FP8", err);
     if (status == TSR_OK)
-        status = make_plan(plan, weights, options, err);
+        status = tsr_requantize_settle(&settled, *sources, weights, err);
+    if (status == TSR_OK)
+        status = make_plan(plan, weights, &settled, err);
     if (status != TSR_OK)
         tsr_plan_free(plan);
     return status;

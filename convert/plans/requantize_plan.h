@@ -16,6 +16,11 @@ typedef struct tsr_requantize_options {
     uint64_t max_shard_bytes;
 } tsr_requantize_options;
 
+/* Fills in what was left open as the source has it. TSR_E_UNSUPPORTED: there is no FP8; TSR_E_USAGE: its scales have no blocks,
+ * and none are asked for. */
+tsr_status tsr_requantize_settle(tsr_requantize_options *options, const tsr_checkpoint *source,
+                                 const tsr_weights *weights, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Makes the plan for sources[0], whose weights these are, FP8 and plain ones; sources[1], when n_sources is 2, is the unquantized original that the report compares
  * with as well. A weight is requantized only when its scales cannot stay: the blocks differ, or the new scales must be
  * powers of two and the old ones are not. Scales that stay are written as FP32, exactly. On failure *plan is empty. */

@@ -212,6 +212,37 @@ def test_requantizing_is_quantizing_the_decoded_values(checkpoint, quantize, con
     assert config["weight_block_size"] == list(block) and ("scale_fmt" in config) == ue8m0
 
 
+@pytest.mark.parametrize("options", [("--block", "64x64"), ("--dialect", "compressed-tensors", "--scale-fmt", "ue8m0")])
+def test_some_of_fp8_becomes_bf16(checkpoint, quantize, convert, options):
+    """What is excluded, with all that loaders join with it, is BF16 and listed so; all else is as without --exclude."""
+    first = quantize(checkpoint("llama"))
+    every, some = (convert(first, "--to", "fp8-block", *options, *more)
+                   for more in ((), ("--exclude", "*.0.mlp.down_proj.*", "--exclude", "*.1.self_attn.k_proj.*")))
+    a, b, plain = load(every), load(some), load(convert(first, "--to", "bf16"))
+    became = {name for name in b if b[name].dtype == BF16} - {name for name in a if a[name].dtype == BF16}
+    assert became == {"model.layers.0.mlp.down_proj.weight"} | {f"model.layers.1.self_attn.{x}_proj.weight" for x in "qkv"}
+    assert all(same_bits(b[name], (plain if name in became else a)[name]) for name in b)
+    assert {name.rpartition(".weight")[0] for name in a.keys() - b.keys()} == {name.removesuffix(".weight") for name in became}
+    was, config = (json.loads((dst / "config.json").read_text())["quantization_config"] for dst in (every, some))
+    key = "ignore" if "ignore" in was else "modules_to_not_convert"
+    joined = ["model.layers.1.self_attn.qkv_proj"] if key == "ignore" else []  # the layer by the name that loaders give it
+    assert sorted(config.pop(key)) == sorted(was.pop(key) + [name.removesuffix(".weight") for name in became] + joined)
+    assert config == was
+    assert " --exclude *.0.mlp.down_proj.*" in json.loads((some / "tessera.manifest.json").read_text())["command"]
+
+
+def test_excluding_nothing_of_fp8_is_told(tessera, tmp_path, checkpoint, quantize, convert):
+    first = quantize(checkpoint("llama"))
+    code, _, err = harness.run(tessera, ["convert", first, "-o", tmp_path / "dst", "--to", "fp8-block", "--exclude", "typo*"])
+    assert code == 0 and "--exclude 'typo*' matches no tensor" in err
+    assert harness.tree_difference(without(convert(first, "--to", "fp8-block")), without(tmp_path / "dst")) is None
+    code, _, err = harness.run(tessera, ["convert", first, "-o", tmp_path / "other", "--to", "fp8-block", "--exclude", "*down*",
+                                         "--against", first])
+    assert code == 2 and "without --exclude" in err
+    _, told, _ = harness.run(tessera, ["convert", "--help"])
+    assert any("--exclude GLOB" in line and "BF16" in line for line in told.splitlines())
+
+
 def test_what_is_ue8m0_already_is_not_made_anew(checkpoint, quantize, convert):
     first = quantize(checkpoint("deepseek-v3"), "--scale-fmt", "ue8m0")
     plain = convert(first, "--to", "fp8-block", "--scale-fmt", "f32")
