@@ -1,6 +1,8 @@
 /* The way in and out of a call, and words. */
 #include "lib/room.h"
 
+#include "common/text.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -35,12 +37,36 @@ void tsr_call_begin(tsr_call *call)
     tsr_set_float_mode();
 }
 
+/* Copies a message as the command prints it: names are strangers', and what steers a terminal or ends a line is spelled out. What is
+ * too long loses its middle, as the reason stands at the end. */
+static void spell_out(char *to, size_t size, const char *message)
+{
+    static const char kLeftOut[] = " ... ";
+    tsr_text shown = {0};
+    tsr_text_visible(&shown, message, strlen(message));
+    if (shown.failed) { /* no memory for it: nothing but plain characters */
+        snprintf(to, size, "%s", message);
+        for (char *c = to; *c != '\0'; c++)
+            *c = *c < ' ' || *c > '~' ? '?' : *c;
+    } else if (shown.size < size) {
+        snprintf(to, size, "%s", shown.size == 0 ? "" : shown.data);
+    } else {
+        size_t head = size / 2 - sizeof kLeftOut, tail = shown.size - size / 2;
+        while (head > 0 && ((unsigned char)shown.data[head] & 0xC0) == 0x80)
+            head--;
+        while (((unsigned char)shown.data[tail] & 0xC0) == 0x80)
+            tail++;
+        snprintf(to, size, "%.*s%s%s", (int)head, shown.data, kLeftOut, shown.data + tail);
+    }
+    tsr_text_free(&shown);
+}
+
 tessera_status tsr_call_end(tsr_call *call, tsr_status status, tessera_error *error)
 {
     (void)fesetenv(&call->mode);
     if (status != TSR_OK && error != NULL) {
         error->status = (tessera_status)status;
-        snprintf(error->message, sizeof error->message, "%s", call->err.msg);
+        spell_out(error->message, sizeof error->message, call->err.msg);
     }
     return (tessera_status)status;
 }

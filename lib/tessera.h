@@ -9,8 +9,11 @@
  * `pkg-config --cflags --libs tessera` (--static, too, for libtessera.a). C11, and C++.
  *
  * Errors. A function that can fail returns a tessera_status and takes a `tessera_error *` last, which may be NULL. It is written
- * where the function fails, and left alone where it does not. The message is one line: the object, the fact, and what to do. On
- * failure there is nothing to free, and what a function would have given is NULL or untouched.
+ * where the function fails, and left alone where it does not. The message is one line: the object, the fact, and what to do, as the
+ * command prints it behind "tessera: ". It is UTF-8 whatever the names in it hold: line ends, other control characters and bytes
+ * that are no UTF-8 are spelled out (\n, \x1b), and a line that is too long loses its middle. Other strings (names, notes,
+ * warnings, findings) hold names as the files have them: whoever prints these spells them out. On failure there is nothing to free,
+ * and what a function would have given is NULL or untouched.
  *
  * Ownership. What a function gives through its first argument is the caller's, who ends it with the function named there; NULL is
  * fine for all of these. Strings and structs that are found in an object are the object's, and live until it is ended. What is

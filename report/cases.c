@@ -39,19 +39,39 @@ static const char kModel[] = "the model";
 
 /* ---- findings ---- */
 
+/* Adds a line to a text of many, and frees it. It is made visible first: a name that has line ends in it would forge others. */
+static void add_line(tsr_text *text, tsr_text *line, const char *end)
+{
+    tsr_text_visible(text, line->data, line->size);
+    tsr_text_printf(text, "%s", end);
+    text->failed = text->failed || line->failed;
+    tsr_text_free(line);
+}
+
+/* The limits, where there are any, as a line. */
+static void add_limits(tsr_text *text, const char *limits, const char *end)
+{
+    tsr_text line = {0};
+    if (limits == NULL || *limits == '\0')
+        return;
+    tsr_text_printf(&line, "%s", limits);
+    add_line(text, &line, end);
+}
+
 /* A finding as a line: where, what, and the figures of the row where they are not said already. */
 static void finding_line(tsr_text *text, const tsr_result *result, const tsr_result_finding *f)
 {
-    tsr_text_printf(text, "%s: %s", f->where, f->text);
+    tsr_text line = {0};
+    tsr_text_printf(&line, "%s: %s", f->where, f->text);
     if (f->row != TSR_NO_ROW && strstr(f->text, tsr_figure_of(TSR_FIGURE_WORST_BLOCK)->title) == NULL) {
         tsr_text figures = {0};
         tsr_row_text(&figures, &result->rows[f->row]);
         if (figures.size > 0)
-            tsr_text_printf(text, " (%s)", figures.data);
-        text->failed = text->failed || figures.failed;
+            tsr_text_printf(&line, " (%s)", figures.data);
+        line.failed = line.failed || figures.failed;
         tsr_text_free(&figures);
     }
-    tsr_text_append(text, "\n", 1);
+    add_line(text, &line, "\n");
 }
 
 /* A finding with the group that it belongs to, for sorting. */
@@ -75,9 +95,7 @@ static tsr_status add_failed(tsr_cases *cases, const tsr_result *result, const p
     tsr_text text = {0};
     for (size_t i = 0; i < n; i++)
         finding_line(&text, result, p[i].finding);
-    const char *const limits = tsr_limits_text(result, &cases->arena);
-    if (limits != NULL && *limits != '\0')
-        tsr_text_printf(&text, "%s\n", limits);
+    add_limits(&text, tsr_limits_text(result, &cases->arena), "\n");
     const tsr_case made = {
         .class_name = tsr_arena_printf(&cases->arena, "%s.%s", result->title, p->finding->check),
         .name = p->group,
@@ -230,11 +248,11 @@ static tsr_status add_row(tsr_cases *cases, const tsr_result *result, const tsr_
                                                       : row->note,
         .seconds = isnan(seconds) ? 0 : seconds};
     if (row->outcome == TSR_OUTCOME_FAILED) {
-        tsr_text text = {0};
-        const char *const limits = tsr_limits_text(result, &cases->arena);
-        tsr_text_printf(&text, "%s: ", row->name);
-        tsr_row_text(&text, row);
-        tsr_text_printf(&text, "\n%s", limits == NULL ? "" : limits);
+        tsr_text text = {0}, line = {0};
+        tsr_text_printf(&line, "%s: ", row->name);
+        tsr_row_text(&line, row);
+        add_line(&text, &line, "\n");
+        add_limits(&text, tsr_limits_text(result, &cases->arena), "");
         made.text = text.failed ? NULL : tsr_arena_dup(&cases->arena, text.data, text.size);
         tsr_text_free(&text);
         if (made.text == NULL)
@@ -248,13 +266,18 @@ static tsr_status fill(tsr_cases *cases, const tsr_overview *o, tsr_err *err)
 {
     const tsr_result *const result = o->result;
     if (result->error != NULL) {
-        const tsr_case ended = {
-            .class_name = result->title,
-            .name = "the run",
-            .outcome = TSR_OUTCOME_FAILED,
-            .message = result->error,
-            .text = tsr_arena_printf(&cases->arena, "exit code %llu: %s", U64(result->error_code), result->error),
-            .error = true};
+        tsr_text line = {0}, text = {0};
+        tsr_text_printf(&line, "exit code %llu: %s", U64(result->error_code), result->error);
+        add_line(&text, &line, "");
+        const tsr_case ended = {.class_name = result->title,
+                                .name = "the run",
+                                .outcome = TSR_OUTCOME_FAILED,
+                                .message = result->error,
+                                .text = text.failed ? NULL : tsr_arena_dup(&cases->arena, text.data, text.size),
+                                .error = true};
+        tsr_text_free(&text);
+        if (ended.text == NULL)
+            return tsr_out_of_memory(err, NULL);
         TSR_TRY(tsr_arena_status(&cases->arena, TSR_OK, err));
         return tsr_cases_add(cases, &ended, err);
     }
@@ -333,12 +356,15 @@ static tsr_status add_compared(tsr_cases *cases, const tsr_baseline *b, const wo
     }
     for (; low < b->count && strcmp(list[low].label, label) == 0; low++, n++) {
         const tsr_row *const now = list[low].regression->now;
-        tsr_text_printf(&text, "%s%s%s: ", now->name, now->what == NULL ? "" : ": ",
+        tsr_text line = {0};
+        tsr_text_printf(&line, "%s%s%s: ", now->name, now->what == NULL ? "" : ": ",
                         now->what == NULL ? "" : now->what);
-        tsr_regression_text(&text, list[low].regression);
-        tsr_text_append(&text, "\n", 1);
+        tsr_regression_text(&line, list[low].regression);
+        add_line(&text, &line, "\n");
     }
-    tsr_text_printf(&text, "limit: %g dB, against %s\n", b->limit, b->old.path);
+    tsr_text limit = {0};
+    tsr_text_printf(&limit, "limit: %g dB, against %s", b->limit, b->old.path);
+    add_line(&text, &limit, "\n");
     const tsr_case made = {
         .class_name = "baseline",
         .name = label,

@@ -38,12 +38,15 @@ static void plain(tsr_text *text, const char *what)
 {
     tsr_text shown = {0};
     tsr_text_visible(&shown, what, strlen(what));
-    const size_t size = shown.size < MOST_TEXT ? shown.size : MOST_TEXT;
+    size_t size = shown.size < MOST_TEXT ? shown.size : MOST_TEXT;
+    while (size > 0 && size < shown.size && ((unsigned char)shown.data[size] & 0xC0) == 0x80)
+        size--; /* no character is cut in two */
     for (size_t i = 0; i < size; i++) {
         const char c = shown.data[i];
         if (c == '<' || c == '>' || c == '&')
             tsr_text_printf(text, "&#%d;", c);
-        else if (c == '@' || c == '#' || (c == ':' && i + 1 < size && shown.data[i + 1] == '/'))
+        else if (c == '@' || c == '#' || (c == ':' && i + 1 < size && shown.data[i + 1] == '/') ||
+                 (c == '.' && i >= 3 && strncasecmp(shown.data + i - 3, "www", 3) == 0))
             tsr_text_printf(text, "%c&#8203;", c); /* a space of no width, so that it is no mention and no link */
         else
             tsr_text_printf(text, strchr("\\`*_{}[]|~!", c) != NULL ? "\\%c" : "%c", c);
@@ -67,6 +70,14 @@ static void html(tsr_text *text, const char *what)
     }
     text->failed = text->failed || shown.failed;
     tsr_text_free(&shown);
+}
+
+/* The same of a text that was put together of others, which is freed. */
+static void plain_line(tsr_text *text, tsr_text *line)
+{
+    plain(text, line->data == NULL ? "" : line->data);
+    text->failed = text->failed || line->failed;
+    tsr_text_free(line);
 }
 
 static void figure(tsr_text *text, double value, const char *format)
@@ -104,7 +115,9 @@ static void write_results(tsr_text *text, const tsr_report *report)
         tsr_text_printf(text, " | ");
         plain(text, result->title);
         tsr_text_printf(text, " | %s %s | ", sign_of(result->outcome), tsr_verdict_word(result->outcome));
-        tsr_result_reason(text, o);
+        tsr_text reason = {0};
+        tsr_result_reason(&reason, o);
+        plain_line(text, &reason);
         tsr_text_printf(text, " |");
         figure(text, whole ? result->series[0].whole.figures[TSR_FIGURE_SQNR] : NAN, " %.2f dB |");
         figure(text, o->charted ? o->spreads[o->series].quantiles[0] : NAN, " %.2f dB |");
@@ -134,10 +147,8 @@ static void write_regressions(tsr_text *text, const tsr_baseline *b)
         write_row_name(text, b->now, b->items[i].now);
         tsr_text_printf(text, ": ");
         tsr_regression_text(&line, &b->items[i]);
-        plain(text, line.data == NULL ? "" : line.data);
+        plain_line(text, &line);
         tsr_text_append(text, "\n", 1);
-        text->failed = text->failed || line.failed;
-        tsr_text_free(&line);
     }
     if (b->count > FINDINGS)
         tsr_text_printf(text, "- and %zu more\n", b->count - FINDINGS);
@@ -353,8 +364,10 @@ static void write_details(tsr_text *text, const tsr_overview *o)
 
 void tsr_write_markdown(tsr_text *text, const tsr_report *report)
 {
+    tsr_text reason = {0};
     tsr_text_printf(text, "### %s %s: ", sign_of(report->outcome), tsr_verdict_word(report->outcome));
-    tsr_report_reason(text, report);
+    tsr_report_reason(&reason, report);
+    plain_line(text, &reason);
     tsr_text_printf(text, "\n\n");
     if (report->baseline.now != NULL)
         write_baseline(text, &report->baseline);

@@ -3,16 +3,30 @@
 import ctypes
 import os
 import pathlib
+import re
 from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_int, c_size_t, c_uint64, c_void_p
 
 MAX_RANK = MAX_STORED = 8
 
 
+def visible(message):
+    """As the command prints a line: names are strangers', and what steers a terminal, turns text around or is no UTF-8 is spelled out."""
+    known = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+    def spell(found):
+        character = found.group()
+        if "\udc80" <= character <= "\udcff":
+            return f"\\x{ord(character) - 0xdc00:02x}"  # a byte, as os.fsdecode has it
+        return known.get(character) or (f"\\x{ord(character):02x}" if character < "\x80" else f"\\u{ord(character):04x}")
+
+    return re.sub("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]", spell, message)
+
+
 class Error(Exception):
-    """What libtessera refuses or cannot do: .status is "format", "usage", "io", ...; the text says what to do."""
+    """What libtessera refuses or cannot do: .status is "format", "usage", "io", ...; the text, one line, says what to do."""
 
     def __init__(self, status, message):
-        super().__init__(message)
+        super().__init__(visible(message))
         self.status = status
 
 

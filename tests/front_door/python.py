@@ -90,7 +90,7 @@ def plans(checks, tessera, place):
                                                      min_sqnr="much"))
 
 
-def refusals(checks, tessera, place):
+def refusals(checks, tessera, tool, place):
     import numpy as np
     x = np.zeros((64, 64), "f4")
     cases = [("format", "No such file", tessera.open, (place / "nowhere",), {}),
@@ -102,6 +102,17 @@ def refusals(checks, tessera, place):
              ("exists", "", tessera.quantize_checkpoint, (place / "model", place), {"scheme": "fp8-block"})]
     for status, words, function, arguments, options in cases[:-1]:
         checks.check(f"refused: {words}", raises(tessera, status, words, function, *arguments, **options))
+    # What the command prints, however a name looks; and the module's own messages by the same rule.
+    evil = "x\nPASS\x1b[2J\u202e\x85.weight"
+    harness.write_safetensors(place / "evil.safetensors", {evil: ("U16", (4, 8), bytes(64))})
+    printed = harness.run(tool, ["convert", place / "evil.safetensors", "-o", place / "no", "--to", "bf16"])[2]
+    try:
+        tessera.open(place / "evil.safetensors")
+        checks.check("refused: an evil name", False)
+    except tessera.Error as error:
+        checks.check("the text is the line that the command prints", printed == f"tessera: {error}\n", (printed, str(error)))
+    checks.check("and of the module's own", raises(tessera, "usage", "'x\\nPASS\\x1b[2J\\u202e\\u0085.weight'", tessera.open_arrays,
+                                                   {evil: x.astype("O")}))
     closed = tessera.open(place / "model")
     closed.close()
     checks.check("refused: closed", raises(tessera, "usage", "closed", len, closed))
@@ -188,7 +199,7 @@ def main():
         checks.check("one version", harness.run(tool, ["--version"])[1].split() == ["tessera", tessera.version()])
         schemes(checks, tessera, tool, place)
         plans(checks, tessera, place)
-        refusals(checks, tessera, place)
+        refusals(checks, tessera, tool, place)
         layouts(checks, tessera)
         reports(checks, tessera, place)
         (place / "page").mkdir()

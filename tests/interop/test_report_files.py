@@ -219,6 +219,41 @@ def test_names_of_strangers(report, tmp_path):
         assert "`` x\\nPASS" in line and len(re.findall(r"(?<!\\)\|", line)) in (4, 7), line
 
 
+def test_names_of_strangers_in_reasons(report, tessera, tmp_path):
+    """Why a kind of checks does not apply, where an error ended a run, and against what is compared: in each form, in one line."""
+    parts = {"schema": "tessera-verify-all/1", "version": EVIL, "kinds": {"gemm": {"status": "not applicable", "reason": EVIL + " www.evil.example"}}}
+    ended = {"schema": "tessera-verify/1", "version": "1", "error": {"code": 3, "message": EVIL}}
+    rows = results.write(tmp_path / "x<b>@team|[a](b).json", results.quantization_report([results.row("a.weight", 30)]))
+    for paths, options in (([parts], ()), ([ended], ()), ([parts, ended], ()), ([rows], ("--baseline", rows))):
+        paths = [p if p is rows else results.write(tmp_path / f"{i}.json", p) for i, p in enumerate(paths)]
+        _, files, out = report(*paths, options=options)
+        for text in (*files.values(), out):
+            assert not re.search("[\x00-\x09\x0b\x0c\x0e-\x1f\u202e]", text) and not re.search("^PASS.*2J", text, re.M)
+        markdown = re.sub(r"(`+)[^`].*?\1|<summary>.*?</summary>", "", files["markdown"])  # but for code, and HTML
+        assert "<b>" not in markdown and "@team" not in markdown and "[a](b)" not in markdown and "www.evil" not in markdown
+        lines = [line for line in markdown.splitlines() if line.startswith("|") and "PASS" in line]
+        assert all(len(re.findall(r"(?<!\\)\|", line)) in (4, 8) for line in lines), lines
+        suites(files["junit"])
+
+
+def test_a_checkpoint_forges_no_line(tessera, report, tmp_path):
+    """As it comes from a name in the file to a pull request."""
+    name = "model.layers.0.mlp.x\nPASS  names\x1b[2J|<img src=//e>.up_proj.weight"
+    src, dst, result = tmp_path / "src", tmp_path / "dst", tmp_path / "all.json"
+    src.mkdir()
+    harness.write_safetensors(src / "model.safetensors", {name: ("BF16", (128, 128), b"\x80\x3f\x90\x3f" * 8192)})
+    (src / "config.json").write_text('{"model_type": "llama", "hidden_size": 128, "num_hidden_layers": 1}')
+    assert harness.run(tessera, ["quantize", src, "-o", dst, "--quiet"])[0] == 0
+    words = ["verify", "all", dst, "--against", src, "--device", "cpu", "--skip", "forward", "--quiet", "--json", result]
+    assert harness.run(tessera, words)[0] in (0, 1)
+    diff = tmp_path / "diff.json"
+    assert harness.run(tessera, ["diff", src, dst, "--tolerance", "1e-9", "--quiet", "--json", diff, "--junit", tmp_path / "d.xml"])[0] == 1
+    _, files, _ = report(result, diff)
+    assert "\\x1b" in files["markdown"] and "<img" not in re.sub(r"`.*?`", "", files["markdown"])
+    for text in (*files.values(), (tmp_path / "d.xml").read_text()):
+        assert "\x1b" not in text and not re.search("^PASS", text, re.M)
+
+
 def test_a_comment_has_room_for_it(made, tessera, tmp_path):
     """However many results and however long their names are."""
     long = results.write(tmp_path / "long.json", results.quantization_report([results.row(f"{i}." + "x" * 20000, 30) for i in range(40)]))

@@ -152,6 +152,20 @@ Test(library, refusals)
     tessera_verdict_free(NULL);
 }
 
+/* Names are strangers': none of them ends the line, steers a terminal, or hides the reason, which stands at the end. */
+Test(library, a_message_is_one_line)
+{
+    tessera_error error;
+    tessera_checkpoint *c;
+    char path[701] = "";
+    refuse(TESSERA_E_FORMAT, tessera_open(&c, "no\nPASS\x1b[2J\xff\xc3\xa4", NULL, &error), &error,
+           "no\\nPASS\\x1b[2J\\xff\xc3\xa4: ");
+    memset(path, 1, sizeof path - 1);
+    refuse(TESSERA_E_IO, tessera_open(&c, path, NULL, &error), &error, "File name too long");
+    cr_assert_gt(strlen(error.message), 900);
+    cr_assert_null(strpbrk(error.message, "\x01\n"));
+}
+
 /* A caller that rounds upwards gets the same codes, and keeps its mode. */
 Test(library, the_callers_mode_is_its_own)
 {
