@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import resource
+import select
 import shutil
 import signal
 import struct
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import forked
 
@@ -131,6 +133,17 @@ def stop(process):
         return False
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     return process.poll() is None
+
+
+def kill_after(args, delay):
+    """Kills a program so many seconds after its start. Returns None if that found it at work, else the seconds that it had taken."""
+    begin = time.monotonic()
+    process = subprocess.Popen([*map(str, args)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    handle = os.pidfd_open(process.pid)
+    select.select([handle], [], [], delay)
+    os.close(handle)
+    process.kill()
+    return None if process.wait() < 0 else time.monotonic() - begin
 
 
 def figures(told):

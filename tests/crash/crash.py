@@ -12,7 +12,6 @@ import os
 import pathlib
 import random
 import shutil
-import subprocess
 import sys
 import time
 
@@ -26,14 +25,6 @@ THREADS = {1: "buffered", 2: "direct"}
 
 def command_line(job, source, destination, threads):
     return jobs.words(job.command, source, destination) + ["--quiet", "--threads", str(threads), "--io", THREADS[threads]]
-
-
-def run_and_kill(tool, args, delay):
-    """Kills the tool `delay` seconds after its start. Returns whether it was still running then."""
-    process = subprocess.Popen([tool, *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(delay)
-    process.kill()
-    return process.wait() < 0
 
 
 def stage(directory, reference):
@@ -76,15 +67,15 @@ def disturb(checks, options, job, threads, source, reference, moments, duration,
         with harness.temporary_directory(options.directory) as place:
             target = os.path.join(place, "out")
             args = command_line(job, source, target, threads)
-            landed = run_and_kill(options.tessera, args, delay)
-            stages[stage(target, reference) if landed else "ended before it"] += 1
-            if not landed:  # the machine has less to do than when it was timed
-                duration *= 0.9
+            taken = harness.kill_after([options.tessera, *args], delay)
+            stages[stage(target, reference) if taken is None else "ended before it"] += 1
+            if taken is not None:  # the machine has less to do than when it was timed
+                duration = taken
             left = looks_finished(target, reference)
             checks.check(f"{what}: nothing unfinished looks finished", left is None, left)
             if killed_before % 3 == 2:
                 again = rng.random() * duration
-                run_and_kill(options.tessera, args, again)
+                harness.kill_after([options.tessera, *args], again)
                 what += f" and again after {again * 1000:.1f} ms"
             code, _, stderr = harness.run(options.tessera, args)
             if checks.check(f"{what}: rerun", code == 0, f"exit {code}: {stderr.strip()}"):

@@ -194,13 +194,6 @@ def check_locks(checks, job, work):
     shutil.rmtree(target)
 
 
-def kill(args, delay):
-    process = subprocess.Popen(args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(delay)
-    process.kill()
-    return process.wait() < 0
-
-
 def check_kills(checks, job, reference, work, kills, rng):
     """Shards, and finish, killed at any moment: repeating the commands completes the tree."""
     begin = time.monotonic()
@@ -213,22 +206,22 @@ def check_kills(checks, job, reference, work, kills, rng):
     job.finish(work / "timed")
     finishing = time.monotonic() - begin
     landed = 0
-    lasts = {"shard": duration, "finish": finishing}  # shorter whenever a kill came too late
+    lasts = {"shard": duration, "finish": finishing}  # what it took, whenever a kill came too late
     for number in range(kills):
-        what, target = f"kill {number}", work / "killed"
-        if number % 4 == 3:  # of finish
+        what, target, kind = f"kill {number}", work / "killed", "finish" if number % 4 == 3 else "shard"
+        shard, *others = (f"{i % 3}/3" for i in range(number, number + 3))
+        if kind == "finish":
             shutil.copytree(work / "shards", target)
-            hit, of = kill([job.tool, "finish", target], (number + rng.random()) / kills * lasts["finish"]), "finish"
-        else:
-            shard = f"{number % 3}/3"
-            hit, of = kill([job.tool, *job.args(target, "--shard", shard)], (number + rng.random()) / kills * lasts["shard"]), "shard"
+        args = ["finish", target] if kind == "finish" else job.args(target, "--shard", shard)
+        taken = harness.kill_after([job.tool, *args], (number + rng.random()) / kills * lasts[kind])
+        landed += taken is None
+        lasts[kind] = lasts[kind] if taken is None else taken
+        if kind == "shard":
             code, _, stderr = job.run(target, "--shard", shard)
             checks.check(f"{what}: rerun", code == 0, f"exit {code}: {stderr}")
             # The others' work is the same each time.
-            others = [job.run(target, "--shard", f"{i}/3") for i in range(3) if i != number % 3]
-            checks.check(f"{what}: others", all(code == 0 for code, _, _ in others), others)
-        landed += hit
-        lasts[of] *= 1 if hit else 0.85
+            failed = [said for said in (job.run(target, "--shard", other) for other in others) if said[0] != 0]
+            checks.check(f"{what}: others", not failed, failed)
         check_whole(checks, what, job, target, reference)
         shutil.rmtree(target)
     checks.check("half of the kills found somebody at work", 2 * landed > kills, landed)
