@@ -43,6 +43,8 @@ typedef struct tsr_batch_job {
     /* Found by planning, where planned: */
     bool planned;
     uint64_t files, bytes_in, bytes_out;
+    const char **warnings; /* of its plan; only in a dry run */
+    size_t n_warnings;
     tsr_engine_need need;
     uint64_t memory;        /* what it may use */
     tsr_stamp source;       /* of the first file that it reads */

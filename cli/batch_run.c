@@ -113,8 +113,22 @@ static tsr_status rehearse(tsr_batch *batch, tsr_batch_job *job, tsr_err *err)
     return tsr_fail(err, ended, "%s", job->stage.err.msg);
 }
 
+/* What the plan warns of: told by a dry run, and otherwise when the job is carried out. */
+static tsr_status keep_warnings(tsr_batch *batch, tsr_batch_job *job, tsr_plan_job *made, tsr_err *err)
+{
+    const tsr_plan *const p = &made->plan;
+    if (!batch->dry_run)
+        return TSR_OK;
+    made->run.dry_run = true; /* no word of the room on the disk */
+    tsr_run_plan_warn(&made->run, p);
+    job->warnings = tsr_arena_alloc(&batch->arena, (p->n_warnings + 1) * sizeof *job->warnings);
+    for (size_t i = 0; i < p->n_warnings && job->warnings != NULL; i++)
+        job->warnings[job->n_warnings++] = tsr_arena_dup(&batch->arena, p->warnings[i], strlen(p->warnings[i]));
+    return tsr_arena_status(&batch->arena, TSR_OK, err);
+}
+
 /* Makes the plan of a job, notes what it comes to, and lets go of it. */
-static tsr_status plan(tsr_batch_job *job, tsr_err *err)
+static tsr_status plan(tsr_batch *batch, tsr_batch_job *job, tsr_err *err)
 {
     tsr_plan_job made = {.idle = false};
     tsr_stage_set(&job->stage);
@@ -123,6 +137,8 @@ static tsr_status plan(tsr_batch_job *job, tsr_err *err)
         status = tsr_plan_job_make(&made, err);
     if (status == TSR_OK)
         status = tsr_run_plan_check(&made.run, &made.plan, err);
+    if (status == TSR_OK)
+        status = keep_warnings(batch, job, &made, err);
     tsr_stage_set(NULL);
     job->planned = status == TSR_OK;
     job->files = made.plan.n_files;
@@ -144,7 +160,7 @@ static tsr_status plan_all(tsr_batch *batch, tsr_err *err)
         tsr_batch_job *const job = &batch->jobs[i];
         if (job->reader == NULL || job->dependent)
             continue;
-        const tsr_status status = plan(job, &job->stage.err);
+        const tsr_status status = plan(batch, job, &job->stage.err);
         job->stage.status = status;
         if (batch->dry_run && status != TSR_OK)
             batch->code = tsr_graver_code(batch->code, tsr_exit_code(status));

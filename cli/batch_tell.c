@@ -175,6 +175,8 @@ static void write_plan(tsr_text *t, const tsr_batch *batch, const tsr_batch_job 
         tsr_json_member_u64(t, "bytes_in", job->bytes_in);
         tsr_json_member_u64(t, "bytes_out", job->bytes_out);
     }
+    if (job->n_warnings > 0)
+        tsr_json_member_strings(t, "warnings", job->warnings, job->n_warnings);
     if (job->leader != NULL)
         tsr_json_member_string(t, "with", job->leader->name);
     if (job->alone != NULL)

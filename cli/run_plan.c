@@ -241,14 +241,16 @@ static void json_counts(tsr_text *t, const tsr_plan_run *run, const tsr_plan *pl
 /* Which rules decided, and what was warned of. */
 static void json_policy(tsr_text *t, const tsr_plan *plan)
 {
-    if (!plan->by_policy)
+    if (plan->by_policy) {
+        tsr_json_key(t, "model_type");
+        if (plan->model_type == NULL)
+            tsr_json_null(t);
+        else
+            tsr_json_string(t, plan->model_type);
+        tsr_json_member_string(t, "rules", plan->general_rules ? "general" : "table");
+    } else if (plan->n_warnings == 0) {
         return;
-    tsr_json_key(t, "model_type");
-    if (plan->model_type == NULL)
-        tsr_json_null(t);
-    else
-        tsr_json_string(t, plan->model_type);
-    tsr_json_member_string(t, "rules", plan->general_rules ? "general" : "table");
+    }
     tsr_json_key(t, "warnings");
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < plan->n_warnings; i++)

@@ -17,6 +17,7 @@ import pathlib
 import subprocess
 import sys
 import sysconfig
+import warnings
 from ctypes import byref
 
 import numpy as np
@@ -278,7 +279,7 @@ def quantize(array, name="array.weight", **options):
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """How a run ended. sqnr: in dB, of all that was quantized; NaN: nothing was."""
+    """How a run ended. sqnr: in dB, of all that was quantized; NaN: nothing was. warnings: those of the plan."""
     already_complete: bool
     files_resumed: int
     bytes_read: int
@@ -286,6 +287,7 @@ class Result:
     seconds: float
     threads: int
     sqnr: float
+    warnings: list
 
 
 class _Watch:
@@ -339,7 +341,7 @@ class Plan:
         result, watch = _native.ResultStruct(), _Watch(progress)
         watch.call("tessera_plan_run", self._pointer, _native.raw(destination), watch.callback, None, byref(result))
         fields = {name: getattr(result, name) for name, _ in result._fields_}
-        return Result(**{**fields, "already_complete": bool(result.already_complete)})
+        return Result(**{**fields, "already_complete": bool(result.already_complete), "warnings": list(self.warnings)})
 
     def __del__(self):
         if getattr(self, "_pointer", None):
@@ -354,14 +356,23 @@ def plan(command, source, **options):
     return Plan(pointer)
 
 
+def _make(command, source, destination, progress, options):
+    """Plans and runs. The plan's warnings point at the line that called the caller of this."""
+    made = plan(command, source, **options)
+    for warning in made.warnings:
+        warnings.warn(warning, stacklevel=3)
+    return made.run(destination, progress)
+
+
 def quantize_checkpoint(source, destination, progress=None, **options):
-    """As `tessera quantize SOURCE -o DESTINATION`, without its report on who loads the output."""
-    return plan("quantize", source, **options).run(destination, progress)
+    """As `tessera quantize SOURCE -o DESTINATION`, without its report on who loads the output. What the command warns of is in the
+    result's warnings, and a UserWarning."""
+    return _make("quantize", source, destination, progress, options)
 
 
 def convert(source, destination, progress=None, **options):
-    """As `tessera convert SOURCE -o DESTINATION`: to="bf16", ..."""
-    return plan("convert", source, **options).run(destination, progress)
+    """As `tessera convert SOURCE -o DESTINATION`: to="bf16", ... Warnings as those of quantize_checkpoint."""
+    return _make("convert", source, destination, progress, options)
 
 
 # ---- verdicts and reports ----

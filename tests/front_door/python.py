@@ -90,6 +90,23 @@ def plans(checks, tessera, place):
                                                      min_sqnr="much"))
 
 
+def warned(checks, tessera, place):
+    """What the command warns of is a warning, of the line that called, and stands in the result."""
+    import warnings
+    shutil.copytree(place / "model", place / "unknown")
+    config = place / "unknown/config.json"
+    config.write_text(config.read_text().replace('"llama"', '"nobody"'))
+    unknown, typo = "unknown model_type 'nobody': general rules; check with --dry-run", "--exclude 'typo*' matches no tensor"
+    cases = [("quantize_checkpoint", place / "unknown", {}, [unknown, typo]),
+             ("convert", place / "fp8-block", {"to": "fp8-block", "block": "64x64"}, [typo])]
+    for name, source, options, want in cases:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            result = getattr(tessera, name)(source, place / f"warned-{name}", exclude=["typo*"], **options)
+        checks.check(f"{name}: warnings", result.warnings == want and [str(one.message) for one in told] == want and
+                     all(one.filename == __file__ for one in told), (result, told))
+
+
 def refusals(checks, tessera, tool, place):
     import numpy as np
     x = np.zeros((64, 64), "f4")

@@ -350,6 +350,20 @@ def test_a_dry_run_writes_nothing(jobs, batch, checkpoint, tmp_path):
     assert "after a" in out and "reads only" in out and not any("message" in job for job in (first, second, third))
 
 
+def test_a_dry_run_warns_as_the_run_does(jobs, batch, checkpoint, tmp_path):
+    source = shutil.copytree(checkpoint("llama"), tmp_path / "nobody")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"model_type": "nobody"}))
+    path = jobs({"a": quantize(source, tmp_path / "a", "--exclude typo*"), "b": quantize(checkpoint("llama"), tmp_path / "b")})
+    want = ["unknown model_type 'nobody': general rules; check with --dry-run", "--exclude 'typo*' matches no tensor"]
+    code, summary, _, err = batch(path, "--dry-run")
+    assert code == 0 and err.splitlines() == ["tessera: a: " + line for line in want]
+    assert summary["jobs"][0]["warnings"] == want and "warnings" not in summary["jobs"][1]
+    code, summary, _, err = batch(path)
+    assert code == 0 and err.splitlines() == ["tessera: a: " + line for line in want]
+    assert summary["jobs"][0]["result"]["warnings"] == want and "warnings" not in summary["jobs"][0]
+
+
 def test_no_command_does_anything_when_it_is_rehearsed(jobs, batch, checkpoint, tmp_path):
     """Commands know nothing of a rehearsal: that their places are checked last of all stops them."""
     source, out = checkpoint("deepseek-v3"), tmp_path / "out"

@@ -233,8 +233,10 @@ def test_some_of_fp8_becomes_bf16(checkpoint, quantize, convert, options):
 
 def test_excluding_nothing_of_fp8_is_told(tessera, tmp_path, checkpoint, quantize, convert):
     first = quantize(checkpoint("llama"))
-    code, _, err = harness.run(tessera, ["convert", first, "-o", tmp_path / "dst", "--to", "fp8-block", "--exclude", "typo*"])
-    assert code == 0 and "--exclude 'typo*' matches no tensor" in err
+    told = "--exclude 'typo*' matches no tensor"
+    code, _, err = harness.run(tessera, ["convert", first, "-o", tmp_path / "dst", "--to", "fp8-block", "--exclude", "typo*",
+                                         "--json", tmp_path / "result.json"])
+    assert code == 0 and told in err and json.loads((tmp_path / "result.json").read_text())["warnings"] == [told]
     assert harness.tree_difference(without(convert(first, "--to", "fp8-block")), without(tmp_path / "dst")) is None
     code, _, err = harness.run(tessera, ["convert", first, "-o", tmp_path / "other", "--to", "fp8-block", "--exclude", "*down*",
                                          "--against", first])
