@@ -161,12 +161,6 @@ static tsr_status no_safetensors(const tsr_checkpoint *c, const tsr_listing *l, 
     return tsr_fail(err, TSR_E_FORMAT, "%s: no .safetensors file in this directory", c->path);
 }
 
-/* The manifest of an output, or a signature of it. */
-static bool is_manifest(const char *name)
-{
-    return strncmp(name, TSR_MANIFEST_NAME, sizeof TSR_MANIFEST_NAME - 1) == 0;
-}
-
 /* Sorts the directory's files into safetensors, index, config and the rest. */
 static tsr_status take_files(tsr_checkpoint *c, const tsr_listing *l, const char **index, tsr_err *err)
 {
@@ -208,7 +202,7 @@ static tsr_status take_files(tsr_checkpoint *c, const tsr_listing *l, const char
     for (size_t i = 0; i < l->count; i++) {
         const char *const name = l->names[i];
         if (tsr_listing_is_index(name) || tsr_listing_is_shard(name) || strcmp(name, TSR_CONFIG_NAME) == 0 ||
-            strcmp(name, TSR_REPORT_NAME) == 0 || is_manifest(name))
+            strcmp(name, TSR_REPORT_NAME) == 0 || tsr_listing_is_manifest(name))
             continue;
         TSR_TRY(describe(c, name, &c->files[c->n_files + c->n_side_files], err));
         c->n_side_files++;

@@ -24,9 +24,6 @@
 /* Where ModelOpt states a quantization, instead of config.json or beside it. */
 #define TSR_HF_QUANT_CONFIG_NAME "hf_quant_config.json"
 #define TSR_REPORT_NAME          "quantization_report.json"
-/* What an output of Tessera holds, by digests. It speaks of that output alone and is not copied into another, nor are its signatures
- * (names that begin with it). */
-#define TSR_MANIFEST_NAME "tessera.manifest.json"
 /* The file that describes preprocessed blobs. A directory that has it may have no safetensors at all. */
 #define TSR_LAYOUT_NAME "tessera-layout.json"
 

@@ -39,6 +39,19 @@ bool tsr_listing_is_index(const char *name)
     return is_top(name) && tsr_ends_with(name, INDEX_SUFFIX);
 }
 
+/* Only endings that are known: with any other one, weights could lie beside a model unseen, and loaders take what ends in
+ * .safetensors, however it begins. */
+bool tsr_listing_is_manifest(const char *name)
+{
+    static const char *const kSignatures[] = {"",     ".sig", ".minisig",  ".asc",
+                                              ".gpg", ".p7s", ".sigstore", ".sigstore.json"};
+    const size_t n = strlen(TSR_MANIFEST_NAME);
+    bool known = false;
+    for (size_t i = 0; i < sizeof kSignatures / sizeof *kSignatures && strncmp(name, TSR_MANIFEST_NAME, n) == 0; i++)
+        known = known || strcmp(name + n, kSignatures[i]) == 0;
+    return known;
+}
+
 static bool ignored(const tsr_listing *l, const char *name)
 {
     for (size_t i = 0; i < l->n_ignore; i++) {

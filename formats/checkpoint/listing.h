@@ -14,6 +14,10 @@
 /* The file with the row sums of int8 weights (X.azp_adj, X.azp_with_adj). It lies beside a model, not in it. */
 #define TSR_AZP_NAME "tessera-azp.safetensors"
 
+/* What an output of Tessera holds, by digests. It speaks of that output alone and is not copied into another, nor are its
+ * signatures. */
+#define TSR_MANIFEST_NAME "tessera.manifest.json"
+
 /* The names of all regular files below a directory: "model.safetensors", "folder/file". The caller sets the last three
  * members, which are borrowed, and begins with the others zero. */
 typedef struct tsr_listing {
@@ -32,6 +36,9 @@ void tsr_listing_free(tsr_listing *l);
 /* Whether a file of a listing holds tensors, plain or packed; whether it is an index. */
 bool tsr_listing_is_shard(const char *name);
 bool tsr_listing_is_index(const char *name);
+
+/* Whether it is the manifest of an output, or a signature of it: .sig, .minisig, .asc, .gpg, .p7s, .sigstore, .sigstore.json. */
+bool tsr_listing_is_manifest(const char *name);
 
 /* Writes DIR/NAME to `path`, which has PATH_MAX bytes; TSR_E_IO when that is longer than the system takes. */
 tsr_status tsr_join_path(char *path, const char *dir, const char *name, tsr_err *err) TSR_WARN_UNUSED;

@@ -123,6 +123,23 @@ def test_missing_foreign_and_cut_files(made, verify, tmp_path):
         ("size", "model.safetensors"), ("missing", "tokenizer.json"), ("foreign", "model-00002.safetensors")]
 
 
+def test_weights_hide_behind_no_name(made, verify, tmp_path):
+    """Loaders take whatever ends in .safetensors. The endings of signatures are known, and others are files like all."""
+    copy = tmp_path / "copy"
+    shutil.copytree(made[0], copy)
+    for ending in (".sig", ".minisig", ".asc", ".gpg", ".p7s", ".sigstore", ".sigstore.json"):
+        (copy / (manifests.NAME + ending)).write_text("signed")
+    assert verify(copy) == (0, [])
+    foreign = [manifests.NAME + ending for ending in (".safetensors", ".bin", ".sig.safetensors", ".safetensors.index.json", ".bak")]
+    foreign += [".x.safetensors", ".x.safetensors.index.json", manifests.NAME + ".d/model.safetensors"]
+    for name in foreign:
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_bytes(b"")
+        code, findings = verify(copy)
+        assert code == 1 and [(f["check"], f["file"]) for f in findings] == [("foreign", name)]
+        (copy / name).unlink()
+
+
 def test_an_empty_tensor_at_a_files_end(quantize, verify, tmp_path):
     """It is read alone where what stands before is as much as is read at once, and has no byte to read."""
     src = save(tmp_path / "src", {"model.layers.0.mlp.up_proj.weight": random_weight((4096, 4096)).astype(BF16), "model.nothing": np.zeros(0, np.uint8)})

@@ -223,7 +223,7 @@ static tsr_status look_at(tsr_manifest_check *c, job *j, const tsr_said_file *f,
     return TSR_OK;
 }
 
-/* Files that the manifest does not name, but for itself and its signatures. */
+/* Files that the manifest does not name, but for itself and its signatures, and hidden ones that are no weights. */
 static tsr_status find_foreign(tsr_manifest_check *c, const tsr_said *said, const char *dst, tsr_err *err)
 {
     tsr_listing l = {.names = NULL};
@@ -235,7 +235,8 @@ static tsr_status find_foreign(tsr_manifest_check *c, const tsr_said *said, cons
         qsort(names, said->n_files, sizeof *names, tsr_by_text);
     for (size_t i = 0; i < l.count && status == TSR_OK; i++) {
         const char *const name = l.names[i];
-        if (strncmp(name, TSR_MANIFEST_NAME, sizeof TSR_MANIFEST_NAME - 1) == 0 || name[0] == '.' ||
+        if (tsr_listing_is_manifest(name) ||
+            (name[0] == '.' && !tsr_listing_is_shard(name) && !tsr_listing_is_index(name)) ||
             (said->n_files > 0 && bsearch(&name, names, said->n_files, sizeof *names, tsr_by_text) != NULL))
             continue;
         const char *const kept = tsr_arena_dup(&c->arena, name, strlen(name));
