@@ -216,6 +216,7 @@ def main():
         checks.check("one version", harness.run(tool, ["--version"])[1].split() == ["tessera", tessera.version()])
         schemes(checks, tessera, tool, place)
         plans(checks, tessera, place)
+        warned(checks, tessera, place)
         refusals(checks, tessera, tool, place)
         layouts(checks, tessera)
         reports(checks, tessera, place)
