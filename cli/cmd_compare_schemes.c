@@ -1,5 +1,6 @@
 /* tessera compare-schemes: its options, the choice of tensors, and the table. */
 #include "cli/commands.h"
+#include "cli/globs.h"
 #include "cli/next.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -129,6 +130,11 @@ static tsr_status decide(const tsr_checkpoint *c, uint8_t *by_form, tsr_arena *a
     return tsr_schemes_decide(c, type, by_form, arena, err);
 }
 
+static const char *name_of(const void *context, size_t i)
+{
+    return ((const tsr_tensors *)context)->items[i].name;
+}
+
 static tsr_status choose(const arguments *a, const tsr_checkpoint *c, ranked *candidates, uint8_t *by_form,
                          tsr_arena *arena, choice *to, tsr_err *err)
 {
@@ -143,6 +149,7 @@ static tsr_status choose(const arguments *a, const tsr_checkpoint *c, ranked *ca
         return tsr_fail(err, a->tensors.count > 0 ? TSR_E_UNSUPPORTED : TSR_E_NOTHING,
                         "%s: there is no tensor to quantize%s", c->path,
                         a->tensors.count > 0 ? " with such a name" : "");
+    tsr_tell_unfit_tensors(&a->tensors, name_of, &c->tensors, c->tensors.count);
     to->n = a->sample > 0 && a->sample < to->all ? (size_t)a->sample : to->all;
     qsort(candidates, to->all, sizeof *candidates, by_rank);
     qsort(candidates, to->n, sizeof *candidates, by_place);
@@ -428,6 +435,7 @@ static tsr_status run(const arguments *a, tsr_err *err)
     tsr_checkpoint *c;
     tsr_arena arena = {0};
     TSR_TRY(tsr_checkpoint_open(&c, a->src, a->ignore.items, a->ignore.count, err));
+    tsr_tell_unfit_files(&a->ignore, c);
     const size_t n = c->tensors.count + 1;
     choice chosen = {.tensors = calloc(n, sizeof *chosen.tensors), .taken = calloc(n, 1)};
     uint8_t *const by_form = calloc(n, 1);

@@ -1,5 +1,6 @@
 /* tessera inspect: its options, and what it looks at. */
 #include "cli/commands.h"
+#include "cli/globs.h"
 #include "cli/inspect_print.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -372,6 +373,8 @@ static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
         status = tsr_places_check(&places, err);
     if (status == TSR_OK)
         status = tsr_checkpoint_open(&checkpoint, path, a->ignore.items, a->ignore.count, err);
+    if (status == TSR_OK)
+        tsr_tell_unfit_files(&a->ignore, checkpoint);
     if (status == TSR_OK && (status = tsr_contents_find(&survey, checkpoint, block, err)) == TSR_OK) {
         status = tensor == NULL ? inspect_checkpoint(a, checkpoint, &survey, short_of, err)
                                 : inspect_tensor(a, checkpoint, &survey, tensor, err);

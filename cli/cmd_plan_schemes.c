@@ -1,5 +1,6 @@
 /* tessera plan-schemes: its options, the table of what bits buy, the rules file, and data to plot. */
 #include "cli/commands.h"
+#include "cli/globs.h"
 #include "cli/next.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -407,6 +408,8 @@ static tsr_status run(const arguments *a, tsr_err *err)
     tsr_status status = a->sensitivity == NULL ? TSR_OK : tsr_sensitivity_read(&sensitivity, a->sensitivity, err);
     if (status == TSR_OK)
         status = tsr_checkpoint_open(&c, a->src, a->ignore.items, a->ignore.count, err);
+    if (status == TSR_OK)
+        tsr_tell_unfit_files(&a->ignore, c);
     if (status == TSR_OK)
         status = tsr_quantize_check_source(c, err);
     if (status == TSR_OK)

@@ -1,5 +1,6 @@
 /* tessera verify gemm, epilogue, dequant and mla, which run kernels on the checkpoint's own tensors: their options. */
 #include "cli/commands.h"
+#include "cli/globs.h"
 #include "cli/places.h"
 #include "cli/results.h"
 #include "cli/sandbox.h"
@@ -212,6 +213,11 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_verify_kernels 
     return tsr_places_check(&places, err);
 }
 
+static const char *name_of(const void *context, size_t i)
+{
+    return ((const tsr_weights *)context)->items[i].values->name;
+}
+
 int tsr_cmd_verify_kernels(int argc, char **argv)
 {
     const char *const name = argv[0];
@@ -221,6 +227,8 @@ int tsr_cmd_verify_kernels(int argc, char **argv)
     tsr_status status = parse(argc - 1, argv + 1, &a, &v, &err);
     if (status == TSR_OK && !a.last.help)
         status = tsr_verify_one(&tsr_kind_kernels, &v, &a.last, &err);
+    if (v.options.side.weights != NULL)
+        tsr_tell_unfit_tensors(&a.tensors, name_of, v.options.side.weights, v.options.side.weights->count);
     const bool fine = tsr_kind_kernels.fine(&v);
     tsr_kind_kernels.close(&v);
     char command[32];

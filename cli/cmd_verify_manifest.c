@@ -1,5 +1,6 @@
 /* tessera verify manifest: an output held to its digests. */
 #include "cli/commands.h"
+#include "cli/globs.h"
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/results.h"
@@ -58,7 +59,9 @@ static tsr_status open_manifest(void *job, tsr_err *err)
     if (v->src == NULL)
         return TSR_OK;
     TSR_TRY(tsr_said_reads_read(&v->reads, v->path, err));
-    return tsr_checkpoint_open(&v->source, v->src, v->ignore.items, v->ignore.count, err);
+    TSR_TRY(tsr_checkpoint_open(&v->source, v->src, v->ignore.items, v->ignore.count, err));
+    tsr_tell_unfit_files(&v->ignore, v->source);
+    return TSR_OK;
 }
 
 static tsr_status run(void *job, tsr_terminal *terminal, tsr_err *err)

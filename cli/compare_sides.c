@@ -1,6 +1,7 @@
 /* Opens and compares two checkpoints, and writes the result as JSON. */
 #include "cli/compare_sides.h"
 
+#include "cli/globs.h"
 #include "cli/places.h"
 #include "formats/json/json_write.h"
 
@@ -33,6 +34,14 @@ void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options)
     tsr_options_append(options, shared);
 }
 
+/* Of both sides' weights. */
+static const char *name_of(const void *context, size_t i)
+{
+    const tsr_weights *const sides = context;
+    const tsr_weights *const side = i < sides[0].count ? &sides[0] : &sides[1];
+    return side->items[side == sides ? i : i - sides[0].count].values->name;
+}
+
 tsr_status tsr_compare_job_open(tsr_compare_job *job, tsr_err *err)
 {
     tsr_block block;
@@ -44,6 +53,7 @@ tsr_status tsr_compare_job_open(tsr_compare_job *job, tsr_err *err)
         TSR_TRY(tsr_manifest_read(&job->manifest[i], job->checkpoint[i], &job->arena, err));
         TSR_TRY(tsr_weights_pair_or(&job->weights[i], job->checkpoint[i], block, err));
     }
+    tsr_tell_unfit_tensors(&job->tensors, name_of, job->weights, job->weights[0].count + job->weights[1].count);
     return TSR_OK;
 }
 

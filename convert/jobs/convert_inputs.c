@@ -77,6 +77,22 @@ tsr_status tsr_plan_rank_files(const tsr_job_source *from, const char *config, c
     return status;
 }
 
+tsr_status tsr_warn_of_ignored(tsr_plan *plan, const tsr_job_source *from, tsr_checkpoint *const *opened, size_t n,
+                               tsr_err *err)
+{
+    tsr_status status = TSR_OK;
+    for (size_t i = 0; i < from->ignore.count && status == TSR_OK; i++) {
+        bool fits = false;
+        for (size_t k = 0; k < n && opened[k] != NULL; k++)
+            fits = fits || opened[k]->ignored[i];
+        if (!fits)
+            status = tsr_plan_warn(plan, err, "--ignore-file '%s' matches no file", from->ignore.items[i]);
+    }
+    if (status != TSR_OK)
+        tsr_plan_free(plan);
+    return status;
+}
+
 void tsr_close_inputs(tsr_convert_inputs *in)
 {
     tsr_any_free(&in->view);

@@ -30,6 +30,11 @@ tsr_status tsr_open_rank_files(const tsr_job_source *from, tsr_convert_inputs *i
 tsr_status tsr_plan_rank_files(const tsr_job_source *from, const char *config, const tsr_convert_inputs *in,
                                tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Warns of each glob of --ignore-file that fits no file of what was opened: n checkpoints, up to a NULL. On failure the plan is
+ * freed. */
+tsr_status tsr_warn_of_ignored(tsr_plan *plan, const tsr_job_source *from, tsr_checkpoint *const *opened, size_t n,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
 /* Closes all of them. */
 void tsr_close_inputs(tsr_convert_inputs *in);
 

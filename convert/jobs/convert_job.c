@@ -445,6 +445,7 @@ tsr_status tsr_convert_job_plan(tsr_convert_job *a, const tsr_job_source *from, 
     tsr_plan_made_with with;
     TSR_TRY(note_words(a, from, &with, err));
     TSR_TRY(make_plan(a, from, plan, err));
+    TSR_TRY(tsr_warn_of_ignored(plan, from, a->in.checkpoints, a->in.n, err));
     plan->made_with = with;
     return TSR_OK;
 }

@@ -1,5 +1,6 @@
 /* From what is said to a plan. */
 #include "convert/jobs/quantize_job.h"
+#include "convert/jobs/convert_inputs.h"
 #include "convert/jobs/made_with.h"
 
 #include "convert/plans/again_plan.h"
@@ -196,6 +197,7 @@ tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *fr
     TSR_TRY(job->rules != NULL         ? plan_by_rules(job, from, plan, err)
             : job->scales_from != NULL ? plan_again(job, from, plan, err)
                                        : plan_by_scheme(job, from, plan, err));
+    TSR_TRY(tsr_warn_of_ignored(plan, from, job->opened, 2, err));
     plan->made_with = with;
     return TSR_OK;
 }

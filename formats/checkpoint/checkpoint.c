@@ -210,10 +210,10 @@ static tsr_status take_files(tsr_checkpoint *c, const tsr_listing *l, const char
     return TSR_OK;
 }
 
-static tsr_status open_directory(tsr_checkpoint *c, const char *const *ignore, size_t n_ignore, const char *only,
-                                 tsr_err *err)
+static tsr_status open_directory(tsr_checkpoint *c, const char *const *ignore, size_t n_ignore, bool *fits,
+                                 const char *only, tsr_err *err)
 {
-    tsr_listing l = {.ignore = ignore, .n_ignore = n_ignore, .only = only};
+    tsr_listing l = {.ignore = ignore, .n_ignore = n_ignore, .fits = fits, .only = only};
     const char *index = NULL;
     tsr_status status = tsr_listing_read(&l, c->dir, err);
     if (status == TSR_OK)
@@ -279,12 +279,14 @@ static tsr_status open_any(tsr_checkpoint **checkpoint, const char *path, const 
     while (length > 1 && path[length - 1] == '/')
         length--;
     c->path = tsr_arena_dup(&c->arena, path, length);
+    bool *const fits = tsr_arena_alloc(&c->arena, n_ignore + 1);
+    c->ignored = fits;
     tsr_status status = TSR_OK;
-    if (c->path == NULL) {
+    if (c->path == NULL || fits == NULL) {
         status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
     } else if (S_ISDIR(st.st_mode)) {
         c->dir = c->path;
-        status = open_directory(c, ignore, n_ignore, only, err);
+        status = open_directory(c, ignore, n_ignore, fits, only, err);
     } else {
         status = open_single(c, err);
     }

@@ -50,6 +50,7 @@ typedef struct tsr_checkpoint {
     const char *config;  /* text of config.json, NUL-terminated, a JSON object; NULL for a single file */
     size_t config_size;
     const char *index_path; /* NULL when there is no index */
+    const bool *ignored;    /* [n_ignore]: which of the globs that it was opened with fit a file of it, or a folder */
     /* private */
     tsr_json_index config_index; /* asked by formats/checkpoint/config.h */
     tsr_archive_cache *cache;    /* NULL: no archive */

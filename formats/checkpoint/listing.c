@@ -54,11 +54,14 @@ bool tsr_listing_is_manifest(const char *name)
 
 static bool ignored(const tsr_listing *l, const char *name)
 {
+    bool any = false;
     for (size_t i = 0; i < l->n_ignore; i++) {
-        if (tsr_glob_match(l->ignore[i], name))
-            return true;
+        const bool fits = (!any || l->fits != NULL) && tsr_glob_match(l->ignore[i], name);
+        any = any || fits;
+        if (fits && l->fits != NULL)
+            l->fits[i] = true;
     }
-    return false;
+    return any;
 }
 
 static tsr_status listing_add(tsr_listing *l, char *name, tsr_err *err)

@@ -18,13 +18,14 @@
  * signatures. */
 #define TSR_MANIFEST_NAME "tessera.manifest.json"
 
-/* The names of all regular files below a directory: "model.safetensors", "folder/file". The caller sets the last three
+/* The names of all regular files below a directory: "model.safetensors", "folder/file". The caller sets the last four
  * members, which are borrowed, and begins with the others zero. */
 typedef struct tsr_listing {
     char **names; /* sorted */
     size_t count, capacity;
     const char *const *ignore; /* [n_ignore]: glob patterns of files to leave out */
     size_t n_ignore;
+    bool *fits;       /* [n_ignore]: set for each pattern that fits a file or folder; NULL: nobody asks */
     const char *only; /* leave out every shard but this one; NULL: keep all */
 } tsr_listing;
 

@@ -133,6 +133,28 @@ def test_next_names_a_tensor_or_none(run, checkpoint, quantize):
     assert code == 1 and "attention_bias" in line and "--tensors" not in line
 
 
+def test_a_glob_that_fits_nothing_is_told(run, checkpoint, quantize, tmp_path):
+    """Once, by each command that takes it; one that fits is not."""
+    model = checkpoint("llama")
+    fp8 = quantize(model)
+    tensors, files = ("--tensors", "typo", "--tensors", "*q_proj*"), ("--ignore-file", "zzz*", "--ignore-file", "tok*")
+    no_tensor, no_file = "tessera: --tensors 'typo' matches no tensor\n", "tessera: --ignore-file 'zzz*' matches no file\n"
+    result = tmp_path / "result.json"
+    cases = {("verify", fp8, "--against", model, *tensors): no_tensor, ("diff", model, fp8, *tensors): no_tensor,
+             ("verify", "gemm", fp8, *tensors): no_tensor, ("verify", "all", fp8, "--against", model, "--skip", "forward", *tensors): no_tensor,
+             ("compare-schemes", model, *tensors, *files): no_file + no_tensor,
+             ("plan-schemes", model, "--schemes", "fp8-block", "--bits", "8.1", *files): no_file,
+             ("inspect", model, *files): no_file, ("inspect", model / "model.safetensors", *files[:2]): no_file,
+             ("verify", "--manifest", fp8, "--source", model, *files[:2]): no_file,
+             ("quantize", model, "-o", tmp_path / "a", *files, "--json", result): no_file,
+             ("convert", fp8, "-o", tmp_path / "b", "--to", "archive", *files[:2], "--json", result): no_file}
+    for words, want in cases.items():
+        result.unlink(missing_ok=True)
+        code, _, err = run(*words)
+        assert "".join(line + "\n" for line in err.splitlines() if " matches no " in line) == want and code in (0, 1), (words, code, err)
+        assert not result.exists() or json.loads(result.read_text())["warnings"] == ["--ignore-file 'zzz*' matches no file"]
+
+
 def test_a_configuration_may_be_laid_out_anew(run, checkpoint, quantize):
     """Space between tokens is no difference; inside of strings it is."""
     src = checkpoint("llama")
