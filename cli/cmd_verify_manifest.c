@@ -25,7 +25,7 @@ static const char kHelp[] =
     "output.\n"
     "Reads at the speed of the disk, past the page cache where it can, and needs no source.\n"
     "With --source it is SRC that is held to it: names the file and the tensor that is not what the output was made "
-    "of.\n"
+    "of; config.json\nand headers included.\n"
     "Exit code 0: all as it was written, or read; 1: something is not.\n\n"
     "Examples:\n"
     "  tessera verify --manifest DeepSeek-V3-FP8\n"
@@ -99,8 +99,9 @@ static void print_result(const void *job)
         tsr_print("%llu digests take in other sources (--against, --scales-from), and were passed over\n",
                   U64(c->passed_over));
     if (v->src != NULL)
-        tsr_print(c->count == 0 ? "%s is what %s was made of, as far as it was read\n"
-                                : "%s is not what %s was made of\n",
+        tsr_print(c->count == 0
+                      ? "%s is what %s was made of, in all that was read of it: tensors, headers and config.json\n"
+                      : "%s is not what %s was made of\n",
                   v->src, v->dst);
     else if (c->count == 0)
         tsr_print("%s holds what Tessera %s wrote by: %s\n", v->dst, v->said.version, v->said.command);

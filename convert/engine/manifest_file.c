@@ -150,8 +150,8 @@ static void add_source(tsr_text *t, const tsr_checkpoint *c)
 {
     char hex[17];
     tsr_json_begin_object(t, false);
-    if (c->config != NULL)
-        member_digest(t, "config_xxh128", XXH3_128bits(c->config, c->config_size));
+    if (c->config_file.data != NULL) /* not what a plan sees in its place */
+        member_digest(t, "config_xxh128", XXH3_128bits(c->config_file.data, c->config_file.size));
     tsr_json_key(t, "files");
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < c->n_files + c->n_side_files; i++) {

@@ -110,6 +110,7 @@ static tsr_status read_config(tsr_checkpoint *c, tsr_err *err)
                         path);
     TSR_TRY(tsr_check_inside(c->dir, path, err));
     TSR_TRY(tsr_read_file(path, kMaxConfigBytes, &c->arena, &c->config, &c->config_size, err));
+    c->config_file = (tsr_json_text){.data = c->config, .size = c->config_size};
     return tsr_json_index_read(&c->config_index, path, c->config, c->config_size, err);
 }
 

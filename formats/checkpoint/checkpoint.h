@@ -49,8 +49,9 @@ typedef struct tsr_checkpoint {
     tsr_tensors tensors; /* in the order of their bytes, file by file */
     const char *config;  /* text of config.json, NUL-terminated, a JSON object; NULL for a single file */
     size_t config_size;
-    const char *index_path; /* NULL when there is no index */
-    const bool *ignored;    /* [n_ignore]: which of the globs that it was opened with fit a file of it, or a folder */
+    tsr_json_text config_file; /* what config.json holds on disk, of a view (tsr_checkpoint_see) as well */
+    const char *index_path;    /* NULL when there is no index */
+    const bool *ignored; /* [n_ignore]: which of the globs that it was opened with fit a file of it, or a folder */
     /* private */
     tsr_json_index config_index; /* asked by formats/checkpoint/config.h */
     tsr_archive_cache *cache;    /* NULL: no archive */

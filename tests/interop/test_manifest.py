@@ -325,6 +325,32 @@ def test_another_source_is_told(name, tessera, verify, checkpoint, tmp_path):
     assert {(f["check"], f["file"]) for f in findings} == {("missing", "generation_config.json"), ("read", "tokenizer.json"), ("size", "tokenizer_config.json")}
 
 
+@pytest.mark.parametrize("name", ["quantize SRC -o DST", "convert FP8 -o DST --to mxfp8", "convert FP8 -o DST --to bf16"])
+def test_another_config_or_header_is_told(name, tessera, verify, checkpoint, quantize, tmp_path):
+    """What decides what becomes of tensors, and what they are called; of plans that see other tensors in their place, too."""
+    src, dst, other = checkpoint("llama"), tmp_path / "dst", tmp_path / "other"
+    src = quantize(src) if "FP8" in name else src
+    assert harness.run(tessera, [*({"SRC": src, "FP8": src, "DST": dst}.get(word, word) for word in name.split()), "--quiet"])[0] == 0
+    assert verify(dst, "--source", src) == (0, [])
+    (said, *_) = json.loads((dst / manifests.NAME).read_text())["sources"]
+    assert said["config_xxh128"] == manifests.xxh128((src / "config.json").read_bytes())
+    shutil.copytree(src, other)
+    text = (src / "config.json").read_text()
+    assert '"hidden_size"' in text
+    (other / "config.json").write_text(text.replace('"hidden_size"', '"hidden_sizf"'))
+    code, findings = verify(dst, "--source", other)
+    assert code == 1 and [(f["check"], f["file"], f["where"]) for f in findings] == [("read", "config.json", "config.json")]
+    code, findings = verify(dst, "--source", src / "model.safetensors")
+    assert code == 1 and ("missing", "config.json") in {(f["check"], f["file"]) for f in findings}
+    (other / "config.json").write_text(text)
+    model = (src / "model.safetensors").read_bytes()
+    assert model.count(b"layers.0.mlp.gate_proj.weight\"") == model.count(b"layers.0.mlp.up_proj.weight\"") == 1
+    swapped = model.replace(b"0.mlp.gate_proj.weight\"", b"0.mlp.A\"").replace(b"0.mlp.up_proj.weight\"", b"0.mlp.gate_proj.weight\"")
+    (other / "model.safetensors").write_bytes(swapped.replace(b"0.mlp.A\"", b"0.mlp.up_proj.weight\""))
+    code, findings = verify(dst, "--source", other)
+    assert code == 1 and [(f["check"], f["file"]) for f in findings] == [("header", "model.safetensors")]
+
+
 def test_a_manifest_without_what_was_read(made, verify, tmp_path):
     manifest = json.loads((made[0] / manifests.NAME).read_text())
 
@@ -343,6 +369,9 @@ def test_a_manifest_without_what_was_read(made, verify, tmp_path):
     for change, code, words in (
         (lambda m: m.pop("reads"), 3, "no digests of what was read"),
         (lambda m: m["reads"][0].update(xxh128_sum="0" * 31), 3, "no 32 digits"),
+        (lambda m: m["sources"][0].update(config_xxh128="0" * 31), 3, "no 32 digits"),
+        (lambda m: m["sources"][0]["files"][0].update(header_xxh3_64="0" * 32), 3, "no 16 digits"),
+        (lambda m: m["sources"][0]["files"][0].update(header_xxh3_64="x" * 16), 3, "no 16 digits"),
         (lambda m: m["reads"][0].pop("inputs"), 3, "without a sum or inputs"),
         (lambda m: first(m).update(windows=[]), 3, "without file, name or windows"),
         (lambda m: first(m).update(windows=[0]), 3, "without bytes"),

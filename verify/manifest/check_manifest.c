@@ -321,7 +321,8 @@ const char *tsr_manifest_fault_word(tsr_manifest_fault fault)
 {
     static const char *const kWords[] = {
         [TSR_MANIFEST_OTHER] = "other manifest", [TSR_MANIFEST_MISSING] = "missing", [TSR_MANIFEST_SIZE] = "size",
-        [TSR_MANIFEST_BYTES] = "bytes",          [TSR_MANIFEST_FOREIGN] = "foreign", [TSR_MANIFEST_READ] = "read"};
+        [TSR_MANIFEST_BYTES] = "bytes",          [TSR_MANIFEST_FOREIGN] = "foreign", [TSR_MANIFEST_READ] = "read",
+        [TSR_MANIFEST_HEADER] = "header"};
     return kWords[fault];
 }
 
@@ -351,11 +352,17 @@ void tsr_manifest_tell(tsr_text *t, const tsr_manifest_finding *f)
         tsr_text_printf(t, "is not of this output");
         break;
     case TSR_MANIFEST_READ:
-        tsr_text_printf(t, "differs from what the output was made of, in '");
+        tsr_text_printf(t, "differs from what the output was made of");
+        if (f->tensor == NULL)
+            break;
+        tsr_text_printf(t, ", in '");
         tsr_text_visible(t, f->tensor, strlen(f->tensor));
         tsr_text_printf(t, "'");
         if (f->others > 0)
             tsr_text_printf(t, " or in %llu others that were read with it", U64(f->others));
+        break;
+    case TSR_MANIFEST_HEADER:
+        tsr_text_printf(t, "differs from what the output was made of, in its header: names, dtypes, shapes or places");
         break;
     }
 }

@@ -13,7 +13,8 @@ typedef enum tsr_manifest_fault {
     TSR_MANIFEST_SIZE,    /* it has another size */
     TSR_MANIFEST_BYTES,   /* a piece differs */
     TSR_MANIFEST_FOREIGN, /* a file that the manifest does not name */
-    TSR_MANIFEST_READ,    /* of a source: what a step has read differs */
+    TSR_MANIFEST_READ,    /* of a source: what a step has read differs; without a tensor, a whole file */
+    TSR_MANIFEST_HEADER,  /* of a source: the header of a file differs */
 } tsr_manifest_fault;
 
 typedef struct tsr_manifest_finding {

@@ -106,21 +106,40 @@ static size_t find_file(const tsr_checkpoint *c, const char *name)
     return 0;
 }
 
-/* Files that are not there, or that have another size. */
+/* Files that are not there, that have another size, or whose header says other things of the same bytes. */
 static tsr_status find_others(tsr_manifest_check *c, const job *j, tsr_err *err)
 {
     for (size_t i = 0; i < j->said->n_files; i++) {
         const tsr_said_origin *const f = &j->said->files[i];
         const size_t number = find_file(j->source, f->name);
-        const uint64_t size = number == 0 ? 0 : j->source->files[number - 1].size;
+        const tsr_file *const there = number == 0 ? NULL : &j->source->files[number - 1];
+        const bool sized = there != NULL && there->size == f->bytes;
         const tsr_manifest_finding finding = {.file = f->name,
-                                              .fault = number == 0 ? TSR_MANIFEST_MISSING : TSR_MANIFEST_SIZE,
-                                              .bytes = size,
+                                              .fault = there == NULL ? TSR_MANIFEST_MISSING
+                                                       : !sized      ? TSR_MANIFEST_SIZE
+                                                                     : TSR_MANIFEST_HEADER,
+                                              .bytes = there == NULL ? 0 : there->size,
                                               .wanted = f->bytes};
-        if (number == 0 || size != f->bytes)
+        if (!sized || (f->has_header && number <= j->source->n_files && there->header_hash != f->header))
             TSR_TRY(tsr_manifest_find(c, &finding, err));
     }
     return TSR_OK;
+}
+
+/* What a config.json says decides what becomes of tensors. */
+static tsr_status check_config(tsr_manifest_check *c, const job *j, tsr_err *err)
+{
+    const tsr_checkpoint *const s = j->source;
+    if (!j->said->has_config)
+        return TSR_OK;
+    tsr_manifest_finding finding = {.file = TSR_CONFIG_NAME, .fault = TSR_MANIFEST_MISSING};
+    if (s->config_file.data == NULL)
+        return tsr_manifest_find(c, &finding, err);
+    const XXH128_hash_t digest = XXH3_128bits(s->config_file.data, s->config_file.size);
+    finding.fault = TSR_MANIFEST_READ;
+    return digest.high64 == j->said->config.high && digest.low64 == j->said->config.low
+               ? TSR_OK
+               : tsr_manifest_find(c, &finding, err);
 }
 
 static bool fits(const job *j, size_t file, const tsr_said_input *in)
@@ -192,6 +211,7 @@ static tsr_status read_all(tsr_manifest_check *c, job *j, tsr_err *err)
 
 static tsr_status run_all(tsr_manifest_check *c, job *j, tsr_err *err)
 {
+    TSR_TRY(check_config(c, j, err));
     TSR_TRY(find_others(c, j, err));
     choose(c, j);
     c->pieces = j->n_chosen;

@@ -166,6 +166,23 @@ static tsr_status read_read(reading *r, tsr_err *err)
 
 /* ---- sources ---- */
 
+/* 16 hex digits. */
+static tsr_status read_header(reading *r, tsr_said_origin *file, tsr_err *err)
+{
+    tsr_json_text value;
+    tsr_said_digest digest;
+    char hex[33] = "0000000000000000";
+    TSR_TRY(tsr_json_read_string(&r->json, &value, err));
+    if (value.size != 16)
+        return refuse(r, err, "a digest of a header that has no 16 digits");
+    memcpy(hex + 16, value.data, 16);
+    if (!tsr_said_digest_parse(hex, 32, &digest))
+        return refuse(r, err, "a digest of a header that has no 16 digits");
+    file->header = digest.low;
+    file->has_header = true;
+    return TSR_OK;
+}
+
 static tsr_status read_file(reading *r, tsr_err *err)
 {
     tsr_said_reads *const to = r->to;
@@ -181,6 +198,8 @@ static tsr_status read_file(reading *r, tsr_err *err)
             TSR_TRY(read_text(r, &file.name, err));
         else if (tsr_json_is(key, "bytes"))
             TSR_TRY(tsr_json_read_u64(&r->json, &file.bytes, err));
+        else if (tsr_json_is(key, "header_xxh3_64"))
+            TSR_TRY(read_header(r, &file, err));
         else
             TSR_TRY(tsr_json_skip(&r->json, NULL, err));
         bytes = bytes || tsr_json_is(key, "bytes");
@@ -192,27 +211,36 @@ static tsr_status read_file(reading *r, tsr_err *err)
     return TSR_OK;
 }
 
+static tsr_status read_source(reading *r, tsr_err *err)
+{
+    tsr_said_reads *const to = r->to;
+    tsr_json_text key;
+    bool more;
+    TSR_TRY(tsr_json_enter_object(&r->json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
+        if (!more)
+            return TSR_OK;
+        if (tsr_json_is(key, "files"))
+            TSR_TRY(each(r, read_file, err));
+        else if (tsr_json_is(key, "config_xxh128"))
+            TSR_TRY(read_sum(r, &to->config, err));
+        else
+            TSR_TRY(tsr_json_skip(&r->json, NULL, err));
+        to->has_config = to->has_config || tsr_json_is(key, "config_xxh128");
+    }
+}
+
 /* Of the first source; what follows is passed over. */
 static tsr_status read_sources(reading *r, tsr_err *err)
 {
-    tsr_json_text key;
     bool more;
     TSR_TRY(tsr_json_enter_array(&r->json, err));
     for (size_t i = 0;; i++) {
         TSR_TRY(tsr_json_next_element(&r->json, &more, err));
         if (!more)
             return TSR_OK;
-        if (i > 0) {
-            TSR_TRY(tsr_json_skip(&r->json, NULL, err));
-            continue;
-        }
-        TSR_TRY(tsr_json_enter_object(&r->json, err));
-        for (;;) {
-            TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
-            if (!more)
-                break;
-            TSR_TRY(tsr_json_is(key, "files") ? each(r, read_file, err) : tsr_json_skip(&r->json, NULL, err));
-        }
+        TSR_TRY(i == 0 ? read_source(r, err) : tsr_json_skip(&r->json, NULL, err));
     }
 }
 

@@ -26,6 +26,8 @@ typedef struct tsr_said_step {
 typedef struct tsr_said_origin {
     const char *name;
     uint64_t bytes;
+    uint64_t header; /* the XXH3-64 of its header, where it has tensors */
+    bool has_header;
 } tsr_said_origin;
 
 typedef struct tsr_said_reads {
@@ -37,6 +39,8 @@ typedef struct tsr_said_reads {
     size_t n_windows, windows_capacity;
     tsr_said_origin *files; /* of the first source */
     size_t n_files, files_capacity;
+    tsr_said_digest config; /* of the first source's config.json */
+    bool has_config;
     bool any; /* the manifest has digests of what was read */
     tsr_arena arena;
 } tsr_said_reads;
