@@ -55,6 +55,9 @@ static const format kFormats[] = {
     {"QuIP#", {".Qidxs", kInts}, {".SU", kAny}, {".SV", ".Wscale", ".codebook_id"}},
     {"torchao's integers", {"_weight_qdata", kInts}, {"_weight_scale", kAny}, {"_weight_zero_point"}},
     {"Quanto", {".weight._data", kAny}, {".weight._scale", kAny}, {".input_scale", ".output_scale"}},
+    /* X is the module, or, by older versions, its weight. */
+    {"a sparse format of compressed-tensors", {".compressed", kAny}, {".bitmask", kAny}, {".shape", ".row_offsets"}},
+    {"Marlin's 2:4 sparse format of compressed-tensors", {".weight_packed", kInts}, {".scale_packed", kAny}, {".meta"}},
     {"an interleaved layout of TensorRT-LLM",
      {".weight", BIT(TSR_I8) | BIT(TSR_F16) | BIT(TSR_F32) | BIT(TSR_U8)},
      {".weights_scaling_factor", kFloats},

@@ -126,6 +126,12 @@ static tsr_status read_compressed_tensors(tsr_pairing *p, tsr_json_text q, const
                         "%s.transform_config: weights are rotated and their layers' inputs have to be, which Tessera "
                         "does not carry out",
                         where);
+    if (tsr_json_get(q, "sparsity_config.format", &value) && !tsr_json_is(value, "\"dense\"") &&
+        !tsr_json_is(value, "null"))
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s.sparsity_config: the format is %.*s, which packs the elements that are not zero, and which "
+                        "Tessera does not read: save the model dense",
+                        where, (int)value.size, value.data);
     if (tsr_json_get(q, "config_groups", &value))
         for_each(p, value, read_group);
     return TSR_OK;

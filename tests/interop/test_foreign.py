@@ -52,6 +52,14 @@ FOREIGN = {
     "NVFP4_AWQ of ModelOpt": (
         {X + ".weight": raw("U8", 256, 64), X + ".weight_scale": raw("F8_E4M3", 256, 8), X + ".weight_scale_2": raw("F32"),
          X + ".pre_quant_scale": raw("BF16", 128)}, ["NVFP4_AWQ", "pre_quant_scale"]),
+    "2:4 sparse weights": (
+        {X + ".compressed": raw("BF16", 256, 32), X + ".bitmask": raw("U8", 256, 8), X + ".shape": raw("I64", 2)}, ["sparse", "compressed-tensors"]),
+    "sparse weights of an older version": (
+        {X + ".weight.compressed": raw("BF16", 4096), X + ".weight.bitmask": raw("U8", 256, 8), X + ".weight.shape": raw("I64", 2),
+         X + ".weight.row_offsets": raw("I64", 256)}, ["sparse", "compressed-tensors"]),
+    "Marlin's 2:4 sparse weights": (
+        {X + ".weight_packed": raw("I32", 4, 512), X + ".scale_packed": raw("F16", 1, 256), X + ".meta": raw("I16", 64, 16)},
+        ["Marlin", "2:4"]),
     "ExLlamaV2": ({X + ".q_weight": raw("I32", 16, 256), X + ".q_scale": raw("I32", 4, 32)}, ["ExLlamaV2"]),
     "int8 of TensorRT-LLM": ({X + ".weight": raw("I8", 256, 64), X + ".per_channel_scale": raw("F16", 256)}, ["TensorRT-LLM"]),
     "a global scale left over": ({X + ".weight": raw("BF16", 256, 64), X + ".weight_global_scale": raw("F32", 1)}, ["weight_global_scale"]),
