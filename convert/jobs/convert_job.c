@@ -238,6 +238,8 @@ static tsr_status plan_trtllm(const tsr_job_source *from, const tsr_convert_job 
     return plan_layout(from, a, in, TSR_LAYOUT_TRTLLM, plan, err);
 }
 
+/* Elsewhere files are as they were, or one for each rank. */
+#define SHARDS     "--max-shard-size "
 #define ANY        "--lossy --experts --exclude"
 #define SCHEME     "--source-block --scales --dialect " ANY
 #define QUANTIZING "--bits --group-size --divisor --rounding --scale-dtype --scales --include --exclude"
@@ -248,25 +250,25 @@ static const struct target {
     tsr_status (*plan)(const tsr_job_source *from, const tsr_convert_job *a, tsr_convert_inputs *in, tsr_plan *plan,
                        tsr_err *err);
 } kTargets[] = {
-    {"bf16", "--dtype --source-block --experts", plan_bf16},
-    {"fp8-block", "--block --source-block --scale-fmt --scales --dialect --against " ANY, plan_fp8_block},
-    {"tp", "--tp", plan_tp},
+    {"bf16", SHARDS "--dtype --source-block --experts", plan_bf16},
+    {"fp8-block", SHARDS "--block --source-block --scale-fmt --scales --dialect --against " ANY, plan_fp8_block},
+    {"tp", SHARDS "--tp", plan_tp},
     {"deepseek-mp", "--mp --keep-mtp", plan_deepseek_mp},
-    {"mla-absorbed", "--consumer --weights --fold --drop-kv-b", plan_mla},
+    {"mla-absorbed", SHARDS "--consumer --weights --fold --drop-kv-b", plan_mla},
     {"archive", "--level --shuffle", plan_archive},
     {"safetensors", "", plan_safetensors},
-    {"fastertransformer", "--arch --producer " QUANTIZING, plan_fastertransformer},
+    {"fastertransformer", SHARDS "--arch --producer " QUANTIZING, plan_fastertransformer},
     {"trtllm", "--arch --producer " QUANTIZING, plan_trtllm},
-    {"fp8-channel", SCHEME, plan_named_scheme},
-    {"int8-channel", SCHEME, plan_named_scheme},
-    {"int8-weight-only", SCHEME " --group-size", plan_named_scheme},
-    {"int4-weight-only", SCHEME " --group-size --zero-points", plan_named_scheme},
-    {"nvfp4", SCHEME " --activations", plan_named_scheme},
-    {"nvfp4-weight-only", SCHEME, plan_named_scheme},
-    {"mxfp4", SCHEME " --mx-scale", plan_named_scheme},
-    {"mxfp4-weight-only", SCHEME " --mx-scale", plan_named_scheme},
-    {"mxfp8", SCHEME " --mx-scale", plan_named_scheme},
-    {"mxfp8-weight-only", SCHEME " --mx-scale", plan_named_scheme},
+    {"fp8-channel", SHARDS SCHEME, plan_named_scheme},
+    {"int8-channel", SHARDS SCHEME, plan_named_scheme},
+    {"int8-weight-only", SHARDS SCHEME " --group-size", plan_named_scheme},
+    {"int4-weight-only", SHARDS SCHEME " --group-size --zero-points", plan_named_scheme},
+    {"nvfp4", SHARDS SCHEME " --activations", plan_named_scheme},
+    {"nvfp4-weight-only", SHARDS SCHEME, plan_named_scheme},
+    {"mxfp4", SHARDS SCHEME " --mx-scale", plan_named_scheme},
+    {"mxfp4-weight-only", SHARDS SCHEME " --mx-scale", plan_named_scheme},
+    {"mxfp8", SHARDS SCHEME " --mx-scale", plan_named_scheme},
+    {"mxfp8-weight-only", SHARDS SCHEME " --mx-scale", plan_named_scheme},
 };
 
 static tsr_status plan_named_scheme(const tsr_job_source *from, const tsr_convert_job *a, tsr_convert_inputs *in,
@@ -287,6 +289,12 @@ static bool is_of_targets(const char *option)
     return false;
 }
 
+/* Whether what is asked for takes an option of targets. */
+static bool takes(const tsr_convert_job *a, const char *option)
+{
+    return a->to >= 0 ? tsr_is_listed(kTargets[a->to].options, option) : a->from >= 0 && tsr_is_listed(SHARDS, option);
+}
+
 static const char *argument_of(const tsr_option *options, const char *name)
 {
     while (strcmp(options->name, name) != 0)
@@ -301,8 +309,7 @@ tsr_status tsr_convert_job_check(tsr_convert_job *a, const tsr_option *options, 
     if (a->to < 0 && !a->merge && a->from < 0)
         return tsr_fail(err, TSR_E_USAGE, "convert to what? --to %s", argument_of(options, "--to"));
     for (size_t i = 0; options[i].name != NULL; i++) {
-        if ((given >> i & 1) != 0 && is_of_targets(options[i].name) &&
-            (a->to < 0 || !tsr_is_listed(kTargets[a->to].options, options[i].name)))
+        if ((given >> i & 1) != 0 && is_of_targets(options[i].name) && !takes(a, options[i].name))
             return tsr_fail(err, TSR_E_USAGE, "%s means nothing with %s%s", options[i].name,
                             a->merge       ? "--merge"
                             : a->from >= 0 ? "--from"
@@ -421,10 +428,13 @@ static tsr_status open_inputs(const tsr_job_source *from, const tsr_convert_job 
 static tsr_status note_words(tsr_convert_job *a, const tsr_job_source *from, tsr_plan_made_with *with, tsr_err *err)
 {
     tsr_convert_job nothing = tsr_convert_job_defaults();
+    tsr_job_source words = *from;
+    if (!takes(a, "--max-shard-size"))
+        words.max_shard_bytes = 0;
     tsr_option said[TSR_MAX_OPTIONS] = {{0}}, unsaid[TSR_MAX_OPTIONS] = {{0}};
     tsr_convert_job_options(a, said);
     tsr_convert_job_options(&nothing, unsaid);
-    return tsr_made_with_note(with, "convert", from, said, unsaid, &a->words, err);
+    return tsr_made_with_note(with, "convert", &words, said, unsaid, &a->words, err);
 }
 
 static tsr_status make_plan(tsr_convert_job *a, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)

@@ -139,5 +139,5 @@ tsr_status tsr_made_with_note(tsr_plan_made_with *with, const char *command, con
             TSR_TRY(add_option(&n, &said[i], err));
     }
     TSR_TRY(add_option(&n, &ignored, err));
-    return add_option(&n, &sized, err);
+    return size == 0 ? TSR_OK : add_option(&n, &sized, err);
 }

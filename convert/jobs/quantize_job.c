@@ -94,6 +94,10 @@ tsr_status tsr_quantize_job_check(const tsr_quantize_job *job, const tsr_option 
                           options[i].name))
             return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --scales-from: the original says it",
                             options[i].name);
+        if (job->of.zero_points && tsr_is_listed("--divisor", options[i].name))
+            return tsr_fail(
+                err, TSR_E_USAGE,
+                "--divisor means nothing with --zero-points: such scales come from the smallest value, too");
         if (job->rules == NULL && is_of_schemes(options[i].name) &&
             !tsr_is_listed(kOptions[job->of.scheme], options[i].name))
             return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --scheme %s", options[i].name,

@@ -280,7 +280,7 @@ static tsr_status give_source(const planning *p, tsr_step *step, const tsr_any_p
 
 static tsr_status give_sources(const planning *p)
 {
-    bool reported = false, any = false;
+    bool reported = false, any = false, anew = false;
     for (size_t i = 0; i < p->view->n_parts; i++)
         p->moved[i] = p->view->parts[i].view.weight != NULL && reason_to_move(p, &p->view->parts[i]) != NULL;
     for (size_t i = 0; i < p->plan->n_steps; i++) {
@@ -292,7 +292,9 @@ static tsr_status give_sources(const planning *p)
     for (size_t i = 0; i < p->plan->n_steps; i++) {
         tsr_step *const step = &p->plan->steps[i];
         const tsr_any_part *const part = tsr_any_part_of(p->view, step->in[0]);
-        any = any || (part != NULL && step->op != &tsr_copy_op);
+        const bool codes = part != NULL && step->op != &tsr_copy_op;
+        any = any || codes;
+        anew = anew || (codes && !p->moved[step->in[0]->offset]);
         if (part != NULL)
             TSR_TRY(give_source(p, step, part));
         if (step->amax != NULL)
@@ -301,6 +303,11 @@ static tsr_status give_sources(const planning *p)
     }
     if (!reported)
         p->plan->report = NULL;
+    if (any && !anew && p->o->groups != NULL && p->o->groups->rule != NULL)
+        return tsr_fail(p->err, TSR_E_USAGE,
+                        "%s: --mx-scale has nothing to act on: all codes keep the scales that they have; --scales mse "
+                        "makes them anew",
+                        p->view->source->path);
     return any ? TSR_OK : refuse_nothing(p);
 }
 

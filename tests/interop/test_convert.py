@@ -336,3 +336,19 @@ def test_options_of_another_target(tmp_path, refuse):
     src = make(tmp_path / "a", {"model.safetensors": {"m.weight": CODES, "m.weight_scale_inv": SCALES}})
     refuse(src, 2, "--dialect means nothing with --to bf16", options=("--to", "bf16", "--dialect", "deepseek"))
     refuse(src, 2, "--to", options=())
+    for target in ("--to archive", "--to safetensors", "--to deepseek-mp --mp 1", "--to trtllm --arch sm80", "--merge"):
+        words = target.split()
+        refuse(src, 2, f"--max-shard-size means nothing with {' '.join(words[:2])}", options=(*words, "--max-shard-size", "1MB"))
+
+
+def test_options_that_have_nothing_to_act_on(tessera, tmp_path, checkpoint, quantize, convert):
+    model = checkpoint("llama")
+    code, _, err = harness.run(tessera, ["quantize", model, "-o", tmp_path / "dst", "--scheme", "int4-weight-only", "--zero-points",
+                                         "--divisor", "7"])
+    assert code == 2 and "--divisor means nothing with --zero-points" in err
+    codes = quantize(model, "--scheme", "mxfp4")
+    code, _, err = harness.run(tessera, ["convert", codes, "-o", tmp_path / "dst", "--to", "mxfp4", "--mx-scale", "floor"])
+    assert code == 2 and "--mx-scale has nothing to act on" in err and not (tmp_path / "dst").exists()
+    convert(codes, "--to", "mxfp4", "--mx-scale", "floor", "--scales", "mse")
+    words = json.loads((convert(codes, "--to", "archive") / "tessera.manifest.json").read_text())["reproduce"]["options"]
+    assert words == ["--to=archive"]
