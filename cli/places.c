@@ -6,7 +6,9 @@
 #include "cli/stage.h"
 #include "common/apart.h"
 #include "common/file.h"
+#include "common/text.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/checkpoint/manifest.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -35,6 +37,20 @@ static bool is_weights_name(const char *path)
             return true;
     }
     return false;
+}
+
+/* Files beside weights that loaders and Tessera read: a checkpoint without them, or with a report in their place, is none. */
+static bool is_model_name(const char *path)
+{
+    static const char *const kNames[] = {
+        TSR_CONFIG_NAME,  "generation_config.json", TSR_HF_QUANT_CONFIG_NAME, "quantize_config.json",
+        "tokenizer.json", "tokenizer_config.json",  TSR_MANIFEST_NAME,        TSR_RANK_NAME,
+        TSR_LAYOUT_NAME};
+    const char *const slash = strrchr(path, '/'), *const name = slash == NULL ? path : slash + 1;
+    bool is = tsr_ends_with(name, ".index.json") || tsr_listing_is_manifest(name);
+    for (size_t i = 0; i < sizeof kNames / sizeof *kNames; i++)
+        is = is || strcmp(name, kNames[i]) == 0;
+    return is;
 }
 
 /* Whether a file has a NUL near its beginning: then it is not text, and so not an earlier report. */
@@ -76,9 +92,11 @@ static tsr_status check_report(const tsr_apart *s, const char *option, const cha
         return TSR_OK; /* a terminal, /dev/null, a pipe: written to */
     if (exists)
         TSR_TRY(tsr_apart_check_file(s, path, &st, err));
-    if (is_weights_name(path) || (exists && is_binary(path)))
+    if (is_weights_name(path) || is_model_name(path) || (exists && is_binary(path)))
         return tsr_fail(err, TSR_E_USAGE, "%s %s: %s; name another file", option, path,
-                        is_weights_name(path) ? "a name that weights have" : "it exists, and is no text");
+                        is_weights_name(path) ? "a name that weights have"
+                        : is_model_name(path) ? "a name that a file of a checkpoint has"
+                                              : "it exists, and is no text");
     folder_of(exists && realpath(path, real) != NULL ? real : path, folder);
     if (stat(folder, &st) != 0)
         return tsr_fail_errno(err, "%s %s: cannot write into the folder %s", option, path, folder);

@@ -73,6 +73,20 @@ ROWS = [
     ("verify forward FP8 --against SRC --tokens Tokens.txt --json Tokens.txt", "Tokens.txt"),
     ("verify forward FP8 --reference Inputs.safetensors --junit Inputs.safetensors", "Inputs.safetensors"),
 ]
+# Reports that no command may write into a checkpoint that it does not even name; there, and where nothing is yet.
+ROWS += [(f"{command} {place}{name}", name) for command, place, name in [
+    ("report Result.json --csv", "FP8/", "config.json"),
+    ("report Result.json --markdown", "FP8/", "generation_config.json"),
+    ("report Result.json --html", "FP8/", "tokenizer.json"),
+    ("report Result.json --json", "FP8/", "tokenizer_config.json"),
+    ("report Result.json --junit", "FP8/", "tessera.manifest.json"),
+    ("report Result.json --json", "Holder/", "Model.safetensors.index.json"),
+    ("inspect SRC --json", "Holder/", "hf_quant_config.json"),
+    ("quantize SRC -o DST --progress-file", "FP8/", "config.json"),
+    ("verify FP8 --against SRC --junit", "Holder/", "tessera-tp.json"),
+    ("plan-schemes SRC --bits 8 -o", "Done/", "config.json"),
+    ("plan-schemes SRC --bits 8 --plot", "Done/", "config.json"),
+]]
 # Where the mount is on Bound, and of what.
 MOUNTED = [
     ("SRC", "quantize SRC -o Bound --force", "SRC"),
@@ -114,6 +128,9 @@ def prepare(make, tool, work):
     shutil.copy(path("SRC/model.safetensors"), path("Weights.safetensors"))
     shutil.copy(path("SRC/model.safetensors"), path("Weights.dat"))
     shutil.copy(path("SRC/model.safetensors"), path("Inputs.safetensors"))
+    code, _, stderr = harness.run(tool, ["inspect", path("SRC"), "--json", path("Result.json"), "--quiet"])
+    if code != 0:
+        raise RuntimeError(stderr)
     for name, text in (("Ranges/ranges.json", "{}\n"), ("Tokens.txt", "1 2 3\n")):
         with open(path(name), "w") as file:
             file.write(text)
