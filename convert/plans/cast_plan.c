@@ -13,11 +13,13 @@
 
 static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const tsr_cast_options *o, tsr_err *err)
 {
+    bool any = weights->n_scaled > 0;
     for (size_t i = 0; i < weights->count; i++) {
         const tsr_weight *const w = &weights->items[i];
         bool stacked = false;
         if (o->stack)
             TSR_TRY(tsr_stack_experts(plan, weights, w, o->dtype, &stacked, err));
+        any = any || stacked;
         if (stacked)
             continue;
         if (w->scale == NULL) {
@@ -36,7 +38,10 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const
         for (size_t k = 0; k < n; k++)
             TSR_TRY(tsr_plan_add_note(plan, companions[k], "consume", "stands with a weight that is dequantized", err));
     }
-    return TSR_OK;
+    return any ? TSR_OK
+               : tsr_fail(err, TSR_E_UNSUPPORTED,
+                          "%s: no tensor is codes, and no expert is stored by itself: there is nothing to convert",
+                          plan->sources[0]->path);
 }
 
 /* Without quantization_config; with the dtype, where config.json states one ("torch_dtype", lately "dtype"). */

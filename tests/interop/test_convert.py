@@ -322,6 +322,7 @@ def test_what_is_not_fp8(tmp_path, refuse):
     tensors = {"model.safetensors": {"m.weight": np.ones((4, 4), BF16)}}
     refuse(make(tmp_path / "a", tensors), 3, "quant_method is 'fp8'", "no tensor is codes")
     refuse(make(tmp_path / "b", tensors, quantization=None), 3, "nothing to dequantize")
+    refuse(tmp_path / "b", 3, "nothing to convert", options=("--to", "bf16", "--experts", "stack"))
     refuse(make(tmp_path / "c", tensors, quantization={"quant_method": "gptq"}), 3, "gptq")
 
 
