@@ -177,6 +177,21 @@ tsr_status tsr_withdraw(const char *dst, const tsr_names *names, tsr_err *err)
     return withdraw(dst, names, is_index, err);
 }
 
+void tsr_remove_empty_folders(const char *dst, const tsr_names *names)
+{
+    char folder[PATH_MAX];
+    for (size_t i = 0; i < names->count; i++) {
+        if (i + 1 < names->count && same_folder(names->items[i], names->items[i + 1]))
+            continue;
+        snprintf(folder, sizeof folder, "%s", names->items[i]);
+        for (char *end = strrchr(folder, '/'), path[PATH_MAX]; end != NULL; end = strrchr(folder, '/')) {
+            *end = '\0';
+            if (rmdir(tsr_output_path(dst, folder, path)) != 0 && errno != ENOENT)
+                break; /* something else lies in it */
+        }
+    }
+}
+
 /* ---- what is in the way ---- */
 
 static bool has(const tsr_names *names, const char *name)

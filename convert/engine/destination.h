@@ -43,6 +43,10 @@ void tsr_remove_parts(const char *dst);
  * `dst` looks like a model. */
 tsr_status tsr_withdraw(const char *dst, const tsr_names *names, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Removes the folders below `dst` that files of these names, which were checked and are gone, have left empty: of an output cut for
+ * more ranks, an empty folder would pass for a rank without weights. */
+void tsr_remove_empty_folders(const char *dst, const tsr_names *names);
+
 /* TSR_E_EXISTS when a folder of the plan's outputs holds weights, or an index, that are on neither list: loaders
  * would take them for part of the model. */
 tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr_names *old,

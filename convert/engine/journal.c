@@ -175,6 +175,7 @@ static tsr_status start_over(tsr_journal *j, const tsr_plan *plan, const char *d
         TSR_TRY(tsr_withdraw(dst, planned, err));
         TSR_TRY(tsr_withdraw(dst, old, err));
         TSR_TRY(remove_outputs(old, old_parts, dst, err));
+        tsr_remove_empty_folders(dst, old);
         TSR_TRY(tsr_blocks_remove(dst, err));
         TSR_TRY(remove_manifest(dst, err));
     }

@@ -201,6 +201,24 @@ def strays(place, options):
     shutil.rmtree(place.out)
 
 
+def fewer_ranks(place, options):
+    """--force for fewer ranks leaves no folder that would pass for a rank without weights, and none of what others put there."""
+    command = ["convert", place.source, "-o", place.out, "--to", "tp", "--tp"]
+    for others in (), ("rank-1/notes.txt",):
+        harness.run(options.tessera, [*command, "2", "--quiet"])
+        for name in others:
+            (place.out / name).write_text("mine")
+        code, _, stderr = harness.run(options.tessera, [*command, "1", "--force", "--quiet"])
+        left = sorted(str(path.relative_to(place.out)) for path in place.out.glob("rank-1*/**/*"))
+        place.checks.check("fewer ranks", code == 0 and (place.out / "rank-1").exists() == bool(others) and left == list(others),
+                           f"{code}: {left} {stderr}")
+        if not others:
+            merged = harness.run(options.tessera, ["convert", place.out, "-o", pathlib.Path(place.work) / "merged", "--merge", "--quiet"])
+            place.checks.check("fewer ranks: one is read", merged[0] == 0, merged[2])
+            shutil.rmtree(pathlib.Path(place.work) / "merged", ignore_errors=True)
+        shutil.rmtree(place.out)
+
+
 def side_files_called_part(place, model):
     source = place.work / "source"
     shutil.rmtree(source, ignore_errors=True)
@@ -345,6 +363,7 @@ def main():
         linked_folder(place, options)
         hard_linked_copy(place)
         strays(place, options)
+        fewer_ranks(place, options)
         side_files_called_part(place, model)
         control_characters(place, model)
         long_paths(place)
