@@ -94,7 +94,8 @@ tsr_status tsr_batch_relate(tsr_batch *batch, tsr_err *err) TSR_WARN_UNUSED;
 
 /* ---- batch_run.c ---- */
 
-/* Checks all command lines and places, and plans what can be planned. Nothing is written. */
+/* Checks all command lines and places, and plans what can be planned. Nothing is written but, where all is well,
+ * the folder of --results. */
 tsr_status tsr_batch_check(tsr_batch *batch, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Carries the jobs out. TSR_E_CANCELLED: interrupted. That jobs fail is no failure of the batch: it is in their states. */

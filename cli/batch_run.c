@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/places.h"
 #include "cli/results.h"
 #include "common/file.h"
 #include "convert/plans/policy_plan.h"
@@ -177,12 +178,8 @@ static tsr_status plan_all(tsr_batch *batch, tsr_err *err)
     return TSR_OK;
 }
 
-tsr_status tsr_batch_check(tsr_batch *batch, tsr_err *err)
+static tsr_status check(tsr_batch *batch, tsr_err *err)
 {
-    if (batch->results != NULL && !batch->dry_run)
-        TSR_TRY(tsr_make_dirs(batch->results, err));
-    if (batch->results != NULL && access(batch->results, F_OK) != 0)
-        batch->results = NULL; /* --dry-run makes no folder */
     for (size_t i = 0; i < batch->n_jobs; i++) {
         const tsr_status status = rehearse(batch, &batch->jobs[i], err);
         if (status != TSR_OK)
@@ -190,6 +187,17 @@ tsr_status tsr_batch_check(tsr_batch *batch, tsr_err *err)
     }
     TSR_TRY(tsr_batch_relate(batch, err));
     return plan_all(batch, err);
+}
+
+/* The folder of results is made when all is known to lie apart from what is read. */
+tsr_status tsr_batch_check(tsr_batch *batch, tsr_err *err)
+{
+    if (batch->results != NULL && batch->dry_run && access(batch->results, F_OK) != 0)
+        batch->results = NULL; /* --dry-run makes no folder */
+    tsr_places_promise(batch->results);
+    const tsr_status status = check(batch, err);
+    tsr_places_promise(NULL);
+    return status == TSR_OK && batch->results != NULL && !batch->dry_run ? tsr_make_dirs(batch->results, err) : status;
 }
 
 /* ---- carrying out ---- */

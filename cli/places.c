@@ -24,6 +24,12 @@
 enum { LOOKED_AT = 512, MAX_REPORTS = 8 };
 
 static tsr_owed owed;
+static const char *promised; /* a folder that will be made before reports are written; NULL: none */
+
+void tsr_places_promise(const char *folder)
+{
+    promised = folder;
+}
 
 /* ---- reports ---- */
 
@@ -72,6 +78,50 @@ static void folder_of(const char *path, char folder[PATH_MAX])
     snprintf(folder, PATH_MAX, "%s", dirname(copy));
 }
 
+/* The next name of a path but "."; NULL: there is none. */
+static const char *next_name(const char **path, size_t *length)
+{
+    do {
+        *path += strspn(*path, "/");
+        *length = strcspn(*path, "/");
+        *path += *length;
+    } while (*length == 1 && (*path)[-1] == '.');
+    return *length == 0 ? NULL : *path - *length;
+}
+
+/* The last `n` names of a path; NULL: it has not as many. */
+static const char *last_names(const char *path, size_t n)
+{
+    size_t count = 0, length;
+    for (const char *p = path; next_name(&p, &length) != NULL;)
+        count++;
+    if (count < n)
+        return NULL;
+    for (; count > n; count--)
+        (void)next_name(&path, &length);
+    return path;
+}
+
+/* Whether a folder that is not there will be: it is the promised one, or one on the way to it. `existing` is then the folder that it
+ * will lie in. */
+static bool will_be_made(const char *folder, char existing[PATH_MAX])
+{
+    char other[PATH_MAX];
+    struct stat st, st2;
+    size_t missing, others, n, m;
+    if (promised == NULL || tsr_apart_resolve(folder, existing, &missing, NULL) != TSR_OK ||
+        tsr_apart_resolve(promised, other, &others, NULL) != TSR_OK || missing == 0 || missing > others ||
+        stat(existing, &st) != 0 || stat(other, &st2) != 0 || st.st_ino != st2.st_ino || st.st_dev != st2.st_dev)
+        return false;
+    const char *mine = last_names(folder, missing), *theirs = last_names(promised, others);
+    bool same = mine != NULL && theirs != NULL;
+    for (size_t i = 0; i < missing && same; i++) {
+        const char *const a = next_name(&mine, &n), *const b = next_name(&theirs, &m);
+        same = a != NULL && b != NULL && n == m && memcmp(a, b, n) == 0 && !(n == 2 && memcmp(a, "..", 2) == 0);
+    }
+    return same;
+}
+
 static tsr_status check_report(const tsr_apart *s, const char *option, const char *path, const char *dst, tsr_err *err)
 {
     char real[PATH_MAX], folder[PATH_MAX], made[PATH_MAX];
@@ -98,8 +148,13 @@ static tsr_status check_report(const tsr_apart *s, const char *option, const cha
                         : is_model_name(path) ? "a name that a file of a checkpoint has"
                                               : "it exists, and is no text");
     folder_of(exists && realpath(path, real) != NULL ? real : path, folder);
-    if (stat(folder, &st) != 0)
+    if (stat(folder, &st) != 0) {
+        const int why = errno;
+        if (why == ENOENT && will_be_made(folder, made))
+            return tsr_apart_check_outside(s, path, made, err);
+        errno = why;
         return tsr_fail_errno(err, "%s %s: cannot write into the folder %s", option, path, folder);
+    }
     TSR_TRY(tsr_apart_check_outside(s, path, folder, err));
     if (dst == NULL)
         return TSR_OK;
@@ -123,6 +178,8 @@ static bool is_same_report(const char *a, const char *b)
         return false;
     if (stat(a, &x) == 0 && stat(b, &y) == 0)
         return S_ISREG(x.st_mode) && x.st_ino == y.st_ino && x.st_dev == y.st_dev;
+    if (strcmp(a, b) == 0)
+        return true; /* in a folder that will be made */
     snprintf(name, sizeof name, "%s", a);
     snprintf(other, sizeof other, "%s", b);
     if (strcmp(basename(name), basename(other)) != 0)

@@ -35,6 +35,10 @@ typedef struct tsr_places {
  * begins: a rehearsed one (cli/stage.h) goes no further, with TSR_E_CANCELLED, and one that runs by itself is locked in. */
 tsr_status tsr_places_check(const tsr_places *places, tsr_err *err) TSR_WARN_UNUSED;
 
+/* From now on reports may lie in a folder that is not there yet, since a batch makes it before its jobs begin, or in one on the way to
+ * it; NULL: no more. It has to live as long. */
+void tsr_places_promise(const char *folder);
+
 /* Notes them for the command on stage, if one is (cli/stage.h). TSR_E_USAGE: a job of a batch has no stdout. tsr_places_check does
  * so first. */
 tsr_status tsr_places_note(const tsr_places *places, tsr_err *err) TSR_WARN_UNUSED;

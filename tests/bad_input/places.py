@@ -83,6 +83,8 @@ ROWS += [(f"{command} {place}{name}", name) for command, place, name in [
     ("report Result.json --json", "Holder/", "Model.safetensors.index.json"),
     ("inspect SRC --json", "Holder/", "hf_quant_config.json"),
     ("quantize SRC -o DST --progress-file", "FP8/", "config.json"),
+    ("batch Jobs.jsonl --results", "SRC/", "res"),
+    ("batch Jobs.jsonl --results", "New/../Link/", "res/more"),
     ("verify FP8 --against SRC --junit", "Holder/", "tessera-tp.json"),
     ("plan-schemes SRC --bits 8 -o", "Done/", "config.json"),
     ("plan-schemes SRC --bits 8 --plot", "Done/", "config.json"),
@@ -131,7 +133,8 @@ def prepare(make, tool, work):
     code, _, stderr = harness.run(tool, ["inspect", path("SRC"), "--json", path("Result.json"), "--quiet"])
     if code != 0:
         raise RuntimeError(stderr)
-    for name, text in (("Ranges/ranges.json", "{}\n"), ("Tokens.txt", "1 2 3\n")):
+    job = {"name": "a", "args": ["quantize", path("SRC"), "-o", path("Batched")]}
+    for name, text in (("Jobs.jsonl", json.dumps(job)), ("Ranges/ranges.json", "{}\n"), ("Tokens.txt", "1 2 3\n")):
         with open(path(name), "w") as file:
             file.write(text)
     for name in ("FP8", "Done"):

@@ -294,6 +294,14 @@ def test_results_lie_where_they_are_wanted(jobs, batch, checkpoint, tessera, tmp
     source, mine = checkpoint("llama"), tmp_path / "mine.json"
     path = jobs({"a": quantize(source, tmp_path / "a"), "b": [*quantize(source, tmp_path / "b", "--scheme mxfp8"), "--json", mine],
                  "c": f"inspect {tmp_path / 'a'}"})
+    broken = jobs({"a": quantize(source, tmp_path / "a"), "b": f"inspect {source} --json {tmp_path / 'new/b.json'} --junit {tmp_path / 'new/./b.json'}"}, "broken.jsonl")
+    code, _, err = harness.run(tessera, ["batch", broken, "--results", tmp_path / "new/results"])[:3]
+    assert code == 2 and "--junit" in err and not (tmp_path / "new").exists(), err
+    code, _, err = harness.run(tessera, ["batch", jobs({"a": f"inspect {source} --json {tmp_path / 'newer/a.json'}"}, "other.jsonl"), "--results", tmp_path / "new"])
+    assert code != 0 and "newer" in err and not (tmp_path / "new").exists(), err
+    fine = jobs({"a": f"inspect {source} --json {tmp_path / 'new/./results//own.json'}", "b": f"inspect {source} --json {tmp_path / 'new/b.json'}", "c": f"inspect {source}"}, "fine.jsonl")
+    assert harness.run(tessera, ["batch", fine, "--results", f"{tmp_path}//new/results/"])[0] == 0
+    assert {str(p.relative_to(tmp_path / "new")) for p in (tmp_path / "new").rglob("*.json")} == {"results/own.json", "b.json", "results/c.json"}
     code, summary, _, err = batch(path, "--results", tmp_path / "results")
     assert code == 0, err
     files = {job["name"]: job["result_file"] for job in summary["jobs"]}
