@@ -147,6 +147,15 @@ static bool is_to_be_quantized(const tsr_contents *s)
            !is_unsound(s);
 }
 
+/* What `tessera quantize` would warn of, whoever loads the result. */
+static void add_warnings(tsr_issues *issues, const tsr_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_warnings; i++) {
+        const tsr_issue warning = {.rule = "plan", .detail = plan->warnings[i]};
+        tsr_issues_add(issues, &warning);
+    }
+}
+
 /* TSR_E_NOTHING from planning: there is nothing to quantize, and the checkpoint is judged as it is. */
 static tsr_status find_judged(judged *j, const arguments *a, const tsr_checkpoint *c, const tsr_contents *s,
                               tsr_err *err)
@@ -243,6 +252,8 @@ static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c
         TSR_TRY(parse_loaders(a->can_load, &table, err));
         TSR_TRY(parse_sizes(a->tp == NULL ? "1,2,4,8,16" : a->tp, &table, err));
         TSR_TRY(find_judged(&j, a, c, s, err));
+        if (j.previewed)
+            add_warnings(&issues, &j.preview.plan);
         status = tsr_loaders_check(&table, &j.subject, &issues, err);
     }
     *short_of = tsr_issues_any_fatal(&s->issues) || !all_ok(&table);

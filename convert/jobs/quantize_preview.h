@@ -9,9 +9,9 @@
 typedef struct tsr_quantize_preview {
     tsr_checkpoint seen; /* reading a tensor of it fails */
     tsr_weights weights; /* of it */
+    tsr_plan plan;       /* the plan, whose warnings are for whoever asks what would be made */
     /* private */
     tsr_quantize_job job;
-    tsr_plan plan;
 } tsr_quantize_preview;
 
 /* *preview must not move while it lives, and `source` outlives it. Errors are those of planning: TSR_E_NOTHING where nothing would be quantized. On failure

@@ -1,6 +1,9 @@
 """`tessera inspect --can-load`: every rule of every loader broken once, by a checkpoint made for it that must be named with
 the tensor and the numbers; and what else inspect finds in a checkpoint."""
 
+import json
+import shutil
+
 from checkpoints import KINDS
 import harness
 from loader_models import (
@@ -28,6 +31,18 @@ def test_a_sound_deepseek_loads(inspect, tmp_path):
     for loader in (*ENGINES, "deepseek"):
         assert got["can_load"][loader]["1"] and not got["can_load"][loader]["4"], got["load_findings"]
     assert got["can_load"]["deepseek"]["2"]
+
+
+def test_a_plain_model_of_an_unknown_family_is_announced(checkpoint, inspect, tmp_path):
+    """What quantize would warn of stands among the findings, for the answer is about what quantize makes."""
+    model = tmp_path / "model"
+    shutil.copytree(checkpoint("llama"), model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"model_type": "xyz"}))
+    _, got = inspect(model, "--can-load", "vllm", "--tp", "1")
+    assert got["can_load"]["vllm"]["1"]
+    assert [(f["severity"], f["loader"], f["rule"]) for f in got["load_findings"]] == [("warning", None, "plan")], got["load_findings"]
+    assert "unknown model_type 'xyz': general rules" in got["load_findings"][0]["detail"]
 
 
 # ---- every rule, broken once ----
