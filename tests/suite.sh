@@ -316,6 +316,7 @@ collect() {
     add "layers: every header compiles alone, in C and C++" tests/check_headers.py
     add "layers: arrows point down" tests/check_layers.py
     add "layers: files and functions are short" tests/check_sizes.py
+    add "layers: C's structs, as Python's benchmarks have them" tests/check_structs.py
     add "layers: the faults to plant are those of the sources" python3 tests/attacks/planted.py --tessera - --make - --check
     suite=format needs=python
     add "clang-format" style --dry-run -Werror

@@ -48,7 +48,7 @@ class Config(ctypes.Structure):
 
 class Gemm(ctypes.Structure):
     _fields_ = ([(name, ctypes.c_void_p) for name in ("a", "w", "scale_a", "scale_w", "d")] +
-                [(name, ctypes.c_int64) for name in ("m", "n", "k", "lda", "ldw", "ldd", "ld_scale_a")] +
+                [(name, ctypes.c_int64) for name in ("m", "n", "k", "lda", "ldw", "ldd", "ld_scale_a", "group_m")] +
                 [("out", ctypes.c_int), ("config", Config)])
 
 
@@ -103,7 +103,7 @@ class Problem:
 
     def gemm(self):
         return Gemm(pointer(self.a), pointer(self.w), pointer(self.scale_a), pointer(self.scale_w), pointer(self.d), self.m, self.n,
-                    self.k, self.k, self.k, self.n, self.m, 0, Config())
+                    self.k, self.k, self.k, self.n, self.m, 0, 0, Config())
 
     def error_of(self, launch):
         """The relative error of what `launch` computes, and all its results. What it leaves out is NaN."""

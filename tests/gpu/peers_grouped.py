@@ -80,7 +80,7 @@ class Problem:
 
     def grouped(self):
         gemm = Gemm(pointer(self.a), pointer(self.w), pointer(self.scale_a), pointer(self.scale_w), pointer(self.d), self.m, self.n,
-                    self.k, self.k, self.k, self.n, self.m, 0, Config())
+                    self.k, self.k, self.k, self.n, self.m, 0, 0, Config())
         index = (None, pointer(self.index)) if self.masked else (pointer(self.index), None)
         return Grouped(gemm, self.groups, *index, self.expected if self.masked else 0)
 
