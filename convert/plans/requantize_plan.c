@@ -93,10 +93,9 @@ static tsr_status plan_weight(tsr_plan *plan, const tsr_weights *weights, const 
         TSR_TRY(tsr_plan_add_note(plan, w->data, "requantize", reason, err));
         TSR_TRY(tsr_plan_add_note(plan, w->scale, "consume", "the scale of a weight that is requantized", err));
     }
-    if (w->input_scale != NULL) {
-        TSR_TRY(tsr_plan_copy(plan, w->input_scale, w->input_scale->name, err));
-        TSR_TRY(tsr_plan_add_note(plan, w->input_scale, "copy", "input scale", err));
-    }
+    if (w->input_scale != NULL)
+        TSR_TRY(tsr_plan_add_note(plan, w->input_scale, "drop",
+                                  "input scale: the configuration says that inputs are quantized as they come", err));
     if (w->data->bytes == 0 || plan->n_sources < 2)
         return TSR_OK;
     plan->report = tsr_quantize_report;

@@ -121,6 +121,18 @@ def test_tensor_and_channel_scales(tmp_path, convert, shape, grid):
     assert same_bits(got["m.weight"], (codes.astype(np.float32) * spread).astype(BF16))
 
 
+@pytest.mark.parametrize("options", [["--block", "64x64"], ["--scale-fmt", "ue8m0"], []])
+def test_fp8_in_other_blocks_has_no_scale_of_inputs(tmp_path, convert, options):
+    """Its configuration says "dynamic", beside which vLLM refuses a static scale."""
+    codes, scales = fp8((256, 256))
+    src = make(tmp_path / "src", {"model.safetensors": {"m.weight": codes, "m.weight_scale_inv": scales,
+                                                        "m.input_scale": np.ones(1, np.float32)}},
+               quantization={**DEEPSEEK, "activation_scheme": "static"})
+    dst = convert(src, "--to", "fp8-block", *options)
+    assert json.loads((dst / "config.json").read_text())["quantization_config"]["activation_scheme"] == "dynamic"
+    assert load(dst).keys() == {"m.weight", "m.weight_scale_inv"}
+
+
 def test_a_single_file_and_a_nested_configuration(tmp_path, convert):
     codes, scales = fp8((200, 300))
     src = make(tmp_path / "src", {"model.safetensors": {"m.weight": codes, "m.weight_scale_inv": scales}},
