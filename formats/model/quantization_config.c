@@ -117,6 +117,24 @@ static void for_each(tsr_pairing *p, tsr_json_text object, each_fn *fn)
 
 /* ---- what each quant_method states; `q` is its object ---- */
 
+/* Sparse weights. Where nothing is sparse, the member is absent, null, or has nothing in it, or the format is dense. */
+static tsr_status refuse_sparsity(const tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text sparsity, format, name;
+    if (!tsr_json_get(q, "sparsity_config", &sparsity) || tsr_json_says(sparsity, "format", "\"dense\""))
+        return TSR_OK;
+    tsr_json_reader r = tsr_json_members(sparsity);
+    if (sparsity.data[0] == '{' && !tsr_json_member(&r, &name, &format))
+        return TSR_OK;
+    if (!tsr_json_get(sparsity, "format", &format))
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s.sparsity_config has no format: what Tessera reads is dense; save the model so", where);
+    return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                    "%s.sparsity_config: the format is %.*s, which packs the elements that are not zero, and which "
+                    "Tessera does not read: save the model dense",
+                    where, (int)format.size, format.data);
+}
+
 static tsr_status read_compressed_tensors(tsr_pairing *p, tsr_json_text q, const char *where)
 {
     tsr_json_text value;
@@ -126,12 +144,7 @@ static tsr_status read_compressed_tensors(tsr_pairing *p, tsr_json_text q, const
                         "%s.transform_config: weights are rotated and their layers' inputs have to be, which Tessera "
                         "does not carry out",
                         where);
-    if (tsr_json_get(q, "sparsity_config.format", &value) && !tsr_json_is(value, "\"dense\"") &&
-        !tsr_json_is(value, "null"))
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                        "%s.sparsity_config: the format is %.*s, which packs the elements that are not zero, and which "
-                        "Tessera does not read: save the model dense",
-                        where, (int)value.size, value.data);
+    TSR_TRY(refuse_sparsity(p, q, where));
     if (tsr_json_get(q, "config_groups", &value))
         for_each(p, value, read_group);
     return TSR_OK;

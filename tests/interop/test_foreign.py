@@ -57,6 +57,8 @@ FOREIGN = {
     "sparse weights of an older version": (
         {X + ".weight.compressed": raw("BF16", 4096), X + ".weight.bitmask": raw("U8", 256, 8), X + ".weight.shape": raw("I64", 2),
          X + ".weight.row_offsets": raw("I64", 256)}, ["sparse", "compressed-tensors"]),
+    "2:4 sparse weights with a byte an element": (
+        {X + ".compressed": raw("BF16", 256, 32), X + ".bytemask": raw("BOOL", 256, 64), X + ".shape": raw("I64", 2, 1)}, ["sparse", "compressed-tensors"]),
     "Marlin's 2:4 sparse weights": (
         {X + ".weight_packed": raw("I32", 4, 512), X + ".scale_packed": raw("F16", 1, 256), X + ".meta": raw("I16", 64, 16)},
         ["Marlin", "2:4"]),

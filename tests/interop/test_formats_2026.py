@@ -310,6 +310,8 @@ CONTRADICTIONS = {
     "an algorithm that nobody reads": (NV2, {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, ["W4A8_AWQ"]),
     "rotated weights": (NV, {**NV.config, "transform_config": {"config_groups": {"R1": {"type": "hadamard"}}}}, ["transform_config"]),
     "sparse weights": (NV, {**NV.config, "sparsity_config": {"format": "sparse-24-bitmask"}}, ["sparsity_config", "sparse-24-bitmask"]),
+    "sparse weights of no format": (NV, {**NV.config, "sparsity_config": {"sparsity_structure": "2:4"}}, ["sparsity_config", "no format"]),
+    "sparse weights in one word": (NV, {**NV.config, "sparsity_config": "sparse-bitmask"}, ["sparsity_config"]),
     "fp8 experts by config": (KINDS["mxfp4-v4"][1], {**f.V4, "expert_dtype": "fp8"}, ["w1.weight", "expert_dtype fp8"]),
     "fp4 experts by config": (KINDS["fp8-block of V4-Base"][1], {**f.V4, "expert_dtype": "fp4"}, ["w1.weight", "expert_dtype fp4"]),
     "experts of no dtype": (KINDS["mxfp4-v4"][1], {**f.V4, "expert_dtype": "int3"}, ["expert_dtype", "int3"]),
