@@ -240,11 +240,14 @@ tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr
     static const tsr_names kNone = {0};
     old = old == NULL ? &kNone : old;
     TSR_TRY(check_folder(dst, "", planned, old, err));
-    const char *last = "";
-    for (size_t i = 0; i < planned->count; i++) {
-        if (!same_folder(last, planned->items[i]))
-            TSR_TRY(check_folder(dst, planned->items[i], planned, old, err));
-        last = planned->items[i];
+    /* In the folders of an output that is replaced, too: of more ranks, whatever lay there would stay. */
+    for (const tsr_names *names = planned; names != NULL; names = names == planned ? old : NULL) {
+        const char *last = "";
+        for (size_t i = 0; i < names->count; i++) {
+            if (!same_folder(last, names->items[i]))
+                TSR_TRY(check_folder(dst, names->items[i], planned, old, err));
+            last = names->items[i];
+        }
     }
     return TSR_OK;
 }

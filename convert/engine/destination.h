@@ -47,7 +47,7 @@ tsr_status tsr_withdraw(const char *dst, const tsr_names *names, tsr_err *err) T
  * more ranks, an empty folder would pass for a rank without weights. */
 void tsr_remove_empty_folders(const char *dst, const tsr_names *names);
 
-/* TSR_E_EXISTS when a folder of the plan's outputs holds weights, or an index, that are on neither list: loaders
+/* TSR_E_EXISTS when a folder of the plan's outputs, or of old ones, holds weights, or an index, that are on neither list: loaders
  * would take them for part of the model. */
 tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr_names *old,
                             tsr_err *err) TSR_WARN_UNUSED;

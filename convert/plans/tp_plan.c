@@ -470,12 +470,15 @@ static tsr_status plan_whole(tsr_plan *plan, joining *j, tsr_err *err)
     TSR_TRY(check_ranks(j, err));
     TSR_TRY(read_cuts(j, err));
     TSR_TRY(plan_shards(plan, j, err));
-    TSR_TRY(tsr_plan_side_files(plan, "", "*", (const char *const[]){MANIFEST, NULL}, err));
     const char *const index = tsr_json_find_string(j->manifest, j->size, "index", &plan->arena);
+    if (index == NULL && plan->n_files > 1)
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" MANIFEST ": %zu shards and no index of them: damaged", c->path,
+                        plan->n_files);
     const char *const index_name = tsr_json_find_string(j->manifest, j->size, "index_name", &plan->arena);
     if (index != NULL && (index_name == NULL || !tsr_is_index_name(index_name)))
         return tsr_fail(err, TSR_E_FORMAT, "%s/" MANIFEST ": the index is called '%s': not the name of an index",
                         c->path, index_name == NULL ? "" : index_name);
+    TSR_TRY(tsr_plan_side_files(plan, "", "*", (const char *const[]){MANIFEST, NULL}, err));
     if (index != NULL) {
         TSR_TRY(check_index(plan, c->path, index, err));
         TSR_TRY(tsr_plan_text_file(plan, "", index_name, index, strlen(index), err));

@@ -58,6 +58,10 @@ static const format kFormats[] = {
     /* X is the module, or, by older versions, its weight. */
     {"a sparse format of compressed-tensors", {".compressed", kAny}, {".bitmask", kAny}, {".shape", ".row_offsets"}},
     {"a sparse format of compressed-tensors", {".compressed", kAny}, {".bytemask", kAny}, {".shape"}},
+    {"a sparse format of compressed-tensors without its mask",
+     {".compressed", kAny},
+     {".shape", kAny},
+     {".row_offsets"}},
     {"Marlin's 2:4 sparse format of compressed-tensors", {".weight_packed", kInts}, {".scale_packed", kAny}, {".meta"}},
     {"an interleaved layout of TensorRT-LLM",
      {".weight", BIT(TSR_I8) | BIT(TSR_F16) | BIT(TSR_F32) | BIT(TSR_U8)},

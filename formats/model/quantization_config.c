@@ -37,6 +37,8 @@ static uint64_t find_u64(tsr_json_text object, const char *path, uint64_t otherw
 /* The value of a member, in pieces; "" where there is none. For messages. */
 #define TEXT(value) (int)tsr_min_u64((value).size, 64), (value).data
 
+enum { MAX_BLOCK = 1 << 20 }; /* rows or columns: more than any weight has, and their product fits 64 bits */
+
 /* [128, 128], or "128x128" as old compressed-tensors wrote it. Both sizes stay as they are when it is neither. */
 static bool read_block(tsr_json_text value, tsr_block *block)
 {
@@ -60,7 +62,7 @@ static bool read_block(tsr_json_text value, tsr_block *block)
                 return false;
         }
     }
-    if (sizes[0] == 0 || sizes[1] == 0)
+    if (sizes[0] == 0 || sizes[1] == 0 || sizes[0] > MAX_BLOCK || sizes[1] > MAX_BLOCK)
         return false;
     *block = (tsr_block){sizes[0], sizes[1]};
     return true;
@@ -379,8 +381,8 @@ static tsr_status read_method(tsr_pairing *p, tsr_json_text q, const char *path)
     if (tsr_json_get(q, "weight_block_size", &value) && kMethods[i].read != read_compressed_tensors) {
         if (!read_block(value, &block))
             return tsr_fail(p->err, TSR_E_FORMAT,
-                            "%s/" TSR_CONFIG_NAME ": %s.weight_block_size is not two positive integers", p->c->path,
-                            path);
+                            "%s/" TSR_CONFIG_NAME ": %s.weight_block_size is not two integers from 1 to 1048576",
+                            p->c->path, path);
         state(p, (tsr_stated_coding){.bits = 8, .block = block});
     }
     char where[256];

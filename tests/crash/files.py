@@ -204,6 +204,11 @@ def strays(place, options):
 def fewer_ranks(place, options):
     """--force for fewer ranks leaves no folder that would pass for a rank without weights, and none of what others put there."""
     command = ["convert", place.source, "-o", place.out, "--to", "tp", "--tp"]
+    harness.run(options.tessera, [*command, "2", "--quiet"])
+    (place.out / "rank-1/more.safetensors").write_bytes(b"")
+    place.refused("fewer ranks beside a stray shard, --force", harness.run(options.tessera, [*command, "1", "--force"]), 2,
+                  "rank-1/more.safetensors", no_config=False)
+    shutil.rmtree(place.out)
     for others in (), ("rank-1/notes.txt",):
         harness.run(options.tessera, [*command, "2", "--quiet"])
         for name in others:

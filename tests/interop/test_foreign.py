@@ -59,6 +59,7 @@ FOREIGN = {
          X + ".weight.row_offsets": raw("I64", 256)}, ["sparse", "compressed-tensors"]),
     "2:4 sparse weights with a byte an element": (
         {X + ".compressed": raw("BF16", 256, 32), X + ".bytemask": raw("BOOL", 256, 64), X + ".shape": raw("I64", 2, 1)}, ["sparse", "compressed-tensors"]),
+    "sparse weights without their mask": ({X + ".compressed": raw("BF16", 256, 32), X + ".shape": raw("I64", 2)}, ["sparse", "without its mask"]),
     "Marlin's 2:4 sparse weights": (
         {X + ".weight_packed": raw("I32", 4, 512), X + ".scale_packed": raw("F16", 1, 256), X + ".meta": raw("I16", 64, 16)},
         ["Marlin", "2:4"]),

@@ -331,6 +331,10 @@ def test_a_kept_index_that_names_other_files_is_refused(sources, convert, refuse
     assert '-00003.safetensors\\"' in text
     manifest.write_text(text.replace('-00003.safetensors\\"', '-00009.safetensors\\"', 1))
     refuse(dst, 3, "its index does not say where the tensors of its shards stand", options=("--merge",))
+    kept = json.loads(text)
+    for index in {"weight_map": {}}, [0], None:  # the index itself stands there as text
+        manifest.write_text(json.dumps({**kept, "index": index}))
+        refuse(dst, 3, "shards and no index of them", options=("--merge",))
 
 
 @pytest.mark.parametrize("fp8", [False, True])

@@ -57,6 +57,23 @@ def test_scales_near_the_end_of_the_range_pass(verify, checkpoint, quantize, opt
     assert any("experts" in j["subject"] for j in result["judgements"])
 
 
+@pytest.mark.parametrize("rows, fits", [(1 << 20, True), ((1 << 20) + 1, False), ((1 << 63) - 1, False)])
+def test_blocks_larger_than_the_weight(verify, model, tessera, rows, fits):
+    """Memory goes by the weight's rows, and what no weight has is refused."""
+    for name, w in model.source.items():
+        scales = np.abs(w.astype(np.float32)).reshape(384, 5, 128).max((0, 2))[None] / 448
+        model.output[name] = (w.astype(np.float32) / np.repeat(scales, 128, 1)).astype(model.output[name].dtype)
+        model.output[name + "_scale_inv"] = scales.astype(np.float32)
+    model.config["quantization_config"] = {**model.config["quantization_config"], "weight_block_size": [rows, 128]}
+    dst, src = model.write()
+    if fits:
+        code, result = verify("gemm", dst, "--against", src, "--tokens", "3")
+        assert code == 0, [j for j in result["judgements"] if not j["passed"]]
+    else:
+        code, _, err = harness.run(tessera, ["verify", "gemm", dst, "--against", src, "--device", "cpu"])
+        assert code == 3 and "weight_block_size" in err, err
+
+
 def test_what_promotion_buys(verify, checkpoint, quantize):
     src = checkpoint("llama")
     code, result = verify("gemm", quantize(src), "--out", "f32", "--sample", "2")

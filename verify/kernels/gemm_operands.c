@@ -258,7 +258,9 @@ static tsr_status do_expert(tsr_gemm_operands *o, size_t e, tsr_err *err)
 {
     const size_t from = o->first[e], m = o->first_judged[e + 1] - o->first_judged[e];
     judged_rows judged = {.m = m};
-    double *const values = malloc(o->block_n * o->padded * sizeof *values);
+    /* A block may be larger than the weight. */
+    const size_t rows = (size_t)tsr_min_u64(o->block_n, o->experts[e].weight->rows);
+    double *const values = malloc(rows * o->padded * sizeof *values);
     tsr_status status = TSR_OK;
     judged.x = malloc(m * o->padded * sizeof *judged.x + 64);
     judged.a = malloc(m * o->padded * sizeof *judged.a + 64);
