@@ -317,7 +317,7 @@ static tsr_status check_length(const tsr_input *in, uint64_t *length, tsr_err *e
     for (int i = 0; i < 8; i++)
         *length |= (uint64_t)head[i] << (8 * i);
     const bool plausible = size >= 8 && *length <= TSR_MAX_HEADER_BYTES && *length <= size - 8;
-    const bool object = size > 8 && (head[8] == '{' || head[8] == ' '); /* where its JSON begins */
+    const bool object = size > 8 && memchr("{ \n\r\t", head[8], 5) != NULL; /* where its JSON begins */
     const char *const what = plausible && object ? NULL : name_contents(head, read);
     if (what != NULL)
         return tsr_fail(err, TSR_E_FORMAT, "%s: not a safetensors file but %s", path, what);

@@ -25,6 +25,8 @@ READ = {
     "an escaped __metadata__": '{"__met\\u0061data__":{"format":"pt"},%s}' % A,
     "a key twice in __metadata__": '{"__metadata__":{"x":"1","x":"2"},%s}' % A,
     "an unknown key of a tensor": inside('"x":[1,{}],'),
+    # Its length, 0x17B, makes '{' the first byte of the file, as of one that is JSON.
+    "a line feed first, and 379 bytes": "\n{%s}" % (A + " " * (379 - 3 - len(A))),
     "white space": ' {\n%s\t}\r\n  ' % A,
     "nested 60 deep": inside('"x":' + "[" * 60 + "]" * 60 + ","),
     "8 dimensions": '{"a":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1],"data_offsets":[0,4]}}',
