@@ -47,6 +47,10 @@ size_t tsr_name_component(const char *name, int from_end, const char **start)
     }
 }
 
+/* Far above the longest of DeepSeek's names. In the other words it becomes four times as long at most, for which
+ * translate() has room. */
+enum { LONGEST_NAME = 200 };
+
 static bool component_is(const char *name, int from_end, const char *word)
 {
     const char *start;
@@ -67,6 +71,8 @@ static bool find_own(const char *name, const char *const *own, size_t n, tsr_dee
 
 static bool find_key(const char *name, bool mtp, bool back, tsr_deepseek_key *key)
 {
+    if (strlen(name) > LONGEST_NAME)
+        return false;
     /* These first: on the way back, wq_b of the indexer is no q_b_proj, and head of the MTP layer no lm_head. */
     if (component_is(name, 2, "indexer"))
         return find_own(name, kIndexerKeys, sizeof kIndexerKeys / sizeof *kIndexerKeys, key);

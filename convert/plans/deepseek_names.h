@@ -22,13 +22,13 @@ typedef struct tsr_deepseek_key {
  */
 size_t tsr_name_component(const char *name, int from_end, const char **start);
 
-/* The key of a Hugging Face name, or (_back) of one of DeepSeek's; false when the code has no such tensor. With `mtp`
- * also those of a multi-token prediction layer, which are kept whole under their own names. */
+/* The key of a Hugging Face name, or (_back) of one of DeepSeek's; false when the code has no such tensor, nor one of so
+ * long a name. With `mtp` also those of a multi-token prediction layer, which are kept whole under their own names. */
 bool tsr_deepseek_key_of(const char *name, bool mtp, tsr_deepseek_key *key);
 bool tsr_deepseek_key_back(const char *name, bool mtp, tsr_deepseek_key *key);
 
 /* A Hugging Face name in DeepSeek's words, `last` being its last one; and back, the scale's word and the router's bias
- * included. NULL when memory is exhausted or the name is longer than a thousand characters. */
+ * included. NULL when memory is exhausted. */
 const char *tsr_deepseek_name(tsr_arena *arena, const char *name, const tsr_deepseek_key *key, const char *last);
 const char *tsr_deepseek_name_back(tsr_arena *arena, const char *name, const tsr_deepseek_key *key);
 

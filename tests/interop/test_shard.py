@@ -217,6 +217,11 @@ def test_ranks_of_convert_py_are_read(sources, convert, refuse, tmp_path, tesser
                           ({"quantization_config": None if fp8 else DEEPSEEK}, "quantization_config")):
         (tmp_path / "other.json").write_text(json.dumps({**other, **change}))
         refuse(ranks, 3, words, options=("--from", "deepseek-mp", "--config", str(tmp_path / "other.json")))
+    metadata, tensors = harness.read_safetensors(ranks / "model0-mp2.safetensors")
+    long = next(name for name in tensors if "experts.1.w1" in name)
+    tensors[long * 40] = tensors.pop(long)  # its number is that of an expert
+    harness.write_safetensors(ranks / "model0-mp2.safetensors", tensors, metadata)
+    refuse(ranks, 3, "is no name of DeepSeek's inference code", options=("--from", "deepseek-mp", "--config", str(src / "config.json")))
     refuse(src, 2, "--config means nothing", options=("--to", "bf16", "--config", str(src / "config.json")))
     refuse(src, 3, "model0-mp", options=("--from", "deepseek-mp"))
 
