@@ -107,13 +107,27 @@ static int open_bytes(const void *data, size_t size)
     return fd;
 }
 
+/* A checkpoint looks its names up, whichever of its files they are in, and finds one that stands twice there. */
+static tsr_status check_names(const tsr_tensors *tensors, tsr_err *err)
+{
+    for (size_t i = 0; i < tensors->count; i++) {
+        for (size_t k = 0; k < i; k++) {
+            if (strcmp(tensors->items[i].name, tensors->items[k].name) == 0)
+                return tsr_fail(err, TSR_E_FORMAT, "'%s' stands twice", tensors->items[i].name);
+        }
+    }
+    return TSR_OK;
+}
+
 static tsr_status read_shard(const char *data, size_t size, tsr_arena *arena, tsr_text *to, tsr_err *err)
 {
     tsr_tensors tensors = {0};
     uint64_t hash;
     const int fd = open_bytes(data, size);
     const tsr_input in = {.fd = fd, .path = "file", .size = size};
-    const tsr_status status = tsr_safetensors_read(&in, 0, arena, &tensors, &hash, err);
+    tsr_status status = tsr_safetensors_read(&in, 0, arena, &tensors, &hash, err);
+    if (status == TSR_OK)
+        status = check_names(&tensors, err);
     uint64_t length = 0;
     for (size_t i = 0; status == TSR_OK && i < 8; i++)
         length |= (uint64_t)(unsigned char)data[i] << (8 * i);
