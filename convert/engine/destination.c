@@ -179,12 +179,12 @@ tsr_status tsr_withdraw(const char *dst, const tsr_names *names, tsr_err *err)
 
 void tsr_remove_empty_folders(const char *dst, const tsr_names *names)
 {
-    char folder[PATH_MAX];
+    char folder[PATH_MAX], path[PATH_MAX];
     for (size_t i = 0; i < names->count; i++) {
         if (i + 1 < names->count && same_folder(names->items[i], names->items[i + 1]))
             continue;
         snprintf(folder, sizeof folder, "%s", names->items[i]);
-        for (char *end = strrchr(folder, '/'), path[PATH_MAX]; end != NULL; end = strrchr(folder, '/')) {
+        for (char *end = strrchr(folder, '/'); end != NULL; end = strrchr(folder, '/')) {
             *end = '\0';
             if (rmdir(tsr_output_path(dst, folder, path)) != 0 && errno != ENOENT)
                 break; /* something else lies in it */
@@ -235,21 +235,27 @@ static tsr_status check_folder(const char *dst, const char *name, const tsr_name
     return status;
 }
 
+/* The same in every folder below `dst` that these names lie in. */
+static tsr_status check_folders(const char *dst, const tsr_names *names, const tsr_names *planned, const tsr_names *old,
+                                tsr_err *err)
+{
+    const char *last = "";
+    for (size_t i = 0; i < names->count; i++) {
+        if (!same_folder(last, names->items[i]))
+            TSR_TRY(check_folder(dst, names->items[i], planned, old, err));
+        last = names->items[i];
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr_names *old, tsr_err *err)
 {
     static const tsr_names kNone = {0};
     old = old == NULL ? &kNone : old;
     TSR_TRY(check_folder(dst, "", planned, old, err));
-    /* In the folders of an output that is replaced, too: of more ranks, whatever lay there would stay. */
-    for (const tsr_names *names = planned; names != NULL; names = names == planned ? old : NULL) {
-        const char *last = "";
-        for (size_t i = 0; i < names->count; i++) {
-            if (!same_folder(last, names->items[i]))
-                TSR_TRY(check_folder(dst, names->items[i], planned, old, err));
-            last = names->items[i];
-        }
-    }
-    return TSR_OK;
+    TSR_TRY(check_folders(dst, planned, planned, old, err));
+    /* Of more ranks than now, whatever else lies in a folder would stay. */
+    return check_folders(dst, old, planned, old, err);
 }
 
 /* ---- space ---- */
