@@ -1,51 +1,210 @@
-/* Reading, planning, carrying out. */
+/* Makes a plan, and carries it out. */
 #include "cli/plan_job.h"
 
-#include "cli/together.h"
+#include "cli/io/mpi_session.h"
+#include "cli/io/output.h"
+#include "cli/io/space.h"
+#include "convert/plans/policy_plan.h"
 #include "kernels/cpu/cpu.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- options ---- */
+
+tsr_plan_job tsr_plan_job_defaults(tsr_status (*make)(tsr_plan_job *job, tsr_err *err), const char *verb)
+{
+    return (tsr_plan_job){
+        .make = make,
+        .verb = verb,
+        .from = {.max_shard_bytes = TSR_MAX_SHARD_BYTES},
+        .sqnr = {.low = -INFINITY},
+        .limits = tsr_quant_limits_defaults(),
+    };
+}
+
+void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options)
+{
+    const tsr_option shared[] = {
+        {"--max-shard-size", TSR_OPT_SIZE, &job->from.max_shard_bytes, "SIZE",
+         "most bytes of tensor data in one output file (5GB)"},
+        {"--io", TSR_OPT_CHOICE, &job->io, "auto|buffered|direct",
+         "direct: read and write large files past the page cache; buffered: through it; auto: direct, unless a file is "
+         "in the cache already (auto)"},
+        {"--link", TSR_OPT_CHOICE, &job->link, "none|reflink|hard",
+         "files that are byte for byte the source's become copies (none), reflinks, which share disk blocks until one "
+         "is written to, or hard links, where a change of one changes both; what cannot be linked is copied (none)"},
+        {"--shard", TSR_OPT_TEXT, &job->shards.text, "I/N",
+         "make only part I of N parts (from 0) of the files, for job arrays; tessera finish DST joins them: "
+         "docs/cluster.md"},
+        {"--dry-run", TSR_OPT_FLAG, &job->dry_run, NULL,
+         "print the plan, every tensor with its reason, and write no output"},
+        {"--force", TSR_OPT_FLAG, &job->force, NULL, "start over, and write into DST whatever it holds"},
+        {0},
+    };
+    tsr_quant_limits_options(&job->limits, options);
+    tsr_options_append(options, shared);
+}
+
+/* Refuses processes that were started side by side without --mpi or --shard. All would write the same directory. */
+static tsr_status check_processes(const tsr_plan_job *job, bool mpi, tsr_err *err)
+{
+    if (mpi && job->shards.text != NULL)
+        return tsr_fail(err, TSR_E_USAGE, "--mpi with --shard: either the processes work together, or each by itself");
+    if (mpi && job->link != TSR_LINK_NONE)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--link with --mpi: of a link there is nothing that several processes could make");
+    return mpi || job->dry_run || job->shards.text != NULL
+               ? TSR_OK
+               : tsr_check_alone("--mpi has them work together, --shard I/N each by itself", err);
+}
+
+tsr_status tsr_plan_job_check(tsr_command_context *c, tsr_err *err)
+{
+    tsr_plan_job *const job = c->job;
+    job->from.path = c->words[0];
+    job->from.ignore = c->common.ignore;
+    if (job->from.path == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera %s SRC -o DST", c->command->name);
+    if (job->dst == NULL && !job->dry_run)
+        return tsr_fail(err, TSR_E_USAGE, "where to? tessera %s SRC -o DST", c->command->name);
+    if (job->from.max_shard_bytes == 0)
+        return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
+    TSR_TRY(check_processes(job, c->common.mpi, err));
+    TSR_TRY(tsr_shard_parse(&job->shards, err));
+    if (job->shards.text != NULL && job->force)
+        return tsr_fail(
+            err, TSR_E_USAGE,
+            "--force with --shard: other shards may be at work there; remove the directory, or name another");
+    TSR_TRY(tsr_shard_note_command(&job->shards, c->command->name, job->from.path, c->options, c->given, err));
+    return tsr_quant_limits_parse(&job->limits, err);
+}
+
+void tsr_plan_job_paths(const tsr_command_context *c, const char *const *sources, size_t n, tsr_io_paths *paths)
+{
+    const tsr_plan_job *const job = c->job;
+    memcpy(paths->sources, sources, n * sizeof *sources);
+    paths->dst = job->dst;
+    paths->unconfined = tsr_unconfined_ranks(c->common.mpi);
+    paths->untouched = job->dry_run;
+    paths->shared = job->shards.text != NULL;
+    paths->links = job->link == TSR_LINK_HARD;
+}
+
+/* ---- planning ---- */
+
+static tsr_status check_limits(const tsr_plan_job *job, tsr_err *err)
+{
+    const char *const limit = tsr_quant_limits_given(&job->limits);
+    return limit == NULL || job->plan.report != NULL
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_USAGE, "%s means nothing here: no weight is quantized", limit);
+}
 
 tsr_status tsr_plan_job_make(tsr_plan_job *job, tsr_err *err)
 {
-    return job->make(job, err);
+    TSR_TRY(job->make(job, err));
+    TSR_TRY(check_limits(job, err));
+    return tsr_plan_check_decoded(&job->plan, err);
+}
+
+void tsr_plan_job_warn(const tsr_command_context *c)
+{
+    const tsr_plan_job *const job = c->job;
+    char space[PATH_MAX + 256];
+    for (size_t i = 0; i < job->plan.n_warnings; i++)
+        tsr_command_warn(c, job->plan.warnings[i]);
+    if (!job->dry_run && tsr_space_warning(&job->plan, job->dst, space, sizeof space))
+        tsr_command_warn(c, space);
+}
+
+/* Makes the plan. With --mpi it has to be the same in all ranks. */
+static tsr_status make_plan(tsr_command_context *c, tsr_err *err)
+{
+    tsr_plan_job *const job = c->job;
+    const tsr_status status = job->make(job, err);
+    return c->ranks == NULL ? status : tsr_ranks_agree(c->ranks, status, job->plan.fingerprint, err);
+}
+
+tsr_status tsr_plan_job_open(tsr_command_context *c, tsr_err *err)
+{
+    tsr_plan_job *const job = c->job;
+    TSR_TRY(make_plan(c, err));
+    TSR_TRY(check_limits(job, err));
+    TSR_TRY(tsr_shard_measure(&job->shards, &job->plan, err));
+    tsr_plan_job_warn(c);
+    if (!job->dry_run)
+        return tsr_plan_check_decoded(&job->plan, err);
+    /* The plan is the result: --quiet does not hide it, and there is no progress. */
+    c->prints = !tsr_io_paths_take_stdout(&c->paths);
+    c->common.progress = (tsr_progress_options){0};
+    return TSR_OK;
+}
+
+/* ---- carrying out ---- */
+
+/* Returns true if the output is a quantized checkpoint as engines load it. */
+static bool is_served(const tsr_plan *plan)
+{
+    return plan->report != NULL && plan->advice == NULL && plan->sources[0]->config != NULL;
+}
+
+tsr_status tsr_plan_job_judge(tsr_plan_job *job, tsr_status status, tsr_engine_result *result, tsr_err *err)
+{
+    const tsr_plan *const plan = &job->plan;
+    job->result = *result;
+    *result = (tsr_engine_result){0};
+    job->executed = status == TSR_OK;
+    if (status == TSR_E_CANCELLED)
+        return tsr_fail(err, status, "interrupted; finished files are kept: repeat the command to carry on");
+    if (status != TSR_OK || tsr_is_shard(&job->shards))
+        return status;
+    job->beyond = tsr_quant_limits_count(&job->limits, plan, job->result.rows);
+    return is_served(plan) ? tsr_serve_hints_find(&job->serving, job->dst,
+                                                  job->beyond > 0 ? "tensors are beyond the limits" : plan->little, err)
+                           : TSR_OK;
+}
+
+tsr_status tsr_plan_job_run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)
+{
+    tsr_plan_job *const job = c->job;
+    if (job->dry_run)
+        return TSR_OK;
+    terminal->verb = job->verb;
+    const tsr_engine_options options = {
+        .run = tsr_terminal_run_options(terminal, c->common.threads, c->common.memory),
+        .force = job->force,
+        .io = (tsr_io_mode)job->io,
+        .link = (tsr_link_mode)job->link,
+        .cpu_flags = tsr_cpu_flags() & (unsigned)c->common.cpumask,
+        .shard = tsr_shard_of(&job->shards),
+        .ranks = c->ranks,
+    };
+    tsr_engine_result result;
+    const tsr_status status = tsr_engine_run(&job->plan, job->dst, &options, &result, err);
+    if (tsr_ranks_mine(c->ranks) == 0)
+        return tsr_plan_job_judge(job, status, &result, err);
+    tsr_engine_result_free(&result); /* rank 0 reports for all */
+    return status;
+}
+
+tsr_status tsr_plan_job_conclude(tsr_command_context *c, tsr_err *err)
+{
+    const tsr_plan_job *const job = c->job;
+    return job->dry_run ? tsr_plan_check_decoded(&job->plan, err) : TSR_OK;
+}
+
+int tsr_plan_job_exit_code(const tsr_command_context *c)
+{
+    const tsr_plan_job *const job = c->job;
+    return job->beyond > 0;
 }
 
 void tsr_plan_job_close(tsr_plan_job *job)
 {
+    tsr_engine_result_free(&job->result);
+    tsr_serve_hints_free(&job->serving);
     tsr_plan_free(&job->plan);
-    tsr_arena_free(&job->run.shards.arena);
-    if (job->close != NULL)
-        job->close(job->own);
-    *job = (tsr_plan_job){.idle = true};
-}
-
-/* Plans together with other processes, which all have to have the same plan. A rank but 0 then works for rank 0, and comes back when
- * there is nothing left to do. */
-static tsr_status plan_together(tsr_plan_job *job, tsr_err *err)
-{
-    tsr_plan_run *const run = &job->run;
-    const tsr_told_where where = {&run->json, &run->junit, &run->progress};
-    TSR_TRY(tsr_together_begin(&run->ranks, &where, err));
-    TSR_TRY(tsr_plan_job_make(job, err));
-    const tsr_engine_options options = {
-        .run = {.threads = run->threads, .memory = run->memory},
-        .io = (tsr_io_mode)run->io,
-        .cpu_flags = tsr_cpu_flags() & (unsigned)run->cpumask,
-        .ranks = run->ranks,
-    };
-    return tsr_engine_join(&job->plan, run->dst == NULL ? "" : run->dst, &options, err);
-}
-
-int tsr_plan_command(const char *command, tsr_plan_reader *read, int argc, char **argv)
-{
-    tsr_plan_job job = {.idle = false};
-    tsr_err err = {{0}};
-    tsr_status status = read(&job, argc, argv, &err);
-    if (status == TSR_OK && !job.idle)
-        status = job.run.mpi ? plan_together(&job, &err) : tsr_plan_job_make(&job, &err);
-    if (status == TSR_OK && !job.idle && tsr_ranks_mine(job.run.ranks) == 0)
-        status = tsr_run_plan(&job.run, &job.plan, &err);
-    const bool fine = job.run.beyond == 0;
-    tsr_ranks *const ranks = job.run.ranks;
-    tsr_plan_job_close(&job);
-    return tsr_together_end(ranks, command, status, fine, &err);
+    tsr_arena_free(&job->shards.arena);
 }

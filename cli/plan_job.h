@@ -1,33 +1,86 @@
-/* A command that makes a checkpoint, in three parts: the command line is read, a plan is made of headers, the plan is carried
- * out. `tessera quantize` and `tessera convert` do one after the other; `tessera batch` has all of its jobs read and planned
- * before it carries out the first one, and carries out several together. */
+/* A command that makes a checkpoint: its options, its plan, and carrying the plan out.
+ *
+ * `tessera quantize` and `tessera convert` share these functions. `tessera batch` plans all of its jobs before it carries out the
+ * first one, and carries out several together. The job of such a command begins with a tsr_plan_job. */
 #ifndef TSR_CLI_PLAN_JOB_H
 #define TSR_CLI_PLAN_JOB_H
 
-#include "cli/run_plan.h"
+#include "cli/command.h"
+#include "cli/help/serve_hints.h"
+#include "cli/io/shard_options.h"
+#include "cli/show/quant_limits.h"
+#include "convert/jobs/job_source.h"
+#include "convert/jobs/scheme_options.h"
+#include "convert/run/engine.h"
+
+/* The common options that such a command takes. */
+enum {
+    TSR_PLAN_TAKES = TSR_TAKES_IGNORE_FILE | TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_CPUMASK | TSR_TAKES_MPI |
+                     TSR_TAKES_PROGRESS
+};
 
 typedef struct tsr_plan_job {
-    tsr_plan_run run;
-    tsr_plan plan; /* empty until it is made */
-    bool idle;     /* help was asked for, and is given: there is nothing to plan */
-    void *own;     /* the command's own: what it was told, and what stays open while the plan lives */
-    tsr_status (*make)(struct tsr_plan_job *job, tsr_err *err);
-    void (*close)(void *own);
+    /* Set by the command. */
+    tsr_status (*make)(struct tsr_plan_job *job, tsr_err *err); /* opens what is read, and makes `plan` */
+    const char *verb;                                           /* word for progress lines: "quantizing" */
+    const char *scheme; /* the one of all quantized weights; NULL: there are several, or it is not known */
+    tsr_scheme_sqnr sqnr;
+
+    /* Given by the command line. */
+    tsr_job_source from;
+    const char *dst;
+    int io;   /* a tsr_io_mode */
+    int link; /* a tsr_link_mode */
+    bool dry_run, force;
+    tsr_quant_limits limits;
+    tsr_shard_run shards;
+
+    /* Made by the run. */
+    tsr_plan plan;
+    bool executed; /* the plan was carried out, and `result` is there */
+    tsr_engine_result result;
+    size_t beyond; /* how many times a tensor is beyond the limits */
+    tsr_serve_hints serving;
 } tsr_plan_job;
 
-/* Reads a command line, and checks all that can be known without a look into the source. The words outlive the job. Whether it
- * fails or not, the job has to be closed. */
-typedef tsr_status tsr_plan_reader(tsr_plan_job *job, int argc, char **argv, tsr_err *err);
-tsr_plan_reader tsr_quantize_read;
-tsr_plan_reader tsr_convert_read;
+/* ---- functions of a tsr_command ---- */
 
-/* Opens what the job reads, and makes its plan. */
-tsr_status tsr_plan_job_make(tsr_plan_job *job, tsr_err *err) TSR_WARN_UNUSED;
+/* Returns the defaults of this machine. */
+tsr_plan_job tsr_plan_job_defaults(tsr_status (*make)(tsr_plan_job *job, tsr_err *err), const char *verb);
 
-/* Frees the plan, closes what it reads, and forgets the command line. A zeroed job may be closed. */
+/* Appends the options that such commands share. */
+void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options);
+
+/* Checks that SRC and DST are given, and that the numbers make sense. */
+tsr_status tsr_plan_job_check(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Lists DST and `n` sources (NULL: none). */
+void tsr_plan_job_paths(const tsr_command_context *context, const char *const *sources, size_t n, tsr_io_paths *paths);
+
+tsr_status tsr_plan_job_open(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_job_run(tsr_command_context *context, tsr_terminal *terminal, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_job_conclude(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+int tsr_plan_job_exit_code(const tsr_command_context *context);
+
+/* Frees the plan and its result. The command closes what the plan reads afterwards. */
 void tsr_plan_job_close(tsr_plan_job *job);
 
-/* All three parts. Returns the exit code. */
-int tsr_plan_command(const char *command, tsr_plan_reader *read, int argc, char **argv);
+/* The fields of tsr_command that all such commands share. Needs cli/show/plan_result.h. */
+#define TSR_PLAN_COMMAND_FIELDS                                                                                       \
+    .takes = TSR_PLAN_TAKES, .most_words = 1, .makes_plan = true, .open = tsr_plan_job_open, .run = tsr_plan_job_run, \
+    .print = tsr_plan_result_print, .write_json = tsr_plan_result_json, .conclude = tsr_plan_job_conclude,            \
+    .exit_code = tsr_plan_job_exit_code
+
+/* ---- for `tessera batch`, which carries out several plans ---- */
+
+/* Makes the plan, and rejects one that cannot be carried out: limits without a use, or nothing to quantize. */
+tsr_status tsr_plan_job_make(tsr_plan_job *job, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Warns of what the plan found, and of a disk that is too small. */
+void tsr_plan_job_warn(const tsr_command_context *context);
+
+/* Judges the result of a plan that the engine has carried out; takes *result over. `status` and *err say how that ended. */
+tsr_status tsr_plan_job_judge(tsr_plan_job *job, tsr_status status, tsr_engine_result *result,
+                              tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

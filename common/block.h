@@ -1,9 +1,11 @@
-/* The elements of a matrix that share a scale.
+/* Declares the block of elements that share a scale.
  *
  * The kernels of kernels/cpu take `block_cols` alone, since what they are given is one row of blocks, and tsr_fp8_block
  * keeps two 32-bit numbers beside its scale format, since nothing ever hands them on as a pair. */
 #ifndef TSR_COMMON_BLOCK_H
 #define TSR_COMMON_BLOCK_H
+
+#include "common/text.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,8 +20,19 @@ static inline bool tsr_block_equal(tsr_block a, tsr_block b)
     return a.rows == b.rows && a.cols == b.cols;
 }
 
+/* Reads "128x128", two decimal numbers from 1 to `most`. False, and *block as it was: the text is something else. */
+static inline bool tsr_read_block(const char *text, uint64_t most, tsr_block *block)
+{
+    tsr_block read;
+    if (!tsr_take_decimal(&text, &read.rows) || *text++ != 'x' || !tsr_parse_decimal(text, &read.cols) ||
+        read.rows == 0 || read.cols == 0 || read.rows > most || read.cols > most)
+        return false;
+    *block = read;
+    return true;
+}
+
 /* The block of the transpose. */
-static inline tsr_block tsr_block_turned(tsr_block b)
+static inline tsr_block tsr_block_transposed(tsr_block b)
 {
     return (tsr_block){.rows = b.cols, .cols = b.rows};
 }

@@ -96,7 +96,8 @@ tsr_status tsr_write_at(int fd, const char *path, const void *data, size_t size,
             return tsr_fail_errno(err, "%s: cannot write %zu bytes at offset %llu", path, size,
                                   (unsigned long long)offset);
         if (n == 0)
-            return tsr_fail(err, TSR_E_IO, "%s: the system takes none of %zu bytes at offset %llu, and names no error",
+            return tsr_fail(err, TSR_E_IO,
+                            "%s: cannot write %zu bytes at offset %llu: the system wrote none and reported no error",
                             path, size, (unsigned long long)offset);
         from += n;
         size -= (size_t)n;
@@ -122,10 +123,17 @@ static tsr_stamp stamp_of(const struct stat *st)
     };
 }
 
+bool tsr_is_absent(int code)
+{
+    return code == ENOENT || code == ENOTDIR || code == ELOOP;
+}
+
 tsr_status tsr_open_input(const char *path, int *fd, uint64_t *size, tsr_stamp *stamp, tsr_err *err)
 {
     /* O_NONBLOCK: opening a pipe does not wait for somebody to write into it. It means nothing to a regular file. */
     *fd = tsr_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    if (*fd < 0 && tsr_is_absent(errno))
+        return tsr_fail(err, TSR_E_FORMAT, "%s: cannot open: %s", path, strerror(errno));
     if (*fd < 0)
         return tsr_fail_errno(err, "%s: cannot open", path);
     struct stat st;
@@ -162,10 +170,11 @@ tsr_status tsr_check_stamp(int fd, const char *path, const tsr_stamp *stamp, boo
         what = "it was removed or replaced";
     else if (now.ctime_ns != stamp->ctime_ns && now.names == stamp->names && !linked)
         what = "its time of change differs";
-    return what == NULL ? TSR_OK
-                        : tsr_fail(err, TSR_E_IO,
-                                   "%s: changed while it was read (%s): let whatever writes it end, and start again",
-                                   path, what);
+    return what == NULL
+               ? TSR_OK
+               : tsr_fail_as(err, TSR_ERROR_CHANGED_WHILE_READ, TSR_E_IO,
+                             "%s: changed while it was read (%s); wait until it is no longer written, and run again",
+                             path, what);
 }
 
 tsr_status tsr_read_file(const char *path, uint64_t limit, tsr_arena *arena, const char **data, size_t *size,
@@ -177,7 +186,7 @@ tsr_status tsr_read_file(const char *path, uint64_t limit, tsr_arena *arena, con
     tsr_status status = TSR_OK;
     char *const text = bytes <= limit ? tsr_arena_alloc(arena, (size_t)bytes + 1) : NULL;
     if (bytes > limit)
-        status = tsr_fail(err, TSR_E_FORMAT, "%s: %llu bytes, more than the %llu that such a file may have", path,
+        status = tsr_fail(err, TSR_E_FORMAT, "%s: %llu bytes exceed the limit of %llu for such a file", path,
                           (unsigned long long)bytes, (unsigned long long)limit);
     else if (text == NULL)
         status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory for %llu bytes", path, (unsigned long long)bytes);
@@ -238,7 +247,7 @@ tsr_status tsr_replace_file(const char *path, const char *temporary, const void 
     return status;
 }
 
-/* What ends the process from outside waits until the file has its name: nobody would remove what was not renamed yet. */
+/* Blocks signals until the file has its final name, so that no temporary file is left behind. */
 static void hold_signals(sigset_t *before)
 {
     static const int kEnding[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
@@ -298,7 +307,9 @@ tsr_status tsr_make_dirs(const char *path, tsr_err *err)
         if (mkdir(copy, 0777) == 0)
             status = tsr_sync_parent(copy, err);
         else if (errno != EEXIST || stat(copy, &st) != 0 || !S_ISDIR(st.st_mode))
-            status = tsr_fail_errno(err, "%s: cannot make the directory", copy);
+            status = errno == EEXIST
+                         ? tsr_fail(err, TSR_E_IO, "%s: cannot create the directory: a file has its name", copy)
+                         : tsr_fail_errno(err, "%s: cannot make the directory", copy);
         *p = c;
         if (c == '\0')
             break;
@@ -311,8 +322,8 @@ tsr_status tsr_free_space(const char *path, uint64_t *bytes, tsr_err *err)
 {
     struct statvfs st;
     if (statvfs(path, &st) != 0)
-        return tsr_fail_errno(err, "%s: cannot ask for free space", path);
-    /* Of no blocks at all speaks what has no bound of its own (ramfs, a tmpfs of size=0), or does not know it. */
+        return tsr_fail_errno(err, "%s: cannot determine the free space", path);
+    /* A file system that reports no blocks has no limit of its own (ramfs, tmpfs with size=0), or does not know it. */
     *bytes = st.f_blocks == 0 ? UINT64_MAX : (uint64_t)st.f_bavail * st.f_frsize;
     return TSR_OK;
 }
@@ -330,7 +341,7 @@ tsr_status tsr_free_files(const char *path, uint64_t *files, tsr_err *err)
 {
     struct statvfs st;
     if (statvfs(path, &st) != 0)
-        return tsr_fail_errno(err, "%s: cannot ask for free inodes", path);
+        return tsr_fail_errno(err, "%s: cannot determine the number of free inodes", path);
     *files = st.f_files == 0 ? UINT64_MAX : (uint64_t)st.f_favail;
     return TSR_OK;
 }

@@ -33,7 +33,10 @@ typedef struct tsr_stamp {
     int64_t mtime_ns, ctime_ns;
 } tsr_stamp;
 
-/* Opens a regular file for reading; *size is its length, *stamp (may be NULL) its state. */
+/* Returns true for the values of errno by which a path leads to no file. */
+bool tsr_is_absent(int code);
+
+/* Opens a regular file for reading; *size is its length, *stamp (may be NULL) its state. TSR_E_FORMAT: there is no such file. */
 tsr_status tsr_open_input(const char *path, int *fd, uint64_t *size, tsr_stamp *stamp, tsr_err *err) TSR_WARN_UNUSED;
 
 /* TSR_E_IO: the file that was opened as `path` has changed since, or its name leads to another one. Hard links that were made or
@@ -78,7 +81,7 @@ tsr_status tsr_free_space(const char *path, uint64_t *bytes, tsr_err *err) TSR_W
 /* Files that may still be created on the file system of `path`; UINT64_MAX where it sets no limit. */
 tsr_status tsr_free_files(const char *path, uint64_t *files, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Whether something exists under the name `path`. Lacking the permission to find out is an error, not a no. */
+/* Sets *exists if `path` exists. Missing permission to find out is an error. */
 tsr_status tsr_exists(const char *path, bool *exists, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -1,6 +1,6 @@
 /* Numbers as bits, and back: FP32, BF16, F16, E4M3, E2M1 and E8M0, one value at a time.
  *
- * These functions are the definitions, for all of Tessera but verify/weights, whose decoder is its own. They are
+ * These functions are the definitions, for all of Tessera but verify/values, whose decoder is its own. They are
  * inline, so that loops over them vectorize. "From" rounds to nearest, ties to even; "to" and "f32_from" are exact.
  *
  * E4M3 is OCP float8_e4m3fn: 1 sign, 4 exponent (bias 7) and 3 mantissa bits; the largest value is 448 (0x7E), NaN is

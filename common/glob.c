@@ -7,7 +7,45 @@
 /* Where what follows a star can begin in the text: its first character says so, if it is none that fits any. NULL: nowhere. */
 static const char *next_start(const char *pattern, const char *text)
 {
-    return *pattern == '*' || *pattern == '?' ? text : strchr(text, *pattern);
+    return *pattern != '\0' && strchr(TSR_GLOB_SPECIAL, *pattern) != NULL ? text : strchr(text, *pattern);
+}
+
+/* Returns true if the set after '[' at `set` contains the character. *end is after its ']', or NULL if this is no set. */
+static bool in_set(const char *set, unsigned char c, const char **end)
+{
+    const bool negated = *set == '!';
+    const char *p = set + negated;
+    bool found = false;
+    do {
+        if (*p == '\0') {
+            *end = NULL;
+            return false;
+        }
+        const bool range = p[1] == '-' && p[2] != ']' && p[2] != '\0';
+        const unsigned char first = (unsigned char)p[0], last = (unsigned char)p[range ? 2 : 0];
+        found = found || (c >= first && c <= last);
+        p += range ? 3 : 1;
+    } while (*p != ']');
+    *end = p + 1;
+    return found != negated;
+}
+
+/* Returns true if the character matches the element at *pattern, which is no star. Then *pattern moves past that element. */
+static bool fits_one(const char **pattern, char c, uint64_t *steps)
+{
+    const char *end = NULL;
+    if (**pattern == '[' && in_set(*pattern + 1, (unsigned char)c, &end)) {
+        *steps += (uint64_t)(end - *pattern);
+        *pattern = end;
+        return true;
+    }
+    if (end != NULL) {
+        *steps += (uint64_t)(end - *pattern);
+        return false;
+    }
+    const bool fits = **pattern == '?' || **pattern == c;
+    *pattern += fits;
+    return fits;
 }
 
 bool tsr_glob_match(const char *pattern, const char *text)
@@ -25,8 +63,7 @@ bool tsr_glob_match_counting(const char *pattern, const char *text, uint64_t *st
             resume = text;
             if (*star == '\0')
                 return true;
-        } else if (*pattern == '?' || *pattern == *text) {
-            pattern++;
+        } else if (*pattern != '\0' && fits_one(&pattern, *text, steps)) {
             text++;
             continue;
         } else if (star != NULL) {

@@ -1,8 +1,10 @@
 /* Parsing by table. */
 #include "common/options.h"
 
+#include "common/text.h"
+
+#include <ctype.h>
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +13,9 @@
 static bool parse_size(const char *text, uint64_t *bytes)
 {
     static const char kPrefixes[] = "kmgt";
-    char *end;
-    errno = 0;
-    const double number = strtod(text, &end);
-    if (end == text || errno != 0 || !(number >= 0))
+    const char *end = text;
+    double number;
+    if (*text < '0' || *text > '9' || !tsr_take_real(&end, &number))
         return false;
     double factor = 1;
     const char *const prefix = *end == '\0' ? NULL : strchr(kPrefixes, *end | 0x20);
@@ -35,9 +36,11 @@ static bool parse_size(const char *text, uint64_t *bytes)
 static bool parse_count(const char *text, uint64_t *value)
 {
     char *end;
+    if (strncmp(text, "0x", 2) != 0)
+        return tsr_parse_decimal(text, value);
     errno = 0;
-    *value = strtoull(text, &end, 0);
-    return end != text && *end == '\0' && errno == 0 && *text != '-';
+    *value = strtoull(text, &end, 16);
+    return isxdigit((unsigned char)text[2]) && *end == '\0' && errno == 0;
 }
 
 /* The index of `word` in "a|b|c", or -1. */
@@ -57,7 +60,7 @@ static int parse_choice(const char *choices, const char *word)
 
 /* ---- what was meant ---- */
 
-enum { MAX_WORD = 32 };
+enum { MAX_WORD = 56 /* a suggestion has 80 bytes */ };
 
 static size_t least(size_t a, size_t b)
 {
@@ -215,6 +218,20 @@ static tsr_status take_option(const tsr_option *options, int argc, char **argv, 
     return assign(o, text, err);
 }
 
+/* The option for a path that a word without one may have been meant for: one that the command takes and lacks. NULL: there is none. */
+static const char *unnamed_option(const tsr_option *options, int argc, char **argv)
+{
+    static const char *const kPaths[] = {"-o", "--against"};
+    for (size_t k = 0; k < sizeof kPaths / sizeof *kPaths; k++) {
+        bool given = false;
+        for (int i = 0; i < argc; i++)
+            given = given || strncmp(argv[i], kPaths[k], strlen(kPaths[k])) == 0;
+        if (!given && find(options, kPaths[k], strlen(kPaths[k])) != NULL)
+            return kPaths[k];
+    }
+    return NULL;
+}
+
 tsr_status tsr_options_parse(const tsr_option *options, int argc, char **argv, const char **positional,
                              size_t max_positional, size_t *n_positional, uint64_t *given, tsr_err *err)
 {
@@ -225,8 +242,12 @@ tsr_status tsr_options_parse(const tsr_option *options, int argc, char **argv, c
             TSR_TRY(take_option(options, argc, argv, &i, &seen, err));
             continue;
         }
-        if (*n_positional == max_positional)
-            return tsr_fail(err, TSR_E_USAGE, "'%s': one argument too many", argv[i]);
+        if (*n_positional == max_positional) {
+            const char *const meant = unnamed_option(options, argc, argv);
+            return meant == NULL ? tsr_fail(err, TSR_E_USAGE, "'%s': one argument too many", argv[i])
+                                 : tsr_fail(err, TSR_E_USAGE, "'%s': one argument too many (did you mean '%s %s'?)",
+                                            argv[i], meant, argv[i]);
+        }
         if (!is_printable(argv[i]))
             return tsr_fail(err, TSR_E_USAGE, "'%s' holds a control character", argv[i]);
         positional[(*n_positional)++] = argv[i];
@@ -238,24 +259,20 @@ tsr_status tsr_options_parse(const tsr_option *options, int argc, char **argv, c
 
 tsr_status tsr_parse_block(const char *name, const char *text, tsr_block *block, tsr_err *err)
 {
-    unsigned r, c;
-    char rest;
     *block = (tsr_block){0, 0};
     if (text == NULL)
         return TSR_OK;
-    if (sscanf(text, "%ux%u%c", &r, &c, &rest) != 2 || r == 0 || c == 0 || r > 4096 || c > 4096)
+    if (!tsr_read_block(text, 4096, block))
         return tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not ROWSxCOLUMNS, each from 1 to 4096", name, text);
-    *block = (tsr_block){r, c};
     return TSR_OK;
 }
 
 tsr_status tsr_parse_number(const char *option, const char *text, double *value, tsr_err *err)
 {
-    char *end;
+    const char *end = text;
     if (text == NULL)
         return TSR_OK;
-    *value = strtod(text, &end);
-    if (end == text || *end != '\0' || !isfinite(*value))
+    if (!tsr_take_real(&end, value) || *end != '\0')
         return tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not a number", option, text);
     return TSR_OK;
 }

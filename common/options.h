@@ -14,7 +14,7 @@ typedef enum tsr_option_kind {
     TSR_OPT_TEXT,   /* const char * */
     TSR_OPT_LIST,   /* tsr_list: may be given several times */
     TSR_OPT_CHOICE, /* int: the index of the word in `choices` */
-    TSR_OPT_COUNT,  /* uint64_t: a plain number, decimal or 0x */
+    TSR_OPT_COUNT,  /* uint64_t: a plain number, decimal without leading zeros, or 0x and hexadecimal digits */
     TSR_OPT_SIZE,   /* uint64_t: bytes, with k/M/G/T (powers of 1000) or Ki/Mi/Gi/Ti (powers of 1024), B optional */
 } tsr_option_kind;
 
@@ -55,7 +55,7 @@ tsr_status tsr_parse_block(const char *name, const char *text, tsr_block *block,
 /* A finite number, the value of the option `name`; NULL leaves *value as it is. */
 tsr_status tsr_parse_number(const char *name, const char *text, double *value, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Whether `word` is one of the words of `list`, which spaces separate. */
+/* Returns true if `word` is one of the space-separated words of `list`. */
 bool tsr_is_listed(const char *list, const char *word);
 
 #endif

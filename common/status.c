@@ -34,8 +34,8 @@ static bool is_inside_character(char c)
     return ((unsigned char)c & 0xC0) == 0x80; /* of UTF-8 */
 }
 
-/* Takes out the middle of the longest names until the text fits into `room` bytes and its 0. What was wrong stands behind the
- * names, and the end of a name says more than its beginning, so more of it stays. */
+/* Takes out the middle of the longest names until the text fits into `room` bytes and its 0. The fault is written after
+ * the names, and the end of a name is more specific than its beginning, so more of the end is kept. */
 static void shorten(char *text, size_t room)
 {
     static const char kGap[] = "...";
@@ -74,6 +74,8 @@ void tsr_write_message(tsr_err *err, const char *fmt, va_list args)
     char *const text = write_sentence(&s, fmt, args);
     shorten(text, sizeof err->msg - 1);
     strcpy(err->msg, text);
+    err->tensor[0] = '\0';
+    err->id = TSR_ERROR_NONE;
     free(s.longer);
 }
 
@@ -85,6 +87,25 @@ tsr_status tsr_fail(tsr_err *err, tsr_status status, const char *fmt, ...)
         tsr_write_message(err, fmt, args);
         va_end(args);
     }
+    return status;
+}
+
+tsr_status tsr_fail_as(tsr_err *err, tsr_error_id id, tsr_status status, const char *fmt, ...)
+{
+    if (err != NULL) {
+        va_list args;
+        va_start(args, fmt);
+        tsr_write_message(err, fmt, args);
+        va_end(args);
+        err->id = id;
+    }
+    return status;
+}
+
+tsr_status tsr_fail_with(tsr_err *err, tsr_status status, const tsr_err *why)
+{
+    if (err != NULL)
+        *err = *why;
     return status;
 }
 
@@ -128,6 +149,13 @@ tsr_status tsr_out_of_memory(tsr_err *err, const char *what)
     return tsr_fail(err, TSR_E_NOMEM, "out of memory%s%s", what == NULL ? "" : " ", what == NULL ? "" : what);
 }
 
+tsr_status tsr_fail_at(tsr_err *err, tsr_status status, const char *tensor)
+{
+    if (err != NULL && strlen(tensor) < sizeof err->tensor)
+        strcpy(err->tensor, tensor);
+    return status;
+}
+
 tsr_status tsr_prepend(tsr_err *err, tsr_status status, const char *fmt, ...)
 {
     if (err == NULL)
@@ -137,7 +165,9 @@ tsr_status tsr_prepend(tsr_err *err, tsr_status status, const char *fmt, ...)
     va_start(args, fmt);
     const char *const what = write_sentence(&head, fmt, args);
     va_end(args);
-    (void)tsr_fail(err, status, "%s: %s", what, err->msg);
+    tsr_err whole = *err;
+    (void)tsr_fail(&whole, status, "%s: %s", what, err->msg);
+    strcpy(err->msg, whole.msg);
     free(head.longer);
     return status;
 }

@@ -6,6 +6,8 @@
 #ifndef TSR_COMMON_STATUS_H
 #define TSR_COMMON_STATUS_H
 
+#include "common/error_ids.h"
+
 #include <stdarg.h>
 
 #ifdef __cplusplus
@@ -32,16 +34,24 @@ typedef enum tsr_status {
 
 typedef struct tsr_err {
     char msg[1024];
+    char tensor[512]; /* the tensor that caused it; empty: none, or its name is longer */
+    tsr_error_id id;  /* the section of docs/errors.md that explains it */
 } tsr_err;
 
 #define TSR_WARN_UNUSED       __attribute__((warn_unused_result))
 #define TSR_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
-/* Writes the message. Of one that does not fit, the longest names lose their middle, for what was wrong stands behind them. */
+/* Writes the message. If it does not fit, the longest names lose their middle, so that the fault after them is kept. */
 void tsr_write_message(tsr_err *err, const char *fmt, va_list args) TSR_PRINTF(2, 0);
 
 /* Writes the message (when err is not NULL) and returns `status`. */
 tsr_status tsr_fail(tsr_err *err, tsr_status status, const char *fmt, ...) TSR_PRINTF(3, 4);
+
+/* As tsr_fail, for an error that docs/errors.md explains. */
+tsr_status tsr_fail_as(tsr_err *err, tsr_error_id id, tsr_status status, const char *fmt, ...) TSR_PRINTF(4, 5);
+
+/* Copies an error that was kept elsewhere (when err is not NULL) and returns `status`. */
+tsr_status tsr_fail_with(tsr_err *err, tsr_status status, const tsr_err *why);
 
 /* As tsr_fail for a failed system call: appends ": " and strerror(errno); ENOSPC and EDQUOT become TSR_E_NOSPACE,
  * ENOMEM becomes TSR_E_NOMEM, everything else TSR_E_IO. At a limit of the process, the message says how to raise it. */
@@ -50,7 +60,10 @@ tsr_status tsr_fail_errno(tsr_err *err, const char *fmt, ...) TSR_PRINTF(2, 3);
 /* As tsr_fail(err, TSR_E_NOMEM, ...): "out of memory", followed by `what` ("while planning") when it is not NULL. */
 tsr_status tsr_out_of_memory(tsr_err *err, const char *what);
 
-/* Puts "what: " before a message that a callee wrote; returns `status`. */
+/* Records the tensor that caused the error (when err is not NULL and the name fits) and returns `status`. */
+tsr_status tsr_fail_at(tsr_err *err, tsr_status status, const char *tensor);
+
+/* Puts "what: " before a message that a callee wrote, and keeps its section and tensor; returns `status`. */
 tsr_status tsr_prepend(tsr_err *err, tsr_status status, const char *fmt, ...) TSR_PRINTF(3, 4);
 
 /* Casts an unsigned 64-bit number to the type that %llu expects. */

@@ -1,6 +1,9 @@
 /* A growing buffer, and JSON written onto it. */
 #include "common/text.h"
 
+#include "common/checked.h"
+
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,6 +71,11 @@ int tsr_by_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+const char *tsr_plural(uint64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 bool tsr_ends_with(const char *text, const char *suffix)
 {
     const size_t n = strlen(text), m = strlen(suffix);
@@ -119,4 +127,35 @@ void tsr_text_visible(tsr_text *to, const char *from, size_t size)
             tsr_text_append(to, from + i, n);
         i += n == 0 ? 1 : n;
     }
+}
+
+bool tsr_take_decimal(const char **text, uint64_t *value)
+{
+    const char *p = *text;
+    uint64_t n = 0;
+    if (*p < '0' || *p > '9' || (*p == '0' && p[1] >= '0' && p[1] <= '9'))
+        return false;
+    for (; *p >= '0' && *p <= '9'; p++) {
+        if (!tsr_mul_u64(n, 10, &n) || !tsr_add_u64(n, (uint64_t)(*p - '0'), &n))
+            return false;
+    }
+    *text = p;
+    *value = n;
+    return true;
+}
+
+bool tsr_parse_decimal(const char *text, uint64_t *value)
+{
+    return tsr_take_decimal(&text, value) && *text == '\0';
+}
+
+bool tsr_take_real(const char **text, double *value)
+{
+    const size_t length = strspn(*text, "+-.0123456789eE");
+    char *end;
+    *value = strtod(*text, &end);
+    if (length == 0 || end == *text || end > *text + length || !isfinite(*value))
+        return false;
+    *text = end;
+    return true;
 }

@@ -34,11 +34,25 @@ void tsr_text_visible(tsr_text *text, const char *from, size_t size);
  */
 size_t tsr_utf8_decode(const char *text, size_t size, uint32_t *code);
 
-/* Whether a code point is a control character, a separator of lines, or turns the direction of text around. */
+/* Returns true if a code point is a control character, a line separator or a bidirectional control. */
 bool tsr_is_hidden(uint32_t code);
 
-/* Whether `text` ends with `suffix` and is longer than it. */
+/* Returns true if `text` ends with `suffix` and is longer than it. */
 bool tsr_ends_with(const char *text, const char *suffix);
+
+/* Reads a decimal number of 64 bits at *text, and passes it. False: there is a sign, a blank, a superfluous leading zero or
+ * no digit, or it is too large. */
+bool tsr_take_decimal(const char **text, uint64_t *value);
+
+/* The same of a whole text: nothing may stand behind the number. */
+bool tsr_parse_decimal(const char *text, uint64_t *value);
+
+/* Reads a finite decimal number with or without sign, fraction and exponent, and passes it. False: there is none; blanks,
+ * hexadecimal digits and words such as "inf" are none. */
+bool tsr_take_real(const char **text, double *value);
+
+/* Returns the ending of a noun behind a number: "" for 1, otherwise "s". */
+const char *tsr_plural(uint64_t n);
 
 /* The order of two strings by their bytes, for qsort and bsearch over an array of them. */
 int tsr_by_text(const void *a, const void *b);

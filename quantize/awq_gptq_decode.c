@@ -6,7 +6,7 @@
 #include "common/checked.h"
 #include "common/float_bits.h"
 #include "quantize/fp8_decode.h"
-#include "quantize/int_decode.h"
+#include "quantize/integer_decode.h"
 
 #include <float.h>
 #include <math.h>
@@ -21,7 +21,7 @@ enum { TILE = 128, CHUNK = 128, PACKED_CHUNK = 1024, PER_WORD = 8, LINE = 16 };
 enum { GROUPS_APART = TILE + LINE };
 
 /* Scratch: scales and zero points of a tile's outputs, [groups, GROUPS_APART] each; the same again, [TILE, groups], or what the
- * zero points come to in sums, [groups, GROUPS_APART]; the group of each input; values of CHUNK inputs, [CHUNK, TILE], and the same narrowed to 16 bits; words of AWQ's codes of CHUNK inputs,
+ * zero points add to sums, [groups, GROUPS_APART]; the group of each input; values of CHUNK inputs, [CHUNK, TILE], and the same narrowed to 16 bits; words of AWQ's codes of CHUNK inputs,
  * halfway turned; words of packed rows. */
 typedef struct room {
     float *scales, *zero_points, *row_scales, *row_zeros, *offsets, *columns;
@@ -71,7 +71,7 @@ uint64_t tsr_gptq_zero_words(const tsr_weight *w, uint64_t rows)
     return tsr_ceil_div(rows * w->bits, 32);
 }
 
-/* How far to shift AWQ's words for the code of output 8j + p. */
+/* Shifts of AWQ's words for the code of output 8j + p. */
 static const uint8_t kAwqShifts[PER_WORD] = {0, 16, 4, 20, 8, 24, 12, 28};
 
 /* ---- codes that are soon read ---- */
@@ -82,7 +82,7 @@ typedef struct wanted {
     uint64_t rows, cols, ld, each;
 } wanted;
 
-/* What take_rows reads for the same inputs and outputs, in `times` parts. */
+/* Returns the ranges that take_rows reads for the same inputs and outputs, in `times` parts. */
 static wanted want_rows(const tsr_gptq_span *span, uint64_t first, uint64_t rows, uint64_t col, uint64_t cols,
                         uint64_t times)
 {
@@ -98,7 +98,7 @@ static wanted want_rows(const tsr_gptq_span *span, uint64_t first, uint64_t rows
     return w;
 }
 
-/* Asks for a part: the rows lie too far apart for the hardware to expect them, and come while values are written. */
+/* Prefetches a part: the rows are too far apart for the hardware prefetcher. */
 static void ask_for_some(wanted *w)
 {
     const uint64_t n = tsr_min_u64(w->each, w->rows);
@@ -114,10 +114,10 @@ static void ask_for_some(wanted *w)
 static tsr_status report_scale(const tsr_weight *w, uint64_t group, uint64_t row, float scale, tsr_err *err)
 {
     const uint64_t at = (group * w->rows + row) * tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
-    return tsr_fail(err, TSR_E_VALUE,
-                    "'%s': the scale at [%llu, %llu] is %g, file offset %llu: no weight comes of it; the checkpoint is "
-                    "damaged",
-                    w->scale->name, U64(group), U64(row), (double)scale, U64(w->scale->offset + at));
+    return tsr_fail_as(
+        err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
+        "'%s': the scale at [%llu, %llu] is %g, file offset %llu: not a valid scale; the checkpoint is damaged",
+        w->scale->name, U64(group), U64(row), (double)scale, U64(w->scale->offset + at));
 }
 
 /* AWQ's word with its nibbles in the order of the outputs: those of the lower half between those of the upper half. */
@@ -182,17 +182,17 @@ static void take_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint6
     const uint32_t *const codes = span->codes;
     const uint64_t words = cols / PER_WORD, pitch = words_apart(w);
     if (w->coding == TSR_CODED_GPTQ) {
-        k->turn32(codes + col / PER_WORD * span->rows + first, words, rows, span->rows, r->words, pitch);
+        k->transpose32(codes + col / PER_WORD * span->rows + first, words, rows, span->rows, r->words, pitch);
         return;
     }
     /* Nibble q of 8 inputs becomes a word of one output; the words of the outputs p of all eights lie together then. */
     const uint64_t eights = rows / PER_WORD, ld = span->rows / PER_WORD;
     for (uint64_t c = 0; c < cols; c += CHUNK) {
         const uint64_t some = tsr_min_u64(CHUNK, cols - c);
-        k->turn_nibbles(codes + (col + c) * ld + first / PER_WORD, some, eights, ld, r->turned);
+        k->transpose_nibbles(codes + (col + c) * ld + first / PER_WORD, some, eights, ld, r->turned);
         for (unsigned p = 0; p < PER_WORD; p++)
-            k->turn32(r->turned + kAwqShifts[p] / 4 * eights, some / PER_WORD, eights, PER_WORD * eights,
-                      r->words + p * pitch + c / PER_WORD, PER_WORD * pitch);
+            k->transpose32(r->turned + kAwqShifts[p] / 4 * eights, some / PER_WORD, eights, PER_WORD * eights,
+                           r->words + p * pitch + c / PER_WORD, PER_WORD * pitch);
     }
 }
 
@@ -203,8 +203,8 @@ static void decode_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uin
     const tsr_weight *const w = span->weight;
     const uint64_t groups = w->grid_cols, group = w->block.cols, chunk = packed_chunk(w);
     const uint64_t pitch = words_apart(w);
-    k->turn32((const uint32_t *)r->scales, groups, rows, GROUPS_APART, (uint32_t *)r->row_scales, groups);
-    k->turn32((const uint32_t *)r->zero_points, groups, rows, GROUPS_APART, (uint32_t *)r->row_zeros, groups);
+    k->transpose32((const uint32_t *)r->scales, groups, rows, GROUPS_APART, (uint32_t *)r->row_scales, groups);
+    k->transpose32((const uint32_t *)r->zero_points, groups, rows, GROUPS_APART, (uint32_t *)r->row_zeros, groups);
     for (uint64_t col = 0; col < w->cols; col += chunk) {
         const uint64_t cols = tsr_min_u64(chunk, w->cols - col);
         const uint64_t next = col + cols, first_group = col / group;
@@ -295,7 +295,7 @@ static tsr_status check_range(const tsr_gptq_span *span, uint64_t row, uint64_t 
             if (fabsf(columns[c * TILE + r]) > limit)
                 return tsr_fail(err, TSR_E_VALUE,
                                 "'%s': the value at [%llu, %llu] is beyond the range of %s: choose another --dtype, or "
-                                "look at its scale",
+                                "check its scale",
                                 span->weight->data->name, U64(span->row + row + r), U64(col + c),
                                 tsr_dtype_name(dtype));
         }
@@ -315,11 +315,11 @@ static tsr_status decode_columns(const tsr_cpu_kernels *k, const tsr_gptq_span *
         if (limit < INFINITY)
             TSR_TRY(check_range(span, first, rows, col, cols, r->columns, dtype, limit, err));
         if (dtype == TSR_F32) {
-            k->turn32((const uint32_t *)r->columns, cols, rows, TILE, (uint32_t *)out + col, w->cols);
+            k->transpose32((const uint32_t *)r->columns, cols, rows, TILE, (uint32_t *)out + col, w->cols);
             continue;
         }
         (dtype == TSR_BF16 ? k->narrow_bf16 : k->narrow_f16)(r->columns, cols * TILE, r->narrowed);
-        k->turn16(r->narrowed, cols, rows, TILE, (uint16_t *)out + col, w->cols);
+        k->transpose16(r->narrowed, cols, rows, TILE, (uint16_t *)out + col, w->cols);
     }
     return TSR_OK;
 }

@@ -6,7 +6,7 @@
 #define TSR_QUANTIZE_AWQ_GPTQ_DECODE_H
 
 #include "common/status.h"
-#include "formats/model/weights.h"
+#include "formats/weights/weights.h"
 #include "kernels/cpu/cpu.h"
 
 #include <stddef.h>

@@ -131,7 +131,7 @@ tsr_block_band tsr_block_band_of(void *memory, uint64_t n, float each)
 
 void tsr_block_band_end(tsr_block_notes *notes, tsr_block_band *band)
 {
-    const tsr_group_tops *const tops = &band->tops;
+    const tsr_group_max *const tops = &band->tops;
     if (!band->begun)
         return;
     pthread_mutex_lock(&notes->cells->lock);

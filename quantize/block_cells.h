@@ -23,7 +23,7 @@ typedef struct tsr_block_peaks {
     unsigned n;
 } tsr_block_peaks;
 
-/* Of a tensor; shared by threads. */
+/* Error cells of one tensor; shared by threads. */
 typedef struct tsr_block_cells {
     tsr_block_map map;
     tsr_code_bins bins;
@@ -35,10 +35,10 @@ typedef struct tsr_block_cells {
     tsr_block_peaks peaks;
 } tsr_block_cells;
 
-/* Bytes are counted in turn into several tables, so that a run of equal ones does not wait for itself. */
+/* Bytes are counted in several tables by turns, so that a run of equal bytes causes no dependency. */
 enum { TSR_BLOCK_TABLES = 4 };
 
-/* What one unit of work finds: its own counts and peaks, and the tensor's cells. */
+/* Findings of one unit of work: its counts and peaks, and the tensor's cells. */
 typedef struct tsr_block_notes {
     tsr_block_cells *cells;
     tsr_block_peaks peaks;
@@ -55,18 +55,11 @@ bool tsr_block_cells_begin(tsr_block_cells *cells, const tsr_block_map *map, tsr
 
 void tsr_block_cells_free(tsr_block_cells *cells);
 
-/* What a unit begins with. */
+/* Initializes the notes of a unit. */
 void tsr_block_notes_begin(tsr_block_notes *notes, tsr_block_cells *cells);
 
 /* Adds a unit's counts and peaks. */
 void tsr_block_cells_add(tsr_block_cells *cells, const tsr_block_notes *notes);
-
-/* What a unit has found, as bytes for another process on a machine of the same kind: its notes, and those of the tensor's cells
- * that are above zero, which become zero again. */
-void tsr_block_cells_pack(tsr_block_cells *cells, const tsr_block_notes *notes, tsr_text *to);
-
-/* Adds them to the same tensor's cells, as tsr_block_note and tsr_block_cells_add would have. False: they do not fit. */
-bool tsr_block_cells_take(tsr_block_cells *cells, const char *data, size_t size);
 
 /* Appends the tensor's record. `stats` are those of all of it. */
 tsr_status tsr_block_cells_write(const tsr_block_cells *cells, const char *name, const tsr_quant_stats *stats,
@@ -89,7 +82,7 @@ void tsr_block_note(tsr_block_notes *notes, tsr_block_line line, uint64_t block,
 
 /* Figures of the groups of rows that share a line, until they are noted together. */
 typedef struct tsr_block_band {
-    tsr_group_tops tops;
+    tsr_group_max tops;
     uint64_t n; /* groups of a row */
     float each; /* what a group's error is multiplied with, so that it is its root mean square */
     tsr_block_line line;
@@ -101,15 +94,15 @@ typedef struct tsr_block_band {
 
 tsr_block_band tsr_block_band_of(void *memory, uint64_t n, float each);
 
-/* Adds the groups of a row of elements, counted over all matrices, whose rows come in order: e2, t and amax as
- * kernels/cpu/group_tops.h has them. What the band has of another line is noted first. */
+/* Adds the groups of a row of elements, counted over all matrices, whose rows come in order: e2, t and amax as in
+ * kernels/cpu/group_max.h. Groups of another line of the band are stored first. */
 void tsr_block_band_add(tsr_block_notes *notes, tsr_block_band *band, const tsr_cpu_kernels *kernels, uint64_t row,
                         const float *e2, const float *t, const uint32_t *amax);
 
 /* Notes what the band has; with notes NULL it has nothing. */
 void tsr_block_band_end(tsr_block_notes *notes, tsr_block_band *band);
 
-/* Whether an error is large enough to be among the unit's. Of equal ones those that come first stay. */
+/* Returns true if an error belongs to the unit's largest errors. Of equal errors the first ones stay. */
 static inline bool tsr_block_is_peak(const tsr_block_notes *notes, double error)
 {
     const tsr_block_peaks *const p = &notes->peaks;

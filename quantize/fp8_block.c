@@ -124,7 +124,7 @@ static tsr_quant_stats block_stats(const tsr_fp8_band *band, const block *b, uin
     };
 }
 
-/* Names the first NaN or Inf of a block; amax has said that there is one. */
+/* Reports the first NaN or Inf of a block; amax shows that there is one. */
 static tsr_status report_not_finite(const tsr_fp8_band *band, const block *b, uint64_t first, tsr_err *err)
 {
     size_t row = 0, col = 0;
@@ -137,8 +137,8 @@ static tsr_status report_not_finite(const tsr_fp8_band *band, const block *b, ui
     const tsr_tensor *const t = band->tensor;
     const uint64_t columns = t->shape[t->rank - 1];
     uint64_t at = first + row * columns + col;
-    const uint64_t offset = t->offset + at * tsr_dtype_bytes(t->dtype);
-    char place[96];
+    char place[96], offset[48];
+    tsr_offset_text(t, at, offset, sizeof offset);
     int used = 0;
     if (t->rank == 3) {
         used = snprintf(place, sizeof place, "%llu, ", (unsigned long long)(at / (columns * t->shape[1])));
@@ -146,10 +146,10 @@ static tsr_status report_not_finite(const tsr_fp8_band *band, const block *b, ui
     }
     snprintf(place + used, sizeof place - (size_t)used, "%llu, %llu", (unsigned long long)(at / columns),
              (unsigned long long)(at % columns));
-    return tsr_fail(err, TSR_E_VALUE,
-                    "'%s': %s at [%s], file offset %llu: the source is damaged, or its training "
-                    "diverged; nothing sound can be made of it (--exclude keeps the tensor as it is)",
-                    t->name, isnan(element(b, row, col)) ? "NaN" : "Inf", place, (unsigned long long)offset);
+    return tsr_fail_as(err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
+                       "'%s': %s at [%s]%s: the source is damaged, or its training diverged; it cannot be quantized "
+                       "(--exclude keeps the tensor unchanged)",
+                       t->name, isnan(element(b, row, col)) ? "NaN" : "Inf", place, offset);
 }
 
 /* Blocks are taken in groups of about 2048 columns. Such a group makes long runs of memory, and is still small enough

@@ -45,13 +45,12 @@ typedef struct tsr_fp8_band {
 /* Bytes of scratch that a band of this dtype needs. */
 size_t tsr_fp8_block_scratch(const tsr_fp8_block *scheme, tsr_dtype dtype);
 
-/* Quantizes the band and adds what it cost to *stats (all but the scale figures). Thread-safe.
- * TSR_E_VALUE, with coordinates in the tensor, when it meets NaN or Inf. */
+/* Quantizes the band and adds its errors to *stats, without the scale figures. Thread-safe. TSR_E_VALUE, with
+ * coordinates in the tensor: NaN or Inf. */
 tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
                                   tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
 
-/* For codes and scales that were made elsewhere: adds to *stats what they cost against the band's x. Otherwise as
- * tsr_fp8_block_quantize. */
+/* Adds to *stats the errors of given codes and scales against the band's x; otherwise like tsr_fp8_block_quantize. */
 tsr_status tsr_fp8_block_measure(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
                                  tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -45,12 +45,11 @@ tsr_status tsr_check_scales(const tsr_weight *w, uint64_t matrix, uint64_t row, 
         if (scales[i] >= 0 && scales[i] <= FLT_MAX)
             continue;
         const uint64_t at = (matrix * w->grid_rows + row) * w->grid_cols + col + i;
-        return tsr_fail(
-            err, TSR_E_VALUE,
-            "'%s': the scale at [%llu, %llu] of matrix %llu is %g, file offset %llu: no weight comes of it; "
-            "the checkpoint is damaged",
-            w->scale->name, U64(row), U64(col + i), U64(matrix), (double)scales[i],
-            U64(w->scale->offset + at * tsr_dtype_bytes((tsr_dtype)w->scale_dtype)));
+        return tsr_fail_as(err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
+                           "'%s': the scale at [%llu, %llu] of matrix %llu is %g, file offset %llu: not a valid scale; "
+                           "the checkpoint is damaged",
+                           w->scale->name, U64(row), U64(col + i), U64(matrix), (double)scales[i],
+                           U64(w->scale->offset + at * tsr_dtype_bytes((tsr_dtype)w->scale_dtype)));
     }
     return TSR_OK;
 }
@@ -76,8 +75,8 @@ static tsr_status report_nan(const tsr_fp8_rect *rect, uint64_t row, uint64_t ro
             if ((rect->codes[r * rect->ld_codes + c] & 0x7F) != 0x7F)
                 continue;
             const uint64_t at = (rect->matrix * w->rows + rect->row + r) * w->cols + rect->col + c;
-            return tsr_fail(
-                err, TSR_E_VALUE,
+            return tsr_fail_as(
+                err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
                 "'%s': code NaN at [%llu, %llu] of matrix %llu, file offset %llu: the checkpoint is damaged",
                 w->data->name, U64(rect->row + r), U64(rect->col + c), U64(rect->matrix), U64(w->data->offset + at));
         }
@@ -85,7 +84,7 @@ static tsr_status report_nan(const tsr_fp8_rect *rect, uint64_t row, uint64_t ro
     return TSR_OK;
 }
 
-/* Whether a product with one of the scales may be beyond the target's range. Only then are the results searched. */
+/* Returns true if a product with one of the scales may exceed the target's range. Only then are the results checked. */
 static bool may_overflow(tsr_dtype dtype, const float *scales, uint64_t n)
 {
     const float largest = dtype == TSR_F16 ? 65504 : 0x1.FEp127f; /* of BF16; a little below that of FP32 */
@@ -112,12 +111,11 @@ static tsr_status report_overflow(const tsr_fp8_rect *rect, uint64_t row, uint64
     for (uint64_t r = 0; r < rows; r++) {
         for (uint64_t c = 0; c < rect->cols; c++) {
             if (is_infinite(dtype, y + (r * ld + c) * tsr_dtype_bytes(dtype)))
-                return tsr_fail(
-                    err, TSR_E_VALUE,
-                    "'%s': the value at [%llu, %llu] of matrix %llu is beyond the range of %s: choose another "
-                    "--dtype, or look at its scale",
-                    w->data->name, U64(rect->row + row + r), U64(rect->col + c), U64(rect->matrix),
-                    tsr_dtype_name(dtype));
+                return tsr_fail(err, TSR_E_VALUE,
+                                "'%s': the value at [%llu, %llu] of matrix %llu is beyond the range of %s: choose "
+                                "another --dtype, or check its scale",
+                                w->data->name, U64(rect->row + row + r), U64(rect->col + c), U64(rect->matrix),
+                                tsr_dtype_name(dtype));
         }
     }
     return TSR_OK;

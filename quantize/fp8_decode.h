@@ -5,7 +5,7 @@
 #define TSR_QUANTIZE_FP8_DECODE_H
 
 #include "common/status.h"
-#include "formats/model/weights.h"
+#include "formats/weights/weights.h"
 #include "kernels/cpu/cpu.h"
 
 #include <stddef.h>
@@ -27,9 +27,8 @@ void tsr_fp8_rect_grid(const tsr_fp8_rect *rect, uint64_t *first, uint64_t *rows
 /* Bytes of scratch that decoding any rectangle of this weight needs. */
 size_t tsr_fp8_decode_scratch(const tsr_weight *weight);
 
-/* Decodes to `dtype` (BF16, F16 or F32), rows `ld` elements apart. Thread-safe.
- * TSR_E_VALUE, with coordinates: a code is NaN; a scale is NaN (E8M0 0xFF too), infinite or negative; a value is beyond
- * the target's range. */
+/* Decodes to `dtype` (BF16, F16 or F32), with rows `ld` elements apart. Thread-safe. TSR_E_VALUE, with coordinates: a
+ * code is NaN; a scale is NaN (E8M0 0xFF too), infinite or negative; a value is beyond the target's range. */
 tsr_status tsr_fp8_decode(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *rect, tsr_dtype dtype, void *out,
                           uint64_t ld, void *scratch, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -24,7 +24,7 @@ static tsr_int_input of_one(const tsr_calibrated *x, bool asymmetric)
     return from_range(x->least, x->largest, asymmetric);
 }
 
-/* What vLLM's union gives for layers that all have `x`. */
+/* Returns the range that vLLM derives for fused layers which all have the range `x`. */
 static tsr_int_input remade(tsr_int_input x)
 {
     const float least = x.scale * (float)(-128 - x.zero_point), largest = x.scale * (float)(127 - x.zero_point);

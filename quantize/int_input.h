@@ -11,7 +11,7 @@
 #ifndef TSR_QUANTIZE_INT_INPUT_H
 #define TSR_QUANTIZE_INT_INPUT_H
 
-#include "formats/model/calibration.h"
+#include "formats/weights/calibration.h"
 
 typedef struct tsr_int_input {
     float scale;

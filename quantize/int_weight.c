@@ -14,8 +14,8 @@ uint64_t tsr_int_groups(const tsr_int_scheme *scheme, uint64_t cols)
     return scheme->group == 0 ? 1 : tsr_ceil_div(cols, scheme->group);
 }
 
-/* Scratch for quantizing a row: the row in FP32, unless it is BF16; for each group the range, and what it is encoded
- * with; codes that a search tries. */
+/* Scratch for quantizing a row: the row in FP32, unless it is BF16; range, scale and zero point of each group; codes
+ * that a search tries. */
 typedef struct room {
     float *f32, *low, *high, *scale, *zero;
     uint32_t *amax;
@@ -75,14 +75,14 @@ static void measure(const tsr_cpu_kernels *k, source x, uint64_t cols, uint64_t 
         k->error_int_f32(x.f32, cols, group, row, codes, errors);
 }
 
-/* What was chosen for group g of a row. */
+/* Returns the encoding chosen for group g of a row. */
 static tsr_int_code code_at(const tsr_int_scheme *scheme, const room *r, uint64_t g)
 {
     const float lowest = scheme->bits == 8 ? -128 : -8;
     return (tsr_int_code){.scale = r->scale[g], .zero = r->zero[g], .low = lowest, .high = -lowest - 1};
 }
 
-/* What was chosen for group g and those after it. */
+/* Returns the encodings chosen for group g and later groups. */
 static tsr_int_row row_at(const tsr_int_scheme *scheme, const room *r, uint64_t g)
 {
     const tsr_int_code first = code_at(scheme, r, g);
@@ -154,11 +154,12 @@ static tsr_status report_not_finite(const tsr_int_rows *rows, uint64_t row, uint
         i++;
     const tsr_tensor *const t = rows->tensor;
     const uint64_t at = (rows->row + row) * t->shape[1] + col + i;
-    return tsr_fail(err, TSR_E_VALUE,
-                    "'%s': %s at [%llu, %llu], file offset %llu: the source is damaged, or its training diverged "
-                    "(--exclude keeps the tensor as it is)",
-                    t->name, isnan(element(x, i)) ? "NaN" : "Inf", U64(rows->row + row), U64(col + i),
-                    U64(t->offset + at * tsr_dtype_bytes((tsr_dtype)t->dtype)));
+    char offset[48];
+    return tsr_fail_as(err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
+                       "'%s': %s at [%llu, %llu]%s: the source is damaged, or its training diverged (--exclude keeps "
+                       "the tensor unchanged)",
+                       t->name, isnan(element(x, i)) ? "NaN" : "Inf", U64(rows->row + row), U64(col + i),
+                       tsr_offset_text(t, at, offset, sizeof offset));
 }
 
 /* amax of all groups and, where that is finite, the range, min <= 0 <= max; symmetric: -amax and amax. */

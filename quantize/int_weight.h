@@ -49,9 +49,8 @@ uint64_t tsr_int_groups(const tsr_int_scheme *scheme, uint64_t cols);
 
 size_t tsr_int_scratch(const tsr_int_scheme *scheme, uint64_t cols);
 
-/* Quantizes the rows and adds what it cost to *stats (all but the scale figures). With stats NULL it does not measure,
- * which saves more time than the codes take. Thread-safe.
- * TSR_E_VALUE, with coordinates, when it meets NaN or Inf. */
+/* Quantizes the rows and adds their errors to *stats, without the scale figures. With stats NULL it does not measure,
+ * which takes less than half the time. Thread-safe. TSR_E_VALUE, with coordinates: NaN or Inf. */
 tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
                             tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -1,4 +1,4 @@
-/* What the microscaling formats have in common: elements, and scales that belong to groups of columns.
+/* Microscaling formats: elements, and scales of groups of columns.
  *
  *   MXFP4   E2M1 elements in groups of 32, E8M0 scales          t = 2^(scale - 127)
  *   MXFP8   E4M3 elements in groups of 32, E8M0 scales          t = 2^(scale - 127)

@@ -9,19 +9,16 @@
 
 /* ---- schemes ---- */
 
-tsr_mx_scheme tsr_mx_scheme_of(tsr_mx_kind kind, tsr_mx_producer producer)
+tsr_mx_scheme tsr_mx_scheme_of(tsr_mx_kind kind, bool modelopt)
 {
-    const bool modelopt = producer == TSR_MX_MODELOPT;
     if (kind == TSR_NVFP4)
-        return (tsr_mx_scheme){.element = TSR_MX_E2M1,
-                               .group = 16,
-                               .scale = modelopt ? TSR_MX_E4M3_TIMES : TSR_MX_E4M3_DIVIDED,
-                               .producer = producer};
+        return (tsr_mx_scheme){
+            .element = TSR_MX_E2M1, .group = 16, .scale = modelopt ? TSR_MX_E4M3_TIMES : TSR_MX_E4M3_DIVIDED};
     return (tsr_mx_scheme){.element = kind == TSR_MXFP4 ? TSR_MX_E2M1 : TSR_MX_E4M3,
                            .group = 32,
                            .scale = TSR_MX_E8M0,
                            .rule = modelopt ? TSR_MX_RCEIL : TSR_MX_EVEN,
-                           .producer = producer};
+                           .ties_down = modelopt};
 }
 
 static const char *const kRules[] = {
@@ -56,7 +53,7 @@ static tsr_e2m1_rounding rounding_of(const tsr_mx_scheme *scheme, tsr_dtype sour
 {
     if (scheme->scale != TSR_MX_E8M0)
         return TSR_E2M1_EVEN;
-    if (scheme->producer == TSR_MX_MODELOPT)
+    if (scheme->ties_down)
         return TSR_E2M1_DOWN;
     return source == TSR_BF16 ? TSR_E2M1_EVEN_BF16 : TSR_E2M1_EVEN;
 }
@@ -162,23 +159,22 @@ static const char *place_of(const tsr_mx_rows *rows, uint64_t row, uint64_t col,
     return text;
 }
 
-static uint64_t offset_of(const tsr_mx_rows *rows, uint64_t row, uint64_t col)
+static const char *offset_of(const tsr_mx_rows *rows, uint64_t row, uint64_t col, char *text, size_t size)
 {
-    const tsr_tensor *const t = rows->tensor;
-    return t->offset + ((rows->row + row) * cols_of(rows) + col) * tsr_dtype_bytes((tsr_dtype)t->dtype);
+    return tsr_offset_text(rows->tensor, (rows->row + row) * cols_of(rows) + col, text, size);
 }
 
 static tsr_status report_not_finite(const tsr_mx_rows *rows, uint64_t row, source x, tsr_err *err)
 {
     uint64_t col = 0;
-    char place[96];
+    char place[96], offset[48];
     while (isfinite(element(x, col)))
         col++;
-    return tsr_fail(err, TSR_E_VALUE,
-                    "'%s': %s at %s, file offset %llu: the source is damaged, or its training diverged (--exclude "
-                    "keeps the tensor as it is)",
-                    rows->tensor->name, isnan(element(x, col)) ? "NaN" : "Inf",
-                    place_of(rows, row, col, place, sizeof place), U64(offset_of(rows, row, col)));
+    return tsr_fail_as(
+        err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
+        "'%s': %s at %s%s: the source is damaged, or its training diverged (--exclude keeps the tensor unchanged)",
+        rows->tensor->name, isnan(element(x, col)) ? "NaN" : "Inf", place_of(rows, row, col, place, sizeof place),
+        offset_of(rows, row, col, offset, sizeof offset));
 }
 
 /* Finds amax of each group of a row. NaN and Inf are named. */
@@ -224,7 +220,7 @@ static void encode(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, source
     }
 }
 
-/* What the codes of n columns cost, group by group in units of t. */
+/* Returns the error sums of the codes of n columns, per group, in units of t. */
 static tsr_mx_error measure(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t n, const float *t,
                             const uint8_t *codes, const room *r)
 {
@@ -247,14 +243,14 @@ static bool is_candidate(const tsr_mx_scheme *scheme, int scale)
     return scheme->scale == TSR_MX_E8M0 ? scale >= 0 && scale <= 254 : scale >= 1 && scale <= 0x7E;
 }
 
-/* Whether a reader's value of some code of the group could be infinite in BF16. */
+/* Returns true if some code of the group could decode to infinity in BF16. */
 static bool may_overflow(const tsr_mx_scheme *scheme, float t)
 {
     /* Products of the subnormal t that zeros have are slow, and no code is beyond 2^9. */
     return t >= 0x1p100f && !(tsr_mx_largest(scheme->element) * t < 0x1.FFp127f);
 }
 
-/* What the codes of a group cost in squares of the weights' unit. */
+/* Returns the squared error of the codes of a group, in units of the weights. */
 static double loss_of(const room *r, uint64_t g, float t)
 {
     return (double)r->e2[g] * (double)TSR_MX_UNIT(t) * (double)TSR_MX_UNIT(t);
@@ -332,20 +328,20 @@ static tsr_status refuse_overflow(const tsr_mx_scheme *scheme, const tsr_mx_rows
 {
     for (uint64_t i = 0; i < scheme->group; i++) {
         const float v = value_of(scheme, codes, i);
-        char place[96];
+        char place[96], offset[48];
         if (fabsf(v * t) < 0x1.FFp127f)
             continue;
         const uint64_t col = g * scheme->group + i;
         return tsr_fail(err, TSR_E_VALUE,
-                        "'%s': the weight at %s, file offset %llu, is so large that it rounds to infinity: nothing "
-                        "sound can be made of it (--exclude keeps the tensor as it is)",
+                        "'%s': the weight at %s%s, is so large that it rounds to infinity: it cannot be quantized "
+                        "(--exclude keeps the tensor unchanged)",
                         rows->tensor->name, place_of(rows, row, col, place, sizeof place),
-                        U64(offset_of(rows, row, col)));
+                        offset_of(rows, row, col, offset, sizeof offset));
     }
     return TSR_OK;
 }
 
-/* How many elements of a group were moved by clamping, which the largest of them tells in most cases. */
+/* Returns the number of elements of a group that clamping moved. The largest element decides it in most cases. */
 static uint64_t count_saturated(const tsr_mx_scheme *scheme, source x, uint64_t g, float t, uint32_t amax)
 {
     if (amax == 0)
@@ -359,7 +355,7 @@ static uint64_t count_saturated(const tsr_mx_scheme *scheme, source x, uint64_t 
     return found;
 }
 
-/* The first column of a row whose error is the largest, as the kernels compute it. Most groups cannot hold it. */
+/* Returns the first column of a row with the largest error, computed as the kernels do. Most groups cannot contain it. */
 static uint64_t find_largest(const tsr_mx_scheme *scheme, source x, const uint8_t *codes, uint64_t groups,
                              const room *r, float largest)
 {
@@ -459,8 +455,8 @@ tsr_status tsr_mx_quantize(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k
 {
     const uint64_t cols = cols_of(rows);
     if (cols % scheme->group != 0)
-        return tsr_fail(err, TSR_E_SHAPE, "'%s': %llu columns are not whole groups of %u", rows->tensor->name,
-                        U64(cols), scheme->group);
+        return tsr_fail(err, TSR_E_SHAPE, "'%s': %llu columns are not a multiple of the group size %u",
+                        rows->tensor->name, U64(cols), scheme->group);
     room r = divide(scheme, cols, rows->scratch);
     for (uint64_t row = 0; row < rows->rows; row++)
         TSR_TRY(quantize_row(scheme, kernels, rows, row, &r, stats, err));

@@ -26,12 +26,6 @@ typedef enum tsr_mx_rule {
     TSR_MX_CEIL,  /* ceil(log2 amax) - emax: never clips, often one binade coarser than need be */
 } tsr_mx_rule;
 
-/* Whose arithmetic makes the codes. */
-typedef enum tsr_mx_producer {
-    TSR_MX_COMPRESSED_TENSORS,
-    TSR_MX_MODELOPT,
-} tsr_mx_producer;
-
 typedef enum tsr_mx_kind { TSR_MXFP4, TSR_MXFP8, TSR_NVFP4 } tsr_mx_kind;
 
 typedef struct tsr_mx_scheme {
@@ -39,12 +33,12 @@ typedef struct tsr_mx_scheme {
     uint32_t group; /* columns that share a scale: 32 or 16 */
     tsr_mx_scale scale;
     tsr_mx_rule rule; /* E8M0 only */
-    tsr_mx_producer producer;
-    bool search; /* take the scale of least squared error out of the neighbours: slower, never worse */
+    bool ties_down;   /* E2M1 under E8M0 scales: ties go toward zero, as in ModelOpt, else to even */
+    bool search;      /* take the scale of least squared error out of the neighbours: slower, never worse */
 } tsr_mx_scheme;
 
-/* What the producer's own tools make by default. */
-tsr_mx_scheme tsr_mx_scheme_of(tsr_mx_kind kind, tsr_mx_producer producer);
+/* Returns the arithmetic of ModelOpt, or that of compressed-tensors. */
+tsr_mx_scheme tsr_mx_scheme_of(tsr_mx_kind kind, bool modelopt);
 
 /* "floor", "even", "rceil", "ceil". */
 const char *tsr_mx_rule_name(tsr_mx_rule rule);
@@ -77,15 +71,13 @@ size_t tsr_mx_scratch(const tsr_mx_scheme *scheme, uint64_t cols);
 tsr_status tsr_mx_amax(const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows, float *amax,
                        tsr_err *err) TSR_WARN_UNUSED;
 
-/* Quantizes the rows and adds what it cost to *stats (all but the scale figures). With stats NULL it does not measure,
- * which saves more time than the codes take. Thread-safe.
- * TSR_E_VALUE, with coordinates: NaN or Inf; a weight so large that readers would find infinity in its code.
- * TSR_E_SHAPE: rows are not whole groups. */
+/* Quantizes the rows and adds their errors to *stats, without the scale figures. With stats NULL it does not measure,
+ * which takes less than half the time. Thread-safe. TSR_E_VALUE, with coordinates: NaN or Inf; a weight so large that
+ * readers would find infinity in its code. TSR_E_SHAPE: rows are not whole groups. */
 tsr_status tsr_mx_quantize(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows,
                            tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
 
-/* For codes and scales that were made elsewhere: adds to *stats what they cost against the rows' x. Otherwise as
- * tsr_mx_quantize. */
+/* Adds to *stats the errors of given codes and scales against the rows' x; otherwise like tsr_mx_quantize. */
 tsr_status tsr_mx_measure(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows,
                           tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -28,8 +28,6 @@ void tsr_quant_stats_add(tsr_quant_stats *total, const tsr_quant_stats *more)
     total->sum_xy += more->sum_xy;
     total->sum_y2 += more->sum_y2;
     total->amax = fmax(total->amax, more->amax);
-    total->read_high += more->read_high;
-    total->read_low += more->read_low;
 }
 
 bool tsr_quant_stats_add_group(tsr_quant_stats *total, const tsr_int_error *error, float scale, float amax, uint64_t n,

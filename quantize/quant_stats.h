@@ -1,4 +1,4 @@
-/* What quantizing a tensor cost, summed up while it is quantized. */
+/* Quantization statistics of a tensor, summed while it is quantized. */
 #ifndef TSR_QUANTIZE_QUANT_STATS_H
 #define TSR_QUANTIZE_QUANT_STATS_H
 
@@ -30,16 +30,14 @@ typedef struct tsr_quant_stats {
     double scale_min;      /* of all blocks, zero blocks (scale 1) left out; 0 when there is no other */
     double scale_median;   /* the lower one of an even number */
     double scale_max;
-    uint64_t read_high; /* of what was read: convert/engine/source_sums.h; 0 where that is not digested */
-    uint64_t read_low;
 } tsr_quant_stats;
 
-/* Adds `more` to `total`, whose elements come before those of `more` in the tensor or checkpoint. Medians of scales
- * do not add up and are left alone. */
+/* Adds `more` to `total`, whose elements precede those of `more` in the tensor or checkpoint. Medians of scales cannot
+ * be added and stay. */
 void tsr_quant_stats_add(tsr_quant_stats *total, const tsr_quant_stats *more);
 
-/* Adds one group of n elements that share `scale`, of which the first is `first`: its amax, and its errors in units of
- * the scale. Returns whether it has the largest error so far, whose place, max_error_at, the caller has to give then. */
+/* Adds one group of n elements that share `scale`, starting at `first`: its amax, and its errors in units of the
+ * scale. Returns true if it has the largest error so far; the caller must then set its position, max_error_at. */
 bool tsr_quant_stats_add_group(tsr_quant_stats *total, const tsr_int_error *error, float scale, float amax, uint64_t n,
                                uint64_t first);
 

@@ -1,4 +1,4 @@
-/* Finding the file, holding it against the report, and folding its maps further. */
+/* Finds and checks the blocks file of a result, and reduces its maps. */
 #include "report/blocks.h"
 
 #include "common/checked.h"
@@ -43,8 +43,8 @@ const char *tsr_cell_place(const tsr_shown_blocks *b, uint64_t row, uint64_t col
 
 /* ---- maps ---- */
 
-/* What is shown of stacked matrices is one matrix of all their rows, where cells end with matrices; else the first matrix's
- * cells would reach into the second. */
+/* Returns the map of stacked matrices as one matrix of all their rows, if cells end with matrices. Otherwise returns
+ * the map of the first matrix, because its last cells would extend into the second. */
 static tsr_block_map flattened(const tsr_block_map *map)
 {
     const uint64_t tall = map->block[1] << map->fold[1];
@@ -53,7 +53,7 @@ static tsr_block_map flattened(const tsr_block_map *map)
         return flat;
     if (map->fold[0] == 0 && map->shape[1] % tall == 0) {
         flat.shape[1] = map->shape[0] * map->shape[1];
-    } else { /* a row of cells for each matrix, or several of them */
+    } else { /* one or more rows of cells per matrix */
         flat.shape[1] = map->shape[0] * map->shape[1];
         flat.block[1] = map->shape[1];
         flat.fold[1] = map->fold[0];
@@ -63,7 +63,7 @@ static tsr_block_map flattened(const tsr_block_map *map)
     return flat;
 }
 
-/* Raises the cells of `to` to those of a plane of the record. */
+/* Raises the cells of `to` to the maximum with a plane of the record. */
 static void fold_plane(const tsr_block_record *r, const uint8_t *from, const tsr_block_map *flat, tsr_shown_map *to,
                        const unsigned more[2], uint8_t *plane)
 {
@@ -106,7 +106,7 @@ static bool make_map(tsr_shown_blocks *b, tsr_arena *arena)
 
 /* ---- reading ---- */
 
-/* The rows that maps are kept of: those that lost most, by either measure. */
+/* Selects the rows whose maps are kept: those with the largest loss by either measure. */
 static size_t wanted(const tsr_overview *o, uint32_t rows[TSR_BLOCKS_SHOWN])
 {
     size_t n = 0;
@@ -128,7 +128,7 @@ static bool is_named(const tsr_result *result, uint32_t row, const tsr_block_rec
     return strlen(name) == r->name_size && memcmp(name, r->name, r->name_size) == 0;
 }
 
-/* Reads all records, so that damage anywhere is found, and keeps those that are wanted. */
+/* Reads all records, which detects any damage, and keeps the selected ones. */
 static tsr_status keep_records(tsr_result *result, const tsr_overview *overview, tsr_blocks_reader *reader,
                                tsr_err *err)
 {
@@ -159,7 +159,7 @@ static tsr_status begin(tsr_result *result, tsr_err *err)
     return result->blocks == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
 }
 
-/* Nothing is shown, and why. */
+/* Frees the maps and records why none are shown. */
 static void leave(tsr_result *result, const char *why)
 {
     result->blocks->why_not = why == NULL ? "memory ran out" : why;
@@ -178,7 +178,7 @@ tsr_status tsr_blocks_take(tsr_result *result, const tsr_overview *overview, con
     return status;
 }
 
-/* The file's name beside the result's. */
+/* Returns the path of the blocks file, which is in the folder of the result. */
 static const char *path_beside(const tsr_result *result, tsr_arena *arena)
 {
     const char *const slash = strrchr(result->path, '/');

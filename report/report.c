@@ -1,9 +1,10 @@
-/* Puts results together. */
+/* Combines results into a report. */
 #include "report/report.h"
 
 #include "common/file.h"
-#include "report/parts.h"
-#include "report/read.h"
+#include "formats/json/json.h"
+#include "report/read/parts.h"
+#include "report/read/read.h"
 
 #include <stdlib.h>
 
@@ -19,16 +20,24 @@ static void judge(tsr_report *report)
                                            : TSR_OUTCOME_NONE;
 }
 
-/* A report with room for the results of n files. */
+/* Begins a report with room for the results of n files. */
 static tsr_status begin(tsr_report *report, size_t files, tsr_err *err)
 {
     const size_t n = files * TSR_MAX_PARTS;
-    *report =
-        (tsr_report){.results = calloc(n, sizeof *report->results), .overviews = calloc(n, sizeof *report->overviews)};
-    return report->results == NULL || report->overviews == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
+    *report = (tsr_report){.results = calloc(n, sizeof *report->results),
+                           .overviews = calloc(n, sizeof *report->overviews),
+                           .rules = calloc(files, sizeof *report->rules)};
+    return report->results == NULL || report->overviews == NULL || report->rules == NULL ? tsr_out_of_memory(err, NULL)
+                                                                                         : TSR_OK;
 }
 
-/* Reads the result or results of a text behind the others, and sums them up. */
+static bool are_rules(const char *text, size_t size)
+{
+    tsr_json_text value;
+    return tsr_json_find(text, size, "schema", &value) && tsr_json_is(value, "\"tessera-rules/1\"");
+}
+
+/* Appends the result or results of a text, and sums them up. */
 static tsr_status add_text(tsr_report *report, const char *path, const char *text, size_t size, tsr_err *err)
 {
     tsr_result *const results = report->results + report->count;
@@ -37,7 +46,7 @@ static tsr_status add_text(tsr_report *report, const char *path, const char *tex
         TSR_TRY(tsr_parts_read(results, &n, path, text, size, err));
     else
         TSR_TRY(tsr_result_read_text(results, path, text, size, err));
-    report->count += n; /* from here on they are freed with the report */
+    report->count += n; /* from now on the report frees them */
     for (size_t i = 0; i < n; i++)
         TSR_TRY(tsr_overview_make(&report->overviews[report->count - n + i], &results[i], err));
     return TSR_OK;
@@ -49,7 +58,9 @@ static tsr_status add_file(tsr_report *report, const char *path, tsr_err *err)
     const char *text;
     size_t size;
     tsr_status status = tsr_read_file(path, TSR_MAX_RESULT_BYTES, &file, &text, &size, err);
-    if (status == TSR_OK)
+    if (status == TSR_OK && are_rules(text, size))
+        report->rules[report->n_rules++] = path;
+    else if (status == TSR_OK)
         status = add_text(report, path, text, size, err);
     tsr_arena_free(&file);
     return status;
@@ -69,6 +80,9 @@ tsr_status tsr_report_make(tsr_report *report, const char *const *paths, size_t 
     tsr_status status = begin(report, n, err);
     for (size_t i = 0; i < n && status == TSR_OK; i++)
         status = add_file(report, paths[i], err);
+    if (status == TSR_OK && report->count == 0)
+        status = tsr_fail(err, TSR_E_UNSUPPORTED, "%s: rules for 'tessera quantize --rules', no result of a command",
+                          report->rules[0]);
     return finish(report, status);
 }
 
@@ -103,6 +117,7 @@ void tsr_report_free(tsr_report *report)
     }
     free(report->results);
     free(report->overviews);
+    free(report->rules);
     *report = (tsr_report){.results = NULL};
 }
 
@@ -123,13 +138,13 @@ void tsr_result_reason(tsr_text *text, const tsr_overview *overview)
     else if (result->error != NULL)
         tsr_text_printf(text, "an error ended it, with exit code %llu", U64(result->error_code));
     else if (result->outcome == TSR_OUTCOME_NONE)
-        tsr_text_printf(text, "figures without limits: nothing was judged");
+        tsr_text_printf(text, "no limits were given: nothing was judged");
     else if (findings > 0)
-        tsr_text_printf(text, "%zu finding%s", findings, findings == 1 ? "" : "s");
+        tsr_text_printf(text, "%zu finding%s", findings, tsr_plural(findings));
     else if (result->outcome == TSR_OUTCOME_FAILED)
         tsr_text_printf(text, "%zu of %zu judgements fell short", overview->failed, judged);
     else if (result->n_checks > 0)
-        tsr_text_printf(text, "%zu check%s passed", result->n_checks, result->n_checks == 1 ? "" : "s");
+        tsr_text_printf(text, "%zu check%s passed", result->n_checks, tsr_plural(result->n_checks));
     else if (judged > 0)
         tsr_text_printf(text, "all %zu judgements passed", judged);
     else
@@ -148,8 +163,11 @@ void tsr_report_reason(tsr_text *text, const tsr_report *report)
         tsr_result_reason(text, &report->overviews[0]);
     else if (report->failed > 0)
         tsr_text_printf(text, "%zu of %zu results fell short", report->failed, report->count);
+    else if (report->judged == report->count)
+        tsr_text_printf(text, "all %zu results passed", report->count);
     else if (report->judged > 0)
-        tsr_text_printf(text, "%zu of %zu results have a verdict, and passed", report->judged, report->count);
+        tsr_text_printf(text, "%zu of %zu results %s a verdict, and passed", report->judged, report->count,
+                        report->judged == 1 ? "has" : "have");
     else
         tsr_text_printf(text, "%zu results with figures, and without limits: nothing was judged", report->count);
 }

@@ -18,7 +18,7 @@ trap 'exit 130' INT TERM
 # shellcheck source=tests/suite.sh
 . tests/suite.sh
 
-# What the command wants and this machine lacks, in words.
+# Prints what the command needs and this machine lacks.
 lacking() {
     case $1 in
     *.venv/bin/python*) [ -x .venv/bin/python ] || echo "the Python environment .venv, which './dev test' makes" ;;

@@ -19,7 +19,7 @@ FLAGS = ["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", '-DTSR
 
 
 def needs_cuda(header):
-    """Whether it includes CUDA's own, or another header that does."""
+    """Returns True if it includes CUDA's own, or another header that does."""
     text = (ROOT / header).read_text()
     return f"#include <{CUDA}>" in text or any(needs_cuda(name) for name in re.findall(r'^#include "(.*\.h)"', text, re.M) if (ROOT / name).is_file())
 

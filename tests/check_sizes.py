@@ -48,7 +48,7 @@ def functions(lines):
 
 
 def too_long(path, text):
-    """What is wrong with one file."""
+    """Returns the fault of one file, or None."""
     lines = text.splitlines()
     if len(lines) > MOST_LINES:
         yield f"{path}: {len(lines)} lines; the most is {MOST_LINES}: split it by meaning"
@@ -60,7 +60,7 @@ def too_long(path, text):
 
 
 def blind_spots():
-    """What this check would not see, of faults that it is shown: none."""
+    """Yields the planted faults that this check does not find: none."""
     planted = {"a.py": "x = 1\n" * (MOST_LINES + 1),
                "a.c": "int a;\n\nstatic int\nlong_one(int x)\n{\n" + "    x++;\n" * (MOST_IN_A_FUNCTION - 3) + "}\n",
                "a.h": "static inline int f(void)\n{\n" + "#if 1\n    ;\n#endif\n" * (MOST_IN_A_FUNCTION // 3) + "}\n"}

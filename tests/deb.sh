@@ -13,7 +13,7 @@ install_build_dependencies() {
 
 build_package() { inside "$1" newcomer env DEB_BUILD_OPTIONS="parallel=$(processors)" dpkg-buildpackage -us -uc; }
 
-# What it only informs of is shown, too.
+# Informational messages are shown, too.
 look_through() { inside "$1" newcomer sh -c 'lintian --info --display-info --fail-on error,warning ../tessera_*.changes'; }
 
 # hadolint comes from PyPI, where its releases are; it stays in $scratch.
@@ -33,7 +33,7 @@ run_stage() {
     inside "$1" root sh -ec "$script"
 }
 
-# What it copies from one stage to the other lies where the first put it; the tool starts as the user that it made.
+# Files copied between the two parts keep their place; the tool starts as the user that was made.
 run_dockerfile() {
     local root=$1
     inside "$root" root rm -rf build /installed

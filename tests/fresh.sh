@@ -62,7 +62,7 @@ inside() {
     local root=$1 user=$2 home=/root names=() name=
     shift 2
     [ "$user" = root ] || home=/home/$user
-    # What pip needs to get out from here, it needs there; under a name that no package writes to.
+    # pip's settings for the network are needed there too; under a name that no package writes.
     if [ -f "${PIP_CERT:-}" ]; then
         cp -L "$PIP_CERT" "$root/etc/pip-cert.pem"
         names=(PIP_CERT=/etc/pip-cert.pem)
@@ -127,6 +127,14 @@ without_sudo() {
     inside "$root" newcomer ./dev demo
 }
 
+# The commands of docs/library.md, before the suite's packages are installed: without dpkg-dev Meson does not know Debian's folder of libraries.
+library_inside() {
+    local root=$1
+    inside "$root" root apt-get install -y -qq --no-install-recommends g++ >/dev/null || return 1
+    inside "$root" root sh -ec 'meson compile -C build && meson install -C build --no-rebuild --quiet && ldconfig' || return 1
+    inside "$root" root python3 tests/front_door/library.py --installed --tessera build/cli/tessera --make build/tests/make/make_checkpoint
+}
+
 suite_inside() {
     local root=$1
     shift
@@ -159,6 +167,7 @@ fresh() {
         check "a user without sudo is told what to install" refused_with_a_line "$root"
     check "demo: a user with sudo" with_sudo "$root"
     check "demo: a user without sudo, all installed" without_sudo "$root"
+    check "the library, installed and used without variables" library_inside "$root"
     say "./dev test $* as root"
     if suite_inside "$root" "$@"; then
         passed=$((passed + 1))

@@ -33,7 +33,7 @@ has_library() {
     fi
 }
 
-# What the page of `report --html` draws its charts with; report/meson.build looks for the same file.
+# The library of `report --html` charts; report/meson.build looks for the same file.
 has_chart_js() { [ -f /usr/share/javascript/chart.js/chart.min.js ]; }
 
 has_venv() { [ -x .venv/bin/python ] || python3 -c 'import venv, ensurepip' 2>/dev/null; }
@@ -73,7 +73,7 @@ clang_runtime() {
         bookworm) echo 14 ;; noble) echo 18 ;; *) echo 19 ;; esac)}-dev"
 }
 
-# missing_for build|test|bench: packages for what is not there
+# missing_for build|test|bench|coverage: packages for what is not there
 missing_for() {
     has_compiler || echo gcc libc6-dev
     have meson || echo meson
@@ -85,7 +85,8 @@ missing_for() {
     has_library liburing liburing.h || echo liburing-dev
     has_venv || echo python3-venv
     [ "$1" != bench ] || have fio || echo fio
-    [ "$1" = test ] || return 0
+    [ "$1" != coverage ] || have gcovr || echo gcovr
+    [ "$1" = test ] || [ "$1" = coverage ] || return 0
     have gcc || echo gcc
     have c++ || have g++ || echo g++
     has_library criterion criterion/criterion.h || echo libcriterion-dev
@@ -98,12 +99,12 @@ missing_for() {
     have zsh || echo zsh
     have fish || echo fish
     { have mpirun && has_library ompi-c mpi.h; } || echo openmpi-bin libopenmpi-dev
-    [ "$(uname -m)" != aarch64 ] || return 0
+    [ "$1" = test ] && [ "$(uname -m)" != aarch64 ] || return 0
     has_cross_compiler || echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross
     have qemu-aarch64 || have qemu-aarch64-static || echo qemu-user
 }
 
-# need_for build|test|bench: installs what is missing, or says what to install and leaves
+# need_for build|test|bench|coverage: installs what is missing, or says what to install and leaves
 need_for() {
     local task=$1 missing root=() install=(apt-get install -y --no-install-recommends)
     missing=$(missing_for "$task" | tr '\n' ' ')
@@ -136,7 +137,7 @@ need_for() {
 venv_with() {
     local what=$1 filter=$2 stamp=.venv/stamp wanted
     wanted=$(python3 -V; grep -vE '^ *(#|$)' tests/interop/requirements.txt | grep -E "$filter")
-    # What holds everything holds a part.
+    # The list for everything includes each part.
     if [ -f "$stamp" ] && [ -x .venv/bin/python ]; then
         [ "$(grep -Fxc -f <(printf '%s\n' "$wanted") "$stamp")" != "$(printf '%s\n' "$wanted" | wc -l)" ] || return 0
     fi

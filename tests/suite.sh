@@ -160,9 +160,9 @@ strict_build() {
 build_gcc() {
     local quickly=()
     # No pipe into 'grep -q', which leaves once it has found the word: nvcc, still talking, would fail by that, and the pipe with it.
-    [ -e /dev/nvidiactl ] || [[ $(nvcc --help 2>/dev/null) != *--Ofast-compile* ]] ||
+    has_gpu || [[ $(nvcc --help 2>/dev/null) != *--Ofast-compile* ]] ||
         quickly=('-Dcuda_args=--Ofast-compile=max -DTSR_COMPILED_QUICKLY')
-    strict_build build -- -Dc_args=-g1 "${quickly[@]}"
+    strict_build build -- -Dc_args=-g1 -Dcuda=auto "${quickly[@]}"
 }
 # sanitized_build FOLDER SANITIZERS COMPILER'S MESON'S... -- TARGETS...
 # The kernels of a GPU are nvcc's to compile, and once is enough: in the build that is judged. Without their runtime a program
@@ -206,12 +206,12 @@ fuzz_clang() {
         -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all "$@"
 }
 
-# What fuzz_inputs and fuzz_manifest read besides, which stands among what uses it: only what reads is ever called, so the rest that
+# Further sources for fuzz_inputs and fuzz_manifest. Only the parsers are called, so the rest that
 # these files name is left unresolved, and a call to it would be found at once.
-fuzzed_besides="convert/plans/rules.c convert/plans/rules_match.c convert/plans/mx_plan.c convert/engine/journal_records.c verify/forward/token_file.c
-    verify/forward/tokens.c verify/manifest/said.c verify/manifest/reads.c cli/batch_jobs.c"
+fuzzed_besides="convert/schemes/dialects.c convert/schemes/schemes.c convert/search/rules.c convert/search/rules_match.c convert/records/journal_records.c verify/forward/tokens/token_file.c
+    verify/forward/tokens/tokens.c verify/manifest/manifest_parse.c verify/manifest/manifest_sources.c cli/batch/batch_jobs.c"
 
-# What all targets are linked with, compiled by the first that asks: fuzzed.a. And the words that parsers know: fuzzed.dict
+# Builds the archive that all targets are linked with, once: fuzzed.a. And the words that parsers know: fuzzed.dict
 fuzzed_sources() {
     (
         flock 9
@@ -219,18 +219,18 @@ fuzzed_sources() {
         mkdir -p "$scratch/fuzzed"
         export scratch watched
         export -f have find_clang fuzz_clang
-        # What speaks to MPI is a module of its own, which no parser needs.
+        # MPI is used by a separate module, which no parser needs.
         # shellcheck disable=SC2016,SC2086
-        printf '%s\n' common/*.c formats/*/*.c report/*.c $fuzzed_besides | grep -v '^common/transport_mpi.c$' | xargs -P "$(processors)" -I{} \
+        printf '%s\n' $(find common formats report -name '*.c') $fuzzed_besides | grep -v '^common/cluster/transport_mpi.c$' | xargs -P "$(processors)" -I{} \
             bash -c 'fuzz_clang -c -o "$scratch/fuzzed/${1//\//-}.o" "$1"' - {} || exit 1
         # shellcheck disable=SC2086
-        grep -ohE '"[A-Za-z_][A-Za-z0-9_.-]{2,40}"' formats/*/*.c report/*.c $fuzzed_besides | grep -v '\.h"' | sort -u |
+        grep -ohE '"[A-Za-z_][A-Za-z0-9_.-]{2,40}"' $(find formats report -name '*.c') $fuzzed_besides | grep -v '\.h"' | sort -u |
             sed 's/"\(.*\)"/"\\"\1\\""/' | cat tests/fuzz/safetensors.dict - >"$scratch/fuzzed.dict" || exit 1
         ar rc "$scratch/fuzzed.a.new" "$scratch"/fuzzed/*.o && mv "$scratch/fuzzed.a.new" "$scratch/fuzzed.a"
     ) 9>"$scratch/fuzzed.lock"
 }
 
-# What changes inputs knows JSON, or how archives are packed (tests/fuzz/mutate_*.c). Of each target the suite runs all seeds and
+# The mutators know JSON, or the packing of archives (tests/fuzz/mutate_*.c). For each target the suite runs all seeds and
 # some seconds more; the sample that CI takes after it (tests/attacks.sh) has a minute for each.
 fuzz() {
     local target=$1 mutator=json
@@ -282,7 +282,7 @@ black_box() {
     add "limits, pipes, circles of links ($2)" python3 tests/bad_input/limits.py --tessera "$tool" --make "$make"
 }
 
-# What a test made goes with it, if it passed: all of a module's folders together are gigabytes of memory, each of whose pages the
+# Files of a passed test are removed: all of a module's folders together are gigabytes of memory, each of whose pages the
 # system has to find and to clear.
 # The modules one by one: each tells its result when it has one. One process makes all of a module's tests with the sanitized
 # binary and then all with the other, for Python's start and the values to compare with take as long as the tool itself. The search
@@ -316,7 +316,13 @@ collect() {
     add "layers: every header compiles alone, in C and C++" tests/check_headers.py
     add "layers: arrows point down" tests/check_layers.py
     add "layers: files and functions are short" tests/check_sizes.py
+    add "layers: call cycles, names, folders" tests/check_structure.py
+    add "layers: language of comments, pages and commits" tests/check_language.py
     add "layers: C's structs, as Python's benchmarks have them" tests/check_structs.py
+    add "layers: every source has a test" tests/check_tests.py
+    add "GPU kernels: fences before others read shared memory" tests/gpu/check_fences.py kernels/cuda/block_fp8_{narrow,wide,grouped_wide,tokens}.cu \
+        kernels/cuda/weight_only_tiles.cu
+    add "layers: the faults to plant in GPU kernels are those of the sources" python3 tests/gpu/mutants.py --check
     add "layers: the faults to plant are those of the sources" python3 tests/attacks/planted.py --tessera - --make - --check
     suite=format needs=python
     add "clang-format" style --dry-run -Werror
@@ -366,7 +372,7 @@ collect() {
     add "golden vectors: what is wrong is refused" tests/golden/refusals.sh "$sanitized/tests/golden/check_golden"
 }
 
-# What is undefined stops a run, and with no exit code of the tool's own. Checks run side by side, so NumPy and PyTorch have one
+# Undefined behaviour stops a run, with an exit code that the tool never has. Checks run side by side, so NumPy and PyTorch have one
 # thread each: theirs wait for one another by spinning.
 set_environment() {
     export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1

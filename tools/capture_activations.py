@@ -20,7 +20,7 @@ import sys
 
 
 class Ranges:
-    """What the inputs of linear layers were, by the layer's name."""
+    """Ranges of the inputs of linear layers, by the layer's name."""
 
     def __init__(self, rows=0):
         self.rows, self.low, self.high, self.inputs = rows, {}, {}, {}

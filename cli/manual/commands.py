@@ -1,4 +1,4 @@
-"""The commands of a built tessera, as `tessera help --json` tells them, and what a shell offers for each value."""
+"""The commands of a built tessera, from `tessera help --json`, and what a shell offers for each value."""
 
 import collections
 import json
@@ -8,7 +8,7 @@ import subprocess
 Command = collections.namedtuple("Command", "name summary usage body options checks")
 Option = collections.namedtuple("Option", "name argument repeats choices several offer help")
 
-# What a word in capitals stands for. A command's other words are numbers, sizes and names, for which a shell has nothing to offer.
+# Words in capitals that name files. A shell offers nothing for numbers, sizes and names.
 FILES = {"FILE", "FILE|random", "DST", "SRC", "ORIGINAL", "DIR", "OLD.json"}
 TENSORS = {"GLOB"}
 # Options whose values are words, or lists of words, that another place than the table of options checks.

@@ -21,7 +21,7 @@ def frame(name, **tables):
 
 
 def names(commands):
-    """Of the commands that stand in the first place, and of those behind `verify`: (name, summary)."""
+    """Returns (name, summary) of the commands, and of those behind `verify`."""
     checks = next(command.checks for command in commands if command.name == "verify")
     assert all(command.checks in ([], checks) for command in commands)
     summaries = {command.name: command.summary for command in commands}

@@ -33,7 +33,7 @@ _tessera_checkpoint() {
 }
 
 _tessera() {
-    local cur=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} first=2 takes before=
+    local cur=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} first=2 takes before= place=
     local commands="@commands@" checks="@checks@"
     COMPREPLY=()
     if [[ $cur == = ]]; then
@@ -49,6 +49,13 @@ _tessera() {
         command+=" ${COMP_WORDS[2]}"
         first=3
     fi
+    if [[ $command == inspect && ($cur == : || $last == :) ]]; then # bash takes "DIR:TENSOR" for three words
+        place=$last
+        [[ $last != : ]] || place=${COMP_WORDS[COMP_CWORD - 2]}
+        [[ $cur != : ]] || cur=
+        place=${place//[\\\'\"]/}
+        takes=@tensor
+    fi
     [[ -n $takes ]] || takes=$(_tessera_takes "$command" "$last")
     if [[ -z $takes && $cur == -* ]]; then
         takes=$(_tessera_options "$command")
@@ -63,6 +70,9 @@ _tessera() {
         # Within quotation marks bash takes what is offered as it is; else a star has to be guarded.
         mapfile -t COMPREPLY < <("${COMP_WORDS[0]}" help --tensors "$(_tessera_checkpoint "$first")" "${cur//[\\\'\"]/}" 2>/dev/null)
         [[ $cur == [\'\"]* ]] || COMPREPLY=("${COMPREPLY[@]//\*/\\*}")
+        ;;
+    @tensor) # a single one: no patterns
+        mapfile -t COMPREPLY < <("${COMP_WORDS[0]}" help --tensors "${place/#\~\//$HOME/}" "${cur//[\\\'\"]/}" 2>/dev/null | grep -vF '*')
         ;;
     "@list "*)
         [[ $cur != *,* ]] || before=${cur%,*},

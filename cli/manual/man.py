@@ -11,7 +11,7 @@ config.json before it is whole."""
 
 
 def escape(text):
-    """Text such that groff prints it as it stands."""
+    """Escapes a text so that groff prints it unchanged."""
     said = "".join(SPECIAL.get(character, character) for character in text)
     return rf"\&{said}" if said.startswith(".") else said
 

@@ -2,7 +2,7 @@
 #include "convert/jobs/convert_inputs.h"
 
 #include "common/file.h"
-#include "convert/plans/deepseek_mp_plan.h"
+#include "convert/plans/ranks/deepseek_mp_plan.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -44,13 +44,13 @@ tsr_status tsr_open_rank_files(const tsr_job_source *from, tsr_convert_inputs *i
         if (!there)
             continue;
         if (ranks != 0)
-            return tsr_fail(err, TSR_E_FORMAT, "%s: there are ranks of %u and of %u: which hold?", from->path, ranks,
-                            n);
+            return tsr_fail(err, TSR_E_FORMAT, "%s: files of %u ranks and of %u ranks; keep only one set", from->path,
+                            ranks, n);
         ranks = n;
     }
     if (ranks == 0)
         return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: no model0-mpN.safetensors, as --to deepseek-mp or convert.py leave them", from->path);
+                        "%s: no model0-mpN.safetensors, as written by --to deepseek-mp or convert.py", from->path);
     for (unsigned k = 0; k < ranks; k++) {
         snprintf(name, sizeof name, TSR_RANK_FILE, k, ranks);
         snprintf(path, sizeof path, "%s/%s", from->path, name);
@@ -95,7 +95,7 @@ tsr_status tsr_warn_of_ignored(tsr_plan *plan, const tsr_job_source *from, tsr_c
 
 void tsr_close_inputs(tsr_convert_inputs *in)
 {
-    tsr_any_free(&in->view);
+    tsr_decoded_view_free(&in->view);
     tsr_scheme_free(&in->scheme);
     for (size_t i = 0; i < in->n; i++)
         tsr_checkpoint_close(in->checkpoints[i]);

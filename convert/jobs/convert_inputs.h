@@ -1,20 +1,20 @@
-/* What `tessera convert` reads: one checkpoint, one beside it to compare with, or the ranks of a model. */
+/* The inputs of `tessera convert`: one checkpoint, an original to compare with, or the ranks of a model. */
 #ifndef TSR_CONVERT_JOBS_CONVERT_INPUTS_H
 #define TSR_CONVERT_JOBS_CONVERT_INPUTS_H
 
 #include "convert/jobs/job_source.h"
-#include "convert/plans/any_view.h"
-#include "convert/plans/named_scheme.h"
+#include "convert/jobs/scheme_options.h"
+#include "convert/plans/views/decoded_view.h"
 
 enum { TSR_MAX_CONVERTED = 256 };
 
-/* What is open while a conversion runs. */
+/* Inputs that stay open while a conversion runs. */
 typedef struct tsr_convert_inputs {
     tsr_checkpoint *checkpoints[TSR_MAX_CONVERTED];
     const tsr_checkpoint *sources[TSR_MAX_CONVERTED]; /* the same */
     size_t n;
-    tsr_any_view view;         /* of a scheme's target */
-    tsr_scheme_options scheme; /* likewise */
+    tsr_decoded_view view;     /* view of the target, if it is a scheme */
+    tsr_scheme_options scheme; /* as above */
 } tsr_convert_inputs;
 
 tsr_status tsr_open_source(const tsr_job_source *from, const char *path, tsr_convert_inputs *in,

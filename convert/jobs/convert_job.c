@@ -1,16 +1,16 @@
-/* The targets, the options of each, and their plans. */
+/* Reads and checks the options of `convert`, and makes the plan of its target. */
 #include "convert/jobs/convert_job.h"
-#include "convert/jobs/made_with.h"
+#include "convert/jobs/provenance.h"
 
-#include "convert/plans/any_plan.h"
-#include "convert/plans/archive_plan.h"
 #include "convert/plans/cast_plan.h"
-#include "convert/plans/deepseek_mp_plan.h"
-#include "convert/plans/gpt_oss_plan.h"
-#include "convert/plans/layout_plan.h"
-#include "convert/plans/mla_plan.h"
+#include "convert/plans/layouts/archive_plan.h"
+#include "convert/plans/layouts/gpt_oss_plan.h"
+#include "convert/plans/layouts/layout_plan.h"
+#include "convert/plans/ranks/deepseek_mp_plan.h"
+#include "convert/plans/ranks/mla_plan.h"
+#include "convert/plans/ranks/tp_plan.h"
 #include "convert/plans/requantize_plan.h"
-#include "convert/plans/tp_plan.h"
+#include "convert/plans/transcode_plan.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,9 +26,9 @@ static tsr_status plan_bf16(const tsr_job_source *from, const tsr_convert_job *a
     tsr_cast_options options = {
         .dtype = kDtypes[a->dtype], .stack = a->experts == 1, .max_shard_bytes = from->max_shard_bytes};
     if (a->experts == 0)
-        return tsr_fail(err, TSR_E_USAGE,
-                        "--experts split is for schemes; --to bf16 leaves stacks as they are, or with "
-                        "--experts stack makes some");
+        return tsr_fail(
+            err, TSR_E_USAGE,
+            "--experts split needs a scheme as the target; --to bf16 keeps stacks, and --experts stack makes them");
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.block, err));
     return tsr_cast_plan(plan, in->sources, &options, err);
 }
@@ -40,18 +40,18 @@ static tsr_status plan_gpt_oss(const tsr_job_source *from, const tsr_convert_job
     tsr_gpt_oss_options options = {.max_shard_bytes = from->max_shard_bytes};
     if (a->lossy || a->scales == 1 || a->mx_scale >= 0 || a->experts == 0 || a->exclude.count > 0)
         return tsr_fail(err, TSR_E_USAGE,
-                        "--dialect gpt-oss takes the codes of all experts as they are, in stacks: --lossy, --scales, "
-                        "--mx-scale, --exclude and --experts split mean nothing with it");
+                        "--dialect gpt-oss keeps the codes of all experts in stacks; it cannot be combined with "
+                        "--lossy, --scales, --mx-scale, --exclude or --experts split");
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.source_block, err));
     return tsr_gpt_oss_plan(plan, in->sources, &options, err);
 }
 
 /* Any codes to those of a scheme. `paired`: the source's weights, which are taken over; NULL: they are not known yet. */
 static tsr_status plan_scheme(const tsr_job_source *from, const tsr_convert_job *a, tsr_convert_inputs *in,
-                              tsr_named_scheme scheme, tsr_weights *paired, tsr_plan *plan, tsr_err *err)
+                              tsr_scheme scheme, tsr_weights *paired, tsr_plan *plan, tsr_err *err)
 {
     tsr_scheme_arguments of = tsr_scheme_defaults();
-    of.scheme = (int)scheme;
+    of.scheme = scheme;
     of.dialect = a->dialect;
     of.scales = a->scales;
     of.mx_scale = a->mx_scale;
@@ -65,10 +65,11 @@ static tsr_status plan_scheme(const tsr_job_source *from, const tsr_convert_job 
     tsr_scheme_settle(&of, in->sources[0], a->experts == 0, &in->scheme);
     if (tsr_scheme_stacks(&of, &in->scheme))
         return plan_gpt_oss(from, a, in, plan, err);
-    tsr_any_options options = {
-        .blocks = scheme == TSR_FP8_BLOCK ? &in->scheme.blocks : NULL,
-        .rows = scheme > TSR_FP8_BLOCK && scheme < TSR_MX_SCHEMES ? &in->scheme.rows : NULL,
-        .groups = scheme >= TSR_MX_SCHEMES ? &in->scheme.groups : NULL,
+    const tsr_scheme_form form = tsr_scheme_row_of(scheme)->form;
+    tsr_transcode_options options = {
+        .blocks = form == TSR_FORM_BLOCKS ? &in->scheme.blocks : NULL,
+        .rows = form != TSR_FORM_BLOCKS && form != TSR_FORM_GROUPS ? &in->scheme.rows : NULL,
+        .groups = form == TSR_FORM_GROUPS ? &in->scheme.groups : NULL,
         .exclude = a->exclude.items,
         .n_exclude = a->exclude.count,
         .lossy = a->lossy,
@@ -80,13 +81,10 @@ static tsr_status plan_scheme(const tsr_job_source *from, const tsr_convert_job 
         .paired = paired,
     };
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.source_block, err));
-    return tsr_any_plan(plan, &in->view, in->sources[0], &options, err);
+    return tsr_transcode_plan(plan, &in->view, in->sources[0], &options, err);
 }
 
-static tsr_status plan_named_scheme(const tsr_job_source *from, const tsr_convert_job *a, tsr_convert_inputs *in,
-                                    tsr_plan *plan, tsr_err *err);
-
-/* Whether all codes are FP8, for which requantizing has options of its own. */
+/* Returns true if all codes are FP8, for which requantizing has options of its own. */
 static bool is_fp8_only(const tsr_weights *weights)
 {
     bool only = true;
@@ -105,10 +103,10 @@ static tsr_status plan_some_blocks(const tsr_job_source *from, const tsr_convert
     tsr_convert_job settled = *a;
     settled.block = block;
     settled.scale_fmt = options->scale_fmt;
-    settled.dialect = options->dialect == TSR_DIALECT_COMPRESSED_TENSORS ? TSR_MX_DIALECT_COMPRESSED_TENSORS
-                                                                         : TSR_MX_DIALECT_DEEPSEEK;
+    settled.dialect =
+        options->dialect == TSR_DIALECT_COMPRESSED_TENSORS ? TSR_DIALECT_COMPRESSED_TENSORS : TSR_DIALECT_DEEPSEEK;
     settled.experts = 1;
-    return plan_scheme(from, &settled, in, TSR_FP8_BLOCK, weights, plan, err);
+    return plan_scheme(from, &settled, in, TSR_SCHEME_FP8_BLOCK, weights, plan, err);
 }
 
 static tsr_status plan_fp8_block(const tsr_job_source *from, const tsr_convert_job *a, tsr_convert_inputs *in,
@@ -120,7 +118,8 @@ static tsr_status plan_fp8_block(const tsr_job_source *from, const tsr_convert_j
                                       .max_shard_bytes = from->max_shard_bytes};
     tsr_weights weights;
     tsr_status status;
-    TSR_TRY(tsr_check_block_dialect(a->dialect, err));
+    if (a->dialect >= 0)
+        TSR_TRY(tsr_scheme_check_dialect(TSR_SCHEME_FP8_BLOCK, (tsr_dialect)a->dialect, err));
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.source_block, err));
     TSR_TRY(tsr_parse_block("--block", a->block, &options.block, err));
     TSR_TRY(tsr_weights_pair(&weights, in->sources[0], options.source_block, err));
@@ -129,12 +128,12 @@ static tsr_status plan_fp8_block(const tsr_job_source *from, const tsr_convert_j
         status = tsr_requantize_plan(plan, in->sources, in->n, &weights, &options, err);
     else if (in->n > 1)
         status = tsr_fail(err, TSR_E_USAGE,
-                          "--against is for sources whose codes are FP8 only, and stay stacked, without --exclude; "
-                          "'tessera verify DST --against ORIGINAL' compares any output");
+                          "--against needs a source with FP8 codes only, kept stacked, without --exclude; 'tessera "
+                          "verify DST --against ORIGINAL' compares any output");
     else if (requantizes)
         status = plan_some_blocks(from, a, in, &options, &weights, plan, err);
     else
-        status = plan_scheme(from, a, in, TSR_FP8_BLOCK, &weights, plan, err);
+        status = plan_scheme(from, a, in, TSR_SCHEME_FP8_BLOCK, &weights, plan, err);
     tsr_weights_free(&weights);
     return status;
 }
@@ -143,7 +142,7 @@ static tsr_status plan_tp(const tsr_job_source *from, const tsr_convert_job *a, 
                           tsr_err *err)
 {
     if (a->tp == 0)
-        return tsr_fail(err, TSR_E_USAGE, "over how many ranks? --tp N");
+        return tsr_fail(err, TSR_E_USAGE, "the number of ranks is missing: --tp N");
     const tsr_tp_options options = {.ranks = (uint32_t)(a->tp > UINT32_MAX ? UINT32_MAX : a->tp),
                                     .max_shard_bytes = from->max_shard_bytes};
     return tsr_tp_plan(plan, in->sources, &options, err);
@@ -154,7 +153,7 @@ static tsr_status plan_deepseek_mp(const tsr_job_source *from, const tsr_convert
 {
     (void)from;
     if (a->mp == 0)
-        return tsr_fail(err, TSR_E_USAGE, "over how many ranks? --mp N");
+        return tsr_fail(err, TSR_E_USAGE, "the number of ranks is missing: --mp N");
     const tsr_deepseek_mp_options options = {.ranks = (uint32_t)(a->mp > UINT32_MAX ? UINT32_MAX : a->mp),
                                              .keep_mtp = a->keep_mtp};
     return tsr_deepseek_mp_plan(plan, in->sources, &options, err);
@@ -164,7 +163,7 @@ static tsr_status plan_mla(const tsr_job_source *from, const tsr_convert_job *a,
                            tsr_err *err)
 {
     if (a->consumer < 0)
-        return tsr_fail(err, TSR_E_USAGE, "for whom? --consumer sglang|vllm|trtllm|llamacpp");
+        return tsr_fail(err, TSR_E_USAGE, "the consumer is missing: --consumer sglang|vllm|trtllm|llamacpp");
     const tsr_mla_options options = {.consumer = (tsr_mla_consumer)a->consumer,
                                      .form = (tsr_mla_form)a->weights,
                                      .fold = a->fold,
@@ -199,7 +198,7 @@ static tsr_status plan_layout(const tsr_job_source *from, const tsr_convert_job 
     float divisor = int4 ? 8 : 128;
     uint64_t group = 0;
     if (a->arch < 0)
-        return tsr_fail(err, TSR_E_USAGE, "for which architecture? --arch sm70|sm75|sm80|sm86|sm89|sm90");
+        return tsr_fail(err, TSR_E_USAGE, "the architecture is missing: --arch sm70|sm75|sm80|sm86|sm89|sm90");
     TSR_TRY(tsr_read_divisor(a->divisor, int4, int4 ? "int4" : "int8", &divisor, err));
     TSR_TRY(tsr_read_group_size(a->group_size, &group, err));
     tsr_layout_options options = {
@@ -238,20 +237,21 @@ static tsr_status plan_trtllm(const tsr_job_source *from, const tsr_convert_job 
     return plan_layout(from, a, in, TSR_LAYOUT_TRTLLM, plan, err);
 }
 
-/* Elsewhere files are as they were, or one for each rank. */
+/* Other targets keep the source's files, or write one per rank. */
 #define SHARDS     "--max-shard-size "
-#define ANY        "--lossy --experts --exclude"
-#define SCHEME     "--source-block --scales --dialect " ANY
+#define SCHEME_ALL SHARDS "--source-block --scales --dialect --lossy --experts --exclude"
 #define QUANTIZING "--bits --group-size --divisor --rounding --scale-dtype --scales --include --exclude"
 
-/* In the order of the words of --to. `options` are the options that a target takes besides the shared ones. */
-static const struct target {
+/* A target that is no scheme. `options`: those that it takes besides the shared ones. */
+typedef struct target {
     const char *name, *options;
     tsr_status (*plan)(const tsr_job_source *from, const tsr_convert_job *a, tsr_convert_inputs *in, tsr_plan *plan,
                        tsr_err *err);
-} kTargets[] = {
+} target;
+
+/* The targets in the order of kToWords; the schemes follow them there. */
+static const target kTargets[] = {
     {"bf16", SHARDS "--dtype --source-block --experts", plan_bf16},
-    {"fp8-block", SHARDS "--block --source-block --scale-fmt --scales --dialect --against " ANY, plan_fp8_block},
     {"tp", SHARDS "--tp", plan_tp},
     {"deepseek-mp", "--mp --keep-mtp", plan_deepseek_mp},
     {"mla-absorbed", SHARDS "--consumer --weights --fold --drop-kv-b", plan_mla},
@@ -259,40 +259,61 @@ static const struct target {
     {"safetensors", "", plan_safetensors},
     {"fastertransformer", SHARDS "--arch --producer " QUANTIZING, plan_fastertransformer},
     {"trtllm", "--arch --producer " QUANTIZING, plan_trtllm},
-    {"fp8-channel", SHARDS SCHEME, plan_named_scheme},
-    {"int8-channel", SHARDS SCHEME, plan_named_scheme},
-    {"int8-weight-only", SHARDS SCHEME " --group-size", plan_named_scheme},
-    {"int4-weight-only", SHARDS SCHEME " --group-size --zero-points", plan_named_scheme},
-    {"nvfp4", SHARDS SCHEME " --activations", plan_named_scheme},
-    {"nvfp4-weight-only", SHARDS SCHEME, plan_named_scheme},
-    {"mxfp4", SHARDS SCHEME " --mx-scale", plan_named_scheme},
-    {"mxfp4-weight-only", SHARDS SCHEME " --mx-scale", plan_named_scheme},
-    {"mxfp8", SHARDS SCHEME " --mx-scale", plan_named_scheme},
-    {"mxfp8-weight-only", SHARDS SCHEME " --mx-scale", plan_named_scheme},
 };
+enum { OTHERS = sizeof kTargets / sizeof *kTargets };
 
-static tsr_status plan_named_scheme(const tsr_job_source *from, const tsr_convert_job *a, tsr_convert_inputs *in,
-                                    tsr_plan *plan, tsr_err *err)
+static const char kToWords[] = "bf16|tp|deepseek-mp|mla-absorbed|archive|safetensors|fastertransformer|trtllm"
+#define SCHEME(id, word, ...) "|" word
+#define VARIANT(id, ...)
+#include "convert/schemes/schemes.inc"
+#undef SCHEME
+#undef VARIANT
+    ;
+
+/* Returns the target of --to if it is no scheme, else NULL. */
+static const target *other_target(const tsr_convert_job *a)
 {
-    return plan_scheme(from, a, in, tsr_scheme_find(kTargets[a->to].name), NULL, plan, err);
+    return a->to >= 0 && a->to < OTHERS ? &kTargets[a->to] : NULL;
+}
+
+/* Returns the scheme of --to, which is no other target. */
+static tsr_scheme scheme_of(const tsr_convert_job *a)
+{
+    return tsr_scheme_named((size_t)a->to - OTHERS);
+}
+
+static const char *name_of(const tsr_convert_job *a)
+{
+    return a->to < OTHERS ? kTargets[a->to].name : tsr_scheme_row_of(scheme_of(a))->name;
+}
+
+static bool scheme_takes(tsr_scheme scheme, const char *option)
+{
+    const char *const own = tsr_scheme_row_of(scheme)->convert_options;
+    return tsr_is_listed(SCHEME_ALL, option) || (own != NULL && tsr_is_listed(own, option));
 }
 
 /* ---- options ---- */
-
-/* Whether only some targets take this option. */
+/* Returns true if only some targets take this option. */
 static bool is_of_targets(const char *option)
 {
-    for (size_t i = 0; i < sizeof kTargets / sizeof *kTargets; i++) {
+    for (size_t i = 0; i < OTHERS; i++) {
         if (tsr_is_listed(kTargets[i].options, option))
+            return true;
+    }
+    for (tsr_scheme i = TSR_SCHEME_KEEP + 1; i < TSR_SCHEMES; i++) {
+        if (scheme_takes(i, option))
             return true;
     }
     return false;
 }
 
-/* Whether what is asked for takes an option of targets. */
+/* Returns true if the target takes an option that only some targets take. */
 static bool takes(const tsr_convert_job *a, const char *option)
 {
-    return a->to >= 0 ? tsr_is_listed(kTargets[a->to].options, option) : a->from >= 0 && tsr_is_listed(SHARDS, option);
+    if (a->to < 0)
+        return a->from >= 0 && tsr_is_listed(SHARDS, option);
+    return a->to < OTHERS ? tsr_is_listed(kTargets[a->to].options, option) : scheme_takes(scheme_of(a), option);
 }
 
 static const char *argument_of(const tsr_option *options, const char *name)
@@ -305,21 +326,21 @@ static const char *argument_of(const tsr_option *options, const char *name)
 tsr_status tsr_convert_job_check(tsr_convert_job *a, const tsr_option *options, uint64_t given, tsr_err *err)
 {
     if (a->merge + (a->to >= 0) + (a->from >= 0) > 1)
-        return tsr_fail(err, TSR_E_USAGE, "--merge and --from stand instead of --to");
+        return tsr_fail(err, TSR_E_USAGE, "--merge and --from cannot be combined with --to");
     if (a->to < 0 && !a->merge && a->from < 0)
-        return tsr_fail(err, TSR_E_USAGE, "convert to what? --to %s", argument_of(options, "--to"));
+        return tsr_fail(err, TSR_E_USAGE, "the target is missing: --to %s", argument_of(options, "--to"));
     for (size_t i = 0; options[i].name != NULL; i++) {
         if ((given >> i & 1) != 0 && is_of_targets(options[i].name) && !takes(a, options[i].name))
-            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with %s%s", options[i].name,
+            return tsr_fail(err, TSR_E_USAGE, "%s cannot be combined with %s%s", options[i].name,
                             a->merge       ? "--merge"
                             : a->from >= 0 ? "--from"
                                            : "--to ",
-                            a->to < 0 ? "" : kTargets[a->to].name);
+                            a->to < 0 ? "" : name_of(a));
         if ((given >> i & 1) != 0 && a->quantizing == NULL && tsr_is_listed(QUANTIZING, options[i].name))
             a->quantizing = options[i].name;
     }
     if (a->config != NULL && a->from != FROM_DEEPSEEK_MP)
-        return tsr_fail(err, TSR_E_USAGE, "--config means nothing without --from deepseek-mp");
+        return tsr_fail(err, TSR_E_USAGE, "--config needs --from deepseek-mp");
     return TSR_OK;
 }
 
@@ -341,64 +362,69 @@ tsr_convert_job tsr_convert_job_defaults(void)
 void tsr_convert_job_options(tsr_convert_job *a, tsr_option *options)
 {
     const tsr_option own[] = {
-        {"--to", TSR_OPT_CHOICE, &a->to,
-         "bf16|fp8-block|tp|deepseek-mp|mla-absorbed|archive|safetensors|fastertransformer|trtllm|fp8-channel|"
-         "int8-channel|int8-weight-only|int4-weight-only|nvfp4|nvfp4-weight-only|mxfp4|mxfp4-weight-only|mxfp8|"
-         "mxfp8-weight-only",
-         "the target: see above"},
+        {"--to", TSR_OPT_CHOICE, &a->to, kToWords, "the target: see above"},
         {"--merge", TSR_OPT_FLAG, &a->merge, NULL,
-         "instead of --to: join SRC/rank-0, rank-1, ... as --to tp left them"},
+         "instead of --to: join the folders SRC/rank-0, rank-1, ... that --to tp wrote"},
         {"--from", TSR_OPT_CHOICE, &a->from, "fastertransformer|trtllm|deepseek-mp",
-         "instead of --to: a checkpoint again, of what --to left"},
+         "instead of --to: make a checkpoint again from what --to with this target wrote"},
         {"--config", TSR_OPT_TEXT, &a->config, "FILE",
-         "the model's own config.json, where ranks of DeepSeek's convert.py have none (--from deepseek-mp)"},
+         "with --from deepseek-mp: the config.json of the model, where the ranks of convert.py have none"},
         {"--dtype", TSR_OPT_CHOICE, &a->dtype, "bf16|f16|f32",
-         "of what was FP8 (bf16); other tensors stay as they are"},
-        {"--source-block", TSR_OPT_TEXT, &a->source_block, "RxC", "blocks of SRC, where its config.json states none"},
-        {"--block", TSR_OPT_TEXT, &a->block, "RxC", "blocks to make (as in SRC)"},
+         "bf16: dtype of weights that were FP8; other tensors keep theirs (bf16)"},
+        {"--source-block", TSR_OPT_TEXT, &a->source_block, "RxC",
+         "rows and columns of an FP8 block in SRC, where its config.json does not state them"},
+        {"--block", TSR_OPT_TEXT, &a->block, "RxC", "fp8-block: rows and columns of the blocks to write (as in SRC)"},
         {"--scale-fmt", TSR_OPT_CHOICE, &a->scale_fmt, TSR_SCALE_FMT_WORDS,
-         "scales as they come, or rounded up to powers of two (as in SRC)"},
+         "fp8-block: f32: any scale; ue8m0: scales rounded up to powers of two (as in SRC)"},
         {"--scales", TSR_OPT_CHOICE, &a->scales, TSR_SCALES_WORDS,
-         "amax/448, or the scale of least squared error (amax)"},
+         "amax: the scale is the largest magnitude divided by 448; mse: the scale of least squared error (amax)"},
         {"--dialect", TSR_OPT_CHOICE, &a->dialect, TSR_DIALECT_WORDS,
          "names of the scales and form of the configuration (fp8-block: as in SRC; others: compressed-tensors)"},
         {"--lossy", TSR_OPT_FLAG, &a->lossy, NULL,
-         "schemes: round what has no code where codes are moved, and report it, instead of refusing it"},
+         "schemes: round values that have no code in the target, and report them, instead of stopping"},
         {"--experts", TSR_OPT_CHOICE, &a->experts, "split|stack",
-         "schemes: stacks of experts as a tensor for each expert and projection, or as they are (what is codes: "
-         "split); bf16: stack puts experts together as their family does"},
+         "split: write one tensor for each expert and projection; stack: keep stacks of experts, or with bf16 make "
+         "them (codes: split; fp8-block of FP8: stack, which no other scheme takes)"},
         {"--mx-scale", TSR_OPT_CHOICE, &a->mx_scale, TSR_MX_SCALE_WORDS,
-         "mxfp, made anew: the power of two for a group (compressed-tensors even, others rceil)"},
-        {"--zero-points", TSR_OPT_FLAG, &a->zero_points, NULL, "int4-weight-only: asymmetric weights"},
-        {"--activations", TSR_OPT_TEXT, &a->activations, "FILE", "nvfp4: ranges of the layers' inputs"},
+         "mxfp, where codes are computed: how the power of two of a group follows from its largest value "
+         "(compressed-tensors: even; others: rceil)"},
+        {"--zero-points", TSR_OPT_FLAG, &a->zero_points, NULL,
+         "int4-weight-only: quantize weights asymmetrically, with zero points"},
+        {"--activations", TSR_OPT_TEXT, &a->activations, "FILE", "nvfp4: a file with the ranges of the layers' inputs"},
         {"--against", TSR_OPT_TEXT, &a->against, "ORIGINAL",
-         "the unquantized checkpoint: the report compares with it as well"},
-        {"--tp", TSR_OPT_COUNT, &a->tp, "N", "tensor-parallel ranks (tp)"},
-        {"--mp", TSR_OPT_COUNT, &a->mp, "N", "ranks (deepseek-mp)"},
-        {"--keep-mtp", TSR_OPT_FLAG, &a->keep_mtp, NULL, "keep the multi-token prediction layers (deepseek-mp)"},
+         "the unquantized checkpoint; the report also compares the output with it"},
+        {"--tp", TSR_OPT_COUNT, &a->tp, "N", "tp: number of tensor-parallel ranks"},
+        {"--mp", TSR_OPT_COUNT, &a->mp, "N", "deepseek-mp: number of ranks"},
+        {"--keep-mtp", TSR_OPT_FLAG, &a->keep_mtp, NULL, "deepseek-mp: keep the multi-token prediction layers"},
         {"--consumer", TSR_OPT_CHOICE, &a->consumer, "sglang|vllm|trtllm|llamacpp",
-         "whose names, shapes and memory order (mla-absorbed)"},
+         "mla-absorbed: the engine whose names, shapes and memory order the parts get"},
         {"--weights", TSR_OPT_CHOICE, &a->weights, "bf16|fp8-block|fp8-tensor|fp8-head",
-         "of the parts: dequantized; codes kept; made anew with one scale, or one a head (bf16)"},
-        {"--fold", TSR_OPT_FLAG, &a->fold, NULL, "fold the parts into q_b_proj and o_proj (mla-absorbed)"},
-        {"--drop-kv-b", TSR_OPT_FLAG, &a->drop_kv_b, NULL, "leave kv_b_proj out (mla-absorbed)"},
-        {"--level", TSR_OPT_COUNT, &a->level, "N", "of zstd, 1 to 19 (3): higher is smaller and slower"},
-        {"--shuffle", TSR_OPT_FLAG, &a->shuffle, NULL, "the bytes of floating-point elements in planes"},
+         "mla-absorbed: bf16: dequantized parts; fp8-block: the codes of SRC; fp8-tensor, fp8-head: new codes with one "
+         "scale a tensor or head (bf16)"},
+        {"--fold", TSR_OPT_FLAG, &a->fold, NULL, "mla-absorbed: multiply the parts into q_b_proj and o_proj"},
+        {"--drop-kv-b", TSR_OPT_FLAG, &a->drop_kv_b, NULL, "mla-absorbed: leave kv_b_proj out"},
+        {"--level", TSR_OPT_COUNT, &a->level, "N",
+         "archive: zstd level from 1 to 19; a higher one is smaller and slower (3)"},
+        {"--shuffle", TSR_OPT_FLAG, &a->shuffle, NULL,
+         "archive: store the bytes of floating-point elements in planes, which is smaller"},
         {"--arch", TSR_OPT_CHOICE, &a->arch, "sm70|sm75|sm80|sm86|sm89|sm90",
-         "whose layout (fastertransformer, trtllm)"},
+         "fastertransformer, trtllm: the GPU architecture whose layout is written"},
         {"--producer", TSR_OPT_TEXT, &a->producer, "NAME",
-         "ft, trtllm-0.5 to trtllm-0.10, trtllm-main, trtllm-py: layouts of one architecture differ by version"},
-        {"--bits", TSR_OPT_CHOICE, &a->bits, "8|4", "quantizing: of a weight (8)"},
+         "fastertransformer, trtllm: the version whose layout is written: ft, trtllm-0.5 to trtllm-0.10, trtllm-main "
+         "or trtllm-py"},
+        {"--bits", TSR_OPT_CHOICE, &a->bits, "8|4", "fastertransformer, trtllm from BF16: bits of a weight (8)"},
         {"--group-size", TSR_OPT_COUNT, &a->group_size, "N",
-         "quantizing: input features that share a scale (0: all; int4-weight-only: 128)"},
+         "from BF16: number of input features that share a scale; 0: all (0; int4-weight-only: 128)"},
         {"--divisor", TSR_OPT_CHOICE, &a->divisor, TSR_DIVISOR_WORDS,
-         "quantizing: scales are amax over this (128, 8: as these readers' own quantizers have it)"},
-        {"--rounding", TSR_OPT_CHOICE, &a->away, "away|even", "quantizing: where ties go (away)"},
+         "from BF16: scales are the largest magnitude divided by this (128; 4 bits: 8)"},
+        {"--rounding", TSR_OPT_CHOICE, &a->away, "away|even",
+         "from BF16: rounding of ties, away from zero or to even (away)"},
         {"--scale-dtype", TSR_OPT_CHOICE, &a->scale_dtype, "bf16|f16",
-         "quantizing: as stored (bf16); codes are made with FP32 scales, as these readers' own quantizers do"},
-        {"--include", TSR_OPT_LIST, &a->include, "GLOB", "quantizing: these tensors too; may be repeated"},
+         "from BF16: dtype of the stored scales; codes are computed with FP32 scales (bf16)"},
+        {"--include", TSR_OPT_LIST, &a->include, "GLOB",
+         "from BF16: also quantize tensors with these names; may be repeated"},
         {"--exclude", TSR_OPT_LIST, &a->exclude, "GLOB",
-         "schemes: these weights become BF16; layouts, quantizing: these stay as they are; may be repeated"},
+         "schemes: decode weights with these names to BF16; layouts: keep them as they are; may be repeated"},
         {0},
     };
     tsr_options_append(options, own);
@@ -406,9 +432,10 @@ void tsr_convert_job_options(tsr_convert_job *a, tsr_option *options)
 
 const char *tsr_convert_job_verb(const tsr_convert_job *a)
 {
-    return a->to >= 0 && kTargets[a->to].plan == plan_archive       ? "archiving"
-           : a->to >= 0 && kTargets[a->to].plan == plan_safetensors ? "restoring"
-                                                                    : "converting";
+    const target *const other = other_target(a);
+    return other != NULL && other->plan == plan_archive       ? "archiving"
+           : other != NULL && other->plan == plan_safetensors ? "restoring"
+                                                              : "converting";
 }
 
 /* ---- the plan ---- */
@@ -424,8 +451,8 @@ static tsr_status open_inputs(const tsr_job_source *from, const tsr_convert_job 
     return a->against == NULL ? TSR_OK : tsr_open_source(from, a->against, in, err);
 }
 
-/* What was said, before anything that was left open is settled. */
-static tsr_status note_words(tsr_convert_job *a, const tsr_job_source *from, tsr_plan_made_with *with, tsr_err *err)
+/* Records the options as given, before defaults are settled. */
+static tsr_status note_words(tsr_convert_job *a, const tsr_job_source *from, tsr_plan_provenance *with, tsr_err *err)
 {
     tsr_convert_job nothing = tsr_convert_job_defaults();
     tsr_job_source words = *from;
@@ -434,7 +461,7 @@ static tsr_status note_words(tsr_convert_job *a, const tsr_job_source *from, tsr
     tsr_option said[TSR_MAX_OPTIONS] = {{0}}, unsaid[TSR_MAX_OPTIONS] = {{0}};
     tsr_convert_job_options(a, said);
     tsr_convert_job_options(&nothing, unsaid);
-    return tsr_made_with_note(with, "convert", &words, said, unsaid, &a->words, err);
+    return tsr_provenance_note(with, "convert", &words, said, unsaid, &a->words, err);
 }
 
 static tsr_status make_plan(tsr_convert_job *a, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
@@ -447,16 +474,19 @@ static tsr_status make_plan(tsr_convert_job *a, const tsr_job_source *from, tsr_
         return tsr_plan_rank_files(from, a->config, in, plan, err);
     if (a->from >= 0)
         return tsr_unlayout_plan(plan, in->sources, (tsr_layout_kind)a->from, from->max_shard_bytes, err);
-    return kTargets[a->to].plan(from, a, in, plan, err);
+    if (other_target(a) != NULL)
+        return other_target(a)->plan(from, a, in, plan, err);
+    return scheme_of(a) == TSR_SCHEME_FP8_BLOCK ? plan_fp8_block(from, a, in, plan, err)
+                                                : plan_scheme(from, a, in, scheme_of(a), NULL, plan, err);
 }
 
 tsr_status tsr_convert_job_plan(tsr_convert_job *a, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
 {
-    tsr_plan_made_with with;
+    tsr_plan_provenance with;
     TSR_TRY(note_words(a, from, &with, err));
     TSR_TRY(make_plan(a, from, plan, err));
     TSR_TRY(tsr_warn_of_ignored(plan, from, a->in.checkpoints, a->in.n, err));
-    plan->made_with = with;
+    plan->provenance = with;
     return TSR_OK;
 }
 

@@ -1,10 +1,10 @@
-/* What `tessera convert` can be asked for, in words, and the plan that it comes to. */
+/* The options of `tessera convert`, and the plan that they lead to. */
 #ifndef TSR_CONVERT_JOBS_CONVERT_JOB_H
 #define TSR_CONVERT_JOBS_CONVERT_JOB_H
 
 #include "convert/jobs/convert_inputs.h"
 
-/* What is said, and what stays open while the plan lives. It must not move once there is a plan. */
+/* The options, and what stays open while the plan lives. It must not move once there is a plan. */
 typedef struct tsr_convert_job {
     int to;
     const char *source_block, *block, *against, *config;
@@ -26,7 +26,7 @@ typedef struct tsr_convert_job {
     tsr_arena words; /* for the manifest */
 } tsr_convert_job;
 
-/* With nothing said. */
+/* Returns the options when none is given. */
 tsr_convert_job tsr_convert_job_defaults(void);
 
 /* Appends the entries that fill *job, which stays where it is, to a table of options. */
@@ -39,7 +39,7 @@ tsr_status tsr_convert_job_check(tsr_convert_job *job, const tsr_option *options
 /* "converting", "archiving", "restoring". */
 const char *tsr_convert_job_verb(const tsr_convert_job *job);
 
-/* Opens what is read, and makes the plan. *job outlives the plan, and what was said outlives both. */
+/* Opens the inputs, and makes the plan. *job outlives the plan, and the words of the options outlive both. */
 tsr_status tsr_convert_job_plan(tsr_convert_job *job, const tsr_job_source *from, tsr_plan *plan,
                                 tsr_err *err) TSR_WARN_UNUSED;
 

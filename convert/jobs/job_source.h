@@ -1,4 +1,4 @@
-/* What a job that makes a checkpoint reads, and how large the files are that it makes. */
+/* The source of a job, and the size of the files that it writes. */
 #ifndef TSR_CONVERT_JOBS_JOB_SOURCE_H
 #define TSR_CONVERT_JOBS_JOB_SOURCE_H
 

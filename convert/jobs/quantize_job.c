@@ -1,31 +1,17 @@
-/* From what is said to a plan. */
+/* Reads and checks the options of `quantize`, and makes its plan. */
 #include "convert/jobs/quantize_job.h"
 #include "convert/jobs/convert_inputs.h"
-#include "convert/jobs/made_with.h"
+#include "convert/jobs/provenance.h"
 
-#include "convert/plans/again_plan.h"
+#include "convert/plans/restore_codes_plan.h"
 #include "convert/plans/split_plan.h"
 
-/* The options that not all schemes take. */
-static const char *const kOptions[] = {
-    [TSR_FP8_BLOCK] = "--block --scale-fmt --dialect",
-    [TSR_FP8_CHANNEL] = "--dialect --scale-dtype",
-    [TSR_INT8_CHANNEL] = "--dialect --scale-dtype --rounding --divisor --activations --activation-zero-points",
-    [TSR_INT8_WEIGHT_ONLY] = "--dialect --scale-dtype --rounding --divisor --group-size",
-    [TSR_INT4_WEIGHT_ONLY] = "--scale-dtype --rounding --divisor --group-size --zero-points --dialect --scales-from",
-    [TSR_MX_SCHEME(TSR_MX_NVFP4)] = "--dialect --activations",
-    [TSR_MX_SCHEME(TSR_MX_NVFP4_WEIGHT_ONLY)] = "--dialect",
-    [TSR_MX_SCHEME(TSR_MX_MXFP4)] = "--dialect --mx-scale",
-    [TSR_MX_SCHEME(TSR_MX_MXFP4_WEIGHT_ONLY)] = "--dialect --mx-scale",
-    [TSR_MX_SCHEME(TSR_MX_MXFP8)] = "--dialect --mx-scale",
-    [TSR_MX_SCHEME(TSR_MX_MXFP8_WEIGHT_ONLY)] = "--dialect --mx-scale",
-};
-
-/* Whether only some schemes take this option. */
+/* Returns true if only some schemes take this option. */
 static bool is_of_schemes(const char *option)
 {
-    for (size_t i = 0; i < TSR_ALL_SCHEMES; i++) {
-        if (tsr_is_listed(kOptions[i], option))
+    for (tsr_scheme i = TSR_SCHEME_KEEP + 1; i < TSR_SCHEMES; i++) {
+        const char *const options = tsr_scheme_row_of(i)->quantize_options;
+        if (options != NULL && tsr_is_listed(options, option))
             return true;
     }
     return false;
@@ -39,69 +25,79 @@ tsr_quantize_job tsr_quantize_job_defaults(void)
 void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
 {
     const tsr_option own[] = {
-        {"--scheme", TSR_OPT_CHOICE, &job->of.scheme, TSR_SCHEME_WORDS, "what to quantize to (fp8-block)"},
+        {"--scheme", TSR_OPT_CHOICE, &job->word, tsr_scheme_words(), "the scheme to quantize to (fp8-block)"},
         {"--rules", TSR_OPT_TEXT, &job->rules, "FILE",
-         "several schemes, in compressed-tensors' dialect or ModelOpt's: which weights get which; tessera plan-schemes "
-         "writes such "
-         "a file, or you do"},
+         "a file of rules that give each weight a scheme, in the form of compressed-tensors or ModelOpt; tessera "
+         "plan-schemes writes one"},
         {"--scales", TSR_OPT_CHOICE, &job->of.scales, TSR_SCALES_WORDS,
-         "from the largest value, or the scale of least squared error: slower, never worse (amax)"},
-        {"--include", TSR_OPT_LIST, &job->of.include, "GLOB", "quantize these tensors too; may be repeated"},
-        {"--exclude", TSR_OPT_LIST, &job->of.exclude, "GLOB", "keep these tensors as they are; may be repeated"},
+         "amax: the scale follows from the largest value; mse: the scale of least squared error, which is slower and "
+         "never worse (amax)"},
+        {"--include", TSR_OPT_LIST, &job->of.include, "GLOB",
+         "also quantize tensors with these names (*, ?, [0-3]: docs/policy.md); may be repeated"},
+        {"--exclude", TSR_OPT_LIST, &job->of.exclude, "GLOB",
+         "keep tensors with these names as they are (*, ?, [0-3]: docs/policy.md); may be repeated"},
         {"--experts", TSR_OPT_CHOICE, &job->experts, "split|stack",
-         "stacks of experts as a tensor for each expert and projection, or as they are (split, where the scheme or its "
-         "loaders have no place for a stack; with --rules stack)"},
+         "split: write one tensor for each expert and projection; stack: keep stacks of experts (split, where the "
+         "model_type is known; with --rules stack)"},
         {"--block", TSR_OPT_TEXT, &job->of.block, "RxC", "fp8-block: rows and columns of a block (128x128)"},
         {"--scale-fmt", TSR_OPT_CHOICE, &job->of.scale_fmt, TSR_SCALE_FMT_WORDS,
-         "fp8-block: scales as they come, or rounded up to powers of two (f32)"},
+         "fp8-block: f32: any scale; ue8m0: scales rounded up to powers of two (f32)"},
         {"--dialect", TSR_OPT_CHOICE, &job->of.dialect, TSR_DIALECT_WORDS,
          "names of the scales and form of the configuration (fp8-block: deepseek; mxfp4 of gpt-oss: gpt-oss; others: "
          "compressed-tensors)"},
         {"--mx-scale", TSR_OPT_CHOICE, &job->of.mx_scale, TSR_MX_SCALE_WORDS,
-         "mxfp: the power of two for a group, from its largest value (what the dialect's own tools use: "
-         "compressed-tensors even, others rceil)"},
+         "mxfp: how the power of two of a group follows from its largest value (compressed-tensors: even; others: "
+         "rceil)"},
         {"--group-size", TSR_OPT_COUNT, &job->of.group_size, "N",
-         "weight-only: columns that share a scale; 0 is a whole row (0; int4: 128)"},
-        {"--zero-points", TSR_OPT_FLAG, &job->of.zero_points, NULL, "int4: asymmetric weights"},
+         "weight-only: number of columns that share a scale; 0: a whole row (0; int4: 128)"},
+        {"--zero-points", TSR_OPT_FLAG, &job->of.zero_points, NULL,
+         "int4: quantize weights asymmetrically, with zero points"},
         {"--scales-from", TSR_OPT_TEXT, &job->scales_from, "ORIGINAL",
-         "int4: SRC is what ORIGINAL, of int4, was in BF16; its scales give its very codes again, or the job stops"},
+         "int4: SRC is ORIGINAL, a checkpoint in int4, decoded to BF16; its scales give the same codes again, or the "
+         "job stops"},
         {"--activation-zero-points", TSR_OPT_FLAG, &job->of.activation_zero_points, NULL,
-         "int8-channel: activations with zero points, dynamic ones or --activations"},
+         "int8-channel: quantize activations asymmetrically; with --activations their scales and zero points are "
+         "static"},
         {"--activations", TSR_OPT_TEXT, &job->of.activations, "FILE",
-         "int8-channel: static scales of the inputs, or their ranges; nvfp4, which needs it: ranges; JSON or "
-         "safetensors; see docs/numerics.md"},
+         "int8-channel: static scales or ranges of the inputs; nvfp4, which needs it: their ranges; JSON or "
+         "safetensors (docs/numerics.md)"},
         {"--scale-dtype", TSR_OPT_CHOICE, &job->of.scale_dtype, TSR_SCALE_DTYPE_WORDS,
-         "of the scales, with which codes are made (channel: f32; weight-only: bf16); f16 with int only"},
-        {"--rounding", TSR_OPT_CHOICE, &job->of.away, TSR_ROUNDING_WORDS, "int: where ties go (even)"},
+         "dtype of the stored scales, which codes are computed with; f16 with int only (channel: f32; weight-only: "
+         "bf16)"},
+        {"--rounding", TSR_OPT_CHOICE, &job->of.away, TSR_ROUNDING_WORDS,
+         "int: rounding of ties, to even or away from zero (even)"},
         {"--divisor", TSR_OPT_CHOICE, &job->of.divisor, TSR_DIVISOR_WORDS,
-         "int: symmetric scales are amax over this (127.5, 7.5)"},
+         "int: symmetric scales are the largest magnitude divided by this (127.5; int4: 7.5)"},
         {0},
     };
     tsr_options_append(options, own);
 }
 
-tsr_status tsr_quantize_job_check(const tsr_quantize_job *job, const tsr_option *options, uint64_t given, tsr_err *err)
+tsr_status tsr_quantize_job_check(tsr_quantize_job *job, const tsr_option *options, uint64_t given, tsr_err *err)
 {
+    job->of.scheme = tsr_scheme_named((size_t)job->word);
+    const tsr_scheme_row *const row = tsr_scheme_row_of(job->of.scheme);
     for (size_t i = 0; options[i].name != NULL; i++) {
         if ((given >> i & 1) == 0)
             continue;
         if (job->rules != NULL && !tsr_is_listed("--activations --dialect", options[i].name) &&
             (is_of_schemes(options[i].name) || tsr_is_listed("--scheme --include --exclude", options[i].name)))
-            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --rules: the file says it", options[i].name);
+            return tsr_fail(err, TSR_E_USAGE, "%s cannot be combined with --rules, which takes it from the file",
+                            options[i].name);
         if (job->scales_from != NULL &&
             tsr_is_listed("--dialect --scales --scale-dtype --rounding --divisor --group-size --zero-points --include "
                           "--exclude --experts",
                           options[i].name))
-            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --scales-from: the original says it",
+            return tsr_fail(err, TSR_E_USAGE,
+                            "%s cannot be combined with --scales-from, which takes it from the original",
                             options[i].name);
         if (job->of.zero_points && tsr_is_listed("--divisor", options[i].name))
             return tsr_fail(
                 err, TSR_E_USAGE,
-                "--divisor means nothing with --zero-points: such scales come from the smallest value, too");
+                "--divisor cannot be combined with --zero-points, whose scales depend on the smallest value, too");
         if (job->rules == NULL && is_of_schemes(options[i].name) &&
-            !tsr_is_listed(kOptions[job->of.scheme], options[i].name))
-            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --scheme %s", options[i].name,
-                            tsr_scheme_word((tsr_named_scheme)job->of.scheme));
+            !tsr_is_listed(row->quantize_options, options[i].name))
+            return tsr_fail(err, TSR_E_USAGE, "%s cannot be combined with --scheme %s", options[i].name, row->name);
     }
     return TSR_OK;
 }
@@ -120,18 +116,19 @@ static tsr_status open_source(const tsr_job_source *from, const char *path, size
 static tsr_status make_scheme(tsr_plan *plan, const tsr_checkpoint *const *source, const void *options, tsr_err *err)
 {
     const tsr_quantize_job *const q = options;
-    return q->by_scheme ? tsr_scheme_plan(plan, source, &q->of, &q->scheme, err)
+    return q->by_scheme ? tsr_plan_named_scheme(plan, source, &q->of, &q->scheme, err)
                         : tsr_rules_plan(plan, source, &q->by_rules, err);
 }
 
-/* What the model decides where the command line does not. */
+/* Settles the options that depend on the model. */
 static tsr_status settle(tsr_quantize_job *q, tsr_experts *experts, tsr_err *err)
 {
     tsr_scheme_settle(&q->of, q->sources[0], *experts == TSR_EXPERTS_SPLIT, &q->scheme);
     if (!tsr_scheme_stacks(&q->of, &q->scheme))
         return TSR_OK;
     if (*experts == TSR_EXPERTS_SPLIT)
-        return tsr_fail(err, TSR_E_USAGE, "--experts split: --dialect gpt-oss holds stacks of experts");
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--experts split cannot be combined with --dialect gpt-oss, which stores stacks of experts");
     *experts = TSR_EXPERTS_TURN;
     return TSR_OK;
 }
@@ -140,11 +137,10 @@ static tsr_status settle(tsr_quantize_job *q, tsr_experts *experts, tsr_err *err
 static tsr_status plan_scheme(tsr_quantize_job *q, const tsr_job_source *from, tsr_experts experts, tsr_plan *plan,
                               tsr_err *err)
 {
-    const bool keeps_stacks = q->by_scheme && q->of.scheme == TSR_FP8_BLOCK;
     TSR_TRY(open_source(from, from->path, 0, q, err));
     if (q->by_scheme)
         TSR_TRY(settle(q, &experts, err));
-    return tsr_split_plan(plan, &q->view, q->sources, experts, keeps_stacks, make_scheme, q, err);
+    return tsr_split_plan(plan, &q->view, q->sources, experts, make_scheme, q, err);
 }
 
 /* Codes again, with the scales that they had. */
@@ -152,7 +148,7 @@ static tsr_status plan_again(tsr_quantize_job *q, const tsr_job_source *from, ts
 {
     TSR_TRY(open_source(from, from->path, 0, q, err));
     TSR_TRY(open_source(from, q->scales_from, 1, q, err));
-    return tsr_again_plan(plan, q->sources, from->max_shard_bytes, err);
+    return tsr_restore_codes_plan(plan, q->sources, from->max_shard_bytes, err);
 }
 
 static tsr_status plan_by_scheme(tsr_quantize_job *q, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
@@ -167,14 +163,14 @@ static tsr_status plan_by_scheme(tsr_quantize_job *q, const tsr_job_source *from
 static tsr_status plan_by_rules(tsr_quantize_job *q, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
 {
     const bool calibrated = q->of.activations != NULL;
-    if (q->of.dialect == TSR_MX_DIALECT_DEEPSEEK || q->of.dialect == TSR_MX_DIALECT_GPT_OSS)
+    if (q->of.dialect == TSR_DIALECT_DEEPSEEK || q->of.dialect == TSR_DIALECT_GPT_OSS)
         return tsr_fail(err, TSR_E_USAGE,
-                        "--dialect %s holds one scheme for all layers; compressed-tensors and "
-                        "modelopt hold a mixture",
-                        tsr_mx_dialect_name((tsr_mx_dialect)q->of.dialect));
+                        "--dialect %s supports one scheme for all layers only; use compressed-tensors or modelopt for "
+                        "several schemes",
+                        tsr_dialect_name((tsr_dialect)q->of.dialect));
     TSR_TRY(tsr_rules_read(&q->rules_read, q->rules, err));
     if (q->of.dialect >= 0)
-        q->rules_read.dialect = (tsr_mx_dialect)q->of.dialect;
+        q->rules_read.dialect = (tsr_dialect)q->of.dialect;
     if (calibrated)
         TSR_TRY(tsr_calibration_read(&q->calibration, q->of.activations, err));
     q->by_rules = (tsr_rules_options){.rules = &q->rules_read,
@@ -184,31 +180,31 @@ static tsr_status plan_by_rules(tsr_quantize_job *q, const tsr_job_source *from,
     return plan_scheme(q, from, q->experts == 0 ? TSR_EXPERTS_SPLIT : TSR_EXPERTS_STACK, plan, err);
 }
 
-/* What was said, before anything that was left open is settled. */
-static tsr_status note_words(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan_made_with *with, tsr_err *err)
+/* Records the options as given, before defaults are settled. */
+static tsr_status note_words(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan_provenance *with, tsr_err *err)
 {
     tsr_quantize_job nothing = tsr_quantize_job_defaults();
     tsr_option said[TSR_MAX_OPTIONS] = {{0}}, unsaid[TSR_MAX_OPTIONS] = {{0}};
     tsr_quantize_job_options(job, said);
     tsr_quantize_job_options(&nothing, unsaid);
-    return tsr_made_with_note(with, "quantize", from, said, unsaid, &job->words, err);
+    return tsr_provenance_note(with, "quantize", from, said, unsaid, &job->words, err);
 }
 
 tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
 {
-    tsr_plan_made_with with;
+    tsr_plan_provenance with;
     TSR_TRY(note_words(job, from, &with, err));
     TSR_TRY(job->rules != NULL         ? plan_by_rules(job, from, plan, err)
             : job->scales_from != NULL ? plan_again(job, from, plan, err)
                                        : plan_by_scheme(job, from, plan, err));
     TSR_TRY(tsr_warn_of_ignored(plan, from, job->opened, 2, err));
-    plan->made_with = with;
+    plan->provenance = with;
     return TSR_OK;
 }
 
 void tsr_quantize_job_free(tsr_quantize_job *job)
 {
-    tsr_any_free(&job->view);
+    tsr_decoded_view_free(&job->view);
     for (size_t i = 0; i < 2; i++)
         tsr_checkpoint_close(job->opened[i]);
     tsr_scheme_free(&job->scheme);

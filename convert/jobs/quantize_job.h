@@ -1,14 +1,15 @@
-/* What `tessera quantize` can be asked for, in words, and the plan that it comes to. */
+/* The options of `tessera quantize`, and the plan that they lead to. */
 #ifndef TSR_CONVERT_JOBS_QUANTIZE_JOB_H
 #define TSR_CONVERT_JOBS_QUANTIZE_JOB_H
 
 #include "convert/jobs/job_source.h"
-#include "convert/plans/any_view.h"
-#include "convert/plans/named_scheme.h"
-#include "convert/plans/rules_plan.h"
+#include "convert/jobs/scheme_options.h"
+#include "convert/plans/views/decoded_view.h"
+#include "convert/search/rules_plan.h"
 
-/* What is said, and what stays open while the plan lives. It must not move once there is a plan. */
+/* The options, and what stays open while the plan lives. It must not move once there is a plan. */
 typedef struct tsr_quantize_job {
+    int word; /* index of the word of --scheme (tsr_scheme_named); tsr_quantize_job_check sets `of.scheme` from it */
     tsr_scheme_arguments of;
     const char *rules;       /* a file, instead of a scheme; NULL: none */
     const char *scales_from; /* the original; NULL: scales are made */
@@ -16,26 +17,26 @@ typedef struct tsr_quantize_job {
 
     bool by_scheme;            /* else by rules */
     tsr_scheme_options scheme; /* its dialect is settled once the source is known */
-    tsr_rules rules_read;
+    tsr_scheme_rules rules_read;
     tsr_calibration calibration; /* for rules */
     tsr_rules_options by_rules;
     const tsr_checkpoint *sources[2]; /* what is read, and the original; one that is given already is not opened */
     tsr_checkpoint *opened[2];        /* those that were */
-    tsr_any_view view;
+    tsr_decoded_view view;
     tsr_arena words; /* for the manifest */
 } tsr_quantize_job;
 
-/* With nothing said. */
+/* Returns the options when none is given. */
 tsr_quantize_job tsr_quantize_job_defaults(void);
 
 /* Appends the entries that fill *job, which stays where it is, to a table of options. */
 void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options);
 
-/* After parsing: TSR_E_USAGE for what means nothing together. `given`: which of the options were there. */
-tsr_status tsr_quantize_job_check(const tsr_quantize_job *job, const tsr_option *options, uint64_t given,
+/* Checks the options after parsing: TSR_E_USAGE for those that contradict each other. `given`: bits of the options that are present. */
+tsr_status tsr_quantize_job_check(tsr_quantize_job *job, const tsr_option *options, uint64_t given,
                                   tsr_err *err) TSR_WARN_UNUSED;
 
-/* Opens what is read, and makes the plan. *job outlives the plan, and what was said outlives both. */
+/* Opens the sources, and makes the plan. *job outlives the plan, and the words of the options outlive both. */
 tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan *plan,
                                  tsr_err *err) TSR_WARN_UNUSED;
 

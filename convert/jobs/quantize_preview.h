@@ -1,15 +1,15 @@
-/* What `tessera quantize` would make of a checkpoint with its defaults, before it is made: the plan's outputs seen as a checkpoint,
- * with names, dtypes, shapes and config.json, and without bytes. */
+/* The output that `tessera quantize` would make of a checkpoint with default options: names, dtypes, shapes and
+ * config.json, without data. */
 #ifndef TSR_CONVERT_JOBS_QUANTIZE_PREVIEW_H
 #define TSR_CONVERT_JOBS_QUANTIZE_PREVIEW_H
 
 #include "convert/jobs/quantize_job.h"
-#include "formats/model/weights.h"
+#include "formats/weights/weights.h"
 
 typedef struct tsr_quantize_preview {
     tsr_checkpoint seen; /* reading a tensor of it fails */
     tsr_weights weights; /* of it */
-    tsr_plan plan;       /* the plan, whose warnings are for whoever asks what would be made */
+    tsr_plan plan;       /* the plan; its warnings tell what would be made */
     /* private */
     tsr_quantize_job job;
 } tsr_quantize_preview;

@@ -3,8 +3,8 @@
 #include "convert/ops/cast_op.h"
 
 #include "common/checked.h"
-#include "convert/ops/row_decoder.h"
-#include "convert/ops/rows.h"
+#include "convert/ops/rows/row_decoder.h"
+#include "convert/ops/rows/rows.h"
 
 #include <string.h>
 
@@ -77,14 +77,14 @@ static uint64_t cast_scratch(const tsr_step *step)
     return decoding(p) + (p->weight.transposed ? TILE * p->row_bytes : 0);
 }
 
-/* rows x cols values of 2 or 4 bytes to the columns of `out`, whose rows are `ld` values apart. */
+/* Transposes rows x cols values of 2 or 4 bytes into `out`, whose rows are `ld` values long. */
 static void turn(const tsr_cpu_kernels *k, const void *x, uint64_t rows, uint64_t cols, size_t value, void *out,
                  uint64_t ld)
 {
     if (value == 2)
-        k->turn16(x, rows, cols, cols, out, ld);
+        k->transpose16(x, rows, cols, cols, out, ld);
     else
-        k->turn32(x, rows, cols, cols, out, ld);
+        k->transpose32(x, rows, cols, cols, out, ld);
 }
 
 static tsr_status decode_turned(const params *p, const band *b, const tsr_unit *u, const tsr_cpu_kernels *kernels,
@@ -106,7 +106,7 @@ static tsr_status decode_turned(const params *p, const band *b, const tsr_unit *
 }
 
 /* Rows of a band that are decoded at a time, so that what is made of them stays in a processor's cache until it is on its way. All,
- * where fewer do not lie in one stretch in the unit's inputs, as AWQ's and GPTQ's do not. */
+ * where fewer do not lie in one run of bytes in the unit's inputs, as AWQ's and GPTQ's do not. */
 static uint64_t piece_rows(const params *p, const band *b)
 {
     const uint64_t fit = TSR_PIECE_BYTES / tsr_max_u64(1, p->row_bytes);
@@ -123,7 +123,7 @@ static uint64_t piece_rows(const params *p, const band *b)
     return rows;
 }
 
-/* Where the unit's inputs have what is read for some of its rows. */
+/* Finds the unit's inputs for some of its rows. */
 static void find_inputs(const params *p, const tsr_unit *u, uint64_t row, uint64_t rows, void *in[TSR_DECODED_INPUTS])
 {
     tsr_window part[TSR_DECODED_INPUTS] = {{0}};

@@ -1,8 +1,8 @@
 /* Units of whole rows, each row a block. */
 #include "convert/ops/fp8_channel_op.h"
 
-#include "convert/ops/held_scales.h"
-#include "convert/ops/rows.h"
+#include "convert/ops/rows/buffered_scales.h"
+#include "convert/ops/rows/rows.h"
 
 static const tsr_fp8_block *scheme_of(const tsr_step *step)
 {
@@ -51,7 +51,7 @@ static tsr_status channel_run(const tsr_step *step, uint64_t unit, const tsr_uni
                                   .scratch = u->scratch,
                                   .notes = u->notes};
         TSR_TRY(tsr_fp8_block_quantize(scheme_of(step), kernels, &row, stats, err));
-        tsr_held_scales_store((tsr_dtype)step->out[1]->dtype, &scale, 1, u->out_data[1], first + r);
+        tsr_buffered_scales_store((tsr_dtype)step->out[1]->dtype, &scale, 1, u->out_data[1], first + r);
     }
     return TSR_OK;
 }
@@ -68,7 +68,7 @@ static const tsr_op kChannelOp = {.name = "quantize fp8-channel",
                                   .windows = channel_windows,
                                   .scratch_bytes = channel_scratch,
                                   .run = channel_run,
-                                  .finish = tsr_held_scales_finish,
+                                  .finish = tsr_buffered_scales_finish,
                                   .stats_of = TSR_STATS_SOURCE,
                                   .blocks = channel_blocks};
 
@@ -88,7 +88,12 @@ tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_sc
     scales->dtype = scale_fmt == TSR_SCALE_BF16 ? TSR_BF16 : TSR_F32;
     scales->shape[1] = 1;
     scales->bytes = weight->shape[0] * tsr_dtype_bytes((tsr_dtype)scales->dtype);
-    const tsr_step step = {
-        .op = &kChannelOp, .params = scheme, .in = &weight, .n_in = 1, .out = {codes, scales}, .n_out = 2, .held = 2};
+    const tsr_step step = {.op = &kChannelOp,
+                           .params = scheme,
+                           .in = &weight,
+                           .n_in = 1,
+                           .out = {codes, scales},
+                           .n_out = 2,
+                           .buffered = 2};
     return tsr_plan_step(plan, &step, err);
 }

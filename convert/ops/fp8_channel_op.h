@@ -2,7 +2,7 @@
 #ifndef TSR_CONVERT_OPS_FP8_CHANNEL_OP_H
 #define TSR_CONVERT_OPS_FP8_CHANNEL_OP_H
 
-#include "convert/engine/plan.h"
+#include "convert/plan/plan.h"
 #include "quantize/fp8_block.h"
 
 /* X.weight [R, C] -> X.weight F8_E4M3 [R, C] and X.weight_scale [R, 1], BF16 where that is scale_fmt, else F32: a

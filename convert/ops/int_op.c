@@ -1,10 +1,10 @@
 /* Units of whole rows: codes, packed or not, scales, zero points, sums. */
 #include "convert/ops/int_op.h"
 
-#include "convert/ops/held_scales.h"
-#include "convert/ops/rows.h"
-#include "formats/model/weights.h"
-#include "quantize/int_decode.h"
+#include "convert/ops/rows/buffered_scales.h"
+#include "convert/ops/rows/rows.h"
+#include "formats/weights/weights.h"
+#include "quantize/integer_decode.h"
 
 #include <string.h>
 
@@ -48,7 +48,7 @@ static void int_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 {
     const uint64_t row = unit * unit_rows(step), rows = rows_in(step, unit);
     u->in[0] = tsr_rows_window(step->in[0], row, rows);
-    if ((step->held & 1) == 0)
+    if ((step->buffered & 1) == 0)
         u->out[0] = tsr_rows_window(step->out[0], row, rows);
 }
 
@@ -58,7 +58,7 @@ static bool gives_codes(const tsr_step *step)
     return step->out[0]->dtype == TSR_I8;
 }
 
-/* What quantizing needs; codes, unless they are the output as they are; scales in FP32; zero points. */
+/* Scratch of a unit: codes, unless they are the output itself; scales in FP32; zero points. */
 typedef struct scratch {
     uint64_t quantizing, codes, scales, zeros; /* bytes */
 } scratch;
@@ -134,9 +134,9 @@ static tsr_status int8_run(const tsr_step *step, uint64_t unit, const tsr_unit *
         *(float *)u->out_data[2] = params_of(step)->input.value.scale;
     if (unit == 0 && step->n_out > 3)
         *(int8_t *)u->out_data[3] = (int8_t)params_of(step)->input.value.zero_point;
-    tsr_held_scales_store(params_of(step)->scheme.scale_dtype, rows.scales, rows.rows, u->out_data[1], rows.row);
-    if (u->given_data[0] != NULL)
-        store_sums(step, kernels, &rows, u->given_data);
+    tsr_buffered_scales_store(params_of(step)->scheme.scale_dtype, rows.scales, rows.rows, u->out_data[1], rows.row);
+    if (u->coproduced_data[0] != NULL)
+        store_sums(step, kernels, &rows, u->coproduced_data);
     return TSR_OK;
 }
 
@@ -145,7 +145,7 @@ static const tsr_op kInt8Op = {.name = "quantize int8",
                                .windows = int_windows,
                                .scratch_bytes = int_scratch,
                                .run = int8_run,
-                               .finish = tsr_held_scales_finish,
+                               .finish = tsr_buffered_scales_finish,
                                .stats_of = TSR_STATS_SOURCE,
                                .blocks = int_blocks};
 
@@ -172,7 +172,7 @@ static tsr_status packed_run(const tsr_step *step, uint64_t unit, const tsr_unit
     tsr_int_rows rows;
     TSR_TRY(quantize(step, unit, u, kernels, &rows, stats, err));
     tsr_int_pack(kernels, scheme->bits, rows.codes, rows.rows * cols_of(step), u->out_data[0]);
-    tsr_held_scales_store(scheme->scale_dtype, rows.scales, rows.rows * groups, u->out_data[1], rows.row * groups);
+    tsr_buffered_scales_store(scheme->scale_dtype, rows.scales, rows.rows * groups, u->out_data[1], rows.row * groups);
     if (unit == 0) {
         const int64_t shape[2] = {(int64_t)rows_of(step), (int64_t)cols_of(step)};
         memcpy(u->out_data[2], shape, sizeof shape);
@@ -187,17 +187,17 @@ static const tsr_op kPackedOp = {.name = "quantize packed integers",
                                  .windows = int_windows,
                                  .scratch_bytes = int_scratch,
                                  .run = packed_run,
-                                 .finish = tsr_held_scales_finish,
+                                 .finish = tsr_buffered_scales_finish,
                                  .stats_of = TSR_STATS_SOURCE,
                                  .blocks = int_blocks};
 
 /* ---- azp_adj ---- */
 
-/* Only where the codes are not made in the same run: else their step gives the sums. */
+/* Runs only where the codes are not made in the same run: else their step coproduces the sums. */
 static tsr_status azp_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                           tsr_quant_stats *stats, tsr_err *err)
 {
-    (void)stats; /* told by the step that writes the codes */
+    (void)stats; /* reported by the step that writes the codes */
     tsr_int_rows rows;
     TSR_TRY(quantize(step, unit, u, kernels, &rows, NULL, err));
     store_sums(step, kernels, &rows, (void *const[2]){u->out_data[0], step->n_out > 1 ? u->out_data[1] : NULL});
@@ -218,10 +218,10 @@ static tsr_tensor *new_member(tsr_plan *plan, const tsr_tensor *weight, const ch
 }
 
 static tsr_status add_step(tsr_plan *plan, const tsr_op *op, const tsr_tensor *weight, const params *p,
-                           tsr_tensor *const *out, uint8_t n_out, uint8_t held, tsr_err *err)
+                           tsr_tensor *const *out, uint8_t n_out, uint8_t buffered, tsr_err *err)
 {
     params *const copy = tsr_arena_alloc(&plan->arena, sizeof *copy);
-    tsr_step step = {.op = op, .params = copy, .in = &weight, .n_in = 1, .n_out = n_out, .held = held};
+    tsr_step step = {.op = op, .params = copy, .in = &weight, .n_in = 1, .n_out = n_out, .buffered = buffered};
     bool ok = copy != NULL;
     for (unsigned i = 0; i < n_out; i++) {
         step.out[i] = out[i];
@@ -277,6 +277,6 @@ tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_
         new_member(plan, weight, ".azp_with_adj", TSR_I32, 1, weight->shape[0], 0),
     };
     TSR_TRY(add_step(plan, &kAzpOp, weight, &p, out, input != NULL && input->asymmetric ? 2 : 1, 3, err));
-    tsr_plan_give(plan, codes, plan->n_steps - 1);
+    tsr_plan_coproduce(plan, codes, plan->n_steps - 1);
     return TSR_OK;
 }

@@ -2,11 +2,11 @@
 #ifndef TSR_CONVERT_OPS_INT_OP_H
 #define TSR_CONVERT_OPS_INT_OP_H
 
-#include "convert/engine/plan.h"
+#include "convert/plan/plan.h"
 #include "quantize/int_input.h"
 #include "quantize/int_weight.h"
 
-/* How a layer's input is quantized, when that is known beforehand. */
+/* The static quantization of a layer's input. */
 typedef struct tsr_static_input {
     tsr_int_input value;
     bool asymmetric;
@@ -24,7 +24,7 @@ tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_i
                            tsr_err *err) TSR_WARN_UNUSED;
 
 /* X.weight -> X.azp_adj I32 [R]: the sums of the rows of codes that tsr_plan_int8 makes; with an asymmetric `input`
- * also X.azp_with_adj, these times its zero point. `codes` is the number of the step of tsr_plan_int8, which gives them. */
+ * also X.azp_with_adj, these times its zero point. `codes` is the number of the step of tsr_plan_int8 that coproduces them. */
 tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
                         const tsr_static_input *input, size_t codes, tsr_err *err) TSR_WARN_UNUSED;
 

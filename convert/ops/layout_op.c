@@ -2,9 +2,9 @@
 #include "convert/ops/layout_op.h"
 
 #include "common/float_bits.h"
-#include "convert/ops/rows.h"
+#include "convert/ops/rows/rows.h"
 #include "quantize/fp8_decode.h"
-#include "quantize/int_decode.h"
+#include "quantize/integer_decode.h"
 
 #include <string.h>
 
@@ -23,7 +23,7 @@ static uint64_t band_of(const tsr_ft_format *f, uint64_t k, uint64_t element_byt
     return fit >= 64 ? fit / 64 * 64 : tsr_max_u64(fit / grain(f), 1) * grain(f);
 }
 
-/* Where the codes of features [first, first + count) lie in the layout. */
+/* Returns the window of the codes of features [first, first + count) in the layout. */
 static tsr_window codes_window(const tsr_ft_format *f, uint64_t k, uint64_t n, uint64_t first, uint64_t count)
 {
     const uint64_t bits = (unsigned)f->bits;
@@ -40,7 +40,7 @@ static bool is_packed(const tsr_layout *l)
 
 tsr_status tsr_layout_check(const tsr_layout *l, const char *name, tsr_err *err)
 {
-    tsr_err why = {{0}};
+    tsr_err why = {0};
     const char *const advice = is_packed(l) ? "quantize again and --exclude it" : "--exclude keeps it as it is";
     if (tsr_ft_format_check(&l->format, (int64_t)l->k, (int64_t)l->n, &why) != TSR_OK)
         return tsr_fail(err, TSR_E_SHAPE, "'%s' [%llu, %llu]: %s; %s", name, U64(l->n), U64(l->k), why.msg, advice);
@@ -48,8 +48,7 @@ tsr_status tsr_layout_check(const tsr_layout *l, const char *name, tsr_err *err)
         const uint64_t rows = l->parts[i].values->shape[0], step = grain(&l->format);
         if (rows % step != 0)
             return tsr_fail(err, TSR_E_SHAPE,
-                            "'%s' has %llu output features, which are not whole turns of %llu: %llu and %llu would be; "
-                            "%s",
+                            "'%s' has %llu output features, not a multiple of %llu; %llu and %llu would fit; %s",
                             l->parts[i].values->name, U64(rows), U64(step), U64(rows / step * step),
                             U64((rows / step + 1) * step), advice);
     }
@@ -123,7 +122,7 @@ static void layout_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     u->out[0] = codes_window(&l->format, l->k, l->n, b.first, b.rows);
 }
 
-/* What a unit's scratch holds, one behind the other. */
+/* Scratch of a unit, in this order. */
 typedef struct scratch {
     uint64_t quantizing, codes, scales; /* bytes */
 } scratch;
@@ -226,7 +225,7 @@ static void layout_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bin
     *bins = l->scheme.bits == 8 ? TSR_BINS_INT8 : TSR_BINS_INT4;
 }
 
-/* Of what was packed already there is nothing to tell. */
+/* Codes that were packed already have no statistics. */
 static const tsr_op kLayOp = {.name = "lay out packed integers",
                               .units = layout_units,
                               .windows = layout_windows,
@@ -276,7 +275,7 @@ tsr_status tsr_plan_layout(tsr_plan *plan, const tsr_layout *layout, const tsr_l
                            .n_in = n_in,
                            .out = {to->codes, to->scales, to->zeros},
                            .n_out = to->zeros == NULL ? 2 : 3,
-                           .held = 6,
+                           .buffered = 6,
                            .reported = reported};
     return tsr_plan_step(plan, &step, err);
 }
@@ -374,7 +373,7 @@ tsr_status tsr_plan_unlayout(tsr_plan *plan, const tsr_unlayout *from, tsr_err *
     if (x == NULL)
         return tsr_out_of_memory(err, "while planning");
     *x = *from;
-    tsr_step step = {.op = &kUnlayOp, .params = x, .n_in = 2, .n_out = 3, .held = 4};
+    tsr_step step = {.op = &kUnlayOp, .params = x, .n_in = 2, .n_out = 3, .buffered = 4};
     const tsr_tensor *const in[] = {&x->codes, &x->scales};
     step.in = in;
     step.out[0] = new_member(plan, x->name, "_packed", TSR_I32, 2, x->columns, x->k * (unsigned)x->format.bits / 32);

@@ -1,16 +1,16 @@
-/* The steps between checkpoints and the weight layouts of formats/model/ft_layout.h, in bands of output features: each
+/* The steps between checkpoints and the weight layouts of kernels/cpu/ft_layout.h, in bands of output features: each
  * is read once, quantized or unpacked, laid out and written, in one pass. */
 #ifndef TSR_CONVERT_OPS_LAYOUT_OP_H
 #define TSR_CONVERT_OPS_LAYOUT_OP_H
 
-#include "convert/engine/plan.h"
-#include "formats/model/ft_layout.h"
-#include "formats/model/weights.h"
+#include "convert/plan/plan.h"
+#include "formats/weights/weights.h"
+#include "kernels/cpu/ft_layout.h"
 #include "quantize/int_weight.h"
 
 enum { TSR_LAYOUT_PARTS = 3 };
 
-/* A matrix of K input and N output features: the weights [N_i, K], one behind the other. */
+/* A matrix of K input and N output features: the weights [N_i, K], one after another. */
 typedef struct tsr_layout {
     tsr_ft_format format;
     tsr_int_scheme scheme;              /* how floating-point parts are quantized; .group holds for packed ones, too */
@@ -20,18 +20,19 @@ typedef struct tsr_layout {
     uint64_t k, n;
 } tsr_layout;
 
-/* What one step reads or writes of a layout. */
+/* The tensors of a layout that one step reads or writes. */
 typedef struct tsr_layout_tensors {
     tsr_tensor *codes;  /* K * N * bits / 8 bytes */
     tsr_tensor *scales; /* [N], or [K / group, N] */
     tsr_tensor *zeros;  /* like scales and nothing but 0, for readers that ask for it; NULL: none */
 } tsr_layout_tensors;
 
-/* TSR_E_SHAPE: K or N that the layout does not take, a part that ends inside a word or a turn of columns, groups that
- * do not divide K; with the nearest that would do. Reads no weight. */
+/* Checks shapes without reading weights. TSR_E_SHAPE if K or N does not fit the layout, if a part ends inside a packed
+ * word or an interleave period, or if groups do not divide K. The message names the nearest size that fits. */
 tsr_status tsr_layout_check(const tsr_layout *layout, const char *name, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Lays out: `layout` is copied, its tensors' dtype, shape and bytes are set here but for the shape of the codes. */
+/* Adds the step that lays weights out. `layout` is copied. Sets dtype, shape and bytes of its tensors, except the
+ * shape of the codes. */
 tsr_status tsr_plan_layout(tsr_plan *plan, const tsr_layout *layout, const tsr_layout_tensors *to,
                            const tsr_tensor *reported, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -1,8 +1,8 @@
-/* Units of whole rows: codes, and scales that are held until the step ends. */
+/* Units of whole rows: codes, and scales that are buffered until the step ends. */
 #include "convert/ops/mx_op.h"
 
-#include "convert/ops/rows.h"
-#include "formats/model/weights.h"
+#include "convert/ops/rows/rows.h"
+#include "formats/weights/weights.h"
 
 #include <string.h>
 
@@ -112,7 +112,7 @@ static tsr_status mx_run(const tsr_step *step, uint64_t unit, const tsr_unit *u,
 
 /* ---- the figures of the scales, which are bytes: there are no more than 256 different ones ---- */
 
-/* What a group of zeros has. */
+/* Returns the scale of a group of zeros. */
 static uint8_t scale_of_zeros(const tsr_mx_scheme *scheme)
 {
     static const uint8_t kOfZeros[] = {[TSR_MX_E8M0] = 0, [TSR_MX_E4M3_DIVIDED] = 0x20, [TSR_MX_E4M3_TIMES] = 0x38};
@@ -128,11 +128,11 @@ static double value_at(const uint64_t count[256], const float value[256], uint64
     return (double)value[byte];
 }
 
-static tsr_status mx_finish(const tsr_step *step, void *const *held, tsr_quant_stats *stats, tsr_err *err)
+static tsr_status mx_finish(const tsr_step *step, void *const *buffered, tsr_quant_stats *stats, tsr_err *err)
 {
     (void)err;
     const tsr_mx_scheme *const scheme = &params_of(step)->scheme;
-    const uint8_t *const scales = held[1];
+    const uint8_t *const scales = buffered[1];
     uint64_t count[256] = {0}, n = step->out[1]->bytes;
     uint8_t bytes[256];
     float value[256], global = 1;
@@ -141,7 +141,7 @@ static tsr_status mx_finish(const tsr_step *step, void *const *held, tsr_quant_s
     for (unsigned i = 0; i < 256; i++)
         bytes[i] = (uint8_t)i;
     if (step->n_out > 2)
-        memcpy(&global, held[2], sizeof global);
+        memcpy(&global, buffered[2], sizeof global);
     tsr_mx_scale_values(scheme->scale, global, bytes, 256, value);
     n -= stats->zero_blocks;
     count[scale_of_zeros(scheme)] -= stats->zero_blocks;
@@ -224,7 +224,7 @@ tsr_status tsr_plan_mx(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_sc
         .n_out = amax == NULL ? 2
                  : input == 0 ? 3
                               : 4,
-        .held = 0xE,
+        .buffered = 0xE,
         .out = {codes_member(plan, weight, scheme, names),
                 rows_member(plan, weight, names->scales, scheme->scale == TSR_MX_E8M0 ? names->power : TSR_F8_E4M3,
                             cols / scheme->group, 0),

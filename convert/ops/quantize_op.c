@@ -1,7 +1,7 @@
 /* Quantizing in units of one row of blocks. */
 #include "convert/ops/quantize_op.h"
 
-#include "convert/ops/scale_op.h"
+#include "convert/ops/rows/scale_op.h"
 
 #include "common/checked.h"
 #include "quantize/fp8_decode.h"
@@ -42,7 +42,7 @@ static geometry geometry_of(const tsr_step *step)
     g.scales_per_row = tsr_ceil_div(g.cols, g.block.cols);
     const uint64_t element_bytes = tsr_dtype_bytes(p->weight.scale == NULL ? t->dtype : TSR_F32);
     const uint64_t fits = TSR_UNIT_BYTES / (g.block.rows * g.block.cols * element_bytes);
-    /* What is made on the way comes in whole rows. */
+    /* Decoded input comes in whole rows. */
     const uint64_t fit = tsr_tensor_is_made(t) ? g.scales_per_row : tsr_max_u64(1, fits);
     g.pieces = tsr_ceil_div(g.scales_per_row, fit);
     g.piece_cols = tsr_ceil_div(g.scales_per_row, g.pieces) * g.block.cols;
@@ -186,10 +186,10 @@ static tsr_status quantize_run(const tsr_step *step, uint64_t unit, const tsr_un
     return tsr_fp8_block_quantize(&p->scheme, kernels, &band, stats, err);
 }
 
-static tsr_status quantize_finish(const tsr_step *step, void *const *held, tsr_quant_stats *stats, tsr_err *err)
+static tsr_status quantize_finish(const tsr_step *step, void *const *buffered, tsr_quant_stats *stats, tsr_err *err)
 {
     (void)err;
-    tsr_quant_stats_scales(stats, held[1], step->out[1]->bytes / sizeof(float));
+    tsr_quant_stats_scales(stats, buffered[1], step->out[1]->bytes / sizeof(float));
     return TSR_OK;
 }
 
@@ -263,7 +263,7 @@ tsr_status tsr_plan_quantize(tsr_plan *plan, const tsr_weight *weight, const tsr
                            .n_in = weight->scale == NULL ? 1 : 2,
                            .out = {codes, scales},
                            .n_out = 2,
-                           .held = 1u << 1};
+                           .buffered = 1u << 1};
     return tsr_plan_step(plan, &step, err);
 }
 

@@ -2,8 +2,8 @@
 #ifndef TSR_CONVERT_OPS_QUANTIZE_OP_H
 #define TSR_CONVERT_OPS_QUANTIZE_OP_H
 
-#include "convert/engine/plan.h"
-#include "formats/model/weights.h"
+#include "convert/plan/plan.h"
+#include "formats/weights/weights.h"
 #include "quantize/fp8_block.h"
 
 /* X.weight -> X.weight_scale_inv or X.weight_scale; fused experts without that ending -> NAME_scale_inv or NAME_scale.

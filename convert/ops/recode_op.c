@@ -2,7 +2,7 @@
 #include "convert/ops/recode_op.h"
 
 #include "common/float_bits.h"
-#include "convert/ops/rows.h"
+#include "convert/ops/rows/rows.h"
 
 #include <string.h>
 
@@ -49,7 +49,7 @@ static uint64_t decoding(const tsr_step *step, const tsr_unit *inner)
     return tsr_round_up(params_of(step)->decoded->memory(params_of(step)->decoded, rows), 64);
 }
 
-/* Where a unit begins in the middle of a tile or a block, it reads more than the first, which has as many rows. */
+/* A unit that begins inside a tile or block reads more than the first unit, which has as many rows. */
 static uint64_t recode_largest(const tsr_step *step)
 {
     uint64_t largest = 0, most = 0;
@@ -87,7 +87,7 @@ static tsr_status recode_run(const tsr_step *step, uint64_t unit, const tsr_unit
     inner.in_data[0] = (void *)(uintptr_t)x;
     for (unsigned i = 0; i < step->n_out; i++)
         inner.out_data[i] = u->out_data[i];
-    memcpy(inner.given_data, u->given_data, sizeof inner.given_data);
+    memcpy(inner.coproduced_data, u->coproduced_data, sizeof inner.coproduced_data);
     inner.scratch = (char *)u->scratch + decoding(step, &inner);
     inner.amax = u->amax;
     inner.notes = u->notes;
@@ -99,14 +99,14 @@ static void recode_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bin
     params_of(step)->inner.op->blocks(&params_of(step)->inner, map, bins);
 }
 
-static void recode_seal(const tsr_step *step, void *const *held)
+static void recode_seal(const tsr_step *step, void *const *buffered)
 {
-    params_of(step)->inner.op->seal(&params_of(step)->inner, held);
+    params_of(step)->inner.op->seal(&params_of(step)->inner, buffered);
 }
 
-static tsr_status recode_finish(const tsr_step *step, void *const *held, tsr_quant_stats *stats, tsr_err *err)
+static tsr_status recode_finish(const tsr_step *step, void *const *buffered, tsr_quant_stats *stats, tsr_err *err)
 {
-    return params_of(step)->inner.op->finish(&params_of(step)->inner, held, stats, err);
+    return params_of(step)->inner.op->finish(&params_of(step)->inner, buffered, stats, err);
 }
 
 tsr_status tsr_step_decode(tsr_plan *plan, tsr_step *step, const tsr_decoded *decoded, tsr_err *err)

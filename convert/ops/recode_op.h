@@ -3,10 +3,10 @@
 #ifndef TSR_CONVERT_OPS_RECODE_OP_H
 #define TSR_CONVERT_OPS_RECODE_OP_H
 
-#include "convert/engine/plan.h"
+#include "convert/plan/plan.h"
 
-/* Makes *step, whose first input is a matrix that no file holds and is read in whole rows, read what `decoded` needs and
- * decode it ahead of its operation. Its other inputs are dropped. */
+/* Makes *step decode its first input, a matrix that no file holds, in whole rows before its operation runs. The step
+ * reads what `decoded` needs; its other inputs are dropped. */
 tsr_status tsr_step_decode(tsr_plan *plan, tsr_step *step, const tsr_decoded *decoded, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Makes *step, which copies such a matrix to an output of BF16, decode and round it. */

@@ -2,7 +2,8 @@
 #include "convert/ops/slice_op.h"
 
 #include "common/checked.h"
-#include "convert/ops/rows.h"
+#include "convert/io/copied_codes.h"
+#include "convert/ops/rows/rows.h"
 
 #include <string.h>
 
@@ -12,7 +13,7 @@ typedef struct params {
     uint64_t segment; /* bytes */
 } params;
 
-/* Where a unit lies: whole rows, or a run of bytes in one segment of one row. */
+/* The place of a unit: whole rows, or a run of bytes in one segment of one row. */
 typedef struct place {
     uint64_t row, rows;
     uint32_t part;
@@ -86,9 +87,10 @@ static void slice_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 static tsr_status slice_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                             tsr_quant_stats *stats, tsr_err *err)
 {
-    (void)kernels, (void)stats, (void)err;
+    (void)stats;
     const params *const p = step->params;
     const place at = slice_place(p, unit);
+    TSR_TRY(tsr_check_copied(step, u, 0, 0, tsr_window_bytes(&u->in[0]), kernels, err));
     const uint64_t pitch = reads_all(p) ? pitch_of(p) : at.bytes;
     for (uint64_t r = 0; r < at.rows; r++)
         memcpy((char *)u->out_data[0] + r * at.bytes, (const char *)u->in_data[0] + r * pitch, at.bytes);
@@ -162,9 +164,11 @@ static void join_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 static tsr_status join_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                            tsr_quant_stats *stats, tsr_err *err)
 {
-    (void)kernels, (void)stats, (void)err;
+    (void)stats;
     const params *const p = step->params;
     const place at = join_place(p, unit);
+    for (uint32_t k = 0; k < (joins_rows(p) ? p->cut.parts : 1); k++)
+        TSR_TRY(tsr_check_copied(step, u, k, 0, tsr_window_bytes(&u->in[k]), kernels, err));
     if (!joins_rows(p)) {
         memcpy(u->out_data[0], u->in_data[0], at.bytes);
         return TSR_OK;
@@ -209,8 +213,8 @@ static tsr_status same_run(const tsr_step *step, uint64_t unit, const tsr_unit *
     if (memcmp(u->in_data[0], u->in_data[1], u->in[0].row_bytes) == 0)
         return TSR_OK;
     return tsr_fail(err, TSR_E_MISMATCH,
-                    "'%s' is not the same in ranks %u and %u, each of which should hold all of it: these ranks do not "
-                    "belong together, or one is damaged",
+                    "'%s' is not the same in ranks %u and %u, each of which must hold all of it; the ranks belong to "
+                    "different models, or one is damaged",
                     step->in[0]->name, step->in[0]->source, step->in[1]->source);
 }
 
@@ -259,7 +263,8 @@ static void concatenate_windows(const tsr_step *step, uint64_t unit, tsr_unit *u
 static tsr_status pass_on(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                           tsr_quant_stats *stats, tsr_err *err)
 {
-    (void)step, (void)unit, (void)kernels, (void)stats, (void)err;
+    (void)unit, (void)stats;
+    TSR_TRY(tsr_check_copied(step, u, 0, 0, tsr_window_bytes(&u->in[0]), kernels, err));
     memcpy(u->out_data[0], u->in_data[0], tsr_window_bytes(&u->in[0]));
     return TSR_OK;
 }

@@ -6,15 +6,14 @@
 #ifndef TSR_CONVERT_OPS_SLICE_OP_H
 #define TSR_CONVERT_OPS_SLICE_OP_H
 
-#include "convert/engine/plan.h"
+#include "convert/plan/plan.h"
 
 typedef struct tsr_slicing {
     uint64_t rows;
     uint32_t parts;
 } tsr_slicing;
 
-/* Adds a step that writes part `k` of `tensor` to *out (in the plan's arena; its shape is the caller's business, its
- * bytes a parts-th of the tensor's). */
+/* Adds a step that writes n parts of any size one after another. */
 tsr_status tsr_plan_slice(tsr_plan *plan, const tsr_tensor *tensor, const tsr_tensor *out, tsr_slicing cut, uint32_t k,
                           tsr_err *err) TSR_WARN_UNUSED;
 

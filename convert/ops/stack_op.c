@@ -3,7 +3,7 @@
 
 #include "common/checked.h"
 #include "common/float_bits.h"
-#include "convert/ops/rows.h"
+#include "convert/ops/rows/rows.h"
 
 #include <string.h>
 
@@ -91,7 +91,7 @@ static void stack_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     u->out[0] = out_window(p, &b, tsr_dtype_bytes((tsr_dtype)step->out[0]->dtype));
 }
 
-/* What one part takes of the scratch. */
+/* Returns the scratch of one part. */
 static uint64_t part_memory(const params *p, uint64_t part, uint64_t rows)
 {
     return tsr_round_up(p->parts[part]->memory(p->parts[part], rows), 64);

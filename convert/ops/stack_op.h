@@ -2,7 +2,7 @@
 #ifndef TSR_CONVERT_OPS_STACK_OP_H
 #define TSR_CONVERT_OPS_STACK_OP_H
 
-#include "convert/engine/plan.h"
+#include "convert/plan/plan.h"
 
 enum { TSR_STACKED = 2 }; /* projections of a stack, at most: gate and up */
 

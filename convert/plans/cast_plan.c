@@ -1,9 +1,9 @@
 /* Decoding every weight of codes, and the configuration of an unquantized model. */
 #include "convert/plans/cast_plan.h"
 
+#include "convert/configs/fp8_config.h"
 #include "convert/ops/cast_op.h"
-#include "convert/plans/fp8_config.h"
-#include "convert/plans/stack_experts.h"
+#include "convert/plans/experts/stack_experts.h"
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
 
@@ -40,11 +40,12 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const
     }
     return any ? TSR_OK
                : tsr_fail(err, TSR_E_UNSUPPORTED,
-                          "%s: no tensor is codes, and no expert is stored by itself: there is nothing to convert",
+                          "%s: no tensor is quantized, and no expert is a separate tensor: nothing to convert",
                           plan->sources[0]->path);
 }
 
-/* Without quantization_config; with the dtype, where config.json states one ("torch_dtype", lately "dtype"). */
+/* Writes config.json without quantization_config, and with the new dtype if the source states one ("torch_dtype" or
+ * "dtype"). */
 static tsr_status plan_config(tsr_plan *plan, tsr_dtype dtype, tsr_err *err)
 {
     static const char *const kKeys[] = {"torch_dtype", "dtype"};
@@ -66,7 +67,7 @@ static tsr_status plan_config(tsr_plan *plan, tsr_dtype dtype, tsr_err *err)
     return tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &config, status, err);
 }
 
-/* The same model, of which nothing was codes. */
+/* Copies config.json of a model without codes. */
 static tsr_status copy_config(tsr_plan *plan, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
@@ -79,13 +80,13 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
         tsr_arena_printf(&plan->arena, "convert --to bf16 --dtype %s --block %llux%llu --max-shard-size %llu%s",
                          tsr_dtype_name(o->dtype), U64(o->block.rows), U64(o->block.cols),
                          (unsigned long long)o->max_shard_bytes, o->stack ? " --experts stack" : "");
-    if (o->block.rows != 0) /* who compares has to be told as well */
+    if (o->block.rows != 0) /* `verify` needs the block size too */
         plan->next = tsr_arena_printf(&plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",
                                       U64(o->block.rows), U64(o->block.cols));
     if (plan->command == NULL || (o->block.rows != 0 && plan->next == NULL))
         return tsr_out_of_memory(err, "while planning");
     if (weights->n_scaled == 0 && !o->stack)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no tensor is codes: there is nothing to dequantize",
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no tensor is quantized: nothing to dequantize",
                         plan->sources[0]->path);
     TSR_TRY(plan_tensors(plan, weights, o, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
@@ -102,6 +103,8 @@ tsr_status tsr_cast_plan(tsr_plan *plan, const tsr_checkpoint *const *source, co
     *plan = tsr_plan_begin(source, 1);
     TSR_TRY(tsr_weights_pair(&weights, *source, options->block, err));
     tsr_status status = tsr_weights_refuse_parts(&weights, *source, "dequantizing", err);
+    if (status == TSR_OK)
+        status = tsr_plan_warn_of(plan, &weights, err);
     if (status == TSR_OK)
         status = make_plan(plan, &weights, options, err);
     tsr_weights_free(&weights);

@@ -4,8 +4,8 @@
 #define TSR_CONVERT_PLANS_CAST_PLAN_H
 
 #include "common/block.h"
-#include "convert/engine/plan.h"
-#include "formats/model/weights.h"
+#include "convert/plan/plan.h"
+#include "formats/weights/weights.h"
 
 typedef struct tsr_cast_options {
     tsr_dtype dtype; /* BF16, F16 or F32: of weights that were codes; all other tensors stay as they are */

@@ -1,14 +1,14 @@
-/* Which weights become codes, the configuration that says so, and the sums beside integers. */
+/* Plans int8, int4 and FP8 per row in compressed-tensors' dialect: codes, configuration, and azp_adj. */
 #include "convert/plans/ct_plan.h"
 
+#include "convert/configs/ct_config.h"
+#include "convert/configs/fp8_config.h"
 #include "convert/ops/fp8_channel_op.h"
 #include "convert/ops/int_op.h"
-#include "convert/plans/ct_config.h"
-#include "convert/plans/fp8_config.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_plan.h"
 #include "convert/plans/quantize_report.h"
-#include "formats/model/fused.h"
+#include "formats/names/fused.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +17,11 @@
 enum { AZP_MAX_COLS = INT32_MAX / (255 * 128) };
 
 /* ---- what is quantized ---- */
+
+static tsr_scheme_form form_of(const tsr_ct_options *o)
+{
+    return tsr_scheme_row_of(o->id)->form;
+}
 
 static bool has_a_place(const tsr_tensor *t)
 {
@@ -31,18 +36,17 @@ static bool becomes_codes(const tsr_tensor *t, const tsr_decision *decision)
 static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_ct_options *o, tsr_err *err)
 {
     const uint64_t cols = t->shape[1], group = o->scheme.group;
-    const uint64_t word = o->form == TSR_CT_PACKED ? 32 / o->scheme.bits : 1;
+    const uint64_t word = form_of(o) == TSR_FORM_PACKED ? 32 / o->scheme.bits : 1;
     const char *const path = c->files[t->file].path;
-    if (o->form == TSR_CT_W8A8 && cols > AZP_MAX_COLS)
-        return tsr_fail(
-            err, TSR_E_SHAPE,
-            "%s: '%s' has %llu columns: a product less azp times azp_adj may leave int32 above %d; --exclude keeps "
-            "it as it is",
-            path, t->name, U64(cols), AZP_MAX_COLS);
+    if (form_of(o) == TSR_FORM_W8A8 && cols > AZP_MAX_COLS)
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "%s: '%s' has %llu columns: a product less azp times azp_adj may overflow int32 above %d; "
+                        "--exclude keeps it unchanged",
+                        path, t->name, U64(cols), AZP_MAX_COLS);
     if (cols % word != 0)
         return tsr_fail(err, TSR_E_SHAPE,
-                        "%s: '%s' has %llu columns, which are not whole words of %llu codes: %llu or %llu would be; "
-                        "--exclude keeps it as it is",
+                        "%s: '%s' has %llu columns, not a multiple of the %llu codes in a word; %llu or %llu would "
+                        "fit; --exclude keeps it unchanged",
                         path, t->name, U64(cols), U64(word), U64(cols / word * word), U64((cols / word + 1) * word));
     if (group == 0 || cols % group == 0)
         return TSR_OK;
@@ -51,18 +55,17 @@ static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, cons
         fits /= 2;
     return tsr_fail(
         err, TSR_E_SHAPE,
-        "%s: groups of %llu do not divide the %llu columns of '%s': groups of %llu do; --exclude keeps it as it "
-        "is",
+        "%s: groups of %llu do not divide the %llu columns of '%s': groups of %llu do; --exclude keeps it unchanged",
         path, U64(group), U64(cols), t->name, U64(fits));
 }
 
-bool tsr_ct_takes(const tsr_checkpoint *source, const tsr_tensor *t, tsr_ct_form form, const tsr_int_scheme *scheme)
+bool tsr_ct_takes(const tsr_checkpoint *source, const tsr_tensor *t, tsr_scheme id)
 {
-    const tsr_ct_options options = {.form = form, .scheme = *scheme};
+    const tsr_ct_options options = {.id = id, .scheme = tsr_scheme_row_of(id)->ints};
     return has_a_place(t) && check_shape(source, t, &options, NULL) == TSR_OK;
 }
 
-/* What a layer's input is quantized with: one for all that loaders join with it. */
+/* Finds the static quantization of a layer's input: one for all members of a fused layer. */
 static tsr_status find_input(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_ct_options *o,
                              const tsr_decision *decisions, tsr_static_input *input, tsr_err *err)
 {
@@ -77,15 +80,16 @@ static tsr_status find_input(const tsr_checkpoint *c, const tsr_tensor *t, const
         known[n] = tsr_calibration_find(o->calibration, members[i]->name);
         if (known[n] == NULL)
             return tsr_fail(err, TSR_E_MISMATCH,
-                            "%s: nothing about '%s', which is quantized: calibrate it, or --exclude '%s'", path,
+                            "%s: no ranges for '%s', which is quantized; calibrate it, or use --exclude '%s'", path,
                             members[i]->name, members[i]->name);
         if (known[n]->scaled && o->asymmetric_activations && !known[n]->has_zero_point)
             return tsr_fail(err, TSR_E_MISMATCH,
-                            "%s: '%s' has no input_zero_point, which --activation-zero-points asks for", path,
+                            "%s: '%s' has no input_zero_point, which --activation-zero-points requires", path,
                             known[n]->module);
         if (known[n]->zero_point != 0 && !o->asymmetric_activations)
-            return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' has an input_zero_point: --activation-zero-points keeps it",
-                            path, known[n]->module);
+            return tsr_fail(err, TSR_E_MISMATCH,
+                            "%s: '%s' has an input_zero_point; add --activation-zero-points to keep it", path,
+                            known[n]->module);
         n++;
     }
     input->value = tsr_int_input_of(known, n, o->asymmetric_activations);
@@ -134,15 +138,14 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_ct_options *o, const ts
         const tsr_decision *const d = &decisions[i];
         if (becomes_codes(t, d)) {
             TSR_TRY(check_shape(c, t, o, err));
-            TSR_TRY(o->form == TSR_CT_FP8      ? plan_fp8(plan, t, &o->scheme, err)
-                    : o->form == TSR_CT_PACKED ? plan_packed(plan, t, o, err)
-                                               : plan_int8(plan, t, o, decisions, NULL, err));
+            TSR_TRY(form_of(o) == TSR_FORM_FP8_ROWS ? plan_fp8(plan, t, &o->scheme, err)
+                    : form_of(o) == TSR_FORM_PACKED ? plan_packed(plan, t, o, err)
+                                                    : plan_int8(plan, t, o, decisions, NULL, err));
             TSR_TRY(tsr_plan_add_note(plan, t, "quantize", d->reason, err));
         } else {
             const bool stacked = d->treatment == TSR_QUANTIZE;
             TSR_TRY(tsr_plan_copy(plan, t, t->name, err));
-            TSR_TRY(tsr_plan_add_note(plan, t, "copy",
-                                      stacked ? "a stack of experts: the format has no place for it" : d->reason, err));
+            TSR_TRY(tsr_plan_add_note(plan, t, "copy", stacked ? tsr_reason_without_place(t) : d->reason, err));
         }
     }
     return TSR_OK;
@@ -153,7 +156,7 @@ static tsr_status plan_azp(tsr_plan *plan, const tsr_ct_options *o, const tsr_de
 {
     const tsr_checkpoint *const c = plan->sources[0];
     bool any = false;
-    for (size_t i = 0, step = 0; i < c->tensors.count && o->form == TSR_CT_W8A8; i++) {
+    for (size_t i = 0, step = 0; i < c->tensors.count && form_of(o) == TSR_FORM_W8A8; i++) {
         if (!becomes_codes(&c->tensors.items[i], &decisions[i]))
             continue;
         while (plan->steps[step].in[0] != &c->tensors.items[i])
@@ -186,20 +189,19 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_ct_options *o, const tsr
     const tsr_tensor **const unquantized = calloc(c->tensors.count + 1, sizeof *unquantized);
     if (unquantized == NULL)
         return tsr_out_of_memory(err, "while planning");
-    const size_t n = tsr_list_unquantized(kept, &(deciding){c, decisions}, c->tensors.count, unquantized);
+    const size_t listed = tsr_list_unquantized(kept, &(deciding){c, decisions}, c->tensors.count, unquantized);
+    const size_t n = tsr_list_head(c, unquantized, listed);
     tsr_text value = {0};
-    static const char *const kForms[] = {
-        [TSR_CT_W8A8] = "int-quantized", [TSR_CT_PACKED] = "pack-quantized", [TSR_CT_FP8] = "float-quantized"};
     const tsr_ct_config form = {
-        .format = kForms[o->form],
-        .type = o->form == TSR_CT_FP8 ? "float" : "int",
+        .format = tsr_scheme_row_of(o->id)->dialects[TSR_DIALECT_COMPRESSED_TENSORS].name,
+        .type = form_of(o) == TSR_FORM_FP8_ROWS ? "float" : "int",
         .bits = o->scheme.bits,
         .group = o->scheme.group,
         .asymmetric = o->scheme.asymmetric,
         .ordered = o->ordered,
-        .inputs = o->form == TSR_CT_PACKED ? TSR_CT_INPUTS_PLAIN
-                  : o->calibration == NULL ? TSR_CT_INPUTS_TOKEN
-                                           : TSR_CT_INPUTS_TENSOR,
+        .inputs = form_of(o) == TSR_FORM_PACKED ? TSR_CT_INPUTS_PLAIN
+                  : o->calibration == NULL      ? TSR_CT_INPUTS_TOKEN
+                                                : TSR_CT_INPUTS_TENSOR,
         .asymmetric_inputs = o->asymmetric_activations,
     };
     tsr_ct_config_write(&value, &form, unquantized, n);
@@ -218,11 +220,7 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_ct_options *o, tsr_err
         &t,
         "quantize --scheme %s --group-size %llu%s%s --divisor %g --rounding %s --scale-dtype %s --scales %s "
         "--max-shard-size %llu",
-        o->form == TSR_CT_FP8    ? "fp8-channel"
-        : o->form == TSR_CT_W8A8 ? "int8-channel"
-        : s->bits == 8           ? "int8-weight-only"
-                                 : "int4-weight-only",
-        U64(s->group), s->asymmetric ? " --zero-points" : "",
+        tsr_scheme_row_of(o->id)->name, U64(s->group), s->asymmetric ? " --zero-points" : "",
         o->asymmetric_activations ? " --activation-zero-points" : "", (double)s->divisor, s->away ? "away" : "even",
         tsr_dtype_name(s->scale_dtype), s->search ? "mse" : "amax", U64(o->max_shard_bytes));
     if (o->calibration != NULL)
@@ -236,9 +234,7 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     const tsr_ct_options *const o = options;
     const tsr_checkpoint *const c = plan->sources[0];
     tsr_policy_options policy = o->policy;
-    policy.block_rows = 1;
-    policy.not_fp8 = o->form != TSR_CT_FP8;
-    policy.four_bits = o->form == TSR_CT_PACKED && o->scheme.bits == 4;
+    tsr_scheme_policy(o->id, &policy);
     if (!o->policy.as_source)
         TSR_TRY(tsr_quantize_check_source(c, err));
     TSR_TRY(spell_command(plan, o, err));
@@ -246,7 +242,7 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     TSR_TRY(plan_tensors(plan, o, decisions, err));
     TSR_TRY(tsr_plan_warn_of_share(plan, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
-    TSR_TRY(tsr_plan_index(plan, "", o->form == TSR_CT_W8A8, err));
+    TSR_TRY(tsr_plan_index(plan, "", form_of(o) == TSR_FORM_W8A8, err));
     TSR_TRY(plan_azp(plan, o, decisions, err));
     TSR_TRY(tsr_plan_side_files(plan, "", "*", (const char *const[]){TSR_AZP_NAME, NULL}, err));
     TSR_TRY(plan_config(plan, o, decisions, err));

@@ -3,26 +3,21 @@
 #ifndef TSR_CONVERT_PLANS_CT_PLAN_H
 #define TSR_CONVERT_PLANS_CT_PLAN_H
 
-#include "convert/engine/plan.h"
-#include "formats/model/calibration.h"
+#include "convert/plan/plan.h"
+#include "convert/schemes/schemes.h"
+#include "formats/weights/calibration.h"
 #include "quantize/int_weight.h"
-#include "quantize/policy.h"
+#include "quantize/policy/policy.h"
 
-typedef enum tsr_ct_form {
-    TSR_CT_W8A8,   /* int8 by row, int8 activations; azp_adj beside the model */
-    TSR_CT_PACKED, /* int8 or int4, packed; activations in floating point */
-    TSR_CT_FP8,    /* e4m3 by row, e4m3 activations with a scale a token */
-} tsr_ct_form;
-
-/* What a packed weight brings along, where its codes are not made but moved. */
+/* Properties that a packed weight keeps when its codes are moved, not computed. */
 typedef struct tsr_ct_kept {
     tsr_dtype scale_dtype;
     const tsr_tensor *order; /* weight_g_idx to be; NULL: its groups are in the order of its columns */
 } tsr_ct_kept;
 
 typedef struct tsr_ct_options {
-    tsr_ct_form form;
-    tsr_int_scheme scheme;              /* TSR_CT_FP8: only .search and .scale_dtype, F32 or BF16, mean something */
+    tsr_scheme id;                      /* its form is FP8_ROWS, W8A8 or PACKED */
+    tsr_int_scheme scheme;              /* FP8_ROWS: only .search and .scale_dtype, F32 or BF16, mean something */
     bool asymmetric_activations;        /* W8A8: the activations have zero points */
     const tsr_calibration *calibration; /* W8A8: static activations, one scale a tensor; NULL: dynamic, one a token */
     /* PACKED: fills in what the weight brings along; false: nothing. NULL: no weight does. */
@@ -43,9 +38,9 @@ typedef struct tsr_ct_options {
 tsr_status tsr_ct_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_ct_options *options,
                        tsr_err *err) TSR_WARN_UNUSED;
 
-/* Whether such a plan quantizes this tensor, given that the policy would. It does not if the tensor is a stack of
+/* Returns true if such a plan quantizes this tensor, given that the policy would. It does not if the tensor is a stack of
  * experts, for which the format has no place, if its name does not end in .weight, or if tsr_ct_plan would refuse its
  * shape. */
-bool tsr_ct_takes(const tsr_checkpoint *source, const tsr_tensor *t, tsr_ct_form form, const tsr_int_scheme *scheme);
+bool tsr_ct_takes(const tsr_checkpoint *source, const tsr_tensor *t, tsr_scheme id);
 
 #endif

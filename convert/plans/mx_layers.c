@@ -1,7 +1,7 @@
 /* Members of a fused layer, and the scales that they share. */
 #include "convert/plans/mx_layers.h"
 
-#include "formats/model/fused.h"
+#include "formats/names/fused.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -64,7 +64,7 @@ static tsr_status find_input(const tsr_mx_layers *l, const tsr_tensor *t, const 
     float amax = 0;
     *input = 0;
     if (l->calibration == NULL) {
-        /* Of codes that are moved, the source has it (convert/plans/any_plan.h). */
+        /* the source of moved codes has the input scale (convert/plans/transcode_plan.h) */
         *input = t->source == TSR_SOURCE_DECODED && step->inputs ? -1 : 0;
         return TSR_OK;
     }
@@ -73,7 +73,7 @@ static tsr_status find_input(const tsr_mx_layers *l, const tsr_tensor *t, const 
         const tsr_calibrated *const known = tsr_calibration_find(l->calibration, members[i]->name);
         if (known == NULL)
             return tsr_fail(err, TSR_E_MISMATCH,
-                            "%s: nothing about '%s', which is quantized: calibrate it, or --exclude '%s'",
+                            "%s: no ranges for '%s', which is quantized; calibrate it, or use --exclude '%s'",
                             l->calibration->path, members[i]->name, members[i]->name);
         if (known->scaled)
             return tsr_fail(err, TSR_E_MISMATCH,

@@ -3,9 +3,9 @@
 #ifndef TSR_CONVERT_PLANS_MX_LAYERS_H
 #define TSR_CONVERT_PLANS_MX_LAYERS_H
 
-#include "convert/engine/plan.h"
 #include "convert/ops/mx_op.h"
-#include "formats/model/calibration.h"
+#include "convert/plan/plan.h"
+#include "formats/weights/calibration.h"
 
 typedef struct tsr_mx_layers {
     tsr_plan *plan;                     /* of its first source */

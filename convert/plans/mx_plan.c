@@ -1,170 +1,60 @@
 /* Which weights become codes, what scales they share, and the configuration that says so. */
 #include "convert/plans/mx_plan.h"
 
+#include "convert/configs/ct_config.h"
+#include "convert/configs/deepseek_v4_config.h"
+#include "convert/configs/fp8_config.h"
 #include "convert/ops/quantize_op.h"
-#include "convert/plans/ct_config.h"
-#include "convert/plans/fp8_config.h"
-#include "convert/plans/gpt_oss_layout.h"
+#include "convert/plans/experts/gpt_oss_layout.h"
 #include "convert/plans/mx_layers.h"
-#include "convert/plans/native_config.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_plan.h"
 #include "convert/plans/quantize_report.h"
-#include "formats/model/fused.h"
-#include "formats/model/model.h"
-#include "formats/model/weights.h"
+#include "formats/names/fused.h"
+#include "formats/names/model.h"
+#include "formats/weights/weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- targets and dialects ---- */
+/* ---- a scheme in a dialect ---- */
 
-static const struct target {
-    const char *name;
-    tsr_mx_kind kind;
-    uint32_t bits;
-    bool inputs; /* activations are quantized as well */
-} kTargets[TSR_MX_TARGETS] = {
-    [TSR_MX_NVFP4] = {"nvfp4", TSR_NVFP4, 4, true},
-    [TSR_MX_NVFP4_WEIGHT_ONLY] = {"nvfp4-weight-only", TSR_NVFP4, 4, false},
-    [TSR_MX_MXFP4] = {"mxfp4", TSR_MXFP4, 4, true},
-    [TSR_MX_MXFP4_WEIGHT_ONLY] = {"mxfp4-weight-only", TSR_MXFP4, 4, false},
-    [TSR_MX_MXFP8] = {"mxfp8", TSR_MXFP8, 8, true},
-    [TSR_MX_MXFP8_WEIGHT_ONLY] = {"mxfp8-weight-only", TSR_MXFP8, 8, false},
-};
-
-static const char kGptOssReaders[] = "vLLM, SGLang, transformers, TensorRT-LLM, of gpt-oss only";
-
-/* How each target is called in each dialect, and who loads it; no name: nobody. */
-static const struct pair {
-    const char *name, *readers;
-} kPairs[TSR_MX_TARGETS][TSR_MX_DIALECTS] = {
-    [TSR_MX_NVFP4] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] =
-                          {"nvfp4-pack-quantized", "vLLM, SGLang, TensorRT-LLM; transformers but for experts"},
-                      [TSR_MX_DIALECT_MODELOPT] = {"NVFP4", "vLLM, SGLang, TensorRT-LLM"}},
-    [TSR_MX_NVFP4_WEIGHT_ONLY] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"nvfp4-pack-quantized",
-                                                                         "vLLM, SGLang; transformers but for experts"},
-                                  [TSR_MX_DIALECT_MODELOPT] = {"W4A16_NVFP4", "vLLM, SGLang, TensorRT-LLM"}},
-    [TSR_MX_MXFP4] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp4-pack-quantized",
-                                                             "vLLM, transformers; of experts also SGLang and "
-                                                             "TensorRT-LLM"},
-                      [TSR_MX_DIALECT_DEEPSEEK] = {"fp8", "vLLM, SGLang, transformers, of DeepSeek-V4 only"},
-                      [TSR_MX_DIALECT_GPT_OSS] = {"mxfp4", kGptOssReaders}},
-    [TSR_MX_MXFP4_WEIGHT_ONLY] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp4-pack-quantized",
-                                                                         "vLLM, transformers; of experts also SGLang "
-                                                                         "and TensorRT-LLM"},
-                                  [TSR_MX_DIALECT_GPT_OSS] = {"mxfp4", kGptOssReaders}},
-    [TSR_MX_MXFP8] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp8-quantized", "vLLM; transformers but for experts"},
-                      [TSR_MX_DIALECT_MODELOPT] = {"MXFP8", "vLLM, TensorRT-LLM"},
-                      [TSR_MX_DIALECT_DEEPSEEK] = {"mxfp8", "SGLang, transformers; of MiniMax-M3 also vLLM"}},
-    [TSR_MX_MXFP8_WEIGHT_ONLY] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp8-quantized",
-                                                                         "vLLM; transformers but for experts"}},
-};
-
-static const struct dialect {
-    const char *name;
-    tsr_mx_producer producer;
-    tsr_mx_names packed, bytes; /* of two codes to a byte, and of a byte each */
-} kDialects[TSR_MX_DIALECTS] = {
-    [TSR_MX_DIALECT_DEEPSEEK] =
-        {.name = "deepseek",
-         .producer = TSR_MX_MODELOPT, /* scales rounded up to powers of two: rceil */
-         .packed = {.codes = ".weight",
-                    .scales = ".scale",
-                    .global = "",
-                    .input = "",
-                    .packed = TSR_I8,
-                    .power = TSR_F8_E8M0},
-         .bytes = {.codes = ".weight", .scales = ".weight_scale_inv", .global = "", .input = "", .power = TSR_U8}},
-    [TSR_MX_DIALECT_COMPRESSED_TENSORS] =
-        {.name = "compressed-tensors",
-         .producer = TSR_MX_COMPRESSED_TENSORS,
-         .packed = {.codes = ".weight_packed",
-                    .scales = ".weight_scale",
-                    .global = ".weight_global_scale",
-                    .input = ".input_global_scale",
-                    .global_rank = 1,
-                    .packed = TSR_U8,
-                    .power = TSR_U8},
-         .bytes = {.codes = ".weight", .scales = ".weight_scale", .global = "", .input = "", .power = TSR_U8}},
-    [TSR_MX_DIALECT_MODELOPT] =
-        {.name = "modelopt",
-         .producer = TSR_MX_MODELOPT,
-         .packed = {.codes = ".weight",
-                    .scales = ".weight_scale",
-                    .global = ".weight_scale_2",
-                    .input = ".input_scale",
-                    .packed = TSR_U8,
-                    .power = TSR_U8},
-         .bytes = {.codes = ".weight", .scales = ".weight_scale", .global = "", .input = "", .power = TSR_U8}},
-    [TSR_MX_DIALECT_GPT_OSS] = {.name = "gpt-oss",
-                                .producer = TSR_MX_MODELOPT, /* rceil, as OpenAI's triton_kernels rounds */
-                                .packed = {.codes = "_blocks",
-                                           .scales = "_scales",
-                                           .global = "",
-                                           .input = "",
-                                           .packed = TSR_U8,
-                                           .power = TSR_U8,
-                                           .blocks = true}},
-};
-
-bool tsr_mx_needs_ranges(tsr_mx_target target)
+bool tsr_mx_needs_ranges(tsr_scheme scheme)
 {
-    return kTargets[target].kind == TSR_NVFP4 && kTargets[target].inputs;
+    const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
+    return row->kind == TSR_NVFP4 && row->inputs;
 }
 
-tsr_mx_dialect tsr_mx_default_dialect(tsr_mx_target target, const tsr_checkpoint *source)
+tsr_dialect tsr_mx_default_dialect(tsr_scheme scheme, const tsr_checkpoint *source)
 {
-    return kPairs[target][TSR_MX_DIALECT_GPT_OSS].name != NULL && tsr_is_gpt_oss(source)
-               ? TSR_MX_DIALECT_GPT_OSS
-               : TSR_MX_DIALECT_COMPRESSED_TENSORS;
+    return tsr_scheme_row_of(scheme)->dialects[TSR_DIALECT_GPT_OSS].name != NULL && tsr_is_gpt_oss(source)
+               ? TSR_DIALECT_GPT_OSS
+               : TSR_DIALECT_COMPRESSED_TENSORS;
 }
 
-const char *tsr_mx_dialect_name(tsr_mx_dialect dialect)
+/* Returns true for DeepSeek-V4's own layout: experts in FP4, other layers in FP8. */
+static bool is_native(tsr_scheme scheme, tsr_dialect dialect)
 {
-    return kDialects[dialect].name;
+    return scheme == TSR_SCHEME_MXFP4 && dialect == TSR_DIALECT_DEEPSEEK;
 }
 
-tsr_status tsr_mx_check_dialect(tsr_mx_target target, tsr_mx_dialect dialect, tsr_err *err)
+tsr_mx_description tsr_mx_describe(tsr_scheme scheme, tsr_dialect dialect)
 {
-    tsr_text read = {0};
-    if (kPairs[target][dialect].name != NULL)
-        return TSR_OK;
-    for (unsigned d = 0; d < TSR_MX_DIALECTS; d++) {
-        if (kPairs[target][d].name != NULL)
-            tsr_text_printf(&read, "%s--dialect %s (%s)", read.size == 0 ? "" : ", ", kDialects[d].name,
-                            kPairs[target][d].readers);
-    }
-    tsr_status status = tsr_text_status(&read, err);
-    if (status == TSR_OK)
-        status = tsr_fail(err, TSR_E_USAGE, "--dialect %s: no loader reads %s in it; what is read: %s",
-                          kDialects[dialect].name, kTargets[target].name, read.data);
-    tsr_text_free(&read);
-    return status;
-}
-
-/* DeepSeek-V4's own layout: the experts in FP4, and FP8 beside them. */
-static bool is_native(tsr_mx_target target, tsr_mx_dialect dialect)
-{
-    return target == TSR_MX_MXFP4 && dialect == TSR_MX_DIALECT_DEEPSEEK;
-}
-
-tsr_mx_description tsr_mx_describe(tsr_mx_target target, tsr_mx_dialect dialect)
-{
-    const struct target *const t = &kTargets[target];
-    tsr_mx_scheme scheme = tsr_mx_scheme_of(t->kind, kDialects[dialect].producer);
-    if (is_native(target, dialect) ||
-        dialect == TSR_MX_DIALECT_GPT_OSS) /* ModelOpt's ties go toward zero, which is its own habit */
-        scheme.producer = TSR_MX_COMPRESSED_TENSORS;
+    const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
+    const tsr_dialect_row *const d = tsr_dialect_row_of(dialect);
+    const bool bytes = row->kind == TSR_MXFP8;
+    tsr_mx_scheme groups = tsr_mx_scheme_of(row->kind, d->modelopt);
+    /* Only ModelOpt itself rounds ties toward zero. */
+    groups.ties_down = groups.ties_down && dialect != TSR_DIALECT_GPT_OSS && !is_native(scheme, dialect);
     return (tsr_mx_description){
-        .scheme = scheme,
-        .names = t->bits == 8 ? &kDialects[dialect].bytes : &kDialects[dialect].packed,
-        .config = {.name = kPairs[target][dialect].name,
-                   .bits = t->bits,
-                   .group = scheme.group,
-                   .global = scheme.scale != TSR_MX_E8M0,
-                   .inputs = t->inputs},
+        .scheme = groups,
+        .names = bytes ? &d->bytes : &d->packed,
+        .config = {.name = row->dialects[dialect].name,
+                   .bits = bytes ? 8 : 4,
+                   .group = groups.group,
+                   .global = groups.scale != TSR_MX_E8M0,
+                   .inputs = row->inputs},
     };
 }
 
@@ -191,13 +81,14 @@ static bool becomes_codes(const planning *p, const tsr_tensor *t)
 {
     if (decision_of(p, t)->treatment != TSR_QUANTIZE || t->shape[0] == 0)
         return false;
-    return p->o->dialect == TSR_MX_DIALECT_GPT_OSS ? t->rank == 3
-                                                   : t->rank == 2 && t->name[tsr_module_length(t->name)] != '\0';
+    return p->o->dialect == TSR_DIALECT_GPT_OSS ? t->rank == 3
+                                                : t->rank == 2 && t->name[tsr_module_length(t->name)] != '\0';
 }
 
 static tsr_status plan_weight(const planning *p, const tsr_tensor *t)
 {
-    const tsr_mx_step step = {kTargets[p->o->target].name, &p->scheme, p->names, tsr_mx_needs_ranges(p->o->target)};
+    const tsr_mx_step step = {tsr_scheme_row_of(p->o->scheme)->name, &p->scheme, p->names,
+                              tsr_mx_needs_ranges(p->o->scheme)};
     return tsr_mx_layers_plan(&p->layers, t, &step, p->err);
 }
 
@@ -209,7 +100,7 @@ static tsr_fp8_block native_block(const planning *p)
                            .scale_fmt = TSR_SCALE_UE8M0};
 }
 
-/* Whether the tensor is no expert and becomes FP8 in blocks. */
+/* Returns true if the tensor is no expert and becomes FP8 in blocks. */
 static bool becomes_fp8(const planning *p, const tsr_tensor *t)
 {
     return p->beside != NULL && tsr_part_of(t->name) != TSR_PART_ROUTED_EXPERTS &&
@@ -232,7 +123,7 @@ static tsr_status plan_tensors(const planning *p)
         const tsr_decision *const d = &p->decisions[i];
         const bool codes = becomes_codes(p, t);
         if (p->beside != NULL && tsr_is_plain_table(t)) {
-            TSR_TRY(tsr_plan_native_table(p->plan, t, p->err));
+            TSR_TRY(tsr_plan_deepseek_v4_table(p->plan, t, p->err));
             continue;
         }
         if (!codes && becomes_fp8(p, t)) {
@@ -240,18 +131,17 @@ static tsr_status plan_tensors(const planning *p)
             continue;
         }
         TSR_TRY(codes ? plan_weight(p, t) : tsr_plan_copy(p->plan, t, t->name, p->err));
-        TSR_TRY(tsr_plan_add_note(
-            p->plan, t, codes ? "quantize" : "copy",
-            !codes && d->treatment == TSR_QUANTIZE ? "a stack of experts: the format has no place for it" : d->reason,
-            p->err));
+        TSR_TRY(tsr_plan_add_note(p->plan, t, codes ? "quantize" : "copy",
+                                  !codes && d->treatment == TSR_QUANTIZE ? tsr_reason_without_place(t) : d->reason,
+                                  p->err));
     }
     return TSR_OK;
 }
 
 /* ---- what stays unquantized ---- */
 
-/* Appends the names under which loaders may ask for a quantized module, a line each: its own, and that of the layer that
- * it is joined into. Of the experts of a layer the first stands for all. */
+/* Appends the names by which loaders may look up a quantized module, one per line: its own and that of its fused
+ * layer. The first expert of a layer represents all of them. */
 static void add_names(tsr_text *names, const tsr_tensor *t)
 {
     const int length = (int)tsr_module_length(t->name);
@@ -260,12 +150,10 @@ static void add_names(tsr_text *names, const tsr_tensor *t)
     if (digits > 0 && t->name[number] != '0')
         return;
     tsr_text_printf(names, "%.*s\n", length, t->name);
-    char module[1024];
-    snprintf(module, sizeof module, "%.*s", length, t->name);
-    char *const dot = strrchr(module, '.');
-    const tsr_fused *const fused = tsr_fused_find(module);
+    const char *const dot = memrchr(t->name, '.', (size_t)length);
+    const tsr_fused *const fused = tsr_fused_find_in(t->name, (size_t)length);
     if (fused != NULL)
-        tsr_text_printf(names, "%.*s%s\n", dot == NULL ? 0 : (int)(dot + 1 - module), module, fused->name);
+        tsr_text_printf(names, "%.*s%s\n", dot == NULL ? 0 : (int)(dot + 1 - t->name), t->name, fused->name);
 }
 
 /* An entry of ModelOpt's list covers a module also where it is only a part of its name: "….mlp.gate" would take gate_proj
@@ -294,7 +182,7 @@ static tsr_status list_entries(const planning *p, const tsr_tensor **tensors, si
     size_t found = 0;
     const size_t n = *count;
     char joined[TSR_MODULE_NAME];
-    const bool parts = p->o->dialect == TSR_MX_DIALECT_MODELOPT;
+    const bool parts = p->o->dialect == TSR_DIALECT_MODELOPT;
     for (size_t i = 0; i < p->c->tensors.count && parts; i++) {
         if (becomes_codes(p, &p->c->tensors.items[i]))
             add_names(&quantized, &p->c->tensors.items[i]);
@@ -305,7 +193,7 @@ static tsr_status list_entries(const planning *p, const tsr_tensor **tensors, si
         const char *const name = tensors[i]->name;
         const char *const module = tsr_arena_dup(&p->plan->arena, name, tsr_module_length(name));
         bool enough = (list[found++] = module == NULL ? NULL : entry_of(p, module, &quantized)) != NULL;
-        if (p->o->dialect == TSR_MX_DIALECT_COMPRESSED_TENSORS && tsr_joined_module(tensors, n, i, joined))
+        if (p->o->dialect == TSR_DIALECT_COMPRESSED_TENSORS && tsr_joined_module(tensors, n, i, joined))
             enough = (list[found++] = tsr_arena_dup(&p->plan->arena, joined, strlen(joined))) != NULL && enough;
         if (!enough)
             status = tsr_out_of_memory(p->err, "while planning");
@@ -321,11 +209,11 @@ static tsr_status list_entries(const planning *p, const tsr_tensor **tensors, si
 
 static tsr_status write_configs(const planning *p, const char *const *unquantized, size_t n)
 {
-    tsr_mx_config config = tsr_mx_describe(p->o->target, p->o->dialect).config;
+    tsr_mx_config config = tsr_mx_describe(p->o->scheme, p->o->dialect).config;
     config.unquantized = unquantized;
     config.n_unquantized = n;
     tsr_text value = {0}, file = {0};
-    if (p->o->dialect == TSR_MX_DIALECT_MODELOPT) {
+    if (p->o->dialect == TSR_DIALECT_MODELOPT) {
         tsr_mx_config_write_modelopt_file(&file, &config);
         TSR_TRY(tsr_plan_take_text(p->plan, "", TSR_HF_QUANT_CONFIG_NAME, &file, TSR_OK, p->err));
     }
@@ -337,18 +225,20 @@ static tsr_status plan_config(const planning *p)
 {
     if (p->c->config == NULL)
         return TSR_OK;
-    if (is_native(p->o->target, p->o->dialect)) {
+    if (is_native(p->o->scheme, p->o->dialect)) {
         const tsr_fp8_block block = native_block(p);
         TSR_TRY(tsr_plan_fp8_config(p->plan, &block, TSR_DIALECT_DEEPSEEK_V4, kept, p, p->c->tensors.count, p->err));
         return tsr_plan_expert_dtype(p->plan, "fp4", p->err);
     }
-    if (p->o->dialect == TSR_MX_DIALECT_GPT_OSS)
+    if (p->o->dialect == TSR_DIALECT_GPT_OSS)
         return write_configs(p, tsr_gpt_oss_kept, tsr_gpt_oss_n_kept);
     const size_t count = p->c->tensors.count;
     const tsr_tensor **const unquantized = calloc(count + 1, sizeof *unquantized);
-    const char **const entries = calloc(2 * count + 1, sizeof *entries);
+    const char **const entries = calloc(2 * count + 2, sizeof *entries);
     tsr_status status = unquantized == NULL || entries == NULL ? tsr_out_of_memory(p->err, "while planning") : TSR_OK;
     size_t n = status == TSR_OK ? tsr_list_unquantized(kept, p, count, unquantized) : 0;
+    if (status == TSR_OK && p->o->dialect != TSR_DIALECT_DEEPSEEK)
+        n = tsr_list_head(p->c, unquantized, n);
     if (status == TSR_OK)
         status = list_entries(p, unquantized, &n, entries);
     if (status == TSR_OK)
@@ -363,7 +253,8 @@ static tsr_status plan_config(const planning *p)
 static tsr_status spell_command(const planning *p)
 {
     tsr_text t = {0};
-    tsr_text_printf(&t, "quantize --scheme %s --dialect %s", kTargets[p->o->target].name, p->plan->made.dialect);
+    tsr_text_printf(&t, "quantize --scheme %s --dialect %s", tsr_scheme_row_of(p->o->scheme)->name,
+                    p->plan->made.dialect);
     if (p->plan->made.rule != NULL)
         tsr_text_printf(&t, " --mx-scale %s", p->plan->made.rule);
     tsr_text_printf(&t, " --scales %s --max-shard-size %llu", p->o->search ? "mse" : "amax",
@@ -374,17 +265,17 @@ static tsr_status spell_command(const planning *p)
     return tsr_plan_take_command(p->plan, &t, p->err);
 }
 
-/* The weights beside the experts, by the table for 8 bits. */
+/* Decides the weights that are not experts, by the policy for 8 bits. */
 static tsr_status decide_beside(planning *p)
 {
     tsr_policy_options policy = p->o->policy;
     policy.block_rows = native_block(p).block_rows;
-    if (!is_native(p->o->target, p->o->dialect))
+    if (!is_native(p->o->scheme, p->o->dialect))
         return TSR_OK;
-    if (!tsr_has_native_names(p->c))
+    if (!tsr_has_deepseek_v4_names(p->c))
         return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                        "%s: --dialect deepseek: MXFP4 in it is read of model_type deepseek_v4 and deepseek_v41 only; "
-                        "--dialect compressed-tensors is for others",
+                        "%s: --dialect deepseek supports MXFP4 for model_type deepseek_v4 and deepseek_v41 only; use "
+                        "--dialect compressed-tensors for other models",
                         p->c->path);
     if (policy.as_source)
         return TSR_OK;
@@ -397,15 +288,13 @@ static tsr_status decide_beside(planning *p)
 static tsr_status make_plan(planning *p)
 {
     tsr_policy_options policy = p->o->policy;
-    policy.block_rows = 1;
-    policy.group = p->scheme.group;
-    policy.not_fp8 = policy.four_bits = p->scheme.element == TSR_MX_E2M1;
+    tsr_scheme_policy(p->o->scheme, &policy);
     if (!policy.as_source)
         TSR_TRY(tsr_quantize_check_source(p->c, p->err));
     TSR_TRY(spell_command(p));
     TSR_TRY(tsr_plan_decide(p->plan, &policy, p->decisions, p->err));
     TSR_TRY(decide_beside(p));
-    if (p->o->dialect == TSR_MX_DIALECT_GPT_OSS)
+    if (p->o->dialect == TSR_DIALECT_GPT_OSS)
         TSR_TRY(tsr_gpt_oss_check(p->c, p->decisions, p->err));
     for (size_t i = 0; i < p->c->tensors.count; i++)
         p->layers.coded[i] = becomes_codes(p, &p->c->tensors.items[i]);
@@ -420,8 +309,8 @@ static tsr_status make_plan(planning *p)
 
 tsr_status tsr_mx_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_mx_options *options, tsr_err *err)
 {
-    const struct dialect *const dialect = &kDialects[options->dialect];
-    const tsr_mx_description described = tsr_mx_describe(options->target, options->dialect);
+    const tsr_scheme_row *const row = tsr_scheme_row_of(options->scheme);
+    const tsr_mx_description described = tsr_mx_describe(options->scheme, options->dialect);
     const size_t count = (*source)->tensors.count + 1;
     planning p = {
         .plan = plan,
@@ -438,10 +327,10 @@ tsr_status tsr_mx_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
         p.scheme.rule = *options->rule;
     *plan = tsr_plan_begin(source, 1);
     plan->report = tsr_quantize_report;
-    plan->made = (tsr_plan_made){.scheme = kTargets[options->target].name,
-                                 .dialect = dialect->name,
+    plan->made = (tsr_plan_made){.scheme = row->name,
+                                 .dialect = tsr_dialect_name(options->dialect),
                                  .rule = p.scheme.scale == TSR_MX_E8M0 ? tsr_mx_rule_name(p.scheme.rule) : NULL,
-                                 .readers = kPairs[options->target][options->dialect].readers};
+                                 .readers = row->dialects[options->dialect].readers};
     const bool enough = p.decisions != NULL && tsr_mx_layers_make(&p.layers, (*source)->tensors.count);
     const tsr_status status = enough ? make_plan(&p) : tsr_out_of_memory(err, "while planning");
     free(p.decisions);

@@ -3,7 +3,10 @@
 
 #include "common/glob.h"
 #include "convert/plans/quantize_report.h"
-#include "quantize/policy_rules.h"
+#include "formats/checkpoint/config.h"
+#include "formats/names/coding.h"
+#include "formats/names/model.h"
+#include "quantize/policy/policy_rules.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +21,8 @@ void tsr_spell_policy(tsr_text *command, const tsr_policy_options *options)
         tsr_text_printf(command, " %s %s", kExclude, options->exclude[i]);
 }
 
-static tsr_status warn_of_globs(tsr_plan *plan, const char *option, const char *const *globs, size_t n,
-                                const tsr_decision *decisions, tsr_err *err)
+static tsr_status check_globs(tsr_plan *plan, const char *option, const char *const *globs, size_t n,
+                              const tsr_decision *decisions, tsr_err *err)
 {
     const tsr_tensors *const all = &plan->sources[0]->tensors;
     for (size_t i = 0; i < n; i++) {
@@ -31,7 +34,8 @@ static tsr_status warn_of_globs(tsr_plan *plan, const char *option, const char *
             quantized += decisions[k].treatment == TSR_QUANTIZE;
         }
         if (matched == 0)
-            TSR_TRY(tsr_plan_warn(plan, err, "%s '%s' matches no tensor", option, globs[i]));
+            return tsr_fail(err, TSR_E_USAGE, "%s '%s' matches no tensor of %s: " TSR_GLOB_HELP, option, globs[i],
+                            plan->sources[0]->path);
         else if (quantized == 0 && strcmp(option, kExclude) != 0)
             TSR_TRY(tsr_plan_warn(plan, err,
                                   "%s '%s' matches %zu tensors, none of which can be quantized: --dry-run says why",
@@ -40,31 +44,68 @@ static tsr_status warn_of_globs(tsr_plan *plan, const char *option, const char *
     return TSR_OK;
 }
 
+/* Warns where the general rules keep stacks of experts, which most of a model's weights may be. */
+static tsr_status warn_of_stacks(tsr_plan *plan, const tsr_decision *decisions, tsr_err *err)
+{
+    const tsr_tensors *const all = &plan->sources[0]->tensors;
+    const tsr_tensor *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < all->count; i++) {
+        const tsr_tensor *const t = &all->items[i];
+        if (t->rank != 3 || decisions[i].treatment != TSR_KEEP || tsr_part_of(t->name) != TSR_PART_ROUTED_EXPERTS)
+            continue;
+        first = n++ == 0 ? t : first;
+    }
+    if (n == 0)
+        return TSR_OK;
+    return tsr_plan_warn(plan, err,
+                         "%zu stacks of experts stay %s, the first is '%s': no loader is known to read codes of "
+                         "this model_type's stacks",
+                         n, tsr_dtype_name((tsr_dtype)first->dtype), first->name);
+}
+
+/* Rejects a model of diffusers, whose layers the general rules do not know, unless the user names what to quantize. */
+static tsr_status check_kind(const tsr_checkpoint *c, const tsr_policy_options *options, tsr_err *err)
+{
+    tsr_json_text value;
+    if (options->n_include > 0 || options->as_source || tsr_config_find(c, "model_type", &value) ||
+        !tsr_config_find(c, "_class_name", &value))
+        return TSR_OK;
+    return tsr_fail(err, TSR_E_UNSUPPORTED,
+                    "%s/" TSR_CONFIG_NAME
+                    ": '_class_name' is %.*s and there is no 'model_type': a diffusers model, for which Tessera has no "
+                    "table of layers; name the layers to quantize with --include GLOB",
+                    c->path, (int)(value.size < 80 ? value.size : 80), value.data);
+}
+
 tsr_status tsr_plan_decide(tsr_plan *plan, const tsr_policy_options *options, tsr_decision *decisions, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
+    TSR_TRY(check_kind(c, options, err));
     plan->by_policy = true;
     plan->model_type = tsr_policy_model_type(c, &plan->arena);
     plan->general_rules = !tsr_policy_knows(plan->model_type);
     TSR_TRY(tsr_policy_decide(c, plan->model_type, options, &plan->arena, decisions, err));
     if (options->as_source)
-        return warn_of_globs(plan, kExclude, options->exclude, options->n_exclude, decisions, err);
+        return check_globs(plan, kExclude, options->exclude, options->n_exclude, decisions, err);
     if (plan->general_rules && plan->model_type != NULL)
         TSR_TRY(
             tsr_plan_warn(plan, err, "unknown model_type '%s': general rules; check with --dry-run", plan->model_type));
     else if (plan->general_rules)
         TSR_TRY(tsr_plan_warn(plan, err, "no model_type (config.json): general rules; check with --dry-run"));
+    if (plan->general_rules)
+        TSR_TRY(warn_of_stacks(plan, decisions, err));
     if (tsr_policy_is_unseen(plan->model_type))
         TSR_TRY(tsr_plan_warn(
             plan, err,
             "no official release of model_type '%s' in few bits has been seen: the rules are those of its "
             "parent; check with --dry-run",
             plan->model_type));
-    TSR_TRY(warn_of_globs(plan, "--include", options->include, options->n_include, decisions, err));
-    return warn_of_globs(plan, kExclude, options->exclude, options->n_exclude, decisions, err);
+    TSR_TRY(check_globs(plan, "--include", options->include, options->n_include, decisions, err));
+    return check_globs(plan, kExclude, options->exclude, options->n_exclude, decisions, err);
 }
 
-/* Whether a note is of a weight that is kept and that other models' tables might take. */
+/* Returns true if the note is of a kept weight that the tables of other models might quantize. */
 static bool might_be_quantized(const tsr_plan_note *n)
 {
     const tsr_tensor *const t = n->source;
@@ -107,17 +148,31 @@ tsr_status tsr_plan_by_policy(tsr_plan *plan, const tsr_checkpoint *const *sourc
     return status;
 }
 
-tsr_status tsr_plan_warn_of_share(tsr_plan *plan, tsr_err *err)
+const char *tsr_reason_without_place(const tsr_tensor *t)
 {
-    const share s = share_of(plan);
-    if (s.quantized == 0 || s.quantized >= s.kept)
-        return TSR_OK;
-    return tsr_plan_warn(
-        plan, err, "only %.0f %% of the weights are quantized; '%s', the largest of the rest, is kept: %s",
-        100 * (double)s.quantized / ((double)s.quantized + (double)s.kept), s.largest->source->name, s.largest->reason);
+    if (t->rank == 3)
+        return "a stack of experts: the format has no place for it";
+    return t->name[tsr_module_length(t->name)] == '\0'
+               ? "its name does not end in '.weight', by which loaders find the layer of codes"
+               : "it has no rows or columns to quantize";
 }
 
-tsr_status tsr_plan_check_any(const tsr_plan *plan, tsr_err *err)
+tsr_status tsr_plan_warn_of_share(tsr_plan *plan, tsr_err *err)
+{
+    /* Tables keep layers on purpose. The general rules may not know the names of a model's layers. */
+    const double least = plan->general_rules ? 0.9 : 0.5, little = plan->general_rules ? 0.5 : 0.25;
+    const share s = share_of(plan);
+    const double part = (double)s.quantized / ((double)s.quantized + (double)s.kept);
+    if (s.quantized == 0 || s.kept == 0 || part >= least)
+        return TSR_OK;
+    TSR_TRY(tsr_plan_warn(plan, err,
+                          "only %.0f %% of the weights are quantized; '%s', the largest of the rest, is kept: %s",
+                          100 * part, s.largest->source->name, s.largest->reason));
+    plan->little = part < little ? plan->warnings[plan->n_warnings - 1] : NULL;
+    return TSR_OK;
+}
+
+tsr_status tsr_plan_check_decoded(const tsr_plan *plan, tsr_err *err)
 {
     const char *const path = plan->sources[0]->path;
     const share s = share_of(plan);
@@ -128,13 +183,12 @@ tsr_status tsr_plan_check_any(const tsr_plan *plan, tsr_err *err)
             return TSR_OK;
     }
     if (s.largest == NULL)
-        return tsr_fail(
-            err, TSR_E_NOTHING,
-            "%s: nothing to quantize among its %zu tensors, nothing was written; --dry-run says why of each", path,
-            plan->n_notes);
-    return tsr_fail(
-        err, TSR_E_NOTHING,
-        "%s: nothing to quantize, nothing was written; '%s', its largest weight, is kept: %s (--dry-run says why "
-        "of each)",
-        path, s.largest->source->name, s.largest->reason);
+        return tsr_fail_as(
+            err, TSR_ERROR_NOTHING_TO_QUANTIZE, TSR_E_NOTHING,
+            "%s: nothing to quantize, so nothing was written: all of its %zu tensors are kept; --dry-run gives the reasons",
+            path, plan->n_notes);
+    return tsr_fail_as(err, TSR_ERROR_NOTHING_TO_QUANTIZE, TSR_E_NOTHING,
+                       "%s: nothing to quantize, so nothing was written; its largest weight, '%s', is kept: %s "
+                       "(--dry-run gives the reason for each)",
+                       path, s.largest->source->name, s.largest->reason);
 }

@@ -2,8 +2,8 @@
 #ifndef TSR_CONVERT_PLANS_POLICY_PLAN_H
 #define TSR_CONVERT_PLANS_POLICY_PLAN_H
 
-#include "convert/engine/plan.h"
-#include "quantize/policy.h"
+#include "convert/plan/plan.h"
+#include "quantize/policy/policy.h"
 
 /* Appends the options with which a user overrules the policy: " --include GLOB", " --exclude GLOB". */
 void tsr_spell_policy(tsr_text *command, const tsr_policy_options *options);
@@ -20,10 +20,13 @@ typedef tsr_status tsr_plan_maker(tsr_plan *plan, const void *options, tsr_decis
 tsr_status tsr_plan_by_policy(tsr_plan *plan, const tsr_checkpoint *const *source, tsr_plan_maker *make,
                               const void *options, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Why a format has no place for a tensor that the policy would quantize. Static storage. */
+const char *tsr_reason_without_place(const tsr_tensor *tensor);
+
 /* Once every tensor has its note: warns where most of the weights that could be quantized stay as they are. */
 tsr_status tsr_plan_warn_of_share(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
 /* TSR_E_NOTHING when the policy decided and nothing at all is quantized; says why. */
-tsr_status tsr_plan_check_any(const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_check_decoded(const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -1,11 +1,12 @@
 /* From decisions to steps: what each tensor becomes, and the configuration that says so. */
 #include "convert/plans/quantize_plan.h"
 
+#include "convert/configs/deepseek_v4_config.h"
+#include "convert/configs/fp8_config.h"
 #include "convert/ops/quantize_op.h"
-#include "convert/plans/fp8_config.h"
-#include "convert/plans/native_config.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_report.h"
+#include "convert/schemes/dialects.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,8 +67,9 @@ static tsr_status plan_quantize(tsr_plan *plan, const tsr_tensor *t, const tsr_q
 {
     const char *const scale = tsr_fp8_scale_name(plan, t->name, o->dialect);
     if (scale != NULL && tsr_checkpoint_find(plan->sources[0], scale) != NULL)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is there already: is the checkpoint quantized?",
-                        plan->sources[0]->files[t->file].path, scale);
+        return tsr_fail_as(err, TSR_ERROR_QUANTIZED_ALREADY, TSR_E_FORMAT,
+                           "%s: '%s' already exists; is the checkpoint quantized?",
+                           plan->sources[0]->files[t->file].path, scale);
     return tsr_plan_quantize(plan, &(tsr_weight){.data = t}, &o->block, o->dialect, err);
 }
 
@@ -79,7 +81,7 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_quantize_options *o, co
         const tsr_tensor *const t = &all->items[i];
         const bool quantize = decisions[i].treatment == TSR_QUANTIZE;
         if (o->dialect == TSR_DIALECT_DEEPSEEK_V4 && tsr_is_plain_table(t)) {
-            TSR_TRY(tsr_plan_native_table(plan, t, err));
+            TSR_TRY(tsr_plan_deepseek_v4_table(plan, t, err));
             continue;
         }
         TSR_TRY(quantize ? plan_quantize(plan, t, o, err) : tsr_plan_copy(plan, t, t->name, err));
@@ -96,10 +98,7 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_quantize_options *o, t
                     "quantize --scheme fp8-block --block %ux%u --scale-fmt %s --scales %s --dialect %s "
                     "--max-shard-size %llu",
                     o->block.block_rows, o->block.block_cols, o->block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32",
-                    o->block.search ? "mse" : "amax",
-                    o->dialect == TSR_DIALECT_COMPRESSED_TENSORS ? "compressed-tensors"
-                    : o->dialect == TSR_DIALECT_DEEPSEEK_V4      ? "deepseek-v4"
-                                                                 : "deepseek",
+                    o->block.search ? "mse" : "amax", tsr_dialect_name(o->dialect),
                     (unsigned long long)o->max_shard_bytes);
     tsr_spell_policy(&t, &o->policy);
     return tsr_plan_take_command(plan, &t, err);
@@ -110,7 +109,7 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     tsr_quantize_options own = *(const tsr_quantize_options *)options;
     const tsr_quantize_options *const o = &own;
     tsr_policy_options policy = o->policy;
-    if (own.dialect == TSR_DIALECT_DEEPSEEK && tsr_has_native_names(plan->sources[0]))
+    if (own.dialect == TSR_DIALECT_DEEPSEEK && tsr_has_deepseek_v4_names(plan->sources[0]))
         own.dialect = TSR_DIALECT_DEEPSEEK_V4;
     policy.block_rows = o->block.block_rows;
     if (!policy.as_source) /* then the source has been looked at, and may have codes that stay */

@@ -2,10 +2,10 @@
 #ifndef TSR_CONVERT_PLANS_QUANTIZE_PLAN_H
 #define TSR_CONVERT_PLANS_QUANTIZE_PLAN_H
 
-#include "convert/engine/plan.h"
-#include "formats/model/weights.h"
+#include "convert/plan/plan.h"
+#include "formats/weights/weights.h"
 #include "quantize/fp8_block.h"
-#include "quantize/policy.h"
+#include "quantize/policy/policy.h"
 
 typedef struct tsr_quantize_options {
     tsr_fp8_block block;

@@ -140,7 +140,7 @@ static void write_worst(tsr_text *t, const char *key, const tsr_plan *plan, cons
     tsr_json_end_array(t);
 }
 
-/* Where figures of single blocks are, and that it is they that belong to this report. */
+/* Writes the name and digest of the file with block figures. */
 static void write_blocks(tsr_text *t, const tsr_plan_blocks *blocks)
 {
     char digest[17];

@@ -2,13 +2,13 @@
 #ifndef TSR_CONVERT_PLANS_QUANTIZE_REPORT_H
 #define TSR_CONVERT_PLANS_QUANTIZE_REPORT_H
 
-#include "convert/engine/plan.h"
+#include "convert/plan/plan.h"
 
-/* A tsr_plan.report: one row for each step whose operation has statistics. */
+/* Writes the quantization report (tsr_plan.report): one row per step with statistics. */
 void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, const tsr_plan_blocks *blocks,
                          tsr_text *out);
 
-/* What tensors are ranked by: SQNR sees what most of the energy lost; the worst block sees what an outlier did to its
+/* Ranking of tensors: SQNR reflects most of the energy; the worst block reflects the effect of an outlier on its
  * neighbours. */
 typedef enum tsr_worst { TSR_WORST_SQNR, TSR_WORST_BLOCK } tsr_worst;
 

@@ -1,13 +1,13 @@
-/* Which weights keep their codes, which are made anew, and the configuration that says what they are. */
+/* Plans block FP8 from FP8: codes that stay, codes that are computed again, and the configuration. */
 #include "convert/plans/requantize_plan.h"
 
+#include "convert/configs/deepseek_v4_config.h"
+#include "convert/configs/fp8_config.h"
+#include "convert/configs/kv_scales.h"
 #include "convert/ops/quantize_op.h"
-#include "convert/ops/scale_op.h"
-#include "convert/plans/fp8_config.h"
-#include "convert/plans/kv_scales.h"
-#include "convert/plans/native_config.h"
+#include "convert/ops/rows/scale_op.h"
 #include "convert/plans/quantize_report.h"
-#include "quantize/policy.h"
+#include "quantize/policy/policy.h"
 
 #include <string.h>
 
@@ -25,9 +25,7 @@ tsr_status tsr_requantize_settle(tsr_requantize_options *o, const tsr_checkpoint
     if (o->block.rows == 0)
         o->block = weights->block;
     if (o->block.rows == 0)
-        return tsr_fail(err, TSR_E_USAGE,
-                        "%s: its scales are per tensor or channel; --block 128x128 says which blocks to make",
-                        source->path);
+        o->block = (tsr_block){128, 128}; /* the size that every loader reads */
     if (o->scale_fmt < 0)
         o->scale_fmt = weights->ue8m0 ? TSR_SCALE_UE8M0 : TSR_SCALE_F32;
     if (o->dialect < 0)
@@ -37,7 +35,7 @@ tsr_status tsr_requantize_settle(tsr_requantize_options *o, const tsr_checkpoint
 
 static target target_of(const tsr_plan *plan, const tsr_requantize_options *o)
 {
-    const bool native = o->dialect == TSR_DIALECT_DEEPSEEK && tsr_has_native_names(plan->sources[0]);
+    const bool native = o->dialect == TSR_DIALECT_DEEPSEEK && tsr_has_deepseek_v4_names(plan->sources[0]);
     return (target){.block = {.block_rows = (uint32_t)o->block.rows,
                               .block_cols = (uint32_t)o->block.cols,
                               .scale_fmt = (tsr_scale_fmt)o->scale_fmt,
@@ -45,7 +43,7 @@ static target target_of(const tsr_plan *plan, const tsr_requantize_options *o)
                     .dialect = native ? TSR_DIALECT_DEEPSEEK_V4 : (tsr_dialect)o->dialect};
 }
 
-/* Why the weight must be made anew; NULL when its codes stay. */
+/* Returns the reason to compute the weight's codes again, or NULL if they stay. */
 static const char *reason_to_requantize(const tsr_weights *weights, const tsr_weight *w, const target *to)
 {
     if (w->block.rows != to->block.block_rows || w->block.cols != to->block.block_cols)
@@ -55,7 +53,7 @@ static const char *reason_to_requantize(const tsr_weights *weights, const tsr_we
     return to->block.search ? "scales of least squared error" : NULL;
 }
 
-/* The same weight in the original, which is not quantized. */
+/* Finds the weight in the unquantized original. */
 static tsr_status find_original(tsr_plan *plan, const tsr_weight *w, const tsr_tensor **original, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[1];
@@ -64,8 +62,9 @@ static tsr_status find_original(tsr_plan *plan, const tsr_weight *w, const tsr_t
         return tsr_fail(err, TSR_E_MISMATCH, "%s: no tensor '%s' to compare with", c->path, w->data->name);
     if (!tsr_dtype_is_weight_float(found->dtype) || found->rank != w->data->rank ||
         memcmp(found->shape, w->data->shape, found->rank * sizeof *found->shape) != 0)
-        return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is %s of another shape or dtype than BF16, F16 or F32 of '%s'",
-                        c->path, found->name, tsr_dtype_name(found->dtype), plan->sources[0]->path);
+        return tsr_fail(err, TSR_E_MISMATCH,
+                        "%s: '%s' is %s; it needs the shape of the tensor in '%s', and BF16, F16 or F32", c->path,
+                        found->name, tsr_dtype_name(found->dtype), plan->sources[0]->path);
     tsr_tensor *const copy = tsr_plan_tensor(plan, found);
     if (copy == NULL)
         return tsr_out_of_memory(err, "while planning");
@@ -103,17 +102,12 @@ static tsr_status plan_weight(tsr_plan *plan, const tsr_weights *weights, const 
     return tsr_plan_measure(plan, w, reason == NULL ? NULL : &to->block, original, err);
 }
 
-static tsr_kv_dialect cache_of(const target *to)
-{
-    return to->dialect == TSR_DIALECT_COMPRESSED_TENSORS ? TSR_KV_COMPRESSED_TENSORS : TSR_KV_AS_IT_IS;
-}
-
 static tsr_status plan_plain(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *w, const target *to,
                              tsr_err *err)
 {
     const char *names[2];
     size_t n;
-    TSR_TRY(tsr_kv_names(weights, plan->sources[0], w->data, cache_of(to), &plan->arena, names, &n, err));
+    TSR_TRY(tsr_kv_names(weights, plan->sources[0], w->data, to->dialect, &plan->arena, names, &n, err));
     for (size_t i = 0; i < n; i++)
         TSR_TRY(tsr_plan_copy(plan, w->data, names[i], err));
     if (n > 0)
@@ -152,17 +146,18 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
         to.block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32", to.block.search ? "mse" : "amax",
         to.dialect == TSR_DIALECT_COMPRESSED_TENSORS ? "compressed-tensors" : "deepseek",
         (unsigned long long)o->max_shard_bytes, plan->n_sources > 1 ? " --against" : "");
-    if (o->source_block.rows != 0) /* who compares has to be told as well */
+    if (o->source_block.rows != 0) /* `verify` needs the block size too */
         plan->next = tsr_arena_printf(&plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",
                                       U64(o->source_block.rows), U64(o->source_block.cols));
     if (plan->command == NULL || (o->source_block.rows != 0 && plan->next == NULL))
         return tsr_out_of_memory(err, "while planning");
+    TSR_TRY(tsr_plan_warn_of(plan, weights, err));
     TSR_TRY(plan_tensors(plan, weights, &to, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
     TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
     TSR_TRY(tsr_plan_index(plan, "", false, err));
     TSR_TRY(tsr_plan_fp8_config(plan, &to.block, to.dialect, kept, weights, weights->count, err));
-    TSR_TRY(tsr_plan_kv_cache(plan, weights, cache_of(&to), err));
+    TSR_TRY(tsr_plan_kv_cache(plan, weights, to.dialect, err));
     if (to.dialect == TSR_DIALECT_DEEPSEEK_V4)
         TSR_TRY(tsr_plan_expert_dtype(plan, "fp8", err));
     return tsr_plan_finish(plan, err);

@@ -3,27 +3,27 @@
 #define TSR_CONVERT_PLANS_REQUANTIZE_PLAN_H
 
 #include "common/block.h"
-#include "convert/engine/plan.h"
-#include "formats/model/weights.h"
+#include "convert/plan/plan.h"
+#include "formats/weights/weights.h"
 #include "quantize/fp8_block.h"
 
 typedef struct tsr_requantize_options {
     tsr_block source_block; /* 0 x 0: as config.json states */
-    tsr_block block;        /* 0 x 0: as the source's */
+    tsr_block block;        /* 0 x 0: as the source's, or 128 x 128 where it has none */
     int scale_fmt;          /* a tsr_scale_fmt; -1: as the source's */
     int dialect;            /* a tsr_dialect; -1: the source's */
     bool search;
     uint64_t max_shard_bytes;
 } tsr_requantize_options;
 
-/* Fills in what was left open as the source has it. TSR_E_UNSUPPORTED: there is no FP8; TSR_E_USAGE: its scales have no blocks,
- * and none are asked for. */
+/* Fills in what was left open as the source has it. TSR_E_UNSUPPORTED: there is no FP8. */
 tsr_status tsr_requantize_settle(tsr_requantize_options *options, const tsr_checkpoint *source,
                                  const tsr_weights *weights, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Makes the plan for sources[0], whose weights these are, FP8 and plain ones; sources[1], when n_sources is 2, is the unquantized original that the report compares
- * with as well. A weight is requantized only when its scales cannot stay: the blocks differ, or the new scales must be
- * powers of two and the old ones are not. Scales that stay are written as FP32, exactly. On failure *plan is empty. */
+/* Makes the plan for sources[0], whose weights these are, FP8 and plain. sources[1], if n_sources is 2, is the
+ * unquantized original, which the report compares with. A weight is requantized only if its scales cannot stay: the
+ * blocks differ, or the new scales must be powers of two and the old ones are not. Scales that stay are written as
+ * FP32, exactly. On failure *plan is empty. */
 tsr_status tsr_requantize_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, size_t n_sources,
                                const tsr_weights *weights, const tsr_requantize_options *options,
                                tsr_err *err) TSR_WARN_UNUSED;

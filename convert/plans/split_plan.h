@@ -2,15 +2,15 @@
  * way.
  *
  * The plan of the scheme is made for a view in which every expert's projection is a matrix of its own
- * (convert/plans/any_view.h); then each of its steps is given what takes that matrix out of the stack. */
+ * (convert/plans/views/decoded_view.h); then each of its steps is given what takes that matrix out of the stack. */
 #ifndef TSR_CONVERT_PLANS_SPLIT_PLAN_H
 #define TSR_CONVERT_PLANS_SPLIT_PLAN_H
 
-#include "convert/engine/plan.h"
-#include "convert/plans/any_view.h"
+#include "convert/plan/plan.h"
+#include "convert/plans/views/decoded_view.h"
 
 typedef enum tsr_experts {
-    TSR_EXPERTS_AS_NEEDED, /* split where the scheme or its loaders have no place for the stack, and it is quantized */
+    TSR_EXPERTS_AS_NEEDED, /* split where the model_type is known, and it is quantized */
     TSR_EXPERTS_SPLIT,
     TSR_EXPERTS_STACK,
     TSR_EXPERTS_TURN, /* together, in a scheme for [experts, out, in], whichever way round they are stored */
@@ -20,15 +20,17 @@ typedef enum tsr_experts {
 typedef tsr_status tsr_scheme_maker(tsr_plan *plan, const tsr_checkpoint *const *source, const void *options,
                                     tsr_err *err);
 
-/* `keeps_stacks`: the scheme has a place for stacks stored [experts, out, in]. *view, which it may make, *source and
- * *options outlive the plan. On failure *plan is empty, and there is nothing to free. */
-tsr_status tsr_split_plan(tsr_plan *plan, tsr_any_view *view, const tsr_checkpoint *const *source, tsr_experts experts,
-                          bool keeps_stacks, tsr_scheme_maker *make, const void *options, tsr_err *err) TSR_WARN_UNUSED;
+/* *view, which it may make, *source and *options outlive the plan. On failure *plan is empty, and there is nothing to
+ * free. */
+tsr_status tsr_split_plan(tsr_plan *plan, tsr_decoded_view *view, const tsr_checkpoint *const *source,
+                          tsr_experts experts, tsr_scheme_maker *make, const void *options,
+                          tsr_err *err) TSR_WARN_UNUSED;
 
-/* Makes *step, whose first input is this part of plain data, read it. */
-tsr_status tsr_split_give(tsr_plan *plan, tsr_step *step, const tsr_any_part *part, tsr_err *err) TSR_WARN_UNUSED;
+/* Makes *step read this part of plain data as its first input. */
+tsr_status tsr_split_set_input(tsr_plan *plan, tsr_step *step, const tsr_decoded_part *part,
+                               tsr_err *err) TSR_WARN_UNUSED;
 
 /* The tensor of the source that a part is taken from. */
-const tsr_tensor *tsr_split_source(const tsr_any_part *part);
+const tsr_tensor *tsr_split_source(const tsr_decoded_part *part);
 
 #endif

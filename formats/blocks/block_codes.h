@@ -1,7 +1,7 @@
-/* Positive numbers in a byte: their logarithm in steps of 1/16 binade, which a whole plane of them shares a base for.
+/* Codes positive numbers as bytes: the logarithm in steps of 1/16 binade, relative to a base that a whole plane shares.
  *
- * Step k stands for the FP32 number with the bits k << 19: 4 bits of its mantissa are kept, so that a decoded number is
- * within 1/32 of the one that was coded (but for FP32's subnormals, which are coarser). Code c stands for step base + c. */
+ * Step k is the FP32 number with the bits k << 19: 4 bits of its mantissa are kept, so that a decoded number is
+ * within 1/32 of the one that was coded (but for FP32's subnormals, which are coarser). Code c means step base + c. */
 #ifndef TSR_FORMATS_BLOCKS_BLOCK_CODES_H
 #define TSR_FORMATS_BLOCKS_BLOCK_CODES_H
 
@@ -10,7 +10,7 @@
 
 enum {
     TSR_BLOCK_ZERO = 0,
-    TSR_BLOCK_LOW = 1,   /* above zero, and no larger than what this code stands for */
+    TSR_BLOCK_LOW = 1,   /* above zero, and at most the value of this code */
     TSR_BLOCK_TOP = 253, /* the largest code of a finite number */
     TSR_BLOCK_INF = 254,
     TSR_BLOCK_NAN = 255,
@@ -22,7 +22,7 @@ enum {
  * code. 253 codes reach 15.8 binades down from there. */
 uint16_t tsr_block_encode(const float *x, size_t n, uint8_t *codes);
 
-/* What a code stands for. */
+/* Returns the value of a code. */
 float tsr_block_decode(uint16_t base, uint8_t code);
 
 #endif

@@ -73,12 +73,12 @@ tsr_status tsr_blocks_add_header(tsr_text *to, uint64_t tensors, tsr_err *err)
 static tsr_status fail_at(const tsr_blocks_reader *r, size_t at, const char *fault, tsr_err *err)
 {
     return tsr_fail(err, TSR_E_FORMAT,
-                    "%s: damaged at byte %zu: %s; the checkpoint itself is not affected, and the report is read "
-                    "without this file when it is removed",
+                    "%s: damaged at byte %zu: %s; the checkpoint itself is not affected; remove this file to read the "
+                    "report without it",
                     r->path, at, fault);
 }
 
-/* Unpacks the next frame into the room; *size is what it has. */
+/* Decompresses the next frame into the buffer; *size is its size. */
 static tsr_status next_frame(tsr_blocks_reader *r, size_t *size, tsr_err *err)
 {
     const uint8_t *const frame = r->data + r->at;
@@ -113,8 +113,9 @@ tsr_status tsr_blocks_reader_begin(tsr_blocks_reader *r, const char *path, const
     if (got != HEADER_BYTES || memcmp(r->room, kMagic, sizeof kMagic) != 0)
         return fail_at(r, 0, "no header of block figures", err);
     if (get(r->room + 8, 4) != TSR_BLOCKS_VERSION)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: version %llu of block figures; this Tessera reads version %d",
-                        path, U64(get(r->room + 8, 4)), TSR_BLOCKS_VERSION);
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: unsupported version %llu of block figures; this Tessera reads version %d", path,
+                        U64(get(r->room + 8, 4)), TSR_BLOCKS_VERSION);
     r->left = get(r->room + 16, 8);
     return TSR_OK;
 }

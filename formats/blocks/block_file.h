@@ -13,8 +13,8 @@
 
 enum { TSR_BLOCKS_VERSION = 1 };
 
-/* What the planes of all tensors of a file have at most, in bytes: one for so many weights, but at least the least and at
- * most the most. Maps are folded until they fit. */
+/* Limit on the bytes of all planes of a file: one byte per so many weights, within the given minimum and maximum. Maps are
+ * folded until they fit. */
 #define TSR_BLOCKS_MOST_PLANES      (UINT64_C(144) << 20)
 #define TSR_BLOCKS_LEAST_PLANES     (UINT64_C(1) << 19)
 #define TSR_BLOCKS_WEIGHTS_PER_BYTE 256

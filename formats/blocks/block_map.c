@@ -31,7 +31,7 @@ bool tsr_block_map_check(const tsr_block_map *map)
     return map->block[MATRICES] == 1;
 }
 
-/* Of rows and columns the axis along which cells reach less far, unless it is a single cell already. */
+/* Returns the axis, rows or columns, along which cells cover fewer elements, unless it is a single cell already. */
 static unsigned axis_to_fold(const tsr_block_map *map)
 {
     const bool rows = tsr_block_map_extent(map, ROWS) > 1, cols = tsr_block_map_extent(map, COLS) > 1;

@@ -1,8 +1,8 @@
-/* Which blocks a weight has, and which of them share a cell of its map.
+/* The blocks of a weight, and the cells of its map.
  *
- * A block is what shares a scale: 128 x 128 elements, a row, a group of columns. A map has a cell for each block or, where
- * that were too many, for a rectangle of 2^fold[0] matrices x 2^fold[1] rows of blocks x 2^fold[2] blocks of a row; a cell
- * then stands for the worst of its blocks. */
+ * A block is a set of elements with one scale: 128 x 128 elements, a row, a group of columns. A map has a cell for each block or, if
+ * these are too many, for a rectangle of 2^fold[0] matrices x 2^fold[1] rows of blocks x 2^fold[2] blocks of a row; a cell
+ * has the worst value of its blocks. */
 #ifndef TSR_FORMATS_BLOCKS_BLOCK_MAP_H
 #define TSR_FORMATS_BLOCKS_BLOCK_MAP_H
 
@@ -18,14 +18,14 @@ typedef struct tsr_block_map {
     uint8_t fold[TSR_BLOCK_AXES];
 } tsr_block_map;
 
-/* How many blocks and cells there are along an axis. */
+/* Returns the number of blocks, or of cells, along an axis. */
 uint64_t tsr_block_map_blocks(const tsr_block_map *map, unsigned axis);
 uint64_t tsr_block_map_extent(const tsr_block_map *map, unsigned axis);
 
 /* All cells. The product fits whatever tsr_block_map_check has let through. */
 uint64_t tsr_block_map_cells(const tsr_block_map *map);
 
-/* Whether this can be a map: no axis is empty, blocks are no larger than the matrix, and elements can be counted. */
+/* Returns true if the map is valid: no axis is empty, blocks are no larger than the matrix, and element counts fit. */
 bool tsr_block_map_check(const tsr_block_map *map);
 
 /* Folds until there are at most `most` cells, at least 1: rows or columns of blocks, so that cells stay as square in

@@ -1,4 +1,4 @@
-/* Records: little-endian members one behind the other, without gaps. */
+/* Writes and parses records: little-endian members without gaps. */
 #include "formats/blocks/block_record.h"
 
 #include "common/checked.h"
@@ -81,7 +81,7 @@ void tsr_block_record_write(tsr_text *to, const tsr_block_record *r)
 
 /* ---- reading ---- */
 
-/* What is left of a record. `fault` says what is wrong with the member before `at`; NULL: nothing so far. */
+/* The unread rest of a record. `fault` describes the fault of the member before `at`; NULL: none. */
 typedef struct reader {
     const uint8_t *data;
     size_t size, at;

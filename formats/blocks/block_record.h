@@ -1,4 +1,4 @@
-/* What is known of the blocks of one tensor, as bytes (docs/blocks.md has them one by one). */
+/* Encodes and decodes the block statistics of one tensor (docs/blocks.md has the layout). */
 #ifndef TSR_FORMATS_BLOCKS_BLOCK_RECORD_H
 #define TSR_FORMATS_BLOCKS_BLOCK_RECORD_H
 
@@ -7,7 +7,7 @@
 #include "formats/blocks/block_codes.h"
 #include "formats/blocks/block_map.h"
 
-/* What a cell says of its blocks, the largest of them each. */
+/* Figures of a cell; each is the largest of its blocks. */
 typedef enum tsr_block_plane {
     TSR_BLOCK_ERROR, /* root mean square of x - y, over the mean of the root mean squares of x of all blocks but zeros */
     TSR_BLOCK_SCALE, /* what a code is multiplied with */
@@ -15,7 +15,7 @@ typedef enum tsr_block_plane {
     TSR_BLOCK_PLANES
 } tsr_block_plane;
 
-/* What codes are, and so which bins count them: those of a byte or of a nibble, as they stand in the file. */
+/* Bins of a histogram of codes: bytes or nibbles, as stored in the file. */
 typedef enum tsr_code_bins {
     TSR_BINS_E4M3 = 1,
     TSR_BINS_E2M1,
@@ -50,7 +50,7 @@ typedef struct tsr_block_record {
     tsr_block_peak peaks[TSR_BLOCK_PEAKS];
 } tsr_block_record;
 
-/* How many bins there are: 256 or 16. */
+/* Returns the number of bins: 256 or 16. */
 unsigned tsr_code_bins_count(tsr_code_bins bins);
 
 /* The most bytes that a record of so many cells has. */
@@ -58,7 +58,7 @@ uint64_t tsr_block_record_bound(size_t name_size, uint64_t cells, tsr_code_bins 
 
 void tsr_block_record_write(tsr_text *to, const tsr_block_record *record);
 
-/* Takes a record apart; it points into `data`. Everything is checked. TSR_E_FORMAT names the byte, from `data` on. */
+/* Parses a record, which points into `data`. Everything is checked. TSR_E_FORMAT names the byte, counted from `data`. */
 tsr_status tsr_block_record_read(const uint8_t *data, size_t size, tsr_block_record *record,
                                  tsr_err *err) TSR_WARN_UNUSED;
 

@@ -19,7 +19,7 @@
 /* ---- the cache ---- */
 
 enum { SLOTS = 8 };
-/* What a ZSTD_DCtx of libzstd 1.5 takes, rounded up. */
+/* Memory of a ZSTD_DCtx of libzstd 1.5, rounded up. */
 static const size_t kContextBytes = 256 * 1024;
 
 typedef struct slot {
@@ -210,7 +210,7 @@ static tsr_status read_footer(int fd, const char *path, uint64_t size, uint64_t 
     *frames = (uint64_t)tsr_get_32(footer) - 1;
     if (footer[4] != 0 || *frames == 0 || *frames > TSR_MAX_FRAMES)
         return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: a seek table of %llu frames, flags 0x%x: damaged, or of another program", path,
+                        "%s: a seek table of %llu frames, flags 0x%x: damaged, or made by another program", path,
                         U64(*frames), footer[4]);
     if (tsr_archive_lay_out(*frames).bytes > size)
         return tsr_fail(err, TSR_E_FORMAT, "%s: a seek table of %llu frames needs more than the file's %llu bytes",
@@ -343,8 +343,8 @@ tsr_status tsr_archive_read(tsr_archive *a, void *data, size_t size, uint64_t of
 {
     char *to = data;
     if (offset > tsr_archive_size(a) || size > tsr_archive_size(a) - offset)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: holds %llu bytes; there are none at %llu + %zu", a->path,
-                        U64(tsr_archive_size(a)), U64(offset), size);
+        return tsr_fail(err, TSR_E_FORMAT, "%s: holds %llu bytes; the range at offset %llu of %zu bytes is outside it",
+                        a->path, U64(tsr_archive_size(a)), U64(offset), size);
     for (uint64_t i = frame_at(a, offset); size > 0; i++) {
         const frame *const f = &a->frames[i];
         const size_t skip = (size_t)(offset - f->plain_at);

@@ -74,7 +74,7 @@ tsr_status tsr_input_read(const tsr_input *input, void *data, size_t size, uint6
 /* A frame of `size` plain bytes is never larger than this. */
 size_t tsr_archive_frame_bound(size_t size);
 
-/* What libzstd allocates to make one frame of `size` plain bytes, found out by compressing zeros. */
+/* Returns the bytes that libzstd allocates for one frame of `size` plain bytes, measured by compressing zeros. */
 size_t tsr_archive_context_bytes(size_t size, int level);
 
 /* Compresses `size` bytes into `out` (of tsr_archive_frame_bound), in planes of `width` (1: as they are; else `scratch`

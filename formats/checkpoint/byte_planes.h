@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* to[p * n + i] = from[i * width + p] for the n = size / width whole elements; the size % width bytes behind them stay
- * where they are. `width` is 1, 2 or 4. No overlap. Thread-safe. */
+/* Sets to[p * n + i] = from[i * width + p] for the n = size / width whole elements, and copies the remaining size %
+ * width bytes. `width` is 1, 2 or 4. No overlap. Thread-safe. */
 void tsr_byte_planes_split(const uint8_t *from, size_t size, unsigned width, uint8_t *to);
 
 /* The inverse. */

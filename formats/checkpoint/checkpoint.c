@@ -3,12 +3,14 @@
 
 #include "common/checked.h"
 #include "common/file.h"
+#include "common/options.h"
 #include "common/text.h"
 #include "formats/json/json.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -18,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const uint64_t kMaxConfigBytes = 16u << 20;
+enum { MOST_NAMES = 1 << 16 /* bytes of the names of neighbours of a path that does not exist */ };
 
 static tsr_input input_of(const tsr_file *f)
 {
@@ -60,43 +62,6 @@ static tsr_status read_headers(tsr_checkpoint *c, tsr_err *err)
     return TSR_OK;
 }
 
-static size_t slot_of(const tsr_checkpoint *c, const char *name)
-{
-    size_t slot = (size_t)XXH3_64bits(name, strlen(name)) & c->by_name_mask;
-    while (c->by_name[slot] != 0 && strcmp(c->tensors.items[c->by_name[slot] - 1].name, name) != 0)
-        slot = (slot + 1) & c->by_name_mask;
-    return slot;
-}
-
-static tsr_status index_names(tsr_checkpoint *c, tsr_err *err)
-{
-    size_t slots = 16;
-    while (slots < 2 * c->tensors.count)
-        slots *= 2;
-    c->by_name_mask = slots - 1;
-    c->by_name = calloc(slots, sizeof *c->by_name);
-    if (c->by_name == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory for %zu tensor names", c->path, c->tensors.count);
-    for (size_t i = 0; i < c->tensors.count; i++) {
-        const tsr_tensor *const t = &c->tensors.items[i];
-        const size_t slot = slot_of(c, t->name);
-        if (c->by_name[slot] != 0) {
-            const tsr_tensor *const other = &c->tensors.items[c->by_name[slot] - 1];
-            return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' stands twice: at file offset %llu, and in %s at %llu",
-                            c->files[t->file].path, t->name, (unsigned long long)t->offset, c->files[other->file].name,
-                            (unsigned long long)other->offset);
-        }
-        c->by_name[slot] = (uint32_t)i + 1;
-    }
-    return TSR_OK;
-}
-
-const tsr_tensor *tsr_checkpoint_find(const tsr_checkpoint *c, const char *name)
-{
-    const uint32_t entry = c->by_name[slot_of(c, name)];
-    return entry == 0 ? NULL : &c->tensors.items[entry - 1];
-}
-
 static tsr_status read_config(tsr_checkpoint *c, tsr_err *err)
 {
     char path[PATH_MAX];
@@ -104,12 +69,14 @@ static tsr_status read_config(tsr_checkpoint *c, tsr_err *err)
     TSR_TRY(tsr_join_path(path, c->dir, TSR_CONFIG_NAME, err));
     TSR_TRY(tsr_exists(path, &exists, err));
     if (!exists)
-        return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: missing: a checkpoint directory needs its configuration (or name a single "
-                        ".safetensors file instead of the directory)",
-                        path);
+        TSR_TRY(tsr_checkpoint_name_folder(c->dir, err));
+    if (!exists)
+        return tsr_fail_as(err, TSR_ERROR_NO_CONFIGURATION, TSR_E_FORMAT,
+                           "%s: missing: a checkpoint directory needs its configuration (or name a single "
+                           ".safetensors file instead of the directory)",
+                           path);
     TSR_TRY(tsr_check_inside(c->dir, path, err));
-    TSR_TRY(tsr_read_file(path, kMaxConfigBytes, &c->arena, &c->config, &c->config_size, err));
+    TSR_TRY(tsr_read_file(path, TSR_MAX_CONFIG_BYTES, &c->arena, &c->config, &c->config_size, err));
     c->config_file = (tsr_json_text){.data = c->config, .size = c->config_size};
     return tsr_json_index_read(&c->config_index, path, c->config, c->config_size, err);
 }
@@ -128,16 +95,15 @@ static tsr_status refuse_ranks(const tsr_checkpoint *c, const tsr_listing *l, ts
     for (size_t i = 0; i < l->count; i++) {
         ranks = ranks || (strncmp(l->names[i], "rank-0/", 7) == 0 && tsr_ends_with(l->names[i], TSR_SHARD_SUFFIX));
         if (l->only == NULL && is_rank_file(l->names[i]))
-            return tsr_fail(
-                err, TSR_E_FORMAT,
-                "%s: the ranks of DeepSeek's inference code (%s): 'tessera convert %s -o DST --from deepseek-mp' "
-                "makes a checkpoint of them again, which every command reads",
-                c->path, l->names[i], c->path);
+            return tsr_fail(err, TSR_E_FORMAT,
+                            "%s: files of the ranks of DeepSeek's inference code (%s); join them with 'tessera convert "
+                            "%s -o DST --from deepseek-mp'",
+                            c->path, l->names[i], c->path);
     }
     if (ranks && c->n_files == 0)
         return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: the ranks of a tensor-parallel cut: each of %s/rank-0, ... is a checkpoint, and 'tessera "
-                        "convert %s -o DST --merge' joins them again",
+                        "%s: a directory of tensor-parallel ranks; name one of them, such as %s/rank-0, or join them "
+                        "with 'tessera convert %s -o DST --merge'",
                         c->path, c->path, c->path);
     return TSR_OK;
 }
@@ -155,10 +121,12 @@ static tsr_status no_safetensors(const tsr_checkpoint *c, const tsr_listing *l, 
     for (size_t i = 0; i < l->count; i++) {
         for (size_t k = 0; k < sizeof kOthers / sizeof *kOthers; k++) {
             if (tsr_ends_with(l->names[i], kOthers[k].suffix))
-                return tsr_fail(err, TSR_E_FORMAT, "%s: no .safetensors file in this directory, but %s: %s", c->path,
-                                l->names[i], kOthers[k].what);
+                return tsr_fail_as(err, TSR_ERROR_OTHER_FORMATS, TSR_E_FORMAT,
+                                   "%s: no .safetensors file in this directory, but %s: %s", c->path, l->names[i],
+                                   kOthers[k].what);
         }
     }
+    TSR_TRY(tsr_checkpoint_name_folder(c->path, err));
     return tsr_fail(err, TSR_E_FORMAT, "%s: no .safetensors file in this directory", c->path);
 }
 
@@ -172,9 +140,7 @@ static tsr_status take_files(tsr_checkpoint *c, const tsr_listing *l, const char
         const char *const name = l->names[i];
         if (tsr_listing_is_index(name)) {
             if (*index != NULL)
-                return tsr_fail(err, TSR_E_FORMAT,
-                                "%s: two indexes, %s and %s: which one holds? --ignore-file leaves one "
-                                "out",
+                return tsr_fail(err, TSR_E_FORMAT, "%s: two indexes, %s and %s; exclude one with --ignore-file",
                                 c->path, *index, name);
             *index = name;
         } else if (tsr_listing_is_shard(name)) {
@@ -184,8 +150,7 @@ static tsr_status take_files(tsr_checkpoint *c, const tsr_listing *l, const char
             TSR_TRY(unwrap(c, f, err));
             if (c->n_files > 1 && strcmp(f[-1].name, f->name) == 0)
                 return tsr_fail(err, TSR_E_FORMAT,
-                                "%s: %s and %s are the same file, plain and packed: which one holds? --ignore-file "
-                                "leaves one out",
+                                "%s: %s and %s are the same file, plain and packed; exclude one with --ignore-file",
                                 c->path, f->name, name);
         }
     }
@@ -196,9 +161,7 @@ static tsr_status take_files(tsr_checkpoint *c, const tsr_listing *l, const char
     if (c->n_files == 0 && !blobs)
         return no_safetensors(c, l, err);
     if (c->n_files > 1 && *index == NULL)
-        return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: %zu .safetensors files and no " TSR_INDEX_NAME " to say which belong "
-                        "together",
+        return tsr_fail(err, TSR_E_FORMAT, "%s: %zu .safetensors files and no " TSR_INDEX_NAME ", which must list them",
                         c->path, c->n_files);
     for (size_t i = 0; i < l->count; i++) {
         const char *const name = l->names[i];
@@ -224,7 +187,7 @@ static tsr_status open_directory(tsr_checkpoint *c, const char *const *ignore, s
     if (status == TSR_OK)
         status = read_headers(c, err);
     if (status == TSR_OK)
-        status = index_names(c, err);
+        status = tsr_checkpoint_index_names(c, err);
     if (status == TSR_OK && index != NULL)
         status = tsr_check_shard_index(c, index, err);
     tsr_listing_free(&l);
@@ -242,10 +205,10 @@ static tsr_status open_single(tsr_checkpoint *c, tsr_err *err)
     c->n_files = 1;
     TSR_TRY(unwrap(c, c->files, err));
     TSR_TRY(read_headers(c, err));
-    return index_names(c, err);
+    return tsr_checkpoint_index_names(c, err);
 }
 
-/* Whether `path` looks like the name of a model on a hub: "org/model", where no directory "org" exists here. */
+/* Returns true if `path` looks like a model name of a hub, "org/model", and no local directory "org" exists. */
 static bool is_hub_id(const char *path)
 {
     static const char kWord[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
@@ -259,19 +222,50 @@ static bool is_hub_id(const char *path)
     return stat(parent, &st) != 0 && errno == ENOENT;
 }
 
+/* Writes " (did you mean 'Llama-3.1-8B'?)" into `text` and returns it. Looks for a directory or safetensors file beside `path`
+ * whose name is close to its; returns "" where there is none. */
+static const char *name_meant(const char *path, char text[80])
+{
+    char folder[PATH_MAX];
+    const char *const slash = strrchr(path, '/'), *const name = slash == NULL ? path : slash + 1;
+    tsr_text words = {0};
+    text[0] = '\0';
+    snprintf(folder, sizeof folder, "%.*s", slash == NULL ? 1 : (int)(name - path), slash == NULL ? "." : path);
+    DIR *const dir = opendir(folder);
+    if (dir == NULL)
+        return text;
+    for (const struct dirent *e; (e = readdir(dir)) != NULL && words.size < MOST_NAMES;) {
+        const bool fits = e->d_type != DT_REG || tsr_ends_with(e->d_name, ".safetensors");
+        if (fits && e->d_name[0] != '.' && strchr(e->d_name, '|') == NULL)
+            tsr_text_printf(&words, "%s%s", words.size == 0 ? "" : "|", e->d_name);
+    }
+    closedir(dir);
+    if (words.size > 0 && !words.failed && name[0] != '\0')
+        (void)tsr_did_you_mean(name, words.data, text);
+    tsr_text_free(&words);
+    return text;
+}
+
 static tsr_status open_any(tsr_checkpoint **checkpoint, const char *path, const char *const *ignore, size_t n_ignore,
                            const char *only, tsr_err *err)
 {
     *checkpoint = NULL;
     struct stat st;
     if (stat(path, &st) != 0) {
-        if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
+        const int code = errno;
+        char meant[80];
+        if (!tsr_is_absent(code))
             return tsr_fail_errno(err, "%s: cannot look at it", path);
+        if (strstr(path, "://") != NULL)
+            return tsr_fail_as(err, TSR_ERROR_ADDRESSES, TSR_E_FORMAT,
+                               "%s: remote addresses are not supported; download the model first, for example with 'hf "
+                               "download' or 'aws s3 sync', and name its directory",
+                               path);
         return is_hub_id(path) ? tsr_fail(err, TSR_E_FORMAT,
-                                          "%s: there is no such directory here; if it is a model of the Hugging Face "
-                                          "hub, 'hf download %s --local-dir %s' fetches it",
+                                          "%s: no such directory; if it is a model on the Hugging Face Hub, download "
+                                          "it with 'hf download %s --local-dir %s'",
                                           path, path, strchr(path, '/') + 1)
-                               : tsr_fail(err, TSR_E_FORMAT, "%s: %s", path, strerror(errno));
+                               : tsr_fail(err, TSR_E_FORMAT, "%s: %s%s", path, strerror(code), name_meant(path, meant));
     }
     tsr_checkpoint *const c = calloc(1, sizeof *c);
     if (c == NULL)
@@ -338,7 +332,7 @@ tsr_status tsr_checkpoint_see(tsr_checkpoint *view, const tsr_checkpoint *of, ts
             view->files[i < of->n_files ? i : of->n_files + view->n_side_files++] = of->files[i];
     }
     if (status == TSR_OK)
-        status = index_names(view, err);
+        status = tsr_checkpoint_index_names(view, err);
     if (status == TSR_OK && config != NULL)
         status = tsr_json_index_read(&view->config_index, TSR_CONFIG_NAME, config, config_size, err);
     if (status != TSR_OK)
@@ -410,45 +404,6 @@ tsr_status tsr_checkpoint_header(const tsr_checkpoint *c, size_t file, tsr_arena
     *header = text;
     *size = end;
     return tsr_checkpoint_read(c, &place, 0, text, end, err);
-}
-
-tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *c, size_t i)
-{
-    const size_t file = c->n_files + i;
-    return (tsr_tensor){
-        .name = c->files[file].name,
-        .dtype = TSR_U8,
-        .rank = 1,
-        .shape = {c->files[file].size},
-        .bytes = c->files[file].size,
-        .file = (uint32_t)file,
-    };
-}
-
-tsr_status tsr_checkpoint_side_text(const tsr_checkpoint *c, const char *name, tsr_arena *arena, const char **text,
-                                    size_t *size, tsr_err *err)
-{
-    *text = NULL;
-    for (size_t i = 0; i < c->n_side_files; i++) {
-        const tsr_tensor file = tsr_checkpoint_side_file(c, i);
-        if (strcmp(file.name, name) != 0)
-            continue;
-        const char *const path = c->files[file.file].path;
-        if (file.bytes > kMaxConfigBytes)
-            return tsr_fail(err, TSR_E_FORMAT, "%s: %llu bytes are too many for a configuration", path,
-                            (unsigned long long)file.bytes);
-        char *const data = tsr_arena_alloc(arena, file.bytes + 1);
-        if (data == NULL)
-            return tsr_out_of_memory(err, "for a configuration");
-        TSR_TRY(tsr_checkpoint_read(c, &file, 0, data, file.bytes, err));
-        *text = data;
-        *size = file.bytes;
-        tsr_json_index checked = {0};
-        TSR_TRY(tsr_json_index_read(&checked, path, data, file.bytes, err));
-        tsr_json_index_free(&checked);
-        return TSR_OK;
-    }
-    return TSR_OK;
 }
 
 uint64_t tsr_checkpoint_files_fingerprint(const tsr_checkpoint *c, uint64_t seed)

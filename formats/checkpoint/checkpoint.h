@@ -19,9 +19,12 @@
 
 #define TSR_INDEX_NAME  "model.safetensors.index.json"
 #define TSR_CONFIG_NAME "config.json"
+
+/* The largest configuration that is read. */
+#define TSR_MAX_CONFIG_BYTES ((uint64_t)16 << 20)
 /* The folder of an output in which Tessera keeps its journal and temporary files; never copied from a source. */
 #define TSR_STATE_DIR ".tessera"
-/* Where ModelOpt states a quantization, instead of config.json or beside it. */
+/* ModelOpt's file for a quantization, instead of config.json or in addition to it. */
 #define TSR_HF_QUANT_CONFIG_NAME "hf_quant_config.json"
 #define TSR_REPORT_NAME          "quantization_report.json"
 /* The file that describes preprocessed blobs. A directory that has it may have no safetensors at all. */
@@ -75,19 +78,23 @@ tsr_status tsr_checkpoint_open_shard(tsr_checkpoint **checkpoint, const char *di
  * file holds. */
 tsr_status tsr_check_shard_index(tsr_checkpoint *checkpoint, const char *name, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same files, seen as holding other tensors, under another configuration: for plans that read weights decoded on the
- * way. Takes tensors->items over; `config` (NULL: none) and `of` are borrowed. Of the side files, those named in `without`
- * (its last item is NULL) are not seen. On failure there is nothing to free. */
+/* A step of opening, called by checkpoint.c only: builds the table that tsr_checkpoint_find reads. TSR_E_FORMAT when two tensors
+ * have the same name. */
+tsr_status tsr_checkpoint_index_names(tsr_checkpoint *checkpoint, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Makes a view of the same files with other tensors and another configuration, for plans that read decoded weights.
+ * Takes tensors->items over; `config` (NULL: none) and `of` are borrowed. Side files named in `without` (its last item
+ * is NULL) are hidden. On failure there is nothing to free. */
 tsr_status tsr_checkpoint_see(tsr_checkpoint *view, const tsr_checkpoint *of, tsr_tensors *tensors, const char *config,
                               size_t config_size, const char *const *without, tsr_err *err) TSR_WARN_UNUSED;
 
-/* What tsr_checkpoint_see made; a zeroed one is fine. */
+/* Frees a view made by tsr_checkpoint_see. A zeroed view is allowed. */
 void tsr_checkpoint_unsee(tsr_checkpoint *view);
 
 /* NULL is fine. */
 void tsr_checkpoint_close(tsr_checkpoint *checkpoint);
 
-/* Borrowed until close; NULL when there is none. Thread-safe. */
+/* Returns the tensor of this name, borrowed until close, or NULL. Thread-safe. */
 const tsr_tensor *tsr_checkpoint_find(const tsr_checkpoint *checkpoint, const char *name);
 
 /* Reads bytes [offset, offset + size) of a tensor. `tensor` may also describe any other byte range of one of the files.
@@ -110,10 +117,17 @@ tsr_status tsr_checkpoint_index(const tsr_checkpoint *checkpoint, tsr_arena *are
 tsr_status tsr_checkpoint_header(const tsr_checkpoint *checkpoint, size_t file, tsr_arena *arena, const char **header,
                                  size_t *size, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Refuses a folder without weights or config.json that is an unfinished output, an adapter, or a folder of the hub's cache, by that.
+ * TSR_OK: it is none of these. */
+tsr_status tsr_checkpoint_name_folder(const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
 /* A side file as one U8 tensor of its size, so that it can be read and copied like one. `i` < n_side_files. */
 tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *checkpoint, size_t i);
 
-/* The text of the side file `name`, a JSON object, read anew into `arena`; NULL when there is none. */
+/* Rejects a side file that is not what its name says: a Git LFS pointer, or an empty .json, .model or .tiktoken. TSR_E_FORMAT. */
+tsr_status tsr_checkpoint_check_side_file(const tsr_checkpoint *checkpoint, size_t i, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Reads the text of the side file `name`, a JSON object, into `arena`; NULL if there is none. */
 tsr_status tsr_checkpoint_side_text(const tsr_checkpoint *checkpoint, const char *name, tsr_arena *arena,
                                     const char **text, size_t *size, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -12,7 +12,7 @@
 /* The value at a dotted path ("quantization_config.quant_method"), with a string's quotes. */
 bool tsr_config_find(const tsr_checkpoint *checkpoint, const char *path, tsr_json_text *value);
 
-/* The same, where the path starts at an object that was found in config.json. */
+/* Finds the value at a path that starts at an object of config.json. */
 bool tsr_config_find_in(const tsr_checkpoint *checkpoint, tsr_json_text object, const char *path, tsr_json_text *value);
 
 /* The value of `key`, or else that in the text_config of a multimodal model. */

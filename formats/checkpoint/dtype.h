@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* In increasing alignment, as safetensors orders them: writers put the widest first. */
+/* Ordered by increasing alignment, as in safetensors: writers put the widest first. */
 typedef enum tsr_dtype {
     TSR_BOOL,
     TSR_F4,

@@ -39,8 +39,8 @@ bool tsr_listing_is_index(const char *name)
     return is_top(name) && tsr_ends_with(name, INDEX_SUFFIX);
 }
 
-/* Only endings that are known: with any other one, weights could lie beside a model unseen, and loaders take what ends in
- * .safetensors, however it begins. */
+/* Returns true for known endings only. With any other, weights could be next to a model unseen: loaders take every
+ * file that ends in .safetensors, however it begins. */
 bool tsr_listing_is_manifest(const char *name)
 {
     static const char *const kSignatures[] = {"",     ".sig", ".minisig",  ".asc",
@@ -84,7 +84,7 @@ tsr_status tsr_join_path(char *path, const char *dir, const char *name, tsr_err 
 {
     return snprintf(path, PATH_MAX, "%s/%s", dir, name) < PATH_MAX
                ? TSR_OK
-               : tsr_fail(err, TSR_E_IO, "%s/%s: a longer path than the system takes", dir, name);
+               : tsr_fail(err, TSR_E_IO, "%s/%s: the path is too long for the system", dir, name);
 }
 
 /* A folder being listed, and the one that it was found in. */
@@ -95,7 +95,7 @@ typedef struct folder {
     const struct folder *up;
 } folder;
 
-/* Whether a folder is one of those above. Following a link back to such a folder would never end. */
+/* Returns true if a folder is one of those above. Following a link back to such a folder would never end. */
 static bool is_among(const folder *up, const struct stat *st)
 {
     for (; up != NULL; up = up->up) {
@@ -112,13 +112,13 @@ static tsr_status check_name(const char *root, const char *name, tsr_err *err)
         if ((unsigned char)*p < 0x20 || *p == 0x7F)
             return tsr_fail(
                 err, TSR_E_FORMAT,
-                "%s/%s: a file name with a control character: rename it, or leave it out with --ignore-file", root,
+                "%s/%s: the file name has a control character; rename the file, or exclude it with --ignore-file", root,
                 name);
     }
     return TSR_OK;
 }
 
-/* What is said of a name in a directory that stat() has just failed for. A file that somebody has removed meanwhile is no link. */
+/* Describes a directory entry for which stat() failed. A file that was removed meanwhile is not a broken link. */
 static tsr_status cannot_look(const char *path, tsr_err *err)
 {
     const int why = errno;
@@ -126,7 +126,7 @@ static tsr_status cannot_look(const char *path, tsr_err *err)
     const bool is_link = lstat(path, &link) == 0 && S_ISLNK(link.st_mode);
     errno = why;
     if (is_link && (why == ENOENT || why == ENOTDIR || why == ELOOP))
-        return tsr_fail(err, TSR_E_FORMAT, "%s: a link to nothing: %s", path, strerror(why));
+        return tsr_fail(err, TSR_E_FORMAT, "%s: dangling symlink: %s", path, strerror(why));
     return tsr_fail_errno(err, "%s: cannot look at it", path);
 }
 
@@ -211,5 +211,8 @@ tsr_status tsr_check_inside(const char *dir, const char *path, tsr_err *err)
                 return TSR_OK;
         }
     }
-    return tsr_fail(err, TSR_E_FORMAT, "%s: a link that leaves the checkpoint's directory, to %s", path, real);
+    return tsr_fail_as(err, TSR_ERROR_LINK_OUTSIDE, TSR_E_FORMAT,
+                       "%s: a symlink out of the checkpoint's directory, to %s; copy the files (cp -rL), or name the "
+                       "directory that contains them",
+                       path, real);
 }

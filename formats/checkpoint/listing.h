@@ -11,11 +11,10 @@
 #define TSR_SHARD_SUFFIX  ".safetensors"
 #define TSR_PACKED_SUFFIX TSR_SHARD_SUFFIX TSR_ARCHIVE_SUFFIX
 
-/* The file with the row sums of int8 weights (X.azp_adj, X.azp_with_adj). It lies beside a model, not in it. */
+/* The file with the row sums of int8 weights (X.azp_adj, X.azp_with_adj). It is next to a model, not part of it. */
 #define TSR_AZP_NAME "tessera-azp.safetensors"
 
-/* What an output of Tessera holds, by digests. It speaks of that output alone and is not copied into another, nor are its
- * signatures. */
+/* Manifest of an output: digests of its files. It describes that output only, so neither it nor its signatures are copied. */
 #define TSR_MANIFEST_NAME "tessera.manifest.json"
 
 /* The names of all regular files below a directory: "model.safetensors", "folder/file". The caller sets the last four
@@ -25,7 +24,7 @@ typedef struct tsr_listing {
     size_t count, capacity;
     const char *const *ignore; /* [n_ignore]: glob patterns of files to leave out */
     size_t n_ignore;
-    bool *fits;       /* [n_ignore]: set for each pattern that fits a file or folder; NULL: nobody asks */
+    bool *fits;       /* [n_ignore]: set for each pattern that matches a file or folder; may be NULL */
     const char *only; /* leave out every shard but this one; NULL: keep all */
 } tsr_listing;
 
@@ -34,11 +33,11 @@ typedef struct tsr_listing {
 tsr_status tsr_listing_read(tsr_listing *l, const char *root, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_listing_free(tsr_listing *l);
 
-/* Whether a file of a listing holds tensors, plain or packed; whether it is an index. */
+/* Return true if a file of a listing holds tensors, plain or packed, or is an index. */
 bool tsr_listing_is_shard(const char *name);
 bool tsr_listing_is_index(const char *name);
 
-/* Whether it is the manifest of an output, or a signature of it: .sig, .minisig, .asc, .gpg, .p7s, .sigstore, .sigstore.json. */
+/* Returns true for the manifest of an output and its signatures (.sig, .minisig, .asc, .gpg, .p7s, .sigstore, .sigstore.json). */
 bool tsr_listing_is_manifest(const char *name);
 
 /* Writes DIR/NAME to `path`, which has PATH_MAX bytes; TSR_E_IO when that is longer than the system takes. */

@@ -42,6 +42,15 @@ uint64_t tsr_tensor_elements(const tsr_tensor *tensor)
     return n;
 }
 
+const char *tsr_offset_text(const tsr_tensor *tensor, uint64_t element, char *text, size_t size)
+{
+    text[0] = '\0';
+    if (!tsr_tensor_is_made(tensor))
+        snprintf(text, size, ", file offset %llu",
+                 U64(tensor->offset + element * tsr_dtype_bytes((tsr_dtype)tensor->dtype)));
+    return text;
+}
+
 const char *tsr_shape_text(const tsr_tensor *tensor, char *text, size_t size)
 {
     size_t used = (size_t)snprintf(text, size, "[");
@@ -96,10 +105,10 @@ static tsr_status read_offsets(header_reader *h, tsr_tensor *t)
         return tsr_fail(err, TSR_E_FORMAT, "%s: '%s': data_offsets [%llu, %llu] end before they begin", h->path,
                         t->name, U64(at[0]), U64(at[1]));
     if (at[1] > h->data_bytes)
-        return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: '%s': data_offsets [%llu, %llu] leave the file, which holds %llu bytes "
-                        "of data: the file is truncated or its header is wrong",
-                        h->path, t->name, U64(at[0]), U64(at[1]), U64(h->data_bytes));
+        return tsr_fail_as(err, TSR_ERROR_TRUNCATED, TSR_E_FORMAT,
+                           "%s: '%s': data_offsets [%llu, %llu] exceed the %llu bytes of data in the file; the file is "
+                           "truncated or its header is wrong",
+                           h->path, t->name, U64(at[0]), U64(at[1]), U64(h->data_bytes));
     t->offset = at[0];
     t->bytes = at[1] - at[0];
     return TSR_OK;
@@ -116,8 +125,8 @@ static tsr_status check_size(const header_reader *h, const tsr_tensor *t)
     if (!fits || !tsr_mul_u64(elements, tsr_dtype_bits(t->dtype), &bits))
         return tsr_fail(h->err, TSR_E_FORMAT, "%s: '%s': the size of shape %s overflows", h->path, t->name, shape);
     if (bits % 8 != 0)
-        return tsr_fail(h->err, TSR_E_FORMAT, "%s: '%s': shape %s of %s does not end on a byte", h->path, t->name,
-                        shape, tsr_dtype_name(t->dtype));
+        return tsr_fail(h->err, TSR_E_FORMAT, "%s: '%s': shape %s of %s is not a whole number of bytes", h->path,
+                        t->name, shape, tsr_dtype_name(t->dtype));
     if (bits / 8 != t->bytes)
         return tsr_fail(h->err, TSR_E_FORMAT,
                         "%s: '%s': data_offsets [%llu, %llu] hold %llu bytes, but shape %s of %s "
@@ -147,7 +156,7 @@ static tsr_status read_tensor(header_reader *h, tsr_tensor *t)
             continue;
         }
         if (*seen)
-            return tsr_fail(err, TSR_E_FORMAT, "%s: '%s': '%.*s' stands twice", h->path, t->name, (int)key.size,
+            return tsr_fail(err, TSR_E_FORMAT, "%s: '%s': duplicate key '%.*s'", h->path, t->name, (int)key.size,
                             key.data);
         *seen = true;
         if (seen == &has_shape) {
@@ -201,7 +210,7 @@ static int by_offset(const void *a, const void *b)
     const tsr_tensor *const x = a, *const y = b;
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
-    /* An empty tensor stands before the one that begins where it does. */
+    /* An empty tensor sorts before the tensor at the same offset. */
     if (x->bytes != y->bytes)
         return x->bytes < y->bytes ? -1 : 1;
     return strcmp(x->name, y->name);
@@ -216,7 +225,7 @@ static tsr_status check_coverage(const header_reader *h, tsr_tensor *tensors, si
     for (size_t i = 0; i < count; i++) {
         const tsr_tensor *const t = &tensors[i];
         if (t->offset < end && strcmp(t->name, tensors[i - 1].name) == 0)
-            return tsr_fail(h->err, TSR_E_FORMAT, "%s: '%s' stands twice in the header", h->path, t->name);
+            return tsr_fail(h->err, TSR_E_FORMAT, "%s: duplicate tensor '%s' in the header", h->path, t->name);
         if (t->offset != end)
             return tsr_fail(h->err, TSR_E_FORMAT,
                             "%s: '%s' begins at data offset %llu, but the bytes before it end at "
@@ -227,8 +236,9 @@ static tsr_status check_coverage(const header_reader *h, tsr_tensor *tensors, si
         tensors[i].offset += h->data_offset;
     }
     if (end != h->data_bytes)
-        return tsr_fail(h->err, TSR_E_FORMAT, "%s: %llu bytes behind the last tensor, which ends at file offset %llu",
-                        h->path, U64(h->data_bytes - end), U64(h->data_offset + end));
+        return tsr_fail(h->err, TSR_E_FORMAT,
+                        "%s: %llu extra bytes after the last tensor, which ends at file offset %llu", h->path,
+                        U64(h->data_bytes - end), U64(h->data_offset + end));
     return TSR_OK;
 }
 
@@ -245,7 +255,7 @@ static tsr_status read_header_text(header_reader *h, uint32_t file, tsr_tensors 
             break;
         if (tsr_json_is(key, "__metadata__")) {
             if (has_metadata)
-                return tsr_fail(err, TSR_E_FORMAT, "%s: __metadata__ stands twice", h->path);
+                return tsr_fail(err, TSR_E_FORMAT, "%s: duplicate __metadata__", h->path);
             has_metadata = true;
             TSR_TRY(read_metadata(h));
             continue;
@@ -263,23 +273,28 @@ static tsr_status read_header_text(header_reader *h, uint32_t file, tsr_tensors 
 }
 
 /* Names the kind of file that begins with `head` although it is called .safetensors; NULL when it is unknown. */
-static const char *name_contents(const unsigned char *head, size_t size)
+static const char *name_contents(const unsigned char *head, size_t size, tsr_error_id *id)
 {
     static const struct {
         const char *bytes, *what;
         size_t n;
         bool any_case;
+        tsr_error_id id;
     } kKinds[] = {
-#define KIND(bytes, any_case, what) {bytes, what, sizeof bytes - 1, any_case}
-        KIND("version https://git-lfs", false, "a Git LFS pointer, not the file itself: run 'git lfs pull' there"),
+#define KIND_AS(id, bytes, any_case, what) {bytes, what, sizeof bytes - 1, any_case, id}
+#define KIND(bytes, any_case, what)        KIND_AS(TSR_ERROR_NONE, bytes, any_case, what)
+        KIND_AS(TSR_ERROR_GIT_LFS, "version https://git-lfs", false,
+                "a Git LFS pointer, not the file itself: run 'git lfs pull' there"),
         KIND("<!doctype html", true, "an HTML page, as a failed download leaves it: fetch the file anew"),
         KIND("<html", true, "an HTML page, as a failed download leaves it: fetch the file anew"),
         KIND("<?xml", true, "an XML text, as a failed download leaves it: fetch the file anew"),
-        KIND("GGUF", false, "a GGUF file, which Tessera does not read"),
-        KIND("PK\x03\x04", false,
-             "a zip archive, as torch.save makes it of a pickle: convert it to safetensors with PyTorch first"),
-        KIND("\x80\x02", false, "a Python pickle: convert it to safetensors with PyTorch first"),
-        KIND("\x80\x04", false, "a Python pickle: convert it to safetensors with PyTorch first"),
+        KIND_AS(TSR_ERROR_OTHER_FORMATS, "GGUF", false, "a GGUF file, which Tessera does not read"),
+        KIND_AS(TSR_ERROR_OTHER_FORMATS, "PK\x03\x04", false,
+                "a zip archive, as torch.save makes it of a pickle: convert it to safetensors with PyTorch first"),
+        KIND_AS(TSR_ERROR_OTHER_FORMATS, "\x80\x02", false,
+                "a Python pickle: convert it to safetensors with PyTorch first"),
+        KIND_AS(TSR_ERROR_OTHER_FORMATS, "\x80\x04", false,
+                "a Python pickle: convert it to safetensors with PyTorch first"),
         KIND("\x28\xB5\x2F\xFD", false,
              "compressed with zstd: Tessera reads it under a name that ends in .safetensors.zst"),
         KIND("\x1F\x8B", false, "compressed with gzip: unpack it first"),
@@ -291,6 +306,7 @@ static const char *name_contents(const unsigned char *head, size_t size)
         KIND("Invalid username or password", false, "a hub's message that it may not be fetched without logging in"),
         KIND("Access to model", false, "a hub's message that it may not be fetched without asking for access"),
 #undef KIND
+#undef KIND_AS
     };
     while (size > 0 && (*head == ' ' || *head == '\n' || *head == '\r' || *head == '\t')) {
         head++;
@@ -298,8 +314,10 @@ static const char *name_contents(const unsigned char *head, size_t size)
     }
     for (size_t i = 0; i < sizeof kKinds / sizeof *kKinds; i++) {
         if (kKinds[i].n <= size && (kKinds[i].any_case ? strncasecmp((const char *)head, kKinds[i].bytes, kKinds[i].n)
-                                                       : memcmp(head, kKinds[i].bytes, kKinds[i].n)) == 0)
+                                                       : memcmp(head, kKinds[i].bytes, kKinds[i].n)) == 0) {
+            *id = kKinds[i].id;
             return kKinds[i].what;
+        }
     }
     return NULL;
 }
@@ -318,9 +336,10 @@ static tsr_status check_length(const tsr_input *in, uint64_t *length, tsr_err *e
         *length |= (uint64_t)head[i] << (8 * i);
     const bool plausible = size >= 8 && *length <= TSR_MAX_HEADER_BYTES && *length <= size - 8;
     const bool object = size > 8 && memchr("{ \n\r\t", head[8], 5) != NULL; /* where its JSON begins */
-    const char *const what = plausible && object ? NULL : name_contents(head, read);
+    tsr_error_id id;
+    const char *const what = plausible && object ? NULL : name_contents(head, read, &id);
     if (what != NULL)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: not a safetensors file but %s", path, what);
+        return tsr_fail_as(err, id, TSR_E_FORMAT, "%s: not a safetensors file but %s", path, what);
     if (size < 8)
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: %llu bytes: too short for a safetensors file (8 bytes of header length)", path, U64(size));
@@ -330,8 +349,9 @@ static tsr_status check_length(const tsr_input *in, uint64_t *length, tsr_err *e
                         "file, or a damaged one",
                         path, U64(*length), TSR_MAX_HEADER_BYTES);
     if (*length > size - 8)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: the header needs %llu bytes, but the file has %llu: it is truncated",
-                        path, U64(*length + 8), U64(size));
+        return tsr_fail_as(err, TSR_ERROR_TRUNCATED, TSR_E_FORMAT,
+                           "%s: the header needs %llu bytes, but the file has %llu: it is truncated", path,
+                           U64(*length + 8), U64(size));
     return TSR_OK;
 }
 

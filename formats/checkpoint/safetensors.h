@@ -55,13 +55,17 @@ uint64_t tsr_tensor_elements(const tsr_tensor *tensor);
 /* "[576, 7168]" into `text` (at least 192 bytes). Returns text. */
 const char *tsr_shape_text(const tsr_tensor *tensor, char *text, size_t size);
 
+/* ", file offset 4096" of an element by its flat index; empty for a tensor that no file holds. `text` has at least 48 bytes.
+ * Returns text. */
+const char *tsr_offset_text(const tsr_tensor *tensor, uint64_t element, char *text, size_t size);
+
 /* Reads and checks the header of `in`, and appends its tensors in the order of their bytes, each with `.file = file`.
  * *header_hash is the XXH3-64 of the header.
  * TSR_E_FORMAT for every broken rule, with the tensor and the offsets; Git-LFS pointers are named as such. */
 tsr_status tsr_safetensors_read(const tsr_input *in, uint32_t file, tsr_arena *arena, tsr_tensors *tensors,
                                 uint64_t *header_hash, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same for a header in memory: `text` without the 8 length bytes; `data_bytes` of tensors follow it in the file. */
+/* Parses a header in memory: `text` without the 8 length bytes; `data_bytes` of tensors follow it in the file. */
 tsr_status tsr_safetensors_parse(const char *path, const char *text, size_t length, uint64_t data_bytes, uint32_t file,
                                  tsr_arena *arena, tsr_tensors *tensors, tsr_err *err) TSR_WARN_UNUSED;
 

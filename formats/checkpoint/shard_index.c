@@ -13,10 +13,10 @@ static tsr_status check_entry(const tsr_checkpoint *c, const char *index, const 
                               bool *seen, tsr_err *err)
 {
     if (strchr(file, '/') != NULL || strchr(file, '\\') != NULL || strcmp(file, "..") == 0)
-        return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: '%s' is mapped to '%s', a path outside the directory: an index names "
-                        "files beside it",
-                        index, tensor, file);
+        return tsr_fail(
+            err, TSR_E_FORMAT,
+            "%s: '%s' is mapped to '%s', a path outside the directory; an index may name only files beside it", index,
+            tensor, file);
     const tsr_tensor *const t = tsr_checkpoint_find(c, tensor);
     if (t != NULL && strcmp(c->files[t->file].name, file) == 0) {
         seen[t - c->tensors.items] = true;
@@ -26,12 +26,14 @@ static tsr_status check_entry(const tsr_checkpoint *c, const char *index, const 
         if (strcmp(c->files[i].name, file) != 0)
             continue;
         if (t == NULL)
-            return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is mapped to %s, which has no such tensor: the index is stale",
-                            index, tensor, file);
-        return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is mapped to %s, but stands in %s: the index is stale", index,
-                        tensor, file, c->files[t->file].name);
+            return tsr_fail_as(err, TSR_ERROR_STALE_INDEX, TSR_E_FORMAT,
+                               "%s: '%s' is mapped to %s, which has no such tensor: the index is stale", index, tensor,
+                               file);
+        return tsr_fail_as(err, TSR_ERROR_STALE_INDEX, TSR_E_FORMAT,
+                           "%s: '%s' is mapped to %s, but is in %s: the index is stale", index, tensor, file,
+                           c->files[t->file].name);
     }
-    return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is mapped to %s, and there is no such file: is the download complete?",
+    return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is mapped to %s, which does not exist; is the download complete?",
                     index, tensor, file);
 }
 
@@ -68,11 +70,11 @@ static tsr_status check_index_text(const tsr_checkpoint *c, const char *path, co
         return tsr_fail(err, TSR_E_FORMAT, "%s: no weight_map", path);
     for (size_t i = 0; i < c->tensors.count; i++) {
         if (!seen[i])
-            return tsr_fail(err, TSR_E_FORMAT,
-                            "%s: the index is stale: it leaves out '%s', which stands in %s (loaders "
-                            "would drop it silently); --ignore-file %s leaves that file out",
-                            path, c->tensors.items[i].name, c->files[c->tensors.items[i].file].name,
-                            c->files[c->tensors.items[i].file].name);
+            return tsr_fail_as(err, TSR_ERROR_STALE_INDEX, TSR_E_FORMAT,
+                               "%s: the index is stale: it leaves out '%s', which is in %s (loaders would drop it "
+                               "silently); exclude that file with --ignore-file %s",
+                               path, c->tensors.items[i].name, c->files[c->tensors.items[i].file].name,
+                               c->files[c->tensors.items[i].file].name);
     }
     return TSR_OK;
 }

@@ -10,7 +10,13 @@ tsr_json_reader tsr_json_open(const char *name, const char *text, size_t size)
 
 static tsr_status bad(const tsr_json_reader *r, const char *what, tsr_err *err)
 {
-    return tsr_fail(err, TSR_E_FORMAT, "%s: not valid JSON at byte %zu: %s", r->name, r->pos, what);
+    size_t line = 1, column = 1;
+    for (size_t i = 0; err != NULL && i < r->pos && i < r->size; i++) {
+        column = r->text[i] == '\n' ? 1 : column + 1;
+        line += r->text[i] == '\n';
+    }
+    return tsr_fail(err, TSR_E_FORMAT, "%s: not valid JSON at byte %zu (line %zu, column %zu): %s", r->name, r->pos,
+                    line, column, what);
 }
 
 static void skip_space(tsr_json_reader *r)
@@ -100,8 +106,11 @@ static tsr_status next(tsr_json_reader *r, char close, bool *more, tsr_err *err)
     }
     if (c != ',')
         return bad(r, close == '}' ? "',' or '}' expected" : "',' or ']' expected", err);
-    r->pos++;
-    return TSR_OK;
+    const size_t comma = r->pos++;
+    if (look(r) != close)
+        return TSR_OK;
+    r->pos = comma;
+    return bad(r, close == '}' ? "a comma before '}'" : "a comma before ']'", err);
 }
 
 tsr_status tsr_json_next_member(tsr_json_reader *r, tsr_json_text *key, bool *more, tsr_err *err)
@@ -163,7 +172,7 @@ static int hex4(const char *p, size_t room)
     return value;
 }
 
-/* The code point of the escape at p (which points behind "\u"), surrogate pairs joined; -1 if broken. */
+/* Returns the code point of the escape at p (after "\u"), with surrogate pairs joined; -1 if invalid. */
 static int32_t unicode_escape(const char *p, size_t room, size_t *used)
 {
     const int first = hex4(p, room);
@@ -377,7 +386,7 @@ static size_t unescape(tsr_json_text text, size_t *at, char bytes[4])
 tsr_status tsr_json_decode(const tsr_json_reader *r, tsr_json_text text, tsr_arena *arena, const char **out,
                            tsr_err *err)
 {
-    /* An escape is never shorter than what it stands for. */
+    /* An escape is never shorter than its decoded text. */
     char *const copy = tsr_arena_dup(arena, text.data, text.size);
     if (copy == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", r->name);

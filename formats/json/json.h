@@ -54,7 +54,7 @@ typedef struct tsr_json_text {
 
 tsr_json_reader tsr_json_open(const char *name, const char *text, size_t size);
 
-/* What the next value is, by its first byte. */
+/* Sets *kind to the kind of the next value, from its first byte. */
 tsr_status tsr_json_peek(tsr_json_reader *r, tsr_json_kind *kind, tsr_err *err) TSR_WARN_UNUSED;
 
 tsr_status tsr_json_enter_object(tsr_json_reader *r, tsr_err *err) TSR_WARN_UNUSED;
@@ -79,10 +79,13 @@ tsr_status tsr_json_finish(tsr_json_reader *r, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_json_decode(const tsr_json_reader *r, tsr_json_text text, tsr_arena *arena, const char **out,
                            tsr_err *err) TSR_WARN_UNUSED;
 
-/* Whether an undecoded string, or the text of a value with its quotes, is `literal` when its escapes are resolved. */
+/* Reads a string value and decodes it into the arena. */
+tsr_status tsr_json_read_text(tsr_json_reader *r, tsr_arena *arena, const char **out, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns true if an undecoded string, or the text of a value with its quotes, is `literal` when its escapes are resolved. */
 bool tsr_json_is(tsr_json_text text, const char *literal);
 
-/* Whether two undecoded strings mean the same; and a hash of what one means. */
+/* Returns true if two undecoded strings decode to the same text; tsr_json_hash hashes the decoded text. */
 bool tsr_json_same(tsr_json_text a, tsr_json_text b);
 uint64_t tsr_json_hash(tsr_json_text text);
 
@@ -113,7 +116,7 @@ bool tsr_json_get(tsr_json_text object, const char *path, tsr_json_text *value);
 tsr_json_reader tsr_json_members(tsr_json_text object);
 bool tsr_json_member(tsr_json_reader *r, tsr_json_text *key, tsr_json_text *value);
 
-/* Whether the value at a path of an object is this one, as tsr_json_is compares them. */
+/* Returns true if the value at a path of an object equals the literal, as tsr_json_is compares them. */
 bool tsr_json_says(tsr_json_text object, const char *path, const char *literal);
 
 #endif

@@ -1,4 +1,4 @@
-/* Finding where a member stands, or where the last one ends, and writing there. */
+/* Edits a JSON object in place: finds a member, or the end of the last one, and writes there. */
 #include "formats/json/json_edit.h"
 
 #include "formats/json/json.h"
@@ -10,13 +10,13 @@
 
 /* Byte positions of the members of the object that is edited. */
 typedef struct layout {
-    size_t open;       /* just behind the '{' */
+    size_t open;       /* just after the '{' */
     size_t first;      /* where the first member begins; 0 when there is none */
     size_t last;       /* where the last member ends; 0 when there is none */
     tsr_json_text old; /* the present value of the edited member; NULL when the object has no such member */
     size_t from;       /* where the edited member begins */
-    size_t before;     /* where the member before it ends (just behind the '{' if it is the first) */
-    size_t after;      /* where the member behind it begins; 0 when it is the last */
+    size_t before;     /* where the previous member ends (just after the '{' for the first) */
+    size_t after;      /* where the next member begins; 0 for the last */
 } layout;
 
 static tsr_status find_members(layout *l, const char *config, size_t size, const char *key, tsr_err *err)

@@ -1,16 +1,20 @@
-/* Single values: where one stands in a text, and what it says. */
+/* Finds single values in a JSON text by path, and decodes them. */
 #include "formats/json/json.h"
 
 #include <string.h>
 
+tsr_status tsr_json_read_text(tsr_json_reader *r, tsr_arena *arena, const char **out, tsr_err *err)
+{
+    tsr_json_text span;
+    TSR_TRY(tsr_json_read_string(r, &span, err));
+    return tsr_json_decode(r, span, arena, out, err);
+}
+
 const char *tsr_json_string_of(tsr_json_text value, tsr_arena *arena)
 {
     tsr_json_reader r = tsr_json_open("", value.data, value.size);
-    tsr_json_text span;
     const char *string;
-    if (tsr_json_read_string(&r, &span, NULL) != TSR_OK)
-        return NULL;
-    return tsr_json_decode(&r, span, arena, &string, NULL) == TSR_OK ? string : NULL;
+    return tsr_json_read_text(&r, arena, &string, NULL) == TSR_OK ? string : NULL;
 }
 
 bool tsr_json_u64_of(tsr_json_text value, uint64_t *number)

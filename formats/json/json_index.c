@@ -7,7 +7,7 @@
 /* Only 24 bytes, because a hostile document can have a member for every five bytes of text. */
 typedef struct tsr_json_entry {
     uint32_t key, key_size, value, value_size; /* places in the text */
-    uint32_t parent;                           /* the entry of the object that the member stands in */
+    uint32_t parent;                           /* the entry of the object that has the member */
     bool key_escaped, value_escaped;
 } entry;
 
@@ -40,7 +40,7 @@ static tsr_status add_entry(tsr_json_index *index, uint32_t parent, tsr_json_tex
     return TSR_OK;
 }
 
-/* The reader is behind the value of `e`, which is an object. */
+/* Called with the reader after the value of `e`, which is an object. */
 static void end_object(tsr_json_index *index, entry *e, size_t pos)
 {
     e->value_size = (uint32_t)(pos - e->value);
@@ -117,8 +117,8 @@ static tsr_status make_table(tsr_json_index *index, const char *name, tsr_err *e
         const size_t slot = slot_of(index, index->entries[i].parent, key);
         if (index->slots[slot] != 0)
             return tsr_fail(err, TSR_E_FORMAT,
-                            "%s: '%.*s' stands twice in one object, the second time at byte %u: readers do not agree "
-                            "on which of the two counts; take one out",
+                            "%s: duplicate key '%.*s' in one object, the second at byte %u; readers disagree on which "
+                            "one counts, so remove one",
                             name, (int)(key.size > 200 ? 200 : key.size), key.data, index->entries[i].key - 1);
         index->slots[slot] = i;
     }

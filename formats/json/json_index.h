@@ -1,7 +1,7 @@
-/* Where the members of a document stand: found in one pass, then looked up any number of times.
+/* Index of the members of a JSON document: built in one pass, then searched any number of times.
  *
- * All members of the document and of the objects in it have an entry; what stands in arrays has none. A path costs a
- * look into a hash table for each of its keys, however large the document is. */
+ * All members of the document and of its nested objects have an entry. Members inside arrays have none. A path costs one hash
+ * lookup per key, regardless of the document's size. */
 #ifndef TSR_FORMATS_JSON_JSON_INDEX_H
 #define TSR_FORMATS_JSON_JSON_INDEX_H
 
@@ -18,20 +18,20 @@ typedef struct tsr_json_index {
     /* private */
     struct tsr_json_entry *entries; /* [0] is the document itself; in the order of their places */
     size_t count, capacity;
-    uint32_t *slots; /* open-addressing hash table of the entries behind [0]; 0: empty */
+    uint32_t *slots; /* open-addressing hash table of the entries after [0]; 0: empty */
     size_t mask;
 } tsr_json_index;
 
-/* Checks that `text` is one JSON object and nothing else, and notes where its members stand. TSR_E_FORMAT: it is not, or
- * a key stands twice in one object: readers do not agree on which of the two counts. `name` is for messages. After a
+/* Checks that `text` is exactly one JSON object, and indexes its members. TSR_E_FORMAT: it is not, or
+ * an object repeats a key; readers do not agree on which value counts. `name` is for messages. After a
  * failure there is nothing to free. */
 tsr_status tsr_json_index_read(tsr_json_index *index, const char *name, const char *text, size_t size,
                                tsr_err *err) TSR_WARN_UNUSED;
 
-/* As tsr_json_find, in the whole document. */
+/* Finds the value at a path of the whole document, like tsr_json_find. */
 bool tsr_json_index_find(const tsr_json_index *index, const char *path, tsr_json_text *value);
 
-/* As tsr_json_find, in an object that was found in the document. */
+/* Finds the value at a path of an object of the document, like tsr_json_find. */
 bool tsr_json_index_find_in(const tsr_json_index *index, tsr_json_text object, const char *path, tsr_json_text *value);
 
 /* Bytes that it holds. */

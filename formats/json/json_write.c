@@ -70,7 +70,11 @@ void tsr_json_end_array(tsr_text *text)
 
 void tsr_json_quoted(tsr_text *text, const char *value)
 {
-    const size_t size = strlen(value);
+    tsr_json_quoted_part(text, value, strlen(value));
+}
+
+void tsr_json_quoted_part(tsr_text *text, const char *value, size_t size)
+{
     size_t from = 0;
     tsr_text_append(text, "\"", 1);
     for (size_t i = 0; i < size;) {
@@ -97,8 +101,13 @@ void tsr_json_key(tsr_text *text, const char *key)
 
 void tsr_json_string(tsr_text *text, const char *value)
 {
+    tsr_json_string_part(text, value, strlen(value));
+}
+
+void tsr_json_string_part(tsr_text *text, const char *value, size_t size)
+{
     separate(text);
-    tsr_json_quoted(text, value);
+    tsr_json_quoted_part(text, value, size);
 }
 
 void tsr_json_u64(tsr_text *text, uint64_t value)

@@ -24,6 +24,7 @@ void tsr_json_begin_array(tsr_text *text, bool flat);
 void tsr_json_end_array(tsr_text *text);
 void tsr_json_key(tsr_text *text, const char *key);
 void tsr_json_string(tsr_text *text, const char *value);
+void tsr_json_string_part(tsr_text *text, const char *value, size_t size);
 void tsr_json_u64(tsr_text *text, uint64_t value);
 void tsr_json_bool(tsr_text *text, bool value);
 void tsr_json_null(tsr_text *text);
@@ -37,8 +38,9 @@ void tsr_json_member_number(tsr_text *text, const char *key, double value);
 /* A key with an array of strings, a line each where there are several; and one with {}. */
 void tsr_json_member_strings(tsr_text *text, const char *key, const char *const *values, size_t n);
 void tsr_json_member_empty(tsr_text *text, const char *key);
-/* Appends a quoted, escaped string without a comma or indentation, for text that is composed by hand. */
+/* Appends a quoted, escaped string without a comma or indentation, for text composed by the caller. */
 void tsr_json_quoted(tsr_text *text, const char *value);
+void tsr_json_quoted_part(tsr_text *text, const char *value, size_t size);
 /* Text that is JSON already. */
 void tsr_json_raw(tsr_text *text, const char *json, size_t size);
 

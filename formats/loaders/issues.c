@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether two names differ in their numbers only. */
+/* Returns true if two names differ in their numbers only. */
 static bool alike(const char *a, const char *b)
 {
     if (a == NULL || b == NULL)

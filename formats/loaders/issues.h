@@ -42,7 +42,7 @@ void tsr_issues_add(tsr_issues *issues, const tsr_issue *issue);
 
 void tsr_issues_free(tsr_issues *issues);
 
-/* Whether an issue is fatal, or an omitted one may be. */
+/* Returns true if an issue is fatal, or an omitted one may be. */
 bool tsr_issues_any_fatal(const tsr_issues *issues);
 
 #endif

@@ -7,6 +7,125 @@
 #include <stdio.h>
 #include <string.h>
 
+/* ---- the model itself ---- */
+
+/* A size of the model, under the names that families have for it. */
+enum { MAX_SPELLINGS = 14 };
+typedef struct size_key {
+    const char *const names[MAX_SPELLINGS];
+} size_key;
+
+static const size_key kHidden = {{"hidden_size", "d_model", "n_embd", "dim", "embed_dim", "model_dim", "emb_dim",
+                                  "hidden_sizes", "embed_dims", "out_dims"}};
+static const size_key kLayers = {{"num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers",
+                                  "decoder_layers", "num_decoder_layers", "depth", "depths", "num_blocks",
+                                  "layers_block_type", "block_types", "num_spatial_layers", "num_attention_layers"}};
+static const size_key kHeads = {{"num_attention_heads", "attention_heads", "n_head", "n_heads", "num_heads",
+                                 "encoder_attention_heads", "decoder_attention_heads", "num_query_heads",
+                                 "self_attn_heads"}};
+
+static bool has_key(const tsr_load_query *q, const char *key)
+{
+    tsr_json_text value;
+    return tsr_config_find(q->s->checkpoint, key, &value) && !tsr_json_is(value, "null") && !tsr_json_is(value, "[]");
+}
+
+/* Returns whether config.json has one of the names, or a key that ends in one of the first two: encoder_num_hidden_layers. */
+static bool has_size(const tsr_load_query *q, const size_key *key)
+{
+    tsr_json_reader r =
+        tsr_json_members((tsr_json_text){.data = q->s->checkpoint->config, .size = q->s->checkpoint->config_size});
+    tsr_json_text found, value;
+    while (tsr_json_member(&r, &found, &value)) {
+        for (size_t i = 0; i < MAX_SPELLINGS && key->names[i] != NULL; i++) {
+            const size_t n = strlen(key->names[i]);
+            if ((found.size == n || (i < 2 && found.size > n)) &&
+                memcmp(found.data + found.size - n, key->names[i], n) == 0 && !tsr_json_is(value, "null"))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Returns whether config.json holds the configurations of several models. Their sizes may then be the defaults of a class. */
+static bool is_composite(const tsr_load_query *q)
+{
+    const tsr_checkpoint *const c = q->s->checkpoint;
+    tsr_json_reader r = tsr_json_members((tsr_json_text){.data = c->config, .size = c->config_size});
+    tsr_json_text key, value;
+    while (tsr_json_member(&r, &key, &value)) {
+        tsr_json_text type;
+        if (value.data[0] == '{' && tsr_json_find(value.data, value.size, "model_type", &type))
+            return true;
+    }
+    return false;
+}
+
+static void note_no_key(const tsr_load_query *q, const char *key)
+{
+    tsr_query_note(q, true, NULL, "configuration", "take config.json from the original",
+                   "config.json has no '%s', without which the loader cannot build the model", key);
+}
+
+/* Keys that a class of an engine reads without a default. Released files have them; what transformers 5 saves may lack them. The
+ * class then stops, whether or not the model is quantized. */
+static const struct {
+    tsr_loader loader;
+    const char *model_type, *key;
+} kClassKeys[] = {
+    {TSR_LOADER_SGLANG, "\"deepseek_v3\"", "moe_layer_freq"},
+    {TSR_LOADER_SGLANG, "\"qwen3_next\"", "full_attention_interval"},
+    {TSR_LOADER_SGLANG, "\"qwen3_5_moe\"", "full_attention_interval"},
+    {TSR_LOADER_SGLANG, "\"gpt_oss\"", "swiglu_limit"},
+    {TSR_LOADER_VLLM, "\"minimax_m2\"", "rotary_dim"},
+    {TSR_LOADER_VLLM, "\"minimax_m2\"", "scoring_func"},
+};
+
+static void check_class_keys(const tsr_load_query *q)
+{
+    for (size_t i = 0; i < sizeof kClassKeys / sizeof *kClassKeys; i++) {
+        tsr_json_text type, value;
+        const char *const key = kClassKeys[i].key;
+        char within[64];
+        snprintf(within, sizeof within, "text_config.%s", key);
+        if (q->loader == kClassKeys[i].loader && tsr_config_find(q->s->checkpoint, "model_type", &type) &&
+            tsr_json_is(type, kClassKeys[i].model_type) && !tsr_config_find(q->s->checkpoint, key, &value) &&
+            !tsr_config_find(q->s->checkpoint, within, &value))
+            tsr_query_note(q, false, NULL, "configuration", "take config.json from the original",
+                           "config.json has no '%s', which the class of this model_type reads without a default", key);
+    }
+}
+
+/* Rejects a config.json from which no model can be built. */
+static void check_model(const tsr_load_query *q)
+{
+    bool attention = false;
+    if (q->s->checkpoint->config == NULL || q->loader == TSR_LOADER_DEEPSEEK)
+        return;
+    if (has_key(q, "_class_name") && !has_key(q, "model_type")) {
+        tsr_query_note(q, true, NULL, "configuration", NULL,
+                       "config.json has '_class_name' and no 'model_type': it is a model of diffusers, which none of "
+                       "these loaders reads");
+        return;
+    }
+    if (!has_key(q, "model_type"))
+        note_no_key(q, "model_type");
+    if (!has_key(q, "architectures") && q->loader != TSR_LOADER_TRANSFORMERS)
+        note_no_key(q, "architectures");
+    for (size_t i = 0; i < q->linears->count; i++)
+        attention = attention || q->linears->items[i].part == TSR_PART_ATTENTION;
+    if (is_composite(q))
+        return;
+    if (!has_size(q, &kHidden))
+        note_no_key(q, kHidden.names[0]);
+    if (!has_size(q, &kLayers))
+        note_no_key(q, kLayers.names[0]);
+    if (attention && !has_size(q, &kHeads))
+        note_no_key(q, kHeads.names[0]);
+}
+
+/* ---- its quantization ---- */
+
 static void check_method(const tsr_load_query *q)
 {
     const tsr_weights *const w = q->s->weights;
@@ -105,7 +224,7 @@ static void check_group(const tsr_load_query *q, tsr_json_text group)
     }
     check_keys(q, value, "weights", kArguments);
     check_symmetry(q, value);
-    /* Of several groups, those that speak of blocks; what the others say of theirs is no matter of blocks. */
+    /* With several groups, only those that state blocks are checked for blocks. */
     const bool block = q->block && (q->n_targets == 1 || states_block(q, value));
     if (block && (!tsr_config_find_in(q->s->checkpoint, value, "strategy", &value) || !tsr_json_is(value, "\"block\"")))
         tsr_query_note(q, true, NULL, "configuration", "set strategy to \"block\"",
@@ -120,7 +239,7 @@ static void check_group(const tsr_load_query *q, tsr_json_text group)
                        "config_groups: blocks need dynamic input_activations");
 }
 
-/* What small groups ask of "format": load_small_groups.c. */
+/* Returns whether the layer is FP8 or integers. load_small_groups.c checks "format" for the other kinds. */
 static bool has_old_format(const tsr_linear *l)
 {
     return tsr_linear_is_fp8(l) || tsr_linear_is_integers(l);
@@ -177,16 +296,30 @@ static void check_compressed_tensors_config(const tsr_load_query *q)
         check_group(q, group);
 }
 
+/* Loaders go by these words: they look for other tensors than there are, or leave some uninitialized. */
+static void check_words(const tsr_load_query *q)
+{
+    const tsr_weights *const w = q->s->weights;
+    for (size_t i = 0; i < w->count; i++) {
+        const tsr_weight *const x = &w->items[i];
+        if (x->odd != NULL && x->kind->family == TSR_FAMILY_INTEGERS && strncmp(x->odd, "format", 6) != 0)
+            tsr_query_note(q, true, x->data->name, "configuration", NULL, "config.json says %s", x->odd);
+    }
+}
+
 void tsr_rule_config(const tsr_load_query *q)
 {
+    check_model(q);
+    check_class_keys(q);
     check_method(q);
     if (q->config.data == NULL || q->s->weights->n_scaled == 0 || q->s->weights->method == NULL)
         return;
     if (q->loader == TSR_LOADER_DEEPSEEK)
         return;
-    if (tsr_query_compressed_tensors(q) && q->who->compressed_tensors)
+    if (tsr_query_compressed_tensors(q) && q->who->compressed_tensors) {
         check_compressed_tensors_config(q);
-    else if (tsr_query_fp8(q))
+        check_words(q);
+    } else if (tsr_query_fp8(q))
         check_fp8_config(q);
 }
 
@@ -222,7 +355,7 @@ static void check_input_scales(const tsr_load_query *q)
 /* The name under which the loader looks for the scale of X.weight. Where kinds have one name only, pairing has asked. */
 static void check_scale_name(const tsr_load_query *q, const tsr_linear *l)
 {
-    const bool native = tsr_query_native(q) && tsr_query_method(q, "fp8"), mxfp8 = tsr_query_method(q, "mxfp8");
+    const bool native = tsr_query_deepseek_v4(q) && tsr_query_method(q, "fp8"), mxfp8 = tsr_query_method(q, "mxfp8");
     const bool ct = (tsr_query_compressed_tensors(q) && q->who->compressed_tensors) || tsr_query_method(q, "modelopt");
     const char *const suffix = native                     ? ".scale"
                                : mxfp8                    ? "_scale_inv"
@@ -238,7 +371,18 @@ static void check_scale_name(const tsr_load_query *q, const tsr_linear *l)
                    "it looks for '%.*s%s'; a scale of another name is not loaded", n, l->tensor->name, suffix);
 }
 
-/* The names and dtypes of scales. */
+/* Rejects FP8 blocks of another size than 128x128, where a loader takes no other. (DeepSeek's kernels; TensorRT-LLM's
+ * model_config.py, which asserts it, and quant_config_utils.py.) */
+static void check_block_size(const tsr_load_query *q, const tsr_linear *l)
+{
+    if ((q->loader != TSR_LOADER_DEEPSEEK && q->loader != TSR_LOADER_TRTLLM) || l->block.rows == 0 ||
+        !tsr_linear_is_fp8(l) || (l->block.rows == 128 && l->block.cols == 128))
+        return;
+    tsr_query_note(q, true, l->tensor->name, "block size", "`tessera convert --to fp8-block --block 128x128`",
+                   "blocks are %llux%llu; the loader takes 128x128 only", U64(l->block.rows), U64(l->block.cols));
+}
+
+/* Checks the names and dtypes of scales. */
 void tsr_rule_scales(const tsr_load_query *q)
 {
     check_input_scales(q);
@@ -253,11 +397,7 @@ void tsr_rule_scales(const tsr_load_query *q)
             !(q->who->stated_e8m0 && q->s->weights->ue8m0))
             tsr_query_note(q, true, l->scale->name, "scale dtype", "store the scales as F32 powers of two",
                            "the scale is F8_E8M0; it reads F32");
-        if (l->block.rows != 0 && tsr_linear_is_fp8(l) && (l->block.rows != 128 || l->block.cols != 128) &&
-            q->loader == TSR_LOADER_DEEPSEEK)
-            tsr_query_note(q, true, l->tensor->name, "block size", "`tessera convert --to fp8-block --block 128x128`",
-                           "blocks are %llux%llu; its kernels have 128x128 built in", U64(l->block.rows),
-                           U64(l->block.cols));
+        check_block_size(q, l);
     }
     if (q->s->weights->ue8m0 && q->s->odd_scale != NULL && q->who->trusts_ue8m0)
         tsr_query_note(

@@ -3,7 +3,9 @@
 
 #include "formats/checkpoint/config.h"
 
+#include "common/arena.h"
 #include "common/glob.h"
+#include "common/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,28 +25,100 @@ static bool find_leaf(const tsr_load_query *q, const char *stem, size_t length, 
     return find(q, name);
 }
 
-/* Layers that come together: a decoder block that has one of them must have all. */
-enum { MAX_TOGETHER = 4 };
+/* Layers that come together. Names differ between families, and between the towers of one model: o_proj is out_proj in
+ * many a vision tower, and gate_proj of an attention has no up_proj. So a sibling is asked for where modules of the same
+ * name in other layers have it. */
+enum { MAX_TOGETHER = 4, MLPS = 2 };
 static const char *const kTogether[][MAX_TOGETHER] = {
-    {"gate_proj", "up_proj", "down_proj"},         {"w1", "w2", "w3"},
-    {"q_proj", "k_proj", "v_proj", "o_proj"},      {"q_a_proj", "q_b_proj"},
-    {"kv_a_proj_with_mqa", "kv_b_proj", "o_proj"},
+    {"gate_proj", "up_proj", "down_proj"},    {"w1", "w2", "w3"}, /* the MLPS */
+    {"q_proj", "k_proj", "v_proj", "o_proj"}, {"q_a_proj", "q_b_proj"}, {"kv_a_proj_with_mqa", "kv_b_proj", "o_proj"},
 };
 
-static void check_companions_of(const tsr_load_query *q, const tsr_linear *l, const char *const *all, const bool *known)
+enum { MAX_NAME = 1200 };
+
+/* Names of linear layers with '*' for each number, sorted. */
+typedef struct folded {
+    const char **names;
+    size_t count;
+    tsr_arena arena;
+} folded;
+
+static void fold(char name[MAX_NAME], const char *stem, size_t length, const char *leaf)
 {
+    size_t n = 0;
+    for (size_t i = 0; i < length && n < MAX_NAME / 2; i++) {
+        const bool digit = stem[i] >= '0' && stem[i] <= '9';
+        if (!digit || i == 0 || stem[i - 1] < '0' || stem[i - 1] > '9')
+            name[n++] = digit ? '*' : stem[i];
+    }
+    snprintf(name + n, MAX_NAME - n, "%s", leaf);
+}
+
+/* `all` is zeroed. False when memory is exhausted. */
+static bool fold_all(folded *all, const tsr_linears *linears)
+{
+    char name[MAX_NAME];
+    all->names = tsr_arena_alloc(&all->arena, (linears->count + 1) * sizeof *all->names);
+    for (size_t i = 0; all->names != NULL && i < linears->count; i++) {
+        const tsr_linear *const l = &linears->items[i];
+        fold(name, l->module, (size_t)(l->leaf - l->module), l->leaf);
+        if ((all->names[all->count] = tsr_arena_dup(&all->arena, name, strlen(name))) == NULL)
+            return false;
+        all->count++;
+    }
+    if (all->names != NULL)
+        qsort(all->names, all->count, sizeof *all->names, tsr_by_text);
+    return all->names != NULL;
+}
+
+/* How many layers have this folded name; 2 stands for more. */
+static unsigned count_folded(const folded *all, const char *name)
+{
+    const char **const found = bsearch(&name, all->names, all->count, sizeof *all->names, tsr_by_text);
+    if (found == NULL)
+        return 0;
+    const size_t at = (size_t)(found - all->names);
+    const bool more = (at > 0 && strcmp(all->names[at - 1], name) == 0) ||
+                      (at + 1 < all->count && strcmp(all->names[at + 1], name) == 0);
+    return more ? 2 : 1;
+}
+
+/* Returns true if `leaf`, which is not beside `l`, has to be. A lone MLP, as DeepSeek's first layer has, is held to what other
+ * MLPs are made of when it has two of the three. */
+static bool is_expected(const folded *names, const tsr_linear *l, size_t set, const char *leaf, unsigned present,
+                        bool known)
+{
+    char name[MAX_NAME];
+    const size_t stem = (size_t)(l->leaf - l->module);
+    fold(name, l->module, stem, leaf);
+    if (count_folded(names, name) > 0)
+        return true;
+    fold(name, l->module, stem, l->leaf);
+    return known && set < MLPS && present == 2 && count_folded(names, name) == 1;
+}
+
+static void check_companions_of(const tsr_load_query *q, const tsr_linear *l, size_t set, const bool *known,
+                                const folded *names)
+{
+    const char *const *const all = kTogether[set];
     const size_t stem = (size_t)(l->leaf - l->module);
     size_t own = 0;
     while (own < MAX_TOGETHER && all[own] != NULL && strcmp(l->leaf, all[own]) != 0)
         own++;
     if (own == MAX_TOGETHER || all[own] == NULL || strcmp(l->leaf, "o_proj") == 0)
         return;
-    for (size_t i = 0; i < own; i++) { /* the first one present speaks for all */
-        if (find_leaf(q, l->module, stem, all[i]))
+    bool there[MAX_TOGETHER] = {false};
+    unsigned present = 0;
+    for (size_t i = 0; i < MAX_TOGETHER && all[i] != NULL; i++) {
+        there[i] = find_leaf(q, l->module, stem, all[i]);
+        if (there[i] && i < own) /* the first one present speaks for all */
             return;
+        /* Hy-V4's gate has another name. */
+        there[i] = there[i] || (strcmp(all[i], "gate_proj") == 0 && find_leaf(q, l->module, stem, "linear_gate"));
+        present += there[i];
     }
     for (size_t i = 0; i < MAX_TOGETHER && all[i] != NULL; i++) {
-        if (known[i] && !find_leaf(q, l->module, stem, all[i]))
+        if (!there[i] && is_expected(names, l, set, all[i], present, known[i]))
             tsr_query_note(q, true, l->module, "missing", "fetch what is missing",
                            "there is no '%.*s%s.weight' beside it", (int)stem, l->module, all[i]);
     }
@@ -52,7 +126,10 @@ static void check_companions_of(const tsr_load_query *q, const tsr_linear *l, co
 
 static void check_companions(const tsr_load_query *q)
 {
-    for (size_t k = 0; k < COUNT(kTogether); k++) {
+    folded names = {0};
+    if (!fold_all(&names, q->linears))
+        q->issues->failed = true;
+    for (size_t k = 0; !q->issues->failed && k < COUNT(kTogether); k++) {
         bool known[MAX_TOGETHER] = {false};
         for (size_t i = 0; i < q->linears->count; i++) {
             for (size_t m = 0; m < MAX_TOGETHER && kTogether[k][m] != NULL; m++)
@@ -62,9 +139,10 @@ static void check_companions(const tsr_load_query *q)
             continue;
         for (size_t i = 0; i < q->linears->count; i++) {
             if (q->linears->items[i].tensor->rank == 2)
-                check_companions_of(q, &q->linears->items[i], kTogether[k], known);
+                check_companions_of(q, &q->linears->items[i], k, known, &names);
         }
     }
+    tsr_arena_free(&names.arena);
 }
 
 /* How many experts config.json says a layer has. DeepSeek-V4.1's stages of MTP have fewer than its layers. (vLLM's dspark.py
@@ -139,13 +217,32 @@ static void check_layers(const tsr_load_query *q)
             U64(m->layers));
 }
 
+/* Returns true if any tensor outside of the layers is of this part; `layers`: any inside. */
+static bool has_part(const tsr_load_query *q, tsr_part part, bool layers)
+{
+    uint64_t layer;
+    for (size_t i = 0; i < q->s->weights->count; i++) {
+        const char *const name = q->s->weights->items[i].values->name;
+        if (tsr_part_of(name) == part && tsr_layer_of(name, &layer) == layers)
+            return true;
+    }
+    return false;
+}
+
+/* Embeddings, the last norm and the output head have other names in some families. A family whose norms have no weights
+ * has none in its layers, either. */
 static void check_ends(const tsr_load_query *q)
 {
-    static const char *const kEnds[] = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"};
-    const size_t n = q->s->model->untied ? 3 : 2;
-    for (size_t i = 0; i < n; i++) {
-        if (!find(q, kEnds[i]))
-            tsr_query_note(q, true, NULL, "missing", "fetch what is missing", "there is no '%s'", kEnds[i]);
+    const struct {
+        tsr_part part;
+        const char *usual;
+        bool asked;
+    } kEnds[] = {{TSR_PART_EMBEDDING, "model.embed_tokens.weight", true},
+                 {TSR_PART_NORM, "model.norm.weight", has_part(q, TSR_PART_NORM, true)},
+                 {TSR_PART_HEAD, "lm_head.weight", q->s->model->untied}};
+    for (size_t i = 0; i < COUNT(kEnds); i++) {
+        if (kEnds[i].asked && !has_part(q, kEnds[i].part, false))
+            tsr_query_note(q, true, NULL, "missing", "fetch what is missing", "there is no '%s'", kEnds[i].usual);
     }
 }
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* What a loader that does not read a pair says of it, and what would help. `why` NULL: it reads the pair. */
+/* The reason why a loader does not read a pair, and a remedy. `why` NULL: it reads the pair. */
 typedef struct answer {
     const char *why, *advice;
 } answer;
@@ -23,12 +23,12 @@ typedef struct reading {
 static bool is_native(const tsr_load_query *q, const tsr_weight *w)
 {
     (void)w;
-    return tsr_query_native(q);
+    return tsr_query_deepseek_v4(q);
 }
 
 static bool is_table(const tsr_load_query *q, const tsr_weight *w)
 {
-    return tsr_query_native(q) && strstr(w->values->name, ".engram.") != NULL;
+    return tsr_query_deepseek_v4(q) && strstr(w->values->name, ".engram.") != NULL;
 }
 
 static bool is_gpt_oss(const tsr_load_query *q, const tsr_weight *w)
@@ -211,12 +211,13 @@ static const reading kReadings[] = {
     {" mxfp8 ",
      "mxfp8",
      is_minimax,
-     {YES, YES, YES, V3, NO("it has no reader of quant_method mxfp8", TO_MXFP8_MODELOPT)}},
+     {YES, YES, YES, V3,
+      NO("it knows quant_method mxfp8, but its names of scales have not been read", TO_MXFP8_MODELOPT)}},
     {" mxfp8 ",
      "mxfp8",
      NULL,
      {NO("only its class of MiniMax-M3 takes scales of the name weight_scale_inv for this method", TO_MXFP8), YES, YES,
-      V3, NO("it has no reader of quant_method mxfp8", TO_MXFP8_MODELOPT)}},
+      V3, NO("it knows quant_method mxfp8, but its names of scales have not been read", TO_MXFP8_MODELOPT)}},
 };
 
 static const reading *find_reading(const tsr_load_query *q, const tsr_weight *w)

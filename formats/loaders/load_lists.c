@@ -109,7 +109,7 @@ static const char *find_entry(const tsr_load_query *q, const tsr_linear *l)
     return find(q, l->fused != NULL && q->who->fuses ? TSR_MATCH_EXACT : q->who->matching, l->module);
 }
 
-/* Whether a group of compressed-tensors' configuration covers the layer: by the word Linear, or by name. */
+/* Returns true if a group of compressed-tensors' configuration covers the layer: by the word Linear, or by name. */
 static bool is_target(const tsr_load_query *q, const tsr_linear *l)
 {
     char name[MAX_NAME];
@@ -212,7 +212,7 @@ static void check_fused(const tsr_load_query *q, const tsr_linear *l)
                        l->fused->name);
 }
 
-/* Whether compressed-tensors' list has the name of a fused layer, all of whose members are here. */
+/* Returns true if compressed-tensors' list has the name of a fused layer, all of whose members are here. */
 static bool is_joined(const tsr_load_query *q, const char *entry)
 {
     char name[MAX_NAME];
@@ -237,8 +237,8 @@ static void check_entries(const tsr_load_query *q)
         const char *const entry = q->ignored->entries[i];
         char name[1200];
         const bool fits = snprintf(name, sizeof name, "%s.weight", entry) < (int)sizeof name;
-        bool found =
-            strncmp(entry, "re:", 3) == 0 || (fits && tsr_weights_find(q->s->weights, q->s->checkpoint, name) != NULL);
+        bool found = strncmp(entry, "re:", 3) == 0 || strcmp(entry, "lm_head") == 0 ||
+                     (fits && tsr_weights_find(q->s->weights, q->s->checkpoint, name) != NULL);
         for (size_t k = 0; !found && k < all->count; k++)
             found = strstr(all->items[k].name, entry) != NULL || tsr_glob_match(entry, all->items[k].name);
         if (!found && !is_joined(q, entry) && n++ == 0)
@@ -251,11 +251,26 @@ static void check_entries(const tsr_load_query *q)
                        first, q->ignored->key, n - 1);
 }
 
+/* transformers gives every linear module of compressed-tensors' target "Linear" codes and scales, the output head, too,
+ * which with tied embeddings no tensor fills. (compressed_tensors.quantization.apply_quantization_config) */
+static void check_head(const tsr_load_query *q)
+{
+    bool target = q->n_targets == 0;
+    for (size_t i = 0; i < q->n_targets; i++)
+        target = target || tsr_ignore_list_find(&q->targets[i], TSR_MATCH_EXACT, "Linear") != NULL;
+    if (target && !tsr_query_quantized_head(q) && tsr_ignore_list_find(q->ignored, TSR_MATCH_REGEX, "lm_head") == NULL)
+        tsr_query_note(
+            q, true, NULL, "ignore list", "list lm_head under ignore",
+            "config.json (%s) does not list 'lm_head', which is not quantized: the loader gives it codes and "
+            "a scale, which stay as they were in memory",
+            q->ignored->key == NULL ? "no list" : q->ignored->key);
+}
+
 void tsr_rule_lists(const tsr_load_query *q)
 {
     /* Other methods find out by the tensors, or have rules of their own (load_modelopt.c); so has DeepSeek-V4's code. */
-    const bool known =
-        tsr_query_compressed_tensors(q) || (tsr_query_fp8(q) && !tsr_query_native(q)) || tsr_query_method(q, "mxfp8");
+    const bool known = tsr_query_compressed_tensors(q) || (tsr_query_fp8(q) && !tsr_query_deepseek_v4(q)) ||
+                       tsr_query_method(q, "mxfp8");
     const bool ask = known && q->who->lists && q->config.data != NULL && q->s->weights->n_scaled > 0;
     if (ask && q->ignored->odd != NULL)
         tsr_query_note(q, true, NULL, "ignore list", "name modules, each as a text", "%s: %s", q->ignored->key,
@@ -266,13 +281,15 @@ void tsr_rule_lists(const tsr_load_query *q)
                        q->ignored->why);
     if (ask && tsr_query_compressed_tensors(q))
         check_linear_group(q);
+    if (ask && tsr_query_compressed_tensors(q) && q->loader == TSR_LOADER_TRANSFORMERS)
+        check_head(q);
     if (ask)
         check_entries(q);
     for (size_t i = 0; i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
         if (!tsr_query_reads(q, l))
             continue;
-        if (ask && !tsr_native_asks(q, l))
+        if (ask && !tsr_deepseek_v4_asks(q, l))
             check_listed(q, l);
         check_fused(q, l);
     }

@@ -120,7 +120,7 @@ static bool is_nvfp4(tsr_json_text algorithm)
     return tsr_json_is(algorithm, "\"NVFP4\"") || tsr_json_is(algorithm, "\"W4A16_NVFP4\"");
 }
 
-/* Whether an algorithm that Tessera knows is another than what is stored. */
+/* Returns true if an algorithm that Tessera knows is another than what is stored. */
 static bool is_other(const tsr_linear *l, tsr_json_text algorithm)
 {
     const char *const kind = l->weight->kind->name;

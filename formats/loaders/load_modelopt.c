@@ -2,6 +2,7 @@
  * which every loader reads in its own way. (modelopt.py of vLLM, modelopt_quant.py of SGLang.) */
 #include "formats/loaders/load_query.h"
 
+#include "common/glob.h"
 #include "formats/checkpoint/config.h"
 
 #include <stdio.h>
@@ -20,67 +21,6 @@ static bool is_nvfp4(const tsr_load_query *q)
 {
     return tsr_json_says(q->config, "quant_algo", "\"NVFP4\"") ||
            tsr_json_says(q->config, "quant_algo", "\"W4A16_NVFP4\"");
-}
-
-/* ---- Python's fnmatch ---- */
-
-/* Whether the set behind '[' at `set` has the character; *end is behind its ']'. False with *end NULL: it is no set. */
-static bool in_set(const char *set, char c, const char **end)
-{
-    const bool negated = *set == '!';
-    const char *p = set + negated;
-    bool found = false;
-    do {
-        if (*p == '\0') {
-            *end = NULL;
-            return false;
-        }
-        const bool range = p[1] == '-' && p[2] != ']' && p[2] != '\0';
-        found = found || (range ? c >= p[0] && c <= p[2] : c == p[0]);
-        p += range ? 3 : 1;
-    } while (*p != ']');
-    *end = p + 1;
-    return found != negated;
-}
-
-/* Whether one character fits what stands at *p, which is no star; *p goes behind it. */
-static bool fits_one(const char **p, char c)
-{
-    const char *end;
-    if (**p == '[') {
-        const bool in = in_set(*p + 1, c, &end);
-        if (end != NULL) {
-            *p = end;
-            return in;
-        }
-    }
-    const bool same = **p == '?' || **p == c;
-    (*p)++;
-    return same;
-}
-
-/* '*', '?' and sets; only the last star is ever taken back, so the work is at most the product of both lengths. */
-static bool fits_pattern(const char *p, const char *name)
-{
-    const char *star = NULL, *from = NULL;
-    while (*name != '\0') {
-        if (*p == '*') {
-            star = ++p;
-            from = name;
-            continue;
-        }
-        if (*p != '\0' && fits_one(&p, *name)) {
-            name++;
-            continue;
-        }
-        if (star == NULL)
-            return false;
-        p = star;
-        name = ++from;
-    }
-    while (*p == '*')
-        p++;
-    return *p == '\0';
 }
 
 /* ---- the list ---- */
@@ -114,7 +54,7 @@ static const char *find_entry(const tsr_load_query *q, const tsr_linear *l, cons
     *part = false;
     for (size_t i = 0; i < q->ignored->count; i++) {
         const char *const entry = q->ignored->entries[i];
-        if (strcmp(entry, built) == 0 || fits_pattern(entry, built) || (!vllm && fits_pattern(entry, l->module)))
+        if (strcmp(entry, built) == 0 || tsr_glob_match(entry, built) || (!vllm && tsr_glob_match(entry, l->module)))
             return entry;
     }
     const char *const members = l->fused != NULL ? all_members(q, l) : NULL;
@@ -160,9 +100,26 @@ static void check_excluded(const tsr_load_query *q, const tsr_linear *l, bool st
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype), key, built);
 }
 
+/* vLLM builds a quantized output head unless the list names it. With tied embeddings no tensor loads its scale. */
+static void check_head(const tsr_load_query *q)
+{
+    static const char *const kHeads[] = {"lm_head", "language_model.lm_head"};
+    if (tsr_query_quantized_head(q))
+        return;
+    for (size_t i = 0; i < q->ignored->count; i++) {
+        const char *const entry = q->ignored->entries[i];
+        if (tsr_glob_match(entry, kHeads[0]) || tsr_glob_match(entry, kHeads[1]) || strstr(kHeads[0], entry) != NULL)
+            return;
+    }
+    tsr_query_note(q, true, NULL, "ignore list", "list lm_head under ignore and under exclude_modules",
+                   "config.json (%s) does not exclude 'lm_head', which is not quantized: the loader builds a quantized "
+                   "one, and leaves its scale as it was in memory",
+                   q->ignored->key == NULL ? "no list" : q->ignored->key);
+}
+
 /* ---- keys ---- */
 
-/* What readers of NVFP4 want to see in the file that they read. */
+/* Checks the members that readers of NVFP4 require in their file. */
 static void check_keys(const tsr_load_query *q)
 {
     static const struct {
@@ -299,7 +256,7 @@ static tsr_json_text cache_here(const tsr_load_query *q)
     return tsr_json_is(bits, "8") ? kFp8 : tsr_json_is(bits, "4") ? kNvfp4 : value;
 }
 
-/* What both files state must be the same. */
+/* Checks that both files state the same. */
 static void check_two(const tsr_load_query *q)
 {
     tsr_json_text here, there;
@@ -344,6 +301,8 @@ void tsr_rule_modelopt(const tsr_load_query *q)
     check_two(q);
     /* In MIXED_PRECISION quantized_layers says which layers are quantized. (load_mixed.c) */
     const bool stated = find(q->config, "quant_algo", &value) && !q->mixed;
+    if (stated && q->loader == TSR_LOADER_VLLM)
+        check_head(q);
     for (size_t i = 0; i < q->linears->count; i++) {
         if (!tsr_query_reads(q, &q->linears->items[i]))
             continue;

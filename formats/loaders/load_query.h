@@ -4,8 +4,8 @@
 
 #include "formats/json/json.h"
 #include "formats/loaders/loaders.h"
-#include "formats/model/ignore_list.h"
-#include "formats/model/linears.h"
+#include "formats/names/ignore_list.h"
+#include "formats/weights/linears.h"
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
@@ -42,6 +42,7 @@ typedef struct tsr_load_query {
     tsr_loader loader;
     const char *checked;       /* the version that the rule at hand was checked against */
     const char *family;        /* model_type, of the text model in a multimodal one; "" if absent */
+    const char *model;         /* the model_type of the whole; "" if absent */
     tsr_json_text config;      /* the quantization's object; .data NULL: none */
     tsr_json_text side;        /* that of ModelOpt's hf_quant_config.json; .data NULL: none. Where config.json has none,
                              `config` is this one */
@@ -61,26 +62,29 @@ typedef struct tsr_load_query {
 void tsr_query_note(const tsr_load_query *q, bool fatal, const char *tensor, const char *rule, const char *advice,
                     const char *fmt, ...) TSR_PRINTF(6, 7);
 
-/* Whether the loader reads this layer. Only engines that decode with MTP read the layers of MTP. */
+/* Returns true if the loader reads this layer. Only engines that decode with MTP read the layers of MTP. */
 bool tsr_query_reads(const tsr_load_query *q, const tsr_linear *linear);
 
 /* The length of "model.layers.3.mlp.experts." in a routed expert's module; 0 in others. */
 size_t tsr_query_experts_length(const tsr_linear *linear);
 
-/* Whether the checkpoint says quant_method compressed-tensors. */
+/* Returns true if the checkpoint says quant_method compressed-tensors. */
 bool tsr_query_compressed_tensors(const tsr_load_query *q);
 
-/* Whether the checkpoint says this quant_method, in whatever case. */
+/* Returns true if the checkpoint says this quant_method, in whatever case. */
 bool tsr_query_method(const tsr_load_query *q, const char *method);
 
-/* Whether its tensors have DeepSeek-V4's own names, by model_type: X.weight with X.scale. */
-bool tsr_query_native(const tsr_load_query *q);
+/* Returns true if its tensors have DeepSeek-V4's own names, by model_type: X.weight with X.scale. */
+bool tsr_query_deepseek_v4(const tsr_load_query *q);
 
-/* Whether the checkpoint says quant_method fp8, in upper or lower case as this loader accepts it. */
+/* Returns true if the checkpoint says quant_method fp8, in upper or lower case as this loader accepts it. */
 bool tsr_query_fp8(const tsr_load_query *q);
 
-/* Whether the model_type is one of `families`, words between spaces. */
+/* Returns true if the model_type is one of `families`, words between spaces. */
 bool tsr_query_family(const tsr_load_query *q, const char *families);
+
+/* The same for the model_type of the whole, where that is a multimodal model, too. */
+bool tsr_query_model(const tsr_load_query *q, const char *families);
 
 /* The name under which engines build the fused layer that l is a member of; `size` bytes at `name`. (load_lists.c) */
 void tsr_query_joined_name(const tsr_linear *l, char *name, size_t size);
@@ -89,13 +93,16 @@ void tsr_query_joined_name(const tsr_linear *l, char *name, size_t size);
  * does not, targets and ignore are asked for the fused layer's own name only. (load_lists.c) */
 bool tsr_query_sglang_maps(const tsr_load_query *q, const tsr_linear *l);
 
+/* Returns true if the output head is quantized. */
+bool tsr_query_quantized_head(const tsr_load_query *q);
+
 /* The name of a module as the loader's class of this model builds it, in `name`. (load_lists.c) */
 const char *tsr_query_built(const tsr_load_query *q, const char *name);
 
 /* The name under which engines build a layer: that of the fused layer, of all experts, or its own. (load_modelopt.c) */
 void tsr_modelopt_built_name(const tsr_linear *l, char *name, size_t size);
 
-/* Whether ModelOpt's list makes the loader build the layer as a plain one. (load_modelopt.c) */
+/* Returns true if ModelOpt's list makes the loader build the layer as a plain one. (load_modelopt.c) */
 bool tsr_modelopt_excludes(const tsr_load_query *q, const tsr_linear *l);
 
 /* A layer that is joined in the file, under the algorithm that is stated for it, in quotation marks. (load_modelopt.c) */
@@ -119,10 +126,10 @@ void tsr_rule_small_groups(const tsr_load_query *q);
 void tsr_rule_targets(const tsr_load_query *q);
 
 /* load_native.c, of DeepSeek-V4 and V4.1: */
-void tsr_rule_native(const tsr_load_query *q);
+void tsr_rule_deepseek_v4(const tsr_load_query *q);
 
-/* Whether SGLang asks for this layer of DeepSeek-V4 under a name of its own, which is a rule of load_native.c. */
-bool tsr_native_asks(const tsr_load_query *q, const tsr_linear *l);
+/* Returns true if SGLang asks for this layer of DeepSeek-V4 under a name of its own, which is a rule of load_native.c. */
+bool tsr_deepseek_v4_asks(const tsr_load_query *q, const tsr_linear *l);
 
 /* load_modelopt.c: */
 void tsr_rule_modelopt(const tsr_load_query *q);

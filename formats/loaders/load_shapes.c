@@ -20,16 +20,19 @@ static extent extent_of(const tsr_linear *l)
 }
 
 /* vLLM, quant_method fp8: where a rank's share of an expert ends inside a block, vLLM divides the blocks into smaller
- * ones that fit, and repeats their scales (fused_moe/oracle/fp8.py, refine_fp8_moe_block_shape). */
+ * ones that fit, and repeats their scales (fused_moe/oracle/fp8.py, refine_fp8_moe_block_shape). It repeats those of the
+ * other dimension, too, of which a last block in part would give more small blocks than the parameter has. */
 static bool is_refined(const tsr_load_query *q, const tsr_linear *l, uint64_t share)
 {
     enum { SMALLEST = 32 };
     if (q->loader != TSR_LOADER_VLLM || tsr_query_compressed_tensors(q) || l->part != TSR_PART_ROUTED_EXPERTS ||
         !tsr_linear_is_fp8(l) || extent_of(l).size % l->block.rows != 0)
         return false;
-    const uint64_t other = l->cut->how == TSR_TP_COLUMNS ? l->rows : l->cols;
+    const bool columns = l->cut->how == TSR_TP_COLUMNS;
+    if (columns ? l->rows % l->block.rows != 0 : l->cols % l->block.cols != 0)
+        return false;
     uint64_t step = l->block.rows;
-    while (step >= SMALLEST && (share % step != 0 || other % step != 0 || l->block.cols % step != 0))
+    while (step >= SMALLEST && (share % step != 0 || l->block.cols % step != 0))
         step /= 2;
     return step >= SMALLEST;
 }
@@ -68,7 +71,7 @@ static bool is_dealt_out(const tsr_load_query *q, const tsr_linear *l)
            (q->loader == TSR_LOADER_VLLM || q->loader == TSR_LOADER_SGLANG);
 }
 
-/* Whether each of `ranks` gets whole blocks. Members of a fused layer must end on a block boundary even at TP 1, except
+/* Returns true if each of `ranks` gets whole blocks. Members of a fused layer must end on a block boundary even at TP 1, except
  * the last. */
 static bool cut_fits(const tsr_load_query *q, const tsr_linear *l, uint64_t ranks, bool last)
 {
@@ -106,7 +109,7 @@ static bool stored_qkv_fits(const tsr_load_query *q, const tsr_linear *l, unsign
     return queries / tp % l->block.rows == 0 && share % l->block.rows == 0;
 }
 
-/* Whether `l` is a projection of linear attention and config.json says how wide keys and values are. */
+/* Returns true if `l` is a projection of linear attention and config.json says how wide keys and values are. */
 static bool is_linear_attention(const tsr_load_query *q, const tsr_linear *l)
 {
     static const char kLeaves[] = " in_proj_qkvz in_proj_qkv in_proj_z in_proj_ba in_proj_b in_proj_a conv1d out_proj ";
@@ -233,6 +236,15 @@ static bool check_quotient(const tsr_load_query *q)
     return false;
 }
 
+static bool has_attention(const tsr_load_query *q)
+{
+    for (size_t i = 0; i < q->linears->count; i++) {
+        if (q->linears->items[i].part == TSR_PART_ATTENTION)
+            return true;
+    }
+    return false;
+}
+
 static void check_heads(const tsr_load_query *q)
 {
     const tsr_model *const m = q->s->model;
@@ -244,6 +256,13 @@ static void check_heads(const tsr_load_query *q)
     }
     if (!check_quotient(q))
         return;
+    if (q->tp > 1 && m->heads == 0 && has_attention(q)) {
+        tsr_query_note(q, true, NULL, "heads", "write num_attention_heads into config.json, or ask about TP 1",
+                       "config.json does not say how many heads there are: it cannot be told whether each of %u ranks "
+                       "gets whole heads",
+                       q->tp);
+        return;
+    }
     for (size_t i = 0; i < q->linears->count; i++) {
         if (tsr_linear_ranks(&q->linears->items[i], m, q->tp) != 0)
             continue;
@@ -262,9 +281,13 @@ static void check_experts(const tsr_load_query *q)
                             "minimax_m3 minimax_m3_text ernie4_5_moe hy_v3 lfm2_moe exaone_moe mimo_v2 ",
         [TSR_LOADER_SGLANG] = " qwen2_moe qwen3_moe qwen3_next qwen3_5_moe qwen3_5_moe_text glm4_moe glm_moe_dsa "
                               "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 minimax_m2 minimax_m3 minimax_m3_text "
-                              "ernie4_5_moe lfm2_moe exaone_moe mimo_v2 "};
+                              "lfm2_moe exaone_moe mimo_v2 "};
     const uint64_t experts = q->s->model->experts;
-    if (experts != 0 && q->tp > experts && kStop[q->loader] != NULL && tsr_query_family(q, kStop[q->loader]))
+    /* mixtral_quant.py, which is SGLang's class of Mixtral in this dialect */
+    const bool mixtral =
+        q->loader == TSR_LOADER_SGLANG && tsr_query_method(q, "modelopt") && tsr_query_family(q, " mixtral ");
+    if (experts != 0 && q->tp > experts &&
+        (mixtral || (kStop[q->loader] != NULL && tsr_query_family(q, kStop[q->loader]))))
         tsr_query_note(q, true, NULL, "experts", "no more ranks than experts",
                        "%llu experts and %u ranks: the loader's class of this model stops at more ranks than experts",
                        U64(experts), q->tp);

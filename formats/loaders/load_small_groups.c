@@ -1,6 +1,6 @@
-/* What loaders ask of NVFP4, MXFP4, MXFP8, AWQ and GPTQ beyond reading the kind at all: arguments of compressed-tensors,
- * options of GPTQ, dtypes and bytes of scales. Read in compressed_tensors.py and its schemes, gptq_utils.py and
- * deepseek_v2.py of vLLM, in the same folders of SGLang, and in TensorRT-LLM's quant_config_utils.py. */
+/* Requirements of loaders for NVFP4, MXFP4, MXFP8, AWQ and GPTQ: arguments of compressed-tensors, options of GPTQ,
+ * dtypes and bytes of scales. Sources: compressed_tensors.py and its schemes, gptq_utils.py and deepseek_v2.py of
+ * vLLM, the same folders of SGLang, and TensorRT-LLM's quant_config_utils.py. */
 #include "formats/loaders/load_query.h"
 
 #include "common/text.h"
@@ -145,7 +145,7 @@ static void check_dtypes(const tsr_load_query *q)
     for (size_t i = 0; i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
         if (l->scale == NULL || !tsr_query_reads(q, l) || l->scale->dtype != TSR_F8_E8M0 ||
-            l->weight->kind->family != TSR_FAMILY_MX || tsr_query_native(q) || tsr_query_method(q, "mxfp4"))
+            l->weight->kind->family != TSR_FAMILY_MX || tsr_query_deepseek_v4(q) || tsr_query_method(q, "mxfp4"))
             continue;
         tsr_query_note(q, true, l->scale->name, "scale dtype",
                        "store the same bytes as U8, as tessera quantize does for this kind",

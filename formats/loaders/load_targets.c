@@ -74,7 +74,7 @@ static size_t first_of_trtllm(const tsr_load_query *q, const tsr_linear *l, cons
     return group;
 }
 
-/* Whether what a group says of weights is what is stored: bits, and columns to a scale. */
+/* Returns true if what a group says of weights is what is stored: bits, and columns to a scale. */
 static bool fits_group(tsr_json_text group, const tsr_linear *l)
 {
     uint64_t bits = 8, columns = 0;

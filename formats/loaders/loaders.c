@@ -14,11 +14,11 @@
 
 #define VLLM         "vLLM 0.33.0, load_weights run on the CPU"
 #define SGLANG       "SGLang 0.5.23, load_weights run on the CPU"
-#define TRANSFORMERS "transformers 5.17.0, from_pretrained run on the CPU"
+#define TRANSFORMERS "transformers 5.23.0, from_pretrained run on the CPU"
 #define DEEPSEEK     "DeepSeek-V3 9b4e978, convert.py run, model.py read"
-#define TRTLLM       "TensorRT-LLM 21156a7, quant_config_utils.py read; modeling_deepseekv3.py of 2025"
+#define TRTLLM       "TensorRT-LLM 21156a7, model_config.py and quant_config_utils.py read; modeling_deepseekv3.py of 2025"
 
-/* Of rules about kinds that the harness has not loaded yet. */
+/* Sources of rules about kinds that the harness has not loaded yet. */
 #define VLLM_READ         "vLLM 0.33.0, source read"
 #define SGLANG_READ       "SGLang 0.5.23, source read"
 #define TRANSFORMERS_READ "transformers 5.23.0, source read"
@@ -74,7 +74,7 @@ static const load_rule kRules[] = {
     {tsr_rule_kinds, {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, DEEPSEEK, TRTLLM}},
     {tsr_rule_small_groups, {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, NULL, TRTLLM}},
     {tsr_rule_targets, {VLLM, SGLANG, NULL, NULL, TRTLLM}},
-    {tsr_rule_native, {VLLM_READ, SGLANG, TRANSFORMERS_READ, NULL, NULL}},
+    {tsr_rule_deepseek_v4, {VLLM_READ, SGLANG, TRANSFORMERS_READ, NULL, NULL}},
     {tsr_rule_modelopt, {VLLM_READ, SGLANG_READ, NULL, NULL, TRTLLM}},
     {tsr_rule_mixed, {VLLM, SGLANG, NULL, NULL, NULL}},
     {tsr_rule_globals, {VLLM_READ, SGLANG_READ, NULL, NULL, TRTLLM}},
@@ -99,64 +99,6 @@ const char *tsr_loader_name(tsr_loader loader)
 const char *tsr_loader_checked(tsr_loader loader)
 {
     return kConsumers[loader].checked;
-}
-
-void tsr_query_note(const tsr_load_query *q, bool fatal, const char *tensor, const char *rule, const char *advice,
-                    const char *fmt, ...)
-{
-    char detail[800];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(detail, sizeof detail, fmt, args);
-    va_end(args);
-    const tsr_issue issue = {.fatal = fatal,
-                             .loader = q->who->name,
-                             .checked = q->checked,
-                             .tp = q->tp,
-                             .tensor = tensor,
-                             .rule = rule,
-                             .detail = detail,
-                             .advice = advice};
-    tsr_issues_add(q->issues, &issue);
-}
-
-size_t tsr_query_experts_length(const tsr_linear *l)
-{
-    size_t digits;
-    return l->part == TSR_PART_ROUTED_EXPERTS ? tsr_experts_length(l->module, &digits) : 0;
-}
-
-bool tsr_query_reads(const tsr_load_query *q, const tsr_linear *l)
-{
-    return !l->mtp || (q->loader != TSR_LOADER_TRANSFORMERS && q->loader != TSR_LOADER_DEEPSEEK);
-}
-
-bool tsr_query_compressed_tensors(const tsr_load_query *q)
-{
-    return q->s->weights->method != NULL && strcmp(q->s->weights->method, "compressed-tensors") == 0;
-}
-
-bool tsr_query_method(const tsr_load_query *q, const char *method)
-{
-    return q->s->weights->method != NULL && strcasecmp(q->s->weights->method, method) == 0;
-}
-
-bool tsr_query_native(const tsr_load_query *q)
-{
-    return tsr_query_family(q, " deepseek_v4 deepseek_v4_text deepseek_v41 deepseek_v41_text ");
-}
-
-bool tsr_query_fp8(const tsr_load_query *q)
-{
-    const char *const method = q->s->weights->method;
-    return method != NULL && (strcmp(method, "fp8") == 0 || (q->who->any_case && strcasecmp(method, "fp8") == 0));
-}
-
-bool tsr_query_family(const tsr_load_query *q, const char *families)
-{
-    char word[80];
-    snprintf(word, sizeof word, " %.70s ", q->family);
-    return q->family[0] != '\0' && strstr(families, word) != NULL;
 }
 
 static void ask_rule(tsr_load_query *q, const load_rule *which)
@@ -192,7 +134,7 @@ static bool any_block(const tsr_linears *linears)
     return false;
 }
 
-/* The first list in `object` that stands under one of the n keys. False when memory is exhausted. */
+/* Reads the first list in `object` under one of the n keys. False when memory is exhausted. */
 static bool read_first(tsr_ignore_list *list, tsr_json_text object, const char *const *keys, size_t n)
 {
     *list = (tsr_ignore_list){0};
@@ -239,12 +181,12 @@ static bool read_targets(tsr_ignore_list *targets, tsr_json_text *found, size_t 
     return true;
 }
 
-static const char *family_of(const tsr_checkpoint *c, tsr_arena *arena)
+static void read_family(tsr_load_query *q, const tsr_checkpoint *c, tsr_arena *arena)
 {
-    const char *type = tsr_config_find_string(c, "text_config.model_type", arena);
-    if (type == NULL)
-        type = tsr_config_find_string(c, "model_type", arena);
-    return type == NULL ? "" : type;
+    const char *const whole = tsr_config_find_string(c, "model_type", arena);
+    const char *const text = tsr_config_find_string(c, "text_config.model_type", arena);
+    q->model = whole == NULL ? "" : whole;
+    q->family = text == NULL ? q->model : text;
 }
 
 static bool states(const tsr_load_query *q, const char *key, const char *literal)
@@ -280,7 +222,7 @@ tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subj
         .s = subject, .linears = &linears, .ignored = &ignored, .targets = targets, .groups = found, .issues = issues};
     TSR_TRY(tsr_linears_collect(&linears, c, subject->weights, subject->model, err));
     q.block = any_block(&linears);
-    q.family = family_of(c, &linears.arena);
+    read_family(&q, c, &linears.arena);
     if (path != NULL && !tsr_config_find(c, path, &q.config))
         q.config = (tsr_json_text){0};
     tsr_status status = read_side(&q, &linears.arena, err);

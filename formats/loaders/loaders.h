@@ -10,8 +10,8 @@
 #define TSR_FORMATS_LOADERS_LOADERS_H
 
 #include "formats/loaders/issues.h"
-#include "formats/model/model.h"
-#include "formats/model/weights.h"
+#include "formats/names/model.h"
+#include "formats/weights/weights.h"
 
 typedef enum tsr_loader {
     TSR_LOADER_VLLM,

@@ -1,4 +1,4 @@
-/* For small functions of a kernel whose arguments are constants in each caller: inlining is what makes them disappear. */
+/* Declares ALWAYS_INLINE, for small functions whose constant arguments must be propagated. */
 #ifndef TSR_KERNELS_CPU_ALWAYS_INLINE_H
 #define TSR_KERNELS_CPU_ALWAYS_INLINE_H
 

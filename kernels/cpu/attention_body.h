@@ -1,4 +1,4 @@
-/* The online softmax that both attention kernels of the CPU use. For their .c files only. */
+/* Implements the online softmax of the CPU's attention kernels. For their .c files only. */
 #ifndef TSR_KERNELS_CPU_ATTENTION_BODY_H
 #define TSR_KERNELS_CPU_ATTENTION_BODY_H
 

@@ -1,4 +1,4 @@
-/* Owns the definitions: block FP8 in plain C, one value at a time. */
+/* Defines block FP8 in plain C, one value at a time. */
 #include "kernels/cpu/block_fp8.h"
 
 #include "common/float_bits.h"
@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-enum { LANES = 16 }; /* of the error sums */
+enum { LANES = 16 }; /* partial sums of the error sums */
 
 void tsr_amax_bf16_ref(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
 {
@@ -55,7 +55,7 @@ float tsr_e4m3_scale(uint32_t amax_bits, bool power_of_two)
     if (amax_bits == 0)
         return 1.0f;
     float scale = tsr_f32_from_bits(amax_bits) / TSR_E4M3_MAX;
-    if (scale == 0) /* only F32 sources reach below 448 times the smallest subnormal */
+    if (scale == 0) /* only F32 sources can be that small */
         scale = tsr_f32_from_bits(1);
     if (!power_of_two)
         return scale;

@@ -1,10 +1,10 @@
-/* Plain loops: this is what faster kernels are compared with. */
+/* Defines causal attention in plain loops, as the reference for faster kernels. */
 #include "kernels/cpu/causal_attention.h"
 
 #include "common/float_bits.h"
 #include "kernels/cpu/attention_body.h"
 
-/* One query of one head over the tokens [from, to). */
+/* Computes one query of one head over the tokens [from, to). */
 static void attend(const tsr_causal_attention *a, size_t query, size_t h, size_t from, size_t to)
 {
     const uint16_t *const q = a->q + (query * a->heads + h) * (a->nope + a->rope);
@@ -30,7 +30,7 @@ void tsr_causal_attention_run(const tsr_causal_attention *a)
         const size_t from = (size_t)a->cu_seqlens_k[b], end = (size_t)a->cu_seqlens_k[b + 1];
         const size_t first = (size_t)a->cu_seqlens_q[b], last = (size_t)a->cu_seqlens_q[b + 1];
         for (size_t query = first; query < last; query++) {
-            const size_t hidden = last - 1 - query; /* tokens behind it */
+            const size_t hidden = last - 1 - query; /* tokens after the query */
             for (size_t h = 0; h < a->heads; h++)
                 attend(a, query, h, from, end - from > hidden ? end - hidden : from);
         }

@@ -1,4 +1,4 @@
-/* Owns the choice of CPU kernels: detection, and the table that kernels.inc fills. */
+/* Detects instruction sets, and fills the table of CPU kernels from kernels.inc. */
 #include "kernels/cpu/cpu.h"
 
 #include "kernels/cpu/variants.h"
@@ -71,7 +71,7 @@ const char *tsr_cpu_name(unsigned flags)
 
 void tsr_cpu_kernels_init(tsr_cpu_kernels *kernels, unsigned flags)
 {
-    (void)flags; /* where the references are all there is */
+    (void)flags; /* for architectures that have only the references */
 #define TSR_OP(op, type) kernels->op = tsr_##op##_ref;
 #define TSR_KERNEL(op, needed, variant)     \
     if ((flags & (needed)) == (needed)) {   \

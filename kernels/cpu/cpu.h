@@ -1,15 +1,15 @@
-/* The registry of CPU kernels: which instruction sets this machine has, and one table of function pointers.
+/* Declares the CPU kernels as a table of function pointers, and detects instruction sets.
  *
  * The scalar reference (`*_ref`) is the definition of every operation. Every other variant gives the same bits for
- * every input, NaN, Inf, subnormals, ties and tails included; tests/unit compares them.
- * A row in kernels/cpu/kernels.inc is all that a variant needs to be declared, chosen and tested. */
+ * every input, including NaN, Inf, subnormals, ties and tails. tests/unit compares them. A row in
+ * kernels/cpu/kernels.inc declares, selects and tests a variant. */
 #ifndef TSR_KERNELS_CPU_CPU_H
 #define TSR_KERNELS_CPU_CPU_H
 
 #include "kernels/cpu/block_fp8.h"
 #include "kernels/cpu/e4m3_decode.h"
 #include "kernels/cpu/fp8_gemm.h"
-#include "kernels/cpu/group_tops.h"
+#include "kernels/cpu/group_max.h"
 #include "kernels/cpu/hash.h"
 #include "kernels/cpu/int4_columns.h"
 #include "kernels/cpu/int4_values.h"
@@ -22,10 +22,10 @@
 #include "kernels/cpu/mx_error.h"
 #include "kernels/cpu/mx_scales.h"
 #include "kernels/cpu/mx_values.h"
-#include "kernels/cpu/turn.h"
+#include "kernels/cpu/transpose.h"
 
-/* Sets of features. A set is present only if the CPU has all of it and the OS saves its registers. Each architecture counts its
- * own from the first bit, so that a mask means as much everywhere: 0 the definitions, 1 the first set. */
+/* Sets of features. A set is present only if the CPU has all of it and the OS saves its registers. Each architecture
+ * counts from the first bit: mask 0 selects the definitions, and 1 the first set, on all of them. */
 enum {
     TSR_CPU_AVX2 = 1u << 0,   /* AVX2, FMA, F16C, BMI1, BMI2 */
     TSR_CPU_AVX512 = 1u << 1, /* AVX-512 F, BW, VL, DQ, CD */
@@ -38,10 +38,10 @@ enum {
 #endif
 };
 
-/* What this machine has. Pure; reads CPUID and XCR0, or what the kernel says of an ARM. */
+/* Returns the instruction sets of this machine, from CPUID and XCR0, or from the auxiliary vector on ARM. Pure. */
 unsigned tsr_cpu_flags(void);
 
-/* "scalar", "avx2", "avx512", "avx512+vbmi", "neon": the widest set in `flags`. Static storage. */
+/* Returns the name of the widest set in `flags`: "scalar", "avx2", "avx512", "avx512+vbmi", "neon". Static storage. */
 const char *tsr_cpu_name(unsigned flags);
 
 typedef struct tsr_cpu_kernels {
@@ -52,8 +52,8 @@ typedef struct tsr_cpu_kernels {
 #undef TSR_KERNEL
 } tsr_cpu_kernels;
 
-/* Fills the table: the reference first, then every variant whose flags are all in `flags`, in the order of kernels.inc.
- * Slower variants stand first there, so that the last one that fits wins. Pure. */
+/* Fills the table: first the references, then every variant whose flags are all in `flags`, in the order of
+ * kernels.inc. Later rows, which are faster, replace earlier ones. Pure. */
 void tsr_cpu_kernels_init(tsr_cpu_kernels *kernels, unsigned flags);
 
 #endif

@@ -1,5 +1,5 @@
 /* Block FP8 of BF16, written once for AVX2, AVX-512 and NEON: amax and codes of bands, all in one pass. Only their files include
- * it, and each first defines these words (x86/e4m3_words_avx2.h, for one), with registers of STEP bytes:
+ * it, and each first defines these words (x86/e4m3_simd_avx2.h, for one), with registers of STEP bytes:
  *
  *   vec, v_load(p), v_store(p, x), v_zero()    no alignment needed
  *   v_words(w), v_bytes(b), v_lanes(p)         one word or byte everywhere; the 16 bytes at p in every 16-byte lane
@@ -33,12 +33,12 @@
 #include <string.h>
 
 enum {
-    SEGMENT = 128,  /* columns that are encoded, judged and measured together */
-    GROUP = 4,      /* blocks side by side; see quantize_blocks */
-    ROWS_AHEAD = 8, /* Rows lie too far apart for the hardware's prefetchers. */
+    SEGMENT = 128,  /* columns that are encoded, checked and measured together */
+    GROUP = 4,      /* adjacent blocks; see quantize_blocks */
+    ROWS_AHEAD = 8, /* Rows to prefetch: their distance is too large for the hardware's prefetchers. */
 };
 
-/* The width of the block that begins at `col`. */
+/* Returns the width of the block that begins at `col`. */
 ALWAYS_INLINE size_t block_width(size_t cols, size_t col, size_t block_cols)
 {
     return cols - col < block_cols ? cols - col : block_cols;
@@ -48,7 +48,7 @@ ALWAYS_INLINE size_t block_width(size_t cols, size_t col, size_t block_cols)
 
 /* ---- amax ---- */
 
-/* The largest magnitudes, word by word, of `largest` and a row. */
+/* Returns the largest magnitudes, word by word, of `largest` and a row. */
 ALWAYS_INLINE vec amax_row(vec largest, const uint16_t *x, size_t n)
 {
     const vec magnitude = v_words(0x7FFF);
@@ -65,7 +65,7 @@ ALWAYS_INLINE vec amax_row(vec largest, const uint16_t *x, size_t n)
 
 ALWAYS_INLINE void amax_band(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
 {
-    enum { SIDE = 32 }; /* blocks side by side that are searched row by row, in long runs of memory */
+    enum { SIDE = 32 }; /* adjacent blocks that are searched row by row, in long runs of memory */
     for (size_t first = 0; first < cols; first += SIDE * block_cols) {
         const size_t width = block_width(cols, first, SIDE * block_cols);
         vec largest[SIDE];
@@ -84,7 +84,7 @@ ALWAYS_INLINE void amax_band(const uint16_t *x, size_t rows, size_t cols, size_t
 
 /* ---- codes ---- */
 
-/* Columns that are no whole STEP. */
+/* Encodes columns that are not a whole STEP. */
 static __attribute__((noinline)) void encode_rest(const uint16_t *x, size_t n, float scale, uint8_t *codes)
 {
     uint16_t padded[STEP] = {0};
@@ -94,7 +94,7 @@ static __attribute__((noinline)) void encode_rest(const uint16_t *x, size_t n, f
     memcpy(codes, all, n);
 }
 
-/* One row of one block, and what it costs, unless m is NULL. */
+/* Encodes one row of a block, and measures its error unless m is NULL. */
 ALWAYS_INLINE void encode_row(const uint16_t *x, size_t n, const table *t, uint8_t *codes, measured *m, size_t row)
 {
     const size_t whole = n - n % STEP;
@@ -113,7 +113,7 @@ ALWAYS_INLINE void encode_row(const uint16_t *x, size_t n, const table *t, uint8
         measure_any_bf16(m, x + whole, codes + whole, n - whole, row, whole);
 }
 
-/* The same, for the last block of a band, where that is narrower. */
+/* Like encode_row, for a last block of a band that is narrower. */
 static __attribute__((noinline)) void encode_ragged_row(const uint16_t *x, size_t n, const table *t, uint8_t *codes,
                                                         measured *m, size_t row)
 {
@@ -145,7 +145,7 @@ typedef struct band {
     bool power_of_two;
     uint8_t *codes;
     size_t ld_codes;
-    tsr_block_error *errors; /* NULL: not wanted */
+    tsr_block_error *errors; /* NULL: not requested */
 } band;
 
 /* Raises found[i] to the magnitudes in one row of the i-th of some blocks. */
@@ -162,7 +162,7 @@ static __attribute__((noinline)) void finish(const band *b, size_t first, size_t
     const error_input in = {b->x + first, b->rows, cols, b->ld, b->codes + first, b->ld_codes};
     if (m->k == 1)
         finish_block(m, &in, true, error);
-    else if (!measure_block(&in, true, scale, error)) /* on the way only numbers of usual size are measured */
+    else if (!measure_block(&in, true, scale, error)) /* in the single pass only numbers of usual size are measured */
         *error = (tsr_block_error){0};
 }
 
@@ -170,7 +170,7 @@ static __attribute__((noinline)) void finish(const band *b, size_t first, size_t
 ALWAYS_INLINE void quantize_blocks(const band *b, size_t block_cols, bool measures, uint32_t *amax, float *scales)
 {
     const size_t step = GROUP * block_cols;
-    vec found[GROUP]; /* for the next group */
+    vec found[GROUP]; /* magnitudes of the next group */
     for (size_t i = 0; i < GROUP; i++)
         found[i] = v_zero();
     for (size_t row = 0; row < b->rows; row++) {

@@ -1,4 +1,4 @@
-/* Decoding e4m3, defined. */
+/* Defines the decoding of e4m3 in plain C. */
 #include "kernels/cpu/e4m3_decode.h"
 
 #include "common/float_bits.h"

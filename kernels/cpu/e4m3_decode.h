@@ -1,6 +1,6 @@
-/* e4m3 codes to values, on the CPU: the way back from block FP8.
+/* Declares kernels of the CPU that decode e4m3 codes in blocks.
  *
- * As in block_fp8.h, elements are row-major, `rows` x `cols`, with rows `ld` elements apart, and a band is one row of
+ * As in block_fp8.h, elements are row-major, `rows` x `cols`, with rows `ld` elements apart. A band is one row of
  * blocks, each `block_cols` wide except the last. The functions allocate nothing, cannot fail and are thread-safe.
  * Source and destination must not overlap. */
 #ifndef TSR_KERNELS_CPU_E4M3_DECODE_H

@@ -1,5 +1,5 @@
-/* What codes of block FP8 cost (tsr_block_error), written once for AVX2, AVX-512 and NEON, whose files include it after their
- * words (e4m3_bands_body.h) and these, of floats:
+/* Error sums of block FP8 codes (tsr_block_error) for AVX2, AVX-512 and NEON. The including file defines the integer
+ * operations of e4m3_bands_body.h and these operations on floats:
  *
  *   vf, PARTS                        a register; PARTS of them hold the 16 lanes of a sum
  *   f_set1(x), f_load(p), f_mul      f_load needs no alignment
@@ -13,7 +13,7 @@
  *   v_where_below(x, limit, a, b)    bytes of a where those of x, below 0x80, are below the limit, else of b
  *
  * A pair has columns 0-3, 8-11, ... in lo and 4-7, 12-15, ... in hi, as unpacking inside of 16-byte lanes leaves them; so
- * both are added to the same lanes, lo first. Whatever is rare is asked for once in a segment. */
+ * both are added to the same lanes, lo first. Rare cases are tested once per segment. */
 #ifndef TSR_KERNELS_CPU_E4M3_ERROR_BODY_H
 #define TSR_KERNELS_CPU_E4M3_ERROR_BODY_H
 
@@ -31,20 +31,20 @@ typedef struct pair {
     vf lo, hi;
 } pair;
 
-/* How much is known of some elements. */
+/* Known properties of some elements. */
 typedef struct known {
     bool bf16;     /* their dtype; else FP32 */
-    bool normal;   /* all codes stand for normal numbers */
+    bool normal;   /* all codes are normal numbers */
     bool no_zero;  /* no x is 0 and, with `normal`, none was flushed */
     bool unscaled; /* k is 1 */
 } known;
 
-/* Of one block, so far. */
+/* Running sums of one block. */
 typedef struct measured {
     vf u2[PARTS], e2[PARTS], uv[PARTS];
-    vf gate; /* an |e| above it is worth a look: it is the largest so far, or x may have been clamped */
+    vf gate; /* larger |e| need a closer look: a new largest error, or x may have been clamped */
     float k, f, largest;
-    size_t row, col; /* where the segment with `largest` begins */
+    size_t row, col; /* position of the segment with `largest` */
     uint32_t saturated, flushed, nonzero;
 } measured;
 
@@ -56,7 +56,7 @@ static void begin_block(measured *m, float scale)
         m->u2[part] = m->e2[part] = m->uv[part] = f_set1(0);
 }
 
-/* The words of BF16 that STEP codes, in packed order, stand for: those of its first half, and those of its second. */
+/* Decodes STEP codes, in packed order, to words of BF16: the first half, and the second. */
 ALWAYS_INLINE void words_of(vec codes, bool normal, vec *first, vec *second)
 {
     /* A normal code's words are code * 16 + 0x3C00, and the sign; those of 1 .. 7 are normal numbers in BF16, too. */
@@ -80,7 +80,7 @@ ALWAYS_INLINE pair floats_of(vec words)
     return (pair){f_lo_of_words(words), f_hi_of_words(words)};
 }
 
-/* STEP / 2 elements. */
+/* Loads STEP / 2 elements. */
 ALWAYS_INLINE pair elements_at(const void *x, size_t i, known is)
 {
     if (is.bf16)
@@ -110,11 +110,11 @@ ALWAYS_INLINE void add_pair(measured *m, pair x, pair v, size_t part, known is, 
         m->flushed += (uint32_t)__builtin_popcount(nonzero & ~f_nonzero(v.lo, v.hi));
 }
 
-/* Looks at a segment that holds an |e| above the gate. */
+/* Examines a segment with an |e| above the gate. */
 static __attribute__((noinline)) void look(measured *m, float largest, const void *x, size_t n, bool bf16, size_t row,
                                            size_t col)
 {
-    const float clamped = 16 * m->f; /* no code is farther from what rounds to it */
+    const float clamped = 16 * m->f; /* rounding alone never has a larger error */
     if (largest > m->largest) {
         m->largest = largest;
         m->row = row;
@@ -153,7 +153,7 @@ ALWAYS_INLINE void measure_steps(measured *m, const void *x, const uint8_t *code
         look(m, f_largest(largest), x, n, is.bf16, row, col);
 }
 
-/* The same for any elements, but codes of NaN, and any number of them up to a segment. */
+/* Like measure_steps, for any elements and codes other than NaN, at most one segment. */
 ALWAYS_INLINE void measure_any(measured *m, const void *x, const uint8_t *codes, size_t n, bool bf16, size_t row,
                                size_t col)
 {
@@ -176,7 +176,7 @@ static __attribute__((noinline)) void measure_any_bf16(measured *m, const uint16
     measure_any(m, x, codes, n, true, row, col);
 }
 
-/* A block, as the error functions see it. */
+/* The arguments of the error functions: a block. */
 typedef struct error_input {
     const void *x;
     size_t rows, cols, ld;
@@ -189,7 +189,7 @@ static inline const void *x_at(const error_input *in, bool bf16, size_t row, siz
     return (const char *)in->x + (row * in->ld + col) * (bf16 ? sizeof(uint16_t) : sizeof(float));
 }
 
-/* Whether this is the column, of a row, with the largest error. */
+/* Returns true if this column has the largest error of its row. */
 static inline bool is_largest(const measured *m, const error_input *in, bool bf16, size_t col)
 {
     const void *const x = x_at(in, bf16, m->row, col);
@@ -205,7 +205,7 @@ ALWAYS_INLINE bool has_largest(const measured *m, pair x, pair v)
            f_some_equal(f_fnmadd(v.hi, f, f_mul(x.hi, k)), largest);
 }
 
-/* The first column with the largest error: in the segment that is known to hold it. */
+/* Returns the first column with the largest error in the segment that contains it. */
 ALWAYS_INLINE size_t locate(const measured *m, const error_input *in, bool bf16)
 {
     size_t col = m->col;
@@ -267,7 +267,7 @@ static bool has_nan(const uint8_t *codes, size_t n)
     return false;
 }
 
-/* Measures codes that are there already. Returns false if one of them is NaN, which is left to the definition. */
+/* Measures existing codes. Returns false if one is NaN, which the definition handles. */
 ALWAYS_INLINE bool measure_block(const error_input *in, bool bf16, float scale, tsr_block_error *error)
 {
     measured m;

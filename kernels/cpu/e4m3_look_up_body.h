@@ -1,15 +1,16 @@
-/* Codes of BF16 by a look-up of 16 bytes, written once for AVX2, AVX-512 and NEON, whose files include it with their words
- * (e4m3_bands_body.h).
+/* Encodes BF16 to e4m3 by a look-up of 16 bytes, for AVX2, AVX-512 and NEON.
  *
- * For a given scale, the rounded quotient of a normal BF16 number depends on its 7 mantissa bits alone, but for the
- * exponent, which only shifts it; and it grows with x. In the bits of x, less those of a power of two, `base`, whose own
- * code is below 8:
+ * Their files include it after the operations of e4m3_bands_body.h.
  *
- *   code = bits / 16 + delta[m / 8] + (m > limit[m / 8])        m: the mantissa bits
+ * For one scale, the rounded quotient of a normal BF16 number depends on its 7 mantissa bits alone, except for the
+ * exponent, and it increases with x. `base` is the bits of a power of two whose code is below 8. With `bits`, the
+ * bits of x minus `base`, and m, the mantissa bits:
  *
- * because one code has at least 8 mantissas, so that among 8 neighbours at most one step of the codes lies. Both tables
- * have 16 bytes and are made for each block by the reference's own division and rounding. What comes out at LEAST ..
- * MOST is the code; anything else is subnormal, zero or clamped, and is encoded by division. */
+ *   code = bits / 16 + delta[m / 8] + (m > limit[m / 8])
+ *
+ * One code spans at least 8 mantissas, so among 8 neighbours the code increases at most once. Both tables have 16
+ * bytes, and are computed for each block by the reference's division and rounding. Results from LEAST to MOST are
+ * correct codes. Others are subnormal, zero or clamped, and are encoded by division. */
 #ifndef TSR_KERNELS_CPU_E4M3_LOOK_UP_BODY_H
 #define TSR_KERNELS_CPU_E4M3_LOOK_UP_BODY_H
 
@@ -24,11 +25,11 @@ enum { LEAST = 8, MOST = 0x7E }; /* the codes of normal numbers */
 
 typedef struct table {
     uint8_t delta[16], limit[16];
-    uint16_t base; /* 0xFFFF: every x takes the long way */
+    uint16_t base; /* 0xFFFF: every x is divided */
     float scale;
 } table;
 
-/* How many of 8 bytes, which grow by one step at most, are above the first. */
+/* Returns how many of 8 bytes, which increase by at most one step, are above the first. */
 static inline unsigned above_first(const uint8_t *eight)
 {
     const uint64_t ones = 0x0101010101010101u;
@@ -39,7 +40,7 @@ static inline unsigned above_first(const uint8_t *eight)
 
 static table make_table(float scale)
 {
-    /* scale = f * 2^e: the quotient (1 + m/128) / f lies in [1, 4), and is exact but for its exponent. */
+    /* scale = f * 2^e: the quotient (1 + m/128) / f is in [1, 4) and exact except for its exponent. */
     int e;
     const float f = frexpf(scale, &e);
     uint32_t q[128];
@@ -76,7 +77,7 @@ ALWAYS_INLINE lanes_of_table lanes_of(const table *t)
     return (lanes_of_table){v_lanes(t->delta), v_lanes(t->limit), v_words(t->base)};
 }
 
-/* STEP codes without their signs, in packed order; beyond LEAST .. MOST they stand for nothing. */
+/* Returns STEP codes without their signs, in packed order. Codes outside LEAST .. MOST are invalid. */
 ALWAYS_INLINE vec look_up(const lanes_of_table *t, vec a, vec b)
 {
     const vec magnitude = v_words(0x7FFF), mantissa = v_words(0x7F);

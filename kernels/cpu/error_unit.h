@@ -1,11 +1,11 @@
-/* The unit in which errors of codes are measured. */
+/* Defines the unit in which errors of codes are measured. */
 #ifndef TSR_KERNELS_CPU_ERROR_UNIT_H
 #define TSR_KERNELS_CPU_ERROR_UNIT_H
 
 #include "common/float_bits.h"
 
-/* The power of two that elements and their scale are multiplied with, which keeps squares within FP32: 1 for every usual
- * scale. */
+/* Returns the power of two by which elements and scale are multiplied to keep squares within FP32: 1 for all usual
+ * scales. */
 static inline float tsr_error_boost(float scale)
 {
     if (scale >= 0x1p-40f && scale <= 0x1p40f)

@@ -1,4 +1,4 @@
-/* Owns the model of the GPU's instructions and the conversions made of them. */
+/* Models the GPU's instructions, and the conversions made of them. */
 #include "kernels/cpu/fast_dequant.h"
 
 #include "common/float_bits.h"
@@ -28,10 +28,10 @@ uint32_t tsr_lop3(uint32_t a, uint32_t b, uint32_t c, uint8_t lut)
     return out;
 }
 
-/* A 16-bit format: where it rounds, and how its numbers are read and written. */
+/* A 16-bit format: its precision, and functions that read and write its numbers. */
 typedef struct half_format {
     int precision;      /* significant bits */
-    int least_exponent; /* of the smallest subnormal */
+    int least_exponent; /* exponent of the smallest subnormal */
     float (*read)(uint16_t bits);
     uint16_t (*write)(float exact);
 } half_format;
@@ -39,8 +39,9 @@ typedef struct half_format {
 static const half_format kF16 = {11, -24, tsr_f32_from_f16, tsr_f16_from_f32};
 static const half_format kBf16 = {8, -133, tsr_f32_from_bf16, tsr_bf16_from_f32};
 
-/* a * b + c as a double that a later rounding to fewer bits cannot tell from the exact sum: where the sum is inexact,
- * the neighbour whose last bit is odd, which is never a tie. The product of 11-bit numbers is exact. */
+/* Returns a * b + c rounded to odd: a later rounding to fewer bits gives the same result as from the exact sum. If
+ * the sum is inexact, the result is the neighbour with an odd last bit, which is never a tie. The product of 11-bit
+ * numbers is exact. */
 static double fma_to_odd(double a, double b, double c)
 {
     const double product = a * b, sum = product + c;

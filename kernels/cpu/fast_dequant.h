@@ -1,26 +1,26 @@
-/* How a GPU turns int8 and int4 weights into fp16 or bf16 in a handful of instructions, as an exact model in C.
+/* Models how a GPU converts int8 and int4 weights to fp16 or bf16 in a few instructions, exactly and in C.
  *
- * A GPU converts integers to floating point slowly: a fraction of the rate of its other arithmetic, one at a time. The
- * mixed GEMMs of FasterTransformer and TensorRT-LLM (interleaved_numeric_conversion.h) do without. The idea:
+ * A GPU converts integers to floating point slowly, one at a time, at a fraction of the rate of its other arithmetic.
+ * The mixed GEMMs of FasterTransformer and TensorRT-LLM (interleaved_numeric_conversion.h) avoid this conversion:
  *
- *   The bits of 1024.0 in fp16 are 0x6400, and between 1024 and 2048 fp16 counts in ones. So 0x6400 | u IS 1024 + u for
- *   any u below 1024. Place an unsigned code under the constant, subtract 1024 in floating point, and u is converted.
+ *   The bits of 1024.0 in fp16 are 0x6400, and fp16 has steps of 1 from 1024 to 2048. So 0x6400 | u is 1024 + u for
+ *   any u below 1024. Insert an unsigned code into the constant and subtract 1024: the result is u.
  *
- * Everything else follows from it, and so do the layouts' oddities (formats/model/ft_layout.h):
- *   - Codes carry a bias of 128 or 8, since u must not be negative. Subtracting 1024 + bias takes both away at once.
- *   - A register holds two fp16 numbers, and the arithmetic works on both (sub.f16x2, fma.f16x2). One LOP3, which knows
+ * The rest follows, including the properties of the layouts (kernels/cpu/ft_layout.h):
+ *   - Codes have a bias of 128 or 8, because u must not be negative. Subtracting 1024 + bias removes both.
+ *   - A register holds two fp16 numbers, and instructions compute both (sub.f16x2, fma.f16x2). One LOP3, which computes
  *     any function of three words, does (word & 0x000F000F) | 0x64006400: nibbles 0 and 4 of the word become elements e
- *     and e + 1. Hence the order inside a word: even elements in the lower half, odd ones in the upper half, at the
- *     same place.
- *   - Nibbles 1 and 5 need no shift: (word & 0x00F000F0) | 0x64006400 is 1024 + 16u, and one fused multiply-add makes
- *     (1024 + 16u) / 16 - 72 = u - 8 of it. Only for nibbles 2, 3, 6 and 7 the word is shifted, once, by 8.
- *   - Bytes are picked by PRMT, which makes four bytes of any of eight: two codes and two 0x64.
- *   - bf16 has 8 significant bits: at 128 it counts in ones up to 256, which is enough for 128 + u of a nibble
- *     (0x4300), but not for a byte. Bytes go through fp32, where 2^23 + u is 0x4B000000 | u; the results are integers
+ *     and e + 1. Therefore a word has even elements in its lower half, and odd ones at the same places in its upper
+ *     half.
+ *   - Nibbles 1 and 5 need no shift: (word & 0x00F000F0) | 0x64006400 is 1024 + 16u, and one fused multiply-add
+ *     computes (1024 + 16u) / 16 - 72 = u - 8. For nibbles 2, 3, 6 and 7 the word is shifted once, by 8.
+ *   - Bytes are selected by PRMT, which makes four bytes from any of eight: two codes and two bytes 0x64.
+ *   - bf16 has 8 significant bits and steps of 1 from 128 to 256. That suffices for 128 + u with a nibble u (0x4300),
+ *     but not for a byte. Bytes are converted through fp32, where 2^23 + u is 0x4B000000 | u. The results are integers
  *     of at most 8 significant bits, so their upper halves are the bf16.
- * Not one step rounds. Of the two results in a word the earlier element is in the lower half, as mma wants it.
+ * No step rounds. The earlier of the two results in a word is in the lower half, as mma requires.
  *
- * The instructions follow the PTX ISA ("prmt", "lop3", "sub", "fma"), subnormals included. All functions are pure and
+ * The instructions follow the PTX ISA ("prmt", "lop3", "sub", "fma"), including subnormals. All functions are pure and
  * thread-safe. */
 #ifndef TSR_KERNELS_CPU_FAST_DEQUANT_H
 #define TSR_KERNELS_CPU_FAST_DEQUANT_H
@@ -31,8 +31,8 @@
  * bit 3 of the nibble set, eight copies of that byte's sign. */
 uint32_t tsr_prmt(uint32_t a, uint32_t b, uint32_t selector);
 
-/* lop3.b32: on each bit, the function whose table is `lut`: bit 4 * a + 2 * b + c of it is the result. To find the
- * table of an expression, compute it on the three below: (a & b) | c is (0xF0 & 0xCC) | 0xAA = 0xEA. */
+/* lop3.b32: applies to each bit the function with the table `lut`: the result is bit 4 * a + 2 * b + c of it. The
+ * table of an expression is its value for the three constants below: (a & b) | c is (0xF0 & 0xCC) | 0xAA = 0xEA. */
 enum { TSR_LOP3_A = 0xF0, TSR_LOP3_B = 0xCC, TSR_LOP3_C = 0xAA };
 uint32_t tsr_lop3(uint32_t a, uint32_t b, uint32_t c, uint8_t lut);
 

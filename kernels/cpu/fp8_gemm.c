@@ -1,3 +1,3 @@
-/* The block-FP8 product, the definition. */
+/* Defines the block FP8 product. */
 #define TSR_FORM(name) tsr_##name##_ref
 #include "kernels/cpu/fp8_gemm_body.h"

@@ -1,5 +1,6 @@
-/* The block-FP8 product on the CPU, D = A * W^T: the plain definition, and a model of what a Hopper tensor core makes
- * of it. For verifying, not for serving.
+/* Declares the block FP8 product D = A * W^T: its definition, and a model of a Hopper tensor core.
+ *
+ * These kernels are for verifying, not for serving.
  *
  *   D[i,j] = sum over tiles t of 128 along k of (scale_a * scale_w) * sum over the tile of A[i,x] * W[j,x]
  *
@@ -32,9 +33,9 @@ typedef struct tsr_fp8_gemm_args {
     const float *scale_a, *scale_w;
     float *d;
     size_t m, n, k, ld_scale_a, ldd, block_n, block_k;
-    size_t
-        group_m; /* if more than 1, so many tokens at a time, from the first on, have the same scales; a kernel that takes
-                       CUTLASS's grids may then take one scale for each group. Nothing here asks */
+    /* If above 1, so many consecutive tokens have equal scales. Kernels with CUTLASS's grids use this; the functions
+     * here do not. */
+    size_t group_m;
 } tsr_fp8_gemm_args;
 
 typedef void tsr_fp8_gemm_fn(const tsr_fp8_gemm_args *args);

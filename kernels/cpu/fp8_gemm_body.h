@@ -1,14 +1,16 @@
-/* The body of the block-FP8 product, which each form includes: TSR_FORM(name) is the function to define. Its loops have
- * constant lengths, so that the compiler vectorizes them for the instruction set of the including file. */
+/* Implements the block FP8 product as TSR_FORM(name), for each form to include.
+ *
+ * Its loops have constant lengths, so that the compiler vectorizes them for the instruction set of the including
+ * file. */
 #include "common/float_bits.h"
 #include "kernels/cpu/variants.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { LANES = 16, TOKENS = 16 /* how many are decoded at a time */ };
+enum { LANES = 16, TOKENS = 16 /* TOKENS: number decoded at a time */ };
 
-/* Moved to the position of FP32's exponent, a code reads 2^120 too small; that holds for subnormals, too. */
+/* Decodes codes. At the position of FP32's exponent a code is 2^120 too small, also if subnormal. */
 static void decode(const uint8_t *codes, size_t n, float *values)
 {
     uint32_t bits[TSR_GEMM_TILE] = {0};
@@ -38,7 +40,7 @@ static float power_of_two(uint32_t biased_exponent)
     return tsr_f32_from_bits(biased_exponent << 23);
 }
 
-/* One instruction of the tensor core: the accumulator and 32 products. */
+/* Models one instruction of the tensor core: the accumulator and 32 products. */
 static float step(const float *a, const float *w, float scale, float accumulator)
 {
     float p[TSR_GEMM_STEP];
@@ -51,7 +53,7 @@ static float step(const float *a, const float *w, float scale, float accumulator
         top = size > top ? size : top;
     }
     const uint32_t exponent = top >> 23;
-    if (exponent <= TSR_GEMM_KEPT_BITS) /* nothing there */
+    if (exponent <= TSR_GEMM_KEPT_BITS) /* no bits are kept */
         return 0;
     if (exponent == 0xFF)
         return NAN;

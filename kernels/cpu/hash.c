@@ -1,4 +1,4 @@
-/* Digests, with the instructions that every machine of the kind has. */
+/* Compiles the digests for the base instruction set. */
 #include "kernels/cpu/hash.h"
 
 #include "kernels/cpu/variants.h"

@@ -1,4 +1,4 @@
-/* Values of int4 codes by columns, the definition. */
+/* Defines the decoding of int4 codes stored by columns. */
 #define TSR_INT4(name) tsr_##name##_ref
 #include "common/float_bits.h"
 #include "kernels/cpu/int4_columns_body.h"

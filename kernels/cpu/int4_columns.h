@@ -1,5 +1,6 @@
-/* Values of int4 codes that lie by columns, each column with a group of its own choice (act-order), on the CPU. The functions
- * allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
+/* Declares kernels that decode int4 codes stored by columns, with a group per column (act-order).
+ *
+ * The functions allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
 #ifndef TSR_KERNELS_CPU_INT4_COLUMNS_H
 #define TSR_KERNELS_CPU_INT4_COLUMNS_H
 
@@ -7,14 +8,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What is added to a code before it is multiplied: codes of 4 bits are then numbers of one exponent. */
+/* Added to a 4-bit code before the product, so that all codes have the same exponent. */
 #define TSR_INT4_RAISE 128.0f
 
-/* Words that are read next: rows of `cols` words, as far as they have not been asked for. */
+/* Words to prefetch: rows of `cols` words from `asked` on. */
 typedef struct tsr_words_ahead {
     const uint32_t *at;
     size_t rows, cols, ld;
-    size_t asked; /* words of the first row */
+    size_t asked; /* prefetched words of the first row */
 } tsr_words_ahead;
 
 /* The columns of some rows: word [c / 8, r] holds columns c .. c + 7 of row r, the first in its lowest bits. Column c is of

@@ -1,5 +1,4 @@
-/* That body of int4_columns that compilers vectorize by themselves, which each form includes: TSR_INT4(name) is the function
- * to define. */
+/* Implements int4_columns as TSR_INT4(name), for each form to include and the compiler to vectorize. */
 #include "kernels/cpu/variants.h"
 
 bool TSR_INT4(fold_zeros)(const float *scale, const float *zero, size_t n, float *offset)

@@ -1,4 +1,4 @@
-/* Values of int4 codes, the definition. */
+/* Defines the decoding of int4 codes. */
 #define TSR_INT4(name) tsr_##name##_ref
 #include "kernels/cpu/int4_values_body.h"
 

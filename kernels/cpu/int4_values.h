@@ -1,5 +1,6 @@
-/* Values of rows of int4 codes in groups, and of columns of codes, on the CPU. The functions allocate nothing, cannot fail
- * and are thread-safe; every form gives the same bits. */
+/* Declares kernels that decode rows of int4 codes in groups, and columns of codes.
+ *
+ * The functions allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
 #ifndef TSR_KERNELS_CPU_INT4_VALUES_H
 #define TSR_KERNELS_CPU_INT4_VALUES_H
 
@@ -21,12 +22,12 @@ typedef void tsr_decode_int4_f32_fn(const uint8_t *packed, size_t n, size_t grou
 typedef void tsr_decode_column_f32_fn(const uint32_t *words, size_t n, unsigned shift, uint32_t mask,
                                       const float *scale, const float *zero, float *y);
 
-/* Numbers, not NaN, to BF16 or F16, to nearest even. */
+/* Converts numbers, not NaN, to BF16 or F16, to nearest even. */
 typedef void tsr_narrow_bf16_fn(const float *x, size_t n, uint16_t *y);
 typedef void tsr_narrow_f16_fn(const float *x, size_t n, uint16_t *y);
 
-/* The largest of the numbers' bits, 0 of none: that of the largest number, or what is above Inf if there is a NaN or a
- * number with a sign, -0 among them. */
+/* Returns the largest of the numbers' bits, or 0 for none. It is that of the largest number, or above Inf if there
+ * is a NaN or a number with a sign, including -0. */
 typedef uint32_t tsr_largest_bits_fn(const float *x, size_t n);
 
 #endif

@@ -1,5 +1,4 @@
-/* Those bodies of int4_values that compilers vectorize by themselves, which each form includes: TSR_INT4(name) is the
- * function to define. */
+/* Implements parts of int4_values as TSR_INT4(name), for each form to include and the compiler to vectorize. */
 #include "common/float_bits.h"
 #include "kernels/cpu/variants.h"
 

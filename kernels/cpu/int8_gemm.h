@@ -1,4 +1,4 @@
-/* The int8 product with vLLM's four epilogues, on the CPU: the definition. For verifying, not for serving.
+/* Declares the int8 product with vLLM's four epilogues: the definition, for verifying and not for serving.
  *
  *   P[i,j] = sum over x of A[i,x] * W[j,x]                              exact in int32: k < 2^17, with azp k <= 65793
  *   D[i,j] = scale_a * (scale_w * float(P - azp * azp_adj)) + bias      each step in FP32
@@ -16,7 +16,7 @@
 typedef struct tsr_int8_gemm_args {
     const int8_t *a, *w;
     const float *scale_a, *scale_w; /* [m], [n] */
-    bool one_scale_a, one_scale_w;  /* the scale has one element, which holds for all */
+    bool one_scale_a, one_scale_w;  /* the scale has one element for all */
     const int32_t *azp_with_adj;    /* [n], or NULL */
     const int32_t *azp, *azp_adj;   /* [m], [n], or both NULL */
     const float *bias;              /* [n], or NULL */

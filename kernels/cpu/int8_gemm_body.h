@@ -1,4 +1,4 @@
-/* The body of tsr_int8_gemm, which each form includes: TSR_INT8_GEMM is the function to define. */
+/* Implements tsr_int8_gemm as TSR_INT8_GEMM, for each form to include. */
 #include "kernels/cpu/variants.h"
 
 static int32_t product(const int8_t *a, const int8_t *w, size_t k)

@@ -1,4 +1,4 @@
-/* Packing and unpacking of integer codes, and their values, on the CPU.
+/* Declares kernels that pack, unpack and decode integer codes.
  *
  * Every variant gives the same bits. The functions allocate nothing, cannot fail and are thread-safe. Source and
  * destination must not overlap. */
@@ -18,7 +18,7 @@ typedef void tsr_decode_int_bf16_fn(const int8_t *codes, size_t n, float zero_po
 typedef void tsr_unpack_int4_fn(const uint8_t *words, size_t n, int8_t *codes);
 typedef void tsr_unpack_int8_fn(const uint8_t *words, size_t n, int8_t *codes);
 
-/* The inverse; n has to be even for int4. The memory after `words` may be prefetched, because it is usually written
+/* Packs n codes; n must be even for int4. The memory after `words` may be prefetched, because it is usually written
  * next. */
 typedef void tsr_pack_int4_fn(const int8_t *codes, size_t n, uint8_t *words);
 typedef void tsr_pack_int8_fn(const int8_t *codes, size_t n, uint8_t *words);

@@ -1,5 +1,4 @@
-/* The body of integer decoding, which each form includes, and which compilers vectorize by themselves: TSR_INT(name) is
- * the function to define. */
+/* Implements integer decoding as TSR_INT(name), for each form to include and the compiler to vectorize. */
 #include "common/float_bits.h"
 #include "kernels/cpu/variants.h"
 
@@ -34,7 +33,7 @@ void TSR_INT(unpack_int8)(const uint8_t *words, size_t n, int8_t *codes)
         codes[i] = (int8_t)(words[i] ^ 0x80);
 }
 
-#ifndef TSR_PACKS_INT4 /* else by hand */
+#ifndef TSR_PACKS_INT4 /* forms with TSR_PACKS_INT4 have their own */
 void TSR_INT(pack_int4)(const int8_t *codes, size_t n, uint8_t *words)
 {
     for (size_t i = 0; i < n / 2; i++)

@@ -1,4 +1,4 @@
-/* The int kernels, the definition. */
+/* Defines integer quantization. */
 #define TSR_INT(name) tsr_##name##_ref
 #include "common/float_bits.h"
 #include "kernels/cpu/error_unit.h"
@@ -72,7 +72,7 @@ static double tree_sum(const float lanes[SUM_LANES])
     return total[0];
 }
 
-/* Exactly one of bf16 and f32 is there. */
+/* Measures a group. Exactly one of bf16 and f32 is not NULL. */
 static void measure(const uint16_t *bf16, const float *f32, size_t n, const tsr_int_code *code, const int8_t *codes,
                     tsr_int_error *error)
 {

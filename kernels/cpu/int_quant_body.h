@@ -1,5 +1,4 @@
-/* The bodies of those integer kernels that a compiler vectorizes by itself, which each form includes: TSR_INT(name) is
- * the function to define. */
+/* Implements parts of int_quant as TSR_INT(name), for each form to include and the compiler to vectorize. */
 #include "common/float_bits.h"
 #include "kernels/cpu/variants.h"
 
@@ -7,7 +6,7 @@
 
 enum { LANES = 32 };
 
-/* Ties away from zero, exactly: adding one half would round. */
+/* Rounds ties away from zero, exactly: adding one half would round. */
 static inline float round_away(float x)
 {
     const float whole = truncf(x);
@@ -75,7 +74,7 @@ void TSR_INT(amax_groups_bf16)(const uint16_t *x, size_t cols, size_t group, uin
 }
 #endif
 
-#ifndef TSR_FINDS_RANGES /* the same */
+#ifndef TSR_FINDS_RANGES /* the including file has its own */
 /* Among bit patterns, the largest as signed integers is the largest positive number, and the largest as unsigned ones
  * is the most negative number. */
 void TSR_INT(range_groups_bf16)(const uint16_t *x, size_t cols, size_t group, float *low, float *high)

@@ -1,11 +1,11 @@
-/* Owns the definition: every code moved by the address formula, one at a time. */
+/* Defines the interleaving: moves one code at a time by the address formula. */
 #include "kernels/cpu/interleave.h"
 
 #include "kernels/cpu/variants.h"
 
 #include <string.h>
 
-/* Where a code is read and written: `byte` from the start, and which half of it. */
+/* Returns the position of a code: the byte from the start, and its half. */
 static tsr_ft_place code_place(const tsr_interleave_args *args, size_t k, size_t n)
 {
     const size_t row = args->order == TSR_CODES_NK ? n : k, col = args->order == TSR_CODES_NK ? k : n;

@@ -1,4 +1,4 @@
-/* Int8 and int4 codes to the layouts of formats/model/ft_layout.h and back, in one pass over memory.
+/* Declares kernels that convert int8 and int4 codes to the layouts of kernels/cpu/ft_layout.h and back, in one pass.
  *
  * Codes are two's complement, in one of two orders, row-major:
  *   NK  [N, K], a checkpoint's [out, in]: column n of the layout is row n here
@@ -20,22 +20,22 @@
 #ifndef TSR_KERNELS_CPU_INTERLEAVE_H
 #define TSR_KERNELS_CPU_INTERLEAVE_H
 
-#include "formats/model/ft_layout.h"
+#include "kernels/cpu/ft_layout.h"
 
 typedef enum tsr_code_order { TSR_CODES_NK, TSR_CODES_KN } tsr_code_order;
 
 typedef struct tsr_interleave_args {
     const tsr_ft_format *format;
-    size_t k, n; /* of the band; they have passed tsr_ft_format_check */
+    size_t k, n; /* size of the band; tsr_ft_format_check has accepted it */
     tsr_code_order order;
     bool packed; /* int4 only; the inner size (k in NK order, n in KN order) is even */
     size_t ld;   /* bytes from one row of codes to the next: at least its length */
 } tsr_interleave_args;
 
-/* Lays out the codes, k * n * bits / 8 bytes in all. */
+/* Writes the codes in the layout, k * n * bits / 8 bytes in all. */
 typedef void tsr_interleave_fn(const tsr_interleave_args *args, const uint8_t *codes, uint8_t *out);
 
-/* The inverse: writes every code, and no byte of `codes` between the end of a row and the start of the next. */
+/* Reads a layout: writes every code, and no byte of `codes` between the end of a row and the start of the next. */
 typedef void tsr_deinterleave_fn(const tsr_interleave_args *args, const uint8_t *in, uint8_t *codes);
 
 #endif

@@ -1,4 +1,4 @@
-/* A small matrix product in double precision, for folding one weight into another.
+/* Declares a small matrix product in double, which folds one weight into another.
  *
  * c[m, n] = sum over k, in order, of a[k, m] * b[k, n]: products and sums in FP64, not fused. Products of FP32
  * operands are exact, and a sum of a few hundred is off by less than 1e-13 of its terms. Every variant gives the same

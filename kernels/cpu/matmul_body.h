@@ -1,12 +1,11 @@
-/* The body of tsr_matmul_tn, which each form includes: TSR_MATMUL_NAME is the function to define. The forms differ
- * only in what the compiler makes of the inner loop. */
+/* Implements tsr_matmul_tn as TSR_MATMUL_NAME, for each form to include. The compiler vectorizes the inner loop. */
 #include "kernels/cpu/variants.h"
 
 #include <string.h>
 
 void TSR_MATMUL_NAME(const float *a, const float *b, size_t k, size_t m, size_t n, double *c)
 {
-    enum { COLS = 256 }; /* of c at a time: 2 KiB, which stay in the first cache */
+    enum { COLS = 256 }; /* columns of c per step: 2 KiB, which stay in the first cache */
     memset(c, 0, m * n * sizeof *c);
     for (size_t j = 0; j < n; j += COLS) {
         const size_t cols = n - j < COLS ? n - j : COLS;

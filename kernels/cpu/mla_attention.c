@@ -1,4 +1,4 @@
-/* Rows of the cache, and attention over them. */
+/* Reads and writes rows of the cache, and computes attention over them. */
 #include "kernels/cpu/mla_attention.h"
 
 #include "common/float_bits.h"

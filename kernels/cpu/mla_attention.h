@@ -1,5 +1,4 @@
-/* Decoding attention of DeepSeek's MLA in its absorbed form, on the CPU: one pass over the pages, online softmax,
- * FP32.
+/* Declares decoding attention of DeepSeek's absorbed MLA on the CPU: one pass over the pages, online softmax, FP32.
  *
  *   out[b,i,h,:] = sum over tokens t of softmax_t(scale * <q[b,i,h,:], row t of b>) * first `latent` of that row
  *
@@ -29,7 +28,7 @@ typedef struct tsr_mla_attention {
     float *out;
     float *row; /* latent + rope floats of scratch */
     size_t batch, s_q, heads, latent, rope, page, max_pages;
-    size_t pages; /* of the cache; only who copies it needs to know */
+    size_t pages; /* pages of the cache; only needed to copy it */
     float scale;
     bool fp8; /* latent is a multiple of 128 */
 } tsr_mla_attention;
@@ -43,7 +42,7 @@ void tsr_mla_cache_write(const float *values, size_t latent, size_t rope, bool f
 /* Reads a row back: the values that attention sees. */
 void tsr_mla_cache_read(const uint8_t *row, size_t latent, size_t rope, bool fp8, float *values);
 
-/* Allocates nothing and cannot fail. Thread-safe if `out` and `row` differ. */
+/* Computes attention. Allocates nothing and cannot fail. Thread-safe if `out` and `row` differ. */
 void tsr_mla_attention_run(const tsr_mla_attention *args);
 
 #endif

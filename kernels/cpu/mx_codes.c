@@ -1,4 +1,4 @@
-/* Owns the definitions: codes of the microscaling formats in plain C, one value at a time. */
+/* Defines codes of the microscaling formats in plain C, one value at a time. */
 #include "kernels/cpu/mx_codes.h"
 
 #include "common/float_bits.h"

@@ -1,9 +1,8 @@
-/* Codes of the microscaling formats, on the CPU: MXFP4, MXFP8 and NVFP4, whose scales belong to groups of 32 or 16
- * columns.
+/* Declares kernels that encode MXFP4, MXFP8 and NVFP4, with scales per group of 32 or 16 columns.
  *
- * Groups never cross a row and rows are whole groups, so that elements are one run of n numbers here, n a multiple of
- * the group, and group i is x[i * group .. (i + 1) * group). E2M1 codes are packed two to a byte, the even column in
- * the low nibble. The functions allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
+ * Rows consist of whole groups. Elements are therefore one sequence of n numbers, with n a multiple of the group,
+ * and group i is x[i * group .. (i + 1) * group). E2M1 codes are packed two per byte, the even column in the low
+ * nibble. The functions allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
 #ifndef TSR_KERNELS_CPU_MX_CODES_H
 #define TSR_KERNELS_CPU_MX_CODES_H
 
@@ -16,11 +15,11 @@
  * that is negative. t[i] = 2^(scales[i] - 127). */
 typedef void tsr_scale_e8m0_fn(const uint32_t *amax, size_t n, uint32_t limit, int emax, uint8_t *scales, float *t);
 
-/* How a group of NVFP4 gets its scale from its amax and the tensor's global one. */
+/* Computation of a group's scale in NVFP4, from its amax and the tensor's global scale. */
 typedef struct tsr_nvfp4_recipe {
     float global;       /* finite, positive */
     bool multiplies;    /* t = s * global (ModelOpt), or else t = s / global (compressed-tensors) */
-    bool bf16_quotient; /* where the global divides: amax / 6 is rounded to BF16 first */
+    bool bf16_quotient; /* if the global divides: amax / 6 is rounded to BF16 first */
 } tsr_nvfp4_recipe;
 
 /* scales[i] = s, an e4m3 code, and t[i], what codes of the group are multiples of, from amax[i] (finite, FP32 bits).
@@ -30,7 +29,7 @@ typedef struct tsr_nvfp4_recipe {
 typedef void tsr_scale_nvfp4_fn(const uint32_t *amax, size_t n, const tsr_nvfp4_recipe *recipe, uint8_t *scales,
                                 float *t);
 
-/* How a quotient becomes an E2M1 code. */
+/* Rounding of a quotient to an E2M1 code. */
 typedef enum tsr_e2m1_rounding {
     TSR_E2M1_EVEN,      /* to nearest, ties to even; a zero has code 0, a negative number that rounds to 0 has code 8 */
     TSR_E2M1_EVEN_BF16, /* the same for t that are powers of two, where the quotient is BF16: it is 0 sooner */

@@ -1,4 +1,4 @@
-/* Owns the definition of what microscaled codes cost, in plain C, one group at a time. */
+/* Defines the errors of microscaling codes in plain C, one group at a time. */
 #include "kernels/cpu/mx_error.h"
 
 #include "common/float_bits.h"
@@ -9,7 +9,7 @@
 
 enum { LARGEST_GROUP = 32, MXFP8_GROUP = 32 };
 
-/* A row of one kind: how its elements and codes are read. */
+/* A row of one kind, with functions that read its elements and codes. */
 typedef struct row {
     const uint16_t *bf16;
     const float *f32;

@@ -1,4 +1,4 @@
-/* What the codes of a row in MXFP4, MXFP8 or NVFP4 cost, group by group, on the CPU. mx_codes.h says how codes lie. The
+/* Error sums of MXFP4, MXFP8 and NVFP4 codes for each group of a row, on the CPU. mx_codes.h describes the code layout. The
  * functions allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
 #ifndef TSR_KERNELS_CPU_MX_ERROR_H
 #define TSR_KERNELS_CPU_MX_ERROR_H
@@ -12,10 +12,10 @@
  * Each sum of a group runs over pairs, p[l] = fma(b, b', a * a') for the columns 2 l and 2 l + 1. In groups of 32 p[l + 8]
  * is added to p[l]; then, for the 8 that are left, ((p0 + p2) + (p1 + p3)) + ((p4 + p6) + (p5 + p7)). */
 typedef struct tsr_mx_error {
-    float *q2, *e2, *qv; /* of each group the sums of q * q, e * e and q * v; room of the caller's */
+    float *q2, *e2, *qv; /* sums of q * q, e * e and q * v per group, in the caller's memory */
     float largest;       /* the largest |e| * u of all */
-    uint64_t nonzero;    /* how many x != 0 */
-    uint64_t flushed;    /* how many x != 0 have a code of +-0 */
+    uint64_t nonzero;    /* number of x != 0 */
+    uint64_t flushed;    /* number of x != 0 with a code of +-0 */
 } tsr_mx_error;
 
 /* x is finite; n is whole groups of 16 or 32 (E4M3: 32); t is finite and not negative. A zero has a code of +-0. */

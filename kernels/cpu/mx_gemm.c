@@ -1,4 +1,4 @@
-/* Tiles of 8 x 8 results, group by group, so that each group is decoded once a tile. */
+/* Defines the product in small groups, in tiles of 8 x 8 results that decode each group once. */
 #include "kernels/cpu/mx_gemm.h"
 
 #include "common/float_bits.h"
@@ -35,7 +35,7 @@ size_t tsr_mx_gemm_roundings(size_t k, size_t group)
     return group + (groups + TSR_MX_GEMM_LANES - 1) / TSR_MX_GEMM_LANES + 5;
 }
 
-/* One group of some rows: values of codes, and t. */
+/* One group of several rows: values of codes, and t. */
 typedef struct rows {
     float values[TILE][TSR_MX_GROUP_MOST], t[TILE];
 } rows;
@@ -62,7 +62,7 @@ void tsr_mx_scales(const tsr_mx_matrix *matrix, size_t at, size_t n, float *t)
 
 static const float kE2m1[16] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0F, -0.5F, -1, -1.5F, -2, -3, -4, -6};
 
-/* Values of n codes from code `at` on, which is even. */
+/* Decodes n codes from code `at` on, which is even. */
 static void values_at(const tsr_mx_matrix *x, size_t at, size_t n, float *values)
 {
     const uint8_t *const bytes = x->codes;
@@ -105,7 +105,7 @@ static float add_up(float sums[TSR_MX_GEMM_LANES])
     return sums[0];
 }
 
-/* Results [i, i + m) x [j, j + n), both at most TILE. */
+/* Computes results [i, i + m) x [j, j + n), both at most TILE. */
 static void run_tile(const tsr_mx_gemm_args *args, size_t i, size_t m, size_t j, size_t n)
 {
     const size_t group = tsr_mx_form_group(args->w.form);

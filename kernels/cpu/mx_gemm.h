@@ -1,4 +1,4 @@
-/* The product of operands in small groups, D = A * W^T, on the CPU: the definition. For verifying, not for serving.
+/* Declares the product of operands in small groups, D = A * W^T: the definition, for verifying and not for serving.
  *
  * Each operand is a matrix of codes, k contiguous, with a scale for each group of 16 or 32 columns; A may also be plain
  * BF16, where t is 1. With t the FP32 scale of a group, as the format defines it, and G the group of W:
@@ -29,7 +29,7 @@ enum { TSR_MX_GEMM_LANES = 32, TSR_MX_GROUP_MOST = 32 };
 typedef enum tsr_mx_form {
     TSR_MX_FORM_BF16,          /* values, no scales */
     TSR_MX_FORM_MXFP4,         /* e2m1 in groups of 32, t = 2^(scale - 127) */
-    TSR_MX_FORM_MXFP8,         /* e4m3, likewise */
+    TSR_MX_FORM_MXFP8,         /* e4m3 in groups of 32, scales of E8M0 */
     TSR_MX_FORM_NVFP4_TIMES,   /* e2m1 in groups of 16, scales of e4m3: t = scale * global (ModelOpt) */
     TSR_MX_FORM_NVFP4_DIVIDED, /* t = scale / global (compressed-tensors) */
 } tsr_mx_form;
@@ -38,17 +38,17 @@ typedef struct tsr_mx_matrix {
     tsr_mx_form form;
     const void *codes; /* [rows][k] of 16 bits; [rows][k / 2], the even column in the low nibble; or [rows][k] bytes */
     const uint8_t *scales; /* [rows][k / group]; none of them NaN or negative */
-    float global;          /* of NVFP4: positive, finite, and so that no t is infinite */
+    float global;          /* NVFP4: positive, finite, and so that no t is infinite */
 } tsr_mx_matrix;
 
-/* "BF16", "MXFP4", "MXFP8" or "NVFP4". Static storage. */
+/* Returns "BF16", "MXFP4", "MXFP8" or "NVFP4". Static storage. */
 const char *tsr_mx_form_name(tsr_mx_form form);
 
-/* Columns that share a scale; 0: there are none. Bytes of the codes of k columns. */
+/* Return the columns that share a scale (0: no scales), and the bytes of the codes of k columns. */
 size_t tsr_mx_form_group(tsr_mx_form form);
 size_t tsr_mx_form_bytes(tsr_mx_form form, size_t k);
 
-/* t[i] of scale at + i, i < n. */
+/* Computes t[i] of scale at + i, i < n. */
 void tsr_mx_scales(const tsr_mx_matrix *matrix, size_t at, size_t n, float *t);
 
 typedef struct tsr_mx_gemm_args {
@@ -57,10 +57,10 @@ typedef struct tsr_mx_gemm_args {
     size_t m, n, k, ldd; /* k is a multiple of the group */
 } tsr_mx_gemm_args;
 
-/* r above. */
+/* Returns r above. */
 size_t tsr_mx_gemm_roundings(size_t k, size_t group);
 
-/* Allocates nothing, cannot fail, is thread-safe. */
+/* Computes the product. Allocates nothing, cannot fail, is thread-safe. */
 void tsr_mx_gemm_reference(const tsr_mx_gemm_args *args);
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
-/* What the scales of the microscaling formats stand for, on the CPU. The functions allocate nothing, cannot fail and are
- * thread-safe; every form gives the same bits. */
+/* Declares kernels that decode microscaling scales to FP32.
+ *
+ * The functions allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
 #ifndef TSR_KERNELS_CPU_MX_SCALES_H
 #define TSR_KERNELS_CPU_MX_SCALES_H
 
@@ -13,7 +14,7 @@ typedef void tsr_values_e8m0_fn(const uint8_t *scales, size_t n, float *t);
 /* t[i] = value(scales[i]) / global if `divides`, or else * global, in FP32; the scales are e4m3. NaN comes out as one. */
 typedef void tsr_values_e4m3_fn(const uint8_t *scales, size_t n, float global, bool divides, float *t);
 
-/* The largest of n bytes; 0 of none. */
+/* Returns the largest of n bytes; 0 for none. */
 typedef uint8_t tsr_largest_byte_fn(const uint8_t *bytes, size_t n);
 
 #endif

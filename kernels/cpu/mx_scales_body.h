@@ -1,5 +1,4 @@
-/* The bodies of mx_scales, which each form includes, and which compilers vectorize by themselves: TSR_MX_SCALES(name) is
- * the function to define. */
+/* Implements mx_scales as TSR_MX_SCALES(name), for each form to include and the compiler to vectorize. */
 #include "common/float_bits.h"
 #include "kernels/cpu/variants.h"
 
@@ -11,7 +10,7 @@ void TSR_MX_SCALES(values_e8m0)(const uint8_t *scales, size_t n, float *t)
     }
 }
 
-/* Moved to where FP32 has them, the digits of e4m3 are those of a number 2^120 times too small; NaN has none like it. */
+/* Returns the value of an e4m3 byte. At the position of FP32's digits it is 2^120 too small. NaN is an exception. */
 static inline float value_of(uint32_t byte)
 {
     const float moved = tsr_f32_from_bits((byte & 0x80) << 24 | (byte & 0x7F) << 20);

@@ -1,9 +1,9 @@
-/* Some groups at a time: amax, scales, codes. */
+/* Quantizes activations in small groups: amax, scales and codes of several groups at a time. */
 #include "kernels/cpu/mx_tokens.h"
 
 enum { GROUPS = 64 };
 
-/* What scale_e8m0 wants of an element: its largest power of two, and the mantissa of its largest value. */
+/* Properties of an element type for scale_e8m0: its largest power of two, and the mantissa of its largest value. */
 static const struct element {
     int emax;
     uint32_t largest;

@@ -1,4 +1,4 @@
-/* Owns the definitions: values of the microscaling formats in plain C, one value at a time. */
+/* Defines values of the microscaling formats in plain C, one value at a time. */
 #include "kernels/cpu/mx_values.h"
 
 #include "common/float_bits.h"

@@ -1,5 +1,6 @@
-/* Values of the microscaling formats, on the CPU: the way back from the codes of mx_codes.h, which says how they lie. The
- * functions allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
+/* Declares kernels that decode the codes of mx_codes.h.
+ *
+ * The functions allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
 #ifndef TSR_KERNELS_CPU_MX_VALUES_H
 #define TSR_KERNELS_CPU_MX_VALUES_H
 

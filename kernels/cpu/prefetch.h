@@ -1,4 +1,4 @@
-/* Asking for memory ahead of its use. Doing so past the end of a matrix is harmless. */
+/* Declares prefetching, which is harmless past the end of a matrix. */
 #ifndef TSR_KERNELS_CPU_PREFETCH_H
 #define TSR_KERNELS_CPU_PREFETCH_H
 

@@ -1,9 +1,10 @@
-/* Rows times rows. */
+/* Defines FP32 projections. */
 #include "kernels/cpu/project.h"
 
 size_t tsr_project_roundings(size_t k)
 {
-    return (k + TSR_PROJECT_LANES - 1) / TSR_PROJECT_LANES + 6; /* the product's, its lane's, and 5 of the halves */
+    return (k + TSR_PROJECT_LANES - 1) / TSR_PROJECT_LANES +
+           6; /* one for the product, those of a partial sum, and 5 for adding the partial sums */
 }
 
 static float dot(const float *x, const float *w, size_t k)

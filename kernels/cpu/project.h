@@ -1,4 +1,4 @@
-/* Products of activations with a linear layer in FP32, in a stated order of summation.
+/* Declares products of activations with a linear layer in FP32, with a defined order of summation.
  *
  *   y[b][i][j] = sum over c of x[b][i][c] w[b][j][c]
  *
@@ -16,13 +16,13 @@ typedef struct tsr_project_args {
     const float *x, *w;
     float *y;
     size_t batch, m, n, k;
-    size_t ld_x, ld_w, ld_y;       /* elements from one row to the next */
-    size_t next_x, next_w, next_y; /* elements from one matrix of the batch to the next */
+    size_t ld_x, ld_w, ld_y;       /* distance of rows in elements */
+    size_t next_x, next_w, next_y; /* distance of matrices of the batch in elements */
 } tsr_project_args;
 
 size_t tsr_project_roundings(size_t k);
 
-/* Allocates nothing and cannot fail. Thread-safe if y differs. */
+/* Computes the products. Allocates nothing and cannot fail. Thread-safe if y differs. */
 void tsr_project_run(const tsr_project_args *args);
 
 #endif

@@ -1,4 +1,4 @@
-/* Owns the definitions of quantizing activations. */
+/* Defines the quantization of activations. */
 #include "kernels/cpu/quantize_tokens.h"
 
 #include "common/float_bits.h"
@@ -67,7 +67,7 @@ static void quantize_tokens(const uint16_t *x, size_t n, bool symmetric, int8_t 
 void tsr_quantize_tokens_int8(const uint16_t *x, size_t m, size_t k, bool per_tensor, bool symmetric, int8_t *codes,
                               float *scales, int32_t *azp)
 {
-    const size_t tokens = per_tensor ? m : 1; /* that share a scale */
+    const size_t tokens = per_tensor ? m : 1; /* tokens that share a scale */
     for (size_t i = 0; i < m; i += tokens) {
         quantize_tokens(x + i * k, tokens * k, symmetric, codes + i * k, &scales[i], &azp[i]);
         for (size_t t = 1; t < tokens; t++) {

@@ -1,4 +1,4 @@
-/* BF16 activations to e4m3 or int8, on the CPU: the definitions, one value at a time.
+/* Declares the quantization of BF16 activations to e4m3 or int8.
  *
  * x and codes are dense, [m][k]; x must be finite. The functions allocate nothing, cannot fail and are thread-safe. */
 #ifndef TSR_KERNELS_CPU_QUANTIZE_TOKENS_H

@@ -6,7 +6,7 @@
 #include "kernels/cpu/block_fp8.h"
 #include "kernels/cpu/e4m3_decode.h"
 #include "kernels/cpu/fp8_gemm.h"
-#include "kernels/cpu/group_tops.h"
+#include "kernels/cpu/group_max.h"
 #include "kernels/cpu/hash.h"
 #include "kernels/cpu/int4_columns.h"
 #include "kernels/cpu/int4_values.h"
@@ -19,7 +19,7 @@
 #include "kernels/cpu/mx_error.h"
 #include "kernels/cpu/mx_scales.h"
 #include "kernels/cpu/mx_values.h"
-#include "kernels/cpu/turn.h"
+#include "kernels/cpu/transpose.h"
 
 #define TSR_OP(op, type)               type tsr_##op##_ref;
 #define TSR_KERNEL(op, flags, variant) tsr_##op##_fn tsr_##op##_##variant;
@@ -27,7 +27,8 @@
 #undef TSR_OP
 #undef TSR_KERNEL
 
-/* A group of which the faster forms leave t to the definition: mostly one of zeros, whose quotients need not be computed. */
+/* Encodes a group that the faster forms leave to the definition because of its t. Usually it is a group of zeros,
+ * whose quotients need not be computed. */
 void tsr_encode_e2m1_bf16_rare(const uint16_t *x, size_t group, float t, tsr_e2m1_rounding rounding, uint8_t *packed);
 
 #endif

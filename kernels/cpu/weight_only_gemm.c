@@ -1,4 +1,4 @@
-/* Owns the definition of the weight-only product: word by word, as the layout has them. */
+/* Defines the weight-only product, word by word in the order of the layout. */
 #include "kernels/cpu/weight_only_gemm.h"
 
 #include "common/float_bits.h"
@@ -25,7 +25,7 @@ static uint16_t narrow(float x, bool bf16)
     return bf16 ? tsr_bf16_from_f32(x) : tsr_f16_from_f32(x);
 }
 
-/* Both elements of a pair with the scales and zeros of their groups. */
+/* Returns both elements of a pair with the scales and zeros of their groups. */
 static uint32_t scale_pair(const tsr_weight_only_args *g, uint32_t pair, const tsr_ft_element *at)
 {
     uint32_t scales = 0, zeros = 0;
@@ -38,7 +38,7 @@ static uint32_t scale_pair(const tsr_weight_only_args *g, uint32_t pair, const t
     return g->bf16 ? tsr_fma_bf16x2(pair, scales, zeros) : tsr_fma_f16x2(pair, scales, zeros);
 }
 
-/* Where element e of word i lies: even ones in its lower half, odd ones in its upper half. */
+/* Returns element e of word i. Even elements are in the lower half, odd ones in the upper half. */
 static tsr_ft_element element_of(const tsr_weight_only_args *g, size_t i, unsigned e)
 {
     const unsigned per_word = 32u / (unsigned)g->format->bits;

@@ -1,5 +1,6 @@
-/* The product of 16-bit activations with int8 or int4 weights in an interleaved layout, on the CPU: the definition,
- * with the GPU's own conversions (kernels/cpu/fast_dequant.h). For verifying, not for serving.
+/* Declares the product of 16-bit activations with int8 or int4 weights in an interleaved layout: the definition.
+ *
+ * It uses the conversions of the GPU (kernels/cpu/fast_dequant.h). It is for verifying, not for serving.
  *
  *   a scale a channel   D[i,n] = scale[n] * sum over k of A[i,k] * code(k,n)
  *   groups              D[i,n] = sum over k of A[i,k] * W(k,n)
@@ -12,21 +13,21 @@
 #ifndef TSR_KERNELS_CPU_WEIGHT_ONLY_GEMM_H
 #define TSR_KERNELS_CPU_WEIGHT_ONLY_GEMM_H
 
-#include "formats/model/ft_layout.h"
+#include "kernels/cpu/ft_layout.h"
 
 typedef struct tsr_weight_only_args {
     const tsr_ft_format *format; /* any layout but P; it has passed tsr_ft_format_check with k and n */
-    const uint32_t *words;       /* k * n * bits / 32, laid out */
+    const uint32_t *words;       /* [k * n * bits / 32] in the layout */
     const float *a;              /* [m][k]; a, scales and zeros hold only numbers that BF16 or F16 has */
     const float *scales;         /* [n], or [k / group][n] */
-    const float *zeros;          /* likewise, or NULL */
+    const float *zeros;          /* zero points, shaped as `scales`, or NULL */
     float *d;                    /* [m][ldd] */
     size_t m, n, k, ldd;
-    size_t group; /* divides k; 0: a scale a channel */
-    bool bf16;    /* what A is; else F16 */
+    size_t group; /* divides k; 0: one scale per channel */
+    bool bf16;    /* type of A; else F16 */
 } tsr_weight_only_args;
 
-/* Allocates nothing, cannot fail, is thread-safe. */
+/* Computes the product. Allocates nothing, cannot fail, is thread-safe. */
 void tsr_weight_only_reference(const tsr_weight_only_args *args);
 
 #endif

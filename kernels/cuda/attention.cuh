@@ -180,7 +180,7 @@ __device__ __forceinline__ uint4 transpose_quad(uint32_t v0, uint32_t v1, uint32
 
 /* ---- launchers --------------------------------------------------------------------------------------------------- */
 
-/* What a launcher says of its problem. */
+/* Shape of a problem, as a launcher states it. */
 struct request {
     const char *what;      /* "MLA decoding" */
     const char *fast_asks; /* the shapes that the fast kernel needs, for the error */

@@ -39,8 +39,8 @@ struct tile_cost {
     double results, step;
 };
 
-/* Of the kernel for 64 and 128 tokens, measured over all splits, and up to four waves: with more the card's power is the
- * limit, and every k tile takes longer. */
+/* Costs of the kernel for 64 and 128 tokens, measured over all splits and up to four waves. With more waves the power limit
+ * slows every k tile. */
 constexpr int kMostWaves = 4;
 constexpr tile_cost kNarrow[] = {{64, 32, 1.50, 0.095},   {64, 56, 1.84, 0.123},  {64, 64, 1.75, 0.128},
                                  {64, 72, 1.93, 0.147},   {64, 112, 2.31, 0.231}, {64, 128, 2.80, 0.212},
@@ -60,7 +60,7 @@ double narrow_us(int64_t m, int64_t n, int64_t k, const tile_cost &tile, int spl
            (splits > 1 ? 0.57 + tile.tokens * tile.rows * 8.2e-5 : 0.0);
 }
 
-/* Of the persistent kernel. */
+/* Costs of the persistent kernel. */
 constexpr tile_cost kWide[] = {{128, 128, 0.7, 0.57}, {128, 192, 1.2, 0.645}, {256, 128, 2.0, 0.85}};
 
 } // namespace

@@ -45,9 +45,9 @@ bool block_fp8::fast_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device 
            args->ldw % 16 == 0 && args->ld_scale_a % 4 == 0;
 }
 
-/* Weights of these sizes nearly fill L2 and stay there from launch to launch. CTAs of a next launch that begin one by one,
- * as places become free, were measured to take 6 to 20 % longer with them: they come to other multiprocessors than those
- * that had the same weights before, it seems, and L2 is in two halves. Any other launch gains 2 to 10 % by beginning early. */
+/* Weights of these sizes nearly fill L2 and stay there between launches. If the CTAs of the next launch start one by one, the
+ * launch takes 6 to 20 % longer. A likely reason: they run on other multiprocessors than before, and L2 has two halves.
+ * Other launches gain 2 to 10 % from an early start. */
 static bool nearly_fill_l2(int64_t bytes)
 {
     return bytes > (32 << 20) && bytes < (64 << 20);

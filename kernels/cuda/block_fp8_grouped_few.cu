@@ -20,7 +20,7 @@ template <int ROWS, int TOKENS> struct few_shape {
     static constexpr int kPitch = ROWS + 4; /* floats from token to token of the results: no bank conflicts */
     static constexpr int kStagedBytes = TOKENS * kPitch * 4;
     static constexpr int kFit = (kSharedMax - kStagedBytes - (int)sizeof(group_table)) / kStageBytes;
-    static constexpr int kStages = kFit < 16 ? kFit : 16;
+    static constexpr int kStages = kFit < 16 ? kFit : 16, kTurns = 1;
     static constexpr int kStagedAt = kStages * kStageBytes, kTableAt = kStagedAt + kStagedBytes;
     static constexpr int kBytes = kTableAt + (int)sizeof(group_table);
     static constexpr int kWAt = 0, kAAt = kStages * kWBytes;

@@ -19,16 +19,16 @@ struct grouped_unit {
     int shared; /* with the neighbour: 0 nothing, 1 A, 2 W */
 };
 
-/* What the kernel looks up for every unit, in shared memory. */
+/* Lookup table of a launch, in shared memory; read for every unit. */
 struct grouped_table {
     union {
         group_table masked;
         int tiles
             [kMostInOne]; /* contiguous: 2 * the group of a tile's first row, + 1 if padding follows; -1: padding */
     };
-    /* What the warp that loads tells those that multiply: unit i is in place i % kPlaces. It has written unit i + 1
-     * before it asks for the first k tile of unit i, so whoever has waited for that one may read both. A place is not
-     * written again while anybody may read it: the ring lets the loading warp be kStages units ahead at most. */
+    /* Units that the loading warp passes to the multiplying warps: unit i is in entry i % kPlaces. Unit i + 1 is written
+     * before the first k tile of unit i is loaded, so a warp that has waited for that tile may read both. The ring lets the
+     * loading warp be at most kStages units ahead, so no entry is overwritten while it may be read. */
     static constexpr int kPlaces = 8;
     grouped_unit units[kPlaces];
     uint64_t begun; /* a barrier: the first of them has been written */

@@ -14,26 +14,26 @@ using namespace block_fp8;
 template <int TOKENS, int WIDTH> struct narrow_shape {
     static constexpr int kSides = WIDTH > 128 ? 2 : 1, kColumns = WIDTH / kSides; /* of a warpgroup */
     static constexpr int kPlaces = TOKENS / 64 * kSides;
-    static constexpr int kParts = kPlaces == 1 || (kPlaces == 2 && kColumns <= 64) ? 2 : 1;
-    static constexpr int kWarps = kPlaces * kParts * 4; /* that multiply */
+    static constexpr int kTurns = kPlaces == 1 || (kPlaces == 2 && kColumns <= 64) ? 2 : 1;
+    static constexpr int kWarps = kPlaces * kTurns * 4; /* that multiply */
     static constexpr int kThreads = kWarps * 32 + 32;
     static constexpr int kABytes = TOKENS * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = TOKENS * 4;
     static constexpr int kBoxColumns = kColumns % 64 == 0 ? 64
                                        : kColumns == 56   ? 56
                                                           : 0; /* of a copy of results; 0: threads store them */
     static constexpr int kSumBytes = 64 * kColumns * 4; /* of a place, by threads, a float4 for each eight columns */
-    static constexpr int kKeptBytes = kBoxColumns != 0 && kParts > 1 ? kPlaces *kSumBytes : 0; /* beside the ring */
+    static constexpr int kKeptBytes = kBoxColumns != 0 && kTurns > 1 ? kPlaces *kSumBytes : 0; /* beside the ring */
     static constexpr int kStageBytes = kABytes + kWBytes + kScaleBytes + 16;
-    static constexpr int kMostStages = (kSharedMax - kKeptBytes) / kStageBytes;
-    static constexpr int kStages = kMostStages < 16 ? kMostStages : 16;
+    static constexpr int kFit = (kSharedMax - kKeptBytes) / kStageBytes, kMostStages = kFit < 16 ? kFit : 16;
+    static constexpr int kStages = kMostStages / kTurns * kTurns;
     static constexpr int kKeptAt = (kStages * kStageBytes + 15) / 16 * 16;
     static constexpr int kBytes = kKeptAt + kKeptBytes;
     static constexpr int kAAt = 0, kWAt = kStages * kABytes;
     static_assert(kBytes > kSharedMax / 2, "one CTA a multiprocessor");
     static_assert(WIDTH % kSides == 0 && kColumns % 8 == 0, "whole groups of eight rows of W");
     static constexpr int kBlocks = kColumns % kBlock == 0 || kBlock % kColumns == 0 ? 1 : 2; /* of scales it touches */
-    /* What takes the ring's place once all k tiles are multiplied: sums of a place, and results of a place in rows, whose
-     * pitch avoids conflicts of banks. */
+    /* The ring's memory is reused after the last k tile, for partial sums and for result rows. The pitch of the rows avoids
+     * bank conflicts. */
     static constexpr int kPitch = kColumns * 2 + (kColumns % 16 == 0 ? 16 : 0);
     static constexpr int kRowsAt = kPlaces * kSumBytes;
     static_assert(kRowsAt + kPlaces * 64 * kPitch <= kStages * (kABytes + kWBytes), "the sums fit the ring");
@@ -56,7 +56,7 @@ __device__ __forceinline__ void multiply_share(narrow_reader<TOKENS, WIDTH> ring
                                                float (&sum)[narrow_shape<TOKENS, WIDTH>::kColumns / 2])
 {
     using shape = narrow_shape<TOKENS, WIDTH>;
-    constexpr int kColumns = shape::kColumns, kParts = shape::kParts;
+    constexpr int kColumns = shape::kColumns, kTurns = shape::kTurns;
     const int n0 = mine.n0 + at.column0, groups_before = (kBlock - n0 % kBlock) / 8; /* of the second block of scales */
     held_scales<shape::kBlocks> scales_w;
     const auto fetch_w = [&](int t) {
@@ -64,13 +64,13 @@ __device__ __forceinline__ void multiply_share(narrow_reader<TOKENS, WIDTH> ring
     };
     const uint32_t row = (uint32_t)(at.row0 + at.thread / 32 * 16 + at.lane / 4);
     fetch_w(mine.first);
-    ring.step(at.part);
+    ring.begin(at.part);
     for (int t0 = mine.first; t0 < mine.last; t0 += 32) {
         scales_w.take();
         fetch_w(t0 + 32);
         const int count = min(32, mine.last - t0);
 #pragma unroll 2
-        for (int t = at.part; t < count; t += kParts) {
+        for (int t = at.part; t < count; t += kTurns) {
             float tile[kColumns / 2], low[shape::kBlocks], high[shape::kBlocks];
             ring.wait();
             const uint32_t scale_a = ring.scale(ring.stage) + row * 4;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void multiply_share(narrow_reader<TOKENS, WIDTH> ring
                 sum[4 * g + 2] = fmaf(tile[4 * g + 2], y, sum[4 * g + 2]);
                 sum[4 * g + 3] = fmaf(tile[4 * g + 3], y, sum[4 * g + 3]);
             }
-            ring.step(kParts);
+            ring.step();
         }
     }
 }
@@ -141,7 +141,7 @@ __device__ __forceinline__ void store_rows(const problem &p, const tile_share &m
                                            const uint8_t *rows, int begin, int end)
 {
     using shape = narrow_shape<TOKENS, WIDTH>;
-    constexpr int kGroups = shape::kColumns / 8, kThreads = shape::kParts * 128;
+    constexpr int kGroups = shape::kColumns / 8, kThreads = shape::kTurns * 128;
 #pragma unroll 4
     for (int x = at.part * 128 + at.thread; x < 64 * kGroups; x += kThreads) {
         const int row = x / kGroups, g = x % kGroups;
@@ -169,12 +169,12 @@ __device__ __forceinline__ void finish(uint8_t *memory, float (&sum)[narrow_shap
                                        const tile_share &mine, const problem &p, const narrow_place &at)
 {
     using shape = narrow_shape<TOKENS, WIDTH>;
-    constexpr int kGroups = shape::kColumns / 8, kThreads = shape::kParts * 128, kAtOnce = 2;
+    constexpr int kGroups = shape::kColumns / 8, kThreads = shape::kTurns * 128, kAtOnce = 2;
     float4 *const sums = reinterpret_cast<float4 *>(memory + at.index * shape::kSumBytes) + at.thread;
     uint8_t *const rows = memory + shape::kRowsAt + at.index * 64 * shape::kPitch;
     const int id = 3 + at.index;         /* the barrier of this place's warpgroups */
     hopper::meet(1, shape::kWarps * 32); /* all are through with the ring: sums take its place */
-    if (shape::kParts > 1) {
+    if (shape::kTurns > 1) {
         if (at.part == 1) {
 #pragma unroll
             for (int g = 0; g < kGroups; ++g) {
@@ -187,7 +187,7 @@ __device__ __forceinline__ void finish(uint8_t *memory, float (&sum)[narrow_shap
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             float4 v = make_float4(sum[4 * g], sum[4 * g + 1], sum[4 * g + 2], sum[4 * g + 3]);
-            if (shape::kParts > 1) {
+            if (shape::kTurns > 1) {
                 const float4 later = sums[128 * g];
                 v = make_float4(v.x + later.x, v.y + later.y, v.z + later.z, v.w + later.w);
             }
@@ -203,11 +203,11 @@ __device__ __forceinline__ void finish(uint8_t *memory, float (&sum)[narrow_shap
         hopper::cluster_sync();
         begin = kGroups * mine.rank / mine.splits;
         end = kGroups * (mine.rank + 1) / mine.splits;
-        for (int g0 = begin + at.part; g0 < end; g0 += kAtOnce * shape::kParts) {
+        for (int g0 = begin + at.part; g0 < end; g0 += kAtOnce * shape::kTurns) {
             float4 parts[kAtOnce][kMostSplits]; /* all loads are under way before the first is used */
 #pragma unroll
             for (int i = 0; i < kAtOnce; ++i) {
-                const float *const own = reinterpret_cast<float *>(sums + 128 * min(g0 + i * shape::kParts, end - 1));
+                const float *const own = reinterpret_cast<float *>(sums + 128 * min(g0 + i * shape::kTurns, end - 1));
 #pragma unroll
                 for (int r = 0; r < kMostSplits; ++r) {
                     parts[i][r] =
@@ -222,8 +222,8 @@ __device__ __forceinline__ void finish(uint8_t *memory, float (&sum)[narrow_shap
                     const float4 &w = parts[i][r];
                     v = make_float4(v.x + w.x, v.y + w.y, v.z + w.z, v.w + w.w);
                 }
-                if (g0 + i * shape::kParts < end) {
-                    put_group<TOKENS, WIDTH, T>(p, mine, at, rows, g0 + i * shape::kParts, v);
+                if (g0 + i * shape::kTurns < end) {
+                    put_group<TOKENS, WIDTH, T>(p, mine, at, rows, g0 + i * shape::kTurns, v);
                 }
             }
         }
@@ -233,7 +233,7 @@ __device__ __forceinline__ void finish(uint8_t *memory, float (&sum)[narrow_shap
         store_rows<TOKENS, WIDTH, T>(p, mine, at, rows, begin, end);
     }
     if (mine.splits > 1) {
-        hopper::cluster_meet(); /* nobody leaves while a neighbour reads its memory */
+        hopper::cluster_meet(); /* no CTA exits while a neighbour reads its memory */
     }
 }
 
@@ -266,8 +266,8 @@ __device__ __forceinline__ bool join_parts(uint8_t *memory, float (&sum)[SHAPE::
     return true;
 }
 
-/* The same where k is not split: the copy engine stores 64 rows of results at a time. They take the place of operands that
- * only the warpgroups of this place have read, so that nobody waits for another place. */
+/* The same for an unsplit k: the copy engine stores 64 result rows at a time. They overwrite operands that only the
+ * warpgroups of this CTA have read, so no CTA waits for another. */
 template <int TOKENS, int WIDTH, typename T>
 __device__ __forceinline__ void finish_alone(uint8_t *memory, float (&sum)[narrow_shape<TOKENS, WIDTH>::kColumns / 2],
                                              const tile_share &mine, const problem &p, const CUtensorMap *map,
@@ -277,7 +277,7 @@ __device__ __forceinline__ void finish_alone(uint8_t *memory, float (&sum)[narro
     constexpr int kColumns = shape::kColumns, kBox = shape::kBoxColumns;
     constexpr int kNext = shape::kSides > 1 ? 64 * kBox * 2 : shape::kABytes; /* from a box to the next */
     const int id = 3 + at.index, warp = at.thread / 32;
-    if constexpr (shape::kParts > 1) {
+    if constexpr (shape::kTurns > 1) {
         if (!join_parts<shape>(memory, sum, mine, at)) {
             return;
         }
@@ -351,9 +351,9 @@ __global__ void __launch_bounds__(narrow_shape<TOKENS, WIDTH>::kThreads, 1)
     } else {
         hopper::meet(2, shape::kThreads);
         hopper::wait_for_launch_before();
-        const int group = warp / 4, index = group / shape::kParts;
+        const int group = warp / 4, index = group / shape::kTurns;
         const narrow_place at = {index,
-                                 group % shape::kParts,
+                                 group % shape::kTurns,
                                  index / shape::kSides * 64,
                                  index % shape::kSides * shape::kColumns,
                                  (int)threadIdx.x % 128,

@@ -85,7 +85,7 @@ __device__ __forceinline__ float e4m3(uint8_t code)
     return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)));
 }
 
-/* What element [i, j] of the product is, by definition: of a whole matrix of weights or of one group's. */
+/* Returns element [i, j] of the product by its definition, for a whole weight matrix or one group's matrix. */
 __device__ __forceinline__ float defined(const problem &p, int64_t i, const uint8_t *w, const float *scale_w, int64_t j)
 {
     const int64_t tiles = (p.k + kBlock - 1) / kBlock;
@@ -124,9 +124,11 @@ static inline tsr_status encode_matrix(encode_fn encode, CUtensorMap *map, CUten
     return TSR_OK;
 }
 
-/* A CTA's ring of k tiles in shared memory, and the place in it of the thread that holds this object. SHAPE says how many
- * stages there are, what of A, W and the scales each has, and where A and W begin. */
+/* A CTA's ring of k tiles in shared memory, and the position in it of the thread that holds this object. SHAPE gives the
+ * number of stages, the bytes of A, W and the scales in each, the offsets of A and W, and kTurns: how many warpgroups take
+ * turns at the k tiles (1: every warpgroup multiplies every tile). */
 template <typename SHAPE> struct tile_ring {
+    static_assert(hopper::ring_is_safe(SHAPE::kStages, SHAPE::kTurns), "each stage belongs to one of the turns");
     static constexpr int kScaleAt = SHAPE::kStages * (SHAPE::kABytes + SHAPE::kWBytes);
     static constexpr int kFullAt = kScaleAt + SHAPE::kStages * SHAPE::kScaleBytes;
     static constexpr int kEmptyAt = kFullAt + SHAPE::kStages * 8;
@@ -201,10 +203,16 @@ template <typename SHAPE> struct tile_reader {
         hopper::barrier_wait(base + (uint32_t)(ring::kFullAt + stage * 8), (uint32_t)phase);
     }
 
-    /* By `count` tiles, at most as many as there are stages. */
-    __device__ __forceinline__ void step(int count = 1)
+    /* Moves to the first tile of turn `turn`, 0 to kTurns - 1. */
+    __device__ __forceinline__ void begin(int turn)
     {
-        stage += count;
+        stage = turn;
+    }
+
+    /* Moves to the next tile of the same turn. */
+    __device__ __forceinline__ void step()
+    {
+        stage += SHAPE::kTurns;
         if (stage >= SHAPE::kStages) {
             stage -= SHAPE::kStages;
             phase ^= 1;
@@ -236,11 +244,11 @@ template <int BLOCKS> struct held_scales {
     }
 };
 
-/* Whether the kernels for Hopper take these arguments on this device, and whether that of mma.m16n8k32 does. */
+/* Returns true if the Hopper kernels (fast_fits), or the mma.m16n8k32 kernel, take these arguments on this device. */
 bool fast_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device);
 bool mma_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device);
 
-/* What the kernels need to know. TSR_E_SHAPE: the arguments are of no product; TSR_E_UNSUPPORTED: results of no known type. */
+/* Fills in `p` for the kernels. TSR_E_SHAPE: the arguments describe no product. TSR_E_UNSUPPORTED: unknown result type. */
 tsr_status problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr_err *err);
 
 /* Launch the kernel of this tile on `p`. TSR_E_UNSUPPORTED: there is no such kernel. */

@@ -13,12 +13,12 @@ using namespace block_fp8;
 template <int ROWS, int TOKENS> struct tokens_shape {
     static constexpr int kWarps = ROWS / 16; /* that multiply */
     static constexpr int kThreads = kWarps * 32 + 32;
-    /* Whether the products of two k tiles are under way at a time, where registers allow it. */
+    /* True if the products of two k tiles overlap; false if registers do not suffice. */
     static constexpr bool kTwo = ROWS < 256;
     static constexpr int kWBytes = ROWS * kBlock, kABytes = TOKENS * kBlock;
     static constexpr int kScaleBytes = TOKENS * 4 < 128 ? 128 : TOKENS * 4;
     static constexpr int kStageBytes = kWBytes + kABytes + kScaleBytes + 16;
-    static constexpr int kStages = kSharedMax / kStageBytes;
+    static constexpr int kStages = kSharedMax / kStageBytes, kTurns = 1;
     static constexpr int kBytes = kStages * kStageBytes;
     static constexpr int kWAt = 0, kAAt = kStages * kWBytes;
     /* CTAs of the next launch would crowd some multiprocessors, and two at work on one gave different bits from run to
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
         }
         add_ranks<ROWS, TOKENS, T>(partial, mine, p);
         if (splits > 1) {
-            hopper::cluster_meet(); /* nobody leaves while a neighbour reads its memory */
+            hopper::cluster_meet(); /* no CTA exits while a neighbour reads its memory */
         }
     }
 #else

@@ -16,7 +16,7 @@ constexpr int kBoxBytes = kStaged * kStaged * 2;
 template <int TOKENS, int WIDTH> struct wide_shape {
     static constexpr int kSubs = TOKENS / 128; /* how many tiles of 64 tokens a warpgroup has */
     static constexpr int kABytes = TOKENS * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = TOKENS * 4;
-    static constexpr int kStages = TOKENS == 128 && WIDTH == 128 ? 5 : 4;
+    static constexpr int kStages = TOKENS == 128 && WIDTH == 128 ? 5 : 4, kTurns = 1;
     static constexpr int kAAt = 0, kWAt = kStages * kABytes;
     static constexpr int kOut = kSubs == 1 ? WIDTH : kStaged; /* columns that a warpgroup stages at once */
     static constexpr int kGroupBytes = 64 * kOut * 2, kStagedBytes = 2 * kGroupBytes;
@@ -194,7 +194,7 @@ tsr_status encode_maps(const problem &p, int64_t rows_w, wide_maps *maps, tsr_er
                          p.m, p.ld_scale_a * 4, 1, TOKENS, err);
 }
 
-/* What one thread of a CTA does before the neighbour may load for it. `ctas`: how many work together, 1 or 2. */
+/* Initializes the barriers; one thread of each CTA runs it before the neighbour may load. `ctas`: CTAs per cluster, 1 or 2. */
 template <int TOKENS, int WIDTH>
 __device__ __forceinline__ void prepare(const wide_ring<TOKENS, WIDTH> &ring, const wide_maps &maps, int ctas)
 {

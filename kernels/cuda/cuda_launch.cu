@@ -5,12 +5,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Stands for all kernels: its code exists for the same cards as theirs. */
+/* Represents all kernels: its code is compiled for the same architectures. */
 static __global__ void probe_kernel()
 {
 }
 
-/* Whether the driver finds code for the device in this binary, or compiles the PTX in it. */
+/* Checks that the driver finds code for the device in this binary, or can compile its PTX. */
 static tsr_status check_image(const tsr_cuda_device *device, tsr_err *err)
 {
     cudaFuncAttributes attributes;
@@ -46,7 +46,7 @@ tsr_status tsr_cuda_current_device(tsr_cuda_device *device, tsr_err *err)
     }
     if (code != cudaSuccess) {
         (void)cudaGetLastError();
-        /* What the runtime says of a machine without a driver, "driver version is insufficient", misleads. */
+        /* Without a driver the runtime reports "driver version is insufficient", which misleads. */
         if (code == cudaErrorInsufficientDriver && access("/proc/driver/nvidia/version", F_OK) != 0) {
             return tsr_fail(err, TSR_E_DEVICE, "no usable GPU: there is no NVIDIA driver on this machine");
         }

@@ -1,4 +1,4 @@
-/* What every CUDA launcher shares: the stream type and the device's properties.
+/* The stream type and device properties, shared by all CUDA launchers.
  *
  * Launchers never allocate, synchronise, print or exit; they check their arguments, launch on `stream` and return.
  * Errors: TSR_E_SHAPE for arguments that the operation cannot take, TSR_E_DEVICE for what the runtime or the driver

@@ -1,4 +1,4 @@
-/* Converts weights in the interleaved layouts of formats/model/ft_layout.h to fp16 or bf16, word by word. This is
+/* Converts weights in the interleaved layouts of kernels/cpu/ft_layout.h to fp16 or bf16, word by word. This is
  * what a mixed GEMM does in its registers, made a kernel of its own so that it can be checked code by code and timed.
  *
  * Values come out in the order of the layout: out[p] is the value of the code at position p. */
@@ -21,8 +21,8 @@ typedef struct tsr_fast_dequant {
     int bits;          /* 8 or 4 */
     bool bf16;         /* else fp16 */
     bool native;       /* converted by the conversion instruction; else by PRMT, LOP3 and packed arithmetic */
-    /* Of layout T only (k a multiple of 64, n of 64): NULL, or one scale a column, [n], or a group, [k / group][n], of
-     * the type of `out`; values are then rounded once more, to value * scale. */
+    /* Only with layout T (k and n multiples of 64): NULL, or one scale per column, [n], or per group, [k / group][n], of
+     * the type of `out`. Values are then rounded once more, to value * scale. */
     const void *scales;
     int64_t group; /* 0: a column; else a multiple of 32 that divides k */
 } tsr_fast_dequant;

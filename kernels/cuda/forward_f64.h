@@ -1,4 +1,4 @@
-/* What a forward pass in FP64 is made of, on a GPU: products on the tensor cores' FP64 (DMMA, sm_80 and later), attention from
+/* The operations of a forward pass in FP64 on a GPU: products on the tensor cores' FP64 (DMMA, sm_80 and later), attention from
  * two products and a softmax, and what goes element by element. Sums of K products carry an error of at most K 2^-53 of
  * sum |a b|, in whatever order; exp and tanh are CUDA's, within 2 ulp.
  *

@@ -14,9 +14,27 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+/* Delays a warp after one wait in sixteen, by up to 8 us, in a test build that defines TSR_SHAKEN: it makes races visible. */
+__device__ __forceinline__ void shake()
+{
+#ifdef TSR_SHAKEN
+    const uint32_t dice = (uint32_t)clock() * 2654435761u >> 15;
+    if (dice % 16 == 0) {
+        __nanosleep(dice / 16);
+    }
+#endif
+}
+
 __device__ __forceinline__ void barrier_init(uint64_t *bar, uint32_t count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(count) : "memory");
+}
+
+/* Returns true if `turns` groups of warps may take turns at the stages of a ring. A wait by parity cannot tell a phase from
+ * the next but one, so a group has to wait for every phase of its barriers. Each stage therefore belongs to one turn. */
+constexpr bool ring_is_safe(int stages, int turns)
+{
+    return turns > 0 && stages >= turns && stages % turns == 0;
 }
 
 __device__ __forceinline__ void fence_barrier_init()
@@ -63,6 +81,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t phase)
                  "@!done bra again_%=;\n}" ::"r"(bar),
                  "r"(phase)
                  : "memory");
+    shake();
 }
 
 __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t phase)
@@ -312,6 +331,7 @@ template <int ROWS = 64> __device__ __forceinline__ uint64_t operand_down(const 
 __device__ __forceinline__ void meet(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+    shake();
 }
 
 __device__ __forceinline__ void meet_arrive(int id, int threads)

@@ -1,4 +1,4 @@
-/* What the host side of every launcher shares: rounding up, alignment, a launch with its attributes, and its error. */
+/* Host-side helpers of every launcher: rounding up, alignment, a launch with its attributes, and its error. */
 #ifndef TSR_KERNELS_CUDA_LAUNCH_CUH
 #define TSR_KERNELS_CUDA_LAUNCH_CUH
 

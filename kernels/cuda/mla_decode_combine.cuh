@@ -11,7 +11,7 @@ namespace
 constexpr int kCombineWarps = 16, kCombineRows = 16; /* rows that a CTA takes of a sequence in two parts */
 constexpr int kCombineAhead = 2;                     /* parts of a row that a warp has asked for before it needs them */
 
-/* What a lane holds of a row: every 32nd of its float4. */
+/* A lane's part of a row: every 32nd of its float4. */
 struct row_piece {
     float4 x[4];
 

@@ -10,7 +10,7 @@
 namespace
 {
 
-/* What a consumer thread keeps of its two rows (`lane / 4` and 8 below) between pages. */
+/* State that a consumer thread keeps of its two rows (`lane / 4` and 8 below) between pages. */
 struct rows_state {
     float most[2];  /* subtracted from scores; raised to their maximum only when exponentials would pass 2^8 */
     float total[2]; /* this thread's part of the sum over the pages that its group owns */

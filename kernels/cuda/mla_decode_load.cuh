@@ -13,6 +13,8 @@ namespace
  * computes the scores and probabilities of that page, and hands the probabilities to the other group. Each group sums
  * its own half of the columns. */
 struct fast_shape {
+    static constexpr int kStages = 2, kGroups = 2;
+    static_assert(hopper::ring_is_safe(kStages, kGroups), "a group waits only for the pages of its own stage");
     static constexpr int kQ = 0, kPages = kQ + kTiles * kTileBytes;
     static constexpr int kProbabilities = kPages + 2 * kTiles * kTileBytes; /* uint4 [4][128], from thread to thread */
     static constexpr int kMost = kProbabilities + 128 * 64;                 /* float [kRows] */

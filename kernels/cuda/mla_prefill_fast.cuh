@@ -14,6 +14,7 @@ namespace
  * the other computes exponentials. Block x of the CTA's running count lies in stage x % kStages; its keys and its
  * values have barriers of their own. */
 struct fast_shape {
+    static_assert(hopper::ring_is_safe(kStages, 1), "both groups wait for every block");
     static constexpr int kQ = 0, kKeys = kQ + 2 * kKeyTiles * kQTileBytes; /* q of each group */
     static constexpr int kValues = kKeys + kStages * kKeyTiles * kTileBytes;
     static constexpr int kWork = kValues + kStages * kValueTiles * kTileBytes;
@@ -27,7 +28,7 @@ struct fast_shape {
 
 enum { kMeetTurn = 1, kMeetBoth = 3 }; /* [group] */
 
-/* What a consumer thread keeps of its two rows (`lane / 4` and 8 below) between blocks. */
+/* State that a consumer thread keeps of its two rows (`lane / 4` and 8 below) between blocks. */
 struct rows_state {
     float most[2];  /* subtracted from scores; raised to their maximum only when exponentials would pass 2^8 */
     float total[2]; /* this thread's part of the sum */

@@ -16,7 +16,7 @@ __device__ __forceinline__ float e2m1_value(uint32_t code)
     return __fmul_rn(__uint_as_float((code & 8) << 28 | (code & 7) << 22), 0x1p126f);
 }
 
-/* Of a code that is not NaN; the low 8 bits count. */
+/* Returns the value of a code that is not NaN; the low 8 bits count. */
 __device__ __forceinline__ float e4m3_value(uint32_t code)
 {
     return __fmul_rn(__uint_as_float((code & 0x80) << 24 | (code & 0x7F) << 20), 0x1p120f);
@@ -43,7 +43,7 @@ __device__ __forceinline__ float mx_scale(tsr_mx_form form, const uint8_t *scale
     return __uint_as_float(scale == 0 ? 1u << 22 : scale << 23);
 }
 
-/* Whether launchers take codes of this form with these scales. */
+/* Returns true if launchers take codes of this form with these scales. */
 inline bool is_mx_coded(tsr_mx_form form)
 {
     return form > TSR_MX_FORM_BF16 && form <= TSR_MX_FORM_NVFP4_DIVIDED;

@@ -1,4 +1,4 @@
-/* What the weight-only kernels share: conversions between 16 bits and FP32, mma.m16n8k16, and the launch of the kernel
+/* Helpers of the weight-only kernels: conversions between 16 bits and FP32, mma.m16n8k16, and the launch of the kernel
  * for Hopper. */
 #ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_CUH
 #define TSR_KERNELS_CUDA_WEIGHT_ONLY_CUH

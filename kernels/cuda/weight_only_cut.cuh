@@ -46,10 +46,10 @@ constexpr int shared_bytes(int ctas) /* of a CTA, when so many are on a multipro
 }
 static_assert((3 * kMaxStages + 1) * 8 <= kSumsAt && kSumsAt + kMaxStages * 16 * 4 <= kLandingAt, "they have room");
 
-/* Whether weights of up to 16 tokens can be multiplied raw, as they lie: as fp16, a nibble in bits 0 to 3 or 4 to 7 is a subnormal
- * number, (code + 8) * 2^-24 or (code + 8) * 2^-20. That takes no arithmetic, but eight times the sum of the tokens
- * has to be subtracted, which a warp of its own computes. It pays in CTAs wide enough for that warp, and not with
- * small groups. */
+/* Returns true if weights of up to 16 tokens can be multiplied without conversion: as fp16, a nibble in bits 0 to 3 or
+ * 4 to 7 is a subnormal number, (code + 8) * 2^-24 or (code + 8) * 2^-20. This takes no arithmetic, but eight times
+ * the sum of the tokens must be subtracted, which a separate warp computes. It pays in CTAs wide enough for that warp,
+ * and not with small groups. */
 template <int kBits, bool kBf16, int kGroup>
 constexpr bool kHasRaw = kBits == 4 && !kBf16 && (kGroup == 0 || kGroup == 128);
 

@@ -44,7 +44,7 @@ __global__ void plain_kernel(const tsr_weight_only_gemm g)
     }
 }
 
-/* What a lane (column, c) has of one step of its warp, which takes 64 rows of K of int8, 128 of int4: the c-th 16 bytes
+/* Operands of lane (column, c) in one step of its warp, which takes 64 rows of K of int8, 128 of int4: the c-th 16 bytes
  * of its column in each tile, the matching activations of tokens m0 + `column` and 8 further, and the scales and zeros of
  * its rows' group. */
 template <int kBits, bool kGroups, int kRows> struct operands {

@@ -1,4 +1,4 @@
-/* The product of 16-bit activations with int8 or int4 weights in layout T (formats/model/ft_layout.h; sm75 to sm89), for
+/* The product of 16-bit activations with int8 or int4 weights in layout T (kernels/cpu/ft_layout.h; sm75 to sm89), for
  * any number of tokens:
  *
  *   D[i,n] = sum over k of A[i,k] * code(k,n) * scale[n], or, with groups or zeros,

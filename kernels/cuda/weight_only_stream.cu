@@ -73,8 +73,8 @@ int shared_for(const cut &by)
  * these cuts the one with the widest CTAs. Clusters of up to four fit everywhere, larger ones do not.
  *
  * With more than 16 tokens products take the time, not loads. A quarter of a multiprocessor has every fourth warp of its CTAs;
- * the cut counts by which it has the fewest steps to multiply, and of these that with the most warps. CTAs of clusters of
- * more than two come to lie two on one multiprocessor and none on another, however few they are. Returns the CTAs. */
+ * the best cut gives each quarter the fewest steps; of equal cuts, the one with the most warps. Clusters of more than two CTAs
+ * place two CTAs on one multiprocessor and none on another, even if there are few. Returns the number of CTAs. */
 int64_t spread(const tsr_weight_only_gemm &g, const choice &with, int processors, int steps, cut *best)
 {
     const int64_t places = (int64_t)kTogether * processors;

@@ -16,6 +16,7 @@ namespace
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+static_assert(hopper::ring_is_safe(kMaxStages, 1), "every warp waits for every stage");
 constexpr int kTiles = kWarpColumns / 8; /* tiles of eight columns that a warp has */
 constexpr int kStorers = 8;              /* lanes that hold the tokens' sums */
 constexpr int kChains = 4;               /* independent chains of products, into which a sum of tokens is cut */

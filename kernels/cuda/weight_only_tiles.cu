@@ -51,9 +51,9 @@ int together(int tokens, int groups)
     return groups <= (tokens < 128 ? 2 : 1) ? 2 : 1;
 }
 
-/* What a launch takes, in clocks of a multiprocessor. The figures are those that order best what was measured of every
- * cut on an H200 (docs/kernels/weight_only.md). A step costs its conversions and products, for 256 features, and its
- * tokens; or what the memory takes for its weights, at 18 bytes a clock; or at least its latency, with few warps. */
+/* Returns the estimated time of a launch in multiprocessor clocks. The constants are fitted to times of every cut on an H200
+ * (docs/kernels/weight_only.md). A step takes the longest of: its conversions and products for 256 features, loading its
+ * weights at 18 bytes per clock, and its latency with few warps. */
 double cost_of(const tsr_weight_only_gemm &g, int tokens, int groups, int splits, int processors)
 {
     const int width = groups * kGroupColumns, beside = together(tokens, groups);
@@ -97,6 +97,7 @@ tiling cut_for(const tsr_weight_only_gemm &g, int processors)
     best.stage =
         round_up(best.weight_bytes + best.tokens * kStep * 2 + best.scale_bytes * (g.zeros != nullptr ? 2 : 1));
     const int room = (228 * 1024 / together(best.tokens, best.groups) - 1024) / 1024 * 1024;
+    /* A step refills the stage of two steps ago: with fewer stages it would be one that is still read. */
     best.stages = std::min(kMaxStages, (room - kRingAt) / best.stage);
     return best;
 }
@@ -106,6 +107,10 @@ tiling cut_for(const tsr_weight_only_gemm &g, int processors)
 tsr_status tsr::weight_only_tiles(const tsr_weight_only_gemm &g, int processors, tsr_stream stream, tsr_err *err)
 {
     const tiling by = cut_for(g, processors);
+    if (by.stages < kMinStages) {
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "weight-only product: shared memory has room for %d stages of %d",
+                        by.stages, kMinStages);
+    }
     const kernel_fn kernel = g.bits == 8 ? (g.bf16 ? kernel_for<8, true>(by.tokens) : kernel_for<8, false>(by.tokens))
                                          : (g.bf16 ? kernel_for<4, true>(by.tokens) : kernel_for<4, false>(by.tokens));
     const int sums = by.tokens * (by.groups * kGroupColumns + kPitchSpare) * (int)sizeof(float);

@@ -13,10 +13,11 @@
 namespace
 {
 
-constexpr int kStep = 64;          /* rows of K in a stage */
-constexpr int kGroupColumns = 128; /* output features of a warpgroup: two blocks of 64 */
-constexpr int kScaleColumns = 256; /* that one copy of scales takes at most */
-constexpr int kMaxStages = 8;
+constexpr int kStep = 64;                     /* rows of K in a stage */
+constexpr int kGroupColumns = 128;            /* output features of a warpgroup: two blocks of 64 */
+constexpr int kScaleColumns = 256;            /* that one copy of scales takes at most */
+constexpr int kMinStages = 3, kMaxStages = 8; /* the launcher chooses between them */
+static_assert(hopper::ring_is_safe(kMinStages, 1), "every warp waits for every stage");
 constexpr int kMaxSplits = 8;  /* of K, the CTAs of a cluster */
 constexpr int kBand = 8;       /* tiles of tokens that go through all features before the next ones do */
 constexpr int kEarly = 2;      /* stages whose weights are loaded before the launch ahead has ended */
@@ -70,7 +71,7 @@ __device__ __forceinline__ void multiply_tile(float (&d)[N / 2], const uint32_t 
     }
 }
 
-/* What a CTA computes: features from n0 on, tokens from m0 on, `count` steps of K from `first` on. */
+/* Portion of the product that a CTA computes: features from n0 on, tokens from m0 on, `count` steps of K from `first` on. */
 struct portion {
     int n0, m0, first, count, rank;
 };
@@ -138,7 +139,8 @@ template <int kBits, int kTokens> struct tile_copier {
         }
     }
 
-    /* Loads step `i` once all warps are through with what its stage held. */
+    /* Loads step `i` once all warps are through with what its stage held. The warps that refill a stage change. The one that
+     * does has waited for the step before in that stage, so that the barrier is at most one phase behind it. */
     __device__ __forceinline__ void refill(int at, int i, int phase) const
     {
         hopper::barrier_wait(&empty[at], (uint32_t)phase);

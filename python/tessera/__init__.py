@@ -95,8 +95,7 @@ class Stored:
             return np.memmap(self.file, dtype, "r", self.offset, shape)
         else:
             array = np.empty(shape, dtype)
-            _native.call("tessera_read_stored", self._checkpoint._handle(), _native.raw(self.name), 0, array.ctypes.data,
-                         self.nbytes)
+            self._checkpoint._call("tessera_read_stored", _native.raw(self.name), 0, array.ctypes.data, self.nbytes)
         array.flags.writeable = False
         return array
 
@@ -107,7 +106,8 @@ class Weight:
 
     def __init__(self, checkpoint, index):
         struct = _native.WeightStruct()
-        _native.call("tessera_weight_at", checkpoint._handle(), index, byref(struct))
+        owner = checkpoint._memory()  # holds the names that the struct points to until they are copied
+        _native.call("tessera_weight_at", owner.pointer, index, byref(struct))
         self._checkpoint, self._index = checkpoint, index
         self.name, self.format = _native.text(struct.name), _native.text(struct.format)
         self.shape = tuple(struct.shape[:struct.rank])
@@ -120,7 +120,7 @@ class Weight:
 
     @property
     def dtype(self):
-        """Of the codes, or of the plain tensor: "F8_E4M3"."""
+        """Dtype of the codes, or of the plain tensor: "F8_E4M3"."""
         return self._first().dtype
 
     def _first(self):
@@ -131,6 +131,8 @@ class Weight:
         axes before the last one count as one. A plain tensor that is no float is read by .codes()."""
         if dtype not in FLOATS:
             raise Error("usage", f"'{dtype}': float32, float16 or bfloat16")
+        if not isinstance(rows, slice):
+            raise Error("usage", f"rows={rows!r} is no slice: slice(5, 6) is row 5")
         *outer, length = self.shape or (1,)
         first, end, step = rows.indices(math.prod(outer))
         if step != 1:
@@ -141,8 +143,7 @@ class Weight:
             out = np.empty((count, length), ml_dtypes.bfloat16)
         else:
             out = np.empty((count, length), dtype)
-        _native.call("tessera_read", self._checkpoint._handle(), self._index, _native.raw(FLOATS[dtype]), first, count,
-                     out.ctypes.data, out.nbytes)
+        self._checkpoint._call("tessera_read", self._index, _native.raw(FLOATS[dtype]), first, count, out.ctypes.data, out.nbytes)
         return out.reshape(self.shape) if count == math.prod(outer) else out
 
     def codes(self):
@@ -155,7 +156,7 @@ class Weight:
 
 
 class _Owner:
-    """What the library keeps for a checkpoint. Arrays of its memory hold it as well: it ends with the last of them."""
+    """Owns the library's object of a checkpoint. Arrays in its memory hold a reference, so it lives until the last is freed."""
 
     def __init__(self, pointer):
         self.pointer = pointer
@@ -175,16 +176,21 @@ class Checkpoint:
             raise Error("usage", "the checkpoint is closed")
         return self._owner
 
-    def _handle(self):
-        return self._memory().pointer
+    def _call(self, name, *arguments):
+        """Calls a function of the library on this checkpoint. The owner is held until it has returned: another thread may close
+        the checkpoint meanwhile."""
+        owner = self._memory()
+        _native.call(name, owner.pointer, *arguments)
 
     def __len__(self):
-        return _native.library.tessera_count(self._handle())
+        owner = self._memory()
+        return _native.library.tessera_count(owner.pointer)
 
     def __iter__(self):
         return (weight.name for weight in self.weights())
 
     def __contains__(self, name):
+        self._memory()
         try:
             self._find(name)
         except Error:
@@ -192,14 +198,17 @@ class Checkpoint:
         return True
 
     def __getitem__(self, name):
+        self._memory()
         try:
-            return Weight(self, self._find(name))
+            index = self._find(name)
         except Error as error:
+            self._memory()  # closed meanwhile, it has no names
             raise KeyError(str(error)) from None
+        return Weight(self, index)
 
     def _find(self, name):
         index = ctypes.c_size_t()
-        _native.call("tessera_find", self._handle(), _native.raw(name), byref(index))
+        self._call("tessera_find", _native.raw(name), byref(index))
         return index.value
 
     def weights(self):
@@ -207,7 +216,8 @@ class Checkpoint:
         return [Weight(self, i) for i in range(len(self))]
 
     def close(self):
-        """Arrays that were taken of it stay as they are: of files and of memory."""
+        """Arrays that were taken of it stay as they are: of files and of memory. Reads that are under way in other threads end as
+        usual; later ones raise Error."""
         self._owner = None
 
     def __enter__(self):
@@ -318,7 +328,7 @@ class _Watch:
 
 
 class Plan:
-    """What a command will do: .notes ((name, action, reason) of each tensor), .warnings, .sums; run(destination) does it."""
+    """A planned command: .notes ((name, action, reason) of each tensor), .warnings, .sums; run(destination) does it."""
 
     def __init__(self, pointer):
         self._pointer = pointer
@@ -380,7 +390,7 @@ def convert(source, destination, progress=None, **options):
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What `tessera verify` finds: findings are (check, where, what); there are none where every check passed."""
+    """Result of `tessera verify`: findings are (check, where, what). The list is empty if every check passed."""
     tensors: int
     findings: list
     sqnr: float

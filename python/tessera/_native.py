@@ -23,7 +23,9 @@ def visible(message):
 
 
 class Error(Exception):
-    """What libtessera refuses or cannot do: .status is "format", "usage", "io", ...; the text, one line, says what to do."""
+    """An error of libtessera: .status is "format", "usage", "io", ...; the text is one line and suggests a remedy."""
+
+    __module__ = "tessera"
 
     def __init__(self, status, message):
         super().__init__(visible(message))
@@ -79,7 +81,7 @@ class VerdictStruct(ctypes.Structure):
 ProgressFn = ctypes.CFUNCTYPE(c_int, POINTER(ProgressStruct), c_void_p)
 Words = POINTER(c_char_p)
 
-# Of each function its arguments but for the error, which comes last; all of these return a status.
+# Argument types of each function that returns a status, without the error, which comes last.
 FALLIBLE = {
     "tessera_open": (POINTER(c_void_p), c_char_p, Words),
     "tessera_weight_at": (c_void_p, c_size_t, POINTER(WeightStruct)),

@@ -1,4 +1,4 @@
-/* What the page knows: the report as report/write_html.c wrote it, decoded; and how figures are written. */
+/* What the page knows: the report as report/write/write_html.c wrote it, decoded; and how figures are written. */
 
 const page = JSON.parse(document.getElementById("data").textContent);
 const FIGURES = new Map(page.figures.map((figure) => [figure.key, figure]));
@@ -37,6 +37,14 @@ const whatOf = (result, row) => textOf(result, "what", row) || seriesOf(result, 
 const factOf = (result, name) => (result.facts.find((fact) => fact[0] === name) || [])[1];
 const isError = (finding) => finding.severity === "error";
 const rowsOf = (result) => Array.from({ length: result.rows.count }, (_, row) => row);
+
+/* The result with a verdict that measured every tensor of one without, such as verify weights those of a quantization report. */
+function measuredBy(result) {
+    if (result.verdict !== "INFO" || result.charted === null) return undefined;
+    const names = new Set(rowsOf(result).map((row) => textOf(result, "name", row)));
+    return page.results.find((other) => other.verdict !== "INFO" && other.charted !== null && result.rows.left_out === 0 &&
+        rowsOf(other).reduce((missing, row) => (missing.delete(textOf(other, "name", row)), missing), new Set(names)).size === 0);
+}
 
 /* A large model has more rows than a browser opens with ease: the page then has the worst of them, and says so. */
 const leftOut = page.results.reduce((sum, result) => sum + result.rows.left_out, 0);

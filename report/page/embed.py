@@ -10,7 +10,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIBRARY = "chart.js"
-FILLED_IN = ("title", "verdict", "reason", "version", "data")
+FILLED_IN = ("title", "verdict", "reason", "version", "subject", "data")
 PLACE = re.compile(r"<!--([a-z_.]+)-->")
 
 
@@ -47,7 +47,7 @@ def parts(chart):
 
 def c_source(page):
     """The C source that holds the parts."""
-    lines = ['/* Made by report/page/embed.py. */', '#include "report/page.h"', ""]
+    lines = ['/* Made by report/page/embed.py. */', '#include "report/write/page.h"', ""]
     table = []
     for at, (text, then) in enumerate(page):
         data = text.encode()

@@ -10,10 +10,11 @@ const numberOrNot = (value) => (value === null ? NaN : toNumber(value));
 
 /* ---- the first screen ---- */
 
-/* Facts for the first screen, each with where it is found; the first result that says it counts. */
+/* Facts for the first screen, each with a note. The first result that has the fact counts: one that failed, then one that passed, then
+ * one without a verdict. Figures that were measured on the files so go before those that the quantization report claims. */
 const TILES = [
     ["Scheme", (r) => factOf(r, "scheme") || ((r.command || "").match(/--(?:scheme|to) (\S+)/) || [])[1], (r) => factOf(r, "dialect")],
-    ["Size", sizeOf, (r) => (factOf(r, "bits_per_weight") ? `${short(Number(factOf(r, "bits_per_weight")))} bits a weight` : null)],
+    ["Size", (r) => sizeOf(r) || bitsOf(r), (r) => (sizeOf(r) ? bitsOf(r) : null)],
     ["Whole model, SQNR", (r) => wholeOf(r, "sqnr_db"), (r) => {
         const error = wholeOf(r, "relative_error");
         return error ? `relative error ${error}` : null;
@@ -22,14 +23,13 @@ const TILES = [
         (r) => textOf(r, "name", r.lowest[0])],
     ["Worst block", (r) => (r.charted === null || r.blocks.length === 0 ? null : shown("worst_block_error", figureOf(r, "worst_block_error", r.blocks[0]))),
         (r) => textOf(r, "name", r.blocks[0])],
-    ["Kernel error, of its bound", (r) => largest(r, "of_bound"), (r) => r.title],
+    ["Kernel error, of its bound", (r) => largest(r, "of_bound"), () => null],
     ["KL divergence, mean", (r) => ofLogits(r, "kl_mean_nats", " nats"), (r) => {
         const same = ofLogits(r, "agreement", "");
         return same ? `the likeliest token is the same in ${same} of all positions` : null;
     }],
     ["Perplexity", (r) => (factOf(r, "perplexity_source") ? short(Number(factOf(r, "perplexity"))) : null), (r) => `${short(Number(factOf(r, "perplexity_source")))} of the source`],
     ["Tensors quantized", (r) => (factOf(r, "tensors_quantized") ? whole.format(Number(factOf(r, "tensors_quantized"))) : null), (r) => (factOf(r, "tensors_kept") ? `${factOf(r, "tensors_kept")} kept` : null)],
-    ["Took", (r) => (factOf(r, "seconds") ? `${short(Number(factOf(r, "seconds")))} s` : null), (r) => r.title],
 ];
 
 function sizeOf(result) {
@@ -37,6 +37,11 @@ function sizeOf(result) {
     if (before > 0 && after > 0) return `${bytes(before)} \u2192 ${bytes(after)}`;
     const held = Number(factOf(result, "tensor_bytes"));
     return held > 0 ? bytes(held) : null;
+}
+
+function bitsOf(result) {
+    const bits = factOf(result, "bits_per_weight");
+    return bits ? `${short(Number(bits))} bits a weight` : null;
 }
 
 function wholeOf(result, key) {
@@ -56,10 +61,12 @@ function ofLogits(result, key, unit) {
 }
 
 function tiles() {
+    const order = ["FAIL", "PASS", "INFO", "SKIP"];
+    const results = [...page.results].sort((a, b) => order.indexOf(a.verdict) - order.indexOf(b.verdict));
     const made = TILES.map(([title, value, note]) => {
-        const result = page.results.find((one) => value(one));
+        const result = results.find((one) => value(one));
         if (!result) return null;
-        const more = note(result);
+        const more = [note(result), results.length > 1 ? `from ${result.title}` : null].filter(Boolean).join("; ");
         return el("div", { class: "tile" }, el("dt", {}, title), el("dd", {}, value(result), more ? el("span", { class: "quiet" }, breakable(more)) : null));
     }).filter(Boolean);
     return made.length ? el("dl", { class: "tiles" }, made) : null;
@@ -259,7 +266,7 @@ function costs(result, grid, open) {
 
 function facts(result) {
     const all = [["version", result.version, result.version], ...(result.command ? [["command", result.command, result.command]] : []), ...result.facts];
-    return el("details", {}, el("summary", {}, "What the result says of itself"),
+    return el("details", {}, el("summary", {}, "Facts that the result states"),
         el("dl", { class: "facts" }, all.map(([name, , text]) => el("div", {}, el("dt", {}, name), el("dd", {}, text)))));
 }
 
@@ -271,12 +278,14 @@ function leftOutOf(result) {
 }
 
 function resultSection(result, at, open) {
-    const grid = groupCharts(result, open);
+    const measured = measuredBy(result);
+    const grid = measured ? el("div", { class: "grid" }) : groupCharts(result, open);
     const section = el("section", { class: "card", id: `result-${at}`, "aria-labelledby": `result-${at}-title` },
         el("div", { class: "head" }, badge(result.verdict), el("h2", { id: `result-${at}-title` }, result.title), el("span", { class: "quiet name" }, breakable(result.path))),
-        facts(result), result.rows.left_out > 0 ? leftOutOf(result) : "");
+        facts(result), measured ? el("p", { class: "quiet" }, `${measured.title} measured the same tensors: its charts show them.`) : "",
+        result.rows.left_out > 0 ? leftOutOf(result) : "");
     byLayer(result, grid);
-    if (result.charted !== null) spread(result, grid);
+    if (result.charted !== null && !measured) spread(result, grid);
     twoErrors(result, grid);
     stages(result, grid, open);
     costs(result, grid, open);
@@ -287,7 +296,7 @@ function resultSection(result, at, open) {
 /* ---- the worst ---- */
 
 function worst(open) {
-    const charted = page.results.filter((result) => result.charted !== null && (result.lowest.length > 0 || result.blocks.length > 0));
+    const charted = page.results.filter((result) => result.charted !== null && !measuredBy(result) && (result.lowest.length > 0 || result.blocks.length > 0));
     const list = (result, title, rows, all) => {
         const keys = all.filter((key) => rows.some((row) => !Number.isNaN(figureOf(result, key, row))));
         return rows.length === 0 ? null : el("div", {}, el("h3", {}, title), plainTable([["tensor", false], ...keys.map((key) => [FIGURES.get(key).title, true])],

@@ -42,7 +42,7 @@ build() {
     ninja -C $folder "$@"
 }
 foreign() { "$qemu" "$folder/$1" "${@:2}"; }
-# What other programs call as the tool
+# The command that other programs use as the tool
 tool=$scratch/tessera
 printf '#!/bin/sh\nexec %q %q "$@"\n' "$qemu" "$here/$folder/cli/tessera" >"$tool"
 chmod +x "$tool"
@@ -57,7 +57,7 @@ golden() {
 # unit TEST...
 unit() {
     local test
-    [ $# -gt 0 ] || set -- float_bits float_mode block_fp8 e4m3_decode fp8_gemm group_tops int4_values int_decode mx_codes \
+    [ $# -gt 0 ] || set -- float_bits float_mode block_fp8 e4m3_decode fp8_gemm group_max int4_values int_decode mx_codes \
         mx_error mx_values
     pass "build: the unit tests" build "${@/#/tests/unit/test_}"
     [ "${whole:-}" = yes ] || export TESSERA_SWEEP_STEP=5 # of the scales; of the numbers there is none left out

@@ -25,9 +25,9 @@ DIMENSIONS = 8  # TSR_MAX_RANK
 # Dtypes that safetensors 0.4 does not know, and later versions do.
 LATER = ("F8_E8M0", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64")
 
-# What ours refuses and others take: the reason, by name, and the words of our message.
+# Files that Tessera refuses and others accept: the reason, by name, and the words of the message.
 STRICTER = {
-    "a key twice": r"stands? twice",
+    "a key twice": r"duplicate (key|tensor|__metadata__)",
     "nested deeper than 64": "nested too deeply",
     "half of a surrogate pair": "a broken escape",
     "a NUL in a name or string": "NUL character",
@@ -101,7 +101,7 @@ def spell(value):
 
 
 def judge_json(reader, data, counts):
-    """What is wrong, or None."""
+    """Returns the fault, or None."""
     taken, told = reader.read("j", data)
     broken = set()
     try:

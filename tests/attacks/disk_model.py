@@ -59,7 +59,7 @@ class File:
         self._digests.pop(ALL, None)
 
     def content(self, way, random=None):
-        """What it may hold after a power cut."""
+        """Yields the contents that a power cut may leave."""
         if way == NONE or not self.changes:
             return bytes(self.durable)
         found = bytearray(self.durable)
@@ -78,7 +78,7 @@ class File:
         return bytes(found)
 
     def digest(self, way):
-        """Of the content that a way that leaves nothing to chance gives."""
+        """Returns the content of a deterministic choice."""
         if way not in self._digests:
             self._digests[way] = trees.digest(self.content(way))
         return self._digests[way]

@@ -7,7 +7,7 @@ job's line in drift.txt: SHA-256 over names and contents, without .tessera and t
 takes the built tool with all that the processor has, and with none of it. --all takes every combination that --cpumask can ask
 for, builds by GCC and Clang from -O0 to -O3 of its own, and one for aarch64 where a cross compiler and qemu-user are.
 
---write makes drift.txt anew, after a change that is meant to change bytes, and says what changed; CHANGELOG.md tells why."""
+--write makes drift.txt anew after a change that is meant to change bytes, and lists the jobs that changed. The commit says why."""
 
 import contextlib
 import hashlib
@@ -29,7 +29,7 @@ BUILDS = {f"{compiler} -O{level}": (compiler, level) for compiler in ("gcc", "cl
 
 
 def digest_of(tree):
-    """Of all names and contents, in the order of the names."""
+    """Returns the digest of all names and contents, in the order of the names."""
     total = hashlib.sha256()
     for path in sorted(path for path in pathlib.Path(tree).rglob("*") if path.is_file()):
         name = path.relative_to(tree)

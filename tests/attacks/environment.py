@@ -93,7 +93,7 @@ class Places:
     def run(self, command, before=lambda: None, environment=None):
         shutil.rmtree(self.places["DST"], ignore_errors=True)
         words = [str(self.places.get(word, word)) for word in command.split()]
-        # What a row does to the descriptors, it does after Python has put its pipes there.
+        # A row changes the descriptors after Python has put its pipes there.
         ended = subprocess.run([self.tool, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=300, preexec_fn=before,
                                env=os.environ if environment is None else environment)
         return ended.returncode, ended.stdout, ended.stderr

@@ -14,7 +14,7 @@ import subprocess
 COMMANDS = ["inspect SRC", "inspect SRC --can-load all", "quantize SRC -o DST --dry-run",
             "quantize SRC -o DST --quiet --memory 8GB --max-shard-size 20MB", "convert SRC -o OTHER --to archive --quiet",
             "verify DST --against SRC --quiet", "verify --manifest DST --quiet", "diff SRC DST --quiet"]
-# Of the smaller checkpoint; what a start takes is no part of the growth.
+# Share of the smaller checkpoint; the cost of a start is not growth.
 LEAST_SECONDS = 0.05
 GROWTH = 20         # of CPU time, for ten times as many tensors
 BYTES_EACH = 4096   # of memory, of one tensor, at most

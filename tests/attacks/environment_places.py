@@ -11,7 +11,7 @@ import harness
 
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
 NOBODY = 65534
-# What each file system is made by, for a file of so many MiB; None: it needs no file.
+# The command that makes each file system, for a file of this many MiB; None: it needs no file.
 SYSTEMS = {
     "tmpfs": None, "ramfs": None, "overlay": None, "ext4": (["mkfs.ext4", "-q"], 64), "ext4 without a journal": (["mkfs.ext4", "-q", "-O", "^has_journal"], 64),
     "ext2": (["mkfs.ext2", "-q"], 64), "xfs": (["mkfs.xfs", "-q"], 320), "btrfs": (["mkfs.btrfs", "-q"], 128), "vfat": (["mkfs.vfat"], 64),

@@ -79,7 +79,7 @@ class Interrupted:
             self.checks.check(f"{case.name}: {which.name}, {name} ({told.hits[0]})", not wrong, "; ".join(wrong))
 
     def judged(self, case, usual, told, whole, which):
-        """What is wrong with a run that was told to end."""
+        """Returns the fault of a run that was told to end, or None."""
         found = trees.tree_of(self.out)
         differs = trees.difference(whole, found)
         before = trees.tree_of(case.places[case.begins]) if case.begins else {}
@@ -102,7 +102,7 @@ class Interrupted:
 
     @staticmethod
     def of_report(path, code):
-        """What is wrong with a report that is there."""
+        """Returns the fault of a report that is there, or None."""
         try:
             result = json.loads(path.read_bytes())
         except ValueError as error:

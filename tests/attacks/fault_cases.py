@@ -1,4 +1,4 @@
-"""What the attacks run: every conversion of the jobs table, and every other command, each with what it starts from."""
+"""The cases of the attacks: every conversion of the jobs table and every other command, with its inputs."""
 
 import collections
 import json
@@ -30,7 +30,7 @@ WRITING = [
     ("convert, hard links of shards", "convert MIXED -o DST --to safetensors --link hard"),
     ("convert, reflinks of shards", "convert MIXED -o DST --to safetensors --link reflink"),
     ("batch", "batch JOBS --json RESULTS/batch.json"),
-    ("batch, each apart", "batch JOBS --apart --results RESULTS --keep-going"),
+    ("batch, results of each", "batch JOBS --results RESULTS --keep-going"),
     ("report", "report JSON JSON2 --markdown RESULTS/a.md --csv RESULTS/a.csv --junit RESULTS/a.xml --json RESULTS/a.json"),
 ]
 # Begins from a place, and changes or completes it.
@@ -90,7 +90,7 @@ def _run(options, *args):
 
 
 def make_places(options, work):
-    """What the other commands read."""
+    """Inputs of the other commands."""
     places = {word: work / word.lower() for word in ("SRC", "FP8", "INT4", "INT8", "PACKED", "SHARDS", "FINISHED", "UNFINISHED", "HALF", "JSON", "JSON2", "WITHIN", "MIXED", "LINKED",
                                                       "JOBS", "ABSENT")}
     harness.make_checkpoint(options.make, "deepseek-v3", places["SRC"], scale="tiny")

@@ -1,4 +1,4 @@
-"""What each call can do other than to succeed, and which calls of a run are struck."""
+"""The failures of each kind of call, and the calls of a run that are to fail."""
 
 import collections
 import errno
@@ -72,9 +72,9 @@ FOR_GOOD = {"create": ["ENOSPC", "EROFS"], "open": ["EMFILE"], "pread": ["EIO"],
             "access": ["EACCES"], "stat": ["EACCES"]}
 RETRIED = {"open", "create", "openat", "read", "pread", "write", "pwrite", "fsync", "fdatasync", "ftruncate", "fallocate", "flock", "statvfs",
            "fstatfs", "clone", "poll", "semaphore", "ring_submit", "ring_wait", "ring_read", "ring_write"}
-# What only advises, or says what is there already: no result depends on it. A close comes after the fsync that said what there was to say.
+# Calls that only advise or report: no result depends on them. A close follows the fsync that reported all errors.
 ADVICE = {"madvise", "fadvise", "sync_range", "rlimit", "affinity", "clock", "close", "closedir", "ring", "ring_register"}
-# What has another way where the system has not this one.
+# Calls with a fallback if the system lacks them.
 INSTEAD = {"fallocate": ("EOPNOTSUPP",), "preadv2": ("EAGAIN", "EOPNOTSUPP"), "statx": ("ENOSYS",)}
 
 
@@ -94,7 +94,7 @@ def plan(kind, number, action, for_good, text=""):
 
 
 def must_succeed(kind, action, for_good):
-    """Whether a run that is struck so has to end as if nothing had been."""
+    """Returns True if a run that is struck so has to end as if nothing had been."""
     return (action == "short" or kind in ADVICE or action in INSTEAD.get(kind, ()) or
             (kind in RETRIED and not for_good and (action == "EINTR" or (action == "EAGAIN" and kind.startswith("ring")))))
 
@@ -103,9 +103,9 @@ def must_succeed(kind, action, for_good):
 # undisturbed run. `words`: what is said.
 Pin = collections.namedtuple("Pin", "case kind number action text code words for_good", defaults=[False])
 PINNED = [
-    Pin("batch", "realpath", 4, "EACCES", "/src", 4, ["job 'fp8'", "src: cannot look at it: Permission denied"]),
-    Pin("batch", "realpath", 2, "EIO", "/out/fp8", 4, ["job 'fp8'", "out/fp8: cannot look at it: Input/output error"]),
-    Pin("batch, each apart", "realpath", 6, "ENOMEM", "/src", 4, ["cannot look at it: Cannot allocate memory"]),
+    Pin("batch", "realpath", 3, "EACCES", "/src", 4, ["job 'fp8'", "src: cannot look at it: Permission denied"]),
+    Pin("batch", "realpath", 1, "EIO", "/out/fp8", 4, ["job 'fp8'", "out/fp8: cannot look at it: Input/output error"]),
+    Pin("batch, results of each", "realpath", 6, "ENOMEM", "/src", 4, ["cannot look at it: Cannot allocate memory"]),
     Pin("finish", "fstat", 1, "EACCES", "2.blocks", 4, ["2.blocks: cannot look at it: Permission denied"]),
     Pin("finish", "open", 1, "EMFILE", "2.blocks", 4, ["2.blocks: cannot open: Too many open files"]),
     Pin("quantize, complete already", "stat", 1, "EIO", "0.blocks", 4, ["0.blocks: cannot look at it: Input/output error"]),

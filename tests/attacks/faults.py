@@ -31,7 +31,7 @@ NAMELESS = {"malloc", "openat", "thread", "lock", "clock", "madvise", "rlimit", 
 
 
 def figures(told):
-    """What a command told, without what tells how it was done."""
+    """Returns the output of a command without the words about how it ran."""
     def pruned(value):
         if isinstance(value, dict):
             return {key: pruned(part) for key, part in value.items() if key not in ("io", "threads", "memory", "isa")}
@@ -43,7 +43,7 @@ def figures(told):
 
 
 def is_named(path, sentence, whole):
-    """Whether a sentence names the file at this path. What is not in place yet may be called what it is going to be: a file of the
+    """Returns True if a sentence names the file at this path. What is not in place yet may be called what it is going to be: a file of the
     output (`whole`), or the output itself."""
     if "/.tessera/" in path and (".part" in path or "/journal" in path):
         names = [path.partition("/.tessera/")[0], *(name.rpartition("/")[2] for name in whole if not trees.is_note(name))]
@@ -130,7 +130,7 @@ class Attack:
     # ---- judging ----
 
     def undisturbed(self, case, usual, run, whole):
-        """What is wrong with a run that nothing struck."""
+        """Returns the fault of a run that nothing struck, or None."""
         if run.code != usual.code:
             yield f"exit {run.code} instead of {usual.code}: {run.stderr.strip()}"
         differs = trees.difference(whole, trees.tree_of(self.out)) if case.writes else None
@@ -140,7 +140,7 @@ class Attack:
             yield "it tells something else"
 
     def judged(self, case, usual, struck, whole, fault):
-        """What is wrong with a run in which a call was struck."""
+        """Returns the fault of a run in which a call was struck, or None."""
         kind, _, action, for_good = fault
         if struck.code == "hangs" or struck.code < 0 or not struck.ended:
             yield f"crash: it ended by {struck.code}: {struck.stderr[-1500:].strip()}"
@@ -170,7 +170,7 @@ class Attack:
 
     @staticmethod
     def said(case, usual, struck, fault, whole):
-        """What is wrong with the sentence that a run ended with."""
+        """Returns the fault of the sentence that a run ended with, or None."""
         kind, _, action, _ = fault
         lines = [line for line in struck.stderr.splitlines() if line.startswith("tessera: ") and line not in usual.stderr]
         code = fault_plans.code_of(action)

@@ -18,17 +18,17 @@ import hostile_kinds as kinds
 import harness
 import manifests
 
-# What a run may take of a CPU (the tool as it is): two seconds, and one for every 20 MB of what it reads.
+# CPU limit of a run (of the plain tool): two seconds, and one for every 20 MB of input.
 SECONDS, BYTES_A_SECOND = 2, 20e6
 COMPUTING = 8  # seconds more, where time goes with tokens
-# What it may take of memory: a fixed part, and this many times the file that was changed (which holds all names and settings) and the
+# Memory limit: a fixed part, and this many times the changed file (which holds all names and settings) and the
 # whole input's bytes once. Commands that read weights also have their buffers, which --memory limits.
 FIXED, TIMES, BUFFERS = 64 << 20, 8, 192 << 20
 LOOKING = ("inspect", "report", "batch")
 # Sanitizers end a process with 99 (tests/suite.sh).
 SANITIZED = 99
 CODES = {0, 1, 2, 3}
-# What the system itself refuses: names that it does not take, and what is larger than the space it has.
+# Refusals of the system: names that it does not accept, and sizes above its space.
 BY_SYSTEM = ("File name too long", "too long", "No space left", "No such file", "Is a directory", "Not a directory", "free space", "needs")
 
 Ran = collections.namedtuple("Ran", "code stdout stderr seconds memory")
@@ -53,7 +53,7 @@ def run(tool, words, folder, limit, environment):
 
 
 def told_badly(ran, words):
-    """What is wrong with the words of a run, or None. A line of warning may stand before the error."""
+    """Returns the fault of the words of a run, or None. A line of warning may stand before the error."""
     text = ran.stderr.decode(errors="replace")
     lines = [line for line in text.splitlines() if line]
     if ran.code in (2, 3, 4) and not (lines and lines[-1].startswith("tessera: ")):
@@ -100,7 +100,7 @@ class Attack:
         self.targets = [t._replace(commands=taken) for t in kinds.targets(self.bases) if (taken := [c for c in t.commands if self.takes(t, c)])]
 
     def takes(self, target, command, tool=None):
-        """Whether the sound base is not refused, so that what is refused of a mutant is what was changed. A build may lack what a
+        """Returns True if the sound base is not refused, so that what is refused of a mutant is what was changed. A build may lack what a
         command needs, as a report's page."""
         tool = tool or self.tools[0]
         key = tool, target.base, command, target.file if "FILE" in command else None
@@ -167,7 +167,7 @@ class Attack:
               f"{ran.memory >> 20} MiB)\n    {ran.stderr[-3000:].decode(errors='replace').strip()}", flush=True)
 
     def judge(self, tool, target, command, words, ran, changed, source, folder):
-        """What is wrong with a run, or None."""
+        """Returns the fault of a run, or None."""
         if ran.code < 0 or ran.code == SANITIZED:
             return f"signal {-ran.code}" if ran.code < 0 else "a sanitizer's report"
         if ran.code not in CODES and not (ran.code == 4 and any(word in ran.stderr.decode(errors="replace") for word in BY_SYSTEM)):
@@ -188,7 +188,7 @@ class Attack:
         return self.judge_output(target, words, ran, folder, source)
 
     def judge_output(self, target, words, ran, folder, source):
-        """What was written with exit code 0 is a checkpoint, and a rerun over a changed journal leaves the very same weights."""
+        """An output with exit code 0 is a checkpoint, and a rerun over a changed journal leaves the same weights."""
         out = os.path.join(folder, "out")
         if ran.code == 0 and os.path.isdir(out) and "--dry-run" not in words and words[0] != "batch":
             self.counts["outputs read back"] += 1

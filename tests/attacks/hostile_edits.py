@@ -22,7 +22,7 @@ class Members(list):
 
 
 class Raw(str):
-    """What stands in the text as it is."""
+    """Edits of the text as it is."""
 
 
 NUMBERS = ["0", "1", "-1", "2", "3", "127", "128", "255", "256", "65536", "2147483647", "2147483648", "4294967296", "9007199254740993",
@@ -114,7 +114,7 @@ def edit_tree(rng, tree):
 
 
 def edit_bytes(rng, data):
-    """What needs no structure."""
+    """Edits that need no structure."""
     kind, at = rng.randrange(8), rng.randrange(len(data) + 1)
     if kind == 0:
         return data[:at]
@@ -180,7 +180,7 @@ def _lie(rng, tensor):
 
 
 def _move_back(header, end, by):
-    """What begins at `end` or behind it begins earlier."""
+    """Moves the parts that begin at or after `end` to an earlier place."""
     for name, tensor in header.items():
         if name != "__metadata__" and tensor["data_offsets"][0] >= end:
             tensor["data_offsets"] = [x - by for x in tensor["data_offsets"]]

@@ -1,4 +1,4 @@
-"""What is attacked: small sound checkpoints and files of every kind, and for each file of theirs the commands that read it."""
+"""The targets: small valid checkpoints and files of every kind, and for each of their files the commands that read it."""
 
 import collections
 import json

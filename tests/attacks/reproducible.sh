@@ -39,7 +39,7 @@ for target in "${targets[@]}"; do
         differ=$((differ + 1))
     fi
 done
-# What is compared has to be there to be wrong: a build of another commit has another one in it.
+# The compared parts must exist: a build of another commit contains another commit.
 [ "${1:-}" != --all ] || grep -q "${commit:0:12}" "$place/one/build/cli/tessera" || { echo "FAILED: the tool does not know its commit"; differ=$((differ + 1)); }
 echo "$same passed, $differ failed"
 [ "$differ" = 0 ]

@@ -46,7 +46,7 @@ def escapes(options, shim, place, command, *before):
 
 
 def held_links(checks, options, shim, place):
-    """What --link hard takes out of the source, nobody can write to, neither where it stands nor from where files are written."""
+    """Files linked by --link hard are writable neither in the source nor in the output."""
     os.environ["ESCAPE_LINKED"] = str(place / "DST" / "tokenizer.json")
     for before in [], ["--no-sandbox"]:
         found, _ = escapes(options, shim, place, "quantize SRC -o DST --link hard", *before)

@@ -9,7 +9,7 @@ def digest(data):
 
 
 def is_note(name):
-    """Whether it is one of Tessera's own notes, which may record a repair or be left over."""
+    """Returns True if it is one of Tessera's own notes, which may record a repair or be left over."""
     return "/.tessera/" in f"/{name}"
 
 
@@ -41,7 +41,7 @@ def difference(expected, found):
 
 
 def is_whole(config, whole, found):
-    """Whether all that this config.json of `found` speaks of is there as it is in `whole`: the output around it, which may have other
+    """Returns True if all that this config.json of `found` speaks of is there as it is in `whole`: the output around it, which may have other
     folders of ranks, whose own config.json may still be missing. Notes may differ."""
     root = config.rpartition("/")[0]
     while root and f"{root}/.tessera" not in whole:

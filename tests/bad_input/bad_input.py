@@ -145,7 +145,7 @@ BROKEN_FILES = [
     ("the same bytes twice", two("[0,16]", "[0,16]", ONES), ()),
     ("hole at the start", one(offsets="[8,24]") + ONES[:8], (DOWN,)),
     ("hole between tensors", two("[0,16]", "[24,40]", ONES + ONES + ONES[:8]), (DOWN,)),
-    ("bytes behind the last tensor", one() + b"\0", ()),
+    ("extra bytes after the last tensor", one() + b"\0", ()),
     ("data one byte short", one()[:-1], (DOWN,)),
     ("data missing", one()[:-16], (DOWN,)),
     ("the same tensor twice", shard("{" + entry() + "," + entry(offsets="[16,32]") + "}", ONES + ONES), (DOWN,)),
@@ -185,7 +185,7 @@ BROKEN_DIRECTORIES = [
          {SHARD: shard("{" + entry(EXPERTS, shape="[3,4,2]", offsets="[0,48]") + "," +
                        entry(shape="[128,4]", offsets="[48,1072]") + "}",
                        struct.pack("<24H", *with_one(24, 16 + 3, 0x7FC0)) + ONES * 64),
-          "config.json": CONFIG}, (SHARD, EXPERTS, "[2, 1, 1]")),
+          "config.json": CONFIG}, (SHARD, EXPERTS.replace("experts.", "experts.2."), "NaN at [1, 1]: ")),
     Case("no such directory", {"../other/config.json": CONFIG}, ("model",)),
     Case("no weights", {"config.json": CONFIG}, ("model", "safetensors")),
     Case("LFS pointer as second shard", directory(**{SECOND: b"version https://git-lfs.github.com/spec/v1\n"}),
@@ -235,7 +235,7 @@ BROKEN_DIRECTORIES = [
     Case("config a string", directory(**{"config.json": b'"llama"'}), ("config.json",)),
     Case("config not UTF-8", directory(**{"config.json": b'{"model_type": "\xff"}'}), ("config.json",)),
     Case("config with a key twice", directory(**{"config.json": b'{"model_type": "llama", "a": 1, "model_type": "qwen3"}'}),
-         ("config.json", "model_type", "twice")),
+         ("config.json", "model_type", "duplicate key")),
     Case("config nested deep", directory(**{"config.json": b'{"a":' * 100000}), ("config.json",)),
     Case("quantized already, by its config",
          directory(**{"config.json": b'{"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}'}),
@@ -311,7 +311,7 @@ def without_notices(stderr):
 
 
 def one_line(stderr, single):
-    """Whether this tells one fault in one line of the tool's; of a file alone, after what all runs over one say."""
+    """Returns True if this tells one fault in one line of the tool's; of a file alone, after what all runs over one say."""
     told = without_notices(stderr)
     told = told.removeprefix(NO_MODEL_TYPE) if single else told
     return told.startswith("tessera: ") and told.count("\n") == 1 and told.endswith("\n")
@@ -370,7 +370,7 @@ def check_jobs(checks, options, name, subject, place, single):
 
 
 def check_inspected(checks, tool, name, subject, expect):
-    """What no reader can open is refused by inspect, too; what is only wrong in its values or meaning is looked at."""
+    """`inspect` refuses what no reader can open, and shows files that are wrong in values or meaning only."""
     code, _, stderr = harness.run(tool, ["inspect", subject, "--can-load", "all", "--quiet"], cpu=60)
     if name.startswith(READABLE):
         checks.check(f"{name}: inspected", code in (0, 1) and stderr == "", f"exit code {code}: {stderr}")
@@ -381,7 +381,7 @@ def check_inspected(checks, tool, name, subject, expect):
 
 
 def kept_as_it_was(source, target, name):
-    """Whether the output has the tensor: byte for byte, or quantized with its scales beside it."""
+    """Returns True if the output has the tensor: byte for byte, or quantized with its scales beside it."""
     for path in sorted(pathlib.Path(target).glob("*.safetensors")):
         _, tensors = harness.read_safetensors(path)
         if name in tensors:

@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import shlex
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
@@ -13,7 +14,20 @@ ROWS = [
     ("conjure SRC", ["conjure"]),
     ("quantize", ["SRC"]),
     ("quantize SRC", ["-o DST"]),
-    ("quantize SRC OTHER -o DST", ["OTHER"]),
+    ("quantize SRC OTHER -o DST", ["'OTHER': one argument too many ("]),
+    ("quantize SRC OTHER", ["did you mean '-o OTHER'?"]),
+    ("convert SRC OTHER --to bf16", ["did you mean '-o OTHER'?"]),
+    ("quantize SRC -o DST --scheme fp8", ["did you mean 'fp8-block'?", "docs/coming-from.md"]),
+    ("quantize SRC -o DST --scheme FP8_DYNAMIC", ["did you mean 'fp8-channel'?"]),
+    ("quantize SRC -o DST --scheme W4A16", ["did you mean 'int4-weight-only'?"]),
+    ("quantize SRC -o DST --scheme w8a8", ["did you mean 'int8-channel'?"]),
+    ("quantize SRC -o DST --scheme NVFP4A16", ["did you mean 'nvfp4-weight-only'?"]),
+    ("quantize SRC -o DST --scheme nvfp", ["did you mean 'nvfp4'?"]),
+    ("quantize SRC -o DST --scheme=nvfp4a16", ["did you mean 'nvfp4-weight-only'?"]),
+    ("convert SRC -o DST --to gptq", ["can be read but not written"]),
+    ("quantize SRC -o DST --scheme q4_k_m", ["GGUF cannot be written"]),
+    ("convert SRC -o DST --to gguf", ["GGUF cannot be written"]),
+    ("convert SRC -o DST --to W4A16", ["did you mean 'int4-weight-only'?"]),
     ("quantize SRC -o", ["-o"]),
     ("quantize SRC -o DST --sheme fp8-block", ["--sheme"]),
     ("quantize SRC -o DST --scheme fp9", ["--scheme", "fp9", "fp8-block"]),
@@ -23,6 +37,40 @@ ROWS = [
     ("quantize SRC -o DST --block 128", ["--block", "128"]),
     ("quantize SRC -o DST --block 0x128", ["--block", "0x128"]),
     ("quantize SRC -o DST --block 128x128x1", ["--block"]),
+    ("quantize SRC -o DST --block 4294967424x128", ["--block", "4294967424x128"]),
+    ("quantize SRC -o DST --block 128x18446744073709551744", ["--block"]),
+    ("quantize SRC -o DST --block 4097x128", ["--block", "4096"]),
+    ("quantize SRC -o DST --block 128x4097", ["--block", "4096"]),
+    ("quantize SRC -o DST --block 0128x128", ["--block", "0128x128"]),
+    ("quantize SRC -o DST --block +128x128", ["--block"]),
+    ("quantize SRC -o DST '--block= 128x128'", ["--block"]),
+    ("quantize SRC -o DST --block 128x-1", ["--block"]),
+    ("convert SRC -o DST --to bf16 --source-block 4294967424x128", ["--source-block"]),
+    ("quantize SRC -o DST '--threads= -1'", ["--threads", "' -1'"]),
+    ("quantize SRC -o DST '--threads= 2'", ["--threads", "' 2'"]),
+    ("quantize SRC -o DST --threads +2", ["--threads", "+2"]),
+    ("quantize SRC -o DST --threads 02", ["--threads", "02"]),
+    ("quantize SRC -o DST --threads 2.0", ["--threads", "2.0"]),
+    ("quantize SRC -o DST --threads 18446744073709551617", ["--threads"]),
+    ("quantize SRC -o DST --cpumask 0x", ["--cpumask"]),
+    ("quantize SRC -o DST --cpumask 0x-1", ["--cpumask"]),
+    ("convert SRC -o DST --to tp --tp 010", ["--tp", "010"]),
+    ("convert SRC -o DST --to tp --tp 4294967298", ["--tp"]),
+    ("quantize SRC -o DST --scheme int4-weight-only --group-size 0100", ["--group-size", "0100"]),
+    ("quantize SRC -o DST '--memory= 2GiB'", ["--memory"]),
+    ("quantize SRC -o DST --memory 0x10GiB", ["--memory"]),
+    ("quantize SRC -o DST --memory infinityGB", ["--memory"]),
+    ("quantize SRC -o DST --memory -1GiB", ["--memory"]),
+    ("quantize SRC -o DST --shard 00/2", ["--shard"]),
+    ("quantize SRC -o DST --shard 0/4294967298", ["--shard"]),
+    ("inspect SRC --can-load vllm --tp 02", ["--tp"]),
+    ("diff SRC SRC --tolerance nan", ["--tolerance", "nan"]),
+    ("diff SRC SRC --tolerance 0x1p-3", ["--tolerance"]),
+    ("diff SRC SRC '--tolerance= 1'", ["--tolerance"]),
+    ("quantize SRC -o DST --min-sqnr nan", ["--min-sqnr", "nan"]),
+    ("quantize SRC -o DST --min-sqnr inf", ["--min-sqnr", "inf"]),
+    ("quantize SRC -o DST --min-sqnr 1e999", ["--min-sqnr", "1e999"]),
+    ("quantize SRC -o DST --exclude 'a\x7f'", ["--exclude", "control character"]),
     ("quantize SRC -o DST --threads 0", ["--threads"]),
     ("quantize SRC -o DST --threads -1", ["--threads"]),
     ("quantize SRC -o DST --threads two", ["--threads", "two"]),
@@ -31,7 +79,7 @@ ROWS = [
     ("quantize SRC -o DST --max-shard-size 0", ["--max-shard-size"]),
     ("quantize SRC -o DST --cpumask all", ["--cpumask", "all"]),
     ("quantize SRC -o DST --dry-run=yes", ["--dry-run"]),
-    ("quantize SRC -o SRC", ["SRC"]),
+    ("quantize SRC -o SRC", ["SRC", "the output is the same path"]),
     ("quantize SRC -o SRC/out", ["SRC"]),
     ("quantize SRC/. -o SRC", ["SRC"]),
     ("quantize SRC -o DST --sheme fp8-block", ["--sheme", "did you mean '--scheme'?"]),
@@ -68,7 +116,8 @@ ROWS = [
     ("diff SRC", ["which two"]),
     ("diff SRC SRC --tolerance low", ["--tolerance", "low"]),
     ("compare-schemes", ["which checkpoint"]),
-    ("verify SRC", ["--against"]),
+    ("verify SRC", ["--against SRC", "verify --manifest"]),
+    ("verify SRC OTHER", ["one argument too many", "did you mean '--against OTHER'?"]),
     ("verify SRC SRC --against SRC", ["one argument too many"]),
     ("verify gem SRC", ["gem", "did you mean 'gemm'?"]),
     ("verify gemm", ["verify gemm DST"]),
@@ -78,10 +127,10 @@ ROWS = [
     ("verify dequant SRC --scaling 64x128", ["--scaling", "verify dequant"]),
     ("verify forward", ["verify forward DST --against SRC"]),
     ("verify forward SRC SRC", ["verify forward DST --against SRC"]),
-    ("verify forward SRC", ["held to what?"]),
+    ("verify forward SRC", ["which source?", "--against SRC"]),
     ("verify forward SRC --against SRC --reference SRC", ["not both"]),
     ("verify all", ["verify all DST --against SRC"]),
-    ("verify all SRC", ["held to what?"]),
+    ("verify all SRC", ["which source?", "--against SRC"]),
     ("verify all SRC SRC --against SRC", ["one argument too many"]),
     ("verify all SRC --against SRC --skip gem", ["--skip", "did you mean 'gemm'?"]),
     ("verify all SRC --against SRC --layers 0..99", ["--layers", "the model has layers"]),
@@ -129,7 +178,7 @@ def main():
         harness.make_checkpoint(options.make, "llama", source)
         for command, words in ROWS:
             before = sorted(os.listdir(work)), sorted(os.listdir(source))
-            args = [word.replace("SRC", source).replace("DST", target) for word in command.split()]
+            args = [word.replace("SRC", source).replace("DST", target) for word in shlex.split(command)]
             code, _, stderr = harness.run(options.tessera, args)
             checks.check(f"{command}: exit code", code == 2, f"{code} instead of 2: {stderr.strip()}")
             checks.check(f"{command}: one line", stderr.startswith("tessera: ") and stderr.count("\n") == 1, stderr)

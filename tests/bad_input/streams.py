@@ -20,14 +20,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"
 import harness
 
 READER_LEFT = 141
-# What prints to stdout, text and JSON; SRC and FP8 are checkpoints, DST a fresh name.
+# Commands that print to stdout, as text and JSON; SRC and FP8 are checkpoints, DST a fresh name.
 PRINTING = [
     "--help", "--version", "quantize --help", "help verify gemm",
     "inspect SRC", "inspect SRC --can-load all", "inspect SRC --json -", "inspect SRC:lm_head.weight",
     "quantize SRC -o DST", "quantize SRC -o DST --dry-run", "quantize SRC -o DST --json -", "quantize SRC --dry-run --json -",
     "convert FP8 -o DST --to bf16", "convert FP8 -o DST --to bf16 --json -", "convert FP8 --to bf16 --dry-run",
     "compare-schemes SRC", "compare-schemes SRC --json -",
-    "plan-schemes SRC --bits 8", "plan-schemes SRC --bits 8 --json -", "plan-schemes SRC --bits 8 -o -", "plan-schemes SRC --bits 8 --plot -",
+    "plan-schemes SRC --bits 8", "plan-schemes SRC --bits 8 --json -", "plan-schemes SRC --bits 8 -o -",
     "diff SRC SRC", "diff SRC SRC --json -", "verify FP8 --against SRC", "verify FP8 --against SRC --json -",
     "verify FP8 --against SRC --junit STDOUT --quiet",
     "verify gemm FP8 --device cpu --sample 1", "verify gemm FP8 --device cpu --sample 1 --json -",
@@ -71,7 +71,7 @@ def check_lost_output(checks, tool, work):
     checks.check("diff --quiet >&-", code == 1 and stderr == "", f"{code}: {stderr}")
     code, stderr = run_to(None, tool, words_of(work, "quantize SRC -o DST --quiet", 999), preexec_fn=lambda: os.close(1))
     checks.check("quantize --quiet >&-", code == 0 and stderr == "", f"{code}: {stderr}")
-    # Of two failures one is told: the command's own.
+    # If two things fail, the command's own failure is reported.
     for number, command in enumerate(("inspect SRC", "diff SRC SRC", "compare-schemes SRC --sample 2", "quantize SRC -o DST")):
         words = [*words_of(work, command, 990 + number), "--json", os.path.join(work, "limited.json")]
         with open("/dev/full", "w") as full:
@@ -184,7 +184,7 @@ def check_file_names(checks, tool, work):
 
 
 def check_long_names(checks, tool, work):
-    """What is wrong is said behind a name of any length."""
+    """The reason follows a name of any length."""
     for length in 900, 1100, 5000, 60000:
         source = os.path.join(work, f"long{length}")
         name = f"model.layers.0.mlp.{'x' * length}.up_proj.weight"

@@ -123,7 +123,7 @@ static const struct work {
     {"int4 T -> [K,N/2] packed", 4, TSR_CODES_KN, true, true},
 };
 
-/* Whether the widest set keeps to its floors. */
+/* Returns true if the widest set keeps to its floors. */
 static bool bench_set(unsigned set, job *j, uint8_t *copy)
 {
     bool ok = true;
@@ -145,7 +145,7 @@ static bool bench_set(unsigned set, job *j, uint8_t *copy)
     return ok;
 }
 
-/* Whether its bytes are the kernel's. */
+/* Returns true if its bytes are the kernel's. */
 static bool bench_textbook(int bits, job *j, uint8_t *copy)
 {
     const tsr_ft_format format = format_of(bits);

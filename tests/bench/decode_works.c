@@ -1,7 +1,7 @@
 /* Codes to BF16 by the functions of quantize/ that conversions call, with all that they check: a unit of BLOCK rows at a
  * time, into the same buffer. */
 #include "quantize/awq_gptq_decode.h"
-#include "quantize/int_decode.h"
+#include "quantize/integer_decode.h"
 #include "quantize/mx_decode.h"
 #include "tests/bench/works.h"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a benchmark ran on: processor, instruction sets, memory, kernel, disk; and how restless the machine is, as the spread of many
-short turns of memcpy. Ratios of one run can be compared between machines; where the spread is wide, they are to be repeated."""
+"""Describes the machine of a benchmark: processor, instruction sets, memory, kernel, disk, and noise, as the spread of many short
+runs of memcpy. Ratios of one run can be compared between machines; with a wide spread, repeat them."""
 
 import os
 import platform

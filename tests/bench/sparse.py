@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What it takes to plan jobs over DeepSeek-V3 in full, and to archive it: its true headers, 46,183 tensors in 163 files of 1.37 TB that
-are holes, so the disk holds 6 MB of it. Wall seconds, seconds of CPU and peak memory of each command.
+"""Measures planning jobs over the full DeepSeek-V3, and archiving it: its true headers, 46,183 tensors in 163 sparse files of 1.37 TB,
+of which the disk holds 6 MB. Prints wall seconds, seconds of CPU and peak memory of each command.
 
 A dry run reads headers alone. --archive DIR also archives it, onto a tmpfs of --disk bytes at DIR, which takes the right to mount:
 every byte is read, as zeros, in eighteen minutes of CPU; zeros pack to 60 MB. --layers N archives no more than the first N layers."""

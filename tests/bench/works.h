@@ -1,4 +1,4 @@
-/* What bench_kernels measures: encoding and decoding one matrix by one thread. */
+/* The cases of bench_kernels: encoding and decoding one matrix by one thread. */
 #ifndef TSR_TESTS_BENCH_WORKS_H
 #define TSR_TESTS_BENCH_WORKS_H
 
@@ -19,10 +19,10 @@ typedef struct buffers {
     uint8_t *copy;      /* as large as what memcpy copies */
 } buffers;
 
-/* Of the bytes that work reads and writes, memcpy moves as many: half of them read, half written. */
+/* memcpy baseline: moves the same number of bytes, half reads and half writes. */
 enum { PER_WEIGHT_8 = 12, PER_WEIGHT_4 = 10 }; /* quarters of a byte: BF16 and a code of 8 or of 4 bits */
 
-/* What memcpy's speed the work has to reach, with AVX2, with AVX-512 and with VBMI besides; 0: none is demanded. */
+/* Required share of memcpy's speed with AVX2, with AVX-512 and with VBMI; 0: none. */
 typedef struct floors {
     double avx2, avx512, vbmi;
 } floors;

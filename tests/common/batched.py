@@ -14,8 +14,10 @@ def run_batch(tool, commands, place, cpu=60):
     listed, told = os.path.join(place, "jobs.jsonl"), os.path.join(place, "told.json")
     with open(listed, "w") as file:
         for number, words in enumerate(commands):
-            print(json.dumps({"name": f"job{number}", "args": list(map(str, words))}), file=file)
-    code, _, stderr = harness.run(tool, ["batch", listed, "--keep-going", "--apart", "--json", told, "--quiet"], cpu=cpu)
+            words = list(map(str, words))
+            own = ["--memory", "2GiB"] if words[0] in ("quantize", "convert") else []  # so that none is read together with others
+            print(json.dumps({"name": f"job{number}", "args": [words[0], *own, *words[1:]]}), file=file)
+    code, _, stderr = harness.run(tool, ["batch", listed, "--keep-going", "--json", told, "--quiet"], cpu=cpu)
     said, last = collections.defaultdict(str), None
     for line in stderr.splitlines(True):
         speaker = re.match(r"tessera: (job\d+): ", line)

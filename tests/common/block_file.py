@@ -36,7 +36,7 @@ class Bytes:
 
 
 def values(base, codes):
-    """What the bytes of a plane stand for."""
+    """Decodes the bytes of a plane."""
     steps = (np.uint32(base) + codes.astype(np.uint32)) << np.uint32(19)
     out = steps.view(np.float32).astype(np.float64)
     out[codes == 0], out[codes == 254], out[codes == 255] = 0, np.inf, np.nan

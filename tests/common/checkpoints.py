@@ -20,6 +20,8 @@ WIDTHS = {name: np.dtype(dtype).itemsize for name, dtype in DTYPES.items()}
 BF16, E4M3, E8M0 = (DTYPES[name] for name in ("BF16", "F8_E4M3", "F8_E8M0"))
 REPORT, BLOCKS, INDEX = "quantization_report.json", "quantization_blocks.zst", "model.safetensors.index.json"
 DEEPSEEK = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
+# --include that quantizes experts stacked in tensors of rank 3, which stay as they are for a model_type of no table.
+STACKS = {"fused-experts": ("--include", "*.mlp.experts.*_proj")}
 FP8_CONFIG = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
 
 
@@ -59,6 +61,17 @@ def save(directory, tensors, config=None):
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
     (directory / "config.json").write_text(json.dumps(config or {"model_type": "llama"}))
     return directory
+
+
+def llama_config(hidden_size, layers=1, heads=1, **more):
+    """The keys of a Llama's config.json without which no loader builds the model."""
+    return {"architectures": ["LlamaForCausalLM"], "hidden_size": hidden_size, "num_hidden_layers": layers,
+            "num_attention_heads": heads, "num_key_value_heads": heads, **more}
+
+
+def llama_ends(hidden_size):
+    """The tensors outside the layers without which no loader builds a Llama."""
+    return {"model.embed_tokens.weight": random_weight((64, hidden_size), 98).astype(BF16), "model.norm.weight": np.ones(hidden_size, BF16)}
 
 
 def make(directory, files, quantization=DEEPSEEK, **config):

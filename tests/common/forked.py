@@ -55,7 +55,7 @@ class Forked:
 
 
 def _read(pipes, timeout):
-    """What comes out of each until its end; closes them."""
+    """Yields the output of each pipe until its end, and closes them."""
     told = {pipe: [] for pipe in pipes}
     until = time.monotonic() + timeout
     with selectors.PollSelector() as selector:

@@ -80,7 +80,7 @@ def block_mean_squares(w, codes, scales):
 
 @remembered
 def figures(w, codes, scales):
-    """What the report says of one tensor."""
+    """Returns the report's row of one tensor."""
     x, y = w.astype(np.float64), dequantize(codes, scales)
     with np.errstate(over="ignore"):
         quotient = np.abs(w.astype(np.float32) / spread(scales, w.shape))

@@ -1,4 +1,4 @@
-"""What the Python tests share: running the tool, comparing trees, safetensors files, counting. Stdlib only."""
+"""Helpers of the Python tests: running the tool, comparing trees, safetensors files, counting. Stdlib only."""
 
 import argparse
 import contextlib
@@ -68,7 +68,7 @@ def _run(command, timeout, cpu, **how):
     return process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace")
 
 
-# What fork_runs() found: the shared object, the programs that are forked, and those that were started, each with its environment.
+# Result of fork_runs(): the shared object, the forked programs, and those that were started, each with its environment.
 _forking = {"preloaded": None, "tools": (), "started": {}}
 _forking_one = threading.Lock()
 
@@ -198,7 +198,7 @@ def temporary_directory(parent=None):
 
 
 def same_file(a, b):
-    """Whether two files hold the same bytes. (filecmp goes by 8 KiB, which takes half as long again.)"""
+    """Returns True if two files hold the same bytes. (filecmp goes by 8 KiB, which takes half as long again.)"""
     if os.path.getsize(a) != os.path.getsize(b):
         return False
     with open(a, "rb", buffering=0) as left, open(b, "rb", buffering=0) as right:
@@ -224,7 +224,7 @@ def bytes_of(directory):
     return sum(path.stat().st_size for path in pathlib.Path(directory).rglob("*") if path.is_file())
 
 
-# What an output has that speaks of the run that made it: Tessera's own folder, and the manifest.
+# Files of an output that depend on the run: Tessera's own folder, and the manifest.
 KEPT, MANIFEST = ".tessera", "tessera.manifest.json"
 
 

@@ -1,7 +1,7 @@
 """int8 and int4 once more, in NumPy, from the formulas of compressed-tensors; and a small model to quantize."""
 
 import numpy as np
-from checkpoints import BF16, make, random_weight
+from checkpoints import BF16, llama_config, make, random_weight
 
 AZP = "tessera-azp.safetensors"
 UP, DOWN, NORM = (f"model.layers.0.{n}.weight" for n in ("mlp.up_proj", "mlp.down_proj", "input_layernorm"))
@@ -20,7 +20,7 @@ def model(path, dtype=BF16, shape=(40, 256), **extra):
     w[5] *= 1e-38
     w[7, 0] = 3
     tensors = {UP: w.astype(dtype), DOWN: random_weight((24, 128), 2).astype(dtype), NORM: np.ones(8, dtype), **extra}
-    return make(path, {"model.safetensors": tensors}, quantization=None), tensors
+    return make(path, {"model.safetensors": tensors}, quantization=None, **llama_config(shape[1])), tensors
 
 
 def away(x):

@@ -1,15 +1,19 @@
 """Every conversion that has to survive what the crash tests do to it: one table for all of them."""
 
 import collections
+import fnmatch
+import glob
+import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 
 import harness
 import remade
 
-# What inspect, `diff SRC DST` and `verify DST --against SRC` say of the output, as exit codes.
+# Exit codes of inspect, `diff SRC DST` and `verify DST --against SRC` for the output.
 Codes = collections.namedtuple("Codes", "inspect diff verify", defaults=[0, 1, 0])
 LOSSY, EXACT = Codes(), Codes(diff=0)
 APART = Codes(diff=3, verify=3)  # SRC or DST is no checkpoint: they say what makes one of it
@@ -158,7 +162,7 @@ MORE = [
         "deepseek-v3", RANKS),
     Job("convert merge of absorbed", TP_OF_ABSORBED, "convert SRC -o DST --merge", (), "deepseek-v3", APART),
     Job("convert trtllm", None, "convert SRC -o DST --to trtllm --arch sm90 --bits 8", codes=APART),
-    Job("convert trtllm from int4", "quantize SRC -o DST --scheme int4-weight-only --scale-dtype f16 --quiet",
+    Job("convert trtllm from int4", "quantize SRC -o DST --scheme int4-weight-only --group-size 0 --quiet",
         "convert SRC -o DST --to trtllm --arch sm80", codes=APART),
     Job("convert from trtllm", "convert SRC -o DST --to trtllm --arch sm90 --bits 8 --quiet",
         "convert SRC -o DST --from trtllm", codes=APART),
@@ -185,13 +189,24 @@ def words(command, source, destination):
     return [places.get(word, word) for word in command.split()]
 
 
+def without_unfit_exclude(arguments, source):
+    """The arguments without an --exclude that fits no tensor of the source, which the tool refuses: not each kind has experts."""
+    if "--exclude" not in arguments:
+        return arguments
+    at, names = arguments.index("--exclude"), set()
+    for path in glob.glob(os.path.join(source, "*.safetensors")):
+        with open(path, "rb") as file:
+            names |= json.loads(file.read(struct.unpack("<Q", file.read(8))[0])).keys()
+    return arguments if fnmatch.filter(names, arguments[at + 1]) else arguments[:at] + arguments[at + 2:]
+
+
 def steps_of(job):
-    """What makes its source, one after the other."""
+    """Commands that make the source, in order."""
     return () if job.made is None else (job.made,) if isinstance(job.made, str) else job.made
 
 
 def is_remade(job):
-    """Whether its source goes through Python's memory."""
+    """Returns True if its source goes through Python's memory."""
     return any(step in (*remade.KINDS, *remade.PLAIN) for step in steps_of(job))
 
 
@@ -206,7 +221,7 @@ def make_source(tool, maker, job, kind, directory, **options):
             shutil.rmtree(source)
             source = made
             continue
-        code, _, stderr = harness.run(tool, words(command, source, made))
+        code, _, stderr = harness.run(tool, without_unfit_exclude(words(command, source, made), source))
         if code != 0:
             raise RuntimeError(f"{command}: exit {code}: {stderr}")
         shutil.rmtree(os.path.join(made, ".tessera"))

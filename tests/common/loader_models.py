@@ -15,7 +15,7 @@ class Model:
     """A checkpoint in memory: {name: (dtype, shape, bytes)}, its configuration, and what a break does to it."""
 
     def __init__(self, config, quantized=True):
-        self.config = {"num_hidden_layers": 2, "vocab_size": 256, "tie_word_embeddings": False, **config}
+        self.config = {"architectures": ["ForCausalLM"], "num_hidden_layers": 2, "vocab_size": 256, "tie_word_embeddings": False, **config}
         self.quantized = quantized
         self.tensors = {}
         self.metadata = True

@@ -267,6 +267,8 @@ RULES = {
                                              1, ENGINES, "ignore list", ["down_proj", "is quantized"]),
     "a plain module that is not excluded": (lambda: remade("nvfp4-modelopt", experts=2), edit("ignore", ["lm_head"]), 1,
                                             ENGINES, "ignore list", ["self_attn", "does not exclude"]),
+    "a tied head that is not excluded": (lambda: remade("nvfp4-modelopt"), both(edit("ignore", ["other"]), lambda m: (
+        m.drop("lm_head"), m.config.update(tie_word_embeddings=True))), 1, {"vllm"}, "ignore list", ["'lm_head'", "its scale"]),
     "two files that disagree": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES, "two configurations", ["'other'"]),
     "two files with two group sizes": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES, "two configurations",
                                        ["group_size is 16 in config.json and 32"]),

@@ -24,7 +24,7 @@ def xxh128(data):
 
 
 def of_digests(digests):
-    """What several come to; one is itself."""
+    """Returns the digest of several digests; one is itself."""
     return digests[0] if len(digests) == 1 else xxh128(b"".join(bytes.fromhex(d) for d in digests))
 
 

@@ -3,13 +3,13 @@ ModelOpt; what the three dialects call them; and a small model to quantize."""
 
 import ml_dtypes
 import numpy as np
-from checkpoints import BF16, E4M3, make, random_weight
+from checkpoints import BF16, E4M3, llama_config, make, random_weight
 
 E2M1 = ml_dtypes.float4_e2m1fn
 F32 = np.float32
 RULES = ("floor", "even", "rceil", "ceil")
 DEFAULT_RULE = {"compressed-tensors": "even", "modelopt": "rceil", "deepseek": "rceil"}
-# What some loader reads.
+# Formats that some loader reads.
 PAIRS = [("nvfp4", "compressed-tensors"), ("nvfp4", "modelopt"), ("nvfp4-weight-only", "compressed-tensors"),
          ("nvfp4-weight-only", "modelopt"), ("mxfp4", "compressed-tensors"), ("mxfp4-weight-only", "compressed-tensors"),
          ("mxfp8", "compressed-tensors"), ("mxfp8", "modelopt"), ("mxfp8", "deepseek"),
@@ -73,7 +73,7 @@ def divisor(amax, dtype):
 
 
 def global_scale(amax, dtype, dialect):
-    """Of several tensors, from the largest amax."""
+    """Returns the global scale of several tensors, from the largest amax."""
     if amax == 0:
         return F32(1)
     return divisor(amax, dtype) if dialect == "compressed-tensors" else F32(amax) / F32(2688)
@@ -136,7 +136,7 @@ def expected(weights, scheme, dialect, rule=None, ranges=None):
 
 
 def decoded(tensors, module, scheme, dialect):
-    """What a reader computes, in FP64."""
+    """Decodes as a reader does, in FP64."""
     codes, scales, total, _ = names(scheme, dialect)
     raw, scale = tensors[module + codes], tensors[module + scales]
     if scheme.startswith("mxfp8"):
@@ -185,4 +185,4 @@ def model(path, dtype=BF16, modules=LLAMA, kind="llama", files=1):
     kept = {module: random_weight(shape, 99).astype(dtype) for module, shape in KEPT.items()}
     tensors = [(f"{module}.weight", w) for module, w in {**weights, **kept}.items()]
     parts = {f"model-{i:05}.safetensors" if files > 1 else "model.safetensors": dict(tensors[i::files]) for i in range(files)}
-    return make(path, parts, quantization=None, model_type=kind), weights
+    return make(path, parts, quantization=None, model_type=kind, **llama_config(128, heads=2)), weights

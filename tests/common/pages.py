@@ -5,19 +5,19 @@ import json
 import re
 
 VOID = {"meta", "link", "input", "br", "img", "hr"}
-# What makes a browser load something, by attribute. A link within the page, or to data, stays in it.
+# Attributes that make a browser load something. A link within the page, or to data, stays in it.
 LOADING = {"src", "href", "srcset", "data", "action", "formaction", "poster", "background", "cite", "manifest", "ping"}
 SPEAKING = re.compile(r"\b(fetch|XMLHttpRequest|WebSocket|EventSource|sendBeacon|importScripts|Worker)\s*\(|\bimport\s*[('\"{*]")
 
 
 class Page(html.parser.HTMLParser):
-    """`scripts`, `styles`: their texts; `data`: of the script that holds the report; `texts`: by id of the element around them;
+    """`maker`: the line above the verdict; `scripts`, `styles`: their texts; `data`: of the script that holds the report; `texts`: by id of the element around them;
     `outside`: what reaches out of the file; `verdict`: the heading's word."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
         self.open_elements, self.scripts, self.styles, self.outside, self.comments = [], [], [], [], []
-        self.data, self.verdict, self.title, self.heading = None, None, "", ""
+        self.data, self.verdict, self.title, self.heading, self.maker = None, None, "", "", ""
         self.feed(text)
         self.close()
         assert self.open_elements == [], self.open_elements
@@ -56,6 +56,8 @@ class Page(html.parser.HTMLParser):
             self.scripts[-1] += text
         elif tag == "style":
             self.styles.append(text)
+        elif any(around.get("class") == "maker" for _, around in self.open_elements):
+            self.maker += text
         elif tag == "title":
             self.title += text
         elif any(t == "h1" for t, _ in self.open_elements):

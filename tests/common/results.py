@@ -11,7 +11,7 @@ import harness
 import numpy as np
 
 # name of the result -> command; SRC is a checkpoint in BF16, FP8 what quantize makes of it, OUT a fresh folder, JSON the result.
-# What a command says of a sound checkpoint is no fault: diff without a tolerance, and loaders that do not take it, end in 1.
+# Exit code 1 on a valid checkpoint is no failure: diff without a tolerance, and loaders that do not accept it, end in 1.
 COMMANDS = {
     "quantize": "quantize SRC -o OUT --json JSON",
     "quantize-plan": "quantize SRC -o OUT --dry-run --json JSON",

@@ -57,7 +57,7 @@ def gptq(codes, zeros, scales, groups, stored_less=1):
 
 
 def values(kind, tensors):
-    """What the tensors ({suffix: array}) of one module stand for, exactly, in FP64: [out, in], of gpt-oss [E, in, out]."""
+    """Decodes the tensors ({suffix: array}) of one module exactly, in FP64: [out, in], for gpt-oss [E, in, out]."""
     t = {name.rpartition(".")[2] if not name.endswith(("_blocks", "_scales")) else name[-7:]: array for name, array in tensors.items()}
     if kind in ("awq", "gptq"):
         scales, groups = t["scales"].astype(np.float64), np.arange(t["qweight"].shape[0] * (8 if kind == "gptq" else 1))

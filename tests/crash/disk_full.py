@@ -5,6 +5,7 @@ archive is not known before it is made: it begins where its upper bound has no r
 The output lies on a small tmpfs, so the test needs the right to mount; without that right it is skipped and says so.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -20,7 +21,7 @@ import jobs
 
 MIB = 1 << 20
 EXIT_IO = 4
-# What the tool's message does not count: journal, report, and the last page of each file.
+# Bytes that the tool's message does not count: journal, report, and the last page of each file.
 UNCOUNTED = MIB // 2
 
 
@@ -176,6 +177,47 @@ def check_job(checks, tool, job, source, place, first):
         smaller_than_the_bound(checks, tool, job, source, reference, place)
 
 
+def too_few_inodes(checks, tool, source, work):
+    """Weights are not written where the index, the report and config.json would find no inode."""
+    place, reference = os.path.join(work, "inodes"), os.path.join(work, "counted")
+    words = ["--max-shard-size", "4MB", "--quiet"]
+    code, _, stderr = harness.run(tool, ["quantize", source, "-o", reference, *words])
+    checks.check("inodes: undisturbed run", code == 0, stderr)
+    entries = 1 + sum(1 + len(files) for _, _, files in os.walk(reference))
+    shutil.rmtree(reference)
+    os.mkdir(place)
+    refused = 0
+    for inodes in range(entries - 4, entries + 2):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"nr_inodes={inodes}", "tmpfs", place], check=True)
+        code, _, stderr = harness.run(tool, ["quantize", source, "-o", os.path.join(place, "out"), *words])
+        weights = [name for _, _, files in os.walk(place) for name in files if name.endswith(".safetensors")]
+        checks.check(f"inodes: {inodes} of {entries}", code == 0 or (code == EXIT_IO and not weights), f"exit {code}, {weights}: {stderr}")
+        refused += code == EXIT_IO
+        subprocess.run(["umount", place], check=True)
+    checks.check("inodes: some runs had too few, some enough", 0 < refused < 6, refused)
+    os.rmdir(place)
+
+
+def batch_on_two_disks(checks, tool, source, work):
+    """A job needs no room on a disk to which another job writes."""
+    code, told, stderr = harness.run(tool, ["quantize", source, "-o", "never", "--dry-run", "--json", "-"])
+    checks.check("batch: planned", code == 0, stderr)
+    size = int(1.4 * json.loads(told)["bytes_out"]) if code == 0 else 0
+    with SmallDisk(os.path.join(work, "first"), 2 * size) as first, SmallDisk(os.path.join(work, "second"), size) as second:
+        for disks, expected in (((first, second), 0), ((second, second), EXIT_IO)):
+            lines = [json.dumps({"name": f"job{i}", "args": ["quantize", source, "-o", os.path.join(disk.path, f"out{i}")]})
+                     for i, disk in enumerate(disks)]
+            file = os.path.join(work, "jobs.jsonl")
+            pathlib.Path(file).write_text("\n".join(lines) + "\n")
+            code, _, stderr = harness.run(tool, ["batch", file, "--quiet"])
+            checks.check(f"batch on {len(set(disks))} disks: exit code", code == expected, f"{code}: {stderr}")
+            for disk in disks:
+                for folder in pathlib.Path(disk.path).iterdir():
+                    shutil.rmtree(folder)
+    os.rmdir(first.path)
+    os.rmdir(second.path)
+
+
 def main():
     options = jobs.choice(harness.argument_parser(__doc__.splitlines()[0])).parse_args()
     checks = harness.Checks()
@@ -192,6 +234,9 @@ def main():
                 os.mkdir(place)
                 check_job(checks, options.tessera, job, source, place, job is chosen[0])
                 shutil.rmtree(place)
+            if made == chosen[0].made:
+                too_few_inodes(checks, options.tessera, source, work)
+                batch_on_two_disks(checks, options.tessera, source, work)
             shutil.rmtree(source)
     checks.finish()
 

@@ -271,7 +271,7 @@ def long_paths(place):
 def refusals(place):
     rows = [
         ("no locks", f"flock:{ENOLCK}:journal", ["No locks available", "lock"]),
-        ("pwrite takes nothing", "pwrite:0:.part", ["takes none"]),
+        ("pwrite takes nothing", "pwrite:0:.part", ["wrote none"]),
         ("pwrite fails", f"pwrite:{EIO}:/1.part", ["Input/output error"]),
         ("the quota is used up", f"pwrite:{EDQUOT}:/1.part", ["quota", "finished files are kept"]),
         ("fsync fails", f"fsync:{EIO}:/1.part", ["cannot sync"]),

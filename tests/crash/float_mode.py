@@ -67,7 +67,7 @@ class Modes:
 
 
 def compare(checks, modes, number, command, ended_as, told):
-    """What `told` gives of a run has to be the same in the usual mode and in others."""
+    """`told` must return the same in the usual mode and in others."""
     usual = modes.run(command, None, *ended_as)
     if not checks.check(f"{command}: runs", usual[0] in (0, 1), f"exit {usual[0]}: {usual[2].strip()}"):
         return

@@ -19,7 +19,7 @@ import jobs
 import remade
 
 MIB = 1 << 20
-# What a run may take is `memory` and `slack` together: program, libraries, stacks, and the kernel's rounding. A giant tensor
+# A run may take `memory` plus `slack`: program, libraries, stacks, and the kernel's rounding. A giant tensor
 # made of codes that Python writes, in its own memory, has the bytes of `remade`. What grows with bytes or tensors is found at
 # each size alike; what a run takes at any size weighs more in the part.
 Size = collections.namedtuple("Size", "memory slack giant remade many")  # MiB, MiB, bytes, bytes, tensors
@@ -28,7 +28,7 @@ PART = Size(48, 10, "553M", "108M", 9000)
 TOGETHER = PART._replace(memory=80)  # four jobs of one source: what each holds of its step, in each lane
 ARCHIVED = Size(80, 16, "922M", "180M", 15000)  # to unpack one takes 75 MiB, whatever is in it
 # The CPU's time, which other work on the machine does not lengthen much: each tensor costs the same, however many there are.
-# What one costs is bounded generously: 200,000 take between one and three seconds on the machines where this has run.
+# The cost of one tensor has a generous bound: 200,000 take one to three seconds on the machines tried so far.
 PLANNED = (25000, 200000)
 GROWTH = 2.5
 CPU_SECONDS = 10

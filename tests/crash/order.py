@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is written, synced and renamed, and in which order: a power cut at any moment leaves no half model.
+"""Checks the order of writes, syncs and renames: a power cut at any moment leaves no half model.
 
 The calls of each run are recorded (shim.c) and played back on a model of a disk that keeps nothing but what was synced: a
 file's bytes by fsync of the file, names by fsync of their folder. The rules below are held to it at every call.

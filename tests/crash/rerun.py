@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the same command, or almost the same, does to an output that exists already.
+"""Repeats a command, or almost the same one, over an existing output.
 
 Each row of ROWS starts from a finished conversion, changes something in the source, the output or the options, and runs
 again: the tool carries on and completes exactly the tree of an undisturbed run (except for a journal that may record the
@@ -41,6 +41,13 @@ def shorten(name, by):
     return lambda source, target: os.truncate(target / name, (target / name).stat().st_size - by)
 
 
+def lengthen(name):
+    def change(source, target):
+        with open(target / name, "ab") as file:
+            file.write(b"\n")
+    return change
+
+
 def remove(name):
     return lambda source, target: (target / name).unlink()
 
@@ -68,11 +75,15 @@ ROWS = [
     ("shard deleted", remove(SHARD), [], 0, []),
     ("side file damaged", damage("tokenizer.json", 5), [], 0, []),
     ("config.json damaged", damage("config.json", 5), [], 0, []),
+    ("config.json cut off", shorten("config.json", 3), [], 0, []),
+    ("index cut off", shorten("model.safetensors.index.json", 3), [], 0, []),
+    ("manifest with a byte more", lengthen("tessera.manifest.json"), [], 0, []),
+    ("manifest cut off", shorten("tessera.manifest.json", 3), [], 0, []),
     ("index deleted", remove("model.safetensors.index.json"), [], 0, []),
     ("report damaged", damage("quantization_report.json", 9), [], 0, []),
     ("figures of blocks damaged", damage("quantization_blocks.zst", 40), [], 0, []),
     ("figures of blocks deleted", remove("quantization_blocks.zst"), [], 0, []),
-    ("what they are made of damaged", damage(".tessera/1.blocks", -1), [], 0, ["not what the journal says and were made again"]),
+    ("what they are made of damaged", damage(".tessera/1.blocks", -1), [], 0, ["1 file was not what the journal says: made again"]),
     ("journal torn", shorten(".tessera/journal", 7), [], 0, []),
     ("journal damaged", damage(".tessera/journal", -100), [], 0, []),
     ("other scales", nothing, ["--scale-fmt", "ue8m0"], 2, ["then --scale-fmt f32, now --scale-fmt ue8m0;", "--force"]),
@@ -150,7 +161,7 @@ def two_at_once(checks, tool, source, reference, target):
     process = start(tool, source, target)
     code, _, stderr = harness.run(tool, ["quantize", source, "-o", target])
     process.send_signal(signal.SIGCONT)
-    checks.check("a second process is refused", code == 2 and "another process" in stderr, f"exit {code}: {stderr}")
+    checks.check("a second process is refused", code == 2 and "another process" in stderr and "wait for it" in stderr, f"exit {code}: {stderr}")
     checks.check("the first one completes", process.wait(600) == 0)
     process.stderr.close()
     difference = harness.tree_difference(reference, target)

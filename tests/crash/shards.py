@@ -46,7 +46,7 @@ class Sharded:
         return harness.run(self.tool, ["finish", target, *more])
 
     def all_at_once(self, target, n):
-        """What the shards said that did not end well."""
+        """Returns the messages of the shards that failed."""
         processes = [self.start(target, f"{i}/{n}") for i in range(n)]
         said = [(process.communicate(timeout=600)[1].decode(), process.returncode) for process in processes]
         return [f"exit {code}: {stderr.strip()}" for stderr, code in said if code != 0]
@@ -93,7 +93,7 @@ def check_numbers(checks, job, reference, work):
 
 
 def check_dry(checks, job, work):
-    """What each shard would do: all files, each once, evenly."""
+    """The shards together plan all files, each once, evenly."""
     shares, files = [], []
     for i in range(8):
         code, out, stderr = harness.run(job.tool, jobs.words(job.command, job.source, work / "dry") + ["--dry-run", "--shard", f"{i}/8"])
@@ -126,7 +126,7 @@ def check_refusals(checks, job, reference, work):
 
     for shard in "0/3", "2/3":
         checks.check(f"shard {shard}", job.run(target, "--shard", shard)[0] == 0)
-    refused("another number of shards", 2, ["begun as 3 shards", "--shard 1/4", "I/3"], ["--shard", "1/4"])
+    refused("another number of shards", 2, ["begun as 3 shards", "--shard is 1/4", "I/3"], ["--shard", "1/4"])
     refused("other options", 2, ["then --scale-fmt f32, now --scale-fmt ue8m0"], ["--shard", "1/3", "--scale-fmt", "ue8m0"])
     refused("one process beside shards", 2, ["begun as 3 shards", "tessera finish"], [])
     refused("one process beside shards, --force", 2, ["begun as 3 shards"], ["--force"])
@@ -134,7 +134,7 @@ def check_refusals(checks, job, reference, work):
     for wrong in "3/3", "0/0", "1", "-1/3", "1/3x":
         refused(f"--shard {wrong}", 2, ["I/N"], [f"--shard={wrong}"])
     refused("a shard is missing", 1, ["shard 1 of 3", " --shard 1/3", str(job.source)], [], ["finish", target])
-    # What it says is the command to run.
+    # The printed command is the one to run.
     _, out, _ = job.finish(target)
     code = subprocess.run(out.replace("tessera", job.tool, 1), shell=True, stdout=subprocess.DEVNULL).returncode
     checks.check("the command that finish prints", code == 0, out)

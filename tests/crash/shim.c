@@ -343,7 +343,7 @@ int stat64(const char *path, struct stat64 *st)
     return has_error("stat", path) ? -1 : fstatat64(AT_FDCWD, path, st, 0);
 }
 
-/* Of liburing, which asks the kernel without the C library. */
+/* Intercepts liburing, which calls the kernel without the C library. */
 int io_uring_queue_init(unsigned entries, void *ring, unsigned flags);
 int io_uring_queue_init(unsigned entries, void *ring, unsigned flags)
 {
@@ -365,7 +365,7 @@ static void *begin_thread(void *argument)
     return s.work(s.argument);
 }
 
-/* Whether a thread that runs `work` is one too many. */
+/* Returns true if a thread that runs `work` is one too many. */
 static int is_refused_thread(void *(*work)(void *))
 {
     Dl_info of_work, of_main;

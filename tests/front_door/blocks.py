@@ -4,7 +4,7 @@ with small models under the names that the pages use (page_models.py); what is m
 a command, forms with SRC, [..] or ... are held to the options that there are, and the rest is run, each by itself. What is for a developer
 is held to the commands, checks and files that there are. A block of another kind has to be known here.
 
-Also: what docs/errors.md says is held to the tool's table of anchors, and that to the messages of the source."""
+Also: the headings of docs/errors.md are compared with the ids of errors, and these with the source that sets them."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 # (tests/interop/test_manifest.py), what a program printed, and servers' command lines.
 KNOWN = {"sh", "python", "text", "yaml", "groovy", "bash", "console"}
 RUN_ELSEWHERE = {"ci.md": {"", "yaml", "groovy"}, "cluster.md": {"yaml", "bash"}, "library.md": {"", "c", "cpp"}, "python.md": {"", "python", "sh"},
-                 "verify.md": {"sh"}}
+                 "verify-manifest.md": {"sh"}}
 # Lines for developers, by their first word, and why they are read and not run.
 RECIPES = {"./dev": "a suite, or minutes: tests/front_door/dev.py runs ./dev itself", "meson": "what is tested was made so",
            "python3": "checks of the suite, or a GPU's", ".venv/bin/python": "checks of the suite",
@@ -86,7 +86,7 @@ def run_page(checks, tool, page, where):
 
 
 def decoded(checks, tool, told, where):
-    """What the decoder of docs/formats.md says of a weight is what the tool makes of it, but for one rounding to BF16."""
+    """The decoder of docs/formats.md gives the tool's weights, up to one rounding to BF16."""
     rows = {line.split()[0]: [float(number) for number in line.split()[1:]] for line in told.splitlines()}
     checks.check("formats.md: the decoder has decoded", len(rows) == 6 and all(len(row) == 12 for row in rows.values()), told)
     for folder in set(rows) - {"source"}:
@@ -107,7 +107,7 @@ def is_form(line):
 
 
 def lacks(tool, line):
-    """What this build or this machine has not that a line needs; None: nothing."""
+    """Returns what a line needs and this build or machine lacks; None: nothing."""
     features = json.loads(harness.run(tool, ["--version", "--json"])[1])["features"]
     if line.startswith("mpirun") and not (features["mpi"] and shutil.which("mpirun")):
         return "MPI"
@@ -193,19 +193,18 @@ def recipes(checks):
     checks.check("lines for developers name what there is", read > 30 and not wrong, (read, wrong))
 
 
-def anchors(checks):
-    """docs/errors.md, cli/anchors.c and the messages of the source say the same."""
+def error_ids(checks):
+    """Each heading of docs/errors.md is that of an id in common/error_ids.h, in the same order, and the source sets each id."""
     page = (ROOT / "docs/errors.md").read_text()
-    table = re.findall(r'^    \{"(.*)", "([a-z-]+)"\},', (ROOT / "cli/anchors.c").read_text(), re.M)
+    table = re.findall(r'^ +X\(([A-Z_]+), "([a-z-]+)"\)', (ROOT / "common/error_ids.h").read_text(), re.M)
     headings = re.findall(r"^## (\S+)$", page, re.M)
-    checks.check("every heading of errors.md is an anchor, and every anchor a heading", {anchor for _, anchor in table} == set(headings) and
-                 len(headings) == len(set(headings)) > 15, {anchor for _, anchor in table} ^ set(headings))
+    checks.check("errors.md has a section for each id, and no other", [heading for _, heading in table] == headings and len(headings) > 15,
+                 set(headings) ^ {heading for _, heading in table})
     source = ""
-    for room in ("cli", "common", "convert", "formats", "kernels", "quantize", "verify", "report"):
-        source += "".join(path.read_text() for path in (ROOT / room).rglob("*.[ch]") if path.name != "anchors.c")
-    joined = re.sub(r'"\s*(?:PRI\w+\s*)?"', "", source)
-    for part, anchor in table:
-        checks.check(f"errors.md#{anchor}: '{part}' is in a message", part in joined)
+    for room in ("common", "convert", "formats", "kernels", "quantize", "verify"):
+        source += "".join(path.read_text() for path in (ROOT / room).rglob("*.[ch]"))
+    for name, heading in table:
+        checks.check(f"errors.md#{heading}: an error has this id", re.search(rf"\bTSR_ERROR_{name}\b", source))
 
 
 def told_at_a_terminal(checks, tool, where):
@@ -219,7 +218,15 @@ def told_at_a_terminal(checks, tool, where):
         print("skipped: what a terminal shows of an error (script of util-linux)")
         return
     code, out, _ = shell(tool, "script -qec 'tessera inspect cut' /dev/null", where)
-    checks.check("errors: a person is told where to read more", code == 3 and "more: docs/errors.md#truncated" in out, out)
+    checks.check("errors: a person is told where to read more", code == 3 and "more: tessera help errors truncated" in out, out)
+    code, out, err = shell(tool, "tessera help errors truncated", where)
+    page = (ROOT / "docs/errors.md").read_text()
+    body = re.search(r"^## truncated\n(.*?)^## ", page, re.M | re.S).group(1)
+    checks.check("errors: the tool has that part of the page", code == 0 and " ".join(body.split()) in " ".join(out.split()), (code, out, err))
+    code, out, _ = shell(tool, "tessera help errors", where)
+    checks.check("errors: and all of it", code == 0 and all(f"\n{heading}\n" in "\n" + out for heading in re.findall(r"^## (\S+)$", page, re.M)), out)
+    code, _, err = shell(tool, "tessera help errors truncatd", where)
+    checks.check("errors: a misspelt heading", code == 2 and "did you mean 'truncated'?" in err, err)
 
 
 def links(checks):
@@ -244,7 +251,7 @@ def main():
     checks = harness.Checks()
     tool = pathlib.Path(options.tessera).resolve()
     said = json.loads(harness.run(tool, ["help", "--json"])[1])
-    anchors(checks)
+    error_ids(checks)
     links(checks)
     recipes(checks)
     with harness.temporary_directory(options.directory) as place:

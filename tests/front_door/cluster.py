@@ -127,7 +127,7 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        # What slurmd left behind ends with it, and is this process's to collect (see main).
+        # Processes left by slurmd end with it; this process collects them (see main).
         end = time.monotonic() + 10
         while time.monotonic() < end:
             try:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a newcomer types at ./dev: relative names, misspelt commands, help, a machine where tools are missing.
+"""Runs ./dev as a newcomer would: relative names, misspelt commands, help, a machine where tools are missing.
 
 Most cases run a copy of the script and of what it sources, with a PATH that holds nothing but what is named. The folder
 of the repository has a build in build/.
@@ -15,7 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"
 import harness
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-# What the script itself is made of, on any machine.
+# Commands that the script itself needs on any machine.
 PLAIN = ("bash", "sh", "env", "awk", "cat", "cut", "dirname", "find", "grep", "head", "id", "mktemp", "rm", "sed", "sort", "tail",
          "tr", "wc", "mkdir", "cmp", "uname")
 
@@ -107,6 +107,61 @@ def missing_tools(checks, place, work):
     code, out, err = run(["bash", "-c", f". ./tests/needs.sh; have() {{ command -v \"$1\" >/dev/null 2>&1; }}; need_for build && echo here"],
                          place, f"{whole}:{os.environ['PATH']}")
     checks.check("everything there, whatever its package", code == 0 and out == "here\n", f"{code}: {out}{err}")
+
+
+def gpu_kernels(checks, place, work):
+    """The kernels for GPUs are compiled for a GPU, and for what is asked of one; a build/ that was brought with them is run as it is."""
+    if any(os.path.exists(device) for device in ("/dev/nvidiactl", "/dev/dxg")):
+        print("left out: what is built without a GPU (there is one)")
+        return
+    log, build = work / "built", place / "build"
+    note = f'echo "$(basename "$0") $*" >>{log}'
+    scripts = {"meson": f'{note}; [ "$1" != setup ] || {{ mkdir -p "$2"; touch "$2/build.ninja"; }}', "ninja": note}
+    where = [folder for folder in os.environ["PATH"].split(":") if not os.path.exists(os.path.join(folder, "nvcc"))]
+    without = ":".join([str(machine(work, "no-nvcc", (), scripts)), *where])
+    with_nvcc = ":".join([str(machine(work, "nvcc", (), {**scripts, "nvcc": note})), *where])
+
+    def said(*command, path):
+        log.write_text("")
+        code, _, err = run([place / "dev", *command], work, path)
+        return code, log.read_text().splitlines(), err
+
+    _, steps, err = said("run", "--version", path=with_nvcc)
+    checks.check("no GPU: run leaves its kernels out", steps[:1] == ["meson setup build -Dcuda=disabled"], f"{steps}{err}")
+    _, steps, err = said("run", "--version", path=with_nvcc)
+    checks.check("no GPU: the build stays as it is", steps and not any(step.startswith("meson") for step in steps), f"{steps}{err}")
+    code, steps, err = said("gpu", "test", path=without)
+    checks.check("gpu test of a build without its kernels, and no nvcc: what to do", code == 1 and steps == [] and "-Dcuda=enabled" in err, f"{code}: {steps}{err}")
+    _, steps, err = said("gpu", "test", path=with_nvcc)
+    checks.check("gpu test adds the kernels", "meson configure build -Dcuda=auto" in steps and steps[-1] == "ninja -C build", f"{steps}{err}")
+    for path in (build / "tests/gpu/test_gemm", build / "tests/gpu/test_races"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\nexit 7\n")
+        path.chmod(0o755)
+    (build / "build.ninja").write_text("rule cuda_COMPILER\n")
+    code, steps, err = said("gpu", "test", path=without)
+    checks.check("gpu test runs a build that was brought", code == 7 and steps == [], f"{code}: {steps}{err}")
+    (build / "build.ninja").unlink()
+    code, steps, err = said("gpu", "test", path=without)
+    checks.check("gpu test runs its programs alone, too", code == 7 and steps == [], f"{code}: {steps}{err}")
+    shutil.rmtree(build)
+
+
+def another_user(checks, place, work):
+    """A build made by root is refused for another user with one line."""
+    build = place / "build"
+    build.mkdir()
+    (build / "build.ninja").touch()
+    command = [place / "dev", "run", "--version"]
+    if os.getuid() == 0:
+        os.chmod(work, 0o755)
+        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
+    else:
+        build.chmod(0o555)
+    code, out, err = run(command, work)
+    checks.check("run in a build of another user: a line", code == 1 and err.count("\n") == 1 and "sudo chown -R" in err and "build" in err, f"{code}: {out}{err}")
+    build.chmod(0o755)
+    shutil.rmtree(build)
 
 
 def missing_criterion(checks, work):
@@ -203,7 +258,7 @@ STAND_INS = """
 
 
 def needs(checks, work):
-    """What needs no build runs beside the first, and all else once there is what it needs; what needs a failed one is not run."""
+    """Checks without a build run next to the first build; checks of a failed build are not run."""
     script = STAND_INS + """
         collect() {
             needs=nothing; add 'needs nothing' say nothing
@@ -292,6 +347,8 @@ def main():
         missing_criterion(checks, work)
         place = copy(work)
         missing_tools(checks, place, work)
+        gpu_kernels(checks, place, work)
+        another_user(checks, place, work)
         style(checks, place)
     checks.finish()
 

@@ -45,6 +45,12 @@ def with_own_tensors(title, options, config, rows):
     return options, config, [row for row in rows if title.startswith("deepseek_v41") or ".engram." not in row[2]]
 
 
+def whole(config):
+    """With what config.json of every real model has, so that only rules about quantized weights speak."""
+    sizes = {} if "text_config" in config else {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return {"architectures": ["ForCausalLM"], **sizes, **config}
+
+
 def quantized(rows):
     """The last parts of the names of modules that are quantized, each once, in their order."""
     parts = [re.sub(r"\.weight$", "", name).split(".") for action, _, name, _ in rows if action == "quantize"]
@@ -55,7 +61,7 @@ def quantize(tool, place, table):
     """Each family in each scheme, as PLACE/FAMILY-SCHEME, in one process; the folders in which something was quantized."""
     jobs = []
     for title, (_, config, rows) in table.items():
-        src = policy_table.write_holes(place / title, config, {name: shape for _, shape, name, _ in rows})
+        src = policy_table.write_holes(place / title, whole(config), {name: shape for _, shape, name, _ in rows})
         jobs += [{"name": f"{title}-{scheme}", "args": ["quantize", str(src), "-o", str(place / f"{title}-{scheme}"), "--scheme", scheme]}
                  for scheme in SCHEMES]
     (place / "jobs.json").write_text(json.dumps(jobs))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `meson install` puts on a machine: the tool, stripped and hardened as meson.build says, its pages, its manual, what shells
+"""Checks `meson install`: the tool, stripped and hardened as in meson.build, pages, manual, completion of shells,
 complete of it, and nothing else."""
 
 import json
@@ -14,7 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"
 import harness
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-# What the tool may ask of the machine that it runs on. No CUDA library is among it: those are looked for at run time. With
+# Libraries that the tool may need. CUDA libraries are not among them: they are loaded at run time. With
 # CUDA the tool is linked by nvcc, which adds the libraries of C++.
 NEEDED = {"libc.so.6", "libm.so.6", "libzstd.so.1", "libxxhash.so.0", "libdl.so.2", "librt.so.1", "libpthread.so.0",
           "libstdc++.so.6", "libgcc_s.so.1", "liburing.so.2"}
@@ -27,7 +27,7 @@ def output(*command):
 
 
 def traits(binary):
-    """What readelf says of a binary: {trait: whether it has it}, and the libraries that it needs."""
+    """Returns the traits of a binary by readelf, {trait: bool}, and the libraries that it needs."""
     sections, rest = output("readelf", "-SW", binary), output("readelf", "-lhdW", binary)
     called = output("readelf", "--dyn-syms", "-W", binary)
     stack = re.search(r"GNU_STACK.*", rest)
@@ -72,6 +72,8 @@ def main():
         tools = [path for path in files if path.parent.name == "bin"]
         checks.check("one tool", [path.name for path in tools] == ["tessera"], tools)
         pages = {path for path in files if "doc/tessera" in str(path)}
+        defaults = json.loads(output("meson", "introspect", ROOT / "meson.build", "--buildoptions"))
+        checks.check("libraries go where every Linux looks", [one["value"] for one in defaults if one["name"] == "libdir"] == ["lib"], defaults)
         modules = {path for path in files if path.name == "tessera_mpi.so"}  # where it was built with MPI
         # Each where the manual and that shell look for it.
         manual = {path for path in files if re.search(r"/share/(man/man1/tessera[a-z-]*\.1|bash-completion/completions/tessera|"

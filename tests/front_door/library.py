@@ -41,7 +41,7 @@ def declared():
 
 
 def flags(prefix, *more):
-    """What pkg-config says, where `prefix` stands for the root of the machine."""
+    """Returns the output of pkg-config with `prefix` as the root of the machine."""
     folder = next(prefix.rglob("tessera.pc")).parent
     said = output("pkg-config", *more, "--cflags", "--libs", "tessera",
                   env={**os.environ, "PKG_CONFIG_PATH": folder, "PKG_CONFIG_SYSROOT_DIR": prefix})
@@ -52,8 +52,48 @@ def block(language):
     return re.search(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S).group(1)
 
 
+# As docs/library.md has it, for both languages: arguments are DESTDIR (empty: it is installed already), a folder and a source. DESTDIR's
+# /usr/local takes the place of this machine's own, and so does an /etc that has only what ldconfig reads.
+AS_DOCUMENTED = r"""
+set -e
+unset PKG_CONFIG_PATH PKG_CONFIG_LIBDIR LD_LIBRARY_PATH LIBRARY_PATH CPATH
+cd "$2"
+[ -z "$1" ] || mount --bind "$1/usr/local" /usr/local
+cc example.c -o example-c $(pkg-config --cflags --libs tessera)
+c++ example.cpp -o example-cpp $(pkg-config --cflags --libs tessera)
+if [ -n "$1" ]; then
+    mkdir etc
+    cp -r /etc/ld.so.conf /etc/ld.so.conf.d etc
+    mount --bind etc /etc
+fi
+PATH=$PATH:/sbin ldconfig
+./example-c "$3" documented-out
+./example-cpp
+"""
+
+
+def use_as_documented(place, root, source):
+    """Builds and runs the page's programs by its own lines, without a variable of the environment. None: no namespaces here."""
+    for language in PROGRAMS:
+        pathlib.Path(place, f"example.{language}").write_text(block(language))
+    namespace = ["unshare", "--map-root-user", "--mount"] if root else []
+    if root and subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode != 0:
+        return None
+    return subprocess.run([*namespace, "bash", "-c", AS_DOCUMENTED, "-", root, place, source], capture_output=True, text=True, check=False)
+
+
+def check_as_documented(checks, place, root, source):
+    done = use_as_documented(place, root, source)
+    if done is None:
+        print("left out: the library as it is found without variables (no namespaces here)")
+        return
+    checks.check("without a variable pkg-config, compiler and loader find it", done.returncode == 0 and "0 findings" in done.stdout, done)
+
+
 def main():
-    options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    parser = harness.argument_parser(__doc__.splitlines()[0])
+    parser.add_argument("--installed", action="store_true", help="only what docs/library.md has one type, with what this machine has installed")
+    options = parser.parse_args()
     checks = harness.Checks()
     built = pathlib.Path(options.tessera).resolve().parent.parent
     missing = [tool for tool in ("cc", "c++", "pkg-config", "nm", "readelf", "meson") if not shutil.which(tool)]
@@ -61,6 +101,10 @@ def main():
         print(f"skipped: the library ({', '.join(missing)} is missing)")
         sys.exit(77)
     with harness.temporary_directory(options.directory) as place:
+        if options.installed:
+            check_as_documented(checks, place, "", harness.make_checkpoint(options.make, "llama", pathlib.Path(place, "source"), scale="tiny"))
+            checks.finish()
+            return
         prefix = pathlib.Path(place, "root")
         output("meson", "install", "-C", built, "--no-rebuild", "--destdir", prefix, "--quiet", "--tags", "devel,runtime")
         shared = next(prefix.rglob("libtessera.so.0"))
@@ -71,6 +115,8 @@ def main():
         needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
         checks.check("it needs no more than zstd", {name for name in needed - NEEDED if "ld-linux" not in name} == set(), needed)
         source = harness.make_checkpoint(options.make, "llama", pathlib.Path(place, "source"), scale="tiny")
+        if (prefix / "usr/local").is_dir():  # the build's prefix is Meson's own
+            check_as_documented(checks, place, prefix, source)
         alone = pathlib.Path(place, "static")  # where the linker finds no shared library
         shutil.copytree(prefix, alone, ignore=shutil.ignore_patterns("libtessera.so*", "bin"))
         said = {}

@@ -16,7 +16,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
 import harness
 
-# What is typed, and words that must be offered; none: nothing may be. CHECKPOINT is a folder of the working directory.
+# Typed text, and the words that must be offered; none: nothing may be. CHECKPOINT is a folder of the working directory.
 CASES = [
     ("tessera quan", {"quantize"}),
     ("tessera quantize x --scheme mxfp", {"mxfp4", "mxfp4-weight-only", "mxfp8", "mxfp8-weight-only"}),
@@ -104,7 +104,7 @@ class Terminal:
             os.execvpe(command[0], command, environment)
 
     def type(self, text, until, seconds=20):
-        """What the terminal shows from now on until `until`, an expression, matches; all that came where it does not."""
+        """Returns the terminal's output until `until`, an expression, matches; all output if it does not."""
         os.write(self.fd, text.encode())
         shown, end = "", time.monotonic() + seconds
         while not re.search(until, shown) and time.monotonic() < end:
@@ -120,13 +120,13 @@ class Terminal:
         os.waitpid(self.pid, 0)
 
 
-def typed(checks, shell, command, setup, environment, place):
+def typed(checks, shell, command, setup, environment, place, *more):
     """Keys at a terminal: a word is completed, and so is a file."""
     terminal = Terminal(command, environment, place)
     try:
         terminal.type(f"{setup}; echo rea''dy\n", r"\nready")
-        for line, rest in (("tessera qua", r"ntize "), ("tessera quantize x --scheme fp8-c", r"hannel "), ("tessera inspect CHECK", r"POINT/"), ("tessera verify mla x --require-device cu", r"da "),
-                           ("tessera quantize CHECKPOINT --include lm", r"_head\.weight ")):
+        for line, rest in (("tessera qua", r"ntize "), ("tessera quantize x --scheme fp8-c", r"hannel "), ("tessera inspect CHECK", r"POINT/"), ("tessera verify mla x --device cu", r"da "),
+                           ("tessera quantize CHECKPOINT --include lm", r"_head\.weight "), *more):
             shown = terminal.type(f"{line}\t", rf"{re.escape(line)}[^\n]*?{rest}")
             checks.check(f"{shell} at a terminal: {line}", re.search(rest, shown), repr(shown))
             terminal.type("\x15", ".")
@@ -147,7 +147,8 @@ def main():
         environment = {name: value for name, value in os.environ.items() if name.startswith(("LD_", "ASAN", "UBSAN"))} | {
             "PATH": f"{tool.parent}:{os.environ['PATH']}", "HOME": place, "TERM": "dumb", "LC_ALL": "C.UTF-8"}
         at_once(checks, "bash", ["bash", "-c", BASH, "-", folder / "tessera"], environment, place)
-        typed(checks, "bash", ["bash", "--norc", "--noprofile", "-i"], f"source {folder}/tessera", environment, place)
+        typed(checks, "bash", ["bash", "--norc", "--noprofile", "-i"], f"source {folder}/tessera", environment, place,
+              ("tessera inspect CHECKPOINT:lm", r"_head\.weight "), ("tessera inspect CHECKPOINT:model.no", r"rm\.weight "))
         if shutil.which("fish"):
             at_once(checks, "fish", ["fish", "--no-config", "-c", FISH, folder / "tessera.fish"], environment, place)
         if shutil.which("zsh"):

@@ -1,4 +1,4 @@
-"""What the lines of docs/*.md read: models under the names that the pages use, and results of commands. Stdlib only."""
+"""Models under the names that the pages use, and results of commands. Stdlib only."""
 
 import json
 import pathlib
@@ -78,7 +78,7 @@ def make_awq(source, where):
 
 
 def make_ranges(source, path):
-    """What tools/capture_activations.py would have seen of each layer's input."""
+    """Ranges as tools/capture_activations.py would record them for each layer's input."""
     names = [name.removesuffix(".weight") for name, (_, shape, _) in harness.read_safetensors(source / "model.safetensors")[1].items()
              if name.endswith(".weight") and len(shape) == 2]
     path.write_text(json.dumps({name: {"min": -4, "max": 4} for name in names}))

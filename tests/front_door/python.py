@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
 import harness
@@ -33,6 +34,30 @@ def raises(tessera, status, words, function, *arguments, **options):
     except tessera.Error as error:
         return error.status == status and words in str(error)
     return False
+
+
+def close_while_others_read(checks, tessera, path):
+    """Closes the checkpoint while another thread's call is running: the call ends before anything is freed."""
+    native, freed = tessera._native, tessera._native.library.tessera_close
+    call = native.call
+    for does, read in [("read", lambda model: model[NAME].read()), ("find", lambda model: NAME in model), ("take", lambda model: model[NAME].name)]:
+        model, order = tessera.open(path), []
+        weight = model[NAME]
+
+        def closing(name, *arguments, model=model, order=order):
+            model.close()
+            order.append("closed")
+            call(name, *arguments)
+            order.append("returned")
+
+        native.call, native.library.tessera_close = closing, lambda pointer, order=order: (order.append("freed"), freed(pointer))
+        try:
+            weight.read() if does == "read" else read(model)
+        except tessera.Error:
+            pass  # of a later call
+        finally:
+            native.call, native.library.tessera_close = call, freed
+        checks.check(f"closed during {does}: freed when the call has returned", order[:3] == ["closed", "returned", "freed"], order)
 
 
 def schemes(checks, tessera, tool, place):
@@ -87,23 +112,25 @@ def plans(checks, tessera, place):
     strict = tessera.verify(place / "fp8-block", place / "model", min_sqnr=60)
     checks.check("limits, as the command has them", sound.passed and strict.findings and all(check == "values" for check, _, _ in strict.findings),
                  (sound, strict))
+    checks.check("tessera.Error has that name", repr(tessera.Error) == "<class 'tessera.Error'>", repr(tessera.Error))
     checks.check("a limit that is no number", raises(tessera, "usage", "--min-sqnr", tessera.verify, place / "fp8-block", place / "model",
                                                      min_sqnr="much"))
 
 
 def warned(checks, tessera, place):
-    """What the command warns of is a warning, of the line that called, and stands in the result."""
+    """Warnings of the command are Python warnings of the calling line, and are in the result."""
     import warnings
     shutil.copytree(place / "model", place / "unknown")
     config = place / "unknown/config.json"
     config.write_text(config.read_text().replace('"llama"', '"nobody"'))
-    unknown, typo = "unknown model_type 'nobody': general rules; check with --dry-run", "--exclude 'typo*' matches no tensor"
-    cases = [("quantize_checkpoint", place / "unknown", {}, [unknown, typo]),
-             ("convert", place / "fp8-block", {"to": "fp8-block", "block": "64x64"}, [typo])]
+    unknown = "unknown model_type 'nobody': general rules; check with --dry-run"
+    file = "--ignore-file 'typo*' matches no file"
+    cases = [("quantize_checkpoint", place / "unknown", {}, [unknown, file]),
+             ("convert", place / "fp8-block", {"to": "fp8-block", "block": "64x64"}, [file])]
     for name, source, options, want in cases:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            result = getattr(tessera, name)(source, place / f"warned-{name}", exclude=["typo*"], **options)
+            result = getattr(tessera, name)(source, place / f"warned-{name}", ignore_file=["typo*"], **options)
         checks.check(f"{name}: warnings", result.warnings == want and [str(one.message) for one in told] == want and
                      all(one.filename == __file__ for one in told), (result, told))
 
@@ -120,7 +147,7 @@ def refusals(checks, tessera, tool, place):
              ("exists", "", tessera.quantize_checkpoint, (place / "model", place), {"scheme": "fp8-block"})]
     for status, words, function, arguments, options in cases[:-1]:
         checks.check(f"refused: {words}", raises(tessera, status, words, function, *arguments, **options))
-    # What the command prints, however a name looks; and the module's own messages by the same rule.
+    # Names are printed as the command prints them; the module's own messages follow the same rule.
     evil = "x\nPASS\x1b[2J\u202e\x85.weight"
     harness.write_safetensors(place / "evil.safetensors", {evil: ("U16", (4, 8), bytes(64))})
     printed = harness.run(tool, ["convert", place / "evil.safetensors", "-o", place / "no", "--to", "bf16"])[2]
@@ -134,6 +161,10 @@ def refusals(checks, tessera, tool, place):
     closed = tessera.open(place / "model")
     closed.close()
     checks.check("refused: closed", raises(tessera, "usage", "closed", len, closed))
+    checks.check("refused: a weight of what is closed", raises(tessera, "usage", "closed", closed.__getitem__, NAME))
+    checks.check("refused: a name in what is closed", raises(tessera, "usage", "closed", closed.__contains__, NAME))
+    checks.check("tessera.Error by its name", traceback.format_exception_only(tessera.Error, tessera.Error("io", "x")) == ["tessera.Error: x\n"])
+    close_while_others_read(checks, tessera, place / "model")
     try:
         tessera.open(place / "model")["no.such.weight"]
         checks.check("refused: no such weight", False)
@@ -174,6 +205,9 @@ def layouts(checks, tessera):
         checks.check(f"refused: {words}", raises(tessera, "usage", words, take, values))
     checks.check("refused: masked, to quantize", raises(tessera, "usage", "masked", tessera.quantize, masked))
     checks.check("refused: numbers that may be bits", raises(tessera, "unsupported", "U16", tessera.quantize, np.full((128, 128), 0x3fc0, "u2")))
+    checks.check("refused: a row that is no slice", raises(tessera, "usage", "slice", tessera.quantize(x).read, rows=5))
+    for scheme in ("int4-weight-only", "nvfp4-weight-only"):
+        checks.check(f"refused: {scheme} of a name without .weight", raises(tessera, "shape", "does not end in '.weight'", tessera.quantize, x, "aaa", scheme=scheme))
     checks.check("refused: a NUL in a name", raises(tessera, "usage", "NUL", tessera.open_arrays, {f"{name}\0y": x}))
     checks.check("refused: a NUL in a path", raises(tessera, "usage", "NUL", tessera.open, "model\0y"))
     checks.check("a set of words", list(tessera._native.words({"exclude": {b"*.a"}}))[:-1] == [b"--exclude", b"*.a"])
@@ -185,7 +219,7 @@ def layouts(checks, tessera):
 
 
 def reports(checks, tessera, place):
-    """What is handed to pandas, for which a stand-in is imported; './dev wheel' tries pandas itself (wheel.py)."""
+    """Checks the data for pandas, which a stand-in replaces; './dev wheel' tries pandas itself (wheel.py)."""
     class StandIn:
         json_normalize = staticmethod(list)
 

@@ -22,7 +22,7 @@ NAMES = {"Llama-3.1-8B": None, "model": None, "DeepSeek-V3-BF16": None,
          "DeepSeek-V3": "quantize DeepSeek-V3-BF16", "DeepSeek-V3-FP8": "quantize DeepSeek-V3-BF16 --scale-fmt ue8m0",
          "DeepSeek-V4": "quantize model --scheme mxfp4-weight-only", "Llama-W4A16": "quantize model --scheme int4-weight-only",
          "Llama-3.1-8B-FP8": "quantize Llama-3.1-8B", "out": "quantize model"}
-# What these say of sound checkpoints is no fault of the line: codes differ from floats, and some loader takes no checkpoint.
+# Exit code 1 of these commands is no failure: codes differ from floats, and some loader accepts no checkpoint.
 MAY_END_IN_1 = ("diff", "inspect")
 
 

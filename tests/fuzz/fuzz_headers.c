@@ -4,7 +4,7 @@
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
 #include "formats/json/json_index.h"
-#include "formats/model/pattern.h"
+#include "formats/names/pattern.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,16 +1,16 @@
 /* libFuzzer target: what people write beside a checkpoint, and what Tessera writes to read it again. The first byte says what the
  * others are (`kKinds`, at the end); whatever they are, they are read or refused, and what was read keeps its promises. */
-#include "cli/batch.h"
+#include "cli/batch/batch.h"
 #include "common/glob.h"
 #include "common/options.h"
-#include "convert/engine/journal_records.h"
-#include "convert/plans/rules_match.h"
-#include "formats/checkpoint/manifest.h"
+#include "convert/records/journal_records.h"
+#include "convert/search/rules_match.h"
+#include "formats/checkpoint/rank_file.h"
 #include "formats/json/json_index.h"
-#include "formats/model/calibration.h"
-#include "formats/model/ignore_list.h"
+#include "formats/names/ignore_list.h"
+#include "formats/weights/calibration.h"
 #include "tests/fuzz/folder.h"
-#include "verify/forward/token_file.h"
+#include "verify/forward/tokens/token_file.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -47,8 +47,8 @@ static void make_checkpoint(void)
 
 /* ---- what is read from files ---- */
 
-/* What is found is what trying one rule after the other finds. */
-static void match_rules(const tsr_rules *rules)
+/* The match equals that of trying one rule after another. */
+static void match_rules(const tsr_scheme_rules *rules)
 {
     static const tsr_tensor kTensors[] = {
         {.name = "a.weight"}, {.name = "b.weight"}, {.name = "a"}, {.name = "a.b.up_proj.weight"}};
@@ -77,13 +77,14 @@ static void match_rules(const tsr_rules *rules)
 
 static void read_rules(const char *text, size_t size)
 {
-    tsr_rules rules;
+    tsr_scheme_rules rules;
     put_file("input.json", text, size);
     if (tsr_rules_read(&rules, place("input.json"), NULL) != TSR_OK)
         return;
     for (size_t i = 0; i < rules.count; i++) {
         const tsr_rules_item *const item = &rules.items[i];
-        if ((unsigned)item->scheme >= TSR_MIXES || (tsr_rules_is_name(item) != (strpbrk(item->pattern, "*?") == NULL)))
+        if ((unsigned)item->scheme >= TSR_SCHEMES ||
+            (tsr_rules_is_name(item) != (strpbrk(item->pattern, "*?") == NULL)))
             abort();
     }
     match_rules(&rules);
@@ -92,7 +93,7 @@ static void read_rules(const char *text, size_t size)
 
 static void read_sensitivity(const char *text, size_t size)
 {
-    tsr_rules rules;
+    tsr_scheme_rules rules;
     put_file("input.json", text, size);
     if (tsr_sensitivity_read(&rules, place("input.json"), NULL) != TSR_OK)
         return;
@@ -164,10 +165,10 @@ static void open_with(const char *name, const char *text, size_t size)
 {
     tsr_checkpoint *c = NULL;
     tsr_arena arena = {0};
-    tsr_manifest manifest;
+    tsr_rank_file manifest;
     put_file(name, text, size);
     if (tsr_checkpoint_open(&c, folder, NULL, 0, NULL) == TSR_OK &&
-        tsr_manifest_read(&manifest, c, &arena, NULL) == TSR_OK && manifest.ranks > 0 &&
+        tsr_rank_file_read(&manifest, c, &arena, NULL) == TSR_OK && manifest.ranks > 0 &&
         manifest.rank >= manifest.ranks)
         abort();
     tsr_arena_free(&arena);
@@ -218,8 +219,9 @@ static void read_records(const char *text, size_t size)
     static const tsr_records_of kOf = {"journal", "dst", "--force"};
     uint64_t digests[2];
     bool finished[2] = {false, false}, old;
-    tsr_quant_stats rows[2];
-    tsr_finished to = {digests, finished, rows, 0, false};
+    tsr_quant_stats stats[2];
+    tsr_source_sum sums[2];
+    tsr_finished to = {digests, finished, {stats, sums}, 0, false};
     tsr_arena arena = {0};
     tsr_names names;
     size_t good;
@@ -252,6 +254,27 @@ static void read_journal(const char *text, size_t size)
     tsr_text_free(&sealed);
 }
 
+/* The length of the set that begins at '[', 0 where it has no end. */
+static size_t set_length(const char *set)
+{
+    const size_t first = set[1] == '!' ? 2 : 1;
+    const char *const end = set[first] == '\0' ? NULL : strchr(set + first + 1, ']');
+    return end == NULL ? 0 : (size_t)(end - set) + 1;
+}
+
+static bool set_has(const char *set, size_t n, unsigned char c)
+{
+    const bool negated = set[1] == '!';
+    bool found = false;
+    for (size_t i = negated ? 2 : 1; i < n - 1; i++) {
+        const unsigned char first = (unsigned char)set[i];
+        const bool range = i + 2 < n - 1 && set[i + 1] == '-';
+        i += range ? 2 : 0;
+        found = found || (c >= first && c <= (unsigned char)set[i]);
+    }
+    return found != negated;
+}
+
 static bool glob_by_definition(const char *pattern, const char *text, unsigned *work)
 {
     if (++*work > 100000)
@@ -261,6 +284,9 @@ static bool glob_by_definition(const char *pattern, const char *text, unsigned *
                (*text != '\0' && glob_by_definition(pattern, text + 1, work));
     if (*pattern == '\0' || *text == '\0')
         return *pattern == *text;
+    const size_t set = *pattern == '[' ? set_length(pattern) : 0;
+    if (set > 0)
+        return set_has(pattern, set, (unsigned char)*text) && glob_by_definition(pattern + set, text + 1, work);
     return (*pattern == '?' || *pattern == *text) && glob_by_definition(pattern + 1, text + 1, work);
 }
 

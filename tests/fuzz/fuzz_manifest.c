@@ -3,7 +3,7 @@
  * file from its first byte to its last, and names nothing outside of the output. */
 #include "formats/checkpoint/checkpoint.h"
 #include "tests/fuzz/folder.h"
-#include "verify/manifest/reads.h"
+#include "verify/manifest/manifest_sources.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -137,17 +137,17 @@ static bool leads_out(const char *name)
            strcmp(name, TSR_MANIFEST_NAME) == 0;
 }
 
-static void check(const tsr_said *said)
+static void check(const tsr_manifest *said)
 {
     uint64_t all = 0;
     size_t piece = 0;
     for (size_t i = 0; i < said->n_files; i++) {
-        const tsr_said_file *const f = &said->files[i];
+        const tsr_manifest_file *const f = &said->files[i];
         uint64_t end = 0;
         if (leads_out(f->name) || f->first_piece != piece || f->n_pieces == 0)
             abort();
         for (const size_t last = piece + f->n_pieces; piece < last; piece++) {
-            const tsr_said_piece *const p = &said->pieces[piece];
+            const tsr_manifest_piece *const p = &said->pieces[piece];
             if (p->file != i || p->offset != end || end + p->bytes < end)
                 abort();
             end += p->bytes;
@@ -160,12 +160,12 @@ static void check(const tsr_said *said)
         abort();
 }
 
-/* What it says of sources: every input has windows, every window bytes and an end. */
+/* Checks sources: every input has windows, every window bytes and an end. */
 static void read_reads(void)
 {
-    tsr_said_reads reads;
+    tsr_manifest_sources reads;
     size_t input = 0, window = 0;
-    if (tsr_said_reads_read(&reads, place(TSR_MANIFEST_NAME), NULL) == TSR_OK) {
+    if (tsr_manifest_sources_read(&reads, place(TSR_MANIFEST_NAME), NULL) == TSR_OK) {
         for (size_t i = 0; i < reads.n_reads; i++) {
             if (reads.reads[i].first_input != input || reads.reads[i].n_inputs == 0)
                 abort();
@@ -178,25 +178,25 @@ static void read_reads(void)
             window += reads.inputs[i].n_windows;
         }
         for (size_t i = 0; i < window; i++) {
-            const tsr_said_window *const w = &reads.windows[i];
+            const tsr_manifest_window *const w = &reads.windows[i];
             if (w->rows == 0 || w->row_bytes == 0 || w->offset + (w->rows - 1) * w->pitch + w->row_bytes < w->offset)
                 abort();
         }
         if (input != reads.n_inputs || window != reads.n_windows)
             abort();
     }
-    tsr_said_reads_free(&reads);
+    tsr_manifest_sources_free(&reads);
 }
 
 static void read_manifest(const char *text, size_t size)
 {
-    tsr_said said;
+    tsr_manifest said;
     put_file(TSR_MANIFEST_NAME, text, size);
-    if (tsr_said_read(&said, place(TSR_MANIFEST_NAME), NULL) == TSR_OK) {
+    if (tsr_manifest_read(&said, place(TSR_MANIFEST_NAME), NULL) == TSR_OK) {
         check(&said);
         read_reads();
     }
-    tsr_said_free(&said);
+    tsr_manifest_free(&said);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

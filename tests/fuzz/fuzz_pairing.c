@@ -72,7 +72,7 @@ static void count_problem(void *data, const tsr_tensor *tensor, tsr_status statu
     ++*(size_t *)data;
 }
 
-/* What is said of codes has to be so, or a conversion would read beyond their scales. */
+/* Sizes of codes must be right, or a conversion would read past their scales. */
 static void check_weight(const tsr_weight *w)
 {
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];

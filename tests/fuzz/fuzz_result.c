@@ -2,19 +2,19 @@
  * which the JSON is JSON, and so are the data of the page. Behind a form feed stands an earlier result, with which it is
  * compared; without one it is compared with itself. Bytes behind a vertical tab are what a file of blocks says of the
  * only tensor of a report, and that file is read with it. */
-#include "report/writers.h"
+#include "report/write/writers.h"
 
 #include "formats/blocks/block_file.h"
 #include "formats/json/json.h"
 #include "report/blocks.h"
-#include "report/page_choice.h"
+#include "report/write/page_choice.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What stands in a page is JSON that nothing can end but itself. */
+/* The data of a page is JSON that nothing inside can end. */
 static void check_page(const tsr_text *data)
 {
     tsr_json_reader r = tsr_json_open("page", data->data, data->size);

@@ -111,7 +111,7 @@ MANIFESTS = {
     "ended": {"schema": "tessera-manifest/1", "version": "1", "command": "c", "files": [{"name": "x", "bytes": 1, "xxh128": OPEN}],
               "manifest_xxh128": OPEN},
 }
-# What a comparison with an earlier result looks at.
+# An earlier result, for comparisons.
 COMPARED = ('"passed":false', '"sqnr_db":31.5')
 
 

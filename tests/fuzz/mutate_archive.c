@@ -44,7 +44,7 @@ static uint8_t *copy_of(const uint8_t *data, size_t size)
     return copy;
 }
 
-/* Whether these bytes have a table that can be taken apart, whatever its hash. */
+/* Returns true if these bytes have a table that can be taken apart, whatever its hash. */
 static bool take_apart(frames *all, const uint8_t *data, size_t size)
 {
     if (size < TSR_TAIL_FIXED || tsr_get_32(data + size - 4) != TSR_FOOTER_MAGIC)
@@ -66,7 +66,7 @@ static bool take_apart(frames *all, const uint8_t *data, size_t size)
     return all->count > 0;
 }
 
-/* What a frame unpacks to, in planes or not; NULL where it does not. */
+/* Unpacks a frame, in planes or not; NULL if that fails. */
 static uint8_t *unpack(const frame *f, size_t *n)
 {
     uint8_t *const plain = malloc(MOST_PLAIN);

@@ -10,8 +10,8 @@
 #include "common/file.h"
 #include "common/float_bits.h"
 #include "formats/json/json.h"
-#include "formats/model/ft_layout.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/ft_layout.h"
 #include "quantize/int_weight.h"
 #include "tests/golden/format_cases.h"
 

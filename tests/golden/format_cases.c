@@ -23,8 +23,8 @@ bool is_format_op(const char *op)
     return find_op(op) != NULL;
 }
 
-#define CT       TSR_MX_COMPRESSED_TENSORS
-#define MODELOPT TSR_MX_MODELOPT
+#define CT       false
+#define MODELOPT true
 
 static const mx_names kNames[] = {
     {"mxfp4-ct", TSR_MXFP4, CT, -1, ".weight_packed", ".weight_scale", NULL, TSR_U8, TSR_U8, 0},
@@ -51,7 +51,7 @@ const mx_names *find_mx_names(const char *kind)
 
 tsr_mx_scheme scheme_of_names(const mx_names *names)
 {
-    tsr_mx_scheme scheme = tsr_mx_scheme_of(names->format, names->producer);
+    tsr_mx_scheme scheme = tsr_mx_scheme_of(names->format, names->modelopt);
     if (names->rule >= 0)
         scheme.rule = (tsr_mx_rule)names->rule;
     return scheme;

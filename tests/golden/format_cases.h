@@ -13,7 +13,7 @@ typedef struct format_case {
     set_rules rules;
 } format_case;
 
-/* Whether there are vectors of this op. */
+/* Returns true if there are vectors of this op. */
 bool is_format_op(const char *op);
 
 tsr_status check_format_case(const format_case *c, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
@@ -33,8 +33,8 @@ format_fn decode_other;
 typedef struct mx_names {
     const char *kind;
     tsr_mx_kind format;
-    tsr_mx_producer producer;
-    int rule;                            /* -1: the producer's */
+    bool modelopt;
+    int rule;                            /* -1: the default */
     const char *codes, *scales, *global; /* ends of names; global NULL: there is none */
     tsr_dtype codes_dtype, scales_dtype;
     unsigned global_rank;

@@ -1,8 +1,8 @@
 /* Conversions that lose nothing: codes moved from one format to another. */
 #include "common/checked.h"
 #include "common/float_bits.h"
-#include "quantize/int4_moves.h"
-#include "quantize/mx_moves.h"
+#include "quantize/moves/int4_moves.h"
+#include "quantize/moves/mx_moves.h"
 #include "tests/golden/format_cases.h"
 
 #include <string.h>
@@ -84,17 +84,26 @@ static tsr_status fp8_to_mxfp8(const tsr_cpu_kernels *k, const tensor_set *in, t
 {
     const set_tensor *codes, *scales;
     set_tensor *bytes;
-    (void)k;
     TSR_TRY(find_tensor(in, ".weight", TSR_F8_E4M3, &codes, err));
-    TSR_TRY(find_tensor(in, ".scale", TSR_F8_E8M0, &scales, err));
+    TSR_TRY(find_any(in, has_tensor(in, ".weight_scale_inv") ? ".weight_scale_inv" : ".scale", &scales, err));
+    if (scales->t.dtype != TSR_F8_E8M0 && !tsr_dtype_is_weight_float((tsr_dtype)scales->t.dtype))
+        return tsr_fail(err, TSR_E_FORMAT, "'%s' is no scale", scales->t.name);
     const uint64_t rows = codes->t.shape[0], cols = codes->t.shape[1];
     const uint64_t block = cols / scales->t.shape[1] >= 128 ? 128 : 32;
-    const tsr_fp8_grid grid = {&scales->t, scales->bytes, scales->t.shape[1], {block, block}, cols};
+    const tsr_weight weight = {.data = &codes->t,
+                               .scale = &scales->t,
+                               .scale_dtype = scales->t.dtype,
+                               .rows = rows,
+                               .cols = cols,
+                               .block = {block, block},
+                               .grid_rows = scales->t.shape[0],
+                               .grid_cols = scales->t.shape[1]};
+    const tsr_fp8_rect rect = {.weight = &weight, .rows = rows, .cols = cols, .scales = scales->bytes};
     const size_t length = strlen(codes->t.name) - strlen(".weight");
     TSR_TRY(copy_tensor(out, codes, length, ".weight", TSR_F8_E4M3, err));
     TSR_TRY(add_tensor(out, codes->t.name, length, ".weight_scale", TSR_U8, 2, (const uint64_t[]){rows, cols / 32},
                        &bytes, err));
-    return tsr_fp8_to_mxfp8(&grid, 0, rows, bytes->bytes, err);
+    return tsr_fp8_to_mxfp8(k, &rect, bytes->bytes, err);
 }
 
 static tsr_status turn_global(const tensor_set *in, const char *from, const char *to, tensor_set *out, tsr_err *err)
@@ -129,23 +138,23 @@ static tsr_status int4_again(const tsr_cpu_kernels *k, const tensor_set *in, ten
     void *wide;
     TSR_TRY(find_tensor(in, ".weight_packed", TSR_I32, &packed, err));
     TSR_TRY(find_tensor(in, ".weight_scale", TSR_BF16, &scales, err));
-    TSR_TRY(find_tensor(in, ".weight_shape", TSR_I64, &shape, err));
+    TSR_TRY(find_any(in, ".weight_shape", &shape, err));
     TSR_TRY(decode_kind(k, "int4-ct", in, NULL, &decoded, err));
     TSR_TRY(find_tensor(&decoded, ".weight", TSR_BF16, &values, err));
     TSR_TRY(copy_tensor(out, scales, strlen(scales->t.name), "", TSR_BF16, err));
-    TSR_TRY(copy_tensor(out, shape, strlen(shape->t.name), "", TSR_I64, err));
+    TSR_TRY(copy_tensor(out, shape, strlen(shape->t.name), "", (tsr_dtype)shape->t.dtype, err));
     TSR_TRY(add_tensor(out, packed->t.name, strlen(packed->t.name), "", TSR_I32, 2, packed->t.shape, &words, err));
     const uint64_t n = tsr_tensor_elements(&scales->t);
     TSR_TRY(get_scratch(out, n * sizeof(float), &wide, err));
     k->widen_bf16(scales->bytes, n, wide);
-    const tsr_int4_again all = {.tensor = &values->t,
-                                .rows = values->t.shape[0],
-                                .cols = values->t.shape[1],
-                                .group = values->t.shape[1] / scales->t.shape[1],
-                                .values = values->bytes,
-                                .scales = wide,
-                                .words = words->bytes};
-    return tsr_int4_encode_again(&all, err);
+    const tsr_int4_restoring all = {.tensor = &values->t,
+                                    .rows = values->t.shape[0],
+                                    .cols = values->t.shape[1],
+                                    .group = values->t.shape[1] / scales->t.shape[1],
+                                    .values = values->bytes,
+                                    .scales = wide,
+                                    .words = words->bytes};
+    return tsr_int4_restore_codes(&all, err);
 }
 
 /* ---- AWQ, GPTQ ---- */
@@ -203,6 +212,15 @@ static tsr_status awq_to_ct(const tsr_cpu_kernels *k, const tensor_set *in, tens
     return TSR_OK;
 }
 
+/* act-order: the group of an input is not that of its place, and stays with it. */
+static bool is_in_order(const tsr_int4_shape *shape, const int32_t *g_idx)
+{
+    uint64_t i = 0;
+    while (i < shape->inputs && g_idx[i] >= 0 && (uint64_t)g_idx[i] == i / shape->group)
+        i++;
+    return i == shape->inputs;
+}
+
 static tsr_status gptq_to_ct(const tsr_cpu_kernels *k, const tensor_set *in, tensor_set *out, tsr_err *err)
 {
     const set_tensor *g_idx;
@@ -212,8 +230,9 @@ static tsr_status gptq_to_ct(const tsr_cpu_kernels *k, const tensor_set *in, ten
     (void)k;
     TSR_TRY(find_packing(in, 8, &p, err));
     TSR_TRY(find_tensor(in, ".g_idx", TSR_I32, &g_idx, err));
-    TSR_TRY(tsr_gptq_check_order(&p.shape, &g_idx->t, g_idx->bytes, err));
     TSR_TRY(add_packed(&p, out, &words, &zeros, err));
+    if (!is_in_order(&p.shape, g_idx->bytes))
+        TSR_TRY(copy_tensor(out, g_idx, p.length, ".weight_g_idx", TSR_I32, err));
     tsr_gptq_codes(&p.shape, p.codes->bytes, words);
     return tsr_gptq_zero_points(&p.shape, &p.zeros->t, 0, p.zeros->bytes, 1, zeros, &symmetric, err);
 }

@@ -2,7 +2,7 @@
 #include "common/checked.h"
 #include "quantize/awq_gptq_decode.h"
 #include "quantize/fp8_decode.h"
-#include "quantize/int_decode.h"
+#include "quantize/integer_decode.h"
 #include "tests/golden/format_cases.h"
 
 #include <string.h>
@@ -63,10 +63,14 @@ static tsr_status decode_packed(const tsr_cpu_kernels *k, const tensor_set *in, 
     set_tensor *w;
     TSR_TRY(find_tensor(in, ".weight_packed", TSR_I32, &packed, err));
     TSR_TRY(find_tensor(in, ".weight_scale", TSR_BF16, &scales, err));
-    TSR_TRY(find_tensor(in, ".weight_shape", TSR_I64, &shape, err));
+    TSR_TRY(find_any(in, ".weight_shape", &shape, err));
     if (in->count == 4)
         TSR_TRY(find_tensor(in, ".weight_zero_point", TSR_I32, &zeros, err));
-    const uint64_t *const stated = shape->bytes;
+    if (tsr_tensor_elements(&shape->t) != 2 || (shape->t.dtype != TSR_I64 && shape->t.dtype != TSR_I32))
+        return tsr_fail(err, TSR_E_FORMAT, "'%s' is not two integers", shape->t.name);
+    const bool wide = shape->t.dtype == TSR_I64;
+    const uint64_t stated[2] = {wide ? ((const uint64_t *)shape->bytes)[0] : ((const uint32_t *)shape->bytes)[0],
+                                wide ? ((const uint64_t *)shape->bytes)[1] : ((const uint32_t *)shape->bytes)[1]};
     TSR_TRY(
         add_tensor(out, packed->t.name, strlen(packed->t.name) - strlen("_packed"), "", TSR_BF16, 2, stated, &w, err));
     if (packed->t.shape[1] != tsr_ceil_div(stated[1], 8) || packed->t.shape[0] != stated[0])

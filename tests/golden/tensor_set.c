@@ -57,16 +57,29 @@ bool ends_in(const char *name, const char *suffix, size_t *length)
     return true;
 }
 
+bool has_tensor(const tensor_set *set, const char *suffix)
+{
+    size_t i = 0;
+    while (i < set->count && !ends_in(set->items[i].t.name, suffix, NULL))
+        i++;
+    return i < set->count;
+}
+
 tsr_status find_tensor(const tensor_set *set, const char *suffix, tsr_dtype dtype, const set_tensor **tensor,
                        tsr_err *err)
 {
+    TSR_TRY(find_any(set, suffix, tensor, err));
+    return (*tensor)->t.dtype == dtype
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_FORMAT, "'%s' is not %s", (*tensor)->t.name, tsr_dtype_name(dtype));
+}
+
+tsr_status find_any(const tensor_set *set, const char *suffix, const set_tensor **tensor, tsr_err *err)
+{
     for (size_t i = 0; i < set->count; i++) {
         *tensor = &set->items[i];
-        if (!ends_in((*tensor)->t.name, suffix, NULL))
-            continue;
-        return (*tensor)->t.dtype == dtype
-                   ? TSR_OK
-                   : tsr_fail(err, TSR_E_FORMAT, "'%s' is not %s", (*tensor)->t.name, tsr_dtype_name(dtype));
+        if (ends_in((*tensor)->t.name, suffix, NULL))
+            return TSR_OK;
     }
     return tsr_fail(err, TSR_E_FORMAT, "there is no tensor whose name ends in '%s'", suffix);
 }
@@ -95,7 +108,7 @@ static bool same_shape(const tsr_tensor *a, const tsr_tensor *b, bool scalar_sha
     return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0;
 }
 
-/* Of element i. */
+/* Returns the value of element i. */
 static bool same_value(const set_tensor *a, const set_tensor *b, size_t i, set_rules rules)
 {
     const size_t width = tsr_dtype_bytes((tsr_dtype)a->t.dtype);

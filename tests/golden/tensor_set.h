@@ -29,7 +29,11 @@ tsr_status read_set(const char *dir, const char *file, tensor_set *set, tsr_err 
 tsr_status find_tensor(const tensor_set *set, const char *suffix, tsr_dtype dtype, const set_tensor **tensor,
                        tsr_err *err) TSR_WARN_UNUSED;
 
-/* Whether the name ends so; *length, which may be NULL, is that of what stands before. */
+/* The same of any dtype; and whether there is one. */
+tsr_status find_any(const tensor_set *set, const char *suffix, const set_tensor **tensor, tsr_err *err) TSR_WARN_UNUSED;
+bool has_tensor(const tensor_set *set, const char *suffix);
+
+/* Returns true if the name ends so; *length, which may be NULL, is that of what stands before. */
 bool ends_in(const char *name, const char *suffix, size_t *length);
 
 /* Adds a tensor MODULE SUFFIX, where MODULE is the first `length` characters of `module`, with bytes of zero. */

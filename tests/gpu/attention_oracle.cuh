@@ -124,7 +124,7 @@ struct outcome {
         return exact > 0 ? lean / exact : 0.0;
     }
 
-    /* Whether that is more than roundings leave: a row shares those of its probabilities, about 2^-10 of its values, so
+    /* Returns true if that is more than roundings leave: a row shares those of its probabilities, about 2^-10 of its values, so
      * that 64 rows leave an eighth of it. No single result shows that all are 0.2 % too large. */
     bool leans() const
     {
@@ -137,7 +137,7 @@ struct outcome {
     }
 };
 
-/* What rounding to BF16 adds to a bound. */
+/* The share of a bound for rounding to BF16. */
 static double with_rounding(double want, double bound)
 {
     return bound + (fabs(want) + bound) * 0x1p-8 + 0x1p-133;

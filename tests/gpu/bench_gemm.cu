@@ -144,7 +144,7 @@ struct arguments {
     const char *json_path, *triton_path;
 };
 
-/* What all products and conversions read and write. */
+/* Buffers that all products and conversions read and write. */
 struct arrays {
     uint8_t *a, *w;
     float *scale_a, *scale_w;

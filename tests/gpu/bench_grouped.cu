@@ -31,7 +31,7 @@ enum { kRoom = 4096 /* rows that a masked group has room for */, kLaunches = 10 
 constexpr int64_t kMostRows = 32 * kRoom, kMostK = 7168, kMostN = 7168;
 constexpr int64_t kWeights = (int64_t)32 * 6144 * 7168, kFarFromL2 = 300 << 20;
 
-/* What all products read and write. */
+/* Buffers that all products read and write. */
 struct arrays {
     uint8_t *a, *w;
     float *scale_a, *scale_w;

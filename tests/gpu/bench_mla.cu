@@ -28,7 +28,7 @@ static const row rows[] = {
 static const double kBandwidth = 4.1e6, kRate = 790e6; /* bytes and operations a us: a device copy, a BF16 product */
 static const int64_t kPages = 132 * 128, kMostRows = 128 * 256, kMostBatch = 132;
 
-/* What all rows read and write. */
+/* Buffers that all rows read and write. */
 struct arrays {
     uint16_t *q, *cache, *out;
     float *lse;

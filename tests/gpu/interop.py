@@ -99,7 +99,7 @@ def is_quantized(name, weight):
 
 
 def block_quantize_dequantize(weight, scale_fmt):
-    """What a reader gets back after block FP8, in the weight's dtype. On the CPU: a GPU would multiply by 1/448.
+    """Returns the values after block FP8, in the weight's dtype. On the CPU: a GPU would multiply by 1/448.
 
     Experts that are gate over up need no cut: their halves are multiples of a block.
     """

@@ -2,16 +2,18 @@
 
 Only the source that holds the fault is compiled again, and linked with the test, before the archive that holds the sound one:
 a minute on 16 cores. A mutant is found when its test fails, and killed at the first failure. Before that every test has to
-pass with the sound kernels. Exit code 0: what should be found is; 1: not, or the table no longer fits the sources; 5: no GPU.
+pass with the sound kernels. "shaken TEST" compiles the source with random delays (hopper::shake), the mutant and the sound one.
+"check_fences" looks at the source's PTX only. Exit code 0: what should be found is; 1: not, or the table no longer fits the sources; 5: no GPU.
 
     mutants.py --check                      only whether each text of the table is there once
     mutants.py --pack DIR --build BUILD     what --run needs of a build, in one folder
-    mutants.py --run DIR [--only WORD]      with a GPU and nvcc; nothing else"""
+    mutants.py --run DIR [--only PATTERN]   with a GPU and nvcc; nothing else"""
 
 import argparse
 import concurrent.futures
 import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,12 +26,13 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 KERNELS = os.path.join(ROOT, "kernels", "cuda")
 FLAGS = ["-O3", "-std=c++17", "-DNDEBUG", "-I" + ROOT, "-gencode=arch=compute_90a,code=sm_90a"]
 FMAD = {"block_fp8_convert.cu", "fast_dequant.cu", "mx_dequant.cu"}  # as kernels/cuda/meson.build has it
+CHECK_FENCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "check_fences.py")
 SECONDS = 90  # a test that hangs is a test that fails
 ROOMS = ("common", "formats", "kernels", "quantize", "convert", "verify", "report", "cli")
-# What `verify CHECK` is given: a made model, and how it is quantized.
+# Inputs of `verify CHECK`: a generated model, and its quantization.
 GIVEN = {"gemm": ("deepseek-v3", []), "mla": ("deepseek-v3", []), "epilogue": ("llama", ["--scheme", "int8-channel"]),
          "dequant": ("llama", ["--scheme", "int4-weight-only"])}
-TESTS = ("test_gemm", "test_grouped", "test_int", "test_mla", "test_mx", "test_prefill")
+TESTS = ("test_gemm", "test_grouped", "test_int", "test_mla", "test_mx", "test_prefill", "test_races", "test_forward")
 
 
 def source(name):
@@ -47,6 +50,11 @@ def check():
     return 1 if wrong else 0
 
 
+def of_one_source(test):
+    """True if the test of the sound kernels, too, depends on the file in which the fault is."""
+    return test == "check_fences" or test.startswith("shaken ")
+
+
 def units(name):
     """The sources to compile again when this file changes."""
     if name.endswith(".cu"):
@@ -62,8 +70,9 @@ def pack(build, to):
     for test in TESTS:
         shutil.copy(os.path.join(build, "tests", "gpu", test + ".p", test + ".cu.o"), os.path.join(to, test + ".o"))
     rooms = {"cuda.a": glob.glob(os.path.join(build, "kernels", "cuda", "*.p", "*.o")),
-             "host.a": [o for room in ROOMS for o in glob.glob(os.path.join(build, room, "*.p", "*.o"))
-                        if os.path.basename(o) != "main.c.o" and ".so.p" not in o]}
+             "host.a": [o for room in ROOMS for o in glob.glob(os.path.join(build, room, "**", "*.p", "*.o"), recursive=True)
+                        if os.path.basename(o) != "main.c.o" and ".so.p" not in o and
+                        not o.startswith(os.path.join(build, "kernels", "cuda"))]}
     shutil.copy(os.path.join(build, "cli", "tessera.p", "main.c.o"), os.path.join(to, "tessera.o"))
     for tool in ("cli/tessera", "tests/make/make_checkpoint"):
         shutil.copy(os.path.join(build, tool), to)
@@ -80,14 +89,26 @@ class Bench:
         self.parts, self.work = parts, work
         self.gpu = threading.Semaphore(gpu_jobs)
 
-    def compile(self, unit, to, overlay=None):
-        flags = FLAGS + (["-fmad=false"] if unit in FMAD else [])
-        path = os.path.join(KERNELS, unit)
-        if overlay:  # the changed file shadows the one of the tree
-            flags = ["-I" + overlay] + flags
-            changed = os.path.join(overlay, "kernels", "cuda", unit)
-            path = changed if os.path.exists(changed) else path
-        return subprocess.run(["nvcc", *flags, "-c", path, "-o", to], capture_output=True, text=True)
+    def path_of(self, unit, overlay):
+        """The changed file shadows the one of the tree."""
+        changed = os.path.join(overlay, "kernels", "cuda", unit)
+        return changed if os.path.exists(changed) else os.path.join(KERNELS, unit)
+
+    def compile(self, unit, to, overlay, shaken):
+        flags = ["-I" + overlay, *FLAGS, *(["-fmad=false"] if unit in FMAD else []), *(["-DTSR_SHAKEN"] if shaken else [])]
+        return subprocess.run(["nvcc", *flags, "-c", self.path_of(unit, overlay), "-o", to], capture_output=True, text=True)
+
+    def compile_all(self, name, test, folder):
+        """(objects of what holds or includes `name`, what nvcc said where it failed)."""
+        objects = []
+        for unit in units(name):
+            if test.startswith("test_") and "races" not in test and "fp8" in unit and ("grouped" in unit) != ("grouped" in test):
+                continue  # a file that the test does not use
+            objects.append(os.path.join(folder, unit + ".o"))
+            done = self.compile(unit, objects[-1], folder, test.startswith("shaken "))
+            if done.returncode != 0:
+                return [], done.stderr.strip()[-300:]
+        return objects, None
 
     def link(self, test, objects, to):
         main = "tessera" if test == "verify" else test
@@ -111,7 +132,7 @@ class Bench:
         return [program, "verify", words[1], os.path.join(self.work, words[1]), "--device", "cuda", *words[2:]]
 
     def run(self, program, words):
-        """What the test said when it failed; None: it passed."""
+        """Returns the test's message if it failed; None: it passed."""
         with self.gpu:
             process = subprocess.Popen(["stdbuf", "-oL", *self.command(program, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             late = threading.Timer(SECONDS, process.kill)
@@ -140,17 +161,16 @@ class Bench:
         # A header is found beside the source that includes it by its path from the root: the whole room is shadowed.
         with open(os.path.join(overlay, name), "w", encoding="utf-8") as file:
             file.write(source(name).replace(text, instead))
-        objects = []
-        for unit in units(name):
-            if (test or "").startswith("test_") and "fp8" in unit and ("grouped" in unit) != ("grouped" in test):
-                continue  # a file that the test does not use
-            to = os.path.join(folder, unit + ".o")
-            done = self.compile(unit, to, folder)
-            if done.returncode != 0:
-                return f"does not compile: {done.stderr.strip()[-300:]}", time.monotonic() - began, True
-            objects.append(to)
+        test = test or "test_gemm small"
+        if test == "check_fences":
+            found = self.check_fences(name, folder)
+            shutil.rmtree(folder)
+            return found or "", time.monotonic() - began, False
+        objects, failed = self.compile_all(name, test, folder)
+        if failed is not None:
+            return f"does not compile: {failed}", time.monotonic() - began, True
         program = os.path.join(folder, "test")
-        words = (test or "test_gemm small").split()
+        words = test.removeprefix("shaken ").split()
         done = self.link(words[0], objects, program)
         if done.returncode != 0:
             return f"does not link: {done.stderr.strip()[-300:]}", time.monotonic() - began, True
@@ -158,9 +178,24 @@ class Bench:
         shutil.rmtree(folder)
         return found or "", time.monotonic() - began, False
 
-    def sound(self, words):
-        program = os.path.join(self.work, "sound" + "".join(words))
-        done = self.link(words[0], [], program)
+    def check_fences(self, name, overlay):
+        """Returns the text that is missing in the sources that hold or include `name`; None: nothing."""
+        done = subprocess.run([sys.executable, CHECK_FENCES, "--include", overlay, *(self.path_of(unit, overlay) for unit in units(name))],
+                              capture_output=True, text=True)
+        failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+        return failed[0] if failed else None if done.returncode == 0 else done.stderr
+
+    def sound(self, test, name):
+        """Returns a test's failure with the sound kernels; `name` is the file that is to be shaken or checked."""
+        program = os.path.join(self.work, f"sound {test} {name}")
+        os.makedirs(program + " parts")
+        if test == "check_fences":
+            return self.check_fences(name, program + " parts")
+        objects, failed = self.compile_all(name, test, program + " parts") if of_one_source(test) else ([], None)
+        if failed is not None:
+            return failed
+        words = test.removeprefix("shaken ").split()
+        done = self.link(words[0], objects, program)
         return done.stderr.strip()[-500:] if done.returncode != 0 else self.run(program, words)
 
 
@@ -172,16 +207,16 @@ def run(parts, only, jobs, gpu_jobs):
     os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (parts, os.environ.get("LD_LIBRARY_PATH"))))
     bench = Bench(parts, work, gpu_jobs)
     bench.make_given()
-    chosen = [i for i, m in enumerate(planted()) if only in f"{m[0]} {m[4]}"]
+    chosen = [i for i, m in enumerate(planted()) if re.search(only, f"{m[0]} {m[4]}")]
     broken, missed, no_gpu, began = 0, 0, False, time.monotonic()
     # The longest to compile first.
     chosen.sort(key=lambda i: -sum(len(source(u)) * (3 if "fp8" in u or "stream" in u else 1) for u in units(planted()[i][0])))
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         mutants = {i: pool.submit(bench.mutant, i) for i in chosen}
-        tests = sorted({planted()[i][3] for i in chosen if planted()[i][3]})
+        tests = {(planted()[i][3], planted()[i][0] if of_one_source(planted()[i][3]) else "") for i in chosen if planted()[i][3]}
         with concurrent.futures.ThreadPoolExecutor(len(tests) or 1) as few:
-            sound = {t: few.submit(bench.sound, t.split()) for t in tests}
-        for test, answer in sound.items():
+            sound = {pair: few.submit(bench.sound, *pair) for pair in sorted(tests)}
+        for (test, _), answer in sound.items():
             if answer.result() is not None:
                 broken += 1
                 no_gpu = no_gpu or answer.result().startswith("exit code 5")

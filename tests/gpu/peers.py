@@ -29,7 +29,7 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 
-# What Tessera has to reach of newest DeepGEMM's speed: in the geometric mean, and for each shape. On every card of the kind.
+# Required speed relative to the newest DeepGEMM: geometric mean, and each shape. On every card of the kind.
 FLOOR_MEAN, FLOOR_EACH = 1.0, 0.8
 LAUNCHES = 20
 SUSTAINED = [(4096, 4096, 7168), (4096, 24576, 1536), (8192, 8192, 8192)]
@@ -197,7 +197,7 @@ class Peers:
 
 
 def check(problem, candidates, former):
-    """What is wrong with the candidates' results, as lines."""
+    """Returns the fault of the candidates' results, as lines, or None."""
     wrong, results = [], {}
     for name, launch in candidates.items():
         error, results[name] = problem.error_of(launch)

@@ -20,7 +20,7 @@ from peers import (Config, Gemm, arguments, call, current_stream, in_turn, mean_
 from peers_libraries import BLOCK_FP8
 from peers_shapes import GROUPED, name_of
 
-# What Tessera has to reach of DeepGEMM's speed: in the geometric mean, and for each shape. On every card of the kind.
+# Required speed relative to DeepGEMM: geometric mean, and each shape. On every card of the kind.
 FLOOR_MEAN, FLOOR_EACH = 0.95, 0.8
 ROOM = 4096              # rows that a masked group has room for
 FAR_FROM_L2 = 300 << 20  # bytes of weights that no cache holds until their turn comes again
@@ -121,7 +121,7 @@ def candidates_of(problem, shape, mode, ours, former, deepgemm):
 
 
 def check(problem, candidates, former):
-    """What is wrong with the candidates' results, as lines."""
+    """Returns the fault of the candidates' results, as lines, or None."""
     wrong, results = [], {}
     for name, launch in candidates.items():
         error, found = problem.error_of(launch)

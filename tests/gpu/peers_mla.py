@@ -22,7 +22,7 @@ import time
 from peers import Device, Error, call, current_stream, in_turn, mean_of, pointer, torch, unfit
 from peers_libraries import MLA
 
-# What Tessera has to reach of FlashMLA's speed, on every card of the kind: in the geometric mean of the shapes, and for each.
+# Required speed relative to FlashMLA, on every card of the kind: geometric mean of the shapes, and each.
 FLOOR_MEAN, FLOOR_EACH = 1.0, 0.95
 # Sequences, queries, heads, tokens, and whether lengths are uniform in 1 to twice that.
 SHAPES = [(128, 1, 128, 4096, False), (128, 1, 128, 8192, False), (64, 1, 128, 16384, False), (1, 1, 128, 65536, False),

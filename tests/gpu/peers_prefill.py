@@ -24,7 +24,7 @@ if "--build" not in sys.argv:  # which needs no PyTorch
     from peers import Device, call, current_stream, in_turn, mean_of, pointer, torch, unfit
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# What Tessera has to reach of FlashAttention-3's speed, on every card of the kind: in the geometric mean of the lengths, and for each.
+# Required speed relative to FlashAttention-3, on every card of the kind: geometric mean of the lengths, and each.
 FLOOR_MEAN, FLOOR_EACH = 1.0, 0.95
 HEADS, NOPE, ROPE, VALUE = 128, 128, 64, 128
 TOKENS = (1024, 2048, 4096, 8192, 16384)

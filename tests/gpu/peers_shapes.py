@@ -1,4 +1,4 @@
-"""What peers_build.py, peers.py and peers_grouped.py agree on: the shapes, and what the entries of the peers' libraries are called."""
+"""Shapes and names of entry points shared by peers_build.py, peers.py and peers_grouped.py."""
 
 SHAPES = [(m, n, k) for m in (64, 128, 4096)
           for n, k in ((2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))]

@@ -20,7 +20,7 @@ import sys
 
 from peers_libraries import ROOT, WEIGHT_ONLY
 
-# What Tessera has to reach of Marlin's speed, apart: in the geometric mean over shapes and 1 to 128 tokens. On every card of the kind.
+# Required speed relative to Marlin, without overlap: geometric mean over shapes and 1 to 128 tokens. On every card of the kind.
 FLOOR_MEAN = 1.2
 GROUP = 128
 SHAPES = [(8192, 8192), (18432, 7168), (28672, 8192), (7168, 18432), (4096, 4096)]  # N, K

@@ -60,7 +60,7 @@ static void expect(bool fine, const char *what, const char *said)
 static void check_card(int devices, int arch, cudaError_t image, const char *words, size_t left)
 {
     tsr_device device;
-    tsr_err err = {{0}}, note = {{0}};
+    tsr_err err = {0}, note = {0};
     card.devices = devices, card.arch = arch, card.image = image;
     tsr_status status = tsr_device_open(&device, TSR_DEVICE_AUTO, &note, &err);
     expect(status == TSR_OK, "auto", err.msg);

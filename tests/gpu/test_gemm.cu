@@ -132,7 +132,7 @@ static int64_t up(int64_t x, int64_t to)
 
 static uint64_t seed = 20261121;
 
-/* Whether errors are no larger in the mean than roundings are, and lean to no side by more than a truncated sum does: 2^-12
+/* Returns true if errors are no larger in the mean than roundings are, and lean to no side by more than a truncated sum does: 2^-12
  * of a value, and 6 standard errors (verify/evidence/kernel_tally.h). No single element shows a result that is truncated
  * or 0.1 % too large. */
 static bool as_expected(const verdict *v, tsr_gemm_out out)

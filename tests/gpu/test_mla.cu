@@ -138,7 +138,7 @@ static void check_small(const tsr_cuda_device &device, const shape &s)
     release(o);
 }
 
-/* Of the same operands the two kernels may differ by little more than the rounding of probabilities and output. */
+/* With the same operands the two kernels may differ by little more than the rounding of probabilities and output. */
 static void check_long(const tsr_cuda_device &device, const shape &s)
 {
     operands o = make(s);

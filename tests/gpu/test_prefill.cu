@@ -175,7 +175,7 @@ static void check_short(const tsr_cuda_device &device, const shape &s)
     release(o);
 }
 
-/* Of the same operands the two kernels may differ by little more than the rounding of probabilities. */
+/* With the same operands the two kernels may differ by little more than the rounding of probabilities. */
 static void check_long(const tsr_cuda_device &device, const shape &s)
 {
     operands o = make(s);

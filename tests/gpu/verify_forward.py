@@ -27,7 +27,7 @@ GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 9, "query_p
 YARN = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
         "original_max_position_embeddings": 64}
 TYPES = ["sliding_attention", "full_attention"]
-# What each family's config.json says beside BASE, and which tensors it has.
+# Members of each family's config.json besides BASE, and its tensors.
 FAMILIES = {
     "llama": ({}, set()),
     "mistral": ({"sliding_window": 7}, set()),

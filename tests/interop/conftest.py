@@ -21,7 +21,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """What a run takes is mostly its start: 11 ms under sanitizers, and 2.5 forked."""
+    """Most of a run's time is its start: 11 ms under sanitizers, 2.5 forked."""
     found = binaries(config)
     if found:
         harness.fork_runs(found, Path(maker_of(config)).parents[2])
@@ -33,7 +33,7 @@ def binaries(config):
 
 
 def pytest_generate_tests(metafunc):
-    """Of several binaries, each has every test that runs one: all tests with the first, then all with the next. So one process
+    """With several binaries, each runs every test: all tests with the first, then all with the next. So one process
     loads Python's modules, and makes the sources and the values to compare with, once for all of them."""
     found = binaries(metafunc.config)
     if len(found) > 1 and "tessera" in metafunc.fixturenames:

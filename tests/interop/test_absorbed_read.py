@@ -1,4 +1,4 @@
-"""What `--to mla-absorbed` writes, read by inspect, diff and verify: parts are held to kv_b_proj, folded weights to the
+"""Reads the output of `--to mla-absorbed` by inspect, diff and verify: parts are compared with kv_b_proj, folded weights with the
 products that they stand for; damage to either is found, whichever side it is on."""
 
 import json

@@ -2,7 +2,7 @@
 
 import json
 
-from checkpoints import BF16, make, random_weight, read
+from checkpoints import BF16, llama_config, llama_ends, make, random_weight, read
 import harness
 from int_oracle import AZP
 import numpy as np
@@ -18,8 +18,8 @@ F32 = np.float32
 
 @pytest.fixture
 def source(tmp_path):
-    return make(tmp_path / "src", {"model.safetensors": {m + ".weight": random_weight((16, 32), i).astype(BF16)
-                                                         for i, m in enumerate(MODULES)}}, quantization=None)
+    weights = {m + ".weight": random_weight((16, 32), i).astype(BF16) for i, m in enumerate(MODULES)}
+    return make(tmp_path / "src", {"model.safetensors": weights | llama_ends(32)}, quantization=None, **llama_config(32))
 
 
 def written(tmp_path, entries, kind):
@@ -33,7 +33,7 @@ def written(tmp_path, entries, kind):
 
 
 def remade(scale, zero):
-    """What vLLM makes of the members of a joined layer that all have these, in FP32 (scaled_mm/cutlass.py)."""
+    """Computes vLLM's scale of a fused layer whose members have these, in FP32 (scaled_mm/cutlass.py)."""
     largest, least = F32(scale) * F32(127 - zero), F32(scale) * F32(-128 - zero)
     merged = (largest - least) / F32(255)
     return merged, int(np.trunc(F32(-128) - least / merged))
@@ -114,14 +114,14 @@ def test_read_again(tmp_path, source, quantize, tessera):
 
 WHOLE = {m: {"input_scale": 0.1} for m in MODULES}
 REFUSED = [
-    ({m: WHOLE[m] for m in MODULES if m != K}, (), 3, ["nothing about", K]),
+    ({m: WHOLE[m] for m in MODULES if m != K}, (), 3, ["no ranges for", K]),
     (WHOLE, ("--activation-zero-points",), 3, ["no input_zero_point"]),
     ({**WHOLE, O: {"input_scale": 0.1, "input_zero_point": 3}}, (), 3, [O, "--activation-zero-points"]),
     ({**WHOLE, O: {"input_scale": 0}}, (), 3, [O, "not positive"]),
-    ({**WHOLE, O: {"input_scale": "0.1"}}, (), 3, [O, "no number"]),
-    ({**WHOLE, O: {"input_scale": 0.1, "min": 0}}, (), 3, [O, "which one holds"]),
+    ({**WHOLE, O: {"input_scale": "0.1"}}, (), 3, [O, "invalid scale"]),
+    ({**WHOLE, O: {"input_scale": 0.1, "min": 0}}, (), 3, [O, "both a scale and a range"]),
     ({**WHOLE, O: {"min": 0}}, (), 3, [O, "neither"]),
-    ({**WHOLE, O: {"min": 2, "max": 1}}, (), 3, [O, "ranges from 2 to 1"]),
+    ({**WHOLE, O: {"min": 2, "max": 1}}, (), 3, [O, "range from 2 to 1"]),
     ({**WHOLE, O: {"input_scale": 0.1, "input_zero_point": 128}}, (), 3, [O, "-128 to 127"]),
 ]
 

@@ -9,6 +9,7 @@ import harness
 import numpy as np
 import pytest
 import stored_2026 as stored
+from checkpoints import save
 from coded_files import module, quantization, tensors, write
 
 X, Y = "model.layers.0.mlp.down_proj", "model.layers.0.mlp.experts.gate_up_proj"
@@ -136,7 +137,7 @@ def test_the_scale_of_the_input_is_measured(tmp_path, convert):
 
 
 def test_the_same_blocks_keep_their_codes(tmp_path, convert):
-    """Of DeepSeek-V4 what is FP8 already: the codes stay, and scales of a byte become FP32."""
+    """Weights of DeepSeek-V4 that are FP8 already keep their codes. Scales of a byte become FP32."""
     experts, attention = drawn(), f.fp8_block("layers.0.attn.wq_a")
     got = tensors(convert(write(tmp_path / "src", experts, attention), "--to", "fp8-block"))
     assert got["layers.0.attn.wq_a.weight"].tobytes() == attention.tensors["layers.0.attn.wq_a.weight"][2]
@@ -157,7 +158,7 @@ def test_gate_and_up_share_a_global_scale(tmp_path, convert):
 
 
 def stepped(code, binades):
-    """One group of this code, so many binades below the largest; it stands in row 129, columns 160 to 191."""
+    """One group of this code, so many binades below the largest; it is in row 129, columns 160 to 191."""
     codes, scales = np.full((256, 256), 2, np.uint8), np.full((256, 8), 120, np.uint8)
     codes[129, 160:192], scales[129, 5] = code, 120 - binades
     return mxfp4(W1, codes, scales, **V4)
@@ -187,7 +188,7 @@ def test_a_group_of_zeros_has_no_window(tmp_path, convert):
 
 
 def rounded_blocks(dst):
-    """What quantization_blocks.zst tells of W1: its codes, the blocks with an error, its largest error, how many codes are counted."""
+    """Checks W1 in quantization_blocks.zst: its codes, the blocks with an error, its largest error, how many codes are counted."""
     t, = block_file.read(dst).values()
     assert t.name == W1 + ".weight"
     return t.codes, np.argwhere(t.bytes["error"][0]).tolist(), t.peaks, sum(t.counts)
@@ -267,13 +268,40 @@ def test_a_stack_of_nvfp4(tmp_path, tessera, convert, target):
             assert np.linalg.norm(got - want) < 0.05 * np.linalg.norm(want)
 
 
-@pytest.mark.parametrize("change, word", [({"model_type": "llama4"}, "llama4"), ({"hidden_size": 256}, "hidden_size (256)"),
+def test_a_layer_of_two_kinds_is_made_anew(tmp_path, convert):
+    """Gate is int4 and up NVFP4: loaders join them under one global scale, so up's codes cannot stay."""
+    gate, up = (f"model.layers.0.mlp.{leaf}_proj" for leaf in ("gate", "up"))
+    a, b = f.int_packed(gate, rows=64, cols=96), f.nvfp4(up, "ct", rows=64, cols=96, inputs=False)
+    groups = [{**m.config["config_groups"]["group_0"], "format": m.config["format"], "targets": [f"re:.*{leaf}_proj"]}
+              for m, leaf in ((a, "gate"), (b, "up"))]
+    src = write(tmp_path / "src", a._replace(config=f.compressed("mixed-precision", *groups)), b)
+    got = tensors(convert(src, "--to", "nvfp4-weight-only", "--lossy"))
+    assert got[gate + ".weight_global_scale"] == got[up + ".weight_global_scale"]
+    for m, x in ((a, gate), (b, up)):
+        values = stored.values("nvfp4-ct", {name: array for name, array in got.items() if name.startswith(x + ".")})
+        assert np.linalg.norm(values - m.values) < 0.15 * np.linalg.norm(m.values)
+
+
+@pytest.mark.parametrize("change, word", [({"model_type": "llama4"}, "llama4"), ({"hidden_size": 256}, "hidden_size 256"),
                                           ({"model_type": "x", "text_config": {"model_type": "qwen3_vl_moe_text"}}, "[in, out]")])
 def test_a_stack_the_other_way_round(tmp_path, refuse, change, word):
     src = write(tmp_path / "src", f.nvfp4(Y, "modelopt", rows=256, cols=128, experts=3, inputs=False))
     config = json.loads((src / "config.json").read_text())
     (src / "config.json").write_text(json.dumps({**config, **change}))
     refuse(src, 3, Y, word, options=("--to", "mxfp8"))
+
+
+def test_matrices_of_a_stack_that_end_inside_a_block(tmp_path, convert):
+    """Each matrix of an FP8 stack begins its own row of scales. --exclude makes the plan move codes weight by weight."""
+    experts, attention = "model.layers.0.mlp.experts.down_proj", "model.layers.0.self_attn.o_proj.weight"
+    rng = f.numbers(11)
+    stack = {experts: f.e4m3_codes(rng, (3, 200, 256)).view(f.E4M3), experts + "_scale_inv": rng.uniform(1e-4, 1e-2, (3, 2, 2)).astype(np.float32)}
+    plain = {attention: f.e4m3_codes(rng, (128, 256)).view(f.E4M3), attention + "_scale_inv": np.ones((1, 2), np.float32)}
+    config = {"model_type": "qwen3_5_moe_text", "hidden_size": 200, "quantization_config": {**f.V4, "scale_fmt": None}}
+    got = tensors(convert(save(tmp_path / "src", stack | plain, config), "--to", "fp8-block", "--exclude", "*o_proj*"))
+    assert got[attention].dtype == f.BF16
+    for name, array in stack.items():
+        assert got[name].shape == array.shape and got[name].tobytes() == array.tobytes(), name
 
 
 # ---- made anew ----
@@ -321,7 +349,7 @@ def test_what_was_plain_stays(tmp_path, convert):
                   "--to", "mxfp8")
     got = tensors(dst)
     assert got[q].tobytes() == plain[q][2] and got[k_scale].tobytes() == plain[k_scale][2]
-    assert quantization(dst)["ignore"] == ["model.layers.0.self_attn.q_proj"]
+    assert quantization(dst)["ignore"] == ["lm_head", "model.layers.0.self_attn.q_proj"]
     assert quantization(dst)["format"] == "mxfp8-quantized"
 
 
@@ -332,7 +360,7 @@ def test_excluded_becomes_bf16(tmp_path, convert):
     got = tensors(dst)
     assert X + ".weight_scale" in got and other + ".weight_scale" not in got
     assert got[other + ".weight"].tobytes() == b.values.astype(f.BF16).tobytes()
-    assert quantization(dst)["ignore"] == [other]
+    assert quantization(dst)["ignore"] == ["lm_head", other]
 
 
 # ---- against the checkpoint that the codes came from ----
@@ -346,7 +374,7 @@ SAME = {("fp8-block", "fp8-block"), ("fp8-block", "mxfp8"), ("nvfp4-weight-only"
 
 @pytest.mark.parametrize("made", MADE)
 def test_verify_against_the_original(made, tmp_path, tessera, maker, quantize, convert):
-    """Of every target: fine against the source; against the BF16 that the source was made of, where codes were moved. Codes that
+    """Every target passes against the source, and against the BF16 that the source was made of, where codes were moved. Codes that
     were made twice are not the nearest, nor always their scales, and that alone is found."""
     original = harness.make_checkpoint(maker, "llama", str(tmp_path / "original"))
     src = quantize(original, "--scheme", *made.split())

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -81,7 +82,7 @@ def large(maker, tmp_path_factory):
 
 
 def bytes_of(source, archived=False):
-    """What a job that takes over all of a checkpoint has to read: its tensors, and files beside them that are copied; an archive has
+    """Returns the bytes that a job must read to take over a checkpoint: its tensors, and side files that are copied; an archive has
     the headers, too."""
     headers = 0
     for path in source.glob("*.safetensors"):
@@ -121,7 +122,8 @@ def test_outputs_of_one_source_are_made_from_one_reading(options, jobs, batch, l
         assert together["bytes_read"] < 0.7 * together["bytes_wanted"]
     for name in OUTPUTS:
         (tmp_path / name).rename(tmp_path / f"{name}-together")
-    code, summary, _, err = batch(path, *options, "--apart")
+    memory = options[-1] if "--memory" in options else "2GiB"
+    code, summary, _, err = batch(jobs({name: [*line, "--memory", memory] for name, line in words.items()}), *options)
     assert code == 0 and summary["together"] == [] and not any("with" in job for job in summary["jobs"]), err
     for name in OUTPUTS:
         assert harness.tree_difference(tmp_path / name, tmp_path / f"{name}-together") is None
@@ -133,8 +135,9 @@ def test_the_system_counts_the_same_bytes(jobs, tessera, large, tmp_path):
     assert read_by(tessera, ["batch", path, "--quiet"]) < 1.1 * bytes_of(large)
     for name in ("fp8", "nvfp4", "int8"):
         shutil.rmtree(tmp_path / name)
+    alone = jobs({name: quantize(large, tmp_path / name, f"{SCHEMES[name]} --memory 2GiB") for name in ("fp8", "nvfp4", "int8")})
     # azp_adj and the scales of whole tensors are sums over all of a tensor, which a job alone does not read again for them, either.
-    assert 3 * bytes_of(large) < read_by(tessera, ["batch", path, "--quiet", "--apart"]) < 3.3 * bytes_of(large)
+    assert 3 * bytes_of(large) < read_by(tessera, ["batch", alone, "--quiet"]) < 3.3 * bytes_of(large)
 
 
 def test_who_is_not_read_together_with_others(jobs, batch, checkpoint, large, tmp_path):
@@ -192,19 +195,21 @@ def test_with_keep_going_all_goes_on_that_needs_nothing_of_what_failed(jobs, bat
     taken.mkdir()
     (taken / "mine.txt").write_text("not Tessera's")
     path = jobs({"gone": quantize(tmp_path / "nowhere", tmp_path / "a"), "needs": f"convert {tmp_path / 'a'} -o {tmp_path / 'b'} --to bf16",
+                 "last": f"verify {tmp_path / 'b'} --against {source}",
                  "taken": quantize(source, taken), "short": f"diff {source} {source} --tolerance 0",
                  "low": quantize(source, tmp_path / "d", "--min-sqnr 90"), "fine": quantize(source, tmp_path / "c")})
     junit = tmp_path / "jobs.xml"
     code, summary, _, err = batch(path, "--keep-going", "--junit", junit)
     # 3 (no checkpoint) is graver than 2 (taken) and 1 (fell short).
     assert code == summary["code"] == 3, err
-    assert states(summary) == {"gone": "failed", "needs": "not begun", "taken": "failed", "short": "done", "low": "short", "fine": "done"}
+    assert states(summary) == {"gone": "failed", "needs": "not begun", "last": "not begun", "taken": "failed", "short": "done", "low": "short", "fine": "done"}
     told = {job["name"]: job for job in summary["jobs"]}
-    assert told["needs"]["needs"] == "gone" and told["gone"]["code"] == 3 and told["taken"]["code"] == 2
+    assert told["needs"]["needs"] == "gone" and told["last"]["needs"] == "needs" and "tessera: last: " not in err
+    assert told["gone"]["code"] == 3 and told["taken"]["code"] == 2
     assert "nowhere" in told["gone"]["message"] and told["gone"]["result"]["error"]["code"] == 3
     assert "tessera: gone: " in err and "tessera: taken: " in err
     cases = {case.get("name"): [child.tag for child in case] for case in xml.etree.ElementTree.parse(junit).getroot().iter("testcase")}
-    assert cases == {"gone: quantize": ["failure"], "needs: convert": ["skipped"], "taken: quantize": ["failure"], "short: diff": [],
+    assert cases == {"gone: quantize": ["failure"], "needs: convert": ["skipped"], "last: verify": ["skipped"], "taken: quantize": ["failure"], "short: diff": [],
                      "low: quantize": ["failure"], "fine: quantize": []}
     code, out, _ = harness.run(tessera, ["report", tmp_path / "summary.json"])
     assert code == 1 and "FAIL" in out and "nowhere" in out
@@ -242,7 +247,7 @@ WRONG = {
     '{"name": "a", "arg": ["inspect", "SRC"]}': (3, ["line 1", "'arg'", "did you mean 'args'?"]),
     '{"args": ["inspect", "SRC"]}': (3, ["line 1", "without 'name'"]),
     '{"name": "a"}': (3, ["line 1", "without 'args'"]),
-    '{"name": "a", "name": "b", "args": ["inspect", "SRC"]}': (3, ["line 1", "twice"]),
+    '{"name": "a", "name": "b", "args": ["inspect", "SRC"]}': (3, ["line 1", "duplicate key"]),
     '{"name": "a", "args": ["inspect", "SRC"]}\n{"name": "a", "args": ["inspect", "SRC"]}': (3, ["line 2", "'a' is the name of the job in line 1"]),
     '{"name": "../a", "args": ["inspect", "SRC"]}': (3, ["line 1", "../a"]),
     '[\n  {"name": "a", "args": ["inspect", "SRC"]},\n\n  {"name": "b", "args": ["inspect", "SRC", "--what"]}\n]': (2, ["line 4: job 'b'", "--what"]),
@@ -308,7 +313,7 @@ def test_results_lie_where_they_are_wanted(jobs, batch, checkpoint, tessera, tmp
     assert files == {"a": f"{tmp_path}/results/a.json", "b": str(mine), "c": f"{tmp_path}/results/c.json"}
     assert all(job["result"] is None and json.loads(pathlib.Path(job["result_file"]).read_text())["version"] for job in summary["jobs"])
     assert harness.run(tessera, ["report", *files.values()])[0] == 0
-    # What could not begin has no result, also where it had one the last time.
+    # A job that could not start has no result, even if it had one the last time.
     path = jobs({"a": quantize(source, tmp_path / "d", "--min-sqnr 90"), "c": f"inspect {tmp_path / 'a'}"}, "again.jsonl")
     code, summary, _, err = batch(path, "--results", tmp_path / "results")
     assert code == 1 and summary["jobs"][1]["result_file"] is None and [p.name for p in (tmp_path / "results").iterdir()] == ["a.json"], err
@@ -341,9 +346,11 @@ def test_progress_names_the_job(jobs, checkpoint, tessera, tmp_path):
 
 def test_what_the_batch_passes_on(jobs, batch, checkpoint, tmp_path):
     source = checkpoint("llama")
-    path = jobs({"a": quantize(source, tmp_path / "a"), "b": quantize(source, tmp_path / "b", "--threads 1"), "c": f"inspect {source}"})
-    code, summary, _, err = batch(path, "--threads", "2", "--memory", "64MiB", "--cpumask", "0")
-    assert code == 0 and [job["result"]["threads"] for job in summary["jobs"][:2]] == [2, 1], err
+    path = jobs({"a": quantize(source, tmp_path / "a"), "b": quantize(source, tmp_path / "b", "--threads 1"), "c": f"inspect {source}",
+                 "d": f"verify {tmp_path / 'a'} --against {source}", "e": f"verify {tmp_path / 'a'} --against {source} --threads 1"})
+    code, summary, out, err = batch(path, "--threads", "3", "--memory", "64MiB", "--cpumask", "0")
+    assert code == 0 and [job["result"]["threads"] for job in summary["jobs"][:2]] == [3, 1], err
+    assert re.findall(r"tensors, .* read in .*, (\d) threads?", out) == ["3", "1"], out
     assert batch(path, "--threads", "none")[0] == 2
 
 
@@ -362,8 +369,9 @@ def test_a_dry_run_warns_as_the_run_does(jobs, batch, checkpoint, tmp_path):
     source = shutil.copytree(checkpoint("llama"), tmp_path / "nobody")
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(config | {"model_type": "nobody"}))
-    path = jobs({"a": quantize(source, tmp_path / "a", "--exclude typo*"), "b": quantize(checkpoint("llama"), tmp_path / "b")})
-    want = ["unknown model_type 'nobody': general rules; check with --dry-run", "--exclude 'typo*' matches no tensor"]
+    path = jobs({"a": quantize(source, tmp_path / "a", "--include *norm*"), "b": quantize(checkpoint("llama"), tmp_path / "b")})
+    want = ["unknown model_type 'nobody': general rules; check with --dry-run",
+            "--include '*norm*' matches 5 tensors, none of which can be quantized: --dry-run says why"]
     code, summary, _, err = batch(path, "--dry-run")
     assert code == 0 and err.splitlines() == ["tessera: a: " + line for line in want]
     assert summary["jobs"][0]["warnings"] == want and "warnings" not in summary["jobs"][1]

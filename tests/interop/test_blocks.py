@@ -157,14 +157,14 @@ def test_parts_laid_out_as_one(convert, tmp_path):
     """TensorRT-LLM's q, k and v are one weight, whose rows are counted through."""
     names = [f"model.layers.0.self_attn.{n}_proj.weight" for n in ("q", "k", "v", "o")]
     names += [f"model.layers.0.mlp.{n}_proj.weight" for n in ("gate", "up", "down")]
-    source = {n: random_weight((256, 256), i).astype(BF16) for i, n in enumerate(names)}
+    source = {n: random_weight((256, 256), i).astype(np.float16) for i, n in enumerate(names)}
     source[names[2]][100, 200] = 5
-    ones = {n: np.ones(256, BF16) for n in ("model.norm.weight", "model.layers.0.input_layernorm.weight",
+    ones = {n: np.ones(256, np.float16) for n in ("model.norm.weight", "model.layers.0.input_layernorm.weight",
                                             "model.layers.0.post_attention_layernorm.weight")}
-    plain = {"model.embed_tokens.weight": random_weight((64, 256), 9).astype(BF16), "lm_head.weight": random_weight((64, 256), 8).astype(BF16)}
+    plain = {f"{n}.weight": random_weight((64, 256), i).astype(np.float16) for i, n in ((9, "model.embed_tokens"), (8, "lm_head"))}
     src = checkpoints.make(tmp_path / "src", {"model.safetensors": source | ones | plain}, quantization=None, hidden_size=256,
                            num_attention_heads=4, num_key_value_heads=4, num_hidden_layers=1, vocab_size=64, intermediate_size=256,
-                           max_position_embeddings=64, rms_norm_eps=1e-5, hidden_act="silu", architectures=["LlamaForCausalLM"])
+                           max_position_embeddings=64, rms_norm_eps=1e-5, hidden_act="silu", torch_dtype="float16", architectures=["LlamaForCausalLM"])
     dst = convert(src, "--to", "trtllm", "--arch", "sm80", "--bits", "4", "--group-size", "64", "--scale-dtype", "f16")
     found = block_file.read(dst)
     rows = {row["name"]: row for row in json.loads((dst / REPORT).read_text())["tensors"]}

@@ -6,6 +6,7 @@ import shutil
 
 from checkpoints import KINDS
 import harness
+from loader_kinds import remade
 from loader_models import (
     ENGINES, HF, Model, O, UP, as_compressed, both, compressed, deepseek, edit, hold_to_rule, in_full, llama, load_table,
     unquantize,
@@ -34,7 +35,7 @@ def test_a_sound_deepseek_loads(inspect, tmp_path):
 
 
 def test_a_plain_model_of_an_unknown_family_is_announced(checkpoint, inspect, tmp_path):
-    """What quantize would warn of stands among the findings, for the answer is about what quantize makes."""
+    """Warnings of quantize are among the findings, because the answer is about the output of quantize."""
     model = tmp_path / "model"
     shutil.copytree(checkpoint("llama"), model)
     config = json.loads((model / "config.json").read_text())
@@ -77,6 +78,25 @@ def of_family(m, family):
     return m
 
 
+def narrow(hidden):
+    """Qwen3-MoE of another width, with experts of one and a half blocks for each of two ranks."""
+    m = of_family(llama(experts=2), "qwen3_moe")
+    m.config["hidden_size"] = hidden
+    for layer in range(2):
+        for leaf in "qkvo":
+            m.linear(f"model.layers.{layer}.self_attn.{leaf}_proj", *((hidden, 256) if leaf == "o" else (256, hidden)))
+        for e in range(2):
+            for leaf in ("gate", "up", "down"):
+                m.linear(f"model.layers.{layer}.mlp.experts.{e}.{leaf}_proj", *((hidden, 384) if leaf == "down" else (384, hidden)))
+    return m
+
+
+def mixtral_modelopt(experts):
+    m = of_family(remade("nvfp4-modelopt", experts=experts), "mixtral")
+    m.config.update(num_local_experts=experts, num_attention_heads=4, num_key_value_heads=4, head_dim=64)
+    return m
+
+
 # name -> model, what is broken, TP, loaders that say no for this rule (and no others do), rule, words of the finding
 RULES = {
     # names, dialects and configuration (a checkpoint that loads nowhere without editing JSON)
@@ -99,6 +119,14 @@ RULES = {
                                           "configuration", ["float-quantized"]),
     "no activation_scheme": (llama, edit("activation_scheme", None), 1, HF, "configuration", ["activation_scheme"]),
     "static activations": (llama, edit("activation_scheme", "static"), 1, HF, "configuration", ["static"]),
+    # a model that cannot be built
+    **{f"no {key}": (llama, lambda m, key=key: m.config.pop(key), 1,
+                     HF - ({"transformers"} if key == "architectures" else set()), "configuration", [f"no '{key}'"])
+       for key in ("model_type", "architectures", "hidden_size", "num_hidden_layers", "num_attention_heads")},
+    "heads that only a class knows": (
+        lambda: llama(quantized=False), lambda m: m.config.update(text_config={"model_type": m.config["model_type"],
+                                                                               "hidden_size": m.config.pop("num_attention_heads")}),
+        2, {"vllm", "sglang", "trtllm", "deepseek"}, "heads", ["how many heads"]),
     # lists
     "not listed": (llama, unquantize("o_proj"), 1, HF, "ignore list", ["self_attn.o_proj", "without a scale"]),
     "listed by a part": (llama, unquantize("o_proj", listed=["o_proj"]), 1, {"vllm", "trtllm"}, "ignore list",
@@ -121,6 +149,8 @@ RULES = {
     "a long expression": (
         llama, as_compressed(edit("ignore", ["re:" + "x" * 1014 + r"\w", f"re:.*{O.split('.')[-1]}$"])), 1, HF,
         "ignore list", ["o_proj", "is quantized"]),
+    "a head that is not listed": (llama, both(as_compressed(edit("ignore", ["model.layers"])), lambda m: (
+        m.drop("lm_head"), m.config.update(tie_word_embeddings=True))), 1, {"transformers"}, "ignore list", ["'lm_head'", "codes and a scale"]),
     "repeats of repeats": (
         llama, as_compressed(edit("ignore", ["lm_head", "re:" + "(" * 6 + "a" + "{200})" * 6])), 1, HF,
         "ignore list", ["cannot tell", "too large"]),
@@ -141,9 +171,17 @@ RULES = {
     "experts over ranks": (deepseek, None, 8, {"deepseek", "sglang"}, "experts", ["4 experts", "8 ranks"]),
     "more ranks than experts": (lambda: of_family(llama(experts=2, quantized=False), "qwen3_moe"), None, 4, {"vllm", "sglang"},
                                 "experts", ["2 experts and 4 ranks"]),
+    # vLLM repeats the scales for smaller blocks, those of the hidden size, too: 448 columns would have 8 of 64, and need 7.
+    "small blocks beside a block in part": (lambda: narrow(448), None, 2, {"vllm", "sglang", "trtllm"}, "blocks",
+                                             ["384", "1.5 blocks", "experts.0."]),
+    "Mixtral's class of ModelOpt's dialect": (lambda: mixtral_modelopt(2), None, 4, {"sglang"}, "experts", ["2 experts and 4 ranks"]),
+    "Ernie's own key": (lambda: of_family(llama(experts=2, quantized=False), "ernie4_5_moe"), lambda m: m.config.update(
+        moe_num_experts=m.config.pop("num_experts")), 4, {"vllm"}, "experts", ["2 experts and 4 ranks"]),
     "blocks of 64": (deepseek, lambda m: (edit("weight_block_size", [64, 64])(m), all_scales(
         lambda m, name: m.scale(name, np.ones([-(-n // 64) for n in m.tensors[name.removesuffix("_scale_inv")][1]])))(m)),
-                     1, {"deepseek"}, "block size", ["64x64"]),
+                     1, {"deepseek", "trtllm"}, "block size", ["64x64"]),
+    "a conversion that knows no scales": (lambda: of_family(llama(), "hrm_text"), None, 1, {"transformers"}, "conversion",
+                                          ["FP8", "without scales"]),
     # scales
     "ue8m0 in name only": (llama, both(edit("scale_fmt", "ue8m0"), all_scales(thirds)), 1, HF, "scale_fmt",
                            ["powers of two"]),
@@ -171,8 +209,7 @@ RULES = {
     "experts stacked": (llama, lambda m: [m.tensors.update({
         f"{p}experts.down_proj": ("F8_E4M3", (2, 256, 256), bytes(2 * 65536)),
         f"{p}experts.down_proj_scale_inv": ("F32", (2, 2, 2), b"\0\0\x80\x3f" * 8)})
-        for p in ("model.layers.0.mlp.", "model.layers.1.mlp.")], 1, HF - {"transformers"} | {"deepseek"},
-        "stacked experts", ["2 deep"]),
+        for p in ("model.layers.0.mlp.", "model.layers.1.mlp.")], 1, HF | {"deepseek"}, "stacked experts", ["2 deep"]),
 }
 
 
@@ -181,15 +218,20 @@ def test_rules(make, act, tp, loaders, rule, words, inspect, tmp_path):
     hold_to_rule(make, act, tp, loaders, rule, words, inspect, tmp_path)
 
 
+def test_small_blocks_beside_whole_ones(inspect, tmp_path):
+    """With 512 columns vLLM divides blocks for two ranks, and loads them right."""
+    assert load_table(inspect, narrow(512), tmp_path, "2", "vllm")["can_load"]["vllm"]["2"]
+
+
 LISTS = {
     "in full": (None, in_full("o_proj"), HF),
     "by the end": (None, ["self_attn.o_proj"], {"sglang", "transformers"}),
     "by a pattern": (None, ["*o_proj"], {"trtllm"}),
     "under vLLM's key": ("ignored_layers", in_full("o_proj"), HF),
-    "by an expression": ("ignore", ["re:.*self_attn.o_proj$"], HF),
-    "by a Python expression": ("ignore", [r"re:model\.layers\.\d+\.(?:self_attn|mlp)\.o_.*?"], HF),
+    "by an expression": ("ignore", ["lm_head", "re:.*self_attn.o_proj$"], HF),
+    "by a Python expression": ("ignore", ["lm_head", r"re:model\.layers\.\d+\.(?:self_attn|mlp)\.o_.*?"], HF),
     "by an expression that starts later": ("ignore", ["re:self_attn.o_proj"], set()),
-    "compressed-tensors, in full": ("ignore", in_full("o_proj"), HF),
+    "compressed-tensors, in full": ("ignore", ["lm_head", *in_full("o_proj")], HF),
 }
 
 
@@ -219,7 +261,7 @@ def test_no_quantization_config(inspect, tmp_path):
     assert lost == HF
 
 
-# what the findings of the checkpoint itself say, whoever reads it: name -> what is broken, severity, rule, tensor, words
+# findings about the checkpoint itself, for any loader: name -> what is broken, severity, rule, tensor, words
 FACTS = {
     "no scale": (lambda m: m.drop(UP + ".weight_scale"), "error", "pairing", UP + ".weight", ["without a scale"]),
     "two scales": (lambda m: m.scale(UP + ".weight_scale", np.ones((4, 2))), "error", "pairing", UP + ".weight",
@@ -232,7 +274,7 @@ FACTS = {
                    ["[3, 2]", "4 x 2"]),
     "BF16 with an FP8 configuration": (
         lambda m: [m.plain(name.removesuffix(".weight"), t[1]) for name, t in list(m.tensors.items())
-                   if t[0] == "F8_E4M3"], "error", "pairing", None, ["no tensor is codes"]),
+                   if t[0] == "F8_E4M3"], "error", "pairing", None, ["no tensor is quantized"]),
     "no block size": (edit("weight_block_size", [128, True]), "error", "pairing", None, ["weight_block_size"]),
     "unknown method": (edit("quant_method", "gguf"), "error", "pairing", None, ["gguf"]),
     "NaN exponent": (lambda m: m.tensors.update({UP + ".weight_scale_inv": ("F8_E8M0", (4, 2), bytes([127] * 7 + [255]))}),
@@ -349,7 +391,12 @@ def test_before_quantizing(intermediate, tp, ok, inspect, text, quantize, tmp_pa
     assert all(all(row.values()) == ok for row in got["can_load"].values()), got["load_findings"]
     _, after = inspect(quantize(tmp_path / "m"), "--can-load", ",".join(ENGINES), "--tp", tp)
     assert after["can_load"] == got["can_load"]
-    assert "can load (once quantized):" in text(tmp_path / "m", "--can-load", "vllm")
+    told = text(tmp_path / "m", "--can-load", "vllm,transformers")
+    assert "can load (once quantized):" in told
+    rows = {line.split()[0]: line.split() for line in told.splitlines() if line.startswith(("  vllm ", "  transformers "))}
+    for loader, checked in got["checked"].items():  # the version, then a word for each size
+        assert loader not in rows or rows[loader][1] == checked.split()[1].rstrip(",")
+    assert rows["vllm"][2] in ("ok", "no")
 
 
 @pytest.mark.parametrize("kind", KINDS)

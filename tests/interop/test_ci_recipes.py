@@ -18,7 +18,7 @@ import recipes
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs/ci.md").read_text()
 BAD = "model.layers.1.self_attn.q_proj.weight"
-# What the products define. Their values are put in where a recipe asks for them.
+# Variables that the products define. Their values replace those that a recipe asks for.
 PRODUCT = {"github.run_id": "41", "github.token": "secret", "github.event.number": "7", "env.BUILD_NUMBER": "41", "CI_PIPELINE_ID": "41",
            "CI_PROJECT_ID": "3", "CI_MERGE_REQUEST_IID": "7", "CI_API_V4_URL": "https://gitlab.example.com/api/v4", "REPORT_TOKEN": "secret"}
 # Stands in for the programs that post a comment: keeps the file that it is given.
@@ -172,7 +172,7 @@ def test_results_are_kept_whatever_failed(product):
     always = [step for step in recipe["jobs"]["quantize"] if step.always]
     assert any("tessera report results/*.json" in step.lines for step in always)
     assert "--max-regression 0.1dB" in "".join(step.lines for step in recipe["jobs"]["quantize"] if not step.always)
-    assert all("--require-device cuda" in "".join(step.lines for step in recipe["jobs"]["kernels"]) for _ in always)
+    assert all("--device cuda" in "".join(step.lines for step in recipe["jobs"]["kernels"]) for _ in always)
 
 
 def test_every_exit_code_has_its_answer():

@@ -8,7 +8,9 @@ import re
 import subprocess
 import xml.etree.ElementTree as ElementTree
 
+from checkpoints import BF16, save
 import harness
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -30,9 +32,23 @@ def test_help_is_the_same_however_it_is_asked_for(run, words):
     assert "Examples:" in texts[0][1] and "\n  --help" in texts[0][1]
 
 
+def test_one_is_no_plural(run, tmp_path):
+    """A count may be one: a tensor, a file, a thread, a digest, a result."""
+    src = save(tmp_path / "src", {"model.layers.0.mlp.down_proj.weight": np.ones((128, 128), BF16)}, {"model_type": "llama"})
+    dst, shard, told = tmp_path / "dst", tmp_path / "shard", tmp_path / "told.json"
+    make = ["quantize", src, "-o", dst, "--threads", "1", "--link", "hard"]
+    for words in ([*make, "--dry-run"], make, [*make, "--min-sqnr", "3"], ["quantize", src, "-o", shard, "--shard", "0/1"], ["inspect", dst],
+                  ["finish", shard], ["verify", dst, "--against", src, "--threads", "1", "--json", told], ["verify", "manifest", dst, "--threads", "1"],
+                  ["diff", src, src, "--threads", "1"], ["report", told, dst]):
+        code, out, err = run(*words)
+        assert code == 0, err
+        plain = re.search(r"\b1 (tensors|files|threads|digests|shards|findings|results|jobs|judgements)\b(?! or)", re.sub(r"\d of 1 ", "", out))
+        assert plain is None, out
+
+
 def test_help_and_version(run):
     helps = [run("help"), run("--help"), run("-h")]
-    assert all(code == 0 and "docs/exit-codes.md" in out for code, out, _ in helps)
+    assert all(code == 0 and "130  interrupted" in out for code, out, _ in helps)
     versions = [run("--version"), run("-V"), run("version")]
     assert all(code == 0 and out.startswith("tessera ") for code, out, _ in versions)
     code, _, err = run("help", "quantise")
@@ -40,7 +56,7 @@ def test_help_and_version(run):
 
 
 def test_the_version_as_json(run, tessera):
-    """What it says of itself is so: the commit is one of this repository, libraries are those that the binary needs."""
+    """The version is true: the commit is one of this repository, libraries are those that the binary needs."""
     code, out, err = run("--version", "--json")
     said = json.loads(out)
     assert code == 0 and err == "" and said["version"] == run("--version")[1].split()[1]
@@ -99,7 +115,7 @@ def test_nothing_is_suggested_that_is_not_near(run, words):
 @pytest.mark.parametrize("option", [("--scaling", "64x128"), ("--experts", "2")])
 def test_options_of_gemm_are_refused_elsewhere(run, checkpoint, check, option):
     code, _, err = run("verify", check, checkpoint("llama"), *option)
-    assert code == 2 and f"{option[0]} means nothing with verify {check}" in err
+    assert code == 2 and f"{option[0]} cannot be combined with verify {check}" in err
 
 
 def test_every_json_names_its_schema_and_version(run, checkpoint, quantize, tmp_path):
@@ -133,26 +149,65 @@ def test_next_names_a_tensor_or_none(run, checkpoint, quantize):
     assert code == 1 and "attention_bias" in line and "--tensors" not in line
 
 
-def test_a_glob_that_fits_nothing_is_told(run, checkpoint, quantize, tmp_path):
+def test_a_file_glob_that_fits_nothing_is_told(run, checkpoint, quantize, tmp_path):
     """Once, by each command that takes it; one that fits is not."""
     model = checkpoint("llama")
     fp8 = quantize(model)
-    tensors, files = ("--tensors", "typo", "--tensors", "*q_proj*"), ("--ignore-file", "zzz*", "--ignore-file", "tok*")
-    no_tensor, no_file = "tessera: --tensors 'typo' matches no tensor\n", "tessera: --ignore-file 'zzz*' matches no file\n"
+    files, told = ("--ignore-file", "zzz*", "--ignore-file", "tok*"), "tessera: --ignore-file 'zzz*' matches no file\n"
     result = tmp_path / "result.json"
-    cases = {("verify", fp8, "--against", model, *tensors): no_tensor, ("diff", model, fp8, *tensors): no_tensor,
-             ("verify", "gemm", fp8, *tensors): no_tensor, ("verify", "all", fp8, "--against", model, "--skip", "forward", *tensors): no_tensor,
-             ("compare-schemes", model, *tensors, *files): no_file + no_tensor,
-             ("plan-schemes", model, "--schemes", "fp8-block", "--bits", "8.1", *files): no_file,
-             ("inspect", model, *files): no_file, ("inspect", model / "model.safetensors", *files[:2]): no_file,
-             ("verify", "--manifest", fp8, "--source", model, *files[:2]): no_file,
-             ("quantize", model, "-o", tmp_path / "a", *files, "--json", result): no_file,
-             ("convert", fp8, "-o", tmp_path / "b", "--to", "archive", *files[:2], "--json", result): no_file}
-    for words, want in cases.items():
+    for words in (("compare-schemes", model, "--sample", "1", *files), ("plan-schemes", model, "--schemes", "fp8-block", "--bits", "8.1", *files),
+                  ("inspect", model, *files), ("inspect", model / "model.safetensors", *files[:2]), ("verify", "--manifest", fp8, "--source", model, *files[:2]),
+                  ("quantize", model, "-o", tmp_path / "a", *files, "--json", result),
+                  ("convert", fp8, "-o", tmp_path / "b", "--to", "archive", *files[:2], "--json", result)):
         result.unlink(missing_ok=True)
         code, _, err = run(*words)
-        assert "".join(line + "\n" for line in err.splitlines() if " matches no " in line) == want and code in (0, 1), (words, code, err)
+        assert "".join(line + "\n" for line in err.splitlines() if " matches no " in line) == told and code in (0, 1), (words, code, err)
         assert not result.exists() or json.loads(result.read_text())["warnings"] == ["--ignore-file 'zzz*' matches no file"]
+
+
+def test_a_tensor_glob_that_fits_nothing_is_refused(run, checkpoint, quantize, tmp_path):
+    """Each command refuses a glob that matches nothing before any work, even if another glob matches."""
+    model = checkpoint("llama")
+    fp8 = quantize(model)
+    commands = [("verify", fp8, "--against", model, "--tensors"), ("diff", model, fp8, "--tensors"), ("verify", "gemm", fp8, "--tensors"),
+                ("verify", "all", fp8, "--against", model, "--tensors"), ("compare-schemes", model, "--tensors"),
+                *[("quantize", model, "-o", tmp_path / "out", *dry, option) for option in ("--exclude", "--include") for dry in ([], ["--dry-run"])],
+                ("convert", fp8, "-o", tmp_path / "out", "--to", "fp8-block", "--exclude"), ("convert", fp8, "-o", tmp_path / "out", "--to", "mxfp8", "--exclude")]
+    for words in commands:
+        for glob in ("typo", "model.layers.[7-9].*", "re:.*q_proj.*", "*.{q,k}_proj.*"):
+            code, out, err = run(*words, "*q_proj*", words[-1], glob)
+            assert code == 2 and out == "" and err.count("\n") == 1, (words, glob, code, out, err)
+            assert f"{words[-1]} '{glob}' matches no tensor" in err and "sets such as [0-3]" in err and "tessera help --tensors" in err, err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_set_of_characters_chooses_tensors(run, checkpoint, quantize, tmp_path):
+    """As Python's fnmatch has it, by each command."""
+    model, result = checkpoint("llama"), tmp_path / "result.json"
+    fp8 = quantize(model)
+    names = [name for name in json.loads(run("diff", model, fp8, "--json", "-")[1])["tensors"]]
+    for glob in ("*.layers.[0-0].*.[qk]_proj.weight", "*.layers.[!0].mlp.*"):
+        for words in (("diff", model, fp8, "--tensors"), ("verify", fp8, "--against", model, "--tensors")):
+            code, _, err = run(*words, glob, "--json", result, "--quiet")
+            found = {tensor["name"] for tensor in json.loads(result.read_text())["tensors"]}
+            assert found == {one["name"] for one in names if fnmatch.fnmatchcase(one["name"], glob)} and len(found) > 1 and code in (0, 1), (glob, err)
+        code, _, err = run("quantize", model, "--dry-run", "--exclude", glob, "--json", result)
+        kept = {step["name"] for step in json.loads(result.read_text())["plan"] if "exclude" in (step["reason"] or "")}
+        assert code == 0 and kept == found, err
+
+
+def test_help_fits_a_line(run):
+    """80 columns where stdout is no terminal, no line feed spelled out, and no word lost on the way."""
+    for words in [()] + [(c,) for c in COMMANDS] + [("verify", c) for c in CHECKS]:
+        code, out, _ = run("help", *words)
+        lines = out.splitlines()
+        assert code == 0 and max(map(len, lines)) <= 80 and "\\n" not in out and all(line == line.rstrip() for line in lines), words
+    for command in json.loads(run("help", "--json")[1])["commands"]:
+        shown = run("help", *command["name"].split())[1].split()
+        said = command["text"].split()
+        for option in command["options"]:
+            said += [option["name"], *(option["argument"] or "").split(), *option["help"].split()]
+        assert "".join(shown) == "".join(said), command["name"]
 
 
 def test_a_configuration_may_be_laid_out_anew(run, checkpoint, quantize):

@@ -176,7 +176,8 @@ def test_experts_that_blocks_do_not_fit(tmp_path, tessera):
 def test_refusals(tmp_path, tessera, source, quantize):
     for src, options, expected, word in [
             (quantize(source[0]), (), 3, "already quantized"),
-            (source[0], ("--tensors", "nothing*"), 3, "no tensor to quantize with such a name"),
+            (source[0], ("--tensors", "nothing*"), 2, "'nothing*' matches no tensor"),
+            (source[0], ("--tensors", "*norm*"), 3, "no tensor to quantize with such a name"),
             (source[0], ("--threads", "0"), 2, "at least 1"),
             (source[0], ("--memory", "10kB"), 4, "one thread needs"),
             (tmp_path / "absent", (), 3, "absent")]:

@@ -63,7 +63,7 @@ def test_fp8_for_hopper(tmp_path, tessera, convert, release, name):
 
 @NAMES
 def test_native_fp4_by_way_of_another_dialect(tmp_path, tessera, convert, release, name):
-    """What was moved out and back has the very bytes of the release, and beside the experts nothing changes."""
+    """Codes moved out and back have the very bytes of the release, and the other tensors do not change."""
     src = release(name)
     before, again = tensors(src), tensors(convert(src, "--to", "mxfp4", "--dialect", "deepseek"))
     assert before.keys() == again.keys()
@@ -190,7 +190,7 @@ def test_names_of_joined_layers_that_stay(tmp_path, quantize):
 
 @pytest.mark.parametrize("family", ["deepseek_v4", "deepseek_v41"])
 def test_a_quantized_table_is_read_again(tmp_path, quantize, inspect, family):
-    """What config.json states of layers does not bind n-gram tables: their class has them as MXFP8 whatever the rest is."""
+    """Statements of config.json about layers do not bind n-gram tables: their class reads them as MXFP8."""
     shapes = {"layers.0.attn.wq_b": (256, 256), "layers.0.ffn.experts.0.w1": (256, 256), "layers.1.engram.embed": (512, 256)}
     src = make(tmp_path / "src", {"model.safetensors": {f"{name}.weight": np.ones(shape, BF16) for name, shape in shapes.items()}},
                quantization=None, model_type=family)

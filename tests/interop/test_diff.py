@@ -339,7 +339,7 @@ def test_bad_input(tessera, sound, tmp_path):
         ([a, a, "--metric", "taste"], 2, ("--metric",)),
         ([a, a, "--source-block", "128"], 2, ("--source-block",)),
         ([a, a, "--threads", "0"], 2, ("--threads",)),
-        ([a, a, "--tensors", "nothing*"], 2, ("no tensor's name matches",)),
+        ([a, a, "--tensors", "nothing*"], 2, ("--tensors 'nothing*' matches no tensor",)),
         ([a, a, "--memory", "1KiB"], 4, ("--memory", "needs")),
         ([a, a, "--json", tmp_path / "no" / "such" / "folder"], 4, ("folder",)),
     ]:
@@ -381,7 +381,7 @@ def test_each_scheme_is_judged_by_its_own_figures(scheme, words, diff, quantize,
     assert "codes are not the nearest under their scales" in text and "every code" not in text
 
 
-@pytest.mark.parametrize("name, said", [("tessera-tp.json", "which rank of how many"), ("tessera-layout.json", "is missing")])
+@pytest.mark.parametrize("name, said", [("tessera-tp.json", "number of ranks is missing"), ("tessera-layout.json", "is missing")])
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"tp": "x", "weights": 3}'])
 def test_a_description_that_is_malformed_is_refused(name, said, text, tmp_path, tessera):
     """On either side, by diff and by verify; without the file the sides are equal."""

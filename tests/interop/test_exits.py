@@ -9,14 +9,17 @@ import xml.etree.ElementTree
 
 import harness
 import jsonschema
+import ml_dtypes
+import numpy as np
 import pytest
 import referencing
+from checkpoints import save
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SCHEMAS = {path.name: json.loads(path.read_text()) for path in (ROOT / "docs/schemas").glob("*.schema.json")}
 REGISTRY = referencing.Registry().with_resources((name, referencing.Resource.from_contents(schema)) for name, schema in SCHEMAS.items())
 SHORT, FORMAT, IO, DEVICE = 1, 3, 4, 5
-# What ends in which exit code, and what the message has to name. BROKEN is a checkpoint whose file is cut.
+# Command, exit code, words of the message. BROKEN is a checkpoint whose file is cut.
 CASES = [
     ("verify BROKEN --against SRC", FORMAT, "model.safetensors"),
     ("verify SRC --against BROKEN", FORMAT, "model.safetensors"),
@@ -30,17 +33,17 @@ CASES = [
     ("verify epilogue SRC --device cuda", DEVICE, "GPU"),
     ("verify dequant SRC --device cuda", DEVICE, "GPU"),
     ("verify mla SRC --device cuda", DEVICE, "GPU"),
-    ("verify gemm SRC --require-device cuda", DEVICE, "GPU"),
-    ("verify epilogue SRC --require-device cuda", DEVICE, "GPU"),
-    ("verify dequant SRC --require-device cuda", DEVICE, "GPU"),
-    ("verify mla SRC --require-device cuda --device auto", DEVICE, "GPU"),
+    ("verify gemm SRC --device cuda", DEVICE, "GPU"),
+    ("verify epilogue SRC --device cuda", DEVICE, "GPU"),
+    ("verify dequant SRC --device cuda", DEVICE, "GPU"),
+    ("verify mla SRC --device auto --device cuda", DEVICE, "GPU"),
     ("report BROKEN/config.json", FORMAT, "config.json"),
     ("quantize BROKEN -o OUT", FORMAT, "model.safetensors"),
     ("quantize SRC -o FILE/below", IO, "plain"),
     ("convert BROKEN -o OUT --to bf16", FORMAT, "model.safetensors"),
     ("compare-schemes BROKEN", FORMAT, "model.safetensors"),
     ("plan-schemes BROKEN --bits 8", FORMAT, "model.safetensors"),
-    ("plan-schemes SRC --max-bytes 10", SHORT, "10 bytes cannot be kept"),
+    ("plan-schemes SRC --max-bytes 10", SHORT, "a budget of 10 bytes"),
     ("plan-schemes BROKEN --bits 8 -o RULES", FORMAT, "model.safetensors"),
     ("diff SRC BROKEN", FORMAT, "model.safetensors"),
     ("inspect BROKEN", FORMAT, "model.safetensors"),
@@ -52,7 +55,7 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 @pytest.fixture
 def places(checkpoint, tmp_path):
-    """What the words in capitals mean."""
+    """The meaning of the words in capitals."""
     source, broken = checkpoint("llama"), tmp_path / "broken"
     broken.mkdir()
     (broken / "config.json").write_text((source / "config.json").read_text())
@@ -72,16 +75,16 @@ def spell(places, command):
     return words
 
 
-def check_json(text, code, message):
+def check_json(text, code, message, **more):
     """Holds an error to the schema that it names."""
     document = json.loads(text)
     schema = SCHEMAS[document["schema"].removeprefix("tessera-").removesuffix("/1") + ".schema.json"]
     jsonschema.Draft202012Validator(schema, registry=REGISTRY).validate(document)
-    assert document["error"] == {"code": code, "message": message}
+    assert document["error"] == {"code": code, "message": message, **more}
     return document
 
 
-def check_junit(text, message):
+def check_junit(text, message, name="the run"):
     """Holds a file with one error to the schema of JUnit."""
     if shutil.which("xmllint"):
         done = subprocess.run(["xmllint", "--noout", "--nonet", "--schema", ROOT / "tests/common/junit.xsd", "-"], input=text.encode(),
@@ -91,6 +94,7 @@ def check_junit(text, message):
     (suite,) = root
     (case,) = suite.iter("testcase")
     assert root.get("errors") == suite.get("errors") == "1" and root.get("failures") == suite.get("failures") == "0"
+    assert case.get("name") == name
     assert case.find("error").get("message") == message and message in case.find("error").text
 
 
@@ -119,6 +123,25 @@ def test_an_error_is_a_result(command, code, names, places, tessera, tmp_path, m
     check_junit((tmp_path / "report.xml").read_text(), document["error"]["message"])
 
 
+@pytest.mark.parametrize("command", ["verify BROKEN --against SRC", "verify gemm BROKEN --device cpu", "diff SRC BROKEN",
+                                     "convert BROKEN -o OUT --to bf16"])
+def test_an_error_names_its_tensor(command, places, tessera, tmp_path):
+    """JUnit has a case of the tensor's name for a checkpoint that is refused for one tensor."""
+    weight = "model.layers.0.mlp.up_proj.weight"
+    files = {"--json": tmp_path / "result.json", "--junit": tmp_path / "result.xml"}
+    shutil.rmtree(places["BROKEN"])
+    save(places["BROKEN"], {weight: np.zeros((256, 384), ml_dtypes.float8_e4m3fn), weight + "_scale_inv": np.ones((3, 2), np.float32)},
+         {"model_type": "llama", "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}})
+    got, _, err = harness.run(tessera, spell(places, command) + [word for pair in files.items() for word in pair])
+    assert got == FORMAT and "transposed" in err, err
+    check_json(files["--json"].read_text(), FORMAT, said(err), tensor=weight)
+    check_junit(files["--junit"].read_text(), said(err), weight)
+    got, out, err = harness.run(tessera, ["report", files["--json"], "--json", tmp_path / "report.json", "--junit", tmp_path / "report.xml"])
+    (result,) = json.loads((tmp_path / "report.json").read_text())["results"]
+    assert got == 1 and result["error"]["tensor"] == weight and weight in out, err
+    check_junit((tmp_path / "report.xml").read_text(), result["error"]["message"], weight)
+
+
 def test_errors_on_stdout(places, tessera):
     code, out, err = harness.run(tessera, spell(places, "verify BROKEN --against SRC --json -"))
     check_json(out, code, said(err))
@@ -127,9 +150,29 @@ def test_errors_on_stdout(places, tessera):
     check_junit(out, said(err))
 
 
+@pytest.mark.parametrize("command", [
+    "inspect NONE", "quantize NONE -o OUT", "verify NONE --against SRC", "verify manifest NONE", "report NONE", "batch NONE",
+    "quantize SRC -o OUT --scheme int8-channel --activations NONE", "quantize SRC -o OUT --rules NONE",
+    "verify forward SRC --against SRC --tokens NONE"])
+def test_a_file_that_is_not_there_is_bad_input(command, tessera, checkpoint, tmp_path):
+    """Whatever it would be read as."""
+    names = {"SRC": checkpoint("llama"), "OUT": tmp_path / "out", "NONE": tmp_path / "none"}
+    code, _, err = harness.run(tessera, [names.get(word, word) for word in command.split()])
+    assert code == 3 and f"{names['NONE']}: " in err and "No such file" in err and err.count("\n") == 1, err
+
+
+def test_the_nearest_name_is_suggested(tessera, tmp_path):
+    for name in ("Llama-3.1-8B", "Qwen3-8B", ".hidden"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "Lama-3.1-8C").write_text("no folder, and no weights")
+    for name, meant in (("Lama-3.1-8B", " (did you mean 'Llama-3.1-8B'?)"), ("something-else", "")):
+        code, _, err = harness.run(tessera, ["quantize", tmp_path / name, "-o", tmp_path / "out"])
+        assert code == 3 and err == f"tessera: {tmp_path / name}: No such file or directory{meant}\n"
+
+
 @pytest.mark.parametrize("command", ["verify SRC --against BROKEN --min-sqnr many", "verify BROKEN", "quantize BROKEN -o OUT --block 3",
-                                     "diff BROKEN", "verify gemm BROKEN --tokens 0", "verify gemm BROKEN --device cpu --require-device cuda",
-                                     "verify mla BROKEN --require-device gpu", "report"])
+                                     "diff BROKEN", "verify gemm BROKEN --tokens 0", "verify gemm BROKEN --device cuda --scaling 2x2",
+                                     "verify mla BROKEN --device gpu", "report"])
 def test_a_wrong_command_line_writes_nothing(command, places, tessera, tmp_path):
     path = tmp_path / "result.json"
     path.write_text("as it was\n")
@@ -149,11 +192,10 @@ def test_a_runner_with_a_broken_driver_does_not_pass_on_the_cpu(places, quantize
             code, _, err = harness.run(tessera, check)
             passed = json.loads(result.read_text())
             assert (code, passed["passed"]) == (0, True) and passed["device"].startswith("CPU") and passed["device_note"], err
-            for required in ("--device", "--require-device"):
-                code, out, err = harness.run(tessera, [*check, required, "cuda"])
-                assert (code, out) == (DEVICE, ""), err
-                check_json(result.read_text(), DEVICE, said(err))
-                check_junit(junit.read_text(), said(err))
+            code, out, err = harness.run(tessera, [*check, "--device", "cuda"])
+            assert (code, out) == (DEVICE, ""), err
+            check_json(result.read_text(), DEVICE, said(err))
+            check_junit(junit.read_text(), said(err))
 
 
 def test_an_error_never_lands_in_a_source(places, tessera):
@@ -183,3 +225,12 @@ def test_an_error_that_is_none_is_refused(broken, tessera, tmp_path):
     path.write_text('{"schema": "tessera-verify/1", "version": "0.1.0", "error": %s}' % broken)
     code, _, err = harness.run(tessera, ["report", path])
     assert code == FORMAT and str(path) in err
+
+
+def test_swapped_sides_are_told(tessera, checkpoint, quantize):
+    """SRC is quantized and DST is not: as where both names have changed places. In the right order nothing is said."""
+    source = checkpoint("llama")
+    output = quantize(source)
+    code, out, _ = harness.run(tessera, ["verify", source, "--against", output])
+    assert code == 1 and f"{output} is quantized, and {source} is not: if the second is the original, the two are swapped" in out
+    assert "is quantized, and" not in harness.run(tessera, ["verify", output, "--against", source])[1]

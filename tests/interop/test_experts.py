@@ -109,12 +109,30 @@ def test_stacks_of_several_units(tmp_path, quantize, threads):
 
 @pytest.mark.parametrize("family, scheme, split", [
     ("gpt_oss", "fp8-block", True), ("llama4_text", "fp8-block", True), ("granitemoe", "fp8-block", True),
-    ("qwen3_5_moe_text", "fp8-block", False), ("qwen3_5_moe_text", "nvfp4-weight-only", True), ("qwen3_5_moe_text", "fp8-channel", True)])
-def test_split_where_a_stack_has_no_place(tmp_path, quantize, family, scheme, split):
+    ("qwen3_5_moe_text", "fp8-block", True), ("qwen3_5_moe_text", "nvfp4-weight-only", True), ("qwen3_5_moe_text", "fp8-channel", True)])
+def test_split_where_the_family_is_known(tmp_path, quantize, family, scheme, split):
     stacks, _ = pair(tmp_path, family)
     got = stored.read_any(quantize(stacks, "--scheme", scheme) / "model.safetensors")
     assert any(".experts.0." in name for name in got) == split
     assert any("gate_up_proj" in name or "input_linear" in name for name in got) != split
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_stacks_of_an_unknown_family_stay_plain(tmp_path, tessera, inspect, scheme):
+    """A class without parameters for their scales would take the codes for values. The warning names one of them."""
+    stacks, dst = made("qwen3_5_moe_text")[0], tmp_path / "dst"
+    src = write(tmp_path / "src", stacks, "novel")
+    code, _, err = harness.run(tessera, ["quantize", src, "-o", dst, "--scheme", *scheme.split()])
+    assert code == 0 and "2 stacks of experts stay BF16, the first is 'model.layers.0.mlp.experts." in err, err
+    got = stored.read_any(dst / "model.safetensors")
+    for name in ("model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj"):
+        assert got[name].tobytes() == stacks[name][2] and name + "_scale_inv" not in got
+    # Whoever insists gets no verdict that says yes.
+    if scheme == "fp8-block":
+        dst = tmp_path / "included"
+        code, _, err = harness.run(tessera, ["quantize", src, "-o", dst, "--include", "*.experts.*"])
+        _, verdicts = inspect(dst, "--can-load", "all", "--tp", "1")
+        assert code == 0 and not any(row["1"] for row in verdicts["can_load"].values()), err
 
 
 def test_what_is_kept_stays_together(tmp_path, quantize):
@@ -201,10 +219,16 @@ def test_codes_become_stacks(tmp_path, quantize, convert, family, threads):
 
 @pytest.mark.parametrize("drop, words", [("experts.1.up_proj", ["no '", "experts.1.up_proj.weight"]),
                                          ("experts.1.gate_proj", ["no 'model.layers.0.feed_forward.experts.1.gate_proj"]),
-                                         ("experts.0.gate_proj", ["no 'model.layers.0.feed_forward.experts.0.gate_proj"])])
+                                         ("experts.0.gate_proj", ["'model.layers.0.feed_forward.experts.0.gate_proj.weight' before it is missing"])])
 def test_a_member_that_is_missing(tmp_path, refuse, drop, words):
     single = {name: t for name, t in made("llama4_text")[1].items() if drop not in name}
     refuse(write(tmp_path / "src", single, "llama4_text"), 3, *words, options=("--to", "bf16", "--experts", "stack"))
+
+
+def test_a_member_of_another_shape(tmp_path, refuse):
+    single, name = made("llama4_text")[1], "model.layers.0.feed_forward.experts.1.up_proj.weight"
+    single[name] = f.entry("BF16", np.ones((INNER - 128, HIDDEN), f.BF16))
+    refuse(write(tmp_path / "src", single, "llama4_text"), 3, name, "differs from", options=("--to", "bf16", "--experts", "stack"))
 
 
 def test_an_unknown_family_is_not_put_together(tmp_path, refuse):
@@ -252,7 +276,7 @@ def test_an_expert_too_few_is_missing(tessera, tmp_path):
 
 
 def fp8_stack(directory, family):
-    """What FP8 stacks of such a family look like: codes of the very shape, and scales of blocks."""
+    """FP8 stacks of such a family: codes of the same shape, and scales of blocks."""
     stacks, _ = made(family)
     tensors = {}
     for name, (kind, shape, data) in stacks.items():
@@ -271,7 +295,7 @@ def fp8_stack(directory, family):
 
 @pytest.mark.parametrize("family, loaders", [
     ("gpt_oss", ["vllm", "sglang", "transformers"]), ("llama4_text", ["sglang", "transformers"]),
-    ("qwen3_vl_moe_text", ["vllm", "sglang", "transformers"]), ("qwen3_5_moe_text", ["sglang"])])
+    ("qwen3_vl_moe_text", ["vllm", "sglang", "transformers"]), ("qwen3_5_moe_text", ["sglang", "transformers"])])
 def test_the_recommended_command_makes_it_loadable(tessera, tmp_path, inspect, family, loaders):
     """Runs exactly what stands in backquotes, one after the other, and asks again."""
     src = fp8_stack(tmp_path / "src", family)

@@ -1,4 +1,4 @@
-"""What Tessera does not interpret, through every command: named, with what it seems to be, and refused; and the integers
+"""Formats that Tessera does not read, through every command: named, and refused; and the integers
 and odd dtypes that are plain data by a rule, copied byte for byte."""
 
 import json
@@ -69,10 +69,10 @@ FOREIGN = {
     "a smoothing factor that is not folded": ({UP + ".pre_quant_scale": raw("BF16", 256)}, ["pre_quant_scale"]),
     "a zero point left over": ({UP + ".weight_zero_point": raw("I8", 256, 1)}, ["weight_zero_point"]),
     "a shape left over": ({X + ".weight_shape": raw("I64", 2)}, ["weight_shape"]),
-    "a DeepSeek scale left over": ({UP + ".scale": raw("F32", 2, 2)}, [UP + ".scale", "left over"]),
+    "a DeepSeek scale left over": ({UP + ".scale": raw("F32", 2, 2)}, [UP + ".scale", "left-over scale"]),
     "a stack's scale left over": (
         {L + "mlp.experts.gate_up_proj": raw("BF16", 2, 64, 64), L + "mlp.experts.gate_up_proj_scale": raw("F32", 2, 1, 1)},
-        ["gate_up_proj_scale", "left over"]),
+        ["gate_up_proj_scale", "left-over scale"]),
 }
 
 MLA = {"num_attention_heads": 2, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "kv_lora_rank": 16}
@@ -180,7 +180,7 @@ def test_an_archive_keeps_its_bytes(tmp_path, tessera, name):
 
 
 def test_verify_fails_over_codes_that_no_config_speaks_of(tmp_path, tessera):
-    """What was once made of DeepSeek-V4: experts copied as integers, no quantization_config. Loaders take them for values."""
+    """A faulty output of an earlier version for DeepSeek-V4: experts copied as integers, no quantization_config."""
     src = write(tmp_path / "src", deepseek_v4(), DEEPSEEK)
     dst = write(tmp_path / "dst", deepseek_v4())
     code, out, err = harness.run(tessera, ["verify", dst, "--against", src])

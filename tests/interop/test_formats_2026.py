@@ -207,7 +207,7 @@ def test_hf_quant_config_alone_or_beside(tmp_path, tessera, refuse):
     assert not (dst / "hf_quant_config.json").exists() and (dst / "tokenizer.json").exists()
     both = write(tmp_path / "both", module)
     side_file(both, "W4A16_NVFP4")
-    refuse(both, 3, "config.json says", "NVFP4", "hf_quant_config.json says", "which one holds?")
+    refuse(both, 3, "config.json says", "NVFP4", "hf_quant_config.json says", "correct the wrong one")
     mixed = write(tmp_path / "mixed", module, f.mxfp8(L + "mlp.up_proj"), config=None)
     side_file(mixed, "MIXED_PRECISION", quantized_layers={L + "mlp.down_proj": {"quant_algo": "NVFP4"},
                                                          L + "mlp.up_proj": {"quant_algo": "MXFP8"}})
@@ -268,6 +268,8 @@ BROKEN = {
     "NVFP4 of ModelOpt without its global": (changed(NV2, weight_scale_2=None), [X + ".weight", "weight_scale_2"]),
     "a global for each of two": (changed(NV, weight_global_scale=raw("F32", 2, width=4)), ["weight_global_scale", "[2]"]),
     "a global of BF16": (changed(NV, weight_global_scale=raw("BF16", 1, width=2)), ["weight_global_scale", "BF16"]),
+    "a global that is NaN": (poked(poked(NV, "weight_global_scale", 0x7F, 3), "weight_global_scale", 0xC0, 2), ["its global scale is", "nan"]),
+    "a global that is negative": (poked(NV, "weight_global_scale", 0xC0, 3), ["its global scale is", "-"]),
     "E8M0 255": (poked(MX, "weight_scale", 255, 7), ["weight_scale", "[2, 1]", "NaN"]),
     "E8M0 255 in MXFP8": (poked(M8, "weight_scale", 255), ["weight_scale", "[0, 0]", "NaN"]),
     "E8M0 255 in gpt-oss": (poked(OSS, "_scales", 255, 64 * 3 + 4), ["_scales", "[65, 1]", "NaN"]),

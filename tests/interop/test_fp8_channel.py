@@ -2,7 +2,7 @@
 
 import json
 
-from checkpoints import BF16, make, random_weight, read, same_bits
+from checkpoints import BF16, llama_ends, make, random_weight, read, same_bits
 import fp8_oracle
 import harness
 from int_oracle import NORM, UP, model
@@ -37,7 +37,7 @@ def test_codes_and_scales(tmp_path, tessera, quantize, dtype, shape, options, sc
 
 @pytest.mark.parametrize("options,scale_dtype", [((), np.float32), (("--scale-dtype", "bf16"), BF16)])
 def test_configuration_and_report(tmp_path, tessera, quantize, options, scale_dtype):
-    src, source = model(tmp_path / "src")
+    src, source = model(tmp_path / "src", **llama_ends(256))
     dst = quantize(src, "--scheme", "fp8-channel", *options)
     q = json.loads((dst / "config.json").read_text())["quantization_config"]
     group = q["config_groups"]["group_0"]
@@ -81,3 +81,10 @@ def test_nan_is_refused_with_its_place(tmp_path, tessera):
     src = make(tmp_path / "src", {"model.safetensors": {UP: w}}, quantization=None)
     code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", "fp8-channel"])
     assert code == 3 and "NaN at [2, 17]" in err, err
+
+
+def test_blocks_of_128_are_made_of_it(tmp_path, tessera, quantize, convert):
+    src, source = model(tmp_path / "src", shape=(300, 500))
+    dst = convert(quantize(src, "--scheme", "fp8-channel"), "--to", "fp8-block")
+    assert json.loads((dst / "config.json").read_text())["quantization_config"]["config_groups"]["group_0"]["weights"]["block_structure"] == [128, 128]
+    assert read(dst / "model.safetensors")[UP + "_scale"].shape == (3, 4)

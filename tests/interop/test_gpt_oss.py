@@ -206,7 +206,7 @@ def test_experts_that_were_taken_apart(tmp_path, tessera, quantize, convert):
 
 @pytest.mark.parametrize("shape", [{}, {"hidden": 2048, "inner": 1056, "experts": 2, "files": 2}], ids=["small", "of several units"])
 def test_codes_put_together(tmp_path, tessera, quantize, convert, inspect, shape):
-    """What was taken apart has every byte of what the scheme writes at once, whatever spelling it had in between."""
+    """Split experts have every byte of the scheme's own output, whatever spelling they had in between."""
     src, stacks, _ = model(tmp_path / "src", **shape)
     wanted = load(quantize(src, *NATIVE, "--mx-scale", "even"))
     apart = quantize(src, *NATIVE, "--dialect", "compressed-tensors")
@@ -240,7 +240,7 @@ def test_codes_that_do_not_fit(tmp_path, tessera, quantize, convert):
     native, apart = quantize(src, *NATIVE), quantize(src, *NATIVE, "--dialect", "compressed-tensors")
     expert = EXPERTS + "1.up_proj."
     cases = [
-        (native, (), 3, ["in this layout already", "--dialect compressed-tensors"]),
+        (native, (), 3, ["already in this layout", "--dialect compressed-tensors"]),
         (quantize(src, "--scheme", "nvfp4-weight-only"), (), 3, ["NVFP4", "--to bf16 --experts stack"]),
         (apart, ("--exclude", "*down*"), 2, ["--exclude"]), (apart, ("--lossy",), 2, ["--lossy"]),
         (change(apart, tmp_path / "nan", expert + "weight_scale", nan_scale), (), 3, [expert, "[5, 1]", "255"]),

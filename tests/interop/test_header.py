@@ -31,9 +31,9 @@ READ = {
     "nested 60 deep": inside('"x":' + "[" * 60 + "]" * 60 + ","),
     "8 dimensions": '{"a":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1],"data_offsets":[0,4]}}',
 }
-# What the package takes, and Tessera does not: the list of docs/conversions.md.
+# Headers that the package accepts, and Tessera does not: the list of docs/conversions.md.
 STRICTER = {
-    "a name twice": ('{%s,%s}' % (A, A), "twice"),
+    "a name twice": ('{%s,%s}' % (A, A), "duplicate tensor"),
     "an empty name": ('{"":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', "without a name"),
     "a NUL in a name": ('{"a\\u0000b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', "NUL"),
     "9 dimensions": ('{"a":{"dtype":"F32","shape":%s,"data_offsets":[0,4]}}' % ([1] * 9), "8 dimensions"),

@@ -2,8 +2,9 @@
 
 import json
 import re
+import shutil
 
-from checkpoints import INDEX, KINDS, load, save, shards
+from checkpoints import INDEX, KINDS, STACKS, load, save, shards
 import harness
 import ml_dtypes
 import numpy as np
@@ -32,7 +33,7 @@ def part_of(name, layers):
 @pytest.mark.parametrize("options", [None, (), ("--scale-fmt", "ue8m0"), ("--dialect", "compressed-tensors")], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_facts(kind, options, checkpoint, quantize, inspect):
-    path = checkpoint(kind) if options is None else quantize(checkpoint(kind), *options)
+    path = checkpoint(kind) if options is None else quantize(checkpoint(kind), *options, *STACKS.get(kind, ()))
     code, got = inspect(path)
     # Some of DeepSeek's experts have values at the end of BF16's range.
     assert code == 0 and [f for f in got["findings"] if f["severity"] == "error" or f["rule"] != "scale outliers"] == []
@@ -189,7 +190,7 @@ def test_values(shape, dtype, inspect, tmp_path):
                                         ("deepseek-v3", "model.layers.0.self_attn.kv_a_proj_with_mqa.weight"),
                                         ("fused-experts", "model.layers.1.mlp.experts.gate_up_proj")])
 def test_codes(kind, name, checkpoint, quantize, inspect, text):
-    path = quantize(checkpoint(kind))
+    path = quantize(checkpoint(kind), *STACKS.get(kind, ()))
     tensors = load(path)
     codes, scale = tensors[name], tensors[name + "_scale_inv"]
     _, got = inspect(f"{path}:{name}")
@@ -266,3 +267,27 @@ def test_place(checkpoint, inspect):
 def test_no_such_tensor(tessera, checkpoint):
     code, _, err = harness.run(tessera, ["inspect", f"{checkpoint('llama')}:a.weight"])
     assert code == 3 and "a.weight" in err and err.count("\n") == 1
+
+
+def test_folders_that_are_no_checkpoint_are_called_by_their_kind(tessera, checkpoint, tmp_path):
+    """Paths that a user may mistake for a checkpoint, with the remedy."""
+    adapter, hub, begun, outside = (tmp_path / name for name in ("lora", "models--org--name", "begun", "outside"))
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    shutil.copy(checkpoint("llama") / "model.safetensors", adapter / "adapter_model.safetensors")
+    (hub / "snapshots/0a1b").mkdir(parents=True)
+    (hub / "refs").mkdir()
+    (begun / ".tessera").mkdir(parents=True)
+    shutil.copytree(checkpoint("llama"), outside)
+    (outside / "tokenizer.json").unlink(missing_ok=True)
+    (outside / "tokenizer.json").symlink_to(checkpoint("llama") / "config.json")
+    for path, words in ((adapter, "a LoRA adapter (adapter_config.json); merge it into its base model first"),
+                        (hub, f"a folder of the Hugging Face Hub's cache; name a revision, such as {hub}/snapshots/0a1b"),
+                        (begun, "an unfinished output of Tessera; rerun the original command"),
+                        ("s3://bucket/model", "remote addresses are not supported; download the model first"),
+                        (outside / "tokenizer.json", "cp -rL")):
+        folder = path.parent if words == "cp -rL" else path
+        for command in (["inspect", folder], ["quantize", folder, "-o", tmp_path / "out"], ["verify", folder, "--against", checkpoint("llama")]):
+            code, out, err = harness.run(tessera, command)
+            assert code == 3 and out == "" and err.startswith(f"tessera: {path}: ") and words in err and err.count("\n") == 1, err
+            assert not (tmp_path / "out").exists()

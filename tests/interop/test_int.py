@@ -136,14 +136,14 @@ def test_no_stray_index_when_read_again(tmp_path, tessera, quantize):
 
 
 REFUSED = [
-    (("int4-weight-only", "--group-size", "0"), (8, 12), 3, ["12 columns", "whole words of 8", "8 or 16"]),
+    (("int4-weight-only", "--group-size", "0"), (8, 12), 3, ["12 columns", "not a multiple of the 8 codes", "8 or 16"]),
     (("int8-weight-only",), (8, 10), 3, ["10 columns", "8 or 12"]),
     (("int4-weight-only",), (8, 320), 3, ["groups of 128", "320", "groups of 64 do"]),
     (("int8-channel",), (1, 131072), 3, ["131072 columns", "int32"]),
-    (("int8-channel", "--group-size", "32"), (8, 16), 2, ["--group-size means nothing with --scheme int8-channel"]),
+    (("int8-channel", "--group-size", "32"), (8, 16), 2, ["--group-size cannot be combined with --scheme int8-channel"]),
     (("int4-weight-only", "--group-size", "48"), (8, 96), 2, ["0, 32, 64 or 128"]),
     (("int4-weight-only", "--divisor", "127"), (8, 128), 2, ["--divisor 127"]),
-    (("int8-channel", "--block", "64x64"), (8, 16), 2, ["--block means nothing"]),
+    (("int8-channel", "--block", "64x64"), (8, 16), 2, ["--block cannot be combined"]),
 ]
 
 
@@ -173,5 +173,5 @@ def test_no_two_tensors_become_one(tmp_path, tessera, ending, size):
     """A file with a name twice is none; nor may two files of one index have it."""
     src, _ = model(tmp_path / "src", **{UP + ending: np.ones((4, 4), BF16)})
     code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", "int4-weight-only", "--max-shard-size", size])
-    assert code == 3 and f"two tensors would be called '{UP + ending}'" in err, err
+    assert code == 3 and f"two output tensors would have the name '{UP + ending}'" in err, err
     assert not list((tmp_path / "out").rglob("*.safetensors*"))

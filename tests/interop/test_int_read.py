@@ -3,7 +3,7 @@
 import json
 import shutil
 
-from checkpoints import BF16, make, read, same_bits
+from checkpoints import BF16, llama_ends, make, read, same_bits
 import harness
 from int_oracle import DOWN, SCHEMES, UP, model, quantized
 import numpy as np
@@ -47,7 +47,7 @@ def test_dequantized(tmp_path, quantize, convert, scheme, bits, group, asymmetri
 
 @pytest.mark.parametrize("scheme,bits,group,asymmetric", ALL)
 def test_verify_diff_and_inspect(tmp_path, tessera, quantize, convert, scheme, bits, group, asymmetric):
-    src, source = model(tmp_path / "src", shape=(264, 384))
+    src, source = model(tmp_path / "src", shape=(264, 384), **llama_ends(384))
     dst = quantize(src, *options(scheme, group, asymmetric))
     code, out, err = verify(tessera, dst, src, "--json", tmp_path / "v.json")
     assert code == 0, out + err
@@ -132,14 +132,19 @@ REFUSED = [
     (drop(UP + "_scale"), [UP + "_packed", "without a scale"]),
     (drop(UP + "_shape"), [UP + "_shape"]),
     (drop(UP + "_packed"), [UP + "_s", "in none of the"]),
-    (replace(UP + "_shape", np.array([40, 255])), ["integer codings"]),
+    (replace(UP + "_shape", np.array([40, 255])), ["integer coding in config.json"]),
     (replace(UP + "_shape", np.array([39, 256])), [UP + "_shape", "number of rows"]),
-    (replace(UP + "_scale", np.ones((40, 3), BF16)), ["integer codings", "[40, 3]"]),
+    (replace(UP + "_scale", np.ones((40, 3), BF16)), ["integer coding in config.json", "[40, 3]"]),
+    (replace(UP + "_scale", np.ones((1, 40, 8), BF16)), ["integer coding in config.json", "[1, 40, 8]"]),
+    (replace(UP + "_scale", np.ones(320, BF16)), ["integer coding in config.json", "[320]"]),
     (replace(UP + "_zero_point", np.zeros((40, 8), np.int32)), [UP + "_zero_point", "[5, 8]"]),
+    (replace(UP + "_zero_point", np.zeros((1, 5, 8), np.int32)), [UP + "_zero_point", "[5, 8]", "[1, 5, 8]"]),
+    (replace(UP + "_zero_point", np.zeros((8, 5), np.int32)), [UP + "_zero_point", "[5, 8]", "[8, 5]"]),
+    (replace(UP + "_g_idx", np.zeros((1, 256, 1), np.int32)), [UP + "_g_idx", "256 inputs"]),
     (replace(UP + "_g_idx", np.full(256, 9, np.int32)), [UP + "_g_idx", "input 0", "group 9 of"]),
     (replace(UP + "_g_idx", np.full(256, -1, np.int32)), [UP + "_g_idx", "group -1 of"]),
     (replace(UP + "_g_idx", np.zeros(255, np.int32)), [UP + "_g_idx", "256 inputs"]),
-    (replace(UP, np.zeros((40, 256), BF16)), [UP + "_packed", "which one holds"]),
+    (replace(UP, np.zeros((40, 256), BF16)), [UP + "_packed", "remove the wrong one"]),
 ]
 
 
@@ -149,6 +154,24 @@ def test_what_does_not_fit_is_refused(tmp_path, tessera, quantize, change, words
     dst = quantize(src, "--scheme", "int4-weight-only", "--group-size", "32", "--zero-points")
     code, _, err = harness.run(tessera, ["convert", damaged(dst, tmp_path, change), "-o", tmp_path / "out", "--to", "bf16"])
     assert code == 3 and all(word in err for word in words), err
+
+
+@pytest.mark.parametrize("shape", [(1, 40, 1), (1, 40), (40, 1, 1), (2, 20), (1, 1, 40)])
+@pytest.mark.parametrize("name", ["_scale", "_zero_point"])
+def test_a_value_a_row_has_the_dimensions_of_a_column(tmp_path, tessera, name, shape):
+    q = {"quant_method": "compressed-tensors", "format": "int-quantized",
+         "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "symmetric": False, "strategy": "channel"}}}}
+    tensors = {UP: np.ones((40, 256), np.int8), UP + "_scale": np.ones((40, 1), np.float32), UP + "_zero_point": np.zeros((40, 1), np.int8)}
+    for fine in ((40, 1), (40,)):
+        tensors[UP + name] = tensors[UP + name].reshape(fine)
+        src = make(tmp_path / f"fine{len(fine)}", {"model.safetensors": tensors}, quantization=q)
+        code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / f"out{len(fine)}", "--to", "bf16", "--quiet"])
+        assert code == 0, err
+    tensors[UP + name] = tensors[UP + name].reshape(shape)
+    src = make(tmp_path / "src", {"model.safetensors": tensors}, quantization=q)
+    for words in (["convert", src, "-o", tmp_path / "out", "--to", "bf16"], ["inspect", src]):
+        code, out, err = harness.run(tessera, words)
+        assert code == (1 if words[0] == "inspect" else 3) and UP + name in out + err and str(list(shape)) in out + err, out + err
 
 
 @pytest.mark.parametrize("target", [("tp", "--tp", "2"), ("deepseek-mp", "--mp", "2")])

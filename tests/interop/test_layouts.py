@@ -267,8 +267,8 @@ REFUSED = [
      ["groups of 128", "192", "groups of 64 do"]),
     (None, ("fastertransformer", "--arch", "sm80", "--divisor", "7"), 2, ["--divisor 7"]),
     (None, ("fastertransformer", "--arch", "sm80", "--producer", "ft-9"), 2, ["ft-9"]),
-    (lambda t: t.pop(K), ("trtllm", "--arch", "sm80"), 3, [K, "not there"]),
-    (lambda t: t.__setitem__("model.layers.0.self_attn.g_proj.weight", t[O]), ("trtllm", "--arch", "sm80"), 3, ["g_proj", "no name"]),
+    (lambda t: t.pop(K), ("trtllm", "--arch", "sm80"), 3, [K, "is missing"]),
+    (lambda t: t.__setitem__("model.layers.0.self_attn.g_proj.weight", t[O]), ("trtllm", "--arch", "sm80"), 3, ["g_proj", "no TensorRT-LLM name"]),
 ]
 
 
@@ -286,7 +286,7 @@ def test_packed_sources_that_do_not_fit(tmp_path, tessera, quantize):
             (("--scheme", "int4-weight-only", "--zero-points", "--group-size", "32"), (), 3, "zero points"),
             (("--scheme", "int8-channel"), (), 3, "int8 for W8A8"),
             ((), (), 3, "FP8"),
-            (("--scheme", "int8-weight-only"), ("--bits", "4"), 2, "--bits has nothing to act on")]:
+            (("--scheme", "int8-weight-only"), ("--bits", "4"), 2, "--bits has no effect")]:
         ints = quantize(src, *options)
         code, _, err = harness.run(tessera, ["convert", ints, "-o", tmp_path / "out", "--to", "fastertransformer", "--arch", "sm80", *arguments])
         assert code == expected and word in err, err
@@ -300,6 +300,18 @@ def test_what_trtllm_cannot_take_of_packed_sources(tmp_path, tessera, quantize):
         ints = quantize(src, "--scheme", "int8-weight-only", *options)
         code, _, err = harness.run(tessera, ["convert", ints, "-o", tmp_path / "out", "--to", target, "--arch", "sm80"])
         assert code == 3 and all(w in err for w in words), err
+
+
+@pytest.mark.parametrize("dtype, scale", [(BF16, "f16"), (np.float16, "bf16")])
+def test_one_dtype_for_all_that_trtllm_gets(dtype, scale, tmp_path, tessera):
+    """Its plugins take inputs of their own type only, and a parameter of another type is kept with a warning."""
+    src, _ = llama(tmp_path / "src", dtype)
+    command = ["convert", src, "-o", tmp_path / "out", "--to", "trtllm", "--arch", "sm80", "--scale-dtype", scale]
+    own = "bf16" if dtype == BF16 else "f16"
+    code, _, err = harness.run(tessera, command)
+    assert code == 3 and all(w in err for w in (f"is {own.upper()}", f"scales in {scale.upper()}", f"--scale-dtype {own}")), err
+    code, _, err = harness.run(tessera, [*command[:-1], own])
+    assert code == 0, err
 
 
 def edit(change):
@@ -316,7 +328,7 @@ def shorten(dst):
 
 
 BROKEN = [
-    (lambda d: (d / MANIFEST).unlink(), ["no tessera-layout.json"]),
+    (lambda d: (d / MANIFEST).unlink(), ["tessera-layout.json is missing"]),
     (lambda d: (d / (O + ".0.bin")).unlink(), [O + ".0.bin"]),
     (shorten, [O, "needs"]),
     (lambda d: (d / MANIFEST).write_text("{"), [MANIFEST]),
@@ -324,14 +336,15 @@ BROKEN = [
     (edit(lambda m: m.__setitem__("target", "trtllm")), ["--from trtllm"]),
     (edit(lambda m: m.__setitem__("bits", 3)), ["makes no sense"]),
     (edit(lambda m: m.__setitem__("arch", 90)), ["sm90"]),
-    (edit(lambda m: m.__setitem__("group_size", 7)), ["no part of this layout"]),
+    (edit(lambda m: m.__setitem__("group_size", 7)), ["outside this layout"]),
     (edit(lambda m: m["weights"][0].__setitem__("k", 2**62)), ["K = "]),
-    (edit(lambda m: m["weights"][0].__setitem__("columns", 2**63)), ["no part of this layout"]),
-    (edit(lambda m: m["weights"][0].__setitem__("first", 1)), ["no part of this layout"]),
+    (edit(lambda m: m["weights"][0].__setitem__("columns", 2**63)), ["outside this layout"]),
+    (edit(lambda m: m["weights"][0].__setitem__("first", 1)), ["outside this layout"]),
+    (edit(lambda m: m["weights"][0].update(first=1, columns=m["weights"][0]["n"] // 2)), ["outside this layout"]),
     (edit(lambda m: m["weights"][0].__setitem__("file", "../../etc/passwd")), ["there is no"]),
     (edit(lambda m: m["weights"][0].pop("n")), ["without name"]),
     (edit(lambda m: m["weights"][0].update(k=2**31 - 64, n=2**31 - 64, first=0, columns=64)), ["needs", "which has"]),
-    (edit(lambda m: m["weights"].append(m["weights"][0])), ["two tensors would be called", "_packed"]),
+    (edit(lambda m: m["weights"].append(m["weights"][0])), ["two output tensors would have the name", "_packed"]),
 ]
 
 

@@ -71,7 +71,8 @@ def test_a_limit(command, options, option, check, key, figure, source, run, quan
     assert {c for c, _ in failed} == {check}
     for name in beyond:
         assert f"      {name}: " in out and any(name in text and f"limits: {key}" in text for _, text in failed)
-    assert "FAIL  limits: " + option in out
+    assert out.splitlines()[-1].startswith("FAIL  limits: " + option)
+    assert not any(words in out for words in ("serve it", "next:")) and not any("command" in way for way in told.get("serve", ()))
     # The output is whole, and no other than without a limit.
     assert harness.tree_difference(dst, fresh) is None
     # On the finished output, which keeps its bytes, the verdict is the same, and another limit gives another.

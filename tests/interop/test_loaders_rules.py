@@ -1,7 +1,11 @@
 """The rules of `inspect --can-load` that were learnt from running the loaders' own code (tests/loaders), each held without
 it: what those loaders take must pass, and what they refuse or get wrong must not."""
 
+import importlib
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 from loader_models import HF, UP, as_compressed, both, deepseek, edit, hold_to_rule, in_full, llama, load_table, unquantize
 import numpy as np
@@ -266,3 +270,18 @@ def test_versions(inspect, tmp_path):
     assert got["load_findings"]
     for f in got["load_findings"]:
         assert f["checked"] == got["checked"][f["loader"]]
+
+
+@pytest.mark.parametrize("newest, code, words", [
+    ({}, 0, ["vllm: the rules are of", "transformers: the rules are of"]), ({"sglang": "99.1"}, 1, ["newest is 99.1: run ./dev loaders"]),
+    ({"vllm": None}, 77, ["skipped", "vllm"])])
+def test_a_loader_that_moved_on_is_named(newest, code, words, tmp_path, monkeypatch):
+    """A stub answers for the package index, with the versions of the rules except those given."""
+    folder = Path(__file__).parent.parent / "loaders"
+    monkeypatch.syspath_prepend(folder)
+    versions = importlib.import_module("newest").checked() | newest
+    assert set(versions) == {"vllm", "sglang", "transformers"}
+    stub = tmp_path / "pip.py"
+    stub.write_text(f"import sys\nversion = {versions!r}[sys.argv[3]]\nprint(f'{{sys.argv[3]}} ({{version}})') if version else sys.exit(1)\n")
+    done = subprocess.run([sys.executable, folder / "newest.py", "--pip", f"{sys.executable} {stub}"], capture_output=True, text=True, check=False)
+    assert done.returncode == code and all(word in done.stdout for word in words), done.stdout + done.stderr

@@ -45,7 +45,7 @@ def test_each_layer_by_name(tmp_path, tessera, quantize, inspect, convert, how):
     assert joined and config["quantized_layers"] == side["quantized_layers"] == {
         m: ALGORITHMS[scheme_of(m)] for m in coded | joined}
     assert config["quant_algo"] == side["quant_algo"] == "MIXED_PRECISION" and config["quant_method"] == "modelopt"
-    assert config["ignore"] == side["exclude_modules"] == [] and side["kv_cache_quant_algo"] is None
+    assert config["ignore"] == side["exclude_modules"] == ["lm_head"] and side["kv_cache_quant_algo"] is None
     targets = [t for g in config["config_groups"].values() for t in g["targets"]]
     assert sorted(targets) == sorted(coded)
     code, told = inspect(dst, "--can-load", "vllm,sglang,trtllm", "--tp", "1")
@@ -62,7 +62,7 @@ def test_experts_that_stay_are_excluded(tmp_path, quantize):
     dst = quantize(src, "--rules", rules(tmp_path, {"*.experts.*": "keep", "*": "nvfp4-weight-only"}, dialect="modelopt"))
     config = json.loads((dst / "config.json").read_text())["quantization_config"]
     side = json.loads((dst / "hf_quant_config.json").read_text())["quantization"]
-    assert config["ignore"] == side["exclude_modules"] == ["model.layers.0.block_sparse_moe.experts"]
+    assert config["ignore"] == side["exclude_modules"] == ["model.layers.0.block_sparse_moe.experts", "lm_head"]
     assert "model.layers.0.self_attn.qkv_proj" in config["quantized_layers"]
     assert not any(".experts" in module for module in config["quantized_layers"])
 
@@ -78,4 +78,4 @@ def test_what_modelopt_has_no_algorithm_for(tmp_path, tessera, scheme):
 def test_no_mixture_in_deepseeks(tmp_path, tessera):
     src, _ = mx.model(tmp_path / "src")
     code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "dst", "--rules", rules(tmp_path), "--dialect", "deepseek"])
-    assert code == 2 and "modelopt hold a mixture" in err
+    assert code == 2 and "modelopt for several schemes" in err

@@ -110,7 +110,7 @@ def test_gpt_oss_again(tessera, convert, inspect, release, tmp_path):
 
 
 def without_quantization(config):
-    """What is left of it when no weight is quantized."""
+    """The tensors that remain when no weight is quantized."""
     kept = {key: value for key, value in config.items() if key not in ("quantization_config", "expert_dtype", "torch_dtype")}
     return kept | {key: without_quantization(value) for key, value in kept.items() if key == "text_config"}
 

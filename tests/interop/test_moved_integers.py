@@ -36,7 +36,7 @@ KEPT = {
 
 
 def packed_values(got, x, size, bits=4):
-    """What a reader of compressed-tensors makes of a module: (code - zero point) * scale, in FP32."""
+    """Decodes a module as compressed-tensors does: (code - zero point) * scale, in FP32."""
     places = bits * np.arange(32 // bits, dtype=np.uint32)
     rows, cols = got[x + ".weight_shape"]
     q = (got[x + ".weight_packed"].view(np.uint32)[:, :, None] >> places & 2**bits - 1).reshape(rows, -1)[:, :cols].astype(np.int32)
@@ -81,17 +81,26 @@ def test_integers_with_weights_that_stay(tmp_path, convert):
     got = tensors(dst)
     assert (packed_values(got, a, 32) == modules[0].values).all() and (packed_values(got, b, 32) == modules[1].values).all()
     assert a + ".weight_g_idx" in got and b + ".weight_g_idx" in got
-    assert got[c + ".weight"].tobytes() == modules[2].values.astype(f.BF16).tobytes() and quantization(dst)["ignore"] == [c]
+    assert got[c + ".weight"].tobytes() == modules[2].values.astype(f.BF16).tobytes() and quantization(dst)["ignore"] == ["lm_head", c]
+
+
+def one_scale():
+    """A packed weight with one scale for all rows."""
+    m = f.int_packed(X)
+    weights = {"num_bits": 4, "type": "int", "strategy": "tensor", "symmetric": True, "dynamic": False}
+    config = f.compressed("pack-quantized", {"targets": ["Linear"], "weights": weights, "input_activations": None})
+    return m._replace(tensors={**m.tensors, X + ".weight_scale": f.entry("BF16", np.ones(1, f.BF16))}, config=config)
 
 
 NOT_KEPT = {
+    "one scale": (one_scale(), ["--group-size", "0"], 2, ["one scale for all rows", "--lossy"]),
     "zero points": (f.awq(X), [], 2, ["AWQ in groups of 32", "zero points", "--zero-points", "--lossy"]),
     "other groups": (f.awq(X, cols=256), ["--group-size", "128", "--zero-points"], 2, ["groups of 32", "--group-size", "--lossy"]),
     "other groups, packed": (f.int_packed(X, cols=256), ["--group-size", "64"], 2, [".weight_packed", "--group-size", "--lossy"]),
     "a short last group": (f.awq(X, cols=152), ["--zero-points"], 3, ["groups of 32 do not divide"]),
     "a zero point of 16": (f.gptq(X), ["--zero-points"], 3, [".qzeros", "group 0, output 0 is 16", "--scales mse"]),
     "no symmetry": (f.gptq(X, zeros="fitting")._replace(config={**f.gptq(X).config, "sym": True}), [], 3,
-                    [".qzeros", "a zero point is not 8", "--zero-points"]),
+                    [".qzeros", "is not 8", "--zero-points"]),
 }
 
 

@@ -17,7 +17,7 @@ SOURCES = {"bf16": BF16, "f16": np.float16, "f32": np.float32}
 
 
 def ranges_of(weights):
-    """Of each layer's input; what members of a fused layer saw differs."""
+    """Ranges of each layer's input; those of members of a fused layer differ."""
     return {module: (-1.5 - i, 2.25 + i % 3) for i, module in enumerate(weights)}
 
 
@@ -200,6 +200,27 @@ def test_config(scheme, dialect, made, tmp_path):
     assert beside.exists() == (dialect == "modelopt")
 
 
+@pytest.mark.parametrize("head", ["model.embed_tokens", "lm_head", "language_model.lm_head"])
+def test_modelopt_lists_the_head(head, made, tmp_path):
+    """With tied embeddings there is no tensor for it, and vLLM builds a quantized head unless the list names it."""
+    module = "model.layers.0.mlp.down_proj"
+    weights = {module: random_weight((64, 64)).astype(BF16)}
+    src = save(tmp_path / "src", {f"{module}.weight": weights[module], f"{head}.weight": random_weight((8, 64)).astype(BF16)},
+               {"model_type": "llama"})
+    dst = made(src, weights, "nvfp4-weight-only", "modelopt")
+    config = json.loads((dst / "config.json").read_text())["quantization_config"]
+    side = json.loads((dst / "hf_quant_config.json").read_text())["quantization"]
+    assert config["ignore"].count("lm_head") == side["exclude_modules"].count("lm_head") == 1
+
+
+def test_modelopt_does_not_list_a_quantized_head(made, tmp_path, quantize):
+    weights = {f"model.layers.0.mlp.{leaf}_proj": random_weight((64, 64)).astype(BF16) for leaf in ("gate", "up", "down")}
+    head = {"lm_head": random_weight((64, 64)).astype(BF16)}
+    src = save(tmp_path / "src", {f"{m}.weight": w for m, w in {**weights, **head}.items()}, {"model_type": "llama"})
+    dst = quantize(src, "--scheme", "nvfp4-weight-only", "--dialect", "modelopt", "--include", "lm_head.weight")
+    assert json.loads((dst / "config.json").read_text())["quantization_config"]["ignore"] == []
+
+
 def test_an_entry_that_is_a_part_of_other_names(made, tmp_path):
     """vLLM also excludes a module whose name holds an entry: no entry may be a part of what is quantized."""
     shapes = {"model.layers.1.mlp.gate_proj": (32, 64), "model.layers.1.mlp.up_proj": (32, 64),
@@ -230,19 +251,19 @@ def test_dialects_that_nobody_reads(scheme, dialect, tessera, tmp_path):
     if (scheme, dialect) == ("mxfp4", "deepseek"):  # of DeepSeek-V4 only: test_deepseek_v4.py
         assert code == 3 and "model_type deepseek_v4" in err
         return
-    assert code == 2 and f"no loader reads {scheme} in it" in err
+    assert code == 2 and f"no loader reads {scheme} in this dialect" in err
     assert all(f"--dialect {other}" in err for pair, other in mx.PAIRS if pair == scheme)
     assert "vLLM" in err and not (tmp_path / "d").exists()
 
 
 @pytest.mark.parametrize("options, words", [
     (("--scheme", "nvfp4"), "--activations FILE"),
-    (("--scheme", "nvfp4-weight-only", "--mx-scale", "even"), "--mx-scale means nothing with --scheme nvfp4-weight-only"),
-    (("--scheme", "mxfp4", "--group-size", "32"), "--group-size means nothing"),
+    (("--scheme", "nvfp4-weight-only", "--mx-scale", "even"), "--mx-scale cannot be combined with --scheme nvfp4-weight-only"),
+    (("--scheme", "mxfp4", "--group-size", "32"), "--group-size cannot be combined"),
     (("--scheme", "mxfp4", "--mx-scale", "round"), "floor|even|rceil|ceil"),
-    (("--scheme", "int4-weight-only", "--dialect", "modelopt"), "no loader reads int4-weight-only in it"),
-    (("--scheme", "int8-channel", "--dialect", "deepseek"), "what is read: --dialect compressed-tensors"),
-    (("--dialect", "modelopt"), "not for fp8-block"),
+    (("--scheme", "int4-weight-only", "--dialect", "modelopt"), "no loader reads int4-weight-only in this dialect"),
+    (("--scheme", "int8-channel", "--dialect", "deepseek"), "supported: --dialect compressed-tensors"),
+    (("--dialect", "modelopt"), "no loader reads fp8-block in this dialect"),
 ])
 def test_usage(options, words, tessera, tmp_path):
     src, _ = mx.model(tmp_path / "src")
@@ -254,7 +275,7 @@ def test_ranges(tessera, tmp_path):
     """Each quantized layer needs its range, and an int8 scale is none."""
     src, weights = mx.model(tmp_path / "src")
     table = {m: {"min": low, "max": high} for m, (low, high) in ranges_of(weights).items()}
-    for edit, word in [((), None), (("model.layers.0.mlp.up_proj", None), "nothing about"),
+    for edit, word in [((), None), (("model.layers.0.mlp.up_proj", None), "no ranges for"),
                        (("model.layers.0.mlp.up_proj", {"input_scale": 0.5}), "needs the range itself")]:
         rows = dict(table)
         if edit:
@@ -294,7 +315,7 @@ def test_columns_that_are_no_whole_groups(scheme, group, quantize, tmp_path):
     assert kept[down] == f"its {odd} columns are not whole groups of {group}"
     assert "quantized or kept as one" in kept[expert + "up_proj"]
     ignore = json.loads((dst / "config.json").read_text())["quantization_config"]["ignore"]
-    assert sorted(ignore) == sorted(kept)
+    assert sorted(ignore) == sorted(["lm_head", *kept])
 
 
 # ---- what is said ----
@@ -334,4 +355,4 @@ def test_list_families(json_too, tessera):
     attention = [rule for rule in families["deepseek_v3"]["rules_in_4_bits"] if rule["treatment"] == "keep"]
     assert [rule["pattern"] for rule in attention] == ["*.self_attn.*"]
     assert families["llama"]["rules"] == families["llama"]["rules_in_4_bits"]
-    assert any(rule["pattern"] == "*.gate.weight" for rule in tables["every_model"])
+    assert any(rule["pattern"] == "*.gate.*" for rule in tables["every_model"])

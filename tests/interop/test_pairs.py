@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 ROWS = jobs.JOBS + jobs.MORE
-# What a message has to name where a command cannot read what a row leaves, or was made from.
+# Words of the message of a command that cannot read the output, or the source, of a row.
 REMEDIES = ("--merge", "--from deepseek-mp", "--from fastertransformer", "--from trtllm")
 
 

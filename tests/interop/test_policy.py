@@ -134,13 +134,10 @@ def test_a_family_without_a_table_is_announced(config, expected, model_type, pla
         assert expected in json.loads((tmp_path / "j").read_text())["warnings"][0]
 
 
-def test_globs_that_match_nothing(plan):
+def test_a_glob_of_what_cannot_be_quantized_is_told(plan):
     tensors = {**LINEAR, "model.norm.weight": (256,)}
-    _, _, got, err = plan({"model_type": "llama"}, tensors, "--exclude", "*.nowhere.*", "--include", "nothing",
-                          "--include", "*norm*", "--include", "*.up_proj.*", "--exclude", "*norm*")
-    assert got["warnings"] == ["--include 'nothing' matches no tensor",
-                               "--include '*norm*' matches 1 tensors, none of which can be quantized: --dry-run says why",
-                               "--exclude '*.nowhere.*' matches no tensor"]
+    _, _, got, err = plan({"model_type": "llama"}, tensors, "--include", "*norm*", "--include", "*.up_proj.*", "--exclude", "*norm*")
+    assert got["warnings"] == ["--include '*norm*' matches 1 tensors, none of which can be quantized: --dry-run says why"]
     assert all(f"tessera: {warning}\n" in err for warning in got["warnings"])
 
 
@@ -154,6 +151,46 @@ def test_little_is_quantized(plan):
     assert "192 rows end inside a block of 128" in warning
 
 
+def weights_of(shapes, config, path):
+    rng = np.random.default_rng(1)
+    return save(path, {name: rng.standard_normal(shape, np.float32).astype(ml_dtypes.bfloat16) for name, shape in shapes.items()}, config)
+
+
+WHOLE = {"architectures": ["A"], "hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize("kept, warned, served", [(0, False, True), (1, True, True), (7, True, False)])
+def test_the_share_of_an_unknown_family(kept, warned, served, tessera, tmp_path):
+    """The general rules may not know what its layers are called: RoBERTa's query, ModernBERT's Wo."""
+    shapes = {f"model.layers.0.mlp.{leaf}.weight": (256, 256) for leaf in ("up_proj", "down_proj", "gate_proj")}
+    shapes["model.embed_tokens.weight"] = (256, 256)
+    shapes |= {f"model.layers.0.self_attn.own{i}.weight": (256, 256) for i in range(kept)}
+    src = weights_of(shapes, {"model_type": "novel", **WHOLE}, tmp_path / "src")
+    code, out, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "dst", "--json", tmp_path / "j"])
+    rows = json.loads((tmp_path / "j").read_text())["serve"]
+    assert code == 0 and ("% of the weights are quantized" in err) == warned
+    assert not any("command" in row for row in rows) if not served else any("command" in row for row in rows)
+    assert ("no command to serve it: only 30 % of the weights" in out) == (not served)
+
+
+FLUX = {"_class_name": "FluxTransformer2DModel", "_diffusers_version": "0.42.1"}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_model_of_diffusers_is_refused(scheme, tessera, tmp_path):
+    """By its name, and taken only by what the user names; no loader reads the result."""
+    shapes = {f"transformer_blocks.0.{leaf}.weight": (256, 256) for leaf in ("attn.to_q", "norm1.linear", "ff.net.0.proj")}
+    src, dst = weights_of(shapes, FLUX, tmp_path / "src"), tmp_path / "dst"
+    command = ["quantize", src, "-o", dst, "--scheme", scheme]
+    code, out, err = harness.run(tessera, command)
+    assert code == 3 and "FluxTransformer2DModel" in err and "--include GLOB" in err and not dst.exists(), err
+    code, out, err = harness.run(tessera, [*command, "--include", "*.attn.*", "--include", "*.ff.*"])
+    assert code == 0 and "vllm serve" not in out and "from_pretrained" not in out, out
+    for path in (src, dst):
+        code, out, err = harness.run(tessera, ["inspect", path, "--can-load", "all", "--tp", "1", "--as-is"])
+        assert code == 1 and "a model of diffusers" in out and " ok" not in out, out
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_ignore_list_of_experts_kept_together(scheme, quantize, tmp_path):
     """One excluded expert keeps its layer's, and all of them are listed as plain."""
@@ -165,7 +202,8 @@ def test_the_ignore_list_of_experts_kept_together(scheme, quantize, tmp_path):
                    "--exclude", "*.0.mlp.experts.1.up_proj.weight")
     config = json.loads((dst / "config.json").read_text())["quantization_config"]
     listed = config.get("modules_to_not_convert", config.get("ignore"))
-    assert sorted(listed) == sorted(name for name in names if ".layers.0." in name)
+    head = ["lm_head"] * (scheme != "fp8-block")
+    assert sorted(listed) == sorted(head + [name for name in names if ".layers.0." in name])
 
 
 def test_the_key_of_the_table_is_the_tables(plan):

@@ -3,9 +3,10 @@ package, every name, shape and line of configuration held to the specification."
 
 import json
 import re
+import shutil
 from pathlib import Path
 
-from checkpoints import BLOCKS, INDEX, KINDS, REPORT, SOURCES, WIDTHS, header, load, same_bits, save, shards, split
+from checkpoints import BLOCKS, INDEX, KINDS, REPORT, SOURCES, STACKS, WIDTHS, header, load, same_bits, save, shards, split
 from fp8_cases import corner_cases
 import fp8_oracle
 import harness
@@ -52,7 +53,7 @@ def test_stacked_experts(dtype, quantize, tmp_path):
     source = {f"model.layers.0.mlp.experts.{name}": (rng.standard_normal(shape) / 50).astype(SOURCES[dtype])
               for name, shape in {"gate_up_proj": (3, 512, 200), "down_proj": (3, 200, 256)}.items()}
     source["model.layers.0.mlp.experts.down_proj"][1] = 0
-    dst = quantize(save(tmp_path / "src", source, {"model_type": "qwen3_moe"}))
+    dst = quantize(save(tmp_path / "src", source, {"model_type": "qwen3_moe"}), "--experts", "stack")
     assert assert_codes(source, dst) == source.keys()
     shape = load(dst)["model.layers.0.mlp.experts.down_proj_scale_inv"].shape
     assert shape == (3, 2, 2)
@@ -61,7 +62,7 @@ def test_stacked_experts(dtype, quantize, tmp_path):
 @pytest.mark.parametrize("scale_fmt", ["f32", "ue8m0"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_code_of_a_model(kind, scale_fmt, checkpoint, quantize):
-    assert_codes(load(checkpoint(kind)), quantize(checkpoint(kind), "--scale-fmt", scale_fmt), scale_fmt == "ue8m0")
+    assert_codes(load(checkpoint(kind)), quantize(checkpoint(kind), "--scale-fmt", scale_fmt, *STACKS.get(kind, ())), scale_fmt == "ue8m0")
 
 
 @pytest.mark.parametrize("scale_fmt", ["f32", "ue8m0"])
@@ -135,7 +136,7 @@ def unquantized(source, scales, out):
 @pytest.mark.parametrize("options", [(), ("--max-shard-size", "1MB", "--scale-fmt", "ue8m0")], ids=["one", "sharded"])
 def test_files(kind, options, checkpoint, quantize):
     src = checkpoint(kind)
-    dst = quantize(src, *options)
+    dst = quantize(src, *options, *STACKS.get(kind, ()))
     assert_layout(dst)
     source, tensors = load(src), load(dst)
     scales, others = split(tensors)
@@ -159,7 +160,7 @@ def test_files(kind, options, checkpoint, quantize):
 def test_which_tensors(kind, checkpoint, quantize):
     """Projections and nothing else: what the loaders of these families run in FP8."""
     source = load(checkpoint(kind))
-    scales, others = split(load(quantize(checkpoint(kind))))
+    scales, others = split(load(quantize(checkpoint(kind), *STACKS.get(kind, ()))))
     projection = re.compile(r"\.(self_attn|mlp)\.([\w.]+\.)?\w+_proj(_with_mqa)?(\.weight)?$")
     assert scales.keys() == {name for name in source if projection.search(name)}
     for name, value in others.items():
@@ -234,10 +235,29 @@ def test_config_keeps_every_byte(text, quantize, tmp_path):
 @pytest.mark.parametrize("options", [(), ("--scale-fmt", "ue8m0"), ("--scales", "mse")], ids=["f32", "ue8m0", "mse"])
 @pytest.mark.parametrize("kind", ["deepseek-v3", "fused-experts"])
 def test_report_of_a_model(kind, options, checkpoint, quantize):
-    assert_report(load(checkpoint(kind)), quantize(checkpoint(kind), *options))
+    assert_report(load(checkpoint(kind)), quantize(checkpoint(kind), *options, *STACKS.get(kind, ())))
 
 
 @pytest.mark.parametrize("dtype", SOURCES)
 def test_report_of_corner_cases(dtype, quantize, tmp_path):
     source = corner_cases(SOURCES[dtype])
     assert_report(source, quantize(save(tmp_path / "src", source)))
+
+
+@pytest.mark.parametrize("name, content, words", [
+    ("tokenizer.json", b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"ab" * 32 + b"\nsize 9085657\n", "a Git LFS pointer, not the file itself; run 'git lfs pull'"),
+    ("chat_template.jinja", b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"ab" * 32 + b"\nsize 985\n", "a Git LFS pointer"),
+    ("tokenizer.model", b"", "the file is empty"), ("generation_config.json", b"", "the file is empty")])
+def test_side_files_that_are_not_themselves_are_refused(tessera, checkpoint, quantize, tmp_path, name, content, words):
+    """By quantize and convert, before any work; --ignore-file leaves one out. An empty __init__.py is a file like any other."""
+    source = shutil.copytree(checkpoint("llama"), tmp_path / "model")
+    fp8 = shutil.copytree(quantize(source), tmp_path / "fp8")
+    for folder, command in ((source, ["quantize"]), (fp8, ["convert", "--to", "bf16"]), (fp8, ["convert", "--to", "archive"])):
+        (folder / name).write_bytes(content)
+        (folder / "__init__.py").write_bytes(b"")
+        for more in ([], ["--dry-run"]):
+            code, out, err = harness.run(tessera, [*command, folder, "-o", tmp_path / "out", *more])
+            assert code == 3 and out == "" and err.startswith(f"tessera: {folder / name}: {words}") and f"--ignore-file '{name}'" in err, err
+            assert not (tmp_path / "out").exists()
+    code, _, err = harness.run(tessera, ["quantize", source, "-o", tmp_path / "out", "--ignore-file", name])
+    assert code == 0 and not (tmp_path / "out" / name).exists() and (tmp_path / "out/__init__.py").read_bytes() == b"", err

@@ -42,7 +42,7 @@ def test_bytes_are_read_once(tessera, sources, tmp_path, name, of_fp8, command, 
     again, out = run("--threads", "3", "--memory", enough, "--io", "direct")
     assert again["bytes_read"] <= 1.01 * whole["bytes_in"]
     assert harness.tree_difference(reference, out) is None, "the journal's records are in the plan's order"
-    # What does not fit is read again, and the output is the same.
+    # Data that does not fit is read again, and the output is the same.
     if short is None:
         return
     again, out = run("--threads", "2", "--memory", short, "--io", "buffered")

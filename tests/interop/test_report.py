@@ -1,4 +1,4 @@
-"""What quantization_report.json and the terminal say of what was lost: rankings, what was kept, the limit."""
+"""Errors in quantization_report.json and on the terminal: rankings, kept tensors, the limit."""
 
 import json
 
@@ -46,6 +46,19 @@ def test_an_outlier_ranks_first(options, limit, source, tessera, tmp_path):
     assert result["sqnr_limit_db"] == limit and not any("30_db" in key for key in result)
     below = [r for r in report["tensors"] if r["sqnr_db"] is not None and r["sqnr_db"] < limit]
     assert result["tensors_below_limit"] == len(below)
+
+
+@pytest.mark.parametrize("halfway", [False, True])
+def test_tensors_that_are_alike_are_no_list(halfway, tessera, tmp_path):
+    """Normal weights lose the same in each tensor. A tensor of 17, which lies halfway between codes under an amax of 448, is worse."""
+    rng = np.random.default_rng(3)
+    tensors = {name: (rng.standard_normal((256, 256)) / 50).astype(BF16) for name in NAMES}
+    if halfway:
+        tensors[PLANTED][:] = 17
+        tensors[PLANTED][::128, ::128] = 448
+    _, _, out = run(tessera, save(tmp_path / "src", tensors, {"model_type": "llama"}), tmp_path / "dst")
+    assert ("below the range of" if halfway else "typical of") + " fp8-block, which usually leaves 31.3 to 31.8 dB" in out
+    assert (": none stands out" in out) != halfway and ("\nworst tensors:\n" in out) == halfway
 
 
 def test_int4_ranks_the_outlier_best_by_energy(source, tessera, tmp_path):

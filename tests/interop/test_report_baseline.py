@@ -106,6 +106,18 @@ def test_a_result_without_rows_is_compared_by_its_whole(compare):
     assert json.loads(files["json"])["baseline"]["differences"] == []
 
 
+def test_wholes_of_different_series_are_not_compared(compare, old):
+    """A model beside its codes and beside the original: what the second lost is no change of the first."""
+    source = {**old, "whole_against": {**old["whole"], "sqnr_db": 40.0, "relative_error": 0.01}}
+    for before, after in ((old, source), (source, old), (source, source)):
+        code, files, out, _ = compare(before, after)
+        assert code == 0 and json.loads(files["json"])["baseline"]["regressions"] == [], out
+    worse = {**source, "whole_against": {**source["whole_against"], "sqnr_db": 39.0}}
+    code, files, _, _ = compare(source, worse)
+    (regression,) = json.loads(files["json"])["baseline"]["regressions"]
+    assert code == 1 and regression["series"] == "against the original" and (regression["before"], regression["now"]) == (40.0, 39.0)
+
+
 def test_what_came_what_went_and_what_differs_is_said(compare, old):
     new = copy.deepcopy(old)
     gone = new["tensors"].pop(4)["name"]

@@ -71,7 +71,7 @@ def all_of_them(make, made):
     return make("all", *[made[name][0] for name in ("report", *results.COMMANDS)])
 
 
-# What a reader sees of the table, from the top.
+# The rows of the table in sight, from the top.
 SHOWN = "[...document.querySelectorAll('tr.row')].map((row) => [...row.children].map((cell) => cell.innerText.replace(/\\s+/g, ' ').trim()))"
 NAMES = "[...document.querySelectorAll('tr.row .ends')].map((name) => name.title)"
 DETAILS = "document.getElementById('details')"
@@ -250,12 +250,12 @@ def test_the_keyboard_is_enough(large, chromium):
 
 
 def test_what_is_left_out_is_said(make, chromium, tmp_path):
-    path = results.write(tmp_path / "some.json", results.quantization_report(results.deepseek(5, 20)))
-    chromium.open(make("left-out", path, "--html-rows", 100))
+    path = results.write(tmp_path / "some.json", results.quantization_report(results.deepseek(69, 490)))
+    chromium.open(make("left-out", path))
     text = chromium.js("document.body.innerText")
     shown = chromium.js("document.querySelector('.count').innerText")
-    assert re.search(r"The page has [0-9,]+ of 325 rows", text) and re.search(r"The worst [0-9,]+ rows of 325; tessera report --csv has all", text)
-    assert 100 <= int(shown.split()[0]) < 200
+    assert re.search(r"The page has [0-9,]+ of 101,775 rows", text) and re.search(r"The worst [0-9,]+ rows of 101,775; tessera report --csv has all", text)
+    assert 100000 <= int(shown.split()[0].replace(",", "")) < 101000
 
 
 def test_all_commands_in_one_page(all_of_them, chromium):
@@ -294,6 +294,24 @@ def test_divergence_is_drawn_over_the_layers(made, make, chromium, tmp_path):
     assert chromium.js("document.getElementById('summary').innerText").partition("KL divergence, mean")[2].split()[:2] == tile  # of the logits
     (line,) = drawn["datasets"]
     assert line["label"] == "stream of hidden states" and line["data"] == pytest.approx([10.0 ** (at - 4) for at in range(len(stream))])
+
+
+def test_the_first_screen_shows_the_figures_of_the_run_that_failed(make, chromium, tessera, tmp_path):
+    """With a transposed grid of scales the page shows what verify measured, not what the quantization report claims. Each figure names its run."""
+    folders, where = results.write_faulty(tmp_path)
+    found = tmp_path / "weights.json"
+    assert harness.run(tessera, ["verify", folders["transposed"], "--against", folders["source"], "--json", found])[0] == 1
+    measured = json.loads(found.read_text())
+    claimed = results.write(tmp_path / "report.json", results.quantization_report([results.row(where["transposed"], 31.55)]))
+    lowest = min((t for t in measured["tensors"] if t.get("sqnr_db") is not None), key=lambda t: t["sqnr_db"])
+    assert lowest["name"] == where["transposed"] and lowest["sqnr_db"] < 30
+    chromium.open(make("transposed", claimed, found))
+    tiles = chromium.js("Object.fromEntries([...document.querySelectorAll('.tile')].map((tile) => [tile.querySelector('dt').innerText, tile.querySelector('dd').innerText]))")
+    assert tiles["Lowest tensor"].startswith(f"{lowest['sqnr_db']:.2f} dB") and lowest["name"] in tiles["Lowest tensor"]
+    assert tiles["Whole model, SQNR"].startswith(f"{measured['whole']['sqnr_db']:.2f} dB")
+    assert tiles["Worst block"].startswith(f"{lowest['worst_blocks'][0]['relative_error']:.3g}")
+    assert all(tiles[title].endswith("from verify weights") for title in ("Whole model, SQNR", "Lowest tensor", "Worst block"))
+    assert tiles["Scheme"].endswith("from quantization report")
 
 
 def test_routers_and_perplexity_are_shown(made, make, chromium, tmp_path):
@@ -344,6 +362,34 @@ def test_it_prints(all_of_them, large, chromium):
     assert chromium.js(ink) == "#444" and "The first 60 of" in chromium.js("document.getElementById('table').innerText")
     chromium.js("dispatchEvent(new Event('afterprint'))")
     assert chromium.js(ink) != "#444" and chromium.js("document.querySelectorAll('tr.row').length") < 60
+
+
+def test_what_verify_measured_is_charted_once(make, made, chromium, tmp_path):
+    """The quantization report claims figures of the same tensors: it has no charts and no list of the worst beside verify's."""
+    titles = "[...document.querySelectorAll('figure h3')].map((title) => title.innerText)"
+    headings = "[...document.querySelectorAll('#worst .head strong')].map((name) => name.innerText)"
+    chromium.open(make("measured", made["report"][0], made["verify"][0]))
+    assert chromium.js(titles).count("Largest relative error by layer") == 1 and chromium.js(headings) == []
+    tiles = chromium.js("[...document.querySelectorAll('.tile dt')].map((title) => title.innerText)")
+    assert "Size" in tiles and "Took" not in tiles
+    fewer = json.loads(made["verify"][0].read_text())
+    del fewer["tensors"][next(at for at, t in enumerate(fewer["tensors"]) if t["state"] == "differs")]
+    path = tmp_path / "fewer.json"
+    path.write_text(json.dumps(fewer))
+    chromium.open(make("measured in part", made["report"][0], path))
+    assert chromium.js(titles).count("Largest relative error by layer") == 2 and len(chromium.js(headings)) == 2
+
+
+def test_the_table_fits_paper(all_of_them, chromium):
+    """A4, landscape, within the margins: every column is in sight. The head that each page repeats is text, and no box of a button."""
+    chromium.open(all_of_them, width=1123 - 2 * 53)
+    chromium.call("Emulation.setEmulatedMedia", media="print")
+    chromium.js("dispatchEvent(new Event('beforeprint'))")
+    table, cells = "document.querySelector('.viewport table')", "[...document.querySelectorAll('.viewport th, .viewport td')]"
+    assert chromium.js(f"{table}.querySelectorAll('th').length") > 10
+    assert chromium.js(f"{table}.scrollWidth <= document.documentElement.clientWidth && {table}.getBoundingClientRect().right <= innerWidth")
+    assert chromium.js(f"{cells}.every((cell) => cell.scrollWidth <= cell.clientWidth + 1)")
+    assert chromium.js("[...document.querySelectorAll('.viewport th button')].every((b) => getComputedStyle(b).display === 'contents')")
 
 
 def test_regressions_come_first(make, chromium, tmp_path):

@@ -50,7 +50,7 @@ def test_every_result_is_read(name, made, report):
 
 def test_several_have_one_verdict(made, report):
     code, out, _ = report(made["report"][0], made["verify"][0])
-    assert code == 0 and out.startswith("PASS  1 of 2 results have a verdict, and passed")
+    assert code == 0 and out.startswith("PASS  1 of 2 results has a verdict, and passed")
     code, out, _ = report(made["report"][0], made["verify"][0], made["diff"][0])
     assert code == 1 and out.startswith("FAIL  1 of 3 results fell short")
     for name in ("report", "verify", "diff"):
@@ -129,7 +129,7 @@ def test_a_layer_whose_blocks_are_drowned_is_seen_though_sqnr_is_high(tmp_path, 
 
 
 def on_terminal(tessera, words, columns, **environment):
-    """What a terminal of so many columns shows, with its escapes."""
+    """Returns the output on a terminal of this many columns, with its escapes."""
     import fcntl
     import struct
     import termios
@@ -191,3 +191,15 @@ def test_ninety_thousand_tensors(tmp_path, tessera):
     done = subprocess.run([tessera, "report", path], capture_output=True, preexec_fn=limit)
     assert done.returncode == 0, done.stderr
     assert b" 90441 " in done.stdout
+
+
+def test_rules_among_results_are_passed_over(tessera, checkpoint, tmp_path):
+    """The README has `plan-schemes ... -o r.json` and `report *.json` in one folder. Rules alone are refused."""
+    rules, result = tmp_path / "r.json", tmp_path / "weights.json"
+    assert harness.run(tessera, ["plan-schemes", checkpoint("llama"), "--bits", "5", "--schemes", "nvfp4-weight-only,fp8-block", "-o", rules, "--json", result])[0] == 0
+    alone = harness.run(tessera, ["report", result])
+    for files in ([rules, result], [result, rules]):
+        code, out, err = harness.run(tessera, ["report", *files])
+        assert (code, out) == alone[:2] and err == f"tessera: {rules}: passed over: rules for 'tessera quantize --rules', no result of a command\n", err
+    code, out, err = harness.run(tessera, ["report", rules])
+    assert code == 3 and out == "" and f"{rules}: rules for 'tessera quantize --rules', no result" in err

@@ -175,7 +175,7 @@ def test_a_planted_fault_is_named_in_every_form(fault, faulty, made, report):
         assert failing == {layer} and len(passing) == 3
 
 
-# What is asked of a faulty checkpoint, and a sound one; the fault; what a failure or the passed case says.
+# Options for a faulty checkpoint, and a valid one; the fault; the text of the failed or passed case.
 ASKED = [("diff SOURCE TRANSPOSED --tolerance 0.05", "transposed", "tolerance"), ("diff SOURCE CODE --tolerance 2", None, "tolerance"),
          ("inspect MISSING --can-load vllm --tp 1", "missing", "without a scale"), ("inspect CODE --can-load vllm,sglang --tp 1,2", "", "cannot load it"),
          ("compare-schemes SOURCE --sample 2", None, "nothing was judged"), ("plan-schemes SOURCE --bits 8.5", None, "budget"),

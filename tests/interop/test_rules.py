@@ -53,7 +53,7 @@ def test_the_seam_of_stacked_experts(rows, quantized, quantize, tmp_path):
     name = "model.layers.0.mlp.experts.gate_up_proj"
     src = save(tmp_path / "src", {name: np.ones((2, rows, 64), np.float32), DOWN: np.ones((5, 5), np.float32)},
                {"model_type": "qwen3_moe"})
-    dst = quantize(src)
+    dst = quantize(src, "--experts", "stack")
     assert (name in split(load(dst))[0]) == quantized
     assert_config(src, dst, deepseek_config(), [] if quantized else [name])
 

@@ -54,7 +54,7 @@ def again(tessera, tmp_path):
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_the_same_codes(name, tmp_path, tessera, convert, again):
-    """Of a model whose norm was changed in BF16: all else has the bytes of the original."""
+    """A model whose norm was changed in BF16: all else has the bytes of the original."""
     original = write(tmp_path / "int4", *ORIGINALS[name])
     plain = convert(original, "--to", "bf16")
     norm = f.entry("BF16", np.full(64, 2, f.BF16))
@@ -79,9 +79,9 @@ def swap(name, make):
 
 W = X + ".weight"
 REFUSED = {
-    "a value of other scales": (swap(W, lambda d, s, data: (d, s, moved_by_one_ulp(data))), 3, [W, "[0, 1]", "no code times its scale"]),
+    "a value of other scales": (swap(W, lambda d, s, data: (d, s, moved_by_one_ulp(data))), 3, [W, "[0, 1]", "not a code times its scale"]),
     "F32": (swap(W, lambda d, s, data: ("F32", s, bytes(2 * len(data)))), 3, [W, "F32", "BF16"]),
-    "another shape": (swap(W, lambda d, s, data: (d, [s[0] // 2, s[1] * 2], data)), 3, [W, "another shape"]),
+    "another shape": (swap(W, lambda d, s, data: (d, [s[0] // 2, s[1] * 2], data)), 3, [W, "a different shape"]),
     "a weight that is missing": (lambda plain: change(plain, **{W: None}), 3, ["no tensor '" + W + "'"]),
     "a weight too many": (lambda plain: change(plain, **{Y + ".weight": ("BF16", [64, 64], bytes(8192))}), 3, [Y, "no tensor"]),
 }

@@ -13,7 +13,7 @@ import results
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SCHEMAS = {path.name: json.loads(path.read_text()) for path in sorted((ROOT / "docs/schemas").glob("*.schema.json"))}
-# What other schemas are put together of: alone, they would refuse the members of what they are a part of.
+# Schemas that others are composed of: alone they would refuse the members of the whole.
 PARTS = {"quant_stats", "kind", "metrics", "pair", "evidence", "place", "cost"}
 # Rules files are written by hand, too, manifests belong to outputs, and the tool speaks of itself: none is a result.
 FILES = {"rules": "plan-schemes SRC --bits 9 -o JSON", "families": "quantize --list-families --json JSON",
@@ -89,7 +89,7 @@ def test_reports_of_results(name, made, validator, tessera, tmp_path):
 
 
 def test_all_kinds_of_verify(made, validator, tessera, checkpoint, tmp_path):
-    """What the kinds write by themselves is in it, each held to its own schema; and its report, which says what does not apply."""
+    """The result holds those of the kinds, each valid by its own schema; and its report, which names what does not apply."""
     dst, paths = made["gemm"][0].parent / "int8", (tmp_path / "all.json", tmp_path / "report.json")
     code, _, err = harness.run(tessera, ["verify", "all", dst, "--against", checkpoint("deepseek-v3"), "--device", "cpu", "--sample", "1",
                                          "--count", "4", "--exact", "--layer", "99", "--json", paths[0], "--quiet"])
@@ -145,7 +145,7 @@ def test_manifests(name, validator, checkpoint, quantize, tessera, tmp_path):
 
 @pytest.mark.parametrize("name", ["report", "verify", "gemm", "inspect", "quantize"])
 def test_the_schemas_refuse(name, made, validator):
-    """What lacks a member, has one more, or one of another kind, is refused: at the top, and in the last list."""
+    """A document with a missing, additional or wrong member is refused: at the top, and in the last list."""
     document = json.loads(made[name][0].read_text())
     of = document["schema"].split("-", 1)[1].split("/")[0]
     inner = next((key for key, value in document.items() if isinstance(value, list) and value and isinstance(value[0], dict)), None)

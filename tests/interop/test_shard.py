@@ -54,7 +54,7 @@ MANIFEST = "tessera-deepseek-mp.json"
 
 
 def deepseek_rank(tensors, config, n, rank):
-    """What convert.py writes for one rank, by its published rules."""
+    """Returns the tensors that convert.py writes for one rank, by its published rules."""
     result = {}
     for name, value in tensors.items():
         if name.startswith(f"model.layers.{config['num_hidden_layers']}."):
@@ -222,7 +222,7 @@ def test_ranks_of_convert_py_are_read(sources, convert, refuse, tmp_path, tesser
     tensors[long * 40] = tensors.pop(long)  # its number is that of an expert
     harness.write_safetensors(ranks / "model0-mp2.safetensors", tensors, metadata)
     refuse(ranks, 3, "is no name of DeepSeek's inference code", options=("--from", "deepseek-mp", "--config", str(src / "config.json")))
-    refuse(src, 2, "--config means nothing", options=("--to", "bf16", "--config", str(src / "config.json")))
+    refuse(src, 2, "--config needs --from deepseek-mp", options=("--to", "bf16", "--config", str(src / "config.json")))
     refuse(src, 3, "model0-mp", options=("--from", "deepseek-mp"))
 
 
@@ -286,7 +286,7 @@ def test_diff_names_the_ranks_that_it_compares(tessera, sources, convert):
             assert rank is None or f"{side.upper()} is rank {rank} of 2 of a tensor-parallel cut" in text
 
 
-# Whose output features ranks divide, which are rows, and whose input features, which are columns: the loaders' ColumnParallelLinear,
+# Layers whose output features (rows) are divided, and whose input features (columns): the loaders' ColumnParallelLinear,
 # with the vocabulary's rows, and RowParallelLinear. All other tensors each rank has whole.
 BY_ROWS = {"q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj", "gate_up_proj", "embed_tokens", "lm_head", "head"}
 BY_COLUMNS = {"o_proj", "down_proj"}
@@ -335,11 +335,11 @@ def test_a_kept_index_that_names_other_files_is_refused(sources, convert, refuse
     text = manifest.read_text()
     assert '-00003.safetensors\\"' in text
     manifest.write_text(text.replace('-00003.safetensors\\"', '-00009.safetensors\\"', 1))
-    refuse(dst, 3, "its index does not say where the tensors of its shards stand", options=("--merge",))
+    refuse(dst, 3, "its index does not list the shards of all tensors", options=("--merge",))
     kept = json.loads(text)
     for index in {"weight_map": {}}, [0], None:  # the index itself stands there as text
         manifest.write_text(json.dumps({**kept, "index": index}))
-        refuse(dst, 3, "shards and no index of them", options=("--merge",))
+        refuse(dst, 3, "shards, but no index", options=("--merge",))
 
 
 @pytest.mark.parametrize("fp8", [False, True])
@@ -362,6 +362,19 @@ def test_a_rank_computes_its_part(sources, convert, fp8):
     assert np.array_equal(np.concatenate(parts), up)
     down = sum(weight(rank, "down_proj") @ part for rank, part in zip(ranks, parts))
     assert np.allclose(down, weight(whole, "down_proj") @ up, rtol=1e-12, atol=1e-12)
+
+
+def test_ranks_in_another_order_are_not_merged(sources, convert, refuse):
+    ranks = convert(sources("llama", False), "--to", "tp", "--tp", "2")
+    (ranks / "rank-1").rename(ranks / "other")
+    (ranks / "rank-0").rename(ranks / "rank-1")
+    (ranks / "other").rename(ranks / "rank-0")
+    refuse(ranks, 3, "rank", options=("--merge",))
+    four = convert(sources("llama", False), "--to", "tp", "--tp", "4")
+    (four / "rank-1").rename(four / "other")
+    (four / "rank-2").rename(four / "rank-1")
+    (four / "other").rename(four / "rank-2")
+    refuse(four, 3, "rank 1 of 4 was expected here", "says 2 of 4", options=("--merge",))
 
 
 def test_a_header_of_another_writer_comes_back(tmp_path, convert):
@@ -430,6 +443,21 @@ def test_merging_what_does_not_belong_together(tmp_path, tessera, sources, conve
     missing = broken("missing")
     shutil.rmtree(missing / "rank-1")
     refuse(missing, 3, "0 of 2", options=("--merge",))
+    for name, change in (("rows", lambda cut: cut.__setitem__(0, 7)), ("parts", lambda cut: cut.__setitem__(1, 3))):
+        uneven = broken(f"uneven {name}")
+        manifest = json.loads((uneven / "rank-0/tessera-tp.json").read_text())
+        tensor = next(n for n in manifest["cuts"] if n.endswith("o_proj.weight"))
+        change(manifest["cuts"][tensor])
+        (uneven / "rank-0/tessera-tp.json").write_text(json.dumps(manifest))
+        refuse(uneven, 3, tensor, "is missing or differs from tessera-tp.json", options=("--merge",))
+    other = broken("of another cut")
+    path = other / "rank-1/model.safetensors"
+    _, tensors = harness.read_safetensors(path)
+    tensor = next(n for n in tensors if n.endswith("o_proj.weight"))
+    dtype, shape, data = tensors[tensor]
+    tensors[tensor] = (dtype, [shape[0] // 2, shape[1]], data[: len(data) // 2])
+    harness.write_safetensors(path, tensors, {"format": "pt"})
+    refuse(other, 3, tensor, "not ranks of one cut", options=("--merge",))
     flipped = broken("flipped")
     path = flipped / "rank-1/model.safetensors"
     _, tensors = harness.read_safetensors(path)
@@ -454,9 +482,9 @@ def twice(m):
       for name in ("config.json", "../model.safetensors", "a/b.safetensors", "a\\b.safetensors", "..", "", ".safetensors",
                    ".hidden.safetensors", "a\nb.safetensors", "model.safetensors.index.json", "tokenizer.json")],
     (twice, "were cut"),
-    (lambda m: m.update(index="{}", index_name="config.json"), "the name of an index"),
-    (lambda m: m.update(index="{}", index_name="../model.safetensors.index.json"), "the name of an index"),
-    (lambda m: m.update(index="{}"), "the name of an index"),
+    (lambda m: m.update(index="{}", index_name="config.json"), "not a valid name of an index"),
+    (lambda m: m.update(index="{}", index_name="../model.safetensors.index.json"), "not a valid name of an index"),
+    (lambda m: m.update(index="{}"), "not a valid name of an index"),
 ])
 def test_names_of_a_manifest_are_those_of_shards(tmp_path, tessera, sources, convert, change, word):
     dst = convert(sources("llama", False), "--to", "tp", "--tp", "2")

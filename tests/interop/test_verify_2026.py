@@ -104,7 +104,7 @@ def ranges(weights, path):
 @pytest.mark.parametrize("options", [(), ("--scales", "mse")], ids=str)
 @pytest.mark.parametrize("scheme, dialect", mx.PAIRS)
 def test_what_quantize_writes_passes(scheme, dialect, options, tessera, quantize, tmp_path):
-    """Of weights with every edge: groups of zeros, of subnormals, ties, and amax beside each threshold."""
+    """The weights have every edge: groups of zeros, of subnormals, ties, and amax beside each threshold."""
     src, weights = mx.model(tmp_path / "src")
     if scheme == "nvfp4":
         options = (*options, "--activations", ranges(weights, tmp_path / "ranges.json"))
@@ -311,6 +311,16 @@ def test_g_idx_lost(expect):
     expect(*c.args(), "values", WEIGHT, "codes are not the nearest")
 
 
+@pytest.mark.parametrize("group", [16, -1])
+def test_g_idx_names_a_group_that_is_not_there(group, tessera, tmp_path):
+    """512 columns have groups 0 to 15."""
+    c = Coded("gptq")
+    c.change(".g_idx")[77] = group
+    code, out, err = harness.run(tessera, ["verify", checkpoint(tmp_path / "dst", c.tensors, c.config), "--against",
+                                           checkpoint(tmp_path / "src", {WEIGHT: c.w})])
+    assert code == 3 and all(w in err for w in (MODULE + ".g_idx", "77", f"group {group}")), out + err
+
+
 @pytest.mark.parametrize("kind, words", [("mxfp4", "what MXFP4 of compressed-tensors costs"), ("mxfp8", "what MXFP8 costs"),
                                          ("nvfp4", "what NVFP4 of compressed-tensors costs"),
                                          ("awq", "what AWQ's int4 in groups of 32 costs"),
@@ -352,6 +362,7 @@ def test_gpt_oss(tessera, tmp_path, expect):
 
 @pytest.mark.parametrize("spoil, words", [
     (lambda b, s: (b >> 4 | b << 4, s), "the odd column of each pair"),
+    (lambda b, s: (np.concatenate([b[:2], b[2:] >> 4 | b[2:] << 4]), s), "the odd column of each pair"),
     (lambda b, s: (b, np.roll(s, 1, 2)), "codes are not the nearest"),
     (lambda b, s: (b, np.where(np.arange(b.shape[1])[:, None] == 37, s + 1, s).astype(np.uint8)), "37]"),
 ])

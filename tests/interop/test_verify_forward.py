@@ -23,6 +23,14 @@ def test_every_layer_equals_that_of_float64(tmp_path, verify, family):
     assert all(j["relative_error"] < 3e-7 for j in found.values()), found
 
 
+def test_a_tied_head_in_the_file_is_not_used(tmp_path, verify):
+    """Some writers store lm_head beside the embedding that it is tied to. Loaders take the embedding."""
+    m = Whole("qwen2")
+    reference = m.reference(tmp_path / "r.safetensors")
+    m.tensors["lm_head.weight"] = m.draw(VOCABULARY, m.tensors["model.embed_tokens.weight"].shape[1])
+    assert not failed(verify(m.write(tmp_path / "m"), "--reference", reference))
+
+
 def test_without_states_the_error_of_float32_is_all_there_is(tmp_path, verify):
     m = Whole("deepseek_v3")
     states = [f"hidden_states.{n}" for n in range(LAYERS + 1)]
@@ -117,6 +125,19 @@ def test_a_layer_is_blamed_for_what_it_does_itself(tmp_path, verify):
     assert found["model.layers.2", "stream of hidden states"]["differ"] > 0
 
 
+def test_other_experts_are_a_fault_by_themselves(tmp_path, verify):
+    """All experts of layer 1 are alike, so that its result is the same, whichever of them a router chooses."""
+    m = Whole("qwen3_moe")
+    for e in range(1, EXPERTS):
+        for n in ("gate", "up", "down"):
+            m.tensors[f"model.layers.1.mlp.experts.{e}.{n}_proj.weight"] = m.tensors[f"model.layers.1.mlp.experts.0.{n}_proj.weight"]
+    router = "model.layers.1.mlp.gate.weight"
+    other = m.tensors | {router: -m.tensors[router]}
+    found = verify(m.write(tmp_path / "a"), write(tmp_path / "b", other, m.config))
+    assert failed(found) == ["model.layers.1"]
+    assert found["model.layers.1", "layer alone"]["fault"] == "more than a quarter of the experts are chosen otherwise"
+
+
 def test_threads_and_layers(tmp_path, verify):
     m = Whole("deepseek_v3")
     a, b = m.write(tmp_path / "a"), write(tmp_path / "b", noisy(m, 0.01), m.config)
@@ -129,7 +150,7 @@ def test_threads_and_layers(tmp_path, verify):
 
 @pytest.mark.parametrize("family, words", [("llama", []), ("qwen3_moe", ["--exact"]), ("deepseek_v3", [])])
 def test_no_bit_depends_on_the_number_of_devices(tmp_path, tessera, quantize, family, words):
-    """Rows of weights are divided among devices, for which the CPU stands in: also of heads, and of rows that do not come out even."""
+    """Rows of weights are divided among devices, which the CPU takes the place of: also of heads, and of rows that do not come out even."""
     a = Whole(family).write(tmp_path / "a")
     words = ["verify", "forward", quantize(a), "--against", a, "--count", "12", *words, "--json", "-"]
     one, *more = (json.loads(harness.run(tessera, [*words, "--devices", n])[1]) for n in ("1", "2", "3", "16"))
@@ -164,14 +185,14 @@ def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, f
 # ---- refusals ----
 
 @pytest.mark.parametrize("arguments, config, code, words", [
-    (["a"], {}, 2, "held to what?"),
+    (["a"], {}, 2, "which source?"),
     (["a", "--reference", "bad.txt", "--against", "a"], {}, 2, "not both"),
     (["a", "a", "--layers", "2..3"], {}, 2, "layers 0..2"),
     (["a", "a", "--layers", "x"], {}, 2, "takes A..B"),
     (["a", "a", "--count", "0"], {}, 2, "from 1 to"),
     (["a", "a", "--tokens", "bad.txt"], {}, 3, "bad.txt, line 2"),
     (["a", "a", "--tokens", "none.txt"], {}, 3, "no tokens"),
-    (["a", "a", "--tokens", "minus.txt"], {}, 3, "not negative"),
+    (["a", "a", "--tokens", "minus.txt"], {}, 3, "must not be negative"),
     (["a", "a"], {"model_type": "llama4"}, 3, "llama4"),
     (["a", "a"], {"hidden_act": "gelu"}, 3, "gelu"),
     (["a", "a"], {"sliding_window": 32}, 3, "sliding_window"),
@@ -197,7 +218,7 @@ def test_a_reference_of_nothing_does_not_pass(tmp_path, tessera):
 
 
 def test_a_source_of_nan_is_no_measure(tmp_path, verify):
-    """What is NaN in the source only leaves nothing to sum up, which is no likeness."""
+    """NaN in the source alone leaves nothing to sum up, and does not pass."""
     sound, spoilt = Whole("llama"), Whole("llama")
     norm = spoilt.tensors["model.norm.weight"]
     norm[:] = np.nan

@@ -31,7 +31,7 @@ def served_layer(m, layer, x, w, quantize, coded):
     product = lambda y, name: bf16((quantize(y, at(name)) if coded(at(name)) else y) @ w[f"{name}_proj.weight"].T)
     norm = lambda y, name: bf16(rms_norm(y, w[f"{name}.weight"]))
     normed = norm(x, "input_layernorm")
-    angle = np.arange(TOKENS)[:, None] * m.frequency()
+    angle = np.arange(TOKENS)[:, None] * m.frequency(layer)
     cos, sin = (np.concatenate([u, u], -1)[None, :, None] for u in (np.cos(angle), np.sin(angle)))
     q, k, v = (product(normed, f"self_attn.{n}").reshape(BATCH, TOKENS, -1, DIM) for n in "qkv")
     turn = lambda y: bf16(y * cos + np.concatenate([-y[..., DIM // 2:], y[..., : DIM // 2]], -1) * sin)
@@ -123,7 +123,7 @@ def of_one(tensors, name):
     return tensors[name].astype(np.float32).reshape(()) if name in tensors else np.float32(0)
 
 
-# What is quantized how, and what is then stated of a module's inputs.
+# Quantization of each module, and the resulting coding of its inputs.
 STATED = {
     "fp8, static": ("fp8", lambda t, m: given.fp8_static(of_one(t, f"{m}.input_scale"))),
     "fp8 of compressed-tensors, static": ("compressed-tensors", lambda t, m: given.fp8_static(of_one(t, f"{m}.input_scale"))),
@@ -224,7 +224,7 @@ def test_token_files_of_all_kinds(tmp_path, tessera, verify, monkeypatch):
 
 
 @pytest.mark.parametrize("data, code, words", [
-    (b"\1\0\0", 3, "no int32"), (b"\xff\xff\xff\xff\0\0\0\0", 3, "token 0"), (b"\x93NUMPY\1\0\xff\xff{", 3, "header"),
+    (b"\1\0\0", 3, "not int32"), (b"\xff\xff\xff\xff\0\0\0\0", 3, "token 0"), (b"\x93NUMPY\1\0\xff\xff{", 3, "header"),
     (b"\x93NUMPY\1\0\x40\0" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }".ljust(64), 3, "integers"),
     (b"\x93NUMPY\1\0\x40\0" + b"{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }".ljust(64), 3, "ends before")])
 def test_broken_token_files(tmp_path, tessera, data, code, words):
@@ -270,4 +270,4 @@ def test_weights_are_never_held_whole(tmp_path, tessera):
     assert most * 1024 < 64e6 or "-asan" in tessera  # AddressSanitizer's own memory is 30 MB of it
     assert 0 < result["activation_bytes"] < 4e6
     code, _, err = harness.run(tessera, command(a, a, "--count", "4", "--memory", "100k"))
-    assert code == 3 and "more than --memory has" in err
+    assert code == 3 and "more than --memory" in err

@@ -204,7 +204,7 @@ def test_codes_without_a_scale_are_refused(tessera, tmp_path):
     m = Model()
     codes = np.array(fp8_oracle.quantize(m.tensors[PREFIX + "o_proj.weight"])[0])
     code, _, err = harness.run(tessera, ["verify", "mla", m.write(tmp_path / "m", **{"o_proj.weight": codes})])
-    assert code == 3 and "without a scale" in err
+    assert code == 3 and "without a supported scale" in err
 
 
 def test_a_file_without_stages_does_not_pass(tmp_path, tessera):
@@ -212,4 +212,4 @@ def test_a_file_without_stages_does_not_pass(tmp_path, tessera):
     stages = {"hidden_states": m.stages()["hidden_states"], "of_another_name": np.ones((2, 2))}
     code, out, err = harness.run(tessera, ["verify", "mla", m.write(tmp_path / "m"), "--stages",
                                            save(tmp_path / "s.safetensors", stages), "--device", "cpu"])
-    assert code == 3 and "nothing was there that could be judged" in err, out
+    assert code == 3 and "nothing could be judged" in err, out

@@ -43,7 +43,7 @@ def whats(result, kind):
 
 
 def dynamic(scheme):
-    """Whether activations are checked in the weight's own format, too."""
+    """Returns True if activations are checked in the weight's own format, too."""
     return scheme != "nvfp4-weight-only"
 
 
@@ -180,7 +180,7 @@ def test_what_has_no_value_is_named(check, kind, fault, verify, tmp_path):
 
 
 def test_experts_of_a_set_and_other_kinds_beside_them(verify, tmp_path):
-    """Of eight MXFP4 experts, two by the seed, each under its own name; a layer in block FP8 is checked beside them."""
+    """Two of eight MXFP4 experts are checked by the seed, each under its own name; a layer in block FP8 as well."""
     c, tensors = Coded("mxfp4", (64, 256)), {}
     for i in range(8):
         name = f"model.layers.0.mlp.experts.{i}.up_proj.weight"
@@ -243,4 +243,4 @@ def test_activations_of_zeros_are_skipped(coded, tessera, tmp_path):
     dst = coded("mxfp4", "compressed-tensors")[0]
     inputs = write(tmp_path / "inputs", {WEIGHT: np.zeros((4, 512), np.float32)}) / "model.safetensors"
     code, _, err = harness.run(tessera, ["verify", "gemm", dst, "--activations", inputs, "--device", "cpu"])
-    assert code == 3 and "nothing was there that could be judged" in err
+    assert code == 3 and "nothing could be judged" in err

@@ -103,7 +103,9 @@ def test_sound(verify, model):
 
 def test_transposed_grid(verify, model):
     model.scales()[:] = model.scales().T.copy().reshape(3, 5)
-    expect(verify, model, "values", EXPERTS[0], "grid is stored transposed")
+    found = expect(verify, model, "values", EXPERTS[0], "grid is stored transposed")
+    what = dict(found["values"])[EXPERTS[0]]
+    assert what.startswith("the codes fit, but ") and what.count("SQNR") == 1 and "values differ" not in what
 
 
 @pytest.mark.parametrize("shift, axis", [(1, 0), (-1, 0), (1, 1), (-1, None)])
@@ -129,6 +131,26 @@ def test_one_wrong_scale(verify, model):
     assert set(found) == {"values"}
 
 
+@pytest.mark.parametrize("third", [1, 3])
+def test_two_swapped_scales(third, verify, model):
+    """Both blocks are named, and the diagnosis comes first; with a third wrong scale they are no longer a pair."""
+    scales = model.scales()
+    scales[0, 1], scales[2, 3] = scales[2, 3], scales[0, 1]
+    scales[1, 4] *= third
+    what = dict(expect(verify, model, "values", EXPERTS[0])["values"])[EXPERTS[0]]
+    pair = "the codes fit, but the scales of the blocks at [0, 128] and [256, 384] are swapped"
+    assert what.startswith(pair if third == 1 else "the codes fit, but 3 of 15 scales do not"), what
+    assert what.count("SQNR") == 1 and "values differ" not in what
+
+
+def test_a_scale_in_the_place_of_another_is_no_swap(verify, model):
+    """Two scales are wrong, and only one of them is the other's."""
+    scales = model.scales()
+    scales[0, 1], scales[2, 3] = scales[2, 3], scales[2, 3] * 3
+    what = dict(expect(verify, model, "values", EXPERTS[0])["values"])[EXPERTS[0]]
+    assert what.startswith("the codes fit, but 2 of 15 scales do not"), what
+
+
 def test_swapped_experts(verify, model):
     for suffix in ("", "_scale_inv"):
         a, b = EXPERTS[1] + suffix, EXPERTS[3] + suffix
@@ -142,7 +164,7 @@ def test_swapped_experts(verify, model):
 def test_one_flipped_bit_of_a_code(bit, verify, model):
     """Also the lowest, which moves a value by one step."""
     codes = model.output[EXPERTS[2]].view(np.uint8)
-    at = tuple(np.argwhere((codes & 0x7F) == 0x55)[0])
+    at = tuple(np.argwhere((codes & 0x7F) == 0x55)[-1])
     codes[at] ^= 1 << bit
     expect(verify, model, "values", EXPERTS[2], "1 of 245760 codes are not the nearest", f"[{at[0]}, {at[1]}]")
 
@@ -264,13 +286,33 @@ def test_config(change, key, words, verify, model):
         expect(verify, model, "config", key, words)
 
 
+def test_spaces_behind_an_escaped_quote_belong_to_the_value(verify, model):
+    dst, src = model.write()
+    for folder, spaces in ((dst, " "), (src, "  ")):
+        path = folder / "config.json"
+        path.write_text(json.dumps(dict(json.loads(path.read_text()), system=f'a "{spaces}b" c')))
+    code, found, _ = verify(dst, src)
+    assert code == 1 and "system" in dict(found["config"]), found
+
+
+def test_values_of_several_lines_are_shown_on_one(verify, model):
+    """config.json as transformers writes it has an element a line."""
+    dst, src = model.write()
+    for folder, names in ((dst, ["A B", "C\\"]), (src, ["A B", "D"])):
+        path = folder / "config.json"
+        path.write_text(json.dumps(dict(json.loads(path.read_text()), architectures=names), indent=4))
+    code, found, text = verify(dst, src)
+    line = '["A B", "C\\\\"], but ["A B", "D"] in the source'
+    assert code == 1 and dict(found["config"])["architectures"] == line and line in text, found
+
+
 def test_fp8_without_its_configuration(verify, model):
     del model.config["quantization_config"]
     expect(verify, model, "config", "quantization_config", "absent", options=("--source-block", "128x128"))
 
 
 def test_codes_swapped_without_their_scales(verify, model):
-    """Values are nobody's then; the codes still are."""
+    """The values are then those of no tensor; the codes still are."""
     a, b = EXPERTS[1], EXPERTS[3]
     model.output[b + "_scale_inv"] *= np.float32(3)
     model.output[a], model.output[b] = model.output[b], model.output[a]
@@ -283,7 +325,7 @@ def test_codes_swapped_without_their_scales(verify, model):
                                    lambda codes: codes[::-1]], ids=["columns", "rows", "upside down"])
 def test_nothing_is_guessed_of_what_is_not_known(spoil, verify, model):
     model.output[EXPERTS[1]] = np.ascontiguousarray(spoil(model.output[EXPERTS[1]].view(np.uint8))).view(fp8_oracle.E4M3)
-    found = expect(verify, model, "values", EXPERTS[1], "codes are not the nearest, where 0 may be", "is below 30",
+    found = expect(verify, model, "values", EXPERTS[1], "codes are not the nearest (0 allowed)", "is below 30",
                    "no tensor of the source has its values")
     what = dict(found["values"])[EXPERTS[1]]
     assert not any(word in what for word in ("swapped", "version", "the codes fit"))

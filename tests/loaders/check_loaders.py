@@ -81,17 +81,23 @@ CONVERSIONS = {
         "to-int4-weight-only": ["--to", "int4-weight-only"],
         "to-fp8-channel": ["--to", "fp8-channel"]}.items()},
 }
-NAMES = ("llama mistral phi3 qwen2 qwen3 mixtral qwen2_moe qwen3_moe qwen3_moe_1024 qwen3_moe_192 qwen3_moe_384 deepseek_v2 deepseek_v3 qwen3_next gpt_oss "
+NAMES = ("llama llama_tied mistral phi3 qwen2 qwen3 mixtral qwen2_moe qwen3_moe qwen3_moe_1024 qwen3_moe_192 qwen3_moe_384 qwen3_moe_448 mixtral_4 ernie4_5_moe_4 deepseek_v2 deepseek_v3 qwen3_next gpt_oss "
          "llama4 gemma3 olmo2 glm4_moe gpt_oss_mxfp4 gpt_oss_mxfp4_480 gpt_oss_mxfp4_352 deepseek_v4").split()
 CODED = ("gpt_oss_mxfp4", "gpt_oss_mxfp4_480", "gpt_oss_mxfp4_352", "deepseek_v4")  # codes already: they are converted, not quantized
 
 # Verdicts that are stricter than the loader, on purpose: loader, pattern of the case -> why.
 LISTS = "where it dequantizes, as here, it goes by the scales that are there; with FP8 on a GPU it goes by the list"
+BLOCKS = "where it dequantizes, as here, it takes the block size from the shapes; with FP8 on a GPU it takes that of config.json"
+INPUTS = "where it dequantizes, as here, no input is quantized; with FP8 on a GPU the kernel needs the scheme"
 REFUSED = {
     ("transformers", "*+joined-listed-and-plain *"): LISTS,
     ("transformers", "*+experts-listed *"): LISTS,
     ("transformers", "*+down-only *"): LISTS,
     ("transformers", "*+targets-miss *"): LISTS,
+    ("transformers", "*+no-block-size *"): BLOCKS,
+    ("transformers", "*+block-size-64 *"): BLOCKS,
+    ("transformers", "*+no-scheme *"): INPUTS,
+    ("transformers", "*+static-scheme *"): INPUTS,
 }
 
 
@@ -132,7 +138,7 @@ def ranges_of(source):
 
 
 def rules_of(source, *schemes):
-    """Of attention, routed experts where three are named, and the rest."""
+    """Rules of attention, routed experts if three schemes are given, and the rest."""
     matches = [["*.self_attn.*", "*.linear_attn.*"], "*.experts.*", "*"]
     path = source / f"rules-{'-'.join(schemes)}.json"
     path.write_text(json.dumps({"schema": "tessera-rules/1", "rules": [
@@ -147,7 +153,7 @@ def option(text, source):
 
 
 def make(tessera, source, made, plain, options, coded):
-    """What Tessera says where it refuses; else None."""
+    """Returns Tessera's message if it refuses; else None."""
     for folder in (made, plain):
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What docs/tutorial.md says that vLLM and SGLang log is in the sources of these packages, as they are installed here. Nothing is imported."""
+"""Checks that the log lines quoted in docs/tutorial.md are in the installed sources of vLLM and SGLang. Nothing is imported."""
 
 import importlib.metadata
 import importlib.util
@@ -7,7 +7,7 @@ import re
 import sys
 
 PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs/tutorial.md").read_text()
-# Of each package: what the page quotes, the file that logs it, and the words as they stand there.
+# For each package: the quoted line, the file that logs it, and its words there.
 QUOTED = {
     "vllm": [("Initializing a V1 LLM engine", "v1/engine/core.py", "Initializing a V1 LLM engine"),
              ("quantization=fp8", "config/vllm.py", "quantization={self.model_config.quantization}"),

@@ -82,6 +82,10 @@ def by_expression(q):
     q["config_groups"]["group_0"]["targets"] = [r"re:.*\.(self_attn|mlp)\..*_proj$"]
 
 
+def asymmetric(q):
+    q["config_groups"]["group_0"]["weights"]["symmetric"] = False
+
+
 # name -> (pattern of the cases that it is for, what it does)
 EDITS = {
     "FP8": ("qwen3/fp8-block", config(lambda q: q.update(quant_method="FP8"))),
@@ -96,6 +100,11 @@ EDITS = {
     "static-input": ("qwen3/fp8-block", tensors(lambda whole: whole.update(
         {"model.layers.0.mlp.down_proj.input_scale": torch.ones(1)}))),
     "e8m0": ("qwen3*/ue8m0", tensors(exponents)),
+    "no-block-size": ("qwen3/fp8-block", config(lambda q: q.pop("weight_block_size"))),
+    "block-size-64": ("qwen3/fp8-block", config(lambda q: q.update(weight_block_size=[64, 64]))),
+    "no-scheme": ("qwen3/fp8-block", config(lambda q: q.pop("activation_scheme"))),
+    "static-scheme": ("qwen3/fp8-block", config(lambda q: q.update(activation_scheme="static"))),
+    "asymmetric": ("qwen3/int4-weight-only", config(asymmetric)),
     "targets": ("qwen3/fp8-block-ct", config(by_expression)),
     "targets-miss": ("qwen3/fp8-block-ct", config(lambda q: q["config_groups"]["group_0"].update(targets=["re:.*mlp.*"]))),
     "router-unlisted": ("*_moe/fp8-block", drop(".gate")),

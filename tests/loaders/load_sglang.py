@@ -117,7 +117,7 @@ def plain(job, rank):
 
 
 def whole_experts(job, rank, sliced):
-    """Of ModelOpt's dialect and of the method mxfp8 SGLang's Mixtral is another class, of which each rank has some experts as they are stored."""
+    """In ModelOpt's dialect and with the method mxfp8, SGLang's Mixtral is another class, of which each rank has some experts as they are stored."""
     stored = values.stored_in(job["plain"])
     experts = {int(name.split(".experts.")[1].split(".")[0]) for name in stored if ".experts." in name}
     mine = torch.tensor(sorted(experts)).tensor_split(job["tp"])[rank].tolist()

@@ -70,7 +70,7 @@ from vllm.triton_utils import triton
 
 
 class Config:
-    """Of a Triton kernel: lists of them are filtered while modules are imported."""
+    """A stand-in for a Triton kernel: lists of them are filtered while modules are imported."""
 
     def __init__(self, kwargs=None, num_warps=4, num_stages=1, **_):
         self.kwargs, self.num_warps, self.num_stages = kwargs or {}, num_warps, num_stages

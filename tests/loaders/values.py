@@ -1,4 +1,4 @@
-"""What a loaded model holds, in numbers: codes times scales, from the parameters as a loader's `load_weights` left them.
+"""Values of a loaded model: codes times scales, from the parameters as a loader's `load_weights` left them.
 The reference is the same class, at the same rank, that has loaded the dequantized checkpoint."""
 
 import contextlib
@@ -83,7 +83,7 @@ def fill(model, path):
 
 
 def dealt_out(job, rank, plain):
-    """What a rank is to have of gpt-oss's experts, cut from what is stored: blocks of 32 for each, fewer for the last ones,
+    """Returns a rank's part of gpt-oss's experts, cut from the stored ones: blocks of 32 for each, fewer for the last ones,
     gate and up in turns, and the bias of the sum in one rank only."""
     width = config_of(job["quantized"])["intermediate_size"]
     share = -(-width // 32 // job["tp"]) * 32
@@ -194,7 +194,7 @@ def dequantize(params, block, bits=8):
 
 
 def compare(values, reference):
-    """What differs, in one line, or None. The reference may be rounded to BF16."""
+    """Returns the differences in one line, or None. The reference may be rounded to BF16."""
     missing = sorted(set(reference) - set(values))
     if missing:
         return f"{missing[0]} is not there, nor {len(missing) - 1} others"

@@ -72,7 +72,7 @@ static enum scale parse_scale(const char *text)
     die("--scale is tiny, half or small");
 }
 
-/* Whether the weights are to be ordinary. */
+/* Returns true if the weights are to be ordinary. */
 static bool parse_weights(const char *text)
 {
     const bool ordinary = strcmp(text, "ordinary") == 0;

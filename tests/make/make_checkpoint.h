@@ -1,4 +1,4 @@
-/* What the files of make_checkpoint share:
+/* Shared declarations of make_checkpoint:
  *
  * make_checkpoint.c  the command line
  * make_kinds.c       the kinds of checkpoints

@@ -42,12 +42,12 @@ def bytes_of(tensor):
 
 
 def same_values(a, b):
-    """Of BF16 or FP32, where zeros may differ in sign."""
+    """Compares BF16 or FP32, where zeros may differ in sign."""
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
 
 
 def differing(a, b):
-    """What to say of two tensors that should be the same."""
+    """Returns the difference of two tensors that should be equal."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return f"{a.dtype} {tuple(a.shape)} and {b.dtype} {tuple(b.shape)}"
     places = (bytes_of(a) != bytes_of(b)).nonzero()

@@ -118,14 +118,14 @@ def test_moved_integers(name, tmp_path, convert):
 
 
 def test_the_order_of_activations_is_refused(tmp_path, convert):
-    """What the warning says: this release has no place for it any more."""
+    """The warning is true: this release has no place for it any more."""
     dst = moved(f.gptq(X, order=True, zeros="middle"), tmp_path / "src", convert, [])
     with pytest.raises(ValueError, match="actorder='group' has been removed"):
         loaded(dst, {X: torch.zeros(72, 160)})
 
 
 def test_the_scheme_of_a_cache(tmp_path, convert):
-    """What ModelOpt stated of the KV cache is what the package takes for a static FP8 cache, a scale a tensor."""
+    """ModelOpt's statement of the KV cache is a static FP8 cache, one scale per tensor, to the package."""
     a = "model.layers.0.self_attn."
     m = f.nvfp4(a + "k_proj", "modelopt", inputs=False)
     src = tmp_path / "src"
@@ -141,7 +141,7 @@ def test_the_scheme_of_a_cache(tmp_path, convert):
 # ---- what it makes itself ----
 
 def observe(weight, args, amax):
-    """What llm-compressor's observer notes of a weight: (scale, zero point, global scale)."""
+    """Returns the observer's parameters of a weight in llm-compressor: (scale, zero point, global scale)."""
     groups = weight.unflatten(-1, (-1, args.group_size)) if args.group_size else weight.unsqueeze(1)
     low, high = groups.amin(-1), groups.amax(-1)
     total = generate_gparam(-amax, amax) if args.strategy == "tensor_group" else None

@@ -38,7 +38,7 @@ def made(weights, module, scheme):
     if scheme == "mxfp8":
         quantized, scale = MXFP8QTensor.quantize(weight)
         return {"weight": quantized._quantized_data, "weight_scale": scale}
-    # What is fused has the scale of the largest, as its preprocess_linear_fusion makes it.
+    # Fused layers have the scale of the largest member, as in its preprocess_linear_fusion.
     total = max(NVFP4QTensor.get_weights_scaling_factor_2(weights[member]) for member in mx.joined(module, weights))
     quantized, scale, total = NVFP4QTensor.quantize(weight, 16, weights_scaling_factor_2=total)
     out = {"weight": quantized._quantized_data, "weight_scale": scale, "weight_scale_2": total}
@@ -128,7 +128,7 @@ def test_reading_mxfp4(convert, tmp_path):
 
 
 def test_mixed_precision_config(quantize, tmp_path):
-    """What ModelOpt makes of the hf_quant_config.json of a mixture is the configuration beside it, group for group, once its groups
+    """ModelOpt converts the hf_quant_config.json of a mixture to config.json's object, group for group, once its groups
     are rid of joined names: quantized_layers has those for SGLang's classes, and they are no modules of the checkpoint."""
     from modelopt.torch.export.convert_hf_config import convert_hf_quant_config_format
 

@@ -3,7 +3,7 @@
 #ifndef TSR_TESTS_UNIT_FT_FORMATS_H
 #define TSR_TESTS_UNIT_FT_FORMATS_H
 
-#include "formats/model/ft_layout.h"
+#include "kernels/cpu/ft_layout.h"
 
 #include <criterion/criterion.h>
 

@@ -3,14 +3,14 @@
 
 #include "common/checked.h"
 #include "common/float_bits.h"
-#include "formats/model/weights.h"
-#include "verify/weights/weight_reader.h"
+#include "formats/weights/weights.h"
+#include "verify/values/weight_reader.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-uint64_t tsr_mix(uint64_t x)
+uint64_t tsr_mix_bits(uint64_t x)
 {
     x += 0x9E3779B97F4A7C15u;
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
@@ -20,9 +20,9 @@ uint64_t tsr_mix(uint64_t x)
 
 uint64_t tsr_seed_of(uint64_t seed, const char *name)
 {
-    uint64_t state = tsr_mix(seed);
+    uint64_t state = tsr_mix_bits(seed);
     for (const char *p = name; *p != '\0'; p++)
-        state = tsr_mix(state ^ (unsigned char)*p);
+        state = tsr_mix_bits(state ^ (unsigned char)*p);
     return state;
 }
 
@@ -31,7 +31,7 @@ static float draw_normal(uint64_t state)
 {
     int32_t sum = 0;
     for (uint64_t i = 0; i < 3; i++) {
-        const uint64_t bits = tsr_mix(state + i * 0xD1342543DE82EF95u);
+        const uint64_t bits = tsr_mix_bits(state + i * 0xD1342543DE82EF95u);
         for (unsigned part = 0; part < 64; part += 16)
             sum += (int32_t)(bits >> part & 0xFFFF);
     }
@@ -41,9 +41,9 @@ static float draw_normal(uint64_t state)
 void tsr_activations_draw(uint64_t seed, size_t m, size_t k, uint16_t *x)
 {
     for (size_t j = 0; j < k; j++) {
-        const bool outlier = tsr_mix(seed ^ tsr_mix(j)) % TSR_OUTLIER_ONE_IN == 0;
+        const bool outlier = tsr_mix_bits(seed ^ tsr_mix_bits(j)) % TSR_OUTLIER_ONE_IN == 0;
         for (size_t i = 0; i < m; i++)
-            x[i * k + j] = tsr_bf16_from_f32(draw_normal(seed + tsr_mix(i * k + j)) *
+            x[i * k + j] = tsr_bf16_from_f32(draw_normal(seed + tsr_mix_bits(i * k + j)) *
                                              (outlier ? (float)TSR_OUTLIER_FACTOR : 1.0f));
     }
 }
@@ -81,7 +81,7 @@ tsr_status tsr_activations_read(const tsr_checkpoint *file, const tsr_tensor *t,
         return tsr_fail(err, TSR_E_UNSUPPORTED, "activations: '%s' is %s; BF16, F16 or F32 is needed", t->name,
                         tsr_dtype_name((tsr_dtype)t->dtype));
     if (t->rank == 0 || t->shape[t->rank - 1] != k || t->bytes == 0)
-        return tsr_fail(err, TSR_E_SHAPE, "activations: '%s' is %s; the weight takes rows of %zu", t->name,
+        return tsr_fail(err, TSR_E_SHAPE, "activations: '%s' is %s; the weight needs rows of %zu", t->name,
                         tsr_shape_text(t, shape, sizeof shape), k);
     const size_t width = tsr_dtype_bytes((tsr_dtype)t->dtype);
     *m = (size_t)tsr_min_u64(*m, tsr_tensor_elements(t) / k);

@@ -16,7 +16,7 @@
 enum { TSR_OUTLIER_ONE_IN = 128, TSR_OUTLIER_FACTOR = 32 };
 
 /* splitmix64's output function: one number for each `x`, as good as random. */
-uint64_t tsr_mix(uint64_t x);
+uint64_t tsr_mix_bits(uint64_t x);
 
 /* The seed for random numbers that belong to `name`. */
 uint64_t tsr_seed_of(uint64_t seed, const char *name);

@@ -3,9 +3,9 @@
 
 #include "common/checked.h"
 #include "common/float_bits.h"
-#include "common/threads.h"
+#include "common/parallel/threads.h"
 #include "kernels/cpu/fast_dequant.h"
-#include "verify/weights/weight_reader.h"
+#include "verify/values/weight_reader.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -30,13 +30,13 @@ void tsr_out_round(tsr_out out, float *x, size_t n)
         x[i] = rounded(out, x[i]);
 }
 
-/* Whether the table has room for one more kernel of a kind that has `n`. */
+/* Checks that the table has room for one more kernel of a kind that has `n`. */
 static tsr_status check_room(const tsr_device *device, size_t n, const char *name, tsr_err *err)
 {
     if (n < TSR_DEVICE_KERNELS)
         return TSR_OK;
-    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no room for the kernel '%s' beside %d of its kind", device->name, name,
-                    TSR_DEVICE_KERNELS);
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: too many kernels of one kind: no room for '%s' beside %d",
+                    device->name, name, TSR_DEVICE_KERNELS);
 }
 
 tsr_status tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm, tsr_err *err)
@@ -281,7 +281,7 @@ static tsr_status run_cpu_sum(const tsr_device_mla *kernel, size_t ranks, float 
 tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
 {
     (void)device;
-    return tsr_fail(err, TSR_E_DEVICE, "no GPU can be used: this tessera was built without CUDA");
+    return tsr_fail_as(err, TSR_ERROR_NO_GPU, TSR_E_DEVICE, "no GPU can be used: this tessera was built without CUDA");
 }
 #endif
 
@@ -335,12 +335,12 @@ tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *no
     TSR_TRY(add_cpu(device, err));
     if (kind == TSR_DEVICE_CPU)
         return TSR_OK;
-    tsr_err why = {{0}};
+    tsr_err why = {0};
     const tsr_status status = tsr_device_add_cuda(device, &why);
     if (status == TSR_OK)
         return TSR_OK;
     if (kind == TSR_DEVICE_CUDA)
-        return tsr_fail(err, status, "%s", why.msg);
+        return tsr_fail_with(err, status, &why);
     if (note != NULL)
         *note = why;
     return TSR_OK;

@@ -26,7 +26,7 @@ const char *tsr_out_name(tsr_out out);
 /* x[n] rounded to `out` (once, to nearest even), as floats. */
 void tsr_out_round(tsr_out out, float *x, size_t n);
 
-/* How a product accumulates; decides which bound its results are compared with. */
+/* The accumulation of a product, which decides the bound of its results. */
 typedef enum tsr_accumulation {
     TSR_ACCUMULATE_FP32,
     TSR_ACCUMULATE_PROMOTED,   /* a Hopper tensor core, added to FP32 every 128 elements */
@@ -41,7 +41,7 @@ typedef tsr_status tsr_device_gemm_fn(const tsr_device_gemm *kernel, const tsr_f
                                       tsr_err *err);
 
 /* The products of several experts in one call, over what serving code lays out; n, k and the blocks are the same for
- * all of them. gemm.m rows of A and D; gemm.w [groups][n][k], its scales likewise. */
+ * all of them. gemm.m rows of A and D; gemm.w [groups][n][k], with scales per group. */
 typedef struct tsr_grouped_gemm {
     tsr_fp8_gemm_args gemm;
     size_t groups;
@@ -124,8 +124,8 @@ struct tsr_device_mx_gemm {
     uintptr_t variant;
 };
 
-/* Decoding attention over a latent cache, and what follows it where heads are cut over ranks. `rank` says on whose GPU:
- * each has its own once they are spread, before that all are on one. *seconds is a run's, not counting copies. */
+/* Decoding attention over a latent cache, and the projections after it if heads are cut over ranks. `rank` selects the
+ * GPU if ranks have their own; before that all are on one. *seconds is the time of a run without copies. */
 typedef struct tsr_device_mla tsr_device_mla;
 typedef tsr_status tsr_device_mla_fn(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args,
                                      double *seconds, tsr_err *err);
@@ -167,7 +167,7 @@ enum { TSR_DEVICE_KERNELS = 8 /* of a kind */, TSR_MAX_LEFT_OUT = 8 };
 
 /* A kernel that this device has not, and why. */
 typedef struct tsr_left_out {
-    const char *check; /* "gemm", "mla": whose kernel it is */
+    const char *check; /* "gemm", "mla": the check of the kernel */
     const char *name;
     char why[160];
 } tsr_left_out;
@@ -213,10 +213,10 @@ tsr_status tsr_device_add_mx_gemm(tsr_device *device, const tsr_device_mx_gemm *
 tsr_status tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Notes that the device lacks a kernel; what does not fit any more is not told. */
+/* Notes that the device lacks a kernel; notes beyond the buffer are dropped. */
 void tsr_device_leave_out(tsr_device *device, const char *check, const char *name, const char *why);
 
-/* By the kernel for all experts, where it has one; else runs of rows of one expert, one after another. */
+/* Runs the kernel for all experts if there is one; else the dense kernel over runs of rows of one expert. */
 tsr_status tsr_device_run_grouped(const tsr_device_gemm *kernel, const tsr_grouped_gemm *grouped, tsr_out out,
                                   tsr_err *err) TSR_WARN_UNUSED;
 

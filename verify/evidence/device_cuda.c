@@ -48,7 +48,7 @@ static tsr_status upload_scales(tsr_gpu_run *r, const tsr_fp8_gemm_args *args, s
     return status;
 }
 
-/* Copies the operands of `groups` products, whose weights follow each other, and says where they are. */
+/* Copies the operands of `groups` products, whose weights are contiguous, and sets their device addresses. */
 static tsr_status upload_gemm(tsr_gpu_run *r, const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args,
                               size_t groups, tsr_out out, tsr_block_fp8_gemm *gemm, tsr_err *err)
 {
@@ -112,7 +112,7 @@ static tsr_status run_grouped_on(tsr_gpu_run *r, const tsr_device_gemm *kernel, 
 static tsr_status begin_gemm(tsr_gpu_run *r, const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_err *err)
 {
     if (args->block_n != 128 || args->block_k != 128)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s takes blocks of 128x128 only", kernel->name);
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s supports blocks of 128x128 only", kernel->name);
     return tsr_gpu_begin(r, kernel->device, kernel->name, args->m * args->n * sizeof(float), err);
 }
 

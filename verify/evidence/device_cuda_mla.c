@@ -1,6 +1,6 @@
 /* Latent attention by the CUDA kernels, and what follows it where heads are cut over ranks. Compiled where CUDA was
  * found. */
-#include "common/threads.h"
+#include "common/parallel/threads.h"
 #include "kernels/cuda/mla_decode.h"
 #include "kernels/cuda/mla_prefill.h"
 #include "kernels/cuda/project.h"
@@ -181,7 +181,7 @@ static tsr_status run_project(const tsr_device_mla *kernel, size_t rank, const t
     return tsr_gpu_end(&r, run_project_on(&r, rank, args, err));
 }
 
-/* Parts in turn onto the first, on one GPU. */
+/* Adds the parts to the first one by one, on one GPU. */
 static tsr_status add_in_turn(tsr_gpu_run *run, size_t ranks, float *parts, size_t n, double *seconds, tsr_err *err)
 {
     const size_t bytes = n * sizeof *parts;

@@ -81,9 +81,8 @@ tsr_status tsr_evidence_require(const tsr_evidence *e, bool kernels, const char 
     if (found > 0)
         return TSR_OK;
     const bool why = e->n_skipped > 0;
-    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: nothing was there that could be judged%s%s%s%s", path,
-                    why ? "; skipped " : "", why ? e->skipped[0].subject : "", why ? ": " : "",
-                    why ? e->skipped[0].why : "");
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: nothing could be judged%s%s%s%s", path, why ? "; skipped " : "",
+                    why ? e->skipped[0].subject : "", why ? ": " : "", why ? e->skipped[0].why : "");
 }
 
 void tsr_evidence_free(tsr_evidence *e)

@@ -1,10 +1,10 @@
-/* What the checks of kernels found: one judgement a kernel, result type and tensor, with figures and the place of the
- * largest error. Quantization error and kernel error never share one. */
+/* Results of kernel checks: one judgement per kernel, result type and tensor, with figures and the position of the largest
+ * error. Quantization error and kernel error are separate judgements. */
 #ifndef TSR_VERIFY_EVIDENCE_EVIDENCE_H
 #define TSR_VERIFY_EVIDENCE_EVIDENCE_H
 
 #include "common/arena.h"
-#include "verify/weights/metrics.h"
+#include "verify/compare/metrics.h"
 
 #include <stdbool.h>
 
@@ -38,7 +38,7 @@ typedef struct tsr_judgement {
     double seconds;       /* of one run of the kernel; 0: not timed */
 } tsr_judgement;
 
-/* The parts of a check whose seconds are summed up. */
+/* The parts of a check, whose seconds are summed. */
 typedef enum tsr_phase {
     TSR_PHASE_READ,
     TSR_PHASE_QUANTIZE, /* activations, and decoding operands */
@@ -75,7 +75,7 @@ tsr_status tsr_evidence_add(tsr_evidence *evidence, const tsr_judgement *judgeme
 tsr_status tsr_evidence_skip(tsr_evidence *evidence, const char *subject, const char *why,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* Moves everything in `more` behind what is in `evidence`; `more` is empty afterwards. */
+/* Appends everything in `more` to `evidence`; `more` is empty afterwards. */
 tsr_status tsr_evidence_join(tsr_evidence *evidence, tsr_evidence *more, tsr_err *err) TSR_WARN_UNUSED;
 
 /* TSR_E_UNSUPPORTED when nothing was judged, or, with `kernels`, when no kernel was judged and no fault was found: a

@@ -2,8 +2,8 @@
 #include "verify/evidence/gpu_run.h"
 
 #include "common/checked.h"
-#include "common/threads.h"
-#include "verify/weights/weight_reader.h"
+#include "common/parallel/threads.h"
+#include "verify/values/weight_reader.h"
 
 #include <stdlib.h>
 
@@ -46,8 +46,8 @@ tsr_status tsr_gpu_allocate(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *e
     if (code != cudaErrorMemoryAllocation)
         return tsr_gpu_check(code, "allocating on the GPU", err);
     (void)cudaMemGetInfo(&left, &all);
-    return tsr_fail(err, TSR_E_DEVICE, "the GPU has too little memory: %zu bytes are needed, %zu of %zu are left",
-                    bytes, left, all);
+    return tsr_fail_as(err, TSR_ERROR_GPU_MEMORY, TSR_E_DEVICE,
+                       "the GPU has too little memory: %zu bytes are needed, %zu of %zu are left", bytes, left, all);
 }
 
 tsr_status tsr_gpu_allocate_result(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err)

@@ -52,18 +52,18 @@ tsr_status tsr_gpu_check(cudaError_t code, const char *doing, tsr_err *err) TSR_
 tsr_status tsr_gpu_allocate(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_allocate_result(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Copies `rows` rows of `bytes`, `from_pitch` apart here, into a slot, `pitch` apart there. */
+/* Copies `rows` rows of `bytes`, `from_pitch` apart on the host, into a slot, `pitch` apart on the device. */
 tsr_status tsr_gpu_upload(tsr_gpu_run *run, int slot, size_t pitch, const void *from, size_t from_pitch, size_t bytes,
                           size_t rows, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Copies n elements of 4 bytes; where `from` is NULL the slot stays empty. */
 tsr_status tsr_gpu_upload_words(tsr_gpu_run *run, int slot, const void *from, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
-/* What kernels/cuda calls the type of a result, and how many bytes an element has. */
+/* Converts a result type to that of kernels/cuda (tsr_gpu_out), or to the bytes of an element. */
 tsr_gemm_out tsr_gpu_out(tsr_out out);
 size_t tsr_gpu_out_bytes(tsr_out out);
 
-/* A gapless result [m, n] of a slot as floats, `ldd` apart. run->narrow has room for it. */
+/* Reads a contiguous result [m, n] of a slot as floats, `ldd` apart. run->narrow has room for it. */
 tsr_status tsr_gpu_download(const tsr_gpu_run *run, int slot, tsr_out out, size_t m, size_t n, float *d, size_t ldd,
                             tsr_err *err) TSR_WARN_UNUSED;
 

@@ -3,8 +3,8 @@
 
 #include "common/checked.h"
 #include "common/glob.h"
-#include "common/parallel_for.h"
-#include "common/threads.h"
+#include "common/parallel/parallel_for.h"
+#include "common/parallel/threads.h"
 #include "verify/evidence/activations.h"
 
 #include <math.h>
@@ -88,8 +88,8 @@ tsr_status tsr_find_subjects(const tsr_kernel_options *options, const tsr_subjec
         return tsr_fail(err, none, "%s: no %s that could be checked; skipped %s: %s", options->side.checkpoint->path,
                         subjects->kind, evidence->skipped[0].subject, evidence->skipped[0].why);
     if (*n == 0)
-        return tsr_fail(err, none, "%s: no %s there%s", options->side.checkpoint->path, subjects->kind,
-                        options->n_globs > 0 ? ", or none by that name" : "");
+        return tsr_fail(err, none, "%s: no %s%s", options->side.checkpoint->path, subjects->kind,
+                        options->n_globs > 0 ? " matches --tensors" : "");
     return TSR_OK;
 }
 
@@ -126,7 +126,7 @@ size_t tsr_sample(const tsr_kernel_options *options, size_t *items, size_t n)
         return n;
     /* Selection sampling: an item is taken with probability (still wanted) / (items left). */
     for (size_t i = 0; wanted > 0; i++) {
-        if (tsr_mix(options->seed ^ tsr_mix(i)) % (n - i) < wanted) {
+        if (tsr_mix_bits(options->seed ^ tsr_mix_bits(i)) % (n - i) < wanted) {
             items[kept++] = items[i];
             wanted--;
         }
@@ -165,7 +165,7 @@ tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn 
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu results", n);
     tsr_status status = tsr_parallel_for(n, options->run.threads, options->run.cancel, run_job, &all, err);
     for (size_t i = 0; i < n; i++) {
-        tsr_err join_err = {{0}};
+        tsr_err join_err = {0};
         const tsr_status joined = tsr_evidence_join(evidence, &all.results[i], &join_err);
         if (joined != TSR_OK && status == TSR_OK) {
             status = joined;
@@ -217,7 +217,7 @@ tsr_status tsr_find_original(const tsr_side *against, const tsr_weight *weight, 
     *original = tsr_weights_find(against->weights, against->checkpoint, t->name);
     const tsr_tensor *const other = *original == NULL ? NULL : (*original)->values;
     if (other == NULL || other->rank != t->rank || memcmp(other->shape, t->shape, t->rank * sizeof *t->shape) != 0)
-        return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is not there, or has another shape", against->checkpoint->path,
+        return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is missing or has a different shape", against->checkpoint->path,
                         t->name);
     return TSR_OK;
 }
@@ -226,7 +226,7 @@ tsr_status tsr_find_original(const tsr_side *against, const tsr_weight *weight, 
 
 tsr_columns tsr_choose_columns(const tsr_kernel_options *options, uint64_t rows, uint64_t block, uint64_t seed)
 {
-    tsr_columns c = {.rows = rows, .block = block, .blocks = tsr_ceil_div(rows, block), .seed = tsr_mix(seed)};
+    tsr_columns c = {.rows = rows, .block = block, .blocks = tsr_ceil_div(rows, block), .seed = tsr_mix_bits(seed)};
     c.chosen = options->columns == 0 ? c.blocks : tsr_min_u64(c.blocks, tsr_ceil_div(options->columns, block));
     return c;
 }
@@ -235,7 +235,7 @@ uint64_t tsr_column_block(const tsr_columns *c, uint64_t i)
 {
     /* One block from each of `chosen` equal stretches. */
     const uint64_t begin = i * c->blocks / c->chosen, end = (i + 1) * c->blocks / c->chosen;
-    return begin + tsr_mix(c->seed + i) % (end - begin);
+    return begin + tsr_mix_bits(c->seed + i) % (end - begin);
 }
 
 uint64_t tsr_columns_count(const tsr_columns *c)

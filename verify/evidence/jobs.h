@@ -1,11 +1,11 @@
-/* What the checks of kernels share: the choice of tensors and inputs, the limits, and threads that run the jobs. */
+/* Shared by all kernel checks: the selection of tensors and inputs, the limits, and the threads that run the jobs. */
 #ifndef TSR_VERIFY_EVIDENCE_JOBS_H
 #define TSR_VERIFY_EVIDENCE_JOBS_H
 
-#include "common/threads.h"
+#include "common/parallel/threads.h"
+#include "verify/compare/compare.h"
 #include "verify/evidence/device.h"
 #include "verify/evidence/evidence.h"
-#include "verify/weights/compare.h"
 
 typedef struct tsr_kernel_limits {
     double max_kernel_error; /* the largest error of an element over its bound */
@@ -47,7 +47,7 @@ typedef struct tsr_kernel_options {
     tsr_mla_request mla;
 } tsr_kernel_options;
 
-/* Whether a name is asked for. */
+/* Returns true if a name is selected by the options. */
 bool tsr_is_selected(const tsr_kernel_options *options, const char *name);
 
 /* Which weights a check takes. */
@@ -59,7 +59,7 @@ typedef struct tsr_subjects {
     const char *kind; /* "tensor of int8 with a scale a row": for the message that there is none */
 } tsr_subjects;
 
-/* Whether its kind has a scale for each 16 or 32 columns: MXFP4, NVFP4, MXFP8. */
+/* Returns true if its kind has a scale for each 16 or 32 columns: MXFP4, NVFP4, MXFP8. */
 bool tsr_has_small_groups(const tsr_weight *weight);
 
 /* Why no kernel of integers or of FP8 in blocks that is checked here takes a weight of this kind; NULL: some check has kernels for it. */
@@ -71,12 +71,12 @@ const char *tsr_without_kernels(const tsr_weight *weight);
 tsr_status tsr_find_subjects(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
                              size_t *n, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same, but only options->sample of them are kept: one for each job of the check. */
+/* Finds jobs, but keeps only options->sample of them: one for each job of the check. */
 tsr_status tsr_find_jobs(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices, size_t *n,
                          tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Whether there are any, whatever inputs are given for them. TSR_E_NOT_APPLICABLE: why there are none. TSR_E_MISMATCH: there
- * are, but options->against lacks an original of theirs. */
+/* Checks that there are subjects, regardless of the inputs given. TSR_E_NOT_APPLICABLE: there are none, with the reason.
+ * TSR_E_MISMATCH: options->against lacks the original of one. */
 tsr_status tsr_subjects_exist(const tsr_kernel_options *options, const tsr_subjects *subjects,
                               tsr_err *err) TSR_WARN_UNUSED;
 

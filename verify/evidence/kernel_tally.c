@@ -105,7 +105,7 @@ static void widen(tsr_bias_spread *s, tsr_bias_spread by)
     s->offset = fmax(s->offset, by.offset);
 }
 
-/* How the sums of n rows or columns scatter around their mean; with `as_one`, as if each had one error only. */
+/* Returns the scatter of the sums of n rows or columns around their mean; with `as_one` as if each had one error only. */
 static tsr_bias_spread scatter(const tsr_bias_sums *s, size_t n, const tsr_bias_sums *all, bool as_one)
 {
     const double slope = all->ex / all->xx, offset = all->e / (double)all->n;
@@ -121,7 +121,7 @@ static tsr_bias_spread scatter(const tsr_bias_sums *s, size_t n, const tsr_bias_
     return (tsr_bias_spread){found.slope * known, found.offset * known};
 }
 
-/* As if errors were independent, but for equal ones, which are one. */
+/* Returns the spread under independent errors, with equal ones counted once. */
 static tsr_bias_spread of_errors(tsr_kernel_tally *t)
 {
     tsr_bias_spread found = t->exact;

@@ -13,7 +13,7 @@
  * rows (or columns) scatter by chance: below TSR_BIAS_CLUSTERS of them, where the judge says that errors are shared along
  * them, each counts as one error.
  *
- * docs/verify.md has the limits and the rate of false alarms. */
+ * docs/verify-kernels.md has the limits and the rate of false alarms. */
 #ifndef TSR_VERIFY_EVIDENCE_KERNEL_TALLY_H
 #define TSR_VERIFY_EVIDENCE_KERNEL_TALLY_H
 
@@ -21,7 +21,7 @@
 
 enum { TSR_BIAS_CLUSTERS = 32 };
 
-/* What a tally is of. */
+/* Subject of a tally. */
 typedef struct tsr_tally_of {
     const char *subject, *what;
     double seconds;    /* of one run; 0: not timed */
@@ -31,7 +31,7 @@ typedef struct tsr_tally_of {
     double systematic; /* the slope that sound kernels have: tensor cores truncate their sums */
 } tsr_tally_of;
 
-/* Errors of one size, and what they weigh together in a slope: the sum of |x| / sqrt(v). */
+/* Errors of one size, and their weight in a slope: the sum of |x| / sqrt(v). */
 typedef struct tsr_bias_error {
     uint64_t key; /* the size's leading bits */
     double weight;
@@ -61,7 +61,7 @@ typedef struct tsr_kernel_tally {
     tsr_bias_spread exact; /* of results without an error */
 } tsr_kernel_tally;
 
-/* What it allocates tsr_kernel_tally_end frees; nothing where the bias is not judged. */
+/* Starts a tally. Allocates only if the bias is judged; tsr_kernel_tally_end frees it. */
 tsr_status tsr_kernel_tally_begin(tsr_kernel_tally *tally, const tsr_tally_of *of, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds element [row][col]. `variance`: the expected square of the error; 0: not known. A NaN is beyond any bound. */
@@ -73,7 +73,7 @@ void tsr_kernel_tally_count(tsr_kernel_tally *tally, size_t row, size_t col, dou
 tsr_status tsr_kernel_tally_end(tsr_kernel_tally *tally, const tsr_kernel_limits *limits, const char *fault,
                                 const char *rms_fault, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same with faults that say by how much the kernel is beyond what `adder`, "FP32", can do. */
+/* Ends the tally with faults that state by how much the kernel exceeds the bound of `adder`, "FP32". */
 tsr_status tsr_kernel_tally_end_by(tsr_kernel_tally *tally, const tsr_kernel_limits *limits, const char *adder,
                                    tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 

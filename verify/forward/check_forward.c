@@ -1,8 +1,8 @@
-/* Two streams side by side, and the figures between them. */
+/* Compares the forward passes of source and model layer by layer. */
 #include "verify/forward/check_parts.h"
 
 #include "common/checked.h"
-#include "common/threads.h"
+#include "common/parallel/threads.h"
 #include "verify/evidence/jobs.h"
 #include "verify/forward/forward_cuda.h"
 
@@ -11,21 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* docs/verify.md derives these. */
+/* docs/verify-forward.md derives these. */
 static const double kFp32 = 1e-5, kHalf = 1.0 / 128;
 
 typedef tsr_forward_check check;
-
-/* "sequence 1, token 12, channel 3". */
-void tsr_forward_locate(const check *c, uint64_t index, size_t width, const char *column, char *text, size_t size)
-{
-    const size_t token = (size_t)index / width;
-    size_t s = 0;
-    while (c->tokens.first[s + 1] <= token)
-        s++;
-    snprintf(text, size, "sequence %zu, token %zu, %s %zu", s, token - c->tokens.first[s], column,
-             (size_t)index % width);
-}
 
 static void measure(const check *c, tsr_judgement *j, const double *x, const double *y, size_t n, size_t width,
                     const char *column)
@@ -58,18 +47,7 @@ static void count_alike(const check *c, tsr_judgement *j, const uint32_t *x, con
     }
 }
 
-tsr_judgement tsr_forward_blank(const char *subject, const char *what, tsr_error_kind kind)
-{
-    return (tsr_judgement){.subject = subject, .what = what, .kind = kind, .of_bound = -1, .of_expected = -1};
-}
-
-/* A fault when the source's own values are NaN or Inf, since nothing can be compared with them; otherwise NULL. */
-const char *tsr_forward_nonfinite(const tsr_metrics *m)
-{
-    return m->nonfinite[1] > 0 ? "NaN or Inf" : m->nonfinite[0] > 0 ? "NaN or Inf in the source" : NULL;
-}
-
-/* Fills in what is wrong with a judgement of this many dB allowed; `fault` is where the words go. */
+/* Marks a judgement below `least` dB as a fault; `fault` is the buffer of its text. */
 static void limit_sqnr(tsr_judgement *j, double least, char *fault, size_t size)
 {
     j->fault = tsr_forward_nonfinite(&j->metrics);
@@ -80,7 +58,7 @@ static void limit_sqnr(tsr_judgement *j, double least, char *fault, size_t size)
     j->limit = least;
 }
 
-/* What the layer adds, by the source and by the model on the source's input. */
+/* Compares the output that a layer adds, source against model on the same input. */
 static tsr_status measure_alone(const check *c, tsr_judgement *alone, tsr_err *err)
 {
     const size_t size = c->n * c->hidden;
@@ -96,7 +74,7 @@ static tsr_status measure_alone(const check *c, tsr_judgement *alone, tsr_err *e
     return TSR_OK;
 }
 
-/* The power of the error that the source's own layer makes of the error before it. */
+/* Returns the power of the error that the source's layer makes of an earlier error. */
 static double carried_on(const check *c)
 {
     const size_t size = c->n * c->hidden;
@@ -106,7 +84,7 @@ static double carried_on(const check *c)
     return sum;
 }
 
-/* `routed`: the layer chooses experts in both models. */
+/* Judges a layer. `routed`: the layer chooses experts in both models. */
 static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
 {
     const size_t k = c->source.router.chosen;
@@ -144,7 +122,7 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
     return tsr_evidence_add(c->evidence, &alone, err);
 }
 
-/* Layer `layer` of a model over states on the host, in place. */
+/* Runs layer `layer` of a model in place over states on the host. */
 static tsr_status run_model(check *c, tsr_forward *f, size_t layer, const tsr_tokens *tokens, double *x,
                             uint32_t *choices, bool *routed, tsr_err *err)
 {
@@ -211,8 +189,8 @@ static const tsr_tensor *state_of(const check *c, size_t layer)
     return tsr_checkpoint_find(c->request->reference, name);
 }
 
-/* Compares layer by layer. Each layer starts from the reference's own state before it where the file has one, so that
- * only the layer at fault fails. */
+/* Compares layer by layer. Each layer starts from the reference's state if the file has it, so that only the faulty
+ * layer fails. */
 static tsr_status run_theirs(check *c, tsr_err *err)
 {
     const tsr_tensor *before = state_of(c, c->request->first);
@@ -285,7 +263,7 @@ static tsr_status open_side(check *c, tsr_forward *f, const tsr_side *side, tsr_
     return TSR_OK;
 }
 
-/* The last layer that is asked for. */
+/* Finds the last requested layer. */
 static tsr_status find_last(const tsr_forward_request *r, const tsr_forward *f, size_t *last, tsr_err *err)
 {
     *last = r->last == SIZE_MAX ? f->layers - 1 : r->last;
@@ -319,12 +297,11 @@ static tsr_status check_memory(const check *c, tsr_err *err)
         return TSR_OK;
     return tsr_fail(
         err, TSR_E_NOT_APPLICABLE,
-        "%s: %zu tokens would take %llu MB, more than --memory has; fewer of them (--count, --batch), or more "
-        "memory",
+        "%s: %zu tokens need %llu MB, more than --memory; use fewer tokens (--count, --batch) or more memory",
         c->request->source->checkpoint->path, c->tokens.count, U64(needed / 1000000 + 1));
 }
 
-/* Whether both models have the same sizes. */
+/* Returns true if both models have the same sizes. */
 static bool are_alike(const tsr_forward *a, const tsr_forward *b)
 {
     return a->layers == b->layers && a->hidden == b->hidden && a->vocabulary == b->vocabulary &&
@@ -338,8 +315,7 @@ static tsr_status check_windows(const check *c, tsr_err *err)
         if (both[i]->family->windows == TSR_WINDOW_UNKNOWN && c->tokens.longest > both[i]->window)
             return tsr_fail(err, TSR_E_UNSUPPORTED,
                             "%s/" TSR_CONFIG_NAME
-                            ": sliding_window %zu, which no family of this name has; --count must "
-                            "not be larger",
+                            ": unexpected sliding_window %zu for this family; --count must not be larger",
                             both[i]->side->checkpoint->path, both[i]->window);
     }
     return TSR_OK;
@@ -376,7 +352,7 @@ static tsr_status open_both(check *c, tsr_err *err)
     TSR_TRY(open_side(c, &c->source, r->source, err));
     TSR_TRY(open_side(c, &c->model, r->model != NULL ? r->model : r->source, err));
     if (!are_alike(&c->source, &c->model))
-        return tsr_fail(err, TSR_E_MISMATCH, "%s and %s: other sizes of the model", r->source->checkpoint->path,
+        return tsr_fail(err, TSR_E_MISMATCH, "%s and %s are models of different sizes", r->source->checkpoint->path,
                         r->model->checkpoint->path);
     c->model.served = r->model != NULL && !r->exact;
     c->model.inputs = r->inputs;
@@ -410,7 +386,7 @@ static tsr_status run(check *c, tsr_err *err)
     return tsr_forward_judge_logits(c, err);
 }
 
-/* What was run, and how, for whoever reads the evidence. */
+/* Records the sizes and settings of the run for the result. */
 static void tell_figures(const check *c, tsr_forward_figures *figures)
 {
     figures->sequences = c->tokens.sequences;
@@ -447,7 +423,7 @@ static tsr_status open_first(const tsr_forward_request *r, tsr_ops *ops, bool *o
     return TSR_OK;
 }
 
-/* The tables of all devices, the first of which has the others beside it. On the CPU they stand in for GPUs. */
+/* Opens the operation tables of all devices. The first table refers to the others. On the CPU they simulate GPUs. */
 static tsr_status open_ops(const tsr_forward_request *r, tsr_ops *ops, tsr_err *err)
 {
     bool on_gpu;
@@ -475,7 +451,7 @@ tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *e
     check c = {.request = request, .evidence = evidence, .ops = ops, .began = tsr_now(), .perplexity = {NAN, NAN}};
     tsr_status status = run(&c, err);
     if (status == TSR_OK && evidence->count == 0)
-        status = tsr_fail(err, TSR_E_FORMAT, "%s: no hidden_states.N of these layers, and no logits: nothing to judge",
+        status = tsr_fail(err, TSR_E_FORMAT, "%s: nothing to judge: no logits, and no hidden_states.N of these layers",
                           request->reference->path);
     evidence->subjects = c.last + 1 - request->first;
     evidence->candidates = c.source.layers;

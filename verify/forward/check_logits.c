@@ -1,57 +1,17 @@
-/* What both models say of the next token, and the budget of error that layers have. */
+/* Compares the next-token distributions of both models. */
 #include "verify/forward/check_parts.h"
 
 #include "common/checked.h"
-#include "common/parallel_for.h"
+#include "common/parallel/parallel_for.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- the budget ---- */
-
-/* docs/verify.md measures these: how much more a sound layer loses than one of its products, at worst and 3 dB on top; and what
- * layers lose one with another, with latent attention's longer chain of products. */
-static const double kGain = 20, kStreamGain = 14, kLatent = 1.5;
-
-/* Rounding x to BF16, a share of x^2: evenly spread over 2^-8 of the power of two below x; 0.54 is the mean over mantissas. */
-static const double kBf16 = 0.54 / 12 / 16384;
-
-/* dB that the final norm and the head may take. */
+/* Loss in dB that the final norm and the head may cause. */
 static const double kHead = 0.5;
 
-static double decibels(double share)
-{
-    return share > 0 ? -10 * log10(share) : INFINITY;
-}
-
-static double share_of_flips(const tsr_judgement *j)
-{
-    return j->choices > 0 ? 1 - (double)j->agreed / (double)j->choices : 0;
-}
-
-void tsr_forward_budget_add(tsr_forward_budget *b, const tsr_forward_layer_loss *loss)
-{
-    const double added = loss->alone->metrics.sum_x2, power = loss->stream->metrics.sum_x2;
-    const double rounding = loss->served ? 4 * kBf16 * (b->power + power) : 0;
-    const double noise = loss->noise * (loss->latent ? kLatent : 1), flips = 2 * share_of_flips(loss->alone);
-    const double through = b->error > 0 ? loss->carried / b->error : 1;
-    b->allowed = b->allowed * through + (kStreamGain * noise + flips) * added + rounding;
-    b->alone = added > 0 ? decibels(kGain * noise + flips + rounding / added) : NAN;
-    b->stream = power > 0 ? decibels(b->allowed / power) : NAN;
-    b->error = loss->stream->metrics.sum_d2;
-    b->power = power;
-}
-
-void tsr_forward_limit_experts(tsr_judgement *alone)
-{
-    if (alone->fault == NULL && 4 * (alone->choices - alone->agreed) > alone->choices)
-        alone->fault = "more than a quarter of the experts are chosen otherwise";
-}
-
-/* ---- distributions of the next token ---- */
-
-/* log sum exp, shifted so that nothing overflows. */
+/* Returns log sum exp, shifted to avoid overflow. */
 static double log_sum(const double *x, size_t n)
 {
     double most = -INFINITY, sum = 0;
@@ -70,16 +30,16 @@ static size_t likeliest(const double *x, size_t n)
     return at;
 }
 
-/* One position: its divergence, whether its likeliest tokens are the same, and what each model thinks of the token that
- * follows. */
+/* One position: the divergence, whether the likeliest tokens are equal, and each model's probability of the next
+ * token. */
 typedef struct position {
-    double kl, of_next[2]; /* logarithms of probabilities; NaN behind the last token of a sequence */
+    double kl, of_next[2]; /* logarithms of probabilities; NaN after the last token of a sequence */
     bool alike;
 } position;
 
 typedef struct positions {
     const double *x, *y; /* [n][width] */
-    size_t width, row;   /* of the first */
+    size_t width, row;   /* index of the first row */
     const tsr_tokens *tokens;
     position *of; /* [n] */
 } positions;
@@ -108,7 +68,7 @@ typedef struct heads {
     size_t followed;
 } heads;
 
-/* Rows [row, row + n) of the logits x and y. */
+/* Compares rows [row, row + n) of the logits x and y. */
 static tsr_status compare_logits(tsr_forward_check *c, tsr_judgement *total, heads *sums, positions *p, size_t n,
                                  tsr_err *err)
 {

@@ -4,18 +4,18 @@
 
 #include "verify/evidence/jobs.h"
 #include "verify/forward/check_forward.h"
-#include "verify/forward/token_file.h"
+#include "verify/forward/tokens/token_file.h"
 
-/* What sound layers may lose, in powers and in dB (docs/verify.md derives it). */
+/* Error budget of correct layers, as powers and in dB (docs/verify-forward.md derives it). */
 typedef struct tsr_forward_budget {
-    double allowed;       /* power of the stream's error that is allowed so far */
-    double error, power;  /* of the stream behind the layer before: what its error is, and the source's own power */
-    double alone, stream; /* the limits of the last layer, in dB */
-    bool crossed;         /* the stream has been below its limit: the layers behind are not to blame */
+    double allowed;       /* allowed power of the stream's error so far */
+    double error, power;  /* after the previous layer: power of the stream's error, and of the source's stream */
+    double alone, stream; /* limits of the last layer, in dB */
+    bool crossed;         /* the stream was below its limit, so later layers are not at fault */
 } tsr_forward_budget;
 
-/* A layer: what tsr_forward notes of its weights, what its judgements measured, and the power of the error that the
- * source's own layer makes of the stream's error before it. */
+/* A layer: notes of tsr_forward on its weights, measurements of its judgements, and the power of the error that the
+ * source's layer makes of the stream's earlier error. */
 typedef struct tsr_forward_layer_loss {
     double noise;
     bool served, latent;
@@ -24,7 +24,7 @@ typedef struct tsr_forward_layer_loss {
 } tsr_forward_layer_loss;
 void tsr_forward_budget_add(tsr_forward_budget *budget, const tsr_forward_layer_loss *loss);
 
-/* A layer alone that chooses a quarter of its experts or more unlike the source is at fault. */
+/* Marks a layer alone as a fault if a quarter of its chosen experts or more differ from the source. */
 void tsr_forward_limit_experts(tsr_judgement *alone);
 
 typedef struct tsr_forward_check {
@@ -35,30 +35,30 @@ typedef struct tsr_forward_check {
     tsr_tokens tokens, twice; /* twice: all sequences two times, for a layer that runs on two inputs at once */
     size_t n, hidden, last;   /* last: layer */
     double began;
-    double *before;      /* on the host: [n][hidden] of the source before a layer */
-    double *x, *y;       /* [2 n][hidden]: a model's own stream, and behind it what it makes of the other's */
-    uint32_t *chosen[2]; /* experts, [2 n] likewise */
+    double *before;      /* on the host: [n][hidden], the source's states before a layer */
+    double *x, *y;       /* [2 n][hidden]: a model's own stream, then its output for the other model's stream */
+    uint32_t *chosen[2]; /* experts chosen for these rows, [2 n] */
     tsr_forward_budget budget;
     double perplexity[2];
 } tsr_forward_check;
 
 tsr_judgement tsr_forward_blank(const char *subject, const char *what, tsr_error_kind kind);
 
-/* A fault when the source's own values are NaN or Inf, since nothing can be compared with them; otherwise NULL. */
+/* Returns a fault if the source's values are NaN or Inf, because nothing can be compared with them; else NULL. */
 const char *tsr_forward_nonfinite(const tsr_metrics *metrics);
 
-/* "sequence 1, token 12, channel 3". */
+/* Describes an index: "sequence 1, token 12, channel 3". */
 void tsr_forward_locate(const tsr_forward_check *check, uint64_t index, size_t width, const char *column, char *text,
                         size_t size);
 
-/* Logits [n][vocabulary] of n rows of states on the host. */
+/* Computes logits [n][vocabulary] of n rows of states on the host. */
 tsr_status tsr_forward_logits_of(const tsr_forward_check *check, tsr_forward *forward, const double *x, size_t n,
                                  double *logits, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Puts both streams as they stand through the final norm and head of their models, and adds up how the logits differ. */
+/* Applies the final norm and head of each model to its current stream, and sums up the differences of the logits. */
 tsr_status tsr_forward_compare_heads(tsr_forward_check *check, tsr_judgement *total, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The last judgement: that of the logits. */
+/* Adds the last judgement: that of the logits. */
 tsr_status tsr_forward_judge_logits(tsr_forward_check *check, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

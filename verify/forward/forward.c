@@ -1,174 +1,14 @@
-/* Finding weights, products with them, and running the layers one after another. */
+/* Runs the embedding, the layers one after another, and the output head. */
 #include "verify/forward/forward_parts.h"
 
 #include "common/checked.h"
-#include "verify/weights/weight_product.h"
+#include "verify/values/weight_product.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- activations ---- */
-
-tsr_status tsr_hold(const tsr_forward *f, tsr_held *held, size_t n, tsr_err *err)
-{
-    *held = (tsr_held){.n = n};
-    return f->ops->make(f->ops, n, &held->x, err);
-}
-
-void tsr_let_go(const tsr_forward *f, tsr_held *held)
-{
-    f->ops->drop(f->ops, held->x, held->n);
-    *held = (tsr_held){0};
-}
-
-tsr_status tsr_forward_round(const tsr_forward *f, double *x, size_t n, tsr_err *err)
-{
-    return f->served ? f->ops->round(f->ops, x, n, err) : TSR_OK;
-}
-
-/* ---- weights ---- */
-
-tsr_status tsr_forward_find(const tsr_forward *f, const tsr_weight **weight, tsr_err *err, const char *format, ...)
-{
-    char name[TSR_MAX_NAME];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(name, sizeof name, format, args);
-    va_end(args);
-    *weight = tsr_weights_find(f->side->weights, f->side->checkpoint, name);
-    return *weight != NULL || err == NULL
-               ? TSR_OK
-               : tsr_fail(err, TSR_E_FORMAT, "%s: lacks '%s'", f->side->checkpoint->path, name);
-}
-
-tsr_status tsr_forward_vector(const tsr_forward *f, const char *name, size_t n, bool needed, double **values,
-                              tsr_err *err)
-{
-    const tsr_weight *w;
-    *values = NULL;
-    TSR_TRY(tsr_forward_find(f, &w, needed ? err : NULL, "%s", name));
-    if (w == NULL)
-        return TSR_OK;
-    TSR_TRY(tsr_linear_expect(f->side->checkpoint, w, n, 0, err));
-    *values = malloc(n * sizeof **values);
-    return *values == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", name)
-                           : tsr_read_values(f->side->checkpoint, w, &(tsr_piece){.rows = 1, .cols = n}, *values, err);
-}
-
-/* ---- products ---- */
-
-double tsr_noise_of(const tsr_weight *w, const tsr_input_coding *inputs)
-{
-    /* docs/verify.md: the SQNR in dB that rounding leaves of ordinary weights, and of ordinary inputs. */
-    enum { E4M3 = 31, E2M1 = 18, INT4 = 17, INT4_ROWS = 12 };
-    const bool integer = w->coding != TSR_PLAIN && w->coding != TSR_CODED_E4M3 && w->coding != TSR_CODED_E2M1;
-    const double codes = w->coding == TSR_CODED_E2M1 ? E2M1
-                         : !integer || w->bits != 4  ? E4M3
-                         : w->block.cols <= 128      ? INT4
-                                                     : INT4_ROWS;
-    const double of_inputs =
-        inputs->type == TSR_INPUT_PLAIN ? 0 : pow(10, -(inputs->type == TSR_INPUT_FP4 ? E2M1 : E4M3) / 10.0);
-    return pow(10, -codes / 10) + of_inputs;
-}
-
-/* Notes what the layer reads and how coarse it is. */
-static void note(tsr_forward *f, const tsr_weight *w, const tsr_input_coding *coding)
-{
-    const tsr_tensor *companions[TSR_MAX_COMPANIONS];
-    const double noise = tsr_noise_of(w, coding);
-    uint64_t bytes = w->data->bytes;
-    for (size_t i = tsr_weight_companions(w, companions, NULL); i > 0; i--)
-        bytes += companions[i - 1]->bytes;
-    f->bytes_read += bytes / tsr_max_u64(w->matrices, 1);
-    if (noise > f->noise)
-        f->noise = noise;
-    if (coding->type != TSR_INPUT_PLAIN)
-        f->input_coding = *coding;
-}
-
-/* `x` of the product, or what a consumer quantizes it to, gapless in `held`. */
-static tsr_status take_input(tsr_forward *f, const tsr_layer_product *p, tsr_held *held, const double **x, size_t *ld_x,
-                             tsr_err *err)
-{
-    tsr_input_coding coding = {.type = TSR_INPUT_PLAIN};
-    *x = p->x;
-    *ld_x = p->ld_x;
-    if (p->weight == NULL)
-        return TSR_OK;
-    if (f->served)
-        TSR_TRY(tsr_input_coding_of(&coding, f->inputs, f->side, p->weight, err));
-    note(f, p->weight, &coding);
-    if (coding.type == TSR_INPUT_PLAIN)
-        return TSR_OK;
-    TSR_TRY(tsr_hold(f, held, p->n * p->cols, err));
-    TSR_TRY(f->ops->place(f->ops, held->x, p->cols, 0, p->x, p->ld_x, 0, p->n, p->cols, err));
-    *x = held->x;
-    *ld_x = p->cols;
-    return f->ops->quantize(f->ops, held->x, p->n, p->cols, &coding, err);
-}
-
-tsr_status tsr_forward_product(tsr_forward *f, const tsr_layer_product *p, tsr_held *y, tsr_err *err)
-{
-    tsr_held input = {0};
-    tsr_op_linear linear = {.checkpoint = f->side->checkpoint,
-                            .weight = p->weight,
-                            .matrix = p->matrix,
-                            .dense = p->dense,
-                            .rows = p->rows,
-                            .cols = p->cols,
-                            .n = p->n,
-                            .ld_y = p->rows};
-    tsr_status status = TSR_OK;
-    if (tsr_is_cancelled(f->ops->cancel))
-        return tsr_fail(err, TSR_E_CANCELLED, "interrupted");
-    if (y->x == NULL)
-        TSR_TRY(tsr_hold(f, y, p->n * p->rows, err));
-    linear.y = y->x;
-    if (p->bias != NULL)
-        TSR_GOTO(f->ops->fill(f->ops, y->x, p->n, p->rows, p->bias, err));
-    TSR_GOTO(take_input(f, p, &input, &linear.x, &linear.ld_x, err));
-    TSR_GOTO(tsr_ops_linear(f->ops, &linear, err));
-out:
-    tsr_let_go(f, &input);
-    return status;
-}
-
-tsr_status tsr_forward_linear(tsr_forward *f, const char *module, const double *x, size_t n, size_t rows, size_t cols,
-                              tsr_held *y, tsr_err *err)
-{
-    char name[TSR_MAX_NAME];
-    const tsr_weight *w;
-    double *bias = NULL;
-    TSR_TRY(tsr_forward_find(f, &w, err, "%s.weight", module));
-    TSR_TRY(tsr_linear_expect(f->side->checkpoint, w, rows, cols, err));
-    snprintf(name, sizeof name, "%s.bias", module);
-    tsr_status status = tsr_forward_vector(f, name, rows, false, &bias, err);
-    const tsr_layer_product p = {.weight = w, .bias = bias, .rows = rows, .cols = cols, .x = x, .ld_x = cols, .n = n};
-    if (status == TSR_OK)
-        status = tsr_forward_product(f, &p, y, err);
-    free(bias);
-    return status;
-}
-
-tsr_status tsr_forward_norm(const tsr_forward *f, const char *name, const double *x, size_t rows, size_t n, double *y,
-                            tsr_err *err)
-{
-    double *gain;
-    tsr_status status = tsr_forward_vector(f, name, n, true, &gain, err);
-    for (size_t i = 0; status == TSR_OK && (f->traits & TSR_GAIN_FROM_ONE) != 0 && i < n; i++)
-        gain[i] += 1;
-    if (status == TSR_OK)
-        status = f->ops->norm(f->ops, x, n, rows, n, gain, f->eps, y, n, err);
-    if (status == TSR_OK)
-        status = tsr_forward_round(f, y, rows * n, err);
-    free(gain);
-    return status;
-}
-
-/* ---- the pass ---- */
 
 tsr_status tsr_forward_embed(tsr_forward *f, const tsr_tokens *tokens, double *x, tsr_err *err)
 {
@@ -198,7 +38,7 @@ tsr_status tsr_forward_embed(tsr_forward *f, const tsr_tokens *tokens, double *x
     return status;
 }
 
-/* The norm called `name` of a layer, over x. */
+/* Applies the norm `name` of a layer to x. */
 static tsr_status layer_norm(const tsr_forward *f, size_t layer, const char *name, const double *x, size_t n, double *y,
                              tsr_err *err)
 {
@@ -207,7 +47,7 @@ static tsr_status layer_norm(const tsr_forward *f, size_t layer, const char *nam
     return tsr_forward_norm(f, full, x, n, f->hidden, y, err);
 }
 
-/* x += what a half of the layer gave, through the norm behind it where the family has one. */
+/* Adds the output of attention or MLP to x, after its norm if the family has one. */
 static tsr_status add_half(const tsr_forward *f, size_t layer, const char *norm, double *x, tsr_held *half, size_t n,
                            tsr_err *err)
 {
@@ -249,7 +89,7 @@ tsr_status tsr_forward_logits(tsr_forward *f, const double *x, size_t n, double 
     tsr_status status = TSR_OK;
     TSR_GOTO(tsr_hold(f, &normed, n * f->hidden, err));
     TSR_GOTO(tsr_forward_norm(f, "model.norm.weight", x, n, f->hidden, normed.x, err));
-    /* Even when the head is tied to the embedding, the file may hold it. */
+    /* Even if the head is tied to the embedding, the file may hold it. */
     TSR_GOTO(tsr_forward_find(f, &w, NULL, "lm_head.weight"));
     if (w == NULL || f->tied)
         TSR_GOTO(tsr_forward_find(f, &w, err, "model.embed_tokens.weight"));

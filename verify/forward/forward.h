@@ -1,44 +1,45 @@
-/* A whole model's forward pass over its checkpoint: embedding, attention, router, experts, norms, head.
+/* Computes a model's forward pass from its checkpoint: embedding, attention, router, experts, norms, head.
  *
- * Weights are what a consumer gets: scales applied, of any format that Tessera reads. They are read layer by layer, band
- * by band, and never held whole. Sums are in double. A pass is either exact, and the only rounding is that of double
- * precision; or as served: inputs of quantized layers are quantized (verify/forward/inputs.h), and what consumers keep in
- * BF16 between their kernels is rounded to it.
+ * Weights have the values that a consumer gets, with scales applied, in any format that Tessera reads. They are read
+ * by layer and in bands, and are never complete in memory. Sums are in double. There are two kinds of passes. An exact
+ * pass has only the rounding of double precision. A pass as served also quantizes the inputs of quantized layers
+ * (verify/forward/inputs.h), and rounds to BF16 where consumers store BF16 between their kernels.
  *
  *   x = embedding[token];  layer: x += attention(norm(x)), x += mlp(norm(x));  logits = norm(x) W_head^T
  *
- * Families: the table in forward_config.c (transformers' model files and DeepSeek-V3's inference/model.py). Routers:
- *   sigmoid scores, chosen by score + e_score_correction_bias among the topk_group groups whose two best are the best;
- *   softmax scores (deepseek_v2: among the groups whose best is the best, unless topk_method is greedy).
- * Weights of the chosen are scores, divided by their sum where norm_topk_prob is on, times routed_scaling_factor. */
+ * Families: the table in forward_config.c (sources: transformers' model files, DeepSeek-V3's inference/model.py).
+ * Routers: sigmoid scores choose by score + e_score_correction_bias among the topk_group groups with the best pairs of
+ * experts. Softmax scores choose by score (deepseek_v2: among the groups with the best experts, unless topk_method is
+ * greedy). Weights of the chosen experts are their scores, divided by their sum if norm_topk_prob is true, times
+ * routed_scaling_factor. */
 #ifndef TSR_VERIFY_FORWARD_FORWARD_H
 #define TSR_VERIFY_FORWARD_FORWARD_H
 
+#include "verify/compare/compare.h"
 #include "verify/forward/forward_ops.h"
-#include "verify/forward/tokens.h"
+#include "verify/forward/tokens/tokens.h"
 #include "verify/mla/rope.h"
-#include "verify/weights/compare.h"
 
-/* How a family's layers differ from Llama's: bits of a set. */
+/* Differences of a family's layers from Llama's: a set of bits. */
 typedef enum tsr_trait {
     TSR_LATENT = 1,            /* attention: verify/mla/mla_model.h reads its sizes */
     TSR_SIGMOID = 2,           /* router */
     TSR_GAIN_FROM_ONE = 4,     /* norms multiply by 1 + weight */
-    TSR_FOUR_NORMS = 8,        /* attention and MLP have one behind them, too */
-    TSR_SCALED_EMBEDDING = 16, /* by sqrt(hidden) */
-    TSR_PARTIAL_ROPE = 32,     /* partial_rotary_factor says of how much of a head */
+    TSR_FOUR_NORMS = 8,        /* norms after attention and MLP, too */
+    TSR_SCALED_EMBEDDING = 16, /* embedding times sqrt(hidden) */
+    TSR_PARTIAL_ROPE = 32,     /* RoPE on the partial_rotary_factor of each head */
     TSR_NORMALIZED = 64,       /* weights of the chosen experts are always divided by their sum */
-    TSR_STACKED_EXPERTS = 128, /* gate_up_proj and down_proj of all experts, biases, gates and ups in turn */
+    TSR_STACKED_EXPERTS = 128, /* gate_up_proj and down_proj with all experts and biases; gates and ups alternate */
     TSR_LOCAL_ROPE = 256,      /* layers with a window have a RoPE of their own */
 } tsr_trait;
 
-/* Which layers have a window, unless layer_types says so. */
+/* Layers with a window, if there are no layer_types. */
 typedef enum tsr_windows {
-    TSR_WINDOW_UNKNOWN, /* none is computed: what is longer is refused */
+    TSR_WINDOW_UNKNOWN, /* windows are not computed; longer sequences are refused */
     TSR_WINDOW_ALL,
     TSR_WINDOW_EVEN,
-    TSR_WINDOW_PATTERN, /* all but every sliding_window_pattern-th */
-    TSR_WINDOW_LATER,   /* from max_window_layers on, where use_sliding_window is on */
+    TSR_WINDOW_PATTERN, /* all except every sliding_window_pattern-th */
+    TSR_WINDOW_LATER,   /* from max_window_layers on, if use_sliding_window is on */
 } tsr_windows;
 
 /* Names below model.layers.N. */
@@ -58,17 +59,18 @@ typedef struct tsr_forward {
     const tsr_family_row *family;
     unsigned traits;
     size_t layers, hidden, vocabulary;
-    size_t heads, kv_heads, head_dim; /* of grouped-query attention */
-    tsr_rope rope, local_rope; /* of grouped-query attention; pairs (i, i + turned / 2) of a head's first elements */
-    size_t window;             /* SIZE_MAX: none */
-    bool *has_window;          /* [layers] */
+    size_t heads, kv_heads, head_dim; /* grouped-query attention */
+    tsr_rope rope, local_rope;        /* grouped-query attention; pairs (i, i + turned / 2) of a head */
+    size_t window;                    /* SIZE_MAX: none */
+    bool *has_window;                 /* [layers] */
     double eps, attention_scale, score_cap, logit_cap; /* a cap of 0: none */
     tsr_gate gate;
     double gate_limit;
     bool tied;
     struct tsr_router {
-        bool sigmoid;    /* groups are ranked by their two best, weights are always scaled; else softmax: by their
-                            best, and scaled only where they are not divided */
+        /* true: groups are ranked by their two best, and weights are always scaled. false: softmax; groups are ranked
+         * by their best, and only weights that are not normalized are scaled. */
+        bool sigmoid;
         bool normalized; /* norm_topk_prob */
         size_t chosen, groups, groups_kept;
         double scale;
@@ -79,38 +81,39 @@ typedef struct tsr_forward {
     bool served;
     tsr_input_choice inputs; /* with `served` */
 
-    /* What the layers so far have shown. */
-    uint64_t bytes_read; /* of weights */
-    double noise; /* of the last layer: what its coarsest linear layer is expected to lose, as a share of power */
-    tsr_input_coding input_coding; /* the coarsest there was */
+    /* Totals of the layers run so far. */
+    uint64_t bytes_read;           /* bytes of weights read */
+    double noise;                  /* expected loss of the last layer's coarsest linear layer, relative to its power */
+    tsr_input_coding input_coding; /* coarsest input coding so far */
     tsr_arena arena;
 } tsr_forward;
 
-/* Borrows `side`, whose weights may come from tsr_weights_survey. TSR_E_UNSUPPORTED: a family, activation, window or
- * RoPE that this does not know. TSR_E_FORMAT: config.json lacks something. */
+/* Opens a model. `side` must outlive it; its weights may come from tsr_weights_survey. TSR_E_UNSUPPORTED: an unknown
+ * family, activation, window or RoPE. TSR_E_FORMAT: config.json lacks a setting. */
 tsr_status tsr_forward_open(tsr_forward *forward, const tsr_side *side, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_forward_close(tsr_forward *forward);
 
-/* The families' names, separated by ", ". Returns text. */
+/* Writes the families' names, separated by ", ". Returns text. */
 const char *tsr_forward_families(char *text, size_t size);
 
-/* Bytes that a pass over so many tokens takes at most, over two inputs at once as a comparison has them, by config.json;
- * weights are read band by band, and are not among them but for kv_b_proj and one stacked expert. */
+/* Returns the most bytes of activations of a pass, computed from config.json, for two inputs at once as in a
+ * comparison. Weights are read in bands and are not included, except kv_b_proj and one stacked expert. */
 uint64_t tsr_forward_memory(const tsr_forward *forward, size_t tokens, size_t longest);
 
-/* Positions whose logits are computed at a time. */
+/* Returns the number of positions whose logits are computed at a time. */
 size_t tsr_forward_chunk(const tsr_forward *forward, size_t positions);
 
-/* x [count][hidden], in the ops' memory as all activations. */
+/* Computes the embeddings x [count][hidden], in the ops' memory, where all activations are. */
 tsr_status tsr_forward_embed(tsr_forward *forward, const tsr_tokens *tokens, double *x, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Layer `layer`, in place. `choices` (may be NULL) is [count][router.chosen]: the experts of each token, best first, on
- * the host; *routed says whether the layer has any. TSR_E_FORMAT: a tensor is missing. TSR_E_SHAPE: one is not as
- * config.json has it. TSR_E_CANCELLED. */
+/* Runs layer `layer` in place. `choices` (may be NULL) is [count][router.chosen] on the host: the experts of each
+ * token, best first. *routed is true if the layer chooses experts. TSR_E_FORMAT: a tensor is missing. TSR_E_SHAPE: a
+ * shape contradicts config.json. TSR_E_CANCELLED. */
 tsr_status tsr_forward_layer(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, double *x, uint32_t *choices,
                              bool *routed, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Final norm and head, or the embedding where it is tied: logits [n][vocabulary] of n rows of x, on the host. */
+/* Computes logits [n][vocabulary] of n rows of x, on the host, with the final norm and the head. A tied head is the
+ * embedding. */
 tsr_status tsr_forward_logits(tsr_forward *forward, const double *x, size_t n, double *logits,
                               tsr_err *err) TSR_WARN_UNUSED;
 

@@ -1,4 +1,4 @@
-/* Attention of a layer: grouped-query, and latent with keys and values expanded a few heads at a time. */
+/* Computes attention of a layer: grouped-query, or latent, a few heads at a time. */
 #include "verify/forward/forward_parts.h"
 
 #include "common/checked.h"
@@ -9,7 +9,7 @@
 
 /* ---- grouped-query ---- */
 
-/* q or k: `n` heads of every token get their norm, where the checkpoint has one, and their position. */
+/* Applies the norm, if the checkpoint has one, and RoPE to `n` heads of q or k of every token. */
 static tsr_status prepare(const tsr_forward *f, size_t layer, const tsr_tokens *tokens, const char *norm, double *x,
                           size_t n, tsr_err *err)
 {
@@ -91,7 +91,7 @@ typedef struct latent {
     tsr_held q, kv, latent, mixed; /* [n][heads][nope + rope], [n][rank + rope], [n][rank], [n][heads][v] */
 } latent;
 
-/* y [n][rows] = W x, rounded as served; with a gain through its norm. */
+/* Computes y [n][rows] = W x, rounded as served. With a gain, its norm is applied. */
 static tsr_status project(const latent *l, const tsr_weight *w, size_t rows, size_t cols, const double *x,
                           const double *gain, tsr_held *y, tsr_err *err)
 {
@@ -147,7 +147,7 @@ static tsr_status make_latent(latent *l, const double *x, tsr_err *err)
     return tsr_forward_round(l->f, l->kv.x, l->kv.n, err);
 }
 
-/* Of one head: its rows of `w` [rows][rank] times the latent, into columns [at, at + rows) of y. */
+/* Multiplies one head's rows of `w` [rows][rank] by the latent, into columns [at, at + rows) of y. */
 static tsr_status expand(const latent *l, const double *w, size_t rows, double *y, size_t ld_y, size_t at, tsr_err *err)
 {
     const tsr_op_linear linear = {.dense = w,

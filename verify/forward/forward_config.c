@@ -1,4 +1,4 @@
-/* What config.json says of a model: its family, sizes, windows and router; and how much memory a pass takes. */
+/* Reads a model's family, sizes, windows and router from config.json, and computes the memory of a pass. */
 #include "verify/forward/forward_parts.h"
 
 #include "common/checked.h"
@@ -49,7 +49,7 @@ size_t tsr_forward_size(const tsr_forward *f, const char *key, size_t otherwise)
     return tsr_config_find_u64(f->side->checkpoint, key, &x) ? (size_t)tsr_min_u64(x, TSR_MAX_SIZE) : otherwise;
 }
 
-/* Whether the value at `key` is this JSON literal. */
+/* Returns true if the value at `key` is this JSON literal. */
 static bool is(const tsr_forward *f, const char *key, const char *literal)
 {
     tsr_json_text value;
@@ -69,7 +69,7 @@ static tsr_status read_gate(tsr_forward *f, tsr_err *err)
     const char *act = tsr_config_find_string(c, "hidden_activation", &f->arena);
     act = act == NULL ? tsr_config_find_string(c, "hidden_act", &f->arena) : act;
     if (act != NULL && strcmp(act, "silu") != 0 && strcmp(act, "gelu_pytorch_tanh") != 0)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": hidden_act '%s'", c->path, act);
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": unsupported hidden_act '%s'", c->path, act);
     f->gate = act != NULL && strcmp(act, "silu") != 0 ? TSR_GATE_GELU_TANH : TSR_GATE_SILU;
     if ((f->traits & TSR_FOUR_NORMS) != 0 && act == NULL)
         f->gate = TSR_GATE_GELU_TANH;
@@ -92,7 +92,7 @@ static tsr_status read_family(tsr_forward *f, tsr_err *err)
         f->family++;
     if (f->family->type == NULL)
         return tsr_fail(err, TSR_E_UNSUPPORTED,
-                        "%s/" TSR_CONFIG_NAME ": no forward pass for model_type '%s'; there is one for %s", c->path,
+                        "%s/" TSR_CONFIG_NAME ": unsupported model_type '%s'; verify forward supports %s", c->path,
                         type == NULL ? "" : type, tsr_forward_families(known, sizeof known));
     f->traits = f->family->traits;
     TSR_TRY(read_gate(f, err));
@@ -110,7 +110,7 @@ static tsr_status read_family(tsr_forward *f, tsr_err *err)
 
 /* ---- windows ---- */
 
-/* Every layer by its family's rule. */
+/* Sets windows by the rule of the family. */
 static void set_windows_by_rule(const tsr_forward *f)
 {
     const size_t pattern = (size_t)tsr_max_u64(tsr_forward_size(f, "sliding_window_pattern", 6), 1);
@@ -123,7 +123,7 @@ static void set_windows_by_rule(const tsr_forward *f)
                            (rule == TSR_WINDOW_LATER && i >= later);
 }
 
-/* By layer_types, a list of "full_attention" and "sliding_attention", one a layer. */
+/* Sets windows by layer_types, a list of "full_attention" and "sliding_attention" with one word per layer. */
 static tsr_status read_layer_types(tsr_forward *f, tsr_json_text types, tsr_err *err)
 {
     const tsr_checkpoint *const c = f->side->checkpoint;
@@ -143,7 +143,7 @@ static tsr_status read_layer_types(tsr_forward *f, tsr_json_text types, tsr_err 
         layer++;
     }
     return layer == f->layers ? TSR_OK
-                              : tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": layer_types has not %zu layers",
+                              : tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": layer_types must have %zu entries",
                                          c->path, f->layers);
 }
 
@@ -170,7 +170,9 @@ static tsr_status read_attention(tsr_forward *f, tsr_err *err)
     const double scalar = number(f, "query_pre_attn_scalar", (double)f->head_dim);
     const double share = number(f, "partial_rotary_factor", number(f, "rope_parameters.partial_rotary_factor", 1));
     if (f->kv_heads == 0 || f->heads % f->kv_heads != 0 || f->head_dim == 0 || f->head_dim % 2 != 0)
-        return tsr_fail(err, TSR_E_SHAPE, "%s/" TSR_CONFIG_NAME ": %zu heads, %zu of keys and values, head_dim %zu",
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "%s/" TSR_CONFIG_NAME
+                        ": invalid attention sizes: %zu heads, %zu heads of keys and values, head_dim %zu",
                         c->path, f->heads, f->kv_heads, f->head_dim);
     if (share != 1 && (f->traits & TSR_PARTIAL_ROPE) == 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": partial_rotary_factor", c->path);
@@ -208,7 +210,8 @@ static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
     f->logit_cap = number(f, "final_logit_softcapping", 0);
     f->tied = is(f, "tie_word_embeddings", "true");
     if (((f->score_cap != 0 || f->logit_cap != 0)) && (f->traits & TSR_FOUR_NORMS) == 0)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": softcapping in this family", c->path);
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": softcapping is not supported for this family",
+                        c->path);
     TSR_TRY(read_windows(f, err));
     return (f->traits & TSR_LATENT) != 0 ? TSR_OK : read_attention(f, err);
 }
@@ -235,7 +238,7 @@ size_t tsr_forward_chunk(const tsr_forward *f, size_t positions)
     return (size_t)tsr_min_u64(positions, tsr_max_u64(LOGITS_AT_A_TIME / f->vocabulary, LEAST));
 }
 
-/* Elements of one layer's latent attention; keys and values are expanded for a few heads at a time. */
+/* Returns the elements of one layer's latent attention. Keys and values are expanded for a few heads at a time. */
 static double latent_elements(const tsr_forward *f, double n)
 {
     const double heads = (double)f->heads, nope = (double)tsr_forward_size(f, "qk_nope_head_dim", 0),
@@ -265,6 +268,6 @@ uint64_t tsr_forward_memory(const tsr_forward *f, size_t tokens, size_t longest)
                              (double)THREADS * (double)longest;
     const double mlp = n * (3 * inner + 3 * hidden) + stack;
     const double logits = 2.0 * (double)tsr_forward_chunk(f, tokens) * (double)f->vocabulary;
-    const double streams = 6 * n * hidden; /* before, behind and what was added; both models'; a layer's, and normed */
+    const double streams = 6 * n * hidden; /* for two models: before and after a layer, and its output */
     return (uint64_t)(sizeof(double) * (streams + fmax(fmax(attention, mlp), logits)));
 }

@@ -1,5 +1,4 @@
-/* Memory, copies, attention and what goes element by element of a forward pass on a GPU. All work goes through one stream, in
- * order. */
+/* Runs the operations of a forward pass on a GPU, except products, on one stream in order. */
 #include "verify/forward/forward_cuda_parts.h"
 
 #include "common/checked.h"
@@ -10,14 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCORES = 1 << 27 /* of attention are held for as many queries as fit */ };
-
-tsr_gpu_ops *tsr_use_gpu(tsr_ops *ops)
-{
-    tsr_gpu_ops *const g = ops->state;
-    (void)cudaSetDevice(g->ordinal);
-    return g;
-}
+enum { SCORES = 1 << 27 /* most attention scores in memory */ };
 
 static tsr_status check(cudaError_t code, const char *doing, tsr_err *err)
 {
@@ -33,10 +25,11 @@ static tsr_status allocate(const tsr_gpu_ops *g, size_t bytes, void **x, tsr_err
         return TSR_OK;
     (void)cudaGetLastError();
     (void)cudaMemGetInfo(&left, &all);
-    return tsr_fail(err, TSR_E_DEVICE,
-                    "the GPU has too little memory: %zu bytes are needed, %zu of %zu are left; fewer tokens (--count, "
-                    "--batch), or --device cpu",
-                    bytes, left, all);
+    return tsr_fail_as(
+        err, TSR_ERROR_GPU_MEMORY, TSR_E_DEVICE,
+        "the GPU has too little memory: %zu bytes are needed, %zu of %zu are left; fewer tokens (--count, "
+        "--batch), or --device cpu",
+        bytes, left, all);
 }
 
 static tsr_status make(tsr_ops *ops, size_t n, double **x, tsr_err *err)
@@ -83,7 +76,7 @@ static tsr_status copy(tsr_ops *ops, double *to, const double *from, size_t n, t
                  err);
 }
 
-/* What `next` is asked for from now on begins behind what `g` was asked for. */
+/* Makes later work of `next` wait for the earlier work of `g`. */
 static tsr_status wait_for(tsr_gpu_ops *g, const tsr_gpu_ops *next, tsr_err *err)
 {
     (void)cudaSetDevice(g->ordinal);
@@ -101,7 +94,7 @@ static tsr_status fetch(tsr_ops *ops, double *to, tsr_ops *other, const double *
     return wait_for(g, there, err);
 }
 
-/* A copy of what is on the host, NULL for NULL; `release` gives it back once everything before that has run. */
+/* Copies host data to the GPU; NULL for NULL. `release` frees the copy once all earlier work is done. */
 static tsr_status lend(const tsr_gpu_ops *g, const void *host, size_t bytes, void **there, tsr_err *err)
 {
     *there = NULL;
@@ -240,7 +233,7 @@ static tsr_status turn(tsr_ops *ops, const tsr_op_turn *a, tsr_err *err)
     return status;
 }
 
-/* Queries [q0, q1) of the sequence whose first token is `begin`, all heads at once. */
+/* Computes attention of queries [q0, q1) of the sequence whose first token is `begin`, all heads at once. */
 static tsr_status attend_queries(const tsr_gpu_ops *g, const tsr_op_attend *a, const double *sinks, size_t begin,
                                  size_t q0, size_t q1, double *scores, tsr_err *err)
 {
@@ -345,7 +338,7 @@ static const tsr_ops kFunctions = {
     .close = close_ops,
 };
 
-/* Memory that was given back stays with the process, so that layer after layer takes the same. */
+/* Keeps freed memory in the process, so that the next layer reuses it. */
 static tsr_status keep_memory(int ordinal, tsr_err *err)
 {
     cudaMemPool_t pool;
@@ -354,7 +347,7 @@ static tsr_status keep_memory(int ordinal, tsr_err *err)
     return check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "the GPU's memory", err);
 }
 
-/* Lets `reader` copy from this GPU's memory by itself. Where it cannot, the driver copies by way of the host. */
+/* Lets `reader` copy directly from this GPU's memory. If it cannot, the driver copies through the host. */
 static void open_memory(int ordinal, int reader)
 {
     cudaMemPool_t pool;
@@ -373,7 +366,7 @@ static tsr_status find_gpu(size_t number, tsr_cuda_device *device, tsr_err *err)
         return tsr_cuda_current_device(device, err);
     (void)cudaGetDeviceCount(&count);
     if (number >= (size_t)count)
-        return tsr_fail(err, TSR_E_DEVICE, "--devices: %zu GPUs or more are asked for, and there %s %d", number + 1,
+        return tsr_fail(err, TSR_E_DEVICE, "--devices: at least %zu GPUs are needed, but there %s %d", number + 1,
                         count == 1 ? "is" : "are", count);
     TSR_TRY(check(cudaSetDevice((int)number), "opening a GPU", err));
     return tsr_cuda_current_device(device, err);

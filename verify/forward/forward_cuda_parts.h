@@ -1,4 +1,4 @@
-/* What the files of the forward pass on a GPU share, and private to them. */
+/* Private declarations of the forward pass on a GPU. */
 #ifndef TSR_VERIFY_FORWARD_FORWARD_CUDA_PARTS_H
 #define TSR_VERIFY_FORWARD_FORWARD_CUDA_PARTS_H
 
@@ -8,21 +8,27 @@
 
 enum { TSR_BANDS = 2 };
 
-/* Bands wait on the host, in memory that the GPU reads by itself, and on the GPU. */
+/* Bands are in pinned memory of the host, and on the GPU. */
 typedef struct tsr_gpu_ops {
     double *host[TSR_BANDS], *there[TSR_BANDS];
     size_t capacity;                    /* elements of each */
-    cudaEvent_t done[TSR_BANDS], asked; /* asked: what another GPU waits for */
+    cudaEvent_t done[TSR_BANDS], asked; /* done: a band is free; asked: the event that another GPU waits for */
     cudaStream_t stream;
     int ordinal;
-    size_t turn; /* which band is next */
+    size_t turn; /* next band */
     char name[256];
 } tsr_gpu_ops;
 
-/* The state of `ops`. Its GPU becomes the calling thread's, since a share of a product runs on a thread of its own. */
-tsr_gpu_ops *tsr_use_gpu(tsr_ops *ops);
+/* Returns the state of `ops`, and makes its GPU current in the calling thread. Each share of a product runs on its
+ * own thread. */
+static inline tsr_gpu_ops *tsr_use_gpu(tsr_ops *ops)
+{
+    tsr_gpu_ops *const g = (tsr_gpu_ops *)ops->state;
+    (void)cudaSetDevice(g->ordinal);
+    return g;
+}
 
-/* ops->linear. */
+/* Implements ops->linear. */
 tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

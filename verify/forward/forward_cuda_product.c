@@ -1,9 +1,9 @@
-/* Products on a GPU. Weights are decoded on the host, a band after another; each turn of a thread takes some rows of it. */
+/* Computes products on a GPU; threads of the host decode the weights band by band. */
 #include "verify/forward/forward_cuda_parts.h"
 
 #include "common/checked.h"
-#include "common/parallel_for.h"
-#include "verify/weights/weight_product.h"
+#include "common/parallel/parallel_for.h"
+#include "verify/values/weight_product.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +13,9 @@ enum { BAND_ELEMENTS = 1 << 24, ROWS_A_TURN = 32 };
 typedef struct decoding {
     const tsr_op_linear *a;
     tsr_view view;
-    tsr_weight_reader *readers; /* a thread each */
+    tsr_weight_reader *readers; /* one reader per thread */
     double *to;
-    size_t first, rows; /* of the matrix */
+    size_t first, rows; /* rows of the matrix */
 } decoding;
 
 static tsr_status decode_rows(void *context, size_t i, size_t worker, tsr_err *err)
@@ -34,7 +34,7 @@ static tsr_status decode_rows(void *context, size_t i, size_t worker, tsr_err *e
     return TSR_OK;
 }
 
-/* The next band, once the GPU is through with what was in it. */
+/* Takes the next band after the GPU has finished with its contents. */
 static tsr_status take_band(tsr_gpu_ops *g, size_t elements, size_t *band, tsr_err *err)
 {
     *band = g->turn++ % TSR_BANDS;

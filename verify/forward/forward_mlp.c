@@ -1,7 +1,7 @@
-/* The MLP of a layer: dense, or a router with experts, each of which runs over all tokens that were routed to it. */
+/* Computes the MLP of a layer: dense, or a router with experts over their tokens. */
 #include "verify/forward/forward_parts.h"
 
-#include "verify/weights/weight_product.h"
+#include "verify/values/weight_product.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,11 +16,11 @@ static tsr_status apply_gate(const tsr_forward *f, const tsr_op_gate *gate, tsr_
     return tsr_forward_round(f, gate->y, gate->rows * gate->n, err);
 }
 
-/* out [n][hidden] = W_down gate(W_gate x, W_up x), the three called as `names` says. */
+/* Computes out [n][hidden] = W_down gate(W_gate x, W_up x). `names` has the names of the three weights. */
 static tsr_status gated(tsr_forward *f, const char *module, const double *x, size_t n, tsr_held *out, tsr_err *err)
 {
     const tsr_moe_names *const names = f->family->names;
-    const bool expert = strstr(module, names->experts) != NULL; /* Mixtral's have names of their own */
+    const bool expert = strstr(module, names->experts) != NULL; /* Mixtral's experts have names of their own */
     char name[TSR_MAX_NAME];
     const tsr_weight *w;
     tsr_held gate = {0}, up = {0}, inner = {0};
@@ -53,8 +53,8 @@ out:
 
 /* ---- experts in stacks ---- */
 
-/* A plain stack has its matrices as inputs by outputs: *dense, from malloc, is one of them turned. NULL where the weight is
- * codes, whose rows are outputs. */
+/* Transposes one matrix of a plain stack, which is [inputs][outputs]. *dense is from malloc. It is NULL for codes,
+ * whose rows are outputs. */
 static tsr_status turned(const tsr_forward *f, const tsr_weight *w, size_t e, size_t rows, size_t cols, double **dense,
                          tsr_err *err)
 {
@@ -73,7 +73,7 @@ static tsr_status turned(const tsr_forward *f, const tsr_weight *w, size_t e, si
     return status;
 }
 
-/* Whether a stack is [experts, inputs, outputs], as plain values or as codes of outputs by inputs. */
+/* Returns true if a stack is [experts, inputs, outputs], as plain values or as codes of outputs by inputs. */
 static bool has_shape(const tsr_weight *w, size_t experts, size_t rows, size_t cols)
 {
     const tsr_tensor *const t = w->values;
@@ -83,7 +83,7 @@ static bool has_shape(const tsr_weight *w, size_t experts, size_t rows, size_t c
            tsr_dtype_is_weight_float((tsr_dtype)t->dtype);
 }
 
-/* y [n][rows] of expert e of the stack `name`, with its bias. */
+/* Computes y [n][rows] of expert e of the stack `name`, with its bias. */
 static tsr_status stacked(tsr_forward *f, const char *mlp, const char *which, size_t experts, size_t e, size_t rows,
                           size_t cols, const double *x, size_t n, tsr_held *y, tsr_err *err)
 {
@@ -96,7 +96,7 @@ static tsr_status stacked(tsr_forward *f, const char *mlp, const char *which, si
     if (!has_shape(w, experts, rows, cols) || of_bias->values->rank != 2 || of_bias->values->shape[0] != experts ||
         of_bias->values->shape[1] != rows)
         TSR_GOTO(tsr_fail(err, TSR_E_SHAPE,
-                          "%s: '%s' or its bias is not as " TSR_CONFIG_NAME " has it: %zu experts of %zu by %zu",
+                          "%s: '%s' or its bias does not match " TSR_CONFIG_NAME ": %zu experts of %zu by %zu",
                           f->side->checkpoint->path, w->values->name, experts, rows, cols));
     bias = malloc(rows * sizeof *bias);
     if (bias == NULL)
@@ -245,7 +245,7 @@ out:
     return status;
 }
 
-/* out += the expert that all tokens have, by a share of its own where the family has a gate for it. */
+/* Adds the shared expert to out, multiplied by its gate if the family has one. */
 static tsr_status add_shared(tsr_forward *f, size_t layer, const double *x, size_t n, double *out, tsr_err *err)
 {
     const tsr_moe_names *const names = f->family->names;

@@ -1,9 +1,9 @@
-/* The functions on the CPU: rows are spread over threads, and every result is the same for any number of them. */
+/* Implements the operations on the CPU. Results do not depend on the number of threads. */
 #include "verify/forward/forward_ops.h"
 
 #include "common/checked.h"
-#include "common/parallel_for.h"
-#include "verify/weights/weight_product.h"
+#include "common/parallel/parallel_for.h"
+#include "verify/values/weight_product.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -64,25 +64,25 @@ static tsr_status place(tsr_ops *ops, double *y, size_t ld_y, size_t to, const d
 
 static tsr_status linear(tsr_ops *ops, const tsr_op_linear *a, tsr_err *err)
 {
-    const tsr_linear product = {.checkpoint = a->checkpoint,
-                                .weight = a->weight,
-                                .cols = a->cols,
-                                .x = a->x,
-                                .ld_x = a->ld_x,
-                                .n = a->n,
-                                .y = a->y,
-                                .threads = ops->threads,
-                                .matrix = a->matrix,
-                                .ld_y = a->ld_y,
-                                .dense = a->dense,
-                                .first_row = a->first,
-                                .rows = a->rows};
+    const tsr_linear_product product = {.checkpoint = a->checkpoint,
+                                        .weight = a->weight,
+                                        .cols = a->cols,
+                                        .x = a->x,
+                                        .ld_x = a->ld_x,
+                                        .n = a->n,
+                                        .y = a->y,
+                                        .threads = ops->threads,
+                                        .matrix = a->matrix,
+                                        .ld_y = a->ld_y,
+                                        .dense = a->dense,
+                                        .first_row = a->first,
+                                        .rows = a->rows};
     return tsr_linear_run(&product, err);
 }
 
 /* ---- element by element ---- */
 
-/* One operation over n items, run over pieces of them. */
+/* An operation over n items, run in pieces. */
 typedef struct loop {
     const void *args;
     size_t n, each;
@@ -275,7 +275,7 @@ typedef struct attending {
     double *scratch; /* [workers][longest + 1] */
 } attending;
 
-/* One query of one head, over the tokens from `begin` to its own. */
+/* Computes one query of one head, over the tokens from `begin` to its own. */
 static void attend_one(const tsr_op_attend *a, size_t begin, size_t token, size_t head, double *p)
 {
     const size_t seen = tsr_min_u64(token - begin + 1, a->window), from = token + 1 - seen;
@@ -297,7 +297,7 @@ static void attend_one(const tsr_op_attend *a, size_t begin, size_t token, size_
     }
 }
 
-/* Turns are sequences by heads. */
+/* Computes one sequence and head. */
 static tsr_status attend_turn(void *context, size_t i, size_t worker, tsr_err *err)
 {
     const attending *const w = context;

@@ -6,7 +6,7 @@
 
 enum { TSR_MAX_NAME = 256 };
 
-/* Activations, n of them, in the ops' memory. Zero-initialised is none. */
+/* n activations in the ops' memory. Zero-initialised means none. */
 typedef struct tsr_held {
     double *x;
     size_t n;
@@ -15,20 +15,21 @@ typedef struct tsr_held {
 tsr_status tsr_hold(const tsr_forward *forward, tsr_held *held, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_let_go(const tsr_forward *forward, tsr_held *held);
 
-/* The number that config.json has at this key, at most TSR_MAX_SIZE. */
+/* Reads a number of config.json, at most TSR_MAX_SIZE. */
 enum { TSR_MAX_SIZE = 1 << 24 };
 size_t tsr_forward_size(const tsr_forward *forward, const char *key, size_t otherwise);
 
-/* The weight called by the format, or NULL where it is missing: with `err` not NULL, TSR_E_FORMAT then. */
+/* Finds the weight with this formatted name, or NULL if it is missing. If `err` is not NULL, a missing weight is
+ * TSR_E_FORMAT. */
 tsr_status tsr_forward_find(const tsr_forward *forward, const tsr_weight **weight, tsr_err *err, const char *format,
                             ...) TSR_PRINTF(4, 5);
 
-/* A vector of n elements on the host, from malloc; *values is NULL where it is missing and `needed` is false. */
+/* Reads a vector of n elements to the host, from malloc. *values is NULL if it is missing and `needed` is false. */
 tsr_status tsr_forward_vector(const tsr_forward *forward, const char *name, size_t n, bool needed, double **values,
                               tsr_err *err) TSR_WARN_UNUSED;
 
-/* A linear layer by its weight, or by `dense` [rows][cols] on the host: y [n][rows] of x, `ld_x` apart; `bias` (on the
- * host) may be NULL. `matrix` is that of a stack. */
+/* A linear layer with `weight`, or with `dense` [rows][cols] on the host: y [n][rows] from x, rows of x `ld_x`
+ * apart. `bias` (on the host) may be NULL. `matrix` is an index in a stack. */
 typedef struct tsr_layer_product {
     const tsr_weight *weight;
     uint64_t matrix;
@@ -40,34 +41,34 @@ typedef struct tsr_layer_product {
 tsr_status tsr_forward_product(tsr_forward *forward, const tsr_layer_product *product, tsr_held *y,
                                tsr_err *err) TSR_WARN_UNUSED;
 
-/* MODULE.weight and, where there is one, MODULE.bias: y [n][rows] of x [n][cols]. */
+/* Applies MODULE.weight and, if it exists, MODULE.bias: y [n][rows] from x [n][cols]. */
 tsr_status tsr_forward_linear(tsr_forward *forward, const char *module, const double *x, size_t n, size_t rows,
                               size_t cols, tsr_held *y, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The norm of this name over `rows` rows of n; x and y may be the same. */
+/* Applies the norm of this name to `rows` rows of n; x and y may be equal. */
 tsr_status tsr_forward_norm(const tsr_forward *forward, const char *name, const double *x, size_t rows, size_t n,
                             double *y, tsr_err *err) TSR_WARN_UNUSED;
 
-/* As served, x is rounded to BF16. */
+/* Rounds x to BF16 if the pass is as served. */
 tsr_status tsr_forward_round(const tsr_forward *forward, double *x, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
-/* out [count][hidden] = the attention of layer `layer` over x. */
+/* Computes out [count][hidden], the attention of layer `layer` over x. */
 tsr_status tsr_forward_attention(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
                                  tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_forward_latent(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
                               tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 
-/* out [n][hidden] = its MLP, or router and experts, over x; choices and routed as in tsr_forward_layer. */
+/* Computes out [n][hidden], its MLP or router and experts over x; choices and routed as in tsr_forward_layer. */
 tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const double *x, size_t n, tsr_held *out,
                            uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The experts of each of n tokens, and their weights, from the router's logits [n][experts] (which become scores);
- * choices and weights are [n][chosen], all on the host. `bias` [experts] may be NULL. */
+/* Chooses the experts of each of n tokens, and their weights, from the router's logits [n][experts], which become
+ * scores. choices and weights are [n][chosen]. All arrays are on the host. `bias` [experts] may be NULL. */
 tsr_status tsr_forward_route(const tsr_forward *forward, const char *router, size_t experts, const double *bias,
                              double *logits, size_t n, uint32_t *choices, double *weights,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* What rounding to codes of this kind, and inputs to these, is expected to lose, as a share of power. */
+/* Returns the expected quantization noise of a weight and its inputs, as a share of the output's power. */
 double tsr_noise_of(const tsr_weight *weight, const tsr_input_coding *inputs);
 
 #endif

@@ -1,7 +1,7 @@
-/* The choice of experts, on the host: it takes nothing beside the products around it. */
+/* Chooses experts on the host; this takes negligible time. */
 #include "verify/forward/forward_parts.h"
 
-#include "verify/weights/weight_product.h"
+#include "verify/values/weight_product.h"
 
 #include <float.h>
 #include <math.h>
@@ -11,7 +11,7 @@ typedef struct routing {
     const struct tsr_router *router;
     size_t experts;
     const double *bias; /* [experts], or NULL */
-    double *keys;       /* [experts]: by which the current token ranks experts; -inf: excluded */
+    double *keys;       /* [experts]: rank of experts for the current token; -inf: excluded */
     double *of_group;   /* [groups] */
 } routing;
 
@@ -23,7 +23,7 @@ static void score(const routing *r, double *x)
         tsr_soften(x, r->experts);
 }
 
-/* The index of the largest element, the first of them when several are equal. */
+/* Returns the index of the largest element, the first of several equal ones. */
 static size_t best(const double *x, size_t n)
 {
     size_t at = 0;
@@ -59,7 +59,8 @@ static void choose(const routing *r, const double *scores, uint32_t *choices, do
     const struct tsr_router *const router = r->router;
     double sum = 0;
     for (size_t e = 0; e < r->experts; e++)
-        r->keys[e] = fmax(scores[e] + (r->bias != NULL ? r->bias[e] : 0), -DBL_MAX); /* NaN too: chosen at most once */
+        /* -DBL_MAX replaces NaN, so that no expert is chosen twice. */
+        r->keys[e] = fmax(scores[e] + (r->bias != NULL ? r->bias[e] : 0), -DBL_MAX);
     if (router->groups > 1)
         keep_groups(r);
     for (size_t i = 0; i < router->chosen; i++) {

@@ -1,28 +1,30 @@
-/* A product whose weight is divided: each device decodes, copies and multiplies rows of its own. docs/verify.md has the
- * arithmetic that says why it is weights that are divided, and not tokens. */
+/* Divides the rows of a product's weight among devices.
+ *
+ * Each device decodes, copies and multiplies its own rows. docs/verify-forward.md explains why weights are divided,
+ * and not tokens. */
 #include "verify/forward/forward_ops.h"
 
 #include "common/checked.h"
-#include "common/parallel_for.h"
+#include "common/parallel/parallel_for.h"
 
 #include <stdlib.h>
 
-/* A share begins at a multiple of so many rows. Below MANY_TOKENS rows for more tokens than rows, bringing the tokens to
- * another device takes longer than multiplying them. */
+/* A share begins at a multiple of ROWS_OF_A_SHARE rows. With MANY_TOKENS or more, and more tokens than rows, copying
+ * the tokens to another device takes longer than multiplying them. */
 enum { ROWS_OF_A_SHARE = 16, MANY_TOKENS = 1024 };
 
 typedef struct share {
     tsr_ops *ops;
     tsr_op_linear product;
-    double *x, *y; /* in this table's memory; of the first table nothing, since it has the product's own */
+    double *x, *y; /* in this table's memory; unused for the first table, which uses the product's own */
     double *back;  /* y in the first table's memory */
 } share;
 
 typedef struct sharing {
     const tsr_op_linear *whole;
     tsr_ops *first;
-    const double *x; /* gapless */
-    double *packed;  /* where the product's own x has gaps: x without them */
+    const double *x; /* contiguous */
+    double *packed;  /* contiguous copy of the product's x, if that has gaps */
     share *shares;
     size_t n;
 } sharing;
@@ -30,13 +32,13 @@ typedef struct sharing {
 static tsr_status run_share(void *context, size_t i, size_t worker, tsr_err *err)
 {
     const sharing *const s = context;
-    tsr_ops part = *s->shares[i].ops; /* which makes and drops nothing meanwhile */
+    tsr_ops part = *s->shares[i].ops; /* this table allocates nothing meanwhile */
     part.threads = (unsigned)tsr_max_u64(s->first->threads / s->n, 1);
     (void)worker;
     return part.linear(&part, &s->shares[i].product, err);
 }
 
-/* Rows [from, from + rows) for the table `to`: the tokens, and what y has there. */
+/* Copies rows [from, from + rows) of the tokens, and of y, to the table `to`. */
 static tsr_status give(const sharing *s, share *to, size_t from, size_t rows, tsr_err *err)
 {
     const tsr_op_linear *const w = s->whole;
@@ -77,7 +79,7 @@ static void drop_share(const sharing *s, share *of)
     s->first->drop(s->first, of->back, s->whole->n * rows);
 }
 
-/* How many tables the product is divided among, and how many rows each but the last gets. */
+/* Returns the number of tables for a product. *rows is the number of rows of each but the last. */
 static size_t divide(const tsr_ops *ops, const tsr_op_linear *a, size_t *rows)
 {
     *rows = (size_t)tsr_round_up(tsr_ceil_div(a->rows, 1 + ops->n_beside), ROWS_OF_A_SHARE);

@@ -1,10 +1,10 @@
-/* Reads what is stated of inputs, and quantizes rows with code of its own: nothing here is what writes checkpoints. */
+/* Reads how inputs are quantized, and quantizes rows, independently of the code that writes checkpoints. */
 #include "verify/forward/inputs.h"
 
 #include "common/checked.h"
 #include "common/float_bits.h"
 #include "formats/checkpoint/config.h"
-#include "verify/weights/decode.h"
+#include "verify/values/decode.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -26,7 +26,8 @@ double tsr_round_bf16(double x)
     return isfinite(x) ? (double)tsr_f32_from_bf16(tsr_bf16_from_f64(x)) : x;
 }
 
-/* To a float with `bits` behind the point, no exponent below `least`, and nothing beyond `most`; NaN stays. */
+/* Rounds to a float with `bits` fraction bits, no exponent below `least`, and no magnitude above `most`; NaN stays
+ * NaN. */
 static double round_to(double x, int bits, int least, double most)
 {
     int exponent;
@@ -47,7 +48,7 @@ static double to_e2m1(double x)
     return round_to(x, 1, 0, kMaxE2m1);
 }
 
-/* The least power of two that is not below x. */
+/* Returns the least power of two that is not below x. */
 static double power_above(double x)
 {
     int exponent;
@@ -135,11 +136,11 @@ typedef struct stating {
 static tsr_status refuse(const stating *s, const char *what)
 {
     return tsr_fail(s->err, TSR_E_UNSUPPORTED,
-                    "%s: '%s': %s; --activations says how its inputs are quantized, or none that they are not",
+                    "%s: '%s': %s; use --activations to state how its inputs are quantized, or none if they are not",
                     s->side->checkpoint->path, s->weight->values->name, what);
 }
 
-/* The static scale of the inputs, and where there is one their zero point. */
+/* Reads the static scale of the inputs, and the zero point if there is one. */
 static tsr_status read_static(const stating *s)
 {
     const tsr_checkpoint *const c = s->side->checkpoint;
@@ -161,7 +162,7 @@ static tsr_status read_static(const stating *s)
     return TSR_OK;
 }
 
-/* compressed-tensors' and ModelOpt's object of input_activations. */
+/* Reads the object input_activations of compressed-tensors and ModelOpt. */
 static tsr_status read_arguments(const stating *s, tsr_json_text inputs)
 {
     tsr_json_text value;
@@ -190,7 +191,7 @@ static tsr_status read_arguments(const stating *s, tsr_json_text inputs)
     return tsr_json_says(inputs, "dynamic", "true") ? TSR_OK : read_static(s);
 }
 
-/* Whether a group of config.json states weights of this kind. */
+/* Returns true if a group of config.json states weights of this kind. */
 static bool is_of_group(const tsr_weight *w, tsr_json_text group)
 {
     uint64_t bits = 8, size = 0;
@@ -205,7 +206,7 @@ static bool is_of_group(const tsr_weight *w, tsr_json_text group)
                         : w->block.rows == 1 && w->block.cols == size);
 }
 
-/* By config_groups: all groups that may mean this weight have to say the same of its inputs. */
+/* Reads config_groups. All groups that may apply to this weight must agree on its inputs. */
 static tsr_status read_groups(const stating *s, tsr_json_text groups)
 {
     tsr_json_reader r = tsr_json_members(groups);
@@ -224,7 +225,8 @@ static tsr_status read_groups(const stating *s, tsr_json_text groups)
     return found ? read_arguments(s, first) : refuse(s, "no group of config_groups states such weights");
 }
 
-/* quant_method fp8 and ModelOpt's FP8: blocks go with groups of columns, everything else with tokens or a static scale. */
+/* Reads quant_method fp8 and ModelOpt's FP8. Weights in blocks have inputs with a scale per group of columns; others
+ * have a scale per token or a static scale. */
 static tsr_status read_fp8(const stating *s, bool is_static)
 {
     const tsr_weight *const w = s->weight;

@@ -1,18 +1,18 @@
-/* Takes the codes of one weight through all layouts and converters; those of small groups to mx_dequant.c. */
+/* Checks the codes of one weight in all layouts and with all converters. */
 #include "verify/kernels/check_dequant.h"
 
 #include "common/checked.h"
-#include "common/threads.h"
-#include "formats/model/ft_layout.h"
+#include "common/parallel/threads.h"
+#include "kernels/cpu/ft_layout.h"
 #include "verify/evidence/activations.h"
-#include "verify/kernels/mx_dequant.h"
-#include "verify/kernels/weight_only.h"
+#include "verify/kernels/check_mx_dequant.h"
+#include "verify/kernels/check_weight_only.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 128 /* read at a time */ };
+enum { ROWS = 128 /* rows read at a time */ };
 
 typedef struct check {
     const tsr_kernel_options *options;
@@ -28,10 +28,10 @@ typedef struct operands {
     tsr_arena arena;
     const tsr_weight *weight;
     const char *name;
-    tsr_columns columns; /* of the layout: rows of the checkpoint's [N, K] */
+    tsr_columns columns; /* columns of the layout: rows */
     size_t n, k;
     int8_t *codes;    /* [n][k] */
-    uint32_t *words;  /* laid out */
+    uint32_t *words;  /* codes in the layout */
     uint16_t *values; /* converted, in the order of the words' elements */
     double *x, *y;    /* [n][k] */
 } operands;
@@ -46,7 +46,7 @@ static bool known(const check *c, const tsr_ft_format *format)
     return false;
 }
 
-/* Every layout that some version reads on some architecture. */
+/* Lists each layout that some version reads on some architecture. */
 static void list_formats(check *c)
 {
     static const int kArchs[] = {70, 75, 80, 86, 89, 90, 100};
@@ -90,7 +90,7 @@ static tsr_status shape_operands(operands *o, tsr_err *err)
                : tsr_fail(err, TSR_E_NOMEM, "out of memory for the codes of '%s'", o->name);
 }
 
-/* One row of stored codes as two's complement. */
+/* Unpacks one row of stored codes to two's complement. */
 static void unpack(const tsr_weight *w, const unsigned char *bytes, size_t k, int8_t *codes)
 {
     for (size_t i = 0; i < k; i++) {
@@ -123,7 +123,7 @@ static tsr_status read_codes(operands *o, tsr_err *err)
     return status;
 }
 
-/* Judges y against x, which must be equal. */
+/* Compares y with x. They must be equal. */
 static tsr_status judge(operands *o, const char *what, tsr_err *err)
 {
     tsr_judgement j = {.subject = o->name, .kind = TSR_ERROR_KERNEL, .what = what, .of_bound = -1, .of_expected = -1};
@@ -142,7 +142,7 @@ static tsr_status judge(operands *o, const char *what, tsr_err *err)
     return tsr_evidence_add(o->evidence, &j, err);
 }
 
-/* Which element of a word is stored at place p: every layout but P stores the even ones first. */
+/* Returns the element of a word at position p. Every layout except P stores the even elements first. */
 static unsigned element_of(int bits, unsigned p)
 {
     static const unsigned kInt8[] = {0, 2, 1, 3}, kInt4[] = {0, 2, 4, 6, 1, 3, 5, 7};
@@ -200,7 +200,7 @@ static tsr_status check_format(operands *o, const tsr_ft_format *format, tsr_err
 {
     const tsr_device *const device = o->c->options->device;
     const tsr_interleave_args args = {.format = format, .k = o->k, .n = o->n, .order = TSR_CODES_NK, .ld = o->k};
-    tsr_err why = {{0}};
+    tsr_err why = {0};
     if (tsr_ft_format_check(format, (int64_t)o->k, (int64_t)o->n, &why) != TSR_OK)
         return tsr_evidence_skip(o->evidence, o->name, why.msg, err);
     const double began = tsr_now();
@@ -230,7 +230,7 @@ static tsr_status check_format(operands *o, const tsr_ft_format *format, tsr_err
     return tsr_judge_weight_only(&product, o->evidence, err);
 }
 
-/* Of a stack, one matrix that the seed chooses. */
+/* Checks a weight in small groups. In a stack the seed selects one matrix. */
 static tsr_status do_small_groups(const check *c, const tsr_weight *w, tsr_evidence *evidence, tsr_err *err)
 {
     const uint64_t matrix = tsr_seed_of(c->options->seed, w->values->name) % w->matrices;
@@ -275,7 +275,7 @@ tsr_status tsr_check_dequant(const tsr_kernel_options *options, unsigned outs, t
 {
     check c = {.options = options, .outs = outs};
     if ((outs & (1u << TSR_OUT_BF16 | 1u << TSR_OUT_F16)) == 0)
-        return tsr_fail(err, TSR_E_USAGE, "--out f32: codes are converted to BF16 and F16");
+        return tsr_fail(err, TSR_E_USAGE, "--out f32 is not supported here; use bf16 or f16");
     list_formats(&c);
     return tsr_run_check(options, &kSubjects, &c.jobs, do_job, &c, evidence, err);
 }

@@ -1,22 +1,22 @@
-/* Do integer weights survive the interleaved layouts, the tricks that GPUs convert them with, and the products?
+/* Checks layouts, conversions and products of integer weights (`verify dequant`).
  *
- * The checkpoint's own int8 or int4 codes are laid out for every layout that takes the shape
- * (formats/model/ft_layout.h), and each must be at the address that the formula gives. Then the words are
- * converted as the mixed GEMMs do it (kernels/cpu/fast_dequant.h), and each value must equal that of plain conversion,
- * bit by bit. In layout T they are also multiplied, and compared with their originals:
- * verify/kernels/weight_only.h.
+ * The checkpoint's int8 or int4 codes are written in every layout that accepts the shape (kernels/cpu/ft_layout.h).
+ * Each code must be at the address of the formula. Then the words are converted as mixed GEMMs convert them
+ * (kernels/cpu/fast_dequant.h). Each value must equal that of plain conversion, bit for bit. In layout T the weights
+ * are also multiplied and compared with their originals: verify/kernels/check_weight_only.h.
  *
- * Codes of MXFP4, NVFP4 and MXFP8 are not laid out: they become BF16 as they lie, verify/kernels/mx_dequant.h. */
+ * Codes of MXFP4, NVFP4 and MXFP8 are converted to BF16 without a layout: verify/kernels/check_mx_dequant.h. */
 #ifndef TSR_VERIFY_KERNELS_CHECK_DEQUANT_H
 #define TSR_VERIFY_KERNELS_CHECK_DEQUANT_H
 
 #include "verify/evidence/jobs.h"
 
-/* As tsr_check_gemm; of `outs` only F16 and BF16 matter. TSR_E_NOT_APPLICABLE: no weight of these kinds is asked for. */
+/* Like tsr_check_gemm, but `outs` is limited to F16 and BF16. TSR_E_NOT_APPLICABLE: no weight of these kinds is
+ * selected. */
 tsr_status tsr_check_dequant(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* Whether there is anything that the check takes: as tsr_subjects_exist. */
+/* Checks that the model has weights for this check. Same statuses as tsr_subjects_exist. */
 tsr_status tsr_dequant_applies(const tsr_kernel_options *options, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -1,7 +1,7 @@
 /* Runs and judges every epilogue over the operands of each int8 weight. */
 #include "verify/kernels/check_epilogue.h"
 
-#include "common/threads.h"
+#include "common/parallel/threads.h"
 #include "verify/evidence/activations.h"
 #include "verify/evidence/kernel_tally.h"
 #include "verify/kernels/epilogue_operands.h"
@@ -14,13 +14,13 @@
 
 enum { MAX_K = 65793 /* the longest sum of int8 products that cannot overflow int32 */ };
 
-/* With fewer codes in use than this, four of the eight bits are wasted: no calibration is that far off. */
+/* With fewer used codes, four of the eight bits are wasted. No calibration is that inaccurate. */
 static const int kMinCodes = 16;
 
-/* The bias of sound results: FP32 rounds to nearest, which leaves none; this is no more than room for doubles. */
+/* Relative bias of correct results. FP32 rounds to nearest and has none; this allows for rounding in double. */
 static const double kSlope = 0x1p-20;
 
-/* One epilogue with its kinds of scales. */
+/* An epilogue and the granularity of its scales. */
 typedef struct variant {
     const char *name;
     unsigned quantization;
@@ -54,19 +54,19 @@ static const char *unfit_because(const tsr_weight *w)
     return w->rows == 0 || w->cols == 0 ? "it is empty" : NULL;
 }
 
-/* What the epilogue must give, without bias. */
+/* Returns the exact result of the epilogue, without bias. */
 static double scaled_sum(const tsr_epilogue_operands *o, const tsr_quantized *q, size_t i, size_t j, bool one_scale_w)
 {
     const double sum = q->sums[i * o->n + j] - (double)q->azp[i] * o->row_sums[j];
     return (double)q->scales[i] * (double)o->scale_w[one_scale_w ? 0 : j] * sum;
 }
 
-/* Judges a static scale by the activations: their error against that of rounding, and whether the scale is far too
- * large for them. */
+/* Judges a static scale by two measures: the error of the activations compared with rounding error, and whether the
+ * scale is far too large. */
 static tsr_status judge_input(tsr_epilogue_operands *o, tsr_err *err)
 {
     const tsr_kernel_options *const options = o->c->options;
-    const tsr_static_input *const input = &o->input;
+    const tsr_epilogue_input *const input = &o->input;
     const double limit = options->limits.min_sqnr, step = (double)input->scale;
     const size_t n = o->m * o->k;
     tsr_judgement j = {
@@ -139,7 +139,7 @@ static tsr_status judge_quantization(tsr_epilogue_operands *o, unsigned quantiza
     return tsr_evidence_add(o->evidence, &j, err);
 }
 
-/* Sums of integers are exact; FP32 rounds the sum, two products and the bias: five steps of 2^-24 cover all of it. */
+/* Integer sums are exact. FP32 rounds the sum, two products and the bias; five steps of 2^-24 bound the total. */
 static tsr_status judge_epilogue(tsr_epilogue_operands *o, const tsr_int8_gemm_args *args, const tsr_quantized *q,
                                  tsr_out out, const char *name, tsr_err *err)
 {

@@ -1,7 +1,7 @@
 /* Groups weights into jobs by name, and judges each job. */
 #include "verify/kernels/check_gemm.h"
 
-#include "common/threads.h"
+#include "common/parallel/threads.h"
 #include "verify/evidence/activations.h"
 #include "verify/kernels/gemm_layouts.h"
 #include "verify/kernels/mx_product.h"
@@ -134,7 +134,7 @@ static tsr_status fill_and_judge(tsr_gemm_operands *o, size_t job, tsr_err *err)
     return tsr_gemm_run_layout(o, TSR_GEMM_MASKED, err);
 }
 
-/* Each of the experts that the seed chooses by itself: there is no grouped kernel for small groups. */
+/* Judges each expert that the seed selects. There is no grouped kernel for small groups. */
 static tsr_status judge_small_groups(tsr_gemm_operands *o, size_t job, tsr_err *err)
 {
     TSR_TRY(tsr_gemm_choose_experts(o, job, err));

@@ -1,9 +1,9 @@
-/* Builds operands from bands of a weight and its originals, and from the tensors that the checkpoint has beside it. */
+/* Builds operands of int8 products from weights, originals and the checkpoint's other tensors. */
 #include "verify/kernels/epilogue_operands.h"
 
 #include "common/checked.h"
 #include "common/float_bits.h"
-#include "common/threads.h"
+#include "common/parallel/threads.h"
 #include "kernels/cpu/quantize_tokens.h"
 #include "verify/evidence/activations.h"
 #include "verify/kernels/gemm_oracle.h"
@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHANNELS = 128 /* read and judged at a time */ };
+enum { CHANNELS = 128 /* channels per band */ };
 
-/* The range of scales whose products with other scales stay within FP32. */
+/* Scales in this range have products that stay within FP32. */
 static const double kLeastScale = 0x1p-64, kLargestScale = 0x1p64;
 
 static void *take(tsr_epilogue_operands *o, size_t n, size_t size)
@@ -62,7 +62,7 @@ static tsr_status read_number(const tsr_epilogue_operands *o, const tsr_tensor *
     const size_t width = tsr_dtype_bits((tsr_dtype)t->dtype) / 8;
     unsigned char bytes[8];
     if (tsr_tensor_elements(t) != 1 || t->dtype == TSR_C64 || width == 0)
-        return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is no single number", from->path, t->name);
+        return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' must be a single number", from->path, t->name);
     TSR_TRY(tsr_checkpoint_read(from, t, 0, bytes, width, err));
     tsr_decode(t->dtype, bytes, 1, number);
     return TSR_OK;
@@ -92,7 +92,7 @@ static tsr_status get_input(tsr_epilogue_operands *o, tsr_err *err)
     }
     if (text[0] != '\0')
         return tsr_evidence_add(o->evidence, &j, err);
-    o->input = (tsr_static_input){
+    o->input = (tsr_epilogue_input){
         .quantization = TSR_PER_TENSOR | (symmetric ? TSR_SYMMETRIC : 0),
         .scale = (float)scale,
         .zero_point = (int32_t)zero_point,
@@ -102,8 +102,8 @@ static tsr_status get_input(tsr_epilogue_operands *o, tsr_err *err)
     return TSR_OK;
 }
 
-/* Stretches drawn activations to what a static scale reaches, on each side of 0. */
-static void fit(const tsr_static_input *input, uint16_t *x, size_t n)
+/* Scales generated activations to the range of a static scale, on each side of 0. */
+static void fit(const tsr_epilogue_input *input, uint16_t *x, size_t n)
 {
     double low = 0, high = 0, value;
     for (size_t i = 0; i < n; i++) {
@@ -121,7 +121,7 @@ static void fit(const tsr_static_input *input, uint16_t *x, size_t n)
 static tsr_status get_activations(tsr_epilogue_operands *o, tsr_err *err)
 {
     const tsr_kernel_options *const options = o->c->options;
-    const tsr_static_input *const input = &o->input;
+    const tsr_epilogue_input *const input = &o->input;
     if (options->activations != NULL) {
         TSR_TRY(tsr_activations_read(options->activations, tsr_activations_find(options->activations, o->name), &o->m,
                                      o->k, o->x, err));
@@ -155,7 +155,7 @@ static void decode(unsigned char dtype, const void *codes, size_t width, size_t 
     }
 }
 
-/* Notes the first scale or bias with which no kernel can compute a product, as a fault of the checkpoint. */
+/* Adds a finding for the first scale or bias that makes the product impossible to compute. */
 static tsr_status check_stated(tsr_epilogue_operands *o, const float *values, const char *what, bool positive,
                                tsr_err *err)
 {
@@ -177,7 +177,7 @@ static tsr_status check_stated(tsr_epilogue_operands *o, const float *values, co
     return TSR_OK;
 }
 
-/* Reads the tensor beside a weight, for the channels that are computed; false when there is none. */
+/* Reads a tensor that belongs to a weight, for the selected channels. *there is false if it does not exist. */
 static tsr_status read_channels(const tsr_epilogue_operands *o, const tsr_checkpoint *from, const char *name,
                                 double *values, bool *there, tsr_err *err)
 {
@@ -187,7 +187,7 @@ static tsr_status read_channels(const tsr_epilogue_operands *o, const tsr_checkp
     if (!*there)
         return TSR_OK;
     if (tsr_tensor_elements(t) != o->weight->rows)
-        return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' has not one element for each of %llu rows", from->path, name,
+        return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' must have one element for each of %llu rows", from->path, name,
                         (unsigned long long)o->weight->rows);
     for (size_t j = 0; j < o->n; j++) {
         unsigned char bytes[8];
@@ -197,7 +197,7 @@ static tsr_status read_channels(const tsr_epilogue_operands *o, const tsr_checkp
     return TSR_OK;
 }
 
-/* Reads codes, scales and originals of one run of channels, and computes the exact sums over them. */
+/* Reads codes, scales and originals of consecutive channels, and computes their exact sums. */
 static tsr_status do_band(tsr_epilogue_operands *o, size_t band, tsr_weight_reader *readers, const double *x, double *a,
                           double *values, tsr_err *err)
 {
@@ -264,7 +264,7 @@ static tsr_status fill(tsr_epilogue_operands *o, tsr_err *err)
     return status;
 }
 
-/* The bias of the checkpoint, or one drawn with the RMS of the product. */
+/* Reads the bias of the checkpoint, or generates one with the RMS of the product. */
 static tsr_status get_bias(tsr_epilogue_operands *o, tsr_err *err)
 {
     char name[1024];
@@ -287,7 +287,7 @@ static tsr_status get_bias(tsr_epilogue_operands *o, tsr_err *err)
     return TSR_OK;
 }
 
-/* sums[rows]: of the codes of every channel, not only of those that are computed. */
+/* Sums the codes of every channel, selected or not, into sums[rows]. */
 static tsr_status sum_codes(const tsr_epilogue_operands *o, double *sums, tsr_err *err)
 {
     const tsr_weight *const w = o->weight;
@@ -304,7 +304,7 @@ static tsr_status sum_codes(const tsr_epilogue_operands *o, double *sums, tsr_er
     return status;
 }
 
-/* All of the tensor `name` beside the checkpoint as numbers; *values stays NULL where it is not there. */
+/* Reads the tensor `name` of the extra file as numbers. *values stays NULL if it does not exist. */
 static tsr_status read_sums(tsr_epilogue_operands *o, const char *name, double **values, tsr_err *err)
 {
     const tsr_checkpoint *const from = o->c->options->azp;
@@ -313,7 +313,7 @@ static tsr_status read_sums(tsr_epilogue_operands *o, const char *name, double *
     if (t == NULL || t->dtype == TSR_C64 || width == 0)
         return TSR_OK;
     if (tsr_tensor_elements(t) != n)
-        return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' has not one element for each of %zu rows", from->path, name, n);
+        return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' must have one element for each of %zu rows", from->path, name, n);
     unsigned char *const bytes = take(o, n, width);
     *values = take(o, n, sizeof **values);
     if (bytes == NULL || *values == NULL)
@@ -323,8 +323,8 @@ static tsr_status read_sums(tsr_epilogue_operands *o, const char *name, double *
     return TSR_OK;
 }
 
-/* Judges the sums `name` of the file beside the checkpoint, of all channels: right are `times` the sums of codes, which
- * `meaning` describes. Kernels get the right ones: what the file has wrong is no fault of theirs. */
+/* Compares the sums `name` of the extra file, of all channels, with `times` the sums of codes. `meaning` describes
+ * them. Kernels get the correct sums, because an error of the file is not theirs. */
 static tsr_status judge_sums(tsr_epilogue_operands *o, const char *name, const char *what, const char *meaning,
                              const double *codes, double times, tsr_err *err)
 {
@@ -358,7 +358,7 @@ static tsr_status judge_sums(tsr_epilogue_operands *o, const char *name, const c
     return tsr_evidence_add(o->evidence, &j, err);
 }
 
-/* The sums that kernels get, of the channels that are computed. */
+/* Sets the sums that kernels get, for the selected channels. */
 static void set_sums(tsr_epilogue_operands *o)
 {
     for (size_t i = 0; i < o->n; i++) {
@@ -385,7 +385,7 @@ tsr_status tsr_epilogue_operands_get_azp(tsr_epilogue_operands *o, tsr_err *err)
     /* Earlier versions of Tessera wrote it under the weight's own name. */
     const bool named = tsr_checkpoint_find(beside, name) != NULL;
     TSR_TRY(judge_sums(o, named ? name : o->name, "azp_adj of the checkpoint", "the sum of its codes", codes, 1, err));
-    if (w->input_scale != NULL && o->input.quantization == TSR_QUANTIZATIONS) /* an invalid one, noted already */
+    if (w->input_scale != NULL && o->input.quantization == TSR_QUANTIZATIONS) /* already a finding */
         return TSR_OK;
     if (w->input_scale != NULL && w->input_zero_point != NULL)
         snprintf(meaning, sizeof meaning, "input_zero_point %d times the sum of its codes", o->input.zero_point);

@@ -1,5 +1,4 @@
-/* The operands of the products of one int8 weight: its codes with scales and bias, activations quantized in four ways,
- * and their exact products. For tsr_check_epilogue. */
+/* Operands of int8 products: codes, scales, bias, and activations quantized in four ways. */
 #ifndef TSR_VERIFY_KERNELS_EPILOGUE_OPERANDS_H
 #define TSR_VERIFY_KERNELS_EPILOGUE_OPERANDS_H
 
@@ -11,7 +10,7 @@ typedef struct tsr_epilogue_check {
     size_t *jobs; /* indices of weights */
 } tsr_epilogue_check;
 
-/* Activations, quantized as one kind of epilogue takes them. */
+/* Activations in the quantization of one kind of epilogue. */
 typedef struct tsr_quantized {
     int8_t *codes; /* [m][k] */
     float *scales; /* [m] */
@@ -22,13 +21,13 @@ typedef struct tsr_quantized {
 /* Bits of the index of a quantization. */
 enum { TSR_PER_TENSOR = 1, TSR_SYMMETRIC = 2, TSR_QUANTIZATIONS = 4 };
 
-/* What the checkpoint states for the inputs of the layer. */
-typedef struct tsr_static_input {
-    unsigned quantization; /* the one that it decides; TSR_QUANTIZATIONS: none, inputs are quantized as they come */
+/* input_scale and input_zero_point of the layer in the checkpoint. */
+typedef struct tsr_epilogue_input {
+    unsigned quantization; /* the quantization that they define; TSR_QUANTIZATIONS: none */
     float scale;
     int32_t zero_point;
-    double low, high; /* what codes reach */
-} tsr_static_input;
+    double low, high; /* the least and largest value of codes */
+} tsr_epilogue_input;
 
 typedef struct tsr_epilogue_operands {
     const tsr_epilogue_check *c;
@@ -43,23 +42,23 @@ typedef struct tsr_epilogue_operands {
     float *scale_w; /* [n] */
     float *bias;    /* [n] */
     int32_t *azp_adj, *with_adj, *stated_with_adj;
-    double *row_sums; /* [n]: sums of the codes of a channel, by this file */
-    tsr_static_input input;
-    double *x2, *w2;  /* [m], [n]: sums of squares of what was tsr_quantized */
+    double *row_sums; /* [n]: sums of the codes per channel, computed here */
+    tsr_epilogue_input input;
+    double *x2, *w2;  /* [m], [n]: sums of squares of the values before quantizing */
     double *original; /* [m][n] */
-    bool unfit;       /* a scale or bias is NaN or out of range; this is noted as a finding already */
+    bool unfit;       /* a scale or bias is NaN or out of range, which is already a finding */
     tsr_quantized q[TSR_QUANTIZATIONS];
 } tsr_epilogue_operands;
 
-/* Reads input_scale, and reads or draws the activations, quantized; allocates the rest. What it allocates is in
- * operands->arena, also on failure. */
+/* Reads input_scale, reads or generates the activations, quantizes them, and allocates the remaining arrays. All
+ * memory is in operands->arena, also on failure. */
 tsr_status tsr_epilogue_operands_begin(tsr_epilogue_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Reads codes, scales and bias, and computes the exact sums and the products of the originals. Scales or a bias
- * with which no product can be computed are noted in the evidence, and operands->unfit becomes true. */
+/* Reads codes, scales and bias, and computes the exact sums and the products of the originals. Scales or a bias that
+ * make the product impossible to compute become findings, and set operands->unfit. */
 tsr_status tsr_epilogue_operands_fill(tsr_epilogue_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Computes azp_adj and azp_with_adj, and judges those beside the checkpoint, of all channels. */
+/* Computes azp_adj and azp_with_adj, and compares those of the extra file, for all channels. */
 tsr_status tsr_epilogue_operands_get_azp(tsr_epilogue_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -1,8 +1,8 @@
-/* Lays rows out, runs kernels, and gathers and judges their results. */
+/* Arranges rows in a layout, runs kernels, and judges the gathered results. */
 #include "verify/kernels/gemm_layouts.h"
 
 #include "common/checked.h"
-#include "common/threads.h"
+#include "common/parallel/threads.h"
 #include "verify/evidence/kernel_tally.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@
 #include <string.h>
 
 enum {
-    ALIGN_ROWS = 128, /* in the contiguous layout experts begin at multiples of it */
-    ALIGN_ROOM = 4,   /* in the masked layout each has room for a multiple of it: their scales begin on 16 bytes */
+    ALIGN_ROWS = 128, /* contiguous layout: each expert begins at a multiple of this row number */
+    ALIGN_ROOM = 4,   /* masked layout: rows per expert are a multiple, so that scales are 16-byte aligned */
 };
 
 static tsr_status judge_kernel(tsr_gemm_operands *o, const char *name, tsr_accumulation accumulation, tsr_out out,
@@ -50,10 +50,10 @@ static tsr_status judge_kernel(tsr_gemm_operands *o, const char *name, tsr_accum
     return tsr_kernel_tally_end_by(&t, &o->c->options->limits, "the accumulation", o->evidence, err);
 }
 
-/* Operands in the layout that a kernel gets, and where each row is in it. */
+/* Operands in a kernel's layout, and the position of each row. */
 typedef struct laid_out {
     tsr_grouped_gemm grouped;
-    size_t *place; /* [m]: the row in grouped.gemm of a row of the tsr_gemm_operands */
+    size_t *place; /* [m]: row in grouped.gemm of each row of tsr_gemm_operands */
     uint8_t *a;
     float *scale_a, *d, *results; /* d [grouped.gemm.m][n]; results [judged][n] */
     int32_t *per_row, *per_expert;
@@ -81,7 +81,7 @@ static size_t rows_of(const tsr_gemm_operands *o, tsr_gemm_layout kind, const si
     return kind == TSR_GEMM_MASKED ? tsr_round_up(most, ALIGN_ROOM) * o->n_experts : rows;
 }
 
-/* Lays out all rows, or only those that are judged. */
+/* Arranges all rows, or only the judged ones. */
 static tsr_status lay_out(const tsr_gemm_operands *o, tsr_gemm_layout kind, bool all, laid_out *l, tsr_err *err)
 {
     const size_t *const first = all ? o->first : o->first_judged;
@@ -96,7 +96,7 @@ static tsr_status lay_out(const tsr_gemm_operands *o, tsr_gemm_layout kind, bool
     if (l->place == NULL || l->a == NULL || l->scale_a == NULL || l->d == NULL || l->results == NULL ||
         l->per_row == NULL || l->per_expert == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the operands of '%s'", o->name);
-    memset(l->a, 0x7F, m * o->k); /* padding is NaN: a kernel that reads it is found out */
+    memset(l->a, 0x7F, m * o->k); /* padding is NaN, which reveals a kernel that reads it */
     for (size_t i = 0; i < m * o->grid_k; i++)
         l->scale_a[i] = NAN;
     memset(l->per_row, 0xFF, m * sizeof *l->per_row);
@@ -127,7 +127,7 @@ static tsr_status lay_out(const tsr_gemm_operands *o, tsr_gemm_layout kind, bool
     return TSR_OK;
 }
 
-/* Gathers the results of the rows that are judged. Returns what is wrong with the padding rows, or NULL. */
+/* Gathers the results of the judged rows. Returns a description of a fault in the padding rows, or NULL. */
 static const char *gather(const tsr_gemm_operands *o, const laid_out *l)
 {
     const char *fault = NULL;
@@ -147,7 +147,7 @@ static tsr_status run_kernel(tsr_gemm_operands *o, const tsr_device_gemm *kernel
 {
     char name[128];
     bool ran = false;
-    for (tsr_out out = TSR_OUT_F32 + 1; out-- > 0;) { /* F32 first: the others may be made of it */
+    for (tsr_out out = TSR_OUT_F32 + 1; out-- > 0;) { /* F32 first, because the other types may be derived from it */
         const double began = tsr_now();
         const tsr_out run_as = kernel->rounds_last ? TSR_OUT_F32 : out;
         if ((o->c->outs >> out & 1) == 0)
@@ -155,12 +155,12 @@ static tsr_status run_kernel(tsr_gemm_operands *o, const tsr_device_gemm *kernel
         const size_t cells = l->grouped.gemm.m * o->n;
         if (!ran || !kernel->rounds_last) {
             memset(l->d, 0xFF, cells * sizeof *l->d); /* NaN */
-            tsr_err why = {{0}};
+            tsr_err why = {0};
             const tsr_status status = tsr_device_run_grouped(kernel, &l->grouped, run_as, &why);
             if (status == TSR_E_UNSUPPORTED)
                 return tsr_evidence_skip(o->evidence, o->name, why.msg, err);
             if (status != TSR_OK)
-                return tsr_fail(err, status, "%s", why.msg);
+                return tsr_fail_with(err, status, &why);
             ran = true;
         }
         const char *const fault = gather(o, l);

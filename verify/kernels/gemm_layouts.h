@@ -1,17 +1,17 @@
-/* The kernels of a device over the operands of one job, as serving code lays them out, and the judgement of each. */
+/* Runs block FP8 kernels over one job in the layouts of serving code, and judges them. */
 #ifndef TSR_VERIFY_KERNELS_GEMM_LAYOUTS_H
 #define TSR_VERIFY_KERNELS_GEMM_LAYOUTS_H
 
 #include "verify/kernels/gemm_operands.h"
 
-/* How rows of activations lie before a kernel. */
+/* Arrangement of the activations' rows. */
 typedef enum tsr_gemm_layout {
-    TSR_GEMM_ROWS,       /* of one weight: one after another */
-    TSR_GEMM_CONTIGUOUS, /* of experts: each begins at a multiple of 128 rows */
-    TSR_GEMM_MASKED,     /* of experts: each has room for as many rows as any of them has */
+    TSR_GEMM_ROWS,       /* one weight: consecutive rows */
+    TSR_GEMM_CONTIGUOUS, /* experts, each at a multiple of 128 rows */
+    TSR_GEMM_MASKED,     /* experts, each with space for the rows of the largest */
 } tsr_gemm_layout;
 
-/* Runs every kernel of the device in this layout, and adds a judgement for each of its result types. */
+/* Runs every kernel of the device in this layout, and adds a judgement for each result type. */
 tsr_status tsr_gemm_run_layout(tsr_gemm_operands *operands, tsr_gemm_layout layout, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -1,8 +1,8 @@
-/* Builds operands from bands of weights and their originals, and computes their exact products. */
+/* Builds block FP8 operands from weights and their originals, with their exact products. */
 #include "verify/kernels/gemm_operands.h"
 
 #include "common/checked.h"
-#include "common/threads.h"
+#include "common/parallel/threads.h"
 #include "kernels/cpu/quantize_tokens.h"
 #include "verify/evidence/activations.h"
 
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { JUDGED_ROWS = 64 /* tokens that are judged; kernels get all tokens */ };
+enum { JUDGED_ROWS = 64 /* tokens that are judged; kernels compute all */ };
 
 bool tsr_gemm_alike(const tsr_gemm_entry *a, const tsr_gemm_entry *b)
 {
@@ -37,7 +37,7 @@ tsr_status tsr_gemm_choose_experts(tsr_gemm_operands *o, size_t job, tsr_err *er
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu experts", all);
     const uint64_t wanted = tsr_min_u64(c->options->experts, all);
     for (size_t i = 0; i < all; i++) {
-        if (tsr_mix(c->options->seed ^ tsr_mix(i)) % (all - i) < wanted - n)
+        if (tsr_mix_bits(c->options->seed ^ tsr_mix_bits(i)) % (all - i) < wanted - n)
             experts[n++] = c->entries[c->jobs[job] + i];
     }
     o->experts = experts;
@@ -51,7 +51,7 @@ static void route(tsr_gemm_operands *o, uint64_t seed)
     const size_t tokens = (size_t)o->c->options->tokens, most = tokens / 4 + 1;
     o->first[0] = 0;
     for (size_t e = 0; e < o->n_experts; e++) {
-        const size_t share = o->n_experts == 1 ? tokens : e == 0 ? most : (size_t)(tsr_mix(seed + e) % (most + 1));
+        const size_t share = o->n_experts == 1 ? tokens : e == 0 ? most : (size_t)(tsr_mix_bits(seed + e) % (most + 1));
         o->first[e + 1] = o->first[e] + share;
     }
     o->m = o->first[o->n_experts];
@@ -60,7 +60,7 @@ static void route(tsr_gemm_operands *o, uint64_t seed)
 /* Chooses the rows that are judged, spread evenly over the tokens of all experts. */
 static void choose_rows(tsr_gemm_operands *o, uint64_t seed)
 {
-    o->rows = (tsr_columns){.rows = o->m, .block = 1, .blocks = o->m, .seed = tsr_mix(seed)};
+    o->rows = (tsr_columns){.rows = o->m, .block = 1, .blocks = o->m, .seed = tsr_mix_bits(seed)};
     o->rows.chosen = tsr_min_u64(o->m, JUDGED_ROWS);
     o->judged = (size_t)o->rows.chosen;
     for (size_t e = 0, i = 0; e <= o->n_experts; e++) {
@@ -85,7 +85,7 @@ static tsr_status get_activations(tsr_gemm_operands *o, uint64_t seed, tsr_err *
         const size_t share = o->first[e + 1] - o->first[e];
         size_t m = share;
         TSR_TRY(tsr_activations_read(file, t, &m, o->k, o->x + o->first[e] * o->k, err));
-        /* Where the file has fewer rows, they are repeated. */
+        /* If the file has fewer rows, they repeat. */
         for (size_t i = m; m > 0 && i < share; i++)
             memcpy(o->x + (o->first[e] + i) * o->k, o->x + (o->first[e] + i % m) * o->k, o->k * sizeof *o->x);
     }
@@ -154,7 +154,7 @@ static tsr_status add_fault(tsr_gemm_operands *o, const char *what, const char *
     return tsr_evidence_add(o->evidence, &j, err);
 }
 
-/* Notes the first NaN among codes and scales, because a product with it says nothing. */
+/* Adds a finding for the first NaN among codes and scales, because products with it cannot be judged. */
 static tsr_status check_band(tsr_gemm_operands *o, const tsr_weight *w, uint64_t row, size_t rows, const uint8_t *codes,
                              const float *scales, tsr_err *err)
 {
@@ -175,7 +175,7 @@ static tsr_status check_band(tsr_gemm_operands *o, const tsr_weight *w, uint64_t
     return TSR_OK;
 }
 
-/* Decodes rows of the loaded piece into padded rows of doubles: the values that a consumer of the checkpoint gets. */
+/* Decodes rows of the loaded piece into padded rows of doubles, as a consumer of the checkpoint does. */
 static void values_of(const tsr_gemm_operands *o, const tsr_weight_reader *reader, size_t rows, double *values)
 {
     for (size_t i = 0; i < rows; i++) {
@@ -184,7 +184,7 @@ static void values_of(const tsr_gemm_operands *o, const tsr_weight_reader *reade
     }
 }
 
-/* Loads the original of a weight into the second reader; the weight itself where originals are unknown. */
+/* Loads the original of a weight into the second reader. Without originals it loads the weight itself. */
 static tsr_status load_original(tsr_gemm_operands *o, const tsr_weight *w, const tsr_piece *piece, tsr_view *view,
                                 const tsr_weight_reader **from, tsr_err *err)
 {

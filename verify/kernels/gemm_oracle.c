@@ -3,8 +3,8 @@
 
 #include "common/checked.h"
 #include "formats/checkpoint/dtype.h"
-#include "verify/weights/lanes.h"
-#include "verify/weights/weight_reader.h"
+#include "verify/values/lanes.h"
+#include "verify/values/weight_reader.h"
 
 #include <math.h>
 
@@ -70,7 +70,7 @@ static ALWAYS_INLINE void dot(const double *a, const double *w, size_t n, double
 FOR_EVERY_ISA(sum_steps, (const double *a, const double *w, step_sums *steps), (a, w, steps))
 FOR_EVERY_ISA(dot, (const double *a, const double *w, size_t n, double *total), (a, w, n, total))
 
-/* The power of two at or below x > 0: its exponent alone. */
+/* Returns the largest power of two that is not above x > 0. */
 static double binade(double x)
 {
     uint64_t bits;

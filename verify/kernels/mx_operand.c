@@ -1,8 +1,8 @@
-/* Reads bands of rows, and looks whether values come of them. */
+/* Reads bands of rows in small groups, and checks that their codes and scales have values. */
 #include "verify/kernels/mx_operand.h"
 
 #include "common/checked.h"
-#include "common/threads.h"
+#include "common/parallel/threads.h"
 #include "verify/evidence/activations.h"
 
 #include <math.h>
@@ -83,7 +83,7 @@ static tsr_status read_global(const tsr_mx_subject *s, tsr_mx_operand *o, bool *
     return add_fault(s, text, sound, evidence, err);
 }
 
-/* Notes the first scale or code of rows [at, at + rows) of which no value comes. */
+/* Adds a finding for the first scale or code without a value in rows [at, at + rows). */
 static tsr_status check_band(const tsr_mx_subject *s, const tsr_mx_operand *o, size_t at, size_t rows, bool *sound,
                              tsr_evidence *evidence, tsr_err *err)
 {

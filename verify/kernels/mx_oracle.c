@@ -1,15 +1,15 @@
-/* Sums of groups in eight lanes of doubles, and the bounds of the plain sum. */
+/* Computes exact sums of groups in doubles, and the error bounds of the plain sum. */
 #include "verify/kernels/mx_oracle.h"
 
 #include "kernels/cpu/mx_gemm.h"
 #include "verify/kernels/gemm_oracle.h"
-#include "verify/weights/lanes.h"
+#include "verify/values/lanes.h"
 
 #include <math.h>
 
-/* Sums over all groups, a part of them in each lane. */
+/* Partial sums over all groups, one per vector element. */
 typedef struct lane_sums {
-    f64_lanes mass, raw, squares; /* of |t_a A t_w W|, of |A W|, of (t_a A t_w W)^2 */
+    f64_lanes mass, raw, squares; /* sums of |t_a A t_w W|, of |A W|, of (t_a A t_w W)^2 */
 } lane_sums;
 
 static ALWAYS_INLINE double add_lanes(const f64_lanes *x)
@@ -38,8 +38,8 @@ static ALWAYS_INLINE double add_group(const double *a, const double *w, size_t g
     return add_lanes(&sum);
 }
 
-/* One element: row `a` with scales `s`, row `w` with scales `t`. A group's FP32 operations may each lose 2^-126 below the
- * normal numbers: its products, the scales', their product with the sum, the addition. */
+/* Computes one element: row `a` with scales `s`, row `w` with scales `t`. Each FP32 operation of a group may lose
+ * 2^-126 below the normal numbers: the products, the product of scales, its product with the sum, the addition. */
 static ALWAYS_INLINE void find_exact(const double *a, const double *s, const double *w, const double *t, size_t groups,
                                      size_t group, tsr_mx_exact *e)
 {

@@ -1,9 +1,9 @@
-/* Operands of one product, its exact value, and the judgements. */
+/* Judges the products of one weight in small groups. */
 #include "verify/kernels/mx_product.h"
 
 #include "common/checked.h"
 #include "common/float_bits.h"
-#include "common/threads.h"
+#include "common/parallel/threads.h"
 #include "kernels/cpu/mx_tokens.h"
 #include "verify/evidence/activations.h"
 #include "verify/evidence/kernel_tally.h"
@@ -15,11 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { JUDGED_ROWS = 64 /* tokens that are multiplied and judged, spread over those there are */ };
+enum { JUDGED_ROWS = 64 /* tokens that are multiplied and judged, spread over all tokens */ };
 
-/* The SQNR in dB that quantization must leave, unless --min-sqnr says otherwise. e4m3 a decibel less than in tsr_check_gemm,
- * of one operand and of both. With e2m1, outlier channels decide: what shares a group with one is rounded to 0, which left
- * 13.9 dB and more of two operands. Scales that are off by a factor of two leave 6 or less. */
+/* Least SQNR in dB after quantization, unless --min-sqnr is given. e4m3: one decibel less than in tsr_check_gemm,
+ * for one operand and for both. e2m1: outlier channels decide, because values that share a group with an outlier
+ * become 0. Two operands had 13.9 dB or more. Scales that are wrong by a factor of two give 6 dB or less. */
 static const double kMinE4m3 = 29, kMinE4m3Both = 26, kMinE2m1 = 9;
 
 typedef struct product {
@@ -29,13 +29,13 @@ typedef struct product {
     tsr_arena arena;
     tsr_mx_operand w;
     size_t m;
-    tsr_columns rows;        /* which of the tokens these are */
+    tsr_columns rows;        /* indices of the selected tokens */
     uint16_t *x;             /* [m][k], BF16 */
-    uint8_t *codes, *scales; /* of the activations, where they are quantized */
+    uint8_t *codes, *scales; /* codes and scales of quantized activations */
     double *wide;            /* [m][k]: x */
     double *a_codes, *a_t;   /* [m][k], [m][k / group]: the operand A, decoded */
     double *w_codes;         /* [TSR_MX_BAND][k] */
-    double *original;        /* [m][n]: the product of what was quantized */
+    double *original;        /* [m][n]: the product of the originals */
     tsr_mx_exact *exact;     /* [m][n] */
     float *d, *results;      /* [m][n] */
     double *values, *y;      /* [m][n] */
@@ -48,11 +48,11 @@ static bool known(const product *p)
     return p->subject->options->against != NULL;
 }
 
-/* The activations' rows that are judged, moved to the front of x. */
+/* Moves the judged rows of the activations to the front of x. */
 static void choose_rows(product *p, size_t rows)
 {
     const uint64_t seed = tsr_seed_of(p->subject->options->seed, p->subject->name);
-    p->rows = (tsr_columns){.rows = rows, .block = 1, .blocks = rows, .seed = tsr_mix(seed)};
+    p->rows = (tsr_columns){.rows = rows, .block = 1, .blocks = rows, .seed = tsr_mix_bits(seed)};
     p->rows.chosen = p->m = (size_t)tsr_min_u64(rows, JUDGED_ROWS);
     for (size_t i = 0; i < p->m; i++)
         memmove(p->x + i * p->w.k, p->x + tsr_column_of(&p->rows, i) * p->w.k, p->w.k * sizeof *p->x);
@@ -98,13 +98,13 @@ static tsr_status take(product *p, tsr_err *err)
                : tsr_fail(err, TSR_E_NOMEM, "out of memory for the products of '%s'", p->subject->name);
 }
 
-/* Rows of the band of W. */
+/* Returns the number of rows of the band of W. */
 static size_t band_rows(const product *p, size_t band)
 {
     return (size_t)tsr_min_u64(TSR_MX_BAND, p->w.n - band * TSR_MX_BAND);
 }
 
-/* values[rows][k]: the originals of a band, or where they are unknown the weights that the checkpoint states. */
+/* Fills values[rows][k] with the originals of a band. Without originals it uses the checkpoint's own values. */
 static tsr_status original_band(product *p, tsr_weight_reader *reader, size_t band, double *values, tsr_err *err)
 {
     const tsr_mx_subject *const s = p->subject;
@@ -144,7 +144,7 @@ static tsr_status find_original(product *p, tsr_err *err)
     return status;
 }
 
-/* The operand A in this form. */
+/* Makes the operand A in this form. */
 static tsr_mx_matrix make_operand(product *p, tsr_mx_form form, float global)
 {
     const tsr_cpu_kernels *const cpu = &p->subject->options->device->cpu;
@@ -186,7 +186,7 @@ static tsr_status judge_quantization(const product *p, tsr_mx_form form, tsr_err
     if (isnan(limit))
         limit = p->w.matrix.form != TSR_MX_FORM_MXFP8 ? kMinE2m1 : both ? kMinE4m3Both : kMinE4m3;
     if (!known(p) && form == TSR_MX_FORM_BF16)
-        return TSR_OK; /* nothing was quantized that could be compared */
+        return TSR_OK; /* nothing was quantized */
     snprintf(what, sizeof what, "%s in %s",
              both       ? "weights and activations"
              : known(p) ? "weights"
@@ -235,7 +235,7 @@ static tsr_status run_kernel(product *p, const tsr_device_mx_gemm *kernel, const
     char what[128];
     bool ran = false;
     double began = tsr_now();
-    for (tsr_out out = TSR_OUT_F32 + 1; out-- > 0;) { /* F32 first: the others may be made of it */
+    for (tsr_out out = TSR_OUT_F32 + 1; out-- > 0;) { /* F32 first, because the other types may be derived from it */
         if ((p->outs >> out & 1) == 0)
             continue;
         if (!ran || !kernel->rounds_last) {
@@ -270,7 +270,7 @@ static tsr_status judge_form(product *p, tsr_mx_form form, float global, tsr_err
 
 /* ---- activations of NVFP4 ---- */
 
-/* Reads the global scale of the layer's input. One that is no positive number is a finding, and *global stays 0. */
+/* Reads the global scale of the layer's input. If it is not positive, that is a finding, and *global stays 0. */
 static tsr_status read_input_scale(const product *p, float *global, tsr_err *err)
 {
     const tsr_tensor *const t = p->subject->weight->input_scale;
@@ -293,7 +293,7 @@ static tsr_status read_input_scale(const product *p, float *global, tsr_err *err
     return tsr_evidence_add(p->evidence, &j, err);
 }
 
-/* Stretches drawn activations to what the global scale reaches, 6 * 448 of its steps. */
+/* Scales generated activations to the range of the global scale: 6 * 448 of its steps. */
 static void fit(product *p, float global)
 {
     const double step = p->w.matrix.form == TSR_MX_FORM_NVFP4_TIMES ? (double)global : 1 / (double)global;

@@ -3,7 +3,7 @@
 
 #include "common/checked.h"
 #include "common/file.h"
-#include "common/parallel_for.h"
+#include "common/parallel/parallel_for.h"
 #include "common/text.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/checkpoint/listing.h"
@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What a worker reads at a time, and what it takes at a time: one piece at least. */
+/* Sizes of a worker's reads, and of the runs of pieces that it takes; at least one piece. */
 enum { PAGE = 4096, BUFFER = 4 << 20, RUN_BYTES = 16 << 20, RUN_PIECES = 4096 };
 
 /* Smaller files are read through the page cache: opening them twice costs more than it shows. */
@@ -33,7 +33,7 @@ typedef struct run {
 } run;
 
 typedef struct job {
-    const tsr_said *said;
+    const tsr_manifest *said;
     const char *dst;
     const tsr_run_options *options;
     run *runs;
@@ -48,7 +48,7 @@ typedef struct job {
 /* ---- reading ---- */
 
 typedef struct hashing {
-    const tsr_said_piece *piece, *end;
+    const tsr_manifest_piece *piece, *end;
     bool *bad;
     uint64_t used;
     XXH3_state_t state;
@@ -79,8 +79,8 @@ static void consume(hashing *h, const char *data, uint64_t n)
     }
 }
 
-/* As many bytes as there are, up to `size`, of which *got are there already. What is read directly comes in whole pages before the
- * end: where it does not, the rest is left. */
+/* Reads up to `size` bytes, of which *got are present already. Direct reads return whole pages before the end of the
+ * file; a shorter read ends the loop. */
 static tsr_status read_some(int fd, bool direct, const char *path, char *buffer, size_t size, uint64_t at, size_t *got,
                             tsr_err *err)
 {
@@ -104,8 +104,8 @@ static int open_directly(const char *path, uint64_t bytes)
 
 static tsr_status read_run(job *j, const run *r, char *buffer, tsr_err *err)
 {
-    const tsr_said_piece *const first = &j->said->pieces[r->first];
-    const tsr_said_file *const file = &j->said->files[first->file];
+    const tsr_manifest_piece *const first = &j->said->pieces[r->first];
+    const tsr_manifest_file *const file = &j->said->files[first->file];
     const uint64_t end = first->offset + r->bytes;
     char path[PATH_MAX];
     uint64_t size;
@@ -166,7 +166,7 @@ tsr_status tsr_manifest_find(tsr_manifest_check *c, const tsr_manifest_finding *
 }
 
 /* The output's own manifest, where it has one; it is not missed where another one is given. */
-static tsr_status check_own(tsr_manifest_check *c, const tsr_said *said, const char *dst, tsr_err *err)
+static tsr_status check_own(tsr_manifest_check *c, const tsr_manifest *said, const char *dst, tsr_err *err)
 {
     char path[PATH_MAX];
     const char *text;
@@ -179,7 +179,7 @@ static tsr_status check_own(tsr_manifest_check *c, const tsr_said *said, const c
         return TSR_OK;
     tsr_status status = tsr_read_file(path, TSR_MAX_MANIFEST_BYTES, &scratch, &text, &size, err);
     if (status == TSR_OK) {
-        const tsr_said_digest digest = tsr_said_digest_of(text, size);
+        const tsr_manifest_digest digest = tsr_manifest_digest_of(text, size);
         if (digest.high != said->digest.high || digest.low != said->digest.low)
             status = tsr_manifest_find(
                 c, &(tsr_manifest_finding){.fault = TSR_MANIFEST_OTHER, .file = TSR_MANIFEST_NAME}, err);
@@ -189,7 +189,7 @@ static tsr_status check_own(tsr_manifest_check *c, const tsr_said *said, const c
 }
 
 /* Plans what is read of a file that has its size. */
-static void plan_file(job *j, const tsr_said_file *f)
+static void plan_file(job *j, const tsr_manifest_file *f)
 {
     for (size_t i = f->first_piece; i < f->first_piece + f->n_pieces; i++) {
         run *const last = j->n_runs == 0 ? NULL : &j->runs[j->n_runs - 1];
@@ -204,7 +204,7 @@ static void plan_file(job *j, const tsr_said_file *f)
     j->progress.bytes_total += f->bytes;
 }
 
-static tsr_status look_at(tsr_manifest_check *c, job *j, const tsr_said_file *f, tsr_err *err)
+static tsr_status look_at(tsr_manifest_check *c, job *j, const tsr_manifest_file *f, tsr_err *err)
 {
     char path[PATH_MAX];
     struct stat st;
@@ -223,8 +223,9 @@ static tsr_status look_at(tsr_manifest_check *c, job *j, const tsr_said_file *f,
     return TSR_OK;
 }
 
-/* Files that the manifest does not name, but for itself and its signatures, and hidden ones that are no weights. */
-static tsr_status find_foreign(tsr_manifest_check *c, const tsr_said *said, const char *dst, tsr_err *err)
+/* Reports files that the manifest does not name, except the manifest, its signatures, and hidden files that are no
+ * weights. */
+static tsr_status find_foreign(tsr_manifest_check *c, const tsr_manifest *said, const char *dst, tsr_err *err)
 {
     tsr_listing l = {.names = NULL};
     const char **const names = malloc((said->n_files + 1) * sizeof *names);
@@ -271,13 +272,13 @@ static tsr_status read_runs(tsr_manifest_check *c, job *j, tsr_err *err)
 
 static tsr_status run_all(tsr_manifest_check *c, job *j, tsr_err *err)
 {
-    const tsr_said *const said = j->said;
+    const tsr_manifest *const said = j->said;
     TSR_TRY(check_own(c, said, j->dst, err));
     for (size_t i = 0; i < said->n_files; i++)
         TSR_TRY(look_at(c, j, &said->files[i], err));
     TSR_TRY(read_runs(c, j, err));
     for (size_t i = 0; i < said->n_pieces; i++) {
-        const tsr_said_piece *const p = &said->pieces[i];
+        const tsr_manifest_piece *const p = &said->pieces[i];
         const tsr_manifest_finding finding = {.fault = TSR_MANIFEST_BYTES,
                                               .file = said->files[p->file].name,
                                               .tensor = p->tensor,
@@ -289,7 +290,7 @@ static tsr_status run_all(tsr_manifest_check *c, job *j, tsr_err *err)
     return find_foreign(c, said, j->dst, err);
 }
 
-tsr_status tsr_manifest_check_run(tsr_manifest_check *c, const tsr_said *said, const char *dst,
+tsr_status tsr_manifest_check_run(tsr_manifest_check *c, const tsr_manifest *said, const char *dst,
                                   const tsr_run_options *options, tsr_err *err)
 {
     job j = {.said = said,

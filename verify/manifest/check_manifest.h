@@ -1,11 +1,11 @@
-/* The files of an output, held to a manifest: every byte is read once, past the page cache where that is to be had, so that it is the
- * disk that is judged. */
+/* Verifies the files of an output against a manifest. Every byte is read once, by direct I/O if possible, so that the disk is
+ * tested and not the page cache. */
 #ifndef TSR_VERIFY_MANIFEST_CHECK_MANIFEST_H
 #define TSR_VERIFY_MANIFEST_CHECK_MANIFEST_H
 
+#include "common/parallel/threads.h"
 #include "common/text.h"
-#include "common/threads.h"
-#include "verify/manifest/said.h"
+#include "verify/manifest/manifest_parse.h"
 
 typedef enum tsr_manifest_fault {
     TSR_MANIFEST_OTHER,   /* the output's own manifest is not the one that it is held to */
@@ -36,7 +36,7 @@ typedef struct tsr_manifest_check {
 } tsr_manifest_check;
 
 /* Reads the files of `dst`. TSR_E_IO: one cannot be read. Free the check whatever the outcome. */
-tsr_status tsr_manifest_check_run(tsr_manifest_check *check, const tsr_said *said, const char *dst,
+tsr_status tsr_manifest_check_run(tsr_manifest_check *check, const tsr_manifest *said, const char *dst,
                                   const tsr_run_options *options, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_manifest_check_free(tsr_manifest_check *check);
 

@@ -2,7 +2,7 @@
 #include "verify/manifest/check_source.h"
 
 #include "common/checked.h"
-#include "common/parallel_for.h"
+#include "common/parallel/parallel_for.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -11,14 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is read at a time: of one window, rows without gaps. */
+/* Size of one read: consecutive rows of one window. */
 enum { BUFFER = 1 << 20 };
 
-/* Each rank of many may read a tensor of its own accord; nobody reads a source more often than this. */
+/* Limit on the number of reads of one tensor; each of many ranks may read it once. */
 enum { MOST_TIMES = 1024 };
 
 typedef struct job {
-    const tsr_said_reads *said;
+    const tsr_manifest_sources *said;
     const tsr_checkpoint *source;
     const tsr_run_options *options;
     size_t *files;  /* [n_inputs]: the number of the file in the source, and one; 0: not to be read */
@@ -52,8 +52,8 @@ static void put(unsigned char *to, uint64_t value, bool highest_first)
 }
 
 /* Adds the digest of a window with its place. */
-static tsr_status add_window(const job *j, const tsr_said_input *in, const tsr_tensor *place, const tsr_said_window *w,
-                             char *buffer, tsr_said_digest *sum, tsr_err *err)
+static tsr_status add_window(const job *j, const tsr_manifest_input *in, const tsr_tensor *place,
+                             const tsr_manifest_window *w, char *buffer, tsr_manifest_digest *sum, tsr_err *err)
 {
     XXH3_state_t hash;
     (void)XXH3_128bits_reset(&hash);
@@ -74,14 +74,14 @@ static tsr_status add_window(const job *j, const tsr_said_input *in, const tsr_t
 static tsr_status take_read(void *context, size_t i, size_t worker, tsr_err *err)
 {
     job *const j = context;
-    const tsr_said_step *const r = &j->said->reads[j->chosen[i]];
-    tsr_said_digest sum = {0};
+    const tsr_manifest_step *const r = &j->said->reads[j->chosen[i]];
+    tsr_manifest_digest sum = {0};
     uint64_t bytes = 0;
     for (size_t k = r->first_input; k < r->first_input + r->n_inputs; k++) {
-        const tsr_said_input *const in = &j->said->inputs[k];
+        const tsr_manifest_input *const in = &j->said->inputs[k];
         const tsr_tensor place = {.name = in->name, .file = (uint32_t)(j->files[k] - 1)};
         for (size_t n = in->first_window; n < in->first_window + in->n_windows; n++) {
-            const tsr_said_window *const w = &j->said->windows[n];
+            const tsr_manifest_window *const w = &j->said->windows[n];
             TSR_TRY(add_window(j, in, &place, w, j->buffers[worker], &sum, err));
             bytes += w->rows * w->row_bytes;
         }
@@ -106,11 +106,11 @@ static size_t find_file(const tsr_checkpoint *c, const char *name)
     return 0;
 }
 
-/* Files that are not there, that have another size, or whose header says other things of the same bytes. */
+/* Reports source files that are missing, have another size, or a header that describes the same bytes differently. */
 static tsr_status find_others(tsr_manifest_check *c, const job *j, tsr_err *err)
 {
     for (size_t i = 0; i < j->said->n_files; i++) {
-        const tsr_said_origin *const f = &j->said->files[i];
+        const tsr_manifest_origin *const f = &j->said->files[i];
         const size_t number = find_file(j->source, f->name);
         const tsr_file *const there = number == 0 ? NULL : &j->source->files[number - 1];
         const bool sized = there != NULL && there->size == f->bytes;
@@ -126,7 +126,7 @@ static tsr_status find_others(tsr_manifest_check *c, const job *j, tsr_err *err)
     return TSR_OK;
 }
 
-/* What a config.json says decides what becomes of tensors. */
+/* Compares config.json, which decides how tensors are converted. */
 static tsr_status check_config(tsr_manifest_check *c, const job *j, tsr_err *err)
 {
     const tsr_checkpoint *const s = j->source;
@@ -142,23 +142,23 @@ static tsr_status check_config(tsr_manifest_check *c, const job *j, tsr_err *err
                : tsr_manifest_find(c, &finding, err);
 }
 
-static bool fits(const job *j, size_t file, const tsr_said_input *in)
+static bool fits(const job *j, size_t file, const tsr_manifest_input *in)
 {
     for (size_t n = in->first_window; n < in->first_window + in->n_windows; n++) {
-        const tsr_said_window *const w = &j->said->windows[n];
+        const tsr_manifest_window *const w = &j->said->windows[n];
         if (w->offset + (w->rows - 1) * w->pitch + w->row_bytes > j->source->files[file - 1].size)
             return false;
     }
     return true;
 }
 
-/* Whether all that a step has read is of this source (`*other`: it is not), and there to be read. */
-static bool is_there(job *j, const tsr_said_step *r, bool *other)
+/* Returns true if all inputs of a step are in this source and readable. Sets `*other` if one is from another source. */
+static bool is_there(job *j, const tsr_manifest_step *r, bool *other)
 {
     bool there = true;
     *other = false;
     for (size_t k = r->first_input; k < r->first_input + r->n_inputs; k++) {
-        const tsr_said_input *const in = &j->said->inputs[k];
+        const tsr_manifest_input *const in = &j->said->inputs[k];
         const bool first = k == 0 || strcmp(in->file, in[-1].file) != 0 || j->files[k - 1] == 0;
         *other = *other || in->source != 0;
         if (in->source == 0)
@@ -172,17 +172,17 @@ static void choose(tsr_manifest_check *c, job *j)
 {
     for (size_t i = 0; i < j->said->n_reads; i++) {
         bool other;
-        const tsr_said_step *const r = &j->said->reads[i];
+        const tsr_manifest_step *const r = &j->said->reads[i];
         if (is_there(j, r, &other))
             j->chosen[j->n_chosen++] = i;
         c->passed_over += other;
     }
     for (size_t i = 0; i < j->n_chosen; i++) {
-        const tsr_said_step *const r = &j->said->reads[j->chosen[i]];
+        const tsr_manifest_step *const r = &j->said->reads[j->chosen[i]];
         for (size_t k = r->first_input; k < r->first_input + r->n_inputs; k++) {
-            const tsr_said_input *const in = &j->said->inputs[k];
+            const tsr_manifest_input *const in = &j->said->inputs[k];
             for (size_t n = in->first_window; n < in->first_window + in->n_windows; n++) {
-                const tsr_said_window *const w = &j->said->windows[n];
+                const tsr_manifest_window *const w = &j->said->windows[n];
                 if (!tsr_add_u64(j->progress.bytes_total, w->rows * w->row_bytes, &j->progress.bytes_total))
                     j->progress.bytes_total = UINT64_MAX;
             }
@@ -219,14 +219,12 @@ static tsr_status run_all(tsr_manifest_check *c, job *j, tsr_err *err)
     for (size_t i = 0; i < j->source->n_files + j->source->n_side_files; i++)
         all += j->source->files[i].size;
     if (j->progress.bytes_total / MOST_TIMES > all)
-        return tsr_fail(
-            err, TSR_E_FORMAT,
-            "the manifest has every byte of the source read more than %d times, which Tessera does not write",
-            MOST_TIMES);
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "invalid manifest: it lists every byte of the source as read more than %d times", MOST_TIMES);
     TSR_TRY(read_all(c, j, err));
     for (size_t i = 0; i < j->n_chosen; i++) {
-        const tsr_said_step *const r = &j->said->reads[j->chosen[i]];
-        const tsr_said_input *const first = &j->said->inputs[r->first_input];
+        const tsr_manifest_step *const r = &j->said->reads[j->chosen[i]];
+        const tsr_manifest_input *const first = &j->said->inputs[r->first_input];
         const tsr_manifest_finding finding = {
             .fault = TSR_MANIFEST_READ, .file = first->file, .tensor = first->name, .others = r->n_inputs - 1};
         if (j->bad[i])
@@ -235,7 +233,7 @@ static tsr_status run_all(tsr_manifest_check *c, job *j, tsr_err *err)
     return TSR_OK;
 }
 
-tsr_status tsr_source_check_run(tsr_manifest_check *c, const tsr_said_reads *said, const tsr_checkpoint *source,
+tsr_status tsr_source_check_run(tsr_manifest_check *c, const tsr_manifest_sources *said, const tsr_checkpoint *source,
                                 const tsr_run_options *options, tsr_err *err)
 {
     job j = {.said = said,

@@ -1,19 +1,19 @@
-/* Two passes over the tokens: the first computes the exact result, the second how far roundings move it. */
+/* Computes exact attention and its error bounds in two passes over the tokens. */
 #include "verify/mla/attention_oracle.h"
 
 #include "common/float_bits.h"
-#include "verify/weights/weight_product.h"
-#include "verify/weights/weight_reader.h"
+#include "verify/values/weight_product.h"
+#include "verify/values/weight_reader.h"
 
 #include <math.h>
 #include <string.h>
 
 static const double kUnit = 0x1p-24, kTensorUnit = 0x1p-22;
 
-/* Of steep scores: the standard deviation that they stay below, and the largest error of one. */
+/* Limits for steep scores: their standard deviation, and the largest error of one. */
 static const double kSteep = 16, kMostOff = 0x1p-4;
 
-/* p becomes scores, `walk` what is to be expected of their roundings' squares. */
+/* Computes scores into p, and the expected squares of their rounding errors into `walk`. */
 static void score(const tsr_attended *a, const double *q, double *p, double *walk, tsr_attention_exact *r)
 {
     r->largest = 0;
@@ -58,7 +58,7 @@ void tsr_attention_solve(const tsr_attended *a, const uint16_t *q, double *scrat
     }
 }
 
-/* What a tensor core may do to a score at most. */
+/* Returns the largest error that a tensor core may add to a score. */
 static double off_at_most(const tsr_attended *a, double largest)
 {
     return a->scale * ceil((double)a->width / 16) * 17 * kTensorUnit * largest;

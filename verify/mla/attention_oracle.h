@@ -1,6 +1,7 @@
-/* Attention of one query and head in double, over the operands that kernels get, with the largest and the expected
- * error of a kernel. Sources of the formulas: kernels/cpu/mla_attention.h and kernels/cuda/mla_decode.h for the
- * bounds, verify/mla/mla_kernels.h for what is expected. */
+/* Computes attention of one query and head in double, with the largest and the expected error of a kernel.
+ *
+ * It uses the operands that kernels get. The bounds are those of kernels/cpu/mla_attention.h and
+ * kernels/cuda/mla_decode.h. verify/mla/mla_kernels.h derives the expected errors. */
 #ifndef TSR_VERIFY_MLA_ATTENTION_ORACLE_H
 #define TSR_VERIFY_MLA_ATTENTION_ORACLE_H
 
@@ -8,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* n tokens, of each a key of `width` and a value of `columns` elements. */
+/* n tokens, each with a key of `width` and a value of `columns` elements. */
 typedef struct tsr_attended {
     const float *keys, *values;
     size_t ld_keys, ld_values, width, columns, n;
@@ -20,37 +21,38 @@ typedef struct tsr_attention_exact {
     double *exact;  /* sum of p v */
     double *mass;   /* sum of p |v| */
     double *square; /* sum of (p v)^2 */
-    double *jitter; /* what roundings of scores move, squared, in units of u^2 / 3 */
-    double largest; /* of any token's sum |q k| */
+    double *jitter; /* squared effect of rounding the scores, in units of u^2 / 3 */
+    double largest; /* largest sum |q k| of any token */
 } tsr_attention_exact;
 
-/* How a kernel rounds. */
+/* The rounding properties of a kernel. */
 typedef struct tsr_attention_rounding {
     bool tensor_core; /* products in steps of 16, values of `block` tokens at a time, probabilities in BF16 */
-    bool to_bf16;     /* its result */
+    bool to_bf16;     /* the result is BF16 */
     size_t block;
 } tsr_attention_rounding;
 
 /* Computes the exact result for q in BF16. `scratch` has room for 2 n + width elements. With n = 0 the result is 0. */
 void tsr_attention_solve(const tsr_attended *tokens, const uint16_t *q, double *scratch, tsr_attention_exact *result);
 
-/* Multiplies q by a power of two, which rounds nothing, so that the scores of the tokens have a standard deviation of 8
- * to 16, or as near to that as keeps the error of a tensor core's score below 2^-4. Kernels put off rescaling until a
- * score is 5.5 above the largest so far (exponentials of 2^8), which then happens in every long row. Drawn scores differ so little that a
- * kernel which forgets to rescale its sums when it meets a larger score stays within any bound; with these, the largest
- * score so far decides. `scratch` as above. */
+/* Multiplies q by a power of two, so that the scores have a standard deviation of 8 to 16. The factor is smaller if
+ * a tensor core's score would otherwise be off by 2^-4 or more. The multiplication is exact. `scratch` as above.
+ *
+ * Kernels postpone rescaling until a score is 5.5 above the largest so far (exponentials of 2^8). With these scores
+ * that happens in every long row. Generated scores differ so little that a kernel without any rescaling of its sums
+ * would stay within all bounds. */
 void tsr_attention_steepen(const tsr_attended *tokens, uint16_t *q, double *scratch);
 
-/* How far element `i` of a kernel's result may be from the exact one. */
+/* Returns the largest error of element `i` of a kernel's result. */
 double tsr_attention_bound(const tsr_attention_rounding *kernel, const tsr_attended *tokens,
                            const tsr_attention_exact *exact, size_t i);
 
-/* The expected square of the error of element `i`. */
+/* Returns the mean square error of element `i`. */
 double tsr_attention_variance(const tsr_attention_rounding *kernel, const tsr_attended *tokens,
                               const tsr_attention_exact *exact, size_t i);
 
-/* By which share of themselves sound results may all be off (verify/evidence/kernel_tally.h): a tensor core's truncated
- * sums make scores, which are steep where they are large, and results a little too small. */
+/* Returns the largest relative bias of correct results (verify/evidence/kernel_tally.h). Truncated sums of a tensor
+ * core make large scores and results slightly too small. */
 double tsr_attention_slope(const tsr_attention_rounding *kernel);
 
 #endif

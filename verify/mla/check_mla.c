@@ -1,20 +1,20 @@
-/* Batches, comparisons, and names for what is wrong. */
+/* Builds batches, compares stages, and names faults. */
 #include "verify/mla/check_mla.h"
 
-#include "common/threads.h"
+#include "common/parallel/threads.h"
 #include "formats/checkpoint/config.h"
 #include "kernels/cpu/mla_attention.h"
 #include "verify/evidence/activations.h"
 #include "verify/mla/mla_expanded.h"
 #include "verify/mla/mla_faults.h"
-#include "verify/weights/weight_reader.h"
+#include "verify/values/weight_reader.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* docs/verify.md derives these. */
+/* docs/verify-mla.md derives these. */
 static const double kStageSqnr = 20, kIdentity = 1e-10, kFp32Stage = 1e-5, kHalfStage = 1.0 / 128;
 
 typedef struct check {
@@ -22,7 +22,7 @@ typedef struct check {
     tsr_evidence *evidence;
     tsr_mla_model original, model; /* `original` is the model again where no originals are known */
     tsr_mla_batch batch;
-    tsr_mla_stages reference, own; /* of the original; of the model, each from its own stage before */
+    tsr_mla_stages reference, own; /* stages of the original; of the model, each from the original's stage */
     const char *subject;
     double min_sqnr;
     double since; /* see tsr_lap */
@@ -33,8 +33,8 @@ static void lap(check *c, tsr_phase phase)
     tsr_lap(c->evidence, phase, &c->since);
 }
 
-/* `named`: the name of the fault if it is known, or NULL. */
-static tsr_status add(check *c, const tsr_mla_pair *p, const char *named, tsr_err *err)
+/* Adds a judgement. `named` is the name of the fault if it is known, or NULL. */
+static tsr_status add(check *c, const tsr_mla_fault_pair *p, const char *named, tsr_err *err)
 {
     tsr_judgement j = {.subject = c->subject, .what = p->what, .kind = p->kind, .of_bound = -1, .of_expected = -1};
     char fault[192];
@@ -53,27 +53,27 @@ static tsr_status add(check *c, const tsr_mla_pair *p, const char *named, tsr_er
     return tsr_evidence_add(c->evidence, &j, err);
 }
 
-static tsr_status name_stage(const check *c, const tsr_mla_stages *in, tsr_mla_stage stage, const tsr_mla_pair *p,
+static tsr_status name_stage(const check *c, const tsr_mla_stages *in, tsr_mla_stage stage, const tsr_mla_fault_pair *p,
                              char *text, size_t size, const char **named, tsr_err *err)
 {
-    const tsr_mla_model *const m = c->model.folded ? &c->model : &c->original; /* whose shapes `in` has */
+    const tsr_mla_model *const m = c->model.folded ? &c->model : &c->original; /* the model with the shapes of `in` */
     return tsr_mla_name_stage(m, &c->batch, in, stage, p, (size_t)c->options->mla.ranks, text, size, named, err);
 }
 
 /* ---- weights ---- */
 
-/* Compares W_k or W_v, [heads][rows][rank], with the originals, and names the fault if heads are out of place. */
+/* Compares W_k or W_v, [heads][rows][rank], with the originals, and names the fault if heads are in the wrong order. */
 static tsr_status check_part(check *c, const char *what, const double *x, const double *y, size_t rows, tsr_err *err)
 {
     const size_t heads = c->model.heads, rank = c->model.rank, n = heads * rows * rank;
-    const tsr_mla_pair p = {what, TSR_ERROR_QUANTIZATION, x, y, 1, n, NAN, c->min_sqnr};
+    const tsr_mla_fault_pair p = {what, TSR_ERROR_QUANTIZATION, x, y, 1, n, NAN, c->min_sqnr};
     char text[160];
     const char *named = NULL;
     if (!tsr_mla_within(&p, tsr_mla_relative(x, y, n))) {
         double *const turned = malloc(n * sizeof *turned);
         if (turned == NULL)
             return tsr_fail(err, TSR_E_NOMEM, "out of memory for %s", what);
-        /* The part as it looks when its two dimensions were stored in the other order, whichever that is. */
+        /* Try the part with its two dimensions swapped, in both directions. */
         for (int way = 0; way < 2 && named == NULL; way++) {
             const size_t inner = way == 0 ? rank : rows, outer = way == 0 ? rows : rank;
             for (size_t i = 0; i < n; i++) {
@@ -93,7 +93,7 @@ static tsr_status check_part(check *c, const char *what, const double *x, const 
 static tsr_status check_weights(check *c, tsr_err *err)
 {
     const tsr_mla_model *const a = &c->original, *const b = &c->model;
-    if (b->folded) /* judged by its stages */
+    if (b->folded) /* a folded model is judged by its stages */
         return TSR_OK;
     if (c->options->against != NULL) {
         TSR_TRY(check_part(c, "weights: keys of kv_b_proj", a->keys, b->keys, a->nope, err));
@@ -107,7 +107,7 @@ static tsr_status check_weights(check *c, tsr_err *err)
 
 /* ---- the checkpoint's stages ---- */
 
-/* `in` is the reference, in the shapes of the model. */
+/* Compares each stage with the reference `in`, which has the shapes of the model. */
 static tsr_status check_each_stage(check *c, const tsr_mla_stages *in, tsr_err *err)
 {
     char what[64], text[160];
@@ -119,14 +119,14 @@ static tsr_status check_each_stage(check *c, const tsr_mla_stages *in, tsr_err *
         tsr_status status = tsr_mla_compute(&c->model, &c->batch, in, s, TSR_MLA_RIGHT, true, &y, err);
         lap(c, TSR_PHASE_ORACLE);
         snprintf(what, sizeof what, "stage %s", tsr_mla_stage_name(s));
-        const tsr_mla_pair p = {what,
-                                TSR_ERROR_QUANTIZATION,
-                                in->of[s],
-                                y,
-                                tsr_mla_stage_rows(&c->batch, s),
-                                tsr_mla_stage_cols(&c->model, &c->batch, s),
-                                NAN,
-                                c->min_sqnr};
+        const tsr_mla_fault_pair p = {what,
+                                      TSR_ERROR_QUANTIZATION,
+                                      in->of[s],
+                                      y,
+                                      tsr_mla_stage_rows(&c->batch, s),
+                                      tsr_mla_stage_cols(&c->model, &c->batch, s),
+                                      NAN,
+                                      c->min_sqnr};
         if (status == TSR_OK)
             status = name_stage(c, in, s, &p, text, sizeof text, &named, err);
         if (status == TSR_OK)
@@ -134,18 +134,18 @@ static tsr_status check_each_stage(check *c, const tsr_mla_stages *in, tsr_err *
         free(y);
         TSR_TRY(status);
     }
-    const tsr_mla_pair whole = {"the whole layer",
-                                TSR_ERROR_QUANTIZATION,
-                                c->reference.of[TSR_STAGE_OUTPUT],
-                                c->own.of[TSR_STAGE_OUTPUT],
-                                c->batch.queries,
-                                c->model.hidden,
-                                NAN,
-                                NAN};
+    const tsr_mla_fault_pair whole = {"the whole layer",
+                                      TSR_ERROR_QUANTIZATION,
+                                      c->reference.of[TSR_STAGE_OUTPUT],
+                                      c->own.of[TSR_STAGE_OUTPUT],
+                                      c->batch.queries,
+                                      c->model.hidden,
+                                      NAN,
+                                      NAN};
     return add(c, &whole, NULL, err);
 }
 
-/* The stages of a folded model: queries with W_k multiplied in, and attention before W_v. */
+/* Computes the stages of a folded model: queries multiplied by W_k, and attention before W_v. */
 static tsr_status fold(const check *c, tsr_mla_stages *out, tsr_err *err)
 {
     const tsr_mla_model *const from = &c->original, *const to = &c->model;
@@ -186,7 +186,7 @@ static tsr_status check_stages(check *c, tsr_err *err)
 
 /* ---- absorption ---- */
 
-/* The two orders of multiplication over one model's weights, in double. */
+/* Compares the two orders of multiplication with one model's weights, in double. */
 static tsr_status check_identity(check *c, const char *what, const tsr_mla_model *m, const tsr_mla_stages *stages,
                                  tsr_err *err)
 {
@@ -196,17 +196,17 @@ static tsr_status check_identity(check *c, const char *what, const tsr_mla_model
     for (tsr_mla_stage s = TSR_STAGE_SCORES; status == TSR_OK && s <= TSR_STAGE_ATTENTION; s++)
         status = tsr_mla_compute(m, &c->batch, &absorbed, s, TSR_MLA_RIGHT, true, &absorbed.of[s], err);
     lap(c, TSR_PHASE_ORACLE);
-    /* Absorbed parts beside kv_b_proj may have been rounded. They are then judged as weights, and this only shows what
-     * the rounding costs. */
+    /* Absorbed parts that exist in addition to kv_b_proj may be rounded. They are judged as weights; this comparison
+     * shows only the cost of rounding. */
     const bool apart = m->has_parts && m->has_kv_b;
-    const tsr_mla_pair p = {what,
-                            TSR_ERROR_ABSORPTION,
-                            stages->of[TSR_STAGE_ATTENTION],
-                            absorbed.of[TSR_STAGE_ATTENTION],
-                            c->batch.queries,
-                            m->heads * m->v,
-                            apart ? NAN : kIdentity,
-                            apart ? c->min_sqnr : NAN};
+    const tsr_mla_fault_pair p = {what,
+                                  TSR_ERROR_ABSORPTION,
+                                  stages->of[TSR_STAGE_ATTENTION],
+                                  absorbed.of[TSR_STAGE_ATTENTION],
+                                  c->batch.queries,
+                                  m->heads * m->v,
+                                  apart ? NAN : kIdentity,
+                                  apart ? c->min_sqnr : NAN};
     if (status == TSR_OK)
         status = add(c, &p, NULL, err);
     for (tsr_mla_stage s = TSR_STAGE_SCORES; s <= TSR_STAGE_ATTENTION; s++)
@@ -221,7 +221,7 @@ static tsr_status tell_sizes(check *c, tsr_err *err)
     char what[160];
     snprintf(what, sizeof what, "cache a token: latent %zu values (%zu bytes in BF16), naive %zu (%zu): 1 to %.1f",
              latent, 2 * latent, naive, 2 * naive, (double)naive / (double)latent);
-    const tsr_mla_pair p = {what, TSR_ERROR_ABSORPTION, NULL, NULL, 0, 0, NAN, NAN};
+    const tsr_mla_fault_pair p = {what, TSR_ERROR_ABSORPTION, NULL, NULL, 0, 0, NAN, NAN};
     return add(c, &p, NULL, err);
 }
 
@@ -241,8 +241,8 @@ static tsr_status check_ranks(check *c, tsr_err *err)
             tsr_mla_project(m, m->o, r * share, share, c->own.of[TSR_STAGE_ATTENTION], all, c->batch.queries, sum, err);
     lap(c, TSR_PHASE_ORACLE);
     snprintf(what, sizeof what, "heads cut over %zu ranks, outputs added", ranks);
-    /* all products and sums at 2^-53 each, and what cancels: kIdentity has three digits to spare */
-    const tsr_mla_pair p = {
+    /* each product and sum has an error of 2^-53; kIdentity leaves three digits for cancellation */
+    const tsr_mla_fault_pair p = {
         what, TSR_ERROR_ABSORPTION, c->own.of[TSR_STAGE_OUTPUT], sum, c->batch.queries, m->hidden, kIdentity, NAN};
     if (status == TSR_OK)
         status = add(c, &p, NULL, err);
@@ -263,7 +263,7 @@ static tsr_status read_stage(const check *c, const tsr_tensor *t, size_t element
                         : tsr_decode_tensor(file, t, *out, err);
 }
 
-/* Masked scores are -inf in other implementations, and 0 here. */
+/* Sets masked scores to 0. Other implementations have -inf there. */
 static void unmask(const check *c, double *scores)
 {
     for (size_t i = 0; i < c->batch.queries * c->model.heads; i++) {
@@ -273,8 +273,8 @@ static void unmask(const check *c, double *scores)
     }
 }
 
-/* Compares each stage that the file has. A stage is computed from the file's own earlier stages, so that only the stage
- * at fault fails. */
+/* Compares each stage in the file. A stage is computed from the file's own earlier stages, so that only the faulty
+ * stage fails. */
 static tsr_status check_file(check *c, tsr_err *err)
 {
     const tsr_checkpoint *const file = c->options->mla.stages;
@@ -300,7 +300,7 @@ static tsr_status check_file(check *c, tsr_err *err)
         if (s == TSR_STAGE_SCORES)
             unmask(c, theirs.of[s]);
         snprintf(what, sizeof what, "stage %s", tsr_mla_stage_name(s));
-        const tsr_mla_pair p = {
+        const tsr_mla_fault_pair p = {
             what, TSR_ERROR_KERNEL, x, theirs.of[s], rows, cols, t->dtype == TSR_F32 ? kFp32Stage : kHalfStage, NAN};
         TSR_GOTO(name_stage(c, &theirs, s, &p, text, sizeof text, &named, err));
         TSR_GOTO(add(c, &p, named, err));
@@ -342,7 +342,7 @@ static tsr_status shape_batch(check *c, const size_t *lengths, size_t sequences,
     return TSR_OK;
 }
 
-/* The first sequence is the longest, the second empty, the others of any length. */
+/* Generates a batch. The first sequence is the longest, the second is empty, the others have any length. */
 static tsr_status draw_batch(check *c, tsr_err *err)
 {
     const tsr_mla_request *const r = &c->options->mla;
@@ -351,7 +351,7 @@ static tsr_status draw_batch(check *c, tsr_err *err)
     if (lengths == NULL)
         return tsr_out_of_memory(err, "for a batch");
     for (size_t s = 0; s < r->batch; s++)
-        lengths[s] = s == 0 ? (size_t)r->context : s == 1 ? 0 : (size_t)(tsr_mix(seed + s) % (r->context + 1));
+        lengths[s] = s == 0 ? (size_t)r->context : s == 1 ? 0 : (size_t)(tsr_mix_bits(seed + s) % (r->context + 1));
     tsr_status status = shape_batch(c, lengths, (size_t)r->batch, (size_t)r->new_tokens, err);
     free(lengths);
     TSR_TRY(status);
@@ -365,7 +365,7 @@ static tsr_status draw_batch(check *c, tsr_err *err)
     return TSR_OK;
 }
 
-/* hidden_states [batch, tokens, hidden] of a file: prefill of all. */
+/* Reads hidden_states [batch, tokens, hidden] from a file, for prefill of all tokens. */
 static tsr_status read_batch(check *c, tsr_err *err)
 {
     const tsr_checkpoint *const file = c->options->mla.stages;
@@ -431,13 +431,13 @@ static tsr_status check_request(const check *c, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--tp %llu: does not divide %zu heads", (unsigned long long)r->ranks,
                         b->heads);
     if (r->fp8_cache && b->rank % TSR_MLA_CACHE_GROUP != 0)
-        return tsr_fail(err, TSR_E_USAGE, "--fp8-cache: kv_lora_rank %zu is no multiple of %d", b->rank,
+        return tsr_fail(err, TSR_E_USAGE, "--fp8-cache: kv_lora_rank %zu is not a multiple of %d", b->rank,
                         TSR_MLA_CACHE_GROUP);
     if (a->folded && !b->folded)
-        return tsr_fail(err, TSR_E_MISMATCH, "%s is folded, and %s is not", a->checkpoint->path, b->checkpoint->path);
+        return tsr_fail(err, TSR_E_MISMATCH, "%s is folded, but %s is not", a->checkpoint->path, b->checkpoint->path);
     if (a->hidden != b->hidden || a->heads != b->heads || a->head_nope != b->head_nope || a->rope != b->rope ||
         a->head_v != b->head_v || a->rank != b->rank || a->q_rank != b->q_rank)
-        return tsr_fail(err, TSR_E_MISMATCH, "%s and %s: other sizes of attention", a->checkpoint->path,
+        return tsr_fail(err, TSR_E_MISMATCH, "%s and %s have different sizes of attention", a->checkpoint->path,
                         b->checkpoint->path);
     return TSR_OK;
 }

@@ -1,20 +1,20 @@
-/* Builds operands, computes exact results, and runs and judges each kernel. */
+/* Builds operands of prefill, computes exact results, and judges each kernel. */
 #include "verify/mla/mla_expanded.h"
 
 #include "common/float_bits.h"
-#include "common/parallel_for.h"
+#include "common/parallel/parallel_for.h"
 #include "kernels/cpu/causal_attention.h"
 #include "verify/evidence/kernel_tally.h"
 #include "verify/mla/attention_oracle.h"
-#include "verify/weights/weight_product.h"
-#include "verify/weights/weight_reader.h"
+#include "verify/values/weight_product.h"
+#include "verify/values/weight_reader.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 128 }; /* tokens that the tensor cores' kernel takes at a time */
+enum { BLOCK = 128 }; /* tokens per step of the tensor core kernel */
 
 typedef struct work {
     const tsr_mla_subject *s;
@@ -22,11 +22,11 @@ typedef struct work {
     bool steep;                /* scores: tsr_attention_steepen */
     uint16_t *q, *kv, *k_rope; /* [queries][heads][width], [tokens][heads][nope + v], [tokens][rope] */
     int32_t *first_query, *first_token;
-    float *keys, *values;  /* what kernels see: [tokens][heads][width], [tokens][heads][v] */
+    float *keys, *values;  /* as kernels read them: */
     float *out;            /* [queries][heads][v] */
-    double *exact;         /* likewise */
-    double *mass, *square; /* likewise; see verify/mla/attention_oracle.h */
-    double *jitter;        /* likewise */
+    double *exact;         /* [queries][heads][v] */
+    double *mass, *square; /* as `exact`; see verify/mla/attention_oracle.h */
+    double *jitter;        /* as `exact` */
     double *largest;       /* [queries][heads] */
     double *got;           /* as `out` */
     tsr_arena arena;
@@ -70,7 +70,7 @@ static float narrow(double x, uint16_t *to)
     return tsr_f32_from_bf16(*to);
 }
 
-/* Keys and values of token i / heads and head i % heads. */
+/* Computes keys and values of token i / heads and head i % heads. */
 static tsr_status expand_one(void *context, size_t i, size_t worker, tsr_err *err)
 {
     const work *const w = context;
@@ -82,7 +82,7 @@ static tsr_status expand_one(void *context, size_t i, size_t worker, tsr_err *er
     (void)worker, (void)err;
     for (size_t k = 0; k < m->nope; k++)
         w->keys[i * w->width + k] = narrow(tsr_dot(m->keys + (h * m->nope + k) * m->rank, latent, m->rank), kv + k);
-    for (size_t k = 0; k < m->rope; k++) /* the same for every head */
+    for (size_t k = 0; k < m->rope; k++) /* equal for all heads */
         w->keys[i * w->width + m->nope + k] = narrow(k_rope[k], h == 0 ? w->k_rope + t * m->rope + k : &(uint16_t){0});
     for (size_t k = 0; k < m->v; k++)
         w->values[i * m->v + k] =
@@ -186,13 +186,13 @@ static tsr_status run_kernel(work *w, const tsr_device_prefill *kernel, tsr_evid
                                        .scale = (float)m->softmax_scale};
     double seconds = 0;
     memset(w->out, 0xFF, rows * m->v * sizeof *w->out);
-    tsr_err why = {{0}};
+    tsr_err why = {0};
     const tsr_status status = kernel->run(kernel, &args, &seconds, &why);
     tsr_lap(evidence, TSR_PHASE_KERNELS, since);
     if (status == TSR_E_UNSUPPORTED)
         return w->steep ? TSR_OK : tsr_evidence_skip(evidence, w->s->name, why.msg, err);
     if (status != TSR_OK)
-        return tsr_fail(err, status, "%s", why.msg);
+        return tsr_fail_with(err, status, &why);
     char what[96];
     snprintf(what, sizeof what, "%s%s", kernel->name, w->steep ? ", steep scores" : "");
     const tsr_tally_of of = {.subject = w->s->name,

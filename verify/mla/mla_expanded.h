@@ -1,13 +1,15 @@
-/* The kernels of prefill over a checkpoint's own operands: causal attention with every head's keys and values expanded
- * from the latent. Each kernel of the device sees the same queries, keys and values in BF16, sequence behind sequence,
- * and is held to the exact result over them as in verify/mla/mla_kernels.h, with the bounds of
- * kernels/cpu/causal_attention.h and kernels/cuda/mla_prefill.h. What rounding them costs is told apart. */
+/* Verifies prefill kernels with a checkpoint's own operands.
+ *
+ * Prefill is causal attention with the keys and values of every head expanded from the latent. Each kernel gets the
+ * same queries, keys and values in BF16, one sequence after the other. Its result is compared with the exact one as
+ * in verify/mla/mla_kernels.h, with the bounds of kernels/cpu/causal_attention.h and kernels/cuda/mla_prefill.h. The
+ * error of rounding the operands is reported separately. */
 #ifndef TSR_VERIFY_MLA_MLA_EXPANDED_H
 #define TSR_VERIFY_MLA_MLA_EXPANDED_H
 
 #include "verify/mla/mla_kernels.h"
 
-/* Nothing is done for a folded layer, which has nothing to expand with. */
+/* Does nothing for a folded layer, which cannot be expanded. */
 tsr_status tsr_mla_check_expanded(const tsr_mla_subject *subject, tsr_evidence *evidence, double *since,
                                   tsr_err *err) TSR_WARN_UNUSED;
 

@@ -1,4 +1,4 @@
-/* Compares results with those of mistakes that are made on purpose. */
+/* Compares results with those of deliberate mistakes. */
 #include "verify/mla/mla_faults.h"
 
 #include <math.h>
@@ -15,13 +15,13 @@ double tsr_mla_relative(const double *x, const double *y, size_t n)
     return d2 == 0 ? 0 : sqrt(d2 / x2);
 }
 
-bool tsr_mla_within(const tsr_mla_pair *p, double error)
+bool tsr_mla_within(const tsr_mla_fault_pair *p, double error)
 {
     return !(error > p->max_relative) && !(-20 * log10(error) < p->min_sqnr) && isfinite(error);
 }
 
-/* Distance of head `hx` of x from head `hy` of y, both [rows][heads][width], squared. */
-static double distance(const tsr_mla_pair *p, size_t heads, size_t hx, size_t hy)
+/* Returns the squared distance of head `hx` of x from head `hy` of y, both [rows][heads][width]. */
+static double distance(const tsr_mla_fault_pair *p, size_t heads, size_t hx, size_t hy)
 {
     const size_t width = p->cols / heads;
     double sum = 0;
@@ -34,7 +34,7 @@ static double distance(const tsr_mla_pair *p, size_t heads, size_t hx, size_t hy
     return sum;
 }
 
-bool tsr_mla_name_heads(const tsr_mla_pair *p, size_t heads, size_t ranks, char *text, size_t size)
+bool tsr_mla_name_heads(const tsr_mla_fault_pair *p, size_t heads, size_t ranks, char *text, size_t size)
 {
     const size_t share = ranks > 1 && heads % ranks == 0 ? heads / ranks : 0;
     size_t *const from = malloc((heads + 1) * sizeof *from);
@@ -69,7 +69,7 @@ bool tsr_mla_name_heads(const tsr_mla_pair *p, size_t heads, size_t ranks, char 
 }
 
 tsr_status tsr_mla_name_stage(const tsr_mla_model *m, const tsr_mla_batch *batch, const tsr_mla_stages *in,
-                              tsr_mla_stage stage, const tsr_mla_pair *p, size_t ranks, char *text, size_t size,
+                              tsr_mla_stage stage, const tsr_mla_fault_pair *p, size_t ranks, char *text, size_t size,
                               const char **named, tsr_err *err)
 {
     *named = NULL;
@@ -91,7 +91,7 @@ tsr_status tsr_mla_name_stage(const tsr_mla_model *m, const tsr_mla_batch *batch
     return TSR_OK;
 }
 
-/* What a stage multiplies with. */
+/* Returns the name of the weight that a stage uses. */
 static const char *tensor_of(const tsr_mla_model *m, tsr_mla_stage stage)
 {
     switch (stage) {

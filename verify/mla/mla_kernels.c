@@ -1,157 +1,17 @@
-/* Builds operands, computes exact results, and runs and judges each kernel. */
+/* Runs and judges each MLA kernel of a device. */
 #include "verify/mla/mla_work.h"
 
 #include "common/checked.h"
 #include "common/float_bits.h"
-#include "common/parallel_for.h"
+#include "common/parallel/parallel_for.h"
 #include "verify/mla/attention_oracle.h"
-#include "verify/weights/weight_product.h"
-#include "verify/weights/weight_reader.h"
+#include "verify/values/weight_product.h"
+#include "verify/values/weight_reader.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { PAGE = 64 };
-
-tsr_status tsr_mla_take(tsr_mla_work *w, void *to, size_t bytes, tsr_err *err)
-{
-    void *const p = tsr_arena_alloc(&w->arena, bytes + 64);
-    memcpy(to, &p, sizeof p);
-    return p == NULL ? tsr_out_of_memory(err, "for kernels of attention") : TSR_OK;
-}
-
-void tsr_mla_lap(tsr_mla_work *w, tsr_phase phase)
-{
-    tsr_lap(w->evidence, phase, w->since);
-}
-
-/* ---- operands ---- */
-
-static size_t slot_of(const tsr_mla_work *w, size_t query)
-{
-    const tsr_mla_batch *const b = w->s->batch;
-    const size_t s = b->seq_of[query];
-    return s * w->s_q + w->s_q - (b->first[s + 1] - b->token_of[query]);
-}
-
-static void fill_cache(tsr_mla_work *w)
-{
-    const tsr_mla_model *const m = w->s->model;
-    const tsr_mla_batch *const b = w->s->batch;
-    const size_t bytes = tsr_mla_cache_row_bytes(m->rank, m->rope, w->fp8);
-    size_t next = 0;
-    memset(w->cache, 0xFF, w->pages * PAGE * bytes);
-    memset(w->table, 0xFF, b->sequences * w->max_pages * sizeof *w->table);
-    for (size_t s = 0; s < b->sequences; s++) {
-        w->seqlens[s] = (int32_t)(b->first[s + 1] - b->first[s]);
-        for (size_t t = b->first[s]; t < b->first[s + 1]; t++) {
-            const size_t at = t - b->first[s];
-            if (at % PAGE == 0)
-                w->table[s * w->max_pages + at / PAGE] = (int32_t)(w->pages - ++next);
-            uint8_t *const row = w->cache + ((size_t)w->table[s * w->max_pages + at / PAGE] * PAGE + at % PAGE) * bytes;
-            for (size_t i = 0; i < w->width; i++)
-                w->scratch[i] = (float)(i < m->rank ? w->s->stages->of[TSR_STAGE_LATENT][t * m->rank + i]
-                                                    : w->s->stages->of[TSR_STAGE_K_ROPE][t * m->rope + i - m->rank]);
-            tsr_mla_cache_write(w->scratch, m->rank, m->rope, w->fp8, row);
-            tsr_mla_cache_read(row, m->rank, m->rope, w->fp8, w->rows + t * w->width);
-        }
-    }
-}
-
-/* One query's absorbed vector in BF16. */
-static void fill_query(const tsr_mla_work *w, size_t query, size_t h)
-{
-    const tsr_mla_model *const m = w->s->model;
-    uint16_t *const q = w->q + (slot_of(w, query) * m->heads + h) * w->width;
-    const double *const nope = w->s->stages->of[TSR_STAGE_QUERY] + (query * m->heads + h) * (m->nope + m->rope);
-    for (size_t i = 0; i < m->rank; i++) {
-        double sum = 0;
-        for (size_t k = 0; k < m->nope; k++)
-            sum += nope[k] * m->w_kc[(h * m->nope + k) * m->rank + i];
-        q[i] = tsr_bf16_from_f64(sum);
-    }
-    for (size_t i = 0; i < m->rope; i++)
-        q[m->rank + i] = tsr_bf16_from_f64(w->s->stages->of[TSR_STAGE_Q_ROPE][(query * m->heads + h) * m->rope + i]);
-}
-
-/* The tokens that a query attends to. */
-static tsr_attended tokens_of(const tsr_mla_work *w, size_t query)
-{
-    const float *const rows = w->rows + w->s->batch->first[w->s->batch->seq_of[query]] * w->width;
-    return (tsr_attended){.keys = rows,
-                          .values = rows,
-                          .ld_keys = w->width,
-                          .ld_values = w->width,
-                          .width = w->width,
-                          .columns = w->s->model->rank,
-                          .n = tsr_mla_tokens_seen(w->s->batch, query),
-                          .scale = (double)(float)w->s->model->softmax_scale};
-}
-
-/* Where the exact result of query and head `at` is. */
-static tsr_attention_exact exact_of(const tsr_mla_work *w, size_t at)
-{
-    const size_t from = at * w->s->model->rank;
-    return (tsr_attention_exact){w->exact + from, w->mass + from, w->square + from, w->jitter + from, w->largest[at]};
-}
-
-/* Query and head i. */
-static tsr_status solve_one(void *context, size_t i, size_t worker, tsr_err *err)
-{
-    const tsr_mla_work *const w = context;
-    const size_t heads = w->s->model->heads, longest = w->s->batch->longest;
-    double *const scratch = malloc((2 * longest + w->width + 1) * sizeof *scratch);
-    (void)worker;
-    if (scratch == NULL)
-        return tsr_out_of_memory(err, "for kernels of attention");
-    const tsr_attended tokens = tokens_of(w, i / heads);
-    tsr_attention_exact exact = exact_of(w, i);
-    uint16_t *const q = w->q + (slot_of(w, i / heads) * heads + i % heads) * w->width;
-    if (w->steep)
-        tsr_attention_steepen(&tokens, q, scratch);
-    tsr_attention_solve(&tokens, q, scratch, &exact);
-    w->largest[i] = exact.largest;
-    free(scratch);
-    return TSR_OK;
-}
-
-static tsr_status fill(tsr_mla_work *w, tsr_err *err)
-{
-    const size_t heads = w->s->model->heads, n = w->s->batch->queries * heads;
-    fill_cache(w);
-    for (size_t i = 0; i < n; i++)
-        fill_query(w, i / heads, i % heads);
-    tsr_mla_lap(w, TSR_PHASE_QUANTIZE);
-    const tsr_run_options *const run = &w->s->options->run;
-    const tsr_status status = tsr_parallel_for(n, run->threads, run->cancel, solve_one, w, err);
-    tsr_mla_lap(w, TSR_PHASE_ORACLE);
-    return status;
-}
-
-tsr_mla_attention tsr_mla_arguments(const tsr_mla_work *w)
-{
-    const tsr_mla_model *const m = w->s->model;
-    return (tsr_mla_attention){.q = w->q,
-                               .cache = w->cache,
-                               .block_table = w->table,
-                               .seqlens = w->seqlens,
-                               .out = w->out,
-                               .row = w->scratch,
-                               .batch = w->s->batch->sequences,
-                               .s_q = w->s_q,
-                               .heads = m->heads,
-                               .latent = m->rank,
-                               .rope = m->rope,
-                               .page = PAGE,
-                               .max_pages = w->max_pages,
-                               .pages = w->pages,
-                               .scale = (float)m->softmax_scale,
-                               .fp8 = w->fp8};
-}
-
-/* ---- judging ---- */
 
 void tsr_mla_judge_sqnr(tsr_judgement *j, const double *x, const double *y, size_t rows, size_t cols, double min_sqnr)
 {
@@ -160,7 +20,7 @@ void tsr_mla_judge_sqnr(tsr_judgement *j, const double *x, const double *y, size
         j->fault = "SQNR below --min-sqnr";
 }
 
-/* What the cache's format costs: attention over the operands against attention over their originals. */
+/* Judges the error of the cache's format: attention over the operands against attention over their originals. */
 static tsr_status judge_cache(tsr_mla_work *w, tsr_err *err)
 {
     const tsr_mla_model *const m = w->s->model;
@@ -179,46 +39,8 @@ static tsr_status judge_cache(tsr_mla_work *w, tsr_err *err)
     return tsr_evidence_add(w->evidence, &j, err);
 }
 
-tsr_status tsr_mla_end_tally(tsr_mla_work *w, tsr_kernel_tally *t, const char *fault, const char *rms_fault,
-                             tsr_err *err)
-{
-    tsr_mla_lap(w, TSR_PHASE_JUDGE);
-    return tsr_kernel_tally_end(t, &w->s->options->limits, fault, rms_fault, w->evidence, err);
-}
-
-/* w->out against the exact result. */
-tsr_status tsr_mla_judge_decode(tsr_mla_work *w, const tsr_device_mla *kernel, const char *what, double seconds,
-                                tsr_err *err)
-{
-    const size_t rank = w->s->model->rank, heads = w->s->model->heads, cols = heads * rank;
-    const tsr_attention_rounding rounding = {kernel->tensor_core, kernel->to_bf16, PAGE};
-    const tsr_tally_of of = {.subject = w->s->name,
-                             .what = what,
-                             .seconds = seconds,
-                             .rows = w->s->batch->queries * heads,
-                             .cols = rank,
-                             .narrow = kernel->to_bf16,
-                             .shared = TSR_SHARE_ROWS,
-                             .systematic = tsr_attention_slope(&rounding)};
-    tsr_kernel_tally t;
-    TSR_TRY(tsr_kernel_tally_begin(&t, &of, err));
-    for (size_t i = 0; i < w->s->batch->queries * heads; i++) {
-        const tsr_attended tokens = tokens_of(w, i / heads);
-        const tsr_attention_exact exact = exact_of(w, i);
-        for (size_t k = 0; k < rank; k++) {
-            const double got = (double)w->out[(slot_of(w, i / heads) * heads + i % heads) * rank + k];
-            w->got[i * rank + k] = got;
-            tsr_kernel_tally_count(&t, i, k, exact.exact[k], got, tsr_attention_bound(&rounding, &tokens, &exact, k),
-                                   tsr_attention_variance(&rounding, &tokens, &exact, k));
-        }
-    }
-    tsr_judge(&t.judgement, w->exact, w->got, w->s->batch->queries, cols, NULL, NULL);
-    return tsr_mla_end_tally(w, &t, "beyond what its accumulation can do", "errors beyond those of its accumulation",
-                             err);
-}
-
-/* How often the sequences are repeated for a kernel that shares its tokens out among all parts of a GPU: so often that each
- * part gets several pages, and has to rescale what it has added up. */
+/* Returns how often the sequences are repeated for a kernel that divides the tokens among all parts of a GPU. Each
+ * part then gets several pages, and must rescale its sums. */
 static size_t copies_of(const tsr_mla_work *w, const tsr_device_mla *kernel)
 {
     enum { ENOUGH_PAGES = 4 * 132, MOST = 64 };
@@ -226,7 +48,8 @@ static size_t copies_of(const tsr_mla_work *w, const tsr_device_mla *kernel)
     return w->steep && kernel->tensor_core ? (size_t)tsr_min_u64(tsr_ceil_div(ENOUGH_PAGES, once), MOST) : 1;
 }
 
-/* Copies of the sequences share their pages. Of each query and head the results of one copy are kept, of the next another's. */
+/* Runs a kernel over copies of the sequences, which share their pages. Each query and head keeps the result of one
+ * copy, in rotation. */
 static tsr_status run_copies(tsr_mla_work *w, const tsr_device_mla *kernel, size_t copies, double *seconds,
                              tsr_err *err)
 {
@@ -270,19 +93,17 @@ static tsr_status run_kernel(tsr_mla_work *w, const tsr_device_mla *kernel, tsr_
              : kernel->widens ? "FP8 cache widened to BF16 on load"
                               : "FP8 cache",
              w->steep ? ", steep scores" : "");
-    tsr_err why = {{0}};
+    tsr_err why = {0};
     const size_t copies = copies_of(w, kernel);
     const tsr_status status =
         copies > 1 ? run_copies(w, kernel, copies, &seconds, &why) : kernel->run(kernel, 0, &args, &seconds, &why);
     tsr_mla_lap(w, TSR_PHASE_KERNELS);
-    if (status == TSR_E_UNSUPPORTED) /* noted once, not for each set of operands */
+    if (status == TSR_E_UNSUPPORTED) /* noted once, for the first operands */
         return w->fp8 || w->steep ? TSR_OK : tsr_evidence_skip(w->evidence, w->s->name, why.msg, err);
     if (status != TSR_OK)
-        return tsr_fail(err, status, "%s", why.msg);
+        return tsr_fail_with(err, status, &why);
     return tsr_mla_judge_decode(w, kernel, what, seconds, err);
 }
-
-/* ---- all of it ---- */
 
 static tsr_status open_work(tsr_mla_work *w, tsr_err *err)
 {
@@ -292,11 +113,12 @@ static tsr_status open_work(tsr_mla_work *w, tsr_err *err)
     w->width = m->rank + m->rope;
     w->s_q = (size_t)w->s->options->mla.new_tokens;
     w->slots = b->sequences * w->s_q;
-    w->max_pages = tsr_ceil_div(b->longest, PAGE);
+    w->max_pages = tsr_ceil_div(b->longest, TSR_MLA_PAGE);
     for (size_t s = 0; s < b->sequences; s++)
-        w->pages += tsr_ceil_div(b->first[s + 1] - b->first[s], PAGE);
+        w->pages += tsr_ceil_div(b->first[s + 1] - b->first[s], TSR_MLA_PAGE);
     TSR_TRY(tsr_mla_take(w, &w->q, w->slots * m->heads * w->width * sizeof *w->q, err));
-    TSR_TRY(tsr_mla_take(w, &w->cache, w->pages * PAGE * tsr_mla_cache_row_bytes(m->rank, m->rope, false), err));
+    TSR_TRY(
+        tsr_mla_take(w, &w->cache, w->pages * TSR_MLA_PAGE * tsr_mla_cache_row_bytes(m->rank, m->rope, false), err));
     TSR_TRY(tsr_mla_take(w, &w->table, b->sequences * w->max_pages * sizeof *w->table, err));
     TSR_TRY(tsr_mla_take(w, &w->seqlens, b->sequences * sizeof *w->seqlens, err));
     TSR_TRY(tsr_mla_take(w, &w->rows, b->tokens * w->width * sizeof *w->rows, err));
@@ -313,13 +135,13 @@ static tsr_status open_work(tsr_mla_work *w, tsr_err *err)
     return TSR_OK;
 }
 
-/* What quantizing cost is judged once: steep queries have no originals. */
+/* Judges a cache format. The quantization error is judged once: steep queries have no originals. */
 static tsr_status check_cache(tsr_mla_work *w, bool fp8, bool steep, tsr_err *err)
 {
     const tsr_device *const device = w->s->options->device;
     w->fp8 = fp8;
     w->steep = steep;
-    TSR_TRY(fill(w, err));
+    TSR_TRY(tsr_mla_fill(w, err));
     if (!steep)
         TSR_TRY(judge_cache(w, err));
     for (size_t i = 0; i < device->n_mlas; i++)

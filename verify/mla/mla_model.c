@@ -1,12 +1,12 @@
-/* Configuration, names and shapes; weights to double. */
+/* Reads configuration and shapes of latent attention, and decodes its weights to double. */
 #include "verify/mla/mla_model.h"
 
 #include "common/checked.h"
 #include "formats/checkpoint/config.h"
-#include "formats/model/absorbed.h"
-#include "formats/model/mla_shape.h"
-#include "verify/weights/weight_product.h"
-#include "verify/weights/weight_reader.h"
+#include "formats/names/absorbed.h"
+#include "formats/names/mla_shape.h"
+#include "verify/values/weight_product.h"
+#include "verify/values/weight_reader.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -62,7 +62,7 @@ static const char *name_of(layer *l, const char *name)
     return tsr_arena_printf(&l->m->arena, "model.layers.%llu.self_attn.%s", (unsigned long long)l->number, name);
 }
 
-/* Finds a weight of the layer. When it returns NULL, the name has been added to the list of missing ones. */
+/* Finds a weight of the layer. If it does not exist, adds its name to the list of missing weights and returns NULL. */
 static const tsr_weight *find(layer *l, const char *name)
 {
     const char *const full = name_of(l, name);
@@ -115,7 +115,8 @@ static tsr_status load_kv_b(layer *l, const tsr_weight *w, tsr_err *err)
     return TSR_OK;
 }
 
-/* One scale for all, one a head, or [heads, row blocks, column blocks] of the part as it is stored. */
+/* Applies the scale of a part: one for all, one per head, or [heads, row blocks, column blocks] in the order of the
+ * stored part. */
 static tsr_status apply_scale(layer *l, const tsr_absorbed_part *part, const tsr_tensor *t, double *data, tsr_err *err)
 {
     const tsr_tensor *s = NULL;
@@ -130,7 +131,8 @@ static tsr_status apply_scale(layer *l, const tsr_absorbed_part *part, const tsr
     const size_t grid_rows = s->rank == 3 ? (size_t)s->shape[1] : 1, grid_cols = s->rank == 3 ? (size_t)s->shape[2] : 1;
     const size_t n = (size_t)tsr_tensor_elements(s);
     if (s->dtype != TSR_F32 || (n != 1 && (n != heads * grid_rows * grid_cols || s->shape[0] != heads || n == 0)))
-        return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is no scale of '%s'", l->m->checkpoint->path, s->name, t->name);
+        return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is not a valid scale of '%s'", l->m->checkpoint->path, s->name,
+                        t->name);
     double *const scales = tsr_arena_alloc(&l->m->arena, n * sizeof *scales);
     if (scales == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", s->name);
@@ -254,14 +256,14 @@ void tsr_mla_model_close(tsr_mla_model *model)
 tsr_status tsr_mla_project(const tsr_mla_model *m, const tsr_weight *w, size_t first, size_t cols, const double *x,
                            size_t ld_x, size_t n, double *y, tsr_err *err)
 {
-    const tsr_linear linear = {.checkpoint = m->checkpoint,
-                               .weight = w,
-                               .first = first,
-                               .cols = cols,
-                               .x = x,
-                               .ld_x = ld_x,
-                               .n = n,
-                               .y = y,
-                               .threads = m->threads};
+    const tsr_linear_product linear = {.checkpoint = m->checkpoint,
+                                       .weight = w,
+                                       .first = first,
+                                       .cols = cols,
+                                       .x = x,
+                                       .ld_x = ld_x,
+                                       .n = n,
+                                       .y = y,
+                                       .threads = m->threads};
     return tsr_linear_run(&linear, err);
 }

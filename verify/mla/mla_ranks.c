@@ -1,9 +1,9 @@
-/* Runs the shares of the ranks, one after another or each on its own GPU, and judges their sum. */
+/* Runs heads divided among ranks, serially or on one GPU each, and judges their sum. */
 #include "verify/mla/mla_work.h"
 
 #include "common/checked.h"
-#include "verify/weights/weight_product.h"
-#include "verify/weights/weight_reader.h"
+#include "verify/values/weight_product.h"
+#include "verify/values/weight_reader.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,28 +14,28 @@ enum { BAND = 64 };
 
 static const double kUnit = 0x1p-24, kHigherOrders = 1.01;
 
-/* What is kept of each value that W_o is applied to. */
+/* Properties of each value that W_o is applied to. */
 enum {
     EXACT,
-    SIZE,     /* |value| as it was computed */
-    MASS,     /* sum of the magnitudes that it is a sum of */
+    SIZE,     /* |computed value| */
+    MASS,     /* sum of the magnitudes of its terms */
     SQUARE,   /* EXACT^2 */
-    VARIANCE, /* the expected square of its error */
+    VARIANCE, /* mean square error */
     N_OF_A
 };
 
 typedef struct cut {
-    size_t ranks, share;         /* share: heads of a rank */
-    char joined[64];             /* how */
+    size_t ranks, share;         /* share: heads per rank */
+    char joined[64];             /* method of the sum */
     float *w_v, *w_o;            /* [heads][v][rank], [hidden][heads * v] */
-    uint16_t *q;                 /* of one rank: [slots][share][width] */
-    float *out;                  /* likewise [slots][share][rank] */
+    uint16_t *q;                 /* one rank: [slots] */
+    float *out;                  /* [slots][share][rank] */
     float *values;               /* [slots][heads * v] */
     float *parts;                /* [ranks][slots][hidden] */
     float *uncut;                /* [slots][hidden] */
-    double *row, *size, *square; /* of W_o: heads * v, and their magnitudes and squares */
+    double *row, *size, *square; /* a row of W_o, heads * v, with magnitudes and squares */
     double *of_a[N_OF_A];        /* [slots][heads * v] */
-    double *x, *y;               /* [slots][hidden], to be judged */
+    double *x, *y;               /* [slots][hidden]: values to judge */
 } cut;
 
 static tsr_status load_weights(tsr_mla_work *w, cut *c, tsr_err *err)
@@ -84,7 +84,7 @@ static tsr_status open_cut(tsr_mla_work *w, cut *c, tsr_err *err)
     return load_weights(w, c, err);
 }
 
-/* One rank: attention of its heads, W_v, and its columns of W_o. */
+/* Runs one rank: attention of its heads, W_v, and its columns of W_o. */
 static tsr_status run_rank(tsr_mla_work *w, cut *c, const tsr_device_mla *kernel, size_t rank, double *slowest,
                            tsr_err *err)
 {
@@ -147,14 +147,14 @@ static tsr_status run_uncut(tsr_mla_work *w, cut *c, const tsr_device_mla *kerne
     return kernel->project(kernel, 0, &whole, err);
 }
 
-/* The expected square of a projection's error, with `more` additions after it (verify/mla/mla_kernels.h). */
+/* Returns the mean square error of a projection, with `more` additions after it (verify/mla/mla_kernels.h). */
 static double variance_of(size_t k, size_t more, double squares, double sum)
 {
     const double lane = ceil((double)k / (double)TSR_PROJECT_LANES);
     return kUnit * kUnit / 3 * (squares * (lane / 2 + 6 + (double)more) + sum * sum * (lane / 96 + 1 + (double)more));
 }
 
-/* W_v in double over what attention gave. */
+/* Applies W_v in double to the result of attention. */
 static void expand(const tsr_mla_work *w, cut *c)
 {
     const tsr_mla_model *const m = w->s->model;
@@ -176,7 +176,7 @@ static void expand(const tsr_mla_work *w, cut *c)
     }
 }
 
-/* All elements of row `i` of W_o. */
+/* Judges all elements of row `i` of W_o. */
 static void judge_row(const tsr_mla_work *w, cut *c, size_t i, tsr_kernel_tally *whole, tsr_kernel_tally *sum)
 {
     const tsr_mla_model *const m = w->s->model;
@@ -244,7 +244,7 @@ static tsr_status run_ranks(tsr_mla_work *w, cut *c, const tsr_device_mla *kerne
     for (size_t r = 0; r < c->ranks; r++) {
         const tsr_status status = run_rank(w, c, kernel, r, &decode, err);
         if (status == TSR_E_UNSUPPORTED)
-            return TSR_OK; /* noted already, for the uncut kernel */
+            return TSR_OK; /* already noted for the uncut kernel */
         TSR_TRY(status);
     }
     TSR_TRY(run_uncut(w, c, kernel, err));
@@ -263,12 +263,12 @@ tsr_status tsr_mla_check_ranks(tsr_mla_work *w, tsr_err *err)
     TSR_TRY(open_cut(w, &c, err));
     for (size_t i = 0; i < device->n_mlas; i++) {
         const tsr_device_mla *const kernel = &device->mlas[i];
-        tsr_err why = {{0}};
+        tsr_err why = {0};
         snprintf(c.joined, sizeof c.joined, "in turn");
         const tsr_status status =
             kernel->spread == NULL ? TSR_OK : kernel->spread(kernel, c.ranks, c.joined, sizeof c.joined, &why);
         if (status != TSR_OK && status != TSR_E_DEVICE)
-            return tsr_fail(err, status, "%s", why.msg);
+            return tsr_fail_with(err, status, &why);
         if (status == TSR_E_DEVICE && !told) {
             (void)tsr_prepend(&why, status, "ranks take turns on one GPU");
             TSR_TRY(tsr_evidence_skip(w->evidence, w->s->name, why.msg, err));

@@ -1,8 +1,8 @@
-/* The stages, and variants of them with mistakes made on purpose. */
+/* Computes the stages of latent attention, optionally with a deliberate mistake. */
 #include "verify/mla/mla_reference.h"
 
-#include "common/parallel_for.h"
-#include "verify/weights/weight_product.h"
+#include "common/parallel/parallel_for.h"
+#include "verify/values/weight_product.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -89,7 +89,7 @@ static void norm(const work *w, const double *x, size_t ld, size_t rows, size_t 
     }
 }
 
-/* `row` is a head's, `skip` elements and then those to turn. */
+/* Applies RoPE to one head's row: `skip` elements are left out, and the following ones are rotated. */
 static void rope(const work *w, const double *row, size_t skip, size_t position, double *out)
 {
     const size_t half = w->m->rope / 2;
@@ -131,7 +131,7 @@ static void rope_keys(const work *w)
     }
 }
 
-/* out[cols] = x[rows] M, M [rows][cols]. */
+/* Computes out[cols] = x[rows] M, M [rows][cols]. */
 static void times(const double *x, const double *matrix, size_t rows, size_t cols, double *out)
 {
     memset(out, 0, cols * sizeof *out);
@@ -141,7 +141,7 @@ static void times(const double *x, const double *matrix, size_t rows, size_t col
     }
 }
 
-/* out[rows] = M x, M [rows][cols]. With `transposed` M's bytes are read as [cols][rows]. */
+/* Computes out[rows] = M x, M [rows][cols]. If `transposed`, M is stored as [cols][rows]. */
 static void apply(const double *matrix, const double *x, size_t rows, size_t cols, bool transposed, double *out)
 {
     if (transposed) {
@@ -152,8 +152,8 @@ static void apply(const double *matrix, const double *x, size_t rows, size_t col
         out[r] = tsr_dot(matrix + r * cols, x, cols);
 }
 
-/* One head over the queries [from, to), which are of one sequence. `keys` has room for that many expanded keys,
- * [tokens][nope], `latent_query` for kv_lora_rank elements; attend_head likewise. */
+/* Computes the scores of one head for the queries [from, to) of one sequence. `keys` has room for the expanded keys,
+ * [tokens][nope], and `latent_query` for kv_lora_rank elements. attend_head takes the same arguments. */
 static void score_head(const work *w, size_t h, size_t from, size_t to, double *keys, double *latent_query)
 {
     const tsr_mla_model *const m = w->m;
@@ -197,11 +197,11 @@ static void attend_head(const work *w, size_t h, size_t from, size_t to, double 
 
 typedef void head_fn(const work *w, size_t h, size_t from, size_t to, double *expanded, double *latent);
 
-/* Turns are sequences that have queries, by heads. */
+/* Work items: a sequence with queries, and a head. */
 typedef struct turns {
     const work *w;
     head_fn *run;
-    size_t *from;              /* [turns / heads + 1]: the first query of each */
+    size_t *from;              /* [turns / heads + 1]: first query of each sequence */
     double *expanded, *latent; /* [workers][longest][width], [workers][rank] */
     size_t width;
 } turns;
@@ -250,7 +250,7 @@ static void soften(const work *w)
     }
 }
 
-/* The hidden states of the queries. */
+/* Projects the hidden states of the queries. */
 static tsr_status project_queries(const work *w, const tsr_weight *weight, tsr_err *err)
 {
     const size_t n = w->m->hidden;

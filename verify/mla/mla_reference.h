@@ -1,14 +1,16 @@
-/* Multi-head latent attention, stage by stage, in double and in plain loops: the reference for kernels and checkpoints.
+/* Computes multi-head latent attention by stages, in double and in plain loops: the reference for kernels.
  *
- * Tokens lie one sequence after another; a query is one of the last `new_tokens` of its sequence (all of them: prefill)
- * and sees itself and what is before it. Shapes, n tokens, q queries, t = longest sequence:
- *   q_a [q][q_rank] = hidden W_q_a^T;  q_a_norm [q][q_rank] = RMS norm of it
+ * Sequences are stored one after another. The queries are the last `new_tokens` of each sequence, or all tokens in
+ * prefill. A query sees itself and the preceding tokens. Shapes: n tokens, q queries, t = longest sequence:
+ *
+ *   q_a [q][q_rank] = hidden W_q_a^T;  q_a_norm [q][q_rank] = RMS norm of q_a
  *   query [q][heads][nope + rope] = q_a_norm (without a query rank: hidden) W_q^T
- *   q_rope [q][heads][rope]: RoPE on the last `rope` of each head, pairs (2i, 2i + 1) turned by position * frequency[i]
+ *   q_rope [q][heads][rope]: RoPE on the last `rope` of each head rotates pairs (2i, 2i + 1) by position * frequency[i]
  *   kv_a [n][rank + rope] = hidden W_kv_a^T;  latent [n][rank] = RMS norm of its first part;  k_rope [n][rope]
- *   scores [q][heads][t] = softmax_scale * (q_nope . (W_k latent) + q_rope . k_rope), 0 where nothing is seen
+ *   scores [q][heads][t] = softmax_scale * (q_nope . (W_k latent) + q_rope . k_rope), 0 for tokens that are not seen
  *   probabilities [q][heads][t];  attention [q][heads][v] = sum of p (W_v latent)
  *   output [q][hidden] = attention W_o^T
+ *
  * Sources: DeepSeek-V2, section 2.1; DeepSeek-V3's inference/model.py. Thread-safe over different outputs. */
 #ifndef TSR_VERIFY_MLA_MLA_REFERENCE_H
 #define TSR_VERIFY_MLA_MLA_REFERENCE_H
@@ -30,7 +32,7 @@ typedef enum tsr_mla_stage {
     TSR_N_STAGES,
 } tsr_mla_stage;
 
-/* A mistake to make on purpose: a wrong result that equals the one with the mistake is explained by it. */
+/* A deliberate mistake. If it reproduces a wrong result, it explains that result. */
 typedef enum tsr_mla_fault {
     TSR_MLA_RIGHT,
     TSR_MLA_ROPE_HALVES,     /* pairs (i, i + rope / 2) */
@@ -46,36 +48,36 @@ typedef enum tsr_mla_fault {
 typedef struct tsr_mla_batch {
     size_t sequences, tokens, queries, longest;
     size_t *first;    /* [sequences + 1] */
-    size_t *token_of; /* [queries]: which token it is */
+    size_t *token_of; /* [queries]: index of the token */
     size_t *seq_of;   /* [queries] */
     double *hidden;   /* [tokens][hidden] */
 } tsr_mla_batch;
 
-/* Each NULL until it is computed. From malloc. */
+/* The stages, NULL until computed. From malloc. */
 typedef struct tsr_mla_stages {
     double *of[TSR_N_STAGES];
 } tsr_mla_stages;
 
-/* "q_a", ...; and what a mistake is, in words. Static storage. */
+/* Return the name of a stage ("q_a", ...) and the description of a mistake. Static storage. */
 const char *tsr_mla_stage_name(tsr_mla_stage stage);
 const char *tsr_mla_fault_text(tsr_mla_fault fault);
 
 size_t tsr_mla_stage_rows(const tsr_mla_batch *batch, tsr_mla_stage stage);
 size_t tsr_mla_stage_cols(const tsr_mla_model *model, const tsr_mla_batch *batch, tsr_mla_stage stage);
 bool tsr_mla_has_stage(const tsr_mla_model *model, tsr_mla_stage stage);
-/* Whether this mistake can be made in this stage. */
+/* Returns true if a stage can have this mistake. */
 bool tsr_mla_fault_fits(tsr_mla_fault fault, tsr_mla_stage stage);
 
-/* How many tokens a query sees: those before it, and itself. */
+/* Returns the number of tokens that a query sees: the preceding ones and itself. */
 size_t tsr_mla_tokens_seen(const tsr_mla_batch *batch, size_t query);
 
-/* One stage from the stages before it, as they are in `in`. With `absorbed`, scores are (q_nope w_kc) . latent and
+/* Computes one stage from the earlier stages in `in`. With `absorbed`, scores are (q_nope w_kc) . latent and
  * attention is (sum of p latent) w_vc. *out is from malloc. */
 tsr_status tsr_mla_compute(const tsr_mla_model *model, const tsr_mla_batch *batch, const tsr_mla_stages *in,
                            tsr_mla_stage stage, tsr_mla_fault fault, bool absorbed, double **out,
                            tsr_err *err) TSR_WARN_UNUSED;
 
-/* All stages, one after another. */
+/* Computes all stages in order. */
 tsr_status tsr_mla_compute_all(const tsr_mla_model *model, const tsr_mla_batch *batch, bool absorbed,
                                tsr_mla_stages *out, tsr_err *err) TSR_WARN_UNUSED;
 

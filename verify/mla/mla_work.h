@@ -1,4 +1,4 @@
-/* What the checks of the kernels of latent attention share: operands, exact results, and judging a kernel's result. */
+/* Operands, exact results and judgements shared by the checks of MLA kernels. */
 #ifndef TSR_VERIFY_MLA_MLA_WORK_H
 #define TSR_VERIFY_MLA_MLA_WORK_H
 
@@ -6,14 +6,16 @@
 #include "verify/evidence/kernel_tally.h"
 #include "verify/mla/mla_kernels.h"
 
-/* The operands of the kernels, and the exact results over them. Every sequence has as many slots for queries as the one
- * with the most queries. */
+enum { TSR_MLA_PAGE = 64 }; /* tokens per page */
+
+/* The operands of the kernels, and the exact results over them. Every sequence has as many query slots as the
+ * sequence with the most queries needs. */
 typedef struct tsr_mla_work {
     const tsr_mla_subject *s;
     tsr_evidence *evidence;
     double *since;
     size_t width, s_q, pages, max_pages, slots;
-    bool fp8, steep; /* of the cache; of the scores: tsr_attention_steepen */
+    bool fp8, steep; /* fp8: format of the cache; steep: scores of tsr_attention_steepen */
     uint16_t *q;     /* [slots][heads][width] */
     uint8_t *cache;
     int32_t *table, *seqlens;
@@ -21,9 +23,9 @@ typedef struct tsr_mla_work {
     float *out;  /* [slots][heads][rank] */
     float *scratch;
     double *exact;         /* [queries][heads][rank] */
-    double *mass, *square; /* likewise: sums of p |v| and of (p v)^2 */
-    double *jitter;        /* likewise: what roundings of scores move, in units of u^2 / 3 */
-    double *largest;       /* [queries][heads]: of any token's sum |q k| */
+    double *mass, *square; /* as `exact`: sums of p |v| and of (p v)^2 */
+    double *jitter;        /* as `exact`: effect of rounding the scores, in units of u^2 / 3 */
+    double *largest;       /* [queries][heads]: largest sum |q k| */
     double *got, *values;  /* [queries][heads][rank]; [queries][heads][v], exact */
     tsr_arena arena;
 } tsr_mla_work;
@@ -31,21 +33,24 @@ typedef struct tsr_mla_work {
 /* Allocates from the work's arena, and stores the address in the pointer at `to`. */
 tsr_status tsr_mla_take(tsr_mla_work *work, void *to, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;
 
-/* See tsr_lap. */
+/* Adds the time since the last call to a phase (tsr_lap). */
 void tsr_mla_lap(tsr_mla_work *work, tsr_phase phase);
 
-/* The arguments of a kernel that gets all heads. */
+/* Fills queries and cache, and computes the exact results over them in FP64. */
+tsr_status tsr_mla_fill(tsr_mla_work *work, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns the arguments for a kernel over all heads. */
 tsr_mla_attention tsr_mla_arguments(const tsr_mla_work *work);
 
 /* Judges work->out against the exact result. */
 tsr_status tsr_mla_judge_decode(tsr_mla_work *work, const tsr_device_mla *kernel, const char *what, double seconds,
                                 tsr_err *err) TSR_WARN_UNUSED;
 
-/* tsr_kernel_tally_end, which ends the time of judging. */
+/* Calls tsr_kernel_tally_end, and ends the time of judging. */
 tsr_status tsr_mla_end_tally(tsr_mla_work *work, tsr_kernel_tally *tally, const char *fault, const char *rms_fault,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* Heads cut over ranks: each rank's share by every kernel, W_v, W_o and the sum over ranks behind it. */
+/* Checks heads divided among ranks: each rank's share by every kernel, then W_v, W_o and the sum over ranks. */
 tsr_status tsr_mla_check_ranks(tsr_mla_work *work, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -1,4 +1,4 @@
-/* Reads both spellings of the settings, and has a function for each type. */
+/* Reads RoPE settings in both spellings, and computes the frequencies of each type. */
 #include "verify/mla/rope.h"
 
 #include "formats/checkpoint/config.h"
@@ -11,13 +11,13 @@ static const double kPi = 3.14159265358979323846;
 
 typedef struct settings {
     const tsr_checkpoint *checkpoint;
-    const char *section;          /* of rope_parameters; NULL: it is not divided */
+    const char *section;          /* section of rope_parameters; NULL: no sections */
     double base, factor, trained; /* trained: the context length before the extension */
     size_t dim;
-    bool whole; /* yarn: the bounds of the ramp are rounded to whole dimensions */
+    bool whole; /* yarn: round the bounds of the ramp to whole dimensions */
 } settings;
 
-/* transformers 5 writes rope_parameters; earlier versions write rope_scaling. */
+/* Reads a number from rope_parameters (transformers 5) or rope_scaling (earlier versions). */
 static double number(const settings *s, const char *key, double otherwise)
 {
     char path[128];
@@ -60,7 +60,7 @@ static void linear(const settings *s, tsr_rope *rope)
         rope->frequency[i] /= s->factor;
 }
 
-/* Waves longer than the trained context are stretched, those much shorter kept, and between them a blend. */
+/* Scales waves longer than the trained context, keeps much shorter ones, and interpolates between. */
 static void llama3(const settings *s, tsr_rope *rope)
 {
     const double low = number(s, "low_freq_factor", 1), high = number(s, "high_freq_factor", 4);
@@ -76,7 +76,7 @@ static double mscale(double factor, double weight)
     return factor <= 1 ? 1 : 0.1 * weight * log(factor) + 1;
 }
 
-/* The dimension whose wave turns `turns` times within the trained context. */
+/* Returns the dimension with `turns` rotations within the trained context. */
 static double turning_dimension(const settings *s, double turns)
 {
     return (double)s->dim * log(s->trained / (turns * 2 * kPi)) / (2 * log(s->base));
@@ -127,7 +127,7 @@ static tsr_status read_rope(settings s, const char *type, tsr_rope *rope, tsr_ar
         kTypes[i].apply(&s, rope);
         return TSR_OK;
     }
-    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: RoPE of type '%s'", s.checkpoint->path, type);
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: unsupported RoPE type '%s'", s.checkpoint->path, type);
 }
 
 tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *c, size_t dim, tsr_arena *arena, tsr_err *err)
@@ -150,7 +150,7 @@ tsr_status tsr_rope_read_section(tsr_rope *rope, const tsr_checkpoint *c, size_t
     }
     if (base == 0)
         return tsr_rope_read(rope, c, dim, arena, err);
-    /* No section of this name, so that nothing is found in it: the default type. */
+    /* Without a section of this name no setting is found, which gives the default type. */
     return read_rope((settings){.checkpoint = c, .dim = dim, .section = section, .base = base}, "default", rope, arena,
                      err);
 }

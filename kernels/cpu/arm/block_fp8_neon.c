@@ -1,14 +1,13 @@
-/* Owns block FP8 in NEON: codes of BF16 by the look-up that AVX2 has, too; all else 8 columns at a time, and a tail goes
- * through a small buffer. */
+/* Implements block FP8 with NEON: BF16 by table look-up, other types by division of 8 columns at a time. */
 #include "kernels/cpu/block_fp8.h"
 
-#include "kernels/cpu/arm/e4m3_words_neon.h"
+#include "kernels/cpu/arm/e4m3_simd_neon.h"
 #include "kernels/cpu/arm/floats_neon.h"
 #include "kernels/cpu/variants.h"
 
 #include <string.h>
 
-/* Columns of one scale, n of them; beyond n nothing is read or written. */
+/* Divides n columns by one scale. Accesses no column beyond n. */
 ALWAYS_INLINE void divide(const void *x, size_t x_bytes, size_t n, load8_fn *load, float scale, uint8_t *codes)
 {
     const float32x4_t divisor = vdupq_n_f32(scale);
@@ -25,7 +24,7 @@ static __attribute__((noinline)) void encode_by_division(const uint16_t *x, size
 }
 
 #include "kernels/cpu/e4m3_look_up_body.h"
-/* with the words, the table and the long way */
+/* uses the operations, the table and encode_by_division above */
 #include "kernels/cpu/e4m3_bands_body.h"
 
 void tsr_amax_bf16_neon(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)

@@ -1,5 +1,7 @@
-/* Decoding e4m3 with NEON. For one scale a code has 128 magnitudes, and NEON looks bytes up in tables of 64: where a block is
- * large enough, the definition makes the 128 values once, and their low and high bytes are looked up. */
+/* Decodes e4m3 with NEON, in large blocks by tables.
+ *
+ * For one scale a code has 128 magnitudes, and NEON looks bytes up in tables of 64. In a large block the definition
+ * computes the 128 values once, and their low and high bytes are looked up. */
 #include "kernels/cpu/e4m3_decode.h"
 
 #include "kernels/cpu/always_inline.h"
@@ -10,11 +12,11 @@
 #include <string.h>
 
 enum {
-    STEP = 16,      /* codes at a time */
-    WORTH_IT = 256, /* weights of a block from which on a table pays */
+    STEP = 16,      /* codes per step */
+    WORTH_IT = 256, /* fewest weights of a block for a table */
 };
 
-/* The values of all codes without a sign, as bytes: the low ones, and the high ones. */
+/* The low and the high bytes of the values of all codes without a sign. */
 typedef struct table {
     uint8_t low[128], high[128];
 } table;
@@ -42,8 +44,8 @@ static table make_table(float scale, decode_fn *definition)
     const uint8x16x4_t low_0 = vld1q_u8_x4((t)->low), low_64 = vld1q_u8_x4((t)->low + 64), \
                        high_0 = vld1q_u8_x4((t)->high), high_64 = vld1q_u8_x4((t)->high + 64)
 
-/* Stores STEP values and returns the magnitudes of their codes, among which NaN is the largest. Beyond its 64 bytes one look-up
- * gives 0, and the other leaves what is there. */
+/* Stores STEP values and returns the magnitudes of their codes; NaN is the largest. Beyond its 64 bytes the first
+ * look-up gives 0, and the second keeps the earlier result. */
 ALWAYS_INLINE uint8x16_t decode_step(const uint8_t *codes, uint8x16x4_t low_0, uint8x16x4_t low_64, uint8x16x4_t high_0,
                                      uint8x16x4_t high_64, uint16_t *y)
 {
@@ -56,7 +58,7 @@ ALWAYS_INLINE uint8x16_t decode_step(const uint8_t *codes, uint8x16x4_t low_0, u
     return size;
 }
 
-/* One block. */
+/* Decodes one block. */
 ALWAYS_INLINE bool decode_block(const uint8_t *codes, size_t rows, size_t n, size_t ld_codes, const table *t,
                                 uint16_t *y, size_t ld)
 {
@@ -105,7 +107,8 @@ bool tsr_decode_e4m3_f16_neon(const uint8_t *codes, size_t rows, size_t cols, si
     return decode(codes, rows, cols, ld_codes, block_cols, scales, y, ld, tsr_decode_e4m3_f16_ref);
 }
 
-/* Four codes: in FP32's position they read 2^120 too small, subnormals included; NaN has none like it. */
+/* Decodes four codes. At the position of FP32's exponent a code is 2^120 too small, also if subnormal. NaN is an
+ * exception. */
 ALWAYS_INLINE float32x4_t values_of(uint32x4_t code, float32x4_t scale)
 {
     const uint32x4_t sign = vshlq_n_u32(vandq_u32(code, vdupq_n_u32(0x80)), 24);

@@ -1,4 +1,4 @@
-/* What several kernels do with four or eight floats. */
+/* Declares operations on four or eight floats that several NEON kernels share. */
 #ifndef TSR_KERNELS_CPU_ARM_FLOATS_NEON_H
 #define TSR_KERNELS_CPU_ARM_FLOATS_NEON_H
 
@@ -43,7 +43,7 @@ ALWAYS_INLINE floats8 load8_f32(const void *x, size_t n)
     return (floats8){{vld1q_f32(x), vld1q_f32((const float *)x + 4)}};
 }
 
-/* tsr_e4m3_from_f32 on 4 finite quotients or infinities. */
+/* Computes tsr_e4m3_from_f32 for 4 finite quotients or infinities. */
 ALWAYS_INLINE uint32x4_t e4m3_of(float32x4_t q)
 {
     const float32x4_t a = vminq_f32(vdupq_n_f32(448.0f), vabsq_f32(q)), step = vdupq_n_f32(0x1p14f);
@@ -55,14 +55,15 @@ ALWAYS_INLINE uint32x4_t e4m3_of(float32x4_t q)
     return vorrq_u32(code, vshlq_n_u32(vshrq_n_u32(vreinterpretq_u32_f32(q), 31), 7));
 }
 
-/* 8 quotients of one divisor, as e4m3. */
+/* Divides 8 columns by one divisor, to e4m3. */
 ALWAYS_INLINE uint8x8_t divided_e4m3(floats8 x, float32x4_t divisor)
 {
     const uint16x4_t first = vmovn_u32(e4m3_of(vdivq_f32(x.part[0], divisor)));
     return vmovn_u16(vmovn_high_u32(first, e4m3_of(vdivq_f32(x.part[1], divisor))));
 }
 
-/* The nearest BF16, ties to even, of what is no NaN: in the upper halves, above what is left of the sum. */
+/* Rounds numbers, not NaN, to the nearest BF16, ties to even. The result is in the upper half of each lane; the
+ * lower half is undefined. */
 ALWAYS_INLINE uint32x4_t bf16_above(float32x4_t x)
 {
     const uint32x4_t bits = vreinterpretq_u32_f32(x), odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
@@ -74,7 +75,7 @@ ALWAYS_INLINE uint16x8_t bf16_of(floats8 x)
     return vshrn_high_n_u32(vshrn_n_u32(bf16_above(x.part[0]), 16), bf16_above(x.part[1]), 16);
 }
 
-/* The same as floats. */
+/* Like bf16_above, as floats with a zero lower half. */
 ALWAYS_INLINE float32x4_t rounded_to_bf16(float32x4_t x)
 {
     return vreinterpretq_f32_u32(vandq_u32(bf16_above(x), vdupq_n_u32(0xFFFF0000u)));
@@ -91,14 +92,14 @@ ALWAYS_INLINE word_table word_table_of(uint16x8_t first, uint16x8_t second)
     return (word_table){vuzp1q_u8(a, b), vuzp2q_u8(a, b)};
 }
 
-/* The words of 16 codes. */
+/* Looks up the words of 16 codes. */
 ALWAYS_INLINE void look_up_words(uint8x16_t codes, const word_table *t, uint16_t *y)
 {
     const uint8x16x2_t words = {{vqtbl1q_u8(t->low, codes), vqtbl1q_u8(t->high, codes)}};
     vst2q_u8((uint8_t *)y, words); /* interleaved, which makes words of the bytes */
 }
 
-/* The words of 32 or 16 codes, two to a byte, the first in the lower half. */
+/* Looks up the words of 32 or 16 codes, two to a byte, the first in the lower half. */
 ALWAYS_INLINE void look_up_nibbles(const uint8_t *packed, const word_table *t, uint16_t *y)
 {
     const uint8x16_t bytes = vld1q_u8(packed), even = vandq_u8(bytes, vdupq_n_u8(15)), odd = vshrq_n_u8(bytes, 4);

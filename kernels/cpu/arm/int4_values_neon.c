@@ -1,11 +1,10 @@
-/* Values of int4 codes with NEON: the 16 products of a group are rounded once, and nibbles are looked up; columns are
- * compiled. */
+/* Decodes int4 codes with NEON: the 16 values of a group are rounded once and looked up. */
 #define TSR_INT4(name) tsr_##name##_neon
 #include "kernels/cpu/int4_values_body.h"
 
 #include "kernels/cpu/arm/floats_neon.h"
 
-/* The products of codes -8 .. 7. */
+/* Computes the products of codes -8 .. 7. */
 ALWAYS_INLINE void products(float scale, float zero, floats8 values[2])
 {
     static const float kCodes[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
@@ -23,7 +22,7 @@ ALWAYS_INLINE uint16x8_t f16_of(floats8 x)
 typedef void decode_fn(const uint8_t *packed, size_t n, size_t group, const float *scale, const float *zero,
                        uint16_t *y);
 
-/* What is left over of 32 columns of a group is left to the definition. */
+/* Decodes whole sets of 32 columns of each group; the scalar definition decodes the rest. */
 ALWAYS_INLINE void decode(const uint8_t *packed, size_t n, size_t group, const float *scale, const float *zero,
                           uint16x8_t narrow(floats8 x), decode_fn *definition, uint16_t *y)
 {

@@ -1,18 +1,18 @@
-/* The integer kernels with NEON: codes by hand, the others are compiled. */
+/* Implements integer quantization with NEON: codes with intrinsics, the rest compiled from int_quant_body.h. */
 #define TSR_INT(name) tsr_##name##_neon
 #include "kernels/cpu/int_quant_body.h"
 
 #include "kernels/cpu/arm/floats_neon.h"
 
-/* How a quotient is rounded, with a constant in each caller. */
+/* Rounding of a quotient; a constant in each caller. */
 typedef enum how { TO_EVEN, AWAY, TO_EVEN_OF_BF16, AWAY_OF_BF16 } how;
 
 typedef struct code_lanes {
     float32x4_t scale, inverse, zero, low, high;
 } code_lanes;
 
-/* The IEEE quotient. Where no reciprocal or remainder can be subnormal, the product with the reciprocal is corrected by its exact
- * remainder; elsewhere it is divided, which takes several times as long. */
+/* Computes the IEEE quotient. If no reciprocal or remainder can be subnormal, the product with the reciprocal is
+ * corrected by its exact remainder. Otherwise it divides, which takes several times as long. */
 ALWAYS_INLINE float32x4_t quotient(float32x4_t x, const code_lanes *c, bool usual)
 {
     if (!usual)
@@ -35,7 +35,7 @@ ALWAYS_INLINE int8x8_t nearest8(floats8 x, const code_lanes *c, bool usual, how 
     return vmovn_s16(vmovn_high_s32(first, nearest(x.part[1], c, usual, rounding)));
 }
 
-/* n columns of one scale. */
+/* Encodes n columns of one scale. */
 ALWAYS_INLINE void encode_columns(const void *x, size_t x_bytes, size_t n, load8_fn *load, const code_lanes *c,
                                   bool usual, how rounding, int8_t *codes)
 {
@@ -52,7 +52,7 @@ ALWAYS_INLINE void encode_columns(const void *x, size_t x_bytes, size_t n, load8
     }
 }
 
-/* Whether no reciprocal or remainder can be subnormal, and no quotient beyond 2^30. */
+/* Returns true if no reciprocal or remainder can be subnormal and no quotient can exceed 2^30. */
 ALWAYS_INLINE bool is_usual(float scale, uint32_t amax)
 {
     return scale >= 0x1p-100f && scale <= 0x1p100f && tsr_f32_from_bits(amax) <= scale * 0x1p30f;

@@ -1,3 +1,3 @@
-/* tsr_matmul_tn, compiled for NEON. */
+/* Compiles tsr_matmul_tn for NEON. */
 #define TSR_MATMUL_NAME tsr_matmul_tn_neon
 #include "kernels/cpu/matmul_body.h"

@@ -1,5 +1,4 @@
-/* Codes of the microscaling formats with NEON: each quotient is divided, and the code of E2M1 is the number of ties that it
- * passes. */
+/* Encodes microscaling formats with NEON: an E2M1 code is the number of ties below the quotient. */
 #include "kernels/cpu/mx_codes.h"
 
 #include "kernels/cpu/arm/floats_neon.h"
@@ -7,15 +6,15 @@
 
 enum { MXFP8_GROUP = 32 };
 
-/* tsr_e2m1_from_f32 of 4 quotients, zeros apart; or the same with ties toward zero. */
+/* Computes tsr_e2m1_from_f32 for 4 quotients, except zeros, or the same with ties toward zero. */
 ALWAYS_INLINE uint32x4_t e2m1_of(float32x4_t q, tsr_e2m1_rounding rounding)
 {
     static const float kTies[7] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
     const float32x4_t a = vabsq_f32(q);
-    uint32x4_t passed = vdupq_n_u32(0); /* less one for each */
+    uint32x4_t passed = vdupq_n_u32(0); /* each comparison subtracts one */
     for (int i = 0; i < 7; i++) {
         const float32x4_t tie = vdupq_n_f32(kTies[i]);
-        /* From an odd code, the tie itself belongs to the next one, which is even. */
+        /* A tie after an odd code rounds to the next code, which is even. */
         const bool reached = i % 2 == 1 && rounding != TSR_E2M1_DOWN;
         passed = vaddq_u32(passed, reached ? vcgeq_f32(a, tie) : vcgtq_f32(a, tie));
     }
@@ -31,11 +30,11 @@ ALWAYS_INLINE uint16x4_t codes_of(float32x4_t x, float32x4_t t, tsr_e2m1_roundin
     return vmovn_u32(e2m1_of(rounding == TSR_E2M1_EVEN_BF16 ? rounded_to_bf16(exact) : exact, rounding));
 }
 
-/* 8 columns to 4 bytes. */
+/* Encodes 8 columns to 4 bytes. */
 ALWAYS_INLINE uint32_t encode8(floats8 x, float32x4_t t, tsr_e2m1_rounding rounding)
 {
     const uint16x8_t codes = vcombine_u16(codes_of(x.part[0], t, rounding), codes_of(x.part[1], t, rounding));
-    /* A column and its neighbour are a lane of 32 bits. */
+    /* Two neighbouring columns form a lane of 32 bits. */
     const uint32x4_t pairs = vreinterpretq_u32_u16(codes), joined = vsraq_n_u32(pairs, pairs, 12);
     const uint16x4_t words = vmovn_u32(joined);
     return vget_lane_u32(vreinterpret_u32_u8(vmovn_u16(vcombine_u16(words, words))), 0);
@@ -53,7 +52,7 @@ static void define_f32(const void *x, size_t n, float t, tsr_e2m1_rounding round
     tsr_encode_e2m1_f32_ref(x, n, n, &t, rounding, packed);
 }
 
-/* Groups without a scale, and those that are no eights, are left to the definition. */
+/* Encodes groups. The definition handles groups with t = 0 and sizes that are no multiple of 8. */
 ALWAYS_INLINE void encode(const void *x, size_t x_bytes, size_t n, size_t group, load8_fn *load,
                           definition_fn *definition, const float *t, tsr_e2m1_rounding rounding, uint8_t *packed)
 {

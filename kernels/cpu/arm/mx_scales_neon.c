@@ -1,3 +1,3 @@
-/* The scales of the microscaling formats, compiled for NEON. */
+/* Compiles the decoding of microscaling scales for NEON. */
 #define TSR_MX_SCALES(name) tsr_##name##_neon
 #include "kernels/cpu/mx_scales_body.h"

@@ -1,5 +1,7 @@
-/* Values of the microscaling formats with NEON. E2M1 has 16 values, which are rounded once for a group and looked up. MXFP8
- * is multiplied: a scale is a power of two, and its product with a code is exact unless it is subnormal. */
+/* Decodes microscaling formats with NEON.
+ *
+ * E2M1 has 16 values, which are rounded once per group and looked up. MXFP8 is multiplied: a scale is a power of
+ * two, and its product with a code is exact unless it is subnormal. */
 #include "kernels/cpu/mx_values.h"
 
 #include "kernels/cpu/arm/floats_neon.h"
@@ -27,7 +29,7 @@ void tsr_decode_e2m1_bf16_neon(const uint8_t *packed, size_t n, size_t group, co
     }
 }
 
-/* 8 codes, not NaN: in FP32's position they read 2^120 too small, subnormals included. */
+/* Decodes 8 codes, not NaN. At the position of FP32's exponent a code is 2^120 too small, also if subnormal. */
 ALWAYS_INLINE uint16x8_t decode8(uint8x8_t codes, float scale)
 {
     const uint16x8_t code = vmovl_u8(codes);

@@ -2,7 +2,7 @@
 #include "kernels/cpu/block_fp8.h"
 
 #include "kernels/cpu/variants.h"
-#include "kernels/cpu/x86/e4m3_words_avx2.h"
+#include "kernels/cpu/x86/e4m3_simd_avx2.h"
 
 #include <string.h>
 

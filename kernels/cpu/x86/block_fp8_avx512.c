@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/x86/e4m3_avx512.h"
-#include "kernels/cpu/x86/e4m3_words_avx512.h"
+#include "kernels/cpu/x86/e4m3_simd_avx512.h"
 
 ALWAYS_INLINE void encode_row_by_division(const char *x, size_t cols, size_t x_bytes, load32_fn *load, float scale,
                                           uint8_t *codes)

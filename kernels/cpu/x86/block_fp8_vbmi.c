@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/x86/e4m3_avx512.h"
-#include "kernels/cpu/x86/e4m3_words_avx512.h"
+#include "kernels/cpu/x86/e4m3_simd_avx512.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* What the AVX-512 files share: 32 columns as floats, and their codes by division. For those files only.
+/* Converts 32 columns to floats and divides them into codes. Shared by the AVX-512 files only.
  *
  * Unpacking words to dwords works inside each 128-bit quarter of a register, and so does packing. 32 columns are kept
  * as lo = columns 0-3, 8-11, 16-19, 24-27 and hi = columns 4-7, 12-15, 20-23, 28-31; packing restores their order. */

@@ -53,7 +53,7 @@ ALWAYS_INLINE __m128i to_bf16(__m256 x)
     return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08));
 }
 
-/* Returns whether one of n codes is NaN; likewise below. */
+/* Returns true if one of n codes is NaN. */
 ALWAYS_INLINE bool compute(const uint8_t *codes, size_t n, float scale, uint16_t *y)
 {
     __m256 nan = _mm256_setzero_ps();
@@ -79,7 +79,7 @@ ALWAYS_INLINE bool compute(const uint8_t *codes, size_t n, float scale, uint16_t
 
 enum { TABLES = 64, FEWEST = 128 }; /* tables that are kept at once; codes of a block for which one is worth making */
 
-/* Of a block: the low and high bytes of its results, by the lowest 4 bits of a code: less 4 in the high byte for the exponents
+/* Low and high result bytes of a block, indexed by the lowest 4 bits of a code. The high byte is less by 4 for the exponents
  * 8 and 9, and for subnormal codes. */
 typedef struct table {
     uint8_t low[16], high[16], low_subnormal[16], high_subnormal[16];
@@ -121,7 +121,7 @@ ALWAYS_INLINE bool look_up_32(const uint8_t *codes, const table *t, uint16_t *y)
     const __m256i exponent = _mm256_and_si256(_mm256_srli_epi16(magnitude, 4), _mm256_set1_epi8(7));
     __m256i low = _mm256_shuffle_epi8(both(t->low), magnitude);
     __m256i high = _mm256_add_epi8(_mm256_shuffle_epi8(both(t->high), magnitude), exponent);
-    /* Magnitudes below 8 are subnormal and come to 0x78 and more; 0x7F is NaN and comes to -9. */
+    /* Subnormal magnitudes, those below 8, become 0x78 or more. NaN, 0x7F, becomes -9. */
     const __m256i rare = _mm256_cmpgt_epi8(_mm256_add_epi8(magnitude, _mm256_set1_epi8(0x78)), _mm256_set1_epi8(-10));
     bool found = false;
     if (!_mm256_testz_si256(rare, rare)) {

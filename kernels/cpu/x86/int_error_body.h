@@ -1,5 +1,5 @@
-/* What codes of integers cost (tsr_int_error), written once for AVX2 and AVX-512. An including file says which form it is,
- * TSR_INT(name), and has the words of e4m3_bands_body.h and e4m3_error_body.h besides these:
+/* Error sums of integer codes (tsr_int_error) for AVX2 and AVX-512. The including file defines TSR_INT(name), which adds
+ * the suffix of its form, the operations of e4m3_bands_body.h and e4m3_error_body.h, and these:
  *
  *   v_load_codes(p)                  STEP / 2 signed bytes as words
  *   v_add16, v_max16s                words; the larger of signed ones
@@ -24,7 +24,7 @@ typedef struct int_sums {
     uint64_t nonzero, flushed;
 } int_sums;
 
-/* What is the same for all elements of a group. */
+/* Constants of a group. */
 typedef struct int_unit {
     bool usual; /* k is 1 */
     float k, f, zero, low, high;

@@ -4,7 +4,7 @@
 #define TSR_FINDS_AMAX 1
 #include "kernels/cpu/error_unit.h"
 #include "kernels/cpu/int_quant_body.h"
-#include "kernels/cpu/x86/e4m3_words_avx2.h"
+#include "kernels/cpu/x86/e4m3_simd_avx2.h"
 
 /* with the words */
 #include "kernels/cpu/x86/int_error_body.h"
@@ -146,7 +146,7 @@ ALWAYS_INLINE __m256i nearest16(const uint16_t *values, const code_lanes *c, boo
                               nearest(_mm256_unpackhi_epi16(none, x), c, zeros, rounding));
 }
 
-/* Whether no reciprocal or remainder can be subnormal, and no quotient beyond 2^30. */
+/* Returns true if no reciprocal or remainder can be subnormal and no quotient can exceed 2^30. */
 ALWAYS_INLINE bool is_usual(float scale, uint32_t amax)
 {
     return scale >= 0x1p-100f && scale <= 0x1p100f && tsr_f32_from_bits(amax) <= scale * 0x1p30f;

@@ -1,5 +1,4 @@
-/* What the vectors of interleave_simd.h are told of a format and a matrix: tables for byte shuffles, and the matrix as
- * columns. Its words are explained there. */
+/* Shuffle tables and column geometry for interleave_simd.h, which explains the terms. */
 #ifndef TSR_KERNELS_CPU_X86_INTERLEAVE_PLAN_H
 #define TSR_KERNELS_CPU_X86_INTERLEAVE_PLAN_H
 

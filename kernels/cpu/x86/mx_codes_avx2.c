@@ -78,8 +78,8 @@ void tsr_scale_nvfp4_avx2(const uint32_t *amax, size_t n, const tsr_nvfp4_recipe
 
 /* ---- E2M1 ---- */
 
-/* Of 8 groups, twice in each lane: the largest BF16 below the bounds of 0.25 and 0.75; those of 1.25 and 1.75, one
- * exponent lower. */
+/* Rounding bounds of 8 groups, twice in each lane: the largest BF16 below the bounds of 0.25 and 0.75, and below those of
+ * 1.25 and 1.75 with an exponent one lower. */
 typedef struct bounds {
     _Alignas(32) uint32_t quarter[TOGETHER], three_quarters[TOGETHER], low[TOGETHER], high[TOGETHER];
 } bounds;

@@ -71,8 +71,8 @@ void tsr_scale_nvfp4_avx512(const uint32_t *amax, size_t n, const tsr_nvfp4_reci
 
 /* ---- E2M1 ---- */
 
-/* Of 16 groups: the bounds as BF16, twice in each lane; those of 1.25 and 1.75 one exponent lower, so that the
- * difference says how many of them a number reaches. */
+/* Rounding bounds of 16 groups as BF16, twice in each lane. Those of 1.25 and 1.75 have an exponent one lower, so that the
+ * difference counts the bounds that a number reaches. */
 typedef struct bounds {
     _Alignas(64) uint32_t quarter[TOGETHER], three_quarters[TOGETHER], low[TOGETHER], high[TOGETHER];
 } bounds;
@@ -300,7 +300,7 @@ ALWAYS_INLINE __m512i base_of(uint8_t scale)
     return _mm512_set1_epi16((short)((scale - 7) * 128));
 }
 
-/* Whether normal numbers with this scale have normal codes. */
+/* Returns true if normal numbers with this scale have normal codes. */
 ALWAYS_INLINE bool is_usual(uint8_t scale)
 {
     return scale >= 8 && scale <= 240;

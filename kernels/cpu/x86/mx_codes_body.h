@@ -1,6 +1,6 @@
-/* What the forms of mx_codes share: the entry points for E2M1 codes, which turn group and rounding into constants. An
- * including file says before it which form it is, TSR_MX_CODES(name), and how many FP32 values it takes at a time,
- * AT_A_TIME; and it defines the functions that are declared here. */
+/* Entry points for E2M1 codes, shared by all forms of mx_codes; they turn group and rounding into constants. The including
+ * file defines TSR_MX_CODES(name), which adds the suffix of its form, AT_A_TIME, the number of FP32 values per step, and
+ * the functions that are declared here. */
 #include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
 

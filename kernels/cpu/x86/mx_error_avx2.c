@@ -1,4 +1,4 @@
-/* What microscaled codes cost, with AVX2: 8 groups at a time, as mx_error_avx512.c explains. */
+/* Error sums of microscaled codes with AVX2, 8 groups at a time. mx_error_avx512.c explains the method. */
 #include <immintrin.h>
 
 enum { TOGETHER = 8 };
@@ -27,14 +27,14 @@ ALWAYS_INLINE columns load(const row *r, size_t i)
                      _mm256_castpd_ps(_mm256_permute4x64_pd(odds, _MM_SHUFFLE(3, 1, 2, 0)))};
 }
 
-/* Of 8 E4M3 codes in the upper byte of each lane; the lower bytes hold anything. */
+/* Returns the values of 8 E4M3 codes in the upper bytes of the lanes. The lower bytes are ignored. */
 ALWAYS_INLINE __m256 e4m3_values(__m256i codes)
 {
     const __m256i moved = _mm256_and_si256(_mm256_srai_epi32(codes, 4), _mm256_set1_epi32((int)0x87F00000u));
     return _mm256_mul_ps(_mm256_castsi256_ps(moved), _mm256_set1_ps(0x1p120f));
 }
 
-/* Of 8 E2M1 codes in the lowest bits of each lane; `signs` has them in the highest. */
+/* Returns the values of 8 E2M1 codes in the lowest bits of the lanes. `signs` has the codes in the highest bits. */
 ALWAYS_INLINE __m256 e2m1_values(__m256i codes, __m256i signs)
 {
     const __m256 magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);

@@ -1,5 +1,5 @@
-/* What microscaled codes cost, with AVX-512: 16 groups at a time. Even and odd columns go into registers of their own, as
- * the halves of a dword of BF16 and the nibbles of a byte lie, and the sums of all groups come out of one transposition. */
+/* Error sums of microscaled codes with AVX-512, 16 groups at a time. Even and odd columns use separate registers, which suits
+ * the halves of a BF16 pair and the nibbles of a byte. One transposition gives the sums of all groups. */
 #include <immintrin.h>
 
 enum { TOGETHER = 16, ACROSS = TOGETHER / 2 };
@@ -27,7 +27,7 @@ ALWAYS_INLINE columns load(const row *r, size_t i)
     return (columns){_mm512_permutex2var_ps(a, evens, b), _mm512_permutex2var_ps(a, odds, b)};
 }
 
-/* Of 16 E4M3 codes in the upper byte of each lane; the lower bytes hold anything. */
+/* Returns the values of 16 E4M3 codes in the upper bytes of the lanes. The lower bytes are ignored. */
 ALWAYS_INLINE __m512 e4m3_values(__m512i codes)
 {
     const __m512i moved = _mm512_and_si512(_mm512_srai_epi32(codes, 4), _mm512_set1_epi32((int)0x87F00000u));

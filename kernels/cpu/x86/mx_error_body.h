@@ -1,6 +1,6 @@
-/* What the two forms of mx_error share: rows, their last groups, and the entry points. An including file says before it
- * which form it is, TSR_MX_ERROR(name), how many groups it takes TOGETHER, and what its registers are, `lanes`; and it
- * defines the functions that are declared here. */
+/* Rows, their last groups and the entry points, shared by both forms of mx_error. The including file defines
+ * TSR_MX_ERROR(name), which adds the suffix of its form, TOGETHER, the number of groups per step, `lanes`, its register type,
+ * and the functions that are declared here. */
 #include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
 

@@ -17,7 +17,7 @@ ALWAYS_INLINE __m256i to_bf16(__m256 x)
     return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
 }
 
-/* Of 8 groups: bf16(t) in the lower and bf16(1.5 t) in the upper half of a lane; and bf16(t) in both. */
+/* Rounded scales of 8 groups: bf16(t) in the lower and bf16(1.5 t) in the upper half of a lane; and bf16(t) in both. */
 typedef struct roundings {
     _Alignas(32) uint32_t mixed[TOGETHER], same[TOGETHER];
 } roundings;

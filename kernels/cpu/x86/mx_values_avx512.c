@@ -25,7 +25,7 @@ static inline __m512i to_bf16(__m512 x)
     return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
 }
 
-/* Of 16 groups: bf16(t) in the lower and bf16(1.5 t) in the upper half of a lane; and bf16(t) in both. */
+/* Rounded scales of 16 groups: bf16(t) in the lower and bf16(1.5 t) in the upper half of a lane; and bf16(t) in both. */
 typedef struct roundings {
     __m512i mixed, same;
 } roundings;

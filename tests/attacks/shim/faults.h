@@ -1,6 +1,6 @@
-/* What the parts of this shared object share. It is preloaded into the tool, and lets the N-th call of one kind fail, be short, or
- * do nothing; it counts the calls of each kind, and tells what was struck, and what memory and descriptors the tool kept at the end
- * of main. It may also record all that is done to files, contents included, for a replay of power cuts.
+/* Shared declarations of the preloaded object that makes system calls fail. It lets the N-th call of one kind fail, be short, or
+ * do nothing. It counts the calls of each kind, and reports the call that failed, and the memory and descriptors that the tool kept
+ * at the end of main. It can also record all changes of files, contents included, for a replay of power cuts.
  *
  * Files are named by the environment, so that a process which is forked for each run (tests/common/forked.c) can be given
  * another plan each time; they are opened when main begins:
@@ -48,7 +48,7 @@ faults_action faults_strike(faults_kind kind, int fd, const char *path);
 /* The floating-point mode of this thread, as FAULTS_FLOAT has it. */
 void faults_set_float(void);
 
-/* Whether main has begun: what libraries do before it is not judged. */
+/* Returns true if main has begun: what libraries do before it is not judged. */
 bool faults_in_main(void);
 
 /* The name of an open file. */

@@ -39,7 +39,7 @@ static void lock(void)
         ;
 }
 
-/* What the loader of libraries keeps for itself, the text of its last error for one, is not the program's to free. */
+/* Memory that the dynamic loader keeps, such as the text of its last error, is not the program's to free. */
 static __thread int in_loader;
 
 static void add(void *at, size_t bytes, const void *site)
@@ -69,7 +69,7 @@ static void drop(const void *at)
         i = (i + 1) % SLOTS;
     if (blocks[i].at != NULL) {
         n_blocks--;
-        /* What follows in the same run moves up, unless it stands before its own slot then. */
+        /* Moves later entries of the same run up, unless they are before their own slot then. */
         for (size_t j = (i + 1) % SLOTS; blocks[j].at != NULL; j = (j + 1) % SLOTS) {
             const size_t home = slot_of(blocks[j].at);
             if ((i < j) ? (home <= i || home > j) : (home <= i && home > j)) {

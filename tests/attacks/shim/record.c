@@ -1,5 +1,4 @@
-/* What is done to files, written down in the order in which it is done: a line, its words parted by tabs, and for what is written
- * the bytes themselves behind it:
+/* Records every change of files in order: a line with words separated by tabs, followed by the bytes that were written:
  *   create PATH          a new file (open with O_CREAT)      mkdir PATH      rmdir PATH      unlink PATH      rename PATH PATH
  *   write PATH AT SIZE   and SIZE bytes                      size PATH SIZE  (also at fallocate)
  *   link PATH SIZE       a second name for a file, whose SIZE bytes follow

@@ -1,5 +1,5 @@
 /* The parser of options: every kind of value, every refusal with its words, and the nearest name for a typo. */
-#include "cli/options.h"
+#include "cli/io/common_options.h"
 
 #include <criterion/criterion.h>
 #include <criterion/redirect.h>
@@ -10,7 +10,7 @@ static bool force;
 static const char *out;
 static tsr_list globs;
 static int format;
-static uint64_t threads, memory;
+static uint64_t threads, memory, hidden;
 
 static const tsr_option kOptions[] = {
     {"--force", TSR_OPT_FLAG, &force, NULL, "start over"},
@@ -19,6 +19,7 @@ static const tsr_option kOptions[] = {
     {"--scale-fmt", TSR_OPT_CHOICE, &format, "f32|ue8m0", "how scales are stored"},
     {"--threads", TSR_OPT_COUNT, &threads, "N", "workers"},
     {"--memory", TSR_OPT_SIZE, &memory, "SIZE", "a bound"},
+    {"--hidden", TSR_OPT_COUNT, &hidden, "N", NULL}, /* parsed, and not in the help */
     {NULL, TSR_OPT_FLAG, NULL, NULL, NULL},
 };
 
@@ -156,12 +157,12 @@ Test(options, tables_can_be_joined)
     tsr_options_append(all, kOptions);
     tsr_options_append(all, kMore);
     cr_assert_str_eq(all[5].name, "--memory");
-    cr_assert_str_eq(all[6].name, "--quiet");
-    cr_assert_null(all[8].name);
+    cr_assert_str_eq(all[7].name, "--quiet");
+    cr_assert_null(all[9].name);
     char *argv[] = {(char[]){"--quiet"}, (char[]){"-h"}};
     cr_assert_eq(tsr_options_parse(all, 2, argv, positional, MOST, &n_positional, &given, &err), TSR_OK, "%s", err.msg);
     cr_expect(quiet && help);
-    cr_expect_eq(given, 3 << 6);
+    cr_expect_eq(given, 3 << 7);
     argv[0] = (char[]){"--quite"};
     cr_expect_eq(tsr_options_parse(all, 1, argv, positional, MOST, &n_positional, &given, &err), TSR_E_USAGE);
     cr_expect_not_null(strstr(err.msg, "did you mean '--quiet'?"), "%s", err.msg);
@@ -169,7 +170,7 @@ Test(options, tables_can_be_joined)
 
 Test(options, help_has_a_line_for_each, .init = cr_redirect_stdout)
 {
-    tsr_options_help("Usage: tessera try\n\n", kOptions);
+    tsr_options_print_help("Usage: tessera try\n\n", kOptions);
     fflush(stdout);
     cr_assert_stdout_eq_str("Usage: tessera try\n\n"
                             "  --force                   start over\n"

@@ -14,6 +14,38 @@ Test(glob, matches)
     cr_expect(tsr_glob_match("**", ""));
 }
 
+Test(glob, sets)
+{
+    cr_expect(tsr_glob_match("model.layers.[0-1].*", "model.layers.1.mlp.up_proj.weight"));
+    cr_expect(!tsr_glob_match("model.layers.[0-1].*", "model.layers.2.mlp.up_proj.weight"));
+    cr_expect(!tsr_glob_match("model.layers.[0-1].*", "model.layers.10.mlp.up_proj.weight"));
+    cr_expect(tsr_glob_match("*.[!0-8].*", "layers.9.x") && !tsr_glob_match("*.[!0-8].*", "layers.8.x"));
+    cr_expect(tsr_glob_match("*.gat[e]", "mlp.gate") && !tsr_glob_match("*.gat[e]", "mlp.gat[e]"));
+    cr_expect(tsr_glob_match("*[]-]", "a]") && tsr_glob_match("*[]-]", "a-") && !tsr_glob_match("[]-]", "["));
+    cr_expect(tsr_glob_match("a[b", "a[b") && tsr_glob_match("*[b", "a[b") && !tsr_glob_match("a[b", "ab"));
+    cr_expect(tsr_glob_match("[\x80-\xff]", "\xc3") && !tsr_glob_match("[a-\xff]", "A"));
+}
+
+/* The length of the set that begins at '[': up to the first ']' behind its first character; 0: it is none. */
+static size_t set_length(const char *set)
+{
+    const size_t first = set[1] == '!' ? 2 : 1;
+    const char *const end = set[first] == '\0' ? NULL : strchr(set + first + 1, ']');
+    return end == NULL ? 0 : (size_t)(end - set) + 1;
+}
+
+static bool set_has(const char *set, size_t n, char c)
+{
+    const bool negated = set[1] == '!';
+    bool found = false;
+    for (size_t i = negated ? 2 : 1; i < n - 1; i++) {
+        const bool range = i + 2 < n - 1 && set[i + 1] == '-';
+        found = found || (range ? c >= set[i] && c <= set[i + 2] : c == set[i]);
+        i += range ? 2 : 0;
+    }
+    return found != negated;
+}
+
 /* By the definition of a star: it fits nothing, or one more character. */
 static bool fits(const char *pattern, const char *text)
 {
@@ -21,6 +53,9 @@ static bool fits(const char *pattern, const char *text)
         return *text == '\0';
     if (*pattern == '*')
         return fits(pattern + 1, text) || (*text != '\0' && fits(pattern, text + 1));
+    const size_t set = *pattern == '[' ? set_length(pattern) : 0;
+    if (set > 0)
+        return *text != '\0' && set_has(pattern, set, *text) && fits(pattern + set, text + 1);
     return *text != '\0' && (*pattern == '?' || *pattern == *text) && fits(pattern + 1, text + 1);
 }
 
@@ -41,6 +76,19 @@ Test(glob, matches_as_defined_on_all_short_texts)
         spell(i, "ab?*", 4, pattern);
         for (unsigned k = 0; k < TEXTS; k++) {
             spell(k, "ab", 2, text);
+            cr_assert_eq(tsr_glob_match(pattern, text), fits(pattern, text), "'%s' on '%s'", pattern, text);
+        }
+    }
+}
+
+Test(glob, sets_match_as_defined_on_all_short_texts)
+{
+    enum { PATTERNS = (7 * 7 * 7 * 7 * 7 * 7 - 1) / 6, TEXTS = (5 * 5 * 5 * 5 - 1) / 4 };
+    for (unsigned i = 0; i < PATTERNS; i++) {
+        char pattern[8], text[8];
+        spell(i, "ab*[]!-", 7, pattern);
+        for (unsigned k = 0; k < TEXTS; k++) {
+            spell(k, "ab[]-", 5, text);
             cr_assert_eq(tsr_glob_match(pattern, text), fits(pattern, text), "'%s' on '%s'", pattern, text);
         }
     }

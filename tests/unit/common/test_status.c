@@ -18,6 +18,25 @@ static char *name_of(size_t length, const char *piece)
     return name;
 }
 
+Test(status, the_tensor_of_an_error)
+{
+    char *const name = name_of(sizeof((tsr_err *)0)->tensor, "abc");
+    tsr_err err;
+    cr_assert_eq(tsr_fail_as(&err, TSR_ERROR_NO_SCALE, TSR_E_FORMAT, "no scale"), TSR_E_FORMAT);
+    cr_expect_str_eq(err.tensor, "");
+    cr_assert_eq(tsr_fail_at(&err, TSR_E_FORMAT, "m.weight"), TSR_E_FORMAT);
+    cr_assert_eq(tsr_prepend(&err, TSR_E_FORMAT, "%s", "job"), TSR_E_FORMAT);
+    cr_expect_str_eq(err.msg, "job: no scale");
+    cr_expect_str_eq(err.tensor, "m.weight");
+    cr_expect_eq(err.id, TSR_ERROR_NO_SCALE);
+    cr_assert_eq(tsr_fail(&err, TSR_E_FORMAT, "another"), TSR_E_FORMAT);
+    cr_expect_str_eq(err.tensor, "");
+    cr_assert_eq(tsr_fail_at(&err, TSR_E_FORMAT, name), TSR_E_FORMAT); /* one byte too long: none rather than a part */
+    cr_expect_str_eq(err.tensor, "");
+    cr_expect_eq(tsr_fail_at(NULL, TSR_E_FORMAT, "m.weight"), TSR_E_FORMAT);
+    free(name);
+}
+
 Test(status, the_reason_stands_behind_any_name)
 {
     const size_t lengths[] = {900, 1000, 1010, 1023, 1024, 4095, 100000};

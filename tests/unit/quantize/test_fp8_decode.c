@@ -43,7 +43,7 @@ Test(fp8_decode, rectangles_have_the_scales_of_their_blocks)
                              .codes = codes + row * COLS + col,
                              .ld_codes = COLS};
         uint64_t first, n;
-        tsr_err err = {{0}};
+        tsr_err err = {0};
         tsr_fp8_rect_grid(&rect, &first, &n);
         cr_assert_eq(first, row / BLOCK_ROWS);
         cr_assert_eq(first + n, tsr_ceil_div(row + rect.rows, BLOCK_ROWS));

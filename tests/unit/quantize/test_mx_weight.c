@@ -51,41 +51,38 @@ static tsr_status quantize(const tsr_mx_scheme *scheme, const uint16_t *x, made 
     return tsr_mx_quantize(scheme, &k, &rows, stats, err);
 }
 
-static void expect(tsr_mx_kind kind, tsr_mx_producer producer, const uint8_t *codes, size_t bytes,
-                   const uint8_t *scales, size_t n)
+static void expect(tsr_mx_kind kind, bool modelopt, const uint8_t *codes, size_t bytes, const uint8_t *scales, size_t n)
 {
-    const tsr_mx_scheme scheme = tsr_mx_scheme_of(kind, producer);
+    const tsr_mx_scheme scheme = tsr_mx_scheme_of(kind, modelopt);
     uint16_t x[COLS];
     made got;
     tsr_err err;
     fill_row(x);
     cr_assert_eq(quantize(&scheme, x, &got, NULL, &err), TSR_OK, "%s", err.msg);
     for (size_t i = 0; i < bytes; i++)
-        cr_assert_eq(got.codes[i], codes[i], "kind %d producer %d: byte %zu is %02x, not %02x", kind, producer, i,
+        cr_assert_eq(got.codes[i], codes[i], "kind %d, ModelOpt %d: byte %zu is %02x, not %02x", kind, modelopt, i,
                      got.codes[i], codes[i]);
     cr_assert_arr_eq(got.scales, scales, n);
 }
 
 Test(mx_weight, a_row_becomes_the_bytes_of_each_producer)
 {
-    expect(TSR_MXFP4, TSR_MX_COMPRESSED_TENSORS, (const uint8_t[16]){0xf1, 0x83, 0x06, 0x60, [15] = 0xa0}, 16,
-           (const uint8_t[]){0x7f}, 1);
-    expect(TSR_MXFP4, TSR_MX_MODELOPT,
+    expect(TSR_MXFP4, false, (const uint8_t[16]){0xf1, 0x83, 0x06, 0x60, [15] = 0xa0}, 16, (const uint8_t[]){0x7f}, 1);
+    expect(TSR_MXFP4, true,
            (const uint8_t[16]){0xf1, 0x83, 0x85, 0x68, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88,
                                0x98},
            16, (const uint8_t[]){0x7f}, 1);
     const uint8_t nvfp4[16] = {0xf1, 0x83, 0x06, 0x60, [15] = 0xf0};
-    expect(TSR_NVFP4, TSR_MX_COMPRESSED_TENSORS, nvfp4, 16, (const uint8_t[]){0x7e, 0x66}, 2);
-    expect(TSR_NVFP4, TSR_MX_MODELOPT, nvfp4, 16, (const uint8_t[]){0x7e, 0x66}, 2);
-    expect(TSR_MXFP8, TSR_MX_COMPRESSED_TENSORS,
-           (const uint8_t[32]){0x60, 0xfc, 0x6c, 0xd8, 0x76, 0x00, 0x80, 0x7a, [31] = 0xe4}, 32,
+    expect(TSR_NVFP4, false, nvfp4, 16, (const uint8_t[]){0x7e, 0x66}, 2);
+    expect(TSR_NVFP4, true, nvfp4, 16, (const uint8_t[]){0x7e, 0x66}, 2);
+    expect(TSR_MXFP8, false, (const uint8_t[32]){0x60, 0xfc, 0x6c, 0xd8, 0x76, 0x00, 0x80, 0x7a, [31] = 0xe4}, 32,
            (const uint8_t[]){0x79}, 1);
 }
 
 Test(mx_weight, globals_are_those_of_the_producers)
 {
-    const tsr_mx_scheme ct = tsr_mx_scheme_of(TSR_NVFP4, TSR_MX_COMPRESSED_TENSORS);
-    const tsr_mx_scheme modelopt = tsr_mx_scheme_of(TSR_NVFP4, TSR_MX_MODELOPT);
+    const tsr_mx_scheme ct = tsr_mx_scheme_of(TSR_NVFP4, false);
+    const tsr_mx_scheme modelopt = tsr_mx_scheme_of(TSR_NVFP4, true);
     cr_assert_eq(tsr_nvfp4_global(&ct, TSR_BF16, (const float[]){6}, 1), 448.0f);
     cr_assert_eq(tsr_f32_bits(tsr_nvfp4_global(&modelopt, TSR_BF16, (const float[]){6}, 1)), 0x3b124925u);
     cr_assert_eq(tsr_nvfp4_global(&ct, TSR_F32, (const float[]){3, 6, 0}, 3), 1.0f / 6 * 2688);
@@ -108,13 +105,13 @@ static tsr_mx_span span_of(const tsr_mx_scheme *scheme, const tsr_tensor *t, con
                          .scales = m->scales};
 }
 
-/* What the statistics say is what a reader finds. */
+/* The statistics equal those of the decoded values. */
 Test(mx_weight, statistics_are_those_of_the_decoded_row)
 {
     static const tsr_mx_kind kKinds[] = {TSR_MXFP4, TSR_MXFP8, TSR_NVFP4};
     for (unsigned i = 0; i < 12; i++) {
         const tsr_cpu_kernels k = kernels();
-        tsr_mx_scheme scheme = tsr_mx_scheme_of(kKinds[i % 3], (tsr_mx_producer)(i / 3 % 2));
+        tsr_mx_scheme scheme = tsr_mx_scheme_of(kKinds[i % 3], i / 3 % 2 == 1);
         const tsr_tensor t = bf16_row();
         scheme.search = i >= 6;
         uint16_t x[COLS];
@@ -145,7 +142,7 @@ Test(mx_weight, statistics_are_those_of_the_decoded_row)
 Test(mx_weight, a_search_never_costs_more)
 {
     for (unsigned i = 0; i < 300; i++) {
-        tsr_mx_scheme scheme = tsr_mx_scheme_of((tsr_mx_kind)(i % 3), (tsr_mx_producer)(i / 3 % 2));
+        tsr_mx_scheme scheme = tsr_mx_scheme_of((tsr_mx_kind)(i % 3), i / 3 % 2 == 1);
         uint16_t x[COLS];
         made m;
         tsr_err err;
@@ -162,7 +159,7 @@ Test(mx_weight, a_search_never_costs_more)
 Test(mx_weight, what_has_no_code_is_refused_with_its_place)
 {
     for (tsr_mx_kind kind = TSR_MXFP4; kind <= TSR_NVFP4; kind++) {
-        const tsr_mx_scheme scheme = tsr_mx_scheme_of(kind, TSR_MX_COMPRESSED_TENSORS);
+        const tsr_mx_scheme scheme = tsr_mx_scheme_of(kind, false);
         uint16_t x[COLS] = {0};
         made m;
         tsr_err err;
@@ -174,7 +171,7 @@ Test(mx_weight, what_has_no_code_is_refused_with_its_place)
         cr_assert_not_null(strstr(err.msg, "'w': Inf at [0, 5]"), "%s", err.msg);
     }
     /* From 1.75 * 2^127 on the next code of a group stands for 2^128. */
-    const tsr_mx_scheme mxfp4 = tsr_mx_scheme_of(TSR_MXFP4, TSR_MX_COMPRESSED_TENSORS);
+    const tsr_mx_scheme mxfp4 = tsr_mx_scheme_of(TSR_MXFP4, false);
     uint16_t x[COLS] = {0};
     made m;
     tsr_err err;
@@ -202,13 +199,13 @@ Test(mx_decode, what_stands_for_no_number_is_refused_with_its_place)
         {TSR_NVFP4, true, 0xB8, 1, "is negative (0xB8)"},
         {TSR_MXFP8, false, 0xFF, 0, "code NaN at [0, 3], file offset 1003"},
         {TSR_MXFP4, true, 254, 0, "the value at [0, 6] is beyond the range of BF16"},
-        {TSR_NVFP4, true, 0x7E, 0, "the global scale beside it is 0"},
-        {TSR_NVFP4, true, 0x7E, INFINITY, "the global scale beside it is inf"},
+        {TSR_NVFP4, true, 0x7E, 0, "its global scale is 0"},
+        {TSR_NVFP4, true, 0x7E, INFINITY, "its global scale is inf"},
         {TSR_NVFP4, true, 0x7E, 0x1p-126f, "the value at [0, 0] is beyond the range of BF16"},
     };
     for (size_t i = 0; i < sizeof kDamages / sizeof *kDamages; i++) {
         const damage *const d = &kDamages[i];
-        const tsr_mx_scheme scheme = tsr_mx_scheme_of(d->kind, TSR_MX_COMPRESSED_TENSORS);
+        const tsr_mx_scheme scheme = tsr_mx_scheme_of(d->kind, false);
         const tsr_cpu_kernels k = kernels();
         const tsr_tensor t = bf16_row();
         uint16_t y[COLS];

@@ -57,7 +57,7 @@ static void quantize_fp8(const float *x, bool search, tsr_scale_fmt fmt, uint8_t
                                .ld_codes = COLS,
                                .scales = scales};
     tsr_quant_stats stats = {0};
-    tsr_err err = {{0}};
+    tsr_err err = {0};
     cr_assert_eq(tsr_fp8_block_quantize(&scheme, &kernels, &band, &stats, &err), TSR_OK, "%s", err.msg);
 }
 
@@ -130,7 +130,7 @@ Test(search, no_group_of_integers_gets_worse, .init = begin)
                                        .scales = scales[search],
                                        .zero_points = asymmetric ? zeros[search] : NULL,
                                        .scratch = scratch};
-            tsr_err err = {{0}};
+            tsr_err err = {0};
             cr_assert_not_null(scratch);
             cr_assert_eq(tsr_int_quantize(&scheme, &kernels, &rows, NULL, &err), TSR_OK, "%s", err.msg);
             free(scratch);

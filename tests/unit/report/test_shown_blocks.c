@@ -37,7 +37,7 @@ static void show(tsr_report *report, const tsr_block_map *map, uint64_t at)
     tsr_text_free(&file);
 }
 
-/* Of each cell of the map it is known where it is shown: at the elements that it holds, rows counted through all matrices. */
+/* Maps each cell to the elements where it is shown, with rows counted through all matrices. */
 static void check(const tsr_block_map *map, uint64_t rows, uint64_t cols, const char *first, const char *last)
 {
     const uint64_t cells = tsr_block_map_cells(map), wide = tsr_block_map_extent(map, 2),

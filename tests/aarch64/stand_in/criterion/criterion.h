@@ -1,4 +1,4 @@
-/* What the unit tests use of Criterion, for the build that runs under an emulator: Criterion starts each test by tracing a new
+/* The part of Criterion that the unit tests use, for the build that runs under an emulator. Criterion starts each test by tracing a new
  * process of the same program, which an emulator of one process cannot do. Here each test is a fork. One test file is one
  * program, so all of this is in the header, `main` included. */
 #ifndef TSR_TESTS_AARCH64_CRITERION_H

@@ -1,4 +1,4 @@
-/* What the unit tests use of Criterion's redirection: stdout of a test goes into a file that has no name. */
+/* The part of Criterion's redirection that the unit tests use: stdout of a test goes into an unnamed file. */
 #ifndef TSR_TESTS_AARCH64_REDIRECT_H
 #define TSR_TESTS_AARCH64_REDIRECT_H
 

@@ -139,7 +139,7 @@ Test(block_record, survives_every_changed_byte_and_every_cut)
     for (size_t size = 0; size < bytes.size; size++) {
         uint8_t *const cut = malloc(size + 1); /* so that a sanitizer sees reads behind it */
         memcpy(cut, bytes.data, size);
-        tsr_err err = {{0}};
+        tsr_err err = {0};
         cr_assert_eq(tsr_block_record_read(cut, size, &back, &err), TSR_E_FORMAT, "%zu", size);
         cr_assert(strstr(err.msg, "byte") != NULL);
         free(cut);

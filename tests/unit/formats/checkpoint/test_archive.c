@@ -192,7 +192,7 @@ Test(archive, no_damaged_byte_is_believed)
         static const uint8_t kFlips[] = {0x01, 0x80, 0xFF};
         for (size_t k = 0; k < sizeof kFlips; k++, tried++) {
             p.bytes[at] ^= kFlips[k];
-            tsr_err err = {{0}};
+            tsr_err err = {0};
             size_t size = 0;
             uint8_t *const got = unpack(p.bytes, p.size, &size, &err);
             refused += got == NULL;
@@ -235,6 +235,7 @@ Test(archive, no_lie_in_the_table_is_believed)
     } kLies[] = {
         {widths, 0, "width 0"},
         {widths, 3, "width 3"},
+        {widths + 2, 8, "width 8, of one byte, which has the same bytes in planes of any width"},
         {widths, 2, "another width"},
         {seek + 8 + 3, 0xFF, "a packed size beyond the file"},
         {seek + 8, 1, "a packed size too small"},
@@ -260,5 +261,29 @@ Test(archive, no_lie_in_the_table_is_believed)
         cr_expect_null(unpack(lie, p.size, &unused, NULL), "%s", kLies[i].what);
         free(lie);
     }
+    discard(&p);
+}
+
+/* No hash covers the length of Tessera's own frame, by which readers of zstd walk over it. */
+Test(archive, a_wrong_length_of_the_info_frame_is_refused)
+{
+    packed p = pack_some();
+    const size_t tail = p.size - tsr_archive_tail_bytes(5);
+    for (size_t i = 4; i < 8; i++) {
+        size_t unused;
+        p.bytes[tail + i] ^= 1;
+        cr_expect_null(unpack(p.bytes, p.size, &unused, NULL), "byte %zu of its length", i - 4);
+        p.bytes[tail + i] ^= 1;
+    }
+    discard(&p);
+}
+
+/* Bit 2 of the byte behind the magic says that a frame ends in its checksum, which zstd checks. */
+Test(archive, every_frame_has_a_checksum)
+{
+    packed p = pack_some();
+    const uint8_t magic[] = {0x28, 0xB5, 0x2F, 0xFD};
+    cr_assert_arr_eq(p.bytes, magic, sizeof magic);
+    cr_expect(p.bytes[4] & 4);
     discard(&p);
 }

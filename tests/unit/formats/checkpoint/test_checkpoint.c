@@ -28,7 +28,7 @@ static void write_model(void)
 static tsr_checkpoint *open_sound(const char *path)
 {
     tsr_checkpoint *c;
-    tsr_err err = {{0}};
+    tsr_err err = {0};
     cr_assert_eq(tsr_checkpoint_open(&c, path, NULL, 0, &err), TSR_OK, "%s", err.msg);
     return c;
 }
@@ -103,7 +103,7 @@ Test(checkpoint, reads_the_bytes_of_a_tensor)
 
 Test(checkpoint, notices_that_a_file_is_no_longer_the_one_that_was_opened)
 {
-    tsr_err err = {{0}};
+    tsr_err err = {0};
     tsr_checkpoint *const c = open_sound(fixture_folder);
     cr_assert_eq(tsr_checkpoint_unchanged(c, 0, false, &err), TSR_OK, "%s", err.msg);
     cr_assert_eq(tsr_checkpoint_unchanged(c, 1, false, &err), TSR_OK, "%s", err.msg);
@@ -119,7 +119,7 @@ Test(checkpoint, ignored_files_are_absent)
 {
     static const char *const kIgnore[] = {"*-2.*", "*.index.json", "extra/*"};
     tsr_checkpoint *c;
-    tsr_err err = {{0}};
+    tsr_err err = {0};
     cr_assert_eq(tsr_checkpoint_open(&c, fixture_folder, kIgnore, 3, &err), TSR_OK, "%s", err.msg);
     cr_expect(c->n_files == 1 && c->n_side_files == 1 && c->index_path == NULL);
     cr_expect_null(tsr_checkpoint_find(c, "c"));
@@ -129,7 +129,7 @@ Test(checkpoint, ignored_files_are_absent)
 Test(checkpoint, one_shard_is_opened_without_the_others)
 {
     tsr_checkpoint *c;
-    tsr_err err = {{0}};
+    tsr_err err = {0};
     cr_assert_eq(unlink(fixture_path("config.json")), 0);
     cr_assert_eq(unlink(fixture_path("model.safetensors.index.json")), 0);
     cr_assert_eq(tsr_checkpoint_open_shard(&c, fixture_folder, "model-2.safetensors", NULL, 0, &err), TSR_OK, "%s",
@@ -274,12 +274,12 @@ Test(checkpoint, what_is_wrong_is_named)
         {index_without_map, {"index.json", "no weight_map"}},
         {index_leaves_a_tensor_out, {"leaves out 'c'", "model-2.safetensors"}},
         {index_names_a_missing_tensor, {"'x'", "has no such tensor"}},
-        {index_names_another_file, {"'a'", "stands in model-1.safetensors"}},
+        {index_names_another_file, {"'a'", "is in model-1.safetensors"}},
         {index_names_a_missing_file, {"model-9.safetensors", "is the download complete?"}},
         {index_leads_out, {"'../model-1.safetensors'", "outside the directory"}},
-        {a_name_in_two_shards, {"'a' stands twice", "model-1.safetensors"}},
-        {a_link_that_leads_out, {"notes.txt", "a link that leaves"}},
-        {a_link_to_nothing, {"notes.txt", "a link to nothing"}},
+        {a_name_in_two_shards, {"duplicate tensor 'a'", "model-1.safetensors"}},
+        {a_link_that_leads_out, {"notes.txt", "a symlink out of"}},
+        {a_link_to_nothing, {"notes.txt", "dangling symlink"}},
         {a_name_with_a_line_break, {"control character", "--ignore-file"}},
         {a_page_in_place_of_a_shard, {"model-2.safetensors", "HTML"}},
         {a_shard_cut_off, {"model-2.safetensors", "'c'"}},
@@ -290,7 +290,7 @@ Test(checkpoint, what_is_wrong_is_named)
     };
     for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
         tsr_checkpoint *c;
-        tsr_err err = {{0}};
+        tsr_err err = {0};
         tsr_checkpoint_close(open_sound(fixture_folder)); /* sound until it is damaged */
         kCases[i].damage();
         cr_expect_eq(tsr_checkpoint_open(&c, fixture_folder, NULL, 0, &err), TSR_E_FORMAT, "case %zu: %s", i, err.msg);
@@ -306,7 +306,7 @@ Test(checkpoint, what_is_wrong_is_named)
 Test(checkpoint, a_path_that_is_none_says_what_it_may_be)
 {
     tsr_checkpoint *c;
-    tsr_err err = {{0}};
+    tsr_err err = {0};
     cr_expect_eq(tsr_checkpoint_open(&c, "deepseek-ai/DeepSeek-V3", NULL, 0, &err), TSR_E_FORMAT);
     cr_expect_not_null(strstr(err.msg, "hf download deepseek-ai/DeepSeek-V3"), "%s", err.msg);
     cr_expect_eq(tsr_checkpoint_open(&c, fixture_path("nothing"), NULL, 0, &err), TSR_E_FORMAT);
@@ -323,7 +323,7 @@ Test(checkpoint, sizes_beyond_64_bits_are_refused)
         char text[160];
         tsr_arena arena = {0};
         tsr_tensors tensors = {0};
-        tsr_err err = {{0}};
+        tsr_err err = {0};
         snprintf(text, sizeof text, "{\"a\":{\"dtype\":\"BF16\",\"shape\":[%s],\"data_offsets\":[0,0]}}", kShapes[i]);
         const tsr_status status = tsr_safetensors_parse("f", text, strlen(text), 0, 0, &arena, &tensors, &err);
         cr_expect_eq(status, i < 3 ? TSR_E_FORMAT : TSR_OK, "[%s]: %s", kShapes[i], err.msg);

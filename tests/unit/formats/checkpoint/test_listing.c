@@ -8,11 +8,11 @@ static void folder(const char *name)
     cr_assert_eq(mkdir(fixture_path(name), 0777), 0, "%s", name);
 }
 
-/* Whether a link of `dir` that leads to `to` stays inside. */
+/* Returns true if a link of `dir` that leads to `to` stays inside. */
 static bool stays(const char *dir, const char *to)
 {
     char name[64];
-    tsr_err err = {{0}};
+    tsr_err err = {0};
     snprintf(name, sizeof name, "%s/link", dir);
     const char *const link = fixture_path(name);
     (void)unlink(link);

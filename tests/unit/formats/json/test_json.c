@@ -53,6 +53,24 @@ Test(json, reads_integers_exactly)
     }
 }
 
+Test(json, names_line_column_and_superfluous_commas)
+{
+    static const struct {
+        const char *text, *message;
+    } kCases[] = {
+        {"{\"a\": 1,\n}", "test: not valid JSON at byte 7 (line 1, column 8): a comma before '}'"},
+        {"{\"a\":\n  [1, 2 , ]}", "test: not valid JSON at byte 14 (line 2, column 9): a comma before ']'"},
+        {"{\"a\": 1\n \"b\": 2}", "test: not valid JSON at byte 9 (line 2, column 2): ',' or '}' expected"},
+        {"{\"a\": 1,", "test: not valid JSON at byte 8 (line 1, column 9): a string should begin here"},
+    };
+    for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
+        tsr_json_reader r = tsr_json_open("test", kCases[i].text, strlen(kCases[i].text));
+        tsr_err err;
+        cr_expect_eq(tsr_json_skip(&r, NULL, &err), TSR_E_FORMAT);
+        cr_expect_str_eq(err.msg, kCases[i].message);
+    }
+}
+
 Test(json, decodes_escapes_and_refuses_nul)
 {
     tsr_arena arena = {0};

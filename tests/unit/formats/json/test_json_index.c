@@ -17,7 +17,7 @@ static const char *const kPaths[] = {"a", "a.b", "a.s", "a.deep", "a.deep.", "a.
 static tsr_json_index read_index(const char *text)
 {
     tsr_json_index index;
-    tsr_err err = {{0}};
+    tsr_err err = {0};
     cr_assert_eq(tsr_json_index_read(&index, "test", text, strlen(text), &err), TSR_OK, "%s", err.msg);
     return index;
 }
@@ -55,7 +55,7 @@ Test(json_index, finds_from_any_object_on)
             expect_same(tsr_json_index_find_in(&index, object, kInner[k], &got), got, wanted, want, kInner[k]);
         }
     }
-    /* What no entry stands for is read: elements of arrays, and other texts. */
+    /* Values without an entry are read: elements of arrays, and other texts. */
     tsr_json_text value;
     const char *const element = strstr(kText, "{\"a\": 2}");
     cr_expect(tsr_json_index_find_in(&index, (tsr_json_text){.data = element, .size = 8}, "a", &value));
@@ -108,12 +108,12 @@ Test(json_index, refuses_what_is_no_object_and_what_is_ambiguous)
         {"", "the text ends"},
         {"{\"a\": 1} x", "text after the end"},
         {"{\"a\": {\"b\": [1}}", "test: not valid JSON at byte 14"},
-        {"{\"a\": 1, \"b\": 2, \"a\": 3}", "'a' stands twice in one object, the second time at byte 17"},
-        {"{\"a\": {\"b\": 2, \"\\u0062\": 3}}", "stands twice"},
+        {"{\"a\": 1, \"b\": 2, \"a\": 3}", "duplicate key 'a' in one object, the second at byte 17"},
+        {"{\"a\": {\"b\": 2, \"\\u0062\": 3}}", "duplicate key"},
     };
     for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
         tsr_json_index index;
-        tsr_err err = {{0}};
+        tsr_err err = {0};
         cr_expect_eq(tsr_json_index_read(&index, "test", kCases[i].text, strlen(kCases[i].text), &err), TSR_E_FORMAT);
         cr_expect_not_null(strstr(err.msg, kCases[i].message), "%s", err.msg);
     }

@@ -1,7 +1,7 @@
 /* The instructions' models against independent arithmetic, the conversions against plain ones on every code, and both
  * against the layout: what one lane of an mma reads must come out as its fragment. */
-#include "formats/model/ft_layout.h"
 #include "kernels/cpu/fast_dequant.h"
+#include "kernels/cpu/ft_layout.h"
 #include "kernels/cpu/interleave.h"
 #include "kernels/cpu/variants.h"
 #include "tests/unit/random_bits.h"
@@ -63,8 +63,8 @@ Test(fast_dequant, converts_every_code)
     }
 }
 
-/* What ldmatrix gives lane 4 * x + c of the k-th 16 bytes of a column of layout T, and what mma.m16n8k16 wants of B in
- * that lane: rows 2c, 2c + 1, 2c + 8, 2c + 9 of column x, and 16 rows further the same for the next mma. */
+/* Compares what ldmatrix gives lane 4 * x + c of the k-th 16 bytes of a column of layout T with what mma.m16n8k16
+ * needs of B in that lane: rows 2c, 2c + 1, 2c + 8, 2c + 9 of column x, and 16 rows further the same for the next mma. */
 Test(fast_dequant, layout_gives_each_lane_its_fragment)
 {
     enum { K = 128, N = 64 };
@@ -139,7 +139,7 @@ static fixed distance(fixed a, fixed b)
     return a < b ? b - a : a - b;
 }
 
-/* Whether r is `exact` (in units of 2^-48) rounded to nearest, ties to even. Infinity stands for 65536. */
+/* Returns true if r is `exact` (in units of 2^-48) rounded to nearest, ties to even. Infinity stands for 65536. */
 static bool is_nearest(uint16_t r, fixed exact)
 {
     const uint16_t magnitude = r & 0x7FFF;

@@ -49,11 +49,11 @@ Test(fp8_gemm, every_variant_gives_the_same_bits)
     static uint8_t a[M * DEPTH], w[COLS * DEPTH];
     static float scale_a[3 * M], scale_w[3], d[2][M * COLS];
     for (size_t i = 0; i < sizeof a; i++)
-        a[i] = (uint8_t)tsr_mix(i) & 0xF7;
+        a[i] = (uint8_t)tsr_mix_bits(i) & 0xF7;
     for (size_t i = 0; i < sizeof w; i++)
-        w[i] = (uint8_t)tsr_mix(~i) & 0xF7;
+        w[i] = (uint8_t)tsr_mix_bits(~i) & 0xF7;
     for (size_t i = 0; i < 3 * M; i++)
-        scale_a[i] = (float)(tsr_mix(i) % 1000) * 1e-4f;
+        scale_a[i] = (float)(tsr_mix_bits(i) % 1000) * 1e-4f;
     for (size_t i = 0; i < 3; i++)
         scale_w[i] = (float)(i + 1) * 0.3f;
     static const unsigned kSets[] = {TSR_CPU_AVX2, TSR_CPU_AVX2 | TSR_CPU_AVX512};

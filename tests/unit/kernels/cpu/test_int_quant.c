@@ -243,6 +243,36 @@ Test(int_quant, around_every_tie)
         check_all_ties(&k, -128, 127, (float)zero);
 }
 
+/* Scales so small that remainders are subnormal: a quotient beside a tie must not lose them. */
+Test(int_quant, around_ties_of_tiny_scales)
+{
+    enum { GROUP = 32, SIGNIFICANDS = 128, ULPS = 2 };
+    tsr_cpu_kernels k[SETS];
+    const int sets = take_sets(k);
+    for (int exponent = -126; exponent < -98; exponent++) {
+        for (int pattern = 0; pattern < SIGNIFICANDS; pattern += sweep_step()) {
+            for (int tie = 0; tie < 7; tie++) {
+                const float at = ldexpf(1 + (float)pattern / SIGNIFICANDS, exponent + 4);
+                const uint32_t nearby = bits_of((float)((double)at / (tie + 0.5)));
+                for (uint32_t s = nearby - ULPS; s <= nearby + ULPS; s++) {
+                    const tsr_int_code code = {.scale = float_of(s), .low = -8, .high = 7};
+                    const uint32_t amax = bits_of(at) + ((GROUP / 2) << 16);
+                    const tsr_int_row row = row_of(&code, &amax, pattern % 2 == 0);
+                    uint16_t x[GROUP];
+                    int8_t want[GROUP], got[GROUP];
+                    for (uint32_t i = 0; i < GROUP; i++)
+                        x[i] = (uint16_t)((bits_of(at) >> 16) + i - GROUP / 2);
+                    tsr_encode_int_bf16_ref(x, GROUP, GROUP, &row, want);
+                    for (int set = 0; set < sets; set++) {
+                        k[set].encode_int_bf16(x, GROUP, GROUP, &row, got);
+                        cr_assert_arr_eq(got, want, GROUP, "set %d: %a / %a", set, (double)at, (double)code.scale);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /* Rows in groups of every size, of which some have zero points and some scales or values beyond the usual. */
 Test(int_quant, groups_of_every_size)
 {

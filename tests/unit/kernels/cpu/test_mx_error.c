@@ -1,4 +1,4 @@
-/* What microscaled codes cost: the definition against sums in double, every form against the definition. */
+/* Errors of microscaled codes: the definition against sums in double, every form against the definition. */
 #include "common/float_bits.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"

@@ -14,7 +14,7 @@ typedef struct batch {
     tsr_mla_pair begin[MOST_PARTS + 1], span[MOST_BATCH];
 } batch;
 
-/* What the schedule comes to. */
+/* The resulting schedule. */
 typedef struct outcome {
     int32_t longest;   /* part, in pages and fixed costs */
     int cut, smallest; /* sequences that lie in several parts; pages of the shortest share of those */

@@ -17,7 +17,7 @@ static uint64_t seed;
 
 static double uniform(void) /* in [-1, 1) */
 {
-    return (double)(tsr_mix(++seed) >> 11) * 0x1p-52 - 1;
+    return (double)(tsr_mix_bits(++seed) >> 11) * 0x1p-52 - 1;
 }
 
 static double normal(void)
@@ -169,6 +169,35 @@ Test(kernel_tally, a_lean_is_found_beside_errors_of_whole_rows)
     const tsr_judgement j = judge(&s, values);
     cr_assert_not_null(j.fault, "%g standard errors", j.bias.sigmas);
     cr_assert_float_eq(j.bias.slope, -0.002, 6e-4);
+}
+
+/* Errors of variance 1 whose mean is `offset`, over values of both signs. Returns the lean in standard errors. */
+static double sigmas_of_offset(double offset)
+{
+    enum { SIDE = 256 };
+    const tsr_kernel_limits limits = tsr_kernel_limits_defaults();
+    const tsr_tally_of of = {.subject = "simulated", .what = "results", .rows = SIDE, .cols = SIDE};
+    tsr_evidence evidence = {0};
+    tsr_kernel_tally t;
+    tsr_err err;
+    cr_assert_eq(tsr_kernel_tally_begin(&t, &of, &err), TSR_OK);
+    for (size_t i = 0; i < (size_t)SIDE * SIDE; i++) {
+        const double x = 1000 * normal();
+        tsr_kernel_tally_count(&t, i / SIDE, i % SIDE, x, x + offset + sqrt(1 - offset * offset) * normal(), 100, 1);
+    }
+    cr_assert_eq(tsr_kernel_tally_end(&t, &limits, "bound", "rms", &evidence, &err), TSR_OK);
+    const double sigmas = evidence.items[0].bias.sigmas;
+    tsr_evidence_free(&evidence);
+    return sigmas;
+}
+
+/* A tenth of an expected error is allowed: with 65,536 results the standard error is 1/256 of one. */
+Test(kernel_tally, an_offset_above_a_tenth_of_an_error_is_found)
+{
+    for (int sign = -1; sign <= 1; sign += 2) {
+        cr_expect_lt(sigmas_of_offset(sign * 0.09), 4.5);
+        cr_expect_gt(sigmas_of_offset(sign * 0.135), 6);
+    }
 }
 
 /* Where a result must be exact, any error is beyond its bound; and what is no number is beyond any bound. */

@@ -1,4 +1,4 @@
-/* What the tests of kernels' checks share: a checkpoint of random codes in a folder of its own, and options to check it. */
+/* Helpers of the tests of kernel checks: a checkpoint of random codes in a folder of its own, and options to check it. */
 #ifndef TESTS_UNIT_VERIFY_KERNELS_CODED_CHECKPOINT_H
 #define TESTS_UNIT_VERIFY_KERNELS_CODED_CHECKPOINT_H
 
@@ -40,11 +40,11 @@ static void open_checkpoint(void)
 static void write_tensor(FILE *file, uint64_t seed, size_t codes, size_t scales)
 {
     for (size_t i = 0; i < codes; i++) {
-        const uint8_t code = (uint8_t)tsr_mix(seed + i);
+        const uint8_t code = (uint8_t)tsr_mix_bits(seed + i);
         fputc((code & 0x7F) == 0x7F ? 0x38 : code, file);
     }
     for (size_t i = 0; i < scales; i++) {
-        const float scale = 1e-3f + (float)(tsr_mix(~seed + i) % 1000) * 4e-6f;
+        const float scale = 1e-3f + (float)(tsr_mix_bits(~seed + i) % 1000) * 4e-6f;
         fwrite(&scale, sizeof scale, 1, file);
     }
 }

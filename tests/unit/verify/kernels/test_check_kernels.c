@@ -147,7 +147,7 @@ Test(kernels, a_full_table_takes_no_more)
     }
     const tsr_device before = full;
     cr_assert_eq(tsr_device_add_gemm(&full, &(tsr_device_gemm){.name = "one more"}, &err), TSR_E_UNSUPPORTED);
-    cr_assert_str_eq(err.msg, "full: no room for the kernel 'one more' beside 8 of its kind");
+    cr_assert_str_eq(err.msg, "full: too many kernels of one kind: no room for 'one more' beside 8");
     cr_assert_eq(tsr_device_add_epilogue(&full, &(tsr_device_epilogue){.name = "e"}, NULL), TSR_E_UNSUPPORTED);
     cr_assert_eq(tsr_device_add_dequant(&full, &(tsr_device_dequant){.name = "d"}, NULL), TSR_E_UNSUPPORTED);
     cr_assert_eq(tsr_device_add_weight_only(&full, &(tsr_device_weight_only){.name = "w"}, NULL), TSR_E_UNSUPPORTED);

@@ -52,7 +52,7 @@ static void make_small_checkpoint(void)
         const struct kind *const k = &kKinds[i];
         write_tensor(file, (uint64_t)i << 40, ROWS * COLUMNS / k->per_byte, 0);
         for (size_t s = 0; s < ROWS * COLUMNS / k->group; s++) {
-            const uint64_t r = tsr_mix(~(uint64_t)s * (i + 1));
+            const uint64_t r = tsr_mix_bits(~(uint64_t)s * (i + 1));
             fputc(i == 2 && s == 0 && damage != 0 ? damage : (int)(i == 2 ? 0x20 + r % 0x50 : 118 + r % 8), file);
         }
     }

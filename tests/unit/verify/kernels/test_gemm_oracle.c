@@ -51,7 +51,7 @@ static void make(product *p)
     p->scale_a[0] = 0.5f, p->scale_a[1] = 3, p->scale_w[0] = 0.75f, p->scale_w[1] = 0.25f;
 }
 
-/* What gemm_oracle.h writes of the promoted and the unpromoted accumulators, step by step. */
+/* The promoted and the unpromoted accumulators as gemm_oracle.h defines them, step by step. */
 static tsr_exact expected(const product *p)
 {
     tsr_exact e = {0};
@@ -151,6 +151,17 @@ Test(gemm_oracle, the_bound_of_fp32_is_near_what_happens)
         worst = fmax(worst, fabs((double)sum - exact) / bound);
     }
     cr_expect_gt(worst, 0.05, "%g of the bound", worst);
+}
+
+/* Four steps of a tile, or all steps of k, of which each truncates by 2^-14 of the sum in the mean. */
+Test(gemm_oracle, slopes_are_what_their_header_says)
+{
+    expect_near(tsr_gemm_slope(TSR_ACCUMULATE_FP32, 7168), 0x1p-18, "FP32");
+    expect_near(tsr_gemm_slope(TSR_ACCUMULATE_PROMOTED, 128), 4 * 0x1p-14, "promoted, one tile");
+    expect_near(tsr_gemm_slope(TSR_ACCUMULATE_PROMOTED, 7168), 4 * 0x1p-14, "promoted");
+    expect_near(tsr_gemm_slope(TSR_ACCUMULATE_UNPROMOTED, 128), 4 * 0x1p-14, "unpromoted, one tile");
+    expect_near(tsr_gemm_slope(TSR_ACCUMULATE_UNPROMOTED, 7168), 56 * 4 * 0x1p-14, "unpromoted");
+    expect_near(tsr_gemm_slope(TSR_ACCUMULATE_UNPROMOTED, 7169), 57 * 4 * 0x1p-14, "unpromoted, a ragged tile");
 }
 
 Test(gemm_oracle, half_steps)

@@ -66,7 +66,8 @@ static void open_layer(void)
     fwrite(&length, sizeof length, 1, file);
     fputs(header, file);
     for (size_t i = 0; i < at / 2; i++) {
-        const uint16_t bits = (uint16_t)(0x3D80 + tsr_mix(i) % 0x100 + (tsr_mix(~i) % 2 << 15)); /* +-1/16 .. 1/4 */
+        const uint16_t bits =
+            (uint16_t)(0x3D80 + tsr_mix_bits(i) % 0x100 + (tsr_mix_bits(~i) % 2 << 15)); /* +-1/16 .. 1/4 */
         fwrite(&bits, sizeof bits, 1, file);
     }
     fclose(file);

@@ -34,7 +34,7 @@ static double yarn(size_t i, double base, double factor, double trained, double 
     return plain / factor * ramp + plain * (1 - ramp);
 }
 
-/* What is not stated is 32 and 1, as in transformers; what is stated counts. */
+/* Default values are 32 and 1, as in transformers; stated values count. */
 Test(rope, yarn_has_the_papers_defaults)
 {
     static const struct {

@@ -1,0 +1,470 @@
+/* tessera compare-schemes: its options, the choice of tensors, and the table. */
+#include "cli/commands/commands.h"
+#include "cli/help/next_command.h"
+#include "cli/io/globs.h"
+#include "cli/io/mpi_session.h"
+#include "cli/io/output.h"
+#include "common/glob.h"
+#include "convert/plans/quantize_plan.h"
+#include "convert/search/compare_schemes.h"
+#include "formats/json/json_write.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { WORST = 3 };
+
+/* The tensors that are compared. */
+typedef struct choice {
+    const tsr_tensor **tensors;
+    uint32_t *taken; /* result of tsr_schemes_decide */
+    size_t n, all;   /* chosen, and how many there were to choose from */
+} choice;
+
+typedef struct comparing {
+    const char *src;
+    tsr_list tensors;
+    uint64_t sample, seed;
+    tsr_checkpoint *checkpoint;
+    choice chosen;
+    tsr_scheme_cost *costs; /* [chosen.n * TSR_SCHEMES] */
+} comparing;
+
+static const char kHelp[] =
+    "tessera compare-schemes SRC [options]\n\n"
+    "Quantizes the linear layers of a model with every scheme and prints one table: SQNR, relative error,\n"
+    "largest error, bytes, and the tensors with the largest errors. The tensors are those that tessera\n"
+    "quantize would quantize. Each is read once, and no checkpoint is written.\n\n"
+    "Examples:\n"
+    "  tessera compare-schemes Llama-3.1-8B --sample 40\n"
+    "  tessera compare-schemes DeepSeek-V3-BF16 --tensors '*.layers.3.*' --json costs.json\n"
+    "  mpirun -n 4 tessera compare-schemes DeepSeek-V3-BF16 --mpi\n\n"
+    "Options:\n";
+
+static void add_options(tsr_command_context *c, tsr_option *options)
+{
+    comparing *const a = c->job;
+    const tsr_option own[] = {
+        {"--sample", TSR_OPT_COUNT, &a->sample, "N",
+         "compare N tensors only: those whose names, hashed with the seed, come first (all)"},
+        {"--seed", TSR_OPT_COUNT, &a->seed, "S", "seed of the sample (0)"},
+        {"--tensors", TSR_OPT_LIST, &a->tensors, "GLOB",
+         "only tensors with these names (*, ?, [0-3]: docs/policy.md); may be repeated"},
+        {0},
+    };
+    tsr_options_append(options, own);
+}
+
+static tsr_status check(tsr_command_context *c, tsr_err *err)
+{
+    comparing *const a = c->job;
+    a->src = c->words[0];
+    if (a->src == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera compare-schemes SRC");
+    return c->common.mpi ? TSR_OK : tsr_check_alone("--mpi has them work together", err);
+}
+
+static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
+{
+    const comparing *const a = c->job;
+    paths->sources[0] = a->src;
+    paths->unconfined = tsr_unconfined_ranks(c->common.mpi);
+}
+
+/* Returns the first scheme from `scheme` on that is shown, or TSR_SCHEMES. */
+static tsr_scheme shown(tsr_scheme scheme)
+{
+    while (scheme < TSR_SCHEMES && tsr_scheme_row_of(scheme)->title == NULL)
+        scheme++;
+    return scheme;
+}
+
+/* ---- which tensors ---- */
+
+typedef struct ranked {
+    uint64_t rank;
+    const tsr_tensor *tensor;
+} ranked;
+
+static int by_rank(const void *a, const void *b)
+{
+    const ranked *const x = a, *const y = b;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const ranked *const x = a, *const y = b;
+    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
+}
+
+static bool wanted(const comparing *a, const char *name)
+{
+    for (size_t i = 0; i < a->tensors.count; i++) {
+        if (tsr_glob_match(a->tensors.items[i], name))
+            return true;
+    }
+    return a->tensors.count == 0;
+}
+
+static tsr_status decide(const tsr_checkpoint *c, uint32_t *by_form, tsr_arena *arena, tsr_err *err)
+{
+    const char *const type = tsr_policy_model_type(c, arena);
+    if (!tsr_policy_knows(type))
+        tsr_print_stderr("tessera: unknown model_type '%s': general rules; check with tessera quantize --dry-run\n",
+                         type == NULL ? "" : type);
+    return tsr_schemes_decide(c, type, by_form, arena, err);
+}
+
+static const char *name_of(const void *context, size_t i)
+{
+    return ((const tsr_tensors *)context)->items[i].name;
+}
+
+static tsr_status choose(const comparing *a, const tsr_checkpoint *c, ranked *candidates, uint32_t *by_form,
+                         tsr_arena *arena, choice *to, tsr_err *err)
+{
+    TSR_TRY(tsr_quantize_check_source(c, err));
+    TSR_TRY(tsr_check_tensor_globs(a->tensors.items, a->tensors.count, name_of, &c->tensors, c->tensors.count, err));
+    TSR_TRY(decide(c, by_form, arena, err));
+    for (size_t i = 0; i < c->tensors.count; i++) {
+        const tsr_tensor *const t = &c->tensors.items[i];
+        if (by_form[i] != 0 && tsr_tensor_elements(t) > 0 && wanted(a, t->name))
+            candidates[to->all++] = (ranked){XXH64(t->name, strlen(t->name), a->seed), t};
+    }
+    if (to->all == 0)
+        return tsr_fail(err, a->tensors.count > 0 ? TSR_E_UNSUPPORTED : TSR_E_NOTHING,
+                        "%s: there is no tensor to quantize%s", c->path,
+                        a->tensors.count > 0 ? " with such a name" : "");
+    to->n = a->sample > 0 && a->sample < to->all ? (size_t)a->sample : to->all;
+    qsort(candidates, to->all, sizeof *candidates, by_rank);
+    qsort(candidates, to->n, sizeof *candidates, by_place);
+    for (size_t i = 0; i < to->n; i++) {
+        to->tensors[i] = candidates[i].tensor;
+        to->taken[i] = by_form[candidates[i].tensor - c->tensors.items];
+    }
+    return TSR_OK;
+}
+
+/* ---- the result ---- */
+
+typedef struct total {
+    tsr_quant_stats stats;
+    double worst_block; /* the largest of any tensor */
+    uint64_t bytes, skipped;
+    size_t worst[WORST]; /* tensors, the worst first */
+    size_t n_worst;
+} total;
+
+static double error_of(const tsr_scheme_cost *costs, size_t tensor, tsr_scheme scheme)
+{
+    return tsr_quant_stats_relative_error(&costs[tensor * TSR_SCHEMES + scheme].stats);
+}
+
+static total sum_up(const tsr_scheme_cost *costs, size_t n, tsr_scheme scheme)
+{
+    total t = {.n_worst = 0};
+    for (size_t i = 0; i < n; i++) {
+        const tsr_scheme_cost *const c = &costs[i * TSR_SCHEMES + scheme];
+        t.bytes += c->bytes;
+        t.skipped += !c->taken;
+        if (!c->taken)
+            continue;
+        tsr_quant_stats_add(&t.stats, &c->stats);
+        t.worst_block = fmax(t.worst_block, tsr_quant_stats_worst_block(&c->stats));
+        size_t at = t.n_worst;
+        while (at > 0 && error_of(costs, i, scheme) > error_of(costs, t.worst[at - 1], scheme))
+            at--;
+        if (at == WORST)
+            continue;
+        t.n_worst += t.n_worst < WORST;
+        memmove(&t.worst[at + 1], &t.worst[at], (t.n_worst - 1 - at) * sizeof *t.worst);
+        t.worst[at] = i;
+    }
+    return t;
+}
+
+static uint64_t source_bytes(const choice *c)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < c->n; i++)
+        bytes += c->tensors[i]->bytes;
+    return bytes;
+}
+
+/* Returns the bytes that the tensors would take in BF16, whatever their dtype is. */
+static double bf16_bytes(const choice *c)
+{
+    double bytes = 0;
+    for (size_t i = 0; i < c->n; i++)
+        bytes += 2 * (double)tsr_tensor_elements(c->tensors[i]);
+    return bytes;
+}
+
+static void print_row(const char *name, const total *t, const choice *c)
+{
+    char bytes[32];
+    tsr_print("  %-32s ", name);
+    if (t->skipped == c->n)
+        tsr_print("%8s %10s %10s %11s", "-", "-", "-", "-");
+    else
+        tsr_print("%8.2f %10.5f %10.3g %11.4f", tsr_quant_stats_sqnr(&t->stats),
+                  tsr_quant_stats_relative_error(&t->stats), t->stats.max_error, t->worst_block);
+    tsr_print(" %10s %8.1f%%", tsr_bytes_text((double)t->bytes, bytes), 100 * (double)t->bytes / bf16_bytes(c));
+    if (t->skipped > 0)
+        tsr_print("  %llu tensors it does not take stay as they are", U64(t->skipped));
+    tsr_print("\n");
+}
+
+/* A suggestion below the table: the best of all schemes, of those with activations in 8 bits, or of those of 4 bits. */
+typedef struct suggestion {
+    const char *key, *text;
+    unsigned kinds; /* bits of tsr_scheme_kind */
+} suggestion;
+
+static const suggestion kSuggestions[] = {
+    {"any", "the highest SQNR of this table", 1u << TSR_W8A8 | 1u << TSR_W8A16 | 1u << TSR_W4A16},
+    {"w8a8", "the highest with activations in 8 bits, which GEMMs in 8 bits need", 1u << TSR_W8A8},
+    {"w4a16", "the highest of 4 bits", 1u << TSR_W4A16},
+};
+
+/* Returns the scheme of highest SQNR, among those of these kinds that take the most tensors; TSR_SCHEMES: none takes
+ * any. */
+static tsr_scheme best_of(const choice *c, const tsr_scheme_cost *costs, unsigned kinds, double *sqnr)
+{
+    tsr_scheme best = TSR_SCHEMES;
+    uint64_t skipped = c->n;
+    for (tsr_scheme s = shown(0); s < TSR_SCHEMES; s = shown(s + 1)) {
+        const total t = sum_up(costs, c->n, s);
+        const double mine = tsr_quant_stats_sqnr(&t.stats);
+        if ((kinds >> tsr_scheme_kind_of(s) & 1) == 0 || t.skipped == c->n ||
+            !(t.skipped < skipped || (t.skipped == skipped && mine > *sqnr)))
+            continue;
+        best = s;
+        skipped = t.skipped;
+        *sqnr = mine;
+    }
+    return best;
+}
+
+static void print_suggestions(const comparing *a, const choice *c, const tsr_scheme_cost *costs)
+{
+    tsr_scheme last = TSR_SCHEMES;
+    for (size_t i = 0; i < sizeof kSuggestions / sizeof *kSuggestions; i++) {
+        double sqnr = 0;
+        const tsr_scheme s = best_of(c, costs, kSuggestions[i].kinds, &sqnr);
+        if (s != TSR_SCHEMES && s != last) {
+            tsr_print("%s tessera quantize ", last == TSR_SCHEMES ? "next:" : "  or:");
+            tsr_print_path(a->src);
+            tsr_print(" -o DST %s    # %.2f dB: %s\n", tsr_scheme_row_of(s)->arguments, sqnr, kSuggestions[i].text);
+        }
+        last = s;
+    }
+}
+
+static void print_table(const comparing *a, const choice *c, const tsr_scheme_cost *costs)
+{
+    char bytes[32];
+    tsr_print("%zu of %zu tensors of %s, %s", c->n, c->all, a->src, tsr_bytes_text((double)source_bytes(c), bytes));
+    if (c->n < c->all)
+        tsr_print(" (a sample, seed %llu)", U64(a->seed));
+    tsr_print("\n\n  %-32s %8s %10s %10s %11s %10s %9s\n", "scheme", "SQNR dB", "relative", "max error", "worst block",
+              "bytes", "of BF16");
+    for (tsr_scheme s = shown(0); s < TSR_SCHEMES; s = shown(s + 1)) {
+        const total t = sum_up(costs, c->n, s);
+        print_row(tsr_scheme_row_of(s)->title, &t, c);
+    }
+    tsr_print("\nwhere each loses most (relative error):\n");
+    for (tsr_scheme s = shown(0); s < TSR_SCHEMES; s = shown(s + 1)) {
+        const total t = sum_up(costs, c->n, s);
+        for (size_t i = 0; i < t.n_worst; i++)
+            tsr_print("  %-32s %10.5f  %s\n", i == 0 ? tsr_scheme_row_of(s)->title : "", error_of(costs, t.worst[i], s),
+                      c->tensors[t.worst[i]]->name);
+    }
+    print_suggestions(a, c, costs);
+}
+
+static void write_bytes(tsr_text *t, tsr_scheme scheme, uint64_t bytes)
+{
+    tsr_json_member_string(t, "scheme", tsr_scheme_row_of(scheme)->title);
+    tsr_json_member_u64(t, "bytes", bytes);
+}
+
+static void write_errors(tsr_text *t, const tsr_quant_stats *stats, double worst_block)
+{
+    tsr_json_member_number(t, "worst_block_error", worst_block);
+    tsr_json_member_number(t, "sqnr_db", tsr_quant_stats_sqnr(stats));
+    tsr_json_member_number(t, "relative_error", tsr_quant_stats_relative_error(stats));
+    tsr_json_member_number(t, "max_abs_error", stats->max_error);
+    tsr_json_member_number(t, "cosine", tsr_quant_stats_cosine(stats));
+    tsr_json_member_u64(t, "saturated", stats->saturated);
+    tsr_json_member_u64(t, "flushed", stats->flushed);
+}
+
+static void write_totals(tsr_text *t, const choice *c, const tsr_scheme_cost *costs)
+{
+    tsr_json_key(t, "schemes");
+    tsr_json_begin_array(t, false);
+    for (tsr_scheme s = shown(0); s < TSR_SCHEMES; s = shown(s + 1)) {
+        const total all = sum_up(costs, c->n, s);
+        tsr_json_begin_object(t, true);
+        write_bytes(t, s, all.bytes);
+        tsr_json_member_number(t, "ratio_to_bf16", (double)all.bytes / bf16_bytes(c));
+        if (all.skipped < c->n)
+            write_errors(t, &all.stats, all.worst_block);
+        tsr_json_member_string(t, "options", tsr_scheme_row_of(s)->arguments);
+        tsr_json_member_u64(t, "not_taken", all.skipped);
+        tsr_json_key(t, "worst");
+        tsr_json_begin_array(t, true);
+        for (size_t i = 0; i < all.n_worst; i++)
+            tsr_json_string(t, c->tensors[all.worst[i]]->name);
+        tsr_json_end_array(t);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static void write_suggestions(tsr_text *t, const choice *c, const tsr_scheme_cost *costs)
+{
+    tsr_json_key(t, "suggested");
+    tsr_json_begin_object(t, false);
+    for (size_t i = 0; i < sizeof kSuggestions / sizeof *kSuggestions; i++) {
+        double sqnr = 0;
+        const tsr_scheme s = best_of(c, costs, kSuggestions[i].kinds, &sqnr);
+        tsr_json_key(t, kSuggestions[i].key);
+        if (s == TSR_SCHEMES)
+            tsr_json_null(t);
+        else
+            tsr_json_string(t, tsr_scheme_row_of(s)->title);
+    }
+    tsr_json_end_object(t);
+}
+
+static void write_tensors(tsr_text *t, const choice *c, const tsr_scheme_cost *costs)
+{
+    tsr_json_key(t, "tensors");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < c->n; i++) {
+        tsr_json_begin_object(t, false);
+        tsr_json_member_string(t, "name", c->tensors[i]->name);
+        tsr_json_member_u64(t, "bytes", c->tensors[i]->bytes);
+        tsr_json_key(t, "schemes");
+        tsr_json_begin_array(t, false);
+        for (tsr_scheme s = shown(0); s < TSR_SCHEMES; s = shown(s + 1)) {
+            const tsr_scheme_cost *const cost = &costs[i * TSR_SCHEMES + s];
+            if (!cost->taken)
+                continue;
+            tsr_json_begin_object(t, true);
+            write_bytes(t, s, cost->bytes);
+            write_errors(t, &cost->stats, tsr_quant_stats_worst_block(&cost->stats));
+            tsr_json_end_object(t);
+        }
+        tsr_json_end_array(t);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static void write_json(const tsr_command_context *context, tsr_text *t)
+{
+    const comparing *const a = context->job;
+    const choice *const c = &a->chosen;
+    const char *const texts[][2] = {
+        {"schema", context->command->schema}, {"version", TSR_VERSION}, {"checkpoint", a->src}};
+    const struct {
+        const char *key;
+        uint64_t value;
+    } numbers[] = {
+        {"tensors_compared", c->n}, {"tensors_to_quantize", c->all}, {"seed", a->seed}, {"bytes", source_bytes(c)}};
+    tsr_json_begin_object(t, false);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        tsr_json_member_string(t, texts[i][0], texts[i][1]);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        tsr_json_member_u64(t, numbers[i].key, numbers[i].value);
+    write_totals(t, c, a->costs);
+    write_suggestions(t, c, a->costs);
+    write_tensors(t, c, a->costs);
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}
+
+/* ---- running ---- */
+
+static tsr_status open_source(tsr_command_context *context, tsr_err *err)
+{
+    comparing *const a = context->job;
+    choice *const chosen = &a->chosen;
+    tsr_arena arena = {0};
+    TSR_TRY(
+        tsr_checkpoint_open(&a->checkpoint, a->src, context->common.ignore.items, context->common.ignore.count, err));
+    tsr_warn_unfit_files(context, a->checkpoint);
+    const size_t n = a->checkpoint->tensors.count + 1;
+    chosen->tensors = calloc(n, sizeof *chosen->tensors);
+    chosen->taken = calloc(n, sizeof *chosen->taken);
+    uint32_t *const by_form = calloc(n, sizeof *by_form);
+    ranked *const candidates = calloc(n, sizeof *candidates);
+    tsr_status status = chosen->tensors == NULL || chosen->taken == NULL || by_form == NULL || candidates == NULL
+                            ? tsr_out_of_memory(err, NULL)
+                            : choose(a, a->checkpoint, candidates, by_form, &arena, chosen, err);
+    if (status == TSR_OK && (a->costs = calloc(chosen->n * TSR_SCHEMES, sizeof *a->costs)) == NULL)
+        status = tsr_out_of_memory(err, NULL);
+    free(candidates);
+    free(by_form);
+    tsr_arena_free(&arena);
+    return status;
+}
+
+static tsr_status run(tsr_command_context *context, tsr_terminal *terminal, tsr_err *err)
+{
+    const comparing *const a = context->job;
+    const tsr_common_options *const common = &context->common;
+    const tsr_compare_schemes_options options = {
+        .run = tsr_terminal_run_options(terminal, common->threads, common->memory),
+        .taken = a->chosen.taken,
+        .cpu_flags = tsr_cpu_flags() & (unsigned)common->cpumask,
+        .ranks = context->ranks,
+    };
+    return tsr_compare_schemes(a->checkpoint, a->chosen.tensors, a->chosen.n, &options, a->costs, err);
+}
+
+static tsr_status print(tsr_command_context *context, tsr_err *err)
+{
+    const comparing *const a = context->job;
+    (void)err;
+    print_table(a, &a->chosen, a->costs);
+    return TSR_OK;
+}
+
+static void close_job(tsr_command_context *context)
+{
+    comparing *const a = context->job;
+    free(a->costs);
+    free(a->chosen.tensors);
+    free(a->chosen.taken);
+    tsr_checkpoint_close(a->checkpoint);
+}
+
+const tsr_command tsr_command_compare_schemes = {
+    .name = "compare-schemes",
+    .summary = "what each scheme would cost a model, in one table",
+    .help = kHelp,
+    .schema = "tessera-compare-schemes/1",
+    .takes = TSR_TAKES_IGNORE_FILE | TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_CPUMASK | TSR_TAKES_MPI |
+             TSR_TAKES_PROGRESS,
+    .most_words = 1,
+    .job_size = sizeof(comparing),
+    .add_options = add_options,
+    .check = check,
+    .list_paths = list_paths,
+    .open = open_source,
+    .run = run,
+    .print = print,
+    .write_json = write_json,
+    .close = close_job,
+};

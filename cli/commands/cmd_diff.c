@@ -1,0 +1,406 @@
+/* tessera diff: its options, and its text output. */
+#include "cli/commands/commands.h"
+#include "cli/help/next_command.h"
+#include "cli/io/output.h"
+#include "cli/show/compare_sides.h"
+#include "common/text.h"
+#include "formats/json/json_write.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { WORST = 10, LISTED = 10 };
+
+typedef enum metric { METRIC_RELATIVE, METRIC_MAX_ABS, METRIC_CALC_DIFF, METRIC_SQNR } metric;
+
+static const char kMetrics[] = "relative|max-abs|calc-diff|sqnr";
+static const char *const kMetricNames[] = {"relative", "max-abs", "calc-diff", "sqnr"};
+
+typedef struct limit {
+    int metric;
+    const char *text; /* as given; NULL: no difference is tolerated */
+    double value;
+} limit;
+
+typedef struct diffing {
+    tsr_compare_job compared;
+    limit limit;
+    size_t beyond;
+} diffing;
+
+static const char kHelp[] =
+    "tessera diff A B [options]\n\n"
+    "Compares two checkpoints, tensor by tensor, by the values that a reader gets from floats or from\n"
+    "codes of any kind with their scales. A is the reference. Prints which tensors differ, by how much,\n"
+    "and in which blocks.\n\n"
+    "Exit code 0: nothing differs beyond the tolerance. 1: a tensor differs, is missing, is extra or has\n"
+    "another shape.\n\n"
+    "Examples:\n"
+    "  tessera diff model model-copy                                        any value that differs\n"
+    "  tessera diff model-bf16 model-fp8 --metric sqnr --tolerance 31       every tensor at 31 dB or better\n"
+    "  tessera diff model-fp8 model-ct                                      another dialect: the same values?\n"
+    "  tessera diff a b --tensors '*.layers.3.*' --json -                   with the worst blocks, for a script\n"
+    "  tessera diff a b --metric sqnr --tolerance 31 --junit diff.xml       for CI: a case for each layer\n\n"
+    "Options:\n";
+
+static void add_options(tsr_command_context *c, tsr_option *options)
+{
+    diffing *const d = c->job;
+    const tsr_option own[] = {
+        {"--metric", TSR_OPT_CHOICE, &d->limit.metric, kMetrics,
+         "the measure that orders the tensors and that --tolerance bounds (relative)"},
+        {"--tolerance", TSR_OPT_TEXT, &d->limit.text, "X",
+         "the largest difference that passes; with sqnr the smallest, in dB (none: every value must be the same)"},
+        {0},
+    };
+    tsr_options_append(options, own);
+    tsr_compare_job_options(&d->compared, options);
+}
+
+static tsr_status check(tsr_command_context *c, tsr_err *err)
+{
+    diffing *const d = c->job;
+    limit *const l = &d->limit;
+    if (c->n_words < 2)
+        return tsr_fail(err, TSR_E_USAGE, "which two checkpoints? tessera diff A B");
+    d->compared.path[0] = c->words[0];
+    d->compared.path[1] = c->words[1];
+    const char *end = l->text;
+    if (l->text != NULL &&
+        (!tsr_take_real(&end, &l->value) || *end != '\0' || (l->value < 0 && l->metric != METRIC_SQNR)))
+        return tsr_fail(err, TSR_E_USAGE, "--tolerance: '%s' is not a number that %s can be held to", l->text,
+                        kMetricNames[l->metric]);
+    return TSR_OK;
+}
+
+static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
+{
+    paths->sources[0] = c->words[0];
+    paths->sources[1] = c->words[1];
+}
+
+/* ---- judging ---- */
+
+static double measure(const limit *l, const tsr_metrics *m)
+{
+    switch (l->metric) {
+    case METRIC_MAX_ABS:
+        return m->max_abs;
+    case METRIC_CALC_DIFF:
+        return tsr_metrics_calc_diff(m);
+    case METRIC_SQNR:
+        return tsr_metrics_sqnr(m);
+    default:
+        return tsr_metrics_relative(m);
+    }
+}
+
+static bool is_beyond(const limit *l, const tsr_pair *p)
+{
+    if (p->state != TSR_PAIR_DIFFERS)
+        return p->state > TSR_PAIR_DIFFERS;
+    if (l->text == NULL)
+        return true;
+    const double x = measure(l, &p->metrics);
+    return l->metric == METRIC_SQNR ? x < l->value : x > l->value;
+}
+
+typedef struct ranked {
+    const tsr_pair *pair;
+    double badness;
+} ranked;
+
+static int worst_first(const void *a, const void *b)
+{
+    const ranked *const x = a, *const y = b;
+    if (x->badness != y->badness)
+        return x->badness > y->badness ? -1 : 1;
+    return x->pair < y->pair ? -1 : x->pair > y->pair;
+}
+
+/* Returns the pairs that differ, worst first. NULL: memory is exhausted. */
+static ranked *rank(const limit *l, const tsr_comparison *c, size_t *n)
+{
+    ranked *const list = malloc((c->count + 1) * sizeof *list);
+    *n = 0;
+    for (size_t i = 0; list != NULL && i < c->count; i++) {
+        if (c->pairs[i].state != TSR_PAIR_DIFFERS)
+            continue;
+        const double x = measure(l, &c->pairs[i].metrics);
+        list[(*n)++] = (ranked){&c->pairs[i], l->metric == METRIC_SQNR ? -x : x};
+    }
+    if (list != NULL)
+        qsort(list, *n, sizeof *list, worst_first);
+    return list;
+}
+
+/* ---- the result ---- */
+
+/* Describes how a weight is coded: "int4 in groups of 128". */
+static const char *coding_text(const tsr_weight *w, char text[64])
+{
+    if (w->kind != NULL && w->kind->family == TSR_FAMILY_MX)
+        return w->kind->title;
+    if (w->coding == TSR_CODED_E4M3)
+        return w->coarse ? "e4m3" : "block FP8";
+    if (w->kind != NULL && w->kind->family == TSR_FAMILY_GPTQ)
+        snprintf(text, 64, "%s's int%u in groups of %llu", w->kind->title, w->bits, U64(w->block.cols));
+    else if (w->block.cols < w->cols)
+        snprintf(text, 64, "int%u in groups of %llu", w->bits, U64(w->block.cols));
+    else
+        snprintf(text, 64, "int%u with a scale a %s", w->bits, w->block.rows < w->rows ? "row" : "tensor");
+    return text;
+}
+
+/* Explains the error of a coded tensor. The error of block FP8 is 0.0265 for all weights (docs/diff.md). Integers have
+ * an error that depends on the largest value of each group. Therefore only their codes can be judged. */
+static const char *diagnose_codes(const tsr_pair *p, char text[160])
+{
+    const tsr_metrics *const m = &p->metrics;
+    const tsr_weight *const w = p->b->scale != NULL ? p->b : p->a;
+    const double relative = tsr_metrics_relative(m);
+    char coding[64];
+    const char *const how = coding_text(w, coding);
+    if (w->coding == TSR_CODED_E4M3 && relative <= 0.032)
+        snprintf(text, 160, relative > 0.01 ? "what %s costs" : "rounding", how);
+    else if (p->b->scale == NULL)
+        snprintf(text, 160, "more or less what %s costs: give the original first to have its codes judged", how);
+    else if (m->misscaled > 0)
+        snprintf(text, 160, "%llu groups of %s would be better off with the scale that a rule gives them",
+                 U64(m->misscaled), how);
+    else if (m->misrounded == 0)
+        snprintf(text, 160, "what %s costs under these scales: every code is the nearest", how);
+    else
+        snprintf(text, 160, "more than %s has to cost: %llu codes are not the nearest under their scales", how,
+                 U64(m->misrounded));
+    return text;
+}
+
+/* Returns the usual cause of such a difference. */
+static const char *diagnose(const tsr_pair *p, char text[160])
+{
+    const tsr_metrics *const m = &p->metrics;
+    const double relative = tsr_metrics_relative(m);
+    const bool scaled = p->a->scale != NULL || p->b->scale != NULL;
+    const bool nearest = p->b->scale != NULL && p->b->coding != TSR_CODED_E4M3 && m->misrounded == 0;
+    if (m->nonfinite[0] != m->nonfinite[1] || isinf(m->max_abs))
+        return "NaN or Inf on one side: a NaN code, a NaN scale, or an overflow";
+    if (nearest)
+        return diagnose_codes(p, text);
+    if (m->differ <= 4)
+        return "single values: damage such as a flipped bit, not quantization";
+    if (m->misrounded > 0 && m->misrounded <= 4)
+        return "single codes are not the nearest: damage such as a flipped bit";
+    if (m->n_worst > 0 && m->worst[0].relative > 0.5)
+        return scaled ? "whole blocks are wrong: a scale lost, inverted or in the wrong place, or another tensor's data"
+                      : "whole blocks are wrong: another tensor's data, or another version of it";
+    if (m->n_worst > 0 && m->worst[0].relative > 4 * relative)
+        return "the error sits in few blocks: outliers there, or their scales";
+    if (scaled)
+        return diagnose_codes(p, text);
+    return relative > 0.032 ? "more than rounding costs: other values" : "rounding";
+}
+
+static void print_pair(const tsr_pair *p, bool beyond)
+{
+    const tsr_metrics *const m = &p->metrics;
+    char place[192], text[160];
+    tsr_print("%-9.3g %8.2f  %-9.3g %-9.3g  %s  (%s, %s)%s\n", tsr_metrics_relative(m), tsr_metrics_sqnr(m),
+              tsr_metrics_calc_diff(m), m->max_abs, tsr_pair_name(p), tsr_dtype_name((tsr_dtype)p->a->data->dtype),
+              tsr_dtype_name((tsr_dtype)p->b->data->dtype), beyond ? "" : "  within tolerance");
+    tsr_print("          %llu of %llu values differ, the largest error at %s: %s\n", U64(m->differ), U64(m->elements),
+              tsr_pair_coordinates(p, m->max_abs_at, place, sizeof place), diagnose(p, text));
+    if (m->n_worst > 0)
+        tsr_print("          worst block: %s: relative error %.3g, max error %.3g\n",
+                  tsr_tile_text(&m->worst[0], p, place, sizeof place), m->worst[0].relative, m->worst[0].max_abs);
+}
+
+static void print_state(const tsr_comparison *c, tsr_pair_state state, size_t count, const char *what)
+{
+    size_t listed = 0;
+    char a[192], b[192];
+    if (count == 0)
+        return;
+    tsr_print("%zu %s:\n", count, what);
+    for (size_t i = 0; i < c->count && listed < LISTED; i++) {
+        const tsr_pair *const p = &c->pairs[i];
+        if (p->state != state)
+            continue;
+        listed++;
+        tsr_print("  %s  %s", tsr_pair_name(p), tsr_shape_text((p->a == NULL ? p->b : p->a)->data, a, sizeof a));
+        tsr_print(state == TSR_PAIR_MISSHAPED ? " against %s\n" : "\n",
+                  state == TSR_PAIR_MISSHAPED ? tsr_shape_text(p->b->data, b, sizeof b) : "");
+    }
+    if (count > listed)
+        tsr_print("  ... and %zu more (--json FILE lists all)\n", count - listed);
+}
+
+static bool has_values(const tsr_comparison *c)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        if (c->pairs[i].state <= TSR_PAIR_DIFFERS && tsr_tensor_elements(c->pairs[i].b->values) > 0)
+            return true;
+    }
+    return false;
+}
+
+/* Names the ranks that are compared. A rank's folder is no whole checkpoint. */
+static void print_ranks(const tsr_compare_job *job)
+{
+    for (size_t i = 0; i < 2; i++) {
+        const tsr_rank_file *const m = &job->manifest[i];
+        if (m->ranks > 0)
+            tsr_print("%c is rank %llu of %llu of a tensor-parallel cut\n", i == 0 ? 'A' : 'B', U64(m->rank),
+                      U64(m->ranks));
+    }
+}
+
+static void print_result(const tsr_compare_job *job, const limit *l, const ranked *worst, size_t n, size_t beyond)
+{
+    const tsr_comparison *const c = &job->comparison;
+    size_t counts[TSR_PAIR_EXTRA + 1];
+    char read[32], rate[32];
+    tsr_count_states(c, counts);
+    print_ranks(job);
+    if (n > 0)
+        tsr_print("relative  SQNR dB   calc_diff max error  tensor\n");
+    for (size_t i = 0; i < n && i < WORST; i++)
+        print_pair(worst[i].pair, is_beyond(l, worst[i].pair));
+    if (n > WORST)
+        tsr_print("... and %zu more that differ (--json FILE lists all)\n", n - WORST);
+    print_state(c, TSR_PAIR_MISSHAPED, counts[TSR_PAIR_MISSHAPED], "of another shape");
+    print_state(c, TSR_PAIR_MISSING, counts[TSR_PAIR_MISSING], "missing in B");
+    print_state(c, TSR_PAIR_EXTRA, counts[TSR_PAIR_EXTRA], "only in B");
+    tsr_print("%zu tensor%s: %zu identical, %zu equal in value, %zu differ, %zu misshaped, %zu missing, %zu extra\n",
+              c->count, tsr_plural(c->count), counts[TSR_PAIR_IDENTICAL], counts[TSR_PAIR_EQUAL],
+              counts[TSR_PAIR_DIFFERS], counts[TSR_PAIR_MISSHAPED], counts[TSR_PAIR_MISSING], counts[TSR_PAIR_EXTRA]);
+    if (n > 0) {
+        const tsr_metrics whole = tsr_sum_differing(c);
+        tsr_print(
+            "those that differ, together: relative error %.5g, SQNR %.2f dB, cosine %.6f, calc_diff %.3g, max error "
+            "%.3g\n",
+            tsr_metrics_relative(&whole), tsr_metrics_sqnr(&whole), tsr_metrics_cosine(&whole),
+            tsr_metrics_calc_diff(&whole), whole.max_abs);
+    }
+    tsr_print("%s read in %.1f s (%s/s), %u thread%s\n", tsr_bytes_text((double)c->bytes_read, read), c->seconds,
+              tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads, tsr_plural(c->threads));
+    if (beyond == 0)
+        tsr_print(!has_values(c) ? "no value was there to compare\n"
+                  : n == 0       ? "same values everywhere\n"
+                                 : "all within the tolerance\n");
+    else if (n > 0) {
+        tsr_print_next_diff(job->path[0], job->path[1], tsr_pair_name(worst[0].pair));
+        tsr_print(" --json - for its worst blocks\n");
+    } else
+        tsr_print("next: find out who left those tensors out, or put them in\n");
+}
+
+static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l, size_t beyond)
+{
+    const tsr_comparison *const c = &job->comparison;
+    const tsr_metrics whole = tsr_sum_differing(c);
+    size_t counts[TSR_PAIR_EXTRA + 1];
+    tsr_count_states(c, counts);
+    tsr_json_begin_object(t, false);
+    const char *const texts[][2] = {{"schema", "tessera-diff/1"},
+                                    {"version", TSR_VERSION},
+                                    {"a", job->path[0]},
+                                    {"b", job->path[1]},
+                                    {"metric", kMetricNames[l->metric]}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        tsr_json_member_string(t, texts[i][0], texts[i][1]);
+    }
+    tsr_rank_file_write(t, "rank_a", &job->manifest[0]);
+    tsr_rank_file_write(t, "rank_b", &job->manifest[1]);
+    tsr_json_key(t, "tolerance");
+    if (l->text == NULL)
+        tsr_json_null(t);
+    else
+        tsr_json_number(t, l->value);
+    tsr_json_member_u64(t, "beyond", beyond);
+    for (size_t i = 0; i <= TSR_PAIR_EXTRA; i++) {
+        tsr_json_member_u64(t, tsr_pair_state_name((tsr_pair_state)i), counts[i]);
+    }
+    tsr_json_key(t, "whole");
+    tsr_json_begin_object(t, true);
+    tsr_metrics_json(t, &whole);
+    tsr_json_end_object(t);
+    tsr_json_key(t, "tensors");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < c->count; i++) {
+        tsr_json_begin_object(t, c->pairs[i].state != TSR_PAIR_DIFFERS);
+        tsr_pair_json(t, &c->pairs[i]);
+        tsr_json_member_bool(t, "beyond", is_beyond(l, &c->pairs[i]));
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}
+
+/* ---- running ---- */
+
+static tsr_status open_sides(tsr_command_context *c, tsr_err *err)
+{
+    diffing *const d = c->job;
+    return tsr_compare_job_open(&d->compared, c, err);
+}
+
+static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)
+{
+    diffing *const d = c->job;
+    TSR_TRY(tsr_compare_job_run(&d->compared, c, terminal, err));
+    for (size_t i = 0; i < d->compared.comparison.count; i++)
+        d->beyond += is_beyond(&d->limit, &d->compared.comparison.pairs[i]);
+    return TSR_OK;
+}
+
+static tsr_status print(tsr_command_context *c, tsr_err *err)
+{
+    const diffing *const d = c->job;
+    size_t n;
+    ranked *const worst = rank(&d->limit, &d->compared.comparison, &n);
+    if (worst == NULL)
+        return tsr_out_of_memory(err, NULL);
+    print_result(&d->compared, &d->limit, worst, n, d->beyond);
+    free(worst);
+    return TSR_OK;
+}
+
+static void write_json(const tsr_command_context *c, tsr_text *text)
+{
+    const diffing *const d = c->job;
+    write_result(text, &d->compared, &d->limit, d->beyond);
+}
+
+static int exit_code(const tsr_command_context *c)
+{
+    const diffing *const d = c->job;
+    return d->beyond > 0;
+}
+
+static void close_job(tsr_command_context *c)
+{
+    diffing *const d = c->job;
+    tsr_compare_job_close(&d->compared);
+}
+
+const tsr_command tsr_command_diff = {
+    .name = "diff",
+    .summary = "two checkpoints, tensor by tensor, by value",
+    .help = kHelp,
+    .schema = "tessera-diff/1",
+    .takes = TSR_COMPARE_TAKES,
+    .most_words = 2,
+    .job_size = sizeof(diffing),
+    .add_options = add_options,
+    .check = check,
+    .list_paths = list_paths,
+    .open = open_sides,
+    .run = run,
+    .print = print,
+    .write_json = write_json,
+    .exit_code = exit_code,
+    .close = close_job,
+};

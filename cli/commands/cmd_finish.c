@@ -1,0 +1,253 @@
+/* tessera finish: joins shards. Their journals hold the command, so that the plan can be made again. */
+#include "cli/commands/commands.h"
+#include "cli/help/next_command.h"
+#include "cli/io/output.h"
+#include "cli/io/results.h"
+#include "cli/plan_job.h"
+#include "cli/runner.h"
+#include "common/file.h"
+#include "convert/records/destination.h"
+#include "convert/records/journal_records.h"
+#include "formats/json/json_write.h"
+
+#include <limits.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char kHelp[] =
+    "tessera finish DST [options]\n\n"
+    "Joins the shards that 'tessera quantize --shard I/N' or 'tessera convert --shard I/N' wrote in DST,\n"
+    "on one machine or several. It verifies every file, then writes the report, the index and, last,\n"
+    "config.json. DST is then the same as the output of one process. If shards are not complete, it\n"
+    "prints the commands that complete them, and the exit code is 1. SRC must be unchanged; --source\n"
+    "gives its place if it has moved.\n\n"
+    "Examples:\n"
+    "  tessera quantize DeepSeek-V3-BF16 -o out --shard 0/2      and --shard 1/2, at the same time, anywhere\n"
+    "  tessera finish out\n\n"
+    "Options:\n";
+
+typedef struct finishing {
+    const char *dst, *source;
+    tsr_shards found;
+    const char *recorded; /* the command that made the shards: "quantize" */
+    const char **words;   /* words of its command line, without the command */
+    size_t n_words;
+    tsr_command_context made_by; /* that command, as it joins the shards */
+} finishing;
+
+static void add_options(tsr_command_context *c, tsr_option *options)
+{
+    finishing *const f = c->job;
+    const tsr_option own[] = {
+        {"--source", TSR_OPT_TEXT, &f->source, "SRC", "where the source is now (where the shards found it)"},
+        {0},
+    };
+    tsr_options_append(options, own);
+}
+
+static tsr_status check(tsr_command_context *c, tsr_err *err)
+{
+    finishing *const f = c->job;
+    f->dst = c->words[0];
+    if (c->batch != NULL)
+        return tsr_fail(err, TSR_E_USAGE, "finish is not for a job of a batch: no job of one makes shards");
+    if (f->dst == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "which output? tessera finish DST");
+    f->words = tsr_arena_alloc(&c->arena, (TSR_MOST_WORDS + 1) * sizeof *f->words);
+    return f->words == NULL ? tsr_out_of_memory(err, NULL)
+                            : tsr_options_spell(c->options, c->given, "--source", &c->arena, f->words, TSR_MOST_WORDS,
+                                                &f->n_words, err);
+}
+
+static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
+{
+    const finishing *const f = c->job;
+    paths->sources[0] = f->source;
+    paths->dst = f->dst;
+    paths->unconfined = "the shards' journals name what it reads";
+}
+
+/* ---- where there are no shards ---- */
+
+static tsr_status find_output(const char *dst, const char *name, bool *there, tsr_err *err)
+{
+    char path[PATH_MAX];
+    return tsr_exists(tsr_output_path(dst, name, path), there, err);
+}
+
+/* Checks that DST is finished. Shards that were joined leave a journal as one process does. */
+static tsr_status find_finished(const finishing *f, tsr_arena *arena, tsr_err *err)
+{
+    char path[PATH_MAX];
+    const char *text;
+    size_t size;
+    tsr_names outputs;
+    bool there;
+    TSR_TRY(find_output(f->dst, TSR_STATE_DIR "/journal", &there, err));
+    if (!there)
+        return tsr_fail(err, TSR_E_USAGE, "%s: no shards there: neither --shard nor anything else has begun an output",
+                        f->dst);
+    TSR_TRY(tsr_read_file(tsr_output_path(f->dst, TSR_STATE_DIR "/journal", path), TSR_MAX_JOURNAL_BYTES, arena, &text,
+                          &size, err));
+    TSR_TRY(tsr_records_list(text, size, TSR_OUTPUT_RECORD, arena, &outputs, err));
+    for (size_t i = 0; i < outputs.count; i++) {
+        TSR_TRY(find_output(f->dst, outputs.items[i], &there, err));
+        if (!there)
+            return tsr_fail(err, TSR_E_NOTHING,
+                            "%s: no shards there, and not complete: the command that began it, without --shard, "
+                            "carries on",
+                            f->dst);
+    }
+    if (outputs.count == 0)
+        return tsr_fail(err, TSR_E_NOTHING, "%s: no shards there, and nothing finished", f->dst);
+    return TSR_OK;
+}
+
+static tsr_status report_finished(tsr_command_context *c, tsr_err *err)
+{
+    const finishing *const f = c->job;
+    tsr_text t = {0};
+    if (c->prints)
+        tsr_print("%s: finished already; the command without --shard verifies it\n", f->dst);
+    tsr_json_begin_object(&t, false);
+    tsr_json_member_string(&t, "schema", c->command->schema);
+    tsr_json_member_string(&t, "version", TSR_VERSION);
+    tsr_json_member_bool(&t, "finished_already", true);
+    tsr_json_key(&t, "actions"); /* nothing was done: as a run reports it */
+    tsr_json_begin_object(&t, true);
+    tsr_json_end_object(&t);
+    tsr_json_end_object(&t);
+    tsr_text_append(&t, "\n", 1);
+    const tsr_status status = tsr_command_has_reports(c) ? tsr_results_write(c, &t, err) : TSR_OK;
+    tsr_text_free(&t);
+    return status;
+}
+
+/* ---- the job ---- */
+
+/* Makes the command line of the job: the words of the first shard with a readable journal, DST, and the options of this
+ * command. */
+static tsr_status compose(finishing *f, tsr_arena *arena, tsr_err *err)
+{
+    const char *const *recorded = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < f->found.n_present && n < 2; i++)
+        TSR_TRY(tsr_shard_words(f->dst, f->found.present[i], f->found.count, arena, &recorded, &n, err));
+    if (n < 2)
+        return tsr_fail(err, TSR_E_NOTHING, "%s: no shard there has begun: run them, each with --shard I/%u", f->dst,
+                        f->found.count);
+    const char **const all = tsr_arena_alloc(arena, (n + f->n_words + 4) * sizeof *all);
+    if (all == NULL)
+        return tsr_out_of_memory(err, NULL);
+    f->recorded = recorded[0];
+    memcpy(all, recorded + 1, (n - 1) * sizeof *all);
+    if (f->source != NULL)
+        all[0] = f->source;
+    memcpy(all + n - 1, f->words, f->n_words * sizeof *all);
+    f->words = all;
+    f->n_words += n - 1;
+    all[f->n_words++] = "-o";
+    all[f->n_words++] = f->dst;
+    return TSR_OK;
+}
+
+/* Prints the commands that complete the shards that are not complete. */
+static void print_lacking(const finishing *f, const bool *lacking)
+{
+    const char *const *recorded;
+    size_t n;
+    tsr_arena scratch = {0};
+    const bool known =
+        tsr_shard_words(f->dst, f->found.present[0], f->found.count, &scratch, &recorded, &n, NULL) == TSR_OK && n >= 2;
+    for (unsigned k = 0; known && k < f->found.count; k++) {
+        if (!lacking[k])
+            continue;
+        tsr_print("tessera");
+        for (size_t i = 0; i < n; i++) {
+            tsr_print(" ");
+            tsr_print_quoted(i == 1 && f->source != NULL ? f->source : recorded[i]);
+        }
+        tsr_print(" -o ");
+        tsr_print_path(f->dst);
+        tsr_print(" --shard %u/%u\n", k, f->found.count);
+    }
+    tsr_arena_free(&scratch);
+}
+
+/* Carries out the command that made the shards, which joins them. */
+static tsr_status join(tsr_command_context *c, tsr_err *err)
+{
+    finishing *const f = c->job;
+    tsr_command_context *const made_by = &f->made_by;
+    char *name = (char *)f->recorded;
+    int n;
+    const tsr_command *const command = tsr_command_find(c->commands, 1, &name, &n);
+    if (command == NULL || !command->makes_plan)
+        return tsr_fail(err, TSR_E_FORMAT, "%s: its shards were made by 'tessera %s', which this version has not",
+                        f->dst, f->recorded);
+    c->failed = command;
+    if (access(f->words[0], F_OK) != 0)
+        return tsr_fail_errno(err, "%s: the source is gone, or cannot be seen from here; --source SRC says where it is",
+                              f->words[0]);
+    TSR_TRY(tsr_command_begin(made_by, command, c, err));
+    made_by->confined = c->confined;
+    TSR_TRY(tsr_command_validate(made_by, (int)f->n_words, (char **)f->words, err));
+    bool *const lacking = tsr_arena_alloc(&c->arena, f->found.count * sizeof *lacking);
+    if (lacking == NULL)
+        return tsr_out_of_memory(err, NULL);
+    tsr_plan_job *const job = made_by->job;
+    job->shards.shard = (tsr_shard){.count = f->found.count, .finish = true, .lacking = lacking};
+    const tsr_status status = tsr_command_execute(made_by, err);
+    c->pending = made_by->pending;
+    if (status == TSR_E_NOTHING && made_by->prints)
+        print_lacking(f, lacking);
+    return status;
+}
+
+static tsr_status find_shards(tsr_command_context *c, tsr_err *err)
+{
+    finishing *const f = c->job;
+    bool there;
+    c->common.progress = (tsr_progress_options){0}; /* it is shown by the command that joins the shards */
+    TSR_TRY(tsr_exists(f->dst, &there, err));
+    if (!there)
+        return tsr_fail(err, TSR_E_USAGE, "%s: there is no such directory", f->dst);
+    TSR_TRY(tsr_shards_find(f->dst, &c->arena, &f->found, err));
+    return f->found.n_present == 0 ? find_finished(f, &c->arena, err) : compose(f, &c->arena, err);
+}
+
+static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)
+{
+    const finishing *const f = c->job;
+    (void)terminal;
+    return f->found.n_present == 0 ? report_finished(c, err) : join(c, err);
+}
+
+static int exit_code(const tsr_command_context *c)
+{
+    const finishing *const f = c->job;
+    return f->made_by.job == NULL ? 0 : f->made_by.command->exit_code(&f->made_by);
+}
+
+static void close_job(tsr_command_context *c)
+{
+    finishing *const f = c->job;
+    tsr_command_close(&f->made_by);
+}
+
+const tsr_command tsr_command_finish = {
+    .name = "finish",
+    .summary = "puts shards of quantize or convert together",
+    .help = kHelp,
+    .schema = "tessera-finish/1",
+    .takes = TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_CPUMASK | TSR_TAKES_PROGRESS,
+    .most_words = 1,
+    .job_size = sizeof(finishing),
+    .add_options = add_options,
+    .check = check,
+    .list_paths = list_paths,
+    .open = find_shards,
+    .run = run,
+    .exit_code = exit_code,
+    .close = close_job,
+};

@@ -1,0 +1,393 @@
+/* tessera plan-schemes: its options, the table of budgets, and the rules file. */
+#include "cli/commands/commands.h"
+#include "cli/help/next_command.h"
+#include "cli/io/globs.h"
+#include "cli/io/output.h"
+#include "convert/plans/quantize_plan.h"
+#include "convert/search/rules_match.h"
+#include "convert/search/scheme_plan.h"
+#include "formats/json/json_write.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 9 };
+
+/* The choice for one budget. */
+typedef struct row {
+    tsr_choice choice;
+    char shares[256];
+} row;
+
+typedef struct planning {
+    const char *src, *rules, *sensitivity, *schemes, *bits_text;
+    double bits; /* 0: not given */
+    bool wanted[TSR_SCHEMES];
+    uint64_t max_bytes; /* 0: not given */
+
+    tsr_checkpoint *checkpoint;
+    tsr_scheme_rules weights; /* weights that --sensitivity lists */
+    tsr_rules_match match;    /* in `arena` */
+    tsr_arena arena;
+    tsr_scheme_plan plan;
+    size_t *picked, *scratch; /* [plan.n]: the choice, and that of another budget */
+    tsr_choice chosen;
+    uint64_t budget;
+    row rows[ROWS]; /* rows of the table and of the JSON, in order of rising budgets */
+} planning;
+
+static const char kHelp[] =
+    "tessera plan-schemes SRC --max-bytes SIZE|--bits B [options]\n\n"
+    "Chooses a scheme for each weight so that the checkpoint stays within a budget and the sum of errors\n"
+    "is least. Tensors that loaders run as one layer get one scheme, and so do the experts of a layer.\n"
+    "Each weight is read once. No checkpoint is written: the output is a rules file for tessera quantize\n"
+    "--rules.\n\n"
+    "The error of a weight is its squared error divided by the sum of its squares. A sensitivity file,\n"
+    "{\"GLOB\": weight}, multiplies the errors of some weights. If the budget is too small, the exit\n"
+    "code is 1, and the least possible budget is printed.\n\n"
+    "Examples:\n"
+    "  tessera plan-schemes DeepSeek-V3-BF16 --max-bytes 380GB -o rules.json\n"
+    "  tessera quantize DeepSeek-V3-BF16 -o out --rules rules.json\n"
+    "  tessera plan-schemes model --bits 5 --schemes nvfp4-weight-only,fp8-block,bf16 --sensitivity weights.json\n"
+    "  tessera plan-schemes model --bits 4.75 --json -\n\n"
+    "Options:\n";
+
+/* ---- options ---- */
+
+static tsr_status parse_schemes(planning *a, tsr_err *err)
+{
+    char word[64];
+    for (const char *at = a->schemes;; at++) {
+        const size_t size = strcspn(at, ",");
+        tsr_scheme scheme;
+        snprintf(word, sizeof word, "%.*s", (int)(size < sizeof word ? size : sizeof word - 1), at);
+        if (tsr_mixed_scheme_parse(word, &scheme, err) != TSR_OK)
+            return tsr_prepend(err, TSR_E_USAGE, "--schemes");
+        if (a->wanted[scheme])
+            return tsr_fail(err, TSR_E_USAGE, "--schemes: %s is there twice", word);
+        a->wanted[scheme] = true;
+        at += size;
+        if (*at == '\0')
+            break;
+    }
+    return tsr_mixed_schemes_check(a->wanted, TSR_DIALECT_COMPRESSED_TENSORS, err) == TSR_OK
+               ? TSR_OK
+               : tsr_prepend(err, TSR_E_USAGE, "--schemes");
+}
+
+static tsr_status check(tsr_command_context *c, tsr_err *err)
+{
+    planning *const a = c->job;
+    a->src = c->words[0];
+    if (a->src == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera plan-schemes SRC --max-bytes SIZE");
+    if ((a->max_bytes == 0) == (a->bits_text == NULL))
+        return tsr_fail(err, TSR_E_USAGE, "how large may it be? --max-bytes SIZE, or --bits B, and not both");
+    if (a->bits_text != NULL)
+        TSR_TRY(tsr_parse_number("--bits", a->bits_text, &a->bits, err));
+    if (a->bits_text != NULL && !(a->bits > 0 && a->bits <= 32))
+        return tsr_fail(err, TSR_E_USAGE, "--bits: a number above 0, and at most 32");
+    return parse_schemes(a, err);
+}
+
+static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
+{
+    const planning *const a = c->job;
+    paths->sources[0] = a->src;
+    paths->sources[1] = a->sensitivity;
+    paths->more[0] = (tsr_output){"-o", a->rules};
+}
+
+static void set_defaults(tsr_command_context *c)
+{
+    planning *const a = c->job;
+    a->schemes = "nvfp4-weight-only,mxfp8,fp8-block,bf16";
+}
+
+static void add_options(tsr_command_context *c, tsr_option *options)
+{
+    planning *const a = c->job;
+    const tsr_option own[] = {
+        {"--max-bytes", TSR_OPT_SIZE, &a->max_bytes, "SIZE",
+         "most bytes of all tensors, with scales and with what stays as it is"},
+        {"--bits", TSR_OPT_TEXT, &a->bits_text, "B",
+         "the budget as an average number of bits over the weights to choose for, scales included"},
+        {"--schemes", TSR_OPT_TEXT, &a->schemes, "LIST",
+         "to choose from, with commas: nvfp4, nvfp4-weight-only, mxfp4, mxfp4-weight-only, mxfp8, mxfp8-weight-only, "
+         "fp8-block, fp8-channel, int8-weight-only, int4-weight-only, and bf16: as it is "
+         "(nvfp4-weight-only,mxfp8,fp8-block,bf16)"},
+        {"--sensitivity", TSR_OPT_TEXT, &a->sensitivity, "FILE",
+         "weights of errors as JSON, {\"GLOB\": 4}; the first glob that matches counts (1 for all)"},
+        {"-o", TSR_OPT_TEXT, &a->rules, "FILE", "write the rules file for tessera quantize --rules ('-': stdout)"},
+        {0},
+    };
+    tsr_options_append(options, own);
+}
+
+/* ---- the result ---- */
+
+static double gap_of(const tsr_choice *c)
+{
+    return c->error > 0 ? (c->error - c->bound) / c->error : 0;
+}
+
+/* Chooses for the i-th budget of the table. Budgets go in equal steps from the least possible to the largest useful
+ * one. */
+static tsr_status choose_at(const planning *p, unsigned i, tsr_choice *choice, tsr_err *err)
+{
+    const uint64_t least = p->chosen.least, most = tsr_scheme_plan_most(&p->plan);
+    const uint64_t budget = i + 1 == ROWS ? most : least + (uint64_t)((double)(most - least) * i / (ROWS - 1));
+    return tsr_scheme_plan_choose(&p->plan, budget, p->scratch, choice, err);
+}
+
+/* Writes the share of the weights that have each scheme: "72 % nvfp4, 28 % fp8-block". */
+static const char *shares(const tsr_scheme_plan *plan, const size_t *picked, char text[256])
+{
+    text[0] = '\0';
+    for (size_t k = 0; tsr_scheme_mixed(k) != TSR_SCHEMES; k++) {
+        const tsr_scheme scheme = tsr_scheme_mixed(k);
+        uint64_t weights = 0;
+        for (size_t i = 0; i < plan->n; i++)
+            weights += plan->groups[i].schemes[picked[i]] == scheme ? plan->groups[i].weights : 0;
+        if (weights > 0)
+            snprintf(text + strlen(text), 256 - strlen(text), "%s%.0f %% %s", text[0] == '\0' ? "" : ", ",
+                     100 * (double)weights / (double)plan->weights, tsr_scheme_name(scheme));
+    }
+    return text;
+}
+
+static tsr_status find_rows(planning *p, tsr_err *err)
+{
+    for (unsigned i = 0; i < ROWS; i++) {
+        TSR_TRY(choose_at(p, i, &p->rows[i].choice, err));
+        shares(&p->plan, p->scratch, p->rows[i].shares);
+    }
+    return TSR_OK;
+}
+
+static void print_row(const planning *p, const tsr_choice *c, const char *what)
+{
+    char bytes[32];
+    tsr_print("  %8.3f %10s %12.6g   %s\n", tsr_scheme_plan_bits(&p->plan, c->bytes),
+              tsr_bytes_text((double)c->bytes, bytes), c->error, what);
+}
+
+static void print_next(const planning *a)
+{
+    tsr_print("next: tessera quantize ");
+    tsr_print_path(a->src);
+    tsr_print(" -o DST --rules ");
+    tsr_print_path(a->rules);
+    tsr_print("%s\n", a->wanted[TSR_SCHEME_NVFP4] ? " --activations FILE" : "");
+}
+
+static void print_table(const planning *p)
+{
+    char bytes[32], text[300], share[256];
+    tsr_print("%zu groups of %zu weights to choose for; %s of other tensors stay as they are\n\n", p->plan.n,
+              p->plan.n_tensors, tsr_bytes_text((double)p->plan.fixed, bytes));
+    tsr_print("  %8s %10s %12s\n", "bits", "bytes", "error");
+    for (unsigned i = 0; i < ROWS; i++)
+        print_row(p, &p->rows[i].choice, p->rows[i].shares);
+    tsr_print("\none scheme for all, where it is taken:\n");
+    for (size_t k = 0; tsr_scheme_mixed(k) != TSR_SCHEMES; k++) {
+        const tsr_scheme scheme = tsr_scheme_mixed(k);
+        const tsr_choice c = tsr_scheme_plan_alone(&p->plan, scheme);
+        if (p->wanted[scheme])
+            print_row(p, &c, tsr_scheme_name(scheme));
+    }
+    tsr_print("\nchosen:\n");
+    snprintf(text, sizeof text, "%s", shares(&p->plan, p->picked, share));
+    print_row(p, &p->chosen, text);
+    if (gap_of(&p->chosen) > 0)
+        tsr_print("no choice of %llu bytes has an error below %.6g: this one is within %.2g %% of the best\n",
+                  U64(p->budget), p->chosen.bound, 100 * gap_of(&p->chosen));
+    else
+        tsr_print("no choice of %llu bytes has a smaller error\n", U64(p->budget));
+    if (p->rules == NULL)
+        tsr_print("-o FILE writes it as rules for tessera quantize --rules\n");
+    else
+        print_next(p);
+}
+
+static void write_choice(tsr_text *t, const tsr_scheme_plan *plan, const tsr_choice *c)
+{
+    tsr_json_member_u64(t, "bytes", c->bytes);
+    tsr_json_member_number(t, "bits_per_weight", tsr_scheme_plan_bits(plan, c->bytes));
+    tsr_json_member_number(t, "error", c->error);
+}
+
+static void write_group(tsr_text *t, const tsr_scheme_group *g, size_t picked)
+{
+    tsr_json_begin_object(t, false);
+    tsr_json_member_string(t, "scheme", tsr_scheme_name(g->schemes[picked]));
+    tsr_json_member_u64(t, "weights", g->weights);
+    tsr_json_key(t, "options");
+    tsr_json_begin_array(t, false);
+    for (size_t k = 0; k < g->n_options; k++) {
+        tsr_json_begin_object(t, true);
+        tsr_json_member_string(t, "scheme", tsr_scheme_name(g->schemes[k]));
+        tsr_json_member_u64(t, "bytes", g->options[k].bytes);
+        tsr_json_member_number(t, "error", g->options[k].error);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+    tsr_json_key(t, "tensors");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < g->n; i++)
+        tsr_json_string(t, g->tensors[i]->name);
+    tsr_json_end_array(t);
+    tsr_json_end_object(t);
+}
+
+static void write_curve(const planning *p, tsr_text *t)
+{
+    tsr_json_key(t, "curve");
+    tsr_json_begin_array(t, false);
+    for (unsigned i = 0; i < ROWS; i++) {
+        tsr_json_begin_object(t, true);
+        write_choice(t, &p->plan, &p->rows[i].choice);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static void write_json(const tsr_command_context *c, tsr_text *t)
+{
+    const planning *const p = c->job;
+    tsr_json_begin_object(t, false);
+    tsr_json_member_string(t, "schema", c->command->schema);
+    tsr_json_member_string(t, "version", TSR_VERSION);
+    tsr_json_member_string(t, "checkpoint", p->src);
+    tsr_json_member_bool(t, "passed", true); /* a budget that cannot be kept is an error */
+    tsr_json_key(t, "judged");
+    tsr_json_begin_object(t, true);
+    tsr_json_member_u64(t, "budget", 1);
+    tsr_json_end_object(t);
+    tsr_json_member_u64(t, "budget_bytes", p->budget);
+    tsr_json_member_u64(t, "least_bytes", p->chosen.least);
+    tsr_json_member_u64(t, "kept_bytes", p->plan.fixed);
+    tsr_json_member_u64(t, "weights", p->plan.weights);
+    write_choice(t, &p->plan, &p->chosen);
+    tsr_json_member_number(t, "bound", p->chosen.bound);
+    tsr_json_member_number(t, "gap", gap_of(&p->chosen));
+    write_curve(p, t);
+    tsr_json_key(t, "groups");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < p->plan.n; i++)
+        write_group(t, &p->plan.groups[i], p->picked[i]);
+    tsr_json_end_array(t);
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}
+
+static tsr_status write_rules(const planning *p, tsr_err *err)
+{
+    char note[128];
+    tsr_text t = {0};
+    snprintf(note, sizeof note, "by tessera plan-schemes: %.3f bits a weight, %llu bytes of tensors",
+             tsr_scheme_plan_bits(&p->plan, p->chosen.bytes), U64(p->chosen.bytes));
+    tsr_scheme_plan_rules(&p->plan, p->picked, note, &t);
+    const tsr_status status = tsr_write_report(p->rules, &t, err);
+    tsr_text_free(&t);
+    return status;
+}
+
+static tsr_status print(tsr_command_context *c, tsr_err *err)
+{
+    (void)err;
+    print_table(c->job);
+    return TSR_OK;
+}
+
+/* ---- running ---- */
+
+static tsr_status open_source(tsr_command_context *c, tsr_err *err)
+{
+    planning *const a = c->job;
+    if (a->sensitivity != NULL)
+        TSR_TRY(tsr_sensitivity_read(&a->weights, a->sensitivity, err));
+    TSR_TRY(tsr_checkpoint_open(&a->checkpoint, a->src, c->common.ignore.items, c->common.ignore.count, err));
+    tsr_warn_unfit_files(c, a->checkpoint);
+    TSR_TRY(tsr_quantize_check_source(a->checkpoint, err));
+    TSR_TRY(tsr_rules_match_all(&a->match, &a->weights, a->checkpoint, &a->arena, err));
+    for (size_t i = 0; i < a->weights.count; i++) {
+        if (!a->match.fits[i])
+            tsr_print_stderr("tessera: warning: %s: '%s' fits no tensor\n", a->sensitivity,
+                             a->weights.items[i].pattern);
+    }
+    return TSR_OK;
+}
+
+static tsr_status measure(const tsr_command_context *c, planning *a, tsr_terminal *terminal, tsr_err *err)
+{
+    const char *const type = tsr_policy_model_type(a->checkpoint, &a->arena);
+    if (!tsr_policy_knows(type))
+        tsr_print_stderr("tessera: unknown model_type '%s': general rules; check with tessera quantize --dry-run\n",
+                         type == NULL ? "" : type);
+    tsr_scheme_plan_options options = {.run = tsr_terminal_run_options(terminal, c->common.threads, c->common.memory),
+                                       .sensitivities = a->match.of,
+                                       .cpu_flags = tsr_cpu_flags() & (unsigned)c->common.cpumask};
+    memcpy(options.schemes, a->wanted, sizeof options.schemes);
+    TSR_TRY(tsr_arena_status(&a->arena, TSR_OK, err)); /* or `type` may be missing for want of memory */
+    return tsr_scheme_plan_make(&a->plan, a->checkpoint, type, &options, err);
+}
+
+/* Chooses a scheme for each group. TSR_E_NOTHING: the budget cannot be kept. */
+static tsr_status choose(planning *a, tsr_err *err)
+{
+    a->picked = calloc(2 * a->plan.n + 1, sizeof *a->picked);
+    if (a->picked == NULL)
+        return tsr_out_of_memory(err, NULL);
+    a->scratch = a->picked + a->plan.n;
+    a->budget = a->max_bytes != 0 ? a->max_bytes : tsr_scheme_plan_bytes(&a->plan, a->bits);
+    TSR_TRY(tsr_scheme_plan_choose(&a->plan, a->budget, a->picked, &a->chosen, err));
+    if (a->chosen.fits)
+        return TSR_OK;
+    return tsr_fail(err, TSR_E_NOTHING,
+                    "%s: a budget of %llu bytes, %.3f bits a weight, is too small: these schemes need %llu bytes, "
+                    "%.3f bits a weight",
+                    a->src, U64(a->budget), tsr_scheme_plan_bits(&a->plan, a->budget), U64(a->chosen.least),
+                    tsr_scheme_plan_bits(&a->plan, a->chosen.least));
+}
+
+static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)
+{
+    planning *const a = c->job;
+    TSR_TRY(measure(c, a, terminal, err));
+    TSR_TRY(choose(a, err));
+    if (c->prints || tsr_command_has_reports(c))
+        TSR_TRY(find_rows(a, err));
+    return a->rules == NULL ? TSR_OK : write_rules(a, err);
+}
+
+static void close_job(tsr_command_context *c)
+{
+    planning *const a = c->job;
+    free(a->picked);
+    tsr_scheme_plan_free(&a->plan);
+    tsr_rules_free(&a->weights);
+    tsr_arena_free(&a->arena);
+    tsr_checkpoint_close(a->checkpoint);
+}
+
+const tsr_command tsr_command_plan_schemes = {
+    .name = "plan-schemes",
+    .summary = "the scheme for each weight within a budget of bytes",
+    .help = kHelp,
+    .schema = "tessera-plan-schemes/1",
+    .takes = TSR_TAKES_IGNORE_FILE | TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_CPUMASK | TSR_TAKES_PROGRESS,
+    .most_words = 1,
+    .job_size = sizeof(planning),
+    .set_defaults = set_defaults,
+    .add_options = add_options,
+    .check = check,
+    .list_paths = list_paths,
+    .open = open_source,
+    .run = run,
+    .print = print,
+    .write_json = write_json,
+    .close = close_job,
+};

@@ -1,0 +1,207 @@
+/* tessera verify forward: runs tokens through two models. */
+#include "cli/commands/commands.h"
+#include "cli/show/verify_forward.h"
+#include "cli/show/verify_kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct arguments {
+    tsr_verify_forward job; /* first: `verify all` fills it as well */
+    tsr_forward_texts texts;
+    const char *min_sqnr, *inputs;
+    int device;
+} arguments;
+
+static const char kHelp[] =
+    "tessera verify forward DST --against SRC [options]\n"
+    "tessera verify forward MODEL --reference FILE\n\n"
+    "Runs tokens through both checkpoints, layer by layer. SRC is computed in double. DST is computed as\n"
+    "it is served: with quantized activations as its checkpoint states, and BF16 between layers. Prints\n"
+    "the error of the hidden states after each layer, the error that each layer adds to the input from\n"
+    "SRC, and how often the same experts are chosen. At the end it prints the KL divergence of the\n"
+    "logits, how often the likeliest token is the same, and both perplexities. With --reference, it\n"
+    "compares MODEL with the hidden states and logits of another implementation.\n\n"
+    "Families: llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, deepseek_v2, deepseek_v3,\n"
+    "kimi_k2, glm4_moe, gemma2, gemma3_text, gpt_oss.\n\n"
+    "Exit code 0: all within the limits. 1: something exceeds a limit. 3: an unknown family, or a tensor\n"
+    "or file that does not fit.\n\n"
+    "Examples:\n"
+    "  tessera verify forward Llama-3.1-8B-FP8 --against Llama-3.1-8B\n"
+    "  tessera verify forward DeepSeek-V3-FP8 --against DeepSeek-V3-BF16 --layers 0..4 --tokens prompt.txt\n"
+    "  tessera verify forward out --against model --max-kl 0.05 --min-top1 0.95 --junit result.xml       for CI\n\n"
+    "Options:\n";
+
+/* ---- options ---- */
+
+static void set_defaults(tsr_command_context *c)
+{
+    arguments *const a = c->job;
+    a->texts = tsr_forward_texts_defaults();
+    a->job.request = (tsr_forward_request){.last = SIZE_MAX, .devices = 1, .limits = tsr_forward_limits_defaults()};
+    a->job.figures.perplexity[0] = a->job.figures.perplexity[1] = NAN;
+}
+
+static void add_options(tsr_command_context *c, tsr_option *options)
+{
+    arguments *const a = c->job;
+    const tsr_option first[] = {
+        {"--against", TSR_OPT_TEXT, &a->job.sides[0], "SRC", "the checkpoint that DST was made from"},
+        {0},
+    };
+    const tsr_option own[] = {
+        {"--activations", TSR_OPT_TEXT, &a->inputs, "KIND",
+         "how inputs of quantized layers are quantized: auto (as the checkpoint states), none, fp8-block, fp8-token, "
+         "int8-token or int8-azp (auto)"},
+        TSR_DEVICE_OPTION(&a->device),
+        {"--memory", TSR_OPT_SIZE, &a->job.memory, "SIZE", "the most memory that activations may use (no limit)"},
+        {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
+         "smallest SQNR of the error that a layer adds by itself (what sound codes leave)"},
+        {"--seed", TSR_OPT_COUNT, &a->job.request.seed, "S", "seed of random tokens (0)"},
+        {"--reference", TSR_OPT_TEXT, &a->job.reference, "FILE",
+         "compare MODEL with safetensors of another implementation: input_ids, hidden_states.N, logits"},
+        {0},
+    };
+    tsr_options_append(options, first);
+    tsr_forward_options(options, &a->texts);
+    tsr_options_append(options, own);
+}
+
+/* Decides which checkpoint is which. Two paths in a row are refused, since the check would also pass with the two
+ * swapped. */
+static tsr_status take_sides(tsr_verify_forward *v, const char *const named[2], tsr_err *err)
+{
+    if (named[0] == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify forward DST --against SRC");
+    if (named[1] != NULL)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "'%s' and '%s': which was made from which? tessera verify forward DST --against SRC", named[0],
+                        named[1]);
+    if ((v->reference == NULL) == (v->sides[0] == NULL))
+        return tsr_fail(err, TSR_E_USAGE, "%s--against SRC, or --reference FILE%s",
+                        v->reference == NULL ? "which source? name it: " : "",
+                        v->reference == NULL ? "" : ", not both");
+    v->sides[v->reference == NULL ? 1 : 0] = named[0];
+    return TSR_OK;
+}
+
+static tsr_status parse_inputs(const char *text, tsr_input_choice *choice, tsr_err *err)
+{
+    for (*choice = 0; text != NULL && *choice < TSR_N_INPUT_CHOICES; (*choice)++) {
+        if (strcmp(text, tsr_input_choice_name(*choice)) == 0)
+            return TSR_OK;
+    }
+    return text == NULL ? TSR_OK
+                        : tsr_fail(err, TSR_E_USAGE,
+                                   "--activations: takes auto, none, fp8-block, fp8-token, int8-token or int8-azp, not "
+                                   "'%s'",
+                                   text);
+}
+
+static tsr_status check(tsr_command_context *c, tsr_err *err)
+{
+    arguments *const a = c->job;
+    tsr_verify_forward *const v = &a->job;
+    TSR_TRY(take_sides(v, c->words, err));
+    if (v->reference != NULL && a->texts.tokens != NULL)
+        return tsr_fail(err, TSR_E_USAGE, "--tokens: --reference has its own");
+    if (v->reference != NULL && a->texts.kl_by_layer)
+        return tsr_fail(err, TSR_E_USAGE, "--kl-by-layer: it compares two models, and --reference has states of one");
+    TSR_TRY(tsr_forward_texts_parse(&v->request, &a->texts, err));
+    v->request.device = (tsr_device_kind)a->device;
+    TSR_TRY(parse_inputs(a->inputs, &v->request.inputs, err));
+    if (v->request.exact && a->inputs != NULL)
+        return tsr_fail(err, TSR_E_USAGE, "--activations: with --exact no activations are quantized");
+    c->common.threads = c->common.threads > UINT16_MAX ? UINT16_MAX : c->common.threads;
+    return tsr_parse_number("--min-sqnr", a->min_sqnr, &v->request.limits.min_sqnr, err);
+}
+
+static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
+{
+    const arguments *const a = c->job;
+    const tsr_verify_forward *const v = &a->job;
+    const char *const sources[] = {v->sides[0], v->sides[1], v->reference, a->texts.tokens};
+    memcpy(paths->sources, sources, sizeof sources);
+    paths->unconfined = tsr_unconfined_device(v->request.device != TSR_DEVICE_CPU, a->texts.tokens);
+}
+
+/* ---- running ---- */
+
+static tsr_status open_all(tsr_command_context *c, tsr_err *err)
+{
+    tsr_verify_forward *const v = c->job;
+    if (v->checkpoints[0] != NULL)
+        return TSR_OK;
+    for (size_t i = 0; i < 2 && v->sides[i] != NULL; i++) {
+        TSR_TRY(tsr_checkpoint_open(&v->checkpoints[i], v->sides[i], NULL, 0, err));
+        TSR_TRY(
+            tsr_weights_survey(&v->weights[i], v->checkpoints[i], (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err));
+        v->opened[i] = (tsr_side){v->checkpoints[i], &v->weights[i]};
+    }
+    if (v->reference != NULL)
+        TSR_TRY(tsr_checkpoint_open(&v->opened_reference, v->reference, NULL, 0, err));
+    v->request.source = &v->opened[0];
+    v->request.model = v->sides[1] == NULL ? NULL : &v->opened[1];
+    v->request.reference = v->opened_reference;
+    return TSR_OK;
+}
+
+static tsr_status applies(tsr_command_context *c, tsr_err *err)
+{
+    tsr_verify_forward *const v = c->job;
+    TSR_TRY(open_all(c, err));
+    return tsr_forward_applies(&v->request, err);
+}
+
+static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)
+{
+    tsr_verify_forward *const v = c->job;
+    v->request.run = tsr_terminal_run_options(terminal, c->common.threads, v->memory);
+    return tsr_check_forward(&v->request, &v->evidence, &v->figures, err);
+}
+
+static int exit_code(const tsr_command_context *c)
+{
+    const tsr_verify_forward *const v = c->job;
+    return v->evidence.failed > 0;
+}
+
+static void summarize(const tsr_command_context *c, tsr_text *text)
+{
+    const tsr_verify_forward *const v = c->job;
+    const tsr_evidence *const e = &v->evidence;
+    tsr_text_printf(text, "%zu of %zu layers, %zu judgement%s", e->subjects, e->candidates, e->count,
+                    tsr_plural(e->count));
+}
+
+static void close_job(tsr_command_context *c)
+{
+    tsr_verify_forward *const v = c->job;
+    tsr_evidence_free(&v->evidence);
+    for (size_t i = 0; i < 2; i++) {
+        tsr_weights_free(&v->weights[i]);
+        tsr_checkpoint_close(v->checkpoints[i]);
+    }
+    tsr_checkpoint_close(v->opened_reference);
+}
+
+const tsr_command tsr_command_verify_forward = {
+    .name = "verify forward",
+    .help = kHelp,
+    .schema = "tessera-verify-forward/1",
+    .takes = TSR_TAKES_THREADS | TSR_TAKES_PROGRESS,
+    .most_words = 2,
+    .job_size = sizeof(arguments),
+    .set_defaults = set_defaults,
+    .add_options = add_options,
+    .check = check,
+    .list_paths = list_paths,
+    .open = open_all,
+    .run = run,
+    .print = tsr_verify_forward_print,
+    .write_json = tsr_verify_forward_json,
+    .exit_code = exit_code,
+    .close = close_job,
+    .applies = applies,
+    .summarize = summarize,
+};

@@ -1,0 +1,10 @@
+/* Lists the tensors of each model family that are quantized. */
+#ifndef TSR_CLI_HELP_FAMILIES_H
+#define TSR_CLI_HELP_FAMILIES_H
+
+#include "common/status.h"
+
+/* Prints the list; with `json` (not NULL) writes it there instead ("-": stdout). */
+tsr_status tsr_list_families(const char *json, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

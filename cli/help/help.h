@@ -1,0 +1,29 @@
+/* `tessera help` for programs and about errors.
+ *
+ * The manual's pages and the completions of shells are made from the help of all commands (cli/manual/). Completions ask for the
+ * tensors of a checkpoint as a word is typed. */
+#ifndef TSR_CLI_HELP_HELP_H
+#define TSR_CLI_HELP_HELP_H
+
+#include "cli/commands/commands.h"
+#include "common/status.h"
+
+/* An exit code and its meaning; the last entry has none. */
+typedef struct tsr_exit_meaning {
+    int code;
+    const char *meaning;
+} tsr_exit_meaning;
+
+extern const tsr_exit_meaning tsr_exit_meanings[];
+
+/* Writes the help of all commands as JSON to `path` ('-': stdout). */
+tsr_status tsr_help_json(const tsr_command *const *commands, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Prints the tensors of a checkpoint that begin with `beginning`, a line each. A number that is a whole part of a name is *
+ * behind `beginning`, so that a large model has as few lines as a small one. */
+tsr_status tsr_help_tensors(const char *checkpoint, const char *beginning, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Prints docs/errors.md, or the part under `heading`, unless it is NULL. Returns the exit code. */
+int tsr_help_errors(const char *heading);
+
+#endif

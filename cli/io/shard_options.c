@@ -1,0 +1,215 @@
+/* Parses --shard I/N, records the command line for `tessera finish`, and prints the results of a shard. */
+#include "cli/io/shard_options.h"
+
+#include "cli/help/next_command.h"
+#include "cli/io/output.h"
+#include "cli/io/terminal.h"
+#include "common/text.h"
+#include "formats/json/json_write.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Options of the process or its place, which do not change the output. */
+static const char kOfProcess[] =
+    "-o --shard --threads --cpumask --memory --io --link --mpi --dry-run --force --json --junit --progress "
+    "--progress-file --quiet --help";
+/* Options whose values are paths. */
+static const char kPaths[] = "--rules --scales-from --activations --against --config";
+
+tsr_status tsr_shard_parse(tsr_shard_run *run, tsr_err *err)
+{
+    const char *text = run->text;
+    uint64_t index, count;
+    if (text == NULL)
+        return TSR_OK;
+    if (!tsr_take_decimal(&text, &index) || *text++ != '/' || !tsr_parse_decimal(text, &count) || index >= count ||
+        count > TSR_MAX_SHARDS)
+        return tsr_fail(err, TSR_E_USAGE, "--shard: '%s' is not I/N, the shard and their number: 0/8 to 7/8, for 8",
+                        run->text);
+    run->shard.index = (unsigned)index;
+    run->shard.count = (unsigned)count;
+    return TSR_OK;
+}
+
+/* ---- the command ---- */
+
+static const char *absolute(tsr_arena *arena, const char *path)
+{
+    char here[PATH_MAX];
+    if (path[0] == '/' || getcwd(here, sizeof here) == NULL)
+        return tsr_arena_dup(arena, path, strlen(path));
+    return tsr_arena_printf(arena, "%s/%s", here, path);
+}
+
+static const char *spell_value(const tsr_option *o, const char *text, tsr_arena *arena)
+{
+    if (text == NULL)
+        return NULL;
+    const char *const value = tsr_is_listed(kPaths, o->name) ? absolute(arena, text) : text;
+    return value == NULL ? NULL : tsr_arena_printf(arena, "%s=%s", o->name, value);
+}
+
+/* Spells a choice by the `index`th word of "a|b|c". */
+static const char *spell_choice(const tsr_option *o, tsr_arena *arena)
+{
+    const char *word = o->argument;
+    for (int i = *(const int *)o->value; i > 0; i--)
+        word = strchr(word, '|') + 1;
+    return tsr_arena_printf(arena, "%s=%.*s", o->name, (int)strcspn(word, "|"), word);
+}
+
+/* Spells an option; a list as many times as it was given. */
+static tsr_status spell(const tsr_option *o, tsr_arena *arena, const char **words, size_t most, size_t *n, tsr_err *err)
+{
+    const size_t times = o->kind == TSR_OPT_LIST ? ((const tsr_list *)o->value)->count : 1;
+    for (size_t i = 0; i < times; i++) {
+        const char *word = NULL;
+        switch (o->kind) {
+        case TSR_OPT_FLAG:
+            word = o->name;
+            break;
+        case TSR_OPT_TEXT:
+            word = spell_value(o, *(const char *const *)o->value, arena);
+            break;
+        case TSR_OPT_LIST:
+            word = spell_value(o, ((const tsr_list *)o->value)->items[i], arena);
+            break;
+        case TSR_OPT_CHOICE:
+            word = spell_choice(o, arena);
+            break;
+        case TSR_OPT_COUNT:
+        case TSR_OPT_SIZE:
+            word = tsr_arena_printf(arena, "%s=%llu", o->name, U64(*(const uint64_t *)o->value));
+            break;
+        }
+        if (word == NULL || *n == most)
+            return tsr_out_of_memory(err, "for the words of the command");
+        words[(*n)++] = word;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_options_spell(const tsr_option *options, uint64_t given, const char *except, tsr_arena *arena,
+                             const char **words, size_t most, size_t *n, tsr_err *err)
+{
+    for (size_t i = 0; options[i].name != NULL; i++) {
+        if ((given >> i & 1) != 0 && !tsr_is_listed(except, options[i].name))
+            TSR_TRY(spell(&options[i], arena, words, most, n, err));
+    }
+    return TSR_OK;
+}
+
+static bool is_printable(const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if ((unsigned char)*text < 0x20 || *text == 0x7F)
+            return false;
+    }
+    return true;
+}
+
+tsr_status tsr_shard_note_command(tsr_shard_run *run, const char *command, const char *src, const tsr_option *options,
+                                  uint64_t given, tsr_err *err)
+{
+    if (run->text == NULL)
+        return TSR_OK;
+    const char **const words = tsr_arena_alloc(&run->arena, TSR_MOST_WORDS * sizeof *words);
+    const char *const source = absolute(&run->arena, src);
+    size_t n = 0;
+    if (words == NULL || source == NULL)
+        return tsr_out_of_memory(err, "for the words of the command");
+    words[n++] = command;
+    words[n++] = source;
+    TSR_TRY(tsr_options_spell(options, given, kOfProcess, &run->arena, words, TSR_MOST_WORDS, &n, err));
+    for (size_t i = 0; i < n; i++) {
+        if (!is_printable(words[i]))
+            return tsr_fail(err, TSR_E_USAGE,
+                            "--shard: a control character in the name of the working directory: the command is "
+                            "recorded for 'tessera finish'");
+    }
+    run->shard.words = words;
+    run->shard.n_words = n;
+    return TSR_OK;
+}
+
+const tsr_shard *tsr_shard_of(const tsr_shard_run *run)
+{
+    return run->shard.count == 0 ? NULL : &run->shard;
+}
+
+/* ---- telling ---- */
+
+static tsr_status divide(const tsr_shard_run *run, const tsr_plan *plan, uint32_t **owner, tsr_err *err)
+{
+    *owner = calloc(plan->n_files + 1, sizeof **owner);
+    const tsr_status status = *owner == NULL ? tsr_out_of_memory(err, "for the shards")
+                                             : tsr_shards_divide(plan, run->shard.count, *owner, err);
+    if (status != TSR_OK)
+        free(*owner);
+    return status;
+}
+
+tsr_status tsr_shard_measure(tsr_shard_run *run, const tsr_plan *plan, tsr_err *err)
+{
+    uint32_t *owner;
+    if (!tsr_is_shard(run))
+        return TSR_OK;
+    TSR_TRY(divide(run, plan, &owner, err));
+    run->size = tsr_shard_size_of(plan, owner, run->shard.index);
+    free(owner);
+    return TSR_OK;
+}
+
+tsr_status tsr_shard_print_plan(const tsr_shard_run *run, const tsr_plan *plan, tsr_err *err)
+{
+    uint32_t *owner;
+    char in[32], out[32];
+    TSR_TRY(divide(run, plan, &owner, err));
+    for (size_t i = 0; i < plan->n_files; i++) {
+        if (owner[i] == run->shard.index)
+            tsr_print("write      %s, %s%llu bytes\n", plan->files[i].name, plan->files[i].appended ? "at most " : "",
+                      U64(plan->files[i].bytes));
+    }
+    free(owner);
+    tsr_print("shard %s: %llu of %zu file%s, %s in, %s out\n", run->text, U64(run->size.files), plan->n_files,
+              tsr_plural(plan->n_files), tsr_bytes_text((double)run->size.bytes_in, in),
+              tsr_bytes_text((double)run->size.bytes_out, out));
+    return TSR_OK;
+}
+
+void tsr_shard_print_space(const tsr_shard_run *run)
+{
+    char out[32];
+    tsr_print("disk: %s needed\n", tsr_bytes_text((double)run->size.bytes_out, out));
+}
+
+void tsr_shard_print_end(const tsr_shard_run *run, const char *dst)
+{
+    if (run->size.files == 1)
+        tsr_print("shard %s: its file is complete\n", run->text);
+    else
+        tsr_print("shard %s: its %llu files are complete\n", run->text, U64(run->size.files));
+    tsr_print("when every shard is (%u): tessera finish ", run->shard.count);
+    tsr_print_path(dst);
+    tsr_print("\n");
+}
+
+void tsr_shard_json(tsr_text *t, const tsr_shard_run *run)
+{
+    if (run->shard.finish)
+        tsr_json_member_u64(t, "shards", run->shard.count);
+    if (!tsr_is_shard(run))
+        return;
+    tsr_json_key(t, "shard");
+    tsr_json_begin_object(t, true);
+    tsr_json_member_u64(t, "index", run->shard.index);
+    tsr_json_member_u64(t, "of", run->shard.count);
+    tsr_json_member_u64(t, "files", run->size.files);
+    tsr_json_member_u64(t, "bytes_in", run->size.bytes_in);
+    tsr_json_member_u64(t, "bytes_out", run->size.bytes_out);
+    tsr_json_end_object(t);
+}

@@ -1,0 +1,102 @@
+/* Estimates the disk space of an output, and compares it with the free space. */
+#include "cli/io/space.h"
+
+#include "cli/io/output.h"
+#include "cli/io/terminal.h"
+#include "common/checked.h"
+#include "common/file.h"
+#include "formats/json/json_write.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The most bytes to write, and how many of them are only bounded. */
+typedef struct sizes {
+    uint64_t most, bounded;
+} sizes;
+
+static sizes all_of(const tsr_plan *plan)
+{
+    return (sizes){plan->bytes_out, tsr_plan_bounded_bytes(plan)};
+}
+
+/* Returns the sizes without the files that an earlier run has finished. */
+static sizes left_of(const tsr_plan *plan, const char *dst)
+{
+    sizes left = all_of(plan);
+    for (size_t i = 0; i < plan->n_files; i++) {
+        const tsr_out_file *const f = &plan->files[i];
+        char path[PATH_MAX];
+        if (snprintf(path, sizeof path, "%s/%s", dst, f->name) >= (int)sizeof path || access(path, F_OK) != 0)
+            continue;
+        left.most -= f->bytes;
+        left.bounded -= f->appended ? f->bytes : 0;
+    }
+    return left;
+}
+
+/* Estimates their sum in bytes. False: there is no bound among them, or there are no samples. */
+static bool expected(const tsr_plan *plan, sizes s, uint64_t *bytes)
+{
+    double share;
+    if (s.bounded == 0 || plan->estimate == NULL || plan->estimate(plan, &share, NULL) != TSR_OK)
+        return false;
+    *bytes = s.most - s.bounded + (uint64_t)((double)s.bounded * share);
+    return true;
+}
+
+/* Finds the bytes that are free where `dst` will be: in the nearest folder above it that exists. */
+static bool find_free(const char *dst, uint64_t *bytes)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s", dst) >= (int)sizeof path)
+        return false;
+    while (access(path, F_OK) != 0) {
+        char *const slash = strrchr(path, '/');
+        if (strcmp(path, "/") == 0 || strcmp(path, ".") == 0)
+            return false;
+        if (slash == NULL)
+            strcpy(path, ".");
+        else
+            slash[slash == path] = '\0';
+    }
+    return tsr_free_space(path, bytes, NULL) == TSR_OK && *bytes != UINT64_MAX;
+}
+
+void tsr_space_print(const tsr_plan *plan, const char *dst)
+{
+    char most[32], about[32], space[32];
+    uint64_t bytes;
+    tsr_bytes_text((double)plan->bytes_out, most);
+    if (expected(plan, all_of(plan), &bytes))
+        tsr_print("disk: about %s needed, by samples, %s at most", tsr_bytes_text((double)bytes, about), most);
+    else
+        tsr_print("disk: %s needed", most);
+    if (dst != NULL && find_free(dst, &bytes))
+        tsr_print(", %s free there", tsr_bytes_text((double)bytes, space));
+    tsr_print("\n");
+}
+
+void tsr_space_json(tsr_text *t, const tsr_plan *plan, bool dry_run)
+{
+    uint64_t bytes;
+    if (dry_run && expected(plan, all_of(plan), &bytes))
+        tsr_json_member_u64(t, "bytes_out_expected", bytes);
+}
+
+bool tsr_space_warning(const tsr_plan *plan, const char *dst, char *text, size_t size)
+{
+    char have[32], about[32], most[32];
+    const sizes left = left_of(plan, dst);
+    uint64_t bytes, free_bytes;
+    if (!find_free(dst, &free_bytes) || left.most <= free_bytes || !expected(plan, left, &bytes))
+        return false;
+    snprintf(text, size, "%s: %s free there for about %s, by samples, and %s at most: %s", dst,
+             tsr_bytes_text((double)free_bytes, have), tsr_bytes_text((double)bytes, about),
+             tsr_bytes_text((double)left.most, most),
+             bytes > free_bytes ? "it will probably get full; then free more, and the same command carries on"
+                                : "it should be enough; if it is not, free more, and the same command carries on");
+    return true;
+}

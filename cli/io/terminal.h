@@ -1,0 +1,50 @@
+/* Shows the progress of a job: one line on a terminal, plain lines in a pipe. Catches Ctrl-C.
+ *
+ * Programs get one JSON object a line instead (docs/schemas/progress.schema.json): at the beginning and end of each phase, and
+ * every second. A full pipe does not delay the job: the line is dropped. */
+#ifndef TSR_CLI_IO_TERMINAL_H
+#define TSR_CLI_IO_TERMINAL_H
+
+#include "cli/io/batch_context.h"
+#include "cli/io/common_options.h"
+#include "common/parallel/threads.h"
+
+typedef struct tsr_terminal {
+    bool quiet, tty;
+    double last_seconds; /* when the last plain line was printed */
+    const char *last_phase;
+    const char *verb; /* the word to show for the engine's "converting" */
+    bool line_open;
+    bool jsonl;       /* lines of JSON on stderr */
+    const char *path; /* --progress-file, open as `fd`; NULL: none */
+    int fd;
+    const char *job;         /* of a batch; NULL: none */
+    double began, last_line; /* tsr_now: when it was opened; when the last line of JSON was written */
+    const char *line_phase;  /* of that line */
+    const char *kind;        /* of the checks that are running, where a command runs several; NULL: there are none */
+} tsr_terminal;
+
+/* Opens the file for progress, if there is one. A job of a batch (NULL: there is none) uses the batch's. After a failure there is
+ * nothing to close. */
+tsr_status tsr_terminal_open(tsr_terminal *terminal, bool quiet, const tsr_progress_options *progress,
+                             const tsr_batch_context *batch, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Begins a kind of check, whose name ("gemm", static) is in its progress from now on. */
+void tsr_terminal_begin_kind(tsr_terminal *terminal, const char *kind);
+
+/* Returns run options for a job that shows its progress on `terminal` and stops at Ctrl-C. */
+tsr_run_options tsr_terminal_run_options(tsr_terminal *terminal, uint64_t threads, uint64_t memory);
+
+/* Shows progress: a tsr_run_options.progress callback; `terminal` is a tsr_terminal. */
+void tsr_terminal_progress(const tsr_progress *progress, void *terminal);
+
+/* Erases the progress line, and writes the end of the job for programs. */
+void tsr_terminal_close(tsr_terminal *terminal);
+
+/* Sets *flag on SIGINT and SIGTERM: the first asks to stop, a second kills as usual. */
+const atomic_bool *tsr_terminal_catch_interrupt(void);
+
+/* Writes "1.31 TB" or "512 MB" into `text`, at least 32 bytes. Returns text. */
+const char *tsr_bytes_text(double bytes, char *text);
+
+#endif

@@ -1,0 +1,162 @@
+/* Opens and compares two checkpoints, and writes the result as JSON. */
+#include "cli/show/compare_sides.h"
+
+#include "cli/io/globs.h"
+#include "cli/io/output.h"
+#include "formats/json/json_write.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options)
+{
+    const tsr_option shared[] = {
+        {"--tensors", TSR_OPT_LIST, &job->tensors, "GLOB",
+         "only tensors with these names (*, ?, [0-3]: docs/policy.md); may be repeated"},
+        {0},
+    };
+    tsr_options_append(options, shared);
+}
+
+/* Returns the name of a weight of either side. */
+static const char *name_of(const void *context, size_t i)
+{
+    const tsr_weights *const sides = context;
+    const tsr_weights *const side = i < sides[0].count ? &sides[0] : &sides[1];
+    return side->items[side == sides ? i : i - sides[0].count].values->name;
+}
+
+tsr_status tsr_compare_job_open(tsr_compare_job *job, const tsr_command_context *c, tsr_err *err)
+{
+    for (size_t i = 0; i < 2; i++) {
+        TSR_TRY(tsr_checkpoint_open(&job->checkpoint[i], job->path[i], NULL, 0, err));
+        TSR_TRY(tsr_rank_file_read(&job->manifest[i], job->checkpoint[i], &job->arena, err));
+        TSR_TRY(tsr_weights_pair_or(&job->weights[i], job->checkpoint[i], c->common.block, err));
+        if (job->weights[i].warning != NULL)
+            tsr_command_warn(c, job->weights[i].warning);
+    }
+    return tsr_check_tensor_globs(job->tensors.items, job->tensors.count, name_of, job->weights,
+                                  job->weights[0].count + job->weights[1].count, err);
+}
+
+tsr_status tsr_compare_job_run(tsr_compare_job *job, const tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)
+{
+    const tsr_side side[] = {{job->checkpoint[0], &job->weights[0]}, {job->checkpoint[1], &job->weights[1]}};
+    const tsr_compare_options options = {
+        .globs = job->tensors.items,
+        .n_globs = job->tensors.count,
+        .run = tsr_terminal_run_options(terminal, c->common.threads, c->common.memory),
+        .ranks = c->ranks,
+    };
+    return tsr_compare(&side[0], &side[1], &options, &job->comparison, err);
+}
+
+void tsr_compare_job_close(tsr_compare_job *job)
+{
+    tsr_comparison_free(&job->comparison);
+    tsr_arena_free(&job->arena);
+    for (size_t i = 0; i < 2; i++) {
+        tsr_weights_free(&job->weights[i]);
+        tsr_checkpoint_close(job->checkpoint[i]);
+    }
+}
+
+const char *tsr_pair_state_name(tsr_pair_state state)
+{
+    static const char *const kNames[] = {
+        [TSR_PAIR_IDENTICAL] = "identical", [TSR_PAIR_EQUAL] = "equal",     [TSR_PAIR_DIFFERS] = "differs",
+        [TSR_PAIR_MISSHAPED] = "misshaped", [TSR_PAIR_MISSING] = "missing", [TSR_PAIR_EXTRA] = "extra",
+    };
+    return kNames[state];
+}
+
+const char *tsr_tile_text(const tsr_tile_metrics *tile, const tsr_pair *pair, char *text, size_t size)
+{
+    const int n = snprintf(text, size, "rows %llu..%llu, columns %llu..%llu", U64(tile->row),
+                           U64(tile->row + tile->rows - 1), U64(tile->col), U64(tile->col + tile->cols - 1));
+    if (pair->a->values->rank > 2)
+        snprintf(text + n, size - (size_t)n, " of matrix %llu", U64(tile->matrix));
+    return text;
+}
+
+static void range_json(tsr_text *t, const char *key, uint64_t first, uint64_t count)
+{
+    tsr_json_key(t, key);
+    tsr_json_begin_array(t, true);
+    tsr_json_u64(t, first);
+    tsr_json_u64(t, first + count);
+    tsr_json_end_array(t);
+}
+
+static void tile_json(tsr_text *t, const tsr_tile_metrics *tile)
+{
+    tsr_json_begin_object(t, true);
+    tsr_json_member_u64(t, "matrix", tile->matrix);
+    range_json(t, "rows", tile->row, tile->rows);
+    range_json(t, "columns", tile->col, tile->cols);
+    tsr_json_member_u64(t, "differ", tile->differ);
+    tsr_json_member_number(t, "relative_error", tile->relative);
+    tsr_json_member_number(t, "max_abs_error", tile->max_abs);
+    tsr_json_end_object(t);
+}
+
+static void side_json(tsr_text *t, const char *key, const tsr_weight *w)
+{
+    if (w == NULL)
+        return;
+    char shape[192];
+    tsr_json_key(t, key);
+    tsr_json_begin_object(t, true);
+    tsr_json_member_string(t, "dtype", tsr_dtype_name((tsr_dtype)w->data->dtype));
+    tsr_json_key(t, "shape");
+    tsr_shape_text(w->data, shape, sizeof shape);
+    tsr_json_raw(t, shape, strlen(shape));
+    tsr_json_end_object(t);
+}
+
+static void place_json(tsr_text *t, const char *key, const tsr_pair *pair, uint64_t index)
+{
+    char at[192];
+    tsr_pair_coordinates(pair, index, at, sizeof at);
+    tsr_json_key(t, key);
+    tsr_json_raw(t, at, strlen(at));
+}
+
+void tsr_pair_json(tsr_text *t, const tsr_pair *pair)
+{
+    const tsr_metrics *const m = &pair->metrics;
+    tsr_json_member_string(t, "name", tsr_pair_name(pair));
+    tsr_json_member_string(t, "state", tsr_pair_state_name(pair->state));
+    side_json(t, "a", pair->a);
+    side_json(t, "b", pair->b);
+    if (pair->state != TSR_PAIR_DIFFERS)
+        return;
+    tsr_metrics_json(t, m);
+    place_json(t, "max_abs_error_at", pair, m->max_abs_at);
+    for (unsigned side = 0; side < 2; side++) {
+        if (m->nonfinite[side] > 0)
+            place_json(t, side == 0 ? "nonfinite_a_at" : "nonfinite_b_at", pair, m->nonfinite_at[side]);
+    }
+    tsr_json_key(t, "worst_blocks");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < m->n_worst; i++)
+        tile_json(t, &m->worst[i]);
+    tsr_json_end_array(t);
+}
+
+void tsr_count_states(const tsr_comparison *comparison, size_t *counts)
+{
+    memset(counts, 0, (TSR_PAIR_EXTRA + 1) * sizeof *counts);
+    for (size_t i = 0; i < comparison->count; i++)
+        counts[comparison->pairs[i].state]++;
+}
+
+tsr_metrics tsr_sum_differing(const tsr_comparison *comparison)
+{
+    tsr_metrics whole = {0};
+    for (size_t i = 0; i < comparison->count; i++) {
+        if (comparison->pairs[i].state == TSR_PAIR_DIFFERS)
+            tsr_metrics_add(&whole, &comparison->pairs[i].metrics);
+    }
+    return whole;
+}

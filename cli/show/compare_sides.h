@@ -1,0 +1,52 @@
+/* Opens and compares two checkpoints, and writes the result as JSON: for diff and verify. */
+#ifndef TSR_CLI_SHOW_COMPARE_SIDES_H
+#define TSR_CLI_SHOW_COMPARE_SIDES_H
+
+#include "cli/command.h"
+#include "formats/checkpoint/rank_file.h"
+#include "verify/compare/compare.h"
+
+/* The common options that such a command takes. */
+enum { TSR_COMPARE_TAKES = TSR_TAKES_SOURCE_BLOCK | TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_PROGRESS };
+
+typedef struct tsr_compare_job {
+    const char *path[2]; /* a, b */
+    tsr_list tensors;
+
+    /* After tsr_compare_job_open; the comparison after tsr_compare_job_run. */
+    tsr_checkpoint *checkpoint[2];
+    tsr_weights weights[2];
+    tsr_comparison comparison;
+    tsr_rank_file manifest[2];
+    tsr_arena arena; /* of the manifests */
+} tsr_compare_job;
+
+/* Appends the options that such commands share. */
+void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options);
+
+/* Opens both sides, and pairs their scales. */
+tsr_status tsr_compare_job_open(tsr_compare_job *job, const tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Compares them, and shows progress on the terminal. */
+tsr_status tsr_compare_job_run(tsr_compare_job *job, const tsr_command_context *context, tsr_terminal *terminal,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
+void tsr_compare_job_close(tsr_compare_job *job);
+
+/* Returns "identical", "equal", "differs", "misshaped", "missing" or "extra". */
+const char *tsr_pair_state_name(tsr_pair_state state);
+
+/* Writes members of the JSON object that is open: name, state, dtypes and shapes of both sides and, where values
+ * differ, the figures, the place of the largest error, and the worst blocks. */
+void tsr_pair_json(tsr_text *text, const tsr_pair *pair);
+
+/* Writes "rows 128..255, columns 0..127" (", matrix 3" in a stack) into `text`, at least 192 bytes. Returns text. */
+const char *tsr_tile_text(const tsr_tile_metrics *tile, const tsr_pair *pair, char *text, size_t size);
+
+/* Counts the pairs in each state; `counts` has TSR_PAIR_EXTRA + 1 elements. */
+void tsr_count_states(const tsr_comparison *comparison, size_t *counts);
+
+/* Returns the sums over all pairs that differ. */
+tsr_metrics tsr_sum_differing(const tsr_comparison *comparison);
+
+#endif

@@ -1,0 +1,34 @@
+/* Writes the output of `tessera inspect`: text and JSON. */
+#ifndef TSR_CLI_SHOW_INSPECT_PRINT_H
+#define TSR_CLI_SHOW_INSPECT_PRINT_H
+
+#include "common/text.h"
+#include "formats/loaders/issues.h"
+#include "formats/loaders/loaders.h"
+#include "verify/survey/contents.h"
+#include "verify/survey/histogram.h"
+
+/* One tensor to inspect: a weight, or a companion of one. */
+typedef struct tsr_inspected {
+    const tsr_tensor *stored; /* as the file has it */
+    tsr_weight weight;        /* for a scale and its like: plain, with the dtype that its bytes have */
+    const tsr_weight *owner;  /* the weight that it belongs to; NULL: it is one */
+    const char *role;         /* tsr_weights_owner */
+} tsr_inspected;
+
+/* Print to stdout. tsr_print_coding prints a part of a line: "MXFP4 of compressed-tensors (mxfp4-ct): 4 bits, a
+ * scale for 32 columns". */
+void tsr_print_contents(const tsr_checkpoint *checkpoint, const tsr_contents *survey);
+void tsr_print_coding(const tsr_weight_kind *kind, unsigned bits, tsr_block block);
+void tsr_print_tensor(const tsr_checkpoint *checkpoint, const tsr_inspected *tensor, const tsr_histogram *histogram);
+void tsr_print_loaders(const tsr_load_table *table, const char *subject);
+void tsr_print_issues(const tsr_issues *issues);
+
+/* Write members of the object that is open in `text`. */
+void tsr_json_contents(tsr_text *text, const tsr_checkpoint *checkpoint, const tsr_contents *survey);
+void tsr_json_tensor(tsr_text *text, const tsr_checkpoint *checkpoint, const tsr_inspected *tensor,
+                     const tsr_histogram *histogram);
+void tsr_json_loaders(tsr_text *text, const tsr_load_table *table);
+void tsr_json_issues(tsr_text *text, const char *key, const tsr_issues *issues);
+
+#endif

@@ -1,0 +1,220 @@
+/* The options of a forward pass through two models, and its result as text and JSON. */
+#include "cli/show/verify_forward.h"
+
+#include "cli/io/output.h"
+#include "cli/show/evidence_text.h"
+#include "common/text.h"
+#include "formats/json/json_write.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MAX_TOKENS = 1 << 20 };
+
+/* ---- options ---- */
+
+tsr_forward_texts tsr_forward_texts_defaults(void)
+{
+    return (tsr_forward_texts){.length = 64, .devices = 1};
+}
+
+void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts)
+{
+    const tsr_option all[] = {
+        {"--layers", TSR_OPT_TEXT, &texts->layers, "A..B", "run only these layers, the first on the embedding (all)"},
+        {"--tokens", TSR_OPT_TEXT, &texts->tokens, "FILE|random",
+         "token ids (text, .npy, raw int32), text for the model's tokenizer, or random ids (random)"},
+        {"--batch", TSR_OPT_COUNT, &texts->sequences, "B", "number of sequences (random: 1; a file: all of it)"},
+        {"--count", TSR_OPT_COUNT, &texts->length, "N", "largest number of tokens of a sequence (64)"},
+        {"--devices", TSR_OPT_COUNT, &texts->devices, "N",
+         "number of GPUs that share the weights; the result does not depend on it (1)"},
+        {"--kl-by-layer", TSR_OPT_FLAG, &texts->kl_by_layer, NULL,
+         "also compute the KL divergence after every layer, by the final norm and head, twice a layer"},
+        {"--exact", TSR_OPT_FLAG, &texts->exact, NULL,
+         "compute DST in double as well, so that only the error of the weights remains"},
+        {"--min-stream", TSR_OPT_TEXT, &texts->min_stream, "DB",
+         "smallest SQNR of the hidden states and the logits (what sound codes leave at that depth)"},
+        {"--max-kl", TSR_OPT_TEXT, &texts->max_kl, "X", "largest mean KL divergence, in nats (none)"},
+        {"--min-top1", TSR_OPT_TEXT, &texts->min_top1, "X",
+         "smallest share of positions with the same likeliest token (none)"},
+        {0},
+    };
+    tsr_options_append(options, all);
+}
+
+static tsr_status parse_layers(const char *text, tsr_forward_request *r, tsr_err *err)
+{
+    const char *end = text;
+    if (text == NULL)
+        return TSR_OK;
+    bool fine = tsr_take_decimal(&end, &r->first);
+    r->last = r->first;
+    if (fine && strncmp(end, "..", 2) == 0) {
+        end += 2;
+        fine = tsr_take_decimal(&end, &r->last);
+    }
+    return fine && *end == '\0' ? TSR_OK
+                                : tsr_fail(err, TSR_E_USAGE, "--layers: takes A..B, or one number, not '%s'", text);
+}
+
+tsr_status tsr_forward_texts_parse(tsr_forward_request *r, const tsr_forward_texts *texts, tsr_err *err)
+{
+    if (texts->length == 0 || texts->sequences > MAX_TOKENS || texts->length > MAX_TOKENS)
+        return tsr_fail(err, TSR_E_USAGE, "--count (and --batch): from 1 to %d", MAX_TOKENS);
+    if (texts->devices == 0 || texts->devices > TSR_FORWARD_DEVICES)
+        return tsr_fail(err, TSR_E_USAGE, "--devices: from 1 to %d", TSR_FORWARD_DEVICES);
+    r->devices = (size_t)texts->devices;
+    TSR_TRY(parse_layers(texts->layers, r, err));
+    TSR_TRY(tsr_parse_number("--min-stream", texts->min_stream, &r->limits.min_stream, err));
+    TSR_TRY(tsr_parse_number("--max-kl", texts->max_kl, &r->limits.max_kl, err));
+    TSR_TRY(tsr_parse_number("--min-top1", texts->min_top1, &r->limits.min_top1, err));
+    r->tokens = texts->tokens != NULL && strcmp(texts->tokens, "random") == 0 ? NULL : texts->tokens;
+    r->sequences = texts->sequences > 0 ? texts->sequences : r->tokens == NULL ? 1 : MAX_TOKENS;
+    r->length = texts->length;
+    r->kl_by_layer = texts->kl_by_layer;
+    r->exact = texts->exact;
+    return TSR_OK;
+}
+
+/* ---- the result ---- */
+
+static void print_share(const tsr_judgement *j)
+{
+    if (j->choices > 0)
+        tsr_print("  %7.2f %%", 100 * (double)j->agreed / (double)j->choices);
+    else
+        tsr_print("  %9s", "");
+}
+
+static void print_fault(const tsr_judgement *j)
+{
+    tsr_print("  ");
+    tsr_print_word(TSR_BAD, "FAIL", 5);
+    tsr_print("%s: %s, largest error at %s\n", j->what, j->fault, j->worst_at);
+}
+
+/* Prints one line a layer. A layer fails only because of the error that it adds by itself. */
+static void print_layers(const tsr_evidence *e)
+{
+    tsr_print("%-22s  %-33s  %s\n", "", "stream of hidden states", "layer alone, on the source's input");
+    const bool heads = e->items[0].kl.known;
+    tsr_print("%-22s  %9s  %10s  %9s   %9s  %10s  %9s%s\n", "", "SQNR", "relative", "experts", "SQNR", "relative",
+              "experts", heads ? "   KL, nats" : "");
+    for (size_t i = 0; i + 1 < e->count; i++) {
+        const tsr_judgement *const stream = &e->items[i], *const alone = stream + 1;
+        if (strcmp(stream->what, TSR_FORWARD_STREAM) != 0 || strcmp(alone->what, TSR_FORWARD_LAYER) != 0)
+            continue;
+        tsr_print("%-22s  %6.2f dB  %10.3g", stream->subject, tsr_metrics_sqnr(&stream->metrics),
+                  tsr_metrics_relative(&stream->metrics));
+        print_share(stream);
+        tsr_print("   %6.2f dB  %10.3g", tsr_metrics_sqnr(&alone->metrics), tsr_metrics_relative(&alone->metrics));
+        print_share(alone);
+        if (stream->kl.known)
+            tsr_print("   %8.3g", stream->kl.mean);
+        tsr_print("\n");
+        for (const tsr_judgement *j = stream; j <= alone; j++) {
+            if (j->fault != NULL)
+                print_fault(j);
+        }
+    }
+}
+
+static void print_logits(const tsr_judgement *j)
+{
+    tsr_judgement_print(j);
+    tsr_print(
+        "       KL divergence: mean %.3g nats, max %.3g; the likeliest token is the same in %llu of %llu positions\n",
+        j->kl.mean, j->kl.max, (unsigned long long)j->agreed, (unsigned long long)j->choices);
+}
+
+/* Prints how the two passes were run. */
+static void print_run(const tsr_verify_forward *v)
+{
+    const tsr_forward_figures *const f = &v->figures;
+    char inputs[96];
+    if (!isnan(f->perplexity[0]))
+        tsr_print("       perplexity: %.4f of SRC, %.4f of DST\n", f->perplexity[0], f->perplexity[1]);
+    if (f->devices > 1)
+        tsr_print("%zu x ", f->devices);
+    tsr_print("%s; %zu tokens in %zu sequences, seed %llu; SRC in double", f->device, f->tokens, f->sequences,
+              U64(v->request.seed));
+    if (v->reference == NULL && v->request.exact)
+        tsr_print(", DST too");
+    else if (v->reference == NULL)
+        tsr_print(", DST in BF16 between layers, inputs of its codes %s",
+                  tsr_input_coding_text(&f->inputs, inputs, sizeof inputs));
+    tsr_print("; %.2f GB of weights read, %.2f GB of activations held, %.2f s\n", (double)f->weight_bytes * 1e-9,
+              (double)f->activation_bytes * 1e-9, v->evidence.seconds);
+}
+
+tsr_status tsr_verify_forward_print(tsr_command_context *context, tsr_err *err)
+{
+    const tsr_verify_forward *const v = context->job;
+    (void)err;
+    const tsr_evidence *const e = &v->evidence;
+    if (v->reference != NULL) {
+        for (size_t i = 0; i < e->count; i++) {
+            tsr_print("%s\n", e->items[i].subject);
+            tsr_judgement_print(&e->items[i]);
+        }
+    } else {
+        print_layers(e);
+        print_logits(&e->items[e->count - 1]);
+    }
+    print_run(v);
+    tsr_evidence_print_end(e);
+    return TSR_OK;
+}
+
+static void write_figures(tsr_text *t, const tsr_verify_forward *v)
+{
+    const tsr_forward_figures *const f = &v->figures;
+    const bool served = v->reference == NULL && !v->request.exact;
+    char inputs[96];
+    tsr_json_member_string(t, "device", f->device);
+    tsr_json_member_u64(t, "devices", f->devices);
+    tsr_json_member_string(t, "activations", tsr_input_choice_name(v->request.inputs));
+    tsr_json_member_string(t, "inputs",
+                           served ? tsr_input_coding_text(&f->inputs, inputs, sizeof inputs) : "not quantized");
+    tsr_json_member_string(t, "rounding", served ? "bf16" : "none");
+    tsr_json_member_u64(t, "sequences", f->sequences);
+    tsr_json_member_u64(t, "token_count", f->tokens);
+    tsr_json_member_u64(t, "weight_bytes_read", f->weight_bytes);
+    tsr_json_member_u64(t, "activation_bytes", f->activation_bytes);
+    tsr_json_member_number(t, "perplexity_source", f->perplexity[0]);
+    tsr_json_member_number(t, "perplexity", f->perplexity[1]);
+}
+
+void tsr_verify_forward_json(const tsr_command_context *context, tsr_text *t)
+{
+    const tsr_verify_forward *const v = context->job;
+    const tsr_forward_request *const r = &v->request;
+    tsr_json_begin_object(t, false);
+    tsr_json_member_string(t, "schema", context->command->schema);
+    tsr_json_member_string(t, "version", TSR_VERSION);
+    tsr_json_member_string(t, "source", v->sides[0]);
+    tsr_json_member_string(t, "checkpoint", v->sides[1]);
+    tsr_json_member_string(t, "reference", v->reference);
+    tsr_json_member_string(t, "tokens", r->tokens);
+    tsr_json_member_u64(t, "seed", r->seed);
+    tsr_json_key(t, "layers");
+    tsr_json_begin_array(t, true);
+    tsr_json_u64(t, r->first);
+    if (r->last == SIZE_MAX)
+        tsr_json_null(t);
+    else
+        tsr_json_u64(t, r->last);
+    tsr_json_end_array(t);
+    tsr_json_member_bool(t, "passed", v->evidence.failed == 0);
+    write_figures(t, v);
+    tsr_json_key(t, "limits");
+    tsr_json_begin_object(t, true);
+    tsr_json_member_number(t, "min_sqnr_db", r->limits.min_sqnr);
+    tsr_json_member_number(t, "min_stream_db", r->limits.min_stream);
+    tsr_json_member_number(t, "max_kl_nats", r->limits.max_kl);
+    tsr_json_member_number(t, "min_top1", r->limits.min_top1);
+    tsr_json_end_object(t);
+    tsr_evidence_json(t, &v->evidence);
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}

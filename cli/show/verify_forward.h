@@ -1,0 +1,43 @@
+/* The job of `tessera verify forward`: tokens through two models, or through one and another implementation. */
+#ifndef TSR_CLI_SHOW_VERIFY_FORWARD_H
+#define TSR_CLI_SHOW_VERIFY_FORWARD_H
+
+#include "cli/command.h"
+#include "verify/forward/check_forward.h"
+
+typedef struct tsr_verify_forward {
+    const char *sides[2];        /* SRC and DST; with a reference only the first */
+    const char *reference;       /* NULL: none */
+    uint64_t memory;             /* 0: no limit */
+    tsr_forward_request request; /* but for what is opened */
+
+    /* After opening. */
+    tsr_checkpoint *checkpoints[2], *opened_reference;
+    tsr_weights weights[2];
+    tsr_side opened[2];
+    tsr_evidence evidence;
+    tsr_forward_figures figures;
+} tsr_verify_forward;
+
+/* Functions of a tsr_command whose job is a tsr_verify_forward. */
+tsr_status tsr_verify_forward_print(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+void tsr_verify_forward_json(const tsr_command_context *context, tsr_text *text);
+
+/* Options that `verify forward` and `verify all` share, as given. */
+typedef struct tsr_forward_texts {
+    const char *layers, *tokens, *min_stream, *max_kl, *min_top1;
+    uint64_t sequences, length, devices;
+    bool kl_by_layer, exact;
+} tsr_forward_texts;
+
+/* Returns the defaults. */
+tsr_forward_texts tsr_forward_texts_defaults(void);
+
+/* Appends the options that fill them. */
+void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts);
+
+/* Parses their values into *request. */
+tsr_status tsr_forward_texts_parse(tsr_forward_request *request, const tsr_forward_texts *texts,
+                                   tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

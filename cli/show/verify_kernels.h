@@ -1,0 +1,49 @@
+/* The job of `tessera verify gemm`, epilogue, dequant and mla, and its result as text and JSON. */
+#ifndef TSR_CLI_SHOW_VERIFY_KERNELS_H
+#define TSR_CLI_SHOW_VERIFY_KERNELS_H
+
+#include "cli/command.h"
+#include "verify/evidence/jobs.h"
+
+typedef enum tsr_kernel_check {
+    TSR_KERNEL_GEMM,
+    TSR_KERNEL_EPILOGUE,
+    TSR_KERNEL_DEQUANT,
+    TSR_KERNEL_MLA,
+    TSR_N_KERNEL_CHECKS,
+} tsr_kernel_check;
+
+typedef struct tsr_verify_kernels {
+    tsr_kernel_check check;
+    const char *dst, *against, *activations, *stages; /* NULL but for `dst`: none */
+    int device;                                       /* a tsr_device_kind */
+    int out, scaling;                                 /* indices of the words of --out and --scaling */
+    tsr_list tensors;
+    struct {
+        const char *max_kernel_error, *max_kernel_rms, *max_kernel_bias, *min_sqnr;
+    } texts;       /* limits as given */
+    unsigned outs; /* bit 1 << tsr_out for each result type */
+    bool details;
+    tsr_kernel_options options;
+
+    /* After opening. */
+    tsr_checkpoint *opened[5];
+    tsr_weights weights[2];
+    tsr_side source;
+    tsr_device opened_device;
+    tsr_err note;  /* why TSR_DEVICE_AUTO took the CPU */
+    tsr_err alone; /* after `applies`: why originals are not compared with, though `against` was given; or empty */
+    tsr_evidence evidence;
+} tsr_verify_kernels;
+
+/* The entry of a table of options that fills an int with a tsr_device_kind. */
+#define TSR_DEVICE_OPTION(to)                                                                                \
+    {                                                                                                        \
+        "--device", TSR_OPT_CHOICE, (to), "auto|cpu|cuda", "where kernels run (auto: a GPU if there is one)" \
+    }
+
+/* Functions of a tsr_command whose job is a tsr_verify_kernels. */
+tsr_status tsr_verify_kernels_print(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+void tsr_verify_kernels_json(const tsr_command_context *context, tsr_text *text);
+
+#endif

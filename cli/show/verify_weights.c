@@ -1,0 +1,149 @@
+/* Prints the findings of comparing weights with their source, and writes them as JSON. */
+#include "cli/show/verify_weights.h"
+
+#include "cli/help/next_command.h"
+#include "cli/io/output.h"
+#include "formats/json/json_write.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { LISTED = 20 };
+
+static size_t count_of(const tsr_findings *f, tsr_check check)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < f->count; i++)
+        n += f->items[i].check == check;
+    return n;
+}
+
+/* Suggests a command for the first tensor among the findings. Keys of a configuration have no figures. */
+static void print_next(const tsr_verify_weights *v)
+{
+    const tsr_compare_job *const job = &v->compared;
+    const tsr_findings *const f = &v->findings;
+    const tsr_comparison *const c = &job->comparison;
+    for (size_t i = 0; i < f->count; i++) {
+        for (size_t k = 0; k < c->count; k++) {
+            if (strcmp(tsr_pair_name(&c->pairs[k]), f->items[i].where) != 0)
+                continue;
+            tsr_print_next_diff(job->path[0], job->path[1], f->items[i].where);
+            tsr_print(" for figures and blocks\n");
+            return;
+        }
+    }
+    tsr_print("next: look at %s in %s\n", f->items[0].where, job->path[1]);
+}
+
+tsr_status tsr_verify_weights_print(tsr_command_context *context, tsr_err *err)
+{
+    const tsr_verify_weights *const v = context->job;
+    (void)err;
+    const tsr_compare_job *const job = &v->compared;
+    const tsr_findings *const f = &v->findings;
+    const tsr_comparison *const c = &job->comparison;
+    const tsr_metrics whole = tsr_sum_differing(c);
+    char read[32], rate[32];
+    for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++) {
+        const size_t n = count_of(f, check);
+        tsr_print_word(n > 0 ? TSR_BAD : TSR_GOOD, n > 0 ? "FAIL" : "PASS", 6);
+        if (n > 0)
+            tsr_print("%-7s %s: %zu %s\n", tsr_check_name(check), tsr_check_failure(check), n,
+                      n == 1 ? "finding" : "findings");
+        else
+            tsr_print("%-7s %s%s\n", tsr_check_name(check), tsr_check_title(check),
+                      f->judged[check] == 0 ? " (nothing here to judge)" : "");
+        size_t listed = 0;
+        for (size_t i = 0; i < f->count && listed < LISTED; i++) {
+            if (f->items[i].check == check && ++listed > 0)
+                tsr_print("      %s: %s\n", f->items[i].where, f->items[i].text);
+        }
+        if (n > listed)
+            tsr_print("      ... and %zu more (--json FILE lists all)\n", n - listed);
+    }
+    if (whole.elements > 0)
+        tsr_print("tensors that differ, together: SQNR %.2f dB, relative error %.5g, cosine %.6f, calc_diff %.3g\n",
+                  tsr_metrics_sqnr(&whole), tsr_metrics_relative(&whole), tsr_metrics_cosine(&whole),
+                  tsr_metrics_calc_diff(&whole));
+    tsr_print("%zu tensor%s, %s read in %.1f s (%s/s), %u thread%s\n", c->count, tsr_plural(c->count),
+              tsr_bytes_text((double)c->bytes_read, read), c->seconds,
+              tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads, tsr_plural(c->threads));
+    if (f->count == 0)
+        tsr_print("%s is what %s should have become\n", job->path[1], job->path[0]);
+    else
+        print_next(v);
+    if (f->count > 0 && job->weights[0].n_scaled > 0 && job->weights[1].n_scaled == 0)
+        tsr_print("%s is quantized, and %s is not: if the second is the original, the two are swapped\n", job->path[0],
+                  job->path[1]);
+    return TSR_OK;
+}
+
+void tsr_verify_weights_json(const tsr_command_context *context, tsr_text *t)
+{
+    const tsr_verify_weights *const v = context->job;
+    const tsr_compare_job *const job = &v->compared;
+    const tsr_findings *const f = &v->findings;
+    const tsr_metrics whole = tsr_sum_differing(&job->comparison);
+    const char *const texts[][2] = {{"schema", "tessera-verify/1"},
+                                    {"version", TSR_VERSION},
+                                    {"checkpoint", job->path[1]},
+                                    {"against", job->path[0]}};
+    const struct {
+        const char *key;
+        double value;
+    } limits[] = {{"min_sqnr_db", v->limits.min_sqnr},
+                  {"min_sqnr_int4_db", v->limits.min_sqnr_int4},
+                  {"min_sqnr_fp4_db", v->limits.min_sqnr_fp4},
+                  {"max_int_cost", v->limits.max_int_cost},
+                  {"max_block_error", v->limits.max_block_error},
+                  {"max_cast_error", v->limits.max_cast_error},
+                  {"max_misrounded", (double)v->limits.max_misrounded}};
+    tsr_json_begin_object(t, false);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        tsr_json_member_string(t, texts[i][0], texts[i][1]);
+    }
+    tsr_json_member_bool(t, "passed", f->count == 0);
+    tsr_json_member_number(t, "seconds", job->comparison.seconds);
+    tsr_json_key(t, "limits");
+    tsr_json_begin_object(t, true);
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        tsr_json_member_number(t, limits[i].key, limits[i].value);
+    }
+    tsr_json_end_object(t);
+    tsr_json_key(t, "whole");
+    tsr_json_begin_object(t, true);
+    tsr_metrics_json(t, &whole);
+    tsr_json_end_object(t);
+    tsr_json_key(t, "judged");
+    tsr_json_begin_object(t, true);
+    for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++) {
+        tsr_json_member_u64(t, tsr_check_name(check), f->judged[check]);
+    }
+    tsr_json_end_object(t);
+    tsr_json_key(t, "findings");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < f->count; i++) {
+        const char *const members[][2] = {
+            {"check", tsr_check_name(f->items[i].check)}, {"where", f->items[i].where}, {"what", f->items[i].text}};
+        tsr_json_begin_object(t, true);
+        for (size_t k = 0; k < 3; k++) {
+            tsr_json_member_string(t, members[k][0], members[k][1]);
+        }
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+    tsr_json_key(t, "tensors");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < job->comparison.count; i++) {
+        const tsr_pair *const p = &job->comparison.pairs[i];
+        tsr_json_begin_object(t, p->state != TSR_PAIR_DIFFERS);
+        tsr_pair_json(t, p);
+        if (p->seconds > 0)
+            tsr_json_member_number(t, "seconds", round(p->seconds * 1e6) / 1e6);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}

@@ -1,0 +1,19 @@
+/* The job of `tessera verify DST --against SRC`, and its result as text and JSON. */
+#ifndef TSR_CLI_SHOW_VERIFY_WEIGHTS_H
+#define TSR_CLI_SHOW_VERIFY_WEIGHTS_H
+
+#include "cli/show/compare_sides.h"
+#include "verify/compare/limit_options.h"
+
+typedef struct tsr_verify_weights {
+    tsr_compare_job compared; /* path[0]: SRC, path[1]: DST */
+    tsr_weight_limits limits;
+    tsr_weight_limit_texts texts; /* the limits as given */
+    tsr_findings findings;
+} tsr_verify_weights;
+
+/* Functions of a tsr_command whose job is a tsr_verify_weights. */
+tsr_status tsr_verify_weights_print(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+void tsr_verify_weights_json(const tsr_command_context *context, tsr_text *text);
+
+#endif

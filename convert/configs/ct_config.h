@@ -1,0 +1,54 @@
+/* quantization_config as compressed-tensors writes it, for one group of all linear layers. */
+#ifndef TSR_CONVERT_CONFIGS_CT_CONFIG_H
+#define TSR_CONVERT_CONFIGS_CT_CONFIG_H
+
+#include "common/block.h"
+#include "common/text.h"
+#include "formats/checkpoint/safetensors.h"
+
+typedef enum tsr_ct_inputs {
+    TSR_CT_INPUTS_PLAIN,  /* in floating point: weight-only */
+    TSR_CT_INPUTS_TOKEN,  /* one scale a token, found at run time; with blocks one a token and block.cols channels */
+    TSR_CT_INPUTS_TENSOR, /* one scale a tensor, stored */
+} tsr_ct_inputs;
+
+typedef struct tsr_ct_config {
+    const char *format; /* "int-quantized", "pack-quantized", "float-quantized" */
+    const char *type;   /* "int" or "float": of weights and inputs */
+    uint32_t bits;      /* of weights; inputs have 8 */
+    uint64_t group;     /* columns that share a scale; 0: all of a row */
+    tsr_block block;    /* 0 x 0: no blocks */
+    bool asymmetric;
+    bool ordered; /* columns have their groups by weight_g_idx: actorder */
+    tsr_ct_inputs inputs;
+    bool asymmetric_inputs;
+} tsr_ct_config;
+
+/* Appends the object. `unquantized` are the tensors that loaders would take for linear layers but that are not
+ * quantized; the array is sorted. Writes only keys that every released reader knows, because readers refuse others
+ * (quant_args.py). */
+void tsr_ct_config_write(tsr_text *out, const tsr_ct_config *config, const tsr_tensor **unquantized, size_t n);
+
+/* Appends one group of a configuration that has several, with its format, for these targets. */
+void tsr_ct_config_write_group(tsr_text *out, const tsr_ct_config *config, const char *const *targets, size_t n);
+
+/* Appends the members of a configuration that precede config_groups. */
+void tsr_ct_config_head(tsr_text *out, const char *format);
+void tsr_ct_config_tail(tsr_text *out);
+
+/* The list of modules that stay unquantized, as a JSON array: sorted (in place), without ".weight". */
+void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n);
+
+/* The array of `ignore`: the same, and the names of the fused layers that they make, under which SGLang's classes ask. */
+void tsr_ct_ignore(tsr_text *out, const tsr_tensor **tensors, size_t n);
+
+enum { TSR_MODULE_NAME = 1024 };
+
+/* Sorts tensors by name, so that tsr_joined_module finds them. */
+void tsr_sort_by_name(const tsr_tensor **tensors, size_t n);
+
+/* Returns true if tensors[i] is the first member of a fused layer, all of whose members are among the n sorted
+ * tensors; `name` is then the fused layer's. Experts are fused under a name of their own. */
+bool tsr_joined_module(const tsr_tensor *const *tensors, size_t n, size_t i, char name[TSR_MODULE_NAME]);
+
+#endif

@@ -1,0 +1,233 @@
+/* The keys, in the order in which the producers have them. */
+#include "convert/configs/mx_config.h"
+
+#include "convert/configs/ct_config.h"
+#include "formats/json/json_write.h"
+
+#include <stdio.h>
+
+/* The ModelOpt release whose form this is. */
+#define MODELOPT_VERSION "0.47.0"
+
+static void modules(tsr_text *t, const char *key, const tsr_mx_config *c)
+{
+    tsr_json_key(t, key);
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < c->n_unquantized; i++)
+        tsr_json_string(t, c->unquantized[i]);
+    tsr_json_end_array(t);
+}
+
+/* ---- compressed-tensors ---- */
+
+/* Quantized while the model runs: not at all; all of it; or the scales of groups alone, below a stored global one. */
+typedef enum dynamic { STORED, DYNAMIC, LOCAL } dynamic;
+
+static void arguments(tsr_text *t, const tsr_mx_config *c, dynamic when)
+{
+    tsr_json_begin_object(t, false);
+    tsr_json_member_u64(t, "num_bits", c->bits);
+    tsr_json_member_string(t, "type", "float");
+    tsr_json_member_bool(t, "symmetric", true);
+    tsr_json_member_u64(t, "group_size", c->group);
+    tsr_json_member_string(t, "strategy", c->global ? "tensor_group" : "group");
+    tsr_json_member_string(t, "block_structure", NULL);
+    if (when == LOCAL)
+        tsr_json_member_string(t, "dynamic", "local");
+    else
+        tsr_json_member_bool(t, "dynamic", when == DYNAMIC);
+    tsr_json_member_string(t, "actorder", NULL);
+    tsr_json_member_string(t, "scale_dtype", c->global ? "torch.float8_e4m3fn" : "torch.uint8");
+    tsr_json_member_string(t, "zp_dtype", NULL);
+    tsr_json_member_string(t, "observer", when == LOCAL ? "static_minmax" : NULL);
+    tsr_json_member_empty(t, "observer_kwargs");
+    tsr_json_end_object(t);
+}
+
+void tsr_mx_config_write_group(tsr_text *t, const tsr_mx_config *c, const char *const *names, size_t n)
+{
+    tsr_json_begin_object(t, false);
+    tsr_json_member_string(t, "format", c->name);
+    tsr_json_member_strings(t, "targets", names, n);
+    tsr_json_key(t, "weights");
+    arguments(t, c, STORED);
+    tsr_json_key(t, "input_activations");
+    if (c->inputs)
+        arguments(t, c, c->global ? LOCAL : DYNAMIC);
+    else
+        tsr_json_null(t);
+    tsr_json_member_string(t, "output_activations", NULL);
+    tsr_json_end_object(t);
+}
+
+static void compressed_tensors(tsr_text *t, const tsr_mx_config *c)
+{
+    tsr_ct_config_head(t, c->name);
+    tsr_json_key(t, "config_groups");
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "group_0");
+    tsr_mx_config_write_group(t, c, (const char *const[]){"Linear"}, 1);
+    tsr_json_end_object(t);
+    modules(t, "ignore", c);
+    tsr_ct_config_tail(t);
+}
+
+/* ---- ModelOpt ---- */
+
+/* Writes the producer. Loaders look for this name; the text after the plus names Tessera. */
+static void producer(tsr_text *t)
+{
+    tsr_json_key(t, "producer");
+    tsr_json_begin_object(t, true);
+    tsr_json_member_string(t, "name", "modelopt");
+    tsr_json_member_string(t, "version", MODELOPT_VERSION "+tessera." TSR_VERSION);
+    tsr_json_end_object(t);
+}
+
+static void modelopt_arguments(tsr_text *t, const char *key, const tsr_mx_config *c)
+{
+    tsr_json_key(t, key);
+    tsr_json_begin_object(t, true);
+    tsr_json_member_bool(t, "dynamic", false);
+    tsr_json_member_u64(t, "num_bits", c->bits);
+    tsr_json_member_string(t, "type", "float");
+    tsr_json_member_u64(t, "group_size", c->group);
+    tsr_json_end_object(t);
+}
+
+static void modelopt_group(tsr_text *t, const tsr_mx_config *c, const char *const *targets, size_t n)
+{
+    tsr_json_begin_object(t, false);
+    if (c->inputs)
+        modelopt_arguments(t, "input_activations", c);
+    modelopt_arguments(t, "weights", c);
+    tsr_json_member_strings(t, "targets", targets, n);
+    tsr_json_end_object(t);
+}
+
+static void modelopt(tsr_text *t, const tsr_mx_config *c)
+{
+    tsr_json_key(t, "config_groups");
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "group_0");
+    modelopt_group(t, c, (const char *const[]){"Linear"}, 1);
+    tsr_json_end_object(t);
+    modules(t, "ignore", c);
+    tsr_json_member_string(t, "quant_algo", c->name);
+    producer(t);
+    tsr_json_member_string(t, "quant_method", "modelopt");
+}
+
+void tsr_mx_config_write_modelopt_file(tsr_text *t, const tsr_mx_config *c)
+{
+    tsr_json_begin_object(t, false);
+    producer(t);
+    tsr_json_key(t, "quantization");
+    tsr_json_begin_object(t, false);
+    tsr_json_member_string(t, "quant_algo", c->name);
+    tsr_json_member_string(t, "kv_cache_quant_algo", NULL);
+    tsr_json_member_u64(t, "group_size", c->group);
+    modules(t, "exclude_modules", c);
+    tsr_json_end_object(t);
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}
+
+/* ---- MIXED_PRECISION ---- */
+
+static const char kMixed[] = "MIXED_PRECISION";
+
+static void layers(tsr_text *t, const tsr_mx_config *c, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        tsr_json_key(t, names[i]);
+        tsr_json_begin_object(t, true);
+        tsr_json_member_string(t, "quant_algo", c->name);
+        tsr_json_member_u64(t, "group_size", c->group);
+        tsr_json_end_object(t);
+    }
+}
+
+static void quantized_layers(tsr_text *t, const tsr_modelopt_mix *mix)
+{
+    tsr_json_key(t, "quantized_layers");
+    tsr_json_begin_object(t, false);
+    for (size_t i = 0; i < mix->n; i++) {
+        const tsr_modelopt_group *const g = &mix->groups[i];
+        layers(t, &g->config, g->modules, g->n);
+        layers(t, &g->config, g->joined, g->n_joined);
+    }
+    tsr_json_end_object(t);
+}
+
+void tsr_mx_config_write_mixed(tsr_text *t, const tsr_modelopt_mix *mix)
+{
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "config_groups");
+    tsr_json_begin_object(t, false);
+    for (size_t i = 0; i < mix->n; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "group_%zu", i);
+        tsr_json_key(t, name);
+        modelopt_group(t, &mix->groups[i].config, mix->groups[i].modules, mix->groups[i].n);
+    }
+    tsr_json_end_object(t);
+    quantized_layers(t, mix);
+    tsr_json_member_strings(t, "ignore", mix->plain, mix->n_plain);
+    tsr_json_member_string(t, "quant_algo", kMixed);
+    producer(t);
+    tsr_json_member_string(t, "quant_method", "modelopt");
+    tsr_json_end_object(t);
+}
+
+void tsr_mx_config_write_mixed_file(tsr_text *t, const tsr_modelopt_mix *mix)
+{
+    tsr_json_begin_object(t, false);
+    producer(t);
+    tsr_json_key(t, "quantization");
+    tsr_json_begin_object(t, false);
+    tsr_json_member_string(t, "quant_algo", kMixed);
+    tsr_json_member_string(t, "kv_cache_quant_algo", NULL);
+    quantized_layers(t, mix);
+    tsr_json_member_strings(t, "exclude_modules", mix->plain, mix->n_plain);
+    tsr_json_end_object(t);
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}
+
+/* ---- quant_method mxfp8 ---- */
+
+static void deepseek(tsr_text *t, const tsr_mx_config *c)
+{
+    tsr_json_member_string(t, "quant_method", c->name);
+    tsr_json_member_string(t, "fmt", "e4m3");
+    tsr_json_member_string(t, "activation_scheme", "dynamic");
+    tsr_json_key(t, "weight_block_size");
+    tsr_json_begin_array(t, true);
+    tsr_json_u64(t, 1);
+    tsr_json_u64(t, c->group);
+    tsr_json_end_array(t);
+    tsr_json_member_string(t, "scale_fmt", "ue8m0");
+    modules(t, "ignored_layers", c);
+}
+
+/* ---- quant_method mxfp4 ---- */
+
+static void gpt_oss(tsr_text *t, const tsr_mx_config *c)
+{
+    tsr_json_member_string(t, "quant_method", c->name);
+    modules(t, "modules_to_not_convert", c);
+}
+
+void tsr_mx_config_write(tsr_text *t, tsr_dialect dialect, const tsr_mx_config *c)
+{
+    static void (*const kWriters[])(tsr_text *, const tsr_mx_config *) = {
+        [TSR_DIALECT_DEEPSEEK] = deepseek,
+        [TSR_DIALECT_COMPRESSED_TENSORS] = compressed_tensors,
+        [TSR_DIALECT_MODELOPT] = modelopt,
+        [TSR_DIALECT_GPT_OSS] = gpt_oss,
+    };
+    tsr_json_begin_object(t, false);
+    kWriters[dialect](t, c);
+    tsr_json_end_object(t);
+}

@@ -1,0 +1,143 @@
+/* Options as words again. */
+#include "convert/jobs/provenance.h"
+
+#include "common/file.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <string.h>
+
+/* Options that name files, and those that name checkpoints. */
+static const char kFiles[] = "--rules --activations --config", kCheckpoints[] = "--scales-from --against";
+
+enum { MOST_INPUTS = 4, LONGEST_TEXT = 64 << 10 };
+static const uint64_t kMostBytes = (uint64_t)1 << 30;
+
+typedef struct noting {
+    tsr_plan_provenance *with;
+    tsr_arena *arena;
+    const char **words;
+    tsr_plan_input *inputs;
+    size_t most;
+} noting;
+
+static bool same_text(const char *a, const char *b)
+{
+    return a == NULL || (b != NULL && strcmp(a, b) == 0);
+}
+
+static bool is_unsaid(const tsr_option *o, const tsr_option *unsaid)
+{
+    switch (o->kind) {
+    case TSR_OPT_FLAG:
+        return *(const bool *)o->value == *(const bool *)unsaid->value;
+    case TSR_OPT_TEXT:
+        return same_text(*(const char *const *)o->value, *(const char *const *)unsaid->value);
+    case TSR_OPT_LIST:
+        return ((const tsr_list *)o->value)->count == 0;
+    case TSR_OPT_CHOICE:
+        return *(const int *)o->value == *(const int *)unsaid->value;
+    case TSR_OPT_COUNT:
+    case TSR_OPT_SIZE:
+        return *(const uint64_t *)o->value == *(const uint64_t *)unsaid->value;
+    }
+    return true;
+}
+
+static const char *last_name(const char *path)
+{
+    const char *const slash = strrchr(path, '/');
+    return slash == NULL || slash[1] == '\0' ? path : slash + 1;
+}
+
+static tsr_status add_word(noting *n, const char *word, tsr_err *err)
+{
+    if (word == NULL || n->with->n_words == n->most)
+        return tsr_out_of_memory(err, "for the words of the command");
+    n->words[n->with->n_words++] = word;
+    return TSR_OK;
+}
+
+static tsr_status add_input(noting *n, const tsr_option *o, const char *path, tsr_err *err)
+{
+    const char *text, *const name = last_name(path);
+    size_t size;
+    tsr_arena scratch = {0};
+    tsr_status status = tsr_read_file(path, kMostBytes, &scratch, &text, &size, err);
+    if (status == TSR_OK && n->with->n_inputs < MOST_INPUTS) {
+        const XXH128_hash_t hash = XXH3_128bits(text, size);
+        tsr_plan_input *const in = &n->inputs[n->with->n_inputs++];
+        *in = (tsr_plan_input){.option = o->name,
+                               .name = tsr_arena_dup(n->arena, name, strlen(name)),
+                               .bytes = size,
+                               .digest = {hash.high64, hash.low64}};
+        if (size <= LONGEST_TEXT && memchr(text, '\0', size) == NULL)
+            in->text = tsr_arena_dup(n->arena, text, size);
+        status = tsr_arena_status(n->arena, TSR_OK, err);
+    }
+    tsr_arena_free(&scratch);
+    return status;
+}
+
+static tsr_status add_value(noting *n, const tsr_option *o, const char *value, tsr_err *err)
+{
+    const bool file = tsr_is_listed(kFiles, o->name);
+    if (file)
+        TSR_TRY(add_input(n, o, value, err));
+    if (file || tsr_is_listed(kCheckpoints, o->name))
+        value = last_name(value);
+    return add_word(n, tsr_arena_printf(n->arena, "%s=%s", o->name, value), err);
+}
+
+/* The `index`th word of "a|b|c". */
+static const char *spell_choice(const tsr_option *o, tsr_arena *arena)
+{
+    const char *word = o->argument;
+    for (int i = *(const int *)o->value; i > 0; i--)
+        word = strchr(word, '|') + 1;
+    return tsr_arena_printf(arena, "%s=%.*s", o->name, (int)strcspn(word, "|"), word);
+}
+
+static tsr_status add_option(noting *n, const tsr_option *o, tsr_err *err)
+{
+    switch (o->kind) {
+    case TSR_OPT_FLAG:
+        return add_word(n, o->name, err);
+    case TSR_OPT_TEXT:
+        return add_value(n, o, *(const char *const *)o->value, err);
+    case TSR_OPT_LIST:
+        for (size_t i = 0; i < ((const tsr_list *)o->value)->count; i++)
+            TSR_TRY(add_value(n, o, ((const tsr_list *)o->value)->items[i], err));
+        return TSR_OK;
+    case TSR_OPT_CHOICE:
+        return add_word(n, spell_choice(o, n->arena), err);
+    case TSR_OPT_COUNT:
+    case TSR_OPT_SIZE:
+        return add_word(n, tsr_arena_printf(n->arena, "%s=%llu", o->name, U64(*(const uint64_t *)o->value)), err);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_provenance_note(tsr_plan_provenance *with, const char *command, const tsr_job_source *from,
+                               const tsr_option *said, const tsr_option *unsaid, tsr_arena *arena, tsr_err *err)
+{
+    tsr_list ignore = from->ignore;
+    uint64_t size = from->max_shard_bytes;
+    const tsr_option ignored = {"--ignore-file", TSR_OPT_LIST, &ignore, NULL, NULL},
+                     sized = {"--max-shard-size", TSR_OPT_SIZE, &size, NULL, NULL};
+    noting n = {.with = with, .arena = arena, .most = from->ignore.count + 1};
+    for (size_t i = 0; said[i].name != NULL; i++)
+        n.most += said[i].kind == TSR_OPT_LIST ? ((const tsr_list *)said[i].value)->count : 1;
+    n.words = tsr_arena_alloc(arena, n.most * sizeof *n.words);
+    n.inputs = tsr_arena_alloc(arena, MOST_INPUTS * sizeof *n.inputs);
+    if (n.words == NULL || n.inputs == NULL)
+        return tsr_out_of_memory(err, "for the words of the command");
+    *with = (tsr_plan_provenance){.command = command, .words = n.words, .inputs = n.inputs};
+    for (size_t i = 0; said[i].name != NULL; i++) {
+        if (!is_unsaid(&said[i], &unsaid[i]))
+            TSR_TRY(add_option(&n, &said[i], err));
+    }
+    TSR_TRY(add_option(&n, &ignored, err));
+    return size == 0 ? TSR_OK : add_option(&n, &sized, err);
+}

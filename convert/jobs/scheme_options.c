@@ -1,0 +1,143 @@
+/* Reads the options that describe a scheme, and makes its plan. */
+#include "convert/jobs/scheme_options.h"
+
+tsr_scheme_arguments tsr_scheme_defaults(void)
+{
+    return (tsr_scheme_arguments){.scheme = TSR_SCHEME_FP8_BLOCK,
+                                  .block = "128x128",
+                                  .dialect = -1,
+                                  .mx_scale = -1,
+                                  .scale_dtype = -1,
+                                  .divisor = -1,
+                                  .group_size = UINT64_MAX,
+                                  .max_shard_bytes = TSR_MAX_SHARD_BYTES};
+}
+
+tsr_status tsr_read_divisor(int choice, bool int4, const char *what, float *divisor, tsr_err *err)
+{
+    /* In the order of --divisor's words. */
+    static const float kDivisors[] = {127, 127.5f, 128, 7, 7.5f, 8};
+    if (choice >= 0)
+        *divisor = kDivisors[choice];
+    if ((*divisor < 64) != int4)
+        return tsr_fail(err, TSR_E_USAGE, "--divisor %g cannot be used with %s", (double)*divisor, what);
+    return TSR_OK;
+}
+
+tsr_status tsr_read_group_size(uint64_t given, uint64_t *group, tsr_err *err)
+{
+    if (given == UINT64_MAX)
+        return TSR_OK;
+    if (given != 0 && given != 32 && given != 64 && given != 128)
+        return tsr_fail(err, TSR_E_USAGE, "--group-size: must be 0, 32, 64 or 128, which kernels support");
+    *group = given;
+    return TSR_OK;
+}
+
+static tsr_policy_options policy_of(const tsr_scheme_arguments *a)
+{
+    return (tsr_policy_options){.include = a->include.items,
+                                .n_include = a->include.count,
+                                .exclude = a->exclude.items,
+                                .n_exclude = a->exclude.count};
+}
+
+static tsr_status int_options(const tsr_scheme_arguments *a, tsr_ct_options *options, tsr_err *err)
+{
+    static const tsr_dtype kDtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+    const tsr_scheme_row *const row = tsr_scheme_row_of(a->scheme);
+    tsr_int_scheme ints = row->ints;
+    TSR_TRY(tsr_read_divisor(a->divisor, ints.bits == 4, row->name, &ints.divisor, err));
+    TSR_TRY(tsr_read_group_size(a->group_size, &ints.group, err));
+    if (a->scale_dtype >= 0)
+        ints.scale_dtype = kDtypes[a->scale_dtype];
+    if (row->form == TSR_FORM_FP8_ROWS && ints.scale_dtype == TSR_F16)
+        return tsr_fail(err, TSR_E_USAGE, "--scale-dtype f16 cannot be used with fp8-channel; use f32 or bf16");
+    ints.asymmetric = a->zero_points;
+    ints.away = a->away == 1;
+    ints.search = a->scales == 1;
+    *options = (tsr_ct_options){
+        .id = a->scheme,
+        .scheme = ints,
+        .asymmetric_activations = a->activation_zero_points,
+        .policy = policy_of(a),
+        .max_shard_bytes = a->max_shard_bytes,
+    };
+    return TSR_OK;
+}
+
+static tsr_status block_options(const tsr_scheme_arguments *a, tsr_quantize_options *options, tsr_err *err)
+{
+    tsr_block block;
+    TSR_TRY(tsr_parse_block("--block", a->block, &block, err));
+    *options = (tsr_quantize_options){
+        .block = {.block_rows = (uint32_t)block.rows,
+                  .block_cols = (uint32_t)block.cols,
+                  .scale_fmt = (tsr_scale_fmt)a->scale_fmt,
+                  .search = a->scales == 1},
+        .dialect = a->dialect < 0 ? TSR_DIALECT_DEEPSEEK : (tsr_dialect)a->dialect,
+        .policy = policy_of(a),
+        .max_shard_bytes = a->max_shard_bytes,
+    };
+    return TSR_OK;
+}
+
+static tsr_status mx_options(const tsr_scheme_arguments *a, bool ranges, tsr_mx_options *options, tsr_err *err)
+{
+    /* In the order of --mx-scale's words. */
+    static const tsr_mx_rule kRules[] = {TSR_MX_FLOOR, TSR_MX_EVEN, TSR_MX_RCEIL, TSR_MX_CEIL};
+    *options = (tsr_mx_options){
+        .scheme = a->scheme,
+        .dialect = a->dialect < 0 ? TSR_DIALECT_COMPRESSED_TENSORS : (tsr_dialect)a->dialect,
+        .rule = a->mx_scale < 0 ? NULL : &kRules[a->mx_scale],
+        .search = a->scales == 1,
+        .policy = policy_of(a),
+        .max_shard_bytes = a->max_shard_bytes,
+    };
+    if (ranges && tsr_mx_needs_ranges(options->scheme) && a->activations == NULL)
+        return tsr_fail_as(err, TSR_ERROR_ACTIVATION_RANGES, TSR_E_USAGE,
+                           "--scheme nvfp4 also quantizes activations and needs their ranges: give --activations FILE "
+                           "(made by tools/capture_activations.py), or use --scheme nvfp4-weight-only");
+    return TSR_OK;
+}
+
+tsr_status tsr_scheme_read(const tsr_scheme_arguments *a, bool ranges, tsr_scheme_options *o, tsr_err *err)
+{
+    const tsr_scheme_form form = tsr_scheme_row_of(a->scheme)->form;
+    *o = (tsr_scheme_options){.calibration = {0}};
+    if (a->dialect >= 0)
+        TSR_TRY(tsr_scheme_check_dialect(a->scheme, (tsr_dialect)a->dialect, err));
+    TSR_TRY(form == TSR_FORM_BLOCKS   ? block_options(a, &o->blocks, err)
+            : form == TSR_FORM_GROUPS ? mx_options(a, ranges, &o->groups, err)
+                                      : int_options(a, &o->rows, err));
+    if (a->activations == NULL)
+        return TSR_OK;
+    TSR_TRY(tsr_calibration_read(&o->calibration, a->activations, err));
+    o->rows.calibration = o->groups.calibration = &o->calibration;
+    return TSR_OK;
+}
+
+void tsr_scheme_settle(const tsr_scheme_arguments *a, const tsr_checkpoint *source, bool split, tsr_scheme_options *o)
+{
+    if (a->dialect < 0 && tsr_scheme_row_of(a->scheme)->form == TSR_FORM_GROUPS && !split)
+        o->groups.dialect = tsr_mx_default_dialect(a->scheme, source);
+}
+
+bool tsr_scheme_stacks(const tsr_scheme_arguments *a, const tsr_scheme_options *o)
+{
+    return tsr_scheme_row_of(a->scheme)->form == TSR_FORM_GROUPS && o->groups.dialect == TSR_DIALECT_GPT_OSS;
+}
+
+tsr_status tsr_plan_named_scheme(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_scheme_arguments *a,
+                                 const tsr_scheme_options *o, tsr_err *err)
+{
+    const tsr_scheme_form form = tsr_scheme_row_of(a->scheme)->form;
+    return form == TSR_FORM_BLOCKS   ? tsr_quantize_plan(plan, source, &o->blocks, err)
+           : form == TSR_FORM_GROUPS ? tsr_mx_plan(plan, source, &o->groups, err)
+                                     : tsr_ct_plan(plan, source, &o->rows, err);
+}
+
+void tsr_scheme_free(tsr_scheme_options *options)
+{
+    tsr_calibration_free(&options->calibration);
+}

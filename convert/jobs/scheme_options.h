@@ -1,0 +1,71 @@
+/* The options of `quantize` and `convert` that describe a scheme, and the plan of the scheme. Messages name options as the command
+ * line spells them. */
+#ifndef TSR_CONVERT_JOBS_SCHEME_OPTIONS_H
+#define TSR_CONVERT_JOBS_SCHEME_OPTIONS_H
+
+#include "common/options.h"
+#include "convert/plans/ct_plan.h"
+#include "convert/plans/mx_plan.h"
+#include "convert/plans/quantize_plan.h"
+#include "convert/schemes/schemes.h"
+
+/* The words of choices, in the order of the members of tsr_scheme_arguments that have these names. */
+#define TSR_SCALES_WORDS      "amax|mse"
+#define TSR_SCALE_FMT_WORDS   "f32|ue8m0"
+#define TSR_MX_SCALE_WORDS    "floor|even|rceil|ceil"
+#define TSR_SCALE_DTYPE_WORDS "f32|bf16|f16"
+#define TSR_ROUNDING_WORDS    "even|away"
+#define TSR_DIVISOR_WORDS     "127|127.5|128|7|7.5|8"
+
+/* Default limit on the tensor bytes of one output file. */
+#define TSR_MAX_SHARD_BYTES UINT64_C(5000000000)
+
+/* The options that describe a scheme. */
+typedef struct tsr_scheme_arguments {
+    tsr_scheme scheme;                           /* one with a name */
+    const char *block, *activations;             /* "128x128"; a file */
+    int scale_fmt, scales, away;                 /* indices of the words above; away: of those of rounding */
+    int dialect, mx_scale, scale_dtype, divisor; /* -1: as the scheme has it */
+    uint64_t group_size;                         /* UINT64_MAX: as the scheme has it */
+    bool zero_points, activation_zero_points;
+    tsr_list include, exclude;
+    uint64_t max_shard_bytes;
+} tsr_scheme_arguments;
+
+tsr_scheme_arguments tsr_scheme_defaults(void);
+
+/* Sets *divisor to the number that the choice of --divisor names; -1 leaves it. TSR_E_USAGE: it is not for codes of 4 bits (`int4`)
+ * or of 8; `what` names the codes. */
+tsr_status tsr_read_divisor(int choice, bool int4, const char *what, float *divisor, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Sets *group to --group-size; UINT64_MAX leaves it. TSR_E_USAGE: no kernel takes it. */
+tsr_status tsr_read_group_size(uint64_t given, uint64_t *group, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The options of the plan. Only those of the scheme's form are filled; a zeroed one may be freed. */
+typedef struct tsr_scheme_options {
+    tsr_quantize_options blocks;
+    tsr_ct_options rows;
+    tsr_mx_options groups;
+    tsr_calibration calibration;
+} tsr_scheme_options;
+
+/* Makes the options of the plan, and reads --activations. TSR_E_USAGE: the scheme does not take an option. `ranges`: nvfp4 needs
+ * --activations. */
+tsr_status tsr_scheme_read(const tsr_scheme_arguments *arguments, bool ranges, tsr_scheme_options *options,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
+/* Sets the dialect that the model's loaders read, unless one was given. `split`: experts become single tensors, which no layout of
+ * stacks can hold. */
+void tsr_scheme_settle(const tsr_scheme_arguments *arguments, const tsr_checkpoint *source, bool split,
+                       tsr_scheme_options *options);
+
+/* Returns true if the output holds stacks of experts as codes, [experts, out, in]. */
+bool tsr_scheme_stacks(const tsr_scheme_arguments *arguments, const tsr_scheme_options *options);
+
+tsr_status tsr_plan_named_scheme(tsr_plan *plan, const tsr_checkpoint *const *source,
+                                 const tsr_scheme_arguments *arguments, const tsr_scheme_options *options,
+                                 tsr_err *err) TSR_WARN_UNUSED;
+
+void tsr_scheme_free(tsr_scheme_options *options);
+
+#endif

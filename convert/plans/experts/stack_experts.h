@@ -1,0 +1,19 @@
+/* The experts of a layer that are stored one by one, put together as their family's stacks. */
+#ifndef TSR_CONVERT_PLANS_EXPERTS_STACK_EXPERTS_H
+#define TSR_CONVERT_PLANS_EXPERTS_STACK_EXPERTS_H
+
+#include "convert/plan/plan.h"
+#include "formats/weights/weights.h"
+
+/* Adds the step that makes a stack of experts, and its notes, if `weight` is the first routed expert of that stack;
+ * *handled is true for every routed expert. TSR_E_UNSUPPORTED: the family's stack layout is unknown, or experts lack a
+ * member or differ in shape or form. */
+tsr_status tsr_stack_experts(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *weight, tsr_dtype dtype,
+                             bool *handled, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds the steps that copy codes and scales of experts into gpt-oss' layout. TSR_E_UNSUPPORTED also for an expert that
+ * is not MXFP4. */
+tsr_status tsr_stack_codes(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *weight, bool *handled,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,63 @@
+/* Declares the journal of an output directory: the plan that it belongs to, and the files that are finished.
+ *
+ * The journal is a text file, DST/.tessera/journal. Each line is a record and ends in the XXH3-64 of the rest of the line:
+ *     tessera 4 <fingerprint> <command>
+ *     word <word>                            of a shard's journal: the command, word by word, for `tessera finish`
+ *     output <name>                          every file that the plan will write
+ *     file <index> <digest> <hex>            a finished file: the lower half of its digest (digests.h), and for each
+ *                                            step the bytes of its statistics and of its source sum (source_sums.h)
+ * A torn last line (the run was killed while writing it) is cut off on opening. Every change other than an append
+ * replaces the whole file. */
+#ifndef TSR_CONVERT_RECORDS_JOURNAL_H
+#define TSR_CONVERT_RECORDS_JOURNAL_H
+
+#include "convert/records/shards.h"
+#include "convert/records/source_sums.h"
+
+typedef struct tsr_journal {
+    int fd; /* -1: not open; locked against other processes while it is */
+    char *path;
+    uint64_t end;           /* end of the last intact record */
+    size_t last;            /* the index of the last record, and one; 0: there is none */
+    bool unordered;         /* its records are not in the plan's order, or one is there twice */
+    int why_read_only;      /* errno */
+    bool read_only;         /* neither journal nor directory can be written; a finished output can still be verified */
+    bool shared;            /* the journal has other hard links: the output was copied with links */
+    uint64_t *digests;      /* [plan->n_files]; of finished files */
+    bool *finished;         /* [plan->n_files] */
+    const tsr_shard *shard; /* NULL: one process makes all files */
+    bool others;            /* this shard only reads: a run without --shard makes or made all files */
+    bool merges;            /* shards are put together; the following is for that: */
+    tsr_shards shards;
+    int *locks; /* [shards.n_present] */
+    tsr_arena arena;
+} tsr_journal;
+
+/* Opens or begins the journal of `dst` for this plan. Reads which files are finished, and the rows of their steps.
+ * `force` discards the records and the outputs of another plan, config.json first. TSR_E_MISMATCH: the journal
+ * belongs to another plan. TSR_E_EXISTS: there is no journal and dst is not empty; or another process holds the
+ * journal; or dst has weights that the plan does not write. TSR_E_FORMAT: the journal names files outside of dst. */
+tsr_status tsr_journal_open(tsr_journal *journal, const tsr_plan *plan, const char *dst, bool force,
+                            const tsr_step_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Opens or begins the journal of a shard. If all files were made without it, they are only verified (`others`).
+ * TSR_E_EXISTS, TSR_E_MISMATCH: its neighbours do not fit; nothing was changed then. */
+tsr_status tsr_journal_open_shard(tsr_journal *journal, const tsr_plan *plan, const char *dst, const tsr_shard *shard,
+                                  const uint32_t *owner, const tsr_step_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Opens the directory's own journal, and locks and reads those of the shards. Nothing is written before
+ * tsr_journal_rewrite. TSR_E_NOTHING: a shard is at work. */
+tsr_status tsr_journal_open_merged(tsr_journal *journal, const tsr_plan *plan, const char *dst, const tsr_shard *shard,
+                                   const uint32_t *owner, const tsr_step_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Records file `index` as finished, durably. */
+tsr_status tsr_journal_add(tsr_journal *journal, const tsr_plan *plan, size_t index, uint64_t digest,
+                           const tsr_step_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Replaces the journal, durably, by one that records the files for which finished[] is true. */
+tsr_status tsr_journal_rewrite(tsr_journal *journal, const tsr_plan *plan, const tsr_step_rows *rows,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
+void tsr_journal_close(tsr_journal *journal);
+
+#endif

@@ -1,0 +1,18 @@
+/* Declares the part of an output that a process makes (shards.h). */
+#ifndef TSR_CONVERT_RECORDS_SHARD_H
+#define TSR_CONVERT_RECORDS_SHARD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { TSR_MAX_SHARDS = 9999 };
+
+typedef struct tsr_shard {
+    unsigned index, count;    /* index < count */
+    const char *const *words; /* the command that makes the plan, without control characters; "quantize" comes first */
+    size_t n_words;
+    bool finish;   /* this process puts all shards together */
+    bool *lacking; /* finish: [count], set for shards that are not complete */
+} tsr_shard;
+
+#endif

@@ -1,0 +1,25 @@
+/* Checks that the source files are still those that the plan was made from. If a file is replaced while it is read,
+ * the output would mix the weights of two models without a failing read. */
+#ifndef TSR_CONVERT_RECORDS_WATCH_H
+#define TSR_CONVERT_RECORDS_WATCH_H
+
+#include "convert/plan/plan.h"
+
+typedef struct tsr_watch {
+    size_t *first; /* [n_sources + 1]: the number of each source's first file, over all sources */
+    size_t *seen;  /* [first[n_sources]]: 1 + the output file for which it was last checked */
+    bool *linked;  /* [first[n_sources]]: hard links to it are made and removed by this run */
+} tsr_watch;
+
+/* Begins to watch. `whole` (NULL: none): the output files that are made as hard links (links.h). */
+tsr_status tsr_watch_begin(tsr_watch *watch, const tsr_plan *plan, const bool *whole, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Checks the source files of output `file`. TSR_E_IO: one has changed since it was opened; the message names it. */
+tsr_status tsr_watch_check(tsr_watch *watch, const tsr_plan *plan, size_t file, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Checks the source files of all outputs. finished[n_files] becomes false for outputs made from a changed file. */
+tsr_status tsr_watch_check_all(tsr_watch *watch, const tsr_plan *plan, bool *finished, tsr_err *err) TSR_WARN_UNUSED;
+
+void tsr_watch_end(tsr_watch *watch);
+
+#endif

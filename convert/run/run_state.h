@@ -1,0 +1,204 @@
+/* Declares the state of a run: its files, steps, units under way, and the pool of workers that carries it out. */
+#ifndef TSR_CONVERT_RUN_RUN_STATE_H
+#define TSR_CONVERT_RUN_RUN_STATE_H
+
+#include "common/atomics.h"
+#include "common/parallel/first_failure.h"
+#include "common/parallel/numa.h"
+#include "convert/io/io_choice.h"
+#include "convert/io/links.h"
+#include "convert/io/outgoing.h"
+#include "convert/io/shared_reads.h"
+#include "convert/records/destination.h"
+#include "convert/records/digests.h"
+#include "convert/records/journal.h"
+#include "convert/records/source_sums.h"
+#include "convert/records/watch.h"
+#include "convert/run/engine.h"
+
+#include <limits.h>
+#include <pthread.h>
+
+/* A step that has begun. */
+typedef struct tsr_step_state {
+    uint64_t units, left;
+    tsr_quant_stats
+        *partials; /* [units]: added in the order of units when all are done, so that sums do not depend on threads */
+    void *buffered[TSR_MAX_OUTPUTS]; /* whole output tensors, for the bits set in step->buffered */
+    /* For an appended file: the unit that may write next, the digest of the present piece, and the bytes digested. */
+    uint64_t turn;
+    XXH3_state_t *stream;
+    uint64_t fed;
+    tsr_source_sum read;     /* the sum over units that are done */
+    tsr_block_cells *blocks; /* NULL: figures of single blocks are not wanted */
+} tsr_step_state;
+
+/* A file is WHOLE when all of its steps are done. Then the committer may take it. */
+typedef enum tsr_file_phase { TSR_FILE_WAITING, TSR_FILE_OPEN, TSR_FILE_WHOLE, TSR_FILE_DONE } tsr_file_phase;
+
+typedef struct tsr_file_state {
+    tsr_file_phase phase;
+    tsr_io_file io;
+    size_t steps_left;
+    uint64_t done; /* bytes written or, when verifying, read back */
+    uint64_t end;  /* present size of an appended file */
+    bool wanted;   /* takes part in the present phase, in any rank */
+    bool mine;     /* this rank makes or verifies it in the present phase */
+    bool linked;   /* it is a link: no byte is written */
+    bool named;    /* it is a hard link and has its final name */
+} tsr_file_state;
+
+/* The state of a tsr_amax. `left` are the units that are not computed yet, and `taken` those that workers have
+ * taken; both are 0 where no step asks. `amax` is the largest |x| so far. */
+typedef struct tsr_amax_state {
+    uint64_t left, taken;
+    float amax;
+    bool wanted;  /* a step asks for it */
+    bool counted; /* its bytes are in bytes_total */
+} tsr_amax_state;
+
+/* Files of a run that follow one another in the plan and go through the source once. Units are taken, and files finished, in
+ * this order. Where reads are shared, a run has the sequences of its plan (tsr_plan_begin_sequence), else one. */
+typedef struct tsr_file_sequence {
+    struct tsr_run *run;
+    size_t end_step; /* the end of its steps */
+    size_t next_step;
+    uint64_t next_unit;
+    size_t next_file, end_file; /* files that are not committed yet */
+    bool waiting;               /* it had no unit ready since the last change */
+    bool placed;                /* `place` is where the next unit reads */
+    uint64_t place;
+} tsr_file_sequence;
+
+/* The workers, and what the runs that they carry out together share. */
+typedef struct tsr_pool {
+    const tsr_run_options *options;
+    struct tsr_run *runs;
+    size_t n_runs;
+    unsigned workers;
+    tsr_ranks *ranks;         /* the processes that share the only run; NULL: this one alone */
+    atomic_uint started;      /* threads that started in this phase */
+    uint64_t unit_bytes;      /* bytes of the largest unit of all runs */
+    bool shares;              /* reads may be shared */
+    uint64_t capacity;        /* bytes of memory for what is shared */
+    tsr_shared_reads *shared; /* NULL: each run reads for itself */
+    bool ring;                /* the system has io_uring, and some run may use it */
+    unsigned most_depth;      /* units that a worker may have under way at a time, as the memory allows */
+    unsigned depth;           /* in the present phase */
+    tsr_numa numa;            /* the memory nodes, over which workers are spread */
+    const char *phase;        /* name of the phase, for progress */
+    struct timespec began;
+
+    pthread_mutex_t lock; /* guards the state of the runs */
+    pthread_cond_t changed;
+} tsr_pool;
+
+/* A unit of a step, or of an amax. */
+typedef struct tsr_work {
+    struct tsr_run *run;
+    bool amax;
+    size_t index;
+    uint64_t unit;
+} tsr_work;
+
+/* A unit under way in a worker: its input is read, it is computed, its output is written. A worker has several
+ * under way, so that reads and writes go on while another unit is computed. */
+typedef struct tsr_task {
+    tsr_work work;
+    char *memory; /* memory for its buffers */
+    tsr_io *io;
+    tsr_io_batch batch;
+    tsr_status status; /* a failure is reported when the task ends */
+    tsr_err err;
+    /* Fields of a unit of a step follow. */
+    tsr_unit unit;
+    tsr_block_notes notes;
+    uint64_t in, appended;
+    tsr_source_sum read;
+    uint64_t done; /* bytes written or read back */
+    /* Fields of a unit of an amax follow. */
+    tsr_amax_rows rows;
+    void *data[TSR_DECODED_INPUTS];
+    char *scratch;
+} tsr_task;
+
+typedef struct tsr_run {
+    tsr_pool *pool;
+    bool present; /* takes part in the present phase */
+    const tsr_plan *plan;
+    const char *dst;
+    bool force;
+    const tsr_shard *shard; /* NULL: this run makes all files */
+    uint32_t *owner;        /* [plan->n_files]: the shard that makes each file */
+    tsr_cpu_kernels kernels;
+    tsr_journal journal;
+    tsr_digests digests;
+    tsr_watch watch;
+    tsr_step_rows rows;
+    uint64_t noted;   /* files that the journal recorded as finished */
+    tsr_text *frames; /* [plan->n_steps]: block figures of finished steps, until their file is finished */
+    bool verifying;
+    tsr_io_choice io;
+    tsr_link_mode link;
+    bool *whole; /* [plan->n_files]: files to be linked, each a whole source file; NULL: none */
+
+    /* The pool's lock guards the following. */
+    tsr_step_state **steps;       /* [plan->n_steps]; NULL when not in flight */
+    tsr_file_state *files;        /* [plan->n_files] */
+    tsr_amax_state *amaxes;       /* [plan->n_amaxes] */
+    tsr_file_sequence *sequences; /* [n_sequences], of the present phase */
+    size_t n_sequences;
+    tsr_claims claims; /* on files, in the present phase */
+    size_t claimed;    /* files below this index have been decided: this rank's, or another's */
+    bool *done_here;   /* [plan->n_files]: files that this rank has verified or made */
+    size_t next_amax;
+    size_t n_open; /* files that are open */
+    tsr_links_summary links;
+    tsr_first_failure failure;
+    uint64_t bytes_read, bytes_written, bytes_total;
+    uint64_t steps_done, steps_total;
+    uint64_t bytes_elsewhere; /* bytes of files that other ranks have claimed, a part of bytes_total */
+} tsr_run;
+
+/* Returns true if another shard makes the file. */
+static inline bool tsr_is_others(const tsr_run *r, size_t file)
+{
+    return r->shard != NULL && !r->shard->finish && r->owner[file] != r->shard->index;
+}
+
+/* Returns true if units of another step of this phase make the outputs of this step. Ranks claim files one after
+ * another, and rely only on steps of the same file. */
+static inline bool tsr_is_coproduced(const tsr_run *r, size_t index)
+{
+    const uint32_t by = r->plan->steps[index].coproduced_by, file = r->plan->steps[index].file;
+    const uint32_t from = by == 0 ? 0 : r->plan->steps[by - 1].file;
+    return by > 0 && !r->verifying && r->files[from].mine && r->files[file].mine &&
+           (r->pool->ranks == NULL || from == file);
+}
+
+/* Finds the step whose outputs this one makes, too, in this phase. Returns false if there is none. */
+static inline bool tsr_coproduces(const tsr_run *r, size_t index, size_t *other)
+{
+    *other = r->plan->steps[index].coproduces - 1u;
+    return r->plan->steps[index].coproduces > 0 && tsr_is_coproduced(r, *other);
+}
+
+/* Returns true if the output of a step is appended to its file. */
+static inline bool tsr_is_appended(const tsr_run *r, const tsr_step *step)
+{
+    return r->plan->files[step->file].appended;
+}
+
+/* Notes that the run has failed, unless it has failed before. Called with the lock held. */
+void tsr_run_note_failure(tsr_run *r, tsr_status status, const tsr_err *err);
+
+/* Takes the lock and notes that the run has failed. */
+void tsr_run_fail(tsr_run *r, tsr_status status, const tsr_err *err);
+
+/* Writes the final path of an output file to `path`, and returns it. */
+const char *tsr_run_path(const tsr_run *r, size_t file, char path[PATH_MAX]);
+
+/* Returns true if a step makes a tensor. Copies of whole side files are not counted as tensors. */
+bool tsr_run_makes_tensor(const tsr_plan *plan, size_t index);
+
+#endif

@@ -1,0 +1,28 @@
+/* Declares the steps of a run that differ for one process, a shard, and what puts shards together. */
+#ifndef TSR_CONVERT_RUN_SHARD_FILES_H
+#define TSR_CONVERT_RUN_SHARD_FILES_H
+
+#include "convert/run/run_state.h"
+
+/* Computes which shard makes each file, where there are shards. */
+tsr_status tsr_run_divide(tsr_run *r, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Opens the journal of all files, of a shard's or a rank's, or that in which all shards' are put together. */
+tsr_status tsr_run_open_journal(tsr_run *r, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Before shards are put together: TSR_E_NOTHING unless all files are finished. */
+tsr_status tsr_run_check_shards(tsr_run *r, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns the failure of a run that has something to make and cannot write. */
+tsr_status tsr_run_refuse_writing(const tsr_run *r, tsr_err *err);
+
+/* Checks that there is room for what this run makes and for `promised` bytes of others. */
+tsr_status tsr_run_check_space(const tsr_run *r, uint64_t promised, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Completes the message of a run that had no space left: tsr_explain_no_space. */
+tsr_status tsr_run_explain_no_space(const tsr_run *r, tsr_err *err);
+
+/* Writes what follows the last file: the journal of all files, blocks, texts. A shard writes none of it. */
+tsr_status tsr_run_finish(tsr_run *r, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

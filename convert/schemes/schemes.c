@@ -1,0 +1,171 @@
+/* The table of schemes, and what follows from a row: names, policy, dialects. */
+#include "convert/schemes/schemes.h"
+
+#include "common/text.h"
+
+#include <ctype.h>
+#include <string.h>
+#include <strings.h>
+
+static const tsr_scheme_row kSchemes[TSR_SCHEMES] = {
+#define SCHEME(id, word, ...) [id] = {.name = (word), __VA_ARGS__},
+#define VARIANT(id, ...)      [id] = {__VA_ARGS__},
+#include "convert/schemes/schemes.inc"
+#undef SCHEME
+#undef VARIANT
+};
+
+static const char kWords[] =
+#define SCHEME(id, word, ...) "|" word
+#define VARIANT(id, ...)
+#include "convert/schemes/schemes.inc"
+#undef SCHEME
+#undef VARIANT
+    ;
+
+const tsr_scheme_row *tsr_scheme_row_of(tsr_scheme scheme)
+{
+    return &kSchemes[scheme];
+}
+
+const char *tsr_scheme_name(tsr_scheme scheme)
+{
+    return kSchemes[scheme].name;
+}
+
+const char *tsr_scheme_words(void)
+{
+    return kWords + 1;
+}
+
+tsr_scheme tsr_scheme_named(size_t i)
+{
+    tsr_scheme scheme = TSR_SCHEME_KEEP + 1;
+    for (;; scheme++) {
+        if (kSchemes[scheme].name != NULL && i-- == 0)
+            return scheme;
+    }
+}
+
+tsr_scheme tsr_scheme_find(const char *name)
+{
+    tsr_scheme scheme = 0;
+    while (scheme < TSR_SCHEMES && (kSchemes[scheme].name == NULL || strcmp(kSchemes[scheme].name, name) != 0))
+        scheme++;
+    return scheme;
+}
+
+/* Returns the place of a scheme among those of tsr_scheme_mixed: first by this number, then by the table. */
+static unsigned mixed_order(tsr_scheme scheme)
+{
+    return scheme == TSR_SCHEME_KEEP ? 0 : kSchemes[scheme].form == TSR_FORM_GROUPS ? 1 : 2;
+}
+
+tsr_scheme tsr_scheme_mixed(size_t i)
+{
+    for (unsigned order = 0; order < 3; order++) {
+        for (tsr_scheme scheme = 0; scheme < TSR_SCHEMES; scheme++) {
+            if (kSchemes[scheme].mixed && mixed_order(scheme) == order && i-- == 0)
+                return scheme;
+        }
+    }
+    return TSR_SCHEMES;
+}
+
+tsr_scheme tsr_scheme_measured(tsr_scheme scheme)
+{
+    return kSchemes[scheme].codes_of == TSR_SCHEME_KEEP ? scheme : kSchemes[scheme].codes_of;
+}
+
+uint64_t tsr_scheme_companion_bytes(tsr_scheme scheme)
+{
+    const tsr_scheme_row *const row = &kSchemes[scheme];
+    if (row->form == TSR_FORM_PACKED)
+        return 2 * sizeof(int64_t);
+    return row->form == TSR_FORM_GROUPS && row->kind == TSR_NVFP4 && row->inputs ? sizeof(float) : 0;
+}
+
+void tsr_scheme_policy(tsr_scheme scheme, tsr_policy_options *policy)
+{
+    const tsr_scheme_row *const row = &kSchemes[scheme];
+    const tsr_mx_scheme groups = tsr_mx_scheme_of(row->kind, false);
+    const bool in_groups = row->form == TSR_FORM_GROUPS;
+    policy->block_rows = row->form == TSR_FORM_BLOCKS ? row->fp8.block_rows : 1;
+    policy->group = in_groups ? groups.group : 0;
+    policy->four_bits = in_groups ? groups.element == TSR_MX_E2M1 : row->ints.bits == 4;
+    policy->not_fp8 = policy->four_bits || row->form == TSR_FORM_W8A8 || row->form == TSR_FORM_PACKED;
+}
+
+/* ---- names of other tools ---- */
+
+static bool is_listed_in_any_case(const char *list, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *at = list; at != NULL; at = strchr(at, ' ')) {
+        at += *at == ' ';
+        if (strncasecmp(at, word, n) == 0 && (at[n] == ' ' || at[n] == '\0'))
+            return true;
+    }
+    return false;
+}
+
+static tsr_status refuse_foreign(const char *option, const char *word, tsr_err *err)
+{
+    if (tsr_scheme_find(word) != TSR_SCHEMES)
+        return TSR_OK;
+    if (strcasecmp(word, "gguf") == 0 || (tolower((unsigned char)word[0]) == 'q' && isdigit((unsigned char)word[1])))
+        return tsr_fail(err, TSR_E_USAGE,
+                        "%s: '%s': GGUF cannot be written; make it from BF16 with llama.cpp's convert_hf_to_gguf.py",
+                        option, word);
+    if (strcasecmp(word, "gptq") == 0 || strcasecmp(word, "awq") == 0)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "%s: '%s' can be read but not written; int4-weight-only rounds to nearest, without calibration",
+                        option, word);
+    for (tsr_scheme i = TSR_SCHEME_KEEP + 1; i < TSR_SCHEMES; i++) {
+        const tsr_scheme_row *const row = &kSchemes[i];
+        if (row->name != NULL && (strcasecmp(word, row->name) == 0 || is_listed_in_any_case(row->other_names, word)))
+            return tsr_fail(
+                err, TSR_E_USAGE,
+                "%s: '%s' is a name that other tools use (did you mean '%s'? docs/coming-from.md has their names)",
+                option, word, row->name);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_scheme_refuse_foreign(const char *option, int argc, char **argv, tsr_err *err)
+{
+    const size_t n = strlen(option);
+    for (int i = 0; i < argc; i++) {
+        if (strncmp(argv[i], option, n) != 0)
+            continue;
+        if (argv[i][n] == '=')
+            TSR_TRY(refuse_foreign(option, argv[i] + n + 1, err));
+        else if (argv[i][n] == '\0' && i + 1 < argc)
+            TSR_TRY(refuse_foreign(option, argv[i + 1], err));
+    }
+    return TSR_OK;
+}
+
+/* ---- dialects ---- */
+
+tsr_status tsr_scheme_check_dialect(tsr_scheme scheme, tsr_dialect dialect, tsr_err *err)
+{
+    const tsr_scheme_row *const row = &kSchemes[scheme];
+    tsr_text read = {0};
+    if (row->dialects[dialect].name != NULL)
+        return TSR_OK;
+    for (tsr_dialect d = 0; d < TSR_DIALECTS; d++) {
+        const tsr_scheme_dialect *const in = &row->dialects[d];
+        if (in->name == NULL)
+            continue;
+        tsr_text_printf(&read, "%s--dialect %s", read.size == 0 ? "" : ", ", tsr_dialect_name(d));
+        if (in->readers != NULL)
+            tsr_text_printf(&read, " (%s)", in->readers);
+    }
+    tsr_status status = tsr_text_status(&read, err);
+    if (status == TSR_OK)
+        status = tsr_fail(err, TSR_E_USAGE, "--dialect %s: no loader reads %s in this dialect; supported: %s",
+                          tsr_dialect_name(dialect), row->name, read.data);
+    tsr_text_free(&read);
+    return status;
+}

@@ -1,0 +1,281 @@
+/* Reads rules files and sensitivities, and decides which schemes can be mixed. */
+#include "convert/search/rules.h"
+
+#include "common/file.h"
+#include "common/glob.h"
+#include "convert/plans/ct_plan.h"
+#include "formats/json/json.h"
+#include "formats/weights/weights.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { MAX_BYTES = 256 << 20 };
+
+bool tsr_mixed_scheme_takes(tsr_scheme scheme, const tsr_checkpoint *source, const tsr_tensor *t)
+{
+    const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
+    if (row->form == TSR_FORM_PACKED)
+        return tsr_ct_takes(source, t, scheme);
+    return tsr_ct_takes(source, t, TSR_SCHEME_FP8_CHANNEL) &&
+           (row->form != TSR_FORM_GROUPS ||
+            t->shape[1] % tsr_mx_describe(scheme, TSR_DIALECT_COMPRESSED_TENSORS).scheme.group == 0);
+}
+
+tsr_status tsr_mixed_scheme_parse(const char *word, tsr_scheme *scheme, tsr_err *err)
+{
+    char names[256] = "";
+    for (size_t i = 0; tsr_scheme_mixed(i) != TSR_SCHEMES; i++) {
+        *scheme = tsr_scheme_mixed(i);
+        const char *const name = tsr_scheme_row_of(*scheme)->name;
+        if (strcmp(word, name) == 0 || (*scheme == TSR_SCHEME_KEEP && strcmp(word, "bf16") == 0))
+            return TSR_OK;
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i == 0 ? "" : ", ", name);
+    }
+    if (strcmp(word, "int8-channel") == 0)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "int8-channel cannot be mixed with other schemes: its row sums are stored only for models that "
+                        "use int8 throughout; use int8-weight-only instead");
+    return tsr_fail(err, TSR_E_USAGE, "scheme '%s' cannot be mixed with others; available: %s", word, names);
+}
+
+tsr_status tsr_mixed_schemes_check(const bool used[TSR_SCHEMES], tsr_dialect dialect, tsr_err *err)
+{
+    for (tsr_scheme scheme = TSR_SCHEME_KEEP + 1; scheme < TSR_SCHEMES && dialect == TSR_DIALECT_MODELOPT; scheme++) {
+        const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
+        if (used[scheme] && row->dialects[TSR_DIALECT_MODELOPT].name == NULL)
+            return tsr_fail(err, TSR_E_UNSUPPORTED,
+                            "dialect modelopt has no %s; it supports nvfp4, nvfp4-weight-only and mxfp8; use "
+                            "compressed-tensors for others",
+                            row->name);
+    }
+    if (used[TSR_SCHEME_FP8_BLOCK] && used[TSR_SCHEME_FP8_CHANNEL])
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "fp8-block and fp8-channel cannot be mixed: their tensors have the same names and dtypes, and "
+                        "readers that use one block size would apply it to both");
+    return TSR_OK;
+}
+
+bool tsr_rules_is_name(const tsr_rules_item *item)
+{
+    return strpbrk(item->pattern, TSR_GLOB_SPECIAL) == NULL;
+}
+
+/* ---- reading ---- */
+
+typedef struct reading {
+    tsr_scheme_rules *rules;
+    tsr_json_reader json;
+    tsr_err *err;
+} reading;
+
+static tsr_status add(const reading *r, const tsr_rules_item *item)
+{
+    tsr_scheme_rules *const rules = r->rules;
+    if (rules->count == rules->capacity) {
+        const size_t capacity = rules->capacity == 0 ? 64 : 2 * rules->capacity;
+        tsr_rules_item *const items = realloc(rules->items, capacity * sizeof *items);
+        if (items == NULL)
+            return tsr_out_of_memory(r->err, rules->path);
+        rules->items = items;
+        rules->capacity = capacity;
+    }
+    rules->items[rules->count++] = *item;
+    rules->hash = XXH64(item->pattern, strlen(item->pattern) + 1, rules->hash + (uint64_t)item->scheme);
+    rules->hash = XXH64(&item->weight, sizeof item->weight, rules->hash);
+    return TSR_OK;
+}
+
+static tsr_status read_text(reading *r, const char *what, const char **text)
+{
+    tsr_json_kind kind;
+    TSR_TRY(tsr_json_peek(&r->json, &kind, r->err));
+    if (kind != TSR_JSON_STRING)
+        return tsr_fail(r->err, TSR_E_FORMAT, "%s: byte %zu: %s is not a string", r->rules->path, r->json.pos, what);
+    return tsr_json_read_text(&r->json, &r->rules->arena, text, r->err);
+}
+
+/* The patterns of one rule, for which *item is the rest: a text, or a list of them. */
+static tsr_status read_patterns(reading *r, tsr_rules_item *item)
+{
+    tsr_json_kind kind;
+    bool more;
+    TSR_TRY(tsr_json_peek(&r->json, &kind, r->err));
+    if (kind != TSR_JSON_ARRAY) {
+        TSR_TRY(read_text(r, "match", &item->pattern));
+        return add(r, item);
+    }
+    TSR_TRY(tsr_json_enter_array(&r->json, r->err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_element(&r->json, &more, r->err));
+        if (!more)
+            return TSR_OK;
+        TSR_TRY(read_text(r, "a pattern of match", &item->pattern));
+        TSR_TRY(add(r, item));
+    }
+}
+
+static tsr_status unknown_key(const reading *r, tsr_json_text key, const char *known)
+{
+    return tsr_fail(r->err, TSR_E_FORMAT, "%s: byte %zu: unknown key '%.*s'; known keys: %s", r->rules->path,
+                    r->json.pos, (int)(key.size < 64 ? key.size : 64), key.data, known);
+}
+
+static tsr_status read_rule(reading *r)
+{
+    const size_t first = r->rules->count;
+    const char *word = NULL, *note;
+    tsr_rules_item item = {.weight = 1};
+    tsr_json_text key;
+    bool more, matched = false;
+    TSR_TRY(tsr_json_enter_object(&r->json, r->err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, r->err));
+        if (!more)
+            break;
+        if (tsr_json_is(key, "match") && !matched)
+            TSR_TRY(read_patterns(r, &item));
+        else if (tsr_json_is(key, "scheme") && word == NULL)
+            TSR_TRY(read_text(r, "scheme", &word));
+        else if (tsr_json_is(key, "note"))
+            TSR_TRY(read_text(r, "note", &note));
+        else
+            return unknown_key(r, key, "match, scheme and note, once each");
+        matched = matched || tsr_json_is(key, "match");
+    }
+    if (word == NULL || r->rules->count == first)
+        return tsr_fail(r->err, TSR_E_FORMAT, "%s: byte %zu: a rule needs %s", r->rules->path, r->json.pos,
+                        word == NULL ? "a scheme" : "something to match");
+    const tsr_status status = tsr_mixed_scheme_parse(word, &item.scheme, r->err);
+    if (status != TSR_OK)
+        return tsr_prepend(r->err, TSR_E_UNSUPPORTED, "%s: rule for '%s'", r->rules->path,
+                           r->rules->items[first].pattern);
+    for (size_t i = first; i < r->rules->count; i++)
+        r->rules->items[i].scheme = item.scheme;
+    r->rules->hash = XXH64(word, strlen(word), r->rules->hash);
+    return TSR_OK;
+}
+
+/* Reads the dialect, whose configuration must be able to hold several schemes. */
+static tsr_status read_dialect(const reading *r, const char *dialect)
+{
+    static const tsr_dialect kMixed[] = {TSR_DIALECT_COMPRESSED_TENSORS, TSR_DIALECT_MODELOPT};
+    for (size_t i = 0; i < sizeof kMixed / sizeof *kMixed; i++) {
+        r->rules->dialect = kMixed[i];
+        if (strcmp(dialect, tsr_dialect_name(kMixed[i])) == 0)
+            return TSR_OK;
+    }
+    if (strcmp(dialect, "deepseek") == 0)
+        return tsr_fail(r->err, TSR_E_UNSUPPORTED,
+                        "%s: dialect deepseek supports one scheme for all layers only; use compressed-tensors or "
+                        "modelopt for several schemes",
+                        r->rules->path);
+    return tsr_fail(r->err, TSR_E_FORMAT, "%s: unknown dialect '%s'; use compressed-tensors or modelopt",
+                    r->rules->path, dialect);
+}
+
+static tsr_status read_list(reading *r)
+{
+    bool more;
+    TSR_TRY(tsr_json_enter_array(&r->json, r->err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_element(&r->json, &more, r->err));
+        if (!more)
+            return TSR_OK;
+        TSR_TRY(read_rule(r));
+    }
+}
+
+static tsr_status read_rules(reading *r)
+{
+    const char *text;
+    tsr_json_text key;
+    bool more, listed = false;
+    TSR_TRY(tsr_json_enter_object(&r->json, r->err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, r->err));
+        if (!more)
+            break;
+        if (tsr_json_is(key, "rules") && !listed) {
+            listed = true;
+            TSR_TRY(read_list(r));
+            continue;
+        }
+        if (!tsr_json_is(key, "schema") && !tsr_json_is(key, "dialect") && !tsr_json_is(key, "note"))
+            return unknown_key(r, key, "schema, dialect, note and rules, once each");
+        TSR_TRY(read_text(r, "this", &text));
+        if (tsr_json_is(key, "schema") && strcmp(text, "tessera-rules/1") != 0)
+            return tsr_fail(r->err, TSR_E_FORMAT, "%s: schema is '%s', not tessera-rules/1", r->rules->path, text);
+        if (tsr_json_is(key, "dialect"))
+            TSR_TRY(read_dialect(r, text));
+    }
+    if (!listed)
+        return tsr_fail(r->err, TSR_E_FORMAT,
+                        "%s: the list of rules is missing: {\"rules\": [{\"match\": ..., \"scheme\": ...}]}",
+                        r->rules->path);
+    return TSR_OK;
+}
+
+static tsr_status read_weights(reading *r)
+{
+    tsr_json_text key, value;
+    char digits[64];
+    bool more;
+    TSR_TRY(tsr_json_enter_object(&r->json, r->err));
+    for (;;) {
+        tsr_rules_item item = {.weight = NAN};
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, r->err));
+        if (!more)
+            return TSR_OK;
+        TSR_TRY(tsr_json_decode(&r->json, key, &r->rules->arena, &item.pattern, r->err));
+        TSR_TRY(tsr_json_skip(&r->json, &value, r->err));
+        if (value.size < sizeof digits && strchr("-0123456789", value.data[0]) != NULL) {
+            memcpy(digits, value.data, value.size);
+            digits[value.size] = '\0';
+            item.weight = strtod(digits, NULL);
+        }
+        if (!isfinite(item.weight) || item.weight <= 0 || item.weight > 1e30)
+            return tsr_fail(r->err, TSR_E_FORMAT, "%s: '%s': the weight must be a positive number", r->rules->path,
+                            item.pattern);
+        TSR_TRY(add(r, &item));
+    }
+}
+
+static tsr_status read_file(tsr_scheme_rules *rules, const char *path, tsr_status (*read)(reading *), tsr_err *err)
+{
+    const char *text;
+    size_t size;
+    *rules = (tsr_scheme_rules){.dialect = TSR_DIALECT_COMPRESSED_TENSORS, .path = path};
+    tsr_status status = tsr_read_file(path, MAX_BYTES, &rules->arena, &text, &size, err);
+    if (status == TSR_OK) {
+        reading r = {rules, tsr_json_open(path, text, size), err};
+        status = read(&r);
+        if (status == TSR_OK)
+            status = tsr_json_finish(&r.json, err);
+    }
+    status = tsr_arena_status(&rules->arena, status, err);
+    if (status != TSR_OK)
+        tsr_rules_free(rules);
+    return status;
+}
+
+tsr_status tsr_rules_read(tsr_scheme_rules *rules, const char *path, tsr_err *err)
+{
+    return read_file(rules, path, read_rules, err);
+}
+
+tsr_status tsr_sensitivity_read(tsr_scheme_rules *rules, const char *path, tsr_err *err)
+{
+    return read_file(rules, path, read_weights, err);
+}
+
+void tsr_rules_free(tsr_scheme_rules *rules)
+{
+    free(rules->items);
+    tsr_arena_free(&rules->arena);
+    *rules = (tsr_scheme_rules){.path = NULL};
+}

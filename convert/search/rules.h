@@ -1,0 +1,59 @@
+/* Rules files: which weights get which scheme, and weights of modules (sensitivities), both as JSON that is meant to be
+ * written by hand. docs/plan-schemes.md shows them.
+ *
+ * A pattern is a module's name ("model.layers.0.mlp.up_proj"), a tensor's, or a glob over either
+ * (convert/search/rules_match.h). */
+#ifndef TSR_CONVERT_SEARCH_RULES_H
+#define TSR_CONVERT_SEARCH_RULES_H
+
+#include "common/arena.h"
+#include "common/block.h"
+#include "convert/plans/mx_plan.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "quantize/int_weight.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Returns the scheme of a word of a rules file; keep is also called bf16. TSR_E_USAGE: no scheme has this name, or it cannot be mixed,
+ * and why. */
+tsr_status tsr_mixed_scheme_parse(const char *word, tsr_scheme *scheme, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Rejects schemes that cannot be in one checkpoint. TSR_E_UNSUPPORTED, with the reason, also for a
+ * scheme that this dialect cannot hold. */
+tsr_status tsr_mixed_schemes_check(const bool used[TSR_SCHEMES], tsr_dialect dialect, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns true if a plan can make codes of this weight by the scheme, given that the policy would. It cannot for stacked experts, or
+ * if groups do not divide a row. */
+bool tsr_mixed_scheme_takes(tsr_scheme scheme, const tsr_checkpoint *source, const tsr_tensor *t);
+
+typedef struct tsr_rules_item {
+    const char *pattern;
+    tsr_scheme scheme;
+    double weight; /* of a sensitivity */
+} tsr_rules_item;
+
+typedef struct tsr_scheme_rules {
+    const char *path;
+    tsr_dialect dialect; /* compressed-tensors, or ModelOpt's MIXED_PRECISION */
+    tsr_rules_item *items;
+    size_t count, capacity;
+    uint64_t hash; /* hash of the patterns, schemes and weights */
+    tsr_arena arena;
+} tsr_scheme_rules;
+
+/* {"schema": "tessera-rules/1", "dialect": "compressed-tensors", "rules": [{"match": "GLOB", "scheme": "mxfp8"}, ...]};
+ * `match` may be a list of patterns; `schema` and `dialect` may be left out, and so may a "note" of a rule and of the
+ * file. TSR_E_FORMAT, TSR_E_UNSUPPORTED: a scheme or dialect that cannot be mixed. On failure *rules is empty. */
+tsr_status tsr_rules_read(tsr_scheme_rules *rules, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
+/* {"GLOB": 4, "other": 0.5}: positive finite numbers, in order. */
+tsr_status tsr_sensitivity_read(tsr_scheme_rules *rules, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
+void tsr_rules_free(tsr_scheme_rules *rules);
+
+/* Returns true if an item's pattern is one name. */
+bool tsr_rules_is_name(const tsr_rules_item *item);
+
+#endif

@@ -1,0 +1,27 @@
+/* Declares the buffers of a thread that quantizes strips of tensors to compare schemes. */
+#ifndef TSR_CONVERT_SEARCH_STRIP_BUFFERS_H
+#define TSR_CONVERT_SEARCH_STRIP_BUFFERS_H
+
+#include <stdint.h>
+
+/* Sizes that suffice for every strip: bytes, and for `scales` the number of scales. */
+typedef struct tsr_strip_sizes {
+    uint64_t x, scratch, codes, scales;
+} tsr_strip_sizes;
+
+typedef struct tsr_strip_buffers {
+    void *x, *scratch;
+    int8_t *codes, *zero_points;
+    float *scales;
+} tsr_strip_buffers;
+
+/* Returns the bytes that tsr_strip_buffers_begin allocates, without what each buffer has behind its end. */
+uint64_t tsr_strip_bytes(const tsr_strip_sizes *sizes);
+
+/* Allocates the buffers. Returns NULL when out of memory. */
+tsr_strip_buffers *tsr_strip_buffers_begin(const tsr_strip_sizes *sizes);
+
+/* Frees a tsr_strip_buffers. NULL is fine. */
+void tsr_strip_buffers_end(void *buffers);
+
+#endif

@@ -1,0 +1,43 @@
+/* Tensors by their names. */
+#include "formats/names/coding.h"
+
+#include "common/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+size_t tsr_module_length(const char *name)
+{
+    static const char kWeight[] = ".weight";
+    return strlen(name) - (tsr_ends_with(name, kWeight) ? sizeof kWeight - 1 : 0);
+}
+
+size_t tsr_experts_length(const char *name, size_t *digits)
+{
+    static const char kExperts[] = ".experts.";
+    const char *const at = strstr(name, kExperts), *const number = at == NULL ? NULL : at + sizeof kExperts - 1;
+    *digits = number == NULL ? 0 : strspn(number, "0123456789");
+    return number == NULL ? 0 : (size_t)(number - name);
+}
+
+const tsr_tensor *tsr_find_joined(const tsr_checkpoint *c, const char *head, size_t length, const char *middle,
+                                  const char *tail)
+{
+    char small[512];
+    const size_t between = strlen(middle), end = strlen(tail), size = length + between + end + 1;
+    char *const name = size <= sizeof small ? small : malloc(size);
+    if (name == NULL)
+        return NULL;
+    memcpy(name, head, length);
+    memcpy(name + length, middle, between);
+    memcpy(name + length + between, tail, end + 1);
+    const tsr_tensor *const found = tsr_checkpoint_find(c, name);
+    if (name != small)
+        free(name);
+    return found;
+}
+
+const tsr_tensor *tsr_find_sibling(const tsr_checkpoint *c, const char *name, size_t length, const char *suffix)
+{
+    return tsr_find_joined(c, name, length, "", suffix);
+}

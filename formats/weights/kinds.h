@@ -1,0 +1,74 @@
+/* The kinds of quantized weights that Tessera reads: one table, a row a kind.
+ *
+ * A row says by which tensors a kind is recognized: names, dtypes, and how many codes share a scale. Pairing goes by
+ * these first, and holds what config.json states against them after; a checkpoint may mix kinds as it likes. */
+#ifndef TSR_FORMATS_WEIGHTS_KINDS_H
+#define TSR_FORMATS_WEIGHTS_KINDS_H
+
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/checkpoint/dtype.h"
+#include "formats/names/coding.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The arrangement of scales over the codes. */
+typedef enum tsr_grid {
+    TSR_GRID_BLOCKS, /* rectangles, of the size that config.json states */
+    TSR_GRID_ROWS,   /* one a row */
+    TSR_GRID_WHOLE,  /* one a matrix */
+    TSR_GRID_GROUPS, /* one for `group` columns of one row; group 0: as many as config.json states */
+} tsr_grid;
+
+/* Families of kinds, which a command can decode or not; bits of a set. */
+typedef enum tsr_family {
+    TSR_FAMILY_FP8 = 1,      /* e4m3 with floating-point scales: in blocks, a row, a matrix */
+    TSR_FAMILY_INTEGERS = 2, /* compressed-tensors' int4 and int8 */
+    TSR_FAMILY_MX = 4,       /* e2m1 or e4m3 with a scale for 32 or 16 columns: MXFP4, MXFP8, NVFP4 */
+    TSR_FAMILY_GPTQ = 8,     /* AWQ and GPTQ */
+} tsr_family;
+
+enum { TSR_KIND_SCALES = 5 };
+
+/* Suffixes: "_x" is appended to the name of the values ("X.weight" gives "X.weight_x"), ".x" to the module ("X.x"). */
+typedef struct tsr_weight_kind {
+    const char *name;                    /* "nvfp4-ct": as inspect and reports have it */
+    const char *title;                   /* "NVFP4 of compressed-tensors": for sentences */
+    const char *codes;                   /* suffix of the codes; "" when the values' name is theirs */
+    uint32_t code_dtypes;                /* sets of TSR_DTYPE_BIT */
+    const char *scales[TSR_KIND_SCALES]; /* spellings of the scale's suffix, the usual one first */
+    uint32_t scale_dtypes;
+    const char *global; /* suffix of the global scale, which must be there; NULL: the kind has none */
+    bool global_divides;
+    uint8_t family, coding, bits; /* bits 0: as config.json and shapes say */
+    uint8_t grid, group;
+    bool transposed; /* the values are the transpose of the matrix that the codes are */
+} tsr_weight_kind;
+
+#define TSR_DTYPE_BIT(dtype) (UINT32_C(1) << (dtype))
+
+/* The table, in the order in which kinds are tried; the last row has no name. */
+extern const tsr_weight_kind tsr_weight_kinds[];
+
+/* The name of the values that codes of this kind and this name stand for ("X.weight" of "X.weight_packed" and of
+ * "X.qweight"). False when the name is not one of this kind's codes. */
+typedef struct tsr_values_name {
+    const char *stem; /* its first `length` characters, then the ending */
+    size_t length;
+    const char *ending;
+} tsr_values_name;
+
+bool tsr_kind_values_name(const tsr_weight_kind *kind, const char *codes, tsr_values_name *name);
+
+/* Returns the tensor with the name of the values and this suffix (see tsr_weight_kind), or NULL. */
+const tsr_tensor *tsr_kind_find(const tsr_checkpoint *checkpoint, const char *values, const char *suffix);
+const tsr_tensor *tsr_kind_find_of(const tsr_checkpoint *checkpoint, const tsr_values_name *values, const char *suffix);
+
+/* Returns true if dtypes and names of the codes and their scale are this kind's. */
+bool tsr_kind_has(const tsr_weight_kind *kind, const tsr_tensor *codes, const tsr_tensor *scale);
+
+/* Returns the coding of a tensor by its name, its dtype and its scale's name; TSR_PLAIN: none that Tessera reads. */
+tsr_coding tsr_coding_of(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor);
+
+#endif

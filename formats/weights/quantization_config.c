@@ -1,0 +1,474 @@
+/* Reads the quantization of a checkpoint from config.json and ModelOpt's hf_quant_config.json. */
+#include "common/checked.h"
+#include "formats/checkpoint/config.h"
+#include "formats/weights/pairing.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+size_t tsr_quantization_paths(const tsr_checkpoint *c, const char *paths[TSR_QUANTIZATION_PATHS])
+{
+    static const char *const kPaths[TSR_QUANTIZATION_PATHS] = {"quantization_config", "compression_config",
+                                                               "text_config.quantization_config"};
+    size_t n = 0;
+    for (size_t i = 0; i < TSR_QUANTIZATION_PATHS; i++) {
+        tsr_json_text value;
+        if (tsr_config_find(c, kPaths[i], &value) && !tsr_json_is(value, "null"))
+            paths[n++] = kPaths[i];
+    }
+    return n;
+}
+
+const char *tsr_quantization_path(const tsr_checkpoint *c)
+{
+    const char *paths[TSR_QUANTIZATION_PATHS];
+    return tsr_quantization_paths(c, paths) == 0 ? NULL : paths[0];
+}
+
+/* ---- values ---- */
+
+static uint64_t find_u64(tsr_json_text object, const char *path, uint64_t otherwise)
+{
+    uint64_t x;
+    return tsr_json_find_u64(object.data, object.size, path, &x) ? x : otherwise;
+}
+
+/* The value of a member, in pieces; "" where there is none. For messages. */
+#define TEXT(value) (int)tsr_min_u64((value).size, 64), (value).data
+
+enum { MAX_BLOCK = 1 << 20 }; /* rows or columns: more than any weight has, and their product fits 64 bits */
+
+/* [128, 128], or "128x128" as old compressed-tensors wrote it. Both sizes stay as they are when it is neither. */
+static bool read_block(tsr_json_text value, tsr_block *block)
+{
+    tsr_json_reader r = tsr_json_open("", value.data, value.size);
+    uint64_t sizes[2] = {0, 0};
+    bool more;
+    if (value.size > 0 && value.data[0] == '"') {
+        char text[32] = "";
+        if (value.size < 2 || value.size - 2 >= sizeof text)
+            return false;
+        memcpy(text, value.data + 1, value.size - 2);
+        return tsr_read_block(text, MAX_BLOCK, block);
+    }
+    if (tsr_json_enter_array(&r, NULL) != TSR_OK)
+        return false;
+    for (size_t i = 0; i < 2; i++) {
+        if (tsr_json_next_element(&r, &more, NULL) != TSR_OK || !more ||
+            tsr_json_read_u64(&r, &sizes[i], NULL) != TSR_OK)
+            return false;
+    }
+    if (sizes[0] == 0 || sizes[1] == 0 || sizes[0] > MAX_BLOCK || sizes[1] > MAX_BLOCK)
+        return false;
+    *block = (tsr_block){sizes[0], sizes[1]};
+    return true;
+}
+
+/* ---- codings ---- */
+
+static const tsr_stated_coding kMxfp4 = {.bits = 4, .block = {1, 32}}, kNvfp4 = {.bits = 4, .block = {1, 16}},
+                               kMxfp8 = {.bits = 8, .block = {1, 32}}, kFp8 = {.bits = 8},
+                               kFp8Block = {.bits = 8, .block = {128, 128}};
+
+static bool same_word(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+static void state(tsr_pairing *p, tsr_stated_coding coding)
+{
+    for (size_t i = 0; i < p->n_stated; i++) {
+        const tsr_stated_coding *const s = &p->stated[i];
+        if (s->integer == coding.integer && s->bits == coding.bits && tsr_block_equal(s->block, coding.block) &&
+            same_word(s->strategy, coding.strategy) && same_word(s->format, coding.format) &&
+            same_word(s->symmetric, coding.symmetric))
+            return;
+    }
+    if (p->n_stated < TSR_MAX_STATED)
+        p->stated[p->n_stated++] = coding;
+}
+
+/* `group` columns to a scale, or none: -1, null or absent. */
+static void state_groups(tsr_pairing *p, bool integer, uint64_t bits, uint64_t group)
+{
+    state(p, (tsr_stated_coding){.integer = integer, .bits = bits, .block = {group > 0, group}});
+}
+
+/* A member as it is written; NULL: there is none. */
+static const char *find_word(tsr_pairing *p, tsr_json_text object, const char *path)
+{
+    tsr_json_text value;
+    return tsr_json_get(object, path, &value) && !tsr_json_is(value, "null")
+               ? tsr_arena_dup(&p->w->arena, value.data, value.size)
+               : NULL;
+}
+
+/* Reads the weights of one group of compressed-tensors or ModelOpt. */
+static void read_group(tsr_pairing *p, tsr_json_text group)
+{
+    tsr_json_text value;
+    const bool integer = tsr_json_says(group, "weights.type", "\"int\"");
+    const uint64_t bits = find_u64(group, "weights.num_bits", 8);
+    const char *const format = find_word(p, group, "format");
+    tsr_stated_coding coding = {.integer = integer,
+                                .bits = bits,
+                                .strategy = find_word(p, group, "weights.strategy"),
+                                .symmetric = find_word(p, group, "weights.symmetric"),
+                                .format = format == NULL ? p->format : format};
+    if (!tsr_json_get(group, "weights", &value))
+        return;
+    if (integer || !tsr_json_get(group, "weights.block_structure", &value) || !read_block(value, &coding.block)) {
+        const uint64_t columns = find_u64(group, "weights.group_size", 0);
+        coding.block = (tsr_block){columns > 0, columns};
+    }
+    state(p, coding);
+}
+
+typedef void each_fn(tsr_pairing *p, tsr_json_text value);
+
+/* The values of an object's members. */
+static void for_each(tsr_pairing *p, tsr_json_text object, each_fn *fn)
+{
+    tsr_json_reader r = tsr_json_members(object);
+    tsr_json_text name, value;
+    while (tsr_json_member(&r, &name, &value))
+        fn(p, value);
+}
+
+/* ---- what each quant_method states; `q` is its object ---- */
+
+/* Sparse weights. Where nothing is sparse, the member is absent, null, or has nothing in it, or the format is dense. */
+static tsr_status refuse_sparsity(const tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text sparsity, format, name;
+    if (!tsr_json_get(q, "sparsity_config", &sparsity) || tsr_json_says(sparsity, "format", "\"dense\""))
+        return TSR_OK;
+    tsr_json_reader r = tsr_json_members(sparsity);
+    if (sparsity.data[0] == '{' && !tsr_json_member(&r, &name, &format))
+        return TSR_OK;
+    if (!tsr_json_get(sparsity, "format", &format))
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s.sparsity_config has no format; only dense models are supported, so save the model dense",
+                        where);
+    return tsr_fail(
+        p->err, TSR_E_UNSUPPORTED,
+        "%s.sparsity_config: unsupported format %.*s, which packs the non-zero elements; save the model dense", where,
+        (int)format.size, format.data);
+}
+
+/* Refuses a format of compressed-tensors that Tessera does not know: its codes may be packed in any way. */
+static tsr_status check_format(const tsr_pairing *p, const char *format, const char *where)
+{
+    static const char *const kFormats[] = {
+        "\"dense\"",           "\"int-quantized\"",        "\"float-quantized\"",
+        "\"naive-quantized\"", "\"pack-quantized\"",       "\"mixed-precision\"",
+        "\"mxfp8-quantized\"", "\"nvfp4-pack-quantized\"", "\"mxfp4-pack-quantized\"",
+        "\"fakequant\""};
+    size_t i = 0;
+    while (format != NULL && i < sizeof kFormats / sizeof *kFormats && strcmp(format, kFormats[i]) != 0)
+        i++;
+    if (i < sizeof kFormats / sizeof *kFormats)
+        return TSR_OK;
+    return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                    "%s.format: unsupported format %.64s; correct it, or save the model in another format", where,
+                    format);
+}
+
+static tsr_status read_compressed_tensors(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text value;
+    p->w->dialect = TSR_DIALECT_COMPRESSED_TENSORS;
+    if (tsr_json_get(q, "transform_config.config_groups", &value) && !tsr_json_is(value, "{}"))
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s.transform_config: rotated weights are not supported, since they need rotated layer inputs",
+                        where);
+    TSR_TRY(refuse_sparsity(p, q, where));
+    p->format = find_word(p, q, "format");
+    if (tsr_json_get(q, "config_groups", &value))
+        for_each(p, value, read_group);
+    TSR_TRY(check_format(p, p->format, where));
+    for (size_t i = 0; i < p->n_stated; i++)
+        TSR_TRY(check_format(p, p->stated[i].format, where));
+    return TSR_OK;
+}
+
+/* DeepSeek, from V3 to V4.1: experts may be MXFP4, n-gram tables MXFP8. */
+static tsr_status read_fp8(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    (void)where;
+    if (p->n_stated == 0)
+        state(p, kFp8);
+    state(p, kMxfp4);
+    /* expert_dtype exists from DeepSeek-V4 on, whose n-gram tables are MXFP8 in any case */
+    if (p->w->ue8m0 || p->expert_bits != 0)
+        state(p, kMxfp8);
+    if (tsr_json_says(q, "moe_quant_algo", "\"NVFP4\""))
+        state(p, kNvfp4);
+    return TSR_OK;
+}
+
+static tsr_status read_mxfp8(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    (void)q, (void)where;
+    state(p, kMxfp8);
+    return TSR_OK;
+}
+
+static tsr_status read_mxfp4(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    (void)q, (void)where;
+    state(p, kMxfp4);
+    return TSR_OK;
+}
+
+static void read_quark_weight(tsr_pairing *p, tsr_json_text config)
+{
+    if (tsr_json_says(config, "weight.dtype", "\"fp4\""))
+        state_groups(p, false, 4, find_u64(config, "weight.group_size", 32));
+    if (tsr_json_says(config, "weight.dtype", "\"fp8_e4m3\""))
+        state_groups(p, false, 8, find_u64(config, "weight.group_size", 0));
+}
+
+static tsr_status read_quark(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text value;
+    (void)where;
+    if (tsr_json_get(q, "global_quant_config", &value))
+        read_quark_weight(p, value);
+    if (tsr_json_get(q, "layer_quant_config", &value))
+        for_each(p, value, read_quark_weight);
+    return TSR_OK;
+}
+
+/* AWQ and GPTQ: one coding for all, and in GPTQModel's "dynamic" other ones for some modules. */
+static void read_bits(tsr_pairing *p, tsr_json_text q)
+{
+    state_groups(p, true, find_u64(q, "bits", 4), find_u64(q, "group_size", 0));
+}
+
+static tsr_status read_awq(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text value;
+    if (find_u64(q, "bits", 4) != 4)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.bits: AWQ is supported with 4 bits only", where);
+    if (tsr_json_get(q, "version", &value) && !tsr_json_is(value, "\"gemm\"") && !tsr_json_is(value, "\"GEMM\""))
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.version is %.*s; the only supported AWQ layout is \"gemm\"",
+                        where, TEXT(value));
+    p->w->symmetric = tsr_json_says(q, "zero_point", "false");
+    read_bits(p, q);
+    return TSR_OK;
+}
+
+static tsr_status read_gptq(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text value;
+    const uint64_t bits = find_u64(q, "bits", 4);
+    if (bits != 4 && bits != 8)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.bits is %llu; GPTQ is supported with 4 and 8 bits", where,
+                        U64(bits));
+    p->zeros = TSR_ZEROS_LESS_ONE;
+    p->w->symmetric = tsr_json_says(q, "sym", "true");
+    if (tsr_json_says(q, "checkpoint_format", "\"gptq_v2\""))
+        p->zeros = TSR_ZEROS_AS_THEY_ARE;
+    else if (tsr_json_get(q, "checkpoint_format", &value) && !tsr_json_is(value, "\"gptq\""))
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.checkpoint_format is %.*s; supported: \"gptq\" and \"gptq_v2\"",
+                        where, TEXT(value));
+    read_bits(p, q);
+    if (tsr_json_get(q, "dynamic", &value))
+        for_each(p, value, read_bits);
+    return TSR_OK;
+}
+
+/* ---- ModelOpt ---- */
+
+static const struct {
+    const char *name;
+    const tsr_stated_coding *coding; /* NULL: each layer has its own */
+} kAlgorithms[] = {
+    {"\"NVFP4\"", &kNvfp4},
+    {"\"W4A16_NVFP4\"", &kNvfp4},
+    {"\"MXFP4\"", &kMxfp4},
+    {"\"W4A16_MXFP4\"", &kMxfp4},
+    {"\"W4A8_MXFP4_FP8\"", &kMxfp4},
+    {"\"MXFP8\"", &kMxfp8},
+    {"\"FP8\"", &kFp8},
+    {"\"FP8_PER_CHANNEL_PER_TOKEN\"", &kFp8},
+    {"\"FP8_PB_WO\"", &kFp8Block},
+    {"\"FP8_BLOCK_SCALES\"", &kFp8Block},
+    {"\"MIXED_PRECISION\"", NULL},
+};
+
+/* Takes an algorithm's coding; false when it is none that Tessera reads. */
+static bool take_algorithm(tsr_pairing *p, tsr_json_text name)
+{
+    for (size_t i = 0; i < sizeof kAlgorithms / sizeof *kAlgorithms; i++) {
+        if (!tsr_json_is(name, kAlgorithms[i].name))
+            continue;
+        if (kAlgorithms[i].coding != NULL)
+            state(p, *kAlgorithms[i].coding);
+        return true;
+    }
+    return false;
+}
+
+/* A layer of MIXED_PRECISION. One in an algorithm that Tessera does not read has tensors that it does not read. */
+static void read_layer(tsr_pairing *p, tsr_json_text layer)
+{
+    tsr_json_text name;
+    if (tsr_json_get(layer, "quant_algo", &name))
+        (void)take_algorithm(p, name);
+}
+
+static tsr_status read_algorithm(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text value;
+    if (tsr_json_get(q, "quant_algo", &value) && !take_algorithm(p, value))
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.quant_algo: unsupported algorithm %.*s", where, TEXT(value));
+    if (tsr_json_get(q, "quantized_layers", &value))
+        for_each(p, value, read_layer);
+    return TSR_OK;
+}
+
+static tsr_status read_modelopt(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text value;
+    TSR_TRY(read_algorithm(p, q, where));
+    if (p->n_stated == 0 && tsr_json_get(q, "config_groups", &value))
+        for_each(p, value, read_group);
+    return TSR_OK;
+}
+
+/* compressed-tensors' kv_cache_scheme, which ModelOpt writes, too, and its own kv_cache_quant_algo. */
+static void read_kv_cache(tsr_pairing *p, tsr_json_text q)
+{
+    tsr_json_text value;
+    if (tsr_json_get(q, "kv_cache_scheme", &value) && !tsr_json_is(value, "null")) {
+        const bool fp8 = find_u64(value, "num_bits", 0) == 8 && tsr_json_says(value, "type", "\"float\"");
+        p->w->kv_cache = fp8 ? TSR_KV_FP8 : TSR_KV_OTHER;
+    }
+    if (tsr_json_get(q, "kv_cache_quant_algo", &value) && !tsr_json_is(value, "null"))
+        p->w->kv_cache = tsr_json_is(value, "\"FP8\"") ? TSR_KV_FP8 : TSR_KV_OTHER;
+}
+
+/* Reads hf_quant_config.json, which replaces or repeats config.json's object. */
+static tsr_status read_side_file(tsr_pairing *p, tsr_json_text q)
+{
+    static const char kPath[] = "quantization.quant_algo";
+    const tsr_checkpoint *const c = p->c;
+    const char *text = NULL;
+    size_t size = 0;
+    tsr_json_text there, here;
+    TSR_TRY(tsr_checkpoint_side_text(c, TSR_HF_QUANT_CONFIG_NAME, &p->w->arena, &text, &size, p->err));
+    if (text == NULL || !tsr_json_find(text, size, kPath, &there) || tsr_json_is(there, "null"))
+        return TSR_OK;
+    if (q.size > 0 && tsr_json_get(q, "quant_algo", &here) &&
+        (here.size != there.size || memcmp(here.data, there.data, here.size) != 0))
+        return tsr_fail(p->err, TSR_E_FORMAT,
+                        "%s: " TSR_CONFIG_NAME " says quant_algo %.*s, " TSR_HF_QUANT_CONFIG_NAME
+                        " says %.*s; correct the wrong one",
+                        c->path, TEXT(here), TEXT(there));
+    if (q.size > 0 && strcasecmp(p->w->method, "modelopt") != 0)
+        return TSR_OK;
+    if (p->w->method == NULL)
+        p->w->method = "modelopt";
+    (void)tsr_json_find(text, size, "quantization", &there);
+    read_kv_cache(p, there);
+    return read_algorithm(p, there, TSR_HF_QUANT_CONFIG_NAME ": quantization");
+}
+
+/* ---- all of it ---- */
+
+static const struct {
+    const char *name;
+    tsr_status (*read)(tsr_pairing *p, tsr_json_text q, const char *where);
+} kMethods[] = {
+    {"fp8", read_fp8},     {"compressed-tensors", read_compressed_tensors},
+    {"mxfp8", read_mxfp8}, {"modelopt", read_modelopt},
+    {"mxfp4", read_mxfp4}, {"quark", read_quark},
+    {"awq", read_awq},     {"gptq", read_gptq},
+};
+
+/* "fp4" or "fp8": at the top in DeepSeek-V4, in the quantization's object in V4.1. */
+static tsr_status read_expert_dtype(tsr_pairing *p, tsr_json_text q)
+{
+    tsr_json_text value;
+    if (!tsr_json_get(q, "expert_dtype", &value) &&
+        (!tsr_config_find_model(p->c, "expert_dtype", &value) || tsr_json_is(value, "null")))
+        return TSR_OK;
+    p->expert_bits = tsr_json_is(value, "\"fp4\"") ? 4 : tsr_json_is(value, "\"fp8\"") ? 8 : 0;
+    if (p->expert_bits == 0)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": unsupported expert_dtype %.*s", p->c->path,
+                        TEXT(value));
+    return TSR_OK;
+}
+
+static tsr_status read_method(tsr_pairing *p, tsr_json_text q, const char *path)
+{
+    tsr_weights *const w = p->w;
+    tsr_json_text value;
+    tsr_block block;
+    w->method = tsr_json_find_string(q.data, q.size, "quant_method", &w->arena);
+    size_t i = 0, n = sizeof kMethods / sizeof *kMethods;
+    while (w->method != NULL && i < n && strcasecmp(w->method, kMethods[i].name) != 0)
+        i++;
+    if (w->method == NULL || i == n)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": %s: unsupported quant_method '%s'",
+                        p->c->path, path, w->method == NULL ? "" : w->method);
+    const char *const format = tsr_json_find_string(q.data, q.size, "scale_fmt", &w->arena);
+    w->ue8m0 = format != NULL && strcmp(format, "ue8m0") == 0;
+    if (tsr_json_get(q, "weight_block_size", &value) && kMethods[i].read != read_compressed_tensors) {
+        if (!read_block(value, &block))
+            return tsr_fail(p->err, TSR_E_FORMAT,
+                            "%s/" TSR_CONFIG_NAME ": %s.weight_block_size is not two integers from 1 to 1048576",
+                            p->c->path, path);
+        state(p, (tsr_stated_coding){.bits = 8, .block = block});
+    }
+    char where[256];
+    snprintf(where, sizeof where, "%.160s/" TSR_CONFIG_NAME ": %s", p->c->path, path);
+    TSR_TRY(read_expert_dtype(p, q));
+    return kMethods[i].read(p, q, where);
+}
+
+/* The first block size that is stated is the one that loaders and reports speak of. */
+static void take_block(tsr_pairing *p)
+{
+    for (size_t i = p->n_stated; i-- > 0;) {
+        const tsr_stated_coding *const s = &p->stated[i];
+        if (s->integer || s->bits != 8 || s->block.rows == 0 || tsr_block_equal(s->block, kMxfp8.block))
+            continue;
+        p->w->block = s->block;
+    }
+}
+
+tsr_status tsr_read_quantization(tsr_pairing *p)
+{
+    const char *const path = tsr_quantization_path(p->c);
+    tsr_json_text q = {0};
+    if (p->c->config != NULL) {
+        char where[256];
+        snprintf(where, sizeof where, "%.160s/" TSR_CONFIG_NAME, p->c->path);
+        TSR_TRY(refuse_sparsity(p, (tsr_json_text){.data = p->c->config, .size = p->c->config_size}, where));
+    }
+    if (path != NULL && tsr_config_find(p->c, path, &q)) {
+        TSR_TRY(read_method(p, q, path));
+        read_kv_cache(p, q);
+    }
+    TSR_TRY(read_side_file(p, q));
+    take_block(p);
+    p->holds = p->n_stated > 0;
+    return TSR_OK;
+}
+
+void tsr_state_block(tsr_pairing *p, tsr_block block)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < p->n_stated; i++) {
+        const tsr_stated_coding *const s = &p->stated[i];
+        if (s->integer || s->bits != 8 || tsr_block_equal(s->block, kMxfp8.block))
+            p->stated[kept++] = *s;
+    }
+    p->n_stated = kept;
+    state(p, (tsr_stated_coding){.bits = 8, .block = block});
+    p->w->block = block;
+}

@@ -1,0 +1,153 @@
+/* Holding what the tensors are to what config.json says that they are. */
+#include "formats/names/model.h"
+#include "formats/weights/pairing.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool is_integer(const tsr_weight *x)
+{
+    return x->kind->family == TSR_FAMILY_INTEGERS || x->kind->family == TSR_FAMILY_GPTQ;
+}
+
+static bool is_in(const tsr_weight *x, const tsr_stated_coding *s)
+{
+    if (s->integer != is_integer(x) || s->bits != x->bits)
+        return false;
+    if (x->coarse)
+        return s->block.rows == 0 || s->block.cols >= x->cols;
+    return tsr_block_equal(s->block, x->block);
+}
+
+/* "float 4 bits, 1x32; int 8 bits" */
+static void list_stated(const tsr_pairing *p, char *text, size_t size)
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < p->n_stated && at < size; i++) {
+        const tsr_stated_coding *const s = &p->stated[i];
+        at += (size_t)snprintf(text + at, size - at, "%s%s of %llu bits", i == 0 ? "" : "; ",
+                               s->integer ? "integers" : "floating point", U64(s->bits));
+        if (s->block.rows != 0 && at < size)
+            at += (size_t)snprintf(text + at, size - at, ", a scale for %llux%llu", U64(s->block.rows),
+                                   U64(s->block.cols));
+    }
+}
+
+/* expert_dtype speaks of the experts that are quantized at all. */
+static tsr_status check_expert(const tsr_pairing *p, const tsr_weight *x)
+{
+    if (p->expert_bits == 0 || x->bits == p->expert_bits || tsr_part_of(x->values->name) != TSR_PART_ROUTED_EXPERTS)
+        return TSR_OK;
+    return tsr_fail(p->err, TSR_E_FORMAT,
+                    "%s: '%s' is %s, %u bits, but " TSR_CONFIG_NAME
+                    " says expert_dtype fp%u: they belong to different checkpoints",
+                    tsr_pairing_path(p, x->data), x->data->name, x->kind->title, x->bits, p->expert_bits);
+}
+
+tsr_status tsr_refuse_unstated(const tsr_pairing *p, const tsr_weight *x)
+{
+    char stated[512], sizes[96] = "";
+    list_stated(p, stated, sizeof stated);
+    if (x->block.rows != 0)
+        snprintf(sizes, sizeof sizes, " (%u bits, a scale for %llux%llu)", x->bits, U64(x->block.rows),
+                 U64(x->block.cols));
+    return tsr_fail(
+        p->err, TSR_E_FORMAT,
+        "%s: '%s' is %s%s, but the configuration (quant_method '%s') states %s: they belong to different checkpoints",
+        tsr_pairing_path(p, x->data), x->data->name, x->kind->title, sizes, p->w->method, stated);
+}
+
+/* ---- compressed-tensors' words for a coding ---- */
+
+static bool is_one_of(const char *word, const char *first, const char *second)
+{
+    return strcmp(word, first) == 0 || strcmp(word, second) == 0;
+}
+
+/* Returns true if `strategy` fits the arrangement of scales. For blocks and for small groups of floating point the
+ * shapes decide. */
+static bool fits_strategy(const tsr_weight *x, const char *strategy)
+{
+    if (!is_integer(x) && !x->coarse)
+        return true;
+    if (!x->coarse)
+        return is_one_of(strategy, "\"group\"", "\"tensor_group\"");
+    return (x->grid_rows == 1 && strcmp(strategy, "\"tensor\"") == 0) ||
+           (x->grid_rows == x->rows && strcmp(strategy, "\"channel\"") == 0) ||
+           (x->block.cols == x->cols && strcmp(strategy, "\"group\"") == 0 && x->grid_rows == x->rows);
+}
+
+/* "fakequant" is what compressed-tensors writes by default, for every kind of codes. */
+static bool fits_format(const tsr_weight *x, const char *format)
+{
+    const char *wanted = "\"float-quantized\"";
+    if (x->coding == TSR_CODED_PACKED)
+        wanted = "\"pack-quantized\"";
+    else if (x->coding == TSR_CODED_INT8)
+        wanted = "\"int-quantized\"";
+    else if (x->coding == TSR_CODED_E2M1)
+        wanted = x->global_scale != NULL ? "\"nvfp4-pack-quantized\"" : "\"mxfp4-pack-quantized\"";
+    else if (x->kind->family == TSR_FAMILY_MX)
+        wanted = "\"mxfp8-quantized\"";
+    const bool bytes = x->coding == TSR_CODED_INT8 || x->coding == TSR_CODED_E4M3;
+    return is_one_of(format, wanted, "\"mixed-precision\"") || strcmp(format, "\"fakequant\"") == 0 ||
+           (bytes && strcmp(format, "\"naive-quantized\"") == 0);
+}
+
+/* Returns the contradiction between a stated coding and the weight, or NULL. *refused: values could be read in two
+ * ways. */
+static const char *contradiction(const tsr_pairing *p, const tsr_weight *x, const tsr_stated_coding *s, bool *refused)
+{
+    tsr_arena *const arena = &p->w->arena;
+    const bool asymmetric = s->symmetric != NULL && strcmp(s->symmetric, "false") == 0;
+    *refused = x->zero_point != NULL && s->symmetric != NULL && strcmp(s->symmetric, "true") == 0;
+    if (*refused)
+        return "symmetric true, but it has zero points";
+    if (asymmetric && x->zero_point == NULL && is_integer(x))
+        return "symmetric false, but it has no zero points";
+    if (s->strategy != NULL && !fits_strategy(x, s->strategy))
+        return tsr_arena_printf(arena, "strategy %.32s, but it has a scale for %llux%llu", s->strategy,
+                                U64(x->block.rows), U64(x->block.cols));
+    if (s->format != NULL && !fits_format(x, s->format))
+        return tsr_arena_printf(arena, "format %.32s, but it is %s", s->format, x->kind->title);
+    return NULL;
+}
+
+static tsr_status note_contradiction(const tsr_pairing *p, tsr_weight *x, const char *said, bool refused)
+{
+    if (refused)
+        return tsr_fail(p->err, TSR_E_FORMAT,
+                        "%s: '%s': " TSR_CONFIG_NAME " says %s, '%s': correct the one that is wrong",
+                        tsr_pairing_path(p, x->data), x->data->name, said, x->zero_point->name);
+    x->odd = said;
+    if (said != NULL && p->w->n_warned++ == 0)
+        p->w->warning = tsr_arena_printf(&p->w->arena,
+                                         "%s: '%s': " TSR_CONFIG_NAME " says %s: it is read by its tensors, which "
+                                         "loaders may not do",
+                                         tsr_pairing_path(p, x->data), x->data->name, said);
+    return TSR_OK;
+}
+
+tsr_status tsr_check_stated(const tsr_pairing *p, tsr_weight *x)
+{
+    const char *said = NULL;
+    bool found = false, refused = false;
+    if (x->part != NULL)
+        return TSR_OK;
+    TSR_TRY(check_expert(p, x));
+    for (size_t i = 0; i < p->n_stated; i++) {
+        bool ambiguous;
+        if (!is_in(x, &p->stated[i]))
+            continue;
+        const char *const against = contradiction(p, x, &p->stated[i], &ambiguous);
+        if (against == NULL)
+            return TSR_OK;
+        said = found ? said : against;
+        refused = found ? refused : ambiguous;
+        found = true;
+    }
+    if (found)
+        return note_contradiction(p, x, said, refused);
+    return p->holds ? tsr_refuse_unstated(p, x) : TSR_OK;
+}

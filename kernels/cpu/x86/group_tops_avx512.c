@@ -1,3 +1,0 @@
-/* The largest figures of groups, compiled for avx512. */
-#define TSR_GROUP_TOPS(name) tsr_##name##_avx512
-#include "kernels/cpu/group_tops_body.h"

@@ -1,0 +1,57 @@
+/* Turning nibbles with AVX-512: 16 columns of 8 rows, a line of memory a row. */
+#include "kernels/cpu/always_inline.h"
+#include "kernels/cpu/variants.h"
+
+#include <immintrin.h>
+
+enum {
+    TILE = 8,
+    LINE = 16,
+    AHEAD = 96
+}; /* rows that are prefetched: they lie too far apart for the hardware to do it in time */
+
+/* The bits of x where `low` has them set, those of y elsewhere. */
+ALWAYS_INLINE __m512i choose(__m512i low, __m512i x, __m512i y)
+{
+    return _mm512_ternarylogic_epi32(low, x, y, 0xCA);
+}
+
+/* As turn_avx2.c has it; two shifts that do not wait for one another. */
+ALWAYS_INLINE void exchange(__m512i *a, __m512i *b, unsigned shift, uint32_t low_bits)
+{
+    const __m512i low = _mm512_set1_epi32((int)low_bits);
+    const __m512i upper = _mm512_srli_epi32(*a, shift), lower = _mm512_slli_epi32(*b, shift);
+    *a = choose(low, *a, lower);
+    *b = choose(low, upper, *b);
+}
+
+ALWAYS_INLINE void turn_block(const uint32_t *x, size_t ld_x, uint32_t *y, size_t ld_y)
+{
+    __m512i v[TILE];
+    for (size_t r = 0; r < TILE; r++) {
+        _mm_prefetch((const char *)(x + (r + AHEAD) * ld_x), _MM_HINT_T0);
+        v[r] = _mm512_loadu_si512(x + r * ld_x);
+    }
+    for (size_t r = 0; r < 4; r++)
+        exchange(&v[r], &v[r + 4], 16, 0x0000FFFF);
+    for (size_t r = 0; r < 2; r++) {
+        exchange(&v[r], &v[r + 2], 8, 0x00FF00FF);
+        exchange(&v[r + 4], &v[r + 6], 8, 0x00FF00FF);
+    }
+    for (size_t r = 0; r < TILE; r += 2)
+        exchange(&v[r], &v[r + 1], 4, 0x0F0F0F0F);
+    for (size_t r = 0; r < TILE; r++)
+        _mm512_storeu_si512(y + r * ld_y, v[r]);
+}
+
+void tsr_transpose_nibbles_avx512(const uint32_t *x, size_t rows, size_t cols, size_t ld_x, uint32_t *y)
+{
+    if (cols % LINE != 0) {
+        tsr_transpose_nibbles_avx2(x, rows, cols, ld_x, y);
+        return;
+    }
+    for (size_t row = 0; row < rows; row += TILE) {
+        for (size_t c = 0; c < cols; c += LINE)
+            turn_block(x + row * ld_x + c, ld_x, y + row * cols + c, cols);
+    }
+}

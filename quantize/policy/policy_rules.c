@@ -1,0 +1,457 @@
+/* The tables, meant to be read. Sources: what the official FP8 releases of a family keep in BF16, and which linear
+ * layers vLLM and SGLang give a quantization. */
+#include "quantize/policy/policy_rules.h"
+
+#include "common/glob.h"
+
+#include <string.h>
+
+/* First of all, for every model: what no FP8 loader expects to find quantized. */
+static const tsr_rule kForAll[] = {
+    {"*embed_tokens*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*word_embeddings*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*position_embeddings*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*token_type_embeddings*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"wte.*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"wpe.*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*.wte.*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*.wpe.*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*tok_embeddings*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*.bias", TSR_KEEP, "bias", false},
+    {"*_bias", TSR_KEEP, "bias", false},
+    {"*norm.*", TSR_KEEP, "norm", false},
+    {"*norm?.*", TSR_KEEP, "norm", false},
+    {"*.ln_*", TSR_KEEP, "norm", false},
+    {"*layer_norm*", TSR_KEEP, "norm", false},
+    {"*lm_head*", TSR_KEEP, "output head", false},
+    {"*shared_head.head*", TSR_KEEP, "output head of the MTP layer", false},
+    {"output.weight", TSR_KEEP, "output head", false},
+    {"*eh_proj*", TSR_KEEP, "projection of the MTP layer: loaders read it in BF16", false},
+    {"mtp.fc.*", TSR_KEEP, "projection of the MTP layer: loaders read it in BF16", false},
+    {"*.mtp.fc.*", TSR_KEEP, "projection of the MTP layer: loaders read it in BF16", false},
+    {"*.gate.*", TSR_KEEP, "router gate", false},
+    {"*.router*", TSR_KEEP, "router", false},
+    {"*router.*", TSR_KEEP, "router", false},
+    {"*.shared_expert_gate.*", TSR_KEEP, "router gate", false},
+    {"*indexer.weights_proj.*", TSR_KEEP, "indexer weights: loaders read them in BF16", false},
+    {"*conv1d*", TSR_KEEP, "convolution", false},
+    {"*.in_proj_ba.*", TSR_KEEP, "gates of linear attention, a row a head: engines run them unquantized", false},
+    {"*.in_proj_a.*", TSR_KEEP, "gates of linear attention, a row a head: engines run them unquantized", false},
+    {"*.in_proj_b.*", TSR_KEEP, "gates of linear attention, a row a head: engines run them unquantized", false},
+    {"*.A_log", TSR_KEEP, "state-space parameters", false},
+    {"*.dt_proj.*", TSR_KEEP, "state-space parameters", false},
+    {"*.x_proj.*", TSR_KEEP, "state-space parameters", false},
+    {"*vision*", TSR_KEEP, "vision tower: engines run it unquantized", false},
+    {"visual.*", TSR_KEEP, "vision tower: engines run it unquantized", false},
+    {"*.visual.*", TSR_KEEP, "vision tower: engines run it unquantized", false},
+    {"*multi_modal_projector*", TSR_KEEP, "multimodal projector: engines run it unquantized", false},
+    {"*mm_projector*", TSR_KEEP, "multimodal projector: engines run it unquantized", false},
+    {"*audio_tower*", TSR_KEEP, "audio tower: engines run it unquantized", false},
+};
+
+/* The families: which linear layers their loaders run in FP8. */
+static const tsr_rule kMla[] = {
+    {"*.self_attn.q_proj.weight", TSR_QUANTIZE, "MLA query projection", false},
+    {"*.self_attn.q_a_proj.weight", TSR_QUANTIZE, "MLA query projection, down", false},
+    {"*.self_attn.q_b_proj.weight", TSR_QUANTIZE, "MLA query projection, up", false},
+    {"*.self_attn.kv_a_proj_with_mqa.weight", TSR_QUANTIZE, "MLA latent projection", false},
+    {"*.self_attn.kv_b_proj.weight", TSR_QUANTIZE, "MLA key/value projection, up", false},
+    {"*.self_attn.o_proj.weight", TSR_QUANTIZE, "attention output", false},
+    {"*.self_attn.indexer.wq_b.weight", TSR_QUANTIZE, "sparse attention indexer", false},
+    {"*.self_attn.indexer.wk.weight", TSR_QUANTIZE, "sparse attention indexer", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+static const tsr_rule kGqa[] = {
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.self_attn.qkv_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+/* Full attention in some layers, linear attention (gated delta net) in the others. */
+static const tsr_rule kLinearAttention[] = {
+    {"*.linear_attn.in_proj_qkvz.weight", TSR_QUANTIZE, "linear attention", false},
+    {"*.linear_attn.in_proj_qkv.weight", TSR_QUANTIZE, "linear attention", false},
+    {"*.linear_attn.in_proj_z.weight", TSR_QUANTIZE, "linear attention", false},
+    {"*.linear_attn.out_proj.weight", TSR_QUANTIZE, "linear attention", false},
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+static const tsr_rule kMixtral[] = {
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.block_sparse_moe.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+/* Its experts are stacked as input_linear and output_linear. */
+static const tsr_rule kGraniteMoe[] = {
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.block_sparse_moe.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
+    {"*.block_sparse_moe.*put_linear.weight", TSR_KEEP,
+     "a stack of experts: no format has a place for it (--experts split)", true},
+};
+
+/* Kimi Delta Attention: releases in few bits have the routed experts quantized and nothing else. */
+static const tsr_rule kKimiLinear[] = {
+    {"*.block_sparse_moe.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
+    {"*.self_attn.*", TSR_KEEP, "attention: releases of this family keep it (--include overrides)", false},
+    {"*.shared_experts.*", TSR_KEEP, "shared expert: releases of this family keep it (--include overrides)", false},
+    {"*_proj.weight", TSR_KEEP, "releases of this family keep it (--include overrides)", false},
+};
+
+#define IN_OUT "experts stored [experts, in, out]: loaders would take the scales the wrong way round (--experts split)"
+
+static const tsr_rule kQwen3VlMoe[] = {
+    {"*.mlp.experts.*_proj", TSR_KEEP, IN_OUT, true},
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+};
+
+static const tsr_rule kLlama4[] = {
+    {"*.feed_forward.experts.*_proj", TSR_KEEP, IN_OUT, true},
+    {"*.feed_forward.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
+    {"*.feed_forward.*", TSR_KEEP, "little beside the experts (--include overrides)", false},
+    {"*.self_attn.*", TSR_KEEP, "attention: releases of this family keep it (--include overrides)", false},
+};
+
+static const tsr_rule kGptOss[] = {
+    {"*.mlp.experts.*_proj", TSR_KEEP, IN_OUT, true},
+    {"*.mlp.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
+    {"*.self_attn.*", TSR_KEEP, "attention: releases of this family keep it (--include overrides)", false},
+};
+
+/* DeepSeek-V4 and V4.1, under their own names. Releases have the experts in FP4, and all layers listed here in FP8. */
+#define V4_KEEPS                                                                                               \
+    {"embed.weight", TSR_KEEP_EMBEDDING, "embedding", false}, {"head.weight", TSR_KEEP, "output head", false}, \
+        {"*.engram.embed.weight", TSR_KEEP_EMBEDDING, "n-gram table", false},                                  \
+        {"*.compressor.*", TSR_KEEP, "compressor: loaders read it in BF16", false},                            \
+        {"*.indexer.wk.weight", TSR_KEEP, "indexer: loaders read it in BF16", false},                          \
+    {                                                                                                          \
+        "aligner.*", TSR_KEEP, "vision tower: engines run it unquantized", false                               \
+    }
+
+static const tsr_rule kDeepseekV4[] = {
+    V4_KEEPS,
+    {"*.attn.w?_?.weight", TSR_QUANTIZE, "attention", false},
+    {"*.attn.wkv.weight", TSR_QUANTIZE, "attention", false},
+    {"*.attn.indexer.wq_b.weight", TSR_QUANTIZE, "sparse attention indexer", false},
+    {"*.ffn.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
+    {"*.ffn.shared_experts.w?.weight", TSR_QUANTIZE, "shared expert", false},
+    {"*.engram.wkv.weight", TSR_QUANTIZE, "n-gram memory", false},
+    {"mtp.*.?_proj.weight", TSR_QUANTIZE, "projection of an MTP stage", false},
+};
+
+/* Families that loaders know and of which no official release in few bits has been seen: as their parents, and with what
+ * vLLM's classes run unquantized. */
+#define HYPER_CONNECTION "hyper-connection"
+#define ENGINES_BF16     "engines run it in BF16 (--include overrides)"
+
+static const tsr_rule kHyV4[] = {
+    {"*.hc_*", TSR_KEEP, HYPER_CONNECTION, false},
+    {"*.self_attn.linear_gate.*", TSR_KEEP, "gate of the attention's output", false},
+    {"*.self_attn.q_proj.weight", TSR_QUANTIZE, "MLA query projection", false},
+    {"*.self_attn.q_a_proj.weight", TSR_QUANTIZE, "MLA query projection, down", false},
+    {"*.self_attn.q_b_proj.weight", TSR_QUANTIZE, "MLA query projection, up", false},
+    {"*.self_attn.kv_a_proj_with_mqa.weight", TSR_QUANTIZE, "MLA latent projection", false},
+    {"*.self_attn.kv_b_proj.weight", TSR_QUANTIZE, "MLA key/value projection, up", false},
+    {"*.self_attn.o_proj.weight", TSR_QUANTIZE, "attention output", false},
+    {"*.self_attn.indexer.wq_b.weight", TSR_QUANTIZE, "sparse attention indexer", false},
+    {"*.self_attn.indexer.wk.weight", TSR_KEEP, "indexer: loaders read it in BF16", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+#define QWEN4_KEEPS                                                                                           \
+    {"*.ple.*", TSR_KEEP, "n-gram memory", false}, {"*hyper_connection*", TSR_KEEP, HYPER_CONNECTION, false}, \
+    {                                                                                                         \
+        "*.self_attn.indexer*", TSR_KEEP, "sparse attention indexer: " ENGINES_BF16, false                    \
+    }
+
+static const tsr_rule kQwen4[] = {
+    QWEN4_KEEPS,
+    {"*.linear_attn.in_proj_qkv.weight", TSR_QUANTIZE, "linear attention", false},
+    {"*.linear_attn.in_proj_z.weight", TSR_QUANTIZE, "linear attention", false},
+    {"*.linear_attn.out_proj.weight", TSR_QUANTIZE, "linear attention", false},
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+/* Attention of either kind, latent or linear, is in BF16 in vLLM's class whatever config.json says. */
+static const tsr_rule kGlm5Next[] = {
+    {"*.self_attn.*", TSR_KEEP, "attention: " ENGINES_BF16, false},
+    {"*.hc_*", TSR_KEEP, HYPER_CONNECTION, false},
+    {"*.mhc*", TSR_KEEP, HYPER_CONNECTION, false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+static const tsr_rule kStep5[] = {
+    {"*.self_attn.*", TSR_KEEP, "attention: " ENGINES_BF16, false},
+    {"*.share_expert.*", TSR_KEEP, "shared expert: " ENGINES_BF16, false},
+    {"*.moe.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
+    {"*.moe.*_proj.weight", TSR_KEEP, "a stack of experts: no format has a place for it", true},
+    {"*.mlp.*_proj.weight", TSR_KEEP, "dense layer: " ENGINES_BF16, false},
+};
+
+/* Its class joins q, k and v with the indexer's index_q_proj and index_k_proj: they would all have to be alike. */
+static const tsr_rule kMinimaxM3[] = {
+    {"*.self_attn.*", TSR_KEEP, "attention: joined with the indexer's projections (--include overrides)", false},
+    {"*.block_sparse_moe.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
+    {"*.block_sparse_moe.shared_experts.*_proj.weight", TSR_QUANTIZE, "shared expert", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+static const tsr_rule kConv1d[] = {
+    {"*", TSR_KEEP,
+     "its linear layers are stored [in, out] (Conv1D): loaders would take the scales the wrong way round", true},
+};
+
+static const tsr_rule kBert[] = {
+    {"*.attention.self.query.weight", TSR_QUANTIZE, "attention", false},
+    {"*.attention.self.key.weight", TSR_QUANTIZE, "attention", false},
+    {"*.attention.self.value.weight", TSR_QUANTIZE, "attention", false},
+    {"*.dense.weight", TSR_QUANTIZE, "dense layer", false},
+};
+
+/* The general rules, for a model_type that no table names: experts by their whole names ... */
+static const tsr_rule kGeneralExperts[] = {
+    {"*.experts.*.w1.weight", TSR_QUANTIZE, "expert by its name (w1)", false},
+    {"*.experts.*.w2.weight", TSR_QUANTIZE, "expert by its name (w2)", false},
+    {"*.experts.*.w3.weight", TSR_QUANTIZE, "expert by its name (w3)", false},
+};
+
+/* ... and other layers by the last component of the module. */
+static const tsr_rule kGeneral[] = {
+    {"*_proj.weight", TSR_QUANTIZE, "linear by its name (*_proj)", false},
+    {"*_proj_with_mqa.weight", TSR_QUANTIZE, "linear by its name (*_proj)", false},
+    {"fc*.weight", TSR_QUANTIZE, "linear by its name (fc*)", false},
+    {"c_fc.weight", TSR_QUANTIZE, "linear by its name (fc*)", false},
+    {"*dense*.weight", TSR_QUANTIZE, "linear by its name (dense)", false},
+    {"*linear*.weight", TSR_QUANTIZE, "linear by its name (linear)", false},
+};
+
+/* Additional layers that 4-bit releases keep. */
+#define KEPT_IN_4_BITS "releases of this family in 4 bits keep it (--include overrides)"
+
+/* DeepSeek-R1 and V3 in FP4: attention as it is. */
+static const tsr_rule kMlaFourBits[] = {
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    {"*.self_attn.*", TSR_KEEP, "attention: " KEPT_IN_4_BITS, false},
+};
+
+/* Kimi K2 Thinking, K2.5, K2.6: the routed experts and nothing else. */
+static const tsr_rule kKimiK2FourBits[] = {
+    {"*.mlp.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    {"*.self_attn.*", TSR_KEEP, "attention: " KEPT_IN_4_BITS, false},
+    {"*.shared_experts.*", TSR_KEEP, "shared expert: " KEPT_IN_4_BITS, false},
+    {"*.mlp.*_proj.weight", TSR_KEEP, "dense layer: " KEPT_IN_4_BITS, false},
+};
+
+/* Qwen3.5 in NVFP4: with a mixture of experts the routed ones alone; attention of either kind loses too much. */
+static const tsr_rule kQwen35MoeFourBits[] = {
+    {"mtp.*", TSR_KEEP, "MTP layer: " KEPT_IN_4_BITS, false},
+    {"*.mtp.*", TSR_KEEP, "MTP layer: " KEPT_IN_4_BITS, false},
+    {"*.mlp.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    {"*.linear_attn.*", TSR_KEEP, "linear attention: " KEPT_IN_4_BITS, false},
+    {"*.self_attn.*", TSR_KEEP, "attention: " KEPT_IN_4_BITS, false},
+    {"*.shared_expert.*", TSR_KEEP, "shared expert: " KEPT_IN_4_BITS, false},
+};
+
+static const tsr_rule kQwen35FourBits[] = {
+    {"mtp.*", TSR_KEEP, "MTP layer: " KEPT_IN_4_BITS, false},
+    {"*.mtp.*", TSR_KEEP, "MTP layer: " KEPT_IN_4_BITS, false},
+    {"*.linear_attn.*", TSR_KEEP, "linear attention: " KEPT_IN_4_BITS, false},
+    {"*.self_attn.*", TSR_KEEP, "attention: " KEPT_IN_4_BITS, false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+};
+
+static const tsr_rule kQwen4FourBits[] = {
+    QWEN4_KEEPS,
+    {"mtp.*", TSR_KEEP, "MTP layer: as Qwen3.5's releases in 4 bits (--include overrides)", false},
+    {"*.mtp.*", TSR_KEEP, "MTP layer: as Qwen3.5's releases in 4 bits (--include overrides)", false},
+    {"*.mlp.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    {"*.linear_attn.*", TSR_KEEP, "linear attention: as Qwen3.5's releases in 4 bits (--include overrides)", false},
+    {"*.self_attn.*", TSR_KEEP, "attention: as Qwen3.5's releases in 4 bits (--include overrides)", false},
+    {"*.shared_expert.*", TSR_KEEP, "shared expert: as Qwen3.5's releases in 4 bits (--include overrides)", false},
+};
+
+static const tsr_rule kHyV4FourBits[] = {
+    {"*.hc_*", TSR_KEEP, HYPER_CONNECTION, false},
+    {"*.self_attn.*", TSR_KEEP, "attention: as DeepSeek's releases in 4 bits (--include overrides)", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+static const tsr_rule kDeepseekV4FourBits[] = {
+    V4_KEEPS,
+    {"*.ffn.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
+    {"*.attn.*", TSR_KEEP, "attention: " KEPT_IN_4_BITS, false},
+    {"*.ffn.shared_experts.*", TSR_KEEP, "shared expert: " KEPT_IN_4_BITS, false},
+    {"mtp.*", TSR_KEEP, "MTP stage: " KEPT_IN_4_BITS, false},
+};
+
+#define TABLE(table)                        \
+    {                                       \
+        table, sizeof table / sizeof *table \
+    }
+#define RULES(table)            TABLE(table), TABLE(table), false
+#define RULES_8_4(eight, four)  TABLE(eight), TABLE(four), false
+#define UNSEEN(table)           TABLE(table), TABLE(table), true
+#define UNSEEN_8_4(eight, four) TABLE(eight), TABLE(four), true
+
+/* A multimodal wrapper is listed under its own name if config.json states that name. */
+static const tsr_policy_family kFamilies[] = {
+    {"deepseek_v2", RULES_8_4(kMla, kMlaFourBits)},
+    {"deepseek_v3", RULES_8_4(kMla, kMlaFourBits)},
+    {"deepseek_v32", RULES_8_4(kMla, kMlaFourBits)},
+    {"deepseek_v4", RULES_8_4(kDeepseekV4, kDeepseekV4FourBits)},
+    {"deepseek_v4_text", RULES_8_4(kDeepseekV4, kDeepseekV4FourBits)},
+    {"deepseek_v41", RULES_8_4(kDeepseekV4, kDeepseekV4FourBits)},
+    {"deepseek_v41_text", RULES_8_4(kDeepseekV4, kDeepseekV4FourBits)},
+    {"kimi_k2", RULES_8_4(kMla, kKimiK2FourBits)},
+    {"kimi_k25", RULES_8_4(kMla, kKimiK2FourBits)},
+    {"kimi_k3", RULES(kKimiLinear)},
+    {"kimi_linear", RULES(kKimiLinear)},
+    {"glm_moe_dsa", RULES_8_4(kMla, kMlaFourBits)},
+    {"glm4_moe_lite", RULES_8_4(kMla, kMlaFourBits)},
+    {"llama", RULES(kGqa)},
+    {"llama4", RULES(kLlama4)},
+    {"llama4_text", RULES(kLlama4)},
+    {"mistral", RULES(kGqa)},
+    {"mistral3", RULES(kGqa)},
+    {"ministral", RULES(kGqa)},
+    {"qwen2", RULES(kGqa)},
+    {"qwen2_moe", RULES(kGqa)},
+    {"qwen2_vl", RULES(kGqa)},
+    {"qwen2_5_vl", RULES(kGqa)},
+    {"qwen3", RULES(kGqa)},
+    {"qwen3_moe", RULES(kGqa)},
+    {"qwen3_vl", RULES(kGqa)},
+    {"qwen3_vl_text", RULES(kGqa)},
+    {"qwen3_vl_moe", RULES(kQwen3VlMoe)},
+    {"qwen3_vl_moe_text", RULES(kQwen3VlMoe)},
+    {"qwen3_next", RULES(kLinearAttention)},
+    {"qwen3_5", RULES_8_4(kLinearAttention, kQwen35FourBits)},
+    {"qwen3_5_text", RULES_8_4(kLinearAttention, kQwen35FourBits)},
+    {"qwen3_5_moe", RULES_8_4(kLinearAttention, kQwen35MoeFourBits)},
+    {"qwen3_5_moe_text", RULES_8_4(kLinearAttention, kQwen35MoeFourBits)},
+    {"gemma", RULES(kGqa)},
+    {"gemma2", RULES(kGqa)},
+    {"gemma3", RULES(kGqa)},
+    {"gemma3_text", RULES(kGqa)},
+    {"gemma3n", RULES(kGqa)},
+    {"gemma3n_text", RULES(kGqa)},
+    {"glm4", RULES(kGqa)},
+    {"glm4_moe", RULES(kGqa)},
+    {"glm4v", RULES(kGqa)},
+    {"glm4v_moe", RULES(kGqa)},
+    {"gpt_oss", RULES(kGptOss)},
+    {"gpt2", RULES(kConv1d)},
+    {"openai-gpt", RULES(kConv1d)},
+    {"ernie4_5", RULES(kGqa)},
+    {"ernie4_5_moe", RULES(kGqa)},
+    {"granite", RULES(kGqa)},
+    {"granitemoe", RULES(kGraniteMoe)},
+    {"granitemoeshared", RULES(kGraniteMoe)},
+    {"olmo2", RULES(kGqa)},
+    {"olmo3", RULES(kGqa)},
+    {"olmoe", RULES(kGqa)},
+    {"cohere", RULES(kGqa)},
+    {"cohere2", RULES(kGqa)},
+    {"smollm3", RULES(kGqa)},
+    {"phi3", RULES(kGqa)},
+    {"phimoe", RULES(kMixtral)},
+    {"seed_oss", RULES(kGqa)},
+    {"hunyuan_v1_dense", RULES(kGqa)},
+    {"hunyuan_v1_moe", RULES(kGqa)},
+    {"mixtral", RULES(kMixtral)},
+    {"minimax_m2", RULES(kMixtral)},
+    {"minimax_m3", UNSEEN(kMinimaxM3)},
+    {"minimax_m3_text", UNSEEN(kMinimaxM3)},
+    {"minimax_m3_vl", UNSEEN(kMinimaxM3)},
+    {"hy_v4", UNSEEN_8_4(kHyV4, kHyV4FourBits)},
+    {"qwen4_exp", UNSEEN_8_4(kQwen4, kQwen4FourBits)},
+    {"qwen4_exp_text", UNSEEN_8_4(kQwen4, kQwen4FourBits)},
+    {"glm5_next", UNSEEN(kGlm5Next)},
+    {"glm5_next_text", UNSEEN(kGlm5Next)},
+    {"step5", UNSEEN(kStep5)},
+    {"step5_text", UNSEEN(kStep5)},
+    {"bert", RULES(kBert)},
+    {"roberta", RULES(kBert)},
+    {"xlm-roberta", RULES(kBert)},
+};
+
+static const tsr_rules kEveryModel = TABLE(kForAll);
+static const tsr_rules kExpertsOfAny = TABLE(kGeneralExperts);
+static const tsr_rules kLayersOfAny = TABLE(kGeneral);
+
+static const tsr_rule *first_match(tsr_rules rules, const char *name)
+{
+    for (size_t i = 0; i < rules.count; i++) {
+        if (tsr_glob_match(rules.items[i].pattern, name))
+            return &rules.items[i];
+    }
+    return NULL;
+}
+
+const tsr_policy_family *tsr_families(size_t *count)
+{
+    *count = sizeof kFamilies / sizeof *kFamilies;
+    return kFamilies;
+}
+
+tsr_rules tsr_rules_of_all(void)
+{
+    return kEveryModel;
+}
+
+tsr_rules tsr_general_expert_rules(void)
+{
+    return kExpertsOfAny;
+}
+
+tsr_rules tsr_general_rules(void)
+{
+    return kLayersOfAny;
+}
+
+const tsr_rule *tsr_rule_for_all(const char *name)
+{
+    return first_match(kEveryModel, name);
+}
+
+const tsr_policy_family *tsr_family_find(const char *model_type)
+{
+    for (size_t i = 0; model_type != NULL && i < sizeof kFamilies / sizeof *kFamilies; i++) {
+        if (strcmp(kFamilies[i].model_type, model_type) == 0)
+            return &kFamilies[i];
+    }
+    return NULL;
+}
+
+/* "q_proj.weight" of "model.layers.0.self_attn.q_proj.weight". */
+static const char *last_component(const char *name)
+{
+    const char *at = strrchr(name, '.');
+    while (at != NULL && at > name && at[-1] != '.')
+        at--;
+    return at == NULL ? name : at;
+}
+
+const tsr_rule *tsr_family_rule(const tsr_policy_family *family, bool four_bits, const char *name)
+{
+    if (family != NULL)
+        return first_match(four_bits ? family->four_bits : family->rules, name);
+    const tsr_rule *const expert = first_match(kExpertsOfAny, name);
+    return expert != NULL ? expert : first_match(kLayersOfAny, last_component(name));
+}

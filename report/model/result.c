@@ -1,0 +1,181 @@
+/* Appends items to a result, and finds rows. */
+#include "report/model/result.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *tsr_outcome_name(tsr_outcome outcome)
+{
+    static const char *const kNames[] = {[TSR_OUTCOME_NONE] = "measured",
+                                         [TSR_OUTCOME_PASSED] = "passed",
+                                         [TSR_OUTCOME_FAILED] = "failed",
+                                         [TSR_OUTCOME_SKIPPED] = "skipped"};
+    return kNames[outcome];
+}
+
+/* Grows *items for one more item of `size` bytes after `count`, up to `most` items. */
+static tsr_status make_room(const tsr_result *result, void **items, size_t count, size_t *capacity, size_t size,
+                            size_t most, const char *what, tsr_err *err)
+{
+    if (count == most)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: more than %zu %s: no result of Tessera has as many", result->path,
+                        most, what);
+    if (count < *capacity)
+        return TSR_OK;
+    const size_t more = *capacity == 0 ? 16 : 2 * *capacity;
+    void *const grown = realloc(*items, more * size);
+    if (grown == NULL)
+        return tsr_out_of_memory(err, "for the rows of a result");
+    *items = grown;
+    *capacity = more;
+    return TSR_OK;
+}
+
+void tsr_row_clear(tsr_row *row)
+{
+    *row = (tsr_row){.name = "", .place = tsr_place_of("")};
+    for (tsr_figure f = 0; f < TSR_N_FIGURES; f++)
+        row->figures[f] = NAN;
+}
+
+tsr_status tsr_result_add_row(tsr_result *result, uint32_t series, tsr_row **row, tsr_err *err)
+{
+    void *items = result->rows;
+    TSR_TRY(make_room(result, &items, result->n_rows, &result->rows_capacity, sizeof **row, TSR_MAX_ROWS,
+                      "tensors and judgements", err));
+    result->rows = items;
+    *row = &result->rows[result->n_rows++];
+    tsr_row_clear(*row);
+    (*row)->series = series;
+    return TSR_OK;
+}
+
+tsr_status tsr_result_add_finding(tsr_result *result, const tsr_result_finding *finding, tsr_err *err)
+{
+    void *items = result->findings;
+    TSR_TRY(make_room(result, &items, result->n_findings, &result->findings_capacity, sizeof *finding, TSR_MAX_ROWS,
+                      "findings", err));
+    result->findings = items;
+    result->findings[result->n_findings++] = *finding;
+    return TSR_OK;
+}
+
+tsr_status tsr_result_add_check(tsr_result *result, const char *name, uint64_t judged, tsr_err *err)
+{
+    void *items = result->checks;
+    TSR_TRY(make_room(result, &items, result->n_checks, &result->checks_capacity, sizeof *result->checks,
+                      TSR_MAX_CHECKS, "checks", err));
+    result->checks = items;
+    result->checks[result->n_checks++] = (tsr_check_facts){name, judged};
+    return TSR_OK;
+}
+
+tsr_status tsr_result_add_fact(tsr_result *result, tsr_facts *facts, const char *name, const char *value, tsr_err *err)
+{
+    tsr_arena *const arena = &result->arena;
+    const char *const n = tsr_arena_dup(arena, name, strlen(name)), *const v =
+                                                                        tsr_arena_dup(arena, value, strlen(value));
+    void *items = facts->items;
+    if (n == NULL || v == NULL)
+        return tsr_out_of_memory(err, NULL);
+    TSR_TRY(
+        make_room(result, &items, facts->count, &facts->capacity, sizeof *facts->items, TSR_MAX_FACTS, "members", err));
+    facts->items = items;
+    facts->items[facts->count++] = (tsr_fact){n, v};
+    return TSR_OK;
+}
+
+tsr_status tsr_result_series(tsr_result *result, const char *name, uint32_t *at, tsr_err *err)
+{
+    for (*at = 0; *at < result->n_series; (*at)++) {
+        if (strcmp(result->series[*at].name, name) == 0)
+            return TSR_OK;
+    }
+    const char *const copy = tsr_arena_dup(&result->arena, name, strlen(name));
+    void *items = result->series;
+    if (copy == NULL)
+        return tsr_out_of_memory(err, NULL);
+    TSR_TRY(make_room(result, &items, result->n_series, &result->series_capacity, sizeof *result->series,
+                      TSR_MAX_SERIES, "kinds of rows", err));
+    result->series = items;
+    tsr_series *const series = &result->series[result->n_series++];
+    *series = (tsr_series){.name = copy};
+    tsr_row_clear(&series->whole);
+    series->whole.name = "the whole";
+    series->whole.series = *at;
+    return TSR_OK;
+}
+
+const char *tsr_fact_of(const tsr_facts *facts, const char *name)
+{
+    for (size_t i = 0; i < facts->count; i++) {
+        if (strcmp(facts->items[i].name, name) == 0)
+            return facts->items[i].value;
+    }
+    return NULL;
+}
+
+const char *tsr_fact_shown(const tsr_fact *fact, char number[32])
+{
+    char *end;
+    const double value = strtod(fact->value, &end);
+    if (*end != '\0' || end == fact->value || strchr(fact->value, '.') == NULL || strlen(fact->value) < 9)
+        return fact->value;
+    snprintf(number, 32, "%.4g", value);
+    return number;
+}
+
+int tsr_compare_rows(const tsr_result *a, const tsr_row *x, const tsr_result *b, const tsr_row *y)
+{
+    int order = strcmp(x->name, y->name);
+    if (order == 0)
+        order = strcmp(x->what == NULL ? "" : x->what, y->what == NULL ? "" : y->what);
+    return order != 0 ? order : strcmp(a->series[x->series].name, b->series[y->series].name);
+}
+
+static int by_name(const void *a, const void *b, void *data)
+{
+    const tsr_result *const r = data;
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    const int order = tsr_compare_rows(r, &r->rows[x], r, &r->rows[y]);
+    return order != 0 ? order : (x > y) - (x < y);
+}
+
+uint32_t *tsr_rows_by_name(const tsr_result *result)
+{
+    uint32_t *const order = malloc((result->n_rows + 1) * sizeof *order);
+    for (uint32_t i = 0; order != NULL && i < result->n_rows; i++)
+        order[i] = i;
+    if (order != NULL)
+        qsort_r(order, result->n_rows, sizeof *order, by_name, (void *)result);
+    return order;
+}
+
+const tsr_row *tsr_find_row(const tsr_result *result, const uint32_t *order, const char *name)
+{
+    size_t low = 0, high = result->n_rows;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (strcmp(result->rows[order[middle]].name, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const bool found = low < result->n_rows && strcmp(result->rows[order[low]].name, name) == 0;
+    return found ? &result->rows[order[low]] : NULL;
+}
+
+void tsr_result_free(tsr_result *result)
+{
+    free(result->facts.items);
+    free(result->limits.items);
+    free(result->phases.items);
+    free(result->series);
+    free(result->rows);
+    free(result->checks);
+    free(result->findings);
+    tsr_arena_free(&result->arena);
+    *result = (tsr_result){.path = NULL};
+}

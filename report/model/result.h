@@ -1,0 +1,149 @@
+/* Declares a result of any Tessera command in memory, in the form that all writers and comparisons use.
+ *
+ * Readers fill it. The summary, the comparison with an earlier result and the writers (terminal, Markdown, CSV, JUnit,
+ * JSON, HTML) depend on nothing else.
+ *
+ *   facts     properties of the result: version, command, checkpoints, seeds, limits
+ *   series    groups of rows with one meaning: one for a quantization report, one per kind of error for kernels, one
+ *             per scheme for comparisons of schemes. A series may have figures of the whole model
+ *   rows      a tensor, a judgement or a layer of a forward pass: name, figures, positions and outcome
+ *   checks    names of the checks, such as "scales" of verify
+ *   findings  faults and warnings: check, position, text, and the row if there is one
+ *
+ * Texts are in the arena, as in the file. Writers escape or quote them. */
+#ifndef TSR_REPORT_MODEL_RESULT_H
+#define TSR_REPORT_MODEL_RESULT_H
+
+#include "common/arena.h"
+#include "report/model/figures.h"
+#include "report/model/place.h"
+
+#include <stdint.h>
+
+typedef enum tsr_outcome {
+    TSR_OUTCOME_NONE, /* measured, not judged */
+    TSR_OUTCOME_PASSED,
+    TSR_OUTCOME_FAILED,
+    TSR_OUTCOME_SKIPPED, /* nothing to judge, or no way to judge it */
+} tsr_outcome;
+
+/* Returns "measured", "passed", "failed" or "skipped". Static storage. */
+const char *tsr_outcome_name(tsr_outcome outcome);
+
+typedef struct tsr_fact {
+    const char *name, *value;
+} tsr_fact;
+
+/* Largest numbers of items. A file with more is not a result. */
+enum { TSR_MAX_FACTS = 128, TSR_MAX_SERIES = 64, TSR_MAX_CHECKS = 64, TSR_MAX_ROWS = 1 << 21 };
+
+typedef struct tsr_facts {
+    tsr_fact *items;
+    size_t count, capacity;
+} tsr_facts;
+
+typedef struct tsr_row {
+    const char *name;              /* tensor, set of experts, layer, scheme, loader */
+    const char *what;              /* judged aspect; NULL: the row itself */
+    const char *note;              /* fault, state or reason; NULL: none */
+    const char *file, *shape;      /* NULL: unknown */
+    const char *dtype;             /* "BF16", or "BF16 to F8_E4M3" for a comparison; NULL: unknown */
+    const char *error_at;          /* position of the largest error; NULL: unknown */
+    const char *block_at;          /* position of the worst block; NULL: unknown */
+    tsr_place place;               /* layer, module and expert of the name */
+    double figures[TSR_N_FIGURES]; /* NaN: unknown. SQNR +infinity: lossless */
+    uint32_t series;
+    tsr_outcome outcome;
+} tsr_row;
+
+typedef struct tsr_series {
+    const char *name; /* "" if there is only one */
+    bool has_whole;
+    bool bounded;  /* errors have separate bounds, and are not compared with another run */
+    tsr_row whole; /* figures of all rows together, as in the file */
+} tsr_series;
+
+typedef struct tsr_check_facts {
+    const char *name;
+    uint64_t judged; /* 0: nothing to judge */
+} tsr_check_facts;
+
+#define TSR_NO_ROW UINT32_MAX
+
+typedef struct tsr_result_finding {
+    const char *check, *where, *text;
+    uint32_t row; /* the row of `where`, or TSR_NO_ROW */
+    bool fatal;   /* otherwise a warning */
+} tsr_result_finding;
+
+/* Properties that all results of one schema share. */
+typedef struct tsr_result_kind {
+    const char *schema, *title;
+    const char *charted; /* series that is summed up and charted; NULL: none */
+    bool case_a_row;     /* true: each row is a test case; false: cases are checks of a layer's tensors */
+} tsr_result_kind;
+
+/* Reference from a report to its blocks file. */
+typedef struct tsr_manifest_blocks {
+    bool there;
+    const char *digest; /* XXH3-64 of its bytes, in hexadecimal digits */
+} tsr_manifest_blocks;
+
+typedef struct tsr_result {
+    const char *path;                       /* as given */
+    const char *schema, *version, *command; /* "" if unknown */
+    char title[64];                         /* "verify weights" */
+    const tsr_result_kind *kind;
+    tsr_outcome outcome;      /* NONE: no verdict */
+    const char *error;        /* error that ended the command without a result; NULL: none */
+    uint64_t error_code;      /* exit code with `error` */
+    const char *error_tensor; /* tensor that caused `error`; NULL: not stated */
+    tsr_facts facts, limits;
+    tsr_facts phases; /* seconds of all threads by phase */
+    tsr_series *series;
+    size_t n_series, series_capacity;
+    tsr_row *rows;
+    size_t n_rows, rows_capacity;
+    tsr_check_facts *checks;
+    size_t n_checks, checks_capacity;
+    tsr_result_finding *findings;
+    size_t n_findings, findings_capacity;
+    tsr_manifest_blocks said_blocks;
+    struct tsr_result_blocks *blocks; /* report/blocks.h; NULL: no data on blocks */
+    tsr_arena arena;
+} tsr_result;
+
+/* Append an item for a reader to fill in. *row is zeroed except for its type's defaults. TSR_E_UNSUPPORTED: too many
+ * items for a result. */
+tsr_status tsr_result_add_row(tsr_result *result, uint32_t series, tsr_row **row, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_result_add_finding(tsr_result *result, const tsr_result_finding *finding, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_result_add_check(tsr_result *result, const char *name, uint64_t judged, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a fact to `facts`, which may be the limits. Both texts are copied. */
+tsr_status tsr_result_add_fact(tsr_result *result, tsr_facts *facts, const char *name, const char *value,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
+/* Finds or adds the series with this name. *at is its number. The name is copied. */
+tsr_status tsr_result_series(tsr_result *result, const char *name, uint32_t *at, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns the value of a fact; NULL: unknown. */
+const char *tsr_fact_of(const tsr_facts *facts, const char *name);
+
+/* Returns the value for people. A number with a fraction is shortened in `number`. */
+const char *tsr_fact_shown(const tsr_fact *fact, char number[32]);
+
+/* Clears a row: it has no figures. */
+void tsr_row_clear(tsr_row *row);
+
+/* Returns the first row with this name, by binary search in `order` of tsr_rows_by_name. NULL: none. */
+const tsr_row *tsr_find_row(const tsr_result *result, const uint32_t *order, const char *name);
+
+/* Returns the rows' numbers, sorted by name, what and series; from malloc. NULL: out of memory. */
+uint32_t *tsr_rows_by_name(const tsr_result *result);
+
+/* Compares two rows by name, what and series name: < 0, 0, > 0. */
+int tsr_compare_rows(const tsr_result *a, const tsr_row *x, const tsr_result *b, const tsr_row *y);
+
+void tsr_result_free(tsr_result *result);
+
+#endif

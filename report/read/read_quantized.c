@@ -1,0 +1,168 @@
+/* Reads results of `quantize` and `convert`: quantization_report.json, and the result of a run (--json). */
+#include "report/read/result_kinds.h"
+
+#include <stddef.h>
+
+static const tsr_field kTensor[] = {
+    {"name", tsr_value_text, offsetof(tsr_row, name), true},
+    {"file", tsr_value_text, offsetof(tsr_row, file), false},
+    {"shape", tsr_value_place, offsetof(tsr_row, shape), false},
+    {"max_abs_error_at", tsr_value_place, offsetof(tsr_row, error_at), false},
+    {"worst_block_at", tsr_value_place, offsetof(tsr_row, block_at), false},
+    {0},
+};
+
+static const tsr_field kKept[] = {
+    {"name", tsr_value_text, offsetof(tsr_row, name), true},
+    {"reason", tsr_value_text, offsetof(tsr_row, note), true},
+    {0},
+};
+
+static tsr_status read_in(tsr_reading *r, const char *series, const char *what, const tsr_field *fields, tsr_err *err)
+{
+    uint32_t at;
+    tsr_row *row;
+    TSR_TRY(tsr_result_series(r->result, series, &at, err));
+    return tsr_read_row(r, what, fields, at, &row, err);
+}
+
+static tsr_status read_tensor(tsr_reading *r, void *to, tsr_err *err)
+{
+    (void)to;
+    return read_in(r, "", "a tensor", kTensor, err);
+}
+
+static tsr_status read_original(tsr_reading *r, void *to, tsr_err *err)
+{
+    (void)to;
+    return read_in(r, "against the original", "a tensor", kTensor, err);
+}
+
+static tsr_status read_kept(tsr_reading *r, void *to, tsr_err *err)
+{
+    (void)to;
+    return read_in(r, "kept", "a tensor that was kept", kKept, err);
+}
+
+static tsr_status read_tensors(tsr_reading *r, void *to, tsr_err *err)
+{
+    uint32_t at;
+    TSR_TRY(tsr_result_series(r->result, "", &at, err)); /* exists even if no tensor was quantized */
+    return tsr_read_array(r, read_tensor, to, err);
+}
+
+static tsr_status read_originals(tsr_reading *r, void *to, tsr_err *err)
+{
+    return tsr_read_array(r, read_original, to, err);
+}
+
+static tsr_status read_all_kept(tsr_reading *r, void *to, tsr_err *err)
+{
+    return tsr_read_array(r, read_kept, to, err);
+}
+
+static tsr_status read_whole(tsr_reading *r, void *to, tsr_err *err)
+{
+    (void)to;
+    return tsr_read_whole(r, "", NULL, err);
+}
+
+static tsr_status read_whole_against(tsr_reading *r, void *to, tsr_err *err)
+{
+    (void)to;
+    return tsr_read_whole(r, "against the original", "against.", err);
+}
+
+static tsr_status read_blocks(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        {"xxh3", tsr_value_text, offsetof(tsr_manifest_blocks, digest), true},
+        {0},
+    };
+    tsr_manifest_blocks *const said = &r->result->said_blocks;
+    (void)to;
+    said->there = true;
+    return tsr_read_object(r, "what it says of blocks", kFields, said, NULL, err);
+}
+
+tsr_status tsr_read_quantization_report(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        TSR_HEAD_FIELDS,
+        {"command", tsr_value_text, offsetof(tsr_result, command), true},
+        {"tensors", read_tensors, 0, true},
+        {"whole", read_whole, 0, true},
+        {"kept", read_all_kept, 0, false},
+        {"blocks", read_blocks, 0, false},
+        {"against", read_originals, 0, false},
+        {"whole_against", read_whole_against, 0, false},
+        {0},
+    };
+    const tsr_rest rest = {.facts = &r->result->facts};
+    return tsr_read_object(r, "the report", kFields, to, &rest, err);
+}
+
+/* ---- a run ---- */
+
+static tsr_status read_action(tsr_reading *r, void *to, tsr_err *err)
+{
+    typedef struct planned {
+        const char *name, *action, *reason;
+    } planned;
+    static const tsr_field kFields[] = {
+        {"name", tsr_value_text, offsetof(planned, name), true},
+        {"action", tsr_value_text, offsetof(planned, action), true},
+        {"reason", tsr_value_text, offsetof(planned, reason), true},
+        {0},
+    };
+    planned p = {0};
+    uint32_t at;
+    (void)to;
+    TSR_TRY(tsr_read_object(r, "a planned tensor", kFields, &p, NULL, err));
+    if (p.name == NULL || p.action == NULL)
+        return tsr_refuse_value(r, err, "a name of null");
+    TSR_TRY(tsr_result_series(r->result, p.action, &at, err));
+    tsr_row *row;
+    TSR_TRY(tsr_result_add_row(r->result, at, &row, err));
+    row->name = p.name;
+    row->note = p.reason;
+    row->place = tsr_place_of(p.name);
+    return TSR_OK;
+}
+
+static tsr_status read_plan(tsr_reading *r, void *to, tsr_err *err)
+{
+    return tsr_read_array(r, read_action, to, err);
+}
+
+static tsr_status read_actions(tsr_reading *r, void *to, tsr_err *err)
+{
+    const tsr_rest rest = {.facts = &r->result->facts, .prefix = "tensors: "};
+    (void)to;
+    return tsr_read_object(r, "the actions", NULL, NULL, &rest, err);
+}
+
+tsr_status tsr_read_run(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        TSR_HEAD_FIELDS,
+        {"actions", read_actions, 0, true},
+        {"judged", tsr_read_judged, 0, false},
+        {"findings", tsr_read_findings, 0, false},
+        {"plan", read_plan, 0, false},
+        {"against", read_whole_against, 0, false},
+        {0},
+    };
+    tsr_row whole;
+    uint32_t at;
+    tsr_row_clear(&whole);
+    const tsr_rest rest = {.figures = whole.figures, .facts = &r->result->facts};
+    TSR_TRY(tsr_result_series(r->result, "", &at, err));
+    TSR_TRY(tsr_read_object(r, "the result", kFields, to, &rest, err));
+    tsr_finish_figures(whole.figures);
+    whole.name = r->result->series[at].whole.name;
+    whole.series = at;
+    r->result->series[at].whole = whole;
+    r->result->series[at].has_whole = true;
+    return TSR_OK;
+}

@@ -1,0 +1,249 @@
+/* Writes the summary on a terminal: the verdict, the faults, then figures. */
+#include "report/write/terminal_baseline.h"
+#include "report/write/terminal_blocks.h"
+#include "report/write/terminal_groups.h"
+#include "report/write/writers.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LISTED = 10, QUANTILE = 8, COUNT = 7, WIDE = 79 };
+
+const char *tsr_verdict_word(tsr_outcome outcome)
+{
+    static const char *const kWords[] = {[TSR_OUTCOME_NONE] = "INFO",
+                                         [TSR_OUTCOME_PASSED] = "PASS",
+                                         [TSR_OUTCOME_FAILED] = "FAIL",
+                                         [TSR_OUTCOME_SKIPPED] = "SKIP"};
+    return kWords[outcome];
+}
+
+static tsr_ink ink_of(tsr_outcome outcome)
+{
+    static const tsr_ink kInks[] = {[TSR_OUTCOME_NONE] = TSR_INK_BOLD,
+                                    [TSR_OUTCOME_PASSED] = TSR_INK_GOOD,
+                                    [TSR_OUTCOME_FAILED] = TSR_INK_BAD,
+                                    [TSR_OUTCOME_SKIPPED] = TSR_INK_NOTABLE};
+    return kInks[outcome];
+}
+
+static void draw_verdict(tsr_text *text, const tsr_style *style, tsr_outcome outcome, const char *reason)
+{
+    tsr_draw(text, style, ink_of(outcome), tsr_verdict_word(outcome));
+    tsr_text_printf(text, "  ");
+    tsr_draw_wrapped(text, style, 6, 6, reason);
+}
+
+/* Writes "title of path, Tessera version: reason". */
+static void draw_head(tsr_text *text, const tsr_style *style, const tsr_overview *o)
+{
+    const tsr_result *const result = o->result;
+    tsr_text line = {0};
+    tsr_text_printf(&line, "%s: %s, Tessera %s: ", result->path, result->title, result->version);
+    tsr_result_reason(&line, o);
+    draw_verdict(text, style, result->outcome, line.data == NULL ? "" : line.data);
+    text->failed = text->failed || line.failed;
+    tsr_text_free(&line);
+}
+
+static void draw_facts(tsr_text *text, const tsr_style *style, const char *title, const tsr_facts *facts)
+{
+    tsr_text line = {0};
+    char number[32];
+    for (size_t i = 0; i < facts->count; i++)
+        tsr_text_printf(&line, "%s%s %s", i == 0 ? "" : "; ", facts->items[i].name,
+                        tsr_fact_shown(&facts->items[i], number));
+    if (facts->count > 0) {
+        tsr_text_printf(text, "  %s", title);
+        tsr_draw_wrapped(text, style, (unsigned)strlen(title) + 2, 6, line.data);
+    }
+    text->failed = text->failed || line.failed;
+    tsr_text_free(&line);
+}
+
+static void draw_checks(tsr_text *text, const tsr_style *style, const tsr_overview *o)
+{
+    const tsr_result *const result = o->result;
+    if (result->n_checks > 0)
+        tsr_text_append(text, "\n", 1);
+    for (size_t i = 0; i < result->n_checks; i++) {
+        const tsr_check_facts *const check = &result->checks[i];
+        const size_t findings = tsr_count_findings(result, check->name);
+        const tsr_outcome outcome = findings > 0        ? TSR_OUTCOME_FAILED
+                                    : check->judged > 0 ? TSR_OUTCOME_PASSED
+                                                        : TSR_OUTCOME_SKIPPED;
+        tsr_text_printf(text, "  ");
+        tsr_draw_fitted(text, style, ink_of(outcome), tsr_verdict_word(outcome), 6);
+        tsr_draw_fitted(text, style, TSR_INK_NONE, check->name, 12);
+        if (findings > 0)
+            tsr_text_printf(text, "%zu finding%s\n", findings, tsr_plural(findings));
+        else if (check->judged > 0)
+            tsr_text_printf(text, "%llu judged\n", U64(check->judged));
+        else
+            tsr_text_printf(text, "nothing here to judge\n");
+    }
+    if (o->passed + o->failed > 0 && result->n_checks == 0)
+        tsr_text_printf(text, "\n  %zu judgements passed, %zu failed, %zu skipped\n", o->passed, o->failed, o->skipped);
+}
+
+static void draw_findings(tsr_text *text, const tsr_style *style, const tsr_result *result)
+{
+    size_t listed = 0;
+    for (unsigned pass = 0; pass < 2; pass++) { /* errors, then warnings */
+        for (size_t i = 0; i < result->n_findings && listed < LISTED; i++) {
+            const tsr_result_finding *const f = &result->findings[i];
+            if (f->fatal != (pass == 0))
+                continue;
+            tsr_text_printf(text, listed++ == 0 ? "\n  " : "  ");
+            tsr_draw_fitted(text, style, f->fatal ? TSR_INK_BAD : TSR_INK_NOTABLE, f->fatal ? "FAIL" : "warn", 6);
+            tsr_draw(text, style, TSR_INK_BOLD, f->where);
+            tsr_text_printf(text, "\n        ");
+            tsr_text line = {0};
+            tsr_text_printf(&line, "%s: %s", f->check, f->text);
+            tsr_draw_wrapped(text, style, 8, 8, line.data == NULL ? "" : line.data);
+            text->failed = text->failed || line.failed;
+            tsr_text_free(&line);
+        }
+    }
+    if (result->n_findings > listed)
+        tsr_text_printf(text, "  ... and %zu more findings (--csv FILE has all)\n", result->n_findings - listed);
+}
+
+/* ---- figures ---- */
+
+static void draw_db(tsr_text *text, double value)
+{
+    if (isfinite(value))
+        tsr_text_printf(text, "%8.2f", value);
+    else
+        tsr_text_printf(text, "%8s", isnan(value) ? "-" : value > 0 ? "exact" : "lost");
+}
+
+/* Returns false for quantiles that a narrow terminal omits: 1 % and 90 %. */
+static bool shows_quantile(const tsr_style *style, size_t q)
+{
+    return style->width >= WIDE || (q != 1 && q != 4);
+}
+
+/* Draws quantiles of each series, or of each scheme. */
+static void draw_spreads(tsr_text *text, const tsr_style *style, const tsr_overview *o)
+{
+    const tsr_result *const result = o->result;
+    const int names = style->width >= WIDE ? 22 : (int)style->width - 4 * QUANTILE - COUNT - 2;
+    bool begun = false;
+    for (size_t i = 0; i < result->n_series; i++) {
+        const tsr_spread *const s = &o->spreads[i];
+        if (s->measured == 0)
+            continue;
+        if (!begun) {
+            tsr_text_printf(text, "\n  %-*s%*s", names, "SQNR, dB", COUNT, "count");
+            for (size_t q = 0; q < TSR_N_QUANTILES; q++) {
+                if (shows_quantile(style, q))
+                    tsr_text_printf(text, "%*s", QUANTILE, tsr_quantile_names[q]);
+            }
+            tsr_text_append(text, "\n", 1);
+            begun = true;
+        }
+        tsr_text_printf(text, "  ");
+        tsr_draw_fitted(text, style, TSR_INK_NONE,
+                        result->series[i].name[0] == '\0' ? "tensors" : result->series[i].name, names);
+        tsr_text_printf(text, "%*zu", COUNT, s->measured - s->lossless);
+        for (size_t q = 0; q < TSR_N_QUANTILES; q++) {
+            if (shows_quantile(style, q))
+                draw_db(text, s->quantiles[q]);
+        }
+        tsr_text_append(text, "\n", 1);
+        if (s->lossless > 0)
+            tsr_text_printf(text, "    %zu more lost nothing\n", s->lossless);
+    }
+}
+
+/* Prints one line for the whole model: its known figures, in the order of the table of figures. */
+static void draw_whole(tsr_text *text, const tsr_style *style, const tsr_overview *o)
+{
+    static const tsr_figure kShown[] = {TSR_FIGURE_SQNR,      TSR_FIGURE_RELATIVE, TSR_FIGURE_WORST_BLOCK,
+                                        TSR_FIGURE_SATURATED, TSR_FIGURE_FLUSHED,  TSR_FIGURE_TENSORS,
+                                        TSR_FIGURE_BYTES,     TSR_FIGURE_ERROR};
+    const tsr_result *const result = o->result;
+    for (size_t i = 0; i < result->n_series; i++) {
+        const tsr_series *const s = &result->series[i];
+        tsr_text line = {0};
+        for (size_t k = 0; k < sizeof kShown / sizeof *kShown && s->has_whole; k++) {
+            if (isnan(s->whole.figures[kShown[k]]))
+                continue;
+            tsr_text_printf(&line, "%s%s ", line.size == 0 ? "" : ", ", tsr_figure_of(kShown[k])->title);
+            tsr_figure_text(&line, kShown[k], s->whole.figures[kShown[k]]);
+        }
+        if (line.size > 0) {
+            tsr_text_printf(text, "  ");
+            tsr_draw(text, style, TSR_INK_BOLD, s->name[0] == '\0' ? "whole" : s->name);
+            tsr_text_printf(text, "  ");
+            tsr_draw_wrapped(text, style, (unsigned)strlen(s->name[0] == '\0' ? "whole" : s->name) + 4, 6, line.data);
+        }
+        text->failed = text->failed || line.failed;
+        tsr_text_free(&line);
+    }
+}
+
+static void draw_worst(tsr_text *text, const tsr_style *style, const tsr_overview *o, const char *title,
+                       const uint32_t *rows, size_t n)
+{
+    char name[1024];
+    if (n == 0)
+        return;
+    tsr_text_printf(text, "\n  %8s %8s  %s\n", "SQNR dB", "block", title);
+    for (size_t i = 0; i < n && i < LISTED / 2; i++) {
+        const tsr_row *const row = &o->result->rows[rows[i]];
+        const double block = row->figures[TSR_FIGURE_WORST_BLOCK];
+        tsr_text_printf(text, "  ");
+        draw_db(text, row->figures[TSR_FIGURE_SQNR]);
+        if (isnan(block))
+            tsr_text_printf(text, " %8s  ", "-");
+        else
+            tsr_text_printf(text, " %8.3f  ", block);
+        snprintf(name, sizeof name, "%s%s%s", row->name, row->what == NULL ? "" : ": ",
+                 row->what == NULL ? "" : row->what);
+        tsr_draw_fitted(text, style, TSR_INK_NONE, name, (int)style->width - 21);
+        tsr_end_line(text);
+    }
+}
+
+static void draw_result(tsr_text *text, const tsr_style *style, const tsr_overview *o)
+{
+    const tsr_result *const result = o->result;
+    draw_head(text, style, o);
+    if (result->command[0] != '\0') {
+        tsr_text_printf(text, "  ");
+        tsr_draw_wrapped(text, style, 2, 6, result->command);
+    }
+    draw_facts(text, style, "", &result->facts);
+    draw_facts(text, style, "limits: ", &result->limits);
+    draw_facts(text, style, "seconds by phase, of all threads: ", &result->phases);
+    draw_checks(text, style, o);
+    draw_findings(text, style, result);
+    draw_spreads(text, style, o);
+    draw_whole(text, style, o);
+    tsr_draw_groups(text, style, o);
+    draw_worst(text, style, o, "lowest SQNR", o->lowest, o->n_lowest);
+    draw_worst(text, style, o, "worst blocks", o->blocks, o->n_blocks);
+    tsr_draw_blocks(text, style, o);
+}
+
+void tsr_write_terminal(tsr_text *text, const tsr_report *report, const tsr_style *style)
+{
+    const bool compared = report->baseline.now != NULL;
+    if (report->count > 1 || compared) {
+        tsr_text reason = {0};
+        tsr_report_reason(&reason, report);
+        draw_verdict(text, style, report->outcome, reason.data == NULL ? "" : reason.data);
+        tsr_text_free(&reason);
+    }
+    if (compared)
+        tsr_draw_baseline(text, style, &report->baseline);
+    for (size_t i = 0; i < report->count; i++) {
+        if (report->count > 1)
+            tsr_text_append(text, "\n", 1);
+        draw_result(text, style, &report->overviews[i]);
+    }
+}

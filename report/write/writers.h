@@ -1,0 +1,32 @@
+/* Declares the writers: each appends a whole document about a report to a text.
+ *
+ * They read only the model and its sums. */
+#ifndef TSR_REPORT_WRITE_WRITERS_H
+#define TSR_REPORT_WRITE_WRITERS_H
+
+#include "report/report.h"
+#include "report/write/canvas.h"
+#include "report/write/page.h"
+
+void tsr_write_terminal(tsr_text *text, const tsr_report *report, const tsr_style *style);
+
+/* Writes Markdown for a comment on a pull request. */
+void tsr_write_markdown(tsr_text *text, const tsr_report *report);
+
+/* Writes CSV by RFC 4180: a row per tensor or judgement, and per finding without one. */
+void tsr_write_csv(tsr_text *text, const tsr_report *report);
+
+/* Writes JUnit XML: a suite for each result. */
+tsr_status tsr_write_junit(tsr_text *text, const tsr_report *report, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Writes the report as JSON, tessera-report/1. */
+void tsr_write_json(tsr_text *text, const tsr_report *report);
+
+/* Writes a page for people, in the parts of tsr_page_parts, with about `most_rows` rows in its table. Returns the
+ * number of rows left out. */
+size_t tsr_write_html(tsr_text *text, const tsr_report *report, const tsr_page_part *page, size_t most_rows);
+
+/* Returns "PASS", "FAIL", or "INFO" without a verdict, for all forms of a report. Static storage. */
+const char *tsr_verdict_word(tsr_outcome outcome);
+
+#endif

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Holds comments, pages and commit subjects to plain language: counts what CONTRIBUTING.md rules out.
+
+LIMITS may only be lowered. --list prints each place, --list FILE... only those of these files."""
+
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+import tokenize
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from check_sizes import sources  # noqa: E402
+
+LIMITS = {
+    "comments that begin with What, Whose, Whether or Of": 0,
+    "words that a comment or a page should not use": 146,
+    "lines of pages above 120 columns": 8,
+    "commit subjects that are not 'area: verb object' in 72 columns": 0,
+}
+FIRST_JUDGED = "8f17262"  # subjects before it are what they are
+BEGINS = re.compile(r"(?:What|Whose|Whether|Of)\b")
+WORDS = re.compile(r"\b(nobody|whoever|likewise|to be had|is told|are told|comes to|come to|stands)\b", re.I)
+SUBJECT = re.compile(r"[a-z0-9][\w/., +-]*: \S.*")
+MOST_COLUMNS, MOST_SUBJECT = 120, 72
+
+
+def c_comments(text):
+    """(line, text) of each comment of a C or CUDA source; strings do not hide any here."""
+    for found in re.finditer(r"/\*.*?\*/|//[^\n]*", text, re.S):
+        yield text.count("\n", 0, found.start()) + 1, re.sub(r"\s*\n\s*\*?\s*", " ", found[0].strip("/* \n"))
+
+
+def python_comments(path):
+    """(line, text) of comments and of strings that stand alone."""
+    with open(path, "rb") as file:
+        before = None
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string.lstrip("#! ")
+            elif token.type == tokenize.STRING and before in (None, tokenize.ENCODING, tokenize.NEWLINE, tokenize.INDENT, tokenize.NL):
+                yield token.start[0], token.string.strip("\"' \n")
+            before = token.type if token.type != tokenize.COMMENT else before
+
+
+def shell_comments(text):
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.match(r"\s*# ", line):
+            yield number, line.strip("# ")
+
+
+def comments(path):
+    text = (ROOT / path).read_text()
+    if path.suffix == ".py":
+        return python_comments(ROOT / path)
+    return c_comments(text) if path.suffix in (".c", ".h", ".cu", ".cuh", ".inc") else shell_comments(text)
+
+
+def pages():
+    return sorted(path.relative_to(ROOT) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def subjects():
+    """Subjects of the commits after FIRST_JUDGED; none where there is no such history."""
+    done = subprocess.run(["git", "log", "--no-merges", "--format=%s", f"{FIRST_JUDGED}..HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def find():
+    begins, words, wide = [], [], []
+    for path in sources():
+        for line, text in comments(path):
+            if BEGINS.match(text):
+                begins.append(f"{path}:{line}: {text[:80]}")
+            words += [f"{path}:{line}: {found[0]}" for found in WORDS.finditer(text)]
+    for path in pages():
+        code = False
+        for line, text in enumerate((ROOT / path).read_text().splitlines(), 1):
+            code ^= text.startswith("```")
+            if code or text.startswith("    "):
+                continue
+            words += [f"{path}:{line}: {found[0]}" for found in WORDS.finditer(text)]
+            if len(text) > MOST_COLUMNS and not text.startswith("|"):
+                wide.append(f"{path}:{line}: {len(text)} columns")
+    wrong = [s for s in subjects() if len(s) > MOST_SUBJECT or not SUBJECT.fullmatch(s)]
+    return dict(zip(LIMITS, (begins, words, wide, wrong)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", nargs="*", metavar="FILE", help="print the places, all or those of the files")
+    options = parser.parse_args()
+    failed = 0
+    found = find()
+    for what, places in found.items():
+        verdict = "ok" if len(places) == LIMITS[what] else "FAILED" if len(places) > LIMITS[what] else "ok; the limit can be lowered"
+        failed += len(places) > LIMITS[what]
+        print(f"{what:64} {len(places):5}, limit {LIMITS[what]:5}  {verdict}")
+        for place in places if options.list is not None else []:
+            if not options.list or place.split(":")[0] in options.list:
+                print(f"    {place}")
+    print(f"{len(found) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

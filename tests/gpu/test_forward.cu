@@ -1,0 +1,118 @@
+/* Checks the quantization of inputs and the rounding of the FP64 forward pass on a GPU against the CPU's, bit for bit. */
+#include <math.h>
+#include <string.h>
+#include <string>
+
+#include "kernels/cuda/forward_f64.h"
+#include "tests/gpu/gpu_common.cuh"
+#include "tests/gpu/verdicts.cuh"
+
+extern "C" {
+#include "verify/forward/inputs.h"
+}
+
+enum { kRows = 192, kColumns = 1000 /* groups of 16, 32 and 128 end with a shorter one */ };
+
+static double unit(uint64_t at)
+{
+    return (double)(mix(at) >> 11) * 0x1p-52 - 1;
+}
+
+/* Rows of many sizes. The largest number of every third row makes a scale that is a power of two; rows are of one sign, have
+ * zeros only, or hold one value, too. */
+static std::vector<double> make_rows(void)
+{
+    std::vector<double> x((size_t)kRows * kColumns);
+    for (int i = 0; i < kRows; ++i) {
+        double *const row = &x[(size_t)i * kColumns];
+        const double size = ldexp(1.0, i % 40 - 20);
+        for (int j = 0; j < kColumns; ++j) {
+            const double v = unit((uint64_t)i << 32 | (uint64_t)j) * size;
+            row[j] = i % 11 == 5   ? 0
+                     : i % 11 == 6 ? size
+                     : i % 11 == 7 ? fabs(v) + size
+                     : i % 11 == 8 ? -fabs(v) - size
+                                   : v;
+        }
+        for (int j = 0; i % 3 == 0 && j < kColumns; j += 16) {
+            row[j] = (j % 32 == 0 ? 1.75 : -1.5) * size; /* 448 and 6 times a power of two */
+        }
+        for (int j = 5; i % 13 == 1 && j < kColumns; j += 50) {
+            row[j] = NAN;
+        }
+    }
+    return x;
+}
+
+static size_t count_different(const std::vector<double> &x, const std::vector<double> &y)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+        found += !(isnan(x[i]) && isnan(y[i])) && memcmp(&x[i], &y[i], sizeof x[i]) != 0;
+    }
+    return found;
+}
+
+static void check_quantize(const tsr_input_coding &c, const std::vector<double> &rows)
+{
+    std::vector<double> expected = rows;
+    for (int i = 0; i < kRows; ++i) {
+        tsr_input_quantize(&c, &expected[(size_t)i * kColumns], kColumns);
+    }
+    double *const x = upload(rows);
+    tsr_err err;
+    tsr_f64_quantize q = {};
+    q.x = x, q.rows = kRows, q.n = kColumns, q.group = c.group > 0 ? c.group : kColumns, q.type = (int)c.type;
+    q.zero_points = c.zero_points, q.powers_of_two = c.powers_of_two, q.scale = c.scale, q.zero = c.zero;
+    CHECK_TSR(tsr_cuda_f64_quantize(&q, 0, &err), err);
+    const size_t found = count_different(download(x, rows.size()), expected);
+    char name[128], text[80];
+    snprintf(name, sizeof name, "%s%s, scale %g, zero point %g", tsr_input_coding_text(&c, text, sizeof text),
+             c.powers_of_two ? ", powers of two" : "", c.scale, c.zero);
+    verdict(found == 0, name, (std::to_string(found) + " values differ from the CPU's").c_str());
+    CHECK(cudaFree(x));
+}
+
+static void check_round(void)
+{
+    std::vector<double> rows = make_rows();
+    for (const double edge : {0x1.FEp127, 0x1.FEFFFFFFp127, 0x1.FFp127, 0x1.FFFFFEp127, 0x1p-133, 0x1.8p-134, 0x1p-134,
+                              0x1p-140, 0x1.01p0, 0x1.03p0, 0x1.0100000001p0, 0.0, -0.0, (double)INFINITY}) {
+        rows.push_back(edge);
+        rows.push_back(-edge);
+    }
+    std::vector<double> expected = rows;
+    for (double &v : expected) {
+        v = tsr_round_bf16(v);
+    }
+    double *const x = upload(rows);
+    tsr_err err;
+    CHECK_TSR(tsr_cuda_f64_round(x, rows.size(), 0, &err), err);
+    const size_t found = count_different(download(x, rows.size()), expected);
+    verdict(found == 0, "rounding to BF16", (std::to_string(found) + " values differ from the CPU's").c_str());
+    CHECK(cudaFree(x));
+}
+
+int main(void)
+{
+    tsr_cuda_device device;
+    tsr_err err;
+    if (tsr_cuda_current_device(&device, &err) != TSR_OK) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 5;
+    }
+    static const tsr_input_coding kCodings[] = {
+        {TSR_INPUT_FP8, 128, false, false, 0, 0},     {TSR_INPUT_FP8, 0, false, false, 0, 0},
+        {TSR_INPUT_FP8, 128, false, true, 0, 0},      {TSR_INPUT_FP8, 32, false, true, 0, 0},
+        {TSR_INPUT_FP8, 0, false, false, 0.0123, 0},  {TSR_INPUT_INT8, 0, false, false, 0, 0},
+        {TSR_INPUT_INT8, 0, true, false, 0, 0},       {TSR_INPUT_INT8, 0, false, false, 0.017, 0},
+        {TSR_INPUT_INT8, 0, true, false, 0.017, -37}, {TSR_INPUT_FP4, 32, false, true, 0, 0},
+        {TSR_INPUT_FP4, 16, false, false, 448, 0},    {TSR_INPUT_FP4, 16, false, false, 3.7, 0}};
+    const std::vector<double> rows = make_rows();
+    for (const tsr_input_coding &c : kCodings) {
+        check_quantize(c, rows);
+    }
+    check_round();
+    printf("%d checks, %d failed\n", checks, failures);
+    return failures != 0 || checks == 0;
+}

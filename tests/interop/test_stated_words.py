@@ -1,0 +1,113 @@
+"""Contradictions between compressed-tensors' config.json and the tensors: refused if values have two meanings, else a warning."""
+
+import json
+
+from checkpoints import load, make, same_bits
+import harness
+import numpy as np
+import pytest
+from int_oracle import UP
+
+from coded_weights import NVFP4
+
+
+def integers(weights, zeros, form="int-quantized", scale=(40, 2)):
+    """An int8 weight whose configuration says this of weights."""
+    q = {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": {
+        "targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "dynamic": False, **weights}}}}
+    tensors = {UP: np.arange(40 * 256).reshape(40, 256).astype(np.int8), UP + "_scale": np.full(scale, 0.5, np.float32)}
+    if zeros:
+        tensors[UP + "_zero_point"] = np.full(scale, 3, np.int8)
+    return tensors, q
+
+
+GROUPS, CHANNEL = {"strategy": "group", "group_size": 128, "symmetric": True}, {"strategy": "channel", "symmetric": True}
+WARNED = {
+    "strategy channel over groups": (integers({**GROUPS, "strategy": "channel"}, False), 'strategy "channel"'),
+    "strategy tensor over channels": (integers({**CHANNEL, "strategy": "tensor"}, False, scale=(40, 1)), 'strategy "tensor"'),
+    "symmetric false without zero points": (integers({**GROUPS, "symmetric": False}, False), "symmetric false"),
+    "another format": (integers(GROUPS, False, form="pack-quantized"), 'format "pack-quantized"'),
+}
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_every_command_warns(tmp_path, tessera, convert, name):
+    (tensors, q), words = WARNED[name]
+    src = make(tmp_path / "src", {"model.safetensors": tensors}, q)
+    code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--quiet"])
+    assert code == 0 and UP in err and words in err, err
+    code, out, err = harness.run(tessera, ["verify", tmp_path / "dst", "--against", src, "--min-sqnr", "0"])
+    assert words in err, out + err
+    code, out, err = harness.run(tessera, ["diff", tmp_path / "dst", src, "--json", tmp_path / "d.json"])
+    assert words in err, out + err
+    code, out, err = harness.run(tessera, ["inspect", src])
+    assert code == 0 and UP in out and words in out, out + err
+    if "format" not in words:
+        code, out, err = harness.run(tessera, ["inspect", src, "--can-load", "vllm", "--tp", "1"])
+        assert code == 1 and words in out, out + err
+    assert load(tmp_path / "dst")[UP].shape == (40, 256)
+
+
+@pytest.mark.parametrize("weights,scale", [(GROUPS, (40, 2)), (CHANNEL, (40, 1)), ({**CHANNEL, "strategy": "tensor"}, (1,)),
+                                           ({"group_size": 128}, (40, 2))])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_what_agrees_is_read_without_a_word(tmp_path, tessera, weights, scale, zeros):
+    tensors, q = integers({**weights, "symmetric": not zeros}, zeros, scale=scale)
+    src = make(tmp_path / "src", {"model.safetensors": tensors}, q)
+    code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--dtype", "f32", "--quiet"])
+    assert code == 0 and err == "", err
+    want = (tensors[UP].astype(np.float32) - 3 * zeros) * np.float32(0.5)
+    assert same_bits(load(tmp_path / "dst")[UP], want.astype(np.float32))
+
+
+def test_zero_points_of_symmetric_weights_are_refused(tmp_path, tessera, refuse):
+    tensors, q = integers(GROUPS, True)
+    src = make(tmp_path / "src", {"model.safetensors": tensors}, q)
+    refuse(src, 3, UP, UP + "_zero_point", "symmetric true")
+    code, out, _ = harness.run(tessera, ["inspect", src, "--can-load", "vllm"])
+    assert code == 1 and "symmetric true" in out
+
+
+@pytest.mark.parametrize("word", ["pack-quantised", "", "marlin-24"])
+def test_an_unknown_format_is_refused(tmp_path, tessera, refuse, word):
+    tensors, q = integers(GROUPS, False, form=word)
+    src = make(tmp_path / "src", {"model.safetensors": tensors}, q)
+    refuse(src, 3, "quantization_config.format", f'"{word}"')
+    code, out, _ = harness.run(tessera, ["inspect", src, "--can-load", "vllm"])
+    assert code == 1 and f'"{word}"' in out
+
+
+def test_the_default_format_says_nothing_of_the_tensors(tmp_path, tessera):
+    tensors, q = integers(GROUPS, False, form="fakequant")
+    src = make(tmp_path / "src", {"model.safetensors": tensors}, q)
+    code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--dtype", "f32", "--quiet"])
+    assert code == 0 and err == "", err
+    assert same_bits(load(tmp_path / "dst")[UP], tensors[UP].astype(np.float32) / 2)
+    code, out, _ = harness.run(tessera, ["inspect", src, "--can-load", "vllm"])
+    assert code == 1 and "quantization_config.format is not" in out, out
+
+
+def test_mxfp4_stated_over_nvfp4(tmp_path, tessera):
+    w = "model.layers.0.mlp.up_proj.weight"
+    tensors = {w + "_packed": np.zeros((32, 32), np.uint8), w + "_scale": np.full((32, 4), 0x38, np.uint8), w + "_global_scale": np.ones(1, np.float32)}
+    q = {**NVFP4, "format": "mxfp4-pack-quantized"}
+    entries = {n: ("F8_E4M3" if n.endswith("_weight_scale") or n == w + "_scale" else {"uint8": "U8", "float32": "F32"}[t.dtype.name], t.shape, t.tobytes())
+               for n, t in tensors.items()}
+    src = tmp_path / "src"
+    src.mkdir()
+    harness.write_safetensors(src / "model.safetensors", entries)
+    (src / "config.json").write_text(json.dumps({"model_type": "llama", "quantization_config": q}))
+    code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--quiet"])
+    assert code == 0 and 'format "mxfp4-pack-quantized"' in err and "NVFP4" in err, err
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_sparse_weights_are_refused_wherever_they_are_stated(tmp_path, refuse, quantized):
+    tensors, q = integers(GROUPS, False)
+    if not quantized:
+        tensors, q = {UP: np.ones((40, 256), np.float32)}, None
+    src = make(tmp_path / "src", {"model.safetensors": tensors}, q, sparsity_config={"format": "sparse-bitmask"})
+    refuse(src, 3, "sparsity_config", "sparse-bitmask", options=("--to", "bf16") if quantized else ("--to", "tp", "--tp", "1"))
+    dense = make(tmp_path / "dense", {"model.safetensors": tensors}, q, sparsity_config={"format": "dense"})
+    if quantized:
+        refuse(dense, 0, "", options=("--to", "bf16", "--dry-run"))

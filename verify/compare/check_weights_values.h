@@ -1,0 +1,39 @@
+/* The checks of scales and values, among those of tsr_check_weights, and what all of these share. */
+#ifndef TSR_VERIFY_COMPARE_CHECK_WEIGHTS_VALUES_H
+#define TSR_VERIFY_COMPARE_CHECK_WEIGHTS_VALUES_H
+
+#include "verify/compare/check_weights.h"
+
+enum {
+    TSR_FINDING_TEXT = 512,
+    /* Naming a fault reads more of the checkpoint; beyond this many tensors the pattern is clear. */
+    TSR_MAX_EXPLAINED = 16,
+};
+
+typedef struct tsr_weights_checking {
+    const tsr_side *src, *dst;
+    const tsr_comparison *c;
+    const tsr_weight_limits *limits;
+    tsr_findings *out;
+    size_t explained;
+    bool *wrong; /* [c->count] */
+    tsr_err *err;
+} tsr_weights_checking;
+
+/* Notes what is wrong at `where`, a tensor, file or key. */
+tsr_status tsr_add_finding(const tsr_weights_checking *checking, tsr_check check, const char *where, const char *fmt,
+                           ...) TSR_PRINTF(4, 5) TSR_WARN_UNUSED;
+
+/* Checks that scales and NVFP4's global scales are plausible numbers, and that fused layers have equal global scales. */
+tsr_status tsr_check_weight_scales(const tsr_weights_checking *checking) TSR_WARN_UNUSED;
+
+/* Checks that no value is NaN or Inf unless it is in the source. */
+tsr_status tsr_check_codes(const tsr_weights_checking *checking) TSR_WARN_UNUSED;
+
+/* Checks that errors of values are within the limits, and explains likely causes if they are not. */
+tsr_status tsr_check_values(tsr_weights_checking *checking) TSR_WARN_UNUSED;
+
+/* Checks that no block has a much smaller error with another scale. */
+tsr_status tsr_check_blocks(const tsr_weights_checking *checking) TSR_WARN_UNUSED;
+
+#endif

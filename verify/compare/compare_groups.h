@@ -1,0 +1,26 @@
+/* The scales of small groups, held to their rule while two checkpoints are compared. */
+#ifndef TSR_VERIFY_COMPARE_COMPARE_GROUPS_H
+#define TSR_VERIFY_COMPARE_COMPARE_GROUPS_H
+
+#include "verify/compare/metrics.h"
+#include "verify/values/weight_reader.h"
+
+enum { TSR_MAX_GROUP = 32 };
+
+/* Room for groups that lie down the columns. */
+typedef struct tsr_group_values {
+    double x[TSR_MAX_GROUP * TSR_TILE], y[TSR_MAX_GROUP * TSR_TILE];
+} tsr_group_values;
+
+/* Checks the groups of row `row` of a chunk with values x and y; y comes from `reader`. */
+void tsr_check_groups_along(const tsr_weight_reader *reader, const tsr_piece *chunk, uint64_t row, const double *x,
+                            const double *y, const tsr_group_rule *rule, tsr_metrics *metrics);
+
+/* Checks a whole chunk whose groups run down the columns: readers[0] has x, readers[1] y. */
+void tsr_check_groups_down(const tsr_weight_reader readers[2], const tsr_piece *chunk, const tsr_group_rule *rule,
+                           tsr_group_values *values, tsr_metrics *metrics);
+
+/* The flat index of a value. */
+uint64_t tsr_flat_index(const tsr_view *view, uint64_t matrix, uint64_t row, uint64_t col);
+
+#endif

@@ -1,0 +1,28 @@
+#include "verify/compare/limit_options.h"
+
+void tsr_weight_limit_options(tsr_option *options, tsr_weight_limit_texts *texts, tsr_weight_limits *limits)
+{
+    const tsr_option all[] = {
+        {"--min-sqnr", TSR_OPT_TEXT, &texts->min_sqnr, "DB",
+         "smallest SQNR of a tensor with scales; less where outliers explain it (30; int4 10; FP4 14)"},
+        {"--max-block-error", TSR_OPT_TEXT, &texts->max_block_error, "X",
+         "largest relative error of a 128x128 block of a tensor with scales (0.0626)"},
+        {"--max-misrounded", TSR_OPT_COUNT, &limits->max_misrounded, "N",
+         "largest number of codes of a tensor that are not the nearest (0)"},
+        {"--max-cast-error", TSR_OPT_TEXT, &texts->max_cast_error, "X",
+         "largest relative error of a block that was cast without scales (0.00390625)"},
+        {0},
+    };
+    tsr_options_append(options, all);
+}
+
+tsr_status tsr_weight_limits_parse(tsr_weight_limits *limits, const tsr_weight_limit_texts *texts, tsr_err *err)
+{
+    TSR_TRY(tsr_parse_number("--min-sqnr", texts->min_sqnr, &limits->min_sqnr, err));
+    if (texts->min_sqnr != NULL) {
+        limits->min_sqnr_int4 = limits->min_sqnr_fp4 = limits->min_sqnr;
+        limits->max_int_cost = 0;
+    }
+    TSR_TRY(tsr_parse_number("--max-block-error", texts->max_block_error, &limits->max_block_error, err));
+    return tsr_parse_number("--max-cast-error", texts->max_cast_error, &limits->max_cast_error, err);
+}

@@ -1,0 +1,20 @@
+/* Finds the source tensor whose values a wrong tensor holds. */
+#ifndef TSR_VERIFY_COMPARE_ORIGIN_H
+#define TSR_VERIFY_COMPARE_ORIGIN_H
+
+#include "verify/compare/compare.h"
+
+/* Returns the relative error below which values are the same except for quantization to this weight's codes. Unrelated
+ * values are at 1.4. */
+double tsr_same_values(const tsr_weight *weight);
+
+typedef struct tsr_origin {
+    const tsr_weight *values; /* of the source, of the same shape, that is closest and close enough; NULL: none */
+    const tsr_weight *codes;  /* the tensor whose values match after each block is given its best scale */
+} tsr_origin;
+
+/* Looks at the first tile of `weight`, which is of `dst`, and of every tensor of `src` that has its shape. */
+tsr_status tsr_find_origin(const tsr_side *src, const tsr_side *dst, const tsr_weight *weight, tsr_origin *origin,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,278 @@
+/* Reading "sources" and "reads" of a manifest. */
+#include "verify/manifest/manifest_sources.h"
+
+#include "common/checked.h"
+#include "common/file.h"
+#include "formats/json/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct reading {
+    tsr_json_reader json;
+    tsr_manifest_sources *to;
+} reading;
+
+static tsr_status refuse(const reading *r, tsr_err *err, const char *what)
+{
+    return tsr_fail(err, TSR_E_FORMAT, "%s: %s, which Tessera does not write", r->json.name, what);
+}
+
+static tsr_status read_sum(reading *r, tsr_manifest_digest *sum, tsr_err *err)
+{
+    tsr_json_text value;
+    TSR_TRY(tsr_json_read_string(&r->json, &value, err));
+    return tsr_manifest_digest_parse(value.data, value.size, sum) ? TSR_OK
+                                                                  : refuse(r, err, "a sum that has no 32 digits");
+}
+
+/* ---- windows ---- */
+
+/* Returns true if a window has bytes. Sets *end to the end of its range in the file. */
+static bool measure(const tsr_manifest_window *w, uint64_t *end)
+{
+    uint64_t span;
+    return w->rows > 0 && w->row_bytes > 0 && w->pitch >= w->row_bytes && tsr_mul_u64(w->rows - 1, w->pitch, &span) &&
+           tsr_add_u64(span, w->row_bytes, &span) && tsr_add_u64(w->offset, span, end);
+}
+
+/* Reads a window: four numbers, or the bytes of one run after *end. */
+static tsr_status read_window(reading *r, uint64_t *end, tsr_err *err)
+{
+    tsr_manifest_sources *const to = r->to;
+    tsr_json_kind kind;
+    tsr_manifest_window w = {.offset = *end, .rows = 1};
+    bool more;
+    TSR_TRY(tsr_json_peek(&r->json, &kind, err));
+    if (kind != TSR_JSON_ARRAY) {
+        TSR_TRY(tsr_json_read_u64(&r->json, &w.row_bytes, err));
+        w.pitch = w.row_bytes;
+    } else {
+        uint64_t *const numbers[] = {&w.offset, &w.rows, &w.row_bytes, &w.pitch};
+        TSR_TRY(tsr_json_enter_array(&r->json, err));
+        for (size_t i = 0; i < 4; i++) {
+            TSR_TRY(tsr_json_next_element(&r->json, &more, err));
+            if (!more)
+                return refuse(r, err, "a window of less than four numbers");
+            TSR_TRY(tsr_json_read_u64(&r->json, numbers[i], err));
+        }
+        TSR_TRY(tsr_json_next_element(&r->json, &more, err));
+        if (more)
+            return refuse(r, err, "a window of more than four numbers");
+    }
+    uint64_t behind, bytes;
+    if (!measure(&w, &behind) || !tsr_mul_u64(w.rows, w.row_bytes, &bytes) || !tsr_add_u64(w.offset, bytes, end))
+        return refuse(r, err, "a window without bytes, or beyond any file");
+    TSR_TRY(tsr_manifest_grow((void **)&to->windows, to->n_windows, &to->windows_capacity, sizeof *to->windows, err));
+    to->windows[to->n_windows++] = w;
+    return TSR_OK;
+}
+
+static tsr_status read_windows(reading *r, uint64_t offset, tsr_err *err)
+{
+    bool more;
+    TSR_TRY(tsr_json_enter_array(&r->json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_element(&r->json, &more, err));
+        if (!more)
+            return TSR_OK;
+        TSR_TRY(read_window(r, &offset, err));
+    }
+}
+
+/* ---- steps ---- */
+
+static tsr_status read_input(reading *r, tsr_err *err)
+{
+    tsr_manifest_sources *const to = r->to;
+    tsr_manifest_input in = {.first_window = to->n_windows};
+    uint64_t offset = 0;
+    tsr_json_text key;
+    bool more, windows = false;
+    TSR_TRY(tsr_json_enter_object(&r->json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
+        if (!more)
+            break;
+        if (tsr_json_is(key, "input"))
+            TSR_TRY(tsr_json_read_u64(&r->json, &in.number, err));
+        else if (tsr_json_is(key, "source"))
+            TSR_TRY(tsr_json_read_u64(&r->json, &in.source, err));
+        else if (tsr_json_is(key, "offset") && !windows)
+            TSR_TRY(tsr_json_read_u64(&r->json, &offset, err));
+        else if (tsr_json_is(key, "file"))
+            TSR_TRY(tsr_json_read_text(&r->json, &r->to->arena, &in.file, err));
+        else if (tsr_json_is(key, "name"))
+            TSR_TRY(tsr_json_read_text(&r->json, &r->to->arena, &in.name, err));
+        else if (tsr_json_is(key, "windows") && !windows)
+            TSR_TRY(read_windows(r, offset, err));
+        else
+            TSR_TRY(tsr_json_skip(&r->json, NULL, err));
+        windows = windows || tsr_json_is(key, "windows");
+    }
+    in.n_windows = to->n_windows - in.first_window;
+    if (in.file == NULL || in.name == NULL || in.n_windows == 0)
+        return refuse(r, err, "an input without file, name or windows");
+    TSR_TRY(tsr_manifest_grow((void **)&to->inputs, to->n_inputs, &to->inputs_capacity, sizeof *to->inputs, err));
+    to->inputs[to->n_inputs++] = in;
+    return TSR_OK;
+}
+
+/* Calls `read` for each element of an array. */
+static tsr_status each(reading *r, tsr_status (*read)(reading *r, tsr_err *err), tsr_err *err)
+{
+    bool more;
+    TSR_TRY(tsr_json_enter_array(&r->json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_element(&r->json, &more, err));
+        if (!more)
+            return TSR_OK;
+        TSR_TRY(read(r, err));
+    }
+}
+
+static tsr_status read_read(reading *r, tsr_err *err)
+{
+    tsr_manifest_sources *const to = r->to;
+    tsr_manifest_step read = {.first_input = to->n_inputs};
+    tsr_json_text key;
+    bool more, sum = false;
+    TSR_TRY(tsr_json_enter_object(&r->json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
+        if (!more)
+            break;
+        if (tsr_json_is(key, "xxh128_sum"))
+            TSR_TRY(read_sum(r, &read.sum, err));
+        else if (tsr_json_is(key, "inputs"))
+            TSR_TRY(each(r, read_input, err));
+        else
+            TSR_TRY(tsr_json_skip(&r->json, NULL, err));
+        sum = sum || tsr_json_is(key, "xxh128_sum");
+    }
+    read.n_inputs = to->n_inputs - read.first_input;
+    if (!sum || read.n_inputs == 0)
+        return refuse(r, err, "what was read, without a sum or inputs");
+    TSR_TRY(tsr_manifest_grow((void **)&to->reads, to->n_reads, &to->reads_capacity, sizeof *to->reads, err));
+    to->reads[to->n_reads++] = read;
+    return TSR_OK;
+}
+
+/* ---- sources ---- */
+
+/* Reads a digest of 16 hex digits. */
+static tsr_status read_header(reading *r, tsr_manifest_origin *file, tsr_err *err)
+{
+    tsr_json_text value;
+    tsr_manifest_digest digest;
+    char hex[33] = "0000000000000000";
+    TSR_TRY(tsr_json_read_string(&r->json, &value, err));
+    if (value.size != 16)
+        return refuse(r, err, "a digest of a header that has no 16 digits");
+    memcpy(hex + 16, value.data, 16);
+    if (!tsr_manifest_digest_parse(hex, 32, &digest))
+        return refuse(r, err, "a digest of a header that has no 16 digits");
+    file->header = digest.low;
+    file->has_header = true;
+    return TSR_OK;
+}
+
+static tsr_status read_file(reading *r, tsr_err *err)
+{
+    tsr_manifest_sources *const to = r->to;
+    tsr_manifest_origin file = {.name = NULL};
+    tsr_json_text key;
+    bool more, bytes = false;
+    TSR_TRY(tsr_json_enter_object(&r->json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
+        if (!more)
+            break;
+        if (tsr_json_is(key, "name"))
+            TSR_TRY(tsr_json_read_text(&r->json, &r->to->arena, &file.name, err));
+        else if (tsr_json_is(key, "bytes"))
+            TSR_TRY(tsr_json_read_u64(&r->json, &file.bytes, err));
+        else if (tsr_json_is(key, "header_xxh3_64"))
+            TSR_TRY(read_header(r, &file, err));
+        else
+            TSR_TRY(tsr_json_skip(&r->json, NULL, err));
+        bytes = bytes || tsr_json_is(key, "bytes");
+    }
+    if (file.name == NULL || !bytes)
+        return refuse(r, err, "a file of a source without name or bytes");
+    TSR_TRY(tsr_manifest_grow((void **)&to->files, to->n_files, &to->files_capacity, sizeof *to->files, err));
+    to->files[to->n_files++] = file;
+    return TSR_OK;
+}
+
+static tsr_status read_source(reading *r, tsr_err *err)
+{
+    tsr_manifest_sources *const to = r->to;
+    tsr_json_text key;
+    bool more;
+    TSR_TRY(tsr_json_enter_object(&r->json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
+        if (!more)
+            return TSR_OK;
+        if (tsr_json_is(key, "files"))
+            TSR_TRY(each(r, read_file, err));
+        else if (tsr_json_is(key, "config_xxh128"))
+            TSR_TRY(read_sum(r, &to->config, err));
+        else
+            TSR_TRY(tsr_json_skip(&r->json, NULL, err));
+        to->has_config = to->has_config || tsr_json_is(key, "config_xxh128");
+    }
+}
+
+/* Reads the first source. Later ones are skipped. */
+static tsr_status read_sources(reading *r, tsr_err *err)
+{
+    bool more;
+    TSR_TRY(tsr_json_enter_array(&r->json, err));
+    for (size_t i = 0;; i++) {
+        TSR_TRY(tsr_json_next_element(&r->json, &more, err));
+        if (!more)
+            return TSR_OK;
+        TSR_TRY(i == 0 ? read_source(r, err) : tsr_json_skip(&r->json, NULL, err));
+    }
+}
+
+tsr_status tsr_manifest_sources_read(tsr_manifest_sources *to, const char *path, tsr_err *err)
+{
+    const char *text;
+    size_t size;
+    tsr_json_text key;
+    bool more;
+    *to = (tsr_manifest_sources){.any = false};
+    TSR_TRY(tsr_read_file(path, TSR_MAX_MANIFEST_BYTES, &to->arena, &text, &size, err));
+    reading r = {.json = tsr_json_open(path, text, size), .to = to};
+    TSR_TRY(tsr_json_enter_object(&r.json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_member(&r.json, &key, &more, err));
+        if (!more)
+            break;
+        if (tsr_json_is(key, "sources"))
+            TSR_TRY(read_sources(&r, err));
+        else if (tsr_json_is(key, "reads") && to->any)
+            return refuse(&r, err, "reads twice");
+        else if (tsr_json_is(key, "reads"))
+            TSR_TRY(each(&r, read_read, err));
+        else
+            TSR_TRY(tsr_json_skip(&r.json, NULL, err));
+        to->any = to->any || tsr_json_is(key, "reads");
+    }
+    return to->any
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_UNSUPPORTED, "%s: it has no digests of the source; make the output again", path);
+}
+
+void tsr_manifest_sources_free(tsr_manifest_sources *to)
+{
+    free(to->reads);
+    free(to->inputs);
+    free(to->windows);
+    free(to->files);
+    tsr_arena_free(&to->arena);
+    *to = (tsr_manifest_sources){.any = false};
+}

@@ -1,0 +1,41 @@
+/* Is the scale of a small group what a known rule makes of its largest value?
+ *
+ * Formats with a scale for each 16 or 32 values (MXFP4, NVFP4, MXFP8) have many rules for it, and a limit on errors that
+ * all of them keep would be loose. But each rule is a function of amax, so the scale itself can be held to them:
+ *
+ *   E8M0: 2^k with amax / 2^k from 2 to 8 for e2m1, whose largest value is 6, from 128 to 512 for e4m3 (448). The rules
+ *   are floor (4 to 8), even (3.5 to 7), rceil (3 to 6) and ceil (2 to 4), and the same times 64.
+ *   E4M3 times a global scale: the nearest e4m3 to amax / 6 over the global scale, where BF16 may have rounded on the
+ *   way, within 2^-9 .. 448; 0.125 where that would be 0 (compressed-tensors).
+ *
+ * Any other scale is the result of a search, or a fault. A search ends no worse than it began: the squared error of its
+ * group may be at most a hundredth larger than under the scale that follows from amax. */
+#ifndef TSR_VERIFY_VALUES_GROUP_SCALE_H
+#define TSR_VERIFY_VALUES_GROUP_SCALE_H
+
+#include "verify/values/rounding.h"
+
+#include <stdbool.h>
+
+typedef struct tsr_group_rule {
+    tsr_codes kind; /* e4m3 or e2m1 */
+    double global;  /* what stored scales of e4m3 are multiplied by; 0: scales are powers of two */
+} tsr_group_rule;
+
+/* A group's values x and the decoded values y: n of each, `stride` apart. */
+typedef struct tsr_group {
+    const double *x, *y;
+    size_t n, stride;
+    double scale; /* as values are multiplied by it */
+} tsr_group;
+
+typedef struct tsr_group_verdict {
+    double amax, ruled;     /* the scale that amax asks for; of powers of two the better one */
+    double error2, better2; /* squared errors: as stored, and of the nearest codes under `ruled` */
+} tsr_group_verdict;
+
+/* Returns true if the scale is by no rule, and the group worse for it. Groups of zeros, and those that hold NaN or Inf, are
+ * not. `verdict` may be NULL; it is set where the answer is true. */
+bool tsr_group_is_misscaled(const tsr_group_rule *rule, const tsr_group *group, tsr_group_verdict *verdict);
+
+#endif

@@ -1,0 +1,50 @@
+/* Linear layers and other operations of a model, in double. Weights are decoded row by row from the checkpoint and never held
+ * whole.
+ *
+ *   y[t][r] += sum over c in [first, first + cols) of x[t][c] * W[r][c],  t < n, r < R
+ *
+ * A sum runs in 8 lanes (c - first) % 8, which are then added in order: the same bits on every machine and for any
+ * number of threads. Products are rounded once, sums once (nothing is fused). */
+#ifndef TSR_VERIFY_VALUES_WEIGHT_PRODUCT_H
+#define TSR_VERIFY_VALUES_WEIGHT_PRODUCT_H
+
+#include "verify/values/weight_reader.h"
+
+typedef struct tsr_linear_product {
+    const tsr_checkpoint *checkpoint;
+    const tsr_weight *weight; /* a matrix [R, C], plain or coded */
+    size_t first, cols;       /* first + cols <= C */
+    const double *x;          /* [n], ld_x elements from one row to the next */
+    size_t ld_x, n;
+    double *y; /* [n][R], ld_y elements from one row to the next */
+    unsigned threads;
+    uint64_t matrix;     /* of a stack, which one; its rows are outputs, also where the file has them as columns */
+    size_t ld_y;         /* 0: R */
+    const double *dense; /* the matrix itself, [dense_rows][cols], instead of a weight */
+    size_t dense_rows;
+    size_t first_row,
+        rows; /* only rows [first_row, first_row + rows) of W, whose sums go to columns 0 .. of y; rows 0: all */
+} tsr_linear_product;
+
+/* TSR_E_NOMEM; TSR_E_IO and others of reading. */
+tsr_status tsr_linear_run(const tsr_linear_product *args, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The weight as a linear layer takes it: rows of outputs, also of codes that lie across (gpt-oss). */
+tsr_status tsr_linear_view(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
+/* Checks that the weight is a matrix of floats or codes with these dimensions, or with `cols` 0 a vector of floats.
+ * TSR_E_SHAPE: it is not. TSR_E_FORMAT: codes without a scale. */
+tsr_status tsr_linear_expect(const tsr_checkpoint *checkpoint, const tsr_weight *weight, size_t rows, size_t cols,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
+/* y = x / RMS(x) * gain, RMS(x) = sqrt(mean of x^2 + eps); x and y may be the same. */
+void tsr_rms_norm(const double *x, size_t n, const double *gain, double eps, double *y);
+
+/* x becomes softmax(x). */
+void tsr_soften(double *x, size_t n);
+
+/* sum of x[i] y[i] in 8 lanes. */
+double tsr_dot(const double *x, const double *y, size_t n);
+
+#endif
