@@ -1,5 +1,6 @@
 /* The model of the tensor core: cases known by hand, and every form against the reference. */
 #include "kernels/cpu/cpu.h"
+#include "tests/unit/kernels/fp8_product.h"
 #include "verify/evidence/activations.h"
 
 #include <criterion/criterion.h>
@@ -9,18 +10,7 @@ static float product(tsr_fp8_gemm_fn *gemm, const uint8_t *a, const uint8_t *w, 
 {
     const float one[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     float d = NAN;
-    const tsr_fp8_gemm_args args = {.a = a,
-                                    .w = w,
-                                    .scale_a = one,
-                                    .scale_w = one,
-                                    .d = &d,
-                                    .m = 1,
-                                    .n = 1,
-                                    .k = k,
-                                    .ld_scale_a = 1,
-                                    .ldd = 1,
-                                    .block_n = 128,
-                                    .block_k = 128};
+    const tsr_fp8_gemm_args args = fp8_product_of(fp8_product(1, 1, k), a, one, w, one, &d);
     gemm(&args);
     return d;
 }
@@ -66,18 +56,8 @@ Test(fp8_gemm, every_variant_gives_the_same_bits)
                                              {ref.fp8_gemm_unpromoted, fast.fp8_gemm_unpromoted}};
         for (size_t p = 0; p < 3; p++) {
             for (size_t which = 0; which < 2; which++) {
-                const tsr_fp8_gemm_args args = {.a = a,
-                                                .w = w,
-                                                .scale_a = scale_a,
-                                                .scale_w = scale_w,
-                                                .d = d[which],
-                                                .m = M,
-                                                .n = COLS,
-                                                .k = DEPTH,
-                                                .ld_scale_a = M,
-                                                .ldd = COLS,
-                                                .block_n = 128,
-                                                .block_k = 128};
+                const tsr_fp8_gemm_args args =
+                    fp8_product_of(fp8_product(M, COLS, DEPTH), a, scale_a, w, scale_w, d[which]);
                 pairs[p][which](&args);
             }
             cr_assert_arr_eq(d[0], d[1], sizeof d[0]);

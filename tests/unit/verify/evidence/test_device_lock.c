@@ -10,6 +10,7 @@
 #include "kernels/cuda/nccl.h"
 #include "kernels/cuda/project.h"
 #include "kernels/cuda/weight_only_gemm.h"
+#include "tests/unit/kernels/fp8_product.h"
 #include "verify/evidence/device.h"
 
 #include <criterion/criterion.h>
@@ -253,18 +254,7 @@ Test(lock, products)
     static float scales[16], d[128];
     static uint32_t words[4];
     static uint16_t values[64];
-    const tsr_fp8_gemm_args gemm = {.a = codes,
-                                    .w = codes,
-                                    .scale_a = scales,
-                                    .scale_w = scales,
-                                    .d = d,
-                                    .m = 1,
-                                    .n = 16,
-                                    .k = 128,
-                                    .ld_scale_a = 1,
-                                    .ldd = 16,
-                                    .block_n = 128,
-                                    .block_k = 128};
+    const tsr_fp8_gemm_args gemm = fp8_product_of(fp8_product(1, 16, 128), codes, scales, codes, scales, d);
     const tsr_int8_gemm_args int8 = {.a = (int8_t *)codes,
                                      .w = (int8_t *)codes,
                                      .scale_a = scales,
@@ -303,20 +293,11 @@ Test(lock, groups_of_rows)
     static uint8_t codes[256 * 128];
     static float scales[512], d[256 * 16];
     static int32_t of_row[256], rows[2] = {1, 2};
-    tsr_grouped_gemm grouped = {.gemm = {.a = codes,
-                                         .w = codes,
-                                         .scale_a = scales,
-                                         .scale_w = scales,
-                                         .d = d,
-                                         .m = 256,
-                                         .n = 16,
-                                         .k = 128,
-                                         .ld_scale_a = 256,
-                                         .ldd = 16,
-                                         .block_n = 128,
-                                         .block_k = 128},
-                                .groups = 2,
-                                .expert_of_row = of_row};
+    tsr_grouped_gemm grouped = {
+        .gemm = fp8_product_of(fp8_product(256, 16, 128), codes, scales, codes, scales, d),
+        .groups = 2,
+        .expert_of_row = of_row,
+    };
     size_t with_a_launch_of_their_own = 0;
     for (size_t i = 0; i < device.n_gemms; i++) {
         const tsr_device_gemm *const kernel = &device.gemms[i];
@@ -365,33 +346,14 @@ Test(lock, attention)
     static const int32_t first[2] = {0, 1};
     double seconds;
     char how[64];
-    const tsr_mla_attention decode = {.q = q,
-                                      .cache = cache,
-                                      .block_table = table,
-                                      .seqlens = lengths,
-                                      .out = out,
-                                      .row = row,
-                                      .batch = 1,
-                                      .s_q = 1,
-                                      .heads = 1,
-                                      .latent = 16,
-                                      .rope = 16,
-                                      .page = 1,
-                                      .max_pages = 1,
-                                      .pages = 1};
-    const tsr_causal_attention causal = {.q = q,
-                                         .kv = kv,
-                                         .k_rope = rope,
-                                         .cu_seqlens_q = first,
-                                         .cu_seqlens_k = first,
-                                         .out = out,
-                                         .batch = 1,
-                                         .heads = 1,
-                                         .tokens_q = 1,
-                                         .tokens_k = 1,
-                                         .nope = 8,
-                                         .rope = 8,
-                                         .value = 8};
+    tsr_mla_attention decode = {
+        .q = q, .cache = cache, .block_table = table, .seqlens = lengths, .out = out, .row = row};
+    decode.batch = decode.s_q = decode.heads = decode.page = decode.max_pages = decode.pages = 1;
+    decode.latent = decode.rope = 16;
+    tsr_causal_attention causal = {.q = q, .kv = kv, .k_rope = rope, .out = out};
+    causal.cu_seqlens_q = causal.cu_seqlens_k = first;
+    causal.batch = causal.heads = causal.tokens_q = causal.tokens_k = 1;
+    causal.nope = causal.rope = causal.value = 8;
     const tsr_project_args project = {
         .x = parts, .w = parts, .y = out, .batch = 1, .m = 1, .n = 1, .k = 4, .ld_x = 4, .ld_w = 4, .ld_y = 1};
     for (size_t spread = 0; spread < 2; spread++) {

@@ -4,6 +4,7 @@
 
 #include "verify/evidence/activations.h"
 #include "verify/evidence/jobs.h"
+#include "verify/kernels/check_gemm.h"
 
 #include <criterion/criterion.h>
 #include <ftw.h>
@@ -74,6 +75,29 @@ static tsr_kernel_options options_for(tsr_device *device, const char *const *glo
                                 .group_rows = 1,
                                 .run = {.threads = 2},
                                 .limits = tsr_kernel_limits_defaults()};
+}
+
+/* Checks the products of all weights on one thread and on four: the same judgements, more than `least` of them. */
+static inline void expect_same_on_any_threads(size_t least)
+{
+    tsr_device device;
+    const char *const glob = "*";
+    tsr_evidence evidence[2] = {{0}};
+    cr_assert_eq(tsr_device_open(&device, TSR_DEVICE_CPU, NULL, &err), TSR_OK);
+    for (unsigned i = 0; i < 2; i++) {
+        tsr_kernel_options options = options_for(&device, &glob);
+        options.run.threads = 1 + 3 * i;
+        cr_assert_eq(tsr_check_gemm(&options, 7, &evidence[i], &err), TSR_OK);
+    }
+    cr_assert_eq(evidence[0].count, evidence[1].count);
+    cr_assert_gt(evidence[0].count, least);
+    for (size_t i = 0; i < evidence[0].count; i++) {
+        cr_assert_str_eq(evidence[0].items[i].what, evidence[1].items[i].what);
+        cr_assert_eq(evidence[0].items[i].metrics.sum_d2, evidence[1].items[i].metrics.sum_d2);
+    }
+    tsr_evidence_free(&evidence[0]);
+    tsr_evidence_free(&evidence[1]);
+    tsr_device_close(&device);
 }
 
 #endif

@@ -210,24 +210,7 @@ Test(small_groups, one_wrong_value_is_found)
 
 Test(small_groups, results_do_not_depend_on_threads)
 {
-    tsr_device device;
-    const char *const glob = "*";
-    tsr_evidence evidence[2] = {{0}};
-    open_cpu(&device);
-    for (unsigned i = 0; i < 2; i++) {
-        tsr_kernel_options options = options_for(&device, &glob);
-        options.run.threads = 1 + 3 * i;
-        cr_assert_eq(tsr_check_gemm(&options, 7, &evidence[i], &err), TSR_OK);
-    }
-    cr_assert_eq(evidence[0].count, evidence[1].count);
-    cr_assert_gt(evidence[0].count, 18);
-    for (size_t i = 0; i < evidence[0].count; i++) {
-        cr_assert_str_eq(evidence[0].items[i].what, evidence[1].items[i].what);
-        cr_assert_eq(evidence[0].items[i].metrics.sum_d2, evidence[1].items[i].metrics.sum_d2);
-    }
-    tsr_evidence_free(&evidence[0]);
-    tsr_evidence_free(&evidence[1]);
-    tsr_device_close(&device);
+    expect_same_on_any_threads(18);
 }
 
 /* ---- faults of the checkpoint ---- */
