@@ -4,6 +4,7 @@
 #include "quantize/integer_decode.h"
 #include "quantize/mx_decode.h"
 #include "tests/bench/works.h"
+#include "tests/common/int4_weight.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,18 +69,9 @@ static void mxfp8(const tsr_cpu_kernels *k, const buffers *b)
 /* 16 bits of these bytes are BF16 near 2^-9 whatever the byte is, and F16 near 2^-6. */
 static tsr_weight integers(tsr_coding coding, uint64_t group, tsr_dtype scales, const tsr_tensor *data)
 {
-    return (tsr_weight){.data = data,
-                        .values = data,
-                        .scale = data,
-                        .coding = (uint8_t)coding,
-                        .bits = 4,
-                        .scale_dtype = (uint8_t)scales,
-                        .matrices = 1,
-                        .rows = ROWS,
-                        .cols = COLS,
-                        .block = {1, (uint32_t)group},
-                        .grid_rows = ROWS,
-                        .grid_cols = COLS / group};
+    tsr_weight w = int4_weight(coding, ROWS, COLS, COLS / group, data, data);
+    w.scale_dtype = (uint8_t)scales;
+    return w;
 }
 
 static void packed(const tsr_cpu_kernels *k, const buffers *b, uint64_t group, bool zeros)
@@ -120,7 +112,6 @@ static void by_inputs(const tsr_cpu_kernels *k, const buffers *b, tsr_coding cod
     static char scratch[1 << 20];
     const tsr_tensor data = {.name = "weight", .dtype = TSR_I32, .rank = 2}, order = {.dtype = TSR_I32};
     tsr_weight w = integers(coding, 128, TSR_F16, &data);
-    w.zeros_less_one = coding == TSR_CODED_GPTQ;
     w.reordered = reordered;
     w.group_index = reordered ? &order : NULL;
     for (int32_t i = 0; i < COLS; i++)

@@ -3,6 +3,7 @@
 #include "quantize/awq_gptq_decode.h"
 #include "quantize/fp8_decode.h"
 #include "quantize/integer_decode.h"
+#include "tests/common/int4_weight.h"
 #include "tests/golden/format_cases.h"
 
 #include <string.h>
@@ -75,20 +76,9 @@ static tsr_status decode_packed(const tsr_cpu_kernels *k, const tensor_set *in, 
         add_tensor(out, packed->t.name, strlen(packed->t.name) - strlen("_packed"), "", TSR_BF16, 2, stated, &w, err));
     if (packed->t.shape[1] != tsr_ceil_div(stated[1], 8) || packed->t.shape[0] != stated[0])
         return tsr_fail(err, TSR_E_FORMAT, "'%s' does not fit its shape", packed->t.name);
-    const tsr_weight weight = {.data = &packed->t,
-                               .values = &w->t,
-                               .scale = &scales->t,
-                               .scale_dtype = scales->t.dtype,
-                               .zero_point = zeros == NULL ? NULL : &zeros->t,
-                               .coding = TSR_CODED_PACKED,
-                               .bits = 4,
-                               .matrices = 1,
-                               .rows = stated[0],
-                               .cols = stated[1],
-                               .block.rows = 1,
-                               .block.cols = stated[1] / scales->t.shape[1],
-                               .grid_rows = stated[0],
-                               .grid_cols = scales->t.shape[1]};
+    tsr_weight weight = int4_weight(TSR_CODED_PACKED, stated[0], stated[1], scales->t.shape[1], &packed->t, &scales->t);
+    weight.values = &w->t;
+    weight.zero_point = zeros == NULL ? NULL : &zeros->t;
     const tsr_int_span span = {.weight = &weight,
                                .rows = stated[0],
                                .codes = packed->bytes,
@@ -111,21 +101,9 @@ static tsr_status decode_by_inputs(const tsr_cpu_kernels *k, bool awq, const ten
     const uint64_t rows = scales->t.shape[1], cols = codes->t.shape[0] * (awq ? 1 : 8), groups = scales->t.shape[0];
     const size_t length = strlen(codes->t.name) - strlen(".qweight");
     TSR_TRY(add_tensor(out, codes->t.name, length, ".weight", TSR_BF16, 2, (const uint64_t[]){rows, cols}, &w, err));
-    tsr_weight weight = {.data = &codes->t,
-                         .values = &w->t,
-                         .scale = &scales->t,
-                         .scale_dtype = scales->t.dtype,
-                         .zero_point = &zeros->t,
-                         .coding = awq ? TSR_CODED_AWQ : TSR_CODED_GPTQ,
-                         .bits = 4,
-                         .zeros_less_one = !awq,
-                         .matrices = 1,
-                         .rows = rows,
-                         .cols = cols,
-                         .block.rows = 1,
-                         .block.cols = cols / groups,
-                         .grid_rows = rows,
-                         .grid_cols = groups};
+    tsr_weight weight = int4_weight(awq ? TSR_CODED_AWQ : TSR_CODED_GPTQ, rows, cols, groups, &codes->t, &scales->t);
+    weight.values = &w->t;
+    weight.zero_point = &zeros->t;
     tsr_gptq_span span = {
         .weight = &weight, .rows = rows, .codes = codes->bytes, .scales = scales->bytes, .zero_points = zeros->bytes};
     if (!awq) {

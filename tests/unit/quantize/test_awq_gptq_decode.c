@@ -3,6 +3,7 @@
 
 #include "common/float_bits.h"
 #include "kernels/cpu/variants.h"
+#include "tests/common/int4_weight.h"
 #include "tests/unit/kernels/cpu/instruction_sets.h"
 #include "tests/unit/random_bits.h"
 
@@ -12,6 +13,10 @@
 #include <stdlib.h>
 
 enum { MOST_ROWS = 264, MOST_COLS = 2432, MOST_GROUPS = MOST_COLS / 16 };
+
+struct size {
+    uint64_t rows, cols, group;
+};
 
 typedef struct matrix {
     uint32_t codes[MOST_ROWS * MOST_COLS / 8], zeros[MOST_GROUPS * MOST_ROWS / 8];
@@ -31,21 +36,11 @@ static void fill(matrix *m)
         m->scales[i] = (float)(random_bits() % 65536 + 1) * 0x1p-20f;
 }
 
-static tsr_weight weight_of(bool awq, uint64_t rows, uint64_t cols, uint64_t group, const tsr_tensor *data)
+static tsr_weight weight_of(tsr_coding coding, const struct size *size, const tsr_tensor *data)
 {
-    return (tsr_weight){.data = data,
-                        .values = data,
-                        .scale = data,
-                        .scale_dtype = TSR_F32,
-                        .coding = awq ? TSR_CODED_AWQ : TSR_CODED_GPTQ,
-                        .bits = 4,
-                        .zeros_less_one = !awq,
-                        .matrices = 1,
-                        .rows = rows,
-                        .cols = cols,
-                        .block = {1, (uint32_t)group},
-                        .grid_rows = rows,
-                        .grid_cols = cols / group};
+    tsr_weight w = int4_weight(coding, size->rows, size->cols, size->cols / size->group, data, data);
+    w.scale_dtype = TSR_F32;
+    return w;
 }
 
 /* As the formats' packages say it: AutoAWQ's order of nibbles, and GPTQ's, whose zero points are stored less one. */
@@ -92,22 +87,16 @@ static void compare(const tsr_cpu_kernels *k, int set, const matrix *m, const ts
 
 Test(awq_gptq_decode, every_set_decodes_large_matrices_as_the_formats_say)
 {
-    static const struct {
-        uint64_t rows, cols, group;
-    } sizes[] = {{8, 32, 32},      {136, 1024, 128},  {264, 2432, 128}, {128, 2432, 32},
-                 {72, 1920, 1920}, {128, 2304, 1152}, {192, 1040, 1040}};
+    static const struct size sizes[] = {{8, 32, 32},      {136, 1024, 128},  {264, 2432, 128}, {128, 2432, 32},
+                                        {72, 1920, 1920}, {128, 2304, 1152}, {192, 1040, 1040}};
     static const tsr_tensor kTensor = {.name = "weight", .rank = 2};
     static matrix m;
+    tsr_cpu_kernels k;
     fill(&m);
-    for (int s = -1; s < SETS; s++) {
-        tsr_cpu_kernels k;
-        if (s < 0)
-            tsr_cpu_kernels_init(&k, 0);
-        else if (!take_set(s, &k))
-            break;
+    for (int s = -1; s < SETS && take_set_or_reference(s, &k); s++) {
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             for (int awq = 0; awq < 2; awq++) {
-                const tsr_weight w = weight_of(awq, sizes[i].rows, sizes[i].cols, sizes[i].group, &kTensor);
+                const tsr_weight w = weight_of(awq ? TSR_CODED_AWQ : TSR_CODED_GPTQ, &sizes[i], &kTensor);
                 compare(&k, s, &m, &w);
             }
         }
@@ -135,9 +124,8 @@ static void fill_scales(matrix *m, tsr_dtype dtype, uint16_t odd)
 
 Test(awq_gptq_decode, every_set_decodes_groups_in_any_order)
 {
-    static const struct {
-        uint64_t rows, cols, group;
-    } sizes[] = {{8, 32, 32}, {136, 1024, 128}, {264, 2432, 128}, {128, 2432, 16}, {72, 1920, 1920}, {200, 1048, 8}};
+    static const struct size sizes[] = {{8, 32, 32},     {136, 1024, 128}, {264, 2432, 128},
+                                        {128, 2432, 16}, {72, 1920, 1920}, {200, 1048, 8}};
     static const struct {
         tsr_dtype dtype, index;
         uint16_t odd;
@@ -145,16 +133,12 @@ Test(awq_gptq_decode, every_set_decodes_groups_in_any_order)
                  {TSR_F16, TSR_I32, 0x8000}, {TSR_BF16, TSR_I32, 0xBC00}, {TSR_F16, TSR_I64, 0x7BFF}};
     static const tsr_tensor kTensor = {.name = "weight", .rank = 2};
     static matrix m;
+    tsr_cpu_kernels k;
     fill(&m);
-    for (int s = -1; s < SETS; s++) {
-        tsr_cpu_kernels k;
-        if (s < 0)
-            tsr_cpu_kernels_init(&k, 0);
-        else if (!take_set(s, &k))
-            break;
+    for (int s = -1; s < SETS && take_set_or_reference(s, &k); s++) {
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes * 6; i++) {
             const tsr_tensor index = {.dtype = kinds[i % 6].index};
-            tsr_weight w = weight_of(false, sizes[i / 6].rows, sizes[i / 6].cols, sizes[i / 6].group, &kTensor);
+            tsr_weight w = weight_of(TSR_CODED_GPTQ, &sizes[i / 6], &kTensor);
             w.scale_dtype = (uint8_t)kinds[i % 6].dtype;
             w.reordered = true;
             w.group_index = &index;

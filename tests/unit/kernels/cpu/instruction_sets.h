@@ -29,6 +29,15 @@ static inline bool take_set(int s, tsr_cpu_kernels *k)
     return (kSets[s] & machines_flags()) == kSets[s];
 }
 
+/* As take_set(), with the reference kernels for set -1. */
+static inline bool take_set_or_reference(int s, tsr_cpu_kernels *k)
+{
+    if (s >= 0)
+        return take_set(s, k);
+    tsr_cpu_kernels_init(k, 0);
+    return true;
+}
+
 /* The kernels of all sets that this machine has: how many. */
 static inline int take_sets(tsr_cpu_kernels k[SETS])
 {
