@@ -49,8 +49,16 @@ static tsr_status read_bool(tsr_json_reader *r, bool *out, tsr_err *err)
     return tsr_json_skip(r, NULL, err);
 }
 
-/* {"file": ..., ...}. A wrong byte shows in the comparison, so the digest beside it is not needed. */
-static tsr_status read_file_name(tsr_json_reader *r, tsr_arena *arena, const char **out, tsr_err *err)
+/* A member of an object, and the one variable that takes its value. */
+typedef struct field {
+    const char *key;
+    const char **text, **file; /* a string; the name of a file */
+    uint64_t *number;
+    bool *flag;
+} field;
+
+/* Reads an object. Skips members that are not among the fields. */
+static tsr_status read_fields(tsr_json_reader *r, tsr_arena *arena, const field *fields, size_t n, tsr_err *err)
 {
     TSR_TRY(tsr_json_enter_object(r, err));
     for (;;) {
@@ -59,21 +67,25 @@ static tsr_status read_file_name(tsr_json_reader *r, tsr_arena *arena, const cha
         TSR_TRY(tsr_json_next_member(r, &key, &more, err));
         if (!more)
             return TSR_OK;
-        if (tsr_json_is(key, "file"))
-            TSR_TRY(read_text(r, arena, out, err));
-        else
+        size_t i = 0;
+        while (i < n && !tsr_json_is(key, fields[i].key))
+            i++;
+        if (i == n)
             TSR_TRY(tsr_json_skip(r, NULL, err));
+        else if (fields[i].text != NULL)
+            TSR_TRY(read_text(r, arena, fields[i].text, err));
+        else if (fields[i].file != NULL) /* {"file": ..., ...}. The comparison finds a wrong byte without the digest. */
+            TSR_TRY(read_fields(r, arena, &(field){"file", .text = fields[i].file}, 1, err));
+        else if (fields[i].number != NULL)
+            TSR_TRY(tsr_json_read_u64(r, fields[i].number, err));
+        else
+            TSR_TRY(read_bool(r, fields[i].flag, err));
     }
 }
 
 static tsr_status read_vector(tsr_json_reader *r, tsr_arena *arena, vector *v, tsr_err *err)
 {
-    const struct {
-        const char *key;
-        const char **text, **file;
-        uint64_t *number;
-        bool *flag;
-    } fields[] = {
+    const field fields[] = {
         {"name", .text = &v->name},
         {"op", .text = &v->op},
         {"kind", .text = &v->kind},
@@ -97,29 +109,8 @@ static tsr_status read_vector(tsr_json_reader *r, tsr_arena *arena, vector *v, t
         {"expected_processed", .file = &v->processed},
         {"expected_scales", .file = &v->scales},
     };
-    enum { FIELDS = sizeof fields / sizeof *fields };
     *v = (vector){.experts = 1, .name = "(without a name)", .op = "", .producer = "", .dtype = ""};
-    TSR_TRY(tsr_json_enter_object(r, err));
-    for (;;) {
-        tsr_json_text key;
-        bool more;
-        TSR_TRY(tsr_json_next_member(r, &key, &more, err));
-        if (!more)
-            return TSR_OK;
-        size_t i = 0;
-        while (i < FIELDS && !tsr_json_is(key, fields[i].key))
-            i++;
-        if (i == FIELDS)
-            TSR_TRY(tsr_json_skip(r, NULL, err));
-        else if (fields[i].text != NULL)
-            TSR_TRY(read_text(r, arena, fields[i].text, err));
-        else if (fields[i].file != NULL)
-            TSR_TRY(read_file_name(r, arena, fields[i].file, err));
-        else if (fields[i].number != NULL)
-            TSR_TRY(tsr_json_read_u64(r, fields[i].number, err));
-        else
-            TSR_TRY(read_bool(r, fields[i].flag, err));
-    }
+    return read_fields(r, arena, fields, sizeof fields / sizeof *fields, err);
 }
 
 /* ---- Files and comparison. ---- */
