@@ -113,60 +113,45 @@ Test(ft_layout, refuses_shapes_and_names_the_nearest)
     static const struct {
         tsr_ft_target target;
         int64_t k, n;
-        const char *refusal; /* NULL: legal */
+        char which;          /* dimension that the layout refuses; 0 with !fits: both, as out of range */
+        const char *layout;  /* its name */
+        int multiple;        /* that the layout takes */
+        const char *nearest; /* sizes */
+        bool fits;
     } kCases[] = {
-        {{TSR_FT_FASTERTRANSFORMER, 80, 8, 0, 0, 0}, 64, 64, NULL},
-        {{TSR_FT_FASTERTRANSFORMER, 80, 8, 0, 0, 0},
-         96,
-         64,
-         "K = 96: layout T of int8 takes multiples of 64; nearest: 64 and 128"},
-        {{TSR_FT_FASTERTRANSFORMER, 80, 8, 0, 0, 0},
-         32,
-         64,
-         "K = 32: layout T of int8 takes multiples of 64; nearest: 64"},
-        {{TSR_FT_FASTERTRANSFORMER, 80, 8, 0, 0, 0},
-         64,
-         96,
-         "N = 96: layout T of int8 takes multiples of 64; nearest: 64 and 128"},
-        {{TSR_FT_TRTLLM_0_5, 80, 8, 0, 0, 0}, 64, 32, "N = 32: layout T of int8 takes multiples of 64; nearest: 64"},
-        {{TSR_FT_TRTLLM_0_7, 80, 8, 0, 0, 0}, 64, 96, NULL},
-        {{TSR_FT_TRTLLM_0_7, 80, 4, 0, 0, 0},
-         64,
-         96,
-         "N = 96: layout T of int4 takes multiples of 64; nearest: 64 and 128"},
-        {{TSR_FT_TRTLLM_MAIN, 89, 4, 1, 0, 0},
-         192,
-         64,
-         "K = 192: layout T_AFP8 of int4 takes multiples of 128; nearest: 128 and 256"},
-        {{TSR_FT_TRTLLM_MAIN, 90, 8, 0, 0, 0}, 32, 32, NULL},
-        {{TSR_FT_TRTLLM_MAIN, 90, 4, 0, 0, 0},
-         96,
-         64,
-         "K = 96: layout H of int4 takes multiples of 64; nearest: 64 and 128"},
-        {{TSR_FT_TRTLLM_0_9, 90, 8, 0, 0, 0},
-         48,
-         64,
-         "K = 48: layout P of int8 takes multiples of 32; nearest: 32 and 64"},
-        {{TSR_FT_FASTERTRANSFORMER, 70, 4, 0, 0, 0}, 16, 24, NULL},
-        {{TSR_FT_FASTERTRANSFORMER, 70, 4, 0, 0, 0}, 4, 2, NULL},
-        {{TSR_FT_FASTERTRANSFORMER, 70, 4, 0, 0, 0},
-         8,
-         3,
-         "N = 3: layout R of int4 takes multiples of 2; nearest: 2 and 4"},
-        {{TSR_FT_FASTERTRANSFORMER, 70, 8, 0, 0, 0}, 1, 3, "N = 3: layout R of int8 takes multiples of 4; nearest: 4"},
-        {{TSR_FT_FASTERTRANSFORMER, 70, 8, 0, 0, 0},
-         2,
-         3,
-         "N = 3: layout R of int8 takes multiples of 2; nearest: 2 and 4"},
-        {{TSR_FT_FASTERTRANSFORMER, 70, 8, 0, 0, 0}, 0, 64, "K = 0, N = 64: both must lie in 1..2147483647"},
-        {{TSR_FT_FASTERTRANSFORMER, 70, 8, 0, 0, 0}, 64, -64, "K = 64, N = -64: both must lie in 1..2147483647"},
+        {{TSR_FT_FASTERTRANSFORMER, 80, 8}, 64, 64, .fits = true},
+        {{TSR_FT_FASTERTRANSFORMER, 80, 8}, 96, 64, 'K', "T", 64, "64 and 128"},
+        {{TSR_FT_FASTERTRANSFORMER, 80, 8}, 32, 64, 'K', "T", 64, "64"},
+        {{TSR_FT_FASTERTRANSFORMER, 80, 8}, 64, 96, 'N', "T", 64, "64 and 128"},
+        {{TSR_FT_TRTLLM_0_5, 80, 8}, 64, 32, 'N', "T", 64, "64"},
+        {{TSR_FT_TRTLLM_0_7, 80, 8}, 64, 96, .fits = true},
+        {{TSR_FT_TRTLLM_0_7, 80, 4}, 64, 96, 'N', "T", 64, "64 and 128"},
+        {{TSR_FT_TRTLLM_MAIN, 89, 4, .fp8_activations = true}, 192, 64, 'K', "T_AFP8", 128, "128 and 256"},
+        {{TSR_FT_TRTLLM_MAIN, 90, 8}, 32, 32, .fits = true},
+        {{TSR_FT_TRTLLM_MAIN, 90, 4}, 96, 64, 'K', "H", 64, "64 and 128"},
+        {{TSR_FT_TRTLLM_0_9, 90, 8}, 48, 64, 'K', "P", 32, "32 and 64"},
+        {{TSR_FT_FASTERTRANSFORMER, 70, 4}, 16, 24, .fits = true},
+        {{TSR_FT_FASTERTRANSFORMER, 70, 4}, 4, 2, .fits = true},
+        {{TSR_FT_FASTERTRANSFORMER, 70, 4}, 8, 3, 'N', "R", 2, "2 and 4"},
+        {{TSR_FT_FASTERTRANSFORMER, 70, 8}, 1, 3, 'N', "R", 4, "4"},
+        {{TSR_FT_FASTERTRANSFORMER, 70, 8}, 2, 3, 'N', "R", 2, "2 and 4"},
+        {{TSR_FT_FASTERTRANSFORMER, 70, 8}, 0, 64},
+        {{TSR_FT_FASTERTRANSFORMER, 70, 8}, 64, -64},
     };
     for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
         const tsr_ft_format f = ft_format(&kCases[i].target);
+        const int64_t k = kCases[i].k, n = kCases[i].n;
+        char refusal[128] = "";
+        if (kCases[i].which != 0)
+            snprintf(refusal, sizeof refusal, "%c = %d: layout %s of int%d takes multiples of %d; nearest: %s",
+                     kCases[i].which, (int)(kCases[i].which == 'K' ? k : n), kCases[i].layout, kCases[i].target.bits,
+                     kCases[i].multiple, kCases[i].nearest);
+        else if (!kCases[i].fits)
+            snprintf(refusal, sizeof refusal, "K = %d, N = %d: both must lie in 1..2147483647", (int)k, (int)n);
         tsr_err err = {0};
-        const tsr_status status = tsr_ft_format_check(&f, kCases[i].k, kCases[i].n, &err);
-        cr_assert_eq(status, kCases[i].refusal == NULL ? TSR_OK : TSR_E_SHAPE, "case %zu: %s", i, err.msg);
-        cr_assert_str_eq(err.msg, kCases[i].refusal == NULL ? "" : kCases[i].refusal);
+        const tsr_status status = tsr_ft_format_check(&f, k, n, &err);
+        cr_assert_eq(status, kCases[i].fits ? TSR_OK : TSR_E_SHAPE, "case %zu: %s", i, err.msg);
+        cr_assert_str_eq(err.msg, refusal);
     }
 }
 
