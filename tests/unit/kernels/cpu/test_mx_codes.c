@@ -159,46 +159,64 @@ Test(mx_codes, a_code_is_the_nearest_to_the_quotient)
 
 static const size_t kGroups[] = {32, 16, 2, 64};
 
-/* The forms of all sets of instructions against one result of the definition. */
-static void compare_e2m1(const uint16_t *x, size_t n, size_t group, const float *t, const char *what)
+/* A row of BF16 or FP32 values with one scale for each group. */
+typedef struct e2m1_row {
+    const uint16_t *bf16;
+    const float *f32; /* NULL: BF16 */
+    size_t n, group;
+    const float *scales;
+    const char *what; /* the scales, for messages */
+} e2m1_row;
+
+static float value_of(const e2m1_row *row, size_t i)
+{
+    return row->f32 != NULL ? row->f32[i] : tsr_f32_from_bf16(row->bf16[i]);
+}
+
+/* Encodes by the kernels of one set of instructions, or by the reference if `k` is NULL. */
+static void encode_e2m1(const tsr_cpu_kernels *k, const e2m1_row *row, tsr_e2m1_rounding rounding, uint8_t *codes)
+{
+    if (row->f32 != NULL)
+        (k != NULL ? k->encode_e2m1_f32 : tsr_encode_e2m1_f32_ref)(row->f32, row->n, row->group, row->scales, rounding,
+                                                                   codes);
+    else
+        (k != NULL ? k->encode_e2m1_bf16 : tsr_encode_e2m1_bf16_ref)(row->bf16, row->n, row->group, row->scales,
+                                                                     rounding, codes);
+}
+
+/* Compares the forms of all sets of instructions with the reference, which defines the codes. */
+static void compare_rows(const e2m1_row *row, tsr_e2m1_rounding rounding)
 {
     static uint8_t want[WHOLE / 2], got[WHOLE / 2 + 1];
-    const bool powers = strcmp(what, "power of two") == 0;
+    const size_t bytes = row->n / 2;
     tsr_cpu_kernels k[SETS];
     const int sets = take_sets(k);
-    for (int rounding = TSR_E2M1_EVEN; rounding <= TSR_E2M1_DOWN; rounding++) {
-        if (rounding == TSR_E2M1_EVEN_BF16 && !powers)
-            continue;
-        tsr_encode_e2m1_bf16_ref(x, n, group, t, (tsr_e2m1_rounding)rounding, want);
-        for (int s = 0; s < sets; s++) {
-            memset(got, 0xA5, n / 2 + 1);
-            k[s].encode_e2m1_bf16(x, n, group, t, (tsr_e2m1_rounding)rounding, got);
-            cr_assert_eq(got[n / 2], 0xA5);
-            for (size_t i = 0; i < n / 2 && memcmp(got, want, n / 2) != 0; i++) /* says which */
-                cr_assert_eq(got[i], want[i], "%s, set %d, rounding %d, group %zu: %04x %04x / %a: %02x, not %02x",
-                             what, s, rounding, group, x[2 * i], x[2 * i + 1], (double)t[2 * i / group], got[i],
-                             want[i]);
-        }
+    encode_e2m1(NULL, row, rounding, want);
+    for (int s = 0; s < sets; s++) {
+        memset(got, 0xA5, bytes + 1);
+        encode_e2m1(&k[s], row, rounding, got);
+        cr_assert_eq(got[bytes], 0xA5);
+        for (size_t i = 0; i < bytes && memcmp(got, want, bytes) != 0; i++) /* says which */
+            cr_assert_eq(got[i], want[i], "%s, set %d, rounding %d, group %zu: %a %a / %a: %02x, not %02x", row->what,
+                         s, (int)rounding, row->group, (double)value_of(row, 2 * i), (double)value_of(row, 2 * i + 1),
+                         (double)row->scales[2 * i / row->group], got[i], want[i]);
     }
+}
+
+static void compare_e2m1(const uint16_t *x, size_t n, size_t group, const float *t, const char *what)
+{
+    const e2m1_row row = {.bf16 = x, .n = n, .group = group, .scales = t, .what = what};
+    compare_rows(&row, TSR_E2M1_EVEN);
+    if (strcmp(what, "power of two") == 0)
+        compare_rows(&row, TSR_E2M1_EVEN_BF16);
+    compare_rows(&row, TSR_E2M1_DOWN);
 }
 
 static void compare_e2m1_f32(const float *x, size_t n, size_t group, const float *t)
 {
-    static uint8_t want[WHOLE / 2], got[WHOLE / 2 + 1];
-    tsr_cpu_kernels k[SETS];
-    const int sets = take_sets(k);
-    for (int rounding = TSR_E2M1_EVEN; rounding <= TSR_E2M1_DOWN; rounding++) {
-        tsr_encode_e2m1_f32_ref(x, n, group, t, (tsr_e2m1_rounding)rounding, want);
-        for (int s = 0; s < sets; s++) {
-            memset(got, 0xA5, n / 2 + 1);
-            k[s].encode_e2m1_f32(x, n, group, t, (tsr_e2m1_rounding)rounding, got);
-            cr_assert_eq(got[n / 2], 0xA5);
-            for (size_t i = 0; i < n / 2 && memcmp(got, want, n / 2) != 0; i++) /* says which */
-                cr_assert_eq(got[i], want[i], "FP32, set %d, rounding %d, group %zu: %a %a / %a: %02x, not %02x", s,
-                             rounding, group, (double)x[2 * i], (double)x[2 * i + 1], (double)t[2 * i / group], got[i],
-                             want[i]);
-        }
-    }
+    const e2m1_row row = {.f32 = x, .n = n, .group = group, .scales = t, .what = "FP32"};
+    for (int rounding = TSR_E2M1_EVEN; rounding <= TSR_E2M1_DOWN; rounding++)
+        compare_rows(&row, (tsr_e2m1_rounding)rounding);
 }
 
 Test(mx_codes, whole_domain_of_bf16_with_every_power_of_two)
