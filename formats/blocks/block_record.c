@@ -2,6 +2,7 @@
 #include "formats/blocks/block_record.h"
 
 #include "common/checked.h"
+#include "common/float_bits.h"
 
 #include <math.h>
 #include <string.h>
@@ -44,13 +45,6 @@ static uint64_t bits_of(double x)
     return bits;
 }
 
-static uint32_t f32_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
 void tsr_block_record_write(tsr_text *to, const tsr_block_record *r)
 {
     const uint64_t cells = tsr_block_map_cells(&r->map);
@@ -74,8 +68,8 @@ void tsr_block_record_write(tsr_text *to, const tsr_block_record *r)
     put(to, r->n_peaks, 1);
     for (unsigned i = 0; i < r->n_peaks; i++) {
         put(to, r->peaks[i].at, 8);
-        put(to, f32_bits(r->peaks[i].x), 4);
-        put(to, f32_bits(r->peaks[i].y), 4);
+        put(to, tsr_f32_bits(r->peaks[i].x), 4);
+        put(to, tsr_f32_bits(r->peaks[i].y), 4);
     }
 }
 
@@ -124,10 +118,7 @@ static uint64_t get_count(reader *r)
 
 static float get_f32(reader *r)
 {
-    const uint32_t bits = (uint32_t)get(r, 4);
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+    return tsr_f32_from_bits((uint32_t)get(r, 4));
 }
 
 static double get_f64(reader *r)

@@ -2,6 +2,7 @@
 #include "common/glob.h"
 
 #include <criterion/criterion.h>
+#include <string.h>
 
 Test(glob, matches)
 {
@@ -68,28 +69,25 @@ static void spell(unsigned number, const char *letters, unsigned n, char text[8]
     text[size] = '\0';
 }
 
-Test(glob, matches_as_defined_on_all_short_texts)
+/* Compares all of the first patterns over one alphabet on all of the first texts over another. */
+static void compare(unsigned patterns, const char *of_patterns, unsigned texts, const char *of_texts)
 {
-    enum { PATTERNS = 1 + 4 + 16 + 64 + 256 + 1024, TEXTS = 1 + 2 + 4 + 8 + 16 + 32 + 64 };
-    for (unsigned i = 0; i < PATTERNS; i++) {
+    for (unsigned i = 0; i < patterns; i++) {
         char pattern[8], text[8];
-        spell(i, "ab?*", 4, pattern);
-        for (unsigned k = 0; k < TEXTS; k++) {
-            spell(k, "ab", 2, text);
+        spell(i, of_patterns, (unsigned)strlen(of_patterns), pattern);
+        for (unsigned k = 0; k < texts; k++) {
+            spell(k, of_texts, (unsigned)strlen(of_texts), text);
             cr_assert_eq(tsr_glob_match(pattern, text), fits(pattern, text), "'%s' on '%s'", pattern, text);
         }
     }
 }
 
+Test(glob, matches_as_defined_on_all_short_texts)
+{
+    compare(1 + 4 + 16 + 64 + 256 + 1024, "ab?*", 1 + 2 + 4 + 8 + 16 + 32 + 64, "ab");
+}
+
 Test(glob, sets_match_as_defined_on_all_short_texts)
 {
-    enum { PATTERNS = (7 * 7 * 7 * 7 * 7 * 7 - 1) / 6, TEXTS = (5 * 5 * 5 * 5 - 1) / 4 };
-    for (unsigned i = 0; i < PATTERNS; i++) {
-        char pattern[8], text[8];
-        spell(i, "ab*[]!-", 7, pattern);
-        for (unsigned k = 0; k < TEXTS; k++) {
-            spell(k, "ab[]-", 5, text);
-            cr_assert_eq(tsr_glob_match(pattern, text), fits(pattern, text), "'%s' on '%s'", pattern, text);
-        }
-    }
+    compare((7 * 7 * 7 * 7 * 7 * 7 - 1) / 6, "ab*[]!-", (5 * 5 * 5 * 5 - 1) / 4, "ab[]-");
 }

@@ -87,8 +87,9 @@ Test(block_map, what_is_no_map_is_found)
 
 enum { CELLS = 15 };
 
-static tsr_block_record example(uint8_t planes[TSR_BLOCK_PLANES][CELLS])
+static tsr_block_record example(void)
 {
+    static uint8_t planes[TSR_BLOCK_PLANES][CELLS];
     tsr_block_record r = {.name = "model.up_proj.weight",
                           .name_size = 20,
                           .map = {.shape = {1, 300, 640}, .block = {1, 128, 128}},
@@ -110,13 +111,19 @@ static tsr_block_record example(uint8_t planes[TSR_BLOCK_PLANES][CELLS])
     return r;
 }
 
+/* Sets *r to the example. Returns its bytes. */
+static tsr_text written(tsr_block_record *r)
+{
+    tsr_text bytes = {0};
+    *r = example();
+    tsr_block_record_write(&bytes, r);
+    return bytes;
+}
+
 Test(block_record, comes_back_whole)
 {
-    uint8_t planes[TSR_BLOCK_PLANES][CELLS];
-    const tsr_block_record r = example(planes);
-    tsr_block_record back;
-    tsr_text bytes = {0};
-    tsr_block_record_write(&bytes, &r);
+    tsr_block_record r, back;
+    tsr_text bytes = written(&r);
     cr_assert_leq(bytes.size, tsr_block_record_bound(r.name_size, CELLS, r.bins));
     cr_assert_eq(tsr_block_record_read((const uint8_t *)bytes.data, bytes.size, &back, NULL), TSR_OK);
     cr_assert(back.name_size == r.name_size && memcmp(back.name, r.name, r.name_size) == 0);
@@ -131,11 +138,8 @@ Test(block_record, comes_back_whole)
 /* No byte that is changed, and no cut, makes a reader go wrong; what it takes is a record all the same. */
 Test(block_record, survives_every_changed_byte_and_every_cut)
 {
-    uint8_t planes[TSR_BLOCK_PLANES][CELLS];
-    const tsr_block_record r = example(planes);
-    tsr_block_record back;
-    tsr_text bytes = {0};
-    tsr_block_record_write(&bytes, &r);
+    tsr_block_record r, back;
+    tsr_text bytes = written(&r);
     for (size_t size = 0; size < bytes.size; size++) {
         uint8_t *const cut = malloc(size + 1); /* so that a sanitizer sees reads behind it */
         memcpy(cut, bytes.data, size);
@@ -173,8 +177,7 @@ static tsr_status read_all(const tsr_text *file, unsigned *found, tsr_err *err)
 
 Test(block_file, is_read_whole_or_refused_with_its_place)
 {
-    uint8_t planes[TSR_BLOCK_PLANES][CELLS];
-    const tsr_block_record r = example(planes);
+    const tsr_block_record r = example();
     tsr_text record = {0}, file = {0};
     tsr_err err;
     unsigned found;

@@ -1,4 +1,5 @@
 /* Int codes: the reference against arithmetic in double, every variant against the reference. */
+#include "common/float_bits.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"
 #include "tests/unit/kernels/cpu/instruction_sets.h"
@@ -38,20 +39,6 @@ static tsr_int_row row_of(const tsr_int_code *code, const uint32_t *amax, bool a
 }
 
 static const uint32_t kLargest = 0x7F7F0000; /* of BF16 */
-
-static uint32_t bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 static double nearest(double x, bool away)
 {
@@ -107,7 +94,8 @@ static float some_scale(size_t s)
     const uint32_t kept = s % 3 == 0 ? 0xFFFF0000u : s % 3 == 1 ? 0xFFFFE000u : 0xFFFFFFFFu; /* BF16, F16, FP32 */
     if (s < sizeof kScales / sizeof *kScales)
         return kScales[s];
-    const float scale = float_of((bits_of(random_code().scale) | (uint32_t)(random_bits() & 0x7FFFFF)) & kept);
+    const float scale =
+        tsr_f32_from_bits((tsr_f32_bits(random_code().scale) | (uint32_t)(random_bits() & 0x7FFFFF)) & kept);
     return scale > 0 ? scale : 1;
 }
 
@@ -137,7 +125,7 @@ Test(int_quant, whole_domain_of_bf16)
             size_t m = 0;
             for (size_t i = 0; i < n; i++) {
                 const uint32_t bits = (uint32_t)(x[i] & 0x7FFF) << 16;
-                if (!(float_of(bits) <= 1000 * scale))
+                if (!(tsr_f32_from_bits(bits) <= 1000 * scale))
                     continue;
                 amax = bits > amax ? bits : amax;
                 some[m++] = x[i];
@@ -165,7 +153,7 @@ Test(int_quant, every_significand_of_stored_scales)
             const float scale = ldexpf(1 + (float)s / SIGNIFICANDS, s % 30 - 20);
             const float zero = variant & 2 ? (float)(s % 16 - 8) : 0;
             const tsr_int_code code = {.scale = scale, .zero = zero, .low = -8, .high = 7};
-            const uint32_t amax = bits_of(64 * scale);
+            const uint32_t amax = tsr_f32_bits(64 * scale);
             const tsr_int_row row = row_of(&code, &amax, (variant & 1) != 0);
             size_t n = 0;
             for (size_t i = 0; i < WHOLE; i++) {
@@ -207,10 +195,10 @@ static void add_around(pairs *p, const tsr_cpu_kernels *k, double middle, float 
     if (p->n + SIGNIFICANDS * (2 * ULPS + 1) > 65536)
         check_pairs(p, k, low, high);
     for (uint32_t pattern = ONE; pattern < ONE + SIGNIFICANDS; pattern += (uint32_t)sweep_step()) {
-        const uint32_t scale = bits_of((float)((double)float_of(pattern << 16) / fabs(middle)));
+        const uint32_t scale = tsr_f32_bits((float)((double)tsr_f32_from_bits(pattern << 16) / fabs(middle)));
         for (uint32_t s = scale - ULPS; s <= scale + ULPS; s++, p->n++) {
             p->x[p->n] = (uint16_t)(pattern | (middle < 0) << 15);
-            p->scale[p->n] = float_of(s);
+            p->scale[p->n] = tsr_f32_from_bits(s);
             p->zero[p->n] = zero;
             p->amax[p->n] = pattern << 16;
         }
@@ -253,15 +241,15 @@ Test(int_quant, around_ties_of_tiny_scales)
         for (int pattern = 0; pattern < SIGNIFICANDS; pattern += sweep_step()) {
             for (int tie = 0; tie < 7; tie++) {
                 const float at = ldexpf(1 + (float)pattern / SIGNIFICANDS, exponent + 4);
-                const uint32_t nearby = bits_of((float)((double)at / (tie + 0.5)));
+                const uint32_t nearby = tsr_f32_bits((float)((double)at / (tie + 0.5)));
                 for (uint32_t s = nearby - ULPS; s <= nearby + ULPS; s++) {
-                    const tsr_int_code code = {.scale = float_of(s), .low = -8, .high = 7};
-                    const uint32_t amax = bits_of(at) + ((GROUP / 2) << 16);
+                    const tsr_int_code code = {.scale = tsr_f32_from_bits(s), .low = -8, .high = 7};
+                    const uint32_t amax = tsr_f32_bits(at) + ((GROUP / 2) << 16);
                     const tsr_int_row row = row_of(&code, &amax, pattern % 2 == 0);
                     uint16_t x[GROUP];
                     int8_t want[GROUP], got[GROUP];
                     for (uint32_t i = 0; i < GROUP; i++)
-                        x[i] = (uint16_t)((bits_of(at) >> 16) + i - GROUP / 2);
+                        x[i] = (uint16_t)((tsr_f32_bits(at) >> 16) + i - GROUP / 2);
                     tsr_encode_int_bf16_ref(x, GROUP, GROUP, &row, want);
                     for (int set = 0; set < sets; set++) {
                         k[set].encode_int_bf16(x, GROUP, GROUP, &row, got);
@@ -295,7 +283,7 @@ Test(int_quant, groups_of_every_size)
             for (size_t i = 0; i < COLS; i++) {
                 const float s = scale[i / group];
                 const bool far = kind & 2 && i / group % 29 == 20 && s < 1;
-                x[i] = (uint16_t)(bits_of(random_value(s) * (far ? 0x1p40f : 1)) >> 16);
+                x[i] = (uint16_t)(tsr_f32_bits(random_value(s) * (far ? 0x1p40f : 1)) >> 16);
             }
             const size_t cols = COLS - random_bits() % 70, groups = (cols + group - 1) / group;
             const tsr_int_row row = {scale,
@@ -351,8 +339,8 @@ Test(int_quant, ranges_of_groups_of_every_size)
                     uint32_t *const end = x[i] >> 15 ? &least : &most;
                     *end = size > *end ? size : *end;
                 }
-                cr_assert_eq(bits_of(high[g]), most);
-                cr_assert_eq(bits_of(low[g]), least | 0x80000000u);
+                cr_assert_eq(tsr_f32_bits(high[g]), most);
+                cr_assert_eq(tsr_f32_bits(low[g]), least | 0x80000000u);
                 cr_assert_eq(amax[g], most > least ? most : least);
             }
         }
@@ -403,7 +391,7 @@ Test(int_quant, variants_equal_the_reference)
         }
         for (size_t i = 0; i < n; i++) {
             x[i] = random_value(code.scale);
-            narrow[i] = (uint16_t)(bits_of(x[i]) >> 16);
+            narrow[i] = (uint16_t)(tsr_f32_bits(x[i]) >> 16);
         }
         tsr_amax_groups_bf16_ref(narrow, n, group, amax);
         const tsr_int_row row = {
@@ -421,7 +409,7 @@ Test(int_quant, variants_equal_the_reference)
             const size_t first = i * group, width = n - first < group ? n - first : group;
             const tsr_int_code of = {scale[i], zero[i], code.low, code.high};
             const size_t at = tsr_int_error_at(narrow + first, NULL, width, &of, want_narrow + first, &g[i]);
-            const double q = (double)float_of((uint32_t)narrow[first + at] << 16) / (double)scale[i];
+            const double q = (double)tsr_f32_from_bits((uint32_t)narrow[first + at] << 16) / (double)scale[i];
             cr_assert(at < width);
             cr_assert_float_eq(g[i].max_e, fabs(q - (double)want_narrow[first + at] + (double)zero[i]),
                                1e-4 * (1 + fabs(q)));
@@ -439,7 +427,7 @@ Test(int_quant, variants_equal_the_reference)
                 cr_assert(same(&e[i], &f[i]) && same(&g[i], &h[i]), "mask %u n %zu group %zu", kMasks[m], n, i);
             k.widen_bf16(narrow, n, wide);
             for (size_t i = 0; i < n; i++)
-                cr_assert_eq(bits_of(wide[i]), (uint32_t)narrow[i] << 16);
+                cr_assert_eq(tsr_f32_bits(wide[i]), (uint32_t)narrow[i] << 16);
             k.range_f32(x, n, &low2, &high2);
             cr_assert(low == low2 && high == high2);
             cr_assert_eq(k.sum_codes(want, n), tsr_sum_codes_ref(want, n));
