@@ -115,30 +115,10 @@ static void write_tokenizer(const char *directory)
 static void make_deepseek(struct plan *plan, const struct options *options)
 {
     static const struct deepseek scales[] = {
-        [SCALE_SMALL] = {.hidden = 1024,
-                         .heads = 8,
-                         .query_rank = 384,
-                         .vocabulary = 2048,
-                         .intermediate = 2048,
-                         .expert_intermediate = 512,
-                         .experts = 8,
-                         .layers = 3},
-        [SCALE_HALF] = {.hidden = 1024,
-                        .heads = 8,
-                        .query_rank = 384,
-                        .vocabulary = 1024,
-                        .intermediate = 2048,
-                        .expert_intermediate = 512,
-                        .experts = 4,
-                        .layers = 2},
-        [SCALE_TINY] = {.hidden = 256,
-                        .heads = 2,
-                        .query_rank = 128,
-                        .vocabulary = 256,
-                        .intermediate = 256,
-                        .expert_intermediate = 128,
-                        .experts = 4,
-                        .layers = 2},
+        /* hidden, heads, query rank, vocabulary, intermediate, intermediate of experts, experts, layers */
+        [SCALE_SMALL] = {1024, 8, 384, 2048, 2048, 512, 8, 3},
+        [SCALE_HALF] = {1024, 8, 384, 1024, 2048, 512, 4, 2},
+        [SCALE_TINY] = {256, 2, 128, 256, 256, 128, 4, 2},
     };
     const struct deepseek *d = &scales[options->scale];
     char prefix[64];
@@ -209,18 +189,31 @@ static void make_llama(struct plan *plan, const struct options *options)
     write_tokenizer(options->directory);
 }
 
-static void make_qwen3_moe(struct plan *plan, const struct options *options)
+/* Writes two layers of four experts: with norms of queries and keys, or with the experts of a layer in stacks. */
+static void write_moe_weights(struct plan *plan, const struct options *options, bool stacked)
 {
     char prefix[64];
     for (uint64_t layer = 0; layer < 2; layer++) {
         add_attention(plan, layer_prefix(prefix, layer), 256, 128);
-        add_norm(plan, prefix, "self_attn.q_norm.weight", 128);
-        add_norm(plan, prefix, "self_attn.k_norm.weight", 128);
+        if (!stacked) {
+            add_norm(plan, prefix, "self_attn.q_norm.weight", 128);
+            add_norm(plan, prefix, "self_attn.k_norm.weight", 128);
+        }
         add_matrix(plan, prefix, "mlp.gate.weight", 4, 256);
-        add_experts(plan, prefix, 4, 256, 128);
+        if (stacked) {
+            add_stack(plan, prefix, "mlp.experts.gate_up_proj", 4, 2 * 128, 256);
+            add_stack(plan, prefix, "mlp.experts.down_proj", 4, 256, 128);
+        } else {
+            add_experts(plan, prefix, 4, 256, 128);
+        }
     }
     add_ends(plan, 512, 256);
     write_weights(plan, 1, options);
+}
+
+static void make_qwen3_moe(struct plan *plan, const struct options *options)
+{
+    write_moe_weights(plan, options, false);
     write_text(options->directory, "config.json",
                "{\n"
                "  \"architectures\": [\n    \"Qwen3MoeForCausalLM\"\n  ],\n"
@@ -251,15 +244,7 @@ static void make_qwen3_moe(struct plan *plan, const struct options *options)
 
 static void make_fused_experts(struct plan *plan, const struct options *options)
 {
-    char prefix[64];
-    for (uint64_t layer = 0; layer < 2; layer++) {
-        add_attention(plan, layer_prefix(prefix, layer), 256, 128);
-        add_matrix(plan, prefix, "mlp.gate.weight", 4, 256);
-        add_stack(plan, prefix, "mlp.experts.gate_up_proj", 4, 2 * 128, 256);
-        add_stack(plan, prefix, "mlp.experts.down_proj", 4, 256, 128);
-    }
-    add_ends(plan, 512, 256);
-    write_weights(plan, 1, options);
+    write_moe_weights(plan, options, true);
     write_text(options->directory, "config.json",
                "{\n"
                "  \"architectures\": [\n    \"StackedMoeForCausalLM\"\n  ],\n"
