@@ -450,21 +450,22 @@ def test_merging_what_does_not_belong_together(tmp_path, tessera, sources, conve
         change(manifest["cuts"][tensor])
         (uneven / "rank-0/tessera-tp.json").write_text(json.dumps(manifest))
         refuse(uneven, 3, tensor, "is missing or differs from tessera-tp.json", options=("--merge",))
-    other = broken("of another cut")
-    path = other / "rank-1/model.safetensors"
-    _, tensors = harness.read_safetensors(path)
-    tensor = next(n for n in tensors if n.endswith("o_proj.weight"))
-    dtype, shape, data = tensors[tensor]
-    tensors[tensor] = (dtype, [shape[0] // 2, shape[1]], data[: len(data) // 2])
-    harness.write_safetensors(path, tensors, {"format": "pt"})
+
+    def changed(what, suffix, change):
+        """A copy with one changed tensor in rank 1, and the tensor's name."""
+        copy = broken(what)
+        path = copy / "rank-1/model.safetensors"
+        _, tensors = harness.read_safetensors(path)
+        tensor = next(n for n in tensors if n.endswith(suffix))
+        tensors[tensor] = change(*tensors[tensor])
+        harness.write_safetensors(path, tensors, {"format": "pt"})
+        return copy, tensor
+
+    halved = lambda dtype, shape, data: (dtype, [shape[0] // 2, shape[1]], data[: len(data) // 2])
+    other, tensor = changed("of another cut", "o_proj.weight", halved)
     refuse(other, 3, tensor, "not ranks of one cut", options=("--merge",))
-    flipped = broken("flipped")
-    path = flipped / "rank-1/model.safetensors"
-    _, tensors = harness.read_safetensors(path)
-    name = next(n for n in tensors if n.endswith("input_layernorm.weight"))
-    dtype, shape, data = tensors[name]
-    tensors[name] = (dtype, shape, bytes([data[0] ^ 1]) + data[1:])
-    harness.write_safetensors(path, tensors, {"format": "pt"})
+    one_bit = lambda dtype, shape, data: (dtype, shape, bytes([data[0] ^ 1]) + data[1:])
+    flipped, name = changed("flipped", "input_layernorm.weight", one_bit)
     code, _, err = harness.run(tessera, ["convert", flipped, "-o", tmp_path / "m", "--merge"])
     assert code == 3 and name in err and "ranks 0 and 1" in err, err
 
