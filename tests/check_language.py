@@ -10,10 +10,9 @@ import subprocess
 import sys
 import tokenize
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-from check_sizes import sources  # noqa: E402
+from check_sizes import sources
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIMITS = {
     "comments that begin with What, Whose, Whether or Of": 0,
     "words that a comment or a page should not use": 146,

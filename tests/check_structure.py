@@ -10,11 +10,10 @@ import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-from check_layers import sources, without_comments  # noqa: E402
-from check_sizes import functions  # noqa: E402
+from check_layers import sources, without_comments
+from check_sizes import functions
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIMITS = {
     "call cycles between files": 0,
     "files in the largest call cycle": 0,

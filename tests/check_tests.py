@@ -9,10 +9,9 @@ import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-from check_layers import sources  # noqa: E402
+from check_layers import sources
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADING = "## Tests of each source"
 
 
