@@ -53,6 +53,14 @@ def argument_parser(description):
     return parser
 
 
+def parse_options(doc, **switches):
+    """The options of a test: argument_parser() with the first line of `doc`, and a switch for each name and help."""
+    parser = argument_parser(doc.splitlines()[0])
+    for name, what in switches.items():
+        parser.add_argument(f"--{name}", action="store_true", help=what)
+    return parser.parse_args()
+
+
 def _run(command, timeout, cpu, **how):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how) as process:
         if cpu:  # from here, not in the child: a child with something to do first is a copy of this process, which takes long

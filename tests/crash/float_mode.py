@@ -86,9 +86,7 @@ def tree_of(folder):
 
 
 def main():
-    parser = harness.argument_parser(__doc__.splitlines()[0])
-    parser.add_argument("--all", action="store_true", help="every command in every mode")
-    options = parser.parse_args()
+    options = harness.parse_options(__doc__, all="every command in every mode")
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as work:
         modes = Modes(options, work)

@@ -75,18 +75,31 @@ def expected(module, args):
     return weight * spread[: weight.shape[0], : weight.shape[1]]
 
 
+def read_config(directory):
+    """(configuration, scheme of its only group, compressor), as compressed-tensors reads them from config.json."""
+    config = json.loads((pathlib.Path(directory) / "config.json").read_text())["quantization_config"]
+    beside = ("sparsity_config", "transform_config", "version")  # which its reader of checkpoints takes off before
+    model = QuantizationConfig.model_validate({key: value for key, value in config.items() if key not in beside})
+    scheme = QuantizationScheme.model_validate(config["config_groups"]["group_0"])
+    return model, scheme, BaseCompressor.get_value_from_registry(model.format)
+
+
+def quantized_modules(checks, name, tensors, ignored):
+    """(module, its tensors by the last part of their names) of each quantized module."""
+    modules = sorted(key.removesuffix(".weight_scale") for key in tensors if key.endswith(".weight_scale"))
+    checks.check(f"{name}: something is quantized", modules)
+    checks.check(f"{name}: nothing quantized is ignored", not set(modules) & set(ignored))
+    for module in modules:
+        yield module, {key.removeprefix(module + "."): value for key, value in tensors.items() if key.startswith(module + ".")}
+
+
 def check_output(checks, name, directory):
     config = json.loads((pathlib.Path(directory) / "config.json").read_text())["quantization_config"]
     model = QuantizationConfig.model_validate(config)
     group = config["config_groups"]["group_0"]
     scheme = QuantizationScheme.model_validate({key: value for key, value in group.items() if key != "format"})
     compressor = BaseCompressor.get_value_from_registry(model.format)
-    tensors = load(directory)
-    modules = sorted(key.removesuffix(".weight_scale") for key in tensors if key.endswith(".weight_scale"))
-    checks.check(f"{name}: something is quantized", modules)
-    checks.check(f"{name}: nothing quantized is ignored", not set(modules) & set(model.ignore))
-    for module in modules:
-        parts = {key.removeprefix(module + "."): value for key, value in tensors.items() if key.startswith(module + ".")}
+    for module, parts in quantized_modules(checks, name, load(directory), model.ignore):
         if parts["weight"].dim() != 2 or any(n % 128 for n in parts["weight"].shape):
             continue  # the package infers blocks from shapes, and is wrong for ragged ones
         got = compressor.decompress(parts, scheme)["weight"].float()
@@ -113,16 +126,9 @@ def check_packing(checks, name, parts, args):
 
 def check_by_row(checks, name, directory, values):
     """Against `values`, what tessera makes of it in floating point."""
-    config = json.loads((pathlib.Path(directory) / "config.json").read_text())["quantization_config"]
-    model = QuantizationConfig.model_validate(config)
-    scheme = QuantizationScheme.model_validate(config["config_groups"]["group_0"])
-    compressor = BaseCompressor.get_value_from_registry(model.format)
-    tensors, want = load_model(directory), load(values)
-    modules = sorted(key.removesuffix(".weight_scale") for key in tensors if key.endswith(".weight_scale"))
-    checks.check(f"{name}: something is quantized", modules)
-    checks.check(f"{name}: nothing quantized is ignored", not set(modules) & set(model.ignore))
-    for module in modules:
-        parts = {key.removeprefix(module + "."): value for key, value in tensors.items() if key.startswith(module + ".")}
+    model, scheme, compressor = read_config(directory)
+    want = load(values)
+    for module, parts in quantized_modules(checks, name, load_model(directory), model.ignore):
         got = compressor.decompress(dict(parts), scheme)["weight"]
         checks.check(f"{name}: {module}", torch.equal(got, want[module + ".weight"]))
         if "weight_packed" in parts:
@@ -146,17 +152,9 @@ def meant(parts):
 
 
 def check_by_group(checks, name, directory, source):
-    config = json.loads((pathlib.Path(directory) / "config.json").read_text())["quantization_config"]
-    beside = ("sparsity_config", "transform_config", "version")  # which its reader of checkpoints takes off before
-    model = QuantizationConfig.model_validate({key: value for key, value in config.items() if key not in beside})
-    scheme = QuantizationScheme.model_validate(config["config_groups"]["group_0"])
-    compressor = BaseCompressor.get_value_from_registry(model.format)
-    tensors, plain = load(directory), load(source)
-    modules = sorted(key.removesuffix(".weight_scale") for key in tensors if key.endswith(".weight_scale"))
-    checks.check(f"{name}: something is quantized", modules)
-    checks.check(f"{name}: nothing quantized is ignored", not set(modules) & set(model.ignore))
-    for module in modules:
-        parts = {key.removeprefix(module + "."): value for key, value in tensors.items() if key.startswith(module + ".")}
+    model, scheme, compressor = read_config(directory)
+    plain = load(source)
+    for module, parts in quantized_modules(checks, name, load(directory), model.ignore):
         got = compressor.decompress(dict(parts), scheme)
         checks.check(f"{name}: {module}", torch.equal(got["weight"].bfloat16(), meant(parts)))
         again = {"weight": plain[module + ".weight"], "weight_scale": got["weight_scale"]}

@@ -75,9 +75,7 @@ def verify(checks, tessera, name, directory, *options):
 
 
 def main():
-    parser = harness.argument_parser(__doc__.splitlines()[0])
-    parser.add_argument("--full", action="store_true", help="also a layer of DeepSeek-V3's sizes")
-    options = parser.parse_args()
+    options = harness.parse_options(__doc__, full="also a layer of DeepSeek-V3's sizes")
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as work:
         source, small = os.path.join(work, "src"), os.path.join(work, "fp8")

@@ -102,19 +102,29 @@ def check_fault(checks, tessera, directory):
     checks.check("a wrong azp_with_adj: nothing else fails", failed == {"azp_with_adj of the checkpoint"}, failed)
 
 
+def quantized_models(checks, options, work, schemes):
+    """Quantizes one model by each scheme; RANGES is a file of ranges. Returns the directories by name, in `work`/0, 1, ..."""
+    source, ranges = os.path.join(work, "src"), pathlib.Path(work, "ranges.json")
+    harness.make_checkpoint(options.make, "llama", source)
+    write_ranges(source, ranges)
+    models = {}
+    for number, (name, scheme) in enumerate(schemes.items()):
+        directory = os.path.join(work, str(number))
+        scheme = [str(ranges) if word == "RANGES" else word for word in scheme]
+        code, _, err = harness.run(options.tessera, ["quantize", source, "-o", directory, "--quiet", "--scheme", *scheme])
+        if checks.check(f"{name}: quantize", code == 0, err):
+            models[name] = directory
+    return models
+
+
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as work:
-        source, ranges = os.path.join(work, "src"), pathlib.Path(work, "ranges.json")
-        harness.make_checkpoint(options.make, "llama", source)
-        write_ranges(source, ranges)
-        for number, (name, check, scheme) in enumerate(FORMS):
-            directory = os.path.join(work, str(number))
-            scheme = [str(ranges) if word == "RANGES" else word for word in scheme]
-            code, _, err = harness.run(options.tessera, ["quantize", source, "-o", directory, "--quiet", "--scheme", *scheme])
-            if checks.check(f"{name}: quantize", code == 0, err):
-                check_form(checks, options.tessera, name, check, directory)
+        models = quantized_models(checks, options, work, {name: scheme for name, _, scheme in FORMS})
+        for name, check, _ in FORMS:
+            if name in models:
+                check_form(checks, options.tessera, name, check, models[name])
         check_fault(checks, options.tessera, os.path.join(work, "0"))
     checks.finish()
 

@@ -87,9 +87,7 @@ def check_kernels(checks, name, found, kernels, joined):
 
 
 def main():
-    parser = harness.argument_parser(__doc__.splitlines()[0])
-    parser.add_argument("--full", action="store_true", help="also a layer of DeepSeek-V3's sizes")
-    options = parser.parse_args()
+    options = harness.parse_options(__doc__, full="also a layer of DeepSeek-V3's sizes")
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as place:
         small, odd = make_layer(pathlib.Path(place) / "small", SMALL), make_layer(pathlib.Path(place) / "odd", ODD)

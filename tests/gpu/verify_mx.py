@@ -6,13 +6,12 @@ reference to the last digit, since it has its bits. Stdlib only.
     python3 tests/gpu/verify_mx.py --tessera build/cli/tessera --make build/tests/make/make_checkpoint
 """
 
-import os
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
 import harness
-from verify_int import check_both, write_ranges
+from verify_int import check_both, quantized_models
 
 RANGES = ["--activations", "RANGES"]
 # quantize's options, and the products that there are of its output
@@ -53,16 +52,12 @@ def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as work:
-        source, ranges = os.path.join(work, "src"), pathlib.Path(work, "ranges.json")
-        harness.make_checkpoint(options.make, "llama", source)
-        write_ranges(source, ranges)
-        for number, (scheme, forms) in enumerate(FORMS):
-            name, directory = " ".join(scheme[:3]), os.path.join(work, str(number))
-            scheme = [str(ranges) if word == "RANGES" else word for word in scheme]
-            code, _, err = harness.run(options.tessera, ["quantize", source, "-o", directory, "--quiet", "--scheme", *scheme])
-            if checks.check(f"{name}: quantize", code == 0, err):
-                check_products(checks, options.tessera, name, forms, directory)
-                check_values(checks, options.tessera, name, directory)
+        names = [" ".join(scheme[:3]) for scheme, _ in FORMS]
+        models = quantized_models(checks, options, work, dict(zip(names, (scheme for scheme, _ in FORMS))))
+        for name, (_, forms) in zip(names, FORMS):
+            if name in models:
+                check_products(checks, options.tessera, name, forms, models[name])
+                check_values(checks, options.tessera, name, models[name])
     checks.finish()
 
 
