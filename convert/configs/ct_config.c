@@ -1,4 +1,4 @@
-/* The keys, in the order that readers' own writer has them. */
+/* Writes the quantization_config of compressed-tensors. Keys have the order of compressed-tensors' own writer. */
 #include "convert/configs/ct_config.h"
 #include "formats/json/json_write.h"
 #include "formats/names/fused.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The compressed-tensors release whose form the tail has. */
+/* Release of compressed-tensors that the written configuration follows. */
 #define VERSION "0.19.0"
 
 static int by_name(const void *a, const void *b)
@@ -67,7 +67,7 @@ void tsr_ct_ignore(tsr_text *out, const tsr_tensor **tensors, size_t n)
     write_modules(out, tensors, n, true);
 }
 
-/* Which elements share a scale: `strategy`, and its sizes, where it has some. */
+/* Elements that share a scale: `strategy` and its size members, if it has any. */
 typedef struct sharing {
     const char *strategy;
     uint64_t group;
@@ -112,7 +112,7 @@ static sharing of_inputs(const tsr_ct_config *c)
     return (sharing){.strategy = c->inputs == TSR_CT_INPUTS_TOKEN ? "token" : "tensor"};
 }
 
-/* `format` is a key of groups in configurations of several groups only: older readers forbid it. */
+/* Only configurations of several groups have the key `format` in a group; older readers reject it elsewhere. */
 static void write_group(tsr_text *t, const tsr_ct_config *c, const char *format, const char *const *targets, size_t n)
 {
     tsr_json_begin_object(t, false);

@@ -1,4 +1,4 @@
-/* quantization_config as compressed-tensors writes it, for one group of all linear layers. */
+/* Writes quantization_config in the form of compressed-tensors, with one group for all linear layers. */
 #ifndef TSR_CONVERT_CONFIGS_CT_CONFIG_H
 #define TSR_CONVERT_CONFIGS_CT_CONFIG_H
 
@@ -7,19 +7,20 @@
 #include "formats/checkpoint/safetensors.h"
 
 typedef enum tsr_ct_inputs {
-    TSR_CT_INPUTS_PLAIN,  /* in floating point: weight-only */
-    TSR_CT_INPUTS_TOKEN,  /* one scale a token, found at run time; with blocks one a token and block.cols channels */
-    TSR_CT_INPUTS_TENSOR, /* one scale a tensor, stored */
+    TSR_CT_INPUTS_PLAIN,  /* activations stay in floating point: weight-only */
+    TSR_CT_INPUTS_TOKEN,  /* one scale per token, computed at run time; with blocks, one per token and block.cols
+                           * channels */
+    TSR_CT_INPUTS_TENSOR, /* one stored scale per tensor */
 } tsr_ct_inputs;
 
 typedef struct tsr_ct_config {
     const char *format; /* "int-quantized", "pack-quantized", "float-quantized" */
-    const char *type;   /* "int" or "float": of weights and inputs */
-    uint32_t bits;      /* of weights; inputs have 8 */
-    uint64_t group;     /* columns that share a scale; 0: all of a row */
+    const char *type;   /* "int" or "float", of weights and activations */
+    uint32_t bits;      /* bits of the weights; activations have 8 */
+    uint64_t group;     /* columns that share a scale; 0: the whole row */
     tsr_block block;    /* 0 x 0: no blocks */
     bool asymmetric;
-    bool ordered; /* columns have their groups by weight_g_idx: actorder */
+    bool ordered; /* columns are assigned to groups by weight_g_idx ("actorder") */
     tsr_ct_inputs inputs;
     bool asymmetric_inputs;
 } tsr_ct_config;
@@ -36,10 +37,11 @@ void tsr_ct_config_write_group(tsr_text *out, const tsr_ct_config *config, const
 void tsr_ct_config_head(tsr_text *out, const char *format);
 void tsr_ct_config_tail(tsr_text *out);
 
-/* The list of modules that stay unquantized, as a JSON array: sorted (in place), without ".weight". */
+/* Appends the modules that stay unquantized as a JSON array, without ".weight". Sorts `tensors` in place. */
 void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n);
 
-/* The array of `ignore`: the same, and the names of the fused layers that they make, under which SGLang's classes ask. */
+/* Appends the `ignore` array: the same modules, and the names of the fused layers that they form, because SGLang looks
+ * these up. */
 void tsr_ct_ignore(tsr_text *out, const tsr_tensor **tensors, size_t n);
 
 enum { TSR_MODULE_NAME = 1024 };
@@ -47,8 +49,8 @@ enum { TSR_MODULE_NAME = 1024 };
 /* Sorts tensors by name, so that tsr_joined_module finds them. */
 void tsr_sort_by_name(const tsr_tensor **tensors, size_t n);
 
-/* Returns true if tensors[i] is the first member of a fused layer, all of whose members are among the n sorted
- * tensors; `name` is then the fused layer's. Experts are fused under a name of their own. */
+/* Returns true if tensors[i] is the first member of a fused layer and all other members are among the n sorted tensors.
+ * Sets `name` to the name of the fused layer. Experts are fused under a name of their own. */
 bool tsr_joined_module(const tsr_tensor *const *tensors, size_t n, size_t i, char name[TSR_MODULE_NAME]);
 
 #endif

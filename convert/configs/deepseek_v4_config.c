@@ -1,4 +1,4 @@
-/* Editing a text that the plan has already. */
+/* Edits expert_dtype in a config.json that is already in the plan. */
 #include "convert/configs/deepseek_v4_config.h"
 
 #include "convert/ops/mx_op.h"
@@ -22,7 +22,7 @@ bool tsr_has_deepseek_v4_names(const tsr_checkpoint *checkpoint)
     return begins(checkpoint, "deepseek_v4");
 }
 
-/* Sets it in the object `object` of the text, which may be the text itself. */
+/* Sets expert_dtype in `object`, which lies in the text or is the whole text. */
 static tsr_status set(tsr_text *out, const tsr_text *text, tsr_json_text object, const char *value, tsr_err *err)
 {
     const char *const end = object.data + object.size;
@@ -79,7 +79,8 @@ tsr_status tsr_plan_deepseek_v4_table(tsr_plan *plan, const tsr_tensor *table, t
 {
     static const tsr_mx_names kNames = {
         .codes = ".weight", .scales = ".scale", .global = "", .input = "", .power = TSR_F8_E8M0};
-    const tsr_mx_scheme scheme = tsr_mx_scheme_of(TSR_MXFP8, true); /* powers of two that clip nothing */
+    /* scales are powers of two, large enough to avoid saturation */
+    const tsr_mx_scheme scheme = tsr_mx_scheme_of(TSR_MXFP8, true);
     if (table->rank != 2 || table->shape[1] % scheme.group != 0)
         return tsr_fail(err, TSR_E_SHAPE, "the rows of '%s' are not a multiple of the group size %u", table->name,
                         scheme.group);

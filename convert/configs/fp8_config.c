@@ -1,4 +1,4 @@
-/* The quantization_config of block FP8, in both dialects. */
+/* Writes the quantization_config of block FP8 in both dialects. */
 #include "convert/configs/fp8_config.h"
 
 #include "convert/configs/ct_config.h"
@@ -89,7 +89,7 @@ static tsr_status edit_all(tsr_text *out, const tsr_checkpoint *c, const char *c
     return status;
 }
 
-/* Wherever config.json states a quantization; at the top, where it states none. */
+/* Sets it where config.json already has a quantization, else at the top level. */
 tsr_status tsr_quantization_set(tsr_text *out, const tsr_checkpoint *checkpoint, const char *value, tsr_err *err)
 {
     const char *paths[TSR_QUANTIZATION_PATHS] = {"quantization_config"};
@@ -97,10 +97,11 @@ tsr_status tsr_quantization_set(tsr_text *out, const tsr_checkpoint *checkpoint,
     return edit_all(out, checkpoint, paths, found == 0 ? 1 : found, value, err);
 }
 
-/* `list` (a JSON array, or empty text) with the tensors' modules at its end. */
+/* Appends `list` (a JSON array or empty text) with the modules of the tensors added at its end. */
 static void extend_list(tsr_text *out, tsr_json_text list, const tsr_tensor **tensors, size_t n)
 {
-    size_t end = list.size == 0 ? 0 : list.size - 1; /* before the bracket, and the white space before that */
+    /* the closing bracket and the white space before it are excluded */
+    size_t end = list.size == 0 ? 0 : list.size - 1;
     while (end > 0 && strchr(" \t\r\n", list.data[end - 1]) != NULL)
         end--;
     const bool empty = end <= 1;
@@ -130,7 +131,7 @@ tsr_status tsr_quantization_keep(tsr_text *out, const tsr_checkpoint *checkpoint
     tsr_status status = tsr_text_status(&extended, err);
     if (status == TSR_OK)
         status = tsr_json_edit_set(&value, quantization.data, quantization.size, kLists[k % 3], extended.data, err);
-    if (status == TSR_OK) { /* spliced in, not set: its lines are indented already */
+    if (status == TSR_OK) { /* spliced in without reformatting, because its lines are already indented */
         const char *const end = quantization.data + quantization.size;
         tsr_text_append(out, checkpoint->config, (size_t)(quantization.data - checkpoint->config));
         tsr_text_append(out, value.data, value.size);

@@ -1,4 +1,4 @@
-/* Names of the scales, and what a configuration says of the cache. */
+/* Names KV-cache scales and writes the KV-cache entries of configurations. */
 #include "convert/configs/kv_scales.h"
 
 #include "common/checked.h"
@@ -10,7 +10,7 @@
 
 /* ---- names ---- */
 
-/* "self_attn.k_proj" or, of a joined projection, "self_attn.qkv_proj"; NULL: the layer has neither. */
+/* "self_attn.k_proj", or "self_attn.qkv_proj" for a joined projection; NULL: the layer has neither */
 static const char *projection(const tsr_weights *weights, const tsr_checkpoint *c, int length, const char *name,
                               char kind, tsr_arena *arena)
 {

@@ -1,4 +1,4 @@
-/* The keys, in the order in which the producers have them. */
+/* Writes the configurations of MXFP4, MXFP8 and NVFP4. Keys have the order of each producer. */
 #include "convert/configs/mx_config.h"
 
 #include "convert/configs/ct_config.h"
@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* The ModelOpt release whose form this is. */
+/* Release of ModelOpt that the written configuration follows. */
 #define MODELOPT_VERSION "0.47.0"
 
 static void modules(tsr_text *t, const char *key, const tsr_mx_config *c)
@@ -20,7 +20,8 @@ static void modules(tsr_text *t, const char *key, const tsr_mx_config *c)
 
 /* ---- compressed-tensors ---- */
 
-/* Quantized while the model runs: not at all; all of it; or the scales of groups alone, below a stored global one. */
+/* How a tensor is quantized at run time: not at all (stored), completely (dynamic), or only the scales of groups, below
+ * a stored global scale (local). */
 typedef enum dynamic { STORED, DYNAMIC, LOCAL } dynamic;
 
 static void arguments(tsr_text *t, const tsr_mx_config *c, dynamic when)

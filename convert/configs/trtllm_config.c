@@ -1,4 +1,4 @@
-/* Tables of names, and the keys that are carried over. */
+/* Translates tensor names to TensorRT-LLM and writes its config.json. */
 #include "convert/configs/trtllm_config.h"
 
 #include "formats/checkpoint/config.h"
@@ -29,7 +29,7 @@ static const struct name {
 };
 
 static const struct family {
-    const char *model_type, *qwen_type; /* the latter where TensorRT-LLM's configuration wants it */
+    const char *model_type, *qwen_type; /* qwen_type is set where TensorRT-LLM's configuration has it */
 } kFamilies[] = {{"llama", NULL}, {"mistral", NULL}, {"qwen2", "qwen2"}, {"qwen3", "qwen3"}};
 
 static const struct family *find_family(const char *model_type)
@@ -46,7 +46,7 @@ bool tsr_trtllm_knows(const char *model_type)
     return find_family(model_type) != NULL;
 }
 
-/* Returns true if `module` matches `pattern`, whose "*" is the layer's number. */
+/* Returns true if `module` matches `pattern`, in which "*" is the layer number. */
 static bool is_module(const char *pattern, const char *module, size_t length, uint64_t *layer)
 {
     const char *const star = strchr(pattern, '*');
@@ -81,7 +81,7 @@ const char *tsr_trtllm_name(const char *name, tsr_arena *arena, size_t *part, si
 
 /* ---- config.json ---- */
 
-/* Hugging Face's key, TensorRT-LLM's key, and the value if the source has none; NULL: the source must have it. */
+/* Key of Hugging Face, key of TensorRT-LLM, and the default value. NULL: the source must have the key. */
 static const struct key {
     const char *there, *hf, *otherwise;
 } kKeys[] = {
@@ -95,7 +95,7 @@ static const struct key {
     {"norm_epsilon", "rms_norm_eps", "1e-06"},
 };
 
-/* Newer sources say in rope_parameters what rope_theta and rope_scaling were. */
+/* Newer sources put rope_theta and rope_scaling into rope_parameters. */
 static void write_rotary(tsr_text *t, const tsr_checkpoint *c)
 {
     static const char kDefault[] = "\"default\"";

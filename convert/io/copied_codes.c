@@ -22,13 +22,14 @@ void tsr_plan_copies_scales(tsr_plan *plan, tsr_dtype dtype)
     tsr_step_copies_scales(&plan->steps[plan->n_steps - 1], dtype);
 }
 
-/* Returns whether a byte is a NaN code, or a scale that is NaN or negative. */
+/* Returns true if a byte is a NaN code, or a scale that is NaN or negative. */
 static bool is_wrong(const tsr_copied *c, uint8_t byte)
 {
     return c->dtype == TSR_F8_E8M0 ? byte == 0xFF : (byte & 0x7F) == 0x7F || (c->scales && byte > 0x7E);
 }
 
-/* Returns whether one of the codes is NaN, eight at a time: adding 1 to the bits below the sign carries into it. */
+/* Returns true if one of the codes is NaN. Tests eight at a time: adding 1 to the bits below the sign carries into the
+ * sign if all are set. */
 static bool holds_nan(const uint8_t *codes, size_t n)
 {
     uint64_t carried = 0;
@@ -40,7 +41,7 @@ static bool holds_nan(const uint8_t *codes, size_t n)
     return (carried & 0x8080808080808080) != 0;
 }
 
-/* Returns the index of the first wrong byte; n: none is wrong. */
+/* Returns the index of the first wrong byte, or n if there is none. */
 static uint64_t first_wrong_byte(const tsr_copied *c, const uint8_t *x, uint64_t n)
 {
     const bool codes = !c->scales;
@@ -53,7 +54,7 @@ static uint64_t first_wrong_byte(const tsr_copied *c, const uint8_t *x, uint64_t
     return n;
 }
 
-/* Returns the index of the first scale that is NaN, infinite or negative; n: none is. */
+/* Returns the index of the first scale that is NaN, infinite or negative, or n if there is none. */
 static uint64_t first_wrong_scale(const tsr_copied *c, const uint8_t *x, uint64_t n, const tsr_cpu_kernels *kernels)
 {
     float scales[SCALES];
@@ -68,7 +69,7 @@ static uint64_t first_wrong_scale(const tsr_copied *c, const uint8_t *x, uint64_
     return n;
 }
 
-/* Writes the place of an element in its tensor: "[2, 3]". */
+/* Formats the position of an element in its tensor: "[2, 3]". */
 static const char *place(const tsr_tensor *t, uint64_t element, char *text, size_t size)
 {
     tsr_tensor at = *t;
@@ -112,7 +113,7 @@ tsr_status tsr_check_copied_as(const tsr_copied *c, uint64_t at, uint64_t n, con
     return wrong == n ? TSR_OK : refuse(c, at + wrong, kernels, err);
 }
 
-/* Finds the dtype by which the step's input is checked. Returns false if it holds neither codes nor scales. */
+/* Finds the dtype for checking the step's input. Returns false if the input holds neither codes nor scales. */
 static bool reads_as(const tsr_step *step, const tsr_tensor *t, tsr_copied *c)
 {
     c->dtype = step->scales != 0 ? (tsr_dtype)(step->scales - 1) : (tsr_dtype)t->dtype;

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 struct tsr_io {
-    tsr_io_ring *ring; /* NULL: each request is carried out at once */
+    tsr_io_ring *ring; /* NULL: each request is executed immediately */
     bool broken;
 };
 
@@ -43,7 +43,7 @@ void tsr_io_end(tsr_io *io)
     free(io);
 }
 
-/* ---- where buffers lie ---- */
+/* ---- positions of buffers ---- */
 
 /* Returns true if bytes of a file bypass the page cache. Numbers of up to 8 bytes are aligned in memory if they are
  * in the file. */
@@ -163,8 +163,8 @@ static bool is_refusal(int64_t result)
     return result == -EINVAL || result == -EOPNOTSUPP || result == -EAGAIN || result == -EINTR;
 }
 
-/* Checks the result of a request. The rest of an incomplete one is done now, through the page cache, whose failure
- * names the cause. */
+/* Checks the result of a request. An incomplete request is finished through the page cache; a failure there has the
+ * system's error message. */
 static tsr_status finish(const tsr_io_request *r, tsr_err *err)
 {
     const uint64_t before = r->offset - r->at;

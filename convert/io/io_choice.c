@@ -1,4 +1,4 @@
-/* Tries direct I/O once on each file and file system. */
+/* Chooses direct or buffered I/O by a trial on each file and file system. */
 #include "convert/io/io_choice.h"
 
 #include <errno.h>
@@ -37,7 +37,8 @@ static bool is_cached(int fd, uint64_t bytes)
 
 /* ---- abilities of a file system ---- */
 
-/* Network file systems and FUSE: some read ahead only in the page cache, and are slow without it. */
+/* Returns true for network file systems and FUSE. Some of them read ahead only in the page cache and are slow without
+ * it. */
 static bool is_far(uint32_t type)
 {
     static const uint32_t kFar[] = {
@@ -50,7 +51,7 @@ static bool is_far(uint32_t type)
     return false;
 }
 
-/* Returns true if this file, open with O_DIRECT, accepts direct requests that are aligned to pages. */
+/* Returns true if this file, opened with O_DIRECT, accepts page-aligned direct requests. */
 static bool takes_pages(tsr_io_mode mode, int fd, char *why, size_t size)
 {
     struct statfs system = {.f_type = 0};
@@ -75,7 +76,7 @@ static bool takes_pages(tsr_io_mode mode, int fd, char *why, size_t size)
     return true;
 }
 
-/* One page is read or written, as a trial. */
+/* Reads or writes one page as a trial. */
 static bool try_page(int fd, bool write, char *why, size_t size)
 {
     const uint64_t page = tsr_io_page();
@@ -92,7 +93,7 @@ static bool try_page(int fd, bool write, char *why, size_t size)
     return fine;
 }
 
-/* Opens the file of `fd` again, and rejects another one that has taken its name. */
+/* Returns true if both descriptors refer to the same file. The name of the first may since belong to another file. */
 static bool is_same(int fd, int other)
 {
     struct stat a, b;
@@ -121,13 +122,13 @@ int tsr_io_open_read(tsr_io_mode mode, const char *path, int fd, char *why, size
     return -1;
 }
 
-/* Tries direct writes in the output directory, on a file without a name, which leaves nothing behind. */
+/* Tries direct writes in the output directory, on an unnamed temporary file that disappears when it is closed. */
 static bool takes_writes(tsr_io_mode mode, const char *dst, char *why, size_t size)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/" TSR_STATE_DIR, dst);
     int fd = open(path, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
-    if (fd < 0 && errno == ENOENT) /* another rank's, that does not see it yet */
+    if (fd < 0 && errno == ENOENT) /* another rank has just created it, and it is not visible here yet */
         fd = open(dst, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
     if (fd < 0) {
         say(why, size, strerror(errno));
@@ -174,7 +175,7 @@ static bool make_tables(tsr_io_choice *c, const tsr_plan *plan)
     return c->first != NULL && c->sources != NULL;
 }
 
-/* Returns true if the process may have each source file open twice, besides its outputs. */
+/* Returns true if the file descriptor limit allows opening each source file twice, besides the outputs. */
 static bool has_descriptors(const tsr_io_choice *c)
 {
     struct rlimit files;
@@ -231,7 +232,8 @@ tsr_status tsr_io_open_write(const tsr_io_choice *c, const char *path, int fd, u
     *direct = -1;
     if (!c->summary.writes || bytes < tsr_io_large(c->mode))
         return TSR_OK;
-    /* The kernel need not lock the whole file at each direct write if the file has its final size and its blocks. */
+    /* Preallocate: if a file has its final size and blocks, the kernel need not lock the whole file for each direct
+     * write. */
     if (fallocate(fd, 0, 0, (off_t)bytes) != 0 && (errno == ENOSPC || errno == EDQUOT))
         return tsr_fail_errno(err, "%s: cannot allocate %llu bytes on disk", path, U64(bytes));
     *direct = tsr_open(path, O_WRONLY | O_DIRECT);

@@ -1,4 +1,4 @@
-/* Carries out requests with io_uring, through liburing. */
+/* Executes requests with io_uring, through liburing. */
 #include "convert/io/io_ring.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@ enum { ENTRIES = TSR_IO_BATCHES * TSR_IO_REQUESTS };
 
 struct tsr_io_ring {
     struct io_uring uring;
-    bool registered; /* the memory is pinned once, not at each request */
+    bool registered; /* the memory is pinned once instead of for each request */
 };
 
 tsr_io_ring *tsr_io_ring_begin(void *memory, size_t bytes)
@@ -91,7 +91,7 @@ tsr_io_ring *tsr_io_ring_begin(void *memory, size_t bytes)
 {
     (void)memory;
     (void)bytes;
-    errno = 0; /* the process lacks memory, not the system */
+    errno = 0; /* the process is out of memory, not the system */
     return NULL;
 }
 

@@ -1,5 +1,5 @@
-/* Declares requests that the system carries out while the caller computes: io_uring, if Tessera is built with
- * liburing and the kernel allows it. */
+/* Declares requests that the system executes while the caller computes: io_uring, if Tessera is built with liburing and
+ * the kernel allows it. */
 #ifndef TSR_CONVERT_IO_IO_RING_H
 #define TSR_CONVERT_IO_IO_RING_H
 
@@ -19,7 +19,7 @@ bool tsr_io_ring_add(tsr_io_ring *ring, tsr_io_request *request);
 /* Submits the requests that were added. */
 void tsr_io_ring_submit(tsr_io_ring *ring);
 
-/* Waits for any request and notes its result. Returns false with errno set if the wait fails. */
+/* Waits for any request and records its result. Returns false with errno set if the wait fails. */
 bool tsr_io_ring_wait(tsr_io_ring *ring);
 
 #endif

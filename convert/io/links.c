@@ -19,8 +19,8 @@ const tsr_file *tsr_links_source(const tsr_plan *plan, size_t index)
     return &plan->sources[t->source]->files[t->file];
 }
 
-/* Returns true if all steps of a file copy bytes of one source file to the same places. Codes have to be read,
- * since NaN ends the job. */
+/* Returns true if all steps of a file copy bytes of one source file to the same offsets, and no codes are among them.
+ * Codes must be read, because NaN ends the job. */
 static bool keeps_places(const tsr_plan *plan, const tsr_out_file *f)
 {
     const tsr_tensor *const first = plan->steps[f->first_step].in[0];
@@ -35,7 +35,7 @@ static bool keeps_places(const tsr_plan *plan, const tsr_out_file *f)
     return true;
 }
 
-/* Returns true if the header of a file will be that of its source. */
+/* Compares the header of an output file with that of its source. */
 static tsr_status compare_headers(const tsr_plan *plan, const tsr_out_file *f, bool *same, tsr_err *err)
 {
     const tsr_tensor *const t = plan->steps[f->first_step].in[0];
@@ -80,7 +80,7 @@ bool tsr_links_share(int fd, const tsr_file *source)
     return rc == 0;
 }
 
-/* Opens the new link, and rejects another file that has taken the source's name since the source was opened. */
+/* Opens the new link. Fails if another file has replaced the source since it was opened. */
 static int open_linked(const char *path, const tsr_stamp *stamp)
 {
     struct stat st;

@@ -1,9 +1,9 @@
-/* Declares links (--link) in place of copies: for output files that are whole source files, byte for byte.
+/* Declares links (--link) in place of copies, for output files that are byte-for-byte equal to source files.
  *
- * A reflink shares the source's blocks until one of the two files is written to: it behaves like a copy. A hard
- * link is a second name of the source file: a write to one is a write to both. The file is read and digested in any
- * case, so the journal, the manifest and a rerun are the same. No run writes into a finished file: it removes the
- * name and makes another file. If a link fails, the file is copied. */
+ * A reflink shares the source's blocks until one of the two files is written to, so it behaves like a copy. A hard link
+ * is a second name of the source file, so a write to one is a write to both. The file is read and digested in any case,
+ * so the journal, the manifest and a rerun are the same. No run writes into a finished file: it removes the name and
+ * creates another file. If a link fails, the file is copied. */
 #ifndef TSR_CONVERT_IO_LINKS_H
 #define TSR_CONVERT_IO_LINKS_H
 
@@ -14,8 +14,8 @@ typedef enum tsr_link_mode { TSR_LINK_NONE, TSR_LINK_REFLINK, TSR_LINK_HARD } ts
 
 /* Counts of links, for the result. */
 typedef struct tsr_links_summary {
-    uint64_t linked, copied; /* files that are whole source files */
-    char why[256];           /* the first that was copied, and why */
+    uint64_t linked, copied; /* files that are whole source files: linked, and copied after all */
+    char why[256];           /* the first file that was copied, and the reason */
 } tsr_links_summary;
 
 /* Finds the files of the plan that are whole source files: whole[n_files]. The first step of such a file reads its

@@ -1,4 +1,4 @@
-/* Digests and writes an output of a unit, piece by piece. */
+/* Digests and writes an output of a unit, one piece at a time. */
 #include "convert/io/outgoing.h"
 
 #include "common/checked.h"

@@ -1,7 +1,7 @@
-/* Declares the output of a unit on its way from memory to its file.
+/* Declares the output of a unit, which is digested and written while it is computed.
  *
- * It is digested in pieces, each as soon as it is made. If it goes through the page cache, it is written in the
- * same pieces. A piece is still in the processor's cache then, so that digesting and writing it are cheap. */
+ * It is digested in pieces, each as soon as it is complete. If it goes through the page cache, it is written in the
+ * same pieces. A piece is then still in the processor's cache, so digesting and writing it are cheap. */
 #ifndef TSR_CONVERT_IO_OUTGOING_H
 #define TSR_CONVERT_IO_OUTGOING_H
 
@@ -9,24 +9,24 @@
 #include "convert/records/digests.h"
 
 typedef struct tsr_outgoing {
-    tsr_sink sink;                  /* the first member: an operation tells it how many bytes are made */
+    tsr_sink sink;                  /* first member; an operation reports finished bytes to it */
     const tsr_cpu_kernels *kernels; /* NULL: it is not digested */
     const tsr_io_file *file;
     char *data;
     uint64_t size, offset;
     uint64_t done; /* bytes taken */
-    bool cached;   /* written through the page cache, piece by piece; else written directly at the end */
+    bool cached;   /* written through the page cache piece by piece; else written directly at the end */
     tsr_status status;
     tsr_err err;
     XXH3_state_t hash;
 } tsr_outgoing;
 
-/* Begins the output of bytes [offset, offset + size) of the file, which will be made at `data`. Without kernels it
+/* Begins the output of bytes [offset, offset + size) of the file, which will be computed at `data`. Without kernels it
  * is not digested. */
 void tsr_outgoing_begin(tsr_outgoing *o, const tsr_cpu_kernels *kernels, const tsr_io_file *file, void *data,
                         uint64_t size, uint64_t offset);
 
-/* Ends the output when all of it is made: writes it, or begins to. *digest: its XXH128. */
+/* Ends the output when all of it is computed: writes it, or begins to. *digest is its XXH128. */
 tsr_status tsr_outgoing_end(tsr_outgoing *o, tsr_io *io, tsr_io_batch *batch, tsr_digest *digest,
                             tsr_err *err) TSR_WARN_UNUSED;
 

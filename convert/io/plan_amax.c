@@ -1,4 +1,4 @@
-/* Plans the units that find the largest |x| of whole tensors. */
+/* Plans the units that compute the largest |x| of whole tensors. */
 #include "convert/plan/plan.h"
 
 #include "common/checked.h"
@@ -66,8 +66,8 @@ tsr_status tsr_plan_replace_amaxes(tsr_plan *plan, const tsr_amax *instead, tsr_
     return TSR_OK;
 }
 
-/* Returns the rows of a unit: as many as fit TSR_UNIT_BYTES, at least one. Decoded tensors have multiples of 64, so
- * that no decoder begins in the middle of a tile. */
+/* Returns the rows of a unit: as many as fit TSR_UNIT_BYTES, at least one. For decoded tensors it is a multiple of 64,
+ * so that no unit begins in the middle of a decoder's tile. */
 static uint64_t rows_of_unit(const tsr_tensor *t)
 {
     const uint64_t step = t->source == TSR_SOURCE_DECODED ? 64 : 1;

@@ -1,4 +1,4 @@
-/* Ends planning: checks names, adds up bytes, and computes a fingerprint of everything that the output depends on. */
+/* Ends planning: checks names, sums sizes, and computes a fingerprint of everything that the output depends on. */
 #include "convert/plan/plan.h"
 
 #include "convert/io/plan_reads.h"

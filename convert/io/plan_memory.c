@@ -1,4 +1,4 @@
-/* Computes how much memory a plan takes. */
+/* Computes the memory use of a plan. */
 #include "convert/plan/plan.h"
 
 #include "common/checked.h"
@@ -46,7 +46,7 @@ uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
         kept += buffered_bytes(step) + (step->coproduces > 0 ? buffered_bytes(&plan->steps[step->coproduces - 1]) : 0);
         buffered = tsr_max_u64(buffered, kept);
     }
-    uint64_t waiting = 0; /* block figures of a file's steps, until the file is finished */
+    uint64_t waiting = 0; /* block statistics of a file's steps are kept until the file is finished */
     for (size_t i = 0; i < plan->n_files; i++)
         waiting = tsr_max_u64(waiting, tsr_plan_block_bytes(plan, i));
     uint64_t tables = plan->arena.bytes + plan->view_bytes + waiting + plan->steps_capacity * sizeof *plan->steps +

@@ -1,4 +1,4 @@
-/* Visits the windows of all units, and adds up their bytes. */
+/* Visits the windows of all units and sums their bytes. */
 #include "convert/io/plan_reads.h"
 
 #include "common/checked.h"
@@ -30,7 +30,7 @@ tsr_status tsr_amax_reads(const tsr_amax *amax, uint64_t unit, tsr_visit_window 
     return TSR_OK;
 }
 
-/* ---- all of them ---- */
+/* ---- all units ---- */
 
 typedef struct announcing {
     const tsr_plan *plan;
@@ -42,7 +42,7 @@ static tsr_status announce(void *data, const tsr_tensor *t, const tsr_window *w,
 {
     announcing *const a = data;
     if (tsr_tensor_is_made(t))
-        return TSR_OK; /* a plan over a view: its steps will be replaced */
+        return TSR_OK; /* a plan over a view; its steps will be replaced */
     a->wanted += tsr_window_bytes(w);
     if (w->rows > 1 && w->pitch > w->row_bytes)
         a->widest = tsr_max_u64(a->widest, (w->rows - 1) * w->pitch + w->row_bytes);

@@ -11,43 +11,43 @@
 #include <unistd.h>
 
 enum {
-    READERS = 4, /* requests under way: enough to keep a fast disk busy */
-    AHEAD = 16,  /* the most chunks read ahead, besides a limit of an eighth of those that are kept */
+    READERS = 4, /* concurrent read requests: enough to keep a fast disk busy */
+    AHEAD = 16,  /* most chunks read ahead; also limited to an eighth of the chunks that are kept */
     PAGE = 4096, /* alignment of direct reads */
 };
 
-/* A chunk of a file. Windows need bytes [low, high) of it. */
+/* A chunk of a file. Windows need only bytes [low, high) of it. */
 typedef struct chunk {
-    uint32_t wanted; /* windows that are not read yet */
+    uint32_t wanted; /* windows that have not been read yet */
     uint32_t low, high;
-    uint32_t kept; /* 1 + its place among `kept`; 0: not in memory */
+    uint32_t kept; /* 1 + index in `kept`; 0: not in memory */
 } chunk;
 
 typedef struct shared_file {
     uint64_t device, inode;
-    uint64_t first; /* place of its first byte, in the order of all files */
-    int direct;     /* the file, opened with O_DIRECT; -1: it is read through the page cache */
+    uint64_t first; /* position of its first byte in the order of all files */
+    int direct;     /* the file, opened with O_DIRECT; -1: use the page cache */
     size_t n;
     chunk *chunks;
 } shared_file;
 
-/* A chunk that is in memory, or is being read. */
+/* A chunk that is in memory or is being read. */
 typedef struct kept {
-    chunk *of;      /* NULL: the place is free */
-    char *data;     /* room for the whole chunk; [low, high) is read */
-    uint64_t used;  /* the count of uses at its last use */
-    unsigned users; /* threads that copy from it, or read it */
+    chunk *of;      /* NULL: the slot is free */
+    char *data;     /* buffer for the whole chunk; only [low, high) is filled */
+    uint64_t used;  /* value of the use counter at its last use */
+    unsigned users; /* threads that copy from it or read into it */
     bool ready;
-    bool ahead; /* read ahead, and not used yet */
+    bool ahead; /* read ahead and not used yet */
 } kept;
 
-/* The threads that read ahead, and their position. */
+/* Position of the threads that read ahead. */
 typedef struct reading_ahead {
     pthread_t threads[READERS];
     unsigned n_threads;
     bool over;
-    size_t file, index; /* position of the next chunk */
-    size_t n, most;     /* chunks that are read ahead and not used yet */
+    size_t file, index; /* the next chunk */
+    size_t n, most;     /* chunks that were read ahead and not used yet, and the limit */
 } reading_ahead;
 
 struct tsr_shared_reads {
@@ -55,10 +55,10 @@ struct tsr_shared_reads {
     shared_file *files;
     size_t n_files;
 
-    pthread_mutex_t lock; /* guards the following, and `wanted` and `kept` of chunks */
+    pthread_mutex_t lock; /* guards the following members, and `wanted` and `kept` of chunks */
     pthread_cond_t changed;
     kept *kept;   /* [capacity] */
-    char **spare; /* [n_spare]: memory of chunks, for reuse */
+    char **spare; /* [n_spare]: chunk buffers for reuse */
     size_t n_spare, n_kept;
     uint64_t bytes_read, uses;
     reading_ahead ahead;
@@ -192,7 +192,7 @@ uint64_t tsr_shared_place(const tsr_shared_reads *s, const tsr_checkpoint *sourc
 
 /* ---- chunks in memory ---- */
 
-/* Frees the place of a chunk that has no users. Called with the lock held. */
+/* Frees the slot of a chunk that has no users. Called with the lock held. */
 static void drop(tsr_shared_reads *s, kept *k)
 {
     s->ahead.n -= k->ahead;
@@ -202,7 +202,7 @@ static void drop(tsr_shared_reads *s, kept *k)
     s->n_kept--;
 }
 
-/* Frees the place of the least recently used chunk. Returns false if all are in use. */
+/* Frees the slot of the least recently used chunk. Returns false if all are in use. */
 static bool make_room(tsr_shared_reads *s)
 {
     kept *oldest = NULL;
@@ -216,7 +216,7 @@ static bool make_room(tsr_shared_reads *s)
     return oldest != NULL;
 }
 
-/* Finds a place for a chunk that the caller then reads; NULL: there is no room. Called with the lock held. */
+/* Finds a slot into which the caller reads a chunk; NULL: there is no room. Called with the lock held. */
 static kept *take_place(tsr_shared_reads *s, chunk *of)
 {
     size_t i = 0;
@@ -235,7 +235,7 @@ static kept *take_place(tsr_shared_reads *s, chunk *of)
 
 /* ---- reading ---- */
 
-/* A read of a window: its source and its destination. */
+/* A read of a window: source and destination. */
 typedef struct reading {
     const tsr_checkpoint *source;
     const tsr_tensor *tensor;
@@ -246,7 +246,7 @@ typedef struct reading {
 static tsr_status read_file(tsr_shared_reads *s, const reading *r, uint64_t low, uint64_t bytes, void *data,
                             tsr_err *err)
 {
-    tsr_tensor place = *r->tensor; /* for its name, in messages */
+    tsr_tensor place = *r->tensor; /* named in messages */
     place.offset = low;
     TSR_TRY(tsr_checkpoint_read(r->source, &place, 0, data, bytes, err));
     pthread_mutex_lock(&s->lock);
@@ -266,18 +266,18 @@ static bool read_direct(const shared_file *file, const chunk *at, uint64_t begin
             return false;
         done += n > 0 ? (uint64_t)n : 0;
         if (done < at->high && done % PAGE != 0)
-            return false; /* the file is too short: it has changed, and the usual read will report that */
+            return false; /* the file is too short: it has changed, and the regular read will report that */
     }
     return file->direct >= 0;
 }
 
-/* Copies a part of a window, row by row, from memory that holds the file from `at` on. NULL: reads it from the file. */
+/* Copies a part of a window by rows, from memory that holds the file from `at` on (NULL: reads the file). */
 static tsr_status copy_piece(tsr_shared_reads *s, const reading *r, const tsr_chunk_part *p, const char *kept_data,
                              uint64_t at, tsr_err *err)
 {
     const tsr_window *const w = r->window;
     const uint64_t begin = tsr_window_begin(r->tensor, w);
-    const bool gapless = tsr_window_pitch(w) == w->row_bytes; /* all rows are one run of bytes */
+    const bool gapless = tsr_window_pitch(w) == w->row_bytes; /* the rows are contiguous */
     const uint64_t row_bytes = gapless ? tsr_window_bytes(w) : w->row_bytes, pitch = gapless ? row_bytes : w->pitch;
     for (uint64_t row = (p->low - begin) / pitch; begin + row * pitch < p->high; row++) {
         const uint64_t low = tsr_max_u64(begin + row * pitch, p->low),
@@ -303,7 +303,7 @@ static void count_as_used(tsr_shared_reads *s, kept *k)
     pthread_cond_broadcast(&s->changed);
 }
 
-/* Moves the threads that read ahead behind a chunk that was read without them. Called with the lock held. */
+/* Moves the read-ahead position past a chunk that was read without it. Called with the lock held. */
 static void look_behind(tsr_shared_reads *s, const shared_file *file, const chunk *at)
 {
     for (size_t i = 0; i < s->capacity; i++)
@@ -314,7 +314,7 @@ static void look_behind(tsr_shared_reads *s, const shared_file *file, const chun
     pthread_cond_broadcast(&s->changed);
 }
 
-/* Asks the system to read ahead a chunk that will be wanted soon, of a file that goes through the page cache. */
+/* Asks the kernel to read ahead a chunk that will be needed soon, for a file that uses the page cache. */
 static void ask_ahead(const reading *r, const shared_file *file, size_t number)
 {
     const size_t soon = number + AHEAD / 2;
@@ -340,7 +340,7 @@ static tsr_status take_chunk(tsr_shared_reads *s, const reading *r, const shared
         return TSR_OK;
     }
     look_behind(s, file, at);
-    /* The last window that wants a chunk reads only what it needs, and nothing is kept. */
+    /* The last window that needs a chunk reads only its own bytes, and nothing is kept. */
     kept *const k = at->wanted <= 1 && file->direct < 0 ? NULL : take_place(s, at);
     *taken = k != NULL;
     if (k == NULL)
@@ -357,7 +357,7 @@ static tsr_status take_chunk(tsr_shared_reads *s, const reading *r, const shared
     s->kept[*index].ready = true;
     if (status != TSR_OK)
         drop(s,
-             &s->kept[*index]); /* threads that wait for the chunk read it themselves, and report their own failures */
+             &s->kept[*index]); /* threads that wait for the chunk read it themselves and report their own failures */
     pthread_cond_broadcast(&s->changed);
     return status;
 }
@@ -404,8 +404,8 @@ tsr_status tsr_shared_read(tsr_shared_reads *s, const tsr_checkpoint *source, co
 
 /* ---- reading ahead ---- */
 
-/* Finds the next chunk that is wanted, not in memory, and of a file that is read directly. Returns NULL if there is
- * none. Called with the lock held. */
+/* Finds the next needed chunk that is not in memory and whose file is read directly. Returns NULL if there is none.
+ * Called with the lock held. */
 static chunk *next_wanted(tsr_shared_reads *s)
 {
     reading_ahead *const a = &s->ahead;
@@ -419,7 +419,7 @@ static chunk *next_wanted(tsr_shared_reads *s)
     return NULL;
 }
 
-/* Reads chunks ahead, one at a time, until the end. `argument` is a tsr_shared_reads. */
+/* Thread function: reads chunks ahead, one at a time, until the end. `argument` is a tsr_shared_reads. */
 static void *read_ahead(void *argument)
 {
     tsr_shared_reads *const s = argument;
@@ -444,7 +444,7 @@ static void *read_ahead(void *argument)
         k->ready = true;
         k->users--;
         if (!done)
-            drop(s, k); /* the thread that wants the chunk reads it, and reports the failure */
+            drop(s, k); /* the thread that needs the chunk reads it and reports the failure */
         pthread_cond_broadcast(&s->changed);
     }
     pthread_mutex_unlock(&s->lock);

@@ -1,4 +1,4 @@
-/* Opening what is converted. */
+/* Opens the inputs of `convert`. */
 #include "convert/jobs/convert_inputs.h"
 
 #include "common/file.h"

@@ -33,7 +33,7 @@ static tsr_status plan_bf16(const tsr_job_source *from, const tsr_convert_job *a
     return tsr_cast_plan(plan, in->sources, &options, err);
 }
 
-/* MXFP4 of gpt-oss' experts to its own layout. */
+/* Plans gpt-oss' own layout for MXFP4 experts. */
 static tsr_status plan_gpt_oss(const tsr_job_source *from, const tsr_convert_job *a, tsr_convert_inputs *in,
                                tsr_plan *plan, tsr_err *err)
 {
@@ -46,7 +46,7 @@ static tsr_status plan_gpt_oss(const tsr_job_source *from, const tsr_convert_job
     return tsr_gpt_oss_plan(plan, in->sources, &options, err);
 }
 
-/* Any codes to those of a scheme. `paired`: the source's weights, which are taken over; NULL: they are not known yet. */
+/* Plans a scheme from any codes. `paired` are the source's weights, which are taken over; NULL: not paired yet. */
 static tsr_status plan_scheme(const tsr_job_source *from, const tsr_convert_job *a, tsr_convert_inputs *in,
                               tsr_scheme scheme, tsr_weights *paired, tsr_plan *plan, tsr_err *err)
 {
@@ -84,7 +84,7 @@ static tsr_status plan_scheme(const tsr_job_source *from, const tsr_convert_job 
     return tsr_transcode_plan(plan, &in->view, in->sources[0], &options, err);
 }
 
-/* Returns true if all codes are FP8, for which requantizing has options of its own. */
+/* Returns true if all codes are FP8. Requantizing FP8 has options of its own. */
 static bool is_fp8_only(const tsr_weights *weights)
 {
     bool only = true;
@@ -93,7 +93,7 @@ static bool is_fp8_only(const tsr_weights *weights)
     return only;
 }
 
-/* FP8 of which some becomes BF16, by way of any codes: what was left open is as the source has it. */
+/* Plans FP8 to FP8 where some weights become BF16, through the general plan. Unset options follow the source. */
 static tsr_status plan_some_blocks(const tsr_job_source *from, const tsr_convert_job *a, tsr_convert_inputs *in,
                                    tsr_requantize_options *options, tsr_weights *weights, tsr_plan *plan, tsr_err *err)
 {
@@ -237,19 +237,19 @@ static tsr_status plan_trtllm(const tsr_job_source *from, const tsr_convert_job 
     return plan_layout(from, a, in, TSR_LAYOUT_TRTLLM, plan, err);
 }
 
-/* Other targets keep the source's files, or write one per rank. */
+/* Other targets keep the source's files or write one per rank. */
 #define SHARDS     "--max-shard-size "
 #define SCHEME_ALL SHARDS "--source-block --scales --dialect --lossy --experts --exclude"
 #define QUANTIZING "--bits --group-size --divisor --rounding --scale-dtype --scales --include --exclude"
 
-/* A target that is no scheme. `options`: those that it takes besides the shared ones. */
+/* A target that is not a scheme. `options` lists those that it accepts besides the common ones. */
 typedef struct target {
     const char *name, *options;
     tsr_status (*plan)(const tsr_job_source *from, const tsr_convert_job *a, tsr_convert_inputs *in, tsr_plan *plan,
                        tsr_err *err);
 } target;
 
-/* The targets in the order of kToWords; the schemes follow them there. */
+/* The targets in the order of kToWords, in which the schemes follow them. */
 static const target kTargets[] = {
     {"bf16", SHARDS "--dtype --source-block --experts", plan_bf16},
     {"tp", SHARDS "--tp", plan_tp},
@@ -270,13 +270,13 @@ static const char kToWords[] = "bf16|tp|deepseek-mp|mla-absorbed|archive|safeten
 #undef VARIANT
     ;
 
-/* Returns the target of --to if it is no scheme, else NULL. */
+/* Returns the target of --to if it is not a scheme, else NULL. */
 static const target *other_target(const tsr_convert_job *a)
 {
     return a->to >= 0 && a->to < OTHERS ? &kTargets[a->to] : NULL;
 }
 
-/* Returns the scheme of --to, which is no other target. */
+/* Returns the scheme of --to, which is a scheme. */
 static tsr_scheme scheme_of(const tsr_convert_job *a)
 {
     return tsr_scheme_named((size_t)a->to - OTHERS);
@@ -294,7 +294,7 @@ static bool scheme_takes(tsr_scheme scheme, const char *option)
 }
 
 /* ---- options ---- */
-/* Returns true if only some targets take this option. */
+/* Returns true if only some targets accept this option. */
 static bool is_of_targets(const char *option)
 {
     for (size_t i = 0; i < OTHERS; i++) {
@@ -308,7 +308,7 @@ static bool is_of_targets(const char *option)
     return false;
 }
 
-/* Returns true if the target takes an option that only some targets take. */
+/* Returns true if the target accepts an option that only some targets accept. */
 static bool takes(const tsr_convert_job *a, const char *option)
 {
     if (a->to < 0)

@@ -1,10 +1,10 @@
-/* The options of `tessera convert`, and the plan that they lead to. */
+/* The options of `tessera convert` and the plan that follows from them. */
 #ifndef TSR_CONVERT_JOBS_CONVERT_JOB_H
 #define TSR_CONVERT_JOBS_CONVERT_JOB_H
 
 #include "convert/jobs/convert_inputs.h"
 
-/* The options, and what stays open while the plan lives. It must not move once there is a plan. */
+/* The options, and the inputs that stay open as long as the plan. Must not move once there is a plan. */
 typedef struct tsr_convert_job {
     int to;
     const char *source_block, *block, *against, *config;
@@ -14,32 +14,33 @@ typedef struct tsr_convert_job {
     int consumer, weights;
     uint64_t level;
     bool shuffle;
-    int from, arch, bits, away, scale_dtype, divisor; /* divisor: -1: as the target has it */
+    int from, arch, bits, away, scale_dtype, divisor; /* index of the word; divisor: -1: default of the target */
     const char *producer;
-    uint64_t group_size; /* UINT64_MAX: as the target has it */
+    uint64_t group_size; /* UINT64_MAX: default of the target */
     const char *activations;
-    int mx_scale, experts; /* -1: as the dialect has it; split, where a stack is codes */
+    int mx_scale, experts; /* mx_scale -1: default of the dialect; experts -1: split stacks of codes */
     bool lossy, zero_points;
     tsr_list include, exclude;
-    const char *quantizing; /* the first given option that only quantizing uses */
+    const char *quantizing; /* the first given option that only applies to quantizing */
     tsr_convert_inputs in;
     tsr_arena words; /* for the manifest */
 } tsr_convert_job;
 
-/* Returns the options when none is given. */
+/* Returns the default options. */
 tsr_convert_job tsr_convert_job_defaults(void);
 
-/* Appends the entries that fill *job, which stays where it is, to a table of options. */
+/* Appends the option table entries that fill *job, which must not move. */
 void tsr_convert_job_options(tsr_convert_job *job, tsr_option *options);
 
-/* After parsing: TSR_E_USAGE for what means nothing together. `given`: which of the options were there. */
+/* Checks the options after parsing. TSR_E_USAGE: they contradict each other. `given` has the bits of the options that
+ * are present. */
 tsr_status tsr_convert_job_check(tsr_convert_job *job, const tsr_option *options, uint64_t given,
                                  tsr_err *err) TSR_WARN_UNUSED;
 
 /* "converting", "archiving", "restoring". */
 const char *tsr_convert_job_verb(const tsr_convert_job *job);
 
-/* Opens the inputs, and makes the plan. *job outlives the plan, and the words of the options outlive both. */
+/* Opens the inputs and makes the plan. *job must outlive the plan, and the option words must outlive both. */
 tsr_status tsr_convert_job_plan(tsr_convert_job *job, const tsr_job_source *from, tsr_plan *plan,
                                 tsr_err *err) TSR_WARN_UNUSED;
 

@@ -1,4 +1,4 @@
-/* The source of a job, and the size of the files that it writes. */
+/* The source of a job and the size limit of the files that it writes. */
 #ifndef TSR_CONVERT_JOBS_JOB_SOURCE_H
 #define TSR_CONVERT_JOBS_JOB_SOURCE_H
 
@@ -8,7 +8,7 @@
 
 typedef struct tsr_job_source {
     const char *path;
-    tsr_list ignore; /* globs: files of it that count as absent */
+    tsr_list ignore; /* globs of files that are ignored */
     uint64_t max_shard_bytes;
 } tsr_job_source;
 

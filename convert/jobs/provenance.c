@@ -1,4 +1,4 @@
-/* Options as words again. */
+/* Spells options as words again, for the manifest. */
 #include "convert/jobs/provenance.h"
 
 #include "common/file.h"
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* Options that name files, and those that name checkpoints. */
+/* Options whose value is a file, and those whose value is a checkpoint. */
 static const char kFiles[] = "--rules --activations --config", kCheckpoints[] = "--scales-from --against";
 
 enum { MOST_INPUTS = 4, LONGEST_TEXT = 64 << 10 };
@@ -90,7 +90,7 @@ static tsr_status add_value(noting *n, const tsr_option *o, const char *value, t
     return add_word(n, tsr_arena_printf(n->arena, "%s=%s", o->name, value), err);
 }
 
-/* The `index`th word of "a|b|c". */
+/* Returns word number `index` of "a|b|c". */
 static const char *spell_choice(const tsr_option *o, tsr_arena *arena)
 {
     const char *word = o->argument;

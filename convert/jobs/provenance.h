@@ -1,13 +1,13 @@
-/* Records the options of a job for the manifest, so that the same bytes can be made again from the same source. */
+/* Records the options of a job in the manifest, so that the output can be reproduced from the same source. */
 #ifndef TSR_CONVERT_JOBS_PROVENANCE_H
 #define TSR_CONVERT_JOBS_PROVENANCE_H
 
 #include "convert/jobs/job_source.h"
 #include "convert/plan/plan.h"
 
-/* Lists the options that differ from their defaults. `said` and `unsaid` are the job's table of options, bound to the
- * job and to a default job. Only the last component of a path is kept. Option files are digested, and small ones are
- * kept. The strings are in `arena`. */
+/* Lists the options that differ from their defaults. `said` and `unsaid` are the same option table, bound to the job
+ * and to a default job. Only the last component of a path is kept. Files named by options are digested, and small ones
+ * are kept. The strings are in `arena`. */
 tsr_status tsr_provenance_note(tsr_plan_provenance *with, const char *command, const tsr_job_source *from,
                                const tsr_option *said, const tsr_option *unsaid, tsr_arena *arena,
                                tsr_err *err) TSR_WARN_UNUSED;

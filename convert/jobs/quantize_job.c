@@ -6,7 +6,7 @@
 #include "convert/plans/restore_codes_plan.h"
 #include "convert/plans/split_plan.h"
 
-/* Returns true if only some schemes take this option. */
+/* Returns true if only some schemes accept this option. */
 static bool is_of_schemes(const char *option)
 {
     for (tsr_scheme i = TSR_SCHEME_KEEP + 1; i < TSR_SCHEMES; i++) {
@@ -133,7 +133,7 @@ static tsr_status settle(tsr_quantize_job *q, tsr_experts *experts, tsr_err *err
     return TSR_OK;
 }
 
-/* Opens the source and plans. */
+/* Opens the source and makes the plan. */
 static tsr_status plan_scheme(tsr_quantize_job *q, const tsr_job_source *from, tsr_experts experts, tsr_plan *plan,
                               tsr_err *err)
 {
@@ -143,7 +143,7 @@ static tsr_status plan_scheme(tsr_quantize_job *q, const tsr_job_source *from, t
     return tsr_split_plan(plan, &q->view, q->sources, experts, make_scheme, q, err);
 }
 
-/* Codes again, with the scales that they had. */
+/* Plans codes with the scales of an original (--scales-from). */
 static tsr_status plan_again(tsr_quantize_job *q, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
 {
     TSR_TRY(open_source(from, from->path, 0, q, err));

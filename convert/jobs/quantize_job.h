@@ -1,4 +1,4 @@
-/* The options of `tessera quantize`, and the plan that they lead to. */
+/* The options of `tessera quantize` and the plan that follows from them. */
 #ifndef TSR_CONVERT_JOBS_QUANTIZE_JOB_H
 #define TSR_CONVERT_JOBS_QUANTIZE_JOB_H
 
@@ -7,36 +7,38 @@
 #include "convert/plans/views/decoded_view.h"
 #include "convert/search/rules_plan.h"
 
-/* The options, and what stays open while the plan lives. It must not move once there is a plan. */
+/* The options, and the inputs that stay open as long as the plan. Must not move once there is a plan. */
 typedef struct tsr_quantize_job {
     int word; /* index of the word of --scheme (tsr_scheme_named); tsr_quantize_job_check sets `of.scheme` from it */
     tsr_scheme_arguments of;
-    const char *rules;       /* a file, instead of a scheme; NULL: none */
-    const char *scales_from; /* the original; NULL: scales are made */
+    const char *rules;       /* a rules file, used instead of a scheme; NULL: none */
+    const char *scales_from; /* the original that scales are taken from; NULL: scales are computed */
     int experts;             /* -1: as needed */
 
     bool by_scheme;            /* else by rules */
-    tsr_scheme_options scheme; /* its dialect is settled once the source is known */
+    tsr_scheme_options scheme; /* its dialect is set once the source is known */
     tsr_scheme_rules rules_read;
     tsr_calibration calibration; /* for rules */
     tsr_rules_options by_rules;
-    const tsr_checkpoint *sources[2]; /* what is read, and the original; one that is given already is not opened */
+    const tsr_checkpoint *sources[2]; /* the source and the original; a checkpoint that is passed in is not opened
+                                       * again */
     tsr_checkpoint *opened[2];        /* those that were */
     tsr_decoded_view view;
     tsr_arena words; /* for the manifest */
 } tsr_quantize_job;
 
-/* Returns the options when none is given. */
+/* Returns the default options. */
 tsr_quantize_job tsr_quantize_job_defaults(void);
 
-/* Appends the entries that fill *job, which stays where it is, to a table of options. */
+/* Appends the option table entries that fill *job, which must not move. */
 void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options);
 
-/* Checks the options after parsing: TSR_E_USAGE for those that contradict each other. `given`: bits of the options that are present. */
+/* Checks the options after parsing: TSR_E_USAGE for those that contradict each other. `given`: bits of the options that
+ * are present. */
 tsr_status tsr_quantize_job_check(tsr_quantize_job *job, const tsr_option *options, uint64_t given,
                                   tsr_err *err) TSR_WARN_UNUSED;
 
-/* Opens the sources, and makes the plan. *job outlives the plan, and the words of the options outlive both. */
+/* Opens the sources and makes the plan. *job must outlive the plan, and the option words must outlive both. */
 tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan *plan,
                                  tsr_err *err) TSR_WARN_UNUSED;
 

@@ -1,9 +1,9 @@
-/* The outputs of a plan as a table of tensors. */
+/* Builds a checkpoint without data from the outputs of a plan. */
 #include "convert/jobs/quantize_preview.h"
 
 #include "convert/configs/fp8_config.h"
 
-/* Offset behind the end of any file, so that reading a tensor of the preview fails. */
+/* An offset past the end of any file, so that reading a tensor of the preview fails. */
 static const uint64_t kNowhere = (uint64_t)1 << 62;
 
 static tsr_status list_outputs(const tsr_plan *plan, tsr_tensors *tensors, tsr_err *err)

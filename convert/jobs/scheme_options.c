@@ -15,7 +15,7 @@ tsr_scheme_arguments tsr_scheme_defaults(void)
 
 tsr_status tsr_read_divisor(int choice, bool int4, const char *what, float *divisor, tsr_err *err)
 {
-    /* In the order of --divisor's words. */
+    /* In the order of the words of --divisor. */
     static const float kDivisors[] = {127, 127.5f, 128, 7, 7.5f, 8};
     if (choice >= 0)
         *divisor = kDivisors[choice];
@@ -84,7 +84,7 @@ static tsr_status block_options(const tsr_scheme_arguments *a, tsr_quantize_opti
 
 static tsr_status mx_options(const tsr_scheme_arguments *a, bool ranges, tsr_mx_options *options, tsr_err *err)
 {
-    /* In the order of --mx-scale's words. */
+    /* In the order of the words of --mx-scale. */
     static const tsr_mx_rule kRules[] = {TSR_MX_FLOOR, TSR_MX_EVEN, TSR_MX_RCEIL, TSR_MX_CEIL};
     *options = (tsr_mx_options){
         .scheme = a->scheme,

@@ -1,5 +1,5 @@
-/* The options of `quantize` and `convert` that describe a scheme, and the plan of the scheme. Messages name options as the command
- * line spells them. */
+/* The options of `quantize` and `convert` that describe a scheme, and the plan of the scheme. Messages spell options as
+ * on the command line. */
 #ifndef TSR_CONVERT_JOBS_SCHEME_OPTIONS_H
 #define TSR_CONVERT_JOBS_SCHEME_OPTIONS_H
 
@@ -9,7 +9,8 @@
 #include "convert/plans/quantize_plan.h"
 #include "convert/schemes/schemes.h"
 
-/* The words of choices, in the order of the members of tsr_scheme_arguments that have these names. */
+/* The words of choice options. Their order defines the values of the members of tsr_scheme_arguments with the same
+ * names. */
 #define TSR_SCALES_WORDS      "amax|mse"
 #define TSR_SCALE_FMT_WORDS   "f32|ue8m0"
 #define TSR_MX_SCALE_WORDS    "floor|even|rceil|ceil"
@@ -22,11 +23,12 @@
 
 /* The options that describe a scheme. */
 typedef struct tsr_scheme_arguments {
-    tsr_scheme scheme;                           /* one with a name */
-    const char *block, *activations;             /* "128x128"; a file */
-    int scale_fmt, scales, away;                 /* indices of the words above; away: of those of rounding */
-    int dialect, mx_scale, scale_dtype, divisor; /* -1: as the scheme has it */
-    uint64_t group_size;                         /* UINT64_MAX: as the scheme has it */
+    tsr_scheme scheme;               /* a scheme that has a name */
+    const char *block, *activations; /* "128x128"; a file */
+    /* indices of the words above; `away`: index of the word of --rounding */
+    int scale_fmt, scales, away;
+    int dialect, mx_scale, scale_dtype, divisor; /* -1: default of the scheme */
+    uint64_t group_size;                         /* UINT64_MAX: default of the scheme */
     bool zero_points, activation_zero_points;
     tsr_list include, exclude;
     uint64_t max_shard_bytes;
@@ -34,14 +36,14 @@ typedef struct tsr_scheme_arguments {
 
 tsr_scheme_arguments tsr_scheme_defaults(void);
 
-/* Sets *divisor to the number that the choice of --divisor names; -1 leaves it. TSR_E_USAGE: it is not for codes of 4 bits (`int4`)
- * or of 8; `what` names the codes. */
+/* Sets *divisor to the number chosen by --divisor; -1 leaves it unchanged. TSR_E_USAGE: the number is for the other
+ * width of codes (`int4`: 4 bits, else 8). `what` names the codes in messages. */
 tsr_status tsr_read_divisor(int choice, bool int4, const char *what, float *divisor, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Sets *group to --group-size; UINT64_MAX leaves it. TSR_E_USAGE: no kernel takes it. */
+/* Sets *group to --group-size; UINT64_MAX leaves it unchanged. TSR_E_USAGE: no kernel supports it. */
 tsr_status tsr_read_group_size(uint64_t given, uint64_t *group, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The options of the plan. Only those of the scheme's form are filled; a zeroed one may be freed. */
+/* The options of the plan. Only those of the scheme's form are filled. Freeing a zero-initialized one is allowed. */
 typedef struct tsr_scheme_options {
     tsr_quantize_options blocks;
     tsr_ct_options rows;
@@ -49,13 +51,13 @@ typedef struct tsr_scheme_options {
     tsr_calibration calibration;
 } tsr_scheme_options;
 
-/* Makes the options of the plan, and reads --activations. TSR_E_USAGE: the scheme does not take an option. `ranges`: nvfp4 needs
- * --activations. */
+/* Makes the options of the plan and reads --activations. TSR_E_USAGE: the scheme does not accept an option. `ranges`:
+ * nvfp4 requires --activations. */
 tsr_status tsr_scheme_read(const tsr_scheme_arguments *arguments, bool ranges, tsr_scheme_options *options,
                            tsr_err *err) TSR_WARN_UNUSED;
 
-/* Sets the dialect that the model's loaders read, unless one was given. `split`: experts become single tensors, which no layout of
- * stacks can hold. */
+/* Sets the dialect that the model's loaders read, unless --dialect was given. `split`: experts become single tensors,
+ * which a layout of stacks cannot hold. */
 void tsr_scheme_settle(const tsr_scheme_arguments *arguments, const tsr_checkpoint *source, bool split,
                        tsr_scheme_options *options);
 

@@ -1,5 +1,5 @@
-/* Decoding: a unit is some whole rows of one matrix. gpt-oss' are turned on the way: its loaders know the values as
- * [in, out] where the codes are [out, in]. */
+/* Decodes codes to floating point. A unit is some whole rows of one matrix. gpt-oss stacks are transposed: the codes
+ * are [out, in], but its loaders expect values as [in, out]. */
 #include "convert/ops/cast_op.h"
 
 #include "common/checked.h"
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* Rows that are turned at a time: a tile of them stays in a processor's cache. */
+/* Rows that are transposed at a time: a tile of them fits the processor's cache. */
 enum { TILE = 32 };
 
 typedef struct params {
@@ -24,7 +24,7 @@ static const params *params_of(const tsr_step *step)
     return step->params;
 }
 
-/* Whole blocks and tiles where they fit, so that few scales are read twice. */
+/* Whole blocks and tiles if they fit, so that few scales are read twice. */
 static uint64_t unit_rows(const params *p)
 {
     const bool fp8 = p->weight.kind->family == TSR_FAMILY_FP8;
@@ -35,7 +35,7 @@ static uint64_t unit_rows(const params *p)
     return tsr_min_u64(fit / step * step, tsr_max_u64(1, p->weight.rows));
 }
 
-/* The rows of a unit, counted over all matrices. */
+/* The rows of a unit, numbered through all matrices. */
 typedef struct band {
     uint64_t row, rows;
 } band;
@@ -105,8 +105,8 @@ static tsr_status decode_turned(const params *p, const band *b, const tsr_unit *
     return TSR_OK;
 }
 
-/* Rows of a band that are decoded at a time, so that what is made of them stays in a processor's cache until it is on its way. All,
- * where fewer do not lie in one run of bytes in the unit's inputs, as AWQ's and GPTQ's do not. */
+/* Returns how many rows of a band are decoded at a time, so that they are still in the cache when they are digested and
+ * written. Returns all rows if fewer are not contiguous in the inputs, as for AWQ and GPTQ. */
 static uint64_t piece_rows(const params *p, const band *b)
 {
     const uint64_t fit = TSR_PIECE_BYTES / tsr_max_u64(1, p->row_bytes);
@@ -178,7 +178,7 @@ tsr_status tsr_plan_cast(tsr_plan *plan, const tsr_weight *weight, tsr_dtype dty
                   .decoder = tsr_row_decoder_of(weight),
                   .dtype = dtype,
                   .row_bytes = weight->cols * tsr_dtype_bytes(dtype)};
-    p->weight.values = out; /* the weights are gone when the plan is carried out */
+    p->weight.values = out; /* the caller's weights no longer exist when the plan runs */
     p->view = tsr_view_whole(&p->weight);
     const tsr_tensor *in[TSR_DECODED_INPUTS];
     const uint32_t n = tsr_row_decoder_inputs(weight, in);

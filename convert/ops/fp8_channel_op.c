@@ -1,4 +1,4 @@
-/* Units of whole rows, each row a block. */
+/* Quantizes to e4m3 with one scale per row. A unit is some whole rows. */
 #include "convert/ops/fp8_channel_op.h"
 
 #include "convert/ops/rows/buffered_scales.h"

@@ -1,12 +1,12 @@
-/* The step that quantizes a weight to e4m3 with one scale a row. */
+/* Declares the step that quantizes a weight to e4m3 with one scale per row. */
 #ifndef TSR_CONVERT_OPS_FP8_CHANNEL_OP_H
 #define TSR_CONVERT_OPS_FP8_CHANNEL_OP_H
 
 #include "convert/plan/plan.h"
 #include "quantize/fp8_block.h"
 
-/* X.weight [R, C] -> X.weight F8_E4M3 [R, C] and X.weight_scale [R, 1], BF16 where that is scale_fmt, else F32: a
- * row is one block of quantize/fp8_block.h. `search`: the scale of least squared error. */
+/* X.weight [R, C] -> X.weight F8_E4M3 [R, C] and X.weight_scale [R, 1], BF16 if scale_fmt says so, else F32. A row is
+ * one block of quantize/fp8_block.h. `search`: choose the scale of least squared error. */
 tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_scale_fmt scale_fmt, bool search,
                                 tsr_err *err) TSR_WARN_UNUSED;
 

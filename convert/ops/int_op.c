@@ -1,4 +1,4 @@
-/* Units of whole rows: codes, packed or not, scales, zero points, sums. */
+/* Quantizes to integers. A unit is some whole rows with their codes, scales, zero points and sums. */
 #include "convert/ops/int_op.h"
 
 #include "convert/ops/rows/buffered_scales.h"
@@ -10,7 +10,7 @@
 
 typedef struct params {
     tsr_int_scheme scheme;
-    tsr_static_input input; /* of W8A8 with static activations */
+    tsr_static_input input; /* for W8A8 with static activations */
 } params;
 
 static const params *params_of(const tsr_step *step)
@@ -28,7 +28,7 @@ static uint64_t cols_of(const tsr_step *step)
     return step->in[0]->shape[1];
 }
 
-/* Multiples of 8 rows: no two units share a word of packed zero points. */
+/* Multiples of 8 rows, so that no two units share a word of packed zero points. */
 static uint64_t unit_rows(const tsr_step *step)
 {
     return tsr_unit_rows(step->in[0], 8);
@@ -52,13 +52,13 @@ static void int_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
         u->out[0] = tsr_rows_window(step->out[0], row, rows);
 }
 
-/* Its first output is the codes, a byte each. */
+/* Returns true if the first output is the codes, one byte each. */
 static bool gives_codes(const tsr_step *step)
 {
     return step->out[0]->dtype == TSR_I8;
 }
 
-/* Scratch of a unit: codes, unless they are the output itself; scales in FP32; zero points. */
+/* Scratch of a unit: codes, unless they are written directly to the output; FP32 scales; zero points. */
 typedef struct scratch {
     uint64_t quantizing, codes, scales, zeros; /* bytes */
 } scratch;
@@ -81,7 +81,7 @@ static uint64_t int_scratch(const tsr_step *step)
     return s.quantizing + s.codes + s.scales + s.zeros;
 }
 
-/* Quantizes a unit, its codes into the first output or its scratch. `stats` may be NULL. */
+/* Quantizes a unit and writes its codes to the first output or to scratch. `stats` may be NULL. */
 static tsr_status quantize(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                            tsr_int_rows *rows, tsr_quant_stats *stats, tsr_err *err)
 {
@@ -112,7 +112,8 @@ static void int_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bins *
 
 /* ---- int8, unpacked ---- */
 
-/* The sums of rows of codes, into X.azp_adj; where there is one, times the zero point into X.azp_with_adj. */
+/* Stores the row sums of codes in X.azp_adj and, if that is an output, the sums times the zero point in
+ * X.azp_with_adj. */
 static void store_sums(const tsr_step *step, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
                        void *const out[2])
 {
@@ -151,7 +152,7 @@ static const tsr_op kInt8Op = {.name = "quantize int8",
 
 /* ---- packed ---- */
 
-/* Rows of zero points into words along the rows: word (r / per, g) has row r in its (r % per)-th place. */
+/* Packs the zero points of rows into words: word (r / per, g) holds row r at position r % per. */
 static void pack_zeros(const tsr_int_scheme *scheme, const tsr_int_rows *rows, uint64_t groups, uint32_t *words)
 {
     const uint32_t bits = scheme->bits, per = 32 / bits;
@@ -193,7 +194,7 @@ static const tsr_op kPackedOp = {.name = "quantize packed integers",
 
 /* ---- azp_adj ---- */
 
-/* Runs only where the codes are not made in the same run: else their step coproduces the sums. */
+/* Runs only if the codes are not made in the same run. Otherwise their step coproduces the sums. */
 static tsr_status azp_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                           tsr_quant_stats *stats, tsr_err *err)
 {

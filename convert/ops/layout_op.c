@@ -1,4 +1,4 @@
-/* Bands of output features: which rows of which part, and where their bytes go. */
+/* Writes and reads interleaved weight layouts. A unit is a band of output features: some rows of one part. */
 #include "convert/ops/layout_op.h"
 
 #include "common/float_bits.h"
@@ -10,13 +10,15 @@
 
 /* ---- bands ---- */
 
-/* Output features that bands must begin and end at: whole turns of columns, or whole words of a row-major run. */
+/* Returns the number of output features that bands must be a multiple of: whole interleave periods, or whole words of a
+ * row-major run. */
 static uint64_t grain(const tsr_ft_format *f)
 {
     return f->row_major ? 32u / (unsigned)f->bits : (uint64_t)f->columns;
 }
 
-/* 64 suit the vectors, and fill the turns of every layout. */
+/* Returns the features of a band: a multiple of 64 if possible, which suits the vector kernels and is a multiple of
+ * every layout's period; otherwise a multiple of grain(). */
 static uint64_t band_of(const tsr_ft_format *f, uint64_t k, uint64_t element_bytes)
 {
     const uint64_t fit = TSR_UNIT_BYTES / (k * element_bytes);
@@ -62,7 +64,7 @@ tsr_status tsr_layout_check(const tsr_layout *l, const char *name, tsr_err *err)
                     U64(group), U64(l->k), name, U64(fits));
 }
 
-/* ---- laying out ---- */
+/* ---- to a layout ---- */
 
 static uint64_t layout_band(const tsr_layout *l)
 {
@@ -74,11 +76,11 @@ static uint64_t groups_of(const tsr_layout *l)
     return l->scheme.group == 0 ? 1 : l->k / l->scheme.group;
 }
 
-/* One unit: rows of one part. */
+/* A unit: rows of one part. */
 typedef struct band {
     size_t part;
     uint64_t row, rows;
-    uint64_t first; /* output feature in the whole */
+    uint64_t first; /* index of the output feature in the whole matrix */
 } band;
 
 static band band_at(const tsr_layout *l, uint64_t unit)
@@ -154,7 +156,7 @@ static tsr_status quantize(const tsr_layout *l, const band *b, const tsr_unit *u
                                .rows_before = b->first - b->row};
     tsr_quant_stats cost = {0};
     TSR_TRY(tsr_int_quantize(&l->scheme, kernels, &rows, &cost, err));
-    cost.max_error_at += rows.rows_before * l->k; /* rows are counted through all parts */
+    cost.max_error_at += rows.rows_before * l->k; /* rows are numbered through all parts */
     cost.worst_at += rows.rows_before * l->k;
     tsr_quant_stats_add(stats, &cost);
     return TSR_OK;
@@ -225,7 +227,7 @@ static void layout_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bin
     *bins = l->scheme.bits == 8 ? TSR_BINS_INT8 : TSR_BINS_INT4;
 }
 
-/* Codes that were packed already have no statistics. */
+/* Weights that were packed already have no statistics. */
 static const tsr_op kLayOp = {.name = "lay out packed integers",
                               .units = layout_units,
                               .windows = layout_windows,
@@ -254,7 +256,7 @@ tsr_status tsr_plan_layout(tsr_plan *plan, const tsr_layout *layout, const tsr_l
         tsr_tensor *const values = tsr_plan_tensor(plan, w->values);
         if (values == NULL)
             return tsr_out_of_memory(err, "while planning");
-        copy->parts[i].values = values; /* the weights are gone when the plan is carried out */
+        copy->parts[i].values = values; /* the caller's weights no longer exist when the plan runs */
         in[n_in++] = w->data;
         if (is_packed(layout))
             in[n_in++] = w->scale;
@@ -280,7 +282,7 @@ tsr_status tsr_plan_layout(tsr_plan *plan, const tsr_layout *layout, const tsr_l
     return tsr_plan_step(plan, &step, err);
 }
 
-/* ---- and back ---- */
+/* ---- from a layout ---- */
 
 static uint64_t unlayout_band(const tsr_unlayout *x)
 {

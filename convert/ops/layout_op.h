@@ -1,5 +1,5 @@
-/* The steps between checkpoints and the weight layouts of kernels/cpu/ft_layout.h, in bands of output features: each
- * is read once, quantized or unpacked, laid out and written, in one pass. */
+/* Declares the steps between checkpoints and the weight layouts of kernels/cpu/ft_layout.h. They work in bands of
+ * output features. Each band is read once, quantized or unpacked, laid out and written, in one pass. */
 #ifndef TSR_CONVERT_OPS_LAYOUT_OP_H
 #define TSR_CONVERT_OPS_LAYOUT_OP_H
 
@@ -10,21 +10,23 @@
 
 enum { TSR_LAYOUT_PARTS = 3 };
 
-/* A matrix of K input and N output features: the weights [N_i, K], one after another. */
+/* A matrix with K input and N output features, made of the weights [N_i, K] one after another. */
 typedef struct tsr_layout {
     tsr_ft_format format;
-    tsr_int_scheme scheme;              /* how floating-point parts are quantized; .group holds for packed ones, too */
-    tsr_dtype scale_dtype;              /* as stored: BF16, F16 or F32; codes are made with the scheme's own */
+    tsr_int_scheme scheme;              /* how floating-point parts are quantized; .group also applies to packed
+                                         * parts */
+    tsr_dtype scale_dtype;              /* stored dtype: BF16, F16 or F32; codes are computed with the scheme's own
+                                         * scale dtype */
     tsr_weight parts[TSR_LAYOUT_PARTS]; /* all floating point, or all packed and symmetric */
     size_t n_parts;
     uint64_t k, n;
 } tsr_layout;
 
-/* The tensors of a layout that one step reads or writes. */
+/* The tensors of a layout that a step reads or writes. */
 typedef struct tsr_layout_tensors {
     tsr_tensor *codes;  /* K * N * bits / 8 bytes */
     tsr_tensor *scales; /* [N], or [K / group, N] */
-    tsr_tensor *zeros;  /* like scales and nothing but 0, for readers that ask for it; NULL: none */
+    tsr_tensor *zeros;  /* zero points, all 0, shaped like scales, for readers that require them; NULL: none */
 } tsr_layout_tensors;
 
 /* Checks shapes without reading weights. TSR_E_SHAPE if K or N does not fit the layout, if a part ends inside a packed
@@ -36,13 +38,13 @@ tsr_status tsr_layout_check(const tsr_layout *layout, const char *name, tsr_err 
 tsr_status tsr_plan_layout(tsr_plan *plan, const tsr_layout *layout, const tsr_layout_tensors *to,
                            const tsr_tensor *reported, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Output features [first, first + columns) of a layout, back to compressed-tensors' packed form: codes and scales as
- * they are, but that a group of zeros has scale 1 there where it may be 0 here. */
+/* Output features [first, first + columns) of a layout, converted back to compressed-tensors' packed form. Codes and
+ * scales stay unchanged, except that a group of zeros gets scale 1 where the layout may have 0. */
 typedef struct tsr_unlayout {
     tsr_ft_format format;
     uint64_t k, n, first, columns, group;
-    tsr_tensor codes, scales; /* as they lie in the source: bytes K * N * bits / 8, then [N] or [K / group, N] */
-    const char *name;         /* of the weight that is made: "X.weight" */
+    tsr_tensor codes, scales; /* as stored in the source: K * N * bits / 8 bytes, then [N] or [K / group, N] */
+    const char *name;         /* name of the weight to write: "X.weight" */
 } tsr_unlayout;
 
 tsr_status tsr_plan_unlayout(tsr_plan *plan, const tsr_unlayout *from, tsr_err *err) TSR_WARN_UNUSED;

@@ -1,4 +1,4 @@
-/* Units of whole rows: codes, and scales that are buffered until the step ends. */
+/* Quantizes to MXFP4, MXFP8 and NVFP4. A unit is some whole rows; scales are buffered until the step ends. */
 #include "convert/ops/mx_op.h"
 
 #include "convert/ops/rows/rows.h"
@@ -31,7 +31,7 @@ static uint64_t matrices(const tsr_step *step)
     return step->in[0]->rank == 3 ? step->in[0]->shape[0] : 1;
 }
 
-/* A unit is rows of one matrix. */
+/* A unit is some rows of one matrix. */
 static uint64_t unit_rows(const tsr_step *step)
 {
     tsr_tensor matrix = *step->in[0];
@@ -50,7 +50,7 @@ static uint64_t mx_units(const tsr_step *step)
     return matrices(step) * units_per_matrix(step);
 }
 
-/* Its first row, counted over all matrices. */
+/* Returns its first row, numbered through all matrices. */
 static uint64_t row_of(const tsr_step *step, uint64_t unit)
 {
     const uint64_t units = units_per_matrix(step);
@@ -79,8 +79,8 @@ static uint64_t mx_scratch(const tsr_step *step)
     return tsr_mx_scratch(&params_of(step)->scheme, cols_of(step));
 }
 
-/* The global scale of all that loaders run as one layer: it is rounded as the first of them asks for, should their dtypes
- * differ. 1 where the format has none. */
+/* Returns the global scale of all weights that loaders run as one layer, or 1 if the format has none. If their dtypes
+ * differ, it is rounded as for the first of them. */
 static float global_of(const tsr_step *step, float amax)
 {
     if (step->amax == NULL)
@@ -110,7 +110,7 @@ static tsr_status mx_run(const tsr_step *step, uint64_t unit, const tsr_unit *u,
     return tsr_mx_quantize(&params_of(step)->scheme, kernels, &rows, stats, err);
 }
 
-/* ---- the figures of the scales, which are bytes: there are no more than 256 different ones ---- */
+/* ---- statistics of scales: one-byte scales have at most 256 different values ---- */
 
 /* Returns the scale of a group of zeros. */
 static uint8_t scale_of_zeros(const tsr_mx_scheme *scheme)
@@ -119,7 +119,7 @@ static uint8_t scale_of_zeros(const tsr_mx_scheme *scheme)
     return kOfZeros[scheme->scale];
 }
 
-/* The value of which `rank` others are not larger; positive scales grow with their bytes. */
+/* Returns the scale value with this rank in sorted order. Positive scales have the same order as their bytes. */
 static double value_at(const uint64_t count[256], const float value[256], uint64_t rank)
 {
     unsigned byte = 0;
@@ -177,7 +177,7 @@ static const char *name_of(tsr_plan *plan, const tsr_tensor *weight, const char 
     return tsr_arena_printf(&plan->arena, "%.*s%s", (int)tsr_module_length(weight->name), weight->name, ending);
 }
 
-/* [.., R, a], or [.., R, a, b] where b is not 0, of a weight [.., R, C]. */
+/* Makes a tensor [.., R, a], or [.., R, a, b] if b is not 0, for a weight [.., R, C]. */
 static tsr_tensor *rows_member(tsr_plan *plan, const tsr_tensor *weight, const char *ending, tsr_dtype dtype,
                                uint64_t a, uint64_t b)
 {

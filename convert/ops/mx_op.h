@@ -1,4 +1,4 @@
-/* The steps that quantize weights to MXFP4, MXFP8 and NVFP4. */
+/* Declares the steps that quantize weights to MXFP4, MXFP8 and NVFP4. */
 #ifndef TSR_CONVERT_OPS_MX_OP_H
 #define TSR_CONVERT_OPS_MX_OP_H
 
@@ -6,9 +6,10 @@
 #include "convert/schemes/dialects.h"
 #include "quantize/mx_weight.h"
 
-/* Adds the step that quantizes `weight`, X.weight [R, C], or a stack [M, R, C]. `amax` is that of the weight and of all that loaders run as one
- * layer with it: NVFP4's global scale follows from it; NULL for the others. `input` is the input's global scale, as it
- * is stored; 0: none is; negative: it is not known yet, and there is no running the step before it is. */
+/* Adds the step that quantizes `weight`, X.weight [R, C] or a stack [M, R, C]. `amax` is the largest |x| of the weight
+ * and of all weights that loaders run as one layer with it; it determines NVFP4's global scale and is NULL for other
+ * formats. `input` is the stored global scale of the input; 0: none is stored; negative: not known yet, and the step
+ * must not run before it is set. */
 tsr_status tsr_plan_mx(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_scheme *scheme, const tsr_mx_names *names,
                        const tsr_amax *amax, float input, tsr_err *err) TSR_WARN_UNUSED;
 

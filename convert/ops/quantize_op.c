@@ -1,4 +1,4 @@
-/* Quantizing in units of one row of blocks. */
+/* Quantizes to block FP8. A unit is part of one row of blocks. */
 #include "convert/ops/quantize_op.h"
 
 #include "convert/ops/rows/scale_op.h"
@@ -11,21 +11,21 @@
 typedef struct params {
     tsr_fp8_block scheme;
     tsr_weight weight;
-    bool codes_stay;    /* measuring: the weight's own codes and scales, not new ones */
-    tsr_tensor decoded; /* a scaled weight's tensor as it is once decoded to FP32: for coordinates */
+    bool codes_stay;    /* measuring only: uses the weight's own codes and scales, not new ones */
+    tsr_tensor decoded; /* describes a scaled weight after decoding to FP32, for positions in messages */
 } params;
 
-/* ---- where a unit lies ---- */
+/* ---- position of a unit ---- */
 
 /* A weight is one matrix, or a stack of them (experts), each with its own grid of blocks. A unit is part of one row of
- * blocks: all its columns, or as many whole blocks as fit TSR_UNIT_BYTES. */
+ * blocks: all of its columns, or as many whole blocks as fit TSR_UNIT_BYTES. */
 typedef struct geometry {
     uint64_t matrices, rows, cols;
     tsr_block block;
-    uint64_t bands;          /* rows of blocks of one matrix */
-    uint64_t pieces;         /* units of one row of blocks */
-    uint64_t piece_cols;     /* columns of a unit, but for the last */
-    uint64_t scales_per_row; /* blocks of one row of blocks */
+    uint64_t bands;          /* rows of blocks per matrix */
+    uint64_t pieces;         /* units per row of blocks */
+    uint64_t piece_cols;     /* columns of each unit except the last */
+    uint64_t scales_per_row; /* blocks per row of blocks */
 } geometry;
 
 static geometry geometry_of(const tsr_step *step)
@@ -42,7 +42,7 @@ static geometry geometry_of(const tsr_step *step)
     g.scales_per_row = tsr_ceil_div(g.cols, g.block.cols);
     const uint64_t element_bytes = tsr_dtype_bytes(p->weight.scale == NULL ? t->dtype : TSR_F32);
     const uint64_t fits = TSR_UNIT_BYTES / (g.block.rows * g.block.cols * element_bytes);
-    /* Decoded input comes in whole rows. */
+    /* Decoded input is always whole rows. */
     const uint64_t fit = tsr_tensor_is_made(t) ? g.scales_per_row : tsr_max_u64(1, fits);
     g.pieces = tsr_ceil_div(g.scales_per_row, fit);
     g.piece_cols = tsr_ceil_div(g.scales_per_row, g.pieces) * g.block.cols;
@@ -108,7 +108,7 @@ static void quantize_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 
 /* ---- the arithmetic ---- */
 
-/* Scratch: the decoded values; what decoding and quantizing need; and, when measuring, codes and scales. */
+/* Scratch: the decoded values, work space of decoding and quantizing, and, when measuring, codes and scales. */
 typedef struct scratch {
     uint64_t decoded, decoding, quantizing, codes, scales; /* bytes */
 } scratch;

@@ -1,4 +1,4 @@
-/* An operation around another one: rows are decoded to the scratch, where the inner operation finds its input. */
+/* Wraps an operation: decodes rows to scratch, where the inner operation finds its input. */
 #include "convert/ops/recode_op.h"
 
 #include "common/float_bits.h"
@@ -22,7 +22,7 @@ static uint64_t recode_units(const tsr_step *step)
     return inner->op->units(inner);
 }
 
-/* Which rows of all the unit's input is. */
+/* Computes which rows of the whole matrix the unit's input is. */
 static void rows_of(const tsr_step *inner, const tsr_unit *u, uint64_t *row, uint64_t *rows)
 {
     const tsr_tensor *const t = inner->in[0];
@@ -49,7 +49,7 @@ static uint64_t decoding(const tsr_step *step, const tsr_unit *inner)
     return tsr_round_up(params_of(step)->decoded->memory(params_of(step)->decoded, rows), 64);
 }
 
-/* A unit that begins inside a tile or block reads more than the first unit, which has as many rows. */
+/* A unit that begins inside a tile or block reads more than the first unit, which has the same number of rows. */
 static uint64_t recode_largest(const tsr_step *step)
 {
     uint64_t largest = 0, most = 0;
@@ -135,7 +135,7 @@ tsr_status tsr_step_decode(tsr_plan *plan, tsr_step *step, const tsr_decoded *de
     return TSR_OK;
 }
 
-/* ---- writing rows, rounded to BF16 or as they are ---- */
+/* ---- writing rows, rounded to BF16 or unchanged ---- */
 
 static uint64_t keep_rows(const tsr_step *step)
 {
@@ -194,7 +194,7 @@ static tsr_status take_run(const tsr_step *step, uint64_t unit, const tsr_unit *
 
 static const tsr_op kTakeOp = {.name = "take", .units = keep_units, .windows = keep_windows, .run = take_run};
 
-/* The step writes what comes as `dtype`. */
+/* Makes the step write decoded rows of this dtype. */
 static tsr_status write_rows(tsr_plan *plan, tsr_step *step, const tsr_op *op, tsr_dtype dtype,
                              const tsr_decoded *decoded, tsr_err *err)
 {

@@ -1,4 +1,5 @@
-/* A unit is some whole rows, a multiple of 8: no two share a word of zero points. */
+/* Restores 4-bit codes from their decoded values. A unit is a multiple of 8 whole rows, so that no two share a word of
+ * zero points. */
 #include "convert/ops/restore_codes_op.h"
 
 #include "convert/ops/rows/rows.h"
@@ -7,7 +8,7 @@
 
 typedef struct params {
     tsr_weight original;
-    uint32_t zero_points, order; /* which inputs they are; 0: there are none */
+    uint32_t zero_points, order; /* input indices; 0: the original has none */
 } params;
 
 static const params *params_of(const tsr_step *step)

@@ -1,4 +1,4 @@
-/* Slices, joints and comparisons as units of rectangles. */
+/* Slices, joins and compares tensors. A unit is a rectangle. */
 #include "convert/ops/slice_op.h"
 
 #include "common/checked.h"
@@ -13,7 +13,7 @@ typedef struct params {
     uint64_t segment; /* bytes */
 } params;
 
-/* The place of a unit: whole rows, or a run of bytes in one segment of one row. */
+/* The position of a unit: whole rows, or a run of bytes in one segment of one row. */
 typedef struct place {
     uint64_t row, rows;
     uint32_t part;
@@ -35,7 +35,7 @@ static const params *keep(tsr_plan *plan, tsr_slicing cut, uint32_t k, const tsr
 
 /* ---- slices ---- */
 
-/* Short segments close together are read with what lies between them: one long read costs less than many short ones. */
+/* Short segments that are close together are read including the gaps: one long read costs less than many short ones. */
 enum { SHORT_SEGMENT = 64 << 10, CLOSE = 64 };
 
 static bool reads_all(const params *p)
@@ -111,7 +111,7 @@ tsr_status tsr_plan_slice(tsr_plan *plan, const tsr_tensor *tensor, const tsr_te
 
 /* ---- joints ---- */
 
-/* Whole rows of all parts at once, unless a row is too long or has too many parts for one unit. */
+/* Joins whole rows of all parts at once, unless a row is too long or has too many parts for one unit. */
 static bool joins_rows(const params *p)
 {
     return p->cut.parts <= TSR_MAX_INPUTS && pitch_of(p) <= TSR_UNIT_BYTES;

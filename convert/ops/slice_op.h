@@ -1,8 +1,8 @@
-/* Cutting tensors for tensor parallelism, and joining the parts.
+/* Declares steps that slice tensors for tensor parallelism and join the parts.
  *
- * Every cut looks the same in bytes: the tensor is `rows` rows of `parts` segments of equal size, and part k consists
- * of the k-th segment of each row. Output features of [R, C] (column parallelism): one row. Input features (row
- * parallelism): R rows. Of a stack [M, R, C]: M rows, or M * R; of gate and up in one [2I, C]: two rows. */
+ * In bytes, every cut has the same form: the tensor is `rows` rows of `parts` segments of equal size, and part k
+ * consists of the k-th segment of each row. Column parallelism (output features of [R, C]) has one row. Row parallelism
+ * (input features) has R rows. A stack [M, R, C] has M rows, or M * R. Gate and up in one [2I, C] have two rows. */
 #ifndef TSR_CONVERT_OPS_SLICE_OP_H
 #define TSR_CONVERT_OPS_SLICE_OP_H
 
@@ -21,11 +21,11 @@ tsr_status tsr_plan_slice(tsr_plan *plan, const tsr_tensor *tensor, const tsr_te
 tsr_status tsr_plan_join(tsr_plan *plan, const tsr_tensor *const *parts, const tsr_tensor *out, tsr_slicing cut,
                          tsr_err *err) TSR_WARN_UNUSED;
 
-/* Adds a step that writes n parts of any size one behind the other. */
+/* Adds a step that writes n parts of any size one after another. */
 tsr_status tsr_plan_concatenate(tsr_plan *plan, const tsr_tensor *const *parts, uint32_t n, const tsr_tensor *out,
                                 tsr_err *err) TSR_WARN_UNUSED;
 
-/* Adds a step that writes out->bytes bytes of `tensor`, from `offset` on. */
+/* Adds a step that writes `out->bytes` bytes of `tensor`, from `offset` on. */
 tsr_status tsr_plan_range(tsr_plan *plan, const tsr_tensor *tensor, uint64_t offset, const tsr_tensor *out,
                           tsr_err *err) TSR_WARN_UNUSED;
 

@@ -1,4 +1,4 @@
-/* A unit is a band of rows of one expert's projection, or of both where they take turns. */
+/* Builds stacks of experts. A unit is a band of rows of one expert's projection, or of both if they are interleaved. */
 #include "convert/ops/stack_op.h"
 
 #include "common/checked.h"
@@ -10,11 +10,11 @@
 typedef struct params {
     tsr_stack_shape shape;
     const tsr_decoded **parts;
-    uint32_t *first; /* of each part's inputs, in step->in */
+    uint32_t *first; /* first index of each part's inputs in step->in */
     bool codes;
 } params;
 
-/* Some rows of `count` projections of one expert, from `part` on. */
+/* Some rows of `count` projections of one expert, beginning with projection `part`. */
 typedef struct band {
     uint64_t expert, projection, count, row, rows;
 } band;
@@ -29,7 +29,7 @@ static uint64_t together(const params *p)
     return p->shape.interleaved ? p->shape.projections : 1;
 }
 
-/* Multiples of 64, where no decoder begins in the middle of a tile. */
+/* Multiples of 64, so that no unit begins in the middle of a decoder's tile. */
 static uint64_t band_rows(const params *p)
 {
     const uint64_t bytes = p->shape.cols * sizeof(float) * together(p);
@@ -109,7 +109,7 @@ static uint64_t stack_scratch(const tsr_step *step)
 
 /* ---- the arithmetic ---- */
 
-/* One value as `dtype`; false where it is beyond its range. */
+/* Stores one value as `dtype`. Returns false if it is out of range. */
 static bool store(float x, tsr_dtype dtype, void *out, uint64_t at)
 {
     const uint16_t half = dtype == TSR_BF16 ? tsr_bf16_from_f32(x) : dtype == TSR_F16 ? tsr_f16_from_f32(x) : 0;
@@ -121,7 +121,7 @@ static bool store(float x, tsr_dtype dtype, void *out, uint64_t at)
     return dtype == TSR_F32 || (half & infinite) != infinite;
 }
 
-/* Puts the rows of projection i of the band where they belong in the unit's output. */
+/* Copies the rows of projection i of the band to their position in the unit's output. */
 static bool place_codes(const params *p, const band *b, uint64_t i, const float *x, tsr_dtype dtype, void *out)
 {
     const uint64_t cols = p->shape.cols, width = b->rows * b->count;
@@ -146,7 +146,7 @@ static void place_plain(const params *p, const band *b, uint64_t i, const char *
     }
 }
 
-/* Scales that all are numbers. */
+/* Rejects scales that are NaN. */
 static tsr_status check_powers(const params *p, const tsr_decoded *part, const band *b, const uint8_t *x, tsr_err *err)
 {
     const uint64_t n = b->rows * p->shape.cols;

@@ -1,4 +1,4 @@
-/* Building plans: steps, files and the places of tensors in them. */
+/* Builds plans: steps, files and the offsets of tensors in them. */
 #include "convert/plan/plan.h"
 
 #include "common/checked.h"
@@ -98,7 +98,7 @@ tsr_status tsr_plan_add_note(tsr_plan *plan, const tsr_tensor *source, const cha
 
 /* ---- files ---- */
 
-/* The first step that has no file yet. */
+/* Returns the first step that is not assigned to a file yet. */
 static size_t first_open_step(const tsr_plan *plan)
 {
     const tsr_out_file *const last = plan->n_files == 0 ? NULL : &plan->files[plan->n_files - 1];
@@ -122,7 +122,7 @@ static int by_layout(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* The outputs of a file's steps, in no particular order. */
+/* Collects the outputs of a file's steps, in no particular order. */
 static tsr_status collect_tensors(tsr_plan *plan, size_t index, tsr_err *err)
 {
     tsr_out_file *const f = &plan->files[index];
@@ -142,7 +142,7 @@ static tsr_status collect_tensors(tsr_plan *plan, size_t index, tsr_err *err)
     return TSR_OK;
 }
 
-/* Sorts the tensors of a file, and gives each its offset. */
+/* Sorts the tensors of a file and assigns their offsets. */
 static tsr_status lay_out(tsr_plan *plan, size_t index, tsr_err *err)
 {
     tsr_out_file *const f = &plan->files[index];
@@ -160,8 +160,7 @@ static tsr_status lay_out(tsr_plan *plan, size_t index, tsr_err *err)
         tsr_safetensors_write_header(&header, f->tensors, n);
         f->header_bytes = header.size;
         tsr_status status = tsr_text_status(&header, err);
-        if (status == TSR_OK &&
-            header.size > TSR_MAX_HEADER_BYTES) /* its length counts for the pad that may be added */
+        if (status == TSR_OK && header.size > TSR_MAX_HEADER_BYTES) /* the limit includes padding */
             status = tsr_fail(err, TSR_E_USAGE,
                               "%s: %zu tensors need a header of %zu bytes, above the format's limit of %u; make "
                               "smaller files with --max-shard-size",
@@ -195,7 +194,7 @@ static int by_name(const void *a, const void *b)
     return strcmp((*(tsr_tensor *const *)a)->name, (*(tsr_tensor *const *)b)->name);
 }
 
-/* Gives each of the file's tensors the place that the header has for it. */
+/* Assigns each tensor of the file the offset that the given header has for it. */
 static tsr_status place_by_header(const tsr_out_file *f, tsr_tensors *places, tsr_err *err)
 {
     bool same = places->count == f->n_tensors;
@@ -314,7 +313,7 @@ tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *g
         const tsr_tensor side = tsr_checkpoint_side_file(source, i);
         if (!tsr_glob_match(glob, side.name) || is_listed(side.name, except))
             continue;
-        /* It belongs to the report, which is not copied either, except by a plan that names it. */
+        /* The block file belongs to the report, which is not copied either, unless a plan asks for it by name. */
         if (strcmp(side.name, TSR_BLOCKS_NAME) == 0 && strcmp(glob, TSR_BLOCKS_NAME) != 0)
             continue;
         TSR_TRY(tsr_checkpoint_check_side_file(source, i, err));

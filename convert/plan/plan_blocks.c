@@ -1,4 +1,4 @@
-/* Which steps leave figures of single blocks, and how far their maps are folded. */
+/* Selects the steps that write block statistics, and how far their maps are folded. */
 #include "convert/plan/plan.h"
 
 #include "common/checked.h"
@@ -11,7 +11,7 @@ const tsr_tensor *tsr_step_reported(const tsr_step *step)
     return step->reported != NULL ? step->reported : step->in[0];
 }
 
-/* The map of a step as its operation says it. */
+/* Gets the map of a step from its operation. Returns false if it has none. */
 static bool unfolded(const tsr_plan *plan, size_t index, tsr_block_map *map, tsr_code_bins *bins)
 {
     const tsr_step *const step = &plan->steps[index];
@@ -30,7 +30,7 @@ bool tsr_plan_has_blocks(const tsr_plan *plan, size_t index, tsr_block_map *map,
     return true;
 }
 
-/* All cells where no tensor has more than `most`. */
+/* Returns the number of cells of all maps if no tensor has more than `most`. */
 static uint64_t all_cells(const tsr_plan *plan, uint64_t most)
 {
     uint64_t cells = 0;
@@ -45,7 +45,7 @@ static uint64_t all_cells(const tsr_plan *plan, uint64_t most)
     return cells;
 }
 
-/* Returns the number of cells that the maps may have, so that the file is small compared with a small model, too. */
+/* Returns the most cells that the maps may have, so that the file is small compared with even a small model. */
 static uint64_t most_cells(const tsr_plan *plan)
 {
     uint64_t weights = 0;
@@ -65,7 +65,7 @@ void tsr_plan_fold_blocks(tsr_plan *plan)
     plan->block_cells = TSR_BLOCK_MOST_CELLS;
     if (all_cells(plan, plan->block_cells) <= most)
         return;
-    uint64_t low = 1; /* is low enough, as far as the search knows; block_cells is too many */
+    uint64_t low = 1; /* binary search: `low` is small enough, block_cells is too large */
     while (plan->block_cells - low > 1) {
         const uint64_t middle = low + (plan->block_cells - low) / 2;
         if (all_cells(plan, middle) <= most)

@@ -1,4 +1,4 @@
-/* The index of a model in several files: which tensor lies in which. */
+/* Writes the index of a model in several files, which maps tensors to files. */
 #include "convert/plan/plan.h"
 
 #include "formats/json/json_write.h"

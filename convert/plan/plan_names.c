@@ -67,7 +67,7 @@ static tsr_status check_tensors(named *all, size_t n, tsr_err *err)
                     twice->name, twice->file, twice[1].file);
 }
 
-/* Returns true if a file is in the index's folder and is mapped by the index. Files that no index maps do not count. */
+/* Returns true if a file is in the index's folder and listed in the index. Files that no index lists are ignored. */
 static bool is_mapped(const tsr_out_file *f, const char *index)
 {
     const char *const slash = strrchr(index, '/');

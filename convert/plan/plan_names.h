@@ -4,15 +4,15 @@
 
 #include "convert/plan/plan.h"
 
-/* TSR_E_FORMAT when two outputs have the same path, or two tensors of one safetensors file, or of the files that one
- * index maps, have the same name, because tensors of the source collide ('X.weight' and 'X.weight_packed'). */
+/* TSR_E_FORMAT if two outputs have the same path, or two tensors of one safetensors file, or of files with a common
+ * index, have the same name. This happens if tensors of the source collide ('X.weight' and 'X.weight_packed'). */
 tsr_status tsr_plan_check_names(const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Returns true if a name from a file may name a safetensors file of the output: no folder, no control character, no
- * leading dot, and the right ending. */
+/* Returns true if a name from a file is acceptable for a safetensors file of the output: no folder, no control
+ * character, no leading dot, and the right ending. */
 bool tsr_is_shard_name(const char *name);
 
-/* Returns true if a name from a file may name an index of the output. */
+/* Returns true if a name from a file is acceptable for an index of the output. */
 bool tsr_is_index_name(const char *name);
 
 #endif

@@ -1,4 +1,4 @@
-/* Decoding every weight of codes, and the configuration of an unquantized model. */
+/* Plans the decoding of every weight of codes, and the configuration of an unquantized model. */
 #include "convert/plans/cast_plan.h"
 
 #include "convert/configs/fp8_config.h"

@@ -1,5 +1,5 @@
-/* The plan that turns FP8 and integers back into floating point: no scales, no quantization_config, nothing left over.
- */
+/* Declares the plan that decodes FP8, FP4 and integers to floating point, and removes scales and
+ * quantization_config. */
 #ifndef TSR_CONVERT_PLANS_CAST_PLAN_H
 #define TSR_CONVERT_PLANS_CAST_PLAN_H
 
@@ -8,9 +8,9 @@
 #include "formats/weights/weights.h"
 
 typedef struct tsr_cast_options {
-    tsr_dtype dtype; /* BF16, F16 or F32: of weights that were codes; all other tensors stay as they are */
-    tsr_block block; /* as config.json states, where it is 0 x 0 */
-    bool stack;      /* experts that are stored one by one become their family's stacks */
+    tsr_dtype dtype; /* BF16, F16 or F32, for weights that were codes; other tensors stay unchanged */
+    tsr_block block; /* 0 x 0: as in config.json */
+    bool stack;      /* experts that are stored one by one are combined into the stacks of their family */
     uint64_t max_shard_bytes;
 } tsr_cast_options;
 

@@ -16,7 +16,7 @@
 /* |activation - azp| <= 255 and |code| <= 128: their products, summed over K, stay below 2^31 for K up to here. */
 enum { AZP_MAX_COLS = INT32_MAX / (255 * 128) };
 
-/* ---- what is quantized ---- */
+/* ---- selecting what is quantized ---- */
 
 static tsr_scheme_form form_of(const tsr_ct_options *o)
 {
@@ -65,7 +65,7 @@ bool tsr_ct_takes(const tsr_checkpoint *source, const tsr_tensor *t, tsr_scheme 
     return has_a_place(t) && check_shape(source, t, &options, NULL) == TSR_OK;
 }
 
-/* Finds the static quantization of a layer's input: one for all members of a fused layer. */
+/* Finds the static quantization of a layer's activations; it is the same for all members of a fused layer. */
 static tsr_status find_input(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_ct_options *o,
                              const tsr_decision *decisions, tsr_static_input *input, tsr_err *err)
 {
@@ -97,7 +97,7 @@ static tsr_status find_input(const tsr_checkpoint *c, const tsr_tensor *t, const
     return TSR_OK;
 }
 
-/* `codes`: NULL; or the number of the step that makes them, for their sums. */
+/* `codes`: NULL, or the number of the step that makes the codes, for the row sums. */
 static tsr_status plan_int8(tsr_plan *plan, const tsr_tensor *t, const tsr_ct_options *o, const tsr_decision *decisions,
                             const size_t *codes, tsr_err *err)
 {
@@ -151,7 +151,8 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_ct_options *o, const ts
     return TSR_OK;
 }
 
-/* A file of its own: loaders must not take it for weights, so the index, which leaves it out, is always there. */
+/* azp_adj goes to a separate file that loaders must not take for weights. So the index, which omits this file, is
+ * always written. */
 static tsr_status plan_azp(tsr_plan *plan, const tsr_ct_options *o, const tsr_decision *decisions, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];

@@ -1,4 +1,4 @@
-/* Members of a fused layer, and the scales that they share. */
+/* Plans members of fused layers with shared scales. */
 #include "convert/plans/mx_layers.h"
 
 #include "formats/names/fused.h"
@@ -29,7 +29,7 @@ static size_t index_of(const tsr_mx_layers *l, const tsr_tensor *t)
     return (size_t)(t - source_of(l)->tensors.items);
 }
 
-/* The tensors that loaders run as one layer, this one among them. */
+/* Lists the tensors that loaders run as one layer, including this one. */
 static size_t members_of(const tsr_mx_layers *l, const tsr_tensor *t, const tsr_tensor *members[TSR_FUSED_MEMBERS])
 {
     const size_t all = tsr_fused_members(source_of(l), t, members);
@@ -41,7 +41,7 @@ static size_t members_of(const tsr_mx_layers *l, const tsr_tensor *t, const tsr_
     return n;
 }
 
-/* One amax for all members of a fused layer. */
+/* Finds or makes the amax that all members of a fused layer share. */
 static tsr_status find_amax(const tsr_mx_layers *l, const tsr_tensor *t, const tsr_mx_step *step, const tsr_amax **amax,
                             tsr_err *err)
 {
@@ -56,7 +56,7 @@ static tsr_status find_amax(const tsr_mx_layers *l, const tsr_tensor *t, const t
     return *amax == NULL ? tsr_out_of_memory(err, "while planning") : TSR_OK;
 }
 
-/* The global scale of a layer's input, from the largest value that was seen in front of any of its members. */
+/* Computes the global scale of a layer's input from the largest value measured at the input of any member. */
 static tsr_status find_input(const tsr_mx_layers *l, const tsr_tensor *t, const tsr_mx_step *step, float *input,
                              tsr_err *err)
 {

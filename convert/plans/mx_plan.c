@@ -1,4 +1,4 @@
-/* Which weights become codes, what scales they share, and the configuration that says so. */
+/* Plans MXFP4, MXFP8 and NVFP4: which weights become codes, the scales that they share, and the configuration. */
 #include "convert/plans/mx_plan.h"
 
 #include "convert/configs/ct_config.h"
@@ -67,7 +67,7 @@ typedef struct planning {
     tsr_mx_scheme scheme;
     const tsr_mx_names *names;
     tsr_decision *decisions; /* [tensors] */
-    tsr_decision *beside;    /* [tensors]: what becomes FP8 in DeepSeek-V4's layout; NULL in others */
+    tsr_decision *beside;    /* [tensors]: those that become FP8 in DeepSeek-V4's layout; NULL for other layouts */
     tsr_mx_layers layers;
     tsr_err *err;
 } planning;
@@ -100,7 +100,7 @@ static tsr_fp8_block native_block(const planning *p)
                            .scale_fmt = TSR_SCALE_UE8M0};
 }
 
-/* Returns true if the tensor is no expert and becomes FP8 in blocks. */
+/* Returns true if the tensor is not an expert and becomes block FP8. */
 static bool becomes_fp8(const planning *p, const tsr_tensor *t)
 {
     return p->beside != NULL && tsr_part_of(t->name) != TSR_PART_ROUTED_EXPERTS &&
@@ -138,7 +138,7 @@ static tsr_status plan_tensors(const planning *p)
     return TSR_OK;
 }
 
-/* ---- what stays unquantized ---- */
+/* ---- unquantized tensors ---- */
 
 /* Appends the names by which loaders may look up a quantized module, one per line: its own and that of its fused
  * layer. The first expert of a layer represents all of them. */
@@ -156,9 +156,9 @@ static void add_names(tsr_text *names, const tsr_tensor *t)
         tsr_text_printf(names, "%.*s%s\n", dot == NULL ? 0 : (int)(dot + 1 - t->name), t->name, fused->name);
 }
 
-/* An entry of ModelOpt's list covers a module also where it is only a part of its name: "….mlp.gate" would take gate_proj
- * with it. Such an entry gets its last letter in brackets, "….mlp.gat[e]", which as a pattern fits the one name and as a
- * plain text no name at all. */
+/* Returns the entry for a module in ModelOpt's exclude list. An entry also matches modules that contain it:
+ * "….mlp.gate" would match gate_proj. To avoid that, the last letter of such an entry is put in brackets:
+ * "….mlp.gat[e]" matches only that name as a pattern, and no name as plain text. */
 static const char *entry_of(const planning *p, const char *module, const tsr_text *quantized)
 {
     const size_t length = strlen(module);
@@ -174,8 +174,8 @@ static const tsr_tensor *kept(const void *context, size_t i)
     return becomes_codes(p, t) || becomes_fp8(p, t) || p->decisions[i].treatment == TSR_KEEP_EMBEDDING ? NULL : t;
 }
 
-/* Fills `list` with the entries for the *n tensors, sorted; *n becomes how many they are: compressed-tensors' list has
- * the names of fused layers, too. */
+/* Fills `list` with the sorted entries for the *n tensors. Sets *n to the number of entries: the list of
+ * compressed-tensors also has names of fused layers. */
 static tsr_status list_entries(const planning *p, const tsr_tensor **tensors, size_t *count, const char **list)
 {
     tsr_text quantized = {0};

@@ -1,6 +1,6 @@
-/* The plan that quantizes a checkpoint to MXFP4, MXFP8 or NVFP4, in the dialect of whoever is to load it.
+/* Declares the plan that quantizes a checkpoint to MXFP4, MXFP8 or NVFP4, in the dialect of its loader.
  *
- * NVFP4 has a global scale over each tensor, the same for all that loaders run as one layer (q, k, v; gate, up). It
+ * NVFP4 has a global scale per tensor, shared by all tensors that loaders run as one layer (q, k, v; gate, up). It
  * follows from their largest amax, so these weights are read twice (tsr_amax). */
 #ifndef TSR_CONVERT_PLANS_MX_PLAN_H
 #define TSR_CONVERT_PLANS_MX_PLAN_H
@@ -17,10 +17,11 @@
 typedef struct tsr_mx_options {
     tsr_scheme scheme; /* its form is GROUPS */
     tsr_dialect dialect;
-    const tsr_mx_rule *rule;            /* NULL: what the dialect's tool uses */
-    bool search;                        /* scales of least squared error */
-    const tsr_calibration *calibration; /* ranges of the layers' inputs: what TSR_SCHEME_NVFP4 needs; else NULL */
-    tsr_policy_options policy;          /* only its globs count */
+    const tsr_mx_rule *rule;            /* NULL: the default of the dialect's tool */
+    bool search;                        /* choose scales of least squared error */
+    const tsr_calibration *calibration; /* measured ranges of the layers' inputs, required for TSR_SCHEME_NVFP4; else
+                                         * NULL */
+    tsr_policy_options policy;          /* only its globs are used */
     tsr_block native_block;             /* DeepSeek-V4's dialect: block size of the FP8 layers; 0 x 0: 128 x 128 */
     uint64_t max_shard_bytes;
 } tsr_mx_options;
@@ -28,7 +29,7 @@ typedef struct tsr_mx_options {
 /* Returns true if the scheme's activations need measured ranges. */
 bool tsr_mx_needs_ranges(tsr_scheme scheme);
 
-/* A scheme in a dialect: the arithmetic of the dialect's tool, the names of tensors, and the configuration without its list of
+/* A scheme in a dialect: arithmetic of the dialect's tool, tensor names, and the configuration without its list of
  * unquantized modules. */
 typedef struct tsr_mx_description {
     tsr_mx_scheme scheme;
@@ -42,8 +43,8 @@ tsr_mx_description tsr_mx_describe(tsr_scheme scheme, tsr_dialect dialect);
  * compressed-tensors. */
 tsr_dialect tsr_mx_default_dialect(tsr_scheme scheme, const tsr_checkpoint *source);
 
-/* Makes the plan for *source. `source` and `options` outlive it. TSR_E_MISMATCH: the calibration lacks a layer, or has
- * an int8 scale in place of a range. On failure *plan is empty. */
+/* Makes the plan for *source. `source` and `options` must outlive it. TSR_E_MISMATCH: the calibration lacks a layer, or
+ * has an int8 scale instead of a range. On failure *plan is empty. */
 tsr_status tsr_mx_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_mx_options *options,
                        tsr_err *err) TSR_WARN_UNUSED;
 

@@ -1,4 +1,4 @@
-/* Decisions, warnings, and the refusal to quantize nothing. */
+/* Applies the policy to a plan: decisions, warnings, and an error if nothing would be quantized. */
 #include "convert/plans/policy_plan.h"
 
 #include "common/glob.h"
@@ -44,7 +44,7 @@ static tsr_status check_globs(tsr_plan *plan, const char *option, const char *co
     return TSR_OK;
 }
 
-/* Warns where the general rules keep stacks of experts, which most of a model's weights may be. */
+/* Warns if the general rules keep stacks of experts, which may be most of a model's weights. */
 static tsr_status warn_of_stacks(tsr_plan *plan, const tsr_decision *decisions, tsr_err *err)
 {
     const tsr_tensors *const all = &plan->sources[0]->tensors;
@@ -64,7 +64,7 @@ static tsr_status warn_of_stacks(tsr_plan *plan, const tsr_decision *decisions, 
                          n, tsr_dtype_name((tsr_dtype)first->dtype), first->name);
 }
 
-/* Rejects a model of diffusers, whose layers the general rules do not know, unless the user names what to quantize. */
+/* Rejects a diffusers model, whose layers the general rules do not know, unless the user selects what to quantize. */
 static tsr_status check_kind(const tsr_checkpoint *c, const tsr_policy_options *options, tsr_err *err)
 {
     tsr_json_text value;
@@ -105,14 +105,14 @@ tsr_status tsr_plan_decide(tsr_plan *plan, const tsr_policy_options *options, ts
     return check_globs(plan, kExclude, options->exclude, options->n_exclude, decisions, err);
 }
 
-/* Returns true if the note is of a kept weight that the tables of other models might quantize. */
+/* Returns true if the note is about a kept weight that the rules of another model might quantize. */
 static bool might_be_quantized(const tsr_plan_note *n)
 {
     const tsr_tensor *const t = n->source;
     return t->rank >= 2 && tsr_dtype_is_weight_float((tsr_dtype)t->dtype) && tsr_rule_for_all(t->name) == NULL;
 }
 
-/* Bytes of weights that become codes, and of those that stay; of the latter the largest one. */
+/* Bytes of weights that become codes and that stay unquantized, and the largest of the latter. */
 typedef struct share {
     uint64_t quantized, kept;
     const tsr_plan_note *largest;
@@ -159,7 +159,7 @@ const char *tsr_reason_without_place(const tsr_tensor *t)
 
 tsr_status tsr_plan_warn_of_share(tsr_plan *plan, tsr_err *err)
 {
-    /* Tables keep layers on purpose. The general rules may not know the names of a model's layers. */
+    /* Model tables keep layers on purpose. The general rules may miss layers whose names they do not know. */
     const double least = plan->general_rules ? 0.9 : 0.5, little = plan->general_rules ? 0.5 : 0.25;
     const share s = share_of(plan);
     const double part = (double)s.quantized / ((double)s.quantized + (double)s.kept);

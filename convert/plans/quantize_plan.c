@@ -1,4 +1,4 @@
-/* From decisions to steps: what each tensor becomes, and the configuration that says so. */
+/* Plans block FP8: a step for each tensor, and the configuration. */
 #include "convert/plans/quantize_plan.h"
 
 #include "convert/configs/deepseek_v4_config.h"
@@ -24,7 +24,7 @@ static const tsr_tensor *kept(const void *context, size_t i)
     return d->decisions[i].treatment == TSR_KEEP ? &d->c->tensors.items[i] : NULL;
 }
 
-/* ---- refusing what is quantized already ---- */
+/* ---- rejecting quantized sources ---- */
 
 static bool has_fp8(const tsr_checkpoint *c)
 {
@@ -41,7 +41,7 @@ tsr_status tsr_quantize_check_source(const tsr_checkpoint *c, tsr_err *err)
         "already quantized; start from the BF16 original, or make it one: tessera convert SRC -o DST --to bf16";
     tsr_weights weights;
     tsr_status status = tsr_weights_pair(&weights, c, (tsr_block){0, 0}, err);
-    if (status == TSR_E_USAGE) /* no block size is stated, of what is quantized already */
+    if (status == TSR_E_USAGE) /* a quantized source that states no block size */
         status = tsr_weights_pair(&weights, c, (tsr_block){128, 128}, err);
     if (status != TSR_OK && status != TSR_E_NOMEM && tsr_quantization_path(c) != NULL)
         return tsr_prepend(err, status, "already quantized (%s)", tsr_quantization_path(c));
@@ -90,7 +90,7 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_quantize_options *o, co
     return TSR_OK;
 }
 
-/* The options that shape the output, in one spelling. */
+/* Spells the options that determine the output in a canonical form. */
 static tsr_status spell_command(tsr_plan *plan, const tsr_quantize_options *o, tsr_err *err)
 {
     tsr_text t = {0};
@@ -112,7 +112,7 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     if (own.dialect == TSR_DIALECT_DEEPSEEK && tsr_has_deepseek_v4_names(plan->sources[0]))
         own.dialect = TSR_DIALECT_DEEPSEEK_V4;
     policy.block_rows = o->block.block_rows;
-    if (!policy.as_source) /* then the source has been looked at, and may have codes that stay */
+    if (!policy.as_source) /* in that case the source was inspected and may have codes that stay */
         TSR_TRY(tsr_quantize_check_source(plan->sources[0], err));
     TSR_TRY(spell_command(plan, o, err));
     TSR_TRY(tsr_plan_decide(plan, &policy, decisions, err));

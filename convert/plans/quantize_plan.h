@@ -1,4 +1,4 @@
-/* The plan that quantizes a checkpoint to block FP8. */
+/* Declares the plan that quantizes a checkpoint to block FP8. */
 #ifndef TSR_CONVERT_PLANS_QUANTIZE_PLAN_H
 #define TSR_CONVERT_PLANS_QUANTIZE_PLAN_H
 
@@ -14,12 +14,12 @@ typedef struct tsr_quantize_options {
     uint64_t max_shard_bytes;
 } tsr_quantize_options;
 
-/* Makes the plan for *source. `source` and `options` must outlive it. Refuses (TSR_E_UNSUPPORTED) a checkpoint that is
- * quantized already. On failure *plan is empty. */
+/* Makes the plan for *source. `source` and `options` must outlive it. TSR_E_UNSUPPORTED: the checkpoint is quantized
+ * already. On failure *plan is empty. */
 tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_quantize_options *options,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* TSR_E_UNSUPPORTED for a checkpoint that is quantized already, by its configuration or its dtypes. */
+/* Returns TSR_E_UNSUPPORTED for a checkpoint that is quantized already, by its configuration or its dtypes. */
 tsr_status tsr_quantize_check_source(const tsr_checkpoint *source, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

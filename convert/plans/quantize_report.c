@@ -1,4 +1,4 @@
-/* Writing the report of a quantizing job. */
+/* Writes quantization_report.json. */
 #include "convert/plans/quantize_report.h"
 
 #include "formats/blocks/block_file.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The index of the flat index `at` of a tensor. */
+/* Appends the member `key`: the index of flat element `at` of a tensor. */
 static void place(tsr_text *t, const char *key, const tsr_tensor *x, uint64_t at)
 {
     tsr_json_key(t, key);
@@ -39,7 +39,7 @@ static void tensor_row(tsr_text *t, const tsr_plan *plan, const tsr_step *step, 
     tsr_json_end_object(t);
 }
 
-/* The rows of one kind of comparison as the member `key`, and their sum in *whole. Returns how many there are. */
+/* Appends the rows of one kind of comparison as the member `key`; sets *whole to their sum. Returns their number. */
 static uint64_t tensor_rows(tsr_text *t, const char *key, const tsr_plan *plan, const tsr_quant_stats *rows,
                             tsr_stats_of of, tsr_quant_stats *whole)
 {
@@ -58,7 +58,7 @@ static uint64_t tensor_rows(tsr_text *t, const char *key, const tsr_plan *plan, 
     return n;
 }
 
-/* Bits that the codes and scales of all quantized weights take, by the element. */
+/* Returns the bits of codes and scales of all quantized weights per element. */
 static double bits_per_weight(const tsr_plan *plan, uint64_t elements)
 {
     double bytes = 0;
@@ -140,7 +140,7 @@ static void write_worst(tsr_text *t, const char *key, const tsr_plan *plan, cons
     tsr_json_end_array(t);
 }
 
-/* Writes the name and digest of the file with block figures. */
+/* Writes the name and digest of the file with block statistics. */
 static void write_blocks(tsr_text *t, const tsr_plan_blocks *blocks)
 {
     char digest[17];

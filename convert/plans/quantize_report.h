@@ -1,4 +1,4 @@
-/* quantization_report.json: what every quantized tensor lost (docs/report.md). */
+/* Declares quantization_report.json: the error of every quantized tensor (docs/report.md). */
 #ifndef TSR_CONVERT_PLANS_QUANTIZE_REPORT_H
 #define TSR_CONVERT_PLANS_QUANTIZE_REPORT_H
 
@@ -12,8 +12,8 @@ void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, cons
  * neighbours. */
 typedef enum tsr_worst { TSR_WORST_SQNR, TSR_WORST_BLOCK } tsr_worst;
 
-/* The steps with statistics of this kind that lost most, worst first, `most` of them at most; those that lost nothing,
- * all zeros among them, are left out. Returns how many. */
+/* Finds the steps of this kind with the largest errors, worst first, at most `most`. Steps without error are left out.
+ * Returns their number. */
 size_t tsr_worst_steps(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of, tsr_worst by, size_t *worst,
                        size_t most);
 

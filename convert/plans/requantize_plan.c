@@ -25,7 +25,7 @@ tsr_status tsr_requantize_settle(tsr_requantize_options *o, const tsr_checkpoint
     if (o->block.rows == 0)
         o->block = weights->block;
     if (o->block.rows == 0)
-        o->block = (tsr_block){128, 128}; /* the size that every loader reads */
+        o->block = (tsr_block){128, 128}; /* the block size that every loader supports */
     if (o->scale_fmt < 0)
         o->scale_fmt = weights->ue8m0 ? TSR_SCALE_UE8M0 : TSR_SCALE_F32;
     if (o->dialect < 0)

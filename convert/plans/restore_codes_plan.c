@@ -1,4 +1,4 @@
-/* Which weights are made again, and what is taken from which of the two. */
+/* Plans the restoration of 4-bit codes: which weights, and which tensors come from which source. */
 #include "convert/plans/restore_codes_plan.h"
 
 #include "convert/configs/fp8_config.h"
@@ -14,7 +14,7 @@ typedef struct planning {
     tsr_plan *plan;
     const tsr_checkpoint *source, *original;
     tsr_weights weights; /* of the original */
-    bool *paired;        /* [tensors of the source]: the original has it */
+    bool *paired;        /* [tensors of the source]: the original has a tensor of this name */
     tsr_err *err;
 } planning;
 
@@ -32,7 +32,7 @@ static tsr_status check_kind(const planning *p, const tsr_weight *w)
         p->original->files[w->data->file].path, w->data->name, w->kind->title);
 }
 
-/* The tensor of the source that this one of the original corresponds to. */
+/* Finds the tensor of the source that corresponds to a tensor of the original. */
 static tsr_status find_same(const planning *p, const tsr_tensor *values, const tsr_tensor **same)
 {
     const tsr_tensor *const t = tsr_checkpoint_find(p->source, values->name);

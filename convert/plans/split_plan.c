@@ -1,4 +1,4 @@
-/* The scheme's plan for the view, and then what its steps really read. */
+/* Makes the scheme's plan for a view, then replaces the inputs of its steps by source tensors. */
 #include "convert/plans/split_plan.h"
 
 #include "convert/ops/recode_op.h"
@@ -23,9 +23,9 @@ tsr_status tsr_split_set_input(tsr_plan *plan, tsr_step *step, const tsr_decoded
     return step->op == &tsr_copy_op ? tsr_step_take(plan, step, rows, err) : tsr_step_decode(plan, step, rows, err);
 }
 
-/* ---- what several steps need beforehand ---- */
+/* ---- values that several steps share ---- */
 
-/* Members of a layer are parts all, or none is. */
+/* Replaces the members of an amax: all of them are parts of stacks, or none. */
 static tsr_status gather_amax(tsr_plan *plan, const tsr_decoded_view *view, tsr_amax *amax, tsr_err *err)
 {
     const tsr_decoded **const decoded = tsr_arena_alloc(&plan->arena, (amax->n + 1) * sizeof *decoded);
@@ -69,7 +69,7 @@ static tsr_status give_sources(tsr_plan *plan, const tsr_decoded_view *view, tsr
         const tsr_decoded_part *const part = tsr_decoded_part_of(view, step->in[0]);
         if (part == NULL)
             continue;
-        step->n_in = 1; /* the others are members of the same layer, for the amax */
+        step->n_in = 1; /* the other inputs are members of the same layer, for the amax */
         TSR_TRY(tsr_split_set_input(plan, step, part, err));
         if (step->amax != NULL)
             TSR_TRY(tsr_plan_add_amax_inputs(plan, step, err));
@@ -87,7 +87,7 @@ static tsr_status note_stack(tsr_plan *plan, const tsr_tensor *stack, bool toget
                          : tsr_plan_add_note(plan, stack, action, whole, err);
 }
 
-/* One note for each tensor of the source, where the scheme's plan has one for each of the view. */
+/* Makes one note per source tensor from the notes of the scheme's plan, which has one per tensor of the view. */
 static tsr_status rewrite_notes(tsr_plan *plan, const tsr_decoded_view *view, bool together, bool *any, tsr_err *err)
 {
     const size_t n = plan->n_notes;

@@ -1,8 +1,8 @@
-/* Plans that quantize plain weights, over a source whose stacks of experts are taken apart, or turned, on the
- * way.
+/* Declares plans that quantize plain weights of a source whose stacks of experts are split or transposed while they are
+ * read.
  *
- * The plan of the scheme is made for a view in which every expert's projection is a matrix of its own
- * (convert/plans/views/decoded_view.h); then each of its steps is given what takes that matrix out of the stack. */
+ * The plan of the scheme is made for a view in which every expert's projection is a separate matrix
+ * (convert/plans/views/decoded_view.h). Then each step gets a reader that takes its matrix from the stack. */
 #ifndef TSR_CONVERT_PLANS_SPLIT_PLAN_H
 #define TSR_CONVERT_PLANS_SPLIT_PLAN_H
 
@@ -10,18 +10,19 @@
 #include "convert/plans/views/decoded_view.h"
 
 typedef enum tsr_experts {
-    TSR_EXPERTS_AS_NEEDED, /* split where the model_type is known, and it is quantized */
+    TSR_EXPERTS_AS_NEEDED, /* split stacks that are quantized, if the model_type is known */
     TSR_EXPERTS_SPLIT,
     TSR_EXPERTS_STACK,
-    TSR_EXPERTS_TURN, /* together, in a scheme for [experts, out, in], whichever way round they are stored */
+    TSR_EXPERTS_TURN, /* keep stacks, for a scheme that writes [experts, out, in]; transpose those stored as [experts,
+                       * in, out] */
 } tsr_experts;
 
 /* Makes a plan of a scheme for *source. */
 typedef tsr_status tsr_scheme_maker(tsr_plan *plan, const tsr_checkpoint *const *source, const void *options,
                                     tsr_err *err);
 
-/* *view, which it may make, *source and *options outlive the plan. On failure *plan is empty, and there is nothing to
- * free. */
+/* Makes the plan. `view`, which it may fill, `*source` and `*options` must outlive the plan. On failure *plan is empty
+ * and there is nothing to free. */
 tsr_status tsr_split_plan(tsr_plan *plan, tsr_decoded_view *view, const tsr_checkpoint *const *source,
                           tsr_experts experts, tsr_scheme_maker *make, const void *options,
                           tsr_err *err) TSR_WARN_UNUSED;
@@ -30,7 +31,7 @@ tsr_status tsr_split_plan(tsr_plan *plan, tsr_decoded_view *view, const tsr_chec
 tsr_status tsr_split_set_input(tsr_plan *plan, tsr_step *step, const tsr_decoded_part *part,
                                tsr_err *err) TSR_WARN_UNUSED;
 
-/* The tensor of the source that a part is taken from. */
+/* Returns the source tensor that a part is taken from. */
 const tsr_tensor *tsr_split_source(const tsr_decoded_part *part);
 
 #endif

@@ -19,14 +19,14 @@ typedef struct planning {
     tsr_decoded_view *view;
     const tsr_transcode_options *o;
     tsr_move move;
-    bool ordered; /* some weights that are moved have an order of their own */
-    bool *moved;  /* [parts]: whether their codes are moved */
+    bool ordered; /* some moved weights have a group order */
+    bool *moved;  /* [parts]: true if its codes are moved */
     tsr_err *err;
 } planning;
 
 /* ---- DeepSeek-V4's own names ---- */
 
-/* Its n-gram tables, e4m3 with a scale for 32 columns, which its loaders read in no other form. */
+/* Returns true for its n-gram tables, e4m3 with one scale per 32 columns, the only form that its loaders read. */
 static bool is_table(const tsr_weight *w)
 {
     return strstr(w->data->name, ".engram.embed.") != NULL;
@@ -61,7 +61,7 @@ static tsr_stays *what_stays(const tsr_transcode_options *o, const tsr_checkpoin
 
 /* ---- the scheme ---- */
 
-/* A block of the source must not begin in the middle of the part. */
+/* The part must not begin in the middle of a block of the source. */
 static const char *reason_to_move(const planning *p, const tsr_decoded_part *part)
 {
     const tsr_weight *const w = part->view.weight;
@@ -90,7 +90,8 @@ static tsr_move move_of(const tsr_transcode_options *o)
     return m;
 }
 
-/* The groups of the source's integers, the first that are smaller than a row; without any, as the scheme has them. */
+/* Uses the group size of the source's integers: that of the first weight with groups smaller than a row. Without one,
+ * keeps the scheme's. */
 static void take_group(planning *p)
 {
     bool found = false;
@@ -146,7 +147,7 @@ static tsr_status plan_scheme(const planning *p)
     return tsr_quantize_plan(p->plan, p->view->sources, &blocks, p->err);
 }
 
-/* Plans again with the tensors that the scheme keeps written in BF16. */
+/* Plans again, with the tensors that the scheme keeps written as BF16. */
 static tsr_status plan_and_keep(const planning *p)
 {
     bool any = false;
@@ -237,7 +238,7 @@ static tsr_status refuse_nothing(const planning *p)
                     p->view->source->path, p->plan->notes[i].source->name, p->plan->notes[i].reason);
 }
 
-/* Integers become other integers only where that is asked for. */
+/* Converts integers to other integers only if that was requested explicitly. */
 static tsr_status refuse_loss(const planning *p, const tsr_weight *w)
 {
     const char *const obstacle = p->o->lossy || p->o->anew ? NULL : tsr_move_obstacle(w, &p->move);
@@ -284,7 +285,7 @@ static tsr_status give_sources(const planning *p)
     for (size_t i = 0; i < p->plan->n_steps; i++) {
         tsr_step *const step = &p->plan->steps[i];
         if (step->n_in > 1)
-            step->n_in = 1; /* the others are members of the same layer, for the amax */
+            step->n_in = 1; /* the other inputs are members of the same layer, for the amax */
     }
     TSR_TRY(decide_amaxes(p));
     for (size_t i = 0; i < p->plan->n_steps; i++) {
@@ -308,7 +309,7 @@ static tsr_status give_sources(const planning *p)
     return any ? TSR_OK : refuse_nothing(p);
 }
 
-/* Scales of codes that stay as they are stored. */
+/* Checks the scales of codes that stay unchanged. */
 static tsr_status check_what_stays(const planning *p)
 {
     static const char kScale[] = ".scale";
@@ -353,7 +354,7 @@ static tsr_status note_weight(const planning *p, const tsr_plan_note *n, const t
     return TSR_OK;
 }
 
-/* One note for each tensor of the source, where the scheme's plan has one for each of the view. */
+/* Makes one note per source tensor from the notes of the scheme's plan, which has one per tensor of the view. */
 static tsr_status rewrite_notes(const planning *p)
 {
     const size_t n = p->plan->n_notes;
@@ -383,7 +384,7 @@ static tsr_status rewrite_notes(const planning *p)
 
 /* ---- configuration ---- */
 
-/* Returns the dialect of the scheme, in which scales of the KV cache are named. */
+/* Returns the dialect of the scheme, which names KV-cache scales. */
 static tsr_dialect cache_of(const tsr_transcode_options *o)
 {
     return o->groups != NULL ? o->groups->dialect
@@ -402,7 +403,7 @@ static tsr_status spell_command(const planning *p)
     p->plan->command = tsr_arena_printf(&p->plan->arena, "convert --to %s --source-block %llux%llu%s --experts %s",
                                         rest, U64(p->o->source_block.rows), U64(p->o->source_block.cols),
                                         p->o->lossy ? " --lossy" : "", kWords[p->o->split]);
-    if (p->view->has_stacks) /* the source has other names for these tensors */
+    if (p->view->has_stacks) /* names of these tensors differ in the source */
         p->plan->next = "tessera inspect DST --can-load all";
     else if (p->o->source_block.rows != 0) /* `verify` needs the block size too */
         p->plan->next = tsr_arena_printf(&p->plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",

@@ -1,4 +1,4 @@
-/* Keeps the block figures of single files, and joins them into one file. */
+/* Stores the block statistics of single files and joins them into one file. */
 #include "convert/records/blocks_file.h"
 
 #include "common/checked.h"
@@ -21,10 +21,10 @@
 
 enum { PIECE = 1 << 18 };
 
-/* The head of a file of kept frames. */
+/* The header of a file of stored frames. */
 typedef struct kept_head {
     char magic[8];
-    uint64_t fingerprint, size, digest; /* of the plan; of the frames, XXH3-64 */
+    uint64_t fingerprint, size, digest; /* fingerprint of the plan; size and XXH3-64 of the frames */
 } kept_head;
 
 static const char kMagic[8] = "TSRKEPT1";
@@ -72,7 +72,7 @@ static tsr_status pour(sink *to, const void *data, size_t size, tsr_err *err)
     return to->fd < 0 ? TSR_OK : tsr_write_at(to->fd, to->path, data, size, to->size - size, err);
 }
 
-/* Opens the kept frames of a file. TSR_E_FORMAT: they belong to another plan. */
+/* Opens the stored frames of a file. TSR_E_FORMAT: they belong to another plan. */
 static tsr_status open_kept(const tsr_plan *plan, const char *path, int *fd, kept_head *head, tsr_err *err)
 {
     uint64_t size;
@@ -85,7 +85,7 @@ static tsr_status open_kept(const tsr_plan *plan, const char *path, int *fd, kep
     return TSR_OK;
 }
 
-/* Reads the kept frames of a file, piece by piece. */
+/* Reads the stored frames of a file piece by piece. */
 static tsr_status pour_kept(const tsr_plan *plan, const char *dst, size_t index, sink *to, tsr_err *err)
 {
     char path[PATH_MAX];
@@ -123,7 +123,7 @@ tsr_status tsr_blocks_kept(const tsr_plan *plan, const char *dst, size_t index, 
         TSR_TRY(tsr_exists(kept_path(dst, index, path), &there, err));
     const tsr_status status = has_blocks(plan, index) && there ? pour_kept(plan, dst, index, NULL, err) : TSR_OK;
     *kept = there && status == TSR_OK;
-    return status == TSR_E_FORMAT ? TSR_OK : status; /* damaged frames are made again; a failed read is a failure */
+    return status == TSR_E_FORMAT ? TSR_OK : status; /* damaged frames are made again; a failed read is an error */
 }
 
 /* Writes the joined file to its destination. */
@@ -143,7 +143,7 @@ static tsr_status pour_all(const tsr_plan *plan, const char *dst, const tsr_plan
     return status;
 }
 
-/* Returns true if the file has these bytes already. */
+/* Returns true if the file already has these contents. */
 static bool holds(const char *path, const tsr_plan_blocks *made, XXH3_state_t *hash)
 {
     uint64_t size = 0;

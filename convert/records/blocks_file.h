@@ -9,19 +9,19 @@
 
 #include "convert/plan/plan.h"
 
-/* Writes the frames of file `index`. */
+/* Writes the frames of file `index` durably. */
 tsr_status tsr_blocks_keep(const tsr_plan *plan, const char *dst, size_t index, const tsr_text *frames,
                            tsr_err *err) TSR_WARN_UNUSED;
 
-/* Checks whether the frames of file `index`, if it has any, are there and whole. Without them the file has to be
- * made again. */
+/* Checks whether the frames of file `index`, if it has any, exist and are intact. If not, the file has to be made
+ * again. */
 tsr_status tsr_blocks_kept(const tsr_plan *plan, const char *dst, size_t index, bool *kept,
                            tsr_err *err) TSR_WARN_UNUSED;
 
-/* Joins the frames of all files as DST/TSR_BLOCKS_NAME, unless it holds them already. */
+/* Joins the frames of all files as DST/TSR_BLOCKS_NAME, unless it already has these contents. */
 tsr_status tsr_blocks_write(const tsr_plan *plan, const char *dst, tsr_plan_blocks *made, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Removes the kept frames of earlier runs, and the joined file. */
+/* Removes the stored frames of earlier runs and the joined file. */
 tsr_status tsr_blocks_remove(const char *dst, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

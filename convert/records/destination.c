@@ -50,7 +50,7 @@ tsr_status tsr_plan_names(const tsr_plan *plan, tsr_arena *arena, tsr_names *nam
     return TSR_OK;
 }
 
-/* Returns what is wrong with a name in any directory; NULL: nothing. */
+/* Returns what is wrong with a name in any directory, or NULL. */
 static const char *fault_of(const char *name, size_t dst_size)
 {
     if (name[0] == '\0' || name[0] == '/')
@@ -105,7 +105,7 @@ tsr_status tsr_check_names(const char *dst, const tsr_names *names, const char *
             for (const char *c = name; *c != '\0' && n < sizeof shown - 1; c++)
                 shown[n++] = (unsigned char)*c < 0x20 || *c == 0x7F ? '?' : *c;
             shown[n] = '\0';
-            const size_t longest = 256, n_dst = strlen(dst); /* leaves room for the message */
+            const size_t longest = 256, n_dst = strlen(dst); /* leaves room in the message */
             return tsr_fail(err, status, "%s: %s names the output '%s', which cannot be written: %s",
                             dst + (n_dst > longest ? n_dst - longest : 0), said, shown, fault);
         }
@@ -155,7 +155,7 @@ void tsr_remove_parts(const char *dst)
 static tsr_status withdraw(const char *dst, const tsr_names *names, bool (*one_of)(const char *name), tsr_err *err)
 {
     char path[PATH_MAX];
-    const char *last = NULL; /* the last name removed: its folder is still to be synced */
+    const char *last = NULL; /* the last removed name, whose folder still has to be synced */
     for (size_t i = 0; i < names->count; i++) {
         const char *const name = names->items[i];
         if (!one_of(name))
@@ -187,7 +187,7 @@ void tsr_remove_empty_folders(const char *dst, const tsr_names *names)
         for (char *end = strrchr(folder, '/'); end != NULL; end = strrchr(folder, '/')) {
             *end = '\0';
             if (rmdir(tsr_output_path(dst, folder, path)) != 0 && errno != ENOENT)
-                break; /* something else lies in it */
+                break; /* the folder is not empty */
         }
     }
 }
@@ -203,7 +203,7 @@ static bool has(const tsr_names *names, const char *name)
     return false;
 }
 
-/* Looks for strays in the folder of `name`. */
+/* Looks for files that the plan does not write in the folder of `name`. */
 static tsr_status check_folder(const char *dst, const char *name, const tsr_names *planned, const tsr_names *old,
                                tsr_err *err)
 {
@@ -235,7 +235,7 @@ static tsr_status check_folder(const char *dst, const char *name, const tsr_name
     return status;
 }
 
-/* Looks for strays in every folder below `dst` that holds one of these names. */
+/* Does the same in every folder below `dst` that holds one of these names. */
 static tsr_status check_folders(const char *dst, const tsr_names *names, const tsr_names *planned, const tsr_names *old,
                                 tsr_err *err)
 {
@@ -254,7 +254,7 @@ tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr
     old = old == NULL ? &kNone : old;
     TSR_TRY(check_folder(dst, "", planned, old, err));
     TSR_TRY(check_folders(dst, planned, planned, old, err));
-    /* An earlier output may have had more ranks: its folders are searched, too. */
+    /* An earlier output may have had more ranks, so its folders are searched too. */
     return check_folders(dst, old, planned, old, err);
 }
 
@@ -263,7 +263,7 @@ tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr
 uint64_t tsr_space_needed(const tsr_plan *plan, const bool *finished)
 {
     uint64_t need = 0;
-    for (size_t i = 0; i < plan->n_files; i++) /* figures of blocks are kept in two places */
+    for (size_t i = 0; i < plan->n_files; i++) /* block statistics are stored in two places */
         need += finished[i] || plan->files[i].appended ? 0 : plan->files[i].bytes + 2 * tsr_plan_block_bytes(plan, i);
     for (size_t i = 0; i < plan->n_texts; i++)
         need += plan->texts[i].size;
@@ -285,7 +285,8 @@ static uint64_t missing_bytes(const char *dst, uint64_t need)
     return tsr_free_space(dst, &have, NULL) != TSR_OK || need <= have ? 0 : need - have;
 }
 
-/* Returns how many files cannot be made in `dst`. Each file with figures of blocks leaves one in .tessera, and all leave one. */
+/* Returns how many files cannot be created in `dst` for lack of inodes. Each file with block statistics has another one
+ * in .tessera, and .tessera has one for all. */
 static uint64_t missing_files(const tsr_plan *plan, const char *dst, const bool *finished)
 {
     uint64_t need = plan->n_texts + 1 /* the manifest */ + (plan->report != NULL), have = 0;
@@ -307,7 +308,7 @@ static tsr_status lacks_bytes(const char *dst, uint64_t missing, tsr_err *err)
                     dst, U64(missing), (double)missing / 1e6);
 }
 
-/* Reports missing space where only a bound is known of some files; `about` bytes are missing. */
+/* Reports missing space if only an upper bound is known for some files; about `about` bytes are missing. */
 static tsr_status lacks_bytes_at_most(const char *dst, uint64_t missing, double about, tsr_err *err)
 {
     return tsr_fail(err, TSR_E_NOSPACE,
@@ -359,7 +360,7 @@ tsr_status tsr_explain_no_space(const tsr_plan *plan, const char *dst, const boo
         return lacks_bytes(dst, bytes, err);
     if (files > 0)
         return lacks_files(dst, files, err);
-    /* A quota or a limit of the file system: the system's message, which names the file, stays. */
+    /* A quota or a limit of the file system: keep the system's message, which names the file. */
     const tsr_err said = err == NULL ? (tsr_err){0} : *err;
     return tsr_fail_as(err, TSR_ERROR_DISK_FULL, TSR_E_NOSPACE,
                        "%s; free space there, or raise the quota, and repeat the command: finished files are kept",
@@ -403,7 +404,7 @@ static tsr_status write_report(const tsr_plan *plan, const char *dst, const tsr_
     return status;
 }
 
-/* The destination of the manifest: a file to compare it with, or one to write. */
+/* The destination of the manifest: a file to compare with, or one to write. */
 typedef struct manifest_file {
     const char *path;
     int fd;
@@ -453,13 +454,13 @@ static tsr_status write_manifest(const tsr_digests *digests, const char *dst, co
     tsr_status status = tsr_manifest_compose(digests, rows, others, n, write_piece, &to, err);
     if (status == TSR_OK)
         status = tsr_commit_file(to.fd, part, path, err);
-    close(to.fd); /* fsync has reported any failure */
+    close(to.fd); /* fsync has already reported any failure */
     if (status != TSR_OK)
         unlink(part);
     return status;
 }
 
-/* Every config.json, those of ranks included, is written last: a folder with one holds a whole model. */
+/* Every config.json, including those of ranks, is written last: a directory with one is a complete model. */
 static tsr_status write_all(const tsr_digests *digests, const char *dst, const tsr_step_rows *rows,
                             const tsr_plan_blocks *blocks, tsr_written *others, tsr_err *err)
 {

@@ -1,7 +1,7 @@
-/* Checks names, folders and space of an output directory, and writes its texts.
+/* Checks names, folders and disk space of an output directory, and writes its text files.
  *
  * Files are written under temporary names in DST/.tessera, which no output can have, and renamed when they are
- * whole. No loader takes a directory without a config.json for a model, so that file is removed before the files
+ * complete. No loader takes a directory without a config.json for a model, so that file is removed before the files
  * that it describes are replaced. */
 #ifndef TSR_CONVERT_RECORDS_DESTINATION_H
 #define TSR_CONVERT_RECORDS_DESTINATION_H
@@ -18,12 +18,12 @@ typedef struct tsr_names {
     size_t count;
 } tsr_names;
 
-/* Lists the names of the files and texts of a plan, except the report; `items` is in `arena`. */
+/* Lists the names of the files and texts of a plan, without the report. `items` is in `arena`. */
 tsr_status tsr_plan_names(const tsr_plan *plan, tsr_arena *arena, tsr_names *names, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Checks that each name is a place below `dst` and not one of Tessera's own: a relative path without "..", control
- * characters or links on its way, and short enough for the system. Otherwise returns `status`, with a message in
- * which `said` names the origin of the names. */
+/* Checks that each name is a path below `dst` and not one of Tessera's own. A name must be relative, without ".." and
+ * control characters, pass through no links, and be short enough for the system. On failure returns `status`, with a
+ * message in which `said` tells where the names come from. */
 tsr_status tsr_check_names(const char *dst, const tsr_names *names, const char *said, tsr_status status,
                            tsr_err *err) TSR_WARN_UNUSED;
 
@@ -33,38 +33,39 @@ const char *tsr_output_path(const char *dst, const char *name, char path[PATH_MA
 /* Writes the temporary name of file number `index`, or of a text for SIZE_MAX, to `path`, and returns it. */
 const char *tsr_part_path(const char *dst, size_t index, char path[PATH_MAX]);
 
-/* Makes the folder that `path` lies in. */
+/* Creates the parent folder of `path`. */
 tsr_status tsr_make_parent(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Removes the temporary files that a killed run left. */
 void tsr_remove_parts(const char *dst);
 
-/* Removes every config.json, then every index, among the names, durably. Then nothing in `dst` looks like a model. */
+/* Removes every config.json, then every index, among the names, durably. After that no loader takes `dst` for a
+ * model. */
 tsr_status tsr_withdraw(const char *dst, const tsr_names *names, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Removes the folders below `dst` that are empty since files of these checked names were removed. In an output for
- * tensor parallelism, an empty folder would pass for a rank without weights. */
+/* Removes folders below `dst` that are empty after files of these checked names were removed. In an output for tensor
+ * parallelism, an empty folder would count as a rank without weights. */
 void tsr_remove_empty_folders(const char *dst, const tsr_names *names);
 
-/* Rejects weights or an index in a folder of outputs that are on neither list: loaders would take them for part of
+/* Rejects weights or an index in an output folder that are on neither list, because loaders would take them for part of
  * the model. TSR_E_EXISTS. */
 tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr_names *old,
                             tsr_err *err) TSR_WARN_UNUSED;
 
-/* Returns the bytes of unfinished files, without appended files, of which only a bound is known. */
+/* Returns the bytes of unfinished files, without appended files, for which only an upper bound is known. */
 uint64_t tsr_space_needed(const tsr_plan *plan, const bool *finished);
 
-/* Checks that the directory has room for tsr_space_needed and for `promised` bytes that others will write on the
- * same file system. TSR_E_NOSPACE: the message has the bytes, or files, that are missing. */
+/* Checks that the directory has room for tsr_space_needed and for `promised` bytes that other runs will write to the
+ * same file system. TSR_E_NOSPACE: the message has the missing bytes or files. */
 tsr_status tsr_check_space(const tsr_plan *plan, const char *dst, const bool *finished, uint64_t promised,
                            tsr_err *err) TSR_WARN_UNUSED;
 
-/* Completes the system's message in `err` after the space ran out: the bytes or files that are missing or, if none
- * are, what to do. */
+/* Completes the system's message in `err` after the disk became full: adds the missing bytes or files or, if none are
+ * missing, the remedy. */
 tsr_status tsr_explain_no_space(const tsr_plan *plan, const char *dst, const bool *finished, tsr_err *err);
 
-/* Writes report, index and other texts, the manifest, then each config.json. Texts that are there already are left
- * alone. */
+/* Writes report, index and other texts, the manifest, then each config.json. Texts that already exist with these
+ * contents are not written again. */
 tsr_status tsr_write_texts(const tsr_digests *digests, const char *dst, const tsr_step_rows *rows,
                            const tsr_plan_blocks *blocks, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -9,9 +9,9 @@
 /* Shorter inputs are digested at once, which is faster. */
 enum { SHORT = 4096 };
 
-/* ---- cuts ---- */
+/* Finds the outputs for which each unit makes one run of bytes, directly after that of the unit before. */
 
-/* Finds the outputs of which each unit makes one run of bytes, behind that of the unit before. */
+/* Returns the most pieces that a step has. */
 static uint8_t find_by_unit(const tsr_step *step)
 {
     uint64_t end[TSR_MAX_OUTPUTS] = {0};
@@ -170,7 +170,7 @@ void tsr_digests_feed(tsr_digests *d, const tsr_cpu_kernels *kernels, size_t ste
         from += n;
         size -= n;
         *fed += n;
-        to[(*fed - 1) / TSR_DIGEST_PIECE] = XXH3_128bits_digest(stream); /* bytes digested so far */
+        to[(*fed - 1) / TSR_DIGEST_PIECE] = XXH3_128bits_digest(stream); /* bytes hashed so far */
     }
     d->sizes[d->plan->steps[step].file] = *fed;
 }
@@ -200,7 +200,8 @@ static int by_place(const void *a, const void *b)
     const tsr_file_part *const x = a, *const y = b;
     if (x->tensor->offset != y->tensor->offset)
         return x->tensor->offset < y->tensor->offset ? -1 : 1;
-    if ((x->tensor->bytes == 0) != (y->tensor->bytes == 0)) /* an empty tensor precedes the next one */
+    /* an empty tensor sorts before the tensor at the same offset */
+    if ((x->tensor->bytes == 0) != (y->tensor->bytes == 0))
         return x->tensor->bytes == 0 ? -1 : 1;
     return x->step != y->step ? (x->step < y->step ? -1 : 1) : (int)x->output - (int)y->output;
 }

@@ -1,13 +1,13 @@
 /* Computes the digests of an output while it is written and while it is read back.
  *
- * A file is its header followed by its tensors, or one tensor alone. The bytes of a tensor are cut into pieces. If
- * each unit of its step makes one run of bytes, behind that of the unit before, a piece is what a unit makes, and
- * is digested while it is in the processor's cache. Else a piece has TSR_DIGEST_PIECE bytes and is read back when
- * the file is whole. So cuts follow from the plan alone, and digests are the same for any threads, ranks and kills.
+ * A file is its header followed by its tensors, or one tensor alone. The bytes of a tensor are divided into pieces. If
+ * each unit of its step makes one contiguous run of bytes, in order, a piece is the output of a unit and is digested
+ * while it is in the processor's cache. Otherwise a piece has TSR_DIGEST_PIECE bytes and is read back when the file is
+ * complete. So the pieces follow from the plan alone, and digests do not depend on threads, ranks and interruptions.
  *
- * The digest of a piece is its XXH128. The digest of a tensor is that of its only piece or, of several, the XXH128
- * of their digests one after another. The digest of a file is made in the same way from its header's and its
- * tensors', in the order of their bytes. A digest is hashed as 16 bytes, the highest first. */
+ * The digest of a piece is its XXH128. The digest of a tensor is that of its only piece or, with several, the XXH128 of
+ * their digests one after another. The digest of a file is computed in the same way from those of its header and its
+ * tensors, in file order. A digest is hashed as 16 bytes, the highest first. */
 #ifndef TSR_CONVERT_RECORDS_DIGESTS_H
 #define TSR_CONVERT_RECORDS_DIGESTS_H
 
@@ -32,10 +32,10 @@ typedef struct tsr_digests {
     tsr_digest *pieces;     /* [n_pieces] */
     uint64_t n_pieces;
     tsr_digest *headers; /* [plan->n_files] */
-    uint64_t *sizes;     /* [plan->n_files]: sizes of whole appended files */
+    uint64_t *sizes;     /* [plan->n_files]: sizes of complete appended files */
 } tsr_digests;
 
-/* A part of a file behind its header: an output of one of its steps. */
+/* A part of a file after its header: an output of one of its steps. */
 typedef struct tsr_file_part {
     const tsr_tensor *tensor;
     size_t step;
@@ -64,14 +64,15 @@ tsr_digest *tsr_digests_at(const tsr_digests *d, size_t step, unsigned i);
 /* Returns the bytes of piece k of output i. */
 uint64_t tsr_piece_bytes(const tsr_digests *d, size_t step, unsigned i, uint64_t k);
 
-/* Digests a whole output that is cut into pieces of TSR_DIGEST_PIECE. */
+/* Digests a whole output that is divided into pieces of TSR_DIGEST_PIECE. */
 void tsr_digests_take(const tsr_digests *d, const tsr_cpu_kernels *kernels, size_t step, unsigned i, const void *data);
 
-/* Digests the next bytes of an appended file; *fed bytes came before. A call with no bytes marks the end. */
+/* Digests the next bytes of an appended file, of which *fed were digested before. A call with no bytes marks the
+ * end. */
 void tsr_digests_feed(tsr_digests *d, const tsr_cpu_kernels *kernels, size_t step, XXH3_state_t *stream, uint64_t *fed,
                       const void *data, uint64_t size);
 
-/* Returns the digest that these digests make together. */
+/* Returns the digest of a sequence of digests. */
 tsr_digest tsr_digest_of_digests(const tsr_digest *items, uint64_t n);
 
 /* Lists the parts of a file in the order of their bytes: parts[at most TSR_MAX_OUTPUTS * n_steps]. Returns their

@@ -18,13 +18,13 @@
 
 static const char kForce[] = "--force";
 
-/* Removes the outputs of an earlier run that the journal lists: they would pass for outputs of this run. */
+/* Removes the outputs that an earlier run's journal lists, so that they are not taken for outputs of this run. */
 static tsr_status remove_outputs(const tsr_names *names, bool old_parts, const char *dst, tsr_err *err)
 {
     char path[PATH_MAX];
     for (size_t i = 0; i < names->count; i++) {
         TSR_TRY(tsr_remove_file(tsr_output_path(dst, names->items[i], path), err));
-        /* Before version 2, a temporary file lay beside the file that it became. */
+        /* Before version 2, a temporary file was beside its final file. */
         if (old_parts && strlen(path) + 5 < sizeof path)
             unlink(strcat(path, ".part"));
     }
@@ -73,7 +73,7 @@ static tsr_status lock(int fd, const char *path, int how, tsr_err *err)
                           path);
 }
 
-/* Writes a new file in place of the old one, which may be a hard link that another output shares. */
+/* Replaces the old file instead of writing into it, because it may be a hard link that another output shares. */
 tsr_status tsr_journal_rewrite(tsr_journal *j, const tsr_plan *plan, const tsr_step_rows *rows, tsr_err *err)
 {
     tsr_text t = {0};
@@ -150,7 +150,7 @@ tsr_status tsr_journal_open_locked(tsr_journal *j, const char *dst, bool read_on
         if (j->fd < 0)
             return tsr_fail_errno(err, "%s: cannot open", j->path);
         const tsr_status status = lock(j->fd, dst, j->read_only ? LOCK_SH : LOCK_EX, err);
-        /* Reading a directory that nothing can be written to is safe without a lock. */
+        /* Reading a directory that cannot be written to needs no lock. */
         if (status != TSR_OK && (status == TSR_E_EXISTS || !j->read_only))
             return status;
         struct stat st, named;
@@ -161,14 +161,14 @@ tsr_status tsr_journal_open_locked(tsr_journal *j, const char *dst, bool read_on
         j->shared = st.st_nlink > 1;
         if (st.st_dev == named.st_dev && st.st_ino == named.st_ino)
             return TSR_OK;
-        close(j->fd); /* replaced in the meantime: the new file is the journal */
+        close(j->fd); /* the file was replaced in the meantime: the new one is the journal */
         j->fd = -1;
     }
     return tsr_fail_as(err, TSR_ERROR_TWO_AT_ONCE, TSR_E_EXISTS,
                        "%s: another process is writing this output; wait for it, or name another directory", dst);
 }
 
-/* Makes the directory an empty output of this plan, whatever it holds; of a shard, only begins its journal. */
+/* Makes the directory an empty output of this plan, whatever it contains; for a shard, only begins its journal. */
 static tsr_status start_over(tsr_journal *j, const tsr_plan *plan, const char *dst, const tsr_names *planned,
                              const tsr_names *old, bool old_parts, const tsr_step_rows *rows, tsr_err *err)
 {
@@ -202,8 +202,8 @@ static tsr_status carry_on(tsr_journal *j, const tsr_plan *plan, const char *dst
     return good == size || tsr_resize(j->fd, good) == 0 ? TSR_OK : tsr_fail_errno(err, "%s: cannot truncate", j->path);
 }
 
-/* Rejects what is in the way of a new journal: other files or, for a shard, other files than those of its
- * neighbours. */
+/* Rejects existing files that prevent a new journal: any files or, for a shard, files other than those of the other
+ * shards. */
 static tsr_status check_room(const tsr_journal *j, const char *dst, tsr_err *err)
 {
     tsr_arena scratch = {0};
@@ -274,11 +274,11 @@ tsr_status tsr_journal_make_folders(const char *dst, bool force, tsr_err *err)
                         folder);
     if (!there && !force) {
         const tsr_status status = check_empty(dst, err);
-        if (status != TSR_OK && lstat(folder, &st) != 0) /* else another shard has just begun */
+        if (status != TSR_OK && lstat(folder, &st) != 0) /* otherwise another shard has just begun */
             return status;
     }
     TSR_TRY(tsr_make_dirs(folder, err));
-    /* A killed run may have made the folders without syncing them. */
+    /* A killed run may have created the folders without syncing them. */
     if (access(dst, W_OK) != 0)
         return TSR_OK;
     TSR_TRY(tsr_sync_parent(dst, err));
@@ -295,8 +295,8 @@ tsr_status tsr_journal_prepare(tsr_journal *j, const tsr_plan *plan, const char 
                : TSR_OK;
 }
 
-/* Rejects a directory with shards: shards and a run of all files exclude each other. No shard can begin while the
- * journal is locked. */
+/* Rejects a directory with shards, because shards and a run of all files exclude each other. No shard can begin while
+ * the journal is locked. */
 static tsr_status refuse_shards(const char *dst, bool force, tsr_err *err)
 {
     tsr_arena scratch = {0};

@@ -1,13 +1,14 @@
-/* Declares the journal of an output directory: the plan that it belongs to, and the files that are finished.
+/* Declares the journal of an output directory, which records the plan and the finished files.
  *
- * The journal is a text file, DST/.tessera/journal. Each line is a record and ends in the XXH3-64 of the rest of the line:
+ * The journal is a text file, DST/.tessera/journal. Each line is a record and ends in the XXH3-64 of the rest of the
+ * line:
  *     tessera 4 <fingerprint> <command>
  *     word <word>                            of a shard's journal: the command, word by word, for `tessera finish`
  *     output <name>                          every file that the plan will write
  *     file <index> <digest> <hex>            a finished file: the lower half of its digest (digests.h), and for each
  *                                            step the bytes of its statistics and of its source sum (source_sums.h)
- * A torn last line (the run was killed while writing it) is cut off on opening. Every change other than an append
- * replaces the whole file. */
+ * An incomplete last line (the run was killed while writing it) is removed when the journal is opened. Every change
+ * other than an append replaces the whole file. */
 #ifndef TSR_CONVERT_RECORDS_JOURNAL_H
 #define TSR_CONVERT_RECORDS_JOURNAL_H
 
@@ -15,33 +16,33 @@
 #include "convert/records/source_sums.h"
 
 typedef struct tsr_journal {
-    int fd; /* -1: not open; locked against other processes while it is */
+    int fd; /* -1: not open; while open it is locked against other processes */
     char *path;
     uint64_t end;           /* end of the last intact record */
-    size_t last;            /* the index of the last record, and one; 0: there is none */
-    bool unordered;         /* its records are not in the plan's order, or one is there twice */
+    size_t last;            /* 1 + index of the last record; 0: there is none */
+    bool unordered;         /* its records are not in the plan's order, or one occurs twice */
     int why_read_only;      /* errno */
-    bool read_only;         /* neither journal nor directory can be written; a finished output can still be verified */
-    bool shared;            /* the journal has other hard links: the output was copied with links */
-    uint64_t *digests;      /* [plan->n_files]; of finished files */
+    bool read_only;         /* neither journal nor directory is writable; a finished output can still be verified */
+    bool shared;            /* the journal has other hard links, because the output was copied with links */
+    uint64_t *digests;      /* [plan->n_files]: digests of finished files */
     bool *finished;         /* [plan->n_files] */
     const tsr_shard *shard; /* NULL: one process makes all files */
-    bool others;            /* this shard only reads: a run without --shard makes or made all files */
-    bool merges;            /* shards are put together; the following is for that: */
+    bool others;            /* this shard only reads, because a run without --shard makes or made all files */
+    bool merges;            /* puts shards together; the following members are for that: */
     tsr_shards shards;
     int *locks; /* [shards.n_present] */
     tsr_arena arena;
 } tsr_journal;
 
 /* Opens or begins the journal of `dst` for this plan. Reads which files are finished, and the rows of their steps.
- * `force` discards the records and the outputs of another plan, config.json first. TSR_E_MISMATCH: the journal
- * belongs to another plan. TSR_E_EXISTS: there is no journal and dst is not empty; or another process holds the
- * journal; or dst has weights that the plan does not write. TSR_E_FORMAT: the journal names files outside of dst. */
+ * `force` discards the records and outputs of another plan, config.json first. TSR_E_MISMATCH: the journal belongs to
+ * another plan. TSR_E_EXISTS: there is no journal and dst is not empty, another process holds the journal, or dst has
+ * weights that the plan does not write. TSR_E_FORMAT: the journal names files outside of dst. */
 tsr_status tsr_journal_open(tsr_journal *journal, const tsr_plan *plan, const char *dst, bool force,
                             const tsr_step_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Opens or begins the journal of a shard. If all files were made without it, they are only verified (`others`).
- * TSR_E_EXISTS, TSR_E_MISMATCH: its neighbours do not fit; nothing was changed then. */
+ * TSR_E_EXISTS, TSR_E_MISMATCH: the shard does not match the other shards; nothing was changed. */
 tsr_status tsr_journal_open_shard(tsr_journal *journal, const tsr_plan *plan, const char *dst, const tsr_shard *shard,
                                   const uint32_t *owner, const tsr_step_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The version of the journal: of its records, of the statistics in them, and of where temporary files lie. */
+/* The version of the journal: of its records, of the statistics in them, and of the path of temporary files. */
 static const char kMagic[] = "tessera 4 ", kOldMagic[] = "tessera 1 ";
 
 /* Hexadecimal digits of the statistics and the source sum of a step. */
@@ -42,8 +42,8 @@ void tsr_records_add_head(tsr_text *t, const tsr_plan *plan, const tsr_shard *sh
     }
 }
 
-/* Checks the record at `line`, of `size` bytes without newline. *body: its bytes without the hash. Returns false if
- * it is torn. */
+/* Reads the number at *at and the space after it, and advances *at. (sscanf would first search for the end of the whole
+ * journal.) */
 static bool unseal(const char *line, size_t size, size_t *body)
 {
     if (size < 17 || line[size - 17] != ' ')
@@ -87,7 +87,7 @@ static bool take_number(const char **at, int base, uint64_t *value)
     return *end == ' ';
 }
 
-/* Reads "file <index> <digest> <hex>". Returns false if it does not fit this plan. */
+/* Reads "file <index> <digest> <hex>". Returns false if it does not match this plan. */
 static bool take_file_record(tsr_finished *to, const tsr_plan *plan, const char *record, size_t size)
 {
     uint64_t index, digest;
@@ -123,7 +123,7 @@ static bool has_option(const char *command, size_t size, const char *option, siz
     return false;
 }
 
-/* Appends the options of command `a` that `b` does not have. */
+/* Appends the options of command `a` that are missing in `b`. */
 static void add_difference(tsr_text *t, const char *a, size_t a_size, const char *b, size_t b_size)
 {
     const size_t start = t->size;
@@ -136,7 +136,7 @@ static void add_difference(tsr_text *t, const char *a, size_t a_size, const char
         tsr_text_printf(t, "nothing of these");
 }
 
-/* Returns the failure of a journal that was begun by another command, `then`, or from another source. */
+/* Returns the error for a journal that was begun by another command, `then`, or with another source. */
 static tsr_status refuse_other_plan(const char *then, size_t size, const char *now, const char *dst,
                                     const char *to_start_over, tsr_err *err)
 {

@@ -12,8 +12,8 @@
 
 static const char kForce[] = "--force";
 
-/* Begins or opens a shard's journal. Neighbours are checked before anything is written. One of them may begin at
- * this moment, so they are checked again when they can see this journal: of two that do not fit, at least one
+/* Begins or opens a shard's journal. The other shards are checked before anything is written. One of them may begin at
+ * the same time, so they are checked again when they can see this journal: of two that do not match, at least one
  * withdraws. */
 static tsr_status open_shard(tsr_journal *j, const tsr_plan *plan, const char *dst, const uint32_t *owner,
                              const char *whole, const tsr_step_rows *rows, tsr_err *err)
@@ -46,7 +46,7 @@ tsr_status tsr_journal_open_shard(tsr_journal *j, const tsr_plan *plan, const ch
     TSR_TRY(tsr_journal_make_folders(dst, false, err));
     tsr_shard_journal(dst, shard->index, shard->count, path);
     tsr_output_path(dst, TSR_STATE_DIR "/journal", whole);
-    /* If a run without --shard has begun the output, or the shards were put together, this shard can only verify. */
+    /* If a run without --shard has begun the output, or the shards were joined, this shard can only verify. */
     bool mine;
     TSR_TRY(tsr_exists(path, &mine, err));
     if (!mine)

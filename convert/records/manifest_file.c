@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The text that was not passed on yet, and the digest of the rest. */
+/* The text that was not passed on yet, and the hash state of the rest. */
 typedef struct spool {
     tsr_text text;
     XXH3_state_t hash;
@@ -63,7 +63,7 @@ static void add_pieces(tsr_text *t, const tsr_digests *d, size_t step, unsigned 
     tsr_json_end_array(t);
 }
 
-/* ---- files ---- */
+/* The digest of a tensor with one piece is that of the piece, so no list follows. */
 
 static void add_tensor(tsr_text *t, const tsr_digests *d, const tsr_file_part *part)
 {
@@ -169,7 +169,7 @@ static void add_source(tsr_text *t, const tsr_checkpoint *c)
     tsr_json_end_object(t);
 }
 
-/* Appends the command line, and the files that its options name. */
+/* Appends the command line and the files that its options name. */
 static void add_reproduction(tsr_text *t, const tsr_plan_provenance *with)
 {
     if (with->command == NULL)
@@ -221,7 +221,7 @@ static tsr_status add_reads(spool *s, const tsr_plan *plan, const tsr_step_rows 
     return TSR_OK;
 }
 
-/* Appends the last line: the digest of all before it. */
+/* Appends the last line: the digest of all text before it. */
 static tsr_status seal(spool *s, tsr_err *err)
 {
     char hex[33];

@@ -59,12 +59,12 @@ typedef struct taking {
     const tsr_plan *plan;
     const char *dst;
     bool force;
-    tsr_finished found; /* records of the journal that is read */
+    tsr_finished found; /* records of the journal that is being read */
     const tsr_step_rows *rows;
     size_t n; /* journals */
 } taking;
 
-/* Takes over what a journal records. One that is torn, or belongs to another plan, records nothing of this one. */
+/* Takes over the records of a journal. A damaged journal, or one of another plan, has none for this plan. */
 static void take_records(taking *t, const char *path)
 {
     const tsr_plan *const plan = t->plan;

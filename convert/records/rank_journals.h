@@ -1,8 +1,8 @@
 /* Declares the journals of ranks other than 0 (--mpi): DST/.tessera/journal-rank-K.
  *
- * Rank 0 has the journal of the directory. Every other rank records its finished files in a journal of its own. At
- * the end rank 0 records all files in the directory's journal and removes the others. A killed job leaves them
- * behind, and the next run takes them over, with any number of ranks. */
+ * Rank 0 has the journal of the directory. Every other rank records its finished files in its own journal. At the end
+ * rank 0 records all files in the directory's journal and removes the others. A killed job leaves them behind, and the
+ * next run, with any number of ranks, takes them over. */
 #ifndef TSR_CONVERT_RECORDS_RANK_JOURNALS_H
 #define TSR_CONVERT_RECORDS_RANK_JOURNALS_H
 
@@ -16,12 +16,12 @@ tsr_status tsr_rank_journal_prepare(tsr_journal *journal, const tsr_plan *plan, 
 tsr_status tsr_rank_journal_begin(tsr_journal *journal, const tsr_plan *plan, const char *dst,
                                   const tsr_step_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Takes over the journals that ranks left behind, into the directory's, which is open; `force` only removes them.
- * TSR_E_EXISTS: a rank is at work. */
+/* Merges the journals that ranks left behind into the directory's journal, which is open; `force` only removes them.
+ * TSR_E_EXISTS: a rank is running. */
 tsr_status tsr_rank_journals_take(tsr_journal *journal, const tsr_plan *plan, const char *dst, bool force,
                                   const tsr_step_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Removes the journals of ranks, durably: the directory's records all files. */
+/* Removes the journals of ranks, durably. The directory's journal must record all files. */
 tsr_status tsr_rank_journals_remove(const char *dst, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -157,7 +157,7 @@ static tsr_status check_neighbour(const tsr_plan *plan, const char *dst, unsigne
     if (status == TSR_OK)
         status = tsr_records_read(text, size, plan, &of, NULL, &good, err);
     else if (access(path, F_OK) != 0 && errno == ENOENT)
-        status = TSR_OK; /* the neighbour was refused and has withdrawn */
+        status = TSR_OK; /* the other shard was rejected and has withdrawn */
     tsr_arena_free(&scratch);
     return status;
 }
@@ -234,7 +234,7 @@ tsr_status tsr_shards_begun(const char *path, bool *begun, tsr_err *err)
     const tsr_status status = tsr_read_file(path, TSR_MAX_JOURNAL_BYTES, &scratch, &text, &size, err);
     *begun = status == TSR_OK && tsr_records_begun(text, size, &old);
     tsr_arena_free(&scratch);
-    return status == TSR_E_FORMAT ? TSR_OK : status; /* a file that is no journal records nothing */
+    return status == TSR_E_FORMAT ? TSR_OK : status; /* an invalid journal has no records */
 }
 
 tsr_status tsr_shards_forget(const char *dst, const tsr_shards *found, tsr_err *err)

@@ -1,12 +1,12 @@
 /* Declares shards: one output made by several independent processes, each of which makes some files of the plan.
  *
- * The plan alone decides which shard makes a file. A shard has a journal of its own, DST/.tessera/journal-3-of-8.
- * Its lock keeps a second process away from the same shard, and it holds the command, so that `tessera finish` can
- * plan again. Shards write no texts: an index, a report or a config.json covers all files. `finish` holds the locks
- * of all shards, verifies every file, and leaves a directory as one process would have made it.
+ * The plan alone determines which shard makes a file. A shard has its own journal, DST/.tessera/journal-3-of-8. The
+ * lock on it excludes a second process for the same shard, and it holds the command, so that `tessera finish` can plan
+ * again. Shards write no texts, because an index, a report or a config.json covers all files. `finish` locks all
+ * shards, verifies every file, and leaves the directory as one process would have made it.
  *
- * While a shard's journal is there, no run without --shard may write. If such a run has begun, or the shards have
- * been put together, shards only verify. */
+ * While a shard's journal exists, no run without --shard may write. If such a run has begun, or the shards have been
+ * joined, shards only verify. */
 #ifndef TSR_CONVERT_RECORDS_SHARDS_H
 #define TSR_CONVERT_RECORDS_SHARDS_H
 
@@ -27,7 +27,7 @@ typedef struct tsr_shards {
     size_t n_present;
 } tsr_shards;
 
-/* Computes the shard that makes each file: owner[n_files]. Files are assigned from the largest on, each to the
+/* Computes the shard that makes each file: owner[n_files]. Files are assigned in order of falling size, each to the
  * shard with the fewest bytes to read and write so far. */
 tsr_status tsr_shards_divide(const tsr_plan *plan, unsigned count, uint32_t *owner, tsr_err *err) TSR_WARN_UNUSED;
 
@@ -36,15 +36,15 @@ tsr_shard_size tsr_shard_size_of(const tsr_plan *plan, const uint32_t *owner, ui
 /* Writes DST/.tessera/journal-INDEX-of-COUNT to `path`, and returns it. */
 const char *tsr_shard_journal(const char *dst, unsigned index, unsigned count, char path[PATH_MAX]);
 
-/* Finds the journals of shards; the list is in `arena`. TSR_E_EXISTS: they are of different numbers of shards. */
+/* Finds the journals of shards; the list is in `arena`. TSR_E_EXISTS: their numbers of shards differ. */
 tsr_status tsr_shards_find(const char *dst, tsr_arena *arena, tsr_shards *found, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Reads the command in a shard's journal. The journal may be torn before it: then there are no words, and no error. */
+/* Reads the command in a shard's journal. If the journal is cut off before it, there are no words, and no error. */
 tsr_status tsr_shard_words(const char *dst, unsigned index, unsigned count, tsr_arena *arena, const char *const **words,
                            size_t *n_words, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Rejects a shard whose neighbours have another plan or another number of shards: TSR_E_EXISTS, TSR_E_MISMATCH,
- * with the difference. */
+/* Rejects a shard if other shards have another plan or another number of shards: TSR_E_EXISTS, TSR_E_MISMATCH, with the
+ * difference. */
 tsr_status tsr_shard_admit(const tsr_plan *plan, const char *dst, const tsr_shard *shard, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Removes the unfinished files of a killed run of the shard. */

@@ -1,4 +1,4 @@
-/* Compares the state of each source file with the one at its opening. */
+/* Compares the state of each source file with its state when it was opened. */
 #include "convert/records/watch.h"
 
 #include <stdlib.h>

@@ -1,17 +1,17 @@
-/* Checks that the source files are still those that the plan was made from. If a file is replaced while it is read,
- * the output would mix the weights of two models without a failing read. */
+/* Checks that the source files have not changed since the plan was made. If a file were replaced while it is read, the
+ * output would mix the weights of two models without any error. */
 #ifndef TSR_CONVERT_RECORDS_WATCH_H
 #define TSR_CONVERT_RECORDS_WATCH_H
 
 #include "convert/plan/plan.h"
 
 typedef struct tsr_watch {
-    size_t *first; /* [n_sources + 1]: the number of each source's first file, over all sources */
+    size_t *first; /* [n_sources + 1]: global index of each source's first file */
     size_t *seen;  /* [first[n_sources]]: 1 + the output file for which it was last checked */
-    bool *linked;  /* [first[n_sources]]: hard links to it are made and removed by this run */
+    bool *linked;  /* [first[n_sources]]: this run creates and removes hard links to it */
 } tsr_watch;
 
-/* Begins to watch. `whole` (NULL: none): the output files that are made as hard links (links.h). */
+/* Begins to watch. `whole` (NULL: none) are the output files that are made as hard links (links.h). */
 tsr_status tsr_watch_begin(tsr_watch *watch, const tsr_plan *plan, const bool *whole, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Checks the source files of output `file`. TSR_E_IO: one has changed since it was opened; the message names it. */

@@ -1,4 +1,4 @@
-/* Finds the largest |x| of whole tensors, ahead of the steps that need it. */
+/* Computes the largest |x| of whole tensors, ahead of the steps that need it. */
 #include "convert/run/amax_pass.h"
 
 #include "common/checked.h"
@@ -37,7 +37,7 @@ uint64_t tsr_run_count_amax(tsr_run *r, const tsr_amax *amax)
     return tsr_amax_bytes(amax);
 }
 
-/* Asks the system to read ahead the input of a unit that comes after those of all workers. */
+/* Asks the kernel to read ahead the input of a unit that comes after those of all workers. */
 static void prefetch(const tsr_run *r, const tsr_amax *amax, uint64_t unit)
 {
     if (unit >= tsr_amax_units(amax))
@@ -49,8 +49,8 @@ static void prefetch(const tsr_run *r, const tsr_amax *amax, uint64_t unit)
     }
 }
 
-/* Computes the largest |x| of a unit whose input is in data[]; `memory` is for scratch. TSR_E_VALUE, with its place, for NaN or
- * Inf. */
+/* Computes the largest |x| of a unit whose input is in data[]; `memory` is scratch. TSR_E_VALUE, with its position, for
+ * NaN or Inf. */
 static tsr_status amax_of_rows(const tsr_cpu_kernels *kernels, const tsr_amax_rows *at, char *memory, void *const *data,
                                float *amax, tsr_err *err)
 {

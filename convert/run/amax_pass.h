@@ -1,17 +1,17 @@
-/* Declares the pass that finds the largest |x| of whole tensors. */
+/* Declares the pass that computes the largest |x| of whole tensors. */
 #ifndef TSR_CONVERT_RUN_AMAX_PASS_H
 #define TSR_CONVERT_RUN_AMAX_PASS_H
 
 #include "convert/run/run_state.h"
 
-/* Schedules the units of an amax, unless a step has asked for it before. */
+/* Schedules the units of an amax, unless another step has requested it before. */
 void tsr_run_want_amax(tsr_run *r, const tsr_amax *amax);
 
-/* Returns the bytes that are to be read for an amax: 0 where there is none, or it has been counted before. */
+/* Returns the bytes to read for an amax: 0 if there is none or it has been counted before. */
 uint64_t tsr_run_count_amax(tsr_run *r, const tsr_amax *amax);
 
-/* Finds the next unit of an amax that some step asks for, in the plan's order. Returns false when all are taken. Called with
- * the lock held. */
+/* Finds the next unit of an amax that some step needs, in the plan's order. Returns false when all are taken. Called
+ * with the lock held. */
 bool tsr_run_next_amax(tsr_run *r, size_t *index, uint64_t *unit);
 
 /* Begins to read the input of a unit. */

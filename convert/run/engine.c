@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Counts what a file of the present phase has to be read and made. */
+/* Counts the bytes that are read and written for a file in the current phase. */
 static void count_file(tsr_run *r, size_t file)
 {
     const tsr_out_file *const f = &r->plan->files[file];
@@ -38,7 +38,7 @@ static void count_file(tsr_run *r, size_t file)
     r->bytes_total += r->verifying ? f->bytes : 0;
 }
 
-/* Chooses the files that take part in the present phase. Returns how many there are. Ranks claim theirs later. */
+/* Chooses the files that take part in the current phase. Returns their number. Ranks claim theirs later. */
 static uint64_t choose_files(tsr_run *r)
 {
     const bool alone = r->pool->ranks == NULL;
@@ -60,7 +60,7 @@ static uint64_t choose_files(tsr_run *r)
     return chosen;
 }
 
-/* Frees what a phase has open, and removes its unfinished files: the next run makes whole files. */
+/* Frees what a phase has open and removes its unfinished files, because the next run makes them from the start. */
 static void abandon_files(tsr_run *r)
 {
     for (size_t s = 0; s < r->plan->n_steps; s++) {
@@ -78,7 +78,7 @@ static void abandon_files(tsr_run *r)
     }
 }
 
-/* Returns true if a run may bypass the page cache, so that several units under way are faster. */
+/* Returns true if a run may bypass the page cache. Then several units in progress are faster. */
 static bool is_direct(const tsr_run *r)
 {
     if (!r->verifying)
@@ -109,8 +109,8 @@ static void run_phase(tsr_pool *pool, const char *phase)
     }
 }
 
-/* Marks finished files as unfinished if they are gone or have another size, or if their block figures do. They need
- * not be read. */
+/* Marks finished files as unfinished if they, or their block statistics, are missing or have another size. The files
+ * are not read. */
 static tsr_status drop_missing(tsr_run *r, tsr_err *err)
 {
     for (size_t i = 0; i < r->plan->n_files; i++) {
@@ -130,7 +130,7 @@ static tsr_status drop_missing(tsr_run *r, tsr_err *err)
     return TSR_OK;
 }
 
-/* Removes files that a kill left without a record in the journal. They are made again, and need the space. */
+/* Removes files without a record in the journal, which a killed run left. They are made again and need the space. */
 static void remove_unknown(const tsr_run *r)
 {
     for (size_t i = 0; i < r->plan->n_files; i++) {
@@ -140,7 +140,7 @@ static void remove_unknown(const tsr_run *r)
     }
 }
 
-/* Removes config.json and the index: during a repair, too, no loader may take the directory for a model. */
+/* Removes config.json and the index. During a repair, too, no loader may take the directory for a model. */
 static tsr_status withdraw(tsr_run *r, tsr_err *err)
 {
     tsr_arena scratch = {0};
@@ -155,8 +155,7 @@ static tsr_status withdraw(tsr_run *r, tsr_err *err)
     return status;
 }
 
-/* Checks the sources again, whether the phase failed or not: files that were made from a changed source do not
- * count. */
+/* Checks the sources again, even if the phase failed: files made from a changed source are discarded. */
 static tsr_status check_sources(tsr_run *r, tsr_status status, tsr_err *err)
 {
     tsr_err why = {0};
@@ -199,7 +198,7 @@ static tsr_status end_verifying(tsr_run *r, tsr_err *err)
     return tsr_run_combine_verified(r, err);
 }
 
-/* Returns the bytes that the runs before this one are about to write on its file system. */
+/* Returns the bytes that runs earlier in the list will write to its file system. */
 static uint64_t promised(const tsr_run *r)
 {
     struct stat mine, other;
@@ -222,7 +221,7 @@ static tsr_status find_links(tsr_run *r, tsr_err *err)
                             : tsr_links_find(r->plan, r->whole, err);
 }
 
-/* Prepares the directory; in a rank other than 0, begins the rank's journal. */
+/* Prepares the directory; on ranks other than 0, begins the rank's journal. */
 static tsr_status begin_writing(tsr_run *r, tsr_err *err)
 {
     if (tsr_ranks_mine(r->pool->ranks) > 0)
@@ -278,7 +277,7 @@ static tsr_status finish_run(tsr_run *r, tsr_engine_result *result, tsr_err *err
 
 /* ---- all runs ---- */
 
-/* Notes how a part of one run ended. The other runs go on. */
+/* Records how a part of one run ended. The other runs continue. */
 static void settle(tsr_engine_job *job, tsr_run *r, tsr_status status)
 {
     if (job->status == TSR_OK && status != TSR_OK && r->failure.status == status)
@@ -287,7 +286,7 @@ static void settle(tsr_engine_job *job, tsr_run *r, tsr_status status)
     r->present = r->present && job->status == TSR_OK;
 }
 
-/* Shares the status of each rank: all go on, or none. */
+/* Shares the status of each rank: all continue, or none. */
 static void share_status(tsr_pool *pool, tsr_engine_job *jobs)
 {
     if (pool->ranks == NULL)
@@ -409,7 +408,7 @@ tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run
     struct timespec began;
     fenv_t callers_mode;
     (void)fegetenv(&callers_mode);
-    tsr_set_float_mode(); /* for the report's sums; each worker sets its own */
+    tsr_set_float_mode(); /* for the sums of the report; each worker sets its own */
     clock_gettime(CLOCK_MONOTONIC, &began);
     *bytes_read = 0;
     for (size_t i = 0; i < n; i++) {

@@ -28,7 +28,7 @@ static tsr_status transfer_header(tsr_run *r, size_t file, tsr_err *err)
     const tsr_window all = {.rows = 1, .row_bytes = header.size, .pitch = header.size};
     if (status == TSR_OK)
         status = r->verifying            ? tsr_run_read_back(r, NULL, &place, &all, header.data, err)
-                 : r->files[file].linked ? TSR_OK /* the linked file has it */
+                 : r->files[file].linked ? TSR_OK /* the linked file already has it */
                                          : tsr_run_write_window(r, &place, &all, header.data, err);
     if (status == TSR_OK)
         r->digests.headers[file] = tsr_digest_of(&r->kernels, header.data, header.size);
@@ -37,8 +37,8 @@ static tsr_status transfer_header(tsr_run *r, size_t file, tsr_err *err)
     return status;
 }
 
-/* Links a file that is a whole source file: a hard link in place of the file, or a reflink of the file that was
- * just created. If the link fails, the bytes are copied. */
+/* Links a file that is a whole source file: a hard link in place of the file, or a reflink of the file that was just
+ * created. If the link fails, the bytes are copied. */
 static void try_link(tsr_run *r, size_t file, const char *path)
 {
     tsr_file_state *const f = &r->files[file];
@@ -105,7 +105,7 @@ void tsr_run_close_file(tsr_file_state *f)
 
 /* ---- appended files ---- */
 
-/* Units are taken in order, so all earlier ones are done or under way, and the wait for them ends. */
+/* Units are taken in order, so all earlier ones are done or in progress, and the wait for them ends. */
 tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *data, uint64_t size, tsr_err *err)
 {
     tsr_step_state *const s = r->steps[index];
@@ -126,8 +126,8 @@ tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *d
     pthread_mutex_unlock(&r->pool->lock);
     const int fd = r->files[file].io.fd;
     TSR_TRY(tsr_write_at(fd, r->plan->files[file].name, data, size, offset, err));
-    /* Starts to write back early: a single file may take hours. Outputs may be tiny here, so this happens every
-     * TSR_UNIT_BYTES. */
+    /* Starts write-back early, because a single file may take hours. Outputs of units may be tiny, so this is done
+     * every TSR_UNIT_BYTES. */
     const uint64_t from = offset - offset % TSR_UNIT_BYTES, to = offset + size - (offset + size) % TSR_UNIT_BYTES;
     if (to > from)
         (void)sync_file_range(fd, (off_t)from, (off_t)(to - from), SYNC_FILE_RANGE_WRITE);
@@ -157,8 +157,7 @@ tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_
 
 /* ---- commits ---- */
 
-/* Digests an output whose pieces are not those of units. It is read back in parts that stay in the processor's
- * cache. */
+/* Digests an output whose pieces are not those of units. It is read back in parts that fit the processor's cache. */
 static tsr_status digest_output(tsr_run *r, size_t step, unsigned i, char *memory, tsr_err *err)
 {
     const tsr_tensor *const t = r->plan->steps[step].out[i];
@@ -205,7 +204,7 @@ static tsr_status digest_file(tsr_run *r, size_t file, uint64_t *digest, tsr_err
     return TSR_OK;
 }
 
-/* Makes a whole file durable under its name. */
+/* Renames a complete file to its final name, durably. */
 static tsr_status publish(const tsr_file_state *f, const char *from, const char *to, tsr_err *err)
 {
     if (!f->named)
@@ -244,7 +243,7 @@ tsr_status tsr_run_commit_file(tsr_run *r, size_t file, tsr_err *err)
         if (status == TSR_OK)
             status = tsr_journal_add(&r->journal, r->plan, file, digest, &r->rows, err);
         if (status != TSR_OK)
-            unlink(to); /* a file that the journal does not record must not stay */
+            unlink(to); /* a file that the journal does not record must not remain */
     }
     tsr_run_close_file(f);
     return status;

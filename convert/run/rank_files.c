@@ -54,7 +54,7 @@ void tsr_run_claim_files(tsr_run *r, size_t file)
         else if (f->wanted)
             count_elsewhere(r, r->claimed);
     }
-    pthread_cond_broadcast(&r->pool->changed); /* the committer waits to learn which file comes next */
+    pthread_cond_broadcast(&r->pool->changed); /* the committer waits for the next file */
 }
 
 /* ---- combining ---- */
@@ -67,7 +67,7 @@ void tsr_run_note_done(tsr_run *r)
     }
 }
 
-/* Sets to zeros what belongs to files of other ranks. */
+/* Zeroes the entries of files of other ranks. */
 static void clear_others(tsr_run *r)
 {
     for (size_t i = 0; i < r->plan->n_files; i++) {

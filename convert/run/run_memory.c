@@ -1,4 +1,4 @@
-/* Divides the memory: tables, workers, and the rest for bytes of the source that are wanted more than once. */
+/* Divides the memory: tables, workers, and the rest for source bytes that are needed more than once. */
 #include "convert/run/run_memory.h"
 
 #include "common/checked.h"
@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* Bytes that a worker may read ahead of others that want them, too. */
+/* Bytes that a worker may read ahead of others that need them too. */
 enum { AHEAD = 2 * TSR_UNIT_BYTES + 2 * TSR_CHUNK_BYTES };
 
 tsr_engine_need tsr_engine_needs(const tsr_plan *plan)
@@ -19,15 +19,15 @@ tsr_engine_need tsr_engine_needs(const tsr_plan *plan)
                              .widest = plan->widest};
 }
 
-/* The bytes that runs need together. */
+/* The bytes that the runs need together. */
 typedef struct division {
     uint64_t fixed;               /* tables, and the buffered outputs of one step of each sequence */
-    uint64_t each, unit;          /* bytes of a worker; the part for the largest unit */
-    uint64_t shared, shared_each; /* bytes for shared reads; the part for each worker */
+    uint64_t each, unit;          /* bytes per worker, of which `unit` is for the largest unit */
+    uint64_t shared, shared_each; /* bytes for shared reads, and the part per worker */
 } division;
 
-/* Computes what runs need. Sequences that read parts of the same rows need those rows in memory until all have read
- * them, and the same for what is read ahead. */
+/* Computes what runs need. If sequences read parts of the same rows, those rows stay in memory until all have read
+ * them. The same holds for rows that are read ahead. */
 static division divide(const tsr_engine_need *needs, size_t n)
 {
     division d = {.fixed = 0};
@@ -58,7 +58,7 @@ uint64_t tsr_engine_memory_at_most(const tsr_plan *plan, uint64_t threads, int i
     return tsr_min_u64(wanted, tsr_max_u64(memory, tsr_plan_memory(plan, 1)));
 }
 
-/* Chooses as many workers as are wanted and fit, then as many units under way in each. */
+/* Chooses as many workers as are requested and fit, then as many concurrent units in each. */
 static tsr_status choose_workers(tsr_pool *pool, uint64_t fixed, uint64_t each, tsr_err *err)
 {
     TSR_TRY(tsr_choose_threads(pool->options, fixed, each, &pool->workers, err));
@@ -98,8 +98,8 @@ tsr_status tsr_pool_begin(tsr_pool *pool, const tsr_engine_job *jobs, tsr_err *e
         pool->ring = jobs[i].io != TSR_IO_BUFFERED && tsr_io_has_ring();
     if (pool->n_runs > 1)
         return choose_sharing(pool, jobs, err);
-    /* If the memory is too small for sharing, the job reads more, and its output is the same. Ranks claim files one
-     * after another, so they do not know in advance which bytes they will want twice. */
+    /* If memory is too small for sharing, the job reads more, with the same output. Ranks claim files one after
+     * another, so they do not know in advance which bytes they will need twice. */
     if (tsr_ranks_count(pool->ranks) == 1 && tsr_worth_sharing(plan->bytes_wanted, plan->bytes_in) &&
         choose_sharing(pool, jobs, NULL) == TSR_OK)
         return TSR_OK;

@@ -1,10 +1,10 @@
-/* Notes failures of a run, and names its output files. */
+/* Records failures of a run and names its output files. */
 #include "convert/run/run_state.h"
 
 void tsr_run_note_failure(tsr_run *r, tsr_status status, const tsr_err *err)
 {
     if (r->failure.status == TSR_OK && status != TSR_OK)
-        tsr_claims_stop(&r->claims); /* the other ranks need not begin another file */
+        tsr_claims_stop(&r->claims); /* the other ranks must not begin another file */
     tsr_note_failure(&r->failure, status, err);
     pthread_cond_broadcast(&r->pool->changed);
 }

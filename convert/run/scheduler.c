@@ -7,13 +7,13 @@
 #include "convert/run/rank_files.h"
 #include "convert/run/units.h"
 
-/* The most files that are open and wait to be synced, besides one of each sequence. */
+/* The most files that are open and waiting for fsync, besides one of each sequence. */
 enum { MOST_OPEN_FILES = 64 };
 
-/* The result of taking a unit. */
+/* Result of a request for a unit. */
 typedef enum tsr_schedule {
     TSR_UNIT_TAKEN,
-    TSR_UNIT_NOT_READY, /* not before other units are done */
+    TSR_UNIT_NOT_READY, /* other units must be done first */
     TSR_NO_UNIT_LEFT,   /* none is left, or the run has failed */
 } tsr_schedule;
 
@@ -46,7 +46,7 @@ static bool find_step(tsr_file_sequence *sequence)
     return false;
 }
 
-/* Returns true if the next step waits for an amax. */
+/* Returns true if the next step needs an amax that is not known yet. */
 static bool wants_amax(const tsr_file_sequence *sequence)
 {
     const tsr_step *const step = &sequence->run->plan->steps[sequence->next_step];
@@ -90,7 +90,7 @@ static uint64_t place_of(tsr_file_sequence *sequence)
 {
     if (!sequence->placed)
         sequence->place = find_place(sequence);
-    /* Other sequences take units of amaxes, too. */
+    /* Other sequences also take units of amaxes. */
     sequence->placed = sequence->next_step >= sequence->end_step || !wants_amax(sequence);
     return sequence->place;
 }
@@ -106,7 +106,7 @@ static tsr_schedule take_amax(tsr_run *r, tsr_work *w)
     return TSR_UNIT_TAKEN;
 }
 
-/* Takes a unit of the next step. Returns false for an empty tensor, which has none and is done. */
+/* Takes a unit of the next step. Returns false for an empty tensor, which has no units and counts as done. */
 static bool take_next(tsr_file_sequence *sequence, tsr_work *w)
 {
     tsr_run *const r = sequence->run;
@@ -151,14 +151,14 @@ static tsr_schedule take_unit(tsr_file_sequence *sequence, tsr_work *w)
         if (status == TSR_OK && take_next(sequence, w))
             return TSR_UNIT_TAKEN;
     }
-    /* The failure is noted before the lock is released: no other worker may take a unit of a step that only half
-     * began. */
+    /* Record the failure before the lock is released: no other worker may take a unit of a step that has only partly
+     * begun. */
     if (status != TSR_OK)
         tsr_run_note_failure(r, status, &err);
     return TSR_NO_UNIT_LEFT;
 }
 
-/* Steps from one sequence to the next, over all runs that are present; from NULL to the first. Returns false at the end. */
+/* Advances to the next sequence of all runs of this phase; NULL: starts with the first. Returns false at the end. */
 static bool next_sequence(const tsr_pool *pool, tsr_file_sequence **sequence)
 {
     const tsr_run *r = *sequence == NULL ? pool->runs : (*sequence)->run;
@@ -172,7 +172,7 @@ static bool next_sequence(const tsr_pool *pool, tsr_file_sequence **sequence)
     return false;
 }
 
-/* Returns the sequence that is furthest behind in the source, of those that may have a unit ready. NULL: none. */
+/* Returns the sequence with the lowest source position, of those that may have a unit ready. NULL: none. */
 static tsr_file_sequence *furthest_behind(const tsr_pool *pool)
 {
     tsr_file_sequence *found = NULL, *sequence = NULL;

@@ -1,4 +1,5 @@
-/* Opens the journal of a run, checks its disk space, and completes its output: alone, as a shard, or with ranks. */
+/* Opens the journal of a run, checks its disk space, and completes its output: for a single process, a shard, or
+ * ranks. */
 #include "convert/run/shard_files.h"
 
 #include "convert/records/blocks_file.h"
@@ -48,8 +49,7 @@ tsr_status tsr_run_refuse_writing(const tsr_run *r, tsr_err *err)
         r->dst);
 }
 
-/* Returns true if a file will probably be linked: links of this run have not failed, and the file systems are the
- * same. */
+/* Returns true if a file will probably be linked: no link of this run has failed, and the file systems are the same. */
 static bool is_to_be_linked(const tsr_run *r, size_t file)
 {
     struct stat st;
@@ -57,7 +57,7 @@ static bool is_to_be_linked(const tsr_run *r, size_t file)
            (uint64_t)st.st_dev == tsr_links_source(r->plan, file)->stamp.device;
 }
 
-/* Lists the files that need no room: those that are finished, those of other shards and ranks, and links. */
+/* Lists the files that need no disk space: finished ones, those of other shards and ranks, and links. */
 static bool *settled(const tsr_run *r)
 {
     bool *const list = calloc(r->plan->n_files + 1, sizeof *list);
@@ -81,7 +81,7 @@ tsr_status tsr_run_explain_no_space(const tsr_run *r, tsr_err *err)
     bool *const list = settled(r);
     const tsr_status status =
         list == NULL ? TSR_E_NOSPACE
-                     : tsr_explain_no_space(r->plan, r->dst, list, err); /* else the system's message stays */
+                     : tsr_explain_no_space(r->plan, r->dst, list, err); /* otherwise the system's message stays */
     free(list);
     return status;
 }
@@ -92,7 +92,7 @@ tsr_status tsr_run_finish(tsr_run *r, tsr_err *err)
     const bool merges = r->journal.merges;
     if (merges)
         TSR_TRY(tsr_run_check_shards(r, err));
-    /* Sequences and ranks finish files out of order. The journal of a complete output is in the plan's order. */
+    /* Sequences and ranks finish files out of order, but the journal of a complete output is in the plan's order. */
     const bool ranks = tsr_ranks_count(r->pool->ranks) > 1;
     if (merges || ((r->journal.unordered || ranks) && !r->journal.read_only))
         TSR_TRY(tsr_journal_rewrite(&r->journal, r->plan, &r->rows, err));

@@ -1,4 +1,4 @@
-/* Gathers the figures of single blocks step by step, and keeps them file by file. */
+/* Collects statistics of single blocks per step and stores them per file. */
 #include "convert/run/step_blocks.h"
 
 #include "convert/records/blocks_file.h"

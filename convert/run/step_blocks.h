@@ -1,14 +1,14 @@
-/* Declares the figures of single blocks of a step under way. */
+/* Declares the statistics of single blocks of a running step. */
 #ifndef TSR_CONVERT_RUN_STEP_BLOCKS_H
 #define TSR_CONVERT_RUN_STEP_BLOCKS_H
 
 #include "convert/run/run_state.h"
 
-/* Allocates the figures of blocks, if the step has them. */
+/* Allocates the block statistics, if the step has them. */
 tsr_status tsr_run_begin_blocks(tsr_run *r, size_t index, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_run_free_blocks(tsr_step_state *step);
 
-/* Makes a frame of the figures that were gathered. r->rows.stats[index] is known. */
+/* Makes a frame of the collected statistics. r->rows.stats[index] must be set. */
 tsr_status tsr_run_end_blocks(tsr_run *r, size_t index, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Writes the frames of a file's steps, before the journal records the file. */

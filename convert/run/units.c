@@ -1,4 +1,4 @@
-/* Carries out steps and their units. */
+/* Executes steps and their units. */
 #include "convert/run/units.h"
 
 #include "common/checked.h"
@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-/* Units that are read ahead besides those that workers have. */
+/* Units that are read ahead besides those of workers. */
 enum { UNITS_AHEAD = 2 };
 
 /* Begins a step whose outputs are made by units of another one. */
@@ -78,7 +78,7 @@ void tsr_run_count_step(tsr_run *r, size_t index)
     }
 }
 
-/* ---- carrying out ---- */
+/* ---- execution ---- */
 
 /* Ends a step when all units are done: writes buffered outputs, adds statistics, lets the operation finish. */
 static tsr_status end_step(tsr_run *r, size_t index, uint64_t *done, tsr_err *err)
@@ -133,8 +133,8 @@ static bool go_on(const tsr_run *r, size_t *index, uint64_t *unit, uint64_t n)
     return true;
 }
 
-/* Asks the system to read ahead a unit that a worker will take soon, so that the disk has something to read while
- * threads compute or wait for writes. */
+/* Asks the kernel to read ahead a unit that a worker will take soon, so that the disk is busy while threads compute or
+ * wait for writes. */
 static void prefetch(const tsr_run *r, size_t index, uint64_t unit)
 {
     if (r->verifying || !go_on(r, &index, &unit, r->pool->workers + UNITS_AHEAD))
@@ -195,7 +195,7 @@ tsr_status tsr_run_begin_unit(tsr_task *task, tsr_err *err)
     return TSR_OK;
 }
 
-/* Returns true if an output of a unit is written by the unit: it is not appended, buffered or linked. */
+/* Returns true if the unit writes this output: it is not appended, buffered or linked. */
 static bool is_taken(const tsr_task *task, const tsr_step *step, unsigned i)
 {
     const tsr_run *const r = task->work.run;
@@ -203,7 +203,8 @@ static bool is_taken(const tsr_task *task, const tsr_step *step, unsigned i)
            !r->files[step->file].linked;
 }
 
-/* Counts output i of a unit and begins to write it. `begun`: the output whose beginning is taken already, or NULL. */
+/* Counts output i of a unit and begins to write it. `begun`: the output whose beginning has been written already, or
+ * NULL. */
 static tsr_status finish_output(tsr_task *task, const tsr_step *step, unsigned i, tsr_outgoing *begun, tsr_err *err)
 {
     const tsr_run *const r = task->work.run;
@@ -232,7 +233,7 @@ tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err)
     tsr_step_state *const s = r->steps[index];
     tsr_unit *const u = &task->unit;
     const bool appended = tsr_is_appended(r, step);
-    tsr_outgoing first; /* output 0, which is written while it is made */
+    tsr_outgoing first; /* output 0, written while it is computed */
     TSR_TRY(tsr_io_wait(task->io, &task->batch, err));
     const bool taken = is_taken(task, step, 0) && tsr_run_begin_output(r, index, 0, &u->out[0], u->out_data[0], &first);
     u->sink = taken ? &first.sink : NULL;
@@ -263,7 +264,7 @@ static void count_bytes(tsr_run *r, size_t index, uint64_t bytes)
     r->files[r->plan->steps[index].file].done += bytes;
 }
 
-/* Counts a unit as done, and ends its step when it was the last. */
+/* Counts a unit as done, and ends its step if it was the last. */
 static tsr_status count_unit(tsr_task *task, tsr_err *err)
 {
     tsr_run *const r = task->work.run;

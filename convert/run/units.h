@@ -13,8 +13,8 @@ void tsr_run_count_step(tsr_run *r, size_t index);
 /* Frees the state of a step, if it has begun. */
 void tsr_run_free_step(tsr_run *r, size_t index);
 
-/* Carries out a unit in three parts: begins to read, computes and begins to write, counts it as done. Units of one worker go
- * through each part in the order in which they were taken. */
+/* Executes a unit in three parts: begins to read, computes and begins to write, counts it as done. Units of one worker
+ * pass through each part in the order in which they were taken. */
 tsr_status tsr_run_begin_unit(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_run_end_unit(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;

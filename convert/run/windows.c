@@ -3,7 +3,7 @@
 
 #include "common/file.h"
 
-/* The extents of a window in its file: one where the window has no gaps, else one per row. */
+/* The extents of a window in its file: one if it has no gaps, else one per row. */
 typedef struct extents {
     uint64_t n, bytes, pitch, offset;
 } extents;
@@ -69,7 +69,7 @@ static bool is_plain(const tsr_run *r, const tsr_tensor *t, const tsr_window *w)
            r->plan->sources[t->source]->files[t->file].archive == NULL;
 }
 
-/* Reads a window of a source at once: from the bytes that several readers share, or from the checkpoint. */
+/* Reads a window of a source immediately: from the shared chunks or from the checkpoint. */
 static tsr_status read_now(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_err *err)
 {
     const tsr_checkpoint *const source = r->plan->sources[t->source];

@@ -4,25 +4,26 @@
 
 #include "convert/run/run_state.h"
 
-/* Begins to read a window of a source tensor, rows without gaps, into *memory, which moves behind it. */
+/* Begins to read a window of a source tensor, rows without gaps, into *memory, which advances past it. */
 tsr_status tsr_run_read_window(tsr_task *task, const tsr_tensor *t, const tsr_window *w, char **memory, void **data,
                                tsr_err *err) TSR_WARN_UNUSED;
 
-/* Asks the system to read a window of a source tensor ahead. The window has rows. */
+/* Asks the kernel to read a window of a source tensor ahead. The window must not be empty. */
 void tsr_run_prefetch_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w);
 
-/* Returns the place for a window of an output tensor in *memory, which moves behind it. */
+/* Returns the place for a window of an output tensor in *memory, which advances past it. */
 void *tsr_run_place_output(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, char **memory);
 
-/* Begins to take what will be made at `data` as a window of output i of a step. Returns false when the window has gaps. */
+/* Begins to write data that will be computed at `data`, as a window of output i of a step. Returns false if the window
+ * has gaps. */
 bool tsr_run_begin_output(const tsr_run *r, size_t step, unsigned i, const tsr_window *w, void *data,
                           tsr_outgoing *out);
 
-/* Writes `data` as a window of an output tensor, at once. */
+/* Writes `data` as a window of an output tensor, immediately. */
 tsr_status tsr_run_write_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, const void *data,
                                 tsr_err *err) TSR_WARN_UNUSED;
 
-/* Begins to read a window of an output tensor back. Without a task it is read when this returns. */
+/* Begins to read a window of an output tensor back. Without a task, reads it immediately. */
 tsr_status tsr_run_read_back(tsr_run *r, tsr_task *task, const tsr_tensor *t, const tsr_window *w, void *data,
                              tsr_err *err) TSR_WARN_UNUSED;
 

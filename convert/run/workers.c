@@ -1,4 +1,4 @@
-/* Runs the threads that carry out units and commit files. */
+/* Runs the threads that execute units and commit files. */
 #include "convert/run/workers.h"
 
 #include "common/checked.h"
@@ -14,7 +14,7 @@
 
 enum { LARGE_PAGE = 2 << 20 };
 
-/* Fails all runs: memory, or another resource of the process, ran out. */
+/* Fails all runs, because memory or another resource of the process is exhausted. */
 static void fail_runs(tsr_pool *pool, const tsr_err *err)
 {
     for (size_t i = 0; i < pool->n_runs; i++) {
@@ -30,7 +30,7 @@ static void fail_all(tsr_pool *pool, const char *what, uint64_t bytes)
     fail_runs(pool, &err);
 }
 
-/* Fails all runs because no thread could start; errno says why. */
+/* Fails all runs because no thread could start; errno has the reason. */
 static void fail_for_threads(tsr_pool *pool)
 {
     tsr_err err = {0};
@@ -38,13 +38,13 @@ static void fail_for_threads(tsr_pool *pool)
     fail_runs(pool, &err);
 }
 
-/* A worker and its units under way, in the order in which it took them. */
+/* A worker and its units in progress, in the order in which it took them. */
 typedef struct worker {
     tsr_pool *pool;
     tsr_io *io;
     char *memory;
     tsr_task *tasks;               /* [pool->depth], a ring */
-    unsigned first, n, n_computed; /* units under way: tasks[first] is the oldest, and computed ones come first */
+    unsigned first, n, n_computed; /* units in progress: tasks[first] is the oldest; computed ones come first */
 } worker;
 
 static tsr_task *task_at(worker *w, unsigned i)
@@ -57,7 +57,7 @@ static uint64_t task_bytes(const tsr_pool *pool)
     return tsr_round_up(pool->unit_bytes + 64, tsr_io_page());
 }
 
-/* Allocates memory in large pages where possible: computing on it and reading into it then need fewer address
+/* Allocates memory in huge pages if possible, so that computing on it and reading into it need fewer address
  * translations. */
 static char *worker_memory(uint64_t bytes)
 {
@@ -71,7 +71,7 @@ static char *worker_memory(uint64_t bytes)
 static bool begin_worker(worker *w, tsr_pool *pool, unsigned index)
 {
     const uint64_t bytes = pool->depth * task_bytes(pool);
-    tsr_numa_bind(&pool->numa, index, pool->workers); /* before its memory is allocated */
+    tsr_numa_bind(&pool->numa, index, pool->workers); /* called before its memory is allocated */
     *w = (worker){.pool = pool, .memory = worker_memory(bytes), .tasks = calloc(pool->depth, sizeof *w->tasks)};
     w->io = w->memory == NULL ? NULL : tsr_io_begin(pool->depth > 1, w->memory, bytes);
     if (w->io != NULL && w->tasks != NULL)
@@ -83,7 +83,7 @@ static bool begin_worker(worker *w, tsr_pool *pool, unsigned index)
 static void end_worker(worker *w)
 {
     const bool broken = w->io != NULL && tsr_io_is_broken(w->io);
-    tsr_io_end(w->io); /* before its memory is freed */
+    tsr_io_end(w->io); /* called before its memory is freed */
     if (broken)
         fail_all(w->pool, "io_uring did not say what became of %llu requests (--io buffered goes without)", w->n);
     else
@@ -91,8 +91,8 @@ static void end_worker(worker *w)
     free(w->tasks);
 }
 
-/* Takes a unit and begins to read its input. Returns false when none is available now. A worker waits for a unit
- * only if it has none under way: others may wait for those. */
+/* Takes a unit and begins to read its input. Returns false if none is ready. A worker waits for a unit only if it has
+ * none in progress, because others may wait for those. */
 static bool begin_task(worker *w)
 {
     tsr_task *const t = task_at(w, w->n);
@@ -131,8 +131,8 @@ static void end_task(worker *w)
     w->n_computed--;
 }
 
-/* Runs a worker: carries out units until none is left or all runs have failed. `argument` is the pool. While a unit
- * is computed, the next is read and the last written. */
+/* Thread function of a worker: executes units until none is left or all runs have failed. `argument` is the pool. While
+ * a unit is computed, the next is read and the last written. */
 static void *work(void *argument)
 {
     tsr_pool *const pool = argument;
@@ -151,7 +151,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Runs a committer: commits files of a run in the order of their sequences. `argument` is the run. */
+/* Thread function of a committer: commits files of a run in the order of their sequences. `argument` is the run. */
 static void *commit_files(void *argument)
 {
     tsr_run *const r = argument;
@@ -162,7 +162,7 @@ static void *commit_files(void *argument)
     while (status == TSR_OK && !over) {
         tsr_file_sequence *const sequence = tsr_schedule_commit(r, &over);
         if (sequence == NULL) {
-            /* After a failure, whole files are still committed; no others become whole. */
+            /* After a failure, complete files are still committed; no further ones become complete. */
             over = over || r->failure.status != TSR_OK;
             if (!over)
                 pthread_cond_wait(&r->pool->changed, &r->pool->lock);

@@ -1,11 +1,11 @@
-/* Declares the workers, which carry out several runs, and several sequences of a run, at a time. */
+/* Declares the workers, which execute several runs, and several sequences of a run, at the same time. */
 #ifndef TSR_CONVERT_RUN_WORKERS_H
 #define TSR_CONVERT_RUN_WORKERS_H
 
 #include "convert/run/run_state.h"
 
-/* Carries out the units of all runs that are present and commits their files. Returns when none is left. The failure of each
- * run says how it ended. */
+/* Executes the units of all runs of this phase and commits their files. Returns when none is left. The `failure` of
+ * each run has its result. */
 void tsr_workers_run(tsr_pool *pool, const char *phase);
 
 #endif

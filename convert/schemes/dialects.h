@@ -1,16 +1,17 @@
-/* The dialects of checkpoints, one row each: the name for --dialect, the arithmetic of its tool, and the names of tensors. */
+/* The table of dialects, one row each: the name for --dialect, the arithmetic of its tool, and the names of tensors. */
 #ifndef TSR_CONVERT_SCHEMES_DIALECTS_H
 #define TSR_CONVERT_SCHEMES_DIALECTS_H
 
 #include "formats/weights/weights.h"
 
-/* The words of --dialect, in the order of tsr_dialect. DeepSeek-V4's own names follow from the model, not from a word. */
+/* The words of --dialect, in the order of tsr_dialect. DeepSeek-V4's own names follow from the model, not from a
+ * word. */
 #define TSR_DIALECT_WORDS "deepseek|compressed-tensors|modelopt|gpt-oss"
 
 /* Names and shapes of the tensors of module X in MXFP4, MXFP8 and NVFP4. */
 typedef struct tsr_mx_names {
     const char *codes, *scales; /* ".weight_packed", ".weight_scale" */
-    const char *global, *input; /* F32, of NVFP4: global scale of the weight, and of the layer's input */
+    const char *global, *input; /* F32 tensors of NVFP4: global scale of the weight, and of the layer's input */
     unsigned global_rank;       /* rank of the tensors `global` and `input`: 1 for [1], 0 for [] */
     tsr_dtype packed;           /* dtype of E2M1 codes, two per element: U8 or I8 */
     tsr_dtype power;            /* dtype of E8M0 scales: U8 or F8_E8M0 */

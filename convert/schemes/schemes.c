@@ -1,4 +1,4 @@
-/* The table of schemes, and what follows from a row: names, policy, dialects. */
+/* The table of schemes, and functions of a row: names, policy, dialects. */
 #include "convert/schemes/schemes.h"
 
 #include "common/text.h"
@@ -55,7 +55,7 @@ tsr_scheme tsr_scheme_find(const char *name)
     return scheme;
 }
 
-/* Returns the place of a scheme among those of tsr_scheme_mixed: first by this number, then by the table. */
+/* Returns the sort key of a scheme among those of tsr_scheme_mixed; equal keys are ordered by the table. */
 static unsigned mixed_order(tsr_scheme scheme)
 {
     return scheme == TSR_SCHEME_KEEP ? 0 : kSchemes[scheme].form == TSR_FORM_GROUPS ? 1 : 2;

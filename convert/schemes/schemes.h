@@ -23,15 +23,15 @@ typedef enum tsr_scheme_form {
     TSR_FORM_PLAIN,    /* no codes */
     TSR_FORM_BLOCKS,   /* e4m3, one scale per block */
     TSR_FORM_FP8_ROWS, /* e4m3, one scale per row; e4m3 activations, one scale per token */
-    TSR_FORM_W8A8,     /* int8, one scale per row; int8 activations; azp_adj in a file of its own */
+    TSR_FORM_W8A8,     /* int8, one scale per row; int8 activations; azp_adj in a separate file */
     TSR_FORM_PACKED,   /* int8 or int4, packed into words; activations stay in floating point */
     TSR_FORM_GROUPS,   /* MXFP4, MXFP8 or NVFP4: one scale per group of 16 or 32 columns */
 } tsr_scheme_form;
 
 /* The SQNR of a scheme in dB. */
 typedef struct tsr_scheme_sqnr {
-    double low;      /* a tensor below it is pointed out */
-    double from, to; /* usual for the weights of a model */
+    double low;      /* a tensor with a lower SQNR is reported */
+    double from, to; /* usual range for the weights of a model */
 } tsr_scheme_sqnr;
 
 /* A scheme in a dialect. */
@@ -42,18 +42,19 @@ typedef struct tsr_scheme_dialect {
 
 typedef struct tsr_scheme_row {
     const char *name;      /* for --scheme, --to and rules files; NULL: a variant of another scheme */
-    const char *title;     /* in compare-schemes; NULL: not shown there */
-    const char *arguments; /* options of `tessera quantize` that make it */
+    const char *title;     /* title in compare-schemes; NULL: not shown there */
+    const char *arguments; /* options of `tessera quantize` that select it */
     tsr_scheme_form form;
-    tsr_fp8_block fp8;   /* BLOCKS, FP8_ROWS; block_cols 0: a whole row */
-    tsr_int_scheme ints; /* W8A8, PACKED; of FP8_ROWS the dtype of scales */
+    tsr_fp8_block fp8;   /* BLOCKS, FP8_ROWS; block_cols 0: whole row */
+    tsr_int_scheme ints; /* W8A8, PACKED; for FP8_ROWS the dtype of scales */
     tsr_mx_kind kind;    /* GROUPS */
-    bool inputs;         /* GROUPS: activations are quantized as well */
+    bool inputs;         /* GROUPS: activations are quantized too */
     bool mixed;          /* a checkpoint can hold it together with other schemes */
-    tsr_scheme codes_of; /* the scheme with the same codes that compare-schemes measures; TSR_SCHEME_KEEP: this one */
-    const char *quantize_options, *convert_options; /* those that only some schemes take */
+    tsr_scheme codes_of; /* the scheme with the same codes that compare-schemes measures; TSR_SCHEME_KEEP: this one
+                          * itself */
+    const char *quantize_options, *convert_options; /* options that only some schemes accept */
     tsr_scheme_sqnr sqnr;
-    const char *other_names; /* in llm-compressor and ModelOpt, in lower case, separated by spaces; NULL: none */
+    const char *other_names; /* lower-case names in llm-compressor and ModelOpt, separated by spaces; NULL: none */
     tsr_scheme_dialect dialects[TSR_DIALECTS];
 } tsr_scheme_row;
 
@@ -72,26 +73,26 @@ tsr_scheme tsr_scheme_named(size_t i);
 /* Returns the scheme of this name, or TSR_SCHEMES. */
 tsr_scheme tsr_scheme_find(const char *name);
 
-/* Returns the i-th scheme that a checkpoint can hold together with others, or TSR_SCHEMES past the end: keep, then
- * those with small groups, then the rest. Groups of a mixed configuration are numbered in this order. */
+/* Returns the i-th scheme that a checkpoint can hold together with others, or TSR_SCHEMES past the end. The order is:
+ * keep, schemes with small groups, the rest. Groups of a mixed configuration are numbered in this order. */
 tsr_scheme tsr_scheme_mixed(size_t i);
 
 /* Returns the row that compare-schemes measures for a scheme: that with the same codes. */
 tsr_scheme tsr_scheme_measured(tsr_scheme scheme);
 
-/* Returns the bytes that a weight of the scheme has besides codes, scales and zero points: weight_shape, or the global scale of its
- * input. */
+/* Returns the bytes that a weight of the scheme has besides codes, scales and zero points: weight_shape, or the global
+ * scale of its input. */
 uint64_t tsr_scheme_companion_bytes(tsr_scheme scheme);
 
-/* Sets what the policy must know of a scheme: block_rows, group, not_fp8 and four_bits. */
+/* Sets the policy options that depend on the scheme: block_rows, group, not_fp8 and four_bits. */
 void tsr_scheme_policy(tsr_scheme scheme, tsr_policy_options *policy);
 
-/* Rejects the value of `option` among the words of a command line if another tool uses it as the name of a scheme
- * (llm-compressor, ModelOpt, llama.cpp), and names the scheme here. TSR_E_USAGE. */
+/* Rejects a value of `option` on the command line that another tool (llm-compressor, ModelOpt, llama.cpp) uses as the
+ * name of a scheme, and suggests the name used here. TSR_E_USAGE. */
 tsr_status tsr_scheme_refuse_foreign(const char *option, int argc, char **argv, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Rejects a dialect in which no loader reads the scheme; names those that are read, and by which loaders. TSR_E_USAGE. `err` may be
- * NULL. */
+/* Rejects a dialect in which no loader reads the scheme; the message lists the dialects that are read, with their
+ * loaders. TSR_E_USAGE. `err` may be NULL. */
 tsr_status tsr_scheme_check_dialect(tsr_scheme scheme, tsr_dialect dialect, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -1,4 +1,4 @@
-/* Measures what each scheme would cost each tensor, strip by strip, on several threads. */
+/* Measures the error of each scheme for each tensor, strip by strip, on several threads. */
 #include "convert/search/compare_schemes.h"
 
 #include "common/checked.h"
@@ -22,7 +22,7 @@ tsr_scheme_kind tsr_scheme_kind_of(tsr_scheme scheme)
     return s->form != TSR_FORM_PACKED ? TSR_W8A8 : s->ints.bits == 8 ? TSR_W8A16 : TSR_W4A16;
 }
 
-/* ---- what a scheme makes of a tensor ---- */
+/* ---- shapes of a tensor in a scheme ---- */
 
 typedef struct matrix {
     uint64_t matrices, rows, cols;
@@ -38,15 +38,15 @@ static bool is_fp8(const tsr_scheme_row *s)
     return s->form == TSR_FORM_BLOCKS || s->form == TSR_FORM_FP8_ROWS;
 }
 
-/* Returns the number of tensors that quantize makes of each matrix: gate and up of each expert
- * (convert/plans/split_plan.h). Blocks of FP8 are the same either way. */
+/* Returns the number of tensors into which quantize splits each matrix: gate and up of each expert
+ * (convert/plans/split_plan.h). Block FP8 is not affected by the split. */
 static unsigned parts_of(const tsr_scheme_row *s, const tsr_tensor *t)
 {
     const tsr_stack *const stack = s->form == TSR_FORM_BLOCKS || t->rank != 3 ? NULL : tsr_stack_find(t->name);
     return stack == NULL || t->shape[1] % tsr_stack_projections(stack) != 0 ? 1 : tsr_stack_projections(stack);
 }
 
-/* All matrices of a tensor one below the other. */
+/* Returns a tensor of all matrices stacked as rows. */
 static tsr_tensor flat(const tsr_tensor *t)
 {
     const matrix m = matrix_of(t);
@@ -75,8 +75,8 @@ static bool takes(tsr_scheme scheme, const tsr_checkpoint *c, const tsr_tensor *
         return false;
     tsr_tensor rows = flat(t);
     if (t->rank == 3)
-        rows.name = "experts.0.weight"; /* the name of each expert's tensor ends so, whatever the stack is called */
-    if (s->form == TSR_FORM_GROUPS)     /* any matrix of whole groups, as in e4m3 by row */
+        rows.name = "experts.0.weight"; /* each expert's tensor has this ending, whatever the name of the stack */
+    if (s->form == TSR_FORM_GROUPS)     /* any matrix of whole groups, as for e4m3 by row */
         return tsr_ct_takes(c, &rows, TSR_SCHEME_FP8_CHANNEL) && rows.shape[1] % groups_of(s).group == 0;
     return tsr_ct_takes(c, &rows, scheme);
 }
@@ -124,7 +124,7 @@ static uint64_t scratch_of(const tsr_tensor *t, const matrix *m)
     return most;
 }
 
-/* Returns what the largest of the tensors needs. */
+/* Returns the buffer sizes for the largest of the tensors. */
 static tsr_strip_sizes sizes_of(const tsr_tensor *const *tensors, size_t n)
 {
     tsr_strip_sizes s = {0};
@@ -161,7 +161,7 @@ static tsr_status quantize_blocks(const tsr_scheme_row *s, const tsr_cpu_kernels
     return TSR_OK;
 }
 
-/* *refused: the weights are numbers, but readers would find infinity in a code. */
+/* rejected: the weights are finite, but readers would decode a code to infinity */
 static tsr_status quantize_groups(const tsr_scheme_row *s, const tsr_cpu_kernels *k, const tsr_strip_buffers *w,
                                   const tsr_tensor *t, const strip *at, tsr_quant_stats *stats, bool *refused,
                                   tsr_err *err)
@@ -221,7 +221,7 @@ typedef struct sums {
     unsigned refused; /* bits of the schemes that cannot hold it */
 } sums;
 
-/* A tensor whose strips are being measured; their sums are added when all are done. */
+/* A tensor whose strips are being measured. Their sums are added when all are done. */
 typedef struct flight {
     uint64_t strips, left;
     sums strip[]; /* [strips] */
@@ -235,7 +235,7 @@ typedef struct run {
     tsr_scheme_cost *costs;
     tsr_cpu_kernels kernels;
     tsr_strip_sizes sizes;
-    flight **flights; /* [n]; NULL when not in flight */
+    flight **flights; /* [n]; NULL if not in progress */
     size_t next_tensor;
     uint64_t next_strip;
     tsr_claims claims; /* on tensors */
@@ -343,9 +343,9 @@ static tsr_status make_strip(void *job, void *worker, const tsr_job_part *part, 
     return quantize_strip(&r->kernels, w, t, &at, &r->costs[at.tensor * TSR_SCHEMES], s->stats, &s->refused, err);
 }
 
-/* ---- the whole ---- */
+/* ---- all tensors ---- */
 
-/* Decides which tensors each scheme takes, and their bytes. */
+/* Determines which tensors each scheme quantizes, and their bytes. */
 static void decide(run *r)
 {
     for (size_t i = 0; i < r->n; i++) {
@@ -359,7 +359,7 @@ static void decide(run *r)
     }
 }
 
-/* Returns a number that is the same in ranks that see the same checkpoint and chose the same tensors. */
+/* Returns a number that is equal on ranks with the same checkpoint and the same tensors. */
 static uint64_t fingerprint(const run *r)
 {
     uint64_t hash = tsr_checkpoint_fingerprint(r->c, r->n);
@@ -368,7 +368,7 @@ static uint64_t fingerprint(const run *r)
     return hash;
 }
 
-/* Gives the costs of all ranks to each. */
+/* Combines the costs of all ranks. */
 static tsr_status combine_costs(run *r, tsr_err *err)
 {
     for (size_t i = 0; i < r->n; i++) {

@@ -1,7 +1,8 @@
-/* The cost of each scheme for a model, without writing a checkpoint. Every tensor is read once, in strips of 128 rows.
- * Each scheme quantizes the strip with the functions of quantize/, whose statistics are added in the order of the
- * strips, so the result does not depend on the number of threads. The global scale of NVFP4 is that of the strip,
- * because that of the tensor is known only at its end: codes differ where an e4m3 scale rounds differently. */
+/* Measures the cost of each scheme for a model without writing a checkpoint. Every tensor is read once, in strips of
+ * 128 rows. Each scheme quantizes the strip with the functions of quantize/. Statistics are added in the order of the
+ * strips, so the result does not depend on the number of threads. NVFP4 uses the global scale of the strip, because
+ * that of the tensor is known only at its end. So some codes differ from those of quantize, where an e4m3 scale rounds
+ * differently. */
 #ifndef TSR_CONVERT_SEARCH_COMPARE_SCHEMES_H
 #define TSR_CONVERT_SEARCH_COMPARE_SCHEMES_H
 
@@ -12,32 +13,32 @@
 #include "quantize/quant_stats.h"
 
 typedef struct tsr_scheme_cost {
-    tsr_quant_stats stats; /* without the figures of scales; empty where the scheme does not take the tensor */
-    uint64_t bytes; /* codes, scales and zero points; or the tensor's own bytes, where the scheme does not take it */
-    bool taken;     /* false: a checkpoint of the scheme keeps it as it is (tsr_ct_takes), or cannot hold it */
+    tsr_quant_stats stats; /* without statistics of scales; empty if the scheme does not quantize the tensor */
+    uint64_t bytes;        /* bytes of codes, scales and zero points, or of the unquantized tensor */
+    bool taken;            /* false: a checkpoint of the scheme keeps the tensor (tsr_ct_takes) or cannot hold it */
 } tsr_scheme_cost;
 
-/* Bits of weights, and of the activations that they are multiplied with. */
+/* Bits of the weights and of the activations that they are multiplied by. */
 typedef enum tsr_scheme_kind { TSR_W8A8, TSR_W8A16, TSR_W4A16 } tsr_scheme_kind;
 tsr_scheme_kind tsr_scheme_kind_of(tsr_scheme scheme);
 
-/* Decides as quantize does: taken[i] gets the bits (1 << scheme) of the schemes for which the policy would quantize the checkpoint's
- * i-th tensor. The policy is stricter for block scales, because members of a fused layer must end on block boundaries, and for small
- * groups, of which a row must be a multiple. The caller's array. */
+/* Applies the policy of quantize. Sets in taken[i], the caller's array, the bits (1 << scheme) of the schemes for which
+ * the policy would quantize tensor i of the checkpoint. The policy is stricter for block scales, because members of a
+ * fused layer must end on block boundaries, and for small groups, which must divide a row. */
 tsr_status tsr_schemes_decide(const tsr_checkpoint *checkpoint, const char *model_type, uint32_t *taken,
                               tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
 
 typedef struct tsr_compare_schemes_options {
     tsr_run_options run;
-    const uint32_t *taken; /* [n] of tsr_schemes_decide; NULL: every scheme takes every tensor */
-    uint32_t schemes;      /* bits of the schemes to be tried; 0: those that have a title. The others take nothing */
+    const uint32_t *taken; /* [n] from tsr_schemes_decide; NULL: every scheme quantizes every tensor */
+    uint32_t schemes;      /* bits of the schemes to measure; 0: those that have a title. The others quantize nothing */
     unsigned cpu_flags;
-    tsr_ranks *ranks; /* the processes that share the job; NULL: this one alone. Borrowed */
+    tsr_ranks *ranks; /* the processes that share the job; NULL: only this one. Borrowed */
 } tsr_compare_schemes_options;
 
-/* costs[i * TSR_SCHEMES + scheme] of tensors[i], matrices [R, C] or stacks [M, R, C] of BF16, F16 or F32. The caller
- * allocates costs[n * TSR_SCHEMES]. With ranks, each compares the tensors that it claims, and all get all costs. TSR_E_VALUE:
- * NaN or Inf, with coordinates. TSR_E_NOMEM, TSR_E_IO, TSR_E_CANCELLED. */
+/* Fills costs[i * TSR_SCHEMES + scheme] for tensors[i], matrices [R, C] or stacks [M, R, C] of BF16, F16 or F32. The
+ * caller allocates costs[n * TSR_SCHEMES]. Each rank measures the tensors that it claims, and all ranks get all costs.
+ * TSR_E_VALUE: NaN or Inf, with its position. TSR_E_NOMEM, TSR_E_IO, TSR_E_CANCELLED. */
 tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tensor *const *tensors, size_t n,
                                const tsr_compare_schemes_options *options, tsr_scheme_cost *costs,
                                tsr_err *err) TSR_WARN_UNUSED;

@@ -1,4 +1,4 @@
-/* Decides which tensors the policy of `quantize` would take, for each scheme. */
+/* Determines which tensors the policy of `quantize` would quantize, for each scheme. */
 #include "convert/search/compare_schemes.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Writes the configuration of a checkpoint in several schemes. */
+/* Writes the configuration of a checkpoint with several schemes. */
 #include "convert/search/mixed_config.h"
 
 #include "convert/configs/ct_config.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the configuration of a scheme that is not in small groups. */
+/* Returns the configuration of a scheme without small groups. */
 static tsr_ct_config config_of(const tsr_scheme_row *row)
 {
     tsr_ct_config config = {.format = row->dialects[TSR_DIALECT_COMPRESSED_TENSORS].name, .bits = 8};
@@ -47,14 +47,15 @@ static void write_group(tsr_text *t, tsr_scheme scheme, const char *const *targe
 
 /* ---- targets ---- */
 
-/* Appends text as an expression that fits it alone. */
+/* Appends text as a regular expression that matches only this text. */
 static void quote(tsr_text *t, const char *text, size_t size)
 {
     for (size_t i = 0; i < size; i++)
         tsr_text_printf(t, "%s%c", strchr(".^$*+?{}[]\\|()", text[i]) != NULL ? "\\" : "", text[i]);
 }
 
-/* The module's own name, or the expression for it and the like of all experts of its layer. */
+/* Returns the module's name or, for an expert, a regular expression that matches the same module of all experts of its
+ * layer. */
 static const char *target_of(tsr_plan *plan, const tsr_tensor *tensor)
 {
     const size_t size = tsr_module_length(tensor->name);
@@ -73,7 +74,7 @@ static const char *target_of(tsr_plan *plan, const tsr_tensor *tensor)
     return target;
 }
 
-/* The tensors of a scheme, sorted by name. */
+/* Lists the tensors of a scheme, sorted by name. */
 static size_t find_tensors(const tsr_plan *plan, const uint8_t *schemes, tsr_scheme scheme, const tsr_tensor **tensors)
 {
     const tsr_tensors *const all = &plan->sources[0]->tensors;
@@ -86,8 +87,8 @@ static size_t find_tensors(const tsr_plan *plan, const uint8_t *schemes, tsr_sch
     return n;
 }
 
-/* Appends the names of the fused layers that n sorted tensors make, which SGLang's classes ask for. False when memory is
- * exhausted. */
+/* Appends the names of the fused layers that n sorted tensors form, because SGLang's classes look them up. Returns
+ * false when memory is exhausted. */
 static bool find_joined(tsr_plan *plan, const tsr_tensor *const *tensors, size_t n, const char **names, size_t *found)
 {
     char name[TSR_MODULE_NAME];
@@ -99,8 +100,8 @@ static bool find_joined(tsr_plan *plan, const tsr_tensor *const *tensors, size_t
     return true;
 }
 
-/* Sorted, each once, with the names of fused layers. `tensors` and `targets` have room for all. False when memory is
- * exhausted. */
+/* Lists the targets of a scheme, sorted, without duplicates, including the names of fused layers. `tensors` and
+ * `targets` have room for all. Returns false when memory is exhausted. */
 static bool find_targets(tsr_plan *plan, const uint8_t *schemes, tsr_scheme scheme, const tsr_tensor **tensors,
                          const char **targets, size_t *n)
 {
@@ -146,7 +147,7 @@ static bool write_groups(tsr_text *t, tsr_plan *plan, const uint8_t *schemes, co
     return true;
 }
 
-/* The one format of all groups, or the word for several. */
+/* Returns the common format of all groups, or the word for mixed formats. */
 static const char *format_of_all(const uint8_t *schemes, size_t n)
 {
     const char *format = NULL;
@@ -161,7 +162,7 @@ static const char *format_of_all(const uint8_t *schemes, size_t n)
     return format;
 }
 
-/* The tensors that stay as they are. */
+/* Selects the tensors that stay unquantized. */
 typedef struct deciding {
     const tsr_checkpoint *c;
     const uint8_t *schemes;
@@ -194,7 +195,7 @@ static bool write_config(tsr_text *t, tsr_plan *plan, const uint8_t *schemes, co
 /* ---- ModelOpt ---- */
 
 /* Lists the modules of each scheme in one array, group after group, each followed by its fused names. `tensors` has
- * room for all, `modules` for twice as many, of which *used are taken. False when memory is exhausted. */
+ * room for all, `modules` for twice as many, of which *used are taken. Returns false when memory is exhausted. */
 static bool find_modules(tsr_plan *plan, const uint8_t *schemes, const tsr_tensor **tensors, const char **modules,
                          size_t *used, tsr_modelopt_group *groups, size_t *n)
 {
@@ -223,8 +224,8 @@ static bool find_modules(tsr_plan *plan, const uint8_t *schemes, const tsr_tenso
     return true;
 }
 
-/* Lists "model.layers.3.mlp.experts" for each layer whose routed experts stay as they are. vLLM otherwise takes them
- * for the scheme of a shared expert. False when memory is exhausted. */
+/* Lists "model.layers.3.mlp.experts" for each layer whose routed experts stay unquantized. Otherwise vLLM applies the
+ * scheme of a shared expert to them. Returns false when memory is exhausted. */
 static bool find_plain_experts(tsr_plan *plan, const uint8_t *schemes, const tsr_tensor **tensors, const char **names,
                                size_t *n)
 {
@@ -263,7 +264,7 @@ static tsr_status plan_mixed_precision(tsr_plan *plan, const uint8_t *schemes, c
         return tsr_out_of_memory(err, "while planning");
     scheme.plain = modules + used;
     if (!has_quantized_head(plan->sources[0], schemes))
-        modules[used + scheme.n_plain++] = "lm_head"; /* as where one scheme is stated for all (mx_plan.c) */
+        modules[used + scheme.n_plain++] = "lm_head"; /* the same rule as for a single scheme (mx_plan.c) */
     tsr_mx_config_write_mixed_file(&file, &scheme);
     TSR_TRY(tsr_plan_take_text(plan, "", TSR_HF_QUANT_CONFIG_NAME, &file, tsr_text_status(&file, err), err));
     tsr_mx_config_write_mixed(&value, &scheme);

@@ -99,7 +99,7 @@ static tsr_status read_text(reading *r, const char *what, const char **text)
     return tsr_json_read_text(&r->json, &r->rules->arena, text, r->err);
 }
 
-/* The patterns of one rule, for which *item is the rest: a text, or a list of them. */
+/* Reads the patterns of one rule, a string or a list of strings. *item is used for each of them. */
 static tsr_status read_patterns(reading *r, tsr_rules_item *item)
 {
     tsr_json_kind kind;
@@ -160,7 +160,7 @@ static tsr_status read_rule(reading *r)
     return TSR_OK;
 }
 
-/* Reads the dialect, whose configuration must be able to hold several schemes. */
+/* Reads the dialect. Its configuration must support several schemes. */
 static tsr_status read_dialect(const reading *r, const char *dialect)
 {
     static const tsr_dialect kMixed[] = {TSR_DIALECT_COMPRESSED_TENSORS, TSR_DIALECT_MODELOPT};

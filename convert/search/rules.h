@@ -1,7 +1,7 @@
-/* Rules files: which weights get which scheme, and weights of modules (sensitivities), both as JSON that is meant to be
- * written by hand. docs/plan-schemes.md shows them.
+/* Reads rules files (which weights get which scheme) and sensitivity files (weighting of modules). Both are JSON meant
+ * to be written by hand; docs/plan-schemes.md shows them.
  *
- * A pattern is a module's name ("model.layers.0.mlp.up_proj"), a tensor's, or a glob over either
+ * A pattern is a module's name ("model.layers.0.mlp.up_proj"), a tensor's name, or a glob over either
  * (convert/search/rules_match.h). */
 #ifndef TSR_CONVERT_SEARCH_RULES_H
 #define TSR_CONVERT_SEARCH_RULES_H
@@ -16,16 +16,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Returns the scheme of a word of a rules file; keep is also called bf16. TSR_E_USAGE: no scheme has this name, or it cannot be mixed,
- * and why. */
+/* Returns the scheme of a word in a rules file; "bf16" is an alias of "keep". TSR_E_USAGE: no scheme has this name, or
+ * it cannot be mixed; the message has the reason. */
 tsr_status tsr_mixed_scheme_parse(const char *word, tsr_scheme *scheme, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Rejects schemes that cannot be in one checkpoint. TSR_E_UNSUPPORTED, with the reason, also for a
- * scheme that this dialect cannot hold. */
+/* Rejects schemes that cannot be combined in one checkpoint. TSR_E_UNSUPPORTED, with the reason; also for a scheme that
+ * this dialect cannot hold. */
 tsr_status tsr_mixed_schemes_check(const bool used[TSR_SCHEMES], tsr_dialect dialect, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Returns true if a plan can make codes of this weight by the scheme, given that the policy would. It cannot for stacked experts, or
- * if groups do not divide a row. */
+/* Returns true if a plan can quantize this weight with the scheme, provided that the policy would. It cannot for
+ * stacked experts, or if groups do not divide a row. */
 bool tsr_mixed_scheme_takes(tsr_scheme scheme, const tsr_checkpoint *source, const tsr_tensor *t);
 
 typedef struct tsr_rules_item {
@@ -43,17 +43,18 @@ typedef struct tsr_scheme_rules {
     tsr_arena arena;
 } tsr_scheme_rules;
 
-/* {"schema": "tessera-rules/1", "dialect": "compressed-tensors", "rules": [{"match": "GLOB", "scheme": "mxfp8"}, ...]};
- * `match` may be a list of patterns; `schema` and `dialect` may be left out, and so may a "note" of a rule and of the
- * file. TSR_E_FORMAT, TSR_E_UNSUPPORTED: a scheme or dialect that cannot be mixed. On failure *rules is empty. */
+/* Reads a file of the form {"schema": "tessera-rules/1", "dialect": "compressed-tensors", "rules": [{"match": "GLOB",
+ * "scheme": "mxfp8"}, ...]}; `match` may be a list of patterns. `schema` and `dialect` are optional, as are "note"
+ * members of a rule and of the file. TSR_E_FORMAT, TSR_E_UNSUPPORTED: a scheme or dialect that cannot be mixed. On
+ * failure *rules is empty. */
 tsr_status tsr_rules_read(tsr_scheme_rules *rules, const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
-/* {"GLOB": 4, "other": 0.5}: positive finite numbers, in order. */
+/* Reads a file of the form {"GLOB": 4, "other": 0.5}: positive finite numbers, in order. */
 tsr_status tsr_sensitivity_read(tsr_scheme_rules *rules, const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_rules_free(tsr_scheme_rules *rules);
 
-/* Returns true if an item's pattern is one name. */
+/* Returns true if an item's pattern has no wildcard. */
 bool tsr_rules_is_name(const tsr_rules_item *item);
 
 #endif

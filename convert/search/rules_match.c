@@ -1,4 +1,5 @@
-/* Matching over two sorted lists of names, so that a hundred thousand rules and as many tensors take no longer than reading them. */
+/* Matches rules by merging two sorted lists of names, so that 100,000 rules and as many tensors take no longer than
+ * reading them. */
 #include "convert/search/rules_match.h"
 
 #include "common/checked.h"
@@ -8,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* So many steps take less than a second, and as many more for each 25 MB of the tensors. */
+/* Step limits: STEPS take less than a second, and STEPS_A_BYTE allow about as much again per 25 MB of tensors. */
 enum { STEPS = 250000000, STEPS_A_BYTE = 10 };
 
-/* A name that a pattern may match: a tensor's, or its module's. */
+/* A name that a pattern may match: a tensor's or its module's. */
 typedef struct key {
     const char *text;
     size_t size, tensor;
@@ -20,9 +21,9 @@ typedef struct key {
 typedef struct matching {
     tsr_rules_match *found;
     const tsr_scheme_rules *rules;
-    key *by_begin, *by_end; /* the same, sorted by their first letters, and by their last */
+    key *by_begin, *by_end; /* the names sorted forwards, and sorted backwards from the last character */
     size_t n;
-    size_t left; /* tensors that nothing fits as yet */
+    size_t left; /* tensors that no pattern has matched yet */
     uint64_t most;
 } matching;
 
@@ -33,7 +34,7 @@ static int by_begin(const void *a, const void *b)
     return strcmp(((const key *)a)->text, ((const key *)b)->text);
 }
 
-/* The order of the last `n` letters of both, read backwards. */
+/* Compares the last `n` characters of both, read backwards. */
 static int compare_ends(const char *a_end, const char *b_end, size_t n)
 {
     for (size_t i = 1; i <= n; i++) {
@@ -71,14 +72,14 @@ static tsr_status list_keys(matching *m, const tsr_checkpoint *c, tsr_arena *are
 
 /* ---- searching ---- */
 
-/* Letters that a name must begin or end with. */
+/* A prefix or suffix that a name must have. */
 typedef struct part {
     const char *text;
     size_t size;
     bool end;
 } part;
 
-/* Compares a key with a part: 0 if the key has it. */
+/* Compares a key with a part. Returns 0 if the key has it. */
 static int compare(const key *k, const part *p)
 {
     if (!p->end)
@@ -88,7 +89,7 @@ static int compare(const key *k, const part *p)
     return order != 0 ? order : -(k->size < p->size);
 }
 
-/* The first key that is not below the part, or, where `past` holds, the first above it. */
+/* Returns the first key that is not below the part or, if `past` is set, the first key above it. */
 static size_t search(matching *m, const part *p, bool past)
 {
     const key *const keys = p->end ? m->by_end : m->by_begin;
@@ -126,7 +127,7 @@ static void take(matching *m, size_t item, size_t tensor)
     m->left--;
 }
 
-/* A name: with its last zero it is the beginning of nothing but itself. */
+/* Looks up a name. Its terminating zero is included, so that it is not a prefix of longer names. */
 static void look_up(matching *m, size_t item)
 {
     const char *const name = m->rules->items[item].pattern;
@@ -159,7 +160,7 @@ static uint64_t most_steps(const tsr_checkpoint *c)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < c->tensors.count; i++)
-        bytes += c->tensors.items[i].bytes; /* each file's are checked to be within its size */
+        bytes += c->tensors.items[i].bytes; /* sizes were checked against the files when they were opened */
     return STEPS + (bytes > UINT64_MAX / 2 / STEPS_A_BYTE ? UINT64_MAX / 2 : bytes * STEPS_A_BYTE);
 }
 

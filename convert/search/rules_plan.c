@@ -1,4 +1,5 @@
-/* Plans a checkpoint in several schemes: a scheme per weight by rules, checks of fused layers, steps and configuration. */
+/* Plans a checkpoint with several schemes: a scheme per weight by rules, checks of fused layers, steps and
+ * configuration. */
 #include "convert/search/rules_plan.h"
 
 #include "convert/ops/fp8_channel_op.h"
@@ -20,8 +21,8 @@ typedef struct planning {
     const tsr_checkpoint *c;
     const tsr_rules_options *o;
     uint8_t *schemes;        /* [tensors]: tsr_scheme */
-    tsr_decision *decisions; /* [tensors]: the result, with its reason */
-    tsr_decision *by_scheme; /* [tensors]: the policy's for one scheme */
+    tsr_decision *decisions; /* [tensors]: the result with its reason */
+    tsr_decision *by_scheme; /* [tensors]: the policy's decisions for one scheme */
     uint32_t *first;         /* [tensors]: tsr_policy_together */
     tsr_rules_match *match;  /* in `scratch` */
     tsr_arena *scratch;
@@ -29,7 +30,7 @@ typedef struct planning {
     tsr_err *err;
 } planning;
 
-/* ---- which scheme ---- */
+/* ---- choosing schemes ---- */
 
 static tsr_status note_items(const planning *p, bool used[TSR_SCHEMES])
 {
@@ -46,7 +47,7 @@ static tsr_status note_items(const planning *p, bool used[TSR_SCHEMES])
     return TSR_OK;
 }
 
-/* Looks at the rules themselves: each should fit something. */
+/* Warns about rules that match nothing. */
 static tsr_status check_items(const planning *p)
 {
     const tsr_scheme_rules *const rules = p->o->rules;
@@ -61,7 +62,7 @@ static tsr_status check_items(const planning *p)
     return TSR_OK;
 }
 
-/* Assigns the scheme to the weights whose rules ask for it, if the policy and their shapes allow it. */
+/* Assigns the scheme to the weights whose rules request it, if the policy and their shapes allow it. */
 static tsr_status decide_scheme(const planning *p, tsr_scheme scheme)
 {
     for (size_t i = 0; i < p->c->tensors.count; i++) {
@@ -85,7 +86,7 @@ static tsr_status decide_scheme(const planning *p, tsr_scheme scheme)
     return TSR_OK;
 }
 
-/* An embedding is no linear layer whichever rule keeps it: the configuration does not list it. */
+/* Marks embeddings: they are not linear layers, so the configuration does not list them even if a rule keeps them. */
 static void note_embeddings(const planning *p)
 {
     for (size_t i = 0; i < p->c->tensors.count; i++) {
@@ -94,7 +95,7 @@ static void note_embeddings(const planning *p)
     }
 }
 
-/* Checks that fused layers, and the experts of a layer, have one scheme. */
+/* Checks that the members of a fused layer, and the experts of a layer, have one scheme. */
 static tsr_status check_together(const planning *p)
 {
     TSR_TRY(tsr_policy_together(p->c, p->first, p->err));

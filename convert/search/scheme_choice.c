@@ -1,4 +1,5 @@
-/* Hulls, the walk over their slopes, and the choices kept while groups are opened. */
+/* Solves the knapsack: convex hulls, a walk over their slopes, and the choices that are kept while groups are
+ * opened. */
 #include "convert/search/scheme_choice.h"
 
 #include "common/arena.h"
@@ -7,28 +8,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Choices kept at a time, and back pointers of all groups together. */
+/* Limits: choices kept at a time, and back pointers of all groups together. */
 enum { MOST_CHOICES = 4096, LEAST_CHOICES = 64, MOST_POINTERS = 1 << 23 };
 
-/* A group with the options that are not dominated: bytes rise, errors fall. */
+/* The options of a group that are not dominated, sorted: bytes rise, errors fall. */
 typedef struct front {
     size_t *options, n;
-    size_t *hull, n_hull; /* of these, those on the lower convex hull */
-    size_t base;          /* the option of the relaxed solution */
-    double least_excess;  /* of the other options at the price of a byte */
+    size_t *hull, n_hull; /* the options on the lower convex hull */
+    size_t base;          /* the option in the relaxed solution */
+    double least_excess;  /* smallest excess of any other option at the price of a byte */
 } front;
 
-/* From one option of a hull to the next larger one. */
+/* A step from one option of a hull to the next larger one. */
 typedef struct segment {
-    double slope; /* error saved a byte */
+    double slope; /* error saved per byte */
     size_t group, from, to;
 } segment;
 
-/* A choice of the opened groups, with the relaxed solution's options of all others. */
+/* A choice for the opened groups; all other groups have the relaxed solution's options. */
 typedef struct state {
     uint64_t bytes;
     double error;
-    uint32_t parent; /* among the states before this group was opened */
+    uint32_t parent; /* index among the states before this group was opened */
     uint32_t option;
 } state;
 
@@ -56,7 +57,8 @@ typedef struct solving {
 
     level *levels;
     size_t n_levels;
-    size_t best_level; /* the best choice was found opening this one, from this state with this option; 0: before any */
+    size_t best_level; /* the level, state and option where the best choice was found; level 0: before any group was
+                        * opened */
     pointer best_at;
     state *states, *merged, *shifted;
     double *bounds;
@@ -137,7 +139,7 @@ static void sort_segments(solving *s)
     qsort(s->segments, n, sizeof *s->segments, by_slope);
 }
 
-/* ---- the relaxed solution, and what is found by rounding it ---- */
+/* ---- the relaxed solution, and its rounding ---- */
 
 static uint64_t bytes_of(const solving *s, double *error)
 {
@@ -160,7 +162,7 @@ static bool grow(solving *s, const segment *at, uint64_t *bytes)
     return true;
 }
 
-/* Walks down the slopes; what is picked then is the relaxed solution without its fraction. */
+/* Walks down the slopes. The options picked at the end are the relaxed solution without its fractional part. */
 static void relax(solving *s, uint64_t bytes, state *start)
 {
     size_t at = 0;
@@ -226,7 +228,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Gives up those of the n merged choices that cannot beat the best one, and the least promising beyond the room. */
+/* Drops merged choices that cannot beat the best one, and the least promising ones if there are too many. */
 static void thin_out(solving *s, size_t n)
 {
     size_t kept = 0;
@@ -250,7 +252,7 @@ static void thin_out(solving *s, size_t n)
     }
 }
 
-/* The choices with this option in place of the relaxed solution's. */
+/* Lists the choices with this option in place of the relaxed solution's. */
 static void shift(const solving *s, size_t group, size_t option)
 {
     const tsr_choice_option *const a = option_of(s, group, s->fronts[group].base), *const b =
@@ -291,7 +293,7 @@ static bool open_group(solving *s, size_t group)
     return l->pointers != NULL;
 }
 
-/* Puts the best choice into `picked`. */
+/* Copies the best choice to `picked`. */
 static void take_best(solving *s)
 {
     if (s->best_level == 0)

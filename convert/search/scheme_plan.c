@@ -1,4 +1,4 @@
-/* Groups weights, measures what each scheme costs each group, and writes the rules of a choice. */
+/* Groups weights, measures the error of each scheme for each group, and writes the rules of a choice. */
 #include "convert/search/scheme_plan.h"
 
 #include "formats/json/json_write.h"
@@ -14,7 +14,7 @@ typedef struct making {
     const tsr_scheme_plan_options *o;
     uint32_t *taken; /* [tensors]: of tsr_schemes_decide */
     uint32_t *first; /* [tensors]: tsr_policy_together */
-    uint32_t *next;  /* [tensors]: the next one of the same group, or 0 */
+    uint32_t *next;  /* [tensors]: the next member of the same group, or 0 */
     const tsr_tensor **measured;
     uint32_t *measured_taken;
     tsr_scheme_cost *costs; /* [measured][TSR_SCHEMES] */
@@ -30,7 +30,7 @@ static bool may_take(const making *m, tsr_scheme scheme, size_t tensor)
            tsr_mixed_scheme_takes(scheme, m->c, &m->c->tensors.items[tensor]);
 }
 
-/* Returns true if any scheme takes all members of the group that begins here. */
+/* Returns true if any scheme can quantize all members of the group that begins here. */
 static bool is_open(const making *m, size_t first)
 {
     for (size_t k = 0; tsr_scheme_mixed(k) != TSR_SCHEMES; k++) {
@@ -239,7 +239,7 @@ uint64_t tsr_scheme_plan_bytes(const tsr_scheme_plan *plan, double bits)
 
 /* ---- rules ---- */
 
-/* Returns the length of the name up to the number of an expert, which the pattern "….experts.*" needs; else 0. */
+/* Returns the length of the name up to an expert's number, for the pattern "….experts.*"; else 0. */
 static size_t set_length(const char *name)
 {
     size_t digits;

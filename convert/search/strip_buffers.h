@@ -15,7 +15,7 @@ typedef struct tsr_strip_buffers {
     float *scales;
 } tsr_strip_buffers;
 
-/* Returns the bytes that tsr_strip_buffers_begin allocates, without what each buffer has behind its end. */
+/* Returns the bytes that tsr_strip_buffers_begin allocates, without the padding after each buffer. */
 uint64_t tsr_strip_bytes(const tsr_strip_sizes *sizes);
 
 /* Allocates the buffers. Returns NULL when out of memory. */

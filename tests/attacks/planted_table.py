@@ -159,7 +159,7 @@ PLANTED = [
      "a rerun does not compare digests"),
     ("convert/run/engine.c", "TSR_TRY(check_sources(r, r->failure.status, err));", "TSR_TRY(r->failure.status);", ["crash files.py"], "sources are not looked at in the end"),
     ("convert/run/engine.c", "S_ISREG(st.st_mode) && (f->appended || (uint64_t)st.st_size == f->bytes))", "S_ISREG(st.st_mode))", ["crash rerun.py", "crash files.py"], "a file that was cut off is only found by reading"),
-    ("convert/run/engine.c", "tsr_set_float_mode(); /* for the report's sums", "/* for the report's sums", None,
+    ("convert/run/engine.c", "tsr_set_float_mode(); /* for the sums of the report", "/* for the sums of the report", None,
      "a caller's rounding mode changes the report: the command line and the library have set their own before"),
     ("common/parallel/threads.c", "tsr_set_float_mode();\n    return s->work", "return s->work", ["crash float_mode.py", U + "test_float_mode"], "workers compute in the caller's floating-point mode"),
     ("convert/io/outgoing.c", "o->kernels->hash_xxh3(&o->hash, from, n);", "o->kernels->hash_xxh3(&o->hash, from, n - (n > 64));", [U + "test_outgoing", I + "test_manifest.py"],

@@ -1,4 +1,4 @@
-/* Heads as units: decoded or moved, transposed, requantized. */
+/* Splits kv_b_proj per head: decoded or moved, transposed, and requantized if requested. A unit is a head. */
 #include "convert/ops/mla/mla_op.h"
 
 #include "common/checked.h"
@@ -28,7 +28,7 @@ static void split_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     u->out[0] = tsr_run_window(unit * bytes, bytes);
 }
 
-/* The decoded values (FP32 at most), the codes before they are transposed, and what decoding needs. */
+/* Scratch: the decoded values (at most FP32), the codes before transposition, and what decoding needs. */
 static uint64_t split_scratch(const tsr_step *step)
 {
     const tsr_mla_params *const p = step->params;
@@ -37,7 +37,7 @@ static uint64_t split_scratch(const tsr_step *step)
            (p->kv_b.scale == NULL ? 0 : tsr_fp8_decode_scratch(&p->kv_b));
 }
 
-/* The head's scales, in the order of its codes. */
+/* Copies the head's scales in the order of its codes. */
 static tsr_status place_scales(const tsr_mla_params *p, const tsr_cpu_kernels *k, uint64_t head, const void *scales,
                                float *buffered, float *scratch, tsr_err *err)
 {
@@ -54,7 +54,7 @@ static tsr_status place_scales(const tsr_mla_params *p, const tsr_cpu_kernels *k
     return TSR_OK;
 }
 
-/* Quantizes the head's decoded values with this scale, and adds the error to the statistics. */
+/* Quantizes the head's decoded values with this scale and adds the error to the statistics. */
 static tsr_status encode(const tsr_mla_params *p, const tsr_cpu_kernels *k, uint64_t head, bool values, const float *x,
                          float scale, uint8_t *codes, tsr_quant_stats *stats, tsr_err *err)
 {
@@ -73,7 +73,7 @@ static tsr_status encode(const tsr_mla_params *p, const tsr_cpu_kernels *k, uint
     return tsr_fp8_block_measure(&scheme, k, &band, stats, err);
 }
 
-/* The largest |x| of a head's decoded values; NaN and Inf are refused with their place. */
+/* Finds the largest |x| of a head's decoded values. Rejects NaN and Inf with their position. */
 static tsr_status find_amax(const tsr_mla_params *p, const tsr_cpu_kernels *k, const tsr_mla_piece *at, const float *x,
                             uint32_t *amax, tsr_err *err)
 {
@@ -134,7 +134,7 @@ static const tsr_op kRequantizeHeadsOp = {.name = "split kv_b, requantize heads"
                                           .run = split_run,
                                           .stats_of = TSR_STATS_SOURCE};
 
-/* ---- one scale for all: one unit, which goes through the heads twice ---- */
+/* ---- one scale for all heads: one unit, which reads the heads twice ---- */
 
 static uint64_t one_unit(const tsr_step *step)
 {

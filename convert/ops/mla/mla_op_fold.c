@@ -27,7 +27,7 @@ static uint16_t round_and_measure(double x, uint64_t at, tsr_quant_stats *stats)
     return y16;
 }
 
-/* in[0], in[1]: q_b_proj or o_proj and its scale; in[2], in[3]: kv_b_proj and its scale. */
+/* Declares the inputs. in[0], in[1]: q_b_proj or o_proj and its scale; in[2], in[3]: kv_b_proj and its scale. */
 static void fold_inputs(const tsr_mla_params *p, uint64_t head, bool values, tsr_window other, tsr_unit *u)
 {
     u->in[0] = other;
@@ -83,7 +83,7 @@ static void fold_q_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     u->out[0] = tsr_run_window(unit * out, out);
 }
 
-/* q's head, W_k and the products. */
+/* Scratch: the head's rows of q_b_proj, W_k and the products. */
 static uint64_t fold_q_scratch(const tsr_step *step)
 {
     const tsr_mla_params *const p = step->params;
@@ -135,7 +135,7 @@ tsr_status tsr_plan_mla_fold_q(tsr_plan *plan, const tsr_weight *q_b, const tsr_
     return add_fold(plan, &kFoldQOp, q_b, kv_b, mla, mla->heads * (mla->rank + mla->rope), q_b->data->shape[1], err);
 }
 
-/* A unit is a head and some rows of o_proj. */
+/* A unit is one head and some rows of o_proj. */
 enum { FOLD_ROWS = 1024 };
 
 static uint64_t fold_o_chunks(const tsr_step *step)
@@ -176,7 +176,7 @@ static void fold_o_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
                              .pitch = out * sizeof(uint16_t)};
 }
 
-/* o's columns of the head, as they are and transposed, W_v and the products. */
+/* Scratch: the head's columns of o_proj, as stored and transposed, W_v and the products. */
 static uint64_t fold_o_scratch(const tsr_step *step)
 {
     const tsr_mla_params *const p = step->params;

@@ -1,4 +1,4 @@
-/* One head of kv_b_proj is `nope` rows of keys, then `v` rows of values. */
+/* Locates, decodes and transposes one head of kv_b_proj: `nope` rows of keys, then `v` rows of values. */
 #include "convert/ops/mla/mla_op_heads.h"
 
 #include "common/checked.h"
@@ -34,7 +34,7 @@ tsr_status tsr_mla_decode_heads(const tsr_cpu_kernels *k, const tsr_mla_piece *x
         return tsr_fp8_decode(k, &rect, dtype, out, x->cols, scratch, err);
     }
     const size_t width = tsr_mla_width(w);
-    for (uint64_t r = 0; r < x->rows; r++) /* any of the three floats, widened as scales are */
+    for (uint64_t r = 0; r < x->rows; r++) /* any of the three float dtypes; scales are widened the same way */
         tsr_widen_to_f32(k, w->data->dtype, (const char *)x->data + r * x->ld * width, x->cols,
                          (float *)out + r * x->cols);
     return TSR_OK;

@@ -1,4 +1,4 @@
-/* Moves codes in units of rows: selects the relation, and places the unit. */
+/* Moves codes in units of rows: selects the relation between the formats and locates the unit. */
 #include "convert/ops/move/move_op.h"
 
 #include "common/checked.h"
@@ -6,7 +6,7 @@
 #include "convert/ops/rows/rows.h"
 #include "quantize/mx_weight.h"
 
-/* ---- which relation it is ---- */
+/* ---- selecting the relation ---- */
 
 static bool is_fp8(const tsr_weight *w)
 {
@@ -42,7 +42,7 @@ static bool is_packed(const tsr_weight *w, const tsr_move *m)
            (w->kind->family == TSR_FAMILY_GPTQ || w->coding == TSR_CODED_PACKED);
 }
 
-/* All zero points are 0, for a reader of codes in two's complement. */
+/* Returns true if all zero points are 0, as readers of two's complement codes require. */
 static bool is_symmetric(const tsr_weight *w, const tsr_move *m)
 {
     return w->coding == TSR_CODED_PACKED ? w->zero_point == NULL : m->middle;
@@ -53,7 +53,7 @@ static uint64_t group_of(const tsr_weight *w)
     return w->block.cols == w->cols ? 0 : w->block.cols;
 }
 
-/* Returns the name of a storage that the target has no place for, or NULL. */
+/* Returns the name of a storage form that the target cannot hold, or NULL. */
 static const char *odd_storage(const tsr_weight *w)
 {
     if (w->grid_rows != w->rows)
@@ -141,7 +141,7 @@ static const tsr_move_params *params_of(const tsr_step *step)
     return step->params;
 }
 
-/* Whole blocks of a source that has any, so that no unit reads more of its scales than the first. */
+/* Whole blocks if the source has blocks, so that no unit reads more scales than the first. */
 static uint64_t rows_per_unit(const tsr_move_params *p)
 {
     const uint64_t step = is_fp8(&p->weight) ? p->weight.block.rows : p->decoder->begin;
@@ -210,7 +210,7 @@ static uint64_t move_scratch(const tsr_step *step)
     .name = "move codes", .units = move_units, .windows = move_windows, .scratch_bytes = move_scratch, .run = move_run
 
 static const tsr_op kMoveOp = {MOVE_OP};
-/* Codes are measured where they are block FP8 or NVFP4; elsewhere nothing is lost, and the map stays empty. */
+/* Errors are measured for block FP8 and NVFP4. Other moves are exact, and their map stays empty. */
 static void move_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bins *bins)
 {
     const tsr_move_params *const p = params_of(step);
@@ -247,7 +247,7 @@ tsr_status tsr_step_move(tsr_plan *plan, tsr_step *step, const tsr_row_view *vie
     if (step->n_out > 3 && tsr_move_has_input(w))
         in[step->n_in++] = w->input_scale;
     step->params = p;
-    step->coproduces = 0; /* nothing is computed that could be given */
+    step->coproduces = 0; /* the step no longer computes anything that it could coproduce */
     step->op = is_mxfp4(w) && move->lossy && move->to != TSR_MOVE_MXFP4 ? &kMoveOrRoundOp : &kMoveOp;
     return TSR_OK;
 }

@@ -1,5 +1,5 @@
-/* AWQ, GPTQ and packed integers to packed integers of compressed-tensors: weight_packed, weight_scale, weight_shape and
- * weight_zero_point, in this order. */
+/* Moves AWQ, GPTQ and packed integers to packed integers of compressed-tensors. Outputs: weight_packed, weight_scale,
+ * weight_shape and weight_zero_point, in this order. */
 #include "convert/ops/move/move_op_relations.h"
 
 #include "common/checked.h"
@@ -14,7 +14,7 @@ static tsr_int4_shape shape_of(const tsr_moving *m)
         .outputs = m->rows, .inputs = m->p->weight.cols, .group = m->p->weight.block.cols, .bits = m->p->weight.bits};
 }
 
-/* A reader of packed integers refuses what is negative, infinite or NaN. */
+/* Rejects scales that are negative, infinite or NaN, because readers of packed integers reject them. */
 static tsr_status check_scales(const tsr_moving *m, const void *scales, tsr_err *err)
 {
     const tsr_weight *const w = &m->p->weight;
@@ -66,7 +66,7 @@ tsr_status tsr_move_packed(const tsr_moving *m, tsr_err *err)
 
 /* ---- AWQ and GPTQ ---- */
 
-/* Zero points are written, or all in the middle, as the scheme without them has them. */
+/* Checks that zero points are written, or that all have the middle value, which symmetric schemes imply. */
 static tsr_status check_middle(const tsr_moving *m, bool symmetric, tsr_err *err)
 {
     if (symmetric || m->step->n_out > 3)

@@ -1,4 +1,4 @@
-/* MXFP4, MXFP8, NVFP4 and block FP8 to one another. */
+/* Moves MXFP4, MXFP8, NVFP4 and block FP8 to one another. */
 #include "convert/ops/move/move_op_relations.h"
 
 #include "common/checked.h"
@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- what may not be moved ---- */
+/* ---- codes and scales that cannot be moved ---- */
 
 static void take_codes(const tsr_moving *m)
 {
@@ -24,7 +24,7 @@ static tsr_status take_e4m3(const tsr_moving *m, tsr_err *err)
     return tsr_check_copied(m->step, m->u, 0, 0, tsr_window_bytes(&m->u->in[0]), m->kernels, err);
 }
 
-/* Scales that are a byte each. */
+/* Checks scales of one byte each. */
 static tsr_status check_scales(const tsr_moving *m, tsr_err *err)
 {
     const tsr_weight *const w = &m->p->weight;
@@ -32,7 +32,7 @@ static tsr_status check_scales(const tsr_moving *m, tsr_err *err)
     return tsr_check_copied_as(&scales, 0, m->rows * w->grid_cols, m->kernels, err);
 }
 
-/* Scales a byte each, and where they are kept: of E8M0 and E4M3. */
+/* Checks scales of one byte each (E8M0 and E4M3) and copies them to the buffered output. */
 static tsr_status take_scales(const tsr_moving *m, tsr_err *err)
 {
     const tsr_weight *const w = &m->p->weight;
@@ -40,7 +40,7 @@ static tsr_status take_scales(const tsr_moving *m, tsr_err *err)
     return check_scales(m, err);
 }
 
-/* A global scale, the layer's input's too, as the target has it. */
+/* Writes a global scale of the weight or of the layer's input in the target's convention. */
 static tsr_status take_global(const tsr_moving *m, const tsr_tensor *t, const void *from, void *to, tsr_err *err)
 {
     float global, other;
@@ -51,7 +51,7 @@ static tsr_status take_global(const tsr_moving *m, const tsr_tensor *t, const vo
     return TSR_OK;
 }
 
-/* The source's own, where it has one. */
+/* Copies the source's input scale, if it has one. */
 static tsr_status take_input(const tsr_moving *m, tsr_err *err)
 {
     if (m->step->n_out <= 3)
@@ -86,7 +86,7 @@ tsr_status tsr_move_nvfp4(const tsr_moving *m, tsr_err *err)
     return take_input(m, err);
 }
 
-/* The grid of a target in blocks: where the scales are kept of the row of blocks that begins with this unit. */
+/* Returns where the scales of the row of blocks that begins with this unit are buffered. */
 static float *block_scales(const tsr_moving *m)
 {
     const tsr_block *const block = &m->p->move.block;
@@ -128,7 +128,7 @@ static tsr_mxfp4_rows mxfp4_of(const tsr_moving *m)
                             .lossy = m->p->move.lossy};
 }
 
-/* Decodes the source into the front of the scratch memory. *rest is the remainder. */
+/* Decodes the source into the front of the scratch memory. *rest points to the remainder. */
 static tsr_status decode(const tsr_moving *m, void **rest, tsr_err *err)
 {
     const tsr_coded_rows rows = {.view = &m->p->view, .row = m->row, .rows = m->rows, .in = m->u->in_data};
@@ -184,7 +184,7 @@ static tsr_status measure_nvfp4(const tsr_moving *m, float global, uint8_t *scal
 
 tsr_status tsr_move_mxfp4_to_nvfp4(const tsr_moving *m, tsr_err *err)
 {
-    enum { LEAST = 9 }; /* below it the global scale would be subnormal; all scales fit beside this one */
+    enum { LEAST = 9 }; /* below this exponent the global scale would be subnormal; at it, all scales fit */
     const tsr_mxfp4_rows rows = mxfp4_of(m);
     uint8_t *const scales = (uint8_t *)m->u->out_data[1] + m->row * (rows.cols / 16);
     tsr_mxfp4_range range = {.any = true};

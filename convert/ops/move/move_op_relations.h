@@ -17,12 +17,12 @@ typedef struct tsr_move_params {
     tsr_move move;
     tsr_relation *relation;
     const tsr_row_decoder *decoder;
-    const tsr_tensor *made; /* the step's input by its name and shape, which no file holds: for reports */
-    uint64_t matrix_rows;   /* of a matrix of the view */
+    const tsr_tensor *made; /* the step's input by name and shape, for reports; no file contains it */
+    uint64_t matrix_rows;   /* rows of one matrix of the view */
 } tsr_move_params;
 
-/* One unit, rows [row, row + rows) of the view: codes to its window of the first output, all else to outputs that are
- * held as a whole. */
+/* One unit: rows [row, row + rows) of the view. Codes go to its window of the first output; all other outputs are
+ * buffered as a whole. */
 typedef struct tsr_moving {
     const tsr_move_params *p;
     const tsr_step *step;
@@ -32,7 +32,7 @@ typedef struct tsr_moving {
     tsr_quant_stats *stats;
 } tsr_moving;
 
-/* MXFP4, MXFP8, NVFP4 and block FP8. */
+/* Functions that move MXFP4, MXFP8, NVFP4 and block FP8. */
 tsr_relation tsr_move_mxfp4, tsr_move_mxfp8, tsr_move_nvfp4, tsr_move_fp8, tsr_move_mxfp4_to_fp8,
     tsr_move_mxfp4_to_nvfp4, tsr_move_fp8_to_mxfp8;
 

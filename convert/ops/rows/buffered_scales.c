@@ -1,4 +1,4 @@
-/* To the stored dtype and back: exact both ways. */
+/* Stores buffered scales in their dtype and reads them back. The conversion is exact both ways. */
 #include "convert/ops/rows/buffered_scales.h"
 
 #include "common/float_bits.h"

@@ -1,4 +1,5 @@
-/* A family's decoder for rows that begin and end anywhere: what is around them is decoded with them. */
+/* Decodes any range of rows with the decoder of a format. Adjacent rows are decoded too where the decoder requires
+ * it. */
 #include "convert/ops/rows/decode_rows.h"
 
 #include "common/checked.h"
@@ -15,7 +16,7 @@ static const params *params_of(const tsr_decoded *d)
     return d->params;
 }
 
-/* Widens the rows to what the decoder takes. Returns how many there are now before the first. */
+/* Widens the range of rows to what the decoder accepts. Returns how many rows were added in front. */
 static uint64_t widen(const params *p, uint64_t *row, uint64_t *rows)
 {
     const uint64_t skipped = *row % p->decoder->begin;
@@ -32,7 +33,7 @@ static void rows_windows(const tsr_decoded *d, uint64_t row, uint64_t rows, tsr_
     p->decoder->windows(&p->view, row, rows, in);
 }
 
-/* Returns the bytes of the values of this many rows, wherever they begin. */
+/* Returns the bytes of the values of this many rows, at any position. */
 static uint64_t values_bytes(const params *p, uint64_t rows)
 {
     return tsr_round_up((rows + p->decoder->begin + p->decoder->end) * p->weight.cols * sizeof(float), 64);
@@ -79,7 +80,7 @@ static tsr_status powers_decode(const tsr_decoded *d, uint64_t row, uint64_t row
     return TSR_OK;
 }
 
-/* ---- making them ---- */
+/* ---- construction ---- */
 
 static tsr_decoded *make(tsr_plan *plan, const tsr_row_view *view, const tsr_decoded *how)
 {

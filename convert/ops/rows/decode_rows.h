@@ -1,15 +1,16 @@
-/* Any weight of codes as rows of FP32, decoded on the way: what conversions between codings read. */
+/* Declares weights of codes as rows of FP32 that are decoded while they are read, for conversions between formats. */
 #ifndef TSR_CONVERT_OPS_ROWS_DECODE_ROWS_H
 #define TSR_CONVERT_OPS_ROWS_DECODE_ROWS_H
 
 #include "convert/ops/rows/row_decoder.h"
 #include "convert/plan/plan.h"
 
-/* Returns the decoding of the view's rows, in the plan's arena; *view and its weight are copied. NULL when memory is
+/* Returns a decoder of the view's rows, in the plan's arena. *view and its weight are copied. NULL when memory is
  * exhausted. */
 const tsr_decoded *tsr_decode_rows(tsr_plan *plan, const tsr_row_view *view);
 
-/* Returns the decoding of the view's E8M0 scales, [rows, grid_cols], whose largest value is needed. */
+/* Returns a decoder of the view's E8M0 scales, [rows, grid_cols], for steps that need their largest value. NULL when
+ * memory is exhausted. */
 const tsr_decoded *tsr_decode_powers(tsr_plan *plan, const tsr_row_view *view);
 
 #endif

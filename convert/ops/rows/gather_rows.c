@@ -1,4 +1,4 @@
-/* Windows over a stack, and transposing what lies the other way round. */
+/* Computes windows over a stack, and transposes stacks that are stored the other way round. */
 #include "convert/ops/rows/gather_rows.h"
 
 #include "common/checked.h"
@@ -21,7 +21,7 @@ static uint64_t all_rows(const tsr_gather *g)
     return g->from->rank < 2 ? g->rows : g->from->shape[g->from->rank - (g->turned ? 1 : 2)];
 }
 
-/* The rows are of one matrix. */
+/* Computes the windows of rows of one matrix. */
 static void gather_windows(const tsr_decoded *d, uint64_t row, uint64_t rows, tsr_window *in)
 {
     const tsr_gather *const g = gather_of(d);
@@ -46,7 +46,7 @@ static uint64_t gather_memory(const tsr_decoded *d, uint64_t rows)
     return g->turned ? rows * g->cols * element_bytes(g) : 0;
 }
 
-/* y[r][c] = x[c][r * step], in tiles that stay in the first cache. */
+/* Computes y[r][c] = x[c][r * step], in tiles that fit the L1 cache. */
 #define TRANSPOSE(name, type)                                                             \
     static void name(const type *x, uint64_t step, uint64_t rows, uint64_t cols, type *y) \
     {                                                                                     \

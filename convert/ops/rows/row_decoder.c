@@ -1,4 +1,4 @@
-/* Windows and decoding of rows, a family of kinds each. */
+/* Computes windows and decodes rows, with one entry per family of formats. */
 #include "convert/ops/rows/row_decoder.h"
 
 #include "convert/ops/rows/rows.h"
@@ -119,9 +119,9 @@ static tsr_status int_decode(const tsr_coded_rows *rows, const tsr_cpu_kernels *
     return tsr_int_decode(kernels, &span, dtype, out, scratch, err);
 }
 
-/* ---- AWQ and GPTQ, which store a row for each input: a unit reads a piece of every row ---- */
+/* ---- AWQ and GPTQ store one row per input, so a unit reads a piece of every row ---- */
 
-/* `bytes` bytes from `first` on of each row of a matrix. */
+/* Returns the window of `bytes` bytes from `first` on of each row of a matrix. */
 static tsr_window columns_window(const tsr_tensor *t, uint64_t first, uint64_t bytes)
 {
     return (tsr_window){.offset = first, .rows = t->shape[0], .row_bytes = bytes, .pitch = t->bytes / t->shape[0]};
@@ -131,7 +131,7 @@ static void gptq_windows(const tsr_row_view *view, uint64_t row, uint64_t rows, 
 {
     const tsr_weight *const w = view->weight;
     const uint64_t words = sizeof(uint32_t), scale = tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
-    const uint64_t packed = w->coding == TSR_CODED_AWQ ? 8 : 1; /* outputs in a word of codes */
+    const uint64_t packed = w->coding == TSR_CODED_AWQ ? 8 : 1; /* outputs per word of codes */
     in[0] = columns_window(w->data, row / packed * words, rows / packed * words);
     in[1] = columns_window(w->scale, row * scale, rows * scale);
     in[2] = columns_window(w->zero_point, tsr_gptq_zero_words(w, row) * words, tsr_gptq_zero_words(w, rows) * words);
@@ -163,7 +163,7 @@ const tsr_row_decoder *tsr_row_decoder_of(const tsr_weight *weight)
     } kFamilies[] = {
         {TSR_FAMILY_MX, {.begin = 1, .end = 1, mx_windows, mx_scratch, mx_decode}},
         {TSR_FAMILY_FP8, {.begin = 1, .end = 1, fp8_windows, tsr_fp8_decode_scratch, fp8_decode}},
-        /* rows 8 apart share no word of packed zero points */
+        /* rows that are 8 apart do not share a word of packed zero points */
         {TSR_FAMILY_INTEGERS, {.begin = 8, .end = 8, int_windows, tsr_int_decode_scratch, int_decode}},
         {TSR_FAMILY_GPTQ, {.begin = TSR_GPTQ_TILE, .end = 8, gptq_windows, tsr_gptq_decode_scratch, gptq_decode}},
     };

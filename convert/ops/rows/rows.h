@@ -1,12 +1,12 @@
-/* Matrices in units of whole rows: what the operations that go row by row share. */
+/* Helpers of operations whose units are whole rows. */
 #ifndef TSR_CONVERT_OPS_ROWS_ROWS_H
 #define TSR_CONVERT_OPS_ROWS_ROWS_H
 
 #include "common/checked.h"
 #include "convert/plan/plan.h"
 
-/* Rows of [R, C] that fill a unit, a multiple of `step`, but no more than there are. What is decoded on the way is cut at
- * multiples of 64 as well, where no decoder has to begin in the middle of a tile. */
+/* Returns the rows of [R, C] that fill a unit: a multiple of `step`, at most all rows. For decoded tensors also a
+ * multiple of 64, so that no unit begins in the middle of a decoder's tile. */
 static inline uint64_t tsr_unit_rows(const tsr_tensor *t, uint64_t step)
 {
     step = t->source == TSR_SOURCE_DECODED ? tsr_round_up(step, 64) : step;
@@ -15,19 +15,19 @@ static inline uint64_t tsr_unit_rows(const tsr_tensor *t, uint64_t step)
     return tsr_min_u64(tsr_max_u64(step, fit), tsr_max_u64(1, t->shape[0]));
 }
 
-/* `bytes` bytes from `offset` on. */
+/* Returns a window of `bytes` bytes from `offset` on. */
 static inline tsr_window tsr_run_window(uint64_t offset, uint64_t bytes)
 {
     return (tsr_window){.offset = offset, .rows = 1, .row_bytes = bytes, .pitch = bytes};
 }
 
-/* All bytes of a tensor. */
+/* Returns a window of all bytes of a tensor. */
 static inline tsr_window tsr_whole_window(const tsr_tensor *t)
 {
     return tsr_run_window(0, t->bytes);
 }
 
-/* Rows [row, row + rows) of a tensor, its bytes spread evenly over its first dimension. */
+/* Returns the window of rows [row, row + rows) of a tensor whose bytes are spread evenly over its first dimension. */
 static inline tsr_window tsr_rows_window(const tsr_tensor *t, uint64_t row, uint64_t rows)
 {
     const uint64_t row_bytes = t->bytes / t->shape[0];

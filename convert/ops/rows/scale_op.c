@@ -1,4 +1,4 @@
-/* Windows over scales, and the step that carries them over. */
+/* Computes windows over scales, and copies scales. */
 #include "convert/ops/rows/scale_op.h"
 
 #include "common/checked.h"
@@ -17,7 +17,7 @@ tsr_window tsr_scale_window(const tsr_fp8_rect *rect)
                         .pitch = rows * row_bytes};
 }
 
-/* ---- scales as FP32: a unit is the grid of one matrix ---- */
+/* ---- scales as FP32; a unit is the grid of one matrix ---- */
 
 static uint64_t scales_units(const tsr_step *step)
 {

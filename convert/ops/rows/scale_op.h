@@ -1,5 +1,4 @@
-/* Helpers of conversions of scaled weights: reading a rectangle, carrying scales over, and removing or writing
- * quantization_config. */
+/* Declares helpers of conversions of scaled weights: windows of scales, and steps that copy scales as FP32. */
 #ifndef TSR_CONVERT_OPS_ROWS_SCALE_OP_H
 #define TSR_CONVERT_OPS_ROWS_SCALE_OP_H
 
@@ -7,10 +6,10 @@
 #include "formats/weights/weights.h"
 #include "quantize/fp8_decode.h"
 
-/* The window of the scale that decoding `rect` needs (rect->scales once it is read). */
+/* Returns the window of the scales that decoding `rect` needs. The caller reads it and sets rect->scales. */
 tsr_window tsr_scale_window(const tsr_fp8_rect *rect);
 
-/* Adds a step that writes the weight's scales as FP32 under `name`, exactly, without padding of the grid. */
+/* Adds a step that writes the weight's scales as FP32 under `name`, exactly and without padding. */
 tsr_status tsr_plan_scales(tsr_plan *plan, const tsr_weight *weight, const char *name, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -1,4 +1,4 @@
-/* One look at each tensor that could be a layer. */
+/* Checks in one pass each tensor that may be a layer. */
 #include "convert/plans/experts/gpt_oss_layout.h"
 
 #include "formats/names/expert_stacks.h"
@@ -24,7 +24,7 @@ static bool is_stack(const tsr_tensor *t)
     return t->rank == 3 && tsr_stack_find(t->name) != NULL && tsr_dtype_is_weight_float((tsr_dtype)t->dtype);
 }
 
-/* A layer has both stacks, or its loaders look in vain for the codes of one. */
+/* Rejects a layer that has only one of the two stacks, because loaders need both. */
 static tsr_status check_pair(const tsr_checkpoint *c, const tsr_tensor *stack, tsr_err *err)
 {
     static const char *const kBoth[] = {"gate_up_proj", "down_proj"};

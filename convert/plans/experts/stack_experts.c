@@ -1,4 +1,4 @@
-/* Finding all members of a stack by name. */
+/* Finds all members of a stack by name and plans their combination. */
 #include "convert/plans/experts/stack_experts.h"
 
 #include "convert/ops/rows/decode_rows.h"
@@ -13,7 +13,7 @@
 typedef struct stacking {
     tsr_plan *plan;
     const tsr_weights *weights;
-    const tsr_weight *first; /* gate or down of expert 0 */
+    const tsr_weight *first; /* gate or down projection of expert 0 */
     tsr_stacked_expert at;   /* of it */
     tsr_stack_layout layout;
     tsr_dtype dtype;
@@ -34,7 +34,7 @@ static const tsr_weight *member(const stacking *s, uint64_t expert, unsigned pro
     return *name == NULL ? NULL : tsr_weights_find(s->weights, source_of(s), *name);
 }
 
-/* Returns true if the layer has any tensor of this expert. collect() reports members that are missing. */
+/* Returns true if the layer has any tensor of this expert. collect() reports missing members. */
 static bool is_there(const stacking *s, uint64_t expert)
 {
     static const char *const kMembers[] = {"gate_proj.weight", "up_proj.weight", "down_proj.weight",
@@ -65,7 +65,7 @@ static bool is_alike(const tsr_weight *a, const tsr_weight *b, enum what what)
            memcmp(a->values->shape, b->values->shape, a->values->rank * sizeof *a->values->shape) == 0;
 }
 
-/* Codes, two to a byte, or scales, as they are. */
+/* Returns the tensor with the codes (two per byte) or the scales. */
 static const tsr_tensor *stored(const stacking *s, const tsr_weight *w)
 {
     return s->what == CODES ? w->data : w->scale;
@@ -118,7 +118,7 @@ static tsr_tensor *stack_tensor(const stacking *s, const tsr_stack_shape *shape)
                                               : own             ? ".weight"
                                                                 : "");
     const uint64_t all = shape->projections * shape->rows;
-    if (s->what != VALUES) /* blocks of 16 bytes with 32 codes */
+    if (s->what != VALUES) /* blocks of 16 bytes hold 32 codes */
         return tsr_plan_new_tensor(s->plan, name, TSR_U8, s->what == CODES ? 4 : 3,
                                    (const uint64_t[]){shape->experts, all, s->first->grid_cols, 16});
     const tsr_dtype dtype = s->first->scale != NULL ? s->dtype : (tsr_dtype)s->first->data->dtype;
@@ -163,7 +163,7 @@ static tsr_status add_notes(const stacking *s, const tsr_weight *w)
     return TSR_OK;
 }
 
-/* gpt-oss' layout holds MXFP4 of experts. */
+/* Rejects experts that are not MXFP4, the only format of gpt-oss' layout. */
 static tsr_status check_codes(const stacking *s, const tsr_weight *w)
 {
     const bool mxfp4 = w->scale != NULL && w->coding == TSR_CODED_E2M1 && w->scale_dtype == TSR_F8_E8M0 &&
@@ -207,7 +207,8 @@ static tsr_status stack(tsr_plan *plan, const tsr_weights *weights, const tsr_we
     TSR_TRY(add_notes(&s, weight));
     if (s.at.expert == 0 && s.at.projection == 0)
         return s.what == CODES ? add_codes(&s) : add_stack(&s);
-    const bool begun = member(&s, s.at.expert == 0 ? 0 : s.at.expert - 1, 0, &name) != NULL; /* back to 0, one by one */
+    /* the same check for each expert makes sure that all experts down to 0 exist */
+    const bool begun = member(&s, s.at.expert == 0 ? 0 : s.at.expert - 1, 0, &name) != NULL;
     return begun ? TSR_OK
                  : tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' exists, but '%s' before it is missing",
                             source_of(&s)->path, t->name, name == NULL ? "" : name);

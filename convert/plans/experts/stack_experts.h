@@ -1,17 +1,17 @@
-/* The experts of a layer that are stored one by one, put together as their family's stacks. */
+/* Declares steps that combine the experts of a layer, stored one by one, into the stacks of their family. */
 #ifndef TSR_CONVERT_PLANS_EXPERTS_STACK_EXPERTS_H
 #define TSR_CONVERT_PLANS_EXPERTS_STACK_EXPERTS_H
 
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
 
-/* Adds the step that makes a stack of experts, and its notes, if `weight` is the first routed expert of that stack;
- * *handled is true for every routed expert. TSR_E_UNSUPPORTED: the family's stack layout is unknown, or experts lack a
- * member or differ in shape or form. */
+/* Adds the step that makes a stack of experts, and its notes, if `weight` is the first routed expert of that stack.
+ * Sets *handled to true for every routed expert. TSR_E_UNSUPPORTED: the stack layout of the family is unknown, or
+ * experts lack a member or differ in shape or format. */
 tsr_status tsr_stack_experts(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *weight, tsr_dtype dtype,
                              bool *handled, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Adds the steps that copy codes and scales of experts into gpt-oss' layout. TSR_E_UNSUPPORTED also for an expert that
+/* Adds the steps that copy codes and scales of experts into gpt-oss' layout. TSR_E_UNSUPPORTED: also for an expert that
  * is not MXFP4. */
 tsr_status tsr_stack_codes(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *weight, bool *handled,
                            tsr_err *err) TSR_WARN_UNUSED;

@@ -1,4 +1,4 @@
-/* Cutting shards into frames; every text file as it is. */
+/* Divides shards into compressed frames, and copies text files. */
 #include "convert/plans/layouts/archive_plan.h"
 
 #include "common/checked.h"
@@ -13,7 +13,7 @@
 
 static const uint64_t kMaxTextBytes = 256u << 20;
 
-/* ---- the operation: a unit is a frame; out[0] are the frames, out[1] is the tail ---- */
+/* ---- the operation: a unit is a frame; out[0] is the frames, out[1] the trailer ---- */
 
 typedef struct shard {
     tsr_archive_options options;
@@ -23,7 +23,7 @@ typedef struct shard {
     uint64_t scratch;
 } shard;
 
-/* A piece of one input. */
+/* A piece of one input tensor. */
 typedef struct piece {
     uint32_t input;
     uint64_t offset, bytes;
@@ -44,7 +44,7 @@ static piece piece_of(const tsr_step *step, uint64_t unit)
     return (piece){low, offset, tsr_min_u64(TSR_UNIT_BYTES, step->in[low]->bytes - offset)};
 }
 
-/* Floating point of two bytes or four has its exponents in the high ones. */
+/* Returns the number of byte planes: floats of two or four bytes have their exponents in the high bytes. */
 static unsigned planes_of(const shard *s, const tsr_tensor *t)
 {
     return s->options.shuffle && tsr_dtype_is_weight_float(t->dtype) ? (unsigned)tsr_dtype_bytes(t->dtype) : 1;
@@ -124,7 +124,7 @@ static tsr_status cut(tsr_plan *plan, shard *s, const tsr_step *step, uint64_t *
         *bound += whole * tsr_archive_frame_bound(TSR_UNIT_BYTES) + (rest == 0 ? 0 : tsr_archive_frame_bound(rest));
     }
     s->first[step->n_in] = s->frames;
-    /* The planes, and what libzstd allocates itself, which is thereby counted. */
+    /* The planes, and the memory that libzstd allocates itself, so that --memory accounts for it. */
     s->scratch = most + tsr_archive_context_bytes(most, s->options.level);
     return TSR_OK;
 }
@@ -151,7 +151,7 @@ static tsr_status plan_shard(tsr_plan *plan, uint32_t file, const tsr_tensor *co
     return tsr_plan_raw_file(plan, name, true, err);
 }
 
-/* Bytes [0, bytes) of a file, as a tensor. */
+/* Returns bytes [0, bytes) of a file as a tensor. */
 static tsr_tensor *head_of_file(tsr_plan *plan, uint32_t file, uint64_t bytes)
 {
     const tsr_tensor head = {.name = plan->sources[0]->files[file].name,
@@ -163,7 +163,8 @@ static tsr_tensor *head_of_file(tsr_plan *plan, uint32_t file, uint64_t bytes)
     return tsr_plan_tensor(plan, &head);
 }
 
-/* The tensors of a file follow one another in the table, from *next on: *n_in inputs, the header first. */
+/* Plans one shard per file. The tensors of a file are consecutive in the table, from *next on; a shard has *n_in
+ * inputs, the header first. */
 static tsr_status plan_shards(tsr_plan *plan, const tsr_archive_options *o, const char *reason, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
@@ -187,7 +188,7 @@ static tsr_status plan_shards(tsr_plan *plan, const tsr_archive_options *o, cons
 
 /* ---- texts ---- */
 
-/* A text file of the source; one that is `optional` may be missing. */
+/* Adds a copy of a text file of the source. An `optional` file may be missing. */
 static tsr_status plan_text(tsr_plan *plan, const char *name, bool optional, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
@@ -207,7 +208,7 @@ static tsr_status plan_text(tsr_plan *plan, const char *name, bool optional, tsr
     return status;
 }
 
-/* All that is not weights, as it is. */
+/* Copies all other files unchanged. */
 static tsr_status plan_others(tsr_plan *plan, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
@@ -225,7 +226,8 @@ static tsr_status plan_others(tsr_plan *plan, tsr_err *err)
 
 enum { SAMPLES = 48, SAMPLE_BYTES = 256 << 10 };
 
-/* Returns the input that holds byte `at` of all inputs of the plan's shards, and the offset in it. NULL: past the end. */
+/* Returns the input that contains byte `at` of the concatenated inputs of the plan's shards, and the offset in it.
+ * NULL: past the end. */
 static const tsr_tensor *find_byte(const tsr_plan *plan, uint64_t at, const shard **s, uint64_t *offset)
 {
     for (size_t i = 0; i < plan->n_steps; i++) {
@@ -241,7 +243,7 @@ static const tsr_tensor *find_byte(const tsr_plan *plan, uint64_t at, const shar
     return NULL;
 }
 
-/* Packs a piece that begins near byte `at`, on a whole element; adds its bytes before and after. */
+/* Packs a sample of whole elements near byte `at`. Adds its sizes before and after. */
 static tsr_status pack_sample(const tsr_plan *plan, uint64_t at, char *memory, uint64_t sums[2], tsr_err *err)
 {
     const shard *s;
@@ -278,7 +280,7 @@ static tsr_status estimate(const tsr_plan *plan, double *share, tsr_err *err)
 
 static tsr_status plan_archive(tsr_plan *plan, const tsr_archive_options *o, tsr_err *err)
 {
-    /* The bytes depend on libzstd: what one version began another must not finish. */
+    /* The bytes depend on the version of libzstd, so another version must not finish the output. */
     plan->command = tsr_arena_printf(&plan->arena, "convert --to archive --level %d%s (zstd %s)", o->level,
                                      o->shuffle ? " --shuffle" : "", ZSTD_versionString());
     plan->advice = o->shuffle ? "every command reads it as it is; 'zstd -d' alone does not restore shuffled files, "

@@ -1,4 +1,4 @@
-/* Experts are stacked, plain tensors copied, and anything else is refused. */
+/* Plans the layout of gpt-oss releases: stacks experts, copies plain tensors, and rejects anything else. */
 #include "convert/plans/layouts/gpt_oss_plan.h"
 
 #include "convert/configs/fp8_config.h"

@@ -1,4 +1,4 @@
-/* Which weights are laid out, under which names, and the manifest that says so. */
+/* Plans interleaved layouts: which weights, their names, and the manifest that describes them. */
 #include "convert/plans/layouts/layout_plan.h"
 
 #include "common/checked.h"
@@ -27,7 +27,7 @@ typedef struct laying {
     tsr_dtype scale_dtype;
     bool from_packed;
     tsr_text entries, renamed; /* members of the manifest's arrays */
-    const char **unquantized;  /* [weights] modules, under TensorRT-LLM's names */
+    const char **unquantized;  /* [weights]: module names of TensorRT-LLM */
     size_t n_unquantized;
     tsr_err *err;
 } laying;
@@ -37,9 +37,10 @@ static const char *path_of(const laying *l, const tsr_tensor *t)
     return l->source->files[t->file].path;
 }
 
-/* ---- what is laid out ---- */
+/* ---- selecting what is laid out ---- */
 
-/* Checks that all packed weights have the same bits, groups and order, since the layout states one of each. */
+/* Checks that all packed weights have the same bits, groups and group order, because the manifest states only one of
+ * each. */
 static tsr_status take_packed(laying *l)
 {
     const tsr_weight *first = NULL;
@@ -109,7 +110,7 @@ static tsr_status describe(const laying *l, const tsr_weight *const *parts, size
     return tsr_layout_check(to, name, l->err);
 }
 
-/* Notes the action for a weight and its companions. */
+/* Records the treatment of a weight and its companions. */
 static tsr_status note(const laying *l, const tsr_weight *w, const char *action, const char *reason)
 {
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
@@ -193,7 +194,7 @@ static tsr_status plan_manifest(laying *l)
     return tsr_plan_take_text(l->plan, "", TSR_LAYOUT_NAME, &t, status, l->err);
 }
 
-/* ---- FasterTransformer: a blob a weight ---- */
+/* ---- FasterTransformer: one blob per weight ---- */
 
 static tsr_status plan_blob(laying *l, const tsr_weight *w)
 {
@@ -241,11 +242,11 @@ static tsr_status plan_fastertransformer(laying *l)
     return tsr_plan_take_text(l->plan, "", TSR_CONFIG_NAME, &config, status, l->err);
 }
 
-/* ---- TensorRT-LLM: one file, its names ---- */
+/* ---- TensorRT-LLM: one file with its own names ---- */
 
 static const char kRank0[] = "rank0.safetensors", kHfConfig[] = "hf_config.json";
 
-/* A tensor called NAME without ".weight", and `ending`. */
+/* Makes a tensor called NAME without ".weight", plus `ending`. */
 static tsr_tensor *beside(const laying *l, const char *name, const char *ending)
 {
     const tsr_tensor t = {.name =
@@ -274,8 +275,8 @@ static tsr_status plan_laid(laying *l, const tsr_weight *const *parts, size_t n,
     return TSR_OK;
 }
 
-/* TensorRT-LLM has one dtype for activations, that of the scales. A parameter of another one it keeps as it is, with a
- * warning, and its plugins do not take it. */
+/* Warns about a parameter whose dtype differs from that of the scales. TensorRT-LLM has one dtype for activations, and
+ * its plugins reject others. */
 static tsr_status check_dtype(const laying *l, const tsr_tensor *t)
 {
     const bool same = !tsr_dtype_is_weight_float((tsr_dtype)t->dtype) || t->dtype == l->scale_dtype;
@@ -289,7 +290,7 @@ static tsr_status check_dtype(const laying *l, const tsr_tensor *t)
                     t->dtype == TSR_F16 ? "f16" : "bf16");
 }
 
-/* Plans a tensor that stays in floating point, joined with others or not. */
+/* Plans a tensor that stays in floating point, alone or joined with others. */
 static tsr_status plan_plain(laying *l, const tsr_weight *const *parts, size_t n, const char *name)
 {
     const tsr_tensor *in[TSR_LAYOUT_PARTS];
@@ -321,7 +322,7 @@ static tsr_status plan_plain(laying *l, const tsr_weight *const *parts, size_t n
     return tsr_plan_concatenate(l->plan, in, (uint32_t)n, out, l->err);
 }
 
-/* The parts of a joined layer, found by the first of them. */
+/* Finds the parts of a joined layer from its first part. */
 static tsr_status find_parts(const laying *l, const tsr_weight *w, size_t n, const tsr_weight **parts)
 {
     static const char *const kParts[] = {".q_proj.", ".k_proj.", ".v_proj."};
@@ -360,7 +361,7 @@ static tsr_status plan_renamed(laying *l, const tsr_weight *w)
     return is_laid(l, w) ? plan_laid(l, all, parts, name) : plan_plain(l, all, parts, name);
 }
 
-/* Writes the output head of a tied model, which TensorRT-LLM asks for. */
+/* Writes the output head of a model with tied embeddings, because TensorRT-LLM requires it. */
 static tsr_status plan_head(laying *l)
 {
     const tsr_tensor *const embedding = tsr_checkpoint_find(l->source, "model.embed_tokens.weight");

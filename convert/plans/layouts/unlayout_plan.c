@@ -1,4 +1,4 @@
-/* tessera-layout.json, read back: every weight where it says, held to what lies there. */
+/* Plans the inverse of a layout from tessera-layout.json, and checks every entry against the files. */
 #include "convert/plans/layouts/layout_plan.h"
 
 #include "common/checked.h"
@@ -25,8 +25,8 @@ typedef struct taking {
     tsr_ft_format format;
     uint64_t group;
     tsr_dtype scale_dtype;
-    bool *used, *used_files;        /* [tensors of the source], [its side files] */
-    const tsr_tensor **unquantized; /* what comes out in floating point, of two dimensions and more */
+    bool *used, *used_files;        /* used: [tensors of the source]; used_files: [its side files] */
+    const tsr_tensor **unquantized; /* unquantized tensors of rank 2 or more */
     size_t n_unquantized, capacity;
     tsr_err *err;
 } taking;
@@ -49,14 +49,14 @@ static const char *find_string(const taking *k, tsr_json_text object, const char
     return tsr_json_find_string(object.data, object.size, key, &k->plan->arena);
 }
 
-/* ---- where things lie ---- */
+/* ---- locating data ---- */
 
 static int by_name(const void *key, const void *file)
 {
     return strcmp(key, ((const tsr_file *)file)->name);
 }
 
-/* The side file of this name as a tensor of bytes. */
+/* Finds the side file of this name as a tensor of bytes. */
 static bool find_file(const taking *k, const char *name, tsr_tensor *tensor)
 {
     const tsr_checkpoint *const c = k->source;
@@ -165,7 +165,7 @@ static tsr_status keep_unquantized(taking *k, const tsr_tensor *t)
     return TSR_OK;
 }
 
-/* Rejects a tensor that is no weight unless it is plain data of whole bytes. */
+/* Rejects a tensor that is not a weight, unless it is plain data of whole bytes. */
 static tsr_status check_plain(const taking *k, const tsr_tensor *t)
 {
     if (tsr_plain_rule(t) != NULL && tsr_foreign_format(k->source, t) == NULL && !tsr_is_left_over(t->name))
@@ -175,7 +175,7 @@ static tsr_status check_plain(const taking *k, const tsr_tensor *t)
                     k->source->files[t->file].path, t->name, tsr_dtype_name((tsr_dtype)t->dtype));
 }
 
-/* A tensor that was renamed, or joined with others: bytes [first, first + bytes) of it. */
+/* Restores a tensor that was renamed or joined: bytes [first, first + bytes) of the stored tensor. */
 static tsr_status take_tensor(taking *k, tsr_json_text entry)
 {
     const char *const name = find_string(k, entry, "name"), *const there = find_string(k, entry, "tensor");
@@ -225,7 +225,7 @@ static tsr_status each(taking *k, tsr_json_text array, tsr_status (*take)(taking
     }
 }
 
-/* FasterTransformer's directory has the other tensors as they were; TensorRT-LLM's has them renamed. */
+/* FasterTransformer's directory has the other tensors unchanged; TensorRT-LLM's has them renamed. */
 static tsr_status copy_others(taking *k)
 {
     for (size_t i = 0; i < k->source->tensors.count; i++) {
@@ -246,7 +246,7 @@ static tsr_status copy_others(taking *k)
     return TSR_OK;
 }
 
-/* Tokenizers and the like: what the manifest does not name. */
+/* Copies files that the manifest does not name, such as tokenizers. */
 static tsr_status copy_side_files(const taking *k)
 {
     const tsr_checkpoint *const c = k->source;
@@ -340,7 +340,7 @@ static tsr_status make_plan(taking *k)
                          k->kind == TSR_LAYOUT_TRTLLM ? "trtllm" : "fastertransformer", U64(k->max_shard_bytes));
     if (k->plan->command == NULL)
         return tsr_out_of_memory(k->err, "while planning");
-    k->plan->next = "tessera inspect DST"; /* nothing compares with the blobs */
+    k->plan->next = "tessera inspect DST"; /* `verify` cannot compare with the blobs */
     TSR_TRY(each(k, weights, take_weight));
     TSR_TRY(each(k, tensors, take_tensor));
     TSR_TRY(copy_others(k));

@@ -1,4 +1,4 @@
-/* Names, ranks and cuts of DeepSeek's inference code. */
+/* Plans the files of DeepSeek's inference code: names, ranks and cuts. */
 #include "convert/plans/ranks/deepseek_mp_plan.h"
 
 #include "convert/plans/ranks/deepseek_names.h"
@@ -21,7 +21,7 @@ typedef struct mapping {
 typedef struct fate {
     const char *name, *scale; /* NULL: dropped */
     tsr_tp_cut shard;
-    bool expert; /* all of it belongs to one rank */
+    bool expert; /* one rank holds all of it */
     uint32_t rank;
 } fate;
 
@@ -47,7 +47,7 @@ static tsr_status check_blocks(const mapping *m, const tsr_weight *w, tsr_err *e
         m->source->files[w->data->file].path, w->data->name);
 }
 
-/* That the expert before this one is there, and that the first one has a last one: together, that none is missing. */
+/* Checks that no expert is missing: the expert before this one must exist and, for the first one, the last expert. */
 static tsr_status check_neighbour(const mapping *m, const tsr_tensor *t, uint64_t expert, tsr_err *err)
 {
     const char *number;
@@ -130,7 +130,7 @@ static tsr_status read_config(mapping *m, tsr_err *err)
     return TSR_OK;
 }
 
-/* Writes the configuration, which convert.py omits and the way back needs. */
+/* Writes the configuration, which convert.py omits; the inverse conversion needs it. */
 static tsr_status plan_manifest(tsr_plan *plan, const mapping *m, tsr_err *err)
 {
     tsr_text t = {0};

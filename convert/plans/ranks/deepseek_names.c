@@ -1,4 +1,4 @@
-/* The table of convert.py, read in both directions. */
+/* Translates names between Hugging Face and DeepSeek's inference code, by the table of its convert.py. */
 #include "convert/plans/ranks/deepseek_names.h"
 #include "common/text.h"
 
@@ -27,7 +27,7 @@ static const tsr_deepseek_key kKeys[] = {
     {"lm_head", "head", TSR_TP_ROWS, false},
 };
 
-/* Tensors of V3.2's indexer: every rank has all of them, under their own names, as in convert.py's table. */
+/* Tensors of V3.2's indexer. Every rank has all of them, under their own names, as in convert.py's table. */
 static const char *const kIndexerKeys[] = {"wq_b", "wk", "k_norm", "weights_proj"};
 
 /* Tensors of the MTP layer, for --keep-mtp. */
@@ -48,8 +48,8 @@ size_t tsr_name_component(const char *name, int from_end, const char **start)
     }
 }
 
-/* Far above the longest of DeepSeek's names. In the other words it becomes four times as long at most, for which
- * translate() has room. */
+/* Longer than any name of DeepSeek. A translated name has at most four times this length, for which translate() has
+ * room. */
 enum { LONGEST_NAME = 200 };
 
 static bool component_is(const char *name, int from_end, const char *word)
@@ -74,7 +74,8 @@ static bool find_key(const char *name, bool mtp, bool back, tsr_deepseek_key *ke
 {
     if (strlen(name) > LONGEST_NAME)
         return false;
-    /* These first: on the way back, wq_b of the indexer is no q_b_proj, and head of the MTP layer no lm_head. */
+    /* These come first: in the inverse direction, wq_b of the indexer is not q_b_proj, and head of the MTP layer is not
+     * lm_head. */
     if (component_is(name, 2, "indexer"))
         return find_own(name, kIndexerKeys, sizeof kIndexerKeys / sizeof *kIndexerKeys, key);
     if (mtp && find_own(name, kMtpKeys, sizeof kMtpKeys / sizeof *kMtpKeys, key))
@@ -97,7 +98,7 @@ bool tsr_deepseek_key_back(const char *name, bool mtp, tsr_deepseek_key *key)
     return find_key(name, mtp, true, key);
 }
 
-/* A component of a name and its replacement. The last component is replaced whatever it is. */
+/* A component of a name and its replacement. The last component is always replaced. */
 typedef struct word {
     const char *from, *to;
 } word;
@@ -148,7 +149,7 @@ const char *tsr_deepseek_name_back(tsr_arena *arena, const char *name, const tsr
         last = "weight_scale_inv";
     else if (strcmp(last, "bias") == 0 && strcmp(key->hf, "gate") == 0)
         last = "e_score_correction_bias";
-    /* Only the head is outside "model.". */
+    /* Only the head is outside "model." */
     return translate(arena, strcmp(key->hf, "lm_head") == 0 ? "" : "model.", name, words, 3, last);
 }
 

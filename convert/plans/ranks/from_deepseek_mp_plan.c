@@ -1,4 +1,4 @@
-/* Ranks of DeepSeek's inference code, joined under Hugging Face's names. */
+/* Joins the ranks of DeepSeek's inference code into a checkpoint with Hugging Face's names. */
 #include "convert/io/copied_codes.h"
 #include "convert/ops/slice_op.h"
 #include "convert/plans/ranks/deepseek_mp_plan.h"
@@ -75,7 +75,8 @@ static tsr_status find_config(joining *j)
     return TSR_OK;
 }
 
-/* Checks that the codes of the ranks match the configuration, and drops MTP layers that are missing from it. */
+/* Checks that the codes of the ranks match the configuration, and drops MTP layers that the configuration does not
+ * have. */
 static tsr_status plan_config(const joining *j)
 {
     tsr_json_text q;
@@ -103,7 +104,7 @@ static tsr_status refuse(const joining *j, size_t rank, const tsr_tensor *t, con
     return tsr_fail(j->err, TSR_E_MISMATCH, "%s: '%s' %s", path_of(j, rank), t->name, why);
 }
 
-/* Rank k's tensor of this name, as an input of the plan. */
+/* Finds the tensor of rank k with this name, as an input of the plan. */
 static tsr_status find_part(const joining *j, size_t k, const tsr_tensor *first, const tsr_tensor **part)
 {
     const tsr_tensor *const t = tsr_checkpoint_find(j->ranks[k], first->name);
@@ -120,7 +121,8 @@ static tsr_status find_part(const joining *j, size_t k, const tsr_tensor *first,
     return TSR_OK;
 }
 
-/* An expert of rank k: that is where it belongs, and the one before it (or, of the first, the last) is in its place. */
+/* Plans an expert of rank k. Checks that it belongs to this rank, and that the expert before it (for the first one, the
+ * last) is in its place. */
 static tsr_status plan_expert(const joining *j, size_t k, const tsr_tensor *t, const char *name, uint64_t expert)
 {
     const char *number;
@@ -194,7 +196,7 @@ static tsr_status plan_tensor(joining *j, size_t k, const tsr_tensor *t)
     return TSR_OK;
 }
 
-/* A model with layers missing would be whole to all that follows. */
+/* Checks that no layer is missing: later commands could not notice it. */
 static tsr_status check_layers(const joining *j)
 {
     static const char *const kOthers[] = {"embed.weight", "norm.weight"};
@@ -220,7 +222,7 @@ static tsr_status make_plan(joining *j, uint64_t max_shard_bytes)
         return tsr_fail(j->err, TSR_E_USAGE, "ranks: from 1 to %d", TSR_MAX_RANKS);
     plan->command = tsr_arena_printf(&plan->arena, "convert --from deepseek-mp, %zu ranks --max-shard-size %llu", j->n,
                                      U64(max_shard_bytes));
-    plan->next = "tessera inspect DST"; /* the ranks are no checkpoint to compare with */
+    plan->next = "tessera inspect DST"; /* `verify` cannot compare with the ranks */
     if (plan->command == NULL)
         return tsr_out_of_memory(j->err, "while planning");
     TSR_TRY(find_config(j));

@@ -1,4 +1,4 @@
-/* Consumers, geometry, and which tensor becomes what. */
+/* Plans absorbed MLA: names and shapes per consumer, geometry checks, and the treatment of each tensor. */
 #include "convert/plans/ranks/mla_plan.h"
 
 #include "common/checked.h"
@@ -55,7 +55,7 @@ static tsr_status expect_shape(const absorbing *a, const tsr_weight *w, uint64_t
                                                      : "");
 }
 
-/* Kept codes need blocks that end where heads do. */
+/* Kept codes require that heads end at block boundaries. */
 static tsr_status check_keep(const absorbing *a, const tsr_weight *w, tsr_err *err)
 {
     const tsr_tensor *const t = w->data;
@@ -77,7 +77,7 @@ static tsr_status check_keep(const absorbing *a, const tsr_weight *w, tsr_err *e
         (double)a->mla.v / (double)w->block.rows, (double)rows / (double)w->block.rows, U64(w->block.rows));
 }
 
-/* "model.layers.0.self_attn." of a kv_b_proj, and the name of its neighbour. */
+/* Returns the name of a tensor beside a kv_b_proj: its prefix "model.layers.0.self_attn." with another name. */
 static const char *sibling(tsr_arena *arena, const char *kv_b, const char *name)
 {
     const size_t prefix = strlen(kv_b) - strlen("kv_b_proj.weight");
@@ -133,7 +133,7 @@ static tsr_status plan_kv_b(tsr_plan *plan, absorbing *a, const tsr_weight *w, t
     return TSR_OK;
 }
 
-/* Returns true if the weight is the q_b_proj (or q_proj) or o_proj that belongs to a kv_b_proj, and sets *kv_b. */
+/* Returns true if the weight is the q_b_proj (or q_proj) or o_proj that belongs to a kv_b_proj. Sets *kv_b. */
 static bool is_folded(const absorbing *a, tsr_plan *plan, const tsr_weight *w, bool *output, const tsr_weight **kv_b)
 {
     static const char *const kNames[] = {"q_b_proj.weight", "q_proj.weight", "o_proj.weight"};
@@ -212,8 +212,8 @@ static void describe(tsr_text *t, const absorbing *a)
     tsr_json_end_object(t);
 }
 
-/* Folded weights are BF16 in a model that else may be FP8: its list of unquantized modules must have them; or, when
- * they were all that was FP8, the configuration of a quantized model goes. */
+/* Folded weights are BF16 in a model that may otherwise be FP8, so its list of unquantized modules must contain them.
+ * If they were its only FP8 weights, quantization_config is removed. */
 static tsr_status list_folded(tsr_text *out, tsr_plan *plan, const absorbing *a, tsr_err *err)
 {
     const tsr_weights *const w = &a->weights;

@@ -7,11 +7,11 @@
 
 #include <stdio.h>
 
-/* The divisibility that a cut needs. */
+/* The divisibility that a cut requires. */
 typedef struct demand {
-    uint64_t size;  /* of the dimension, or of each half of a stacked gate and up */
+    uint64_t size;  /* size of the dimension, or of each half of a stacked gate and up */
     uint64_t heads; /* 0: none */
-    uint64_t block; /* parts must be whole blocks; 1: any part will do */
+    uint64_t block; /* parts must be whole blocks; 1: no constraint */
 } demand;
 
 static bool meets(const demand *d, uint64_t n)
@@ -63,7 +63,7 @@ tsr_status tsr_shard_weight(const tsr_checkpoint *c, const tsr_weight *w, tsr_tp
     if (w->scale != NULL) {
         const uint64_t block = columns ? w->block.cols : w->block.rows, size = columns ? w->cols : w->rows;
         const uint64_t grid = columns ? w->grid_cols : w->grid_rows;
-        if (!w->coarse || block < size) { /* else one scale is for all of the dimension: every rank needs it */
+        if (!w->coarse || block < size) { /* otherwise one scale covers the whole dimension, and every rank needs it */
             d.block = block;
             shard->scale_dim = columns ? w->scale->rank - 1u : w->scale->rank - 2u;
             shard->scale_rows = columns ? w->matrices * w->grid_rows : w->matrices * halves;
@@ -90,7 +90,7 @@ tsr_status tsr_shard_part(const tsr_checkpoint *c, const tsr_weight *w, uint32_t
     return meets(&d, n) ? TSR_OK : refuse(c, t, &d, "heads", n, err);
 }
 
-/* `n` parts, of which this is the k-th. */
+/* Plans part k of `n`. */
 static tsr_status plan_part(tsr_plan *plan, const tsr_tensor *t, const char *name, uint64_t rows, uint64_t dim,
                             uint32_t n, uint32_t k, tsr_err *err)
 {

@@ -1,5 +1,5 @@
-/* One weight, cut over tensor-parallel ranks with its scales: what the conversions for DeepSeek's code and for HF names
- * share. */
+/* Cuts one weight with its scales over tensor-parallel ranks, for the conversions to DeepSeek's code and to HF
+ * names. */
 #ifndef TSR_CONVERT_PLANS_RANKS_TP_CUT_H
 #define TSR_CONVERT_PLANS_RANKS_TP_CUT_H
 
@@ -15,7 +15,7 @@ enum { TSR_MAX_RANKS = 256 };
 typedef struct tsr_tp_cut {
     uint64_t data_rows, scale_rows;
     uint32_t parts;               /* n, or fewer: then n / parts neighbouring ranks have the same part */
-    uint64_t data_dim, scale_dim; /* which dimension is cut; without meaning when none is */
+    uint64_t data_dim, scale_dim; /* the dimension that is cut; unused if there is no cut */
 } tsr_tp_cut;
 
 /* Cuts `weight` over n ranks. `heads` is the number of heads that are cut together with the dimension, 0 when there are
@@ -31,7 +31,7 @@ tsr_status tsr_shard_weight(const tsr_checkpoint *checkpoint, const tsr_weight *
 tsr_status tsr_shard_part(const tsr_checkpoint *checkpoint, const tsr_weight *weight, uint32_t n, tsr_tp_cut *shard,
                           tsr_err *err) TSR_WARN_UNUSED;
 
-/* Adds the steps that write rank k's part of `weight` under `name`, and of its scale under `scale_name`. */
+/* Adds the steps that write rank k's part of `weight` as `name`, and that of its scale as `scale_name`. */
 tsr_status tsr_plan_shard(tsr_plan *plan, const tsr_weight *weight, const tsr_tp_cut *shard, const char *name,
                           const char *scale_name, uint32_t n, uint32_t k, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -62,7 +62,7 @@ static tsr_status decide_one(const cutting *c, tsr_plan *plan, const tsr_weight 
     return add_notes(plan, w, shard, kReasons[how], err);
 }
 
-/* One scale for both parts of an absorbed kv_b_proj goes with the first of them. */
+/* If both parts of an absorbed kv_b_proj share one scale, it is written with the first part. */
 static void share_scales(tsr_weights *weights)
 {
     for (size_t i = 0; i < weights->count; i++) {
@@ -91,7 +91,7 @@ static void write_cut(tsr_text *t, const char *name, uint64_t rows, uint64_t par
     tsr_json_end_array(t);
 }
 
-/* Writes what joining needs (see tp_plan.h). */
+/* Writes the data that joining needs (see tp_plan.h). */
 static tsr_status write_restoration(tsr_text *t, const cutting *c, tsr_err *err)
 {
     const tsr_checkpoint *const s = c->source;
@@ -109,7 +109,7 @@ static tsr_status write_restoration(tsr_text *t, const cutting *c, tsr_err *err)
         tsr_json_member_string(t, "name", s->files[i].name);
         tsr_json_member_u64(t, "bytes", s->files[i].size);
         tsr_json_key(t, "header");
-        tsr_json_string(t, text + 8); /* NUL-terminated by the arena's zeros */
+        tsr_json_string(t, text + 8); /* NUL-terminated, because the arena is zeroed */
         tsr_json_end_object(t);
         tsr_arena_free(&scratch);
     }
@@ -235,7 +235,7 @@ static tsr_status read_manifest(const tsr_checkpoint *c, tsr_arena *arena, const
     return tsr_fail(err, TSR_E_FORMAT, "%s: no " MANIFEST ": not a rank that 'tessera convert --to tp' made", c->path);
 }
 
-/* Each directory says which rank of how many it is. */
+/* Checks the rank and the number of ranks that each directory states. */
 static tsr_status check_ranks(const joining *j, tsr_err *err)
 {
     for (size_t k = 0; k < j->n; k++) {
@@ -301,7 +301,7 @@ static tsr_status read_cuts(joining *j, tsr_err *err)
     return status;
 }
 
-/* The part of rank k, as an input of the plan. */
+/* Finds the part of rank k, as an input of the plan. */
 static tsr_status find_part(tsr_plan *plan, const joining *j, size_t k, const tsr_tensor *first,
                             const tsr_tensor **part, tsr_err *err)
 {
@@ -324,7 +324,7 @@ static tsr_status plan_tensor(tsr_plan *plan, joining *j, const tsr_tensor *whol
     if (first == NULL)
         return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is missing", j->ranks[0]->path, whole->name);
     const tsr_slicing cut = j->cuts[first - j->ranks[0]->tensors.items];
-    /* Neighbouring ranks that share a part: all of them when the tensor is not cut. */
+    /* Neighbouring ranks that share a part: all ranks if the tensor is not cut. */
     const size_t parts_n = cut.rows == 0 ? 1 : cut.parts, share = j->n / parts_n;
     j->joined++;
     for (size_t k = 0; k < j->n; k++)
@@ -346,7 +346,7 @@ static tsr_status plan_tensor(tsr_plan *plan, joining *j, const tsr_tensor *whol
     return cut.rows == 0 ? tsr_plan_copy(plan, parts[0], out->name, err) : tsr_plan_join(plan, parts, out, cut, err);
 }
 
-/* One file of the source, under its own name and with its own header. */
+/* Plans one file of the source with its own name and header. */
 static tsr_status plan_shard(tsr_plan *plan, joining *j, tsr_json_text shard, tsr_err *err)
 {
     const char *const name = tsr_json_find_string(shard.data, shard.size, "name", &plan->arena);
@@ -397,7 +397,7 @@ static tsr_status plan_shards(tsr_plan *plan, joining *j, tsr_err *err)
     return TSR_OK;
 }
 
-/* The file of a tensor. */
+/* A tensor and the file that contains it. */
 typedef struct standing {
     const char *tensor, *file;
 } standing;
@@ -407,7 +407,7 @@ static int by_tensor(const void *a, const void *b)
     return strcmp(((const standing *)a)->tensor, ((const standing *)b)->tensor);
 }
 
-/* Reads at most `most` entries of the index; *n is one more if there are more. */
+/* Reads at most `most` entries of the index. Sets *n to most + 1 if there are more. */
 static tsr_status read_places(tsr_plan *plan, const char *index, standing *places, size_t most, size_t *n, tsr_err *err)
 {
     tsr_json_text map, key, value;
@@ -429,7 +429,7 @@ static tsr_status read_places(tsr_plan *plan, const char *index, standing *place
     }
 }
 
-/* The index is the source's, as the manifest kept it: it has to name the file of every tensor that is written. */
+/* Checks that the source's index, which the manifest kept, names the file of every tensor that is written. */
 static tsr_status check_index(tsr_plan *plan, const char *path, const char *index, tsr_err *err)
 {
     size_t count = 0, stated, k = 0;
@@ -461,7 +461,7 @@ static tsr_status plan_whole(tsr_plan *plan, joining *j, tsr_err *err)
     const tsr_checkpoint *const c = j->ranks[0];
     j->cuts = calloc(c->tensors.count + 1, sizeof *j->cuts);
     plan->command = tsr_arena_printf(&plan->arena, "convert --merge, %zu ranks", j->n);
-    plan->next = "tessera inspect DST"; /* the ranks are no checkpoint to compare with */
+    plan->next = "tessera inspect DST"; /* `verify` cannot compare with the ranks */
     if (j->cuts == NULL || plan->command == NULL)
         return tsr_out_of_memory(err, "while planning");
     TSR_TRY(read_manifest(c, &plan->arena, &j->manifest, &j->size, err));

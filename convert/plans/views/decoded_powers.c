@@ -1,4 +1,4 @@
-/* Reads scales when planning, before any code is moved. */
+/* Reads scales during planning, before any code is moved. */
 #include "convert/plans/views/decoded_powers.h"
 
 #include "common/checked.h"
@@ -19,7 +19,7 @@ static tsr_status refuse_scale(const tsr_checkpoint *c, const tsr_weight *w, uin
                     U64(w->scale->offset + at * tsr_dtype_bytes((tsr_dtype)w->scale_dtype)));
 }
 
-/* Looks at the scales that the weight uses, up to the first that is no power of two. */
+/* Searches the scales that the weight uses for one that is not a power of two. */
 static tsr_status find_powers(const tsr_decoded_view *v, const tsr_weight *w, bool refuse, bool *powers, tsr_err *err)
 {
     const uint64_t rows = tsr_ceil_div(w->rows, w->block.rows), cols = tsr_ceil_div(w->cols, w->block.cols);

@@ -18,10 +18,10 @@ typedef struct seeing {
     tsr_tensors tensors;
     tsr_model model;
     tsr_stack_layout layout; /* of plain stacks */
-    bool known;              /* the model_type is one that the policy's tables have */
+    bool known;              /* the policy has a table for the model_type */
     tsr_split split;
     tsr_stays *stays;
-    bool interleaved; /* stacks of codes have gate and up in turns */
+    bool interleaved; /* stacks of codes have interleaved gate and up */
     tsr_dialect cache;
     tsr_err *err;
 } seeing;
@@ -77,7 +77,7 @@ static const char *path_of(const seeing *s, const tsr_tensor *t)
     return s->v->source->files[t->file].path;
 }
 
-/* Returns the first row of projection `i` in a matrix with `rows` rows of each, and their distance. */
+/* Returns the first row of projection `i` in a matrix with `rows` rows of each; the caller knows their distance. */
 static uint64_t first_of(bool interleaved, unsigned i, uint64_t rows)
 {
     return i * (interleaved ? 1 : rows);
@@ -95,7 +95,8 @@ static tsr_status check_halves(const seeing *s, const char *name, uint64_t rows,
     return tsr_fail(s->err, TSR_E_SHAPE, "'%s' has %llu rows, which cannot be split into gate and up", name, U64(rows));
 }
 
-/* Quantization goes along the inputs, and rows are outputs; some families store a stack the other way round. */
+/* Checks the orientation of a stack: quantization goes along the inputs and rows must be outputs, but some families
+ * store the transpose. */
 static tsr_status check_turn(const seeing *s, const tsr_weight *w, const tsr_stack *k)
 {
     if (s->layout.turned && !w->transposed)
@@ -154,7 +155,7 @@ static tsr_status add_biases(seeing *s, const tsr_tensor *t, const tsr_stack *k,
 
 /* ---- stacks of plain weights ---- */
 
-/* Decides whether the stack is split; rejects a stack that must be split and whose layout is unknown. */
+/* Decides whether the stack is split. Rejects a stack that must be split but whose layout is unknown. */
 static tsr_status decide_plain(const seeing *s, const tsr_tensor *t, const tsr_stack *k, bool *split)
 {
     *split = s->split == TSR_SPLIT_ALL ||
@@ -175,7 +176,7 @@ static tsr_status decide_plain(const seeing *s, const tsr_tensor *t, const tsr_s
     return TSR_OK;
 }
 
-/* The whole stack, [experts, out, in], its rows in the order in which they are stored. */
+/* Adds the whole stack as [experts, out, in], with its rows in stored order. */
 static tsr_status add_turned(seeing *s, const tsr_tensor *t)
 {
     const uint64_t shape[] = {t->shape[0], t->shape[2], t->shape[1]};
@@ -208,7 +209,7 @@ static tsr_status add_plain(seeing *s, const tsr_tensor *t, const tsr_stack *k)
     return TSR_OK;
 }
 
-/* The stack that this bias belongs to, of codes or plain; NULL: it is no such bias. */
+/* Returns the stack, of codes or plain, that this bias belongs to. NULL: it is not such a bias. */
 static const tsr_weight *stack_of_bias(const seeing *s, const tsr_tensor *t)
 {
     static const char *const kEndings[] = {"_bias", ".bias"};
@@ -236,7 +237,7 @@ static bool splits_codes(const seeing *s)
     return s->split == TSR_SPLIT_CODES || s->split == TSR_SPLIT_ALL;
 }
 
-/* A scale of the KV cache under its names in the target's dialect. */
+/* Adds a KV-cache scale under its names in the target's dialect. */
 static tsr_status add_cache_scale(seeing *s, const tsr_tensor *t, size_t *n)
 {
     const tsr_decoded_part part = {.gather = {.from = t, .step = 1, .rows = 1}, .cache = true};
@@ -247,7 +248,7 @@ static tsr_status add_cache_scale(seeing *s, const tsr_tensor *t, size_t *n)
     return TSR_OK;
 }
 
-/* Plain data: a scale of the KV cache, a stack, the bias of a stack, or neither. */
+/* Adds plain data: a KV-cache scale, a stack, the bias of a stack, or another tensor. */
 static tsr_status add_data(seeing *s, const tsr_tensor *t)
 {
     size_t n;
@@ -320,7 +321,7 @@ static tsr_status see_as(tsr_decoded_view *view, const tsr_checkpoint *source, c
 {
     view->source = source;
     view->sources[0] = &view->seen;
-    bool gpt_oss = false; /* its codes alone tell: no other kind is the transpose of its values */
+    bool gpt_oss = false; /* detected by its codes: no other format stores the transpose of its values */
     for (size_t i = 0; i < view->weights.count; i++)
         gpt_oss = gpt_oss || view->weights.items[i].transposed;
     const char *const type = tsr_policy_model_type(source, &view->arena);

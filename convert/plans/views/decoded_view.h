@@ -1,8 +1,8 @@
-/* A checkpoint seen as what plans that quantize can read: codes as their values, and stacks of experts one by one.
+/* Declares a view of a checkpoint in which codes appear as FP32 matrices and stacked experts as separate tensors.
  *
- * Each weight of codes is one matrix of FP32 there, under the name of its values, that no file holds
- * (TSR_SOURCE_DECODED); a stack of experts may be seen as a matrix for each expert and projection, of codes likewise, of
- * plain weights in their own dtype (TSR_SOURCE_GATHERED). */
+ * Each weight of codes is an FP32 matrix in the view, under the name of its values, that no file holds
+ * (TSR_SOURCE_DECODED). A stack of experts may appear as a matrix for each expert and projection; those of plain
+ * weights keep their dtype (TSR_SOURCE_GATHERED). */
 #ifndef TSR_CONVERT_PLANS_VIEWS_DECODED_VIEW_H
 #define TSR_CONVERT_PLANS_VIEWS_DECODED_VIEW_H
 
@@ -14,24 +14,24 @@
 
 /* The origin of a tensor of the view. Its .offset is the index in tsr_decoded_view.parts. */
 typedef struct tsr_decoded_part {
-    tsr_row_view view; /* of codes; .weight is NULL: of plain data */
-    tsr_gather gather; /* of plain data; .cols is 0: elements first, first + step, ... of all, the bias of an expert */
-    bool powers;       /* of block FP8: every scale is a power of two that E8M0 has */
-    bool cache;        /* it is a scale of the KV cache, under its name in the target's dialect */
+    tsr_row_view view; /* codes; .weight is NULL for plain data */
+    tsr_gather gather; /* plain data; .cols is 0 for the bias of an expert: elements first, first + step, ... */
+    bool powers;       /* block FP8: every scale is a power of two that E8M0 can represent */
+    bool cache;        /* a KV-cache scale, under its name in the target's dialect */
 } tsr_decoded_part;
 
-/* Which stacks of experts are seen one by one. */
+/* The stacks of experts that are split. */
 typedef enum tsr_split {
     TSR_SPLIT_NONE,
-    TSR_SPLIT_TURN,  /* none, but a family's [experts, in, out] of plain weights is seen [experts, out, in] */
+    TSR_SPLIT_TURN,  /* none, but plain stacks stored as [experts, in, out] appear as [experts, out, in] */
     TSR_SPLIT_CODES, /* of codes */
-    TSR_SPLIT_KNOWN, /* of plain weights of any known family */
-    TSR_SPLIT_ALL,   /* of codes and of plain weights; a stack that cannot be taken apart is refused */
+    TSR_SPLIT_KNOWN, /* plain weights of any known family */
+    TSR_SPLIT_ALL,   /* codes and plain weights; a stack that cannot be split is rejected */
 } tsr_split;
 
 typedef struct tsr_decoded_view {
     const tsr_checkpoint *source;
-    const tsr_checkpoint *sources[1]; /* the view, as plans take it */
+    const tsr_checkpoint *sources[1]; /* the view, in the form that plans take */
     tsr_checkpoint seen;
     tsr_weights weights; /* of the source */
     tsr_decoded_part *parts;
@@ -41,34 +41,34 @@ typedef struct tsr_decoded_view {
     tsr_arena arena;
 } tsr_decoded_view;
 
-/* Returns true if a quantized weight is seen as it is stored. */
+/* Returns true if a quantized weight is passed through as stored. */
 typedef bool tsr_stays(const tsr_weight *weight);
 
 typedef struct tsr_decoding_options {
-    tsr_block block; /* of the source; 0 x 0: as config.json states */
+    tsr_block block; /* block size of the source; 0 x 0: as in config.json */
     tsr_split split;
     tsr_stays *stays;  /* NULL: nothing does */
-    tsr_dialect cache; /* how scales of the KV cache are called */
+    tsr_dialect cache; /* the dialect that names KV-cache scales */
 } tsr_decoding_options;
 
-/* Pairs the source, unless it takes over `paired` (may be NULL), and makes the view, which outlives all plans for it.
- * TSR_E_UNSUPPORTED: there are no codes, or a stack to be split has its experts in the last dimension. On failure
- * there is nothing to free. */
+/* Pairs the source, or takes over `paired` if it is not NULL, and makes the view, which must outlive all plans for it.
+ * TSR_E_UNSUPPORTED: there are no codes, or a stack to be split has its experts in the last dimension. On failure there
+ * is nothing to free. */
 tsr_status tsr_decoded_view_open(tsr_decoded_view *view, const tsr_checkpoint *source, tsr_weights *paired,
                                  const tsr_decoding_options *how, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Makes the view of a source without codes, whose configuration stays. view->has_stacks is true if a tensor is seen
- * other than it is stored. */
+/* Makes the view of a source without codes, whose configuration stays. Sets view->has_stacks if a tensor appears in
+ * another form than stored. */
 tsr_status tsr_decoded_view_open_plain(tsr_decoded_view *view, const tsr_checkpoint *source, tsr_split split,
                                        tsr_err *err) TSR_WARN_UNUSED;
 
 /* Returns the origin of a tensor of the view, or NULL if it is the source's own. */
 const tsr_decoded_part *tsr_decoded_part_of(const tsr_decoded_view *view, const tsr_tensor *tensor);
 
-/* Makes a weight of the view BF16, as it is to be written where it does not become codes. */
+/* Changes a weight of the view to BF16, the dtype in which it is written if it does not become codes. */
 void tsr_decoded_view_keep(tsr_decoded_view *view, const tsr_tensor *tensor);
 
-/* A zeroed one is fine. */
+/* Frees a view. A zero-initialized one is allowed. */
 void tsr_decoded_view_free(tsr_decoded_view *view);
 
 /* Returns the bytes of memory that the view takes, source included. */
