@@ -1,11 +1,11 @@
-/* Steps from exponent and mantissa bits; no logarithm is computed. */
+/* Codes positive numbers logarithmically. Steps follow from exponent and mantissa bits; no logarithm is computed. */
 #include "formats/blocks/block_codes.h"
 
 #include "common/float_bits.h"
 
 #include <math.h>
 
-/* The step of a positive finite number by its bits, from 1 on. */
+/* Returns the step of a positive finite number with these bits, from 1 on. */
 static inline uint32_t step_of(uint32_t bits)
 {
     const uint32_t half = 1u << (TSR_BLOCK_STEP_BITS - 1), step = (bits + half) >> TSR_BLOCK_STEP_BITS;
@@ -22,7 +22,7 @@ static inline uint8_t code_of(uint32_t bits, uint32_t base)
 
 uint16_t tsr_block_encode(const float *x, size_t n, uint8_t *codes)
 {
-    uint32_t largest = 0; /* bits of positive numbers order like the numbers */
+    uint32_t largest = 0; /* bits of positive floats compare like the numbers */
     for (size_t i = 0; i < n; i++) {
         const uint32_t bits = tsr_f32_bits(x[i]);
         largest = bits < TSR_FP32_INF_BITS && bits > largest ? bits : largest;

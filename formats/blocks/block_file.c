@@ -1,4 +1,4 @@
-/* Frames and their header. */
+/* Writes and reads the frames of a file of block statistics, and its header. */
 #include "formats/blocks/block_file.h"
 
 #include "common/checked.h"
@@ -11,7 +11,7 @@ static const char kMagic[8] = "TSRBLOCK";
 
 enum { HEADER_BYTES = 24, LEVEL = 1 };
 
-/* A frame of no tensor may unpack to more. */
+/* A frame that belongs to no tensor may unpack to more than this. */
 static uint64_t most_of_record(void)
 {
     return tsr_block_record_bound(TSR_BLOCK_LONGEST_NAME, TSR_BLOCK_MOST_CELLS, TSR_BINS_E4M3);

@@ -30,7 +30,7 @@ static void put(tsr_text *to, uint64_t value, unsigned bytes)
     tsr_text_append(to, data, bytes);
 }
 
-/* Seven bits a byte, the lowest first; all bytes but the last have their top bit set. */
+/* Writes an integer with seven bits per byte, the lowest first. All bytes except the last have their top bit set. */
 static void put_count(tsr_text *to, uint64_t value)
 {
     for (; value >= 0x80; value >>= 7)
@@ -75,7 +75,7 @@ void tsr_block_record_write(tsr_text *to, const tsr_block_record *r)
 
 /* ---- reading ---- */
 
-/* The unread rest of a record. `fault` describes the fault of the member before `at`; NULL: none. */
+/* The unread rest of a record. `fault` describes what is wrong with the member before `at`; NULL: nothing. */
 typedef struct reader {
     const uint8_t *data;
     size_t size, at;
@@ -129,7 +129,7 @@ static double get_f64(reader *r)
     return x;
 }
 
-/* Notes a fault of the member that was just read, unless there has been one before. */
+/* Records a fault of the member that was just read, unless there has been one before. */
 static void expect(reader *r, bool holds, const char *fault)
 {
     if (r->fault == NULL && !holds)

@@ -1,4 +1,4 @@
-/* Reading archives: the tail, and the cache of unpacked frames. */
+/* Reads archives: the trailer, and the cache of unpacked frames. */
 #include "formats/checkpoint/archive.h"
 
 #include "common/checked.h"
@@ -27,22 +27,23 @@ typedef struct slot {
     uint64_t frame;
     bool loading;
     unsigned users;
-    uint64_t used;   /* the cache's clock when the slot was last used */
-    uint8_t *memory; /* the plain bytes, then the buffers that unpacking them needed */
+    uint64_t used;   /* value of the cache's clock at the last use */
+    uint8_t *memory; /* the plain bytes, followed by the work buffers of decompression */
     size_t capacity;
     ZSTD_DCtx *context;
 } slot;
 
 struct tsr_archive_cache {
-    size_t slot_bytes;    /* for the largest frame of any archive; changes on opening only */
-    pthread_mutex_t lock; /* guards all that follows, except the memory and context of a slot that is being loaded */
+    size_t slot_bytes;    /* size for the largest frame of any archive; changes only when an archive is opened */
+    pthread_mutex_t lock; /* guards all following members, except the memory and context of a slot that is being
+                           * loaded */
     pthread_cond_t changed;
     uint64_t clock;
     slot slots[SLOTS];
 };
 
 typedef struct frame {
-    uint64_t at, plain_at; /* offsets in the archive and in the plain file; ends where the next begins */
+    uint64_t at, plain_at; /* offsets in the archive and in the plain file; a frame ends where the next begins */
     uint64_t hash;
     uint64_t width;
 } frame;
@@ -52,7 +53,7 @@ struct tsr_archive {
     const char *path;
     tsr_archive_cache *cache;
     uint64_t n_frames;
-    frame *frames; /* [n_frames + 1]: the last one holds the end of both files */
+    frame *frames; /* [n_frames + 1]: the last entry holds the ends of both files */
 };
 
 tsr_archive_cache *tsr_archive_cache_new(void)
@@ -93,7 +94,8 @@ static size_t packed_bytes(const frame *f)
     return (size_t)(f[1].at - f->at);
 }
 
-/* Memory to load a frame: its plain bytes, the same bytes in planes if it has any, and its packed bytes. */
+/* Returns the memory for loading a frame: its plain bytes, the same bytes in planes if it has any, and its packed
+ * bytes. */
 static size_t load_bytes(const frame *f)
 {
     return frame_bytes(f) * (f->width > 1 ? 2 : 1) + packed_bytes(f);
@@ -126,7 +128,7 @@ static tsr_status load(const tsr_archive *a, const frame *f, slot *s, tsr_err *e
     return TSR_OK;
 }
 
-/* The slot that holds the frame or is loading it, or NULL. */
+/* Returns the slot that holds or is loading the frame, or NULL. */
 static slot *find_slot(tsr_archive_cache *c, const tsr_archive *a, uint64_t index)
 {
     for (size_t i = 0; i < SLOTS; i++) {
@@ -136,7 +138,7 @@ static slot *find_slot(tsr_archive_cache *c, const tsr_archive *a, uint64_t inde
     return NULL;
 }
 
-/* The least recently used slot among those that no thread is reading, or NULL. */
+/* Returns the least recently used slot that no thread is reading, or NULL. */
 static slot *find_idle_slot(tsr_archive_cache *c)
 {
     slot *idle = NULL;
@@ -148,7 +150,8 @@ static slot *find_idle_slot(tsr_archive_cache *c)
     return idle;
 }
 
-/* Keeps the frame in memory until release(). A thread holds at most one frame, so that no two wait for each other. */
+/* Loads the frame and keeps it in memory until release(). A thread holds at most one frame, so threads cannot
+ * deadlock. */
 static tsr_status acquire(const tsr_archive *a, uint64_t index, slot **held, tsr_err *err)
 {
     tsr_archive_cache *const c = a->cache;
@@ -196,7 +199,7 @@ static void release(const tsr_archive *a, slot *s)
 
 /* ---- opening ---- */
 
-/* Reads how many frames the seek table has, which tells where the tail begins. */
+/* Reads the number of frames from the seek table. It determines where the trailer begins. */
 static tsr_status read_footer(int fd, const char *path, uint64_t size, uint64_t *frames, tsr_err *err)
 {
     uint8_t footer[TSR_FOOTER_BYTES] = {0};
@@ -325,7 +328,7 @@ size_t tsr_archive_memory(const tsr_archive *a)
 
 /* ---- reading ---- */
 
-/* The frame that holds the plain byte at `offset`, which must lie in the file. */
+/* Returns the frame that holds the plain byte at `offset`, which must be inside the file. */
 static uint64_t frame_at(const tsr_archive *a, uint64_t offset)
 {
     uint64_t low = 0, high = a->n_frames;

@@ -1,11 +1,12 @@
-/* The layout of an archive's tail, shared by archive.c, which reads it, and archive_write.c, which writes it. */
+/* The layout of an archive's tail, used by archive.c, which reads it, and archive_write.c, which writes it. */
 #ifndef TSR_FORMATS_CHECKPOINT_ARCHIVE_TAIL_H
 #define TSR_FORMATS_CHECKPOINT_ARCHIVE_TAIL_H
 
 #include <stdint.h>
 
-/* Two skippable frames. Tessera's: magic, size, signature, XXH64 of all that follows in the file, a hash a frame, a
- * width a frame. The seek table: magic, size, {packed, plain} a frame and for Tessera's skippable frame, footer. */
+/* The tail is two skippable frames. Tessera's: magic, size, signature, XXH64 of the rest of the file, a hash per frame,
+ * a width per frame. The seek table: magic, size, {packed, plain} per frame including Tessera's skippable frame,
+ * footer. */
 enum {
     TSR_INFO_MAGIC = 0x184D2A5D,
     TSR_SEEK_MAGIC = 0x184D2A5E,
@@ -19,8 +20,8 @@ enum {
 };
 
 #define TSR_FOOTER_MAGIC      0x8F92EAB1u
-#define TSR_ARCHIVE_SIGNATURE "TSRARCH1"                /* its TSR_SIGNATURE_BYTES, without the NUL */
-#define TSR_MAX_FRAMES        (UINT64_C(0x8000000) - 1) /* of zstd's seekable format */
+#define TSR_ARCHIVE_SIGNATURE "TSRARCH1"                /* TSR_SIGNATURE_BYTES bytes, without the NUL */
+#define TSR_MAX_FRAMES        (UINT64_C(0x8000000) - 1) /* limit of zstd's seekable format */
 
 /* Byte offsets of the parts of a tail for `frames` frames. */
 typedef struct tsr_archive_layout {
@@ -61,7 +62,7 @@ static inline uint64_t tsr_get_64(const uint8_t *from)
     return tsr_get_32(from) | (uint64_t)tsr_get_32(from + 4) << 32;
 }
 
-/* The XXH64 of everything in a tail that follows the place of that hash. */
+/* Returns the XXH64 of all bytes of a tail after the position of that hash. */
 uint64_t tsr_archive_tail_hash(const uint8_t *tail, const tsr_archive_layout *l);
 
 #endif

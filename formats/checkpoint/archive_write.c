@@ -1,4 +1,4 @@
-/* Packing frames, and writing the tail of an archive. */
+/* Packs frames and writes the tail of an archive. */
 #include "formats/checkpoint/archive.h"
 #include "formats/checkpoint/archive_tail.h"
 #include "formats/checkpoint/byte_planes.h"

@@ -1,4 +1,4 @@
-/* Splitting packs bytes and joining interleaves them: 16 elements at a time with SSE2, all others one by one. */
+/* Splits elements into byte planes and joins them: 16 elements at a time with SSE2, the rest one by one. */
 #include "formats/checkpoint/byte_planes.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static inline void store(uint8_t *to, __m128i x)
     _mm_storeu_si128((__m128i *)to, x);
 }
 
-/* The even bytes of 32, and the odd ones. */
+/* Returns the even bytes of 32 bytes; the next function returns the odd ones. */
 static inline __m128i even_bytes(__m128i a, __m128i b)
 {
     const __m128i low = _mm_set1_epi16(0xFF);

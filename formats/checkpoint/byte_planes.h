@@ -1,8 +1,8 @@
-/* Byte planes: the bytes of little-endian elements, sorted by their place in the element.
+/* Byte planes: the bytes of little-endian elements, sorted by their position in the element.
  *
- * The high bytes of trained weights (sign and exponent) are nearly all alike, so they compress well once they are kept
- * apart from the mantissas, which are noise. SSE2 is part of x86-64 and already as fast as memory, so there is no form
- * for newer instructions. */
+ * The high bytes of trained weights (sign and exponent) are nearly all alike, so they compress well when separated from
+ * the mantissas, which are noise. SSE2 is part of x86-64 and already as fast as memory, so there is no variant for
+ * newer instructions. */
 #ifndef TSR_FORMATS_CHECKPOINT_BYTE_PLANES_H
 #define TSR_FORMATS_CHECKPOINT_BYTE_PLANES_H
 
@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* Sets to[p * n + i] = from[i * width + p] for the n = size / width whole elements, and copies the remaining size %
- * width bytes. `width` is 1, 2 or 4. No overlap. Thread-safe. */
+ * width bytes. `width` is 1, 2 or 4. The arrays must not overlap. Thread-safe. */
 void tsr_byte_planes_split(const uint8_t *from, size_t size, unsigned width, uint8_t *to);
 
 /* The inverse. */

@@ -1,4 +1,4 @@
-/* Opening a checkpoint: sorting its files, reading their headers and the configuration. */
+/* Opens a checkpoint: sorts its files, reads their headers and the configuration. */
 #include "formats/checkpoint/checkpoint.h"
 
 #include "common/checked.h"
@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_NAMES = 1 << 16 /* bytes of the names of neighbours of a path that does not exist */ };
+enum { MOST_NAMES = 1 << 16 /* total bytes of the names of other files beside a missing path */ };
 
 static tsr_input input_of(const tsr_file *f)
 {
@@ -88,7 +88,7 @@ static bool is_rank_file(const char *name)
     return sscanf(name, TSR_RANK_FILE "%n", &rank, &ranks, &end) == 2 && end > 0 && name[end] == '\0';
 }
 
-/* Refuses a directory that holds a model cut over ranks. It is not a checkpoint, but one can be made of it. */
+/* Rejects a directory with a model that is divided over ranks. It is not a checkpoint, but can be converted to one. */
 static tsr_status refuse_ranks(const tsr_checkpoint *c, const tsr_listing *l, tsr_err *err)
 {
     bool ranks = false;
@@ -108,7 +108,7 @@ static tsr_status refuse_ranks(const tsr_checkpoint *c, const tsr_listing *l, ts
     return TSR_OK;
 }
 
-/* Fails for a directory without safetensors, naming the other files that seem to hold the weights. */
+/* Fails for a directory without safetensors; the message names the files that seem to hold the weights. */
 static tsr_status no_safetensors(const tsr_checkpoint *c, const tsr_listing *l, tsr_err *err)
 {
     static const struct {
@@ -130,7 +130,7 @@ static tsr_status no_safetensors(const tsr_checkpoint *c, const tsr_listing *l, 
     return tsr_fail(err, TSR_E_FORMAT, "%s: no .safetensors file in this directory", c->path);
 }
 
-/* Sorts the directory's files into safetensors, index, config and the rest. */
+/* Sorts the directory's files into safetensors, index, config and other files. */
 static tsr_status take_files(tsr_checkpoint *c, const tsr_listing *l, const char **index, tsr_err *err)
 {
     c->files = tsr_arena_alloc(&c->arena, (l->count + 1) * sizeof *c->files);
@@ -222,8 +222,8 @@ static bool is_hub_id(const char *path)
     return stat(parent, &st) != 0 && errno == ENOENT;
 }
 
-/* Writes " (did you mean 'Llama-3.1-8B'?)" into `text` and returns it. Looks for a directory or safetensors file beside `path`
- * whose name is close to its; returns "" where there is none. */
+/* Writes " (did you mean 'Llama-3.1-8B'?)" to `text` and returns it. Looks for a directory or safetensors file beside
+ * `path` with a similar name; returns "" if there is none. */
 static const char *name_meant(const char *path, char text[80])
 {
     char folder[PATH_MAX];
@@ -393,7 +393,7 @@ void tsr_checkpoint_prefetch(const tsr_checkpoint *c, const tsr_tensor *tensor, 
 tsr_status tsr_checkpoint_header(const tsr_checkpoint *c, size_t file, tsr_arena *arena, const char **header,
                                  size_t *size, tsr_err *err)
 {
-    /* It ends where the first tensor begins; tensors stand in the order of their bytes, file by file. */
+    /* The header ends at the first tensor. Tensors are sorted by file and offset. */
     uint64_t end = c->files[file].size;
     for (size_t i = 0; i < c->tensors.count; i++)
         end = c->tensors.items[i].file == file ? tsr_min_u64(end, c->tensors.items[i].offset) : end;

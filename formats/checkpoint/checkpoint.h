@@ -1,8 +1,8 @@
-/* A checkpoint to read: a Hugging Face directory, or one .safetensors file.
+/* Opens a checkpoint: a Hugging Face directory or one .safetensors file.
  *
- * Opening reads every header and cross-checks them with the index; no weight is read. What a checkpoint holds is what
- * its headers say: the index must agree with them, or the checkpoint is refused.
- * X.safetensors.zst (formats/checkpoint/archive.h) is read as the X.safetensors that it holds. */
+ * Opening reads every header and compares them with the index; no weight is read. The headers define the contents of a
+ * checkpoint: an index that does not agree with them is an error. X.safetensors.zst (formats/checkpoint/archive.h) is
+ * read as the X.safetensors that it contains. */
 #ifndef TSR_FORMATS_CHECKPOINT_CHECKPOINT_H
 #define TSR_FORMATS_CHECKPOINT_CHECKPOINT_H
 
@@ -20,41 +20,42 @@
 #define TSR_INDEX_NAME  "model.safetensors.index.json"
 #define TSR_CONFIG_NAME "config.json"
 
-/* The largest configuration that is read. */
+/* The size limit of config.json. */
 #define TSR_MAX_CONFIG_BYTES ((uint64_t)16 << 20)
 /* The folder of an output in which Tessera keeps its journal and temporary files; never copied from a source. */
 #define TSR_STATE_DIR ".tessera"
-/* ModelOpt's file for a quantization, instead of config.json or in addition to it. */
+/* ModelOpt's file that describes a quantization, instead of config.json or in addition to it. */
 #define TSR_HF_QUANT_CONFIG_NAME "hf_quant_config.json"
 #define TSR_REPORT_NAME          "quantization_report.json"
-/* The file that describes preprocessed blobs. A directory that has it may have no safetensors at all. */
+/* The file that describes interleaved weights in raw files. A directory that has it may have no safetensors at all. */
 #define TSR_LAYOUT_NAME "tessera-layout.json"
 
-/* The file of one rank, and how many ranks there are, as DeepSeek's inference code names it. */
+/* The file of one rank of DeepSeek's inference code; its name has the rank and the number of ranks. */
 #define TSR_RANK_FILE "model%u-mp%u.safetensors"
 
 typedef struct tsr_file {
-    const char *name;     /* relative to the checkpoint's directory; of an archive, the plain file's */
-    const char *path;     /* as given by the user, joined with the name on disk: for messages and for opening */
-    uint64_t size;        /* of an archive, the plain file's */
-    tsr_stamp stamp;      /* of the file on disk, when it was opened */
+    const char *name;     /* relative to the checkpoint's directory; for an archive, the name of the plain file */
+    const char *path;     /* the user's path joined with the name on disk, for messages and for opening */
+    uint64_t size;        /* for an archive, the size of the plain file */
+    tsr_stamp stamp;      /* state of the file on disk when it was opened */
     uint64_t header_hash; /* XXH3-64 of a safetensors header; 0 for side files */
     int fd;               /* open for reading */
-    tsr_archive *archive; /* NULL: the bytes are the file's own */
+    tsr_archive *archive; /* NULL: not an archive */
 } tsr_file;
 
 typedef struct tsr_checkpoint {
     const char *path; /* as given */
-    const char *dir;  /* the directory; NULL when the checkpoint is a single file */
-    tsr_file *files;  /* n_files safetensors files, then n_side_files others; each in the order of their names */
+    const char *dir;  /* the directory; NULL for a single file */
+    tsr_file *files;  /* n_files safetensors files, then n_side_files others, each part sorted by name */
     size_t n_files;
-    size_t n_side_files; /* everything else but config, index and an earlier report */
-    tsr_tensors tensors; /* in the order of their bytes, file by file */
+    size_t n_side_files; /* all files except config, index and an earlier report */
+    tsr_tensors tensors; /* sorted by file and offset */
     const char *config;  /* text of config.json, NUL-terminated, a JSON object; NULL for a single file */
     size_t config_size;
-    tsr_json_text config_file; /* what config.json holds on disk, of a view (tsr_checkpoint_see) as well */
-    const char *index_path;    /* NULL when there is no index */
-    const bool *ignored; /* [n_ignore]: which of the globs that it was opened with fit a file of it, or a folder */
+    tsr_json_text config_file; /* text of config.json on disk, also for a view (tsr_checkpoint_see) */
+    const char *index_path;    /* NULL if there is no index */
+    const bool *ignored;       /* [n_ignore]: whether each glob that the checkpoint was opened with matches a file or
+                                * folder */
     /* private */
     tsr_json_index config_index; /* asked by formats/checkpoint/config.h */
     tsr_archive_cache *cache;    /* NULL: no archive */
@@ -73,18 +74,18 @@ tsr_status tsr_checkpoint_open(tsr_checkpoint **checkpoint, const char *path, co
 tsr_status tsr_checkpoint_open_shard(tsr_checkpoint **checkpoint, const char *dir, const char *shard,
                                      const char *const *ignore, size_t n_ignore, tsr_err *err) TSR_WARN_UNUSED;
 
-/* A step of opening, called by checkpoint.c only: compares the index `name` with the headers, which have been read, and
- * stores its path. TSR_E_FORMAT when it does not map every tensor to the file that holds it, or maps a tensor that no
- * file holds. */
+/* A step of opening, called only by checkpoint.c: compares the index `name` with the headers, which have been read, and
+ * stores its path. TSR_E_FORMAT: the index does not map every tensor to the file that holds it, or maps a tensor that
+ * no file holds. */
 tsr_status tsr_check_shard_index(tsr_checkpoint *checkpoint, const char *name, tsr_err *err) TSR_WARN_UNUSED;
 
-/* A step of opening, called by checkpoint.c only: builds the table that tsr_checkpoint_find reads. TSR_E_FORMAT when two tensors
+/* A step of opening, called only by checkpoint.c: builds the table for tsr_checkpoint_find. TSR_E_FORMAT: two tensors
  * have the same name. */
 tsr_status tsr_checkpoint_index_names(tsr_checkpoint *checkpoint, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Makes a view of the same files with other tensors and another configuration, for plans that read decoded weights.
- * Takes tensors->items over; `config` (NULL: none) and `of` are borrowed. Side files named in `without` (its last item
- * is NULL) are hidden. On failure there is nothing to free. */
+ * Takes tensors->items over; `config` (NULL: none) and `of` are borrowed. Hides the side files in the NULL-terminated
+ * list `without`. On failure there is nothing to free. */
 tsr_status tsr_checkpoint_see(tsr_checkpoint *view, const tsr_checkpoint *of, tsr_tensors *tensors, const char *config,
                               size_t config_size, const char *const *without, tsr_err *err) TSR_WARN_UNUSED;
 
@@ -102,40 +103,44 @@ const tsr_tensor *tsr_checkpoint_find(const tsr_checkpoint *checkpoint, const ch
 tsr_status tsr_checkpoint_read(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, uint64_t offset, void *data,
                                size_t size, tsr_err *err) TSR_WARN_UNUSED;
 
-/* TSR_E_IO: file `file` is no longer what was opened; `linked`: see tsr_check_stamp. Thread-safe. */
+/* Checks that file `file` has not changed since it was opened; `linked`: see tsr_check_stamp. TSR_E_IO: it has.
+ * Thread-safe. */
 tsr_status tsr_checkpoint_unchanged(const tsr_checkpoint *checkpoint, size_t file, bool linked,
                                     tsr_err *err) TSR_WARN_UNUSED;
 
-/* Tells the system that these bytes will be wanted soon. Thread-safe; cannot fail. */
+/* Tells the kernel that these bytes will be needed soon. Thread-safe; cannot fail. */
 void tsr_checkpoint_prefetch(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, uint64_t offset, size_t size);
 
-/* The text of the index, read again into `arena`, for conversions that copy it. The checkpoint must have an index. */
+/* Reads the text of the index into `arena` again, for conversions that copy it. The checkpoint must have an index. */
 tsr_status tsr_checkpoint_index(const tsr_checkpoint *checkpoint, tsr_arena *arena, const char **text, size_t *size,
                                 tsr_err *err) TSR_WARN_UNUSED;
 
-/* The header of safetensors file `file` with its 8 length bytes, read again into `arena`. */
+/* Reads the header of safetensors file `file`, with its 8 length bytes, into `arena` again. */
 tsr_status tsr_checkpoint_header(const tsr_checkpoint *checkpoint, size_t file, tsr_arena *arena, const char **header,
                                  size_t *size, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Refuses a folder without weights or config.json that is an unfinished output, an adapter, or a folder of the hub's cache, by that.
- * TSR_OK: it is none of these. */
+/* Fails if a folder without weights or config.json is an unfinished output, an adapter, or a folder of the hub's cache;
+ * the message says which. TSR_OK: it is none of these. */
 tsr_status tsr_checkpoint_name_folder(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
-/* A side file as one U8 tensor of its size, so that it can be read and copied like one. `i` < n_side_files. */
+/* Returns a side file as a U8 tensor of its size, so that it can be read and copied like a tensor. `i` <
+ * n_side_files. */
 tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *checkpoint, size_t i);
 
-/* Rejects a side file that is not what its name says: a Git LFS pointer, or an empty .json, .model or .tiktoken. TSR_E_FORMAT. */
+/* Rejects a side file whose contents do not match its name: a Git LFS pointer, or an empty .json, .model or .tiktoken.
+ * TSR_E_FORMAT. */
 tsr_status tsr_checkpoint_check_side_file(const tsr_checkpoint *checkpoint, size_t i, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Reads the text of the side file `name`, a JSON object, into `arena`; NULL if there is none. */
 tsr_status tsr_checkpoint_side_text(const tsr_checkpoint *checkpoint, const char *name, tsr_arena *arena,
                                     const char **text, size_t *size, tsr_err *err) TSR_WARN_UNUSED;
 
-/* A hash of names, sizes, times and headers of all files but config.json; and of these, config.json and Tessera's version. */
+/* Return a hash of names, sizes, times and headers of all files except config.json; and a hash of these, config.json
+ * and Tessera's version. */
 uint64_t tsr_checkpoint_files_fingerprint(const tsr_checkpoint *checkpoint, uint64_t seed);
 uint64_t tsr_checkpoint_fingerprint(const tsr_checkpoint *checkpoint, uint64_t seed);
 
-/* The most bytes of memory that names, tables and unpacked frames of archives will take. */
+/* Returns the most bytes of memory that names, tables and unpacked frames of archives can take. */
 size_t tsr_checkpoint_memory(const tsr_checkpoint *checkpoint);
 
 #endif

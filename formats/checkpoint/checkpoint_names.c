@@ -1,4 +1,4 @@
-/* Hash table from tensor names to tensors. */
+/* Maps tensor names to tensors with a hash table. */
 #include "formats/checkpoint/checkpoint.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* Returns the slot of a name, or the free slot where it belongs. */
+/* Returns the slot of a name, or the free slot for it. */
 static size_t slot_of(const tsr_checkpoint *c, const char *name)
 {
     size_t slot = (size_t)XXH3_64bits(name, strlen(name)) & c->by_name_mask;

@@ -1,4 +1,4 @@
-/* Looks values up in the index, and reads what is found there. */
+/* Looks up values in the index of config.json and decodes them. */
 #include "formats/checkpoint/config.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* Asking a checkpoint's config.json. A checkpoint without one (a single file) answers that nothing is there.
+/* Queries a checkpoint's config.json. A checkpoint without one (a single file) has no values.
  *
- * Answers come from the index that was made when the checkpoint was opened: none reads the text again. */
+ * Answers come from the index that was built when the checkpoint was opened; the text is not parsed again. */
 #ifndef TSR_FORMATS_CHECKPOINT_CONFIG_H
 #define TSR_FORMATS_CHECKPOINT_CONFIG_H
 
@@ -9,22 +9,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The value at a dotted path ("quantization_config.quant_method"), with a string's quotes. */
+/* Finds the value at a dotted path ("quantization_config.quant_method"). A string includes its quotes. */
 bool tsr_config_find(const tsr_checkpoint *checkpoint, const char *path, tsr_json_text *value);
 
 /* Finds the value at a path that starts at an object of config.json. */
 bool tsr_config_find_in(const tsr_checkpoint *checkpoint, tsr_json_text object, const char *path, tsr_json_text *value);
 
-/* The value of `key`, or else that in the text_config of a multimodal model. */
+/* Finds the value of `key` or, if it is absent, that in the text_config of a multimodal model. */
 bool tsr_config_find_model(const tsr_checkpoint *checkpoint, const char *key, tsr_json_text *value);
 
-/* The string at a dotted path, decoded into the arena; NULL when it is absent or anything else. */
+/* Returns the string at a dotted path, decoded into the arena; NULL: it is absent or not a string. */
 const char *tsr_config_find_string(const tsr_checkpoint *checkpoint, const char *path, tsr_arena *arena);
 
-/* The non-negative integer `key`, found as by tsr_config_find_model. False when it is absent or anything else. */
+/* Finds the non-negative integer `key` as tsr_config_find_model does. Returns false if it is absent or not such an
+ * integer. */
 bool tsr_config_find_u64(const tsr_checkpoint *checkpoint, const char *key, uint64_t *value);
 
-/* The number at a dotted path, or `otherwise`. */
+/* Returns the number at a dotted path, or `otherwise`. */
 double tsr_config_find_number(const tsr_checkpoint *checkpoint, const char *path, double otherwise);
 
 #endif

@@ -32,19 +32,19 @@ typedef enum tsr_dtype {
     TSR_DTYPE_COUNT
 } tsr_dtype;
 
-/* "BF16", "F8_E4M3", ... Static storage. */
+/* Returns the name: "BF16", "F8_E4M3", ... Static storage. */
 const char *tsr_dtype_name(tsr_dtype dtype);
 
-/* Bits of one element; 4 and 6 for the sub-byte types. */
+/* Returns the bits of one element; 4 and 6 for the sub-byte types. */
 unsigned tsr_dtype_bits(tsr_dtype dtype);
 
-/* Bytes of one element; only for types of whole bytes. */
+/* Returns the bytes of one element. Only for types of whole bytes. */
 size_t tsr_dtype_bytes(tsr_dtype dtype);
 
-/* BF16, F16 or F32: what a model is trained in, and what Tessera quantizes. */
+/* Returns true for BF16, F16 and F32: the dtypes of unquantized weights, which Tessera can quantize. */
 bool tsr_dtype_is_weight_float(tsr_dtype dtype);
 
-/* False when `name` (of `size` bytes) is no dtype of safetensors. */
+/* Parses a dtype name of `size` bytes. Returns false if safetensors has no such dtype. */
 bool tsr_dtype_from_name(const char *name, size_t size, tsr_dtype *dtype);
 
 #endif

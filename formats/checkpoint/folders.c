@@ -1,4 +1,4 @@
-/* Folders that are no checkpoint, but something that users take for one. */
+/* Recognizes folders that users mistake for a checkpoint. */
 #include "formats/checkpoint/checkpoint.h"
 
 #include "common/file.h"
@@ -15,7 +15,7 @@ static bool has(const char *folder, const char *name)
     return tsr_join_path(path, folder, name, NULL) == TSR_OK && stat(path, &st) == 0;
 }
 
-/* The first revision in the snapshots of a folder of the hub's cache, into `name`. */
+/* Finds the first revision in the snapshots of a folder of the hub's cache, and writes it to `name`. */
 static bool find_snapshot(const char *folder, char name[NAME_MAX + 1])
 {
     char path[PATH_MAX];

@@ -1,4 +1,4 @@
-/* Walking a directory and its links. */
+/* Lists the files of a directory, following links. */
 #include "formats/checkpoint/listing.h"
 
 #include "common/glob.h"
@@ -39,8 +39,8 @@ bool tsr_listing_is_index(const char *name)
     return is_top(name) && tsr_ends_with(name, INDEX_SUFFIX);
 }
 
-/* Returns true for known endings only. With any other, weights could be next to a model unseen: loaders take every
- * file that ends in .safetensors, however it begins. */
+/* Returns true only for known endings. With a looser rule, weights could be left unnoticed beside a model: loaders read
+ * every file that ends in .safetensors, however it begins. */
 bool tsr_listing_is_manifest(const char *name)
 {
     static const char *const kSignatures[] = {"",     ".sig", ".minisig",  ".asc",
@@ -87,7 +87,7 @@ tsr_status tsr_join_path(char *path, const char *dir, const char *name, tsr_err 
                : tsr_fail(err, TSR_E_IO, "%s/%s: the path is too long for the system", dir, name);
 }
 
-/* A folder being listed, and the one that it was found in. */
+/* A folder that is being listed, and its parent. */
 typedef struct folder {
     dev_t dev;
     ino_t ino;
@@ -95,7 +95,7 @@ typedef struct folder {
     const struct folder *up;
 } folder;
 
-/* Returns true if a folder is one of those above. Following a link back to such a folder would never end. */
+/* Returns true if a folder is one of its own ancestors: following a link back to it would never end. */
 static bool is_among(const folder *up, const struct stat *st)
 {
     for (; up != NULL; up = up->up) {
@@ -105,7 +105,7 @@ static bool is_among(const folder *up, const struct stat *st)
     return false;
 }
 
-/* Refuses names with control characters, since the journal and lists hold one name a line. */
+/* Rejects names with control characters, because the journal and lists hold one name per line. */
 static tsr_status check_name(const char *root, const char *name, tsr_err *err)
 {
     for (const char *p = name; *p != '\0'; p++) {
@@ -118,7 +118,8 @@ static tsr_status check_name(const char *root, const char *name, tsr_err *err)
     return TSR_OK;
 }
 
-/* Describes a directory entry for which stat() failed. A file that was removed meanwhile is not a broken link. */
+/* Returns the error for a directory entry whose stat() failed. A file that was removed in the meantime is not a broken
+ * link. */
 static tsr_status cannot_look(const char *path, tsr_err *err)
 {
     const int why = errno;
@@ -130,8 +131,8 @@ static tsr_status cannot_look(const char *path, tsr_err *err)
     return tsr_fail_errno(err, "%s: cannot look at it", path);
 }
 
-/* Adds the files of root/sub ("" or "folder/"). Hidden folders (.git, .cache, Tessera's own) are not part of a model.
- */
+/* Adds the files of root/sub ("" or "folder/"). Hidden folders (.git, .cache, Tessera's own) are not part of a
+ * model. */
 static tsr_status list_files(tsr_listing *l, const char *root, const char *sub, const folder *up, tsr_err *err)
 {
     struct stat st;

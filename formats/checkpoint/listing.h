@@ -11,10 +11,11 @@
 #define TSR_SHARD_SUFFIX  ".safetensors"
 #define TSR_PACKED_SUFFIX TSR_SHARD_SUFFIX TSR_ARCHIVE_SUFFIX
 
-/* The file with the row sums of int8 weights (X.azp_adj, X.azp_with_adj). It is next to a model, not part of it. */
+/* The file with the row sums of int8 weights (X.azp_adj, X.azp_with_adj). It is beside a model, not part of it. */
 #define TSR_AZP_NAME "tessera-azp.safetensors"
 
-/* Manifest of an output: digests of its files. It describes that output only, so neither it nor its signatures are copied. */
+/* The manifest of an output with digests of its files. It describes only that output, so neither it nor its signatures
+ * are copied. */
 #define TSR_MANIFEST_NAME "tessera.manifest.json"
 
 /* The names of all regular files below a directory: "model.safetensors", "folder/file". The caller sets the last four
@@ -22,14 +23,14 @@
 typedef struct tsr_listing {
     char **names; /* sorted */
     size_t count, capacity;
-    const char *const *ignore; /* [n_ignore]: glob patterns of files to leave out */
+    const char *const *ignore; /* [n_ignore]: globs of files to leave out */
     size_t n_ignore;
-    bool *fits;       /* [n_ignore]: set for each pattern that matches a file or folder; may be NULL */
-    const char *only; /* leave out every shard but this one; NULL: keep all */
+    bool *fits;       /* [n_ignore]: set for each glob that matches a file or folder; may be NULL */
+    const char *only; /* leave out all shards except this one; NULL: keep all */
 } tsr_listing;
 
 /* Lists the files of `root` without those in hidden folders, which are not part of a model. TSR_E_FORMAT: a name with a
- * control character, or a link to nothing. Free the listing whatever the outcome. */
+ * control character, or a broken link. Free the listing whatever the result. */
 tsr_status tsr_listing_read(tsr_listing *l, const char *root, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_listing_free(tsr_listing *l);
 
@@ -37,13 +38,14 @@ void tsr_listing_free(tsr_listing *l);
 bool tsr_listing_is_shard(const char *name);
 bool tsr_listing_is_index(const char *name);
 
-/* Returns true for the manifest of an output and its signatures (.sig, .minisig, .asc, .gpg, .p7s, .sigstore, .sigstore.json). */
+/* Returns true for the manifest of an output and its signatures (.sig, .minisig, .asc, .gpg, .p7s, .sigstore,
+ * .sigstore.json). */
 bool tsr_listing_is_manifest(const char *name);
 
-/* Writes DIR/NAME to `path`, which has PATH_MAX bytes; TSR_E_IO when that is longer than the system takes. */
+/* Writes DIR/NAME to `path`, which has PATH_MAX bytes. TSR_E_IO: it is longer than the system allows. */
 tsr_status tsr_join_path(char *path, const char *dir, const char *name, tsr_err *err) TSR_WARN_UNUSED;
 
-/* TSR_E_FORMAT when `path` is a link that leaves `dir`. It may point inside, or from a hub cache's snapshots/<revision>/
+/* TSR_E_FORMAT if `path` is a link that leaves `dir`. It may point inside, or from snapshots/<revision>/ of a hub cache
  * to its blobs/. */
 tsr_status tsr_check_inside(const char *dir, const char *path, tsr_err *err) TSR_WARN_UNUSED;
 

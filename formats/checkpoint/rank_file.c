@@ -1,4 +1,4 @@
-/* Finds the two files, and reads the members that say what an output is. */
+/* Finds the two files and reads the members that describe an output. */
 #include "formats/checkpoint/rank_file.h"
 
 #include "formats/json/json.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef struct found {
-    const char *path, *text; /* NULL: there is none */
+    const char *path, *text; /* NULL: there is no such file */
     size_t size;
 } found;
 

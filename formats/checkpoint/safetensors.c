@@ -1,4 +1,4 @@
-/* The header of a safetensors file: hostile until every rule has been checked. */
+/* Reads and checks the header of a safetensors file. The input is untrusted until every rule has been checked. */
 #include "formats/checkpoint/safetensors.h"
 
 #include "common/checked.h"
@@ -61,7 +61,7 @@ const char *tsr_shape_text(const tsr_tensor *tensor, char *text, size_t size)
     return text;
 }
 
-/* State while a header is read, so that every error can name the place. */
+/* State while a header is read, for positions in messages. */
 typedef struct header_reader {
     tsr_json_reader json;
     const char *path;
@@ -185,14 +185,15 @@ static tsr_status read_tensor(header_reader *h, tsr_tensor *t)
     return check_size(h, t);
 }
 
-/* `__metadata__` maps strings to strings; Tessera has no use for its values, but a broken one is a broken file. */
+/* Checks `__metadata__`, which maps strings to strings. Its values are not used, but an invalid one makes the file
+ * invalid. */
 static tsr_status read_metadata(header_reader *h)
 {
     tsr_json_text key, value;
     tsr_json_kind kind;
     bool more;
     TSR_TRY(tsr_json_peek(&h->json, &kind, h->err));
-    if (kind == TSR_JSON_NULL) /* means the same as an absent `__metadata__` */
+    if (kind == TSR_JSON_NULL) /* null means the same as an absent `__metadata__` */
         return tsr_json_skip(&h->json, NULL, h->err);
     TSR_TRY(tsr_json_enter_object(&h->json, h->err));
     for (;;) {
@@ -216,7 +217,7 @@ static int by_offset(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* No hole, no overlap, and the last byte of the last tensor is the last byte of the file. */
+/* Checks that tensors leave no gaps, do not overlap, and end at the end of the file. */
 static tsr_status check_coverage(const header_reader *h, tsr_tensor *tensors, size_t count)
 {
     if (count > 1)
@@ -272,7 +273,7 @@ static tsr_status read_header_text(header_reader *h, uint32_t file, tsr_tensors 
     return check_coverage(h, count == 0 ? NULL : tensors->items + first, count);
 }
 
-/* Names the kind of file that begins with `head` although it is called .safetensors; NULL when it is unknown. */
+/* Names the kind of file that begins with `head` although its name ends in .safetensors; NULL: unknown. */
 static const char *name_contents(const unsigned char *head, size_t size, tsr_error_id *id)
 {
     static const struct {
@@ -322,7 +323,8 @@ static const char *name_contents(const unsigned char *head, size_t size, tsr_err
     return NULL;
 }
 
-/* A file that is too short, or has an absurd header length, is most often something else: the error says what. */
+/* Rejects a file that is too short or has an absurd header length. It is usually another kind of file, which the
+ * message names. */
 static tsr_status check_length(const tsr_input *in, uint64_t *length, tsr_err *err)
 {
     const char *const path = in->path;
@@ -335,7 +337,7 @@ static tsr_status check_length(const tsr_input *in, uint64_t *length, tsr_err *e
     for (int i = 0; i < 8; i++)
         *length |= (uint64_t)head[i] << (8 * i);
     const bool plausible = size >= 8 && *length <= TSR_MAX_HEADER_BYTES && *length <= size - 8;
-    const bool object = size > 8 && memchr("{ \n\r\t", head[8], 5) != NULL; /* where its JSON begins */
+    const bool object = size > 8 && memchr("{ \n\r\t", head[8], 5) != NULL; /* position of a JSON header */
     tsr_error_id id;
     const char *const what = plausible && object ? NULL : name_contents(head, read, &id);
     if (what != NULL)

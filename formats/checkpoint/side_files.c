@@ -30,7 +30,7 @@ tsr_status tsr_checkpoint_check_side_file(const tsr_checkpoint *c, size_t i, tsr
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: the file is empty; download it again, or exclude it with --ignore-file '%s'", path,
                         file.name);
-    if (file.bytes < sizeof head || file.bytes >= 1024) /* a pointer is smaller, by its specification */
+    if (file.bytes < sizeof head || file.bytes >= 1024) /* LFS pointers are smaller, by their specification */
         return TSR_OK;
     TSR_TRY(tsr_checkpoint_read(c, &file, 0, head, sizeof head, err));
     return memcmp(head, kPointer, sizeof head) != 0

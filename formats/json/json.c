@@ -1,4 +1,4 @@
-/* The pull reader. Recursion-free: an object or array in progress is only a depth and a closing byte to come. */
+/* The pull reader. It does not recurse: an open object or array is only a depth and an expected closing byte. */
 #include "formats/json/json.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ static void skip_space(tsr_json_reader *r)
     }
 }
 
-/* The next byte that is not white space; 0 at the end (a NUL byte in the text is not valid JSON either). */
+/* Returns the next byte that is not white space, or 0 at the end (a NUL byte is not valid JSON either). */
 static char look(tsr_json_reader *r)
 {
     skip_space(r);
@@ -89,7 +89,7 @@ tsr_status tsr_json_enter_array(tsr_json_reader *r, tsr_err *err)
     return enter(r, '[', "an array should begin here", err);
 }
 
-/* Passes the comma between members or elements, or the closing byte. */
+/* Skips the comma between members or elements, or the closing byte. */
 static tsr_status next(tsr_json_reader *r, char close, bool *more, tsr_err *err)
 {
     const char c = look(r);
@@ -130,8 +130,8 @@ tsr_status tsr_json_next_element(tsr_json_reader *r, bool *more, tsr_err *err)
     return next(r, ']', more, err);
 }
 
-/* Bytes of the UTF-8 sequence at p (at most `room`), or 0: overlong forms, surrogates and values past U+10FFFF are
- * refused, as RFC 3629 has it. */
+/* Returns the length of the UTF-8 sequence at p (at most `room` bytes), or 0 if it is invalid. RFC 3629 forbids
+ * overlong forms, surrogates and values above U+10FFFF. */
 static size_t utf8_length(const unsigned char *p, size_t room)
 {
     const unsigned char a = p[0];
@@ -153,7 +153,7 @@ static size_t utf8_length(const unsigned char *p, size_t room)
     return n;
 }
 
-/* Four hexadecimal digits at p, or -1. */
+/* Parses four hexadecimal digits at p. Returns -1 if they are invalid. */
 static int hex4(const char *p, size_t room)
 {
     if (room < 4)
@@ -295,7 +295,7 @@ tsr_status tsr_json_skip(tsr_json_reader *r, tsr_json_text *span, tsr_err *err)
     skip_space(r);
     const size_t begin = r->pos;
     const unsigned floor = r->depth;
-    char closers[TSR_JSON_MAX_DEPTH]; /* what closes each level that this value has opened */
+    char closers[TSR_JSON_MAX_DEPTH]; /* closing byte of each level that this value has opened */
     do {
         tsr_json_text ignored;
         bool more = true;
@@ -367,7 +367,7 @@ static char *put_utf8(char *to, int32_t c)
     return to;
 }
 
-/* Decodes the escape at text.data[*at], which was checked when it was read, into at most 4 bytes. */
+/* Decodes the escape at text.data[*at], which was checked before, into at most 4 bytes. */
 static size_t unescape(tsr_json_text text, size_t *at, char bytes[4])
 {
     static const char kEscapes[] = "\"\\/bfnrt", kMeanings[] = "\"\\/\b\f\n\r\t";
@@ -386,7 +386,7 @@ static size_t unescape(tsr_json_text text, size_t *at, char bytes[4])
 tsr_status tsr_json_decode(const tsr_json_reader *r, tsr_json_text text, tsr_arena *arena, const char **out,
                            tsr_err *err)
 {
-    /* An escape is never shorter than its decoded text. */
+    /* An escape is at least as long as its decoded text. */
     char *const copy = tsr_arena_dup(arena, text.data, text.size);
     if (copy == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", r->name);
@@ -410,15 +410,15 @@ tsr_status tsr_json_decode(const tsr_json_reader *r, tsr_json_text text, tsr_are
     return TSR_OK;
 }
 
-/* The bytes of a text, one by one, with its escapes resolved. */
+/* Iterates over the bytes of a text with escapes decoded. */
 typedef struct decoding {
     tsr_json_text text;
     size_t at;
-    char bytes[4]; /* of the last escape: `given` of `n` of them have been handed out */
+    char bytes[4]; /* bytes of the last escape: `given` of `n` have been returned */
     size_t n, given;
 } decoding;
 
-/* -1 at the end. */
+/* Returns the next byte, or -1 at the end. */
 static int next_byte(decoding *d)
 {
     if (d->given < d->n)
@@ -444,7 +444,7 @@ bool tsr_json_same(tsr_json_text a, tsr_json_text b)
     }
 }
 
-/* FNV-1a, folded: its low bits alone would be poor. */
+/* FNV-1a, folded, because its low bits alone are poorly distributed. */
 uint64_t tsr_json_hash(tsr_json_text text)
 {
     uint64_t hash = UINT64_C(0xCBF29CE484222325);

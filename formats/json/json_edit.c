@@ -1,4 +1,4 @@
-/* Edits a JSON object in place: finds a member, or the end of the last one, and writes there. */
+/* Edits a JSON object: finds a member, or the end of the last one, and writes there. */
 #include "formats/json/json_edit.h"
 
 #include "formats/json/json.h"
@@ -10,12 +10,12 @@
 
 /* Byte positions of the members of the object that is edited. */
 typedef struct layout {
-    size_t open;       /* just after the '{' */
-    size_t first;      /* where the first member begins; 0 when there is none */
-    size_t last;       /* where the last member ends; 0 when there is none */
-    tsr_json_text old; /* the present value of the edited member; NULL when the object has no such member */
+    size_t open;       /* just after '{' */
+    size_t first;      /* where the first member begins; 0 if there is none */
+    size_t last;       /* where the last member ends; 0 if there is none */
+    tsr_json_text old; /* the current value of the edited member; NULL if it does not exist */
     size_t from;       /* where the edited member begins */
-    size_t before;     /* where the previous member ends (just after the '{' for the first) */
+    size_t before;     /* where the previous member ends; for the first, just after '{' */
     size_t after;      /* where the next member begins; 0 for the last */
 } layout;
 
@@ -52,7 +52,7 @@ tsr_status tsr_json_edit_set(tsr_text *out, const char *config, size_t size, con
 {
     layout l;
     TSR_TRY(find_members(&l, config, size, key, err));
-    /* The white space in front of the first member is the file's own style. */
+    /* New members use the white space before the first member. */
     const size_t gap = l.first == 0 ? 0 : l.first - l.open;
     size_t rest;
     if (l.old.data != NULL) {
@@ -88,7 +88,7 @@ tsr_status tsr_json_edit_remove(tsr_text *out, const char *config, size_t size, 
     } else if (l.after != 0) { /* the next member takes its place */
         tsr_text_append(out, config, l.from);
         tsr_text_append(out, config + l.after, size - l.after);
-    } else { /* the comma before the last member goes with it */
+    } else { /* also remove the comma before the last member */
         const size_t end = (size_t)(l.old.data - config) + l.old.size;
         tsr_text_append(out, config, l.before);
         tsr_text_append(out, config + end, size - end);

@@ -1,4 +1,4 @@
-/* config.json, edited by inserting and removing text: every byte that is not touched stays as it was. */
+/* Edits config.json by inserting and removing text. All other bytes stay unchanged. */
 #ifndef TSR_FORMATS_JSON_JSON_EDIT_H
 #define TSR_FORMATS_JSON_JSON_EDIT_H
 
@@ -12,7 +12,7 @@
 tsr_status tsr_json_edit_set(tsr_text *out, const char *config, size_t size, const char *key, const char *value,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* Appends `config` without the member `key`; unchanged when there is no such member. */
+/* Appends `config` without the member `key`, or unchanged if it has no such member. */
 tsr_status tsr_json_edit_remove(tsr_text *out, const char *config, size_t size, const char *key,
                                 tsr_err *err) TSR_WARN_UNUSED;
 

@@ -1,13 +1,13 @@
-/* One pass of the pull reader makes the entries, a second over the entries the hash table. */
+/* Builds the index in two passes: one over the text for the entries, one over the entries for the hash table. */
 #include "formats/json/json_index.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Only 24 bytes, because a hostile document can have a member for every five bytes of text. */
+/* Only 24 bytes, because a hostile document can have a member per five bytes of text. */
 typedef struct tsr_json_entry {
-    uint32_t key, key_size, value, value_size; /* places in the text */
-    uint32_t parent;                           /* the entry of the object that has the member */
+    uint32_t key, key_size, value, value_size; /* positions in the text */
+    uint32_t parent;                           /* entry of the object that contains the member */
     bool key_escaped, value_escaped;
 } entry;
 
@@ -21,7 +21,7 @@ static tsr_json_text value_of(const tsr_json_index *index, const entry *e)
     return (tsr_json_text){.data = index->text + e->value, .size = e->value_size, .escaped = e->value_escaped};
 }
 
-/* ---- one pass over the text ---- */
+/* ---- first pass: the text ---- */
 
 static tsr_status add_entry(tsr_json_index *index, uint32_t parent, tsr_json_text key, tsr_err *err)
 {
@@ -40,7 +40,7 @@ static tsr_status add_entry(tsr_json_index *index, uint32_t parent, tsr_json_tex
     return TSR_OK;
 }
 
-/* Called with the reader after the value of `e`, which is an object. */
+/* Called when the reader is past the value of `e`, which is an object. */
 static void end_object(tsr_json_index *index, entry *e, size_t pos)
 {
     e->value_size = (uint32_t)(pos - e->value);
@@ -66,7 +66,7 @@ static tsr_status read_value(tsr_json_index *index, tsr_json_reader *r, uint32_t
 
 static tsr_status read_entries(tsr_json_index *index, tsr_json_reader *r, tsr_err *err)
 {
-    uint32_t open[TSR_JSON_MAX_DEPTH]; /* the objects that the reader is in */
+    uint32_t open[TSR_JSON_MAX_DEPTH]; /* the objects that are open */
     size_t depth = 0;
     bool object, more;
     TSR_TRY(add_entry(index, 0, (tsr_json_text){.data = r->text}, err));
@@ -89,9 +89,9 @@ static tsr_status read_entries(tsr_json_index *index, tsr_json_reader *r, tsr_er
     return tsr_json_finish(r, err);
 }
 
-/* ---- the hash table ---- */
+/* ---- second pass: the hash table ---- */
 
-/* The slot of the key in the object, or the free one where it would stand. */
+/* Returns the slot of the key in the object, or the free slot for it. */
 static size_t slot_of(const tsr_json_index *index, uint32_t parent, tsr_json_text key)
 {
     size_t slot = (tsr_json_hash(key) + parent * UINT64_C(0x9E3779B97F4A7C15)) & index->mask;
@@ -176,7 +176,7 @@ bool tsr_json_index_find_in(const tsr_json_index *index, tsr_json_text object, c
         if (e != NULL)
             return find_from(index, (uint32_t)(e - index->entries), path, value);
     }
-    return tsr_json_find(object.data, object.size, path, value); /* of an array, or of another text */
+    return tsr_json_find(object.data, object.size, path, value); /* an object in an array, or of another text */
 }
 
 size_t tsr_json_index_memory(const tsr_json_index *index)

@@ -1,4 +1,4 @@
-/* Commas, indentation and escapes of the JSON that Tessera writes. */
+/* Writes JSON with commas, indentation and escapes. */
 #include "formats/json/json_write.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ static void new_line(tsr_text *text)
         tsr_text_printf(text, "\n%*s", (int)(2 * text->json_depth), "");
 }
 
-/* A comma where one is due, then the place for the next member or element. */
+/* Writes a comma if needed, then the indentation of the next member or element. */
 static void separate(tsr_text *text)
 {
     if (text->json_after_key) {

@@ -1,8 +1,8 @@
 /* A writer of JSON: values and members in order, appended to a text buffer.
  *
- * Commas and two-space indentation are supplied; nesting goes 60 levels deep at most. Strings are escaped: control
+ * The writer adds commas and indents by two spaces. Nesting is limited to 60 levels. Strings are escaped: control
  * characters and characters that reorder text become \uXXXX, and bytes that are not UTF-8 become U+FFFD. A `flat`
- * object or array stays on one line, with everything that it holds.
+ * object or array is written on one line, with all its contents.
  *
  *     tsr_text out = {0};
  *     tsr_json_begin_object(&out, false);
@@ -28,20 +28,20 @@ void tsr_json_string_part(tsr_text *text, const char *value, size_t size);
 void tsr_json_u64(tsr_text *text, uint64_t value);
 void tsr_json_bool(tsr_text *text, bool value);
 void tsr_json_null(tsr_text *text);
-/* The shortest of %.6g, %.9g and %.17g that reads back as the same number; null when not finite. */
+/* Writes the shortest of %.6g, %.9g and %.17g that reads back as the same number; null if it is not finite. */
 void tsr_json_number(tsr_text *text, double value);
-/* A key with its value; the string NULL becomes null. */
+/* Writes a key with its value; a NULL string becomes null. */
 void tsr_json_member_string(tsr_text *text, const char *key, const char *value);
 void tsr_json_member_u64(tsr_text *text, const char *key, uint64_t value);
 void tsr_json_member_bool(tsr_text *text, const char *key, bool value);
 void tsr_json_member_number(tsr_text *text, const char *key, double value);
-/* A key with an array of strings, a line each where there are several; and one with {}. */
+/* Write a key with an array of strings (several strings on a line each), and a key with {}. */
 void tsr_json_member_strings(tsr_text *text, const char *key, const char *const *values, size_t n);
 void tsr_json_member_empty(tsr_text *text, const char *key);
 /* Appends a quoted, escaped string without a comma or indentation, for text composed by the caller. */
 void tsr_json_quoted(tsr_text *text, const char *value);
 void tsr_json_quoted_part(tsr_text *text, const char *value, size_t size);
-/* Text that is JSON already. */
+/* Appends text that is already JSON. */
 void tsr_json_raw(tsr_text *text, const char *json, size_t size);
 
 #endif

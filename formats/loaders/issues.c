@@ -1,11 +1,11 @@
-/* Collects issues; the same issue of repeated modules becomes one with a count. */
+/* Collects issues. The same issue of repeated modules is stored once with a count. */
 #include "formats/loaders/issues.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns true if two names differ in their numbers only. */
+/* Returns true if two names differ only in their numbers. */
 static bool alike(const char *a, const char *b)
 {
     if (a == NULL || b == NULL)
@@ -26,7 +26,7 @@ static bool alike(const char *a, const char *b)
     }
 }
 
-/* FNV-1a of the rule and of the name without its digits. */
+/* Returns the FNV-1a of the rule and of the name without its digits. */
 static uint64_t kind_of(const tsr_issue *issue)
 {
     uint64_t hash = 0xcbf29ce484222325;

@@ -1,5 +1,5 @@
-/* Rules about experts and about single model classes that hold for one loader each. Each rule was observed by running
- * that loader's own code (tests/loaders). */
+/* Rules about experts and about single model classes that apply to one loader each. Each rule was observed by running
+ * the loader's own code (tests/loaders). */
 #include "formats/loaders/load_query.h"
 
 #include "common/glob.h"
@@ -18,8 +18,8 @@ static int by_module(const void *a, const void *b)
     return strcmp((*(const tsr_linear *const *)a)->module, (*(const tsr_linear *const *)b)->module);
 }
 
-/* The layers that the loader reads, sorted by name, so that the layers of one decoder block are neighbours whatever
- * files hold them. NULL when memory is exhausted; `issues` is then marked as failed. */
+/* Returns the layers that the loader reads, sorted by name, so that the layers of one decoder block are adjacent even
+ * if they are in different files. Returns NULL when memory is exhausted; then `issues` is marked as failed. */
 static const tsr_linear **sorted(const tsr_load_query *q, size_t *count)
 {
     const tsr_linear **const all = malloc((q->linears->count + 1) * sizeof *all);
@@ -42,8 +42,8 @@ static bool is_alike(const tsr_linear *a, const tsr_linear *b)
            (a->weight->kind == b->weight->kind && a->weight->bits == b->weight->bits);
 }
 
-/* Engines run the experts of a layer as one layer, so all must be stored in one form. (vLLM stops at a mixture; SGLang
- * leaves uninitialized memory where it loaded nothing.) */
+/* Checks that all experts of a layer have the same format, because engines run them as one layer. (vLLM stops at a
+ * mixture; SGLang leaves the memory of the others uninitialized.) */
 static void check_together(const tsr_load_query *q, const tsr_linear *first, const tsr_linear *l)
 {
     if (is_alike(first, l))
@@ -57,7 +57,7 @@ static void check_together(const tsr_load_query *q, const tsr_linear *first, con
                                                                                 : "is plain");
 }
 
-/* SGLang takes the form of a shared expert's first matrix for the form of all three. */
+/* Checks the three matrices of a shared expert: SGLang applies the format of the first to all of them. */
 static void check_shared(const tsr_load_query *q, const tsr_linear *first, const tsr_linear *l)
 {
     if (q->loader == TSR_LOADER_SGLANG && tsr_linear_is_quantized(l) != tsr_linear_is_quantized(first))
@@ -89,17 +89,17 @@ static void check_groups(const tsr_load_query *q)
     free(all);
 }
 
-/* Returns whether a tensor of three dimensions holds the experts of a layer, and not the taps of a convolution. */
+/* Returns true if a tensor of rank 3 holds the experts of a layer, not the taps of a convolution. */
 static bool is_stack(const tsr_linear *l)
 {
     return l->matrices > 1 && l->part == TSR_PART_ROUTED_EXPERTS;
 }
 
-/* Families of which vLLM's own loader takes FP8 experts in one tensor, with scales in one. */
+/* Families for which vLLM's own loader reads FP8 experts in one tensor, with their scales in another. */
 static const char kVllmStacks[] = " llama4 llama4_text qwen3_5_moe qwen3_5_moe_text ";
 
-/* Families whose classes hold stacks and know no experts by themselves: in transformers, by conversion_mapping.py, and of
- * gpt-oss everywhere (vLLM's and SGLang's gpt_oss.py). */
+/* Families whose classes read stacks but no single experts: in transformers by conversion_mapping.py, and gpt-oss in
+ * all loaders (vLLM's and SGLang's gpt_oss.py). */
 static const char kStacksOnly[] =
     " gpt_oss llama4 llama4_text qwen3_vl_moe qwen3_vl_moe_text granitemoe granitemoeshared hy_v4 ";
 static const char kGptOss[] = " gpt_oss ";
@@ -109,7 +109,7 @@ static const char kGptOss[] = " gpt_oss ";
 #define AS_STACK "`tessera convert --to bf16` makes plain stacks of them"
 #define TURNED   "`tessera convert --to bf16`, and of that `tessera quantize --experts split`, takes them apart"
 
-/* Rejects experts that are stored one by one, where the loader reads a stack. */
+/* Rejects experts that are stored one by one if the loader reads only a stack. */
 static void check_single(const tsr_load_query *q)
 {
     const bool stacks = tsr_query_family(q, q->loader == TSR_LOADER_TRANSFORMERS ? kStacksOnly : kGptOss);
@@ -125,7 +125,7 @@ static void check_single(const tsr_load_query *q)
     }
 }
 
-/* Notes FP8 in a stack that the loader reads in no form, or the wrong way round. */
+/* Reports FP8 in a stack that the loader cannot read, or only in the other orientation. */
 static void check_fp8_stack(const tsr_load_query *q, const tsr_linear *l)
 {
     const bool turned = tsr_query_family(q, " llama4 llama4_text qwen3_vl_moe qwen3_vl_moe_text ");
@@ -159,7 +159,7 @@ static void check_stacks(const tsr_load_query *q)
             tsr_query_note(q, true, l->tensor->name, "convolution", "keep it in BF16: tessera quantize does",
                            "it has three dimensions and is no set of experts; no loader reads codes of it");
         else if (l->scale != NULL && l->weight->transposed)
-            continue; /* gpt-oss, which is stacked wherever it is read */
+            continue; /* gpt-oss is stacked for every loader */
         else if (!tsr_linear_is_fp8(l))
             tsr_query_note(q, true, l->tensor->name, "stacked experts", APART,
                            "it is %s of experts stacked %llu deep; only gpt-oss's layout is read in one tensor",
@@ -179,7 +179,7 @@ void tsr_rule_experts(const tsr_load_query *q)
 
 /* ---- classes ---- */
 
-/* The first quantized layer for which `is` holds. */
+/* Returns the first quantized layer for which `is` returns true. */
 static const tsr_linear *find_quantized(const tsr_load_query *q, bool (*is)(const tsr_linear *))
 {
     for (size_t i = 0; i < q->linears->count; i++) {
@@ -227,13 +227,13 @@ static bool is_packed_expert(const tsr_linear *l)
     return is_expert(l) && l->coding == TSR_CODED_PACKED;
 }
 
-/* A shared expert whose codes do not stand in a parameter of the name "weight". */
+/* Returns true for a shared expert whose codes are not in a parameter called "weight". */
 static bool is_packed_shared(const tsr_linear *l)
 {
     return l->part == TSR_PART_SHARED_EXPERTS && !tsr_ends_with(l->weight->data->name, ".weight");
 }
 
-/* Forms of experts that the loader's own methods have no place for. */
+/* Reports expert formats that the loader's own methods do not support. */
 static void check_sglang_experts(const tsr_load_query *q)
 {
     static const char kGlm[] = " glm4_moe glm4_moe_lite ";
@@ -256,13 +256,13 @@ static void check_sglang_experts(const tsr_load_query *q)
             l->weight->kind->title, q->family);
 }
 
-/* A projection into linear attention whose codes do not stand in a parameter of the name "weight". */
+/* Returns true for a projection of linear attention whose codes are not in a parameter called "weight". */
 static bool is_packed_linear_attention(const tsr_linear *l)
 {
     return strstr(l->module, ".linear_attn.in_proj") != NULL && !tsr_ends_with(l->weight->data->name, ".weight");
 }
 
-/* ModelOpt's NVFP4 in a projection into linear attention. */
+/* Returns true for ModelOpt's NVFP4 in a projection of linear attention. */
 static bool is_nvfp4_linear_attention(const tsr_linear *l)
 {
     return strstr(l->module, ".linear_attn.in_proj") != NULL && strcmp(l->weight->kind->name, "nvfp4-modelopt") == 0;
@@ -273,8 +273,8 @@ static bool is_query_key_value(const tsr_linear *l)
     return l->fused != NULL && strcmp(l->fused->name, "qkv_proj") == 0;
 }
 
-/* Qwen3-Next in ModelOpt's dialect: of in_proj_qkvz the class has four scales a kind and loads one, with luck by stopping;
- * q, k and v it builds plain, but in MIXED_PRECISION. (qwen3_next.py) */
+/* Reports Qwen3-Next in ModelOpt's dialect. Its class has four scales of each kind for in_proj_qkvz but loads only one,
+ * or stops. It builds q, k and v unquantized, except in MIXED_PRECISION. (qwen3_next.py) */
 static void check_qwen3_next(const tsr_load_query *q)
 {
     static const char kKeep[] = "`tessera quantize --exclude '*_attn.*'` keeps attention in BF16";
@@ -296,7 +296,7 @@ static bool is_routed(const tsr_linear *l)
     return l->part == TSR_PART_ROUTED_EXPERTS;
 }
 
-/* Notes limits of single classes of SGLang. */
+/* Reports limits of single classes of SGLang. */
 static void check_sglang_models(const tsr_load_query *q)
 {
     tsr_json_text text;
@@ -355,13 +355,13 @@ static bool is_mxfp8_expert(const tsr_linear *l)
     return is_expert(l) && l->scale != NULL && strcmp(l->weight->kind->name, "mxfp8") == 0;
 }
 
-/* One column of blocks: compressed-tensors' own code then infers a scale a row. */
+/* Returns true for a single column of blocks, from which compressed-tensors' own code infers one scale per row. */
 static bool is_column_of_blocks(const tsr_linear *l)
 {
     return tsr_linear_is_fp8(l) && l->block.rows != 0 && l->grid_cols == 1 && l->grid_rows > 1;
 }
 
-/* Stacks that stay in BF16, in a checkpoint of which other layers are quantized. */
+/* Returns a BF16 stack in a checkpoint whose other layers are quantized, or NULL. */
 static const tsr_linear *find_plain_stack(const tsr_load_query *q)
 {
     for (size_t i = 0; i < q->linears->count; i++) {
@@ -372,11 +372,11 @@ static const tsr_linear *find_plain_stack(const tsr_load_query *q)
     return NULL;
 }
 
-/* Layers that transformers renames, joins or takes apart while it loads, without their scales. Observed with 5.23.0
+/* Layers that transformers renames, joins or splits while loading, without their scales. Observed with 5.23.0
  * (tests/loaders/check_families.py); the rules are in its conversion_mapping.py. */
 static const struct {
-    const char *families, *modules; /* model_types between spaces; a glob */
-    bool packed;                    /* only where the codes do not stand in a parameter of the name "weight" */
+    const char *families, *modules; /* model_types separated by spaces; a glob of modules */
+    bool packed;                    /* only if the codes are not in a parameter called "weight" */
     const char *why;
 } kUnconverted[] = {
     {" gte ", "*up_gate_proj", false, "takes this layer apart while it loads, without its scales"},
@@ -434,7 +434,7 @@ static void check_transformers(const tsr_load_query *q)
             "nothing");
 }
 
-/* For these families vLLM builds the router as a quantized layer like any other, unless the ignore list names it. */
+/* Checks the router, which vLLM builds as a quantized layer for these families unless the ignore list names it. */
 static void check_router(const tsr_load_query *q)
 {
     const tsr_weights *const all = q->s->weights;
@@ -456,7 +456,7 @@ static void check_router(const tsr_load_query *q)
     }
 }
 
-/* The small projections of linear attention, of which each rank gets only a few rows. */
+/* Checks the small projections of linear attention, of which each rank gets only a few rows. */
 static void check_linear_attention(const tsr_load_query *q)
 {
     static const char kSmall[] = " in_proj_ba in_proj_a in_proj_b ";

@@ -1,4 +1,5 @@
-/* Rules about names, dtypes and configuration: what loaders ask of config.json, and whether the bytes agree. */
+/* Rules about names, dtypes and configuration: the keys of config.json that loaders need, and whether they match the
+ * tensors. */
 #include "formats/loaders/load_query.h"
 
 #include "common/glob.h"
@@ -7,9 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- the model itself ---- */
+/* ---- the model ---- */
 
-/* A size of the model, under the names that families have for it. */
+/* A size of the model, with its key in each family. */
 enum { MAX_SPELLINGS = 14 };
 typedef struct size_key {
     const char *const names[MAX_SPELLINGS];
@@ -30,7 +31,8 @@ static bool has_key(const tsr_load_query *q, const char *key)
     return tsr_config_find(q->s->checkpoint, key, &value) && !tsr_json_is(value, "null") && !tsr_json_is(value, "[]");
 }
 
-/* Returns whether config.json has one of the names, or a key that ends in one of the first two: encoder_num_hidden_layers. */
+/* Returns true if config.json has one of the keys, or a key that ends in one of the first two, such as
+ * encoder_num_hidden_layers. */
 static bool has_size(const tsr_load_query *q, const size_key *key)
 {
     tsr_json_reader r =
@@ -47,7 +49,8 @@ static bool has_size(const tsr_load_query *q, const size_key *key)
     return false;
 }
 
-/* Returns whether config.json holds the configurations of several models. Their sizes may then be the defaults of a class. */
+/* Returns true if config.json holds the configurations of several models. Their sizes may then be the defaults of a
+ * class. */
 static bool is_composite(const tsr_load_query *q)
 {
     const tsr_checkpoint *const c = q->s->checkpoint;
@@ -67,8 +70,8 @@ static void note_no_key(const tsr_load_query *q, const char *key)
                    "config.json has no '%s', without which the loader cannot build the model", key);
 }
 
-/* Keys that a class of an engine reads without a default. Released files have them; what transformers 5 saves may lack them. The
- * class then stops, whether or not the model is quantized. */
+/* Keys that a class of an engine reads without a default. Released files have them, but files saved by transformers 5
+ * may lack them. The class then stops, whether or not the model is quantized. */
 static const struct {
     tsr_loader loader;
     const char *model_type, *key;
@@ -96,7 +99,7 @@ static void check_class_keys(const tsr_load_query *q)
     }
 }
 
-/* Rejects a config.json from which no model can be built. */
+/* Rejects a config.json that does not describe a complete model. */
 static void check_model(const tsr_load_query *q)
 {
     bool attention = false;
@@ -124,7 +127,7 @@ static void check_model(const tsr_load_query *q)
         note_no_key(q, kHeads.names[0]);
 }
 
-/* ---- its quantization ---- */
+/* ---- the quantization ---- */
 
 static void check_method(const tsr_load_query *q)
 {
@@ -170,8 +173,8 @@ static void check_fp8_config(const tsr_load_query *q)
                        "quantization_config has no weight_block_size, without which scales are one a tensor");
 }
 
-/* Every key of the object must be one of `known`, because the loader's own schema forbids others. Notes the first one
- * that is not. */
+/* Checks that every key of the object is one of `known`, because the loader's own schema forbids others. Reports the
+ * first unknown one. */
 static void check_keys(const tsr_load_query *q, tsr_json_text object, const char *where, const char *known)
 {
     tsr_json_reader r = tsr_json_members(object);
@@ -188,7 +191,7 @@ static void check_keys(const tsr_load_query *q, tsr_json_text object, const char
     }
 }
 
-/* Loaders read zero points where the configuration says "symmetric": false, and require them there. */
+/* Checks zero points: loaders require them exactly if the configuration says "symmetric": false. */
 static void check_symmetry(const tsr_load_query *q, tsr_json_text weights)
 {
     tsr_json_text value;
@@ -239,13 +242,13 @@ static void check_group(const tsr_load_query *q, tsr_json_text group)
                        "config_groups: blocks need dynamic input_activations");
 }
 
-/* Returns whether the layer is FP8 or integers. load_small_groups.c checks "format" for the other kinds. */
+/* Returns true if the layer is FP8 or integers. load_small_groups.c checks "format" for the other kinds. */
 static bool has_old_format(const tsr_linear *l)
 {
     return tsr_linear_is_fp8(l) || tsr_linear_is_integers(l);
 }
 
-/* "format" says how the weights are stored; with mixed-precision, each group says it for itself. */
+/* Checks "format", the storage of the weights. With mixed-precision, each group has its own. */
 static void check_format(const tsr_load_query *q)
 {
     static const char *const kFormats[] = {[TSR_CODED_E4M3] = "\"float-quantized\"",
@@ -268,7 +271,7 @@ static void check_format(const tsr_load_query *q)
     }
 }
 
-/* The forms of W8A8 that engines run: _get_scheme_from_parts in compressed_tensors.py, of vLLM and of SGLang. */
+/* Checks that engines can run this form of W8A8: _get_scheme_from_parts in compressed_tensors.py of vLLM and SGLang. */
 static void check_int8(const tsr_load_query *q, const tsr_linear *l)
 {
     if (l->coding != TSR_CODED_INT8 || q->loader == TSR_LOADER_TRANSFORMERS)
@@ -296,7 +299,8 @@ static void check_compressed_tensors_config(const tsr_load_query *q)
         check_group(q, group);
 }
 
-/* Loaders go by these words: they look for other tensors than there are, or leave some uninitialized. */
+/* Checks the members that select a loader's code. If they are wrong, the loader expects other tensors or leaves some
+ * uninitialized. */
 static void check_words(const tsr_load_query *q)
 {
     const tsr_weights *const w = q->s->weights;
@@ -323,8 +327,8 @@ void tsr_rule_config(const tsr_load_query *q)
         check_fp8_config(q);
 }
 
-/* A grid of scales that is larger than its weight needs: engines require the shape that they compute themselves, and
- * transformers computes the block from the grid. */
+/* Reports a padded grid of scales. Engines require the exact shape that they compute, and transformers derives the
+ * block size from the grid. */
 static void check_padding(const tsr_load_query *q, const tsr_linear *l)
 {
     const tsr_tensor *const s = l->scale;
@@ -336,7 +340,7 @@ static void check_padding(const tsr_load_query *q, const tsr_linear *l)
                    U64(s->shape[s->rank - 2]), U64(s->shape[s->rank - 1]), U64(l->grid_rows), U64(l->grid_cols));
 }
 
-/* vLLM has no parameter for a static input scale where activations are quantized dynamically, and stops at one. */
+/* Reports static input scales if activations are quantized dynamically: vLLM has no parameter for them and stops. */
 static void check_input_scales(const tsr_load_query *q)
 {
     tsr_json_text value;
@@ -352,7 +356,8 @@ static void check_input_scales(const tsr_load_query *q)
     }
 }
 
-/* The name under which the loader looks for the scale of X.weight. Where kinds have one name only, pairing has asked. */
+/* Checks the name under which the loader looks for the scale of X.weight. Kinds with only one name were checked during
+ * pairing. */
 static void check_scale_name(const tsr_load_query *q, const tsr_linear *l)
 {
     const bool native = tsr_query_deepseek_v4(q) && tsr_query_method(q, "fp8"), mxfp8 = tsr_query_method(q, "mxfp8");
@@ -371,7 +376,7 @@ static void check_scale_name(const tsr_load_query *q, const tsr_linear *l)
                    "it looks for '%.*s%s'; a scale of another name is not loaded", n, l->tensor->name, suffix);
 }
 
-/* Rejects FP8 blocks of another size than 128x128, where a loader takes no other. (DeepSeek's kernels; TensorRT-LLM's
+/* Rejects FP8 blocks other than 128x128 if the loader supports no other size. (DeepSeek's kernels; TensorRT-LLM's
  * model_config.py, which asserts it, and quant_config_utils.py.) */
 static void check_block_size(const tsr_load_query *q, const tsr_linear *l)
 {

@@ -1,4 +1,4 @@
-/* Rules about which tensors must be present, and rules of single loaders. */
+/* Rules about tensors that must be present, and rules of single loaders. */
 #include "formats/loaders/load_query.h"
 
 #include "formats/checkpoint/config.h"
@@ -25,9 +25,9 @@ static bool find_leaf(const tsr_load_query *q, const char *stem, size_t length, 
     return find(q, name);
 }
 
-/* Layers that come together. Names differ between families, and between the towers of one model: o_proj is out_proj in
- * many a vision tower, and gate_proj of an attention has no up_proj. So a sibling is asked for where modules of the same
- * name in other layers have it. */
+/* Layers that occur together. Names differ between families and between the towers of one model: o_proj is out_proj in
+ * many vision towers, and the gate_proj of an attention has no up_proj. So a sibling is required only if modules of the
+ * same name in other layers have it. */
 enum { MAX_TOGETHER = 4, MLPS = 2 };
 static const char *const kTogether[][MAX_TOGETHER] = {
     {"gate_proj", "up_proj", "down_proj"},    {"w1", "w2", "w3"}, /* the MLPS */
@@ -54,7 +54,7 @@ static void fold(char name[MAX_NAME], const char *stem, size_t length, const cha
     snprintf(name + n, MAX_NAME - n, "%s", leaf);
 }
 
-/* `all` is zeroed. False when memory is exhausted. */
+/* Collects the names; `all` is zero-initialized. Returns false when memory is exhausted. */
 static bool fold_all(folded *all, const tsr_linears *linears)
 {
     char name[MAX_NAME];
@@ -71,7 +71,7 @@ static bool fold_all(folded *all, const tsr_linears *linears)
     return all->names != NULL;
 }
 
-/* How many layers have this folded name; 2 stands for more. */
+/* Returns how many layers have this folded name; 2 means several. */
 static unsigned count_folded(const folded *all, const char *name)
 {
     const char **const found = bsearch(&name, all->names, all->count, sizeof *all->names, tsr_by_text);
@@ -83,8 +83,8 @@ static unsigned count_folded(const folded *all, const char *name)
     return more ? 2 : 1;
 }
 
-/* Returns true if `leaf`, which is not beside `l`, has to be. A lone MLP, as DeepSeek's first layer has, is held to what other
- * MLPs are made of when it has two of the three. */
+/* Returns true if `leaf`, which is missing beside `l`, is required. A single MLP, such as that of DeepSeek's first
+ * layer, is compared with other MLPs if it has two of the three. */
 static bool is_expected(const folded *names, const tsr_linear *l, size_t set, const char *leaf, unsigned present,
                         bool known)
 {
@@ -111,7 +111,7 @@ static void check_companions_of(const tsr_load_query *q, const tsr_linear *l, si
     unsigned present = 0;
     for (size_t i = 0; i < MAX_TOGETHER && all[i] != NULL; i++) {
         there[i] = find_leaf(q, l->module, stem, all[i]);
-        if (there[i] && i < own) /* the first one present speaks for all */
+        if (there[i] && i < own) /* only the first one present reports missing siblings */
             return;
         /* Hy-V4's gate has another name. */
         there[i] = there[i] || (strcmp(all[i], "gate_proj") == 0 && find_leaf(q, l->module, stem, "linear_gate"));
@@ -145,8 +145,8 @@ static void check_companions(const tsr_load_query *q)
     tsr_arena_free(&names.arena);
 }
 
-/* How many experts config.json says a layer has. DeepSeek-V4.1's stages of MTP have fewer than its layers. (vLLM's dspark.py
- * and SGLang's deepseek_v4_dspark.py) */
+/* Returns the number of experts of a layer according to config.json. The MTP stages of DeepSeek-V4.1 have fewer than
+ * its layers. (vLLM's dspark.py and SGLang's deepseek_v4_dspark.py) */
 static uint64_t experts_of(const tsr_load_query *q, const tsr_linear *l)
 {
     uint64_t stages;
@@ -217,7 +217,7 @@ static void check_layers(const tsr_load_query *q)
             U64(m->layers));
 }
 
-/* Returns true if any tensor outside of the layers is of this part; `layers`: any inside. */
+/* Returns true if any tensor of this part exists: outside of the layers or, if `layers`, inside. */
 static bool has_part(const tsr_load_query *q, tsr_part part, bool layers)
 {
     uint64_t layer;
@@ -229,8 +229,8 @@ static bool has_part(const tsr_load_query *q, tsr_part part, bool layers)
     return false;
 }
 
-/* Embeddings, the last norm and the output head have other names in some families. A family whose norms have no weights
- * has none in its layers, either. */
+/* Checks for embeddings, the last norm and the output head, whose names differ in some families. A family whose norms
+ * have no weights has none in its layers either. */
 static void check_ends(const tsr_load_query *q)
 {
     const struct {
@@ -249,7 +249,7 @@ static void check_ends(const tsr_load_query *q)
 void tsr_rule_presence(const tsr_load_query *q)
 {
     uint64_t layer;
-    bool plain = false; /* named as a text model of transformers is */
+    bool plain = false; /* names are those of a text model of transformers */
     for (size_t i = 0; i < q->linears->count && !plain; i++)
         plain = strncmp(q->linears->items[i].module, "model.layers.", 13) == 0 &&
                 tsr_layer_of(q->linears->items[i].module, &layer);
@@ -263,9 +263,9 @@ void tsr_rule_presence(const tsr_load_query *q)
 
 /* ---- single loaders ---- */
 
-/* When it dequantizes, transformers computes the block as size / number of scales (finegrained_fp8.py,
- * _dequantize_one). It stops where that is not a whole number, and is silently wrong where it is a whole number but not
- * the block. A single scale is always right. For compressed-tensors it pads instead. */
+/* Reports ragged blocks. When it dequantizes, transformers computes the block as size / number of scales
+ * (finegrained_fp8.py, _dequantize_one). It stops if that is not an integer, and is silently wrong if it is an integer
+ * but not the block size. A single scale is always right. For compressed-tensors it pads instead. */
 static void check_ragged(const tsr_load_query *q, const tsr_linear *l)
 {
     if (l->block.rows == 0 || !tsr_linear_is_fp8(l) || tsr_query_compressed_tensors(q))
@@ -301,7 +301,7 @@ void tsr_rule_transformers(const tsr_load_query *q)
     }
 }
 
-/* TensorRT-LLM cuts the scales of kv_b_proj per head. */
+/* Checks that TensorRT-LLM can divide the scales of kv_b_proj by head. */
 void tsr_rule_head_scales(const tsr_load_query *q)
 {
     const tsr_model *const m = q->s->model;
@@ -319,7 +319,7 @@ void tsr_rule_head_scales(const tsr_load_query *q)
     }
 }
 
-/* convert.py renames tensors by a table, in which the last component but one of every name must stand. */
+/* Checks that convert.py can rename every tensor: its table must contain the last component but one of each name. */
 static void check_deepseek_names(const tsr_load_query *q)
 {
     static const char kKeys[] = " embed_tokens input_layernorm post_attention_layernorm q_proj q_a_proj q_a_layernorm "
@@ -369,7 +369,7 @@ static void check_deepseek_names(const tsr_load_query *q)
             n_left - 1, U64(m->layers));
 }
 
-/* Gate in model.py has a bias only when the width is 7168, and a file must hold exactly the tensors of the model. */
+/* Gate in model.py has a bias only if the width is 7168, and a file must hold exactly the tensors of the model. */
 static void check_deepseek_bias(const tsr_load_query *q)
 {
     enum { WIDTH_WITH_BIAS = 7168 };
@@ -404,7 +404,7 @@ void tsr_rule_deepseek(const tsr_load_query *q)
         fp8 = tsr_linear_is_fp8(&q->linears->items[i]) ? &q->linears->items[i] : NULL;
     for (size_t i = 0; fp8 != NULL && i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
-        if (strcmp(l->leaf, "weights_proj") == 0) /* V3.2's indexer keeps this one in BF16 */
+        if (strcmp(l->leaf, "weights_proj") == 0) /* V3.2's indexer has this one in BF16 */
             continue;
         if (!tsr_linear_is_quantized(l) && tsr_query_reads(q, l))
             tsr_query_note(q, true, l->tensor->name, "partly quantized", "quantize every linear layer, or none",

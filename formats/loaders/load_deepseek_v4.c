@@ -1,5 +1,5 @@
-/* DeepSeek-V4 and V4.1 under their own names: where loaders look for the dtype of the experts, what they take it for when
- * nobody says, which dtype of scales goes with it, and what their classes ask of single layers. */
+/* Rules for DeepSeek-V4 and V4.1 with their own names: where loaders read the dtype of the experts, what they assume
+ * without it, the dtype of the scales, and requirements of their classes for single layers. */
 #include "formats/loaders/load_query.h"
 
 #include "common/text.h"
@@ -14,9 +14,9 @@ enum { MAX_NAME = 1200 };
 #define INSIDE     "inside quantization_config"
 #define TO_MXFP8   "`tessera convert --to mxfp8 --dialect deepseek` makes what it reads"
 
-/* Where a loader looks for expert_dtype, and how many bits it takes experts for that nobody speaks of; 0: it looks at the
- * first expert's dtype. (vLLM's deepseek_v4_fp8, which lifts V4.1's key up; transformers' configuration_deepseek_v4.py,
- * which moves V4's down, and FineGrainedFP8Config.) */
+/* Where a loader reads expert_dtype, and the bits that it assumes for experts without it; 0: it uses the first expert's
+ * dtype. (vLLM's deepseek_v4_fp8, which moves V4.1's key to the top level; transformers' configuration_deepseek_v4.py,
+ * which moves V4's key down; FineGrainedFP8Config.) */
 typedef struct habit {
     bool top, inside;
     unsigned otherwise;
@@ -69,8 +69,9 @@ static void check_expert_dtype(const tsr_load_query *q, const tsr_linear *expert
             where, bits, bits == 4 ? 8 : 4);
 }
 
-/* With experts in FP8, vLLM's scales of experts are F32, and the bytes of F8_E8M0 are taken for numbers: 120 in place of
- * 2^-7, without an error. With experts in FP4, all its scales are F8_E8M0, to which F32 is rounded. */
+/* Checks the dtypes of scales. With FP8 experts, vLLM stores their scales as F32 and reads the bytes of F8_E8M0 as
+ * numbers: 120 instead of 2^-7, without an error. With FP4 experts, all its scales are F8_E8M0, to which F32 is
+ * rounded. */
 static void check_scale_dtypes(const tsr_load_query *q, const tsr_linear *expert)
 {
     const unsigned bits = expert->weight->bits;
@@ -90,7 +91,8 @@ static void check_scale_dtypes(const tsr_load_query *q, const tsr_linear *expert
     }
 }
 
-/* V4.1's n-gram tables, which are looked up and then multiplied. (vLLM's common/engram.py, SGLang's layers/engram.py) */
+/* Checks V4.1's n-gram tables, from which rows are looked up and then multiplied. (vLLM's common/engram.py, SGLang's
+ * layers/engram.py) */
 static void check_tables(const tsr_load_query *q)
 {
     const tsr_weights *const all = q->s->weights;
@@ -103,8 +105,8 @@ static void check_tables(const tsr_load_query *q)
     }
 }
 
-/* The first half of the output projection is no layer to these classes but an operand of theirs, plain or for DeepGEMM.
- * (vLLM's ops/o_proj.py, SGLang's deepseek_v4.py) */
+/* Checks the first half of the output projection. These classes do not build a layer for it but use it as an operand,
+ * unquantized or for DeepGEMM. (vLLM's ops/o_proj.py, SGLang's deepseek_v4.py) */
 static void check_output(const tsr_load_query *q)
 {
     for (size_t i = 0; i < q->linears->count; i++) {
@@ -124,8 +126,9 @@ static bool in_blocks_of_128(const tsr_linear *l)
     return tsr_linear_is_fp8(l) && l->block.rows == 128;
 }
 
-/* With FP8 in blocks of 128, SGLang multiplies by wo_a in FP8: it refuses a plain one, and lays its scales out as o_groups
- * matrices of o_lora_rank rows. (deepseek_v4.py: wo_a_fp8_gemm_enabled, _setup_fp8_wo_a_scales) */
+/* Checks wo_a for SGLang. With FP8 in blocks of 128, SGLang multiplies by wo_a in FP8: it rejects an unquantized one,
+ * and arranges its scales as o_groups matrices of o_lora_rank rows. (deepseek_v4.py: wo_a_fp8_gemm_enabled,
+ * _setup_fp8_wo_a_scales) */
 static void check_output_in_fp8(const tsr_load_query *q)
 {
     uint64_t rank = 0;
@@ -151,13 +154,14 @@ static void check_output_in_fp8(const tsr_load_query *q)
     }
 }
 
-/* The layers that SGLang builds as quantized ones unless the list says otherwise, by their last names on disk and its own. */
+/* The layers that SGLang builds as quantized unless the list excludes them: last component of the name on disk and in
+ * SGLang. */
 static const struct built {
     const char *leaf, *own;
 } kBuilt[] = {{"wq_a", "wqkv_a"},     {"wkv", "wqkv_a"},      {"wq_b", "wq_b"},   {"wo_b", "wo_b"},
               {"w1", "gate_up_proj"}, {"w3", "gate_up_proj"}, {"w2", "down_proj"}};
 
-/* The name under which SGLang builds a layer, in `name`. False: it asks nobody about this one. */
+/* Writes the name under which SGLang builds a layer to `name`. Returns false if it does not look up this layer. */
 static bool built_name(const tsr_linear *l, char *name, size_t size)
 {
     const char *const attention = strstr(l->module, ".attn."), *const mlp = strstr(l->module, ".ffn.");
@@ -199,8 +203,8 @@ static void check_name(const tsr_load_query *q, const tsr_linear *l, const char 
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype), built, q->family);
 }
 
-/* SGLang joins wq_a with wkv by the names "weight" and "weight_scale_inv" (.scale on disk) alone, and says nothing of others;
- * which layers are plain it asks under its own names. (deepseek_v4.py: load_weights) */
+/* Checks names for SGLang. It joins wq_a with wkv only under the names "weight" and "weight_scale_inv" (.scale on disk)
+ * and ignores others. It looks up unquantized layers under its own names. (deepseek_v4.py: load_weights) */
 static void check_names(const tsr_load_query *q)
 {
     const bool named = tsr_query_method(q, "mxfp8");
@@ -227,8 +231,8 @@ static void check_sglang(const tsr_load_query *q)
         check_names(q);
 }
 
-/* transformers asks compressed-tensors' ignore for its own names, lm_head or model.layers.0.self_attn.o_a_proj, and says
- * nothing of layers that it takes for quantized and finds plain. */
+/* Checks names for transformers. It looks up its own names (lm_head, model.layers.0.self_attn.o_a_proj) in
+ * compressed-tensors' ignore list, and does not report a layer that it builds as quantized but finds unquantized. */
 static void check_transformers(const tsr_load_query *q)
 {
     for (size_t i = 0; tsr_query_compressed_tensors(q) && i < q->linears->count; i++) {

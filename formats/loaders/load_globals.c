@@ -1,9 +1,10 @@
-/* Global scales of what loaders run as one layer. They keep one for all members, so the members' have to be equal. */
+/* Rules about global scales of fused layers. Loaders keep one scale for all members, so the members' scales must be
+ * equal. */
 #include "formats/loaders/load_query.h"
 
 #include <string.h>
 
-/* Where the first member of each fused layer stands, of those that are there. */
+/* Returns the first existing member of the fused layer. */
 static const tsr_linear *first_member(const tsr_linear *l)
 {
     return l->fused == NULL || l->members[0] == l ? NULL : l->members[0];
@@ -14,7 +15,7 @@ static bool is_single(const tsr_tensor *t)
     return t != NULL && t->dtype == TSR_F32 && tsr_tensor_elements(t) == 1;
 }
 
-/* Adds a pair whose scales differ. Of NaN nothing is said here: it is equal to nothing. */
+/* Adds a pair of different scales. NaN is not reported here, because it differs from everything. */
 static tsr_status compare(tsr_load_query *q, tsr_unequal *found, const tsr_linear *l, const tsr_tensor *mine,
                           const tsr_tensor *other, bool input, tsr_err *err)
 {
@@ -51,8 +52,9 @@ tsr_status tsr_globals_compare(tsr_load_query *q, tsr_arena *arena, tsr_err *err
     return TSR_OK;
 }
 
-/* vLLM and SGLang take the largest for all: weights of the other members are scaled wrong. (Of experts they take w1's.) A
- * largest scale of inputs serves all members. TensorRT-LLM asserts that both are equal. */
+/* Reports unequal global scales. vLLM and SGLang use the largest for all members, so the weights of the others are
+ * scaled wrong. (For experts they use that of w1.) The largest input scale is right for all members. TensorRT-LLM
+ * asserts that both are equal. */
 void tsr_rule_globals(const tsr_load_query *q)
 {
     for (size_t i = 0; i < q->n_unequal; i++) {

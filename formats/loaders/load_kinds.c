@@ -1,19 +1,19 @@
-/* Who reads which kind of weights under which quant_method: one table. What it says of a pair holds before any other rule
- * is asked. Sources: the quantization folders of vLLM, SGLang and transformers, and TensorRT-LLM's
- * quant_config_utils.py, in the versions that loaders.c names. */
+/* Which loader reads which kind of weights under which quant_method, as one table. Its answer for a pair is used before
+ * any other rule. Sources: the quantization folders of vLLM, SGLang and transformers, and TensorRT-LLM's
+ * quant_config_utils.py, in the versions that loaders.c states. */
 #include "formats/loaders/load_query.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-/* The reason why a loader does not read a pair, and a remedy. `why` NULL: it reads the pair. */
+/* The reason why a loader does not read a pair, with a remedy. `why` is NULL if it reads the pair. */
 typedef struct answer {
     const char *why, *advice;
 } answer;
 
 typedef struct reading {
-    const char *kinds, *method;                                 /* words of tsr_weight_kind.name between spaces */
+    const char *kinds, *method;                                 /* words of tsr_weight_kind.name, separated by spaces */
     bool (*when)(const tsr_load_query *q, const tsr_weight *w); /* NULL: always */
     answer of[TSR_LOADER_COUNT];
 } reading;
@@ -55,15 +55,15 @@ static bool is_mixed(const tsr_load_query *q, const tsr_weight *w)
     return q->mixed;
 }
 
-/* SGLang keeps these scales as weight_scale_inv. DeepSeek's loader alone renames the ones on disk, of layers that it does
- * not join and of q_a and kv_a. */
+/* Returns true for scales that SGLang keeps as weight_scale_inv. Only DeepSeek's loader renames the stored ones, for
+ * layers that it does not join and for q_a and kv_a. */
 static bool is_mixed_deepseek(const tsr_load_query *q, const tsr_weight *w)
 {
     return is_mixed(q, w) && tsr_part_of(w->values->name) == TSR_PART_ATTENTION &&
            tsr_query_family(q, " deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 ");
 }
 
-/* vLLM keeps these scales as weight_scale, as ModelOpt names them. This class alone renames the ones on disk. */
+/* Returns true for scales that vLLM keeps as weight_scale, ModelOpt's name. Only this class renames the stored ones. */
 static bool is_minimax(const tsr_load_query *q, const tsr_weight *w)
 {
     (void)w;
@@ -81,7 +81,7 @@ static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
     return q->nvfp4_experts && is_expert(q, w);
 }
 
-/* ---- the table; the first row that fits a weight holds ---- */
+/* ---- the table; the first row that matches a weight applies ---- */
 
 #define YES        \
     {              \
@@ -114,7 +114,7 @@ static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
 
 /* In the order of tsr_loader: vllm, sglang, transformers, deepseek, trtllm. */
 static const reading kReadings[] = {
-    /* DeepSeek-V4 and V4.1, and what is made of them */
+    /* DeepSeek-V4, V4.1 and models derived from them */
     {" mxfp8 ", "fp8", is_table, {YES, YES, NO_V41, V4_CODE, NOT_KNOWN(TO_BF16)}},
     {FP8 " mxfp4-v4 ", "fp8", is_v41, {YES, YES, NO_V41, V4_CODE, NOT_KNOWN(TO_BF16)}},
     {FP8, "fp8", is_native, {YES, YES, YES, V4_CODE, NOT_KNOWN(TO_BF16)}},
@@ -131,7 +131,7 @@ static const reading kReadings[] = {
      is_moe_nvfp4,
      {YES, YES, NO("it has no reader of NVFP4 in ModelOpt's dialect", TO_NVFP4), V4_CODE,
       NOT_KNOWN(TO_NVFP4_MODELOPT)}},
-    /* block FP8, FP8 a row, FP8 a tensor: the other rules know these */
+    /* block FP8, FP8 per row, FP8 per tensor: covered by the other rules */
     {FP8, "fp8", NULL, {YES, YES, YES, YES, YES}},
     {" fp8-tensor ",
      "compressed-tensors",

@@ -1,4 +1,4 @@
-/* Rules about which modules the configuration says are quantized, as each loader reads it. */
+/* Rules about the modules that the configuration declares as quantized, as each loader reads it. */
 #include "formats/loaders/load_query.h"
 
 #include "common/glob.h"
@@ -9,10 +9,11 @@
 
 enum { MAX_NAME = 1200 };
 
-/* ---- the names that a loader looks up in the list ---- */
+/* ---- names that a loader looks up in the list ---- */
 
-/* The name under which vLLM and SGLang look up routed experts, which they run as one layer: "....mlp.experts"; with
- * compressed-tensors (`first`), the first expert's module with the leaf of `l`. False: `l` is not a routed expert. */
+/* Writes the name under which vLLM and SGLang look up routed experts, which they run as one layer: "....mlp.experts";
+ * for compressed-tensors (`first`), the first expert's module with the leaf of `l`. Returns false if `l` is not a
+ * routed expert. */
 static bool expert_name(const tsr_linear *l, bool first, char name[MAX_NAME])
 {
     const int stem = (int)tsr_query_experts_length(l) - 1;
@@ -30,7 +31,7 @@ void tsr_query_joined_name(const tsr_linear *l, char *name, size_t size)
     snprintf(name, size, "%.*s%s", (int)(l->leaf - l->module), l->module, l->fused->name);
 }
 
-/* The classes with packed_modules_mapping; that of DeepSeek has it for q_a and kv_a only. */
+/* Returns true for classes with packed_modules_mapping; DeepSeek's has it only for q_a and kv_a. */
 bool tsr_query_sglang_maps(const tsr_load_query *q, const tsr_linear *l)
 {
     return strcmp(l->fused->name, "fused_qkv_a_proj") == 0 ||
@@ -39,8 +40,8 @@ bool tsr_query_sglang_maps(const tsr_load_query *q, const tsr_linear *l)
                                "exaone4 ");
 }
 
-/* models/mixtral.py begins its layers' names with "layers" where all others begin them with "model.layers". (Of ModelOpt's
- * dialect mixtral_quant.py is asked.) */
+/* Returns the name that the class uses. models/mixtral.py begins its layers' names with "layers" while all others begin
+ * with "model.layers". (For ModelOpt's dialect mixtral_quant.py is used.) */
 const char *tsr_query_built(const tsr_load_query *q, const char *name)
 {
     const bool bare =
@@ -58,8 +59,8 @@ static const char *first_of(const char *a, const char *b)
     return a != NULL ? a : b;
 }
 
-/* vLLM: fp8.py and is_layer_skipped, compressed_tensors/utils.py. The name of a fused layer is looked up first, then
- * those of its members. Experts count as unquantized when an entry contains the name of their layer. */
+/* Finds the entry for vLLM: fp8.py and is_layer_skipped, compressed_tensors/utils.py. It looks up the name of a fused
+ * layer first, then those of its members. Experts count as unquantized if an entry contains the name of their layer. */
 static const char *find_vllm(const tsr_load_query *q, const tsr_linear *l)
 {
     const bool ct = tsr_query_compressed_tensors(q);
@@ -77,7 +78,7 @@ static const char *find_vllm(const tsr_load_query *q, const tsr_linear *l)
     return first_of(entry, find(q, matching, l->module));
 }
 
-/* SGLang: fp8.py and is_layer_skipped in utils.py, compressed_tensors/utils.py. */
+/* Finds the entry for SGLang: fp8.py and is_layer_skipped in utils.py, compressed_tensors/utils.py. */
 static const char *find_sglang(const tsr_load_query *q, const tsr_linear *l)
 {
     const bool ct = tsr_query_compressed_tensors(q);
@@ -97,7 +98,7 @@ static const char *find_sglang(const tsr_load_query *q, const tsr_linear *l)
     return find(q, matching, l->module);
 }
 
-/* The entry of the ignore list because of which this loader takes the layer for unquantized, or NULL. */
+/* Returns the entry of the ignore list that makes this loader treat the layer as unquantized, or NULL. */
 static const char *find_entry(const tsr_load_query *q, const tsr_linear *l)
 {
     if (q->loader == TSR_LOADER_VLLM)
@@ -109,7 +110,7 @@ static const char *find_entry(const tsr_load_query *q, const tsr_linear *l)
     return find(q, l->fused != NULL && q->who->fuses ? TSR_MATCH_EXACT : q->who->matching, l->module);
 }
 
-/* Returns true if a group of compressed-tensors' configuration covers the layer: by the word Linear, or by name. */
+/* Returns true if a group of compressed-tensors' configuration covers the layer, by the class Linear or by name. */
 static bool is_target(const tsr_load_query *q, const tsr_linear *l)
 {
     char name[MAX_NAME];
@@ -126,7 +127,7 @@ static bool is_target(const tsr_load_query *q, const tsr_linear *l)
 
 /* ---- the rules ---- */
 
-/* SGLang takes the block size from the group named "Linear", and stops when there is no such group. */
+/* Checks for a group named "Linear": SGLang takes the block size from it and stops without it. */
 static void check_linear_group(const tsr_load_query *q)
 {
     bool there = q->n_targets == 0;
@@ -137,7 +138,7 @@ static void check_linear_group(const tsr_load_query *q)
                        "no group's targets are \"Linear\", where the loader looks for the size of blocks");
 }
 
-/* Another way to match the list's entries by which the layer would be covered, for the advice. */
+/* Returns another way to match entries by which the list would cover the layer, for the advice. */
 static const char *other_way(const tsr_load_query *q, const tsr_linear *l)
 {
     static const struct {
@@ -154,7 +155,7 @@ static const char *other_way(const tsr_load_query *q, const tsr_linear *l)
     return NULL;
 }
 
-/* Notes a layer for which the list says one thing and the stored tensors another. */
+/* Reports a layer for which the list and the stored tensors disagree. */
 static void check_listed(const tsr_load_query *q, const tsr_linear *l)
 {
     const bool fused = l->fused != NULL && q->who->fuses, target = is_target(q, l);
@@ -212,7 +213,7 @@ static void check_fused(const tsr_load_query *q, const tsr_linear *l)
                        l->fused->name);
 }
 
-/* Returns true if compressed-tensors' list has the name of a fused layer, all of whose members are here. */
+/* Returns true if compressed-tensors' list has the name of a fused layer whose members all exist. */
 static bool is_joined(const tsr_load_query *q, const char *entry)
 {
     char name[MAX_NAME];
@@ -227,7 +228,7 @@ static bool is_joined(const tsr_load_query *q, const char *entry)
     return false;
 }
 
-/* Notes an entry that matches no tensor. Often it is the name of a fused layer, which exists in the loader only. */
+/* Reports an entry that matches no tensor. Often it is the name of a fused layer, which exists only in the loader. */
 static void check_entries(const tsr_load_query *q)
 {
     const tsr_tensors *const all = &q->s->checkpoint->tensors;
@@ -251,8 +252,9 @@ static void check_entries(const tsr_load_query *q)
                        first, q->ignored->key, n - 1);
 }
 
-/* transformers gives every linear module of compressed-tensors' target "Linear" codes and scales, the output head, too,
- * which with tied embeddings no tensor fills. (compressed_tensors.quantization.apply_quantization_config) */
+/* Checks the output head. For the target "Linear" of compressed-tensors, transformers gives every linear module codes
+ * and scales, including the output head. With tied embeddings no tensor fills these.
+ * (compressed_tensors.quantization.apply_quantization_config) */
 static void check_head(const tsr_load_query *q)
 {
     bool target = q->n_targets == 0;
@@ -268,7 +270,8 @@ static void check_head(const tsr_load_query *q)
 
 void tsr_rule_lists(const tsr_load_query *q)
 {
-    /* Other methods find out by the tensors, or have rules of their own (load_modelopt.c); so has DeepSeek-V4's code. */
+    /* Other methods derive it from the tensors or have rules of their own (load_modelopt.c), as does DeepSeek-V4's
+     * code. */
     const bool known = tsr_query_compressed_tensors(q) || (tsr_query_fp8(q) && !tsr_query_deepseek_v4(q)) ||
                        tsr_query_method(q, "mxfp8");
     const bool ask = known && q->who->lists && q->config.data != NULL && q->s->weights->n_scaled > 0;

@@ -1,5 +1,5 @@
-/* ModelOpt's MIXED_PRECISION: quantized_layers says of each layer what it is, and each loader looks a layer up in its own
- * way. (modelopt.py of vLLM, modelopt_quant.py of SGLang: _resolve_quant_algo.) */
+/* Rules for ModelOpt's MIXED_PRECISION: quantized_layers states the algorithm of each layer, and each loader looks up
+ * layers in its own way. (modelopt.py of vLLM, modelopt_quant.py of SGLang: _resolve_quant_algo.) */
 #include "formats/loaders/load_query.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@ enum { MAX_NAME = 1200 };
 
 /* One entry of quantized_layers. */
 typedef struct layer {
-    tsr_json_text name, algorithm; /* without and with its quotation marks */
+    tsr_json_text name, algorithm; /* name without and algorithm with quotation marks */
 } layer;
 
 /* Sorted by name. */
@@ -32,7 +32,7 @@ static int by_name(const void *a, const void *b)
     return compare(((const layer *)a)->name, other.data, other.size);
 }
 
-/* False when memory is exhausted. */
+/* Reads the entries. Returns false when memory is exhausted. */
 static bool read_layers(layers *all, tsr_json_text object)
 {
     tsr_json_text name, value;
@@ -53,7 +53,7 @@ static bool read_layers(layers *all, tsr_json_text object)
     return true;
 }
 
-/* The first entry that is not before `text`. */
+/* Returns the first entry that is not less than `text`. */
 static const layer *lower_bound(const layers *all, const char *text, size_t size)
 {
     size_t low = 0, high = all->count;
@@ -73,7 +73,7 @@ static const layer *find_exactly(const layers *all, const char *name)
     return l != NULL && compare(l->name, name, strlen(name)) == 0 ? l : NULL;
 }
 
-/* An entry of something inside of the module: its name and a dot come first. */
+/* Returns an entry of a submodule: its name begins with the module's name and a dot. */
 static const layer *find_inside(const layers *all, const char *module)
 {
     char stem[MAX_NAME + 1];
@@ -82,7 +82,7 @@ static const layer *find_inside(const layers *all, const char *module)
     return l != NULL && l->name.size > size && memcmp(l->name.data, stem, size) == 0 ? l : NULL;
 }
 
-/* An entry of a member of the fused layer. vLLM knows the members of all classes, SGLang of some. */
+/* Returns an entry of a member of the fused layer. vLLM knows the members of all classes, SGLang of some. */
 static const layer *find_member(const tsr_load_query *q, const layers *all, const tsr_linear *l)
 {
     const layer *found = NULL;
@@ -94,8 +94,8 @@ static const layer *find_member(const tsr_load_query *q, const layers *all, cons
     return found;
 }
 
-/* The entry by which the loader builds a layer, or NULL: it builds a plain one. For routed experts that no entry is inside
- * of vLLM takes any entry beside them: that of a shared expert. */
+/* Returns the entry by which the loader builds a layer; NULL: it builds an unquantized one. For routed experts without
+ * an entry, vLLM uses any entry beside them: that of a shared expert. */
 static const layer *find_layer(const tsr_load_query *q, const layers *all, const tsr_linear *l, const char *built)
 {
     const layer *found = find_exactly(all, built);
@@ -120,7 +120,7 @@ static bool is_nvfp4(tsr_json_text algorithm)
     return tsr_json_is(algorithm, "\"NVFP4\"") || tsr_json_is(algorithm, "\"W4A16_NVFP4\"");
 }
 
-/* Returns true if an algorithm that Tessera knows is another than what is stored. */
+/* Returns true if the algorithm is one that Tessera knows and differs from the stored format. */
 static bool is_other(const tsr_linear *l, tsr_json_text algorithm)
 {
     const char *const kind = l->weight->kind->name;
@@ -153,7 +153,7 @@ static void check_layer(const tsr_load_query *q, const layers *all, const tsr_li
         tsr_modelopt_check_joined(q, l, found->algorithm);
 }
 
-/* SGLang looks for one layer of NVFP4 before it takes a checkpoint for ModelOpt's. */
+/* Checks for an NVFP4 layer: SGLang looks for one before it recognizes a checkpoint as ModelOpt's. */
 static void check_any_nvfp4(const tsr_load_query *q, const layers *all)
 {
     for (size_t i = 0; i < all->count; i++) {

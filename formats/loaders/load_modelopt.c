@@ -1,5 +1,5 @@
-/* ModelOpt's dialect: the keys that its readers want, the two files in which they stand, and the list of excluded modules,
- * which every loader reads in its own way. (modelopt.py of vLLM, modelopt_quant.py of SGLang.) */
+/* Rules for ModelOpt's dialect: the keys that its readers need, the two files that contain them, and the list of
+ * excluded modules, which every loader reads in its own way. (modelopt.py of vLLM, modelopt_quant.py of SGLang.) */
 #include "formats/loaders/load_query.h"
 
 #include "common/glob.h"
@@ -11,7 +11,7 @@
 
 enum { MAX_NAME = 1200 };
 
-/* Also null: these readers ask whether a key is there at all. */
+/* Finds a value, including null, because these readers only test whether a key exists. */
 static bool find(tsr_json_text object, const char *path, tsr_json_text *value)
 {
     return object.data != NULL && tsr_json_find(object.data, object.size, path, value);
@@ -47,7 +47,8 @@ static const char *all_members(const tsr_load_query *q, const tsr_linear *l)
     return entry;
 }
 
-/* The entry because of which the loader builds this layer as a plain one; *part: it is a part of the name only. */
+/* Returns the entry because of which the loader builds this layer unquantized. *part: the entry is only a part of its
+ * name. */
 static const char *find_entry(const tsr_load_query *q, const tsr_linear *l, const char *built, bool *part)
 {
     const bool vllm = q->loader == TSR_LOADER_VLLM;
@@ -100,7 +101,8 @@ static void check_excluded(const tsr_load_query *q, const tsr_linear *l, bool st
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype), key, built);
 }
 
-/* vLLM builds a quantized output head unless the list names it. With tied embeddings no tensor loads its scale. */
+/* Checks the output head: vLLM builds a quantized one unless the list names it. With tied embeddings no tensor loads
+ * its scale. */
 static void check_head(const tsr_load_query *q)
 {
     static const char *const kHeads[] = {"lm_head", "language_model.lm_head"};
@@ -143,7 +145,7 @@ static void check_keys(const tsr_load_query *q)
                        "quantization_config has no key 'ignore', which this loader wants for NVFP4");
 }
 
-/* SGLang takes one group size from all groups. (In MIXED_PRECISION it goes by quantized_layers.) */
+/* Checks group sizes: SGLang uses one size for all groups. (In MIXED_PRECISION it uses quantized_layers.) */
 static void check_group_sizes(const tsr_load_query *q)
 {
     tsr_json_text groups, group, name, size, first = {0};
@@ -161,9 +163,9 @@ static void check_group_sizes(const tsr_load_query *q)
     }
 }
 
-/* ---- two files ---- */
+/* ---- agreement of the two files ---- */
 
-/* The entries in order, or NULL when memory is exhausted; `issues` is then marked as failed. */
+/* Returns the sorted entries. Returns NULL when memory is exhausted; then `issues` is marked as failed. */
 static const char **sorted(const tsr_load_query *q, const tsr_ignore_list *list)
 {
     const char **const all = malloc((list->count + 1) * sizeof *all);
@@ -175,7 +177,7 @@ static const char **sorted(const tsr_load_query *q, const tsr_ignore_list *list)
     return all;
 }
 
-/* The first entry of `list` that `other` has not, or NULL. */
+/* Returns the first entry of `list` that `other` does not have, or NULL. */
 static const char *first_missing(const tsr_load_query *q, const tsr_ignore_list *list, const tsr_ignore_list *other)
 {
     const char **const all = sorted(q, other);
@@ -188,7 +190,7 @@ static const char *first_missing(const tsr_load_query *q, const tsr_ignore_list 
     return missing;
 }
 
-/* Some loaders read one file and some the other, so both must exclude the same modules. */
+/* Checks that both files exclude the same modules, because some loaders read one file and some the other. */
 static void check_agreement(const tsr_load_query *q)
 {
     tsr_ignore_list other = {0};
@@ -223,7 +225,7 @@ static void note_two(const tsr_load_query *q, const char *what, tsr_json_text he
         what, (int)here.size, here.data, (int)there.size, there.data);
 }
 
-/* config.json has a group size for each group of layers. (In MIXED_PRECISION each layer has its own.) */
+/* Compares group sizes. config.json has one for each group of layers. (In MIXED_PRECISION each layer has its own.) */
 static void check_two_sizes(const tsr_load_query *q)
 {
     tsr_json_text there, here, groups, group, name;
@@ -242,7 +244,7 @@ static void check_two_sizes(const tsr_load_query *q)
 
 static const tsr_json_text kNothing = {.data = "null", .size = 4};
 
-/* The algorithm of the KV cache, which config.json may spell out: 8 bits are FP8, 4 NVFP4. */
+/* Returns the algorithm of the KV cache; config.json may state the bits: 8 is FP8, 4 is NVFP4. */
 static tsr_json_text cache_here(const tsr_load_query *q)
 {
     static const tsr_json_text kFp8 = {.data = "\"FP8\"", .size = 5}, kNvfp4 = {.data = "\"NVFP4\"", .size = 7};
@@ -256,7 +258,7 @@ static tsr_json_text cache_here(const tsr_load_query *q)
     return tsr_json_is(bits, "8") ? kFp8 : tsr_json_is(bits, "4") ? kNvfp4 : value;
 }
 
-/* Checks that both files state the same. */
+/* Checks that both files state the same quantization. */
 static void check_two(const tsr_load_query *q)
 {
     tsr_json_text here, there;
@@ -272,9 +274,9 @@ static void check_two(const tsr_load_query *q)
         note_two(q, "the algorithm of the KV cache", here, there);
 }
 
-/* SGLang's class of W4A16_NVFP4 has a global scale for each member of a joined layer and takes the largest. Where the layer
- * is joined in the file, it loads the one that is there for the first member, and the others stay what memory held.
- * (ModelOptNvFp4A16LinearMethod is none of WEIGHT_LOADER_V2_SUPPORTED.) */
+/* Checks layers that are joined in the file. SGLang's class of W4A16_NVFP4 has a global scale for each member of a
+ * joined layer and uses the largest. If the file has only one scale, it is loaded for the first member, and those of
+ * the others stay uninitialized. (ModelOptNvFp4A16LinearMethod is not in WEIGHT_LOADER_V2_SUPPORTED.) */
 void tsr_modelopt_check_joined(const tsr_load_query *q, const tsr_linear *l, tsr_json_text algorithm)
 {
     static const char *const kJoined[] = {"qkv_proj", "gate_up_proj"};
@@ -299,7 +301,7 @@ void tsr_rule_modelopt(const tsr_load_query *q)
     check_group_sizes(q);
     check_agreement(q);
     check_two(q);
-    /* In MIXED_PRECISION quantized_layers says which layers are quantized. (load_mixed.c) */
+    /* In MIXED_PRECISION, quantized_layers states which layers are quantized (load_mixed.c). */
     const bool stated = find(q->config, "quant_algo", &value) && !q->mixed;
     if (stated && q->loader == TSR_LOADER_VLLM)
         check_head(q);

@@ -1,4 +1,4 @@
-/* Questions that loader rules ask of a checkpoint, and reporting of their findings. */
+/* Queries of a checkpoint for loader rules, and reporting of their findings. */
 #include "formats/loaders/load_query.h"
 
 #include <stdarg.h>

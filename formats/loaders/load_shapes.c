@@ -1,4 +1,4 @@
-/* Rules of shape: whether every rank of a tensor-parallel group gets whole blocks. */
+/* Rules of shapes: every rank of a tensor-parallel group must get whole blocks. */
 #include "formats/loaders/load_query.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 /* The dimension of a weight that is divided among ranks. */
 typedef struct extent {
-    uint64_t size, block, grid; /* of one half, where gate and up are stacked */
+    uint64_t size, block, grid; /* of one half if gate and up are stacked */
     const char *what;
 } extent;
 
@@ -19,9 +19,10 @@ static extent extent_of(const tsr_linear *l)
     return (extent){l->rows, l->block.rows, l->grid_rows, "rows"};
 }
 
-/* vLLM, quant_method fp8: where a rank's share of an expert ends inside a block, vLLM divides the blocks into smaller
- * ones that fit, and repeats their scales (fused_moe/oracle/fp8.py, refine_fp8_moe_block_shape). It repeats those of the
- * other dimension, too, of which a last block in part would give more small blocks than the parameter has. */
+/* Returns true if vLLM (quant_method fp8) can refine the blocks. If a rank's part of an expert ends inside a block,
+ * vLLM divides the blocks into smaller ones that fit and repeats their scales (fused_moe/oracle/fp8.py,
+ * refine_fp8_moe_block_shape). It repeats them in the other dimension too, where a partial last block would give more
+ * small blocks than the parameter has. */
 static bool is_refined(const tsr_load_query *q, const tsr_linear *l, uint64_t share)
 {
     enum { SMALLEST = 32 };
@@ -37,8 +38,9 @@ static bool is_refined(const tsr_load_query *q, const tsr_linear *l, uint64_t sh
     return step >= SMALLEST;
 }
 
-/* How many rows, or columns, of the divided dimension share a word, which no rank can have in part: AWQ packs eight rows
- * of codes and of zero points, GPTQ columns of codes and rows of zero points, compressed-tensors rows of zero points. */
+/* Returns how many rows or columns of the divided dimension share a word, which cannot be divided between ranks. AWQ
+ * packs eight rows of codes and zero points; GPTQ packs columns of codes and rows of zero points; compressed-tensors
+ * packs rows of zero points. */
 static uint64_t in_a_word(const tsr_linear *l)
 {
     const bool columns = l->cut->how == TSR_TP_COLUMNS;
@@ -64,15 +66,16 @@ static bool fits_words(const tsr_linear *l, uint64_t ranks, bool last)
     return !cut || e.size % ranks != 0 || e.size / ranks % in_a_word(l) == 0;
 }
 
-/* gpt-oss's experts are dealt out in blocks, the last ranks getting fewer, and padded. (gpt_oss.py of vLLM, of SGLang) */
+/* Returns true for experts of gpt-oss: they are distributed in blocks and padded, and the last ranks get fewer.
+ * (gpt_oss.py of vLLM, of SGLang) */
 static bool is_dealt_out(const tsr_load_query *q, const tsr_linear *l)
 {
     return l->scale != NULL && l->weight->transposed &&
            (q->loader == TSR_LOADER_VLLM || q->loader == TSR_LOADER_SGLANG);
 }
 
-/* Returns true if each of `ranks` gets whole blocks. Members of a fused layer must end on a block boundary even at TP 1, except
- * the last. */
+/* Returns true if each of `ranks` gets whole blocks. Members of a fused layer, except the last, must end on a block
+ * boundary even at TP 1. */
 static bool cut_fits(const tsr_load_query *q, const tsr_linear *l, uint64_t ranks, bool last)
 {
     const extent e = extent_of(l);
@@ -84,13 +87,14 @@ static bool cut_fits(const tsr_load_query *q, const tsr_linear *l, uint64_t rank
     if (q->loader == TSR_LOADER_DEEPSEEK)
         return ranks == 1 || (e.grid % ranks == 0 && whole);
     const bool seam = l->cut->how == TSR_TP_GATE_UP || (l->fused != NULL && !last);
-    /* SGLang requires whole blocks of the last member, too, if the layer is of a kind that TP divides; vLLM requires
-     * them only when TP does divide it. */
+    /* SGLang requires whole blocks of the last member too, if TP can divide layers of this kind; vLLM requires them
+     * only if TP actually divides it. */
     const bool strict = l->fused != NULL && l->cut->how == TSR_TP_ROWS && q->loader != TSR_LOADER_VLLM;
     return (ranks == 1 && !seam && !strict) || whole;
 }
 
-/* q, k and v in one tensor (Phi-3): each part is divided by itself, and each is a member of the fused layer. */
+/* Returns true for q, k and v in one tensor (Phi-3): each part is divided separately, and each is a member of the fused
+ * layer. */
 static bool is_stored_qkv(const tsr_linear *l)
 {
     return strcmp(l->leaf, "qkv_proj") == 0 && l->matrices == 1;
@@ -109,7 +113,7 @@ static bool stored_qkv_fits(const tsr_load_query *q, const tsr_linear *l, unsign
     return queries / tp % l->block.rows == 0 && share % l->block.rows == 0;
 }
 
-/* Returns true if `l` is a projection of linear attention and config.json says how wide keys and values are. */
+/* Returns true if `l` is a projection of linear attention and config.json has the widths of keys and values. */
 static bool is_linear_attention(const tsr_load_query *q, const tsr_linear *l)
 {
     static const char kLeaves[] = " in_proj_qkvz in_proj_qkv in_proj_z in_proj_ba in_proj_b in_proj_a conv1d out_proj ";
@@ -118,8 +122,8 @@ static bool is_linear_attention(const tsr_load_query *q, const tsr_linear *l)
     return q->s->model->linear_heads > 0 && strstr(l->module, ".linear_attn.") != NULL && strstr(kLeaves, word) != NULL;
 }
 
-/* Ranks get whole key heads with the value heads that belong to them. Keys and values are divided separately, and each
- * share must be whole blocks. (vLLM's qwen_gdn_linear_attn.py, SGLang's qwen3_next.py.) */
+/* Returns true if ranks get whole key heads with their value heads. Keys and values are divided separately, and each
+ * part must be whole blocks. (vLLM's qwen_gdn_linear_attn.py, SGLang's qwen3_next.py.) */
 static bool linear_attention_fits(const tsr_load_query *q, const tsr_linear *l, unsigned tp)
 {
     const tsr_model *const m = q->s->model;
@@ -150,7 +154,7 @@ static bool fits(const tsr_load_query *q, const tsr_linear *l, unsigned tp)
     return cut_fits(q, l, tsr_linear_ranks(l, q->s->model, tp), is_last_member(l));
 }
 
-/* "TP 1, 2 and 4 would do", of the powers of two up to 64, or that none would. */
+/* Returns "TP 1, 2 and 4 would do", for powers of two up to 64, or that none would. */
 static const char *what_works(const tsr_load_query *q, const tsr_linear *l, char text[160])
 {
     size_t n = 0;
@@ -219,8 +223,7 @@ static void check_vocabulary(const tsr_load_query *q)
     }
 }
 
-/* Classes that take hidden_size / heads for the size of a head, whatever head_dim says, and load other rows without a
- * word. */
+/* Reports classes that use hidden_size / heads as the head size, ignore head_dim, and silently load the wrong rows. */
 static bool check_quotient(const tsr_load_query *q)
 {
     static const char *const kQuotient[TSR_LOADER_COUNT] = {
@@ -273,7 +276,7 @@ static void check_heads(const tsr_load_query *q)
     }
 }
 
-/* Classes that stop where there are more ranks than experts, though each rank holds a part of every expert. */
+/* Reports classes that stop if there are more ranks than experts, although each rank holds a part of every expert. */
 static void check_experts(const tsr_load_query *q)
 {
     static const char *const kStop[TSR_LOADER_COUNT] = {
@@ -283,7 +286,7 @@ static void check_experts(const tsr_load_query *q)
                               "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 minimax_m2 minimax_m3 minimax_m3_text "
                               "lfm2_moe exaone_moe mimo_v2 "};
     const uint64_t experts = q->s->model->experts;
-    /* mixtral_quant.py, which is SGLang's class of Mixtral in this dialect */
+    /* mixtral_quant.py is SGLang's class of Mixtral for this dialect */
     const bool mixtral =
         q->loader == TSR_LOADER_SGLANG && tsr_query_method(q, "modelopt") && tsr_query_family(q, " mixtral ");
     if (experts != 0 && q->tp > experts &&

@@ -1,6 +1,6 @@
-/* Requirements of loaders for NVFP4, MXFP4, MXFP8, AWQ and GPTQ: arguments of compressed-tensors, options of GPTQ,
- * dtypes and bytes of scales. Sources: compressed_tensors.py and its schemes, gptq_utils.py and deepseek_v2.py of
- * vLLM, the same folders of SGLang, and TensorRT-LLM's quant_config_utils.py. */
+/* Rules about NVFP4, MXFP4, MXFP8, AWQ and GPTQ: arguments of compressed-tensors, options of GPTQ, dtypes and bytes of
+ * scales. Sources: compressed_tensors.py and its schemes, gptq_utils.py and deepseek_v2.py of vLLM, the same folders of
+ * SGLang, and TensorRT-LLM's quant_config_utils.py. */
 #include "formats/loaders/load_query.h"
 
 #include "common/text.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The first quantized layer whose kind's name begins like this, or NULL. */
+/* Returns the first quantized layer whose kind has this prefix, or NULL. */
 static const tsr_linear *first_of(const tsr_load_query *q, const char *kind)
 {
     for (size_t i = 0; i < q->linears->count; i++) {
@@ -21,9 +21,9 @@ static const tsr_linear *first_of(const tsr_load_query *q, const char *kind)
 
 /* ---- compressed-tensors ---- */
 
-/* The arguments by which readers know a kind: they look at these, and not at the format. */
+/* The arguments by which readers recognize a kind; they do not use "format". */
 static const struct arguments {
-    const char *kind, *bits, *group, *strategy, *scale_dtype; /* scale_dtype NULL: nobody asks */
+    const char *kind, *bits, *group, *strategy, *scale_dtype; /* scale_dtype NULL: not checked */
 } kArguments[] = {{"nvfp4-ct", "4", "16", "\"tensor_group\"", NULL},
                   {"mxfp4-ct", "4", "32", "\"group\"", NULL},
                   {"mxfp8", "8", "32", "\"group\"", "\"torch.uint8\""}};
@@ -48,8 +48,8 @@ static void check_arguments(const tsr_load_query *q, tsr_json_text group, const 
             l->weight->kind->title, a->scale_dtype);
 }
 
-/* vLLM takes 4-bit weights in the order of activations ("group", "dynamic") from GPTQ only; compressed-tensors, which
- * transformers asks, knows that order no more. */
+/* Checks group order. vLLM supports 4-bit weights in activation order ("group", "dynamic") only from GPTQ;
+ * compressed-tensors, which transformers uses, no longer supports that order. */
 static void check_order(const tsr_load_query *q, tsr_json_text group)
 {
     if ((q->loader == TSR_LOADER_VLLM || q->loader == TSR_LOADER_TRANSFORMERS) &&
@@ -59,7 +59,8 @@ static void check_order(const tsr_load_query *q, tsr_json_text group)
                        "config_groups: weights has an actorder by groups, which this loader refuses");
 }
 
-/* "format" says for transformers how to unpack; for SGLang any with mxfp4 in it makes all experts MXFP4. */
+/* Checks "format". It tells transformers how to unpack; for SGLang, any value with mxfp4 in it makes all experts
+ * MXFP4. */
 static void check_format(const tsr_load_query *q)
 {
     static const struct {
@@ -138,8 +139,8 @@ static void check_gptq(const tsr_load_query *q)
 
 /* ---- scales ---- */
 
-/* Parameters for these scales are U8 in vLLM and SGLang, but for gpt-oss and DeepSeek-V4: what is copied into them is
- * cast, so that 2^-7 becomes 0 and not 120. */
+/* Checks dtypes of scales. vLLM and SGLang keep these scales as U8, except for gpt-oss and DeepSeek-V4. Copied values
+ * are cast, so that 2^-7 becomes 0 instead of the byte 120. */
 static void check_dtypes(const tsr_load_query *q)
 {
     for (size_t i = 0; i < q->linears->count; i++) {
@@ -153,7 +154,7 @@ static void check_dtypes(const tsr_load_query *q)
     }
 }
 
-/* A byte of 0 is 2^-127. Readers that shift it into an FP32 exponent get 0. */
+/* Reports a byte of 0, which is 2^-127: readers that shift it into an FP32 exponent get 0. */
 static void check_zero_exponent(const tsr_load_query *q)
 {
     if (q->loader == TSR_LOADER_SGLANG && q->s->zero_exponent != NULL)
@@ -164,7 +165,8 @@ static void check_zero_exponent(const tsr_load_query *q)
                        U64(q->s->zero_exponent_at));
 }
 
-/* vLLM joins wk with weights_proj in BF16, and dequantizes FP8 for that; of 4 bits there is no reader. */
+/* Checks the indexer. vLLM joins wk with weights_proj in BF16, and dequantizes FP8 for that; it cannot dequantize 4-bit
+ * codes. */
 static void check_indexer(const tsr_load_query *q)
 {
     for (size_t i = 0; q->who->fuses && i < q->linears->count; i++) {

@@ -1,5 +1,5 @@
-/* Which group of compressed-tensors' configuration a loader takes for a layer, where targets of several groups fit: the first
- * in its own order. (vLLM's and SGLang's find_matched_target, which try names before classes; TensorRT-LLM's
+/* Which group of compressed-tensors' configuration a loader uses for a layer if targets of several groups match: the
+ * first in its own order. (vLLM's and SGLang's find_matched_target, which try names before classes; TensorRT-LLM's
  * quant_config_utils.py, which sorts.) */
 #include "formats/loaders/load_query.h"
 
@@ -18,7 +18,7 @@ static bool is_class(const char *target)
     return !is_expression(target) && strchr(target, '.') == NULL;
 }
 
-/* TensorRT-LLM's order: whole names before expressions, then by text. */
+/* Compares targets in TensorRT-LLM's order: whole names before expressions, then by text. */
 static bool stands_before(const char *a, const char *b)
 {
     return is_expression(a) != is_expression(b) ? !is_expression(a) : strcmp(a, b) < 0;
@@ -40,7 +40,8 @@ static size_t first_of_vllm(const tsr_load_query *q, const tsr_linear *l, const 
     return group != NO_GROUP ? group : first_that(q, TSR_MATCH_EXACT, "Linear", target);
 }
 
-/* By the name of the fused layer, then by class; by the members only where the model's class says which they are. */
+/* Finds the group for SGLang: by the name of the fused layer, then by class; by the members only if the model's class
+ * lists them. */
 static size_t first_of_sglang(const tsr_load_query *q, const tsr_linear *l, const char **target)
 {
     char name[1200];
@@ -55,7 +56,7 @@ static size_t first_of_sglang(const tsr_load_query *q, const tsr_linear *l, cons
     return group;
 }
 
-/* The first by text may stand in any group, so all targets are asked. */
+/* Finds the group for TensorRT-LLM: the first target by text may be in any group, so all targets are tested. */
 static size_t first_of_trtllm(const tsr_load_query *q, const tsr_linear *l, const char **target)
 {
     size_t group = NO_GROUP;
@@ -74,7 +75,7 @@ static size_t first_of_trtllm(const tsr_load_query *q, const tsr_linear *l, cons
     return group;
 }
 
-/* Returns true if what a group says of weights is what is stored: bits, and columns to a scale. */
+/* Returns true if a group's statement about weights matches the stored ones: bits, and columns per scale. */
 static bool fits_group(tsr_json_text group, const tsr_linear *l)
 {
     uint64_t bits = 8, columns = 0;
@@ -104,7 +105,7 @@ static void check_group(const tsr_load_query *q, const tsr_linear *l)
             l->weight->kind->title, target);
 }
 
-/* With several groups the name of a class is no target for TensorRT-LLM. */
+/* Reports class names as targets: with several groups, TensorRT-LLM does not support them. */
 static void check_classes(const tsr_load_query *q)
 {
     for (size_t i = 0; i < q->n_targets; i++) {

@@ -1,5 +1,5 @@
-/* The table of loaders, and running the rules of each. Sources of the rules: vLLM's and SGLang's fp8.py and
- * compressed_tensors.py, transformers' finegrained_fp8.py, DeepSeek-V3's inference/convert.py and model.py,
+/* The table of loaders, and the function that runs the rules of each. Sources of the rules: vLLM's and SGLang's fp8.py
+ * and compressed_tensors.py, transformers' finegrained_fp8.py, DeepSeek-V3's inference/convert.py and model.py,
  * TensorRT-LLM's modeling_deepseekv3.py. tests/loaders compares the rules of the first three with the loaders' own
  * code. */
 #include "formats/loaders/loaders.h"
@@ -18,7 +18,7 @@
 #define DEEPSEEK     "DeepSeek-V3 9b4e978, convert.py run, model.py read"
 #define TRTLLM       "TensorRT-LLM 21156a7, model_config.py and quant_config_utils.py read; modeling_deepseekv3.py of 2025"
 
-/* Sources of rules about kinds that the harness has not loaded yet. */
+/* Sources of rules about kinds that tests/loaders has not loaded yet. */
 #define VLLM_READ         "vLLM 0.33.0, source read"
 #define SGLANG_READ       "SGLang 0.5.23, source read"
 #define TRANSFORMERS_READ "transformers 5.23.0, source read"
@@ -63,8 +63,8 @@ static const tsr_consumer kConsumers[TSR_LOADER_COUNT] = {
                            .matching = TSR_MATCH_GLOB},
 };
 
-/* A rule, and the version of each loader that it was checked against, in the order of tsr_loader; NULL: the rule is not
- * about that loader. The last rule of the table runs at each TP size, the others once. */
+/* A rule, and the version of each loader that it was checked against, in the order of tsr_loader; NULL: the rule does
+ * not apply to that loader. The last rule of the table runs at each TP size, the others once. */
 typedef struct load_rule {
     void (*ask)(const tsr_load_query *q);
     const char *checked[TSR_LOADER_COUNT];
@@ -134,7 +134,7 @@ static bool any_block(const tsr_linears *linears)
     return false;
 }
 
-/* Reads the first list in `object` under one of the n keys. False when memory is exhausted. */
+/* Reads the first existing list in `object` under one of the n keys. Returns false when memory is exhausted. */
 static bool read_first(tsr_ignore_list *list, tsr_json_text object, const char *const *keys, size_t n)
 {
     *list = (tsr_ignore_list){0};
@@ -146,7 +146,7 @@ static bool read_first(tsr_ignore_list *list, tsr_json_text object, const char *
     return true;
 }
 
-/* Reads the ignore list under the key where this loader looks for it. False when memory is exhausted. */
+/* Reads the ignore list under the key that this loader uses. Returns false when memory is exhausted. */
 static bool read_list(tsr_ignore_list *list, const tsr_load_query *q)
 {
     static const char *const kIgnore[] = {"ignore"}, *const kModelopt[] = {"ignore", "exclude_modules"};
@@ -164,7 +164,7 @@ static bool read_list(tsr_ignore_list *list, const tsr_load_query *q)
     return read_first(list, q->config, q->who->keys + 1, 1);
 }
 
-/* Reads the targets of each group of compressed-tensors' configuration. False when memory is exhausted. */
+/* Reads the targets of each group of compressed-tensors' configuration. Returns false when memory is exhausted. */
 static bool read_targets(tsr_ignore_list *targets, tsr_json_text *found, size_t limit, tsr_load_query *q)
 {
     static const char *const kTargets[] = {"targets"};
@@ -196,7 +196,7 @@ static bool states(const tsr_load_query *q, const char *key, const char *literal
            tsr_json_is(value, literal);
 }
 
-/* Finds the object of ModelOpt's side file. Where config.json states nothing, loaders read that. */
+/* Finds the object of ModelOpt's side file, which loaders read if config.json has none. */
 static tsr_status read_side(tsr_load_query *q, tsr_arena *arena, tsr_err *err)
 {
     const char *text = NULL;

@@ -1,5 +1,5 @@
-/* Who can load a checkpoint, and at which tensor-parallel (TP) sizes: what is known about five loaders, as tables and
- * checks on headers and config.json.
+/* Which loaders can load a checkpoint, and at which tensor-parallel (TP) sizes. The rules for five loaders are tables
+ * and checks of headers and config.json.
  *
  * vllm           vLLM: formats/loaders/load_kinds.c has the kinds of weights that each reads, by quant_method
  * sglang         SGLang: the same
@@ -24,17 +24,18 @@ typedef enum tsr_loader {
 
 enum { TSR_MAX_TP_SIZES = 16 };
 
-/* The checkpoint to judge. All pointers are borrowed. */
+/* The checkpoint to check. All pointers are borrowed. */
 typedef struct tsr_load_subject {
     const tsr_checkpoint *checkpoint;
-    const tsr_weights *weights; /* as tsr_weights_survey gives them */
+    const tsr_weights *weights; /* from tsr_weights_survey */
     const tsr_model *model;
-    const tsr_tensor *odd_scale; /* a scale with a value that is not a power of two; NULL: none */
-    /* A scale of which one value is the byte 0 of E8M0, over codes that are not all zero, and which; NULL: none */
+    const tsr_tensor *odd_scale; /* a scale tensor with a value that is not a power of two; NULL: none */
+    /* An E8M0 scale tensor with the byte 0 over codes that are not all zero, and the position of that byte; NULL:
+     * none. */
     const tsr_tensor *zero_exponent;
     uint64_t zero_exponent_at;
     bool index_metadata; /* the index has the key "metadata" */
-    bool unsound;        /* weights and scales do not pair, or scales are NaN: nobody can read it */
+    bool unsound;        /* weights and scales do not pair, or scales are NaN: no loader can read it */
 } tsr_load_subject;
 
 typedef struct tsr_load_table {
@@ -45,15 +46,15 @@ typedef struct tsr_load_table {
     bool ok[TSR_LOADER_COUNT][TSR_MAX_TP_SIZES]; /* [of loaders][of tp] */
 } tsr_load_table;
 
-/* "vllm", ... Static storage. */
+/* Returns the name: "vllm", ... Static storage. */
 const char *tsr_loader_name(tsr_loader loader);
 
-/* The version that the loader's rules were checked against, and how ("vLLM 0.33.0, load_weights run on the CPU").
- * Static storage. */
+/* Returns the version that the loader's rules were checked against, and how ("vLLM 0.33.0, load_weights run on the
+ * CPU"). Static storage. */
 const char *tsr_loader_checked(tsr_loader loader);
 
-/* Fills table->ok for the loaders and TP sizes (each at least 1) that the table names. `issues` gets the reasons where
- * a loader fails. */
+/* Fills table->ok for the loaders and TP sizes (each at least 1) of the table. `issues` receives the reasons if a
+ * loader fails. */
 tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subject, tsr_issues *issues,
                              tsr_err *err) TSR_WARN_UNUSED;
 

@@ -1,4 +1,4 @@
-/* The table of names. */
+/* The names of absorbed-MLA tensors, by consumer. */
 #include "formats/names/absorbed.h"
 
 #include "formats/checkpoint/config.h"

@@ -1,4 +1,4 @@
-/* Tensors by their names. */
+/* Parses tensor names and finds tensors by name. */
 #include "formats/names/coding.h"
 
 #include "common/text.h"

@@ -1,4 +1,4 @@
-/* Two tables: the names of stacks, and the families that do not store them as most do. */
+/* Two tables: the names of stacks, and the families with an unusual layout of stacks. */
 #include "formats/names/expert_stacks.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 static const char kExperts[] = ".experts.";
 
-/* Granite's parallel experts have names of their own, and must be looked for first. */
+/* Granite's parallel experts have names of their own and must be looked up first. */
 static const tsr_stack kStacks[] = {
     {".block_sparse_moe.", "input_linear", ".block_sparse_moe.experts.", {"gate_proj", "up_proj"}},
     {".block_sparse_moe.", "output_linear", ".block_sparse_moe.experts.", {"down_proj", NULL}},
@@ -14,8 +14,8 @@ static const tsr_stack kStacks[] = {
     {kExperts, "down_proj", kExperts, {"down_proj", NULL}},
 };
 
-/* Layouts of stacks in transformers, in memory and on disk (modeling_llama4.py, modeling_gpt_oss.py), or on disk only
- * (conversion_mapping.py turns Qwen3-VL's). */
+/* Layouts of stacks in transformers, in memory and on disk (modeling_llama4.py, modeling_gpt_oss.py), or only on disk
+ * (conversion_mapping.py transposes Qwen3-VL's). */
 static const tsr_stack_layout kLayouts[] = {
     {"gpt_oss", true, true},
     {"llama4", true, false},
@@ -56,8 +56,8 @@ const char *tsr_stack_expert_name(tsr_arena *arena, const tsr_stack *stack, cons
                             stack->projections[projection], ending);
 }
 
-/* Parses the number at the start of `text` and returns the text after it. NULL: there is none, or it has a sign or too many
- * digits. */
+/* Parses the number at the start of `text` and returns the text after it. NULL: there is none, or it has a sign or too
+ * many digits. */
 static const char *read_number(const char *text, uint64_t *number)
 {
     char *end;

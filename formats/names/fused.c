@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <string.h>
 
-/* The last two are of DeepSeek-V4: "wkv" is fused with one layer in attention, with another in the compressors, and with none
- * in the n-gram memory. */
+/* The last two are for DeepSeek-V4: "wkv" is fused with one layer in attention, with another in the compressors, and
+ * with none in the n-gram memory. */
 static const tsr_fused kFused[] = {
     {"qkv_proj", {"q_proj", "k_proj", "v_proj"}, NULL},
     {"fused_qkv_a_proj", {"q_a_proj", "kv_a_proj_with_mqa", NULL}, NULL},

@@ -8,7 +8,7 @@
 
 static const char kModel[] = "model.", kExpression[] = "re:";
 
-enum { MAX_STEPS = 1 << 16 }; /* of all expressions of a list */
+enum { MAX_STEPS = 1 << 16 }; /* limit for all expressions of a list */
 
 static const char *without_model(const char *name)
 {
@@ -20,7 +20,7 @@ static bool is_expression(const char *entry)
     return strncmp(entry, kExpression, sizeof kExpression - 1) == 0;
 }
 
-/* False when memory is exhausted. *steps: what is left for expressions. */
+/* Adds an entry. Returns false when memory is exhausted. *steps is the remaining limit for expressions. */
 static bool add_entry(tsr_ignore_list *list, const char *entry, size_t *steps)
 {
     tsr_pattern *const pattern = &list->patterns[list->count];
@@ -40,7 +40,7 @@ static bool add_entry(tsr_ignore_list *list, const char *entry, size_t *steps)
     return status != TSR_E_NOMEM && (list->unknown == NULL || list->why != NULL);
 }
 
-/* Entry `at`, which the reader is at; a status when the list is no JSON or memory is exhausted. */
+/* Reads entry `at` from the reader. Fails if the list is not valid JSON or memory is exhausted. */
 static tsr_status read_entry(tsr_ignore_list *list, tsr_json_reader *r, size_t at, size_t *steps)
 {
     tsr_json_kind kind;
@@ -88,7 +88,7 @@ bool tsr_ignore_list_read(tsr_ignore_list *list, const char *key, tsr_json_text 
     return status != TSR_E_NOMEM;
 }
 
-/* Returns true if `part` is in `name` from one dot, or end, to another. */
+/* Returns true if `part` occurs in `name` as whole components. */
 static bool has_components(const char *name, const char *part)
 {
     const size_t n = strlen(part);

@@ -1,4 +1,4 @@
-/* Reading dimensions, each of which has to be there. */
+/* Reads the MLA dimensions, all of which are required. */
 #include "formats/names/mla_shape.h"
 
 #include "formats/checkpoint/config.h"

@@ -1,4 +1,4 @@
-/* Reading dimensions, and the table of names. */
+/* Reads dimensions of a model, and has the table of name patterns. */
 #include "formats/names/model.h"
 
 #include "common/glob.h"
@@ -11,7 +11,7 @@
 
 /* ---- dimensions ---- */
 
-/* No model has dimensions of 2^28 or more, nor counts of layers and experts of 2^16; products of two of them fit. */
+/* No model has dimensions of 2^28 or more, or 2^16 layers or experts. A product of two of them does not overflow. */
 enum { MAX_DIMENSION = 1 << 28, MAX_COUNT = 1 << 16 };
 
 static uint64_t number(const tsr_checkpoint *c, const char *key, uint64_t limit)
@@ -75,7 +75,7 @@ uint64_t tsr_model_latent_values(const tsr_model *m)
 
 /* ---- names ---- */
 
-/* The first pattern that fits says what a tensor belongs to. */
+/* The first matching pattern determines the part that a tensor belongs to. */
 static const struct {
     const char *pattern;
     tsr_part part;
@@ -95,7 +95,7 @@ static const struct {
     {"*shared_head.head*", TSR_PART_HEAD},
     {"head.weight", TSR_PART_HEAD},
     {"output.weight", TSR_PART_HEAD},
-    {"transformer.layers.*.mlp.gate.*", TSR_PART_DENSE_MLP}, /* TensorRT-LLM's name of up_proj */
+    {"transformer.layers.*.mlp.gate.*", TSR_PART_DENSE_MLP}, /* TensorRT-LLM's name for up_proj */
     {"*.gate.*", TSR_PART_ROUTER},
     {"*.router*", TSR_PART_ROUTER},
     {"*router.*", TSR_PART_ROUTER},

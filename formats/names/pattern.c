@@ -54,8 +54,8 @@ static tsr_status emit(parser *p, tsr_step_kind op, int32_t x, int32_t y)
     return TSR_OK;
 }
 
-/* Inserts a step at `start`. The steps from there on move back together; they refer to each other by distance, and none
- * refers to a step before `start`, so the distances stay right. */
+/* Inserts a step at `start`. The following steps move together. They refer to each other by distance, and none refers
+ * to a step before `start`, so the distances stay valid. */
 static tsr_status insert(parser *p, size_t start, tsr_step_kind op, int32_t x, int32_t y)
 {
     TSR_TRY(make_room(p, 1));
@@ -227,7 +227,7 @@ static tsr_status read_atom(parser *p, bool *anchor)
     }
 }
 
-/* A number between braces; UNBOUNDED when none is written. */
+/* Reads a number between braces; UNBOUNDED if there is none. */
 static int read_count(const char **at)
 {
     int n = UNBOUNDED;
@@ -238,7 +238,7 @@ static int read_count(const char **at)
     return n;
 }
 
-/* Reads how often the item before p->at is repeated; false when no repeat follows it. Braces without numbers are
+/* Reads how often the item before p->at is repeated. Returns false if no repeat follows it. Braces without numbers are
  * ordinary characters. */
 static bool read_repeat(parser *p, int *least, int *most)
 {
@@ -264,7 +264,7 @@ static bool read_repeat(parser *p, int *least, int *most)
     return true;
 }
 
-/* Copies the `length` steps from `start` on, so that they stand there `times` times in all. */
+/* Copies the `length` steps from `start` on, so that they occur `times` times in all. */
 static tsr_status copy(parser *p, size_t start, size_t length, int times)
 {
     TSR_TRY(make_room(p, length * (size_t)(times > 0 ? times - 1 : 0)));
@@ -342,14 +342,14 @@ static tsr_status read_sequence(parser *p)
 
 static tsr_status read_alternatives(parser *p)
 {
-    size_t start = p->count, last = SIZE_MAX; /* the TSR_STEP_GO that ended the alternative before */
+    size_t start = p->count, last = SIZE_MAX; /* the TSR_STEP_GO that ended the previous alternative */
     for (;;) {
         TSR_TRY(read_sequence(p));
         if (*p->at != '|')
             break;
         p->at++;
         TSR_TRY(insert(p, start, TSR_STEP_EITHER, 1, (int32_t)(p->count - start) + 2));
-        /* Until the end is known, each TSR_STEP_GO points back at the one before it. */
+        /* Until the end is known, each TSR_STEP_GO points back at the previous one. */
         TSR_TRY(emit(p, TSR_STEP_GO, last == SIZE_MAX ? 0 : (int32_t)(p->count - last), 0));
         last = p->count - 1;
         start = p->count;

@@ -1,5 +1,5 @@
-/* Follows all alternatives of an expression at once. No step is visited twice at the same character of the name, so no
- * expression can make matching slow. */
+/* Follows all alternatives of an expression at once. No step is visited twice at the same character of the name, so the
+ * matching time is bounded for every expression. */
 #include "formats/names/pattern_steps.h"
 
 uint32_t tsr_next_character(const char **text)
@@ -33,8 +33,8 @@ typedef struct matcher {
     const tsr_pattern *pattern;
     const char *name, *here;
     uint32_t before;                       /* the character before `here`; 0 at the start */
-    uint32_t seen[TSR_PATTERN_STEPS + 1];  /* after how many characters a step was last reached */
-    uint16_t to_do[TSR_PATTERN_STEPS + 1]; /* steps that were reached and are still to be followed */
+    uint32_t seen[TSR_PATTERN_STEPS + 1];  /* number of characters read when a step was last reached */
+    uint16_t to_do[TSR_PATTERN_STEPS + 1]; /* steps that were reached and not followed yet */
     uint32_t turn;
     uint64_t work;
 } matcher;
@@ -66,7 +66,7 @@ static void come_to(matcher *m, size_t at, size_t *n)
     m->to_do[(*n)++] = (uint16_t)at;
 }
 
-/* Adds the step `at` and all steps that can be reached from it without reading a character; true when the end of the
+/* Adds the step `at` and all steps reachable from it without reading a character. Returns true if the end of the
  * expression is among them. */
 static bool add_place(matcher *m, places *to, size_t at)
 {

@@ -1,4 +1,4 @@
-/* The steps of a compiled expression: private to pattern.c, which makes them, and pattern_match.c, which runs them. */
+/* The steps of a compiled expression. Private to pattern.c, which makes them, and pattern_match.c, which runs them. */
 #ifndef TSR_FORMATS_NAMES_PATTERN_STEPS_H
 #define TSR_FORMATS_NAMES_PATTERN_STEPS_H
 
@@ -9,8 +9,8 @@ typedef enum tsr_step_kind {
     TSR_STEP_ANY,       /* any character but a line feed */
     TSR_STEP_ONE_OF,    /* ranges [x, x + y) */
     TSR_STEP_NONE_OF,
-    TSR_STEP_EITHER, /* go on at this + x and at this + y */
-    TSR_STEP_GO,     /* go on at this + x */
+    TSR_STEP_EITHER, /* continue at this + x and at this + y */
+    TSR_STEP_GO,     /* continue at this + x */
     TSR_STEP_START,
     TSR_STEP_END, /* at the end, or before a line feed at the end */
     TSR_STEP_VERY_END,
@@ -30,10 +30,10 @@ struct tsr_pattern_range {
 
 #define TSR_LAST_CHARACTER UINT32_C(0x10FFFF)
 
-/* Reads the next character of UTF-8. An invalid byte gets a number of its own above all code points. */
+/* Reads the next UTF-8 character. An invalid byte gets its own number above all code points. */
 uint32_t tsr_next_character(const char **text);
 
-/* Returns true if `c` is one of \w within ASCII. */
+/* Returns true if `c` is in \w within ASCII. */
 bool tsr_is_word(uint32_t c);
 
 #endif

@@ -28,7 +28,7 @@ static const tsr_tp_rule kRules[] = {
     {"*.kv_b_proj.*", TSR_TP_ROWS, TSR_TP_HEADS},
     {"*.o_proj.weight", TSR_TP_COLUMNS, TSR_TP_HEADS},
     {"*.o_proj.bias", TSR_TP_REPLICATE, TSR_TP_FEATURES},
-    /* DeepSeek-V4, as its convert.py cuts it. */
+    /* DeepSeek-V4, cut as in its convert.py. */
     {"*.hc_*", TSR_TP_REPLICATE, TSR_TP_FEATURES},
     {"*.attn.wq_a.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},
     {"*.attn.wkv.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},

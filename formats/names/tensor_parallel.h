@@ -1,5 +1,5 @@
-/* A table of name patterns: the division of tensors among tensor-parallel ranks by loaders. Sources: vLLM's and
- * SGLang's model files (ColumnParallelLinear, MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear,
+/* A table of name patterns: how loaders divide tensors among tensor-parallel ranks. Sources: vLLM's and SGLang's model
+ * files (ColumnParallelLinear, MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear,
  * VocabParallelEmbedding, ReplicatedLinear; FusedMoE under tensor parallelism). */
 #ifndef TSR_FORMATS_NAMES_TENSOR_PARALLEL_H
 #define TSR_FORMATS_NAMES_TENSOR_PARALLEL_H
@@ -11,13 +11,13 @@
 
 typedef enum tsr_tp_split {
     TSR_TP_UNKNOWN,   /* no pattern matches */
-    TSR_TP_REPLICATE, /* every rank has all of it */
+    TSR_TP_REPLICATE, /* every rank has the whole tensor */
     TSR_TP_ROWS,      /* output features (the last but one dimension; the only one of a bias) */
     TSR_TP_GATE_UP,   /* output features of gate and up, stacked in one tensor: each half is cut */
     TSR_TP_COLUMNS,   /* input features (the last dimension) */
 } tsr_tp_split;
 
-/* The number that the number of ranks must divide, because ranks get whole items of that kind. */
+/* The number that must be a multiple of the number of ranks, because ranks get whole items of that kind. */
 typedef enum tsr_tp_unit {
     TSR_TP_FEATURES, /* the dimension itself */
     TSR_TP_HEADS,    /* num_attention_heads */
@@ -30,8 +30,8 @@ typedef struct tsr_tp_rule {
     tsr_tp_unit unit;
 } tsr_tp_rule;
 
-/* The rule for a tensor of this name; how = UNKNOWN when there is none. Multi-head latent attention is known by its
- * names. Scales follow their weights and have no rules of their own. Static storage. */
+/* Returns the rule for a tensor of this name; how = UNKNOWN if there is none. Multi-head latent attention is recognized
+ * by its names. Scales follow their weights and have no rules of their own. Static storage. */
 const tsr_tp_rule *tsr_tp_find_rule(const char *name);
 
 #endif

@@ -16,7 +16,7 @@ enum { MAX_JSON_BYTES = 256 << 20 };
 
 enum { SCALE = 1, ZERO_POINT = 2, LEAST = 4, LARGEST = 8 };
 
-/* An entry while it is read. */
+/* An entry while the file is read. */
 typedef struct entry {
     tsr_calibrated input;
     unsigned given;
@@ -198,7 +198,7 @@ static int by_module(const void *a, const void *b)
     return strcmp(((const entry *)a)->input.module, ((const entry *)b)->input.module);
 }
 
-/* Merges the entries of one module: safetensors gives each number by itself. */
+/* Merges the entries of one module: in safetensors, each number is a separate tensor. */
 static tsr_status join(table *t)
 {
     size_t kept = 0;

@@ -1,4 +1,4 @@
-/* Finding the tensors that stand with codes: by names and dtypes alone, as the table of kinds has them. */
+/* Finds the tensors that belong to codes, only by the names and dtypes in the table of kinds. */
 #include "common/text.h"
 #include "formats/names/absorbed.h"
 #include "formats/weights/pairing.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the scale, and with it the kind ---- */
+/* ---- the scale, which determines the kind ---- */
 
 static tsr_status refuse_second_scale(const tsr_pairing *p, const tsr_weight *x, const tsr_values_name *name,
                                       const tsr_tensor *second)
@@ -16,7 +16,7 @@ static tsr_status refuse_second_scale(const tsr_pairing *p, const tsr_weight *x,
                     second->name);
 }
 
-/* The scale that codes of this kind have, in any of its spellings. */
+/* Finds the scale of codes of this kind under any of its names. */
 static tsr_status look_for_scale(const tsr_pairing *p, tsr_weight *x, const tsr_weight_kind *kind,
                                  const tsr_values_name *name)
 {
@@ -62,7 +62,7 @@ static tsr_status find_kind(const tsr_pairing *p, tsr_weight *x, tsr_values_name
     return x->kind == NULL ? refuse_without_scale(p, x, name) : TSR_OK;
 }
 
-/* The scale of a part of an absorbed kv_b_proj: its own, or one for both parts. */
+/* Finds the scale of a part of an absorbed kv_b_proj: its own, or one for both parts. */
 static tsr_status find_part_scale(const tsr_pairing *p, tsr_weight *x)
 {
     const char *const names[] = {x->part->scale, x->part->one_scale};
@@ -93,9 +93,10 @@ static tsr_status find_part_scale(const tsr_pairing *p, tsr_weight *x)
     return x->kind == NULL ? refuse_without_scale(p, x, &own) : TSR_OK;
 }
 
-/* ---- the others ---- */
+/* ---- other companions ---- */
 
-/* Codes of X.weight may have another name. Tensors under both names are refused: one of them is too many. */
+/* Sets the name of the values: codes of X.weight may have another name. Rejects tensors under both names, because they
+ * contradict each other. */
 static tsr_status name_values(const tsr_pairing *p, tsr_weight *x, const tsr_values_name *name)
 {
     x->values = x->data;

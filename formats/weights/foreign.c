@@ -1,4 +1,4 @@
-/* The table of formats, by the tensors of a module, and the rules for plain data. */
+/* The table of unsupported formats, by the tensors of a module, and the rules for plain data. */
 #include "formats/weights/foreign.h"
 
 #include "common/checked.h"
@@ -19,20 +19,20 @@ static const uint32_t kInts =
     BIT(TSR_U8) | BIT(TSR_I8) | BIT(TSR_I16) | BIT(TSR_U16) | BIT(TSR_I32) | BIT(TSR_U32) | BIT(TSR_I64) | BIT(TSR_U64);
 static const uint32_t kAny = ~UINT32_C(0);
 
-/* A tensor of a module X, called X and this suffix, of one of these dtypes. */
+/* A tensor named X and this suffix, for a module X, with one of these dtypes. */
 typedef struct member {
     const char *suffix;
     uint32_t dtypes;
 } member;
 
-/* Codes and what scales them identify a format; the others belong to it when these two are there. */
+/* Codes and their scales identify a format; the other tensors belong to it if these two exist. */
 typedef struct format {
     const char *name;
     member codes, scale;
     const char *others[MAX_OTHERS];
 } format;
 
-/* The first that fits. */
+/* The first match is used. */
 static const format kFormats[] = {
     {"NVFP4_AWQ or NVFP4_SVD of ModelOpt, whose pre_quant_scale is not folded into the weights",
      {".weight", BIT(TSR_I8) | BIT(TSR_U8) | BIT(TSR_F4) | BIT(TSR_F8_E4M3)},
@@ -55,7 +55,7 @@ static const format kFormats[] = {
     {"QuIP#", {".Qidxs", kInts}, {".SU", kAny}, {".SV", ".Wscale", ".codebook_id"}},
     {"torchao's integers", {"_weight_qdata", kInts}, {"_weight_scale", kAny}, {"_weight_zero_point"}},
     {"Quanto", {".weight._data", kAny}, {".weight._scale", kAny}, {".input_scale", ".output_scale"}},
-    /* X is the module, or, by older versions, its weight. */
+    /* X is the module or, in older versions, its weight. */
     {"a sparse format of compressed-tensors", {".compressed", kAny}, {".bitmask", kAny}, {".shape", ".row_offsets"}},
     {"a sparse format of compressed-tensors", {".compressed", kAny}, {".bytemask", kAny}, {".shape"}},
     {"a sparse format of compressed-tensors without its mask",
@@ -70,14 +70,15 @@ static const format kFormats[] = {
     {"an interleaved layout of TensorRT-LLM", {".weight", kBytes}, {".per_channel_scale", kFloats}, {0}},
 };
 
-/* The length of X when the name is X and the suffix; 0 when it is not. */
+/* Returns the length of X if the name is X and the suffix, else 0. */
 static size_t base_of(const char *name, const char *suffix)
 {
     const size_t n = strlen(name), m = strlen(suffix);
     return n > m && strcmp(name + n - m, suffix) == 0 ? n - m : 0;
 }
 
-/* Returns the module's tensor whose name begins with the first `base` characters of t's, if it has one of the dtypes. */
+/* Returns the module's tensor whose name begins with the first `base` characters of t's name, if it has one of the
+ * dtypes. */
 static const tsr_tensor *find(const tsr_checkpoint *c, const tsr_tensor *t, size_t base, const member *m)
 {
     const tsr_tensor *const found =
@@ -109,7 +110,7 @@ const char *tsr_foreign_format(const tsr_checkpoint *c, const tsr_tensor *t)
 
 /* ---- plain data ---- */
 
-/* Integers that models store besides their weights. */
+/* Integer data that models store besides their weights. */
 static const struct {
     const char *pattern, *rule;
 } kTables[] = {
@@ -135,8 +136,8 @@ static const struct {
     {"*tekken_model", "a tokenizer's file"},
 };
 
-/* Attention's own: of keys and values in the cache, of queries and probabilities. They scale no weight, whatever this
- * checkpoint's weights are, and go with the model. */
+/* Returns true for scales of attention: of keys and values in the cache, of queries and probabilities. They scale no
+ * weight, whatever the format of the weights, and are copied. */
 static bool is_cache_scale(const char *name)
 {
     static const char *const kSuffixes[] = {".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale"};
@@ -214,12 +215,12 @@ static const tsr_tensor *find_beside(const tsr_checkpoint *c, const tsr_tensor *
 
 static const char kWeight[] = ".weight", kPacked[] = ".weight_packed";
 
-/* A tensor that by its name scales something, and that no weight has claimed. */
+/* Rejects a tensor whose name says that it scales something, but that no weight uses. */
 static tsr_status check_orphan(const tsr_checkpoint *c, const tsr_tensor *t, tsr_err *err)
 {
     static const struct {
         const char *suffix, *weight; /* X.suffix scales X.weight */
-        bool needs_weight;           /* the name alone says too little */
+        bool needs_weight;           /* the name alone is ambiguous */
     } kSpellings[] = {
         {"_scale_inv", "", false},         {"_scales_inv", "", false}, {".weight_scale", kWeight, false},
         {".scale_weight", kWeight, false}, {"_scale", "", true},       {"_scales", "", true},
@@ -231,7 +232,7 @@ static tsr_status check_orphan(const tsr_checkpoint *c, const tsr_tensor *t, tsr
         const size_t length = strlen(t->name) - strlen(kSpellings[i].suffix);
         const tsr_tensor *const weight = find_beside(c, t, length, kSpellings[i].weight);
         const tsr_tensor *const packed = kSpellings[i].weight == kWeight ? find_beside(c, t, length, kPacked) : NULL;
-        /* next to floating point, such a name may be the model's own: a vector that multiplies a layer's output */
+        /* in an unquantized model, such a name may be the model's own: a vector that multiplies a layer's output */
         if (kSpellings[i].needs_weight &&
             (weight == NULL || (tsr_dtype_is_weight_float((tsr_dtype)weight->dtype) && t->rank < 2)))
             continue;
@@ -292,7 +293,7 @@ tsr_status tsr_find_plain_rule(const tsr_checkpoint *c, const tsr_tensor *t, con
                     tsr_shape_text(t, shape, sizeof shape));
 }
 
-/* ---- Tessera's own blobs ---- */
+/* ---- Tessera's own raw files ---- */
 
 const char *tsr_layout_target(const tsr_checkpoint *c)
 {

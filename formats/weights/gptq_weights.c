@@ -1,10 +1,10 @@
-/* AWQ and GPTQ: what their shapes say, and in which order the columns have their groups. */
+/* Checks the shapes of AWQ and GPTQ weights, and reads the order of their groups. */
 #include "common/checked.h"
 #include "formats/weights/pairing.h"
 
 #include <string.h>
 
-/* The kind that the shapes of codes and scales [groups, R] fit: AWQ packs outputs, GPTQ inputs. */
+/* Returns the kind that matches the shapes of codes and scales [groups, R]: AWQ packs outputs, GPTQ inputs. */
 static const tsr_weight_kind *kind_of(const tsr_weight *x)
 {
     const uint64_t width = x->data->shape[1], outputs = x->scale->shape[1];
@@ -32,7 +32,8 @@ static bool fits_zeros(const tsr_weight *x, uint64_t bits)
     return x->zero_point->shape[1] == tsr_ceil_div(x->scale->shape[1] * bits, 32);
 }
 
-/* Bits of a code, by the words that the zero points of a group take: stated ones before others that fit. */
+/* Returns the bits of a code, from the number of words of a group's zero points. Stated bits are preferred over others
+ * that fit. */
 static uint64_t bits_of(const tsr_pairing *p, const tsr_weight *x)
 {
     for (size_t i = 0; i < p->n_stated; i++) {
@@ -56,7 +57,7 @@ static tsr_status take_shape(const tsr_pairing *p, tsr_weight *x)
     x->cols = x->coding == TSR_CODED_AWQ ? t->shape[0] : t->shape[0] * (32 / x->bits);
     const uint64_t listed = x->group_index == NULL ? x->cols : tsr_tensor_elements(x->group_index);
     if (x->cols > listed && x->cols - listed < 32 / x->bits)
-        x->cols = listed; /* the last word is filled up */
+        x->cols = listed; /* the last word is padded */
     *values = *x->values;
     values->shape[0] = x->rows;
     values->shape[1] = x->cols;
@@ -64,7 +65,7 @@ static tsr_status take_shape(const tsr_pairing *p, tsr_weight *x)
     return TSR_OK;
 }
 
-/* Consecutive columns to a group: as config.json states it where that gives the number of groups that are stored. */
+/* Sets the consecutive columns per group: the value in config.json, if it gives the stored number of groups. */
 static bool take_groups(const tsr_pairing *p, tsr_weight *x)
 {
     const uint64_t groups = x->scale->shape[0];
@@ -99,7 +100,7 @@ tsr_status tsr_read_order(const tsr_pairing *p, tsr_weight *x)
         const size_t n = (size_t)tsr_min_u64(CHUNK, x->cols - at);
         TSR_TRY(tsr_checkpoint_read(p->c, g, at * width, bytes, n * width, p->err));
         for (size_t i = 0; i < n; i++) {
-            uint64_t group = 0; /* what is negative reads as too large */
+            uint64_t group = 0; /* a negative value reads as too large */
             memcpy(&group, bytes + i * width, width);
             if (group >= x->grid_cols)
                 return tsr_fail(p->err, TSR_E_VALUE,

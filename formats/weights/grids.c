@@ -1,4 +1,4 @@
-/* Matches the shapes of e4m3 and e2m1 codes and their scale grids with the table of kinds. */
+/* Compares the shapes of e4m3 and e2m1 codes and their scale grids with the table of kinds. */
 #include "common/checked.h"
 #include "formats/names/absorbed.h"
 #include "formats/weights/pairing.h"
@@ -9,7 +9,7 @@
 /* Grids are padded for tensor parallelism, to a multiple of at most this many blocks. */
 enum { GRID_PADDING = 8, GRID_MOST_BLOCK = 4096 };
 
-/* The last two dimensions, and how many matrices stand before them. */
+/* Sets the last two dimensions, and the number of matrices from the others. */
 static void take_shape(tsr_weight *x)
 {
     const tsr_tensor *const t = x->values;
@@ -20,7 +20,7 @@ static void take_shape(tsr_weight *x)
 
 /* ---- groups: MXFP4, NVFP4, MXFP8 ---- */
 
-/* One scale for `group` columns of a row, no more and no less. */
+/* Returns true if there is exactly one scale per `group` columns of a row. */
 static bool fits_groups(tsr_weight *x, uint64_t group)
 {
     const tsr_tensor *const t = x->values, *const s = x->scale;
@@ -33,7 +33,8 @@ static bool fits_groups(tsr_weight *x, uint64_t group)
     return true;
 }
 
-/* [.., R, C / 2] of bytes, or [.., R, C] of F4, are [.., R, C] values; gpt-oss' [M, R, C / 32, 16] are [M, R, C]. */
+/* Computes the shape of the values: [.., R, C / 2] of bytes, or [.., R, C] of F4, are [.., R, C] values; gpt-oss' [M,
+ * R, C / 32, 16] are [M, R, C]. */
 static tsr_status unpack_shape(const tsr_pairing *p, tsr_weight *x)
 {
     const tsr_tensor *const t = x->data;
@@ -60,7 +61,7 @@ static tsr_status unpack_shape(const tsr_pairing *p, tsr_weight *x)
     return TSR_OK;
 }
 
-/* Loaders know the values as the transpose of what is stored. */
+/* Swaps the last two dimensions: loaders expect the transpose of what is stored. */
 static tsr_status transpose_values(const tsr_pairing *p, tsr_weight *x)
 {
     tsr_tensor *const values = tsr_arena_alloc(&p->w->arena, sizeof *values);
@@ -99,7 +100,7 @@ static bool fits(const tsr_weight *x, uint64_t stored, uint64_t needed)
     return stored >= needed && stored <= (padded ? tsr_round_up(needed, GRID_PADDING) : needed);
 }
 
-/* The grid's last two dimensions; ModelOpt has [rows, 1, cols, 1] for a matrix. */
+/* Gets the grid's last two dimensions; ModelOpt has [rows, 1, cols, 1] for a matrix. */
 static bool take_grid(const tsr_weight *x, uint64_t *rows, uint64_t *cols)
 {
     const tsr_tensor *const t = x->data, *const s = x->scale;
@@ -140,7 +141,7 @@ bool tsr_is_column(const tsr_tensor *t, unsigned most_rank, uint64_t matrices, u
            (most_rank > 2 || t->rank == 0 || t->shape[0] == rows);
 }
 
-/* One scale a matrix, or one a row. */
+/* Returns true for one scale per matrix or per row. */
 static bool fits_coarse(tsr_weight *x, uint64_t scales)
 {
     if (!tsr_is_column(x->scale, x->data->rank, x->matrices, scales))
@@ -165,10 +166,10 @@ static bool fits_part(tsr_weight *x)
     return true;
 }
 
-/* Returns true if the scale's shape is that of this row of the table. Block sizes are as stated, never guessed. */
+/* Returns true if the scale has the shape of this row of the table. Block sizes are as stated, never guessed. */
 static bool fits_kind(const tsr_pairing *p, tsr_weight *x, const tsr_weight_kind *kind)
 {
-    const bool turned = x->part != NULL && x->part->latent_first; /* its grid is transposed with it */
+    const bool turned = x->part != NULL && x->part->latent_first; /* its grid is transposed too */
     switch ((tsr_grid)kind->grid) {
     case TSR_GRID_GROUPS:
         return x->part == NULL && fits_groups(x, kind->group);
@@ -190,12 +191,12 @@ static bool fits_kind(const tsr_pairing *p, tsr_weight *x, const tsr_weight_kind
 
 /* ---- padding ---- */
 
-/* The scales that a weight does not need. */
+/* Scales beyond those that a weight needs. */
 typedef struct surplus {
-    bool nan, number; /* some are NaN; some are other numbers than 0 and 1 */
+    bool nan, number; /* some are NaN; some are numbers other than 0 and 1 */
 } surplus;
 
-/* Notes a scale by its bits. */
+/* Records a scale from its bits. */
 static void note_surplus(surplus *found, tsr_dtype dtype, const unsigned char *bytes)
 {
     const bool f16 = dtype == TSR_F16;
@@ -210,7 +211,7 @@ static void note_surplus(surplus *found, tsr_dtype dtype, const unsigned char *b
     found->number = found->number || (magnitude <= infinite && magnitude != 0 && bits != one);
 }
 
-/* Reads the scales right of and below those that the weight needs. */
+/* Reads the scales to the right of and below those that the weight needs. */
 static tsr_status read_surplus(const tsr_pairing *p, const tsr_weight *x, uint64_t rows, uint64_t cols, surplus *found)
 {
     enum { MOST = 256 };
@@ -229,7 +230,7 @@ static tsr_status read_surplus(const tsr_pairing *p, const tsr_weight *x, uint64
     return TSR_OK;
 }
 
-/* The largest power of two that makes `stored` blocks of `size` elements; 0: none does. */
+/* Returns the largest power of two for which `stored` blocks cover `size` elements; 0: none. */
 static uint64_t block_that_fits(uint64_t size, uint64_t stored)
 {
     uint64_t block = GRID_MOST_BLOCK;
@@ -238,7 +239,7 @@ static uint64_t block_that_fits(uint64_t size, uint64_t stored)
     return block;
 }
 
-/* "; the grid fits blocks of 128x128": text for the end of a message. */
+/* Appends "; the grid fits blocks of 128x128" to a message. */
 static void say_what_fits(const tsr_weight *x, uint64_t rows, uint64_t cols, char *text, size_t size)
 {
     const tsr_block block = {block_that_fits(x->rows, rows), block_that_fits(x->cols, cols)};
@@ -248,7 +249,7 @@ static void say_what_fits(const tsr_weight *x, uint64_t rows, uint64_t cols, cha
                  U64(block.rows), U64(block.cols));
 }
 
-/* Refuses a larger grid than the weight needs unless the surplus is padding; it warns of padding that is NaN. */
+/* Rejects a grid larger than the weight needs, unless the surplus is padding. Warns about padding that is NaN. */
 static tsr_status check_padding(const tsr_pairing *p, const tsr_weight *x)
 {
     const tsr_tensor *const t = x->data, *const s = x->scale;

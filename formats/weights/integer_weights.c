@@ -1,4 +1,4 @@
-/* Integers and their scales: which stated coding they are stored in. */
+/* Checks integer codes and their scales against the codings in config.json. */
 #include "common/checked.h"
 #include "formats/weights/pairing.h"
 
@@ -19,7 +19,7 @@ static bool is_integer(const tsr_tensor *t)
     }
 }
 
-/* Two integers of any width: llm-compressor writes I64, Kimi-K2 has I32. What is beyond int64 comes out negative. */
+/* Reads two integers of any width: llm-compressor writes I64, Kimi-K2 has I32. Values beyond int64 read as negative. */
 static tsr_status read_pair(const tsr_pairing *p, const tsr_tensor *t, int64_t values[2])
 {
     const bool sign = t->dtype == TSR_I8 || t->dtype == TSR_I16 || t->dtype == TSR_I32;
@@ -58,7 +58,7 @@ static tsr_status unpacked(const tsr_pairing *p, tsr_weight *x)
     return TSR_OK;
 }
 
-/* Returns true if codes of this many bits, and scales for this many columns, are stored. */
+/* Returns true if the weight has codes of this many bits and scales for this many columns. */
 static bool is_coded(const tsr_weight *x, uint64_t bits, uint64_t group)
 {
     const tsr_tensor *const t = x->data, *const s = x->scale;
@@ -89,7 +89,7 @@ static tsr_status check_zero_points(const tsr_pairing *p, const tsr_weight *x)
                     U64(x->grid_cols));
 }
 
-/* The first stated coding that fits; where none is, one scale a row or a matrix. */
+/* Returns the first stated coding that matches; if none is stated, one scale per row or matrix. */
 static const tsr_stated_coding *find_coding(const tsr_pairing *p, const tsr_weight *x)
 {
     static const tsr_stated_coding kUnstated[] = {{.integer = true, .bits = 4}, {.integer = true, .bits = 8}};

@@ -8,8 +8,8 @@
 
 #define BIT     TSR_DTYPE_BIT
 #define FLOATS  (BIT(TSR_F32) | BIT(TSR_BF16) | BIT(TSR_F16))
-#define NIBBLES (BIT(TSR_U8) | BIT(TSR_I8) | BIT(TSR_F4)) /* two e2m1 codes a byte */
-#define POWERS  (BIT(TSR_U8) | BIT(TSR_F8_E8M0))          /* bytes that are powers of two */
+#define NIBBLES (BIT(TSR_U8) | BIT(TSR_I8) | BIT(TSR_F4)) /* two e2m1 codes per byte */
+#define POWERS  (BIT(TSR_U8) | BIT(TSR_F8_E8M0))          /* bytes that encode powers of two */
 #define E4M3    BIT(TSR_F8_E4M3)
 
 /* Suffixes of the scale of e4m3 codes. A stack of experts has no ".weight" in its name. */
@@ -207,7 +207,7 @@ bool tsr_kind_has(const tsr_weight_kind *kind, const tsr_tensor *codes, const ts
     return false;
 }
 
-/* ---- what a tensor is ---- */
+/* ---- classifying tensors ---- */
 
 /* Returns true if a scale for codes of this kind exists. */
 static bool has_scale(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_weight_kind *kind,
@@ -221,7 +221,7 @@ static bool has_scale(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_we
     return false;
 }
 
-/* NVFP4's scales are e4m3 themselves. */
+/* NVFP4 scales have dtype e4m3 too. */
 static bool is_scale(const tsr_checkpoint *c, const tsr_tensor *t)
 {
     for (const tsr_weight_kind *k = tsr_weight_kinds; k->name != NULL; k++) {
@@ -243,7 +243,7 @@ tsr_coding tsr_coding_of(const tsr_checkpoint *c, const tsr_tensor *t)
     for (const tsr_weight_kind *k = tsr_weight_kinds; k->name != NULL; k++) {
         if ((k->code_dtypes & TSR_DTYPE_BIT(t->dtype)) == 0 || !tsr_kind_values_name(k, t->name, &values))
             continue;
-        /* these dtypes are always codes; bytes and words are codes only if a scale says so */
+        /* these dtypes are always codes; bytes and words are codes only if a scale exists */
         const bool alone = k->coding == TSR_CODED_E4M3 || k->coding == TSR_CODED_PACKED;
         const bool linear = k->coding != TSR_CODED_INT8 || (t->rank == 2 && tsr_ends_with(t->name, ".weight"));
         if (alone || (linear && has_scale(c, t, k, &values)))

@@ -1,7 +1,7 @@
-/* The kinds of quantized weights that Tessera reads: one table, a row a kind.
+/* The table of the kinds of quantized weights that Tessera reads, one row per kind.
  *
- * A row says by which tensors a kind is recognized: names, dtypes, and how many codes share a scale. Pairing goes by
- * these first, and holds what config.json states against them after; a checkpoint may mix kinds as it likes. */
+ * A row has the tensors by which a kind is recognized: names, dtypes, and how many codes share a scale. Pairing uses
+ * these first and then compares them with config.json. A checkpoint may mix kinds. */
 #ifndef TSR_FORMATS_WEIGHTS_KINDS_H
 #define TSR_FORMATS_WEIGHTS_KINDS_H
 
@@ -15,17 +15,17 @@
 
 /* The arrangement of scales over the codes. */
 typedef enum tsr_grid {
-    TSR_GRID_BLOCKS, /* rectangles, of the size that config.json states */
+    TSR_GRID_BLOCKS, /* rectangles, of the size stated in config.json */
     TSR_GRID_ROWS,   /* one a row */
     TSR_GRID_WHOLE,  /* one a matrix */
-    TSR_GRID_GROUPS, /* one for `group` columns of one row; group 0: as many as config.json states */
+    TSR_GRID_GROUPS, /* one per `group` columns of a row; group 0: as stated in config.json */
 } tsr_grid;
 
-/* Families of kinds, which a command can decode or not; bits of a set. */
+/* Families of kinds, as bits of a set: a command supports whole families. */
 typedef enum tsr_family {
-    TSR_FAMILY_FP8 = 1,      /* e4m3 with floating-point scales: in blocks, a row, a matrix */
+    TSR_FAMILY_FP8 = 1,      /* e4m3 with floating-point scales per block, row or matrix */
     TSR_FAMILY_INTEGERS = 2, /* compressed-tensors' int4 and int8 */
-    TSR_FAMILY_MX = 4,       /* e2m1 or e4m3 with a scale for 32 or 16 columns: MXFP4, MXFP8, NVFP4 */
+    TSR_FAMILY_MX = 4,       /* e2m1 or e4m3 with one scale per 32 or 16 columns: MXFP4, MXFP8, NVFP4 */
     TSR_FAMILY_GPTQ = 8,     /* AWQ and GPTQ */
 } tsr_family;
 
@@ -33,28 +33,28 @@ enum { TSR_KIND_SCALES = 5 };
 
 /* Suffixes: "_x" is appended to the name of the values ("X.weight" gives "X.weight_x"), ".x" to the module ("X.x"). */
 typedef struct tsr_weight_kind {
-    const char *name;                    /* "nvfp4-ct": as inspect and reports have it */
+    const char *name;                    /* "nvfp4-ct", for inspect and reports */
     const char *title;                   /* "NVFP4 of compressed-tensors": for sentences */
-    const char *codes;                   /* suffix of the codes; "" when the values' name is theirs */
+    const char *codes;                   /* suffix of the codes; "" if they have the name of the values */
     uint32_t code_dtypes;                /* sets of TSR_DTYPE_BIT */
-    const char *scales[TSR_KIND_SCALES]; /* spellings of the scale's suffix, the usual one first */
+    const char *scales[TSR_KIND_SCALES]; /* suffixes of the scale, the usual one first */
     uint32_t scale_dtypes;
-    const char *global; /* suffix of the global scale, which must be there; NULL: the kind has none */
+    const char *global; /* suffix of the global scale, which is required; NULL: the kind has none */
     bool global_divides;
-    uint8_t family, coding, bits; /* bits 0: as config.json and shapes say */
+    uint8_t family, coding, bits; /* bits 0: from config.json and shapes */
     uint8_t grid, group;
-    bool transposed; /* the values are the transpose of the matrix that the codes are */
+    bool transposed; /* the values are the transpose of the codes' matrix */
 } tsr_weight_kind;
 
 #define TSR_DTYPE_BIT(dtype) (UINT32_C(1) << (dtype))
 
-/* The table, in the order in which kinds are tried; the last row has no name. */
+/* The table, in the order in which kinds are tried. The last row has no name. */
 extern const tsr_weight_kind tsr_weight_kinds[];
 
-/* The name of the values that codes of this kind and this name stand for ("X.weight" of "X.weight_packed" and of
- * "X.qweight"). False when the name is not one of this kind's codes. */
+/* The name of the values for codes of this kind ("X.weight" for "X.weight_packed" and "X.qweight"). False if the name
+ * is not one for codes of this kind. */
 typedef struct tsr_values_name {
-    const char *stem; /* its first `length` characters, then the ending */
+    const char *stem; /* its first `length` characters, followed by the ending */
     size_t length;
     const char *ending;
 } tsr_values_name;
@@ -65,10 +65,10 @@ bool tsr_kind_values_name(const tsr_weight_kind *kind, const char *codes, tsr_va
 const tsr_tensor *tsr_kind_find(const tsr_checkpoint *checkpoint, const char *values, const char *suffix);
 const tsr_tensor *tsr_kind_find_of(const tsr_checkpoint *checkpoint, const tsr_values_name *values, const char *suffix);
 
-/* Returns true if dtypes and names of the codes and their scale are this kind's. */
+/* Returns true if dtypes and names of the codes and their scale are those of this kind. */
 bool tsr_kind_has(const tsr_weight_kind *kind, const tsr_tensor *codes, const tsr_tensor *scale);
 
-/* Returns the coding of a tensor by its name, its dtype and its scale's name; TSR_PLAIN: none that Tessera reads. */
+/* Returns the coding of a tensor from its name, its dtype and its scale's name; TSR_PLAIN: none that Tessera reads. */
 tsr_coding tsr_coding_of(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor);
 
 #endif

@@ -1,10 +1,10 @@
-/* Parses names of KV-cache scales, and builds other spellings. */
+/* Parses names of KV-cache scales, and builds alternative names. */
 #include "formats/weights/kv_names.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Takes the ending off, if the name has it and is longer. */
+/* Removes the ending, if the name has it and is longer. */
 static bool strip(const char *name, int *length, const char *ending)
 {
     const int n = (int)strlen(ending);

@@ -1,4 +1,4 @@
-/* Collecting the layers, and which are joined. */
+/* Collects the linear layers and how they are fused. */
 #include "formats/weights/linears.h"
 
 #include "common/checked.h"
@@ -12,7 +12,7 @@ static bool is_linear(const tsr_weight *w, tsr_part part, bool mtp)
 {
     const tsr_tensor *const t = w->values;
     const bool matrix = t->rank == 2 || t->rank == 3;
-    /* gpt-oss has the biases of all experts in one matrix. */
+    /* gpt-oss has the biases of all experts in one matrix */
     if (!matrix || tsr_ends_with(t->name, "_bias") ||
         (w->scale == NULL && !tsr_dtype_is_weight_float((tsr_dtype)t->dtype)))
         return false;
@@ -22,14 +22,14 @@ static bool is_linear(const tsr_weight *w, tsr_part part, bool mtp)
     case TSR_PART_ROUTED_EXPERTS:
     case TSR_PART_SHARED_EXPERTS:
         return true;
-    case TSR_PART_OTHER: /* a projection outside the towers that is not the MTP layer's eh_proj */
+    case TSR_PART_OTHER: /* a projection outside the towers, except the MTP layer's eh_proj */
         return !mtp && w->scale != NULL;
     default:
         return false;
     }
 }
 
-/* `blocks`: scales of e4m3 are in blocks, not one a row or a matrix. */
+/* `blocks`: scales of e4m3 are per block, not per row or matrix. */
 static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w, bool blocks, tsr_err *err)
 {
     const tsr_tensor *const t = w->values;
@@ -56,7 +56,7 @@ static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w,
     return TSR_OK;
 }
 
-/* Returns the layer with the name of l and another last component. `at` maps tensors to layers. */
+/* Returns the layer with the name of l except for the last component. `at` maps tensors to layers. */
 static const tsr_linear *sibling(const tsr_linears *all, const tsr_checkpoint *c, const tsr_weights *weights,
                                  const uint32_t *at, const tsr_linear *l, const char *leaf)
 {

@@ -1,4 +1,4 @@
-/* The linear layers of a checkpoint as loaders see them: which of them they join, and where they cut them for tensor
+/* The linear layers of a checkpoint as loaders see them: which of them are fused, and where they are cut for tensor
  * parallelism. */
 #ifndef TSR_FORMATS_WEIGHTS_LINEARS_H
 #define TSR_FORMATS_WEIGHTS_LINEARS_H
@@ -10,21 +10,21 @@
 #include "formats/weights/weights.h"
 
 typedef struct tsr_linear {
-    const tsr_tensor *tensor; /* with the name and shape of the values */
+    const tsr_tensor *tensor; /* name and shape of the values */
     const tsr_tensor *scale;  /* NULL: not quantized */
-    const tsr_weight *weight; /* what is stored for it */
+    const tsr_weight *weight; /* the stored weight */
     const char *module;       /* the tensor's name without ".weight" */
-    const char *leaf;         /* its last component, in `module` */
+    const char *leaf;         /* last component of `module` */
     tsr_part part;
     bool mtp;
     tsr_coding coding;
     bool zero_points;
     const tsr_tp_rule *cut; /* how ranks divide it */
     uint64_t matrices, rows, cols;
-    tsr_block block; /* 0 x 0 when not quantized, or not in blocks */
+    tsr_block block; /* 0 x 0 if not quantized in blocks */
     uint64_t grid_rows, grid_cols;
     const tsr_fused *fused;                              /* NULL: runs alone */
-    const struct tsr_linear *members[TSR_FUSED_MEMBERS]; /* those that are there, in order; itself among them */
+    const struct tsr_linear *members[TSR_FUSED_MEMBERS]; /* the existing members in order, including this one */
     size_t n_members;
 } tsr_linear;
 
@@ -52,7 +52,7 @@ bool tsr_linear_is_fp8(const tsr_linear *linear);
 void tsr_linears_free(tsr_linears *linears);
 
 /* Returns the number of ranks, of `tp`, among which the layer is divided: 1 if it is replicated or unknown; less than
- * tp if there are fewer key-value heads, of which a rank needs a whole one; 0 if the heads cannot be divided. */
+ * tp if there are fewer key-value heads, since a rank needs a whole head; 0 if the heads cannot be divided. */
 uint64_t tsr_linear_ranks(const tsr_linear *linear, const tsr_model *model, uint64_t tp);
 
 #endif

@@ -1,4 +1,4 @@
-/* Helpers of the files that pair weights with their scales: file paths, claims and companion tensors. */
+/* Helpers for pairing weights with their scales: file paths, claims and companion tensors. */
 #include "formats/weights/pairing.h"
 
 #include <string.h>

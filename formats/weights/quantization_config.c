@@ -34,12 +34,12 @@ static uint64_t find_u64(tsr_json_text object, const char *path, uint64_t otherw
     return tsr_json_find_u64(object.data, object.size, path, &x) ? x : otherwise;
 }
 
-/* The value of a member, in pieces; "" where there is none. For messages. */
+/* The value of a member in two parts, for printf; "" if it is absent. For messages. */
 #define TEXT(value) (int)tsr_min_u64((value).size, 64), (value).data
 
 enum { MAX_BLOCK = 1 << 20 }; /* rows or columns: more than any weight has, and their product fits 64 bits */
 
-/* [128, 128], or "128x128" as old compressed-tensors wrote it. Both sizes stay as they are when it is neither. */
+/* Reads [128, 128], or "128x128" as older compressed-tensors wrote it. Leaves *block unchanged for anything else. */
 static bool read_block(tsr_json_text value, tsr_block *block)
 {
     tsr_json_reader r = tsr_json_open("", value.data, value.size);
@@ -89,13 +89,13 @@ static void state(tsr_pairing *p, tsr_stated_coding coding)
         p->stated[p->n_stated++] = coding;
 }
 
-/* `group` columns to a scale, or none: -1, null or absent. */
+/* Records `group` columns per scale; -1, null or absent: none. */
 static void state_groups(tsr_pairing *p, bool integer, uint64_t bits, uint64_t group)
 {
     state(p, (tsr_stated_coding){.integer = integer, .bits = bits, .block = {group > 0, group}});
 }
 
-/* A member as it is written; NULL: there is none. */
+/* Returns a member as written; NULL: it is absent. */
 static const char *find_word(tsr_pairing *p, tsr_json_text object, const char *path)
 {
     tsr_json_text value;
@@ -127,7 +127,7 @@ static void read_group(tsr_pairing *p, tsr_json_text group)
 
 typedef void each_fn(tsr_pairing *p, tsr_json_text value);
 
-/* The values of an object's members. */
+/* Calls fn for the values of an object's members. */
 static void for_each(tsr_pairing *p, tsr_json_text object, each_fn *fn)
 {
     tsr_json_reader r = tsr_json_members(object);
@@ -136,9 +136,9 @@ static void for_each(tsr_pairing *p, tsr_json_text object, each_fn *fn)
         fn(p, value);
 }
 
-/* ---- what each quant_method states; `q` is its object ---- */
+/* ---- each quant_method; `q` is its object ---- */
 
-/* Sparse weights. Where nothing is sparse, the member is absent, null, or has nothing in it, or the format is dense. */
+/* Rejects sparse weights. For dense ones the member is absent, null or empty, or the format is dense. */
 static tsr_status refuse_sparsity(const tsr_pairing *p, tsr_json_text q, const char *where)
 {
     tsr_json_text sparsity, format, name;
@@ -157,7 +157,7 @@ static tsr_status refuse_sparsity(const tsr_pairing *p, tsr_json_text q, const c
         (int)format.size, format.data);
 }
 
-/* Refuses a format of compressed-tensors that Tessera does not know: its codes may be packed in any way. */
+/* Rejects a format of compressed-tensors that Tessera does not know: its codes may be packed in any way. */
 static tsr_status check_format(const tsr_pairing *p, const char *format, const char *where)
 {
     static const char *const kFormats[] = {
@@ -193,14 +193,14 @@ static tsr_status read_compressed_tensors(tsr_pairing *p, tsr_json_text q, const
     return TSR_OK;
 }
 
-/* DeepSeek, from V3 to V4.1: experts may be MXFP4, n-gram tables MXFP8. */
+/* Reads quant_method fp8. DeepSeek from V3 to V4.1: experts may be MXFP4, n-gram tables MXFP8. */
 static tsr_status read_fp8(tsr_pairing *p, tsr_json_text q, const char *where)
 {
     (void)where;
     if (p->n_stated == 0)
         state(p, kFp8);
     state(p, kMxfp4);
-    /* expert_dtype exists from DeepSeek-V4 on, whose n-gram tables are MXFP8 in any case */
+    /* expert_dtype exists since DeepSeek-V4, whose n-gram tables are always MXFP8 */
     if (p->w->ue8m0 || p->expert_bits != 0)
         state(p, kMxfp8);
     if (tsr_json_says(q, "moe_quant_algo", "\"NVFP4\""))
@@ -241,7 +241,7 @@ static tsr_status read_quark(tsr_pairing *p, tsr_json_text q, const char *where)
     return TSR_OK;
 }
 
-/* AWQ and GPTQ: one coding for all, and in GPTQModel's "dynamic" other ones for some modules. */
+/* Reads AWQ and GPTQ: one coding for all modules, and in GPTQModel's "dynamic" others for some modules. */
 static void read_bits(tsr_pairing *p, tsr_json_text q)
 {
     state_groups(p, true, find_u64(q, "bits", 4), find_u64(q, "group_size", 0));
@@ -299,7 +299,7 @@ static const struct {
     {"\"MIXED_PRECISION\"", NULL},
 };
 
-/* Takes an algorithm's coding; false when it is none that Tessera reads. */
+/* Records an algorithm's coding. Returns false if Tessera does not read it. */
 static bool take_algorithm(tsr_pairing *p, tsr_json_text name)
 {
     for (size_t i = 0; i < sizeof kAlgorithms / sizeof *kAlgorithms; i++) {
@@ -312,7 +312,8 @@ static bool take_algorithm(tsr_pairing *p, tsr_json_text name)
     return false;
 }
 
-/* A layer of MIXED_PRECISION. One in an algorithm that Tessera does not read has tensors that it does not read. */
+/* Reads a layer of MIXED_PRECISION. A layer with an algorithm that Tessera does not read has tensors that it does not
+ * read. */
 static void read_layer(tsr_pairing *p, tsr_json_text layer)
 {
     tsr_json_text name;
@@ -339,7 +340,7 @@ static tsr_status read_modelopt(tsr_pairing *p, tsr_json_text q, const char *whe
     return TSR_OK;
 }
 
-/* compressed-tensors' kv_cache_scheme, which ModelOpt writes, too, and its own kv_cache_quant_algo. */
+/* Reads kv_cache_scheme of compressed-tensors, which ModelOpt writes too, and ModelOpt's kv_cache_quant_algo. */
 static void read_kv_cache(tsr_pairing *p, tsr_json_text q)
 {
     tsr_json_text value;
@@ -377,7 +378,7 @@ static tsr_status read_side_file(tsr_pairing *p, tsr_json_text q)
     return read_algorithm(p, there, TSR_HF_QUANT_CONFIG_NAME ": quantization");
 }
 
-/* ---- all of it ---- */
+/* ---- the whole configuration ---- */
 
 static const struct {
     const char *name;
@@ -389,7 +390,7 @@ static const struct {
     {"awq", read_awq},     {"gptq", read_gptq},
 };
 
-/* "fp4" or "fp8": at the top in DeepSeek-V4, in the quantization's object in V4.1. */
+/* Reads "fp4" or "fp8": at the top level in DeepSeek-V4, in the quantization object in V4.1. */
 static tsr_status read_expert_dtype(tsr_pairing *p, tsr_json_text q)
 {
     tsr_json_text value;
@@ -430,7 +431,7 @@ static tsr_status read_method(tsr_pairing *p, tsr_json_text q, const char *path)
     return kMethods[i].read(p, q, where);
 }
 
-/* The first block size that is stated is the one that loaders and reports speak of. */
+/* Sets the block size for loaders and reports: the first stated one. */
 static void take_block(tsr_pairing *p)
 {
     for (size_t i = p->n_stated; i-- > 0;) {

@@ -1,4 +1,4 @@
-/* Holding what the tensors are to what config.json says that they are. */
+/* Compares stored weights with the codings stated in config.json. */
 #include "formats/names/model.h"
 #include "formats/weights/pairing.h"
 
@@ -19,7 +19,7 @@ static bool is_in(const tsr_weight *x, const tsr_stated_coding *s)
     return tsr_block_equal(s->block, x->block);
 }
 
-/* "float 4 bits, 1x32; int 8 bits" */
+/* Formats the stated codings: "float 4 bits, 1x32; int 8 bits". */
 static void list_stated(const tsr_pairing *p, char *text, size_t size)
 {
     size_t at = 0;
@@ -34,7 +34,7 @@ static void list_stated(const tsr_pairing *p, char *text, size_t size)
     }
 }
 
-/* expert_dtype speaks of the experts that are quantized at all. */
+/* Checks a routed expert against expert_dtype, which applies only to quantized experts. */
 static tsr_status check_expert(const tsr_pairing *p, const tsr_weight *x)
 {
     if (p->expert_bits == 0 || x->bits == p->expert_bits || tsr_part_of(x->values->name) != TSR_PART_ROUTED_EXPERTS)
@@ -58,14 +58,14 @@ tsr_status tsr_refuse_unstated(const tsr_pairing *p, const tsr_weight *x)
         tsr_pairing_path(p, x->data), x->data->name, x->kind->title, sizes, p->w->method, stated);
 }
 
-/* ---- compressed-tensors' words for a coding ---- */
+/* ---- compressed-tensors' names of codings ---- */
 
 static bool is_one_of(const char *word, const char *first, const char *second)
 {
     return strcmp(word, first) == 0 || strcmp(word, second) == 0;
 }
 
-/* Returns true if `strategy` fits the arrangement of scales. For blocks and for small groups of floating point the
+/* Returns true if `strategy` matches the arrangement of scales. For blocks and small groups of floating point, the
  * shapes decide. */
 static bool fits_strategy(const tsr_weight *x, const char *strategy)
 {
@@ -78,7 +78,7 @@ static bool fits_strategy(const tsr_weight *x, const char *strategy)
            (x->block.cols == x->cols && strcmp(strategy, "\"group\"") == 0 && x->grid_rows == x->rows);
 }
 
-/* "fakequant" is what compressed-tensors writes by default, for every kind of codes. */
+/* "fakequant" is compressed-tensors' default for every kind of codes. */
 static bool fits_format(const tsr_weight *x, const char *format)
 {
     const char *wanted = "\"float-quantized\"";

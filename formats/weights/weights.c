@@ -1,4 +1,4 @@
-/* Finding each weight's scale, and holding both to the rules. */
+/* Finds each weight's scale, and checks both. */
 #include "formats/weights/weights.h"
 
 #include "common/checked.h"
@@ -60,7 +60,7 @@ static tsr_status pair_codes(const tsr_pairing *p, tsr_weight *x)
     return tsr_check_stated(p, x);
 }
 
-/* Every weight of codes with its scale, in the order of the checkpoint, into the first places. */
+/* Pairs every weight of codes with its scale, in the order of the checkpoint, into the first entries. */
 static tsr_status pair_scaled(tsr_pairing *p, bool *codes)
 {
     tsr_weights *const w = p->w;
@@ -89,7 +89,7 @@ static tsr_status pair_all(tsr_pairing *p)
     const tsr_tensors *const all = &p->c->tensors;
     bool codes = false;
     TSR_TRY(pair_scaled(p, &codes));
-    /* Spread the scaled ones over their places in the checkpoint's order, from the back. */
+    /* Moves the scaled weights to their position in the checkpoint's order, beginning with the last. */
     size_t scaled = w->n_scaled;
     w->count = all->count;
     for (size_t i = all->count; i-- > 0;) {
@@ -244,7 +244,7 @@ const tsr_weight *tsr_weights_find(const tsr_weights *weights, const tsr_checkpo
     for (const tsr_weight_kind *k = tsr_weight_kinds; t == NULL && k->name != NULL; k++)
         t = tsr_kind_find(checkpoint, name, k->codes);
     size_t low = 0, high = weights->count;
-    while (t != NULL && low < high) { /* items stand in the order of their tensors' addresses */
+    while (t != NULL && low < high) { /* items are sorted by the addresses of their tensors */
         const size_t middle = low + (high - low) / 2;
         if (weights->items[middle].data == t)
             return &weights->items[middle];
