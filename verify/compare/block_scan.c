@@ -1,4 +1,4 @@
-/* One pass over a weight, block by block, and the hypotheses that its factors are held to. */
+/* Scans a weight once, block by block, and tests hypotheses about its scales. */
 #include "verify/compare/block_scan.h"
 
 #include "common/checked.h"
@@ -6,29 +6,29 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A factor found by least squares is uncertain by about 0.0265 / sqrt(16384), and biased by up to a per cent where
- * values were rounded twice. */
-static const double kSameScale = 0.02, kSameScaleOfFew = 0.2; /* of as few as 16 coarse values */
-/* Codes that belong to the values reach 0.9996; e4m3 with a bad scale that clips or flushes much, still more than this.
- */
+/* A least-squares factor has an uncertainty of about 0.0265 / sqrt(16384), and a bias of up to 1 % if values were
+ * rounded twice. */
+static const double kSameScale = 0.02, kSameScaleOfFew = 0.2; /* for blocks of as few as 16 coarse values */
+/* Correlation: codes that belong to the values reach 0.9996; e4m3 with a bad scale that clips or flushes many values
+ * still exceeds this. */
 static const double kRelated = 0.9;
 
 enum {
     CHUNK = 1024,
     BAND_CELLS = 1 << 18, /* values of the blocks that are read at a time */
-    FEW = 64,             /* values of a block, so few that its factor is a rough one */
-    EXCUSED = 50,         /* of so many such blocks one may contradict the name of a fault */
+    FEW = 64,             /* a block with fewer values has only a rough factor */
+    EXCUSED = 50,         /* one in this many such blocks may contradict the name of a fault */
 };
 
 typedef struct block {
-    double stored, right; /* scales; right is 0 where nothing can be said */
-    double error, better; /* e4m3: relative, of the nearest codes under the stored scale and under amax / 448 */
-    double d2, due;       /* integers: sum of squared errors, and what steps that reach amax cost in the mean */
+    double stored, right; /* scales; right is 0 if unknown */
+    double error, better; /* e4m3: relative error of the nearest codes under the stored scale and under amax / 448 */
+    double d2, due;       /* integers: sum of squared errors, and the average cost of steps that reach amax */
     double zero_off;      /* integers: stored minus right zero point, if known; else 0 */
     bool unrelated;
 } block;
 
-/* The scale that amax asks for: amax / 448, or the power of two that is not below it. */
+/* Returns the scale for this amax: amax / 448, or the next power of two not below it. */
 static double scale_of(double amax, bool powers)
 {
     int exponent;
@@ -41,11 +41,12 @@ static double scale_of(double amax, bool powers)
 /* Sums over a block's values and codes. */
 typedef struct sums {
     double x2, y2, xy, amax, low, high; /* low, high: of y */
-    double d, d2, x_low, x_high;        /* errors, and squared; the outermost of x, and 0 */
-    uint64_t misrounded, nonzero;       /* codes that are not the nearest under the stored scale; that are not 0 */
+    double d, d2, x_low, x_high;        /* sums of errors and of squared errors; smallest and largest x, including 0 */
+    uint64_t misrounded, nonzero;       /* codes that are not the nearest under the stored scale; codes that are not
+                                         * 0 */
 } sums;
 
-/* A block of both sides: rows and columns of the pieces that are loaded. */
+/* A block of both sides, as rows and columns of the loaded pieces. */
 typedef struct window {
     const tsr_weight_reader *x, *y;
     uint64_t row, col, rows, cols;
@@ -71,8 +72,8 @@ static bool next_strip(const window *w, uint64_t *row, uint64_t *col, strip *s)
     return true;
 }
 
-/* Integers that would not be the nearest if the scale were `factor` times the stored one and the zero point `zero_off`
- * lower; beyond the outermost values of the block they count as clipped. */
+/* Counts integers that would not be the nearest if the scale were `factor` times the stored one and the zero point
+ * `zero_off` lower. Values beyond the outermost values of the block count as clipped. */
 static uint64_t misrounded_under(const window *w, const sums *s, double stored, double factor, double zero_off)
 {
     strip p;
@@ -88,9 +89,9 @@ static uint64_t misrounded_under(const window *w, const sums *s, double stored, 
     return found;
 }
 
-/* Returns the least-squares correction of the scale, or 1 if the scale is right. The scale is right if every code is the
- * nearest to its value. It is right too if no other scale makes more codes the nearest, as with GPTQ. For e2m1 a wrong scale
- * affects many codes, and another scale removes most of the error. A flipped bit does neither. */
+/* Returns the least-squares correction of the scale, or 1 if the scale is right. The scale is right if every code is
+ * the nearest to its value. It is right too if no other scale makes more codes the nearest, as with GPTQ. For e2m1 a
+ * wrong scale affects many codes, and another scale removes most of the error. A flipped bit does neither. */
 static double factor_of(const window *w, const sums *s, double stored)
 {
     const double factor = s->xy / s->y2;
@@ -139,7 +140,7 @@ static void add_up(const window *w, sums *s)
     }
 }
 
-/* Squared error of the nearest codes of e4m3 under a scale. */
+/* Returns the squared error of the nearest e4m3 codes under a scale. */
 static double error_under(const window *w, double scale)
 {
     const tsr_rounding rounding = {.kind = TSR_CODES_E4M3, .scale = scale};
@@ -151,7 +152,7 @@ static double error_under(const window *w, double scale)
     return error;
 }
 
-/* The square of the step that reaches from `low` to `high`, spread evenly over a step: a twelfth of it. */
+/* Returns the mean squared rounding error of steps that reach from `low` to `high`: a twelfth of the squared step. */
 static double noise_of(const tsr_weight *w, double low, double high)
 {
     const double codes = exp2(w->bits),
@@ -192,18 +193,18 @@ static block judge(const window *w, bool powers)
 
 /* ---- naming the fault ---- */
 
-/* A scale as it is stored, and as it should be: 0 where that is not known. */
+/* A stored scale and the right one; 0 if unknown. */
 typedef struct kept {
     double stored, right;
 } kept;
 
-/* Those of one matrix. */
+/* The scales of one matrix. */
 typedef struct grid {
     kept *blocks;
     uint64_t rows, cols;
-    uint64_t kept_rows; /* of these the first are in `blocks` */
-    double same;        /* scales closer than this are the same */
-    uint64_t excused;   /* one in so many may be none of the kind; 0: none may */
+    uint64_t kept_rows; /* the first of these rows are in `blocks` */
+    double same;        /* scales closer than this are considered equal */
+    uint64_t excused;   /* one in this many may have another fault; 0: none may */
 } grid;
 
 static bool is_same(const grid *g, double a, double b)
@@ -257,7 +258,8 @@ static bool all_transposed(const grid *g)
     return g->kept_rows == g->rows && is_excused(g, misses, seen);
 }
 
-/* Along a row, a shift says nothing of what comes in at its end; a grid of one column is one row. */
+/* Returns true if all scales are shifted by `by`. The end of each row is not tested, because unknown scales move in
+ * there; a grid of one column counts as one row. */
 static bool all_shifted(const grid *g, int64_t by)
 {
     const int64_t count = (int64_t)count_kept(g), row = (int64_t)g->cols;
@@ -306,7 +308,7 @@ static tsr_scale_fault name_fault(const grid *g, bool global)
 
 /* ---- the pass ---- */
 
-/* A scan under way. */
+/* State of a scan. */
 typedef struct scanning {
     const tsr_view *x, *y;
     bool powers;
@@ -342,7 +344,7 @@ static void count(scanning *k, const block *b, const tsr_piece *piece)
     scan->better = b->better;
 }
 
-/* Every block of a band: as many rows and columns of blocks as are read at a time. */
+/* Scans the blocks of a band: as many rows and columns of blocks as are read at a time. */
 static tsr_status scan_band(scanning *k, const tsr_piece *band, tsr_err *err)
 {
     const uint64_t rows = k->y->block.rows, cols = k->y->block.cols;
@@ -415,7 +417,8 @@ tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, bool powers, ts
         scan->fault = TSR_CODES_UNRELATED;
     else if (k.scales_wrong == 0 && k.zeros_wrong > 0)
         scan->fault = TSR_ZEROS_WRONG;
-    else if (scan->fault == TSR_SCALES_SWAPPED && scan->wrong != 2) /* last_wrong is not the second of the pair */
+    /* last_wrong is the second of the swapped pair only if nothing else is wrong */
+    else if (scan->fault == TSR_SCALES_SWAPPED && scan->wrong != 2)
         scan->fault = TSR_SCALES_WRONG;
     tsr_weight_reader_free(&k.readers[0]);
     tsr_weight_reader_free(&k.readers[1]);

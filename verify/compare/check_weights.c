@@ -64,7 +64,7 @@ static bool is_about_storage(tsr_json_text key)
     return false;
 }
 
-/* The next byte that is not space between tokens; 0 at the end. */
+/* Returns the next byte outside of white space between tokens; 0 at the end. */
 static char next_byte(tsr_json_text text, size_t *at, bool *in_string)
 {
     while (!*in_string && *at < text.size && strchr(" \t\r\n", text.data[*at]) != NULL)
@@ -77,7 +77,7 @@ static char next_byte(tsr_json_text text, size_t *at, bool *in_string)
     return c;
 }
 
-/* Returns true if two JSON values have the same text, except for space between tokens. */
+/* Returns true if two JSON values have the same text, except for white space between tokens. */
 static bool is_same_json(tsr_json_text a, tsr_json_text b)
 {
     size_t i = 0, k = 0;
@@ -94,7 +94,7 @@ static bool is_same_json(tsr_json_text a, tsr_json_text b)
     }
 }
 
-/* Appends up to 100 bytes of a value, on one line: without the white space between its tokens. */
+/* Appends up to 100 bytes of a value on one line, without white space between tokens. */
 static void append_flat(tsr_text *text, tsr_json_text value)
 {
     enum { MOST = 100 };
@@ -124,8 +124,8 @@ static tsr_status add_difference(const tsr_weights_checking *k, const char *name
     return status;
 }
 
-/* One configuration against another: the keys of an object of one of them that the other lacks or, when `values` is set, has
- * with another value. Keys of the model inside a multimodal one count like those of the model. */
+/* Compares two configurations: finds the keys of an object that the other one lacks or, if `values` is set, has with
+ * another value. Keys of the model inside a multimodal one count like those of the model. */
 typedef struct key_check {
     const tsr_weights_checking *k;
     const tsr_checkpoint *to;
@@ -186,7 +186,7 @@ static const char *scale_suffix(const char *method)
 static tsr_status check_quantization(const tsr_weights_checking *k)
 {
     const tsr_weights *const w = k->dst->weights;
-    size_t parts = 0; /* of an absorbed kv_b_proj: what holds them knows their names, and no configuration */
+    size_t parts = 0; /* parts of an absorbed kv_b_proj: their consumers need no configuration */
     for (size_t i = 0; i < w->count; i++)
         parts += w->items[i].part != NULL;
     if (k->dst->checkpoint->config == NULL || w->n_scaled == parts)

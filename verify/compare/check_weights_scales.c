@@ -1,4 +1,4 @@
-/* Scales as numbers: each tensor of them row by row, as they are stored. */
+/* Checks scales as numbers: each scale tensor row by row, as stored. */
 #include "common/checked.h"
 #include "formats/names/fused.h"
 #include "verify/compare/check_weights_values.h"
@@ -23,14 +23,14 @@ static const char *bad_scale(double scale, double smallest_normal, bool ue8m0)
     return ue8m0 && frexp(scale, &exponent) != 0.5 ? "no power of two, though scale_fmt is ue8m0" : NULL;
 }
 
-/* AWQ and GPTQ have a row of scales for each group, others for each row of blocks. */
+/* Returns true if a row of scales belongs to a group (AWQ and GPTQ); otherwise it belongs to a row of blocks. */
 static bool is_by_group(const tsr_weight *w)
 {
     return w->coding == TSR_CODED_AWQ || w->coding == TSR_CODED_GPTQ;
 }
 
-/* Returns the smallest plausible scale. e4m3 scales are multiplied by a global one, and AWQ and GPTQ have small F16 scales:
- * both use their whole range. */
+/* Returns the smallest plausible scale. e4m3 scales are multiplied by a global one, and AWQ and GPTQ have small F16
+ * scales, so both use their whole range. */
 static double smallest_scale(const tsr_weight *w)
 {
     return w->scale_dtype == TSR_F8_E4M3 ? 0x1p-9
@@ -66,7 +66,8 @@ static tsr_status is_source_within(const tsr_weights_checking *k, const tsr_pair
     return status;
 }
 
-/* Values so small that amax / 448 is subnormal have no other scale; and groups of zeros may have 0 for one in e4m3. */
+/* Checks whether an implausible scale is right: for values so small that amax / 448 is subnormal, or for groups of
+ * zeros, whose e4m3 scale may be 0. */
 static tsr_status is_fine_there(const tsr_weights_checking *k, const tsr_pair *p, uint64_t matrix, uint64_t row,
                                 uint64_t col, double scale, bool *fine)
 {
@@ -82,7 +83,7 @@ static tsr_status is_fine_there(const tsr_weights_checking *k, const tsr_pair *p
     return is_source_within(k, p, &block, scale == 0 ? 0 : 448 * (double)FLT_MIN, fine);
 }
 
-/* One stored row of the part of the grid that the weight uses. */
+/* Checks one stored row of the part of the grid that the weight uses. */
 static tsr_status check_scale_row(const tsr_weights_checking *k, const tsr_pair *p, const tsr_piece *at,
                                   const double *scales, scale_count *count)
 {
@@ -114,7 +115,7 @@ static tsr_status check_scales_of(const tsr_weights_checking *k, const tsr_pair 
     tsr_weight_reader r = {0};
     tsr_view view;
     TSR_TRY(tsr_view_init(&view, k->dst->checkpoint, &plain, k->err));
-    /* However the scales are shaped, they lie as M x grid_rows x grid_cols, or as M x grid_cols x grid_rows. */
+    /* For any shape, scales are stored as M x grid_rows x grid_cols or as M x grid_cols x grid_rows. */
     view.matrices = w->one_scale ? 1 : w->matrices;
     view.rows = is_by_group(w) ? w->grid_cols : w->grid_rows;
     view.cols = is_by_group(w) ? w->grid_rows : w->grid_cols;
@@ -141,7 +142,7 @@ static tsr_status check_scales_of(const tsr_weights_checking *k, const tsr_pair 
 
 /* ---- global scales ---- */
 
-/* The weights that loaders join with w, itself among them. */
+/* Lists the weights that loaders fuse with w, including w. */
 static size_t find_joined(const tsr_side *side, const tsr_weight *w, const tsr_weight *members[TSR_FUSED_MEMBERS])
 {
     static const char kWeight[] = ".weight";

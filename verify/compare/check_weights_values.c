@@ -1,4 +1,4 @@
-/* Errors of values, judged tensor by tensor, and the mistakes that would explain them. */
+/* Judges errors of values by tensor, and tests the mistakes that would explain them. */
 #include "verify/compare/check_weights_values.h"
 
 #include "common/checked.h"
@@ -10,9 +10,13 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { MAX_SCANNED = 64 /* tensors whose blocks are looked into */, FEW = 16 /* codes, so few that bits flipped */ };
+enum {
+    MAX_SCANNED = 64 /* most tensors whose blocks are scanned */,
+    FEW = 16 /* up to this many wrong codes suggest
+              * flipped bits */
+};
 
-/* Returns true if there was something to compare. */
+/* Returns true if there were values to compare. */
 static bool has_values(const tsr_pair *p)
 {
     return p->state <= TSR_PAIR_DIFFERS && tsr_tensor_elements(p->b->values) > 0;
@@ -25,7 +29,7 @@ tsr_status tsr_check_codes(const tsr_weights_checking *k)
         const tsr_pair *const p = &k->c->pairs[i];
         const tsr_metrics *const m = &p->metrics;
         k->out->judged[TSR_CHECK_CODES] += has_values(p);
-        /* NaN and Inf of codes are damage even where the source has the same. */
+        /* NaN and Inf of codes are damage even if the source has the same. */
         const bool codes = has_values(p) && (p->a->scale != NULL || p->b->scale != NULL);
         if (m->nonfinite[1] > 0 && (codes || (p->state == TSR_PAIR_DIFFERS && isinf(m->max_abs))))
             TSR_TRY(tsr_add_finding(k, TSR_CHECK_CODES, tsr_pair_name(p),
@@ -48,7 +52,7 @@ static bool tiles_are_blocks(const tsr_weight *w)
     return w->coding == TSR_CODED_E4M3 && TSR_TILE % w->block.rows == 0 && TSR_TILE % w->block.cols == 0;
 }
 
-/* NVFP4, MXFP4 and MXFP8: a scale for a few values of a row, by a known rule. */
+/* Returns true for NVFP4, MXFP4 and MXFP8: a scale per few values of a row, by a known rule. */
 static bool has_ruled_groups(const tsr_weight *w)
 {
     return w->kind != NULL && w->kind->family == TSR_FAMILY_MX;
@@ -75,18 +79,18 @@ static bool is_cast_wrong(const tsr_weights_checking *k, const tsr_pair *p)
     return wrong;
 }
 
-/* FP8 made of FP8 by absorption: values lie on another grid of e4m3, and all of them may be half a step away at once,
- * which no one scale can help. */
+/* Returns true for FP8 that absorption made from FP8. Its values lie on another grid of e4m3, and all of them may be
+ * half a step off, which no single scale can improve. */
 static bool is_requantized_part(const tsr_pair *p)
 {
     return p->made[0] != NULL && p->made[0]->kind == TSR_DERIVED_PART && p->made[0]->kv_b->scale != NULL &&
            p->b->scale != NULL;
 }
 
-/* Limits that a pair exceeds. */
+/* The limits that a pair exceeds. */
 typedef struct missed {
     bool sqnr, rounding, block, cast, equality;
-    double cost; /* of integers below the limit of SQNR, as tsr_block_scan has it; 0: not known */
+    double cost; /* integers below the SQNR limit: tsr_block_scan.cost; 0: unknown */
 } missed;
 
 static double least_sqnr(const tsr_weights_checking *k, const tsr_pair *p)
@@ -109,9 +113,9 @@ static bool in_powers(const tsr_weights_checking *k, const tsr_weight *w)
 /* Half a step of e4m3 is at most 2^-4 of a value: 20 lg 16, in whole dB. */
 static const double kWorstOfE4m3 = 24;
 
-/* Accepts an SQNR below the limit if the codes are right: groups hold outliers, or in e4m3 the source was in four
- * bits, so that its few mantissas are all far from codes. Two checks show it for groups whose scales follow a rule:
- * every code is the nearest, and no scale costs more than the rule's. */
+/* Accepts an SQNR below the limit if the codes are right: groups contain outliers, or the source of e4m3 was in four
+ * bits, whose few mantissas are all far from codes. For groups with a scale rule, two checks prove it: every code is
+ * the nearest, and no scale costs more than the rule's. */
 static tsr_status forgive_outliers(const tsr_weights_checking *k, const tsr_pair *p, missed *m)
 {
     tsr_view x, y;
@@ -245,7 +249,7 @@ static tsr_status explain(tsr_weights_checking *k, const tsr_pair *p, const miss
     return TSR_OK;
 }
 
-/* Writes the finding: the diagnosis `why`, where there is one, then each figure once, with the limit that it misses. */
+/* Adds the finding: the diagnosis `why`, if there is one, then each figure once with the limit that it exceeds. */
 static void tell_values(const tsr_weights_checking *k, const tsr_pair *p, const missed *found, const char *why,
                         tsr_text *text)
 {
@@ -347,7 +351,7 @@ static tsr_status check_blocks_of(const tsr_weights_checking *k, const tsr_pair 
         scan.error, scan.better, in_powers(k, p->b) ? "the power of two above amax/448" : "amax/448");
 }
 
-/* The first group that has a better scale. */
+/* Finds the first group that has a better scale. */
 static tsr_status find_misscaled(const tsr_weights_checking *k, const tsr_pair *p, tsr_piece *place, double *stored,
                                  tsr_group_verdict *verdict)
 {

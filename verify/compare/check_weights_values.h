@@ -1,4 +1,4 @@
-/* The checks of scales and values, among those of tsr_check_weights, and what all of these share. */
+/* Declares the checks of scales and values, which are parts of tsr_check_weights, and their shared state. */
 #ifndef TSR_VERIFY_COMPARE_CHECK_WEIGHTS_VALUES_H
 #define TSR_VERIFY_COMPARE_CHECK_WEIGHTS_VALUES_H
 
@@ -6,7 +6,7 @@
 
 enum {
     TSR_FINDING_TEXT = 512,
-    /* Naming a fault reads more of the checkpoint; beyond this many tensors the pattern is clear. */
+    /* Diagnosing a fault reads more of the checkpoint. Beyond this many tensors the pattern is clear. */
     TSR_MAX_EXPLAINED = 16,
 };
 
@@ -20,11 +20,12 @@ typedef struct tsr_weights_checking {
     tsr_err *err;
 } tsr_weights_checking;
 
-/* Notes what is wrong at `where`, a tensor, file or key. */
+/* Adds a finding about `where`: a tensor, file or key. */
 tsr_status tsr_add_finding(const tsr_weights_checking *checking, tsr_check check, const char *where, const char *fmt,
                            ...) TSR_PRINTF(4, 5) TSR_WARN_UNUSED;
 
-/* Checks that scales and NVFP4's global scales are plausible numbers, and that fused layers have equal global scales. */
+/* Checks that scales and NVFP4's global scales are plausible numbers, and that fused layers have equal global
+ * scales. */
 tsr_status tsr_check_weight_scales(const tsr_weights_checking *checking) TSR_WARN_UNUSED;
 
 /* Checks that no value is NaN or Inf unless it is in the source. */

@@ -10,10 +10,10 @@
 #include <string.h>
 
 enum {
-    PIECE_BYTES = 2 << 20, /* of the wider side */
-    CHUNK_TILES = 8,       /* decoded at a time, so that both sides' doubles stay in the nearest cache */
+    PIECE_BYTES = 2 << 20, /* bytes of the wider side */
+    CHUNK_TILES = 8,       /* tiles decoded at a time, so that the doubles of both sides fit the L1 cache */
     CHUNK = CHUNK_TILES * TSR_TILE,
-    ACROSS_ROWS = 1024, /* of a piece where a side lies column by column in its file: both sides read long runs */
+    ACROSS_ROWS = 1024, /* rows of a piece if a side is stored column-major: both sides then read long runs */
 };
 
 /* Result of one piece. */
@@ -26,7 +26,7 @@ typedef struct partial {
 /* The division of a pair into pieces. */
 typedef struct cutting {
     tsr_view view[2];
-    tsr_piece size; /* of a piece in the middle */
+    tsr_piece size; /* size of a piece that is not at an edge */
     uint64_t pieces;
 } cutting;
 
@@ -40,7 +40,7 @@ typedef struct run {
     const tsr_side *side[2];
     const tsr_compare_options *options;
     tsr_comparison *out;
-    flight **flights; /* [count]; NULL when not in flight */
+    flight **flights; /* [count]; NULL if not in progress */
     size_t next_pair;
     uint64_t next_piece;
     tsr_claims claims; /* on pairs */
@@ -49,7 +49,7 @@ typedef struct run {
 } run;
 
 typedef struct worker {
-    size_t pair; /* `cut` is of pair - 1; 0: of none yet */
+    size_t pair; /* `cut` belongs to pair - 1; 0: to none yet */
     cutting cut;
     tsr_weight_reader reader[2];
     double x[CHUNK], y[CHUNK];
@@ -71,7 +71,7 @@ static bool comparable(const tsr_pair *p)
 
 /* ---- pieces ---- */
 
-/* Both sides are cut alike, along tiles: whole rows where they are short enough, else TSR_TILE rows of a part. */
+/* Divides both sides in the same way along tiles: whole rows if they are short enough, else TSR_TILE rows of a part. */
 static tsr_status cut(const run *r, const tsr_pair *p, cutting *f, tsr_err *err)
 {
     *f = (cutting){.pieces = 0};
@@ -79,7 +79,7 @@ static tsr_status cut(const run *r, const tsr_pair *p, cutting *f, tsr_err *err)
     TSR_TRY(tsr_pair_view(&f->view[0], r->side[0], p, 0, err));
     TSR_TRY(tsr_pair_view(&f->view[1], r->side[1], p, 1, err));
     if (stored && p->a->scale == NULL && p->b->scale == NULL && f->view[0].rows < TSR_TILE) {
-        /* A stack of low matrices, such as convolutions: one matrix of all their rows. */
+        /* A stack of matrices with few rows, such as convolutions, is treated as one matrix of all rows. */
         for (size_t i = 0; i < 2; i++) {
             f->view[i].rows *= f->view[i].matrices;
             f->view[i].matrices = 1;
@@ -125,7 +125,7 @@ static void note_misrounded(const worker *w, const cutting *f, const tsr_piece *
     out->misrounded += found;
 }
 
-/* One chunk of one row of tiles. */
+/* Compares one chunk of a row of tiles. */
 static void compare_chunk(worker *w, const cutting *f, const tsr_piece *chunk, bool same, tsr_metrics *out)
 {
     const tsr_piece *const piece = &w->reader[0].piece;
@@ -201,7 +201,7 @@ static void end_flight(run *r, size_t index)
         same = same && f->partials[i].same;
         p->seconds += f->partials[i].seconds;
     }
-    /* 64-bit integers may differ where doubles do not. */
+    /* 64-bit integers may differ even if their doubles do not. */
     const bool wide_integers = p->a->data->dtype >= TSR_I64 && p->b->data->dtype >= TSR_I64;
     p->state = same ? TSR_PAIR_IDENTICAL : p->metrics.differ > 0 || wide_integers ? TSR_PAIR_DIFFERS : TSR_PAIR_EQUAL;
     free(f);
@@ -274,7 +274,7 @@ static void add_piece(void *job, const tsr_job_part *part, const void *result)
     const tsr_pair *const p = &r->out->pairs[part->item];
     const uint64_t all = stored_bytes(p->a) + stored_bytes(p->b);
     memcpy(&f->partials[part->number], result, sizeof *f->partials);
-    /* A piece's share of the bytes; the last one brings what rounding left. */
+    /* Counts an equal share of the bytes for each piece; the last one gets the remainder. */
     r->progress.bytes_done += part->number + 1 < f->pieces ? all / f->pieces : all - all / f->pieces * (f->pieces - 1);
     if (--f->left == 0)
         end_flight(r, part->item);
@@ -311,9 +311,9 @@ static tsr_status make_piece(void *job, void *state, const tsr_job_part *part, v
     return TSR_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- all pairs ---- */
 
-/* Sums up the bytes, and finds how many threads the memory allows. */
+/* Sums the bytes and computes how many threads the memory allows. */
 static tsr_status choose_threads(run *r, unsigned *threads, tsr_err *err)
 {
     uint64_t largest = 0;
@@ -334,7 +334,7 @@ static tsr_status choose_threads(run *r, unsigned *threads, tsr_err *err)
     return tsr_choose_threads(&r->options->run, fixed, largest + sizeof(worker) + sizeof(partial), threads, err);
 }
 
-/* Returns a number that is the same in ranks that see the same two checkpoints and compare the same tensors. */
+/* Returns a number that is equal on ranks with the same two checkpoints and the same tensors. */
 static uint64_t fingerprint(const run *r)
 {
     uint64_t hash = 0;
@@ -371,7 +371,7 @@ static void load_results(run *r, const pair_result *results)
     }
 }
 
-/* Gives the results of all ranks, and the number of their threads, to each. */
+/* Shares the results of all ranks, and the number of their threads. */
 static tsr_status combine_results(run *r, tsr_err *err)
 {
     tsr_ranks *const ranks = r->options->ranks;

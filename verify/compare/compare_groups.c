@@ -1,4 +1,4 @@
-/* Groups taken from rows, or gathered from columns. */
+/* Checks groups along rows, and gathers groups that run down columns. */
 #include "verify/compare/compare_groups.h"
 
 #include "common/checked.h"
@@ -27,7 +27,7 @@ void tsr_check_groups_along(const tsr_weight_reader *r, const tsr_piece *chunk, 
     }
 }
 
-/* The groups of a tile's width that begin `row` rows and `col` columns into the chunk. */
+/* Checks the groups within a tile's width that begin `row` rows and `col` columns into the chunk. */
 static void check_strip(const tsr_weight_reader readers[2], const tsr_piece *chunk, uint64_t row, uint64_t col,
                         const tsr_group_rule *rule, tsr_group_values *values, tsr_metrics *m)
 {

@@ -1,4 +1,4 @@
-/* The scales of small groups, held to their rule while two checkpoints are compared. */
+/* Checks the scales of small groups against their rule, while two checkpoints are compared. */
 #ifndef TSR_VERIFY_COMPARE_COMPARE_GROUPS_H
 #define TSR_VERIFY_COMPARE_COMPARE_GROUPS_H
 
@@ -7,7 +7,7 @@
 
 enum { TSR_MAX_GROUP = 32 };
 
-/* Room for groups that lie down the columns. */
+/* Buffer for groups that run down columns. */
 typedef struct tsr_group_values {
     double x[TSR_MAX_GROUP * TSR_TILE], y[TSR_MAX_GROUP * TSR_TILE];
 } tsr_group_values;
@@ -20,7 +20,7 @@ void tsr_check_groups_along(const tsr_weight_reader *reader, const tsr_piece *ch
 void tsr_check_groups_down(const tsr_weight_reader readers[2], const tsr_piece *chunk, const tsr_group_rule *rule,
                            tsr_group_values *values, tsr_metrics *metrics);
 
-/* The flat index of a value. */
+/* Returns the flat index of a value. */
 uint64_t tsr_flat_index(const tsr_view *view, uint64_t matrix, uint64_t row, uint64_t col);
 
 #endif

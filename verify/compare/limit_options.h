@@ -1,4 +1,4 @@
-/* The limits of a verdict over weights, as options: the same words for the command line and the library. */
+/* Options for the limits of a verdict over weights, common to the command line and the library. */
 #ifndef TSR_VERIFY_COMPARE_LIMIT_OPTIONS_H
 #define TSR_VERIFY_COMPARE_LIMIT_OPTIONS_H
 
@@ -10,10 +10,10 @@ typedef struct tsr_weight_limit_texts {
     const char *min_sqnr, *max_block_error, *max_cast_error;
 } tsr_weight_limit_texts;
 
-/* Appends the entries that fill texts and limits to a table of options. */
+/* Appends the option table entries that fill texts and limits. */
 void tsr_weight_limit_options(tsr_option *options, tsr_weight_limit_texts *texts, tsr_weight_limits *limits);
 
-/* After the words were parsed. An explicit --min-sqnr is for all tensors, whatever their codes are. */
+/* Converts the texts after parsing. An explicit --min-sqnr applies to all tensors, whatever their codes. */
 tsr_status tsr_weight_limits_parse(tsr_weight_limits *limits, const tsr_weight_limit_texts *texts,
                                    tsr_err *err) TSR_WARN_UNUSED;
 

@@ -1,4 +1,4 @@
-/* Sums over tiles, and what is made of them. */
+/* Sums over tiles, and metrics from the sums. */
 #include "verify/compare/metrics.h"
 
 #include "formats/json/json_write.h"
@@ -11,7 +11,7 @@ enum { X2, Y2, XY, D2, N_SUMS };
 
 typedef struct row_result {
     double max_abs;
-    int64_t bad; /* not 0: some |x - y| is not a finite number, and nothing was added */
+    int64_t bad; /* not 0: some |x - y| is not finite, and nothing was added */
 } row_result;
 
 static ALWAYS_INLINE void add_row(tsr_tile *tile, const double *x, const double *y, size_t n, row_result *result)
@@ -77,7 +77,7 @@ static void note_nonfinite(tsr_metrics *m, unsigned side, double value, uint64_t
         m->nonfinite_at[side] = at;
 }
 
-/* Counts the pairs that have no finite difference; x_left and y_left keep the others. */
+/* Counts the pairs without a finite difference; x_left and y_left receive the others. */
 static void take_out_nonfinite(tsr_tile *tile, uint64_t start, const double *x, const double *y, double *x_left,
                                double *y_left)
 {
@@ -124,7 +124,7 @@ static double relative(double d2, double x2, double max_abs)
     return x2 > 0 ? sqrt(d2 / x2) : INFINITY;
 }
 
-/* Inserts a tile among the worst. Of equal tiles the earlier one stays first. */
+/* Inserts a tile among the worst. Of equal tiles, the earlier one comes first. */
 static void note_worst(tsr_metrics *m, const tsr_tile_metrics *tile)
 {
     size_t at = m->n_worst;

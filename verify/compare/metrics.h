@@ -1,10 +1,11 @@
-/* Error metrics of values y against values x, with coordinates. Sums are in double.
+/* Error metrics of values y against reference values x, with coordinates. Sums are in double.
  *
- * x is the reference. Pairs with a NaN or Inf are counted and located, and left out of the sums, so that one bad value does
- * not hide the others. If such a pair is not the same Inf twice or NaN twice, it differs and the largest error is infinite.
+ * Pairs with a NaN or Inf are counted and located, and left out of the sums, so that one bad value does not hide the
+ * others. A pair that is not the same Inf twice or NaN twice differs, and makes the largest error infinite.
  *
- * The sums depend on the order of tsr_tile_row and tsr_metrics_add only: 8 lanes (column % 8) a tile, added in order;
- * never on instruction sets. The same order gives the same bits for any number of threads. */
+ * The sums depend only on the order of tsr_tile_row and tsr_metrics_add: each tile has 8 partial sums (column % 8),
+ * added in order. They do not depend on the instruction set. The same order gives the same bits for any number of
+ * threads. */
 #ifndef TSR_VERIFY_COMPARE_METRICS_H
 #define TSR_VERIFY_COMPARE_METRICS_H
 
@@ -13,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Errors are located in tiles of this many rows and columns, the usual block of scales. */
+/* Errors are located in tiles of this many rows and columns, the usual block size of scales. */
 enum { TSR_TILE = 128, TSR_WORST_TILES = 5 };
 
 typedef struct tsr_tile_metrics {
@@ -24,57 +25,58 @@ typedef struct tsr_tile_metrics {
     double max_abs;
 } tsr_tile_metrics;
 
-/* Zero-initialised: nothing compared. Flat indices count elements of the view, row by row. */
+/* Zero-initialized: nothing compared. Flat indices count elements of the view, row by row. */
 typedef struct tsr_metrics {
     uint64_t elements;
-    uint64_t differ;          /* x != y as numbers: -0 is 0 */
-    uint64_t nonfinite[2];    /* NaN or Inf among x, among y */
-    uint64_t nonfinite_at[2]; /* flat index of the first */
-    uint64_t max_abs_at;      /* flat index of the largest error: the first in its tile, the earliest tile */
+    uint64_t differ;          /* x != y as numbers; -0 equals 0 */
+    uint64_t nonfinite[2];    /* number of NaN or Inf in x, and in y */
+    uint64_t nonfinite_at[2]; /* flat index of the first one */
+    uint64_t max_abs_at;      /* flat index of the largest error: the first in its tile, and the earliest tile */
     uint64_t misrounded;      /* y has scales, and its code is not the nearest to x: see tsr_weight_reader_misrounded */
-    uint64_t misrounded_at;   /* flat index of one: the first in the first piece that has any */
-    uint64_t misscaled;       /* groups of y whose scale is worse than by rule: see tsr_group_is_misscaled */
-    uint64_t misscaled_at;    /* flat index of the first value of one */
+    uint64_t misrounded_at;   /* flat index of the first one in the first piece that has any */
+    uint64_t misscaled;       /* groups of y whose scale is worse than the rule's: see tsr_group_is_misscaled */
+    uint64_t misscaled_at;    /* flat index of the first value of such a group */
     double sum_x2, sum_y2, sum_xy;
     double sum_d2;  /* sum of (x - y)^2 */
     double max_abs; /* largest |x - y| */
     size_t n_worst;
-    tsr_tile_metrics worst[TSR_WORST_TILES]; /* those that differ, by relative error, the largest first */
+    tsr_tile_metrics worst[TSR_WORST_TILES]; /* tiles that differ, by falling relative error */
 } tsr_metrics;
 
-/* One tile in the making. */
+/* A tile while rows are added. */
 typedef struct tsr_tile {
-    double sums[4][8]; /* x^2, y^2, xy, d^2 by lane */
+    double sums[4][8]; /* sums of x^2, y^2, xy, d^2, eight partial sums each */
     int64_t differ[8];
-    uint64_t index, ld;     /* flat index of the corner; elements from one row of the view to the next */
+    uint64_t index, ld;     /* flat index of the corner; distance of rows in the view */
     tsr_tile_metrics place; /* corner and size; at most TSR_TILE columns */
-    tsr_metrics found;      /* all but the sums */
+    tsr_metrics found;      /* all metrics except the sums */
 } tsr_tile;
 
 /* Starts a tile at `place` (corner and size) of matrices of `rows` x `ld`. */
 void tsr_tile_begin(tsr_tile *tile, const tsr_tile_metrics *place, uint64_t rows, uint64_t ld);
 
-/* One row of it, from the first to the last; x and y have place.cols elements and may be the same. */
+/* Adds one row of the tile; rows must come in order. x and y have place.cols elements and may be the same array. */
 void tsr_tile_row(tsr_tile *tile, uint32_t row, const double *x, const double *y);
 
 /* Adds the finished tile to `total`. */
 void tsr_tile_end(const tsr_tile *tile, tsr_metrics *total);
 
-/* Adds `more`, which follows `total`. For a sum over tensors the indices and tiles mean nothing. */
+/* Adds `more`, which follows `total`. For a sum over tensors, indices and tiles have no meaning. */
 void tsr_metrics_add(tsr_metrics *total, const tsr_metrics *more);
 
-/* |x - y| / |x|, Frobenius. 0 when nothing differs; infinite when x is all zero and y is not, or max_abs is infinite.
- */
+/* Returns |x - y| / |x|, Frobenius. 0 if nothing differs; infinite if x is all zero and y is not, or max_abs is
+ * infinite. */
 double tsr_metrics_relative(const tsr_metrics *m);
-/* 10 log10(sum x^2 / sum (x - y)^2) in dB; infinite when nothing differs. */
+/* Returns 10 log10(sum x^2 / sum (x - y)^2) in dB; infinite if nothing differs. */
 double tsr_metrics_sqnr(const tsr_metrics *m);
-/* sum xy / (|x| |y|): 1 when both are zero, 0 when one is. */
+/* Returns sum xy / (|x| |y|): 1 if both are zero, 0 if one is. */
 double tsr_metrics_cosine(const tsr_metrics *m);
-/* DeepGEMM's measure, 1 - 2 sum xy / sum (x^2 + y^2), in the form that does not cancel: sum (x - y)^2 over the same. */
+/* Returns DeepGEMM's measure, 1 - 2 sum xy / sum (x^2 + y^2), computed without cancellation: sum (x - y)^2 over the
+ * same denominator. */
 double tsr_metrics_calc_diff(const tsr_metrics *m);
 
-/* The figures as members of the JSON object that is open: elements, differ, nonfinite_a, nonfinite_b, misrounded,
- * misscaled, relative_error, sqnr_db, cosine, calc_diff, max_abs_error. Numbers that are not finite become null. */
+/* Appends the metrics to the open JSON object: elements, differ, nonfinite_a, nonfinite_b, misrounded, misscaled,
+ * relative_error, sqnr_db, cosine, calc_diff, max_abs_error. Numbers that are not finite become null. */
 void tsr_metrics_json(tsr_text *text, const tsr_metrics *m);
 
 #endif

@@ -1,11 +1,11 @@
-/* One tile, read in each of the ways that its coding allows. */
+/* Reads one tile in each of the wrong ways that its coding allows, to find a known mistake. */
 #include "verify/compare/misreadings.h"
 
 #include "common/checked.h"
 
 #include <math.h>
 
-/* A mistake is the one when it leaves at most one in so many of the codes that are misrounded without it. */
+/* A mistake is accepted if it leaves at most one in LEFT of the codes that are misrounded without it. */
 enum { LEFT = 8, FEWEST = 16 };
 
 const char *tsr_misreading_text(tsr_misreading misreading)
@@ -44,7 +44,7 @@ static bool applies(tsr_misreading misreading, const tsr_weight *w)
     }
 }
 
-/* The tile that has the first misrounded code. */
+/* Returns the tile with the first misrounded code. */
 static tsr_piece sample_of(const tsr_view *v, uint64_t at)
 {
     const uint64_t row = at / v->cols % v->rows / TSR_TILE * TSR_TILE, col = at % v->cols / TSR_TILE * TSR_TILE;
@@ -55,7 +55,7 @@ static tsr_piece sample_of(const tsr_view *v, uint64_t at)
                        .cols = tsr_min_u64(TSR_TILE, v->cols - col)};
 }
 
-/* Codes of the sample that are not the nearest, as `y` reads them. */
+/* Counts codes of the sample that are not the nearest, as read by `y`. */
 static tsr_status count_misrounded(const tsr_weight_reader *x, tsr_weight_reader *r, const tsr_view *y,
                                    const tsr_piece *piece, uint64_t *count, tsr_err *err)
 {

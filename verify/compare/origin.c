@@ -1,4 +1,4 @@
-/* One tile of each candidate: as it is valued, and block by block with the scale left open. */
+/* Compares one tile of each candidate: its values as stored, and block by block with the best scale. */
 #include "verify/compare/origin.h"
 
 #include "common/checked.h"
@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Limit on the share of a block's values that no scale explains. Matching tensors have 0.03 (e4m3) to 0.15 (int4), others
- * nearly 1. */
+/* Limit on the share of a block's values that no scale explains. Matching tensors have 0.03 (e4m3) to 0.15 (int4),
+ * others nearly 1. */
 static const double kSameCodes = 0.5;
 
 double tsr_same_values(const tsr_weight *weight)
@@ -28,7 +28,7 @@ static tsr_status load_sample(tsr_weight_reader *r, tsr_view *view, const tsr_si
     return tsr_weight_reader_load(r, view, &piece, err);
 }
 
-/* Adds one block of the tile: sum x^2, sum (x - y)^2, and what is left of x where y gets the factor that fits best. */
+/* Adds one block of the tile: sum x^2, sum (x - y)^2, and the rest of x after subtracting the best multiple of y. */
 static void add_block(const tsr_weight_reader *a, const tsr_weight_reader *b, const tsr_piece *block, double sums[3])
 {
     double x[TSR_TILE], y[TSR_TILE], x2 = 0, y2 = 0, xy = 0, d2 = 0;

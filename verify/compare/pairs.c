@@ -47,8 +47,8 @@ static bool same_shape(const tsr_tensor *a, const tsr_tensor *b)
     return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0;
 }
 
-/* Pairs a tensor that only side `here` has, or that has another shape there, with values derived from other tensors of the
- * other side, if possible. */
+/* Pairs a tensor that only side `here` has, or that has another shape on the other side, with values derived from other
+ * tensors of the other side, if possible. */
 static tsr_status pair_with_made(pairing *r, unsigned here, tsr_pair *p, tsr_err *err)
 {
     const tsr_weight *stand_in;
@@ -79,7 +79,7 @@ static tsr_status add_pair(pairing *r, const tsr_weight *x, const tsr_weight *y,
     } else if (x == NULL || y == NULL) {
         const unsigned here = x == NULL ? 1 : 0;
         if (tsr_derived_replaces(r->side[here], r->side[1 - here], one))
-            return TSR_OK; /* compared through what took its place */
+            return TSR_OK; /* compared through the tensors that replace it */
         TSR_TRY(pair_with_made(r, here, &p, err));
     }
     r->out->pairs[r->out->count++] = p;
@@ -101,7 +101,7 @@ tsr_status tsr_pairs_find(const tsr_side *one, const tsr_side *other, const tsr_
     for (size_t i = 0; i < b->count; i++) {
         const tsr_weight *const y = &b->items[i];
         const tsr_weight *const x = tsr_weights_find_same(a, r->side[0]->checkpoint, y->values->name);
-        /* Older tools store one scale for both. */
+        /* Older tools store one scale for keys and values. */
         if (x == NULL || tsr_weights_find_same(b, r->side[1]->checkpoint, x->values->name) != y)
             TSR_TRY(add_pair(r, x, y, err));
     }

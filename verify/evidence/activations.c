@@ -1,4 +1,4 @@
-/* Draws activations by a counter-based generator, or reads and converts those of a file. */
+/* Generates activations with a counter-based generator, or reads and converts those of a file. */
 #include "verify/evidence/activations.h"
 
 #include "common/checked.h"
@@ -26,7 +26,7 @@ uint64_t tsr_seed_of(uint64_t seed, const char *name)
     return state;
 }
 
-/* The sum of 12 uniform 16-bit numbers, taken from three 64-bit words, which is close to normal. */
+/* Returns the sum of 12 uniform 16-bit numbers from three 64-bit words, which is nearly normal. */
 static float draw_normal(uint64_t state)
 {
     int32_t sum = 0;

@@ -1,4 +1,4 @@
-/* The choice of a device, and the CPU's table. */
+/* Chooses a device, and fills the table of the CPU. */
 #include "verify/evidence/device.h"
 
 #include "common/checked.h"
@@ -137,7 +137,7 @@ static tsr_status run_rows(const tsr_device_gemm *kernel, const tsr_grouped_gemm
 tsr_status tsr_device_run_grouped(const tsr_device_gemm *kernel, const tsr_grouped_gemm *g, tsr_out out, tsr_err *err)
 {
     const size_t m = g->gemm.m;
-    if (kernel->run_grouped != NULL && g->groups > 1) /* one weight is a product of its own, as serving has it */
+    if (kernel->run_grouped != NULL && g->groups > 1) /* a single weight runs as a separate product, as in serving */
         return kernel->run_grouped(kernel, g, out, err);
     for (size_t expert = 0; g->rows_of_expert != NULL && expert < g->groups; expert++)
         TSR_TRY(run_rows(kernel, g, m / g->groups * expert, (size_t)g->rows_of_expert[expert], expert, out, err));

@@ -1,5 +1,4 @@
-/* A GPU as a device of the checks: products and conversions by the CUDA kernels, and the table. Compiled where CUDA was
- * found. */
+/* Adds a GPU as a device of the checks: products and conversions by the CUDA kernels. Compiled if CUDA was found. */
 #include "common/checked.h"
 #include "common/float_bits.h"
 #include "kernels/cuda/block_fp8_grouped.h"
@@ -12,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { CUBLAS_LT = -1 /* as the variant of a block-FP8 product, beside tsr_gemm_kind */ };
+enum { CUBLAS_LT = -1 /* `variant` of a block-FP8 product, beside the values of tsr_gemm_kind */ };
 
 /* Slots of tsr_gpu_run. */
 enum { A, W, SCALE_A, SCALE_W, ZEROS, AZP_WITH_ADJ, AZP, AZP_ADJ, BIAS, GROUPS, D };
@@ -27,8 +26,8 @@ static tsr_status launch(const tsr_device_gemm *kernel, const tsr_block_fp8_gemm
     return tsr_cublas_lt_run(g->peer, 0, NULL, err);
 }
 
-/* Copies the scales of the activations as [k tiles][pitch], one for each group of tokens that share them where the kernel takes
- * such a grid. */
+/* Copies the scales of the activations as [k tiles][pitch], with one entry per group of tokens that share scales if the
+ * kernel accepts such a grid. */
 static tsr_status upload_scales(tsr_gpu_run *r, const tsr_fp8_gemm_args *args, size_t group, size_t pitch, tsr_err *err)
 {
     const size_t grid_k = tsr_ceil_div(args->k, 128), n = tsr_ceil_div(args->m, group);
@@ -141,7 +140,7 @@ static tsr_status run_int8_on(tsr_gpu_run *r, const tsr_device_epilogue *kernel,
     void **const on_gpu = r->on_gpu;
     TSR_TRY(tsr_gpu_upload(r, A, pitch, args->a, args->k, args->k, args->m, err));
     TSR_TRY(tsr_gpu_upload(r, W, pitch, args->w, args->k, args->k, args->n, err));
-    /* The fast kernel takes whole 16 bytes of k: what is added is zeros. */
+    /* The fast kernel needs k in multiples of 16 bytes; the padding is zeros. */
     if (pitch != args->k) {
         TSR_TRY(tsr_gpu_check(cudaMemset2D((char *)on_gpu[A] + args->k, pitch, 0, pitch - args->k, args->m), "padding",
                               err));
@@ -226,7 +225,7 @@ static size_t groups_of(const tsr_weight_only_args *args)
     return args->group == 0 ? 1 : args->k / args->group;
 }
 
-/* n floats that fit in BF16 or F16, as such. */
+/* Copies n floats as BF16 or F16, which can represent them. */
 static tsr_status upload_narrow(tsr_gpu_run *r, int slot, const float *from, size_t n, bool bf16, tsr_err *err)
 {
     uint16_t *const narrow = r->narrow;
@@ -267,7 +266,7 @@ static tsr_status run_weight_only_on(tsr_gpu_run *r, const tsr_device_weight_onl
 
 static tsr_status run_weight_only(const tsr_device_weight_only *kernel, const tsr_weight_only_args *args, tsr_err *err)
 {
-    /* Room for each of activations, results and scales. */
+    /* Room for the largest of activations, results and scales. */
     const size_t most = args->m * (args->k + args->n) + groups_of(args) * args->n;
     tsr_gpu_run r;
     TSR_TRY(tsr_gpu_begin(&r, kernel->device, kernel->name, most * sizeof(uint16_t), err));
@@ -295,7 +294,7 @@ static bool is_hopper(const tsr_cuda_device *properties)
     return properties->arch == 90;
 }
 
-/* Tells the owner of another card which kernels were not judged there. */
+/* Records for other GPUs which kernels could not be judged there. */
 static void leave_out_fast(tsr_device *device, const tsr_cuda_device *properties)
 {
     static const char kMma[] = "sm_89 or later (mma of e4m3)", kHopper[] = "sm_90 (Hopper's wgmma and TMA)";

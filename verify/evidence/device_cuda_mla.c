@@ -1,5 +1,5 @@
-/* Latent attention by the CUDA kernels, and what follows it where heads are cut over ranks. Compiled where CUDA was
- * found. */
+/* Runs latent attention with the CUDA kernels, and the following steps if heads are divided among ranks. Compiled if
+ * CUDA was found. */
 #include "common/parallel/threads.h"
 #include "kernels/cuda/mla_decode.h"
 #include "kernels/cuda/mla_prefill.h"
@@ -12,7 +12,7 @@
 /* Slots of tsr_gpu_run. */
 enum { Q, CACHE, TABLE, SEQLENS, OUT, WORKSPACE };
 
-/* A cache of codes as the BF16 rows of the same values. */
+/* Copies a cache of codes as BF16 rows of the same values. */
 static tsr_status upload_widened(tsr_gpu_run *r, const tsr_mla_attention *a, tsr_err *err)
 {
     const size_t from_bytes = tsr_mla_cache_row_bytes(a->latent, a->rope, true);
@@ -133,7 +133,7 @@ static tsr_status run_prefill(const tsr_device_prefill *kernel, const tsr_causal
 
 enum { X, MATRICES, Y };
 
-/* `batch` matrices of rows x cols, gapless there. */
+/* Copies `batch` matrices of rows x cols to contiguous device memory. */
 static tsr_status upload_matrices(tsr_gpu_run *r, int slot, const float *from, size_t batch, size_t next, size_t rows,
                                   size_t ld, size_t cols, tsr_err *err)
 {
@@ -181,7 +181,7 @@ static tsr_status run_project(const tsr_device_mla *kernel, size_t rank, const t
     return tsr_gpu_end(&r, run_project_on(&r, rank, args, err));
 }
 
-/* Adds the parts to the first one by one, on one GPU. */
+/* Adds the parts to the first one in order, on one GPU. */
 static tsr_status add_in_turn(tsr_gpu_run *run, size_t ranks, float *parts, size_t n, double *seconds, tsr_err *err)
 {
     const size_t bytes = n * sizeof *parts;
@@ -203,7 +203,7 @@ static tsr_status add_in_turn(tsr_gpu_run *run, size_t ranks, float *parts, size
     return TSR_OK;
 }
 
-/* Slot r is the part of rank r, slot TSR_NCCL_RANKS + r the sum on its GPU. */
+/* Slot r is the part of rank r, and slot TSR_NCCL_RANKS + r the sum on its GPU. */
 static tsr_status all_reduce(tsr_gpu_run *run, size_t ranks, float *parts, size_t n, double *seconds, tsr_err *err)
 {
     const float *from[TSR_NCCL_RANKS];

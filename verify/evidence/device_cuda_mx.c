@@ -1,4 +1,4 @@
-/* The GPU's kernels for small groups under the checks. Compiled where CUDA was found. */
+/* Runs the GPU's kernels for small groups in the checks. Compiled if CUDA was found. */
 #include "kernels/cuda/mx_dequant.h"
 #include "kernels/cuda/mx_gemm.h"
 #include "verify/evidence/gpu_run.h"
@@ -6,7 +6,7 @@
 /* Slots of tsr_gpu_run. */
 enum { A, A_SCALES, W, W_SCALES, D };
 
-/* A matrix of `rows` rows with its scales in two slots. */
+/* Copies a matrix of `rows` rows and its scales to two slots. */
 static tsr_status upload(tsr_gpu_run *r, int slot, const tsr_mx_matrix *from, size_t rows, size_t k, tsr_mx_matrix *to,
                          tsr_err *err)
 {

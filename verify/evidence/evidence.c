@@ -1,4 +1,4 @@
-/* Lists that grow; texts are copied into their owner's arena. */
+/* Growing lists of evidence. Texts are copied to their owner's arena. */
 #include "verify/evidence/evidence.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ const char *tsr_phase_name(tsr_phase phase)
     return kNames[phase];
 }
 
-/* Makes room for one more item of `size` bytes; false when memory is exhausted. */
+/* Makes room for one more item of `size` bytes. Returns false when memory is exhausted. */
 static bool grow(void **items, size_t count, size_t *capacity, size_t size)
 {
     if (count < *capacity)

@@ -1,5 +1,5 @@
-/* Results of kernel checks: one judgement per kernel, result type and tensor, with figures and the position of the largest
- * error. Quantization error and kernel error are separate judgements. */
+/* Results of kernel checks: one judgement per kernel, result type and tensor, with figures and the position of the
+ * largest error. Quantization error and kernel error are separate judgements. */
 #ifndef TSR_VERIFY_EVIDENCE_EVIDENCE_H
 #define TSR_VERIFY_EVIDENCE_EVIDENCE_H
 
@@ -9,39 +9,41 @@
 #include <stdbool.h>
 
 typedef enum tsr_error_kind {
-    TSR_ERROR_QUANTIZATION, /* what the format costs: x the original, y the quantized operands' product, in double */
-    TSR_ERROR_ABSORPTION,   /* what another order of the same products costs: both in double */
-    TSR_ERROR_KERNEL,       /* what the kernel costs: x in double, y the kernel's, over the same operands */
-    TSR_ERROR_CHECKPOINT,   /* what the checkpoint states, and cannot be: a NaN scale, sums that are not its codes' */
+    TSR_ERROR_QUANTIZATION, /* error of the format: x is the original, y the product of the quantized operands, in
+                             * double */
+    TSR_ERROR_ABSORPTION,   /* error of another order of the same products: both in double */
+    TSR_ERROR_KERNEL,       /* error of the kernel: x in double, y by the kernel, over the same operands */
+    TSR_ERROR_CHECKPOINT,   /* an impossible statement of the checkpoint: a NaN scale, sums that are not those of its
+                             * codes */
 } tsr_error_kind;
 
 typedef struct tsr_judgement {
-    const char *subject; /* tensor, or set of experts */
-    const char *what;    /* of kernel errors the kernel, with its arguments; else what was quantized */
+    const char *subject; /* tensor or set of experts */
+    const char *what;    /* for kernel errors the kernel with its arguments; otherwise what was quantized */
     tsr_error_kind kind;
     tsr_metrics metrics;
-    char worst_at[64];  /* "token 3, output 1029": where the largest error is; empty when there is none */
-    double of_bound;    /* largest error / what the accumulation may do; negative: not judged by a bound */
-    double of_expected; /* RMS of errors / what is to be expected of each; negative: not known */
+    char worst_at[64];  /* "token 3, output 1029": position of the largest error; empty: none */
+    double of_bound;    /* largest error / bound of the accumulation; negative: no bound */
+    double of_expected; /* RMS of errors / expected RMS; negative: unknown */
     struct {
         bool known;
-        double slope, offset; /* of the values; of what is to be expected of each: verify/evidence/kernel_tally.h */
-        double sigmas;        /* what is beyond a sound kernel's, in standard errors */
-    } bias;                   /* of a kernel's errors, which side they lean to */
-    uint64_t choices, agreed; /* of a router or a head: how many, and how many alike; choices 0: none */
+        double slope, offset; /* relative to the values, and to the expected error: verify/evidence/kernel_tally.h */
+        double sigmas;        /* excess over a correct kernel, in standard errors */
+    } bias;                   /* direction of a kernel's errors */
+    uint64_t choices, agreed; /* for a router or a head: number of choices, and of equal ones; choices 0: none */
     struct {
         bool known;
         double mean, max; /* of positions: nats */
-    } kl;                 /* divergence of the distributions that x and y are logits of */
-    double limit;         /* of a forward pass: the least SQNR in dB that passes; NaN or 0: none */
-    const char *fault;    /* NULL: within the limits, or without any */
-    double seconds;       /* of one run of the kernel; 0: not timed */
+    } kl;                 /* divergence of the distributions whose logits are x and y */
+    double limit;         /* for a forward pass: least SQNR in dB that passes; NaN or 0: none */
+    const char *fault;    /* NULL: within the limits, or no limits */
+    double seconds;       /* time of one run of the kernel; 0: not measured */
 } tsr_judgement;
 
-/* The parts of a check, whose seconds are summed. */
+/* The parts of a check whose times are summed. */
 typedef enum tsr_phase {
     TSR_PHASE_READ,
-    TSR_PHASE_QUANTIZE, /* activations, and decoding operands */
+    TSR_PHASE_QUANTIZE, /* activations and decoding of operands */
     TSR_PHASE_ORACLE,
     TSR_PHASE_KERNELS,
     TSR_PHASE_JUDGE,
@@ -52,7 +54,7 @@ typedef struct tsr_skipped {
     const char *subject, *why;
 } tsr_skipped;
 
-/* Zero-initialised is empty. Results are in the order of the jobs, whichever ended first. */
+/* A zero-initialized one is empty. Results are in the order of the jobs, not in the order in which they ended. */
 typedef struct tsr_evidence {
     tsr_judgement *items;
     size_t count, capacity, failed;
@@ -61,25 +63,25 @@ typedef struct tsr_evidence {
     double phases[TSR_N_PHASES]; /* summed over threads */
     double seconds;
     uint64_t bytes_read;
-    size_t subjects, candidates; /* tensors or sets: how many were checked, of how many that could be */
+    size_t subjects, candidates; /* number of checked tensors or sets, and of those that could be checked */
     tsr_arena arena;             /* of the texts */
 } tsr_evidence;
 
-/* "quantization", "absorption", "kernel" or "checkpoint". Static storage. */
+/* Returns the name: "quantization", "absorption", "kernel" or "checkpoint". Static storage. */
 const char *tsr_error_kind_name(tsr_error_kind kind);
 
-/* "read", ... Static storage. */
+/* Returns the name: "read", ... Static storage. */
 const char *tsr_phase_name(tsr_phase phase);
 
 tsr_status tsr_evidence_add(tsr_evidence *evidence, const tsr_judgement *judgement, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_evidence_skip(tsr_evidence *evidence, const char *subject, const char *why,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* Appends everything in `more` to `evidence`; `more` is empty afterwards. */
+/* Appends everything in `more` to `evidence` and empties `more`. */
 tsr_status tsr_evidence_join(tsr_evidence *evidence, tsr_evidence *more, tsr_err *err) TSR_WARN_UNUSED;
 
-/* TSR_E_UNSUPPORTED when nothing was judged, or, with `kernels`, when no kernel was judged and no fault was found: a
- * check that compared nothing must not pass. `path` is the checkpoint, for the message. */
+/* Fails if nothing was judged, or, with `kernels`, if no kernel was judged and no fault was found, because a check that
+ * compared nothing must not pass. TSR_E_UNSUPPORTED. `path` is the checkpoint, for the message. */
 tsr_status tsr_evidence_require(const tsr_evidence *evidence, bool kernels, const char *path,
                                 tsr_err *err) TSR_WARN_UNUSED;
 

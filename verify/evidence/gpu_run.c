@@ -1,4 +1,4 @@
-/* Memory and copies on the GPU, under its lock. */
+/* Allocates and copies memory of the GPU, under its lock. */
 #include "verify/evidence/gpu_run.h"
 
 #include "common/checked.h"
@@ -21,7 +21,8 @@ tsr_status tsr_gpu_begin(tsr_gpu_run *run, const tsr_device *device, const char 
     if (run->narrow == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for operands and results of %s", name);
     pthread_mutex_lock(&run->gpu->lock);
-    (void)cudaSetDevice(run->gpu->properties.ordinal); /* for this thread; cannot fail, as opening showed */
+    /* set for this thread; it cannot fail, since opening succeeded */
+    (void)cudaSetDevice(run->gpu->properties.ordinal);
     return TSR_OK;
 }
 

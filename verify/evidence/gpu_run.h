@@ -1,5 +1,5 @@
-/* One run of a kernel on the GPU for a check: it has the GPU to itself, operands are copied there and the result back,
- * and memory is freed whatever happens. Only where Tessera was built with CUDA.
+/* One run of a kernel on the GPU for a check, with exclusive use of the GPU. Copies operands to it and the result back,
+ * and always frees its memory. Only if Tessera was built with CUDA.
  *
  * A run begins with tsr_gpu_begin and ends with tsr_gpu_end, which returns the status of the calls between them. */
 #ifndef TSR_VERIFY_EVIDENCE_GPU_RUN_H
@@ -16,38 +16,38 @@
 /* tsr_device.state of a GPU. */
 typedef struct tsr_gpu {
     tsr_cuda_device properties;
-    tsr_cublas_lt *peer;  /* NULL: there is no cuBLASLt */
-    tsr_nccl *nccl;       /* NULL: ranks take turns on this GPU; else rank r has GPU r */
-    pthread_mutex_t lock; /* held by the one run that uses the GPU */
+    tsr_cublas_lt *peer;  /* NULL: cuBLASLt is not available */
+    tsr_nccl *nccl;       /* NULL: ranks run one after another on this GPU; otherwise rank r has GPU r */
+    pthread_mutex_t lock; /* held by the run that uses the GPU */
 } tsr_gpu;
 
-/* The `variant` of a kernel that has a fast and a plain form, where kernels/cuda has no name for it. */
+/* `variant` of a kernel that has a fast and a plain form and no enum in kernels/cuda. */
 enum { TSR_GPU_FAST, TSR_GPU_PLAIN };
 
 enum { TSR_GPU_SLOTS = 2 * TSR_NCCL_RANKS };
 
 typedef struct tsr_gpu_run {
     tsr_gpu *gpu;
-    const char *name;            /* of the kernel, for messages */
-    void *on_gpu[TSR_GPU_SLOTS]; /* memory on the GPU, each slot freed by tsr_gpu_end; NULL: unused */
-    void *narrow;                /* memory on the host for operands and results in 16 bits */
+    const char *name;            /* name of the kernel, for messages */
+    void *on_gpu[TSR_GPU_SLOTS]; /* device memory of each slot, freed by tsr_gpu_end; NULL: unused */
+    void *narrow;                /* host memory for 16-bit operands and results */
 } tsr_gpu_run;
 
-/* Waits until the GPU is free, takes it for this thread, and allocates `narrow_bytes` on the host. On failure nothing
- * is held. */
+/* Waits until the GPU is free, reserves it for this thread, and allocates `narrow_bytes` on the host. After a failure
+ * nothing is reserved. */
 tsr_status tsr_gpu_begin(tsr_gpu_run *run, const tsr_device *device, const char *name, size_t narrow_bytes,
                          tsr_err *err) TSR_WARN_UNUSED;
 
-/* Frees what the run has, lets the GPU go, and returns `status`. */
+/* Frees the run's memory, releases the GPU, and returns `status`. */
 tsr_status tsr_gpu_end(tsr_gpu_run *run, tsr_status status) TSR_WARN_UNUSED;
 
-/* Selects the GPU of `rank` for the following calls: the device's one GPU until ranks are spread, then GPU `rank`. */
+/* Selects the GPU of `rank` for the following calls: the device's only GPU until ranks are spread, then GPU `rank`. */
 void tsr_gpu_use_rank(const tsr_gpu *gpu, size_t rank);
 
-/* TSR_E_DEVICE with CUDA's own words where `code` is an error. */
+/* Returns TSR_E_DEVICE with CUDA's message if `code` is an error. */
 tsr_status tsr_gpu_check(cudaError_t code, const char *doing, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Allocates memory for an empty slot. That of a result is filled with 0xFF, which is NaN, so that an element that the
+/* Allocates memory for an empty slot. Memory of a result is filled with 0xFF, which is NaN, so that an element that the
  * kernel does not write is noticed. */
 tsr_status tsr_gpu_allocate(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_allocate_result(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;
@@ -56,25 +56,25 @@ tsr_status tsr_gpu_allocate_result(tsr_gpu_run *run, int slot, size_t bytes, tsr
 tsr_status tsr_gpu_upload(tsr_gpu_run *run, int slot, size_t pitch, const void *from, size_t from_pitch, size_t bytes,
                           size_t rows, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Copies n elements of 4 bytes; where `from` is NULL the slot stays empty. */
+/* Copies n elements of 4 bytes. If `from` is NULL, the slot stays empty. */
 tsr_status tsr_gpu_upload_words(tsr_gpu_run *run, int slot, const void *from, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Converts a result type to that of kernels/cuda (tsr_gpu_out), or to the bytes of an element. */
 tsr_gemm_out tsr_gpu_out(tsr_out out);
 size_t tsr_gpu_out_bytes(tsr_out out);
 
-/* Reads a contiguous result [m, n] of a slot as floats, `ldd` apart. run->narrow has room for it. */
+/* Reads a contiguous result [m, n] of a slot as floats with row distance `ldd`. run->narrow must be large enough. */
 tsr_status tsr_gpu_download(const tsr_gpu_run *run, int slot, tsr_out out, size_t m, size_t n, float *d, size_t ldd,
                             tsr_err *err) TSR_WARN_UNUSED;
 
-/* Seconds of one launch, as the mean of several. */
+/* Measures the seconds of one launch, as the mean of several. */
 tsr_status tsr_gpu_time(const tsr_gpu_run *run, tsr_status (*launch)(const void *args, tsr_err *err), const void *args,
                         double *seconds, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The kernels of attention and of heads cut over ranks, into the table. */
+/* Adds the kernels of attention and of heads divided among ranks to the table. */
 tsr_status tsr_device_add_cuda_mla(tsr_device *device, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Those of small groups. */
+/* Adds the kernels of small groups to the table. */
 tsr_status tsr_device_add_cuda_mx(tsr_device *device, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

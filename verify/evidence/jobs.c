@@ -1,4 +1,4 @@
-/* Runs numbered jobs, and makes choices that depend on the seed only. */
+/* Runs numbered jobs, and makes selections that depend only on the seed. */
 #include "verify/evidence/jobs.h"
 
 #include "common/checked.h"
@@ -21,7 +21,7 @@ typedef struct jobs {
     const tsr_run_options *run;
     size_t n, done;
     double began;
-    pthread_mutex_t lock; /* of `done`, and of telling it */
+    pthread_mutex_t lock; /* guards `done` and progress reports */
 } jobs;
 
 tsr_kernel_limits tsr_kernel_limits_defaults(void)
@@ -124,7 +124,7 @@ size_t tsr_sample(const tsr_kernel_options *options, size_t *items, size_t n)
     size_t kept = 0;
     if (wanted == 0 || wanted >= n)
         return n;
-    /* Selection sampling: an item is taken with probability (still wanted) / (items left). */
+    /* Selection sampling: an item is taken with probability (still needed) / (items left). */
     for (size_t i = 0; wanted > 0; i++) {
         if (tsr_mix_bits(options->seed ^ tsr_mix_bits(i)) % (n - i) < wanted) {
             items[kept++] = items[i];
@@ -233,7 +233,7 @@ tsr_columns tsr_choose_columns(const tsr_kernel_options *options, uint64_t rows,
 
 uint64_t tsr_column_block(const tsr_columns *c, uint64_t i)
 {
-    /* One block from each of `chosen` equal stretches. */
+    /* One block from each of `chosen` equal ranges. */
     const uint64_t begin = i * c->blocks / c->chosen, end = (i + 1) * c->blocks / c->chosen;
     return begin + tsr_mix_bits(c->seed + i) % (end - begin);
 }

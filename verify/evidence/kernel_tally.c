@@ -1,4 +1,4 @@
-/* Keeps the largest ratio of error to bound, sums of squares, and sums by row and by column. */
+/* Tracks the largest ratio of error to bound, sums of squares, and sums by row and by column. */
 #include "verify/evidence/kernel_tally.h"
 
 #include <math.h>
@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Fewer elements have no mean to speak of, and the RMS of few roundings may well be 1.5 of the expected one. */
+/* With fewer elements the mean is meaningless, and the RMS of few roundings may well be 1.5 times the expected one. */
 enum { MIN_ELEMENTS = 64, MIN_NARROW = 256 };
 
-/* The share of an expected error that every result may be off to the same side. */
+/* Allowed common offset of all results, as a share of the expected error. */
 static const double kOffset = 0.1;
 
 tsr_status tsr_kernel_tally_begin(tsr_kernel_tally *t, const tsr_tally_of *of, tsr_err *err)
@@ -44,13 +44,14 @@ static void add(tsr_bias_sums *s, double x, double e, double v)
     s->n++;
 }
 
-/* Adds the weights of equal errors. Sizes that differ by the roundings of doubles are equal: 30 bits of the mantissa count. */
+/* Adds the weights of equal errors. Sizes that differ only by rounding of doubles are equal: 30 bits of the mantissa
+ * are compared. */
 static void add_error(tsr_kernel_tally *t, double size, double weight)
 {
     uint64_t key;
     memcpy(&key, &size, sizeof key);
     key >>= 22;
-    if (key == 0) { /* results that are exact do not move together */
+    if (key == 0) { /* exact results have no common error */
         t->exact.slope += weight * weight;
         t->exact.offset += 1;
         return;
@@ -105,7 +106,8 @@ static void widen(tsr_bias_spread *s, tsr_bias_spread by)
     s->offset = fmax(s->offset, by.offset);
 }
 
-/* Returns the scatter of the sums of n rows or columns around their mean; with `as_one` as if each had one error only. */
+/* Returns the scatter of the sums of n rows or columns around their mean; with `as_one`, as if each had a single
+ * error. */
 static tsr_bias_spread scatter(const tsr_bias_sums *s, size_t n, const tsr_bias_sums *all, bool as_one)
 {
     const double slope = all->ex / all->xx, offset = all->e / (double)all->n;
@@ -121,7 +123,7 @@ static tsr_bias_spread scatter(const tsr_bias_sums *s, size_t n, const tsr_bias_
     return (tsr_bias_spread){found.slope * known, found.offset * known};
 }
 
-/* Returns the spread under independent errors, with equal ones counted once. */
+/* Returns the spread for independent errors, with equal ones counted once. */
 static tsr_bias_spread of_errors(tsr_kernel_tally *t)
 {
     tsr_bias_spread found = t->exact;
@@ -158,7 +160,7 @@ static const char *tell_bias(const tsr_kernel_tally *t, char text[TSR_MAX_FAULT]
     return text;
 }
 
-/* ---- the end ---- */
+/* ---- conclusions ---- */
 
 tsr_status tsr_kernel_tally_end(tsr_kernel_tally *t, const tsr_kernel_limits *limits, const char *fault,
                                 const char *rms_fault, tsr_evidence *evidence, tsr_err *err)

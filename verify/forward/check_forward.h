@@ -57,8 +57,8 @@ typedef struct tsr_forward_figures {
     char device[256];
 } tsr_forward_figures;
 
-/* Checks that a forward pass is implemented for both models. TSR_E_NOT_APPLICABLE: it is not, with the reason. TSR_E_USAGE: the
- * requested layers do not exist. Does not read weights or tokens. */
+/* Checks that a forward pass is implemented for both models. TSR_E_NOT_APPLICABLE: it is not, with the reason.
+ * TSR_E_USAGE: the requested layers do not exist. Does not read weights or tokens. */
 tsr_status tsr_forward_applies(const tsr_forward_request *request, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Runs the check. Errors are those of verify/forward/forward.h and verify/forward/tokens/token_file.h, and:

@@ -20,13 +20,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Sizes of a worker's reads, and of the runs of pieces that it takes; at least one piece. */
+/* Sizes of a worker's reads and of its runs of pieces; a run has at least one piece. */
 enum { PAGE = 4096, BUFFER = 4 << 20, RUN_BYTES = 16 << 20, RUN_PIECES = 4096 };
 
-/* Smaller files are read through the page cache: opening them twice costs more than it shows. */
+/* Smaller files are read through the page cache: opening them twice costs more than it gains. */
 enum { LARGE = 1 << 20 };
 
-/* Pieces of one file that follow one another. */
+/* Consecutive pieces of one file. */
 typedef struct run {
     size_t first, n;
     uint64_t bytes;
@@ -39,7 +39,7 @@ typedef struct job {
     run *runs;
     size_t n_runs;
     bool *bad;      /* [n_pieces] */
-    char **buffers; /* one for each worker */
+    char **buffers; /* one per worker */
     pthread_mutex_t lock;
     tsr_progress progress;
     struct timespec began;
@@ -54,7 +54,7 @@ typedef struct hashing {
     XXH3_state_t state;
 } hashing;
 
-/* Goes on to the next piece that has bytes left. */
+/* Advances to the next piece that has bytes left. */
 static void settle(hashing *h)
 {
     while (h->piece < h->end && h->used == h->piece->bytes) {
@@ -121,7 +121,7 @@ static tsr_status read_run(job *j, const run *r, char *buffer, tsr_err *err)
         const size_t want = (size_t)tsr_min_u64(BUFFER, tsr_round_up(end - at, PAGE));
         size_t got = 0;
         if (direct >= 0 && read_some(direct, true, path, buffer, want, at, &got, NULL) != TSR_OK) {
-            close(direct); /* a file system that opens so and does not read so */
+            close(direct); /* the file system accepts O_DIRECT in open() but not in read() */
             direct = -1;
         }
         status = read_some(fd, false, path, buffer, want, at, &got, err);
@@ -149,7 +149,7 @@ static tsr_status take_run(void *context, size_t i, size_t worker, tsr_err *err)
     return TSR_OK;
 }
 
-/* ---- what is found ---- */
+/* ---- findings ---- */
 
 tsr_status tsr_manifest_find(tsr_manifest_check *c, const tsr_manifest_finding *finding, tsr_err *err)
 {
@@ -165,7 +165,7 @@ tsr_status tsr_manifest_find(tsr_manifest_check *c, const tsr_manifest_finding *
     return TSR_OK;
 }
 
-/* The output's own manifest, where it has one; it is not missed where another one is given. */
+/* Checks the output's own manifest, if it has one. It may be missing if another manifest is given. */
 static tsr_status check_own(tsr_manifest_check *c, const tsr_manifest *said, const char *dst, tsr_err *err)
 {
     char path[PATH_MAX];
@@ -188,7 +188,7 @@ static tsr_status check_own(tsr_manifest_check *c, const tsr_manifest *said, con
     return status;
 }
 
-/* Plans what is read of a file that has its size. */
+/* Plans the reads of a file whose size is right. */
 static void plan_file(job *j, const tsr_manifest_file *f)
 {
     for (size_t i = f->first_piece; i < f->first_piece + f->n_pieces; i++) {
@@ -223,7 +223,7 @@ static tsr_status look_at(tsr_manifest_check *c, job *j, const tsr_manifest_file
     return TSR_OK;
 }
 
-/* Reports files that the manifest does not name, except the manifest, its signatures, and hidden files that are no
+/* Reports files that the manifest does not name, except the manifest, its signatures, and hidden files that are not
  * weights. */
 static tsr_status find_foreign(tsr_manifest_check *c, const tsr_manifest *said, const char *dst, tsr_err *err)
 {
@@ -250,7 +250,7 @@ static tsr_status find_foreign(tsr_manifest_check *c, const tsr_manifest *said, 
     return status;
 }
 
-/* ---- the whole ---- */
+/* ---- all files ---- */
 
 static tsr_status read_runs(tsr_manifest_check *c, job *j, tsr_err *err)
 {

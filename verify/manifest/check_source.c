@@ -1,4 +1,4 @@
-/* Reads windows of a source in parallel, and sums up their digests. */
+/* Reads windows of a source in parallel, and sums their digests. */
 #include "verify/manifest/check_source.h"
 
 #include "common/checked.h"
@@ -14,18 +14,18 @@
 /* Size of one read: consecutive rows of one window. */
 enum { BUFFER = 1 << 20 };
 
-/* Limit on the number of reads of one tensor; each of many ranks may read it once. */
+/* Limit for repeated reads of one tensor; with many ranks, each may read it once. */
 enum { MOST_TIMES = 1024 };
 
 typedef struct job {
     const tsr_manifest_sources *said;
     const tsr_checkpoint *source;
     const tsr_run_options *options;
-    size_t *files;  /* [n_inputs]: the number of the file in the source, and one; 0: not to be read */
-    size_t *chosen; /* [n_chosen] of the reads */
+    size_t *files;  /* [n_inputs]: 1 + number of the file in the source; 0: not read */
+    size_t *chosen; /* [n_chosen]: indices of reads */
     size_t n_chosen;
     bool *bad;      /* [n_chosen] */
-    char **buffers; /* one for each worker */
+    char **buffers; /* one per worker */
     pthread_mutex_t lock;
     tsr_progress progress;
     struct timespec began;
@@ -51,7 +51,7 @@ static void put(unsigned char *to, uint64_t value, bool highest_first)
         to[i] = (unsigned char)(value >> 8 * (highest_first ? 7 - i : i));
 }
 
-/* Adds the digest of a window with its place. */
+/* Adds the digest of a window with its position. */
 static tsr_status add_window(const job *j, const tsr_manifest_input *in, const tsr_tensor *place,
                              const tsr_manifest_window *w, char *buffer, tsr_manifest_digest *sum, tsr_err *err)
 {
@@ -94,9 +94,9 @@ static tsr_status take_read(void *context, size_t i, size_t worker, tsr_err *err
     return TSR_OK;
 }
 
-/* ---- what there is to read ---- */
+/* ---- planning the reads ---- */
 
-/* The number of a file of the source, and one; 0: it has none of this name. */
+/* Returns 1 + the number of a file of the source; 0: it has none of this name. */
 static size_t find_file(const tsr_checkpoint *c, const char *name)
 {
     for (size_t i = 0; i < c->n_files + c->n_side_files; i++) {
@@ -106,7 +106,8 @@ static size_t find_file(const tsr_checkpoint *c, const char *name)
     return 0;
 }
 
-/* Reports source files that are missing, have another size, or a header that describes the same bytes differently. */
+/* Reports source files that are missing, have another size, or have a header that describes the same bytes
+ * differently. */
 static tsr_status find_others(tsr_manifest_check *c, const job *j, tsr_err *err)
 {
     for (size_t i = 0; i < j->said->n_files; i++) {
@@ -126,7 +127,7 @@ static tsr_status find_others(tsr_manifest_check *c, const job *j, tsr_err *err)
     return TSR_OK;
 }
 
-/* Compares config.json, which decides how tensors are converted. */
+/* Compares config.json, which determines how tensors are converted. */
 static tsr_status check_config(tsr_manifest_check *c, const job *j, tsr_err *err)
 {
     const tsr_checkpoint *const s = j->source;
@@ -190,7 +191,7 @@ static void choose(tsr_manifest_check *c, job *j)
     }
 }
 
-/* ---- the whole ---- */
+/* ---- all steps ---- */
 
 static tsr_status read_all(tsr_manifest_check *c, job *j, tsr_err *err)
 {

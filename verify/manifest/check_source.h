@@ -1,4 +1,4 @@
-/* A source, held to what a manifest says was read of it. */
+/* Verifies a source against the digests of read data in a manifest. */
 #ifndef TSR_VERIFY_MANIFEST_CHECK_SOURCE_H
 #define TSR_VERIFY_MANIFEST_CHECK_SOURCE_H
 
@@ -6,8 +6,9 @@
 #include "verify/manifest/check_manifest.h"
 #include "verify/manifest/manifest_sources.h"
 
-/* Reads of `source`, the first one of the job, what was read then. check->files and ->pieces count what was judged, ->passed_over what
- * is of other sources. TSR_E_IO: a file cannot be read. Free the check whatever the outcome. */
+/* Reads again from `source`, the first one of the job, the data that the job has read. check->files and ->pieces count
+ * what was verified, ->passed_over the digests of other sources. TSR_E_IO: a file cannot be read. The check must be
+ * freed even after a failure. */
 tsr_status tsr_source_check_run(tsr_manifest_check *check, const tsr_manifest_sources *reads,
                                 const tsr_checkpoint *source, const tsr_run_options *options,
                                 tsr_err *err) TSR_WARN_UNUSED;

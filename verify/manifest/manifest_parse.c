@@ -1,4 +1,4 @@
-/* Reading a manifest, and holding it to itself. */
+/* Reads a manifest and checks that it is consistent. */
 #include "verify/manifest/manifest_parse.h"
 
 #include "common/checked.h"
@@ -107,7 +107,7 @@ static tsr_status add_piece(reading *r, uint64_t bytes, tsr_manifest_digest dige
 
 /* ---- pieces ---- */
 
-/* A tensor, a header or an uncut file, as the manifest describes it. */
+/* A tensor, a header or a whole file, as described by the manifest. */
 typedef struct stretch {
     const char *name;
     bool has_offset, has_bytes, has_digest;
@@ -151,7 +151,7 @@ static tsr_status read_pieces(reading *r, stretch *s, tsr_err *err)
     return s->n_pieces > 0 ? TSR_OK : refuse(r, err, "no pieces", s->name);
 }
 
-/* Adds to what digests of digests are made of. */
+/* Adds a digest to a digest of digests. */
 static void take(XXH3_state_t *hash, tsr_manifest_digest digest)
 {
     unsigned char bytes[16];
@@ -168,7 +168,7 @@ static tsr_manifest_digest taken(const XXH3_state_t *hash)
     return (tsr_manifest_digest){.high = all.high64, .low = all.low64};
 }
 
-/* Ends a stretch: checks that its pieces have its bytes and its digest. They are at `offset` of the file. */
+/* Ends a stretch: checks that its pieces add up to its bytes and its digest. They are at `offset` of the file. */
 static tsr_status end_stretch(reading *r, stretch *s, const char *tensor, uint64_t offset, tsr_err *err)
 {
     tsr_manifest *const said = r->said;
@@ -210,7 +210,7 @@ static bool once(const reading *r, bool *has, const stretch *s, tsr_err *err)
     return !again;
 }
 
-/* One member of a stretch; false: it has none of this name. */
+/* Reads one member of a stretch. Sets the flag to false if it has no member of this name. */
 static tsr_status read_member(reading *r, tsr_json_text key, stretch *s, bool *known, tsr_err *err)
 {
     *known = true;
@@ -295,7 +295,7 @@ static tsr_status read_tensors(reading *r, cut *c, tsr_err *err)
     }
 }
 
-/* A name below the output that is none of Tessera's own. */
+/* Returns true for a path below the output that is not one of Tessera's own files. */
 static bool is_safe(const char *name)
 {
     for (const char *c = name; *c != '\0'; c++) {
@@ -367,7 +367,7 @@ static tsr_status read_files(reading *r, tsr_err *err)
     }
 }
 
-/* ---- the whole ---- */
+/* ---- the whole manifest ---- */
 
 static int by_name(const void *a, const void *b)
 {

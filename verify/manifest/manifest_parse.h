@@ -1,5 +1,5 @@
-/* A manifest (tessera.manifest.json, docs/formats.md) as it is read: what it says of an output, and nothing believed that is not
- * consistent in itself. It shares no code with what writes it. */
+/* A parsed manifest (tessera.manifest.json, docs/formats.md). Everything in it has been checked for consistency. Shares
+ * no code with the writer. */
 #ifndef TSR_VERIFY_MANIFEST_MANIFEST_PARSE_H
 #define TSR_VERIFY_MANIFEST_MANIFEST_PARSE_H
 
@@ -16,18 +16,18 @@ typedef struct tsr_manifest_digest {
     uint64_t high, low;
 } tsr_manifest_digest;
 
-/* Bytes of a file that have one digest. */
+/* Bytes of a file with one digest. */
 typedef struct tsr_manifest_piece {
     uint64_t offset, bytes;
     tsr_manifest_digest digest;
     uint32_t file;
-    const char *tensor; /* NULL: of the header, or of a file that is not cut into tensors */
+    const char *tensor; /* NULL: the header, or a file that is not divided into tensors */
 } tsr_manifest_piece;
 
 typedef struct tsr_manifest_file {
     const char *name;
     uint64_t bytes;
-    size_t first_piece, n_pieces; /* which cover it in their order, without gaps */
+    size_t first_piece, n_pieces; /* pieces that cover it in order, without gaps */
 } tsr_manifest_file;
 
 typedef struct tsr_manifest {
@@ -41,19 +41,19 @@ typedef struct tsr_manifest {
     tsr_arena arena;
 } tsr_manifest;
 
-/* Reads a manifest. TSR_E_FORMAT, by its own digest: it is damaged; or it contradicts itself, or names files outside of the output.
- * TSR_E_UNSUPPORTED: of another version. Free it whatever the outcome. */
+/* Reads a manifest. TSR_E_FORMAT: it is damaged by its own digest, contradicts itself, or names files outside of the
+ * output. TSR_E_UNSUPPORTED: another version. It must be freed even after a failure. */
 tsr_status tsr_manifest_read(tsr_manifest *said, const char *path, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_manifest_free(tsr_manifest *said);
 
 tsr_manifest_digest tsr_manifest_digest_of(const void *data, size_t size);
 
-/* ---- for reads.c, which reads another part of the same file ---- */
+/* ---- for manifest_sources.c, which reads another part of the same file ---- */
 
-/* From 32 hex digits; false where these are none. */
+/* Parses 32 hex digits. Returns false if they are invalid. */
 bool tsr_manifest_digest_parse(const char *hex, size_t size, tsr_manifest_digest *digest);
 
-/* Makes room for one more of the `count` items of `item` bytes. */
+/* Makes room for one more of the `count` items of `item` bytes each. */
 tsr_status tsr_manifest_grow(void **items, size_t count, size_t *capacity, size_t item, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

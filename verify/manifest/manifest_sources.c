@@ -1,4 +1,4 @@
-/* Reading "sources" and "reads" of a manifest. */
+/* Reads "sources" and "reads" of a manifest. */
 #include "verify/manifest/manifest_sources.h"
 
 #include "common/checked.h"

@@ -1,5 +1,5 @@
-/* Parses the sources of a manifest: names and sizes of their files, and digests of the bytes that were read (docs/formats.md).
- * Shares no code with the writer. */
+/* Parses the sources of a manifest: names and sizes of their files, and digests of the bytes that were read
+ * (docs/formats.md). Shares no code with the writer. */
 #ifndef TSR_VERIFY_MANIFEST_MANIFEST_SOURCES_H
 #define TSR_VERIFY_MANIFEST_MANIFEST_SOURCES_H
 
@@ -10,14 +10,14 @@ typedef struct tsr_manifest_window {
     uint64_t offset, rows, row_bytes, pitch;
 } tsr_manifest_window;
 
-/* One tensor, or other part of a file, that a step has read. */
+/* One tensor, or another part of a file, that a step has read. */
 typedef struct tsr_manifest_input {
     uint64_t number, source;
     const char *file, *name;
     size_t first_window, n_windows;
 } tsr_manifest_input;
 
-/* All that a step has read, which has one digest. */
+/* Everything that a step has read, which has one digest. */
 typedef struct tsr_manifest_step {
     tsr_manifest_digest sum;
     size_t first_input, n_inputs;
@@ -26,7 +26,7 @@ typedef struct tsr_manifest_step {
 typedef struct tsr_manifest_origin {
     const char *name;
     uint64_t bytes;
-    uint64_t header; /* the XXH3-64 of its header, where it has tensors */
+    uint64_t header; /* XXH3-64 of its header, if it has tensors */
     bool has_header;
 } tsr_manifest_origin;
 
@@ -41,11 +41,12 @@ typedef struct tsr_manifest_sources {
     size_t n_files, files_capacity;
     tsr_manifest_digest config; /* digest of the first source's config.json */
     bool has_config;
-    bool any; /* the manifest has digests of what was read */
+    bool any; /* the manifest has digests of the data that was read */
     tsr_arena arena;
 } tsr_manifest_sources;
 
-/* Reads them of a manifest that tsr_manifest_read has taken. TSR_E_FORMAT, TSR_E_UNSUPPORTED. Free it whatever the outcome. */
+/* Reads the sources of a manifest that tsr_manifest_read has accepted. TSR_E_FORMAT, TSR_E_UNSUPPORTED. They must be
+ * freed even after a failure. */
 tsr_status tsr_manifest_sources_read(tsr_manifest_sources *reads, const char *path, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_manifest_sources_free(tsr_manifest_sources *reads);
 

@@ -1,4 +1,4 @@
-/* Counting, and reading the scales. */
+/* Counts tensors, and reads the scales. */
 #include "verify/survey/contents.h"
 
 #include "common/checked.h"
@@ -64,8 +64,8 @@ static tsr_status read_index(tsr_contents *s, const tsr_checkpoint *c, tsr_err *
     return status;
 }
 
-/* Sets *has if a file's __metadata__ names a framework. The header was checked when the file was opened. It is read as
- * tensors are, so an archive gives the header of the plain file. */
+/* Sets *has if a file's __metadata__ names a framework. The header was checked when the file was opened. It is read
+ * like a tensor, so an archive gives the header of the plain file. */
 static tsr_status has_format(const tsr_checkpoint *c, size_t file, bool *has, tsr_err *err)
 {
     const tsr_file *const f = &c->files[file];
@@ -100,7 +100,7 @@ static tsr_status count_files(tsr_contents *s, const tsr_checkpoint *c, tsr_err 
 typedef struct listener {
     tsr_contents *survey;
     const char *layout; /* tsr_layout_target */
-    bool told;          /* of the layout: once will do */
+    bool told;          /* the issue about the layout has been reported once */
 } listener;
 
 static void on_problem(void *data, const tsr_tensor *tensor, tsr_status status, const char *message)
@@ -147,20 +147,20 @@ const char *tsr_kind_name(tsr_kind kind)
     return kNames[kind];
 }
 
-/* The largest value of a code, whatever its scale and zero point. */
+/* Returns the largest value of a code, without its scale and zero point. */
 static double largest_code(const tsr_weight *w)
 {
     return w->coding == TSR_CODED_E4M3 ? 448 : w->coding == TSR_CODED_E2M1 ? 6 : (double)(1u << (w->bits - 1));
 }
 
-/* The tally of weights of this kind, a new one for the first of them. */
+/* Returns the tally of weights of this kind; makes one for the first of them. */
 static tsr_kind_tally *tally_of(tsr_contents *s, const tsr_weight *w)
 {
     for (size_t i = 0; i < s->n_kinds; i++) {
         if (s->kinds[i].kind == w->kind && s->kinds[i].bits == w->bits)
             return &s->kinds[i];
     }
-    tsr_kind_tally *const k = &s->kinds[s->n_kinds]; /* 14 rows of the table, and bits of 4 or 8 in two of them */
+    tsr_kind_tally *const k = &s->kinds[s->n_kinds]; /* 14 rows of the table, two of which have 4 or 8 bits */
     s->n_kinds += s->n_kinds + 1 < TSR_MAX_KIND_TALLIES;
     *k = (tsr_kind_tally){.kind = w->kind, .bits = w->bits};
     if (!w->coarse)
@@ -201,12 +201,12 @@ static void count_weights(tsr_contents *s)
         s->code_bytes += t->bytes;
         s->coded[kind_of(w)]++;
         count_kind(s, w);
-        if (!w->one_scale || !w->part->values) /* else the keys' part has counted it */
+        if (!w->one_scale || !w->part->values) /* otherwise the keys' part has counted it */
             add(&s->scales[w->scale->dtype], w->scale);
     }
 }
 
-/* Stacked experts are most of a model's bytes, and tools that look for linear modules step over them. */
+/* Reports stacked experts: they are most of a model's bytes, and tools that look for linear modules skip them. */
 static void check_stacks(tsr_contents *s)
 {
     for (size_t i = 0; s->weights.n_scaled > 0 && i < s->weights.count; i++) {
@@ -224,10 +224,10 @@ static void check_stacks(tsr_contents *s)
 
 /* ---- scales ---- */
 
-/* Counts of positive FP32 values by exponent and the first 12 bits of mantissa, for the median. */
+/* Histogram of positive FP32 values by exponent and the first 12 bits of mantissa, for the median. */
 enum { MEDIAN_SHIFT = 52 - 12, FIRST_EXPONENT = 1023 - 149, MEDIAN_BINS = (149 + 128) << 12 };
 
-/* The scales of one weight, without those of blocks of zeros, which are 1. */
+/* The scales of one weight, without those of zero blocks, which are 1. */
 typedef struct extremes {
     double low, high; /* 0: none */
     uint64_t high_at;
@@ -244,7 +244,7 @@ typedef struct scale_reader {
 
 enum { CHUNK = 1 << 16 };
 
-/* Counts one scale; whether it is a power of two. */
+/* Counts one scale. Returns true if it is a power of two. */
 static bool take(scale_reader *r, double x)
 {
     tsr_scale_stats *const s = &r->survey->scale_stats;
@@ -254,7 +254,7 @@ static bool take(scale_reader *r, double x)
                power = positive && (bits & (((uint64_t)1 << 52) - 1)) == 0;
     s->count++;
     s->zero += x == 0;
-    s->negative += x < 0 && finite; /* each is counted as one thing */
+    s->negative += x < 0 && finite; /* each scale is counted in one category */
     s->nonfinite += !finite;
     s->subnormal += x != 0 && fabs(x) < 0x1p-126;
     s->powers_of_two += power;
@@ -277,14 +277,13 @@ static void widen_extremes(extremes *e, double x, uint64_t at)
     }
 }
 
-/* Values [at, at + n) of a weight's scale, which are in r->values. */
+/* Counts values [at, at + n) of a weight's scale, which are in r->values. */
 static void take_chunk(scale_reader *r, const tsr_weight *w, uint64_t at, size_t n, bool *even)
 {
     extremes *const e = &r->extremes[w - r->survey->weights.items];
     tsr_scale_stats *const s = &r->survey->scale_stats;
     const uint64_t rows = tsr_ceil_div(w->rows, w->block.rows), cols = tsr_ceil_div(w->cols, w->block.cols);
-    const bool by_group =
-        w->coding == TSR_CODED_AWQ || w->coding == TSR_CODED_GPTQ; /* a row of scales for each group */
+    const bool by_group = w->coding == TSR_CODED_AWQ || w->coding == TSR_CODED_GPTQ; /* one row of scales per group */
     const uint64_t width = by_group ? w->grid_rows : w->grid_cols, height = by_group ? w->grid_cols : w->grid_rows;
     for (size_t i = 0; i < n; i++) {
         const uint64_t row = (at + i) / width % height, col = (at + i) % width;
@@ -371,7 +370,7 @@ static void judge_scales(tsr_contents *s)
     }
 }
 
-/* Scales are a few thousandths of a weight's usual size. One that is thousands of times the others, or
+/* Scales are a few thousandths of a weight's usual size. One that is thousands of times larger than the others, or
  * implies weights of thousands, was most likely stored as its inverse. */
 static const double kOutlier = 0x1p12, kLargestWeight = 0x1p12, kInverseFits = 0x1p10;
 
@@ -435,7 +434,7 @@ static tsr_status survey_scales(tsr_contents *s, const tsr_checkpoint *c, tsr_er
     return status;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole checkpoint ---- */
 
 tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpoint, tsr_block block, tsr_err *err)
 {

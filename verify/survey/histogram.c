@@ -1,4 +1,4 @@
-/* One pass over a tensor, band by band. */
+/* Computes the statistics of a tensor in one pass, band by band. */
 #include "verify/survey/histogram.h"
 
 #include "common/checked.h"
@@ -10,7 +10,7 @@
 
 enum { PIECE_ELEMENTS = 1 << 20, PIECE_COLS = 1 << 16, DEFAULT_BLOCK = 128 };
 
-/* Sums of a pass, kept apart by band so that small values do not vanish beside a large total. */
+/* Sums of one band, kept separate so that small values are not lost in a large total. */
 typedef struct sums {
     double x, x2;
 } sums;
@@ -55,7 +55,7 @@ static void take_row(tsr_histogram *h, const double *x, size_t n, double floor, 
     }
 }
 
-/* The largest finite |x| of each run of one row that lies in one block, into the map. */
+/* Updates the map with the largest finite |x| of each run of one row that lies in one block. */
 static void map_row(tsr_histogram *h, const double *x, size_t n, uint64_t block_row, uint64_t col)
 {
     double *const cells = h->map + block_row * h->map_rows / h->blocks_down * h->map_cols;

@@ -1,4 +1,4 @@
-/* One row of one dtype, eight elements at a time. */
+/* Decodes one row of one dtype, eight elements at a time. */
 #include "verify/values/decode.h"
 
 #include "verify/values/lanes.h"
@@ -6,22 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A float of fewer bits than FP32's. */
+/* A float format with fewer bits than FP32. */
 typedef struct small_float {
-    uint32_t magnitude;       /* all bits but the sign */
-    uint32_t smallest_normal; /* magnitudes below it are subnormal */
-    uint32_t special;         /* magnitudes from here on are Inf or NaN */
+    uint32_t magnitude;       /* mask of all bits except the sign */
+    uint32_t smallest_normal; /* smaller magnitudes are subnormal */
+    uint32_t special;         /* larger or equal magnitudes are Inf or NaN */
     unsigned mantissa_shift, sign_shift;
-    uint32_t rebase; /* 127 less the bias */
+    uint32_t rebase; /* 127 minus the exponent bias */
 } small_float;
 
-/* The one special code of e4m3 has mantissa bits, so that in FP32, too, it is NaN and not Inf. */
+/* The only special code of e4m3 has mantissa bits, so it becomes NaN in FP32, not Inf. */
 static const small_float kE4m3 = {0x7F, 8, 0x7F, 20, 24, 120};
 static const small_float kE2m1 = {7, 2, 8, 22, 28, 126}; /* no code is special */
 static const small_float kF16 = {0x7FFF, 0x400, 0x7C00, 13, 16, 112};
 
-/* Puts sign, exponent and mantissa in FP32's places. A subnormal reads there as 2^e * (1 + f), and 2^e is taken off
- * again: exact, and without a subnormal operand on the way, which processors are slow at. */
+/* Moves sign, exponent and mantissa to their positions in FP32. A subnormal is then read as 2^e * (1 + f), and 2^e is
+ * subtracted again. This is exact and needs no subnormal operand, which processors handle slowly. */
 static ALWAYS_INLINE void widen(const u32_lanes *bits, small_float format, f32_lanes *value)
 {
     const u32_lanes magnitude = *bits & format.magnitude, sign = *bits & (format.magnitude + 1);

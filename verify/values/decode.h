@@ -1,33 +1,33 @@
-/* Stored elements of any dtype as double: the oracle's own decoders, which share nothing with what writes or casts
- * checkpoints. */
+/* Decodes stored elements of any dtype to double: the oracle's own decoders, which share no code with writing or
+ * casting. */
 #ifndef TSR_VERIFY_VALUES_DECODE_H
 #define TSR_VERIFY_VALUES_DECODE_H
 
 #include "formats/checkpoint/checkpoint.h"
 
-/* Decodes n elements of a plain dtype to double; `dtype` has whole bytes and is not C64. Exact, except 64-bit integers
- * beyond 2^53, which are rounded. F8_E4M3 codes are values without a scale. */
+/* Decodes n elements of a plain dtype to double. `dtype` has whole bytes and is not C64. Exact, except 64-bit integers
+ * beyond 2^53, which are rounded. F8_E4M3 codes are decoded without a scale. */
 void tsr_decode(unsigned char dtype, const unsigned char *bytes, size_t n, double *out);
 
-/* Decodes all elements of a tensor. TSR_E_NOMEM; TSR_E_IO and others of reading. */
+/* Decodes all elements of a tensor. TSR_E_NOMEM, TSR_E_IO and other read errors. */
 tsr_status tsr_decode_tensor(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, double *out,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* n elements of such a dtype; only those of F8_E4M3 are multiplied by `scale`. */
+/* Decodes n elements of such a dtype. Only those of F8_E4M3 are multiplied by `scale`. */
 void tsr_decode_scaled(tsr_dtype dtype, const unsigned char *bytes, size_t n, double scale, double *out);
 
-/* n codes of 4 bits, from element `at` of a row of words on: (code - 8 - zero) * scale. */
+/* Decodes n 4-bit codes, from element `at` of a row of words on: (code - 8 - zero) * scale. */
 void tsr_decode_int4(const unsigned char *words, uint64_t at, size_t n, double zero, double scale, double *out);
 
-/* n codes of e2m1, two a byte with the first in the low bits, from element `at` of a row on: value * scale. Exact, if
- * the scale has at most 51 bits. No byte is read beyond that of the last element. */
+/* Decodes n e2m1 codes, two per byte with the first in the low bits, from element `at` of a row on: value * scale.
+ * Exact if the scale has at most 51 bits. Reads no byte beyond that of the last element. */
 void tsr_decode_e2m1(const unsigned char *bytes, uint64_t at, size_t n, double scale, double *out);
 
 /* Decodes e2m1 codes of one byte each, whose high bits are 0. */
 void tsr_decode_e2m1_codes(const unsigned char *codes, size_t n, double scale, double *out);
 
-/* n codes of 8 bits: (code - zero) * scale. `middle` is the code of 0: 0x80 of the unsigned bytes in packed words,
- * 0 of two's complement. */
+/* Decodes n 8-bit codes: (code - zero) * scale. `middle` is the code of 0: 0x80 for unsigned bytes in packed words, 0
+ * for two's complement. */
 void tsr_decode_int8(const unsigned char *codes, unsigned char middle, size_t n, double zero, double scale,
                      double *out);
 

@@ -1,4 +1,4 @@
-/* Finds an expert's rows in a stack, by the names and the family. */
+/* Finds an expert's rows in a stack, by its name and the model family. */
 #include "verify/values/derived_expert.h"
 
 #include "common/text.h"
@@ -10,7 +10,8 @@
 
 /* ---- finding ---- */
 
-/* Returns the layout of this checkpoint's stacks of plain weights. Codes have other layouts (gpt-oss' are transposed). */
+/* Returns the layout of this checkpoint's stacks of plain weights. Codes have other layouts (gpt-oss' are
+ * transposed). */
 static tsr_stack_layout layout_of(const tsr_checkpoint *c, const tsr_weight *stack)
 {
     static const char *const kPaths[] = {"model_type", "text_config.model_type"};
@@ -28,7 +29,7 @@ static tsr_stack_layout layout_of(const tsr_checkpoint *c, const tsr_weight *sta
     return layout;
 }
 
-/* "….experts.gate_up_proj" with this ending, and then with ".weight" before or in place of it. */
+/* Finds the stack "….experts.gate_up_proj" with this ending, then with ".weight" before or instead of it. */
 static const tsr_weight *find_stack(const tsr_side *from, const char *name, const tsr_stacked_expert *at, bool bias)
 {
     static const char *const kEndings[2][2] = {{"", ".weight"}, {"_bias", ".bias"}};
@@ -43,7 +44,7 @@ static const tsr_weight *find_stack(const tsr_side *from, const char *name, cons
     return NULL;
 }
 
-/* The weight that the bias of a stack belongs to: it says which way gate and up lie. */
+/* Returns the weight that the bias of a stack belongs to, which determines the layout of gate and up. */
 static const tsr_weight *weight_of(const tsr_side *from, const char *name, const tsr_stacked_expert *at,
                                    const tsr_weight *bias)
 {
@@ -114,7 +115,7 @@ tsr_status tsr_derived_expert_values(const tsr_view *view, const tsr_derived_ten
 {
     const uint64_t n = m->vector ? p->cols : p->rows, across = m->vector ? 1 : p->cols;
     const uint64_t first = m->first + (m->vector ? p->col : p->row) * m->step, span = span_of(m, n);
-    const bool lies = m->turned || m->vector; /* rows of the expert are columns of the stack */
+    const bool lies = m->turned || m->vector; /* a row of the expert is a column of the stack */
     tsr_piece stored = {.matrix = m->vector ? 0 : m->expert,
                         .row = m->vector ? m->expert : p->col,
                         .col = first,

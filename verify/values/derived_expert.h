@@ -1,13 +1,15 @@
-/* One expert's matrix or bias out of a stack of all, where one side has the stack and the other the experts one by one. */
+/* Derives one expert's matrix or bias from a stack, if one side has the stack and the other has single experts. */
 #ifndef TSR_VERIFY_VALUES_DERIVED_EXPERT_H
 #define TSR_VERIFY_VALUES_DERIVED_EXPERT_H
 
 #include "verify/values/derived_values.h"
 
-/* Returns true if `wanted`, an expert's tensor that `from` lacks, is part of a stack of `from`; *made names the part. */
+/* Returns true if `wanted`, an expert's tensor that `from` lacks, is part of a stack of `from`. Sets *made to the
+ * part. */
 bool tsr_derived_expert_find(const tsr_side *from, const tsr_weight *wanted, tsr_derived_tensor *made);
 
-/* Returns true if `with` has every expert of `stack`, a tensor of `from`, by itself, and `from` none. */
+/* Returns true if `with` has every expert of `stack`, a tensor of `from`, as single tensors, and `from` has none of
+ * these. */
 bool tsr_derived_expert_replaces(const tsr_side *from, const tsr_side *with, const tsr_weight *stack);
 
 /* Computes the values of an expert's matrix, and the number of scratch values. */

@@ -1,4 +1,4 @@
-/* Which tensor is made of which, and making it. */
+/* Finds from which tensors a tensor can be derived, and derives it. */
 #include "verify/values/derived_values.h"
 
 #include "common/checked.h"
@@ -38,7 +38,7 @@ static bool has_values(const tsr_weight *w)
     return w->scale != NULL || tsr_dtype_is_weight_float((tsr_dtype)w->data->dtype);
 }
 
-/* Finds the dimensions of MLA, and the kv_b_proj of the layer of `name`, whose last words are `own`. */
+/* Finds the dimensions of MLA, and the kv_b_proj of the layer of `name`, whose ending is `own`. */
 static bool find_kv_b(const tsr_side *from, const char *name, const char *own, tsr_derived_tensor *made)
 {
     const tsr_model m = tsr_model_read(from->checkpoint);
@@ -109,8 +109,8 @@ tsr_status tsr_derived_find(const tsr_side *from, const tsr_side *with, const ts
     found.derived = (tsr_derived){made_values, made_memory};
     *kept = found;
     *tensor = *wanted->values;
-    /* A part and an expert have their source's values, whatever holds them; a folded weight has sums that no stored dtype
-     * holds. */
+    /* A part or an expert has the values of its source in any dtype. A folded weight has sums that no stored dtype can
+     * represent. */
     const tsr_weight *const whole = found.kind == TSR_DERIVED_PART     ? found.kv_b
                                     : found.kind == TSR_DERIVED_EXPERT ? found.stack
                                                                        : found.folded;
@@ -152,7 +152,7 @@ bool tsr_derived_replaces(const tsr_side *from, const tsr_side *with, const tsr_
 
 /* ---- making ---- */
 
-/* Rows [row, row + rows), columns [col, col + cols) of a matrix, dense. */
+/* Returns the derivation of a view. */
 static const tsr_derived_tensor *made_of(const tsr_view *view)
 {
     return (const tsr_derived_tensor *)view->derived;
@@ -180,7 +180,7 @@ static tsr_status make_part(const tsr_view *view, const tsr_piece *piece, double
     return TSR_OK;
 }
 
-/* out[0 .. n) += a * x[0 .. n) */
+/* Adds: out[0 .. n) += a * x[0 .. n). */
 static void add_scaled(double *restrict out, double a, const double *restrict x, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -1,17 +1,17 @@
-/* Scales held to their rules; only where they keep none are errors added up. */
+/* Compares scales with their rules. Errors are summed only for scales that follow no rule. */
 #include "verify/values/group_scale.h"
 
 #include <math.h>
 
-/* amax over the scale: more than `least`, less than four times that. */
+/* Returns the smallest quotient amax / scale that a rule gives; all are below four times that. */
 static double least_quotient(tsr_codes kind)
 {
     return kind == TSR_CODES_E2M1 ? 2 : 128;
 }
 
-/* The scales that a byte of E8M0 can be. */
+/* The smallest and largest scale of E8M0. */
 static const double kSmallestPower = 0x1p-127, kLargestPower = 0x1p127;
-/* Producers that look at the bits of a subnormal amax give it this or the smallest power. */
+/* Producers that use the bits of a subnormal amax give it this power or the smallest one. */
 static const double kOfSubnormals = 0x1p-126;
 
 static bool is_ruled_power(tsr_codes kind, double amax, double scale)
@@ -22,7 +22,7 @@ static bool is_ruled_power(tsr_codes kind, double amax, double scale)
     return (quotient >= least || scale <= kSmallestPower) && (quotient <= 4 * least || scale >= kLargestPower);
 }
 
-/* The better of both powers of two that have amax in the range. */
+/* Finds the better of the two powers of two for which amax is in the range. */
 static void rule_power(tsr_codes kind, const tsr_group *g, tsr_group_verdict *v)
 {
     int exponent;
@@ -68,7 +68,7 @@ static double largest_of(const tsr_group *g)
     for (size_t i = 0; i < g->n; i++) {
         const double a = fabs(g->x[i * g->stride]);
         amax = a > amax ? a : amax;
-        sum += a; /* NaN and Inf stay in it */
+        sum += a; /* NaN and Inf are kept in the sum */
     }
     return isfinite(sum) ? amax : INFINITY;
 }

@@ -1,5 +1,5 @@
-/* Eight elements at a time, in the compilers' vector types: the same source for every instruction set, and the same
- * bits with any, since each lane is computed alone and nothing is contracted (-ffp-contract=off). */
+/* Processes eight elements at a time in the compilers' vector types. The source is the same for every instruction set,
+ * and so are the results, since each lane is computed separately and nothing is contracted (-ffp-contract=off). */
 #ifndef TSR_VERIFY_VALUES_LANES_H
 #define TSR_VERIFY_VALUES_LANES_H
 
@@ -17,9 +17,9 @@ typedef double f64_lanes __attribute__((vector_size(8 * LANES)));
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
-/* All lanes from or to memory of any alignment, or, where fewer than LANES elements are left, those; a load leaves the
- * other lanes as they were. Macros, since vectors passed to functions would depend on the instruction set; what is
- * copied in part is a copy, so that the lanes themselves may stay in a register. */
+/* Load or store all lanes at any alignment or, if fewer than LANES elements are left, only those; a load leaves the
+ * other lanes unchanged. These are macros because vectors as arguments would depend on the instruction set. A partial
+ * transfer goes through a copy, so that the lanes themselves may stay in a register. */
 #define LOAD(lanes, from, left)                                  \
     do {                                                         \
         if ((left) >= LANES) {                                   \
@@ -40,7 +40,8 @@ typedef double f64_lanes __attribute__((vector_size(8 * LANES)));
         }                                                      \
     } while (0)
 
-/* name_best(...): the always-inline `name`, compiled for AVX-512 and AVX2 too, and the widest that this machine has. */
+/* name_best(...) calls the always-inline function `name`, compiled also for AVX2 and AVX-512, in the widest version
+ * that this machine supports. */
 #ifdef __x86_64__
 #define FOR_EVERY_ISA(name, parameters, arguments)                                                     \
     __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static void name##_avx512 parameters \

@@ -1,4 +1,4 @@
-/* Scales, zero points and groups of a piece, in the order of the values. */
+/* Loads scales, zero points and groups of a piece, in the order of the values. */
 #include "common/checked.h"
 #include "verify/values/reader_parts.h"
 
@@ -8,7 +8,7 @@
 
 enum { WORD_BITS = 32 };
 
-/* Scales across and down the values: as they are stored, or the transpose of that. */
+/* Return the rows and columns of scales in the orientation of the values: as stored, or the transpose. */
 static uint64_t grid_rows(const tsr_view *v)
 {
     return v->weight.transposed ? v->weight.grid_cols : v->weight.grid_rows;
@@ -24,7 +24,7 @@ static bool is_reordered(const tsr_view *v)
     return v->weight.reordered && v->misreading != TSR_GROUPS_IN_ORDER;
 }
 
-/* The blocks that a piece touches; all groups of a row where columns choose theirs. */
+/* Finds the blocks that a piece touches: all groups of a row if columns have a group order. */
 static void find_window(tsr_weight_reader *r)
 {
     const tsr_view *const v = r->view;
@@ -39,7 +39,7 @@ uint64_t tsr_reader_scales_memory(const tsr_view *v, const tsr_piece *piece)
 {
     if (v->weight.scale == NULL)
         return 0;
-    const uint64_t down = piece->rows / v->block.rows + 2; /* at any position of the piece */
+    const uint64_t down = piece->rows / v->block.rows + 2; /* for any position of the piece */
     const uint64_t across = v->weight.reordered ? grid_cols(v) : piece->cols / v->block.cols + 2;
     const uint64_t groups = v->weight.reordered ? piece->cols * (sizeof(uint32_t) + 2 * sizeof(double)) : 0;
     return down * across * (2 * sizeof(double) + 2 * sizeof(uint64_t)) + groups;
@@ -54,7 +54,8 @@ static tsr_status make_room(tsr_weight_reader *r, uint64_t n, tsr_err *err)
     free(r->raw_scales);
     r->scales = malloc(n * sizeof *r->scales);
     r->zero_points = calloc(n, sizeof *r->zero_points);
-    r->raw_scales = malloc(n * sizeof(uint64_t)); /* also as many words, and those that a window of them cuts */
+    /* enough for as many words, and for words that a window covers partly */
+    r->raw_scales = malloc(n * sizeof(uint64_t));
     r->scales_capacity = r->scales != NULL && r->zero_points != NULL && r->raw_scales != NULL ? n : 0;
     return r->scales_capacity > 0
                ? TSR_OK
@@ -63,7 +64,7 @@ static tsr_status make_room(tsr_weight_reader *r, uint64_t n, tsr_err *err)
 
 /* ---- scales ---- */
 
-/* The window of scales as it lies in the file: a line of it is a row, or where the view lies across a column. */
+/* Loads the window of scales as stored: a line of it is a row or, if the view is transposed, a column. */
 static tsr_status load_stored(tsr_weight_reader *r, tsr_err *err)
 {
     const tsr_view *const v = r->view;
@@ -81,7 +82,7 @@ static tsr_status load_stored(tsr_weight_reader *r, tsr_err *err)
     const uint64_t first = (matrix * grid_cols(v) + r->first_col) * grid_rows(v) + r->first_row;
     TSR_TRY(tsr_read_runs(v, w->scale, first * width, r->scale_cols, r->scale_rows * width, grid_rows(v) * width,
                           r->raw_scales, err));
-    double *const stored = r->zero_points; /* which are read after this */
+    double *const stored = r->zero_points; /* zero points are read after this */
     tsr_decode((unsigned char)dtype, r->raw_scales, n, stored);
     for (uint64_t i = 0; i < r->scale_rows; i++) {
         for (uint64_t k = 0; k < r->scale_cols; k++)
@@ -90,7 +91,7 @@ static tsr_status load_stored(tsr_weight_reader *r, tsr_err *err)
     return TSR_OK;
 }
 
-/* scale * global or scale / global, in FP32: so the format has it. */
+/* Computes scale * global or scale / global in FP32, as the format defines it. */
 static tsr_status apply_global(tsr_weight_reader *r, tsr_err *err)
 {
     const tsr_weight *const w = &r->view->weight;
@@ -113,7 +114,7 @@ static double middle_of(const tsr_weight *w)
     return (double)(1u << (w->bits - 1));
 }
 
-/* Zero points as compressed-tensors packs them, along the rows: a row of words has those of 32 / bits rows. */
+/* Loads zero points as packed by compressed-tensors along the rows: a row of words has those of 32 / bits rows. */
 static tsr_status load_packed_zeros(tsr_weight_reader *r, tsr_err *err)
 {
     const tsr_weight *const w = &r->view->weight;
@@ -134,7 +135,7 @@ static tsr_status load_packed_zeros(tsr_weight_reader *r, tsr_err *err)
     return TSR_OK;
 }
 
-/* Those of AWQ and GPTQ: a line for each group. */
+/* Loads zero points of AWQ and GPTQ: one line per group. */
 static tsr_status load_zeros_across(tsr_weight_reader *r, tsr_err *err)
 {
     const tsr_view *const v = r->view;

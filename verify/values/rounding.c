@@ -1,13 +1,13 @@
-/* Half a step at x, from the exponent of x / scale. */
+/* Tests codes against half a step at x, computed from the exponent of x / scale. */
 #include "verify/values/rounding.h"
 
 #include "verify/values/lanes.h"
 
 #include <math.h>
 
-/* A float of few bits: half a step is a fixed share of the binade that it lies in, down to the smallest step. */
+/* A float format of few bits: half a step is a fixed share of the value's binade, down to the smallest step. */
 typedef struct float_steps {
-    double share;    /* half a step over the start of its binade, with what is allowed beyond it */
+    double share;    /* half a step divided by the start of its binade, plus tolerance */
     double smallest; /* half of the smallest step */
     double largest;  /* value */
     int smallest_exponent, mantissa;
@@ -17,7 +17,7 @@ typedef struct float_steps {
 static const float_steps kE4m3 = {0x1p-4 * (1 + 0x1p-4), 0x1p-10 * (1 + 0x1p-4), 448, -6, 3};
 static const float_steps kE2m1 = {0x1p-2 * (1 + 0x1p-6), 0x1p-2 * (1 + 0x1p-6), 6, 0, 1};
 
-/* The start of |q|'s binade, which is the exponent alone. */
+/* Returns the start of |q|'s binade, from the exponent alone. */
 static ALWAYS_INLINE double binade_of(double q)
 {
     uint64_t bits;
@@ -28,7 +28,7 @@ static ALWAYS_INLINE double binade_of(double q)
     return binade;
 }
 
-/* Half a step of BF16 at q. */
+/* Returns half a step of BF16 at q. */
 static ALWAYS_INLINE double bf16_half_step(double q)
 {
     return binade_of(q) * 0x1p-8;
@@ -43,7 +43,7 @@ static ALWAYS_INLINE void find_misrounded(const double *x, const double *y, size
     for (size_t i = 0; i < n; i++) {
         const double d = fabs(x[i] - y[i]) * inverse, q = fabs(x[i]) * inverse, code = fabs(y[i]) * inverse;
         const double binade = binade_of(q);
-        /* The start of x's binade is a code itself: nothing below it is nearer. */
+        /* The start of x's binade is itself a code, so nothing below it is nearer. */
         const int beyond = (d > binade * share) | (code < binade * 0.99);
         far += beyond & (d > smallest) & !((q > largest) & (code > largest * 0.99));
     }
@@ -54,8 +54,9 @@ FOR_EVERY_ISA(find_misrounded,
               (const double *x, const double *y, size_t n, double inverse, const float_steps *steps, int64_t *found),
               (x, y, n, inverse, steps, found))
 
-/* An integer that is neither the nearest nor one that clips. Tools that compute in BF16 round the quotient and, where there is
- * a zero point, the sum of both. Zero points of outermost values L and H: those of codes -n and n - 1 have L + H = -scale. */
+/* Returns true for an integer code that is neither the nearest nor clipped. Tools that compute in BF16 round the
+ * quotient and, with a zero point, the sum of both. The zero point follows from the outermost values L and H: those of
+ * codes -n and n - 1 have L + H = -scale. */
 static ALWAYS_INLINE int is_misrounded(double x, double y, double lowest, double highest, double inverse)
 {
     const double q = x * inverse, zero = -((lowest + highest) * inverse + 1) / 2;

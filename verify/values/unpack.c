@@ -1,4 +1,4 @@
-/* Word by word, shifted to where the order has each code. */
+/* Unpacks codes word by word, shifted according to the order. */
 #include "verify/values/unpack.h"
 
 #include <stdint.h>

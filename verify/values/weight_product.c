@@ -1,4 +1,5 @@
-/* Bands of rows on threads; four rows by four tokens at a time, so that what is loaded is used four times. */
+/* Multiplies bands of rows on threads, four rows by four tokens at a time, so that loaded values are used four
+ * times. */
 #include "verify/values/weight_product.h"
 
 #include "common/checked.h"
@@ -67,7 +68,7 @@ static ALWAYS_INLINE void tile(const double *const *w, const double *const *x, s
 
 FOR_EVERY_ISA(tile, (const double *const *w, const double *const *x, size_t k, double (*out)[TILE]), (w, x, k, out))
 
-/* Rows [row, row + n) of W, which lie in `w` one after another. What is beyond the edge is computed twice. */
+/* Multiplies rows [row, row + n) of W, which are contiguous in `w`. At the edge, some elements are computed twice. */
 static void multiply(const tsr_linear_product *args, const double *w, size_t row, size_t n, size_t ld_y)
 {
     for (size_t r = 0; r < n; r += TILE) {

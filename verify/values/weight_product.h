@@ -1,10 +1,10 @@
-/* Linear layers and other operations of a model, in double. Weights are decoded row by row from the checkpoint and never held
- * whole.
+/* Linear layers and other operations of a model, in double. Weights are decoded row by row from the checkpoint and are
+ * never complete in memory.
  *
  *   y[t][r] += sum over c in [first, first + cols) of x[t][c] * W[r][c],  t < n, r < R
  *
- * A sum runs in 8 lanes (c - first) % 8, which are then added in order: the same bits on every machine and for any
- * number of threads. Products are rounded once, sums once (nothing is fused). */
+ * A sum has 8 partial sums, (c - first) % 8, which are added in order at the end: the same bits on every machine and
+ * for any number of threads. Products are rounded once and sums once (no fused operations). */
 #ifndef TSR_VERIFY_VALUES_WEIGHT_PRODUCT_H
 #define TSR_VERIFY_VALUES_WEIGHT_PRODUCT_H
 
@@ -14,11 +14,12 @@ typedef struct tsr_linear_product {
     const tsr_checkpoint *checkpoint;
     const tsr_weight *weight; /* a matrix [R, C], plain or coded */
     size_t first, cols;       /* first + cols <= C */
-    const double *x;          /* [n], ld_x elements from one row to the next */
+    const double *x;          /* [n], rows are ld_x elements apart */
     size_t ld_x, n;
-    double *y; /* [n][R], ld_y elements from one row to the next */
+    double *y; /* [n][R], rows are ld_y elements apart */
     unsigned threads;
-    uint64_t matrix;     /* of a stack, which one; its rows are outputs, also where the file has them as columns */
+    uint64_t matrix;     /* index of the matrix in a stack; its rows are outputs, even if the file has them as
+                          * columns */
     size_t ld_y;         /* 0: R */
     const double *dense; /* the matrix itself, [dense_rows][cols], instead of a weight */
     size_t dense_rows;
@@ -26,10 +27,10 @@ typedef struct tsr_linear_product {
         rows; /* only rows [first_row, first_row + rows) of W, whose sums go to columns 0 .. of y; rows 0: all */
 } tsr_linear_product;
 
-/* TSR_E_NOMEM; TSR_E_IO and others of reading. */
+/* Computes the product. TSR_E_NOMEM, TSR_E_IO and other read errors. */
 tsr_status tsr_linear_run(const tsr_linear_product *args, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The weight as a linear layer takes it: rows of outputs, also of codes that lie across (gpt-oss). */
+/* Makes a view of the weight as a linear layer uses it: rows of outputs, also for transposed codes (gpt-oss). */
 tsr_status tsr_linear_view(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
                            tsr_err *err) TSR_WARN_UNUSED;
 
@@ -38,13 +39,13 @@ tsr_status tsr_linear_view(tsr_view *view, const tsr_checkpoint *checkpoint, con
 tsr_status tsr_linear_expect(const tsr_checkpoint *checkpoint, const tsr_weight *weight, size_t rows, size_t cols,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* y = x / RMS(x) * gain, RMS(x) = sqrt(mean of x^2 + eps); x and y may be the same. */
+/* Computes y = x / RMS(x) * gain, RMS(x) = sqrt(mean of x^2 + eps). x and y may be the same array. */
 void tsr_rms_norm(const double *x, size_t n, const double *gain, double eps, double *y);
 
 /* x becomes softmax(x). */
 void tsr_soften(double *x, size_t n);
 
-/* sum of x[i] y[i] in 8 lanes. */
+/* Returns the sum of x[i] y[i], with 8 partial sums. */
 double tsr_dot(const double *x, const double *y, size_t n);
 
 #endif

@@ -1,4 +1,4 @@
-/* The pieces that values are read in, with the scales that belong to them. */
+/* Reads values in pieces with their scales. */
 #include "verify/values/weight_reader.h"
 
 #include "common/checked.h"
@@ -47,7 +47,7 @@ tsr_status tsr_view_of_codes(tsr_view *view, const tsr_checkpoint *checkpoint, c
     return TSR_OK;
 }
 
-/* ---- where elements lie ---- */
+/* ---- positions of elements ---- */
 
 /* Bits of an element. */
 static uint64_t element_bits(const tsr_view *v)
@@ -62,10 +62,10 @@ uint64_t tsr_view_width(const tsr_view *view)
     return tsr_ceil_div(element_bits(view), 8);
 }
 
-/* Lines of the file, each a row of the values, or where they lie across `per_line` columns of them. */
+/* Lines of the file: each is a row of the values or, in a transposed view, `per_line` columns of them. */
 typedef struct layout {
     bool across;
-    uint64_t bits, unit; /* of an element of a line, and of what can be read of it */
+    uint64_t bits, unit; /* bits of an element of a line, and of the smallest unit that can be read */
     uint64_t per_line;
 } layout;
 
@@ -83,8 +83,8 @@ static layout layout_of(const tsr_view *v)
 
 /* A piece as it is stored in the file. */
 typedef struct stored {
-    uint64_t line, lines; /* the first, of all matrices; how many */
-    uint64_t pitch;       /* bytes from one line to the next */
+    uint64_t line, lines; /* index of the first line, counted through all matrices; number of lines */
+    uint64_t pitch;       /* distance of lines in bytes */
     tsr_span span;        /* of each line */
 } stored;
 
@@ -110,7 +110,7 @@ uint64_t tsr_weight_reader_memory(const tsr_view *view, const tsr_piece *piece)
     const uint64_t values = piece->rows * piece->cols, scales = tsr_reader_scales_memory(view, piece);
     if (!tsr_view_lies_across(view))
         return values * tsr_view_width(view) + piece->rows * sizeof(uint64_t) + scales;
-    /* The codes, and the lines: GPTQ's first and last may have but one column each that is wanted. */
+    /* The codes, and the lines: of GPTQ's first and last line possibly only one column is needed. */
     const uint64_t line = tsr_ceil_div(piece->rows * view->weight.bits, 8) + sizeof(uint64_t);
     return values + (piece->cols + 2 * WORD_BITS) * line + scales;
 }
@@ -124,7 +124,7 @@ static tsr_status load_derived(tsr_weight_reader *r, tsr_err *err)
     return r->view->derived->values(r->view, &r->piece, r->derived, err);
 }
 
-/* Codes that lie across the rows, row by row. */
+/* Unpacks transposed codes, row by row. */
 static tsr_status unpack(tsr_weight_reader *r, const stored *s, tsr_err *err)
 {
     const tsr_view *const v = r->view;
@@ -167,7 +167,7 @@ static bool is_reordered(const tsr_weight_reader *r)
     return r->view->weight.reordered && r->view->misreading != TSR_GROUPS_IN_ORDER;
 }
 
-/* Part of a row that shares one scale: elements [at, at + n), counted from where the reading began. */
+/* Part of a row that shares one scale: elements [at, at + n), counted from the start of the read. */
 typedef struct scale_run {
     size_t at, n;
     double scale, zero_point;
@@ -199,13 +199,13 @@ double tsr_weight_reader_scale(const tsr_weight_reader *r, uint64_t row, uint64_
     return run.scale;
 }
 
-/* Bytes of a row of the piece as it was loaded, of a view that does not lie across. */
+/* Returns the bytes of a loaded row of the piece, for a view that is not transposed. */
 static uint64_t row_bytes(const tsr_weight_reader *r)
 {
     return stored_of(r->view, &r->piece).span.bytes;
 }
 
-/* Scales and zero points of a row, of which each column has its own. */
+/* Scales and zero points of a row in which each column has its own. */
 typedef struct own_scales {
     const double *scales, *zero_points; /* by group */
     const uint32_t *groups;             /* by column */
@@ -227,7 +227,7 @@ static void decode_reordered(const tsr_weight_reader *r, uint64_t row, uint64_t 
         out[i] = (codes[i] - (own.middle + own.zero_points[own.groups[i]])) * own.scales[own.groups[i]];
 }
 
-/* Codes that have a byte each, unsigned where they are integers. */
+/* Decodes codes of one byte each, unsigned if they are integers. */
 static void decode_unpacked(const tsr_weight *w, const unsigned char *codes, const scale_run *run, double *out)
 {
     if (w->coding == TSR_CODED_E2M1)
@@ -302,7 +302,8 @@ static tsr_rounding rounding_of(const tsr_weight *w, const scale_run *run)
                           .highest = (top - 1 - run->zero_point) * run->scale};
 }
 
-/* Up to CHUNK columns, each under the scale of its own group; scales that are no positive numbers count nothing. */
+/* Tests up to CHUNK columns, each under the scale of its own group. Scales that are not positive numbers are
+ * skipped. */
 static uint64_t misrounded_reordered(const tsr_weight_reader *r, uint64_t row, uint64_t col, size_t n, const double *x,
                                      const double *y)
 {
@@ -318,7 +319,7 @@ static uint64_t misrounded_reordered(const tsr_weight_reader *r, uint64_t row, u
     return tsr_count_misrounded_each(scale, lowest, highest, x, y, n);
 }
 
-/* Codes [at, at + n) of a row, which is as far as they are judged at a time. */
+/* Tests codes [at, at + n) of a row, which are the unit of one call. */
 static uint64_t misrounded_run(const tsr_weight_reader *r, uint64_t row, uint64_t col, const scale_run *run, size_t at,
                                size_t n, const double *x, const double *y)
 {
