@@ -1,4 +1,4 @@
-/* A bump allocator for what lives exactly as long as its owner: names, shapes, tables of a checkpoint or a plan.
+/* A bump allocator for data that lives exactly as long as its owner: names, shapes, tables of a checkpoint or a plan.
  *
  * `tsr_arena a = {0};` is a valid empty arena. Not thread-safe. Memory is zeroed and 16-byte aligned. */
 #ifndef TSR_COMMON_ARENA_H
@@ -11,21 +11,21 @@
 
 typedef struct tsr_arena {
     struct tsr_arena_chunk *head;
-    size_t bytes; /* held from the system, for memory accounting */
+    size_t bytes; /* obtained from the system, for memory accounting */
     bool failed;  /* an allocation has failed */
 } tsr_arena;
 
-/* NULL when memory is exhausted. Released by tsr_arena_free only. */
+/* Returns NULL when memory is exhausted. Only tsr_arena_free releases the memory. */
 void *tsr_arena_alloc(tsr_arena *arena, size_t bytes);
 
-/* A NUL-terminated copy of `size` bytes, or NULL. */
+/* Returns a NUL-terminated copy of `size` bytes, or NULL. */
 char *tsr_arena_dup(tsr_arena *arena, const char *text, size_t size);
 
-/* A formatted, NUL-terminated string, or NULL. */
+/* Returns a formatted, NUL-terminated string, or NULL. */
 char *tsr_arena_printf(tsr_arena *arena, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* TSR_E_NOMEM once an allocation has failed, whatever `status` is, because decisions made since then may rest on a NULL
- * that was taken for "there is none". Otherwise `status`. */
+/* Returns TSR_E_NOMEM once an allocation has failed, whatever `status` is, because later code may have taken NULL for
+ * "there is none". Otherwise returns `status`. */
 tsr_status tsr_arena_status(const tsr_arena *arena, tsr_status status, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Frees everything; the arena is empty and valid again. */

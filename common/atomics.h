@@ -1,4 +1,4 @@
-/* Makes C's names of atomic types available to headers that C++ includes as well. */
+/* Makes C's names of atomic types available to headers that C++ also includes. */
 #ifndef TSR_COMMON_ATOMICS_H
 #define TSR_COMMON_ATOMICS_H
 

@@ -1,7 +1,7 @@
 /* Declares the block of elements that share a scale.
  *
- * The kernels of kernels/cpu take `block_cols` alone, since what they are given is one row of blocks, and tsr_fp8_block
- * keeps two 32-bit numbers beside its scale format, since nothing ever hands them on as a pair. */
+ * The kernels of kernels/cpu take only `block_cols`, because they get one row of blocks. tsr_fp8_block has two 32-bit
+ * numbers beside its scale format, because they are never passed on as a pair. */
 #ifndef TSR_COMMON_BLOCK_H
 #define TSR_COMMON_BLOCK_H
 
@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* 0 x 0 where none is stated. */
+/* 0 x 0 if none is stated. */
 typedef struct tsr_block {
     uint64_t rows, cols;
 } tsr_block;
@@ -20,7 +20,8 @@ static inline bool tsr_block_equal(tsr_block a, tsr_block b)
     return a.rows == b.rows && a.cols == b.cols;
 }
 
-/* Reads "128x128", two decimal numbers from 1 to `most`. False, and *block as it was: the text is something else. */
+/* Reads "128x128", two decimal numbers from 1 to `most`. Returns false and leaves *block unchanged for any other
+ * text. */
 static inline bool tsr_read_block(const char *text, uint64_t most, tsr_block *block)
 {
     tsr_block read;
@@ -31,7 +32,7 @@ static inline bool tsr_read_block(const char *text, uint64_t most, tsr_block *bl
     return true;
 }
 
-/* The block of the transpose. */
+/* Returns the block of the transpose. */
 static inline tsr_block tsr_block_transposed(tsr_block b)
 {
     return (tsr_block){.rows = b.cols, .cols = b.rows};

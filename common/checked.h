@@ -1,4 +1,4 @@
-/* Arithmetic on sizes that come from files: every product and sum says whether it still fits. */
+/* Arithmetic on sizes from files: every product and sum reports overflow. */
 #ifndef TSR_COMMON_CHECKED_H
 #define TSR_COMMON_CHECKED_H
 

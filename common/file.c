@@ -1,4 +1,4 @@
-/* System calls, with every result looked at. */
+/* Wraps system calls and checks every result. */
 #include "common/file.h"
 
 #include <errno.h>
@@ -130,7 +130,7 @@ bool tsr_is_absent(int code)
 
 tsr_status tsr_open_input(const char *path, int *fd, uint64_t *size, tsr_stamp *stamp, tsr_err *err)
 {
-    /* O_NONBLOCK: opening a pipe does not wait for somebody to write into it. It means nothing to a regular file. */
+    /* O_NONBLOCK: opening a pipe does not wait for a writer. It has no effect on regular files. */
     *fd = tsr_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0 && tsr_is_absent(errno))
         return tsr_fail(err, TSR_E_FORMAT, "%s: cannot open: %s", path, strerror(errno));
@@ -204,7 +204,7 @@ tsr_status tsr_sync_dir(const char *path, tsr_err *err)
     if (fd < 0)
         return tsr_fail_errno(err, "%s: cannot open the directory", path);
     const int rc = tsr_sync(fd);
-    /* Some file systems cannot sync a directory and say EINVAL; their renames are as durable as they get. */
+    /* Some file systems cannot sync a directory and return EINVAL; their renames cannot be made more durable. */
     const tsr_status status = rc != 0 && errno != EINVAL ? tsr_fail_errno(err, "%s: cannot sync", path) : TSR_OK;
     close(fd);
     return status;
@@ -216,7 +216,7 @@ tsr_status tsr_sync_parent(const char *path, tsr_err *err)
     if (copy == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
     const char *const folder = dirname(copy);
-    /* A folder with write but without read permission cannot be opened, and so cannot be synced. */
+    /* A folder with write but without read permission cannot be opened, so it cannot be synced. */
     const bool refused = access(folder, R_OK) != 0 && errno == EACCES;
     const tsr_status status = refused ? TSR_OK : tsr_sync_dir(folder, err);
     free(copy);
@@ -234,14 +234,14 @@ tsr_status tsr_commit_file(int fd, const char *from, const char *to, tsr_err *er
 
 tsr_status tsr_replace_file(const char *path, const char *temporary, const void *data, size_t size, tsr_err *err)
 {
-    /* O_EXCL: what another program left or shares under this name is never written to. */
+    /* O_EXCL: never writes to a file of this name that another program left or shares. */
     const int fd = tsr_open(temporary, O_WRONLY | O_CREAT | O_EXCL);
     if (fd < 0)
         return tsr_fail_errno(err, "%s: cannot create", temporary);
     tsr_status status = tsr_write_at(fd, temporary, data, size, 0, err);
     if (status == TSR_OK)
         status = tsr_commit_file(fd, temporary, path, err);
-    close(fd); /* what it could say, fsync has said */
+    close(fd); /* fsync has already reported any error */
     if (status != TSR_OK)
         unlink(temporary);
     return status;
@@ -286,7 +286,7 @@ tsr_status tsr_next_entry(DIR *dir, const char *path, const struct dirent **entr
 
 tsr_status tsr_remove_file(const char *path, tsr_err *err)
 {
-    /* No file has a name that is longer than the system takes; a damaged journal may. */
+    /* A name longer than the system allows cannot exist, but a damaged journal may contain one. */
     return unlink(path) == 0 || errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG
                ? TSR_OK
                : tsr_fail_errno(err, "%s: cannot remove it", path);
@@ -323,7 +323,7 @@ tsr_status tsr_free_space(const char *path, uint64_t *bytes, tsr_err *err)
     struct statvfs st;
     if (statvfs(path, &st) != 0)
         return tsr_fail_errno(err, "%s: cannot determine the free space", path);
-    /* A file system that reports no blocks has no limit of its own (ramfs, tmpfs with size=0), or does not know it. */
+    /* A file system that reports no blocks has no limit (ramfs, tmpfs with size=0) or does not know it. */
     *bytes = st.f_blocks == 0 ? UINT64_MAX : (uint64_t)st.f_bavail * st.f_frsize;
     return TSR_OK;
 }

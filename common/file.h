@@ -1,4 +1,4 @@
-/* Checked file I/O: whole reads at an offset, and outputs that appear whole or not at all. */
+/* Checked file I/O: complete reads at an offset, and outputs that appear complete or not at all. */
 #ifndef TSR_COMMON_FILE_H
 #define TSR_COMMON_FILE_H
 
@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* As open with mode 0666, close-on-exec, fsync, fdatasync, ftruncate and flock, and once more whenever a signal came in
- * between: file systems of a network or of a program let them be interrupted, too. */
+/* Like open with mode 0666, close-on-exec, fsync, fdatasync, ftruncate and flock, but repeated after interruption by a
+ * signal, which network file systems and FUSE allow. */
 int tsr_open(const char *path, int flags);
 int tsr_sync(int fd);
 int tsr_sync_data(int fd);
@@ -27,58 +27,60 @@ tsr_status tsr_read_at(int fd, const char *path, void *data, size_t size, uint64
 tsr_status tsr_write_at(int fd, const char *path, const void *data, size_t size, uint64_t offset,
                         tsr_err *err) TSR_WARN_UNUSED;
 
-/* The state of a file when it was opened, kept to find out later whether it was changed or replaced. */
+/* The state of a file when it was opened, to detect changes and replacement. */
 typedef struct tsr_stamp {
     uint64_t device, inode, size, names; /* names: hard links */
     int64_t mtime_ns, ctime_ns;
 } tsr_stamp;
 
-/* Returns true for the values of errno by which a path leads to no file. */
+/* Returns true for the values of errno that mean that a path does not exist. */
 bool tsr_is_absent(int code);
 
-/* Opens a regular file for reading; *size is its length, *stamp (may be NULL) its state. TSR_E_FORMAT: there is no such file. */
+/* Opens a regular file for reading. *size receives its length, *stamp (may be NULL) its state. TSR_E_FORMAT: there is
+ * no such file. */
 tsr_status tsr_open_input(const char *path, int *fd, uint64_t *size, tsr_stamp *stamp, tsr_err *err) TSR_WARN_UNUSED;
 
-/* TSR_E_IO: the file that was opened as `path` has changed since, or its name leads to another one. Hard links that were made or
- * removed since are no change, where their number says so or, if `linked`, in any case. Thread-safe. */
+/* Checks that the file opened as `path` has not changed and that its name still refers to it. TSR_E_IO otherwise. A
+ * changed number of hard links is not a change if the rest of the state agrees or, if `linked`, in any case.
+ * Thread-safe. */
 tsr_status tsr_check_stamp(int fd, const char *path, const tsr_stamp *stamp, bool linked, tsr_err *err) TSR_WARN_UNUSED;
 
-/* A whole small file (at most `limit` bytes) into the arena, NUL-terminated. */
+/* Reads a whole small file (at most `limit` bytes) into the arena, NUL-terminated. */
 tsr_status tsr_read_file(const char *path, uint64_t limit, tsr_arena *arena, const char **data, size_t *size,
                          tsr_err *err) TSR_WARN_UNUSED;
 
-/* Writes a whole file under the name `temporary`, which must be free, then commits it as `path`. On failure nothing
- * stays behind. */
+/* Writes a whole file as `temporary`, which must not exist, then commits it as `path`. On failure nothing is left
+ * behind. */
 tsr_status tsr_replace_file(const char *path, const char *temporary, const void *data, size_t size,
                             tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same, with a temporary name of its own making beside `path`. */
+/* The same, with an automatic temporary name beside `path`. */
 tsr_status tsr_write_file(const char *path, const void *data, size_t size, tsr_err *err) TSR_WARN_UNUSED;
 
-/* fsync of `fd`, then rename `from` to `to`, then fsync of the folder of `to`: after TSR_OK the file survives a power
- * cut under its new name. */
+/* Syncs `fd`, renames `from` to `to`, then syncs the folder of `to`: after TSR_OK the file survives a power failure
+ * under its new name. */
 tsr_status tsr_commit_file(int fd, const char *from, const char *to, tsr_err *err) TSR_WARN_UNUSED;
 
-/* fsync of a directory, which makes renames in it durable. */
+/* Syncs a directory, which makes renames in it durable. */
 tsr_status tsr_sync_dir(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Syncs the directory that holds `path`. A directory without read permission cannot be synced and is passed over. */
+/* Syncs the directory of `path`. A directory without read permission cannot be synced and is skipped. */
 tsr_status tsr_sync_parent(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The next entry of a directory that is open, NULL behind the last one; one that cannot be read is no end. `path` is for
+/* Reads the next entry of an open directory; NULL after the last one. A read error is not the end. `path` is for
  * messages. */
 tsr_status tsr_next_entry(DIR *dir, const char *path, const struct dirent **entry, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Removes a file; one that is not there is fine. */
+/* Removes a file. A missing file is not an error. */
 tsr_status tsr_remove_file(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Makes a directory and its parents, durably; one that exists is fine. */
+/* Creates a directory and its parents, durably. An existing directory is not an error. */
 tsr_status tsr_make_dirs(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Bytes that an ordinary user may still write on the file system of `path`; UINT64_MAX where it states none. */
+/* Finds the bytes that an ordinary user may still write on the file system of `path`; UINT64_MAX if it reports none. */
 tsr_status tsr_free_space(const char *path, uint64_t *bytes, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Files that may still be created on the file system of `path`; UINT64_MAX where it sets no limit. */
+/* Finds the number of files that may still be created on the file system of `path`; UINT64_MAX if it has no limit. */
 tsr_status tsr_free_files(const char *path, uint64_t *files, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Sets *exists if `path` exists. Missing permission to find out is an error. */

@@ -1,16 +1,18 @@
-/* Wildcard matching with one saved position to return to. */
+/* Matches wildcards with one saved position for backtracking. */
 #include "common/glob.h"
 
 #include <stddef.h>
 #include <string.h>
 
-/* Where what follows a star can begin in the text: its first character says so, if it is none that fits any. NULL: nowhere. */
+/* Returns where the pattern after a star can begin in the text, judged by its first character if that is literal. NULL:
+ * nowhere. */
 static const char *next_start(const char *pattern, const char *text)
 {
     return *pattern != '\0' && strchr(TSR_GLOB_SPECIAL, *pattern) != NULL ? text : strchr(text, *pattern);
 }
 
-/* Returns true if the set after '[' at `set` contains the character. *end is after its ']', or NULL if this is no set. */
+/* Returns true if the set after '[' at `set` contains the character. *end is after its ']', or NULL if it is not a
+ * set. */
 static bool in_set(const char *set, unsigned char c, const char **end)
 {
     const bool negated = *set == '!';
@@ -30,7 +32,8 @@ static bool in_set(const char *set, unsigned char c, const char **end)
     return found != negated;
 }
 
-/* Returns true if the character matches the element at *pattern, which is no star. Then *pattern moves past that element. */
+/* Returns true if the character matches the element at *pattern, which is not a star. Then advances *pattern past that
+ * element. */
 static bool fits_one(const char **pattern, char c, uint64_t *steps)
 {
     const char *end = NULL;

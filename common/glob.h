@@ -1,6 +1,6 @@
-/* Shell-like patterns over tensor and file names, as Python's fnmatch reads them: '*' is any run of characters (dots and slashes too),
- * '?' any one, "[0-3x]" one of a set, "[!0-3]" one outside of it. A ']' that comes first belongs to the set. A '[' without an end
- * is an ordinary character. */
+/* Shell-like patterns for tensor and file names, with the syntax of Python's fnmatch: '*' matches any run of characters
+ * (including dots and slashes), '?' any single one, "[0-3x]" one of a set, "[!0-3]" one outside of it. A ']' that comes
+ * first belongs to the set. A '[' without an end is an ordinary character. */
 #ifndef TSR_COMMON_GLOB_H
 #define TSR_COMMON_GLOB_H
 
@@ -13,10 +13,12 @@
 /* Explains globs in messages about a glob that matches nothing. */
 #define TSR_GLOB_HELP "a GLOB has *, ? and sets such as [0-3]; 'tessera help --tensors SRC' lists the names"
 
-/* Linear in practice. Planning calls it for every tensor and every rule, for which fnmatch(3) is too slow. */
+/* Matches in linear time in practice. Planning calls it for every tensor and every rule, for which fnmatch(3) is too
+ * slow. */
 bool tsr_glob_match(const char *pattern, const char *text);
 
-/* The same, and adds what it took to *steps: one for each letter and each character of a set that was compared, and for eight that were passed over. */
+/* The same, and adds the work to *steps: one for each character that was compared, in the text or in a set, and for
+ * every eight that were skipped. */
 bool tsr_glob_match_counting(const char *pattern, const char *text, uint64_t *steps);
 
 #endif

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "5GB", "2GiB", "4096" in bytes. */
+/* Parses "5GB", "2GiB", "4096" to bytes. */
 static bool parse_size(const char *text, uint64_t *bytes)
 {
     static const char kPrefixes[] = "kmgt";
@@ -43,7 +43,7 @@ static bool parse_count(const char *text, uint64_t *value)
     return isxdigit((unsigned char)text[2]) && *end == '\0' && errno == 0;
 }
 
-/* The index of `word` in "a|b|c", or -1. */
+/* Returns the index of `word` in "a|b|c", or -1. */
 static int parse_choice(const char *choices, const char *word)
 {
     const size_t n = strlen(word);
@@ -58,16 +58,17 @@ static int parse_choice(const char *choices, const char *word)
     }
 }
 
-/* ---- what was meant ---- */
+/* ---- suggestions ---- */
 
-enum { MAX_WORD = 56 /* a suggestion has 80 bytes */ };
+enum { MAX_WORD = 56 /* suggestions have 80 bytes */ };
 
 static size_t least(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
-/* How many characters have to be changed, inserted, removed or swapped with their neighbour to turn `a` into `b`. */
+/* Returns the number of characters that must be changed, inserted, removed or swapped with their neighbour to turn `a`
+ * into `b`. */
 static size_t distance(const char *a, size_t n, const char *b, size_t m)
 {
     size_t d[MAX_WORD + 1][MAX_WORD + 1];
@@ -94,7 +95,7 @@ const char *tsr_did_you_mean(const char *word, const char *words, char text[80])
     for (const char *p = words; n <= MAX_WORD; p++) {
         const char *const end = strchrnul(p, '|');
         const size_t m = (size_t)(end - p), far = m <= MAX_WORD ? distance(word, n, p, m) : best;
-        /* Words that have no character in common are not alike, however short they are. */
+        /* Words without a common character are not similar, however short they are. */
         if (far < best && far < n) {
             best = far;
             snprintf(text, 80, " (did you mean '%.*s'?)", (int)m, p);
@@ -106,7 +107,7 @@ const char *tsr_did_you_mean(const char *word, const char *words, char text[80])
     return text;
 }
 
-/* The same for an option. */
+/* Returns the option with a similar name. */
 static const char *option_meant(const tsr_option *options, const char *word, char text[80])
 {
     char words[2048] = "";
@@ -128,7 +129,7 @@ static tsr_status refuse(const tsr_option *o, const char *text, tsr_err *err)
                     o->kind == TSR_OPT_COUNT ? "a number" : "a size such as 512MiB or 5GB");
 }
 
-/* The journal and configurations hold options line by line, so that control characters would break them. */
+/* The journal and configurations store options line by line, so control characters would break them. */
 static bool is_printable(const char *text)
 {
     for (; *text != '\0'; text++) {
@@ -194,7 +195,7 @@ void tsr_options_append(tsr_option *options, const tsr_option *more)
     while (more++->name != NULL);
 }
 
-/* Parses the option at argv[*i]; *i moves on to its value if that is a word of its own. */
+/* Parses the option at argv[*i]. Advances *i to its value if that is a separate word. */
 static tsr_status take_option(const tsr_option *options, int argc, char **argv, int *i, uint64_t *given, tsr_err *err)
 {
     const char *const word = argv[*i], *const equals = strchr(word, '=');
@@ -218,7 +219,8 @@ static tsr_status take_option(const tsr_option *options, int argc, char **argv, 
     return assign(o, text, err);
 }
 
-/* The option for a path that a word without one may have been meant for: one that the command takes and lacks. NULL: there is none. */
+/* Returns an option for a path that a word without an option may have been meant for: one that the command accepts and
+ * that is missing. NULL: there is none. */
 static const char *unnamed_option(const tsr_option *options, int argc, char **argv)
 {
     static const char *const kPaths[] = {"-o", "--against"};

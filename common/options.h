@@ -1,4 +1,4 @@
-/* Options in words, as on a command line: a table that drives the parser. */
+/* Parses options by a table, as on a command line. */
 #ifndef TSR_COMMON_OPTIONS_H
 #define TSR_COMMON_OPTIONS_H
 
@@ -12,9 +12,9 @@
 typedef enum tsr_option_kind {
     TSR_OPT_FLAG,   /* bool */
     TSR_OPT_TEXT,   /* const char * */
-    TSR_OPT_LIST,   /* tsr_list: may be given several times */
+    TSR_OPT_LIST,   /* tsr_list: may be repeated */
     TSR_OPT_CHOICE, /* int: the index of the word in `choices` */
-    TSR_OPT_COUNT,  /* uint64_t: a plain number, decimal without leading zeros, or 0x and hexadecimal digits */
+    TSR_OPT_COUNT,  /* uint64_t: a plain decimal number without leading zeros, or 0x and hexadecimal digits */
     TSR_OPT_SIZE,   /* uint64_t: bytes, with k/M/G/T (powers of 1000) or Ki/Mi/Gi/Ti (powers of 1024), B optional */
 } tsr_option_kind;
 
@@ -26,33 +26,33 @@ typedef struct tsr_list {
 typedef struct tsr_option {
     const char *name; /* "--scale-fmt" or "-o" */
     tsr_option_kind kind;
-    void *value;          /* of the kind's type; holds the default */
-    const char *argument; /* what the help calls the value: "GLOB"; for choices their words, "f32|ue8m0" */
+    void *value;          /* has the kind's type and holds the default */
+    const char *argument; /* name of the value in the help: "GLOB"; for choices the words, "f32|ue8m0" */
     const char *help;
 } tsr_option;
 
-/* A table ends in an entry without a name, and has at most this many entries, that one included. */
+/* A table ends with an entry without a name, and has at most this many entries including that one. */
 enum { TSR_MAX_OPTIONS = 64 };
 
-/* Appends the entries of `more` to `options`, which has room for TSR_MAX_OPTIONS. */
+/* Appends the entries of `more` to `options`, which must have room for TSR_MAX_OPTIONS. */
 void tsr_options_append(tsr_option *options, const tsr_option *more);
 
 /* Parses argv[0..argc) (without program and command). Words without a dash go to positional[0..*n_positional), at most
- * max_positional. *given (may be NULL): bit i says that options[i] was there. "-h" is "--help". TSR_E_USAGE names the
- * option, what it takes, and what may have been meant; values with control characters are refused, since they end up
- * in the journal and in configurations. */
+ * max_positional. *given (may be NULL) has bit i set if options[i] was present. "-h" is "--help". TSR_E_USAGE: the
+ * message has the option, its syntax, and a suggestion. Values with control characters are rejected, because they are
+ * stored in the journal and in configurations. */
 tsr_status tsr_options_parse(const tsr_option *options, int argc, char **argv, const char **positional,
                              size_t max_positional, size_t *n_positional, uint64_t *given,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* " (did you mean 'quantize'?)" into `text` when a word of `words`, which '|' separates, is close to `word`; else "".
- * Returns text. */
+/* Writes " (did you mean 'quantize'?)" to `text` if one of the words in `words`, separated by '|', is similar to
+ * `word`; otherwise "". Returns text. */
 const char *tsr_did_you_mean(const char *word, const char *words, char text[80]);
 
-/* "128x128", the value of the option `name`; NULL gives 0x0. */
+/* Parses "128x128", the value of option `name`; NULL gives 0x0. */
 tsr_status tsr_parse_block(const char *name, const char *text, tsr_block *block, tsr_err *err) TSR_WARN_UNUSED;
 
-/* A finite number, the value of the option `name`; NULL leaves *value as it is. */
+/* Parses a finite number, the value of option `name`; NULL leaves *value unchanged. */
 tsr_status tsr_parse_number(const char *name, const char *text, double *value, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Returns true if `word` is one of the space-separated words of `list`. */

@@ -66,7 +66,8 @@ static tsr_status cannot_look(tsr_err *err, const char *path)
     return is_absent() ? TSR_OK : tsr_fail_errno(err, "%s: cannot look at it", path);
 }
 
-/* Calls `visit` for every entry of a folder. Skips subfolders that this user may not list: no output can be written there. */
+/* Calls `visit` for every entry of a folder. Skips subfolders that this user may not list: no output can be written
+ * there. */
 static tsr_status each_entry(const char *folder,
                              tsr_status (*visit)(const char *path, int depth, void *data, tsr_err *err), int depth,
                              void *data, tsr_err *err)
@@ -95,7 +96,7 @@ static tsr_status each_entry(const char *folder,
     return status;
 }
 
-/* Adds the folder of `path`, and all folders above it. */
+/* Adds the folder of `path` and all folders above it. */
 static tsr_status add_above(tsr_identities *above, const char *path, const char *source, tsr_err *err)
 {
     char real[PATH_MAX];
@@ -199,8 +200,8 @@ tsr_status tsr_path_guard_resolve(const char *path, char existing[PATH_MAX], siz
             if (n + length + 2 > PATH_MAX)
                 return tsr_fail(err, TSR_E_USAGE, "%s: the path is too long", path);
             snprintf(existing + n, PATH_MAX - n, "/%.*s", (int)length, p);
-            /* Another shard of the same job may create it between the two calls. If only lstat finds it, it exists, unless it
-             * is a dangling link. */
+            /* Another shard of the same job may create it between the two calls. If only lstat finds it, it exists,
+             * unless it is a dangling link. */
             const bool reached = stat(existing, &st) == 0, found = reached || lstat(existing, &st) == 0;
             if (found && !reached && S_ISLNK(st.st_mode))
                 return tsr_fail(err, TSR_E_USAGE, "%s: dangling symlink", existing);

@@ -28,7 +28,8 @@ typedef struct tsr_path_guard {
     tsr_identities above;          /* the folders that the sources lie in */
 } tsr_path_guard;
 
-/* Adds `n` sources: files and folders, which need not exist. Skips NULL. The caller frees *guard after an error, too. */
+/* Adds `n` sources: files and folders, which need not exist. Skips NULL. The caller frees *guard after an error,
+ * too. */
 tsr_status tsr_path_guard_read(tsr_path_guard *guard, const char *const *sources, size_t n,
                                tsr_err *err) TSR_WARN_UNUSED;
 
@@ -36,8 +37,8 @@ tsr_status tsr_path_guard_read(tsr_path_guard *guard, const char *const *sources
 tsr_status tsr_path_guard_add_folder(tsr_path_guard *guard, const char *folder, const struct stat *st,
                                      tsr_err *err) TSR_WARN_UNUSED;
 
-/* Refuses an output directory that lies in a source, contains one, or links into one. The directory need not exist. If it
- * contains the directory `own`, an earlier run made it; existing hard links there are then allowed. */
+/* Refuses an output directory that lies in a source, contains one, or links into one. The directory need not exist. If
+ * it contains the directory `own`, an earlier run made it; existing hard links there are then allowed. */
 tsr_status tsr_path_guard_check_directory(const tsr_path_guard *guard, const char *dst, const char *own,
                                           tsr_err *err) TSR_WARN_UNUSED;
 

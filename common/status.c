@@ -1,4 +1,4 @@
-/* Error messages: written once, by the function that knows most. */
+/* Formats error messages, which the innermost function writes once. */
 #include "common/status.h"
 
 #include <errno.h>
@@ -9,10 +9,10 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* A name of fewer bytes than LONG_NAME is left as it is, and of a longer one at least LEAST_OF_NAME stay. */
+/* Names shorter than LONG_NAME bytes are not shortened; of longer ones at least LEAST_OF_NAME bytes are kept. */
 enum { LONG_NAME = 200, LEAST_OF_NAME = 100 };
 
-/* The longest stretch of text without a space, which is a name; all of the text where there is no long one. */
+/* Returns the longest run of text without a space, which is a name; the whole text if no run is long. */
 static size_t find_longest(const char *text, size_t *begin)
 {
     size_t most = 0;
@@ -34,8 +34,8 @@ static bool is_inside_character(char c)
     return ((unsigned char)c & 0xC0) == 0x80; /* of UTF-8 */
 }
 
-/* Takes out the middle of the longest names until the text fits into `room` bytes and its 0. The fault is written after
- * the names, and the end of a name is more specific than its beginning, so more of the end is kept. */
+/* Removes the middle of the longest names until the text fits in `room` bytes with its NUL. The fault follows the names
+ * in a message, and the end of a name is more specific than its beginning, so more of the end is kept. */
 static void shorten(char *text, size_t room)
 {
     static const char kGap[] = "...";
@@ -55,7 +55,7 @@ static void shorten(char *text, size_t room)
 }
 
 typedef struct sentence {
-    char usual[sizeof((tsr_err *)0)->msg], *longer; /* longer: NULL where it fits, or where there is no memory for it */
+    char usual[sizeof((tsr_err *)0)->msg], *longer; /* longer: NULL if the text fits or memory is exhausted */
 } sentence;
 
 static char *write_sentence(sentence *s, const char *fmt, va_list args)
@@ -70,7 +70,7 @@ static char *write_sentence(sentence *s, const char *fmt, va_list args)
 
 void tsr_write_message(tsr_err *err, const char *fmt, va_list args)
 {
-    sentence s; /* not in place: the message may be one of the arguments */
+    sentence s; /* formatted to a copy, because the message may be one of the arguments */
     char *const text = write_sentence(&s, fmt, args);
     shorten(text, sizeof err->msg - 1);
     strcpy(err->msg, text);

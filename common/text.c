@@ -1,4 +1,4 @@
-/* A growing buffer, and JSON written onto it. */
+/* A growing buffer, with state for writing JSON. */
 #include "common/text.h"
 
 #include "common/checked.h"

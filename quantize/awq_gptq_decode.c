@@ -1,5 +1,5 @@
-/* Decodes TILE outputs at a time. Int4 in order is turned while it is packed, and then decoded like rows of any packed
- * int4. Where the columns are of groups in no order, and where codes have 8 bits, the values are turned: BF16 of int4 in
+/* Decodes AWQ and GPTQ, TILE outputs at a time. In-order int4 is transposed while packed, then decoded like rows of any
+ * packed int4. If columns have a group order, or codes have 8 bits, the values are transposed: BF16 of int4 in
  * registers, anything else in memory. */
 #include "quantize/awq_gptq_decode.h"
 
@@ -12,17 +12,18 @@
 #include <math.h>
 #include <string.h>
 
-/* Outputs of a tile, so that a cache line of AWQ's codes is used whole; inputs of a tile, of values and, about, of int4 in
- * order. */
+/* Outputs of a tile, so that whole cache lines of AWQ's codes are used; inputs of a tile, for values and
+ * (approximately) for in-order int4. */
 enum { TILE = 128, CHUNK = 128, PACKED_CHUNK = 1024, PER_WORD = 8, LINE = 16 };
 
-/* Elements from one group of a tile's scales to the next: lines in an odd number, or else groups drive each other out of a
- * cache. */
+/* Distance of the groups of a tile's scales: an odd number of cache lines, because otherwise groups evict each other
+ * from the cache. */
 enum { GROUPS_APART = TILE + LINE };
 
-/* Scratch: scales and zero points of a tile's outputs, [groups, GROUPS_APART] each; the same again, [TILE, groups], or what the
- * zero points add to sums, [groups, GROUPS_APART]; the group of each input; values of CHUNK inputs, [CHUNK, TILE], and the same narrowed to 16 bits; words of AWQ's codes of CHUNK inputs,
- * halfway turned; words of packed rows. */
+/* Scratch: scales and zero points of a tile's outputs, [groups, GROUPS_APART] each; the same as [TILE, groups], or the
+ * offsets that zero points add to sums, [groups, GROUPS_APART]; the group of each input; values of CHUNK inputs,
+ * [CHUNK, TILE], and the same in 16 bits; partly transposed words of AWQ codes of CHUNK inputs; words of packed
+ * rows. */
 typedef struct room {
     float *scales, *zero_points, *row_scales, *row_zeros, *offsets, *columns;
     uint32_t *order;
@@ -31,14 +32,15 @@ typedef struct room {
     uint32_t *words, *turned;
 } room;
 
-/* Inputs of a tile of int4 in order: whole groups, and whole words. */
+/* Returns the inputs of a tile of in-order int4: whole groups and whole words. */
 static uint64_t packed_chunk(const tsr_weight *w)
 {
     const uint64_t group = w->block.cols;
     return group >= w->cols || group % PER_WORD != 0 ? w->cols : group * tsr_max_u64(1, PACKED_CHUNK / group);
 }
 
-/* Words from one row of such a tile's codes to the next: lines in an odd number, or else rows drive each other out of a cache. */
+/* Returns the distance of rows of such a tile's codes in words: an odd number of cache lines, because otherwise rows
+ * evict each other from the cache. */
 static uint64_t words_apart(const tsr_weight *w)
 {
     return (tsr_ceil_div(packed_chunk(w), PER_WORD * LINE) | 1) * LINE;
@@ -71,12 +73,12 @@ uint64_t tsr_gptq_zero_words(const tsr_weight *w, uint64_t rows)
     return tsr_ceil_div(rows * w->bits, 32);
 }
 
-/* Shifts of AWQ's words for the code of output 8j + p. */
+/* Shifts in AWQ's words for the code of output 8j + p. */
 static const uint8_t kAwqShifts[PER_WORD] = {0, 16, 4, 20, 8, 24, 12, 28};
 
-/* ---- codes that are soon read ---- */
+/* ---- prefetching codes ---- */
 
-/* Codes that are read next, in rows of `cols` words, and how many of those rows to ask for at a time. */
+/* Codes to prefetch, in rows of `cols` words, and the number of rows to prefetch at a time. */
 typedef struct wanted {
     const uint32_t *at;
     uint64_t rows, cols, ld, each;
@@ -98,7 +100,7 @@ static wanted want_rows(const tsr_gptq_span *span, uint64_t first, uint64_t rows
     return w;
 }
 
-/* Prefetches a part: the rows are too far apart for the hardware prefetcher. */
+/* Prefetches one part: the rows are too far apart for the hardware prefetcher. */
 static void ask_for_some(wanted *w)
 {
     const uint64_t n = tsr_min_u64(w->each, w->rows);
@@ -120,7 +122,7 @@ static tsr_status report_scale(const tsr_weight *w, uint64_t group, uint64_t row
         w->scale->name, U64(group), U64(row), (double)scale, U64(w->scale->offset + at));
 }
 
-/* AWQ's word with its nibbles in the order of the outputs: those of the lower half between those of the upper half. */
+/* Reorders the nibbles of an AWQ word to the order of the outputs: interleaves its lower and upper halves. */
 static uint32_t in_order_of_outputs(uint32_t word)
 {
     const uint32_t bytes = (word ^ word >> 8) & 0x0000FF00;
@@ -129,11 +131,11 @@ static uint32_t in_order_of_outputs(uint32_t word)
     return word ^ nibbles ^ nibbles << 4;
 }
 
-/* `more` is added to what n outputs have stored. */
+/* Widens the stored zero points of n outputs and adds `more`. */
 static void take_zeros(const tsr_cpu_kernels *k, const tsr_weight *w, const uint32_t *words, uint64_t n, int more,
                        float *zeros)
 {
-    int8_t codes[TILE]; /* less the middle of their range */
+    int8_t codes[TILE]; /* minus the middle of their range */
     uint32_t ordered[TILE / 4];
     const uint64_t some = tsr_gptq_zero_words(w, n);
     for (uint64_t i = 0; i < some; i++)
@@ -142,8 +144,8 @@ static void take_zeros(const tsr_cpu_kernels *k, const tsr_weight *w, const uint
     k->decode_int_f32(codes, n, (float)(-(1 << (w->bits - 1)) - more), 1, zeros);
 }
 
-/* `more` is added to the stored zero points; `largest`: the largest magnitude among the scales. The codes of the first inputs
- * are asked for meanwhile. */
+/* Reads scales and zero points of all groups. `more` is added to the stored zero points; `largest` receives the largest
+ * magnitude of the scales. Prefetches the codes of the first inputs meanwhile. */
 static tsr_status take_groups(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t n, int more,
                               const room *r, float *largest, tsr_err *err)
 {
@@ -172,9 +174,10 @@ static tsr_status take_groups(const tsr_cpu_kernels *k, const tsr_gptq_span *spa
     return TSR_OK;
 }
 
-/* ---- int4 in order ---- */
+/* ---- in-order int4 ---- */
 
-/* `cols` inputs from `col` on of rows [first, first + rows) as packed rows of int4, in r->words, [rows, cols / 8], padded. */
+/* Converts `cols` inputs from `col` on of rows [first, first + rows) to packed rows of int4 in r->words, [rows, cols /
+ * 8], padded. */
 static void take_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t rows, uint64_t col,
                       uint64_t cols, const room *r)
 {
@@ -185,7 +188,8 @@ static void take_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint6
         k->transpose32(codes + col / PER_WORD * span->rows + first, words, rows, span->rows, r->words, pitch);
         return;
     }
-    /* Nibble q of 8 inputs becomes a word of one output; the words of the outputs p of all eights lie together then. */
+    /* Nibble q of 8 inputs becomes a word of one output. Afterwards the words of outputs p of all groups of eight are
+     * adjacent. */
     const uint64_t eights = rows / PER_WORD, ld = span->rows / PER_WORD;
     for (uint64_t c = 0; c < cols; c += CHUNK) {
         const uint64_t some = tsr_min_u64(CHUNK, cols - c);
@@ -196,7 +200,7 @@ static void take_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint6
     }
 }
 
-/* The zero points were taken with 8 less: packed rows have 8 added to their codes. */
+/* The zero points were read with 8 subtracted, because packed rows have 8 added to their codes. */
 static void decode_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t rows,
                         tsr_dtype dtype, const room *r, char *out)
 {
@@ -219,9 +223,9 @@ static void decode_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uin
     }
 }
 
-/* ---- GPTQ's int4 in any order, to BF16 ---- */
+/* ---- GPTQ's int4 with a group order, to BF16 ---- */
 
-/* The group of each column: as it is stored, or else in memory of the room. */
+/* Returns the group of each column: the stored array, or one computed in the room. */
 static const uint32_t *take_order(const tsr_gptq_span *span, const room *r)
 {
     const tsr_weight *const w = span->weight;
@@ -233,7 +237,7 @@ static const uint32_t *take_order(const tsr_gptq_span *span, const room *r)
     return r->order;
 }
 
-/* Makes the offsets of a tile's zero points, and says whether products with its scales are then exact. */
+/* Computes the offsets of a tile's zero points. Returns true if products with its scales are then exact. */
 static bool fold_zeros(const tsr_cpu_kernels *k, const tsr_weight *w, uint64_t rows, const room *r)
 {
     bool exact = w->scale_dtype != TSR_F32;
@@ -250,7 +254,7 @@ static void decode_in_any_order(const tsr_cpu_kernels *k, const tsr_gptq_span *s
         const uint64_t cols = tsr_min_u64(PACKED_CHUNK, w->cols - col), next = col + cols;
         const wanted soon = want_rows(span, first, rows, next, tsr_min_u64(PACKED_CHUNK, w->cols - next), 1);
         tsr_words_ahead ahead = {.at = soon.at, .rows = soon.rows, .cols = soon.cols, .ld = soon.ld};
-        for (uint64_t row = 0; row < rows; row += LINE) { /* the scales of all groups stay in the first cache */
+        for (uint64_t row = 0; row < rows; row += LINE) { /* the scales of all groups stay in the L1 cache */
             const tsr_int4_columns x = {.words =
                                             (const uint32_t *)span->codes + col / PER_WORD * span->rows + first + row,
                                         .rows = tsr_min_u64(LINE, rows - row),
@@ -266,9 +270,9 @@ static void decode_in_any_order(const tsr_cpu_kernels *k, const tsr_gptq_span *s
     }
 }
 
-/* ---- any codes, in any order ---- */
+/* ---- any codes in any order ---- */
 
-/* Values of one input for `rows` outputs from `first` on. */
+/* Decodes one input for `rows` outputs from `first` on. */
 static void decode_column(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t rows,
                           uint64_t col, const room *r, float *y)
 {
@@ -286,7 +290,7 @@ static void decode_column(const tsr_cpu_kernels *k, const tsr_gptq_span *span, u
         y[i] = ((float)(words[i / PER_WORD] >> kAwqShifts[i % PER_WORD] & mask) - z[i]) * s[i];
 }
 
-/* Names the first of some values that is beyond the target's range; rows and columns count from [row, col]. */
+/* Reports the first value that exceeds the target's range. Rows and columns count from [row, col]. */
 static tsr_status check_range(const tsr_gptq_span *span, uint64_t row, uint64_t rows, uint64_t col, uint64_t cols,
                               const float *columns, tsr_dtype dtype, float limit, tsr_err *err)
 {
@@ -303,7 +307,7 @@ static tsr_status check_range(const tsr_gptq_span *span, uint64_t row, uint64_t 
     return TSR_OK;
 }
 
-/* `limit`: no value may be larger. */
+/* Decodes inputs one by one. `limit` is the largest allowed value. */
 static tsr_status decode_columns(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t rows,
                                  tsr_dtype dtype, float limit, const room *r, void *out, tsr_err *err)
 {
@@ -338,7 +342,7 @@ tsr_status tsr_gptq_decode(const tsr_cpu_kernels *kernels, const tsr_gptq_span *
         char *const y = (char *)out + row * w->cols * tsr_dtype_bytes(dtype);
         float largest;
         TSR_TRY(take_groups(kernels, span, row, rows, w->zeros_less_one - (in_order ? 8 : 0), &r, &largest, err));
-        const bool safe = largest <= limit / 256; /* codes are at most 256 away from their zero point */
+        const bool safe = largest <= limit / 256; /* codes differ from their zero point by at most 256 */
         if (in_order && safe) {
             decode_rows(kernels, span, row, rows, dtype, &r, y);
             continue;

@@ -1,4 +1,4 @@
-/* Maxima by cells, counts by codes. */
+/* Computes maxima per cell and counts of codes. */
 #include "quantize/block_cells.h"
 
 #include "common/checked.h"
@@ -7,8 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Counting all codes would cost a quarter of all else that is done to a weight. So of a large tensor every 32nd row is
- * counted, which is half a million codes of a weight of the usual size. */
+/* Counting all codes would take a quarter of the time of all other work on a weight. So in a large tensor only every
+ * 32nd row is counted, half a million codes of a weight of usual size. */
 enum { COUNTED_WHOLE = 1 << 18, COUNTED_ROWS = 32 /* a power of two */ };
 
 /* ---- cells ---- */
@@ -177,9 +177,10 @@ void tsr_block_count(tsr_block_notes *notes, uint64_t row, const void *codes, si
         a[from[i]]++;
 }
 
-/* ---- the record ---- */
+/* ---- writing the record ---- */
 
-/* The numbers of a plane over `unit`, which is above zero where one of them is; what is above zero stays so. */
+/* Converts a plane to numbers in units of `unit`, which is positive if any of them is. Positive numbers stay
+ * positive. */
 static void values_of(const uint32_t *bits, uint64_t n, double unit, float *to)
 {
     for (uint64_t i = 0; i < n; i++) {

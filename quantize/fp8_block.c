@@ -1,4 +1,4 @@
-/* Scales, codes and error of block FP8, block by block. */
+/* Computes scales, codes and errors of block FP8, block by block. */
 #include "quantize/fp8_block.h"
 
 #include "common/checked.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Some columns of a band, as BF16, which has kernels of its own, or as F32; F16 is widened to F32. */
+/* Some columns of a band, as BF16, which has its own kernels, or as F32; F16 is widened to F32. */
 typedef struct block {
     const uint16_t *bf16;
     const float *f32;
@@ -17,7 +17,7 @@ typedef struct block {
     size_t ld_codes;
 } block;
 
-/* Makes the codes of b. scales[i] is that of its i-th block of `block_cols` columns. */
+/* Computes the codes of b. scales[i] belongs to its i-th block of `block_cols` columns. */
 static void encode(const tsr_cpu_kernels *k, const block *b, size_t block_cols, const float *scales)
 {
     if (b->bf16 != NULL)
@@ -26,7 +26,7 @@ static void encode(const tsr_cpu_kernels *k, const block *b, size_t block_cols, 
         k->encode_e4m3_f32(b->f32, b->rows, b->cols, b->ld, block_cols, scales, b->codes, b->ld_codes);
 }
 
-/* Columns [col, col + cols) of b. */
+/* Returns columns [col, col + cols) of b. */
 static block part_of(const block *b, size_t col, size_t cols)
 {
     block part = *b;
@@ -51,7 +51,7 @@ static double element(const block *b, size_t row, size_t col)
     return b->bf16 != NULL ? (double)tsr_f32_from_bf16(b->bf16[i]) : (double)b->f32[i];
 }
 
-/* A scale as the scheme stores it, from what the formula or a search gives. */
+/* Rounds a computed scale to the form in which the scheme stores it. */
 static float as_stored(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, float scale)
 {
     return tsr_stored_scale(scheme->scale_fmt == TSR_SCALE_BF16 ? TSR_BF16 : TSR_F32, scale, k);
@@ -62,13 +62,15 @@ static double squared_error(const tsr_block_error *error, float scale)
     return error->sum_e2 * scale * scale;
 }
 
-/* Tries scales around the one from amax. That one stays unless another is better by more than the rounding of the
- * measure itself (FP32 lanes: below 1e-4 of the sum, 1e-12 of the signal), so that no block ever gets worse. */
+/* Searches for a better scale near the one from amax. That one is kept unless another is better by more than the
+ * rounding error of the measure (FP32 partial sums: below 1e-4 of the sum, 1e-12 of the signal), so no block ever gets
+ * worse. */
 static float search_scale(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *b, float amax_scale)
 {
     enum { STEPS = 16 };
     static const double kGain = 1e-3, kNoise = 1e-10;
-    /* 2^(i/16): the grid of e4m3 repeats in every octave, so one octave upward is all there is to gain unclipped. */
+    /* 2^(i/16): e4m3's grid repeats in every octave, so without clipping there is nothing to gain beyond one octave
+     * upward. */
     static const float kFactors[STEPS] = {
         0.957603281f, 1.044273782f, 1.090507733f, 1.138788635f, 1.189207115f, 1.241857812f, 1.296839555f, 1.354255547f,
         1.414213562f, 1.476826146f, 1.542210825f, 1.610490332f, 1.681792831f, 1.756252160f, 1.834008086f, 1.915206561f,
@@ -96,7 +98,7 @@ static float search_scale(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k,
     return best_scale;
 }
 
-/* The block's statistics in units of the weights; `first` is the flat index of its first element. */
+/* Returns the block's statistics in units of the weights; `first` is the flat index of its first element. */
 static tsr_quant_stats block_stats(const tsr_fp8_band *band, const block *b, uint64_t first, float scale,
                                    uint32_t amax_bits, const tsr_block_error *error)
 {
@@ -124,7 +126,7 @@ static tsr_quant_stats block_stats(const tsr_fp8_band *band, const block *b, uin
     };
 }
 
-/* Reports the first NaN or Inf of a block; amax shows that there is one. */
+/* Reports the first NaN or Inf of a block; amax has shown that there is one. */
 static tsr_status report_not_finite(const tsr_fp8_band *band, const block *b, uint64_t first, tsr_err *err)
 {
     size_t row = 0, col = 0;
@@ -152,12 +154,12 @@ static tsr_status report_not_finite(const tsr_fp8_band *band, const block *b, ui
                        t->name, isnan(element(b, row, col)) ? "NaN" : "Inf", place, offset);
 }
 
-/* Blocks are taken in groups of about 2048 columns. Such a group makes long runs of memory, and is still small enough
- * that codes are made from what finding amax has left in the cache. */
+/* Blocks are processed in groups of about 2048 columns. A group gives long runs of memory, but is small enough that its
+ * values are still in the cache from the amax pass when codes are computed. */
 enum {
     GROUP_COLS = 2048,
-    MAX_GROUP = GROUP_COLS, /* blocks of a group */
-    MAX_MEASURED = 64, /* of them are measured while they are encoded; there are more only if they are very narrow */
+    MAX_GROUP = GROUP_COLS, /* most blocks of a group */
+    MAX_MEASURED = 64, /* most blocks that are measured while they are encoded; only very narrow blocks exceed it */
 };
 
 static size_t group_cols(const tsr_fp8_block *scheme)
@@ -171,7 +173,7 @@ size_t tsr_fp8_block_scratch(const tsr_fp8_block *scheme, tsr_dtype dtype)
     return dtype == TSR_F16 ? scheme->block_rows * group_cols(scheme) * sizeof(float) : 0;
 }
 
-/* The band's columns [col, col + cols). F16 is widened into the scratch. */
+/* Returns the band's columns [col, col + cols). F16 is widened into scratch. */
 static block take_columns(const tsr_cpu_kernels *k, const tsr_fp8_band *band, uint64_t col, uint64_t cols)
 {
     block b = {
@@ -200,7 +202,7 @@ static void find_amax(const tsr_cpu_kernels *k, const block *group, size_t width
         k->amax_f32(group->f32, group->rows, group->cols, group->ld, width, amax);
 }
 
-/* Makes amax, scales by the formula, and codes of a group. Returns whether it measured them, too. */
+/* Computes amax, scales by the formula, and codes of a group. Returns true if it also measured them. */
 static bool make_codes(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *group, uint32_t *amax,
                        float *scales, tsr_block_error errors[MAX_MEASURED])
 {
@@ -236,8 +238,8 @@ static void count_codes(const tsr_fp8_band *band, const block *group)
         tsr_block_count(band->notes, row + r, group->codes + r * group->ld_codes, group->cols, false);
 }
 
-/* Adds what the group's codes and scales cost; `first` is the flat index of its first element. Blocks that were not
- * measured yet are so now: then `measured` is NULL. */
+/* Adds the errors of the group's codes and scales; `first` is the flat index of its first element. `measured` NULL:
+ * measures the blocks first. */
 static tsr_status measure_group(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const tsr_fp8_band *band,
                                 const block *group, uint64_t first, const float *scales, const uint32_t *amax,
                                 const tsr_block_error *measured, tsr_quant_stats *stats, tsr_err *err)

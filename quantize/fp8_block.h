@@ -1,4 +1,4 @@
-/* Block FP8: one band of blocks of a weight matrix to e4m3 codes and one scale per block.
+/* Quantizes one band of blocks of a weight matrix to block FP8: e4m3 codes and one scale per block.
  *
  * For each block, in FP32: amax over the real elements (ragged edges are not padded); scale = amax / 448, or 1 for a
  * block of zeros; code = e4m3(clamp(x / scale, +-448)). Readers compute y = value(code) * scale (DeepSeek-V3's
@@ -18,35 +18,35 @@
 
 typedef enum tsr_scale_fmt {
     TSR_SCALE_F32,
-    TSR_SCALE_UE8M0, /* rounded up to a power of two before the codes are made; still stored as FP32 */
-    TSR_SCALE_BF16,  /* rounded to the nearest BF16 before the codes are made; given out as FP32 */
+    TSR_SCALE_UE8M0, /* rounded up to a power of two before codes are computed; stored as FP32 */
+    TSR_SCALE_BF16,  /* rounded to the nearest BF16 before codes are computed; returned as FP32 */
 } tsr_scale_fmt;
 
 typedef struct tsr_fp8_block {
     uint32_t block_rows, block_cols;
     tsr_scale_fmt scale_fmt;
-    bool search; /* --scales mse: the scale with the least squared error instead of amax / 448 */
+    bool search; /* --scales mse: use the scale of least squared error instead of amax / 448 */
 } tsr_fp8_block;
 
-/* Part of a tensor: at most block_rows rows, all from one row of blocks. All its blocks but the last have full width.
- */
+/* Part of a tensor: at most block_rows rows, all from one row of blocks. All its blocks except the last have full
+ * width. */
 typedef struct tsr_fp8_band {
-    const tsr_tensor *tensor; /* the source (BF16, F16 or F32), for coordinates in errors and statistics */
-    uint64_t first;           /* flat index in the tensor of the band's first element */
+    const tsr_tensor *tensor; /* the source (BF16, F16 or F32), for positions in errors and statistics */
+    uint64_t first;           /* flat index of the band's first element in the tensor */
     const void *x;            /* [rows, cols], rows `ld` elements apart */
     uint64_t rows, cols, ld;
-    uint8_t *codes; /* [rows, cols], out, rows `ld_codes` apart */
+    uint8_t *codes; /* output [rows, cols], rows `ld_codes` apart */
     uint64_t ld_codes;
-    float *scales;          /* [ceil(cols / block_cols)], out */
+    float *scales;          /* output [ceil(cols / block_cols)] */
     float *scratch;         /* tsr_fp8_block_scratch bytes */
-    tsr_block_notes *notes; /* NULL: figures of single blocks are not wanted */
+    tsr_block_notes *notes; /* NULL: no statistics of single blocks */
 } tsr_fp8_band;
 
-/* Bytes of scratch that a band of this dtype needs. */
+/* Returns the bytes of scratch that a band of this dtype needs. */
 size_t tsr_fp8_block_scratch(const tsr_fp8_block *scheme, tsr_dtype dtype);
 
-/* Quantizes the band and adds its errors to *stats, without the scale figures. Thread-safe. TSR_E_VALUE, with
- * coordinates in the tensor: NaN or Inf. */
+/* Quantizes the band and adds its errors to *stats, without the statistics of scales. Thread-safe. TSR_E_VALUE: NaN or
+ * Inf, with its position in the tensor. */
 tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
                                   tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
 

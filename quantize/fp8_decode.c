@@ -87,7 +87,7 @@ static tsr_status report_nan(const tsr_fp8_rect *rect, uint64_t row, uint64_t ro
 /* Returns true if a product with one of the scales may exceed the target's range. Only then are the results checked. */
 static bool may_overflow(tsr_dtype dtype, const float *scales, uint64_t n)
 {
-    const float largest = dtype == TSR_F16 ? 65504 : 0x1.FEp127f; /* of BF16; a little below that of FP32 */
+    const float largest = dtype == TSR_F16 ? 65504 : 0x1.FEp127f; /* for BF16; slightly less than FP32's */
     bool may = false;
     for (uint64_t i = 0; i < n; i++)
         may = may || scales[i] > largest / TSR_E4M3_MAX;
@@ -103,7 +103,7 @@ static bool is_infinite(tsr_dtype dtype, const char *y)
                                : (bits & 0x7FFFFFFF) == TSR_FP32_INF_BITS;
 }
 
-/* Names the first value of rows [row, row + rows), decoded to `y`, that became infinite. TSR_OK if there is none. */
+/* Reports the first infinite value among rows [row, row + rows), decoded to `y`. Returns TSR_OK if there is none. */
 static tsr_status report_overflow(const tsr_fp8_rect *rect, uint64_t row, uint64_t rows, tsr_dtype dtype, const char *y,
                                   uint64_t ld, tsr_err *err)
 {
@@ -121,7 +121,7 @@ static tsr_status report_overflow(const tsr_fp8_rect *rect, uint64_t row, uint64
     return TSR_OK;
 }
 
-/* Returns whether a code is NaN. */
+/* Decodes a band. Returns true if a code is NaN. */
 static bool decode_band(const tsr_cpu_kernels *k, tsr_dtype dtype, const uint8_t *codes, uint64_t rows, uint64_t cols,
                         uint64_t ld_codes, uint64_t block_cols, const float *scales, char *out, uint64_t ld)
 {
@@ -139,7 +139,7 @@ tsr_status tsr_fp8_decode(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *re
     const size_t width = tsr_dtype_bytes(dtype);
     const uint64_t first = rect->col / w->block.cols;
     const uint64_t n = rect->cols == 0 ? 0 : (rect->col + rect->cols - 1) / w->block.cols - first + 1;
-    /* A rectangle that begins inside a block has a short first block, which goes to the kernel by itself. */
+    /* A rectangle that begins inside a block has a short first block, which is passed to the kernel separately. */
     const uint64_t head =
         rect->col % w->block.cols == 0 ? 0 : tsr_min_u64(rect->cols, w->block.cols - rect->col % w->block.cols);
     float *const scales = scratch;

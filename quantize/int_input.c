@@ -1,4 +1,4 @@
-/* Scales and zero points from ranges and their unions, chosen so that vLLM's own union gives the same values. */
+/* Computes scales and zero points from ranges and their unions, such that vLLM's own union gives the same values. */
 #include "quantize/int_input.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ static tsr_int_input of_one(const tsr_calibrated *x, bool asymmetric)
     return from_range(x->least, x->largest, asymmetric);
 }
 
-/* Returns the range that vLLM derives for fused layers which all have the range `x`. */
+/* Returns the range that vLLM computes for fused layers that all have the range `x`. */
 static tsr_int_input remade(tsr_int_input x)
 {
     const float least = x.scale * (float)(-128 - x.zero_point), largest = x.scale * (float)(127 - x.zero_point);

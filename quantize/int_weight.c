@@ -1,4 +1,4 @@
-/* Scales, zero points and codes, group by group. */
+/* Computes scales, zero points and codes, group by group. */
 #include "quantize/int_weight.h"
 
 #include "common/checked.h"
@@ -14,8 +14,8 @@ uint64_t tsr_int_groups(const tsr_int_scheme *scheme, uint64_t cols)
     return scheme->group == 0 ? 1 : tsr_ceil_div(cols, scheme->group);
 }
 
-/* Scratch for quantizing a row: the row in FP32, unless it is BF16; range, scale and zero point of each group; codes
- * that a search tries. */
+/* Scratch for quantizing a row: the row in FP32, unless it is BF16; range, scale and zero point of each group; trial
+ * codes of a search. */
 typedef struct room {
     float *f32, *low, *high, *scale, *zero;
     uint32_t *amax;
@@ -24,7 +24,7 @@ typedef struct room {
     int8_t *trial;
 } room;
 
-enum { GROUP_ARRAYS = 9 /* the band's three among them */ };
+enum { GROUP_ARRAYS = 9 /* including the band's three arrays */ };
 
 static room divide(const tsr_int_scheme *scheme, uint64_t cols, void *scratch)
 {
@@ -46,7 +46,7 @@ size_t tsr_int_scratch(const tsr_int_scheme *scheme, uint64_t cols)
     return (cols + GROUP_ARRAYS * tsr_int_groups(scheme, cols)) * sizeof(float) + (scheme->search ? cols : 0);
 }
 
-/* A row of the source: BF16 as it is, other dtypes in FP32. */
+/* A row of the source: BF16 unchanged, other dtypes in FP32. */
 typedef struct source {
     const uint16_t *bf16;
     const float *f32;
@@ -97,17 +97,17 @@ static tsr_int_row row_at(const tsr_int_scheme *scheme, const room *r, uint64_t 
     };
 }
 
-/* Chooses scale and zero point of group g, after its range has been multiplied by `shrink`. */
+/* Chooses scale and zero point of group g after multiplying its range by `shrink`. */
 static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const room *r, uint64_t g, float shrink)
 {
     const float lowest = scheme->bits == 8 ? -128 : -8, highest = -lowest - 1;
     const float low = r->low[g], high = r->high[g], amax = -low > high ? -low : high;
-    r->scale[g] = scheme->in_bf16 ? 0x1p-7f : 1; /* BF16's epsilon is what compressed-tensors puts there */
+    r->scale[g] = scheme->in_bf16 ? 0x1p-7f : 1; /* BF16's epsilon, as in compressed-tensors */
     r->zero[g] = 0;
     if (amax == 0)
         return;
     float width = scheme->asymmetric ? (high - low) / (highest - lowest) : amax / scheme->divisor;
-    if (isinf(width)) /* the difference alone is beyond FP32 */
+    if (isinf(width)) /* only the difference exceeds FP32 */
         width = high / (highest - lowest) - low / (highest - lowest);
     r->scale[g] = tsr_stored_scale(scheme->scale_dtype, fmaxf(width * shrink, 0x1p-149f), k);
     if (!scheme->asymmetric)
@@ -116,7 +116,7 @@ static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
     r->zero[g] = (float)lrintf(zero < lowest ? lowest : zero > highest ? highest : zero);
 }
 
-/* Tries scales that clip more and more on group g of n columns, and keeps the best one and its codes. */
+/* Tries scales that clip increasingly on group g of n columns, and keeps the best one with its codes. */
 static void search(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t n, const room *r,
                    uint64_t g, int8_t *codes)
 {
@@ -132,7 +132,7 @@ static void search(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, sourc
         encode(k, x, n, n, &row, r->trial);
         measure(k, x, n, n, &row, r->trial, &cost);
         const double loss = cost.sum_e2 * (double)other.scale * (double)other.scale;
-        if (loss < best * 0.999) { /* a gain above the rounding of the measure */
+        if (loss < best * 0.999) { /* a gain above the rounding error of the measure */
             best = loss;
             kept = other;
             memcpy(codes, r->trial, n);
@@ -162,7 +162,7 @@ static tsr_status report_not_finite(const tsr_int_rows *rows, uint64_t row, uint
                        tsr_offset_text(t, at, offset, sizeof offset));
 }
 
-/* amax of all groups and, where that is finite, the range, min <= 0 <= max; symmetric: -amax and amax. */
+/* Computes amax of all groups and, if it is finite, the range: min <= 0 <= max; symmetric: -amax and amax. */
 static void find_ranges(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t cols, uint64_t width,
                         const room *r)
 {
@@ -190,7 +190,7 @@ static void find_ranges(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
     }
 }
 
-/* Makes scales and codes of one row. Reports NaN and Inf before it makes a code. */
+/* Computes scales and codes of one row. Reports NaN and Inf before it computes codes. */
 static tsr_status quantize_row(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const tsr_int_rows *rows,
                                uint64_t row, source x, const room *r, int8_t *codes, tsr_err *err)
 {
@@ -218,8 +218,8 @@ static tsr_status quantize_row(const tsr_int_scheme *scheme, const tsr_cpu_kerne
     return TSR_OK;
 }
 
-/* Adds what the codes of a group of n elements x cost, of which `first` is the flat index of the first in the tensor, and
- * `noted` among all that is noted. */
+/* Adds the errors of the codes of a group of n elements x. `first` is the flat index of its first element in the
+ * tensor, `noted` that in the block statistics. */
 static void add_cost(source x, uint64_t n, const tsr_int_code *code, const int8_t *codes, float amax, uint64_t first,
                      uint64_t noted, const tsr_int_error *error, tsr_block_notes *notes, tsr_quant_stats *stats)
 {
@@ -234,7 +234,7 @@ static void add_cost(source x, uint64_t n, const tsr_int_code *code, const int8_
         tsr_block_note_peak(notes, size, noted + at, element(x, at), ((float)codes[at] - code->zero) * code->scale);
 }
 
-/* Adds what a row's codes cost; `row` counts from the first of `rows`. */
+/* Adds the errors of a row's codes; `row` counts from the first of `rows`. */
 static void measure_row(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const tsr_int_rows *rows, uint64_t row,
                         source x, const room *r, const int8_t *codes, tsr_quant_stats *stats)
 {

@@ -1,10 +1,10 @@
-/* Int8 and int4 weights: rows of a matrix to codes, with a scale for each row or group of columns, and zero points.
+/* Quantizes rows of a matrix to int8 or int4 codes, with a scale per row or group of columns, and zero points.
  *
  * Symmetric: scale = amax / divisor; asymmetric: scale = (max - min) / (2^bits - 1) with min <= 0 <= max, and
- * zero_point = round(clamp(low - min / scale, low, high)). The scale is rounded to the dtype in which it is stored
- * before codes are made with it. A group of zeros has scale 1 (or 0: zero_scale) and zero point 0. code = round(clamp(x
- * / scale + zero, low, high)); readers compute (code - zero_point) * scale. Divisors follow the target: 127.5 and 7.5
- * with ties to even for compressed-tensors (quantization/utils/helpers.py), 128 and 8 with ties away from zero for
+ * zero_point = round(clamp(low - min / scale, low, high)). The scale is rounded to its stored dtype before codes are
+ * computed with it. A group of zeros has scale 1 (or 0: zero_scale) and zero point 0. code = round(clamp(x / scale +
+ * zero, low, high)); readers compute (code - zero_point) * scale. The divisor depends on the target: 127.5 and 7.5 with
+ * ties to even for compressed-tensors (quantization/utils/helpers.py), 128 and 8 with ties away from zero for
  * FasterTransformer (cutlass_preprocessors.cc). docs/numerics.md has every corner case. */
 #ifndef TSR_QUANTIZE_INT_WEIGHT_H
 #define TSR_QUANTIZE_INT_WEIGHT_H
@@ -21,36 +21,36 @@
 
 typedef struct tsr_int_scheme {
     uint32_t bits;  /* 8 or 4 */
-    uint64_t group; /* columns that share a scale; 0: all of a row */
+    uint64_t group; /* columns that share a scale; 0: the whole row */
     bool asymmetric;
     float divisor;         /* symmetric: amax / divisor */
-    bool away;             /* ties away from zero, instead of to even */
-    bool in_bf16;          /* BF16 weights, symmetric: as compressed-tensors computes, in the weights' own dtype */
-    bool zero_scale;       /* a group of zeros has scale 0, as FasterTransformer's own quantizer gives it */
+    bool away;             /* round ties away from zero instead of to even */
+    bool in_bf16;          /* BF16 weights, symmetric: compute in the weights' own dtype, like compressed-tensors */
+    bool zero_scale;       /* a group of zeros gets scale 0, like FasterTransformer's own quantizer */
     tsr_dtype scale_dtype; /* F32, BF16 or F16 */
-    bool search; /* take the scale of least squared error out of 12 that clip more and more: slower, never worse */
+    bool search;           /* use the scale of least squared error of 12 that clip increasingly: slower, never worse */
 } tsr_int_scheme;
 
 /* Some whole rows of a weight. */
 typedef struct tsr_int_rows {
     const tsr_tensor *tensor; /* the source, [R, C]: BF16, F16 or F32 */
     uint64_t row, rows;
-    const void *x;          /* [rows, C], dense */
-    int8_t *codes;          /* [rows, C], out: two's complement */
-    float *scales;          /* [rows, groups], out: values of scale_dtype */
-    int8_t *zero_points;    /* [rows, groups], out; NULL when symmetric */
+    const void *x;          /* output [rows, C]: two's complement */
+    int8_t *codes;          /* output [rows, groups]: values of scale_dtype */
+    float *scales;          /* output [rows, groups]; NULL if symmetric */
+    int8_t *zero_points;    /* NULL: no statistics of single groups */
     void *scratch;          /* tsr_int_scratch bytes */
-    tsr_block_notes *notes; /* NULL: figures of single groups are not wanted */
+    tsr_block_notes *notes; /* rows of the block statistics before this tensor, if it is a part of a larger one */
     uint64_t rows_before;   /* of what is noted, where the tensor is a part of it */
 } tsr_int_rows;
 
-/* Groups of a row of `cols` columns. */
+/* Returns the groups of a row of `cols` columns. */
 uint64_t tsr_int_groups(const tsr_int_scheme *scheme, uint64_t cols);
 
 size_t tsr_int_scratch(const tsr_int_scheme *scheme, uint64_t cols);
 
-/* Quantizes the rows and adds their errors to *stats, without the scale figures. With stats NULL it does not measure,
- * which takes less than half the time. Thread-safe. TSR_E_VALUE, with coordinates: NaN or Inf. */
+/* Quantizes the rows and adds their errors to *stats, without the statistics of scales. With stats NULL it does not
+ * measure, which takes less than half the time. Thread-safe. TSR_E_VALUE: NaN or Inf, with its position. */
 tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
                             tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
 

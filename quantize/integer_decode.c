@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Scratch: scales and zero points of one row; values before they are narrowed to F16; codes. */
+/* Scratch: scales and zero points of one row; values before narrowing to F16; codes. */
 typedef struct room {
     float *scales, *zero_points, *values;
     int8_t *codes;
@@ -29,7 +29,7 @@ size_t tsr_int_decode_scratch(const tsr_weight *w)
     return (2 * w->grid_cols + w->cols) * sizeof(float) + w->cols;
 }
 
-/* The stored codes of a row. */
+/* Returns the stored codes of a row. */
 static const uint8_t *row_of(const tsr_int_span *span, uint64_t row)
 {
     const tsr_tensor *const data = span->weight->data;
@@ -65,7 +65,7 @@ void tsr_int_pack(const tsr_cpu_kernels *kernels, unsigned bits, const int8_t *c
 static void take_zero_points(const tsr_int_span *span, uint64_t row, float *zeros)
 {
     const tsr_weight *const w = span->weight;
-    const uint64_t groups = w->grid_cols, above = w->grid_rows == w->rows ? row : 0; /* or one for all rows */
+    const uint64_t groups = w->grid_cols, above = w->grid_rows == w->rows ? row : 0; /* or one scale for all rows */
     if (w->coding == TSR_CODED_INT8) {
         const int8_t *const from = (const int8_t *)span->zero_points + above * groups;
         for (uint64_t g = 0; g < groups; g++)
@@ -88,7 +88,8 @@ static tsr_status take_scales(const tsr_cpu_kernels *k, const tsr_int_span *span
                      w->grid_cols, r->scales);
     const uint32_t bits = k->largest_bits(r->scales, w->grid_cols);
     *largest =
-        bits < TSR_FP32_INF_BITS ? tsr_f32_from_bits(bits) : FLT_MAX; /* or there is a sign, or what is refused */
+        /* larger bits have a sign, or are NaN or Inf, which are rejected */
+        bits < TSR_FP32_INF_BITS ? tsr_f32_from_bits(bits) : FLT_MAX;
     if (bits >= TSR_FP32_INF_BITS)
         TSR_TRY(tsr_check_scales(w, 0, grid_row, 0, r->scales, w->grid_cols, err));
     if (span->zero_points != NULL)
@@ -120,7 +121,7 @@ static float largest_of(tsr_dtype dtype)
     return dtype == TSR_F16 ? 65504 : dtype == TSR_BF16 ? 0x1.FEp127f : 0x1.FFFFFEp127f;
 }
 
-/* Names the first value of an unpacked row that is beyond the target's range. */
+/* Reports the first value of an unpacked row that exceeds the target's range. */
 static tsr_status check_values(const tsr_int_span *span, uint64_t row, const room *r, tsr_dtype dtype, tsr_err *err)
 {
     const tsr_weight *const w = span->weight;
@@ -134,7 +135,7 @@ static tsr_status check_values(const tsr_int_span *span, uint64_t row, const roo
     return TSR_OK;
 }
 
-/* Columns in any order of groups, one by one. */
+/* Decodes columns with any group order, one by one. */
 static void decode_reordered(const tsr_cpu_kernels *k, const tsr_int_span *span, const room *r, tsr_dtype dtype,
                              void *out)
 {
@@ -188,7 +189,7 @@ tsr_status tsr_int_decode(const tsr_cpu_kernels *kernels, const tsr_int_span *sp
         char *const y = (char *)out + row * w->cols * tsr_dtype_bytes(dtype);
         float largest;
         TSR_TRY(take_scales(kernels, span, row, &r, &largest, err));
-        const bool safe = largest <= largest_of(dtype) / 256; /* codes are at most 255 away from their zero point */
+        const bool safe = largest <= largest_of(dtype) / 256; /* codes differ from their zero point by at most 255 */
         if (!nibbles || !safe)
             unpack_row(kernels, span, row, r.codes);
         if (!safe)

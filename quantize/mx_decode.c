@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Scratch: t of each group of a row; values before they are narrowed to F16. */
+/* Scratch: t of each group of a row; values before narrowing to F16. */
 typedef struct room {
     float *t, *values;
 } room;
@@ -74,14 +74,14 @@ static void take_scales(const tsr_cpu_kernels *k, const tsr_mx_span *span, const
         k->values_e4m3(scales, n, span->global, span->scale == TSR_MX_E4M3_DIVIDED, t);
 }
 
-/* From which magnitude on a value is beyond the range: half way from the largest number to the next power of two, and that
- * is infinity already. */
+/* Returns the magnitude from which values are out of range: half way between the largest number and the next power of
+ * two, which rounds to infinity. */
 static float limit_of(tsr_dtype dtype)
 {
     return dtype == TSR_F16 ? 65520 : dtype == TSR_BF16 ? 0x1.FFp127f : INFINITY;
 }
 
-/* Names the first value of a row that rounds to infinity in `dtype`. */
+/* Reports the first value of a row that rounds to infinity in `dtype`. */
 static tsr_status check_values(const tsr_mx_span *span, uint64_t row, const float *t, tsr_dtype dtype, tsr_err *err)
 {
     for (uint64_t col = 0; col < span->cols; col++) {
@@ -97,7 +97,7 @@ static tsr_status check_values(const tsr_mx_span *span, uint64_t row, const floa
     return TSR_OK;
 }
 
-/* Returns whether a code is NaN. */
+/* Decodes e4m3 codes. Returns true if a code is NaN. */
 static bool decode_e4m3(const tsr_cpu_kernels *k, const tsr_mx_span *span, const uint8_t *codes, const uint8_t *scales,
                         const float *t, tsr_dtype dtype, void *out)
 {

@@ -1,4 +1,4 @@
-/* Scales of the microscaling formats, read. */
+/* Decodes scales of the microscaling formats. */
 #include "quantize/mx_format.h"
 
 #include "common/float_bits.h"

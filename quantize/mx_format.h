@@ -2,9 +2,10 @@
  *
  *   MXFP4   E2M1 elements in groups of 32, E8M0 scales          t = 2^(scale - 127)
  *   MXFP8   E4M3 elements in groups of 32, E8M0 scales          t = 2^(scale - 127)
- *   NVFP4   E2M1 elements in groups of 16, E4M3 scales s        t = s / global (compressed-tensors) or s * global (ModelOpt)
+ *   NVFP4   E2M1 elements in groups of 16, E4M3 scales s        t = s / global (compressed-tensors) or s * global
+ *   (ModelOpt)
  *
- * A reader computes value(code) * t in FP32. MXFP4 and MXFP8 are of the OCP Microscaling Formats 1.0. */
+ * A reader computes value(code) * t in FP32. MXFP4 and MXFP8 are defined by the OCP Microscaling Formats 1.0. */
 #ifndef TSR_QUANTIZE_MX_FORMAT_H
 #define TSR_QUANTIZE_MX_FORMAT_H
 
@@ -14,23 +15,23 @@
 #include <stdint.h>
 
 typedef enum tsr_mx_element {
-    TSR_MX_E2M1, /* two codes to a byte, the even column in the low nibble */
+    TSR_MX_E2M1, /* two codes per byte, the even column in the low nibble */
     TSR_MX_E4M3, /* a byte each */
 } tsr_mx_element;
 
 typedef enum tsr_mx_scale {
     TSR_MX_E8M0,         /* powers of two */
     TSR_MX_E4M3_DIVIDED, /* e4m3, divided by a global scale */
-    TSR_MX_E4M3_TIMES,   /* e4m3, multiplied with a global scale */
+    TSR_MX_E4M3_TIMES,   /* e4m3, multiplied by a global scale */
 } tsr_mx_scale;
 
-/* The largest magnitude of an element: 6 or 448. */
+/* Returns the largest magnitude of an element: 6 or 448. */
 float tsr_mx_largest(tsr_mx_element element);
 
-/* Bytes of `cols` codes (an even number). */
+/* Returns the bytes of `cols` codes (an even number). */
 uint64_t tsr_mx_code_bytes(tsr_mx_element element, uint64_t cols);
 
-/* t[i] of each of n scales. `global` is not looked at for E8M0. NaN where the scale is NaN. */
+/* Computes t[i] of each of n scales; NaN for a NaN scale. `global` is unused for E8M0. */
 void tsr_mx_scale_values(tsr_mx_scale kind, float global, const uint8_t *scales, size_t n, float *t);
 
 #endif

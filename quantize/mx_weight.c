@@ -1,4 +1,4 @@
-/* Scales and codes of the microscaling formats, row by row. */
+/* Computes scales and codes of the microscaling formats, row by row. */
 #include "quantize/mx_weight.h"
 
 #include "common/float_bits.h"
@@ -29,7 +29,7 @@ const char *tsr_mx_rule_name(tsr_mx_rule rule)
     return kRules[rule];
 }
 
-/* The mantissa field of amax above which the exponent is one more. */
+/* Returns the mantissa field of amax above which the exponent is rounded up. */
 static uint32_t limit_of(const tsr_mx_scheme *scheme)
 {
     switch (scheme->rule) {
@@ -80,9 +80,9 @@ float tsr_nvfp4_global(const tsr_mx_scheme *scheme, tsr_dtype source, const floa
 
 /* ---- rows ---- */
 
-/* Scratch for quantizing a row: the row in FP32, unless it is BF16; of each group amax as FP32 bits, t, and what its codes
- * cost; of several rows the largest figures of each. For a search also the least squared error of each group, the scale
- * that has it, and a trial's t, scales and codes. */
+/* Scratch for quantizing a row: the row in FP32, unless it is BF16; for each group amax as FP32 bits, t, and the error
+ * of its codes; the largest statistics of several rows. For a search also the least squared error of each group with
+ * its scale, and a trial's t, scales and codes. */
 typedef struct room {
     double *best;
     float *f32, *t, *q2, *e2, *qv, *trial_t;
@@ -116,7 +116,7 @@ size_t tsr_mx_scratch(const tsr_mx_scheme *scheme, uint64_t cols)
            tsr_mx_code_bytes(scheme->element, cols);
 }
 
-/* A row of the source: BF16 as it is, other dtypes in FP32. */
+/* A row of the source: BF16 unchanged, other dtypes in FP32. */
 typedef struct source {
     const uint16_t *bf16;
     const float *f32;
@@ -132,7 +132,7 @@ static uint64_t cols_of(const tsr_mx_rows *rows)
     return rows->tensor->shape[rows->tensor->rank - 1];
 }
 
-/* Row `row` of x. F16 and F32 are put into `f32`: the latter, too, since a row in a file's bytes need not be aligned. */
+/* Returns row `row` of x. F16 and F32 are copied to `f32`, also F32, because a row in a file may be unaligned. */
 static source take_row(const tsr_cpu_kernels *k, const tsr_mx_rows *rows, uint64_t row, float *f32)
 {
     const uint64_t cols = cols_of(rows);
@@ -147,7 +147,7 @@ static source take_row(const tsr_cpu_kernels *k, const tsr_mx_rows *rows, uint64
     return (source){.f32 = f32};
 }
 
-/* "[3, 17]", or "[2, 3, 17]" in a stack of matrices. */
+/* Formats a position: "[3, 17]", or "[2, 3, 17]" in a stack of matrices. */
 static const char *place_of(const tsr_mx_rows *rows, uint64_t row, uint64_t col, char *text, size_t size)
 {
     const tsr_tensor *const t = rows->tensor;
@@ -177,7 +177,7 @@ static tsr_status report_not_finite(const tsr_mx_rows *rows, uint64_t row, sourc
         offset_of(rows, row, col, offset, sizeof offset));
 }
 
-/* Finds amax of each group of a row. NaN and Inf are named. */
+/* Computes amax of each group of a row. Reports NaN and Inf. */
 static tsr_status find_amax(const tsr_cpu_kernels *k, const tsr_mx_rows *rows, uint64_t row, source x, uint64_t group,
                             uint32_t *amax, tsr_err *err)
 {
@@ -204,7 +204,7 @@ tsr_status tsr_mx_amax(const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows, 
     return TSR_OK;
 }
 
-/* Codes of n columns, whole groups, with their t; `scales` only matters for E4M3 elements. */
+/* Computes the codes of n columns, whole groups, with their t. `scales` is only used for E4M3 elements. */
 static void encode(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t n, const float *t,
                    const uint8_t *scales, tsr_dtype dtype, uint8_t *codes)
 {
@@ -246,7 +246,7 @@ static bool is_candidate(const tsr_mx_scheme *scheme, int scale)
 /* Returns true if some code of the group could decode to infinity in BF16. */
 static bool may_overflow(const tsr_mx_scheme *scheme, float t)
 {
-    /* Products of the subnormal t that zeros have are slow, and no code is beyond 2^9. */
+    /* For zeros t is subnormal, and products with it are slow; no code exceeds 2^9. */
     return t >= 0x1p100f && !(tsr_mx_largest(scheme->element) * t < 0x1.FFp127f);
 }
 
@@ -256,7 +256,7 @@ static double loss_of(const room *r, uint64_t g, float t)
     return (double)r->e2[g] * (double)TSR_MX_UNIT(t) * (double)TSR_MX_UNIT(t);
 }
 
-/* Chooses the scale that is tried for each group, `step` bytes from the first one; that again where nothing is to try. */
+/* Chooses the trial scale of each group, `step` bytes from the first one; the first one again if there is no other. */
 static void choose_trials(const tsr_mx_scheme *scheme, float global, const uint8_t *first, uint64_t groups, int step,
                           const room *r)
 {
@@ -272,12 +272,12 @@ static void choose_trials(const tsr_mx_scheme *scheme, float global, const uint8
     }
 }
 
-/* Tries the scales near those of all groups of a row, and keeps the best ones and their codes. E8M0: one binade up and two
- * down; E4M3: from half an octave below to the next above, since 4 may serve as the largest element in place of 6. */
+/* Tries the neighbouring scales of all groups of a row, and keeps the best ones with their codes. E8M0: one binade up
+ * and two down. E4M3: from half an octave below to the next above, since 4 may be the largest element instead of 6. */
 static void search(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const tsr_mx_rows *rows, source x,
                    const room *r, uint8_t *scales, uint8_t *codes)
 {
-    const double kGain = 0.999; /* beyond the rounding of the measure */
+    const double kGain = 0.999; /* above the rounding error of the measure */
     const int below = scheme->scale == TSR_MX_E8M0 ? 2 : 4, above = scheme->scale == TSR_MX_E8M0 ? 1 : 5;
     const uint64_t cols = cols_of(rows), groups = cols / scheme->group;
     const tsr_dtype dtype = (tsr_dtype)rows->tensor->dtype;
@@ -322,7 +322,7 @@ static float value_of(const tsr_mx_scheme *scheme, const uint8_t *codes, uint64_
     return scheme->element == TSR_MX_E4M3 ? tsr_e4m3_to_f32(codes[i]) : tsr_e2m1_to_f32(codes[i / 2] >> i % 2 * 4);
 }
 
-/* A weight near the end of FP32's range may round to a code that a reader takes for infinity. */
+/* Rejects overflow: a weight near the end of FP32's range may round to a code that readers decode to infinity. */
 static tsr_status refuse_overflow(const tsr_mx_scheme *scheme, const tsr_mx_rows *rows, uint64_t row, uint64_t g,
                                   float t, const uint8_t *codes, tsr_err *err)
 {
@@ -355,7 +355,8 @@ static uint64_t count_saturated(const tsr_mx_scheme *scheme, source x, uint64_t 
     return found;
 }
 
-/* Returns the first column of a row with the largest error, computed as the kernels do. Most groups cannot contain it. */
+/* Returns the first column of a row with the largest error, computed as the kernels do. Most groups cannot contain
+ * it. */
 static uint64_t find_largest(const tsr_mx_scheme *scheme, source x, const uint8_t *codes, uint64_t groups,
                              const room *r, float largest)
 {
@@ -372,8 +373,8 @@ static uint64_t find_largest(const tsr_mx_scheme *scheme, source x, const uint8_
     return 0;
 }
 
-/* Adds what a row's codes cost; `first` is the flat index of its first element, and `largest_at` the column of the
- * largest error, should it be the largest so far. */
+/* Adds the errors of a row's codes. `first` is the flat index of its first element, and `largest_at` the column of the
+ * largest error, which is used if it is the largest so far. */
 static void add_stats(const tsr_mx_scheme *scheme, source x, uint64_t groups, const room *r, const tsr_mx_error *error,
                       uint64_t first, uint64_t largest_at, tsr_quant_stats *stats)
 {

@@ -1,4 +1,4 @@
-/* Sums of errors, and the figures that people read made from them. */
+/* Sums errors, and computes the reported statistics from the sums. */
 #include "quantize/quant_stats.h"
 
 #include "formats/json/json_write.h"

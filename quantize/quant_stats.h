@@ -8,18 +8,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* x is a source element, and y = value(code) * scale is what a reader gets back. All zeros stand for an empty tensor.
- * The struct has no padding and no pointers, because the journal stores its bytes as they are. */
+/* x is a source element, and y = value(code) * scale is its decoded value. All zeros mean an empty tensor. The struct
+ * has no padding and no pointers, because the journal stores its bytes. */
 typedef struct tsr_quant_stats {
     uint64_t elements;
     uint64_t nonzero;      /* x != 0 */
-    uint64_t saturated;    /* |x / scale| is beyond what rounds to the largest code: clamping moved it */
+    uint64_t saturated;    /* |x / scale| is larger than any value that rounds to the largest code, so it was clamped */
     uint64_t flushed;      /* x != 0 and y == 0 */
     uint64_t blocks;       /* scales */
-    uint64_t zero_blocks;  /* blocks of zeros only */
-    uint64_t max_error_at; /* flat index of the element with the largest |x - y|: the first, should there be several */
-    uint64_t worst_at;     /* flat index of the first element of the block (what shares a scale) with worst_mse */
-    double worst_mse;      /* the largest mean of (x - y)^2 over one block; 0 where there are no blocks */
+    uint64_t zero_blocks;  /* blocks of zeros */
+    uint64_t max_error_at; /* flat index of the first element with the largest |x - y| */
+    uint64_t worst_at;     /* flat index of the first element of the block with worst_mse; a block is the elements that
+                            * share a scale */
+    double worst_mse;      /* largest mean of (x - y)^2 over one block; 0 if there are no blocks */
     double sum_rms;        /* sum over the blocks of the root mean square of x in each */
     double sum_x2;         /* sum of x^2 */
     double sum_d2;         /* sum of (x - y)^2 */
@@ -27,13 +28,13 @@ typedef struct tsr_quant_stats {
     double sum_y2;         /* sum of y^2 */
     double amax;           /* largest |x| */
     double max_error;      /* largest |x - y| */
-    double scale_min;      /* of all blocks, zero blocks (scale 1) left out; 0 when there is no other */
-    double scale_median;   /* the lower one of an even number */
+    double scale_min;      /* of all blocks except zero blocks (scale 1); 0 if there are no others */
+    double scale_median;   /* the lower one for an even number */
     double scale_max;
 } tsr_quant_stats;
 
 /* Adds `more` to `total`, whose elements precede those of `more` in the tensor or checkpoint. Medians of scales cannot
- * be added and stay. */
+ * be added and stay unchanged. */
 void tsr_quant_stats_add(tsr_quant_stats *total, const tsr_quant_stats *more);
 
 /* Adds one group of n elements that share `scale`, starting at `first`: its amax, and its errors in units of the
@@ -45,17 +46,17 @@ bool tsr_quant_stats_add_group(tsr_quant_stats *total, const tsr_int_error *erro
  * have a scale of exactly 1; as many scales of 1 are left out as the statistics count zero blocks. */
 void tsr_quant_stats_scales(tsr_quant_stats *stats, float *scales, uint64_t n);
 
-/* ||x - y|| / ||x||; 0 for an all-zero tensor. */
+/* Returns ||x - y|| / ||x||; 0 for an all-zero tensor. */
 double tsr_quant_stats_relative_error(const tsr_quant_stats *stats);
 
-/* 10 log10(sum x^2 / sum (x - y)^2) in dB; infinite when nothing was lost. */
+/* Returns 10 log10(sum x^2 / sum (x - y)^2) in dB; infinite if there is no error. */
 double tsr_quant_stats_sqnr(const tsr_quant_stats *stats);
 
-/* sum xy / (||x|| ||y||); 1 for an all-zero tensor, 0 if every y is 0 and some x is not. */
+/* Returns sum xy / (||x|| ||y||); 1 for an all-zero tensor, 0 if every y is 0 and some x is not. */
 double tsr_quant_stats_cosine(const tsr_quant_stats *stats);
 
-/* The root of worst_mse, over the mean of the blocks' root mean squares of x, blocks of zeros left out: the noise in
- * the worst block, relative to the values of an average block. It shows an outlier that makes the scale so large that
+/* Returns the root of worst_mse divided by the mean over the nonzero blocks of the root mean square of x: the noise in
+ * the worst block relative to the values of an average block. It shows an outlier that makes the scale so large that
  * the other values of its block are lost. SQNR does not show that, because the outlier's own energy outweighs them. 0
  * for an all-zero tensor. */
 double tsr_quant_stats_worst_block(const tsr_quant_stats *stats);

@@ -1,4 +1,4 @@
-/* Rounding by way of the stored bits. */
+/* Rounds scales through their stored bits. */
 #include "quantize/stored_scale.h"
 
 #include "common/float_bits.h"

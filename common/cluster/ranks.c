@@ -9,10 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* No job has as many items. */
+/* Larger than the number of items of any job. */
 #define BEYOND_ALL_ITEMS (UINT64_MAX / 4)
 
-/* How a rank fared so far. */
+/* Status of a rank so far. */
 typedef struct rank_status {
     int32_t status;
     uint32_t unused;
@@ -24,7 +24,7 @@ typedef struct rank_status {
 struct tsr_ranks {
     const tsr_transport *transport;
     rank_status *statuses; /* [size] */
-    bool failed;           /* all ranks know of a failure, and share nothing more */
+    bool failed;           /* all ranks know of a failure and share nothing more */
 };
 
 tsr_status tsr_ranks_begin(tsr_ranks **ranks, tsr_err *err)
@@ -55,7 +55,7 @@ unsigned tsr_ranks_count(const tsr_ranks *ranks)
 
 /* ---- statuses ---- */
 
-/* Puts the messages of all failed ranks together: rank 0's first, as if it were alone, and each other text once. */
+/* Combines the messages of all failed ranks: rank 0's first, unchanged, and each other text once. */
 static tsr_status join_failures(const tsr_ranks *ranks, tsr_err *err)
 {
     tsr_status status = TSR_OK;

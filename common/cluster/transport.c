@@ -1,4 +1,4 @@
-/* Finds and loads the module that speaks MPI: beside the program, then where it is installed. */
+/* Finds and loads the MPI module: beside the program, then in the installation directory. */
 #include "common/cluster/transport.h"
 
 #include <dlfcn.h>
@@ -12,7 +12,7 @@
 #endif
 #define MODULE "tessera_mpi.so"
 
-/* Loads a module with its symbols global: libraries that MPI loads look for them. */
+/* Loads a module with global symbols, because libraries that MPI loads need them. */
 static void *load(const char *folder, const char *where)
 {
     char path[PATH_MAX];
@@ -35,7 +35,7 @@ tsr_status tsr_transport_open(const tsr_transport **transport, tsr_err *err)
                         "(Debian: libopenmpi-dev), or use --shard, which needs no MPI",
                         program, said == NULL ? "" : ": ", said == NULL ? "" : said);
     }
-    /* ISO C has no cast from a pointer to an object to one to a function. */
+    /* ISO C cannot cast an object pointer to a function pointer. */
     tsr_transport_begin_fn *begin = NULL;
     void *const symbol = dlsym(module, TSR_TRANSPORT_BEGIN);
     memcpy(&begin, &symbol, sizeof begin);

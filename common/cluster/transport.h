@@ -1,7 +1,7 @@
-/* Declares the operations that MPI carries out for the processes of one job.
+/* Declares the operations that MPI provides to the processes of one job.
  *
- * The module tessera_mpi.so (transport_mpi.c) is linked with MPI. It is loaded for --mpi alone, so that the tool starts as
- * quickly, and works, where there is no MPI. */
+ * The module tessera_mpi.so (transport_mpi.c) is linked with MPI. It is loaded only for --mpi, so that the tool also
+ * works, and starts quickly, without MPI. */
 #ifndef TSR_COMMON_CLUSTER_TRANSPORT_H
 #define TSR_COMMON_CLUSTER_TRANSPORT_H
 
@@ -11,23 +11,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How many counters rank 0 keeps. They begin at 0. */
+/* Number of counters on rank 0. They begin at 0. */
 enum { TSR_COUNTERS = 2 };
 
-/* An operation returns false when MPI reports an error. All ranks have to call gather, combine and end, in the same order.
- * A rank that waits in them sleeps. */
+/* An operation returns false if MPI reports an error. All ranks must call gather, combine and end in the same order. A
+ * rank that waits in them sleeps. */
 typedef struct tsr_transport {
     unsigned rank, size;
     /* Gives every rank the data of all: all[size * each]. */
     bool (*gather)(const void *mine, void *all, size_t each);
     /* Replaces the data of every rank by the bitwise OR of the data of all. */
     bool (*combine)(void *data, size_t size);
-    /* Adds to a counter of rank 0, atomically. *before: the value before. One call at a time in each rank. */
+    /* Adds to a counter of rank 0, atomically. *before receives the previous value. One call at a time per rank. */
     bool (*fetch_add)(unsigned counter, uint64_t add, uint64_t *before);
     void (*end)(void);
 } tsr_transport;
 
-/* The function that the module exports. Returns NULL, with a reason in `why`, where mpirun did not start the process. */
+/* The function that the module exports. Returns NULL, with a reason in `why`, if mpirun did not start the process. */
 typedef const tsr_transport *tsr_transport_begin_fn(char *why, size_t size);
 #define TSR_TRANSPORT_BEGIN "tsr_transport_begin"
 

@@ -1,4 +1,4 @@
-/* Carries out the operations of transport.h with MPI. */
+/* Implements the operations of transport.h with MPI. */
 #include "common/cluster/transport.h"
 
 #include <limits.h>
@@ -12,13 +12,13 @@
 enum {
     SHORTEST_NS = 20000,
     LONGEST_NS = 500000,
-    COMBINED_BYTES = 1 << 26, /* by one call of MPI, which counts in int */
+    COMBINED_BYTES = 1 << 26, /* bytes per MPI call, which counts in int */
 };
 
 tsr_transport_begin_fn tsr_transport_begin;
 
 static tsr_transport transport;
-static uint64_t *counters; /* [TSR_COUNTERS] in rank 0 */
+static uint64_t *counters; /* [TSR_COUNTERS] on rank 0 */
 static MPI_Win window;     /* memory window that holds the counters */
 static pthread_t progress;
 static atomic_bool ended;
@@ -29,7 +29,7 @@ static void pause_for(long ns)
     (void)nanosleep(&rest, NULL);
 }
 
-/* Waits for a request. It sleeps instead of spinning: the processors are for work. */
+/* Waits for a request. It sleeps instead of spinning, to leave the processors to computing threads. */
 static bool finish(MPI_Request *request)
 {
     long pause = SHORTEST_NS;
@@ -72,7 +72,8 @@ static bool fetch_add(unsigned counter, uint64_t add, uint64_t *before)
            MPI_Win_flush(0, window) == MPI_SUCCESS;
 }
 
-/* Lets MPI serve the counters while the other threads of rank 0 compute: some networks need the target's help. */
+/* Lets MPI serve the counters while the other threads of rank 0 compute, because some networks need the target's
+ * help. */
 static void *serve_counters(void *unused)
 {
     (void)unused;
@@ -97,7 +98,7 @@ static void end(void)
     (void)MPI_Finalize();
 }
 
-/* Makes the counters. Returns what cannot be done; NULL: nothing. */
+/* Creates the counters. Returns what failed, or NULL. */
 static const char *make_counters(void)
 {
     const MPI_Aint bytes = transport.rank == 0 ? TSR_COUNTERS * (MPI_Aint)sizeof *counters : 0;

@@ -1,4 +1,4 @@
-/* Noting the first failure of several threads, and handing it to their caller. */
+/* Records the first failure of several threads, and returns it to their caller. */
 #include "common/parallel/first_failure.h"
 
 void tsr_note_failure(tsr_first_failure *first, tsr_status status, const tsr_err *err)

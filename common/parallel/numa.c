@@ -1,4 +1,4 @@
-/* Nodes as sysfs lists them. */
+/* Reads memory nodes from sysfs. */
 #include "common/parallel/numa.h"
 
 #include <fcntl.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* "0-15,32-47": false when it is nothing of the kind. */
+/* Parses "0-15,32-47". Returns false if the text is invalid. */
 static bool parse_list(const char *text, cpu_set_t *cpus)
 {
     CPU_ZERO(cpus);

@@ -1,4 +1,5 @@
-/* Memory nodes of the machine: a thread that stays on the processors of one, and touches its memory first, has it near. */
+/* Memory nodes of the machine. A thread that runs on the processors of one node and touches its memory first has that
+ * memory nearby. */
 #ifndef TSR_COMMON_PARALLEL_NUMA_H
 #define TSR_COMMON_PARALLEL_NUMA_H
 
@@ -9,7 +10,7 @@
 
 enum { TSR_MAX_NODES = 64 };
 
-/* The processors of each node that the process may use; nodes without any are left out. */
+/* The processors of each node that the process may use. Nodes without any are left out. */
 typedef struct tsr_numa {
     unsigned n;
     cpu_set_t nodes[TSR_MAX_NODES];
@@ -21,8 +22,8 @@ void tsr_numa_read(tsr_numa *numa, const char *folder, const cpu_set_t *allowed)
 /* This machine's. */
 void tsr_numa_find(tsr_numa *numa);
 
-/* Keeps the calling thread, the `index`-th of `n` workers, on one node: they go around the nodes in turn. Where there are fewer
- * workers than nodes, or one node, the system places them as it likes. */
+/* Binds the calling thread, number `index` of `n` workers, to one node, round-robin. With fewer workers than nodes, or
+ * only one node, the system places them. */
 void tsr_numa_bind(const tsr_numa *numa, unsigned index, unsigned n);
 
 #endif

@@ -1,4 +1,4 @@
-/* Turns are handed out one by one under a lock. A turn is long, so the lock costs nothing that could be measured. */
+/* Iterations are assigned one by one under a lock. An iteration is long, so the cost of the lock is not measurable. */
 #include "common/parallel/parallel_for.h"
 
 #include "common/checked.h"

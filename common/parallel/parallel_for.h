@@ -8,15 +8,15 @@
 
 #include <stddef.h>
 
-/* One turn of the loop. `worker` is the number of the thread that runs it, for callers with a buffer per thread. */
+/* Runs one iteration. `worker` is the number of the thread, for callers with a buffer per thread. */
 typedef tsr_status tsr_parallel_fn(void *context, size_t i, size_t worker, tsr_err *err);
 
-/* The most workers that tsr_parallel_for uses for n turns: 1 .. TSR_MAX_THREADS. */
+/* Returns the most workers that tsr_parallel_for uses for n iterations: 1 .. TSR_MAX_THREADS. */
 size_t tsr_parallel_workers(size_t n, uint64_t threads);
 
 /* Calls run(context, i, worker, ..) once for each i < n, in any order, on the calling thread and up to threads - 1
- * others. The first failure is returned, and no turn is begun after it. TSR_E_CANCELLED: *cancel (may be NULL) was set
- * before the last turn began. */
+ * others. Returns the first failure, after which no iteration begins. TSR_E_CANCELLED: *cancel (may be NULL) was set
+ * before the last iteration began. */
 tsr_status tsr_parallel_for(size_t n, uint64_t threads, const atomic_bool *cancel, tsr_parallel_fn *run, void *context,
                             tsr_err *err) TSR_WARN_UNUSED;
 

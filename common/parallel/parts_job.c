@@ -10,7 +10,7 @@
 typedef struct run {
     const tsr_parts_job *job;
     struct timespec began;
-    pthread_mutex_t lock; /* guards the rest, and the job */
+    pthread_mutex_t lock; /* guards the following members and the job */
     tsr_first_failure failure;
 } run;
 
@@ -24,7 +24,8 @@ static bool take(run *r, tsr_job_part *part)
         status = tsr_fail(&err, TSR_E_CANCELLED, "interrupted");
     if (status == TSR_OK && r->failure.status == TSR_OK)
         status = r->job->take(r->job->job, part, &taken, &err);
-    /* The failure is noted before the lock is released: no other thread may take a part of an item that only half began. */
+    /* Record the failure before the lock is released: no other thread may take a part of an item that has only partly
+     * begun. */
     tsr_note_failure(&r->failure, status, &err);
     pthread_mutex_unlock(&r->lock);
     return taken && status == TSR_OK;

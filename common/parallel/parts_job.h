@@ -1,4 +1,4 @@
-/* Runs a job in parts on threads: each free thread takes the next part, in the order of the job. */
+/* Runs a job in parts on threads: each free thread takes the next part in order. */
 #ifndef TSR_COMMON_PARALLEL_PARTS_JOB_H
 #define TSR_COMMON_PARALLEL_PARTS_JOB_H
 
@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-/* A part, in the job's own numbers. */
+/* A part, identified by the job's own numbers. */
 typedef struct tsr_job_part {
     uint64_t item, number;
 } tsr_job_part;
@@ -16,7 +16,7 @@ typedef struct tsr_parts_job {
     size_t result_bytes;            /* size of a part's result, a struct without pointers */
     const tsr_run_options *options; /* only `cancel` and `progress` are used here */
     tsr_progress *progress;         /* progress of the job, which `take` and `add` change */
-    /* Takes the next part. Leaves *taken false when there is none. */
+    /* Takes the next part. Leaves *taken false if there is none. */
     tsr_status (*take)(void *job, tsr_job_part *part, bool *taken, tsr_err *err);
     /* Adds the result of a part to the job. One call of take or add runs at a time. */
     void (*add)(void *job, const tsr_job_part *part, const void *result);

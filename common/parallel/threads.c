@@ -1,4 +1,4 @@
-/* Owns the start and the end of threads that share a job. */
+/* Starts and joins threads that share a job. */
 #include "common/parallel/threads.h"
 
 #include "common/checked.h"
@@ -39,9 +39,10 @@ void tsr_set_float_mode(void)
 {
     (void)fesetenv(FE_DFL_ENV);
 #ifdef __SSE2__
-    _mm_setcsr(0x1F80); /* no exception traps; rounding to nearest even; subnormal operands and results are kept */
+    _mm_setcsr(0x1F80); /* exceptions masked; round to nearest even; subnormal operands and results are kept */
 #elif defined __aarch64__
-    /* FPCR: the same, and what fesetenv leaves alone: NaN payloads, subnormal halves and the halves of IEEE are kept. */
+    /* FPCR: the same, and bits that fesetenv does not reset: NaN payloads, subnormal and IEEE half precision are
+     * kept. */
     __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
 #endif
 }

@@ -1,4 +1,4 @@
-/* Nibbles from one order of words to another. */
+/* Converts nibbles from one word order to another. */
 #include "quantize/moves/int4_moves.h"
 
 #include "common/checked.h"
@@ -13,7 +13,7 @@ static unsigned nibble(uint32_t word, unsigned at)
     return word >> 4 * at & 15;
 }
 
-/* The nibble of an AWQ word that holds output p of its eight. */
+/* Returns the nibble of an AWQ word that holds output p of its eight. */
 static unsigned awq_place(unsigned p)
 {
     return p / 2 + p % 2 * 4;
@@ -34,7 +34,7 @@ void tsr_awq_codes(const tsr_int4_shape *shape, const uint32_t *qweight, uint32_
     }
 }
 
-/* [rows, cols] words to [cols, rows]. */
+/* Transposes [rows, cols] words to [cols, rows]. */
 static void transpose(const uint32_t *from, uint64_t rows, uint64_t cols, uint32_t *to)
 {
     for (uint64_t r = 0; r < rows; r++) {
@@ -104,7 +104,7 @@ void tsr_int4_scales(const tsr_int4_shape *shape, const uint16_t *scales, uint16
     }
 }
 
-/* The code of one value, as it is stored; 16 if no code gives it. */
+/* Returns the stored code of one value; 16 if no code decodes to it. */
 static uint32_t code_of(uint16_t value, float scale, int zero_point)
 {
     const float x = tsr_f32_from_bf16(value), q = rintf(x / scale);

@@ -1,4 +1,4 @@
-/* Codes of MXFP4 and block FP8 moved to other formats. */
+/* Converts codes of MXFP4 and block FP8 to other formats. */
 #include "quantize/moves/mx_moves.h"
 
 #include "common/checked.h"
@@ -41,7 +41,7 @@ static const uint8_t *codes_at(const tsr_mxfp4_rows *rows, uint64_t row, uint64_
     return rows->codes + row * (rows->cols / 2) + group * GROUP_BYTES;
 }
 
-/* Widens the range by the tile's groups; *all by those of zeros, too. */
+/* Extends the range by the tile's groups, and *all also by groups of zeros. */
 static tsr_status find(const tile *t, tsr_mxfp4_range *range, uint8_t *all, tsr_err *err)
 {
     for (uint64_t row = 0; row < t->rows->rows; row++) {
@@ -62,7 +62,7 @@ static tsr_status find(const tile *t, tsr_mxfp4_range *range, uint8_t *all, tsr_
 
 /* ---- block FP8 ---- */
 
-/* The e4m3 codes of all 16 elements times 2^shift. Returns which elements have none, a bit each. */
+/* Computes the e4m3 codes of all 16 elements times 2^shift. Returns a bit for each element that has none. */
 static unsigned products(int shift, uint8_t codes[16])
 {
     unsigned missing = 0;
@@ -87,8 +87,8 @@ static bool move_group(const uint8_t *from, const uint8_t codes[16], unsigned mi
     return (used & missing) == 0;
 }
 
-/* Makes the tile's codes with the scale 2^(scale - 127). False, with the place, if a product has no code and the nearest
- * will not do. */
+/* Computes the tile's codes with the scale 2^(scale - 127). Returns false, with the position, if a product has no code
+ * and rounding is not allowed. */
 static bool move_tile(const tile *t, int scale, bool lossy, uint8_t *codes, uint64_t *row, uint64_t *group)
 {
     int shift = INT32_MIN;
@@ -234,7 +234,7 @@ tsr_status tsr_nvfp4_other_global(const tsr_tensor *tensor, float global, float 
 
 /* ---- MXFP8 ---- */
 
-/* The E8M0 byte of a scale. False: it is no power of two within 2^-127 ... 2^127. */
+/* Returns the E8M0 byte of a scale in *byte. Returns false if it is not a power of two within 2^-127 ... 2^127. */
 static bool power_of(float scale, uint8_t *byte)
 {
     const uint32_t bits = tsr_f32_bits(scale);
@@ -248,7 +248,7 @@ bool tsr_is_e8m0(float scale)
     return power_of(scale, &byte);
 }
 
-/* The bytes of one row's groups, from the row of the stored grid that holds it. */
+/* Computes the bytes of one row's groups, from the row of the stored grid that contains it. */
 static tsr_status take_powers(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *rect, uint64_t grid_row,
                               uint8_t *scales, tsr_err *err)
 {

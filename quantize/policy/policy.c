@@ -1,4 +1,4 @@
-/* Decides each tensor by itself: by its shape, by the options, by the tables. */
+/* Decides single tensors by their shape, the options and the tables. */
 #include "quantize/policy/policy.h"
 
 #include "common/glob.h"
@@ -10,14 +10,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The general rules keep a weight with fewer rows or columns: gates, low ranks, weights with a row for each head. */
+/* The general rules keep a weight with fewer rows or columns: gates, low ranks, weights with one row per head. */
 enum { SMALL = 128 };
 
 typedef struct deciding {
     const tsr_checkpoint *c;
     const tsr_policy_options *o;
     const tsr_policy_family *family; /* NULL: the general rules */
-    uint64_t hidden;                 /* 0: config.json does not say */
+    uint64_t hidden;                 /* 0: config.json does not state it */
     tsr_arena *arena;
 } deciding;
 
@@ -47,8 +47,8 @@ bool tsr_policy_is_embedding(const char *name)
     return rule != NULL && rule->treatment == TSR_KEEP_EMBEDDING;
 }
 
-/* Which way round a stack of experts is stored. Only hidden_size tells: it is the input of gate and up, and the output
- * of down. */
+/* Orientation of a stack of experts. Only hidden_size shows it: it is the input of gate and up, and the output of
+ * down. */
 typedef enum turn { OUT_IN, IN_OUT, UNKNOWN_TURN } turn;
 
 static turn turn_of_one(const deciding *d, const tsr_tensor *t)
@@ -78,7 +78,7 @@ static turn turn_of(const deciding *d, const tsr_tensor *t)
     return one;
 }
 
-/* Why shape or dtype alone forbid quantizing, or NULL. */
+/* Returns the reason why shape or dtype alone exclude quantization, or NULL. */
 static const char *not_a_matrix(const deciding *d, const tsr_tensor *t)
 {
     if (!tsr_dtype_is_weight_float(t->dtype))
@@ -93,7 +93,7 @@ static const char *not_a_matrix(const deciding *d, const tsr_tensor *t)
     return t->bytes == 0 ? "empty" : NULL;
 }
 
-/* Why the general rules keep a layer, of which `rule` is the one that matches (NULL: none); or NULL. */
+/* Returns the reason why the general rules keep a layer, or NULL. `rule` is the matching rule (NULL: none). */
 static const char *not_in_general(const tsr_tensor *t, const tsr_rule *rule)
 {
     if (t->rank == 3)
@@ -114,7 +114,7 @@ static tsr_decision decide_by_tables(const deciding *d, const tsr_tensor *t, con
     return against != NULL ? (tsr_decision){TSR_KEEP, against} : (tsr_decision){rule->treatment, rule->reason};
 }
 
-/* Why no loader reads codes of this scheme for a layer, or NULL. */
+/* Returns the reason why no loader reads codes of this scheme for a layer, or NULL. */
 static const char *not_for_this_layer(const deciding *d, const tsr_tensor *t)
 {
     if (d->o->not_fp8 && tsr_glob_match("*.indexer.wk.weight", t->name))
@@ -155,7 +155,7 @@ static tsr_decision decide_alone(const deciding *d, const tsr_tensor *t)
     const tsr_rule *const for_all = tsr_rule_for_all(t->name);
     const char *const unread = not_for_this_layer(d, t);
     static const tsr_rule kTurned = {"", TSR_QUANTIZE, "experts, turned", false};
-    const bool turned = t->source == TSR_SOURCE_GATHERED && t->rank == 3; /* however the stack is stored */
+    const bool turned = t->source == TSR_SOURCE_GATHERED && t->rank == 3; /* in any orientation of the stack */
     const tsr_rule *const own = turned ? &kTurned : tsr_family_rule(d->family, d->o->four_bits, t->name);
     if (own != NULL && own->always && for_all == NULL && t->rank >= 2)
         return (tsr_decision){own->treatment, own->reason};

@@ -1,4 +1,5 @@
-/* Seams, fused layers, and the experts of a layer. */
+/* Makes common decisions for fused layers and the experts of a layer, and checks block boundaries between joined
+ * members. */
 #include "quantize/policy/policy_groups.h"
 
 #include "common/glob.h"
@@ -15,7 +16,7 @@ typedef struct joining {
     const tsr_checkpoint *c;
     const tsr_policy_options *o;
     tsr_model model;
-    uint64_t key_rows; /* of linear attention: of q and of k; 0: config.json does not say */
+    uint64_t key_rows; /* linear attention: rows of q and of k; 0: not stated in config.json */
     tsr_arena *arena;
     tsr_decision *decisions;
     tsr_err *err;
@@ -46,16 +47,16 @@ static tsr_status keep(const joining *j, const tsr_tensor *t, const char *reason
     return reason == NULL ? tsr_out_of_memory(j->err, NULL) : TSR_OK;
 }
 
-/* ---- members that are stored joined in one tensor ---- */
+/* ---- members that are stored in one joined tensor ---- */
 
 static bool is_within_a_block(const joining *j, uint64_t row)
 {
     return row % j->o->block_rows != 0;
 }
 
-/* Finds the rows where members of a fused layer meet in one tensor, two at most; 0: none, or unknown. Loaders split
- * such a tensor and give each member its own rows of scales. Members must therefore end on a block boundary, except
- * the last. */
+/* Finds the rows where members of a fused layer meet in one tensor, at most two; 0: none, or unknown. Loaders split
+ * such a tensor and give each member its own rows of scales. So members, except the last, must end on a block
+ * boundary. */
 static void find_seams(const joining *j, const tsr_tensor *t, uint64_t seams[2], const char **what)
 {
     const uint64_t rows = t->shape[t->rank - 2];
@@ -72,7 +73,7 @@ static void find_seams(const joining *j, const tsr_tensor *t, uint64_t seams[2],
         }
     } else if (tsr_glob_match("*.in_proj_qkv.weight", t->name) && j->key_rows != 0 && rows > 2 * j->key_rows) {
         *what = "q, k and v meet";
-        seams[0] = j->key_rows; /* k ends at twice that row, on a boundary if q does */
+        seams[0] = j->key_rows; /* k ends at twice that row, which is on a boundary if q's is */
     }
 }
 
@@ -92,9 +93,9 @@ static tsr_status decide_seams(const joining *j, const tsr_tensor *t)
     return TSR_OK;
 }
 
-/* ---- layers that loaders join ---- */
+/* ---- fused layers ---- */
 
-/* Keeps all members of a fused layer, because of `cause`, and says why. */
+/* Keeps all members of a fused layer because of `cause`, and records the reason. */
 static tsr_status keep_group(const joining *j, const tsr_tensor *const *members, size_t n, const tsr_tensor *cause,
                              const char *why)
 {
@@ -108,7 +109,7 @@ static tsr_status keep_group(const joining *j, const tsr_tensor *const *members,
     return TSR_OK;
 }
 
-/* Decides one fused layer, which is found by its first member. */
+/* Decides one fused layer, identified by its first member. */
 static tsr_status decide_group(const joining *j, const tsr_tensor *first)
 {
     const tsr_tensor *members[TSR_FUSED_MEMBERS];
@@ -140,7 +141,8 @@ typedef struct expert {
     size_t length;
 } expert;
 
-/* The length of a name's beginning like "model.layers.3.mlp.experts.", also of a shared expert; 0: it is no expert. */
+/* Returns the length of a prefix like "model.layers.3.mlp.experts." of a name, also of a shared expert; 0: not an
+ * expert. */
 static size_t set_of_experts(const char *name)
 {
     static const char *const kSets[] = {".experts.", ".shared_experts.", ".shared_expert.", ".shared_mlp."};
@@ -185,7 +187,7 @@ static tsr_status decide_set(const joining *j, const expert *set, size_t n)
     return TSR_OK;
 }
 
-/* All matrices of experts, set by set. */
+/* Lists all matrices of experts, set by set. */
 static tsr_status find_experts(const tsr_checkpoint *c, expert **experts, size_t *n, tsr_err *err)
 {
     *n = 0;
@@ -218,7 +220,7 @@ static tsr_status decide_experts(const joining *j)
     return status;
 }
 
-/* ---- who is decided with whom ---- */
+/* ---- groups with one decision ---- */
 
 static uint32_t root_of(uint32_t *first, uint32_t i)
 {
@@ -254,7 +256,7 @@ tsr_status tsr_policy_together(const tsr_checkpoint *c, uint32_t *first, tsr_err
     return TSR_OK;
 }
 
-/* ---- all of it ---- */
+/* ---- all groups ---- */
 
 static uint64_t number(const tsr_checkpoint *c, const char *key)
 {

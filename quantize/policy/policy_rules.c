@@ -1,12 +1,12 @@
-/* The tables, meant to be read. Sources: what the official FP8 releases of a family keep in BF16, and which linear
- * layers vLLM and SGLang give a quantization. */
+/* The policy tables, meant to be read. Sources: the layers that the official FP8 releases of a family keep in BF16, and
+ * the linear layers that vLLM and SGLang can quantize. */
 #include "quantize/policy/policy_rules.h"
 
 #include "common/glob.h"
 
 #include <string.h>
 
-/* First of all, for every model: what no FP8 loader expects to find quantized. */
+/* Applied first, to every model: tensors that no FP8 loader expects to be quantized. */
 static const tsr_rule kForAll[] = {
     {"*embed_tokens*", TSR_KEEP_EMBEDDING, "embedding", false},
     {"*word_embeddings*", TSR_KEEP_EMBEDDING, "embedding", false},
@@ -49,7 +49,7 @@ static const tsr_rule kForAll[] = {
     {"*audio_tower*", TSR_KEEP, "audio tower: engines run it unquantized", false},
 };
 
-/* The families: which linear layers their loaders run in FP8. */
+/* The families: linear layers that their loaders run in FP8. */
 static const tsr_rule kMla[] = {
     {"*.self_attn.q_proj.weight", TSR_QUANTIZE, "MLA query projection", false},
     {"*.self_attn.q_a_proj.weight", TSR_QUANTIZE, "MLA query projection, down", false},
@@ -95,7 +95,7 @@ static const tsr_rule kGraniteMoe[] = {
      "a stack of experts: no format has a place for it (--experts split)", true},
 };
 
-/* Kimi Delta Attention: releases in few bits have the routed experts quantized and nothing else. */
+/* Kimi Delta Attention: low-bit releases quantize only the routed experts. */
 static const tsr_rule kKimiLinear[] = {
     {"*.block_sparse_moe.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
     {"*.self_attn.*", TSR_KEEP, "attention: releases of this family keep it (--include overrides)", false},
@@ -124,7 +124,7 @@ static const tsr_rule kGptOss[] = {
     {"*.self_attn.*", TSR_KEEP, "attention: releases of this family keep it (--include overrides)", false},
 };
 
-/* DeepSeek-V4 and V4.1, under their own names. Releases have the experts in FP4, and all layers listed here in FP8. */
+/* DeepSeek-V4 and V4.1 with their own names. Releases have the experts in FP4, and all layers listed here in FP8. */
 #define V4_KEEPS                                                                                               \
     {"embed.weight", TSR_KEEP_EMBEDDING, "embedding", false}, {"head.weight", TSR_KEEP, "output head", false}, \
         {"*.engram.embed.weight", TSR_KEEP_EMBEDDING, "n-gram table", false},                                  \
@@ -145,8 +145,8 @@ static const tsr_rule kDeepseekV4[] = {
     {"mtp.*.?_proj.weight", TSR_QUANTIZE, "projection of an MTP stage", false},
 };
 
-/* Families that loaders know and of which no official release in few bits has been seen: as their parents, and with what
- * vLLM's classes run unquantized. */
+/* Families that loaders support but that have no official low-bit release: the rules of their parents, and the layers
+ * that vLLM's classes run unquantized. */
 #define HYPER_CONNECTION "hyper-connection"
 #define ENGINES_BF16     "engines run it in BF16 (--include overrides)"
 
@@ -181,7 +181,7 @@ static const tsr_rule kQwen4[] = {
     {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
 };
 
-/* Attention of either kind, latent or linear, is in BF16 in vLLM's class whatever config.json says. */
+/* vLLM's class runs both kinds of attention, latent and linear, in BF16, whatever config.json says. */
 static const tsr_rule kGlm5Next[] = {
     {"*.self_attn.*", TSR_KEEP, "attention: " ENGINES_BF16, false},
     {"*.hc_*", TSR_KEEP, HYPER_CONNECTION, false},
@@ -198,7 +198,7 @@ static const tsr_rule kStep5[] = {
     {"*.mlp.*_proj.weight", TSR_KEEP, "dense layer: " ENGINES_BF16, false},
 };
 
-/* Its class joins q, k and v with the indexer's index_q_proj and index_k_proj: they would all have to be alike. */
+/* Its class fuses q, k and v with the indexer's index_q_proj and index_k_proj, so all would need the same format. */
 static const tsr_rule kMinimaxM3[] = {
     {"*.self_attn.*", TSR_KEEP, "attention: joined with the indexer's projections (--include overrides)", false},
     {"*.block_sparse_moe.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
@@ -219,7 +219,7 @@ static const tsr_rule kBert[] = {
     {"*.dense.weight", TSR_QUANTIZE, "dense layer", false},
 };
 
-/* The general rules, for a model_type that no table names: experts by their whole names ... */
+/* The general rules, for a model_type without a table: experts by their whole names ... */
 static const tsr_rule kGeneralExperts[] = {
     {"*.experts.*.w1.weight", TSR_QUANTIZE, "expert by its name (w1)", false},
     {"*.experts.*.w2.weight", TSR_QUANTIZE, "expert by its name (w2)", false},
@@ -239,14 +239,14 @@ static const tsr_rule kGeneral[] = {
 /* Additional layers that 4-bit releases keep. */
 #define KEPT_IN_4_BITS "releases of this family in 4 bits keep it (--include overrides)"
 
-/* DeepSeek-R1 and V3 in FP4: attention as it is. */
+/* DeepSeek-R1 and V3 in FP4: attention stays unquantized. */
 static const tsr_rule kMlaFourBits[] = {
     {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
     {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
     {"*.self_attn.*", TSR_KEEP, "attention: " KEPT_IN_4_BITS, false},
 };
 
-/* Kimi K2 Thinking, K2.5, K2.6: the routed experts and nothing else. */
+/* Kimi K2 Thinking, K2.5, K2.6: only the routed experts are quantized. */
 static const tsr_rule kKimiK2FourBits[] = {
     {"*.mlp.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
     {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
@@ -255,7 +255,8 @@ static const tsr_rule kKimiK2FourBits[] = {
     {"*.mlp.*_proj.weight", TSR_KEEP, "dense layer: " KEPT_IN_4_BITS, false},
 };
 
-/* Qwen3.5 in NVFP4: with a mixture of experts the routed ones alone; attention of either kind loses too much. */
+/* Qwen3.5 in NVFP4: in a mixture of experts only the routed experts are quantized; both kinds of attention lose too
+ * much. */
 static const tsr_rule kQwen35MoeFourBits[] = {
     {"mtp.*", TSR_KEEP, "MTP layer: " KEPT_IN_4_BITS, false},
     {"*.mtp.*", TSR_KEEP, "MTP layer: " KEPT_IN_4_BITS, false},

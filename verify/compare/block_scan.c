@@ -417,7 +417,7 @@ tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, bool powers, ts
         scan->fault = TSR_CODES_UNRELATED;
     else if (k.scales_wrong == 0 && k.zeros_wrong > 0)
         scan->fault = TSR_ZEROS_WRONG;
-    /* last_wrong is the second of the swapped pair only if nothing else is wrong */
+    /* more scales are wrong than the swapped pair */
     else if (scan->fault == TSR_SCALES_SWAPPED && scan->wrong != 2)
         scan->fault = TSR_SCALES_WRONG;
     tsr_weight_reader_free(&k.readers[0]);
