@@ -12,7 +12,7 @@ WORKDIR /source
 COPY . .
 RUN meson setup build --prefix /usr/local -Dauto_features=disabled -Dhtml=enabled -During=enabled \
     && meson compile -C build \
-    && build/tests/golden/check_golden tests/golden/vectors \
+    && build/tests/peers/golden/check_golden tests/peers/golden/vectors \
     && DESTDIR=/installed meson install -C build --no-rebuild
 
 FROM debian:${DEBIAN}-slim

@@ -58,4 +58,4 @@ if ! [ -x build/tests/make/make_checkpoint ]; then
     [ -f build/build.ninja ] || meson setup build >/dev/null
     ninja -C build cli/tessera tests/make/make_checkpoint >/dev/null
 fi
-python tests/front_door/wheel.py --wheel "$(ls "$target"/*.whl)" --tessera build/cli/tessera --make build/tests/make/make_checkpoint "${trial[@]}"
+python tests/install/wheel.py --wheel "$(ls "$target"/*.whl)" --tessera build/cli/tessera --make build/tests/make/make_checkpoint "${trial[@]}"

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 ROOMS = ("common", "formats", "kernels", "quantize", "convert", "verify", "report", "lib", "cli")
 CUDA = "cuda_runtime_api.h"
 FLAGS = ["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", '-DTSR_VERSION="0"', f"-I{ROOT}"]

@@ -12,7 +12,7 @@ import tokenize
 
 from check_sizes import sources
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 LIMITS = {
     "comments that begin with What, Whose, Whether or Of": 0,
     "words that a comment or a page should not use": 146,

@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # A room and the rooms that it may include. "*" behind a name stands for all rooms inside it. What a room may include, it
 # names: there is no inheritance to look up.
@@ -89,10 +89,10 @@ def allowed(room, other):
 
 
 def test_imports():
-    """Interop modules that import another one: what two of them need stands in tests/common."""
-    for path in sorted((ROOT / "tests/interop").glob("*.py")):
+    """Returns the modules of tests/cli that import another one. Shared code belongs in tests/common."""
+    for path in sorted((ROOT / "tests/cli").rglob("*.py")):
         for found in re.finditer(r"^[ \t]*(?:from|import)[ \t]+(test_\w+)", path.read_text(), re.M):
-            yield f"{path.relative_to(ROOT)}: imports {found.group(1)}; what tests share stands in tests/common"
+            yield f"{path.relative_to(ROOT)}: imports {found.group(1)}; move shared code to tests/common"
 
 
 def main():

@@ -9,14 +9,14 @@ import shutil
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 MOST_LINES, MOST_IN_A_FUNCTION = 500, 80
 CODE = {".c", ".h", ".cu", ".cuh", ".inc", ".py", ".sh"}
 C = {".c", ".h", ".cu", ".cuh"}
 
 # Tables that another program made, or that a test holds the code to: path, and what they are.
-DATA = {"tests/interop/policy_table.txt": "what the policy decides, tensor by tensor",
-        "tests/loaders/requirements.txt": "what pip froze"}
+DATA = {"tests/cli/policy_table.txt": "what the policy decides, tensor by tensor",
+        "tests/peers/loaders/requirements.txt": "what pip froze"}
 # Rooms of kernels: a function in them may be as long as its loop.
 KERNELS = ("kernels/",)
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from unittest import mock
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 # (module, class, header, struct)
 STRUCTS = [
     ("peers", "Config", "block_fp8_gemm.h", "tsr_gemm_config"),
@@ -40,7 +40,7 @@ def places_in_c(rows):
 
 
 def main():
-    sys.path[:0] = [str(ROOT / "tests/gpu")]
+    sys.path[:0] = [str(ROOT / name) for name in ("tests/gpu", "tests/peers/kernels")]
     for module in "torch", "torch.nn", "torch.nn.attention":  # the benchmarks import it, but nothing of it is called here
         sys.modules[module] = mock.MagicMock()
     classes = [getattr(importlib.import_module(module), name) for module, name, _, _ in STRUCTS]

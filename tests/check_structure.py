@@ -13,7 +13,7 @@ import sys
 from check_layers import sources, without_comments
 from check_sizes import functions
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 LIMITS = {
     "call cycles between files": 0,
     "files in the largest call cycle": 0,

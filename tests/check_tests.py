@@ -11,7 +11,7 @@ import sys
 
 from check_layers import sources
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 HEADING = "## Tests of each source"
 
 

@@ -136,7 +136,7 @@ need_for() {
 # venv_with WHAT FILTER: the Python environment, with the lines of the requirements that match
 venv_with() {
     local what=$1 filter=$2 stamp=.venv/stamp wanted
-    wanted=$(python3 -V; grep -vE '^ *(#|$)' tests/interop/requirements.txt | grep -E "$filter")
+    wanted=$(python3 -V; grep -vE '^ *(#|$)' tests/requirements.txt | grep -E "$filter")
     # The list for everything includes each part.
     if [ -f "$stamp" ] && [ -x .venv/bin/python ]; then
         [ "$(grep -Fxc -f <(printf '%s\n' "$wanted") "$stamp")" != "$(printf '%s\n' "$wanted" | wc -l)" ] || return 0

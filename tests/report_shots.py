@@ -8,7 +8,7 @@ import pathlib
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "common"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[0] / name) for name in ("common", "oracles")]
 
 import browser  # noqa: E402
 import harness  # noqa: E402

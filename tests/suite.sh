@@ -225,22 +225,22 @@ fuzzed_sources() {
             bash -c 'fuzz_clang -c -o "$scratch/fuzzed/${1//\//-}.o" "$1"' - {} || exit 1
         # shellcheck disable=SC2086
         grep -ohE '"[A-Za-z_][A-Za-z0-9_.-]{2,40}"' $(find formats report -name '*.c') $fuzzed_besides | grep -v '\.h"' | sort -u |
-            sed 's/"\(.*\)"/"\\"\1\\""/' | cat tests/fuzz/safetensors.dict - >"$scratch/fuzzed.dict" || exit 1
+            sed 's/"\(.*\)"/"\\"\1\\""/' | cat tests/robustness/fuzz/safetensors.dict - >"$scratch/fuzzed.dict" || exit 1
         ar rc "$scratch/fuzzed.a.new" "$scratch"/fuzzed/*.o && mv "$scratch/fuzzed.a.new" "$scratch/fuzzed.a"
     ) 9>"$scratch/fuzzed.lock"
 }
 
-# The mutators know JSON, or the packing of archives (tests/fuzz/mutate_*.c). For each target the suite runs all seeds and
+# The mutators know JSON, or the packing of archives (tests/robustness/fuzz/mutate_*.c). For each target the suite runs all seeds and
 # some seconds more; the sample that CI takes after it (tests/attacks.sh) has a minute for each.
 fuzz() {
     local target=$1 mutator=json
     [ "$target" != fuzz_archive ] || mutator=archive
     mkdir -p "$scratch/$target.corpus"
     fuzzed_sources || return 1
-    fuzz_clang -no-pie -Wl,--unresolved-symbols=ignore-all -o "$scratch/$target" "tests/fuzz/$target.c" \
-        "tests/fuzz/mutate_$mutator.c" "$scratch/fuzzed.a" -lzstd -lpthread -lm || return 1
+    fuzz_clang -no-pie -Wl,--unresolved-symbols=ignore-all -o "$scratch/$target" "tests/robustness/fuzz/$target.c" \
+        "tests/robustness/fuzz/mutate_$mutator.c" "$scratch/fuzzed.a" -lzstd -lpthread -lm || return 1
     "$scratch/$target" -max_total_time="${FUZZ_SECONDS:-3}" -max_len=4096 -dict="$scratch/fuzzed.dict" \
-        "$scratch/$target.corpus" "tests/fuzz/corpus/${target#fuzz_}"
+        "$scratch/$target.corpus" "tests/robustness/fuzz/corpus/${target#fuzz_}"
 }
 
 valgrind_demo() {
@@ -274,12 +274,12 @@ thread_sanitizer() {
 black_box() {
     local tool=$1/cli/tessera make=$built/tests/make/make_checkpoint
     suite=bad_input
-    add "bad input ($2)" python3 tests/bad_input/bad_input.py --tessera "$tool" "${@:3}"
-    add "bad results ($2)" python3 tests/bad_input/bad_results.py --tessera "$tool" --make "$make"
-    add "bad usage ($2)" python3 tests/bad_input/bad_usage.py --tessera "$tool" --make "$make"
-    add "outputs apart from sources ($2)" python3 tests/bad_input/places.py --tessera "$tool" --make "$make"
-    add "streams and hostile names ($2)" python3 tests/bad_input/streams.py --tessera "$tool" --make "$make"
-    add "limits, pipes, circles of links ($2)" python3 tests/bad_input/limits.py --tessera "$tool" --make "$make"
+    add "bad input ($2)" python3 tests/robustness/input/bad_input.py --tessera "$tool" "${@:3}"
+    add "bad results ($2)" python3 tests/robustness/input/bad_results.py --tessera "$tool" --make "$make"
+    add "bad usage ($2)" python3 tests/robustness/input/bad_usage.py --tessera "$tool" --make "$make"
+    add "outputs apart from sources ($2)" python3 tests/robustness/paths/places.py --tessera "$tool" --make "$make"
+    add "streams and hostile names ($2)" python3 tests/robustness/paths/streams.py --tessera "$tool" --make "$make"
+    add "limits, pipes, circles of links ($2)" python3 tests/robustness/paths/limits.py --tessera "$tool" --make "$make"
 }
 
 # Files of a passed test are removed: all of a module's folders together are gigabytes of memory, each of whose pages the
@@ -291,7 +291,7 @@ black_box() {
 interop() {
     local module
     suite=interop
-    for module in tests/interop/test_*.py; do
+    for module in tests/cli/test_*.py tests/cli/*/test_*.py; do
         add "interop $(basename "$module")" env LSAN_OPTIONS=use_globals=0 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
             TESSERA="$sanitized/cli/tessera:$built/cli/tessera" MAKE_CHECKPOINT="$built/tests/make/make_checkpoint" \
             .venv/bin/python -m pytest -q --tb=short -p no:cacheprovider -o tmp_path_retention_policy=failed "$module"
@@ -299,7 +299,7 @@ interop() {
 }
 
 # Made where there is none; in a fresh clone that takes longer than the tests.
-other_packages() { tests/packages/run.sh "$built/cli/tessera" "$built/tests/make/make_checkpoint"; }
+other_packages() { tests/peers/packages/run.sh "$built/cli/tessera" "$built/tests/make/make_checkpoint"; }
 
 # First what needs no build, beside the first of them; then what waits for a disk, a clock or other processes, beside the others;
 # then the longest, so that nothing long is left alone at the end.
@@ -322,54 +322,54 @@ collect() {
     add "layers: every source has a test" tests/check_tests.py
     add "GPU kernels: fences before others read shared memory" tests/gpu/check_fences.py kernels/cuda/block_fp8_{narrow,wide,grouped_wide,tokens}.cu \
         kernels/cuda/weight_only_tiles.cu
-    add "layers: the faults to plant in GPU kernels are those of the sources" python3 tests/gpu/mutants.py --check
-    add "layers: the faults to plant are those of the sources" python3 tests/attacks/planted.py --tessera - --make - --check
+    add "layers: the faults to plant in GPU kernels are those of the sources" python3 tests/mutation/mutants.py --check
+    add "layers: the faults to plant are those of the sources" python3 tests/mutation/planted.py --tessera - --make - --check
     suite=format needs=python
     add "clang-format" style --dry-run -Werror
     suite=interop needs=
     add "compressed-tensors, ModelOpt, transformers themselves" other_packages
     suite=crash
-    add "kill -9 at random moments" python3 tests/crash/crash.py "${tool[@]}"
-    add "ranks that mpirun starts" python3 tests/crash/mpi.py "${tool[@]}"
-    add "disk full" python3 tests/crash/disk_full.py "${tool[@]}"
-    add "memory and planning time" python3 tests/crash/memory.py "${tool[@]}"
+    add "kill -9 at random moments" python3 tests/robustness/faults/crash.py "${tool[@]}"
+    add "ranks that mpirun starts" python3 tests/robustness/faults/mpi.py "${tool[@]}"
+    add "disk full" python3 tests/robustness/faults/disk_full.py "${tool[@]}"
+    add "memory and planning time" python3 tests/robustness/faults/memory.py "${tool[@]}"
     suite=aarch64
     add "aarch64, emulated: tests, and the same bytes" tests/aarch64/run.sh "$built"
     suite=crash
-    add "memory that runs out" python3 tests/crash/allocations.py "${tool[@]}"
+    add "memory that runs out" python3 tests/robustness/faults/allocations.py "${tool[@]}"
     suite=unit
     # Every scale is swept over in the build that is judged; under sanitizers each third of them.
     add "unit (clang, ASan, UBSan)" TESSERA_SWEEP_STEP=3 unit_tests build-clang-asan
     add "unit" unit_tests build
     suite=front_door
-    add "front door: ./dev itself" .venv/bin/python tests/front_door/dev.py "${tool[@]}"
-    add "front door: README's commands" python3 tests/front_door/readme.py "${tool[@]}"
-    add "front door: shards on Slurm and Kubernetes" .venv/bin/python tests/front_door/cluster.py "${tool[@]}"
-    add "front door: what is installed" python3 tests/front_door/install.py "${tool[@]}"
-    add "front door: the manual, and what shells complete" python3 tests/front_door/manual.py "${tool[@]}"
-    add "front door: the pages' commands, links and errors" python3 tests/front_door/blocks.py "${tool[@]}"
-    add "front door: what families are supported, as the page has it" python3 tests/front_door/families.py "${tool[@]}"
-    add "front door: the library, installed, in C and C++" python3 tests/front_door/library.py "${tool[@]}"
-    add "front door: a wheel in a clean environment" .venv/bin/python tests/front_door/wheel.py "${tool[@]}"
-    add "front door: the Python module" .venv/bin/python tests/front_door/python.py "${tool[@]}"
+    add "front door: ./dev itself" .venv/bin/python tests/install/dev.py "${tool[@]}"
+    add "front door: README's commands" python3 tests/install/readme.py "${tool[@]}"
+    add "front door: shards on Slurm and Kubernetes" .venv/bin/python tests/install/cluster.py "${tool[@]}"
+    add "front door: what is installed" python3 tests/install/install.py "${tool[@]}"
+    add "front door: the manual, and what shells complete" python3 tests/install/manual.py "${tool[@]}"
+    add "front door: the pages' commands, links and errors" python3 tests/install/blocks.py "${tool[@]}"
+    add "front door: what families are supported, as the page has it" python3 tests/install/families.py "${tool[@]}"
+    add "front door: the library, installed, in C and C++" python3 tests/install/library.py "${tool[@]}"
+    add "front door: a wheel in a clean environment" .venv/bin/python tests/install/wheel.py "${tool[@]}"
+    add "front door: the Python module" .venv/bin/python tests/install/python.py "${tool[@]}"
     interop
     black_box "$here/build-clang-asan" "ASan, UBSan" --batch
     black_box "$built" gcc
     suite=crash
     add "valgrind" valgrind_demo
     add "TSan, and reruns find every output complete" thread_sanitizer build-tsan
-    add "reruns, ^C, two at once" python3 tests/crash/rerun.py "${tool[@]}"
-    add "shards, and finish" python3 tests/crash/shards.py "${tool[@]}"
-    add "order of writes and syncs" python3 tests/crash/order.py "${tool[@]}"
-    add "past the page cache and through it" python3 tests/crash/io_ways.py "${tool[@]}"
-    add "changing sources, foreign files, failing calls" python3 tests/crash/files.py "${tool[@]}"
-    add "a floating-point mode that others set" python3 tests/crash/float_mode.py "${tool[@]}"
+    add "reruns, ^C, two at once" python3 tests/robustness/faults/rerun.py "${tool[@]}"
+    add "shards, and finish" python3 tests/robustness/faults/shards.py "${tool[@]}"
+    add "order of writes and syncs" python3 tests/robustness/faults/order.py "${tool[@]}"
+    add "past the page cache and through it" python3 tests/robustness/faults/io_ways.py "${tool[@]}"
+    add "changing sources, foreign files, failing calls" python3 tests/robustness/faults/files.py "${tool[@]}"
+    add "a floating-point mode that others set" python3 tests/robustness/faults/float_mode.py "${tool[@]}"
     suite=golden
-    add "golden vectors" "$built/tests/golden/check_golden" tests/golden/vectors
-    add "golden vectors of small groups" "$built/tests/golden/check_golden" tests/golden/vectors-4bit
-    add "golden vectors (ASan, UBSan)" build-clang-asan/tests/golden/check_golden tests/golden/vectors
-    add "golden vectors of small groups (ASan, UBSan)" build-clang-asan/tests/golden/check_golden tests/golden/vectors-4bit
-    add "golden vectors: what is wrong is refused" tests/golden/refusals.sh "$sanitized/tests/golden/check_golden"
+    add "golden vectors" "$built/tests/peers/golden/check_golden" tests/peers/golden/vectors
+    add "golden vectors of small groups" "$built/tests/peers/golden/check_golden" tests/peers/golden/vectors-4bit
+    add "golden vectors (ASan, UBSan)" build-clang-asan/tests/peers/golden/check_golden tests/peers/golden/vectors
+    add "golden vectors of small groups (ASan, UBSan)" build-clang-asan/tests/peers/golden/check_golden tests/peers/golden/vectors-4bit
+    add "golden vectors: what is wrong is refused" tests/peers/golden/refusals.sh "$sanitized/tests/peers/golden/check_golden"
 }
 
 # Undefined behaviour stops a run, with an exit code that the tool never has. Checks run side by side, so NumPy and PyTorch have one
@@ -402,7 +402,7 @@ selected() {
 }
 
 python_environment() {
-    venv || { echo "dev: without their Python environment (tests/interop/requirements.txt) the tests cannot run"; return 1; }
+    venv || { echo "dev: without their Python environment (tests/requirements.txt) the tests cannot run"; return 1; }
 }
 
 # add_needed WORDS...: rows for what the rows of `waiting` need and for the builds that the words select, before all others

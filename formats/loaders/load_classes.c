@@ -1,5 +1,5 @@
 /* Rules about experts and about single model classes that apply to one loader each. Each rule was observed by running
- * the loader's own code (tests/loaders). */
+ * the loader's own code (tests/peers/loaders). */
 #include "formats/loaders/load_query.h"
 
 #include "common/glob.h"
@@ -373,7 +373,7 @@ static const tsr_linear *find_plain_stack(const tsr_load_query *q)
 }
 
 /* Layers that transformers renames, joins or splits while loading, without their scales. Observed with 5.23.0
- * (tests/loaders/check_families.py); the rules are in its conversion_mapping.py. */
+ * (tests/peers/loaders/check_families.py); the rules are in its conversion_mapping.py. */
 static const struct {
     const char *families, *modules; /* model_types separated by spaces; a glob of modules */
     bool packed;                    /* only if the codes are not in a parameter called "weight" */

@@ -1,6 +1,6 @@
 /* The table of loaders, and the function that runs the rules of each. Sources of the rules: vLLM's and SGLang's fp8.py
  * and compressed_tensors.py, transformers' finegrained_fp8.py, DeepSeek-V3's inference/convert.py and model.py,
- * TensorRT-LLM's modeling_deepseekv3.py. tests/loaders compares the rules of the first three with the loaders' own
+ * TensorRT-LLM's modeling_deepseekv3.py. tests/peers/loaders compares the rules of the first three with the loaders' own
  * code. */
 #include "formats/loaders/loaders.h"
 

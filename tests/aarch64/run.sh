@@ -49,9 +49,9 @@ chmod +x "$tool"
 make=$native/tests/make/make_checkpoint
 
 golden() {
-    pass "build: the golden vectors" build tests/golden/check_golden
-    pass "golden vectors" foreign tests/golden/check_golden tests/golden/vectors
-    pass "golden vectors of small groups" foreign tests/golden/check_golden tests/golden/vectors-4bit
+    pass "build: the golden vectors" build tests/peers/golden/check_golden
+    pass "golden vectors" foreign tests/peers/golden/check_golden tests/peers/golden/vectors
+    pass "golden vectors of small groups" foreign tests/peers/golden/check_golden tests/peers/golden/vectors-4bit
 }
 
 # unit TEST...
@@ -137,7 +137,7 @@ killed() {
 refused() {
     local seconds
     pass "build: the tool" build cli/tessera
-    pass "bad usage" python3 tests/bad_input/bad_usage.py --tessera "$tool" --make "$make"
+    pass "bad usage" python3 tests/robustness/input/bad_usage.py --tessera "$tool" --make "$make"
     [ -e "$scratch/v3" ] || "$make" deepseek-v3 --scale tiny -o "$scratch/v3" >/dev/null
     [ -e "$scratch/fp8" ] || pass "same bytes, not killed" same fp8 quantize in/v3 -o out
     for seconds in 0.05 0.1 0.15 0.2 0.3; do
@@ -153,7 +153,7 @@ interop() {
     pass "build: the tool" build cli/tessera
     for module in "$@"; do
         pass "interop $module" env TESSERA="$tool" MAKE_CHECKPOINT="$make" \
-            .venv/bin/python -m pytest -q --tb=short -p no:cacheprovider "tests/interop/test_$module.py"
+            .venv/bin/python -m pytest -q --tb=short -p no:cacheprovider "$(find tests/cli -name "test_$module.py")"
     done
 }
 
@@ -165,9 +165,9 @@ whole() {
     unit "${names[@]}"
     bytes
     refused
-    pass "kill -9 at a few moments of every job" python3 tests/crash/crash.py --tessera "$tool" --make "$make" --kills 6
-    pass "bad input" python3 tests/bad_input/bad_input.py --tessera "$tool"
-    mapfile -t names < <(printf '%s\n' tests/interop/test_*.py | sed 's,.*/test_\(.*\)\.py,\1,')
+    pass "kill -9 at a few moments of every job" python3 tests/robustness/faults/crash.py --tessera "$tool" --make "$make" --kills 6
+    pass "bad input" python3 tests/robustness/input/bad_input.py --tessera "$tool"
+    mapfile -t names < <(find tests/cli -name 'test_*.py' | sort | sed 's,.*/test_\(.*\)\.py,\1,')
     interop "${names[@]}"
 }
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
 import harness
 
 SCHEMES = {"fp8-block": [], "int4, scales of least error": ["--scheme", "int4-weight-only", "--scales", "mse"]}

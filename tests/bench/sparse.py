@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
 import deepseek_v3
 
 DRY_RUNS = ["quantize SRC", "quantize SRC --shard 0/64", "quantize SRC --scheme int8-channel", "quantize SRC --scheme nvfp4-weight-only",

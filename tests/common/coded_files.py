@@ -1,9 +1,9 @@
-"""Checkpoints of a few modules of codes (formats_2026), written and read back."""
+"""Checkpoints of a few modules of codes (format_samples), written and read back."""
 
 import json
 
 import harness
-import stored_2026 as stored
+import stored_oracle as stored
 
 
 def write(directory, *modules, plain=()):

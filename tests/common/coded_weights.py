@@ -3,7 +3,7 @@
 from checkpoints import BF16, make, random_weight
 import mx_oracle as mx
 import numpy as np
-import stored_2026 as stored
+import stored_oracle as stored
 
 MODULE = "model.layers.0.mlp.down_proj"
 WEIGHT = MODULE + ".weight"

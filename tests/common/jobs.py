@@ -25,7 +25,7 @@ RULES, MODELOPT_RULES = (os.path.join(os.path.dirname(__file__), f"mixed_rules{e
 # stands for the source, DST for the destination, RULES and MODELOPT_RULES for rules files. The weights are spread over several shards where the target writes shards. `unfit`: kinds of checkpoint
 # that the target rightly refuses, or for which it takes minutes (50,000 weights with a file each are 50,000 syncs), or that
 # would go through the very steps of another job once more (MXFP8 is written as MXFP4 is, and cast as NVFP4 is).
-# `kind` and `codes` are for the test that reads the output (tests/interop/test_pairs.py).
+# `kind` and `codes` are for the test that reads the output (tests/cli/test_pairs.py).
 Job = collections.namedtuple("Job", "name made command unfit kind codes", defaults=[(), "llama", LOSSY])
 
 FP8 = "quantize SRC -o DST --max-shard-size 8MB --quiet"

@@ -3,7 +3,7 @@ are remade in one kind, and DeepSeek-V4 under its own names. Bytes are constant:
 
 import numpy as np
 
-from formats_2026 import AWQ, GPTQ, QUARK, compressed, group
+from format_samples import AWQ, GPTQ, QUARK, compressed, group
 from loader_models import Model, llama
 
 BYTES = {"U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E8M0": 1, "BF16": 2, "F16": 2, "I32": 4, "F32": 4, "I64": 8}

@@ -1,11 +1,11 @@
-"""The table tests/interop/policy_table.txt: of each family the tensors of a small model, and what becomes of them."""
+"""The table tests/cli/policy_table.txt: of each family the tensors of a small model, and what becomes of them."""
 
 import json
 import math
 import pathlib
 import re
 
-TABLE = pathlib.Path(__file__).resolve().parent.parent / "interop/policy_table.txt"
+TABLE = pathlib.Path(__file__).resolve().parent.parent / "cli/policy_table.txt"
 
 
 def read_table():

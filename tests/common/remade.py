@@ -1,6 +1,6 @@
 """Checkpoints whose linear weights are codes that Tessera reads and does not write: made up, of the right names, dtypes and shapes.
 
-Without NumPy, for the suites that run where there is none; tests/common/formats_2026.py knows what codes are worth."""
+Without NumPy, for the suites that run where there is none; tests/common/format_samples.py knows what codes are worth."""
 
 import array
 import json

@@ -21,7 +21,7 @@ import traceback
 import torch
 import transformers
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
 import harness
 
 BLOCK = 128

@@ -13,7 +13,7 @@ import random
 import sys
 import pathlib
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
 import harness
 
 HIDDEN, INNER, EXPERT, HEADS, KV, DIM, VOCABULARY, LAYERS, EXPERTS = 256, 384, 128, 4, 2, 64, 160, 2, 8

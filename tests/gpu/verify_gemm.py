@@ -12,7 +12,7 @@ import struct
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
 import harness
 
 HIDDEN, INNER, EXPERTS, DISTINCT = 7168, 2048, 256, 8
@@ -85,7 +85,7 @@ def main():
         found = verify(checks, options.tessera, "a tiny DeepSeek-V3", small)
         checks.check("sets of experts, in both layouts", all(any(layout in what for _, what in found) for layout in ("contiguous", "masked")),
                      sorted({what for _, what in found}))
-        # AUTO takes the kernel for many tokens: tests/gpu/mutants_table.py has a fault in it that only this count finds.
+        # AUTO takes the kernel for many tokens: tests/mutation/mutants_table.py has a fault in it that only this count finds.
         verify(checks, options.tessera, "the same, 4,096 tokens", small, "--tokens", "4096")
         for scaling in ("64x128", "128x128"):
             verify(checks, options.tessera, f"the same, scales of activations by {scaling}", small, "--scaling", scaling, "--tokens", "200")

@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
 import harness
 
 CACHES = ("BF16 cache", "FP8 cache widened to BF16 on load")

@@ -9,7 +9,7 @@ reference to the last digit, since it has its bits. Stdlib only.
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
 import harness
 from verify_int import check_both, quantized_models
 

@@ -1,5 +1,5 @@
 /* The policy: tables and options, and what is decided together. The whole table, family by family, is in
- * tests/interop/policy_table.txt; here are the rules behind it. */
+ * tests/cli/policy_table.txt; here are the rules behind it. */
 #include "quantize/policy/policy.h"
 
 #include "tests/unit/fixture.h"

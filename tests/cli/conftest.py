@@ -1,0 +1,175 @@
+"""Where the binaries are, checkpoints made once a session, and the closing line."""
+
+import json
+import os
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
+
+import harness  # noqa: E402
+
+pytest.register_assert_rewrite("output_checks", "absorbed_model", "loader_models")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--tessera", default=os.environ.get("TESSERA"), help="the tessera binary, or several with a colon between (or TESSERA)")
+    parser.addoption("--make", default=os.environ.get("MAKE_CHECKPOINT"), help="make_checkpoint (beside the first of them)")
+
+
+def pytest_configure(config):
+    """Most of a run's time is its start: 11 ms under sanitizers, 2.5 forked."""
+    found = binaries(config)
+    if found:
+        harness.fork_runs(found, Path(maker_of(config)).parents[2])
+
+
+def binaries(config):
+    given = config.getoption("--tessera") or ""
+    return list(dict.fromkeys(os.path.abspath(path) for path in given.split(os.pathsep) if path))
+
+
+def pytest_generate_tests(metafunc):
+    """With several binaries, each runs every test: all tests with the first, then all with the next. So one process
+    loads Python's modules, and makes the sources and the values to compare with, once for all of them."""
+    found = binaries(metafunc.config)
+    if len(found) > 1 and "tessera" in metafunc.fixturenames:
+        metafunc.parametrize("tessera", found, ids=[Path(path).parent.parent.name for path in found], scope="session", indirect=True)
+
+
+def first_binary(config):
+    found = binaries(config)
+    return found[0] if found else pytest.exit("which binary? --tessera PATH, or TESSERA in the environment", 2)
+
+
+@pytest.fixture(scope="session")
+def tessera(request):
+    return getattr(request, "param", None) or first_binary(request.config)
+
+
+def maker_of(config):
+    """make_checkpoint, by default where the build puts it: cli/tessera -> tests/make/make_checkpoint."""
+    path = config.getoption("--make")
+    return os.path.abspath(path) if path else str(Path(first_binary(config)).parent.parent / "tests/make/make_checkpoint")
+
+
+@pytest.fixture(scope="session")
+def maker(request):
+    return maker_of(request.config)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(maker, tmp_path_factory):
+    """checkpoint(kind) -> a directory with a made-up checkpoint, which no test changes; the same one for the whole session."""
+    made = {}
+
+    def get(kind):
+        if kind not in made:
+            options = {"scale": "tiny"} if kind == "deepseek-v3" else {}
+            made[kind] = Path(harness.make_checkpoint(maker, kind, tmp_path_factory.mktemp("src") / kind, **options))
+        return made[kind]
+
+    return get
+
+
+def runs_of(command):
+    """A fixture: command(src, *options) -> DST of a run that has to succeed, another one each time."""
+
+    @pytest.fixture
+    def fixture(tessera, tmp_path):
+        runs = []
+
+        def run(src, *options):
+            dst = tmp_path / f"{command}-{len(runs)}"
+            runs.append(dst)
+            code, out, err = harness.run(tessera, [command, src, "-o", dst, "--quiet", *options])
+            assert code == 0, f"exit {code}\n{out}{err}"
+            return dst
+
+        return run
+
+    return fixture
+
+
+quantize = runs_of("quantize")
+convert = runs_of("convert")
+
+
+@pytest.fixture
+def refuse(tessera, tmp_path):
+    """refuse(src, code, *words): the plan is refused with this exit code and all these words, and writes nothing."""
+
+    def run(src, code, *words, options=("--to", "bf16")):
+        got, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "refused", *options])
+        assert got == code, err
+        for word in words:
+            assert word in err, err
+        assert not list((tmp_path / "refused").rglob("*.safetensors*")) if (tmp_path / "refused").exists() else True
+
+    return run
+
+
+@pytest.fixture
+def inspect(tessera, tmp_path):
+    """inspect(path, *options) -> (exit code, the JSON); nothing on stderr."""
+
+    def run(path, *options):
+        result = tmp_path / "inspect.json"
+        code, out, err = harness.run(tessera, ["inspect", path, "--json", result, "--quiet", *options])
+        assert code in (0, 1) and out == "" and err == "", f"exit {code}\n{out}{err}"
+        return code, json.loads(result.read_text())
+
+    return run
+
+
+@pytest.fixture
+def text(tessera):
+    """text(path, *options) -> stdout, whatever was found."""
+
+    def run(path, *options):
+        code, out, err = harness.run(tessera, ["inspect", path, *options])
+        assert code in (0, 1) and err == "", f"exit {code}\n{err}"
+        return out
+
+    return run
+
+
+@pytest.fixture
+def verify(tessera, tmp_path):
+    """verify(check, dst, *options) -> (exit code, the JSON result)."""
+
+    def run(check, dst, *options):
+        junit = tmp_path / "junit.xml"
+        code, out, err = harness.run(tessera, ["verify", check, dst, "--device", "cpu", "--json", "-", "--junit", junit, *options])
+        assert code in (0, 1), err
+        result = json.loads(out)
+        failed = [j for j in result["judgements"] if not j["passed"]]
+        assert result["passed"] == (code == 0) == (not failed)
+        suite = xml.etree.ElementTree.parse(junit).getroot()
+        assert int(suite.get("tests")) == len(result["judgements"]) + len(result["skipped"]) == len(list(suite.iter("testcase")))
+        assert len(result["skipped"]) == len(list(suite.iter("skipped")))
+        assert int(suite.get("failures")) == len(failed) == len(list(suite.iter("failure")))
+        return code, result
+
+    return run
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session, exitstatus):
+    """Tests that were all skipped have shown nothing: 77, as every check that is skipped, and the reason last."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    stats = reporter.stats if reporter else {}
+    if exitstatus == 0 and stats.get("skipped") and not stats.get("passed"):
+        session.exitstatus = 77
+
+
+def pytest_unconfigure(config):
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter:
+        counts = {kind: len(reporter.stats.get(kind, [])) for kind in ("passed", "failed", "error")}
+        print(f"{counts['passed']} passed, {counts['failed'] + counts['error']} failed")
+        if not any(counts.values()) and reporter.stats.get("skipped"):
+            print("skipped:", reporter.stats["skipped"][0].longrepr[2].removeprefix("Skipped: "))

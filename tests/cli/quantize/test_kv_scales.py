@@ -1,0 +1,107 @@
+"""Scales of an FP8 KV cache: the names and the configuration of the dialect that a conversion writes, and how verify and diff find
+them."""
+
+import json
+
+import format_samples as f
+import harness
+import numpy as np
+import pytest
+from coded_files import quantization, tensors, write
+
+A = "model.layers.0.self_attn."
+NAMES = {"ct": (A + "k_scale", A + "v_scale"), "modelopt": (A + "k_proj.k_scale", A + "v_proj.v_scale")}
+SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+STATED = {"ct": {"kv_cache_scheme": SCHEME}, "modelopt": {"kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"}}}
+
+
+def cached(directory, dialect, scales, states=None, joined=False):
+    """NVFP4 in this dialect, with these scales and with what config.json states of the cache."""
+    modules = [f.nvfp4(A + p, dialect, inputs=False, rows=64, cols=64) for p in (["qkv_proj"] if joined else ["k_proj", "v_proj"])]
+    modules[0] = modules[0]._replace(config={**modules[0].config, **(STATED[dialect] if states is None else states)})
+    return write(directory, *modules, plain=scales)
+
+
+def two(names, dtype="F32", shape=(), values=(0.5, 0.25)):
+    return {n: f.entry(dtype, np.full(shape, v, {"F32": np.float32, "BF16": f.BF16}[dtype])) for n, v in zip(names, values)}
+
+
+def raw_of(dst, *names):
+    got = harness.read_safetensors(dst / "model.safetensors")[1]
+    return [(dtype, list(shape), bytes(data)) for dtype, shape, data in (got[n] for n in names)]
+
+
+@pytest.mark.parametrize("source", NAMES)
+@pytest.mark.parametrize("target", NAMES)
+@pytest.mark.parametrize("scheme", ["nvfp4-weight-only", "mxfp8"])
+def test_cache_scales_have_the_names_of_the_dialect(source, target, scheme, tmp_path, convert):
+    scales = two(NAMES[source], *(("BF16", (1,)) if source == "ct" else ()))
+    dst = convert(cached(tmp_path / "src", source, scales), "--to", scheme, "--dialect",
+                  "compressed-tensors" if target == "ct" else "modelopt")
+    assert raw_of(dst, *NAMES[target]) == list(scales.values())
+    assert sum(name.endswith(("k_scale", "v_scale")) for name in tensors(dst)) == 2
+    assert quantization(dst)["kv_cache_scheme"] == STATED[target]["kv_cache_scheme"]
+    if target == "modelopt":
+        assert json.loads((dst / "hf_quant_config.json").read_text())["quantization"]["kv_cache_quant_algo"] == "FP8"
+
+
+@pytest.mark.parametrize("target", NAMES)
+def test_one_old_scale_becomes_two(target, tmp_path, tessera, convert):
+    scale = two([A + "kv_scale"])
+    dst = convert(cached(tmp_path / "src", "ct", scale), "--to", "nvfp4-weight-only", "--dialect",
+                  "compressed-tensors" if target == "ct" else "modelopt")
+    assert raw_of(dst, *NAMES[target]) == 2 * list(scale.values()) and A + "kv_scale" not in tensors(dst)
+    code, out, err = harness.run(tessera, ["verify", dst, "--against", tmp_path / "src"])
+    assert code == 0, out + err
+    metadata, got = harness.read_safetensors(dst / "model.safetensors")
+    got[NAMES[target][1]] = f.entry("F32", np.float32(0.75))
+    harness.write_safetensors(dst / "model.safetensors", got, metadata)
+    code, out, err = harness.run(tessera, ["diff", tmp_path / "src", dst])
+    assert code == 1 and "kv_scale" in out, out + err
+
+
+@pytest.mark.parametrize("source, target", [("ct", "modelopt"), ("modelopt", "ct"), ("modelopt", "modelopt")])
+def test_cache_scales_of_a_joined_projection(source, target, tmp_path, convert):
+    names = {"ct": NAMES["ct"], "modelopt": (A + "qkv_proj.k_scale", A + "qkv_proj.v_scale")}
+    scales = two(names[source])
+    dst = convert(cached(tmp_path / "src", source, scales, joined=True), "--to", "nvfp4-weight-only", "--dialect",
+                  "compressed-tensors" if target == "ct" else "modelopt")
+    assert raw_of(dst, *names[target]) == list(scales.values())
+
+
+def test_a_cache_that_nobody_states(tmp_path, convert):
+    """Names change, and nothing is claimed."""
+    dst = convert(cached(tmp_path / "src", "modelopt", two(NAMES["modelopt"]), states={}), "--to", "mxfp8")
+    assert set(NAMES["ct"]) <= set(tensors(dst)) and quantization(dst)["kv_cache_scheme"] is None
+
+
+def test_hf_quant_config_states_the_cache(tmp_path, convert):
+    src = cached(tmp_path / "src", "modelopt", two(NAMES["modelopt"]), states={})
+    (src / "hf_quant_config.json").write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": {
+        "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16, "exclude_modules": []}}))
+    assert quantization(convert(src, "--to", "mxfp8"))["kv_cache_scheme"] == SCHEME
+
+
+@pytest.mark.parametrize("states, scales, words", [
+    ({"kv_cache_quant_algo": "NVFP4"}, NAMES["modelopt"], "is not FP8"),
+    ({"kv_cache_quant_algo": "FP8"}, (), "has no scales")])
+def test_a_cache_that_is_not_carried_over_is_told(states, scales, words, tmp_path, tessera):
+    src, dst = cached(tmp_path / "src", "modelopt", two(scales), states=states), tmp_path / "dst"
+    code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--to", "mxfp8"])
+    assert code == 0 and words in err, out + err
+    assert quantization(dst)["kv_cache_scheme"] is None
+
+
+def test_a_cache_scale_for_each_head_is_refused(tmp_path, refuse):
+    src = cached(tmp_path / "src", "modelopt", two(NAMES["modelopt"], shape=(4,)))
+    refuse(src, 3, "k_proj.k_scale", "4 values", options=("--to", "mxfp8"))
+
+
+def test_fp8_in_another_dialect_takes_its_cache_along(tmp_path, convert):
+    """Also where the codes stay as they are; and in DeepSeek's own dialect nothing is renamed."""
+    m = f.fp8_block(A + "k_proj", suffix=".weight_scale_inv", dtype="F32", config={**f.V4, "scale_fmt": None, "kv_cache_quant_algo": "FP8"})
+    scales = two(NAMES["modelopt"])
+    src = write(tmp_path / "src", m, plain={**scales, **{A + "v_proj" + n[len(m.name) - 7:]: t for n, t in m.tensors.items()}})
+    dst = convert(src, "--to", "fp8-block", "--dialect", "compressed-tensors")
+    assert raw_of(dst, *NAMES["ct"]) == list(scales.values()) and quantization(dst)["kv_cache_scheme"] == SCHEME
+    assert raw_of(convert(src, "--to", "fp8-block"), *NAMES["modelopt"]) == list(scales.values())

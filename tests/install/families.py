@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""docs/families.md: what is supported of each model family, asked of the tool's own tables. The page that is committed must be the one
+that is made here; --write writes it.
+
+What is quantized is what `quantize --list-families` says. Who loads the result is what `inspect --can-load` says of a small model of
+each family (tests/cli/policy_table.txt), quantized with each scheme: what loaders say of quantized weights is taken, and not that
+such a model lacks layers. `inspect` must have said the same of the model before."""
+
+import collections
+import json
+import pathlib
+import re
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
+import harness
+import policy_table
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/families.md"
+LOADERS = {"vllm": "vLLM", "sglang": "SGLang", "transformers": "transformers", "trtllm": "TensorRT-LLM"}
+SCHEMES = ("fp8-block", "fp8-channel", "nvfp4-weight-only", "mxfp4-weight-only", "int4-weight-only")
+HEAD = """# What is supported for each model family
+
+Made by `tests/install/families.py --write` from the tool's own tables, and held to them by a test: change those, not this page.
+
+**Quantized** is what `tessera quantize` takes with its default scheme, by the last part of a module's name; what every model keeps (embeddings, norms,
+biases, routers, the output head) is not repeated. A family whose rules rest on no official release in few bits is marked with \\*. `tessera
+quantize --list-families` has the rules with their reasons; a model of another `model_type` goes by general ones.
+
+**Forward**: `tessera verify forward` runs the family layer by layer.
+
+**Who loads it**, at TP 1, by the rules of `tessera inspect --can-load` about quantized weights, checked against:
+
+{checked}
+
+A real model may meet other rules as well (sizes that a rank cuts, layers that are missing): ask `inspect` about it. {all} is all
+four of vLLM, SGLang, transformers and TensorRT-LLM; an empty cell: the scheme leaves everything as it is. Each scheme is in the dialect
+that `quantize` takes by itself: another often loads where this one does not (fp8-block of Llama in SGLang: `--dialect compressed-tensors`).
+
+"""
+
+
+def with_own_tensors(title, options, config, rows):
+    """A family's rows: those of DeepSeek-V4 and V4.1 are one list, and only V4.1 has n-gram tables."""
+    return options, config, [row for row in rows if title.startswith("deepseek_v41") or ".engram." not in row[2]]
+
+
+def whole(config):
+    """With what config.json of every real model has, so that only rules about quantized weights speak."""
+    sizes = {} if "text_config" in config else {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return {"architectures": ["ForCausalLM"], **sizes, **config}
+
+
+def quantized(rows):
+    """The last parts of the names of modules that are quantized, each once, in their order."""
+    parts = [re.sub(r"\.weight$", "", name).split(".") for action, _, name, _ in rows if action == "quantize"]
+    return list(dict.fromkeys(part[-1] if not part[-1].isdigit() else ".".join(part[-2:]) for part in parts))
+
+
+def quantize(tool, place, table):
+    """Each family in each scheme, as PLACE/FAMILY-SCHEME, in one process; the folders in which something was quantized."""
+    jobs = []
+    for title, (_, config, rows) in table.items():
+        src = policy_table.write_holes(place / title, whole(config), {name: shape for _, shape, name, _ in rows})
+        jobs += [{"name": f"{title}-{scheme}", "args": ["quantize", str(src), "-o", str(place / f"{title}-{scheme}"), "--scheme", scheme]}
+                 for scheme in SCHEMES]
+    (place / "jobs.json").write_text(json.dumps(jobs))
+    code, _, err = harness.run(tool, ["batch", place / "jobs.json", "--keep-going", "--quiet", "--threads", "2", "--json", place / "told.json"])
+    told = {job["name"]: job["code"] for job in json.loads((place / "told.json").read_text())["jobs"]}
+    assert set(told.values()) <= {0, 1} and len(told) == len(jobs), err
+    return {name for name, code in told.items() if code == 0}
+
+
+def judged(tool, path):
+    code, out, err = harness.run(tool, ["inspect", path, "--can-load", "all", "--tp", "1,8", "--json", "-"])
+    assert code in (0, 1), err
+    return json.loads(out)
+
+
+def foretold_otherwise(tool, place, there):
+    """The families of which `inspect` says something else before they are quantized, by the plan, than behind it; and how many were
+    asked."""
+    def said(path):
+        found = judged(tool, path)
+        of_loaders = [f for f in found["load_findings"] if f["rule"] != "plan"]  # which is what quantize itself warns of
+        return found["can_load"], {(f["loader"], f["tp"], f["rule"], f["tensor"], f["detail"]) for f in of_loaders}
+
+    titles = sorted(name.removesuffix("-fp8-block") for name in there if name.endswith("-fp8-block"))
+    return [title for title in titles if said(place / title) != said(place / f"{title}-fp8-block")], len(titles)
+
+
+def loads(tool, path):
+    """The loaders that take a checkpoint, and the versions that were judged."""
+    said = judged(tool, path)
+    no = {finding["loader"] for finding in said["load_findings"] if finding["severity"] == "error" and finding["rule"] != "missing" and finding["tp"] in (None, 1)}
+    names = [name for loader, name in LOADERS.items() if loader not in no]
+    return "all" if len(names) == len(LOADERS) else ", ".join(names) or "none", said["checked"]
+
+
+def page(tool, place):
+    """The page, the families that it lacks, and the folders that were made for it."""
+    code, out, err = harness.run(tool, ["quantize", "--list-families", "--json", "-"])
+    assert code == 0, err
+    listed = {entry["model_type"]: entry for entry in json.loads(out)["families"]}
+    forward = set(re.search(r"Families: ([^.]*)\.", harness.run(tool, ["verify", "forward", "--help"])[1], re.S).group(1).replace("\n", " ").split(", "))
+    table = {title: with_own_tensors(title, *row) for title, row in policy_table.read_table().items() if title in listed and not row[0]}
+    checked, there = None, quantize(tool, place, table)
+    rows = collections.defaultdict(list)  # families that differ in nothing stand in one row
+    for title in table:
+        told = [loads(tool, place / f"{title}-{scheme}") if f"{title}-{scheme}" in there else ("", None) for scheme in SCHEMES]
+        parts = ", ".join(f"`{part}`" for part in quantized(table[title][2])) or "nothing"
+        rows[(parts, *(cell for cell, _ in told))].append(title)
+        checked = told[0][1] or checked
+    lines = ["| family | quantized | forward | " + " | ".join(SCHEMES) + " |", "|---|---|---|" + "---|" * len(SCHEMES)]
+    for (parts, *cells), titles in rows.items():
+        names = ", ".join(f"{title}{'' if listed[title]['release_seen'] else chr(92) + '*'}" for title in titles)
+        known = [title for title in titles if title in forward]
+        runs = "yes" if len(known) == len(titles) else ", ".join(known)
+        lines.append(f"| {names} | {parts} | {runs} | {' | '.join(cells)} |")
+    versions = "\n".join(f"- {checked[loader]}" for loader in LOADERS)
+    return HEAD.format(checked=versions, all='"all"') + "\n".join(lines) + "\n", set(listed) - set(table), there
+
+
+def main():
+    parser = harness.argument_parser(__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    checks = harness.Checks()
+    with harness.temporary_directory(options.directory) as place:
+        text, missing, there = page(options.tessera, pathlib.Path(place))
+        otherwise, asked = foretold_otherwise(options.tessera, pathlib.Path(place), there)
+    if options.write:
+        PAGE.write_text(text)
+    checks.check("docs/families.md is what the tables say: tests/install/families.py --write", PAGE.exists() and PAGE.read_text() == text,
+                 "it differs")
+    checks.check("every family of the policy is there", not missing, sorted(missing))
+    checks.check("what is judged before quantize is what it then makes", not otherwise and asked > 70, (asked, otherwise))
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# tests/peers/packages/run.sh TESSERA MAKE_CHECKPOINT [pytest's arguments]: what other people's packages make of our files, and we of
+# theirs. They come from PyPI into .venv-packages: 0.6 GB are fetched once, 1 GB stays. Exit code 77: they cannot be had.
+set -euo pipefail
+TESSERA=$(realpath "$1") MAKE_CHECKPOINT=$(realpath "$2")
+export TESSERA MAKE_CHECKPOINT
+shift 2
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+place=.venv-packages
+
+# The last line says why not.
+make_environment() {
+    rm -rf "$place"
+    # The pip of the tests' own environment installs into this one as well: to unpack another for one use takes seconds.
+    local pip=("$place/bin/pip")
+    if [ -x .venv/bin/pip ]; then
+        python3 -m venv --without-pip "$place" || return 1
+        pip=(.venv/bin/pip --python "$place/bin/python")
+    else
+        python3 -m venv "$place" || return 1
+    fi
+    "${pip[@]}" install -q --disable-pip-version-check --no-cache-dir --no-compile --no-deps --only-binary :all: \
+        -r tests/peers/packages/requirements.txt || return 1
+    python3 tests/peers/packages/without_cuda.py "$("$place/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/torch" ||
+        return 1
+    "$place/bin/python" -c 'import torch' || return 1
+}
+
+wanted=$(python3 -V; cat tests/peers/packages/requirements.txt tests/peers/packages/without_cuda.py)
+if ! [ -x "$place/bin/python" ] || [ "$wanted" != "$(cat "$place/stamp" 2>/dev/null)" ]; then
+    why=$(make_environment 2>&1) || {
+        echo "skipped: compressed-tensors, ModelOpt, transformers and PyTorch cannot be had: $(tail -1 <<<"$why")"
+        exit 77
+    }
+    printf '%s\n' "$wanted" >"$place/stamp"
+fi
+exec "$place/bin/python" -m pytest -q --tb=short -p no:cacheprovider -W ignore "${@:-tests/peers/packages}"

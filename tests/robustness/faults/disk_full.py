@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""A full disk stops a conversion with exit code 4 and the missing amount; once space is there, the rerun completes. The size of an
+archive is not known before it is made: it begins where its upper bound has no room, too.
+
+The output lies on a small tmpfs, so the test needs the right to mount; without that right it is skipped and says so.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / name) for name in ("common", "oracles")]
+import harness
+import jobs
+
+MIB = 1 << 20
+EXIT_IO = 4
+# Bytes that the tool's message does not count: journal, report, and the last page of each file.
+UNCOUNTED = MIB // 2
+
+
+class SmallDisk:
+    """A tmpfs at `path` while the context lasts."""
+
+    def __init__(self, path, size):
+        self.path = path
+        self.size = size
+
+    def __enter__(self):
+        os.mkdir(self.path)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self.size}", "tmpfs", self.path], check=True)
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run(["umount", self.path], check=True)
+
+    def grow(self, size):
+        subprocess.run(["mount", "-o", f"remount,size={size}", self.path], check=True)
+
+    def free(self):
+        state = os.statvfs(self.path)
+        return state.f_bavail * state.f_bsize
+
+
+class LoopDisk(SmallDisk):
+    """A file with a file system of a disk, which takes direct writes."""
+
+    def __enter__(self):
+        os.mkdir(self.path)
+        with open(self.path + ".image", "wb") as image:
+            image.truncate(self.size)
+        for command in ["mkfs.ext4", "-q", "-m", "0", image.name], ["mount", "-o", "loop", image.name, self.path]:
+            subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+        return self
+
+
+def may_mount(work):
+    probe = os.path.join(work, "probe")
+    os.mkdir(probe)
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", probe], stderr=subprocess.DEVNULL).returncode != 0:
+        return False
+    return subprocess.run(["umount", probe]).returncode == 0
+
+
+def check_refusal(checks, name, code, stderr, target):
+    """The number of missing bytes in the tool's message, or 0."""
+    checks.check(f"{name}: exit code", code == EXIT_IO, f"{code} instead of {EXIT_IO}: {stderr.strip()}")
+    amount = re.search(r"(\d+) (more )?bytes", stderr)
+    checks.check(f"{name}: the sentence names the missing bytes", amount and int(amount[1]) > 0, stderr.strip())
+    checks.check(f"{name}: no config.json", not os.path.exists(os.path.join(target, "config.json")))
+    return int(amount[1]) if amount else 0
+
+
+def check_rerun(checks, name, tool, args, reference, target):
+    code, _, stderr = harness.run(tool, args)
+    if checks.check(f"{name}: rerun", code == 0, f"exit {code}: {stderr.strip()}"):
+        difference = harness.tree_difference(reference, target)
+        checks.check(f"{name}: same tree", difference is None, difference)
+
+
+def too_small_from_the_start(checks, tool, job, source, reference, work):
+    """The plan refuses before the first byte; and with as many more bytes as it says are missing, the run completes."""
+    name = f"{job.name}: too small from the start"
+    size = 8 * MIB
+    with SmallDisk(os.path.join(work, "small"), size) as disk:
+        target = os.path.join(disk.path, "out")
+        args = jobs.words(job.command, source, target) + ["--quiet"]
+        code, _, stderr = harness.run(tool, args)
+        missing = check_refusal(checks, name, code, stderr, target)
+        if not is_archive(job):
+            checks.check(f"{name}: nothing written", size - disk.free() < UNCOUNTED, f"{size - disk.free()} bytes are used")
+        disk.grow(size + missing + UNCOUNTED)
+        check_rerun(checks, name, tool, args, reference, target)
+
+
+def is_archive(job):
+    return "--to archive" in job.command
+
+
+def smaller_than_the_bound(checks, tool, job, source, reference, work):
+    """A disk on which the plain files have no room, and their archive does."""
+    name = f"{job.name}: a disk for the archive alone"
+    packed, plain = harness.bytes_of(reference), harness.bytes_of(source)
+    with SmallDisk(os.path.join(work, "exact"), packed + UNCOUNTED) as disk:
+        checks.check(f"{name}: it is smaller than the plain files", disk.free() < 0.9 * plain, f"{disk.free()} of {plain}")
+        target = os.path.join(disk.path, "out")
+        code, _, stderr = harness.run(tool, jobs.words(job.command, source, target) + ["--quiet"])
+        checks.check(f"{name}: exit code", code == 0, f"{code}: {stderr.strip()}")
+        checks.check(f"{name}: is told of", "by samples" in stderr and "at most" in stderr, stderr.strip())
+        difference = harness.tree_difference(reference, target)
+        checks.check(f"{name}: same tree", difference is None, difference)
+
+
+def stopped_midway(disk, tool, args, reference, target):
+    """A run that has written some of its output and lacks half of it; on a busy machine it may have to be tried again."""
+    whole = harness.bytes_of(reference)
+    for _ in range(50):
+        shutil.rmtree(target, ignore_errors=True)
+        began = disk.free()
+        process = subprocess.Popen([tool, *args], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while process.poll() is None and began - disk.free() < min(10 * MIB, whole / 4):
+            time.sleep(0.001)
+        if harness.stop(process) and began - disk.free() < whole / 2:
+            return process
+        process.send_signal(signal.SIGCONT)
+        process.communicate()
+    raise RuntimeError("no run could be stopped midway")
+
+
+def filled_by_others(checks, tool, job, source, reference, work, kind=SmallDisk, io="auto"):
+    """The space sufficed when the job began, and was taken by others while it ran."""
+    name = f"{job.name}: filled by others midway, --io {io}"
+    with kind(os.path.join(work, f"shared.{io}"), 96 * MIB) as disk:
+        target = os.path.join(disk.path, "out")
+        ballast = os.path.join(disk.path, "ballast")
+        args = jobs.words(job.command, source, target) + ["--quiet", "--io", io]
+        process = stopped_midway(disk, tool, args, reference, target)
+        # Unbuffered, because a buffer would try to write its last bytes again when it is closed.
+        with open(ballast, "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(MIB))
+            except OSError:
+                pass
+        process.send_signal(signal.SIGCONT)
+        stderr = process.communicate(timeout=600)[1].decode(errors="replace")
+        missing = check_refusal(checks, name, process.returncode, stderr, target)
+        os.truncate(ballast, max(0, os.path.getsize(ballast) - missing - UNCOUNTED))
+        check_rerun(checks, name, tool, args, reference, target)
+
+
+def past_the_cache(checks, tool, job, source, reference, work):
+    """The same of a file system that takes direct writes, whose files have their room from their beginning."""
+    try:
+        filled_by_others(checks, tool, job, source, reference, work, kind=LoopDisk, io="direct")
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        print(f"no disk to be filled by direct writes: {error}")
+
+
+def check_job(checks, tool, job, source, place, first):
+    """All of it for this job, in an empty folder; past the page cache, too, for the first one."""
+    reference = os.path.join(place, "reference")
+    code, _, stderr = harness.run(tool, jobs.words(job.command, source, reference) + ["--quiet"])
+    if not checks.check(f"{job.name}: undisturbed run", code == 0, stderr.strip()):
+        return
+    too_small_from_the_start(checks, tool, job, source, reference, place)
+    filled_by_others(checks, tool, job, source, reference, place)
+    if first:
+        past_the_cache(checks, tool, job, source, reference, place)
+    if is_archive(job):
+        smaller_than_the_bound(checks, tool, job, source, reference, place)
+
+
+def too_few_inodes(checks, tool, source, work):
+    """Weights are not written where the index, the report and config.json would find no inode."""
+    place, reference = os.path.join(work, "inodes"), os.path.join(work, "counted")
+    words = ["--max-shard-size", "4MB", "--quiet"]
+    code, _, stderr = harness.run(tool, ["quantize", source, "-o", reference, *words])
+    checks.check("inodes: undisturbed run", code == 0, stderr)
+    entries = 1 + sum(1 + len(files) for _, _, files in os.walk(reference))
+    shutil.rmtree(reference)
+    os.mkdir(place)
+    refused = 0
+    for inodes in range(entries - 4, entries + 2):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"nr_inodes={inodes}", "tmpfs", place], check=True)
+        code, _, stderr = harness.run(tool, ["quantize", source, "-o", os.path.join(place, "out"), *words])
+        weights = [name for _, _, files in os.walk(place) for name in files if name.endswith(".safetensors")]
+        checks.check(f"inodes: {inodes} of {entries}", code == 0 or (code == EXIT_IO and not weights), f"exit {code}, {weights}: {stderr}")
+        refused += code == EXIT_IO
+        subprocess.run(["umount", place], check=True)
+    checks.check("inodes: some runs had too few, some enough", 0 < refused < 6, refused)
+    os.rmdir(place)
+
+
+def batch_on_two_disks(checks, tool, source, work):
+    """A job needs no room on a disk to which another job writes."""
+    code, told, stderr = harness.run(tool, ["quantize", source, "-o", "never", "--dry-run", "--json", "-"])
+    checks.check("batch: planned", code == 0, stderr)
+    size = int(1.4 * json.loads(told)["bytes_out"]) if code == 0 else 0
+    with SmallDisk(os.path.join(work, "first"), 2 * size) as first, SmallDisk(os.path.join(work, "second"), size) as second:
+        for disks, expected in (((first, second), 0), ((second, second), EXIT_IO)):
+            lines = [json.dumps({"name": f"job{i}", "args": ["quantize", source, "-o", os.path.join(disk.path, f"out{i}")]})
+                     for i, disk in enumerate(disks)]
+            file = os.path.join(work, "jobs.jsonl")
+            pathlib.Path(file).write_text("\n".join(lines) + "\n")
+            code, _, stderr = harness.run(tool, ["batch", file, "--quiet"])
+            checks.check(f"batch on {len(set(disks))} disks: exit code", code == expected, f"{code}: {stderr}")
+            for disk in disks:
+                for folder in pathlib.Path(disk.path).iterdir():
+                    shutil.rmtree(folder)
+    os.rmdir(first.path)
+    os.rmdir(second.path)
+
+
+def main():
+    options = jobs.choice(harness.argument_parser(__doc__.splitlines()[0])).parse_args()
+    checks = harness.Checks()
+    with harness.temporary_directory(options.directory) as work:
+        if not may_mount(work):
+            print("skipped: mounting a tmpfs is not permitted here")
+            sys.exit(77)
+        chosen = jobs.chosen(options)
+        for made in dict.fromkeys(job.made for job in chosen):
+            alike = [job for job in chosen if job.made == made]
+            source = jobs.make_source(options.tessera, options.make, alike[0], "deepseek-v3", os.path.join(work, "source"), scale="half")
+            for job in alike:
+                place = os.path.join(work, "place")
+                os.mkdir(place)
+                check_job(checks, options.tessera, job, source, place, job is chosen[0])
+                shutil.rmtree(place)
+            if made == chosen[0].made:
+                too_few_inodes(checks, options.tessera, source, work)
+                batch_on_two_disks(checks, options.tessera, source, work)
+            shutil.rmtree(source)
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()

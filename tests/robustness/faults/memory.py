@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""--memory holds in every job: for a tensor of twelve times as many bytes, and for 190 tensors a MiB. One job has 1.5 GB, or 25,000
+tensors, under 128 MiB; all jobs have three eighths of that, or five where an archive is read. A plan of 200,000 costs eight times
+one of 25,000, in time and in memory.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / name) for name in ("common", "oracles")]
+import deepseek_v3
+import harness
+import jobs
+import remade
+
+MIB = 1 << 20
+# A run may take `memory` plus `slack`: program, libraries, stacks, and the kernel's rounding. A giant tensor
+# made of codes that Python writes, in its own memory, has the bytes of `remade`. What grows with bytes or tensors is found at
+# each size alike; what a run takes at any size weighs more in the part.
+Size = collections.namedtuple("Size", "memory slack giant remade many")  # MiB, MiB, bytes, bytes, tensors
+WHOLE = Size(128, 32, "1500M", "300M", 25000)
+PART = Size(48, 10, "553M", "108M", 9000)
+TOGETHER = PART._replace(memory=80)  # four jobs of one source: what each holds of its step, in each lane
+ARCHIVED = Size(80, 16, "922M", "180M", 15000)  # to unpack one takes 75 MiB, whatever is in it
+# The CPU's time, which other work on the machine does not lengthen much: each tensor costs the same, however many there are.
+# The cost of one tensor has a generous bound: 200,000 take one to three seconds on the machines tried so far.
+PLANNED = (25000, 200000)
+GROWTH = 2.5
+CPU_SECONDS = 10
+PLANNED_BYTES = 3000  # of a tensor; 1,280 when this was written
+
+
+def run_measured(tool, args, stderr_path):
+    """(exit code, peak resident bytes, seconds of CPU, stderr)"""
+    with open(stderr_path, "w+b") as stderr:
+        process = subprocess.Popen([tool, *args], stdout=subprocess.DEVNULL, stderr=stderr)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = usage.ru_utime + usage.ru_stime
+        process.returncode = os.waitstatus_to_exitcode(status)
+        stderr.seek(0)
+        return process.returncode, usage.ru_maxrss * 1024, seconds, stderr.read().decode(errors="replace")
+
+
+def check_memory(checks, options, job, kind, size, source, work, io):
+    name = f"{job.name}, {kind}, {size.memory} MiB, {io}"
+    target = os.path.join(work, "out")
+    args = jobs.words(job.command, source, target) + ["--memory", f"{size.memory}MiB", "--quiet", "--io", io]
+    code, peak, seconds, stderr = run_measured(options.tessera, args, os.path.join(work, "stderr"))
+    print(f"{name}: peak {peak / MIB:.0f} MiB, {seconds:.1f} s of CPU")
+    checks.check(f"{name}: exit code", code == 0, f"{code}: {stderr.strip()}")
+    bound = (size.memory + size.slack) * MIB
+    checks.check(f"{name}: peak memory", peak < bound, f"{peak / MIB:.0f} MiB, --memory {size.memory}MiB")
+    shutil.rmtree(target, ignore_errors=True)
+
+
+def check_jobs(checks, options, kind, size, fitting):
+    """Each of these jobs over a checkpoint of this kind; jobs with the same source share it."""
+    for made in dict.fromkeys(job.made for job in fitting):
+        with harness.temporary_directory(options.directory) as work:
+            alike = [job for job in fitting if job.made == made]
+            many = size.many // 2 if remade.STACKS in jobs.steps_of(alike[0]) else size.many  # a stack is gate and up
+            giant = {"bytes": size.remade if jobs.is_remade(alike[0]) else size.giant}
+            source = jobs.make_source(options.tessera, options.make, alike[0], kind, os.path.join(work, "source"),
+                                      **({"tensors": many} if kind == "many" else giant))
+            for number, job in enumerate(alike):
+                check_memory(checks, options, job, kind, size, source, work, ("direct", "buffered")[number % 2])
+
+
+def plan(checks, options, tensors):
+    """Seconds of CPU that a dry run takes over a checkpoint of so many tensors."""
+    with harness.temporary_directory(options.directory) as work:
+        source = harness.make_checkpoint(options.make, "many", os.path.join(work, "source"), tensors=tensors)
+        args = ["quantize", source, "-o", os.path.join(work, "out"), "--dry-run"]
+        code, peak, seconds, stderr = run_measured(options.tessera, args, os.path.join(work, "stderr"))
+        print(f"dry run of {tensors} tensors: {seconds:.2f} s of CPU, peak {peak / MIB:.0f} MiB")
+        checks.check(f"dry run of {tensors}: exit code", code == 0, f"{code}: {stderr.strip()}")
+        return seconds, peak
+
+
+def check_dry_run(checks, options):
+    few, many = PLANNED
+    # The smaller run is short, so its cost is the least of three measurements.
+    plans = [plan(checks, options, few) for _ in range(3)]
+    least = min(seconds for seconds, _ in plans)
+    most, peak = plan(checks, options, many)
+    growth = most / least / (many / few)
+    room = (peak - plans[0][1]) / (many - few)
+    checks.check("dry run: a tensor costs the same among many", growth < GROWTH, f"{growth:.2f} times as much")
+    checks.check("dry run: a tensor takes as much memory among many", room < PLANNED_BYTES, f"{room:.0f} bytes")
+    checks.check("dry run: CPU", most < CPU_SECONDS, f"{most:.2f} s")
+
+
+def check_true_shapes(checks, options):
+    """DeepSeek-V3 in full, 46,183 tensors of 1.37 TB, as holes: it is planned in seconds and little memory. One layer is archived."""
+    with harness.temporary_directory(options.directory) as work:
+        source, layer, told = (os.path.join(work, name) for name in ("source", "layer", "told.json"))
+        size = deepseek_v3.make(source)
+        deepseek_v3.make(layer, deepseek_v3.layer(0))
+        for command, most in (["quantize", source], 120), (["convert", source, "--to", "tp", "--tp", "8"], 280):
+            name = f"DeepSeek-V3, {' '.join(command[:1] + command[2:])}"
+            code, peak, seconds, stderr = run_measured(options.tessera, [*command, "--dry-run", "--json", told], os.path.join(work, "stderr"))
+            print(f"dry run of {name}: {seconds:.2f} s of CPU, peak {peak / MIB:.0f} MiB")
+            checks.check(f"{name}: exit code", code == 0, f"{code}: {stderr.strip()}")
+            checks.check(f"{name}: CPU and memory", seconds < CPU_SECONDS and peak < most * MIB, f"{seconds:.2f} s, {peak / MIB:.0f} MiB")
+            with open(told) as file:
+                checks.check(f"{name}: each byte is read once", abs(json.load(file)["bytes_in"] / size - 1) < 0.01)
+        args = ["convert", layer, "-o", os.path.join(work, "out"), "--to", "archive", "--memory", f"{PART.memory}MiB", "--quiet", "--json", told]
+        code, peak, seconds, stderr = run_measured(options.tessera, args, os.path.join(work, "stderr"))
+        print(f"archive of a layer: {seconds:.2f} s of CPU, peak {peak / MIB:.0f} MiB")
+        with open(told) as file:
+            made = json.load(file)
+        checks.check("archive of a layer", code == 0 and made["bytes_read"] > 1.1e9 and made["bytes_written"] < 1e6, f"{code}: {stderr.strip()}")
+        checks.check("archive of a layer: peak memory", peak < (PART.memory + PART.slack) * MIB, f"{peak / MIB:.0f} MiB")
+
+
+def check_batch(checks, options):
+    """Outputs of one source that are made together share one budget."""
+    with harness.temporary_directory(options.directory) as work:
+        source = harness.make_checkpoint(options.make, "giant", os.path.join(work, "source"), bytes=TOGETHER.remade)
+        with open(os.path.join(work, "jobs.jsonl"), "w") as file:
+            for scheme in "fp8-block", "nvfp4-weight-only", "int8-channel", "int4-weight-only":
+                words = ["quantize", source, "-o", os.path.join(work, scheme), "--scheme", scheme]
+                print(json.dumps({"name": scheme, "args": words}), file=file)
+        told = os.path.join(work, "batch.json")
+        args = ["batch", file.name, "--memory", f"{TOGETHER.memory}MiB", "--json", told, "--quiet"]
+        code, peak, _, stderr = run_measured(options.tessera, args, os.path.join(work, "stderr"))
+        print(f"batch, {TOGETHER.memory} MiB: peak {peak / MIB:.0f} MiB")
+        checks.check("batch: exit code", code == 0, f"{code}: {stderr.strip()}")
+        checks.check("batch: peak memory", peak < (TOGETHER.memory + TOGETHER.slack) * MIB, f"{peak / MIB:.0f} MiB, --memory {TOGETHER.memory}MiB")
+        with open(told) as file:
+            checks.check("batch: read together", len(json.load(file)["together"][0]["jobs"]) == 4)
+
+
+def main():
+    options = jobs.choice(harness.argument_parser(__doc__.splitlines()[0])).parse_args()
+    checks = harness.Checks()
+    if options.only is None:
+        check_dry_run(checks, options)
+        check_true_shapes(checks, options)
+        check_batch(checks, options)
+    for kind in "many", "giant":
+        fitting = [job for job in jobs.chosen(options) if kind not in job.unfit]
+        check_jobs(checks, options, kind, WHOLE, fitting[:1])
+        check_jobs(checks, options, kind, PART, [job for job in fitting if job.made != jobs.PACKED])
+        check_jobs(checks, options, kind, ARCHIVED, [job for job in fitting if job.made == jobs.PACKED])
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()
