@@ -292,7 +292,7 @@ interop() {
     local module
     suite=interop
     for module in tests/cli/test_*.py tests/cli/*/test_*.py; do
-        add "interop $(basename "$module")" env LSAN_OPTIONS=use_globals=0 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
+        add "cli $(basename "$module")" env LSAN_OPTIONS=use_globals=0 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
             TESSERA="$sanitized/cli/tessera:$built/cli/tessera" MAKE_CHECKPOINT="$built/tests/make/make_checkpoint" \
             .venv/bin/python -m pytest -q --tb=short -p no:cacheprovider -o tmp_path_retention_policy=failed "$module"
     done

@@ -18,7 +18,7 @@
 #define DEEPSEEK     "DeepSeek-V3 9b4e978, convert.py run, model.py read"
 #define TRTLLM       "TensorRT-LLM 21156a7, model_config.py and quant_config_utils.py read; modeling_deepseekv3.py of 2025"
 
-/* Sources of rules about kinds that tests/loaders has not loaded yet. */
+/* Sources of rules about kinds that tests/peers/loaders has not loaded yet. */
 #define VLLM_READ         "vLLM 0.33.0, source read"
 #define SGLANG_READ       "SGLang 0.5.23, source read"
 #define TRANSFORMERS_READ "transformers 5.23.0, source read"

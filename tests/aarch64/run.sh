@@ -5,7 +5,7 @@
 #   unit     unit tests, of the kernels above all: every form that is chosen there against its definition
 #   bytes    codes, scales, reports and journals of quantize and convert, and what verify says, of both builds
 #   refused  bad usage, bad input and a kill at a few moments
-#   interop  some modules of tests/interop
+#   interop  some modules of tests/cli
 # Only by name, for it takes hours of CPU: `whole`, which is every unit test, every module and every file of bad input.
 # Exit code 77: skipped, for want of something that the last line names.
 set -euo pipefail
