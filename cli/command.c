@@ -1,4 +1,4 @@
-/* Finds commands, parses their command lines, and frees what they hold. */
+/* Finds commands, parses their command lines, and frees their state. */
 #include "cli/command.h"
 
 #include "cli/io/output.h"
@@ -40,7 +40,7 @@ const tsr_command *tsr_command_find(const tsr_command *const *commands, int argc
     return found;
 }
 
-/* ---- before anything is read ---- */
+/* ---- before reading ---- */
 
 tsr_status tsr_command_begin(tsr_command_context *c, const tsr_command *command, const tsr_command_context *parent,
                              tsr_err *err)

@@ -52,7 +52,7 @@ static int unknown_command(const char *word)
     return EXIT_USAGE;
 }
 
-/* Answers programs: the words behind `help` or `--version`. -1: the question is not for them. */
+/* Handles the machine-readable forms of `help` and `--version`. Returns -1 if the arguments are none of these. */
 static int for_programs(bool asks, int n, char **words)
 {
     tsr_err err = {0};
@@ -71,7 +71,7 @@ static int for_programs(bool asks, int n, char **words)
     return tsr_exit_code(status);
 }
 
-/* Carries out a command line that begins with the name of a command. Returns the exit code. */
+/* Runs a command line that begins with the name of a command. Returns the exit code. */
 static int run_command(int argc, char **argv, bool confined)
 {
     int n;
@@ -90,7 +90,7 @@ static int run_command(int argc, char **argv, bool confined)
     return code;
 }
 
-/* Answers `help` and its like: "help verify gemm" is "verify gemm --help". */
+/* Handles `help` and its variants: "help verify gemm" is "verify gemm --help". */
 static int help(int argc, char **argv)
 {
     char option[] = "--help";
@@ -135,7 +135,7 @@ int main(int argc, char **argv)
     tsr_set_float_mode();
     if (!tsr_output_begin())
         return EXIT_IO;
-    /* Every shard of a checkpoint stays open while a job runs, so the limit of open files is raised. */
+    /* Every shard of a checkpoint stays open during a job, so the limit of open files is raised. */
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;

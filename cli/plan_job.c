@@ -1,4 +1,4 @@
-/* Makes a plan, and carries it out. */
+/* Makes and runs a plan. */
 #include "cli/plan_job.h"
 
 #include "cli/io/mpi_session.h"
@@ -47,7 +47,7 @@ void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options)
     tsr_options_append(options, shared);
 }
 
-/* Refuses processes that were started side by side without --mpi or --shard. All would write the same directory. */
+/* Rejects parallel processes without --mpi or --shard, because all would write to the same directory. */
 static tsr_status check_processes(const tsr_plan_job *job, bool mpi, tsr_err *err)
 {
     if (mpi && job->shards.text != NULL)
@@ -119,7 +119,7 @@ void tsr_plan_job_warn(const tsr_command_context *c)
         tsr_command_warn(c, space);
 }
 
-/* Makes the plan. With --mpi it has to be the same in all ranks. */
+/* Makes the plan. With --mpi it must be the same on all ranks. */
 static tsr_status make_plan(tsr_command_context *c, tsr_err *err)
 {
     tsr_plan_job *const job = c->job;
@@ -142,9 +142,9 @@ tsr_status tsr_plan_job_open(tsr_command_context *c, tsr_err *err)
     return TSR_OK;
 }
 
-/* ---- carrying out ---- */
+/* ---- running ---- */
 
-/* Returns true if the output is a quantized checkpoint as engines load it. */
+/* Returns true if the output is a quantized checkpoint that engines can load. */
 static bool is_served(const tsr_plan *plan)
 {
     return plan->report != NULL && plan->advice == NULL && plan->sources[0]->config != NULL;

@@ -1,7 +1,7 @@
-/* A command that makes a checkpoint: its options, its plan, and carrying the plan out.
+/* A command that makes a checkpoint: its options, its plan, and running the plan.
  *
- * `tessera quantize` and `tessera convert` share these functions. `tessera batch` plans all of its jobs before it carries out the
- * first one, and carries out several together. The job of such a command begins with a tsr_plan_job. */
+ * `tessera quantize` and `tessera convert` share these functions. `tessera batch` plans all jobs before it runs the
+ * first one, and runs several together. The job of such a command begins with a tsr_plan_job. */
 #ifndef TSR_CLI_PLAN_JOB_H
 #define TSR_CLI_PLAN_JOB_H
 
@@ -13,7 +13,7 @@
 #include "convert/jobs/scheme_options.h"
 #include "convert/run/engine.h"
 
-/* The common options that such a command takes. */
+/* The common options of such commands. */
 enum {
     TSR_PLAN_TAKES = TSR_TAKES_IGNORE_FILE | TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_CPUMASK | TSR_TAKES_MPI |
                      TSR_TAKES_PROGRESS
@@ -21,12 +21,12 @@ enum {
 
 typedef struct tsr_plan_job {
     /* Set by the command. */
-    tsr_status (*make)(struct tsr_plan_job *job, tsr_err *err); /* opens what is read, and makes `plan` */
+    tsr_status (*make)(struct tsr_plan_job *job, tsr_err *err); /* opens the inputs and makes `plan` */
     const char *verb;                                           /* word for progress lines: "quantizing" */
-    const char *scheme; /* the one of all quantized weights; NULL: there are several, or it is not known */
+    const char *scheme; /* the scheme of all quantized weights; NULL: several, or unknown */
     tsr_scheme_sqnr sqnr;
 
-    /* Given by the command line. */
+    /* Set from the command line. */
     tsr_job_source from;
     const char *dst;
     int io;   /* a tsr_io_mode */
@@ -35,11 +35,11 @@ typedef struct tsr_plan_job {
     tsr_quant_limits limits;
     tsr_shard_run shards;
 
-    /* Made by the run. */
+    /* Set by the run. */
     tsr_plan plan;
-    bool executed; /* the plan was carried out, and `result` is there */
+    bool executed; /* the plan was run, and `result` is set */
     tsr_engine_result result;
-    size_t beyond; /* how many times a tensor is beyond the limits */
+    size_t beyond; /* number of tensors beyond a limit, counted once per limit */
     tsr_serve_hints serving;
 } tsr_plan_job;
 
@@ -51,7 +51,7 @@ tsr_plan_job tsr_plan_job_defaults(tsr_status (*make)(tsr_plan_job *job, tsr_err
 /* Appends the options that such commands share. */
 void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options);
 
-/* Checks that SRC and DST are given, and that the numbers make sense. */
+/* Checks that SRC and DST are given, and that numbers are valid. */
 tsr_status tsr_plan_job_check(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Lists DST and `n` sources (NULL: none). */
@@ -62,7 +62,7 @@ tsr_status tsr_plan_job_run(tsr_command_context *context, tsr_terminal *terminal
 tsr_status tsr_plan_job_conclude(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
 int tsr_plan_job_exit_code(const tsr_command_context *context);
 
-/* Frees the plan and its result. The command closes what the plan reads afterwards. */
+/* Frees the plan and its result. The command closes the inputs of the plan afterwards. */
 void tsr_plan_job_close(tsr_plan_job *job);
 
 /* The fields of tsr_command that all such commands share. Needs cli/show/plan_result.h. */
@@ -71,15 +71,15 @@ void tsr_plan_job_close(tsr_plan_job *job);
     .print = tsr_plan_result_print, .write_json = tsr_plan_result_json, .conclude = tsr_plan_job_conclude,            \
     .exit_code = tsr_plan_job_exit_code
 
-/* ---- for `tessera batch`, which carries out several plans ---- */
+/* ---- for `tessera batch`, which runs several plans ---- */
 
-/* Makes the plan, and rejects one that cannot be carried out: limits without a use, or nothing to quantize. */
+/* Makes the plan. Fails if it cannot be run: unused limits, or nothing to quantize. */
 tsr_status tsr_plan_job_make(tsr_plan_job *job, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Warns of what the plan found, and of a disk that is too small. */
+/* Prints the warnings of the plan, and a warning if the disk is too small. */
 void tsr_plan_job_warn(const tsr_command_context *context);
 
-/* Judges the result of a plan that the engine has carried out; takes *result over. `status` and *err say how that ended. */
+/* Judges the result of a plan that the engine has run; takes *result over. `status` and *err are those of the run. */
 tsr_status tsr_plan_job_judge(tsr_plan_job *job, tsr_status status, tsr_engine_result *result,
                               tsr_err *err) TSR_WARN_UNUSED;
 

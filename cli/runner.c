@@ -1,11 +1,11 @@
-/* Carries out one command. */
+/* Runs one command. */
 #include "cli/runner.h"
 
 #include "cli/io/mpi_session.h"
 #include "cli/io/output.h"
 #include "cli/io/results.h"
 
-/* ---- before anything is read ---- */
+/* ---- before reading ---- */
 
 tsr_status tsr_command_validate(tsr_command_context *c, int argc, char **argv, tsr_err *err)
 {
@@ -13,7 +13,7 @@ tsr_status tsr_command_validate(tsr_command_context *c, int argc, char **argv, t
     return c->done ? TSR_OK : tsr_io_paths_check(&c->paths, &c->pending, err);
 }
 
-/* ---- carrying out ---- */
+/* ---- running ---- */
 
 /* Joins the processes that mpirun has started. A rank other than 0 writes no report and prints nothing. */
 static tsr_status join_ranks(tsr_command_context *c, tsr_err *err)
@@ -24,7 +24,7 @@ static tsr_status join_ranks(tsr_command_context *c, tsr_err *err)
     return TSR_OK;
 }
 
-/* Runs what was opened, with a terminal that shows its progress. */
+/* Runs the opened command with a terminal that shows its progress. */
 static tsr_status run_opened(tsr_command_context *c, tsr_err *err)
 {
     tsr_terminal terminal;
@@ -75,7 +75,7 @@ int tsr_command_end(tsr_command_context *c, tsr_status status, const tsr_err *er
     c->err = *err;
     c->status = tsr_ranks_end(c->ranks, status, &c->err);
     c->ranks = NULL;
-    if (silent) /* mpirun ends all processes as soon as one fails, and rank 0 has yet to say why */
+    if (silent) /* mpirun ends all processes as soon as one fails, but rank 0 must first print the reason */
         return 0;
     if (c->status == TSR_OK)
         return c->done || c->command->exit_code == NULL ? 0 : c->command->exit_code(c);

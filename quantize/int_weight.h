@@ -35,13 +35,13 @@ typedef struct tsr_int_scheme {
 typedef struct tsr_int_rows {
     const tsr_tensor *tensor; /* the source, [R, C]: BF16, F16 or F32 */
     uint64_t row, rows;
-    const void *x;          /* output [rows, C]: two's complement */
-    int8_t *codes;          /* output [rows, groups]: values of scale_dtype */
-    float *scales;          /* output [rows, groups]; NULL if symmetric */
-    int8_t *zero_points;    /* NULL: no statistics of single groups */
+    const void *x;          /* [rows, C], dense */
+    int8_t *codes;          /* output [rows, C]: two's complement */
+    float *scales;          /* output [rows, groups]: values of scale_dtype */
+    int8_t *zero_points;    /* output [rows, groups]; NULL if symmetric */
     void *scratch;          /* tsr_int_scratch bytes */
-    tsr_block_notes *notes; /* rows of the block statistics before this tensor, if it is a part of a larger one */
-    uint64_t rows_before;   /* of what is noted, where the tensor is a part of it */
+    tsr_block_notes *notes; /* NULL: no statistics of single groups */
+    uint64_t rows_before;   /* rows of the block statistics before this tensor, if it is a part of a larger one */
 } tsr_int_rows;
 
 /* Returns the groups of a row of `cols` columns. */

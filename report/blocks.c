@@ -43,8 +43,8 @@ const char *tsr_cell_place(const tsr_shown_blocks *b, uint64_t row, uint64_t col
 
 /* ---- maps ---- */
 
-/* Returns the map of stacked matrices as one matrix of all their rows, if cells end with matrices. Otherwise returns
- * the map of the first matrix, because its last cells would extend into the second. */
+/* Returns the map of stacked matrices as one matrix of all their rows, if cells end where matrices end. Otherwise
+ * returns the map of the first matrix, because its last cells would extend into the second. */
 static tsr_block_map flattened(const tsr_block_map *map)
 {
     const uint64_t tall = map->block[1] << map->fold[1];

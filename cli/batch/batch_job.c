@@ -37,12 +37,12 @@ static void add_words(tsr_batch_job *job, const char *option, const char *value)
     job->words[job->n_words] = NULL;
 }
 
-/* Passes the batch's options on to a command that takes them. The job's own value of an option has precedence. */
+/* Passes the batch's options on to a command that accepts them. The job's own options have precedence. */
 static tsr_status complete(tsr_batch *batch, tsr_batch_job *job, const tsr_option *options, tsr_err *err)
 {
     const char *const passed[][2] = {
         {"--threads", batch->threads}, {"--memory", batch->memory}, {"--cpumask", batch->cpumask}, {"--io", batch->io}};
-    /* Jobs that are read together share threads and memory, but each reads files its own way. */
+    /* Jobs that are read together share threads and memory, but each has its own I/O mode. */
     static const char *const kOwn[] = {"it has its own --threads", "it has its own --memory",
                                        "it has its own --cpumask", NULL};
     for (size_t i = 0; i < sizeof passed / sizeof *passed; i++) {
@@ -75,7 +75,7 @@ static void record(tsr_batch_job *job, const char *option, const char *path, boo
         job->paths[job->n_paths++] = (tsr_batch_path){.option = option, .path = path, .folder = folder};
 }
 
-/* Records what a job reads and writes. Paths are copied, since the command that listed them ends. */
+/* Records the inputs and outputs of a job. Paths are copied, because the command that listed them ends. */
 static tsr_status record_paths(tsr_batch *batch, tsr_batch_job *job, const tsr_io_paths *p, tsr_err *err)
 {
     job->paths = tsr_arena_alloc(&batch->arena, (TSR_MAX_SOURCES + TSR_MAX_REPORTS + 1) * sizeof *job->paths);
@@ -151,14 +151,14 @@ tsr_status tsr_batch_make_plan(tsr_batch *batch, tsr_batch_job *job, tsr_command
     return tsr_plan_job_make(c->job, err);
 }
 
-/* Keeps the warnings of a plan for the summary of a dry run. Otherwise they are printed when the job is carried out. */
+/* Keeps the warnings of a plan for the summary of a dry run. Otherwise they are printed when the job runs. */
 static tsr_status keep_warnings(tsr_batch *batch, tsr_batch_job *job, const tsr_command_context *c, tsr_err *err)
 {
     tsr_plan_job *const made = c->job;
     const tsr_plan *const p = &made->plan;
     if (!batch->dry_run)
         return TSR_OK;
-    made->dry_run = true; /* without a warning of the space on the disk */
+    made->dry_run = true; /* without the warning about disk space */
     tsr_plan_job_warn(c);
     job->warnings = tsr_arena_alloc(&batch->arena, (p->n_warnings + 1) * sizeof *job->warnings);
     for (size_t i = 0; i < p->n_warnings && job->warnings != NULL; i++)
@@ -203,7 +203,7 @@ void tsr_batch_begin_job(const tsr_batch *batch, tsr_batch_job *job)
     job->context.jsonl = batch->terminal->jsonl;
 }
 
-/* Notes what a command that makes a checkpoint has read and written. */
+/* Records the bytes that a command has read and written. */
 static void note_measures(tsr_batch_job *job, const tsr_command_context *c)
 {
     const tsr_plan_job *const made = c->job;

@@ -1,4 +1,5 @@
-/* Reads the file of jobs: an array, or one job on each line. It is not trusted: each member is checked, and sizes are capped. */
+/* Reads the file of jobs: an array, or one job on each line. It is not trusted: each member is checked, and sizes are
+ * capped. */
 #include "cli/batch/batch.h"
 
 #include "common/file.h"
@@ -18,7 +19,7 @@ tsr_status tsr_batch_blame(const tsr_batch *batch, const tsr_batch_job *job, tsr
 
 /* ---- one job ---- */
 
-/* Options that the batch has itself, or with which a command makes nothing. */
+/* Options that belong to the batch itself, or with which a command makes nothing. */
 static const char *const kNotInJobs[][2] = {
     {"--help", "a job makes something"},
     {"-h", "a job makes something"},
@@ -43,7 +44,7 @@ static tsr_status check_words(const tsr_batch_job *job, tsr_err *err)
     return TSR_OK;
 }
 
-/* Checks the name of a job, which begins messages and is a part of file names. */
+/* Checks the name of a job, which is used in messages and file names. */
 static tsr_status check_name(const tsr_batch *batch, const tsr_batch_job *job, tsr_err *err)
 {
     const char *const name = job->name;
@@ -79,7 +80,7 @@ static tsr_status read_args(tsr_json_reader *r, tsr_batch *batch, tsr_batch_job 
             err, TSR_E_FORMAT,
             "%s: byte %zu: 'args' has to be an array, [\"quantize\", \"SRC\", \"-o\", \"DST\"]: no shell splits it",
             r->name, r->pos);
-    /* The batch adds a few. */
+    /* Leaves room for the words that the batch adds. */
     job->words = tsr_arena_alloc(&batch->arena, (TSR_MAX_WORDS + 16) * sizeof *job->words);
     if (job->words == NULL)
         return tsr_out_of_memory(err, NULL);
@@ -167,7 +168,7 @@ static tsr_status read_array(tsr_batch *batch, const char *text, size_t size, ts
         TSR_TRY(tsr_json_next_element(&r, &more, err));
         if (!more)
             return tsr_json_finish(&r, err);
-        TSR_TRY(tsr_json_peek(&r, &kind, err)); /* behind the white space */
+        TSR_TRY(tsr_json_peek(&r, &kind, err)); /* after the white space */
         for (; counted < r.pos; counted++)
             line += text[counted] == '\n';
         TSR_TRY(name_line(batch, line, &r.name, err));

@@ -1,5 +1,5 @@
-/* Compares what the jobs of a batch read with what they write: by their paths, since most of it does not exist yet, and by inode
- * where it does. */
+/* Compares inputs and outputs of the jobs of a batch: by path, because most files do not exist yet, and by inode if
+ * they exist. */
 #include "cli/batch/batch.h"
 
 #include <errno.h>
@@ -9,22 +9,22 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Takes the last name off `path`; false when there is none. `name` points to it, within the buffer. */
+/* Removes the last component of `path`. Returns false if there is none. `name` points to it, within the buffer. */
 static bool take_name(char *path, char **name)
 {
     char *const slash = strrchr(path, '/');
     if (slash == NULL || path[1] == '\0')
         return false;
     *name = slash + 1;
-    memmove(slash + 2, slash + 1, strlen(slash + 1) + 1); /* so that "/" can stay of "/name" */
+    memmove(slash + 2, slash + 1, strlen(slash + 1) + 1); /* so that "/" remains of "/name" */
     *name += 1;
     slash[slash == path] = '\0';
     return true;
 }
 
-/* Resolves a path without links and dots, as far as it exists; in the rest, ".." removes the folder before it, as in
- * tsr_io_paths_check. A path that leads nowhere stays as it is. False, with errno: a look failed, and nothing is
- * known. */
+/* Resolves a path without links and dots, as far as it exists. In the rest, ".." removes the folder before it, as in
+ * tsr_io_paths_check. A path with a broken prefix stays unchanged. Returns false, with errno, if a system call
+ * fails. */
 static bool resolve(const char *path, char real[PATH_MAX])
 {
     char head[PATH_MAX + 4], rest[PATH_MAX] = "", longer[PATH_MAX], *name;
@@ -40,7 +40,7 @@ static bool resolve(const char *path, char real[PATH_MAX])
         if (errno != ENOENT && errno != ENOTDIR)
             return false;
         if (!take_name(head, &name))
-            return strcpy(real, path) != NULL; /* the current folder is gone */
+            return strcpy(real, path) != NULL; /* the current folder has been deleted */
         if (strcmp(name, "..") == 0)
             ups++;
         else if (*name == '\0' || strcmp(name, ".") == 0)
@@ -66,7 +66,7 @@ static bool is_within(const char *inner, const char *outer)
     return strncmp(inner, outer, n) == 0 && (inner[n] == '\0' || inner[n] == '/');
 }
 
-/* Returns true if a path is written to without being replaced: /dev/null, a pipe. Many jobs may do so. */
+/* Returns true if writing to a path does not replace a file: /dev/null, a pipe. Many jobs may write to it. */
 static bool is_stream(const char *path)
 {
     struct stat st;
@@ -132,7 +132,7 @@ static tsr_status check_writers(tsr_batch *batch, const place *a, const place *b
     return tsr_batch_blame(batch, second, status, err);
 }
 
-/* Checks that job b->job may read b where a->job writes a, and notes that it waits for that job. */
+/* Checks that job b->job may read path b, which job a->job writes as path a, and records the dependency. */
 static tsr_status check_reader(tsr_batch *batch, const place *a, const place *b, tsr_err *err)
 {
     tsr_batch_job *const writer = &batch->jobs[a->job], *const reader = &batch->jobs[b->job];
@@ -150,7 +150,8 @@ static tsr_status check_reader(tsr_batch *batch, const place *a, const place *b,
     return tsr_batch_blame(batch, reader, status, err);
 }
 
-/* Compares what a job writes with what all other jobs read, by inode. Jobs that are known to read it are left out. */
+/* Compares the outputs of a job with the inputs of all other jobs by inode, except jobs that are known to depend on
+ * it. */
 static tsr_status check_inodes(tsr_batch *batch, const places *all, size_t job, tsr_err *err)
 {
     tsr_io_paths p = {.promised = batch->results};

@@ -18,7 +18,7 @@ const char *tsr_batch_state_name(tsr_batch_state state)
     return kNames[state];
 }
 
-/* ---- for people ---- */
+/* ---- text ---- */
 
 static int name_width(const tsr_batch *batch)
 {
@@ -147,7 +147,7 @@ void tsr_batch_print(const tsr_batch *batch)
         tsr_print("repeat the command to carry on: what is done is kept\n");
 }
 
-/* ---- for programs ---- */
+/* ---- JSON ---- */
 
 /* Writes the result of the job's command as a value. */
 static void write_result(tsr_text *t, const tsr_text *result)
@@ -218,7 +218,7 @@ static void write_job(tsr_text *t, const tsr_batch *batch, const tsr_batch_job *
     tsr_json_end_object(t);
 }
 
-/* Writes what is read for several jobs at once. */
+/* Writes the groups of jobs that are read together. */
 static void write_groups(tsr_text *t, const tsr_batch *batch)
 {
     tsr_json_key(t, "together");

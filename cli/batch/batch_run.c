@@ -1,4 +1,4 @@
-/* Checks all jobs before the first one begins, and carries them out. */
+/* Checks all jobs before the first one begins, and runs them. */
 #include "cli/batch/batch.h"
 
 #include "cli/io/output.h"
@@ -10,7 +10,7 @@
 
 /* ---- checking ---- */
 
-/* Plans all jobs. With --keep-going a job that cannot be planned fails when its turn comes, and the others run. */
+/* Plans all jobs. With --keep-going, a job that cannot be planned fails when its turn comes, and the others run. */
 static tsr_status plan_all(tsr_batch *batch, tsr_err *err)
 {
     for (size_t i = 0; i < batch->n_jobs; i++) {
@@ -45,18 +45,18 @@ static tsr_status check(tsr_batch *batch, tsr_err *err)
     return plan_all(batch, err);
 }
 
-/* The folder of results is made once the paths of all outputs are checked. */
+/* The folder of results is created after the paths of all outputs have been checked. */
 tsr_status tsr_batch_check(tsr_batch *batch, tsr_err *err)
 {
     if (batch->results != NULL && batch->dry_run && access(batch->results, F_OK) != 0)
-        batch->results = NULL; /* --dry-run makes no folder */
+        batch->results = NULL; /* --dry-run creates no folder */
     TSR_TRY(check(batch, err));
     return batch->results != NULL && !batch->dry_run ? tsr_make_dirs(batch->results, err) : TSR_OK;
 }
 
-/* ---- carrying out ---- */
+/* ---- running ---- */
 
-/* Returns true if the jobs whose outputs it reads ended well. An output that only fell short of a limit is whole. */
+/* Returns true if the jobs whose outputs it reads succeeded. An output that only exceeded a limit is complete. */
 static bool may_begin(const tsr_batch *batch, tsr_batch_job *job)
 {
     for (size_t i = 0; i < batch->n_jobs; i++) {
@@ -82,7 +82,7 @@ static void run_alone(tsr_batch *batch, tsr_batch_job *job)
     tsr_batch_end_job(batch, job, &c, status, &err, tsr_now() - began);
 }
 
-/* Returns true if a job, or one that is read together with it, did not end well. */
+/* Returns true if a job, or one that is read together with it, did not succeed. */
 static bool has_failed(const tsr_batch *batch, const tsr_batch_job *job)
 {
     for (size_t i = 0; i < batch->n_jobs; i++) {
@@ -93,7 +93,7 @@ static bool has_failed(const tsr_batch *batch, const tsr_batch_job *job)
     return false;
 }
 
-/* Removes results of an earlier run. They would pass for new ones, should a job not begin. */
+/* Removes results of an earlier run, which could otherwise be mistaken for new ones if a job does not begin. */
 static tsr_status remove_old_results(const tsr_batch *batch, tsr_err *err)
 {
     for (size_t i = 0; i < batch->n_jobs; i++) {
@@ -113,7 +113,7 @@ tsr_status tsr_batch_run(tsr_batch *batch, tsr_err *err)
     TSR_TRY(remove_old_results(batch, err));
     for (size_t i = 0; i < batch->n_jobs; i++) {
         tsr_batch_job *const job = &batch->jobs[i];
-        const bool led = job->leader != NULL && job->leader != job; /* it is carried out with its leader */
+        const bool led = job->leader != NULL && job->leader != job; /* it runs with its leader */
         if (led || stopped || tsr_is_cancelled(cancel) || !may_begin(batch, job))
             continue;
         if (job->leader == job)

@@ -1,4 +1,4 @@
-/* Carries out jobs that read the same source together, so that the source is read once. */
+/* Runs jobs that read the same source together, so that the source is read once. */
 #include "cli/batch/batch.h"
 
 #include "cli/io/output.h"
@@ -18,7 +18,7 @@ static size_t count_members(const tsr_batch *batch, const tsr_batch_job *first)
     return n;
 }
 
-/* Returns true if the memory holds what all jobs of a group need, with one more. */
+/* Returns true if all jobs of a group and one more fit in memory. */
 static bool fits(const tsr_batch *batch, const tsr_batch_job *leader, const tsr_batch_job *more)
 {
     tsr_engine_need needs[TSR_MAX_GROUP];
@@ -36,7 +36,7 @@ static bool same_source(const tsr_batch_job *a, const tsr_batch_job *b)
     return a->source.inode == b->source.inode && a->source.device == b->source.device;
 }
 
-/* Returns the first job that this one can be read together with; notes why it cannot. */
+/* Returns the first job that this one can be read together with; records why it cannot. */
 static tsr_batch_job *find_leader(const tsr_batch *batch, tsr_batch_job *job)
 {
     for (tsr_batch_job *leader = batch->jobs; leader < job; leader++) {
@@ -154,7 +154,7 @@ tsr_status tsr_batch_count_once(tsr_batch *batch, tsr_batch_job *leader, tsr_err
     return status;
 }
 
-/* ---- carrying a group out ---- */
+/* ---- running a group ---- */
 
 /* Ends a member as its command would: reports the result or the error. */
 static void end_member(tsr_batch *batch, member *m, tsr_engine_result *result, double began)
@@ -168,7 +168,7 @@ static void end_member(tsr_batch *batch, member *m, tsr_engine_result *result, d
     tsr_batch_end_job(batch, m->job, &m->context, m->status, &m->err, tsr_now() - began);
 }
 
-/* Returns the verb of progress: that of the jobs, where all have the same. */
+/* Returns the verb of progress: that of the jobs, if all have the same. */
 static const char *verb_of(const group *g)
 {
     for (size_t i = 1; i < g->n; i++) {
@@ -225,7 +225,7 @@ tsr_status tsr_batch_run_group(tsr_batch *batch, tsr_batch_job *leader, tsr_err 
         tsr_print("== %s: read together ==\n", names_of(batch, leader));
     const size_t n = plan_group(batch, g, jobs);
     tsr_err why = {0};
-    /* Nothing has begun yet. Without --keep-going, one job that cannot be planned stops all of them. */
+    /* Nothing has begun yet. Without --keep-going, a job that cannot be planned stops all of them. */
     const bool goes = n == g->n || (batch->keep_going && n > 0);
     const tsr_status status = goes ? run_engine(batch, leader, g, jobs, n, &why) : TSR_OK;
     for (size_t i = 0, k = 0; i < g->n; i++) {

@@ -1,4 +1,4 @@
-/* tessera batch: its options, and the order in which it works. */
+/* Implements `tessera batch`: its options and the order of its steps. */
 #include "cli/batch/batch.h"
 #include "cli/commands/commands.h"
 #include "cli/io/output.h"

@@ -1,4 +1,4 @@
-/* tessera compare-schemes: its options, the choice of tensors, and the table. */
+/* Implements `tessera compare-schemes`: its options, the selection of tensors, and the table. */
 #include "cli/commands/commands.h"
 #include "cli/help/next_command.h"
 #include "cli/io/globs.h"
@@ -22,7 +22,7 @@ enum { WORST = 3 };
 typedef struct choice {
     const tsr_tensor **tensors;
     uint32_t *taken; /* result of tsr_schemes_decide */
-    size_t n, all;   /* chosen, and how many there were to choose from */
+    size_t n, all;   /* selected tensors, and candidates */
 } choice;
 
 typedef struct comparing {
@@ -83,7 +83,7 @@ static tsr_scheme shown(tsr_scheme scheme)
     return scheme;
 }
 
-/* ---- which tensors ---- */
+/* ---- selecting tensors ---- */
 
 typedef struct ranked {
     uint64_t rank;
@@ -222,7 +222,8 @@ static void print_row(const char *name, const total *t, const choice *c)
     tsr_print("\n");
 }
 
-/* A suggestion below the table: the best of all schemes, of those with activations in 8 bits, or of those of 4 bits. */
+/* A suggestion below the table: the best of all schemes, of those with 8-bit activations, or of those with 4-bit
+ * weights. */
 typedef struct suggestion {
     const char *key, *text;
     unsigned kinds; /* bits of tsr_scheme_kind */
@@ -234,8 +235,8 @@ static const suggestion kSuggestions[] = {
     {"w4a16", "the highest of 4 bits", 1u << TSR_W4A16},
 };
 
-/* Returns the scheme of highest SQNR, among those of these kinds that take the most tensors; TSR_SCHEMES: none takes
- * any. */
+/* Returns the scheme of highest SQNR, among those of these kinds that quantize the most tensors; TSR_SCHEMES: none
+ * quantizes any. */
 static tsr_scheme best_of(const choice *c, const tsr_scheme_cost *costs, unsigned kinds, double *sqnr)
 {
     tsr_scheme best = TSR_SCHEMES;

@@ -1,4 +1,4 @@
-/* tessera convert: its options and its plan. */
+/* Implements `tessera convert`: its options and its plan. */
 #include "cli/commands/commands.h"
 #include "cli/plan_job.h"
 #include "cli/show/plan_result.h"

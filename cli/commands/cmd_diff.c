@@ -1,4 +1,4 @@
-/* tessera diff: its options, and its text output. */
+/* Implements `tessera diff`: its options and its text output. */
 #include "cli/commands/commands.h"
 #include "cli/help/next_command.h"
 #include "cli/io/output.h"
@@ -245,7 +245,7 @@ static bool has_values(const tsr_comparison *c)
     return false;
 }
 
-/* Names the ranks that are compared. A rank's folder is no whole checkpoint. */
+/* Names the ranks that are compared. A rank's folder is not a complete checkpoint. */
 static void print_ranks(const tsr_compare_job *job)
 {
     for (size_t i = 0; i < 2; i++) {

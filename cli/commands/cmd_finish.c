@@ -1,4 +1,4 @@
-/* tessera finish: joins shards. Their journals hold the command, so that the plan can be made again. */
+/* Implements `tessera finish`: joins shards. Their journals hold the command, so that the plan can be made again. */
 #include "cli/commands/commands.h"
 #include "cli/help/next_command.h"
 #include "cli/io/output.h"
@@ -32,7 +32,7 @@ typedef struct finishing {
     const char *recorded; /* the command that made the shards: "quantize" */
     const char **words;   /* words of its command line, without the command */
     size_t n_words;
-    tsr_command_context made_by; /* that command, as it joins the shards */
+    tsr_command_context made_by; /* that command, with the option to join the shards */
 } finishing;
 
 static void add_options(tsr_command_context *c, tsr_option *options)
@@ -67,7 +67,7 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
     paths->unconfined = "the shards' journals name what it reads";
 }
 
-/* ---- where there are no shards ---- */
+/* ---- no shards ---- */
 
 static tsr_status find_output(const char *dst, const char *name, bool *there, tsr_err *err)
 {
@@ -75,7 +75,7 @@ static tsr_status find_output(const char *dst, const char *name, bool *there, ts
     return tsr_exists(tsr_output_path(dst, name, path), there, err);
 }
 
-/* Checks that DST is finished. Shards that were joined leave a journal as one process does. */
+/* Checks that DST is finished. Joined shards leave a journal like that of a single process. */
 static tsr_status find_finished(const finishing *f, tsr_arena *arena, tsr_err *err)
 {
     char path[PATH_MAX];
@@ -113,7 +113,7 @@ static tsr_status report_finished(tsr_command_context *c, tsr_err *err)
     tsr_json_member_string(&t, "schema", c->command->schema);
     tsr_json_member_string(&t, "version", TSR_VERSION);
     tsr_json_member_bool(&t, "finished_already", true);
-    tsr_json_key(&t, "actions"); /* nothing was done: as a run reports it */
+    tsr_json_key(&t, "actions"); /* nothing was done, reported like a run */
     tsr_json_begin_object(&t, true);
     tsr_json_end_object(&t);
     tsr_json_end_object(&t);
@@ -151,7 +151,7 @@ static tsr_status compose(finishing *f, tsr_arena *arena, tsr_err *err)
     return TSR_OK;
 }
 
-/* Prints the commands that complete the shards that are not complete. */
+/* Prints the commands that complete the incomplete shards. */
 static void print_lacking(const finishing *f, const bool *lacking)
 {
     const char *const *recorded;
@@ -174,7 +174,7 @@ static void print_lacking(const finishing *f, const bool *lacking)
     tsr_arena_free(&scratch);
 }
 
-/* Carries out the command that made the shards, which joins them. */
+/* Runs the command that made the shards with the option to join them. */
 static tsr_status join(tsr_command_context *c, tsr_err *err)
 {
     finishing *const f = c->job;
@@ -208,7 +208,7 @@ static tsr_status find_shards(tsr_command_context *c, tsr_err *err)
 {
     finishing *const f = c->job;
     bool there;
-    c->common.progress = (tsr_progress_options){0}; /* it is shown by the command that joins the shards */
+    c->common.progress = (tsr_progress_options){0}; /* progress is shown by the command that joins the shards */
     TSR_TRY(tsr_exists(f->dst, &there, err));
     if (!there)
         return tsr_fail(err, TSR_E_USAGE, "%s: there is no such directory", f->dst);

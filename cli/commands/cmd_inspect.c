@@ -1,4 +1,4 @@
-/* tessera inspect: its options, and what it examines. */
+/* Implements `tessera inspect`: its options and its inputs. */
 #include "cli/commands/commands.h"
 #include "cli/io/globs.h"
 #include "cli/show/inspect_print.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The checkpoint itself, or what `tessera quantize` would write of it. */
+/* The checkpoint itself, or the output that `tessera quantize` would write. */
 typedef struct judged {
     tsr_load_subject subject;
     bool previewed;
@@ -116,7 +116,7 @@ static tsr_status parse_sizes(const char *text, tsr_load_table *table, tsr_err *
     }
 }
 
-/* ---- what --can-load judges ---- */
+/* ---- the subject of --can-load ---- */
 
 /* Returns true if scales are missing or are not numbers, so that no loader can read the weights. */
 static bool is_unsound(const tsr_contents *s)
@@ -131,14 +131,15 @@ static bool is_unsound(const tsr_contents *s)
     return false;
 }
 
-/* Returns true for a checkpoint that `tessera quantize` would take. What Tessera cannot interpret, it cannot quantize. */
+/* Returns true for a checkpoint that `tessera quantize` would accept. It rejects tensors that Tessera cannot
+ * interpret. */
 static bool is_to_be_quantized(const tsr_contents *s)
 {
     return s->weights.method == NULL && s->by_dtype[TSR_F8_E4M3].tensors == 0 && s->unread.tensors == 0 &&
            !is_unsound(s);
 }
 
-/* Adds the warnings of `tessera quantize`, which hold for every loader. */
+/* Adds the warnings of `tessera quantize`, which apply to all loaders. */
 static void add_warnings(tsr_issues *issues, const tsr_plan *plan)
 {
     for (size_t i = 0; i < plan->n_warnings; i++) {
@@ -147,7 +148,7 @@ static void add_warnings(tsr_issues *issues, const tsr_plan *plan)
     }
 }
 
-/* Chooses what --can-load judges. If there is nothing to quantize, it is the checkpoint as it is. */
+/* Chooses the subject of --can-load. If there is nothing to quantize, it is the checkpoint itself. */
 static tsr_status find_judged(judged *j, const inspecting *a, const tsr_checkpoint *c, const tsr_contents *s,
                               tsr_err *err)
 {
@@ -184,7 +185,8 @@ static bool all_ok(const tsr_load_table *table)
 
 /* ---- a whole checkpoint ---- */
 
-/* Refuses --can-load for anything but a whole checkpoint with Hugging Face's names, which the rules are made for. */
+/* Rejects --can-load for anything but a complete checkpoint with Hugging Face's names, for which the rules were
+ * made. */
 static tsr_status check_judgeable(const tsr_checkpoint *c, const tsr_contents *s, tsr_err *err)
 {
     const tsr_rank_file *const m = &s->manifest;
@@ -232,7 +234,7 @@ static void write_checkpoint(const inspecting *a, tsr_text *t)
     tsr_json_issues(t, "load_findings", &a->load_issues);
 }
 
-/* Refuses a checkpoint with tensors that Tessera does not interpret, after it was described. */
+/* Rejects a checkpoint with tensors that Tessera cannot interpret, after it was described. */
 static tsr_status refuse_unread(tsr_command_context *context, tsr_err *err)
 {
     const inspecting *const a = context->job;
@@ -250,8 +252,8 @@ static tsr_status refuse_unread(tsr_command_context *context, tsr_err *err)
 
 /* ---- one tensor ---- */
 
-/* Finds what a name means: a weight by its own name or that of its codes, or a companion of a weight. A scale is shown
- * with the dtype that it is read as, which for U8 is not the stored one; `renamed` is storage for that. */
+/* Resolves a name: a weight by its own name or that of its codes, or a companion of a weight. A scale is shown with the
+ * dtype in which it is read, which for U8 is not the stored one; `renamed` is storage for that. */
 static tsr_status find_tensor(const tsr_checkpoint *c, const tsr_contents *s, const char *name, tsr_tensor *renamed,
                               tsr_inspected *x, tsr_err *err)
 {
@@ -285,7 +287,7 @@ static tsr_status inspect_tensor(inspecting *a, tsr_err *err)
 
 /* ---- the command ---- */
 
-/* Finds out whether a path exists. A loop of links counts as existing, and opening it names the loop. */
+/* Checks whether a path exists. A loop of links counts as existing, so that opening it reports the loop. */
 static tsr_status look(const char *path, bool *exists, tsr_err *err)
 {
     *exists = access(path, F_OK) == 0 || errno == ELOOP;

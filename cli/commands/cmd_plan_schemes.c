@@ -1,4 +1,4 @@
-/* tessera plan-schemes: its options, the table of budgets, and the rules file. */
+/* Implements `tessera plan-schemes`: its options, the table of budgets, and the rules file. */
 #include "cli/commands/commands.h"
 #include "cli/help/next_command.h"
 #include "cli/io/globs.h"
@@ -261,7 +261,7 @@ static void write_json(const tsr_command_context *c, tsr_text *t)
     tsr_json_member_string(t, "schema", c->command->schema);
     tsr_json_member_string(t, "version", TSR_VERSION);
     tsr_json_member_string(t, "checkpoint", p->src);
-    tsr_json_member_bool(t, "passed", true); /* a budget that cannot be kept is an error */
+    tsr_json_member_bool(t, "passed", true); /* a budget that cannot be met is an error */
     tsr_json_key(t, "judged");
     tsr_json_begin_object(t, true);
     tsr_json_member_u64(t, "budget", 1);
@@ -331,11 +331,11 @@ static tsr_status measure(const tsr_command_context *c, planning *a, tsr_termina
                                        .sensitivities = a->match.of,
                                        .cpu_flags = tsr_cpu_flags() & (unsigned)c->common.cpumask};
     memcpy(options.schemes, a->wanted, sizeof options.schemes);
-    TSR_TRY(tsr_arena_status(&a->arena, TSR_OK, err)); /* or `type` may be missing for want of memory */
+    TSR_TRY(tsr_arena_status(&a->arena, TSR_OK, err)); /* or memory was exhausted when `type` was allocated */
     return tsr_scheme_plan_make(&a->plan, a->checkpoint, type, &options, err);
 }
 
-/* Chooses a scheme for each group. TSR_E_NOTHING: the budget cannot be kept. */
+/* Chooses a scheme for each group. TSR_E_NOTHING: the budget cannot be met. */
 static tsr_status choose(planning *a, tsr_err *err)
 {
     a->picked = calloc(2 * a->plan.n + 1, sizeof *a->picked);

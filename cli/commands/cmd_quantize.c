@@ -1,4 +1,4 @@
-/* tessera quantize: its options and its plan. */
+/* Implements `tessera quantize`: its options and its plan. */
 #include "cli/commands/commands.h"
 #include "cli/help/families.h"
 #include "cli/plan_job.h"

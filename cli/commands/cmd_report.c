@@ -1,4 +1,4 @@
-/* tessera report: summarizes the results of other commands. */
+/* Implements `tessera report`: summarizes the results of other commands. */
 #include "cli/commands/commands.h"
 #include "cli/io/output.h"
 #include "common/file.h"
@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The file that `quantize` leaves in the folder of a checkpoint. */
+/* The file that `quantize` writes to the folder of a checkpoint. */
 #define REPORT_NAME "quantization_report.json"
 
 typedef struct reporting {

@@ -1,4 +1,4 @@
-/* tessera verify: compares weights with those that they were made from. */
+/* Implements `tessera verify`: compares weights with their source. */
 #include "cli/commands/commands.h"
 #include "cli/io/mpi_session.h"
 #include "cli/show/verify_weights.h"
@@ -41,7 +41,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
     tsr_compare_job_options(&v->compared, options);
 }
 
-/* Rejects a first word that is no checkpoint but close to the name of a check. */
+/* Rejects a first word that is not a checkpoint but similar to the name of a check. */
 static tsr_status check_words(int argc, char **argv, tsr_err *err)
 {
     char meant[80];

@@ -1,4 +1,4 @@
-/* tessera verify all: the options that kinds share, and the commands that they fill. */
+/* Implements `tessera verify all`: common options of the kinds, and their commands. */
 #include "cli/commands/commands.h"
 #include "cli/show/verify_all.h"
 #include "cli/show/verify_forward.h"
@@ -16,7 +16,7 @@ typedef struct verifying {
     uint64_t sample, seed, layer;
     tsr_weight_limits limits;
     tsr_weight_limit_texts weights;
-    tsr_forward_request request; /* options that only forward takes */
+    tsr_forward_request request; /* options that only forward uses */
     tsr_forward_texts forward;
     tsr_verify_all all;
     tsr_text json; /* the result */
@@ -86,7 +86,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
     tsr_forward_options(options, &a->forward);
 }
 
-/* Rejects a word of --skip that is no kind. */
+/* Rejects a word of --skip that is not a kind. */
 static tsr_status check_skipped(const verifying *a, tsr_err *err)
 {
     char words[sizeof KINDS] = KINDS, meant[80];
@@ -158,7 +158,7 @@ static void fill_forward(tsr_verify_forward *v, const verifying *a, uint64_t mem
     v->request.seed = a->seed;
 }
 
-/* Begins the command of each kind, and fills its job with what the command line says. */
+/* Begins the command of each kind, and fills its job from the command line. */
 static tsr_status begin_kinds(tsr_command_context *c, tsr_err *err)
 {
     verifying *const a = c->job;
@@ -206,7 +206,7 @@ static void write_json(const tsr_command_context *c, tsr_text *text)
     tsr_text_append(text, a->json.data, a->json.size);
 }
 
-/* Returns the error of the gravest kind, which has its place in the result as well. */
+/* Returns the error of the kind with the most severe exit code; it is also in the result. */
 static tsr_status conclude(tsr_command_context *c, tsr_err *err)
 {
     const verifying *const a = c->job;

@@ -1,4 +1,4 @@
-/* tessera verify forward: runs tokens through two models. */
+/* Implements `tessera verify forward`: runs tokens through two models. */
 #include "cli/commands/commands.h"
 #include "cli/show/verify_forward.h"
 #include "cli/show/verify_kernels.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef struct arguments {
-    tsr_verify_forward job; /* first: `verify all` fills it as well */
+    tsr_verify_forward job; /* first member: `verify all` also fills it */
     tsr_forward_texts texts;
     const char *min_sqnr, *inputs;
     int device;
@@ -67,8 +67,8 @@ static void add_options(tsr_command_context *c, tsr_option *options)
     tsr_options_append(options, own);
 }
 
-/* Decides which checkpoint is which. Two paths in a row are refused, since the check would also pass with the two
- * swapped. */
+/* Decides which checkpoint is the source. Two paths without options are rejected, because the check would also pass
+ * with the two swapped. */
 static tsr_status take_sides(tsr_verify_forward *v, const char *const named[2], tsr_err *err)
 {
     if (named[0] == NULL)

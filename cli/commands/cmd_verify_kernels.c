@@ -1,4 +1,4 @@
-/* tessera verify gemm, epilogue, dequant and mla: runs kernels on the checkpoint's own tensors. */
+/* Implements `tessera verify gemm`, epilogue, dequant and mla: runs kernels on the checkpoint's own tensors. */
 #include "cli/commands/commands.h"
 #include "cli/io/globs.h"
 #include "cli/show/verify_kernels.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Options that only gemm takes. The other checks take no sets of experts, and have their own scales of activations. */
+/* Options that only gemm uses. The other checks have no sets of experts, and scale activations in their own way. */
 #define GEMM_ONLY "--scaling --experts"
 
 enum { MAX_TOKENS = 1 << 20, ALL_OUTS = (1 << TSR_N_OUTS) - 1 };
@@ -292,7 +292,7 @@ static tsr_status open_all(tsr_command_context *c, tsr_err *err)
     tsr_verify_kernels *const v = c->job;
     TSR_TRY(tsr_device_open(&v->opened_device, (tsr_device_kind)v->device, &v->note, err));
     v->options.device = &v->opened_device;
-    if (v->opened[DST] == NULL) { /* a command of its own; `verify all` looks for the globs in all tensors */
+    if (v->opened[DST] == NULL) { /* only for separate commands; `verify all` matches the globs against all tensors */
         TSR_TRY(open_sides(c, err));
         const tsr_weights *const all = v->options.side.weights;
         TSR_TRY(tsr_check_tensor_globs(v->options.globs, v->options.n_globs, name_of, all, all->count, err));

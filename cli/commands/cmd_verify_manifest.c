@@ -1,4 +1,4 @@
-/* tessera verify manifest: compares an output with its digests. */
+/* Implements `tessera verify manifest`: compares an output with its digests. */
 #include "cli/commands/commands.h"
 #include "cli/io/globs.h"
 #include "cli/io/output.h"

@@ -22,7 +22,7 @@ extern const tsr_command tsr_command_inspect;
 extern const tsr_command tsr_command_report;
 extern const tsr_command tsr_command_batch;
 
-/* The words behind `verify` that name a check. */
+/* The words after `verify` that select a check. */
 #define TSR_VERIFY_CHECKS "gemm|epilogue|dequant|mla|forward|manifest|all"
 
 #endif

@@ -1,4 +1,4 @@
-/* The sections of docs/errors.md, and the one that explains an error. */
+/* Finds the section of docs/errors.md that explains an error. */
 #ifndef TSR_CLI_HELP_ERROR_PAGES_H
 #define TSR_CLI_HELP_ERROR_PAGES_H
 

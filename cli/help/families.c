@@ -1,4 +1,4 @@
-/* Prints the rules of the policy for each model family. Families that share their rules are listed together. */
+/* Prints the rules of the policy for each model family. Families with the same rules are listed together. */
 #include "cli/help/families.h"
 
 #include "cli/io/io_paths.h"

@@ -4,7 +4,7 @@
 
 #include "common/status.h"
 
-/* Prints the list; with `json` (not NULL) writes it there instead ("-": stdout). */
+/* Prints the list, or writes it to `json` as JSON if that is not NULL ("-": stdout). */
 tsr_status tsr_list_families(const char *json, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

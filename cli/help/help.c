@@ -1,4 +1,4 @@
-/* Writes the help of all commands for programs, and prints the help on errors. */
+/* Writes the help of all commands as JSON, and prints the help on errors. */
 #include "cli/help/help.h"
 
 #include "cli/help/error_pages.h"
@@ -21,7 +21,7 @@ const tsr_exit_meaning tsr_exit_meanings[] = {{0, "fine"},
                                               {141, "the reader of stdout left"},
                                               {0}};
 
-/* Returns the summary of a command. A check has that of the command before it. */
+/* Returns the summary of a command. A check of `verify` has that of the command before it. */
 static const char *summary_of(const tsr_command *const *commands, size_t i)
 {
     while (commands[i]->summary == NULL)
@@ -105,14 +105,14 @@ int tsr_help_errors(const char *heading)
 
 /* ---- tensors ---- */
 
-/* Returns how many digits `at` begins with, if they are all of a part of `name` between dots; else 0. */
+/* Returns the number of digits at `at` if they are a whole component of `name`; else 0. */
 static size_t whole_number(const char *name, const char *at)
 {
     const size_t n = strspn(at, "0123456789");
     return (at == name || at[-1] == '.') && (at[n] == '.' || at[n] == '\0') ? n : 0;
 }
 
-/* Writes `name` as a glob that begins with `beginning`. False: it does not begin so. */
+/* Writes `name` as a glob that begins with `beginning`. Returns false if it has another beginning. */
 static bool as_glob(const char *name, const char *beginning, tsr_text *glob)
 {
     const char *p = name;

@@ -1,7 +1,7 @@
-/* `tessera help` for programs and about errors.
+/* `tessera help` for other programs and about errors.
  *
- * The manual's pages and the completions of shells are made from the help of all commands (cli/manual/). Completions ask for the
- * tensors of a checkpoint as a word is typed. */
+ * Manual pages and shell completions are generated from the help of all commands (cli/manual/). Completions request the
+ * tensors of a checkpoint while a word is typed. */
 #ifndef TSR_CLI_HELP_HELP_H
 #define TSR_CLI_HELP_HELP_H
 
@@ -19,8 +19,8 @@ extern const tsr_exit_meaning tsr_exit_meanings[];
 /* Writes the help of all commands as JSON to `path` ('-': stdout). */
 tsr_status tsr_help_json(const tsr_command *const *commands, const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Prints the tensors of a checkpoint that begin with `beginning`, a line each. A number that is a whole part of a name is *
- * behind `beginning`, so that a large model has as few lines as a small one. */
+/* Prints the tensors of a checkpoint that begin with `beginning`, one per line. After `beginning`, a number that is a
+ * whole component becomes *, so that a large model has as few lines as a small one. */
 tsr_status tsr_help_tensors(const char *checkpoint, const char *beginning, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Prints docs/errors.md, or the part under `heading`, unless it is NULL. Returns the exit code. */

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* The columns where the meaning of an option begins: at most, and on a line of its own. */
+/* The largest column where the text of an option begins; the length of a head that gets its own line; further
+ * indentation. */
 enum { HELP_COLUMN = 28, LONG_HEAD = 6, MORE = 6 };
 
 /* Returns the length of the line at `text`, without its end; the next line is in *next. */
@@ -19,7 +20,7 @@ static size_t indent_of(const char *line)
     return strspn(line, " ");
 }
 
-/* Draws the words of `words` behind `used` characters, and frees them. */
+/* Draws the words of `words` after `used` characters, and frees them. */
 static void draw(tsr_text *to, const tsr_style *style, size_t used, size_t indent, tsr_text *words)
 {
     if (words->data != NULL)
@@ -28,7 +29,7 @@ static void draw(tsr_text *to, const tsr_style *style, size_t used, size_t inden
     tsr_text_free(words);
 }
 
-/* Returns how many bytes the head of a row has, and finds where its meaning begins; 0: it has none. */
+/* Returns the length of the head of a row, and finds where its text begins; 0: no head. */
 static size_t head_of(const char *line, size_t size, size_t indent, size_t *meaning)
 {
     size_t at = indent;
@@ -38,7 +39,7 @@ static size_t head_of(const char *line, size_t size, size_t indent, size_t *mean
     return *meaning > 0 ? at : size;
 }
 
-/* Draws the row that begins at `line`. Returns what follows it. */
+/* Draws the row that begins at `line`. Returns the text after it. */
 static const char *draw_row(tsr_text *to, const tsr_style *style, const char *line)
 {
     const char *next;

@@ -55,7 +55,7 @@ void tsr_print_quoted(const char *path)
 
 void tsr_print_path(const char *path)
 {
-    if (path[0] == '-') /* or it would be taken for an option */
+    if (path[0] == '-') /* otherwise it would be parsed as an option */
         tsr_print("./");
     tsr_print_quoted(path);
 }
@@ -84,7 +84,7 @@ static bool has_config(const tsr_plan *plan)
 void tsr_print_next(const char *src_path, const char *dst_path, bool partial, const tsr_plan *plan)
 {
     const bool bare = plan->sources[0]->config == NULL && !has_config(plan);
-    /* After a run that left files of SRC out, the rest cannot be compared with all of SRC. */
+    /* If files of SRC were left out, the rest cannot be compared with all of SRC. */
     const char *p = plan->next != NULL ? plan->next
                     : partial          ? "tessera inspect DST"
                                        : "tessera verify DST --against SRC";

@@ -6,18 +6,18 @@
 
 #include <stdbool.h>
 
-/* Prints a word so that a shell takes it for one. */
+/* Prints a string so that a shell reads it as one word. */
 void tsr_print_quoted(const char *word);
 
-/* Prints a path so that a shell takes it for one word. */
+/* Prints a path so that a shell reads it as one word. */
 void tsr_print_path(const char *path);
 
 /* Prints "next: tessera diff A B --tensors NAME", quoted for a shell. */
 void tsr_print_next_diff(const char *a, const char *b, const char *tensor);
 
-/* Prints "next: COMMAND", with the plan's own command or verify DST --against SRC, in a form that a shell runs as it is
- * printed. For a single file without a configuration it says what has to be written first. `partial`: files of SRC were
- * left out. */
+/* Prints "next: COMMAND" in a form that can be pasted into a shell: the plan's own command, or verify DST --against
+ * SRC. For a single file without a configuration, it names the file that must be written first. `partial`: files of SRC
+ * were left out. */
 void tsr_print_next(const char *src, const char *dst, bool partial, const tsr_plan *plan);
 
 #endif

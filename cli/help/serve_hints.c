@@ -1,4 +1,4 @@
-/* Judges an output by the loaders' rules, and turns the verdicts into commands. */
+/* Checks an output with the loaders' rules, and makes commands from the results. */
 #include "cli/help/serve_hints.h"
 
 #include "cli/io/output.h"
@@ -9,12 +9,12 @@
 static const unsigned kSizes[] = {1, 2, 4, 8};
 enum { SIZES = sizeof kSizes / sizeof *kSizes };
 
-/* The loaders for which a command is printed. DeepSeek's own code is not among them: it reads files of its own, which a
- * conversion makes. %s is the path, quoted for a shell where needed. */
+/* The loaders for which a command is printed. DeepSeek's own code is not included: it reads its own files, which a
+ * conversion makes. %s is the path, quoted for a shell if necessary. */
 static const struct {
     tsr_loader loader;
     const char *command;
-    bool by_tp, always; /* always: printed even if the loader does not take the output */
+    bool by_tp, always; /* always: printed even if the loader cannot load the output */
 } kCommands[] = {
     {TSR_LOADER_VLLM, "vllm serve %s", true, true},
     {TSR_LOADER_SGLANG, "python -m sglang.launch_server --model-path %s", true, true},

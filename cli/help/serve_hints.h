@@ -1,4 +1,4 @@
-/* Finds the commands that serve an output: one for each loader, or the reason why it does not take the output. */
+/* Finds the commands that serve an output: one for each loader, or the reason why it cannot load the output. */
 #ifndef TSR_CLI_HELP_SERVE_HINTS_H
 #define TSR_CLI_HELP_SERVE_HINTS_H
 
@@ -10,17 +10,17 @@ enum { TSR_MAX_SERVE_HINTS = 4 };
 typedef struct tsr_serve_hints {
     struct {
         const char *loader;   /* "vllm"; static */
-        const char *command;  /* in the arena; NULL: it does not take the checkpoint */
-        const char *reason;   /* in the arena; without a command: why not, and what would help */
-        unsigned tp[4], n_tp; /* tensor-parallel sizes, of 1, 2, 4 and 8, at which it does */
+        const char *command;  /* in the arena; NULL: it cannot load the checkpoint */
+        const char *reason;   /* in the arena; without a command: the reason, and a remedy */
+        unsigned tp[4], n_tp; /* the tensor-parallel sizes among 1, 2, 4 and 8 at which it can */
     } items[TSR_MAX_SERVE_HINTS];
     size_t count;
-    const char *against; /* the reason for all, whatever loaders take; borrowed; NULL: none */
+    const char *against; /* a reason against serving that applies to all loaders; borrowed; NULL: none */
     tsr_arena arena;
 } tsr_serve_hints;
 
-/* Judges the checkpoint at `path` by its headers and config.json, as inspect --can-load does. `against` (borrowed; may be
- * NULL) is a reason to give no command. On failure empty. */
+/* Checks the checkpoint at `path` by its headers and config.json, like inspect --can-load. `against` (borrowed; may be
+ * NULL) is a reason to give no command. On failure *hints is empty. */
 tsr_status tsr_serve_hints_find(tsr_serve_hints *hints, const char *path, const char *against,
                                 tsr_err *err) TSR_WARN_UNUSED;
 

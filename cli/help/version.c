@@ -18,7 +18,7 @@
 
 typedef struct library {
     const char *name, *built_with;
-    const char *running; /* NULL: it is linked into the tool, is loaded only when it is asked for, or does not say */
+    const char *running; /* NULL: linked statically, loaded only when needed, or unknown */
 } library;
 
 static void json_libraries(tsr_text *t, const library *all, size_t n)
@@ -48,7 +48,7 @@ static void json_features(tsr_text *t)
     tsr_json_end_object(t);
 }
 
-/* Writes which sandboxes this machine has (cli/io/sandbox.h). */
+/* Writes which sandbox mechanisms this machine supports (cli/io/sandbox.h). */
 static void json_sandbox(tsr_text *t)
 {
     const int landlock = tsr_sandbox_landlock();

@@ -4,7 +4,7 @@
 
 #include "common/status.h"
 
-/* Writes the build, its libraries and what it found on this machine to `path` ('-': stdout). */
+/* Writes the build, its libraries and the features of this machine to `path` ('-': stdout). */
 tsr_status tsr_version_json(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

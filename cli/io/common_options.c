@@ -1,4 +1,4 @@
-/* Declares the options that commands share, and writes the help of a table of options. */
+/* Declares common options, and prints the help of an option table. */
 #include "cli/io/common_options.h"
 
 #include "cli/help/help_text.h"
@@ -32,7 +32,7 @@ void tsr_common_options_append(tsr_common_options *common, unsigned takes, tsr_o
           "number of worker threads; the result does not depend on it (all CPUs)"}},
         {TSR_TAKES_MEMORY,
          {"--memory", TSR_OPT_SIZE, &common->memory, "SIZE", "the most memory that the job may use (2GiB)"}},
-        /* For tests: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar. The result has the same bits with any. */
+        /* For tests: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar. Results do not depend on it. */
         {TSR_TAKES_CPUMASK, {"--cpumask", TSR_OPT_COUNT, &common->cpumask, "MASK", NULL}},
         {TSR_TAKES_MPI,
          {"--mpi", TSR_OPT_FLAG, &common->mpi, NULL,

@@ -1,17 +1,17 @@
-/* Options that many commands have, declared once, and the help that a table of options gives. */
+/* Options of many commands, declared once, and the help generated from an option table. */
 #ifndef TSR_CLI_IO_COMMON_OPTIONS_H
 #define TSR_CLI_IO_COMMON_OPTIONS_H
 
 #include "common/options.h"
 #include "common/text.h"
 
-/* How progress is reported to programs: see cli/io/terminal.h. */
+/* Progress reports for other programs: see cli/io/terminal.h. */
 typedef struct tsr_progress_options {
     int jsonl;        /* 1: lines of JSON on stderr instead of text */
-    const char *file; /* NULL: there is none */
+    const char *file; /* NULL: none */
 } tsr_progress_options;
 
-/* The common options that a command takes. Every command has --json, --junit, --quiet and --help as well. */
+/* The common options that a command accepts. Every command also has --json, --junit, --quiet and --help. */
 enum {
     TSR_TAKES_IGNORE_FILE = 1 << 0,
     TSR_TAKES_SOURCE_BLOCK = 1 << 1,
@@ -38,13 +38,13 @@ tsr_common_options tsr_common_options_defaults(void);
 /* Appends the options of `takes` (TSR_TAKES_*), and those that every command has, to a table. */
 void tsr_common_options_append(tsr_common_options *common, unsigned takes, tsr_option *options);
 
-/* Checks their values after parsing. TSR_E_USAGE: no threads, or a block that is none. */
+/* Checks the values after parsing. TSR_E_USAGE: no threads, or an invalid block. */
 tsr_status tsr_common_options_check(tsr_common_options *common, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Prints the help of a command: its text, then its options but for those without a help text. */
+/* Prints the help of a command: its text, then its options, except those without a help text. */
 void tsr_options_print_help(const char *text, const tsr_option *options);
 
-/* Adds the members "text" and "options" to the JSON object that is open in `to`. */
+/* Adds the members "text" and "options" to the open JSON object. */
 void tsr_options_json(tsr_text *to, const char *text, const tsr_option *options);
 
 #endif

@@ -1,4 +1,4 @@
-/* Checks that outputs do not touch what is read, and writes reports. */
+/* Checks that outputs do not overlap inputs, and writes reports. */
 #include "cli/io/io_paths.h"
 
 #include "cli/io/output.h"
@@ -49,7 +49,7 @@ static bool is_model_name(const char *path)
     return is;
 }
 
-/* Returns true if a file has a NUL near its beginning. It is then no text, and no earlier report. */
+/* Returns true if a file has a NUL near its beginning. Then it is not a text file and not an earlier report. */
 static bool is_binary(const char *path)
 {
     char bytes[PROBED];
@@ -92,8 +92,8 @@ static const char *last_names(const char *path, size_t n)
     return path;
 }
 
-/* Returns true if a folder does not exist yet but is the promised one, or one on the way to it. `existing` is then the folder
- * that it will lie in. */
+/* Returns true if a folder does not exist yet but is the promised one or one of its parents. Sets `existing` to the
+ * folder in which it will be created. */
 static bool will_be_made(const char *folder, const char *promised, char existing[PATH_MAX])
 {
     char other[PATH_MAX];
@@ -130,7 +130,7 @@ static tsr_status check_report(const tsr_path_guard *s, const tsr_output *report
     if (exists && S_ISBLK(st.st_mode))
         return tsr_fail(err, TSR_E_USAGE, "%s %s: a block device; name a file", option, path);
     if (exists && !S_ISREG(st.st_mode))
-        return TSR_OK; /* a terminal, /dev/null, a pipe: written to */
+        return TSR_OK; /* a terminal, /dev/null, a pipe: written through */
     if (exists)
         TSR_TRY(tsr_path_guard_check_file(s, path, &st, err));
     if (is_weights_name(path) || is_model_name(path) || (exists && is_binary(path)))
@@ -149,7 +149,7 @@ static tsr_status check_report(const tsr_path_guard *s, const tsr_output *report
     TSR_TRY(tsr_path_guard_check_outside(s, path, folder, err));
     if (dst == NULL)
         return TSR_OK;
-    /* A report inside the output directory would be taken for a part of the model. */
+    /* A report inside the output directory would look like a part of the model. */
     if (tsr_path_guard_resolve(dst, made, &missing, NULL) != TSR_OK || missing > 0 || stat(made, &st) != 0)
         return TSR_OK;
     tsr_path_guard output = {0};
@@ -170,7 +170,7 @@ static bool is_same_report(const char *a, const char *b)
     if (stat(a, &x) == 0 && stat(b, &y) == 0)
         return S_ISREG(x.st_mode) && x.st_ino == y.st_ino && x.st_dev == y.st_dev;
     if (strcmp(a, b) == 0)
-        return true; /* in a folder that will be made */
+        return true; /* in a folder that will be created */
     snprintf(name, sizeof name, "%s", a);
     snprintf(other, sizeof other, "%s", b);
     if (strcmp(basename(name), basename(other)) != 0)
@@ -237,7 +237,7 @@ tsr_status tsr_io_paths_check(const tsr_io_paths *p, tsr_pending_reports *pendin
     if (status == TSR_OK)
         status = check_pairs(reports, n, err);
     tsr_path_guard_free(&s);
-    /* Where one report cannot be written, the other one holds the reason. */
+    /* If one report cannot be written, the other one gets the error. */
     if (known && !usage && status != TSR_E_USAGE)
         *pending = (tsr_pending_reports){reports[0].path, reports[1].path};
     return status;
@@ -275,7 +275,7 @@ bool tsr_io_paths_take_stdout(const tsr_io_paths *p)
     return any;
 }
 
-/* Writes into something that exists and is not a file: a device, or a pipe that another process reads. */
+/* Writes to an existing path that is not a file: a device, or a pipe that another process reads. */
 static tsr_status write_through(const char *path, const tsr_text *text, tsr_err *err)
 {
     const bool is_stderr = is_descriptor(path, STDERR_FILENO);

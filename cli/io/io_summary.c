@@ -1,4 +1,4 @@
-/* Writes how a job read, wrote and linked its bytes, as text and JSON. */
+/* Describes how a job read, wrote and linked its files, as text and JSON. */
 #include "cli/io/io_summary.h"
 
 #include "formats/json/json_write.h"

@@ -1,4 +1,4 @@
-/* Writes how a job read, wrote and linked its bytes. */
+/* Describes how a job read, wrote and linked its files. */
 #ifndef TSR_CLI_IO_IO_SUMMARY_H
 #define TSR_CLI_IO_IO_SUMMARY_H
 
@@ -6,7 +6,7 @@
 #include "convert/io/io_choice.h"
 #include "convert/io/links.h"
 
-/* Writes "direct I/O by io_uring", and the reason if it is less. Returns text. */
+/* Writes "direct I/O by io_uring", with the reason if direct I/O is not used. Returns text. */
 const char *tsr_io_text(const tsr_io_summary *io, char text[256]);
 
 /* Writes the member "io" of the object that is open. */

@@ -26,6 +26,6 @@ tsr_status tsr_mpi_session_begin(tsr_ranks **ranks, tsr_common_options *common, 
     common->json = common->junit = NULL;
     common->progress = (tsr_progress_options){0};
     tsr_output_hush();
-    (void)tsr_terminal_catch_interrupt(); /* mpirun signals all ranks, and rank 0 ends the job */
+    (void)tsr_terminal_catch_interrupt(); /* mpirun sends signals to all ranks, and rank 0 ends the job */
     return TSR_OK;
 }

@@ -1,4 +1,4 @@
-/* Prints with every string made visible: formats one conversion of printf at a time. */
+/* Prints text with control characters in strings escaped: formats one conversion of printf at a time. */
 #include "cli/io/output.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 enum { EXIT_SHORT = 1, EXIT_IO = 4, EXIT_READER_LEFT = 128 + SIGPIPE };
 
 static int lost;    /* errno of the first write to stdout that failed */
-static bool hushed; /* this process has nothing to say */
+static bool hushed; /* this process prints nothing */
 
 void tsr_output_hush(void)
 {
@@ -23,7 +23,7 @@ void tsr_output_hush(void)
 
 bool tsr_output_begin(void)
 {
-    /* Each descriptor is opened for the wrong direction, so that using it fails as it would when it is closed. */
+    /* Each descriptor is opened for the wrong direction, so that using it fails as if it were closed. */
     static const int kFlags[] = {O_WRONLY, O_RDONLY, O_WRONLY};
     for (int fd = 0; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", kFlags[fd]) != fd)
@@ -48,7 +48,7 @@ static void pad(tsr_text *to, int n)
         tsr_text_printf(to, "%*s", n, "");
 }
 
-/* Formats a string for "%-22s": made visible, then padded. `precision` in bytes of the original; -1: all. */
+/* Formats a string for "%-22s": escaped, then padded. `precision` in bytes of the original; -1: all. */
 static void format_string(tsr_text *to, const char *string, bool left, int width, int precision)
 {
     tsr_text t = {0};
@@ -82,7 +82,7 @@ static void format_number(tsr_text *to, const char *spec, va_list *args)
     tsr_text_append(to, text, strlen(text));
 }
 
-/* Formats one conversion; `fmt` is behind its '%'. Returns what follows it. */
+/* Formats one conversion; `fmt` is after its '%'. Returns the text after it. */
 static const char *format_one(tsr_text *to, const char *fmt, va_list *args)
 {
     char spec[64] = "%";
@@ -146,7 +146,7 @@ void tsr_print(const char *fmt, ...)
     tsr_text_free(&t);
 }
 
-/* Prints a line when there is no memory to make it visible: as much as fits here, with plain characters only. */
+/* Prints a line if memory for escaping is exhausted: as much as fits here, plain characters only. */
 static void print_plainly(const char *fmt, va_list args)
 {
     char line[2048];
@@ -237,7 +237,7 @@ int tsr_output_end(int code)
     if (lost == EPIPE)
         return code == 0 ? EXIT_READER_LEFT : code;
     if (code > EXIT_SHORT)
-        return code; /* its one sentence has been said, and says more */
+        return code; /* its error message was printed, and is more specific */
     /* Not by tsr_print_stderr, which needs memory. */
     (void)!fprintf(stderr, "tessera: stdout: %s: what was to be printed is not all there\n",
                    lost == EBADF ? "it is closed" : strerror(lost));

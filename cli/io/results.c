@@ -8,7 +8,7 @@
 
 #include <unistd.h>
 
-/* Reads the result as tessera report would, and writes it as JUnit XML. */
+/* Parses the result like tessera report and writes it as JUnit XML. */
 static tsr_status write_junit(const char *path, const char *json, const tsr_text *text, tsr_err *err)
 {
     const char *const name = json == NULL || tsr_is_stdout(json) ? "" : json;
@@ -68,7 +68,8 @@ void tsr_error_json(tsr_text *t, const tsr_command *command, tsr_status status, 
     tsr_text_append(t, "\n", 1);
 }
 
-/* Writes the error into the pending reports. A failure to do so is not reported: the first error has the exit code. */
+/* Writes the error to the pending reports. A failure to do so is not reported, because the first error determines the
+ * exit code. */
 static void write_error(tsr_command_context *c, const tsr_command *command)
 {
     tsr_text text = {0};
@@ -83,7 +84,7 @@ static void write_error(tsr_command_context *c, const tsr_command *command)
     tsr_text_free(&text);
 }
 
-/* Names the page about the error on a terminal only. Programs read one line an error. */
+/* Prints the name of the help page about the error, only on a terminal. Programs read one line per error. */
 static void print_page(const tsr_err *err)
 {
     const char *const heading = isatty(STDERR_FILENO) ? tsr_error_heading(err->id) : NULL;

@@ -1,4 +1,4 @@
-/* Restricts the process: files by Landlock, other system calls by seccomp. No C library wraps these two. */
+/* Restricts the process: files with Landlock, system calls with seccomp. The C library has no wrappers for these. */
 #include "cli/io/sandbox.h"
 
 #include "cli/build.h"
@@ -24,7 +24,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Sanitizers start programs and read other processes, which the sandbox would refuse. */
+/* Sanitizers start programs and read other processes, which the sandbox would not allow. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define WATCHED 1
 #elif defined(__has_feature)
@@ -58,7 +58,7 @@ const char *tsr_unconfined_device(bool device, const char *tokens)
 
 /* ---- files ---- */
 
-/* Landlock's own numbers, newer than the headers of Debian 12. */
+/* Values of Landlock that are missing in the headers of Debian 12. */
 enum {
     EXECUTE = 1 << 0,
     WRITE_FILE = 1 << 1,
@@ -69,15 +69,15 @@ enum {
     MAKE_DIR = 1 << 7,
     MAKE_REG = 1 << 8,
     ALL_OF_1 = (1 << 13) - 1,
-    REFER = 1 << 13,    /* from version 2 on: a rename into another folder, which is always refused before */
-    TRUNCATE = 1 << 14, /* from version 3 on */
+    REFER = 1 << 13,    /* since version 2: renaming into another folder, which version 1 always refuses */
+    TRUNCATE = 1 << 14, /* since version 3 */
 
     OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE,
     TO_READ = READ_FILE | READ_DIR,
     TO_REPORT = WRITE_FILE | TRUNCATE | MAKE_REG | REMOVE_FILE | READ_DIR,
     TO_BUILD = TO_READ | TO_REPORT | REMOVE_DIR | MAKE_DIR | REFER,
-    /* For folders that get links to source files. The kernel allows no link that would add rights to the file, so
-     * nothing below them may be written. */
+    /* For folders that receive links to source files. The kernel allows no link that would add rights to the file, so
+     * files below them must not be writable. */
     TO_NAME = TO_BUILD & ~(WRITE_FILE | TRUNCATE),
 };
 
@@ -135,8 +135,9 @@ typedef struct rules {
     uint64_t handled;
 } rules;
 
-/* Accepts a failed call if the path does not exist or cannot be reached: it needs no rule. After any other failure a rule would be
- * missing, and opening the path later would fail with "permission denied" in place of the reason. */
+/* Accepts a failed call if the path does not exist or cannot be reached, because it needs no rule. After any other
+ * failure a rule would be missing, and opening the path later would fail with "permission denied" instead of the real
+ * reason. */
 static tsr_status check_absent(const char *path, tsr_err *err)
 {
     return errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == ELOOP || errno == ENAMETOOLONG
@@ -144,7 +145,7 @@ static tsr_status check_absent(const char *path, tsr_err *err)
                : tsr_fail_errno(err, "%s: cannot be put into the sandbox", path);
 }
 
-/* Allows `rights` for `path` and all below it. A pipe without a name takes no rule. */
+/* Allows `rights` for `path` and everything below it. An unnamed pipe needs no rule. */
 static tsr_status allow(const rules *r, const char *path, uint64_t rights, tsr_err *err)
 {
     const int fd = tsr_open(path, O_PATH);
@@ -169,8 +170,8 @@ static tsr_status allow_folder_of(const rules *r, const char *path, uint64_t rig
     return allow(r, dirname(copy), rights, err);
 }
 
-/* Allows a source. Files beside a safetensors file are read as well. In a hub's cache, files are links to a folder
- * beside snapshots/. */
+/* Allows a source. Files beside a safetensors file are also read. In a hub's cache, files are links to a folder beside
+ * snapshots/. */
 static tsr_status allow_source(const rules *r, const char *path, const tsr_io_paths *to, tsr_err *err)
 {
     const uint64_t rights = TO_READ | (to->links ? REFER : 0);
@@ -195,7 +196,7 @@ static tsr_status allow_source(const rules *r, const char *path, const tsr_io_pa
     return allow(r, real, rights, err);
 }
 
-/* Allows a report. A regular file is replaced by a rename in its folder; anything else is written into. */
+/* Allows a report. A regular file is replaced by a rename in its folder; anything else is written through. */
 static tsr_status allow_report(const rules *r, const char *path, tsr_err *err)
 {
     char real[PATH_MAX];
@@ -225,11 +226,11 @@ static bool is_empty(const char *path)
         n++;
     if (dir != NULL)
         closedir(dir);
-    return dir != NULL && n == 2; /* itself, and the one above */
+    return dir != NULL && n == 2; /* itself and its parent */
 }
 
-/* Makes the folder in which an output is written, unless it is there, or the output is not Tessera's: then it must stay as it is. Of
- * `missing` folders on the way to the output the last was made just now. */
+/* Creates the folder for temporary files, unless it exists, or the output was not made by Tessera and must stay
+ * unchanged. The last `missing` folders on the way to the output were just created. */
 static bool make_state(const tsr_io_paths *to, size_t missing, tsr_made_folders *made)
 {
     char path[PATH_MAX];
@@ -246,7 +247,7 @@ static bool make_state(const tsr_io_paths *to, size_t missing, tsr_made_folders 
     return true;
 }
 
-/* Allows links from DST to sources. All else is written in DST/.tessera, and renamed from there. */
+/* Allows links from DST to sources. All else is written in DST/.tessera and renamed from there. */
 static tsr_status allow_links(const rules *r, const char *dst, tsr_err *err)
 {
     char path[PATH_MAX];
@@ -254,7 +255,7 @@ static tsr_status allow_links(const rules *r, const char *dst, tsr_err *err)
     return allow(r, state_of(dst, path), TO_BUILD, err);
 }
 
-/* Makes the output directory. If that fails, the folder above it is allowed, and the engine reports the reason. */
+/* Creates the output directory. If that fails, allows its parent, and the engine reports the reason. */
 static tsr_status allow_output(const rules *r, const tsr_io_paths *to, tsr_made_folders *made, tsr_err *err)
 {
     char existing[PATH_MAX];
@@ -268,7 +269,7 @@ static tsr_status allow_output(const rules *r, const tsr_io_paths *to, tsr_made_
         made->folders = missing;
         TSR_TRY(allow(r, existing, REMOVE_DIR, err));
     }
-    /* The folder above it is opened to sync the new name. */
+    /* The parent is opened to sync the new name. */
     TSR_TRY(allow_folder_of(r, to->dst, READ_DIR, err));
     return to->links && make_state(to, missing, made) ? allow_links(r, to->dst, err) : allow(r, to->dst, TO_BUILD, err);
 }
@@ -276,11 +277,11 @@ static tsr_status allow_output(const rules *r, const tsr_io_paths *to, tsr_made_
 static tsr_status allow_all(const rules *r, const tsr_io_paths *to, tsr_made_folders *made, tsr_err *err)
 {
 #ifdef TSR_COVERAGE
-    /* gcov writes its counters there when the process ends. */
+    /* gcov writes its counters there when the process ends */
     if (getenv("GCOV_PREFIX") != NULL)
         TSR_TRY(allow(r, getenv("GCOV_PREFIX"), TO_BUILD, err));
 #endif
-    /* CPUs and memory nodes. */
+    /* CPUs and memory nodes */
     TSR_TRY(allow(r, "/sys/devices/system", TO_READ, err));
     for (size_t i = 0; i < TSR_MAX_SOURCES; i++) {
         if (to->sources[i] != NULL)
@@ -303,7 +304,7 @@ static tsr_status restrict_files(const tsr_io_paths *to, int version, tsr_made_f
     if (r.fd < 0)
         return tsr_fail_errno(err, "the sandbox cannot be made: --no-sandbox leaves it out");
     tsr_status status = allow_all(&r, to, made, err);
-    /* E2BIG: sixteen sandboxes are nested already, and they hold. */
+    /* E2BIG: sixteen sandboxes are nested already, and they are effective */
     if (status == TSR_OK && restrict_self(r.fd) != 0 && errno != E2BIG)
         status = tsr_fail_errno(err, "the sandbox cannot be entered: --no-sandbox leaves it out");
     close(r.fd);
@@ -312,8 +313,8 @@ static tsr_status restrict_files(const tsr_io_paths *to, int version, tsr_made_f
 
 /* ---- system calls ---- */
 
-/* Calls that start programs, open sockets, reach other processes or change the system, and those that Landlock does
- * not cover: rights, owners, attributes, times. */
+/* Calls that start programs, open sockets, access other processes or change the system, and those that Landlock does
+ * not cover: modes, owners, attributes, times. */
 static const uint32_t kRefused[] = {
     __NR_execve,
     __NR_execveat,
@@ -397,7 +398,7 @@ static struct sock_filter jump(uint16_t test, uint32_t value, size_t if_so, size
     return (struct sock_filter)BPF_JUMP((uint16_t)(BPF_JMP | test | BPF_K), value, (uint8_t)if_so, (uint8_t)if_not);
 }
 
-/* Lets refused calls fail with EPERM. If the kernel takes no filter, only Landlock restricts the process. */
+/* Makes forbidden calls fail with EPERM. If the kernel has no seccomp, only Landlock restricts the process. */
 static void restrict_calls(void)
 {
     struct sock_filter program[N_REFUSED + 6];

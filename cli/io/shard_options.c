@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Options of the process or its place, which do not change the output. */
+/* Options of the process or the machine, which do not change the output. */
 static const char kOfProcess[] =
     "-o --shard --threads --cpumask --memory --io --link --mpi --dry-run --force --json --junit --progress "
     "--progress-file --quiet --help";

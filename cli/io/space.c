@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The most bytes to write, and how many of them are only bounded. */
+/* The most bytes to write, and the part for which only an upper bound is known. */
 typedef struct sizes {
     uint64_t most, bounded;
 } sizes;
@@ -37,7 +37,7 @@ static sizes left_of(const tsr_plan *plan, const char *dst)
     return left;
 }
 
-/* Estimates their sum in bytes. False: there is no bound among them, or there are no samples. */
+/* Estimates the total in bytes. Returns false if no part is an upper bound, or there are no samples. */
 static bool expected(const tsr_plan *plan, sizes s, uint64_t *bytes)
 {
     double share;
@@ -47,7 +47,7 @@ static bool expected(const tsr_plan *plan, sizes s, uint64_t *bytes)
     return true;
 }
 
-/* Finds the bytes that are free where `dst` will be: in the nearest folder above it that exists. */
+/* Finds the free bytes at `dst`: in its nearest existing parent folder. */
 static bool find_free(const char *dst, uint64_t *bytes)
 {
     char path[PATH_MAX];

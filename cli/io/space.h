@@ -6,13 +6,14 @@
 
 #include <stdbool.h>
 
-/* Prints the space that is needed, and that is free at `dst` (NULL: not known yet). */
+/* Prints the required space, and the free space at `dst` (NULL: unknown). */
 void tsr_space_print(const tsr_plan *plan, const char *dst);
 
-/* Adds bytes_out_expected where bytes_out is a bound, for a dry run. */
+/* Adds bytes_out_expected if bytes_out is an upper bound, for a dry run. */
 void tsr_space_json(tsr_text *t, const tsr_plan *plan, bool dry_run);
 
-/* Writes a warning into `text` if the upper bound of the output is not free at `dst`. False: there is nothing to warn of. */
+/* Writes a warning to `text` if `dst` has less free space than the upper bound of the output. Returns false if there is
+ * no warning. */
 bool tsr_space_warning(const tsr_plan *plan, const char *dst, char *text, size_t size);
 
 #endif

@@ -1,4 +1,4 @@
-/* Shows progress on stderr, writes it for programs, and catches signals. */
+/* Shows progress on stderr, writes it for other programs, and catches signals. */
 #include "cli/io/terminal.h"
 
 #include "cli/io/output.h"
@@ -67,7 +67,7 @@ static void time_text(double seconds, char text[32])
         snprintf(text, 32, "%lum%02lus", s / 60, s % 60);
 }
 
-/* Returns how many characters fit on a line. A longer line would wrap, and scroll with every update. */
+/* Returns the characters that fit on a line. A longer line would wrap, and scroll at every update. */
 static size_t room(void)
 {
     const unsigned columns = tsr_terminal_columns(STDERR_FILENO);
@@ -103,7 +103,7 @@ static void show_count(tsr_terminal *t, const tsr_progress *p)
     show(t, lines, 2);
 }
 
-/* ---- for programs ---- */
+/* ---- JSON lines ---- */
 
 static void put_line(tsr_terminal *t, const tsr_text *line)
 {
@@ -113,7 +113,7 @@ static void put_line(tsr_terminal *t, const tsr_text *line)
         return;
     tsr_text ended = {0};
     tsr_text_printf(&ended, "%s\n", line->data);
-    /* Written in one call: a pipe takes a line of this size whole, or has no room for it. */
+    /* Written in one call: a pipe accepts a line of this size completely or not at all. */
     const ssize_t n = ended.failed ? 0 : write(t->fd, ended.data, ended.size);
     if (n != (ssize_t)ended.size && !(n < 0 && (errno == EAGAIN || errno == EINTR))) {
         tsr_print_stderr("tessera: %s: cannot write; progress is not told there any more\n", t->path);
@@ -123,7 +123,7 @@ static void put_line(tsr_terminal *t, const tsr_text *line)
     tsr_text_free(&ended);
 }
 
-/* Writes a line of JSON. Figures that are not counted are left out, and figures that are not known yet are null. */
+/* Writes a line of JSON. Values that are not counted are left out, and unknown values are null. */
 static void write_line(tsr_terminal *t, const char *phase, const tsr_progress *p)
 {
     tsr_text line = {0};

@@ -1,7 +1,7 @@
 /* Shows the progress of a job: one line on a terminal, plain lines in a pipe. Catches Ctrl-C.
  *
- * Programs get one JSON object a line instead (docs/schemas/progress.schema.json): at the beginning and end of each phase, and
- * every second. A full pipe does not delay the job: the line is dropped. */
+ * Other programs get JSON lines instead (docs/schemas/progress.schema.json): at the beginning and end of each phase,
+ * and every second. A full pipe does not delay the job: the line is dropped. */
 #ifndef TSR_CLI_IO_TERMINAL_H
 #define TSR_CLI_IO_TERMINAL_H
 
@@ -16,16 +16,16 @@ typedef struct tsr_terminal {
     const char *verb; /* the word to show for the engine's "converting" */
     bool line_open;
     bool jsonl;       /* lines of JSON on stderr */
-    const char *path; /* --progress-file, open as `fd`; NULL: none */
+    const char *path; /* --progress-file, opened as `fd`; NULL: none */
     int fd;
     const char *job;         /* of a batch; NULL: none */
-    double began, last_line; /* tsr_now: when it was opened; when the last line of JSON was written */
+    double began, last_line; /* tsr_now: when it was opened, and when the last line of JSON was written */
     const char *line_phase;  /* of that line */
-    const char *kind;        /* of the checks that are running, where a command runs several; NULL: there are none */
+    const char *kind;        /* name of the running kind of check, if a command runs several; NULL: none */
 } tsr_terminal;
 
-/* Opens the file for progress, if there is one. A job of a batch (NULL: there is none) uses the batch's. After a failure there is
- * nothing to close. */
+/* Opens the progress file, if there is one. A job of a batch (NULL: none) uses that of the batch. After a failure there
+ * is nothing to close. */
 tsr_status tsr_terminal_open(tsr_terminal *terminal, bool quiet, const tsr_progress_options *progress,
                              const tsr_batch_context *batch, tsr_err *err) TSR_WARN_UNUSED;
 
@@ -38,10 +38,11 @@ tsr_run_options tsr_terminal_run_options(tsr_terminal *terminal, uint64_t thread
 /* Shows progress: a tsr_run_options.progress callback; `terminal` is a tsr_terminal. */
 void tsr_terminal_progress(const tsr_progress *progress, void *terminal);
 
-/* Erases the progress line, and writes the end of the job for programs. */
+/* Erases the progress line, and reports the end of the job to other programs. */
 void tsr_terminal_close(tsr_terminal *terminal);
 
-/* Sets *flag on SIGINT and SIGTERM: the first asks to stop, a second kills as usual. */
+/* Installs handlers that set *flag on SIGINT and SIGTERM: the first signal requests a stop, a second one kills as
+ * usual. */
 const atomic_bool *tsr_terminal_catch_interrupt(void);
 
 /* Writes "1.31 TB" or "512 MB" into `text`, at least 32 bytes. Returns text. */

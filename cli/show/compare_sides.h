@@ -6,14 +6,14 @@
 #include "formats/checkpoint/rank_file.h"
 #include "verify/compare/compare.h"
 
-/* The common options that such a command takes. */
+/* The common options of such commands. */
 enum { TSR_COMPARE_TAKES = TSR_TAKES_SOURCE_BLOCK | TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_PROGRESS };
 
 typedef struct tsr_compare_job {
     const char *path[2]; /* a, b */
     tsr_list tensors;
 
-    /* After tsr_compare_job_open; the comparison after tsr_compare_job_run. */
+    /* Set by tsr_compare_job_open; the comparison by tsr_compare_job_run. */
     tsr_checkpoint *checkpoint[2];
     tsr_weights weights[2];
     tsr_comparison comparison;
@@ -36,8 +36,8 @@ void tsr_compare_job_close(tsr_compare_job *job);
 /* Returns "identical", "equal", "differs", "misshaped", "missing" or "extra". */
 const char *tsr_pair_state_name(tsr_pair_state state);
 
-/* Writes members of the JSON object that is open: name, state, dtypes and shapes of both sides and, where values
- * differ, the figures, the place of the largest error, and the worst blocks. */
+/* Writes members of the open JSON object: name, state, dtypes and shapes of both sides. If values differ, also the
+ * metrics, the position of the largest error, and the worst blocks. */
 void tsr_pair_json(tsr_text *text, const tsr_pair *pair);
 
 /* Writes "rows 128..255, columns 0..127" (", matrix 3" in a stack) into `text`, at least 192 bytes. Returns text. */

@@ -1,4 +1,4 @@
-/* Prints figures with their units. A figure that a judgement does not have is left out, or null in JSON. */
+/* Prints metrics with their units. A metric that a judgement does not have is omitted, or null in JSON. */
 #include "cli/show/evidence_text.h"
 
 #include "cli/io/output.h"

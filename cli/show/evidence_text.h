@@ -8,14 +8,14 @@
 /* Writes the members seconds, bytes_read, phase_seconds, judgements and skipped. */
 void tsr_evidence_json(tsr_text *t, const tsr_evidence *evidence);
 
-/* Prints one judgement, and its fault on a line of its own. */
+/* Prints one judgement, and its fault on a separate line. */
 void tsr_judgement_print(const tsr_judgement *judgement);
 
-/* Prints one line for the `n` judgements of one tensor or set: the worst quantization error, and how near kernels are
- * to their bounds. Below it are the judgements that are beyond their limits. */
+/* Prints one line for the `n` judgements of one tensor or set: the worst quantization error, and the largest ratio of
+ * kernel errors to bounds. Judgements beyond their limits follow. */
 void tsr_subject_print(const tsr_judgement *judgements, size_t n);
 
-/* Prints to stdout what was skipped, and how many judgements are beyond their limits. */
+/* Prints to stdout what was skipped, and the number of judgements beyond their limits. */
 void tsr_evidence_print_end(const tsr_evidence *evidence);
 
 #endif

@@ -10,17 +10,17 @@
 
 /* ---- the map ---- */
 
-/* From small to large. */
+/* From small to large values. */
 static const char kRamp[] = ".:-=+*#%@";
 enum { SHADES = sizeof kRamp - 1 };
 
-/* The map, drawn on lines: each character shows the largest of the cells below it. */
+/* The map drawn as lines of text: each character shows the largest value of its cells. */
 typedef struct picture {
     unsigned rows, cols;
-    double low, high; /* of the cells that are not 0 */
+    double low, high; /* of the nonzero cells */
 } picture;
 
-/* Returns how many cells a line may have. A file or a pipe has no edge where a line would wrap. */
+/* Returns the most cells per line. Output to a file or a pipe does not wrap. */
 static unsigned most_columns(void)
 {
     enum { MARGIN = 6, LEAST = 16 };
@@ -30,7 +30,7 @@ static unsigned most_columns(void)
     return columns < LEAST + MARGIN ? LEAST : columns - MARGIN;
 }
 
-/* Fills one line of the picture from the rows of the map that it shows. */
+/* Fills one line of the picture from its rows of the map. */
 static void fill_line(const tsr_histogram *h, const picture *p, unsigned row, double line[TSR_GRID_CELLS])
 {
     memset(line, 0, TSR_GRID_CELLS * sizeof *line);
@@ -56,7 +56,7 @@ static picture make_picture(const tsr_histogram *h)
     return p;
 }
 
-/* Returns the character of a cell: equal steps of the logarithm from the least to the greatest. */
+/* Returns the character of a cell: equal logarithmic steps from the smallest to the largest value. */
 static char shade(const picture *p, double x)
 {
     if (!(x > 0))
@@ -155,7 +155,7 @@ static void print_codes(const tsr_histogram *h)
               U64(h->subnormal), U64(tsr_histogram_codes(h, 0)), U64(tsr_histogram_codes(h, 0x7F)));
 }
 
-/* ---- what it is ---- */
+/* ---- meaning of the tensor ---- */
 
 static void print_companion(const char *title, const tsr_tensor *t)
 {
@@ -183,7 +183,7 @@ static void print_weight(const tsr_checkpoint *c, const tsr_weight *w)
               w->transposed ? ", the transpose of the codes" : "");
 }
 
-/* Returns what a value of a companion does to the codes. */
+/* Describes the effect of a companion's values on the codes. */
 static const char *effect_of(const tsr_inspected *x)
 {
     static const struct {

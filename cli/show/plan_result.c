@@ -14,12 +14,12 @@
 
 enum { WORST = 10, WORST_BLOCKS = 5 };
 
-/* Tensors whose errors differ by no more than this are alike. */
+/* Tensors whose errors differ by at most this are considered equal. */
 static const double kAlikeDb = 0.1;
 
 /* ---- text ---- */
 
-/* The number of tensors with each action, in the order in which the actions first occur. */
+/* The number of tensors with each action, in order of first occurrence. */
 typedef struct tally {
     const char *action[16];
     uint64_t count[16];
@@ -58,7 +58,7 @@ static void print_sums(const tsr_plan *plan)
               tsr_bytes_text((double)plan->bytes_out, written));
 }
 
-/* Prints the loaders of a format that names them. The rules of loaders can only judge an output that exists. */
+/* Prints the loaders that read a format. The rules of loaders can only be applied to an existing output. */
 static void print_readers(const tsr_plan *plan)
 {
     if (plan->made.readers != NULL && plan->sources[0]->config != NULL)
@@ -137,13 +137,13 @@ static tsr_quant_stats add_all(const tsr_plan_job *job, const tsr_plan *plan, co
     return whole;
 }
 
-/* Returns true if n > 1 sorted errors, the worst first, differ by less than a reader can use. */
+/* Returns true if n > 1 sorted errors, the worst first, differ insignificantly. */
 static bool are_alike(double worst, double least, size_t n)
 {
     return n > 1 && 20 * log10(worst / least) <= kAlikeDb;
 }
 
-/* Prints the tensors of lowest SQNR: in one line where all are alike. */
+/* Prints the tensors of lowest SQNR, in one line if all are about equal. */
 static void print_worst_tensors(const tsr_plan_job *job, const tsr_plan *plan, const tsr_quant_stats *rows,
                                 const size_t *worst, size_t n)
 {
@@ -164,7 +164,7 @@ static void print_worst_tensors(const tsr_plan_job *job, const tsr_plan *plan, c
     }
 }
 
-/* Prints the tensors with the worst blocks: in one line where all are alike. */
+/* Prints the tensors with the worst blocks, in one line if all are about equal. */
 static void print_worst_blocks(const tsr_plan *plan, const tsr_quant_stats *rows, const size_t *worst, size_t n)
 {
     if (n > 0 && !is_outlier(&rows[worst[0]]) &&
@@ -183,7 +183,7 @@ static void print_worst_blocks(const tsr_plan *plan, const tsr_quant_stats *rows
     }
 }
 
-/* Prints how the SQNR of the whole compares with what the scheme usually leaves. */
+/* Prints how the total SQNR compares with the usual value of the scheme. */
 static void print_usual(const tsr_plan_job *job, double sqnr)
 {
     if (job->scheme != NULL && job->sqnr.to > 0)
@@ -302,7 +302,7 @@ static void json_counts(tsr_text *t, const tsr_command_context *c)
     tsr_json_end_object(t);
 }
 
-/* Writes which rules decided, and the warnings. */
+/* Writes which rules were used, and the warnings. */
 static void json_policy(tsr_text *t, const tsr_plan *plan)
 {
     if (plan->by_policy) {

@@ -1,10 +1,10 @@
-/* Prints a plan or what became of it, and writes it as JSON. */
+/* Prints a plan or its result, and writes it as JSON. */
 #ifndef TSR_CLI_SHOW_PLAN_RESULT_H
 #define TSR_CLI_SHOW_PLAN_RESULT_H
 
 #include "cli/plan_job.h"
 
-/* Prints the plan (--dry-run), or the result of carrying it out. */
+/* Prints the plan (--dry-run) or the result of running it. */
 tsr_status tsr_plan_result_print(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Appends the same as a JSON document. */

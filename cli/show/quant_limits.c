@@ -52,7 +52,7 @@ static bool has_saturated(const tsr_quant_limits *l)
     return l->max_saturated != UINT64_MAX;
 }
 
-/* Return true if a figure is beyond the limit. NaN is beyond all limits. */
+/* Return true if a value is beyond the limit. NaN is beyond all limits. */
 static bool is_low(const tsr_quant_limits *l, const tsr_quant_stats *row)
 {
     return !(tsr_quant_stats_sqnr(row) >= l->min_sqnr);
@@ -122,7 +122,7 @@ static bool is_judged(const tsr_plan *plan, size_t step)
     return plan->steps[step].op->stats_of != TSR_STATS_NONE;
 }
 
-/* Moves to the next finding; false when there is no other. Begin with {0, SIZE_MAX}. */
+/* Moves to the next finding. Returns false if there is no other. Begin with {0, SIZE_MAX}. */
 static bool next_finding(cursor *at, const tsr_quant_limits *l, const tsr_plan *plan, const tsr_quant_stats *rows)
 {
     for (; at->limit < N_LIMITS; at->limit++, at->step = SIZE_MAX) {
@@ -144,7 +144,7 @@ size_t tsr_quant_limits_count(const tsr_quant_limits *l, const tsr_plan *plan, c
     return n;
 }
 
-/* Writes the place of a flat index: "[128, 0]". */
+/* Writes the coordinates of a flat index: "[128, 0]". */
 static const char *place_of(const tsr_tensor *x, uint64_t at, char text[192])
 {
     uint64_t size = tsr_tensor_elements(x);
@@ -159,7 +159,7 @@ static const char *place_of(const tsr_tensor *x, uint64_t at, char text[192])
     return text;
 }
 
-/* Writes the figures of a finding, and its limit. */
+/* Writes the values of a finding, and its limit. */
 static void finding_text(tsr_text *t, const tsr_quant_limits *l, const tsr_plan *plan, const tsr_quant_stats *rows,
                          const cursor *at)
 {

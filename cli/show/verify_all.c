@@ -1,4 +1,4 @@
-/* Runs the kinds of verify, and prints what they found. */
+/* Runs the kinds of verify, and prints their findings. */
 #include "cli/show/verify_all.h"
 
 #include "cli/io/output.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LISTED = 20 /* cases, and lines of each */ };
+enum { LISTED = 20 /* most cases, and lines of each */ };
 
 static const char *const kStatuses[] = {
     [TSR_KIND_PASSED] = "passed",
@@ -41,7 +41,7 @@ static tsr_status carry_out(tsr_kind_run *run, tsr_terminal *terminal)
     return tsr_text_status(&run->json, &run->why);
 }
 
-/* Removes DST from the beginning of a message. It is the same in all rows, and takes room. */
+/* Removes DST from the beginning of a message, because it is the same in all rows. */
 static void leave_out_path(tsr_err *why, const char *dst)
 {
     const size_t n = strlen(dst);
@@ -67,7 +67,7 @@ static void judge(const tsr_verify_all *all, tsr_kind_run *run)
         run->json.size--;
 }
 
-/* Notes how a run ended, and closes it. The outcome stays. */
+/* Records how a run ended, and closes it. The outcome is kept. */
 static void finish(const tsr_verify_all *all, tsr_kind_run *run, tsr_status ended, double since)
 {
     run->ended = ended;
@@ -77,7 +77,7 @@ static void finish(const tsr_verify_all *all, tsr_kind_run *run, tsr_status ende
     run->open = false;
 }
 
-/* Rejects a run that has judged nothing: it must not pass. */
+/* Rejects a run that has judged nothing, because it must not pass. */
 static tsr_status require_judged(const tsr_verify_all *all, tsr_err *err)
 {
     for (size_t i = 0; i < all->count; i++) {
@@ -92,7 +92,7 @@ tsr_status tsr_verify_all_run(tsr_verify_all *all, tsr_terminal *terminal, tsr_e
 {
     const double began = tsr_now();
     bool stopped = false;
-    /* All kinds are decided on before the first one runs, so that wrong options are refused at once. */
+    /* All kinds are checked before the first one runs, so that invalid options are rejected immediately. */
     for (size_t i = 0; i < all->count; i++) {
         tsr_kind_run *const run = &all->runs[i];
         const double since = tsr_now();
@@ -194,7 +194,7 @@ void tsr_verify_all_json(tsr_text *t, const tsr_verify_all *all)
     tsr_text_append(t, "\n", 1);
 }
 
-/* ---- for people ---- */
+/* ---- text ---- */
 
 static void print_run(const tsr_kind_run *run)
 {
@@ -216,7 +216,7 @@ static void print_run(const tsr_kind_run *run)
     tsr_print("  %8s  %s\n", seconds, judged ? run->judged.data : run->why.msg);
 }
 
-/* Prints the lines of a failure, as JUnit has them: tensor, block, figures; then the limits. */
+/* Prints the lines of a failure, like JUnit: tensor, block, values; then the limits. */
 static void print_lines(const char *text)
 {
     size_t n = 0;

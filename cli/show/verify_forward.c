@@ -93,7 +93,7 @@ static void print_fault(const tsr_judgement *j)
     tsr_print("%s: %s, largest error at %s\n", j->what, j->fault, j->worst_at);
 }
 
-/* Prints one line a layer. A layer fails only because of the error that it adds by itself. */
+/* Prints one line per layer. A layer fails only because of the error that it adds itself. */
 static void print_layers(const tsr_evidence *e)
 {
     tsr_print("%-22s  %-33s  %s\n", "", "stream of hidden states", "layer alone, on the source's input");

@@ -1,4 +1,4 @@
-/* The job of `tessera verify forward`: tokens through two models, or through one and another implementation. */
+/* The job of `tessera verify forward`: runs tokens through two models, or compares one with another implementation. */
 #ifndef TSR_CLI_SHOW_VERIFY_FORWARD_H
 #define TSR_CLI_SHOW_VERIFY_FORWARD_H
 
@@ -9,7 +9,7 @@ typedef struct tsr_verify_forward {
     const char *sides[2];        /* SRC and DST; with a reference only the first */
     const char *reference;       /* NULL: none */
     uint64_t memory;             /* 0: no limit */
-    tsr_forward_request request; /* but for what is opened */
+    tsr_forward_request request; /* except for the opened inputs */
 
     /* After opening. */
     tsr_checkpoint *checkpoints[2], *opened_reference;

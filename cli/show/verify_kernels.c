@@ -14,7 +14,7 @@ static void print_phases(const tsr_evidence *e)
     tsr_print("\n");
 }
 
-/* Prints which tensors were checked, how many of them, and where the seconds went. */
+/* Prints which tensors were checked, their number, and the time of each phase. */
 static void print_work(const tsr_verify_kernels *v)
 {
     const tsr_evidence *const e = &v->evidence;

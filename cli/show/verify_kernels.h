@@ -15,7 +15,7 @@ typedef enum tsr_kernel_check {
 
 typedef struct tsr_verify_kernels {
     tsr_kernel_check check;
-    const char *dst, *against, *activations, *stages; /* NULL but for `dst`: none */
+    const char *dst, *against, *activations, *stages; /* NULL except `dst`: not given */
     int device;                                       /* a tsr_device_kind */
     int out, scaling;                                 /* indices of the words of --out and --scaling */
     tsr_list tensors;
@@ -31,12 +31,12 @@ typedef struct tsr_verify_kernels {
     tsr_weights weights[2];
     tsr_side source;
     tsr_device opened_device;
-    tsr_err note;  /* why TSR_DEVICE_AUTO took the CPU */
-    tsr_err alone; /* after `applies`: why originals are not compared with, though `against` was given; or empty */
+    tsr_err note;  /* why TSR_DEVICE_AUTO selected the CPU */
+    tsr_err alone; /* set by `applies`: why originals are not compared although `against` was given; or empty */
     tsr_evidence evidence;
 } tsr_verify_kernels;
 
-/* The entry of a table of options that fills an int with a tsr_device_kind. */
+/* Option table entry that fills an int with a tsr_device_kind. */
 #define TSR_DEVICE_OPTION(to)                                                                                \
     {                                                                                                        \
         "--device", TSR_OPT_CHOICE, (to), "auto|cpu|cuda", "where kernels run (auto: a GPU if there is one)" \

@@ -18,7 +18,7 @@ static size_t count_of(const tsr_findings *f, tsr_check check)
     return n;
 }
 
-/* Suggests a command for the first tensor among the findings. Keys of a configuration have no figures. */
+/* Suggests a command for the first tensor among the findings. Configuration keys have no values to show. */
 static void print_next(const tsr_verify_weights *v)
 {
     const tsr_compare_job *const job = &v->compared;

@@ -9,9 +9,9 @@
 /* Shorter inputs are digested at once, which is faster. */
 enum { SHORT = 4096 };
 
-/* Finds the outputs for which each unit makes one run of bytes, directly after that of the unit before. */
+/* ---- pieces ---- */
 
-/* Returns the most pieces that a step has. */
+/* Finds the outputs for which each unit makes one run of bytes, directly after that of the unit before. */
 static uint8_t find_by_unit(const tsr_step *step)
 {
     uint64_t end[TSR_MAX_OUTPUTS] = {0};

@@ -42,8 +42,8 @@ void tsr_records_add_head(tsr_text *t, const tsr_plan *plan, const tsr_shard *sh
     }
 }
 
-/* Reads the number at *at and the space after it, and advances *at. (sscanf would first search for the end of the whole
- * journal.) */
+/* Checks the record at `line`, of `size` bytes without newline. *body: its bytes without the hash. Returns false if it
+ * is torn. */
 static bool unseal(const char *line, size_t size, size_t *body)
 {
     if (size < 17 || line[size - 17] != ' ')
@@ -75,8 +75,8 @@ static void note_record(tsr_finished *to, size_t index, uint64_t digest)
     to->finished[index] = true;
 }
 
-/* Reads the number at *at and the space behind it, and moves *at. (sscanf would search the whole journal for its
- * end first.) */
+/* Reads the number at *at and the space after it, and advances *at. (sscanf would first search for the end of the whole
+ * journal.) */
 static bool take_number(const char **at, int base, uint64_t *value)
 {
     char *end;

@@ -44,7 +44,7 @@ static void member_digest(tsr_text *t, const char *key, tsr_digest digest)
     tsr_json_member_string(t, key, spell(digest, hex));
 }
 
-/* The digest of a tensor of one piece is that of the piece, so no list follows. */
+/* Appends the list of pieces. A tensor of one piece has none, because its digest is that of the piece. */
 static void add_pieces(tsr_text *t, const tsr_digests *d, size_t step, unsigned i)
 {
     const uint64_t n = tsr_digests_count(d, step, i);
@@ -63,7 +63,7 @@ static void add_pieces(tsr_text *t, const tsr_digests *d, size_t step, unsigned 
     tsr_json_end_array(t);
 }
 
-/* The digest of a tensor with one piece is that of the piece, so no list follows. */
+/* ---- files ---- */
 
 static void add_tensor(tsr_text *t, const tsr_digests *d, const tsr_file_part *part)
 {

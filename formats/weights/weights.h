@@ -72,13 +72,13 @@ typedef struct tsr_weight {
 typedef enum tsr_dialect {
     TSR_DIALECT_DEEPSEEK,           /* weight_scale_inv; quant_method fp8 or mxfp8 */
     TSR_DIALECT_COMPRESSED_TENSORS, /* weight_scale; quant_method compressed-tensors, as llm-compressor writes it */
-    TSR_DIALECT_MODELOPT,           /* stacks of experts as _blocks and _scales; quant_method mxfp4 */
-    TSR_DIALECT_GPT_OSS,            /* as the first, but the scale of X.weight is X.scale: DeepSeek-V4's own names */
-    TSR_DIALECT_DEEPSEEK_V4,        /* The format of the KV cache stated in the configuration. */
+    TSR_DIALECT_MODELOPT,           /* weight_scale; quant_method modelopt, and hf_quant_config.json */
+    TSR_DIALECT_GPT_OSS,            /* stacks of experts as _blocks and _scales; quant_method mxfp4 */
+    TSR_DIALECT_DEEPSEEK_V4,        /* as the first, but the scale of X.weight is X.scale: DeepSeek-V4's own names */
     TSR_DIALECTS,
 } tsr_dialect;
 
-/* The format of the KV cache that the configuration states. */
+/* The format of the KV cache stated in the configuration. */
 typedef enum tsr_kv_cache { TSR_KV_UNSTATED, TSR_KV_FP8, TSR_KV_OTHER } tsr_kv_cache;
 
 typedef struct tsr_weights {

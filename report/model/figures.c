@@ -50,7 +50,7 @@ double tsr_figure_loss(tsr_figure figure, double before, double now)
         return 0;
     if (change == TSR_CHANGE_DB)
         return before - now;
-    /* The loss is infinite if there was no error before, and the gain is if there is none now. */
+    /* The loss is infinite if there was no error before; the gain is infinite if there is none now. */
     return (change == TSR_CHANGE_AMPLITUDE ? 20 : 10) * log10(now / before);
 }
 

@@ -1,4 +1,4 @@
-/* Lists the figures of results in one table: names for JSON and people, and the direction of a change for the worse.
+/* Lists the figures of results in one table: names for JSON and text, and the direction of a change for the worse.
  *
  * Readers fill figures by key. Every writer takes the names from here. */
 #ifndef TSR_REPORT_MODEL_FIGURES_H

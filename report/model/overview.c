@@ -9,7 +9,7 @@ const char *const tsr_quantile_names[TSR_N_QUANTILES] = {"min", "1 %", "10 %", "
 const char *const tsr_quantile_keys[TSR_N_QUANTILES] = {"min", "p1", "p10", "median", "p90", "max"};
 static const double kQuantiles[TSR_N_QUANTILES] = {0, 0.01, 0.1, 0.5, 0.9, 1};
 
-/* A group is an outlier if it is this much worse than the median group, and more than so many times the median
+/* A group is an outlier if it is this much worse than the median group, and by more than this multiple of the median
  * distance. Correct layers of one scheme are within 0.2 dB of each other. */
 static const double kOutlierDb = 1, kOutlierSpreads = 6, kBlockOutlierDb = 6;
 enum { FEWEST_FOR_OUTLIERS = 3 };
@@ -41,7 +41,7 @@ static double sqnr_of(const tsr_row *row)
 
 /* Sort key of a row: its group, then its SQNR. */
 typedef struct member {
-    const char *text; /* not ended by NUL: `size` bytes */
+    const char *text; /* not NUL-terminated: `size` bytes */
     size_t size;
     uint32_t number, row;
     double sqnr; /* NaN becomes +infinity, because sorting needs an order */
@@ -236,7 +236,7 @@ static tsr_status make_groups(tsr_overview *o, tsr_grouping grouping, member *me
     return tsr_arena_status(&o->arena, TSR_OK, err);
 }
 
-/* ---- the whole ---- */
+/* ---- the whole result ---- */
 
 static void make_spread(const tsr_result *result, uint32_t series, double *scratch, tsr_spread *s)
 {

@@ -1,6 +1,7 @@
 /* Parses a tensor's name into its position in the model: stack of layers, layer, kind of module, expert.
  *
- * "model.layers.3.mlp.experts.17.down_proj.weight" is layer 3 of "model.layers", expert 17, and an "experts.down_proj". */
+ * "model.layers.3.mlp.experts.17.down_proj.weight" is layer 3 of "model.layers", expert 17, and an
+ * "experts.down_proj". */
 #ifndef TSR_REPORT_MODEL_PLACE_H
 #define TSR_REPORT_MODEL_PLACE_H
 

@@ -24,7 +24,7 @@ typedef enum tsr_outcome {
     TSR_OUTCOME_NONE, /* measured, not judged */
     TSR_OUTCOME_PASSED,
     TSR_OUTCOME_FAILED,
-    TSR_OUTCOME_SKIPPED, /* nothing to judge, or no way to judge it */
+    TSR_OUTCOME_SKIPPED, /* nothing to judge, or it could not be judged */
 } tsr_outcome;
 
 /* Returns "measured", "passed", "failed" or "skipped". Static storage. */
@@ -34,7 +34,7 @@ typedef struct tsr_fact {
     const char *name, *value;
 } tsr_fact;
 
-/* Largest numbers of items. A file with more is not a result. */
+/* Limits of the numbers of items. A file with more is not a result. */
 enum { TSR_MAX_FACTS = 128, TSR_MAX_SERIES = 64, TSR_MAX_CHECKS = 64, TSR_MAX_ROWS = 1 << 21 };
 
 typedef struct tsr_facts {
@@ -129,7 +129,7 @@ tsr_status tsr_result_series(tsr_result *result, const char *name, uint32_t *at,
 /* Returns the value of a fact; NULL: unknown. */
 const char *tsr_fact_of(const tsr_facts *facts, const char *name);
 
-/* Returns the value for people. A number with a fraction is shortened in `number`. */
+/* Returns the value for text output. A number with a fraction is shortened in `number`. */
 const char *tsr_fact_shown(const tsr_fact *fact, char number[32]);
 
 /* Clears a row: it has no figures. */

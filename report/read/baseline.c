@@ -89,7 +89,7 @@ static void pair_wholes(tsr_baseline *b)
     }
 }
 
-/* ---- what else differs ---- */
+/* ---- other differences ---- */
 
 /* Returns true if values are equal as texts or as numbers: "8.0" is "8". */
 static bool same_value(const char *a, const char *b)

@@ -67,8 +67,8 @@ static tsr_status find_kind(tsr_result *result, const char *text, size_t size, s
     return refuse_schema(result->path, schema, err);
 }
 
-/* Returns true if a command wrote an error instead of a result. plan-schemes has a number named `error`. The error is before
- * all lists and objects, so large results are not searched for it. */
+/* Returns true if a command wrote an error instead of a result. plan-schemes has a number named `error`. The error is
+ * before all lists and objects, so large results are not searched for it. */
 static bool has_error(const tsr_reading *r)
 {
     tsr_json_reader json = r->json;

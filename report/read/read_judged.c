@@ -1,4 +1,5 @@
-/* Reads results of `verify gemm`, `mla`, `forward` and others: judgements with a subject, a kind of error and figures. */
+/* Reads results of `verify gemm`, `mla`, `forward` and others: judgements with a subject, a kind of error and
+ * figures. */
 #include "report/read/result_kinds.h"
 
 #include <stddef.h>

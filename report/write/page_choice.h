@@ -18,7 +18,8 @@ typedef struct tsr_page_choice {
     size_t n_findings;
 } tsr_page_choice;
 
-/* Returns the number of rows that each result may have, `most` in all. Results with fewer rows leave the rest to the others. */
+/* Returns the number of rows that each result may have, `most` in all. Results with fewer rows leave the rest to the
+ * others. */
 size_t tsr_page_share(const tsr_report *report, size_t most);
 
 /* Chooses about `most` rows. `baseline` is the report's. Returns false if memory is exhausted; then there is nothing

@@ -10,7 +10,7 @@
 
 enum { FINDINGS = 10, GROUPS = 12, WORST = 5, MOST_TEXT = 400, MOST_BYTES = 60000 };
 
-/* ---- texts of strangers ---- */
+/* ---- escaping text from files ---- */
 
 /* Appends a code span, in which only the fence has a meaning, and '|' in tables. */
 static void code(tsr_text *text, const char *what)
