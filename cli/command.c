@@ -45,7 +45,7 @@ const tsr_command *tsr_command_find(const tsr_command *const *commands, int argc
 tsr_status tsr_command_begin(tsr_command_context *c, const tsr_command *command, const tsr_command_context *parent,
                              tsr_err *err)
 {
-    *c = (tsr_command_context){.command = command, .common = tsr_common_options_defaults()};
+    *c = (tsr_command_context){.command = command, .schema = command->schema, .common = tsr_common_options_defaults()};
     if (parent != NULL)
         c->commands = parent->commands;
     c->job = calloc(1, command->job_size + 1);

@@ -27,6 +27,7 @@ typedef struct tsr_command_context {
     tsr_option *options;       /* option table of the command; a NULL name ends it */
 
     /* After parsing. */
+    const char *schema;                 /* of the result: that of the command, unless `check` sets another */
     uint64_t given;                     /* bit i: options[i] is on the command line */
     const char *words[TSR_MAX_SOURCES]; /* words without a dash */
     size_t n_words;
@@ -75,7 +76,8 @@ struct tsr_command {
     tsr_status (*run)(tsr_command_context *context, tsr_terminal *terminal, tsr_err *err);
     /* Prints the result as text. NULL: `run` has done so. */
     tsr_status (*print)(tsr_command_context *context, tsr_err *err);
-    /* Appends the result as a JSON document that ends in a line feed. NULL: `run` has written all reports. */
+    /* Appends the result as members of the JSON object that is open, after its schema and version. NULL: `run` has written all
+     * reports. */
     void (*write_json)(const tsr_command_context *context, tsr_text *text);
     /* Called after the result was written: returns the error if the result has one. May be NULL. */
     tsr_status (*conclude)(tsr_command_context *context, tsr_err *err);

@@ -41,7 +41,7 @@ tsr_status tsr_command_write_result(tsr_command_context *c, tsr_err *err)
         TSR_TRY(command->print(c, err));
     if (command->write_json != NULL && tsr_command_has_reports(c)) {
         tsr_text text = {0};
-        command->write_json(c, &text);
+        tsr_result_json(&text, c);
         const tsr_status status = tsr_results_write(c, &text, err);
         tsr_text_free(&text);
         TSR_TRY(status);

@@ -160,7 +160,7 @@ tsr_status tsr_batch_run_group(tsr_batch *batch, tsr_batch_job *leader, tsr_err 
 void tsr_batch_print_plan(const tsr_batch *batch);
 void tsr_batch_print(const tsr_batch *batch);
 
-/* Appends the summary as JSON. */
+/* Appends the summary as members of a JSON object. */
 void tsr_batch_json(const tsr_batch *batch, tsr_text *text);
 
 #endif

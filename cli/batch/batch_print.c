@@ -175,8 +175,7 @@ static void write_plan(tsr_text *t, const tsr_batch *batch, const tsr_batch_job 
         tsr_json_member_string(t, "with", job->leader->name);
     if (job->alone != NULL)
         tsr_json_member_string(t, "alone", job->alone);
-    tsr_json_key(t, "after");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "after", true);
     for (size_t i = 0; i < batch->n_jobs; i++) {
         if (job->after[i])
             tsr_json_string(t, batch->jobs[i].name);
@@ -221,16 +220,14 @@ static void write_job(tsr_text *t, const tsr_batch *batch, const tsr_batch_job *
 /* Writes the groups of jobs that are read together. */
 static void write_groups(tsr_text *t, const tsr_batch *batch)
 {
-    tsr_json_key(t, "together");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "together", false);
     for (size_t i = 0; i < batch->n_jobs; i++) {
         const tsr_batch_job *const leader = &batch->jobs[i];
         uint64_t wanted = leader->bytes_wanted;
         if (leader->leader != leader || (!batch->dry_run && leader->state == TSR_JOB_NOT_BEGUN))
             continue;
         tsr_json_begin_object(t, false);
-        tsr_json_key(t, "jobs");
-        tsr_json_begin_array(t, true);
+        tsr_json_member_array(t, "jobs", true);
         for (size_t k = i; k < batch->n_jobs; k++) {
             if (batch->jobs[k].leader != leader)
                 continue;
@@ -247,9 +244,6 @@ static void write_groups(tsr_text *t, const tsr_batch *batch)
 
 void tsr_batch_json(const tsr_batch *batch, tsr_text *t)
 {
-    tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "schema", "tessera-batch/1");
-    tsr_json_member_string(t, "version", TSR_VERSION);
     tsr_json_member_string(t, "jobs_file", batch->path);
     if (!batch->dry_run) {
         tsr_json_member_bool(t, "passed", batch->code == 0);
@@ -259,11 +253,8 @@ void tsr_batch_json(const tsr_batch *batch, tsr_text *t)
     tsr_json_member_bool(t, "dry_run", batch->dry_run);
     tsr_json_member_bool(t, "keep_going", batch->keep_going);
     write_groups(t, batch);
-    tsr_json_key(t, "jobs");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "jobs", false);
     for (size_t i = 0; i < batch->n_jobs; i++)
         write_job(t, batch, &batch->jobs[i]);
     tsr_json_end_array(t);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
 }

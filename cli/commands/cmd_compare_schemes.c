@@ -310,8 +310,7 @@ static void write_errors(tsr_text *t, const tsr_quant_stats *stats, double worst
 
 static void write_totals(tsr_text *t, const choice *c, const tsr_scheme_cost *costs)
 {
-    tsr_json_key(t, "schemes");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "schemes", false);
     for (tsr_scheme s = shown(0); s < TSR_SCHEMES; s = shown(s + 1)) {
         const total all = sum_up(costs, c->n, s);
         tsr_json_begin_object(t, true);
@@ -321,8 +320,7 @@ static void write_totals(tsr_text *t, const choice *c, const tsr_scheme_cost *co
             write_errors(t, &all.stats, all.worst_block);
         tsr_json_member_string(t, "options", tsr_scheme_row_of(s)->arguments);
         tsr_json_member_u64(t, "not_taken", all.skipped);
-        tsr_json_key(t, "worst");
-        tsr_json_begin_array(t, true);
+        tsr_json_member_array(t, "worst", true);
         for (size_t i = 0; i < all.n_worst; i++)
             tsr_json_string(t, c->tensors[all.worst[i]]->name);
         tsr_json_end_array(t);
@@ -333,8 +331,7 @@ static void write_totals(tsr_text *t, const choice *c, const tsr_scheme_cost *co
 
 static void write_suggestions(tsr_text *t, const choice *c, const tsr_scheme_cost *costs)
 {
-    tsr_json_key(t, "suggested");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "suggested", false);
     for (size_t i = 0; i < sizeof kSuggestions / sizeof *kSuggestions; i++) {
         double sqnr = 0;
         const tsr_scheme s = best_of(c, costs, kSuggestions[i].kinds, &sqnr);
@@ -349,14 +346,12 @@ static void write_suggestions(tsr_text *t, const choice *c, const tsr_scheme_cos
 
 static void write_tensors(tsr_text *t, const choice *c, const tsr_scheme_cost *costs)
 {
-    tsr_json_key(t, "tensors");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "tensors", false);
     for (size_t i = 0; i < c->n; i++) {
         tsr_json_begin_object(t, false);
         tsr_json_member_string(t, "name", c->tensors[i]->name);
         tsr_json_member_u64(t, "bytes", c->tensors[i]->bytes);
-        tsr_json_key(t, "schemes");
-        tsr_json_begin_array(t, false);
+        tsr_json_member_array(t, "schemes", false);
         for (tsr_scheme s = shown(0); s < TSR_SCHEMES; s = shown(s + 1)) {
             const tsr_scheme_cost *const cost = &costs[i * TSR_SCHEMES + s];
             if (!cost->taken)
@@ -376,23 +371,14 @@ static void write_json(const tsr_command_context *context, tsr_text *t)
 {
     const comparing *const a = context->job;
     const choice *const c = &a->chosen;
-    const char *const texts[][2] = {
-        {"schema", context->command->schema}, {"version", TSR_VERSION}, {"checkpoint", a->src}};
-    const struct {
-        const char *key;
-        uint64_t value;
-    } numbers[] = {
-        {"tensors_compared", c->n}, {"tensors_to_quantize", c->all}, {"seed", a->seed}, {"bytes", source_bytes(c)}};
-    tsr_json_begin_object(t, false);
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        tsr_json_member_string(t, texts[i][0], texts[i][1]);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        tsr_json_member_u64(t, numbers[i].key, numbers[i].value);
+    tsr_json_member_string(t, "checkpoint", a->src);
+    tsr_json_member_u64(t, "tensors_compared", c->n);
+    tsr_json_member_u64(t, "tensors_to_quantize", c->all);
+    tsr_json_member_u64(t, "seed", a->seed);
+    tsr_json_member_u64(t, "bytes", source_bytes(c));
     write_totals(t, c, a->costs);
     write_suggestions(t, c, a->costs);
     write_tensors(t, c, a->costs);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
 }
 
 /* ---- running ---- */

@@ -302,15 +302,9 @@ static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l
     const tsr_metrics whole = tsr_sum_differing(c);
     size_t counts[TSR_PAIR_EXTRA + 1];
     tsr_count_states(c, counts);
-    tsr_json_begin_object(t, false);
-    const char *const texts[][2] = {{"schema", "tessera-diff/1"},
-                                    {"version", TSR_VERSION},
-                                    {"a", job->path[0]},
-                                    {"b", job->path[1]},
-                                    {"metric", kMetricNames[l->metric]}};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        tsr_json_member_string(t, texts[i][0], texts[i][1]);
-    }
+    tsr_json_member_string(t, "a", job->path[0]);
+    tsr_json_member_string(t, "b", job->path[1]);
+    tsr_json_member_string(t, "metric", kMetricNames[l->metric]);
     tsr_rank_file_write(t, "rank_a", &job->manifest[0]);
     tsr_rank_file_write(t, "rank_b", &job->manifest[1]);
     tsr_json_key(t, "tolerance");
@@ -322,12 +316,10 @@ static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l
     for (size_t i = 0; i <= TSR_PAIR_EXTRA; i++) {
         tsr_json_member_u64(t, tsr_pair_state_name((tsr_pair_state)i), counts[i]);
     }
-    tsr_json_key(t, "whole");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "whole", true);
     tsr_metrics_json(t, &whole);
     tsr_json_end_object(t);
-    tsr_json_key(t, "tensors");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "tensors", false);
     for (size_t i = 0; i < c->count; i++) {
         tsr_json_begin_object(t, c->pairs[i].state != TSR_PAIR_DIFFERS);
         tsr_pair_json(t, &c->pairs[i]);
@@ -335,8 +327,6 @@ static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
 }
 
 /* ---- running ---- */

@@ -109,15 +109,11 @@ static tsr_status report_finished(tsr_command_context *c, tsr_err *err)
     tsr_text t = {0};
     if (c->prints)
         tsr_print("%s: finished already; the command without --shard verifies it\n", f->dst);
-    tsr_json_begin_object(&t, false);
-    tsr_json_member_string(&t, "schema", c->command->schema);
-    tsr_json_member_string(&t, "version", TSR_VERSION);
+    tsr_json_begin_document(&t, c->command->schema);
     tsr_json_member_bool(&t, "finished_already", true);
-    tsr_json_key(&t, "actions"); /* nothing was done, reported like a run */
-    tsr_json_begin_object(&t, true);
+    tsr_json_member_object(&t, "actions", true); /* nothing was done, reported like a run */
     tsr_json_end_object(&t);
-    tsr_json_end_object(&t);
-    tsr_text_append(&t, "\n", 1);
+    tsr_json_end_document(&t);
     const tsr_status status = tsr_command_has_reports(c) ? tsr_results_write(c, &t, err) : TSR_OK;
     tsr_text_free(&t);
     return status;

@@ -324,6 +324,8 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     if (a->path == NULL)
         return tsr_out_of_memory(err, NULL);
     TSR_TRY(split(a->path, &a->tensor, err));
+    if (a->tensor != NULL)
+        c->schema = "tessera-inspect-tensor/1";
     if (a->tensor != NULL && a->can_load != NULL)
         return tsr_fail(err, TSR_E_USAGE, "--can-load asks about a checkpoint, not about one tensor");
     if (a->can_load == NULL)
@@ -371,15 +373,10 @@ static tsr_status print(tsr_command_context *c, tsr_err *err)
 static void write_json(const tsr_command_context *c, tsr_text *t)
 {
     const inspecting *const a = c->job;
-    tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "schema", a->tensor == NULL ? c->command->schema : "tessera-inspect-tensor/1");
-    tsr_json_member_string(t, "version", TSR_VERSION);
     if (a->tensor != NULL)
         tsr_json_tensor(t, a->checkpoint, &a->inspected, a->histogram);
     else
         write_checkpoint(a, t);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
 }
 
 static int exit_code(const tsr_command_context *c)

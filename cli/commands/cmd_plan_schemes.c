@@ -224,8 +224,7 @@ static void write_group(tsr_text *t, const tsr_scheme_group *g, size_t picked)
     tsr_json_begin_object(t, false);
     tsr_json_member_string(t, "scheme", tsr_scheme_name(g->schemes[picked]));
     tsr_json_member_u64(t, "weights", g->weights);
-    tsr_json_key(t, "options");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "options", false);
     for (size_t k = 0; k < g->n_options; k++) {
         tsr_json_begin_object(t, true);
         tsr_json_member_string(t, "scheme", tsr_scheme_name(g->schemes[k]));
@@ -234,8 +233,7 @@ static void write_group(tsr_text *t, const tsr_scheme_group *g, size_t picked)
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
-    tsr_json_key(t, "tensors");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "tensors", false);
     for (size_t i = 0; i < g->n; i++)
         tsr_json_string(t, g->tensors[i]->name);
     tsr_json_end_array(t);
@@ -244,8 +242,7 @@ static void write_group(tsr_text *t, const tsr_scheme_group *g, size_t picked)
 
 static void write_curve(const planning *p, tsr_text *t)
 {
-    tsr_json_key(t, "curve");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "curve", false);
     for (unsigned i = 0; i < ROWS; i++) {
         tsr_json_begin_object(t, true);
         write_choice(t, &p->plan, &p->rows[i].choice);
@@ -257,13 +254,9 @@ static void write_curve(const planning *p, tsr_text *t)
 static void write_json(const tsr_command_context *c, tsr_text *t)
 {
     const planning *const p = c->job;
-    tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "schema", c->command->schema);
-    tsr_json_member_string(t, "version", TSR_VERSION);
     tsr_json_member_string(t, "checkpoint", p->src);
     tsr_json_member_bool(t, "passed", true); /* a budget that cannot be met is an error */
-    tsr_json_key(t, "judged");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "judged", true);
     tsr_json_member_u64(t, "budget", 1);
     tsr_json_end_object(t);
     tsr_json_member_u64(t, "budget_bytes", p->budget);
@@ -274,13 +267,10 @@ static void write_json(const tsr_command_context *c, tsr_text *t)
     tsr_json_member_number(t, "bound", p->chosen.bound);
     tsr_json_member_number(t, "gap", gap_of(&p->chosen));
     write_curve(p, t);
-    tsr_json_key(t, "groups");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "groups", false);
     for (size_t i = 0; i < p->plan.n; i++)
         write_group(t, &p->plan.groups[i], p->picked[i]);
     tsr_json_end_array(t);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
 }
 
 static tsr_status write_rules(const planning *p, tsr_err *err)

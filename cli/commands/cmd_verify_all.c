@@ -1,5 +1,6 @@
 /* Implements `tessera verify all`: common options of the kinds, and their commands. */
 #include "cli/commands/commands.h"
+#include "cli/io/results.h"
 #include "cli/show/verify_all.h"
 #include "cli/show/verify_forward.h"
 #include "cli/show/verify_kernels.h"
@@ -19,7 +20,6 @@ typedef struct verifying {
     tsr_forward_request request; /* options that only forward uses */
     tsr_forward_texts forward;
     tsr_verify_all all;
-    tsr_text json; /* the result */
 } verifying;
 
 static const struct {
@@ -189,21 +189,23 @@ static tsr_status begin_kinds(tsr_command_context *c, tsr_err *err)
 static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)
 {
     verifying *const a = c->job;
-    TSR_TRY(tsr_verify_all_run(&a->all, terminal, err));
-    tsr_verify_all_json(&a->json, &a->all);
-    return tsr_text_status(&a->json, err);
+    return tsr_verify_all_run(&a->all, terminal, err);
 }
 
 static tsr_status print(tsr_command_context *c, tsr_err *err)
 {
     const verifying *const a = c->job;
-    return tsr_verify_all_print(&a->all, &a->json, err);
+    tsr_report report;
+    TSR_TRY(tsr_result_report(&report, c, err));
+    const tsr_status status = tsr_verify_all_print(&a->all, &report, err);
+    tsr_report_free(&report);
+    return status;
 }
 
 static void write_json(const tsr_command_context *c, tsr_text *text)
 {
     const verifying *const a = c->job;
-    tsr_text_append(text, a->json.data, a->json.size);
+    tsr_verify_all_json(text, &a->all);
 }
 
 /* Returns the error of the kind with the most severe exit code; it is also in the result. */
@@ -227,7 +229,6 @@ static void close_job(tsr_command_context *c)
 {
     verifying *const a = c->job;
     tsr_verify_all_free(&a->all);
-    tsr_text_free(&a->json);
 }
 
 const tsr_command tsr_command_verify_all = {

@@ -128,35 +128,26 @@ static void write_json(const tsr_command_context *context, tsr_text *t)
 {
     const verification *const v = context->job;
     const tsr_manifest_check *const c = &v->check;
-    const char *const texts[][2] = {{"schema", context->command->schema},
-                                    {"version", TSR_VERSION},
-                                    {"checkpoint", v->dst},
-                                    {"manifest", v->path},
-                                    {"made_by", v->said.version},
-                                    {"command", v->said.command}};
-    tsr_json_begin_object(t, false);
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        tsr_json_member_string(t, texts[i][0], texts[i][1]);
+    tsr_json_member_string(t, "checkpoint", v->dst);
+    tsr_json_member_string(t, "manifest", v->path);
+    tsr_json_member_string(t, "made_by", v->said.version);
+    tsr_json_member_string(t, "command", v->said.command);
     if (v->src != NULL)
         tsr_json_member_string(t, "source", v->src);
     tsr_json_member_bool(t, "passed", c->count == 0);
     tsr_json_member_number(t, "seconds", c->seconds);
     tsr_json_member_u64(t, "threads", c->threads);
     tsr_json_member_u64(t, "bytes_read", c->bytes_read);
-    tsr_json_key(t, "judged");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "judged", true);
     tsr_json_member_u64(t, "files", c->files);
     tsr_json_member_u64(t, "digests", c->pieces);
     if (v->src != NULL)
         tsr_json_member_u64(t, "passed_over", c->passed_over);
     tsr_json_end_object(t);
-    tsr_json_key(t, "findings");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "findings", false);
     for (size_t i = 0; i < c->count; i++)
         write_finding(t, &c->findings[i]);
     tsr_json_end_array(t);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
 }
 
 static void close_job(tsr_command_context *c)

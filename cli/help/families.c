@@ -70,8 +70,7 @@ static void print_tables(const tsr_policy_family *all, size_t count)
 
 static void json_rules(tsr_text *t, const char *key, tsr_rules rules)
 {
-    tsr_json_key(t, key);
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, key, false);
     for (size_t i = 0; i < rules.count; i++) {
         tsr_json_begin_object(t, true);
         tsr_json_member_string(t, "pattern", rules.items[i].pattern);
@@ -84,12 +83,9 @@ static void json_rules(tsr_text *t, const char *key, tsr_rules rules)
 
 static void json_tables(tsr_text *t, const tsr_policy_family *all, size_t count)
 {
-    tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "schema", "tessera-families/1");
-    tsr_json_member_string(t, "version", TSR_VERSION);
+    tsr_json_begin_document(t, "tessera-families/1");
     json_rules(t, "every_model", tsr_rules_of_all());
-    tsr_json_key(t, "families");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "families", false);
     for (size_t i = 0; i < count; i++) {
         tsr_json_begin_object(t, false);
         tsr_json_member_string(t, "model_type", all[i].model_type);
@@ -101,8 +97,7 @@ static void json_tables(tsr_text *t, const tsr_policy_family *all, size_t count)
     tsr_json_end_array(t);
     json_rules(t, "general_experts", tsr_general_expert_rules());
     json_rules(t, "general", tsr_general_rules());
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
+    tsr_json_end_document(t);
 }
 
 tsr_status tsr_list_families(const char *json, tsr_err *err)

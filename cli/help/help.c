@@ -48,11 +48,8 @@ tsr_status tsr_help_json(const tsr_command *const *commands, const char *path, t
 {
     tsr_text t = {0};
     tsr_status status = TSR_OK;
-    tsr_json_begin_object(&t, false);
-    tsr_json_member_string(&t, "schema", "tessera-help/1");
-    tsr_json_member_string(&t, "version", TSR_VERSION);
-    tsr_json_key(&t, "exit_codes");
-    tsr_json_begin_array(&t, false);
+    tsr_json_begin_document(&t, "tessera-help/1");
+    tsr_json_member_array(&t, "exit_codes", false);
     for (const tsr_exit_meaning *e = tsr_exit_meanings; e->meaning != NULL; e++) {
         tsr_json_begin_object(&t, true);
         tsr_json_member_u64(&t, "code", (uint64_t)e->code);
@@ -60,13 +57,11 @@ tsr_status tsr_help_json(const tsr_command *const *commands, const char *path, t
         tsr_json_end_object(&t);
     }
     tsr_json_end_array(&t);
-    tsr_json_key(&t, "commands");
-    tsr_json_begin_array(&t, false);
+    tsr_json_member_array(&t, "commands", false);
     for (size_t i = 0; commands[i] != NULL && status == TSR_OK; i++)
         status = json_command(&t, commands, i, err);
     tsr_json_end_array(&t);
-    tsr_json_end_object(&t);
-    tsr_text_append(&t, "\n", 1);
+    tsr_json_end_document(&t);
     if (status == TSR_OK)
         status = tsr_text_status(&t, err);
     if (status == TSR_OK)

@@ -143,16 +143,14 @@ void tsr_serve_hints_print(const tsr_serve_hints *hints)
 
 void tsr_serve_hints_json(tsr_text *t, const tsr_serve_hints *hints)
 {
-    tsr_json_key(t, "serve");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "serve", false);
     for (size_t i = 0; i < hints->count; i++) {
         tsr_json_begin_object(t, true);
         tsr_json_member_string(t, "loader", hints->items[i].loader);
         tsr_json_member_string(t, hints->items[i].command == NULL ? "reason" : "command",
                                hints->items[i].command == NULL ? hints->items[i].reason : hints->items[i].command);
         if (hints->items[i].n_tp > 0) {
-            tsr_json_key(t, "tp");
-            tsr_json_begin_array(t, true);
+            tsr_json_member_array(t, "tp", true);
             for (unsigned k = 0; k < hints->items[i].n_tp; k++)
                 tsr_json_u64(t, hints->items[i].tp[k]);
             tsr_json_end_array(t);

@@ -23,8 +23,7 @@ typedef struct library {
 
 static void json_libraries(tsr_text *t, const library *all, size_t n)
 {
-    tsr_json_key(t, "libraries");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "libraries", false);
     for (size_t i = 0; i < n; i++) {
         if (*all[i].built_with == '\0')
             continue;
@@ -39,8 +38,7 @@ static void json_libraries(tsr_text *t, const library *all, size_t n)
 
 static void json_features(tsr_text *t)
 {
-    tsr_json_key(t, "features");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "features", true);
     tsr_json_member_bool(t, "cuda", TSR_WITH_CUDA);
     tsr_json_member_bool(t, "mpi", TSR_WITH_MPI);
     tsr_json_member_bool(t, "liburing", TSR_WITH_LIBURING);
@@ -52,8 +50,7 @@ static void json_features(tsr_text *t)
 static void json_sandbox(tsr_text *t)
 {
     const int landlock = tsr_sandbox_landlock();
-    tsr_json_key(t, "sandbox");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "sandbox", true);
     tsr_json_key(t, "landlock_abi");
     if (landlock == 0)
         tsr_json_null(t);
@@ -81,9 +78,7 @@ tsr_status tsr_version_json(const char *path, tsr_err *err)
                                  {"MPI", TSR_MPI_VERSION, NULL},
                                  {"CUDA runtime", TSR_CUDA_VERSION, NULL}};
     tsr_text t = {0};
-    tsr_json_begin_object(&t, false);
-    tsr_json_member_string(&t, "schema", "tessera-version/1");
-    tsr_json_member_string(&t, "version", TSR_VERSION);
+    tsr_json_begin_document(&t, "tessera-version/1");
     tsr_json_member_string(&t, "commit", strcmp(TSR_COMMIT, "none") == 0 ? NULL : TSR_COMMIT);
     tsr_json_member_string(&t, "compiler", TSR_BUILT_BY);
     tsr_json_member_string(&t, "machine", TSR_BUILT_FOR);
@@ -91,8 +86,7 @@ tsr_status tsr_version_json(const char *path, tsr_err *err)
     json_features(&t);
     json_sandbox(&t);
     json_libraries(&t, libraries, sizeof libraries / sizeof *libraries);
-    tsr_json_end_object(&t);
-    tsr_text_append(&t, "\n", 1);
+    tsr_json_end_document(&t);
     const tsr_status status = tsr_write_report(path, &t, err);
     tsr_text_free(&t);
     return status;

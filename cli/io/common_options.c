@@ -79,8 +79,7 @@ void tsr_options_print_help(const char *text, const tsr_option *options)
 
 static void json_choices(tsr_text *t, const char *words)
 {
-    tsr_json_key(t, "choices");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "choices", true);
     for (const char *p = words;; p++) {
         const char *const end = strchrnul(p, '|');
         char word[64];
@@ -111,8 +110,7 @@ static void json_option(tsr_text *t, const tsr_option *o)
 void tsr_options_json(tsr_text *to, const char *text, const tsr_option *options)
 {
     tsr_json_member_string(to, "text", text);
-    tsr_json_key(to, "options");
-    tsr_json_begin_array(to, false);
+    tsr_json_member_array(to, "options", false);
     for (const tsr_option *o = options; o->name != NULL; o++) {
         if (o->help != NULL)
             json_option(to, o);

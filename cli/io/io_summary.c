@@ -20,8 +20,7 @@ const char *tsr_io_text(const tsr_io_summary *io, char text[256])
 
 void tsr_io_json(tsr_text *t, const tsr_io_summary *io)
 {
-    tsr_json_key(t, "io");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "io", true);
     tsr_json_member_string(t, "mode", is_direct(io) ? "direct" : "buffered");
     tsr_json_member_string(t, "reads", io->reads ? "direct" : "buffered");
     tsr_json_member_string(t, "writes", io->writes ? "direct" : "buffered");
@@ -40,8 +39,7 @@ const char *tsr_links_text(const tsr_links_summary *links, char text[384])
 
 void tsr_links_json(tsr_text *t, const tsr_links_summary *links)
 {
-    tsr_json_key(t, "links");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "links", true);
     tsr_json_member_u64(t, "linked", links->linked);
     tsr_json_member_u64(t, "copied", links->copied);
     tsr_json_member_string(t, "why", links->why);

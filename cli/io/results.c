@@ -47,26 +47,47 @@ tsr_status tsr_results_write(tsr_command_context *c, const tsr_text *text, tsr_e
     return write_junit(c->common.junit, c->common.json, text, err);
 }
 
-/* ---- errors ---- */
+/* ---- documents ---- */
+
+static void begin(tsr_text *t, const char *schema, const tsr_command *command)
+{
+    tsr_json_begin_document(t, schema);
+    if (command->kind != NULL)
+        tsr_json_member_string(t, "check", command->kind);
+}
+
+void tsr_result_json(tsr_text *t, const tsr_command_context *c)
+{
+    begin(t, c->schema, c->command);
+    c->command->write_json(c, t);
+    tsr_json_end_document(t);
+}
+
+tsr_status tsr_result_report(tsr_report *report, const tsr_command_context *c, tsr_err *err)
+{
+    tsr_text text = {0};
+    tsr_result_json(&text, c);
+    tsr_status status = tsr_text_status(&text, err);
+    if (status == TSR_OK)
+        status = tsr_report_of_text(report, "", text.data, text.size, err);
+    tsr_text_free(&text);
+    return status;
+}
 
 /* The error is the first member, so that a reader finds it early. */
 void tsr_error_json(tsr_text *t, const tsr_command *command, tsr_status status, const tsr_err *why)
 {
-    tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "schema", command->schema);
-    tsr_json_member_string(t, "version", TSR_VERSION);
-    if (command->kind != NULL)
-        tsr_json_member_string(t, "check", command->kind);
-    tsr_json_key(t, "error");
-    tsr_json_begin_object(t, true);
+    begin(t, command->schema, command);
+    tsr_json_member_object(t, "error", true);
     tsr_json_member_u64(t, "code", (uint64_t)tsr_exit_code(status));
     tsr_json_member_string(t, "message", why->msg);
     if (why->tensor[0] != '\0')
         tsr_json_member_string(t, "tensor", why->tensor);
     tsr_json_end_object(t);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
+    tsr_json_end_document(t);
 }
+
+/* ---- errors ---- */
 
 /* Writes the error to the pending reports. A failure to do so is not reported, because the first error determines the
  * exit code. */

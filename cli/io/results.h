@@ -7,9 +7,16 @@
 #define TSR_CLI_IO_RESULTS_H
 
 #include "cli/command.h"
+#include "report/report.h"
 
 /* Writes a complete result as JSON and JUnit XML where requested, and keeps it for a batch. */
 tsr_status tsr_results_write(tsr_command_context *context, const tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Appends the result of a command as a JSON document. */
+void tsr_result_json(tsr_text *text, const tsr_command_context *context);
+
+/* Reads the result of a command into the model of reports. tsr_report_free frees it. */
+tsr_status tsr_result_report(tsr_report *report, const tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Appends the result of a command that ended with an error before it had one. */
 void tsr_error_json(tsr_text *text, const tsr_command *command, tsr_status status, const tsr_err *why);

@@ -204,8 +204,7 @@ void tsr_shard_json(tsr_text *t, const tsr_shard_run *run)
         tsr_json_member_u64(t, "shards", run->shard.count);
     if (!tsr_is_shard(run))
         return;
-    tsr_json_key(t, "shard");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "shard", true);
     tsr_json_member_u64(t, "index", run->shard.index);
     tsr_json_member_u64(t, "of", run->shard.count);
     tsr_json_member_u64(t, "files", run->size.files);

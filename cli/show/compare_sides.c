@@ -81,8 +81,7 @@ const char *tsr_tile_text(const tsr_tile_metrics *tile, const tsr_pair *pair, ch
 
 static void range_json(tsr_text *t, const char *key, uint64_t first, uint64_t count)
 {
-    tsr_json_key(t, key);
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, key, true);
     tsr_json_u64(t, first);
     tsr_json_u64(t, first + count);
     tsr_json_end_array(t);
@@ -105,8 +104,7 @@ static void side_json(tsr_text *t, const char *key, const tsr_weight *w)
     if (w == NULL)
         return;
     char shape[192];
-    tsr_json_key(t, key);
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, key, true);
     tsr_json_member_string(t, "dtype", tsr_dtype_name((tsr_dtype)w->data->dtype));
     tsr_json_key(t, "shape");
     tsr_shape_text(w->data, shape, sizeof shape);
@@ -137,8 +135,7 @@ void tsr_pair_json(tsr_text *t, const tsr_pair *pair)
         if (m->nonfinite[side] > 0)
             place_json(t, side == 0 ? "nonfinite_a_at" : "nonfinite_b_at", pair, m->nonfinite_at[side]);
     }
-    tsr_json_key(t, "worst_blocks");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "worst_blocks", false);
     for (size_t i = 0; i < m->n_worst; i++)
         tile_json(t, &m->worst[i]);
     tsr_json_end_array(t);

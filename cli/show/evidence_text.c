@@ -40,18 +40,15 @@ void tsr_evidence_json(tsr_text *t, const tsr_evidence *e)
     tsr_json_member_number(t, "seconds", e->seconds);
     if (e->bytes_read > 0)
         tsr_json_member_u64(t, "bytes_read", e->bytes_read);
-    tsr_json_key(t, "phase_seconds");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "phase_seconds", true);
     for (tsr_phase phase = 0; phase < TSR_N_PHASES; phase++)
         tsr_json_member_number(t, tsr_phase_name(phase), e->phases[phase]);
     tsr_json_end_object(t);
-    tsr_json_key(t, "judgements");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "judgements", false);
     for (size_t i = 0; i < e->count; i++)
         judgement_json(t, &e->items[i]);
     tsr_json_end_array(t);
-    tsr_json_key(t, "skipped");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "skipped", false);
     for (size_t i = 0; i < e->n_skipped; i++) {
         tsr_json_begin_object(t, true);
         tsr_json_member_string(t, "subject", e->skipped[i].subject);

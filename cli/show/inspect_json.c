@@ -4,21 +4,15 @@
 
 #include <stdio.h>
 
-static void object(tsr_text *t, const char *key, bool flat)
-{
-    tsr_json_key(t, key);
-    tsr_json_begin_object(t, flat);
-}
-
 /* ---- a checkpoint ---- */
 
 static void tallies(tsr_text *t, const char *key, const tsr_tally *by_dtype)
 {
-    object(t, key, false);
+    tsr_json_member_object(t, key, false);
     for (unsigned i = 0; i < TSR_DTYPE_COUNT; i++) {
         if (by_dtype[i].tensors == 0)
             continue;
-        object(t, tsr_dtype_name((tsr_dtype)i), true);
+        tsr_json_member_object(t, tsr_dtype_name((tsr_dtype)i), true);
         tsr_json_member_u64(t, "tensors", by_dtype[i].tensors);
         tsr_json_member_u64(t, "elements", by_dtype[i].elements);
         tsr_json_member_u64(t, "bytes", by_dtype[i].bytes);
@@ -31,7 +25,7 @@ static void part(tsr_text *t, const char *name, const tsr_part_tally *p)
 {
     if (p->tensors == 0)
         return;
-    object(t, name, true);
+    tsr_json_member_object(t, name, true);
     tsr_json_member_u64(t, "tensors", p->tensors);
     tsr_json_member_u64(t, "parameters", p->parameters);
     tsr_json_member_u64(t, "bytes", p->bytes);
@@ -60,7 +54,7 @@ static void index_facts(tsr_text *t, const tsr_checkpoint *c, const tsr_contents
 
 static void scale_stats(tsr_text *t, const tsr_scale_stats *k)
 {
-    object(t, "scale_stats", false);
+    tsr_json_member_object(t, "scale_stats", false);
     tsr_json_member_u64(t, "count", k->count);
     tsr_json_member_number(t, "min", k->min);
     tsr_json_member_number(t, "median", k->median);
@@ -75,15 +69,13 @@ static void scale_stats(tsr_text *t, const tsr_scale_stats *k)
 
 static void kinds(tsr_text *t, const tsr_contents *s)
 {
-    tsr_json_key(t, "kinds");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "kinds", false);
     for (size_t i = 0; i < s->n_kinds; i++) {
         const tsr_kind_tally *const k = &s->kinds[i];
         tsr_json_begin_object(t, true);
         tsr_json_member_string(t, "kind", k->kind->name);
         tsr_json_member_u64(t, "bits", k->bits);
-        tsr_json_key(t, "block");
-        tsr_json_begin_array(t, true);
+        tsr_json_member_array(t, "block", true);
         tsr_json_u64(t, k->block.rows);
         tsr_json_u64(t, k->block.cols);
         tsr_json_end_array(t);
@@ -100,16 +92,15 @@ static void kinds(tsr_text *t, const tsr_contents *s)
 static void quantization(tsr_text *t, const tsr_contents *s)
 {
     const tsr_weights *const w = &s->weights;
-    object(t, "quantization", false);
+    tsr_json_member_object(t, "quantization", false);
     tsr_json_member_string(t, "method", w->method);
-    tsr_json_key(t, "block");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "block", true);
     tsr_json_u64(t, w->block.rows);
     tsr_json_u64(t, w->block.cols);
     tsr_json_end_array(t);
     tsr_json_member_string(t, "scale_fmt", w->ue8m0 ? "ue8m0" : NULL);
     tsr_json_member_u64(t, "weights", w->n_scaled);
-    object(t, "codes", true);
+    tsr_json_member_object(t, "codes", true);
     for (tsr_kind kind = 0; kind < TSR_KIND_COUNT; kind++)
         tsr_json_member_u64(t, tsr_kind_name(kind), s->coded[kind]);
     tsr_json_end_object(t);
@@ -126,7 +117,7 @@ static void attention(tsr_text *t, const tsr_contents *s)
     const tsr_model *const m = &s->model;
     const uint64_t block = s->weights.block.rows == 0 ? 128 : s->weights.block.rows;
     const bool mla = m->kv_lora_rank > 0;
-    object(t, "attention", false);
+    tsr_json_member_object(t, "attention", false);
     tsr_json_member_u64(t, "layers", m->layers);
     tsr_json_member_u64(t, "heads", m->heads);
     tsr_json_member_u64(t, "kv_heads", m->kv_heads);
@@ -140,7 +131,7 @@ static void attention(tsr_text *t, const tsr_contents *s)
         tsr_json_member_number(t, "scale_rows_a_head", (double)(m->nope + m->v_head_dim) / (double)block);
         tsr_json_member_bool(t, "blocks_on_head_boundaries", m->nope % block == 0 && m->v_head_dim % block == 0);
     }
-    object(t, "kv_values_a_layer", true);
+    tsr_json_member_object(t, "kv_values_a_layer", true);
     tsr_json_member_u64(t, "mha", tsr_model_kv_values(m, m->heads));
     if (!mla)
         tsr_json_member_u64(t, "gqa", tsr_model_kv_values(m, m->kv_heads));
@@ -162,7 +153,7 @@ static void manifest(tsr_text *t, const tsr_rank_file *m)
         tsr_json_member_string(t, "layout", NULL);
         return;
     }
-    object(t, "layout", true);
+    tsr_json_member_object(t, "layout", true);
     tsr_json_member_string(t, "target", m->target);
     tsr_json_member_string(t, "producer", m->producer);
     tsr_json_member_string(t, "scale_dtype", m->scale_dtype);
@@ -183,12 +174,12 @@ void tsr_json_contents(tsr_text *t, const tsr_checkpoint *c, const tsr_contents 
     tsr_json_member_u64(t, "tensor_bytes", s->whole.bytes);
     index_facts(t, c, s);
     tallies(t, "dtypes", s->by_dtype);
-    object(t, "parts", false);
+    tsr_json_member_object(t, "parts", false);
     for (unsigned i = 0; i < TSR_PART_COUNT; i++)
         part(t, tsr_part_name((tsr_part)i), &s->parts[i]);
     part(t, "MTP", &s->mtp);
     tsr_json_end_object(t);
-    object(t, "unread", true);
+    tsr_json_member_object(t, "unread", true);
     tsr_json_member_u64(t, "tensors", s->unread.tensors);
     tsr_json_member_u64(t, "bytes", s->unread.bytes);
     tsr_json_end_object(t);
@@ -202,8 +193,7 @@ void tsr_json_contents(tsr_text *t, const tsr_checkpoint *c, const tsr_contents 
 
 void tsr_json_issues(tsr_text *t, const char *key, const tsr_issues *issues)
 {
-    tsr_json_key(t, key);
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, key, false);
     for (size_t i = 0; i < issues->count; i++) {
         const tsr_issue *const f = &issues->items[i];
         tsr_json_begin_object(t, false);
@@ -227,13 +217,13 @@ void tsr_json_issues(tsr_text *t, const char *key, const tsr_issues *issues)
 
 void tsr_json_loaders(tsr_text *t, const tsr_load_table *table)
 {
-    object(t, "checked", false);
+    tsr_json_member_object(t, "checked", false);
     for (size_t i = 0; i < table->n_loaders; i++)
         tsr_json_member_string(t, tsr_loader_name(table->loaders[i]), tsr_loader_checked(table->loaders[i]));
     tsr_json_end_object(t);
-    object(t, "can_load", false);
+    tsr_json_member_object(t, "can_load", false);
     for (size_t i = 0; i < table->n_loaders; i++) {
-        object(t, tsr_loader_name(table->loaders[i]), true);
+        tsr_json_member_object(t, tsr_loader_name(table->loaders[i]), true);
         for (size_t k = 0; k < table->n_tp; k++) {
             char tp[16];
             snprintf(tp, sizeof tp, "%u", table->tp[k]);
@@ -250,8 +240,7 @@ static void place(tsr_text *t, const tsr_checkpoint *c, const tsr_tensor *tensor
 {
     tsr_json_member_string(t, "name", tensor->name);
     tsr_json_member_string(t, "dtype", tsr_dtype_name((tsr_dtype)tensor->dtype));
-    tsr_json_key(t, "shape");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "shape", true);
     for (unsigned i = 0; i < tensor->rank; i++)
         tsr_json_u64(t, tensor->shape[i]);
     tsr_json_end_array(t);
@@ -262,8 +251,7 @@ static void place(tsr_text *t, const tsr_checkpoint *c, const tsr_tensor *tensor
 
 static void value_facts(tsr_text *t, const tsr_histogram *h)
 {
-    tsr_json_key(t, "first");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "first", true);
     for (unsigned i = 0; i < h->n_first; i++)
         tsr_json_number(t, h->first[i]);
     tsr_json_end_array(t);
@@ -281,8 +269,7 @@ static void value_facts(tsr_text *t, const tsr_histogram *h)
 
 static void binades(tsr_text *t, const tsr_histogram *h)
 {
-    tsr_json_key(t, "binades");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "binades", false);
     for (int i = 0; i < TSR_BINADES; i++) {
         if (h->binades[0][i] + h->binades[1][i] == 0)
             continue;
@@ -297,13 +284,12 @@ static void binades(tsr_text *t, const tsr_histogram *h)
 
 static void map(tsr_text *t, const tsr_histogram *h)
 {
-    object(t, "block_amax", false);
+    tsr_json_member_object(t, "block_amax", false);
     tsr_json_member_u64(t, "block_rows", h->block.rows);
     tsr_json_member_u64(t, "block_cols", h->block.cols);
     tsr_json_member_u64(t, "blocks_down", h->blocks_down);
     tsr_json_member_u64(t, "blocks_wide", h->blocks_wide);
-    tsr_json_key(t, "cells");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "cells", false);
     for (unsigned r = 0; r < h->map_rows; r++) {
         tsr_json_begin_array(t, true);
         for (unsigned c = 0; c < h->map_cols; c++)
@@ -350,8 +336,7 @@ void tsr_json_tensor(tsr_text *t, const tsr_checkpoint *c, const tsr_inspected *
     value_facts(t, h);
     binades(t, h);
     if (w->data->dtype == TSR_F8_E4M3) {
-        tsr_json_key(t, "codes");
-        tsr_json_begin_array(t, true);
+        tsr_json_member_array(t, "codes", true);
         for (unsigned i = 0; i < 256; i++)
             tsr_json_u64(t, h->codes[i]);
         tsr_json_end_array(t);

@@ -294,8 +294,7 @@ static void json_counts(tsr_text *t, const tsr_command_context *c)
     }
     tsr_space_json(t, plan, job->dry_run);
     const tally actions = count_actions(plan);
-    tsr_json_key(t, "actions");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "actions", true);
     for (size_t i = 0; i < actions.n; i++) {
         tsr_json_member_u64(t, actions.action[i], actions.count[i]);
     }
@@ -315,8 +314,7 @@ static void json_policy(tsr_text *t, const tsr_plan *plan)
     } else if (plan->n_warnings == 0) {
         return;
     }
-    tsr_json_key(t, "warnings");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "warnings", false);
     for (size_t i = 0; i < plan->n_warnings; i++)
         tsr_json_string(t, plan->warnings[i]);
     tsr_json_end_array(t);
@@ -324,8 +322,7 @@ static void json_policy(tsr_text *t, const tsr_plan *plan)
 
 static void json_plan(tsr_text *t, const tsr_plan *plan)
 {
-    tsr_json_key(t, "plan");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "plan", false);
     for (size_t i = 0; i < plan->n_notes; i++) {
         tsr_json_begin_object(t, true);
         tsr_json_member_string(t, "name", plan->notes[i].source->name);
@@ -370,8 +367,7 @@ static void json_result(tsr_text *t, const tsr_command_context *c)
     if (plan->made.readers != NULL)
         tsr_json_member_string(t, "readers", plan->made.readers);
     if (against.elements > 0) {
-        tsr_json_key(t, "against");
-        tsr_json_begin_object(t, false);
+        tsr_json_member_object(t, "against", false);
         tsr_quant_stats_json(t, &against);
         tsr_json_end_object(t);
     }
@@ -380,9 +376,6 @@ static void json_result(tsr_text *t, const tsr_command_context *c)
 void tsr_plan_result_json(const tsr_command_context *c, tsr_text *t)
 {
     const tsr_plan_job *const job = c->job;
-    tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "schema", c->command->schema);
-    tsr_json_member_string(t, "version", TSR_VERSION);
     json_counts(t, c);
     tsr_shard_json(t, &job->shards);
     json_policy(t, &job->plan);
@@ -390,6 +383,4 @@ void tsr_plan_result_json(const tsr_command_context *c, tsr_text *t)
         json_plan(t, &job->plan);
     else
         json_result(t, c);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
 }

@@ -224,8 +224,7 @@ void tsr_quant_limits_print(const tsr_quant_limits *l, const tsr_plan *plan, con
 
 static void findings_json(tsr_text *t, const tsr_quant_limits *l, const tsr_plan *plan, const tsr_quant_stats *rows)
 {
-    tsr_json_key(t, "findings");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "findings", false);
     for (cursor at = {0, SIZE_MAX}; next_finding(&at, l, plan, rows);) {
         tsr_text text = {0};
         finding_text(&text, l, plan, rows, &at);
@@ -245,15 +244,13 @@ void tsr_quant_limits_json(tsr_text *t, const tsr_quant_limits *l, const tsr_pla
     if (tsr_quant_limits_given(l) == NULL)
         return;
     tsr_json_member_bool(t, "passed", tsr_quant_limits_count(l, plan, rows) == 0);
-    tsr_json_key(t, "limits");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "limits", true);
     for (size_t k = 0; k < N_LIMITS; k++) {
         if (kLimits[k].given(l))
             tsr_json_member_number(t, kLimits[k].key, kLimits[k].limit(l));
     }
     tsr_json_end_object(t);
-    tsr_json_key(t, "judged");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "judged", true);
     for (size_t k = 0; k < N_LIMITS; k++) {
         if (kLimits[k].given(l))
             tsr_json_member_u64(t, kLimits[k].check, count_judged(plan));

@@ -4,7 +4,6 @@
 #include "cli/io/output.h"
 #include "cli/io/results.h"
 #include "formats/json/json_write.h"
-#include "report/report.h"
 #include "report/write/cases.h"
 
 #include <stdio.h>
@@ -36,7 +35,7 @@ static tsr_status carry_out(tsr_kind_run *run, tsr_terminal *terminal)
     TSR_TRY(c->command->open(c, &run->why));
     TSR_TRY(c->command->run(c, terminal, &run->why));
     c->command->summarize(c, &run->judged);
-    c->command->write_json(c, &run->json);
+    tsr_result_json(&run->json, c);
     TSR_TRY(tsr_text_status(&run->judged, &run->why));
     return tsr_text_status(&run->json, &run->why);
 }
@@ -155,8 +154,7 @@ void tsr_verify_all_free(tsr_verify_all *all)
 
 static void kind_json(tsr_text *t, const tsr_kind_run *run)
 {
-    tsr_json_key(t, run->name);
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, run->name, false);
     tsr_json_member_string(t, "status", kStatuses[run->status]);
     if (run->status == TSR_KIND_NOT_APPLICABLE) {
         tsr_json_member_string(t, "reason", run->why.msg);
@@ -174,24 +172,18 @@ static void kind_json(tsr_text *t, const tsr_kind_run *run)
 void tsr_verify_all_json(tsr_text *t, const tsr_verify_all *all)
 {
     const int code = tsr_kind_exit_code(tsr_verify_all_gravest(all));
-    tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "schema", "tessera-verify-all/1");
-    tsr_json_member_string(t, "version", TSR_VERSION);
     tsr_json_member_string(t, "checkpoint", all->dst);
     tsr_json_member_string(t, "against", all->against);
     tsr_json_member_string(t, "device", all->device);
     tsr_json_member_bool(t, "passed", code == 0);
     tsr_json_member_u64(t, "exit_code", (uint64_t)code);
     tsr_json_member_number(t, "seconds", all->seconds);
-    tsr_json_key(t, "kinds");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "kinds", false);
     for (size_t i = 0; i < all->count; i++) {
         kind_json(t, &all->runs[i]);
         t->failed = t->failed || all->runs[i].json.failed;
     }
     tsr_json_end_object(t);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
 }
 
 /* ---- text ---- */
@@ -264,17 +256,13 @@ static void print_verdict(const tsr_verify_all *all)
         tsr_print("all %zu kinds that apply to %s passed; %.1f s\n", judged, all->dst, all->seconds);
 }
 
-tsr_status tsr_verify_all_print(const tsr_verify_all *all, const tsr_text *json, tsr_err *err)
+tsr_status tsr_verify_all_print(const tsr_verify_all *all, const tsr_report *report, tsr_err *err)
 {
-    tsr_report report;
-    TSR_TRY(tsr_report_of_text(&report, "", json->data, json->size, err));
     tsr_print("%-8s  %-14s  %8s  %s\n", "kind", "verdict", "seconds", "what was judged");
     for (size_t i = 0; i < all->count; i++)
         print_run(&all->runs[i]);
-    tsr_status status = TSR_OK;
-    for (size_t i = 0; i < report.count && status == TSR_OK; i++)
-        status = print_failures(&report.overviews[i], err);
+    for (size_t i = 0; i < report->count; i++)
+        TSR_TRY(print_failures(&report->overviews[i], err));
     print_verdict(all);
-    tsr_report_free(&report);
-    return status;
+    return TSR_OK;
 }

@@ -3,6 +3,7 @@
 #define TSR_CLI_SHOW_VERIFY_ALL_H
 
 #include "cli/command.h"
+#include "report/report.h"
 
 typedef enum tsr_kind_status {
     TSR_KIND_PASSED,
@@ -44,11 +45,11 @@ const tsr_kind_run *tsr_verify_all_gravest(const tsr_verify_all *all);
 /* Returns the exit code of a run; 0 if it does not apply. */
 int tsr_kind_exit_code(const tsr_kind_run *run);
 
-/* Appends the result as JSON, including the result of each kind. */
+/* Appends the members of the result, including the result of each kind. */
 void tsr_verify_all_json(tsr_text *text, const tsr_verify_all *all);
 
-/* Prints a table of the kinds, then the failures, from `json`, the result. */
-tsr_status tsr_verify_all_print(const tsr_verify_all *all, const tsr_text *json, tsr_err *err) TSR_WARN_UNUSED;
+/* Prints a table of the kinds, then the failures, from `report`, the results of the kinds. */
+tsr_status tsr_verify_all_print(const tsr_verify_all *all, const tsr_report *report, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_verify_all_free(tsr_verify_all *all);
 

@@ -189,16 +189,12 @@ void tsr_verify_forward_json(const tsr_command_context *context, tsr_text *t)
 {
     const tsr_verify_forward *const v = context->job;
     const tsr_forward_request *const r = &v->request;
-    tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "schema", context->command->schema);
-    tsr_json_member_string(t, "version", TSR_VERSION);
     tsr_json_member_string(t, "source", v->sides[0]);
     tsr_json_member_string(t, "checkpoint", v->sides[1]);
     tsr_json_member_string(t, "reference", v->reference);
     tsr_json_member_string(t, "tokens", r->tokens);
     tsr_json_member_u64(t, "seed", r->seed);
-    tsr_json_key(t, "layers");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "layers", true);
     tsr_json_u64(t, r->first);
     if (r->last == SIZE_MAX)
         tsr_json_null(t);
@@ -207,14 +203,11 @@ void tsr_verify_forward_json(const tsr_command_context *context, tsr_text *t)
     tsr_json_end_array(t);
     tsr_json_member_bool(t, "passed", v->evidence.failed == 0);
     write_figures(t, v);
-    tsr_json_key(t, "limits");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "limits", true);
     tsr_json_member_number(t, "min_sqnr_db", r->limits.min_sqnr);
     tsr_json_member_number(t, "min_stream_db", r->limits.min_stream);
     tsr_json_member_number(t, "max_kl_nats", r->limits.max_kl);
     tsr_json_member_number(t, "min_top1", r->limits.min_top1);
     tsr_json_end_object(t);
     tsr_evidence_json(t, &v->evidence);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
 }

@@ -75,10 +75,6 @@ void tsr_verify_kernels_json(const tsr_command_context *context, tsr_text *t)
 {
     const tsr_verify_kernels *const v = context->job;
     const tsr_evidence *const e = &v->evidence;
-    tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "schema", context->command->schema);
-    tsr_json_member_string(t, "version", TSR_VERSION);
-    tsr_json_member_string(t, "check", context->command->kind);
     tsr_json_member_string(t, "checkpoint", v->dst);
     tsr_json_member_string(t, "against", v->against);
     tsr_json_member_string(t, "activations", v->activations);
@@ -87,14 +83,11 @@ void tsr_verify_kernels_json(const tsr_command_context *context, tsr_text *t)
     tsr_json_member_u64(t, "seed", v->options.seed);
     tsr_json_member_u64(t, "tokens", v->options.tokens);
     tsr_json_member_bool(t, "passed", e->failed == 0);
-    tsr_json_key(t, "limits");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "limits", true);
     tsr_json_member_number(t, "max_kernel_error", v->options.limits.max_kernel_error);
     tsr_json_member_number(t, "max_kernel_rms", v->options.limits.max_kernel_rms);
     tsr_json_member_number(t, "max_kernel_bias", v->options.limits.max_kernel_bias);
     tsr_json_member_number(t, "min_sqnr_db", v->options.limits.min_sqnr);
     tsr_json_end_object(t);
     tsr_evidence_json(t, e);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
 }

@@ -85,56 +85,37 @@ void tsr_verify_weights_json(const tsr_command_context *context, tsr_text *t)
     const tsr_compare_job *const job = &v->compared;
     const tsr_findings *const f = &v->findings;
     const tsr_metrics whole = tsr_sum_differing(&job->comparison);
-    const char *const texts[][2] = {{"schema", "tessera-verify/1"},
-                                    {"version", TSR_VERSION},
-                                    {"checkpoint", job->path[1]},
-                                    {"against", job->path[0]}};
-    const struct {
-        const char *key;
-        double value;
-    } limits[] = {{"min_sqnr_db", v->limits.min_sqnr},
-                  {"min_sqnr_int4_db", v->limits.min_sqnr_int4},
-                  {"min_sqnr_fp4_db", v->limits.min_sqnr_fp4},
-                  {"max_int_cost", v->limits.max_int_cost},
-                  {"max_block_error", v->limits.max_block_error},
-                  {"max_cast_error", v->limits.max_cast_error},
-                  {"max_misrounded", (double)v->limits.max_misrounded}};
-    tsr_json_begin_object(t, false);
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        tsr_json_member_string(t, texts[i][0], texts[i][1]);
-    }
+    tsr_json_member_string(t, "checkpoint", job->path[1]);
+    tsr_json_member_string(t, "against", job->path[0]);
     tsr_json_member_bool(t, "passed", f->count == 0);
     tsr_json_member_number(t, "seconds", job->comparison.seconds);
-    tsr_json_key(t, "limits");
-    tsr_json_begin_object(t, true);
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-        tsr_json_member_number(t, limits[i].key, limits[i].value);
-    }
+    tsr_json_member_object(t, "limits", true);
+    tsr_json_member_number(t, "min_sqnr_db", v->limits.min_sqnr);
+    tsr_json_member_number(t, "min_sqnr_int4_db", v->limits.min_sqnr_int4);
+    tsr_json_member_number(t, "min_sqnr_fp4_db", v->limits.min_sqnr_fp4);
+    tsr_json_member_number(t, "max_int_cost", v->limits.max_int_cost);
+    tsr_json_member_number(t, "max_block_error", v->limits.max_block_error);
+    tsr_json_member_number(t, "max_cast_error", v->limits.max_cast_error);
+    tsr_json_member_number(t, "max_misrounded", (double)v->limits.max_misrounded);
     tsr_json_end_object(t);
-    tsr_json_key(t, "whole");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "whole", true);
     tsr_metrics_json(t, &whole);
     tsr_json_end_object(t);
-    tsr_json_key(t, "judged");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "judged", true);
     for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++) {
         tsr_json_member_u64(t, tsr_check_name(check), f->judged[check]);
     }
     tsr_json_end_object(t);
-    tsr_json_key(t, "findings");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "findings", false);
     for (size_t i = 0; i < f->count; i++) {
-        const char *const members[][2] = {
-            {"check", tsr_check_name(f->items[i].check)}, {"where", f->items[i].where}, {"what", f->items[i].text}};
         tsr_json_begin_object(t, true);
-        for (size_t k = 0; k < 3; k++) {
-            tsr_json_member_string(t, members[k][0], members[k][1]);
-        }
+        tsr_json_member_string(t, "check", tsr_check_name(f->items[i].check));
+        tsr_json_member_string(t, "where", f->items[i].where);
+        tsr_json_member_string(t, "what", f->items[i].text);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
-    tsr_json_key(t, "tensors");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "tensors", false);
     for (size_t i = 0; i < job->comparison.count; i++) {
         const tsr_pair *const p = &job->comparison.pairs[i];
         tsr_json_begin_object(t, p->state != TSR_PAIR_DIFFERS);
@@ -144,6 +125,4 @@ void tsr_verify_weights_json(const tsr_command_context *context, tsr_text *t)
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
 }

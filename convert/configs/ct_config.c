@@ -86,8 +86,7 @@ static void write_args(tsr_text *t, const char *type, uint32_t bits, bool symmet
         tsr_json_member_u64(t, "group_size", s.group);
     }
     if (s.block.rows != 0) {
-        tsr_json_key(t, "block_structure");
-        tsr_json_begin_array(t, true);
+        tsr_json_member_array(t, "block_structure", true);
         tsr_json_u64(t, s.block.rows);
         tsr_json_u64(t, s.block.cols);
         tsr_json_end_array(t);
@@ -155,8 +154,7 @@ void tsr_ct_config_write(tsr_text *t, const tsr_ct_config *c, const tsr_tensor *
 {
     tsr_json_begin_object(t, false);
     tsr_ct_config_head(t, c->format);
-    tsr_json_key(t, "config_groups");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "config_groups", false);
     tsr_json_key(t, "group_0");
     write_group(t, c, NULL, (const char *const[]){"Linear"}, 1);
     tsr_json_end_object(t);

@@ -24,8 +24,7 @@ static void deepseek_config(tsr_text *t, const description *c)
     tsr_json_member_string(t, "quant_method", "fp8");
     tsr_json_member_string(t, "fmt", "e4m3");
     tsr_json_member_string(t, "activation_scheme", "dynamic");
-    tsr_json_key(t, "weight_block_size");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "weight_block_size", true);
     tsr_json_u64(t, c->block->block_rows);
     tsr_json_u64(t, c->block->block_cols);
     tsr_json_end_array(t);

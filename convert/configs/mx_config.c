@@ -11,8 +11,7 @@
 
 static void modules(tsr_text *t, const char *key, const tsr_mx_config *c)
 {
-    tsr_json_key(t, key);
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, key, false);
     for (size_t i = 0; i < c->n_unquantized; i++)
         tsr_json_string(t, c->unquantized[i]);
     tsr_json_end_array(t);
@@ -64,8 +63,7 @@ void tsr_mx_config_write_group(tsr_text *t, const tsr_mx_config *c, const char *
 static void compressed_tensors(tsr_text *t, const tsr_mx_config *c)
 {
     tsr_ct_config_head(t, c->name);
-    tsr_json_key(t, "config_groups");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "config_groups", false);
     tsr_json_key(t, "group_0");
     tsr_mx_config_write_group(t, c, (const char *const[]){"Linear"}, 1);
     tsr_json_end_object(t);
@@ -78,8 +76,7 @@ static void compressed_tensors(tsr_text *t, const tsr_mx_config *c)
 /* Writes the producer. Loaders look for this name; the text after the plus names Tessera. */
 static void producer(tsr_text *t)
 {
-    tsr_json_key(t, "producer");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "producer", true);
     tsr_json_member_string(t, "name", "modelopt");
     tsr_json_member_string(t, "version", MODELOPT_VERSION "+tessera." TSR_VERSION);
     tsr_json_end_object(t);
@@ -87,8 +84,7 @@ static void producer(tsr_text *t)
 
 static void modelopt_arguments(tsr_text *t, const char *key, const tsr_mx_config *c)
 {
-    tsr_json_key(t, key);
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, key, true);
     tsr_json_member_bool(t, "dynamic", false);
     tsr_json_member_u64(t, "num_bits", c->bits);
     tsr_json_member_string(t, "type", "float");
@@ -108,8 +104,7 @@ static void modelopt_group(tsr_text *t, const tsr_mx_config *c, const char *cons
 
 static void modelopt(tsr_text *t, const tsr_mx_config *c)
 {
-    tsr_json_key(t, "config_groups");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "config_groups", false);
     tsr_json_key(t, "group_0");
     modelopt_group(t, c, (const char *const[]){"Linear"}, 1);
     tsr_json_end_object(t);
@@ -123,15 +118,13 @@ void tsr_mx_config_write_modelopt_file(tsr_text *t, const tsr_mx_config *c)
 {
     tsr_json_begin_object(t, false);
     producer(t);
-    tsr_json_key(t, "quantization");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "quantization", false);
     tsr_json_member_string(t, "quant_algo", c->name);
     tsr_json_member_string(t, "kv_cache_quant_algo", NULL);
     tsr_json_member_u64(t, "group_size", c->group);
     modules(t, "exclude_modules", c);
     tsr_json_end_object(t);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
+    tsr_json_end_document(t);
 }
 
 /* ---- MIXED_PRECISION ---- */
@@ -141,8 +134,7 @@ static const char kMixed[] = "MIXED_PRECISION";
 static void layers(tsr_text *t, const tsr_mx_config *c, const char *const *names, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        tsr_json_key(t, names[i]);
-        tsr_json_begin_object(t, true);
+        tsr_json_member_object(t, names[i], true);
         tsr_json_member_string(t, "quant_algo", c->name);
         tsr_json_member_u64(t, "group_size", c->group);
         tsr_json_end_object(t);
@@ -151,8 +143,7 @@ static void layers(tsr_text *t, const tsr_mx_config *c, const char *const *names
 
 static void quantized_layers(tsr_text *t, const tsr_modelopt_mix *mix)
 {
-    tsr_json_key(t, "quantized_layers");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "quantized_layers", false);
     for (size_t i = 0; i < mix->n; i++) {
         const tsr_modelopt_group *const g = &mix->groups[i];
         layers(t, &g->config, g->modules, g->n);
@@ -164,8 +155,7 @@ static void quantized_layers(tsr_text *t, const tsr_modelopt_mix *mix)
 void tsr_mx_config_write_mixed(tsr_text *t, const tsr_modelopt_mix *mix)
 {
     tsr_json_begin_object(t, false);
-    tsr_json_key(t, "config_groups");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "config_groups", false);
     for (size_t i = 0; i < mix->n; i++) {
         char name[32];
         snprintf(name, sizeof name, "group_%zu", i);
@@ -185,15 +175,13 @@ void tsr_mx_config_write_mixed_file(tsr_text *t, const tsr_modelopt_mix *mix)
 {
     tsr_json_begin_object(t, false);
     producer(t);
-    tsr_json_key(t, "quantization");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "quantization", false);
     tsr_json_member_string(t, "quant_algo", kMixed);
     tsr_json_member_string(t, "kv_cache_quant_algo", NULL);
     quantized_layers(t, mix);
     tsr_json_member_strings(t, "exclude_modules", mix->plain, mix->n_plain);
     tsr_json_end_object(t);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
+    tsr_json_end_document(t);
 }
 
 /* ---- quant_method mxfp8 ---- */
@@ -203,8 +191,7 @@ static void deepseek(tsr_text *t, const tsr_mx_config *c)
     tsr_json_member_string(t, "quant_method", c->name);
     tsr_json_member_string(t, "fmt", "e4m3");
     tsr_json_member_string(t, "activation_scheme", "dynamic");
-    tsr_json_key(t, "weight_block_size");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "weight_block_size", true);
     tsr_json_u64(t, 1);
     tsr_json_u64(t, c->group);
     tsr_json_end_array(t);

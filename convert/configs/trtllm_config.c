@@ -114,8 +114,7 @@ static void write_rotary(tsr_text *t, const tsr_checkpoint *c)
 
 static void write_quantization(tsr_text *t, const tsr_trtllm_quantization *q)
 {
-    tsr_json_key(t, "quantization");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "quantization", false);
     tsr_json_member_string(t, "quant_algo", q->algorithm);
     tsr_json_key(t, "kv_cache_quant_algo");
     tsr_json_null(t);
@@ -124,8 +123,7 @@ static void write_quantization(tsr_text *t, const tsr_trtllm_quantization *q)
         tsr_json_member_bool(t, "has_zero_point", true);
         tsr_json_member_bool(t, "pre_quant_scale", false);
     }
-    tsr_json_key(t, "exclude_modules");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "exclude_modules", true);
     for (size_t i = 0; i < q->n_unquantized; i++)
         tsr_json_string(t, q->unquantized[i]);
     tsr_json_end_array(t);
@@ -176,14 +174,12 @@ tsr_status tsr_trtllm_config(tsr_text *t, const tsr_checkpoint *source, const ch
     tsr_json_member_string(t, "position_embedding_type", "rope_gpt_neox");
     if (family != NULL && family->qwen_type != NULL)
         tsr_json_member_string(t, "qwen_type", family->qwen_type);
-    tsr_json_key(t, "mapping");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "mapping", true);
     tsr_json_member_u64(t, "world_size", 1);
     tsr_json_member_u64(t, "tp_size", 1);
     tsr_json_member_u64(t, "pp_size", 1);
     tsr_json_end_object(t);
     write_quantization(t, quantization);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
+    tsr_json_end_document(t);
     return tsr_text_status(t, err);
 }

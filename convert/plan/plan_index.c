@@ -24,18 +24,15 @@ static void write_index(tsr_text *t, const tsr_plan *plan, tsr_tensor *const *al
     for (size_t i = 0; i < n; i++)
         total += all[i]->bytes;
     tsr_json_begin_object(t, false);
-    tsr_json_key(t, "metadata");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "metadata", false);
     tsr_json_member_u64(t, "total_size", total);
     tsr_json_end_object(t);
-    tsr_json_key(t, "weight_map");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "weight_map", false);
     for (size_t i = 0; i < n; i++) {
         tsr_json_member_string(t, all[i]->name, plan->files[all[i]->file].name + folder_size);
     }
     tsr_json_end_object(t);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
+    tsr_json_end_document(t);
 }
 
 tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_err *err)

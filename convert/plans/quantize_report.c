@@ -10,8 +10,7 @@
 /* Appends the member `key`: the index of flat element `at` of a tensor. */
 static void place(tsr_text *t, const char *key, const tsr_tensor *x, uint64_t at)
 {
-    tsr_json_key(t, key);
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, key, true);
     uint64_t size = tsr_tensor_elements(x);
     for (unsigned i = 0; i < x->rank; i++) {
         size /= x->shape[i];
@@ -27,8 +26,7 @@ static void tensor_row(tsr_text *t, const tsr_plan *plan, const tsr_step *step, 
     tsr_json_begin_object(t, true);
     tsr_json_member_string(t, "name", x->name);
     tsr_json_member_string(t, "file", plan->files[step->file].name);
-    tsr_json_key(t, "shape");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "shape", true);
     for (unsigned i = 0; i < x->rank; i++)
         tsr_json_u64(t, x->shape[i]);
     tsr_json_end_array(t);
@@ -45,8 +43,7 @@ static uint64_t tensor_rows(tsr_text *t, const char *key, const tsr_plan *plan, 
 {
     uint64_t n = 0;
     *whole = (tsr_quant_stats){0};
-    tsr_json_key(t, key);
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, key, false);
     for (size_t s = 0; s < plan->n_steps; s++) {
         if (plan->steps[s].op->stats_of != of)
             continue;
@@ -90,8 +87,7 @@ static uint64_t count_kept(const tsr_plan *plan)
 
 static void write_kept(tsr_text *t, const tsr_plan *plan)
 {
-    tsr_json_key(t, "kept");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "kept", false);
     for (size_t i = 0; i < plan->n_notes; i++) {
         if (!is_kept(&plan->notes[i]))
             continue;
@@ -133,8 +129,7 @@ static void write_worst(tsr_text *t, const char *key, const tsr_plan *plan, cons
     enum { MOST = 10 };
     size_t worst[MOST];
     const size_t n = tsr_worst_steps(plan, rows, TSR_STATS_SOURCE, by, worst, MOST);
-    tsr_json_key(t, key);
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, key, false);
     for (size_t i = 0; i < n; i++)
         tsr_json_string(t, tsr_step_reported(&plan->steps[worst[i]])->name);
     tsr_json_end_array(t);
@@ -147,8 +142,7 @@ static void write_blocks(tsr_text *t, const tsr_plan_blocks *blocks)
     if (blocks->tensors == 0)
         return;
     snprintf(digest, sizeof digest, "%016llx", U64(blocks->digest));
-    tsr_json_key(t, "blocks");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "blocks", false);
     tsr_json_member_string(t, "file", TSR_BLOCKS_NAME);
     tsr_json_member_u64(t, "bytes", blocks->bytes);
     tsr_json_member_string(t, "xxh3", digest);
@@ -161,17 +155,14 @@ static void write_blocks(tsr_text *t, const tsr_plan_blocks *blocks)
 void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, const tsr_plan_blocks *blocks, tsr_text *t)
 {
     tsr_quant_stats whole;
-    tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "schema", "tessera-quantization-report/1");
-    tsr_json_member_string(t, "version", TSR_VERSION);
+    tsr_json_begin_document(t, "tessera-quantization-report/1");
     tsr_json_member_string(t, "command", plan->command);
     member_known(t, "scheme", plan->made.scheme);
     member_known(t, "dialect", plan->made.dialect);
     member_known(t, "scale_rule", plan->made.rule);
     member_known(t, "readers", plan->made.readers);
     const uint64_t n = tensor_rows(t, "tensors", plan, rows, TSR_STATS_SOURCE, &whole);
-    tsr_json_key(t, "whole");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "whole", false);
     tsr_json_member_u64(t, "tensors_quantized", n);
     tsr_json_member_u64(t, "tensors_kept", count_kept(plan));
     tsr_json_member_number(t, "bits_per_weight", bits_per_weight(plan, whole.elements));
@@ -183,11 +174,9 @@ void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, cons
     write_blocks(t, blocks);
     if (plan->n_sources > 1) {
         tensor_rows(t, "against", plan, rows, TSR_STATS_ORIGINAL, &whole);
-        tsr_json_key(t, "whole_against");
-        tsr_json_begin_object(t, false);
+        tsr_json_member_object(t, "whole_against", false);
         tsr_quant_stats_json(t, &whole);
         tsr_json_end_object(t);
     }
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
+    tsr_json_end_document(t);
 }

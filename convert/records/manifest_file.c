@@ -52,8 +52,7 @@ static void add_pieces(tsr_text *t, const tsr_digests *d, size_t step, unsigned 
     char hex[33];
     if (n < 2)
         return;
-    tsr_json_key(t, "pieces");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "pieces", true);
     for (uint64_t k = 0; k < n; k++) {
         tsr_json_begin_array(t, true);
         tsr_json_u64(t, tsr_piece_bytes(d, step, i, k));
@@ -84,14 +83,12 @@ static tsr_status add_tensors(spool *s, const tsr_digests *d, size_t file, const
     tsr_text *const t = &s->text;
     const tsr_out_file *const f = &d->plan->files[file];
     if (!f->raw) {
-        tsr_json_key(t, "header");
-        tsr_json_begin_object(t, true);
+        tsr_json_member_object(t, "header", true);
         tsr_json_member_u64(t, "bytes", f->header_bytes);
         member_digest(t, "xxh128", d->headers[file]);
         tsr_json_end_object(t);
     }
-    tsr_json_key(t, "tensors");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "tensors", false);
     for (size_t i = 0; i < n; i++) {
         add_tensor(t, d, &parts[i]);
         TSR_TRY(spill(s, SPOOLED, err));
@@ -129,8 +126,7 @@ static tsr_status add_file(spool *s, const tsr_digests *d, size_t file, tsr_err 
 static tsr_status add_files(spool *s, const tsr_digests *d, const tsr_written *written, size_t n, tsr_err *err)
 {
     tsr_text *const t = &s->text;
-    tsr_json_key(t, "files");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "files", false);
     for (size_t i = 0; i < d->plan->n_files; i++)
         TSR_TRY(add_file(s, d, i, err));
     for (size_t i = 0; i < n; i++) {
@@ -152,8 +148,7 @@ static void add_source(tsr_text *t, const tsr_checkpoint *c)
     tsr_json_begin_object(t, false);
     if (c->config_file.data != NULL) /* the source itself, not the view that the plan reads */
         member_digest(t, "config_xxh128", XXH3_128bits(c->config_file.data, c->config_file.size));
-    tsr_json_key(t, "files");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "files", false);
     for (size_t i = 0; i < c->n_files + c->n_side_files; i++) {
         const tsr_file *const f = &c->files[i];
         tsr_json_begin_object(t, true);
@@ -174,12 +169,10 @@ static void add_reproduction(tsr_text *t, const tsr_plan_provenance *with)
 {
     if (with->command == NULL)
         return;
-    tsr_json_key(t, "reproduce");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "reproduce", false);
     tsr_json_member_string(t, "command", with->command);
     tsr_json_member_strings(t, "options", with->words, with->n_words);
-    tsr_json_key(t, "inputs");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "inputs", false);
     for (size_t i = 0; i < with->n_inputs; i++) {
         const tsr_plan_input *const in = &with->inputs[i];
         tsr_json_begin_object(t, false);
@@ -200,8 +193,7 @@ static void add_counts(tsr_text *t, const tsr_plan *plan, size_t written)
     uint64_t tensors = 0;
     for (size_t i = 0; i < plan->n_files; i++)
         tensors += plan->files[i].raw ? 0 : plan->files[i].n_tensors;
-    tsr_json_key(t, "counts");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "counts", true);
     tsr_json_member_u64(t, "source_tensors", plan->n_notes);
     tsr_json_member_u64(t, "tensors", tensors);
     tsr_json_member_u64(t, "files", plan->n_files + written);
@@ -211,8 +203,7 @@ static void add_counts(tsr_text *t, const tsr_plan *plan, size_t written)
 /* Appends what was read of the sources, step by step. */
 static tsr_status add_reads(spool *s, const tsr_plan *plan, const tsr_step_rows *rows, tsr_err *err)
 {
-    tsr_json_key(&s->text, "reads");
-    tsr_json_begin_array(&s->text, false);
+    tsr_json_member_array(&s->text, "reads", false);
     for (size_t i = 0; i < plan->n_steps; i++) {
         TSR_TRY(tsr_source_sum_write(&s->text, plan, &plan->steps[i], &rows->sums[i], err));
         TSR_TRY(spill(s, SPOOLED, err));
@@ -236,14 +227,11 @@ static tsr_status compose(spool *s, const tsr_digests *d, const tsr_step_rows *r
 {
     tsr_text *const t = &s->text;
     const tsr_plan *const plan = d->plan;
-    tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "schema", "tessera-manifest/1");
-    tsr_json_member_string(t, "version", TSR_VERSION);
+    tsr_json_begin_document(t, "tessera-manifest/1");
     tsr_json_member_string(t, "command", plan->command);
     add_reproduction(t, &plan->provenance);
     add_counts(t, plan, n);
-    tsr_json_key(t, "sources");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "sources", false);
     for (size_t k = 0; k < plan->n_sources; k++)
         add_source(t, plan->sources[k]);
     tsr_json_end_array(t);

@@ -133,8 +133,7 @@ static void add_input(tsr_text *t, const tsr_plan *plan, const tsr_tensor *in, c
     tsr_json_member_string(t, "file", plan->sources[in->source]->files[in->file].name);
     tsr_json_member_string(t, "name", in->name);
     tsr_json_member_u64(t, "offset", end);
-    tsr_json_key(t, "windows");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "windows", true);
     for (size_t i = 0; i < n; i++)
         add_window(t, in->offset + r[i].window.offset, &r[i].window, &end);
     tsr_json_end_array(t);
@@ -156,8 +155,7 @@ tsr_status tsr_source_sum_write(tsr_text *t, const tsr_plan *plan, const tsr_ste
     snprintf(hex, sizeof hex, "%016llx%016llx", (unsigned long long)sum->high, (unsigned long long)sum->low);
     tsr_json_begin_object(t, false);
     tsr_json_member_string(t, "xxh128_sum", hex);
-    tsr_json_key(t, "inputs");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "inputs", false);
     for (size_t i = 0, m; i < n; i += m) {
         for (m = 1; i + m < n && all[i + m].input == all[i].input;)
             m++;

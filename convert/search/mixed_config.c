@@ -129,8 +129,7 @@ static bool write_groups(tsr_text *t, tsr_plan *plan, const uint8_t *schemes, co
                          const char **targets)
 {
     unsigned number = 0;
-    tsr_json_key(t, "config_groups");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "config_groups", false);
     for (size_t k = 1; tsr_scheme_mixed(k) != TSR_SCHEMES; k++) {
         const tsr_scheme scheme = tsr_scheme_mixed(k);
         char name[32];

@@ -268,8 +268,7 @@ void tsr_scheme_plan_rules(const tsr_scheme_plan *plan, const size_t *picked, co
     tsr_json_member_string(t, "schema", "tessera-rules/1");
     tsr_json_member_string(t, "note", note);
     tsr_json_member_string(t, "dialect", "compressed-tensors");
-    tsr_json_key(t, "rules");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "rules", false);
     for (size_t k = 0; tsr_scheme_mixed(k) != TSR_SCHEMES; k++) {
         const tsr_scheme scheme = tsr_scheme_mixed(k);
         size_t n = 0;
@@ -278,8 +277,7 @@ void tsr_scheme_plan_rules(const tsr_scheme_plan *plan, const size_t *picked, co
         if (n == 0)
             continue;
         tsr_json_begin_object(t, false);
-        tsr_json_key(t, "match");
-        tsr_json_begin_array(t, false);
+        tsr_json_member_array(t, "match", false);
         for (size_t i = 0; i < plan->n; i++) {
             if (plan->groups[i].schemes[picked[i]] == scheme)
                 write_matches(&plan->groups[i], t);
@@ -289,8 +287,7 @@ void tsr_scheme_plan_rules(const tsr_scheme_plan *plan, const size_t *picked, co
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
+    tsr_json_end_document(t);
 }
 
 void tsr_scheme_plan_free(tsr_scheme_plan *plan)

@@ -175,10 +175,34 @@ void tsr_json_member_number(tsr_text *text, const char *key, double value)
     tsr_json_number(text, value);
 }
 
-void tsr_json_member_strings(tsr_text *text, const char *key, const char *const *values, size_t n)
+void tsr_json_member_object(tsr_text *text, const char *key, bool flat)
 {
     tsr_json_key(text, key);
-    tsr_json_begin_array(text, n <= 1);
+    tsr_json_begin_object(text, flat);
+}
+
+void tsr_json_member_array(tsr_text *text, const char *key, bool flat)
+{
+    tsr_json_key(text, key);
+    tsr_json_begin_array(text, flat);
+}
+
+void tsr_json_begin_document(tsr_text *text, const char *schema)
+{
+    tsr_json_begin_object(text, false);
+    tsr_json_member_string(text, "schema", schema);
+    tsr_json_member_string(text, "version", TSR_VERSION);
+}
+
+void tsr_json_end_document(tsr_text *text)
+{
+    tsr_json_end_object(text);
+    tsr_text_append(text, "\n", 1);
+}
+
+void tsr_json_member_strings(tsr_text *text, const char *key, const char *const *values, size_t n)
+{
+    tsr_json_member_array(text, key, n <= 1);
     for (size_t i = 0; i < n; i++)
         tsr_json_string(text, values[i]);
     tsr_json_end_array(text);
@@ -186,7 +210,6 @@ void tsr_json_member_strings(tsr_text *text, const char *key, const char *const 
 
 void tsr_json_member_empty(tsr_text *text, const char *key)
 {
-    tsr_json_key(text, key);
-    tsr_json_begin_object(text, true);
+    tsr_json_member_object(text, key, true);
     tsr_json_end_object(text);
 }

@@ -35,6 +35,13 @@ void tsr_json_member_string(tsr_text *text, const char *key, const char *value);
 void tsr_json_member_u64(tsr_text *text, const char *key, uint64_t value);
 void tsr_json_member_bool(tsr_text *text, const char *key, bool value);
 void tsr_json_member_number(tsr_text *text, const char *key, double value);
+/* Write a key, and the begin of its object or array. */
+void tsr_json_member_object(tsr_text *text, const char *key, bool flat);
+void tsr_json_member_array(tsr_text *text, const char *key, bool flat);
+/* Begins a document that is an object with the members `schema` and `version`, that of Tessera; ends a document with a
+ * line feed. */
+void tsr_json_begin_document(tsr_text *text, const char *schema);
+void tsr_json_end_document(tsr_text *text);
 /* Write a key with an array of strings (several strings on a line each), and a key with {}. */
 void tsr_json_member_strings(tsr_text *text, const char *key, const char *const *values, size_t n);
 void tsr_json_member_empty(tsr_text *text, const char *key);

@@ -16,8 +16,7 @@ void tsr_share_figures(tsr_text *t, const tsr_json_style *style, const double fi
 
 void tsr_share_checks(tsr_text *t, const tsr_json_style *style, const tsr_result *result)
 {
-    tsr_json_key(t, "checks");
-    tsr_json_begin_array(t, style->in_line);
+    tsr_json_member_array(t, "checks", style->in_line);
     for (size_t i = 0; i < result->n_checks; i++) {
         tsr_json_begin_object(t, true);
         style->text(t, "check", result->checks[i].name);
@@ -47,8 +46,7 @@ void tsr_share_regression(tsr_text *t, const tsr_json_style *style, const tsr_re
 
 void tsr_share_differences(tsr_text *t, const tsr_json_style *style, const tsr_baseline *b)
 {
-    tsr_json_key(t, "differences");
-    tsr_json_begin_array(t, style->in_line);
+    tsr_json_member_array(t, "differences", style->in_line);
     for (size_t i = 0; i < b->n_differences; i++) {
         tsr_json_begin_object(t, true);
         style->text(t, "name", b->differences[i].name);

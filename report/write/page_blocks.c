@@ -13,8 +13,7 @@ static void member_plane(tsr_text *t, const char *key, const tsr_shown_blocks *b
         const uint8_t code = b->map.planes[plane][i];
         tsr_text_append(&hex, (char[]){kDigits[code >> 4], kDigits[code & 15]}, 2);
     }
-    tsr_json_key(t, key);
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, key, true);
     tsr_json_member_u64(t, "base", b->record.base[plane]);
     tsr_page_member(t, "codes", hex.data);
     tsr_json_end_object(t);
@@ -25,8 +24,7 @@ static void member_plane(tsr_text *t, const char *key, const tsr_shown_blocks *b
 static void write_peaks(tsr_text *t, const tsr_block_record *r)
 {
     char place[96];
-    tsr_json_key(t, "peaks");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "peaks", true);
     for (unsigned i = 0; i < r->n_peaks; i++) {
         tsr_json_begin_array(t, true);
         tsr_page_string(t, tsr_element_place(&r->map, r->peaks[i].at, place));
@@ -41,8 +39,7 @@ static void write_counts(tsr_text *t, const tsr_block_record *r)
 {
     tsr_json_member_u64(t, "counted_rows", r->counted_rows);
     tsr_page_member(t, "kind", tsr_code_bins_name(r->bins));
-    tsr_json_key(t, "counts");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "counts", true);
     for (unsigned i = 0; i < tsr_code_bins_count(r->bins); i++)
         tsr_json_u64(t, r->counts[i]);
     tsr_json_end_array(t);
@@ -81,8 +78,7 @@ void tsr_page_blocks(tsr_text *t, const tsr_result *result, const tsr_page_choic
     }
     tsr_json_begin_object(t, true);
     tsr_page_member(t, "why_not", blocks->why_not);
-    tsr_json_key(t, "tensors");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "tensors", true);
     for (size_t i = 0; i < blocks->count; i++) {
         const uint32_t row = choice->at[blocks->items[i].row];
         if (row != TSR_NO_ROW)

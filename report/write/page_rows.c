@@ -241,8 +241,7 @@ void tsr_page_rows(tsr_text *text, const tsr_overview *overview, const tsr_page_
     write_groups(text, overview, &t);
     if (losses != NULL)
         write_column(text, "loss_db", &t, loss_cell);
-    tsr_json_key(text, "figures");
-    tsr_json_begin_object(text, true);
+    tsr_json_member_object(text, "figures", true);
     for (t.figure = 0; t.figure < TSR_N_FIGURES; t.figure++)
         write_column(text, tsr_figure_of(t.figure)->key, &t, figure_cell);
     tsr_json_end_object(text);

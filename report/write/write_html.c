@@ -44,8 +44,7 @@ static void html(tsr_text *text, const char *what)
 static void write_facts(tsr_text *t, const char *key, const tsr_facts *facts)
 {
     char number[32];
-    tsr_json_key(t, key);
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, key, true);
     for (size_t i = 0; i < facts->count; i++) {
         tsr_json_begin_array(t, true);
         tsr_page_string(t, facts->items[i].name);
@@ -66,8 +65,7 @@ static void member_row(tsr_text *t, const char *key, const tsr_page_choice *choi
 static void write_findings(tsr_text *t, const tsr_page_choice *choice, const tsr_result *result)
 {
     tsr_json_member_u64(t, "findings_left_out", result->n_findings - choice->n_findings);
-    tsr_json_key(t, "findings");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "findings", true);
     for (size_t i = 0; i < choice->n_findings; i++) {
         tsr_json_begin_object(t, true);
         tsr_share_finding(t, &kStyle, choice->findings[i]);
@@ -80,8 +78,7 @@ static void write_findings(tsr_text *t, const tsr_page_choice *choice, const tsr
 static void write_series(tsr_text *t, const tsr_overview *o)
 {
     const tsr_result *const result = o->result;
-    tsr_json_key(t, "series");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "series", true);
     for (size_t i = 0; i < result->n_series; i++) {
         const tsr_series *const s = &result->series[i];
         tsr_json_begin_object(t, true);
@@ -90,13 +87,11 @@ static void write_series(tsr_text *t, const tsr_overview *o)
         tsr_json_member_u64(t, "rows", o->spreads[i].rows);
         tsr_json_member_u64(t, "measured", o->spreads[i].measured);
         tsr_json_member_u64(t, "lossless", o->spreads[i].lossless);
-        tsr_json_key(t, "quantiles");
-        tsr_json_begin_array(t, true);
+        tsr_json_member_array(t, "quantiles", true);
         for (size_t q = 0; q < TSR_N_QUANTILES; q++)
             tsr_page_number(t, o->spreads[i].quantiles[q]);
         tsr_json_end_array(t);
-        tsr_json_key(t, "whole");
-        tsr_json_begin_object(t, true);
+        tsr_json_member_object(t, "whole", true);
         if (s->has_whole)
             tsr_share_figures(t, &kStyle, s->whole.figures);
         tsr_json_end_object(t);
@@ -113,12 +108,10 @@ static void write_groups(tsr_text *t, const tsr_page_choice *choice, const tsr_o
         left_out += n > TSR_PAGE_GROUPS ? n - TSR_PAGE_GROUPS : 0;
     }
     tsr_json_member_u64(t, "groups_left_out", left_out);
-    tsr_json_key(t, "groups");
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, "groups", true);
     for (tsr_grouping grouping = 0; grouping < TSR_N_GROUPINGS; grouping++) {
         const tsr_groups *const groups = &o->groups[grouping];
-        tsr_json_key(t, tsr_grouping_name(grouping));
-        tsr_json_begin_array(t, true);
+        tsr_json_member_array(t, tsr_grouping_name(grouping), true);
         for (size_t i = 0; i < groups->count && i < TSR_PAGE_GROUPS; i++) {
             const tsr_tensor_group *const g = &groups->items[i];
             tsr_json_begin_object(t, true);
@@ -143,8 +136,7 @@ static void write_groups(tsr_text *t, const tsr_page_choice *choice, const tsr_o
 
 static void write_worst(tsr_text *t, const char *key, const tsr_page_choice *choice, const uint32_t *rows, size_t n)
 {
-    tsr_json_key(t, key);
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, key, true);
     for (size_t i = 0; i < n; i++)
         tsr_json_u64(t, choice->at[rows[i]]);
     tsr_json_end_array(t);
@@ -189,8 +181,7 @@ static void write_result(tsr_text *t, const tsr_overview *o, const tsr_page_choi
 static void write_regressions(tsr_text *t, const tsr_baseline *b, const tsr_page_choice *choice)
 {
     tsr_json_member_u64(t, "worse", b->count);
-    tsr_json_key(t, "regressions");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "regressions", true);
     for (size_t i = 0; i < b->count && i < TSR_PAGE_REGRESSIONS; i++) {
         const tsr_regression *const r = &b->items[i];
         const uint32_t row = tsr_regression_row(b, r);
@@ -209,11 +200,9 @@ static void write_regressions(tsr_text *t, const tsr_baseline *b, const tsr_page
 
 static void write_moved(tsr_text *t, const char *key, const tsr_row *const *rows, size_t n)
 {
-    tsr_json_key(t, key);
-    tsr_json_begin_object(t, true);
+    tsr_json_member_object(t, key, true);
     tsr_json_member_u64(t, "count", n);
-    tsr_json_key(t, "first");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "first", true);
     for (size_t i = 0; i < n && i < LISTED; i++) {
         tsr_json_begin_array(t, true);
         tsr_page_string(t, rows[i]->name);
@@ -247,8 +236,7 @@ static void write_baseline(tsr_text *t, const tsr_baseline *b, const tsr_page_ch
 
 static void write_figures(tsr_text *t)
 {
-    tsr_json_key(t, "figures");
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, "figures", true);
     for (tsr_figure f = 0; f < TSR_N_FIGURES; f++) {
         tsr_json_begin_object(t, true);
         tsr_page_member(t, "key", tsr_figure_of(f)->key);
@@ -271,8 +259,7 @@ static void write_data(tsr_text *text, const page *p)
     tsr_page_member(&data, "reason", reason.data);
     write_figures(&data);
     write_baseline(&data, &report->baseline, p->choices);
-    tsr_json_key(&data, "results");
-    tsr_json_begin_array(&data, true);
+    tsr_json_member_array(&data, "results", true);
     for (size_t i = 0; i < report->count; i++)
         write_result(&data, &report->overviews[i], &p->choices[i],
                      report->baseline.now == NULL ? NULL : report->baseline.losses);

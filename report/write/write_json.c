@@ -18,8 +18,7 @@ static const tsr_json_style kStyle = {false, tsr_json_member_string, tsr_json_me
 
 static void write_facts(tsr_text *t, const char *key, const tsr_facts *facts)
 {
-    tsr_json_key(t, key);
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, key, false);
     for (size_t i = 0; i < facts->count; i++)
         tsr_json_member_string(t, facts->items[i].name, facts->items[i].value);
     tsr_json_end_object(t);
@@ -27,8 +26,7 @@ static void write_facts(tsr_text *t, const char *key, const tsr_facts *facts)
 
 static void write_findings(tsr_text *t, const tsr_result *result)
 {
-    tsr_json_key(t, "findings");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "findings", false);
     for (size_t i = 0; i < result->n_findings; i++) {
         tsr_json_begin_object(t, true);
         tsr_share_finding(t, &kStyle, &result->findings[i]);
@@ -40,8 +38,7 @@ static void write_findings(tsr_text *t, const tsr_result *result)
 static void write_series(tsr_text *t, const tsr_overview *o)
 {
     const tsr_result *const result = o->result;
-    tsr_json_key(t, "series");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "series", false);
     for (size_t i = 0; i < result->n_series; i++) {
         const tsr_spread *const s = &o->spreads[i];
         tsr_json_begin_object(t, true);
@@ -49,15 +46,13 @@ static void write_series(tsr_text *t, const tsr_overview *o)
         tsr_json_member_u64(t, "rows", s->rows);
         tsr_json_member_u64(t, "lossless", s->lossless);
         if (s->measured > s->lossless) {
-            tsr_json_key(t, "sqnr_db");
-            tsr_json_begin_object(t, true);
+            tsr_json_member_object(t, "sqnr_db", true);
             for (size_t q = 0; q < TSR_N_QUANTILES; q++)
                 tsr_json_member_number(t, tsr_quantile_keys[q], s->quantiles[q]);
             tsr_json_end_object(t);
         }
         if (result->series[i].has_whole) {
-            tsr_json_key(t, "whole");
-            tsr_json_begin_object(t, true);
+            tsr_json_member_object(t, "whole", true);
             tsr_share_figures(t, &kStyle, result->series[i].whole.figures);
             tsr_json_end_object(t);
         }
@@ -90,11 +85,9 @@ static void write_group(tsr_text *t, const tsr_tensor_group *g)
 
 static void write_groups(tsr_text *t, const tsr_overview *o)
 {
-    tsr_json_key(t, "groups");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "groups", false);
     for (tsr_grouping g = 0; g < TSR_N_GROUPINGS; g++) {
-        tsr_json_key(t, tsr_grouping_name(g));
-        tsr_json_begin_array(t, false);
+        tsr_json_member_array(t, tsr_grouping_name(g), false);
         for (size_t i = 0; i < o->groups[g].count; i++)
             write_group(t, &o->groups[g].items[i]);
         tsr_json_end_array(t);
@@ -104,8 +97,7 @@ static void write_groups(tsr_text *t, const tsr_overview *o)
 
 static void write_worst(tsr_text *t, const char *key, const tsr_result *result, const uint32_t *rows, size_t n)
 {
-    tsr_json_key(t, key);
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, key, false);
     for (size_t i = 0; i < n; i++) {
         const tsr_row *const row = &result->rows[rows[i]];
         tsr_json_begin_object(t, true);
@@ -129,8 +121,7 @@ static void write_result(tsr_text *t, const tsr_overview *o)
     tsr_json_member_string(t, "command", result->command);
     tsr_json_member_string(t, "verdict", verdict_of(result->outcome));
     if (result->error != NULL) {
-        tsr_json_key(t, "error");
-        tsr_json_begin_object(t, true);
+        tsr_json_member_object(t, "error", true);
         tsr_json_member_u64(t, "code", result->error_code);
         tsr_json_member_string(t, "message", result->error);
         if (result->error_tensor != NULL)
@@ -152,8 +143,7 @@ static void write_result(tsr_text *t, const tsr_overview *o)
 
 static void write_rows(tsr_text *t, const char *key, const tsr_result *result, const tsr_row *const *rows, size_t n)
 {
-    tsr_json_key(t, key);
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, key, false);
     for (size_t i = 0; i < n; i++) {
         tsr_json_begin_object(t, true);
         tsr_json_member_string(t, "name", rows[i]->name);
@@ -176,15 +166,13 @@ static void write_regression(tsr_text *t, const tsr_result *now, const tsr_regre
 
 static void write_baseline(tsr_text *t, const tsr_baseline *b)
 {
-    tsr_json_key(t, "baseline");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "baseline", false);
     tsr_json_member_string(t, "path", b->old.path);
     tsr_json_member_number(t, "max_regression_db", b->limit);
     tsr_json_member_u64(t, "compared", b->compared);
     tsr_json_member_u64(t, "worse", b->count);
     tsr_json_member_u64(t, "better", b->better);
-    tsr_json_key(t, "regressions");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "regressions", false);
     for (size_t i = 0; i < b->count; i++)
         write_regression(t, b->now, &b->items[i]);
     tsr_json_end_array(t);
@@ -198,20 +186,16 @@ void tsr_write_json(tsr_text *t, const tsr_report *report)
 {
     tsr_text reason = {0};
     tsr_report_reason(&reason, report);
-    tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "schema", "tessera-report/1");
-    tsr_json_member_string(t, "version", TSR_VERSION);
+    tsr_json_begin_document(t, "tessera-report/1");
     tsr_json_member_string(t, "verdict", verdict_of(report->outcome));
     tsr_json_member_string(t, "reason", reason.data);
     if (report->baseline.now != NULL)
         write_baseline(t, &report->baseline);
-    tsr_json_key(t, "results");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "results", false);
     for (size_t i = 0; i < report->count; i++)
         write_result(t, &report->overviews[i]);
     tsr_json_end_array(t);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
+    tsr_json_end_document(t);
     t->failed = t->failed || reason.failed;
     tsr_text_free(&reason);
 }

@@ -151,8 +151,7 @@ static void list_renamed(laying *l, const tsr_tensor *t, const char *tensor, uin
     tsr_json_member_string(&l->renamed, "tensor", tensor);
     tsr_json_member_u64(&l->renamed, "first", first);
     tsr_json_member_u64(&l->renamed, "bytes", t->bytes);
-    tsr_json_key(&l->renamed, "shape");
-    tsr_json_begin_array(&l->renamed, true);
+    tsr_json_member_array(&l->renamed, "shape", true);
     for (unsigned i = 0; i < t->rank; i++)
         tsr_json_u64(&l->renamed, t->shape[i]);
     tsr_json_end_array(&l->renamed);
@@ -188,8 +187,7 @@ static tsr_status plan_manifest(laying *l)
         tsr_json_raw(&t, l->entries.data, l->entries.size);
         tsr_json_key(&t, "tensors");
         tsr_json_raw(&t, l->renamed.data, l->renamed.size);
-        tsr_json_end_object(&t);
-        tsr_text_append(&t, "\n", 1);
+        tsr_json_end_document(&t);
     }
     return tsr_plan_take_text(l->plan, "", TSR_LAYOUT_NAME, &t, status, l->err);
 }

@@ -138,8 +138,7 @@ static tsr_status plan_manifest(tsr_plan *plan, const mapping *m, tsr_err *err)
     tsr_json_member_string(&t, "schema", "tessera-deepseek-mp/1");
     tsr_json_member_u64(&t, "ranks", m->options->ranks);
     tsr_json_member_string(&t, "config", m->source->config);
-    tsr_json_end_object(&t);
-    tsr_text_append(&t, "\n", 1);
+    tsr_json_end_document(&t);
     return tsr_plan_take_text(plan, "", TSR_DEEPSEEK_MANIFEST, &t, TSR_OK, err);
 }
 

@@ -84,8 +84,7 @@ static tsr_status decide(cutting *c, tsr_plan *plan, tsr_err *err)
 
 static void write_cut(tsr_text *t, const char *name, uint64_t rows, uint64_t parts)
 {
-    tsr_json_key(t, name);
-    tsr_json_begin_array(t, true);
+    tsr_json_member_array(t, name, true);
     tsr_json_u64(t, rows);
     tsr_json_u64(t, parts);
     tsr_json_end_array(t);
@@ -99,8 +98,7 @@ static tsr_status write_restoration(tsr_text *t, const cutting *c, tsr_err *err)
     const char *text;
     size_t size;
     tsr_status status = TSR_OK;
-    tsr_json_key(t, "shards");
-    tsr_json_begin_array(t, false);
+    tsr_json_member_array(t, "shards", false);
     for (size_t i = 0; i < s->n_files && status == TSR_OK; i++) {
         status = tsr_checkpoint_header(s, i, &scratch, &text, &size, err);
         if (status != TSR_OK)
@@ -120,8 +118,7 @@ static tsr_status write_restoration(tsr_text *t, const cutting *c, tsr_err *err)
         tsr_json_member_string(t, "index", status == TSR_OK ? text : "");
     }
     tsr_arena_free(&scratch);
-    tsr_json_key(t, "cuts");
-    tsr_json_begin_object(t, false);
+    tsr_json_member_object(t, "cuts", false);
     for (size_t i = 0; i < c->weights.count; i++) {
         const tsr_weight *const w = &c->weights.items[i];
         if (c->shards[i].data_rows > 0)
@@ -141,8 +138,7 @@ static tsr_status plan_manifest(tsr_plan *plan, const cutting *c, const char *fo
     tsr_json_member_u64(&t, "rank", rank);
     tsr_json_member_u64(&t, "ranks", c->options->ranks);
     const tsr_status status = rank == 0 ? write_restoration(&t, c, err) : TSR_OK;
-    tsr_json_end_object(&t);
-    tsr_text_append(&t, "\n", 1);
+    tsr_json_end_document(&t);
     return tsr_plan_take_text(plan, folder, MANIFEST, &t, status, err);
 }
 

@@ -37,3 +37,18 @@ Test(json_write, writes_members)
                              "  \"null\": null\n}");
     tsr_text_free(&t);
 }
+
+Test(json_write, writes_a_document)
+{
+    tsr_text t = {0};
+    tsr_json_begin_document(&t, "tessera-x/1");
+    tsr_json_member_object(&t, "o", true);
+    tsr_json_end_object(&t);
+    tsr_json_member_array(&t, "a", false);
+    tsr_json_u64(&t, 1);
+    tsr_json_end_array(&t);
+    tsr_json_end_document(&t);
+    cr_expect_str_eq(t.data, "{\n  \"schema\": \"tessera-x/1\",\n  \"version\": \"" TSR_VERSION
+                             "\",\n  \"o\": {},\n  \"a\": [\n    1\n  ]\n}\n");
+    tsr_text_free(&t);
+}
