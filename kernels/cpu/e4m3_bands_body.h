@@ -1,5 +1,6 @@
-/* Block FP8 of BF16, written once for AVX2, AVX-512 and NEON: amax and codes of bands, all in one pass. Only their files include
- * it, and each first defines these words (x86/e4m3_simd_avx2.h, for one), with registers of STEP bytes:
+/* Block FP8 of BF16, written once for AVX2, AVX-512 and NEON: amax and codes of bands, and both in one pass. Only their
+ * files include it. Each first defines these operations (for example in x86/e4m3_simd_avx2.h), with registers of STEP
+ * bytes:
  *
  *   vec, v_load(p), v_store(p, x), v_zero()    no alignment needed
  *   v_words(w), v_bytes(b), v_lanes(p)         one word or byte everywhere; the 16 bytes at p in every 16-byte lane
@@ -11,14 +12,14 @@
  *   v_in_order(x), v_in_packed_order(x)        bytes from packed order to that of columns, and back
  *   v_one_more_above(x, a, b)                  x + (a > b), signed bytes
  *   v_with_signs(x, signs)                     x | (signs & 0x80)
- *   v_some_above8(x, limit)                    whether any byte, unsigned, is above
+ *   v_some_above8(x, limit)                    true if any byte, unsigned, is above
  *   v_largest16(x)                             the largest word
  *
  * and how a row is encoded:
  *
  *   encode_by_division(x, n, scale, codes)     the definition, for any finite x
- *   table, make_table(scale)                   what a block is encoded with; its member `scale` is that
- *   encode_steps(x, n, t, codes)               n columns, whole STEPs; returns whether all codes are those of normal
+ *   table, make_table(scale)                   data for encoding a block; member `scale` is its scale
+ *   encode_steps(x, n, t, codes)               n columns, whole STEPs; returns true if all codes are those of normal
  *                                              numbers, and none was clamped */
 #ifndef TSR_KERNELS_CPU_E4M3_BANDS_BODY_H
 #define TSR_KERNELS_CPU_E4M3_BANDS_BODY_H

@@ -12,8 +12,8 @@
 
 /* y = value(code) * scales[i] for block i: the IEEE FP32 product, then one rounding to nearest even. scales[i] has to
  * be finite and not negative. A NaN code gives the quiet NaN of the target (0x7FC0, 0x7E00 or 0x7FC00000) with the
- * code's sign, and nothing else gives NaN. Values beyond the target's range become infinite, as IEEE rounding has it.
- * Subnormals are kept, in codes and in results. Returns whether any code is NaN. */
+ * code's sign, no other code gives NaN. Values beyond the target's range become infinite, as in IEEE rounding.
+ * Subnormals are kept, in codes and in results. Returns true if any code is NaN. */
 typedef bool tsr_decode_e4m3_bf16_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
                                      const float *scales, uint16_t *y, size_t ld);
 typedef bool tsr_decode_e4m3_f16_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,

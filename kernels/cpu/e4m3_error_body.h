@@ -5,15 +5,16 @@
  *   f_set1(x), f_load(p), f_mul      f_load needs no alignment
  *   f_fmadd(a, b, c), f_fnmadd       a * b + c, c - a * b
  *   f_larger(x, y), f_largest(x)     the larger of x and |y|, x where y is NaN; the largest lane
- *   f_some_above(a, b), f_some_equal(a, b)     whether any lane has a > b; |a| == b
+ *   f_some_above(a, b), f_some_equal(a, b)     true if any lane has a > b; |a| == b
  *   f_nonzero(lo, hi)                a bit for each lane of both that is not 0
- *   f_lo_of_words(w), f_hi_of_words(w)         STEP / 2 words of BF16 as floats: the lower and upper half of each 16 bytes
+ *   f_lo_of_words(w), f_hi_of_words(w)         STEP / 2 words of BF16 as floats: the lower and upper half of each 16
+ *   bytes
  *   f_lo_of_floats(a, b), f_hi_of_floats(a, b) STEP / 2 floats, in the same two orders
  *   v_zip_lo(a, b), v_zip_hi(a, b)   bytes of a and b in turn, from the lower or upper half of each 16-byte lane
  *   v_where_below(x, limit, a, b)    bytes of a where those of x, below 0x80, are below the limit, else of b
  *
- * A pair has columns 0-3, 8-11, ... in lo and 4-7, 12-15, ... in hi, as unpacking inside of 16-byte lanes leaves them; so
- * both are added to the same lanes, lo first. Rare cases are tested once per segment. */
+ * A pair has columns 0-3, 8-11, ... in lo and 4-7, 12-15, ... in hi, as unpacking inside of 16-byte lanes leaves them;
+ * so both are added to the same lanes, lo first. Rare cases are tested once per segment. */
 #ifndef TSR_KERNELS_CPU_E4M3_ERROR_BODY_H
 #define TSR_KERNELS_CPU_E4M3_ERROR_BODY_H
 

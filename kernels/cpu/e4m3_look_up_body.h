@@ -88,7 +88,7 @@ ALWAYS_INLINE vec look_up(const lanes_of_table *t, vec a, vec b)
     return v_one_more_above(v_adds8(steps, v_shuffle(t->delta, h)), m, v_shuffle(t->limit, h));
 }
 
-/* Encodes n columns, whole STEPs. Returns whether all codes are those of normal numbers, and none was clamped. */
+/* Encodes n columns, whole STEPs. Returns true if all codes are those of normal numbers and none was clamped. */
 ALWAYS_INLINE bool encode_steps(const uint16_t *x, size_t n, const table *t, uint8_t *codes)
 {
     const lanes_of_table lanes = lanes_of(t);

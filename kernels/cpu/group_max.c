@@ -1,3 +1,3 @@
-/* Defines the largest figures of groups. */
+/* Defines the largest statistics of groups. */
 #define TSR_GROUP_MAX(name) tsr_##name##_ref
 #include "kernels/cpu/group_max_body.h"

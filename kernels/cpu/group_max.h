@@ -1,6 +1,6 @@
-/* Declares the kernel that updates the largest figures of groups of columns over many rows.
+/* Declares the kernel that updates the largest statistics of groups of columns over many rows.
  *
- * It allocates nothing, cannot fail and is thread-safe; every form gives the same bits. */
+ * It allocates nothing, cannot fail and is thread-safe; every variant gives the same bits. */
 #ifndef TSR_KERNELS_CPU_GROUP_MAX_H
 #define TSR_KERNELS_CPU_GROUP_MAX_H
 

@@ -1,6 +1,6 @@
 /* Declares XXH3-64 digests of bytes in pieces.
  *
- * Every form gives the same digest. xxhash.h selects its instructions at compile time, so each instruction set
+ * Every variant gives the same digest. xxhash.h selects its instructions at compile time, so each instruction set
  * compiles it separately. */
 #ifndef TSR_KERNELS_CPU_HASH_H
 #define TSR_KERNELS_CPU_HASH_H

@@ -3,9 +3,9 @@
  *   P[i,j] = sum over x of A[i,x] * W[j,x]                              exact in int32: k < 2^17, with azp k <= 65793
  *   D[i,j] = scale_a * (scale_w * float(P - azp * azp_adj)) + bias      each step in FP32
  *
- * azp_adj[j] is the sum of W[j,x] over x (vLLM csrc/quantization/w8a8/cutlass/Epilogues.md). What is given chooses the
- * epilogue: nothing (scaled); bias (scaled + bias); azp_with_adj, which is azp * azp_adj computed beforehand (azp per
- * tensor); azp and azp_adj (azp per token). a is [m][k], w [n][k], d [m][ldd]. */
+ * azp_adj[j] is the sum of W[j,x] over x (vLLM csrc/quantization/w8a8/cutlass/Epilogues.md). The given arguments select
+ * the epilogue: nothing (scaled); bias (scaled + bias); azp_with_adj, which is azp * azp_adj computed beforehand (azp
+ * per tensor); azp and azp_adj (azp per token). a is [m][k], w [n][k], d [m][ldd]. */
 #ifndef TSR_KERNELS_CPU_INT8_GEMM_H
 #define TSR_KERNELS_CPU_INT8_GEMM_H
 

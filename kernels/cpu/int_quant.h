@@ -3,9 +3,9 @@
  *     q = x / scale (the IEEE FP32 quotient);  code = round(clamp(q + zero, low, high))
  *     a reader gets (code - zero) * scale
  *
- * as compressed-tensors has it (quantization/lifecycle/forward_helpers.py). Rounding is to nearest, with ties to even
- * or away from zero (FasterTransformer, C's round). Every variant gives the same bits. The functions are thread-safe
- * and cannot fail. */
+ * as in compressed-tensors (quantization/lifecycle/forward_helpers.py). Rounding is to nearest, with ties to even or
+ * away from zero (FasterTransformer, C's round). Every variant gives the same bits. The functions are thread-safe and
+ * cannot fail. */
 #ifndef TSR_KERNELS_CPU_INT_QUANT_H
 #define TSR_KERNELS_CPU_INT_QUANT_H
 
@@ -20,24 +20,24 @@ typedef struct tsr_int_code {
     float low, high;
 } tsr_int_code;
 
-/* Encoding of one row. scale[i], zero[i] (as in tsr_int_code) and amax[i] belong to group i of its columns; the
- * other members hold for all groups. */
+/* Encoding of one row. scale[i], zero[i] (as in tsr_int_code) and amax[i] belong to group i of its columns; the other
+ * members apply to all groups. */
 typedef struct tsr_int_row {
     const float *scale;
     const float *zero;    /* NULL: all are 0 */
     const uint32_t *amax; /* the largest |x| of the group, or more, as FP32 bits */
     float low, high;      /* -8 and 7, or -128 and 127 */
     bool away;            /* ties round away from zero */
-    bool bf16;            /* the quotient of a BF16 element is rounded to BF16 first; for FP32 it means nothing */
+    bool bf16;            /* the quotient of a BF16 element is first rounded to BF16; unused for FP32 */
 } tsr_int_row;
 
-/* amax[i] is the largest |x| of columns [i * group, (i + 1) * group) of a row, as FP32 bits, which order like the
- * numbers; Inf and NaN come out largest. The next row is assumed to follow in memory and may be prefetched; the next
- * two functions do that, too. */
+/* amax[i] is the largest |x| of columns [i * group, (i + 1) * group) of a row, as FP32 bits, which are ordered like the
+ * numbers; Inf and NaN are the largest. This and the next two functions may prefetch the next row, which is assumed to
+ * follow in memory. */
 typedef void tsr_amax_groups_bf16_fn(const uint16_t *x, size_t cols, size_t group, uint32_t *amax);
 
-/* low[i] is the least of such columns and -0; high[i] is the largest of them and 0. Inf comes out as it is, and NaN
- * as a NaN of its sign, which counts as beyond Inf. */
+/* low[i] is the smallest of these columns and -0; high[i] is the largest of them and 0. Inf is kept; a NaN gives a NaN
+ * of its sign, which is beyond Inf. */
 typedef void tsr_range_groups_bf16_fn(const uint16_t *x, size_t cols, size_t group, float *low, float *high);
 
 /* Encodes a row of `cols` finite elements (two's complement) in groups of `group` columns; the last group may have

@@ -3,17 +3,17 @@
  * Codes are two's complement, in one of two orders, row-major:
  *   NK  [N, K], a checkpoint's [out, in]: column n of the layout is row n here
  *   KN  [K, N], what FasterTransformer preprocesses
- * and in one of two sizes: a byte each, or (int4 only) packed two to a byte, the even element in the low nibble. If
- * an int4 code has a byte of its own, its upper four bits are ignored on reading, and copy its sign on writing.
+ * and in one of two sizes: a byte each, or (int4 only) packed two to a byte, the even element in the low nibble. If an
+ * int4 code has a byte of its own, its upper four bits are ignored on reading, and copy its sign on writing.
  *
- * Bands. The whole matrix need not be in memory. A band of it is laid out as if it were a matrix of its own, and the
- * bytes of the bands, one after the other, are those of the whole:
+ * Bands. The whole matrix need not be in memory. A band of it is laid out like a separate matrix, and the concatenated
+ * bytes of the bands are those of the whole matrix:
  *   T, H, P, CM, *_AFP8   a band of n: a multiple of format->columns of columns, all of K
  *   R                     a band of k: rows whose weights fill whole words (rows * N * bits % 32 == 0)
- * Pass the band's own k and n, the codes of its first row or column, and ld of the whole matrix. The smallest band of
- * T has 2 columns of int8 or 4 of int4. Bands of 64 columns suit the vectors (1.2 MB of int8 at K = 18432), and
- * packed codes in KN order want 128. A band in KN order is read fast if its rows are half a kilobyte or longer,
- * because memory gives narrower strips of distant rows slowly.
+ * Pass the band's own k and n, the codes of its first row or column, and ld of the whole matrix. The smallest band of T
+ * has 2 columns of int8 or 4 of int4. Bands of 64 columns suit the vectors (1.2 MB of int8 at K = 18432), and packed
+ * codes in KN order work best with 128. A band in KN order is read fast if its rows are half a kilobyte or longer,
+ * because narrower strips of distant rows are slow to read.
  *
  * The calls allocate nothing, keep no state, cannot fail and are thread-safe. Codes and layout must not overlap.
  * Pointers need no alignment. */

@@ -1,16 +1,17 @@
-/* Error sums of MXFP4, MXFP8 and NVFP4 codes for each group of a row, on the CPU. mx_codes.h describes the code layout. The
- * functions allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
+/* Error sums of MXFP4, MXFP8 and NVFP4 codes for each group of a row, on the CPU. mx_codes.h describes the code layout.
+ * The functions allocate nothing, cannot fail and are thread-safe; every variant gives the same bits. */
 #ifndef TSR_KERNELS_CPU_MX_ERROR_H
 #define TSR_KERNELS_CPU_MX_ERROR_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* In units of a group's t, in FP32: v is the code's value, q = (x * k) * (1 / (u * k)), e = q - v. Here u is t, or 2^-149
- * where t is 0, and k is 2^64 if u < 2^-100, else 1. q is within an ulp of the quotient, and exact for powers of two.
+/* The errors are in units of a group's t, in FP32: v is the code's value, q = (x * k) * (1 / (u * k)), e = q - v. Here
+ * u is t, or 2^-149 where t is 0, and k is 2^64 if u < 2^-100, else 1. q is within an ulp of the quotient, and exact
+ * for powers of two.
  *
- * Each sum of a group runs over pairs, p[l] = fma(b, b', a * a') for the columns 2 l and 2 l + 1. In groups of 32 p[l + 8]
- * is added to p[l]; then, for the 8 that are left, ((p0 + p2) + (p1 + p3)) + ((p4 + p6) + (p5 + p7)). */
+ * Each sum of a group is computed from pairs, p[l] = fma(b, b', a * a') for the columns 2 l and 2 l + 1. In groups of
+ * 32, p[l + 8] is added to p[l]. The remaining 8 are added as ((p0 + p2) + (p1 + p3)) + ((p4 + p6) + (p5 + p7)). */
 typedef struct tsr_mx_error {
     float *q2, *e2, *qv; /* sums of q * q, e * e and q * v per group, in the caller's memory */
     float largest;       /* the largest |e| * u of all */

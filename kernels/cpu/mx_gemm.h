@@ -4,16 +4,17 @@
  * BF16, where t is 1. With t the FP32 scale of a group, as the format defines it, and G the group of W:
  *
  *   s[g]   = sum over the group of A[i,x] * W[j,x], codes' values, added in the order of x
- *   D[i,j] = sum over groups of (t_a[g] * t_w[g]) * s[g]: group g goes to lane g % 32, and the lanes add up in halves
+ *   D[i,j] = sum over groups of (t_a[g] * t_w[g]) * s[g]: group g is added to partial sum g % 32; the 32 are added in
+ *   halves
  *
  * all in FP32, each operation rounded once, nothing fused. Products of codes' values are exact: they have at most 4 + 8
- * significant bits. So a term meets at most G - 1 roundings in its group, two with the scales, and one for each addition
- * of its lane and of the five halvings: with r = G + ceil(groups / 32) + 5
+ * significant bits. So a term is rounded at most G - 1 times in its group, twice with the scales, and once in each
+ * addition of its partial sum and of the five halvings. With r = G + ceil(groups / 32) + 5
  *
  *   |D - exact| <= 1.01 r 2^-24 * sum of |t_a A t_w W|
  *
- * and what FP32 loses below its normal numbers. The scale is no part of it: that s * global is rounded to FP32 is how the
- * format defines t. The GPU's plain kernel (kernels/cuda/mx_gemm.h) gives the same bits. */
+ * plus the loss of FP32 below its normal numbers. The rounding of s * global to FP32 is not an error, because the
+ * format defines t that way. The GPU's plain kernel (kernels/cuda/mx_gemm.h) gives the same bits. */
 #ifndef TSR_KERNELS_CPU_MX_GEMM_H
 #define TSR_KERNELS_CPU_MX_GEMM_H
 
@@ -38,7 +39,7 @@ typedef struct tsr_mx_matrix {
     tsr_mx_form form;
     const void *codes; /* [rows][k] of 16 bits; [rows][k / 2], the even column in the low nibble; or [rows][k] bytes */
     const uint8_t *scales; /* [rows][k / group]; none of them NaN or negative */
-    float global;          /* NVFP4: positive, finite, and so that no t is infinite */
+    float global;          /* NVFP4: positive, finite, and small enough that no t is infinite */
 } tsr_mx_matrix;
 
 /* Returns "BF16", "MXFP4", "MXFP8" or "NVFP4". Static storage. */

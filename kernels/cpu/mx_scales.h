@@ -1,6 +1,6 @@
 /* Declares kernels that decode microscaling scales to FP32.
  *
- * The functions allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
+ * The functions allocate nothing, cannot fail and are thread-safe; every variant gives the same bits. */
 #ifndef TSR_KERNELS_CPU_MX_SCALES_H
 #define TSR_KERNELS_CPU_MX_SCALES_H
 
@@ -8,10 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* t[i] = 2^(scales[i] - 127), NaN of 255. */
+/* t[i] = 2^(scales[i] - 127); 255 gives NaN. */
 typedef void tsr_values_e8m0_fn(const uint8_t *scales, size_t n, float *t);
 
-/* t[i] = value(scales[i]) / global if `divides`, or else * global, in FP32; the scales are e4m3. NaN comes out as one. */
+/* t[i] = value(scales[i]) / global if `divides`, otherwise * global, in FP32. The scales are e4m3. NaN stays NaN. */
 typedef void tsr_values_e4m3_fn(const uint8_t *scales, size_t n, float global, bool divides, float *t);
 
 /* Returns the largest of n bytes; 0 for none. */

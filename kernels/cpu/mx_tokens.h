@@ -3,7 +3,7 @@
  *   MXFP4, MXFP8   the least power of two under which the group's largest value is not clipped (the rule rceil)
  *   NVFP4          e4m3 of amax / 6 over the layer's global scale, in the arithmetic of scale_nvfp4 (mx_codes.h)
  *
- * Codes are to nearest, ties to even, under the scale that a reader finds. */
+ * Codes are rounded to nearest, ties to even, with the scale as readers decode it. */
 #ifndef TSR_KERNELS_CPU_MX_TOKENS_H
 #define TSR_KERNELS_CPU_MX_TOKENS_H
 

@@ -1,6 +1,6 @@
 /* Declares kernels that decode the codes of mx_codes.h.
  *
- * The functions allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
+ * The functions allocate nothing, cannot fail and are thread-safe; every variant gives the same bits. */
 #ifndef TSR_KERNELS_CPU_MX_VALUES_H
 #define TSR_KERNELS_CPU_MX_VALUES_H
 
@@ -14,7 +14,7 @@ typedef void tsr_decode_e2m1_bf16_fn(const uint8_t *packed, size_t n, size_t gro
 typedef void tsr_decode_e2m1_f32_fn(const uint8_t *packed, size_t n, size_t group, const float *t, float *y);
 
 /* y = value(code) * 2^(scales[i] - 127) in groups of 32, rounded in the same way; no scale is 255. A NaN code gives
- * 0x7FC0 with its sign, and nothing else gives NaN. Returns whether any code is NaN. (For F16 and FP32 there are
+ * 0x7FC0 with its sign, and no other code gives NaN. Returns true if any code is NaN. (For F16 and FP32 there are
  * decode_e4m3_f16 and decode_e4m3_f32.) */
 typedef bool tsr_decode_mxfp8_bf16_fn(const uint8_t *codes, size_t n, const uint8_t *scales, uint16_t *y);
 

@@ -6,10 +6,10 @@
  *   groups              D[i,n] = sum over k of A[i,k] * W(k,n)
  *                       W(k,n) = code(k,n) * scale[k / group, n] + zero[k / group, n]
  *
- * W is a fused multiply-add, rounded once, to the type of A. Products and sums are in FP32, in the order in which the
- * codes lie. zero is -zero_point * scale in the type of A, as TensorRT-LLM has it. With zeros, a scale a channel
- * counts as one group. So over the same operands |D - exact| <= k * 2^-24 * sum of |A * W|, and with groups in
- * addition sum of |A| * (half a step of A's type at W). */
+ * W is a fused multiply-add, rounded once, to the type of A. Products and sums are in FP32, in the order of the codes
+ * in memory. zero is -zero_point * scale in the type of A, as in TensorRT-LLM. With zeros, a scale a channel counts as
+ * one group. So over the same operands |D - exact| <= k * 2^-24 * sum of |A * W|, and with groups in addition sum of
+ * |A| * (half a step of A's type at W). */
 #ifndef TSR_KERNELS_CPU_WEIGHT_ONLY_GEMM_H
 #define TSR_KERNELS_CPU_WEIGHT_ONLY_GEMM_H
 

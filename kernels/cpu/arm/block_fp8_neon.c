@@ -24,7 +24,7 @@ static __attribute__((noinline)) void encode_by_division(const uint16_t *x, size
 }
 
 #include "kernels/cpu/e4m3_look_up_body.h"
-/* uses the operations, the table and encode_by_division above */
+/* uses the operations, the table and encode_by_division from above */
 #include "kernels/cpu/e4m3_bands_body.h"
 
 void tsr_amax_bf16_neon(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)

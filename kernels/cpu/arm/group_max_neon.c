@@ -1,3 +1,3 @@
-/* Compiles the largest figures of groups for NEON. */
+/* Compiles the largest statistics of groups for NEON. */
 #define TSR_GROUP_MAX(name) tsr_##name##_neon
 #include "kernels/cpu/group_max_body.h"

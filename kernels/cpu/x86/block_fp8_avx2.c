@@ -1,4 +1,4 @@
-/* Owns block FP8 in AVX2: 8 columns at a time; a tail goes through a small buffer. */
+/* Block FP8 in AVX2, 8 columns at a time; a tail goes through a small buffer. */
 #include "kernels/cpu/block_fp8.h"
 
 #include "kernels/cpu/variants.h"
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* 8 columns from x; beyond n they read as zeros and x is not touched. */
+/* Loads 8 columns of x. Columns from n on are not read, and are zeros. */
 typedef __m256 load8_fn(const void *x, size_t n);
 
 ALWAYS_INLINE __m256 load8_bf16(const void *x, size_t n)
@@ -44,7 +44,7 @@ static uint32_t largest_of(__m256i v)
     return largest;
 }
 
-/* tsr_e4m3_from_f32 on 8 lanes of finite quotients or infinities, as bytes. */
+/* Computes tsr_e4m3_from_f32 on 8 lanes of finite quotients or infinities, as bytes. */
 ALWAYS_INLINE uint64_t codes_of(__m256 q)
 {
     const __m256 a = _mm256_min_ps(_mm256_set1_ps(448.0f), magnitude(q));
@@ -63,7 +63,7 @@ ALWAYS_INLINE uint64_t codes_of(__m256 q)
     return (uint64_t)_mm_cvtsi128_si64(_mm_packus_epi16(words, words));
 }
 
-/* Columns of one scale, n of them; beyond n nothing is read or written. */
+/* Encodes n columns with one scale. Accesses no column beyond n. */
 ALWAYS_INLINE void divide(const void *x, size_t x_bytes, size_t n, load8_fn *load, float scale, uint8_t *codes)
 {
     const __m256 divisor = _mm256_set1_ps(scale);
@@ -80,7 +80,7 @@ static __attribute__((noinline)) void encode_by_division(const uint16_t *x, size
 }
 
 #include "kernels/cpu/e4m3_look_up_body.h"
-/* with the words, the table and the long way */
+/* uses the operations, the table and the division from above */
 #include "kernels/cpu/e4m3_bands_body.h"
 
 void tsr_amax_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)

@@ -1,5 +1,5 @@
-/* Owns block FP8 in AVX-512: BF16 as e4m3_bands_body.h explains, FP32 and what that form does not serve by division, 32 columns at
- * a time, the last ones under a mask. */
+/* Block FP8 in AVX-512: BF16 as e4m3_bands_body.h explains. FP32, and BF16 that this method does not support, by
+ * division, 32 columns at a time, the last ones under a mask. */
 #include "kernels/cpu/block_fp8.h"
 
 #include "kernels/cpu/variants.h"
@@ -25,7 +25,7 @@ static __attribute__((noinline)) void encode_by_division(const uint16_t *x, size
 }
 
 #include "kernels/cpu/e4m3_look_up_body.h"
-/* with the words, the table and the long way */
+/* uses the operations, the table and the division from above */
 #include "kernels/cpu/e4m3_bands_body.h"
 
 ALWAYS_INLINE __m512i amax_row_f32(__m512i amax, const void *row, size_t cols)

@@ -1,9 +1,9 @@
-/* Owns the e4m3 codes of BF16 by byte look-up.
+/* Computes e4m3 codes of BF16 by byte look-up.
  *
- * For one scale, the rounded quotient of a BF16 number depends on its 7 mantissa bits alone, but for the exponent,
- * which only shifts it: code = T[mantissa] + 8 * exponent, in bytes, modulo 256. T is made for each block by the very
- * arithmetic of the reference (an FP32 quotient, then rounding), so the bits are the same. That holds while source and
- * quotient are normal numbers and nothing is clamped; a vector that holds any other value goes the long way. */
+ * For one scale, the rounded quotient of a BF16 number depends only on its 7 mantissa bits, except for the exponent,
+ * which shifts it: code = T[mantissa] + 8 * exponent, in bytes, modulo 256. T is computed for each block with the
+ * arithmetic of the reference (an FP32 quotient, then rounding), so the bits are the same. This holds while source and
+ * quotient are normal numbers and nothing is clamped; a vector with any other value is encoded by division. */
 #include "common/float_bits.h"
 #include "kernels/cpu/block_fp8.h"
 
@@ -16,13 +16,14 @@
 
 typedef struct table {
     __m512i t0, t1;         /* T[0..63], T[64..127] */
-    __m512i lowest, extent; /* the table serves |x| whose bits are lowest .. lowest + extent; in every word */
+    __m512i lowest, extent; /* the table is valid for |x| whose bits are lowest .. lowest + extent; both in every
+                             * word */
     float scale;
 } table;
 
 static table make_table(float scale)
 {
-    /* scale = f * 2^e: the quotient (1 + m/128) / f lies in (1, 4), and is exact but for its exponent. */
+    /* scale = f * 2^e: the quotient (1 + m/128) / f lies in (1, 4), and is exact except for its exponent. */
     int e;
     const __m512 f = _mm512_set1_ps(frexpf(scale, &e));
     const __m512i offset = _mm512_set1_epi32(8 * (127 + e) + (120 << 3));
@@ -38,7 +39,7 @@ static table make_table(float scale)
         const __m512i code = _mm512_sub_epi32(_mm512_srli_epi32(rounded, 20), offset);
         _mm_store_si128((void *)(bytes + m), _mm512_cvtepi32_epi8(code));
     }
-    /* Bounds with room to spare: quotients from 2^-6 up, and below 464, where rounding would pass 448. */
+    /* Bounds with a margin: quotients from 2^-6 up, and below 464, where rounding would exceed 448. */
     const float low = scale * 0x1.04p-6f, high = scale * 456.0f;
     const uint32_t low_bits = (tsr_f32_bits(low) + 0xFFFF) >> 16, high_bits = tsr_f32_bits(high) >> 16;
     const uint32_t lowest = low_bits < 0x80 ? 0x80 : low_bits; /* a subnormal x has no mantissa to look up */
@@ -53,12 +54,12 @@ static table make_table(float scale)
     };
 }
 
-/* 64 codes: low bytes hold the mantissa and the exponent's last bit, high bytes the sign and the rest. */
+/* Looks up 64 codes: low bytes hold the mantissa and the exponent's last bit, high bytes the sign and the rest. */
 ALWAYS_INLINE __m512i look_up(const table *t, __m512i a, __m512i b, __m512i evens, __m512i odds)
 {
     const __m512i low = _mm512_permutex2var_epi8(a, evens, b);
     const __m512i high = _mm512_permutex2var_epi8(a, odds, b);
-    const __m512i rounded = _mm512_permutex2var_epi8(t->t0, low, t->t1); /* looks at the index's low 7 bits only */
+    const __m512i rounded = _mm512_permutex2var_epi8(t->t0, low, t->t1); /* uses only the low 7 bits of the index */
     const __m512i exponent16 = _mm512_and_si512(_mm512_slli_epi16(high, 4), _mm512_set1_epi8((char)0xF0));
     const __m512i exponent8 = _mm512_and_si512(_mm512_srli_epi16(low, 4), _mm512_set1_epi8(8));
     const __m512i code = _mm512_add_epi8(rounded, _mm512_or_si512(exponent16, exponent8));
@@ -86,7 +87,7 @@ static __attribute__((noinline)) void encode_by_division(const uint16_t *x, size
         _mm256_storeu_si256((void *)(codes + i), encode32(load32_bf16(x + i, ~0u), divisor));
 }
 
-/* Columns in whole STEPs: see e4m3_bands_body.h. */
+/* Encodes columns in whole STEPs: see e4m3_bands_body.h. */
 ALWAYS_INLINE bool encode_steps(const uint16_t *x, size_t n, const table *t, uint8_t *codes)
 {
     const byte_order order = make_byte_order();

@@ -1,4 +1,4 @@
-/* Converts 32 columns to floats and divides them into codes. Shared by the AVX-512 files only.
+/* Converts 32 columns to floats and divides them into codes. Used only by the AVX-512 files.
  *
  * Unpacking words to dwords works inside each 128-bit quarter of a register, and so does packing. 32 columns are kept
  * as lo = columns 0-3, 8-11, 16-19, 24-27 and hi = columns 4-7, 12-15, 20-23, 28-31; packing restores their order. */
@@ -44,7 +44,7 @@ ALWAYS_INLINE f32x32 load32_f32(const void *x, __mmask32 lanes)
                     _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 1, 3, 1))};
 }
 
-/* tsr_e4m3_from_f32 on 16 lanes. */
+/* Computes tsr_e4m3_from_f32 on 16 lanes. */
 ALWAYS_INLINE __m512i codes_of(__m512 q)
 {
     /* min_ps gives its second operand when one is NaN: a NaN survives here and becomes 0x7F below. */

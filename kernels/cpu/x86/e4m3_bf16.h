@@ -1,11 +1,12 @@
-/* e4m3 to BF16, what the forms of this folder share: a block's results by a table of 16, and by arithmetic where it does not hold.
+/* Decodes e4m3 to BF16, for AVX2 and AVX-512: with a table of 16 results per block, or by arithmetic where the table is
+ * not valid.
  *
- * As long as neither is subnormal, a code and the code with an exponent one higher have results that differ by one in the
- * exponent and in nothing else. So those of two exponents are enough; for the others half of the exponent's distance is added
- * to the upper byte. Codes that are subnormal have a table of their own.
+ * If neither is subnormal, the results of a code and of the code with an exponent one higher differ only in the
+ * exponent, by one. So the results of two exponents suffice; for the others, half of the distance of the exponents is
+ * added to the upper byte. Subnormal codes have a separate table.
  *
- * By arithmetic: an e4m3 code, moved to where an F16 has its exponent and mantissa, is the F16 of 1/256 of its value; that holds
- * for subnormals, too. */
+ * By arithmetic: an e4m3 code, moved to the position of F16's exponent and mantissa, is 1/256 of its value as F16, also
+ * for subnormals. */
 #ifndef TSR_KERNELS_CPU_X86_E4M3_BF16_H
 #define TSR_KERNELS_CPU_X86_E4M3_BF16_H
 
@@ -20,7 +21,7 @@
 /* ---- by arithmetic ---- */
 
 typedef struct eight {
-    __m256 value; /* signed, unscaled; anything for NaN codes */
+    __m256 value; /* signed, unscaled; undefined for NaN codes */
     __m256 nan;   /* all ones where the code is NaN */
     __m256i sign; /* the FP32 sign bit */
 } eight;
@@ -36,7 +37,7 @@ ALWAYS_INLINE eight load_eight(const uint8_t *codes)
     return (eight){_mm256_or_ps(value, _mm256_castsi256_ps(sign)), _mm256_castsi256_ps(nan), sign};
 }
 
-/* Multiplies with one scale. NaN codes become the quiet NaN of their sign. */
+/* Multiplies by one scale. NaN codes become the quiet NaN of their sign. */
 ALWAYS_INLINE __m256 scaled(eight e, __m256 scale)
 {
     const __m256i nan = _mm256_or_si256(e.sign, _mm256_set1_epi32(0x7FC00000));
@@ -77,17 +78,20 @@ ALWAYS_INLINE bool compute(const uint8_t *codes, size_t n, float scale, uint16_t
 
 /* ---- by table ---- */
 
-enum { TABLES = 64, FEWEST = 128 }; /* tables that are kept at once; codes of a block for which one is worth making */
+enum {
+    TABLES = 64,  /* kept at the same time */
+    FEWEST = 128, /* codes of a block for which a table pays */
+};
 
-/* Low and high result bytes of a block, indexed by the lowest 4 bits of a code. The high byte is less by 4 for the exponents
- * 8 and 9, and for subnormal codes. */
+/* Low and high bytes of a block's results, indexed by the lowest 4 bits of a code. The high byte is lower by 4 for the
+ * exponents 8 and 9, and for subnormal codes. */
 typedef struct table {
     uint8_t low[16], high[16], low_subnormal[16], high_subnormal[16];
     float scale;
     bool holds;
 } table;
 
-/* Returns whether it holds, which is whether no result of a normal code is subnormal or too large. */
+/* Makes the table. Returns true if it is valid: no result of a normal code is subnormal or too large. */
 ALWAYS_INLINE bool make_table(table *t)
 {
     uint8_t codes[32];
@@ -115,7 +119,7 @@ ALWAYS_INLINE __m256i both(const uint8_t *bytes)
 /* 32 codes. */
 ALWAYS_INLINE bool look_up_32(const uint8_t *codes, const table *t, uint16_t *y)
 {
-    /* Interleaving works within 16-byte lanes: quarters are dealt so that the results come out in order. */
+    /* Interleaving works within 16-byte lanes, so quarters are permuted first to get results in order. */
     const __m256i code = _mm256_permute4x64_epi64(_mm256_loadu_si256((const __m256i *)codes), 0xD8);
     const __m256i magnitude = _mm256_and_si256(code, _mm256_set1_epi8(0x7F));
     const __m256i exponent = _mm256_and_si256(_mm256_srli_epi16(magnitude, 4), _mm256_set1_epi8(7));
@@ -141,8 +145,8 @@ ALWAYS_INLINE bool look_up_32(const uint8_t *codes, const table *t, uint16_t *y)
 
 /* ---- a band of blocks ---- */
 
-/* Asks for what codes and results a few blocks further on will need. A disk has written the codes to memory and read the results
- * from there, so that neither is in a cache of this processor; left to itself, it waits for the line of nearly every store. */
+/* Prefetches codes and results a few blocks ahead. A disk has written the codes to memory, so neither codes nor results
+ * are in a cache of this processor; without prefetching, nearly every store waits for its line. */
 ALWAYS_INLINE void fetch_ahead(const uint8_t *codes, uint16_t *y, size_t n)
 {
     enum { AHEAD = 4096 }; /* bytes */
@@ -150,7 +154,7 @@ ALWAYS_INLINE void fetch_ahead(const uint8_t *codes, uint16_t *y, size_t n)
     prefetch_write((const uint8_t *)y + AHEAD, 2 * n);
 }
 
-/* Codes [0, n) of one row of a block whose table holds. */
+/* Decodes codes [0, n) of one row of a block whose table is valid. */
 typedef bool look_up_fn(const uint8_t *codes, size_t n, const table *t, uint16_t *y);
 
 ALWAYS_INLINE bool decode_band(look_up_fn *look_up, const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes,

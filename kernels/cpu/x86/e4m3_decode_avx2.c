@@ -1,4 +1,4 @@
-/* Decoding e4m3 with AVX2 and F16C: to BF16 by table, to F16 and F32 by arithmetic. */
+/* Decodes e4m3 with AVX2 and F16C: to BF16 by table, to F16 and F32 by arithmetic. */
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/x86/e4m3_bf16.h"
 

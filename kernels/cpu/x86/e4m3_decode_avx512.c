@@ -1,16 +1,16 @@
-/* Decoding e4m3 with AVX-512: to BF16 by table, to F16 and F32 by arithmetic, as in e4m3_bf16.h. */
+/* Decodes e4m3 with AVX-512: to BF16 by table, to F16 and F32 by arithmetic, as in e4m3_bf16.h. */
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/x86/e4m3_bf16.h"
 
 /* ---- BF16 ---- */
 
-/* 16 bytes, four times. */
+/* Repeats 16 bytes four times. */
 ALWAYS_INLINE __m512i four_times(const uint8_t *bytes)
 {
     return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)bytes));
 }
 
-/* As look_up_32 for 64 codes. */
+/* Like look_up_32, for 64 codes. */
 ALWAYS_INLINE bool look_up_64(const uint8_t *codes, const table *t, uint16_t *y)
 {
     const __m512i code = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), _mm512_loadu_si512(codes));
@@ -57,7 +57,7 @@ bool tsr_decode_e4m3_bf16_avx512(const uint8_t *codes, size_t rows, size_t cols,
 
 /* ---- F16, F32 ---- */
 
-/* FP32 products of 16 magnitudes with one scale; the NaN code's product is the quiet NaN. */
+/* Computes FP32 products of 16 magnitudes with one scale; the NaN code's product is the quiet NaN. */
 static inline __m512 products(__m256i magnitude, __m512 scale)
 {
     const __m512 value = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_slli_epi16(magnitude, 7)), _mm512_set1_ps(256));

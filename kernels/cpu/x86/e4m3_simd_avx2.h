@@ -1,4 +1,4 @@
-/* The words of e4m3_bands_body.h in AVX2; they are explained there. */
+/* Defines the operations of e4m3_bands_body.h, which explains them, in AVX2. */
 #ifndef TSR_KERNELS_CPU_X86_E4M3_SIMD_AVX2_H
 #define TSR_KERNELS_CPU_X86_E4M3_SIMD_AVX2_H
 
@@ -54,7 +54,7 @@ ALWAYS_INLINE bool v_some_above8(vec x, int limit)
     return !_mm256_testz_si256(excess, excess);
 }
 
-/* The least of the complements, which there is an instruction for. */
+/* The complement of the smallest complement, for which there is an instruction. */
 ALWAYS_INLINE uint32_t v_largest16(vec x)
 {
     const __m128i half = _mm_max_epu16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));

@@ -1,4 +1,4 @@
-/* The words of e4m3_bands_body.h in AVX-512; they are explained there. */
+/* Defines the operations of e4m3_bands_body.h, which explains them, in AVX-512. */
 #ifndef TSR_KERNELS_CPU_X86_E4M3_SIMD_AVX512_H
 #define TSR_KERNELS_CPU_X86_E4M3_SIMD_AVX512_H
 
@@ -103,7 +103,7 @@ ALWAYS_INLINE vf f_load(const float *p)
     return _mm512_loadu_ps(p);
 }
 
-/* Joined to 32 bits while they are masks: gcc 12 counts the bits of one of 16 in a dword of which it has stored a word. */
+/* Combines the masks to 32 bits before counting: gcc 12 may store a 16-bit mask as a word and count a dword. */
 ALWAYS_INLINE uint32_t f_nonzero(vf lo, vf hi)
 {
     const vf zero = _mm512_setzero_ps();

@@ -1,4 +1,4 @@
-/* Digests with AVX-512: xxhash.h has that form, and takes it because of the flags that this file is compiled with. */
+/* Compiles digests with AVX-512, which xxhash.h selects by the compiler flags of this file. */
 #include "kernels/cpu/hash.h"
 
 #include "kernels/cpu/variants.h"

@@ -1,5 +1,5 @@
-/* Values of int4 codes by columns with AVX2: a lane is a row, so that the scales of a column are one load whatever its group
- * is. Pairs of columns are turned as dwords, 8 x 8. */
+/* Decodes int4 codes by columns with AVX2. A lane is a row, so that the scales of a column are one load for any group.
+ * Pairs of columns are transposed as dwords, 8 x 8. */
 #include <immintrin.h>
 
 #define TSR_INT4(name) tsr_##name##_avx2
@@ -8,7 +8,7 @@
 
 enum { TILE_ROWS = 16, TILE_COLS = 32, ROWS = 8, COLS = 16, PAIRS = COLS / 2 };
 
-/* The code that begins at bit `at` of each word, plus TSR_INT4_RAISE: bit 16 counts 1 beside an exponent of 7. */
+/* Returns the code at bit `at` of each word, plus TSR_INT4_RAISE: with an exponent of 7, bit 16 has the value 1. */
 ALWAYS_INLINE __m256 raised(__m256i words, int at)
 {
     const __m256i moved = at < 16 ? _mm256_slli_epi32(words, 16 - at) : _mm256_srli_epi32(words, at - 16);
@@ -16,7 +16,7 @@ ALWAYS_INLINE __m256 raised(__m256i words, int at)
                         _mm256_set1_ps(TSR_INT4_RAISE));
 }
 
-/* Column c, of which the codes begin at bit `at`; the BF16 is the upper half of each lane. */
+/* Decodes column c, whose codes begin at bit `at`. The BF16 is in the upper half of each lane. */
 ALWAYS_INLINE __m256i value(const tsr_int4_columns *x, size_t c, __m256i words, int at)
 {
     const size_t g = x->group[c] * x->ld_groups;
@@ -26,20 +26,20 @@ ALWAYS_INLINE __m256i value(const tsr_int4_columns *x, size_t c, __m256i words, 
     return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
 }
 
-/* BF16 of columns c and c + 1, side by side. */
+/* Returns BF16 of columns c and c + 1, side by side. */
 ALWAYS_INLINE __m256i decode_pair(const tsr_int4_columns *x, size_t c, __m256i words, int at)
 {
     const __m256i even = _mm256_srli_epi32(value(x, c, words, at), 16);
     return _mm256_blend_epi16(even, value(x, c + 1, words, at + 4), 0xAA);
 }
 
-/* ROWS x COLS from [row, col] on. */
+/* Decodes ROWS x COLS from [row, col] on. */
 ALWAYS_INLINE void decode_part(const tsr_int4_columns *tile, size_t row, size_t col, uint16_t *y, size_t ld)
 {
     const tsr_int4_columns part = {
         .group = tile->group, .scale = tile->scale + row, .offset = tile->offset + row, .ld_groups = tile->ld_groups};
     __m256i a[PAIRS], b[PAIRS];
-#pragma GCC unroll 2 /* or else the pairs are not kept in registers */
+#pragma GCC unroll 2 /* otherwise the pairs are not kept in registers */
     for (size_t w = 0; w < 2; w++) {
         const uint32_t *const from = tile->words + (col / 8 + w) * tile->ld_words + row;
         const __m256i words = _mm256_loadu_si256((const __m256i *)from);
@@ -51,7 +51,7 @@ ALWAYS_INLINE void decode_part(const tsr_int4_columns *tile, size_t row, size_t 
         b[i] = _mm256_unpacklo_epi32(a[i], a[i + 1]);
         b[i + 1] = _mm256_unpackhi_epi32(a[i], a[i + 1]);
     }
-    for (size_t i = 0; i < PAIRS; i += 4) { /* a[i + j]: half h of it is four pairs of row 4 * h + j */
+    for (size_t i = 0; i < PAIRS; i += 4) { /* half h of a[i + j] is four pairs of row 4 * h + j */
         a[i] = _mm256_unpacklo_epi64(b[i], b[i + 2]);
         a[i + 1] = _mm256_unpackhi_epi64(b[i], b[i + 2]);
         a[i + 2] = _mm256_unpacklo_epi64(b[i + 1], b[i + 3]);
@@ -64,7 +64,7 @@ ALWAYS_INLINE void decode_part(const tsr_int4_columns *tile, size_t row, size_t 
     }
 }
 
-/* Whole lines of words and of results. */
+/* Decodes whole cache lines of words to whole lines of results. */
 ALWAYS_INLINE void decode_tile(const tsr_int4_columns *x, uint16_t *y, size_t ld)
 {
     for (size_t row = 0; row < TILE_ROWS; row += ROWS) {

@@ -1,5 +1,5 @@
-/* Values of int4 codes by columns with AVX-512: a lane is a row, so that the scales of a column are one load whatever its
- * group is. Pairs of columns are turned as dwords, 16 x 16. */
+/* Decodes int4 codes by columns with AVX-512. A lane is a row, so that the scales of a column are one load for any
+ * group. Pairs of columns are transposed as dwords, 16 x 16. */
 #include <immintrin.h>
 
 #define TSR_INT4(name) tsr_##name##_avx512
@@ -8,7 +8,7 @@
 
 enum { TILE_ROWS = 16, TILE_COLS = 32, PAIRS = TILE_COLS / 2 };
 
-/* The code that begins at bit `at` of each word, plus TSR_INT4_RAISE: bit 16 counts 1 beside an exponent of 7. */
+/* Returns the code at bit `at` of each word, plus TSR_INT4_RAISE: with an exponent of 7, bit 16 has the value 1. */
 ALWAYS_INLINE __m512 raised(__m512i words, int at)
 {
     const __m512i moved =
@@ -18,7 +18,7 @@ ALWAYS_INLINE __m512 raised(__m512i words, int at)
         _mm512_ternarylogic_epi32(moved, _mm512_set1_epi32(0xF0000), raise, 0xEA)); /* a & b | c */
 }
 
-/* FP32 of column c, of which the codes begin at bit `at`. */
+/* Returns FP32 of column c, whose codes begin at bit `at`. */
 ALWAYS_INLINE __m512i value(const tsr_int4_columns *x, size_t c, __m512i words, int at)
 {
     const size_t g = x->group[c] * x->ld_groups;
@@ -26,8 +26,8 @@ ALWAYS_INLINE __m512i value(const tsr_int4_columns *x, size_t c, __m512i words, 
         _mm512_fmadd_ps(raised(words, at), _mm512_loadu_ps(x->scale + g), _mm512_loadu_ps(x->offset + g)));
 }
 
-/* BF16 of columns c and c + 1, side by side. What is cut off decides: above the half upwards, or the half if what stays is
- * odd. */
+/* Returns BF16 of columns c and c + 1, side by side. Rounds up if the discarded bits are above one half, or equal one
+ * half and the kept bits are odd. */
 ALWAYS_INLINE __m512i decode_pair(const tsr_int4_columns *x, size_t c, __m512i words, int at)
 {
     const __m512i even = value(x, c, words, at), odd = value(x, c + 1, words, at + 4);
@@ -43,7 +43,7 @@ ALWAYS_INLINE __m512i decode_pair(const tsr_int4_columns *x, size_t c, __m512i w
 ALWAYS_INLINE void decode_tile(const tsr_int4_columns *x, uint16_t *y, size_t ld)
 {
     __m512i a[PAIRS], b[PAIRS];
-#pragma GCC unroll 4 /* or else the pairs are not kept in registers */
+#pragma GCC unroll 4 /* otherwise the pairs are not kept in registers */
     for (size_t w = 0; w < 4; w++) {
         const __m512i words = _mm512_loadu_si512(x->words + w * x->ld_words);
 #pragma GCC unroll 4
@@ -54,7 +54,7 @@ ALWAYS_INLINE void decode_tile(const tsr_int4_columns *x, uint16_t *y, size_t ld
         b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
         b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
     }
-    for (size_t i = 0; i < PAIRS; i += 4) { /* a[i + j]: quarter q of it is four pairs of row 4 * q + j */
+    for (size_t i = 0; i < PAIRS; i += 4) { /* quarter q of a[i + j] is four pairs of row 4 * q + j */
         a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
         a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
         a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);

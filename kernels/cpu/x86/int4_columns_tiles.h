@@ -1,8 +1,9 @@
-/* Which rows and columns a form decodes itself: whole tiles; the rest is the definition's. Before this is included,
- * decode_tile() decodes TILE_ROWS x TILE_COLS, and TSR_INT4(name) is the function to define. */
+/* Divides rows and columns into whole tiles, which a variant decodes, and the rest, which the definition decodes. The
+ * including file first defines decode_tile(), which decodes TILE_ROWS x TILE_COLS, and TSR_INT4(name), the name of the
+ * function to define. */
 enum { LINE = 16 }; /* words */
 
-/* The part of `x` from [row, col] on; columns begin at a whole word. */
+/* Returns the part of `x` from [row, col] on; columns begin at a whole word. */
 static tsr_int4_columns part_of(const tsr_int4_columns *x, size_t row, size_t rows, size_t col, size_t cols)
 {
     tsr_int4_columns part = *x;
@@ -15,8 +16,8 @@ static tsr_int4_columns part_of(const tsr_int4_columns *x, size_t row, size_t ro
     return part;
 }
 
-/* As many lines as a tile has, in the order in which they lie: the rows of a tile lie too far apart for the hardware to expect
- * them. Rows are whole tiles wide, or else some lines beside them are asked for. */
+/* Prefetches as many lines as a tile has, in memory order, because the rows of a tile are too far apart for the
+ * hardware prefetcher. Rows should be whole tiles wide; otherwise some adjacent lines are prefetched too. */
 ALWAYS_INLINE void ask_for_tile(tsr_words_ahead *ahead)
 {
     enum { WORDS = TILE_ROWS * TILE_COLS / 8 };

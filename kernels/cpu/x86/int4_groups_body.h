@@ -1,10 +1,11 @@
-/* Which int4 codes a form decodes to 16 bits, group by group: what the forms of this folder share. Before it is included,
- * TSR_INT4(name) is the function to define, and decode() makes BF16 or F16 of codes in groups of any size. */
+/* Divides int4 codes into groups that a variant decodes to 16 bits, for AVX2 and AVX-512. The including file first
+ * defines TSR_INT4(name), the name of the function to define, and decode(), which decodes codes in groups of any size
+ * to BF16 or F16. */
 #include "kernels/cpu/always_inline.h"
 
 #include <stdbool.h>
 
-/* Groups of 32, as many releases have them: without a loop inside. */
+/* Groups of 32, which are frequent, have no inner loop. */
 ALWAYS_INLINE void decode_any(const uint8_t *packed, size_t n, size_t group, const float *scale, const float *zero,
                               bool f16, uint16_t *y)
 {

@@ -1,5 +1,5 @@
-/* Values of int4 codes with AVX2: the 16 values of a group are a table, for 16 bits one of their low and one of their high
- * bytes. */
+/* Decodes int4 codes with AVX2. The 16 values of a group are a table; for 16 bits, one table of their low bytes and one
+ * of their high bytes. */
 #include <immintrin.h>
 #include <stdbool.h>
 
@@ -21,7 +21,7 @@ ALWAYS_INLINE values values_of(float scale, float zero)
 
 /* ---- 16 bits ---- */
 
-/* Rounded to nearest even, in the lower half of each lane. */
+/* Rounds to nearest even; the result is in the lower half of each lane. */
 ALWAYS_INLINE __m256i to_bf16(__m256 x)
 {
     const __m256i bits = _mm256_castps_si256(x);
@@ -49,7 +49,7 @@ ALWAYS_INLINE byte_tables tables_of(float scale, float zero, bool f16)
                          _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(2, 6, 3, 7, 2, 6, 3, 7))};
 }
 
-/* 32 values of 16 bytes. */
+/* Looks up 32 values of 16 bytes. */
 ALWAYS_INLINE void look_up(const uint8_t *packed, byte_tables t, uint16_t *y)
 {
     const __m128i bytes = _mm_loadu_si128((const __m128i *)packed), fifteen = _mm_set1_epi8(15);
@@ -84,7 +84,7 @@ ALWAYS_INLINE void decode(const uint8_t *packed, size_t n, size_t group, const f
 
 /* ---- 32 bits ---- */
 
-/* 8 values of 4 bytes. */
+/* Looks up 8 values of 4 bytes. */
 ALWAYS_INLINE __m256 look_up_f32(const uint8_t *packed, values v)
 {
     int four;

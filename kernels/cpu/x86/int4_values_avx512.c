@@ -1,4 +1,4 @@
-/* Values of int4 codes with AVX-512: the 16 values of a group are a table. */
+/* Decodes int4 codes with AVX-512. The 16 values of a group are a table. */
 #include <immintrin.h>
 #include <stdbool.h>
 
@@ -6,7 +6,7 @@
 #include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/int4_values_body.h"
 
-/* The 16 values of a group. */
+/* Computes the 16 values of a group. */
 ALWAYS_INLINE __m512 values_of(float scale, float zero)
 {
     const __m512 codes = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
@@ -23,14 +23,14 @@ ALWAYS_INLINE __m256i to_bf16(__m512 x)
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16));
 }
 
-/* The 16 values as words, twice. */
+/* Returns the 16 values as words, twice. */
 ALWAYS_INLINE __m512i table_of(float scale, float zero, bool f16)
 {
     const __m512 v = values_of(scale, zero);
     return _mm512_broadcast_i64x4(f16 ? _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT) : to_bf16(v));
 }
 
-/* 32 values of 16 bytes. */
+/* Looks up 32 values of 16 bytes. */
 ALWAYS_INLINE __m512i look_up(__m128i packed, __m512i table)
 {
     const __m512i byte = _mm512_cvtepu8_epi32(packed);
@@ -58,7 +58,7 @@ ALWAYS_INLINE void decode(const uint8_t *packed, size_t n, size_t group, const f
 
 /* ---- 32 bits ---- */
 
-/* 16 values of 8 bytes. */
+/* Looks up 16 values of 8 bytes. */
 ALWAYS_INLINE __m512 look_up_f32(__m128i packed, __m512 table)
 {
     const __m512i byte = _mm512_cvtepu8_epi64(packed);

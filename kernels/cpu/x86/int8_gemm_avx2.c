@@ -1,3 +1,3 @@
-/* The int8 product, compiled for avx2. */
+/* Compiles the int8 product for AVX2. */
 #define TSR_INT8_GEMM tsr_int8_gemm_avx2
 #include "kernels/cpu/int8_gemm_body.h"

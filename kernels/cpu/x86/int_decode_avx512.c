@@ -1,4 +1,4 @@
-/* Integer decoding, compiled for avx512; packing to int4 by hand. */
+/* Compiles integer decoding for AVX-512; packing to int4 uses intrinsics. */
 #define TSR_INT(name)  tsr_##name##_avx512
 #define TSR_PACKS_INT4 1
 #include "kernels/cpu/int_decode_body.h"

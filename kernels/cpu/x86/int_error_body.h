@@ -1,5 +1,5 @@
-/* Error sums of integer codes (tsr_int_error) for AVX2 and AVX-512. The including file defines TSR_INT(name), which adds
- * the suffix of its form, the operations of e4m3_bands_body.h and e4m3_error_body.h, and these:
+/* Error sums of integer codes (tsr_int_error) for AVX2 and AVX-512. The including file defines TSR_INT(name), which
+ * adds the suffix of its variant, the operations of e4m3_bands_body.h and e4m3_error_body.h, and these:
  *
  *   v_load_codes(p)                  STEP / 2 signed bytes as words
  *   v_add16, v_max16s                words; the larger of signed ones
@@ -8,7 +8,7 @@
  *   w_nonzero(x), w_equal(a, b)      W_BITS bits for each word with (x & 0x7FFF) != 0; with a == b
  *   f_tree(sums)                     the 16 lanes of a sum, in FP64: l and l + 8, then l + 4, l + 2, l + 1
  *
- * Registers hold columns as e4m3_error_body.h has them. */
+ * Registers hold columns in the order of e4m3_error_body.h. */
 #include "kernels/cpu/int_quant.h"
 
 #include <math.h>
@@ -19,7 +19,8 @@ enum { HALF = STEP / 2, ERROR_CHUNK = 4096 };
 
 typedef struct int_sums {
     vf u2[PARTS], e2[PARTS], uv[PARTS], largest;
-    vec most, least;    /* of BF16: the largest pattern as a signed number, and as an unsigned one, the most negative */
+    vec most, least;    /* for BF16: the largest bit pattern as a signed number and, as an unsigned one, the most
+                         * negative number */
     vf f_most, f_least; /* of FP32 */
     uint64_t nonzero, flushed;
 } int_sums;
@@ -43,7 +44,7 @@ ALWAYS_INLINE void add_codes(int_sums *s, vf u, vf v, vf f, size_t part)
 ALWAYS_INLINE void add_half(int_sums *s, const int_unit *unit, const void *x, const int8_t *codes, bool bf16,
                             size_t part)
 {
-    /* A word in the mantissa of 2^23, less that and its own bias. */
+    /* A word in the mantissa of 2^23, minus 2^23 and its own bias. */
     const vec word = v_load_codes(codes), biased = v_add16(word, v_words(0x80)), bias = v_words(0x4B00);
     const vf offset = f_set1(0x1p23f + 128 + unit->zero), k = f_set1(unit->k), f = f_set1(unit->f);
     const vf v_lo = f_sub(f_of_zipped_lo(biased, bias), offset), v_hi = f_sub(f_of_zipped_hi(biased, bias), offset);
@@ -71,7 +72,7 @@ ALWAYS_INLINE void add_half(int_sums *s, const int_unit *unit, const void *x, co
     add_codes(s, unit->usual ? hi : f_mul(hi, k), v_hi, f, part);
 }
 
-/* The last n elements, fewer than HALF, with zeros behind them that count for nothing. */
+/* Adds the last n elements, fewer than HALF, padded with zeros, which have no effect. */
 static __attribute__((noinline)) void add_last(int_sums *s, const int_unit *unit, const void *x, const int8_t *codes,
                                                size_t n, bool bf16, size_t part)
 {
@@ -86,7 +87,7 @@ static __attribute__((noinline)) void add_last(int_sums *s, const int_unit *unit
         add_half(s, unit, padded, padded_codes, false, part);
 }
 
-/* Adds n elements of a group, a chunk at most. */
+/* Adds n elements of a group, at most one chunk. */
 ALWAYS_INLINE void add_elements(int_sums *s, const int_unit *unit, const char *x, const int8_t *codes, size_t n,
                                 bool bf16)
 {
@@ -103,7 +104,7 @@ ALWAYS_INLINE void add_elements(int_sums *s, const int_unit *unit, const char *x
     }
     if (i == n)
         return;
-    int_sums last = *s; /* a copy, since its address is taken */
+    int_sums last = *s; /* a copy, because its address is taken */
     add_last(&last, unit, x + i * width, codes + i, n - i, bf16, part);
     *s = last;
 }
@@ -114,7 +115,8 @@ ALWAYS_INLINE bool is_clamped(const int_unit *unit, float x, float inverse)
     return t > unit->high + 0.5f || t < unit->low - 0.5f;
 }
 
-/* Asks each element of one sign. Without branches, so that compilers vectorize it: scales of least error clamp some of most groups. */
+/* Tests each element of one sign, without branches so that compilers vectorize it. Least-error scales clamp some
+ * elements of most groups. */
 ALWAYS_INLINE uint64_t count_each(const int_unit *unit, const void *x, size_t n, bool bf16, bool negative,
                                   float inverse)
 {
@@ -128,7 +130,7 @@ ALWAYS_INLINE uint64_t count_each(const int_unit *unit, const void *x, size_t n,
     return clamped;
 }
 
-/* How many of n elements were clamped, of which `end` is the largest or the smallest, and was. */
+/* Counts how many of n elements were clamped, given that `end`, the largest or the smallest, was. */
 static __attribute__((noinline)) uint64_t count_clamped(const int_unit *unit, const void *x, size_t n, bool bf16,
                                                         float end, float inverse)
 {
@@ -144,7 +146,7 @@ static __attribute__((noinline)) uint64_t count_clamped(const int_unit *unit, co
     return clamped + count_each(unit, words + i, n - i, true, end < 0, inverse);
 }
 
-/* One group of n elements. */
+/* Measures one group of n elements. */
 ALWAYS_INLINE void measure_group(const void *x, size_t n, bool bf16, const int_unit *unit, const int8_t *codes,
                                  tsr_int_error *error)
 {
@@ -182,7 +184,7 @@ ALWAYS_INLINE void measure_group(const void *x, size_t n, bool bf16, const int_u
         error->saturated += count_clamped(unit, x, n, bf16, least, inverse);
 }
 
-/* `group` is a constant for the widths that are common. */
+/* `group` is a constant for common widths. */
 ALWAYS_INLINE void measure_groups(const void *x, size_t cols, size_t group, bool bf16, const tsr_int_row *row,
                                   const int8_t *codes, tsr_int_error *errors)
 {

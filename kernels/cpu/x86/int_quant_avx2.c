@@ -1,5 +1,5 @@
-/* The integer kernels with AVX2: amax, codes of BF16 and errors by hand, the codes as int_quant_avx512.c makes and explains
- * them; the others are compiled. */
+/* Integer quantization with AVX2: amax, codes of BF16 and errors use intrinsics, with the method that
+ * int_quant_avx512.c explains for codes; the rest is compiled. */
 #define TSR_INT(name)  tsr_##name##_avx2
 #define TSR_FINDS_AMAX 1
 #include "kernels/cpu/error_unit.h"
@@ -11,7 +11,7 @@
 
 /* ---- ranges ---- */
 
-/* The largest of 16 words: the least of their complements, which there is an instruction for. */
+/* Returns the largest of 16 words: the complement of the smallest complement, for which there is an instruction. */
 static inline uint32_t largest_word(__m256i x)
 {
     const __m128i half = _mm_max_epu16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
@@ -19,7 +19,7 @@ static inline uint32_t largest_word(__m256i x)
     return ~(uint32_t)_mm_cvtsi128_si32(least) & 0xFFFF;
 }
 
-/* Prefetches a quarter as many cache lines as it reads, from `next` on: as int_quant_avx512.c has it. */
+/* Prefetches from `next` on a quarter as many cache lines as it reads, as in int_quant_avx512.c. */
 ALWAYS_INLINE uint32_t amax_of(const uint16_t *x, size_t n, const uint16_t *next)
 {
     const __m256i magnitude = _mm256_set1_epi16(INT16_MAX);
@@ -39,13 +39,13 @@ ALWAYS_INLINE uint32_t amax_of(const uint16_t *x, size_t n, const uint16_t *next
     return all << 16;
 }
 
-/* The larger of each two neighbours among 64-bit lanes, word by word: those of a, then those of b, within each half. */
+/* Returns the larger of each two adjacent 64-bit lanes, word by word: those of a, then those of b, within each half. */
 static inline __m256i larger_of_quads(__m256i a, __m256i b)
 {
     return _mm256_max_epu16(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
 }
 
-/* The same among 32-bit lanes. */
+/* The same for 32-bit lanes. */
 static inline __m256i larger_of_lanes(__m256i a, __m256i b)
 {
     const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
@@ -53,7 +53,7 @@ static inline __m256i larger_of_lanes(__m256i a, __m256i b)
                             _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xDD)));
 }
 
-/* The words of a group of 16 or 32, without their signs. */
+/* Returns the words of a group of 16 or 32, without their signs. */
 ALWAYS_INLINE __m256i magnitudes_of(const uint16_t *x, size_t group)
 {
     const __m256i magnitude = _mm256_set1_epi16(INT16_MAX);
@@ -63,8 +63,8 @@ ALWAYS_INLINE __m256i magnitudes_of(const uint16_t *x, size_t group)
                : _mm256_max_epu16(first, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(x + 16)), magnitude));
 }
 
-/* 8 groups in one transposition: a word for each half of a group and for each of its two columns in a lane, and then the
- * larger ones. */
+/* Processes 8 groups in one transposition: first a word for each half of a group and for each of its two columns in a
+ * lane, then the larger ones. */
 ALWAYS_INLINE void amax_of_eight(const uint16_t *x, size_t group, uint32_t *amax)
 {
     __m256i four[2];
@@ -78,12 +78,13 @@ ALWAYS_INLINE void amax_of_eight(const uint16_t *x, size_t group, uint32_t *amax
     _mm256_storeu_si256((__m256i *)amax, _mm256_and_si256(both, _mm256_set1_epi32((int)0xFFFF0000u)));
 }
 
-/* As many groups as there are eights of; returns their columns. */
+/* Processes groups in sets of eight. Returns the number of columns done. */
 ALWAYS_INLINE size_t amax_of_eights(const uint16_t *x, size_t cols, size_t group, uint32_t *amax)
 {
     size_t first = 0;
     for (; first + 8 * group <= cols; first += 8 * group) {
-        for (size_t line = 0; line < 2 * group; line += 32) /* a quarter of the next row; its codes fetch the rest */
+        /* a quarter of the next row; encoding prefetches the rest */
+        for (size_t line = 0; line < 2 * group; line += 32)
             _mm_prefetch((const char *)(x + cols + first / 4 + line), _MM_HINT_T0);
         amax_of_eight(x + first, group, amax + first / group);
     }
@@ -93,7 +94,7 @@ ALWAYS_INLINE size_t amax_of_eights(const uint16_t *x, size_t cols, size_t group
 void tsr_amax_groups_bf16_avx2(const uint16_t *x, size_t cols, size_t group, uint32_t *amax)
 {
     size_t first = 0;
-    if (group == 16) /* of known size: no loop inside */
+    if (group == 16) /* constant size: no inner loop */
         first = amax_of_eights(x, cols, 16, amax);
     else if (group == 32)
         first = amax_of_eights(x, cols, 32, amax);
@@ -103,7 +104,7 @@ void tsr_amax_groups_bf16_avx2(const uint16_t *x, size_t cols, size_t group, uin
 
 /* ---- codes ---- */
 
-/* How a quotient is rounded, with a constant in each caller. */
+/* Rounding of a quotient; a constant in each caller. */
 typedef enum how { TO_EVEN, AWAY, TO_EVEN_OF_BF16 } how;
 
 typedef struct code_lanes {
@@ -119,7 +120,7 @@ ALWAYS_INLINE __m256i integers_of(__m256 t, bool away)
     return _mm256_cvttps_epi32(_mm256_add_ps(t, below_half));
 }
 
-/* The nearest BF16, ties to even, of what is no NaN. */
+/* Rounds to the nearest BF16, ties to even. x must not be NaN. */
 ALWAYS_INLINE __m256 rounded_to_bf16(__m256 q)
 {
     const __m256i bits = _mm256_castps_si256(q);
@@ -128,7 +129,7 @@ ALWAYS_INLINE __m256 rounded_to_bf16(__m256 q)
     return _mm256_castsi256_ps(_mm256_and_si256(sum, _mm256_set1_epi32((int)0xFFFF0000u)));
 }
 
-/* 8 values of BF16, in the upper halves of lanes, to the integers nearest to quotient + zero point. */
+/* Rounds quotient + zero point to integers for 8 BF16 values in the upper halves of lanes. */
 ALWAYS_INLINE __m256i nearest(__m256i bits, const code_lanes *c, bool zeros, how rounding)
 {
     const __m256 x = _mm256_castsi256_ps(bits);
@@ -138,7 +139,7 @@ ALWAYS_INLINE __m256i nearest(__m256i bits, const code_lanes *c, bool zeros, how
     return integers_of(zeros ? _mm256_add_ps(q, c->zero) : q, rounding == AWAY);
 }
 
-/* 16 values to words, in order: packing undoes the order that unpacking makes. */
+/* Converts 16 values to words, in order: packing undoes the order of unpacking. */
 ALWAYS_INLINE __m256i nearest16(const uint16_t *values, const code_lanes *c, bool zeros, how rounding)
 {
     const __m256i x = _mm256_loadu_si256((const __m256i *)values), none = _mm256_setzero_si256();
@@ -152,7 +153,8 @@ ALWAYS_INLINE bool is_usual(float scale, uint32_t amax)
     return scale >= 0x1p-100f && scale <= 0x1p100f && tsr_f32_from_bits(amax) <= scale * 0x1p30f;
 }
 
-/* Encodes group g, n columns, and prefetches from `next` on, three lines for every four that it reads. What is left over of 32 columns, and unusual groups, are left to the definition. */
+/* Encodes group g of n columns, and prefetches from `next` on three lines for every four that it reads. The remainder
+ * of 32 columns, and unusual groups, are left to the definition. */
 ALWAYS_INLINE void encode_group(const uint16_t *x, size_t n, const uint16_t *next, const tsr_int_row *row, size_t g,
                                 bool zeros, how rounding, int8_t *codes)
 {

@@ -1,8 +1,8 @@
-/* The integer kernels with AVX-512. Values from BF16 are encoded without a division, and what has to be done once for
- * a group is done for 16 groups at a time.
+/* Integer quantization with AVX-512. BF16 values are encoded without division, and per-group work is done for 16 groups
+ * at a time.
  *
- * The next row is prefetched while a row is worked on: a quarter of it while ranges are found, which takes about a
- * quarter of the time, and the rest while codes are made. */
+ * The next row is prefetched while a row is processed: a quarter of it while ranges are computed, which takes about a
+ * quarter of the time, and the rest while codes are computed. */
 #define TSR_INT(name)    tsr_##name##_avx512
 #define TSR_FINDS_AMAX   1
 #define TSR_FINDS_RANGES 1
@@ -15,7 +15,7 @@
 
 enum { TOGETHER = 16 };
 
-/* 16 values of either dtype; those that are not live are zeros. */
+/* Loads 16 values of either dtype; those that are not live are zeros. */
 static inline __m512 load_bf16(const uint16_t *x, __mmask16 live)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(live, x)), 16));
@@ -33,7 +33,7 @@ static inline __mmask16 live_of(size_t left)
 
 /* ---- ranges ---- */
 
-/* The larger of each two adjacent 32-bit lanes, word by word: those of a, then those of b, within each 128-bit
+/* Returns the larger of each two adjacent 32-bit lanes, word by word: those of a, then those of b, within each 128-bit
  * quarter of the register. */
 static inline __m512i larger_of_lanes(__m512i a, __m512i b)
 {
@@ -48,7 +48,7 @@ static inline __m512i larger_of_quarters(__m512i a, __m512i b)
     return _mm512_max_epu16(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
 }
 
-/* Lane i becomes the largest word of v[i], which is a BF16, in FP32. */
+/* Sets lane i to the largest word of v[i], a BF16, in FP32. */
 static inline __m512i largest_of_each(const __m512i v[TOGETHER])
 {
     __m512i four[4]; /* each quarter has a lane for each of four groups */
@@ -59,8 +59,8 @@ static inline __m512i largest_of_each(const __m512i v[TOGETHER])
     return _mm512_and_si512(both, _mm512_set1_epi32((int)0xFFFF0000u));
 }
 
-/* Takes x into the largest magnitude, word by word. With `both`, takes it into both ends of the range: the largest
- * number has the largest bit pattern read as signed, and the most negative one the largest read as unsigned. */
+/* Updates the largest magnitude by x, word by word. With `both`, updates both ends of the range: the largest number has
+ * the largest bit pattern as a signed word, and the most negative one the largest as an unsigned word. */
 static inline void take(__m512i x, bool both, __m512i *high, __m512i *low)
 {
     *high =
@@ -68,7 +68,7 @@ static inline void take(__m512i x, bool both, __m512i *high, __m512i *low)
     *low = both ? _mm512_max_epu16(*low, x) : *low;
 }
 
-/* Finds the range of one group, and prefetches a quarter as many cache lines as it reads. */
+/* Computes the range of one group, and prefetches a quarter as many cache lines as it reads. */
 static inline __attribute__((always_inline)) void find(const uint16_t *x, size_t n, const uint16_t *next, bool both,
                                                        __m512i *high_of, __m512i *low_of)
 {
@@ -87,7 +87,7 @@ static inline __attribute__((always_inline)) void find(const uint16_t *x, size_t
 static inline __attribute__((always_inline)) void find_all(const uint16_t *x, size_t cols, size_t group, bool both,
                                                            void *low, void *high)
 {
-    __m512i most[TOGETHER] = {0}, least[TOGETHER] = {0}; /* entries beyond the last group are not used */
+    __m512i most[TOGETHER] = {0}, least[TOGETHER] = {0}; /* entries after the last group are unused */
     for (size_t first = 0, at = 0; first < cols; first += TOGETHER * group, at += TOGETHER) {
         size_t n = 0;
         if (group % 32 == 0 && cols - first >= TOGETHER * group) {
@@ -106,7 +106,7 @@ static inline __attribute__((always_inline)) void find_all(const uint16_t *x, si
     }
 }
 
-/* 16 groups of 16: two of them in a register, then four, one in each quarter. */
+/* Processes 16 groups of 16: two of them in a register, then four, one in each quarter. */
 static inline __m512i largest_of_sixteens(const uint16_t *x)
 {
     const __m512i magnitude = _mm512_set1_epi16(INT16_MAX);
@@ -147,8 +147,8 @@ void tsr_range_groups_bf16_avx512(const uint16_t *x, size_t cols, size_t group, 
 
 /* ---- codes ---- */
 
-/* Rounds to nearest. To round ties away from zero, it adds the number just below one half, which lifts a tie to the
- * next integer but nothing that lies below a tie. */
+/* Rounds to nearest. To round ties away from zero, it adds the largest number below one half, which lifts a tie to the
+ * next integer but no value below a tie. */
 static inline __m512i integers_of(__m512 t, bool away)
 {
     if (!away)
@@ -157,7 +157,7 @@ static inline __m512i integers_of(__m512 t, bool away)
     return _mm512_cvttps_epi32(_mm512_add_ps(t, below_half));
 }
 
-/* The nearest BF16, ties to even, of what is no NaN. */
+/* Rounds to the nearest BF16, ties to even. q must not be NaN. */
 static inline __m512 rounded_to_bf16(__m512 q)
 {
     const __m512i bits = _mm512_castps_si512(q),
@@ -179,8 +179,8 @@ typedef struct group_table {
     float scale[TOGETHER], inverse[TOGETHER], zero[TOGETHER];
 } group_table;
 
-/* Makes the table for groups [g, g + n). False if a reciprocal or a remainder might be subnormal, or a quotient beyond
- * 2^30. */
+/* Fills the table for groups [g, g + n). Returns false if a reciprocal or a remainder might be subnormal, or a quotient
+ * above 2^30. */
 static inline bool tabulate(const tsr_int_row *row, size_t g, size_t n, group_table *t)
 {
     const __m512 one = _mm512_set1_ps(1);
@@ -196,7 +196,7 @@ static inline bool tabulate(const tsr_int_row *row, size_t g, size_t n, group_ta
             _mm512_cmp_ps_mask(_mm512_castsi512_ps(amax), most, _CMP_LE_OQ)) == 0xFFFF;
 }
 
-/* How a quotient is rounded, with a constant in each caller. */
+/* Rounding of a quotient; a constant in each caller. */
 typedef enum how { TO_EVEN, AWAY, TO_EVEN_OF_BF16 } how;
 
 typedef struct code_lanes {
@@ -209,9 +209,9 @@ static inline code_lanes lanes_of(const group_table *t, size_t g, bool zeros)
                         zeros ? _mm512_set1_ps(t->zero[g]) : _mm512_setzero_ps()};
 }
 
-/* 16 values of BF16, in the upper halves of lanes, to the integers nearest to quotient + zero point. The product with
- * the rounded reciprocal becomes the rounded quotient by one correction with the exact remainder (Markstein 1990).
- * That was checked for all 2^30 pairs of significands of a BF16 and an FP32. */
+/* Rounds quotient + zero point to integers for 16 BF16 values in the upper halves of lanes. One correction with the
+ * exact remainder turns the product with the rounded reciprocal into the rounded quotient (Markstein 1990). This was
+ * verified for all 2^30 pairs of significands of a BF16 and an FP32. */
 static inline __m512i nearest(__m512i bits, const code_lanes *c, bool zeros, how rounding)
 {
     const __m512 x = _mm512_castsi512_ps(bits);
@@ -221,7 +221,7 @@ static inline __m512i nearest(__m512i bits, const code_lanes *c, bool zeros, how
     return integers_of(zeros ? _mm512_add_ps(q, c->zero) : q, rounding == AWAY);
 }
 
-/* 32 values to 16 bits, in order: packing undoes the order that unpacking makes. */
+/* Converts 32 values to 16 bits, in order: packing undoes the order of unpacking. */
 static inline __m512i nearest32(__m512i x, const code_lanes *c, bool zeros, how rounding)
 {
     const __m512i none = _mm512_setzero_si512();
@@ -229,7 +229,7 @@ static inline __m512i nearest32(__m512i x, const code_lanes *c, bool zeros, how 
                               nearest(_mm512_unpackhi_epi16(none, x), c, zeros, rounding));
 }
 
-/* Encodes 64 values, of which the second half may belong to another group. */
+/* Encodes 64 values, the second half of which may belong to another group. */
 static inline __m512i encode64(__m512i first, const code_lanes *a, __m512i second, const code_lanes *b, bool zeros,
                                how rounding, __m512i low, __m512i high)
 {
@@ -239,8 +239,8 @@ static inline __m512i encode64(__m512i first, const code_lanes *a, __m512i secon
     return _mm512_permutexvar_epi64(quarters, _mm512_min_epi8(_mm512_max_epi8(mixed, low), high));
 }
 
-/* Encodes the groups of the table, two groups of 32 together. Prefetches from `next` on, three lines for every four
- * that it reads. */
+/* Encodes the groups of the table, two groups of 32 together. Prefetches from `next` on three lines for every four that
+ * it reads. */
 static inline __attribute__((always_inline)) void encode_groups(const uint16_t *x, size_t cols, size_t group,
                                                                 const uint16_t *next, const tsr_int_row *row,
                                                                 const group_table *t, bool zeros, how rounding,

@@ -1,4 +1,4 @@
-/* Owns the interleaving in AVX2: the vocabulary of interleave_simd.h at 32 bytes. */
+/* Interleaving in AVX2: defines the operations of interleave_simd.h with 32 bytes. */
 #include "kernels/cpu/always_inline.h"
 
 #include <immintrin.h>

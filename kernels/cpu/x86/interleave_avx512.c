@@ -1,4 +1,4 @@
-/* Owns the interleaving in AVX-512: the vocabulary of interleave_simd.h at 64 bytes. */
+/* Interleaving in AVX-512: defines the operations of interleave_simd.h with 64 bytes. */
 #include "kernels/cpu/always_inline.h"
 
 #include <immintrin.h>

@@ -1,4 +1,5 @@
-/* From and to KN, codes of one row side by side: for interleave_simd.h, which says how. */
+/* Converts from and to KN, where codes of one row are adjacent. Part of interleave_simd.h, which explains the
+ * method. */
 #ifndef TSR_KERNELS_CPU_X86_INTERLEAVE_KN_H
 #define TSR_KERNELS_CPU_X86_INTERLEAVE_KN_H
 
@@ -20,14 +21,15 @@ ALWAYS_INLINE lines zip(const lines *x)
     return y;
 }
 
-/* Four of them exchange line and byte. */
+/* Four of these steps exchange line and byte. */
 ALWAYS_INLINE lines transpose(const lines *x)
 {
     const lines a = zip(x), b = zip(&a), c = zip(&b);
     return zip(&c);
 }
 
-/* Stored byte i of WIDTH columns, as line i, from a group of rows: of the even columns or the odd ones when packed. */
+/* Reads stored byte i of WIDTH columns as line i, from a group of rows; for packed codes of the even or the odd
+ * columns. */
 ALWAYS_INLINE lines lines_in(const plan *p, const uint8_t *rows, size_t ld, bool int4, bool odd)
 {
     const vec bias = v_set1((char)p->bias), low = v_set1(0x0F);
@@ -44,7 +46,7 @@ ALWAYS_INLINE lines lines_in(const plan *p, const uint8_t *rows, size_t ld, bool
     return x;
 }
 
-/* The inverse; `odd` has the odd columns' lines of packed codes. */
+/* The inverse; `odd` has the lines of the odd columns of packed codes. */
 ALWAYS_INLINE void lines_out(const plan *p, const lines *x, const lines *odd, uint8_t *rows, size_t ld, bool int4)
 {
     const vec bias = v_set1((char)p->bias), low = v_set1(0x0F), eight = v_set1(8);
@@ -72,7 +74,8 @@ typedef struct panel {
     uint8_t column[2 * WIDTH][PANEL];
 } panel;
 
-/* Lines of columns first, first + step, first + 2 * step ... <-> 16 bytes of each of those columns. */
+/* Copies lines of columns first, first + step, first + 2 * step ... to 16 bytes of each of those columns; the next
+ * function is the inverse. */
 ALWAYS_INLINE void lines_to_panel(const lines *x, panel *to, size_t first, size_t step, size_t at)
 {
     const lines columns = transpose(x);
@@ -100,8 +103,8 @@ ALWAYS_INLINE void copy_run(uint8_t *to, const uint8_t *from, size_t bytes)
         memcpy(to + i, from + i, 16);
 }
 
-/* Where the stored bytes of column 0 from `at` on lie in the layout, and how many of `most` lie there together.
- * Those of column n + c are n * column_bytes + c * tile_bytes further, when turns divides n and c < turns. */
+/* The position in the layout of the stored bytes of column 0 from `at` on, and how many of `most` are contiguous. Those
+ * of column n + c are n * column_bytes + c * tile_bytes further, if turns divides n and c < turns. */
 typedef struct run {
     size_t offset, bytes;
 } run;
@@ -112,8 +115,8 @@ ALWAYS_INLINE run run_of(const plan *p, size_t at, size_t most)
     return (run){tile * p->turns * p->tile_bytes + in_tile, most < left ? most : left};
 }
 
-/* Writes stored bytes at .. at + bytes of columns n .. n + count to the layout. All columns that take turns are
- * there. */
+/* Writes stored bytes at .. at + bytes of columns n .. n + count to the layout. All columns that alternate are
+ * included. */
 ALWAYS_INLINE void panel_out(const plan *p, const panel *from, uint8_t *out, size_t n, size_t count, size_t at,
                              size_t bytes)
 {
@@ -142,9 +145,9 @@ ALWAYS_INLINE void panel_in(const plan *p, panel *to, const uint8_t *in, size_t 
     }
 }
 
-/* Rows and columns lie too far apart for the hardware's prefetchers, so what comes next is prefetched by hand, for
- * writing as for reading. It goes into L2, because strides of usual weights share a few sets of L1, which would not
- * keep it. Prefetching past the end of the matrix is harmless. */
+/* Rows and columns are too far apart for the hardware's prefetchers, so the next ones are prefetched explicitly, for
+ * writing as for reading. The destination is L2, because strides of usual weights map to few sets of L1, which would
+ * evict them. Prefetching past the end of the matrix is harmless. */
 ALWAYS_INLINE void expect_panel(const plan *p, const uint8_t *layout, size_t n, size_t count, size_t at, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
@@ -159,8 +162,8 @@ ALWAYS_INLINE void expect_panel(const plan *p, const uint8_t *layout, size_t n, 
     }
 }
 
-/* Where the panel begins that comes `steps` panels after the one at (n, at): further along, or in the next rows, as is
- * often the case in a narrow band. */
+/* The panel that comes `steps` panels after the one at (n, at): further along, or, often in a narrow band, in the next
+ * rows. */
 typedef struct spot {
     size_t n, at;
 } spot;

@@ -1,10 +1,11 @@
-/* From and to NK, codes of one column side by side: for interleave_simd.h, which says how. */
+/* Converts from and to NK, where codes of one column are adjacent. Part of interleave_simd.h, which explains the
+ * method. */
 #ifndef TSR_KERNELS_CPU_X86_INTERLEAVE_NK_H
 #define TSR_KERNELS_CPU_X86_INTERLEAVE_NK_H
 
 #include "kernels/cpu/x86/interleave_plan.h"
 
-/* WIDTH bytes of 0-15 from packed nibbles. */
+/* Unpacks nibbles to WIDTH bytes of 0-15. */
 ALWAYS_INLINE vec unpack(half h)
 {
     const vec w = v_widen(h);
@@ -26,7 +27,7 @@ ALWAYS_INLINE void store_nibbles(uint8_t *codes, vec nibbles, bool packed)
     }
 }
 
-/* WIDTH stored bytes from the codes at a and, for int4, the second half of them at b. */
+/* Writes WIDTH stored bytes from the codes at a and, for int4, the second half of them at b. */
 ALWAYS_INLINE void store_codes(const tables *t, uint8_t *out, const uint8_t *a, const uint8_t *b, bool int4,
                                bool packed)
 {
@@ -53,7 +54,7 @@ ALWAYS_INLINE void load_codes(const tables *t, const uint8_t *in, uint8_t *a, ui
     }
 }
 
-/* One column's turn: `bytes` stored bytes, the last ones by way of a buffer. */
+/* Converts one column within a tile: `bytes` stored bytes, the last ones through a buffer. */
 ALWAYS_INLINE void run_in(const tables *t, const uint8_t *codes, uint8_t *out, size_t bytes, bool int4, bool packed)
 {
     const size_t per_byte = int4 && !packed ? 2 : 1, second = WIDTH * per_byte / 2;
@@ -86,7 +87,8 @@ ALWAYS_INLINE void run_out(const tables *t, const uint8_t *in, uint8_t *codes, s
     }
 }
 
-/* Every turn in the order of the stored bytes. When a turn is half a vector, two columns share one. */
+/* Converts all columns in the order of the stored bytes. If a tile's part of a column is half a vector, two columns
+ * share one. */
 ALWAYS_INLINE void columns_in(const plan *p, const uint8_t *codes, uint8_t *out, bool int4, bool packed)
 {
     const tables t = tables_of(p);

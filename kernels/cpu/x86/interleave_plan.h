@@ -9,18 +9,19 @@
 
 enum { WIDTH = 16 * LANES, PANEL = 64, LINE = 64 };
 
-/* `format` as tables for byte shuffles, and the matrix as columns, whatever the layout. */
+/* `format` as tables for byte shuffles, and the matrix as columns in any layout. */
 typedef struct plan {
     tsr_interleave_args args;
     bool int4;
     uint8_t order[32];            /* of the format */
-    uint8_t gather[16];           /* int8: which code of a lane is stored i-th; int4: the two of pair i */
+    uint8_t gather[16];           /* int8: the code of a lane that is stored i-th; int4: the two codes of pair i */
     uint8_t scatter[16];          /* the inverse */
-    uint8_t merge[16], split[16]; /* int4: pairs 0-7 of the first and of the second 16 rows -> stored bytes; inverse */
+    uint8_t merge[16], split[16]; /* int4: pairs 0-7 of the first and of the second 16 rows -> stored bytes; and the
+                                   * inverse */
     uint8_t bias;                 /* for a whole byte */
     size_t column_bytes;          /* of one stored column */
     size_t tile_bytes;            /* of the part of it that is contiguous */
-    size_t turns;                 /* columns that are stored in turns, tile by tile */
+    size_t turns;                 /* columns that alternate, tile by tile */
 } plan;
 
 static bool make_plan(const tsr_interleave_args *args, plan *p)
@@ -39,7 +40,7 @@ static bool make_plan(const tsr_interleave_args *args, plan *p)
             p->args.n = 1;
             p->args.ld *= args->k;
         } else if (p->args.k % (p->args.order == TSR_CODES_NK ? words : (size_t)f->group) != 0) {
-            return false; /* words that span rows: rare, and left to the reference */
+            return false; /* words that span rows are rare, and left to the reference */
         }
     }
     p->column_bytes = p->int4 ? p->args.k / 2 : p->args.k;

@@ -1,5 +1,5 @@
-/* The interleaving of the AVX2 and AVX-512 files, written once for vectors of LANES lanes of 16 bytes. Only those files
- * include it, and each first defines these words:
+/* Interleaving for AVX2 and AVX-512, written once for vectors of LANES lanes of 16 bytes. Only their files include it,
+ * and each first defines these operations:
  *
  *   vec, LANES, half                  the register, its number of 16-byte lanes, and a register of half its size
  *   v_load(p), v_store(p, x), h_load, h_store    no alignment needed
@@ -14,11 +14,11 @@
  *   v_zip_lo(a, b), v_zip_hi(a, b)    bytes of a and b in turn, from the lower or upper half of each lane
  *   v_store_lanes(p, step, x), v_load_lanes(p, step)    lane i at p + i * step
  *
- * 16 stored bytes always hold `group` consecutive rows of one column. So there are two ways to move codes:
- * - From NK, where the codes of a column lie in a row, a byte shuffle inside lanes puts them in order, and for int4 a
+ * 16 stored bytes always hold `group` consecutive rows of one column. So there are two ways to convert codes:
+ * - From NK, where the codes of a column are contiguous, a byte shuffle inside lanes puts them in order, and for int4 a
  *   multiply-add joins two nibbles.
- * - From KN, `group` rows of codes are taken in stored order, for int4 joined pair by pair, and 16 x 16 bytes are
- *   transposed. They gather in a panel of 64 bytes for each column, so that memory is written in whole cache lines.
+ * - From KN, `group` rows of codes are read in stored order, for int4 joined in pairs, and 16 x 16 bytes are
+ *   transposed. They are collected in a panel of 64 bytes per column, so that memory is written in whole cache lines.
  * Layout R is layout CM with the roles of k and n exchanged. */
 #ifndef TSR_KERNELS_CPU_X86_INTERLEAVE_SIMD_H
 #define TSR_KERNELS_CPU_X86_INTERLEAVE_SIMD_H
@@ -26,7 +26,7 @@
 #include "kernels/cpu/x86/interleave_kn.h"
 #include "kernels/cpu/x86/interleave_nk.h"
 
-/* The two calls, by order and size of the codes. */
+/* The two conversions, by order and size of the codes. */
 
 ALWAYS_INLINE void interleave(const tsr_interleave_args *args, const uint8_t *codes, uint8_t *out)
 {

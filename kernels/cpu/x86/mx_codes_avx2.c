@@ -1,7 +1,7 @@
-/* Codes of the microscaling formats with AVX2, by the bounds that mx_codes_avx512.c explains. */
+/* Encodes microscaling formats with AVX2, with the bounds that mx_codes_avx512.c explains. */
 #include <immintrin.h>
 
-enum { TOGETHER = 8, STEP = 64 }; /* groups whose bounds are made at once; values that are packed at once */
+enum { TOGETHER = 8, STEP = 64 }; /* groups whose bounds are computed together; values that are packed together */
 
 enum { AT_A_TIME = 8 };
 #define TSR_MX_CODES(name) tsr_##name##_avx2
@@ -9,7 +9,7 @@ enum { AT_A_TIME = 8 };
 
 /* ---- scales ---- */
 
-/* The lowest byte of each lane; the others are 0. */
+/* Stores the lowest byte of each lane; the other bytes are 0. */
 ALWAYS_INLINE void store_bytes(__m256i lanes, uint8_t *out)
 {
     const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
@@ -40,7 +40,7 @@ ALWAYS_INLINE __m256 to_bf16(__m256 x)
     return _mm256_castsi256_ps(_mm256_and_si256(sum, _mm256_set1_epi32((int)0xFFFF0000u)));
 }
 
-/* The e4m3 codes of numbers that are not negative, at most 448. */
+/* Returns the e4m3 codes of numbers from 0 to 448. */
 ALWAYS_INLINE __m256i codes_of(__m256 q)
 {
     const __m256 a = _mm256_min_ps(_mm256_set1_ps(448), q), step = _mm256_set1_ps(0x1p14f);
@@ -78,20 +78,21 @@ void tsr_scale_nvfp4_avx2(const uint32_t *amax, size_t n, const tsr_nvfp4_recipe
 
 /* ---- E2M1 ---- */
 
-/* Rounding bounds of 8 groups, twice in each lane: the largest BF16 below the bounds of 0.25 and 0.75, and below those of
- * 1.25 and 1.75 with an exponent one lower. */
+/* Rounding bounds of 8 groups, twice in each lane: the largest BF16 below the bounds of 0.25 and 0.75, and below those
+ * of 1.25 and 1.75 with an exponent one lower. */
 typedef struct bounds {
     _Alignas(32) uint32_t quarter[TOGETHER], three_quarters[TOGETHER], low[TOGETHER], high[TOGETHER];
 } bounds;
 
-/* The rounded quotient, from the reciprocal of t by one correction (as in int_quant_avx512.c). */
+/* Computes the rounded quotient from the reciprocal of t with one correction (as in int_quant_avx512.c). */
 ALWAYS_INLINE __m256 quotient(__m256 x, __m256 t, __m256 inverse)
 {
     const __m256 product = _mm256_mul_ps(x, inverse), rest = _mm256_fnmadd_ps(product, t, x);
     return _mm256_fmadd_ps(rest, inverse, product);
 }
 
-/* The least BF16 whose quotient reaches c, or is above it if `beyond`; its bits less `less`, twice in a lane. */
+/* Returns the smallest BF16 whose quotient reaches c, or exceeds it if `beyond`: its bits minus `less`, twice in a
+ * lane. */
 ALWAYS_INLINE void bound_of(__m256 t, __m256 inverse, float c, bool beyond, int less, uint32_t *out)
 {
     const __m256 tie = _mm256_set1_ps(c);
@@ -110,7 +111,7 @@ ALWAYS_INLINE void bound_of(__m256 t, __m256 inverse, float c, bool beyond, int 
     _mm256_store_si256((__m256i *)out, _mm256_or_si256(found, _mm256_slli_epi32(found, 16)));
 }
 
-/* Makes the bounds of 8 groups. Returns which of them are left to the definition. */
+/* Computes the bounds of 8 groups. Returns a mask of those that are left to the definition. */
 ALWAYS_INLINE unsigned make_bounds(const float *t_of, bool down, bounds *b)
 {
     const __m256 t = _mm256_loadu_ps(t_of), inverse = _mm256_div_ps(_mm256_set1_ps(1), t);
@@ -128,7 +129,7 @@ ALWAYS_INLINE __m256i spread(const uint32_t *bound, size_t g)
     return _mm256_set1_epi32((int)bound[g]);
 }
 
-/* Codes of 16 values of group g, a word each. */
+/* Returns codes of 16 values of group g, one word each. */
 ALWAYS_INLINE __m256i codes16(const uint16_t *values, const bounds *b, size_t g, bool down)
 {
     const __m256i x = _mm256_loadu_si256((const __m256i *)values), sign = _mm256_set1_epi16(INT16_MIN);
@@ -139,13 +140,13 @@ ALWAYS_INLINE __m256i codes16(const uint16_t *values, const bounds *b, size_t g,
         _mm256_add_epi16(_mm256_min_epi16(low, _mm256_set1_epi16(3)), _mm256_min_epi16(high, _mm256_set1_epi16(2)));
     code = _mm256_sub_epi16(code, _mm256_cmpgt_epi16(u, spread(b->quarter, g)));
     code = _mm256_sub_epi16(code, _mm256_cmpgt_epi16(u, spread(b->three_quarters, g)));
-    /* A negative number that is not zero; or, going down, all that is not positive. */
+    /* A negative number other than zero; when rounding down, anything that is not positive. */
     const __m256i minus = down ? _mm256_andnot_si256(_mm256_cmpgt_epi16(x, zero), eight)
                                : _mm256_and_si256(_mm256_cmpgt_epi16(_mm256_xor_si256(x, sign), zero), eight);
     return _mm256_or_si256(code, minus);
 }
 
-/* 64 codes, a word each in four registers, to nibbles. */
+/* Packs 64 codes, one word each in four registers, to nibbles. */
 ALWAYS_INLINE __m256i pack64(__m256i a, __m256i b, __m256i c, __m256i d)
 {
     const __m256i weights = _mm256_set1_epi16(0x1001); /* even + 16 * odd */
@@ -187,7 +188,7 @@ ALWAYS_INLINE __m256i count_above(__m256i code, __m256 size, float tie, bool bey
     return _mm256_sub_epi32(code, _mm256_castps_si256(more));
 }
 
-/* 4 bytes of 8 quotients. */
+/* Returns 4 bytes of 8 quotients. */
 ALWAYS_INLINE uint32_t bytes_of(__m256 q, bool down)
 {
     const __m256 size = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), q), zero = _mm256_setzero_ps();
@@ -200,7 +201,7 @@ ALWAYS_INLINE uint32_t bytes_of(__m256 q, bool down)
     code = count_above(code, size, 5, true);
     const __m256 minus = down ? _mm256_cmp_ps(q, zero, _CMP_LE_OQ) : _mm256_cmp_ps(q, zero, _CMP_LT_OQ);
     code = _mm256_or_si256(code, _mm256_and_si256(_mm256_castps_si256(minus), _mm256_set1_epi32(8)));
-    const __m256i pairs = _mm256_or_si256(code, _mm256_srli_epi64(code, 28)); /* a byte in each 64 bits */
+    const __m256i pairs = _mm256_or_si256(code, _mm256_srli_epi64(code, 28)); /* one byte in each 64 bits */
     const __m256i dense = _mm256_shuffle_epi8(pairs, _mm256_set1_epi16(0x0800));
     return ((uint32_t)_mm256_extract_epi16(dense, 0) & 0xFFFF) | (uint32_t)_mm256_extract_epi16(dense, 8) << 16;
 }
@@ -221,7 +222,7 @@ void encode_f32(const float *x, size_t n, size_t group, const float *t, tsr_e2m1
 
 /* ---- MXFP8 ---- */
 
-/* 16 numbers above 2^(scale - 127 - 7), whose bits `base` holds, to codes of 8 and more. */
+/* Converts 16 numbers above 2^(scale - 127 - 7), whose bits are `base`, to codes of 8 and more. */
 ALWAYS_INLINE __m256i normal_codes(__m256i x, __m256i base)
 {
     const __m256i v = _mm256_sub_epi16(_mm256_and_si256(x, _mm256_set1_epi16(INT16_MAX)), base);
@@ -231,7 +232,7 @@ ALWAYS_INLINE __m256i normal_codes(__m256i x, __m256i base)
     return _mm256_or_si256(code, _mm256_and_si256(_mm256_srli_epi16(x, 8), _mm256_set1_epi16(0x80)));
 }
 
-/* How far the numbers are above 2^(scale - 127 - 6), as unsigned words. */
+/* Returns by how much the numbers' bits exceed 2^(scale - 127 - 6), as unsigned words. */
 ALWAYS_INLINE __m256i above(__m256i x, __m256i base)
 {
     const __m256i u = _mm256_and_si256(x, _mm256_set1_epi16(INT16_MAX));
@@ -240,7 +241,7 @@ ALWAYS_INLINE __m256i above(__m256i x, __m256i base)
 
 void tsr_encode_mxfp8_bf16_avx2(const uint16_t *x, size_t n, const uint8_t *scales, uint8_t *codes)
 {
-    const __m256i extent = _mm256_set1_epi16(15 * 128 - 1); /* up to 2^9, beyond which the sum could leave a byte */
+    const __m256i extent = _mm256_set1_epi16(15 * 128 - 1); /* up to 2^9; larger sums could exceed a byte */
     for (size_t i = 0; i < n; i += 32, scales++) {
         const __m256i a = _mm256_loadu_si256((const __m256i *)(x + i));
         const __m256i b = _mm256_loadu_si256((const __m256i *)(x + i + 16));

@@ -1,14 +1,14 @@
-/* Codes of the microscaling formats with AVX-512.
+/* Encodes microscaling formats with AVX-512.
  *
- * E2M1 codes of BF16 need no division for each value. The code of |x| is how many of 7 bounds it reaches, the ties of
- * E2M1 times t; in BF16's bits the bounds of a group are
- *     B(0.25), B(0.75), B(1.25), B(1.75), and again B(1.25), B(1.75), B(1.25), one and two exponents further up
- * because doubling x doubles the quotient. The four are made for 16 groups at a time, with the exact quotients of the
- * numbers next to each tie, so that the codes are those of the IEEE quotient. That holds while bounds are normal
+ * E2M1 codes of BF16 need no division per value. The code of |x| is the number of bounds that it reaches, out of 7: the
+ * ties of E2M1 times t. In BF16's bits the bounds of a group are
+ *     B(0.25), B(0.75), B(1.25), B(1.75), and again B(1.25), B(1.75), B(1.25), one and two exponents higher,
+ * because doubling x doubles the quotient. The four are computed for 16 groups at a time, with the exact quotients of
+ * the numbers next to each tie, so that the codes are those of the IEEE quotient. This holds while bounds are normal
  * numbers and no quotient is subnormal; other groups are left to the definition. */
 #include "kernels/cpu/x86/e4m3_avx512.h"
 
-enum { TOGETHER = 16, STEP = 128 }; /* groups whose bounds are made at once; values that are packed at once */
+enum { TOGETHER = 16, STEP = 128 }; /* groups whose bounds are computed together; values that are packed together */
 
 enum { AT_A_TIME = 16 };
 #define TSR_MX_CODES(name) tsr_##name##_avx512
@@ -71,20 +71,21 @@ void tsr_scale_nvfp4_avx512(const uint32_t *amax, size_t n, const tsr_nvfp4_reci
 
 /* ---- E2M1 ---- */
 
-/* Rounding bounds of 16 groups as BF16, twice in each lane. Those of 1.25 and 1.75 have an exponent one lower, so that the
- * difference counts the bounds that a number reaches. */
+/* Rounding bounds of 16 groups as BF16, twice in each lane. Those of 1.25 and 1.75 have an exponent one lower, so that
+ * the difference counts the bounds that a number reaches. */
 typedef struct bounds {
     _Alignas(64) uint32_t quarter[TOGETHER], three_quarters[TOGETHER], low[TOGETHER], high[TOGETHER];
 } bounds;
 
-/* The rounded quotient, from the reciprocal of t by one correction (as in int_quant_avx512.c). */
+/* Computes the rounded quotient from the reciprocal of t with one correction (as in int_quant_avx512.c). */
 static inline __m512 quotient(__m512 x, __m512 t, __m512 inverse)
 {
     const __m512 product = _mm512_mul_ps(x, inverse), rest = _mm512_fnmadd_ps(product, t, x);
     return _mm512_fmadd_ps(rest, inverse, product);
 }
 
-/* The least BF16 whose quotient reaches c, or is above it if `beyond`; its bits less `less`, twice in a lane. */
+/* Returns the smallest BF16 whose quotient reaches c, or exceeds it if `beyond`: its bits minus `less`, twice in a
+ * lane. */
 static inline __m512i bound_of(__m512 t, __m512 inverse, float c, bool beyond, int less)
 {
     const __m512 tie = _mm512_set1_ps(c);
@@ -104,7 +105,7 @@ static inline __m512i bound_of(__m512 t, __m512 inverse, float c, bool beyond, i
     return _mm512_or_si512(found, _mm512_slli_epi32(found, 16));
 }
 
-/* Makes the bounds of n groups. Returns which of them are left to the definition. */
+/* Computes the bounds of n groups. Returns a mask of those that are left to the definition. */
 static inline __mmask16 make_bounds(const float *t_of, size_t n, bool down, bounds *b)
 {
     const __m512 one = _mm512_set1_ps(1), t = _mm512_mask_loadu_ps(one, live_of(n), t_of);
@@ -117,14 +118,14 @@ static inline __mmask16 make_bounds(const float *t_of, size_t n, bool down, boun
                          _mm512_cmp_ps_mask(t, one, _CMP_LE_OQ));
 }
 
-/* The bound of group g, or of g for the first 16 values and of g + 1 for the others. */
+/* Returns the bound of group g, or that of g for the first 16 values and of g + 1 for the others. */
 ALWAYS_INLINE __m512i spread(const uint32_t *bound, size_t g, bool two)
 {
     const __m512i first = _mm512_set1_epi32((int)bound[g]);
     return two ? _mm512_mask_set1_epi32(first, 0xFF00, (int)bound[g + 1]) : first;
 }
 
-/* Codes of 32 values, a word each. */
+/* Returns codes of 32 values, one word each. */
 ALWAYS_INLINE __m512i codes32(__m512i x, const bounds *b, size_t g, bool two, bool down)
 {
     const __m512i one = _mm512_set1_epi16(1), u = _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF));
@@ -134,15 +135,15 @@ ALWAYS_INLINE __m512i codes32(__m512i x, const bounds *b, size_t g, bool two, bo
         _mm512_add_epi16(_mm512_min_epu16(low, _mm512_set1_epi16(3)), _mm512_min_epu16(high, _mm512_set1_epi16(2)));
     code = _mm512_mask_add_epi16(code, _mm512_cmpge_epu16_mask(u, spread(b->quarter, g, two)), code, one);
     code = _mm512_mask_add_epi16(code, _mm512_cmpge_epu16_mask(u, spread(b->three_quarters, g, two)), code, one);
-    /* A negative number that is not zero; or, going down, all that is not positive. */
+    /* A negative number other than zero; when rounding down, anything that is not positive. */
     const __mmask32 minus = down ? _mm512_cmpge_epu16_mask(_mm512_sub_epi16(x, one), _mm512_set1_epi16(0x7FFF))
                                  : _mm512_cmpgt_epu16_mask(x, _mm512_set1_epi16(INT16_MIN));
     return _mm512_mask_add_epi16(code, minus, code, _mm512_set1_epi16(8));
 }
 
-/* The same where t is a power of two: the ties lie at the same mantissas in every group, so that a table serves all. `base`
- * is the bits of t / 4; v counts from there. Every 32 steps, and one further, a code may begin; ties to even are the
- * last of the 32 before, where the digit above is odd. */
+/* The same if t is a power of two: the ties have the same mantissas in every group, so one table serves all. `base` is
+ * the bits of t / 4, from which v counts. A code may begin at every multiple of 32 steps, or one step later: a tie to
+ * even belongs to the previous code if that is even. */
 ALWAYS_INLINE __m512i codes32_by_table(__m512i x, uint32_t base, bool down)
 {
     const __m512i one = _mm512_set1_epi16(1), u = _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF));
@@ -158,7 +159,7 @@ ALWAYS_INLINE __m512i codes32_by_table(__m512i x, uint32_t base, bool down)
     return _mm512_mask_add_epi16(code, minus, code, _mm512_set1_epi16(8));
 }
 
-/* 128 codes, a word each in four registers, to nibbles. */
+/* Packs 128 codes, one word each in four registers, to nibbles. */
 ALWAYS_INLINE __m512i pack128(__m512i a, __m512i b, __m512i c, __m512i d)
 {
     const __m512i weights = _mm512_set1_epi16(0x1001); /* even + 16 * odd */
@@ -168,7 +169,7 @@ ALWAYS_INLINE __m512i pack128(__m512i a, __m512i b, __m512i c, __m512i d)
     return _mm512_permutexvar_epi32(order, _mm512_packus_epi16(first, second));
 }
 
-/* n values, whole groups, at most TOGETHER of them. */
+/* Encodes n values, whole groups, at most TOGETHER of them. */
 ALWAYS_INLINE void encode_groups(const uint16_t *x, size_t n, const bounds *b, bool two, bool down, uint8_t *packed)
 {
     const size_t each = two ? 2 : 1; /* groups in a register */
@@ -190,7 +191,7 @@ ALWAYS_INLINE void encode_groups(const uint16_t *x, size_t n, const bounds *b, b
     }
 }
 
-/* STEP values, four groups of 32, that begin at group g. */
+/* Encodes STEP values, four groups of 32, beginning at group g. */
 ALWAYS_INLINE void encode_by_table(const uint16_t *x, const uint32_t *base, bool down, uint8_t *packed)
 {
     const __m512i codes = pack128(codes32_by_table(_mm512_loadu_si512(x), base[0], down),
@@ -200,7 +201,7 @@ ALWAYS_INLINE void encode_by_table(const uint16_t *x, const uint32_t *base, bool
     _mm512_storeu_si512(packed, codes);
 }
 
-/* 16 groups of 32, whose t are usual powers of two. False: they are not, and nothing was done. */
+/* Encodes 16 groups of 32 whose t are usual powers of two. Returns false if they are not; then nothing was done. */
 ALWAYS_INLINE bool encode_powers(const uint16_t *x, const float *t_of, bool down, uint8_t *packed)
 {
     _Alignas(64) uint32_t base[TOGETHER];
@@ -245,7 +246,7 @@ ALWAYS_INLINE __m512i count_above(__m512i code, __m512 size, float tie, bool bey
     return _mm512_mask_add_epi32(code, more, code, _mm512_set1_epi32(1));
 }
 
-/* 8 bytes of 16 quotients. */
+/* Returns 8 bytes of 16 quotients. */
 ALWAYS_INLINE __m128i bytes_of(__m512 q, bool down)
 {
     const __m512 size = _mm512_abs_ps(q), zero = _mm512_setzero_ps();
@@ -265,7 +266,7 @@ void encode_f32(const float *x, size_t n, size_t group, const float *t, tsr_e2m1
 {
     for (size_t at = 0; at < n; at += group, t++) {
         const __m512 scale = _mm512_set1_ps(*t);
-        const __mmask16 usable = *t == 0 ? 0 : 0xFFFF; /* or the quotients count as 0 */
+        const __mmask16 usable = *t == 0 ? 0 : 0xFFFF; /* otherwise the quotients count as 0 */
         for (size_t i = at; i < at + group; i += 16) {
             const __m512 exact = _mm512_maskz_div_ps(usable, _mm512_loadu_ps(x + i), scale);
             const __m512 q = rounding == TSR_E2M1_EVEN_BF16 ? to_bf16(exact) : exact;
@@ -276,7 +277,7 @@ void encode_f32(const float *x, size_t n, size_t group, const float *t, tsr_e2m1
 
 /* ---- MXFP8 ---- */
 
-/* Numbers whose code is 8 and more: their bits, less those of 2^(scale - 127 - 7), lose four digits. */
+/* Converts numbers with codes of 8 and more: their bits minus those of 2^(scale - 127 - 7), shifted right by four. */
 ALWAYS_INLINE __m512i normal_codes(__m512i x, __m512i base)
 {
     const __m512i v = _mm512_sub_epi16(_mm512_and_si512(x, _mm512_set1_epi16(0x7FFF)), base);
@@ -287,14 +288,14 @@ ALWAYS_INLINE __m512i normal_codes(__m512i x, __m512i base)
     return _mm512_ternarylogic_epi32(code, _mm512_srli_epi16(x, 8), _mm512_set1_epi16(0x80), 0xF8);
 }
 
-/* How far the numbers are above 2^(scale - 127 - 6), as unsigned words. */
+/* Returns by how much the numbers' bits exceed 2^(scale - 127 - 6), as unsigned words. */
 ALWAYS_INLINE __m512i above(__m512i x, __m512i base)
 {
     const __m512i u = _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF));
     return _mm512_sub_epi16(u, _mm512_add_epi16(base, _mm512_set1_epi16(1 << 7)));
 }
 
-/* The bits of 2^(scale - 127 - 7). */
+/* Returns the bits of 2^(scale - 127 - 7). */
 ALWAYS_INLINE __m512i base_of(uint8_t scale)
 {
     return _mm512_set1_epi16((short)((scale - 7) * 128));
@@ -317,7 +318,7 @@ static __attribute__((noinline)) void encode_unusual(const uint16_t *x, size_t n
 
 void tsr_encode_mxfp8_bf16_avx512(const uint16_t *x, size_t n, const uint8_t *scales, uint8_t *codes)
 {
-    const __m512i extent = _mm512_set1_epi16(15 * 128 - 1); /* up to 2^9, beyond which the sum could leave a byte */
+    const __m512i extent = _mm512_set1_epi16(15 * 128 - 1); /* up to 2^9; larger sums could exceed a byte */
     const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
     size_t i = 0;
     for (; i + 64 <= n; i += 64, scales += 2) {

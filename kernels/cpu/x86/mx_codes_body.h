@@ -1,12 +1,12 @@
-/* Entry points for E2M1 codes, shared by all forms of mx_codes; they turn group and rounding into constants. The including
- * file defines TSR_MX_CODES(name), which adds the suffix of its form, AT_A_TIME, the number of FP32 values per step, and
- * the functions that are declared here. */
+/* Entry points for E2M1 codes of all variants of mx_codes; they turn group and rounding into constants. The including
+ * file defines TSR_MX_CODES(name), which adds the suffix of its variant, AT_A_TIME, the number of FP32 values per step,
+ * and the functions that are declared here. */
 #include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
 
 #include <stdbool.h>
 
-/* `down` says whether `rounding` is TSR_E2M1_DOWN; groups are of 16 or 32. */
+/* `down`: `rounding` is TSR_E2M1_DOWN. Groups have 16 or 32 elements. */
 ALWAYS_INLINE void encode_bf16(const uint16_t *x, size_t n, size_t group, const float *t, bool down,
                                tsr_e2m1_rounding rounding, uint8_t *packed);
 

@@ -59,7 +59,7 @@ typedef struct units {
     float unit[TOGETHER], inverse[TOGETHER], boost[TOGETHER];
 } units;
 
-/* Returns whether any k is not 1. */
+/* Computes the units. Returns true if any k is not 1. */
 static inline bool make_units(const float *t_of, units *u)
 {
     const __m256 one = _mm256_set1_ps(1), t = _mm256_loadu_ps(t_of);
@@ -138,7 +138,7 @@ ALWAYS_INLINE void measure8(const row *r, size_t at, size_t group, const units *
     sums[2] = sums_of(qv);
 }
 
-/* The first n lanes to `out`. */
+/* Stores the first n lanes to `out`. */
 ALWAYS_INLINE void store(lanes x, float *out, size_t n)
 {
     float all[TOGETHER];

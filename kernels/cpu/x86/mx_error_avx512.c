@@ -1,5 +1,5 @@
-/* Error sums of microscaled codes with AVX-512, 16 groups at a time. Even and odd columns use separate registers, which suits
- * the halves of a BF16 pair and the nibbles of a byte. One transposition gives the sums of all groups. */
+/* Error sums of microscaled codes with AVX-512, 16 groups at a time. Even and odd columns use separate registers, which
+ * suits the halves of a BF16 pair and the nibbles of a byte. One transposition gives the sums of all groups. */
 #include <immintrin.h>
 
 enum { TOGETHER = 16, ACROSS = TOGETHER / 2 };
@@ -47,7 +47,7 @@ ALWAYS_INLINE columns values(const row *r, size_t i)
 
 /* ---- 16 groups ---- */
 
-/* A lane for each of 16 groups. */
+/* One lane for each of 16 groups. */
 typedef struct units {
     __m512 unit, inverse, boost;
 } units;
@@ -71,7 +71,7 @@ ALWAYS_INLINE __m512 product(columns a, columns b)
     return _mm512_fmadd_ps(a.odd, b.odd, _mm512_mul_ps(a.even, b.even));
 }
 
-/* 32 columns from i on; lane `of` of the units is theirs. */
+/* Compares 32 columns from i on; lane `of` of the units is theirs. */
 ALWAYS_INLINE products compare(const row *r, size_t i, const units *u, __m512i of, bool boosted, lanes *largest)
 {
     const __m512 inverse = _mm512_permutexvar_ps(of, u->inverse);
@@ -88,7 +88,7 @@ ALWAYS_INLINE products compare(const row *r, size_t i, const units *u, __m512i o
     return (products){product(q, q), product(e, e), product(q, v)};
 }
 
-/* The lanes of a and b, which hold 16 numbers of a group each, 8 and 8. */
+/* Adds halves: the lanes of a and b, which hold 16 numbers of a group each, become 8 and 8. */
 ALWAYS_INLINE __m512 halved(__m512 a, __m512 b)
 {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(1, 0, 1, 0)),
@@ -107,7 +107,7 @@ ALWAYS_INLINE __m512 add_quads(__m512 a, __m512 b)
                          _mm512_castpd_ps(_mm512_unpackhi_pd(first, second)));
 }
 
-/* The sums of 16 groups, two in each register. */
+/* Returns the sums of 16 groups, two in each register. */
 ALWAYS_INLINE __m512 sums_of(const __m512 p[ACROSS])
 {
     const __m512 a = add_quads(add_pairs(p[0], p[1]), add_pairs(p[2], p[3]));
@@ -182,7 +182,7 @@ uint64_t count_codes(const uint8_t *codes, size_t bytes, bool e4m3)
     return found;
 }
 
-/* 32 lanes at a time: gcc 12 may store a mask of 16 bits as a word and count a dword. */
+/* Processes 32 lanes at a time: gcc 12 may store a 16-bit mask as a word and count a dword. */
 uint64_t count_elements(const row *r, size_t n)
 {
     uint64_t found = 0;

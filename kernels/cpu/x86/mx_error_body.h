@@ -1,13 +1,13 @@
-/* Rows, their last groups and the entry points, shared by both forms of mx_error. The including file defines
- * TSR_MX_ERROR(name), which adds the suffix of its form, TOGETHER, the number of groups per step, `lanes`, its register type,
- * and the functions that are declared here. */
+/* Rows, their last groups and the entry points, common to both variants of mx_error. The including file defines
+ * TSR_MX_ERROR(name), which adds the suffix of its variant, TOGETHER, the number of groups per step, `lanes`, its
+ * register type, and the functions that are declared here. */
 #include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
 
 #include <stdbool.h>
 #include <string.h>
 
-/* Where x and the codes are, and of what kind. */
+/* Positions and types of x and the codes. */
 typedef struct row {
     const void *x;
     const uint8_t *codes;
@@ -22,13 +22,14 @@ ALWAYS_INLINE void measure_groups(const row *r, size_t at, size_t group, const f
 static lanes no_error(void);
 static float largest_of(lanes x);
 
-/* How many of n elements, which are whole groups, are not zero. */
+/* Counts the nonzero elements among n, which are whole groups. */
 ALWAYS_INLINE uint64_t count_elements(const row *r, size_t n);
 
-/* How many codes stand for something else than zero. */
+/* Counts the codes whose value is not zero. */
 static uint64_t count_codes(const uint8_t *codes, size_t bytes, bool e4m3);
 
-/* The last n groups, fewer than TOGETHER: copied, with zeros behind them, so that nothing beyond the row is read. */
+/* Measures the last n groups, fewer than TOGETHER: copied and padded with zeros, so that nothing beyond the row is
+ * read. */
 ALWAYS_INLINE void measure_last(const row *r, size_t at, size_t group, const float *t, size_t g, size_t n,
                                 lanes *largest, tsr_mx_error *error)
 {

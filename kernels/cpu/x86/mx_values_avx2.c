@@ -1,15 +1,15 @@
-/* Values of the microscaling formats with AVX2, by the tables that mx_values_avx512.c explains; here a table of words is
- * two of bytes. */
+/* Decodes microscaling formats with AVX2, with the tables that mx_values_avx512.c explains; here a table of words is
+ * two tables of bytes. */
 #include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
 
 #include <immintrin.h>
 #include <stdbool.h>
 
-enum { TOGETHER = 8 }; /* groups whose roundings are made at once */
+enum { TOGETHER = 8 }; /* groups that are rounded together */
 enum { AHEAD = 2048 }; /* bytes of codes that are prefetched; the next row is assumed to follow */
 
-/* The rounded BF16, in the upper half of each lane. */
+/* Rounds to BF16, in the upper half of each lane. */
 ALWAYS_INLINE __m256i to_bf16(__m256 x)
 {
     const __m256i bits = _mm256_castps_si256(x);
@@ -22,7 +22,7 @@ typedef struct roundings {
     _Alignas(32) uint32_t mixed[TOGETHER], same[TOGETHER];
 } roundings;
 
-/* Returns which groups are left to the definition. */
+/* Rounds the scales. Returns a mask of the groups that are left to the definition. */
 ALWAYS_INLINE unsigned round_all(const float *t_of, roundings *r)
 {
     const __m256 t = _mm256_loadu_ps(t_of);
@@ -36,7 +36,7 @@ ALWAYS_INLINE unsigned round_all(const float *t_of, roundings *r)
     return 0xFFu & ~(unsigned)_mm256_movemask_ps(usual);
 }
 
-/* The low and high bytes of 16 codes' values: of group `a` in the lower half, of `b` in the upper one. */
+/* The low and high bytes of 16 codes' values: for group `a` in the lower half, for `b` in the upper one. */
 typedef struct byte_tables {
     __m256i low, high;
 } byte_tables;
@@ -62,7 +62,7 @@ ALWAYS_INLINE byte_tables tables_of(const roundings *r, size_t a, size_t b)
     return (byte_tables){_mm256_shuffle_epi8(words, evens), _mm256_or_si256(_mm256_shuffle_epi8(words, odds), sign)};
 }
 
-/* 32 values of 16 bytes. */
+/* Looks up 32 values of 16 bytes. */
 ALWAYS_INLINE void look_up(const uint8_t *packed, byte_tables t, uint16_t *y)
 {
     const __m128i bytes = _mm_loadu_si128((const __m128i *)packed), fifteen = _mm_set1_epi8(15);
@@ -124,7 +124,7 @@ void tsr_decode_e2m1_f32_avx2(const uint8_t *packed, size_t n, size_t group, con
 
 /* ---- MXFP8 ---- */
 
-/* 32 codes, not NaN, with a usual scale: the bytes of BF16, as mx_values_avx512.c explains. */
+/* Decodes 32 codes, not NaN, with a usual scale to bytes of BF16, as mx_values_avx512.c explains. */
 ALWAYS_INLINE void decode32(__m256i code, uint8_t scale, uint16_t *y)
 {
     const __m256i sign = _mm256_set1_epi8(INT8_MIN), zero = _mm256_setzero_si256();
@@ -132,7 +132,7 @@ ALWAYS_INLINE void decode32(__m256i code, uint8_t scale, uint16_t *y)
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 23, 30, 33, 36, 37, 38, 39, 40, 40, 40, 40, 40, 40, 40, 40));
     const __m256i s = _mm256_set1_epi8((char)scale), odd = _mm256_and_si256(s, _mm256_set1_epi8(1));
     const __m256i even_part = _mm256_sub_epi8(_mm256_avg_epu8(s, zero), _mm256_set1_epi8(6));
-    /* Interleaving works within 16-byte lanes: quarters are dealt so that the results come out in order. */
+    /* Interleaving works within 16-byte lanes, so quarters are permuted first to get results in order. */
     const __m256i dealt = _mm256_permute4x64_epi64(code, _MM_SHUFFLE(3, 1, 2, 0));
     const __m256i size = _mm256_andnot_si256(sign, dealt);
     const __m256i raised =

@@ -1,15 +1,15 @@
-/* Values of the microscaling formats with AVX-512.
+/* Decodes microscaling formats with AVX-512.
  *
- * The 8 magnitudes of E2M1 times t are two roundings, of t and 1.5 t, and exponents: a table of 16 words for each group,
- * looked up with the nibbles. E4M3 with a power of two is its bits moved, and an addition to the exponent, all in bytes.
- * Groups whose results may be subnormal or infinite are left to the definition. */
+ * The 8 magnitudes of E2M1 times t follow from two roundings, of t and 1.5 t, and from exponents. They form a table of
+ * 16 words per group, indexed by the nibbles. E4M3 times a power of two needs only shifted bits and an addition to the
+ * exponent, all in bytes. Groups whose results may be subnormal or infinite are left to the definition. */
 #include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
 
 #include <immintrin.h>
 #include <stdbool.h>
 
-enum { TOGETHER = 16 }; /* groups whose roundings are made at once */
+enum { TOGETHER = 16 }; /* groups that are rounded together */
 enum { AHEAD = 2048 };  /* bytes of codes that are prefetched; the next row is assumed to follow */
 
 static inline __mmask16 live_of(size_t n)
@@ -17,7 +17,7 @@ static inline __mmask16 live_of(size_t n)
     return (__mmask16)(n >= 16 ? 0xFFFF : (1u << n) - 1);
 }
 
-/* The rounded BF16, in the upper half of each lane. */
+/* Rounds to BF16, in the upper half of each lane. */
 static inline __m512i to_bf16(__m512 x)
 {
     const __m512i bits = _mm512_castps_si512(x);
@@ -25,7 +25,8 @@ static inline __m512i to_bf16(__m512 x)
     return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
 }
 
-/* Rounded scales of 16 groups: bf16(t) in the lower and bf16(1.5 t) in the upper half of a lane; and bf16(t) in both. */
+/* Rounded scales of 16 groups: bf16(t) in the lower and bf16(1.5 t) in the upper half of a lane; and bf16(t) in
+ * both. */
 typedef struct roundings {
     __m512i mixed, same;
 } roundings;
@@ -39,7 +40,7 @@ static inline roundings round_all(__m512 t)
                        _mm512_or_si512(_mm512_and_si512(whole, upper), low)};
 }
 
-/* A word for each code, twice 16: of one group, or of `lane` and the next one. */
+/* Returns a table with a word per code, twice 16: for one group, or for `lane` and the next one. */
 ALWAYS_INLINE __m512i table_of(const roundings *r, __m512i lanes)
 {
     /*                0      0.5     1  1.5  2    3    4    6  */
@@ -52,26 +53,26 @@ ALWAYS_INLINE __m512i table_of(const roundings *r, __m512i lanes)
     return _mm512_or_si512(_mm512_maskz_add_epi16(not_zero, mantissas, exponent), sign);
 }
 
-/* Codes 0 and 1 of a table take their mantissa from `same`, others from `mixed`. */
+/* Entries 0 and 1 of a table take their mantissa from `same`, others from `mixed`. */
 ALWAYS_INLINE __m512i first_lanes_of(bool two)
 {
     const __m512i one = _mm512_setr_epi32(16, 0, 0, 0, 16, 0, 0, 0, 16, 0, 0, 0, 16, 0, 0, 0);
     return two ? _mm512_mask_add_epi32(one, 0xFF00, one, _mm512_set1_epi32(1)) : one;
 }
 
-/* 32 values of 16 bytes. */
+/* Looks up 32 values of 16 bytes. */
 ALWAYS_INLINE __m512i look_up(const uint8_t *packed, __m512i table, bool two)
 {
     const __m512i byte = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)packed));
     const __m512i codes = _mm512_or_si512(byte, _mm512_slli_epi32(byte, 12)); /* low 4 bits of each word */
     if (!two)
-        return _mm512_permutexvar_epi16(codes, table); /* its two halves are the same */
+        return _mm512_permutexvar_epi16(codes, table); /* both halves are the same */
     const __m512i second = _mm512_maskz_set1_epi32(0xFF00, 0x00100010);
     /* (codes & 15) | second */
     return _mm512_permutexvar_epi16(_mm512_ternarylogic_epi32(codes, _mm512_set1_epi16(15), second, 0xEA), table);
 }
 
-/* n values, whole groups, at most TOGETHER; the last of an odd number of groups of 16 is not done. */
+/* Decodes n values, whole groups, at most TOGETHER; the last of an odd number of groups of 16 is not done. */
 ALWAYS_INLINE void decode_groups(const uint8_t *packed, size_t n, const roundings *r, bool two, uint16_t *y)
 {
     __m512i lanes = first_lanes_of(two);
@@ -129,16 +130,17 @@ void tsr_decode_e2m1_f32_avx512(const uint8_t *packed, size_t n, size_t group, c
 
 /* ---- MXFP8 ----
  *
- * Without its sign, a normal code is an exponent e of 4 bits and a mantissa of 3. BF16 has the same mantissa with four zeros
- * behind it, and the exponent e + scale - 7. A subnormal code j is a normal number as well, with an e down to -2: the one
- * whose 7 bits, read as an integer, would be j - 17, -10, -7, -4, -3, -2, -1 for j from 1 to 7. `raise` adds that to subnormal
- * codes and 40 to all, so that none is negative; 0 alone stays 0.
+ * Without its sign, a normal code is an exponent e of 4 bits and a mantissa of 3. BF16 has the same mantissa followed
+ * by four zeros, and the exponent e + scale - 7. A subnormal code j is a normal number in BF16, with e down to -2. Its
+ * 7 bits, read as an integer, would be j - 17, -10, -7, -4, -3, -2, -1 for j from 1 to 7. `raise` converts subnormal
+ * codes to that form and adds 40 to all, so that none is negative; only 0 stays 0.
  *
- * The raised bits, shifted left by 4, have an exponent of e + 5, and scale - 12 is missing. Its upper bits are added to the
- * upper byte. The lowest bit is that of the scale; an odd scale takes 8 from the raised bits, which is one in the exponent,
- * and the upper byte gets one more. (0 less 8 saturates at 0, and nothing is added to the upper byte of 0.) */
+ * The raised bits, shifted left by 4, have an exponent of e + 5, and scale - 12 is missing. Its upper bits are added to
+ * the upper byte. The lowest bit is that of the scale; an odd scale takes 8 from the raised bits, which is one in the
+ * exponent, and the upper byte gets one more. (0 less 8 saturates at 0, and nothing is added to the upper byte of
+ * 0.) */
 
-/* 64 codes, not NaN, of two groups with usual scales. */
+/* Decodes 64 codes, not NaN, of two groups with usual scales. */
 ALWAYS_INLINE void decode64(__m512i code, const uint8_t scales[2], uint16_t *y)
 {
     const __m512i sign = _mm512_set1_epi8(INT8_MIN), fifteen = _mm512_set1_epi8(15);
@@ -147,7 +149,7 @@ ALWAYS_INLINE void decode64(__m512i code, const uint8_t scales[2], uint16_t *y)
     const __m512i s = _mm512_mask_set1_epi8(_mm512_set1_epi8((char)scales[0]), 0xFF00FF00FF00FF00u, (char)scales[1]);
     const __m512i odd = _mm512_and_si512(s, _mm512_set1_epi8(1));
     const __m512i even_part = _mm512_sub_epi8(_mm512_avg_epu8(s, _mm512_setzero_si512()), _mm512_set1_epi8(6));
-    /* Interleaving works within 16-byte lanes: eighths are dealt so that the results come out in order. */
+    /* Interleaving works within 16-byte lanes, so eighths are permuted first to get results in order. */
     const __m512i dealt = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), code);
     const __m512i size = _mm512_andnot_si512(sign, dealt);
     const __m512i raised = _mm512_add_epi8(size, _mm512_shuffle_epi8(raise, _mm512_min_epu8(size, fifteen)));

@@ -1,10 +1,10 @@
-/* Turning matrices with AVX2, in tiles of 8 x 8. */
+/* Transposes matrices with AVX2, in tiles of 8 x 8. */
 #include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
 
 #include <immintrin.h>
 
-enum { TILE = 8, AHEAD = 96 }; /* rows that are prefetched: they lie too far apart for the hardware to do it in time */
+enum { TILE = 8, AHEAD = 96 }; /* rows that are prefetched: they are too far apart for the hardware prefetcher */
 
 /* ---- 16 bits ---- */
 
@@ -27,7 +27,7 @@ ALWAYS_INLINE void turn_tile16(const uint16_t *x, size_t ld_x, uint16_t *y, size
     }
 }
 
-/* Goes down the columns of tiles, so that whole lines are written. */
+/* Processes tiles column by column, so that whole cache lines are written. */
 void tsr_transpose16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld_x, uint16_t *y, size_t ld_y)
 {
     const size_t tiled_rows = rows / TILE * TILE, tiled_cols = cols / TILE * TILE;
@@ -79,7 +79,8 @@ void tsr_transpose32_avx2(const uint32_t *x, size_t rows, size_t cols, size_t ld
 
 /* ---- nibbles ---- */
 
-/* Exchanges the upper half of each 2 * shift bits of a with the lower half of those of b; `low` has the lower ones set. */
+/* Exchanges the upper half of each 2 * shift bits of a with the lower half of those of b; `low` has the lower bits
+ * set. */
 ALWAYS_INLINE void exchange(__m256i *a, __m256i *b, int shift, uint32_t low)
 {
     const __m256i differ = _mm256_xor_si256(_mm256_srli_epi32(*a, shift), *b);
@@ -88,8 +89,8 @@ ALWAYS_INLINE void exchange(__m256i *a, __m256i *b, int shift, uint32_t low)
     *a = _mm256_xor_si256(*a, _mm256_slli_epi32(moved, shift));
 }
 
-/* Halves, quarters and eighths of words change places with those of the row 4, 2 and 1 further down. The columns from
- * `cols` on of 8 are not looked at. */
+/* Transposes a block: exchanges halves, quarters and eighths of words with those of the row 4, 2 and 1 further down.
+ * Columns from `cols` to 7 are ignored. */
 ALWAYS_INLINE void turn_block(const uint32_t *x, size_t cols, size_t ld_x, uint32_t *y, size_t ld_y)
 {
     const __m256i live = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)cols), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

@@ -1,4 +1,4 @@
-/* Turning nibbles with AVX-512: 16 columns of 8 rows, a line of memory a row. */
+/* Transposes nibbles with AVX-512: 16 columns of 8 rows, one cache line per row. */
 #include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
 
@@ -8,15 +8,15 @@ enum {
     TILE = 8,
     LINE = 16,
     AHEAD = 96
-}; /* rows that are prefetched: they lie too far apart for the hardware to do it in time */
+}; /* rows that are prefetched: they are too far apart for the hardware prefetcher */
 
-/* The bits of x where `low` has them set, those of y elsewhere. */
+/* Returns the bits of x where `low` is set, those of y elsewhere. */
 ALWAYS_INLINE __m512i choose(__m512i low, __m512i x, __m512i y)
 {
     return _mm512_ternarylogic_epi32(low, x, y, 0xCA);
 }
 
-/* As turn_avx2.c has it; two shifts that do not wait for one another. */
+/* As in transpose_avx2.c, with two shifts that do not depend on each other. */
 ALWAYS_INLINE void exchange(__m512i *a, __m512i *b, unsigned shift, uint32_t low_bits)
 {
     const __m512i low = _mm512_set1_epi32((int)low_bits);
