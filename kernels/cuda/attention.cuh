@@ -1,4 +1,4 @@
-/* Owns what the attention kernels share: the plain kernel's arithmetic in FP32, small steps of a softmax on wgmma's
+/* Common code of the attention kernels: the plain kernel's FP32 arithmetic, small steps of a softmax on wgmma's
  * accumulators, and the checks of their launchers. */
 #ifndef TSR_KERNELS_CUDA_ATTENTION_CUH
 #define TSR_KERNELS_CUDA_ATTENTION_CUH
@@ -46,7 +46,7 @@ __device__ __forceinline__ float reduce_plain(float x, bool maximum, float *scra
     return all;
 }
 
-/* Where a token's key, which has two pieces, and its value lie. */
+/* The position of a token's key, which has two pieces, and of its value. */
 struct plain_token {
     const __nv_bfloat16 *nope, *rope, *value;
 };
@@ -61,9 +61,9 @@ struct plain_shape {
     }
 };
 
-/* Attention of one query and head by a CTA of kPlainThreads threads, tokens in chunks of that many. For the scores a
- * thread has a token, for the values a column. token(t) returns a plain_token, write(c, x) takes column c of the
- * result, and lse may be NULL. */
+/* Computes attention of one query and head with a CTA of kPlainThreads threads, in chunks of that many tokens. For the
+ * scores a thread has one token, for the values one column. token(t) returns a plain_token, write(c, x) stores column c
+ * of the result, and lse may be NULL. */
 template <typename Token, typename Write>
 __device__ void attend_plain(const plain_shape &s, const __nv_bfloat16 *query, int visible, const Token &token,
                              const Write &write, float *lse, float *shared)
@@ -143,8 +143,8 @@ __device__ __forceinline__ float quad_sum(float x)
     return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
-/* Four lanes hold four groups of eight columns of a row: lane q has columns 2q and 2q + 1 of each group. Afterwards
- * lane q has all eight columns of group q. */
+/* Transposes four groups of eight columns of a row over four lanes. Before, lane q has columns 2q and 2q + 1 of each
+ * group; afterwards, lane q has all eight columns of group q. */
 __device__ __forceinline__ uint4 transpose_quad(uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3, int q)
 {
     const bool odd = q & 1, high = q & 2;
@@ -183,13 +183,13 @@ __device__ __forceinline__ uint4 transpose_quad(uint32_t v0, uint32_t v1, uint32
 /* Shape of a problem, as a launcher states it. */
 struct request {
     const char *what;      /* "MLA decoding" */
-    const char *fast_asks; /* the shapes that the fast kernel needs, for the error */
+    const char *fast_asks; /* the shapes that the fast kernel needs, for the message */
     bool empty;
 };
 
-/* Chooses the kernel for arguments whose shape has been checked, and checks what all attention kernels need of them.
- * *device becomes the current device and *kind the kernel that `prefer` names; for an empty problem *kind becomes
- * TSR_MLA_AUTO, and no device is looked for. */
+/* Chooses the kernel for arguments whose shape has been checked, and checks the common requirements of all attention
+ * kernels. Sets *device to the current device and *kind to the kernel for `prefer`. For an empty problem *kind becomes
+ * TSR_MLA_AUTO, and no device is needed. */
 template <typename Args>
 static tsr_status choose(const request &r, const Args *args,
                          bool (*fast_fits)(const Args *args, const tsr_cuda_device *device),

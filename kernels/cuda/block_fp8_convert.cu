@@ -1,5 +1,4 @@
-/* Owns the conversions between BF16 and e4m3. Built with -fmad=false: products are fused only where the code says so.
- */
+/* Converts between BF16 and e4m3. Compiled with -fmad=false: products are fused only where the code says so. */
 #include "kernels/cuda/block_fp8_convert.h"
 
 #include <cuda_bf16.h>
@@ -14,14 +13,15 @@ namespace
 
 constexpr int kGroup = 128;
 constexpr int kThreads = 256;
-constexpr int kLanes = 8;                  /* that share a group */
-constexpr int kPieces = 16 / kLanes;       /* of 16 bytes that a lane has of a group, kLanes pieces apart */
-constexpr int kGroups = 2;                 /* that a thread has in flight */
+constexpr int kLanes = 8;                  /* lanes that share a group */
+constexpr int kPieces = 16 / kLanes;       /* pieces of 16 bytes that a lane has of a group, kLanes pieces apart */
+constexpr int kGroups = 2;                 /* groups that a thread processes at the same time */
 constexpr int kRows = kThreads / kLanes;   /* of a CTA */
 constexpr int kColumns = kGroups * kGroup; /* of a CTA */
 
-/* The IEEE quotient x / s, `inverse` being 1 / s rounded: one correction makes it exact (Markstein) while nothing
- * underflows, which the caller sees to. The remainder is q * s - x and not its negative for the sign of -0. */
+/* Returns the IEEE quotient x / s, where `inverse` is 1 / s rounded: one correction makes it exact (Markstein) if
+ * nothing underflows, which the caller guarantees. The remainder is q * s - x, not its negative, because of the sign of
+ * -0. */
 __device__ __forceinline__ float divide(float x, float s, float inverse)
 {
     const float q = x * inverse;
@@ -47,12 +47,12 @@ __global__ void __launch_bounds__(kThreads)
     quantize_kernel(const uint16_t *__restrict__ x, int64_t m, int64_t k, int64_t ldx, uint8_t *__restrict__ codes,
                     int64_t ldc, float *__restrict__ scales, int64_t ld_scale)
 {
-    /* Successive CTAs go along the rows, so that neighbours read the same pages of memory. */
+    /* Successive CTAs advance along the rows, so that neighbours read the same pages of memory. */
     const int lane = threadIdx.x % kLanes;
     const int64_t row = (int64_t)blockIdx.y * kRows + threadIdx.x / kLanes;
     const int64_t group0 = (int64_t)blockIdx.x * kGroups;
     const int64_t column0 = group0 * kGroup + lane * 8;
-    /* How many columns of the row are left from this thread's first one on, kColumns at most. */
+    /* Number of columns of the row from this thread's first one on, at most kColumns. */
     const int left = row < m ? (int)min(k - column0, (int64_t)kColumns) : -kGroup;
     uint32_t v[kGroups][kPieces][4];
     const uint16_t *const from = x + row * ldx + column0;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-        /* Magnitudes of BF16 order like their bits, so both halves of a word are compared at a time. */
+        /* Magnitudes of BF16 are ordered like their bits, so both halves of a word are compared at once. */
         uint32_t most = 0;
 #pragma unroll
         for (int p = 0; p < kPieces; ++p) {
@@ -95,7 +95,8 @@ __global__ void __launch_bounds__(kThreads)
         const float scale = plain_range    ? divide(amax, 448.0f, 1.0f / 448.0f)
                             : amax == 0.0f ? 1.0f
                                            : __fdiv_rn(amax, 448.0f);
-        /* Beyond that range both operands of the division move by a power of two, which is exact where it matters. */
+        /* Outside of that range both operands of the division are scaled by a power of two, which is exact where it
+         * matters. */
         const float move = plain_range ? 1.0f : amax < 1.0f ? 0x1p+64f : 0x1p-64f;
         const float divisor = scale * move, inverse = __frcp_rn(divisor);
 #pragma unroll
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/* A grid of `x` by `y` CTAs, or TSR_E_SHAPE when the device has no such grid. */
+/* Returns a grid of `x` by `y` CTAs. TSR_E_SHAPE: the device has no such grid. */
 tsr_status grid_of(int64_t x, int64_t y, dim3 *grid, tsr_err *err)
 {
     if (x > INT32_MAX || y > 65535) {

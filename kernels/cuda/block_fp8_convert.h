@@ -1,7 +1,7 @@
-/* BF16 activations to e4m3 with a scale per token and 128 channels, and block-FP8 weights back to BF16.
+/* Converts BF16 activations to e4m3 with a scale per token and 128 channels, and block-FP8 weights to BF16.
  *
  * Quantizing: amax over the group's real elements, scale = amax / 448 (1 when amax is 0), code = e4m3 of the IEEE FP32
- * quotient x / scale, round to nearest even, clamped to +-448. Inf and NaN give codes and scales without meaning.
+ * quotient x / scale, round to nearest even, clamped to +-448. Inf and NaN give undefined codes and scales.
  * Dequantizing: bf16(float(code) * scale[row/128, column/128]). */
 #ifndef TSR_KERNELS_CUDA_BLOCK_FP8_CONVERT_H
 #define TSR_KERNELS_CUDA_BLOCK_FP8_CONVERT_H

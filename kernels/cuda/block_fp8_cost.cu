@@ -1,4 +1,4 @@
-/* Owns the choice of a tile for the block-FP8 product, by a model of what each tile costs on an H200. */
+/* Chooses a tile for the block-FP8 product, with a cost model of each tile on an H200. */
 #include "kernels/cuda/block_fp8_parts.cuh"
 
 #include <algorithm>
@@ -9,17 +9,16 @@ namespace
 
 using namespace block_fp8;
 
-/* How many CTAs are at work at a time, one on each multiprocessor. Clusters cannot fill every group of
- * multiprocessors: of its 132, an H200 uses 117, 120, 110, 102, 105 and 120 for clusters of 3, 4, 5, 6, 7 and 8. */
+/* Returns the number of concurrent CTAs, one per multiprocessor. Clusters cannot fill every group of multiprocessors:
+ * of its 132, an H200 uses 117, 120, 110, 102, 105 and 120 for clusters of 3, 4, 5, 6, 7 and 8. */
 int64_t room_for_clusters(int cluster, int64_t processors)
 {
     return cluster <= 2 ? processors : cluster <= 4 ? processors * 7 / 8 : processors * 3 / 4;
 }
 
-/* Microseconds of the kernel for up to 32 tokens, by a model fitted to an H200. It adds up a launch; for every wave of
- * CTAs a part that does not depend on k, and for every k tile the traffic from L2 and the products, where an
- * instruction costs as much in addition as 60 more tokens would; and at the end the exchange of split sums. Splits
- * are for a single wave. */
+/* Returns the estimated microseconds of the kernel for up to 32 tokens, by a model fitted to an H200. The terms are: a
+ * launch; for every wave of CTAs a constant; for every k tile the traffic from L2 and the products, where an
+ * instruction costs as much as 60 more tokens; and the exchange of split sums. Splits need a single wave. */
 double tokens_us(int64_t m, int64_t n, int64_t k, int tokens, int rows, int splits, int64_t processors)
 {
     const int64_t room = room_for_clusters(splits, processors), blocks = host::ceil_div(m, tokens);
@@ -33,14 +32,14 @@ double tokens_us(int64_t m, int64_t n, int64_t k, int tokens, int rows, int spli
     return 0.9 + (double)host::ceil_div(ctas, room) * wave + (splits > 1 ? 0.31 + rows * tokens * 6.2e-5 : 0.0);
 }
 
-/* A tile, and what one costs in microseconds: its results, and each k tile. */
+/* A tile and its cost in microseconds: for its results, and for each k tile. */
 struct tile_cost {
     int tokens, rows;
     double results, step;
 };
 
-/* Costs of the kernel for 64 and 128 tokens, measured over all splits and up to four waves. With more waves the power limit
- * slows every k tile. */
+/* Costs of the kernel for 64 and 128 tokens, measured over all splits and up to four waves. With more waves the power
+ * limit slows every k tile. */
 constexpr int kMostWaves = 4;
 constexpr tile_cost kNarrow[] = {{64, 32, 1.50, 0.095},   {64, 56, 1.84, 0.123},  {64, 64, 1.75, 0.128},
                                  {64, 72, 1.93, 0.147},   {64, 112, 2.31, 0.231}, {64, 128, 2.80, 0.212},
@@ -77,9 +76,9 @@ tsr_gemm_config block_fp8::fastest(int64_t m, int64_t n, int64_t k, int64_t proc
     };
     for (const auto &w : kWide) {
         const int64_t tiles = host::ceil_div(m, w.tokens) * host::ceil_div(n, w.rows);
-        const int64_t queue = host::ceil_div(tiles, processors); /* tiles of the CTA that has most */
+        const int64_t queue = host::ceil_div(tiles, processors); /* tiles of the busiest CTA */
         const double us = 1.7 + (double)queue * (w.results + (double)host::ceil_div(k, kBlock) * w.step);
-        /* Pairs share an operand, which pays once there is more than a tile for each CTA. */
+        /* Pairs share an operand, which pays if a CTA has more than one tile. */
         consider({TSR_GEMM_WIDE, w.tokens, w.rows, queue > 1 ? 2 : 1}, us);
     }
     for (int tokens = 16; tokens <= 32 && tokens < 2 * std::max<int64_t>(m, 16); tokens *= 2) {

@@ -1,4 +1,4 @@
-/* Owns the entry of the block-FP8 product: the plain kernel, which is its definition, and the choice of a kernel. */
+/* Entry of the block-FP8 product: the plain kernel, which is its definition, and the choice of a kernel. */
 #include "kernels/cuda/block_fp8_gemm.h"
 
 #include <limits.h>
@@ -45,9 +45,9 @@ bool block_fp8::fast_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device 
            args->ldw % 16 == 0 && args->ld_scale_a % 4 == 0;
 }
 
-/* Weights of these sizes nearly fill L2 and stay there between launches. If the CTAs of the next launch start one by one, the
- * launch takes 6 to 20 % longer. A likely reason: they run on other multiprocessors than before, and L2 has two halves.
- * Other launches gain 2 to 10 % from an early start. */
+/* Weights of these sizes nearly fill L2 and stay there between launches. If the CTAs of the next launch start one by
+ * one, the launch takes 6 to 20 % longer. A likely reason: they run on other multiprocessors than before, and L2 has
+ * two halves. Other launches gain 2 to 10 % from an early start. */
 static bool nearly_fill_l2(int64_t bytes)
 {
     return bytes > (32 << 20) && bytes < (64 << 20);

@@ -3,26 +3,26 @@
  *   D[i,j] = sum over tiles t of 128 along k of
  *                scale_a[t,i] * scale_w[j/128,t] * (sum over the tile of A[i,x] * W[j,x])
  *
- * This is the algorithm of DeepSeek-V3's inference/kernel.py and of DeepGEMM: each tile's sum is taken out of the
- * tensor cores, scaled, and added in FP32. docs/kernels/block_fp8_gemm.md explains the kernels.
+ * This is the algorithm of DeepSeek-V3's inference/kernel.py and of DeepGEMM: each tile's sum leaves the tensor cores,
+ * is scaled, and is added in FP32. docs/kernels/block_fp8_gemm.md explains the kernels.
  *
  * Layouts: a [m][lda], w [n][ldw] bytes, k contiguous; scale_a [ceil(k/128)][ld_scale_a], tokens contiguous (as
  * tsr_cuda_quantize_tokens writes it); scale_w [ceil(n/128)][ceil(k/128)], as the checkpoint stores it; d [m][ldd]
  * elements. Any m, n, k >= 0; leading dimensions are in elements. d must not overlap an operand.
  *
- * The kernels for Hopper need sm_90, a and w 16-byte aligned with lda and ldw multiples of 16, scale_a 16-byte aligned with
- * ld_scale_a a multiple of 4. Without these TSR_GEMM_AUTO takes TSR_GEMM_MMA, which needs sm_89 or later and the same of a and w;
- * without that the plain kernel. No workspace. Results have the same
- * bits in every run on one kind of device. The kernels for Hopper are launched as programmatic dependents: they set
- * themselves up while the kernel before them in the stream ends, and touch global memory only after it has ended.
+ * The kernels for Hopper need sm_90, a and w 16-byte aligned with lda and ldw multiples of 16, scale_a 16-byte aligned
+ * with ld_scale_a a multiple of 4. Otherwise TSR_GEMM_AUTO selects TSR_GEMM_MMA, which needs sm_89 or later and the
+ * same alignment of a and w, or else the plain kernel. No workspace. Results have the same bits in every run on one
+ * kind of device. The kernels for Hopper are launched as programmatic dependents: they initialize while the previous
+ * kernel in the stream ends, and access global memory only after it has ended.
  *
  * Kernel error against the exact value over the same operands, |D - exact| <=
  *     sum over tiles |scale_a * scale_w| * (sum over the tile's 4 steps of 32: 33 * 2^-13 * 1.01 * max(|acc|, max |p|))
  *     + 3 * (tiles + 2) * 2^-24 * sum of |scale_a * scale_w * A * W|,  then the rounding to the output type
  * where acc is the accumulator before the step and p are its 32 products. Derivation: a Hopper tensor core aligns the
- * accumulator and the 32 products of one step to the largest of them and keeps at least 13 bits below it, so that
- * each of the 33 loses less than 2^-13 of the largest; 1.01 covers the error that the accumulator already carries.
- * The second term bounds the FP32 promotion. The plain kernel, FP32 throughout, lies far inside the bound. */
+ * accumulator and the 32 products of one step to the largest of them and keeps at least 13 bits below it, so each of
+ * the 33 loses less than 2^-13 of the largest; 1.01 covers the previous error of the accumulator. The second term
+ * bounds the FP32 promotion. The plain kernel, which uses only FP32, is far inside the bound. */
 #ifndef TSR_KERNELS_CUDA_BLOCK_FP8_GEMM_H
 #define TSR_KERNELS_CUDA_BLOCK_FP8_GEMM_H
 
@@ -38,15 +38,15 @@ typedef enum tsr_gemm_out { TSR_GEMM_BF16, TSR_GEMM_F16, TSR_GEMM_F32 } tsr_gemm
 
 typedef enum tsr_gemm_kind {
     TSR_GEMM_AUTO,
-    TSR_GEMM_PLAIN,  /* the definition: one thread an element */
+    TSR_GEMM_PLAIN,  /* the definition: one thread per element */
     TSR_GEMM_TOKENS, /* W * A^T in tiles of `rows` (64, 128, 192, 256) by `tokens` (16, 32), k split over a cluster of
-                        `cluster` (1 to 8) */
-    TSR_GEMM_WIDE,   /* persistent, tiles of `tokens` by `rows` (128 by 128, 128 by 192, 256 by 128), by CTAs of
-                      their own or, with `cluster` 2, in pairs that share W or A by multicast */
-    TSR_GEMM_NARROW, /* A * W^T in tiles of `tokens` (64, 128) by `rows` (32, 56, 64, 72, 112, 128; by 64 tokens also 192,
-                        256), k split over a cluster of `cluster` (1 to 8) */
-    TSR_GEMM_MMA, /* A * W^T in tiles of `tokens` by `rows` (128 by 128, 32 by 64; 0 by 0: by m), for any card from sm_89
-                        on; `cluster` is not asked */
+                      `cluster` (1 to 8) */
+    TSR_GEMM_WIDE,   /* persistent, tiles of `tokens` by `rows` (128 by 128, 128 by 192, 256 by 128), by single CTAs or,
+                      * with `cluster` 2, in pairs that share W or A by multicast */
+    TSR_GEMM_NARROW, /* A * W^T in tiles of `tokens` (64, 128) by `rows` (32, 56, 64, 72, 112, 128; with 64 tokens also
+                      * 192, 256), k split over a cluster of `cluster` (1 to 8) */
+    TSR_GEMM_MMA,    /* A * W^T in tiles of `tokens` by `rows` (128 by 128, 32 by 64; 0 by 0: chosen by m), for any card
+                      * from sm_89 on; `cluster` is ignored */
 } tsr_gemm_kind;
 
 typedef struct tsr_gemm_config {
@@ -61,16 +61,16 @@ typedef struct tsr_block_fp8_gemm {
     void *d;
     int64_t m, n, k, lda, ldw, ldd, ld_scale_a;
     int64_t
-        group_m; /* tokens that share their scales: 0 or 1, or 64 or 128, which are CUTLASS's grids; a row of scale_a
-                        then has ceil(m / group_m) entries. The kernels for Hopper take 0 and 1 only */
+        group_m; /* tokens that share their scales: 0 or 1; or 64 or 128 as in CUTLASS's grids, where a row of scale_a
+                  * has ceil(m / group_m) entries. The kernels for Hopper support only 0 and 1 */
     tsr_gemm_out out;
-    tsr_gemm_config config; /* all zeros: tsr_cuda_block_fp8_gemm_choose chooses */
+    tsr_gemm_config config; /* all zeros: chosen by tsr_cuda_block_fp8_gemm_choose */
 } tsr_block_fp8_gemm;
 
-/* The kernel and tile that are fastest for this problem on this device, by a model of an H200. Pure. */
+/* Returns the fastest kernel and tile for this problem on this device, by a model of an H200. Pure. */
 tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device);
 
-/* TSR_E_UNSUPPORTED: the config asked for does not fit the arguments or the device. */
+/* Launches the product. TSR_E_UNSUPPORTED: the requested config does not fit the arguments or the device. */
 tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
 
 #ifdef __cplusplus

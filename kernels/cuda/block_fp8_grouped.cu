@@ -1,5 +1,4 @@
-/* Owns the entry of the grouped block-FP8 product: the plain kernel, which is its definition, and the choice of a
- * kernel. */
+/* Entry of the grouped block-FP8 product: the plain kernel, which is its definition, and the choice of a kernel. */
 #include "kernels/cuda/block_fp8_grouped.cuh"
 
 #include <algorithm>
@@ -10,7 +9,7 @@ namespace
 
 using namespace block_fp8;
 
-/* The group whose weights row i is multiplied by; -1: none. */
+/* Returns the group whose weights row i is multiplied by; -1: none. */
 __device__ __forceinline__ int group_of(const grouped_problem &p, int64_t i)
 {
     if (p.group_of_row != NULL) {
@@ -47,8 +46,8 @@ tsr_status run_plain(const grouped_problem &p, tsr_stream stream, tsr_err *err)
     return for_results(p.out, [&](auto of) { return launch_plain<typename decltype(of)::type>(p, stream, err); });
 }
 
-/* Rows of W are counted in 32 bits over all groups, units of work too: of 16 rows by 64 at least. The copy engine takes
- * scales from 16 bytes on only. */
+/* Returns true if 32 bits suffice for rows of W over all groups and for units of work, which have at least 16 by 64
+ * rows. The copy engine needs at least 16 bytes of scales. */
 bool grouped_fits(const tsr_block_fp8_grouped *args, const tsr_cuda_device *device)
 {
     return fast_fits(&args->gemm, device) && args->groups <= TSR_GROUPED_MOST &&
@@ -77,14 +76,14 @@ tsr_status check(const tsr_block_fp8_grouped *args, tsr_err *err)
     return TSR_OK;
 }
 
-constexpr int kMostFew = 64; /* rows of a group, for which the weights are read faster than they are multiplied */
+constexpr int kMostFew = 64; /* groups with at most this many rows are limited by reading weights */
 
-/* Masked rows, as many a group as are expected: few of them stream the weights through, in the tile of tokens that takes
- * them all at once. */
+/* Returns the fastest tile for masked rows with an expected number per group. Few rows stream the weights, with a tile
+ * that contains all of them. */
 tsr_gemm_config fastest_few(int64_t tokens, int64_t groups, int64_t n, int64_t processors)
 {
     const int tile = tokens <= 16 ? 16 : tokens <= 32 ? 32 : kMostFew;
-    const auto filled = [&](int rows) { /* of the processors' turns, how many have work */
+    const auto filled = [&](int rows) { /* the share of the processors' time slots that have work */
                                         const int64_t units = groups * host::ceil_div(n, rows);
                                         return (double)units / (double)(host::ceil_div(units, processors) * processors);
     };
@@ -138,7 +137,7 @@ tsr_status tsr_cuda_block_fp8_grouped(const tsr_block_fp8_grouped *args, tsr_str
         return block_fp8::run_grouped_few(p, config, device.processors, stream, err);
     case TSR_GEMM_WIDE:
         return block_fp8::run_grouped_wide(p, config, device.processors, stream, err);
-    case TSR_GEMM_NARROW: /* there is none for groups, neither of this nor of the next */
+    case TSR_GEMM_NARROW: /* not supported for groups; neither is the next one */
     case TSR_GEMM_MMA:
     case TSR_GEMM_AUTO:
         break;

@@ -1,5 +1,5 @@
-/* Owns what the files of the grouped block-FP8 product share: the problem, how a masked layout's work is found, and the
- * entry points of the two Hopper kernels. For those files only. */
+/* Common declarations of the grouped block-FP8 product, for its files only: the problem, how the work of a masked
+ * layout is located, and the entry points of the two Hopper kernels. */
 #ifndef TSR_KERNELS_CUDA_BLOCK_FP8_GROUPED_CUH
 #define TSR_KERNELS_CUDA_BLOCK_FP8_GROUPED_CUH
 
@@ -9,15 +9,15 @@
 namespace block_fp8
 {
 
-/* all.m and all.d are over the rows of all groups; all.w and all.scale_w begin with group 0. */
+/* all.m and all.d cover the rows of all groups; all.w and all.scale_w begin with group 0 */
 struct grouped_problem {
     problem all;
     tsr_gemm_out out;
     int groups;
-    int room;                                    /* masked: rows that a group has room for */
+    int room;                                    /* masked: rows reserved for a group */
     const int32_t *group_of_row, *rows_of_group; /* one is NULL */
 
-    /* The group of a row of the contiguous layout; -1: padding. */
+    /* Returns the group of a row of the contiguous layout; -1: padding. */
     __device__ __forceinline__ int group_of(int row) const
     {
         const int group = row < all.m ? __ldg(group_of_row + row) : -1;
@@ -29,19 +29,19 @@ struct grouped_problem {
     }
 };
 
-/* How many rows of W all groups have together: a tensor map is over all of them. */
+/* Returns the rows of W of all groups together, which the tensor map covers. */
 static inline int64_t weight_rows(const grouped_problem &p)
 {
     return (int64_t)p.groups * p.all.n;
 }
 
-/* A masked layout's groups, in shared memory: how many rows each has, and where its units of work end in the row of all
- * units. */
+/* The groups of a masked layout, in shared memory: the rows of each, and the end of its units of work in the sequence
+ * of all units. */
 struct group_table {
     int ends[TSR_GROUPED_MOST], rows[TSR_GROUPED_MOST];
 
-    /* By all `threads` threads of the CTA; the caller synchronises them afterwards. units_of(rows) says how many units a
-     * group of so many rows makes. */
+    /* Fills the table; called by all `threads` threads of the CTA, which the caller synchronises afterwards.
+     * units_of(rows) returns the units of a group with this many rows. */
     template <typename UNITS> __device__ __forceinline__ void fill(const grouped_problem &p, const UNITS &units_of)
     {
         for (int g = threadIdx.x; g < p.groups; g += blockDim.x) {
@@ -67,11 +67,12 @@ struct group_table {
     }
 };
 
-/* A place in the row of all units that only moves on: the group of the unit, and how far inside its group it is. */
+/* A position in the sequence of all units that only advances: the group of the unit, and its position within the
+ * group. */
 struct group_cursor {
     int group = 0, begin = 0;
 
-    /* False: there is no such unit, nor one after it. */
+    /* Advances to a unit. Returns false if there is no such unit and none after it. */
     __device__ __forceinline__ bool seek(const group_table &table, int groups, int unit)
     {
         while (group < groups && unit >= table.ends[group]) {

@@ -1,23 +1,23 @@
-/* Owns the grouped block-FP8 kernel for few rows a group, in the masked layout: W * A^T as in block_fp8_tokens.cu, but
- * persistent, since what counts is that the weights of all groups stream through without a break. */
+/* Grouped block-FP8 kernel for few rows per group in the masked layout: W * A^T as in block_fp8_tokens.cu, but
+ * persistent, so that the weights of all groups stream without interruption. */
 #include "kernels/cuda/block_fp8_grouped.cuh"
 #include "kernels/cuda/block_fp8_share.cuh"
 
-#pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
+#pragma nv_diag_suppress 177 /* functions called only by the sm_90a kernels are unused in the pass for sm_80 */
 
 namespace
 {
 
 using namespace block_fp8;
 
-/* A warpgroup takes 64 of the rows of W; the warp after the last warpgroup loads. */
+/* A warpgroup handles 64 of the rows of W; the warp after the last warpgroup loads. */
 template <int ROWS, int TOKENS> struct few_shape {
     static constexpr int kWarps = ROWS / 16; /* that multiply */
     static constexpr int kThreads = kWarps * 32 + 32;
     static constexpr int kWBytes = ROWS * kBlock, kABytes = TOKENS * kBlock;
     static constexpr int kScaleBytes = TOKENS * 4 < 128 ? 128 : TOKENS * 4;
     static constexpr int kStageBytes = kWBytes + kABytes + kScaleBytes + 16;
-    static constexpr int kPitch = ROWS + 4; /* floats from token to token of the results: no bank conflicts */
+    static constexpr int kPitch = ROWS + 4; /* floats from token to token of the results; avoids bank conflicts */
     static constexpr int kStagedBytes = TOKENS * kPitch * 4;
     static constexpr int kFit = (kSharedMax - kStagedBytes - (int)sizeof(group_table)) / kStageBytes;
     static constexpr int kStages = kFit < 16 ? kFit : 16, kTurns = 1;
@@ -32,11 +32,11 @@ template <int ROWS, int TOKENS> using few_reader = tile_reader<few_shape<ROWS, T
 
 /* A unit of work: TOKENS rows of one group by ROWS rows of its weights. */
 struct few_unit {
-    int group, rows; /* rows: those of the group from the unit's first on */
-    int m0, n0;      /* m0 over all groups, n0 within one */
+    int group, rows; /* rows: those of the group from the unit's first one on */
+    int m0, n0;      /* m0 counts through all groups, n0 within one */
 };
 
-/* Which units there are: within a group the tiles of rows follow each other, since they need the same weights. */
+/* The order of units: tiles of rows within a group are consecutive, since they need the same weights. */
 template <int ROWS, int TOKENS> struct few_schedule {
     const grouped_problem &p;
     const group_table &table;
@@ -54,7 +54,7 @@ template <int ROWS, int TOKENS> struct few_schedule {
     }
 };
 
-/* The role of the warp that loads: one thread of it asks for every tile of all units that the CTA takes. */
+/* Role of the loading warp: one thread requests every tile of all units of the CTA. */
 template <int ROWS, int TOKENS>
 __device__ __forceinline__ void load_few(few_ring<ROWS, TOKENS> &ring, few_schedule<ROWS, TOKENS> schedule, int tiles,
                                          const CUtensorMap *map_w, const CUtensorMap *map_a,
@@ -70,7 +70,7 @@ __device__ __forceinline__ void load_few(few_ring<ROWS, TOKENS> &ring, few_sched
     drain(ring);
 }
 
-/* One k tile: sum += scale_a * scale_w * (W * A^T). */
+/* Multiplies one k tile: sum += scale_a * scale_w * (W * A^T). */
 template <int ROWS, int TOKENS>
 __device__ __forceinline__ void multiply_few(const few_reader<ROWS, TOKENS> &ring, float by_w, int lane,
                                              float (&sum)[TOKENS / 2])
@@ -110,14 +110,14 @@ __device__ __forceinline__ void store_rows(const float *staged, const problem &p
     }
 }
 
-/* Stores a unit's results, which `staged` turns from columns into rows. The output's type is looked at here, not at
- * compile time: this is little work beside the products. */
+/* Stores a unit's results; `staged` transposes columns to rows. The output type is tested at run time, which costs
+ * little compared with the products. */
 template <int ROWS, int TOKENS>
 __device__ __forceinline__ void store_unit(float *staged, const grouped_problem &p, const few_unit &unit,
                                            const float (&sum)[TOKENS / 2], int row, int lane)
 {
     using shape = few_shape<ROWS, TOKENS>;
-    hopper::meet(1, shape::kWarps * 32); /* all are through with the results before */
+    hopper::meet(1, shape::kWarps * 32); /* all warps have finished the previous results */
 #pragma unroll
     for (int g = 0; g < TOKENS / 8; ++g) {
         float *const column = staged + (8 * g + 2 * (lane % 4)) * shape::kPitch + row;
@@ -136,7 +136,7 @@ __device__ __forceinline__ void store_unit(float *staged, const grouped_problem 
     }
 }
 
-/* The role of the warps that multiply: unit by unit, k tile by k tile, then the results. */
+/* Role of the multiplying warps: unit by unit, k tile by k tile, then the results. */
 template <int ROWS, int TOKENS>
 __device__ __forceinline__ void multiply_all(few_schedule<ROWS, TOKENS> schedule, int tiles, uint8_t *memory, int warp,
                                              int lane)
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(few_shape<ROWS, TOKENS>::kThreads, 1)
     few_ring<ROWS, TOKENS> ring(memory);
     group_table &table = *reinterpret_cast<group_table *>(memory + shape::kTableAt);
     const int tiles = (p.all.k + kBlock - 1) / kBlock, columns = (p.all.n + ROWS - 1) / ROWS;
-    /* By shuffle, so that the compiler knows it to be the same in the whole warp. */
+    /* The shuffle tells the compiler that the value is the same in the whole warp. */
     const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 
     hopper::let_next_launch_begin();
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(few_shape<ROWS, TOKENS>::kThreads, 1)
         multiply_all<ROWS, TOKENS>(schedule, tiles, memory, warp, lane);
     }
 #else
-    __trap(); /* the launcher asks for sm_90 first */
+    __trap(); /* the launcher requires sm_90 */
 #endif
 }
 

@@ -1,5 +1,4 @@
-/* Owns the grouped block-FP8 kernel for many rows, in both layouts: the tiles of block_fp8_wide.cuh, each of one
- * group. */
+/* Grouped block-FP8 kernel for many rows, in both layouts: the tiles of block_fp8_wide.cuh, each of one group. */
 #include "kernels/cuda/block_fp8_grouped.cuh"
 #include "kernels/cuda/block_fp8_wide.cuh"
 
@@ -8,43 +7,42 @@ namespace
 
 using namespace block_fp8;
 
-constexpr int kTokens = 128;     /* of a tile: the contiguous layout's groups begin at multiples of it */
-constexpr int kMostInOne = 4096; /* tiles along m of a launch in the contiguous layout */
+constexpr int kTokens = 128;     /* tokens of a tile; groups of the contiguous layout begin at multiples of it */
+constexpr int kMostInOne = 4096; /* most tiles along m per launch in the contiguous layout */
 
 /* One CTA's tile of a unit, which is a pair of tiles. */
 struct grouped_unit {
-    int group;  /* -1: there is no unit any more */
-    int m0, n0; /* m0 over the rows of all groups, n0 within the group's columns */
-    int rows;   /* the group's own from m0 on, 0 and fewer if there are none */
-    int shared; /* with the neighbour: 0 nothing, 1 A, 2 W */
+    int group;  /* -1: no units are left */
+    int m0, n0; /* m0 counts through the rows of all groups, n0 through the group's columns */
+    int rows;   /* the group's rows from m0 on; 0 or less: none */
+    int shared; /* shared with the neighbour: 0 nothing, 1 A, 2 W */
 };
 
 /* Lookup table of a launch, in shared memory; read for every unit. */
 struct grouped_table {
     union {
         group_table masked;
-        int tiles
-            [kMostInOne]; /* contiguous: 2 * the group of a tile's first row, + 1 if padding follows; -1: padding */
+        int tiles[kMostInOne]; /* contiguous: 2 * group of a tile's first row, + 1 if padding follows; -1: padding */
     };
-    /* Units that the loading warp passes to the multiplying warps: unit i is in entry i % kPlaces. Unit i + 1 is written
-     * before the first k tile of unit i is loaded, so a warp that has waited for that tile may read both. The ring lets the
-     * loading warp be at most kStages units ahead, so no entry is overwritten while it may be read. */
+    /* Units that the loading warp passes to the multiplying warps: unit i is in entry i % kPlaces. Unit i + 1 is
+     * written before the first k tile of unit i is loaded, so a warp that has waited for that tile may read both. The
+     * ring lets the loading warp be at most kStages units ahead, so no entry is overwritten while it may be read. */
     static constexpr int kPlaces = 8;
     grouped_unit units[kPlaces];
-    uint64_t begun; /* a barrier: the first of them has been written */
+    uint64_t begun; /* barrier: the first of them has been written */
 };
 
-/* Which units there are. A pair lies along m and shares W where both tiles are of one group, else along n, or it shares
+/* The units: a pair lies along m and shares W if both tiles are of one group; otherwise it lies along n or shares
  * nothing. */
 template <int WIDTH> struct grouped_schedule {
     const grouped_problem &p;
     const grouped_table &table;
     int rank;
-    wide_schedule contiguous; /* of all tiles, whatever their groups */
+    wide_schedule contiguous; /* of all tiles, for any groups */
     group_cursor cursor = {};
 
-    /* The pairs of a group of so many rows: along m, where a pair shares the larger operand, unless an odd tile would be
-     * left over and more be lost by it than along n. */
+    /* Returns the pairs of a group with this many rows: along m, where a pair shares the larger operand, unless an odd
+     * tile would remain and waste more than pairs along n. */
     __device__ __forceinline__ static wide_schedule pairs_of(int rows, int n)
     {
         const int along_m = (rows + kTokens - 1) / kTokens, along_n = (n + WIDTH - 1) / WIDTH;
@@ -66,7 +64,7 @@ template <int WIDTH> struct grouped_schedule {
         return {cursor.group, cursor.group * p.room + m0, n0, n0 < p.all.n ? rows - m0 : 0, pairs.along_m};
     }
 
-    /* How many rows from m0 on are the group's. */
+    /* Returns how many rows from m0 on belong to the group. */
     __device__ __forceinline__ int count(int group, int m0, int lane) const
     {
         static_assert(kTokens == 4 * 32, "four rows a lane");
@@ -79,8 +77,8 @@ template <int WIDTH> struct grouped_schedule {
         return rows;
     }
 
-    /* The unit at `index` or, where that is padding, the next one of the CTA, whose place `index` becomes. A tile of
-     * nothing but padding is not multiplied, but loads for its neighbour. */
+    /* Returns the unit at `index` or, if that is padding, the next one of the CTA, and sets `index` to its position. A
+     * tile of padding only is not multiplied, but loads for its neighbour. */
     __device__ __forceinline__ grouped_unit find_contiguous(int &index, int stride, int lane) const
     {
         for (; index < contiguous.rows * contiguous.columns; index += stride) {
@@ -99,14 +97,14 @@ template <int WIDTH> struct grouped_schedule {
         return {-1, 0, 0, 0, 0};
     }
 
-    /* By all lanes of a warp. */
+    /* Called by all lanes of a warp. */
     __device__ __forceinline__ grouped_unit find(int &index, int stride, int lane)
     {
         return p.rows_of_group != NULL ? find_masked(index) : find_contiguous(index, stride, lane);
     }
 };
 
-/* The role of the warp that loads. All its lanes look for units, one of them tells of them and asks for the tiles. */
+/* Role of the loading warp. All its lanes search for units; one of them announces the units and requests the tiles. */
 template <int WIDTH>
 __device__ __forceinline__ void load_groups(wide_ring<kTokens, WIDTH> &ring, grouped_schedule<WIDTH> schedule,
                                             grouped_table &table, int tiles, const wide_maps &maps, int lane)
@@ -132,11 +130,11 @@ __device__ __forceinline__ void load_groups(wide_ring<kTokens, WIDTH> &ring, gro
         unit = next;
     }
     if (hopper::elect()) {
-        drain(ring); /* so that the neighbour does not arrive on barriers of a CTA that has ended */
+        drain(ring); /* so that the neighbour does not arrive at barriers of a CTA that has ended */
     }
 }
 
-/* Lets the k tiles of a unit pass. */
+/* Consumes the k tiles of a unit without multiplying them. */
 template <int WIDTH> __device__ __forceinline__ void pass_unit(wide_reader<kTokens, WIDTH> &ring, int tiles, int lane)
 {
     for (int t = 0; t < tiles; ++t) {
@@ -149,8 +147,8 @@ template <int WIDTH> __device__ __forceinline__ void pass_unit(wide_reader<kToke
     }
 }
 
-/* The role of the warps that multiply: unit by unit, k tile by k tile, then the results. A warpgroup none of whose rows
- * are its group's only lets the tiles pass. */
+/* Role of the multiplying warps: unit by unit, k tile by k tile, then the results. A warpgroup without rows of its
+ * group only consumes the tiles. */
 template <int WIDTH, typename T>
 __device__ __forceinline__ void multiply_groups(const grouped_problem &p, grouped_table &table, int tiles,
                                                 const CUtensorMap *map_d, uint8_t *staged, int warp, int lane)
@@ -171,7 +169,7 @@ __device__ __forceinline__ void multiply_groups(const grouped_problem &p, groupe
             if (t < tiles) {
                 fetch_of(unit, t);
             } else {
-                ring.wait(); /* for the word about the next unit, too */
+                ring.wait(); /* also waits for the announcement of the next unit */
                 next = table.units[i % grouped_table::kPlaces];
                 fetch_of(next, 0);
             }
@@ -189,7 +187,7 @@ __device__ __forceinline__ void multiply_groups(const grouped_problem &p, groupe
         }
         unit = next;
     }
-    hopper::bulk_wait(); /* shared memory has to outlive the copies */
+    hopper::bulk_wait(); /* shared memory must outlive the copies */
 }
 
 template <int WIDTH, typename T>
@@ -237,7 +235,7 @@ __global__ void __launch_bounds__(384, 1)
         multiply_groups<WIDTH, T>(p, table, tiles, &maps.d, staged, warp, lane);
     }
 #else
-    __trap(); /* the launcher asks for sm_90 first */
+    __trap(); /* the launcher requires sm_90 */
 #endif
 }
 
@@ -250,7 +248,7 @@ tsr_status launch_grouped(const grouped_problem &p, int processors, tsr_stream s
     const int64_t tiles_m =
         p.rows_of_group != NULL ? p.groups * host::ceil_div(p.room, kTokens) : host::ceil_div(all.m, kTokens);
     const int64_t units = tiles_m * host::ceil_div(all.n, WIDTH),
-                  most = processors / 2; /* units: as if none were shared */
+                  most = processors / 2; /* units, as if none were shared */
     const dim3 grid((unsigned)(2 * (units < most ? units : most)));
     const auto kernel = grouped_wide_kernel<WIDTH, T>;
     constexpr int kBytes = wide_shape<kTokens, WIDTH>::kBytes + (int)sizeof(grouped_table);
@@ -262,7 +260,7 @@ tsr_status launch_grouped(const grouped_problem &p, int processors, tsr_stream s
                           err);
 }
 
-/* The contiguous layout in stretches of as many tiles as the table has, each of them a problem of its own. */
+/* Divides the contiguous layout into launches of at most as many tiles as the table has. */
 template <int WIDTH, typename T>
 tsr_status launch_stretches(const grouped_problem &p, int processors, tsr_stream stream, tsr_err *err)
 {

@@ -1,7 +1,7 @@
-/* Owns the block-FP8 product for tensor cores that take e4m3 by mma.m16n8k32: cards from sm_89 on (Ada, and later ones that
- * run its PTX). D = A * W^T in tiles of 128 tokens by 128 rows of W, or of 32 by 64 where there are few tokens. The eight
- * warps of a CTA stand two by four over its tile. k tiles of 128 come by cp.async through a ring in shared memory, and each
- * one's sums are scaled and added in FP32, as in every kernel of this product. */
+/* Block-FP8 product with mma.m16n8k32 for e4m3, for cards from sm_89 on (Ada, and later ones that run its PTX). D = A *
+ * W^T in tiles of 128 tokens by 128 rows of W, or of 32 by 64 for few tokens. The eight warps of a CTA cover its tile
+ * as two by four. k tiles of 128 are loaded by cp.async into a ring in shared memory, and the sums of each tile are
+ * scaled and added in FP32, as in every kernel of this product. */
 #include "kernels/cuda/block_fp8_parts.cuh"
 
 namespace
@@ -11,20 +11,20 @@ using namespace block_fp8;
 
 constexpr int kThreads = 256, kStages = 3, kFewTokens = 64;
 
-/* Rows of 128 bytes, whose 16-byte chunks are permuted by the row, so that the eight rows that ldmatrix reads at once lie in
- * different banks. */
+/* Returns the address of a 16-byte chunk in rows of 128 bytes. Chunks are permuted by the row, so that the eight rows
+ * that ldmatrix reads at once are in different banks. */
 __device__ __forceinline__ uint32_t chunk_at(uint32_t operand, int row, int chunk)
 {
     return operand + (uint32_t)(row * kBlock + (chunk ^ row % 8) * 16);
 }
 
-/* Begins to copy `bytes` of 16; the others become zeros. */
+/* Begins to copy `bytes` of 16 bytes; the others become zeros. */
 __device__ __forceinline__ void copy_chunk(uint32_t to, const uint8_t *from, int bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-/* Begins to copy k tile `tile` of ROWS rows of an operand, from row `first` on. What lies outside becomes zeros. */
+/* Begins to copy k tile `tile` of ROWS rows of an operand, from row `first` on. Elements outside become zeros. */
 template <int ROWS>
 __device__ __forceinline__ void copy_tile(uint32_t to, const uint8_t *from, int64_t pitch, int first, int rows,
                                           int tile, int k)
@@ -38,7 +38,7 @@ __device__ __forceinline__ void copy_tile(uint32_t to, const uint8_t *from, int6
     }
 }
 
-/* Four 8 x 16-byte matrices, whose rows' addresses eight lanes each name. */
+/* Loads four 8 x 16-byte matrices; eight lanes each give the row addresses of one. */
 __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t from)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -105,7 +105,8 @@ template <typename T, int TOKENS, int ROWS> __global__ void __launch_bounds__(kT
         const float scale_w = __ldg(p.scale_w + (int64_t)(row_w / kBlock) * tiles + t);
         float scale[kHigh][2], c[kHigh][kWide][4] = {};
 #pragma unroll
-        for (int i = 0; i < kHigh * 2; ++i) { /* a row beyond the last has some other's, and is not stored */
+        /* a row after the last one uses the scale of another row, and is not stored */
+        for (int i = 0; i < kHigh * 2; ++i) {
             const int row = min(row_a + warp_a + i * 8 + lane / 4, p.m - 1);
             scale[i / 2][i % 2] = __ldg(p.scale_a + t * p.ld_scale_a + (row >> p.group_shift));
         }

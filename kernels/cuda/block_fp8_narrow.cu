@@ -1,16 +1,16 @@
-/* Owns the block-FP8 kernel for 64 or 128 tokens: A * W^T in tiles of any eight weight rows, so that one wave of tiles
- * fills the multiprocessors, with k split over a cluster. */
+/* Block-FP8 kernel for 64 or 128 tokens: A * W^T in tiles of any multiple of eight weight rows, so that one wave of
+ * tiles fills the multiprocessors, with k split over a cluster. */
 #include "kernels/cuda/block_fp8_share.cuh"
 
-#pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
+#pragma nv_diag_suppress 177 /* functions called only by the sm_90a kernels are unused in the pass for sm_80 */
 
 namespace
 {
 
 using namespace block_fp8;
 
-/* A warpgroup takes 64 tokens, and all of a tile's weight rows or half of them. Where registers allow it, two
- * warpgroups take turns at the k tiles of the same results. The warp after the last warpgroup loads. */
+/* A warpgroup handles 64 tokens, and all of a tile's weight rows or half of them. If registers allow it, two warpgroups
+ * alternate between the k tiles of the same results. The warp after the last warpgroup loads. */
 template <int TOKENS, int WIDTH> struct narrow_shape {
     static constexpr int kSides = WIDTH > 128 ? 2 : 1, kColumns = WIDTH / kSides; /* of a warpgroup */
     static constexpr int kPlaces = TOKENS / 64 * kSides;
@@ -20,8 +20,9 @@ template <int TOKENS, int WIDTH> struct narrow_shape {
     static constexpr int kABytes = TOKENS * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = TOKENS * 4;
     static constexpr int kBoxColumns = kColumns % 64 == 0 ? 64
                                        : kColumns == 56   ? 56
-                                                          : 0; /* of a copy of results; 0: threads store them */
-    static constexpr int kSumBytes = 64 * kColumns * 4; /* of a place, by threads, a float4 for each eight columns */
+                                                          : 0; /* of a box of results; 0: no copies */
+    /* bytes of sums of a place, by threads, a float4 per eight columns */
+    static constexpr int kSumBytes = 64 * kColumns * 4;
     static constexpr int kKeptBytes = kBoxColumns != 0 && kTurns > 1 ? kPlaces *kSumBytes : 0; /* beside the ring */
     static constexpr int kStageBytes = kABytes + kWBytes + kScaleBytes + 16;
     static constexpr int kFit = (kSharedMax - kKeptBytes) / kStageBytes, kMostStages = kFit < 16 ? kFit : 16;
@@ -31,9 +32,10 @@ template <int TOKENS, int WIDTH> struct narrow_shape {
     static constexpr int kAAt = 0, kWAt = kStages * kABytes;
     static_assert(kBytes > kSharedMax / 2, "one CTA a multiprocessor");
     static_assert(WIDTH % kSides == 0 && kColumns % 8 == 0, "whole groups of eight rows of W");
-    static constexpr int kBlocks = kColumns % kBlock == 0 || kBlock % kColumns == 0 ? 1 : 2; /* of scales it touches */
-    /* The ring's memory is reused after the last k tile, for partial sums and for result rows. The pitch of the rows avoids
-     * bank conflicts. */
+    /* blocks of scales that it touches */
+    static constexpr int kBlocks = kColumns % kBlock == 0 || kBlock % kColumns == 0 ? 1 : 2;
+    /* The ring's memory is reused after the last k tile, for partial sums and for rows of results. The pitch of the
+     * rows avoids bank conflicts. */
     static constexpr int kPitch = kColumns * 2 + (kColumns % 16 == 0 ? 16 : 0);
     static constexpr int kRowsAt = kPlaces * kSumBytes;
     static_assert(kRowsAt + kPlaces * 64 * kPitch <= kStages * (kABytes + kWBytes), "the sums fit the ring");
@@ -42,14 +44,14 @@ template <int TOKENS, int WIDTH> struct narrow_shape {
 template <int TOKENS, int WIDTH> using narrow_ring = tile_ring<narrow_shape<TOKENS, WIDTH>>;
 template <int TOKENS, int WIDTH> using narrow_reader = tile_reader<narrow_shape<TOKENS, WIDTH>>;
 
-/* Where in the CTA's tile a warpgroup is at work. */
+/* The position of a warpgroup in the CTA's tile. */
 struct narrow_place {
-    int index, part; /* the place, and which of the warpgroups that take turns there */
+    int index, part; /* the place, and the number of the warpgroup among those that alternate there */
     int row0, column0;
-    int thread, lane; /* of the warpgroup, of the warp */
+    int thread, lane; /* index in the warpgroup, in the warp */
 };
 
-/* The role of the warps that multiply: sum += scale_a * scale_w * (A * W^T), tile by tile of the share. */
+/* Role of the multiplying warps: sum += scale_a * scale_w * (A * W^T), tile by tile of the share. */
 template <int TOKENS, int WIDTH>
 __device__ __forceinline__ void multiply_share(narrow_reader<TOKENS, WIDTH> ring, const tile_share &mine,
                                                const problem &p, const narrow_place &at,
@@ -102,7 +104,7 @@ __device__ __forceinline__ void multiply_share(narrow_reader<TOKENS, WIDTH> ring
     }
 }
 
-/* Stores two results of a thread side by side. */
+/* Stores two adjacent results of a thread. */
 template <typename T> __device__ __forceinline__ void store_pair(const problem &p, int i, int j, float x, float y)
 {
     T *const out = static_cast<T *>(p.d) + i * p.ldd + j;
@@ -114,8 +116,8 @@ template <typename T> __device__ __forceinline__ void store_pair(const problem &
     }
 }
 
-/* Takes eight columns of 64 results, group g of a place: into its rows in shared memory, or, where results cannot be
- * stored by 16 bytes, to where they belong. */
+/* Stores eight columns of 64 results, group g of a place: in its rows in shared memory or, if results cannot be stored
+ * in 16 bytes, in their destination. */
 template <int TOKENS, int WIDTH, typename T>
 __device__ __forceinline__ void put_group(const problem &p, const tile_share &mine, const narrow_place &at,
                                           uint8_t *rows, int g, const float4 &v)
@@ -135,7 +137,7 @@ __device__ __forceinline__ void put_group(const problem &p, const tile_share &mi
     store_pair<T>(p, i + 8, j, v.z, v.w);
 }
 
-/* Stores groups `begin` to `end` - 1 of a place's rows from shared memory, 16 bytes a thread. */
+/* Stores groups `begin` to `end` - 1 of a place's rows from shared memory, 16 bytes per thread. */
 template <int TOKENS, int WIDTH, typename T>
 __device__ __forceinline__ void store_rows(const problem &p, const tile_share &mine, const narrow_place &at,
                                            const uint8_t *rows, int begin, int end)
@@ -162,8 +164,8 @@ __device__ __forceinline__ void store_rows(const problem &p, const tile_share &m
     }
 }
 
-/* The role of the warps that multiply, once all k tiles are: adds the sums of all parts and ranks, always in their
- * order, and stores the results. */
+/* Role of the multiplying warps after all k tiles: adds the sums of all parts and ranks, always in their order, and
+ * stores the results. */
 template <int TOKENS, int WIDTH, typename T>
 __device__ __forceinline__ void finish(uint8_t *memory, float (&sum)[narrow_shape<TOKENS, WIDTH>::kColumns / 2],
                                        const tile_share &mine, const problem &p, const narrow_place &at)
@@ -172,8 +174,8 @@ __device__ __forceinline__ void finish(uint8_t *memory, float (&sum)[narrow_shap
     constexpr int kGroups = shape::kColumns / 8, kThreads = shape::kTurns * 128, kAtOnce = 2;
     float4 *const sums = reinterpret_cast<float4 *>(memory + at.index * shape::kSumBytes) + at.thread;
     uint8_t *const rows = memory + shape::kRowsAt + at.index * 64 * shape::kPitch;
-    const int id = 3 + at.index;         /* the barrier of this place's warpgroups */
-    hopper::meet(1, shape::kWarps * 32); /* all are through with the ring: sums take its place */
+    const int id = 3 + at.index;         /* barrier of this place's warpgroups */
+    hopper::meet(1, shape::kWarps * 32); /* all warps have finished with the ring, which sums now replace */
     if (shape::kTurns > 1) {
         if (at.part == 1) {
 #pragma unroll
@@ -204,7 +206,7 @@ __device__ __forceinline__ void finish(uint8_t *memory, float (&sum)[narrow_shap
         begin = kGroups * mine.rank / mine.splits;
         end = kGroups * (mine.rank + 1) / mine.splits;
         for (int g0 = begin + at.part; g0 < end; g0 += kAtOnce * shape::kTurns) {
-            float4 parts[kAtOnce][kMostSplits]; /* all loads are under way before the first is used */
+            float4 parts[kAtOnce][kMostSplits]; /* all loads are issued before the first is used */
 #pragma unroll
             for (int i = 0; i < kAtOnce; ++i) {
                 const float *const own = reinterpret_cast<float *>(sums + 128 * min(g0 + i * shape::kTurns, end - 1));
@@ -233,12 +235,12 @@ __device__ __forceinline__ void finish(uint8_t *memory, float (&sum)[narrow_shap
         store_rows<TOKENS, WIDTH, T>(p, mine, at, rows, begin, end);
     }
     if (mine.splits > 1) {
-        hopper::cluster_meet(); /* no CTA exits while a neighbour reads its memory */
+        hopper::cluster_meet(); /* a CTA must not exit while a neighbour reads its memory */
     }
 }
 
-/* Adds the sums of the two warpgroups of a place, in that one which has the last k tile, and returns whether this is it. The
- * other one has left its sums before; the sum of two is the same either way around. */
+/* Adds the sums of the two warpgroups of a place, in the one with the last k tile. Returns true for that one. The other
+ * one has stored its sums before; the sum of two does not depend on the order. */
 template <typename SHAPE>
 __device__ __forceinline__ bool join_parts(uint8_t *memory, float (&sum)[SHAPE::kColumns / 2], const tile_share &mine,
                                            const narrow_place &at)
@@ -266,7 +268,7 @@ __device__ __forceinline__ bool join_parts(uint8_t *memory, float (&sum)[SHAPE::
     return true;
 }
 
-/* The same for an unsplit k: the copy engine stores 64 result rows at a time. They overwrite operands that only the
+/* The same for an unsplit k: the copy engine stores 64 rows of results at a time. They overwrite operands that only the
  * warpgroups of this CTA have read, so no CTA waits for another. */
 template <int TOKENS, int WIDTH, typename T>
 __device__ __forceinline__ void finish_alone(uint8_t *memory, float (&sum)[narrow_shape<TOKENS, WIDTH>::kColumns / 2],
@@ -275,14 +277,14 @@ __device__ __forceinline__ void finish_alone(uint8_t *memory, float (&sum)[narro
 {
     using shape = narrow_shape<TOKENS, WIDTH>;
     constexpr int kColumns = shape::kColumns, kBox = shape::kBoxColumns;
-    constexpr int kNext = shape::kSides > 1 ? 64 * kBox * 2 : shape::kABytes; /* from a box to the next */
+    constexpr int kNext = shape::kSides > 1 ? 64 * kBox * 2 : shape::kABytes; /* from one box to the next */
     const int id = 3 + at.index, warp = at.thread / 32;
     if constexpr (shape::kTurns > 1) {
         if (!join_parts<shape>(memory, sum, mine, at)) {
             return;
         }
     } else {
-        hopper::meet(id, 128); /* all four warps are through with the operands */
+        hopper::meet(id, 128); /* all four warps have finished with the operands */
     }
     uint8_t *const rows =
         memory + (shape::kSides > 1 ? shape::kWAt + at.column0 * kBlock : shape::kAAt + at.row0 * kBlock);
@@ -314,7 +316,7 @@ __device__ __forceinline__ void finish_alone(uint8_t *memory, float (&sum)[narro
             }
         }
         hopper::bulk_commit();
-        hopper::bulk_wait_read(); /* shared memory has to outlive the copies */
+        hopper::bulk_wait_read(); /* shared memory must outlive the copies */
     }
 }
 
@@ -343,7 +345,7 @@ __global__ void __launch_bounds__(narrow_shape<TOKENS, WIDTH>::kThreads, 1)
             make_barriers(ring, shape::kPlaces * 4);
         }
         __syncwarp();
-        hopper::meet_arrive(2, shape::kThreads); /* it needs not wait for the others: it has made the barriers */
+        hopper::meet_arrive(2, shape::kThreads); /* no wait: this warp initialized the barriers */
         hopper::wait_for_launch_before();
         if (hopper::elect()) {
             load_share(ring, mine, &map_w, &map_a, &map_scale);
@@ -369,7 +371,7 @@ __global__ void __launch_bounds__(narrow_shape<TOKENS, WIDTH>::kThreads, 1)
         finish<TOKENS, WIDTH, T>(memory, sum, mine, p, at);
     }
 #else
-    __trap(); /* the launcher asks for sm_90 first */
+    __trap(); /* the launcher requires sm_90 */
 #endif
 }
 

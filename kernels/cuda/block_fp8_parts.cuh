@@ -1,5 +1,5 @@
-/* Owns what the files of the block-FP8 product share: the problem, roundings to the output type, tensor maps, and the
- * entry points of its Hopper kernels and of the model that chooses between them. For those files only. */
+/* Common declarations of the block-FP8 product, for its files only: the problem, rounding to the output type, tensor
+ * maps, and the entry points of its Hopper kernels and of the cost model that chooses between them. */
 #ifndef TSR_KERNELS_CUDA_BLOCK_FP8_PARTS_CUH
 #define TSR_KERNELS_CUDA_BLOCK_FP8_PARTS_CUH
 
@@ -19,10 +19,10 @@ namespace block_fp8
 {
 
 constexpr char kWhat[] = "block-FP8 product";
-constexpr int kBlock = 128; /* the scales' granularity along k and n */
+constexpr int kBlock = 128; /* granularity of the scales along k and n */
 constexpr int kSharedMax = 227 * 1024;
-constexpr int kMostSplits = 8;     /* of k, over a cluster */
-constexpr int kMostBlocks = 65535; /* of tokens: the grid's limit along y */
+constexpr int kMostSplits = 8;     /* parts of k, over a cluster */
+constexpr int kMostBlocks = 65535; /* blocks of tokens: the grid's limit along y */
 
 struct problem {
     const uint8_t *a, *w;
@@ -30,10 +30,9 @@ struct problem {
     void *d;
     int64_t lda, ldw, ldd, ld_scale_a;
     int m, n, k;
-    bool vector_store; /* rows of d start on 16 bytes */
-    bool hand_over;    /* lets the next launch begin before this one ends, so that it sets itself up meanwhile */
-    uint8_t
-        group_shift; /* log2 of the tokens that share their scales; not 0 for the plain kernel and that of mma only */
+    bool vector_store;   /* rows of d are 16-byte aligned */
+    bool hand_over;      /* lets the next launch begin before this one ends, so that it initializes meanwhile */
+    uint8_t group_shift; /* log2 of the tokens that share their scales; not 0 only for the plain and the mma kernel */
 };
 
 template <typename T> __device__ __forceinline__ T narrow(float x)
@@ -47,7 +46,7 @@ template <typename T> __device__ __forceinline__ T narrow(float x)
     }
 }
 
-/* Two values as 32 bits, the first one low. */
+/* Returns two values as 32 bits, the first one low. */
 template <typename T> __device__ __forceinline__ uint32_t narrow2(float x, float y)
 {
     if constexpr (std::is_same<T, __nv_bfloat16>::value) {
@@ -101,9 +100,9 @@ __device__ __forceinline__ float defined(const problem &p, int64_t i, const uint
     return sum;
 }
 
-/* A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, read or written in boxes. Beyond its edges are
- * zeros, and nothing is written. Swizzled as the kernels want it: operands (bytes) by 128, results (16 bits) too where
- * a box has 64 columns, scales not. */
+/* Encodes a matrix of `rows` rows of `columns` elements, `pitch` bytes apart, that is read or written in boxes.
+ * Elements beyond its edges are read as zeros and not written. Swizzled as the kernels need it: operands (bytes) by
+ * 128, results (16 bits) too if a box has 64 columns, scales not. */
 static inline tsr_status encode_matrix(encode_fn encode, CUtensorMap *map, CUtensorMapDataType type, const void *base,
                                        int64_t rows, int64_t columns, int64_t pitch, int box_rows, int box_columns,
                                        tsr_err *err)
@@ -124,16 +123,16 @@ static inline tsr_status encode_matrix(encode_fn encode, CUtensorMap *map, CUten
     return TSR_OK;
 }
 
-/* A CTA's ring of k tiles in shared memory, and the position in it of the thread that holds this object. SHAPE gives the
- * number of stages, the bytes of A, W and the scales in each, the offsets of A and W, and kTurns: how many warpgroups take
- * turns at the k tiles (1: every warpgroup multiplies every tile). */
+/* A CTA's ring of k tiles in shared memory, and the position of the thread that holds this object. SHAPE gives the
+ * number of stages, the bytes of A, W and the scales in each, the offsets of A and W, and kTurns: how many warpgroups
+ * alternate between the k tiles (1: every warpgroup multiplies every tile). */
 template <typename SHAPE> struct tile_ring {
     static_assert(hopper::ring_is_safe(SHAPE::kStages, SHAPE::kTurns), "each stage belongs to one of the turns");
     static constexpr int kScaleAt = SHAPE::kStages * (SHAPE::kABytes + SHAPE::kWBytes);
     static constexpr int kFullAt = kScaleAt + SHAPE::kStages * SHAPE::kScaleBytes;
     static constexpr int kEmptyAt = kFullAt + SHAPE::kStages * 8;
     uint8_t *a, *w, *scale;
-    uint64_t *full, *empty; /* [stages]: a tile has come; all warps that use it are through with it */
+    uint64_t *full, *empty; /* [stages]: a tile has arrived; all warps that use it have finished with it */
     int stage = 0, phase = 0;
 
     __device__ __forceinline__ explicit tile_ring(uint8_t *memory)
@@ -151,7 +150,7 @@ template <typename SHAPE> struct tile_ring {
     }
 };
 
-/* For the thread that loads: stays until everything has arrived and been used. */
+/* Called by the loading thread: waits until everything has arrived and been used. */
 template <typename SHAPE> __device__ __forceinline__ void drain(tile_ring<SHAPE> &ring)
 {
     for (int i = 0; i < SHAPE::kStages; ++i) {
@@ -160,9 +159,9 @@ template <typename SHAPE> __device__ __forceinline__ void drain(tile_ring<SHAPE>
     }
 }
 
-/* The same ring as a warp that multiplies sees it. It is known by shared addresses whose origin is hidden from the
- * compiler, which would otherwise compute them anew, by S2UR, in front of every wait. What barriers and descriptors are
- * made of is the same in all lanes; the shuffles say so. */
+/* The same ring for a multiplying warp. It uses shared addresses whose origin is hidden from the compiler, which would
+ * otherwise compute them again, by S2UR, before every wait. Values for barriers and descriptors are the same in all
+ * lanes; the shuffles tell the compiler so. */
 template <typename SHAPE> struct tile_reader {
     using ring = tile_ring<SHAPE>;
     uint32_t base, a_low, w_low;
@@ -220,13 +219,13 @@ template <typename SHAPE> struct tile_reader {
     }
 };
 
-/* The weights' scales of a tile, of BLOCKS blocks of rows: a lane holds those of one k tile out of 32, and already has asked for those of one
- * out of the next 32. */
+/* The weights' scales of a tile with BLOCKS blocks of rows: a lane holds those of one k tile out of 32, and has already
+ * requested those of one out of the next 32. */
 template <int BLOCKS> struct held_scales {
     float now[BLOCKS], ahead[BLOCKS];
 
-    /* Asks for the scales from k tile t on. `row` is the tile's first row in the grid of scales, `last` the last one
-     * that its matrix has. */
+    /* Requests the scales from k tile t on. `row` is the tile's first row in the grid of scales, `last` the last row of
+     * its matrix. */
     __device__ __forceinline__ void fetch(const float *scale_w, int row, int last, int t, int tiles, int lane)
     {
 #pragma unroll
@@ -248,7 +247,7 @@ template <int BLOCKS> struct held_scales {
 bool fast_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device);
 bool mma_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device);
 
-/* Fills in `p` for the kernels. TSR_E_SHAPE: the arguments describe no product. TSR_E_UNSUPPORTED: unknown result type. */
+/* Fills in `p` for the kernels. TSR_E_SHAPE: invalid sizes. TSR_E_UNSUPPORTED: unknown result type. */
 tsr_status problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr_err *err);
 
 /* Launch the kernel of this tile on `p`. TSR_E_UNSUPPORTED: there is no such kernel. */
@@ -260,10 +259,10 @@ tsr_status run_wide(const problem &p, tsr_gemm_out out, const tsr_gemm_config &c
                     tsr_stream stream, tsr_err *err);
 tsr_status run_mma(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, tsr_stream stream, tsr_err *err);
 
-/* The tile of that last one for m tokens. */
+/* Returns the mma tile for m tokens. */
 tsr_gemm_config mma_for(int64_t m);
 
-/* Calls run with a result_type<T>, whose T is the type of the results. */
+/* Calls run with a result_type<T>, where T is the type of the results. */
 template <typename T> struct result_type {
     using type = T;
 };
@@ -274,10 +273,10 @@ template <typename RUN> tsr_status for_results(tsr_gemm_out out, RUN run)
                                  : run(result_type<float>());
 }
 
-/* The fastest tile of all kernels, by a model of an H200. */
+/* Returns the fastest tile of all kernels, by a model of an H200. */
 tsr_gemm_config fastest(int64_t m, int64_t n, int64_t k, int64_t processors);
 
-/* The error for a tile that was not compiled. */
+/* Returns the error for a tile that was not compiled. */
 static inline tsr_status no_such_tile(const tsr_gemm_config &config, tsr_err *err)
 {
     return tsr_fail(err, TSR_E_UNSUPPORTED, "block-FP8 product: no kernel %d with tiles of %d x %d and cluster %d",

@@ -1,5 +1,5 @@
-/* Owns what the block-FP8 kernels for few tokens share: how a CTA finds its part of the product, how it loads it, and how
- * they are launched. */
+/* Common code of the block-FP8 kernels for few tokens: how a CTA finds and loads its part of the product, and how the
+ * kernels are launched. */
 #ifndef TSR_KERNELS_CUDA_BLOCK_FP8_SHARE_CUH
 #define TSR_KERNELS_CUDA_BLOCK_FP8_SHARE_CUH
 
@@ -10,12 +10,12 @@ namespace block_fp8
 
 /* One CTA's share of the product: its first weight row and token, and its k tiles. */
 struct tile_share {
-    int tiles, first, last; /* the number of all k tiles; this rank has first .. last - 1 */
+    int tiles, first, last; /* all k tiles; this rank has first .. last - 1 */
     int rank, splits, n0, m0;
 };
 
-/* k is split over a cluster along x. Of 32 bits, and only where there is something to divide: a division of 64 bits takes
- * longer than what else there is before the first copy. */
+/* Computes a CTA's share; k is split over a cluster along x. Divides in 32 bits, and only if necessary: a 64-bit
+ * division takes longer than everything else before the first copy. */
 static __device__ __forceinline__ tile_share share_of(const problem &p, int splits, int tokens, int rows)
 {
     const int tiles = (p.k + kBlock - 1) / kBlock, m0 = (int)blockIdx.y * tokens;
@@ -28,7 +28,7 @@ static __device__ __forceinline__ tile_share share_of(const problem &p, int spli
         m0};
 }
 
-/* Makes the ring's barriers, on which `users` warps give a tile back. For one thread: a lane for each stage was
+/* Initializes the ring's barriers, at which `users` warps release a tile. Called by one thread: a lane per stage was
  * measured to be slower. */
 template <typename SHAPE> __device__ __forceinline__ void make_barriers(const tile_ring<SHAPE> &ring, int users)
 {
@@ -44,7 +44,7 @@ struct operand_maps {
     CUtensorMap w, a, scale;
 };
 
-/* For the one thread that loads: asks for k tile t into the ring's next place, once that is free. */
+/* Called by the loading thread: requests k tile t into the ring's next stage, once that is free. */
 template <typename SHAPE>
 __device__ __forceinline__ void load_k_tile(tile_ring<SHAPE> &ring, int t, int row_w, int row_a,
                                             const CUtensorMap *map_w, const CUtensorMap *map_a,
@@ -59,7 +59,7 @@ __device__ __forceinline__ void load_k_tile(tile_ring<SHAPE> &ring, int t, int r
     ring.step();
 }
 
-/* The role of the warp that loads: one thread of it asks for every tile of the share. */
+/* Role of the loading warp: one thread requests every tile of the share. */
 template <typename SHAPE>
 __device__ __forceinline__ void load_share(tile_ring<SHAPE> ring, const tile_share &mine, const CUtensorMap *map_w,
                                            const CUtensorMap *map_a, const CUtensorMap *map_scale)
@@ -70,7 +70,7 @@ __device__ __forceinline__ void load_share(tile_ring<SHAPE> ring, const tile_sha
     drain(ring);
 }
 
-/* Maps for tiles of so many tokens and weight rows; W has `all_rows` of them. */
+/* Encodes maps for tiles of this many tokens and weight rows; W has `all_rows` rows. */
 static inline tsr_status encode_operands(const problem &p, int64_t all_rows, int tokens, int rows, operand_maps *maps,
                                          tsr_err *err)
 {
@@ -83,8 +83,8 @@ static inline tsr_status encode_operands(const problem &p, int64_t all_rows, int
                          p.m, p.ld_scale_a * 4, 1, tokens, err);
 }
 
-/* Launches a kernel whose CTAs each take a tile of so many tokens and weight rows, and as many of them as `splits` share k.
- * `more` is what else the kernel takes. */
+/* Launches a kernel whose CTAs each compute a tile of this many tokens and weight rows; `splits` CTAs share k. `more`
+ * are further kernel arguments. */
 template <typename SHAPE, typename KERNEL, typename... MORE>
 tsr_status launch_shares(KERNEL kernel, const problem &p, int tokens, int rows, int splits, tsr_stream stream,
                          tsr_err *err, const MORE &...more)

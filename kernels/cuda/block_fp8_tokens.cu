@@ -1,15 +1,15 @@
-/* Owns the block-FP8 kernel for up to 32 tokens: W * A^T, so that the weights' rows fill the tensor cores, with k split over
- * a cluster. */
+/* Block-FP8 kernel for up to 32 tokens: W * A^T, so that the rows of the weights fill the tensor cores, with k split
+ * over a cluster. */
 #include "kernels/cuda/block_fp8_share.cuh"
 
-#pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
+#pragma nv_diag_suppress 177 /* functions called only by the sm_90a kernels are unused in the pass for sm_80 */
 
 namespace
 {
 
 using namespace block_fp8;
 
-/* A warpgroup takes 64 of the rows; the warp after the last warpgroup loads. */
+/* A warpgroup handles 64 of the rows; the warp after the last warpgroup loads. */
 template <int ROWS, int TOKENS> struct tokens_shape {
     static constexpr int kWarps = ROWS / 16; /* that multiply */
     static constexpr int kThreads = kWarps * 32 + 32;
@@ -21,18 +21,19 @@ template <int ROWS, int TOKENS> struct tokens_shape {
     static constexpr int kStages = kSharedMax / kStageBytes, kTurns = 1;
     static constexpr int kBytes = kStages * kStageBytes;
     static constexpr int kWAt = 0, kAAt = kStages * kWBytes;
-    /* CTAs of the next launch would crowd some multiprocessors, and two at work on one gave different bits from run to
-     * run. */
+    /* CTAs of the next launch would crowd some multiprocessors, and two active CTAs on one gave different bits from run
+     * to run. */
     static_assert(kBytes > kSharedMax / 2, "one CTA a multiprocessor");
-    static constexpr int kPitch = ROWS + 4; /* floats from token to token of the partial result: no bank conflicts */
+    /* floats from token to token of the partial result; avoids bank conflicts */
+    static constexpr int kPitch = ROWS + 4;
     static_assert(TOKENS * kPitch * 4 <= kStages * (kWBytes + kABytes), "the partial result fits the ring");
 };
 
 template <int ROWS, int TOKENS> using tokens_ring = tile_ring<tokens_shape<ROWS, TOKENS>>;
 template <int ROWS, int TOKENS> using tokens_reader = tile_reader<tokens_shape<ROWS, TOKENS>>;
 
-/* The role of the warps that multiply: sum += scale_a * scale_w * (W * A^T), tile by tile of the share. A warpgroup has
- * the 64 rows of W from `row0` on. */
+/* Role of the multiplying warps: sum += scale_a * scale_w * (W * A^T), tile by tile of the share. A warpgroup has the
+ * 64 rows of W from `row0` on. */
 template <int ROWS, int TOKENS>
 __device__ __forceinline__ void multiply_tiles(tokens_reader<ROWS, TOKENS> ring, const tile_share &mine,
                                                const problem &p, int row0, int lane, float (&sum)[TOKENS / 2])
@@ -107,7 +108,8 @@ __device__ __forceinline__ void leave_partial(float *partial, const float (&sum)
     }
 }
 
-/* Adds this CTA's share of the tokens over all ranks, always in the order of the ranks, and stores the results. */
+/* Adds the sums of all ranks for this CTA's share of the tokens, always in the order of the ranks, and stores the
+ * results. */
 template <int ROWS, int TOKENS, typename T>
 __device__ __forceinline__ void add_ranks(const float *partial, const tile_share &mine, const problem &p)
 {
@@ -121,7 +123,7 @@ __device__ __forceinline__ void add_ranks(const float *partial, const tile_share
         if (mine.splits == 1) {
             v = *reinterpret_cast<const float4 *>(own);
         } else {
-            float4 parts[kMostSplits]; /* all loads are under way before the first is used */
+            float4 parts[kMostSplits]; /* all loads are issued before the first is used */
 #pragma unroll
             for (int r = 0; r < kMostSplits; ++r) {
                 parts[r] =
@@ -155,7 +157,7 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
     tokens_ring<ROWS, TOKENS> ring(memory);
 
     const tile_share mine = share_of(p, splits, TOKENS, ROWS);
-    /* By shuffle, so that the compiler knows it to be the same in the whole warp. */
+    /* The shuffle tells the compiler that the value is the same in the whole warp. */
     const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 
     hopper::let_next_launch_begin();
@@ -176,7 +178,7 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
         float sum[TOKENS / 2] = {};
         const int row0 = warp / 4 * 64;
         multiply_tiles(tokens_reader<ROWS, TOKENS>(memory, 0, row0), mine, p, row0, lane, sum);
-        hopper::meet(1, kWarps * 32); /* all groups are through with the ring: the partial result takes its place */
+        hopper::meet(1, kWarps * 32); /* the ring becomes the partial result */
         float *const partial = reinterpret_cast<float *>(memory);
         leave_partial<ROWS, TOKENS>(partial, sum, warp * 16 + lane / 4, lane);
         if (splits > 1) {
@@ -186,11 +188,11 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
         }
         add_ranks<ROWS, TOKENS, T>(partial, mine, p);
         if (splits > 1) {
-            hopper::cluster_meet(); /* no CTA exits while a neighbour reads its memory */
+            hopper::cluster_meet(); /* a CTA must not exit while a neighbour reads its memory */
         }
     }
 #else
-    __trap(); /* the launcher asks for sm_90 first */
+    __trap(); /* the launcher requires sm_90 */
 #endif
 }
 

@@ -1,4 +1,4 @@
-/* Owns the dense block-FP8 kernel for many tokens: persistent, every CTA takes one tile of results after the other. */
+/* Dense block-FP8 kernel for many tokens: persistent, every CTA computes one tile of results after the other. */
 #include "kernels/cuda/block_fp8_wide.cuh"
 
 namespace
@@ -6,15 +6,15 @@ namespace
 
 using namespace block_fp8;
 
-/* One CTA's share of the product: of `units` units, which are pairs of tiles or single ones, every `stride`th from `first`
- * on. */
+/* A CTA's share of the product: every `stride`th of `units` units from `first` on. A unit is a pair of tiles or a
+ * single one. */
 struct wide_share {
     int tiles;      /* along k */
-    int rank, ctas; /* of the CTA in its pair; how many CTAs a unit takes */
+    int rank, ctas; /* rank of the CTA in its pair; number of CTAs per unit */
     int first, units, stride;
 };
 
-/* The role of the warp that loads: one thread of it asks for the k tiles of all units that the CTA takes. */
+/* Role of the loading warp: one thread requests the k tiles of all units of the CTA. */
 template <int TOKENS, int WIDTH>
 __device__ __forceinline__ void load_units(wide_ring<TOKENS, WIDTH> &ring, const wide_schedule &schedule,
                                            const wide_share &mine, const wide_maps &maps)
@@ -27,7 +27,7 @@ __device__ __forceinline__ void load_units(wide_ring<TOKENS, WIDTH> &ring, const
     }
 }
 
-/* The role of the warps that multiply: unit by unit, k tile by k tile, then the results. */
+/* Role of the multiplying warps: unit by unit, k tile by k tile, then the results. */
 template <int TOKENS, int WIDTH, typename T>
 __device__ __forceinline__ void multiply_units(const wide_schedule &schedule, const wide_share &mine, const problem &p,
                                                const CUtensorMap *map_d, uint8_t *staged, int warp, int lane)
@@ -54,7 +54,7 @@ __device__ __forceinline__ void multiply_units(const wide_schedule &schedule, co
                                                  {m0 + group * (TOKENS / 2) + 64 * sub, n0, 64, group, warp % 4, lane});
         }
     }
-    hopper::bulk_wait(); /* shared memory has to outlive the copies */
+    hopper::bulk_wait(); /* shared memory must outlive the copies */
 }
 
 template <int TOKENS, int WIDTH, typename T>
@@ -90,14 +90,14 @@ __global__ void __launch_bounds__(384, 1)
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp == 8 && hopper::elect()) {
             load_units<TOKENS, WIDTH>(ring, schedule, mine, maps);
-            drain(ring); /* so that the neighbour does not arrive on barriers of a CTA that has ended */
+            drain(ring); /* so that the neighbour does not arrive at barriers of a CTA that has ended */
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         multiply_units<TOKENS, WIDTH, T>(schedule, mine, p, &maps.d, staged, warp, lane);
     }
 #else
-    __trap(); /* the launcher asks for sm_90 first */
+    __trap(); /* the launcher requires sm_90 */
 #endif
 }
 

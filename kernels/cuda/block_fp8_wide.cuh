@@ -1,20 +1,21 @@
-/* Owns what the dense and the grouped block-FP8 kernel for many tokens share: A * W^T in tiles of TOKENS by WIDTH weight
- * rows, CTAs in pairs that share an operand; how a tile is loaded, multiplied and stored. For those two files only. */
+/* Common code of the dense and the grouped block-FP8 kernel for many tokens, for these two files only: A * W^T in tiles
+ * of TOKENS by WIDTH weight rows, with CTAs in pairs that share an operand; how a tile is loaded, multiplied and
+ * stored. */
 #ifndef TSR_KERNELS_CUDA_BLOCK_FP8_WIDE_CUH
 #define TSR_KERNELS_CUDA_BLOCK_FP8_WIDE_CUH
 
 #include "kernels/cuda/block_fp8_parts.cuh"
 
-#pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
+#pragma nv_diag_suppress 177 /* functions called only by the sm_90a kernels are unused in the pass for sm_80 */
 
 namespace block_fp8
 {
 
-constexpr int kStaged = 64; /* columns of a box of results, as the copy engine writes it, and its rows */
+constexpr int kStaged = 64; /* columns and rows of a box of results that the copy engine writes */
 constexpr int kBoxBytes = kStaged * kStaged * 2;
 
 template <int TOKENS, int WIDTH> struct wide_shape {
-    static constexpr int kSubs = TOKENS / 128; /* how many tiles of 64 tokens a warpgroup has */
+    static constexpr int kSubs = TOKENS / 128; /* number of 64-token tiles per warpgroup */
     static constexpr int kABytes = TOKENS * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = TOKENS * 4;
     static constexpr int kStages = TOKENS == 128 && WIDTH == 128 ? 5 : 4, kTurns = 1;
     static constexpr int kAAt = 0, kWAt = kStages * kABytes;
@@ -22,16 +23,18 @@ template <int TOKENS, int WIDTH> struct wide_shape {
     static constexpr int kGroupBytes = 64 * kOut * 2, kStagedBytes = 2 * kGroupBytes;
     static constexpr int kRing = kStages * (kABytes + kWBytes + kScaleBytes);
     static constexpr int kBytes = kStagedBytes + kRing + kStages * 16;
-    /* A tile begins a multiple of kStep columns into a block of scales, kLatest columns at most. */
+    /* A tile begins at a multiple of kStep columns within a block of scales, at most at kLatest. */
     static constexpr int kStep = WIDTH % 128 == 0 ? 128 : 64;
     static constexpr int kLatest = kBlock - kStep;
-    static constexpr int kBlocks = (WIDTH + kLatest + kBlock - 1) / kBlock; /* of scales that a tile touches, at most */
-    static constexpr bool kHalves = TOKENS == 128 && WIDTH == 128; /* of a k tile's columns, multiplied one by one */
+    /* most blocks of scales that a tile touches */
+    static constexpr int kBlocks = (WIDTH + kLatest + kBlock - 1) / kBlock;
+    /* the halves of a k tile's columns are multiplied one after the other */
+    static constexpr bool kHalves = TOKENS == 128 && WIDTH == 128;
     static_assert(WIDTH % kStaged == 0 && kBytes <= kSharedMax, "shared memory of one CTA");
 };
 
-/* Pairs of tiles, two along m (which share W) or along n (which share A), in bands along m: what runs at one time
- * shares both operands in L2. */
+/* Pairs of tiles, two along m (sharing W) or along n (sharing A), in bands along m, so that concurrent CTAs share both
+ * operands in L2. */
 struct wide_schedule {
     static constexpr int kBand = 8;
     int rows, columns;    /* of pairs */
@@ -42,7 +45,7 @@ struct wide_schedule {
         const unsigned before = (unsigned)index / (unsigned)(kBand * columns),
                        inside = index - before * kBand * columns;
         const unsigned begin = before * kBand, height = min(kBand, rows - (int)begin);
-        /* A division by a number that is not known takes the time of a k tile: only the last band may need it. */
+        /* Dividing by a run-time value costs as much as one k tile, so only the last band does it. */
         const unsigned column = height == kBand ? inside / kBand : inside / height,
                        row = begin + inside - column * height;
         m0 = ((int)row * along_m + (along_m > 1 ? rank : 0)) * tokens;
@@ -54,8 +57,8 @@ struct wide_schedule {
 template <typename SHAPE> struct wide_scales {
     float low[SHAPE::kBlocks], high[SHAPE::kBlocks];
 
-    /* sum += tile * scale over groups FIRST .. FIRST + COUNT - 1 of eight columns; `offset` is where in a block of
-     * 128 columns the whole tile begins. */
+    /* Computes sum += tile * scale over groups FIRST .. FIRST + COUNT - 1 of eight columns. `offset` is where the tile
+     * begins in a block of 128 columns. */
     template <int FIRST, int COUNT>
     __device__ __forceinline__ void add(float *sum, const float (&tile)[COUNT * 4], int offset) const
     {
@@ -77,7 +80,7 @@ template <typename SHAPE> struct wide_scales {
     }
 };
 
-/* Stores a thread's share of a tile, rows i and i + 8, element by element, as far as they lie before row `end`. */
+/* Stores a thread's share of a tile, rows i and i + 8, element by element, for rows before `end`. */
 template <int WIDTH, typename T>
 __device__ __forceinline__ void store_elements(const problem &p, const float (&sum)[WIDTH / 2], int i, int end, int n0,
                                                int lane)
@@ -91,17 +94,17 @@ __device__ __forceinline__ void store_elements(const problem &p, const float (&s
     }
 }
 
-/* Where in the boxes of a warpgroup's results, swizzled by 128 bytes, eight columns of a row lie; `chunk` counts such
- * eights. */
+/* Returns the position of eight columns of a row in the boxes of a warpgroup's results, swizzled by 128 bytes; `chunk`
+ * counts groups of eight. */
 __device__ __forceinline__ int staged_at(int row, int chunk)
 {
     constexpr int kChunks = kStaged / 8;
     return chunk / kChunks * kBoxBytes + row * 128 + (chunk % kChunks ^ row % 8) * 16;
 }
 
-/* Copies the first `rows` rows of the boxes to where they belong, 16 bytes a thread. n is a multiple of 8. All threads go
- * around equally often: after a loop of each thread's own length the compiler takes the warps for diverged, and makes slower
- * code of the products' loop. */
+/* Copies the first `rows` rows of the boxes to their destination, 16 bytes per thread. n is a multiple of 8. All
+ * threads run the same number of iterations: with a different number per thread, the compiler assumes that warps have
+ * diverged, and generates slower code for the products' loop. */
 template <int OUT, typename T>
 __device__ __forceinline__ void copy_rows(const problem &p, const uint8_t *staged, int i0, int n0, int rows, int thread)
 {
@@ -116,14 +119,15 @@ __device__ __forceinline__ void copy_rows(const problem &p, const uint8_t *stage
     }
 }
 
-/* A warpgroup's 64 rows of results: which of them are its tile's, where they belong, and who stores them. */
+/* A warpgroup's 64 rows of results: which of them belong to its tile, their destination, and the thread that stores
+ * them. */
 struct wide_place {
-    int i0, n0, rows; /* the first `rows` rows are to be written, none beyond the matrix */
+    int i0, n0, rows; /* the first `rows` rows are written, none beyond the matrix */
     int group, warp, lane;
 };
 
-/* Stores them by way of `staged`, the warpgroup's own shared memory. The copy engine takes boxes of all 64 rows: a warp's 16
- * rows at a time cost 4 % of large products, and 9 % of those with a short k. */
+/* Stores them through `staged`, the warpgroup's shared memory. The copy engine copies boxes of all 64 rows; copying the
+ * 16 rows of a warp at a time cost 4 % of large products, and 9 % of those with a small k. */
 template <int WIDTH, int OUT, typename T>
 __device__ __forceinline__ void store_boxes(const CUtensorMap *map, const problem &p, const float (&sum)[WIDTH / 2],
                                             uint8_t *staged, const wide_place &at)
@@ -132,7 +136,7 @@ __device__ __forceinline__ void store_boxes(const CUtensorMap *map, const proble
 #pragma unroll
     for (int from = 0; from < WIDTH; from += OUT) {
         if (at.warp == 0) {
-            hopper::bulk_wait_read(); /* until the boxes before have been read */
+            hopper::bulk_wait_read(); /* until the previous boxes have been read */
         }
         hopper::meet(id, 128);
 #pragma unroll
@@ -176,7 +180,8 @@ struct wide_maps {
     CUtensorMap a, w, scale, d;
 };
 
-/* `rows_w`: of all the weights that the launch may load. Results in 32 bits, or whose rows begin anywhere, need no map. */
+/* Encodes the maps. `rows_w` is the number of rows of all weights that the launch may load. 32-bit results, and results
+ * with unaligned rows, need no map. */
 template <int TOKENS, int WIDTH, typename T>
 tsr_status encode_maps(const problem &p, int64_t rows_w, wide_maps *maps, tsr_err *err)
 {
@@ -194,7 +199,8 @@ tsr_status encode_maps(const problem &p, int64_t rows_w, wide_maps *maps, tsr_er
                          p.m, p.ld_scale_a * 4, 1, TOKENS, err);
 }
 
-/* Initializes the barriers; one thread of each CTA runs it before the neighbour may load. `ctas`: CTAs per cluster, 1 or 2. */
+/* Initializes the barriers; one thread of each CTA runs it before the neighbour may load. `ctas`: CTAs per cluster, 1
+ * or 2. */
 template <int TOKENS, int WIDTH>
 __device__ __forceinline__ void prepare(const wide_ring<TOKENS, WIDTH> &ring, const wide_maps &maps, int ctas)
 {
@@ -208,13 +214,14 @@ __device__ __forceinline__ void prepare(const wide_ring<TOKENS, WIDTH> &ring, co
     hopper::prefetch_map(&maps.scale);
 }
 
-/* Which rows the tiles of a unit are made of, and what the CTA shares with its neighbour. */
+/* The rows of the tiles of a unit, and what the CTA shares with its neighbour. */
 struct wide_rows {
     int a, w; /* first rows of the tile */
     bool share_a, share_w;
 };
 
-/* Asks for an operand's part of a k tile. What a pair of CTAs shares, the first of them asks for, for both. */
+/* Requests an operand's part of a k tile. For an operand that a pair of CTAs shares, the first CTA requests it for
+ * both. */
 __device__ __forceinline__ void load_operand(uint8_t *dst, const CUtensorMap *map, uint64_t *full, int x, int y,
                                              bool shared, int rank)
 {
@@ -225,7 +232,7 @@ __device__ __forceinline__ void load_operand(uint8_t *dst, const CUtensorMap *ma
     }
 }
 
-/* Asks for all k tiles of a unit. One thread of the warp that loads. */
+/* Requests all k tiles of a unit. Called by one thread of the loading warp. */
 template <int TOKENS, int WIDTH>
 __device__ __forceinline__ void load_unit(wide_ring<TOKENS, WIDTH> &ring, const wide_rows &rows, int rank, int tiles,
                                           const wide_maps &maps)
@@ -242,8 +249,8 @@ __device__ __forceinline__ void load_unit(wide_ring<TOKENS, WIDTH> &ring, const 
     }
 }
 
-/* One k tile: sum += scale_a * scale_w * (A * W^T), by a warpgroup for its kSubs tiles of 64 tokens. `row` is a
- * thread's first row of the CTA's tokens, `offset` where in a block of 128 columns the tile begins. */
+/* Multiplies one k tile: sum += scale_a * scale_w * (A * W^T), by a warpgroup for its kSubs tiles of 64 tokens. `row`
+ * is a thread's first row of the CTA's tokens, `offset` where the tile begins in a block of 128 columns. */
 template <int TOKENS, int WIDTH>
 __device__ __forceinline__ void multiply_tile(const wide_reader<TOKENS, WIDTH> &ring,
                                               const float (&by_w)[wide_shape<TOKENS, WIDTH>::kBlocks], int row,
@@ -262,7 +269,8 @@ __device__ __forceinline__ void multiply_tile(const wide_reader<TOKENS, WIDTH> &
             scales.low[b] = low * by_w[b];
             scales.high[b] = high * by_w[b];
         }
-        /* Here, because the compiler would otherwise load them among the products and wait for shared memory there. */
+        /* Placed here because the compiler would otherwise load them among the products and wait for shared memory
+         * there. */
         hopper::hold(scales.low);
         hopper::hold(scales.high);
         const auto release = [&] {
@@ -272,7 +280,7 @@ __device__ __forceinline__ void multiply_tile(const wide_reader<TOKENS, WIDTH> &
             }
         };
         if constexpr (shape::kHalves) {
-            /* So that one is added up while the tensor cores are at the other. */
+            /* So that one half is added while the tensor cores compute the other. */
             constexpr int kHalf = WIDTH / 2;
             float left[kHalf / 2], right[kHalf / 2];
             hopper::mma_128<kHalf>(left, a, w);
@@ -294,8 +302,8 @@ __device__ __forceinline__ void multiply_tile(const wide_reader<TOKENS, WIDTH> &
     }
 }
 
-/* All k tiles of a unit. `fetch(t)` asks for the weights' scales from k tile t on or, where there is none, for the first
- * ones of the next unit. */
+/* Multiplies all k tiles of a unit. `fetch(t)` requests the weights' scales from k tile t on or, after the last one,
+ * the first ones of the next unit. */
 template <int TOKENS, int WIDTH, typename FETCH>
 __device__ __forceinline__ void multiply_unit(wide_reader<TOKENS, WIDTH> &ring,
                                               held_scales<wide_shape<TOKENS, WIDTH>::kBlocks> &scales_w,
@@ -317,7 +325,7 @@ __device__ __forceinline__ void multiply_unit(wide_reader<TOKENS, WIDTH> &ring,
             multiply_tile<TOKENS, WIDTH>(ring, by_w, row, offset, lane, ctas, sum);
         };
         int t = 0;
-        if (ring.stage == 0) { /* all around the ring at once: the compiler then knows the stages' addresses */
+        if (ring.stage == 0) { /* the whole ring at once, so that the compiler knows the stages' addresses */
             for (; t + shape::kStages <= count; t += shape::kStages) {
 #pragma unroll
                 for (int s = 0; s < shape::kStages; ++s) {

@@ -1,4 +1,4 @@
-/* Owns the calls to cuBLASLt: the library by dlopen, one problem at a time. */
+/* Calls cuBLASLt, loaded by dlopen, for one problem at a time. */
 #include "kernels/cuda/cublas_lt.h"
 
 #include <cublasLt.h>

@@ -1,8 +1,8 @@
-/* cuBLASLt's block-scaled FP8 product, loaded at run time: a second opinion beside our kernels, and their peer in
+/* cuBLASLt's block-scaled FP8 product, loaded at run time: an independent implementation to compare with, in checks and
  * benchmarks.
  *
- * It takes the operands of block_fp8_gemm.h if m and ceil(k / 128) are multiples of 4, n and k of 16, and rows follow
- * each other without a gap. Unlike launchers it holds memory on the GPU: a workspace of 64 MiB. Not thread-safe. */
+ * It accepts the operands of block_fp8_gemm.h if m and ceil(k / 128) are multiples of 4, n and k of 16, and rows have
+ * no gaps. Unlike launchers it holds memory on the GPU: a workspace of 64 MiB. Not thread-safe. */
 #ifndef TSR_KERNELS_CUDA_CUBLAS_LT_H
 #define TSR_KERNELS_CUDA_CUBLAS_LT_H
 
@@ -14,14 +14,14 @@ extern "C" {
 
 typedef struct tsr_cublas_lt tsr_cublas_lt;
 
-/* TSR_E_DEVICE: the library is not there, or refuses. */
+/* Opens the library. TSR_E_DEVICE: it is missing or cannot be initialized. */
 tsr_status tsr_cublas_lt_open(tsr_cublas_lt **lt, tsr_err *err) TSR_WARN_UNUSED;
 
 /* NULL is fine. */
 void tsr_cublas_lt_close(tsr_cublas_lt *lt);
 
-/* Makes this the problem that tsr_cublas_lt_run solves. *offers is the number of algorithms, in the order of cuBLASLt's
- * heuristic, best first. TSR_E_UNSUPPORTED: it does not take these operands, or has no algorithm for them. */
+/* Sets the problem that tsr_cublas_lt_run solves. *offers is the number of algorithms, in the order of cuBLASLt's
+ * heuristic, best first. TSR_E_UNSUPPORTED: it does not support these operands, or has no algorithm for them. */
 tsr_status tsr_cublas_lt_prepare(tsr_cublas_lt *lt, const tsr_block_fp8_gemm *args, int *offers,
                                  tsr_err *err) TSR_WARN_UNUSED;
 

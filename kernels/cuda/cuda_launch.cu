@@ -1,4 +1,4 @@
-/* Owns the look at the device that every launcher starts with. */
+/* Checks the device for every launcher. */
 #include "kernels/cuda/cuda_launch.h"
 
 #include <cuda_runtime.h>
@@ -28,7 +28,7 @@ static tsr_status check_image(const tsr_cuda_device *device, tsr_err *err)
 
 tsr_status tsr_cuda_current_device(tsr_cuda_device *device, tsr_err *err)
 {
-    static thread_local tsr_cuda_device last = {-1, 0, 0, ""}; /* the properties take the driver longer than a launch */
+    static thread_local tsr_cuda_device last = {-1, 0, 0, ""}; /* reading the properties takes longer than a launch */
     int major = 0, minor = 0;
     cudaError_t code = cudaGetDevice(&device->ordinal);
     if (code == cudaSuccess && device->ordinal == last.ordinal) {

@@ -16,13 +16,13 @@ typedef struct CUstream_st *tsr_stream; /* is cudaStream_t */
 
 typedef struct tsr_cuda_device {
     int ordinal;
-    int arch;       /* compute capability, 90 for Hopper */
+    int arch;       /* compute capability: 90 for Hopper */
     int processors; /* multiprocessors */
     char name[256];
 } tsr_cuda_device;
 
-/* The calling thread's current device: the one place that asks for its capability. TSR_E_DEVICE: no driver, no device, one
- * older than sm_80, or one for which neither the binary nor the driver has code, as a card that is newer than its driver's
+/* Finds the calling thread's current device and its capability. TSR_E_DEVICE: no driver, no device, a device older than
+ * sm_80, or one for which neither the binary nor the driver has code, such as a card that is newer than its driver's
  * compiler. */
 tsr_status tsr_cuda_current_device(tsr_cuda_device *device, tsr_err *err) TSR_WARN_UNUSED;
 

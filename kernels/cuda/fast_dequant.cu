@@ -1,4 +1,4 @@
-/* Owns the conversion as a stream: a thread makes 16 bytes of results at a time, so that a warp writes whole lines. */
+/* Converts weights in a stream: a thread makes 16 bytes of results at a time, so that a warp writes whole lines. */
 #include "kernels/cuda/fast_dequant.h"
 
 #include <cuda_runtime.h>
@@ -11,14 +11,15 @@ namespace
 
 constexpr int kThreads = 256, kDeep = 8;
 
-/* The scale, twice in a word, of the column and group to which eight codes of layout T belong, from 8 * `piece` on. */
+/* Returns the scale, twice in a word, for the column and group of eight codes of layout T, from 8 * `piece` on. */
 template <int kBits>
 __device__ __forceinline__ uint32_t scale_of(const uint16_t *scales, int64_t piece, int64_t k, int64_t n, int64_t group)
 {
     constexpr int kColumns = 16 / kBits;
     const int64_t position = piece * 8, band = position / (kColumns * k), in_band = position % (kColumns * k);
     const int64_t column = band * kColumns + in_band % (kColumns * 64) / 64;
-    const int64_t row = in_band / (kColumns * 64) * 64 + in_band % 64; /* of its 16 or 32 rows, which share a group */
+    /* first of its 16 or 32 rows, which share a group */
+    const int64_t row = in_band / (kColumns * 64) * 64 + in_band % 64;
     const uint32_t scale = scales[group == 0 ? column : row / group * n + column];
     return scale | scale << 16;
 }
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(kThreads)
     dequant_kernel(const uint32_t *__restrict__ words, uint4 *__restrict__ out, int64_t pieces,
                    const uint16_t *__restrict__ scales, int64_t k, int64_t n, int64_t group)
 {
-    constexpr int kWords = kBits / 4; /* that hold eight codes */
+    constexpr int kWords = kBits / 4; /* words that hold eight codes */
     const int64_t first = (int64_t)blockIdx.x * kThreads * kDeep + threadIdx.x;
     uint32_t in[kDeep][kWords] = {};
 #pragma unroll

@@ -1,6 +1,6 @@
-/* The converters of kernels/cpu/fast_dequant.h, in the instructions that it models, and plain ones beside them. They
- * turn a word of 4 int8 or 8 int4 codes, biased and in the layouts' order, into pairs of 16-bit numbers, earlier
- * elements first. */
+/* The converters of kernels/cpu/fast_dequant.h, in the instructions that it models, and plain ones. They convert a word
+ * of 4 int8 or 8 int4 codes, biased and in the order of the layouts, to pairs of 16-bit numbers, earlier elements
+ * first. */
 #ifndef TSR_KERNELS_CUDA_FAST_DEQUANT_CUH
 #define TSR_KERNELS_CUDA_FAST_DEQUANT_CUH
 
@@ -67,13 +67,13 @@ template <int kBits, bool kBf16> __device__ __forceinline__ void convert_fast(ui
     }
 }
 
-/* The same by the conversion instruction, one code at a time. */
+/* The same with the conversion instruction, one code at a time. */
 template <int kBits, bool kBf16> __device__ __forceinline__ void convert_native(uint32_t word, uint32_t *out)
 {
     constexpr int kPairs = kBits == 8 ? 2 : 4, kBias = kBits == 8 ? 128 : 8;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-        /* Element 2i is in place i, element 2i + 1 half a word above it. */
+        /* Element 2i is at position i, element 2i + 1 half a word above it. */
         const int low = (int)(word >> kBits * i & ((1u << kBits) - 1)) - kBias;
         const int high = (int)(word >> (kBits * i + 16) & ((1u << kBits) - 1)) - kBias;
         if constexpr (kBf16) {
@@ -86,13 +86,13 @@ template <int kBits, bool kBf16> __device__ __forceinline__ void convert_native(
     }
 }
 
-/* Both halves times a scale, plus a zero (-0: the product alone), rounded once to nearest even. */
+/* Multiplies both halves by a scale and adds a zero (-0: only the product), rounded once to nearest even. */
 template <bool kBf16> __device__ __forceinline__ uint32_t scaled_onto(uint32_t pair, uint32_t scale, uint32_t zero)
 {
     return kBf16 ? fma_bf16x2(pair, scale, zero) : fma_f16x2(pair, scale, zero);
 }
 
-/* Both halves times a scale, rounded to nearest even. */
+/* Multiplies both halves by a scale, rounded to nearest even. */
 template <bool kBf16> __device__ __forceinline__ uint32_t scaled(uint32_t pair, uint32_t scale)
 {
     uint32_t d;

@@ -1,7 +1,7 @@
-/* Converts weights in the interleaved layouts of kernels/cpu/ft_layout.h to fp16 or bf16, word by word. This is
- * what a mixed GEMM does in its registers, made a kernel of its own so that it can be checked code by code and timed.
+/* Converts weights in the interleaved layouts of kernels/cpu/ft_layout.h to fp16 or bf16, word by word. A mixed GEMM
+ * does this in its registers; here it is a separate kernel, so that it can be checked code by code and timed.
  *
- * Values come out in the order of the layout: out[p] is the value of the code at position p. */
+ * Values are in the order of the layout: out[p] is the value of the code at position p. */
 #ifndef TSR_KERNELS_CUDA_FAST_DEQUANT_H
 #define TSR_KERNELS_CUDA_FAST_DEQUANT_H
 
@@ -15,19 +15,19 @@ extern "C" {
 #endif
 
 typedef struct tsr_fast_dequant {
-    const void *words; /* biased codes of any layout but P and R, k * n * bits / 8 bytes, on 16 bytes */
-    void *out;         /* k * n values of 16 bits, on 16 bytes */
+    const void *words; /* biased codes of any layout except P and R, k * n * bits / 8 bytes, 16-byte aligned */
+    void *out;         /* k * n values of 16 bits, 16-byte aligned */
     int64_t k, n;      /* k * n * bits is a multiple of 128 */
     int bits;          /* 8 or 4 */
     bool bf16;         /* else fp16 */
-    bool native;       /* converted by the conversion instruction; else by PRMT, LOP3 and packed arithmetic */
-    /* Only with layout T (k and n multiples of 64): NULL, or one scale per column, [n], or per group, [k / group][n], of
-     * the type of `out`. Values are then rounded once more, to value * scale. */
+    bool native;       /* use the conversion instruction; otherwise PRMT, LOP3 and packed arithmetic */
+    /* Only with layout T (k and n multiples of 64): NULL, or one scale per column, [n], or per group, [k / group][n],
+     * of the type of `out`. Values are then rounded once more, to value * scale. */
     const void *scales;
-    int64_t group; /* 0: a column; else a multiple of 32 that divides k */
+    int64_t group; /* 0: one scale per column; otherwise a multiple of 32 that divides k */
 } tsr_fast_dequant;
 
-/* TSR_E_SHAPE: sizes or alignment as above do not hold. */
+/* Launches the conversion. TSR_E_SHAPE: sizes or alignment are not as above. */
 tsr_status tsr_cuda_fast_dequant(const tsr_fast_dequant *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* FP64 on a GPU: a product whose tiles go through shared memory in three stages, and plain kernels around it. */
+/* FP64 on a GPU: a product whose tiles pass through shared memory in three stages, and plain kernels around it. */
 #include "kernels/cuda/forward_f64.h"
 
 #include "kernels/cuda/launch.cuh"
@@ -8,7 +8,8 @@ namespace
 
 // ---- the product ----
 
-// A CTA has 128 x 64 of C, each of its 8 warps 32 x 32. A row of 16 columns and 4 of padding lies so that the 32 doubles that a
+// A CTA computes 128 x 64 of C, and each of its 8 warps 32 x 32. A row has 16 columns and 4 of padding, so that the 32
+// doubles that a
 // warp loads for one m8n8k4 are in different banks.
 constexpr int kTileM = 128, kTileN = 64, kTileK = 16, kLd = kTileK + 4, kStages = 3, kThreads = 256;
 constexpr int kStage = (kTileM + kTileN) * kLd;

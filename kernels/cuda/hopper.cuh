@@ -1,4 +1,4 @@
-/* Owns the Hopper instructions that CUDA C++ has no functions for: mbarriers, the bulk tensor copy, wgmma on e4m3 and
+/* Wraps Hopper instructions that CUDA C++ has no functions for: mbarriers, the bulk tensor copy, wgmma on e4m3 and
  * BF16. */
 #ifndef TSR_KERNELS_CUDA_HOPPER_CUH
 #define TSR_KERNELS_CUDA_HOPPER_CUH
@@ -14,7 +14,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/* Delays a warp after one wait in sixteen, by up to 8 us, in a test build that defines TSR_SHAKEN: it makes races visible. */
+/* Delays a warp after one wait in 16, by up to 8 us, in test builds with TSR_SHAKEN: this reveals races. */
 __device__ __forceinline__ void shake()
 {
 #ifdef TSR_SHAKEN
@@ -30,8 +30,9 @@ __device__ __forceinline__ void barrier_init(uint64_t *bar, uint32_t count)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(count) : "memory");
 }
 
-/* Returns true if `turns` groups of warps may take turns at the stages of a ring. A wait by parity cannot tell a phase from
- * the next but one, so a group has to wait for every phase of its barriers. Each stage therefore belongs to one turn. */
+/* Returns true if `turns` groups of warps may alternate between the stages of a ring. A wait by parity cannot
+ * distinguish a phase from the one after the next, so a group must wait for every phase of its barriers. Each stage
+ * therefore belongs to one turn. */
 constexpr bool ring_is_safe(int stages, int turns)
 {
     return turns > 0 && stages >= turns && stages % turns == 0;
@@ -89,7 +90,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t phase)
     barrier_wait(shared_address(bar), phase);
 }
 
-/* True in exactly one lane of a warp whose lanes all call it; the compiler knows that it is one. */
+/* Returns true in exactly one lane of a warp whose lanes all call it, in a form that the compiler recognizes. */
 __device__ __forceinline__ bool elect()
 {
     uint32_t chosen;
@@ -102,7 +103,7 @@ __device__ __forceinline__ void cluster_sync()
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/* The same without ordering memory accesses, but mbarriers are visible that fence_barrier_init has published. */
+/* The same without ordering memory accesses, except that mbarriers published by fence_barrier_init are visible. */
 __device__ __forceinline__ void cluster_meet()
 {
     asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
@@ -119,8 +120,8 @@ __device__ __forceinline__ void cluster_wait()
     asm volatile("barrier.cluster.wait;" ::: "memory");
 }
 
-/* Programmatic dependent launch: the next kernel of the stream may set itself up while this one runs, and touches
- * global memory only once this one has ended. */
+/* Programmatic dependent launch: the next kernel of the stream may initialize while this one runs, and accesses global
+ * memory only after this one has ended. */
 __device__ __forceinline__ void let_next_launch_begin()
 {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -171,7 +172,7 @@ __device__ __forceinline__ float4 load_remote(const float *p, uint32_t rank)
     return v;
 }
 
-/* Stores v to the same place in CTA `rank` of the cluster, and counts its 16 bytes on that CTA's barrier. */
+/* Stores v at the same address in CTA `rank` of the cluster, and counts its 16 bytes on that CTA's barrier. */
 __device__ __forceinline__ void send(float *to, uint64_t *bar, uint32_t rank, float4 v)
 {
     asm volatile("{\n.reg .b32 there, arrived;\n"
@@ -192,7 +193,7 @@ __device__ __forceinline__ void load_tile(void *dst, const CUtensorMap *map, uin
         : "memory");
 }
 
-/* How L2 keeps what is loaded: if it is read only once, it does not displace what else is there. */
+/* How L2 keeps loaded data: data that is read only once does not displace other data. */
 __device__ __forceinline__ uint64_t cache_policy(bool once)
 {
     uint64_t policy;
@@ -234,7 +235,7 @@ __device__ __forceinline__ void load_tile(void *dst, const CUtensorMap *map, uin
                  : "memory");
 }
 
-/* Loads a box that is read only once, without displacing what else is in L2. */
+/* Loads a box that is read only once, without displacing other data in L2. */
 __device__ __forceinline__ void load_tile_once(void *dst, const CUtensorMap *map, uint64_t *bar, int x, int y, int z)
 {
     asm volatile(
@@ -284,8 +285,8 @@ __device__ __forceinline__ void bulk_wait()
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/* Stores four 8 x 8 matrices of 16-bit elements that are laid out as results of mma. Lane l gives the address of row
- * l % 8 of matrix l / 8. */
+/* Stores four 8 x 8 matrices of 16-bit elements in the layout of mma results. Lane l gives the address of row l % 8 of
+ * matrix l / 8. */
 __device__ __forceinline__ void store_matrices(void *row, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3)
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
@@ -293,7 +294,7 @@ __device__ __forceinline__ void store_matrices(void *row, uint32_t v0, uint32_t 
                  : "memory");
 }
 
-/* The same, each matrix turned: where it has rows, memory has columns. */
+/* The same, each matrix transposed. */
 __device__ __forceinline__ void store_turned(void *row, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3)
 {
     asm volatile(
@@ -302,8 +303,8 @@ __device__ __forceinline__ void store_turned(void *row, uint32_t v0, uint32_t v1
         : "memory");
 }
 
-/* The descriptor of an operand in shared memory: rows of 128 bytes along K, 128-byte swizzle, groups of eight rows 1024
- * bytes apart. Its low word alone tells one such operand from another; 16 bytes on are 1 more. */
+/* Returns the descriptor of an operand in shared memory: rows of 128 bytes along K, 128-byte swizzle, groups of eight
+ * rows 1024 bytes apart. Only its low word differs between such operands; adding 1 advances by 16 bytes. */
 __device__ __forceinline__ uint32_t operand_low(uint32_t address)
 {
     return (address & 0x3FFFF) >> 4 | 1u << 16;
@@ -319,15 +320,14 @@ __device__ __forceinline__ uint64_t operand(const void *p)
     return operand_of_low(operand_low(shared_address(p)));
 }
 
-/* The same bytes read down their rows, as B[k][n] with n contiguous. A tile of ROWS rows has 64 of n, the next tile the
- * next 64. */
+/* Returns a descriptor of the same bytes read down their rows, as B[k][n] with n contiguous. A tile of ROWS rows has 64
+ * of n, the next tile the next 64. */
 template <int ROWS = 64> __device__ __forceinline__ uint64_t operand_down(const void *p)
 {
     return operand(p) ^ ((uint64_t)1 << 16 ^ (uint64_t)(ROWS * 128 >> 4) << 16);
 }
 
-/* Waits at barrier `id` (1 to 15) of the CTA until `threads` threads are there. meet_arrive counts but does not wait.
- */
+/* Waits at barrier `id` (1 to 15) of the CTA for `threads` threads. meet_arrive counts but does not wait. */
 __device__ __forceinline__ void meet(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -349,7 +349,7 @@ __device__ __forceinline__ void mma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Keeps the compiler from moving reads or writes of `d` across this place. */
+/* Prevents the compiler from moving reads or writes of `d` across this point. */
 template <int COUNT> __device__ __forceinline__ void hold(float (&d)[COUNT])
 {
 #pragma unroll
@@ -358,8 +358,8 @@ template <int COUNT> __device__ __forceinline__ void hold(float (&d)[COUNT])
     }
 }
 
-/* Waits until at most PENDING groups of products are under way. `d` is what the finished group wrote; it is not read
- * before. */
+/* Waits until at most PENDING groups of products are in progress. `d` is the result of the finished group, and must not
+ * be read before. */
 template <int PENDING, int COUNT> __device__ __forceinline__ void mma_wait(float (&d)[COUNT])
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
@@ -406,8 +406,8 @@ template <int N> __device__ __forceinline__ void mma_wait_but()
                  : outs                                                                                   \
                  : "l"(a), "l"(b), "r"(accumulate))
 
-/* d[64 x N] (+)= A[64 x 32] * B[N x 32]^T for one warpgroup; d[4g + 2h + j] is row 16w + lane/4 + 8h, column
- * 8g + 2(lane%4) + j, w being the warp within its group. */
+/* d[64 x N] (+)= A[64 x 32] * B[N x 32]^T for one warpgroup. d[4g + 2h + j] is row 16w + lane/4 + 8h, column 8g +
+ * 2(lane%4) + j, where w is the warp in the group. */
 template <int N> __device__ __forceinline__ void mma(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate)
 {
     if constexpr (N == 16) {
@@ -441,8 +441,8 @@ __device__ __forceinline__ void mma_scores(float (&d)[32], uint64_t a, uint64_t 
                  : "l"(a), "l"(b), "r"(accumulate));
 }
 
-/* The same with A in registers. The thread's part of A is what it holds of two neighbouring groups of eight columns of
- * an accumulator, in pairs. */
+/* The same with A in registers. A thread's part of A is its part of two adjacent groups of eight columns of an
+ * accumulator, in pairs. */
 __device__ __forceinline__ void mma_scores(float (&d)[32], const uint32_t *a, uint64_t b, int accumulate)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
@@ -482,8 +482,8 @@ __device__ __forceinline__ void mma_values(float (&d)[64], const uint32_t *a, ui
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-/* One tile of 128 along K: four steps of 32, the operands, given by operand_low, moving 32 bytes each. mma_wait brings
- * the result. */
+/* Multiplies one tile of 128 along K: four steps of 32, in which the operands, given by operand_low, advance by 32
+ * bytes each. mma_wait returns the result. */
 template <int N> __device__ __forceinline__ void mma_128(float (&d)[N / 2], uint32_t a, uint32_t b)
 {
     hold(d);

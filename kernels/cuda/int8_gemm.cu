@@ -1,5 +1,4 @@
-/* Owns the int8 product: a plain kernel, and one of 128 x 128 tiles with mma.m16n8k32 behind three stages of cp.async.
- */
+/* Int8 product: a plain kernel, and one with 128 x 128 tiles that uses mma.m16n8k32 behind three stages of cp.async. */
 #include "kernels/cuda/int8_gemm.h"
 
 #include <cuda_bf16.h>
@@ -13,7 +12,7 @@ namespace
 
 constexpr char kWhat[] = "int8 product";
 constexpr int kTile = 128, kStep = 64, kStages = 3, kThreads = 256;
-constexpr int kPitch = kStep + 16; /* bytes: eight rows of a fragment fall on different banks */
+constexpr int kPitch = kStep + 16; /* bytes; the eight rows of a fragment are in different banks */
 constexpr int kStageBytes = 2 * kTile * kPitch;
 
 /* Nothing here is fused, with or without -fmad=false. */
@@ -59,7 +58,7 @@ __device__ __forceinline__ void copy16(uint32_t to, const int8_t *from, bool the
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
 }
 
-/* Loads 128 rows of 64 bytes of both operands. What lies outside becomes zeros. */
+/* Loads 128 rows of 64 bytes of both operands. Elements outside become zeros. */
 __device__ __forceinline__ void load_stage(const tsr_int8_gemm &g, uint32_t shared, int64_t row_a, int64_t row_w,
                                            int64_t x)
 {
@@ -82,7 +81,7 @@ __device__ __forceinline__ void multiply(int32_t c[4], const uint32_t a[4], cons
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* The eight warps form two rows of four, and each has 64 x 32 results. */
+/* The eight warps form two rows of four, and each computes 64 x 32 results. */
 __global__ void __launch_bounds__(kThreads, 2) tile_kernel(const tsr_int8_gemm g)
 {
     extern __shared__ __align__(16) uint8_t shared[];

@@ -3,9 +3,9 @@
  *   P[i,j] = sum over x of A[i,x] * W[j,x]                              exact in int32: k < 2^17, with azp k <= 65793
  *   D[i,j] = scale_a * (scale_w * float(P - azp * azp_adj)) + bias      each step in FP32, then rounded to the output
  *
- * azp_adj[j] is the sum of W[j,x] over x. What is given chooses the epilogue: nothing (scaled); bias; azp_with_adj,
- * which is azp * azp_adj computed beforehand (azp per tensor); azp and azp_adj (azp per token). The plain and the
- * fast kernel give the same bits, since integers are exact and both round in the same places.
+ * azp_adj[j] is the sum of W[j,x] over x. The given arguments select the epilogue: nothing (scaled); bias;
+ * azp_with_adj, which is azp * azp_adj computed beforehand (azp per tensor); azp and azp_adj (azp per token). The plain
+ * and the fast kernel give the same bits, because integers are exact and both round at the same steps.
  * docs/kernels/int8_gemm.md explains the fast one.
  *
  * Layouts: a [m][lda], w [n][ldw], k contiguous; d [m][ldd] elements. The fast kernel needs a and w 16-byte aligned,
@@ -32,10 +32,11 @@ typedef struct tsr_int8_gemm {
     void *d;
     int64_t m, n, k, lda, ldw, ldd;
     tsr_gemm_out out;
-    bool plain; /* take the plain kernel, which is the definition: one thread for each element */
+    bool plain; /* run the plain kernel, which is the definition: one thread per element */
 } tsr_int8_gemm;
 
-/* TSR_E_SHAPE: k is beyond what int32 holds (|A - azp| <= 255, |W| <= 128), or a leading dimension is below its row. */
+/* Launches the product. TSR_E_SHAPE: k exceeds the range of int32 (|A - azp| <= 255, |W| <= 128), or a leading
+ * dimension is smaller than its row. */
 tsr_status tsr_cuda_int8_gemm(const tsr_int8_gemm *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Host-side helpers of every launcher: rounding up, alignment, a launch with its attributes, and its error. */
+/* Host-side helpers of all launchers: rounding up, alignment, a launch with its attributes, and its error. */
 #ifndef TSR_KERNELS_CUDA_LAUNCH_CUH
 #define TSR_KERNELS_CUDA_LAUNCH_CUH
 
@@ -11,7 +11,7 @@
 namespace host
 {
 
-/* Turns `code`, or an error that an earlier launch left behind, into an error of `what`. */
+/* Converts `code`, or an error left by an earlier launch, to an error of `what`. */
 static inline tsr_status launched(const char *what, cudaError_t code, tsr_err *err)
 {
     const cudaError_t last = cudaGetLastError();
@@ -34,7 +34,7 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* CTAs in clusters of `count` along x. */
+/* Returns the attribute for clusters of `count` CTAs along x. */
 static inline cudaLaunchAttribute in_clusters(unsigned count)
 {
     cudaLaunchAttribute attribute = {};
@@ -44,13 +44,13 @@ static inline cudaLaunchAttribute in_clusters(unsigned count)
     return attribute;
 }
 
-/* The launch may begin while the one before it in the stream ends. The kernel has to call
+/* Returns the attribute that lets a launch begin while the previous one in the stream ends. The kernel must call
  * hopper::wait_for_launch_before. */
 static inline cudaLaunchAttribute beside_the_one_before()
 {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-#ifdef TSR_LAUNCHES_APART /* a build for benchmarks, in which no launch overlaps another */
+#ifdef TSR_LAUNCHES_APART /* a build for benchmarks, in which launches do not overlap */
     attribute.val.programmaticStreamSerializationAllowed = 0;
 #else
     attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -65,7 +65,7 @@ struct launch_shape {
     tsr_stream stream;
 };
 
-/* Lets `kernel` have `bytes` of dynamic shared memory. */
+/* Allows `kernel` to use `bytes` of dynamic shared memory. */
 template <typename KERNEL> static inline cudaError_t allow_shared(KERNEL *kernel, int bytes)
 {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);

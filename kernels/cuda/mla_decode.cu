@@ -1,4 +1,4 @@
-/* Owns the entry of MLA decoding: the plain kernel, which is its definition, and the launches of the fast one. */
+/* Entry of MLA decoding: the plain kernel, which is its definition, and the launches of the fast one. */
 #include "kernels/cuda/mla_decode.h"
 
 #include <limits.h>
@@ -66,7 +66,7 @@ problem problem_of(const tsr_mla_decode *args)
             args->scale};
 }
 
-/* Places the schedule and the parts' results in the workspace; returns the bytes. */
+/* Places the schedule and the parts' results in the workspace. Returns the bytes. */
 size_t lay_out(const tsr_mla_decode *args, int processors, schedule *s)
 {
     const auto up = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
@@ -111,7 +111,7 @@ tsr_status choose(const tsr_mla_decode *args, tsr_cuda_device *device, tsr_mla_k
     return attention::choose(r, args, fast_fits, tsr_cuda_mla_choose, device, kind, err);
 }
 
-/* An even number of tiles of q is taken in pairs, which share the copy of each page. */
+/* Returns the cluster size. An even number of tiles of q is processed in pairs, which share the copy of each page. */
 int cluster_of(const schedule &s)
 {
     return s.tiles % 2 == 0 ? 2 : 1;

@@ -1,4 +1,4 @@
-/* Owns the combination of the parts of a sequence that the schedule has cut. For mla_decode.cu only. */
+/* Combines the parts of a sequence that the schedule has cut. For mla_decode.cu only. */
 #ifndef TSR_KERNELS_CUDA_MLA_DECODE_COMBINE_CUH
 #define TSR_KERNELS_CUDA_MLA_DECODE_COMBINE_CUH
 
@@ -8,8 +8,8 @@
 namespace
 {
 
-constexpr int kCombineWarps = 16, kCombineRows = 16; /* rows that a CTA takes of a sequence in two parts */
-constexpr int kCombineAhead = 2;                     /* parts of a row that a warp has asked for before it needs them */
+constexpr int kCombineWarps = 16, kCombineRows = 16; /* rows per CTA of a sequence in two parts */
+constexpr int kCombineAhead = 2;                     /* parts of a row that a warp has requested before it needs them */
 
 /* A lane's part of a row: every 32nd of its float4. */
 struct row_piece {
@@ -33,9 +33,9 @@ struct row_piece {
     }
 };
 
-/* blockIdx.x is a cut between two parts. The rows of a sequence are shared by the CTAs of all its cuts, and the rows of
- * a CTA by its warps, so that few rows of many parts take no longer than many rows of two. The schedule is read while
- * the launch before, which has read it too, still decodes. */
+/* blockIdx.x is a cut between two parts. The rows of a sequence are divided among the CTAs of all its cuts, and the
+ * rows of a CTA among its warps, so that few rows of many parts take no longer than many rows of two. The schedule is
+ * read while the previous launch, which has read it too, still decodes. */
 __global__ void __launch_bounds__(32 * kCombineWarps, 2)
     combine_kernel(const __grid_constant__ problem p, const __grid_constant__ schedule s)
 {
@@ -48,9 +48,9 @@ __global__ void __launch_bounds__(32 * kCombineWarps, 2)
     const tsr_mla_pair span = s.span[cut_at.y > 0 ? b : 0];
     const int first = span.x, count = span.y - first + 1;
     const int first_slot = 2 * first + (s.begin[first].x != b);
-    hopper::wait_for_launch_before(); /* before the early return, too: it must not end the stream's wait */
+    hopper::wait_for_launch_before(); /* also before the early return, which must not end the stream's wait */
     if (cut_at.y == 0) {
-        return; /* the cut lies between two sequences */
+        return; /* the cut is between two sequences */
     }
     const int64_t shares = (int64_t)(count - 1) * gridDim.y, mine = (part - first - 1) * gridDim.y + blockIdx.y;
     const int begin = (int)(rows * mine / shares), end = (int)(rows * (mine + 1) / shares);
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(32 * kCombineWarps, 2)
         }
     }
 #else
-    __trap(); /* the launcher asks for sm_90 first */
+    __trap(); /* the launcher requires sm_90 */
 #endif
 }
 

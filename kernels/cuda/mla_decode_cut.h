@@ -1,10 +1,11 @@
-/* Owns how MLA decoding cuts its sequences into parts for the multiprocessors, as plain arithmetic: the plan kernel runs it on the
- * device, its unit test on the host.
+/* Divides the sequences of MLA decoding into parts for the multiprocessors, in plain arithmetic: the plan kernel runs
+ * it on the device, its unit test on the host.
  *
- * The sequences are laid end to end on a line, each as long as its pages plus a fixed cost, and dealt to the parts in order.
- * A part takes what its payload allows. What is cut off a sequence costs the part that goes on with it the fixed cost again.
- * So payloads of (line / parts, rounded up) + the fixed cost hold everything: a part that ends with a cut is full, and pays at
- * most one fixed cost that is not on the line; a part that ends with a sequence has no more than the fixed cost to spare. */
+ * The sequences are placed one after another on a line, each as long as its pages plus a fixed cost, and assigned to
+ * the parts in order. A part takes as much as its payload allows. If a sequence is cut, the part that continues it pays
+ * the fixed cost again. So payloads of (line / parts, rounded up) + the fixed cost are sufficient: a part that ends
+ * with a cut is full, and pays at most one fixed cost that is not on the line; a part that ends with a sequence has at
+ * most the fixed cost left. */
 #ifndef TSR_KERNELS_CUDA_MLA_DECODE_CUT_H
 #define TSR_KERNELS_CUDA_MLA_DECODE_CUT_H
 
@@ -19,24 +20,24 @@
 #endif
 
 enum {
-    TSR_MLA_FIXED_COST = 3, /* what a share of a sequence costs a part besides its pages, counted in pages */
-    TSR_MLA_TRIES = 32,     /* schedules that are tried, by a lane of a warp each */
-    TSR_MLA_NEAR = 20,      /* parts may be longer by 1 / this, if no sequence is cut then */
+    TSR_MLA_FIXED_COST = 3, /* cost of a sequence's share for a part, besides its pages, in pages */
+    TSR_MLA_TRIES = 32,     /* schedules that are tried, one per lane of a warp */
+    TSR_MLA_NEAR = 20,      /* parts may be longer by 1 / this if no sequence is cut then */
 };
 
-/* Sequence and page where a part begins; or the first and the last part of a sequence. */
+/* The sequence and page where a part begins; or the first and the last part of a sequence. */
 typedef struct __attribute__((aligned(8))) tsr_mla_pair {
     int32_t x, y;
 } tsr_mla_pair;
 
-/* How much a part takes, and whether it may end within a sequence. */
+/* The capacity of a part, and whether it may end within a sequence. */
 typedef struct tsr_mla_payload {
     int32_t most;
     bool cuts;
 } tsr_mla_payload;
 
-/* The schedules to try, best first: parts that are longer by up to 1 / TSR_MLA_NEAR but cut nothing, since then nothing has to
- * be combined; then the shortest parts that hold everything. */
+/* Returns the schedules to try, best first: parts that are longer by up to 1 / TSR_MLA_NEAR but cut no sequence, so
+ * that nothing must be combined; then the shortest sufficient parts. */
 TSR_MLA_ANYWHERE tsr_mla_payload tsr_mla_try(int lane, int32_t line, int parts)
 {
     enum { kWhole = TSR_MLA_TRIES / 2 };
@@ -49,13 +50,13 @@ TSR_MLA_ANYWHERE tsr_mla_payload tsr_mla_try(int lane, int32_t line, int parts)
     return p;
 }
 
-/* Deals the sequences out: start[b] is where sequence b lies on the line, start[batch] its end. Says whether the parts hold
- * everything. begin [parts + 1] and span [batch] may both be NULL. */
+/* Assigns the sequences to parts. start[b] is the position of sequence b on the line, start[batch] its end. Returns
+ * true if the parts are sufficient. begin [parts + 1] and span [batch] may both be NULL. */
 TSR_MLA_ANYWHERE bool tsr_mla_deal(const int32_t *start, int batch, int parts, tsr_mla_payload payload,
                                    tsr_mla_pair *begin, tsr_mla_pair *span)
 {
-    int b = 0, page = 0, head = 0;                  /* head: the part that page 0 of b lies in */
-    int32_t at = start[0], next = start[batch > 0]; /* where b lies, and the one after it */
+    int b = 0, page = 0, head = 0;                  /* head: the part that contains page 0 of b */
+    int32_t at = start[0], next = start[batch > 0]; /* the position of b, and of the next sequence */
     for (int part = 0; part < parts; ++part) {
         if (begin) {
             begin[part].x = b, begin[part].y = page;

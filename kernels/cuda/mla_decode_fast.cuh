@@ -1,5 +1,5 @@
-/* Owns the Hopper kernel of MLA decoding: one thread loads pages; of two groups of warps, each computes the scores of
- * every other page and sums one half of the columns. For mla_decode.cu only. */
+/* Hopper kernel of MLA decoding. One thread loads pages. Of two groups of warps, each computes the scores of every
+ * other page and sums one half of the columns. For mla_decode.cu only. */
 #ifndef TSR_KERNELS_CUDA_MLA_DECODE_FAST_CUH
 #define TSR_KERNELS_CUDA_MLA_DECODE_FAST_CUH
 
@@ -10,16 +10,17 @@
 namespace
 {
 
-/* State that a consumer thread keeps of its two rows (`lane / 4` and 8 below) between pages. */
+/* State of a consumer thread for its two rows (`lane / 4` and 8 below) between pages. */
 struct rows_state {
-    float most[2];  /* subtracted from scores; raised to their maximum only when exponentials would pass 2^8 */
+    float most[2];  /* subtracted from scores; raised to their maximum only when exponentials would exceed 2^8 */
     float total[2]; /* this thread's part of the sum over the pages that its group owns */
 };
 
 __device__ __forceinline__ void rescale(float (&o)[128], rows_state &r, const float (&now)[2], float scale2)
 {
     if (__any_sync(0xFFFFFFFFu, now[0] != r.most[0] || now[1] != r.most[1])) {
-        /* Seldom reached. The products in flight do not use o, but ptxas cannot know, and would run them one by one. */
+        /* Rarely executed. The products in progress do not use o, but ptxas cannot know that, and would serialize
+         * them. */
         hopper::mma_wait_but<0>();
         hopper::hold(o);
         float shrink[2];
@@ -36,16 +37,15 @@ __device__ __forceinline__ void rescale(float (&o)[128], rows_state &r, const fl
     }
 }
 
-/* Where one share lies in the CTA's running count of pages, and which tokens of it the rows of a thread may see. */
+/* The position of one share in the CTA's running count of pages, and the tokens of it that a thread's rows may see. */
 struct share_view {
     int begin, end; /* pages */
     int length;     /* tokens from page `begin` on */
     int unmasked;   /* every row sees all tokens before this one */
-    int visible[2]; /* how many tokens each of the two rows sees */
+    int visible[2]; /* number of tokens that each of the two rows sees */
 };
 
-/* The state of a thread of the two groups that compute. The group owns page x of the running count if x % 2 == group.
- */
+/* State of a thread of the two computing groups. The group owns page x of the running count if x % 2 == group. */
 template <int CLUSTER> struct computing {
     const fast_memory &m;
     int group, lane, thread, row;
@@ -63,7 +63,7 @@ template <int CLUSTER> struct computing {
     {
     }
 
-    /* Reads the rope tile of q into registers, as wgmma takes it from there. */
+    /* Reads the rope tile of q into registers, from which wgmma takes it. */
     __device__ __forceinline__ void read_rope(uint32_t (&q_rope)[16]) const
     {
 #pragma unroll
@@ -95,7 +95,8 @@ template <int CLUSTER> struct computing {
         hopper::mma_commit();
     }
 
-    /* Rows past the sequence's end may hold anything, NaN included. They are zeroed before they serve as values. */
+    /* Zeroes rows past the sequence's end, which may contain anything, including NaN, before they are used as
+     * values. */
     __device__ __forceinline__ void clear_tail(int stage, int valid)
     {
         if (valid < kPage) {
@@ -130,7 +131,7 @@ template <int CLUSTER> struct computing {
         }
     }
 
-    /* Adds the values of the page whose probabilities the other group computes; the products are left in flight. */
+    /* Adds the values of the page whose probabilities the other group computes. The products are left in progress. */
     __device__ __forceinline__ void take_over(float (&o)[128], rows_state &state, uint32_t (&probability)[16],
                                               int valid)
     {
@@ -152,7 +153,7 @@ template <int CLUSTER> struct computing {
         }
     }
 
-    /* Finds what is to be subtracted from the scores of the rows from now on. */
+    /* Computes the value that is subtracted from the scores of the rows from now on. */
     __device__ __forceinline__ void find_most(const float (&score)[32], const rows_state &state, float (&now)[2],
                                               float (&shift)[2])
     {
@@ -169,8 +170,8 @@ template <int CLUSTER> struct computing {
         }
     }
 
-    /* Turns scores into probabilities, hands them over, and multiplies them with the values, in two halves: the second
-     * is computed while the first is multiplied. */
+    /* Converts scores to probabilities, passes them to the other group, and multiplies them by the values, in two
+     * halves: the second is computed while the first is multiplied. */
     __device__ __forceinline__ void hand_over(float (&o)[128], const float (&score)[32], const float (&shift)[2],
                                               float (&sum)[2])
     {
@@ -195,7 +196,7 @@ template <int CLUSTER> struct computing {
         }
     }
 
-    /* Works on page x, which the group owns. OTHER: there is a page before it, which the other group owns. */
+    /* Processes page x, which the group owns. OTHER: the other group owns a page before it. */
     template <bool OTHER>
     __device__ __forceinline__ void own_page(float (&o)[128], rows_state &state, const uint32_t (&q_rope)[16],
                                              const share_view &view)
@@ -265,7 +266,7 @@ template <int CLUSTER> struct computing {
         x = view.end;
     }
 
-    /* Adds the totals of both groups by way of `exchange`. Gives the factors for the rows' results, and their lse to
+    /* Adds the totals of both groups through `exchange`. Returns the factors for the rows' results, and their lse to
      * base 2. */
     __device__ __forceinline__ void add_totals(float *exchange, const rows_state &state, float (&inverse)[2],
                                                float (&lse)[2])
@@ -286,7 +287,7 @@ template <int CLUSTER> struct computing {
         }
     }
 
-    /* Stores the BF16 result of a sequence that lies in this part as a whole. */
+    /* Stores the BF16 result of a sequence that is entirely in this part. */
     __device__ __forceinline__ void store_whole(const problem &p, int b, int first_row, const float (&o)[128],
                                                 const float (&inverse)[2], const float (&lse)[2])
     {
@@ -320,7 +321,7 @@ template <int CLUSTER> struct computing {
         for (int h = 0; h < 2; ++h) {
             const int r = first_row + 8 * h;
             if (r >= rows) {
-                continue; /* nobody asks for it */
+                continue; /* padding after the last row */
             }
             const int64_t to = (int64_t)slot * s.rows + r;
             float *const out = s.out + to * kLatent + group * 256 + lane % 4 * 2;
@@ -336,7 +337,7 @@ template <int CLUSTER> struct computing {
     }
 };
 
-/* The role of the threads that compute: the scores, probabilities and sums of every share of the part. */
+/* Role of the computing threads: the scores, probabilities and sums of every share of the part. */
 template <int CLUSTER>
 __device__ __forceinline__ void compute_shares(const fast_memory &m, const problem &p, const schedule &s, walk &shares,
                                                int part, int tile_of_q, int group, int lane)
@@ -388,7 +389,7 @@ __global__ void __launch_bounds__(384, 1)
     const int lane = threadIdx.x % 32;
     const int part = blockIdx.y, tile_of_q = blockIdx.x;
 
-    /* The combination, which reads the schedule and then waits for this launch's end. */
+    /* The combination kernel, which reads the schedule and then waits for this launch's end. */
     hopper::let_next_launch_begin();
     walk shares(s, part);
     if (threadIdx.x == 256) {
@@ -414,10 +415,10 @@ __global__ void __launch_bounds__(384, 1)
         compute_shares<CLUSTER>(m, p, s, shares, part, tile_of_q, group, lane);
     }
     if (CLUSTER > 1) {
-        hopper::cluster_sync(); /* the neighbour may still arrive on these barriers, or copy into these pages */
+        hopper::cluster_sync(); /* the neighbour may still arrive at these barriers, or copy into these pages */
     }
 #else
-    __trap(); /* the launcher asks for sm_90 first */
+    __trap(); /* the launcher requires sm_90 */
 #endif
 }
 

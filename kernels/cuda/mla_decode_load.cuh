@@ -1,5 +1,4 @@
-/* Owns the shared memory of the Hopper kernel of MLA decoding, and the thread that loads. For mla_decode_fast.cuh only.
- */
+/* Shared memory of the Hopper kernel of MLA decoding, and its loading thread. For mla_decode_fast.cuh only. */
 #ifndef TSR_KERNELS_CUDA_MLA_DECODE_LOAD_CUH
 #define TSR_KERNELS_CUDA_MLA_DECODE_LOAD_CUH
 
@@ -9,8 +8,8 @@
 namespace
 {
 
-/* Two pages lie in shared memory, page x of the CTA's running count in stage x % 2. Group x % 2 owns page x: it
- * computes the scores and probabilities of that page, and hands the probabilities to the other group. Each group sums
+/* Shared memory holds two pages: page x of the CTA's running count is in stage x % 2. Group x % 2 owns page x: it
+ * computes the scores and probabilities of that page, and passes the probabilities to the other group. Each group sums
  * its own half of the columns. */
 struct fast_shape {
     static constexpr int kStages = 2, kGroups = 2;
@@ -30,14 +29,14 @@ enum { kMeetProbabilities = 1, kMeetGroup = 5, kMeetBoth = 7 }; /* [owner][half]
 
 constexpr int kRopePlace = 4;
 
-/* The order of the tiles of a stage, both for copies and for scores: the tiles that its owner frees first come first.
- */
+/* Returns the order of the tiles of a stage for copies and for scores: the tiles that its owner frees first come
+ * first. */
 __device__ __forceinline__ int tile_at(int owner, int place)
 {
     return place < kRopePlace ? 4 * owner + place : place == kRopePlace ? kTiles - 1 : 4 * (1 - owner) + place - 5;
 }
 
-/* The shared memory of a CTA, laid out as fast_shape says. */
+/* The shared memory of a CTA, in the layout of fast_shape. */
 struct fast_memory {
     uint8_t *base, *q, *pages;
     uint64_t *full;  /* [stage][tile] */
@@ -67,13 +66,13 @@ struct fast_memory {
     }
 };
 
-/* The role of the thread that loads: for each share of the part, the tile of q, then the pages. */
+/* Role of the loading thread: for each share of the part, the tile of q, then the pages. */
 template <int CLUSTER>
 __device__ __forceinline__ void load_shares(const fast_memory &m, const problem &p, walk &shares, int tile_of_q,
                                             const CUtensorMap *map_q, const CUtensorMap *map_cache)
 {
     const int rank = CLUSTER > 1 ? (int)hopper::cluster_rank() : 0;
-    /* With one tile of q each page is read once: what else is in L2, such as the parts' results, had better stay. */
+    /* With one tile of q each page is read once, so other data in L2, such as the parts' results, should stay there. */
     const uint64_t policy = hopper::cache_policy(gridDim.x == 1);
     share w;
     int x = 0; /* pages so far */
@@ -88,8 +87,8 @@ __device__ __forceinline__ void load_shares(const fast_memory &m, const problem 
         for (int at = w.first; at < w.last; ++at, ++x) {
             const int stage = x & 1, row = page * kPage;
             page = at + 1 < w.last ? __ldg(table + at + 1) : 0;
-            /* With several tiles of q arithmetic is the limit, and it pays to wait less for the next page. With one
-             * tile memory is the limit, and prefetching only burdens it. */
+            /* With several tiles of q, arithmetic is the limit, and a shorter wait for the next page pays. With one
+             * tile, memory is the limit, and prefetching only burdens it. */
             if (CLUSTER > 1 && at + 1 < w.last) {
                 for (int tile = 0; tile < kTiles; ++tile) {
                     hopper::prefetch_tile(map_cache, tile * 64, page * kPage + rank * (kPage / CLUSTER));

@@ -1,5 +1,5 @@
-/* Owns what the kernels of MLA decoding share: the problem, and the schedule that cuts its sequences into equal parts.
- * For mla_decode.cu only. */
+/* Common declarations of the kernels of MLA decoding: the problem, and the schedule that divides its sequences into
+ * equal parts. For mla_decode.cu only. */
 #ifndef TSR_KERNELS_CUDA_MLA_DECODE_SCHEDULE_CUH
 #define TSR_KERNELS_CUDA_MLA_DECODE_SCHEDULE_CUH
 
@@ -10,18 +10,18 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mla_decode_cut.h"
 
-#pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
+#pragma nv_diag_suppress 177 /* functions called only by the sm_90a kernels are unused in the pass for sm_80 */
 
 namespace
 {
 
 using namespace attention;
 
-constexpr int kLatent = 512, kRope = 64, kPage = 64; /* of the fast kernel */
+constexpr int kLatent = 512, kRope = 64, kPage = 64; /* sizes of the fast kernel */
 constexpr int kWidth = kLatent + kRope;
-constexpr int kRows = 64;            /* of q in one tile */
+constexpr int kRows = 64;            /* rows of q in one tile */
 constexpr int kTileBytes = 64 * 128; /* 64 rows of 64 columns */
-constexpr int kTiles = kWidth / 64;  /* such tiles in a page, and in the tile of q */
+constexpr int kTiles = kWidth / 64;  /* tiles of a page, and of the tile of q */
 
 struct problem {
     const __nv_bfloat16 *q, *cache;
@@ -39,12 +39,12 @@ __device__ __forceinline__ int length_of(const problem &p, int b)
     return min(max(__ldg(p.seqlens + b), 0), most);
 }
 
-/* Where the parts of mla_decode_cut.h begin and end, and what they leave of the sequences that several parts share. */
+/* Where the parts of mla_decode_cut.h begin and end, and the partial results of sequences that several parts share. */
 struct schedule {
-    int32_t *start;      /* [batch + 1]: where each sequence lies on the line */
+    int32_t *start;      /* [batch + 1]: position of each sequence on the line */
     tsr_mla_pair *begin; /* [parts + 1]: sequence and page where each part begins */
     tsr_mla_pair *span;  /* [batch]: the first and the last part of each sequence */
-    float *lse;          /* [2 * parts][rows], base 2, of sequences that parts share: slot 2 * part, or one more ... */
+    float *lse;          /* [2 * parts][rows], base 2, for sequences that parts share: slot 2 * part, or one more ... */
     float *out;          /* [2 * parts][rows][kLatent] ... if the part began in an earlier sequence */
     int parts, tiles, rows; /* tiles of q in a sequence; rows = tiles * kRows */
 };
@@ -54,7 +54,7 @@ constexpr int kPlanThreads = 1024, kPlanBatch = 4096;
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, const schedule s)
 {
     __shared__ int warps[32], carry, starts[kPlanBatch + 1];
-    int *const line = p.batch <= kPlanBatch ? starts : s.start; /* one thread reads it all */
+    int *const line = p.batch <= kPlanBatch ? starts : s.start; /* one thread reads all of it */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (threadIdx.x == 0) {
         carry = 0;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, con
     for (int from = 0; from < p.batch; from += kPlanThreads) {
         const int b = from + (int)threadIdx.x;
         const int own = b < p.batch ? TSR_MLA_FIXED_COST + (length_of(p, b) + kPage - 1) / kPage : 0;
-        int before = own; /* the sum up to this lane, itself included */
+        int before = own; /* the sum up to this lane, inclusive */
         for (int distance = 1; distance < 32; distance *= 2) {
             const int other = __shfl_up_sync(0xFFFFFFFFu, before, distance);
             before += lane >= distance ? other : 0;
@@ -104,7 +104,7 @@ struct share {
     bool whole;
 };
 
-/* Walks the shares of one part in order. */
+/* Iterates over the shares of one part in order. */
 struct walk {
     tsr_mla_pair next, end;
 

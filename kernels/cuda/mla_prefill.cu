@@ -1,4 +1,4 @@
-/* Owns the entry of MLA prefill: the plain kernel, which is its definition, and the launch of the fast one. */
+/* Entry of MLA prefill: the plain kernel, which is its definition, and the launch of the fast one. */
 #include "kernels/cuda/mla_prefill.h"
 
 #include <limits.h>

@@ -1,4 +1,4 @@
-/* Owns the Hopper kernel of MLA prefill: one thread loads, two groups of warps take turns at the tensor cores. For
+/* Hopper kernel of MLA prefill: one thread loads, and two groups of warps alternate at the tensor cores. For
  * mla_prefill.cu only. */
 #ifndef TSR_KERNELS_CUDA_MLA_PREFILL_FAST_CUH
 #define TSR_KERNELS_CUDA_MLA_PREFILL_FAST_CUH
@@ -9,10 +9,10 @@
 namespace
 {
 
-/* One thread of group 2 loads. Groups 0 and 1 compute, each 64 queries of every tile, from the block that the last
- * query sees down to the first. They take turns at the tensor cores: the products of one group are under way while
- * the other computes exponentials. Block x of the CTA's running count lies in stage x % kStages; its keys and its
- * values have barriers of their own. */
+/* One thread of group 2 loads. Groups 0 and 1 compute, each 64 queries of every tile, from the last block that the
+ * queries see down to the first. They alternate at the tensor cores: the products of one group are in progress while
+ * the other computes exponentials. Block x of the CTA's running count is in stage x % kStages; its keys and its values
+ * have separate barriers. */
 struct fast_shape {
     static_assert(hopper::ring_is_safe(kStages, 1), "both groups wait for every block");
     static constexpr int kQ = 0, kKeys = kQ + 2 * kKeyTiles * kQTileBytes; /* q of each group */
@@ -28,13 +28,13 @@ struct fast_shape {
 
 enum { kMeetTurn = 1, kMeetBoth = 3 }; /* [group] */
 
-/* State that a consumer thread keeps of its two rows (`lane / 4` and 8 below) between blocks. */
+/* State of a consumer thread for its two rows (`lane / 4` and 8 below) between blocks. */
 struct rows_state {
-    float most[2];  /* subtracted from scores; raised to their maximum only when exponentials would pass 2^8 */
+    float most[2];  /* subtracted from scores; raised to their maximum only when exponentials would exceed 2^8 */
     float total[2]; /* this thread's part of the sum */
 };
 
-/* Turns scores into exponentials. `shrink` is the factor by which earlier sums have to be multiplied. */
+/* Converts scores to exponentials. `shrink` is the factor by which earlier sums must be multiplied. */
 __device__ __forceinline__ void exponentials(float (&score)[64], rows_state &r, float (&shrink)[2], float scale2)
 {
     const float slack = 8.0f / scale2;
@@ -62,10 +62,10 @@ __device__ __forceinline__ void exponentials(float (&score)[64], rows_state &r, 
     }
 }
 
-/* The shared memory of a CTA, laid out as fast_shape says. */
+/* The shared memory of a CTA, in the layout of fast_shape. */
 struct fast_memory {
     uint8_t *q, *keys, *values;
-    work *next; /* [group]: the tile that the group takes next */
+    work *next; /* [group]: the next tile of the group */
     uint64_t *q_full, *q_empty, *key_full, *key_empty, *value_full, *value_empty;
 
     __device__ __forceinline__ explicit fast_memory(uint8_t *raw)
@@ -95,12 +95,12 @@ struct fast_memory {
     }
 };
 
-/* The steps of the thread that loads. `at` is the block's place in the CTA's running count. */
+/* The steps of the loading thread. `at` is the block's position in the CTA's running count. */
 struct loading {
     const fast_memory &m;
     const CUtensorMap *map_q, *map_kv, *map_rope;
 
-    /* Loads the queries of group `to` in its `item`th tile, or, if no work is left, only tells the group so. */
+    /* Loads the queries of group `to` in its `item`th tile or, if no work is left, only reports that to the group. */
     __device__ __forceinline__ void load_q(const work &w, int item, int to) const
     {
         hopper::barrier_wait(m.q_empty + to, (item & 1) ^ 1);
@@ -140,8 +140,8 @@ struct loading {
     }
 };
 
-/* The role of the thread that loads: tile by tile, until no tile is left. Group 0 enters a tile while group 1 is
- * still in the one before, so what group 0 needs is loaded first. */
+/* Role of the loading thread: tile by tile, until none is left. Group 0 enters a tile while group 1 is still in the
+ * previous one, so the data of group 0 is loaded first. */
 __device__ __forceinline__ void load_all(const loading &l, const problem &p, const order &s)
 {
     int x = 0; /* blocks so far */
@@ -164,14 +164,14 @@ __device__ __forceinline__ void load_all(const loading &l, const problem &p, con
         }
         w = next;
     }
-    if (atomicAdd(s.ended, 1) == (int)gridDim.x - 1) { /* nobody will take another tile */
+    if (atomicAdd(s.ended, 1) == (int)gridDim.x - 1) { /* no further tile will be taken */
         *s.taken = 0;
         *s.ended = 0;
     }
 }
 
-/* The state of a thread of the two groups that compute: it is at block x of the CTA's running count, whose first
- * token is `token`. */
+/* State of a thread of the two computing groups. It is at block x of the CTA's running count, whose first token is
+ * `token`. */
 struct computing {
     const fast_memory &m;
     int group, lane, row;
@@ -249,7 +249,7 @@ struct computing {
         }
     }
 
-    /* Values of the next sequence may be NaN. They are set to zero, 64 columns by each group. */
+    /* Zeroes values of the next sequence, which may be NaN; each group zeroes 64 columns. */
     __device__ __forceinline__ void clear_tail(int valid)
     {
         const int stage = x % kStages;
@@ -263,7 +263,7 @@ struct computing {
         hopper::meet(kMeetBoth, 256);
     }
 
-    /* Works on the last block of the tile, with which a tile begins. */
+    /* Processes the last block, with which a tile begins. */
     __device__ __forceinline__ void first_block(const work &w, rows_state &state)
     {
         hopper::meet(kMeetTurn + group, 256);
@@ -279,7 +279,7 @@ struct computing {
         }
     }
 
-    /* Works on the next block. The products of one group run while the other computes exponentials, and the products
+    /* Processes the next block. The products of one group run while the other computes exponentials, and the products
      * with values run beside the group's own exponentials of the next block. */
     template <bool MASKED> __device__ __forceinline__ void next_block(const work &w, rows_state &state, float (&o)[64])
     {
@@ -311,7 +311,7 @@ struct computing {
     {
         token = (w.blocks - 1) * kTokens;
         first_block(w, state);
-        const int unmasked = w.visible + group * kGroupRows - kTokens; /* blocks from this token down need no mask */
+        const int unmasked = w.visible + group * kGroupRows - kTokens; /* blocks below this token need no mask */
         while (token > 0 && token - kTokens > unmasked) {
             next_block<true>(w, state, o);
         }
@@ -357,7 +357,7 @@ struct computing {
     }
 };
 
-/* The role of the threads that compute: tile by tile, until there is none left. */
+/* Role of the computing threads: tile by tile, until none is left. */
 __device__ __forceinline__ void compute_all(computing &c, const problem &p)
 {
     if (c.group == 1) {
@@ -384,7 +384,7 @@ __device__ __forceinline__ void compute_all(computing &c, const problem &p)
         c.store(p, w, state, o);
     }
     if (c.group == 0) {
-        hopper::meet(kMeetTurn, 256); /* takes the turn that is left over */
+        hopper::meet(kMeetTurn, 256); /* takes the remaining turn */
     }
 }
 
@@ -414,7 +414,7 @@ __global__ void __launch_bounds__(384, 1)
         compute_all(c, p);
     }
 #else
-    __trap(); /* the launcher asks for sm_90 first */
+    __trap(); /* the launcher requires sm_90 */
 #endif
 }
 

@@ -1,5 +1,5 @@
-/* Owns what the kernels of MLA prefill share: the problem, and the order in which its tiles are taken. For
- * mla_prefill.cu only. */
+/* Common declarations of the kernels of MLA prefill: the problem, and the order of its tiles. For mla_prefill.cu
+ * only. */
 #ifndef TSR_KERNELS_CUDA_MLA_PREFILL_ORDER_CUH
 #define TSR_KERNELS_CUDA_MLA_PREFILL_ORDER_CUH
 
@@ -9,14 +9,14 @@
 
 #include "kernels/cuda/attention.cuh"
 
-#pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
+#pragma nv_diag_suppress 177 /* functions called only by the sm_90a kernels are unused in the pass for sm_80 */
 
 namespace
 {
 
 using namespace attention;
 
-constexpr int kNope = 128, kRope = 64, kValue = 128;                      /* of the fast kernel */
+constexpr int kNope = 128, kRope = 64, kValue = 128;                      /* sizes of the fast kernel */
 constexpr int kGroupRows = 64, kRows = 2 * kGroupRows;                    /* queries of a group, and of a tile */
 constexpr int kTokens = 128;                                              /* tokens of a block */
 constexpr int kTileBytes = kTokens * 128, kQTileBytes = kGroupRows * 128; /* 64 columns */
@@ -45,8 +45,9 @@ __device__ __forceinline__ range range_of(const int32_t *ends, int b, int tokens
  * sections whose keys and values stay in L2 together. Within a section, the queries that see most tokens come first,
  * one head after the other. */
 struct order {
-    int *taken, *ended; /* tiles taken and CTAs done in the present launch; both are 0 between launches */
-    int2 *sequences;    /* [batch + 1]: .x blocks of kRows queries come before this sequence; .y says which it is */
+    int *taken, *ended; /* tiles taken and CTAs done in the current launch; both are 0 between launches */
+    int2 *sequences;    /* [batch + 1]: .x is the number of blocks of kRows queries before this sequence, .y its
+                         * index */
 };
 
 constexpr int kPlanThreads = 128;
@@ -57,7 +58,7 @@ __device__ __forceinline__ int query_blocks(int queries)
     return (queries + kRows - 1) / kRows;
 }
 
-/* One thread for each sequence. */
+/* One thread per sequence. */
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, const order s)
 {
     const int b = (int)(blockIdx.x * kPlanThreads + threadIdx.x);
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, con
 struct work {
     int first, rows; /* queries; rows past the last are computed and dropped */
     int head;        /* -1: no work is left */
-    int visible;     /* tokens that the first query sees, perhaps below 1; each further query sees one more */
+    int visible;     /* tokens that the first query sees, possibly below 1; each further query sees one more */
     int blocks;      /* blocks of tokens that the last query sees */
     int first_token, length;
 };

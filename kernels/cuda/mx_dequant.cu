@@ -1,5 +1,5 @@
-/* Owns the conversion of small groups: a plain kernel, and one in which a thread makes 16 bytes of results at a time and
- * has eight loads under way, so that a warp reads and writes whole lines. */
+/* Converts small groups: a plain kernel, and one in which a thread makes 16 bytes of results at a time and has eight
+ * loads in progress, so that a warp reads and writes whole lines. */
 #include "kernels/cuda/mx_dequant.h"
 
 #include <cuda_bf16.h>
@@ -18,7 +18,7 @@ template <tsr_mx_form kForm> struct form {
     static constexpr int kGroup = kForm == TSR_MX_FORM_MXFP4 || kForm == TSR_MX_FORM_MXFP8 ? 32 : 16;
 };
 
-/* The BF16 of a code that is e4m3's NaN. */
+/* Returns the BF16 of a code that is e4m3's NaN. */
 __device__ __forceinline__ uint32_t nan_of(uint32_t code)
 {
     return (code & 0x80) << 8 | 0x7FC0;
@@ -48,7 +48,7 @@ __device__ __forceinline__ uint32_t pair_of(float low, float high, float t)
     return *reinterpret_cast<const uint32_t *>(&pair);
 }
 
-/* Eight e2m1 codes of a word. */
+/* Converts eight e2m1 codes of a word. */
 __device__ __forceinline__ uint4 e2m1_piece(uint32_t word, float t)
 {
     uint32_t pairs[4];
@@ -59,7 +59,7 @@ __device__ __forceinline__ uint4 e2m1_piece(uint32_t word, float t)
     return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
-/* Four e4m3 codes of a word, to two words. */
+/* Converts four e4m3 codes of a word to two words. */
 __device__ __forceinline__ void e4m3_pairs(uint32_t word, float t, uint32_t *pairs)
 {
     pairs[0] = pair_of(tsr::e4m3_value(word), tsr::e4m3_value(word >> 8), t);
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
     fast_kernel(const uint8_t *__restrict__ codes, const uint8_t *__restrict__ scales, float global,
                 uint4 *__restrict__ out, int64_t pieces)
 {
-    constexpr int kPieces = form<kForm>::kGroup / kPiece; /* that share a scale */
+    constexpr int kPieces = form<kForm>::kGroup / kPiece; /* pieces that share a scale */
     const int64_t first = (int64_t)blockIdx.x * kThreads * kDeep + threadIdx.x;
     uint2 in[kDeep] = {};
     float t[kDeep] = {};

@@ -1,4 +1,4 @@
-/* Owns the plain product of small groups: a lane takes every 32nd group, and the lanes add up in halves. */
+/* Plain product of small groups: a lane handles every 32nd group, and the lanes are added in halves. */
 #include "kernels/cuda/mx_gemm.h"
 
 #include <cuda_bf16.h>
@@ -14,7 +14,7 @@ namespace
 constexpr int kThreads = 256;
 constexpr int64_t kMostCtas = 1 << 16;
 
-/* Values of the codes of one group, from code `at` on. */
+/* Loads values of the codes of one group, from code `at` on. */
 template <int kGroup> __device__ __forceinline__ void load(const tsr_mx_matrix &x, int64_t at, float *values)
 {
     const uint8_t *const bytes = static_cast<const uint8_t *>(x.codes);

@@ -1,5 +1,5 @@
-/* The product of operands in small groups on a GPU: kernels/cpu/mx_gemm.h, whose definition, bound and bits it has. A plain
- * kernel, a warp for each element; GPUs before sm_100 have no tensor cores for these formats. */
+/* The product of operands in small groups on a GPU, with the definition, bound and bits of kernels/cpu/mx_gemm.h. A
+ * plain kernel with a warp per element; GPUs before sm_100 have no tensor cores for these formats. */
 #ifndef TSR_KERNELS_CUDA_MX_GEMM_H
 #define TSR_KERNELS_CUDA_MX_GEMM_H
 
@@ -19,7 +19,7 @@ typedef struct tsr_mx_gemm {
     tsr_gemm_out out;
 } tsr_mx_gemm;
 
-/* TSR_E_SHAPE: forms or sizes as above do not hold. */
+/* Launches the product. TSR_E_SHAPE: forms or sizes are not as above. */
 tsr_status tsr_cuda_mx_gemm(const tsr_mx_gemm *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
 
 #ifdef __cplusplus

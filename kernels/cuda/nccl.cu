@@ -1,5 +1,4 @@
-/* Owns the calls to NCCL: the library by dlopen, its few functions declared here (nccl.h is not part of the Toolkit).
- */
+/* Calls NCCL, loaded by dlopen. The few functions are declared here, because nccl.h is not part of the Toolkit. */
 #include "kernels/cuda/nccl.h"
 
 #include <cuda_runtime.h>
@@ -9,7 +8,7 @@
 namespace
 {
 
-/* As nccl.h of every version 2 has them. */
+/* As in nccl.h of every version 2. */
 typedef struct ncclComm *comm;
 constexpr int kSuccess = 0, kFloat32 = 7, kSum = 0;
 
@@ -53,7 +52,7 @@ extern "C" void tsr_nccl_close(tsr_nccl *nccl)
             nccl->call.ncclCommDestroy(nccl->comms[r]);
         }
     }
-    free(nccl); /* the library stays: its threads may outlive its communicators */
+    free(nccl); /* the library stays loaded, because its threads may outlive its communicators */
 }
 
 template <typename T> static bool find(void *library, const char *name, T *function)

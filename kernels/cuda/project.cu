@@ -1,4 +1,4 @@
-/* Owns FP32 projections on a GPU: a warp a sum. */
+/* FP32 projections on a GPU: one warp per sum. */
 #include "kernels/cuda/project.h"
 
 #include <cuda_runtime.h>
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) add_kernel(float *sum, const float *
     }
 }
 
-/* A grid that covers n threads, or as many as there may be. */
+/* Returns a grid that covers n threads, limited to the largest grid. */
 unsigned ctas_for(size_t n)
 {
     const size_t all = (n + kThreads - 1) / kThreads;

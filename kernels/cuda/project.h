@@ -1,4 +1,4 @@
-/* kernels/cpu/project.h on a GPU: the same sums, with each product and its addition fused, so within the same bound. */
+/* kernels/cpu/project.h on a GPU: the same sums with fused multiply-add, so within the same bound. */
 #ifndef TSR_KERNELS_CUDA_PROJECT_H
 #define TSR_KERNELS_CUDA_PROJECT_H
 
@@ -9,10 +9,10 @@
 extern "C" {
 #endif
 
-/* x, w and y in device memory. */
+/* Computes the products; x, w and y are in device memory. */
 tsr_status tsr_cuda_project(const tsr_project_args *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
 
-/* sum[n] += part[n], one rounding each; device memory. */
+/* sum[n] += part[n], one rounding each; device memory */
 tsr_status tsr_cuda_add(float *sum, const float *part, size_t n, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
 
 #ifdef __cplusplus

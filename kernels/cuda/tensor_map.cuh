@@ -1,4 +1,4 @@
-/* Owns the search for the driver's encoder of tensor maps at run time, so that no program has to link the driver. */
+/* Finds the driver's encoder of tensor maps at run time, so that programs need not link the driver. */
 #ifndef TSR_KERNELS_CUDA_TENSOR_MAP_CUH
 #define TSR_KERNELS_CUDA_TENSOR_MAP_CUH
 
@@ -26,7 +26,7 @@ static inline void *look_up_encode(void)
 
 static inline tsr_status find_encode(encode_fn *encode, tsr_err *err)
 {
-    static void *const entry = look_up_encode(); /* once, because the search costs as much as a launch */
+    static void *const entry = look_up_encode(); /* once, because the search takes as long as a launch */
     if (!entry) {
         return tsr_fail(err, TSR_E_DEVICE, "the driver has no cuTensorMapEncodeTiled: it is older than CUDA 12.0");
     }

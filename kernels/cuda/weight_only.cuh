@@ -51,11 +51,11 @@ __device__ __forceinline__ void multiply_afresh(float c[4], const uint32_t a[4],
     multiply_add<kBf16>(c, a, b0, b1, 0, 0, 0, 0);
 }
 
-/* Launches the kernel for Hopper that is for few tokens. The caller has checked the arguments; at most 16 tokens, of
- * int4 in groups of 128 at most 32, and no zeros. TSR_E_DEVICE: the driver or the runtime refuses. */
+/* Launches the kernel for few tokens on Hopper. The caller has checked the arguments: at most 16 tokens, or 32 for int4
+ * in groups of 128, and no zeros. TSR_E_DEVICE: error of the driver or the runtime. */
 tsr_status weight_only_stream(const tsr_weight_only_gemm &g, int processors, tsr_stream stream, tsr_err *err);
 
-/* Likewise, for any number of tokens, with zeros or without. */
+/* The same for any number of tokens, with or without zeros. */
 tsr_status weight_only_tiles(const tsr_weight_only_gemm &g, int processors, tsr_stream stream, tsr_err *err);
 
 } // namespace tsr

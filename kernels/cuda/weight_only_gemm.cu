@@ -1,6 +1,6 @@
-/* Owns the weight-only product for GPUs before Hopper: a plain kernel, and one whose CTAs have 32 output features and up
- * to 16 tokens each. The warps of a CTA share K, and their sums are added in shared memory in a fixed order. Then the
- * choice of a kernel. */
+/* Weight-only product for GPUs before Hopper: a plain kernel, and one whose CTAs have 32 output features and up to 16
+ * tokens each. The warps of a CTA share K, and their sums are added in shared memory in a fixed order. Also the choice
+ * of a kernel. */
 #include "kernels/cuda/weight_only_gemm.h"
 
 #include <cuda_runtime.h>
@@ -13,7 +13,7 @@ namespace
 
 constexpr int kWarps = 8, kColumns = 32, kTiles = kColumns / 8; /* tiles of eight columns */
 
-/* The code at (k, n) of layout T, found by the address formula. */
+/* Returns the code at (k, n) of layout T by the address formula. */
 __device__ __forceinline__ int code_at(const uint8_t *w, int bits, int64_t rows, int64_t k, int64_t n)
 {
     const int turns = 16 / bits, group = 128 / bits, per_word = 32 / bits;
@@ -44,9 +44,9 @@ __global__ void plain_kernel(const tsr_weight_only_gemm g)
     }
 }
 
-/* Operands of lane (column, c) in one step of its warp, which takes 64 rows of K of int8, 128 of int4: the c-th 16 bytes
- * of its column in each tile, the matching activations of tokens m0 + `column` and 8 further, and the scales and zeros of
- * its rows' group. */
+/* Operands of lane (column, c) in one step of its warp, which has 64 rows of K for int8, 128 for int4: the c-th 16
+ * bytes of its column in each tile, the matching activations of tokens m0 + `column` and 8 further, and the scales and
+ * zeros of its rows' group. */
 template <int kBits, bool kGroups, int kRows> struct operands {
     static constexpr int kChunk = 128 / kBits; /* rows of K in 16 bytes */
     uint4 w[kTiles];
@@ -101,7 +101,7 @@ template <int kBits, bool kGroups, int kRows> struct operands {
                         b[p] = tsr::scaled_onto<kBf16>(b[p], scale[t] | scale[t] << 16, zero[t] | zero[t] << 16);
                     }
                 }
-                /* Word x has rows 2x, 2x + 1, 2x + 8, 2x + 9 of the 16 bytes, of int4 those 16 further as well. */
+                /* Word x has rows 2x, 2x + 1, 2x + 8, 2x + 9 of the 16 bytes, and for int4 also those 16 further. */
 #pragma unroll
                 for (int p = 0; p < kPairs; p += 2) {
                     const uint32_t fragment[4] = {a[0][4 * p + x], kRows > 8 ? a[kRows / 8 - 1][4 * p + x] : 0,

@@ -5,12 +5,12 @@
  *            sum over k of A[i,k] * W(k,n),  W(k,n) = code(k,n) * scale[k / group, n] + zero[k / group, n]
  *
  * Weights are never stored in 16 bits: they become fragments of mma.m16n8k16 or wgmma in registers. On sm_90, ldmatrix
- * deals out the 16 bytes of a column word by word, which is the order of the fragments. Elsewhere lane c of a column
- * takes its c-th 16 bytes and the matching activations, since rows of a dot product may come in any order as long as
- * both operands agree. docs/kernels/weight_only.md explains the kernels.
+ * distributes the 16 bytes of a column word by word, which is the order of the fragments. Elsewhere lane c of a column
+ * loads its c-th 16 bytes and the matching activations, since the terms of a dot product may have any order that both
+ * operands share. docs/kernels/weight_only.md explains the kernels.
  *
  * Kernel error against the exact value over the same operands, |D - exact| <=
- *     (k / 16 + 64) * 2^-22 * sum of |A| * size * |scale|     FP32 sums, of which no step loses more than 2^-22
+ *     (k / 16 + 64) * 2^-22 * sum of |A| * size * |scale|     FP32 sums; no step loses more than 2^-22
  *                                                             (the plain kernel, one by one: k * 2^-24)
  *     + u * sum of |A * W|, with groups or zeros              W rounded once to the type of A before the product
  *     + u * |D|, the rounding to the output                   u = 2^-11 (fp16) or 2^-8 (bf16)
@@ -18,12 +18,13 @@
  * int4 and fp16 size is code + 16, because A * (code + 8) and A * -8 may be added there. Results have the same bits in
  * every run on one kind of device.
  *
- * a [m][lda], d [m][ldd] of 16 bits; w k * n * bits / 8 bytes; scales, and zeros if there are any, [n] or [k / group][n]
- * of the type of a. k a multiple of 64, n of 64, lda and ldd of 8, all on 16 bytes; group 0 or 32, 64 or 128, which
- * divides k.
+ * a [m][lda], d [m][ldd] of 16 bits; w k * n * bits / 8 bytes; scales, and zeros if there are any, [n] or [k /
+ * group][n] of the type of a. k and n are multiples of 64, lda and ldd of 8, all pointers 16-byte aligned; group is 0,
+ * 32, 64 or 128, and divides k.
  *
- * On sm_90, w, scales and zeros may be read while the launch before in the stream still runs, if that launch lets the
- * next one begin early (programmatic dependent launch). Such a launch may write a, but not w, scales and zeros. */
+ * On sm_90, w, scales and zeros may be read while the previous launch in the stream still runs, if that launch allows
+ * an early start of the next one (programmatic dependent launch). Such a launch may write a, but not w, scales and
+ * zeros. */
 #ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
 #define TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
 
@@ -37,10 +38,11 @@ extern "C" {
 #endif
 
 typedef enum tsr_weight_only_kind {
-    TSR_WEIGHT_ONLY_AUTO,  /* on sm_90 the kernels for Hopper, by m and zeros; else TSR_WEIGHT_ONLY_MMA */
-    TSR_WEIGHT_ONLY_PLAIN, /* the definition: one thread for each element, W not rounded */
-    TSR_WEIGHT_ONLY_MMA,   /* for GPUs before Hopper; reads the weights once for 16 tokens */
-    TSR_WEIGHT_ONLY_TILES, /* on sm_90 alone: the kernel for more than 16 tokens, which converts them once for 128 */
+    TSR_WEIGHT_ONLY_AUTO,  /* on sm_90 the kernels for Hopper, chosen by m and zeros; otherwise TSR_WEIGHT_ONLY_MMA */
+    TSR_WEIGHT_ONLY_PLAIN, /* the definition: one thread per element, W not rounded */
+    TSR_WEIGHT_ONLY_MMA,   /* for GPUs before Hopper; reads the weights once per 16 tokens */
+    TSR_WEIGHT_ONLY_TILES, /* only on sm_90: the kernel for more than 16 tokens, which converts weights once per 128
+                            * tokens */
 } tsr_weight_only_kind;
 
 typedef struct tsr_weight_only_gemm {
@@ -52,7 +54,7 @@ typedef struct tsr_weight_only_gemm {
     tsr_weight_only_kind kind;
 } tsr_weight_only_gemm;
 
-/* TSR_E_SHAPE: sizes or alignment as above do not hold. */
+/* Launches the product. TSR_E_SHAPE: sizes or alignment are not as above. */
 tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* Owns what the two launchers of the weight-only product on Hopper share: tensor maps of codes and tokens and of scales,
- * and the launch in clusters. For weight_only_stream.cu and weight_only_tiles.cu only. */
+/* Common code of the two launchers of the weight-only product on Hopper, for weight_only_stream.cu and
+ * weight_only_tiles.cu only: tensor maps of codes, tokens and scales, and the launch in clusters. */
 #ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_LAUNCH_CUH
 #define TSR_KERNELS_CUDA_WEIGHT_ONLY_LAUNCH_CUH
 
@@ -10,19 +10,19 @@
 namespace
 {
 
-/* Boxes of `rows` lines of 128 bytes, of so many steps of 64 rows of K. */
+/* Boxes of `rows` lines of 128 bytes, for this many steps of 64 rows of K. */
 struct line_box {
     int rows, steps;
     CUtensorMapL2promotion promotion;
 };
 
-/* Encodes the maps of one product; the first that the driver refuses is kept in `code`. */
+/* Encodes the maps of one product. The driver's first error is kept in `code`. */
 struct map_encoder {
     const tsr_weight_only_gemm &g;
     encode_fn encode;
     CUresult code = CUDA_SUCCESS;
 
-    /* `rows` rows that are `pitch` bytes apart, of each of which 64 rows of K take 128 bytes, `across` numbers. */
+    /* Encodes `rows` rows, `pitch` bytes apart, in which 64 rows of K take 128 bytes, or `across` numbers. */
     void lines(CUtensorMap *map, CUtensorMapDataType type, const void *at, int64_t across, int64_t rows, int64_t pitch,
                const line_box &by)
     {

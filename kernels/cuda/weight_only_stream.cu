@@ -1,4 +1,4 @@
-/* Owns the launch of the weight-only product on Hopper: which kernel, and how it cuts the product. */
+/* Launches the weight-only product for few tokens on Hopper: chooses the kernel, and how the product is divided. */
 #include "kernels/cuda/weight_only_stream.cuh"
 
 #include <algorithm>
@@ -12,8 +12,8 @@ using kernel_fn = void (*)(const maps, const tsr_weight_only_gemm, const cut);
 
 struct choice {
     kernel_fn converting, raw;                                 /* `raw` may be NULL */
-    int tokens, lines, turns, groups, warp_bytes, token_bytes; /* the bytes are those of a stage */
-    int warps;                                                 /* of a CTA, at most */
+    int tokens, lines, turns, groups, warp_bytes, token_bytes; /* the byte sizes are those of a stage */
+    int warps;                                                 /* most warps of a CTA */
 };
 
 template <int kBits, bool kBf16, int kGroup, int kTokens> choice chosen()
@@ -69,12 +69,13 @@ int shared_for(const cut &by)
     return shared_bytes(by.before_end == 0 ? kTogether : 2 * kTogether);
 }
 
-/* Chooses warps and splits: as many CTAs as run at a time, with eight steps or more where they share K, and of
- * these cuts the one with the widest CTAs. Clusters of up to four fit everywhere, larger ones do not.
+/* Chooses warps and splits: as many CTAs as can run at a time, with at least eight steps if they share K, and among
+ * these divisions the one with the widest CTAs. Clusters of up to four fit everywhere, larger ones do not.
  *
- * With more than 16 tokens products take the time, not loads. A quarter of a multiprocessor has every fourth warp of its CTAs;
- * the best cut gives each quarter the fewest steps; of equal cuts, the one with the most warps. Clusters of more than two CTAs
- * place two CTAs on one multiprocessor and none on another, even if there are few. Returns the number of CTAs. */
+ * With more than 16 tokens, products take longer than loads. A quarter of a multiprocessor has every fourth warp of its
+ * CTAs; the best cut gives each quarter the fewest steps; of equal cuts, the one with the most warps. Clusters of more
+ * than two CTAs place two CTAs on one multiprocessor and none on another, even if there are few. Returns the number of
+ * CTAs. */
 int64_t spread(const tsr_weight_only_gemm &g, const choice &with, int processors, int steps, cut *best)
 {
     const int64_t places = (int64_t)kTogether * processors;
@@ -99,17 +100,17 @@ int64_t spread(const tsr_weight_only_gemm &g, const choice &with, int processors
     return most;
 }
 
-/* Chooses how to cut the product.
+/* Chooses how to divide the product.
  *
- * There are as many stages as have room, but at most a third of the steps, since nothing is multiplied while a launch
- * begins. With 16 tokens in groups products take longer than loads, and four stages suffice.
+ * The number of stages is limited by memory, and to a third of the steps, since nothing is multiplied while a launch
+ * begins. With 16 tokens in groups, products take longer than loads, and four stages suffice.
  *
  * Stages that are loaded before the launch ahead has ended are also ahead of the tokens. With int4 and 16 tokens that
  * costs more than it gains, so only half of the stages are loaded then.
  *
- * Narrow CTAs that fill all places let the next launch begin beside them with their third last load, because then its
- * CTAs are spread evenly. Earlier, its loads are in the way; later, some places have become free, and some
- * multiprocessors get three of its CTAs. Few tokens take less time, so there it is the fourth last load. */
+ * Narrow CTAs that fill all slots allow the next launch to begin with their third last load, because then its CTAs are
+ * spread evenly. Earlier, its loads compete with theirs; later, some slots are free, and some multiprocessors get three
+ * of its CTAs. Few tokens take less time, so it is the fourth last load then. */
 cut cut_for(const tsr_weight_only_gemm &g, const choice &with, int processors)
 {
     const int64_t places = (int64_t)kTogether * processors;

@@ -1,7 +1,7 @@
-/* Owns the weight-only product for few tokens on Hopper: up to 16, with which it reads the weights at the memory's speed,
- * and of int4 in groups of 128 up to 32. Four to eight warps of a CTA have 32 output features each, one keeps the copy
- * engine busy, and in some kernels one sums the tokens. The CTAs of a cluster share K, send each other their sums and add
- * them in a fixed order. For weight_only_stream.cu only; docs/kernels/weight_only.md has a picture. */
+/* Weight-only product for few tokens on Hopper: up to 16, for which it reads the weights at memory bandwidth, and up to
+ * 32 for int4 in groups of 128. Four to eight warps of a CTA have 32 output features each, one keeps the copy engine
+ * busy, and in some kernels one sums the tokens. The CTAs of a cluster share K, send each other their sums and add them
+ * in a fixed order. For weight_only_stream.cu only; docs/kernels/weight_only.md has a picture. */
 #ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_STREAM_CUH
 #define TSR_KERNELS_CUDA_WEIGHT_ONLY_STREAM_CUH
 
@@ -17,9 +17,9 @@ namespace
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 static_assert(hopper::ring_is_safe(kMaxStages, 1), "every warp waits for every stage");
-constexpr int kTiles = kWarpColumns / 8; /* tiles of eight columns that a warp has */
+constexpr int kTiles = kWarpColumns / 8; /* tiles of eight columns per warp */
 constexpr int kStorers = 8;              /* lanes that hold the tokens' sums */
-constexpr int kChains = 4;               /* independent chains of products, into which a sum of tokens is cut */
+constexpr int kChains = 4;               /* independent chains of products into which a sum of tokens is divided */
 
 /* Loads four 8 x 8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l / 8, and gets, of
  * each matrix, pair l % 4 of row l / 4. */
@@ -31,15 +31,16 @@ __device__ __forceinline__ void load_matrices(uint32_t out[4], uint32_t row)
                  : "memory");
 }
 
-constexpr int kWorkersMeet = 1, kHelpersMeet = 2; /* where others wait for the copying warp to have made the barriers */
+/* barriers where others wait until the copying warp has initialized the mbarriers */
+constexpr int kWorkersMeet = 1, kHelpersMeet = 2;
 
 struct barriers {
-    uint64_t *full, *empty; /* [stages]: a stage has arrived; all warps are through with it */
-    uint64_t *summed;       /* [stages]: the sums of its tokens are there */
-    uint64_t *landed;       /* what other CTAs send has arrived */
+    uint64_t *full, *empty; /* [stages]: a stage has arrived; all warps have finished with it */
+    uint64_t *summed;       /* [stages]: the sums of its tokens are complete */
+    uint64_t *landed;       /* sums of other CTAs have arrived */
 };
 
-/* The role of the lane that copies: `count` steps from `first` on. */
+/* Role of the copying lane: `count` steps from `first` on. */
 template <int kBits, int kGroup, int kTokens> struct copier {
     using S = stage<kBits, kGroup, kTokens>;
     const maps &from;
@@ -64,7 +65,7 @@ template <int kBits, int kGroup, int kTokens> struct copier {
         }
     }
 
-    /* Loads the first weights before the launch ahead has ended, and makes the other barriers meanwhile. */
+    /* Loads the first weights before the previous launch has ended, and initializes the other barriers meanwhile. */
     __device__ __forceinline__ void begin(uint32_t readers, uint32_t landing_bytes) const
     {
         hopper::prefetch_map(&from.weights);
@@ -92,7 +93,7 @@ template <int kBits, int kGroup, int kTokens> struct copier {
     {
         hopper::wait_for_launch_before();
         for (int i = 0, at = 0, phase = 1; i < count; ++i) {
-            hopper::barrier_wait(&at_hand.empty[at], (uint32_t)phase); /* passes in the first round */
+            hopper::barrier_wait(&at_hand.empty[at], (uint32_t)phase); /* succeeds immediately in the first round */
             if (i >= by.early) {
                 load_weights(at, i);
             }
@@ -107,8 +108,8 @@ template <int kBits, int kGroup, int kTokens> struct copier {
     }
 };
 
-/* The address of this lane's row in four matrices for load_matrices, each of eight numbers of tokens 8 h to 8 h + 7,
- * from k on, which is a multiple of 32. kApart: the second and third matrix change places. */
+/* Returns the address of this lane's row in four matrices for load_matrices, each with eight numbers of tokens 8 h to 8
+ * h + 7, from k on, a multiple of 32. kApart: the second and third matrix are exchanged. */
 template <int kTokens, bool kApart> __device__ __forceinline__ uint32_t tokens_at(uint32_t tokens, int k, int h)
 {
     const int row = (int)threadIdx.x % 8, lane = (int)threadIdx.x % 32;
@@ -117,8 +118,8 @@ template <int kTokens, bool kApart> __device__ __forceinline__ uint32_t tokens_a
            (uint32_t)(k / 64 * kTokens * 128 + h * 1024);
 }
 
-/* For raw weights: c = -8 * 2^-24 times the sum of each token's numbers in a step, the same in every column, in chains
- * that are still to be added up. Without groups it is added to what c was. */
+/* For raw weights: computes c = -8 * 2^-24 times the sum of each token's numbers in a step, the same in every column,
+ * in chains that must still be added. Without groups it is added to the previous c. */
 template <int kBits, int kGroup, int kTokens>
 __device__ __forceinline__ void sum_tokens(float (&c)[kChains][4], uint32_t tokens)
 {
@@ -144,8 +145,8 @@ __device__ __forceinline__ void sum_tokens(float (&c)[kChains][4], uint32_t toke
     }
 }
 
-/* The role of the warp that sums tokens: sum_tokens of all steps, into `sums`. That has a row of kTokens for each
- * stage, or, without groups, one row. */
+/* Role of the token-summing warp: computes sum_tokens of all steps into `sums`, which has a row of kTokens per stage
+ * or, without groups, one row. */
 template <int kBits, int kGroup, int kTokens>
 __device__ __forceinline__ void sum_steps(const copier<kBits, kGroup, kTokens> &copies, float *sums)
 {
@@ -176,8 +177,8 @@ __device__ __forceinline__ void sum_steps(const copier<kBits, kGroup, kTokens> &
 /* A warp's sums: [i][h] holds columns 16 i to 16 i + 15 by tokens 8 h to 8 h + 7. */
 template <int kTokens> using sums_of = float[kTiles / 2][kTokens / 8][4];
 
-/* c += scale * part. Raw weights have two parts, one of the low and one of the high nibbles of a byte, and their sums
- * still have to be multiplied by 2^24. */
+/* c += scale * part. Raw weights have two parts, one for the low and one for the high nibbles of a byte; their sums
+ * must still be multiplied by 2^24. */
 template <bool kRaw, int kTokens>
 __device__ __forceinline__ void add_group(sums_of<kTokens> &c, const sums_of<kTokens> *part, int i,
                                           const float scale[2])
@@ -203,10 +204,10 @@ __device__ __forceinline__ uint16_t load_scale(uint32_t at)
     return x;
 }
 
-/* Multiplies one step, whose stage lies at `from`, for this warp's columns. ldmatrix gives lane c of a column the
- * c-th word of its 16 bytes, which has rows 2c, 2c + 1 and those 8, 16, 24 further on, as a fragment has them.
- * Without groups all products add up in `part`. With groups, raw products begin with the tokens' sums, which are
- * there once `summed` says so. */
+/* Multiplies one step, whose stage is at `from`, for this warp's columns. ldmatrix gives lane c of a column the c-th
+ * word of its 16 bytes, which has rows 2c, 2c + 1 and those 8, 16, 24 further, as a fragment requires. Without groups
+ * all products are added in `part`. With groups, raw products begin with the tokens' sums, which are complete when
+ * `summed` says so. */
 template <int kBits, bool kBf16, int kGroup, int kTokens, bool kRaw>
 __device__ __forceinline__ void multiply_step(sums_of<kTokens> &c, sums_of<kTokens> *part, uint32_t from, uint32_t sums,
                                               uint32_t summed, uint32_t phase, int warps)
@@ -255,7 +256,7 @@ __device__ __forceinline__ void multiply_step(sums_of<kTokens> &c, sums_of<kToke
             }
 #pragma unroll
             for (int p = 0; p < kPairs / 2; ++p) {
-                /* A product takes two pairs: neighbours, or, if they are raw, two of the same magnitude. */
+                /* A product uses two pairs: neighbours or, if they are raw, two of the same magnitude. */
                 const int x = kRaw ? p : 2 * p, y = kRaw ? p + 2 : 2 * p + 1, at = k % 32 / 8 + 2 * p;
                 const uint32_t fragment[4] = {a[0][x], a[1][x], a[0][y], a[1][y]};
                 const bool begins = kGroup != 0 && k % kEnd == 0 && (kRaw || p == 0);
@@ -288,8 +289,8 @@ __device__ __forceinline__ void multiply_step(sums_of<kTokens> &c, sums_of<kToke
     }
 }
 
-/* Sends this warp's sums to the CTAs that add them, adds up what arrives here, and stores it. A lane holds two columns,
- * eight apart, of two tokens: four sums, which travel together. */
+/* Sends this warp's sums to the CTAs that add them, adds the sums that arrive here, and stores the results. A lane
+ * holds two columns, eight apart, of two tokens: four sums, which are sent together. */
 template <bool kBf16, int kGroup, int kTokens, bool kRaw>
 __device__ __forceinline__ void finish(sums_of<kTokens> &c, const tsr_weight_only_gemm &g, const cut &by,
                                        uint8_t *shared, uint32_t summed, uint64_t *landed)
@@ -299,7 +300,7 @@ __device__ __forceinline__ void finish(sums_of<kTokens> &c, const tsr_weight_onl
     const int rank = (int)hopper::cluster_rank();
     const int n0 = ((int)hopper::cluster_id() * by.warps + warp) * kWarpColumns;
     const int piece = lane % kPieces,
-              column = n0 + piece / 8 * 16 + piece % 8 / 2 * 2; /* and the next, and 8 further */
+              column = n0 + piece / 8 * 16 + piece % 8 / 2 * 2; /* the next column, and those 8 further */
     const bool inside = n0 < (int)g.n;
     uint32_t scales[2] = {};
     if (kGroup == 0 && inside) {
@@ -329,7 +330,7 @@ __device__ __forceinline__ void finish(sums_of<kTokens> &c, const tsr_weight_onl
             const float4 four = make_float4((x[0] + eights.x) * kUnit, (x[1] + eights.y) * kUnit,
                                             (x[2] + eights.x) * kUnit, (x[3] + eights.y) * kUnit);
             float4 *const there = landing_of(rank, place) + i * 8 + lane / 4;
-            if (wanted && by.splits == 1) { /* memcheck objects to a cluster of one that sends */
+            if (wanted && by.splits == 1) { /* memcheck reports an error if a cluster of one sends */
                 *there = four;
             } else if (wanted) {
                 hopper::send(reinterpret_cast<float *>(there), landed, (uint32_t)to, four);
@@ -421,7 +422,7 @@ __global__ void __launch_bounds__((kMostWarps<kTokens> + kMostHelpers<kTokens>)*
     hopper::cluster_arrive(); /* sums may be sent here */
     hopper::cluster_wait();
     uint32_t shared_at = hopper::shared_address(shared);
-    asm volatile("" : "+r"(shared_at)); /* else the compiler computes it anew at every step */
+    asm volatile("" : "+r"(shared_at)); /* otherwise the compiler computes it again at every step */
     const uint32_t empty_at = shared_at + kMaxStages * 8, summed_at = empty_at + kMaxStages * 8;
     sums_of<kTokens> c = {}, part[kRaw ? 2 : 1] = {};
 #pragma unroll 1
@@ -447,7 +448,7 @@ __global__ void __launch_bounds__((kMostWarps<kTokens> + kMostHelpers<kTokens>)*
     }
     finish<kBf16, kGroup, kTokens, kRaw>(c, g, by, shared, summed_at, at_hand.landed);
 #else
-    __trap(); /* the launcher asks for sm_90 first */
+    __trap(); /* the launcher requires sm_90 */
 #endif
 }
 

@@ -1,5 +1,5 @@
-/* Owns the launch of the weight-only product for any number of tokens on Hopper: which kernel, and how it cuts the
- * product. */
+/* Launches the weight-only product for any number of tokens on Hopper: chooses the kernel, and how the product is
+ * divided. */
 #include "kernels/cuda/weight_only_tiles.cuh"
 
 #include <algorithm>
@@ -18,7 +18,8 @@ template <int kBits, bool kBf16> kernel_fn kernel_for(int tokens)
                           : tiles_kernel<kBits, kBf16, 128>;
 }
 
-/* Scales are multiplied onto weights where there are several of them along K, or zeros; else onto the sums. */
+/* Returns true if scales are multiplied into weights: if there are several along K, or zeros. Otherwise they are
+ * multiplied into the sums. */
 bool scaled_early(const tsr_weight_only_gemm &g)
 {
     return g.group != 0 || g.zeros != nullptr;
@@ -45,25 +46,25 @@ int round_up(int bytes)
     return (bytes + 1023) / 1024 * 1024; /* the swizzle repeats every 1024 */
 }
 
-/* CTAs on a multiprocessor: two where each has half of the warpgroups that registers allow. */
+/* Returns the CTAs per multiprocessor: two if each has half of the warpgroups that registers allow. */
 int together(int tokens, int groups)
 {
     return groups <= (tokens < 128 ? 2 : 1) ? 2 : 1;
 }
 
-/* Returns the estimated time of a launch in multiprocessor clocks. The constants are fitted to times of every cut on an H200
- * (docs/kernels/weight_only.md). A step takes the longest of: its conversions and products for 256 features, loading its
- * weights at 18 bytes per clock, and its latency with few warps. */
+/* Returns the estimated time of a launch in multiprocessor clocks. The constants are fitted to times of every cut on an
+ * H200 (docs/kernels/weight_only.md). A step takes the longest of: its conversions and products for 256 features,
+ * loading its weights at 18 bytes per clock, and its latency with few warps. */
 double cost_of(const tsr_weight_only_gemm &g, int tokens, int groups, int splits, int processors)
 {
     const int width = groups * kGroupColumns, beside = together(tokens, groups);
-    const bool whole = beside == 1 && groups == (tokens < 128 ? 4 : 2); /* all the warps that registers allow */
+    const bool whole = beside == 1 && groups == (tokens < 128 ? 4 : 2); /* all warps that registers allow */
     const int64_t count = (g.n + width - 1) / width * ((g.m + tokens - 1) / tokens) * splits;
     const double fit = splits <= 2 || (splits <= 4 && beside == 2) ? 1
                        : splits <= 4                               ? 0.9
                                                                    : 0.85; /* of large clusters */
     const int64_t places = (int64_t)(processors * fit * beside), last = count % places;
-    const int64_t left = (last * beside + places - 1) / places; /* CTAs on a multiprocessor in the last round */
+    const int64_t left = (last * beside + places - 1) / places; /* CTAs per multiprocessor in the last round */
     const double compute = (420 + 4.2 * tokens) * width / 256 + 2.5 * tokens;
     const double busy = std::max(compute, width * kStep * g.bits / 8 / 18.0), alone = whole ? busy : 605 + busy / 2;
     const double rounds = (double)(count / places) * std::max(busy * beside, alone) +
@@ -97,7 +98,7 @@ tiling cut_for(const tsr_weight_only_gemm &g, int processors)
     best.stage =
         round_up(best.weight_bytes + best.tokens * kStep * 2 + best.scale_bytes * (g.zeros != nullptr ? 2 : 1));
     const int room = (228 * 1024 / together(best.tokens, best.groups) - 1024) / 1024 * 1024;
-    /* A step refills the stage of two steps ago: with fewer stages it would be one that is still read. */
+    /* A step refills the stage of two steps ago; with fewer stages that one would still be in use. */
     best.stages = std::min(kMaxStages, (room - kRingAt) / best.stage);
     return best;
 }

@@ -1,6 +1,6 @@
-/* Owns the weight-only product for any number of tokens on Hopper, with groups and zero points. Each warpgroup has 128
- * output features: it turns their codes into operands of wgmma in registers, once for a tile of up to 128 tokens, which
- * it reads from shared memory. The CTAs of a cluster share K; each adds up the sums of all for its share of the tokens,
+/* Weight-only product for any number of tokens on Hopper, with groups and zero points. Each warpgroup has 128 output
+ * features: it converts their codes to operands of wgmma in registers, once per tile of up to 128 tokens, which it
+ * reads from shared memory. The CTAs of a cluster share K; each adds the sums of all CTAs for its share of the tokens,
  * in a fixed order. For weight_only_tiles.cu only; docs/kernels/weight_only.md has a picture. */
 #ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_TILES_CUH
 #define TSR_KERNELS_CUDA_WEIGHT_ONLY_TILES_CUH
@@ -14,27 +14,30 @@ namespace
 {
 
 constexpr int kStep = 64;                     /* rows of K in a stage */
-constexpr int kGroupColumns = 128;            /* output features of a warpgroup: two blocks of 64 */
-constexpr int kScaleColumns = 256;            /* that one copy of scales takes at most */
-constexpr int kMinStages = 3, kMaxStages = 8; /* the launcher chooses between them */
+constexpr int kGroupColumns = 128;            /* output features per warpgroup: two blocks of 64 */
+constexpr int kScaleColumns = 256;            /* most columns of one copy of scales */
+constexpr int kMinStages = 3, kMaxStages = 8; /* the launcher chooses in this range */
 static_assert(hopper::ring_is_safe(kMinStages, 1), "every warp waits for every stage");
-constexpr int kMaxSplits = 8;  /* of K, the CTAs of a cluster */
-constexpr int kBand = 8;       /* tiles of tokens that go through all features before the next ones do */
-constexpr int kEarly = 2;      /* stages whose weights are loaded before the launch ahead has ended */
-constexpr int kRingAt = 1024;  /* in shared memory; before it come the barriers */
-constexpr int kPitchSpare = 4; /* floats between the rows of the sums, so that lanes of a warp write to all banks */
+constexpr int kMaxSplits = 8;  /* parts of K, the CTAs of a cluster */
+constexpr int kBand = 8;       /* tiles of tokens that are processed for all features before the next ones */
+constexpr int kEarly = 2;      /* stages whose weights are loaded before the previous launch has ended */
+constexpr int kRingAt = 1024;  /* offset in shared memory; the barriers precede it */
+constexpr int kPitchSpare = 4; /* padding in floats between rows of the sums, so that lanes of a warp write to all
+                                * banks */
 
-/* The most warpgroups of a CTA, of four warps each; registers allow so many with few tokens, or two such CTAs of half. */
+/* Most warpgroups of a CTA, of four warps each. With few tokens, registers allow this many, or two CTAs of half the
+ * size. */
 template <int kTokens> constexpr int kMaxGroups = kTokens < 128 ? 4 : 2;
 
-/* How a launch cuts the product. */
+/* How a launch divides the product. */
 struct tiling {
-    int tokens, groups;      /* of a tile; warpgroups of a CTA */
-    int splits, steps, more; /* CTAs of a cluster share K: each has `steps` steps, the first `more` CTAs one more */
+    int tokens, groups;      /* tokens of a tile; warpgroups of a CTA */
+    int splits, steps, more; /* the CTAs of a cluster share K: each has `steps` steps, the first `more` CTAs one more */
     int token_tiles, feature_tiles;
-    int stages, stage;             /* how many stages, and the bytes of one */
-    int weight_bytes, scale_bytes; /* of a stage; scale_bytes are those of scales alone, without zeros */
-    int scale_rows;                /* in a stage: 0 if scales wait for the end, else 1, or 2 for groups of 32 */
+    int stages, stage;             /* number of stages, and the bytes of one */
+    int weight_bytes, scale_bytes; /* of a stage; scale_bytes are those of scales only, without zeros */
+    int scale_rows;                /* per stage: 0 if scales are applied at the end, otherwise 1, or 2 for groups of
+                                    * 32 */
     int scale_shift;               /* row of the first scale of a step: k >> scale_shift */
 };
 
@@ -71,7 +74,8 @@ __device__ __forceinline__ void multiply_tile(float (&d)[N / 2], const uint32_t 
     }
 }
 
-/* Portion of the product that a CTA computes: features from n0 on, tokens from m0 on, `count` steps of K from `first` on. */
+/* Portion of the product that a CTA computes: features from n0 on, tokens from m0 on, `count` steps of K from `first`
+ * on. */
 struct portion {
     int n0, m0, first, count, rank;
 };
@@ -80,12 +84,12 @@ template <int kTokens> __device__ __forceinline__ portion my_portion(const tilin
 {
     const int rank = (int)hopper::cluster_rank(), tile = (int)blockIdx.x / by.splits;
     const int in_band = kBand * by.feature_tiles, band = tile / in_band, at = tile % in_band;
-    const int width = min(kBand, by.token_tiles - band * kBand); /* of the band, the last of which may be narrower */
+    const int width = min(kBand, by.token_tiles - band * kBand); /* width of the band; the last one may be narrower */
     return {at / width * by.groups * kGroupColumns, (band * kBand + at % width) * kTokens,
             rank * by.steps + min(rank, by.more), by.steps + (rank < by.more), rank};
 }
 
-/* The role of the lane that copies. */
+/* Role of the copying lane. */
 template <int kBits, int kTokens> struct tile_copier {
     const tile_maps &from;
     const tiling &by;
@@ -94,7 +98,7 @@ template <int kBits, int kTokens> struct tile_copier {
     uint64_t *full, *empty;
     bool zeros;
 
-    /* Asks for what a step has beside its tokens. Weights that no other tile of tokens needs are not kept in L2. */
+    /* Requests the data of a step except its tokens. Weights that no other tile of tokens needs are not kept in L2. */
     __device__ __forceinline__ void load_weights(int at, int i) const
     {
         uint8_t *const to = ring + at * by.stage, *const scales = to + by.weight_bytes + kTokens * kStep * 2;
@@ -121,8 +125,8 @@ template <int kBits, int kTokens> struct tile_copier {
         hopper::load_tile(ring + at * by.stage + by.weight_bytes, &from.tokens, &full[at], 0, mine.m0, mine.first + i);
     }
 
-    /* Fills the ring. The first weights are loaded before the launch ahead has ended, since that one may not write
-     * them; more of them would be in the way of the first tokens. */
+    /* Fills the ring. The first weights are loaded before the previous launch has ended, which must not write them;
+     * loading more of them would delay the first tokens. */
     __device__ __forceinline__ void begin() const
     {
         const int filled = min(mine.count, by.stages), early = min(filled, kEarly);
@@ -139,8 +143,9 @@ template <int kBits, int kTokens> struct tile_copier {
         }
     }
 
-    /* Loads step `i` once all warps are through with what its stage held. The warps that refill a stage change. The one that
-     * does has waited for the step before in that stage, so that the barrier is at most one phase behind it. */
+    /* Loads step `i` once all warps have finished with the previous contents of its stage. Different warps refill a
+     * stage in turn. The refilling warp has waited for the previous step in that stage, so the barrier is at most one
+     * phase behind it. */
     __device__ __forceinline__ void refill(int at, int i, int phase) const
     {
         hopper::barrier_wait(&empty[at], (uint32_t)phase);
@@ -157,7 +162,7 @@ __device__ __forceinline__ void load_codes(uint32_t (&out)[4], uint32_t row)
                  : "memory");
 }
 
-/* One of the 16-bit numbers at `at`, twice. */
+/* Loads one of the 16-bit numbers at `at`, twice. */
 __device__ __forceinline__ uint32_t load_twice(uint32_t at)
 {
     uint16_t x;
@@ -174,7 +179,7 @@ struct row_scales {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             scale[i / 2][i % 2] = kBf16 ? 0x3F803F80u : 0x3C003C00u; /* 1 */
-            zero[i / 2][i % 2] = 0x80008000u;                        /* -0: the product alone */
+            zero[i / 2][i % 2] = 0x80008000u;                        /* -0: only the product */
         }
     }
 
@@ -193,17 +198,17 @@ struct row_scales {
     }
 };
 
-/* The operands of 32 rows of K: [block][16 rows of K]. ldmatrix gives lane c of a column the c-th word of its 16
- * bytes, which has rows 2c, 2c + 1 and those 8 (int4: 8, 16, 24) further on, as a fragment has them. */
+/* The operands of 32 rows of K: [block][16 rows of K]. ldmatrix gives lane c of a column the c-th word of its 16 bytes,
+ * which has rows 2c, 2c + 1 and those 8 (int4: 8, 16, 24) further, as a fragment requires. */
 using fragments = uint32_t[2][2][4];
 
 template <int kBits, bool kBf16>
 __device__ __forceinline__ void convert_half(fragments &out, uint32_t weights, int half, const row_scales &by)
 {
-    constexpr int kPairs = kBits == 8 ? 2 : 4, kLoads = kBits == 8 ? 2 : 1; /* of 16 bytes a column */
+    constexpr int kPairs = kBits == 8 ? 2 : 4, kLoads = kBits == 8 ? 2 : 1; /* of 16 bytes of a column */
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
-        uint32_t word[4]; /* of rows lane / 4 and 8 further of the first block, then of the second */
+        uint32_t word[4]; /* of rows lane / 4 and 8 further, in the first block, then in the second */
         load_codes(word, weights ^ (uint32_t)((half * kLoads + load) * 16));
 #pragma unroll
         for (int t = 0; t < 4; ++t) {
@@ -219,7 +224,7 @@ __device__ __forceinline__ void convert_half(fragments &out, uint32_t weights, i
     }
 }
 
-/* Keeps the compiler from computing operands later than here, while products are under way. */
+/* Prevents the compiler from computing operands later than here, while products are in progress. */
 __device__ __forceinline__ void hold(fragments &x)
 {
 #pragma unroll
@@ -228,9 +233,9 @@ __device__ __forceinline__ void hold(fragments &x)
     }
 }
 
-/* Adds up the portion of a warpgroup. While the tensor cores multiply one half of a step, the next half is converted;
- * a stage is given back once the products of the step are through. In each step another warp refills the stage of two
- * steps ago, which the others have given back by then. */
+/* Computes the portion of a warpgroup. While the tensor cores multiply one half of a step, the next half is converted.
+ * A stage is released when the products of the step are done. In each step another warp refills the stage of two steps
+ * ago, which the others have released by then. */
 template <int kBits, bool kBf16, int kTokens>
 __device__ __forceinline__ void multiply_all(float (&sums)[2][kTokens / 2], const tile_copier<kBits, kTokens> &copies,
                                              uint32_t shared_at)
@@ -271,7 +276,7 @@ __device__ __forceinline__ void multiply_all(float (&sums)[2][kTokens / 2], cons
                 }
             }
             hopper::mma_commit();
-            hopper::mma_wait_but<1>(); /* the other operands are free */
+            hopper::mma_wait_but<1>(); /* the other operands are no longer in use */
             if (half == 0 && i > 0 && lane == 0) {
                 hopper::barrier_arrive(empty_at + (uint32_t)before * 8);
             }
@@ -298,7 +303,7 @@ __device__ __forceinline__ void multiply_all(float (&sums)[2][kTokens / 2], cons
     hopper::hold(sums[1]);
 }
 
-/* Puts a warpgroup's sums where the ring was, a row of floats for each token. */
+/* Stores a warpgroup's sums in the memory of the ring, one row of floats per token. */
 template <int kTokens>
 __device__ __forceinline__ void put_sums(const float (&sums)[2][kTokens / 2], float *to, int pitch)
 {
@@ -314,8 +319,8 @@ __device__ __forceinline__ void put_sums(const float (&sums)[2][kTokens / 2], fl
     }
 }
 
-/* Meets the other CTAs of the cluster, so that each may read what the others have put into their shared memory. Ordering
- * no more than that takes no wait for the whole GPU, which nvcc before 12.8 has no word for. */
+/* Synchronizes with the other CTAs of the cluster, so that each may read the others' shared memory. This weaker
+ * ordering needs no wait for the whole GPU, but nvcc before 12.8 has no instruction for it. */
 __device__ __forceinline__ void publish_sums()
 {
 #if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1208
@@ -327,7 +332,7 @@ __device__ __forceinline__ void publish_sums()
 #endif
 }
 
-/* Adds up the sums of all CTAs of the cluster for this CTA's tokens and stores them. A lane has four features. */
+/* Adds the sums of all CTAs of the cluster for this CTA's tokens and stores them. A lane has four features. */
 template <bool kBf16>
 __device__ __forceinline__ void finish_tile(const tsr_weight_only_gemm &g, const tiling &by, const portion &mine,
                                             const float *sums, int pitch, int tokens)
@@ -396,9 +401,9 @@ __global__ void __launch_bounds__(kMaxGroups<kTokens> * 128, 1)
     __syncthreads();
     float sums[2][kTokens / 2];
     uint32_t shared_at = hopper::shared_address(shared);
-    asm volatile("" : "+r"(shared_at)); /* else the compiler computes it anew at every step */
+    asm volatile("" : "+r"(shared_at)); /* otherwise the compiler computes it again at every step */
     multiply_all<kBits, kBf16, kTokens>(sums, copies, shared_at);
-    __syncthreads(); /* all are through with the ring */
+    __syncthreads(); /* all have finished with the ring */
     put_sums<kTokens>(sums, landing, pitch);
     if (by.splits == 1) {
         __syncthreads();
@@ -407,10 +412,10 @@ __global__ void __launch_bounds__(kMaxGroups<kTokens> * 128, 1)
     }
     finish_tile<kBf16>(g, by, mine, landing, pitch, min(kTokens, (int)g.m - mine.m0));
     if (by.splits != 1) {
-        hopper::cluster_meet(); /* others may still read here; what this CTA has read has been added */
+        hopper::cluster_meet(); /* others may still read here; the data that this CTA has read has been added */
     }
 #else
-    __trap(); /* the launcher asks for sm_90 first */
+    __trap(); /* the launcher requires sm_90 */
 #endif
 }
 

@@ -51,7 +51,7 @@ MUTANTS = [
      "wide: does not wait for the launch before"),
     ("block_fp8_narrow.cu", "hopper::meet(2, shape::kThreads);\n        hopper::wait_for_launch_before();", "hopper::meet(2, shape::kThreads);", BEHIND,
      "narrow: the warps that multiply do not wait for the launch before"),
-    ("block_fp8_narrow.cu", "it has made the barriers */\n        hopper::wait_for_launch_before();", "it has made the barriers */", BEHIND,
+    ("block_fp8_narrow.cu", "this warp initialized the barriers */\n        hopper::wait_for_launch_before();", "this warp initialized the barriers */", BEHIND,
      "narrow: the warp that loads does not wait for the launch before"),
     ("block_fp8_grouped_wide.cu", "    hopper::wait_for_launch_before();\n", "", BEHIND, "grouped, wide: does not wait for the launch before"),
     ("block_fp8_tokens.cu", "    hopper::wait_for_launch_before();\n", "", BEHIND, "tokens: does not wait for the launch before"),
