@@ -130,6 +130,18 @@ tsr_status tsr_json_next_element(tsr_json_reader *r, bool *more, tsr_err *err)
     return next(r, ']', more, err);
 }
 
+tsr_status tsr_json_read_array(tsr_json_reader *r, tsr_json_element_fn *element, void *context, tsr_err *err)
+{
+    bool more;
+    TSR_TRY(tsr_json_enter_array(r, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_element(r, &more, err));
+        if (!more)
+            return TSR_OK;
+        TSR_TRY(element(context, err));
+    }
+}
+
 /* Returns the length of the UTF-8 sequence at p (at most `room` bytes), or 0 if it is invalid. RFC 3629 forbids
  * overlong forms, surrogates and values above U+10FFFF. */
 static size_t utf8_length(const unsigned char *p, size_t room)

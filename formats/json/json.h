@@ -65,6 +65,11 @@ tsr_status tsr_json_enter_array(tsr_json_reader *r, tsr_err *err) TSR_WARN_UNUSE
 tsr_status tsr_json_next_member(tsr_json_reader *r, tsr_json_text *key, bool *more, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_json_next_element(tsr_json_reader *r, bool *more, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Reads an array: calls `element` for each value, which must read or skip exactly that value. */
+typedef tsr_status tsr_json_element_fn(void *context, tsr_err *err);
+tsr_status tsr_json_read_array(tsr_json_reader *r, tsr_json_element_fn *element, void *context,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
 tsr_status tsr_json_read_string(tsr_json_reader *r, tsr_json_text *value, tsr_err *err) TSR_WARN_UNUSED;
 /* Reads a non-negative integer below 2^64, written without fraction or exponent. */
 tsr_status tsr_json_read_u64(tsr_json_reader *r, uint64_t *value, tsr_err *err) TSR_WARN_UNUSED;

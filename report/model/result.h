@@ -81,6 +81,7 @@ typedef struct tsr_result_kind {
     const char *schema, *title;
     const char *charted; /* series that is summed up and charted; NULL: none */
     bool case_a_row;     /* true: each row is a test case; false: cases are checks of a layer's tensors */
+    bool by_subject;     /* true: judgements have a series per subject; false: one per kind of error */
 } tsr_result_kind;
 
 /* Reference from a report to its blocks file. */

@@ -113,6 +113,21 @@ tsr_status tsr_read_array(tsr_reading *r, tsr_value_fn *element, void *to, tsr_e
     }
 }
 
+tsr_status tsr_read_members(tsr_reading *r, tsr_member_fn *member, void *to, tsr_err *err)
+{
+    bool more;
+    TSR_TRY(tsr_json_enter_object(&r->json, err));
+    for (;;) {
+        tsr_json_text key;
+        const char *name;
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
+        if (!more)
+            return TSR_OK;
+        TSR_TRY(tsr_json_decode(&r->json, key, &r->result->arena, &name, err));
+        TSR_TRY(member(r, name, to, err));
+    }
+}
+
 /* ---- objects ---- */
 
 /* Members seen so far: a bit for each field and figure, and the table row to try first for the next key. Objects of
@@ -211,7 +226,8 @@ tsr_status tsr_read_object(tsr_reading *r, const char *what, const tsr_field *fi
         if (n > 0 && find_field(fields, n, key, &s.field)) {
             const tsr_field *const f = &fields[s.field];
             TSR_TRY(mark(r, &s.fields, s.field, f->key, err));
-            TSR_TRY(f->read(r, (char *)to + f->at, err));
+            TSR_TRY((f->is & TSR_EACH) != 0 ? tsr_read_array(r, f->read, (char *)to + f->at, err)
+                                            : f->read(r, (char *)to + f->at, err));
         } else if (rest != NULL && rest->figures != NULL && find_figure(key, &s.figure)) {
             TSR_TRY(mark(r, &s.figures, s.figure, tsr_figure_of(s.figure)->key, err));
             TSR_TRY(read_figure(r, s.figure, &rest->figures[s.figure], err));
@@ -220,7 +236,7 @@ tsr_status tsr_read_object(tsr_reading *r, const char *what, const tsr_field *fi
         }
     }
     for (size_t i = 0; i < n; i++) {
-        if (fields[i].needed && (s.fields >> i & 1) == 0) {
+        if ((fields[i].is & TSR_NEEDED) != 0 && (s.fields >> i & 1) == 0) {
             char text[128];
             snprintf(text, sizeof text, "%s ends without '%s'", what, fields[i].key);
             return tsr_refuse_value(r, err, text);

@@ -16,11 +16,17 @@ typedef struct tsr_reading {
 /* Reads exactly one value into *to. */
 typedef tsr_status tsr_value_fn(tsr_reading *r, void *to, tsr_err *err);
 
+/* Properties of a member. */
+enum {
+    TSR_NEEDED = 1, /* an object without it is rejected */
+    TSR_EACH = 2,   /* the value is an array; `read` is called with the same destination for each element */
+};
+
 typedef struct tsr_field {
     const char *key; /* NULL ends a table */
     tsr_value_fn *read;
     size_t at;   /* offset of the destination in the struct */
-    bool needed; /* true: an object without it is refused */
+    unsigned is; /* TSR_NEEDED, TSR_EACH */
 } tsr_field;
 
 /* Handling of members that no field of the table names. */
@@ -36,6 +42,10 @@ tsr_status tsr_read_object(tsr_reading *r, const char *what, const tsr_field *fi
 
 /* Reads an array, and calls `element` with `to` for each value. */
 tsr_status tsr_read_array(tsr_reading *r, tsr_value_fn *element, void *to, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Reads an object whose keys are names, {"BF16": {...}, ...}, and calls `member` with the name and `to` for each. */
+typedef tsr_status tsr_member_fn(tsr_reading *r, const char *name, void *to, tsr_err *err);
+tsr_status tsr_read_members(tsr_reading *r, tsr_member_fn *member, void *to, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Readers of values. The comment is the type of *to. null leaves a text NULL and a number NaN. */
 tsr_value_fn tsr_value_text;   /* const char *: a string or null */

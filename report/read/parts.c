@@ -10,7 +10,7 @@
 
 #define SCHEMA "tessera-verify-all/1"
 
-static const tsr_result_kind kNotApplicable = {SCHEMA, "verify", NULL, true};
+static const tsr_result_kind kNotApplicable = {SCHEMA, "verify", NULL, true, false};
 
 /* One kind of checks in the file. */
 typedef struct part {
@@ -61,19 +61,18 @@ static tsr_status add_reason(tsr_reading *r, parts *to, const char *name, const 
     return result->version == NULL || row->note == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
 }
 
-static tsr_status read_part(tsr_reading *r, parts *to, tsr_json_text key, tsr_err *err)
+static tsr_status read_part(tsr_reading *r, const char *name, void *context, tsr_err *err)
 {
     static const tsr_field kFields[] = {
-        {"status", tsr_value_text, offsetof(part, status), true},
-        {"reason", tsr_value_text, offsetof(part, reason), false},
-        {"result", read_span, 0, false},
+        {"status", tsr_value_text, offsetof(part, status), TSR_NEEDED},
+        {"reason", tsr_value_text, offsetof(part, reason), 0},
+        {"result", read_span, 0, 0},
         {0},
     };
-    const char *name;
+    parts *const to = context;
     part p = {.status = NULL};
     if (to->version == NULL)
         return tsr_refuse_value(r, err, "a version of null");
-    TSR_TRY(tsr_json_decode(&r->json, key, &r->result->arena, &name, err));
     TSR_TRY(tsr_read_object(r, "a kind of checks", kFields, &p, NULL, err));
     if (to->n == TSR_MAX_PARTS)
         return tsr_refuse_value(r, err, "more kinds of checks than there are");
@@ -92,22 +91,14 @@ static tsr_status read_part(tsr_reading *r, parts *to, tsr_json_text key, tsr_er
 
 static tsr_status read_parts(tsr_reading *r, void *to, tsr_err *err)
 {
-    bool more;
-    tsr_json_text key;
-    TSR_TRY(tsr_json_enter_object(&r->json, err));
-    TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
-    while (more) {
-        TSR_TRY(read_part(r, to, key, err));
-        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
-    }
-    return TSR_OK;
+    return tsr_read_members(r, read_part, to, err);
 }
 
 static tsr_status read_whole(parts *to, tsr_reading *r, tsr_err *err)
 {
     static const tsr_field kFields[] = {
-        {"version", tsr_value_text, offsetof(parts, version), true},
-        {"kinds", read_parts, 0, true},
+        {"version", tsr_value_text, offsetof(parts, version), TSR_NEEDED},
+        {"kinds", read_parts, 0, TSR_NEEDED},
         {0},
     };
     TSR_TRY(tsr_read_object(r, "the result", kFields, to, NULL, err));

@@ -11,22 +11,22 @@ static const struct {
     tsr_result_kind kind;
     tsr_value_fn *read;
 } kKinds[] = {
-    {{"tessera-quantization-report/1", "quantization report", "", false}, tsr_read_quantization_report},
-    {{"tessera-quantize/1", "quantize", NULL, false}, tsr_read_run},
-    {{"tessera-convert/1", "convert", NULL, false}, tsr_read_run},
-    {{"tessera-finish/1", "finish", NULL, false}, tsr_read_run},
-    {{"tessera-verify/1", "verify weights", "", false}, tsr_read_verify},
-    {{"tessera-verify-manifest/1", "verify manifest", NULL, false}, tsr_read_verify_manifest},
-    {{"tessera-verify-kernels/1", "verify", "quantization", true}, tsr_read_judgements},
-    {{"tessera-verify-forward/1", "verify forward", "layer alone", true}, tsr_read_forward},
-    {{"tessera-diff/1", "diff", "", false}, tsr_read_diff},
-    {{"tessera-compare-schemes/1", "compare-schemes", NULL, false}, tsr_read_compare_schemes},
-    {{"tessera-plan-schemes/1", "plan-schemes", NULL, false}, tsr_read_plan_schemes},
-    {{"tessera-inspect/1", "inspect", NULL, true}, tsr_read_inspect},
-    {{"tessera-inspect-tensor/1", "inspect, one tensor", NULL, false}, tsr_read_inspect_tensor},
-    {{"tessera-batch/1", "batch", "", true}, tsr_read_batch},
-    {{"tessera-report/1", "report", NULL, false}, NULL}, /* only a result that an error ended */
-    {{"tessera-verify-all/1", "verify all", NULL, false},
+    {{"tessera-quantization-report/1", "quantization report", "", false, false}, tsr_read_quantization_report},
+    {{"tessera-quantize/1", "quantize", NULL, false, false}, tsr_read_run},
+    {{"tessera-convert/1", "convert", NULL, false, false}, tsr_read_run},
+    {{"tessera-finish/1", "finish", NULL, false, false}, tsr_read_run},
+    {{"tessera-verify/1", "verify weights", "", false, false}, tsr_read_verify},
+    {{"tessera-verify-manifest/1", "verify manifest", NULL, false, false}, tsr_read_verify_manifest},
+    {{"tessera-verify-kernels/1", "verify", "quantization", true, false}, tsr_read_judgements},
+    {{"tessera-verify-forward/1", "verify forward", "layer alone", true, true}, tsr_read_judgements},
+    {{"tessera-diff/1", "diff", "", false, false}, tsr_read_diff},
+    {{"tessera-compare-schemes/1", "compare-schemes", NULL, false, false}, tsr_read_compare_schemes},
+    {{"tessera-plan-schemes/1", "plan-schemes", NULL, false, false}, tsr_read_plan_schemes},
+    {{"tessera-inspect/1", "inspect", NULL, true, false}, tsr_read_inspect},
+    {{"tessera-inspect-tensor/1", "inspect, one tensor", NULL, false, false}, tsr_read_inspect_tensor},
+    {{"tessera-batch/1", "batch", "", true, false}, tsr_read_batch},
+    {{"tessera-report/1", "report", NULL, false, false}, NULL}, /* only a result that an error ended */
+    {{"tessera-verify-all/1", "verify all", NULL, false, false},
      NULL}, /* only if an error ended it; otherwise report/read/parts.h reads it */
 };
 

@@ -40,12 +40,12 @@ static tsr_status take_state(tsr_reading *r, job *j, tsr_err *err)
 static tsr_status read_job(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
-        {"name", tsr_value_text, offsetof(job, row.name), true},
-        {"command", tsr_value_text, offsetof(job, row.what), true},
-        {"state", tsr_value_text, offsetof(job, state), true},
-        {"message", tsr_value_text, offsetof(job, message), false},
-        {"needs", tsr_value_text, offsetof(job, needs), false},
-        {"seconds", tsr_value_number, offsetof(job, seconds), false},
+        {"name", tsr_value_text, offsetof(job, row.name), TSR_NEEDED},
+        {"command", tsr_value_text, offsetof(job, row.what), TSR_NEEDED},
+        {"state", tsr_value_text, offsetof(job, state), TSR_NEEDED},
+        {"message", tsr_value_text, offsetof(job, message), 0},
+        {"needs", tsr_value_text, offsetof(job, needs), 0},
+        {"seconds", tsr_value_number, offsetof(job, seconds), 0},
         {0},
     };
     tsr_row *row;
@@ -73,14 +73,8 @@ static tsr_status read_job(tsr_reading *r, void *to, tsr_err *err)
     return tsr_result_add_finding(r->result, &finding, err);
 }
 
-static tsr_status read_jobs(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_job, to, err);
-}
-
 tsr_status tsr_read_batch(tsr_reading *r, void *to, tsr_err *err)
 {
-    static const tsr_field kFields[] = {TSR_HEAD_FIELDS, {"jobs", read_jobs, 0, true}, {0}};
-    const tsr_rest rest = {.facts = &r->result->facts};
-    return tsr_read_object(r, "the result", kFields, to, &rest, err);
+    static const tsr_field kFields[] = {TSR_HEAD_FIELDS, {"jobs", read_job, 0, TSR_NEEDED | TSR_EACH}, {0}};
+    return tsr_read_facts(r, "the result", kFields, to, NULL, err);
 }

@@ -19,8 +19,8 @@ typedef struct pair {
 static tsr_status read_side(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
-        {"dtype", tsr_value_text, 0, true},
-        {"shape", tsr_value_place, sizeof(const char *), true},
+        {"dtype", tsr_value_text, 0, TSR_NEEDED},
+        {"shape", tsr_value_place, sizeof(const char *), TSR_NEEDED},
         {0},
     };
     return tsr_read_object(r, "a side", kFields, to, NULL, err);
@@ -56,10 +56,10 @@ static tsr_status read_block(tsr_reading *r, void *to, tsr_err *err)
         uint64_t matrix;
     } block;
     static const tsr_field kFields[] = {
-        {"rows", read_range, offsetof(block, rows), true},
-        {"columns", read_range, offsetof(block, columns), true},
-        {"relative_error", tsr_value_number, offsetof(block, relative), true},
-        {"matrix", tsr_value_count, offsetof(block, matrix), false},
+        {"rows", read_range, offsetof(block, rows), TSR_NEEDED},
+        {"columns", read_range, offsetof(block, columns), TSR_NEEDED},
+        {"relative_error", tsr_value_number, offsetof(block, relative), TSR_NEEDED},
+        {"matrix", tsr_value_count, offsetof(block, matrix), 0},
         {0},
     };
     pair *const p = to;
@@ -77,11 +77,6 @@ static tsr_status read_block(tsr_reading *r, void *to, tsr_err *err)
     return p->row.block_at == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
 }
 
-static tsr_status read_blocks(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_block, to, err);
-}
-
 static const char *dtypes_of(tsr_arena *arena, const pair *p)
 {
     const char *const a = p->a.dtype, *const b = p->b.dtype;
@@ -93,14 +88,14 @@ static const char *dtypes_of(tsr_arena *arena, const pair *p)
 static tsr_status read_pair(tsr_reading *r, pair *p, tsr_err *err)
 {
     static const tsr_field kFields[] = {
-        {"name", tsr_value_text, offsetof(pair, row.name), true},
-        {"state", tsr_value_text, offsetof(pair, state), true},
-        {"a", read_side, offsetof(pair, a), false},
-        {"b", read_side, offsetof(pair, b), false},
-        {"seconds", tsr_value_number, offsetof(pair, row.figures) + TSR_FIGURE_SECONDS * sizeof(double), false},
-        {"max_abs_error_at", tsr_value_place, offsetof(pair, row.error_at), false},
-        {"worst_blocks", read_blocks, 0, false},
-        {"beyond", tsr_value_flag, offsetof(pair, beyond), false},
+        {"name", tsr_value_text, offsetof(pair, row.name), TSR_NEEDED},
+        {"state", tsr_value_text, offsetof(pair, state), TSR_NEEDED},
+        {"a", read_side, offsetof(pair, a), 0},
+        {"b", read_side, offsetof(pair, b), 0},
+        {"seconds", tsr_value_number, offsetof(pair, row.figures) + TSR_FIGURE_SECONDS * sizeof(double), 0},
+        {"max_abs_error_at", tsr_value_place, offsetof(pair, row.error_at), 0},
+        {"worst_blocks", read_block, 0, TSR_EACH},
+        {"beyond", tsr_value_flag, offsetof(pair, beyond), 0},
         {0},
     };
     uint32_t series;
@@ -140,11 +135,6 @@ static tsr_status read_verified(tsr_reading *r, void *to, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status read_verified_all(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_verified, to, err);
-}
-
 /* Connects findings with rows. Findings precede their tensors in the file. */
 static tsr_status link_findings(tsr_result *result, tsr_err *err)
 {
@@ -168,14 +158,13 @@ tsr_status tsr_read_verify(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
         TSR_HEAD_FIELDS,
-        {"whole", read_whole, 0, true},
-        {"judged", tsr_read_judged, 0, true},
-        {"findings", tsr_read_findings, 0, true},
-        {"tensors", read_verified_all, 0, true},
+        {"whole", read_whole, 0, TSR_NEEDED},
+        {"judged", tsr_read_judged, 0, TSR_NEEDED},
+        {"findings", tsr_read_finding, 0, TSR_NEEDED | TSR_EACH},
+        {"tensors", read_verified, 0, TSR_NEEDED | TSR_EACH},
         {0},
     };
-    const tsr_rest rest = {.facts = &r->result->facts};
-    TSR_TRY(tsr_read_object(r, "the result", kFields, to, &rest, err));
+    TSR_TRY(tsr_read_facts(r, "the result", kFields, to, NULL, err));
     return link_findings(to, err);
 }
 
@@ -183,12 +172,11 @@ tsr_status tsr_read_verify_manifest(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
         TSR_HEAD_FIELDS,
-        {"judged", tsr_read_judged, 0, true},
-        {"findings", tsr_read_findings, 0, true},
+        {"judged", tsr_read_judged, 0, TSR_NEEDED},
+        {"findings", tsr_read_finding, 0, TSR_NEEDED | TSR_EACH},
         {0},
     };
-    const tsr_rest rest = {.facts = &r->result->facts};
-    return tsr_read_object(r, "the result", kFields, to, &rest, err);
+    return tsr_read_facts(r, "the result", kFields, to, NULL, err);
 }
 
 /* ---- diff ---- */
@@ -206,22 +194,16 @@ static tsr_status read_different(tsr_reading *r, void *to, tsr_err *err)
     return tsr_find_fault(r, "tolerance", row, err);
 }
 
-static tsr_status read_differences(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_different, to, err);
-}
-
 tsr_status tsr_read_diff(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
         TSR_HEAD_FIELDS,
-        {"whole", read_whole, 0, true},
-        {"tensors", read_differences, 0, true},
+        {"whole", read_whole, 0, TSR_NEEDED},
+        {"tensors", read_different, 0, TSR_NEEDED | TSR_EACH},
         {0},
     };
     tsr_result *const result = to;
-    const tsr_rest rest = {.facts = &result->facts};
     result->outcome = TSR_OUTCOME_PASSED;
-    TSR_TRY(tsr_read_object(r, "the result", kFields, to, &rest, err));
+    TSR_TRY(tsr_read_facts(r, "the result", kFields, to, NULL, err));
     return tsr_result_add_check(result, "tolerance", result->n_rows, err);
 }

@@ -5,24 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- objects whose keys are names ---- */
-
-/* Reads {"BF16": {...}, ...}: calls `element` with the name and `to` for each member. */
-static tsr_status each_member(tsr_reading *r, tsr_status (*element)(tsr_reading *, const char *, void *, tsr_err *),
-                              void *to, tsr_err *err)
-{
-    bool more;
-    TSR_TRY(tsr_json_enter_object(&r->json, err));
-    for (;;) {
-        tsr_json_text key;
-        const char *name;
-        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
-        if (!more)
-            return TSR_OK;
-        TSR_TRY(tsr_json_decode(&r->json, key, &r->result->arena, &name, err));
-        TSR_TRY(element(r, name, to, err));
-    }
-}
+/* ---- tallies ---- */
 
 static tsr_status add_row(tsr_reading *r, const char *series, const char *name, tsr_row **row, tsr_err *err)
 {
@@ -46,49 +29,40 @@ static tsr_status read_dtypes(tsr_reading *r, void *to, tsr_err *err)
 {
     static char series[] = "dtype";
     (void)to;
-    return each_member(r, read_tally, series, err);
+    return tsr_read_members(r, read_tally, series, err);
 }
 
 static tsr_status read_parts(tsr_reading *r, void *to, tsr_err *err)
 {
     static char series[] = "part";
     (void)to;
-    return each_member(r, read_tally, series, err);
+    return tsr_read_members(r, read_tally, series, err);
 }
 
 /* ---- facts in objects ---- */
 
-static tsr_status read_facts(tsr_reading *r, const tsr_field *fields, const char *prefix, tsr_err *err)
-{
-    const tsr_rest rest = {.facts = &r->result->facts, .prefix = prefix};
-    return tsr_read_object(r, "facts", fields, r->result, &rest, err);
-}
-
 static tsr_status read_scale_stats(tsr_reading *r, void *to, tsr_err *err)
 {
-    (void)to;
-    return read_facts(r, NULL, "scales, ", err);
+    return tsr_read_facts(r, "facts", NULL, to, "scales, ", err);
 }
 
 static tsr_status read_quantization(tsr_reading *r, void *to, tsr_err *err)
 {
-    static const tsr_field kFields[] = {{"scale_stats", read_scale_stats, 0, false}, {0}};
-    (void)to;
-    return read_facts(r, kFields, "quantization, ", err);
+    static const tsr_field kFields[] = {{"scale_stats", read_scale_stats, 0, 0}, {0}};
+    return tsr_read_facts(r, "facts", kFields, to, "quantization, ", err);
 }
 
 static tsr_status read_index(tsr_reading *r, void *to, tsr_err *err)
 {
     tsr_json_kind kind;
-    (void)to;
     TSR_TRY(tsr_json_peek(&r->json, &kind, err));
-    return kind == TSR_JSON_NULL ? tsr_json_skip(&r->json, NULL, err) : read_facts(r, NULL, "index, ", err);
+    return kind == TSR_JSON_NULL ? tsr_json_skip(&r->json, NULL, err)
+                                 : tsr_read_facts(r, "facts", NULL, to, "index, ", err);
 }
 
 static tsr_status read_unread(tsr_reading *r, void *to, tsr_err *err)
 {
-    (void)to;
-    return read_facts(r, NULL, "not read, ", err);
+    return tsr_read_facts(r, "facts", NULL, to, "not read, ", err);
 }
 
 /* ---- findings ---- */
@@ -102,14 +76,14 @@ typedef struct issue {
 static tsr_status read_issue(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
-        {"severity", tsr_value_text, offsetof(issue, severity), true},
-        {"loader", tsr_value_text, offsetof(issue, loader), false},
-        {"tp", tsr_value_number, offsetof(issue, tp), false},
-        {"tensor", tsr_value_text, offsetof(issue, tensor), false},
-        {"more", tsr_value_count, offsetof(issue, more), false},
-        {"rule", tsr_value_text, offsetof(issue, rule), true},
-        {"detail", tsr_value_text, offsetof(issue, detail), true},
-        {"advice", tsr_value_text, offsetof(issue, advice), false},
+        {"severity", tsr_value_text, offsetof(issue, severity), TSR_NEEDED},
+        {"loader", tsr_value_text, offsetof(issue, loader), 0},
+        {"tp", tsr_value_number, offsetof(issue, tp), 0},
+        {"tensor", tsr_value_text, offsetof(issue, tensor), 0},
+        {"more", tsr_value_count, offsetof(issue, more), 0},
+        {"rule", tsr_value_text, offsetof(issue, rule), TSR_NEEDED},
+        {"detail", tsr_value_text, offsetof(issue, detail), TSR_NEEDED},
+        {"advice", tsr_value_text, offsetof(issue, advice), 0},
         {0},
     };
     tsr_result *const result = r->result;
@@ -140,11 +114,6 @@ static tsr_status read_issue(tsr_reading *r, void *to, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status read_issues(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_issue, to, err);
-}
-
 /* ---- loaders ---- */
 
 /* Reads {"1": true, "2": false}: whether the loader accepts the checkpoint, by the size of tensor parallelism. */
@@ -167,31 +136,30 @@ static tsr_status read_size(tsr_reading *r, const char *size, void *loader, tsr_
 static tsr_status read_loader(tsr_reading *r, const char *name, void *to, tsr_err *err)
 {
     (void)to;
-    return each_member(r, read_size, (void *)(uintptr_t)name, err);
+    return tsr_read_members(r, read_size, (void *)(uintptr_t)name, err);
 }
 
 static tsr_status read_loaders(tsr_reading *r, void *to, tsr_err *err)
 {
-    return each_member(r, read_loader, to, err);
+    return tsr_read_members(r, read_loader, to, err);
 }
 
 tsr_status tsr_read_inspect(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
         TSR_HEAD_FIELDS,
-        {"dtypes", read_dtypes, 0, true},
-        {"parts", read_parts, 0, true},
-        {"index", read_index, 0, false},
-        {"unread", read_unread, 0, false},
-        {"quantization", read_quantization, 0, false},
-        {"findings", read_issues, 0, true},
-        {"load_findings", read_issues, 0, false},
-        {"can_load", read_loaders, 0, false},
+        {"dtypes", read_dtypes, 0, TSR_NEEDED},
+        {"parts", read_parts, 0, TSR_NEEDED},
+        {"index", read_index, 0, 0},
+        {"unread", read_unread, 0, 0},
+        {"quantization", read_quantization, 0, 0},
+        {"findings", read_issue, 0, TSR_NEEDED | TSR_EACH},
+        {"load_findings", read_issue, 0, TSR_EACH},
+        {"can_load", read_loaders, 0, 0},
         {0},
     };
-    const tsr_rest rest = {.facts = &r->result->facts};
     r->result->outcome = TSR_OUTCOME_PASSED;
-    return tsr_read_object(r, "the result", kFields, to, &rest, err);
+    return tsr_read_facts(r, "the result", kFields, to, NULL, err);
 }
 
 /* ---- a tensor ---- */
@@ -204,12 +172,12 @@ tsr_status tsr_read_inspect_tensor(tsr_reading *r, void *to, tsr_err *err)
         const char *schema, *version;
     } tensor;
     static const tsr_field kFields[] = {
-        {"schema", tsr_value_text, offsetof(tensor, schema), true},
-        {"version", tsr_value_text, offsetof(tensor, version), true},
-        {"name", tsr_value_text, offsetof(tensor, row.name), true},
-        {"dtype", tsr_value_text, offsetof(tensor, row.dtype), true},
-        {"shape", tsr_value_place, offsetof(tensor, row.shape), true},
-        {"file", tsr_value_text, offsetof(tensor, row.file), false},
+        {"schema", tsr_value_text, offsetof(tensor, schema), TSR_NEEDED},
+        {"version", tsr_value_text, offsetof(tensor, version), TSR_NEEDED},
+        {"name", tsr_value_text, offsetof(tensor, row.name), TSR_NEEDED},
+        {"dtype", tsr_value_text, offsetof(tensor, row.dtype), TSR_NEEDED},
+        {"shape", tsr_value_place, offsetof(tensor, row.shape), TSR_NEEDED},
+        {"file", tsr_value_text, offsetof(tensor, row.file), 0},
         {0},
     };
     tsr_result *const result = to;

@@ -28,18 +28,20 @@ static tsr_status add_judgement(tsr_reading *r, judgement *j, const char *series
 
 /* Reads a judgement. Judgements of kernels have one series per kind of error. Those of a forward pass have one kind,
  * and one series per subject: the stream of hidden states, the layer alone, the logits. */
-static tsr_status read_judgement(tsr_reading *r, bool by_kind, tsr_err *err)
+static tsr_status read_judgement(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
-        {"subject", tsr_value_text, offsetof(judgement, row.name), true},
-        {"kind", tsr_value_text, offsetof(judgement, kind), true},
-        {"what", tsr_value_text, offsetof(judgement, row.what), true},
-        {"passed", tsr_value_passed, offsetof(judgement, row.outcome), true},
-        {"fault", tsr_value_text, offsetof(judgement, row.note), false},
-        {"max_abs_error_at", tsr_value_place, offsetof(judgement, row.error_at), false},
+        {"subject", tsr_value_text, offsetof(judgement, row.name), TSR_NEEDED},
+        {"kind", tsr_value_text, offsetof(judgement, kind), TSR_NEEDED},
+        {"what", tsr_value_text, offsetof(judgement, row.what), TSR_NEEDED},
+        {"passed", tsr_value_passed, offsetof(judgement, row.outcome), TSR_NEEDED},
+        {"fault", tsr_value_text, offsetof(judgement, row.note), 0},
+        {"max_abs_error_at", tsr_value_place, offsetof(judgement, row.error_at), 0},
         {0},
     };
+    const bool by_kind = !r->result->kind->by_subject;
     judgement j = {.kind = NULL};
+    (void)to;
     tsr_row_clear(&j.row);
     const tsr_rest rest = {.figures = j.row.figures};
     TSR_TRY(tsr_read_object(r, "a judgement", kFields, &j, &rest, err));
@@ -49,33 +51,11 @@ static tsr_status read_judgement(tsr_reading *r, bool by_kind, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status read_of_kernel(tsr_reading *r, void *to, tsr_err *err)
-{
-    (void)to;
-    return read_judgement(r, true, err);
-}
-
-static tsr_status read_of_pass(tsr_reading *r, void *to, tsr_err *err)
-{
-    (void)to;
-    return read_judgement(r, false, err);
-}
-
-static tsr_status read_of_kernels(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_of_kernel, to, err);
-}
-
-static tsr_status read_of_passes(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_of_pass, to, err);
-}
-
 static tsr_status read_skipped(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
-        {"subject", tsr_value_text, offsetof(judgement, row.name), true},
-        {"why", tsr_value_text, offsetof(judgement, row.note), true},
+        {"subject", tsr_value_text, offsetof(judgement, row.name), TSR_NEEDED},
+        {"why", tsr_value_text, offsetof(judgement, row.note), TSR_NEEDED},
         {0},
     };
     judgement j = {.kind = NULL};
@@ -86,33 +66,14 @@ static tsr_status read_skipped(tsr_reading *r, void *to, tsr_err *err)
     return add_judgement(r, &j, "skipped", err);
 }
 
-static tsr_status read_all_skipped(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_skipped, to, err);
-}
-
 tsr_status tsr_read_judgements(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
         TSR_HEAD_FIELDS,
-        {"judgements", read_of_kernels, 0, true},
-        {"skipped", read_all_skipped, 0, false},
-        {"phase_seconds", tsr_read_phases, 0, false},
+        {"judgements", read_judgement, 0, TSR_NEEDED | TSR_EACH},
+        {"skipped", read_skipped, 0, TSR_EACH},
+        {"phase_seconds", tsr_read_phases, 0, 0},
         {0},
     };
-    const tsr_rest rest = {.facts = &r->result->facts};
-    return tsr_read_object(r, "the result", kFields, to, &rest, err);
-}
-
-tsr_status tsr_read_forward(tsr_reading *r, void *to, tsr_err *err)
-{
-    static const tsr_field kFields[] = {
-        TSR_HEAD_FIELDS,
-        {"judgements", read_of_passes, 0, true},
-        {"skipped", read_all_skipped, 0, false},
-        {"phase_seconds", tsr_read_phases, 0, false},
-        {0},
-    };
-    const tsr_rest rest = {.facts = &r->result->facts};
-    return tsr_read_object(r, "the result", kFields, to, &rest, err);
+    return tsr_read_facts(r, "the result", kFields, to, NULL, err);
 }

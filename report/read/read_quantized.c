@@ -4,17 +4,17 @@
 #include <stddef.h>
 
 static const tsr_field kTensor[] = {
-    {"name", tsr_value_text, offsetof(tsr_row, name), true},
-    {"file", tsr_value_text, offsetof(tsr_row, file), false},
-    {"shape", tsr_value_place, offsetof(tsr_row, shape), false},
-    {"max_abs_error_at", tsr_value_place, offsetof(tsr_row, error_at), false},
-    {"worst_block_at", tsr_value_place, offsetof(tsr_row, block_at), false},
+    {"name", tsr_value_text, offsetof(tsr_row, name), TSR_NEEDED},
+    {"file", tsr_value_text, offsetof(tsr_row, file), 0},
+    {"shape", tsr_value_place, offsetof(tsr_row, shape), 0},
+    {"max_abs_error_at", tsr_value_place, offsetof(tsr_row, error_at), 0},
+    {"worst_block_at", tsr_value_place, offsetof(tsr_row, block_at), 0},
     {0},
 };
 
 static const tsr_field kKept[] = {
-    {"name", tsr_value_text, offsetof(tsr_row, name), true},
-    {"reason", tsr_value_text, offsetof(tsr_row, note), true},
+    {"name", tsr_value_text, offsetof(tsr_row, name), TSR_NEEDED},
+    {"reason", tsr_value_text, offsetof(tsr_row, note), TSR_NEEDED},
     {0},
 };
 
@@ -44,23 +44,6 @@ static tsr_status read_kept(tsr_reading *r, void *to, tsr_err *err)
     return read_in(r, "kept", "a tensor that was kept", kKept, err);
 }
 
-static tsr_status read_tensors(tsr_reading *r, void *to, tsr_err *err)
-{
-    uint32_t at;
-    TSR_TRY(tsr_result_series(r->result, "", &at, err)); /* exists even if no tensor was quantized */
-    return tsr_read_array(r, read_tensor, to, err);
-}
-
-static tsr_status read_originals(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_original, to, err);
-}
-
-static tsr_status read_all_kept(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_kept, to, err);
-}
-
 static tsr_status read_whole(tsr_reading *r, void *to, tsr_err *err)
 {
     (void)to;
@@ -76,7 +59,7 @@ static tsr_status read_whole_against(tsr_reading *r, void *to, tsr_err *err)
 static tsr_status read_blocks(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
-        {"xxh3", tsr_value_text, offsetof(tsr_manifest_blocks, digest), true},
+        {"xxh3", tsr_value_text, offsetof(tsr_manifest_blocks, digest), TSR_NEEDED},
         {0},
     };
     tsr_manifest_blocks *const said = &r->result->said_blocks;
@@ -89,17 +72,18 @@ tsr_status tsr_read_quantization_report(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
         TSR_HEAD_FIELDS,
-        {"command", tsr_value_text, offsetof(tsr_result, command), true},
-        {"tensors", read_tensors, 0, true},
-        {"whole", read_whole, 0, true},
-        {"kept", read_all_kept, 0, false},
-        {"blocks", read_blocks, 0, false},
-        {"against", read_originals, 0, false},
-        {"whole_against", read_whole_against, 0, false},
+        {"command", tsr_value_text, offsetof(tsr_result, command), TSR_NEEDED},
+        {"tensors", read_tensor, 0, TSR_NEEDED | TSR_EACH},
+        {"whole", read_whole, 0, TSR_NEEDED},
+        {"kept", read_kept, 0, TSR_EACH},
+        {"blocks", read_blocks, 0, 0},
+        {"against", read_original, 0, TSR_EACH},
+        {"whole_against", read_whole_against, 0, 0},
         {0},
     };
-    const tsr_rest rest = {.facts = &r->result->facts};
-    return tsr_read_object(r, "the report", kFields, to, &rest, err);
+    uint32_t at;
+    TSR_TRY(tsr_result_series(r->result, "", &at, err)); /* exists even if no tensor was quantized */
+    return tsr_read_facts(r, "the report", kFields, to, NULL, err);
 }
 
 /* ---- a run ---- */
@@ -110,9 +94,9 @@ static tsr_status read_action(tsr_reading *r, void *to, tsr_err *err)
         const char *name, *action, *reason;
     } planned;
     static const tsr_field kFields[] = {
-        {"name", tsr_value_text, offsetof(planned, name), true},
-        {"action", tsr_value_text, offsetof(planned, action), true},
-        {"reason", tsr_value_text, offsetof(planned, reason), true},
+        {"name", tsr_value_text, offsetof(planned, name), TSR_NEEDED},
+        {"action", tsr_value_text, offsetof(planned, action), TSR_NEEDED},
+        {"reason", tsr_value_text, offsetof(planned, reason), TSR_NEEDED},
         {0},
     };
     planned p = {0};
@@ -130,27 +114,20 @@ static tsr_status read_action(tsr_reading *r, void *to, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status read_plan(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_action, to, err);
-}
-
 static tsr_status read_actions(tsr_reading *r, void *to, tsr_err *err)
 {
-    const tsr_rest rest = {.facts = &r->result->facts, .prefix = "tensors: "};
-    (void)to;
-    return tsr_read_object(r, "the actions", NULL, NULL, &rest, err);
+    return tsr_read_facts(r, "the actions", NULL, to, "tensors: ", err);
 }
 
 tsr_status tsr_read_run(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
         TSR_HEAD_FIELDS,
-        {"actions", read_actions, 0, true},
-        {"judged", tsr_read_judged, 0, false},
-        {"findings", tsr_read_findings, 0, false},
-        {"plan", read_plan, 0, false},
-        {"against", read_whole_against, 0, false},
+        {"actions", read_actions, 0, TSR_NEEDED},
+        {"judged", tsr_read_judged, 0, 0},
+        {"findings", tsr_read_finding, 0, TSR_EACH},
+        {"plan", read_action, 0, TSR_EACH},
+        {"against", read_whole_against, 0, 0},
         {0},
     };
     tsr_row whole;

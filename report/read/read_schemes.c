@@ -16,8 +16,8 @@ typedef struct cost {
 static tsr_status read_cost(tsr_reading *r, cost *c, tsr_err *err)
 {
     static const tsr_field kFields[] = {
-        {"scheme", tsr_value_text, offsetof(cost, scheme), true},
-        {"options", tsr_value_text, offsetof(cost, options), false},
+        {"scheme", tsr_value_text, offsetof(cost, scheme), TSR_NEEDED},
+        {"options", tsr_value_text, offsetof(cost, options), 0},
         {0},
     };
     tsr_row none;
@@ -42,11 +42,6 @@ static tsr_status read_total(tsr_reading *r, void *to, tsr_err *err)
     whole->note = c.options;
     memcpy(whole->figures, c.figures, sizeof whole->figures);
     return TSR_OK;
-}
-
-static tsr_status read_totals(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_total, to, err);
 }
 
 static tsr_status add_tensor(tsr_reading *r, const char *name, const cost *c, tsr_err *err)
@@ -78,17 +73,12 @@ static tsr_status read_of_tensor(tsr_reading *r, void *to, tsr_err *err)
     return add_tensor(r, t->name, &c, err);
 }
 
-static tsr_status read_of_tensors(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_of_tensor, to, err);
-}
-
 static tsr_status read_compared(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
-        {"name", tsr_value_text, offsetof(compared, name), true},
-        {"bytes", tsr_value_count, offsetof(compared, bytes), false},
-        {"schemes", read_of_tensors, 0, true},
+        {"name", tsr_value_text, offsetof(compared, name), TSR_NEEDED},
+        {"bytes", tsr_value_count, offsetof(compared, bytes), 0},
+        {"schemes", read_of_tensor, 0, TSR_NEEDED | TSR_EACH},
         {0},
     };
     compared t = {.name = NULL};
@@ -96,29 +86,21 @@ static tsr_status read_compared(tsr_reading *r, void *to, tsr_err *err)
     return tsr_read_object(r, "a tensor", kFields, &t, NULL, err);
 }
 
-static tsr_status read_tensors(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_compared, to, err);
-}
-
 static tsr_status read_suggested(tsr_reading *r, void *to, tsr_err *err)
 {
-    const tsr_rest rest = {.facts = &r->result->facts, .prefix = "suggested, "};
-    (void)to;
-    return tsr_read_object(r, "what is suggested", NULL, NULL, &rest, err);
+    return tsr_read_facts(r, "what is suggested", NULL, to, "suggested, ", err);
 }
 
 tsr_status tsr_read_compare_schemes(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
         TSR_HEAD_FIELDS,
-        {"schemes", read_totals, 0, true},
-        {"suggested", read_suggested, 0, false},
-        {"tensors", read_tensors, 0, true},
+        {"schemes", read_total, 0, TSR_NEEDED | TSR_EACH},
+        {"suggested", read_suggested, 0, 0},
+        {"tensors", read_compared, 0, TSR_NEEDED | TSR_EACH},
         {0},
     };
-    const tsr_rest rest = {.facts = &r->result->facts};
-    return tsr_read_object(r, "the result", kFields, to, &rest, err);
+    return tsr_read_facts(r, "the result", kFields, to, NULL, err);
 }
 
 /* ---- plan-schemes ---- */
@@ -139,11 +121,6 @@ static tsr_status read_name(tsr_reading *r, void *to, tsr_err *err)
     return add_tensor(r, name, &g->chosen, err);
 }
 
-static tsr_status read_names(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_name, to, err);
-}
-
 /* Reads the cost of the scheme chosen for the group. The costs of other schemes are skipped. */
 static tsr_status read_option(tsr_reading *r, void *to, tsr_err *err)
 {
@@ -153,11 +130,6 @@ static tsr_status read_option(tsr_reading *r, void *to, tsr_err *err)
     if (g->chosen.scheme != NULL && strcmp(c.scheme, g->chosen.scheme) == 0)
         memcpy(g->chosen.figures, c.figures, sizeof c.figures);
     return TSR_OK;
-}
-
-static tsr_status read_options(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_option, to, err);
 }
 
 /* Removes bytes and error from rows [first, end). They belong to the group, and are known for a tensor only if it is
@@ -189,9 +161,9 @@ static void add_to_series(tsr_result *result, const cost *c, size_t tensors)
 static tsr_status read_group(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
-        {"scheme", tsr_value_text, offsetof(group, chosen.scheme), true},
-        {"options", read_options, 0, false},
-        {"tensors", read_names, 0, true},
+        {"scheme", tsr_value_text, offsetof(group, chosen.scheme), TSR_NEEDED},
+        {"options", read_option, 0, TSR_EACH},
+        {"tensors", read_name, 0, TSR_NEEDED | TSR_EACH},
         {0},
     };
     group g = {.first = r->result->n_rows};
@@ -205,19 +177,13 @@ static tsr_status read_group(tsr_reading *r, void *to, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status read_groups(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_group, to, err);
-}
-
 tsr_status tsr_read_plan_schemes(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
         TSR_HEAD_FIELDS,
-        {"judged", tsr_read_judged, 0, false},
-        {"groups", read_groups, 0, true},
+        {"judged", tsr_read_judged, 0, 0},
+        {"groups", read_group, 0, TSR_NEEDED | TSR_EACH},
         {0},
     };
-    const tsr_rest rest = {.facts = &r->result->facts};
-    return tsr_read_object(r, "the result", kFields, to, &rest, err);
+    return tsr_read_facts(r, "the result", kFields, to, NULL, err);
 }

@@ -15,6 +15,13 @@ void tsr_finish_figures(double figures[TSR_N_FIGURES])
         figures[TSR_FIGURE_SQNR] = -INFINITY;
 }
 
+tsr_status tsr_read_facts(tsr_reading *r, const char *what, const tsr_field *fields, void *to, const char *prefix,
+                          tsr_err *err)
+{
+    const tsr_rest rest = {.facts = &r->result->facts, .prefix = prefix};
+    return tsr_read_object(r, what, fields, to, &rest, err);
+}
+
 tsr_status tsr_read_limits(tsr_reading *r, void *to, tsr_err *err)
 {
     tsr_result *const result = to;
@@ -29,15 +36,15 @@ tsr_status tsr_read_phases(tsr_reading *r, void *to, tsr_err *err)
     return tsr_read_object(r, "the phases", NULL, NULL, &rest, err);
 }
 
-static tsr_status read_finding(tsr_reading *r, void *to, tsr_err *err)
+tsr_status tsr_read_finding(tsr_reading *r, void *to, tsr_err *err)
 {
     typedef struct finding {
         const char *check, *where, *what;
     } finding;
     static const tsr_field kFields[] = {
-        {"check", tsr_value_text, offsetof(finding, check), true},
-        {"where", tsr_value_text, offsetof(finding, where), true},
-        {"what", tsr_value_text, offsetof(finding, what), true},
+        {"check", tsr_value_text, offsetof(finding, check), TSR_NEEDED},
+        {"where", tsr_value_text, offsetof(finding, where), TSR_NEEDED},
+        {"what", tsr_value_text, offsetof(finding, what), TSR_NEEDED},
         {0},
     };
     finding f = {0};
@@ -50,27 +57,17 @@ static tsr_status read_finding(tsr_reading *r, void *to, tsr_err *err)
     return tsr_result_add_finding(r->result, &made, err);
 }
 
-tsr_status tsr_read_findings(tsr_reading *r, void *to, tsr_err *err)
+static tsr_status read_check(tsr_reading *r, const char *name, void *to, tsr_err *err)
 {
-    return tsr_read_array(r, read_finding, to, err);
+    uint64_t judged;
+    (void)to;
+    TSR_TRY(tsr_json_read_u64(&r->json, &judged, err));
+    return tsr_result_add_check(r->result, name, judged, err);
 }
 
 tsr_status tsr_read_judged(tsr_reading *r, void *to, tsr_err *err)
 {
-    bool more;
-    (void)to;
-    TSR_TRY(tsr_json_enter_object(&r->json, err));
-    for (;;) {
-        tsr_json_text key;
-        const char *name;
-        uint64_t judged;
-        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
-        if (!more)
-            return TSR_OK;
-        TSR_TRY(tsr_json_decode(&r->json, key, &r->result->arena, &name, err));
-        TSR_TRY(tsr_json_read_u64(&r->json, &judged, err));
-        TSR_TRY(tsr_result_add_check(r->result, name, judged, err));
-    }
+    return tsr_read_members(r, read_check, to, err);
 }
 
 tsr_status tsr_read_row(tsr_reading *r, const char *what, const tsr_field *fields, uint32_t series, tsr_row **row,
@@ -147,9 +144,9 @@ tsr_status tsr_find_fault(tsr_reading *r, const char *check, uint32_t row, tsr_e
 static tsr_status read_error(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
-        {"code", tsr_value_count, offsetof(tsr_result, error_code), true},
-        {"message", tsr_value_text, offsetof(tsr_result, error), true},
-        {"tensor", tsr_value_text, offsetof(tsr_result, error_tensor), false},
+        {"code", tsr_value_count, offsetof(tsr_result, error_code), TSR_NEEDED},
+        {"message", tsr_value_text, offsetof(tsr_result, error), TSR_NEEDED},
+        {"tensor", tsr_value_text, offsetof(tsr_result, error_tensor), 0},
         {0},
     };
     const tsr_result *const result = to;
@@ -160,10 +157,9 @@ static tsr_status read_error(tsr_reading *r, void *to, tsr_err *err)
 
 tsr_status tsr_read_failed(tsr_reading *r, void *to, tsr_err *err)
 {
-    static const tsr_field kFields[] = {TSR_HEAD_FIELDS, {"error", read_error, 0, true}, {0}};
+    static const tsr_field kFields[] = {TSR_HEAD_FIELDS, {"error", read_error, 0, TSR_NEEDED}, {0}};
     tsr_result *const result = to;
-    const tsr_rest rest = {.facts = &result->facts};
-    TSR_TRY(tsr_read_object(r, "the result", kFields, to, &rest, err));
+    TSR_TRY(tsr_read_facts(r, "the result", kFields, to, NULL, err));
     result->outcome = TSR_OUTCOME_FAILED;
     const tsr_result_finding finding = {.check = "error",
                                         .where = result->error_tensor == NULL ? "the run" : result->error_tensor,

@@ -12,8 +12,7 @@ tsr_value_fn tsr_read_run; /* quantize --json, convert --json */
 tsr_value_fn tsr_read_verify;
 tsr_value_fn tsr_read_verify_manifest;
 tsr_value_fn tsr_read_diff;
-tsr_value_fn tsr_read_judgements; /* verify gemm, epilogue, dequant, mla */
-tsr_value_fn tsr_read_forward;
+tsr_value_fn tsr_read_judgements; /* verify gemm, epilogue, dequant, mla, forward */
 tsr_value_fn tsr_read_compare_schemes;
 tsr_value_fn tsr_read_plan_schemes;
 tsr_value_fn tsr_read_inspect;
@@ -24,13 +23,18 @@ tsr_value_fn tsr_read_failed; /* any command that an error ended: {"error": {"co
 /* ---- shared readers ---- */
 
 /* Fields of the members that every result begins with, for a table. */
-#define TSR_HEAD_FIELDS                                                     \
-    {"schema", tsr_value_text, offsetof(tsr_result, schema), true},         \
-        {"version", tsr_value_text, offsetof(tsr_result, version), true},   \
-        {"passed", tsr_value_passed, offsetof(tsr_result, outcome), false}, \
-    {                                                                       \
-        "limits", tsr_read_limits, 0, false                                 \
+#define TSR_HEAD_FIELDS                                                         \
+    {"schema", tsr_value_text, offsetof(tsr_result, schema), TSR_NEEDED},       \
+        {"version", tsr_value_text, offsetof(tsr_result, version), TSR_NEEDED}, \
+        {"passed", tsr_value_passed, offsetof(tsr_result, outcome), 0},         \
+    {                                                                           \
+        "limits", tsr_read_limits, 0, 0                                         \
     }
+
+/* Reads an object into `to`, like tsr_read_object. `what` is its name in messages. Other members become facts, whose names begin with
+ * `prefix` (may be NULL). */
+tsr_status tsr_read_facts(tsr_reading *r, const char *what, const tsr_field *fields, void *to, const char *prefix,
+                          tsr_err *err) TSR_WARN_UNUSED;
 
 /* Reads the limits of a result, which are numbers. `to`: tsr_result. */
 tsr_value_fn tsr_read_limits;
@@ -41,7 +45,7 @@ tsr_value_fn tsr_read_phases;
 /* Read {"names": 34, ...}, the number of tensors per check, and a list of findings with check, where and what. `to`
  * may be anything. */
 tsr_value_fn tsr_read_judged;
-tsr_value_fn tsr_read_findings;
+tsr_value_fn tsr_read_finding;
 
 /* Reads a row by a table of its members other than figures. Completes its figures and place. */
 tsr_status tsr_read_row(tsr_reading *r, const char *what, const tsr_field *fields, uint32_t series, tsr_row **row,

@@ -80,6 +80,7 @@ static tsr_status check_whole(const char *path, const char *text, size_t size, t
 typedef struct reading {
     tsr_json_reader json;
     tsr_manifest *said;
+    struct cut *cut; /* the file whose tensors are read */
 } reading;
 
 static tsr_status refuse(const reading *r, tsr_err *err, const char *what, const char *name)
@@ -116,8 +117,9 @@ typedef struct stretch {
     size_t first_piece, n_pieces;
 } stretch;
 
-static tsr_status read_piece(reading *r, tsr_err *err)
+static tsr_status read_piece(void *context, tsr_err *err)
 {
+    reading *const r = context;
     uint64_t bytes;
     tsr_manifest_digest digest;
     bool more;
@@ -136,17 +138,10 @@ static tsr_status read_piece(reading *r, tsr_err *err)
 
 static tsr_status read_pieces(reading *r, stretch *s, tsr_err *err)
 {
-    bool more;
     if (s->n_pieces > 0)
         return refuse(r, err, "pieces twice", s->name);
     s->first_piece = r->said->n_pieces;
-    TSR_TRY(tsr_json_enter_array(&r->json, err));
-    for (;;) {
-        TSR_TRY(tsr_json_next_element(&r->json, &more, err));
-        if (!more)
-            break;
-        TSR_TRY(read_piece(r, err));
-    }
+    TSR_TRY(tsr_json_read_array(&r->json, read_piece, r, err));
     s->n_pieces = r->said->n_pieces - s->first_piece;
     return s->n_pieces > 0 ? TSR_OK : refuse(r, err, "no pieces", s->name);
 }
@@ -278,21 +273,21 @@ static tsr_status read_header(reading *r, cut *c, tsr_err *err)
     return add_part(r, &s, c, true, err);
 }
 
+static tsr_status read_tensor(void *context, tsr_err *err)
+{
+    reading *const r = context;
+    stretch s;
+    TSR_TRY(read_stretch(r, &s, err));
+    return add_part(r, &s, r->cut, false, err);
+}
+
 static tsr_status read_tensors(reading *r, cut *c, tsr_err *err)
 {
-    bool more;
     if (c->tensors)
         return refuse(r, err, "tensors twice", NULL);
     c->any = c->tensors = true;
-    TSR_TRY(tsr_json_enter_array(&r->json, err));
-    for (;;) {
-        stretch s;
-        TSR_TRY(tsr_json_next_element(&r->json, &more, err));
-        if (!more)
-            return TSR_OK;
-        TSR_TRY(read_stretch(r, &s, err));
-        TSR_TRY(add_part(r, &s, c, false, err));
-    }
+    r->cut = c;
+    return tsr_json_read_array(&r->json, read_tensor, r, err);
 }
 
 /* Returns true for a path below the output that is not one of Tessera's own files. */
@@ -329,13 +324,16 @@ static tsr_status end_file(reading *r, stretch *s, const cut *c, size_t first, t
     return TSR_OK;
 }
 
-static tsr_status read_file(reading *r, tsr_err *err)
+static tsr_status read_file(void *context, tsr_err *err)
 {
+    reading *const r = context;
     const size_t first = r->said->n_pieces;
     stretch s = {.name = NULL};
     cut c = {.any = false};
     tsr_json_text key;
     bool more, known;
+    if (r->said->n_files == UINT32_MAX)
+        return refuse(r, err, "too many files", NULL);
     TSR_TRY(tsr_json_enter_object(&r->json, err));
     for (;;) {
         TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
@@ -350,20 +348,6 @@ static tsr_status read_file(reading *r, tsr_err *err)
             TSR_TRY(read_tensors(r, &c, err));
         else
             TSR_TRY(tsr_json_skip(&r->json, NULL, err));
-    }
-}
-
-static tsr_status read_files(reading *r, tsr_err *err)
-{
-    bool more;
-    TSR_TRY(tsr_json_enter_array(&r->json, err));
-    for (;;) {
-        TSR_TRY(tsr_json_next_element(&r->json, &more, err));
-        if (!more)
-            return TSR_OK;
-        if (r->said->n_files == UINT32_MAX)
-            return refuse(r, err, "too many files", NULL);
-        TSR_TRY(read_file(r, err));
     }
 }
 
@@ -408,7 +392,7 @@ static tsr_status read_whole(reading *r, tsr_json_text key, const char **schema,
         if (*files)
             return refuse(r, err, "files twice", NULL);
         *files = true;
-        return read_files(r, err);
+        return tsr_json_read_array(&r->json, read_file, r, err);
     }
     if (!tsr_json_is(key, "schema"))
         return tsr_json_skip(&r->json, NULL, err);

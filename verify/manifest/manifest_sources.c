@@ -11,6 +11,8 @@
 typedef struct reading {
     tsr_json_reader json;
     tsr_manifest_sources *to;
+    uint64_t end; /* of the window before, in its file */
+    bool first;   /* the next source is the first of its list */
 } reading;
 
 static tsr_status refuse(const reading *r, tsr_err *err, const char *what)
@@ -36,12 +38,13 @@ static bool measure(const tsr_manifest_window *w, uint64_t *end)
            tsr_add_u64(span, w->row_bytes, &span) && tsr_add_u64(w->offset, span, end);
 }
 
-/* Reads a window: four numbers, or the bytes of one run after *end. */
-static tsr_status read_window(reading *r, uint64_t *end, tsr_err *err)
+/* Reads a window: four numbers, or the bytes of one run after the window before. */
+static tsr_status read_window(void *context, tsr_err *err)
 {
+    reading *const r = context;
     tsr_manifest_sources *const to = r->to;
     tsr_json_kind kind;
-    tsr_manifest_window w = {.offset = *end, .rows = 1};
+    tsr_manifest_window w = {.offset = r->end, .rows = 1};
     bool more;
     TSR_TRY(tsr_json_peek(&r->json, &kind, err));
     if (kind != TSR_JSON_ARRAY) {
@@ -61,34 +64,23 @@ static tsr_status read_window(reading *r, uint64_t *end, tsr_err *err)
             return refuse(r, err, "a window of more than four numbers");
     }
     uint64_t behind, bytes;
-    if (!measure(&w, &behind) || !tsr_mul_u64(w.rows, w.row_bytes, &bytes) || !tsr_add_u64(w.offset, bytes, end))
+    if (!measure(&w, &behind) || !tsr_mul_u64(w.rows, w.row_bytes, &bytes) || !tsr_add_u64(w.offset, bytes, &r->end))
         return refuse(r, err, "a window without bytes, or beyond any file");
     TSR_TRY(tsr_manifest_grow((void **)&to->windows, to->n_windows, &to->windows_capacity, sizeof *to->windows, err));
     to->windows[to->n_windows++] = w;
     return TSR_OK;
 }
 
-static tsr_status read_windows(reading *r, uint64_t offset, tsr_err *err)
-{
-    bool more;
-    TSR_TRY(tsr_json_enter_array(&r->json, err));
-    for (;;) {
-        TSR_TRY(tsr_json_next_element(&r->json, &more, err));
-        if (!more)
-            return TSR_OK;
-        TSR_TRY(read_window(r, &offset, err));
-    }
-}
-
 /* ---- steps ---- */
 
-static tsr_status read_input(reading *r, tsr_err *err)
+static tsr_status read_input(void *context, tsr_err *err)
 {
+    reading *const r = context;
     tsr_manifest_sources *const to = r->to;
     tsr_manifest_input in = {.first_window = to->n_windows};
-    uint64_t offset = 0;
     tsr_json_text key;
     bool more, windows = false;
+    r->end = 0;
     TSR_TRY(tsr_json_enter_object(&r->json, err));
     for (;;) {
         TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
@@ -99,13 +91,13 @@ static tsr_status read_input(reading *r, tsr_err *err)
         else if (tsr_json_is(key, "source"))
             TSR_TRY(tsr_json_read_u64(&r->json, &in.source, err));
         else if (tsr_json_is(key, "offset") && !windows)
-            TSR_TRY(tsr_json_read_u64(&r->json, &offset, err));
+            TSR_TRY(tsr_json_read_u64(&r->json, &r->end, err));
         else if (tsr_json_is(key, "file"))
             TSR_TRY(tsr_json_read_text(&r->json, &r->to->arena, &in.file, err));
         else if (tsr_json_is(key, "name"))
             TSR_TRY(tsr_json_read_text(&r->json, &r->to->arena, &in.name, err));
         else if (tsr_json_is(key, "windows") && !windows)
-            TSR_TRY(read_windows(r, offset, err));
+            TSR_TRY(tsr_json_read_array(&r->json, read_window, r, err));
         else
             TSR_TRY(tsr_json_skip(&r->json, NULL, err));
         windows = windows || tsr_json_is(key, "windows");
@@ -118,21 +110,9 @@ static tsr_status read_input(reading *r, tsr_err *err)
     return TSR_OK;
 }
 
-/* Calls `read` for each element of an array. */
-static tsr_status each(reading *r, tsr_status (*read)(reading *r, tsr_err *err), tsr_err *err)
+static tsr_status read_read(void *context, tsr_err *err)
 {
-    bool more;
-    TSR_TRY(tsr_json_enter_array(&r->json, err));
-    for (;;) {
-        TSR_TRY(tsr_json_next_element(&r->json, &more, err));
-        if (!more)
-            return TSR_OK;
-        TSR_TRY(read(r, err));
-    }
-}
-
-static tsr_status read_read(reading *r, tsr_err *err)
-{
+    reading *const r = context;
     tsr_manifest_sources *const to = r->to;
     tsr_manifest_step read = {.first_input = to->n_inputs};
     tsr_json_text key;
@@ -145,7 +125,7 @@ static tsr_status read_read(reading *r, tsr_err *err)
         if (tsr_json_is(key, "xxh128_sum"))
             TSR_TRY(read_sum(r, &read.sum, err));
         else if (tsr_json_is(key, "inputs"))
-            TSR_TRY(each(r, read_input, err));
+            TSR_TRY(tsr_json_read_array(&r->json, read_input, r, err));
         else
             TSR_TRY(tsr_json_skip(&r->json, NULL, err));
         sum = sum || tsr_json_is(key, "xxh128_sum");
@@ -177,8 +157,9 @@ static tsr_status read_header(reading *r, tsr_manifest_origin *file, tsr_err *er
     return TSR_OK;
 }
 
-static tsr_status read_file(reading *r, tsr_err *err)
+static tsr_status read_file(void *context, tsr_err *err)
 {
+    reading *const r = context;
     tsr_manifest_sources *const to = r->to;
     tsr_manifest_origin file = {.name = NULL};
     tsr_json_text key;
@@ -205,36 +186,28 @@ static tsr_status read_file(reading *r, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status read_source(reading *r, tsr_err *err)
+/* Reads the first source. Later ones are skipped. */
+static tsr_status read_source(void *context, tsr_err *err)
 {
+    reading *const r = context;
     tsr_manifest_sources *const to = r->to;
     tsr_json_text key;
     bool more;
+    if (!r->first)
+        return tsr_json_skip(&r->json, NULL, err);
+    r->first = false;
     TSR_TRY(tsr_json_enter_object(&r->json, err));
     for (;;) {
         TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
         if (!more)
             return TSR_OK;
         if (tsr_json_is(key, "files"))
-            TSR_TRY(each(r, read_file, err));
+            TSR_TRY(tsr_json_read_array(&r->json, read_file, r, err));
         else if (tsr_json_is(key, "config_xxh128"))
             TSR_TRY(read_sum(r, &to->config, err));
         else
             TSR_TRY(tsr_json_skip(&r->json, NULL, err));
         to->has_config = to->has_config || tsr_json_is(key, "config_xxh128");
-    }
-}
-
-/* Reads the first source. Later ones are skipped. */
-static tsr_status read_sources(reading *r, tsr_err *err)
-{
-    bool more;
-    TSR_TRY(tsr_json_enter_array(&r->json, err));
-    for (size_t i = 0;; i++) {
-        TSR_TRY(tsr_json_next_element(&r->json, &more, err));
-        if (!more)
-            return TSR_OK;
-        TSR_TRY(i == 0 ? read_source(r, err) : tsr_json_skip(&r->json, NULL, err));
     }
 }
 
@@ -252,12 +225,13 @@ tsr_status tsr_manifest_sources_read(tsr_manifest_sources *to, const char *path,
         TSR_TRY(tsr_json_next_member(&r.json, &key, &more, err));
         if (!more)
             break;
+        r.first = true;
         if (tsr_json_is(key, "sources"))
-            TSR_TRY(read_sources(&r, err));
+            TSR_TRY(tsr_json_read_array(&r.json, read_source, &r, err));
         else if (tsr_json_is(key, "reads") && to->any)
             return refuse(&r, err, "reads twice");
         else if (tsr_json_is(key, "reads"))
-            TSR_TRY(each(&r, read_read, err));
+            TSR_TRY(tsr_json_read_array(&r.json, read_read, &r, err));
         else
             TSR_TRY(tsr_json_skip(&r.json, NULL, err));
         to->any = to->any || tsr_json_is(key, "reads");
