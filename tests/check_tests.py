@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that every source has a test of the same name or a row in tests/README.md, and that the tests of each row exist.
+"""Checks that every source has a test of the same name or a row in tests/README.md, that the tests of each row exist, and that
+tests/meson.build runs every module of tests/cli.
 
 --list prints the sources that only a row covers. Ends with 'N passed, N failed'."""
 
@@ -44,10 +45,14 @@ def main():
         faults += [f"{p}: no source" for p in patterns if not any(ROOT.glob(p))]
         faults += [f"{p}: no test" for p in tests if not any((ROOT / "tests").glob(p))]
         faults += [f"{patterns[0]}: names no test"] if not tests else []
+    scheduled = set(re.findall(r"^        '(\w+)',$", (ROOT / "tests/meson.build").read_text(), re.M))
+    modules = sorted((ROOT / "tests/cli").rglob("test_*.py"))
+    faults += [f"{path.relative_to(ROOT)}: tests/meson.build does not run it" for path in modules
+               if path.stem.removeprefix("test_") not in scheduled]
     for fault in faults:
         print(fault)
     print(f"{len(own)} of {len(code)} sources have a test of the same name, {len(code) - len(own)} a row")
-    print(f"{len(code) + len(table) - len(faults)} passed, {len(faults)} failed")
+    print(f"{len(code) + len(table) + len(modules) - len(faults)} passed, {len(faults)} failed")
     return 1 if faults or not table else 0
 
 

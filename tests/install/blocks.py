@@ -168,9 +168,9 @@ def documents(checks, tool, where):
 
 def recipes(checks):
     """Lines for developers name commands, checks, suites and files that there are. NAME stands for one that is to be written."""
-    dev, suite = (ROOT / "dev").read_text(), "".join((ROOT / name).read_text() for name in ("tests/suite.sh", "tests/attacks.sh"))
+    dev, suite = (ROOT / "dev").read_text(), (ROOT / "tests/meson.build").read_text() + (ROOT / "tests/unit/meson.build").read_text()
     usage = {tuple(words.split()) for words in re.findall(r"^#   \./dev ([a-z-]+(?: [a-z]+)?)", dev, re.M)}
-    commands, names = {words[0] for words in usage}, re.findall(r'^ *add "([^"]*)"', suite, re.M)
+    commands, names = {words[0] for words in usage}, re.findall(r"^ *'([^']*)'(?: \+ suffix)?:", suite, re.M)
     read, wrong = 0, []
     for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
         if "" in RUN_ELSEWHERE.get(page.name, ()):

@@ -182,8 +182,7 @@ def missing_criterion(checks, work):
 
 
 def style(checks, place):
-    """The check of the style is never vacuous: without git it judges every source, and a misformatted one fails."""
-    script = 'eval "$(sed -n "/^sources()/,/^}/p; /^style()/,/^}/p" tests/suite.sh)"; style --dry-run -Werror'
+    """Checks that the format is never judged of nothing: a misformatted source and an empty tree fail, also without git."""
     env = {"GIT_DIR": "/nonexistent"}
     venv = ROOT / ".venv/bin/clang-format"
     if not venv.exists():
@@ -191,147 +190,67 @@ def style(checks, place):
         return
     (place / ".venv/bin").mkdir(parents=True)
     (place / ".venv/bin/clang-format").symlink_to(venv)
-    code, out, err = run(["bash", "-c", script], place, **env)
+    command = [place / "tests/format.sh", "--dry-run", "-Werror"]
+    code, out, err = run(command, place, **env)
     checks.check("style without git", code == 0, f"{code}: {out}{err[:500]}")
     with open(place / "verify/mla/rope.c", "a") as file:
         file.write("int  misformatted( void ) ;\n")
-    code, out, err = run(["bash", "-c", script], place, **env)
+    code, out, err = run(command, place, **env)
     checks.check("style: a misformatted file fails", code != 0 and "rope.c" in err, f"{code}: {out}{err[:500]}")
     for folder in ("verify", "kernels", "convert", "formats", "tests/unit"):
         shutil.rmtree(place / folder)
-    code, out, err = run(["bash", "-c", script], place, **env)
-    checks.check("style: nothing to judge is no success", code != 0 and "sources found" in out, f"{code}: {out}")
+    code, out, err = run(command, place, **env)
+    checks.check("style: an empty tree fails", code != 0 and "sources found" in out, f"{code}: {out}")
 
 
-def suite(checks, work):
-    """Checks side by side: what failed is said with the line that runs it again, what was skipped with its reason. The slow one
-    waits until the failure is told, however busy the machine is."""
+MESON_BUILD = """
+project('sample', meson_version: '>=1.0.0')
+run = find_program('tests/run.sh')
+test('passes', run, args: ['true'], suite: 'usual')
+test('lacks a file', run, args: ['--needs', 'no-such-file', 'false'], suite: 'usual')
+test('fails', run, args: ['sh', '-c', 'echo detail 17; exit 3'], suite: 'usual')
+test('attack', run, args: ['--attack', 'echo', 'arguments:'], suite: 'attack')
+"""
+
+
+def scheduled(checks, work):
+    """Runs a small list of tests as ./dev test does: failures with the line that repeats them, skips with a reason, attacks in full."""
+    place = work / "scheduled"
+    (place / "tests").mkdir(parents=True)
+    for script in ("run.sh", "summary.py", "builds.sh"):
+        shutil.copy(ROOT / "tests" / script, place / "tests")
+    (place / "meson.build").write_text(MESON_BUILD)
     script = """
         set -euo pipefail
-        here=$PWD command=test scratch=$1
+        here=$PWD command=test
         have() { command -v "$1" >/dev/null 2>&1; }
-        need_scratch() { :; }
-        . tests/suite.sh
-        [ "$(processors)" = "$(OMP_NUM_THREADS=1 processors)" ] && echo all processors
-        processors() { echo 2; }  # also where there is one
-        fails() { echo detail 17; return 3; }
-        skips() { echo 'skipped: no device'; return 77; }
-        told=$1/told
-        add 'a slow one' sh -c 'for i in $(seq 600); do ! grep -q ^FAILED "$0" || break; sleep 0.1; done; echo 5 passed, 0 failed' "$told"
-        add 'a bad one' fails
-        add 'an absent one' skips
-        waiting=(0 1 2)
-        run_all >"$told"
-        cat "$told"
-        echo "$passed $failed $skipped ${failures[*]}"
-        selected 'Golden vectors' nothing GOLD && ! selected 'golden vectors' nothing && selected anything && echo selects
-        """
-    code, out, err = run(["bash", "-c", script, "-", work], ROOT)
-    for words in ("FAILED  a bad one", "exit 3; again: ./dev test a\\ bad\\ one", "    | detail 17", "skipped an absent one", "no device",
-                  "ok      a slow one", "5 passed, 0 failed", "\n1 1 1 a bad one\n", "selects", "all processors"):
-        checks.check(f"suite: {words.strip()}", code == 0 and words in out, f"{code}: {out}{err}")
-    checks.check("suite: a failure is told before the slow ones end", out.find("FAILED") < out.find("a slow one"), out)
-    code, out, err = run([ROOT / "dev", "test", "no such check"], ROOT)
-    checks.check("test: a name that no check has", code == 2 and "no check's name contains 'no such check'" in err and "valgrind" in err,
-                 f"{code}: {out}{err[:300]}")
-
-
-# run_tests with all that costs something put in by this test: what is built, installed and checked says so in $told.
-STAND_INS = """
-    set -euo pipefail
-    here=$PWD command=test scratch=$1 told=$1/said
-    have() { command -v "$1" >/dev/null 2>&1; }
-    need_scratch() { :; }
-    need_for() { :; }
-    choose_place() { :; }
-    . tests/suite.sh
-    . tests/attacks.sh
-    processors() { echo 2; }
-    say() { echo "$*" >>"$told"; }
-    venv() { say the environment; }
-    was=$(nice)
-    build_gcc() { sleep 0.3; say gcc built; [ "$(nice)" -gt "$was" ] || [ "$was" -gt 14 ] || say before its checks; }
-    build_clang() { say clang; sleep 0.3; say clang built; }
-    build_tsan() { say tsan built; }
-    fuzz() { say "$1 for $FUZZ_SECONDS s"; }
-    """
-
-
-def needs(checks, work):
-    """Checks without a build run next to the first build; checks of a failed build are not run."""
-    script = STAND_INS + """
-        collect() {
-            needs=nothing; add 'needs nothing' say nothing
-            needs=; add 'needs gcc' say needs gcc
-            add 'needs clang' say needs ./build-clang-asan/tool
-            add 'needs TSan' say needs build-tsan
-        }
-        [ "${2:-}" != fails ] || build_clang() { echo cannot be built; return 1; }
-        shift 2
-        code=0
-        run_tests "$@" || code=$?
-        echo "code $code"; cat "$told"; rm "$told"
-        """
-    code, out, err = run(["bash", "-c", script, "-", work, ""], ROOT)
-    said = out[out.find("code "):].splitlines()
-    checks.check("needs: all have run", code == 0 and said[0] == "code 0" and len(said) == 10 and "8 passed, 0 failed" in out, f"{out}{err}")
-    for first, then in (("nothing", "gcc built"), ("gcc built", "needs gcc"), ("the environment", "needs gcc"), ("gcc built", "clang"),
-                        ("needs gcc", "clang built"), ("clang built", "needs ./build-clang-asan/tool"),
-                        ("tsan built", "needs build-tsan")):
-        checks.check(f"needs: '{first}' before '{then}'",
-                     first in said and then in said and said.index(first) < said.index(then), f"{said}")
-    code, out, err = run(["bash", "-c", script, "-", work, "fails"], ROOT)
-    said = out[out.find("code "):].splitlines()
-    checks.check("needs: a build that fails", "code 1" in said and "needs gcc" in said and "needs ./build-clang-asan/tool" not in said and
-                 "cannot be built" in out and "again: ./dev test build:\\ clang" in out and
-                 "not run, for want of a build or an environment: 1 checks" in out and "6 passed, 1 failed" in out, f"{out}{err}")
-    code, out, err = run(["bash", "-c", script, "-", work, "", "needs GCC"], ROOT)
-    said = out[out.find("code "):].splitlines()
-    checks.check("needs: a name brings what it needs alone", sorted(said) == ["code 0", "gcc built", "needs gcc", "the environment"],
-                 f"{out}{err}")
-    code, out, err = run(["bash", "-c", script, "-", work, "", "needs nothing"], ROOT)
-    checks.check("needs: a name that needs nothing", out.endswith("code 0\nnothing\n"), f"{out}{err}")
-    code, out, err = run(["bash", "-c", script, "-", work, "", "build: gcc, TSan"], ROOT)
-    checks.check("needs: a build by its name", out.endswith("code 0\ntsan built\n"), f"{out}{err}")
-    script = STAND_INS + "renice() { return 1; }; collect() { add one say one; }; shift; run_tests"
-    code, out, err = run(["timeout", "60", "bash", "-c", script, "-", work], ROOT)
-    checks.check("needs: a user who may not be nicer", code == 0 and "3 passed, 0 failed" in out, f"{code}: {out}{err}")
-
-
-def attacks(checks, work):
-    """--sample and --long have the same attacks, each longer in the second; a name chooses among them, and a failed one is told
-    with its option."""
-    script = STAND_INS + """
-        for option in --sample --long; do
-            names=() commands_of=()
-            run_all() { printf '%s|' "${names[@]}"; printf '%s|' "${commands_of[@]}"; passed=1; waiting=(); }
-            code=0
-            (run_tests "$option") || code=$?
-            echo "code $code"
-        done
-        """
-    code, out, err = run(["bash", "-c", script, "-", work], ROOT)
-    rows = [[cell for cell in line.split("|")[:-1]] for line in out.splitlines() if "|" in line]
-    if checks.check("attacks: both lists", code == 0 and len(rows) == 2 and len(rows[0]) == len(rows[1]) and out.count("code 0") == 2,
-                    f"{code}: {out}{err}"):
-        commands = list(zip(*rows))[len(rows[0]) // 2:]
-        pairs = [pair for pair in commands if "python_environment" not in pair[0] and "build_" not in pair[0]]
-        targets = len(list((ROOT / "tests/robustness/fuzz").glob("fuzz_*.c")))
-        checks.check("attacks: the fuzzer's targets", sum(" fuzz " in sample for sample, _ in pairs) == targets > 3, f"{pairs}")
-        for sample, long in pairs:
-            checks.check(f"attacks: longer than {sample}", sample != long and (" --all" in long or "3600" in long), f"{long}")
-    script = STAND_INS + """
-        fuzz() { [ "$1" != fuzz_archive ] || { echo "$1 for $FUZZ_SECONDS s"; return 4; }; }
-        shift
+        need_for() { :; }
+        venv() { :; }
+        . tests/builds.sh
+        build_gcc() { [ -d build ] || meson setup build >/dev/null; }
+        build_clang() { echo clang built; }
+        build_tsan() { echo tsan built; }
         run_tests "$@"
         """
-    code, out, err = run(["bash", "-c", script, "-", work, "--sample", "archive"], ROOT)
-    checks.check("attacks: one by its name, which fails", code == 1 and "    | fuzz_archive for 60 s" in out and "0 passed, 1 failed" in out and
-                 "again: ./dev test --sample fuzz\\ for\\ 60\\ s:\\ archive" in out, f"{code}: {out}{err}")
-    code, out, err = run(["bash", "-c", script, "-", work, "--long", "headers"], ROOT)
-    checks.check("attacks: one of the long ones", code == 0 and "1 passed, 0 failed" in out and "fuzz for 3600 s: headers" in out, f"{code}: {out}{err}")
-    code, out, err = run([ROOT / "dev", "test", "--sample", "no such check"], ROOT)
-    checks.check("attacks: a name that none has", code == 2 and "fuzz for 60 s: headers" in err, f"{code}: {out}{err[:300]}")
+
+    def test(*words):
+        code, out, err = run(["bash", "-c", script, "-", *words], place)
+        log = place / "build/meson-logs/testlog.txt"
+        return code, out, err, log.read_text() if log.exists() else ""
+
+    code, out, err, _ = test()
+    for words in ("detail 17", "./dev test fails\n", "skipped lacks a file: skipped: there is no no-such-file", "1 passed, 1 failed, 1 skipped",
+                  "clang built", "tsan built"):
+        checks.check(f"test: {words.strip()}", code == 1 and words in out, f"{code}: {out}{err}")
+    checks.check("test: no attack", "attack" not in out, out)
+    code, out, err, _ = test("PASS")
+    checks.check("test: one by a part of its name", code == 0 and "1 passed, 0 failed, 0 skipped" in out and "tsan" not in out, f"{code}: {out}{err}")
+    code, out, err, log = test("--sample")
+    checks.check("test --sample: a sample of the attacks", code == 0 and "1 passed" in out and "arguments:\n" in log, f"{code}: {out}{err}{log}")
+    code, out, err, log = test("--long")
+    checks.check("test --long: all of the attacks", code == 0 and "arguments: --all" in log, f"{code}: {out}{err}{log}")
+    code, out, err, _ = test("no such test")
+    checks.check("test: a name that no test has", code == 2 and "no test's name contains 'no such test'" in err and "lacks a file" in err, f"{code}: {out}{err}")
 
 
 def main():
@@ -341,9 +260,7 @@ def main():
         work = pathlib.Path(place)
         words(checks)
         relative_names(checks, options, work)
-        suite(checks, work)
-        needs(checks, work)
-        attacks(checks, work)
+        scheduled(checks, work)
         missing_criterion(checks, work)
         place = copy(work)
         missing_tools(checks, place, work)
