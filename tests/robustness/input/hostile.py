@@ -25,7 +25,7 @@ COMPUTING = 8  # seconds more, where time goes with tokens
 # whole input's bytes once. Commands that read weights also have their buffers, which --memory limits.
 FIXED, TIMES, BUFFERS = 64 << 20, 8, 192 << 20
 LOOKING = ("inspect", "report", "batch")
-# Sanitizers end a process with 99 (tests/suite.sh).
+# Sanitizers end a process with 99 (tests/run.sh).
 SANITIZED = 99
 CODES = {0, 1, 2, 3}
 # Refusals of the system: names that it does not accept, and sizes above its space.

@@ -48,7 +48,7 @@ static inline int take_sets(tsr_cpu_kernels k[SETS])
 }
 
 /* By how much a sweep over scales, each with the whole domain of its numbers, goes on: 1, or what is asked for where an
- * emulator or a sanitizer takes long for each (tests/aarch64/run.sh, tests/suite.sh). */
+ * emulator or a sanitizer takes long for each (tests/aarch64/run.sh, tests/run.sh). */
 static inline int sweep_step(void)
 {
     const char *const asked = getenv("TESSERA_SWEEP_STEP");
