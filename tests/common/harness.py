@@ -127,10 +127,10 @@ def run_in(environment, tool, args, timeout=600, cpu=None):
 
 
 def run_shimmed(tool, args, shim, timeout=600, cpu=None, **settings):
-    """The same with tests/robustness/faults/shim.c preloaded and its SHIM_* variables set: run_shimmed(..., TRACE=path)."""
+    """The same with tests/robustness/faults/shim preloaded and its FAULTS_* variables set: run_shimmed(..., PLAN="pwrite 1+ 28")."""
     if "COMMAND" in settings:  # it starts a program, which the tool's sandbox refuses
         args = ["--no-sandbox", *args]
-    environment = dict(os.environ, LD_PRELOAD=str(shim), **{f"SHIM_{name}": str(value) for name, value in settings.items()})
+    environment = dict(os.environ, LD_PRELOAD=str(shim), **{f"FAULTS_{name}": str(value) for name, value in settings.items()})
     return _run([tool, *map(str, args)], timeout, cpu, env=environment)
 
 
@@ -191,8 +191,8 @@ def make_checkpoint(maker, kind, directory, **options):
 
 
 def shim_path(options):
-    """The shared object of tests/robustness/faults/shim.c: the path of --shim, or where the build puts it."""
-    return options.shim or os.path.join(os.path.dirname(os.path.abspath(options.make)), "..", "robustness/faults/shim.so")
+    """The shared object of tests/robustness/faults/shim: the path of --shim, or where the build puts it."""
+    return options.shim or os.path.join(os.path.dirname(os.path.abspath(options.make)), "..", "robustness/faults/faults.so")
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ class Shimmed:
 
     def __init__(self, tool, build, work, record=False):
         self.plan, self.told, self.record = work / "faults.plan", work / "faults.told", work / "faults.record"
-        os.environ.update(FAULTS_PLAN=str(self.plan), FAULTS_TOLD=str(self.told))
+        os.environ.update(FAULTS_PLAN=str(self.plan), FAULTS_TOLD=str(self.told), FAULTS_DISK="1")
         if record:
             os.environ["FAULTS_RECORD"] = str(self.record)
         preloaded = [os.path.abspath(os.path.join(build, "tests", path)) for path in ("robustness/faults/faults.so", "common/forked.so")]

@@ -29,7 +29,7 @@ from planted_table import PLANTED  # noqa: E402
 SAMPLE = 8          # faults of a sample
 CPU_SECONDS, WALL_SECONDS = 240, 900  # a test that hangs is a test that fails
 BASE = ["cli/tessera", "tests/make/make_checkpoint", "tests/common/forked.so"]
-PRELOADED = ["tests/robustness/faults/shim.so", "tests/robustness/faults/faults.so"]
+PRELOADED = ["tests/robustness/faults/faults.so"]
 MESON = ["meson", "setup", "build", "-Dcuda=disabled", "-Dmpi=disabled", "-Dc_args=-g0"]
 
 

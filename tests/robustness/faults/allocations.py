@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Memory that runs out: whichever allocation fails, the tool says so and exits with 4, or manages without.
 
-Each command is run once to count its allocations, then again with one of them failing (shim.c), and with all of them
+Each command is run once to count its allocations, then again with one of them failing (shim/memory.c), and with all of them
 failing from one on. It must neither crash nor hang nor blame the input; and where it writes, the same command, with memory
 again, completes the tree that it would have made.
 """
 
+import errno
 import json
 import math
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -65,6 +67,11 @@ def exit_of(tool, args, **shim):
         return "hangs", "", ""
 
 
+def counted(told):
+    """Returns the number of allocations of a run."""
+    return int(re.search(r"^count malloc (\d+)$", told.read_text(), re.M)[1])
+
+
 def figures(told):
     try:
         return harness.figures(json.loads(told))
@@ -93,11 +100,11 @@ class Sweep:
         args += [] if writes else ["--json", "-"]
         args += [] if words[0] == "inspect" else ["--threads", "2"]
         count = self.work / "count"
-        code, told, stderr = harness.run_shimmed(self.options.tessera, args, self.shim, COUNT=count)
+        code, told, stderr = harness.run_shimmed(self.options.tessera, args, self.shim, TOLD=count)
         if not self.checks.check(f"{name}: runs", code in (0, 1), f"exit {code}: {stderr}"):
             return
         usual = (code, figures(told))
-        total = int(count.read_text())
+        total = counted(count)
         if not self.checks.check(f"{name}: allocations were counted", total > 10, total):
             return
         reference = self.work / "reference"
@@ -114,7 +121,7 @@ class Sweep:
 
     def fail(self, name, words, args, target, which, usual, reference):
         self.fresh(words)
-        code, told, stderr = exit_of(self.options.tessera, args, shim=self.shim, ALLOC=which)
+        code, told, stderr = exit_of(self.options.tessera, args, shim=self.shim, PLAN=f"malloc {which} {errno.ENOMEM}")
         usual, figured = usual
         said = code == usual or (code == 4 and stderr.startswith("tessera: "))
         self.checks.check(f"{name}: allocation {which} fails", said, f"exit {code}: {stderr.strip()[-300:]}")
@@ -150,17 +157,17 @@ def check_batch(checks, options, work, source):
     path.write_text("".join(json.dumps({"name": scheme, "args": ["quantize", str(source), "-o", str(out / scheme), "--scheme", scheme]}) + "\n"
                             for scheme in BATCH))
     args, count = ["batch", path, "--threads", "2", "--quiet"], work / "count"
-    code, _, stderr = harness.run_shimmed(options.tessera, args, harness.shim_path(options), COUNT=count)
+    code, _, stderr = harness.run_shimmed(options.tessera, args, harness.shim_path(options), TOLD=count)
     if not checks.check("batch: runs", code == 0, f"exit {code}: {stderr}"):
         return
     for scheme in BATCH:
         shutil.rmtree(out / scheme / ".tessera")  # a journal tells of repairs
     shutil.move(out, reference)
-    total = int(count.read_text())
+    total = counted(count)
     step = max(1, math.ceil(total / options.most)) if options.most else 1
     for which in [str(n) for n in range(1, total + 1, step)] + [f"{n}+" for n in range(1, total + 1, step * 8)]:
         shutil.rmtree(out, ignore_errors=True)
-        code, _, stderr = exit_of(options.tessera, args, shim=harness.shim_path(options), ALLOC=which)
+        code, _, stderr = exit_of(options.tessera, args, shim=harness.shim_path(options), PLAN=f"malloc {which} {errno.ENOMEM}")
         checks.check(f"batch: allocation {which} fails", code == 0 or (code == 4 and stderr.startswith("tessera: ")), f"exit {code}: {stderr[-300:]}")
         code, _, stderr = harness.run(options.tessera, args, cpu=SECONDS)
         checks.check(f"batch: allocation {which} fails: rerun", code == 0, f"exit {code}: {stderr.strip()}")

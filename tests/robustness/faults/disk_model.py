@@ -10,6 +10,7 @@ import os
 import trees
 
 FOLDER = "folder"
+SYNCS = ("fsync", "fdatasync")
 # How much of what was not synced is kept: of names, and of the data of each file.
 NONE, ALL, SOME = "none", "all", "some"
 WAYS = [(NONE, NONE), (ALL, NONE), (ALL, ALL), (NONE, ALL), (ALL, SOME), (SOME, SOME)]
@@ -106,7 +107,7 @@ class Disk:
         """Carries out one call."""
         if call.what in ("write", "size"):
             self.now[call.path].change(call.at, call.data)
-        elif call.what == "sync":
+        elif call.what in SYNCS:
             self._sync(call.path)
         elif call.what == "link":  # of a file that lies elsewhere, and that nobody may have synced
             file = File()

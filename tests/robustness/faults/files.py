@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sources that change during a run, wrong journals, shared and foreign files, and system calls that fail.
 
-In most checks shim.c makes one system call fail, or makes something happen at one moment. After each refusal the output
+In most checks the shim makes one system call fail, or makes something happen at one moment. After each refusal the output
 must have no config.json, and files that are not Tessera's must be unchanged.
 """
 
@@ -84,7 +84,7 @@ REWRITES = {
 
 def changing_sources(place, model):
     for what, command in REWRITES.items():
-        for moment in (9, 20, 26):
+        for moment in (8, 16, 20):
             name = f"source {what}, at sync {moment}"
             source = place.work / "source"
             shutil.rmtree(source, ignore_errors=True)
@@ -92,7 +92,7 @@ def changing_sources(place, model):
             shutil.copytree(model, source)
             shard = source / "model-00001-of-00003.safetensors"
             command_line = command.replace("FILE", str(shard)).replace("BYTE", str(shard.stat().st_size - 5))
-            result = place.run("--threads", "1", source=source, RUN=f"fsync:{moment}", COMMAND=command_line)
+            result = place.run("--threads", "1", source=source, PLAN=f"fsync {moment} run", COMMAND=command_line)
             place.refused(name, result, 4, shard.name, "changed while it was read")
             shutil.rmtree(place.work / "fresh", ignore_errors=True)
             if what == "in place, times restored":
@@ -107,7 +107,7 @@ def changing_original(place, fp8, model):
     shutil.copytree(model, original)
     shard = original / "model-00001-of-00003.safetensors"
     args = ["convert", fp8, "-o", place.out, "--to", "fp8-block", "--scale-fmt", "ue8m0", "--against", original]
-    result = harness.run_shimmed(place.options.tessera, args, harness.shim_path(place.options), RUN="fsync:8",
+    result = harness.run_shimmed(place.options.tessera, args, harness.shim_path(place.options), PLAN="fsync 8 run",
                                  COMMAND=f"touch {shard}")
     place.refused("original touched", result, 4, shard.name, "changed while it was read")
     shutil.rmtree(place.out)
@@ -270,16 +270,16 @@ def long_paths(place):
 
 def refusals(place):
     rows = [
-        ("no locks", f"flock:{ENOLCK}:journal", ["No locks available", "lock"]),
-        ("pwrite takes nothing", "pwrite:0:.part", ["wrote none"]),
-        ("pwrite fails", f"pwrite:{EIO}:/1.part", ["Input/output error"]),
-        ("the quota is used up", f"pwrite:{EDQUOT}:/1.part", ["quota", "finished files are kept"]),
-        ("fsync fails", f"fsync:{EIO}:/1.part", ["cannot sync"]),
-        ("fsync of the journal fails", f"fsync:{EIO}:/journal", ["cannot sync"]),
-        ("fsync of the folder fails", f"fsync:{EIO}:/out", ["cannot sync"]),
+        ("no locks", f"flock 1+ {ENOLCK} journal", ["No locks available", "lock"]),
+        ("pwrite takes nothing", "pwrite 1+ zero .part", ["wrote none"]),
+        ("pwrite fails", f"pwrite 1+ {EIO} /1.part", ["Input/output error"]),
+        ("the quota is used up", f"pwrite 1+ {EDQUOT} /1.part", ["quota", "finished files are kept"]),
+        ("fsync fails", f"fsync 1+ {EIO} /1.part", ["cannot sync"]),
+        ("fdatasync of the journal fails", f"fdatasync 1+ {EIO} /journal", ["cannot sync"]),
+        ("fsync of the folder fails", f"fsync 1+ {EIO} /out", ["cannot sync"]),
     ]
-    for name, error, words in rows:
-        result = place.run("--threads", "2", ERROR=error)
+    for name, plan, words in rows:
+        result = place.run("--threads", "2", PLAN=plan)
         place.refused(name, result, 4, *words)
         place.checks.check(f"{name}: no other process is blamed", "another process" not in result[2], result[2])
         place.checks.check(f"{name}: no '1 more bytes'", " 1 more bytes" not in result[2], result[2])
@@ -306,7 +306,7 @@ def no_inodes(place):
 def read_only(place):
     place.run()
     before = {path: path.stat().st_mtime_ns for path in place.out.rglob("*")}
-    shim = {"ERROR": f"openw:{EROFS}:{place.out}/", "TRACE": str(place.work / "trace")}
+    shim = {"PLAN": f"create 1+ {EROFS} {place.out}/"}
     args = ["quantize", place.source, "-o", place.out, "--max-shard-size", "1MB"]
     code, stdout, stderr = harness.run_shimmed(place.options.tessera, args, harness.shim_path(place.options), **shim)
     place.checks.check("a finished output that is read-only is verified", code == 0 and "complete already" in stdout, stderr)
@@ -323,7 +323,7 @@ def unreadable_index(place, options):
     index = "model.safetensors.index.json"
     args = ["convert", place.source, "-o", place.out, "--to", "archive", "--quiet"]
     for call in ("access", "stat"):
-        code, _, stderr = harness.run_shimmed(options.tessera, args, harness.shim_path(options), ERROR=f"{call}:{EACCES}:{index}")
+        code, _, stderr = harness.run_shimmed(options.tessera, args, harness.shim_path(options), PLAN=f"{call} 1+ {EACCES} {index}")
         place.checks.check(f"archive, {call} of the index fails: not left out",
                            (place.out / index).exists() if code == 0 else code in (3, 4), f"{code}: {stderr}")
         shutil.rmtree(place.out, ignore_errors=True)
@@ -335,7 +335,7 @@ def vanished_file(place, options):
     gone = pathlib.Path(place.source) / name
     gone.write_text("{}")
     args = ["quantize", place.source, "-o", place.out, "--quiet"]
-    code, _, stderr = harness.run_shimmed(options.tessera, args, harness.shim_path(options), ERROR=f"stat:{ENOENT}:{name}")
+    code, _, stderr = harness.run_shimmed(options.tessera, args, harness.shim_path(options), PLAN=f"stat 1+ {ENOENT} {name}")
     place.checks.check("a file that has gone", code == 4 and f"{name}: cannot look at it: No such file" in stderr, f"{code}: {stderr}")
     gone.unlink()
 

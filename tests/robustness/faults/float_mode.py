@@ -56,7 +56,7 @@ class Modes:
 
     def __init__(self, options, work):
         self.options = options
-        self.shim = options.shim or os.path.join(os.path.dirname(os.path.abspath(options.make)), "..", "robustness/faults/faults.so")
+        self.shim = harness.shim_path(options)
         self.places = {word: os.path.join(work, word.lower()) for word in ("SRC", "FP8", "INT4", "RESULT")}
 
     def run(self, command, mode, *more):

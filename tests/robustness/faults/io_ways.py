@@ -88,7 +88,7 @@ def check_disk(ways):
     ways.expect(name, io, mode="direct", reads="direct", writes="direct", why="")
     ways.same(name, target)
     name = "direct, io_uring forbidden"
-    io, target = ways.run(name, "--io", "direct", shim={"ERROR": "io_uring:1"})
+    io, target = ways.run(name, "--io", "direct", shim={"PLAN": "ring 1+ 1"})
     ways.expect(name, io, mode="direct", queue="none", why="")
     ways.same(name, target)
     name = "auto, the source on the disk"
@@ -117,7 +117,7 @@ def check_disk(ways):
 def check_shared_bytes(ways):
     """Bytes that ranks share are counted: past the page cache, too, with io_uring and without."""
     read = {}
-    for way, mode, shim in (("buffered", "buffered", {}), ("direct", "direct", {}), ("direct, io_uring forbidden", "direct", {"ERROR": "io_uring:1"})):
+    for way, mode, shim in (("buffered", "buffered", {}), ("direct", "direct", {}), ("direct, io_uring forbidden", "direct", {"PLAN": "ring 1+ 1"})):
         target = ways.work / f"ranks.{len(read)}"
         command = ["convert", ways.source, "-o", target, "--to", "tp", "--tp", "2", "--io", mode, "--json", "-", "--quiet"]
         code, told, stderr = harness.run_shimmed(ways.options.tessera, command, harness.shim_path(ways.options), **shim) if shim else (

@@ -14,6 +14,7 @@ import sys
 import time
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / name) for name in ("common", "oracles")]
+import disk_model
 import harness
 import jobs
 
@@ -222,17 +223,19 @@ def check_comparing(checks, ranks, source, made, work, kills, rng):
 
 def check_durable(checks, ranks, source, reference, work, shim):
     """Every rank makes a file durable before it gives it its name."""
-    trace = work / "trace"
-    traced = ["env", f"LD_PRELOAD={shim}", f"SHIM_TRACE={trace}"]
-    code, _, stderr = ranks.run_each([(traced, [*jobs.words(COMMAND, source, work / "traced"), "--quiet", "--io", "direct"])] * 3)
+    records, target = [work / f"record-{rank}" for rank in range(3)], work / "traced"
+    args = [*jobs.words(COMMAND, source, target), "--quiet", "--io", "direct"]
+    code, _, stderr = ranks.run_each([(["env", f"LD_PRELOAD={shim}", f"FAULTS_RECORD={record}"], args) for record in records])
     checks.check("traced: runs", code == 0, stderr)
-    calls = [line.split("\t") for line in trace.read_text().splitlines()]
-    renamed = [(at, call[1]) for at, call in enumerate(calls) if call[0] == "rename" and call[1].rsplit("/", 1)[1][:1].isdigit()
-               and call[2].endswith(".safetensors")]
-    checks.check("traced: files", len(renamed) > 5, len(renamed))
-    for end, part in renamed:
-        of_part = [call[0] for call in calls[:end] if call[1] == part]
-        checks.check(f"{part}: written, then synced", "write" in of_part and of_part[-1] == "fsync", of_part)
+    files = 0
+    for record in records:
+        calls = disk_model.read_record(record, str(target))
+        for end, call in enumerate(calls):
+            if call.what == "rename" and os.path.basename(call.path)[:1].isdigit() and call.to.endswith(".safetensors"):
+                files += 1
+                of_part = [one.what for one in calls[:end] if one.path == call.path]
+                checks.check(f"{call.path}: written, then synced", "write" in of_part and of_part[-1] == "fsync", of_part)
+    checks.check("traced: files", files > 5, files)
     check_same(checks, "traced", (0, "", ""), reference, work / "traced")
 
 
@@ -270,17 +273,17 @@ def check_failures(checks, ranks, source, reference, work, shim):
     """A rank that fails ends the job, which tells its message and exit code. The same command carries on."""
     args = [*jobs.words(COMMAND, source, work / "failed"), "--quiet"]
     shimmed = ["env", f"LD_PRELOAD={shim}"]
-    for what, setting, word, code in ("no thread", "SHIM_THREADS=1", "cannot start", 4), \
-            ("no journal", "SHIM_ERROR=pwrite:28:journal-rank-1", "journal-rank-1", 4), \
-            ("no space", "SHIM_ERROR=pwrite:28:.part", ".part", 4):
-        ran = ranks.run_each([([], args), ([*shimmed, setting], args)])
+    for what, plan, word, code in ("no thread", "thread 2+ 11", "cannot start", 4), \
+            ("no journal", "pwrite 1+ 28 journal-rank-1", "journal-rank-1", 4), \
+            ("no space", "pwrite 1+ 28 .part", ".part", 4):
+        ran = ranks.run_each([([], args), ([*shimmed, f"FAULTS_PLAN={plan}"], args)])
         checks.check(f"{what} in rank 1", ran[0] == code and "rank 1" in ran[2] and word in ran[2], f"exit {ran[0]}: {ran[2]}")
         checks.check(f"{what} in rank 1: no config.json", not (work / "failed/config.json").exists())
-    ran = ranks.run_each([([*shimmed, "SHIM_ERROR=fsync:5:.part"], args), ([], args)])
+    ran = ranks.run_each([([*shimmed, "FAULTS_PLAN=fsync 1+ 5 .part"], args), ([], args)])
     checks.check("rank 0 fails", ran[0] == 4 and "rank 0" not in ran[2] and "cannot sync" in ran[2], f"exit {ran[0]}: {ran[2]}")
     check_same(checks, "after failures", ranks.run(2, args), reference, work / "failed")
     command = ["verify", work / "failed", "--against", source]
-    ran = ranks.run_each([([], command), ([*shimmed, "SHIM_THREADS=0"], command)])
+    ran = ranks.run_each([([], command), ([*shimmed, "FAULTS_PLAN=thread 1+ 11"], command)])
     checks.check("verify: no thread in rank 1", ran[0] == 4 and "rank 1" in ran[2], f"exit {ran[0]}: {ran[2]}")
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the order of writes, syncs and renames: a power cut at any moment leaves no half model.
 
-The calls of each run are recorded (shim.c) and played back on a model of a disk that keeps nothing but what was synced: a
+The calls of each run are recorded (shim/record.c) and played back on a model of a disk that keeps nothing but what was synced: a
 file's bytes by fsync of the file, names by fsync of their folder. The rules below are held to it at every call.
 """
 
@@ -11,6 +11,7 @@ import shutil
 import sys
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / name) for name in ("common", "oracles")]
+import disk_model
 import harness
 
 SHARDS = ["--max-shard-size", "1MB"]
@@ -22,6 +23,10 @@ COMMANDS = [
     ("deepseek-mp", ["convert", "SRC", "-o", "DST", "--to", "deepseek-mp", "--mp", "1"]),
     ("archive", ["convert", "SRC", "-o", "DST", "--to", "archive"]),
 ]
+
+
+# A change of size, and a second name, count as a write.
+WRITES = {"size": "write"}
 
 
 class Disk:
@@ -51,10 +56,6 @@ class Disk:
             self.fault(f"{moment}: a power cut would lose {loose[0]}")
 
     def play(self, call, path, to=None):
-        if path.endswith(" (deleted)"):  # a file that never had a name, by which it was tried whether direct writes go
-            return
-        if not (path + "/").startswith(self.target + "/") and path != os.path.dirname(self.target):
-            return
         if call == "write":
             if self.is_output(path):
                 self.fault(f"{path} is written to under its final name")
@@ -103,13 +104,11 @@ class Disk:
 
 def record(checks, options, name, args, trace):
     """The calls of a run, played; or None."""
-    if os.path.exists(trace):
-        os.unlink(trace)
-    code, _, stderr = harness.run_shimmed(options.tessera, args, harness.shim_path(options), TRACE=trace)
+    code, _, stderr = harness.run_shimmed(options.tessera, args, harness.shim_path(options), RECORD=trace)
     if not checks.check(f"{name}: runs", code == 0, f"exit {code}: {stderr.strip()}"):
         return None
-    with open(trace, encoding="utf-8") as file:
-        calls = [line.rstrip("\n").split("\t") for line in file]
+    target = args[args.index("-o") + 1]
+    calls = [[WRITES.get(call.what, call.what), call.path, *([call.to] if call.to else [])] for call in disk_model.read_record(trace, target)]
     return calls if checks.check(f"{name}: calls were recorded", calls) else None
 
 

@@ -63,7 +63,7 @@ class Cut:
         folders = {call.path for call in calls if os.path.isdir(call.path)}
         shutil.rmtree(self.out)
         for kind in "files", "folders":
-            without = [call for call in calls if call.what != "sync" or (call.path in folders) == (kind == "files")]
+            without = [call for call in calls if call.what not in disk_model.SYNCS or (call.path in folders) == (kind == "files")]
             disk, found = disk_model.Disk(str(self.out)), []
             for call in without:
                 disk.play(call)

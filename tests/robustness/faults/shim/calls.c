@@ -214,24 +214,24 @@ off64_t lseek64(int fd, off64_t offset, int whence)
 
 /* ---- what makes changes durable, and changes of size ---- */
 
-static int sync_any(faults_kind kind, int fd)
+static int sync_any(faults_kind kind, const char *call, int fd)
 {
     char path[4096];
     if (is_struck(kind, fd, NULL))
         return -1;
     faults_record_lock();
-    faults_record(true, NULL, 0, "sync\t%s\n", faults_path_of(fd, path));
+    faults_record(true, NULL, 0, "%s\t%s\n", call, faults_path_of(fd, path));
     return 0;
 }
 
 int fsync(int fd)
 {
-    return sync_any(FAULT_fsync, fd);
+    return sync_any(FAULT_fsync, "fsync", fd);
 }
 
 int fdatasync(int fd)
 {
-    return sync_any(FAULT_fdatasync, fd);
+    return sync_any(FAULT_fdatasync, "fdatasync", fd);
 }
 
 int sync_file_range(int fd, off64_t offset, off64_t size, unsigned flags)

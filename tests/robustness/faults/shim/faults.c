@@ -38,9 +38,17 @@ static struct {
     bool on; /* and all after it */
     faults_action action;
     int code, signal;
-    char text[96]; /* in the paths of calls that count */
+    bool runs;      /* FAULTS_COMMAND */
+    char text[256]; /* in the paths of calls that count */
 } plan = {.kind = NOTHING};
 static _Atomic long meant; /* calls that the plan may strike */
+
+bool faults_is_program(void (*code)(void))
+{
+    Dl_info of_code, of_main;
+    return dladdr(*(void **)&code, &of_code) != 0 && dladdr(*(void **)&real_main, &of_main) != 0 &&
+           of_code.dli_fbase == of_main.dli_fbase;
+}
 
 bool faults_in_main(void)
 {
@@ -74,6 +82,13 @@ static bool is_meant(faults_kind kind, const char *path)
            (plan.text[0] == '\0' || strstr(path, plan.text) != NULL);
 }
 
+static void run_command(void)
+{
+    unsetenv("LD_PRELOAD");
+    if (system(getenv("FAULTS_COMMAND")) != 0)
+        abort();
+}
+
 faults_action faults_strike(faults_kind kind, int fd, const char *path)
 {
     char own[4096];
@@ -92,21 +107,33 @@ faults_action faults_strike(faults_kind kind, int fd, const char *path)
         faults_tell("hit %s %ld %s\n", kNames[kind], n, path);
     if (plan.signal != 0) /* to this thread, so that it comes before this call */
         syscall(SYS_tgkill, syscall(SYS_getpid), syscall(SYS_gettid), plan.signal);
+    if (plan.runs)
+        run_command();
     errno = plan.code;
-    return plan.signal != 0 ? FAULTS_PASS : plan.action;
+    return plan.signal != 0 || plan.runs ? FAULTS_PASS : plan.action;
 }
 
-static void read_plan(const char *path)
+/* Reads the file `given`, or takes `given` as the text if it is no absolute path. */
+static void read_text(const char *given, char *text, size_t room)
 {
-    char text[256] = "", kind[32], action[16];
+    if (given[0] != '/') {
+        snprintf(text, room, "%s", given);
+        return;
+    }
+    const int fd = (int)syscall(SYS_openat, AT_FDCWD, given, O_RDONLY | O_CLOEXEC, 0);
+    const long n = fd < 0 ? -1 : syscall(SYS_read, fd, text, room - 1);
+    text[n < 0 ? 0 : n] = '\0';
+    if (fd >= 0)
+        syscall(SYS_close, fd);
+}
+
+static void read_plan(const char *given)
+{
+    char text[512], kind[32], action[16];
     char on = ' ';
     int end = 0;
-    const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    if (fd < 0)
-        return;
-    const long n = syscall(SYS_read, fd, text, sizeof text - 1);
-    syscall(SYS_close, fd);
-    if (n <= 0 || sscanf(text, "%31s %ld%c %15s%n", kind, &plan.at, &on, action, &end) != 4)
+    read_text(given, text, sizeof text);
+    if (sscanf(text, "%31s %ld%c %15s%n", kind, &plan.at, &on, action, &end) != 4)
         return;
     plan.kind = strcmp(kind, "any") == 0 ? ANY : NOTHING;
     for (int i = 0; i < FAULTS_N; i++) {
@@ -115,6 +142,7 @@ static void read_plan(const char *path)
     }
     plan.on = on == '+';
     plan.code = atoi(action);
+    plan.runs = strcmp(action, "run") == 0;
     plan.signal = strncmp(action, "signal", 6) == 0 ? atoi(action + 6) : 0;
     if (plan.signal != 0)
         signal(plan.signal, SIG_DFL); /* a shell's background jobs ignore SIGINT */

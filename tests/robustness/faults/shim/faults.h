@@ -2,18 +2,18 @@
  * do nothing. It counts the calls of each kind, and reports the call that failed, and the memory and descriptors that the tool kept
  * at the end of main. It can also record all changes of files, contents included, for a replay of power cuts.
  *
- * Files are named by the environment, so that a process which is forked for each run (tests/common/forked.c) can be given
- * another plan each time; they are opened when main begins:
- * - FAULTS_PLAN: one line, "KIND N ACTION" or "KIND N+ ACTION" (N and all after it), and perhaps " TEXT": then only calls count whose
- *   path contains it. ACTION is an errno, "short", "zero", or "signal" and a number: that is sent to the process before the call,
- *   which then does what it always does. KIND may be "any": N counts calls of all kinds. Empty or absent: nothing fails.
+ * Environment variables, which are read when main begins, so that a forked process (tests/common/forked.c) gets a plan of its own:
+ * - FAULTS_PLAN: "KIND N ACTION", "KIND N+ ACTION" (N and all later calls), or an absolute path of a file with this line. If " TEXT"
+ *   follows, only calls count whose path contains it. KIND "any" counts calls of all kinds. ACTION is an errno, "short", "zero",
+ *   "signal" and a number (sent before the call), or "run" (the shell runs FAULTS_COMMAND before the call). Empty: nothing fails.
  * - FAULTS_TOLD: "hit KIND N PATH" when it happens (the first 200); at the end of main "count KIND NUMBER", "block SITE BYTES" for each block of
  *   memory, and "descriptor PATH" for each descriptor that main did not find open.
  * - FAULTS_FLOAT: the floating-point mode that every thread begins with, as fenv.h's and MXCSR's numbers: "ROUNDING MXCSR", in hex.
- * - FAULTS_RECORD: what is done to files (calls_record.c says how it is written).
- * What makes files durable is not done, only told: no test of this kind can cut the power, and a sync takes longer than a run. */
-#ifndef TESTS_ATTACKS_SHIM_FAULTS_H
-#define TESTS_ATTACKS_SHIM_FAULTS_H
+ * - FAULTS_RECORD: the file to which all changes of files are written (record.c has the format).
+ * - FAULTS_DISK: a file system in memory is reported as one on a disk, since it takes direct writes as well.
+ * fsync and fdatasync are recorded and not executed: these tests cannot cut the power, and a sync takes longer than a run. */
+#ifndef TESTS_ROBUSTNESS_FAULTS_SHIM_FAULTS_H
+#define TESTS_ROBUSTNESS_FAULTS_SHIM_FAULTS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,6 +47,9 @@ faults_action faults_strike(faults_kind kind, int fd, const char *path);
 
 /* The floating-point mode of this thread, as FAULTS_FLOAT has it. */
 void faults_set_float(void);
+
+/* Returns true if this is code of the program itself, not of a library. */
+bool faults_is_program(void (*code)(void));
 
 /* Returns true if main has begun: what libraries do before it is not judged. */
 bool faults_in_main(void);

@@ -177,7 +177,7 @@ static void *begin(void *argument)
 
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *), void *argument)
 {
-    if (faults_strike(FAULT_thread, -1, "") != FAULTS_PASS)
+    if (faults_is_program((void (*)(void))work) && faults_strike(FAULT_thread, -1, "") != FAULTS_PASS)
         return errno;
     start *const s = __libc_malloc(sizeof *s);
     if (s == NULL)

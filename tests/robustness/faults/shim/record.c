@@ -2,7 +2,7 @@
  *   create PATH          a new file (open with O_CREAT)      mkdir PATH      rmdir PATH      unlink PATH      rename PATH PATH
  *   write PATH AT SIZE   and SIZE bytes                      size PATH SIZE  (also at fallocate)
  *   link PATH SIZE       a second name for a file, whose SIZE bytes follow
- *   sync PATH            fsync and fdatasync, of files and folders */
+ *   fsync PATH           fdatasync PATH                      of files and folders */
 #undef _FORTIFY_SOURCE
 #include "faults.h"
 
