@@ -1,6 +1,7 @@
 /* The layouts: who reads which, which shapes are legal, and an address formula that is a bijection. */
 #include "tests/unit/ft_formats.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -110,6 +111,10 @@ Test(ft_layout, knows_producers_by_name)
 
 Test(ft_layout, refuses_shapes_and_names_the_nearest)
 {
+#define FT(producer_, arch_, bits_, ...)                                          \
+    {                                                                             \
+        .producer = TSR_FT_##producer_, .arch = arch_, .bits = bits_, __VA_ARGS__ \
+    }
     static const struct {
         tsr_ft_target target;
         int64_t k, n;
@@ -119,90 +124,24 @@ Test(ft_layout, refuses_shapes_and_names_the_nearest)
         const char *nearest; /* sizes */
         bool fits;
     } kCases[] = {
-        {.target = {.producer = TSR_FT_FASTERTRANSFORMER, .arch = 80, .bits = 8}, .k = 64, .n = 64, .fits = true},
-        {.target = {.producer = TSR_FT_FASTERTRANSFORMER, .arch = 80, .bits = 8},
-         .k = 96,
-         .n = 64,
-         .which = 'K',
-         .layout = "T",
-         .multiple = 64,
-         .nearest = "64 and 128"},
-        {.target = {.producer = TSR_FT_FASTERTRANSFORMER, .arch = 80, .bits = 8},
-         .k = 32,
-         .n = 64,
-         .which = 'K',
-         .layout = "T",
-         .multiple = 64,
-         .nearest = "64"},
-        {.target = {.producer = TSR_FT_FASTERTRANSFORMER, .arch = 80, .bits = 8},
-         .k = 64,
-         .n = 96,
-         .which = 'N',
-         .layout = "T",
-         .multiple = 64,
-         .nearest = "64 and 128"},
-        {.target = {.producer = TSR_FT_TRTLLM_0_5, .arch = 80, .bits = 8},
-         .k = 64,
-         .n = 32,
-         .which = 'N',
-         .layout = "T",
-         .multiple = 64,
-         .nearest = "64"},
-        {.target = {.producer = TSR_FT_TRTLLM_0_7, .arch = 80, .bits = 8}, .k = 64, .n = 96, .fits = true},
-        {.target = {.producer = TSR_FT_TRTLLM_0_7, .arch = 80, .bits = 4},
-         .k = 64,
-         .n = 96,
-         .which = 'N',
-         .layout = "T",
-         .multiple = 64,
-         .nearest = "64 and 128"},
-        {.target = {.producer = TSR_FT_TRTLLM_MAIN, .arch = 89, .bits = 4, .fp8_activations = true},
-         .k = 192,
-         .n = 64,
-         .which = 'K',
-         .layout = "T_AFP8",
-         .multiple = 128,
-         .nearest = "128 and 256"},
-        {.target = {.producer = TSR_FT_TRTLLM_MAIN, .arch = 90, .bits = 8}, .k = 32, .n = 32, .fits = true},
-        {.target = {.producer = TSR_FT_TRTLLM_MAIN, .arch = 90, .bits = 4},
-         .k = 96,
-         .n = 64,
-         .which = 'K',
-         .layout = "H",
-         .multiple = 64,
-         .nearest = "64 and 128"},
-        {.target = {.producer = TSR_FT_TRTLLM_0_9, .arch = 90, .bits = 8},
-         .k = 48,
-         .n = 64,
-         .which = 'K',
-         .layout = "P",
-         .multiple = 32,
-         .nearest = "32 and 64"},
-        {.target = {.producer = TSR_FT_FASTERTRANSFORMER, .arch = 70, .bits = 4}, .k = 16, .n = 24, .fits = true},
-        {.target = {.producer = TSR_FT_FASTERTRANSFORMER, .arch = 70, .bits = 4}, .k = 4, .n = 2, .fits = true},
-        {.target = {.producer = TSR_FT_FASTERTRANSFORMER, .arch = 70, .bits = 4},
-         .k = 8,
-         .n = 3,
-         .which = 'N',
-         .layout = "R",
-         .multiple = 2,
-         .nearest = "2 and 4"},
-        {.target = {.producer = TSR_FT_FASTERTRANSFORMER, .arch = 70, .bits = 8},
-         .k = 1,
-         .n = 3,
-         .which = 'N',
-         .layout = "R",
-         .multiple = 4,
-         .nearest = "4"},
-        {.target = {.producer = TSR_FT_FASTERTRANSFORMER, .arch = 70, .bits = 8},
-         .k = 2,
-         .n = 3,
-         .which = 'N',
-         .layout = "R",
-         .multiple = 2,
-         .nearest = "2 and 4"},
-        {.target = {.producer = TSR_FT_FASTERTRANSFORMER, .arch = 70, .bits = 8}, .k = 0, .n = 64},
-        {.target = {.producer = TSR_FT_FASTERTRANSFORMER, .arch = 70, .bits = 8}, .k = 64, .n = -64},
+        {FT(FASTERTRANSFORMER, 80, 8), 64, 64, 0, NULL, 0, NULL, true},
+        {FT(FASTERTRANSFORMER, 80, 8), 96, 64, 'K', "T", 64, "64 and 128", false},
+        {FT(FASTERTRANSFORMER, 80, 8), 32, 64, 'K', "T", 64, "64", false},
+        {FT(FASTERTRANSFORMER, 80, 8), 64, 96, 'N', "T", 64, "64 and 128", false},
+        {FT(TRTLLM_0_5, 80, 8), 64, 32, 'N', "T", 64, "64", false},
+        {FT(TRTLLM_0_7, 80, 8), 64, 96, 0, NULL, 0, NULL, true},
+        {FT(TRTLLM_0_7, 80, 4), 64, 96, 'N', "T", 64, "64 and 128", false},
+        {FT(TRTLLM_MAIN, 89, 4, .fp8_activations = true), 192, 64, 'K', "T_AFP8", 128, "128 and 256", false},
+        {FT(TRTLLM_MAIN, 90, 8), 32, 32, 0, NULL, 0, NULL, true},
+        {FT(TRTLLM_MAIN, 90, 4), 96, 64, 'K', "H", 64, "64 and 128", false},
+        {FT(TRTLLM_0_9, 90, 8), 48, 64, 'K', "P", 32, "32 and 64", false},
+        {FT(FASTERTRANSFORMER, 70, 4), 16, 24, 0, NULL, 0, NULL, true},
+        {FT(FASTERTRANSFORMER, 70, 4), 4, 2, 0, NULL, 0, NULL, true},
+        {FT(FASTERTRANSFORMER, 70, 4), 8, 3, 'N', "R", 2, "2 and 4", false},
+        {FT(FASTERTRANSFORMER, 70, 8), 1, 3, 'N', "R", 4, "4", false},
+        {FT(FASTERTRANSFORMER, 70, 8), 2, 3, 'N', "R", 2, "2 and 4", false},
+        {FT(FASTERTRANSFORMER, 70, 8), 0, 64, 0, NULL, 0, NULL, false},
+        {FT(FASTERTRANSFORMER, 70, 8), 64, -64, 0, NULL, 0, NULL, false},
     };
     for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
         const tsr_ft_format f = ft_format(&kCases[i].target);
