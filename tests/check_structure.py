@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the structure of the sources to limits: call cycles, names with two meanings, base names, and files in a folder.
+"""Holds the structure of the sources to limits: call cycles, names with two meanings, base names, files in a folder, variables.
 
 check_layers.py reads includes. A private header that several files share hides from it who calls whom, so this check reads calls.
 LIMITS may only be lowered. Prints a row for each, with --list also what is counted."""
@@ -20,7 +20,11 @@ LIMITS = {
     "names with two meanings": 0,
     "base names that are there twice": 0,
     "files in the largest folder": 25,
+    "enumerations of schemes and dialects": 2,
+    "variables that cli/ changes": 3,
 }
+LINES_OF = (".c", ".h", ".cu", ".cuh", ".inc", ".py", ".sh", ".build", ".js", ".css", ".html", ".txt")
+PRODUCT = ("cli", "common", "convert", "formats", "kernels", "lib", "python", "quantize", "report", "tools", "verify")
 WORD = re.compile(r"[A-Za-z_]\w*")
 PUBLIC = re.compile(r"(?:tsr|tessera)_")
 TYPE = re.compile(r"^typedef (?:struct|enum|union)\b[^;{]*\{(?:[^\n]*|.*?^)\}\s*(tsr_\w+);|^struct (tsr_\w+) \{", re.M | re.S)
@@ -94,6 +98,23 @@ def folder_sizes(paths):
     return [f"{folder}: {count}" for folder, count in sizes.most_common()]
 
 
+def scheme_enumerations(texts):
+    return [f"{path}: {name}" for path, text in texts.items() for name in re.findall(r"typedef enum (tsr_(?:\w+_)?(?:scheme|dialect)) \{", text)]
+
+
+def variables(texts):
+    """Returns the variables at file scope in cli/ that are not constant. A terminal, its output and an interrupt need one each."""
+    return [f"{path}: {name}" for path, text in texts.items() if path.parts[0] == "cli"
+            for name in re.findall(r"^(?:static )?(?!const|typedef|extern|return|#)[a-z_]\w*(?: \**\w+)*? \**(\w+)(?:\[[^\]\n]*\])*(?: = [^;]*)?;", text, re.M)
+            if not re.search(rf"\bconst {name}\b|\bconst \w+ {name}\b", text)]
+
+
+def count_lines(folders):
+    """Returns the lines of all files of the folders that git knows, or that are there, without data."""
+    return sum(path.read_text(errors="replace").count("\n") for folder in folders for path in (ROOT / folder).rglob("*")
+               if path.suffix in LINES_OF and "corpus" not in path.parts)
+
+
 def blind_spots():
     """Faults that this check is shown: it has to see each."""
     planted = {pathlib.Path("a.c"): "void tsr_a(void)\n{\n    tsr_b();\n}\n", pathlib.Path("b.c"): "void tsr_b(void)\n{\n    tsr_a();\n}\n",
@@ -105,6 +126,10 @@ def blind_spots():
         yield "two types of one name, and a type with a function's name"
     if len(double_bases(planted)) != 1:
         yield "two files of one name"
+    if len(variables({pathlib.Path("cli/a.c"): "static int a;\nstatic const int b = 1;\nstatic char *c[2] = {0};\nint d(void);\n"})) != 2:
+        yield "two variables of cli/, and neither a constant nor a function"
+    if len(scheme_enumerations({pathlib.Path("a.h"): "typedef enum tsr_x_dialect { A } tsr_x_dialect;\n"})) != 1:
+        yield "an enumeration of dialects"
 
 
 def main():
@@ -119,15 +144,18 @@ def main():
         "names with two meanings": double_names(texts),
         "base names that are there twice": double_bases(texts),
         "files in the largest folder": folders[:6],
+        "enumerations of schemes and dialects": scheme_enumerations(texts),
+        "variables that cli/ changes": variables(texts),
     }
     failed = 0
     for what, items in found.items():
         count = int(folders[0].rsplit(" ", 1)[1]) if what.endswith("folder") else len(items)
         verdict = "ok" if count == LIMITS[what] else "FAILED" if count > LIMITS[what] else "ok; the limit can be lowered"
         failed += count > LIMITS[what]
-        print(f"{what:34} {count:4}, limit {LIMITS[what]:4}  {verdict}")
+        print(f"{what:36} {count:4}, limit {LIMITS[what]:4}  {verdict}")
         for item in items if options.list or count > LIMITS[what] else []:
             print(f"    {item}")
+    print(f"lines of the product {count_lines(PRODUCT)}, of the tests {count_lines(['tests'])}")
     passed = len(found) - failed
     for spot in blind_spots():
         print(f"FAILED: this check does not see {spot}")
