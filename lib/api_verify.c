@@ -10,7 +10,7 @@
 typedef struct judged {
     tessera_verdict verdict;
     tsr_findings findings;
-    tessera_finding *told;
+    tessera_finding *reported;
 } judged;
 
 typedef struct asked {
@@ -42,16 +42,16 @@ static tsr_status tell(judged *j, const tsr_comparison *c, tsr_err *err)
         if (c->pairs[i].state == TSR_PAIR_DIFFERS)
             tsr_metrics_add(&whole, &c->pairs[i].metrics);
     }
-    j->told = calloc(j->findings.count + 1, sizeof *j->told);
-    if (j->told == NULL)
+    j->reported = calloc(j->findings.count + 1, sizeof *j->reported);
+    if (j->reported == NULL)
         return tsr_out_of_memory(err, "for findings");
     for (size_t i = 0; i < j->findings.count; i++) {
         const tsr_finding *const f = &j->findings.items[i];
-        j->told[i] = (tessera_finding){.check = tsr_check_name(f->check), .where = f->where, .what = f->text};
+        j->reported[i] = (tessera_finding){.check = tsr_check_name(f->check), .where = f->where, .what = f->text};
     }
     j->verdict = (tessera_verdict){.tensors = c->count,
                                    .findings = j->findings.count,
-                                   .finding = j->told,
+                                   .finding = j->reported,
                                    .sqnr = whole.elements == 0 ? NAN : tsr_metrics_sqnr(&whole)};
     return TSR_OK;
 }
@@ -120,6 +120,6 @@ void tessera_verdict_free(tessera_verdict *verdict)
     if (j == NULL)
         return;
     tsr_findings_free(&j->findings);
-    free(j->told);
+    free(j->reported);
     free(j);
 }

@@ -32,7 +32,7 @@ static const char kHelp[] =
 typedef struct verification {
     const char *dst, *manifest, *src;
     char path[PATH_MAX]; /* of the manifest */
-    tsr_manifest said;
+    tsr_manifest parsed;
     tsr_manifest_sources reads;
     tsr_checkpoint *source;
     tsr_manifest_check check;
@@ -49,7 +49,7 @@ static tsr_status open_manifest(tsr_command_context *c, tsr_err *err)
         snprintf(v->path, sizeof v->path, "%s/" TSR_MANIFEST_NAME, named);
     else
         snprintf(v->path, sizeof v->path, "%s", named);
-    TSR_TRY(tsr_manifest_read(&v->said, v->path, err));
+    TSR_TRY(tsr_manifest_read(&v->parsed, v->path, err));
     if (v->src == NULL)
         return TSR_OK;
     TSR_TRY(tsr_manifest_sources_read(&v->reads, v->path, err));
@@ -63,7 +63,7 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
     verification *const v = c->job;
     const tsr_run_options options = tsr_terminal_run_options(terminal, c->common.threads, UINT64_MAX);
     return v->src != NULL ? tsr_source_check_run(&v->check, &v->reads, v->source, &options, err)
-                          : tsr_manifest_check_run(&v->check, &v->said, v->dst, &options, err);
+                          : tsr_manifest_check_run(&v->check, &v->parsed, v->dst, &options, err);
 }
 
 static int exit_code(const tsr_command_context *c)
@@ -100,10 +100,10 @@ static tsr_status print(tsr_command_context *context, tsr_err *err)
                       : "%s is not what %s was made of\n",
                   v->src, v->dst);
     else if (c->count == 0)
-        tsr_print("%s holds what Tessera %s wrote by: %s\n", v->dst, v->said.version, v->said.command);
+        tsr_print("%s holds what Tessera %s wrote by: %s\n", v->dst, v->parsed.version, v->parsed.command);
     else
         tsr_print("next: the command that made it makes again what differs, where .tessera is still beside it: %s\n",
-                  v->said.command);
+                  v->parsed.command);
     return TSR_OK;
 }
 
@@ -130,8 +130,8 @@ static void write_json(const tsr_command_context *context, tsr_text *t)
     const tsr_manifest_check *const c = &v->check;
     tsr_json_member_string(t, "checkpoint", v->dst);
     tsr_json_member_string(t, "manifest", v->path);
-    tsr_json_member_string(t, "made_by", v->said.version);
-    tsr_json_member_string(t, "command", v->said.command);
+    tsr_json_member_string(t, "made_by", v->parsed.version);
+    tsr_json_member_string(t, "command", v->parsed.command);
     if (v->src != NULL)
         tsr_json_member_string(t, "source", v->src);
     tsr_json_member_bool(t, "passed", c->count == 0);
@@ -156,7 +156,7 @@ static void close_job(tsr_command_context *c)
     tsr_manifest_check_free(&v->check);
     tsr_manifest_sources_free(&v->reads);
     tsr_checkpoint_close(v->source);
-    tsr_manifest_free(&v->said);
+    tsr_manifest_free(&v->parsed);
 }
 
 static void add_options(tsr_command_context *c, tsr_option *options)

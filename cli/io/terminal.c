@@ -116,7 +116,7 @@ static void put_line(tsr_terminal *t, const tsr_text *line)
     /* Written in one call: a pipe accepts a line of this size completely or not at all. */
     const ssize_t n = ended.failed ? 0 : write(t->fd, ended.data, ended.size);
     if (n != (ssize_t)ended.size && !(n < 0 && (errno == EAGAIN || errno == EINTR))) {
-        tsr_print_stderr("tessera: %s: cannot write; progress is not told there any more\n", t->path);
+        tsr_print_stderr("tessera: %s: cannot write; no more progress is reported there\n", t->path);
         close(t->fd);
         t->fd = -1;
     }

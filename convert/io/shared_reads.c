@@ -109,7 +109,7 @@ void tsr_shared_end(tsr_shared_reads *s)
     free(s);
 }
 
-static size_t stretches_of(uint64_t bytes)
+static size_t chunks_of(uint64_t bytes)
 {
     return (size_t)((bytes + TSR_CHUNK_BYTES - 1) / TSR_CHUNK_BYTES);
 }
@@ -120,7 +120,7 @@ uint64_t tsr_shared_tables(const tsr_plan *plan)
     for (size_t k = 0; k < plan->n_sources; k++) {
         const tsr_checkpoint *const c = plan->sources[k];
         for (size_t i = 0; i < c->n_files + c->n_side_files; i++)
-            bytes += sizeof(shared_file) + stretches_of(c->files[i].size) * sizeof(chunk);
+            bytes += sizeof(shared_file) + chunks_of(c->files[i].size) * sizeof(chunk);
     }
     return bytes;
 }
@@ -152,7 +152,7 @@ static shared_file *add_file(tsr_shared_reads *s, const tsr_file *f)
                           .inode = f->stamp.inode,
                           .direct = -1,
                           .first = end_of_places(s),
-                          .n = stretches_of(f->size)};
+                          .n = chunks_of(f->size)};
     made->chunks = calloc(made->n + 1, sizeof *made->chunks);
     if (made->chunks == NULL)
         return NULL;

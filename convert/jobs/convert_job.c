@@ -458,10 +458,10 @@ static tsr_status note_words(tsr_convert_job *a, const tsr_job_source *from, tsr
     tsr_job_source words = *from;
     if (!takes(a, "--max-shard-size"))
         words.max_shard_bytes = 0;
-    tsr_option said[TSR_MAX_OPTIONS] = {{0}}, unsaid[TSR_MAX_OPTIONS] = {{0}};
-    tsr_convert_job_options(a, said);
-    tsr_convert_job_options(&nothing, unsaid);
-    return tsr_provenance_note(with, "convert", &words, said, unsaid, &a->words, err);
+    tsr_option given[TSR_MAX_OPTIONS] = {{0}}, defaults[TSR_MAX_OPTIONS] = {{0}};
+    tsr_convert_job_options(a, given);
+    tsr_convert_job_options(&nothing, defaults);
+    return tsr_provenance_note(with, "convert", &words, given, defaults, &a->words, err);
 }
 
 static tsr_status make_plan(tsr_convert_job *a, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)

@@ -27,20 +27,20 @@ static bool same_text(const char *a, const char *b)
     return a == NULL || (b != NULL && strcmp(a, b) == 0);
 }
 
-static bool is_unsaid(const tsr_option *o, const tsr_option *unsaid)
+static bool is_default(const tsr_option *o, const tsr_option *defaults)
 {
     switch (o->kind) {
     case TSR_OPT_FLAG:
-        return *(const bool *)o->value == *(const bool *)unsaid->value;
+        return *(const bool *)o->value == *(const bool *)defaults->value;
     case TSR_OPT_TEXT:
-        return same_text(*(const char *const *)o->value, *(const char *const *)unsaid->value);
+        return same_text(*(const char *const *)o->value, *(const char *const *)defaults->value);
     case TSR_OPT_LIST:
         return ((const tsr_list *)o->value)->count == 0;
     case TSR_OPT_CHOICE:
-        return *(const int *)o->value == *(const int *)unsaid->value;
+        return *(const int *)o->value == *(const int *)defaults->value;
     case TSR_OPT_COUNT:
     case TSR_OPT_SIZE:
-        return *(const uint64_t *)o->value == *(const uint64_t *)unsaid->value;
+        return *(const uint64_t *)o->value == *(const uint64_t *)defaults->value;
     }
     return true;
 }
@@ -120,23 +120,23 @@ static tsr_status add_option(noting *n, const tsr_option *o, tsr_err *err)
 }
 
 tsr_status tsr_provenance_note(tsr_plan_provenance *with, const char *command, const tsr_job_source *from,
-                               const tsr_option *said, const tsr_option *unsaid, tsr_arena *arena, tsr_err *err)
+                               const tsr_option *given, const tsr_option *defaults, tsr_arena *arena, tsr_err *err)
 {
     tsr_list ignore = from->ignore;
     uint64_t size = from->max_shard_bytes;
     const tsr_option ignored = {"--ignore-file", TSR_OPT_LIST, &ignore, NULL, NULL},
                      sized = {"--max-shard-size", TSR_OPT_SIZE, &size, NULL, NULL};
     noting n = {.with = with, .arena = arena, .most = from->ignore.count + 1};
-    for (size_t i = 0; said[i].name != NULL; i++)
-        n.most += said[i].kind == TSR_OPT_LIST ? ((const tsr_list *)said[i].value)->count : 1;
+    for (size_t i = 0; given[i].name != NULL; i++)
+        n.most += given[i].kind == TSR_OPT_LIST ? ((const tsr_list *)given[i].value)->count : 1;
     n.words = tsr_arena_alloc(arena, n.most * sizeof *n.words);
     n.inputs = tsr_arena_alloc(arena, MOST_INPUTS * sizeof *n.inputs);
     if (n.words == NULL || n.inputs == NULL)
         return tsr_out_of_memory(err, "for the words of the command");
     *with = (tsr_plan_provenance){.command = command, .words = n.words, .inputs = n.inputs};
-    for (size_t i = 0; said[i].name != NULL; i++) {
-        if (!is_unsaid(&said[i], &unsaid[i]))
-            TSR_TRY(add_option(&n, &said[i], err));
+    for (size_t i = 0; given[i].name != NULL; i++) {
+        if (!is_default(&given[i], &defaults[i]))
+            TSR_TRY(add_option(&n, &given[i], err));
     }
     TSR_TRY(add_option(&n, &ignored, err));
     return size == 0 ? TSR_OK : add_option(&n, &sized, err);

@@ -5,11 +5,11 @@
 #include "convert/jobs/job_source.h"
 #include "convert/plan/plan.h"
 
-/* Lists the options that differ from their defaults. `said` and `unsaid` are the same option table, bound to the job
+/* Lists the options that differ from their defaults. `given` and `defaults` are the same option table, bound to the job
  * and to a default job. Only the last component of a path is kept. Files named by options are digested, and small ones
  * are kept. The strings are in `arena`. */
 tsr_status tsr_provenance_note(tsr_plan_provenance *with, const char *command, const tsr_job_source *from,
-                               const tsr_option *said, const tsr_option *unsaid, tsr_arena *arena,
+                               const tsr_option *given, const tsr_option *defaults, tsr_arena *arena,
                                tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -184,10 +184,10 @@ static tsr_status plan_by_rules(tsr_quantize_job *q, const tsr_job_source *from,
 static tsr_status note_words(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan_provenance *with, tsr_err *err)
 {
     tsr_quantize_job nothing = tsr_quantize_job_defaults();
-    tsr_option said[TSR_MAX_OPTIONS] = {{0}}, unsaid[TSR_MAX_OPTIONS] = {{0}};
-    tsr_quantize_job_options(job, said);
-    tsr_quantize_job_options(&nothing, unsaid);
-    return tsr_provenance_note(with, "quantize", from, said, unsaid, &job->words, err);
+    tsr_option given[TSR_MAX_OPTIONS] = {{0}}, defaults[TSR_MAX_OPTIONS] = {{0}};
+    tsr_quantize_job_options(job, given);
+    tsr_quantize_job_options(&nothing, defaults);
+    return tsr_provenance_note(with, "quantize", from, given, defaults, &job->words, err);
 }
 
 tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)

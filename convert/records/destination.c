@@ -92,7 +92,7 @@ static bool same_folder(const char *a, const char *b)
     return n == (size_t)(base_of(b) - b) && memcmp(a, b, n) == 0;
 }
 
-tsr_status tsr_check_names(const char *dst, const tsr_names *names, const char *said, tsr_status status, tsr_err *err)
+tsr_status tsr_check_names(const char *dst, const tsr_names *names, const char *origin, tsr_status status, tsr_err *err)
 {
     for (size_t i = 0; i < names->count; i++) {
         const char *const name = names->items[i];
@@ -107,7 +107,7 @@ tsr_status tsr_check_names(const char *dst, const tsr_names *names, const char *
             shown[n] = '\0';
             const size_t longest = 256, n_dst = strlen(dst); /* leaves room in the message */
             return tsr_fail(err, status, "%s: %s names the output '%s', which cannot be written: %s",
-                            dst + (n_dst > longest ? n_dst - longest : 0), said, shown, fault);
+                            dst + (n_dst > longest ? n_dst - longest : 0), origin, shown, fault);
         }
     }
     return TSR_OK;
@@ -361,10 +361,10 @@ tsr_status tsr_explain_no_space(const tsr_plan *plan, const char *dst, const boo
     if (files > 0)
         return lacks_files(dst, files, err);
     /* A quota or a limit of the file system: keep the system's message, which names the file. */
-    const tsr_err said = err == NULL ? (tsr_err){0} : *err;
+    const tsr_err cause = err == NULL ? (tsr_err){0} : *err;
     return tsr_fail_as(err, TSR_ERROR_DISK_FULL, TSR_E_NOSPACE,
                        "%s; free space there, or raise the quota, and repeat the command: finished files are kept",
-                       said.msg);
+                       cause.msg);
 }
 
 /* ---- texts ---- */

@@ -23,8 +23,8 @@ tsr_status tsr_plan_names(const tsr_plan *plan, tsr_arena *arena, tsr_names *nam
 
 /* Checks that each name is a path below `dst` and not one of Tessera's own. A name must be relative, without ".." and
  * control characters, pass through no links, and be short enough for the system. On failure returns `status`, with a
- * message in which `said` tells where the names come from. */
-tsr_status tsr_check_names(const char *dst, const tsr_names *names, const char *said, tsr_status status,
+ * message in which `origin` tells where the names come from. */
+tsr_status tsr_check_names(const char *dst, const tsr_names *names, const char *origin, tsr_status status,
                            tsr_err *err) TSR_WARN_UNUSED;
 
 /* Writes DST/NAME of a checked name to `path`, and returns it. */

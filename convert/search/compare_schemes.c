@@ -2,7 +2,7 @@
 #include "convert/search/compare_schemes.h"
 
 #include "common/checked.h"
-#include "common/parallel/parts_job.h"
+#include "common/parallel/work_queue.h"
 #include "convert/plans/ct_plan.h"
 #include "convert/search/strip_buffers.h"
 #include "formats/names/expert_stacks.h"
@@ -380,7 +380,7 @@ static tsr_status combine_costs(run *r, tsr_err *err)
 
 static tsr_status compare_all(run *r, tsr_err *err)
 {
-    const tsr_parts_job job = {
+    const tsr_work_queue job = {
         .job = r,
         .result_bytes = sizeof(sums),
         .options = &r->options->run,
@@ -399,7 +399,7 @@ static tsr_status compare_all(run *r, tsr_err *err)
     status = tsr_ranks_agree(ranks, status, ranks == NULL ? 0 : fingerprint(r), err);
     if (status != TSR_OK)
         return status;
-    status = tsr_parts_job_run(&job, threads, err);
+    status = tsr_work_queue_run(&job, threads, err);
     if (status != TSR_OK)
         tsr_claims_stop(&r->claims);
     TSR_TRY(tsr_ranks_share_status(ranks, status, err));

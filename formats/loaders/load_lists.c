@@ -164,8 +164,7 @@ static void check_listed(const tsr_load_query *q, const tsr_linear *l)
     const char *const unsure = tsr_query_compressed_tensors(q) ? tsr_ignore_list_unsure(q->ignored, l->module) : NULL;
     if (unsure != NULL && entry == NULL) {
         tsr_query_note(q, true, l->module, "ignore list", "write the module's name out",
-                       "whether '%.200s' in %s covers it cannot be told: Tessera knows ASCII's letters only", unsure,
-                       key);
+                       "\'%.200s\' in %s may or may not cover it: Tessera compares ASCII letters only", unsure, key);
         return;
     }
     if (tsr_linear_is_quantized(l) && entry != NULL)

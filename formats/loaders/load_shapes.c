@@ -260,10 +260,10 @@ static void check_heads(const tsr_load_query *q)
     if (!check_quotient(q))
         return;
     if (q->tp > 1 && m->heads == 0 && has_attention(q)) {
-        tsr_query_note(q, true, NULL, "heads", "write num_attention_heads into config.json, or ask about TP 1",
-                       "config.json does not say how many heads there are: it cannot be told whether each of %u ranks "
-                       "gets whole heads",
-                       q->tp);
+        tsr_query_note(
+            q, true, NULL, "heads", "write num_attention_heads into config.json, or ask about TP 1",
+            "config.json has no num_attention_heads, so Tessera cannot check that each of %u ranks gets whole heads",
+            q->tp);
         return;
     }
     for (size_t i = 0; i < q->linears->count; i++) {

@@ -114,24 +114,24 @@ static const char *contradiction(const tsr_pairing *p, const tsr_weight *x, cons
     return NULL;
 }
 
-static tsr_status note_contradiction(const tsr_pairing *p, tsr_weight *x, const char *said, bool refused)
+static tsr_status note_contradiction(const tsr_pairing *p, tsr_weight *x, const char *claim, bool refused)
 {
     if (refused)
         return tsr_fail(p->err, TSR_E_FORMAT,
                         "%s: '%s': " TSR_CONFIG_NAME " says %s, '%s': correct the one that is wrong",
-                        tsr_pairing_path(p, x->data), x->data->name, said, x->zero_point->name);
-    x->odd = said;
-    if (said != NULL && p->w->n_warned++ == 0)
+                        tsr_pairing_path(p, x->data), x->data->name, claim, x->zero_point->name);
+    x->odd = claim;
+    if (claim != NULL && p->w->n_warned++ == 0)
         p->w->warning = tsr_arena_printf(&p->w->arena,
                                          "%s: '%s': " TSR_CONFIG_NAME " says %s: it is read by its tensors, which "
                                          "loaders may not do",
-                                         tsr_pairing_path(p, x->data), x->data->name, said);
+                                         tsr_pairing_path(p, x->data), x->data->name, claim);
     return TSR_OK;
 }
 
 tsr_status tsr_check_stated(const tsr_pairing *p, tsr_weight *x)
 {
-    const char *said = NULL;
+    const char *claim = NULL;
     bool found = false, refused = false;
     if (x->part != NULL)
         return TSR_OK;
@@ -143,11 +143,11 @@ tsr_status tsr_check_stated(const tsr_pairing *p, tsr_weight *x)
         const char *const against = contradiction(p, x, &p->stated[i], &ambiguous);
         if (against == NULL)
             return TSR_OK;
-        said = found ? said : against;
+        claim = found ? claim : against;
         refused = found ? refused : ambiguous;
         found = true;
     }
     if (found)
-        return note_contradiction(p, x, said, refused);
+        return note_contradiction(p, x, claim, refused);
     return p->holds ? tsr_refuse_unstated(p, x) : TSR_OK;
 }

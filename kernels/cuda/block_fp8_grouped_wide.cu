@@ -262,7 +262,7 @@ tsr_status launch_grouped(const grouped_problem &p, int processors, tsr_stream s
 
 /* Divides the contiguous layout into launches of at most as many tiles as the table has. */
 template <int WIDTH, typename T>
-tsr_status launch_stretches(const grouped_problem &p, int processors, tsr_stream stream, tsr_err *err)
+tsr_status launch_ranges(const grouped_problem &p, int processors, tsr_stream stream, tsr_err *err)
 {
     constexpr int kRows = kMostInOne * kTokens;
     if (p.rows_of_group != NULL) {
@@ -285,10 +285,10 @@ tsr_status run_grouped(const grouped_problem &p, const tsr_gemm_config &config, 
                        tsr_err *err)
 {
     if (config.tokens == kTokens && config.rows == 128) {
-        return launch_stretches<128, T>(p, processors, stream, err);
+        return launch_ranges<128, T>(p, processors, stream, err);
     }
     if (config.tokens == kTokens && config.rows == 192) {
-        return launch_stretches<192, T>(p, processors, stream, err);
+        return launch_ranges<192, T>(p, processors, stream, err);
     }
     return no_such_tile(config, err);
 }

@@ -166,7 +166,7 @@ PLANTED = [
      "a digest leaves out the last byte of a piece"),
     ("convert/records/watch.c", "first = first == TSR_OK ? status : first;", "first = status;", ["robustness/faults files.py"], "only the last source file's change counts"),
     # manifests as they are read
-    ("verify/manifest/manifest_parse.c", "s->n_pieces > 1 ? taken(&hash) : said->pieces[s->first_piece].digest", "s->n_pieces > 1 ? taken(&hash) : s->digest", [I + "test_manifest.py"],
+    ("verify/manifest/manifest_parse.c", "s->n_pieces > 1 ? taken(&hash) : manifest->pieces[s->first_piece].digest", "s->n_pieces > 1 ? taken(&hash) : s->digest", [I + "test_manifest.py"],
      "a tensor's only piece may have another digest"),
     ("verify/manifest/check_manifest.c", "at < end && r->bytes > 0 && status", "at < end && status", [I + "test_manifest.py"], "an empty tensor that is read alone is a file that shrank"),
     # rules: which tensor gets what, and who reads it

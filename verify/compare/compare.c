@@ -2,7 +2,7 @@
 #include "verify/compare/compare.h"
 
 #include "common/checked.h"
-#include "common/parallel/parts_job.h"
+#include "common/parallel/work_queue.h"
 #include "verify/compare/compare_groups.h"
 #include "verify/compare/pairs.h"
 
@@ -400,7 +400,7 @@ static tsr_status combine_results(run *r, tsr_err *err)
 
 static tsr_status compare_all(run *r, tsr_err *err)
 {
-    const tsr_parts_job job = {
+    const tsr_work_queue job = {
         .job = r,
         .result_bytes = sizeof(partial),
         .options = &r->options->run,
@@ -418,7 +418,7 @@ static tsr_status compare_all(run *r, tsr_err *err)
     if (status != TSR_OK)
         return status;
     r->out->threads = threads;
-    status = tsr_parts_job_run(&job, threads, err);
+    status = tsr_work_queue_run(&job, threads, err);
     if (status != TSR_OK)
         tsr_claims_stop(&r->claims);
     TSR_TRY(tsr_ranks_share_status(ranks, status, err));

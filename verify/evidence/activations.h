@@ -12,7 +12,7 @@
 #include "formats/checkpoint/checkpoint.h"
 
 /* Reason for skipping a tensor whose activations are all 0: every product would be 0 for any weights. */
-#define TSR_ZERO_ACTIVATIONS "its activations in the file are all 0: nothing could be told by them"
+#define TSR_ZERO_ACTIVATIONS "its activations in the file are all 0: they show nothing"
 
 enum { TSR_OUTLIER_ONE_IN = 128, TSR_OUTLIER_FACTOR = 32 };
 

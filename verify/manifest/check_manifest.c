@@ -33,7 +33,7 @@ typedef struct run {
 } run;
 
 typedef struct job {
-    const tsr_manifest *said;
+    const tsr_manifest *manifest;
     const char *dst;
     const tsr_run_options *options;
     run *runs;
@@ -104,8 +104,8 @@ static int open_directly(const char *path, uint64_t bytes)
 
 static tsr_status read_run(job *j, const run *r, char *buffer, tsr_err *err)
 {
-    const tsr_manifest_piece *const first = &j->said->pieces[r->first];
-    const tsr_manifest_file *const file = &j->said->files[first->file];
+    const tsr_manifest_piece *const first = &j->manifest->pieces[r->first];
+    const tsr_manifest_file *const file = &j->manifest->files[first->file];
     const uint64_t end = first->offset + r->bytes;
     char path[PATH_MAX];
     uint64_t size;
@@ -166,7 +166,7 @@ tsr_status tsr_manifest_find(tsr_manifest_check *c, const tsr_manifest_finding *
 }
 
 /* Checks the output's own manifest, if it has one. It may be missing if another manifest is given. */
-static tsr_status check_own(tsr_manifest_check *c, const tsr_manifest *said, const char *dst, tsr_err *err)
+static tsr_status check_own(tsr_manifest_check *c, const tsr_manifest *manifest, const char *dst, tsr_err *err)
 {
     char path[PATH_MAX];
     const char *text;
@@ -180,7 +180,7 @@ static tsr_status check_own(tsr_manifest_check *c, const tsr_manifest *said, con
     tsr_status status = tsr_read_file(path, TSR_MAX_MANIFEST_BYTES, &scratch, &text, &size, err);
     if (status == TSR_OK) {
         const tsr_manifest_digest digest = tsr_manifest_digest_of(text, size);
-        if (digest.high != said->digest.high || digest.low != said->digest.low)
+        if (digest.high != manifest->digest.high || digest.low != manifest->digest.low)
             status = tsr_manifest_find(
                 c, &(tsr_manifest_finding){.fault = TSR_MANIFEST_OTHER, .file = TSR_MANIFEST_NAME}, err);
     }
@@ -193,7 +193,7 @@ static void plan_file(job *j, const tsr_manifest_file *f)
 {
     for (size_t i = f->first_piece; i < f->first_piece + f->n_pieces; i++) {
         run *const last = j->n_runs == 0 ? NULL : &j->runs[j->n_runs - 1];
-        const uint64_t bytes = j->said->pieces[i].bytes;
+        const uint64_t bytes = j->manifest->pieces[i].bytes;
         if (i > f->first_piece && last->bytes < RUN_BYTES && last->n < RUN_PIECES) {
             last->n++;
             last->bytes += bytes;
@@ -225,20 +225,20 @@ static tsr_status look_at(tsr_manifest_check *c, job *j, const tsr_manifest_file
 
 /* Reports files that the manifest does not name, except the manifest, its signatures, and hidden files that are not
  * weights. */
-static tsr_status find_foreign(tsr_manifest_check *c, const tsr_manifest *said, const char *dst, tsr_err *err)
+static tsr_status find_foreign(tsr_manifest_check *c, const tsr_manifest *manifest, const char *dst, tsr_err *err)
 {
     tsr_listing l = {.names = NULL};
-    const char **const names = malloc((said->n_files + 1) * sizeof *names);
+    const char **const names = malloc((manifest->n_files + 1) * sizeof *names);
     tsr_status status = names == NULL ? tsr_out_of_memory(err, "for names") : tsr_listing_read(&l, dst, err);
-    for (size_t i = 0; i < said->n_files && names != NULL; i++)
-        names[i] = said->files[i].name;
-    if (names != NULL && said->n_files > 0)
-        qsort(names, said->n_files, sizeof *names, tsr_by_text);
+    for (size_t i = 0; i < manifest->n_files && names != NULL; i++)
+        names[i] = manifest->files[i].name;
+    if (names != NULL && manifest->n_files > 0)
+        qsort(names, manifest->n_files, sizeof *names, tsr_by_text);
     for (size_t i = 0; i < l.count && status == TSR_OK; i++) {
         const char *const name = l.names[i];
         if (tsr_listing_is_manifest(name) ||
             (name[0] == '.' && !tsr_listing_is_shard(name) && !tsr_listing_is_index(name)) ||
-            (said->n_files > 0 && bsearch(&name, names, said->n_files, sizeof *names, tsr_by_text) != NULL))
+            (manifest->n_files > 0 && bsearch(&name, names, manifest->n_files, sizeof *names, tsr_by_text) != NULL))
             continue;
         const char *const kept = tsr_arena_dup(&c->arena, name, strlen(name));
         status = kept == NULL
@@ -254,7 +254,7 @@ static tsr_status find_foreign(tsr_manifest_check *c, const tsr_manifest *said, 
 
 static tsr_status read_runs(tsr_manifest_check *c, job *j, tsr_err *err)
 {
-    const uint64_t tables = j->said->n_pieces * (sizeof *j->said->pieces + sizeof *j->runs + 1);
+    const uint64_t tables = j->manifest->n_pieces * (sizeof *j->manifest->pieces + sizeof *j->runs + 1);
     TSR_TRY(tsr_choose_threads(j->options, tables, BUFFER, &c->threads, err));
     c->threads = (unsigned)tsr_parallel_workers(j->n_runs, c->threads);
     j->buffers = calloc(c->threads, sizeof *j->buffers);
@@ -272,35 +272,35 @@ static tsr_status read_runs(tsr_manifest_check *c, job *j, tsr_err *err)
 
 static tsr_status run_all(tsr_manifest_check *c, job *j, tsr_err *err)
 {
-    const tsr_manifest *const said = j->said;
-    TSR_TRY(check_own(c, said, j->dst, err));
-    for (size_t i = 0; i < said->n_files; i++)
-        TSR_TRY(look_at(c, j, &said->files[i], err));
+    const tsr_manifest *const manifest = j->manifest;
+    TSR_TRY(check_own(c, manifest, j->dst, err));
+    for (size_t i = 0; i < manifest->n_files; i++)
+        TSR_TRY(look_at(c, j, &manifest->files[i], err));
     TSR_TRY(read_runs(c, j, err));
-    for (size_t i = 0; i < said->n_pieces; i++) {
-        const tsr_manifest_piece *const p = &said->pieces[i];
+    for (size_t i = 0; i < manifest->n_pieces; i++) {
+        const tsr_manifest_piece *const p = &manifest->pieces[i];
         const tsr_manifest_finding finding = {.fault = TSR_MANIFEST_BYTES,
-                                              .file = said->files[p->file].name,
+                                              .file = manifest->files[p->file].name,
                                               .tensor = p->tensor,
                                               .offset = p->offset,
                                               .bytes = p->bytes};
         if (j->bad[i])
             TSR_TRY(tsr_manifest_find(c, &finding, err));
     }
-    return find_foreign(c, said, j->dst, err);
+    return find_foreign(c, manifest, j->dst, err);
 }
 
-tsr_status tsr_manifest_check_run(tsr_manifest_check *c, const tsr_manifest *said, const char *dst,
+tsr_status tsr_manifest_check_run(tsr_manifest_check *c, const tsr_manifest *manifest, const char *dst,
                                   const tsr_run_options *options, tsr_err *err)
 {
-    job j = {.said = said,
+    job j = {.manifest = manifest,
              .dst = dst,
              .options = options,
-             .runs = calloc(said->n_pieces + 1, sizeof *j.runs),
-             .bad = calloc(said->n_pieces + 1, sizeof *j.bad),
+             .runs = calloc(manifest->n_pieces + 1, sizeof *j.runs),
+             .bad = calloc(manifest->n_pieces + 1, sizeof *j.bad),
              .lock = PTHREAD_MUTEX_INITIALIZER,
              .progress = {.phase = "verifying"}};
-    *c = (tsr_manifest_check){.files = said->n_files, .pieces = said->n_pieces};
+    *c = (tsr_manifest_check){.files = manifest->n_files, .pieces = manifest->n_pieces};
     clock_gettime(CLOCK_MONOTONIC, &j.began);
     const tsr_status status =
         j.runs == NULL || j.bad == NULL ? tsr_out_of_memory(err, "for a manifest") : run_all(c, &j, err);

@@ -36,7 +36,7 @@ typedef struct tsr_manifest_check {
 } tsr_manifest_check;
 
 /* Verifies the files of `dst`. TSR_E_IO: one cannot be read. The check must be freed even after a failure. */
-tsr_status tsr_manifest_check_run(tsr_manifest_check *check, const tsr_manifest *said, const char *dst,
+tsr_status tsr_manifest_check_run(tsr_manifest_check *check, const tsr_manifest *manifest, const char *dst,
                                   const tsr_run_options *options, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_manifest_check_free(tsr_manifest_check *check);
 

@@ -18,7 +18,7 @@ enum { BUFFER = 1 << 20 };
 enum { MOST_TIMES = 1024 };
 
 typedef struct job {
-    const tsr_manifest_sources *said;
+    const tsr_manifest_sources *sources;
     const tsr_checkpoint *source;
     const tsr_run_options *options;
     size_t *files;  /* [n_inputs]: 1 + number of the file in the source; 0: not read */
@@ -74,14 +74,14 @@ static tsr_status add_window(const job *j, const tsr_manifest_input *in, const t
 static tsr_status take_read(void *context, size_t i, size_t worker, tsr_err *err)
 {
     job *const j = context;
-    const tsr_manifest_step *const r = &j->said->reads[j->chosen[i]];
+    const tsr_manifest_step *const r = &j->sources->reads[j->chosen[i]];
     tsr_manifest_digest sum = {0};
     uint64_t bytes = 0;
     for (size_t k = r->first_input; k < r->first_input + r->n_inputs; k++) {
-        const tsr_manifest_input *const in = &j->said->inputs[k];
+        const tsr_manifest_input *const in = &j->sources->inputs[k];
         const tsr_tensor place = {.name = in->name, .file = (uint32_t)(j->files[k] - 1)};
         for (size_t n = in->first_window; n < in->first_window + in->n_windows; n++) {
-            const tsr_manifest_window *const w = &j->said->windows[n];
+            const tsr_manifest_window *const w = &j->sources->windows[n];
             TSR_TRY(add_window(j, in, &place, w, j->buffers[worker], &sum, err));
             bytes += w->rows * w->row_bytes;
         }
@@ -110,8 +110,8 @@ static size_t find_file(const tsr_checkpoint *c, const char *name)
  * differently. */
 static tsr_status find_others(tsr_manifest_check *c, const job *j, tsr_err *err)
 {
-    for (size_t i = 0; i < j->said->n_files; i++) {
-        const tsr_manifest_origin *const f = &j->said->files[i];
+    for (size_t i = 0; i < j->sources->n_files; i++) {
+        const tsr_manifest_origin *const f = &j->sources->files[i];
         const size_t number = find_file(j->source, f->name);
         const tsr_file *const there = number == 0 ? NULL : &j->source->files[number - 1];
         const bool sized = there != NULL && there->size == f->bytes;
@@ -131,14 +131,14 @@ static tsr_status find_others(tsr_manifest_check *c, const job *j, tsr_err *err)
 static tsr_status check_config(tsr_manifest_check *c, const job *j, tsr_err *err)
 {
     const tsr_checkpoint *const s = j->source;
-    if (!j->said->has_config)
+    if (!j->sources->has_config)
         return TSR_OK;
     tsr_manifest_finding finding = {.file = TSR_CONFIG_NAME, .fault = TSR_MANIFEST_MISSING};
     if (s->config_file.data == NULL)
         return tsr_manifest_find(c, &finding, err);
     const XXH128_hash_t digest = XXH3_128bits(s->config_file.data, s->config_file.size);
     finding.fault = TSR_MANIFEST_READ;
-    return digest.high64 == j->said->config.high && digest.low64 == j->said->config.low
+    return digest.high64 == j->sources->config.high && digest.low64 == j->sources->config.low
                ? TSR_OK
                : tsr_manifest_find(c, &finding, err);
 }
@@ -146,7 +146,7 @@ static tsr_status check_config(tsr_manifest_check *c, const job *j, tsr_err *err
 static bool fits(const job *j, size_t file, const tsr_manifest_input *in)
 {
     for (size_t n = in->first_window; n < in->first_window + in->n_windows; n++) {
-        const tsr_manifest_window *const w = &j->said->windows[n];
+        const tsr_manifest_window *const w = &j->sources->windows[n];
         if (w->offset + (w->rows - 1) * w->pitch + w->row_bytes > j->source->files[file - 1].size)
             return false;
     }
@@ -159,7 +159,7 @@ static bool is_there(job *j, const tsr_manifest_step *r, bool *other)
     bool there = true;
     *other = false;
     for (size_t k = r->first_input; k < r->first_input + r->n_inputs; k++) {
-        const tsr_manifest_input *const in = &j->said->inputs[k];
+        const tsr_manifest_input *const in = &j->sources->inputs[k];
         const bool first = k == 0 || strcmp(in->file, in[-1].file) != 0 || j->files[k - 1] == 0;
         *other = *other || in->source != 0;
         if (in->source == 0)
@@ -171,19 +171,19 @@ static bool is_there(job *j, const tsr_manifest_step *r, bool *other)
 
 static void choose(tsr_manifest_check *c, job *j)
 {
-    for (size_t i = 0; i < j->said->n_reads; i++) {
+    for (size_t i = 0; i < j->sources->n_reads; i++) {
         bool other;
-        const tsr_manifest_step *const r = &j->said->reads[i];
+        const tsr_manifest_step *const r = &j->sources->reads[i];
         if (is_there(j, r, &other))
             j->chosen[j->n_chosen++] = i;
         c->passed_over += other;
     }
     for (size_t i = 0; i < j->n_chosen; i++) {
-        const tsr_manifest_step *const r = &j->said->reads[j->chosen[i]];
+        const tsr_manifest_step *const r = &j->sources->reads[j->chosen[i]];
         for (size_t k = r->first_input; k < r->first_input + r->n_inputs; k++) {
-            const tsr_manifest_input *const in = &j->said->inputs[k];
+            const tsr_manifest_input *const in = &j->sources->inputs[k];
             for (size_t n = in->first_window; n < in->first_window + in->n_windows; n++) {
-                const tsr_manifest_window *const w = &j->said->windows[n];
+                const tsr_manifest_window *const w = &j->sources->windows[n];
                 if (!tsr_add_u64(j->progress.bytes_total, w->rows * w->row_bytes, &j->progress.bytes_total))
                     j->progress.bytes_total = UINT64_MAX;
             }
@@ -195,7 +195,8 @@ static void choose(tsr_manifest_check *c, job *j)
 
 static tsr_status read_all(tsr_manifest_check *c, job *j, tsr_err *err)
 {
-    TSR_TRY(tsr_choose_threads(j->options, j->said->n_windows * sizeof *j->said->windows, BUFFER, &c->threads, err));
+    TSR_TRY(
+        tsr_choose_threads(j->options, j->sources->n_windows * sizeof *j->sources->windows, BUFFER, &c->threads, err));
     c->threads = (unsigned)tsr_parallel_workers(j->n_chosen, c->threads);
     j->buffers = calloc(c->threads, sizeof *j->buffers);
     bool ok = j->buffers != NULL;
@@ -224,8 +225,8 @@ static tsr_status run_all(tsr_manifest_check *c, job *j, tsr_err *err)
                         "invalid manifest: it lists every byte of the source as read more than %d times", MOST_TIMES);
     TSR_TRY(read_all(c, j, err));
     for (size_t i = 0; i < j->n_chosen; i++) {
-        const tsr_manifest_step *const r = &j->said->reads[j->chosen[i]];
-        const tsr_manifest_input *const first = &j->said->inputs[r->first_input];
+        const tsr_manifest_step *const r = &j->sources->reads[j->chosen[i]];
+        const tsr_manifest_input *const first = &j->sources->inputs[r->first_input];
         const tsr_manifest_finding finding = {
             .fault = TSR_MANIFEST_READ, .file = first->file, .tensor = first->name, .others = r->n_inputs - 1};
         if (j->bad[i])
@@ -234,18 +235,18 @@ static tsr_status run_all(tsr_manifest_check *c, job *j, tsr_err *err)
     return TSR_OK;
 }
 
-tsr_status tsr_source_check_run(tsr_manifest_check *c, const tsr_manifest_sources *said, const tsr_checkpoint *source,
-                                const tsr_run_options *options, tsr_err *err)
+tsr_status tsr_source_check_run(tsr_manifest_check *c, const tsr_manifest_sources *sources,
+                                const tsr_checkpoint *source, const tsr_run_options *options, tsr_err *err)
 {
-    job j = {.said = said,
+    job j = {.sources = sources,
              .source = source,
              .options = options,
-             .files = calloc(said->n_inputs + 1, sizeof *j.files),
-             .chosen = calloc(said->n_reads + 1, sizeof *j.chosen),
-             .bad = calloc(said->n_reads + 1, sizeof *j.bad),
+             .files = calloc(sources->n_inputs + 1, sizeof *j.files),
+             .chosen = calloc(sources->n_reads + 1, sizeof *j.chosen),
+             .bad = calloc(sources->n_reads + 1, sizeof *j.bad),
              .lock = PTHREAD_MUTEX_INITIALIZER,
              .progress = {.phase = "verifying"}};
-    *c = (tsr_manifest_check){.files = said->n_files};
+    *c = (tsr_manifest_check){.files = sources->n_files};
     clock_gettime(CLOCK_MONOTONIC, &j.began);
     const tsr_status status = j.files == NULL || j.chosen == NULL || j.bad == NULL
                                   ? tsr_out_of_memory(err, "for a manifest")

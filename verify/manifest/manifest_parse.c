@@ -59,15 +59,15 @@ tsr_status tsr_manifest_grow(void **items, size_t count, size_t *capacity, size_
 static tsr_status check_whole(const char *path, const char *text, size_t size, tsr_err *err)
 {
     const size_t last = sizeof kLastLine - 1, end = sizeof kEnd - 1;
-    tsr_manifest_digest said;
+    tsr_manifest_digest recorded;
     const bool has = size >= last + HEX + end && memcmp(text + size - end, kEnd, end) == 0 &&
                      memcmp(text + size - end - HEX - last, kLastLine, last) == 0 &&
-                     tsr_manifest_digest_parse(text + size - end - HEX, HEX, &said);
+                     tsr_manifest_digest_parse(text + size - end - HEX, HEX, &recorded);
     if (!has)
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: not a manifest of Tessera, or cut off: its last line must be the digest of the file",
                         path);
-    if (!same(said, tsr_manifest_digest_of(text, size - end - HEX - last + 1)))
+    if (!same(recorded, tsr_manifest_digest_of(text, size - end - HEX - last + 1)))
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: damaged: its last line is not the digest of the lines before; use another copy, or repeat "
                         "the command that made the output",
@@ -79,7 +79,7 @@ static tsr_status check_whole(const char *path, const char *text, size_t size, t
 
 typedef struct reading {
     tsr_json_reader json;
-    tsr_manifest *said;
+    tsr_manifest *manifest;
     struct cut *cut; /* the file whose tensors are read */
 } reading;
 
@@ -100,7 +100,7 @@ static tsr_status read_digest(reading *r, tsr_manifest_digest *digest, tsr_err *
 
 static tsr_status add_piece(reading *r, uint64_t bytes, tsr_manifest_digest digest, tsr_err *err)
 {
-    tsr_manifest *const s = r->said;
+    tsr_manifest *const s = r->manifest;
     TSR_TRY(tsr_manifest_grow((void **)&s->pieces, s->n_pieces, &s->pieces_capacity, sizeof *s->pieces, err));
     s->pieces[s->n_pieces++] = (tsr_manifest_piece){.bytes = bytes, .digest = digest, .file = (uint32_t)s->n_files};
     return TSR_OK;
@@ -109,13 +109,13 @@ static tsr_status add_piece(reading *r, uint64_t bytes, tsr_manifest_digest dige
 /* ---- pieces ---- */
 
 /* A tensor, a header or a whole file, as described by the manifest. */
-typedef struct stretch {
+typedef struct range {
     const char *name;
     bool has_offset, has_bytes, has_digest;
     uint64_t offset, bytes;
     tsr_manifest_digest digest;
     size_t first_piece, n_pieces;
-} stretch;
+} range;
 
 static tsr_status read_piece(void *context, tsr_err *err)
 {
@@ -136,13 +136,13 @@ static tsr_status read_piece(void *context, tsr_err *err)
     return more ? refuse(r, err, "a piece of three values", NULL) : add_piece(r, bytes, digest, err);
 }
 
-static tsr_status read_pieces(reading *r, stretch *s, tsr_err *err)
+static tsr_status read_pieces(reading *r, range *s, tsr_err *err)
 {
     if (s->n_pieces > 0)
         return refuse(r, err, "pieces twice", s->name);
-    s->first_piece = r->said->n_pieces;
+    s->first_piece = r->manifest->n_pieces;
     TSR_TRY(tsr_json_read_array(&r->json, read_piece, r, err));
-    s->n_pieces = r->said->n_pieces - s->first_piece;
+    s->n_pieces = r->manifest->n_pieces - s->first_piece;
     return s->n_pieces > 0 ? TSR_OK : refuse(r, err, "no pieces", s->name);
 }
 
@@ -163,14 +163,14 @@ static tsr_manifest_digest taken(const XXH3_state_t *hash)
     return (tsr_manifest_digest){.high = all.high64, .low = all.low64};
 }
 
-/* Ends a stretch: checks that its pieces add up to its bytes and its digest. They are at `offset` of the file. */
-static tsr_status end_stretch(reading *r, stretch *s, const char *tensor, uint64_t offset, tsr_err *err)
+/* Ends a range: checks that its pieces add up to its bytes and its digest. They are at `offset` of the file. */
+static tsr_status end_range(reading *r, range *s, const char *tensor, uint64_t offset, tsr_err *err)
 {
-    tsr_manifest *const said = r->said;
+    tsr_manifest *const manifest = r->manifest;
     if (!s->has_bytes || !s->has_digest)
         return refuse(r, err, "no bytes or no xxh128", s->name);
     if (s->n_pieces == 0) {
-        s->first_piece = said->n_pieces;
+        s->first_piece = manifest->n_pieces;
         s->n_pieces = 1;
         TSR_TRY(add_piece(r, s->bytes, s->digest, err));
     }
@@ -178,7 +178,7 @@ static tsr_status end_stretch(reading *r, stretch *s, const char *tensor, uint64
     (void)XXH3_128bits_reset(&hash);
     uint64_t bytes = 0;
     for (size_t i = s->first_piece; i < s->first_piece + s->n_pieces; i++) {
-        tsr_manifest_piece *const p = &said->pieces[i];
+        tsr_manifest_piece *const p = &manifest->pieces[i];
         if (p->bytes > s->bytes - bytes)
             return refuse(r, err, "pieces that are more than the bytes", s->name);
         p->offset = offset + bytes;
@@ -188,7 +188,7 @@ static tsr_status end_stretch(reading *r, stretch *s, const char *tensor, uint64
     }
     if (bytes != s->bytes)
         return refuse(r, err, "pieces that are less than the bytes", s->name);
-    if (!same(s->n_pieces > 1 ? taken(&hash) : said->pieces[s->first_piece].digest, s->digest))
+    if (!same(s->n_pieces > 1 ? taken(&hash) : manifest->pieces[s->first_piece].digest, s->digest))
         return refuse(r, err, "pieces that do not come to the digest", s->name);
     return TSR_OK;
 }
@@ -196,7 +196,7 @@ static tsr_status end_stretch(reading *r, stretch *s, const char *tensor, uint64
 /* ---- files ---- */
 
 /* Rejects a repeated member, because another reader might use the other one. */
-static bool once(const reading *r, bool *has, const stretch *s, tsr_err *err)
+static bool once(const reading *r, bool *has, const range *s, tsr_err *err)
 {
     const bool again = *has;
     *has = true;
@@ -205,13 +205,13 @@ static bool once(const reading *r, bool *has, const stretch *s, tsr_err *err)
     return !again;
 }
 
-/* Reads one member of a stretch. Sets the flag to false if it has no member of this name. */
-static tsr_status read_member(reading *r, tsr_json_text key, stretch *s, bool *known, tsr_err *err)
+/* Reads one member of a range. Sets the flag to false if it has no member of this name. */
+static tsr_status read_member(reading *r, tsr_json_text key, range *s, bool *known, tsr_err *err)
 {
     *known = true;
     if (tsr_json_is(key, "name"))
         return s->name != NULL ? refuse(r, err, "two names", s->name)
-                               : tsr_json_read_text(&r->json, &r->said->arena, &s->name, err);
+                               : tsr_json_read_text(&r->json, &r->manifest->arena, &s->name, err);
     if (tsr_json_is(key, "pieces"))
         return read_pieces(r, s, err);
     if (tsr_json_is(key, "offset"))
@@ -224,11 +224,11 @@ static tsr_status read_member(reading *r, tsr_json_text key, stretch *s, bool *k
     return TSR_OK;
 }
 
-static tsr_status read_stretch(reading *r, stretch *s, tsr_err *err)
+static tsr_status read_range(reading *r, range *s, tsr_err *err)
 {
     tsr_json_text key;
     bool more, known;
-    *s = (stretch){.name = NULL};
+    *s = (range){.name = NULL};
     TSR_TRY(tsr_json_enter_object(&r->json, err));
     for (;;) {
         TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
@@ -249,11 +249,11 @@ typedef struct cut {
     XXH3_state_t hash;
 } cut;
 
-static tsr_status add_part(reading *r, stretch *s, cut *c, bool header, tsr_err *err)
+static tsr_status add_part(reading *r, range *s, cut *c, bool header, tsr_err *err)
 {
     if (!header && (s->name == NULL || !s->has_offset || s->offset != c->end))
         return refuse(r, err, "a tensor without a name, or not behind the one before", s->name);
-    TSR_TRY(end_stretch(r, s, header ? NULL : s->name, c->end, err));
+    TSR_TRY(end_range(r, s, header ? NULL : s->name, c->end, err));
     if (!tsr_add_u64(c->end, s->bytes, &c->end))
         return refuse(r, err, "more bytes than a file can have", s->name);
     if (c->n++ == 0)
@@ -265,19 +265,19 @@ static tsr_status add_part(reading *r, stretch *s, cut *c, bool header, tsr_err 
 
 static tsr_status read_header(reading *r, cut *c, tsr_err *err)
 {
-    stretch s;
+    range s;
     if (c->any)
         return refuse(r, err, "a header behind tensors", NULL);
     c->any = true;
-    TSR_TRY(read_stretch(r, &s, err));
+    TSR_TRY(read_range(r, &s, err));
     return add_part(r, &s, c, true, err);
 }
 
 static tsr_status read_tensor(void *context, tsr_err *err)
 {
     reading *const r = context;
-    stretch s;
-    TSR_TRY(read_stretch(r, &s, err));
+    range s;
+    TSR_TRY(read_range(r, &s, err));
     return add_part(r, &s, r->cut, false, err);
 }
 
@@ -306,33 +306,34 @@ static bool is_safe(const char *name)
     }
 }
 
-static tsr_status end_file(reading *r, stretch *s, const cut *c, size_t first, tsr_err *err)
+static tsr_status end_file(reading *r, range *s, const cut *c, size_t first, tsr_err *err)
 {
-    tsr_manifest *const said = r->said;
+    tsr_manifest *const manifest = r->manifest;
     if (s->name == NULL || !is_safe(s->name))
         return refuse(r, err, "a file without a name, or with one that no output has", NULL);
     if (c->any && (s->n_pieces > 0 || !s->has_bytes || !s->has_digest || c->n == 0 || c->end != s->bytes ||
                    !same(c->n == 1 ? c->only : taken(&c->hash), s->digest)))
         return refuse(r, err, "a header and tensors that do not come to the file", s->name);
     if (!c->any)
-        TSR_TRY(end_stretch(r, s, NULL, 0, err));
-    if (!tsr_add_u64(said->bytes, s->bytes, &said->bytes))
+        TSR_TRY(end_range(r, s, NULL, 0, err));
+    if (!tsr_add_u64(manifest->bytes, s->bytes, &manifest->bytes))
         return refuse(r, err, "more bytes than files can have, with those", s->name);
-    TSR_TRY(tsr_manifest_grow((void **)&said->files, said->n_files, &said->files_capacity, sizeof *said->files, err));
-    said->files[said->n_files++] = (tsr_manifest_file){
-        .name = s->name, .bytes = s->bytes, .first_piece = first, .n_pieces = said->n_pieces - first};
+    TSR_TRY(tsr_manifest_grow((void **)&manifest->files, manifest->n_files, &manifest->files_capacity,
+                              sizeof *manifest->files, err));
+    manifest->files[manifest->n_files++] = (tsr_manifest_file){
+        .name = s->name, .bytes = s->bytes, .first_piece = first, .n_pieces = manifest->n_pieces - first};
     return TSR_OK;
 }
 
 static tsr_status read_file(void *context, tsr_err *err)
 {
     reading *const r = context;
-    const size_t first = r->said->n_pieces;
-    stretch s = {.name = NULL};
+    const size_t first = r->manifest->n_pieces;
+    range s = {.name = NULL};
     cut c = {.any = false};
     tsr_json_text key;
     bool more, known;
-    if (r->said->n_files == UINT32_MAX)
+    if (r->manifest->n_files == UINT32_MAX)
         return refuse(r, err, "too many files", NULL);
     TSR_TRY(tsr_json_enter_object(&r->json, err));
     for (;;) {
@@ -360,7 +361,7 @@ static int by_name(const void *a, const void *b)
 
 static tsr_status check_names(const reading *r, tsr_err *err)
 {
-    const tsr_manifest *const s = r->said;
+    const tsr_manifest *const s = r->manifest;
     const char **const names = malloc((s->n_files + 1) * sizeof *names);
     if (names == NULL)
         return tsr_out_of_memory(err, "for a manifest");
@@ -379,15 +380,15 @@ static tsr_status check_names(const reading *r, tsr_err *err)
 static tsr_status read_once(reading *r, const char **text, const char *what, tsr_err *err)
 {
     return *text != NULL ? refuse(r, err, "twice the same member", what)
-                         : tsr_json_read_text(&r->json, &r->said->arena, text, err);
+                         : tsr_json_read_text(&r->json, &r->manifest->arena, text, err);
 }
 
 static tsr_status read_whole(reading *r, tsr_json_text key, const char **schema, bool *files, tsr_err *err)
 {
     if (tsr_json_is(key, "version"))
-        return read_once(r, &r->said->version, "version", err);
+        return read_once(r, &r->manifest->version, "version", err);
     if (tsr_json_is(key, "command"))
-        return read_once(r, &r->said->command, "command", err);
+        return read_once(r, &r->manifest->command, "command", err);
     if (tsr_json_is(key, "files")) {
         if (*files)
             return refuse(r, err, "files twice", NULL);
@@ -416,7 +417,7 @@ static tsr_status read_all(reading *r, tsr_err *err)
         TSR_TRY(read_whole(r, key, &schema, &files, err));
     }
     TSR_TRY(tsr_json_finish(&r->json, err));
-    if (schema == NULL || !files || r->said->version == NULL || r->said->command == NULL)
+    if (schema == NULL || !files || r->manifest->version == NULL || r->manifest->command == NULL)
         return refuse(r, err, "no schema, version, command or files", NULL);
     return check_names(r, err);
 }
@@ -429,7 +430,7 @@ tsr_status tsr_manifest_read(tsr_manifest *s, const char *path, tsr_err *err)
     TSR_TRY(tsr_read_file(path, TSR_MAX_MANIFEST_BYTES, &s->arena, &text, &size, err));
     TSR_TRY(check_whole(path, text, size, err));
     s->digest = tsr_manifest_digest_of(text, size);
-    reading r = {.json = tsr_json_open(path, text, size), .said = s};
+    reading r = {.json = tsr_json_open(path, text, size), .manifest = s};
     return read_all(&r, err);
 }
 

@@ -259,7 +259,7 @@ tsr_status tsr_mla_check_ranks(tsr_mla_work *w, tsr_err *err)
 {
     const tsr_device *const device = w->s->options->device;
     cut c = {0};
-    bool told = false;
+    bool reported = false;
     TSR_TRY(open_cut(w, &c, err));
     for (size_t i = 0; i < device->n_mlas; i++) {
         const tsr_device_mla *const kernel = &device->mlas[i];
@@ -269,10 +269,10 @@ tsr_status tsr_mla_check_ranks(tsr_mla_work *w, tsr_err *err)
             kernel->spread == NULL ? TSR_OK : kernel->spread(kernel, c.ranks, c.joined, sizeof c.joined, &why);
         if (status != TSR_OK && status != TSR_E_DEVICE)
             return tsr_fail_with(err, status, &why);
-        if (status == TSR_E_DEVICE && !told) {
+        if (status == TSR_E_DEVICE && !reported) {
             (void)tsr_prepend(&why, status, "ranks take turns on one GPU");
             TSR_TRY(tsr_evidence_skip(w->evidence, w->s->name, why.msg, err));
-            told = true;
+            reported = true;
         }
         TSR_TRY(run_ranks(w, &c, kernel, err));
     }

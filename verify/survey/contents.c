@@ -100,16 +100,16 @@ static tsr_status count_files(tsr_contents *s, const tsr_checkpoint *c, tsr_err 
 typedef struct listener {
     tsr_contents *survey;
     const char *layout; /* tsr_layout_target */
-    bool told;          /* the issue about the layout has been reported once */
+    bool reported;      /* the issue about the layout has been reported once */
 } listener;
 
 static void on_problem(void *data, const tsr_tensor *tensor, tsr_status status, const char *message)
 {
     listener *const l = data;
-    if (status == TSR_E_UNSUPPORTED && l->layout != NULL && l->told)
+    if (status == TSR_E_UNSUPPORTED && l->layout != NULL && l->reported)
         return;
     if (status == TSR_E_UNSUPPORTED && l->layout != NULL) {
-        l->told = true;
+        l->reported = true;
         note(l->survey, false, NULL, "layout",
              "weights lie in the layout of a kernel, which other commands do not read",
              "'tessera convert --from' makes a checkpoint again of what " TSR_LAYOUT_NAME " describes");

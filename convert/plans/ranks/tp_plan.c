@@ -434,16 +434,16 @@ static tsr_status check_index(tsr_plan *plan, const char *path, const char *inde
     standing *const planned = tsr_arena_alloc(&plan->arena, 2 * (count + 1) * sizeof *planned);
     if (planned == NULL)
         return tsr_out_of_memory(err, "while planning");
-    standing *const said = planned + count + 1;
+    standing *const listed = planned + count + 1;
     for (size_t i = 0; i < plan->n_files; i++) {
         for (size_t t = 0; !plan->files[i].raw && t < plan->files[i].n_tensors; t++)
             planned[k++] = (standing){plan->files[i].tensors[t]->name, plan->files[i].name};
     }
-    TSR_TRY(read_places(plan, index, said, count, &stated, err));
+    TSR_TRY(read_places(plan, index, listed, count, &stated, err));
     qsort(planned, count, sizeof *planned, by_tensor);
-    qsort(said, tsr_min_u64(stated, count), sizeof *said, by_tensor);
+    qsort(listed, tsr_min_u64(stated, count), sizeof *listed, by_tensor);
     for (k = 0; k < count && k < stated; k++) {
-        if (strcmp(planned[k].tensor, said[k].tensor) != 0 || strcmp(planned[k].file, said[k].file) != 0)
+        if (strcmp(planned[k].tensor, listed[k].tensor) != 0 || strcmp(planned[k].file, listed[k].file) != 0)
             break;
     }
     return k == count && stated == count

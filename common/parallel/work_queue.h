@@ -1,6 +1,6 @@
 /* Runs a job in parts on threads: each free thread takes the next part in order. */
-#ifndef TSR_COMMON_PARALLEL_PARTS_JOB_H
-#define TSR_COMMON_PARALLEL_PARTS_JOB_H
+#ifndef TSR_COMMON_PARALLEL_WORK_QUEUE_H
+#define TSR_COMMON_PARALLEL_WORK_QUEUE_H
 
 #include "common/parallel/threads.h"
 
@@ -11,7 +11,7 @@ typedef struct tsr_job_part {
     uint64_t item, number;
 } tsr_job_part;
 
-typedef struct tsr_parts_job {
+typedef struct tsr_work_queue {
     void *job;
     size_t result_bytes;            /* size of a part's result, a struct without pointers */
     const tsr_run_options *options; /* only `cancel` and `progress` are used here */
@@ -25,9 +25,9 @@ typedef struct tsr_parts_job {
     void (*end)(void *worker);
     /* Computes a part into *result, which is zeroed. */
     tsr_status (*make)(void *job, void *worker, const tsr_job_part *part, void *result, tsr_err *err);
-} tsr_parts_job;
+} tsr_work_queue;
 
 /* Runs the job on `threads` threads. The first failure ends it. TSR_E_CANCELLED: stopped by *options->cancel. */
-tsr_status tsr_parts_job_run(const tsr_parts_job *job, unsigned threads, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_work_queue_run(const tsr_work_queue *job, unsigned threads, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

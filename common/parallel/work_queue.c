@@ -1,5 +1,5 @@
 /* Runs a job in parts on threads. */
-#include "common/parallel/parts_job.h"
+#include "common/parallel/work_queue.h"
 
 #include "common/parallel/first_failure.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 
 typedef struct run {
-    const tsr_parts_job *job;
+    const tsr_work_queue *job;
     struct timespec began;
     pthread_mutex_t lock; /* guards the following members and the job */
     tsr_first_failure failure;
@@ -67,7 +67,7 @@ static void report_progress(void *argument)
     tsr_tell_progress(r->job->options, &now, &r->began);
 }
 
-tsr_status tsr_parts_job_run(const tsr_parts_job *job, unsigned threads, tsr_err *err)
+tsr_status tsr_work_queue_run(const tsr_work_queue *job, unsigned threads, tsr_err *err)
 {
     run r = {.job = job, .lock = PTHREAD_MUTEX_INITIALIZER};
     clock_gettime(CLOCK_MONOTONIC, &r.began);
