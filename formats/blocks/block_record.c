@@ -85,7 +85,7 @@ typedef struct reader {
 static const uint8_t *take(reader *r, uint64_t bytes)
 {
     if (r->fault == NULL && bytes > r->size - r->at)
-        r->fault = "it ends too early";
+        r->fault = "the record is truncated";
     if (r->fault != NULL)
         return NULL;
     r->at += bytes;
@@ -144,7 +144,7 @@ static void read_map(reader *r, tsr_block_record *to)
         to->map.block[axis] = get(r, 8);
     for (unsigned axis = 0; axis < TSR_BLOCK_AXES; axis++)
         to->map.fold[axis] = (uint8_t)get(r, 1);
-    expect(r, tsr_block_map_check(&to->map), "these are no shape, block and fold");
+    expect(r, tsr_block_map_check(&to->map), "the shape, block or fold is invalid");
     expect(r, r->fault != NULL || tsr_block_map_cells(&to->map) <= TSR_BLOCK_MOST_CELLS, "too many cells");
 }
 
@@ -153,10 +153,10 @@ static void read_counts(reader *r, tsr_block_record *to)
     const uint64_t elements = to->map.shape[0] * to->map.shape[1] * to->map.shape[2];
     uint64_t all = 0;
     to->counted_rows = get(r, 8);
-    expect(r, to->counted_rows > 0, "codes are counted every 0 rows");
+    expect(r, to->counted_rows > 0, "the row interval of the code counts is 0");
     for (unsigned i = 0; r->fault == NULL && i < tsr_code_bins_count(to->bins); i++) {
         to->counts[i] = get_count(r);
-        expect(r, tsr_add_u64(all, to->counts[i], &all) && all <= elements, "more codes are counted than there are");
+        expect(r, tsr_add_u64(all, to->counts[i], &all) && all <= elements, "the code counts exceed the number of elements");
     }
 }
 
@@ -164,13 +164,13 @@ static void read_peaks(reader *r, tsr_block_record *to)
 {
     const uint64_t elements = to->map.shape[0] * to->map.shape[1] * to->map.shape[2];
     to->n_peaks = (unsigned)get(r, 1);
-    expect(r, to->n_peaks <= TSR_BLOCK_PEAKS, "too many large errors");
+    expect(r, to->n_peaks <= TSR_BLOCK_PEAKS, "too many peaks");
     for (unsigned i = 0; r->fault == NULL && i < to->n_peaks; i++) {
         tsr_block_peak *const peak = &to->peaks[i];
         peak->at = get(r, 8);
         peak->x = get_f32(r);
         peak->y = get_f32(r);
-        expect(r, peak->at < elements && isfinite(peak->x) && isfinite(peak->y), "a large error lies nowhere");
+        expect(r, peak->at < elements && isfinite(peak->x) && isfinite(peak->y), "a peak has an invalid index or value");
     }
 }
 
@@ -180,12 +180,12 @@ tsr_status tsr_block_record_read(const uint8_t *data, size_t size, tsr_block_rec
     *to = (tsr_block_record){0};
     to->name_size = (size_t)get(&r, 2);
     to->name = (const char *)take(&r, to->name_size);
-    expect(&r, to->name_size > 0, "it has no name");
+    expect(&r, to->name_size > 0, "the name is empty");
     to->bins = (tsr_code_bins)get(&r, 1);
-    expect(&r, to->bins >= TSR_BINS_E4M3 && to->bins <= TSR_BINS_INT4, "no such codes");
+    expect(&r, to->bins >= TSR_BINS_E4M3 && to->bins <= TSR_BINS_INT4, "the kind of code counts is unknown");
     read_map(&r, to);
     to->mean_rms = get_f64(&r);
-    expect(&r, isfinite(to->mean_rms) && to->mean_rms >= 0, "errors are relative to no number");
+    expect(&r, isfinite(to->mean_rms) && to->mean_rms >= 0, "the mean RMS is negative or not finite");
     for (unsigned p = 0; p < TSR_BLOCK_PLANES; p++) {
         to->base[p] = (uint16_t)get(&r, 2);
         expect(&r, to->base[p] <= TSR_BLOCK_LAST_STEP - TSR_BLOCK_TOP, "a base is beyond FP32");
@@ -196,7 +196,7 @@ tsr_status tsr_block_record_read(const uint8_t *data, size_t size, tsr_block_rec
         read_counts(&r, to);
     if (r.fault == NULL)
         read_peaks(&r, to);
-    expect(&r, r.at == size, "bytes are left behind it");
+    expect(&r, r.at == size, "bytes follow the record");
     return r.fault == NULL
                ? TSR_OK
                : tsr_fail(err, TSR_E_FORMAT, "a tensor's record is wrong at its byte %zu: %s", r.at, r.fault);
