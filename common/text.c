@@ -159,3 +159,19 @@ bool tsr_take_real(const char **text, double *value)
     *text = end;
     return true;
 }
+
+const char *tsr_bytes_text(double bytes, char *text)
+{
+    static const char *const kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    size_t unit = 0;
+    while (bytes >= 999.5 && unit + 1 < sizeof kUnits / sizeof *kUnits) {
+        bytes /= 1000;
+        unit++;
+    }
+    snprintf(text, 32,
+             unit == 0 || bytes >= 100 ? "%.0f %s"
+             : bytes >= 10             ? "%.1f %s"
+                                       : "%.2f %s",
+             bytes, kUnits[unit]);
+    return text;
+}

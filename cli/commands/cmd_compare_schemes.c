@@ -8,6 +8,7 @@
 #include "convert/plans/quantize_plan.h"
 #include "convert/search/compare_schemes.h"
 #include "formats/json/json_write.h"
+#include "report/write/terminal_parts.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,8 +16,6 @@
 #include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-
-enum { WORST = 3 };
 
 /* The tensors that are compared. */
 typedef struct choice {
@@ -32,6 +31,7 @@ typedef struct comparing {
     tsr_checkpoint *checkpoint;
     choice chosen;
     tsr_scheme_cost *costs; /* [chosen.n * TSR_SCHEMES] */
+    tsr_result result;      /* a series for each scheme that is shown, in their order */
 } comparing;
 
 static const char kHelp[] =
@@ -154,42 +154,6 @@ static tsr_status choose(const comparing *a, const tsr_checkpoint *c, ranked *ca
 
 /* ---- the result ---- */
 
-typedef struct total {
-    tsr_quant_stats stats;
-    double worst_block; /* the largest of any tensor */
-    uint64_t bytes, skipped;
-    size_t worst[WORST]; /* tensors, the worst first */
-    size_t n_worst;
-} total;
-
-static double error_of(const tsr_scheme_cost *costs, size_t tensor, tsr_scheme scheme)
-{
-    return tsr_quant_stats_relative_error(&costs[tensor * TSR_SCHEMES + scheme].stats);
-}
-
-static total sum_up(const tsr_scheme_cost *costs, size_t n, tsr_scheme scheme)
-{
-    total t = {.n_worst = 0};
-    for (size_t i = 0; i < n; i++) {
-        const tsr_scheme_cost *const c = &costs[i * TSR_SCHEMES + scheme];
-        t.bytes += c->bytes;
-        t.skipped += !c->taken;
-        if (!c->taken)
-            continue;
-        tsr_quant_stats_add(&t.stats, &c->stats);
-        t.worst_block = fmax(t.worst_block, tsr_quant_stats_worst_block(&c->stats));
-        size_t at = t.n_worst;
-        while (at > 0 && error_of(costs, i, scheme) > error_of(costs, t.worst[at - 1], scheme))
-            at--;
-        if (at == WORST)
-            continue;
-        t.n_worst += t.n_worst < WORST;
-        memmove(&t.worst[at + 1], &t.worst[at], (t.n_worst - 1 - at) * sizeof *t.worst);
-        t.worst[at] = i;
-    }
-    return t;
-}
-
 static uint64_t source_bytes(const choice *c)
 {
     uint64_t bytes = 0;
@@ -207,19 +171,49 @@ static double bf16_bytes(const choice *c)
     return bytes;
 }
 
-static void print_row(const char *name, const total *t, const choice *c)
+static void set_figures(double figures[TSR_N_FIGURES], const tsr_quant_stats *stats, double worst_block)
 {
-    char bytes[32];
-    tsr_print("  %-32s ", name);
-    if (t->skipped == c->n)
-        tsr_print("%8s %10s %10s %11s", "-", "-", "-", "-");
-    else
-        tsr_print("%8.2f %10.5f %10.3g %11.4f", tsr_quant_stats_sqnr(&t->stats),
-                  tsr_quant_stats_relative_error(&t->stats), t->stats.max_error, t->worst_block);
-    tsr_print(" %10s %8.1f%%", tsr_bytes_text((double)t->bytes, bytes), 100 * (double)t->bytes / bf16_bytes(c));
-    if (t->skipped > 0)
-        tsr_print("  %llu tensors it does not take stay as they are", U64(t->skipped));
-    tsr_print("\n");
+    figures[TSR_FIGURE_WORST_BLOCK] = worst_block;
+    figures[TSR_FIGURE_SQNR] = tsr_quant_stats_sqnr(stats);
+    figures[TSR_FIGURE_RELATIVE] = tsr_quant_stats_relative_error(stats);
+    figures[TSR_FIGURE_MAX_ABS] = stats->max_error;
+    figures[TSR_FIGURE_COSINE] = tsr_quant_stats_cosine(stats);
+    figures[TSR_FIGURE_SATURATED] = (double)stats->saturated;
+    figures[TSR_FIGURE_FLUSHED] = (double)stats->flushed;
+}
+
+/* Sums up the costs of a scheme over all tensors. */
+static void sum_up(const comparing *a, tsr_scheme scheme, tsr_series *to)
+{
+    tsr_quant_stats stats = {0};
+    double worst_block = 0;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < a->chosen.n; i++) {
+        const tsr_scheme_cost *const c = &a->costs[i * TSR_SCHEMES + scheme];
+        bytes += c->bytes;
+        to->not_taken += !c->taken;
+        if (!c->taken)
+            continue;
+        tsr_quant_stats_add(&stats, &c->stats);
+        worst_block = fmax(worst_block, tsr_quant_stats_worst_block(&c->stats));
+        tsr_series_note_worst(to, a->chosen.tensors[i]->name, tsr_quant_stats_relative_error(&c->stats));
+    }
+    if (to->not_taken < a->chosen.n)
+        set_figures(to->whole.figures, &stats, worst_block);
+    to->whole.figures[TSR_FIGURE_BYTES] = (double)bytes;
+    to->whole.note = tsr_scheme_row_of(scheme)->arguments;
+    to->of_bf16 = (double)bytes / bf16_bytes(&a->chosen);
+}
+
+/* Fills the model of the result: a series for each scheme. */
+static tsr_status fill_result(comparing *a, tsr_err *err)
+{
+    for (tsr_scheme s = shown(0); s < TSR_SCHEMES; s = shown(s + 1)) {
+        uint32_t at;
+        TSR_TRY(tsr_result_series(&a->result, tsr_scheme_row_of(s)->title, &at, err));
+        sum_up(a, s, &a->result.series[at]);
+    }
+    return TSR_OK;
 }
 
 /* A suggestion below the table: the best of all schemes, of those with 8-bit activations, or of those with 4-bit
@@ -235,117 +229,97 @@ static const suggestion kSuggestions[] = {
     {"w4a16", "the highest of 4 bits", 1u << TSR_W4A16},
 };
 
-/* Returns the scheme of highest SQNR, among those of these kinds that quantize the most tensors; TSR_SCHEMES: none
- * quantizes any. */
-static tsr_scheme best_of(const choice *c, const tsr_scheme_cost *costs, unsigned kinds, double *sqnr)
+/* Returns the scheme of highest SQNR, among those of these kinds that quantize the most tensors. NULL: none quantizes
+ * any. */
+static const tsr_series *best_of(const comparing *a, unsigned kinds)
 {
-    tsr_scheme best = TSR_SCHEMES;
-    uint64_t skipped = c->n;
-    for (tsr_scheme s = shown(0); s < TSR_SCHEMES; s = shown(s + 1)) {
-        const total t = sum_up(costs, c->n, s);
-        const double mine = tsr_quant_stats_sqnr(&t.stats);
-        if ((kinds >> tsr_scheme_kind_of(s) & 1) == 0 || t.skipped == c->n ||
-            !(t.skipped < skipped || (t.skipped == skipped && mine > *sqnr)))
+    const tsr_series *best = NULL;
+    tsr_scheme scheme = shown(0);
+    for (size_t i = 0; i < a->result.n_series; i++, scheme = shown(scheme + 1)) {
+        const tsr_series *const s = &a->result.series[i];
+        if ((kinds >> tsr_scheme_kind_of(scheme) & 1) == 0 || s->not_taken == a->chosen.n)
             continue;
-        best = s;
-        skipped = t.skipped;
-        *sqnr = mine;
+        if (best == NULL || s->not_taken < best->not_taken ||
+            (s->not_taken == best->not_taken &&
+             s->whole.figures[TSR_FIGURE_SQNR] > best->whole.figures[TSR_FIGURE_SQNR]))
+            best = s;
     }
     return best;
 }
 
-static void print_suggestions(const comparing *a, const choice *c, const tsr_scheme_cost *costs)
+static void print_suggestions(const comparing *a)
 {
-    tsr_scheme last = TSR_SCHEMES;
+    const tsr_series *last = NULL;
     for (size_t i = 0; i < sizeof kSuggestions / sizeof *kSuggestions; i++) {
-        double sqnr = 0;
-        const tsr_scheme s = best_of(c, costs, kSuggestions[i].kinds, &sqnr);
-        if (s != TSR_SCHEMES && s != last) {
-            tsr_print("%s tessera quantize ", last == TSR_SCHEMES ? "next:" : "  or:");
+        const tsr_series *const s = best_of(a, kSuggestions[i].kinds);
+        if (s != NULL && s != last) {
+            tsr_print("%s tessera quantize ", last == NULL ? "next:" : "  or:");
             tsr_print_path(a->src);
-            tsr_print(" -o DST %s    # %.2f dB: %s\n", tsr_scheme_row_of(s)->arguments, sqnr, kSuggestions[i].text);
+            tsr_print(" -o DST %s    # %.2f dB: %s\n", s->whole.note, s->whole.figures[TSR_FIGURE_SQNR],
+                      kSuggestions[i].text);
         }
         last = s;
     }
 }
 
-static void print_table(const comparing *a, const choice *c, const tsr_scheme_cost *costs)
+static tsr_status print(tsr_command_context *context, tsr_err *err)
 {
+    static const tsr_style kUnlimited = {.width = UINT16_MAX, .utf8 = true};
+    const comparing *const a = context->job;
+    const choice *const c = &a->chosen;
     char bytes[32];
-    tsr_print("%zu of %zu tensors of %s, %s", c->n, c->all, a->src, tsr_bytes_text((double)source_bytes(c), bytes));
-    if (c->n < c->all)
-        tsr_print(" (a sample, seed %llu)", U64(a->seed));
-    tsr_print("\n\n  %-32s %8s %10s %10s %11s %10s %9s\n", "scheme", "SQNR dB", "relative", "max error", "worst block",
-              "bytes", "of BF16");
-    for (tsr_scheme s = shown(0); s < TSR_SCHEMES; s = shown(s + 1)) {
-        const total t = sum_up(costs, c->n, s);
-        print_row(tsr_scheme_row_of(s)->title, &t, c);
+    tsr_text table = {0};
+    tsr_draw_schemes(&table, &kUnlimited, &a->result);
+    const tsr_status status = tsr_text_status(&table, err);
+    if (status == TSR_OK) {
+        tsr_print("%zu of %zu tensors of %s, %s", c->n, c->all, a->src, tsr_bytes_text((double)source_bytes(c), bytes));
+        if (c->n < c->all)
+            tsr_print(" (a sample, seed %llu)", U64(a->seed));
+        tsr_print("\n");
+        tsr_print_raw(table.data, table.size);
+        print_suggestions(a);
     }
-    tsr_print("\nwhere each loses most (relative error):\n");
-    for (tsr_scheme s = shown(0); s < TSR_SCHEMES; s = shown(s + 1)) {
-        const total t = sum_up(costs, c->n, s);
-        for (size_t i = 0; i < t.n_worst; i++)
-            tsr_print("  %-32s %10.5f  %s\n", i == 0 ? tsr_scheme_row_of(s)->title : "", error_of(costs, t.worst[i], s),
-                      c->tensors[t.worst[i]]->name);
+    tsr_text_free(&table);
+    return status;
+}
+
+/* Writes the known errors. */
+static void write_errors(tsr_text *t, const double figures[TSR_N_FIGURES])
+{
+    static const tsr_figure kErrors[] = {TSR_FIGURE_WORST_BLOCK, TSR_FIGURE_SQNR,   TSR_FIGURE_RELATIVE,
+                                         TSR_FIGURE_MAX_ABS,     TSR_FIGURE_COSINE, TSR_FIGURE_SATURATED,
+                                         TSR_FIGURE_FLUSHED};
+    for (size_t i = 0; i < sizeof kErrors / sizeof *kErrors; i++) {
+        if (!isnan(figures[kErrors[i]]))
+            tsr_json_member_number(t, tsr_figure_of(kErrors[i])->key, figures[kErrors[i]]);
     }
-    print_suggestions(a, c, costs);
 }
 
-static void write_bytes(tsr_text *t, tsr_scheme scheme, uint64_t bytes)
-{
-    tsr_json_member_string(t, "scheme", tsr_scheme_row_of(scheme)->title);
-    tsr_json_member_u64(t, "bytes", bytes);
-}
-
-static void write_errors(tsr_text *t, const tsr_quant_stats *stats, double worst_block)
-{
-    tsr_json_member_number(t, "worst_block_error", worst_block);
-    tsr_json_member_number(t, "sqnr_db", tsr_quant_stats_sqnr(stats));
-    tsr_json_member_number(t, "relative_error", tsr_quant_stats_relative_error(stats));
-    tsr_json_member_number(t, "max_abs_error", stats->max_error);
-    tsr_json_member_number(t, "cosine", tsr_quant_stats_cosine(stats));
-    tsr_json_member_u64(t, "saturated", stats->saturated);
-    tsr_json_member_u64(t, "flushed", stats->flushed);
-}
-
-static void write_totals(tsr_text *t, const choice *c, const tsr_scheme_cost *costs)
+static void write_totals(tsr_text *t, const tsr_result *result)
 {
     tsr_json_member_array(t, "schemes", false);
-    for (tsr_scheme s = shown(0); s < TSR_SCHEMES; s = shown(s + 1)) {
-        const total all = sum_up(costs, c->n, s);
+    for (size_t i = 0; i < result->n_series; i++) {
+        const tsr_series *const s = &result->series[i];
         tsr_json_begin_object(t, true);
-        write_bytes(t, s, all.bytes);
-        tsr_json_member_number(t, "ratio_to_bf16", (double)all.bytes / bf16_bytes(c));
-        if (all.skipped < c->n)
-            write_errors(t, &all.stats, all.worst_block);
-        tsr_json_member_string(t, "options", tsr_scheme_row_of(s)->arguments);
-        tsr_json_member_u64(t, "not_taken", all.skipped);
+        tsr_json_member_string(t, "scheme", s->name);
+        tsr_json_member_u64(t, "bytes", (uint64_t)s->whole.figures[TSR_FIGURE_BYTES]);
+        tsr_json_member_number(t, "ratio_to_bf16", s->of_bf16);
+        write_errors(t, s->whole.figures);
+        tsr_json_member_string(t, "options", s->whole.note);
+        tsr_json_member_u64(t, "not_taken", s->not_taken);
         tsr_json_member_array(t, "worst", true);
-        for (size_t i = 0; i < all.n_worst; i++)
-            tsr_json_string(t, c->tensors[all.worst[i]]->name);
+        for (size_t k = 0; k < s->n_worst; k++)
+            tsr_json_string(t, s->worst[k].name);
         tsr_json_end_array(t);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
 }
 
-static void write_suggestions(tsr_text *t, const choice *c, const tsr_scheme_cost *costs)
-{
-    tsr_json_member_object(t, "suggested", false);
-    for (size_t i = 0; i < sizeof kSuggestions / sizeof *kSuggestions; i++) {
-        double sqnr = 0;
-        const tsr_scheme s = best_of(c, costs, kSuggestions[i].kinds, &sqnr);
-        tsr_json_key(t, kSuggestions[i].key);
-        if (s == TSR_SCHEMES)
-            tsr_json_null(t);
-        else
-            tsr_json_string(t, tsr_scheme_row_of(s)->title);
-    }
-    tsr_json_end_object(t);
-}
-
 static void write_tensors(tsr_text *t, const choice *c, const tsr_scheme_cost *costs)
 {
+    tsr_row row;
+    tsr_row_clear(&row);
     tsr_json_member_array(t, "tensors", false);
     for (size_t i = 0; i < c->n; i++) {
         tsr_json_begin_object(t, false);
@@ -356,9 +330,11 @@ static void write_tensors(tsr_text *t, const choice *c, const tsr_scheme_cost *c
             const tsr_scheme_cost *const cost = &costs[i * TSR_SCHEMES + s];
             if (!cost->taken)
                 continue;
+            set_figures(row.figures, &cost->stats, tsr_quant_stats_worst_block(&cost->stats));
             tsr_json_begin_object(t, true);
-            write_bytes(t, s, cost->bytes);
-            write_errors(t, &cost->stats, tsr_quant_stats_worst_block(&cost->stats));
+            tsr_json_member_string(t, "scheme", tsr_scheme_row_of(s)->title);
+            tsr_json_member_u64(t, "bytes", cost->bytes);
+            write_errors(t, row.figures);
             tsr_json_end_object(t);
         }
         tsr_json_end_array(t);
@@ -376,8 +352,13 @@ static void write_json(const tsr_command_context *context, tsr_text *t)
     tsr_json_member_u64(t, "tensors_to_quantize", c->all);
     tsr_json_member_u64(t, "seed", a->seed);
     tsr_json_member_u64(t, "bytes", source_bytes(c));
-    write_totals(t, c, a->costs);
-    write_suggestions(t, c, a->costs);
+    write_totals(t, &a->result);
+    tsr_json_member_object(t, "suggested", false);
+    for (size_t i = 0; i < sizeof kSuggestions / sizeof *kSuggestions; i++) {
+        const tsr_series *const best = best_of(a, kSuggestions[i].kinds);
+        tsr_json_member_string(t, kSuggestions[i].key, best == NULL ? NULL : best->name);
+    }
+    tsr_json_end_object(t);
     write_tensors(t, c, a->costs);
 }
 
@@ -409,7 +390,7 @@ static tsr_status open_source(tsr_command_context *context, tsr_err *err)
 
 static tsr_status run(tsr_command_context *context, tsr_terminal *terminal, tsr_err *err)
 {
-    const comparing *const a = context->job;
+    comparing *const a = context->job;
     const tsr_common_options *const common = &context->common;
     const tsr_compare_schemes_options options = {
         .run = tsr_terminal_run_options(terminal, common->threads, common->memory),
@@ -417,21 +398,15 @@ static tsr_status run(tsr_command_context *context, tsr_terminal *terminal, tsr_
         .cpu_flags = tsr_cpu_flags() & (unsigned)common->cpumask,
         .ranks = context->ranks,
     };
-    return tsr_compare_schemes(a->checkpoint, a->chosen.tensors, a->chosen.n, &options, a->costs, err);
-}
-
-static tsr_status print(tsr_command_context *context, tsr_err *err)
-{
-    const comparing *const a = context->job;
-    (void)err;
-    print_table(a, &a->chosen, a->costs);
-    return TSR_OK;
+    TSR_TRY(tsr_compare_schemes(a->checkpoint, a->chosen.tensors, a->chosen.n, &options, a->costs, err));
+    return fill_result(a, err);
 }
 
 static void close_job(tsr_command_context *context)
 {
     comparing *const a = context->job;
     free(a->costs);
+    tsr_result_free(&a->result);
     free(a->chosen.tensors);
     free(a->chosen.taken);
     tsr_checkpoint_close(a->checkpoint);

@@ -42,22 +42,6 @@ tsr_status tsr_terminal_open(tsr_terminal *t, bool quiet, const tsr_progress_opt
                           : tsr_fail_errno(err, "--progress-file %s: cannot open", t->path);
 }
 
-const char *tsr_bytes_text(double bytes, char *text)
-{
-    static const char *const kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
-    size_t unit = 0;
-    while (bytes >= 999.5 && unit + 1 < sizeof kUnits / sizeof *kUnits) {
-        bytes /= 1000;
-        unit++;
-    }
-    snprintf(text, 32,
-             unit == 0 || bytes >= 100 ? "%.0f %s"
-             : bytes >= 10             ? "%.1f %s"
-                                       : "%.2f %s",
-             bytes, kUnits[unit]);
-    return text;
-}
-
 static void time_text(double seconds, char text[32])
 {
     const unsigned long s = (unsigned long)(seconds + 0.5);

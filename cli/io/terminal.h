@@ -45,7 +45,4 @@ void tsr_terminal_close(tsr_terminal *terminal);
  * usual. */
 const atomic_bool *tsr_terminal_catch_interrupt(void);
 
-/* Writes "1.31 TB" or "512 MB" into `text`, at least 32 bytes. Returns text. */
-const char *tsr_bytes_text(double bytes, char *text);
-
 #endif

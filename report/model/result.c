@@ -108,6 +108,19 @@ tsr_status tsr_result_series(tsr_result *result, const char *name, uint32_t *at,
     return TSR_OK;
 }
 
+void tsr_series_note_worst(tsr_series *series, const char *name, double relative)
+{
+    size_t at = series->n_worst;
+    while (at > 0 && relative > series->worst[at - 1].relative)
+        at--;
+    if (at == TSR_SERIES_WORST)
+        return;
+    series->n_worst += series->n_worst < TSR_SERIES_WORST;
+    memmove(&series->worst[at + 1], &series->worst[at], (series->n_worst - 1 - at) * sizeof *series->worst);
+    series->worst[at].name = name;
+    series->worst[at].relative = relative;
+}
+
 const char *tsr_fact_of(const tsr_facts *facts, const char *name)
 {
     for (size_t i = 0; i < facts->count; i++) {

@@ -56,11 +56,22 @@ typedef struct tsr_row {
     tsr_outcome outcome;
 } tsr_row;
 
+enum { TSR_SERIES_WORST = 3 };
+
 typedef struct tsr_series {
     const char *name; /* "" if there is only one */
     bool has_whole;
     bool bounded;  /* errors have separate bounds, and are not compared with another run */
     tsr_row whole; /* figures of all rows together, as in the file */
+
+    /* Costs of a scheme of compare-schemes, in addition to the figures of `whole`. */
+    double of_bf16;     /* bytes / bytes in BF16; 0: the series is no such scheme */
+    uint64_t not_taken; /* tensors that the scheme leaves as they are */
+    struct {
+        const char *name;
+        double relative;
+    } worst[TSR_SERIES_WORST]; /* tensors with the largest relative errors, largest first */
+    size_t n_worst;
 } tsr_series;
 
 typedef struct tsr_check_facts {
@@ -126,6 +137,9 @@ tsr_status tsr_result_add_fact(tsr_result *result, tsr_facts *facts, const char 
 
 /* Finds or adds the series with this name. *at is its number. The name is copied. */
 tsr_status tsr_result_series(tsr_result *result, const char *name, uint32_t *at, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Inserts a tensor into the worst of a series. The name is borrowed. Of equal errors, the earlier one precedes. */
+void tsr_series_note_worst(tsr_series *series, const char *name, double relative);
 
 /* Returns the value of a fact; NULL: unknown. */
 const char *tsr_fact_of(const tsr_facts *facts, const char *name);

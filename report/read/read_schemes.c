@@ -10,6 +10,8 @@
 
 typedef struct cost {
     const char *scheme, *options;
+    double of_bf16;
+    uint64_t not_taken;
     double figures[TSR_N_FIGURES];
 } cost;
 
@@ -18,6 +20,8 @@ static tsr_status read_cost(tsr_reading *r, cost *c, tsr_err *err)
     static const tsr_field kFields[] = {
         {"scheme", tsr_value_text, offsetof(cost, scheme), TSR_NEEDED},
         {"options", tsr_value_text, offsetof(cost, options), 0},
+        {"ratio_to_bf16", tsr_value_number, offsetof(cost, of_bf16), 0},
+        {"not_taken", tsr_value_count, offsetof(cost, not_taken), 0},
         {0},
     };
     tsr_row none;
@@ -37,10 +41,12 @@ static tsr_status read_total(tsr_reading *r, void *to, tsr_err *err)
     (void)to;
     TSR_TRY(read_cost(r, &c, err));
     TSR_TRY(tsr_result_series(r->result, c.scheme, &at, err));
-    tsr_row *const whole = &r->result->series[at].whole;
-    r->result->series[at].has_whole = true;
-    whole->note = c.options;
-    memcpy(whole->figures, c.figures, sizeof whole->figures);
+    tsr_series *const series = &r->result->series[at];
+    series->has_whole = true;
+    series->of_bf16 = c.of_bf16;
+    series->not_taken = c.not_taken;
+    series->whole.note = c.options;
+    memcpy(series->whole.figures, c.figures, sizeof c.figures);
     return TSR_OK;
 }
 
@@ -53,6 +59,7 @@ static tsr_status add_tensor(tsr_reading *r, const char *name, const cost *c, ts
     row->name = name;
     row->place = tsr_place_of(name);
     memcpy(row->figures, c->figures, sizeof row->figures);
+    tsr_series_note_worst(&r->result->series[at], name, c->figures[TSR_FIGURE_RELATIVE]);
     return TSR_OK;
 }
 

@@ -1,7 +1,5 @@
 /* Writes the summary on a terminal: the verdict, the faults, then figures. */
-#include "report/write/terminal_baseline.h"
-#include "report/write/terminal_blocks.h"
-#include "report/write/terminal_groups.h"
+#include "report/write/terminal_parts.h"
 #include "report/write/writers.h"
 
 #include <math.h>
@@ -169,7 +167,7 @@ static void draw_whole(tsr_text *text, const tsr_style *style, const tsr_overvie
     for (size_t i = 0; i < result->n_series; i++) {
         const tsr_series *const s = &result->series[i];
         tsr_text line = {0};
-        for (size_t k = 0; k < sizeof kShown / sizeof *kShown && s->has_whole; k++) {
+        for (size_t k = 0; k < sizeof kShown / sizeof *kShown && s->has_whole && s->of_bf16 == 0; k++) {
             if (isnan(s->whole.figures[kShown[k]]))
                 continue;
             tsr_text_printf(&line, "%s%s ", line.size == 0 ? "" : ", ", tsr_figure_of(kShown[k])->title);
@@ -224,6 +222,7 @@ static void draw_result(tsr_text *text, const tsr_style *style, const tsr_overvi
     draw_findings(text, style, result);
     draw_spreads(text, style, o);
     draw_whole(text, style, o);
+    tsr_draw_schemes(text, style, result);
     tsr_draw_groups(text, style, o);
     draw_worst(text, style, o, "lowest SQNR", o->lowest, o->n_lowest);
     draw_worst(text, style, o, "worst blocks", o->blocks, o->n_blocks);

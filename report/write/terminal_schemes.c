@@ -1,0 +1,74 @@
+/* Draws the table of schemes, and the tensors on which each of them loses most. */
+#include "report/write/terminal_parts.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* Narrower styles show SQNR and bytes only. The widths of a line without the name of the scheme. */
+enum { WIDE = 98, OTHERS = 66, FEW_OTHERS = 32, NAMES = 32 };
+
+static unsigned others_of(const tsr_style *style)
+{
+    return style->width >= WIDE ? OTHERS : FEW_OTHERS;
+}
+
+/* Returns the width of the column of names. */
+static int names_of(const tsr_style *style)
+{
+    const unsigned rest = style->width - others_of(style);
+    return (int)(rest < NAMES ? rest : NAMES);
+}
+
+static void draw_number(tsr_text *text, const char *format, int width, double value)
+{
+    char number[40] = "-";
+    if (!isnan(value))
+        snprintf(number, sizeof number, format, value);
+    tsr_text_printf(text, " %*s", width, number);
+}
+
+static void draw_row(tsr_text *text, const tsr_style *style, const tsr_series *s)
+{
+    const double *const figures = s->whole.figures;
+    char bytes[32], note[64] = "";
+    tsr_text_printf(text, "  ");
+    tsr_draw_fitted(text, style, TSR_INK_NONE, s->name, names_of(style));
+    draw_number(text, "%.2f", 8, figures[TSR_FIGURE_SQNR]);
+    if (style->width >= WIDE) {
+        draw_number(text, "%.5f", 10, figures[TSR_FIGURE_RELATIVE]);
+        draw_number(text, "%.3g", 10, figures[TSR_FIGURE_MAX_ABS]);
+        draw_number(text, "%.4f", 11, figures[TSR_FIGURE_WORST_BLOCK]);
+    }
+    tsr_text_printf(text, " %10s %8.1f%%", tsr_bytes_text(figures[TSR_FIGURE_BYTES], bytes), 100 * s->of_bf16);
+    if (s->not_taken > 0)
+        snprintf(note, sizeof note, "%llu tensors it does not take stay as they are", U64(s->not_taken));
+    tsr_text_printf(text, "  ");
+    tsr_draw_wrapped(text, style, (unsigned)names_of(style) + others_of(style) + 2, 6, note);
+}
+
+static void draw_worst(tsr_text *text, const tsr_style *style, const tsr_series *s)
+{
+    for (size_t i = 0; i < s->n_worst; i++) {
+        tsr_text_printf(text, "  ");
+        tsr_draw_fitted(text, style, TSR_INK_NONE, i == 0 ? s->name : "", names_of(style));
+        draw_number(text, "%.5f", 10, s->worst[i].relative);
+        tsr_text_printf(text, "  ");
+        tsr_draw_fitted(text, style, TSR_INK_NONE, s->worst[i].name, (int)style->width - names_of(style) - 15);
+        tsr_end_line(text);
+    }
+}
+
+void tsr_draw_schemes(tsr_text *text, const tsr_style *style, const tsr_result *result)
+{
+    if (result->n_series == 0 || result->series[0].of_bf16 == 0)
+        return;
+    tsr_text_printf(text, "\n  %-*s %8s", names_of(style), "scheme", "SQNR dB");
+    if (style->width >= WIDE)
+        tsr_text_printf(text, " %10s %10s %11s", "relative", "max error", "worst block");
+    tsr_text_printf(text, " %10s %9s\n", "bytes", "of BF16");
+    for (size_t i = 0; i < result->n_series; i++)
+        draw_row(text, style, &result->series[i]);
+    tsr_text_printf(text, "\nwhere each loses most (relative error):\n");
+    for (size_t i = 0; i < result->n_series; i++)
+        draw_worst(text, style, &result->series[i]);
+}
