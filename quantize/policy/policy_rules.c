@@ -49,36 +49,48 @@ static const tsr_rule kForAll[] = {
     {"*audio_tower*", TSR_KEEP, "audio tower: engines run it unquantized", false},
 };
 
+/* Rows that several families share. */
+#define MLA_PROJECTIONS                                                                          \
+    {"*.self_attn.q_proj.weight", TSR_QUANTIZE, "MLA query projection", false},                  \
+        {"*.self_attn.q_a_proj.weight", TSR_QUANTIZE, "MLA query projection, down", false},      \
+        {"*.self_attn.q_b_proj.weight", TSR_QUANTIZE, "MLA query projection, up", false},        \
+        {"*.self_attn.kv_a_proj_with_mqa.weight", TSR_QUANTIZE, "MLA latent projection", false}, \
+        {"*.self_attn.kv_b_proj.weight", TSR_QUANTIZE, "MLA key/value projection, up", false},   \
+        {"*.self_attn.o_proj.weight", TSR_QUANTIZE, "attention output", false},                  \
+    {                                                                                            \
+        "*.self_attn.indexer.wq_b.weight", TSR_QUANTIZE, "sparse attention indexer", false       \
+    }
+#define LINEAR_ATTENTION                                                             \
+    {"*.linear_attn.in_proj_qkv.weight", TSR_QUANTIZE, "linear attention", false},   \
+        {"*.linear_attn.in_proj_z.weight", TSR_QUANTIZE, "linear attention", false}, \
+    {                                                                                \
+        "*.linear_attn.out_proj.weight", TSR_QUANTIZE, "linear attention", false     \
+    }
+#define FEED_FORWARD                                                 \
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},    \
+    {                                                                \
+        "*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false \
+    }
+
 /* The families: linear layers that their loaders run in FP8. */
 static const tsr_rule kMla[] = {
-    {"*.self_attn.q_proj.weight", TSR_QUANTIZE, "MLA query projection", false},
-    {"*.self_attn.q_a_proj.weight", TSR_QUANTIZE, "MLA query projection, down", false},
-    {"*.self_attn.q_b_proj.weight", TSR_QUANTIZE, "MLA query projection, up", false},
-    {"*.self_attn.kv_a_proj_with_mqa.weight", TSR_QUANTIZE, "MLA latent projection", false},
-    {"*.self_attn.kv_b_proj.weight", TSR_QUANTIZE, "MLA key/value projection, up", false},
-    {"*.self_attn.o_proj.weight", TSR_QUANTIZE, "attention output", false},
-    {"*.self_attn.indexer.wq_b.weight", TSR_QUANTIZE, "sparse attention indexer", false},
+    MLA_PROJECTIONS,
     {"*.self_attn.indexer.wk.weight", TSR_QUANTIZE, "sparse attention indexer", false},
-    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
-    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    FEED_FORWARD,
 };
 
 static const tsr_rule kGqa[] = {
     {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
     {"*.self_attn.qkv_proj.weight", TSR_QUANTIZE, "attention", false},
-    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
-    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    FEED_FORWARD,
 };
 
 /* Full attention in some layers, linear attention (gated delta net) in the others. */
 static const tsr_rule kLinearAttention[] = {
     {"*.linear_attn.in_proj_qkvz.weight", TSR_QUANTIZE, "linear attention", false},
-    {"*.linear_attn.in_proj_qkv.weight", TSR_QUANTIZE, "linear attention", false},
-    {"*.linear_attn.in_proj_z.weight", TSR_QUANTIZE, "linear attention", false},
-    {"*.linear_attn.out_proj.weight", TSR_QUANTIZE, "linear attention", false},
+    LINEAR_ATTENTION,
     {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
-    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
-    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    FEED_FORWARD,
 };
 
 static const tsr_rule kMixtral[] = {
@@ -153,16 +165,9 @@ static const tsr_rule kDeepseekV4[] = {
 static const tsr_rule kHyV4[] = {
     {"*.hc_*", TSR_KEEP, HYPER_CONNECTION, false},
     {"*.self_attn.linear_gate.*", TSR_KEEP, "gate of the attention's output", false},
-    {"*.self_attn.q_proj.weight", TSR_QUANTIZE, "MLA query projection", false},
-    {"*.self_attn.q_a_proj.weight", TSR_QUANTIZE, "MLA query projection, down", false},
-    {"*.self_attn.q_b_proj.weight", TSR_QUANTIZE, "MLA query projection, up", false},
-    {"*.self_attn.kv_a_proj_with_mqa.weight", TSR_QUANTIZE, "MLA latent projection", false},
-    {"*.self_attn.kv_b_proj.weight", TSR_QUANTIZE, "MLA key/value projection, up", false},
-    {"*.self_attn.o_proj.weight", TSR_QUANTIZE, "attention output", false},
-    {"*.self_attn.indexer.wq_b.weight", TSR_QUANTIZE, "sparse attention indexer", false},
+    MLA_PROJECTIONS,
     {"*.self_attn.indexer.wk.weight", TSR_KEEP, "indexer: loaders read it in BF16", false},
-    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
-    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    FEED_FORWARD,
 };
 
 #define QWEN4_KEEPS                                                                                           \
@@ -173,12 +178,9 @@ static const tsr_rule kHyV4[] = {
 
 static const tsr_rule kQwen4[] = {
     QWEN4_KEEPS,
-    {"*.linear_attn.in_proj_qkv.weight", TSR_QUANTIZE, "linear attention", false},
-    {"*.linear_attn.in_proj_z.weight", TSR_QUANTIZE, "linear attention", false},
-    {"*.linear_attn.out_proj.weight", TSR_QUANTIZE, "linear attention", false},
+    LINEAR_ATTENTION,
     {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
-    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
-    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    FEED_FORWARD,
 };
 
 /* vLLM's class runs both kinds of attention, latent and linear, in BF16, whatever config.json says. */
@@ -186,8 +188,7 @@ static const tsr_rule kGlm5Next[] = {
     {"*.self_attn.*", TSR_KEEP, "attention: " ENGINES_BF16, false},
     {"*.hc_*", TSR_KEEP, HYPER_CONNECTION, false},
     {"*.mhc*", TSR_KEEP, HYPER_CONNECTION, false},
-    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
-    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    FEED_FORWARD,
 };
 
 static const tsr_rule kStep5[] = {
@@ -203,8 +204,7 @@ static const tsr_rule kMinimaxM3[] = {
     {"*.self_attn.*", TSR_KEEP, "attention: joined with the indexer's projections (--include overrides)", false},
     {"*.block_sparse_moe.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
     {"*.block_sparse_moe.shared_experts.*_proj.weight", TSR_QUANTIZE, "shared expert", false},
-    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
-    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    FEED_FORWARD,
 };
 
 static const tsr_rule kConv1d[] = {
@@ -241,8 +241,7 @@ static const tsr_rule kGeneral[] = {
 
 /* DeepSeek-R1 and V3 in FP4: attention stays unquantized. */
 static const tsr_rule kMlaFourBits[] = {
-    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
-    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    FEED_FORWARD,
     {"*.self_attn.*", TSR_KEEP, "attention: " KEPT_IN_4_BITS, false},
 };
 
@@ -289,8 +288,7 @@ static const tsr_rule kQwen4FourBits[] = {
 static const tsr_rule kHyV4FourBits[] = {
     {"*.hc_*", TSR_KEEP, HYPER_CONNECTION, false},
     {"*.self_attn.*", TSR_KEEP, "attention: as DeepSeek's releases in 4 bits (--include overrides)", false},
-    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
-    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    FEED_FORWARD,
 };
 
 static const tsr_rule kDeepseekV4FourBits[] = {
