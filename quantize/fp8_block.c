@@ -281,8 +281,9 @@ static void search_group(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, 
     }
 }
 
-tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
-                                  tsr_quant_stats *stats, tsr_err *err)
+/* Measures the codes of a band group by group, after it has made them if `encodes`. */
+static tsr_status go_through(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
+                             bool encodes, tsr_quant_stats *stats, tsr_err *err)
 {
     const size_t step = group_cols(scheme);
     uint32_t amax[MAX_GROUP];
@@ -290,8 +291,12 @@ tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_ker
         const block group = take_columns(kernels, band, col, tsr_min_u64(step, band->cols - col));
         float *const scales = band->scales + col / scheme->block_cols;
         tsr_block_error errors[MAX_MEASURED];
-        const bool measured = make_codes(scheme, kernels, &group, amax, scales, errors);
-        if (scheme->search)
+        bool measured = false;
+        if (encodes)
+            measured = make_codes(scheme, kernels, &group, amax, scales, errors);
+        else
+            find_amax(kernels, &group, scheme->block_cols, amax);
+        if (encodes && scheme->search)
             search_group(scheme, kernels, &group, scales, amax);
         TSR_TRY(measure_group(scheme, kernels, band, &group, band->first + col, scales, amax, measured ? errors : NULL,
                               stats, err));
@@ -299,16 +304,14 @@ tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_ker
     return TSR_OK;
 }
 
+tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
+                                  tsr_quant_stats *stats, tsr_err *err)
+{
+    return go_through(scheme, kernels, band, true, stats, err);
+}
+
 tsr_status tsr_fp8_block_measure(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
                                  tsr_quant_stats *stats, tsr_err *err)
 {
-    const size_t step = group_cols(scheme);
-    uint32_t amax[MAX_GROUP];
-    for (uint64_t col = 0; col < band->cols; col += step) {
-        const block group = take_columns(kernels, band, col, tsr_min_u64(step, band->cols - col));
-        find_amax(kernels, &group, scheme->block_cols, amax);
-        TSR_TRY(measure_group(scheme, kernels, band, &group, band->first + col, band->scales + col / scheme->block_cols,
-                              amax, NULL, stats, err));
-    }
-    return TSR_OK;
+    return go_through(scheme, kernels, band, false, stats, err);
 }
