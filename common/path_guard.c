@@ -2,6 +2,7 @@
 #include "common/path_guard.h"
 
 #include "common/file.h"
+#include "common/grow.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -41,14 +42,8 @@ static const tsr_identity *find_file(const tsr_identities *sorted, const struct 
 
 static tsr_status add(tsr_identities *s, const struct stat *st, const char *source, tsr_err *err)
 {
-    if (s->count == s->capacity) {
-        const size_t capacity = s->capacity == 0 ? 64 : 2 * s->capacity;
-        tsr_identity *const items = realloc(s->items, capacity * sizeof *items);
-        if (items == NULL)
-            return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", source);
-        s->items = items;
-        s->capacity = capacity;
-    }
+    if (!tsr_grow(&s->items, s->count, &s->capacity, sizeof *s->items))
+        return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", source);
     s->items[s->count++] = (tsr_identity){.dev = st->st_dev, .ino = st->st_ino, .source = source};
     return TSR_OK;
 }

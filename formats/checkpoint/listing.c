@@ -2,6 +2,7 @@
 #include "formats/checkpoint/listing.h"
 
 #include "common/glob.h"
+#include "common/grow.h"
 #include "common/text.h"
 
 #include <dirent.h>
@@ -66,15 +67,9 @@ static bool ignored(const tsr_listing *l, const char *name)
 
 static tsr_status listing_add(tsr_listing *l, char *name, tsr_err *err)
 {
-    if (l->count == l->capacity) {
-        const size_t capacity = l->capacity == 0 ? 64 : l->capacity * 2;
-        char **const names = realloc(l->names, capacity * sizeof *names);
-        if (names == NULL) {
-            free(name);
-            return tsr_out_of_memory(err, "while listing files");
-        }
-        l->names = names;
-        l->capacity = capacity;
+    if (!tsr_grow(&l->names, l->count, &l->capacity, sizeof *l->names)) {
+        free(name);
+        return tsr_out_of_memory(err, "while listing files");
     }
     l->names[l->count++] = name;
     return TSR_OK;

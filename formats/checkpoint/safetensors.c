@@ -3,6 +3,7 @@
 
 #include "common/checked.h"
 #include "common/file.h"
+#include "common/grow.h"
 #include "formats/json/json.h"
 #include "formats/json/json_write.h"
 
@@ -16,14 +17,8 @@
 
 tsr_status tsr_tensors_add(tsr_tensors *tensors, const tsr_tensor *tensor, tsr_err *err)
 {
-    if (tensors->count == tensors->capacity) {
-        const size_t capacity = tensors->capacity == 0 ? 256 : tensors->capacity * 2;
-        tsr_tensor *const items = realloc(tensors->items, capacity * sizeof *items);
-        if (items == NULL)
-            return tsr_fail(err, TSR_E_NOMEM, "out of memory for a table of %zu tensors", capacity);
-        tensors->items = items;
-        tensors->capacity = capacity;
-    }
+    if (!tsr_grow(&tensors->items, tensors->count, &tensors->capacity, sizeof *tensors->items))
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for a table of %zu tensors", tensors->count + 1);
     tensors->items[tensors->count++] = *tensor;
     return TSR_OK;
 }

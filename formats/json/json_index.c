@@ -1,6 +1,8 @@
 /* Builds the index in two passes: one over the text for the entries, one over the entries for the hash table. */
 #include "formats/json/json_index.h"
 
+#include "common/grow.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,14 +27,8 @@ static tsr_json_text value_of(const tsr_json_index *index, const entry *e)
 
 static tsr_status add_entry(tsr_json_index *index, uint32_t parent, tsr_json_text key, tsr_err *err)
 {
-    if (index->count == index->capacity) {
-        const size_t capacity = index->capacity == 0 ? 64 : 2 * index->capacity;
-        entry *const entries = realloc(index->entries, capacity * sizeof *entries);
-        if (entries == NULL)
-            return tsr_out_of_memory(err, "for the members of a JSON document");
-        index->entries = entries;
-        index->capacity = capacity;
-    }
+    if (!tsr_grow(&index->entries, index->count, &index->capacity, sizeof *index->entries))
+        return tsr_out_of_memory(err, "for the members of a JSON document");
     index->entries[index->count++] = (entry){.key = (uint32_t)(key.data - index->text),
                                              .key_size = (uint32_t)key.size,
                                              .key_escaped = key.escaped,

@@ -1,6 +1,8 @@
 /* Collects issues. The same issue of repeated modules is stored once with a count. */
 #include "formats/loaders/issues.h"
 
+#include "common/grow.h"
+
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,15 +65,9 @@ void tsr_issues_add(tsr_issues *f, const tsr_issue *issue)
         f->omitted++;
         return;
     }
-    if (f->count == f->capacity) {
-        const size_t capacity = f->capacity == 0 ? 32 : 2 * f->capacity;
-        tsr_issue *const items = realloc(f->items, capacity * sizeof *items);
-        if (items == NULL) {
-            f->failed = true;
-            return;
-        }
-        f->items = items;
-        f->capacity = capacity;
+    if (!tsr_grow(&f->items, f->count, &f->capacity, sizeof *f->items)) {
+        f->failed = true;
+        return;
     }
     tsr_issue *const made = &f->items[f->count++];
     *made = *issue;

@@ -2,6 +2,7 @@
 #include "formats/weights/calibration.h"
 
 #include "common/file.h"
+#include "common/grow.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
 #include "formats/weights/weights.h"
@@ -51,14 +52,8 @@ static unsigned key_of(const char *key, size_t size)
 
 static tsr_status add_entry(table *t, const char *module)
 {
-    if (t->count == t->capacity) {
-        const size_t capacity = t->capacity == 0 ? 256 : 2 * t->capacity;
-        entry *const items = realloc(t->items, capacity * sizeof *items);
-        if (items == NULL)
-            return out_of_memory(t);
-        t->items = items;
-        t->capacity = capacity;
-    }
+    if (!tsr_grow(&t->items, t->count, &t->capacity, sizeof *t->items))
+        return out_of_memory(t);
     t->items[t->count++] = (entry){.input = {.module = module}};
     return TSR_OK;
 }

@@ -1,6 +1,8 @@
 /* Names of the weight checks, their default limits, and the list of findings. */
 #include "verify/compare/check_weights_values.h"
 
+#include "common/grow.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,14 +62,8 @@ tsr_status tsr_add_finding(const tsr_weights_checking *k, tsr_check check, const
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (f->count == f->capacity) {
-        const size_t capacity = f->capacity == 0 ? 64 : 2 * f->capacity;
-        tsr_finding *const items = realloc(f->items, capacity * sizeof *items);
-        if (items == NULL)
-            return tsr_out_of_memory(k->err, "for findings");
-        f->items = items;
-        f->capacity = capacity;
-    }
+    if (!tsr_grow(&f->items, f->count, &f->capacity, sizeof *f->items))
+        return tsr_out_of_memory(k->err, "for findings");
     const tsr_finding finding = {check, tsr_arena_dup(&f->arena, where, strlen(where)),
                                  tsr_arena_dup(&f->arena, text, strlen(text))};
     if (finding.where == NULL || finding.text == NULL)

@@ -1,6 +1,8 @@
 /* Growing lists of evidence. Texts are copied to their owner's arena. */
 #include "verify/evidence/evidence.h"
 
+#include "common/grow.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,20 +18,6 @@ const char *tsr_phase_name(tsr_phase phase)
     return kNames[phase];
 }
 
-/* Makes room for one more item of `size` bytes. Returns false when memory is exhausted. */
-static bool grow(void **items, size_t count, size_t *capacity, size_t size)
-{
-    if (count < *capacity)
-        return true;
-    const size_t wanted = *capacity == 0 ? 16 : *capacity * 2;
-    void *const larger = realloc(*items, wanted * size);
-    if (larger == NULL)
-        return false;
-    *items = larger;
-    *capacity = wanted;
-    return true;
-}
-
 static bool copy(tsr_arena *arena, const char **text)
 {
     if (*text == NULL)
@@ -42,7 +30,7 @@ tsr_status tsr_evidence_add(tsr_evidence *e, const tsr_judgement *judgement, tsr
 {
     tsr_judgement j = *judgement;
     if (!copy(&e->arena, &j.subject) || !copy(&e->arena, &j.what) || !copy(&e->arena, &j.fault) ||
-        !grow((void **)&e->items, e->count, &e->capacity, sizeof j))
+        !tsr_grow(&e->items, e->count, &e->capacity, sizeof j))
         return tsr_out_of_memory(err, "for results");
     e->items[e->count++] = j;
     e->failed += j.fault != NULL;
@@ -53,7 +41,7 @@ tsr_status tsr_evidence_skip(tsr_evidence *e, const char *subject, const char *w
 {
     tsr_skipped s = {subject, why};
     if (!copy(&e->arena, &s.subject) || !copy(&e->arena, &s.why) ||
-        !grow((void **)&e->skipped, e->n_skipped, &e->skipped_capacity, sizeof s))
+        !tsr_grow(&e->skipped, e->n_skipped, &e->skipped_capacity, sizeof s))
         return tsr_out_of_memory(err, "for results");
     e->skipped[e->n_skipped++] = s;
     return TSR_OK;
