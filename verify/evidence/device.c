@@ -39,77 +39,25 @@ static tsr_status check_room(const tsr_device *device, size_t n, const char *nam
                     device->name, name, TSR_DEVICE_KERNELS);
 }
 
-tsr_status tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm, tsr_err *err)
-{
-    TSR_TRY(check_room(device, device->n_gemms, gemm->name, err));
-    tsr_device_gemm *const to = &device->gemms[device->n_gemms++];
-    *to = *gemm;
-    to->device = device;
-    return TSR_OK;
-}
+/* Defines a function that adds a copy of a kernel to one of the arrays. */
+#define ADD(kind, array)                                                                                \
+    tsr_status tsr_device_add_##kind(tsr_device *device, const tsr_device_##kind *kernel, tsr_err *err) \
+    {                                                                                                   \
+        TSR_TRY(check_room(device, device->n_##array, kernel->name, err));                              \
+        tsr_device_##kind *const to = &device->array[device->n_##array++];                              \
+        *to = *kernel;                                                                                  \
+        to->device = device;                                                                            \
+        return TSR_OK;                                                                                  \
+    }
 
-tsr_status tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epilogue, tsr_err *err)
-{
-    TSR_TRY(check_room(device, device->n_epilogues, epilogue->name, err));
-    tsr_device_epilogue *const to = &device->epilogues[device->n_epilogues++];
-    *to = *epilogue;
-    to->device = device;
-    return TSR_OK;
-}
-
-tsr_status tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequant, tsr_err *err)
-{
-    TSR_TRY(check_room(device, device->n_dequants, dequant->name, err));
-    tsr_device_dequant *const to = &device->dequants[device->n_dequants++];
-    *to = *dequant;
-    to->device = device;
-    return TSR_OK;
-}
-
-tsr_status tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only *weight_only, tsr_err *err)
-{
-    TSR_TRY(check_room(device, device->n_weight_onlys, weight_only->name, err));
-    tsr_device_weight_only *const to = &device->weight_onlys[device->n_weight_onlys++];
-    *to = *weight_only;
-    to->device = device;
-    return TSR_OK;
-}
-
-tsr_status tsr_device_add_mx_dequant(tsr_device *device, const tsr_device_mx_dequant *mx_dequant, tsr_err *err)
-{
-    TSR_TRY(check_room(device, device->n_mx_dequants, mx_dequant->name, err));
-    tsr_device_mx_dequant *const to = &device->mx_dequants[device->n_mx_dequants++];
-    *to = *mx_dequant;
-    to->device = device;
-    return TSR_OK;
-}
-
-tsr_status tsr_device_add_mx_gemm(tsr_device *device, const tsr_device_mx_gemm *mx_gemm, tsr_err *err)
-{
-    TSR_TRY(check_room(device, device->n_mx_gemms, mx_gemm->name, err));
-    tsr_device_mx_gemm *const to = &device->mx_gemms[device->n_mx_gemms++];
-    *to = *mx_gemm;
-    to->device = device;
-    return TSR_OK;
-}
-
-tsr_status tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill, tsr_err *err)
-{
-    TSR_TRY(check_room(device, device->n_prefills, prefill->name, err));
-    tsr_device_prefill *const to = &device->prefills[device->n_prefills++];
-    *to = *prefill;
-    to->device = device;
-    return TSR_OK;
-}
-
-tsr_status tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla, tsr_err *err)
-{
-    TSR_TRY(check_room(device, device->n_mlas, mla->name, err));
-    tsr_device_mla *const to = &device->mlas[device->n_mlas++];
-    *to = *mla;
-    to->device = device;
-    return TSR_OK;
-}
+ADD(gemm, gemms)
+ADD(epilogue, epilogues)
+ADD(dequant, dequants)
+ADD(weight_only, weight_onlys)
+ADD(mx_dequant, mx_dequants)
+ADD(mx_gemm, mx_gemms)
+ADD(prefill, prefills)
+ADD(mla, mlas)
 
 void tsr_device_leave_out(tsr_device *device, const char *check, const char *name, const char *why)
 {

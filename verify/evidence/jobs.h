@@ -51,6 +51,15 @@ typedef struct tsr_kernel_options {
     tsr_mla_request mla;
 } tsr_kernel_options;
 
+/* A check of kernels. `outs` has bit 1 << tsr_out for each result type. Findings are added to *evidence, which may be
+ * empty. TSR_E_NOT_APPLICABLE: no weight that is selected is of the check's kinds. TSR_E_MISMATCH: `against` lacks a
+ * tensor. */
+typedef tsr_status tsr_kernel_check_fn(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence,
+                                       tsr_err *err) TSR_WARN_UNUSED;
+
+/* Checks that the model has weights for a check. Same statuses as tsr_subjects_exist. */
+typedef tsr_status tsr_kernel_applies_fn(const tsr_kernel_options *options, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Returns true if a name is selected by the options. */
 bool tsr_is_selected(const tsr_kernel_options *options, const char *name);
 

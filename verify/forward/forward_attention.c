@@ -150,14 +150,14 @@ static tsr_status make_latent(latent *l, const double *x, tsr_err *err)
 /* Multiplies one head's rows of `w` [rows][rank] by the latent, into columns [at, at + rows) of y. */
 static tsr_status expand(const latent *l, const double *w, size_t rows, double *y, size_t ld_y, size_t at, tsr_err *err)
 {
-    const tsr_op_linear linear = {.dense = w,
-                                  .rows = rows,
-                                  .cols = l->m.rank,
-                                  .x = l->latent.x,
-                                  .ld_x = l->m.rank,
-                                  .n = l->tokens->count,
-                                  .y = y + at,
-                                  .ld_y = ld_y};
+    const tsr_linear_product linear = {.dense = w,
+                                       .rows = rows,
+                                       .cols = l->m.rank,
+                                       .x = l->latent.x,
+                                       .ld_x = l->m.rank,
+                                       .n = l->tokens->count,
+                                       .y = y + at,
+                                       .ld_y = ld_y};
     return tsr_ops_linear(l->f->ops, &linear, err);
 }
 

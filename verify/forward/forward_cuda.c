@@ -317,25 +317,7 @@ static void close_ops(tsr_ops *ops)
 }
 
 static const tsr_ops kFunctions = {
-    .make = make,
-    .drop = drop,
-    .put = put,
-    .get = get,
-    .copy = copy,
-    .fetch = fetch,
-    .fill = fill,
-    .linear = tsr_gpu_linear,
-    .norm = norm,
-    .turn = turn,
-    .attend = attend,
-    .gate = gate,
-    .add = add,
-    .take = take,
-    .place = place,
-    .scale = scale,
-    .quantize = quantize,
-    .round = round_all,
-    .close = close_ops,
+    TSR_OPS_FUNCTIONS, .put = put, .get = get, .linear = tsr_gpu_linear, .close = close_ops,
 };
 
 /* Keeps freed memory in the process, so that the next layer reuses it. */

@@ -29,6 +29,6 @@ static inline tsr_gpu_ops *tsr_use_gpu(tsr_ops *ops)
 }
 
 /* Implements ops->linear. */
-tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_linear_product *args, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

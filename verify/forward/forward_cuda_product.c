@@ -11,7 +11,7 @@
 enum { BAND_ELEMENTS = 1 << 24, ROWS_A_TURN = 32 };
 
 typedef struct decoding {
-    const tsr_op_linear *a;
+    const tsr_linear_product *a;
     tsr_view view;
     tsr_weight_reader *readers; /* one reader per thread */
     double *to;
@@ -23,7 +23,7 @@ static tsr_status decode_rows(void *context, size_t i, size_t worker, tsr_err *e
     const decoding *const d = context;
     const size_t row = i * ROWS_A_TURN, n = (size_t)tsr_min_u64(ROWS_A_TURN, d->rows - row), cols = d->a->cols;
     tsr_weight_reader *const reader = &d->readers[worker];
-    const tsr_piece piece = {.matrix = d->a->matrix, .row = d->a->first + d->first + row, .rows = n, .cols = cols};
+    const tsr_piece piece = {.matrix = d->a->matrix, .row = d->a->first_row + d->first + row, .rows = n, .cols = cols};
     if (d->a->weight == NULL) {
         memcpy(d->to + row * cols, d->a->dense + piece.row * cols, n * cols * sizeof(double));
         return TSR_OK;
@@ -63,7 +63,7 @@ static tsr_status take_band(tsr_gpu_ops *g, size_t elements, size_t *band, tsr_e
 static tsr_status multiply_band(tsr_ops *ops, decoding *d, size_t per_band, tsr_err *err)
 {
     tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    const tsr_op_linear *const a = d->a;
+    const tsr_linear_product *const a = d->a;
     size_t band;
     TSR_TRY(take_band(g, tsr_max_u64(per_band * a->cols, g->capacity), &band, err));
     d->to = g->host[band];
@@ -88,7 +88,7 @@ static tsr_status multiply_band(tsr_ops *ops, decoding *d, size_t per_band, tsr_
     return tsr_gpu_check(cudaEventRecord(g->done[band], g->stream), "a product in FP64", err);
 }
 
-tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_op_linear *a, tsr_err *err)
+tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_linear_product *a, tsr_err *err)
 {
     const size_t workers = tsr_parallel_workers(SIZE_MAX, ops->threads);
     const size_t per_band = (size_t)tsr_min_u64(tsr_max_u64(BAND_ELEMENTS / tsr_max_u64(a->cols, 1), 1), a->rows);

@@ -106,14 +106,14 @@ static tsr_status take_input(tsr_forward *f, const tsr_layer_product *p, tsr_hel
 tsr_status tsr_forward_product(tsr_forward *f, const tsr_layer_product *p, tsr_held *y, tsr_err *err)
 {
     tsr_held input = {0};
-    tsr_op_linear linear = {.checkpoint = f->side->checkpoint,
-                            .weight = p->weight,
-                            .matrix = p->matrix,
-                            .dense = p->dense,
-                            .rows = p->rows,
-                            .cols = p->cols,
-                            .n = p->n,
-                            .ld_y = p->rows};
+    tsr_linear_product linear = {.checkpoint = f->side->checkpoint,
+                                 .weight = p->weight,
+                                 .matrix = p->matrix,
+                                 .dense = p->dense,
+                                 .rows = p->rows,
+                                 .cols = p->cols,
+                                 .n = p->n,
+                                 .ld_y = p->rows};
     tsr_status status = TSR_OK;
     if (tsr_is_cancelled(f->ops->cancel))
         return tsr_fail(err, TSR_E_CANCELLED, "interrupted");

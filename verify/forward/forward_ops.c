@@ -62,22 +62,9 @@ static tsr_status place(tsr_ops *ops, double *y, size_t ld_y, size_t to, const d
 
 /* ---- products ---- */
 
-static tsr_status linear(tsr_ops *ops, const tsr_op_linear *a, tsr_err *err)
+static tsr_status linear(tsr_ops *ops, const tsr_linear_product *args, tsr_err *err)
 {
-    const tsr_linear_product product = {.checkpoint = a->checkpoint,
-                                        .weight = a->weight,
-                                        .cols = a->cols,
-                                        .x = a->x,
-                                        .ld_x = a->ld_x,
-                                        .n = a->n,
-                                        .y = a->y,
-                                        .threads = ops->threads,
-                                        .matrix = a->matrix,
-                                        .ld_y = a->ld_y,
-                                        .dense = a->dense,
-                                        .first_row = a->first,
-                                        .rows = a->rows};
-    return tsr_linear_run(&product, err);
+    return tsr_linear_run(args, ops->threads, err);
 }
 
 /* ---- element by element ---- */
@@ -331,24 +318,10 @@ tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel)
         .name = "CPU",
         .threads = threads,
         .cancel = cancel,
-        .make = make,
-        .drop = drop,
+        TSR_OPS_FUNCTIONS,
         .put = copy,
         .get = copy,
-        .copy = copy,
-        .fetch = fetch,
-        .fill = fill,
         .linear = linear,
-        .norm = norm,
-        .turn = turn,
-        .attend = attend,
-        .gate = gate,
-        .add = add,
-        .take = take,
-        .place = place,
-        .scale = scale,
-        .quantize = quantize,
-        .round = round_all,
         .close = close,
     };
 }

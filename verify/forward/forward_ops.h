@@ -11,20 +11,7 @@
 #include "verify/forward/inputs.h"
 #include "verify/forward/tokens/tokens.h"
 #include "verify/mla/rope.h"
-#include "verify/values/weight_reader.h"
-
-/* A product y [n][rows] += x [n][cols] W^T with rows [first, first + rows) of W. */
-typedef struct tsr_op_linear {
-    const tsr_checkpoint *checkpoint;
-    const tsr_weight *weight; /* decoded band by band; NULL: `dense` [..][cols] on the host */
-    uint64_t matrix;          /* index in a stack */
-    const double *dense;
-    size_t first, rows, cols;
-    const double *x;
-    size_t ld_x, n;
-    double *y;
-    size_t ld_y;
-} tsr_op_linear;
+#include "verify/values/weight_product.h"
 
 /* RoPE of `heads` heads in each of n rows. Heads are `step` elements apart; the first begins at `at`. Pairs (i, i +
  * pairs) of a head, or (2i, 2i + 1) if `adjacent`, are rotated by position * frequency[i]. */
@@ -82,7 +69,8 @@ struct tsr_ops {
     tsr_status (*fetch)(tsr_ops *ops, double *to, tsr_ops *other, const double *from, size_t n, tsr_err *err);
     /* Sets each of `rows` rows to the host's vector of n. */
     tsr_status (*fill)(tsr_ops *ops, double *y, size_t rows, size_t n, const double *host, tsr_err *err);
-    tsr_status (*linear)(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err);
+    /* `rows` is set. */
+    tsr_status (*linear)(tsr_ops *ops, const tsr_linear_product *args, tsr_err *err);
     /* Computes y = x / RMS(x) * gain for `rows` rows of n. Rows are ld_x and ld_y apart; x and y may be equal. */
     tsr_status (*norm)(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, size_t n, const double *gain,
                        double eps, double *y, size_t ld_y, tsr_err *err);
@@ -108,11 +96,17 @@ struct tsr_ops {
     void (*close)(tsr_ops *ops);
 };
 
+/* The functions of a table that each kind of memory defines under the names of the fields. */
+#define TSR_OPS_FUNCTIONS                                                                                           \
+    .make = make, .drop = drop, .copy = copy, .fetch = fetch, .fill = fill, .norm = norm, .turn = turn,             \
+    .attend = attend, .gate = gate, .add = add, .take = take, .place = place, .scale = scale, .quantize = quantize, \
+    .round = round_all
+
 /* Returns the operations of the CPU. */
 tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel);
 
 /* Calls ops->linear, with the rows of W divided among `ops` and its further tables if that is faster. One table sums
  * all terms of an element, in the same order, so that results do not depend on the number of tables. */
-tsr_status tsr_ops_linear(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_ops_linear(tsr_ops *ops, const tsr_linear_product *args, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -15,13 +15,13 @@ enum { ROWS_OF_A_SHARE = 16, MANY_TOKENS = 1024 };
 
 typedef struct share {
     tsr_ops *ops;
-    tsr_op_linear product;
+    tsr_linear_product product;
     double *x, *y; /* in this table's memory; unused for the first table, which uses the product's own */
     double *back;  /* y in the first table's memory */
 } share;
 
 typedef struct sharing {
-    const tsr_op_linear *whole;
+    const tsr_linear_product *whole;
     tsr_ops *first;
     const double *x; /* contiguous */
     double *packed;  /* contiguous copy of the product's x, if that has gaps */
@@ -41,9 +41,9 @@ static tsr_status run_share(void *context, size_t i, size_t worker, tsr_err *err
 /* Copies rows [from, from + rows) of the tokens, and of y, to the table `to`. */
 static tsr_status give(const sharing *s, share *to, size_t from, size_t rows, tsr_err *err)
 {
-    const tsr_op_linear *const w = s->whole;
+    const tsr_linear_product *const w = s->whole;
     to->product = *w;
-    to->product.first += from;
+    to->product.first_row += from;
     to->product.rows = rows;
     to->product.y += from;
     if (to->ops == s->first)
@@ -62,13 +62,13 @@ static tsr_status give(const sharing *s, share *to, size_t from, size_t rows, ts
 
 static tsr_status take_back(const sharing *s, const share *from, tsr_err *err)
 {
-    const tsr_op_linear *const w = s->whole;
+    const tsr_linear_product *const w = s->whole;
     const size_t rows = from->product.rows;
     if (from->ops == s->first)
         return TSR_OK;
     TSR_TRY(s->first->fetch(s->first, from->back, from->ops, from->y, w->n * rows, err));
-    return s->first->place(s->first, w->y, w->ld_y, from->product.first - w->first, from->back, rows, 0, w->n, rows,
-                           err);
+    return s->first->place(s->first, w->y, w->ld_y, from->product.first_row - w->first_row, from->back, rows, 0, w->n,
+                           rows, err);
 }
 
 static void drop_share(const sharing *s, share *of)
@@ -80,7 +80,7 @@ static void drop_share(const sharing *s, share *of)
 }
 
 /* Returns the number of tables for a product. *rows is the number of rows of each but the last. */
-static size_t divide(const tsr_ops *ops, const tsr_op_linear *a, size_t *rows)
+static size_t divide(const tsr_ops *ops, const tsr_linear_product *a, size_t *rows)
 {
     *rows = (size_t)tsr_round_up(tsr_ceil_div(a->rows, 1 + ops->n_beside), ROWS_OF_A_SHARE);
     return a->n == 0 || a->rows < tsr_min_u64(a->n, MANY_TOKENS) ? 1 : (size_t)tsr_ceil_div(a->rows, *rows);
@@ -88,7 +88,7 @@ static size_t divide(const tsr_ops *ops, const tsr_op_linear *a, size_t *rows)
 
 static tsr_status run_shared(sharing *s, size_t rows, tsr_err *err)
 {
-    const tsr_op_linear *const w = s->whole;
+    const tsr_linear_product *const w = s->whole;
     s->x = w->x;
     if (w->ld_x != w->cols) {
         TSR_TRY(s->first->make(s->first, w->n * w->cols, &s->packed, err));
@@ -105,7 +105,7 @@ static tsr_status run_shared(sharing *s, size_t rows, tsr_err *err)
     return TSR_OK;
 }
 
-tsr_status tsr_ops_linear(tsr_ops *ops, const tsr_op_linear *a, tsr_err *err)
+tsr_status tsr_ops_linear(tsr_ops *ops, const tsr_linear_product *a, tsr_err *err)
 {
     size_t rows;
     const size_t n = divide(ops, a, &rows);

@@ -11,12 +11,8 @@
 
 #include "verify/evidence/jobs.h"
 
-/* Like tsr_check_gemm, but `outs` is limited to F16 and BF16. TSR_E_NOT_APPLICABLE: no weight of these kinds is
- * selected. */
-tsr_status tsr_check_dequant(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence,
-                             tsr_err *err) TSR_WARN_UNUSED;
-
-/* Checks that the model has weights for this check. Same statuses as tsr_subjects_exist. */
-tsr_status tsr_dequant_applies(const tsr_kernel_options *options, tsr_err *err) TSR_WARN_UNUSED;
+/* `outs` is limited to F16 and BF16. */
+tsr_kernel_check_fn tsr_check_dequant;
+tsr_kernel_applies_fn tsr_dequant_applies;
 
 #endif

@@ -15,12 +15,8 @@
 
 #include "verify/evidence/jobs.h"
 
-/* Like tsr_check_gemm. TSR_E_NOT_APPLICABLE: no symmetric int8 tensor with one scale per row or per tensor is
- * selected. */
-tsr_status tsr_check_epilogue(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence,
-                              tsr_err *err) TSR_WARN_UNUSED;
-
-/* Checks that the model has weights for this check. Same statuses as tsr_subjects_exist. */
-tsr_status tsr_epilogue_applies(const tsr_kernel_options *options, tsr_err *err) TSR_WARN_UNUSED;
+/* For symmetric int8 with one scale per row or per tensor. */
+tsr_kernel_check_fn tsr_check_epilogue;
+tsr_kernel_applies_fn tsr_epilogue_applies;
 
 #endif

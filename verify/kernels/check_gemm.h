@@ -9,13 +9,8 @@
 
 #include "verify/evidence/jobs.h"
 
-/* `outs` has bit 1 << tsr_out for each result type. Findings are added to *evidence, which may be empty.
- * TSR_E_NOT_APPLICABLE: no tensor of e4m3 in blocks, MXFP4, NVFP4 or MXFP8 is selected. TSR_E_MISMATCH: `against`
- * lacks a tensor. */
-tsr_status tsr_check_gemm(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence,
-                          tsr_err *err) TSR_WARN_UNUSED;
-
-/* Checks that the model has weights for this check. Same statuses as tsr_subjects_exist. */
-tsr_status tsr_gemm_applies(const tsr_kernel_options *options, tsr_err *err) TSR_WARN_UNUSED;
+/* For e4m3 in blocks, MXFP4, NVFP4 and MXFP8. */
+tsr_kernel_check_fn tsr_check_gemm;
+tsr_kernel_applies_fn tsr_gemm_applies;
 
 #endif

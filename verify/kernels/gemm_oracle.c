@@ -34,10 +34,8 @@ static ALWAYS_INLINE void sum_steps(const double *a, const double *w, step_sums 
     for (size_t s = 0; s < STEPS; s++, a += TSR_GEMM_STEP, w += TSR_GEMM_STEP) {
         f64_lanes sum = {0}, mass = {0}, largest = {0};
         for (size_t x = 0; x < TSR_GEMM_STEP; x += LANES) {
-            f64_lanes p, q;
-            memcpy(&p, a + x, sizeof p);
-            memcpy(&q, w + x, sizeof q);
-            p *= q;
+            f64_lanes p;
+            MULTIPLY(p, a + x, w + x);
             sum += p;
             p = (f64_lanes)((i64_lanes)p & INT64_MAX);
             mass += p;
@@ -57,10 +55,9 @@ static ALWAYS_INLINE void dot(const double *a, const double *w, size_t n, double
 {
     f64_lanes sum = {0};
     for (size_t x = 0; x < n; x += LANES) {
-        f64_lanes p, q;
-        memcpy(&p, a + x, sizeof p);
-        memcpy(&q, w + x, sizeof q);
-        sum += p * q;
+        f64_lanes p;
+        MULTIPLY(p, a + x, w + x);
+        sum += p;
     }
     *total = 0;
     for (size_t lane = 0; lane < LANES; lane++)

@@ -25,10 +25,8 @@ static ALWAYS_INLINE double add_group(const double *a, const double *w, size_t g
 {
     f64_lanes sum = {0};
     for (size_t x = 0; x < group; x += LANES) {
-        f64_lanes p, q;
-        memcpy(&p, a + x, sizeof p);
-        memcpy(&q, w + x, sizeof q);
-        p *= q;
+        f64_lanes p;
+        MULTIPLY(p, a + x, w + x);
         sum += p;
         to->raw += (f64_lanes)((i64_lanes)p & INT64_MAX);
         p *= scale;

@@ -11,10 +11,9 @@
 
 /* `outs` is ignored. Errors are those of tsr_mla_model_open, and: TSR_E_USAGE for contradictory sizes; TSR_E_SHAPE
  * for a stage with another shape; TSR_E_DEVICE for a failure of a GPU. */
-tsr_status tsr_check_mla(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence,
-                         tsr_err *err) TSR_WARN_UNUSED;
+tsr_kernel_check_fn tsr_check_mla;
 
 /* Checks that config.json describes latent attention. TSR_E_NOT_APPLICABLE: it does not. */
-tsr_status tsr_mla_applies(const tsr_kernel_options *options, tsr_err *err) TSR_WARN_UNUSED;
+tsr_kernel_applies_fn tsr_mla_applies;
 
 #endif

@@ -256,14 +256,7 @@ void tsr_mla_model_close(tsr_mla_model *model)
 tsr_status tsr_mla_project(const tsr_mla_model *m, const tsr_weight *w, size_t first, size_t cols, const double *x,
                            size_t ld_x, size_t n, double *y, tsr_err *err)
 {
-    const tsr_linear_product linear = {.checkpoint = m->checkpoint,
-                                       .weight = w,
-                                       .first = first,
-                                       .cols = cols,
-                                       .x = x,
-                                       .ld_x = ld_x,
-                                       .n = n,
-                                       .y = y,
-                                       .threads = m->threads};
-    return tsr_linear_run(&linear, err);
+    const tsr_linear_product linear = {
+        .checkpoint = m->checkpoint, .weight = w, .first = first, .cols = cols, .x = x, .ld_x = ld_x, .n = n, .y = y};
+    return tsr_linear_run(&linear, m->threads, err);
 }

@@ -3,6 +3,7 @@
 
 #include "verify/values/lanes.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,38 +33,32 @@ static ALWAYS_INLINE void widen(const u32_lanes *bits, small_float format, f32_l
     *value = (f32_lanes)((u32_lanes)number | special | sign << format.sign_shift);
 }
 
-static ALWAYS_INLINE void decode_e4m3(const unsigned char *codes, size_t n, double scale, double *out)
+/* Decodes codes of a byte each. */
+static ALWAYS_INLINE void decode_bytes(const unsigned char *codes, size_t n, small_float format, double scale,
+                                       double *out)
 {
     for (size_t i = 0; i < n; i += LANES) {
         u8_lanes c = {0};
         f32_lanes value;
         LOAD(c, codes + i, n - i);
         const u32_lanes bits = __builtin_convertvector(c, u32_lanes);
-        widen(&bits, kE4m3, &value);
+        widen(&bits, format, &value);
         const f64_lanes product = __builtin_convertvector(value, f64_lanes) * scale;
         STORE(out + i, product, n - i);
     }
 }
 
-static ALWAYS_INLINE void decode_bf16(const unsigned char *bytes, size_t n, double *out)
+static ALWAYS_INLINE void decode_words(const unsigned char *bytes, size_t n, bool bf16, double *out)
 {
     for (size_t i = 0; i < n; i += LANES) {
         u16_lanes x = {0};
         LOAD(x, bytes + 2 * i, n - i);
-        const f32_lanes value = (f32_lanes)(__builtin_convertvector(x, u32_lanes) << 16);
-        const f64_lanes wide = __builtin_convertvector(value, f64_lanes);
-        STORE(out + i, wide, n - i);
-    }
-}
-
-static ALWAYS_INLINE void decode_f16(const unsigned char *bytes, size_t n, double *out)
-{
-    for (size_t i = 0; i < n; i += LANES) {
-        u16_lanes h = {0};
-        LOAD(h, bytes + 2 * i, n - i);
-        const u32_lanes bits = __builtin_convertvector(h, u32_lanes);
+        const u32_lanes bits = __builtin_convertvector(x, u32_lanes);
         f32_lanes value;
-        widen(&bits, kF16, &value);
+        if (bf16)
+            value = (f32_lanes)(bits << 16);
+        else
+            widen(&bits, kF16, &value);
         const f64_lanes wide = __builtin_convertvector(value, f64_lanes);
         STORE(out + i, wide, n - i);
     }
@@ -127,11 +122,11 @@ static void decode_rare(tsr_dtype dtype, const unsigned char *bytes, size_t n, d
 static ALWAYS_INLINE void decode(tsr_dtype dtype, const unsigned char *bytes, size_t n, double scale, double *out)
 {
     if (dtype == TSR_F8_E4M3)
-        decode_e4m3(bytes, n, scale, out);
+        decode_bytes(bytes, n, kE4m3, scale, out);
     else if (dtype == TSR_BF16)
-        decode_bf16(bytes, n, out);
+        decode_words(bytes, n, true, out);
     else if (dtype == TSR_F16)
-        decode_f16(bytes, n, out);
+        decode_words(bytes, n, false, out);
     else if (dtype == TSR_F32)
         decode_f32(bytes, n, out);
     else
@@ -185,19 +180,6 @@ static ALWAYS_INLINE void decode_e2m1(const unsigned char *bytes, uint64_t at, s
     }
 }
 
-static ALWAYS_INLINE void decode_e2m1_codes(const unsigned char *codes, size_t n, double scale, double *out)
-{
-    for (size_t i = 0; i < n; i += LANES) {
-        u8_lanes c = {0};
-        f32_lanes value;
-        LOAD(c, codes + i, n - i);
-        const u32_lanes bits = __builtin_convertvector(c, u32_lanes);
-        widen(&bits, kE2m1, &value);
-        const f64_lanes product = __builtin_convertvector(value, f64_lanes) * scale;
-        STORE(out + i, product, n - i);
-    }
-}
-
 static ALWAYS_INLINE void decode_int8(const unsigned char *codes, unsigned char middle, size_t n, double zero,
                                       double scale, double *out)
 {
@@ -208,6 +190,11 @@ static ALWAYS_INLINE void decode_int8(const unsigned char *codes, unsigned char 
         const f64_lanes value = (__builtin_convertvector(wide, f64_lanes) - (128 + zero)) * scale;
         STORE(out + i, value, n - i);
     }
+}
+
+static ALWAYS_INLINE void decode_e2m1_codes(const unsigned char *codes, size_t n, double scale, double *out)
+{
+    decode_bytes(codes, n, kE2m1, scale, out);
 }
 
 FOR_EVERY_ISA(decode_int4, (const unsigned char *words, uint64_t at, size_t n, double zero, double scale, double *out),

@@ -40,6 +40,15 @@ typedef double f64_lanes __attribute__((vector_size(8 * LANES)));
         }                                                      \
     } while (0)
 
+/* Products of LANES elements of two rows. */
+#define MULTIPLY(product, a, w)                 \
+    do {                                        \
+        __typeof__(product) factor;             \
+        memcpy(&(product), a, sizeof(product)); \
+        memcpy(&factor, w, sizeof factor);      \
+        (product) *= factor;                    \
+    } while (0)
+
 /* name_best(...) calls the always-inline function `name`, compiled also for AVX2 and AVX-512, in the widest version
  * that this machine supports. */
 #ifdef __x86_64__

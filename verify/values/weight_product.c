@@ -117,19 +117,19 @@ tsr_status tsr_linear_view(tsr_view *view, const tsr_checkpoint *checkpoint, con
                               : tsr_view_init(view, checkpoint, weight, err);
 }
 
-tsr_status tsr_linear_run(const tsr_linear_product *args, tsr_err *err)
+tsr_status tsr_linear_run(const tsr_linear_product *args, unsigned threads, tsr_err *err)
 {
     product p = {.args = args};
     if (args->n == 0)
         return TSR_OK;
     if (args->dense == NULL)
         TSR_TRY(tsr_linear_view(&p.view, args->checkpoint, args->weight, err));
-    p.rows = args->rows > 0 ? args->rows : args->dense != NULL ? args->dense_rows : (size_t)p.view.rows;
-    const size_t bands = (size_t)tsr_ceil_div(p.rows, BAND), workers = tsr_parallel_workers(bands, args->threads);
+    p.rows = args->rows > 0 ? args->rows : (size_t)p.view.rows;
+    const size_t bands = (size_t)tsr_ceil_div(p.rows, BAND), workers = tsr_parallel_workers(bands, threads);
     p.workers = calloc(workers, sizeof *p.workers);
     if (p.workers == NULL)
         return tsr_out_of_memory(err, "for threads");
-    const tsr_status status = tsr_parallel_for(bands, args->threads, NULL, run_band, &p, err);
+    const tsr_status status = tsr_parallel_for(bands, threads, NULL, run_band, &p, err);
     for (size_t i = 0; i < workers; i++) {
         tsr_weight_reader_free(&p.workers[i].reader);
         free(p.workers[i].rows);

@@ -12,23 +12,20 @@
 
 typedef struct tsr_linear_product {
     const tsr_checkpoint *checkpoint;
-    const tsr_weight *weight; /* a matrix [R, C], plain or coded */
-    size_t first, cols;       /* first + cols <= C */
+    const tsr_weight *weight; /* a matrix [R, C], plain or coded; NULL: `dense` */
+    uint64_t matrix;          /* index of the matrix in a stack; its rows are outputs, even if the file has them as
+                               * columns */
+    const double *dense;      /* the matrix itself, [..][cols] on the host, instead of a weight */
+    size_t first, cols;       /* columns of W: first + cols <= C */
+    size_t first_row, rows;   /* rows of W, whose sums go to columns 0 .. of y; rows 0: all of the weight */
     const double *x;          /* [n], rows are ld_x elements apart */
     size_t ld_x, n;
-    double *y; /* [n][R], rows are ld_y elements apart */
-    unsigned threads;
-    uint64_t matrix;     /* index of the matrix in a stack; its rows are outputs, even if the file has them as
-                          * columns */
-    size_t ld_y;         /* 0: R */
-    const double *dense; /* the matrix itself, [dense_rows][cols], instead of a weight */
-    size_t dense_rows;
-    size_t first_row,
-        rows; /* only rows [first_row, first_row + rows) of W, whose sums go to columns 0 .. of y; rows 0: all */
+    double *y;   /* [n][R], rows are ld_y elements apart */
+    size_t ld_y; /* 0: R */
 } tsr_linear_product;
 
 /* Computes the product. TSR_E_NOMEM, TSR_E_IO and other read errors. */
-tsr_status tsr_linear_run(const tsr_linear_product *args, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_linear_run(const tsr_linear_product *args, unsigned threads, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Makes a view of the weight as a linear layer uses it: rows of outputs, also for transposed codes (gpt-oss). */
 tsr_status tsr_linear_view(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight,

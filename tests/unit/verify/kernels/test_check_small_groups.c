@@ -61,10 +61,8 @@ static void make_small_checkpoint(void)
     open_checkpoint();
 }
 
-typedef tsr_status check_fn(const tsr_kernel_options *, unsigned, tsr_evidence *, tsr_err *);
-
 /* Runs the check; *all is how many judgements of kernels there are. Returns how many fail. */
-static size_t failures(check_fn *check, tsr_device *device, const char *glob, unsigned outs, size_t *all)
+static size_t failures(tsr_kernel_check_fn *check, tsr_device *device, const char *glob, unsigned outs, size_t *all)
 {
     const tsr_kernel_options options = options_for(device, &glob);
     tsr_evidence evidence = {0};
@@ -223,7 +221,7 @@ static void make_damaged_checkpoint(void)
 
 Test(small_groups_damaged, a_negative_scale_is_named, .init = make_damaged_checkpoint, .fini = remove_checkpoint)
 {
-    static check_fn *const kCheckFns[] = {tsr_check_gemm, tsr_check_dequant};
+    static tsr_kernel_check_fn *const kCheckFns[] = {tsr_check_gemm, tsr_check_dequant};
     const char *const glob = "m.nv.*";
     tsr_device device;
     open_cpu(&device);
