@@ -66,13 +66,13 @@ static tsr_status run_unit(void *context, size_t unit, size_t worker, tsr_err *e
             return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s' is not quantized in memory", step->in[0]->name);
         u.out_data[i] = m->to->map + place[i] + (buffered ? 0 : u.out[i].offset);
     }
-    const uint64_t scratch = step->op->scratch_bytes == NULL ? 0 : step->op->scratch_bytes(step);
+    const uint64_t scratch = step->op->units.scratch_bytes == NULL ? 0 : step->op->units.scratch_bytes(step);
     u.scratch = aligned_alloc(ALIGNED, tsr_round_up(scratch, ALIGNED) + ALIGNED);
     if (u.scratch == NULL)
         return tsr_out_of_memory(err, step->in[0]->name);
     u.appended = &appended;
     u.amax = m->amax;
-    const tsr_status status = step->op->run(step, unit, &u, &m->kernels, &stats, err);
+    const tsr_status status = step->op->units.run(step, unit, &u, &m->kernels, &stats, err);
     free(u.scratch);
     return status;
 }
@@ -90,7 +90,7 @@ static tsr_status run_step(making *m, const tsr_step *step, tsr_err *err)
     m->step = step;
     if (step->amax != NULL)
         TSR_TRY(find_amax(m, step->amax, err));
-    TSR_TRY(tsr_parallel_for(step->op->units(step), m->threads, NULL, run_unit, m, err));
+    TSR_TRY(tsr_parallel_for(step->op->units.count(step), m->threads, NULL, run_unit, m, err));
     for (unsigned i = 0; i < step->n_out; i++)
         buffered[i] = tsr_is_buffered(step, i) ? m->to->map + place[i] : NULL;
     if (step->op->seal != NULL)

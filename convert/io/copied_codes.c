@@ -162,4 +162,4 @@ static tsr_status copy_run(const tsr_step *step, uint64_t unit, const tsr_unit *
     return TSR_OK;
 }
 
-const tsr_op tsr_copy_op = {.name = "copy", .units = copy_units, .windows = copy_windows, .run = copy_run};
+const tsr_op tsr_copy_op = {.name = "copy", .units = {copy_units, copy_windows, NULL, copy_run}};

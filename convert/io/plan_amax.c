@@ -2,6 +2,7 @@
 #include "convert/plan/plan.h"
 
 #include "common/checked.h"
+#include "common/grow.h"
 #include "convert/io/io.h"
 
 #include <stdlib.h>
@@ -13,14 +14,8 @@ const tsr_amax *tsr_plan_amax(tsr_plan *plan, const tsr_tensor *const *tensors, 
     const tsr_tensor **const of = tsr_arena_alloc(&plan->arena, (n + 1) * sizeof *of);
     if (a == NULL || of == NULL)
         return NULL;
-    if (plan->n_amaxes == plan->amaxes_capacity) {
-        const size_t wanted = plan->amaxes_capacity == 0 ? 64 : 2 * plan->amaxes_capacity;
-        const tsr_amax **const more = realloc(plan->amaxes, wanted * sizeof *more);
-        if (more == NULL)
-            return NULL;
-        plan->amaxes = more;
-        plan->amaxes_capacity = wanted;
-    }
+    if (!tsr_grow(&plan->amaxes, plan->n_amaxes, &plan->amaxes_capacity, sizeof *plan->amaxes))
+        return NULL;
     memcpy(of, tensors, n * sizeof *of);
     *a = (tsr_amax){.of = of, .n = (uint32_t)n, .index = (uint32_t)plan->n_amaxes};
     return plan->amaxes[plan->n_amaxes++] = a;

@@ -7,10 +7,10 @@
 
 uint64_t tsr_step_unit_bytes(const tsr_step *step)
 {
-    if (step->op->units(step) == 0)
+    if (step->op->units.count(step) == 0)
         return 0;
     const tsr_unit unit = tsr_step_unit(step, step->op->largest == NULL ? 0 : step->op->largest(step));
-    uint64_t bytes = step->op->scratch_bytes == NULL ? 0 : step->op->scratch_bytes(step);
+    uint64_t bytes = step->op->units.scratch_bytes == NULL ? 0 : step->op->units.scratch_bytes(step);
     for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
         bytes += tsr_io_room(tsr_window_bytes(&unit.in[i]));
     for (unsigned i = 0; i < step->n_out; i++)
@@ -42,7 +42,7 @@ uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
     uint64_t buffered = 0;
     for (size_t s = 0; s < plan->n_steps; s++) {
         const tsr_step *const step = &plan->steps[s];
-        uint64_t kept = step->op->units(step) * sizeof(tsr_quant_stats) + tsr_step_block_memory(plan, s);
+        uint64_t kept = step->op->units.count(step) * sizeof(tsr_quant_stats) + tsr_step_block_memory(plan, s);
         kept += buffered_bytes(step) + (step->coproduces > 0 ? buffered_bytes(&plan->steps[step->coproduces - 1]) : 0);
         buffered = tsr_max_u64(buffered, kept);
     }

@@ -62,7 +62,7 @@ static tsr_status announce_step(announcing *a, const tsr_step *step, bool *known
         TSR_TRY(announce_amax(a, step->amax, err));
     if (step->amax != NULL)
         known[step->amax->index] = true;
-    for (uint64_t unit = 0, n = step->op->units(step); unit < n; unit++)
+    for (uint64_t unit = 0, n = step->op->units.count(step); unit < n; unit++)
         TSR_TRY(tsr_step_reads(step, unit, announce, a, err));
     return TSR_OK;
 }

@@ -88,9 +88,7 @@ tsr_status tsr_warn_of_ignored(tsr_plan *plan, const tsr_job_source *from, tsr_c
         if (!fits)
             status = tsr_plan_warn(plan, err, "--ignore-file '%s' matches no file", from->ignore.items[i]);
     }
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }
 
 void tsr_close_inputs(tsr_convert_inputs *in)

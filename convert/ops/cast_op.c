@@ -157,8 +157,7 @@ static tsr_status cast_run(const tsr_step *step, uint64_t unit, const tsr_unit *
     return p->weight.transposed ? decode_turned(p, &b, u, kernels, err) : decode_rows(p, &b, u, kernels, err);
 }
 
-static const tsr_op kCastOp = {
-    .name = "dequantize", .units = cast_units, .windows = cast_windows, .scratch_bytes = cast_scratch, .run = cast_run};
+static const tsr_op kCastOp = {.name = "dequantize", .units = {cast_units, cast_windows, cast_scratch, cast_run}};
 
 /* ---- the step ---- */
 

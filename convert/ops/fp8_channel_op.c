@@ -64,10 +64,7 @@ static void channel_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bi
 }
 
 static const tsr_op kChannelOp = {.name = "quantize fp8-channel",
-                                  .units = channel_units,
-                                  .windows = channel_windows,
-                                  .scratch_bytes = channel_scratch,
-                                  .run = channel_run,
+                                  .units = {channel_units, channel_windows, channel_scratch, channel_run},
                                   .finish = tsr_buffered_scales_finish,
                                   .stats_of = TSR_STATS_SOURCE,
                                   .blocks = channel_blocks};

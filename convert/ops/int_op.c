@@ -142,10 +142,7 @@ static tsr_status int8_run(const tsr_step *step, uint64_t unit, const tsr_unit *
 }
 
 static const tsr_op kInt8Op = {.name = "quantize int8",
-                               .units = int_units,
-                               .windows = int_windows,
-                               .scratch_bytes = int_scratch,
-                               .run = int8_run,
+                               .units = {int_units, int_windows, int_scratch, int8_run},
                                .finish = tsr_buffered_scales_finish,
                                .stats_of = TSR_STATS_SOURCE,
                                .blocks = int_blocks};
@@ -184,10 +181,7 @@ static tsr_status packed_run(const tsr_step *step, uint64_t unit, const tsr_unit
 }
 
 static const tsr_op kPackedOp = {.name = "quantize packed integers",
-                                 .units = int_units,
-                                 .windows = int_windows,
-                                 .scratch_bytes = int_scratch,
-                                 .run = packed_run,
+                                 .units = {int_units, int_windows, int_scratch, packed_run},
                                  .finish = tsr_buffered_scales_finish,
                                  .stats_of = TSR_STATS_SOURCE,
                                  .blocks = int_blocks};
@@ -205,8 +199,7 @@ static tsr_status azp_run(const tsr_step *step, uint64_t unit, const tsr_unit *u
     return TSR_OK;
 }
 
-static const tsr_op kAzpOp = {
-    .name = "azp_adj", .units = int_units, .windows = int_windows, .scratch_bytes = int_scratch, .run = azp_run};
+static const tsr_op kAzpOp = {.name = "azp_adj", .units = {int_units, int_windows, int_scratch, azp_run}};
 
 /* ---- steps ---- */
 

@@ -229,16 +229,10 @@ static void layout_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bin
 
 /* Weights that were packed already have no statistics. */
 static const tsr_op kLayOp = {.name = "lay out packed integers",
-                              .units = layout_units,
-                              .windows = layout_windows,
-                              .scratch_bytes = layout_scratch,
-                              .run = layout_run};
+                              .units = {layout_units, layout_windows, layout_scratch, layout_run}};
 
 static const tsr_op kQuantizeOp = {.name = "quantize and lay out",
-                                   .units = layout_units,
-                                   .windows = layout_windows,
-                                   .scratch_bytes = layout_scratch,
-                                   .run = layout_run,
+                                   .units = {layout_units, layout_windows, layout_scratch, layout_run},
                                    .stats_of = TSR_STATS_SOURCE,
                                    .blocks = layout_blocks};
 
@@ -357,10 +351,7 @@ static tsr_status unlayout_run(const tsr_step *step, uint64_t unit, const tsr_un
 }
 
 static const tsr_op kUnlayOp = {.name = "take out of the layout",
-                                .units = unlayout_units,
-                                .windows = unlayout_windows,
-                                .scratch_bytes = unlayout_scratch,
-                                .run = unlayout_run};
+                                .units = {unlayout_units, unlayout_windows, unlayout_scratch, unlayout_run}};
 
 static tsr_tensor *new_member(tsr_plan *plan, const char *weight, const char *ending, tsr_dtype dtype, unsigned rank,
                               uint64_t a, uint64_t b)

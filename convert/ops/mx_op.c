@@ -162,10 +162,7 @@ static void mx_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bins *b
 }
 
 static const tsr_op kMxOp = {.name = "quantize in groups of columns",
-                             .units = mx_units,
-                             .windows = mx_windows,
-                             .scratch_bytes = mx_scratch,
-                             .run = mx_run,
+                             .units = {mx_units, mx_windows, mx_scratch, mx_run},
                              .finish = mx_finish,
                              .stats_of = TSR_STATS_SOURCE,
                              .blocks = mx_blocks};

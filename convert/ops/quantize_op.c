@@ -200,25 +200,15 @@ static void quantize_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_b
     *bins = TSR_BINS_E4M3;
 }
 
-static const tsr_op kQuantizeOp = {
-    .name = "quantize fp8-block",
-    .units = quantize_units,
-    .windows = quantize_windows,
-    .scratch_bytes = quantize_scratch,
-    .run = quantize_run,
-    .finish = quantize_finish,
-    .stats_of = TSR_STATS_SOURCE,
-    .blocks = quantize_blocks,
-};
+static const tsr_op kQuantizeOp = {.name = "quantize fp8-block",
+                                   .units = {quantize_units, quantize_windows, quantize_scratch, quantize_run},
+                                   .finish = quantize_finish,
+                                   .stats_of = TSR_STATS_SOURCE,
+                                   .blocks = quantize_blocks};
 
-static const tsr_op kMeasureOp = {
-    .name = "measure fp8-block",
-    .units = quantize_units,
-    .windows = quantize_windows,
-    .scratch_bytes = quantize_scratch,
-    .run = quantize_run,
-    .stats_of = TSR_STATS_ORIGINAL,
-};
+static const tsr_op kMeasureOp = {.name = "measure fp8-block",
+                                  .units = {quantize_units, quantize_windows, quantize_scratch, quantize_run},
+                                  .stats_of = TSR_STATS_ORIGINAL};
 
 /* ---- steps ---- */
 

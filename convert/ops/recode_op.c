@@ -19,7 +19,7 @@ static const params *params_of(const tsr_step *step)
 static uint64_t recode_units(const tsr_step *step)
 {
     const tsr_step *const inner = &params_of(step)->inner;
-    return inner->op->units(inner);
+    return inner->op->units.count(inner);
 }
 
 /* Computes which rows of the whole matrix the unit's input is. */
@@ -72,7 +72,8 @@ static uint64_t recode_scratch(const tsr_step *step)
 {
     const tsr_step *const inner = &params_of(step)->inner;
     const tsr_unit first = tsr_step_unit(inner, 0);
-    return decoding(step, &first) + (inner->op->scratch_bytes == NULL ? 0 : inner->op->scratch_bytes(inner));
+    return decoding(step, &first) +
+           (inner->op->units.scratch_bytes == NULL ? 0 : inner->op->units.scratch_bytes(inner));
 }
 
 static tsr_status recode_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
@@ -91,7 +92,7 @@ static tsr_status recode_run(const tsr_step *step, uint64_t unit, const tsr_unit
     inner.scratch = (char *)u->scratch + decoding(step, &inner);
     inner.amax = u->amax;
     inner.notes = u->notes;
-    return p->inner.op->run(&p->inner, unit, &inner, kernels, stats, err);
+    return p->inner.op->units.run(&p->inner, unit, &inner, kernels, stats, err);
 }
 
 static void recode_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bins *bins)
@@ -118,11 +119,8 @@ tsr_status tsr_step_decode(tsr_plan *plan, tsr_step *step, const tsr_decoded *de
         return tsr_out_of_memory(err, "while planning");
     *p = (params){.inner = *step, .decoded = decoded};
     *op = (tsr_op){.name = name,
-                   .units = recode_units,
-                   .windows = recode_windows,
-                   .scratch_bytes = recode_scratch,
+                   .units = {recode_units, recode_windows, recode_scratch, recode_run},
                    .largest = recode_largest,
-                   .run = recode_run,
                    .seal = step->op->seal == NULL ? NULL : recode_seal,
                    .finish = step->op->finish == NULL ? NULL : recode_finish,
                    .stats_of = step->op->stats_of,
@@ -182,7 +180,7 @@ static tsr_status keep_run(const tsr_step *step, uint64_t unit, const tsr_unit *
     return TSR_OK;
 }
 
-static const tsr_op kKeepOp = {.name = "to bf16", .units = keep_units, .windows = keep_windows, .run = keep_run};
+static const tsr_op kKeepOp = {.name = "to bf16", .units = {keep_units, keep_windows, NULL, keep_run}};
 
 static tsr_status take_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                            tsr_quant_stats *stats, tsr_err *err)
@@ -192,7 +190,7 @@ static tsr_status take_run(const tsr_step *step, uint64_t unit, const tsr_unit *
     return TSR_OK;
 }
 
-static const tsr_op kTakeOp = {.name = "take", .units = keep_units, .windows = keep_windows, .run = take_run};
+static const tsr_op kTakeOp = {.name = "take", .units = {keep_units, keep_windows, NULL, take_run}};
 
 /* Makes the step write decoded rows of this dtype. */
 static tsr_status write_rows(tsr_plan *plan, tsr_step *step, const tsr_op *op, tsr_dtype dtype,
@@ -257,7 +255,7 @@ static tsr_status pick_run(const tsr_step *step, uint64_t unit, const tsr_unit *
     return TSR_OK;
 }
 
-static const tsr_op kPickOp = {.name = "pick", .units = one_unit, .windows = pick_windows, .run = pick_run};
+static const tsr_op kPickOp = {.name = "pick", .units = {one_unit, pick_windows, NULL, pick_run}};
 
 tsr_status tsr_step_pick(tsr_plan *plan, tsr_step *step, const tsr_tensor *from, uint64_t first, uint64_t stride,
                          tsr_err *err)

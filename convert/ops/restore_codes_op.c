@@ -75,11 +75,7 @@ static tsr_status again_run(const tsr_step *step, uint64_t unit, const tsr_unit 
     return tsr_int4_restore_codes(&again, err);
 }
 
-static const tsr_op kAgainOp = {.name = "codes again",
-                                .units = again_units,
-                                .windows = again_windows,
-                                .scratch_bytes = again_scratch,
-                                .run = again_run};
+static const tsr_op kAgainOp = {.name = "codes again", .units = {again_units, again_windows, again_scratch, again_run}};
 
 const tsr_tensor *tsr_of_original(tsr_plan *plan, const tsr_tensor *tensor)
 {

@@ -97,7 +97,7 @@ static tsr_status slice_run(const tsr_step *step, uint64_t unit, const tsr_unit 
     return TSR_OK;
 }
 
-static const tsr_op kSliceOp = {.name = "slice", .units = slice_units, .windows = slice_windows, .run = slice_run};
+static const tsr_op kSliceOp = {.name = "slice", .units = {slice_units, slice_windows, NULL, slice_run}};
 
 tsr_status tsr_plan_slice(tsr_plan *plan, const tsr_tensor *tensor, const tsr_tensor *out, tsr_slicing cut, uint32_t k,
                           tsr_err *err)
@@ -181,7 +181,7 @@ static tsr_status join_run(const tsr_step *step, uint64_t unit, const tsr_unit *
     return TSR_OK;
 }
 
-static const tsr_op kJoinOp = {.name = "join", .units = join_units, .windows = join_windows, .run = join_run};
+static const tsr_op kJoinOp = {.name = "join", .units = {join_units, join_windows, NULL, join_run}};
 
 tsr_status tsr_plan_join(tsr_plan *plan, const tsr_tensor *const *parts, const tsr_tensor *out, tsr_slicing cut,
                          tsr_err *err)
@@ -218,7 +218,7 @@ static tsr_status same_run(const tsr_step *step, uint64_t unit, const tsr_unit *
                     step->in[0]->name, step->in[0]->source, step->in[1]->source);
 }
 
-static const tsr_op kSameOp = {.name = "compare", .units = same_units, .windows = same_windows, .run = same_run};
+static const tsr_op kSameOp = {.name = "compare", .units = {same_units, same_windows, NULL, same_run}};
 
 tsr_status tsr_plan_same(tsr_plan *plan, const tsr_tensor *a, const tsr_tensor *b, tsr_err *err)
 {
@@ -269,8 +269,8 @@ static tsr_status pass_on(const tsr_step *step, uint64_t unit, const tsr_unit *u
     return TSR_OK;
 }
 
-static const tsr_op kConcatenateOp = {
-    .name = "concatenate", .units = concatenate_units, .windows = concatenate_windows, .run = pass_on};
+static const tsr_op kConcatenateOp = {.name = "concatenate",
+                                      .units = {concatenate_units, concatenate_windows, NULL, pass_on}};
 
 tsr_status tsr_plan_concatenate(tsr_plan *plan, const tsr_tensor *const *parts, uint32_t n, const tsr_tensor *out,
                                 tsr_err *err)
@@ -290,7 +290,7 @@ static void range_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     u->in[0].offset += *(const uint64_t *)step->params;
 }
 
-static const tsr_op kRangeOp = {.name = "range", .units = range_units, .windows = range_windows, .run = pass_on};
+static const tsr_op kRangeOp = {.name = "range", .units = {range_units, range_windows, NULL, pass_on}};
 
 tsr_status tsr_plan_range(tsr_plan *plan, const tsr_tensor *tensor, uint64_t offset, const tsr_tensor *out,
                           tsr_err *err)

@@ -182,8 +182,7 @@ static tsr_status stack_run(const tsr_step *step, uint64_t unit, const tsr_unit 
     return TSR_OK;
 }
 
-static const tsr_op kStackOp = {
-    .name = "stack", .units = stack_units, .windows = stack_windows, .scratch_bytes = stack_scratch, .run = stack_run};
+static const tsr_op kStackOp = {.name = "stack", .units = {stack_units, stack_windows, stack_scratch, stack_run}};
 
 tsr_status tsr_plan_stack(tsr_plan *plan, const tsr_decoded *const *parts, bool codes, const tsr_stack_shape *shape,
                           const tsr_tensor *out, tsr_err *err)

@@ -3,26 +3,13 @@
 
 #include "common/checked.h"
 #include "common/glob.h"
+#include "common/grow.h"
 #include "formats/blocks/block_file.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Doubles an array that is full. */
-static bool grow(void **items, size_t count, size_t *capacity, size_t item_size)
-{
-    if (count < *capacity)
-        return true;
-    const size_t wanted = *capacity == 0 ? 64 : *capacity * 2;
-    void *const more = realloc(*items, wanted * item_size);
-    if (more == NULL)
-        return false;
-    *items = more;
-    *capacity = wanted;
-    return true;
-}
 
 tsr_plan tsr_plan_begin(const tsr_checkpoint *const *sources, size_t n_sources)
 {
@@ -53,8 +40,7 @@ tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...)
     tsr_write_message(&text, fmt, args);
     va_end(args);
     const char *const copy = tsr_arena_dup(&plan->arena, text.msg, strlen(text.msg));
-    if (copy == NULL ||
-        !grow((void **)&plan->warnings, plan->n_warnings, &plan->warnings_capacity, sizeof *plan->warnings))
+    if (copy == NULL || !tsr_grow(&plan->warnings, plan->n_warnings, &plan->warnings_capacity, sizeof *plan->warnings))
         return tsr_out_of_memory(err, "while planning");
     plan->warnings[plan->n_warnings++] = copy;
     return TSR_OK;
@@ -63,7 +49,7 @@ tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...)
 tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err)
 {
     const tsr_tensor **const in = tsr_arena_alloc(&plan->arena, (step->n_in + 1) * sizeof *in);
-    if (in == NULL || !grow((void **)&plan->steps, plan->n_steps, &plan->steps_capacity, sizeof *plan->steps))
+    if (in == NULL || !tsr_grow(&plan->steps, plan->n_steps, &plan->steps_capacity, sizeof *plan->steps))
         return tsr_out_of_memory(err, "while planning");
     memcpy(in, step->in, step->n_in * sizeof *in);
     plan->steps[plan->n_steps] = *step;
@@ -90,7 +76,7 @@ tsr_status tsr_plan_copy(tsr_plan *plan, const tsr_tensor *tensor, const char *n
 tsr_status tsr_plan_add_note(tsr_plan *plan, const tsr_tensor *source, const char *action, const char *reason,
                              tsr_err *err)
 {
-    if (!grow((void **)&plan->notes, plan->n_notes, &plan->notes_capacity, sizeof *plan->notes))
+    if (!tsr_grow(&plan->notes, plan->n_notes, &plan->notes_capacity, sizeof *plan->notes))
         return tsr_out_of_memory(err, "while planning");
     plan->notes[plan->n_notes++] = (tsr_plan_note){.source = source, .action = action, .reason = reason};
     return TSR_OK;
@@ -107,7 +93,7 @@ static size_t first_open_step(const tsr_plan *plan)
 
 static tsr_status add_file(tsr_plan *plan, const tsr_out_file *file, tsr_err *err)
 {
-    if (!grow((void **)&plan->files, plan->n_files, &plan->files_capacity, sizeof *plan->files))
+    if (!tsr_grow(&plan->files, plan->n_files, &plan->files_capacity, sizeof *plan->files))
         return tsr_out_of_memory(err, "while planning");
     plan->files[plan->n_files++] = *file;
     return TSR_OK;
@@ -343,7 +329,7 @@ tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *na
                                 .data = tsr_arena_dup(&plan->arena, data, size),
                                 .size = size};
     if (text.name == NULL || text.data == NULL ||
-        !grow((void **)&plan->texts, plan->n_texts, &plan->texts_capacity, sizeof *plan->texts))
+        !tsr_grow(&plan->texts, plan->n_texts, &plan->texts_capacity, sizeof *plan->texts))
         return tsr_out_of_memory(err, "while planning");
     plan->texts[plan->n_texts++] = text;
     return TSR_OK;
@@ -379,4 +365,11 @@ void tsr_plan_free(tsr_plan *plan)
     free(plan->amaxes);
     tsr_arena_free(&plan->arena);
     *plan = (tsr_plan){0};
+}
+
+tsr_status tsr_plan_ended(tsr_plan *plan, tsr_status status)
+{
+    if (status != TSR_OK)
+        tsr_plan_free(plan);
+    return status;
 }

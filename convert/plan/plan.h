@@ -92,7 +92,7 @@ typedef struct tsr_unit {
     void *in_data[TSR_MAX_INPUTS];
     void *out_data[TSR_MAX_OUTPUTS];        /* a buffered output is the whole tensor, shared by all units of the step */
     void *coproduced_data[TSR_MAX_OUTPUTS]; /* outputs of the step that this one coproduces; NULL: not needed */
-    void *scratch;                          /* op->scratch_bytes */
+    void *scratch;                          /* op->units.scratch_bytes */
     float amax;                             /* the value of step->amax; finite */
     uint64_t *appended;     /* for an appended file: `run` sets it to the bytes of out_data[0] to be written */
     tsr_sink *sink;         /* receives out_data[0] while `run` makes it; NULL: it is written after `run` has
@@ -107,16 +107,20 @@ static inline void tsr_unit_made(const tsr_unit *u, uint64_t bytes)
         u->sink->accept(u->sink, bytes);
 }
 
-typedef struct tsr_op {
-    const char *name;
-    /* Pure functions of the step: */
-    uint64_t (*units)(const struct tsr_step *step);
+/* How a step is divided into units. All but `run` are pure functions of the step. */
+typedef struct tsr_op_units {
+    uint64_t (*count)(const struct tsr_step *step);
     void (*windows)(const struct tsr_step *step, uint64_t unit, tsr_unit *u);
     uint64_t (*scratch_bytes)(const struct tsr_step *step); /* NULL: none */
-    uint64_t (*largest)(const struct tsr_step *step);       /* the unit that needs most memory; NULL: the first */
     /* Computes one unit and adds its error to *stats. Thread-safe. */
     tsr_status (*run)(const struct tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                       tsr_quant_stats *stats, tsr_err *err);
+} tsr_op_units;
+
+typedef struct tsr_op {
+    const char *name;
+    tsr_op_units units;
+    uint64_t (*largest)(const struct tsr_step *step); /* the unit that needs most memory; NULL: the first */
     /* Called after the last unit, before the buffered outputs are written: makes final changes to them. May be NULL. */
     void (*seal)(const struct tsr_step *step, void *const *buffered);
     /* Called after that with the buffered outputs, which are freed afterwards. May be NULL. */
@@ -395,6 +399,9 @@ uint64_t tsr_plan_unit_bytes(const tsr_plan *plan);
 
 /* Frees the plan's memory, but not the sources. */
 void tsr_plan_free(tsr_plan *plan);
+
+/* Ends a function that makes a plan: frees *plan unless `status` is TSR_OK. Returns `status`. */
+tsr_status tsr_plan_ended(tsr_plan *plan, tsr_status status) TSR_WARN_UNUSED;
 
 /* Returns true if output i of a step is kept in memory until the step ends. */
 static inline bool tsr_is_buffered(const tsr_step *step, unsigned i)

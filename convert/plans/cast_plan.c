@@ -4,6 +4,7 @@
 #include "convert/configs/fp8_config.h"
 #include "convert/ops/cast_op.h"
 #include "convert/plans/experts/stack_experts.h"
+#include "convert/plans/weights_plan.h"
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
 
@@ -74,8 +75,10 @@ static tsr_status copy_config(tsr_plan *plan, tsr_err *err)
     return c->config == NULL ? TSR_OK : tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, c->config, c->config_size, err);
 }
 
-static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const tsr_cast_options *o, tsr_err *err)
+static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const void *options, tsr_err *err)
 {
+    const tsr_cast_options *const o = options;
+    TSR_TRY(tsr_plan_warn_of(plan, weights, err));
     plan->command =
         tsr_arena_printf(&plan->arena, "convert --to bf16 --dtype %s --block %llux%llu --max-shard-size %llu%s",
                          tsr_dtype_name(o->dtype), U64(o->block.rows), U64(o->block.cols),
@@ -99,16 +102,5 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
 tsr_status tsr_cast_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_cast_options *options,
                          tsr_err *err)
 {
-    tsr_weights weights;
-    *plan = tsr_plan_begin(source, 1);
-    TSR_TRY(tsr_weights_pair(&weights, *source, options->block, err));
-    tsr_status status = tsr_weights_refuse_parts(&weights, *source, "dequantizing", err);
-    if (status == TSR_OK)
-        status = tsr_plan_warn_of(plan, &weights, err);
-    if (status == TSR_OK)
-        status = make_plan(plan, &weights, options, err);
-    tsr_weights_free(&weights);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_by_weights(plan, source, options->block, "dequantizing", make_plan, options, err);
 }

@@ -170,14 +170,9 @@ static tsr_status plan_azp(tsr_plan *plan, const tsr_ct_options *o, const tsr_de
 
 /* ---- configuration ---- */
 
-typedef struct deciding {
-    const tsr_checkpoint *c;
-    const tsr_decision *decisions;
-} deciding;
-
 static const tsr_tensor *kept(const void *context, size_t i)
 {
-    const deciding *const d = context;
+    const tsr_decided *const d = context;
     const tsr_tensor *const t = &d->c->tensors.items[i];
     return becomes_codes(t, &d->decisions[i]) || d->decisions[i].treatment == TSR_KEEP_EMBEDDING ? NULL : t;
 }
@@ -190,7 +185,7 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_ct_options *o, const tsr
     const tsr_tensor **const unquantized = calloc(c->tensors.count + 1, sizeof *unquantized);
     if (unquantized == NULL)
         return tsr_out_of_memory(err, "while planning");
-    const size_t listed = tsr_list_unquantized(kept, &(deciding){c, decisions}, c->tensors.count, unquantized);
+    const size_t listed = tsr_list_unquantized(kept, &(tsr_decided){c, decisions}, c->tensors.count, unquantized);
     const size_t n = tsr_list_head(c, unquantized, listed);
     tsr_text value = {0};
     const tsr_ct_config form = {

@@ -336,7 +336,5 @@ tsr_status tsr_mx_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
     free(p.decisions);
     free(p.beside);
     tsr_mx_layers_free(&p.layers);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }

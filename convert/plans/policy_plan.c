@@ -143,9 +143,7 @@ tsr_status tsr_plan_by_policy(tsr_plan *plan, const tsr_checkpoint *const *sourc
     const tsr_status status =
         decisions == NULL ? tsr_out_of_memory(err, "while planning") : make(plan, options, decisions, err);
     free(decisions);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }
 
 const char *tsr_reason_without_place(const tsr_tensor *t)

@@ -13,6 +13,12 @@ void tsr_spell_policy(tsr_text *command, const tsr_policy_options *options);
 tsr_status tsr_plan_decide(tsr_plan *plan, const tsr_policy_options *options, tsr_decision *decisions,
                            tsr_err *err) TSR_WARN_UNUSED;
 
+/* The tensors of a checkpoint and a decision for each, as the context of a function that takes an index. */
+typedef struct tsr_decided {
+    const tsr_checkpoint *c;
+    const tsr_decision *decisions;
+} tsr_decided;
+
 /* Completes a plan that has begun; `decisions` has an element per tensor. */
 typedef tsr_status tsr_plan_maker(tsr_plan *plan, const void *options, tsr_decision *decisions, tsr_err *err);
 

@@ -13,14 +13,9 @@
 
 /* ---- configuration ---- */
 
-typedef struct deciding {
-    const tsr_checkpoint *c;
-    const tsr_decision *decisions;
-} deciding;
-
 static const tsr_tensor *kept(const void *context, size_t i)
 {
-    const deciding *const d = context;
+    const tsr_decided *const d = context;
     return d->decisions[i].treatment == TSR_KEEP ? &d->c->tensors.items[i] : NULL;
 }
 
@@ -122,7 +117,8 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
     TSR_TRY(tsr_plan_index(plan, "", false, err));
     const tsr_checkpoint *const c = plan->sources[0];
-    TSR_TRY(tsr_plan_fp8_config(plan, &o->block, o->dialect, kept, &(deciding){c, decisions}, c->tensors.count, err));
+    TSR_TRY(
+        tsr_plan_fp8_config(plan, &o->block, o->dialect, kept, &(tsr_decided){c, decisions}, c->tensors.count, err));
     if (o->dialect == TSR_DIALECT_DEEPSEEK_V4)
         TSR_TRY(tsr_plan_expert_dtype(plan, "fp8", err));
     return tsr_plan_finish(plan, err);

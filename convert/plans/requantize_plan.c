@@ -173,7 +173,5 @@ tsr_status tsr_requantize_plan(tsr_plan *plan, const tsr_checkpoint *const *sour
         status = tsr_requantize_settle(&settled, *sources, weights, err);
     if (status == TSR_OK)
         status = make_plan(plan, weights, &settled, err);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }

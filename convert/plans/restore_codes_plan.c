@@ -139,7 +139,5 @@ tsr_status tsr_restore_codes_plan(tsr_plan *plan, const tsr_checkpoint *const *s
         p.paired == NULL ? tsr_out_of_memory(err, "while planning") : make_plan(&p, max_shard_bytes);
     free(p.paired);
     tsr_weights_free(&p.weights);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }

@@ -226,14 +226,6 @@ tsr_status tsr_blocks_write(const tsr_plan *plan, const char *dst, tsr_plan_bloc
 tsr_status tsr_blocks_remove(const char *dst, tsr_err *err)
 {
     char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/" TSR_STATE_DIR, dst);
-    DIR *const dir = opendir(path);
-    const struct dirent *entry;
-    while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        if (tsr_ends_with(entry->d_name, KEPT_SUFFIX))
-            (void)unlinkat(dirfd(dir), entry->d_name, 0);
-    }
-    if (dir != NULL)
-        closedir(dir);
+    tsr_remove_state_files(dst, KEPT_SUFFIX);
     return tsr_remove_file(tsr_output_path(dst, TSR_BLOCKS_NAME, path), err);
 }

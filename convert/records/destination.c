@@ -138,14 +138,14 @@ tsr_status tsr_make_parent(const char *path, tsr_err *err)
 
 /* ---- removing ---- */
 
-void tsr_remove_parts(const char *dst)
+void tsr_remove_state_files(const char *dst, const char *suffix)
 {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s/" TSR_STATE_DIR, dst);
     DIR *const dir = opendir(folder);
     const struct dirent *entry;
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        if (tsr_ends_with(entry->d_name, TSR_PART_SUFFIX))
+        if (tsr_ends_with(entry->d_name, suffix))
             (void)unlinkat(dirfd(dir), entry->d_name, 0);
     }
     if (dir != NULL)

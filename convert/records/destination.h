@@ -36,8 +36,9 @@ const char *tsr_part_path(const char *dst, size_t index, char path[PATH_MAX]);
 /* Creates the parent folder of `path`. */
 tsr_status tsr_make_parent(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Removes the temporary files that a killed run left. */
-void tsr_remove_parts(const char *dst);
+/* Removes the files in the state folder whose names end in `suffix`: TSR_PART_SUFFIX for the temporary files that a killed
+ * run left. */
+void tsr_remove_state_files(const char *dst, const char *suffix);
 
 /* Removes every config.json, then every index, among the names, durably. After that no loader takes `dst` for a
  * model. */

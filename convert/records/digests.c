@@ -18,7 +18,7 @@ static uint8_t find_by_unit(const tsr_step *step)
     unsigned by_unit = 0;
     for (unsigned i = 0; i < step->n_out; i++)
         by_unit |= tsr_is_buffered(step, i) ? 0u : 1u << i;
-    for (uint64_t unit = 0, n = step->op->units(step); unit < n && by_unit != 0; unit++) {
+    for (uint64_t unit = 0, n = step->op->units.count(step); unit < n && by_unit != 0; unit++) {
         const tsr_unit u = tsr_step_unit(step, unit);
         for (unsigned i = 0; i < step->n_out; i++) {
             const tsr_window *const w = &u.out[i];
@@ -39,7 +39,7 @@ static uint64_t pieces_in(uint64_t bytes)
 
 static uint64_t pieces_of(const tsr_step *step, uint8_t by_unit, unsigned i)
 {
-    return (by_unit >> i & 1) != 0 ? step->op->units(step) : pieces_in(step->out[i]->bytes);
+    return (by_unit >> i & 1) != 0 ? step->op->units.count(step) : pieces_in(step->out[i]->bytes);
 }
 
 /* Returns the most pieces that a step has. */
@@ -51,7 +51,7 @@ static uint64_t most_pieces(const tsr_plan *plan, size_t index)
     uint64_t n = 0;
     for (unsigned i = 0; i < step->n_out; i++)
         n += tsr_is_buffered(step, i) ? pieces_of(step, 0, i)
-                                      : tsr_max_u64(step->op->units(step), pieces_of(step, 0, i));
+                                      : tsr_max_u64(step->op->units.count(step), pieces_of(step, 0, i));
     return n;
 }
 

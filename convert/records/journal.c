@@ -237,7 +237,7 @@ tsr_status tsr_journal_load(tsr_journal *j, const tsr_plan *plan, const char *ds
         goto out;
     }
     if (!j->read_only && j->shard == NULL)
-        tsr_remove_parts(dst);
+        tsr_remove_state_files(dst, TSR_PART_SUFFIX);
     if (fresh && !force)
         TSR_GOTO(check_room(j, dst, err));
     status = fresh || force ? start_over(j, plan, dst, &planned, &old, old_parts, rows, err)

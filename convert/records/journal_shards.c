@@ -138,7 +138,7 @@ tsr_status tsr_journal_open_merged(tsr_journal *j, const tsr_plan *plan, const c
     if (status == TSR_OK)
         status = take_shards(j, plan, dst, owner, rows, err);
     if (status == TSR_OK)
-        tsr_remove_parts(dst);
+        tsr_remove_state_files(dst, TSR_PART_SUFFIX);
     if (status != TSR_OK)
         tsr_journal_close(j);
     return status;

@@ -93,7 +93,7 @@ static int by_input(const void *a, const void *b)
 static size_t gather(const tsr_step *step, reading *to)
 {
     size_t n = 0;
-    for (uint64_t unit = 0, units = step->op->units(step); unit < units; unit++) {
+    for (uint64_t unit = 0, units = step->op->units.count(step); unit < units; unit++) {
         const tsr_unit u = tsr_step_unit(step, unit);
         for (unsigned i = 0; i < TSR_MAX_INPUTS; i++) {
             if (u.in[i].rows == 0)

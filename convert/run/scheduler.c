@@ -78,7 +78,7 @@ static uint64_t find_place(tsr_file_sequence *sequence)
     if (!find_step(sequence))
         return 0; /* no unit is left */
     const tsr_step *const step = &r->plan->steps[sequence->next_step];
-    if (!wants_amax(sequence) && step->op->units(step) > 0)
+    if (!wants_amax(sequence) && step->op->units.count(step) > 0)
         (void)!tsr_step_reads(step, sequence->next_unit, note_place, &p, NULL);
     else if (wants_amax(sequence) && tsr_run_next_amax(r, &index, &unit))
         (void)!tsr_amax_reads(r->plan->amaxes[index], unit, note_place, &p, NULL);

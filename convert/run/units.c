@@ -29,7 +29,7 @@ tsr_status tsr_run_begin_step(tsr_run *r, size_t index, tsr_err *err)
     if (s == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->in[0]->name);
     /* An appended file is verified as one unit. */
-    s->units = s->left = r->verifying && tsr_is_appended(r, step) ? 1 : step->op->units(step);
+    s->units = s->left = r->verifying && tsr_is_appended(r, step) ? 1 : step->op->units.count(step);
     s->partials = r->verifying ? NULL : calloc(s->units + 1, sizeof *s->partials);
     bool ok = r->verifying || s->partials != NULL;
     for (unsigned i = 0; i < step->n_out; i++) {
@@ -122,7 +122,7 @@ static bool go_on(const tsr_run *r, size_t *index, uint64_t *unit, uint64_t n)
 {
     const tsr_plan *const plan = r->plan;
     uint64_t units = r->steps[*index]->units;
-    for (*unit += n; *unit >= units; units = plan->steps[*index].op->units(&plan->steps[*index])) {
+    for (*unit += n; *unit >= units; units = plan->steps[*index].op->units.count(&plan->steps[*index])) {
         if (r->pool->shared != NULL || *index + 1 >= plan->n_steps)
             return false;
         *unit -= units;
@@ -240,7 +240,7 @@ tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err)
     if (!r->verifying) {
         const uint64_t unit = task->work.unit;
         task->read = tsr_source_sum_of(step, u, &r->kernels);
-        const tsr_status status = step->op->run(step, unit, u, &r->kernels, &s->partials[unit], err);
+        const tsr_status status = step->op->units.run(step, unit, u, &r->kernels, &s->partials[unit], err);
         const tsr_tensor *const t = step->in[u->from[0]];
         if (status != TSR_OK)
             return tsr_prepend(err, status, "%s", r->plan->sources[t->source]->files[t->file].path);

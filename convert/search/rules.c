@@ -3,6 +3,7 @@
 
 #include "common/file.h"
 #include "common/glob.h"
+#include "common/grow.h"
 #include "convert/plans/ct_plan.h"
 #include "formats/json/json.h"
 #include "formats/weights/weights.h"
@@ -76,14 +77,8 @@ typedef struct reading {
 static tsr_status add(const reading *r, const tsr_rules_item *item)
 {
     tsr_scheme_rules *const rules = r->rules;
-    if (rules->count == rules->capacity) {
-        const size_t capacity = rules->capacity == 0 ? 64 : 2 * rules->capacity;
-        tsr_rules_item *const items = realloc(rules->items, capacity * sizeof *items);
-        if (items == NULL)
-            return tsr_out_of_memory(r->err, rules->path);
-        rules->items = items;
-        rules->capacity = capacity;
-    }
+    if (!tsr_grow(&rules->items, rules->count, &rules->capacity, sizeof *rules->items))
+        return tsr_out_of_memory(r->err, rules->path);
     rules->items[rules->count++] = *item;
     rules->hash = XXH64(item->pattern, strlen(item->pattern) + 1, rules->hash + (uint64_t)item->scheme);
     rules->hash = XXH64(&item->weight, sizeof item->weight, rules->hash);

@@ -248,7 +248,5 @@ tsr_status tsr_rules_plan(tsr_plan *plan, const tsr_checkpoint *const *source, c
     free(p.first);
     tsr_arena_free(&scratch);
     tsr_mx_layers_free(&p.layers);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }

@@ -121,17 +121,10 @@ static tsr_status split_run(const tsr_step *step, uint64_t unit, const tsr_unit 
     return TSR_OK;
 }
 
-static const tsr_op kSplitOp = {.name = "split kv_b",
-                                .units = split_units,
-                                .windows = split_windows,
-                                .scratch_bytes = split_scratch,
-                                .run = split_run};
+static const tsr_op kSplitOp = {.name = "split kv_b", .units = {split_units, split_windows, split_scratch, split_run}};
 
 static const tsr_op kRequantizeHeadsOp = {.name = "split kv_b, requantize heads",
-                                          .units = split_units,
-                                          .windows = split_windows,
-                                          .scratch_bytes = split_scratch,
-                                          .run = split_run,
+                                          .units = {split_units, split_windows, split_scratch, split_run},
                                           .stats_of = TSR_STATS_SOURCE};
 
 /* ---- one scale for all heads: one unit, which reads the heads twice ---- */
@@ -191,10 +184,7 @@ static tsr_status tensor_run(const tsr_step *step, uint64_t unit, const tsr_unit
 }
 
 static const tsr_op kRequantizeTensorOp = {.name = "split kv_b, requantize as one",
-                                           .units = one_unit,
-                                           .windows = tensor_windows,
-                                           .scratch_bytes = split_scratch,
-                                           .run = tensor_run,
+                                           .units = {one_unit, tensor_windows, split_scratch, tensor_run},
                                            .stats_of = TSR_STATS_SOURCE};
 
 static tsr_tensor *part_tensor(tsr_plan *plan, const tsr_mla_params *p, const tsr_mla_part *part)

@@ -123,10 +123,7 @@ static tsr_status fold_q_run(const tsr_step *step, uint64_t unit, const tsr_unit
 }
 
 static const tsr_op kFoldQOp = {.name = "fold w_kc into q_b",
-                                .units = fold_q_units,
-                                .windows = fold_q_windows,
-                                .scratch_bytes = fold_q_scratch,
-                                .run = fold_q_run,
+                                .units = {fold_q_units, fold_q_windows, fold_q_scratch, fold_q_run},
                                 .stats_of = TSR_STATS_SOURCE};
 
 tsr_status tsr_plan_mla_fold_q(tsr_plan *plan, const tsr_weight *q_b, const tsr_weight *kv_b, const tsr_mla_shape *mla,
@@ -211,10 +208,7 @@ static tsr_status fold_o_run(const tsr_step *step, uint64_t unit, const tsr_unit
 }
 
 static const tsr_op kFoldOOp = {.name = "fold w_vc into o",
-                                .units = fold_o_units,
-                                .windows = fold_o_windows,
-                                .scratch_bytes = fold_o_scratch,
-                                .run = fold_o_run,
+                                .units = {fold_o_units, fold_o_windows, fold_o_scratch, fold_o_run},
                                 .stats_of = TSR_STATS_SOURCE};
 
 tsr_status tsr_plan_mla_fold_o(tsr_plan *plan, const tsr_weight *o, const tsr_weight *kv_b, const tsr_mla_shape *mla,

@@ -206,8 +206,7 @@ static uint64_t move_scratch(const tsr_step *step)
     return p->move.lossy ? tsr_round_up(rows * cols * sizeof(float), 64) + rest : cols;
 }
 
-#define MOVE_OP \
-    .name = "move codes", .units = move_units, .windows = move_windows, .scratch_bytes = move_scratch, .run = move_run
+#define MOVE_OP .name = "move codes", .units = {move_units, move_windows, move_scratch, move_run}
 
 static const tsr_op kMoveOp = {MOVE_OP};
 /* Errors are measured for block FP8 and NVFP4. Other moves are exact, and their map stays empty. */

@@ -50,8 +50,7 @@ static tsr_status scales_run(const tsr_step *step, uint64_t unit, const tsr_unit
     return TSR_OK;
 }
 
-static const tsr_op kScalesOp = {
-    .name = "scales to f32", .units = scales_units, .windows = scales_windows, .run = scales_run};
+static const tsr_op kScalesOp = {.name = "scales to f32", .units = {scales_units, scales_windows, NULL, scales_run}};
 
 tsr_status tsr_plan_scales(tsr_plan *plan, const tsr_weight *weight, const char *name, tsr_err *err)
 {

@@ -93,15 +93,10 @@ static void archive_seal(const tsr_step *step, void *const *buffered)
     tsr_archive_seal(buffered[1], ((const shard *)step->params)->frames);
 }
 
-static const tsr_op kArchiveOp = {
-    .name = "archive",
-    .units = archive_units,
-    .windows = archive_windows,
-    .scratch_bytes = archive_scratch,
-    .largest = archive_largest,
-    .run = archive_run,
-    .seal = archive_seal,
-};
+static const tsr_op kArchiveOp = {.name = "archive",
+                                  .units = {archive_units, archive_windows, archive_scratch, archive_run},
+                                  .largest = archive_largest,
+                                  .seal = archive_seal};
 
 /* ---- shards ---- */
 
@@ -302,9 +297,7 @@ tsr_status tsr_archive_plan(tsr_plan *plan, const tsr_checkpoint *const *source,
     *plan = tsr_plan_begin(source, 1);
     plan->counted = "files";
     const tsr_status status = plan_archive(plan, options, err);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }
 
 static tsr_status plan_unarchive(tsr_plan *plan, tsr_err *err)
@@ -334,7 +327,5 @@ tsr_status tsr_unarchive_plan(tsr_plan *plan, const tsr_checkpoint *const *sourc
     *plan = tsr_plan_begin(source, 1);
     plan->counted = "files";
     const tsr_status status = plan_unarchive(plan, err);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }

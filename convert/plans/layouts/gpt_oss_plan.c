@@ -5,7 +5,7 @@
 #include "convert/plans/experts/gpt_oss_layout.h"
 #include "convert/plans/experts/stack_experts.h"
 #include "convert/plans/mx_plan.h"
-#include "formats/weights/weights.h"
+#include "convert/plans/weights_plan.h"
 
 static tsr_status plan_weight(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *w, bool *any, tsr_err *err)
 {
@@ -50,8 +50,9 @@ static tsr_status plan_config(tsr_plan *plan, tsr_err *err)
     return tsr_plan_take_quantization(plan, &value, err);
 }
 
-static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const tsr_gpt_oss_options *o, tsr_err *err)
+static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const void *options, tsr_err *err)
 {
+    const tsr_gpt_oss_options *const o = options;
     if (!tsr_is_gpt_oss(plan->sources[0]))
         return tsr_fail(
             err, TSR_E_UNSUPPORTED,
@@ -73,14 +74,5 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
 tsr_status tsr_gpt_oss_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_gpt_oss_options *options,
                             tsr_err *err)
 {
-    tsr_weights weights;
-    *plan = tsr_plan_begin(source, 1);
-    TSR_TRY(tsr_weights_pair(&weights, *source, options->source_block, err));
-    tsr_status status = tsr_weights_refuse_parts(&weights, *source, "converting", err);
-    if (status == TSR_OK)
-        status = make_plan(plan, &weights, options, err);
-    tsr_weights_free(&weights);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_by_weights(plan, source, options->source_block, "converting", make_plan, options, err);
 }

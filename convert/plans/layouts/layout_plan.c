@@ -473,7 +473,5 @@ tsr_status tsr_layout_plan(tsr_plan *plan, const tsr_checkpoint *const *source, 
     tsr_text_free(&l.entries);
     tsr_text_free(&l.renamed);
     tsr_weights_free(&l.weights);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }

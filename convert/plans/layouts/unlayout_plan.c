@@ -3,6 +3,7 @@
 
 #include "common/checked.h"
 #include "common/file.h"
+#include "common/grow.h"
 #include "convert/configs/ct_config.h"
 #include "convert/ops/layout_op.h"
 #include "convert/ops/slice_op.h"
@@ -153,14 +154,8 @@ static tsr_status keep_unquantized(taking *k, const tsr_tensor *t)
 {
     if (t->rank < 2 || !tsr_dtype_is_weight_float((tsr_dtype)t->dtype) || tsr_policy_is_embedding(t->name))
         return TSR_OK;
-    if (k->n_unquantized == k->capacity) {
-        const size_t capacity = k->capacity == 0 ? 64 : 2 * k->capacity;
-        const tsr_tensor **const items = realloc(k->unquantized, capacity * sizeof *items);
-        if (items == NULL)
-            return tsr_out_of_memory(k->err, "while planning");
-        k->unquantized = items;
-        k->capacity = capacity;
-    }
+    if (!tsr_grow(&k->unquantized, k->n_unquantized, &k->capacity, sizeof *k->unquantized))
+        return tsr_out_of_memory(k->err, "while planning");
     k->unquantized[k->n_unquantized++] = t;
     return TSR_OK;
 }
@@ -364,7 +359,5 @@ tsr_status tsr_unlayout_plan(tsr_plan *plan, const tsr_checkpoint *const *source
     free(k.used_files);
     free(k.unquantized);
     tsr_arena_free(&k.arena);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }

@@ -196,7 +196,5 @@ tsr_status tsr_deepseek_mp_plan(tsr_plan *plan, const tsr_checkpoint *const *sou
     if (status == TSR_OK)
         status = make_plan(plan, &m, err);
     tsr_weights_free(&m.weights);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }

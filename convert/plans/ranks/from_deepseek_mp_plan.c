@@ -244,7 +244,5 @@ tsr_status tsr_from_deepseek_mp_plan(tsr_plan *plan, const tsr_checkpoint *const
     joining j = {.plan = plan, .ranks = sources, .n = n, .config = config, .config_size = config_size, .err = err};
     *plan = tsr_plan_begin(sources, n);
     const tsr_status status = make_plan(&j, max_shard_bytes);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }

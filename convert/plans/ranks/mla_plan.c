@@ -297,7 +297,5 @@ tsr_status tsr_mla_plan(tsr_plan *plan, const tsr_checkpoint *const *source, con
     if (status == TSR_OK)
         status = make_plan(plan, &a, err);
     tsr_weights_free(&a.weights);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }

@@ -195,9 +195,7 @@ tsr_status tsr_tp_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
         status = plan_ranks(plan, &c, err);
     tsr_weights_free(&c.weights);
     free(c.shards);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }
 
 /* ---- joining ---- */
@@ -487,7 +485,5 @@ tsr_status tsr_tp_merge_plan(tsr_plan *plan, const tsr_checkpoint *const *ranks,
     *plan = tsr_plan_begin(ranks, n);
     const tsr_status status = plan_whole(plan, &j, err);
     free(j.cuts);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_ended(plan, status);
 }

@@ -1,6 +1,7 @@
 /* Builds the tensors of a decoded view, with stacked experts split. */
 #include "convert/plans/views/decoded_view.h"
 
+#include "common/grow.h"
 #include "common/text.h"
 #include "convert/configs/fp8_config.h"
 #include "formats/names/expert_stacks.h"
@@ -31,14 +32,8 @@ typedef struct seeing {
 static tsr_status add_part(const seeing *s, const tsr_decoded_part *part, uint64_t *place)
 {
     tsr_decoded_view *const v = s->v;
-    if (v->n_parts == v->parts_capacity) {
-        const size_t wanted = v->parts_capacity == 0 ? 64 : 2 * v->parts_capacity;
-        tsr_decoded_part *const more = realloc(v->parts, wanted * sizeof *more);
-        if (more == NULL)
-            return tsr_out_of_memory(s->err, "while planning");
-        v->parts = more;
-        v->parts_capacity = wanted;
-    }
+    if (!tsr_grow(&v->parts, v->n_parts, &v->parts_capacity, sizeof *v->parts))
+        return tsr_out_of_memory(s->err, "while planning");
     *place = v->n_parts;
     v->parts[v->n_parts++] = *part;
     return TSR_OK;

@@ -49,7 +49,7 @@ static void carry_out(const tsr_plan *plan, uint8_t *const *sources, uint8_t *ou
     const tsr_step *const step = &plan->steps[plan->n_steps - 1];
     uint8_t *const written = calloc(1, bytes);
     cr_assert_not_null(written);
-    for (uint64_t unit = 0; unit < step->op->units(step); unit++) {
+    for (uint64_t unit = 0; unit < step->op->units.count(step); unit++) {
         tsr_unit u = tsr_step_unit(step, unit);
         tsr_quant_stats stats = {0};
         tsr_err err = {0};
@@ -62,7 +62,7 @@ static void carry_out(const tsr_plan *plan, uint8_t *const *sources, uint8_t *ou
         }
         u.out_data[0] = malloc(tsr_window_bytes(&u.out[0]) + 1);
         cr_assert_not_null(u.out_data[0]);
-        cr_assert_eq(step->op->run(step, unit, &u, NULL, &stats, &err), TSR_OK);
+        cr_assert_eq(step->op->units.run(step, unit, &u, NULL, &stats, &err), TSR_OK);
         put(out, written, u.out_data[0], &u.out[0]);
         free(u.out_data[0]);
         for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)

@@ -13,7 +13,7 @@ Test(plan, copy_windows_cover_a_tensor_exactly)
         const tsr_step step = {
             .op = &tsr_copy_op, .in = (const tsr_tensor *[]){&t}, .out = {&t}, .n_in = 1, .n_out = 1};
         uint64_t end = 0;
-        for (uint64_t unit = 0; unit < tsr_copy_op.units(&step); unit++) {
+        for (uint64_t unit = 0; unit < tsr_copy_op.units.count(&step); unit++) {
             const tsr_unit u = tsr_step_unit(&step, unit);
             cr_expect_eq(u.out[0].offset, end);
             end += tsr_window_bytes(&u.out[0]);

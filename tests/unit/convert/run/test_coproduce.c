@@ -55,8 +55,8 @@ static tsr_status sum(const tsr_step *step, uint64_t unit, const tsr_unit *u, co
     return TSR_OK;
 }
 
-static const tsr_op kCopy = {.name = "copy", .units = units, .windows = windows, .run = copy};
-static const tsr_op kSum = {.name = "sum", .units = units, .windows = windows, .run = sum};
+static const tsr_op kCopy = {.name = "copy", .units = {units, windows, NULL, copy}};
+static const tsr_op kSum = {.name = "sum", .units = {units, windows, NULL, sum}};
 
 static void make_plan(tsr_plan *plan, const tsr_checkpoint *const *source)
 {
