@@ -95,6 +95,13 @@ struct tsr_command {
     void (*summarize)(const tsr_command_context *context, tsr_text *text);
 };
 
+/* The fields of a command that is not made of a plan: how many words it takes, the common options, and the type of its
+ * job. Its functions have the names of the fields, and the text is kHelp. */
+#define TSR_COMMAND(words, common, job) .most_words = words, .takes = common, .run = run, TSR_COMMAND_FUNCTIONS(job)
+#define TSR_COMMAND_FUNCTIONS(job)                                                                                \
+    .help = kHelp, .job_size = sizeof(job), .add_options = add_options, .check = check, .list_paths = list_paths, \
+    .close = close_job
+
 /* Returns the command that argv begins with, and the number of words that name it; NULL: none. */
 const tsr_command *tsr_command_find(const tsr_command *const *commands, int argc, char **argv, int *n_words);
 

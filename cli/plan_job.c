@@ -24,6 +24,15 @@ tsr_plan_job tsr_plan_job_defaults(tsr_status (*make)(tsr_plan_job *job, tsr_err
     };
 }
 
+void tsr_plan_job_output(tsr_plan_job *job, tsr_option *options)
+{
+    const tsr_option output[] = {
+        {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; made if it does not exist"},
+        {0},
+    };
+    tsr_options_append(options, output);
+}
+
 void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options)
 {
     const tsr_option shared[] = {

@@ -415,18 +415,12 @@ static void close_job(tsr_command_context *context)
 const tsr_command tsr_command_compare_schemes = {
     .name = "compare-schemes",
     .summary = "what each scheme would cost a model, in one table",
-    .help = kHelp,
     .schema = "tessera-compare-schemes/1",
-    .takes = TSR_TAKES_IGNORE_FILE | TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_CPUMASK | TSR_TAKES_MPI |
-             TSR_TAKES_PROGRESS,
-    .most_words = 1,
-    .job_size = sizeof(comparing),
-    .add_options = add_options,
-    .check = check,
-    .list_paths = list_paths,
+    TSR_COMMAND(1,
+                TSR_TAKES_IGNORE_FILE | TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_CPUMASK | TSR_TAKES_MPI |
+                    TSR_TAKES_PROGRESS,
+                comparing),
     .open = open_source,
-    .run = run,
     .print = print,
     .write_json = write_json,
-    .close = close_job,
 };

@@ -60,11 +60,7 @@ static void set_defaults(tsr_command_context *c)
 static void add_options(tsr_command_context *c, tsr_option *options)
 {
     converting *const v = c->job;
-    const tsr_option first[] = {
-        {"-o", TSR_OPT_TEXT, &v->plan.dst, "DST", "the output directory; made if it does not exist"},
-        {0},
-    };
-    tsr_options_append(options, first);
+    tsr_plan_job_output(&v->plan, options);
     tsr_convert_job_options(&v->job, options);
     tsr_plan_job_options(&v->plan, options);
 }
@@ -99,14 +95,6 @@ static void close_job(tsr_command_context *c)
 const tsr_command tsr_command_convert = {
     .name = "convert",
     .summary = "dtypes, names, shards and layouts of a checkpoint",
-    .help = kHelp,
     .schema = "tessera-convert/1",
-    .job_size = sizeof(converting),
-    .set_defaults = set_defaults,
-    .add_options = add_options,
-    .check_words = check_words,
-    .check = check,
-    .list_paths = list_paths,
-    .close = close_job,
-    TSR_PLAN_COMMAND_FIELDS,
+    TSR_PLAN_COMMAND(converting),
 };

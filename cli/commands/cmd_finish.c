@@ -234,16 +234,8 @@ static void close_job(tsr_command_context *c)
 const tsr_command tsr_command_finish = {
     .name = "finish",
     .summary = "puts shards of quantize or convert together",
-    .help = kHelp,
     .schema = "tessera-finish/1",
-    .takes = TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_CPUMASK | TSR_TAKES_PROGRESS,
-    .most_words = 1,
-    .job_size = sizeof(finishing),
-    .add_options = add_options,
-    .check = check,
-    .list_paths = list_paths,
+    TSR_COMMAND(1, TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_CPUMASK | TSR_TAKES_PROGRESS, finishing),
     .open = find_shards,
-    .run = run,
     .exit_code = exit_code,
-    .close = close_job,
 };

@@ -61,16 +61,12 @@ static void set_defaults(tsr_command_context *c)
 static void add_options(tsr_command_context *c, tsr_option *options)
 {
     quantizing *const q = c->job;
-    const tsr_option first[] = {
-        {"-o", TSR_OPT_TEXT, &q->plan.dst, "DST", "the output directory; made if it does not exist"},
-        {0},
-    };
     const tsr_option last[] = {
         {"--list-families", TSR_OPT_FLAG, &q->list_families, NULL,
          "print which tensors of which models are quantized, and stop; also with --json"},
         {0},
     };
-    tsr_options_append(options, first);
+    tsr_plan_job_output(&q->plan, options);
     tsr_quantize_job_options(&q->job, options);
     tsr_options_append(options, last);
     tsr_plan_job_options(&q->plan, options);
@@ -115,14 +111,6 @@ static void close_job(tsr_command_context *c)
 const tsr_command tsr_command_quantize = {
     .name = "quantize",
     .summary = "a BF16 checkpoint to FP8, int8, int4, NVFP4 or MXFP",
-    .help = kHelp,
     .schema = "tessera-quantize/1",
-    .job_size = sizeof(quantizing),
-    .set_defaults = set_defaults,
-    .add_options = add_options,
-    .check_words = check_words,
-    .check = check,
-    .list_paths = list_paths,
-    .close = close_job,
-    TSR_PLAN_COMMAND_FIELDS,
+    TSR_PLAN_COMMAND(quantizing),
 };

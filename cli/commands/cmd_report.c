@@ -262,16 +262,9 @@ static void close_job(tsr_command_context *c)
 const tsr_command tsr_command_report = {
     .name = "report",
     .summary = "results of these commands: a summary, tables, charts",
-    .help = kHelp,
     .schema = "tessera-report/1",
-    .most_words = TSR_MAX_RESULTS,
-    .job_size = sizeof(reporting),
+    TSR_COMMAND(TSR_MAX_RESULTS, 0, reporting),
     .set_defaults = set_defaults,
-    .add_options = add_options,
-    .check = check,
-    .list_paths = list_paths,
-    .run = run,
     .print = print,
     .exit_code = exit_code,
-    .close = close_job,
 };

@@ -233,20 +233,12 @@ static void close_job(tsr_command_context *c)
 
 const tsr_command tsr_command_verify_all = {
     .name = "verify all",
-    .help = kHelp,
     .schema = "tessera-verify-all/1",
-    .takes = TSR_TAKES_SOURCE_BLOCK | TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_PROGRESS,
-    .most_words = 1,
-    .job_size = sizeof(verifying),
+    TSR_COMMAND(1, TSR_TAKES_SOURCE_BLOCK | TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_PROGRESS, verifying),
     .set_defaults = set_defaults,
-    .add_options = add_options,
-    .check = check,
-    .list_paths = list_paths,
     .open = begin_kinds,
-    .run = run,
     .print = print,
     .write_json = write_json,
     .conclude = conclude,
     .exit_code = exit_code,
-    .close = close_job,
 };

@@ -187,21 +187,13 @@ static void close_job(tsr_command_context *c)
 
 const tsr_command tsr_command_verify_forward = {
     .name = "verify forward",
-    .help = kHelp,
     .schema = "tessera-verify-forward/1",
-    .takes = TSR_TAKES_THREADS | TSR_TAKES_PROGRESS,
-    .most_words = 2,
-    .job_size = sizeof(arguments),
+    TSR_COMMAND(2, TSR_TAKES_THREADS | TSR_TAKES_PROGRESS, arguments),
     .set_defaults = set_defaults,
-    .add_options = add_options,
-    .check = check,
-    .list_paths = list_paths,
     .open = open_all,
-    .run = run,
     .print = tsr_verify_forward_print,
     .write_json = tsr_verify_forward_json,
     .exit_code = exit_code,
-    .close = close_job,
     .applies = applies,
     .summarize = summarize,
 };

@@ -18,8 +18,8 @@ enum { MAX_TOKENS = 1 << 20, ALL_OUTS = (1 << TSR_N_OUTS) - 1 };
 
 static const struct {
     const char *name;
-    tsr_status (*run)(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence, tsr_err *err);
-    tsr_status (*applies)(const tsr_kernel_options *options, tsr_err *err);
+    tsr_kernel_check_fn *run;
+    tsr_kernel_applies_fn *applies;
 } kChecks[TSR_N_KERNEL_CHECKS] = {
     [TSR_KERNEL_GEMM] = {"gemm", tsr_check_gemm, tsr_gemm_applies},
     [TSR_KERNEL_EPILOGUE] = {"epilogue", tsr_check_epilogue, tsr_epilogue_applies},
@@ -351,41 +351,15 @@ static void close_job(tsr_command_context *c)
 
 /* ---- the commands ---- */
 
-/* The fields that all rows share. */
-#define OF_ALL_KINDS                                                                                                \
+/* A check of `verify` by its name in results. */
+#define KERNEL_CHECK(check_kind, text, options)                                                                     \
+    .name = "verify " check_kind, .help = text, .kind = check_kind, .add_options = options,                         \
     .schema = "tessera-verify-kernels/1", .takes = TSR_TAKES_THREADS | TSR_TAKES_PROGRESS, .most_words = 1,         \
     .job_size = sizeof(tsr_verify_kernels), .set_defaults = set_defaults, .check = check, .list_paths = list_paths, \
     .open = open_all, .run = run, .print = tsr_verify_kernels_print, .write_json = tsr_verify_kernels_json,         \
     .exit_code = exit_code, .close = close_job, .applies = applies, .summarize = summarize
 
-const tsr_command tsr_command_verify_gemm = {
-    .name = "verify gemm",
-    .help = kGemmHelp,
-    .kind = "gemm",
-    .add_options = add_options,
-    OF_ALL_KINDS,
-};
-
-const tsr_command tsr_command_verify_epilogue = {
-    .name = "verify epilogue",
-    .help = kEpilogueHelp,
-    .kind = "epilogue",
-    .add_options = add_options,
-    OF_ALL_KINDS,
-};
-
-const tsr_command tsr_command_verify_dequant = {
-    .name = "verify dequant",
-    .help = kDequantHelp,
-    .kind = "dequant",
-    .add_options = add_options,
-    OF_ALL_KINDS,
-};
-
-const tsr_command tsr_command_verify_mla = {
-    .name = "verify mla",
-    .help = kMlaHelp,
-    .kind = "mla",
-    .add_options = add_mla_options,
-    OF_ALL_KINDS,
-};
+const tsr_command tsr_command_verify_gemm = {KERNEL_CHECK("gemm", kGemmHelp, add_options)};
+const tsr_command tsr_command_verify_epilogue = {KERNEL_CHECK("epilogue", kEpilogueHelp, add_options)};
+const tsr_command tsr_command_verify_dequant = {KERNEL_CHECK("dequant", kDequantHelp, add_options)};
+const tsr_command tsr_command_verify_mla = {KERNEL_CHECK("mla", kMlaHelp, add_mla_options)};
