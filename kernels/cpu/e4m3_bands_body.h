@@ -1,5 +1,5 @@
 /* Block FP8 of BF16, written once for AVX2, AVX-512 and NEON: amax and codes of bands, and both in one pass. Only their
- * files include it. Each first defines these operations (for example in x86/e4m3_simd_avx2.h), with registers of STEP
+ * files include it. Each first defines these operations (for example in x86/simd_avx2.h), with registers of STEP
  * bytes:
  *
  *   vec, v_load(p), v_store(p, x), v_zero()    no alignment needed
@@ -20,7 +20,9 @@
  *   encode_by_division(x, n, scale, codes)     the definition, for any finite x
  *   table, make_table(scale)                   data for encoding a block; member `scale` is its scale
  *   encode_steps(x, n, t, codes)               n columns, whole STEPs; returns true if all codes are those of normal
- *                                              numbers, and none was clamped */
+ *                                              numbers, and none was clamped
+ *
+ * TSR_BLOCK_FP8(name) adds the suffix of the form to the name of a function. */
 #ifndef TSR_KERNELS_CPU_E4M3_BANDS_BODY_H
 #define TSR_KERNELS_CPU_E4M3_BANDS_BODY_H
 
@@ -223,6 +225,22 @@ ALWAYS_INLINE void quantize_band(const band *b, size_t block_cols, uint32_t *ama
         quantize_blocks(b, block_cols, false, amax, scales);
     else
         quantize_blocks(b, block_cols, true, amax, scales);
+}
+
+/* ---- entry points ---- */
+
+void TSR_BLOCK_FP8(encode_e4m3_bf16)(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                                     const float *scales, uint8_t *codes, size_t ld_codes)
+{
+    encode_band(x, rows, cols, ld, block_cols, scales, codes, ld_codes);
+}
+
+void TSR_BLOCK_FP8(quantize_e4m3_bf16)(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                                       bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes,
+                                       size_t ld_codes, tsr_block_error *errors)
+{
+    const band b = {x, rows, cols, ld, power_of_two, codes, ld_codes, errors};
+    quantize_band(&b, block_cols, amax, scales);
 }
 
 #endif

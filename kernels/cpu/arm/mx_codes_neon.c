@@ -69,26 +69,28 @@ ALWAYS_INLINE void encode(const void *x, size_t x_bytes, size_t n, size_t group,
     }
 }
 
+/* As encode(), with a constant for each rounding. */
+ALWAYS_INLINE void encode_by(const void *x, size_t x_bytes, size_t n, size_t group, load8_fn *load,
+                             definition_fn *definition, const float *t, tsr_e2m1_rounding rounding, uint8_t *packed)
+{
+    if (rounding == TSR_E2M1_DOWN)
+        encode(x, x_bytes, n, group, load, definition, t, TSR_E2M1_DOWN, packed);
+    else if (rounding == TSR_E2M1_EVEN_BF16)
+        encode(x, x_bytes, n, group, load, definition, t, TSR_E2M1_EVEN_BF16, packed);
+    else
+        encode(x, x_bytes, n, group, load, definition, t, TSR_E2M1_EVEN, packed);
+}
+
 void tsr_encode_e2m1_bf16_neon(const uint16_t *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding,
                                uint8_t *packed)
 {
-    if (rounding == TSR_E2M1_DOWN)
-        encode(x, sizeof *x, n, group, load8_bf16, define_bf16, t, TSR_E2M1_DOWN, packed);
-    else if (rounding == TSR_E2M1_EVEN_BF16)
-        encode(x, sizeof *x, n, group, load8_bf16, define_bf16, t, TSR_E2M1_EVEN_BF16, packed);
-    else
-        encode(x, sizeof *x, n, group, load8_bf16, define_bf16, t, TSR_E2M1_EVEN, packed);
+    encode_by(x, sizeof *x, n, group, load8_bf16, define_bf16, t, rounding, packed);
 }
 
 void tsr_encode_e2m1_f32_neon(const float *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding,
                               uint8_t *packed)
 {
-    if (rounding == TSR_E2M1_DOWN)
-        encode(x, sizeof *x, n, group, load8_f32, define_f32, t, TSR_E2M1_DOWN, packed);
-    else if (rounding == TSR_E2M1_EVEN_BF16)
-        encode(x, sizeof *x, n, group, load8_f32, define_f32, t, TSR_E2M1_EVEN_BF16, packed);
-    else
-        encode(x, sizeof *x, n, group, load8_f32, define_f32, t, TSR_E2M1_EVEN, packed);
+    encode_by(x, sizeof *x, n, group, load8_f32, define_f32, t, rounding, packed);
 }
 
 void tsr_encode_mxfp8_bf16_neon(const uint16_t *x, size_t n, const uint8_t *scales, uint8_t *codes)

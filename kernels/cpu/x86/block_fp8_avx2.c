@@ -2,7 +2,7 @@
 #include "kernels/cpu/block_fp8.h"
 
 #include "kernels/cpu/variants.h"
-#include "kernels/cpu/x86/e4m3_simd_avx2.h"
+#include "kernels/cpu/x86/simd_avx2.h"
 
 #include <string.h>
 
@@ -44,10 +44,14 @@ static uint32_t largest_of(__m256i v)
     return largest;
 }
 
+typedef uint64_t codes8;
+
+#define divisor_of(scale) _mm256_set1_ps(scale)
+
 /* Computes tsr_e4m3_from_f32 on 8 lanes of finite quotients or infinities, as bytes. */
-ALWAYS_INLINE uint64_t codes_of(__m256 q)
+ALWAYS_INLINE codes8 divided_e4m3(__m256 x, __m256 divisor)
 {
-    const __m256 a = _mm256_min_ps(_mm256_set1_ps(448.0f), magnitude(q));
+    const __m256 q = _mm256_div_ps(x, divisor), a = _mm256_min_ps(_mm256_set1_ps(448.0f), magnitude(q));
     const __m256i bits = _mm256_castps_si256(a);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 20), _mm256_set1_epi32(1));
     const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFFF)), odd);
@@ -63,30 +67,13 @@ ALWAYS_INLINE uint64_t codes_of(__m256 q)
     return (uint64_t)_mm_cvtsi128_si64(_mm_packus_epi16(words, words));
 }
 
-/* Encodes n columns with one scale. Accesses no column beyond n. */
-ALWAYS_INLINE void divide(const void *x, size_t x_bytes, size_t n, load8_fn *load, float scale, uint8_t *codes)
-{
-    const __m256 divisor = _mm256_set1_ps(scale);
-    for (size_t i = 0; i < n; i += 8) {
-        const size_t count = n - i < 8 ? n - i : 8;
-        const uint64_t eight = codes_of(_mm256_div_ps(load((const char *)x + i * x_bytes, count), divisor));
-        memcpy(codes + i, &eight, count);
-    }
-}
-
-static __attribute__((noinline)) void encode_by_division(const uint16_t *x, size_t n, float scale, uint8_t *codes)
-{
-    divide(x, sizeof *x, n, load8_bf16, scale, codes);
-}
-
+#define TSR_BLOCK_FP8(name) tsr_##name##_avx2
+#include "kernels/cpu/e4m3_division_body.h"
 #include "kernels/cpu/e4m3_look_up_body.h"
-/* uses the operations, the table and the division from above */
+/* uses the operations, the table and encode_by_division from above */
 #include "kernels/cpu/e4m3_bands_body.h"
-
-void tsr_amax_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
-{
-    amax_band(x, rows, cols, ld, block_cols, amax);
-}
+/* uses the functions of bands */
+#include "kernels/cpu/block_fp8_body.h"
 
 void tsr_amax_f32_avx2(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
 {
@@ -102,30 +89,6 @@ void tsr_amax_f32_avx2(const float *x, size_t rows, size_t cols, size_t ld, size
     }
 }
 
-void tsr_encode_e4m3_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
-                               const float *scales, uint8_t *codes, size_t ld_codes)
-{
-    encode_band(x, rows, cols, ld, block_cols, scales, codes, ld_codes);
-}
-
-void tsr_encode_e4m3_f32_avx2(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
-                              const float *scales, uint8_t *codes, size_t ld_codes)
-{
-    for (size_t col = 0; col < cols; col += block_cols, scales++) {
-        for (size_t row = 0; row < rows; row++)
-            divide(x + row * ld + col, sizeof *x, block_width(cols, col, block_cols), load8_f32, *scales,
-                   codes + row * ld_codes + col);
-    }
-}
-
-void tsr_quantize_e4m3_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
-                                 bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes,
-                                 tsr_block_error *errors)
-{
-    const band b = {x, rows, cols, ld, power_of_two, codes, ld_codes, errors};
-    quantize_band(&b, block_cols, amax, scales);
-}
-
 void tsr_widen_f16_avx2(const uint16_t *x, size_t n, float *out)
 {
     for (size_t i = 0; i < n; i += 8) {
@@ -136,20 +99,4 @@ void tsr_widen_f16_avx2(const uint16_t *x, size_t n, float *out)
         _mm256_storeu_ps(floats, _mm256_cvtph_ps(_mm_loadu_si128((const void *)halves)));
         memcpy(out + i, floats, count * sizeof *floats);
     }
-}
-
-void tsr_error_e4m3_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes,
-                              size_t ld_codes, float scale, tsr_block_error *error)
-{
-    const error_input in = {x, rows, cols, ld, codes, ld_codes};
-    if (!measure_block(&in, true, scale, error))
-        tsr_error_e4m3_bf16_ref(x, rows, cols, ld, codes, ld_codes, scale, error);
-}
-
-void tsr_error_e4m3_f32_avx2(const float *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes, size_t ld_codes,
-                             float scale, tsr_block_error *error)
-{
-    const error_input in = {x, rows, cols, ld, codes, ld_codes};
-    if (!measure_block(&in, false, scale, error))
-        tsr_error_e4m3_f32_ref(x, rows, cols, ld, codes, ld_codes, scale, error);
 }

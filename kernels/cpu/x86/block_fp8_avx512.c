@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/x86/e4m3_avx512.h"
-#include "kernels/cpu/x86/e4m3_simd_avx512.h"
+#include "kernels/cpu/x86/simd_avx512.h"
 
 ALWAYS_INLINE void encode_row_by_division(const char *x, size_t cols, size_t x_bytes, load32_fn *load, float scale,
                                           uint8_t *codes)
@@ -24,9 +24,12 @@ static __attribute__((noinline)) void encode_by_division(const uint16_t *x, size
     encode_row_by_division((const char *)x, n, sizeof *x, load32_bf16, scale, codes);
 }
 
+#define TSR_BLOCK_FP8(name) tsr_##name##_avx512
 #include "kernels/cpu/e4m3_look_up_body.h"
-/* uses the operations, the table and the division from above */
+/* uses the operations, the table and encode_by_division from above */
 #include "kernels/cpu/e4m3_bands_body.h"
+/* uses the functions of bands */
+#include "kernels/cpu/block_fp8_body.h"
 
 ALWAYS_INLINE __m512i amax_row_f32(__m512i amax, const void *row, size_t cols)
 {
@@ -36,11 +39,6 @@ ALWAYS_INLINE __m512i amax_row_f32(__m512i amax, const void *row, size_t cols)
         amax = _mm512_max_epu32(amax, _mm512_and_si512(magnitude, _mm512_loadu_si512(x)));
     const __mmask16 tail = (__mmask16)first_lanes(cols);
     return _mm512_max_epu32(amax, _mm512_and_si512(magnitude, _mm512_maskz_loadu_epi32(tail, x)));
-}
-
-void tsr_amax_bf16_avx512(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
-{
-    amax_band(x, rows, cols, ld, block_cols, amax);
 }
 
 void tsr_amax_f32_avx512(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
@@ -54,12 +52,6 @@ void tsr_amax_f32_avx512(const float *x, size_t rows, size_t cols, size_t ld, si
     }
 }
 
-void tsr_encode_e4m3_bf16_avx512(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
-                                 const float *scales, uint8_t *codes, size_t ld_codes)
-{
-    encode_band(x, rows, cols, ld, block_cols, scales, codes, ld_codes);
-}
-
 void tsr_encode_e4m3_f32_avx512(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
                                 const float *scales, uint8_t *codes, size_t ld_codes)
 {
@@ -68,14 +60,6 @@ void tsr_encode_e4m3_f32_avx512(const float *x, size_t rows, size_t cols, size_t
             encode_row_by_division((const char *)(x + col), block_width(cols, col, block_cols), sizeof *x, load32_f32,
                                    scales[i], codes + col);
     }
-}
-
-void tsr_quantize_e4m3_bf16_avx512(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
-                                   bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes,
-                                   tsr_block_error *errors)
-{
-    const band b = {x, rows, cols, ld, power_of_two, codes, ld_codes, errors};
-    quantize_band(&b, block_cols, amax, scales);
 }
 
 void tsr_widen_f16_avx512(const uint16_t *x, size_t n, float *out)
@@ -88,20 +72,4 @@ void tsr_widen_f16_avx512(const uint16_t *x, size_t n, float *out)
         const __mmask16 tail = (__mmask16)first_lanes(n - i);
         _mm512_mask_storeu_ps(out + i, tail, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(tail, x + i)));
     }
-}
-
-void tsr_error_e4m3_bf16_avx512(const uint16_t *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes,
-                                size_t ld_codes, float scale, tsr_block_error *error)
-{
-    const error_input in = {x, rows, cols, ld, codes, ld_codes};
-    if (!measure_block(&in, true, scale, error))
-        tsr_error_e4m3_bf16_ref(x, rows, cols, ld, codes, ld_codes, scale, error);
-}
-
-void tsr_error_e4m3_f32_avx512(const float *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes,
-                               size_t ld_codes, float scale, tsr_block_error *error)
-{
-    const error_input in = {x, rows, cols, ld, codes, ld_codes};
-    if (!measure_block(&in, false, scale, error))
-        tsr_error_e4m3_f32_ref(x, rows, cols, ld, codes, ld_codes, scale, error);
 }

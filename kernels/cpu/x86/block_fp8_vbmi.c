@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/x86/e4m3_avx512.h"
-#include "kernels/cpu/x86/e4m3_simd_avx512.h"
+#include "kernels/cpu/x86/simd_avx512.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -105,18 +105,5 @@ ALWAYS_INLINE bool encode_steps(const uint16_t *x, size_t n, const table *t, uin
     return false;
 }
 
+#define TSR_BLOCK_FP8(name) tsr_##name##_vbmi
 #include "kernels/cpu/e4m3_bands_body.h"
-
-void tsr_encode_e4m3_bf16_vbmi(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
-                               const float *scales, uint8_t *codes, size_t ld_codes)
-{
-    encode_band(x, rows, cols, ld, block_cols, scales, codes, ld_codes);
-}
-
-void tsr_quantize_e4m3_bf16_vbmi(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
-                                 bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes,
-                                 tsr_block_error *errors)
-{
-    const band b = {x, rows, cols, ld, power_of_two, codes, ld_codes, errors};
-    quantize_band(&b, block_cols, amax, scales);
-}

@@ -26,6 +26,10 @@ ALWAYS_INLINE __m256i value(const tsr_int4_columns *x, size_t c, __m256i words, 
     return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
 }
 
+typedef __m256i vec;
+#define OP(name) _mm256_##name
+#include "kernels/cpu/x86/int4_columns_pairs.h"
+
 /* Returns BF16 of columns c and c + 1, side by side. */
 ALWAYS_INLINE __m256i decode_pair(const tsr_int4_columns *x, size_t c, __m256i words, int at)
 {
@@ -38,7 +42,7 @@ ALWAYS_INLINE void decode_part(const tsr_int4_columns *tile, size_t row, size_t 
 {
     const tsr_int4_columns part = {
         .group = tile->group, .scale = tile->scale + row, .offset = tile->offset + row, .ld_groups = tile->ld_groups};
-    __m256i a[PAIRS], b[PAIRS];
+    vec a[PAIRS];
 #pragma GCC unroll 2 /* otherwise the pairs are not kept in registers */
     for (size_t w = 0; w < 2; w++) {
         const uint32_t *const from = tile->words + (col / 8 + w) * tile->ld_words + row;
@@ -47,16 +51,7 @@ ALWAYS_INLINE void decode_part(const tsr_int4_columns *tile, size_t row, size_t 
         for (size_t i = 0; i < 4; i++)
             a[4 * w + i] = decode_pair(&part, col + 8 * w + 2 * i, words, 8 * (int)i);
     }
-    for (size_t i = 0; i < PAIRS; i += 2) {
-        b[i] = _mm256_unpacklo_epi32(a[i], a[i + 1]);
-        b[i + 1] = _mm256_unpackhi_epi32(a[i], a[i + 1]);
-    }
-    for (size_t i = 0; i < PAIRS; i += 4) { /* half h of a[i + j] is four pairs of row 4 * h + j */
-        a[i] = _mm256_unpacklo_epi64(b[i], b[i + 2]);
-        a[i + 1] = _mm256_unpackhi_epi64(b[i], b[i + 2]);
-        a[i + 2] = _mm256_unpacklo_epi64(b[i + 1], b[i + 3]);
-        a[i + 3] = _mm256_unpackhi_epi64(b[i + 1], b[i + 3]);
-    }
+    transpose_pairs(a); /* half h of a[i + j] is four pairs of row 4 * h + j */
     for (size_t j = 0; j < 4; j++) {
         uint16_t *const upper = y + (row + j) * ld + col, *const lower = upper + 4 * ld;
         _mm256_storeu_si256((__m256i *)upper, _mm256_permute2x128_si256(a[j], a[4 + j], 0x20));

@@ -26,6 +26,10 @@ ALWAYS_INLINE __m512i value(const tsr_int4_columns *x, size_t c, __m512i words, 
         _mm512_fmadd_ps(raised(words, at), _mm512_loadu_ps(x->scale + g), _mm512_loadu_ps(x->offset + g)));
 }
 
+typedef __m512i vec;
+#define OP(name) _mm512_##name
+#include "kernels/cpu/x86/int4_columns_pairs.h"
+
 /* Returns BF16 of columns c and c + 1, side by side. Rounds up if the discarded bits are above one half, or equal one
  * half and the kept bits are odd. */
 ALWAYS_INLINE __m512i decode_pair(const tsr_int4_columns *x, size_t c, __m512i words, int at)
@@ -42,7 +46,7 @@ ALWAYS_INLINE __m512i decode_pair(const tsr_int4_columns *x, size_t c, __m512i w
 
 ALWAYS_INLINE void decode_tile(const tsr_int4_columns *x, uint16_t *y, size_t ld)
 {
-    __m512i a[PAIRS], b[PAIRS];
+    vec a[PAIRS];
 #pragma GCC unroll 4 /* otherwise the pairs are not kept in registers */
     for (size_t w = 0; w < 4; w++) {
         const __m512i words = _mm512_loadu_si512(x->words + w * x->ld_words);
@@ -50,16 +54,7 @@ ALWAYS_INLINE void decode_tile(const tsr_int4_columns *x, uint16_t *y, size_t ld
         for (size_t i = 0; i < 4; i++)
             a[4 * w + i] = decode_pair(x, 8 * w + 2 * i, words, 8 * (int)i);
     }
-    for (size_t i = 0; i < PAIRS; i += 2) {
-        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-    }
-    for (size_t i = 0; i < PAIRS; i += 4) { /* quarter q of a[i + j] is four pairs of row 4 * q + j */
-        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
-        a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
-        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
-        a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
-    }
+    transpose_pairs(a); /* quarter q of a[i + j] is four pairs of row 4 * q + j */
     for (size_t j = 0; j < 4; j++) {
         const __m512i left_even = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x88);
         const __m512i left_odd = _mm512_shuffle_i32x4(a[j], a[4 + j], 0xDD);

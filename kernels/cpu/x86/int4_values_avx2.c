@@ -6,6 +6,7 @@
 #define TSR_INT4(name) tsr_##name##_avx2
 #include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/int4_values_body.h"
+#include "kernels/cpu/x86/nibble_tables_avx2.h"
 
 /* The 16 values of a group. */
 typedef struct values {
@@ -34,10 +35,6 @@ ALWAYS_INLINE __m256i to_f16(__m256 x)
     return _mm256_cvtepu16_epi32(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
-typedef struct byte_tables {
-    __m256i low, high; /* 16 bytes, twice */
-} byte_tables;
-
 ALWAYS_INLINE byte_tables tables_of(float scale, float zero, bool f16)
 {
     const values v = values_of(scale, zero);
@@ -47,18 +44,6 @@ ALWAYS_INLINE byte_tables tables_of(float scale, float zero, bool f16)
         _mm256_packus_epi16(_mm256_and_si256(words, _mm256_set1_epi16(0xFF)), _mm256_srli_epi16(words, 8));
     return (byte_tables){_mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5)),
                          _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(2, 6, 3, 7, 2, 6, 3, 7))};
-}
-
-/* Looks up 32 values of 16 bytes. */
-ALWAYS_INLINE void look_up(const uint8_t *packed, byte_tables t, uint16_t *y)
-{
-    const __m128i bytes = _mm_loadu_si128((const __m128i *)packed), fifteen = _mm_set1_epi8(15);
-    const __m128i even = _mm_and_si128(bytes, fifteen), odd = _mm_and_si128(_mm_srli_epi16(bytes, 4), fifteen);
-    const __m256i codes = _mm256_set_m128i(_mm_unpackhi_epi8(even, odd), _mm_unpacklo_epi8(even, odd));
-    const __m256i low = _mm256_shuffle_epi8(t.low, codes), high = _mm256_shuffle_epi8(t.high, codes);
-    const __m256i first = _mm256_unpacklo_epi8(low, high), second = _mm256_unpackhi_epi8(low, high);
-    _mm256_storeu_si256((__m256i *)y, _mm256_permute2x128_si256(first, second, 0x20));
-    _mm256_storeu_si256((__m256i *)(y + 16), _mm256_permute2x128_si256(first, second, 0x31));
 }
 
 ALWAYS_INLINE void decode(const uint8_t *packed, size_t n, size_t group, const float *scale, const float *zero,

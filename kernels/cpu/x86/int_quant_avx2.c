@@ -4,7 +4,7 @@
 #define TSR_FINDS_AMAX 1
 #include "kernels/cpu/error_unit.h"
 #include "kernels/cpu/int_quant_body.h"
-#include "kernels/cpu/x86/e4m3_simd_avx2.h"
+#include "kernels/cpu/x86/simd_avx2.h"
 
 /* with the words */
 #include "kernels/cpu/x86/int_error_body.h"

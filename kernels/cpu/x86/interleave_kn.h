@@ -32,13 +32,13 @@ ALWAYS_INLINE lines transpose(const lines *x)
  * columns. */
 ALWAYS_INLINE lines lines_in(const plan *p, const uint8_t *rows, size_t ld, bool int4, bool odd)
 {
-    const vec bias = v_set1((char)p->bias), low = v_set1(0x0F);
+    const vec bias = v_bytes(p->bias), low = v_bytes(0x0F);
     lines x;
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
         if (int4) {
             const vec lo = v_load(rows + p->order[2 * i] * ld), hi = v_load(rows + p->order[2 * i + 1] * ld);
-            x.line[i] = v_xor(odd ? v_select(low, v_right4(lo), hi) : v_select(low, lo, v_left4(hi)), bias);
+            x.line[i] = v_xor(odd ? v_select(low, v_right16(lo, 4), hi) : v_select(low, lo, v_left16(hi, 4)), bias);
         } else {
             x.line[i] = v_xor(v_load(rows + p->order[i] * ld), bias);
         }
@@ -49,7 +49,7 @@ ALWAYS_INLINE lines lines_in(const plan *p, const uint8_t *rows, size_t ld, bool
 /* The inverse; `odd` has the lines of the odd columns of packed codes. */
 ALWAYS_INLINE void lines_out(const plan *p, const lines *x, const lines *odd, uint8_t *rows, size_t ld, bool int4)
 {
-    const vec bias = v_set1((char)p->bias), low = v_set1(0x0F), eight = v_set1(8);
+    const vec bias = v_bytes(p->bias), low = v_bytes(0x0F), eight = v_bytes(8);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
         const vec stored = v_xor(x->line[i], bias);
@@ -60,11 +60,11 @@ ALWAYS_INLINE void lines_out(const plan *p, const lines *x, const lines *odd, ui
         uint8_t *const lo = rows + p->order[2 * i] * ld, *const hi = rows + p->order[2 * i + 1] * ld;
         if (odd != NULL) {
             const vec other = v_xor(odd->line[i], bias);
-            v_store(lo, v_select(low, stored, v_left4(other)));
-            v_store(hi, v_select(low, v_right4(stored), other));
+            v_store(lo, v_select(low, stored, v_left16(other, 4)));
+            v_store(hi, v_select(low, v_right16(stored, 4), other));
         } else {
-            v_store(lo, v_sub(v_xor(v_and(stored, low), eight), eight));
-            v_store(hi, v_sub(v_xor(v_and(v_right4(stored), low), eight), eight));
+            v_store(lo, v_sub8(v_xor(v_and(stored, low), eight), eight));
+            v_store(hi, v_sub8(v_xor(v_and(v_right16(stored, 4), low), eight), eight));
         }
     }
 }

@@ -9,21 +9,21 @@
 ALWAYS_INLINE vec unpack(half h)
 {
     const vec w = v_widen(h);
-    return v_and(v_or(w, v_left4(w)), v_set1(0x0F));
+    return v_and(v_or(w, v_left16(w, 4)), v_bytes(0x0F));
 }
 
 ALWAYS_INLINE vec load_nibbles(const uint8_t *codes, bool packed)
 {
-    return packed ? unpack(h_load(codes)) : v_and(v_load(codes), v_set1(0x0F));
+    return packed ? unpack(h_load(codes)) : v_and(v_load(codes), v_bytes(0x0F));
 }
 
 ALWAYS_INLINE void store_nibbles(uint8_t *codes, vec nibbles, bool packed)
 {
     if (packed) {
         const vec pairs = v_pairs(nibbles);
-        h_store(codes, v_lower(v_pack(pairs, pairs)));
+        h_store(codes, v_lower(v_in_order(v_pack(pairs, pairs))));
     } else {
-        v_store(codes, v_sub(v_xor(nibbles, v_set1(8)), v_set1(8)));
+        v_store(codes, v_sub8(v_xor(nibbles, v_bytes(8)), v_bytes(8)));
     }
 }
 
@@ -35,7 +35,7 @@ ALWAYS_INLINE void store_codes(const tables *t, uint8_t *out, const uint8_t *a, 
     if (int4) {
         const vec pairs_a = v_pairs(v_shuffle(load_nibbles(a, packed), t->gather));
         const vec pairs_b = v_pairs(v_shuffle(load_nibbles(b, packed), t->gather));
-        stored = v_shuffle(v_pack(pairs_a, pairs_b), t->merge);
+        stored = v_shuffle(v_in_order(v_pack(pairs_a, pairs_b)), t->merge);
     } else {
         stored = v_shuffle(v_load(a), t->gather);
     }

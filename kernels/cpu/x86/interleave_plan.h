@@ -71,8 +71,7 @@ typedef struct tables {
 
 ALWAYS_INLINE tables tables_of(const plan *p)
 {
-    return (tables){v_lanes(p->gather), v_lanes(p->scatter), v_lanes(p->merge), v_lanes(p->split),
-                    v_set1((char)p->bias)};
+    return (tables){v_lanes(p->gather), v_lanes(p->scatter), v_lanes(p->merge), v_lanes(p->split), v_bytes(p->bias)};
 }
 
 #endif

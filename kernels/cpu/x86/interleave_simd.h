@@ -1,17 +1,12 @@
 /* Interleaving for AVX2 and AVX-512, written once for vectors of LANES lanes of 16 bytes. Only their files include it,
  * and each first defines these operations:
  *
- *   vec, LANES, half                  the register, its number of 16-byte lanes, and a register of half its size
- *   v_load(p), v_store(p, x), h_load, h_store    no alignment needed
- *   v_lanes(p)                        the 16 bytes at p in every lane
- *   v_set1(byte), v_and, v_or, v_xor, v_sub      on bytes
+ *   OP, vec, v_load, v_and, ...       simd_ops.h and the header of the instruction set, simd_avx2.h or simd_avx512.h
+ *   LANES, half                       the number of 16-byte lanes of vec, and a register of half its size
+ *   h_load(p), h_store(p, h)          no alignment needed
  *   v_select(mask, a, b)              the bits of a where mask is set, those of b elsewhere
- *   v_left4(x), v_right4(x)           16-bit words shifted
- *   v_shuffle(x, table)               inside each lane: byte i becomes x[table[i]]
  *   v_pairs(x)                        words: even byte + 16 * odd byte, bytes below 16
- *   v_pack(a, b)                      the words of a, then of b, all below 256, as bytes
  *   v_widen(h), v_upper(x), v_lower(x)           bytes to words; halves
- *   v_zip_lo(a, b), v_zip_hi(a, b)    bytes of a and b in turn, from the lower or upper half of each lane
  *   v_store_lanes(p, step, x), v_load_lanes(p, step)    lane i at p + i * step
  *
  * 16 stored bytes always hold `group` consecutive rows of one column. So there are two ways to convert codes:
@@ -26,50 +21,42 @@
 #include "kernels/cpu/x86/interleave_kn.h"
 #include "kernels/cpu/x86/interleave_nk.h"
 
-/* The two conversions, by order and size of the codes. */
+/* Moves the codes of a band between their order and the layout, in either direction. */
+typedef void move_fn(const plan *p, const uint8_t *from, uint8_t *to, bool int4, bool packed);
+
+/* Chooses by order and size of the codes. Returns false if the definition has to move them. */
+ALWAYS_INLINE bool move(const tsr_interleave_args *args, move_fn *columns, move_fn *rows, const uint8_t *from,
+                        uint8_t *to)
+{
+    plan p;
+    if (!make_plan(args, &p))
+        return false;
+    const bool nk = p.args.order == TSR_CODES_NK;
+    if (nk && !p.int4)
+        columns(&p, from, to, false, false);
+    else if (nk && !args->packed)
+        columns(&p, from, to, true, false);
+    else if (nk)
+        columns(&p, from, to, true, true);
+    else if (!p.int4)
+        rows(&p, from, to, false, false);
+    else if (!args->packed)
+        rows(&p, from, to, true, false);
+    else
+        rows(&p, from, to, true, true);
+    return true;
+}
 
 ALWAYS_INLINE void interleave(const tsr_interleave_args *args, const uint8_t *codes, uint8_t *out)
 {
-    plan p;
-    if (!make_plan(args, &p)) {
+    if (!move(args, columns_in, rows_in, codes, out))
         tsr_interleave_ref(args, codes, out);
-    } else if (p.args.order == TSR_CODES_NK) {
-        if (!p.int4)
-            columns_in(&p, codes, out, false, false);
-        else if (!args->packed)
-            columns_in(&p, codes, out, true, false);
-        else
-            columns_in(&p, codes, out, true, true);
-    } else {
-        if (!p.int4)
-            rows_in(&p, codes, out, false, false);
-        else if (!args->packed)
-            rows_in(&p, codes, out, true, false);
-        else
-            rows_in(&p, codes, out, true, true);
-    }
 }
 
 ALWAYS_INLINE void deinterleave(const tsr_interleave_args *args, const uint8_t *in, uint8_t *codes)
 {
-    plan p;
-    if (!make_plan(args, &p)) {
+    if (!move(args, columns_out, rows_out, in, codes))
         tsr_deinterleave_ref(args, in, codes);
-    } else if (p.args.order == TSR_CODES_NK) {
-        if (!p.int4)
-            columns_out(&p, in, codes, false, false);
-        else if (!args->packed)
-            columns_out(&p, in, codes, true, false);
-        else
-            columns_out(&p, in, codes, true, true);
-    } else {
-        if (!p.int4)
-            rows_out(&p, in, codes, false, false);
-        else if (!args->packed)
-            rows_out(&p, in, codes, true, false);
-        else
-            rows_out(&p, in, codes, true, true);
-    }
 }
 
 #endif

@@ -40,6 +40,11 @@ ALWAYS_INLINE __m256 to_bf16(__m256 x)
     return _mm256_castsi256_ps(_mm256_and_si256(sum, _mm256_set1_epi32((int)0xFFFF0000u)));
 }
 
+typedef __m256i vec;
+typedef __m256 vf;
+#define OP(name) _mm256_##name
+#include "kernels/cpu/x86/mx_codes_shared.h"
+
 /* Returns the e4m3 codes of numbers from 0 to 448. */
 ALWAYS_INLINE __m256i codes_of(__m256 q)
 {
@@ -55,17 +60,11 @@ ALWAYS_INLINE __m256i codes_of(__m256 q)
 
 void tsr_scale_nvfp4_avx2(const uint32_t *amax, size_t n, const tsr_nvfp4_recipe *recipe, uint8_t *scales, float *t)
 {
-    const __m256 global = _mm256_set1_ps(recipe->global), six = _mm256_set1_ps(6);
+    const __m256 global = _mm256_set1_ps(recipe->global);
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
         const __m256 x = _mm256_loadu_ps((const float *)(const void *)(amax + i));
-        __m256 s;
-        if (recipe->multiplies) {
-            s = _mm256_max_ps(_mm256_div_ps(x, _mm256_mul_ps(six, global)), _mm256_set1_ps(0x1p-9f));
-        } else {
-            const __m256 sixth = _mm256_div_ps(x, six);
-            s = _mm256_mul_ps(recipe->bf16_quotient ? to_bf16(sixth) : sixth, global);
-        }
+        const __m256 s = nvfp4_quotient(x, recipe, global);
         const __m256i made = codes_of(s), none = recipe->multiplies ? _mm256_castps_si256(x) : made;
         const __m256i code = _mm256_blendv_epi8(made, _mm256_set1_epi32(recipe->multiplies ? 0x38 : 0x20),
                                                 _mm256_cmpeq_epi32(none, _mm256_setzero_si256()));
@@ -181,7 +180,7 @@ void encode_bf16(const uint16_t *x, size_t n, size_t group, const float *t, bool
 
 /* ---- E2M1 of FP32: quotients and comparisons ---- */
 
-ALWAYS_INLINE __m256i count_above(__m256i code, __m256 size, float tie, bool beyond)
+vec count_above(vec code, vf size, float tie, bool beyond)
 {
     const __m256 bound = _mm256_set1_ps(tie);
     const __m256 more = beyond ? _mm256_cmp_ps(size, bound, _CMP_GT_OQ) : _mm256_cmp_ps(size, bound, _CMP_GE_OQ);
@@ -192,13 +191,7 @@ ALWAYS_INLINE __m256i count_above(__m256i code, __m256 size, float tie, bool bey
 ALWAYS_INLINE uint32_t bytes_of(__m256 q, bool down)
 {
     const __m256 size = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), q), zero = _mm256_setzero_ps();
-    __m256i code = count_above(_mm256_setzero_si256(), size, 0.25f, true);
-    code = count_above(code, size, 0.75f, down);
-    code = count_above(code, size, 1.25f, true);
-    code = count_above(code, size, 1.75f, down);
-    code = count_above(code, size, 2.5f, true);
-    code = count_above(code, size, 3.5f, down);
-    code = count_above(code, size, 5, true);
+    __m256i code = codes_of_sizes(size, _mm256_setzero_si256(), down);
     const __m256 minus = down ? _mm256_cmp_ps(q, zero, _CMP_LE_OQ) : _mm256_cmp_ps(q, zero, _CMP_LT_OQ);
     code = _mm256_or_si256(code, _mm256_and_si256(_mm256_castps_si256(minus), _mm256_set1_epi32(8)));
     const __m256i pairs = _mm256_or_si256(code, _mm256_srli_epi64(code, 28)); /* one byte in each 64 bits */

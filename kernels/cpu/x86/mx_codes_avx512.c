@@ -46,19 +46,18 @@ static inline __m512 to_bf16(__m512 x)
     return _mm512_castsi512_ps(_mm512_and_si512(sum, _mm512_set1_epi32((int)0xFFFF0000u)));
 }
 
+typedef __m512i vec;
+typedef __m512 vf;
+#define OP(name) _mm512_##name
+#include "kernels/cpu/x86/mx_codes_shared.h"
+
 void tsr_scale_nvfp4_avx512(const uint32_t *amax, size_t n, const tsr_nvfp4_recipe *recipe, uint8_t *scales, float *t)
 {
-    const __m512 global = _mm512_set1_ps(recipe->global), six = _mm512_set1_ps(6);
+    const __m512 global = _mm512_set1_ps(recipe->global);
     for (size_t i = 0; i < n; i += 16) {
         const __mmask16 live = live_of(n - i);
         const __m512 x = _mm512_castsi512_ps(_mm512_maskz_loadu_epi32(live, amax + i));
-        __m512 s;
-        if (recipe->multiplies) {
-            s = _mm512_max_ps(_mm512_div_ps(x, _mm512_mul_ps(six, global)), _mm512_set1_ps(0x1p-9f));
-        } else {
-            const __m512 sixth = _mm512_div_ps(x, six);
-            s = _mm512_mul_ps(recipe->bf16_quotient ? to_bf16(sixth) : sixth, global);
-        }
+        const __m512 s = nvfp4_quotient(x, recipe, global);
         const __m512i made = codes_of(s), none = recipe->multiplies ? _mm512_castps_si512(x) : made;
         const __m512i code = _mm512_mask_mov_epi32(made, _mm512_testn_epi32_mask(none, none),
                                                    _mm512_set1_epi32(recipe->multiplies ? 0x38 : 0x20));
@@ -238,7 +237,7 @@ void encode_bf16(const uint16_t *x, size_t n, size_t group, const float *t, bool
 
 /* ---- E2M1 of FP32: quotients and comparisons ---- */
 
-ALWAYS_INLINE __m512i count_above(__m512i code, __m512 size, float tie, bool beyond)
+vec count_above(vec code, vf size, float tie, bool beyond)
 {
     const __m512 bound = _mm512_set1_ps(tie);
     const __mmask16 more =
@@ -250,13 +249,7 @@ ALWAYS_INLINE __m512i count_above(__m512i code, __m512 size, float tie, bool bey
 ALWAYS_INLINE __m128i bytes_of(__m512 q, bool down)
 {
     const __m512 size = _mm512_abs_ps(q), zero = _mm512_setzero_ps();
-    __m512i code = count_above(_mm512_setzero_si512(), size, 0.25f, true);
-    code = count_above(code, size, 0.75f, down);
-    code = count_above(code, size, 1.25f, true);
-    code = count_above(code, size, 1.75f, down);
-    code = count_above(code, size, 2.5f, true);
-    code = count_above(code, size, 3.5f, down);
-    code = count_above(code, size, 5, true);
+    __m512i code = codes_of_sizes(size, _mm512_setzero_si512(), down);
     const __mmask16 minus = down ? _mm512_cmp_ps_mask(q, zero, _CMP_LE_OQ) : _mm512_cmp_ps_mask(q, zero, _CMP_LT_OQ);
     code = _mm512_mask_add_epi32(code, minus, code, _mm512_set1_epi32(8));
     return _mm512_cvtepi64_epi8(_mm512_or_si512(code, _mm512_srli_epi64(code, 28)));

@@ -73,42 +73,20 @@ static inline bool make_units(const float *t_of, units *u)
     return _mm256_movemask_ps(tiny) != 0;
 }
 
-typedef struct products {
-    __m256 q2, e2, qv;
-} products;
+typedef int place;
 
-ALWAYS_INLINE __m256 product(columns a, columns b)
+#define unit_of(u, g)    _mm256_broadcast_ss(&(u)->unit[g])
+#define inverse_of(u, g) _mm256_broadcast_ss(&(u)->inverse[g])
+#define boost_of(u, g)   _mm256_broadcast_ss(&(u)->boost[g])
+
+ALWAYS_INLINE __m256 larger_size(__m256 a, __m256 b)
 {
-    return _mm256_fmadd_ps(a.odd, b.odd, _mm256_mul_ps(a.even, b.even));
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return _mm256_max_ps(_mm256_andnot_ps(sign, a), _mm256_andnot_ps(sign, b));
 }
 
-ALWAYS_INLINE products compare(const row *r, size_t i, const units *u, int g, bool boosted, __m256 *largest)
-{
-    const __m256 inverse = _mm256_broadcast_ss(&u->inverse[g]), sign = _mm256_set1_ps(-0.0f);
-    const columns v = values(r, i);
-    columns q = load(r, i);
-    if (boosted) {
-        const __m256 boost = _mm256_broadcast_ss(&u->boost[g]);
-        q = (columns){_mm256_mul_ps(q.even, boost), _mm256_mul_ps(q.odd, boost)};
-    }
-    q = (columns){_mm256_mul_ps(q.even, inverse), _mm256_mul_ps(q.odd, inverse)};
-    const columns e = {_mm256_sub_ps(q.even, v.even), _mm256_sub_ps(q.odd, v.odd)};
-    const __m256 larger = _mm256_max_ps(_mm256_andnot_ps(sign, e.even), _mm256_andnot_ps(sign, e.odd));
-    *largest = _mm256_max_ps(*largest, _mm256_mul_ps(larger, _mm256_broadcast_ss(&u->unit[g])));
-    return (products){product(q, q), product(e, e), product(q, v)};
-}
-
-ALWAYS_INLINE __m256 add_pairs(__m256 a, __m256 b)
-{
-    return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-}
-
-ALWAYS_INLINE __m256 add_quads(__m256 a, __m256 b)
-{
-    const __m256d first = _mm256_castps_pd(a), second = _mm256_castps_pd(b);
-    return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(first, second)),
-                         _mm256_castpd_ps(_mm256_unpackhi_pd(first, second)));
-}
+#define OP(name) _mm256_##name
+#include "kernels/cpu/x86/mx_error_compare.h"
 
 ALWAYS_INLINE __m256 sums_of(const __m256 p[TOGETHER])
 {

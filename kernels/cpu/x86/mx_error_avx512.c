@@ -62,49 +62,21 @@ static inline units units_of(const float *t_of)
     return (units){unit, _mm512_div_ps(one, _mm512_mul_ps(unit, boost)), boost};
 }
 
-typedef struct products {
-    __m512 q2, e2, qv;
-} products;
+typedef __m512i place; /* the group of each lane: 32 columns may belong to two */
 
-ALWAYS_INLINE __m512 product(columns a, columns b)
-{
-    return _mm512_fmadd_ps(a.odd, b.odd, _mm512_mul_ps(a.even, b.even));
-}
+#define unit_of(u, of)    _mm512_permutexvar_ps(of, (u)->unit)
+#define inverse_of(u, of) _mm512_permutexvar_ps(of, (u)->inverse)
+#define boost_of(u, of)   _mm512_permutexvar_ps(of, (u)->boost)
+#define larger_size(a, b) _mm512_range_ps(a, b, 0xB)
 
-/* Compares 32 columns from i on; lane `of` of the units is theirs. */
-ALWAYS_INLINE products compare(const row *r, size_t i, const units *u, __m512i of, bool boosted, lanes *largest)
-{
-    const __m512 inverse = _mm512_permutexvar_ps(of, u->inverse);
-    const columns v = values(r, i);
-    columns q = load(r, i);
-    if (boosted) {
-        const __m512 boost = _mm512_permutexvar_ps(of, u->boost);
-        q = (columns){_mm512_mul_ps(q.even, boost), _mm512_mul_ps(q.odd, boost)};
-    }
-    q = (columns){_mm512_mul_ps(q.even, inverse), _mm512_mul_ps(q.odd, inverse)};
-    const columns e = {_mm512_sub_ps(q.even, v.even), _mm512_sub_ps(q.odd, v.odd)};
-    const __m512 larger = _mm512_range_ps(e.even, e.odd, 0xB); /* of magnitude */
-    *largest = _mm512_max_ps(*largest, _mm512_mul_ps(larger, _mm512_permutexvar_ps(of, u->unit)));
-    return (products){product(q, q), product(e, e), product(q, v)};
-}
+#define OP(name) _mm512_##name
+#include "kernels/cpu/x86/mx_error_compare.h"
 
 /* Adds halves: the lanes of a and b, which hold 16 numbers of a group each, become 8 and 8. */
 ALWAYS_INLINE __m512 halved(__m512 a, __m512 b)
 {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(1, 0, 1, 0)),
                          _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 2, 3, 2)));
-}
-
-ALWAYS_INLINE __m512 add_pairs(__m512 a, __m512 b)
-{
-    return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-}
-
-ALWAYS_INLINE __m512 add_quads(__m512 a, __m512 b)
-{
-    const __m512d first = _mm512_castps_pd(a), second = _mm512_castps_pd(b);
-    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(first, second)),
-                         _mm512_castpd_ps(_mm512_unpackhi_pd(first, second)));
 }
 
 /* Returns the sums of 16 groups, two in each register. */
@@ -118,11 +90,7 @@ ALWAYS_INLINE __m512 sums_of(const __m512 p[ACROSS])
     return _mm512_permutexvar_ps(order, mixed);
 }
 
-typedef struct group_sums {
-    __m512 q2, e2, qv;
-} group_sums;
-
-ALWAYS_INLINE group_sums measure16(const row *r, size_t at, size_t group, const units *u, bool boosted, __m512 *largest)
+ALWAYS_INLINE products measure16(const row *r, size_t at, size_t group, const units *u, bool boosted, __m512 *largest)
 {
     __m512 q2[ACROSS], e2[ACROSS], qv[ACROSS];
     for (int i = 0; i < ACROSS; i++, at += 2 * group) {
@@ -141,7 +109,7 @@ ALWAYS_INLINE group_sums measure16(const row *r, size_t at, size_t group, const 
         e2[i] = halved(a.e2, b.e2);
         qv[i] = halved(a.qv, b.qv);
     }
-    return (group_sums){sums_of(q2), sums_of(e2), sums_of(qv)};
+    return (products){sums_of(q2), sums_of(e2), sums_of(qv)};
 }
 
 void measure_groups(const row *r, size_t at, size_t group, const float *t, size_t g, size_t n, lanes *largest,
@@ -150,7 +118,7 @@ void measure_groups(const row *r, size_t at, size_t group, const float *t, size_
     const units u = units_of(t);
     const __mmask16 live = (__mmask16)((1u << n) - 1);
     const bool boosted = _mm512_cmp_ps_mask(u.boost, _mm512_set1_ps(1), _CMP_NEQ_OQ) != 0;
-    const group_sums s =
+    const products s =
         boosted ? measure16(r, at, group, &u, true, largest) : measure16(r, at, group, &u, false, largest);
     _mm512_mask_storeu_ps(error->q2 + g, live, s.q2);
     _mm512_mask_storeu_ps(error->e2 + g, live, s.e2);

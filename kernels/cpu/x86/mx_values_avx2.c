@@ -2,6 +2,7 @@
  * two tables of bytes. */
 #include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
+#include "kernels/cpu/x86/nibble_tables_avx2.h"
 
 #include <immintrin.h>
 #include <stdbool.h>
@@ -36,11 +37,6 @@ ALWAYS_INLINE unsigned round_all(const float *t_of, roundings *r)
     return 0xFFu & ~(unsigned)_mm256_movemask_ps(usual);
 }
 
-/* The low and high bytes of 16 codes' values: for group `a` in the lower half, for `b` in the upper one. */
-typedef struct byte_tables {
-    __m256i low, high;
-} byte_tables;
-
 ALWAYS_INLINE byte_tables tables_of(const roundings *r, size_t a, size_t b)
 {
     /*                                                          0  0.5   1  1.5  2    3    4    6  */
@@ -60,18 +56,6 @@ ALWAYS_INLINE byte_tables tables_of(const roundings *r, size_t a, size_t b)
     const __m256i mantissas = _mm256_blend_epi32(mixed, same, 0x11);
     const __m256i words = _mm256_and_si256(_mm256_add_epi16(mantissas, exponent), not_zero);
     return (byte_tables){_mm256_shuffle_epi8(words, evens), _mm256_or_si256(_mm256_shuffle_epi8(words, odds), sign)};
-}
-
-/* Looks up 32 values of 16 bytes. */
-ALWAYS_INLINE void look_up(const uint8_t *packed, byte_tables t, uint16_t *y)
-{
-    const __m128i bytes = _mm_loadu_si128((const __m128i *)packed), fifteen = _mm_set1_epi8(15);
-    const __m128i even = _mm_and_si128(bytes, fifteen), odd = _mm_and_si128(_mm_srli_epi16(bytes, 4), fifteen);
-    const __m256i codes = _mm256_set_m128i(_mm_unpackhi_epi8(even, odd), _mm_unpacklo_epi8(even, odd));
-    const __m256i low = _mm256_shuffle_epi8(t.low, codes), high = _mm256_shuffle_epi8(t.high, codes);
-    const __m256i first = _mm256_unpacklo_epi8(low, high), second = _mm256_unpackhi_epi8(low, high);
-    _mm256_storeu_si256((__m256i *)y, _mm256_permute2x128_si256(first, second, 0x20));
-    _mm256_storeu_si256((__m256i *)(y + 16), _mm256_permute2x128_si256(first, second, 0x31));
 }
 
 ALWAYS_INLINE void decode_e2m1(const uint8_t *packed, size_t n, size_t group, const float *t, uint16_t *y)

@@ -4,7 +4,10 @@
 
 #include <immintrin.h>
 
-enum { TILE = 8, AHEAD = 96 }; /* rows that are prefetched: they are too far apart for the hardware prefetcher */
+typedef __m256i vec;
+#include "kernels/cpu/x86/transpose_body.h"
+
+enum { AHEAD = 96 }; /* rows that are prefetched: they are too far apart for the hardware prefetcher */
 
 /* ---- 16 bits ---- */
 
@@ -79,18 +82,15 @@ void tsr_transpose32_avx2(const uint32_t *x, size_t rows, size_t cols, size_t ld
 
 /* ---- nibbles ---- */
 
-/* Exchanges the upper half of each 2 * shift bits of a with the lower half of those of b; `low` has the lower bits
- * set. */
-ALWAYS_INLINE void exchange(__m256i *a, __m256i *b, int shift, uint32_t low)
+void exchange(vec *a, vec *b, unsigned shift, uint32_t low)
 {
-    const __m256i differ = _mm256_xor_si256(_mm256_srli_epi32(*a, shift), *b);
+    const __m256i differ = _mm256_xor_si256(_mm256_srli_epi32(*a, (int)shift), *b);
     const __m256i moved = _mm256_and_si256(differ, _mm256_set1_epi32((int)low));
     *b = _mm256_xor_si256(*b, moved);
-    *a = _mm256_xor_si256(*a, _mm256_slli_epi32(moved, shift));
+    *a = _mm256_xor_si256(*a, _mm256_slli_epi32(moved, (int)shift));
 }
 
-/* Transposes a block: exchanges halves, quarters and eighths of words with those of the row 4, 2 and 1 further down.
- * Columns from `cols` to 7 are ignored. */
+/* Transposes 8 x 8 words. Ignores the columns from `cols` on. */
 ALWAYS_INLINE void turn_block(const uint32_t *x, size_t cols, size_t ld_x, uint32_t *y, size_t ld_y)
 {
     const __m256i live = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)cols), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -99,14 +99,7 @@ ALWAYS_INLINE void turn_block(const uint32_t *x, size_t cols, size_t ld_x, uint3
         _mm_prefetch((const char *)(x + (r + AHEAD) * ld_x), _MM_HINT_T0);
         v[r] = _mm256_maskload_epi32((const int *)(const void *)(x + r * ld_x), live);
     }
-    for (size_t r = 0; r < 4; r++)
-        exchange(&v[r], &v[r + 4], 16, 0x0000FFFF);
-    for (size_t r = 0; r < 2; r++) {
-        exchange(&v[r], &v[r + 2], 8, 0x00FF00FF);
-        exchange(&v[r + 4], &v[r + 6], 8, 0x00FF00FF);
-    }
-    for (size_t r = 0; r < TILE; r += 2)
-        exchange(&v[r], &v[r + 1], 4, 0x0F0F0F0F);
+    transpose_words(v);
     for (size_t r = 0; r < TILE; r++)
         _mm256_maskstore_epi32((int *)(void *)(y + r * ld_y), live, v[r]);
 }

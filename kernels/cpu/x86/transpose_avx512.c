@@ -4,11 +4,10 @@
 
 #include <immintrin.h>
 
-enum {
-    TILE = 8,
-    LINE = 16,
-    AHEAD = 96
-}; /* rows that are prefetched: they are too far apart for the hardware prefetcher */
+typedef __m512i vec;
+#include "kernels/cpu/x86/transpose_body.h"
+
+enum { LINE = 16, AHEAD = 96 }; /* rows that are prefetched: they are too far apart for the hardware prefetcher */
 
 /* Returns the bits of x where `low` is set, those of y elsewhere. */
 ALWAYS_INLINE __m512i choose(__m512i low, __m512i x, __m512i y)
@@ -16,8 +15,8 @@ ALWAYS_INLINE __m512i choose(__m512i low, __m512i x, __m512i y)
     return _mm512_ternarylogic_epi32(low, x, y, 0xCA);
 }
 
-/* As in transpose_avx2.c, with two shifts that do not depend on each other. */
-ALWAYS_INLINE void exchange(__m512i *a, __m512i *b, unsigned shift, uint32_t low_bits)
+/* Uses two shifts that do not depend on each other. */
+void exchange(vec *a, vec *b, unsigned shift, uint32_t low_bits)
 {
     const __m512i low = _mm512_set1_epi32((int)low_bits);
     const __m512i upper = _mm512_srli_epi32(*a, shift), lower = _mm512_slli_epi32(*b, shift);
@@ -32,14 +31,7 @@ ALWAYS_INLINE void turn_block(const uint32_t *x, size_t ld_x, uint32_t *y, size_
         _mm_prefetch((const char *)(x + (r + AHEAD) * ld_x), _MM_HINT_T0);
         v[r] = _mm512_loadu_si512(x + r * ld_x);
     }
-    for (size_t r = 0; r < 4; r++)
-        exchange(&v[r], &v[r + 4], 16, 0x0000FFFF);
-    for (size_t r = 0; r < 2; r++) {
-        exchange(&v[r], &v[r + 2], 8, 0x00FF00FF);
-        exchange(&v[r + 4], &v[r + 6], 8, 0x00FF00FF);
-    }
-    for (size_t r = 0; r < TILE; r += 2)
-        exchange(&v[r], &v[r + 1], 4, 0x0F0F0F0F);
+    transpose_words(v);
     for (size_t r = 0; r < TILE; r++)
         _mm512_storeu_si512(y + r * ld_y, v[r]);
 }

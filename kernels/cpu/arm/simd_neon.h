@@ -1,8 +1,8 @@
 /* Defines the operations of e4m3_bands_body.h and e4m3_error_body.h with NEON.
  *
  * A register is two registers of NEON, which are its 16-byte lanes. "Packed order" is the order of columns. */
-#ifndef TSR_KERNELS_CPU_ARM_E4M3_SIMD_NEON_H
-#define TSR_KERNELS_CPU_ARM_E4M3_SIMD_NEON_H
+#ifndef TSR_KERNELS_CPU_ARM_SIMD_NEON_H
+#define TSR_KERNELS_CPU_ARM_SIMD_NEON_H
 
 #include "kernels/cpu/always_inline.h"
 

@@ -1,6 +1,6 @@
 /* Defines the operations of e4m3_bands_body.h, which explains them, in AVX-512. */
-#ifndef TSR_KERNELS_CPU_X86_E4M3_SIMD_AVX512_H
-#define TSR_KERNELS_CPU_X86_E4M3_SIMD_AVX512_H
+#ifndef TSR_KERNELS_CPU_X86_SIMD_AVX512_H
+#define TSR_KERNELS_CPU_X86_SIMD_AVX512_H
 
 #include "kernels/cpu/always_inline.h"
 
@@ -10,40 +10,18 @@
 #include <stdint.h>
 
 typedef __m512i vec;
-enum { STEP = 64 };
+typedef __m512 vf;
+enum { STEP = 64, PARTS = 1 };
 
-ALWAYS_INLINE vec v_load(const void *p)
-{
-    return _mm512_loadu_si512(p);
-}
+#define OP(name)   _mm512_##name
+#define BITS(name) _mm512_##name##_si512
+#define FLOATS(x)  _mm512_castsi512_ps(x)
+#include "kernels/cpu/x86/simd_ops.h"
 
-ALWAYS_INLINE void v_store(void *p, vec x)
-{
-    _mm512_storeu_si512(p, x);
-}
-
-ALWAYS_INLINE vec v_lanes(const uint8_t *p)
-{
-    return _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)p));
-}
-
-#define v_zero()            _mm512_setzero_si512()
-#define v_words(w)          _mm512_set1_epi16((short)(w))
-#define v_bytes(b)          _mm512_set1_epi8((char)(b))
-#define v_and(a, b)         _mm512_and_si512(a, b)
-#define v_or(a, b)          _mm512_or_si512(a, b)
-#define v_add8(a, b)        _mm512_add_epi8(a, b)
-#define v_sub8(a, b)        _mm512_sub_epi8(a, b)
-#define v_adds8(a, b)       _mm512_adds_epu8(a, b)
-#define v_max8(a, b)        _mm512_max_epu8(a, b)
-#define v_max16(a, b)       _mm512_max_epu16(a, b)
-#define v_subs16(a, b)      _mm512_subs_epu16(a, b)
-#define v_left16(x, n)      _mm512_slli_epi16(x, n)
-#define v_right16(x, n)     _mm512_srli_epi16(x, n)
-#define v_shuffle(table, i) _mm512_shuffle_epi8(table, i)
-#define v_pack(a, b)        _mm512_packus_epi16(a, b)
-#define v_pack_signed(a, b) _mm512_packs_epi16(a, b)
-
+#define v_and(a, b) _mm512_and_si512(a, b)
+#define v_or(a, b)  _mm512_or_si512(a, b)
+#define v_xor(a, b) _mm512_xor_si512(a, b)
+#define v_lanes(p)  _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)(p)))
 ALWAYS_INLINE vec v_in_order(vec x)
 {
     return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), x);
@@ -79,29 +57,13 @@ ALWAYS_INLINE uint32_t v_largest16(vec x)
 
 /* ---- for e4m3_error_body.h ---- */
 
-typedef __m512 vf;
-enum { PARTS = 1 };
-
-#define f_set1(x)                     _mm512_set1_ps(x)
-#define f_mul(a, b)                   _mm512_mul_ps(a, b)
-#define f_fmadd(a, b, c)              _mm512_fmadd_ps(a, b, c)
-#define f_fnmadd(a, b, c)             _mm512_fnmadd_ps(a, b, c)
 #define f_larger(x, y)                _mm512_range_ps(y, x, 0x0B) /* of the sizes */
 #define f_some_above(a, b)            (_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0)
 #define f_some_equal(a, b)            (_mm512_cmp_ps_mask(_mm512_abs_ps(a), b, _CMP_EQ_OQ) != 0)
 #define f_largest(x)                  _mm512_reduce_max_ps(x)
-#define v_zip_lo(a, b)                _mm512_unpacklo_epi8(a, b)
-#define v_zip_hi(a, b)                _mm512_unpackhi_epi8(a, b)
 #define v_where_below(x, limit, a, b) _mm512_mask_blend_epi8(_mm512_cmplt_epu8_mask(x, v_bytes(limit)), b, a)
-#define f_lo_of_words(w)              _mm512_castsi512_ps(_mm512_unpacklo_epi16(v_zero(), w))
-#define f_hi_of_words(w)              _mm512_castsi512_ps(_mm512_unpackhi_epi16(v_zero(), w))
 #define f_lo_of_floats(a, b)          _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(2, 0, 2, 0))
 #define f_hi_of_floats(a, b)          _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 1, 3, 1))
-
-ALWAYS_INLINE vf f_load(const float *p)
-{
-    return _mm512_loadu_ps(p);
-}
 
 /* Combines the masks to 32 bits before counting: gcc 12 may store a 16-bit mask as a word and count a dword. */
 ALWAYS_INLINE uint32_t f_nonzero(vf lo, vf hi)
@@ -114,16 +76,8 @@ ALWAYS_INLINE uint32_t f_nonzero(vf lo, vf hi)
 
 enum { W_BITS = 1 };
 
-#define v_add16(a, b)          _mm512_add_epi16(a, b)
-#define v_max16s(a, b)         _mm512_max_epi16(a, b)
-#define w_equal(a, b)          _mm512_cmpeq_epi16_mask(a, b)
-#define w_nonzero(x)           _mm512_test_epi16_mask(x, v_words(0x7FFF))
-#define f_of_zipped_lo(lo, hi) _mm512_castsi512_ps(_mm512_unpacklo_epi16(lo, hi))
-#define f_of_zipped_hi(lo, hi) _mm512_castsi512_ps(_mm512_unpackhi_epi16(lo, hi))
-#define f_add(a, b)            _mm512_add_ps(a, b)
-#define f_sub(a, b)            _mm512_sub_ps(a, b)
-#define f_max(a, b)            _mm512_max_ps(a, b)
-#define f_min(a, b)            _mm512_min_ps(a, b)
+#define w_equal(a, b) _mm512_cmpeq_epi16_mask(a, b)
+#define w_nonzero(x)  _mm512_test_epi16_mask(x, v_words(0x7FFF))
 
 ALWAYS_INLINE vec v_load_codes(const int8_t *p)
 {
