@@ -137,6 +137,17 @@ __device__ __forceinline__ float quad_max(float x)
     return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));
 }
 
+/* Returns the largest score of row h of the two that a quad holds. */
+template <int N> __device__ __forceinline__ float row_max(const float (&score)[N], int h)
+{
+    float most = score[2 * h];
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        most = fmaxf(most, fmaxf(score[i + 2 * h], score[i + 2 * h + 1]));
+    }
+    return quad_max(most);
+}
+
 __device__ __forceinline__ float quad_sum(float x)
 {
     x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);

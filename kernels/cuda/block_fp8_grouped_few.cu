@@ -80,15 +80,7 @@ __device__ __forceinline__ void multiply_few(const few_reader<ROWS, TOKENS> &rin
     hopper::mma_128<TOKENS>(tile, ring.w(), ring.a());
     const uint32_t scale_a = ring.scale(ring.stage) + (uint32_t)(lane % 4 * 8);
     hopper::mma_wait<0>(tile);
-#pragma unroll
-    for (int g = 0; g < TOKENS / 8; ++g) {
-        const float2 by_a = hopper::load_shared2(scale_a + 32 * g);
-        const float even = by_a.x * by_w, odd = by_a.y * by_w;
-        sum[4 * g] = fmaf(tile[4 * g], even, sum[4 * g]);
-        sum[4 * g + 1] = fmaf(tile[4 * g + 1], odd, sum[4 * g + 1]);
-        sum[4 * g + 2] = fmaf(tile[4 * g + 2], even, sum[4 * g + 2]);
-        sum[4 * g + 3] = fmaf(tile[4 * g + 3], odd, sum[4 * g + 3]);
-    }
+    add_scaled<TOKENS>(sum, tile, scale_a, by_w);
     __syncwarp(); /* all lanes have read the scales */
     if (lane == 0) {
         hopper::barrier_arrive(ring.empty(ring.stage));
@@ -118,14 +110,7 @@ __device__ __forceinline__ void store_unit(float *staged, const grouped_problem 
 {
     using shape = few_shape<ROWS, TOKENS>;
     hopper::meet(1, shape::kWarps * 32); /* all warps have finished the previous results */
-#pragma unroll
-    for (int g = 0; g < TOKENS / 8; ++g) {
-        float *const column = staged + (8 * g + 2 * (lane % 4)) * shape::kPitch + row;
-        column[0] = sum[4 * g];
-        column[shape::kPitch] = sum[4 * g + 1];
-        column[8] = sum[4 * g + 2];
-        column[shape::kPitch + 8] = sum[4 * g + 3];
-    }
+    write_columns<TOKENS, shape::kPitch>(staged, sum, row, lane);
     hopper::meet(1, shape::kWarps * 32);
     if (p.out == TSR_GEMM_BF16) {
         store_rows<ROWS, TOKENS, __nv_bfloat16>(staged, p.all, unit);

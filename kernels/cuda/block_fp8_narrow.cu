@@ -418,8 +418,6 @@ template <typename T> tsr_status run(const problem &p, const tsr_gemm_config &co
 tsr_status block_fp8::run_narrow(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, tsr_stream stream,
                                  tsr_err *err)
 {
-    if (config.cluster < 1 || config.cluster > kMostSplits) {
-        return no_such_tile(config, err);
-    }
-    return for_results(out, [&](auto of) { return run<typename decltype(of)::type>(p, config, stream, err); });
+    return for_splits(config, out, err,
+                      [&](auto of) { return run<typename decltype(of)::type>(p, config, stream, err); });
 }

@@ -39,6 +39,36 @@ template <typename SHAPE> __device__ __forceinline__ void make_barriers(const ti
     hopper::fence_barrier_init();
 }
 
+/* sum += scale_a * by_w * tile, for a thread's part of W * A^T. `scale_a` is the address of its tokens' scales. */
+template <int TOKENS>
+__device__ __forceinline__ void add_scaled(float (&sum)[TOKENS / 2], const float (&tile)[TOKENS / 2], uint32_t scale_a,
+                                           float by_w)
+{
+#pragma unroll
+    for (int g = 0; g < TOKENS / 8; ++g) {
+        const float2 by_a = hopper::load_shared2(scale_a + 32 * g);
+        const float even = by_a.x * by_w, odd = by_a.y * by_w;
+        sum[4 * g] = fmaf(tile[4 * g], even, sum[4 * g]);
+        sum[4 * g + 1] = fmaf(tile[4 * g + 1], odd, sum[4 * g + 1]);
+        sum[4 * g + 2] = fmaf(tile[4 * g + 2], even, sum[4 * g + 2]);
+        sum[4 * g + 3] = fmaf(tile[4 * g + 3], odd, sum[4 * g + 3]);
+    }
+}
+
+/* Writes a thread's sums, transposed, into results [TOKENS][PITCH] in shared memory. */
+template <int TOKENS, int PITCH>
+__device__ __forceinline__ void write_columns(float *results, const float (&sum)[TOKENS / 2], int row, int lane)
+{
+#pragma unroll
+    for (int g = 0; g < TOKENS / 8; ++g) {
+        float *const column = results + (8 * g + 2 * (lane % 4)) * PITCH + row;
+        column[0] = sum[4 * g];
+        column[PITCH] = sum[4 * g + 1];
+        column[8] = sum[4 * g + 2];
+        column[PITCH + 8] = sum[4 * g + 3];
+    }
+}
+
 /* Tensor maps of the operands and of A's scales. */
 struct operand_maps {
     CUtensorMap w, a, scale;
@@ -68,6 +98,12 @@ __device__ __forceinline__ void load_share(tile_ring<SHAPE> ring, const tile_sha
         load_k_tile(ring, t, mine.n0, mine.m0, map_w, map_a, map_scale);
     }
     drain(ring);
+}
+
+/* Runs a kernel for the type of the results, if it can split k as `config` says. */
+template <typename F> tsr_status for_splits(const tsr_gemm_config &config, tsr_gemm_out out, tsr_err *err, F run)
+{
+    return config.cluster < 1 || config.cluster > kMostSplits ? no_such_tile(config, err) : for_results(out, run);
 }
 
 /* Encodes maps for tiles of this many tokens and weight rows; W has `all_rows` rows. */

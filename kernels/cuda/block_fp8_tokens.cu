@@ -46,15 +46,7 @@ __device__ __forceinline__ void multiply_tiles(tokens_reader<ROWS, TOKENS> ring,
     };
     const auto add = [&](const float(&tile)[TOKENS / 2], int stage, float by_w) {
         const uint32_t scale_a = ring.scale(stage) + (uint32_t)(lane % 4 * 8);
-#pragma unroll
-        for (int g = 0; g < TOKENS / 8; ++g) {
-            const float2 by_a = hopper::load_shared2(scale_a + 32 * g);
-            const float even = by_a.x * by_w, odd = by_a.y * by_w;
-            sum[4 * g] = fmaf(tile[4 * g], even, sum[4 * g]);
-            sum[4 * g + 1] = fmaf(tile[4 * g + 1], odd, sum[4 * g + 1]);
-            sum[4 * g + 2] = fmaf(tile[4 * g + 2], even, sum[4 * g + 2]);
-            sum[4 * g + 3] = fmaf(tile[4 * g + 3], odd, sum[4 * g + 3]);
-        }
+        add_scaled<TOKENS>(sum, tile, scale_a, by_w);
         __syncwarp(); /* all lanes have read the scales */
         if (lane == 0) {
             hopper::barrier_arrive(ring.empty(stage));
@@ -98,14 +90,7 @@ template <int ROWS, int TOKENS>
 __device__ __forceinline__ void leave_partial(float *partial, const float (&sum)[TOKENS / 2], int row, int lane)
 {
     using shape = tokens_shape<ROWS, TOKENS>;
-#pragma unroll
-    for (int g = 0; g < TOKENS / 8; ++g) {
-        float *const column = partial + (8 * g + 2 * (lane % 4)) * shape::kPitch + row;
-        column[0] = sum[4 * g];
-        column[shape::kPitch] = sum[4 * g + 1];
-        column[8] = sum[4 * g + 2];
-        column[shape::kPitch + 8] = sum[4 * g + 3];
-    }
+    write_columns<TOKENS, shape::kPitch>(partial, sum, row, lane);
 }
 
 /* Adds the sums of all ranks for this CTA's share of the tokens, always in the order of the ranks, and stores the
@@ -226,8 +211,6 @@ template <typename T> tsr_status run(const problem &p, const tsr_gemm_config &co
 tsr_status block_fp8::run_tokens(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, tsr_stream stream,
                                  tsr_err *err)
 {
-    if (config.cluster < 1 || config.cluster > kMostSplits) {
-        return no_such_tile(config, err);
-    }
-    return for_results(out, [&](auto of) { return run<typename decltype(of)::type>(p, config, stream, err); });
+    return for_splits(config, out, err,
+                      [&](auto of) { return run<typename decltype(of)::type>(p, config, stream, err); });
 }

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/store_result.cuh"
 
 namespace
 {
@@ -31,13 +32,7 @@ __device__ __forceinline__ float epilogue(const tsr_int8_gemm &g, int32_t produc
 __device__ __forceinline__ void store(const tsr_int8_gemm &g, int64_t i, int64_t j, float value)
 {
     const int64_t at = i * g.ldd + j;
-    if (g.out == TSR_GEMM_F32) {
-        static_cast<float *>(g.d)[at] = value;
-    } else if (g.out == TSR_GEMM_BF16) {
-        static_cast<__nv_bfloat16 *>(g.d)[at] = __float2bfloat16_rn(value);
-    } else {
-        static_cast<__half *>(g.d)[at] = __float2half_rn(value);
-    }
+    tsr::store_result(g, at, value);
 }
 
 __global__ void plain_kernel(const tsr_int8_gemm g)

@@ -159,12 +159,7 @@ template <int CLUSTER> struct computing {
     {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            float most = score[2 * h];
-#pragma unroll
-            for (int i = 0; i < 32; i += 4) {
-                most = fmaxf(most, fmaxf(score[i + 2 * h], score[i + 2 * h + 1]));
-            }
-            most = quad_max(most);
+            const float most = row_max(score, h);
             now[h] = most > state.most[h] + slack ? most : state.most[h];
             shift[h] = now[h] == -INFINITY ? 0.0f : now[h] * scale2;
         }

@@ -41,12 +41,7 @@ __device__ __forceinline__ void exponentials(float (&score)[64], rows_state &r, 
     float shift[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        float most = score[2 * h];
-#pragma unroll
-        for (int i = 0; i < 64; i += 4) {
-            most = fmaxf(most, fmaxf(score[i + 2 * h], score[i + 2 * h + 1]));
-        }
-        most = quad_max(most);
+        const float most = row_max(score, h);
         const float now = most > r.most[h] + slack ? most : r.most[h];
         shrink[h] = now == r.most[h] ? 1.0f : exp2_fast((r.most[h] - now) * scale2);
         shift[h] = now == -INFINITY ? 0.0f : now * scale2;

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mx_values.cuh"
+#include "kernels/cuda/store_result.cuh"
 
 namespace
 {
@@ -36,17 +37,6 @@ template <int kGroup> __device__ __forceinline__ void load(const tsr_mx_matrix &
     }
 }
 
-__device__ __forceinline__ void store(const tsr_mx_gemm &g, int64_t at, float value)
-{
-    if (g.out == TSR_GEMM_F32) {
-        static_cast<float *>(g.d)[at] = value;
-    } else if (g.out == TSR_GEMM_BF16) {
-        static_cast<__nv_bfloat16 *>(g.d)[at] = __float2bfloat16_rn(value);
-    } else {
-        static_cast<__half *>(g.d)[at] = __float2half_rn(value);
-    }
-}
-
 template <int kGroup> __global__ void __launch_bounds__(kThreads) product_kernel(const tsr_mx_gemm g)
 {
     const int64_t lane = threadIdx.x % 32, warps = (int64_t)gridDim.x * (kThreads / 32), groups = g.k / kGroup;
@@ -69,7 +59,7 @@ template <int kGroup> __global__ void __launch_bounds__(kThreads) product_kernel
             total = __fadd_rn(total, __shfl_down_sync(0xFFFFFFFFu, total, half));
         }
         if (lane == 0) {
-            store(g, i * g.ldd + j, total);
+            tsr::store_result(g, i * g.ldd + j, total);
         }
     }
 }

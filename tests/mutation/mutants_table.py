@@ -17,7 +17,7 @@ MUTANTS = [
     ("block_fp8_tokens.cu", "v.x += parts[r].x;", "v.x += r == 1 ? 0.0f : parts[r].x;", GEMM, "tokens: a rank's part is lost"),
     ("block_fp8_tokens.cu", "if (i < p.m && j < p.n) {\n            store_quad", "if (i < p.m && j + 4 < p.n) {\n            store_quad", GEMM,
      "tokens: the last columns are not written"),
-    ("block_fp8_tokens.cu", "const float even = by_a.x * by_w, odd", "const float even = by_a.y * by_w, odd", GEMM,
+    ("block_fp8_share.cuh", "const float even = by_a.x * by_w, odd", "const float even = by_a.y * by_w, odd", GEMM,
      "tokens: the neighbour's scale"),
     ("block_fp8_tokens.cu", "return t < mine.last ? __ldg(scale_w + t) : 0.0f;", "return t < mine.last ? __ldg(scale_w + t) * 1.001f : 0.0f;", GEMM,
      "tokens: x 1.001"),
@@ -94,7 +94,7 @@ MUTANTS = [
     # int8
     ("int8_gemm.cu", "product -= g.azp[i] * g.azp_adj[j];", "product -= g.azp[0] * g.azp_adj[j];", INT, "the first token's zero point"),
     ("int8_gemm.cu", "g.scale_w[g.one_scale_w ? 0 : j]", "g.scale_w[0]", INT, "the first channel's scale"),
-    ("int8_gemm.cu", "__float2bfloat16_rn(value)", "__float2bfloat16_rz(value)", INT, "int8: truncated to BF16"),
+    ("store_result.cuh", "__float2bfloat16_rn(value)", "__float2bfloat16_rz(value)", INT, "int8: truncated to BF16"),
     ("int8_gemm.cu", "__fadd_rn(value, g.bias[j])", "__fadd_rn(value, g.bias[0])", INT, "the first channel's bias"),
     ("int8_gemm.cu", "for (int64_t x = 0; x < g.k; ++x) {\n        sum +=", "for (int64_t x = 1; x < g.k; ++x) {\n        sum +=", INT,
      "plain: the first product is lost"),
@@ -164,7 +164,7 @@ MUTANTS = [
     ("mx_values.cuh", "return __fdiv_rn(e4m3_value(scale), global);", "return __fmul_rn(e4m3_value(scale), global);", MX, "NVFP4's global scale the other way"),
     ("mx_gemm.cu", "for (int half = 16; half > 0; half /= 2) {", "for (int half = 8; half > 0; half /= 2) {", MX, "half of the lanes' sums are lost"),
     ("mx_gemm.cu", "total = __fadd_rn(total, __fmul_rn(scale, sum));", "total = fmaf(scale, sum, total);", MX, "a fused product"),
-    ("mx_gemm.cu", "__float2bfloat16_rn(value)", "__float2bfloat16_rz(value)", MX, "truncated to BF16"),
+    ("store_result.cuh", "__float2bfloat16_rn(value)", "__float2bfloat16_rz(value)", MX, "truncated to BF16"),
     # the checks of a checkpoint: what is small in every result, and what flat scores hide
     ("block_fp8_parts.cuh", "return __float2bfloat16_rn(x);", "return __float2bfloat16_rz(x);", "verify gemm", "block FP8: truncated to BF16"),
     ("block_fp8_tokens.cu", "return t < mine.last ? __ldg(scale_w + t) : 0.0f;", "return t < mine.last ? __ldg(scale_w + t) * 0.999f : 0.0f;",
