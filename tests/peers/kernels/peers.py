@@ -256,11 +256,13 @@ def energy(peers):
                   f"{power * us * 1e6 / operations:.3f} pJ each", flush=True)
 
 
-def arguments(description):
+def arguments(description, former=False):
+    """A parser of the options that these programs share; `former`: also libraries of former versions."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dir", type=pathlib.Path)
-    parser.add_argument("--former", nargs="*", default=[])
     parser.add_argument("--json", type=pathlib.Path)
+    if former:
+        parser.add_argument("--former", nargs="*", default=[])
     return parser
 
 
@@ -274,7 +276,7 @@ def unfit(libraries, folder):
 
 
 def main():
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, former=True)
     parser.add_argument("--energy", action="store_true")
     parser.add_argument("--tuned", type=pathlib.Path)
     args = parser.parse_args()

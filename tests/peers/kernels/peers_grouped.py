@@ -147,7 +147,7 @@ def summary(mode, rows):
 
 
 def main():
-    args = arguments(__doc__).parse_args()
+    args = arguments(__doc__, former=True).parse_args()
     code = unfit(BLOCK_FP8, args.dir)
     if code:
         return code

@@ -10,7 +10,6 @@ lets its combination of parts be launched beside the end of its decoding. The re
 
 Exit codes: 0; 1 slower than the floors below, or wrong; 2 DIR is not complete, or was built from other sources; 77 no PyTorch or no GPU.
 """
-import argparse
 import ctypes
 import json
 import math
@@ -19,7 +18,7 @@ import statistics
 import sys
 import time
 
-from peers import Device, Error, call, current_stream, in_turn, mean_of, pointer, torch, unfit
+from peers import Device, Error, arguments, call, current_stream, in_turn, mean_of, pointer, torch, unfit
 from peers_libraries import MLA
 
 # Required speed relative to FlashMLA, on every card of the kind: geometric mean of the shapes, and each.
@@ -165,10 +164,7 @@ def compare(shape, libraries, device, cache):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dir", type=pathlib.Path)
-    parser.add_argument("--json", type=pathlib.Path)
-    args = parser.parse_args()
+    args = arguments(__doc__).parse_args()
     code = unfit(MLA, args.dir)
     if code:
         return code
