@@ -1,5 +1,6 @@
 /* The parser of options: every kind of value, every refusal with its words, and the nearest name for a typo. */
 #include "cli/io/common_options.h"
+#include "tests/unit/refusal.h"
 
 #include <criterion/criterion.h>
 #include <criterion/redirect.h>
@@ -100,9 +101,7 @@ Test(options, sizes)
 
 Test(options, refusals_name_the_option_and_what_it_takes)
 {
-    static const struct {
-        const char *line, *says;
-    } kCases[] = {
+    static const refusal kCases[] = {
         {"--theads 4", "unknown option '--theads' (did you mean '--threads'?)"},
         {"--thraeds 4", "did you mean '--threads'?"},
         {"--forc", "did you mean '--force'?"},
@@ -124,8 +123,8 @@ Test(options, refusals_name_the_option_and_what_it_takes)
         {"a\x7f", "holds a control character"},
     };
     for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
-        cr_expect_eq(parse(kCases[i].line), TSR_E_USAGE, "%s", kCases[i].line);
-        cr_expect_not_null(strstr(err.msg, kCases[i].says), "%s: %s", kCases[i].line, err.msg);
+        cr_expect_eq(parse(kCases[i].text), TSR_E_USAGE, "%s", kCases[i].text);
+        cr_expect_not_null(strstr(err.msg, kCases[i].message), "%s: %s", kCases[i].text, err.msg);
     }
     cr_expect_eq(parse("--utterly-different"), TSR_E_USAGE);
     cr_expect_null(strstr(err.msg, "did you mean"), "%s", err.msg);

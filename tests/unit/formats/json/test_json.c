@@ -1,5 +1,6 @@
 /* The pull reader: what is JSON and what is not, exact integers, escapes, paths. */
 #include "formats/json/json.h"
+#include "tests/unit/refusal.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -55,9 +56,7 @@ Test(json, reads_integers_exactly)
 
 Test(json, names_line_column_and_superfluous_commas)
 {
-    static const struct {
-        const char *text, *message;
-    } kCases[] = {
+    static const refusal kCases[] = {
         {"{\"a\": 1,\n}", "test: not valid JSON at byte 7 (line 1, column 8): a comma before '}'"},
         {"{\"a\":\n  [1, 2 , ]}", "test: not valid JSON at byte 14 (line 2, column 9): a comma before ']'"},
         {"{\"a\": 1\n \"b\": 2}", "test: not valid JSON at byte 9 (line 2, column 2): ',' or '}' expected"},

@@ -1,5 +1,6 @@
 /* The index of a document's members: the same answers as reading it, without reading it. */
 #include "formats/json/json_index.h"
+#include "tests/unit/refusal.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -101,9 +102,7 @@ Test(json_index, finds_each_of_many)
 
 Test(json_index, refuses_what_is_no_object_and_what_is_ambiguous)
 {
-    static const struct {
-        const char *text, *message;
-    } kCases[] = {
+    static const refusal kCases[] = {
         {"[1]", "not a JSON object"},
         {"", "the text ends"},
         {"{\"a\": 1} x", "text after the end"},
