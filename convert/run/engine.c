@@ -372,14 +372,9 @@ static tsr_status begin_run(tsr_run *r, tsr_pool *pool, const tsr_engine_job *jo
 static void free_run(tsr_run *r)
 {
     tsr_digests_end(&r->digests);
-    free(r->owner);
-    free(r->whole);
-    free(r->frames);
-    free(r->steps);
-    free(r->files);
-    free(r->amaxes);
-    free(r->sequences);
-    free(r->done_here);
+    void *const arrays[] = {r->owner, r->whole, r->frames, r->steps, r->files, r->amaxes, r->sequences, r->done_here};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
     free(r->rows.sums);
 }
 

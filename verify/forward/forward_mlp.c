@@ -107,15 +107,9 @@ static tsr_status stacked(tsr_forward *f, const char *mlp, const char *which, si
         f->bytes_read += w->data->bytes / experts;
         f->noise = fmax(f->noise, tsr_noise_of(w, &none));
     }
-    const tsr_layer_product p = {.weight = dense == NULL ? w : NULL,
-                                 .matrix = e,
-                                 .dense = dense,
-                                 .bias = bias,
-                                 .rows = rows,
-                                 .cols = cols,
-                                 .x = x,
-                                 .ld_x = cols,
-                                 .n = n};
+    tsr_layer_product p = {.matrix = e, .dense = dense, .bias = bias, .rows = rows, .cols = cols, .x = x, .n = n};
+    p.weight = dense == NULL ? w : NULL;
+    p.ld_x = cols;
     TSR_GOTO(tsr_forward_product(f, &p, y, err));
     status = tsr_forward_round(f, y->x, y->n, err);
 out:

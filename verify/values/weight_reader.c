@@ -388,12 +388,9 @@ bool tsr_weight_reader_same(const tsr_weight_reader *a, const tsr_weight_reader 
 
 void tsr_weight_reader_free(tsr_weight_reader *reader)
 {
-    free(reader->bytes);
-    free(reader->codes);
-    free(reader->groups);
-    free(reader->derived);
-    free(reader->scales);
-    free(reader->zero_points);
-    free(reader->raw_scales);
+    void *const buffers[] = {reader->bytes,  reader->codes,       reader->groups,    reader->derived,
+                             reader->scales, reader->zero_points, reader->raw_scales};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        free(buffers[i]);
     *reader = (tsr_weight_reader){0};
 }

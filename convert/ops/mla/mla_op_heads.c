@@ -21,13 +21,9 @@ tsr_status tsr_mla_decode_heads(const tsr_cpu_kernels *k, const tsr_mla_piece *x
 {
     const tsr_weight *const w = x->weight;
     if (w->scale != NULL) {
-        tsr_fp8_rect rect = {.weight = w,
-                             .row = x->row,
-                             .col = x->col,
-                             .rows = x->rows,
-                             .cols = x->cols,
-                             .codes = x->data,
-                             .ld_codes = x->ld};
+        tsr_fp8_rect rect = {.weight = w, .row = x->row, .col = x->col, .rows = x->rows, .cols = x->cols};
+        rect.codes = x->data;
+        rect.ld_codes = x->ld;
         uint64_t first, rows;
         tsr_fp8_rect_grid(&rect, &first, &rows);
         rect.scales = (const char *)x->scales + first * w->grid_cols * tsr_dtype_bytes((tsr_dtype)w->scale_dtype);

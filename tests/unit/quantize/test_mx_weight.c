@@ -93,16 +93,13 @@ Test(mx_weight, globals_are_those_of_the_producers)
 
 static tsr_mx_span span_of(const tsr_mx_scheme *scheme, const tsr_tensor *t, const made *m)
 {
-    return (tsr_mx_span){.codes_of = t,
-                         .scales_of = t,
-                         .rows = 1,
-                         .cols = COLS,
-                         .group = scheme->group,
-                         .element = scheme->element,
-                         .scale = scheme->scale,
-                         .global = m->global,
-                         .codes = m->codes,
-                         .scales = m->scales};
+    tsr_mx_span span = {.codes_of = t, .scales_of = t, .rows = 1, .cols = COLS, .group = scheme->group};
+    span.element = scheme->element;
+    span.scale = scheme->scale;
+    span.global = m->global;
+    span.codes = m->codes;
+    span.scales = m->scales;
+    return span;
 }
 
 /* The statistics equal those of the decoded values. */

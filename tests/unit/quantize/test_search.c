@@ -48,14 +48,9 @@ static void quantize_fp8(const float *x, bool search, tsr_scale_fmt fmt, uint8_t
 {
     static const tsr_tensor tensor = {.name = "w", .dtype = TSR_F32, .rank = 2, .shape = {ROWS, COLS}};
     const tsr_fp8_block scheme = {.block_rows = ROWS, .block_cols = GROUP, .scale_fmt = fmt, .search = search};
-    const tsr_fp8_band band = {.tensor = &tensor,
-                               .x = x,
-                               .rows = ROWS,
-                               .cols = COLS,
-                               .ld = COLS,
-                               .codes = codes,
-                               .ld_codes = COLS,
-                               .scales = scales};
+    tsr_fp8_band band = {.tensor = &tensor, .x = x, .rows = ROWS, .cols = COLS, .ld = COLS, .ld_codes = COLS};
+    band.codes = codes;
+    band.scales = scales;
     tsr_quant_stats stats = {0};
     tsr_err err = {0};
     cr_assert_eq(tsr_fp8_block_quantize(&scheme, &kernels, &band, &stats, &err), TSR_OK, "%s", err.msg);

@@ -53,18 +53,12 @@ static void make(const tsr_ft_format *format, bool bf16)
 
 static tsr_weight_only_args args_of(const tsr_ft_format *format, size_t group, bool zeros, bool bf16)
 {
-    return (tsr_weight_only_args){.format = format,
-                                  .words = p.words,
-                                  .a = p.a,
-                                  .scales = p.scales,
-                                  .zeros = zeros ? p.zeros : NULL,
-                                  .d = p.d,
-                                  .m = M,
-                                  .n = N,
-                                  .k = K,
-                                  .ldd = LDD,
-                                  .group = group,
-                                  .bf16 = bf16};
+    tsr_weight_only_args args = {.format = format, .words = p.words, .a = p.a, .scales = p.scales, .d = p.d};
+    args.zeros = zeros ? p.zeros : NULL;
+    args.m = M, args.n = N, args.k = K, args.ldd = LDD;
+    args.group = group;
+    args.bf16 = bf16;
+    return args;
 }
 
 static void check(const tsr_ft_format *format, size_t group, bool zeros, bool bf16)
