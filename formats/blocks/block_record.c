@@ -156,7 +156,8 @@ static void read_counts(reader *r, tsr_block_record *to)
     expect(r, to->counted_rows > 0, "the row interval of the code counts is 0");
     for (unsigned i = 0; r->fault == NULL && i < tsr_code_bins_count(to->bins); i++) {
         to->counts[i] = get_count(r);
-        expect(r, tsr_add_u64(all, to->counts[i], &all) && all <= elements, "the code counts exceed the number of elements");
+        expect(r, tsr_add_u64(all, to->counts[i], &all) && all <= elements,
+               "the code counts exceed the number of elements");
     }
 }
 
@@ -170,7 +171,8 @@ static void read_peaks(reader *r, tsr_block_record *to)
         peak->at = get(r, 8);
         peak->x = get_f32(r);
         peak->y = get_f32(r);
-        expect(r, peak->at < elements && isfinite(peak->x) && isfinite(peak->y), "a peak has an invalid index or value");
+        expect(r, peak->at < elements && isfinite(peak->x) && isfinite(peak->y),
+               "a peak has an invalid index or value");
     }
 }
 
