@@ -29,8 +29,8 @@ static void print_help(void (*print)(const char *fmt, ...))
         if (kCommands[i]->summary != NULL)
             print("  tessera %-16s %s\n", kCommands[i]->name, kCommands[i]->summary);
     }
-    print("\n'tessera help COMMAND' tells more. 'tessera --no-sandbox COMMAND ...' runs a\n"
-          "command without its sandbox. Exit codes:\n");
+    print("\n'tessera help COMMAND' describes a command.\n"
+          "'tessera --no-sandbox COMMAND ...' runs a command without its sandbox.\nExit codes:\n");
     for (const tsr_exit_meaning *e = tsr_exit_meanings; e->meaning != NULL; e++)
         print("%5d  %s\n", e->code, e->meaning);
 }

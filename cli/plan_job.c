@@ -27,7 +27,7 @@ tsr_plan_job tsr_plan_job_defaults(tsr_status (*make)(tsr_plan_job *job, tsr_err
 void tsr_plan_job_output(tsr_plan_job *job, tsr_option *options)
 {
     const tsr_option output[] = {
-        {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; made if it does not exist"},
+        {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; created if it does not exist"},
         {0},
     };
     tsr_options_append(options, output);
@@ -39,17 +39,18 @@ void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options)
         {"--max-shard-size", TSR_OPT_SIZE, &job->from.max_shard_bytes, "SIZE",
          "most bytes of tensor data in one output file (5GB)"},
         {"--io", TSR_OPT_CHOICE, &job->io, "auto|buffered|direct",
-         "direct: read and write large files past the page cache; buffered: through it; auto: direct, unless a file is "
-         "in the cache already (auto)"},
+         "direct: read and write large files without the page cache; buffered: through it; auto: direct, unless a "
+         "file is already in the cache (auto)"},
         {"--link", TSR_OPT_CHOICE, &job->link, "none|reflink|hard",
-         "files that are byte for byte the source's become copies (none), reflinks, which share disk blocks until one "
-         "is written to, or hard links, where a change of one changes both; what cannot be linked is copied (none)"},
+         "how to write files that are byte for byte equal to the source's: none: copies; reflink: reflinks, which "
+         "share disk blocks until one is written to; hard: hard links, where a change of one changes both; what "
+         "cannot be linked is copied (none)"},
         {"--shard", TSR_OPT_TEXT, &job->shards.text, "I/N",
-         "make only part I of N parts (from 0) of the files, for job arrays; tessera finish DST joins them: "
+         "make only part I (from 0) of N parts of the files, for job arrays; tessera finish DST joins the parts: "
          "docs/cluster.md"},
         {"--dry-run", TSR_OPT_FLAG, &job->dry_run, NULL,
-         "print the plan, every tensor with its reason, and write no output"},
-        {"--force", TSR_OPT_FLAG, &job->force, NULL, "start over, and write into DST whatever it holds"},
+         "print the plan, every tensor with the reason, and write no output"},
+        {"--force", TSR_OPT_FLAG, &job->force, NULL, "start over; existing files in DST may be overwritten"},
         {0},
     };
     tsr_quant_limits_options(&job->limits, options);
@@ -60,13 +61,14 @@ void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options)
 static tsr_status check_processes(const tsr_plan_job *job, bool mpi, tsr_err *err)
 {
     if (mpi && job->shards.text != NULL)
-        return tsr_fail(err, TSR_E_USAGE, "--mpi with --shard: either the processes work together, or each by itself");
-    if (mpi && job->link != TSR_LINK_NONE)
         return tsr_fail(err, TSR_E_USAGE,
-                        "--link with --mpi: of a link there is nothing that several processes could make");
+                        "--mpi cannot be combined with --shard: processes either work together or "
+                        "each by itself");
+    if (mpi && job->link != TSR_LINK_NONE)
+        return tsr_fail(err, TSR_E_USAGE, "--link cannot be combined with --mpi");
     return mpi || job->dry_run || job->shards.text != NULL
                ? TSR_OK
-               : tsr_check_alone("--mpi has them work together, --shard I/N each by itself", err);
+               : tsr_check_alone("use --mpi to let them work together, or --shard I/N for each by itself", err);
 }
 
 tsr_status tsr_plan_job_check(tsr_command_context *c, tsr_err *err)
@@ -75,9 +77,9 @@ tsr_status tsr_plan_job_check(tsr_command_context *c, tsr_err *err)
     job->from.path = c->words[0];
     job->from.ignore = c->common.ignore;
     if (job->from.path == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera %s SRC -o DST", c->command->name);
+        return tsr_fail(err, TSR_E_USAGE, "no checkpoint given: tessera %s SRC -o DST", c->command->name);
     if (job->dst == NULL && !job->dry_run)
-        return tsr_fail(err, TSR_E_USAGE, "where to? tessera %s SRC -o DST", c->command->name);
+        return tsr_fail(err, TSR_E_USAGE, "no output directory given: tessera %s SRC -o DST", c->command->name);
     if (job->from.max_shard_bytes == 0)
         return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
     TSR_TRY(check_processes(job, c->common.mpi, err));
@@ -85,7 +87,8 @@ tsr_status tsr_plan_job_check(tsr_command_context *c, tsr_err *err)
     if (job->shards.text != NULL && job->force)
         return tsr_fail(
             err, TSR_E_USAGE,
-            "--force with --shard: other shards may be at work there; remove the directory, or name another");
+            "--force cannot be combined with --shard: other shards may be running there; remove the directory, or "
+            "name another one");
     TSR_TRY(tsr_shard_note_command(&job->shards, c->command->name, job->from.path, c->options, c->given, err));
     return tsr_quant_limits_parse(&job->limits, err);
 }
@@ -108,7 +111,7 @@ static tsr_status check_limits(const tsr_plan_job *job, tsr_err *err)
     const char *const limit = tsr_quant_limits_given(&job->limits);
     return limit == NULL || job->plan.report != NULL
                ? TSR_OK
-               : tsr_fail(err, TSR_E_USAGE, "%s means nothing here: no weight is quantized", limit);
+               : tsr_fail(err, TSR_E_USAGE, "%s has no effect: no weight is quantized", limit);
 }
 
 tsr_status tsr_plan_job_make(tsr_plan_job *job, tsr_err *err)
@@ -166,12 +169,12 @@ tsr_status tsr_plan_job_judge(tsr_plan_job *job, tsr_status status, tsr_engine_r
     *result = (tsr_engine_result){0};
     job->executed = status == TSR_OK;
     if (status == TSR_E_CANCELLED)
-        return tsr_fail(err, status, "interrupted; finished files are kept: repeat the command to carry on");
+        return tsr_fail(err, status, "interrupted; finished files are kept: repeat the command to resume");
     if (status != TSR_OK || tsr_is_shard(&job->shards))
         return status;
     job->beyond = tsr_quant_limits_count(&job->limits, plan, job->result.rows);
     return is_served(plan) ? tsr_serve_hints_find(&job->serving, job->dst,
-                                                  job->beyond > 0 ? "tensors are beyond the limits" : plan->little, err)
+                                                  job->beyond > 0 ? "tensors exceed the limits" : plan->little, err)
                            : TSR_OK;
 }
 

@@ -76,7 +76,7 @@ tsr_status tsr_read_at(int fd, const char *path, void *data, size_t size, uint64
                                   (unsigned long long)offset);
         if (n == 0)
             return tsr_fail(err, TSR_E_IO,
-                            "%s: the file ends at byte %llu, %zu bytes short: it shrank while being read", path,
+                            "%s: the file ends at byte %llu, %zu bytes short: it was truncated while being read", path,
                             (unsigned long long)offset, size);
         to += n;
         size -= (size_t)n;
@@ -141,7 +141,7 @@ tsr_status tsr_open_input(const char *path, int *fd, uint64_t *size, tsr_stamp *
     if (!known || !S_ISREG(st.st_mode)) {
         const tsr_status status =
             known ? tsr_fail(err, TSR_E_FORMAT, "%s: not a regular file (a pipe, device or directory)", path)
-                  : tsr_fail_errno(err, "%s: cannot look at it", path);
+                  : tsr_fail_errno(err, "%s: cannot access it", path);
         close(*fd);
         *fd = -1;
         return status;
@@ -156,12 +156,12 @@ tsr_status tsr_check_stamp(int fd, const char *path, const tsr_stamp *stamp, boo
 {
     struct stat open_now, named;
     if (fstat(fd, &open_now) != 0)
-        return tsr_fail_errno(err, "%s: cannot look at it again", path);
+        return tsr_fail_errno(err, "%s: cannot access it again", path);
     const tsr_stamp now = stamp_of(&open_now);
     const char *what = NULL;
     const bool is_there = stat(path, &named) == 0;
     if (!is_there && errno != ENOENT && errno != ENOTDIR && errno != ESTALE)
-        return tsr_fail_errno(err, "%s: cannot look at it again", path);
+        return tsr_fail_errno(err, "%s: cannot access it again", path);
     if (now.size != stamp->size)
         what = "its size differs";
     else if (now.mtime_ns != stamp->mtime_ns)
@@ -169,12 +169,12 @@ tsr_status tsr_check_stamp(int fd, const char *path, const tsr_stamp *stamp, boo
     else if (!is_there || (uint64_t)named.st_ino != stamp->inode || (uint64_t)named.st_dev != stamp->device)
         what = "it was removed or replaced";
     else if (now.ctime_ns != stamp->ctime_ns && now.names == stamp->names && !linked)
-        what = "its time of change differs";
+        what = "its modification time differs";
     return what == NULL
                ? TSR_OK
                : tsr_fail_as(err, TSR_ERROR_CHANGED_WHILE_READ, TSR_E_IO,
-                             "%s: changed while it was read (%s); wait until it is no longer written, and run again",
-                             path, what);
+                             "%s: changed while it was read (%s); wait until nothing writes to it, and run again", path,
+                             what);
 }
 
 tsr_status tsr_read_file(const char *path, uint64_t limit, tsr_arena *arena, const char **data, size_t *size,
@@ -308,8 +308,8 @@ tsr_status tsr_make_dirs(const char *path, tsr_err *err)
             status = tsr_sync_parent(copy, err);
         else if (errno != EEXIST || stat(copy, &st) != 0 || !S_ISDIR(st.st_mode))
             status = errno == EEXIST
-                         ? tsr_fail(err, TSR_E_IO, "%s: cannot create the directory: a file has its name", copy)
-                         : tsr_fail_errno(err, "%s: cannot make the directory", copy);
+                         ? tsr_fail(err, TSR_E_IO, "%s: cannot create the directory: a file has this name", copy)
+                         : tsr_fail_errno(err, "%s: cannot create the directory", copy);
         *p = c;
         if (c == '\0')
             break;
@@ -333,7 +333,7 @@ tsr_status tsr_exists(const char *path, bool *exists, tsr_err *err)
     struct stat st;
     *exists = stat(path, &st) == 0;
     if (!*exists && errno != ENOENT && errno != ENOTDIR)
-        return tsr_fail_errno(err, "%s: cannot look at it", path);
+        return tsr_fail_errno(err, "%s: cannot access it", path);
     return TSR_OK;
 }
 

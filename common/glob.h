@@ -11,7 +11,7 @@
 #define TSR_GLOB_SPECIAL "*?["
 
 /* Explains globs in messages about a glob that matches nothing. */
-#define TSR_GLOB_HELP "a GLOB has *, ? and sets such as [0-3]; 'tessera help --tensors SRC' lists the names"
+#define TSR_GLOB_HELP "a GLOB may contain *, ? and sets such as [0-3]; 'tessera help --tensors SRC' lists the names"
 
 /* Matches in linear time in practice. Planning calls it for every tensor and every rule, for which fnmatch(3) is too
  * slow. */

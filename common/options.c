@@ -143,7 +143,7 @@ static tsr_status assign(const tsr_option *o, const char *text, tsr_err *err)
 {
     bool ok = true;
     if (text != NULL && !is_printable(text))
-        return tsr_fail(err, TSR_E_USAGE, "%s: '%s' holds a control character", o->name, text);
+        return tsr_fail(err, TSR_E_USAGE, "%s: '%s' contains a control character", o->name, text);
     switch (o->kind) {
     case TSR_OPT_FLAG:
         *(bool *)o->value = true;
@@ -246,12 +246,12 @@ tsr_status tsr_options_parse(const tsr_option *options, int argc, char **argv, c
         }
         if (*n_positional == max_positional) {
             const char *const meant = unnamed_option(options, argc, argv);
-            return meant == NULL ? tsr_fail(err, TSR_E_USAGE, "'%s': one argument too many", argv[i])
-                                 : tsr_fail(err, TSR_E_USAGE, "'%s': one argument too many (did you mean '%s %s'?)",
+            return meant == NULL ? tsr_fail(err, TSR_E_USAGE, "unexpected argument '%s'", argv[i])
+                                 : tsr_fail(err, TSR_E_USAGE, "unexpected argument '%s' (did you mean '%s %s'?)",
                                             argv[i], meant, argv[i]);
         }
         if (!is_printable(argv[i]))
-            return tsr_fail(err, TSR_E_USAGE, "'%s' holds a control character", argv[i]);
+            return tsr_fail(err, TSR_E_USAGE, "'%s' contains a control character", argv[i]);
         positional[(*n_positional)++] = argv[i];
     }
     if (given != NULL)

@@ -58,7 +58,7 @@ static bool is_absent(void)
 
 static tsr_status cannot_look(tsr_err *err, const char *path)
 {
-    return is_absent() ? TSR_OK : tsr_fail_errno(err, "%s: cannot look at it", path);
+    return is_absent() ? TSR_OK : tsr_fail_errno(err, "%s: cannot access it", path);
 }
 
 /* Calls `visit` for every entry of a folder. Skips subfolders that this user may not list: no output can be written
@@ -102,7 +102,7 @@ static tsr_status add_above(tsr_identities *above, const char *path, const char 
     tsr_status status = TSR_OK;
     while (status == TSR_OK) {
         if (fd < 0 || fstat(fd, &st) != 0)
-            status = tsr_fail_errno(err, "%s: cannot read the folders above it", path);
+            status = tsr_fail_errno(err, "%s: cannot read the directories above it", path);
         else if (st.st_ino == last.st_ino && st.st_dev == last.st_dev)
             break;
         else

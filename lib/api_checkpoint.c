@@ -87,7 +87,7 @@ static tessera_stored stored(const tessera_checkpoint *c, const tsr_tensor *t, c
 
 static tsr_status no_index(const tessera_checkpoint *c, size_t index, tsr_err *err)
 {
-    return tsr_fail(err, TSR_E_USAGE, "%s: there is no weight %zu: it has %zu", c->of->path, index, c->weights.count);
+    return tsr_fail(err, TSR_E_USAGE, "%s: no weight %zu: it has %zu", c->of->path, index, c->weights.count);
 }
 
 tessera_status tessera_weight_at(const tessera_checkpoint *c, size_t index, tessera_weight *weight,
@@ -125,7 +125,7 @@ tessera_status tessera_find(const tessera_checkpoint *c, const char *name, size_
     if (w != NULL)
         *index = (size_t)(w - c->weights.items);
     else
-        status = tsr_fail(&call.err, TSR_E_USAGE, "%s: there is no weight '%s'", c->of->path, name);
+        status = tsr_fail(&call.err, TSR_E_USAGE, "%s: no weight '%s'", c->of->path, name);
     return tsr_call_end(&call, status, error);
 }
 
@@ -134,10 +134,10 @@ static tsr_status read_stored(const tessera_checkpoint *c, const char *name, uin
 {
     const tsr_tensor *const t = tsr_checkpoint_find(c->of, name);
     if (t == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "%s: there is no tensor '%s'", c->of->path, name);
+        return tsr_fail(err, TSR_E_USAGE, "%s: no tensor '%s'", c->of->path, name);
     if (offset > t->bytes || size > t->bytes - offset)
-        return tsr_fail(err, TSR_E_USAGE, "%s: '%s' has %llu bytes: %zu from %llu on are too many", c->of->path, name,
-                        U64(t->bytes), size, U64(offset));
+        return tsr_fail(err, TSR_E_USAGE, "%s: '%s' has %llu bytes, so %zu bytes from offset %llu are outside it",
+                        c->of->path, name, U64(t->bytes), size, U64(offset));
     return tsr_checkpoint_read(c->of, t, offset, out, size, err);
 }
 

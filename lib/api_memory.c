@@ -41,10 +41,11 @@ static tsr_status describe(const tessera_array *a, tsr_arena *arena, tsr_tensor 
     tsr_dtype dtype;
     uint64_t bits = 0;
     if (a->dtype == NULL || !tsr_dtype_from_name(a->dtype, strlen(a->dtype), &dtype))
-        return tsr_fail(err, TSR_E_USAGE, "'%s': '%s' is no dtype of safetensors", name,
+        return tsr_fail(err, TSR_E_USAGE, "'%s': '%s' is not a dtype of safetensors", name,
                         a->dtype == NULL ? "" : a->dtype);
     if (a->rank > TSR_MAX_RANK)
-        return tsr_fail(err, TSR_E_USAGE, "'%s' has %llu axes: at most %d", name, U64(a->rank), TSR_MAX_RANK);
+        return tsr_fail(err, TSR_E_USAGE, "'%s' has %llu dimensions; at most %d are supported", name, U64(a->rank),
+                        TSR_MAX_RANK);
     *t = (tsr_tensor){.name = tsr_arena_dup(arena, name, strlen(name)),
                       .rank = (uint8_t)a->rank,
                       .dtype = (uint8_t)dtype,
@@ -58,7 +59,8 @@ static tsr_status describe(const tessera_array *a, tsr_arena *arena, tsr_tensor 
         fits = fits && tsr_mul_u64(bits, a->shape[i], &bits);
     }
     if (!fits || bits % 8 != 0 || bits / 8 != a->bytes || (a->bytes > 0 && a->data == NULL))
-        return tsr_fail(err, TSR_E_USAGE, "'%s' is not %llu bytes, as its dtype and shape say", name, U64(a->bytes));
+        return tsr_fail(err, TSR_E_USAGE, "'%s': its data is not %llu bytes, the size of its dtype and shape", name,
+                        U64(a->bytes));
     return TSR_OK;
 }
 

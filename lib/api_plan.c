@@ -66,7 +66,8 @@ static tsr_status make(tessera_plan *p, const char *command, const char *source,
     if (p == NULL)
         return tsr_out_of_memory(err, "while planning");
     if (!quantizes && strcmp(command, "convert") != 0)
-        return tsr_fail(err, TSR_E_USAGE, "'%s' is no command that makes a checkpoint: quantize or convert", command);
+        return tsr_fail(err, TSR_E_USAGE, "'%s' is not a command that makes a checkpoint; use quantize or convert",
+                        command);
     const char *const *const kept = keep_words(p, words, err);
     p->from.path = tsr_arena_dup(&p->arena, source, strlen(source));
     if (kept == NULL || p->from.path == NULL)
@@ -128,8 +129,7 @@ tessera_status tessera_plan_note_at(const tessera_plan *p, size_t index, tessera
     tsr_call_begin(&call);
     if (index >= p->plan.n_notes)
         return tsr_call_end(
-            &call, tsr_fail(&call.err, TSR_E_USAGE, "there is no note %zu: the plan has %zu", index, p->plan.n_notes),
-            error);
+            &call, tsr_fail(&call.err, TSR_E_USAGE, "no note %zu: the plan has %zu", index, p->plan.n_notes), error);
     const tsr_plan_note *const n = &p->plan.notes[index];
     *note = (tessera_plan_note){.name = n->source->name, .action = n->action, .reason = n->reason};
     return tsr_call_end(&call, TSR_OK, error);

@@ -57,13 +57,19 @@ static tsr_status run_unit(void *context, size_t unit, size_t worker, tsr_err *e
         if (u.in[i].rows == 0)
             continue;
         if (!tsr_window_is_gapless(&u.in[i]))
-            return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s' is not quantized in memory", step->in[0]->name);
+            return tsr_fail(err, TSR_E_UNSUPPORTED,
+                            "'%s' cannot be quantized in memory: its data would be read in "
+                            "separate parts",
+                            step->in[0]->name);
         u.in_data[i] = m->from->map + step->in[u.from[i]]->offset + u.in[i].offset;
     }
     for (unsigned i = 0; i < step->n_out; i++) {
         const bool buffered = tsr_is_buffered(step, i);
         if (!buffered && !tsr_window_is_gapless(&u.out[i]))
-            return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s' is not quantized in memory", step->in[0]->name);
+            return tsr_fail(err, TSR_E_UNSUPPORTED,
+                            "'%s' cannot be quantized in memory: its data would be read in "
+                            "separate parts",
+                            step->in[0]->name);
         u.out_data[i] = m->to->map + place[i] + (buffered ? 0 : u.out[i].offset);
     }
     const uint64_t scratch = step->op->units.scratch_bytes == NULL ? 0 : step->op->units.scratch_bytes(step);
@@ -155,7 +161,7 @@ static tsr_status read_words(tsr_quantize_job *job, const char *const *words, ui
                                 job->of.include.count > 0 || job->of.exclude.count > 0;
     if (of_checkpoints)
         return tsr_fail(err, TSR_E_USAGE,
-                        "--rules, --scales-from, --experts, --include and --exclude mean nothing of an array");
+                        "--rules, --scales-from, --experts, --include and --exclude do not apply to an array");
     if (*threads == 0)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     job->of.include.items[job->of.include.count++] = "*";
@@ -178,7 +184,7 @@ static tsr_status quantize(tsr_quantize_job *job, const tessera_array *array, co
     tsr_plan plan = {0};
     TSR_TRY(read_words(job, words, &m.threads, err));
     if (array->rank != 2)
-        return tsr_fail(err, TSR_E_SHAPE, "an array of %llu axes: a weight is a matrix, [outputs, inputs]",
+        return tsr_fail(err, TSR_E_SHAPE, "an array of %llu dimensions: a weight must be a matrix, [outputs, inputs]",
                         U64(array->rank));
     TSR_TRY(tsr_memory_take(from, array, 1, "{}", (tsr_block){0, 0}, err));
     tsr_scheme_settle(&job->of, from->of, true, &job->scheme);

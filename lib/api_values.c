@@ -144,13 +144,13 @@ static tsr_status check_dtype(const asked *a, const char *dtype, tsr_err *err)
                           ? tsr_dtype_is_weight_float(a->dtype)
                           : a->dtype == stored || (a->dtype == TSR_F32 && tsr_dtype_is_weight_float(stored));
     if (!fits)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s' is %s: it is not read as %s, but as %s", a->w->values->name,
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s' is %s and cannot be read as %s, only as %s", a->w->values->name,
                         a->w->kind != NULL ? a->w->kind->title : tsr_dtype_name(stored), dtype,
                         a->w->kind != NULL                  ? "F32, BF16 or F16"
                         : tsr_dtype_is_weight_float(stored) ? "it is stored, or F32"
                                                             : "it is stored");
     if (tsr_dtype_bits(a->dtype) % 8 != 0)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s' is %s, of which several share a byte: read it as it is stored",
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s' is %s, whose elements share bytes; read it as stored",
                         a->w->values->name, dtype);
     return TSR_OK;
 }
@@ -160,26 +160,25 @@ static tsr_status read_values(const tessera_checkpoint *c, size_t index, const c
 {
     asked a = {.c = c->of, .first = first, .end = first + rows, .out = out};
     if (index >= c->weights.count)
-        return tsr_fail(err, TSR_E_USAGE, "%s: there is no weight %zu: it has %zu", c->of->path, index,
-                        c->weights.count);
+        return tsr_fail(err, TSR_E_USAGE, "%s: no weight %zu: it has %zu", c->of->path, index, c->weights.count);
     a.w = &c->weights.items[index];
     if (!tsr_dtype_from_name(dtype, strlen(dtype), &a.dtype))
-        return tsr_fail(err, TSR_E_USAGE, "'%s' is no dtype: F32, BF16, F16", dtype);
+        return tsr_fail(err, TSR_E_USAGE, "'%s' is not one of F32, BF16 and F16", dtype);
     TSR_TRY(check_dtype(&a, dtype, err));
     const tsr_tensor *const values = a.w->values;
     const uint64_t cols = row_length(values), all = cols == 0 ? 0 : tsr_tensor_elements(values) / cols;
     a.row_bytes = cols * tsr_dtype_bytes(a.dtype);
     if (first > all || rows > all - first)
-        return tsr_fail(err, TSR_E_USAGE, "'%s' has %llu rows: %llu from %llu on are too many", values->name, U64(all),
-                        U64(rows), U64(first));
+        return tsr_fail(err, TSR_E_USAGE, "'%s' has %llu rows, so %llu rows from row %llu are outside it", values->name,
+                        U64(all), U64(rows), U64(first));
     if (size != rows * a.row_bytes)
-        return tsr_fail(err, TSR_E_USAGE, "'%s': %llu rows as %s are %llu bytes, and there is room for %zu",
-                        values->name, U64(rows), dtype, U64(rows * a.row_bytes), size);
+        return tsr_fail(err, TSR_E_USAGE, "'%s': %llu rows as %s need %llu bytes, but the buffer has %zu", values->name,
+                        U64(rows), dtype, U64(rows * a.row_bytes), size);
     tsr_cpu_kernels_init(&a.kernels, tsr_cpu_flags());
     if (size == 0)
         return TSR_OK;
     if (a.w->part != NULL)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s' is a part of an absorbed kv_b_proj: read it as it is stored",
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s' is part of an absorbed kv_b_proj; read it as stored",
                         values->name);
     return a.w->kind == NULL ? read_plain(&a, err) : read_codes(&a, err);
 }

@@ -206,7 +206,7 @@ static tsr_status quantize_row(const tsr_int_scheme *scheme, const tsr_cpu_kerne
         if (isinf(r->scale[g]))
             return tsr_fail(
                 err, TSR_E_VALUE,
-                "'%s': the scale of row %llu from column %llu on is beyond %s: choose another --scale-dtype", t->name,
+                "'%s': the scale of row %llu, columns %llu and on, is beyond %s: choose another --scale-dtype", t->name,
                 U64(rows->row + row), U64(col), tsr_dtype_name(scheme->scale_dtype));
     }
     const tsr_int_row all = row_at(scheme, r, 0);

@@ -81,7 +81,9 @@ tsr_status tsr_report_make(tsr_report *report, const char *const *paths, size_t 
     for (size_t i = 0; i < n && status == TSR_OK; i++)
         status = add_file(report, paths[i], err);
     if (status == TSR_OK && report->count == 0)
-        status = tsr_fail(err, TSR_E_UNSUPPORTED, "%s: rules for 'tessera quantize --rules', no result of a command",
+        status = tsr_fail(err, TSR_E_UNSUPPORTED,
+                          "%s: rules for 'tessera quantize --rules', not a result of a "
+                          "command",
                           report->rules[0]);
     return finish(report, status);
 }
@@ -97,7 +99,9 @@ tsr_status tsr_report_of_text(tsr_report *report, const char *path, const char *
 tsr_status tsr_report_compare(tsr_report *report, const char *path, double limit, tsr_err *err)
 {
     if (report->count != 1)
-        return tsr_fail(err, TSR_E_USAGE, "--baseline: %s holds the results of several kinds; name that of one kind",
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--baseline: %s holds the results of several kinds; give the result of one "
+                        "kind",
                         report->results[0].path);
     TSR_TRY(tsr_baseline_make(&report->baseline, &report->results[0], path, limit, err));
     report->judged = 1;
@@ -142,7 +146,7 @@ void tsr_result_reason(tsr_text *text, const tsr_overview *overview)
     else if (findings > 0)
         tsr_text_printf(text, "%zu finding%s", findings, tsr_plural(findings));
     else if (result->outcome == TSR_OUTCOME_FAILED)
-        tsr_text_printf(text, "%zu of %zu judgements fell short", overview->failed, judged);
+        tsr_text_printf(text, "%zu of %zu judgements failed", overview->failed, judged);
     else if (result->n_checks > 0)
         tsr_text_printf(text, "%zu check%s passed", result->n_checks, tsr_plural(result->n_checks));
     else if (judged > 0)
@@ -162,7 +166,7 @@ void tsr_report_reason(tsr_text *text, const tsr_report *report)
     else if (report->count == 1)
         tsr_result_reason(text, &report->overviews[0]);
     else if (report->failed > 0)
-        tsr_text_printf(text, "%zu of %zu results fell short", report->failed, report->count);
+        tsr_text_printf(text, "%zu of %zu results failed", report->failed, report->count);
     else if (report->judged == report->count)
         tsr_text_printf(text, "all %zu results passed", report->count);
     else if (report->judged > 0)

@@ -15,8 +15,8 @@ from check_sizes import sources
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LIMITS = {
     "comments that begin with What, Whose, Whether or Of": 0,
-    "words that a comment or a page should not use": 146,
-    "lines of pages above 120 columns": 8,
+    "words that a comment or a page should not use": 0,
+    "lines of pages above 120 columns": 0,
     "commit subjects that are not 'area: verb object' in 72 columns": 0,
 }
 FIRST_JUDGED = "8f17262"  # subjects before it are what they are

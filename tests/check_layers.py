@@ -9,7 +9,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-# A room and the rooms that it may include. "*" behind a name stands for all rooms inside it. What a room may include, it
+# A room and the rooms that it may include. "*" after a name means all rooms inside it. What a room may include, it
 # names: there is no inheritance to look up.
 COMMON = ["common*"]
 FORMATS = COMMON + ["formats/json", "formats/checkpoint", "formats/names", "formats/weights", "formats/loaders"]

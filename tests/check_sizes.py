@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Holds files to 500 lines and functions to 80, as docs/design.md says. A kernel may be longer: it is one loop, which cutting
-does not make plainer. So may data, which nobody reads from the top. Says what is too long, a line each; ends with 'N passed,
-N failed'."""
+"""Checks that files have at most 500 lines and functions at most 80, as docs/design.md says. Kernels may be longer, since one
+long loop is not clearer when divided, and so may tables of data. Prints a line for each violation; ends with 'N passed, N
+failed'."""
 
 import pathlib
 import re

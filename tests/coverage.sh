@@ -23,7 +23,7 @@ merge_counters() {
     cp -r "$all/." build-coverage
 }
 
-# coverage: a test that fails here is a matter for './dev test'.
+# coverage: failed tests are ignored here; './dev test' reports them.
 coverage() {
     need_for coverage
     venv

@@ -92,7 +92,8 @@ static tsr_status record_paths(tsr_batch *batch, tsr_batch_job *job, const tsr_i
     for (size_t i = 0; i < job->n_paths; i++) {
         tsr_batch_path *const one = &job->paths[i];
         if (one->option != NULL && !one->folder && tsr_is_stdout(one->path))
-            return tsr_fail(err, TSR_E_USAGE, "%s %s: stdout is the batch's; name a file", one->option, one->path);
+            return tsr_fail(err, TSR_E_USAGE, "%s %s: stdout belongs to the batch; name a file", one->option,
+                            one->path);
         one->path = tsr_arena_dup(&batch->arena, one->path, strlen(one->path));
         if (one->path == NULL)
             return tsr_out_of_memory(err, NULL);
@@ -128,7 +129,7 @@ tsr_status tsr_batch_validate_job(tsr_batch *batch, tsr_batch_job *job, tsr_err 
 {
     job->command = tsr_command_find(batch->main->commands, (int)job->n_given, job->words, &job->n_name);
     if (job->command == NULL || job->command == batch->main->command)
-        return tsr_fail(err, TSR_E_USAGE, "'%s' is no command that a batch runs; 'tessera --help' lists them",
+        return tsr_fail(err, TSR_E_USAGE, "'%s' is not a command that a batch can run; 'tessera --help' lists them",
                         job->words[0]);
     tsr_command_context c;
     tsr_status status = begin(batch, job, &c, err);
@@ -137,7 +138,7 @@ tsr_status tsr_batch_validate_job(tsr_batch *batch, tsr_batch_job *job, tsr_err 
     if (status == TSR_OK)
         status = validate(job, &c, err);
     if (status == TSR_OK && c.done)
-        status = tsr_fail(err, TSR_E_USAGE, "it ends without having read or written anything");
+        status = tsr_fail(err, TSR_E_USAGE, "the command would end without reading or writing anything");
     if (status == TSR_OK)
         status = record_paths(batch, job, &c.paths, err);
     tsr_command_close(&c);

@@ -21,14 +21,14 @@ tsr_status tsr_batch_blame(const tsr_batch *batch, const tsr_batch_job *job, tsr
 
 /* Options that belong to the batch itself, or with which a command makes nothing. */
 static const char *const kNotInJobs[][2] = {
-    {"--help", "a job makes something"},
-    {"-h", "a job makes something"},
-    {"--list-families", "a job makes something"},
-    {"--dry-run", "it is an option of the whole batch: tessera batch JOBS --dry-run"},
-    {"--shard", "each shard is a process of its own, and tessera finish another"},
-    {"--mpi", "mpirun starts one command"},
-    {"--progress", "it is an option of the whole batch: tessera batch JOBS --progress"},
-    {"--progress-file", "it is an option of the whole batch: tessera batch JOBS --progress-file"},
+    {"--help", "a job must write an output or a result"},
+    {"-h", "a job must write an output or a result"},
+    {"--list-families", "a job must write an output or a result"},
+    {"--dry-run", "an option of the batch, not of a job: tessera batch JOBS --dry-run"},
+    {"--shard", "each shard is its own process, and 'tessera finish' is another one; start them outside the batch"},
+    {"--mpi", "mpirun starts one command, so start it outside the batch"},
+    {"--progress", "an option of the batch, not of a job: tessera batch JOBS --progress"},
+    {"--progress-file", "an option of the batch, not of a job: tessera batch JOBS --progress-file"},
 };
 
 static tsr_status check_words(const tsr_batch_job *job, tsr_err *err)
@@ -38,7 +38,7 @@ static tsr_status check_words(const tsr_batch_job *job, tsr_err *err)
             const size_t n = strlen(kNotInJobs[k][0]);
             if (strncmp(job->words[i], kNotInJobs[k][0], n) == 0 &&
                 (job->words[i][n] == '\0' || job->words[i][n] == '='))
-                return tsr_fail(err, TSR_E_USAGE, "%s is not for a job: %s", kNotInJobs[k][0], kNotInJobs[k][1]);
+                return tsr_fail(err, TSR_E_USAGE, "%s cannot be used in a job: %s", kNotInJobs[k][0], kNotInJobs[k][1]);
         }
     }
     return TSR_OK;
@@ -52,11 +52,12 @@ static tsr_status check_name(const tsr_batch *batch, const tsr_batch_job *job, t
         *name == '-')
         return tsr_fail(
             err, TSR_E_FORMAT,
-            "'%.80s' is no name of a job: at most %d letters, digits and ._+-, a letter, digit, _ or + first", name,
-            MAX_NAME);
+            "'%.80s' is not a valid name of a job: at most %d letters, digits, '.', '_', '+' and '-', beginning with "
+            "a letter, a digit, '_' or '+'",
+            name, MAX_NAME);
     for (const tsr_batch_job *other = batch->jobs; other < job; other++) {
         if (strcmp(other->name, name) == 0)
-            return tsr_fail(err, TSR_E_FORMAT, "'%s' is the name of the job in line %zu, too", name, other->line);
+            return tsr_fail(err, TSR_E_FORMAT, "duplicate job name '%s', also in line %zu", name, other->line);
     }
     return TSR_OK;
 }
@@ -66,7 +67,7 @@ static tsr_status read_text(tsr_json_reader *r, const char *what, tsr_batch *bat
     tsr_json_kind kind;
     TSR_TRY(tsr_json_peek(r, &kind, err));
     if (kind != TSR_JSON_STRING)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: byte %zu: %s has to be a string, in quotes", r->name, r->pos, what);
+        return tsr_fail(err, TSR_E_FORMAT, "%s: byte %zu: %s must be a string in quotes", r->name, r->pos, what);
     return tsr_json_read_text(r, &batch->arena, text, err);
 }
 
@@ -78,7 +79,8 @@ static tsr_status read_args(tsr_json_reader *r, tsr_batch *batch, tsr_batch_job 
     if (kind != TSR_JSON_ARRAY)
         return tsr_fail(
             err, TSR_E_FORMAT,
-            "%s: byte %zu: 'args' has to be an array, [\"quantize\", \"SRC\", \"-o\", \"DST\"]: no shell splits it",
+            "%s: byte %zu: 'args' must be an array such as [\"quantize\", \"SRC\", \"-o\", \"DST\"]; a command line "
+            "in one string is not split",
             r->name, r->pos);
     /* Leaves room for the words that the batch adds. */
     job->words = tsr_arena_alloc(&batch->arena, (TSR_MAX_WORDS + 16) * sizeof *job->words);
@@ -97,7 +99,10 @@ static tsr_status read_args(tsr_json_reader *r, tsr_batch *batch, tsr_batch_job 
     }
     job->words[job->n_words] = NULL;
     job->n_given = job->n_words;
-    return job->n_words == 0 ? tsr_fail(err, TSR_E_FORMAT, "%s: 'args' is empty: the command comes first", r->name)
+    return job->n_words == 0 ? tsr_fail(err, TSR_E_FORMAT,
+                                        "%s: 'args' is empty; its first element must be the "
+                                        "command",
+                                        r->name)
                              : TSR_OK;
 }
 
@@ -114,14 +119,14 @@ static tsr_status read_members(tsr_json_reader *r, tsr_batch *batch, tsr_batch_j
         TSR_TRY(tsr_json_decode(r, key, &batch->arena, &name, err));
         const bool names = strcmp(name, "name") == 0, args = strcmp(name, "args") == 0;
         if (!names && !args)
-            return tsr_fail(err, TSR_E_FORMAT, "%s: a job has no '%.80s'%s: it has a name and args", r->name, name,
-                            tsr_did_you_mean(name, "name|args", meant));
+            return tsr_fail(err, TSR_E_FORMAT, "%s: unknown key '%.80s' in a job%s; known keys: name, args", r->name,
+                            name, tsr_did_you_mean(name, "name|args", meant));
         if ((names && job->name != NULL) || (args && job->words != NULL))
             return tsr_fail(err, TSR_E_FORMAT, "%s: duplicate key '%s' in a job", r->name, name);
         TSR_TRY(names ? read_text(r, "a name", batch, &job->name, err) : read_args(r, batch, job, err));
     }
     return job->name == NULL || job->words == NULL
-               ? tsr_fail(err, TSR_E_FORMAT, "%s: a job without '%s'", r->name, job->name == NULL ? "name" : "args")
+               ? tsr_fail(err, TSR_E_FORMAT, "%s: a job has no '%s'", r->name, job->name == NULL ? "name" : "args")
                : TSR_OK;
 }
 
@@ -134,7 +139,9 @@ static tsr_status read_job(tsr_json_reader *r, tsr_batch *batch, size_t line, ts
     *job = (tsr_batch_job){.line = line};
     TSR_TRY(tsr_json_peek(r, &kind, err));
     if (kind != TSR_JSON_OBJECT)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: byte %zu: a job is an object, {\"name\": ..., \"args\": [...]}",
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: byte %zu: expected a job, an object such as {\"name\": ..., "
+                        "\"args\": [...]}",
                         r->name, r->pos);
     TSR_TRY(tsr_json_enter_object(r, err));
     TSR_TRY(read_members(r, batch, job, err));
@@ -201,7 +208,7 @@ tsr_status tsr_batch_read_text(tsr_batch *batch, const char *text, size_t size, 
         return tsr_out_of_memory(err, NULL);
     if (space < size && text[space] != '[' && text[space] != '{')
         return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: neither an array of jobs nor a job on each line (JSON Lines), such as {\"args\": "
+                        "%s: expected an array of jobs, or one job on each line (JSON Lines), such as {\"args\": "
                         "[\"inspect\", \"model\"]}",
                         batch->path);
     TSR_TRY(text[space] == '[' ? read_array(batch, text, size, err) : read_lines(batch, text, size, err));

@@ -100,7 +100,7 @@ static tsr_status gather(tsr_batch *batch, places *all, tsr_err *err)
             const bool writes = s->paths[k].option != NULL;
             if (!resolve(s->paths[k].path, real))
                 return tsr_batch_blame(batch, &batch->jobs[i],
-                                       tsr_fail_errno(err, "%s: cannot look at it", s->paths[k].path), err);
+                                       tsr_fail_errno(err, "%s: cannot access it", s->paths[k].path), err);
             const place p = {.job = i, .of = &s->paths[k], .real = tsr_arena_dup(&batch->arena, real, strlen(real))};
             if (p.real == NULL)
                 return tsr_out_of_memory(err, NULL);
@@ -123,8 +123,8 @@ static tsr_status check_writers(tsr_batch *batch, const place *a, const place *b
         return TSR_OK;
     const tsr_batch_job *const first = &batch->jobs[a->job], *const second = &batch->jobs[b->job];
     const tsr_status status =
-        tsr_fail(err, TSR_E_USAGE, "%s %s %s %s of job '%s' in line %zu: each output has a place of its own",
-                 b->of->option, b->of->path,
+        tsr_fail(err, TSR_E_USAGE, "%s %s %s %s of job '%s' in line %zu; give each output its own path", b->of->option,
+                 b->of->path,
                  same    ? "is"
                  : inner ? "holds"
                          : "lies in",
@@ -142,11 +142,10 @@ static tsr_status check_reader(tsr_batch *batch, const place *a, const place *b,
         reader->dependent = reader->after[a->job] = true;
         return TSR_OK;
     }
-    const tsr_status status = tsr_fail(err, TSR_E_USAGE, "it reads %s, which job '%s' in line %zu writes%s",
-                                       b->of->path, writer->name, writer->line,
-                                       a->job < batch->n_jobs && b->job < batch->n_jobs
-                                           ? ": jobs are carried out in their order, so put that one first"
-                                           : "");
+    const tsr_status status = tsr_fail(
+        err, TSR_E_USAGE, "it reads %s, which the later job '%s' in line %zu writes%s", b->of->path, writer->name,
+        writer->line,
+        a->job < batch->n_jobs && b->job < batch->n_jobs ? ": jobs run in their order, so put that job first" : "");
     return tsr_batch_blame(batch, reader, status, err);
 }
 

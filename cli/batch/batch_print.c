@@ -144,7 +144,7 @@ void tsr_batch_print(const tsr_batch *batch)
         tsr_print(", %zu not begun", count[TSR_JOB_NOT_BEGUN]);
     tsr_print(" in %.1f s\n", batch->seconds);
     if (batch->code != 0)
-        tsr_print("repeat the command to carry on: what is done is kept\n");
+        tsr_print("repeat the command to resume: finished outputs are kept\n");
 }
 
 /* ---- JSON ---- */

@@ -100,7 +100,7 @@ static tsr_status remove_old_results(const tsr_batch *batch, tsr_err *err)
         const tsr_batch_job *const job = &batch->jobs[i];
         struct stat st;
         if (job->in_results && lstat(job->json, &st) == 0 && S_ISREG(st.st_mode) && unlink(job->json) != 0)
-            return tsr_fail_errno(err, "%s: cannot remove what the last run left", job->json);
+            return tsr_fail_errno(err, "%s: cannot remove a file that the last run left behind", job->json);
     }
     return TSR_OK;
 }

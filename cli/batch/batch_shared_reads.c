@@ -43,9 +43,9 @@ static tsr_batch_job *find_leader(const tsr_batch *batch, tsr_batch_job *job)
         if (leader->leader != leader || !same_source(leader, job))
             continue;
         if (count_members(batch, leader) == TSR_MAX_GROUP)
-            job->alone = "enough jobs are read together";
+            job->alone = "the number of jobs that can be read together is reached";
         else if (!fits(batch, leader, job))
-            job->alone = "--memory has no room for one more";
+            job->alone = "--memory is too small for one more";
         else
             return leader;
     }

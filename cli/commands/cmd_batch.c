@@ -29,7 +29,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
     tsr_batch *const b = c->job;
     const tsr_option own[] = {
         {"--keep-going", TSR_OPT_FLAG, &b->keep_going, NULL,
-         "after a failure, carry out all jobs that do not need what failed (stop)"},
+         "after a failure, run all jobs that do not depend on the failed one (stop)"},
         {"--dry-run", TSR_OPT_FLAG, &b->dry_run, NULL, "check and plan all jobs, print the plan, and stop"},
         {"--results", TSR_OPT_TEXT, &b->results, "DIR",
          "write the JSON result of each job as DIR/NAME.json, unless it has a --json of its own (in the summary)"},
@@ -48,13 +48,13 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     tsr_batch *const b = c->job;
     b->path = c->words[0];
     b->main = c;
-    return b->path == NULL ? tsr_fail(err, TSR_E_USAGE, "which jobs? tessera batch JOBS.json") : TSR_OK;
+    return b->path == NULL ? tsr_fail(err, TSR_E_USAGE, "no jobs given: tessera batch JOBS.json") : TSR_OK;
 }
 
 static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
 {
     paths->sources[0] = c->words[0];
-    paths->unconfined = "its jobs name what they read and write";
+    paths->unconfined = "its jobs name the paths that it reads and writes";
 }
 
 static tsr_status open_jobs(tsr_command_context *c, tsr_err *err)
@@ -93,7 +93,7 @@ static tsr_status conclude(tsr_command_context *c, tsr_err *err)
     const tsr_batch *const b = c->job;
     return b->cancelled == TSR_OK
                ? TSR_OK
-               : tsr_fail(err, b->cancelled, "interrupted; what is finished is kept: repeat the command to carry on");
+               : tsr_fail(err, b->cancelled, "interrupted; finished outputs are kept: repeat the command to resume");
 }
 
 static int exit_code(const tsr_command_context *c)
@@ -109,7 +109,7 @@ static void close_job(tsr_command_context *c)
 
 const tsr_command tsr_command_batch = {
     .name = "batch",
-    .summary = "many of these commands in one run, from a file",
+    .summary = "run many of these commands, listed in a file",
     .schema = "tessera-batch/1",
     TSR_COMMAND(1, TSR_TAKES_PROGRESS, tsr_batch),
     .open = open_jobs,

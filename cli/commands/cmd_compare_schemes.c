@@ -64,8 +64,8 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     comparing *const a = c->job;
     a->src = c->words[0];
     if (a->src == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera compare-schemes SRC");
-    return c->common.mpi ? TSR_OK : tsr_check_alone("--mpi has them work together", err);
+        return tsr_fail(err, TSR_E_USAGE, "no checkpoint given: tessera compare-schemes SRC");
+    return c->common.mpi ? TSR_OK : tsr_check_alone("use --mpi to share the work between them", err);
 }
 
 static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
@@ -224,9 +224,9 @@ typedef struct suggestion {
 } suggestion;
 
 static const suggestion kSuggestions[] = {
-    {"any", "the highest SQNR of this table", 1u << TSR_W8A8 | 1u << TSR_W8A16 | 1u << TSR_W4A16},
-    {"w8a8", "the highest with activations in 8 bits, which GEMMs in 8 bits need", 1u << TSR_W8A8},
-    {"w4a16", "the highest of 4 bits", 1u << TSR_W4A16},
+    {"any", "the highest SQNR in this table", 1u << TSR_W8A8 | 1u << TSR_W8A16 | 1u << TSR_W4A16},
+    {"w8a8", "the highest SQNR with activations in 8 bits, which 8-bit GEMMs need", 1u << TSR_W8A8},
+    {"w4a16", "the highest SQNR with 4 bits", 1u << TSR_W4A16},
 };
 
 /* Returns the scheme of highest SQNR, among those of these kinds that quantize the most tensors. NULL: none quantizes
@@ -414,7 +414,7 @@ static void close_job(tsr_command_context *context)
 
 const tsr_command tsr_command_compare_schemes = {
     .name = "compare-schemes",
-    .summary = "what each scheme would cost a model, in one table",
+    .summary = "errors and bytes of a model under every scheme",
     .schema = "tessera-compare-schemes/1",
     TSR_COMMAND(1,
                 TSR_TAKES_IGNORE_FILE | TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_CPUMASK | TSR_TAKES_MPI |

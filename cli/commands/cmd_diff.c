@@ -51,7 +51,8 @@ static void add_options(tsr_command_context *c, tsr_option *options)
         {"--metric", TSR_OPT_CHOICE, &d->limit.metric, kMetrics,
          "the measure that orders the tensors and that --tolerance bounds (relative)"},
         {"--tolerance", TSR_OPT_TEXT, &d->limit.text, "X",
-         "the largest difference that passes; with sqnr the smallest, in dB (none: every value must be the same)"},
+         "the largest allowed difference; with sqnr the smallest allowed SQNR in dB (none: every value must be the "
+         "same)"},
         {0},
     };
     tsr_options_append(options, own);
@@ -63,13 +64,13 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     diffing *const d = c->job;
     limit *const l = &d->limit;
     if (c->n_words < 2)
-        return tsr_fail(err, TSR_E_USAGE, "which two checkpoints? tessera diff A B");
+        return tsr_fail(err, TSR_E_USAGE, "two checkpoints are needed: tessera diff A B");
     d->compared.path[0] = c->words[0];
     d->compared.path[1] = c->words[1];
     const char *end = l->text;
     if (l->text != NULL &&
         (!tsr_take_real(&end, &l->value) || *end != '\0' || (l->value < 0 && l->metric != METRIC_SQNR)))
-        return tsr_fail(err, TSR_E_USAGE, "--tolerance: '%s' is not a number that %s can be held to", l->text,
+        return tsr_fail(err, TSR_E_USAGE, "--tolerance: '%s' is not a valid limit for %s", l->text,
                         kMetricNames[l->metric]);
     return TSR_OK;
 }
@@ -149,7 +150,7 @@ static const char *coding_text(const tsr_weight *w, char text[64])
     else if (w->block.cols < w->cols)
         snprintf(text, 64, "int%u in groups of %llu", w->bits, U64(w->block.cols));
     else
-        snprintf(text, 64, "int%u with a scale a %s", w->bits, w->block.rows < w->rows ? "row" : "tensor");
+        snprintf(text, 64, "int%u with one scale a %s", w->bits, w->block.rows < w->rows ? "row" : "tensor");
     return text;
 }
 
@@ -163,16 +164,16 @@ static const char *diagnose_codes(const tsr_pair *p, char text[160])
     char coding[64];
     const char *const how = coding_text(w, coding);
     if (w->coding == TSR_CODED_E4M3 && relative <= 0.032)
-        snprintf(text, 160, relative > 0.01 ? "what %s costs" : "rounding", how);
+        snprintf(text, 160, relative > 0.01 ? "the error of %s" : "rounding", how);
     else if (p->b->scale == NULL)
-        snprintf(text, 160, "more or less what %s costs: give the original first to have its codes judged", how);
+        snprintf(text, 160, "about the error of %s; give the original as A to have the codes checked", how);
     else if (m->misscaled > 0)
-        snprintf(text, 160, "%llu groups of %s would be better off with the scale that a rule gives them",
+        snprintf(text, 160, "%llu groups of %s would have a smaller error with the scale that a rule computes",
                  U64(m->misscaled), how);
     else if (m->misrounded == 0)
-        snprintf(text, 160, "what %s costs under these scales: every code is the nearest", how);
+        snprintf(text, 160, "the error of %s with these scales: every code is the nearest", how);
     else
-        snprintf(text, 160, "more than %s has to cost: %llu codes are not the nearest under their scales", how,
+        snprintf(text, 160, "a larger error than %s needs: %llu codes are not the nearest under their scales", how,
                  U64(m->misrounded));
     return text;
 }
@@ -189,7 +190,7 @@ static const char *diagnose(const tsr_pair *p, char text[160])
     if (nearest)
         return diagnose_codes(p, text);
     if (m->differ <= 4)
-        return "single values: damage such as a flipped bit, not quantization";
+        return "differences in single values: damage such as a flipped bit, not quantization";
     if (m->misrounded > 0 && m->misrounded <= 4)
         return "single codes are not the nearest: damage such as a flipped bit";
     if (m->n_worst > 0 && m->worst[0].relative > 0.5)
@@ -199,7 +200,7 @@ static const char *diagnose(const tsr_pair *p, char text[160])
         return "the error sits in few blocks: outliers there, or their scales";
     if (scaled)
         return diagnose_codes(p, text);
-    return relative > 0.032 ? "more than rounding costs: other values" : "rounding";
+    return relative > 0.032 ? "a larger error than rounding gives: the values differ" : "rounding";
 }
 
 static void print_pair(const tsr_pair *p, bool beyond)
@@ -286,14 +287,14 @@ static void print_result(const tsr_compare_job *job, const limit *l, const ranke
     tsr_print("%s read in %.1f s (%s/s), %u thread%s\n", tsr_bytes_text((double)c->bytes_read, read), c->seconds,
               tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads, tsr_plural(c->threads));
     if (beyond == 0)
-        tsr_print(!has_values(c) ? "no value was there to compare\n"
+        tsr_print(!has_values(c) ? "there was no value to compare\n"
                   : n == 0       ? "same values everywhere\n"
                                  : "all within the tolerance\n");
     else if (n > 0) {
         tsr_print_next_diff(job->path[0], job->path[1], tsr_pair_name(worst[0].pair));
         tsr_print(" --json - for its worst blocks\n");
     } else
-        tsr_print("next: find out who left those tensors out, or put them in\n");
+        tsr_print("next: find out why those tensors are missing, or add them");
 }
 
 static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l, size_t beyond)
@@ -378,7 +379,7 @@ static void close_job(tsr_command_context *c)
 
 const tsr_command tsr_command_diff = {
     .name = "diff",
-    .summary = "two checkpoints, tensor by tensor, by value",
+    .summary = "compare two checkpoints, tensor by tensor, by value",
     .schema = "tessera-diff/1",
     TSR_COMMAND(2, TSR_COMPARE_TAKES, diffing),
     .open = open_sides,

@@ -39,7 +39,9 @@ static void add_options(tsr_command_context *c, tsr_option *options)
 {
     finishing *const f = c->job;
     const tsr_option own[] = {
-        {"--source", TSR_OPT_TEXT, &f->source, "SRC", "where the source is now (where the shards found it)"},
+        {"--source", TSR_OPT_TEXT, &f->source, "SRC",
+         "where the source is now (where it was when the shards were "
+         "made)"},
         {0},
     };
     tsr_options_append(options, own);
@@ -50,9 +52,9 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     finishing *const f = c->job;
     f->dst = c->words[0];
     if (c->batch != NULL)
-        return tsr_fail(err, TSR_E_USAGE, "finish is not for a job of a batch: no job of one makes shards");
+        return tsr_fail(err, TSR_E_USAGE, "finish cannot be used in a batch: its jobs write no shards");
     if (f->dst == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "which output? tessera finish DST");
+        return tsr_fail(err, TSR_E_USAGE, "no output given: tessera finish DST");
     f->words = tsr_arena_alloc(&c->arena, (TSR_MOST_WORDS + 1) * sizeof *f->words);
     return f->words == NULL ? tsr_out_of_memory(err, NULL)
                             : tsr_options_spell(c->options, c->given, "--source", &c->arena, f->words, TSR_MOST_WORDS,
@@ -64,7 +66,7 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
     const finishing *const f = c->job;
     paths->sources[0] = f->source;
     paths->dst = f->dst;
-    paths->unconfined = "the shards' journals name what it reads";
+    paths->unconfined = "the journals of the shards name the source";
 }
 
 /* ---- no shards ---- */
@@ -85,8 +87,7 @@ static tsr_status find_finished(const finishing *f, tsr_arena *arena, tsr_err *e
     bool there;
     TSR_TRY(find_output(f->dst, TSR_STATE_DIR "/journal", &there, err));
     if (!there)
-        return tsr_fail(err, TSR_E_USAGE, "%s: no shards there: neither --shard nor anything else has begun an output",
-                        f->dst);
+        return tsr_fail(err, TSR_E_USAGE, "%s: no shards found: no output was begun in this directory", f->dst);
     TSR_TRY(tsr_read_file(tsr_output_path(f->dst, TSR_STATE_DIR "/journal", path), TSR_MAX_JOURNAL_BYTES, arena, &text,
                           &size, err));
     TSR_TRY(tsr_records_list(text, size, TSR_OUTPUT_RECORD, arena, &outputs, err));
@@ -94,12 +95,12 @@ static tsr_status find_finished(const finishing *f, tsr_arena *arena, tsr_err *e
         TSR_TRY(find_output(f->dst, outputs.items[i], &there, err));
         if (!there)
             return tsr_fail(err, TSR_E_NOTHING,
-                            "%s: no shards there, and not complete: the command that began it, without --shard, "
-                            "carries on",
+                            "%s: this output was begun without --shard and is not complete; repeat the command "
+                            "without --shard to resume",
                             f->dst);
     }
     if (outputs.count == 0)
-        return tsr_fail(err, TSR_E_NOTHING, "%s: no shards there, and nothing finished", f->dst);
+        return tsr_fail(err, TSR_E_NOTHING, "%s: no shards found, and no finished output", f->dst);
     return TSR_OK;
 }
 
@@ -108,7 +109,7 @@ static tsr_status report_finished(tsr_command_context *c, tsr_err *err)
     const finishing *const f = c->job;
     tsr_text t = {0};
     if (c->prints)
-        tsr_print("%s: finished already; the command without --shard verifies it\n", f->dst);
+        tsr_print("%s: already complete; repeat the command without --shard to verify it\n", f->dst);
     tsr_json_begin_document(&t, c->command->schema);
     tsr_json_member_bool(&t, "finished_already", true);
     tsr_json_member_object(&t, "actions", true); /* nothing was done, reported like a run */
@@ -130,7 +131,7 @@ static tsr_status compose(finishing *f, tsr_arena *arena, tsr_err *err)
     for (size_t i = 0; i < f->found.n_present && n < 2; i++)
         TSR_TRY(tsr_shard_words(f->dst, f->found.present[i], f->found.count, arena, &recorded, &n, err));
     if (n < 2)
-        return tsr_fail(err, TSR_E_NOTHING, "%s: no shard there has begun: run them, each with --shard I/%u", f->dst,
+        return tsr_fail(err, TSR_E_NOTHING, "%s: none of the shards has begun; run each with --shard I/%u", f->dst,
                         f->found.count);
     const char **const all = tsr_arena_alloc(arena, (n + f->n_words + 4) * sizeof *all);
     if (all == NULL)
@@ -179,11 +180,15 @@ static tsr_status join(tsr_command_context *c, tsr_err *err)
     int n;
     const tsr_command *const command = tsr_command_find(c->commands, 1, &name, &n);
     if (command == NULL || !command->makes_plan)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: its shards were made by 'tessera %s', which this version has not",
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: its shards were made by 'tessera %s', a command that this version "
+                        "does not have",
                         f->dst, f->recorded);
     c->failed = command;
     if (access(f->words[0], F_OK) != 0)
-        return tsr_fail_errno(err, "%s: the source is gone, or cannot be seen from here; --source SRC says where it is",
+        return tsr_fail_errno(err,
+                              "%s: the source no longer exists or is not accessible; give its place with "
+                              "--source SRC",
                               f->words[0]);
     TSR_TRY(tsr_command_begin(made_by, command, c, err));
     made_by->confined = c->confined;
@@ -207,7 +212,7 @@ static tsr_status find_shards(tsr_command_context *c, tsr_err *err)
     c->common.progress = (tsr_progress_options){0}; /* progress is shown by the command that joins the shards */
     TSR_TRY(tsr_exists(f->dst, &there, err));
     if (!there)
-        return tsr_fail(err, TSR_E_USAGE, "%s: there is no such directory", f->dst);
+        return tsr_fail(err, TSR_E_USAGE, "%s: the directory does not exist", f->dst);
     TSR_TRY(tsr_shards_find(f->dst, &c->arena, &f->found, err));
     return f->found.n_present == 0 ? find_finished(f, &c->arena, err) : compose(f, &c->arena, err);
 }
@@ -233,7 +238,7 @@ static void close_job(tsr_command_context *c)
 
 const tsr_command tsr_command_finish = {
     .name = "finish",
-    .summary = "puts shards of quantize or convert together",
+    .summary = "join the shards of quantize or convert",
     .schema = "tessera-finish/1",
     TSR_COMMAND(1, TSR_TAKES_THREADS | TSR_TAKES_MEMORY | TSR_TAKES_CPUMASK | TSR_TAKES_PROGRESS, finishing),
     .open = find_shards,

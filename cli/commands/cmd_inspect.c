@@ -62,7 +62,9 @@ static void add_options(tsr_command_context *c, tsr_option *options)
 {
     inspecting *const a = c->job;
     const tsr_option own[] = {
-        {"--can-load", TSR_OPT_TEXT, &a->can_load, "LOADERS", "check whether these loaders can load it: see above"},
+        {"--can-load", TSR_OPT_TEXT, &a->can_load, "LOADERS",
+         "check whether these loaders can load it; LOADERS is "
+         "described above"},
         {"--tp", TSR_OPT_TEXT, &a->tp, "SIZES", "with --can-load: tensor-parallel sizes (1,2,4,8,16)"},
         {"--as-is", TSR_OPT_FLAG, &a->as_is, NULL,
          "with --can-load: check the checkpoint as it is, even if it is not quantized yet"},
@@ -193,14 +195,14 @@ static tsr_status check_judgeable(const tsr_checkpoint *c, const tsr_contents *s
     if (m->ranks > 1)
         return tsr_fail(
             err, TSR_E_UNSUPPORTED,
-            "%s: rank %llu of %llu of a tensor-parallel cut, which no loader takes, and which --tp would cut "
-            "again: ask about the checkpoint that was cut, or join the ranks (tessera convert --merge)",
+            "%s: rank %llu of %llu of a tensor-parallel cut, which no loader reads and which --tp would cut again; "
+            "check the checkpoint that was cut, or join the ranks first (tessera convert --merge)",
             c->path, (unsigned long long)m->rank, (unsigned long long)m->ranks);
     if (m->target != NULL)
         return tsr_fail(
             err, TSR_E_UNSUPPORTED,
-            "%s: its weights lie in the layout of a kernel: --can-load judges checkpoints as Hugging Face has "
-            "them; ask about the one that it was made from",
+            "%s: its weights are in the layout of a kernel, but --can-load judges Hugging Face checkpoints; check "
+            "the checkpoint that it was made from",
             c->path);
     return TSR_OK;
 }
@@ -244,7 +246,7 @@ static tsr_status refuse_unread(tsr_command_context *context, tsr_err *err)
         return TSR_OK;
     for (size_t i = 0; s->unread.tensors > 0 && i < s->issues.count; i++) {
         if (strcmp(s->issues.items[i].rule, "unread") == 0)
-            return tsr_fail(err, TSR_E_UNSUPPORTED, "%zu of %zu tensors are nothing that Tessera reads: %s",
+            return tsr_fail(err, TSR_E_UNSUPPORTED, "Tessera cannot read %zu of %zu tensors: %s",
                             (size_t)s->unread.tensors, c->tensors.count, s->issues.items[i].detail);
     }
     return TSR_OK;
@@ -261,7 +263,7 @@ static tsr_status find_tensor(const tsr_checkpoint *c, const tsr_contents *s, co
     const tsr_weight *const paired = tsr_weights_find(&s->weights, c, name);
     *x = (tsr_inspected){.stored = t, .weight = {.data = t, .values = t}};
     if (t == NULL && paired == NULL)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: there is no tensor '%s'", c->path, name);
+        return tsr_fail(err, TSR_E_FORMAT, "%s: no tensor '%s'", c->path, name);
     if (paired != NULL) {
         x->weight = *paired;
         x->stored = paired->data;
@@ -292,7 +294,7 @@ static tsr_status look(const char *path, bool *exists, tsr_err *err)
 {
     *exists = access(path, F_OK) == 0 || errno == ELOOP;
     if (!*exists && errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG)
-        return tsr_fail_errno(err, "%s: cannot look at it", path);
+        return tsr_fail_errno(err, "%s: cannot access it", path);
     return TSR_OK;
 }
 
@@ -317,7 +319,7 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
 {
     inspecting *const a = c->job;
     if (c->words[0] == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera inspect PATH");
+        return tsr_fail(err, TSR_E_USAGE, "no checkpoint given: tessera inspect PATH");
     if ((a->tp != NULL || a->as_is) && a->can_load == NULL)
         return tsr_fail(err, TSR_E_USAGE, "%s needs --can-load", a->as_is ? "--as-is" : "--tp");
     a->path = strdup(c->words[0]);
@@ -327,7 +329,7 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     if (a->tensor != NULL)
         c->schema = "tessera-inspect-tensor/1";
     if (a->tensor != NULL && a->can_load != NULL)
-        return tsr_fail(err, TSR_E_USAGE, "--can-load asks about a checkpoint, not about one tensor");
+        return tsr_fail(err, TSR_E_USAGE, "--can-load checks a checkpoint, not one tensor");
     if (a->can_load == NULL)
         return TSR_OK;
     TSR_TRY(parse_loaders(a->can_load, &a->table, err));
@@ -400,7 +402,7 @@ static void close_job(tsr_command_context *c)
 
 const tsr_command tsr_command_inspect = {
     .name = "inspect",
-    .summary = "what is in a checkpoint or tensor; who can load it",
+    .summary = "what a checkpoint holds, and who can load it",
     .schema = "tessera-inspect/1",
     TSR_COMMAND(1, TSR_TAKES_IGNORE_FILE | TSR_TAKES_SOURCE_BLOCK, inspecting),
     .open = open_checkpoint,

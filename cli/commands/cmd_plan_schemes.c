@@ -66,7 +66,7 @@ static tsr_status parse_schemes(planning *a, tsr_err *err)
         if (tsr_mixed_scheme_parse(word, &scheme, err) != TSR_OK)
             return tsr_prepend(err, TSR_E_USAGE, "--schemes");
         if (a->wanted[scheme])
-            return tsr_fail(err, TSR_E_USAGE, "--schemes: %s is there twice", word);
+            return tsr_fail(err, TSR_E_USAGE, "--schemes: '%s' is given twice", word);
         a->wanted[scheme] = true;
         at += size;
         if (*at == '\0')
@@ -82,9 +82,9 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     planning *const a = c->job;
     a->src = c->words[0];
     if (a->src == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera plan-schemes SRC --max-bytes SIZE");
+        return tsr_fail(err, TSR_E_USAGE, "no checkpoint given: tessera plan-schemes SRC --max-bytes SIZE");
     if ((a->max_bytes == 0) == (a->bits_text == NULL))
-        return tsr_fail(err, TSR_E_USAGE, "how large may it be? --max-bytes SIZE, or --bits B, and not both");
+        return tsr_fail(err, TSR_E_USAGE, "no budget given: exactly one of --max-bytes SIZE and --bits B is needed");
     if (a->bits_text != NULL)
         TSR_TRY(tsr_parse_number("--bits", a->bits_text, &a->bits, err));
     if (a->bits_text != NULL && !(a->bits > 0 && a->bits <= 32))
@@ -111,9 +111,9 @@ static void add_options(tsr_command_context *c, tsr_option *options)
     planning *const a = c->job;
     const tsr_option own[] = {
         {"--max-bytes", TSR_OPT_SIZE, &a->max_bytes, "SIZE",
-         "most bytes of all tensors, with scales and with what stays as it is"},
+         "largest number of bytes of all tensors, including scales and tensors that stay as they are"},
         {"--bits", TSR_OPT_TEXT, &a->bits_text, "B",
-         "the budget as an average number of bits over the weights to choose for, scales included"},
+         "the budget as an average number of bits of the weights to choose for, including scales"},
         {"--schemes", TSR_OPT_TEXT, &a->schemes, "LIST",
          "to choose from, with commas: nvfp4, nvfp4-weight-only, mxfp4, mxfp4-weight-only, mxfp8, mxfp8-weight-only, "
          "fp8-block, fp8-channel, int8-weight-only, int4-weight-only, and bf16: as it is "
@@ -191,7 +191,7 @@ static void print_table(const planning *p)
     tsr_print("  %8s %10s %12s\n", "bits", "bytes", "error");
     for (unsigned i = 0; i < ROWS; i++)
         print_row(p, &p->rows[i].choice, p->rows[i].shares);
-    tsr_print("\none scheme for all, where it is taken:\n");
+    tsr_print("\none scheme for all weights that it can quantize:\n");
     for (size_t k = 0; tsr_scheme_mixed(k) != TSR_SCHEMES; k++) {
         const tsr_scheme scheme = tsr_scheme_mixed(k);
         const tsr_choice c = tsr_scheme_plan_alone(&p->plan, scheme);
@@ -202,10 +202,10 @@ static void print_table(const planning *p)
     snprintf(text, sizeof text, "%s", shares(&p->plan, p->picked, share));
     print_row(p, &p->chosen, text);
     if (gap_of(&p->chosen) > 0)
-        tsr_print("no choice of %llu bytes has an error below %.6g: this one is within %.2g %% of the best\n",
+        tsr_print("no choice within %llu bytes can have an error below %.6g; this one is within %.2g %% of the best\n",
                   U64(p->budget), p->chosen.bound, 100 * gap_of(&p->chosen));
     else
-        tsr_print("no choice of %llu bytes has a smaller error\n", U64(p->budget));
+        tsr_print("no choice within %llu bytes has a smaller error\n", U64(p->budget));
     if (p->rules == NULL)
         tsr_print("-o FILE writes it as rules for tessera quantize --rules\n");
     else
@@ -305,7 +305,7 @@ static tsr_status open_source(tsr_command_context *c, tsr_err *err)
     TSR_TRY(tsr_rules_match_all(&a->match, &a->weights, a->checkpoint, &a->arena, err));
     for (size_t i = 0; i < a->weights.count; i++) {
         if (!a->match.fits[i])
-            tsr_print_stderr("tessera: warning: %s: '%s' fits no tensor\n", a->sensitivity,
+            tsr_print_stderr("tessera: warning: %s: '%s' matches no tensor\n", a->sensitivity,
                              a->weights.items[i].pattern);
     }
     return TSR_OK;

@@ -53,7 +53,7 @@ static tsr_status find_report(const char **path, tsr_arena *arena, tsr_err *err)
     bool exists;
     TSR_TRY(tsr_exists(inside, &exists, err));
     if (!exists)
-        return tsr_fail(err, TSR_E_USAGE, "%s: a folder without a " REPORT_NAME ": name a result", *path);
+        return tsr_fail(err, TSR_E_USAGE, "%s: a directory without a " REPORT_NAME ": name a result", *path);
     *path = inside;
     return TSR_OK;
 }
@@ -82,7 +82,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
     reporting *const a = c->job;
     const tsr_option own[] = {
         {"--baseline", TSR_OPT_TEXT, &a->baseline, "OLD.json",
-         "compare with an earlier result of the same command; what got worse comes first"},
+         "compare with an earlier result of the same command and print regressions first"},
         {"--max-regression", TSR_OPT_TEXT, &a->max_regression, "DB",
          "with --baseline: the most SQNR that a tensor may lose (0.1dB)"},
         {"--html", TSR_OPT_TEXT, &a->html, "FILE",
@@ -101,16 +101,15 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     a->n = c->n_words;
     memcpy(a->results, c->words, a->n * sizeof *a->results);
     if (a->n == 0)
-        return tsr_fail(err, TSR_E_USAGE, "which results? tessera report RESULT.json...");
+        return tsr_fail(err, TSR_E_USAGE, "no results given: tessera report RESULT.json...");
     if (a->baseline != NULL && a->n > 1)
-        return tsr_fail(err, TSR_E_USAGE, "--baseline: '%s': one result is compared with it, not several",
-                        a->results[1]);
+        return tsr_fail(err, TSR_E_USAGE, "--baseline: '%s' can be compared with one result only", a->results[1]);
     if (a->max_regression != NULL && a->baseline == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "--max-regression: against what? --baseline OLD.json");
+        return tsr_fail(err, TSR_E_USAGE, "--max-regression needs a result to compare with: --baseline OLD.json");
     if (a->html != NULL && tsr_page_parts() == NULL)
         return tsr_fail(err, TSR_E_USAGE,
-                        "--html: this tessera was built without its page; install libjs-chart.js, and build it again "
-                        "with -Dhtml=enabled");
+                        "--html: this tessera was built without the page; install libjs-chart.js and rebuild with "
+                        "-Dhtml=enabled");
     TSR_TRY(parse_decibels(a->max_regression, &a->limit, err));
     for (size_t i = 0; i < a->n; i++)
         TSR_TRY(find_report(&a->results[i], &a->arena, err));
@@ -165,7 +164,8 @@ static tsr_status make_html(tsr_text *text, const reporting *a, const tsr_report
     (void)err;
     const size_t left_out = tsr_write_html(text, report, tsr_page_parts(), TSR_PAGE_ROWS);
     if (left_out > 0)
-        tsr_print_stderr("tessera: %s: the table leaves %zu rows out, which are not the worst: --csv FILE has all\n",
+        tsr_print_stderr("tessera: %s: the table omits %zu rows, none of them among the worst; --csv FILE has all "
+                         "rows\n",
                          a->html, left_out);
     return TSR_OK;
 }
@@ -236,7 +236,7 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
     (void)terminal;
     const tsr_status made = tsr_report_make(&a->report, a->results, a->n, err);
     for (size_t i = 0; i < a->report.n_rules; i++)
-        tsr_print_stderr("tessera: %s: passed over: rules for 'tessera quantize --rules', no result of a command\n",
+        tsr_print_stderr("tessera: %s: skipped: rules for 'tessera quantize --rules', not a result of a command\n",
                          a->report.rules[i]);
     TSR_TRY(made);
     if (a->html != NULL || c->prints)

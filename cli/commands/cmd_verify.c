@@ -48,7 +48,7 @@ static tsr_status check_words(int argc, char **argv, tsr_err *err)
     const char *const word = argc > 0 ? argv[0] : "";
     if (argc == 0 || access(word, F_OK) == 0 || *tsr_did_you_mean(word, TSR_VERIFY_CHECKS, meant) == '\0')
         return TSR_OK;
-    return tsr_fail(err, TSR_E_USAGE, "there is no checkpoint '%s', and no check%s", word, meant);
+    return tsr_fail(err, TSR_E_USAGE, "no checkpoint '%s', and no check of that name%s", word, meant);
 }
 
 static tsr_status check(tsr_command_context *c, tsr_err *err)
@@ -57,15 +57,15 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     tsr_compare_job *const job = &v->compared;
     job->path[1] = c->words[0];
     if (job->path[1] == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify DST --against SRC");
+        return tsr_fail(err, TSR_E_USAGE, "no checkpoint given: tessera verify DST --against SRC");
     if (job->path[0] == NULL)
         return tsr_fail(
             err, TSR_E_USAGE,
-            "which source? name it: --against SRC. Without one, 'tessera verify --manifest %s' checks the bytes of an "
-            "output of Tessera",
+            "no source given: add --against SRC. Without a source, 'tessera verify --manifest %s' checks the bytes "
+            "of an output of Tessera",
             job->path[1]);
     if (!c->common.mpi)
-        TSR_TRY(tsr_check_alone("--mpi has them work together", err));
+        TSR_TRY(tsr_check_alone("use --mpi to share the work between them", err));
     return tsr_weight_limits_parse(&v->limits, &v->texts, err);
 }
 

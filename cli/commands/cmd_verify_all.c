@@ -108,9 +108,9 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     a->all.against = a->against;
     a->all.device = kDevices[a->device];
     if (a->all.dst == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify all DST --against SRC");
+        return tsr_fail(err, TSR_E_USAGE, "no checkpoint given: tessera verify all DST --against SRC");
     if (a->against == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "which source? name it: --against SRC");
+        return tsr_fail(err, TSR_E_USAGE, "no source given: add --against SRC");
     c->common.threads = c->common.threads > UINT16_MAX ? UINT16_MAX : c->common.threads;
     TSR_TRY(check_skipped(a, err));
     TSR_TRY(tsr_weight_limits_parse(&a->limits, &a->weights, err));

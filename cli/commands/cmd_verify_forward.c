@@ -56,7 +56,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
         TSR_DEVICE_OPTION(&a->device),
         {"--memory", TSR_OPT_SIZE, &a->job.memory, "SIZE", "the most memory that activations may use (no limit)"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
-         "smallest SQNR of the error that a layer adds by itself (what sound codes leave)"},
+         "smallest SQNR of the error that a layer adds by itself (by format)"},
         {"--seed", TSR_OPT_COUNT, &a->job.request.seed, "S", "seed of random tokens (0)"},
         {"--reference", TSR_OPT_TEXT, &a->job.reference, "FILE",
          "compare MODEL with safetensors of another implementation: input_ids, hidden_states.N, logits"},
@@ -72,15 +72,14 @@ static void add_options(tsr_command_context *c, tsr_option *options)
 static tsr_status take_sides(tsr_verify_forward *v, const char *const named[2], tsr_err *err)
 {
     if (named[0] == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify forward DST --against SRC");
+        return tsr_fail(err, TSR_E_USAGE, "no checkpoint given: tessera verify forward DST --against SRC");
     if (named[1] != NULL)
         return tsr_fail(err, TSR_E_USAGE,
-                        "'%s' and '%s': which was made from which? tessera verify forward DST --against SRC", named[0],
-                        named[1]);
+                        "'%s' and '%s': name the source with --against: tessera verify forward DST --against SRC",
+                        named[0], named[1]);
     if ((v->reference == NULL) == (v->sides[0] == NULL))
         return tsr_fail(err, TSR_E_USAGE, "%s--against SRC, or --reference FILE%s",
-                        v->reference == NULL ? "which source? name it: " : "",
-                        v->reference == NULL ? "" : ", not both");
+                        v->reference == NULL ? "no source given: add " : "", v->reference == NULL ? "" : ", not both");
     v->sides[v->reference == NULL ? 1 : 0] = named[0];
     return TSR_OK;
 }
@@ -93,8 +92,8 @@ static tsr_status parse_inputs(const char *text, tsr_input_choice *choice, tsr_e
     }
     return text == NULL ? TSR_OK
                         : tsr_fail(err, TSR_E_USAGE,
-                                   "--activations: takes auto, none, fp8-block, fp8-token, int8-token or int8-azp, not "
-                                   "'%s'",
+                                   "--activations: '%s' is not one of auto, none, fp8-block, fp8-token, int8-token "
+                                   "and int8-azp",
                                    text);
 }
 
@@ -104,14 +103,16 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     tsr_verify_forward *const v = &a->job;
     TSR_TRY(take_sides(v, c->words, err));
     if (v->reference != NULL && a->texts.tokens != NULL)
-        return tsr_fail(err, TSR_E_USAGE, "--tokens: --reference has its own");
+        return tsr_fail(err, TSR_E_USAGE, "--tokens cannot be combined with --reference, which has its own tokens");
     if (v->reference != NULL && a->texts.kl_by_layer)
-        return tsr_fail(err, TSR_E_USAGE, "--kl-by-layer: it compares two models, and --reference has states of one");
+        return tsr_fail(err, TSR_E_USAGE, "--kl-by-layer cannot be combined with --reference: it compares two models");
     TSR_TRY(tsr_forward_texts_parse(&v->request, &a->texts, err));
     v->request.device = (tsr_device_kind)a->device;
     TSR_TRY(parse_inputs(a->inputs, &v->request.inputs, err));
     if (v->request.exact && a->inputs != NULL)
-        return tsr_fail(err, TSR_E_USAGE, "--activations: with --exact no activations are quantized");
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--activations cannot be combined with --exact, which quantizes no "
+                        "activations");
     c->common.threads = c->common.threads > UINT16_MAX ? UINT16_MAX : c->common.threads;
     return tsr_parse_number("--min-sqnr", a->min_sqnr, &v->request.limits.min_sqnr, err);
 }

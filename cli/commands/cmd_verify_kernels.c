@@ -142,7 +142,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
         {"--max-kernel-bias", TSR_OPT_TEXT, &v->texts.max_kernel_bias, "X",
          "largest mean error of a kernel, in standard errors (6)"},
         {"--min-sqnr", TSR_OPT_TEXT, &v->texts.min_sqnr, "DB",
-         "smallest SQNR that quantization leaves (gemm: 27, activations alone 30; MXFP8 26 and 29; 4 bits 9; others by "
+         "smallest SQNR after quantization (gemm: 27, activations alone 30; MXFP8 26 and 29; 4 bits 9; others by "
          "rounding)"},
         {"--details", TSR_OPT_FLAG, &v->details, NULL, "print a line for every judgement instead of every tensor"},
         {0},
@@ -160,14 +160,16 @@ static void add_mla_options(tsr_command_context *c, tsr_option *options)
         {"--batch", TSR_OPT_COUNT, &r->batch, "B", "number of sequences of different lengths; the second is empty (4)"},
         {"--context", TSR_OPT_COUNT, &r->context, "S", "tokens of the longest sequence, new ones included (128)"},
         {"--new-tokens", TSR_OPT_COUNT, &r->new_tokens, "T", "queries of a sequence: 1 decodes, S is prefill (1)"},
-        {"--tp", TSR_OPT_COUNT, &r->ranks, "N", "number of ranks that share the heads; each has the whole latent (1)"},
+        {"--tp", TSR_OPT_COUNT, &r->ranks, "N",
+         "number of ranks that share the heads; each rank holds the whole "
+         "latent cache (1)"},
         {"--fp8-cache", TSR_OPT_FLAG, &r->fp8_cache, NULL, "also check the FP8 latent cache"},
         {"--stages", TSR_OPT_TEXT, &v->stages, "FILE",
          "compare with the stages of another implementation: safetensors with hidden_states and stages"},
         {"--seed", TSR_OPT_COUNT, &v->options.seed, "S", "seed of lengths and hidden states (0)"},
         TSR_DEVICE_OPTION(&v->device),
         {"--min-sqnr", TSR_OPT_TEXT, &v->texts.min_sqnr, "DB",
-         "smallest SQNR that quantization leaves after a stage (20)"},
+         "smallest SQNR after each stage, with the error of quantization (20)"},
         {0},
     };
     tsr_options_append(options, all);
@@ -198,7 +200,7 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     }
     v->dst = c->words[0];
     if (v->dst == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera %s DST", c->command->name);
+        return tsr_fail(err, TSR_E_USAGE, "no checkpoint given: tessera %s DST", c->command->name);
     TSR_TRY(check_sizes(v, err));
     TSR_TRY(tsr_parse_number("--max-kernel-error", v->texts.max_kernel_error, &limits->max_kernel_error, err));
     TSR_TRY(tsr_parse_number("--max-kernel-rms", v->texts.max_kernel_rms, &limits->max_kernel_rms, err));

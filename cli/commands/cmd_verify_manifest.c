@@ -44,7 +44,7 @@ static tsr_status open_manifest(tsr_command_context *c, tsr_err *err)
     struct stat st;
     const char *const named = v->manifest == NULL ? v->dst : v->manifest;
     if (stat(v->dst, &st) == 0 && !S_ISDIR(st.st_mode))
-        return tsr_fail(err, TSR_E_USAGE, "%s: name the folder that %s stands in", v->dst, TSR_MANIFEST_NAME);
+        return tsr_fail(err, TSR_E_USAGE, "%s: give the directory that contains %s", v->dst, TSR_MANIFEST_NAME);
     if (stat(named, &st) == 0 && S_ISDIR(st.st_mode))
         snprintf(v->path, sizeof v->path, "%s/" TSR_MANIFEST_NAME, named);
     else
@@ -92,17 +92,18 @@ static tsr_status print(tsr_command_context *context, tsr_err *err)
               c->seconds, tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads,
               tsr_plural(c->threads));
     if (c->passed_over > 0)
-        tsr_print("%llu digests take in other sources (--against, --scales-from), and were passed over\n",
-                  U64(c->passed_over));
+        tsr_print("%llu digests are of other sources (--against, --scales-from) and were skipped", U64(c->passed_over));
     if (v->src != NULL)
         tsr_print(c->count == 0
-                      ? "%s is what %s was made of, in all that was read of it: tensors, headers and config.json\n"
-                      : "%s is not what %s was made of\n",
+                      ? "%s is the source of %s: everything that was read of it is unchanged, tensors, headers and "
+                        "config.json"
+                      : "%s is not the source of %s: it differs",
                   v->src, v->dst);
     else if (c->count == 0)
-        tsr_print("%s holds what Tessera %s wrote by: %s\n", v->dst, v->parsed.version, v->parsed.command);
+        tsr_print("%s is as Tessera %s wrote it, by: %s\n", v->dst, v->parsed.version, v->parsed.command);
     else
-        tsr_print("next: the command that made it makes again what differs, where .tessera is still beside it: %s\n",
+        tsr_print("next: if .tessera is still in it, repeat the command that made it; it writes again the files that "
+                  "differ: %s\n",
                   v->parsed.command);
     return TSR_OK;
 }
@@ -163,7 +164,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
 {
     verification *const v = c->job;
     const tsr_option own[] = {
-        {"--manifest", TSR_OPT_TEXT, &v->manifest, "FILE", "the manifest, or an output that has it (DST)"},
+        {"--manifest", TSR_OPT_TEXT, &v->manifest, "FILE", "the manifest, or an output that contains one (DST)"},
         {"--source", TSR_OPT_TEXT, &v->src, "SRC", "check SRC against the digests of what was read, instead of DST"},
         {0},
     };
@@ -174,7 +175,7 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
 {
     verification *const v = c->job;
     v->dst = c->words[0];
-    return v->dst == NULL ? tsr_fail(err, TSR_E_USAGE, "which output? tessera verify --manifest DST") : TSR_OK;
+    return v->dst == NULL ? tsr_fail(err, TSR_E_USAGE, "no output given: tessera verify --manifest DST") : TSR_OK;
 }
 
 static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)

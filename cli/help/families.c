@@ -43,7 +43,9 @@ static void print_family(const tsr_policy_family *all, size_t count, size_t firs
         if (same_tables(&all[first], &all[i]))
             tsr_print(", %s", all[i].model_type);
     }
-    tsr_print("%s\n", all[first].unseen ? "  (no official release in few bits has been seen: as its parent)" : "");
+    tsr_print("%s\n", all[first].unseen ? "  (no official release of this family in 4 or 8 bits is known: the rules "
+                                          "of its parent)"
+                                        : "");
     print_rules(all[first].rules);
     if (all[first].four_bits.items == all[first].rules.items)
         return;
@@ -53,14 +55,16 @@ static void print_family(const tsr_policy_family *all, size_t count, size_t firs
 
 static void print_tables(const tsr_policy_family *all, size_t count)
 {
-    tsr_print("The first rule that matches counts; what none names is kept. --include and --exclude come before.\n");
-    tsr_print("\nevery model, first\n");
+    tsr_print("The first rule that matches decides; tensors that no rule matches are kept. --include and --exclude "
+              "come first.\n");
+    tsr_print("\nrules for every model, which come first:\n");
     print_rules(tsr_rules_of_all());
     for (size_t i = 0; i < count; i++) {
         if (!is_listed(all, i))
             print_family(all, count, i);
     }
-    tsr_print("\nany other model_type (weights with fewer than 128 rows or columns and stacks of experts are kept)\n");
+    tsr_print("\nrules for any other model_type (weights with fewer than 128 rows or columns and stacks of experts "
+              "are kept):\n");
     print_rules(tsr_general_expert_rules());
     tsr_print(" by the last component of the module:\n");
     print_rules(tsr_general_rules());

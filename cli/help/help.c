@@ -12,13 +12,13 @@
 #include <string.h>
 
 const tsr_exit_meaning tsr_exit_meanings[] = {{0, "fine"},
-                                              {1, "a check fell short"},
+                                              {1, "a check failed"},
                                               {2, "usage"},
                                               {3, "bad input"},
                                               {4, "I/O or memory"},
                                               {5, "no device"},
                                               {130, "interrupted"},
-                                              {141, "the reader of stdout left"},
+                                              {141, "the reader of stdout closed it"},
                                               {0}};
 
 /* Returns the summary of a command. A check of `verify` has that of the command before it. */
@@ -91,7 +91,7 @@ int tsr_help_errors(const char *heading)
     else if (found)
         tsr_print_raw(text.data, text.size);
     else
-        tsr_print_stderr("tessera: no error is called '%s'%s; 'tessera help errors' has all\n", heading,
+        tsr_print_stderr("tessera: unknown error '%s'%s; 'tessera help errors' lists all\n", heading,
                          tsr_did_you_mean(heading, headings.data, meant));
     tsr_text_free(&text);
     tsr_text_free(&headings);

@@ -89,7 +89,7 @@ void tsr_print_next(const char *src_path, const char *dst_path, bool partial, co
                     : partial          ? "tessera inspect DST"
                                        : "tessera verify DST --against SRC";
     if (bare)
-        tsr_print("no config.json beside a single file: loaders need one that says what the file holds\n");
+        tsr_print("no config.json beside a single file, and loaders need one\n");
     if (bare && (plan->next == NULL || plan->n_files != 1))
         return;
     tsr_print("next: ");

@@ -124,11 +124,11 @@ tsr_status tsr_serve_hints_find(tsr_serve_hints *hints, const char *path, const 
 void tsr_serve_hints_print(const tsr_serve_hints *hints)
 {
     if (hints->against != NULL) {
-        tsr_print("no command to serve it: %s\n", hints->against);
+        tsr_print("no loader is known to serve it: %s\n", hints->against);
         return;
     }
     if (hints->count > 0)
-        tsr_print("serve it, as far as names, shapes and config.json tell:\n");
+        tsr_print("commands to serve it, judged by names, shapes and config.json:\n");
     for (size_t i = 0; i < hints->count; i++) {
         if (hints->items[i].command == NULL) {
             tsr_print("  not with %s: %s\n", hints->items[i].loader, hints->items[i].reason);

@@ -31,7 +31,7 @@ void tsr_common_options_append(tsr_common_options *common, unsigned takes, tsr_o
          {"--threads", TSR_OPT_COUNT, &common->threads, "N",
           "number of worker threads; the result does not depend on it (all CPUs)"}},
         {TSR_TAKES_MEMORY,
-         {"--memory", TSR_OPT_SIZE, &common->memory, "SIZE", "the most memory that the job may use (2GiB)"}},
+         {"--memory", TSR_OPT_SIZE, &common->memory, "SIZE", "the most memory that the command may use (2GiB)"}},
         /* For tests: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar. Results do not depend on it. */
         {TSR_TAKES_CPUMASK, {"--cpumask", TSR_OPT_COUNT, &common->cpumask, "MASK", NULL}},
         {TSR_TAKES_MPI,

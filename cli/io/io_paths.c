@@ -121,7 +121,7 @@ static tsr_status check_report(const tsr_path_guard *s, const tsr_output *report
     if (path == NULL || tsr_is_stdout(path))
         return TSR_OK;
     if (*path == '\0' || strlen(path) >= PATH_MAX)
-        return tsr_fail(err, TSR_E_USAGE, "%s: that is no file name", option);
+        return tsr_fail(err, TSR_E_USAGE, "%s: not a file name", option);
     const bool exists = stat(path, &st) == 0;
     if (!exists && lstat(path, &st) == 0 && S_ISLNK(st.st_mode))
         return tsr_fail(err, TSR_E_USAGE, "%s %s: dangling symlink", option, path);
@@ -135,9 +135,9 @@ static tsr_status check_report(const tsr_path_guard *s, const tsr_output *report
         TSR_TRY(tsr_path_guard_check_file(s, path, &st, err));
     if (is_weights_name(path) || is_model_name(path) || (exists && is_binary(path)))
         return tsr_fail(err, TSR_E_USAGE, "%s %s: %s; name another file", option, path,
-                        is_weights_name(path) ? "a name that weights have"
-                        : is_model_name(path) ? "a name that a file of a checkpoint has"
-                                              : "it exists, and is no text");
+                        is_weights_name(path) ? "a name used for weights"
+                        : is_model_name(path) ? "a name used for a file of a checkpoint"
+                                              : "it exists and is not a text file");
     folder_of(exists && realpath(path, real) != NULL ? real : path, folder);
     if (stat(folder, &st) != 0) {
         const int why = errno;
@@ -155,7 +155,8 @@ static tsr_status check_report(const tsr_path_guard *s, const tsr_output *report
     tsr_path_guard output = {0};
     tsr_status status = tsr_path_guard_add_folder(&output, dst, &st, err);
     if (status == TSR_OK && tsr_path_guard_check_outside(&output, path, folder, NULL) == TSR_E_USAGE)
-        status = tsr_fail(err, TSR_E_USAGE, "%s %s: reports lie beside %s, not in it", option, path, dst);
+        status = tsr_fail(err, TSR_E_USAGE, "%s %s: reports cannot be written into %s; write them beside it", option,
+                          path, dst);
     tsr_path_guard_free(&output);
     return status;
 }
@@ -207,7 +208,8 @@ static tsr_status check_pairs(const tsr_output *reports, size_t n, tsr_err *err)
         for (size_t k = 0; k < i; k++) {
             const char *const a = reports[k].path, *const b = reports[i].path;
             if ((tsr_is_stdout(a) && tsr_is_stdout(b)) || is_same_report(a, b))
-                return tsr_fail(err, TSR_E_USAGE, "%s and %s: both to %s", reports[k].option, reports[i].option, a);
+                return tsr_fail(err, TSR_E_USAGE, "%s and %s would both be written to %s", reports[k].option,
+                                reports[i].option, a);
         }
     }
     return TSR_OK;
@@ -222,7 +224,7 @@ tsr_status tsr_io_paths_check(const tsr_io_paths *p, tsr_pending_reports *pendin
     if (!writes_any(p, reports, n))
         return TSR_OK;
     if (tsr_is_stdout(p->progress))
-        return tsr_fail(err, TSR_E_USAGE, "--progress-file %s: stdout is for results; name another", p->progress);
+        return tsr_fail(err, TSR_E_USAGE, "--progress-file %s: stdout is for results; name another file", p->progress);
     tsr_status status = tsr_path_guard_read(&s, p->sources, TSR_MAX_SOURCES, err);
     const bool known = status == TSR_OK;
     if (known && p->dst != NULL)
@@ -281,7 +283,7 @@ static tsr_status write_through(const char *path, const tsr_text *text, tsr_err 
     const bool is_stderr = is_descriptor(path, STDERR_FILENO);
     const int fd = is_stderr ? dup(STDERR_FILENO) : tsr_open(path, O_WRONLY | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
-        return errno == ENXIO ? tsr_fail(err, TSR_E_IO, "%s: a pipe that nobody reads", path)
+        return errno == ENXIO ? tsr_fail(err, TSR_E_IO, "%s: a pipe without a reader", path)
                               : tsr_fail_errno(err, "%s: cannot open", path);
     tsr_status status = TSR_OK;
     if (!is_stderr && fcntl(fd, F_SETFL, 0) != 0)

@@ -239,7 +239,7 @@ int tsr_output_end(int code)
     if (code > EXIT_SHORT)
         return code; /* its error message was printed, and is more specific */
     /* Not by tsr_print_stderr, which needs memory. */
-    (void)!fprintf(stderr, "tessera: stdout: %s: what was to be printed is not all there\n",
+    (void)!fprintf(stderr, "tessera: stdout: %s: the output is incomplete\n",
                    lost == EBADF ? "it is closed" : strerror(lost));
     return EXIT_IO;
 }

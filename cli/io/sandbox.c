@@ -46,14 +46,14 @@
 
 const char *tsr_unconfined_ranks(bool mpi)
 {
-    return mpi ? "MPI speaks to other processes" : NULL;
+    return mpi ? "MPI communicates with other processes" : NULL;
 }
 
 const char *tsr_unconfined_device(bool device, const char *tokens)
 {
     if (device && TSR_WITH_CUDA)
-        return "CUDA's driver opens devices, and starts what it needs";
-    return tokens != NULL ? "Python reads tokens that are text" : NULL;
+        return "the CUDA driver opens devices and starts helper processes";
+    return tokens != NULL ? "Python converts text to tokens" : NULL;
 }
 
 /* ---- files ---- */
@@ -142,7 +142,7 @@ static tsr_status check_absent(const char *path, tsr_err *err)
 {
     return errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == ELOOP || errno == ENAMETOOLONG
                ? TSR_OK
-               : tsr_fail_errno(err, "%s: cannot be put into the sandbox", path);
+               : tsr_fail_errno(err, "%s: cannot add it to the sandbox", path);
 }
 
 /* Allows `rights` for `path` and everything below it. An unnamed pipe needs no rule. */
@@ -158,7 +158,7 @@ static tsr_status allow(const rules *r, const char *path, uint64_t rights, tsr_e
         rule.allowed = rights & r->handled & (S_ISDIR(st.st_mode) ? ~(uint64_t)0 : OF_FILES);
     tsr_status status = TSR_OK;
     if (!seen || (rule.allowed != 0 && add_rule(r->fd, &rule) != 0 && errno != EBADFD))
-        status = tsr_fail_errno(err, "%s: cannot be put into the sandbox", path);
+        status = tsr_fail_errno(err, "%s: cannot add it to the sandbox", path);
     close(fd);
     return status;
 }
@@ -302,11 +302,11 @@ static tsr_status restrict_files(const tsr_io_paths *to, int version, tsr_made_f
     const rules r = {.fd = (int)create_ruleset(&attr, version >= 4 ? sizeof attr : sizeof attr.files, 0),
                      .handled = attr.files};
     if (r.fd < 0)
-        return tsr_fail_errno(err, "the sandbox cannot be made: --no-sandbox leaves it out");
+        return tsr_fail_errno(err, "cannot set up the sandbox; --no-sandbox runs without it");
     tsr_status status = allow_all(&r, to, made, err);
     /* E2BIG: sixteen sandboxes are nested already, and they are effective */
     if (status == TSR_OK && restrict_self(r.fd) != 0 && errno != E2BIG)
-        status = tsr_fail_errno(err, "the sandbox cannot be entered: --no-sandbox leaves it out");
+        status = tsr_fail_errno(err, "cannot enter the sandbox; --no-sandbox runs without it");
     close(r.fd);
     return status;
 }

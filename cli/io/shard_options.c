@@ -28,7 +28,9 @@ tsr_status tsr_shard_parse(tsr_shard_run *run, tsr_err *err)
         return TSR_OK;
     if (!tsr_take_decimal(&text, &index) || *text++ != '/' || !tsr_parse_decimal(text, &count) || index >= count ||
         count > TSR_MAX_SHARDS)
-        return tsr_fail(err, TSR_E_USAGE, "--shard: '%s' is not I/N, the shard and their number: 0/8 to 7/8, for 8",
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--shard: '%s' is not I/N, the number of the shard (from 0) and the number "
+                        "of shards, such as 0/8",
                         run->text);
     run->shard.index = (unsigned)index;
     run->shard.count = (unsigned)count;
@@ -128,8 +130,8 @@ tsr_status tsr_shard_note_command(tsr_shard_run *run, const char *command, const
     for (size_t i = 0; i < n; i++) {
         if (!is_printable(words[i]))
             return tsr_fail(err, TSR_E_USAGE,
-                            "--shard: a control character in the name of the working directory: the command is "
-                            "recorded for 'tessera finish'");
+                            "--shard: the name of the working directory has a control character, so the command "
+                            "cannot be recorded for 'tessera finish'");
     }
     run->shard.words = words;
     run->shard.n_words = n;
@@ -193,7 +195,7 @@ void tsr_shard_print_end(const tsr_shard_run *run, const char *dst)
         tsr_print("shard %s: its file is complete\n", run->text);
     else
         tsr_print("shard %s: its %llu files are complete\n", run->text, U64(run->size.files));
-    tsr_print("when every shard is (%u): tessera finish ", run->shard.count);
+    tsr_print("when every shard is complete (%u): tessera finish ", run->shard.count);
     tsr_print_path(dst);
     tsr_print("\n");
 }

@@ -71,7 +71,8 @@ void tsr_space_print(const tsr_plan *plan, const char *dst)
     uint64_t bytes;
     tsr_bytes_text((double)plan->bytes_out, most);
     if (expected(plan, all_of(plan), &bytes))
-        tsr_print("disk: about %s needed, by samples, %s at most", tsr_bytes_text((double)bytes, about), most);
+        tsr_print("disk: about %s needed, estimated from samples; %s at most", tsr_bytes_text((double)bytes, about),
+                  most);
     else
         tsr_print("disk: %s needed", most);
     if (dst != NULL && find_free(dst, &bytes))
@@ -93,10 +94,12 @@ bool tsr_space_warning(const tsr_plan *plan, const char *dst, char *text, size_t
     uint64_t bytes, free_bytes;
     if (!find_free(dst, &free_bytes) || left.most <= free_bytes || !expected(plan, left, &bytes))
         return false;
-    snprintf(text, size, "%s: %s free there for about %s, by samples, and %s at most: %s", dst,
+    snprintf(text, size, "%s: %s free for about %s, estimated from samples, and %s at most: %s", dst,
              tsr_bytes_text((double)free_bytes, have), tsr_bytes_text((double)bytes, about),
              tsr_bytes_text((double)left.most, most),
-             bytes > free_bytes ? "it will probably get full; then free more, and the same command carries on"
-                                : "it should be enough; if it is not, free more, and the same command carries on");
+             bytes > free_bytes ? "the disk will probably be full before the end; then free space and repeat the "
+                                  "command to resume"
+                                : "the space is probably enough; if it is not, free space and repeat the command to "
+                                  "resume");
     return true;
 }

@@ -38,7 +38,7 @@ tsr_status tsr_terminal_open(tsr_terminal *t, bool quiet, const tsr_progress_opt
     t->fd = tsr_open(t->path, O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY | O_NONBLOCK);
     if (t->fd >= 0)
         return TSR_OK;
-    return errno == ENXIO ? tsr_fail(err, TSR_E_IO, "--progress-file %s: a pipe that nobody reads", t->path)
+    return errno == ENXIO ? tsr_fail(err, TSR_E_IO, "--progress-file %s: a pipe without a reader", t->path)
                           : tsr_fail_errno(err, "--progress-file %s: cannot open", t->path);
 }
 

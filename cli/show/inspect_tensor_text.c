@@ -189,14 +189,16 @@ static const char *effect_of(const tsr_inspected *x)
     static const struct {
         const char *role, *effect;
     } kEffects[] = {
-        {"zero_point", "it is taken from the code before the scale; of packed ones a word is shown as it is stored"},
-        {"group_index", "the group, and with it the scale, of each column"},
+        {"zero_point", "the scale and zero point are those of the code before; packed codes are shown as the stored "
+                       "words"},
+        {"group_index", "the group of each column, which selects its scale"},
         {"weight_shape", "rows and columns of the packed codes"},
-        {"input_scale", "the static scale of the layer's input; no value of a weight depends on it"},
-        {"input_zero_point", "the static zero point of the layer's input; no value of a weight depends on it"},
+        {"input_scale", "the static scale of the layer's input; it does not affect the values of the weights"},
+        {"input_zero_point", "the static zero point of the layer's input; it does not affect the values of the "
+                             "weights"},
     };
     if (strcmp(x->role, "scale") == 0)
-        return x->owner->global_scale != NULL ? "a weight's value is its code times this, with the global scale"
+        return x->owner->global_scale != NULL ? "a weight's value is its code times this and the global scale"
                                               : "a weight's value is its code times this";
     if (strcmp(x->role, "global_scale") == 0)
         return x->owner->global_divides ? "each scale is divided by it" : "each scale is multiplied by it";

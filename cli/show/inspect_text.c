@@ -47,7 +47,7 @@ static void print_files(const tsr_checkpoint *c, const tsr_contents *s)
         tsr_print("  index: names every tensor; total_size %llu, %s\n", U64(s->total_size),
                   s->total_size == s->whole.bytes ? "right" : "wrong");
     if (s->files_without_format > 0)
-        tsr_print("  %llu of %zu files do not state a format in their metadata: older transformers refuse them\n",
+        tsr_print("  %llu of %zu files do not state a format in their metadata; older transformers refuse them\n",
                   U64(s->files_without_format), c->n_files);
     for (unsigned i = 0; i < TSR_DTYPE_COUNT; i++) {
         if (s->by_dtype[i].tensors > 0)
@@ -113,7 +113,7 @@ static void print_kind(const tsr_kind_tally *k)
     tsr_print("  %llu weight%s ", U64(k->weights), k->weights == 1 ? " is" : "s are");
     tsr_print_coding(k->kind, k->bits, k->block);
     if (k->values > 0)
-        tsr_print("; %.3g bits a value with all that belongs to them", 8 * (double)k->bytes / (double)k->values);
+        tsr_print("; %.3g bits a value including scales and zero points", 8 * (double)k->bytes / (double)k->values);
     tsr_print("\n");
 }
 

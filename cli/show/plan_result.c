@@ -46,7 +46,9 @@ static void print_sums(const tsr_plan *plan)
     char in[32], again[128] = "", written[32];
     const tally t = count_actions(plan);
     if (plan->bytes_again > 0)
-        snprintf(again, sizeof again, " (%s of it twice if --memory does not hold it, for scales of whole tensors)",
+        snprintf(again, sizeof again,
+                 " (%s of it is read twice if --memory cannot hold it, for scales of whole "
+                 "tensors)",
                  tsr_bytes_text((double)plan->bytes_again, written));
     tsr_print("%zu tensor%s: ", plan->n_notes, tsr_plural(plan->n_notes));
     for (size_t i = 0; i < t.n; i++)
@@ -103,7 +105,7 @@ static tsr_status print_plan(const tsr_command_context *c, tsr_err *err)
     tsr_print("memory: %s at most with %llu thread%s%s; ", tsr_bytes_text((double)memory_at_most(c), memory),
               U64(c->common.threads), tsr_plural(c->common.threads),
               plan->bytes_wanted > plan->bytes_in
-                  ? ", and what --memory leaves, to read bytes once that are wanted again"
+                  ? ", plus a cache of the rest of --memory for bytes that are read again"
                   : "");
     if (tsr_is_shard(&job->shards))
         tsr_shard_print_space(&job->shards);
@@ -150,7 +152,7 @@ static void print_worst_tensors(const tsr_plan_job *job, const tsr_plan *plan, c
     if (n > 0 && !is_low(job, &rows[worst[0]]) &&
         are_alike(tsr_quant_stats_relative_error(&rows[worst[0]]), tsr_quant_stats_relative_error(&rows[worst[n - 1]]),
                   n)) {
-        tsr_print("worst tensors: none stands out, the lowest %zu have %.2f to %.2f dB\n", n,
+        tsr_print("worst tensors: no outlier; the lowest %zu have %.2f to %.2f dB\n", n,
                   tsr_quant_stats_sqnr(&rows[worst[0]]), tsr_quant_stats_sqnr(&rows[worst[n - 1]]));
         return;
     }
@@ -159,7 +161,7 @@ static void print_worst_tensors(const tsr_plan_job *job, const tsr_plan *plan, c
         const tsr_quant_stats *const row = &rows[worst[i]];
         tsr_print("  %6.2f dB  max error %.3g of amax %.3g  %s", tsr_quant_stats_sqnr(row), row->max_error, row->amax,
                   plan->steps[worst[i]].in[0]->name);
-        tsr_print_word(TSR_NOTABLE, is_low(job, row) ? "  <- low: look at it" : "", 0);
+        tsr_print_word(TSR_NOTABLE, is_low(job, row) ? "  <- low: check it" : "", 0);
         tsr_print("\n");
     }
 }
@@ -169,17 +171,17 @@ static void print_worst_blocks(const tsr_plan *plan, const tsr_quant_stats *rows
 {
     if (n > 0 && !is_outlier(&rows[worst[0]]) &&
         are_alike(tsr_quant_stats_worst_block(&rows[worst[0]]), tsr_quant_stats_worst_block(&rows[worst[n - 1]]), n)) {
-        tsr_print("worst blocks (rms error beside the rms of values): none stands out, at most %.4f\n",
+        tsr_print("worst blocks (rms error relative to the rms of values): no outlier, at most %.4f\n",
                   tsr_quant_stats_worst_block(&rows[worst[0]]));
         return;
     }
     if (n > 0)
-        tsr_print("worst blocks (rms error beside the rms of values):\n");
+        tsr_print("worst blocks (rms error relative to the rms of values):\n");
     for (size_t i = 0; i < n; i++) {
         const tsr_quant_stats *const row = &rows[worst[i]];
         tsr_print("  %6.4f     max error %.3g of amax %.3g, %llu clipped  %s%s\n", tsr_quant_stats_worst_block(row),
                   row->max_error, row->amax, U64(row->saturated), plan->steps[worst[i]].in[0]->name,
-                  is_outlier(row) ? "  <- look at it: an outlier drowns its block?" : "");
+                  is_outlier(row) ? "  <- check it: one outlier may dominate its block" : "");
     }
 }
 
@@ -235,13 +237,13 @@ static void print_summary(const tsr_plan_job *job)
     if (job->link != TSR_LINK_NONE)
         tsr_print("%s\n", tsr_links_text(&result->links, links));
     if (result->files_redone > 0)
-        tsr_print("%llu file%s not what the journal says: made again\n", U64(result->files_redone),
+        tsr_print("%llu file%s differ from the journal and were written again\n", U64(result->files_redone),
                   result->files_redone == 1 ? " was" : "s were");
     if (job->shards.shard.finish)
-        tsr_print("%s is put together from %u shard%s: %zu file%s verified\n", job->dst, job->shards.shard.count,
+        tsr_print("%s was joined from %u shard%s: %zu file%s verified\n", job->dst, job->shards.shard.count,
                   tsr_plural(job->shards.shard.count), plan->n_files, tsr_plural(plan->n_files));
     else if (result->already_complete && !shard)
-        tsr_print("%s was complete already: %zu file%s verified\n", job->dst, plan->n_files, tsr_plural(plan->n_files));
+        tsr_print("%s was already complete: %zu file%s verified\n", job->dst, plan->n_files, tsr_plural(plan->n_files));
     else if (result->files_resumed > 0)
         tsr_print("resumed: %llu finished file%s verified and kept\n", U64(result->files_resumed),
                   tsr_plural(result->files_resumed));

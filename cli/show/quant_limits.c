@@ -18,11 +18,11 @@ void tsr_quant_limits_options(tsr_quant_limits *l, tsr_option *options)
 {
     const tsr_option own[] = {
         {"--min-sqnr", TSR_OPT_TEXT, &l->min_sqnr_text, "DB",
-         "smallest SQNR that a quantized tensor may have; below it the exit code is 1, and the output stays (none)"},
+         "smallest allowed SQNR of a quantized tensor; below it the exit code is 1, and the output is kept (none)"},
         {"--max-worst-block", TSR_OPT_TEXT, &l->max_worst_block_text, "X",
-         "largest error of a block, as worst_block_error in the report, that a tensor may have (none)"},
+         "largest allowed error of a block, as worst_block_error in the report (none)"},
         {"--max-saturated", TSR_OPT_COUNT, &l->max_saturated, "N",
-         "largest number of values of a tensor that may be clamped (none)"},
+         "largest allowed number of clamped values of a tensor (none)"},
         {0},
     };
     tsr_options_append(options, own);
@@ -32,7 +32,7 @@ tsr_status tsr_quant_limits_parse(tsr_quant_limits *l, tsr_err *err)
 {
     TSR_TRY(tsr_parse_number("--min-sqnr", l->min_sqnr_text, &l->min_sqnr, err));
     TSR_TRY(tsr_parse_number("--max-worst-block", l->max_worst_block_text, &l->max_worst_block, err));
-    return l->max_worst_block >= 0 ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--max-worst-block: an error is at least 0");
+    return l->max_worst_block >= 0 ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--max-worst-block: must be at least 0");
 }
 
 /* ---- the limits by name ---- */
@@ -169,15 +169,15 @@ static void finding_text(tsr_text *t, const tsr_quant_limits *l, const tsr_plan 
         tsr_text_printf(t, "against the original: ");
     switch (at->limit) {
     case 0:
-        tsr_text_printf(t, "SQNR %.4f dB, and at least %g dB are asked for; ", tsr_quant_stats_sqnr(row), l->min_sqnr);
+        tsr_text_printf(t, "SQNR %.4f dB is below the limit of %g dB; ", tsr_quant_stats_sqnr(row), l->min_sqnr);
         break;
     case 1:
-        tsr_text_printf(t, "the block at %s has an error of %.4g, and at most %g is allowed; ",
+        tsr_text_printf(t, "the block at %s has an error of %.4g, above the limit of %g; ",
                         place_of(tensor_of(&plan->steps[at->step]), row->worst_at, place),
                         tsr_quant_stats_worst_block(row), l->max_worst_block);
         break;
     default:
-        tsr_text_printf(t, "%llu values are clipped, and at most %llu may be; ", U64(row->saturated),
+        tsr_text_printf(t, "%llu values are clipped, above the limit of %llu; ", U64(row->saturated),
                         U64(l->max_saturated));
     }
     tsr_text_printf(t, "the largest error is %.3g, at %s, where amax is %.3g", row->max_error,
@@ -217,9 +217,9 @@ void tsr_quant_limits_print(const tsr_quant_limits *l, const tsr_plan *plan, con
     if (n > 0)
         tsr_print("; %zu finding%s\n", n, tsr_plural(n));
     else if (count_judged(plan) == 1)
-        tsr_print("; the one quantized tensor keeps them\n");
+        tsr_print("; the one quantized tensor is within them");
     else
-        tsr_print("; all %llu tensors keep them\n", U64(count_judged(plan)));
+        tsr_print("; all %llu tensors are within them", U64(count_judged(plan)));
 }
 
 static void findings_json(tsr_text *t, const tsr_quant_limits *l, const tsr_plan *plan, const tsr_quant_stats *rows)

@@ -83,7 +83,7 @@ static tsr_status require_judged(const tsr_verify_all *all, tsr_err *err)
         if (all->runs[i].status != TSR_KIND_NOT_APPLICABLE)
             return TSR_OK;
     }
-    return tsr_fail(err, TSR_E_NOT_APPLICABLE, "%s: nothing was judged: all else does not apply where %s is left out",
+    return tsr_fail(err, TSR_E_NOT_APPLICABLE, "%s: nothing was judged: no other check applies if %s is skipped",
                     all->dst, all->runs[0].name);
 }
 
@@ -112,7 +112,8 @@ tsr_status tsr_verify_all_run(tsr_verify_all *all, tsr_terminal *terminal, tsr_e
             continue;
         tsr_terminal_begin_kind(terminal, run->name);
         finish(all, run,
-               stopped ? tsr_fail(&run->why, TSR_E_CANCELLED, "stopped before it began") : carry_out(run, terminal),
+               stopped ? tsr_fail(&run->why, TSR_E_CANCELLED, "not run: the command was stopped before")
+                       : carry_out(run, terminal),
                since);
         if (i == 0 && run->ended == TSR_E_USAGE) { /* nothing has been judged yet */
             *err = run->why;
@@ -249,11 +250,11 @@ static void print_verdict(const tsr_verify_all *all)
     }
     tsr_print_word(failed > 0 ? TSR_BAD : TSR_GOOD, failed > 0 ? "FAIL" : "PASS", 6);
     if (failed > 0)
-        tsr_print("%zu of the %zu kinds that apply to %s fell short; %.1f s\n", failed, judged, all->dst, all->seconds);
+        tsr_print("%zu of the %zu checks that apply to %s failed; %.1f s\n", failed, judged, all->dst, all->seconds);
     else if (judged == 1)
-        tsr_print("the only kind that applies to %s passed; %.1f s\n", all->dst, all->seconds);
+        tsr_print("the only check that applies to %s passed; %.1f s\n", all->dst, all->seconds);
     else
-        tsr_print("all %zu kinds that apply to %s passed; %.1f s\n", judged, all->dst, all->seconds);
+        tsr_print("all %zu checks that apply to %s passed; %.1f s\n", judged, all->dst, all->seconds);
 }
 
 tsr_status tsr_verify_all_print(const tsr_verify_all *all, const tsr_report *report, tsr_err *err)

@@ -21,22 +21,24 @@ tsr_forward_texts tsr_forward_texts_defaults(void)
 void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts)
 {
     const tsr_option all[] = {
-        {"--layers", TSR_OPT_TEXT, &texts->layers, "A..B", "run only these layers, the first on the embedding (all)"},
+        {"--layers", TSR_OPT_TEXT, &texts->layers, "A..B",
+         "run only these layers, the first on the source's "
+         "embeddings (all)"},
         {"--tokens", TSR_OPT_TEXT, &texts->tokens, "FILE|random",
          "token ids (text, .npy, raw int32), text for the model's tokenizer, or random ids (random)"},
         {"--batch", TSR_OPT_COUNT, &texts->sequences, "B", "number of sequences (random: 1; a file: all of it)"},
-        {"--count", TSR_OPT_COUNT, &texts->length, "N", "largest number of tokens of a sequence (64)"},
+        {"--count", TSR_OPT_COUNT, &texts->length, "N", "largest number of tokens in a sequence (64)"},
         {"--devices", TSR_OPT_COUNT, &texts->devices, "N",
          "number of GPUs that share the weights; the result does not depend on it (1)"},
         {"--kl-by-layer", TSR_OPT_FLAG, &texts->kl_by_layer, NULL,
          "also compute the KL divergence after every layer, by the final norm and head, twice a layer"},
         {"--exact", TSR_OPT_FLAG, &texts->exact, NULL,
-         "compute DST in double as well, so that only the error of the weights remains"},
+         "compute DST in double too, so that only the error of the weights remains"},
         {"--min-stream", TSR_OPT_TEXT, &texts->min_stream, "DB",
-         "smallest SQNR of the hidden states and the logits (what sound codes leave at that depth)"},
+         "smallest SQNR of the hidden states and the logits (by format and depth)"},
         {"--max-kl", TSR_OPT_TEXT, &texts->max_kl, "X", "largest mean KL divergence, in nats (none)"},
         {"--min-top1", TSR_OPT_TEXT, &texts->min_top1, "X",
-         "smallest share of positions with the same likeliest token (none)"},
+         "smallest share of positions with the same most likely token (none)"},
         {0},
     };
     tsr_options_append(options, all);
@@ -53,8 +55,7 @@ static tsr_status parse_layers(const char *text, tsr_forward_request *r, tsr_err
         end += 2;
         fine = tsr_take_decimal(&end, &r->last);
     }
-    return fine && *end == '\0' ? TSR_OK
-                                : tsr_fail(err, TSR_E_USAGE, "--layers: takes A..B, or one number, not '%s'", text);
+    return fine && *end == '\0' ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--layers: '%s' is not A..B or one number", text);
 }
 
 tsr_status tsr_forward_texts_parse(tsr_forward_request *r, const tsr_forward_texts *texts, tsr_err *err)
@@ -122,9 +123,9 @@ static void print_layers(const tsr_evidence *e)
 static void print_logits(const tsr_judgement *j)
 {
     tsr_judgement_print(j);
-    tsr_print(
-        "       KL divergence: mean %.3g nats, max %.3g; the likeliest token is the same in %llu of %llu positions\n",
-        j->kl.mean, j->kl.max, (unsigned long long)j->agreed, (unsigned long long)j->choices);
+    tsr_print("       KL divergence: mean %.3g nats, max %.3g; the most likely token is the same in %llu of %llu "
+              "positions\n",
+              j->kl.mean, j->kl.max, (unsigned long long)j->agreed, (unsigned long long)j->choices);
 }
 
 /* Prints how the two passes were run. */

@@ -33,7 +33,7 @@ static void print_next(const tsr_verify_weights *v)
             return;
         }
     }
-    tsr_print("next: look at %s in %s\n", f->items[0].where, job->path[1]);
+    tsr_print("next: check %s in %s\n", f->items[0].where, job->path[1]);
 }
 
 tsr_status tsr_verify_weights_print(tsr_command_context *context, tsr_err *err)
@@ -53,7 +53,7 @@ tsr_status tsr_verify_weights_print(tsr_command_context *context, tsr_err *err)
                       n == 1 ? "finding" : "findings");
         else
             tsr_print("%-7s %s%s\n", tsr_check_name(check), tsr_check_title(check),
-                      f->judged[check] == 0 ? " (nothing here to judge)" : "");
+                      f->judged[check] == 0 ? " (no judgement applies)" : "");
         size_t listed = 0;
         for (size_t i = 0; i < f->count && listed < LISTED; i++) {
             if (f->items[i].check == check && ++listed > 0)
@@ -70,12 +70,12 @@ tsr_status tsr_verify_weights_print(tsr_command_context *context, tsr_err *err)
               tsr_bytes_text((double)c->bytes_read, read), c->seconds,
               tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads, tsr_plural(c->threads));
     if (f->count == 0)
-        tsr_print("%s is what %s should have become\n", job->path[1], job->path[0]);
+        tsr_print("%s is a correct conversion of %s\n", job->path[1], job->path[0]);
     else
         print_next(v);
     if (f->count > 0 && job->weights[0].n_scaled > 0 && job->weights[1].n_scaled == 0)
-        tsr_print("%s is quantized, and %s is not: if the second is the original, the two are swapped\n", job->path[0],
-                  job->path[1]);
+        tsr_print("%s is quantized and %s is not: if the second is the original, the two arguments are swapped\n",
+                  job->path[0], job->path[1]);
     return TSR_OK;
 }
 

@@ -95,7 +95,7 @@ static tsr_status check_fingerprints(const tsr_ranks *ranks, tsr_err *err)
 
 static tsr_status cannot_reach(tsr_err *err)
 {
-    return tsr_fail(err, TSR_E_IO, "--mpi: the ranks cannot reach each other");
+    return tsr_fail(err, TSR_E_IO, "--mpi: the ranks cannot communicate");
 }
 
 tsr_status tsr_ranks_agree(tsr_ranks *ranks, tsr_status status, uint64_t fingerprint, tsr_err *err)

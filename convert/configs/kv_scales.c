@@ -127,8 +127,8 @@ tsr_status tsr_plan_kv_cache(tsr_plan *plan, const tsr_weights *weights, tsr_dia
     if (!modelopt && !has_scales(plan))
         return tsr_plan_warn(
             plan, err,
-            "the source states an FP8 KV cache and has no scales for it, which this dialect wants: the "
-            "output states none");
+            "the source states an FP8 KV cache but has no scales for it, which this dialect requires: the output "
+            "states none");
     TSR_TRY(tsr_plan_edit_text(plan, TSR_CONFIG_NAME, kScheme + 1, 2, scheme, err));
     TSR_TRY(tsr_plan_edit_text(plan, TSR_CONFIG_NAME, kScheme, 3, scheme, err));
     return tsr_plan_edit_text(plan, TSR_HF_QUANT_CONFIG_NAME, kAlgorithm, 2, "\"FP8\"", err);

@@ -61,7 +61,7 @@ static bool takes_pages(tsr_io_mode mode, int fd, char *why, size_t size)
         return false;
     }
     if (mode == TSR_IO_AUTO && is_far((uint32_t)system.f_type)) {
-        say(why, size, "its file system is not a disk's here (--io direct tries it)");
+        say(why, size, "its file system is not on a local disk (--io direct tries it anyway)");
         return false;
     }
 #ifdef STATX_DIOALIGN
@@ -69,7 +69,7 @@ static bool takes_pages(tsr_io_mode mode, int fd, char *why, size_t size)
     if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &st) == 0 && (st.stx_mask & STATX_DIOALIGN) != 0 &&
         (st.stx_dio_offset_align == 0 || st.stx_dio_offset_align > tsr_io_page() ||
          st.stx_dio_mem_align > tsr_io_page())) {
-        say(why, size, "its file system takes no direct requests of a page");
+        say(why, size, "its file system does not support direct I/O in units of a page");
         return false;
     }
 #endif
@@ -185,7 +185,7 @@ static bool has_descriptors(const tsr_io_choice *c)
 
 void tsr_io_choose_reads(tsr_io_choice *c, const tsr_plan *plan, char *why, size_t size)
 {
-    say(why, size, "too many files to be open twice (ulimit -n)");
+    say(why, size, "too many files to open each twice (ulimit -n)");
     if (c->mode == TSR_IO_BUFFERED) {
         say(why, size, "--io buffered");
     } else if (!make_tables(c, plan)) {

@@ -28,7 +28,8 @@ static tsr_status plan_bf16(const tsr_job_source *from, const tsr_convert_job *a
     if (a->experts == 0)
         return tsr_fail(
             err, TSR_E_USAGE,
-            "--experts split needs a scheme as the target; --to bf16 keeps stacks, and --experts stack makes them");
+            "--experts split needs a scheme as the target; --to bf16 keeps stacks, and with --experts stack makes "
+            "them");
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.block, err));
     return tsr_cast_plan(plan, in->sources, &options, err);
 }
@@ -366,9 +367,9 @@ void tsr_convert_job_options(tsr_convert_job *a, tsr_option *options)
         {"--merge", TSR_OPT_FLAG, &a->merge, NULL,
          "instead of --to: join the folders SRC/rank-0, rank-1, ... that --to tp wrote"},
         {"--from", TSR_OPT_CHOICE, &a->from, "fastertransformer|trtllm|deepseek-mp",
-         "instead of --to: make a checkpoint again from what --to with this target wrote"},
+         "instead of --to: restore a checkpoint from the output of --to with this target"},
         {"--config", TSR_OPT_TEXT, &a->config, "FILE",
-         "with --from deepseek-mp: the config.json of the model, where the ranks of convert.py have none"},
+         "with --from deepseek-mp: the config.json of the model, if the ranks were made by convert.py"},
         {"--dtype", TSR_OPT_CHOICE, &a->dtype, "bf16|f16|f32",
          "bf16: dtype of weights that were FP8; other tensors keep theirs (bf16)"},
         {"--source-block", TSR_OPT_TEXT, &a->source_block, "RxC",

@@ -49,21 +49,21 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
          "mxfp: how the power of two of a group follows from its largest value (compressed-tensors: even; others: "
          "rceil)"},
         {"--group-size", TSR_OPT_COUNT, &job->of.group_size, "N",
-         "weight-only: number of columns that share a scale; 0: a whole row (0; int4: 128)"},
+         "weight-only: number of columns that share a scale; 0: a whole row (int8: 0, int4: 128)"},
         {"--zero-points", TSR_OPT_FLAG, &job->of.zero_points, NULL,
          "int4: quantize weights asymmetrically, with zero points"},
         {"--scales-from", TSR_OPT_TEXT, &job->scales_from, "ORIGINAL",
-         "int4: SRC is ORIGINAL, a checkpoint in int4, decoded to BF16; its scales give the same codes again, or the "
-         "job stops"},
+         "int4: SRC is ORIGINAL, an int4 checkpoint, decoded to BF16; its scales must give the same codes again, or "
+         "the command fails"},
         {"--activation-zero-points", TSR_OPT_FLAG, &job->of.activation_zero_points, NULL,
          "int8-channel: quantize activations asymmetrically; with --activations their scales and zero points are "
          "static"},
         {"--activations", TSR_OPT_TEXT, &job->of.activations, "FILE",
-         "int8-channel: static scales or ranges of the inputs; nvfp4, which needs it: their ranges; JSON or "
+         "int8-channel: static scales or ranges of the inputs; nvfp4: ranges of the inputs (required); JSON or "
          "safetensors (docs/numerics.md)"},
         {"--scale-dtype", TSR_OPT_CHOICE, &job->of.scale_dtype, TSR_SCALE_DTYPE_WORDS,
-         "dtype of the stored scales, which codes are computed with; f16 with int only (channel: f32; weight-only: "
-         "bf16)"},
+         "dtype of the stored scales, which codes are computed with; f16 with int schemes only (channel: f32; "
+         "weight-only: bf16)"},
         {"--rounding", TSR_OPT_CHOICE, &job->of.away, TSR_ROUNDING_WORDS,
          "int: rounding of ties, to even or away from zero (even)"},
         {"--divisor", TSR_OPT_CHOICE, &job->of.divisor, TSR_DIVISOR_WORDS,
@@ -94,7 +94,7 @@ tsr_status tsr_quantize_job_check(tsr_quantize_job *job, const tsr_option *optio
         if (job->of.zero_points && tsr_is_listed("--divisor", options[i].name))
             return tsr_fail(
                 err, TSR_E_USAGE,
-                "--divisor cannot be combined with --zero-points, whose scales depend on the smallest value, too");
+                "--divisor cannot be combined with --zero-points, whose scales also depend on the smallest value");
         if (job->rules == NULL && is_of_schemes(options[i].name) &&
             !tsr_is_listed(row->quantize_options, options[i].name))
             return tsr_fail(err, TSR_E_USAGE, "%s cannot be combined with --scheme %s", options[i].name, row->name);

@@ -43,7 +43,8 @@ static bool is_packed(const tsr_layout *l)
 tsr_status tsr_layout_check(const tsr_layout *l, const char *name, tsr_err *err)
 {
     tsr_err why = {0};
-    const char *const advice = is_packed(l) ? "quantize again and --exclude it" : "--exclude keeps it as it is";
+    const char *const advice =
+        is_packed(l) ? "quantize the original again with --exclude for it" : "--exclude keeps it as it is";
     if (tsr_ft_format_check(&l->format, (int64_t)l->k, (int64_t)l->n, &why) != TSR_OK)
         return tsr_fail(err, TSR_E_SHAPE, "'%s' [%llu, %llu]: %s; %s", name, U64(l->n), U64(l->k), why.msg, advice);
     for (size_t i = 0; i < l->n_parts; i++) {

@@ -198,7 +198,7 @@ static tsr_status place_by_header(const tsr_out_file *f, tsr_tensors *places, ts
         t->offset = place->offset;
     }
     free(sorted);
-    return same ? TSR_OK : tsr_fail(err, TSR_E_FORMAT, "%s: its stored header names other tensors", f->name);
+    return same ? TSR_OK : tsr_fail(err, TSR_E_FORMAT, "%s: its stored header is of other tensors", f->name);
 }
 
 static int by_offset(const void *a, const void *b)

@@ -37,7 +37,7 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const
         TSR_TRY(tsr_plan_cast(plan, w, o->dtype, err));
         TSR_TRY(tsr_plan_add_note(plan, w->data, "dequantize", decoded, err));
         for (size_t k = 0; k < n; k++)
-            TSR_TRY(tsr_plan_add_note(plan, companions[k], "consume", "stands with a weight that is dequantized", err));
+            TSR_TRY(tsr_plan_add_note(plan, companions[k], "consume", "belongs to a weight that is dequantized", err));
     }
     return any ? TSR_OK
                : tsr_fail(err, TSR_E_UNSUPPORTED,

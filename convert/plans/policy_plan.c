@@ -98,8 +98,8 @@ tsr_status tsr_plan_decide(tsr_plan *plan, const tsr_policy_options *options, ts
     if (tsr_policy_is_unseen(plan->model_type))
         TSR_TRY(tsr_plan_warn(
             plan, err,
-            "no official release of model_type '%s' in few bits has been seen: the rules are those of its "
-            "parent; check with --dry-run",
+            "no official release of model_type '%s' in 4 or 8 bits is known: the rules are those of its parent; "
+            "check with --dry-run",
             plan->model_type));
     TSR_TRY(check_globs(plan, "--include", options->include, options->n_include, decisions, err));
     return check_globs(plan, kExclude, options->exclude, options->n_exclude, decisions, err);
@@ -149,10 +149,10 @@ tsr_status tsr_plan_by_policy(tsr_plan *plan, const tsr_checkpoint *const *sourc
 const char *tsr_reason_without_place(const tsr_tensor *t)
 {
     if (t->rank == 3)
-        return "a stack of experts: the format has no place for it";
+        return "a stack of experts: the format cannot store it";
     return t->name[tsr_module_length(t->name)] == '\0'
-               ? "its name does not end in '.weight', by which loaders find the layer of codes"
-               : "it has no rows or columns to quantize";
+               ? "its name does not end in '.weight', which loaders expect of a layer with codes"
+               : "it has no rows or no columns";
 }
 
 tsr_status tsr_plan_warn_of_share(tsr_plan *plan, tsr_err *err)

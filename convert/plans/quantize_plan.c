@@ -33,7 +33,7 @@ static bool has_fp8(const tsr_checkpoint *c)
 tsr_status tsr_quantize_check_source(const tsr_checkpoint *c, tsr_err *err)
 {
     static const char kAdvice[] =
-        "already quantized; start from the BF16 original, or make it one: tessera convert SRC -o DST --to bf16";
+        "already quantized; start from the BF16 original, or dequantize it: tessera convert SRC -o DST --to bf16";
     tsr_weights weights;
     tsr_status status = tsr_weights_pair(&weights, c, (tsr_block){0, 0}, err);
     if (status == TSR_E_USAGE) /* a quantized source that states no block size */

@@ -94,7 +94,7 @@ static tsr_status plan_weight(tsr_plan *plan, const tsr_weights *weights, const 
     }
     if (w->input_scale != NULL)
         TSR_TRY(tsr_plan_add_note(plan, w->input_scale, "drop",
-                                  "input scale: the configuration says that inputs are quantized as they come", err));
+                                  "input scale: by the configuration, inputs are quantized dynamically", err));
     if (w->data->bytes == 0 || plan->n_sources < 2)
         return TSR_OK;
     plan->report = tsr_quantize_report;

@@ -100,7 +100,7 @@ static tsr_status plan_config(const planning *p)
     if (p->source->config == NULL)
         return TSR_OK;
     if (path == NULL || !tsr_config_find(p->original, path, &stated))
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: its config.json has no quantization to take over",
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: its config.json has no quantization_config to copy",
                         p->original->path);
     const char *const value = tsr_arena_dup(&p->plan->arena, stated.data, stated.size);
     if (value == NULL)

@@ -82,7 +82,7 @@ static tsr_status note_stack(tsr_plan *plan, const tsr_tensor *stack, bool toget
 {
     if (together)
         return tsr_plan_add_note(plan, stack, action, reason, err);
-    const char *const whole = tsr_arena_printf(&plan->arena, "%s; one tensor an expert", reason);
+    const char *const whole = tsr_arena_printf(&plan->arena, "%s; one tensor for each expert", reason);
     return whole == NULL ? tsr_out_of_memory(err, "while planning")
                          : tsr_plan_add_note(plan, stack, action, whole, err);
 }

@@ -350,7 +350,7 @@ static tsr_status note_weight(const planning *p, const tsr_plan_note *n, const t
                                         : "dequantize",
                               reason, p->err));
     for (size_t i = 0; i < count; i++)
-        TSR_TRY(tsr_plan_add_note(p->plan, companions[i], "consume", "stands with a weight that is converted", p->err));
+        TSR_TRY(tsr_plan_add_note(p->plan, companions[i], "consume", "belongs to a weight that is converted", p->err));
     return TSR_OK;
 }
 
@@ -440,8 +440,8 @@ static tsr_status make_plan(planning *p)
     if (p->ordered)
         TSR_TRY(tsr_plan_warn(
             p->plan, p->err,
-            "some weights have their groups in the order of activations (weight_g_idx, actorder \"group\"), which vLLM "
-            "and compressed-tensors 0.19 refuse; --scales mse recomputes the codes, in the order of columns"));
+            "some weights have groups in activation order (weight_g_idx, actorder \"group\"), which vLLM and "
+            "compressed-tensors 0.19 refuse; --scales mse recomputes the codes in column order"));
     p->plan->by_policy = false;
     return tsr_plan_finish(p->plan, p->err);
 }

@@ -54,18 +54,18 @@ tsr_status tsr_plan_names(const tsr_plan *plan, tsr_arena *arena, tsr_names *nam
 static const char *fault_of(const char *name, size_t dst_size)
 {
     if (name[0] == '\0' || name[0] == '/')
-        return "not a name below the directory";
+        return "not a path below the directory";
     for (const char *c = name; *c != '\0'; c++) {
         if ((unsigned char)*c < 0x20 || *c == 0x7F)
-            return "a control character in it";
+            return "it contains a control character";
     }
     bool first = true;
     for (const char *at = name;; first = false) {
         const size_t n = strcspn(at, "/");
         if (n == 0 || (n == 1 && at[0] == '.') || (n == 2 && memcmp(at, "..", 2) == 0))
-            return "not a name below the directory";
+            return "not a path below the directory";
         if (first && n == strlen(TSR_STATE_DIR) && memcmp(at, TSR_STATE_DIR, n) == 0)
-            return "a name that Tessera keeps for itself";
+            return "a name reserved for Tessera";
         if (at[n] == '\0')
             break;
         at += n + 1;
@@ -98,7 +98,7 @@ tsr_status tsr_check_names(const char *dst, const tsr_names *names, const char *
         const char *const name = names->items[i];
         const char *fault = fault_of(name, strlen(dst));
         if (fault == NULL && (i == 0 || !same_folder(names->items[i - 1], name)) && !goes_through_folders(dst, name))
-            fault = "a link, or a file, where its folder should be";
+            fault = "a link or a file exists where its directory is needed";
         if (fault != NULL) {
             char shown[256];
             size_t n = 0;
@@ -165,7 +165,8 @@ static tsr_status withdraw(const char *dst, const tsr_names *names, bool (*one_o
                 TSR_TRY(tsr_sync_parent(tsr_output_path(dst, last, path), err));
             last = name;
         } else if (errno != ENOENT && errno != ENOTDIR) {
-            return tsr_fail_errno(err, "%s: cannot remove it, and it must not remain beside an unfinished model", path);
+            return tsr_fail_errno(err, "%s: cannot remove it; loaders would read it as part of the unfinished model",
+                                  path);
         }
     }
     return last == NULL ? TSR_OK : tsr_sync_parent(tsr_output_path(dst, last, path), err);
@@ -226,8 +227,8 @@ static tsr_status check_folder(const char *dst, const char *name, const tsr_name
         snprintf(path, sizeof path, "%.*s%s", folder, name, file);
         if (!has(planned, path) && !has(old, path))
             status = tsr_fail_as(err, TSR_ERROR_FOREIGN_FILES, TSR_E_EXISTS,
-                                 "%s/%s: %s that this job does not write; loaders would read %s as part of the model; "
-                                 "move %s away first",
+                                 "%s/%s: %s that this command does not write; loaders would read %s as part of the "
+                                 "model; move %s away first",
                                  dst, path, weights ? "weights" : "an index", weights ? "them" : "it",
                                  weights ? "them" : "it");
     }

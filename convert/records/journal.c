@@ -50,8 +50,8 @@ static tsr_status check_empty(const char *dst, tsr_err *err)
         const char *const name = entry->d_name;
         if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && strcmp(name, TSR_STATE_DIR) != 0)
             status = tsr_fail_as(err, TSR_ERROR_TAKEN, TSR_E_EXISTS,
-                                 "%s: not empty ('%s'), and not an output of Tessera; name another directory, or use "
-                                 "--force to write into this one",
+                                 "%s: not empty (it contains '%s') and not an output of Tessera; name another "
+                                 "directory, or write into this one with --force",
                                  dst, name);
     }
     closedir(dir);
@@ -68,8 +68,8 @@ static tsr_status lock(int fd, const char *path, int how, tsr_err *err)
         return tsr_fail_as(err, TSR_ERROR_TWO_AT_ONCE, TSR_E_EXISTS,
                            "%s: another process is writing this output; wait for it, or name another directory", path);
     return tsr_fail_errno(err,
-                          "%s: cannot lock it, so a second process could write there too; name a directory on a file "
-                          "system that supports locks",
+                          "%s: cannot lock it, and a second process could write to it at the same time; name a "
+                          "directory on a file system that supports locks",
                           path);
 }
 
@@ -155,7 +155,7 @@ tsr_status tsr_journal_open_locked(tsr_journal *j, const char *dst, bool read_on
             return status;
         struct stat st, named;
         if (fstat(j->fd, &st) != 0 || lstat(j->path, &named) != 0)
-            return tsr_fail_errno(err, "%s: cannot look at it", j->path);
+            return tsr_fail_errno(err, "%s: cannot access it", j->path);
         if (!S_ISREG(st.st_mode))
             return tsr_fail(err, TSR_E_FORMAT, "%s: not a regular file", j->path);
         j->shared = st.st_nlink > 1;
@@ -228,12 +228,12 @@ tsr_status tsr_journal_load(tsr_journal *j, const tsr_plan *plan, const char *ds
     TSR_GOTO(tsr_plan_names(plan, &scratch, &planned, err));
     TSR_GOTO(tsr_read_file(j->path, TSR_MAX_JOURNAL_BYTES, &scratch, &text, &size, err));
     TSR_GOTO(tsr_records_list(text, size, TSR_OUTPUT_RECORD, &scratch, &old, err));
-    TSR_GOTO(tsr_check_names(dst, &old, "the journal in " TSR_STATE_DIR ", which Tessera cannot have written,",
-                             TSR_E_FORMAT, err));
+    TSR_GOTO(tsr_check_names(dst, &old, "the journal in " TSR_STATE_DIR ", which Tessera did not write,", TSR_E_FORMAT,
+                             err));
     fresh = !tsr_records_begun(text, size, &old_parts);
     if (j->read_only && (fresh || force)) {
         errno = j->why_read_only;
-        status = tsr_fail_errno(err, "%s: cannot be written to", j->path);
+        status = tsr_fail_errno(err, "%s: not writable", j->path);
         goto out;
     }
     if (!j->read_only && j->shard == NULL)
@@ -257,7 +257,7 @@ tsr_status tsr_journal_check_plan(const tsr_plan *plan, const char *dst, tsr_err
     tsr_arena_free(&scratch);
     for (const char *c = plan->command; status == TSR_OK && *c != '\0'; c++) {
         if ((unsigned char)*c < 0x20)
-            status = tsr_fail(err, TSR_E_USAGE, "an option has a control character");
+            status = tsr_fail(err, TSR_E_USAGE, "an option contains a control character");
     }
     return status;
 }
@@ -270,8 +270,7 @@ tsr_status tsr_journal_make_folders(const char *dst, bool force, tsr_err *err)
     TSR_TRY(tsr_make_dirs(dst, err));
     const bool there = lstat(folder, &st) == 0;
     if (there && !S_ISDIR(st.st_mode))
-        return tsr_fail(err, TSR_E_EXISTS, "%s: it is a link or a file, but Tessera needs a folder of this name",
-                        folder);
+        return tsr_fail(err, TSR_E_EXISTS, "%s: a link or a file, but Tessera needs a directory of this name", folder);
     if (!there && !force) {
         const tsr_status status = check_empty(dst, err);
         if (status != TSR_OK && lstat(folder, &st) != 0) /* otherwise another shard has just begun */

@@ -152,8 +152,8 @@ static tsr_status refuse_other_plan(const char *then, size_t size, const char *n
     const bool whole = !a.failed && !b.failed;
     const tsr_status status =
         tsr_fail_as(err, TSR_ERROR_OTHER_OPTIONS, TSR_E_EXISTS,
-                    "%s: begun with other options: then %s, now %s; repeat them to carry on, or %s to start over", dst,
-                    whole ? a.data : "?", whole ? b.data : "?", to_start_over);
+                    "%s: begun with other options: then %s, now %s; repeat those to resume, or use %s to start over",
+                    dst, whole ? a.data : "?", whole ? b.data : "?", to_start_over);
     tsr_text_free(&a);
     tsr_text_free(&b);
     return status;

@@ -130,7 +130,7 @@ tsr_status tsr_journal_open_merged(tsr_journal *j, const tsr_plan *plan, const c
         status = tsr_journal_open_locked(j, dst, false, err);
     errno = j->why_read_only;
     if (status == TSR_OK && j->read_only)
-        status = tsr_fail_errno(err, "%s: cannot be written to", j->path);
+        status = tsr_fail_errno(err, "%s: not writable", j->path);
     if (status == TSR_OK)
         status = lock_shards(j, dst, err);
     if (status == TSR_OK)

@@ -118,7 +118,7 @@ tsr_status tsr_shards_find(const char *dst, tsr_arena *arena, tsr_shards *found,
         else if (found->count != 0 && (found->count != count || found->n_present == count))
             status =
                 tsr_fail(err, TSR_E_EXISTS,
-                         "%s: it holds parts of a run with %u shards and of one with %u; remove the directory, or "
+                         "%s: contains parts of a run with %u shards and of one with %u; remove the directory, or "
                          "write into another one",
                          dst, found->count < count ? found->count : count, found->count < count ? count : found->count);
         else
@@ -261,10 +261,11 @@ tsr_status tsr_shards_check(const tsr_plan *plan, const char *dst, const tsr_sha
     }
     if (lacking == 0)
         return TSR_OK;
-    const tsr_status status =
-        tsr_fail(err, TSR_E_NOTHING, "%s: not complete: shard%s %s%s of %u: run %s again, then 'tessera finish'", dst,
-                 lacking == 1 ? "" : "s", list.failed ? "?" : list.data, lacking > 20 ? ", ..." : "", shard->count,
-                 lacking == 1 ? "it" : "them");
+    const tsr_status status = tsr_fail(err, TSR_E_NOTHING,
+                                       "%s: not complete: shard%s %s%s of %u missing or unfinished: run %s again, then "
+                                       "'tessera finish'",
+                                       dst, lacking == 1 ? "" : "s", list.failed ? "?" : list.data,
+                                       lacking > 20 ? ", ..." : "", shard->count, lacking == 1 ? "it" : "them");
     tsr_text_free(&list);
     return status;
 }

@@ -122,7 +122,7 @@ static tsr_status drop_missing(tsr_run *r, tsr_err *err)
             continue;
         const bool there = stat(tsr_run_path(r, i, path), &st) == 0;
         if (!there && errno != ENOENT && errno != ENOTDIR)
-            return tsr_fail_errno(err, "%s: cannot look at it", path);
+            return tsr_fail_errno(err, "%s: cannot access it", path);
         if (there && S_ISREG(st.st_mode) && (f->appended || (uint64_t)st.st_size == f->bytes))
             TSR_TRY(tsr_blocks_kept(r->plan, r->dst, i, &kept, err));
         r->journal.finished[i] = kept;
@@ -351,7 +351,7 @@ static tsr_status begin_run(tsr_run *r, tsr_pool *pool, const tsr_engine_job *jo
         .force = job->force,
         .shard = job->shard,
         .link = job->link,
-        .io = {.mode = job->io, .summary = {.why = "nothing was left to be done"}},
+        .io = {.mode = job->io, .summary = {.why = "all files were complete already"}},
         .journal = {.fd = -1},
         .frames = calloc(plan->n_steps, sizeof *r->frames),
         .steps = calloc(plan->n_steps, sizeof *r->steps),

@@ -142,7 +142,7 @@ tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_
     const char *const name = r->plan->files[file].name;
     struct stat st;
     if (fstat(fd, &st) != 0)
-        return tsr_fail_errno(err, "%s: cannot look at it", name);
+        return tsr_fail_errno(err, "%s: cannot access it", name);
     const uint64_t size = (uint64_t)st.st_size;
     for (uint64_t at = 0; at < size; at += capacity) {
         const size_t n = (size_t)tsr_min_u64(capacity, size - at);
@@ -227,7 +227,7 @@ tsr_status tsr_run_commit_file(tsr_run *r, size_t file, tsr_err *err)
         tsr_run_path(r, file, to);
         const uint64_t bytes = r->plan->files[file].appended ? f->end : r->plan->files[file].bytes;
         if (status == TSR_OK && fstat(f->io.fd, &st) != 0)
-            status = tsr_fail_errno(err, "%s: cannot look at it", f->named ? to : from);
+            status = tsr_fail_errno(err, "%s: cannot access it", f->named ? to : from);
         else if (status == TSR_OK && (uint64_t)st.st_size != bytes)
             status = tsr_fail(err, TSR_E_IO, "%s: %llu bytes were planned, but the file has %llu", from, U64(bytes),
                               U64(st.st_size));

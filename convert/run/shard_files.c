@@ -43,10 +43,8 @@ tsr_status tsr_run_refuse_writing(const tsr_run *r, tsr_err *err)
         return tsr_fail(err, TSR_E_EXISTS,
                         "%s: begun without --shard, and not complete; rerun the command without --shard to complete it",
                         r->dst);
-    return tsr_fail(
-        err, TSR_E_IO,
-        "%s: not complete, and it cannot be written to; is it mounted read-only, or does it belong to another user?",
-        r->dst);
+    return tsr_fail(err, TSR_E_IO,
+                    "%s: not complete and not writable; it may be mounted read-only or belong to another user", r->dst);
 }
 
 /* Returns true if a file will probably be linked: no link of this run has failed, and the file systems are the same. */

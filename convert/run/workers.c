@@ -85,7 +85,7 @@ static void end_worker(worker *w)
     const bool broken = w->io != NULL && tsr_io_is_broken(w->io);
     tsr_io_end(w->io); /* called before its memory is freed */
     if (broken)
-        fail_all(w->pool, "io_uring did not say what became of %llu requests (--io buffered goes without)", w->n);
+        fail_all(w->pool, "io_uring did not report the result of %llu requests (--io buffered does not use it)", w->n);
     else
         free(w->memory);
     free(w->tasks);

@@ -115,18 +115,20 @@ static tsr_status refuse_foreign(const char *option, const char *word, tsr_err *
         return TSR_OK;
     if (strcasecmp(word, "gguf") == 0 || (tolower((unsigned char)word[0]) == 'q' && isdigit((unsigned char)word[1])))
         return tsr_fail(err, TSR_E_USAGE,
-                        "%s: '%s': GGUF cannot be written; make it from BF16 with llama.cpp's convert_hf_to_gguf.py",
+                        "%s: '%s': GGUF cannot be written; convert the BF16 checkpoint with llama.cpp's "
+                        "convert_hf_to_gguf.py",
                         option, word);
     if (strcasecmp(word, "gptq") == 0 || strcasecmp(word, "awq") == 0)
         return tsr_fail(err, TSR_E_USAGE,
-                        "%s: '%s' can be read but not written; int4-weight-only rounds to nearest, without calibration",
+                        "%s: '%s' can be read but not written; the nearest scheme is int4-weight-only, which rounds "
+                        "to nearest without calibration",
                         option, word);
     for (tsr_scheme i = TSR_SCHEME_KEEP + 1; i < TSR_SCHEMES; i++) {
         const tsr_scheme_row *const row = &kSchemes[i];
         if (row->name != NULL && (strcasecmp(word, row->name) == 0 || is_listed_in_any_case(row->other_names, word)))
             return tsr_fail(
                 err, TSR_E_USAGE,
-                "%s: '%s' is a name that other tools use (did you mean '%s'? docs/coming-from.md has their names)",
+                "%s: '%s' is a name used by other tools (did you mean '%s'? docs/coming-from.md lists their names)",
                 option, word, row->name);
     }
     return TSR_OK;

@@ -39,8 +39,8 @@ tsr_status tsr_mixed_scheme_parse(const char *word, tsr_scheme *scheme, tsr_err 
     }
     if (strcmp(word, "int8-channel") == 0)
         return tsr_fail(err, TSR_E_USAGE,
-                        "int8-channel cannot be mixed with other schemes: its row sums are stored only for models that "
-                        "use int8 throughout; use int8-weight-only instead");
+                        "int8-channel cannot be mixed with other schemes: loaders expect its row sums for all layers "
+                        "or none; use int8-weight-only instead");
     return tsr_fail(err, TSR_E_USAGE, "scheme '%s' cannot be mixed with others; available: %s", word, names);
 }
 
@@ -139,7 +139,7 @@ static tsr_status read_rule(reading *r)
         else if (tsr_json_is(key, "note"))
             TSR_TRY(read_text(r, "note", &note));
         else
-            return unknown_key(r, key, "match, scheme and note, once each");
+            return unknown_key(r, key, "match, scheme and note, each at most once");
         matched = matched || tsr_json_is(key, "match");
     }
     if (word == NULL || r->rules->count == first)
@@ -201,7 +201,7 @@ static tsr_status read_rules(reading *r)
             continue;
         }
         if (!tsr_json_is(key, "schema") && !tsr_json_is(key, "dialect") && !tsr_json_is(key, "note"))
-            return unknown_key(r, key, "schema, dialect, note and rules, once each");
+            return unknown_key(r, key, "schema, dialect, note and rules, each at most once");
         TSR_TRY(read_text(r, "this", &text));
         if (tsr_json_is(key, "schema") && strcmp(text, "tessera-rules/1") != 0)
             return tsr_fail(r->err, TSR_E_FORMAT, "%s: schema is '%s', not tessera-rules/1", r->rules->path, text);
@@ -234,8 +234,8 @@ static tsr_status read_weights(reading *r)
             item.weight = strtod(digits, NULL);
         }
         if (!isfinite(item.weight) || item.weight <= 0 || item.weight > 1e30)
-            return tsr_fail(r->err, TSR_E_FORMAT, "%s: '%s': the weight must be a positive number", r->rules->path,
-                            item.pattern);
+            return tsr_fail(r->err, TSR_E_FORMAT, "%s: '%s': the weight of errors must be a positive number",
+                            r->rules->path, item.pattern);
         TSR_TRY(add(r, &item));
     }
 }

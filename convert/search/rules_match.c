@@ -176,8 +176,8 @@ tsr_status tsr_rules_match_all(tsr_rules_match *match, const tsr_scheme_rules *r
             look_up(&m, i);
         else if (!try_all(&m, i))
             return tsr_fail(err, TSR_E_UNSUPPORTED,
-                            "%s: matching its wildcard patterns with the names of %s takes too long, more than %llu "
-                            "steps at '%.80s'; write full names, which are looked up directly",
+                            "%s: matching its wildcard patterns with the names of %s takes more than %llu steps, "
+                            "reached at '%.80s'; write full names, which are looked up directly",
                             rules->path, c->path, U64(m.most), rules->items[i].pattern);
     }
     return TSR_OK;

@@ -57,7 +57,7 @@ static tsr_status check_items(const planning *p)
         if (tsr_rules_is_name(&rules->items[k]))
             return tsr_fail(p->err, TSR_E_MISMATCH, "%s: %s has no '%s'", rules->path, p->c->path,
                             rules->items[k].pattern);
-        TSR_TRY(tsr_plan_warn(p->plan, p->err, "%s: '%s' fits no tensor", rules->path, rules->items[k].pattern));
+        TSR_TRY(tsr_plan_warn(p->plan, p->err, "%s: '%s' matches no tensor", rules->path, rules->items[k].pattern));
     }
     return TSR_OK;
 }
@@ -76,8 +76,8 @@ static tsr_status decide_scheme(const planning *p, tsr_scheme scheme)
             continue;
         }
         const char *const why = !allowed       ? p->by_scheme[i].reason
-                                : t->rank == 3 ? "a stack of experts: the format has no place for it"
-                                               : "its columns are not whole groups or words";
+                                : t->rank == 3 ? "a stack of experts: the format cannot store it"
+                                               : "its columns are not a multiple of the group or word size";
         if (tsr_rules_is_name(p->match->of[i]) && t->rank >= 2)
             return tsr_fail(p->err, TSR_E_MISMATCH, "%s: '%s' cannot become %s: %s", p->o->rules->path, t->name,
                             tsr_scheme_name(scheme), why);
@@ -104,8 +104,8 @@ static tsr_status check_together(const planning *p)
         const char *const path = p->o->rules->path;
         if (p->schemes[i] != p->schemes[k])
             return tsr_fail(p->err, TSR_E_MISMATCH,
-                            "%s: loaders run '%s' and '%s' as one layer, or as experts of one scheme: the first would "
-                            "be %s (%s), the second %s (%s)",
+                            "%s: loaders run '%s' and '%s' as one layer, or as experts of one scheme, but the first "
+                            "would be %s (%s) and the second %s (%s)",
                             path, p->c->tensors.items[k].name, p->c->tensors.items[i].name,
                             tsr_scheme_name((tsr_scheme)p->schemes[k]), p->decisions[k].reason,
                             tsr_scheme_name((tsr_scheme)p->schemes[i]), p->decisions[i].reason);

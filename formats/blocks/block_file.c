@@ -85,9 +85,10 @@ static tsr_status next_frame(tsr_blocks_reader *r, size_t *size, tsr_err *err)
     const size_t packed = ZSTD_findFrameCompressedSize(frame, r->size - r->at);
     const unsigned long long plain = ZSTD_getFrameContentSize(frame, r->size - r->at);
     if (ZSTD_isError(packed))
-        return fail_at(r, r->at, r->at == r->size ? "it ends before its last tensor" : "no whole frame of zstd", err);
+        return fail_at(r, r->at, r->at == r->size ? "it ends before its last tensor" : "not a complete zstd frame",
+                       err);
     if (plain == ZSTD_CONTENTSIZE_UNKNOWN || plain == ZSTD_CONTENTSIZE_ERROR || plain > most_of_record())
-        return fail_at(r, r->at, "a frame that states no size, or one beyond all tensors'", err);
+        return fail_at(r, r->at, "a frame without its size, or larger than the figures of all tensors", err);
     if (plain > r->room_size) {
         uint8_t *const room = realloc(r->room, (size_t)plain);
         if (room == NULL)
@@ -97,7 +98,7 @@ static tsr_status next_frame(tsr_blocks_reader *r, size_t *size, tsr_err *err)
     }
     const size_t got = ZSTD_decompressDCtx(r->context, r->room, r->room_size, frame, packed);
     if (ZSTD_isError(got) || got != plain)
-        return fail_at(r, r->at, ZSTD_isError(got) ? ZSTD_getErrorName(got) : "a frame of another size", err);
+        return fail_at(r, r->at, ZSTD_isError(got) ? ZSTD_getErrorName(got) : "a frame of an unexpected size", err);
     *size = got;
     r->at += packed;
     return TSR_OK;
@@ -127,7 +128,7 @@ tsr_status tsr_blocks_reader_next(tsr_blocks_reader *r, tsr_block_record *record
     tsr_err why;
     *more = r->left > 0;
     if (!*more)
-        return r->at == r->size ? TSR_OK : fail_at(r, r->at, "bytes behind the last tensor", err);
+        return r->at == r->size ? TSR_OK : fail_at(r, r->at, "extra bytes after the last tensor", err);
     r->left--;
     TSR_TRY(next_frame(r, &size, err));
     return tsr_block_record_read(r->room, size, record, &why) == TSR_OK ? TSR_OK : fail_at(r, at, why.msg, err);

@@ -201,5 +201,5 @@ tsr_status tsr_block_record_read(const uint8_t *data, size_t size, tsr_block_rec
     expect(&r, r.at == size, "bytes follow the record");
     return r.fault == NULL
                ? TSR_OK
-               : tsr_fail(err, TSR_E_FORMAT, "a tensor's record is wrong at its byte %zu: %s", r.at, r.fault);
+               : tsr_fail(err, TSR_E_FORMAT, "invalid record of a tensor, at its byte %zu: %s", r.at, r.fault);
 }

@@ -227,8 +227,8 @@ static tsr_status check_tail(const char *path, const uint8_t *tail, const tsr_ar
     if (tsr_get_32(tail) != TSR_INFO_MAGIC ||
         memcmp(tail + TSR_SKIPPABLE_HEAD, TSR_ARCHIVE_SIGNATURE, TSR_SIGNATURE_BYTES) != 0)
         return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: a seekable zstd file, but without Tessera's hashes before the seek table: "
-                        "'zstd -d' restores the plain file",
+                        "%s: a seekable zstd file, but Tessera's hashes before its seek table are missing; 'zstd -d' "
+                        "restores the plain file",
                         path);
     if (tsr_get_32(tail + 4) != l->seek - TSR_SKIPPABLE_HEAD || tsr_get_32(tail + l->seek) != TSR_SEEK_MAGIC ||
         tsr_get_32(tail + l->seek + 4) != l->bytes - l->entries ||
@@ -254,7 +254,8 @@ static tsr_status read_frames(tsr_archive *a, const uint8_t *tail, const tsr_arc
         if (plain == 0 || packed == 0 || packed > ZSTD_compressBound(plain) || packed > end - at ||
             (width != 1 && width != 2 && width != 4))
             return tsr_fail(err, TSR_E_FORMAT,
-                            "%s: the seek table gives frame %llu, at offset %llu, %u bytes for %u in planes of %u",
+                            "%s: the seek table states for frame %llu, at offset %llu, %u bytes for %u in planes of "
+                            "%u",
                             a->path, U64(i), U64(at), packed, plain, width);
         a->frames[i] =
             (frame){.at = at, .plain_at = plain_at, .hash = tsr_get_64(tail + l->hashes + 8 * i), .width = width};

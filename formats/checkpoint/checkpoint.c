@@ -114,10 +114,10 @@ static tsr_status no_safetensors(const tsr_checkpoint *c, const tsr_listing *l, 
     static const struct {
         const char *suffix, *what;
     } kOthers[] = {{".gguf", "GGUF is not read"},
-                   {".bin", "PyTorch's pickles have to be converted to safetensors first"},
-                   {".pt", "PyTorch's pickles have to be converted to safetensors first"},
-                   {".pth", "PyTorch's pickles have to be converted to safetensors first"},
-                   {".ckpt", "PyTorch's pickles have to be converted to safetensors first"}};
+                   {".bin", "PyTorch pickles must be converted to safetensors first"},
+                   {".pt", "PyTorch pickles must be converted to safetensors first"},
+                   {".pth", "PyTorch pickles must be converted to safetensors first"},
+                   {".ckpt", "PyTorch pickles must be converted to safetensors first"}};
     for (size_t i = 0; i < l->count; i++) {
         for (size_t k = 0; k < sizeof kOthers / sizeof *kOthers; k++) {
             if (tsr_ends_with(l->names[i], kOthers[k].suffix))
@@ -150,7 +150,8 @@ static tsr_status take_files(tsr_checkpoint *c, const tsr_listing *l, const char
             TSR_TRY(unwrap(c, f, err));
             if (c->n_files > 1 && strcmp(f[-1].name, f->name) == 0)
                 return tsr_fail(err, TSR_E_FORMAT,
-                                "%s: %s and %s are the same file, plain and packed; exclude one with --ignore-file",
+                                "%s: %s and %s are the same file, plain and compressed; exclude one with "
+                                "--ignore-file",
                                 c->path, f->name, name);
         }
     }
@@ -255,7 +256,7 @@ static tsr_status open_any(tsr_checkpoint **checkpoint, const char *path, const 
         const int code = errno;
         char meant[80];
         if (!tsr_is_absent(code))
-            return tsr_fail_errno(err, "%s: cannot look at it", path);
+            return tsr_fail_errno(err, "%s: cannot access it", path);
         if (strstr(path, "://") != NULL)
             return tsr_fail_as(err, TSR_ERROR_ADDRESSES, TSR_E_FORMAT,
                                "%s: remote addresses are not supported; download the model first, for example with 'hf "

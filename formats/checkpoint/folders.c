@@ -45,7 +45,7 @@ tsr_status tsr_checkpoint_name_folder(const char *path, tsr_err *err)
                            path);
     if (find_snapshot(path, snapshot))
         return tsr_fail_as(err, TSR_ERROR_HUB_CACHE, TSR_E_FORMAT,
-                           "%s: a folder of the Hugging Face Hub's cache; name a revision, such as %s/snapshots/%s",
+                           "%s: a directory of the Hugging Face Hub's cache; name a revision, such as %s/snapshots/%s",
                            path, path, snapshot);
     return TSR_OK;
 }

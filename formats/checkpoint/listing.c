@@ -107,8 +107,8 @@ static tsr_status check_name(const char *root, const char *name, tsr_err *err)
         if ((unsigned char)*p < 0x20 || *p == 0x7F)
             return tsr_fail(
                 err, TSR_E_FORMAT,
-                "%s/%s: the file name has a control character; rename the file, or exclude it with --ignore-file", root,
-                name);
+                "%s/%s: the file name contains a control character; rename the file, or exclude it with --ignore-file",
+                root, name);
     }
     return TSR_OK;
 }
@@ -123,7 +123,7 @@ static tsr_status cannot_look(const char *path, tsr_err *err)
     errno = why;
     if (is_link && (why == ENOENT || why == ENOTDIR || why == ELOOP))
         return tsr_fail(err, TSR_E_FORMAT, "%s: dangling symlink: %s", path, strerror(why));
-    return tsr_fail_errno(err, "%s: cannot look at it", path);
+    return tsr_fail_errno(err, "%s: cannot access it", path);
 }
 
 /* Adds the files of root/sub ("" or "folder/"). Hidden folders (.git, .cache, Tessera's own) are not part of a

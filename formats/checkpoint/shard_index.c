@@ -71,7 +71,7 @@ static tsr_status check_index_text(const tsr_checkpoint *c, const char *path, co
     for (size_t i = 0; i < c->tensors.count; i++) {
         if (!seen[i])
             return tsr_fail_as(err, TSR_ERROR_STALE_INDEX, TSR_E_FORMAT,
-                               "%s: the index is stale: it leaves out '%s', which is in %s (loaders would drop it "
+                               "%s: the index is stale: it omits '%s', which is in %s (loaders would drop it "
                                "silently); exclude that file with --ignore-file %s",
                                path, c->tensors.items[i].name, c->files[c->tensors.items[i].file].name,
                                c->files[c->tensors.items[i].file].name);

@@ -63,7 +63,7 @@ tsr_status tsr_json_peek(tsr_json_reader *r, tsr_json_kind *kind, tsr_err *err)
             *kind = TSR_JSON_NUMBER;
             return TSR_OK;
         }
-        return bad(r, r->pos >= r->size ? "the text ends where a value should begin" : "no value begins so", err);
+        return bad(r, r->pos >= r->size ? "the text ends before a value" : "invalid value", err);
     }
 }
 
@@ -81,12 +81,12 @@ static tsr_status enter(tsr_json_reader *r, char open, const char *what, tsr_err
 
 tsr_status tsr_json_enter_object(tsr_json_reader *r, tsr_err *err)
 {
-    return enter(r, '{', "an object should begin here", err);
+    return enter(r, '{', "expected an object", err);
 }
 
 tsr_status tsr_json_enter_array(tsr_json_reader *r, tsr_err *err)
 {
-    return enter(r, '[', "an array should begin here", err);
+    return enter(r, '[', "expected an array", err);
 }
 
 /* Skips the comma between members or elements, or the closing byte. */
@@ -105,7 +105,7 @@ static tsr_status next(tsr_json_reader *r, char close, bool *more, tsr_err *err)
         return TSR_OK;
     }
     if (c != ',')
-        return bad(r, close == '}' ? "',' or '}' expected" : "',' or ']' expected", err);
+        return bad(r, close == '}' ? "expected ',' or '}'" : "expected ',' or ']'", err);
     const size_t comma = r->pos++;
     if (look(r) != close)
         return TSR_OK;
@@ -120,7 +120,7 @@ tsr_status tsr_json_next_member(tsr_json_reader *r, tsr_json_text *key, bool *mo
         return TSR_OK;
     TSR_TRY(tsr_json_read_string(r, key, err));
     if (look(r) != ':')
-        return bad(r, "':' expected after a key", err);
+        return bad(r, "expected ':' after a key", err);
     r->pos++;
     return TSR_OK;
 }
@@ -205,7 +205,7 @@ static int32_t unicode_escape(const char *p, size_t room, size_t *used)
 tsr_status tsr_json_read_string(tsr_json_reader *r, tsr_json_text *value, tsr_err *err)
 {
     if (look(r) != '"')
-        return bad(r, "a string should begin here", err);
+        return bad(r, "expected a string", err);
     r->pos++;
     *value = (tsr_json_text){.data = r->text + r->pos};
     const size_t begin = r->pos;
@@ -279,7 +279,7 @@ static tsr_status skip_word(tsr_json_reader *r, const char *word, tsr_err *err)
 {
     const size_t n = strlen(word);
     if (r->size - r->pos < n || memcmp(r->text + r->pos, word, n) != 0)
-        return bad(r, "no value begins so", err);
+        return bad(r, "invalid value", err);
     r->pos += n;
     return TSR_OK;
 }
@@ -288,14 +288,14 @@ tsr_status tsr_json_read_u64(tsr_json_reader *r, uint64_t *value, tsr_err *err)
 {
     look(r);
     if (!is_digit(r))
-        return bad(r, "a non-negative integer should stand here", err);
+        return bad(r, "expected a non-negative integer", err);
     tsr_json_text span;
     TSR_TRY(tsr_json_skip(r, &span, err));
     *value = 0;
     for (size_t i = 0; i < span.size; i++) {
         const char c = span.data[i];
         if (c < '0' || c > '9')
-            return bad(r, "an integer should stand here, without fraction or exponent", err);
+            return bad(r, "expected an integer without fraction or exponent", err);
         if (__builtin_mul_overflow(*value, 10, value) || __builtin_add_overflow(*value, (uint64_t)(c - '0'), value))
             return bad(r, "an integer of more than 64 bits", err);
     }
@@ -356,7 +356,7 @@ tsr_status tsr_json_skip(tsr_json_reader *r, tsr_json_text *span, tsr_err *err)
 tsr_status tsr_json_finish(tsr_json_reader *r, tsr_err *err)
 {
     skip_space(r);
-    return r->pos == r->size ? TSR_OK : bad(r, "text after the end of the value", err);
+    return r->pos == r->size ? TSR_OK : bad(r, "extra text after the end of the value", err);
 }
 
 static char *put_utf8(char *to, int32_t c)
@@ -414,7 +414,7 @@ tsr_status tsr_json_decode(const tsr_json_reader *r, tsr_json_text text, tsr_are
         }
         const size_t n = unescape(text, &i, bytes);
         if (bytes[0] == '\0')
-            return tsr_fail(err, TSR_E_FORMAT, "%s: a name with a NUL character in it", r->name);
+            return tsr_fail(err, TSR_E_FORMAT, "%s: a name contains a NUL character", r->name);
         memcpy(to, bytes, n);
         to += n;
     }

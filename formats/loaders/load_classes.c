@@ -50,7 +50,7 @@ static void check_together(const tsr_load_query *q, const tsr_linear *first, con
         return;
     tsr_query_note(q, true, l->tensor->name, "experts together",
                    "quantize all experts of a layer or none, as tessera quantize does",
-                   "it is %s and '%s' %s; the experts of a layer are loaded as one, in one form",
+                   "it is %s and '%s' %s; loaders read all experts of a layer in one format",
                    tsr_linear_is_quantized(l) ? "quantized" : "plain", first->tensor->name,
                    tsr_linear_is_quantized(first) == tsr_linear_is_quantized(l) ? "in another form"
                    : tsr_linear_is_quantized(first)                             ? "is quantized"
@@ -63,7 +63,8 @@ static void check_shared(const tsr_load_query *q, const tsr_linear *first, const
     if (q->loader == TSR_LOADER_SGLANG && tsr_linear_is_quantized(l) != tsr_linear_is_quantized(first))
         tsr_query_note(q, true, l->tensor->name, "experts together",
                        "quantize all of a shared expert or none, as tessera quantize does",
-                       "it is %s and '%s' is not; the loader takes a shared expert's form from its first matrix",
+                       "it is %s and '%s' is not; the loader takes the format of a shared expert from its first "
+                       "matrix",
                        tsr_linear_is_quantized(l) ? "quantized" : "plain", first->tensor->name);
 }
 
@@ -104,10 +105,10 @@ static const char kStacksOnly[] =
     " gpt_oss llama4 llama4_text qwen3_vl_moe qwen3_vl_moe_text granitemoe granitemoeshared hy_v4 ";
 static const char kGptOss[] = " gpt_oss ";
 
-#define TOGETHER "`tessera convert --to bf16 --experts stack` puts them together"
-#define APART    "`tessera convert --to fp8-block --experts split` takes them apart"
+#define TOGETHER "`tessera convert --to bf16 --experts stack` stacks them"
+#define APART    "`tessera convert --to fp8-block --experts split` splits them"
 #define AS_STACK "`tessera convert --to bf16` makes plain stacks of them"
-#define TURNED   "`tessera convert --to bf16`, and of that `tessera quantize --experts split`, takes them apart"
+#define TURNED   "`tessera convert --to bf16` and then `tessera quantize --experts split` splits them"
 
 /* Rejects experts that are stored one by one if the loader reads only a stack. */
 static void check_single(const tsr_load_query *q)
@@ -118,7 +119,8 @@ static void check_single(const tsr_load_query *q)
         if (l->part == TSR_PART_ROUTED_EXPERTS && l->tensor->rank == 2 && tsr_query_reads(q, l)) {
             tsr_query_note(
                 q, true, l->tensor->name, "stacked experts", TOGETHER,
-                "it is one expert of '%.40s': the loader reads the experts of this model in one tensor a layer",
+                "it is a single expert of '%.40s', but the loader reads the experts of this model as one tensor for "
+                "each layer",
                 q->family);
             return;
         }
@@ -132,21 +134,21 @@ static void check_fp8_stack(const tsr_load_query *q, const tsr_linear *l)
     if (tsr_query_family(q, kGptOss))
         tsr_query_note(
             q, true, l->tensor->name, "stacked experts", AS_STACK,
-            "this model's experts are [experts, in, out], and the loader reads plain stacks of them, or MXFP4 "
-            "in its own layout: it takes scales of others the wrong way round, or passes over them");
+            "this model's experts are [experts, in, out], and the loader reads plain stacks of them, or MXFP4 in its "
+            "own layout: it applies other scales transposed, or ignores them");
     else if (q->loader == TSR_LOADER_TRANSFORMERS && turned)
         tsr_query_note(q, true, l->tensor->name, "stacked experts", AS_STACK,
-                       "this model's experts are [experts, in, out]: the loader takes scales the wrong way round, "
-                       "or makes the experts anew, and says nothing");
+                       "this model's experts are [experts, in, out]: the loader applies scales transposed, or "
+                       "initializes the experts randomly, without an error");
     else if (q->loader == TSR_LOADER_TRANSFORMERS)
         tsr_query_note(
             q, true, l->tensor->name, "stacked experts", AS_STACK,
-            "it is a stack %llu deep: where the GPU has no FP8, the loader has no place for its scales, takes "
-            "the codes for values, and says nothing",
+            "it is a stack of %llu experts: on a GPU without FP8 the loader ignores the scales and uses the codes as "
+            "values, without an error",
             U64(l->matrices));
     else if (!(q->loader == TSR_LOADER_VLLM && tsr_query_family(q, kVllmStacks)))
         tsr_query_note(q, true, l->tensor->name, "stacked experts", turned ? TURNED : APART,
-                       "it reads experts one by one, not stacked %llu deep", U64(l->matrices));
+                       "it reads each expert from its own tensor, not from a stack of %llu", U64(l->matrices));
 }
 
 static void check_stacks(const tsr_load_query *q)
@@ -156,13 +158,13 @@ static void check_stacks(const tsr_load_query *q)
         if (!tsr_linear_is_quantized(l) || l->tensor->rank != 3 || !tsr_query_reads(q, l))
             continue;
         if (!is_stack(l))
-            tsr_query_note(q, true, l->tensor->name, "convolution", "keep it in BF16: tessera quantize does",
-                           "it has three dimensions and is no set of experts; no loader reads codes of it");
+            tsr_query_note(q, true, l->tensor->name, "convolution", "keep it in BF16, as tessera quantize does",
+                           "it has three dimensions but is not a stack of experts; no loader reads codes of it");
         else if (l->scale != NULL && l->weight->transposed)
             continue; /* gpt-oss is stacked for every loader */
         else if (!tsr_linear_is_fp8(l))
             tsr_query_note(q, true, l->tensor->name, "stacked experts", APART,
-                           "it is %s of experts stacked %llu deep; only gpt-oss's layout is read in one tensor",
+                           "it is %s in a stack of %llu experts; as a stack, only gpt-oss's layout is read",
                            l->weight->kind->title, U64(l->matrices));
         else
             check_fp8_stack(q, l);
@@ -242,17 +244,17 @@ static void check_sglang_experts(const tsr_load_query *q)
     if (l != NULL && tsr_query_compressed_tensors(q) && q->config.data != NULL &&
         tsr_json_find(q->config.data, q->config.size, "format", &format) && !tsr_json_is(format, "\"pack-quantized\""))
         tsr_query_note(q, true, l->tensor->name, "experts",
-                       "`tessera quantize --scheme int4-weight-only`, or a rule with another scheme for experts",
-                       "it is packed, and the format of the whole is %.*s: of experts the loader takes packed integers "
-                       "only where that is pack-quantized",
+                       "use `tessera quantize --scheme int4-weight-only`, or a rule with another scheme for experts",
+                       "it is packed, and the format of the whole checkpoint is %.*s: the loader reads packed "
+                       "integers of experts only if that is pack-quantized",
                        (int)format.size, format.data);
     l = find_quantized(q, is_packed_shared);
     if (l != NULL && tsr_query_family(q, kGlm) && !tsr_query_method(q, "awq"))
         tsr_query_note(
             q, true, l->tensor->name, "experts",
-            "`tessera quantize --exclude GLOB` keeps shared experts in BF16, or another scheme for them",
-            "it is %s: the class of '%.40s' asks a shared expert for a parameter 'weight', which packed codes "
-            "do not have",
+            "keep shared experts in BF16 with `tessera quantize --exclude GLOB`, or use another scheme for them",
+            "it is %s: the class of '%.40s' needs a parameter 'weight' of a shared expert, which packed codes do not "
+            "have",
             l->weight->kind->title, q->family);
 }
 
@@ -277,18 +279,18 @@ static bool is_query_key_value(const tsr_linear *l)
  * or stops. It builds q, k and v unquantized, except in MIXED_PRECISION. (qwen3_next.py) */
 static void check_qwen3_next(const tsr_load_query *q)
 {
-    static const char kKeep[] = "`tessera quantize --exclude '*_attn.*'` keeps attention in BF16";
+    static const char kKeep[] = "keep attention in BF16 with `tessera quantize --exclude '*_attn.*'`";
     const tsr_linear *l = find_quantized(q, is_nvfp4_linear_attention);
     if (l != NULL)
         tsr_query_note(q, true, l->tensor->name, "kind", kKeep,
-                       "it is %s: the class of '%.40s' has global scales for four layers that are joined in it, stops "
-                       "at a scale of inputs, and without one leaves three of them as they were in memory",
+                       "it is %s: the class of '%.40s' joins four layers but needs one global scale for them: it "
+                       "refuses a scale of inputs, and without one leaves three of the global scales uninitialized",
                        l->weight->kind->title, q->family);
     l = q->mixed ? NULL : find_quantized(q, is_query_key_value);
     if (l != NULL)
         tsr_query_note(q, true, l->tensor->name, "kind", kKeep,
-                       "it is %s: of this dialect the class of '%.40s' builds q, k and v plain", l->weight->kind->title,
-                       q->family);
+                       "it is %s: for this dialect the class of '%.40s' builds q, k and v unquantized",
+                       l->weight->kind->title, q->family);
 }
 
 static bool is_routed(const tsr_linear *l)
@@ -303,8 +305,8 @@ static void check_sglang_models(const tsr_load_query *q)
     const tsr_linear *l = find_quantized(q, is_packed_linear_attention);
     if (l != NULL && tsr_query_family(q, " qwen3_next "))
         tsr_query_note(q, true, l->tensor->name, "weight_shape",
-                       "`tessera quantize --exclude '*.linear_attn.*'` keeps linear attention in BF16",
-                       "it is %s: the class of '%.40s' asks linear attention for a parameter 'weight', which packed "
+                       "keep linear attention in BF16 with `tessera quantize --exclude '*.linear_attn.*'`",
+                       "it is %s: the class of '%.40s' needs a parameter 'weight' of linear attention, which packed "
                        "codes do not have",
                        l->weight->kind->title, q->family);
     if (tsr_query_family(q, " qwen3_next ") && tsr_query_method(q, "modelopt"))
@@ -312,8 +314,9 @@ static void check_sglang_models(const tsr_load_query *q)
     l = find_quantized(q, is_routed);
     if (l != NULL && tsr_query_family(q, " llama4_text ") && !tsr_config_find(q->s->checkpoint, "text_config", &text))
         tsr_query_note(q, true, l->tensor->name, "experts",
-                       "another loader, or the whole Llama 4, with its vision tower",
-                       "Llama4ForCausalLM, the class of the text model alone, loads no experts and says nothing");
+                       "use another loader, or the whole Llama 4 with its vision tower",
+                       "Llama4ForCausalLM, the class of the text model alone, does not load experts and reports no "
+                       "error");
 }
 
 static void check_sglang(const tsr_load_query *q)
@@ -324,25 +327,26 @@ static void check_sglang(const tsr_load_query *q)
     const tsr_linear *l = find_quantized(q, is_any);
     if (l != NULL && !ct && (q->block || tsr_query_method(q, "mxfp8")) && tsr_query_family(q, kRenamed))
         tsr_query_note(q, true, l->tensor->name, "scale name",
-                       "`tessera quantize --dialect compressed-tensors`, or `tessera convert --to fp8-block --dialect "
-                       "compressed-tensors`",
-                       "the class of '%.40s' renames weight_scale_inv to weight_scale, and loads no scale at all",
+                       "use `tessera quantize --dialect compressed-tensors`, or `tessera convert --to fp8-block "
+                       "--dialect compressed-tensors`",
+                       "the class of '%.40s' renames weight_scale_inv to weight_scale, and then loads no scale at all",
                        q->family);
     check_sglang_experts(q);
     check_sglang_models(q);
     l = ct ? find_quantized(q, is_int8_expert) : NULL;
     if (l != NULL)
-        tsr_query_note(q, true, l->tensor->name, "experts", "another scheme for this loader",
+        tsr_query_note(q, true, l->tensor->name, "experts", "use another scheme for this loader",
                        "it is int8 with a scale a row: the loader runs such experts on NPUs only");
     l = ct ? find_quantized(q, is_shifted_expert) : NULL;
     if (l != NULL)
-        tsr_query_note(q, true, l->tensor->name, "zero points", "tessera quantize without --zero-points",
-                       "it has zero points: the loader has no room for those of experts");
+        tsr_query_note(q, true, l->tensor->name, "zero points", "quantize without --zero-points",
+                       "it has zero points, which the loader does not support for experts");
     l = ct && q->s->model->q_lora_rank > 0 ? find_quantized(q, is_packed_latent) : NULL;
     if (l != NULL)
         tsr_query_note(q, true, l->tensor->name, "weight_shape",
-                       "`tessera quantize --exclude GLOB` keeps q_a_proj and kv_a_proj_with_mqa in BF16",
-                       "it is packed: the loader joins q_a_proj and kv_a_proj_with_mqa, and stops at weight_shape");
+                       "keep q_a_proj and kv_a_proj_with_mqa in BF16 with `tessera quantize --exclude GLOB`",
+                       "it is packed: the loader joins q_a_proj and kv_a_proj_with_mqa, and then fails at "
+                       "weight_shape");
 }
 
 static bool is_nvfp4_expert(const tsr_linear *l)
@@ -379,12 +383,12 @@ static const struct {
     bool packed;                    /* only if the codes are not in a parameter called "weight" */
     const char *why;
 } kUnconverted[] = {
-    {" gte ", "*up_gate_proj", false, "takes this layer apart while it loads, without its scales"},
-    {" gte ", "*qkv_proj", false, "takes this layer apart while it loads, without its scales"},
+    {" gte ", "*up_gate_proj", false, "splits this layer while loading, but not its scales"},
+    {" gte ", "*qkv_proj", false, "splits this layer while loading, but not its scales"},
     {" hrm_text molmo2 molmo2_text qianfan_ocr unlimited_ocr ", "*", false,
-     "has a conversion for this model that takes joined layers apart, and does so without scales only"},
+     "has a conversion for this model that splits joined layers, but only those without scales"},
     {" ernie4_5_vl_moe ", "*.experts.*", false, "joins and splits the experts of this model without their scales"},
-    {" olmo_hybrid step3p7 ", "*", true, "has a conversion for this model that packed codes end in an error"},
+    {" olmo_hybrid step3p7 ", "*", true, "has a conversion for this model that fails for packed codes"},
 };
 
 static void check_conversions(const tsr_load_query *q)
@@ -397,8 +401,10 @@ static void check_conversions(const tsr_load_query *q)
             if (!tsr_linear_is_quantized(l) || !tsr_glob_match(kUnconverted[k].modules, l->module) ||
                 (kUnconverted[k].packed && tsr_ends_with(l->weight->data->name, ".weight")))
                 continue;
-            tsr_query_note(q, true, l->tensor->name, "conversion", "another loader, or `tessera convert --to bf16`",
-                           "it is %s: the loader %s; it stops, or takes codes for values", l->weight->kind->title,
+            tsr_query_note(q, true, l->tensor->name, "conversion",
+                           "use another loader, or `tessera convert --to "
+                           "bf16`",
+                           "it is %s: the loader %s; it fails, or uses codes as values", l->weight->kind->title,
                            kUnconverted[k].why);
             break;
         }
@@ -416,12 +422,14 @@ static void check_transformers(const tsr_load_query *q)
         {is_int8_expert, "int8 with a scale a row", kJoin},
         {is_shifted_expert, "packed with zero points", kJoin},
         {is_mxfp8_expert, "MXFP8", kJoin},
-        {is_nvfp4_expert, "NVFP4", "the loader joins such experts without their global scales, and says nothing"},
-        {is_column_of_blocks, "one column of blocks", "the loader takes their scales for scales of rows"}};
+        {is_nvfp4_expert, "NVFP4", "the loader joins such experts without their global scales, and reports no error"},
+        {is_column_of_blocks, "one column of blocks", "the loader reads their scales as scales of rows"}};
     for (size_t i = 0; tsr_query_compressed_tensors(q) && i < sizeof kForms / sizeof *kForms; i++) {
         const tsr_linear *const l = find_quantized(q, kForms[i].is);
         if (l != NULL)
-            tsr_query_note(q, true, l->tensor->name, "experts", "--dialect deepseek, or another scheme for this loader",
+            tsr_query_note(q, true, l->tensor->name, "experts",
+                           "use --dialect deepseek, or another scheme for this "
+                           "loader",
                            "it is %s, of compressed-tensors: %s", kForms[i].what, kForms[i].why);
     }
     check_conversions(q);
@@ -429,9 +437,9 @@ static void check_transformers(const tsr_load_query *q)
     if (stack != NULL && q->config.data != NULL && tsr_query_family(q, " gpt_oss llama4 llama4_text "))
         tsr_query_note(
             q, true, stack->tensor->name, "stacked experts",
-            "quantize with another loader in mind, or keep the whole in BF16",
-            "it is plain in a quantized checkpoint: the loader makes this model's experts anew then, and says "
-            "nothing");
+            "quantize for another loader, or keep the whole model in BF16",
+            "it is plain in a quantized checkpoint: the loader then initializes this model's experts randomly, "
+            "without an error");
 }
 
 /* Checks the router, which vLLM builds as a quantized layer for these families unless the ignore list names it. */
@@ -451,7 +459,7 @@ static void check_router(const tsr_load_query *q)
                                  module) == NULL)
             tsr_query_note(q, true, t->name, "ignore list",
                            "list it under modules_to_not_convert (compressed-tensors: ignore)",
-                           "the router is %s, and config.json does not list it: the loader takes it for quantized",
+                           "the router is %s but config.json does not list it: the loader expects it to be quantized",
                            tsr_dtype_name((tsr_dtype)t->dtype));
     }
 }
@@ -466,8 +474,8 @@ static void check_linear_attention(const tsr_load_query *q)
         snprintf(word, sizeof word, " %.60s ", l->leaf);
         if (tsr_linear_is_fp8(l) && l->block.rows != 0 && strstr(kSmall, word) != NULL && q->who->fuses &&
             l->rows / 2 % l->block.rows != 0)
-            tsr_query_note(q, true, l->tensor->name, "blocks", "keep it in BF16: tessera quantize does",
-                           "%llu rows hold two parts of %llu, which end inside a block of %llu", U64(l->rows),
+            tsr_query_note(q, true, l->tensor->name, "blocks", "keep it in BF16, as tessera quantize does",
+                           "%llu rows hold two parts of %llu, and a part ends inside a block of %llu", U64(l->rows),
                            U64(l->rows / 2), U64(l->block.rows));
     }
 }

@@ -66,7 +66,7 @@ static bool is_composite(const tsr_load_query *q)
 
 static void note_no_key(const tsr_load_query *q, const char *key)
 {
-    tsr_query_note(q, true, NULL, "configuration", "take config.json from the original",
+    tsr_query_note(q, true, NULL, "configuration", "copy config.json from the original",
                    "config.json has no '%s', without which the loader cannot build the model", key);
 }
 
@@ -94,7 +94,7 @@ static void check_class_keys(const tsr_load_query *q)
         if (q->loader == kClassKeys[i].loader && tsr_config_find(q->s->checkpoint, "model_type", &type) &&
             tsr_json_is(type, kClassKeys[i].model_type) && !tsr_config_find(q->s->checkpoint, key, &value) &&
             !tsr_config_find(q->s->checkpoint, within, &value))
-            tsr_query_note(q, false, NULL, "configuration", "take config.json from the original",
+            tsr_query_note(q, false, NULL, "configuration", "copy config.json from the original",
                            "config.json has no '%s', which the class of this model_type reads without a default", key);
     }
 }
@@ -107,8 +107,8 @@ static void check_model(const tsr_load_query *q)
         return;
     if (has_key(q, "_class_name") && !has_key(q, "model_type")) {
         tsr_query_note(q, true, NULL, "configuration", NULL,
-                       "config.json has '_class_name' and no 'model_type': it is a model of diffusers, which none of "
-                       "these loaders reads");
+                       "config.json has '_class_name' but no 'model_type': a diffusers model, which none of these "
+                       "loaders reads");
         return;
     }
     if (!has_key(q, "model_type"))
@@ -137,20 +137,20 @@ static void check_method(const tsr_load_query *q)
     if (w->n_scaled > 0 && q->config.data == NULL)
         tsr_query_note(
             q, true, NULL, "configuration", "add the quantization_config that belongs to these weights",
-            "%zu weights are codes with scales, and config.json has no quantization_config: they would be taken for "
-            "plain weights",
+            "%zu weights are codes with scales, but config.json has no quantization_config: loaders would read the "
+            "codes as plain weights",
             w->n_scaled);
     if (q->config.data == NULL)
         return;
     if (w->n_scaled == 0 && !q->s->unsound)
-        tsr_query_note(q, true, NULL, "configuration", "take quantization_config out of config.json",
-                       "config.json says quant_method '%s', and no weight is quantized",
+        tsr_query_note(q, true, NULL, "configuration", "remove quantization_config from config.json",
+                       "config.json says quant_method '%s', but no weight is quantized",
                        w->method == NULL ? "" : w->method);
     if (w->method == NULL)
         tsr_query_note(q, true, NULL, "configuration", "add \"quant_method\": \"fp8\"",
                        "quantization_config has no quant_method");
     else if (tsr_query_method(q, "fp8") && !tsr_query_fp8(q))
-        tsr_query_note(q, true, NULL, "configuration", "write \"fp8\" in small letters",
+        tsr_query_note(q, true, NULL, "configuration", "write \"fp8\" in lower case",
                        "it does not read quant_method '%s'", w->method);
 }
 
@@ -170,7 +170,8 @@ static void check_fp8_config(const tsr_load_query *q)
                        "activation_scheme is %.*s; blocks need \"dynamic\"", (int)value.size, value.data);
     if (q->block && !find(q, "weight_block_size", &value))
         tsr_query_note(q, true, NULL, "configuration", "add \"weight_block_size\": [128, 128]",
-                       "quantization_config has no weight_block_size, without which scales are one a tensor");
+                       "quantization_config has no weight_block_size; without it the loader expects one scale a "
+                       "tensor");
 }
 
 /* Checks that every key of the object is one of `known`, because the loader's own schema forbids others. Reports the
@@ -185,7 +186,7 @@ static void check_keys(const tsr_load_query *q, tsr_json_text object, const char
         if (strstr(known, word) != NULL)
             continue;
         tsr_query_note(q, true, NULL, "configuration", "take the key out",
-                       "config_groups: %s has the key '%.*s', and its reader forbids keys that it does not know", where,
+                       "config_groups: %s has the key '%.*s', and the loader refuses unknown keys", where,
                        (int)key.size, key.data);
         return;
     }
@@ -203,8 +204,8 @@ static void check_symmetry(const tsr_load_query *q, tsr_json_text weights)
         odd = tsr_linear_is_integers(l) && l->zero_points == symmetric ? l : NULL;
     }
     if (odd != NULL && q->n_targets == 1)
-        tsr_query_note(q, true, odd->tensor->name, "zero points", "set \"symmetric\" to what the weights are",
-                       "config_groups says symmetric %s, and it has %s zero points", symmetric ? "true" : "false",
+        tsr_query_note(q, true, odd->tensor->name, "zero points", "set \"symmetric\" to match the weights",
+                       "config_groups says symmetric %s, but it has %s zero points", symmetric ? "true" : "false",
                        odd->zero_points ? "" : "no");
 }
 
@@ -238,7 +239,9 @@ static void check_group(const tsr_load_query *q, tsr_json_text group)
         check_keys(q, value, "input_activations", kArguments);
     if (block &&
         (!inputs || !tsr_config_find_in(q->s->checkpoint, value, "dynamic", &value) || !tsr_json_is(value, "true")))
-        tsr_query_note(q, true, NULL, "configuration", "input_activations of strategy group, group_size 128, dynamic",
+        tsr_query_note(q, true, NULL, "configuration",
+                       "set input_activations to strategy group, group_size 128, "
+                       "dynamic",
                        "config_groups: blocks need dynamic input_activations");
 }
 
@@ -265,8 +268,8 @@ static void check_format(const tsr_load_query *q)
             (stated && coding != TSR_CODED_PACKED && tsr_json_is(value, "\"naive-quantized\"")))
             continue;
         tsr_query_note(q, true, q->linears->items[i].tensor->name, "configuration",
-                       "set the format that the weights have",
-                       "quantization_config.format is not %s, which its weight is stored in", kFormats[coding]);
+                       "set the format in which the weights are stored",
+                       "quantization_config.format is not %s, the format of its weight", kFormats[coding]);
         return;
     }
 }
@@ -278,11 +281,11 @@ static void check_int8(const tsr_load_query *q, const tsr_linear *l)
         return;
     if (l->zero_points)
         tsr_query_note(q, true, l->tensor->name, "zero points", "quantize symmetrically, or weight-only",
-                       "it is int8 with zero points; int8 GEMMs take symmetric weights");
+                       "it is int8 with zero points, but int8 GEMMs need symmetric weights");
     if (l->block.rows != 0)
         tsr_query_note(q, true, l->tensor->name, "groups",
-                       "`tessera quantize --scheme int8-weight-only --group-size 128` packs groups",
-                       "it is int8 in groups of %llu; int8 GEMMs take one scale a channel or a tensor",
+                       "pack groups with `tessera quantize --scheme int8-weight-only --group-size 128`",
+                       "it is int8 in groups of %llu, but int8 GEMMs need one scale a channel or a tensor",
                        U64(l->block.cols));
 }
 
@@ -335,8 +338,10 @@ static void check_padding(const tsr_load_query *q, const tsr_linear *l)
     if (!tsr_linear_is_fp8(l) || l->block.rows == 0 || s->rank != 2 || q->loader == TSR_LOADER_DEEPSEEK ||
         (s->shape[s->rank - 2] == l->grid_rows && s->shape[s->rank - 1] == l->grid_cols))
         return;
-    tsr_query_note(q, true, s->name, "padded scales", "`tessera convert --to fp8-block` writes grids without padding",
-                   "it is [%llu, %llu], and the weight has %llu x %llu blocks: the loader wants no more",
+    tsr_query_note(q, true, s->name, "padded scales",
+                   "write grids without padding with `tessera convert --to "
+                   "fp8-block`",
+                   "it is [%llu, %llu], but the weight has %llu x %llu blocks, and the loader accepts no padding",
                    U64(s->shape[s->rank - 2]), U64(s->shape[s->rank - 1]), U64(l->grid_rows), U64(l->grid_cols));
 }
 
@@ -351,8 +356,8 @@ static void check_input_scales(const tsr_load_query *q)
         const tsr_weight *const w = &q->s->weights->items[i];
         if (w->input_scale != NULL)
             tsr_query_note(q, true, w->input_scale->name, "input scale",
-                           "`tessera convert --to fp8-block` leaves it out",
-                           "activation_scheme is \"dynamic\", and there is a static scale of inputs");
+                           "remove it with `tessera convert --to fp8-block`",
+                           "activation_scheme is \"dynamic\", but the inputs have a static scale");
     }
 }
 
@@ -372,7 +377,9 @@ static void check_scale_name(const tsr_load_query *q, const tsr_linear *l)
         (strncmp(l->scale->name, l->tensor->name, (size_t)n) == 0 && strcmp(l->scale->name + n, suffix) == 0))
         return;
     tsr_query_note(q, true, l->scale->name, "scale name",
-                   native ? NULL : "`tessera convert --to fp8-block --dialect NAME` renames without requantizing",
+                   native ? NULL
+                          : "rename the scales, without requantizing, with `tessera convert --to fp8-block "
+                            "--dialect NAME`",
                    "it looks for '%.*s%s'; a scale of another name is not loaded", n, l->tensor->name, suffix);
 }
 
@@ -383,8 +390,9 @@ static void check_block_size(const tsr_load_query *q, const tsr_linear *l)
     if ((q->loader != TSR_LOADER_DEEPSEEK && q->loader != TSR_LOADER_TRTLLM) || l->block.rows == 0 ||
         !tsr_linear_is_fp8(l) || (l->block.rows == 128 && l->block.cols == 128))
         return;
-    tsr_query_note(q, true, l->tensor->name, "block size", "`tessera convert --to fp8-block --block 128x128`",
-                   "blocks are %llux%llu; the loader takes 128x128 only", U64(l->block.rows), U64(l->block.cols));
+    tsr_query_note(q, true, l->tensor->name, "block size", "use `tessera convert --to fp8-block --block 128x128`",
+                   "blocks are %llux%llu, but the loader supports 128x128 only", U64(l->block.rows),
+                   U64(l->block.cols));
 }
 
 /* Checks the names and dtypes of scales. */
@@ -407,12 +415,13 @@ void tsr_rule_scales(const tsr_load_query *q)
     if (q->s->weights->ue8m0 && q->s->odd_scale != NULL && q->who->trusts_ue8m0)
         tsr_query_note(
             q, true, q->s->odd_scale->name, "scale_fmt",
-            "drop scale_fmt, or `tessera convert --to fp8-block --scale-fmt ue8m0`",
-            "config.json says scale_fmt ue8m0, and its scales are no powers of two: refused, cut to their exponent, or "
-            "trapped on Blackwell");
+            "remove scale_fmt, or run `tessera convert --to fp8-block --scale-fmt ue8m0`",
+            "config.json says scale_fmt ue8m0, but its scales are not powers of two: loaders refuse them, cut them "
+            "to their exponent, or trap on Blackwell");
     if (q->s->weights->ue8m0 && q->loader == TSR_LOADER_TRANSFORMERS && q->s->odd_scale == NULL)
-        tsr_query_note(q, false, NULL, "scale_fmt", "leave scale_fmt out where Blackwell is no target",
-                       "with scale_fmt ue8m0 the newest version makes its scales F8_E8M0 and casts the F32 ones");
+        tsr_query_note(q, false, NULL, "scale_fmt", "remove scale_fmt if Blackwell is not a target",
+                       "with scale_fmt ue8m0, the newest version allocates its scales as F8_E8M0 and casts the F32 "
+                       "ones");
 }
 
 void tsr_rule_dtypes(const tsr_load_query *q)
@@ -420,8 +429,8 @@ void tsr_rule_dtypes(const tsr_load_query *q)
     for (size_t i = 0; i < q->s->weights->count; i++) {
         const tsr_tensor *const t = q->s->weights->items[i].data;
         if (tsr_glob_match("*.e_score_correction_bias", t->name) && t->dtype != TSR_F32)
-            tsr_query_note(q, false, t->name, "router bias", "take it from the original: F32",
-                           "it is %s; rounded from F32 it routes tokens to other experts",
+            tsr_query_note(q, false, t->name, "router bias", "copy it from the original, in F32",
+                           "it is %s; rounded from F32, it routes tokens to other experts",
                            tsr_dtype_name((tsr_dtype)t->dtype));
     }
 }

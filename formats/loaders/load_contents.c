@@ -119,8 +119,8 @@ static void check_companions_of(const tsr_load_query *q, const tsr_linear *l, si
     }
     for (size_t i = 0; i < MAX_TOGETHER && all[i] != NULL; i++) {
         if (!there[i] && is_expected(names, l, set, all[i], present, known[i]))
-            tsr_query_note(q, true, l->module, "missing", "fetch what is missing",
-                           "there is no '%.*s%s.weight' beside it", (int)stem, l->module, all[i]);
+            tsr_query_note(q, true, l->module, "missing", "download what is missing", "no '%.*s%s.weight' beside it",
+                           (int)stem, l->module, all[i]);
     }
 }
 
@@ -169,8 +169,8 @@ static void check_experts(const tsr_load_query *q)
             snprintf(name, sizeof name, "%.*s%llu.%s.weight", (int)number, l->module, U64(e), l->module + number + 2);
             if (find(q, name))
                 continue;
-            tsr_query_note(q, true, l->module, "missing", "fetch what is missing",
-                           "config.json says %llu experts, and there is no '%s'", U64(experts), name);
+            tsr_query_note(q, true, l->module, "missing", "download what is missing",
+                           "config.json says %llu experts, but '%s' does not exist", U64(experts), name);
             break;
         }
     }
@@ -199,21 +199,21 @@ static void check_layers(const tsr_load_query *q)
     }
     free(seen);
     if (missing > 0)
-        tsr_query_note(q, true, NULL, "missing", "fetch what is missing",
-                       "config.json says %llu layers, and nothing is there of layer %llu and %llu others",
+        tsr_query_note(q, true, NULL, "missing", "download what is missing",
+                       "config.json says %llu layers, but no tensor belongs to layer %llu and %llu other layers",
                        U64(m->layers), U64(first), U64(missing - 1));
     const bool engine = q->loader != TSR_LOADER_TRANSFORMERS && q->loader != TSR_LOADER_DEEPSEEK;
     if (engine && m->mtp_layers > 0 && !mtp)
         tsr_query_note(
-            q, false, NULL, "MTP", "take the MTP layer over from the original, or set num_nextn_predict_layers to 0",
-            "config.json says num_nextn_predict_layers %llu, and no tensor is of layer %llu or behind it: no "
+            q, false, NULL, "MTP", "copy the MTP layer from the original, or set num_nextn_predict_layers to 0",
+            "config.json says num_nextn_predict_layers %llu, but no tensor belongs to layer %llu or above: no "
             "speculative decoding",
             U64(m->mtp_layers), U64(m->layers));
     if (engine && m->mtp_layers == 0 && mtp)
         tsr_query_note(
             q, false, NULL, "MTP", "set num_nextn_predict_layers to 1",
-            "there are tensors of layer %llu and behind it, and config.json has no num_nextn_predict_layers: they are "
-            "dropped without a word",
+            "tensors of layer %llu or above exist, but config.json has no num_nextn_predict_layers: they are dropped "
+            "without an error",
             U64(m->layers));
 }
 
@@ -242,7 +242,7 @@ static void check_ends(const tsr_load_query *q)
                  {TSR_PART_HEAD, "lm_head.weight", q->s->model->untied}};
     for (size_t i = 0; i < COUNT(kEnds); i++) {
         if (kEnds[i].asked && !has_part(q, kEnds[i].part, false))
-            tsr_query_note(q, true, NULL, "missing", "fetch what is missing", "there is no '%s'", kEnds[i].usual);
+            tsr_query_note(q, true, NULL, "missing", "download what is missing", "there is no '%s'", kEnds[i].usual);
     }
 }
 
@@ -279,12 +279,13 @@ static void check_ragged(const tsr_load_query *q, const tsr_linear *l)
         if (size % block == 0 || grid == 1)
             continue;
         tsr_query_note(q, true, l->tensor->name, "ragged blocks",
-                       "`tessera quantize --exclude GLOB` keeps it in BF16 for this loader",
-                       "%llu / %llu = %g scale %s: where the GPU has no FP8, the loader takes %llu / %llu = %g for the "
-                       "block, and %s",
+                       "keep it in BF16 for this loader with `tessera quantize --exclude GLOB`",
+                       "%llu / %llu = %g scale %s: on a GPU without FP8 the loader computes the block as %llu / %llu "
+                       "= %g, and %s",
                        U64(size), U64(block), (double)size / (double)block, kSides[i].what, U64(size), U64(grid),
                        (double)size / (double)grid,
-                       size % grid == 0 ? "is wrong in silence" : "refuses what is no whole number");
+                       size % grid == 0 ? "gives wrong values without an error"
+                                        : "refuses a block size that is not an integer");
     }
 }
 
@@ -294,7 +295,7 @@ void tsr_rule_transformers(const tsr_load_query *q)
         return;
     if (q->s->checkpoint->index_path != NULL && !q->s->index_metadata)
         tsr_query_note(q, true, NULL, "index", "add \"metadata\": {\"total_size\": ...} to the index",
-                       "the index has no key 'metadata': older versions end with KeyError");
+                       "the index has no key 'metadata': older versions fail with KeyError");
     for (size_t i = 0; i < q->linears->count; i++) {
         if (tsr_query_reads(q, &q->linears->items[i]))
             check_ragged(q, &q->linears->items[i]);
@@ -312,8 +313,8 @@ void tsr_rule_head_scales(const tsr_load_query *q)
             continue;
         tsr_query_note(
             q, true, l->tensor->name, "head boundaries",
-            "`tessera quantize --exclude '*.kv_b_proj.*'` keeps it in BF16",
-            "a head has %llu + %llu = %llu rows: %llu / %llu = %g scale rows, which cannot be dealt out to heads",
+            "keep it in BF16 with `tessera quantize --exclude '*.kv_b_proj.*'`",
+            "a head has %llu + %llu = %llu rows: %llu / %llu = %g scale rows, which cannot be divided among heads",
             U64(m->nope), U64(m->v_head_dim), U64(m->nope + m->v_head_dim), U64(m->nope + m->v_head_dim),
             U64(l->block.rows), (double)(m->nope + m->v_head_dim) / (double)l->block.rows);
     }
@@ -334,8 +335,8 @@ static void check_deepseek_names(const tsr_load_query *q)
     for (size_t i = 0; i < all->count; i++) {
         const char *const name = all->items[i].values->name;
         if (strncmp(name, "layers.", 7) == 0) {
-            tsr_query_note(q, true, name, "names", "ask about the checkpoint that it was made from",
-                           "this is a name of DeepSeek's own layout: convert.py has been here");
+            tsr_query_note(q, true, name, "names", "check the checkpoint that it was made from",
+                           "this is a name of DeepSeek's own layout: convert.py has already converted the checkpoint");
             return;
         }
         const bool dropped = strstr(name, "model.layers.61") != NULL, mtp = tsr_model_is_mtp(m, name);
@@ -354,18 +355,21 @@ static void check_deepseek_names(const tsr_load_query *q)
                  last == NULL ? "" : from);
         const bool indexer = from - name > 9 && memcmp(from - 9, ".indexer.", 9) == 0;
         if (strstr(kKeys, word) == NULL && (!indexer || strstr(kIndexerKeys, word) == NULL))
-            tsr_query_note(q, true, name, "names", NULL, "convert.py knows no '%.*s': 'Key not found in mapping'",
+            tsr_query_note(q, true, name, "names", NULL, "convert.py does not know '%.*s': 'Key not found in mapping'",
                            last == NULL ? 0 : (int)(last - from), last == NULL ? "" : from);
     }
     if (n_lost > 0)
-        tsr_query_note(q, true, lost, "MTP", "`tessera convert --to deepseek-mp --mp N` drops by number",
-                       "convert.py drops every name with 'model.layers.61' in it: here %zu tensors of the main model",
+        tsr_query_note(q, true, lost, "MTP",
+                       "use `tessera convert --to deepseek-mp --mp N`, which drops the MTP "
+                       "layer by its number",
+                       "convert.py drops every name with 'model.layers.61' in it, here %zu tensors of the main model",
                        n_lost);
     if (n_left > 0)
         tsr_query_note(
             q, true, left, "MTP",
-            "`tessera convert --to deepseek-mp --mp N` drops it by the layer number in config.json",
-            "it and %zu others belong to the MTP layer, %llu; convert.py drops layer 61 only, and its loader is strict",
+            "use `tessera convert --to deepseek-mp --mp N`, which drops it by the layer number in config.json",
+            "it and %zu others belong to the MTP layer, %llu; convert.py drops layer 61 only, and its loader refuses "
+            "extra tensors",
             n_left - 1, U64(m->layers));
 }
 
@@ -386,13 +390,11 @@ static void check_deepseek_bias(const tsr_load_query *q)
     if (bias != NULL && width != WIDTH_WITH_BIAS)
         tsr_query_note(
             q, true, bias, "router bias", NULL,
-            "model.py makes a bias for the router at a hidden_size of 7168 only, and this is %llu: 'Unexpected "
-            "key'",
+            "model.py has a bias for the router only if hidden_size is 7168, but it is %llu: 'Unexpected key'",
             U64(width));
     if (gate != NULL && bias == NULL && width == WIDTH_WITH_BIAS)
-        tsr_query_note(
-            q, true, gate, "router bias", "fetch what is missing",
-            "model.py makes a bias for the router at a hidden_size of 7168, and there is none: 'Missing key'");
+        tsr_query_note(q, true, gate, "router bias", "download what is missing",
+                       "model.py needs a bias for the router if hidden_size is 7168, and there is none: 'Missing key'");
 }
 
 void tsr_rule_deepseek(const tsr_load_query *q)
@@ -408,7 +410,7 @@ void tsr_rule_deepseek(const tsr_load_query *q)
             continue;
         if (!tsr_linear_is_quantized(l) && tsr_query_reads(q, l))
             tsr_query_note(q, true, l->tensor->name, "partly quantized", "quantize every linear layer, or none",
-                           "it is %s where '%s' is FP8; its model has one dtype for all linear layers",
+                           "it is %s but '%s' is FP8; the model has one dtype for all linear layers",
                            tsr_dtype_name((tsr_dtype)l->tensor->dtype), fp8->tensor->name);
     }
 }

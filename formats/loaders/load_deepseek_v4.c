@@ -12,7 +12,7 @@ enum { MAX_NAME = 1200 };
 
 #define AT_THE_TOP "at the top of config.json"
 #define INSIDE     "inside quantization_config"
-#define TO_MXFP8   "`tessera convert --to mxfp8 --dialect deepseek` makes what it reads"
+#define TO_MXFP8   "`tessera convert --to mxfp8 --dialect deepseek` writes a supported format"
 
 /* Where a loader reads expert_dtype, and the bits that it assumes for experts without it; 0: it uses the first expert's
  * dtype. (vLLM's deepseek_v4_fp8, which moves V4.1's key to the top level; transformers' configuration_deepseek_v4.py,
@@ -58,14 +58,14 @@ static void check_expert_dtype(const tsr_load_query *q, const tsr_linear *expert
             : "write \"expert_dtype\": \"fp8\" at the top of config.json, and for V4.1 inside quantization_config";
     if (h.otherwise != bits)
         tsr_query_note(q, true, expert->tensor->name, "expert_dtype", advice,
-                       "it is FP%u, and expert_dtype does not stand %s, where this loader looks: it takes experts for "
-                       "FP%u then",
+                       "it is FP%u, but expert_dtype is not %s, where this loader looks: it then reads experts as "
+                       "FP%u",
                        bits, where, h.otherwise);
     else
         tsr_query_note(
             q, false, expert->tensor->name, "expert_dtype", advice,
-            "expert_dtype does not stand %s: this loader takes experts for FP%u then, which they are; others "
-            "take them for FP%u",
+            "expert_dtype is not %s: this loader then reads experts as FP%u, which is correct; others read them as "
+            "FP%u",
             where, bits, bits == 4 ? 8 : 4);
 }
 
@@ -81,12 +81,12 @@ static void check_scale_dtypes(const tsr_load_query *q, const tsr_linear *expert
             continue;
         if (bits == 8 && l->part == TSR_PART_ROUTED_EXPERTS && l->weight->scale_dtype == TSR_F8_E8M0)
             tsr_query_note(q, true, l->scale->name, "scale dtype", "store the same powers of two as F32",
-                           "it is %s beside experts in FP8: the loader takes its bytes for numbers (120 for 2^-7), "
-                           "and says nothing; it reads F32",
+                           "it is %s beside experts in FP8: the loader reads its bytes as numbers (120 for 2^-7), "
+                           "without an error; it supports F32",
                            tsr_dtype_name((tsr_dtype)l->scale->dtype));
         if (bits == 4 && l->scale->dtype == TSR_F32 && l->scale == q->s->odd_scale)
             tsr_query_note(q, true, l->scale->name, "scale dtype", "round the scales to powers of two, as F8_E8M0",
-                           "it is F32 and no power of two, beside experts in FP4: the loader keeps all scales as "
+                           "it is F32 and not a power of two, beside experts in FP4: the loader stores all scales as "
                            "F8_E8M0");
     }
 }
@@ -99,7 +99,7 @@ static void check_tables(const tsr_load_query *q)
     for (size_t i = 0; i < all->count; i++) {
         const tsr_tensor *const t = all->items[i].data;
         if (all->items[i].scale == NULL && strstr(t->name, ".engram.embed.weight") != NULL)
-            tsr_query_note(q, true, t->name, "kind", "`tessera quantize` of the unquantized model makes it so",
+            tsr_query_note(q, true, t->name, "kind", "run `tessera quantize` on the unquantized model",
                            "it is %s: the loader reads this table as e4m3 with a scale for 32 columns",
                            tsr_dtype_name((tsr_dtype)t->dtype));
     }
@@ -114,9 +114,9 @@ static void check_output(const tsr_load_query *q)
         if (l->scale != NULL && strcmp(l->leaf, "wo_a") == 0 && tsr_query_reads(q, l) &&
             !(tsr_linear_is_fp8(l) && l->block.rows > 1))
             tsr_query_note(q, true, l->tensor->name, "operand",
-                           "convert it anew: convert and quantize leave it in BF16",
-                           "it is %s: the class of '%.40s' multiplies by it without asking a layer, and knows BF16 and "
-                           "e4m3 in blocks",
+                           "convert it again: convert and quantize leave it in BF16",
+                           "it is %s: the class of '%.40s' multiplies by it directly, and supports BF16 and block "
+                           "e4m3 only",
                            l->weight->kind->title, q->family);
     }
 }
@@ -143,13 +143,12 @@ static void check_output_in_fp8(const tsr_load_query *q)
         if (!tsr_linear_is_quantized(l))
             tsr_query_note(
                 q, true, l->tensor->name, "operand", TO_MXFP8,
-                "it is %s: where quant_method is fp8 in blocks of 128, the class of '%.40s' takes it in e4m3 "
-                "only",
+                "it is %s: if quant_method is fp8 with blocks of 128, the class of '%.40s' supports e4m3 only",
                 tsr_dtype_name((tsr_dtype)l->tensor->dtype), q->family);
         else if (in_blocks_of_128(l) && ((stated && rank % 128 != 0) || l->cols % 128 != 0))
             tsr_query_note(q, true, l->tensor->name, "operand", TO_MXFP8,
-                           "o_lora_rank is %llu, and it has %llu columns: the class of '%.40s' deals its scales out to "
-                           "groups in whole blocks of 128",
+                           "o_lora_rank is %llu, and it has %llu columns: the class of '%.40s' divides its scales "
+                           "among groups in whole blocks of 128",
                            (unsigned long long)rank, (unsigned long long)l->cols, q->family);
     }
 }
@@ -192,14 +191,14 @@ static void check_name(const tsr_load_query *q, const tsr_linear *l, const char 
                                                                     : TSR_MATCH_PATH;
     const char *const entry = tsr_ignore_list_find(q->ignored, matching, built);
     if (tsr_linear_is_quantized(l) && entry != NULL)
-        tsr_query_note(q, true, l->module, "ignore list", "take the entry out, or name modules in full",
-                       "it is quantized, and '%s' covers '%s', by which the class of '%.40s' builds it: it would be "
-                       "taken for plain",
+        tsr_query_note(q, true, l->module, "ignore list", "remove the entry, or name modules in full",
+                       "it is quantized, but '%s' matches '%s', the name under which the class of '%.40s' builds it: "
+                       "the loader would read it as plain",
                        entry, built, q->family);
     if (!tsr_linear_is_quantized(l) && entry == NULL)
-        tsr_query_note(q, true, l->module, "ignore list", "list that name, too",
-                       "it is %s, and no entry covers '%s', by which the class of '%.40s' builds it: it would be taken "
-                       "for quantized",
+        tsr_query_note(q, true, l->module, "ignore list", "list that name too",
+                       "it is %s, but no entry matches '%s', the name under which the class of '%.40s' builds it: "
+                       "the loader would expect it to be quantized",
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype), built, q->family);
 }
 
@@ -217,8 +216,8 @@ static void check_names(const tsr_load_query *q)
         if (!named && tsr_linear_is_quantized(l) && tsr_ends_with(built, ".wqkv_a"))
             tsr_query_note(
                 q, true, l->tensor->name, "scale name", TO_MXFP8,
-                "it is %s under quant_method %s: the class of '%.40s' joins wq_a and wkv by the names weight "
-                "and weight_scale_inv only, passes over all others, and says nothing",
+                "it is %s under quant_method %s: the class of '%.40s' joins wq_a and wkv only by the names weight "
+                "and weight_scale_inv, and skips all others without an error",
                 l->weight->kind->title, q->s->weights->method, q->family);
     }
 }
@@ -241,8 +240,8 @@ static void check_transformers(const tsr_load_query *q)
             continue;
         tsr_query_note(
             q, true, l->tensor->name, "kind", TO_MXFP8,
-            "it is %s under quant_method 'compressed-tensors': the class of '%.40s' has names of its own "
-            "(lm_head, self_attn.o_a_proj), and what ignore lists under the release's it takes for quantized",
+            "it is %s under quant_method 'compressed-tensors': the class of '%.40s' uses its own names (lm_head, "
+            "self_attn.o_a_proj), so modules that ignore lists by the release's names are expected to be quantized",
             l->weight->kind->title, q->family);
         return;
     }

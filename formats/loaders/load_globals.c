@@ -62,12 +62,12 @@ void tsr_rule_globals(const tsr_load_query *q)
         if (!tsr_query_reads(q, u->member) || (u->input && q->loader != TSR_LOADER_TRTLLM))
             continue;
         tsr_query_note(q, true, u->tensor, "global scales",
-                       "`tessera convert --to nvfp4-weight-only --scales mse` gives them one",
-                       "it is %.9g, and that of '%s', with which it is run as %s, %.9g: %s", (double)u->value,
+                       "`tessera convert --to nvfp4-weight-only --scales mse` writes one for all",
+                       "it is %.9g, but '%s', which is run together with it as %s, has %.9g: %s", (double)u->value,
                        u->first->module, u->member->fused->name, (double)u->other,
                        q->loader == TSR_LOADER_TRTLLM ? "the loader asserts that they are equal"
                        : u->member->part == TSR_PART_ROUTED_EXPERTS
-                           ? "the loader takes the first member's for both, and scales the other wrong"
-                           : "the loader takes the larger for all, and scales the others wrong");
+                           ? "the loader uses the first member's for both, so the values of the other are wrong"
+                           : "the loader uses the largest for all, so the values of the others are wrong");
     }
 }

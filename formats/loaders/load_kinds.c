@@ -92,9 +92,9 @@ static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
         why, help     \
     }
 
-#define MAKES(target) "`tessera convert --to " target "` makes what it reads"
+#define MAKES(target) "`tessera convert --to " target "` writes a supported format"
 
-#define TO_BF16           "`tessera convert --to bf16` makes plain weights"
+#define TO_BF16           "`tessera convert --to bf16` writes plain weights"
 #define TO_FP8            MAKES("fp8-block")
 #define TO_CT_MXFP4       MAKES("mxfp4-weight-only")
 #define TO_NVFP4          MAKES("nvfp4-weight-only")
@@ -104,11 +104,11 @@ static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
 #define TO_MXFP8_MODELOPT MAKES("mxfp8 --dialect modelopt")
 
 #define V3 NO("DeepSeek-V3's own code reads FP8 in blocks and BF16", TO_FP8)
-#define V4_CODE                                                                                               \
-    NO("these rules are of DeepSeek-V3's code; what the release's own inference code reads they do not know", \
-       "ask its own inference/convert.py")
-#define NO_V41        NO("it has no class of deepseek_v41", "another loader; its 5.23.0 knows deepseek_v4 only")
-#define NOT_KNOWN(to) NO("nobody has seen this loader read it, and its source has not been read for it", to)
+#define V4_CODE                                                                                             \
+    NO("these rules are those of DeepSeek-V3's code; they do not cover the inference code of this release", \
+       "check with its own inference/convert.py")
+#define NO_V41        NO("it has no class for deepseek_v41", "use another loader; its 5.23.0 supports deepseek_v4 only")
+#define NOT_KNOWN(to) NO("it is not known whether this loader reads it: it was neither run nor read for it", to)
 
 #define FP8 " fp8-block fp8-channel fp8-tensor "
 
@@ -122,33 +122,33 @@ static const reading kReadings[] = {
     {" mxfp4-v4 ",
      "fp8",
      NULL,
-     {NO("MXFP4 under quant_method fp8 is read in the classes of deepseek_v4 and deepseek_v41 only", TO_CT_MXFP4),
-      NO("MXFP4 under quant_method fp8 is read in the classes of deepseek_v4 and deepseek_v41 only", TO_NVFP4),
-      NO("MXFP4 under quant_method fp8 is read in the classes of deepseek_v4 and deepseek_v41 only", TO_CT_MXFP4), V3,
+     {NO("MXFP4 under quant_method fp8 is read by the classes of deepseek_v4 and deepseek_v41 only", TO_CT_MXFP4),
+      NO("MXFP4 under quant_method fp8 is read by the classes of deepseek_v4 and deepseek_v41 only", TO_NVFP4),
+      NO("MXFP4 under quant_method fp8 is read by the classes of deepseek_v4 and deepseek_v41 only", TO_CT_MXFP4), V3,
       NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     {" nvfp4-modelopt ",
      "fp8",
      is_moe_nvfp4,
-     {YES, YES, NO("it has no reader of NVFP4 in ModelOpt's dialect", TO_NVFP4), V4_CODE,
+     {YES, YES, NO("it does not support NVFP4 in ModelOpt's dialect", TO_NVFP4), V4_CODE,
       NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     /* block FP8, FP8 per row, FP8 per tensor: covered by the other rules */
     {FP8, "fp8", NULL, {YES, YES, YES, YES, YES}},
     {" fp8-tensor ",
      "compressed-tensors",
      NULL,
-     {YES, YES, YES, YES, NO("of compressed-tensors' FP8 it reads a scale a row, and blocks of 128x128", TO_FP8)}},
+     {YES, YES, YES, YES, NO("of compressed-tensors' FP8 it supports a scale a row, and blocks of 128x128", TO_FP8)}},
     {FP8, "compressed-tensors", NULL, {YES, YES, YES, YES, YES}},
-    {" fp8-tensor ", "modelopt", NULL, {YES, YES, NO("it has no reader of ModelOpt's dialect", TO_FP8), V3, YES}},
+    {" fp8-tensor ", "modelopt", NULL, {YES, YES, NO("it does not support ModelOpt's dialect", TO_FP8), V3, YES}},
     {FP8,
      "modelopt",
      NULL,
-     {YES, NO("of ModelOpt's FP8 it reads one scale a tensor", TO_FP8),
-      NO("it has no reader of ModelOpt's dialect", TO_FP8), V3, YES}},
+     {YES, NO("of ModelOpt's FP8 it supports one scale a tensor only", TO_FP8),
+      NO("it does not support ModelOpt's dialect", TO_FP8), V3, YES}},
     /* integers */
     {" int4-ct int8-ct ",
      "compressed-tensors",
      NULL,
-     {YES, YES, YES, V3, NO("it refuses the integers of compressed-tensors", TO_NVFP4_MODELOPT)}},
+     {YES, YES, YES, V3, NO("it does not support the integers of compressed-tensors", TO_NVFP4_MODELOPT)}},
     {" awq ", "awq", NULL, {YES, YES, YES, V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     {" gptq ", "gptq", NULL, {YES, YES, YES, V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     /* MXFP4 */
@@ -156,68 +156,67 @@ static const reading kReadings[] = {
     {" mxfp4-ct ",
      "compressed-tensors",
      NULL,
-     {YES, NO("of compressed-tensors' MXFP4 it runs routed experts; it has no such linear layer", TO_NVFP4), YES, V3,
-      NO("it is known to run compressed-tensors' MXFP4 in routed experts only", TO_NVFP4_MODELOPT)}},
+     {YES, NO("it supports compressed-tensors' MXFP4 for routed experts, but not for linear layers", TO_NVFP4), YES, V3,
+      NO("it is known to support compressed-tensors' MXFP4 for routed experts only", TO_NVFP4_MODELOPT)}},
     {" mxfp4-gptoss ", "mxfp4", is_gpt_oss, {YES, YES, YES, V3, YES}},
     {" mxfp4-gptoss ",
      "mxfp4",
      NULL,
-     {NO("with a model_type other than gpt_oss it takes all experts for MXFP4 and every linear layer for BF16, "
-         "whatever "
-         "the list says",
+     {NO("unless model_type is gpt_oss, it reads all experts as MXFP4 and every linear layer as BF16, whatever the "
+         "ignore list says",
          TO_BF16),
-      NO("it reads this layout with model_type gpt_oss", TO_BF16),
-      NO("it reads this layout with model_type gpt_oss", TO_BF16), V3,
-      NO("it reads this layout with model_type gpt_oss", TO_BF16)}},
+      NO("it reads this layout for model_type gpt_oss only", TO_BF16),
+      NO("it reads this layout for model_type gpt_oss only", TO_BF16), V3,
+      NO("it reads this layout for model_type gpt_oss only", TO_BF16)}},
     {" mxfp4-modelopt ", "quark", NULL, {YES, YES, NOT_KNOWN(TO_CT_MXFP4), V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     {" mxfp4-modelopt ",
      "modelopt",
      NULL,
-     {NO("its reader of ModelOpt's dialect has no MXFP4", TO_CT_MXFP4),
-      NO("its reader of ModelOpt's dialect has no MXFP4", TO_NVFP4),
-      NO("it has no reader of ModelOpt's dialect", TO_CT_MXFP4), V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
+     {NO("it does not support MXFP4 in ModelOpt's dialect", TO_CT_MXFP4),
+      NO("it does not support MXFP4 in ModelOpt's dialect", TO_NVFP4),
+      NO("it does not support ModelOpt's dialect", TO_CT_MXFP4), V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     /* NVFP4 */
     {" nvfp4-ct ",
      "compressed-tensors",
      is_weight_only,
      {YES, YES, YES, V3,
-      NO("it reads compressed-tensors' NVFP4 with input_activations only, and these weights have none",
+      NO("it supports compressed-tensors' NVFP4 only with input_activations, and these weights have none",
          TO_NVFP4_MODELOPT)}},
     {" nvfp4-ct ", "compressed-tensors", NULL, {YES, YES, YES, V3, YES}},
-    {" nvfp4-modelopt ", "modelopt", NULL, {YES, YES, NO("it has no reader of ModelOpt's dialect", TO_NVFP4), V3, YES}},
+    {" nvfp4-modelopt ", "modelopt", NULL, {YES, YES, NO("it does not support ModelOpt's dialect", TO_NVFP4), V3, YES}},
     /* MXFP8 */
     {" mxfp8 ",
      "compressed-tensors",
      NULL,
-     {YES, NO("it has no reader of compressed-tensors' MXFP8", TO_MXFP8_METHOD), YES, V3,
-      NO("its reader of compressed-tensors has no MXFP8", TO_MXFP8_MODELOPT)}},
+     {YES, NO("it does not support MXFP8 of compressed-tensors", TO_MXFP8_METHOD), YES, V3,
+      NO("it does not support MXFP4 of compressed-tensors", TO_MXFP8_MODELOPT)}},
     {" mxfp8 ",
      "modelopt",
      is_mixed_deepseek,
-     {YES, YES, NO("it has no reader of ModelOpt's dialect", TO_MXFP8), V3, YES}},
+     {YES, YES, NO("it does not support ModelOpt's dialect", TO_MXFP8), V3, YES}},
     {" mxfp8 ",
      "modelopt",
      is_mixed,
      {YES,
-      NO("of MIXED_PRECISION it keeps MXFP8's scales as weight_scale_inv, and only its class of DeepSeek renames those "
-         "of attention",
+      NO("with MIXED_PRECISION it names MXFP8's scales weight_scale_inv, and only its class of DeepSeek renames "
+         "those of attention",
          TO_MXFP8_METHOD),
-      NO("it has no reader of ModelOpt's dialect", TO_MXFP8), V3, YES}},
+      NO("it does not support ModelOpt's dialect", TO_MXFP8), V3, YES}},
     {" mxfp8 ",
      "modelopt",
      NULL,
-     {YES, NO("of ModelOpt's MXFP8 it reads layers of MIXED_PRECISION only", TO_MXFP8_METHOD),
-      NO("it has no reader of ModelOpt's dialect", TO_MXFP8), V3, YES}},
+     {YES, NO("it supports ModelOpt's MXFP8 only for layers of MIXED_PRECISION", TO_MXFP8_METHOD),
+      NO("it does not support ModelOpt's dialect", TO_MXFP8), V3, YES}},
     {" mxfp8 ",
      "mxfp8",
      is_minimax,
      {YES, YES, YES, V3,
-      NO("it knows quant_method mxfp8, but its names of scales have not been read", TO_MXFP8_MODELOPT)}},
+      NO("it supports quant_method mxfp8, but which names of scales it expects is not known", TO_MXFP8_MODELOPT)}},
     {" mxfp8 ",
      "mxfp8",
      NULL,
-     {NO("only its class of MiniMax-M3 takes scales of the name weight_scale_inv for this method", TO_MXFP8), YES, YES,
-      V3, NO("it knows quant_method mxfp8, but its names of scales have not been read", TO_MXFP8_MODELOPT)}},
+     {NO("only its class of MiniMax-M3 supports scales named weight_scale_inv for this method", TO_MXFP8), YES, YES, V3,
+      NO("it supports quant_method mxfp8, but which names of scales it expects is not known", TO_MXFP8_MODELOPT)}},
 };
 
 static const reading *find_reading(const tsr_load_query *q, const tsr_weight *w)

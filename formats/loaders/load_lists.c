@@ -134,8 +134,8 @@ static void check_linear_group(const tsr_load_query *q)
     for (size_t i = 0; i < q->n_targets; i++)
         there = there || tsr_ignore_list_find(&q->targets[i], TSR_MATCH_EXACT, "Linear") != NULL;
     if (!there && q->loader == TSR_LOADER_SGLANG && q->block)
-        tsr_query_note(q, true, NULL, "targets", "let a group's targets be [\"Linear\"]",
-                       "no group's targets are \"Linear\", where the loader looks for the size of blocks");
+        tsr_query_note(q, true, NULL, "targets", "set a group's targets to [\"Linear\"]",
+                       "no group's targets are \"Linear\", where the loader looks for the block size");
 }
 
 /* Returns another way to match entries by which the list would cover the layer, for the advice. */
@@ -163,20 +163,20 @@ static void check_listed(const tsr_load_query *q, const tsr_linear *l)
     const char *const key = q->ignored->key == NULL ? "no list" : q->ignored->key;
     const char *const unsure = tsr_query_compressed_tensors(q) ? tsr_ignore_list_unsure(q->ignored, l->module) : NULL;
     if (unsure != NULL && entry == NULL) {
-        tsr_query_note(q, true, l->module, "ignore list", "write the module's name out",
+        tsr_query_note(q, true, l->module, "ignore list", "write the module's full name",
                        "\'%.200s\' in %s may or may not cover it: Tessera compares ASCII letters only", unsure, key);
         return;
     }
     if (tsr_linear_is_quantized(l) && entry != NULL)
-        tsr_query_note(q, true, l->module, "ignore list", "take the entry out, or name modules in full",
-                       "it is quantized, and '%s' in %s makes this loader take it for plain", entry, key);
+        tsr_query_note(q, true, l->module, "ignore list", "remove the entry, or name modules in full",
+                       "it is quantized, but because of '%s' in %s this loader reads it as plain", entry, key);
     if (tsr_linear_is_quantized(l) && entry == NULL && !target)
-        tsr_query_note(q, true, l->module, "targets", "let a group's targets be [\"Linear\"]",
-                       "it is quantized, and no group of config_groups names it: it would be taken for plain");
+        tsr_query_note(q, true, l->module, "targets", "set a group's targets to [\"Linear\"]",
+                       "it is quantized, but no group of config_groups matches it: the loader would read it as plain");
     const bool strict = q->loader == TSR_LOADER_SGLANG || (q->loader == TSR_LOADER_TRTLLM && q->n_targets > 1);
     if (!tsr_linear_is_quantized(l) && entry == NULL && !target && strict)
         tsr_query_note(q, true, l->module, "targets", "list it under ignore",
-                       "it is %s, and neither ignore nor a group's targets name it: this loader refuses that",
+                       "it is %s, but neither ignore nor a group's targets match it, which this loader refuses",
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype));
     if (tsr_linear_is_quantized(l) || entry != NULL || !target)
         return;
@@ -184,11 +184,12 @@ static void check_listed(const tsr_load_query *q, const tsr_linear *l)
     if (how == NULL)
         tsr_query_note(q, true, l->module, "ignore list",
                        "list it under modules_to_not_convert (compressed-tensors: ignore)",
-                       "it is %s, and config.json (%s) does not list it: it would be loaded as codes without a scale",
+                       "it is %s, but config.json (%s) does not list it: the loader would read it as codes without a "
+                       "scale",
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype), key);
     else
         tsr_query_note(q, true, l->module, "ignore list", "name every module in full",
-                       "it is %s, and %s covers it only %s: this loader compares %s",
+                       "it is %s, and %s matches it only %s, but this loader compares %s",
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype), key, how,
                        fused ? "the members of a joined layer by their whole names" : "another way");
 }
@@ -202,14 +203,14 @@ static void check_fused(const tsr_load_query *q, const tsr_linear *l)
         quantized += tsr_linear_is_quantized(l->members[i]);
     for (size_t i = 1; quantized == l->n_members && i < l->n_members; i++) {
         if (l->members[i]->weight->kind != l->weight->kind)
-            tsr_query_note(q, true, l->members[i]->module, "fused group", "give all members one kind",
-                           "it is %s and '%s' is %s; the loader runs them as one layer, %s",
+            tsr_query_note(q, true, l->members[i]->module, "fused group", "use one format for all members",
+                           "it is %s and '%s' is %s, but the loader runs them as one layer, %s",
                            l->members[i]->weight->kind->title, l->module, l->weight->kind->title, l->fused->name);
     }
     if (quantized != 0 && quantized != l->n_members)
         tsr_query_note(q, true, l->module, "fused group", "quantize all members or none, as tessera quantize does",
-                       "%zu of the %zu members of %s are quantized; it runs them as one layer", quantized, l->n_members,
-                       l->fused->name);
+                       "%zu of the %zu members of %s are quantized, but the loader runs them as one layer", quantized,
+                       l->n_members, l->fused->name);
 }
 
 /* Returns true if compressed-tensors' list has the name of a fused layer whose members all exist. */
@@ -245,9 +246,9 @@ static void check_entries(const tsr_load_query *q)
             first = entry;
     }
     if (n > 0)
-        tsr_query_note(q, false, NULL, "ignore list", "name modules as the tensors are named, without .weight",
-                       "'%s' in %s, and %zu other entries, names nothing that is here; joined layers are looked up by "
-                       "their members",
+        tsr_query_note(q, false, NULL, "ignore list", "use the names of the tensors without .weight",
+                       "'%s' in %s, and %zu other entries, match no module; loaders look up joined layers by their "
+                       "members",
                        first, q->ignored->key, n - 1);
 }
 
@@ -262,8 +263,8 @@ static void check_head(const tsr_load_query *q)
     if (target && !tsr_query_quantized_head(q) && tsr_ignore_list_find(q->ignored, TSR_MATCH_REGEX, "lm_head") == NULL)
         tsr_query_note(
             q, true, NULL, "ignore list", "list lm_head under ignore",
-            "config.json (%s) does not list 'lm_head', which is not quantized: the loader gives it codes and "
-            "a scale, which stay as they were in memory",
+            "config.json (%s) does not list 'lm_head', which is not quantized: the loader creates codes and a scale "
+            "for it, which stay uninitialized",
             q->ignored->key == NULL ? "no list" : q->ignored->key);
 }
 
@@ -275,11 +276,11 @@ void tsr_rule_lists(const tsr_load_query *q)
                        tsr_query_method(q, "mxfp8");
     const bool ask = known && q->who->lists && q->config.data != NULL && q->s->weights->n_scaled > 0;
     if (ask && q->ignored->odd != NULL)
-        tsr_query_note(q, true, NULL, "ignore list", "name modules, each as a text", "%s: %s", q->ignored->key,
+        tsr_query_note(q, true, NULL, "ignore list", "write each module name as a string", "%s: %s", q->ignored->key,
                        q->ignored->odd);
     if (ask && q->ignored->unknown != NULL && tsr_query_compressed_tensors(q))
-        tsr_query_note(q, true, NULL, "ignore list", "write the modules' names out, or a simpler expression",
-                       "'%.200s' in %s: Tessera cannot tell what it covers: %s", q->ignored->unknown, q->ignored->key,
+        tsr_query_note(q, true, NULL, "ignore list", "write the modules' full names, or a simpler expression",
+                       "'%.200s' in %s: Tessera cannot tell what it matches: %s", q->ignored->unknown, q->ignored->key,
                        q->ignored->why);
     if (ask && tsr_query_compressed_tensors(q))
         check_linear_group(q);

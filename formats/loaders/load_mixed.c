@@ -137,17 +137,17 @@ static void check_layer(const tsr_load_query *q, const layers *all, const tsr_li
     const char *const name = found == NULL ? "" : found->name.data;
     if (tsr_linear_is_quantized(l) && found == NULL)
         tsr_query_note(q, true, l->tensor->name, "quantized_layers", "add the name, as tessera quantize does",
-                       "it is quantized, and quantized_layers has no '%s', by which this loader's class of '%.40s' "
-                       "looks for it: it would be taken for plain",
+                       "it is quantized, but quantized_layers has no '%s', the name under which this loader's class "
+                       "of '%.40s' looks for it: the loader would read it as plain",
                        built, q->family);
     else if (tsr_linear_is_quantized(l) && is_other(l, found->algorithm))
-        tsr_query_note(q, true, l->tensor->name, "quantized_layers", "state the algorithm of what is stored",
-                       "it is %s, and quantized_layers says %.*s of '%.*s', by which this loader goes",
+        tsr_query_note(q, true, l->tensor->name, "quantized_layers", "state the algorithm with which it is stored",
+                       "it is %s, but quantized_layers says %.*s for '%.*s', which this loader follows",
                        l->weight->kind->title, (int)found->algorithm.size, found->algorithm.data, size, name);
     else if (!tsr_linear_is_quantized(l) && found != NULL && !tsr_modelopt_excludes(q, l))
         tsr_query_note(q, true, l->tensor->name, "quantized_layers",
-                       "list the name that the loader builds under ignore and exclude_modules",
-                       "it is %s, and because of '%.*s' in quantized_layers this loader takes '%s' for quantized",
+                       "list the name that the loader uses under ignore and exclude_modules",
+                       "it is %s, but because of '%.*s' in quantized_layers this loader expects '%s' to be quantized",
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype), size, name, built);
     if (tsr_linear_is_quantized(l) && found != NULL)
         tsr_modelopt_check_joined(q, l, found->algorithm);
@@ -161,8 +161,8 @@ static void check_any_nvfp4(const tsr_load_query *q, const layers *all)
             return;
     }
     tsr_query_note(q, true, NULL, "quantized_layers",
-                   "`tessera convert --to mxfp8 --dialect deepseek` makes what it reads, unless it is a Llama",
-                   "no layer is NVFP4 or W4A16_NVFP4: this loader then takes MIXED_PRECISION for W4AFP8");
+                   "unless it is a Llama, `tessera convert --to mxfp8 --dialect deepseek` writes a supported format",
+                   "no layer is NVFP4 or W4A16_NVFP4: this loader then reads MIXED_PRECISION as W4AFP8");
 }
 
 void tsr_rule_mixed(const tsr_load_query *q)

@@ -87,17 +87,18 @@ static void check_excluded(const tsr_load_query *q, const tsr_linear *l, bool st
     const char *const key = q->ignored->key == NULL ? "no list" : q->ignored->key;
     if (tsr_linear_is_quantized(l) && entry != NULL && part)
         tsr_query_note(q, true, l->module, "ignore list",
-                       "write whole names that are no part of others, or a set around the last letter (mlp.gat[e])",
-                       "it is quantized, and '%s' in %s hits '%s' by mistake: this loader also takes an entry that is "
-                       "a part of a name, and would take it for plain",
+                       "write full names that are not part of other names, or a set around the last letter "
+                       "(mlp.gat[e])",
+                       "it is quantized, but '%s' in %s also matches '%s': this loader accepts an entry that is part "
+                       "of a name, and would read it as plain",
                        entry, key, built);
     else if (tsr_linear_is_quantized(l) && entry != NULL)
-        tsr_query_note(q, true, l->module, "ignore list", "take the entry out, or name modules in full",
-                       "it is quantized, and '%s' in %s makes this loader take '%s' for plain", entry, key, built);
+        tsr_query_note(q, true, l->module, "ignore list", "remove the entry, or name modules in full",
+                       "it is quantized, but because of '%s' in %s this loader reads '%s' as plain", entry, key, built);
     if (!tsr_linear_is_quantized(l) && entry == NULL && stated)
         tsr_query_note(q, true, l->module, "ignore list", "list it under ignore and exclude_modules",
-                       "it is %s, and config.json (%s) does not exclude '%s': it would be loaded as codes without a "
-                       "scale",
+                       "it is %s, but config.json (%s) does not exclude '%s': the loader would read it as codes "
+                       "without a scale",
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype), key, built);
 }
 
@@ -114,8 +115,8 @@ static void check_head(const tsr_load_query *q)
             return;
     }
     tsr_query_note(q, true, NULL, "ignore list", "list lm_head under ignore and under exclude_modules",
-                   "config.json (%s) does not exclude 'lm_head', which is not quantized: the loader builds a quantized "
-                   "one, and leaves its scale as it was in memory",
+                   "config.json (%s) does not exclude 'lm_head', which is not quantized: the loader creates a "
+                   "quantized one, and leaves its scale uninitialized",
                    q->ignored->key == NULL ? "no list" : q->ignored->key);
 }
 
@@ -135,14 +136,15 @@ static void check_keys(const tsr_load_query *q)
     tsr_json_text value;
     for (size_t i = 0; is_nvfp4(q) && q->config.data == q->side.data && i < COUNT(kWanted); i++) {
         if (kWanted[i].loader == q->loader && !find(q->side, kWanted[i].key, &value))
-            tsr_query_note(q, true, NULL, "configuration", "add the key; null and [] will do",
-                           "hf_quant_config.json has no key '%s' in quantization, which this loader wants for NVFP4",
+            tsr_query_note(q, true, NULL, "configuration", "add the key; null or [] is enough",
+                           "hf_quant_config.json has no key '%s' in quantization, which this loader requires for "
+                           "NVFP4",
                            kWanted[i].key);
     }
     if (is_nvfp4(q) && q->config.data != q->side.data && q->loader == TSR_LOADER_SGLANG &&
         !find(q->config, "ignore", &value) && !find(q->config, "exclude_modules", &value))
         tsr_query_note(q, true, NULL, "configuration", "add \"ignore\": []",
-                       "quantization_config has no key 'ignore', which this loader wants for NVFP4");
+                       "quantization_config has no key 'ignore', which this loader requires for NVFP4");
 }
 
 /* Checks group sizes: SGLang uses one size for all groups. (In MIXED_PRECISION it uses quantized_layers.) */
@@ -157,8 +159,8 @@ static void check_group_sizes(const tsr_load_query *q)
             continue;
         if (first.data != NULL && (first.size != size.size || memcmp(first.data, size.data, size.size) != 0))
             tsr_query_note(q, true, NULL, "groups", "use one group_size for all groups for this loader",
-                           "config_groups has group_size %.*s and %.*s: this loader takes one for all", (int)first.size,
-                           first.data, (int)size.size, size.data);
+                           "config_groups has group_size %.*s and %.*s, but this loader supports one for all",
+                           (int)first.size, first.data, (int)size.size, size.data);
         first = first.data == NULL ? size : first;
     }
 }
@@ -205,7 +207,7 @@ static void check_agreement(const tsr_load_query *q)
     const char *const here = first_missing(q, q->ignored, &other), *const there = first_missing(q, &other, q->ignored);
     if (here != NULL || there != NULL)
         tsr_query_note(q, true, NULL, "two configurations", "write the same list into both files",
-                       "'%s' stands in %s of %s only: some loaders read the one file, and some the other",
+                       "'%s' is only in %s of %s, but some loaders read one file and some the other",
                        here != NULL ? here : there, here != NULL ? q->ignored->key : "exclude_modules",
                        here != NULL ? "config.json" : "hf_quant_config.json");
     tsr_ignore_list_free(&other);
@@ -220,8 +222,8 @@ static void note_two(const tsr_load_query *q, const char *what, tsr_json_text he
 {
     tsr_query_note(
         q, true, NULL, "two configurations", "write the same into both files",
-        "%s is %.*s in config.json and %.*s in hf_quant_config.json: some loaders read the one file, and some "
-        "the other",
+        "%s is %.*s in config.json and %.*s in hf_quant_config.json, but some loaders read one file and some the "
+        "other",
         what, (int)here.size, here.data, (int)there.size, there.data);
 }
 
@@ -287,9 +289,11 @@ void tsr_modelopt_check_joined(const tsr_load_query *q, const tsr_linear *l, tsr
     if (q->loader == TSR_LOADER_SGLANG && joined && tsr_linear_is_quantized(l) && l->part != TSR_PART_ROUTED_EXPERTS &&
         tsr_json_is(algorithm, "\"W4A16_NVFP4\""))
         tsr_query_note(
-            q, true, l->tensor->name, "global scales", "`tessera convert --to nvfp4-weight-only` makes what it reads",
-            "it is stored as one layer with one weight_scale_2, which this loader's W4A16_NVFP4 takes for the "
-            "first member only: those of the others are left as they were in memory");
+            q, true, l->tensor->name, "global scales",
+            "`tessera convert --to nvfp4-weight-only` writes a supported "
+            "format",
+            "it is stored as one layer with one weight_scale_2, which this loader's W4A16_NVFP4 applies to the first "
+            "member only: those of the others stay uninitialized");
 }
 
 void tsr_rule_modelopt(const tsr_load_query *q)

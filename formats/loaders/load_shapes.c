@@ -164,7 +164,7 @@ static const char *what_works(const tsr_load_query *q, const tsr_linear *l, char
             n += (size_t)snprintf(text + n, 160 - n, "%s%u", n == 0 ? "TP " : ", ", tp);
     }
     snprintf(text + n, 160 - n, "%s",
-             n == 0 ? "no TP takes it so: `tessera quantize --exclude GLOB` keeps it in BF16" : " would do");
+             n == 0 ? "no TP size is supported; keep it in BF16 with `tessera quantize --exclude GLOB`" : " would do");
     return text;
 }
 
@@ -176,26 +176,26 @@ static void check_cut(const tsr_load_query *q, const tsr_linear *l)
     char advice[160];
     const bool known = l->cut->how != TSR_TP_UNKNOWN || is_stored_qkv(l) || is_linear_attention(q, l);
     if (tsr_query_reads(q, l) && q->tp > 1 && !known)
-        tsr_query_note(q, true, l->tensor->name, "unknown cut", "ask about TP 1, where nothing is divided",
-                       "by its name nobody can say how ranks divide it, nor whether a block would be cut");
+        tsr_query_note(q, true, l->tensor->name, "unknown cut", "check TP 1, which divides nothing",
+                       "it is not known how loaders divide a tensor of this name, nor whether they would cut a block");
     if (!tsr_query_reads(q, l) || ranks == 0 || fits(q, l, q->tp))
         return;
     what_works(q, l, advice);
     if (q->loader == TSR_LOADER_DEEPSEEK && l->part == TSR_PART_ROUTED_EXPERTS)
-        tsr_query_note(q, true, l->tensor->name, "experts", advice, "%llu experts cannot be dealt out to %u ranks",
+        tsr_query_note(q, true, l->tensor->name, "experts", advice, "%llu experts cannot be divided among %u ranks",
                        U64(q->s->model->experts), q->tp);
     else if (is_linear_attention(q, l))
         tsr_query_note(
             q, true, l->tensor->name, "blocks", advice,
-            "keys of %llu and values of %llu rows in %llu heads: the share of %u ranks ends inside a head, or "
-            "inside a block of %llu",
+            "keys of %llu and values of %llu rows in %llu heads: with %u ranks, a share ends inside a head or inside "
+            "a block of %llu",
             U64(q->s->model->linear_keys), U64(q->s->model->linear_values), U64(q->s->model->linear_heads), q->tp,
             U64(l->block.rows));
     else if (is_stored_qkv(l))
         tsr_query_note(
             q, true, l->tensor->name, "blocks", advice,
-            "%llu rows hold %llu heads of queries, and twice %llu of keys and values, of %llu rows: the share "
-            "of %u ranks ends inside a block of %llu",
+            "%llu rows hold %llu heads of queries and %llu heads each of keys and values, %llu rows a head: with %u "
+            "ranks, a share ends inside a block of %llu",
             U64(l->rows), U64(q->s->model->heads), U64(q->s->model->kv_heads), U64(q->s->model->head_dim), q->tp,
             U64(l->block.rows));
     else if (e.size % ranks != 0)
@@ -203,7 +203,7 @@ static void check_cut(const tsr_load_query *q, const tsr_linear *l)
                        e.what, U64(ranks));
     else if (!fits_words(l, ranks, is_last_member(l)))
         tsr_query_note(q, true, l->tensor->name, "words", advice,
-                       "%llu %s / %llu ranks = %llu, and %llu of them share a word: a rank's share ends inside one",
+                       "%llu %s / %llu ranks = %llu, but %llu of them share a word: a rank's share ends inside one",
                        U64(e.size), e.what, U64(ranks), U64(e.size / ranks), U64(in_a_word(l)));
     else
         tsr_query_note(q, true, l->tensor->name, "blocks", advice,
@@ -232,8 +232,10 @@ static bool check_quotient(const tsr_load_query *q)
     if (kQuotient[q->loader] == NULL || !tsr_query_family(q, kQuotient[q->loader]) || m->head_dim == 0 ||
         m->heads == 0 || m->head_dim * m->heads == m->hidden)
         return true;
-    tsr_query_note(q, true, NULL, "heads", "another loader: a head of this class has hidden_size / heads values",
-                   "head_dim is %llu, and hidden_size %llu / %llu heads is another: the class of this model goes by "
+    tsr_query_note(q, true, NULL, "heads",
+                   "use another loader: this class computes the size of a head as "
+                   "hidden_size / heads",
+                   "head_dim is %llu, but hidden_size %llu / %llu heads is different: the class of this model uses "
                    "the quotient",
                    U64(m->head_dim), U64(m->hidden), U64(m->heads));
     return false;
@@ -252,8 +254,9 @@ static void check_heads(const tsr_load_query *q)
 {
     const tsr_model *const m = q->s->model;
     if (q->loader == TSR_LOADER_VLLM && m->kv_heads != 0 && q->tp > m->kv_heads && tsr_query_family(q, " gpt_oss ")) {
-        tsr_query_note(q, true, NULL, "heads", "no more ranks than heads of keys and values",
-                       "%llu heads of keys and values and %u ranks: the class of this model gives no rank a copy",
+        tsr_query_note(q, true, NULL, "heads", "use no more ranks than heads of keys and values",
+                       "%llu heads of keys and values for %u ranks: the class of this model does not copy heads to "
+                       "more ranks",
                        U64(m->kv_heads), q->tp);
         return;
     }
@@ -261,7 +264,7 @@ static void check_heads(const tsr_load_query *q)
         return;
     if (q->tp > 1 && m->heads == 0 && has_attention(q)) {
         tsr_query_note(
-            q, true, NULL, "heads", "write num_attention_heads into config.json, or ask about TP 1",
+            q, true, NULL, "heads", "write num_attention_heads into config.json, or check TP 1",
             "config.json has no num_attention_heads, so Tessera cannot check that each of %u ranks gets whole heads",
             q->tp);
         return;
@@ -270,7 +273,7 @@ static void check_heads(const tsr_load_query *q)
         if (tsr_linear_ranks(&q->linears->items[i], m, q->tp) != 0)
             continue;
         tsr_query_note(q, true, NULL, "heads", "every rank needs whole heads",
-                       "%llu heads (%llu of keys and values) cannot be dealt out to %u ranks", U64(m->heads),
+                       "%llu heads (%llu of keys and values) cannot be divided among %u ranks", U64(m->heads),
                        U64(m->kv_heads), q->tp);
         return;
     }
@@ -291,8 +294,8 @@ static void check_experts(const tsr_load_query *q)
         q->loader == TSR_LOADER_SGLANG && tsr_query_method(q, "modelopt") && tsr_query_family(q, " mixtral ");
     if (experts != 0 && q->tp > experts &&
         (mixtral || (kStop[q->loader] != NULL && tsr_query_family(q, kStop[q->loader]))))
-        tsr_query_note(q, true, NULL, "experts", "no more ranks than experts",
-                       "%llu experts and %u ranks: the loader's class of this model stops at more ranks than experts",
+        tsr_query_note(q, true, NULL, "experts", "use no more ranks than experts",
+                       "%llu experts for %u ranks: the loader's class of this model refuses more ranks than experts",
                        U64(experts), q->tp);
 }
 

@@ -36,15 +36,15 @@ static void check_arguments(const tsr_load_query *q, tsr_json_text group, const 
         return;
     if (!tsr_json_says(group, "weights.strategy", a->strategy))
         tsr_query_note(
-            q, true, l->tensor->name, "arguments", "set the strategy that its writer sets",
-            "it is %s, and the strategy of its group in config_groups is not %s: the loader does not know it "
-            "for that",
+            q, true, l->tensor->name, "arguments", "set the strategy that the format needs",
+            "it is %s, but the strategy of its group in config_groups is not %s: the loader does not recognize its "
+            "format",
             l->weight->kind->title, a->strategy);
     if (a->scale_dtype != NULL && !tsr_json_says(group, "weights.scale_dtype", a->scale_dtype))
         tsr_query_note(
             q, true, l->tensor->name, "arguments", "add \"scale_dtype\": \"torch.uint8\" to weights",
-            "it is %s, and its group in config_groups has no scale_dtype %s, by which alone the loader tells "
-            "it from FP8 in groups",
+            "it is %s, but its group in config_groups has no scale_dtype %s, without which the loader reads it as "
+            "FP8 in groups",
             l->weight->kind->title, a->scale_dtype);
 }
 
@@ -55,7 +55,7 @@ static void check_order(const tsr_load_query *q, tsr_json_text group)
     if ((q->loader == TSR_LOADER_VLLM || q->loader == TSR_LOADER_TRANSFORMERS) &&
         (tsr_json_says(group, "weights.actorder", "\"group\"") ||
          tsr_json_says(group, "weights.actorder", "\"dynamic\"")))
-        tsr_query_note(q, true, NULL, "act-order", "make it with actorder \"static\", or without",
+        tsr_query_note(q, true, NULL, "act-order", "make it with actorder \"static\", or without actorder",
                        "config_groups: weights has an actorder by groups, which this loader refuses");
 }
 
@@ -75,9 +75,9 @@ static void check_format(const tsr_load_query *q)
     for (size_t i = 0; q->loader == TSR_LOADER_TRANSFORMERS && i < COUNT(kFormats); i++) {
         const tsr_linear *const l = first_of(q, kFormats[i].kind);
         if (l != NULL && !(stated && tsr_json_is(value, kFormats[i].format)))
-            tsr_query_note(q, true, l->tensor->name, "configuration", "set the format that the weights have",
-                           "it is %s, and quantization_config.format is not %s, by which the loader chooses how to "
-                           "unpack it",
+            tsr_query_note(q, true, l->tensor->name, "configuration", "set the format in which the weights are stored",
+                           "it is %s, but quantization_config.format is not %s, which the loader needs to choose how "
+                           "to unpack it",
                            l->weight->kind->title, kFormats[i].format);
     }
 }
@@ -89,8 +89,10 @@ static void check_experts_format(const tsr_load_query *q)
         const tsr_linear *const l = &q->linears->items[i];
         if (l->part == TSR_PART_ROUTED_EXPERTS && l->scale != NULL && strcmp(l->weight->kind->name, "mxfp4-ct") != 0)
             tsr_query_note(
-                q, true, l->tensor->name, "configuration", "use one kind for all experts, and MXFP4 for them only",
-                "it is %s, and a format in config.json is MXFP4: this loader then takes all experts for that",
+                q, true, l->tensor->name, "configuration",
+                "use one format for all experts, and MXFP4 for experts "
+                "only",
+                "it is %s, and a format in config.json is MXFP4: this loader then reads all experts as MXFP4",
                 l->weight->kind->title);
     }
 }
@@ -112,8 +114,8 @@ static void check_compressed_tensors(const tsr_load_query *q)
 
 /* ---- GPTQ ---- */
 
-#define TO_INT4       "`tessera convert --to int4-weight-only` makes what it reads"
-#define TO_INT4_ZEROS "`tessera convert --to int4-weight-only --zero-points` makes what it reads"
+#define TO_INT4       "`tessera convert --to int4-weight-only` writes a supported format"
+#define TO_INT4_ZEROS "`tessera convert --to int4-weight-only --zero-points` writes a supported format"
 
 static void check_gptq(const tsr_load_query *q)
 {
@@ -124,17 +126,17 @@ static void check_gptq(const tsr_load_query *q)
     const bool whole = tsr_json_says(q->config, "group_size", "-1");
     if (q->loader == TSR_LOADER_VLLM && !tsr_json_says(q->config, "sym", "true"))
         tsr_query_note(q, true, l->tensor->name, "zero points", TO_INT4_ZEROS,
-                       "config.json does not say sym true: of GPTQ this loader reads symmetric weights only");
+                       "config.json does not say sym true, and this loader supports symmetric GPTQ weights only");
     if (q->loader == TSR_LOADER_VLLM && tsr_json_says(q->config, "desc_act", "true") && !whole)
         tsr_query_note(q, true, l->tensor->name, "act-order", TO_INT4,
-                       "config.json says desc_act with groups: the loader refuses weights in the order of activations");
+                       "config.json says desc_act with groups: the loader refuses weights in activation order");
     if (q->loader != TSR_LOADER_VLLM && tsr_json_says(q->config, "checkpoint_format", "\"gptq_v2\""))
         tsr_query_note(q, true, l->tensor->name, "zero points", TO_INT4_ZEROS,
-                       "checkpoint_format is gptq_v2, whose zero points are stored as they are: a reader of the first "
-                       "format adds 1, and it is not known that this loader does not");
+                       "checkpoint_format is gptq_v2, whose zero points are stored without an offset: a reader of "
+                       "the first format adds 1, and it is not known whether this loader does");
     if (!tsr_json_get(q->config, "bits", &value) || !tsr_json_get(q->config, "group_size", &value))
         tsr_query_note(q, true, NULL, "configuration", "add bits and group_size",
-                       "quantization_config lacks bits or group_size, which every reader of GPTQ wants");
+                       "quantization_config has no bits or no group_size, which every reader of GPTQ needs");
 }
 
 /* ---- scales ---- */
@@ -150,7 +152,7 @@ static void check_dtypes(const tsr_load_query *q)
             continue;
         tsr_query_note(q, true, l->scale->name, "scale dtype",
                        "store the same bytes as U8, as tessera quantize does for this kind",
-                       "it is F8_E8M0; the loader keeps these scales in U8, and copying would cast 2^-7 to 0");
+                       "it is F8_E8M0; the loader stores these scales as U8, and its copy would cast 2^-7 to 0");
     }
 }
 
@@ -159,9 +161,9 @@ static void check_zero_exponent(const tsr_load_query *q)
 {
     if (q->loader == TSR_LOADER_SGLANG && q->s->zero_exponent != NULL)
         tsr_query_note(q, false, q->s->zero_exponent->name, "scale values",
-                       "`tessera convert --to bf16` has these values",
-                       "value %llu is the byte 0, which is 2^-127, over codes that are not all zero: this loader "
-                       "shifts the byte into an exponent, and reads 0",
+                       "`tessera convert --to bf16` gives these values",
+                       "value %llu is the byte 0, which means 2^-127, for codes that are not all zero: this loader "
+                       "shifts the byte into an exponent and reads 0",
                        U64(q->s->zero_exponent_at));
 }
 
@@ -173,8 +175,9 @@ static void check_indexer(const tsr_load_query *q)
         const tsr_linear *const l = &q->linears->items[i];
         if (l->scale != NULL && l->weight->bits == 4 && tsr_query_reads(q, l) &&
             tsr_ends_with(l->module, ".indexer.wk"))
-            tsr_query_note(q, true, l->tensor->name, "indexer", "keep it in BF16: tessera quantize does",
-                           "it has 4 bits; the loader joins it with weights_proj, and reads BF16 and FP8 of it");
+            tsr_query_note(q, true, l->tensor->name, "indexer", "keep it in BF16, as tessera quantize does",
+                           "it has 4 bits; the loader joins it with weights_proj, for which it supports BF16 and FP8 "
+                           "only");
     }
 }
 

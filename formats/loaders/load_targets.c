@@ -95,13 +95,13 @@ static void check_group(const tsr_load_query *q, const tsr_linear *l)
     if (group == NO_GROUP && q->loader == TSR_LOADER_SGLANG && l->fused != NULL)
         tsr_query_note(q, true, l->tensor->name, "targets",
                        "add the fused layer's own name to the targets, as tessera quantize does",
-                       "no target fits %s, under which the loader's class of '%.40s' asks for it", l->fused->name,
-                       q->family);
+                       "no target matches %s, the name under which the loader's class of '%.40s' looks for it",
+                       l->fused->name, q->family);
     if (group != NO_GROUP && !fits_group(q->groups[group], l))
         tsr_query_note(
-            q, true, l->tensor->name, "targets", "write targets of which one fits each module",
-            "it is %s, and the first target that fits it in this loader's order, '%.200s', belongs to a group "
-            "of config_groups that says otherwise",
+            q, true, l->tensor->name, "targets", "write targets of which exactly one matches each module",
+            "it is %s, but the first target that matches it in this loader's order, '%.200s', belongs to a group of "
+            "config_groups that says otherwise",
             l->weight->kind->title, target);
 }
 
@@ -111,9 +111,11 @@ static void check_classes(const tsr_load_query *q)
     for (size_t i = 0; i < q->n_targets; i++) {
         for (size_t k = 0; k < q->targets[i].count; k++) {
             if (is_class(q->targets[i].entries[k]))
-                tsr_query_note(q, true, NULL, "targets", "write expressions that fit modules, as \"re:.*mlp.*\"",
-                               "'%.200s' is a target of one of %zu groups: with several groups this loader wants names "
-                               "of modules, not of classes",
+                tsr_query_note(q, true, NULL, "targets",
+                               "write expressions that match modules, such as "
+                               "\"re:.*mlp.*\"",
+                               "'%.200s' is a target of one of %zu groups: with several groups this loader needs "
+                               "names of modules, not of classes",
                                q->targets[i].entries[k], q->n_targets);
         }
     }

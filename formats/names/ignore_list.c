@@ -24,7 +24,7 @@ static bool is_expression(const char *entry)
 static bool add_entry(tsr_ignore_list *list, const char *entry, size_t *steps)
 {
     tsr_pattern *const pattern = &list->patterns[list->count];
-    tsr_err err = {.msg = "the expressions of the list are too large together for what Tessera matches"};
+    tsr_err err = {.msg = "the expressions of the list together exceed Tessera's limit"};
     list->entries[list->count++] = entry;
     if (!is_expression(entry))
         return true;
@@ -55,7 +55,7 @@ static tsr_status read_entry(tsr_ignore_list *list, tsr_json_reader *r, size_t a
             return add_entry(list, entry, steps) ? TSR_OK : TSR_E_NOMEM;
         if (status == TSR_E_NOMEM)
             return status;
-        what = "no name of a module";
+        what = "not the name of a module";
     } else {
         TSR_TRY(tsr_json_skip(r, NULL, NULL));
     }

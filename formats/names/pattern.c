@@ -44,7 +44,7 @@ static tsr_status make_room(const parser *p, size_t more)
 {
     if (more <= (size_t)TSR_PATTERN_STEPS - p->count)
         return TSR_OK;
-    return unknown(p, p->text, "its repeats are too large for what Tessera matches");
+    return unknown(p, p->text, "its repeats exceed Tessera's limit");
 }
 
 static tsr_status emit(parser *p, tsr_step_kind op, int32_t x, int32_t y)
@@ -68,7 +68,7 @@ static tsr_status insert(parser *p, size_t start, tsr_step_kind op, int32_t x, i
 static tsr_status add_range(parser *p, uint32_t low, uint32_t high)
 {
     if (p->n_ranges == MAX_RANGES)
-        return unknown(p, p->text, "its classes are too long for what Tessera matches");
+        return unknown(p, p->text, "its classes exceed Tessera's limit");
     p->ranges[p->n_ranges++] = (range){low, high};
     return TSR_OK;
 }
@@ -110,7 +110,7 @@ static tsr_status read_escape(parser *p, uint32_t *c)
         return TSR_OK;
     const char *const named = strchr(kNames, (int)*c);
     if (named == NULL)
-        return unknown(p, at, "an escape that Tessera does not know");
+        return unknown(p, at, "an unsupported escape");
     *c = (uint32_t)(unsigned char)kValues[named - kNames];
     return TSR_OK;
 }
@@ -145,14 +145,14 @@ static tsr_status read_class(parser *p)
             const char *const dash = p->at++;
             TSR_TRY(read_class_item(p, &high, &set_too));
             if (set || set_too || high < low)
-                return malformed(p, dash, "a range without an order");
+                return malformed(p, dash, "a range whose first character is above its last");
         }
         if (!set)
             TSR_TRY(add_range(p, low, high));
     }
     p->at++;
     if (p->n_ranges - first > TSR_PATTERN_RANGES)
-        return unknown(p, at, "a class that is too long for what Tessera matches");
+        return unknown(p, at, "a class exceeds Tessera's limit");
     return emit(p, none ? TSR_STEP_NONE_OF : TSR_STEP_ONE_OF, (int32_t)first, (int32_t)(p->n_ranges - first));
 }
 
@@ -171,10 +171,10 @@ static tsr_status read_group(parser *p)
         if (p->at == name || (*name >= '0' && *name <= '9') || *p->at++ != '>')
             return malformed(p, at, "a group without a name");
     } else if (p->at[0] == '?') {
-        return unknown(p, at, "a kind of group that Tessera does not know");
+        return unknown(p, at, "an unsupported kind of group");
     }
     if (++p->depth > TSR_PATTERN_DEPTH)
-        return unknown(p, at, "groups are nested too deep");
+        return unknown(p, at, "groups are nested too deeply");
     TSR_TRY(read_alternatives(p));
     if (*p->at != ')')
         return malformed(p, at, "a group without its ')'");
@@ -324,9 +324,9 @@ static tsr_status read_sequence(parser *p)
         if (anchor)
             return malformed(p, at, "nothing to repeat");
         if (least > TSR_PATTERN_REPEAT || most > TSR_PATTERN_REPEAT)
-            return unknown(p, at, "a repeat that is too large for what Tessera matches");
+            return unknown(p, at, "a repeat exceeds Tessera's limit");
         if (most != UNBOUNDED && most < least)
-            return malformed(p, at, "a repeat with more at least than at most");
+            return malformed(p, at, "a repeat whose minimum is above its maximum");
         TSR_TRY(repeat(p, start, least, most));
         p->at += *p->at == '?'; /* a lazy repeat matches the same names */
         if (*p->at == '+')

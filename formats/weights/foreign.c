@@ -34,7 +34,7 @@ typedef struct format {
 
 /* The first match is used. */
 static const format kFormats[] = {
-    {"NVFP4_AWQ or NVFP4_SVD of ModelOpt, whose pre_quant_scale is not folded into the weights",
+    {"ModelOpt's NVFP4_AWQ or NVFP4_SVD, whose pre_quant_scale is not folded into the weights",
      {".weight", BIT(TSR_I8) | BIT(TSR_U8) | BIT(TSR_F4) | BIT(TSR_F8_E4M3)},
      {".pre_quant_scale", kAny},
      {0}},

@@ -128,12 +128,12 @@ tsr_status tsr_check_gptq(const tsr_pairing *p, tsr_weight *x)
 {
     const tsr_tensor *const t = x->data, *const s = x->scale, *const z = x->zero_point;
     if (t->rank != 2 || s->rank != 2)
-        return refuse(p, x, "AWQ and GPTQ have matrices");
+        return refuse(p, x, "AWQ and GPTQ weights must be matrices");
     if (z == NULL || z->dtype != TSR_I32 || z->rank != 2 || z->shape[0] != s->shape[0])
-        return refuse(p, x, "qzeros of I32 [groups, words], for as many groups as scales, are missing");
+        return refuse(p, x, "qzeros must be I32 [groups, words], with as many groups as the scales");
     const tsr_weight_kind *const kind = kind_of(x);
     if (kind == NULL)
-        return refuse(p, x, "neither AWQ [in, out / 8] nor GPTQ [in * bits / 32, out] beside scales [groups, out]");
+        return refuse(p, x, "neither AWQ [in, out / 8] nor GPTQ [in * bits / 32, out] for scales [groups, out]");
     x->kind = kind;
     x->coding = kind->coding;
     const uint64_t bits = bits_of(p, x);
@@ -145,7 +145,7 @@ tsr_status tsr_check_gptq(const tsr_pairing *p, tsr_weight *x)
     x->bits = (uint8_t)bits;
     TSR_TRY(take_shape(p, x));
     if (!take_groups(p, x))
-        return refuse(p, x, "so many groups do not divide the inputs");
+        return refuse(p, x, "this number of groups does not divide the inputs");
     TSR_TRY(tsr_read_order(p, x));
     return x->coding == TSR_CODED_GPTQ ? check_gptq_zeros(p, x) : TSR_OK;
 }

@@ -25,7 +25,7 @@
 
 /* Name, title, suffix and dtypes of the codes, suffixes and dtypes of the scale, then the rest. */
 const tsr_weight_kind tsr_weight_kinds[] = {
-    {"mxfp4-v4", "MXFP4 as DeepSeek-V4 has it", "", NIBBLES, {".scale"}, POWERS, MXFP4},
+    {"mxfp4-v4", "MXFP4 of DeepSeek-V4", "", NIBBLES, {".scale"}, POWERS, MXFP4},
     {"mxfp4-ct", "MXFP4 of compressed-tensors", "_packed", NIBBLES, {"_scale"}, POWERS, MXFP4},
     {"mxfp4-modelopt", "MXFP4 of ModelOpt or Quark", "", NIBBLES, {"_scale"}, POWERS, MXFP4},
     {"mxfp4-gptoss", "MXFP4 of gpt-oss", "_blocks", BIT(TSR_U8), {"_scales"}, POWERS, MXFP4, .transposed = true},

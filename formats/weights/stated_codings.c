@@ -123,8 +123,8 @@ static tsr_status note_contradiction(const tsr_pairing *p, tsr_weight *x, const 
     x->odd = claim;
     if (claim != NULL && p->w->n_warned++ == 0)
         p->w->warning = tsr_arena_printf(&p->w->arena,
-                                         "%s: '%s': " TSR_CONFIG_NAME " says %s: it is read by its tensors, which "
-                                         "loaders may not do",
+                                         "%s: '%s': " TSR_CONFIG_NAME
+                                         " says %s: Tessera reads it as its tensors are, but loaders may not",
                                          tsr_pairing_path(p, x->data), x->data->name, claim);
     return TSR_OK;
 }

@@ -108,8 +108,7 @@ tsr_status tsr_ft_producer_parse(const char *name, tsr_ft_producer *producer, ts
         }
     }
     return tsr_fail(err, TSR_E_UNSUPPORTED,
-                    "producer '%s' is not known; known are ft, trtllm-0.5 to trtllm-0.10, trtllm-main, trtllm-py",
-                    name);
+                    "unknown producer '%s'; known: ft, trtllm-0.5 to trtllm-0.10, trtllm-main, trtllm-py", name);
 }
 
 const char *tsr_ft_producer_name(tsr_ft_producer producer)
@@ -142,13 +141,13 @@ static tsr_status layout_of(const tsr_ft_target *target, tsr_ft_layout *layout, 
 {
     const char *const who = tsr_ft_producer_name(target->producer);
     if (target->bits != 8 && target->bits != 4) {
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%d-bit weights: there are layouts for 8 and 4 bits", target->bits);
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%d-bit weights: layouts exist for 8 and 4 bits only", target->bits);
     }
     if (target->fp8_activations && target->bits != 4) {
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "FP8 activations go with 4-bit weights, not %d-bit ones", target->bits);
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "FP8 activations need 4-bit weights, not %d-bit ones", target->bits);
     }
     if (target->force_interleave && !has_force_interleave(target->producer)) {
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s has no force_interleave: TensorRT-LLM 0.9 brought it", who);
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s has no force_interleave, which TensorRT-LLM 0.9 introduced", who);
     }
     tsr_err known = {0};
     for (size_t i = 0; i < sizeof kRules / sizeof *kRules; i++) {
@@ -173,8 +172,8 @@ static tsr_status layout_of(const tsr_ft_target *target, tsr_ft_layout *layout, 
     if (known.msg[0] == '\0') {
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s has no layout%s", who, activations);
     }
-    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s has no layout for sm%d%s; it has them for%s", who, target->arch,
-                    activations, known.msg);
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s has no layout for sm%d%s; supported:%s", who, target->arch, activations,
+                    known.msg);
 }
 
 /* Shape rules as the consumers enforce them, or should enforce them (see tsr_ft_format_check). */
@@ -243,7 +242,7 @@ static tsr_status refuse(const tsr_ft_format *f, char dimension, int64_t size, i
     } else {
         snprintf(nearest, sizeof nearest, "%lld", (long long)multiple);
     }
-    return tsr_fail(err, TSR_E_SHAPE, "%c = %lld: layout %s of int%d takes multiples of %lld; nearest: %s", dimension,
+    return tsr_fail(err, TSR_E_SHAPE, "%c = %lld: layout %s of int%d needs a multiple of %lld; nearest: %s", dimension,
                     (long long)size, kLayoutNames[f->layout], f->bits, (long long)multiple, nearest);
 }
 
@@ -251,7 +250,7 @@ tsr_status tsr_ft_format_check(const tsr_ft_format *f, int64_t k, int64_t n, tsr
 {
     enum { MOST = INT32_MAX }; /* largest K or N, because readers use int */
     if (k <= 0 || n <= 0 || k > MOST || n > MOST) {
-        return tsr_fail(err, TSR_E_SHAPE, "K = %lld, N = %lld: both must lie in 1..%d", (long long)k, (long long)n,
+        return tsr_fail(err, TSR_E_SHAPE, "K = %lld, N = %lld: both must be in 1..%d", (long long)k, (long long)n,
                         MOST);
     }
     if (k % f->k_multiple != 0) {

@@ -193,7 +193,9 @@ tsr_status tsr_cuda_quantize_tokens(const uint16_t *x, int64_t m, int64_t k, int
 {
     if (m < 0 || k < 0 || ldx < k || ldc < k || ld_scale < m || ldx % 16 || ldc % 16 || !host::aligned(x, 16) ||
         !host::aligned(codes, 16)) {
-        return tsr_fail(err, TSR_E_SHAPE, "quantizing tokens: rows must start on 16 bytes and hold their columns");
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "quantizing tokens: row pitches must be multiples of 16 bytes, and no "
+                        "smaller than the columns");
     }
     if (m == 0 || k == 0) {
         return TSR_OK;
@@ -209,7 +211,9 @@ tsr_status tsr_cuda_dequantize_blocks(const uint8_t *codes, const float *scales,
 {
     if (n < 0 || k < 0 || ldc < k || ldw < k || ldc % 16 || ldw % 16 || !host::aligned(codes, 16) ||
         !host::aligned(w, 16)) {
-        return tsr_fail(err, TSR_E_SHAPE, "dequantizing blocks: rows must start on 16 bytes and hold their columns");
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "dequantizing blocks: row pitches must be multiples of 16 bytes, and no "
+                        "smaller than the columns");
     }
     if (n == 0 || k == 0) {
         return TSR_OK;

@@ -25,7 +25,7 @@ template <typename T> tsr_status launch_plain(const problem &p, tsr_stream strea
 {
     const dim3 grid((unsigned)host::ceil_div(p.n, 32), (unsigned)host::ceil_div(p.m, 8));
     if (grid.y > kMostBlocks) {
-        return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: %d tokens are more than the plain kernel's grid", p.m);
+        return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: %d tokens exceed the plain kernel's grid", p.m);
     }
     plain_kernel<T><<<grid, 256, 0, stream>>>(p);
     return host::launched(kWhat, cudaSuccess, err);
@@ -57,13 +57,13 @@ tsr_status block_fp8::problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr
 {
     if (args->m < 0 || args->n < 0 || args->k < 0 || args->m > INT_MAX / 2 || args->n > INT_MAX / 2 ||
         args->k > INT_MAX / 2) {
-        return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: no shape m %lld, n %lld, k %lld", (long long)args->m,
-                        (long long)args->n, (long long)args->k);
+        return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: unsupported shape: m %lld, n %lld, k %lld",
+                        (long long)args->m, (long long)args->n, (long long)args->k);
     }
     const int64_t group = args->group_m;
     if (group != 0 && group != 1 && group != 64 && group != 128) {
         return tsr_fail(err, TSR_E_UNSUPPORTED,
-                        "block-FP8 product: %lld tokens that share a scale; it takes 1, 64 and 128", (long long)group);
+                        "block-FP8 product: %lld tokens share a scale; supported: 1, 64 and 128", (long long)group);
     }
     const uint8_t shift = group == 128 ? 7 : group == 64 ? 6 : 0;
     if (args->lda < args->k || args->ldw < args->k || args->ldd < args->n ||
@@ -71,7 +71,7 @@ tsr_status block_fp8::problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr
         return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: a leading dimension is smaller than its row");
     }
     if (args->out != TSR_GEMM_BF16 && args->out != TSR_GEMM_F16 && args->out != TSR_GEMM_F32) {
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "block-FP8 product: no output type %d", (int)args->out);
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "block-FP8 product: unknown output type %d", (int)args->out);
     }
     const int size = args->out == TSR_GEMM_F32 ? 4 : 2;
     *p = {args->a,
@@ -114,12 +114,14 @@ tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream st
     } else if (config.kind == TSR_GEMM_MMA && !mma_fits(args, &device)) {
         return tsr_fail(
             err, TSR_E_UNSUPPORTED,
-            "block-FP8 product: products by mma need sm_89 or later and rows on 16 bytes; the device is %s, sm_%d",
+            "block-FP8 product: kernels with mma need sm_89 or later and rows aligned to 16 bytes; the device is %s, "
+            "sm_%d",
             device.name, device.arch);
     } else if (config.kind != TSR_GEMM_PLAIN && config.kind != TSR_GEMM_MMA && !fast_fits(args, &device)) {
         return tsr_fail(
             err, TSR_E_UNSUPPORTED,
-            "block-FP8 product: the kernels for Hopper need sm_90 and rows on 16 bytes; the device is %s, sm_%d",
+            "block-FP8 product: the kernels for Hopper need sm_90 and rows aligned to 16 bytes; the device is %s, "
+            "sm_%d",
             device.name, device.arch);
     }
     switch (config.kind) {

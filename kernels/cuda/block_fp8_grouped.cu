@@ -60,18 +60,18 @@ tsr_status check(const tsr_block_fp8_grouped *args, tsr_err *err)
 {
     const int64_t groups = args->groups, m = args->gemm.m;
     if (groups < 1 || groups > INT_MAX / 2 || args->expected_rows < 0) {
-        return tsr_fail(err, TSR_E_SHAPE, "grouped block-FP8 product: no such thing as %lld groups of %lld rows or so",
+        return tsr_fail(err, TSR_E_SHAPE, "grouped block-FP8 product: unsupported: %lld groups of %lld rows",
                         (long long)groups, (long long)args->expected_rows);
     }
     if ((args->group_of_row != NULL) == (args->rows_of_group != NULL)) {
         return tsr_fail(err, TSR_E_SHAPE,
-                        "grouped block-FP8 product: give group_of_row for the contiguous layout or rows_of_group for "
-                        "the masked one, and not both");
+                        "grouped block-FP8 product: give exactly one of group_of_row (contiguous layout) and "
+                        "rows_of_group (masked layout)");
     }
     if (args->rows_of_group != NULL && m % groups != 0) {
         return tsr_fail(err, TSR_E_SHAPE,
-                        "grouped block-FP8 product: %lld rows do not give each of %lld groups room for as many",
-                        (long long)m, (long long)groups);
+                        "grouped block-FP8 product: %lld rows cannot be divided evenly among %lld groups", (long long)m,
+                        (long long)groups);
     }
     return TSR_OK;
 }
@@ -125,9 +125,9 @@ tsr_status tsr_cuda_block_fp8_grouped(const tsr_block_fp8_grouped *args, tsr_str
         config = tsr_cuda_block_fp8_grouped_choose(args, &device);
     } else if (config.kind != TSR_GEMM_PLAIN && !grouped_fits(args, &device)) {
         return tsr_fail(err, TSR_E_UNSUPPORTED,
-                        "grouped block-FP8 product: the fast kernels need sm_90, rows on 16 bytes, at most %d groups "
-                        "and, masked, room "
-                        "for a multiple of 4 rows in each; the device is %s, sm_%d, and %lld rows are in %lld groups",
+                        "grouped block-FP8 product: the fast kernels need sm_90, rows aligned to 16 bytes, at most "
+                        "%d groups and, in the masked layout, a multiple of 4 rows in each; the device is %s, sm_%d, "
+                        "with %lld rows in %lld groups",
                         TSR_GROUPED_MOST, device.name, device.arch, (long long)args->gemm.m, (long long)args->groups);
     }
     switch (config.kind) {

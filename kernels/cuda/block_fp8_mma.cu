@@ -161,8 +161,7 @@ template <typename T, int TOKENS, int ROWS> tsr_status launch_mma(const problem 
     constexpr int kShared = kStages * (TOKENS + ROWS) * kBlock;
     const dim3 grid((unsigned)host::ceil_div(p.n, ROWS), (unsigned)host::ceil_div(p.m, TOKENS));
     if (grid.y > kMostBlocks) {
-        return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: %d tokens are more than the grid of tiles of %d", p.m,
-                        TOKENS);
+        return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: %d tokens exceed the grid of tiles of %d", p.m, TOKENS);
     }
     TSR_TRY(host::launched(kWhat, host::allow_shared(mma_kernel<T, TOKENS, ROWS>, kShared), err));
     mma_kernel<T, TOKENS, ROWS><<<grid, kThreads, kShared, stream>>>(p);

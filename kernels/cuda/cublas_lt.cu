@@ -77,7 +77,7 @@ static tsr_status load(tsr_cublas_lt *lt, tsr_err *err)
     TSR_LT_FUNCTIONS(TSR_LOAD)
     if (cudaMalloc(&lt->workspace, kWorkspace) != cudaSuccess ||
         lt->cublasLtCreate(&lt->handle) != CUBLAS_STATUS_SUCCESS) {
-        return tsr_fail(err, TSR_E_DEVICE, "cuBLASLt does not start");
+        return tsr_fail(err, TSR_E_DEVICE, "cuBLASLt cannot be initialized");
     }
     return TSR_OK;
 }
@@ -122,7 +122,7 @@ extern "C" tsr_status tsr_cublas_lt_prepare(tsr_cublas_lt *lt, const tsr_block_f
     const size_t room = kWorkspace;
     *offers = 0;
     if (g->m % 4 || g->n % 16 || g->k % 16 || (g->k + 127) / 128 % 4 || g->ld_scale_a != g->m) {
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "cuBLASLt does not take %lld x %lld x %lld in FP8 blocks",
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "cuBLASLt does not support %lld x %lld x %lld in FP8 blocks",
                         (long long)g->m, (long long)g->n, (long long)g->k);
     }
     forget(lt);

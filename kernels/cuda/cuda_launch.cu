@@ -21,7 +21,7 @@ static tsr_status check_image(const tsr_cuda_device *device, tsr_err *err)
     (void)cudaGetLastError();
     return tsr_fail(
         err, TSR_E_DEVICE,
-        "the GPU %s, sm_%d, runs none of the code here, which is for sm_80 and sm_90, and for later cards where "
+        "the GPU %s, sm_%d, cannot run the code of this build, which is for sm_80, sm_90 and later cards for which "
         "the driver compiles it: %s; a newer driver may help",
         device->name, device->arch, cudaGetErrorString(code));
 }

@@ -85,12 +85,15 @@ tsr_status tsr_cuda_fast_dequant(const tsr_fast_dequant *a, tsr_stream stream, t
 {
     if ((a->bits != 8 && a->bits != 4) || a->k < 0 || a->n < 0 || !host::aligned(a->words, 16) ||
         !host::aligned(a->out, 16) || a->k * a->n * a->bits % 128 != 0) {
-        return tsr_fail(err, TSR_E_SHAPE, "converting weights: int8 or int4, whole runs of 16 bytes, on 16 bytes");
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "converting weights: needs int8 or int4, a multiple of 16 bytes, aligned "
+                        "to 16 bytes");
     }
     if (a->scales != nullptr && (a->k % 64 != 0 || a->n % 64 != 0 || a->group < 0 || a->group % 32 != 0 ||
                                  (a->group != 0 && a->k % a->group != 0))) {
         return tsr_fail(err, TSR_E_SHAPE,
-                        "converting weights: scales want layout T, and groups of whole 32 rows that divide K");
+                        "converting weights: scales need layout T, and groups that are a multiple of 32 rows and "
+                        "divide K");
     }
     const int64_t pieces = a->k * a->n / 8, blocks = (pieces + kThreads * kDeep - 1) / (kThreads * kDeep);
     if (blocks > INT32_MAX) {

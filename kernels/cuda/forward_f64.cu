@@ -311,7 +311,8 @@ tsr_status tsr_cuda_f64_gemm(const tsr_f64_gemm *g, tsr_stream stream, tsr_err *
     if (g->m == 0 || g->n == 0 || g->batch == 0)
         return TSR_OK;
     if (grid.y > 65535 || grid.z > 65535 || g->share_b == 0)
-        return tsr_fail(err, TSR_E_SHAPE, "an FP64 product of %zu rows in a batch of %zu", g->m, g->batch);
+        return tsr_fail(err, TSR_E_SHAPE, "an FP64 product of %zu rows in a batch of %zu exceeds the kernel's grid",
+                        g->m, g->batch);
     auto *const kernel = g->across ? gemm<true> : gemm<false>;
     const cudaError_t code = host::allow_shared(kernel, kShared);
     if (code == cudaSuccess)

@@ -150,8 +150,8 @@ tsr_status tsr_cuda_int8_gemm(const tsr_int8_gemm *args, tsr_stream stream, tsr_
     if (g.m < 0 || g.n < 0 || g.k < 0 || g.k > longest || g.lda < g.k || g.ldw < g.k || g.ldd < g.n ||
         (g.azp == nullptr) != (g.azp_adj == nullptr)) {
         return tsr_fail(err, TSR_E_SHAPE,
-                        "int8 product: k that int32 holds (2^17 - 1, with azp 65793), rows that hold their columns, "
-                        "azp with azp_adj");
+                        "int8 product: k must be at most 2^17 - 1 (65793 with azp), leading dimensions no smaller "
+                        "than a row, and azp needs azp_adj");
     }
     if (g.m == 0 || g.n == 0) {
         return TSR_OK;
@@ -162,7 +162,7 @@ tsr_status tsr_cuda_int8_gemm(const tsr_int8_gemm *args, tsr_stream stream, tsr_
         tile_kernel<<<grid, kThreads, kStages * kStageBytes, stream>>>(g);
     } else {
         if (g.m > 65535) {
-            return tsr_fail(err, TSR_E_SHAPE, "int8 product: more than 65535 rows take the fast kernel only");
+            return tsr_fail(err, TSR_E_SHAPE, "int8 product: the plain kernel supports at most 65535 rows");
         }
         plain_kernel<<<dim3((unsigned)((g.n + 127) / 128), (unsigned)g.m), 128, 0, stream>>>(g);
     }

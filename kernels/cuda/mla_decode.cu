@@ -95,7 +95,7 @@ tsr_status check(const tsr_mla_decode *args, tsr_err *err)
         args->pages > most / args->page || (args->max_pages + TSR_MLA_FIXED_COST) * args->batch > most ||
         args->latent + (int64_t)args->rope >= 6000) {
         return tsr_fail(err, TSR_E_SHAPE,
-                        "MLA decoding: no shape batch %lld, queries %lld, heads %lld, pages %lld of %d, "
+                        "MLA decoding: unsupported shape: batch %lld, queries %lld, heads %lld, pages %lld of %d, "
                         "columns %d + %d",
                         (long long)args->batch, (long long)args->s_q, (long long)args->heads,
                         (long long)args->max_pages, args->page, args->latent, args->rope);
@@ -199,7 +199,7 @@ tsr_status tsr_cuda_mla_decode(const tsr_mla_decode *args, tsr_stream stream, ts
     if (kind == TSR_MLA_PLAIN) {
         const int64_t rows = args->batch * args->s_q * args->heads;
         if (rows > INT_MAX) {
-            return tsr_fail(err, TSR_E_SHAPE, "MLA decoding: %lld rows are more than the plain kernel's grid",
+            return tsr_fail(err, TSR_E_SHAPE, "MLA decoding: %lld rows exceed the plain kernel's grid",
                             (long long)rows);
         }
         plain_kernel<<<(unsigned)rows, kPlainThreads, (size_t)plain_shape_of(p).shared_floats() * sizeof(float),

@@ -96,7 +96,8 @@ tsr_status check(const tsr_mla_prefill *args, tsr_err *err)
         (args->heads > 0 && args->tokens_q / kRows + args->batch > most / args->heads) ||
         args->nope + (int64_t)args->rope + args->value >= 6000) {
         return tsr_fail(err, TSR_E_SHAPE,
-                        "MLA prefill: no shape batch %lld, heads %lld, queries %lld, tokens %lld, columns %d + %d, %d",
+                        "MLA prefill: unsupported shape: batch %lld, heads %lld, queries %lld, tokens %lld, columns "
+                        "%d + %d, %d",
                         (long long)args->batch, (long long)args->heads, (long long)args->tokens_q,
                         (long long)args->tokens_k, args->nope, args->rope, args->value);
     }
@@ -186,8 +187,7 @@ tsr_status tsr_cuda_mla_prefill(const tsr_mla_prefill *args, tsr_stream stream, 
         return launch_fast(p, order_of(args), device, stream, err);
     }
     if (args->heads > INT_MAX / args->tokens_q) {
-        return tsr_fail(err, TSR_E_SHAPE,
-                        "MLA prefill: %lld queries of %lld heads are more than the plain kernel's grid",
+        return tsr_fail(err, TSR_E_SHAPE, "MLA prefill: %lld queries of %lld heads exceed the plain kernel's grid",
                         (long long)args->tokens_q, (long long)args->heads);
     }
     plain_kernel<<<(unsigned)(args->tokens_q * args->heads), kPlainThreads,

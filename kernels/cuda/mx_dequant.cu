@@ -133,7 +133,9 @@ tsr_status tsr_cuda_mx_dequant(const tsr_mx_dequant *a, tsr_stream stream, tsr_e
     if (!tsr::is_mx_coded(a->matrix.form) || a->rows < 0 || a->k < 0 ||
         a->k % (int64_t)tsr_mx_form_group(a->matrix.form) != 0 || !host::aligned(a->matrix.codes, 16) ||
         !host::aligned(a->out, 16)) {
-        return tsr_fail(err, TSR_E_SHAPE, "values of small groups: codes with scales, whole groups, on 16 bytes");
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "values of small groups: needs codes with scales, whole groups, aligned to "
+                        "16 bytes");
     }
     const int64_t n = a->rows * a->k, each = kThreads * (a->plain ? 1 : kDeep * kPiece);
     const int64_t blocks = host::ceil_div(n, each);

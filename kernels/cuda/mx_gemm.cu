@@ -73,8 +73,8 @@ tsr_status tsr_cuda_mx_gemm(const tsr_mx_gemm *args, tsr_stream stream, tsr_err 
     const bool alike = g.a.form == TSR_MX_FORM_BF16 || (int64_t)tsr_mx_form_group(g.a.form) == group;
     if (!tsr::is_mx_coded(g.w.form) || !alike || g.m < 0 || g.n < 0 || g.k < 0 || g.k % group != 0 || g.ldd < g.n) {
         return tsr_fail(err, TSR_E_SHAPE,
-                        "product of small groups: codes with scales, the same group on both sides, whole groups, rows "
-                        "that hold their columns");
+                        "product of small groups: needs codes with scales, the same group size on both sides, whole "
+                        "groups, and leading dimensions no smaller than a row");
     }
     if (g.m == 0 || g.n == 0) {
         return TSR_OK;

@@ -38,7 +38,7 @@ static tsr_status cuda(cudaError_t code, tsr_err *err)
 static tsr_status check(const tsr_nccl *nccl, int code, tsr_err *err)
 {
     return code == kSuccess ? TSR_OK
-                            : tsr_fail(err, TSR_E_DEVICE, "NCCL: %s (NCCL_DEBUG=INFO tells more)",
+                            : tsr_fail(err, TSR_E_DEVICE, "NCCL: %s (run with NCCL_DEBUG=INFO for details)",
                                        nccl->call.ncclGetErrorString(code));
 }
 
@@ -80,7 +80,7 @@ static tsr_status join(tsr_nccl *nccl, size_t ranks, tsr_err *err)
     int gpus = 0, devices[TSR_NCCL_RANKS];
     TSR_TRY(cuda(cudaGetDeviceCount(&gpus), err));
     if (ranks > (size_t)gpus || ranks > TSR_NCCL_RANKS) {
-        return tsr_fail(err, TSR_E_DEVICE, "NCCL: %zu ranks need as many GPUs, and there %s %d", ranks,
+        return tsr_fail(err, TSR_E_DEVICE, "NCCL: %zu ranks need as many GPUs, but there %s %d", ranks,
                         gpus == 1 ? "is" : "are", gpus);
     }
     TSR_TRY(load(nccl, err));

@@ -178,11 +178,12 @@ tsr_status check(const tsr_weight_only_gemm &g, tsr_err *err)
         g.k > INT32_MAX / 2 || g.n > INT32_MAX || !host::aligned(g.a, 16) || !host::aligned(g.w, 16) ||
         !host::aligned(g.d, 16) || !host::aligned(g.scales, 16) || !host::aligned(g.zeros, 16)) {
         return tsr_fail(err, TSR_E_SHAPE,
-                        "weight-only product: K and N multiples of 64, rows on 16 bytes, groups of 32, 64 or 128");
+                        "weight-only product: K and N must be multiples of 64, rows aligned to 16 bytes, groups of "
+                        "32, 64 or 128");
     }
     if (g.m > INT32_MAX || g.n / kColumns * (g.m / 8 + 1) > INT32_MAX) {
-        return tsr_fail(err, TSR_E_SHAPE, "weight-only product: %lld x %lld results are too many for one launch",
-                        (long long)g.m, (long long)g.n);
+        return tsr_fail(err, TSR_E_SHAPE, "weight-only product: %lld x %lld results exceed one launch", (long long)g.m,
+                        (long long)g.n);
     }
     return TSR_OK;
 }
@@ -222,7 +223,9 @@ tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_strea
                        : tsr::weight_only_tiles(g, device.processors, stream, err);
         }
         if (g.kind == TSR_WEIGHT_ONLY_TILES) {
-            return tsr_fail(err, TSR_E_DEVICE, "weight-only product: its tiles need sm_90, this GPU is sm_%d",
+            return tsr_fail(err, TSR_E_DEVICE,
+                            "weight-only product: the kernel with tiles needs sm_90; this GPU is "
+                            "sm_%d",
                             device.arch);
         }
     }

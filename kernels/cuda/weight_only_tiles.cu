@@ -109,7 +109,7 @@ tsr_status tsr::weight_only_tiles(const tsr_weight_only_gemm &g, int processors,
 {
     const tiling by = cut_for(g, processors);
     if (by.stages < kMinStages) {
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "weight-only product: shared memory has room for %d stages of %d",
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "weight-only product: shared memory is too small for %d stages of %d",
                         by.stages, kMinStages);
     }
     const kernel_fn kernel = g.bits == 8 ? (g.bf16 ? kernel_for<8, true>(by.tokens) : kernel_for<8, false>(by.tokens))
@@ -118,8 +118,8 @@ tsr_status tsr::weight_only_tiles(const tsr_weight_only_gemm &g, int processors,
     const int shared = kRingAt + std::max(by.stages * by.stage, sums);
     const int64_t count = (int64_t)by.token_tiles * by.feature_tiles * by.splits;
     if (count > INT32_MAX) {
-        return tsr_fail(err, TSR_E_SHAPE, "weight-only product: %lld x %lld results are too many for one launch",
-                        (long long)g.m, (long long)g.n);
+        return tsr_fail(err, TSR_E_SHAPE, "weight-only product: %lld x %lld results exceed one launch", (long long)g.m,
+                        (long long)g.n);
     }
     tile_maps from = {};
     TSR_TRY(encode_maps(g, by, &from, err));

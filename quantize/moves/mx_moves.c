@@ -168,7 +168,7 @@ tsr_status tsr_mxfp4_global(const tsr_tensor *tensor, const tsr_mxfp4_range *ran
         return TSR_OK;
     if (range->largest - range->least > BINADES)
         return tsr_fail(err, TSR_E_VALUE,
-                        "'%s': its scales go from 2^%d to 2^%d, %d binades apart; NVFP4 holds %d beside one global "
+                        "'%s': its scales go from 2^%d to 2^%d, %d binades apart; NVFP4 can hold %d with one global "
                         "scale, so this is not lossless",
                         tensor->name, range->least - 127, range->largest - 127, range->largest - range->least, BINADES);
     if (range->largest - TOP < 1)

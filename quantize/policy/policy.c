@@ -86,10 +86,9 @@ static const char *not_a_matrix(const deciding *d, const tsr_tensor *t)
     if (t->rank < 2 || t->rank > 3)
         return t->rank < 2 ? "a vector" : "more than three dimensions";
     if (t->rank == 3 && !tsr_glob_match("*.experts.*", t->name))
-        return "three dimensions, and no set of experts";
+        return "three dimensions, but not a stack of experts";
     if (t->rank == 3 && turn_of(d, t) == IN_OUT)
-        return "by hidden_size its experts are stored [experts, in, out]: loaders would take the scales the wrong way "
-               "round";
+        return "by hidden_size its experts are stored [experts, in, out]: loaders would read the scales transposed";
     return t->bytes == 0 ? "empty" : NULL;
 }
 
@@ -100,7 +99,7 @@ static const char *not_in_general(const tsr_tensor *t, const tsr_rule *rule)
         return "a stack of experts of an unknown model_type: no loader is known to read codes of it (--include "
                "overrides)";
     if (rule == NULL)
-        return "no general rule names it";
+        return "no general rule matches its name";
     if (t->shape[t->rank - 1] < SMALL || t->shape[t->rank - 2] < SMALL)
         return "small: fewer than 128 rows or columns (--include overrides)";
     return NULL;
@@ -109,7 +108,7 @@ static const char *not_in_general(const tsr_tensor *t, const tsr_rule *rule)
 static tsr_decision decide_by_tables(const deciding *d, const tsr_tensor *t, const tsr_rule *rule)
 {
     const char *const against = d->family == NULL ? not_in_general(t, rule)
-                                : rule == NULL    ? "no rule of this model_type names it"
+                                : rule == NULL    ? "no rule of this model_type matches its name"
                                                   : NULL;
     return against != NULL ? (tsr_decision){TSR_KEEP, against} : (tsr_decision){rule->treatment, rule->reason};
 }
@@ -120,7 +119,7 @@ static const char *not_for_this_layer(const deciding *d, const tsr_tensor *t)
     if (d->o->not_fp8 && tsr_glob_match("*.indexer.wk.weight", t->name))
         return "indexer: loaders read it in BF16 or FP8 only";
     if (d->o->block_rows == 1 && tsr_glob_match("*.attn.wo_a.weight", t->name))
-        return "operand of the model's own: loaders read it in BF16 or FP8 in blocks only";
+        return "operand specific to this model: loaders read it in BF16 or block FP8 only";
     return NULL;
 }
 
@@ -139,8 +138,8 @@ static tsr_decision decide_as_source(const deciding *d, const tsr_tensor *t)
     if (unread != NULL)
         return (tsr_decision){TSR_KEEP, unread};
     if (d->o->group > 1 && cols % d->o->group != 0)
-        return (tsr_decision){TSR_KEEP, tsr_arena_printf(d->arena, "its %llu columns are not whole groups of %u",
-                                                         U64(cols), d->o->group)};
+        return (tsr_decision){
+            TSR_KEEP, tsr_arena_printf(d->arena, "its %llu columns are not a multiple of %u", U64(cols), d->o->group)};
     return (tsr_decision){TSR_QUANTIZE, "quantized in the source"};
 }
 
@@ -170,8 +169,8 @@ static tsr_decision decide_alone(const deciding *d, const tsr_tensor *t)
                                               : decide_by_tables(d, t, own);
     const uint64_t cols = t->shape[t->rank - 1];
     if (decision.treatment == TSR_QUANTIZE && d->o->group > 1 && cols % d->o->group != 0)
-        decision = (tsr_decision){TSR_KEEP, tsr_arena_printf(d->arena, "its %llu columns are not whole groups of %u",
-                                                             U64(cols), d->o->group)};
+        decision = (tsr_decision){
+            TSR_KEEP, tsr_arena_printf(d->arena, "its %llu columns are not a multiple of %u", U64(cols), d->o->group)};
     return decision;
 }
 

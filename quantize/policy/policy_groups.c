@@ -178,7 +178,7 @@ static tsr_status decide_set(const joining *j, const expert *set, size_t n)
     const char *const why =
         cause == NULL
             ? NULL
-            : tsr_arena_printf(j->arena, "the experts of a layer are quantized or kept as one, and %s is kept: %s",
+            : tsr_arena_printf(j->arena, "the experts of a layer are all quantized or all kept, and %s is kept: %s",
                                cause->name, decision_of(j, cause)->reason);
     for (size_t i = 0; cause != NULL && i < n; i++) {
         if (decision_of(j, set[i].tensor)->treatment == TSR_QUANTIZE)

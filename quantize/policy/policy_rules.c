@@ -103,8 +103,8 @@ static const tsr_rule kMixtral[] = {
 static const tsr_rule kGraniteMoe[] = {
     {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
     {"*.block_sparse_moe.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
-    {"*.block_sparse_moe.*put_linear.weight", TSR_KEEP,
-     "a stack of experts: no format has a place for it (--experts split)", true},
+    {"*.block_sparse_moe.*put_linear.weight", TSR_KEEP, "a stack of experts: no format can store it (--experts split)",
+     true},
 };
 
 /* Kimi Delta Attention: low-bit releases quantize only the routed experts. */
@@ -115,7 +115,7 @@ static const tsr_rule kKimiLinear[] = {
     {"*_proj.weight", TSR_KEEP, "releases of this family keep it (--include overrides)", false},
 };
 
-#define IN_OUT "experts stored [experts, in, out]: loaders would take the scales the wrong way round (--experts split)"
+#define IN_OUT "experts stored [experts, in, out]: loaders would read the scales transposed (--experts split)"
 
 static const tsr_rule kQwen3VlMoe[] = {
     {"*.mlp.experts.*_proj", TSR_KEEP, IN_OUT, true},
@@ -126,7 +126,7 @@ static const tsr_rule kQwen3VlMoe[] = {
 static const tsr_rule kLlama4[] = {
     {"*.feed_forward.experts.*_proj", TSR_KEEP, IN_OUT, true},
     {"*.feed_forward.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
-    {"*.feed_forward.*", TSR_KEEP, "little beside the experts (--include overrides)", false},
+    {"*.feed_forward.*", TSR_KEEP, "small compared with the experts (--include overrides)", false},
     {"*.self_attn.*", TSR_KEEP, "attention: releases of this family keep it (--include overrides)", false},
 };
 
@@ -195,7 +195,7 @@ static const tsr_rule kStep5[] = {
     {"*.self_attn.*", TSR_KEEP, "attention: " ENGINES_BF16, false},
     {"*.share_expert.*", TSR_KEEP, "shared expert: " ENGINES_BF16, false},
     {"*.moe.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
-    {"*.moe.*_proj.weight", TSR_KEEP, "a stack of experts: no format has a place for it", true},
+    {"*.moe.*_proj.weight", TSR_KEEP, "a stack of experts: no format can store it", true},
     {"*.mlp.*_proj.weight", TSR_KEEP, "dense layer: " ENGINES_BF16, false},
 };
 
@@ -208,8 +208,7 @@ static const tsr_rule kMinimaxM3[] = {
 };
 
 static const tsr_rule kConv1d[] = {
-    {"*", TSR_KEEP,
-     "its linear layers are stored [in, out] (Conv1D): loaders would take the scales the wrong way round", true},
+    {"*", TSR_KEEP, "its linear layers are stored [in, out] (Conv1D): loaders would read the scales transposed", true},
 };
 
 static const tsr_rule kBert[] = {
@@ -237,7 +236,7 @@ static const tsr_rule kGeneral[] = {
 };
 
 /* Additional layers that 4-bit releases keep. */
-#define KEPT_IN_4_BITS "releases of this family in 4 bits keep it (--include overrides)"
+#define KEPT_IN_4_BITS "4-bit releases of this family keep it (--include overrides)"
 
 /* DeepSeek-R1 and V3 in FP4: attention stays unquantized. */
 static const tsr_rule kMlaFourBits[] = {
@@ -276,18 +275,18 @@ static const tsr_rule kQwen35FourBits[] = {
 
 static const tsr_rule kQwen4FourBits[] = {
     QWEN4_KEEPS,
-    {"mtp.*", TSR_KEEP, "MTP layer: as Qwen3.5's releases in 4 bits (--include overrides)", false},
-    {"*.mtp.*", TSR_KEEP, "MTP layer: as Qwen3.5's releases in 4 bits (--include overrides)", false},
+    {"mtp.*", TSR_KEEP, "MTP layer: kept as in Qwen3.5's 4-bit releases (--include overrides)", false},
+    {"*.mtp.*", TSR_KEEP, "MTP layer: kept as in Qwen3.5's 4-bit releases (--include overrides)", false},
     {"*.mlp.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
     {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
-    {"*.linear_attn.*", TSR_KEEP, "linear attention: as Qwen3.5's releases in 4 bits (--include overrides)", false},
-    {"*.self_attn.*", TSR_KEEP, "attention: as Qwen3.5's releases in 4 bits (--include overrides)", false},
-    {"*.shared_expert.*", TSR_KEEP, "shared expert: as Qwen3.5's releases in 4 bits (--include overrides)", false},
+    {"*.linear_attn.*", TSR_KEEP, "linear attention: kept as in Qwen3.5's 4-bit releases (--include overrides)", false},
+    {"*.self_attn.*", TSR_KEEP, "attention: kept as in Qwen3.5's 4-bit releases (--include overrides)", false},
+    {"*.shared_expert.*", TSR_KEEP, "shared expert: kept as in Qwen3.5's 4-bit releases (--include overrides)", false},
 };
 
 static const tsr_rule kHyV4FourBits[] = {
     {"*.hc_*", TSR_KEEP, HYPER_CONNECTION, false},
-    {"*.self_attn.*", TSR_KEEP, "attention: as DeepSeek's releases in 4 bits (--include overrides)", false},
+    {"*.self_attn.*", TSR_KEEP, "attention: kept as in DeepSeek's 4-bit releases (--include overrides)", false},
     FEED_FORWARD,
 };
 

@@ -20,8 +20,8 @@ static tsr_status make_room(const tsr_result *result, void **items, size_t count
                             size_t most, const char *what, tsr_err *err)
 {
     if (count == most)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: more than %zu %s: no result of Tessera has as many", result->path,
-                        most, what);
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: more than %zu %s: no result of Tessera has that many",
+                        result->path, most, what);
     if (count < *capacity)
         return TSR_OK;
     const size_t more = *capacity == 0 ? 16 : 2 * *capacity;

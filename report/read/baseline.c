@@ -158,8 +158,7 @@ static tsr_status compare(tsr_baseline *b, tsr_err *err)
             qsort(b->items, b->count, sizeof *b->items, worst_first);
         if (b->compared == 0)
             status =
-                tsr_fail(err, TSR_E_MISMATCH,
-                         "%s and %s: not one figure of both can be compared: name two results about the same model",
+                tsr_fail(err, TSR_E_MISMATCH, "%s and %s have no figure in common: give two results for the same model",
                          old->path, now->path);
     }
     free(old_order);
@@ -173,7 +172,9 @@ static tsr_status finish(tsr_baseline *b, tsr_err *err)
     const tsr_result *const now = b->now;
     tsr_status status = TSR_OK;
     if (strcmp(b->old.title, now->title) != 0)
-        status = tsr_fail(err, TSR_E_MISMATCH, "%s is of %s, and %s of %s: only results of one command can be compared",
+        status = tsr_fail(err, TSR_E_MISMATCH,
+                          "%s is a result of %s, and %s of %s: only results of the same command "
+                          "can be compared",
                           b->old.path, b->old.title, now->path, now->title);
     if (status == TSR_OK)
         status = compare(b, err);
@@ -219,7 +220,7 @@ uint32_t tsr_regression_row(const tsr_baseline *b, const tsr_regression *r)
 void tsr_regression_text(tsr_text *text, const tsr_regression *r)
 {
     if (r->failed)
-        tsr_text_printf(text, "passed before, and fails now%s", isnan(r->loss) ? "" : "; ");
+        tsr_text_printf(text, "passed before and fails now%s", isnan(r->loss) ? "" : "; ");
     if (isnan(r->loss))
         return;
     tsr_text_printf(text, "%s ", tsr_figure_of(r->figure)->title);

@@ -10,7 +10,7 @@ enum { MAX_NUMBER = 64, MAX_PLACE = 256, MAX_FACT = 4096 };
 
 tsr_status tsr_refuse_value(const tsr_reading *r, tsr_err *err, const char *what)
 {
-    return tsr_fail(err, TSR_E_FORMAT, "%s: at byte %zu: %s; this is no whole result of Tessera: make it again",
+    return tsr_fail(err, TSR_E_FORMAT, "%s: at byte %zu: %s; the result is invalid: run the command again",
                     r->json.name, r->json.pos, what);
 }
 
@@ -47,16 +47,16 @@ tsr_status tsr_value_number(tsr_reading *r, void *to, tsr_err *err)
     *number = NAN;
     TSR_TRY(tsr_json_peek(&r->json, &kind, err));
     if (kind != TSR_JSON_NUMBER && kind != TSR_JSON_NULL)
-        return tsr_refuse_value(r, err, "a number should stand here");
+        return tsr_refuse_value(r, err, "expected a number");
     TSR_TRY(tsr_json_skip(&r->json, &span, err));
     if (kind == TSR_JSON_NULL)
         return TSR_OK;
     if (span.size >= sizeof copy)
-        return tsr_refuse_value(r, err, "a number of too many digits");
+        return tsr_refuse_value(r, err, "a number has too many digits");
     memcpy(copy, span.data, span.size);
     copy[span.size] = '\0';
     *number = strtod(copy, NULL);
-    return isfinite(*number) ? TSR_OK : tsr_refuse_value(r, err, "a number beyond what a double holds");
+    return isfinite(*number) ? TSR_OK : tsr_refuse_value(r, err, "a number exceeds the range of a double");
 }
 
 tsr_status tsr_value_count(tsr_reading *r, void *to, tsr_err *err)
@@ -69,7 +69,7 @@ tsr_status tsr_value_flag(tsr_reading *r, void *to, tsr_err *err)
     tsr_json_kind kind;
     TSR_TRY(tsr_json_peek(&r->json, &kind, err));
     if (kind != TSR_JSON_TRUE && kind != TSR_JSON_FALSE)
-        return tsr_refuse_value(r, err, "true or false should stand here");
+        return tsr_refuse_value(r, err, "expected true or false");
     *(bool *)to = kind == TSR_JSON_TRUE;
     return tsr_json_skip(&r->json, NULL, err);
 }
@@ -91,10 +91,10 @@ tsr_status tsr_value_place(tsr_reading *r, void *to, tsr_err *err)
         return tsr_value_text(r, to, err);
     TSR_TRY(tsr_json_skip(&r->json, &span, err));
     if (span.size > MAX_PLACE)
-        return tsr_refuse_value(r, err, "a place of too many numbers");
+        return tsr_refuse_value(r, err, "an index with too many numbers");
     for (size_t i = 0; i < span.size; i++) {
         if (strchr("0123456789[], \n\r\t-", span.data[i]) == NULL)
-            return tsr_refuse_value(r, err, "a list of whole numbers should stand here");
+            return tsr_refuse_value(r, err, "expected a list of integers");
     }
     char *const copy = tsr_arena_dup(&r->result->arena, span.data, span.size);
     *(const char **)to = copy;
@@ -142,7 +142,7 @@ static tsr_status mark(tsr_reading *r, uint64_t *bits, size_t at, const char *ke
 {
     if ((*bits >> at & 1) != 0) {
         char what[128];
-        snprintf(what, sizeof what, "'%s' stands twice in one object, and readers do not agree on which counts", key);
+        snprintf(what, sizeof what, "duplicate member '%s' in one object; readers disagree on which one counts", key);
         return tsr_refuse_value(r, err, what);
     }
     *bits |= (uint64_t)1 << at;
@@ -177,7 +177,7 @@ static tsr_status read_figure(tsr_reading *r, tsr_figure figure, double *to, tsr
 {
     TSR_TRY(tsr_value_number(r, to, err));
     if (tsr_figure_of(figure)->count && (*to < 0 || *to != floor(*to)))
-        return tsr_refuse_value(r, err, "a count should stand here: whole, and not negative");
+        return tsr_refuse_value(r, err, "expected a non-negative integer");
     return TSR_OK;
 }
 
@@ -204,8 +204,7 @@ static tsr_status read_rest(tsr_reading *r, tsr_json_text key, const tsr_rest *r
     if (name == NULL || value == NULL)
         return tsr_out_of_memory(err, NULL);
     if (tsr_fact_of(rest->facts, name) != NULL)
-        return tsr_refuse_value(r, err,
-                                "a member stands twice in one object, and readers do not agree on which counts");
+        return tsr_refuse_value(r, err, "duplicate member in one object; readers disagree on which one counts");
     return tsr_result_add_fact(r->result, rest->facts, name, value, err);
 }
 

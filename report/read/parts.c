@@ -72,13 +72,13 @@ static tsr_status read_part(tsr_reading *r, const char *name, void *context, tsr
     parts *const to = context;
     part p = {.status = NULL};
     if (to->version == NULL)
-        return tsr_refuse_value(r, err, "a version of null");
+        return tsr_refuse_value(r, err, "a version is null");
     TSR_TRY(tsr_read_object(r, "a kind of checks", kFields, &p, NULL, err));
     if (to->n == TSR_MAX_PARTS)
-        return tsr_refuse_value(r, err, "more kinds of checks than there are");
+        return tsr_refuse_value(r, err, "more kinds of checks than exist");
     const bool applies = p.status == NULL || strcmp(p.status, "not applicable") != 0;
     if (p.status == NULL || (applies ? p.end == 0 : p.reason == NULL))
-        return tsr_refuse_value(r, err, "a kind of checks without a result, or the reason why there is none");
+        return tsr_refuse_value(r, err, "a kind of checks has neither a result nor a reason why it has none");
     if (!applies)
         return add_reason(r, to, name, &p, err);
     const tsr_status status =

@@ -40,11 +40,12 @@ static tsr_status refuse_schema(const char *path, const char *schema, tsr_err *e
         const char *const known = kKinds[i].kind.schema;
         if (kKinds[i].read != NULL && strncmp(known, schema, n) == 0 && known[n] == '/')
             return tsr_fail(err, TSR_E_UNSUPPORTED,
-                            "%s: it is %.80s, and this is Tessera %s, which reads %s: take the version that made it",
+                            "%s: it is %.80s, but this is Tessera %s, which reads %s; use the version that wrote it",
                             path, schema, TSR_VERSION, known);
     }
     return tsr_fail(err, TSR_E_UNSUPPORTED,
-                    "%s: '%.80s' is no result of a command: name what --json wrote, or a quantization_report.json",
+                    "%s: '%.80s' is not a result of a command; give a file written by --json, or a "
+                    "quantization_report.json",
                     path, schema);
 }
 
@@ -56,8 +57,8 @@ static tsr_status find_kind(tsr_result *result, const char *text, size_t size, s
         TSR_TRY(tsr_json_skip(&whole, NULL, err));
         TSR_TRY(tsr_json_finish(&whole, err));
         return tsr_fail(err, TSR_E_UNSUPPORTED,
-                        "%s: JSON, but no result of Tessera: it has no 'schema'; name what --json wrote, or a "
-                        "quantization_report.json",
+                        "%s: JSON, but not a result of Tessera: it has no 'schema'; give a file written by --json, "
+                        "or a quantization_report.json",
                         result->path);
     }
     for (*at = 0; *at < N_KINDS; (*at)++) {

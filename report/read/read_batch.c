@@ -16,7 +16,7 @@ static const struct {
     tsr_outcome outcome;
 } kStates[] = {
     {"done", NULL, TSR_OUTCOME_PASSED},
-    {"short", "a check fell short", TSR_OUTCOME_FAILED},
+    {"short", "a check failed", TSR_OUTCOME_FAILED},
     {"failed", "it failed", TSR_OUTCOME_FAILED},
     {"interrupted", "it was interrupted", TSR_OUTCOME_FAILED},
     {"not begun", "not begun", TSR_OUTCOME_SKIPPED},
@@ -31,10 +31,10 @@ static tsr_status take_state(tsr_reading *r, job *j, tsr_err *err)
         j->row.outcome = kStates[i].outcome;
         j->row.note = j->message != NULL ? j->message : kStates[i].why;
         if (j->needs != NULL)
-            j->row.note = tsr_arena_printf(&r->result->arena, "not begun: it needs %s", j->needs);
+            j->row.note = tsr_arena_printf(&r->result->arena, "not begun: it needs the result of %s", j->needs);
         return TSR_OK;
     }
-    return tsr_refuse_value(r, err, "a job in a state that no job has");
+    return tsr_refuse_value(r, err, "an unknown state of a job");
 }
 
 static tsr_status read_job(tsr_reading *r, void *to, tsr_err *err)
@@ -56,7 +56,7 @@ static tsr_status read_job(tsr_reading *r, void *to, tsr_err *err)
     const tsr_rest rest = {.figures = j.row.figures};
     TSR_TRY(tsr_read_object(r, "a job", kFields, &j, &rest, err));
     if (j.row.name == NULL)
-        return tsr_refuse_value(r, err, "a name of null");
+        return tsr_refuse_value(r, err, "a name is null");
     TSR_TRY(take_state(r, &j, err));
     TSR_TRY(tsr_result_series(r->result, "job", &series, err));
     j.row.series = series;

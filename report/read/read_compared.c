@@ -44,7 +44,7 @@ static tsr_status read_range(tsr_reading *r, void *to, tsr_err *err)
 {
     range *const x = to;
     TSR_TRY(tsr_read_array(r, read_bound, x, err));
-    return x->n == 2 && x->at[0] < x->at[1] ? TSR_OK : tsr_refuse_value(r, err, "a range that holds nothing");
+    return x->n == 2 && x->at[0] < x->at[1] ? TSR_OK : tsr_refuse_value(r, err, "an empty range");
 }
 
 /* Reads the first block of a list, which is the worst. */
@@ -105,7 +105,7 @@ static tsr_status read_pair(tsr_reading *r, pair *p, tsr_err *err)
     TSR_TRY(tsr_result_series(r->result, "", &series, err));
     TSR_TRY(tsr_read_object(r, "a tensor", kFields, p, &rest, err));
     if (p->row.name == NULL || p->state == NULL)
-        return tsr_refuse_value(r, err, "a name of null");
+        return tsr_refuse_value(r, err, "a name is null");
     tsr_row *row;
     TSR_TRY(tsr_result_add_row(r->result, series, &row, err));
     tsr_finish_figures(p->row.figures);

@@ -91,7 +91,7 @@ static tsr_status read_issue(tsr_reading *r, void *to, tsr_err *err)
     (void)to;
     TSR_TRY(tsr_read_object(r, "a finding", kFields, &f, NULL, err));
     if (f.severity == NULL || f.rule == NULL || f.detail == NULL)
-        return tsr_refuse_value(r, err, "a finding without words");
+        return tsr_refuse_value(r, err, "a finding without text");
     const bool fatal = strcmp(f.severity, "error") == 0;
     const char *const check =
         f.loader == NULL || *f.loader == '\0' ? f.rule : tsr_arena_printf(&result->arena, "%s: %s", f.loader, f.rule);
@@ -188,7 +188,7 @@ tsr_status tsr_read_inspect_tensor(tsr_reading *r, void *to, tsr_err *err)
     TSR_TRY(tsr_read_object(r, "the result", kFields, &t, &rest, err));
     TSR_TRY(tsr_result_series(result, "", &at, err));
     if (t.row.name == NULL)
-        return tsr_refuse_value(r, err, "a name of null");
+        return tsr_refuse_value(r, err, "a name is null");
     tsr_row *row;
     TSR_TRY(tsr_result_add_row(result, at, &row, err));
     *row = t.row;

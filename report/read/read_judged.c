@@ -14,7 +14,7 @@ static tsr_status add_judgement(tsr_reading *r, judgement *j, const char *series
 {
     uint32_t at;
     if (series == NULL || j->row.name == NULL)
-        return tsr_refuse_value(r, err, "a judgement without words");
+        return tsr_refuse_value(r, err, "a judgement without text");
     TSR_TRY(tsr_result_series(r->result, series, &at, err));
     tsr_row *row;
     TSR_TRY(tsr_result_add_row(r->result, at, &row, err));

@@ -65,7 +65,7 @@ static tsr_status read_blocks(tsr_reading *r, void *to, tsr_err *err)
     tsr_manifest_blocks *const said = &r->result->said_blocks;
     (void)to;
     said->there = true;
-    return tsr_read_object(r, "what it says of blocks", kFields, said, NULL, err);
+    return tsr_read_object(r, "its figures of blocks", kFields, said, NULL, err);
 }
 
 tsr_status tsr_read_quantization_report(tsr_reading *r, void *to, tsr_err *err)
@@ -104,7 +104,7 @@ static tsr_status read_action(tsr_reading *r, void *to, tsr_err *err)
     (void)to;
     TSR_TRY(tsr_read_object(r, "a planned tensor", kFields, &p, NULL, err));
     if (p.name == NULL || p.action == NULL)
-        return tsr_refuse_value(r, err, "a name of null");
+        return tsr_refuse_value(r, err, "a name is null");
     TSR_TRY(tsr_result_series(r->result, p.action, &at, err));
     tsr_row *row;
     TSR_TRY(tsr_result_add_row(r->result, at, &row, err));

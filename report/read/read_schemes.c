@@ -31,7 +31,7 @@ static tsr_status read_cost(tsr_reading *r, cost *c, tsr_err *err)
     const tsr_rest rest = {.figures = c->figures};
     TSR_TRY(tsr_read_object(r, "a scheme", kFields, c, &rest, err));
     tsr_finish_figures(c->figures);
-    return c->scheme != NULL ? TSR_OK : tsr_refuse_value(r, err, "a scheme of null");
+    return c->scheme != NULL ? TSR_OK : tsr_refuse_value(r, err, "a scheme is null");
 }
 
 static tsr_status read_total(tsr_reading *r, void *to, tsr_err *err)
@@ -76,7 +76,7 @@ static tsr_status read_of_tensor(tsr_reading *r, void *to, tsr_err *err)
     cost c;
     TSR_TRY(read_cost(r, &c, err));
     if (t->name == NULL)
-        return tsr_refuse_value(r, err, "the name of a tensor should stand in front of its schemes");
+        return tsr_refuse_value(r, err, "expected the name of a tensor before its schemes");
     return add_tensor(r, t->name, &c, err);
 }
 
@@ -124,7 +124,7 @@ static tsr_status read_name(tsr_reading *r, void *to, tsr_err *err)
     const char *name;
     TSR_TRY(tsr_value_text(r, &name, err));
     if (name == NULL || g->chosen.scheme == NULL)
-        return tsr_refuse_value(r, err, "a name should stand here, behind the scheme of its group");
+        return tsr_refuse_value(r, err, "expected a name after the scheme of its group");
     return add_tensor(r, name, &g->chosen, err);
 }
 

@@ -51,7 +51,7 @@ tsr_status tsr_read_finding(tsr_reading *r, void *to, tsr_err *err)
     (void)to;
     TSR_TRY(tsr_read_object(r, "a finding", kFields, &f, NULL, err));
     if (f.check == NULL || f.where == NULL || f.what == NULL)
-        return tsr_refuse_value(r, err, "a finding without words");
+        return tsr_refuse_value(r, err, "a finding without text");
     const tsr_result_finding made = {
         .check = f.check, .where = f.where, .text = f.what, .row = TSR_NO_ROW, .fatal = true};
     return tsr_result_add_finding(r->result, &made, err);
@@ -80,7 +80,7 @@ tsr_status tsr_read_row(tsr_reading *r, const char *what, const tsr_field *field
     const tsr_rest rest = {.figures = mine.figures};
     TSR_TRY(tsr_read_object(r, what, fields, &mine, &rest, err));
     if (mine.name == NULL)
-        return tsr_refuse_value(r, err, "a name of null");
+        return tsr_refuse_value(r, err, "a name is null");
     tsr_finish_figures(mine.figures);
     mine.place = tsr_place_of(mine.name);
     TSR_TRY(tsr_result_add_row(r->result, series, row, err));
@@ -151,7 +151,7 @@ static tsr_status read_error(tsr_reading *r, void *to, tsr_err *err)
     };
     const tsr_result *const result = to;
     TSR_TRY(tsr_read_object(r, "an error", kFields, to, NULL, err));
-    return result->error == NULL || result->error_code == 0 ? tsr_refuse_value(r, err, "an error without words or code")
+    return result->error == NULL || result->error_code == 0 ? tsr_refuse_value(r, err, "an error without text or code")
                                                             : TSR_OK;
 }
 

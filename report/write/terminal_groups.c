@@ -134,7 +134,7 @@ static void draw_bars(tsr_text *text, const tsr_style *style, const tsr_groups *
     for (size_t i = 0; i < shown; i++)
         draw_bar_line(text, style, list[i], full);
     if (shown < n)
-        tsr_text_printf(text, "  ... and %zu more, which lost no more than these\n", n - shown);
+        tsr_text_printf(text, "  ... and %zu more with smaller errors\n", n - shown);
     free(list);
 }
 

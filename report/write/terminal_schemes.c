@@ -68,7 +68,7 @@ void tsr_draw_schemes(tsr_text *text, const tsr_style *style, const tsr_result *
     tsr_text_printf(text, " %10s %9s\n", "bytes", "of BF16");
     for (size_t i = 0; i < result->n_series; i++)
         draw_row(text, style, &result->series[i]);
-    tsr_text_printf(text, "\nwhere each loses most (relative error):\n");
+    tsr_text_printf(text, "\ntensors with the largest relative error of each scheme:\n");
     for (size_t i = 0; i < result->n_series; i++)
         draw_worst(text, style, &result->series[i]);
 }

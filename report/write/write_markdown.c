@@ -307,7 +307,7 @@ static void write_groups(tsr_text *text, const tsr_overview *o, tsr_grouping gro
     for (size_t i = 0; i < n && i < GROUPS && n > 1; i++)
         write_group(text, list[i]);
     if (n > GROUPS)
-        tsr_text_printf(text, "\nThe %d that lost most, of %zu.\n", GROUPS, n);
+        tsr_text_printf(text, "\nThe %d with the largest loss, of %zu.\n", GROUPS, n);
     tsr_text_append(text, "\n", n > 1);
     free(list);
 }
@@ -389,7 +389,7 @@ void tsr_write_markdown(tsr_text *text, const tsr_report *report)
             tsr_text_append(text, details.data, details.size);
         tsr_text_free(&details);
         if (!fits) {
-            tsr_text_printf(text, "The details of %zu results are left out: a comment has no room for them.\n",
+            tsr_text_printf(text, "The details of %zu results are omitted, since a comment has a limited size.\n",
                             report->count - i);
             break;
         }

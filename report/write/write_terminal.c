@@ -79,7 +79,7 @@ static void draw_checks(tsr_text *text, const tsr_style *style, const tsr_overvi
         else if (check->judged > 0)
             tsr_text_printf(text, "%llu judged\n", U64(check->judged));
         else
-            tsr_text_printf(text, "nothing here to judge\n");
+            tsr_text_printf(text, "no judgement applies\n");
     }
     if (o->passed + o->failed > 0 && result->n_checks == 0)
         tsr_text_printf(text, "\n  %zu judgements passed, %zu failed, %zu skipped\n", o->passed, o->failed, o->skipped);
@@ -153,7 +153,7 @@ static void draw_spreads(tsr_text *text, const tsr_style *style, const tsr_overv
         }
         tsr_text_append(text, "\n", 1);
         if (s->lossless > 0)
-            tsr_text_printf(text, "    %zu more lost nothing\n", s->lossless);
+            tsr_text_printf(text, "    %zu more without loss\n", s->lossless);
     }
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # libraries.sh FOLDER [PACKAGE...]: fetches what the aarch64 build is linked with, and these packages, into FOLDER/root, as packages.sh
-# does, and writes for Meson where they are: FOLDER/place.ini. What cannot be fetched is told in one line, with exit code 77.
+# does, and writes for Meson where they are: FOLDER/place.ini. If something cannot be fetched, one line says so, and the exit code is 77.
 set -euo pipefail
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 mkdir -p "$1"

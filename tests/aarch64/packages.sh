@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # packages.sh FOLDER [--whole] PACKAGE...: fetches packages of arm64 from where apt gets this machine's own, with --whole all that they
-# need as well, and unpacks them into FOLDER/root. apt is told of arm64 by a state and a cache of its own in FOLDER: nothing of the
-# system changes, and it needs no root. What cannot be fetched is told in one line, with exit code 77.
+# need as well, and unpacks them into FOLDER/root. apt learns of arm64 by its own state and cache in FOLDER: nothing of the
+# system changes, and it needs no root. If something cannot be fetched, one line says so, and the exit code is 77.
 #   ARM64_MIRROR   archive to fetch from, where the one that the system uses carries no arm64
 set -euo pipefail
 mkdir -p "$1"

@@ -124,7 +124,7 @@ told     verify in/channel --against in/llama --json said.json
 END
 }
 
-# killed SECONDS: a run that is killed then, and the same command again, leave what a run leaves that nobody disturbs.
+# killed SECONDS: kills a run then; the same command again must leave what an undisturbed run leaves.
 killed() {
     local out=$scratch/killed/out code=0
     rm -rf "$scratch/killed" && mkdir "$scratch/killed" && ln -s .. "$scratch/killed/in"

@@ -1,10 +1,10 @@
-"""Whole jobs beside what the disk gives. Cold and durable on both sides: the source is dropped from the page cache before each turn,
-and a turn ends when the output is on the disk.
+"""Times whole jobs against the speed of the disk. Both are cold and durable: the source is dropped from the page cache before each
+turn, and a turn ends when the output is on the disk.
 
-With direct I/O a job is held against fio, which reads and writes as many bytes, at once, past the page cache; in the page cache,
+With direct I/O a job is compared with fio, which reads and writes as many bytes, at once, past the page cache; in the page cache,
 against cp and an fsync of each file (of the job's input for quantize, of its output for convert). cp reads as much as it writes, the
 job does not: fio through the page cache, in requests of the job's size, says what the system alone needs for the job's bytes. All
-take turns, in an order that changes; medians are compared. CPU time, user and system, is told for each gigabyte of input (quantize)
+take turns, in an order that changes; medians are compared. CPU time, user and system, is printed for each gigabyte of input (quantize)
 or output (convert), and has a limit where I/O is direct. Two processors may be siblings, of one core: the limit for two threads is
 then as much higher as memcpy takes more CPU time for a gigabyte when both do it. Kernels are measured by bench_kernels; the formula
 in NumPy, one core and arithmetic only, gives a scale."""
@@ -81,7 +81,7 @@ def make_cold(folder):
 # ---- the machine ----
 
 def first_touch():
-    """Seconds for a GB of memory that this process has not had before. Above 0.2 or so, the host has to find it first, and whoever
+    """Seconds for a GB of memory that this process has not had before. Above about 0.2, the host has to find it first, and whatever
     needs new pages, be it of the page cache, waits for that."""
     size = 1 << 28
     began = time.perf_counter()

@@ -21,7 +21,7 @@ BAD = "model.layers.1.self_attn.q_proj.weight"
 # Variables that the products define. Their values replace those that a recipe asks for.
 PRODUCT = {"github.run_id": "41", "github.token": "secret", "github.event.number": "7", "env.BUILD_NUMBER": "41", "CI_PIPELINE_ID": "41",
            "CI_PROJECT_ID": "3", "CI_MERGE_REQUEST_IID": "7", "CI_API_V4_URL": "https://gitlab.example.com/api/v4", "REPORT_TOKEN": "secret"}
-# Stands in for the programs that post a comment: keeps the file that it is given.
+# Replaces the programs that post a comment: keeps the file that it is given.
 POST = """#!/bin/sh
 for word; do
     case $word in body@*) cp "${word#body@}" posted.md ;; esac

@@ -75,7 +75,7 @@ def test_the_version_as_json(run, tessera):
 
 
 def test_tensors_for_completion(run, checkpoint, tmp_path):
-    """Numbers behind what was typed are *, so that a model of many layers has few lines; errors are told as ever."""
+    """Numbers behind what was typed are *, so that a model of many layers has few lines; errors are reported as usual."""
     src = checkpoint("deepseek-v3")
     names = {tensor for path in src.glob("*.safetensors") for tensor in harness.read_safetensors(path)[1] if tensor != "__metadata__"}
     code, out, _ = run("help", "--tensors", src)

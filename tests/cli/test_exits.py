@@ -232,5 +232,5 @@ def test_swapped_sides_are_told(tessera, checkpoint, quantize):
     source = checkpoint("llama")
     output = quantize(source)
     code, out, _ = harness.run(tessera, ["verify", source, "--against", output])
-    assert code == 1 and f"{output} is quantized, and {source} is not: if the second is the original, the two are swapped" in out
+    assert code == 1 and f"{output} is quantized and {source} is not: if the second is the original, the two arguments are swapped" in out
     assert "is quantized, and" not in harness.run(tessera, ["verify", output, "--against", source])[1]

@@ -103,14 +103,14 @@ def must_succeed(kind, action, for_good):
 # undisturbed run. `words`: what is said.
 Pin = collections.namedtuple("Pin", "case kind number action text code words for_good", defaults=[False])
 PINNED = [
-    Pin("batch", "realpath", 3, "EACCES", "/src", 4, ["job 'fp8'", "src: cannot look at it: Permission denied"]),
-    Pin("batch", "realpath", 1, "EIO", "/out/fp8", 4, ["job 'fp8'", "out/fp8: cannot look at it: Input/output error"]),
-    Pin("batch, results of each", "realpath", 6, "ENOMEM", "/src", 4, ["cannot look at it: Cannot allocate memory"]),
-    Pin("finish", "fstat", 1, "EACCES", "2.blocks", 4, ["2.blocks: cannot look at it: Permission denied"]),
+    Pin("batch", "realpath", 3, "EACCES", "/src", 4, ["job 'fp8'", "src: cannot access it: Permission denied"]),
+    Pin("batch", "realpath", 1, "EIO", "/out/fp8", 4, ["job 'fp8'", "out/fp8: cannot access it: Input/output error"]),
+    Pin("batch, results of each", "realpath", 6, "ENOMEM", "/src", 4, ["cannot access it: Cannot allocate memory"]),
+    Pin("finish", "fstat", 1, "EACCES", "2.blocks", 4, ["2.blocks: cannot access it: Permission denied"]),
     Pin("finish", "open", 1, "EMFILE", "2.blocks", 4, ["2.blocks: cannot open: Too many open files"]),
-    Pin("quantize, complete already", "stat", 1, "EIO", "0.blocks", 4, ["0.blocks: cannot look at it: Input/output error"]),
-    Pin("inspect FP8:lm_head.weight", "access", 2, "EACCES", "fp8", 4, ["fp8: cannot look at it: Permission denied"]),
-    Pin("a shard", "stat", 1, "EIO", ".tessera/journal", 4, ["journal", "cannot look at it: Input/output error"]),
+    Pin("quantize, complete already", "stat", 1, "EIO", "0.blocks", 4, ["0.blocks: cannot access it: Input/output error"]),
+    Pin("inspect FP8:lm_head.weight", "access", 2, "EACCES", "fp8", 4, ["fp8: cannot access it: Permission denied"]),
+    Pin("a shard", "stat", 1, "EIO", ".tessera/journal", 4, ["journal", "cannot access it: Input/output error"]),
 ]
 
 

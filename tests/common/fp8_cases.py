@@ -25,7 +25,7 @@ def ties(rng, shape, dtype):
 
 @functools.cache
 def corner_cases(dtype):
-    """Named matrices, each of which stands for a class of weights; nobody may change them. 128 rows of the widest are more than the
+    """Named matrices, each of which represents a class of weights; they are read-only. 128 rows of the widest are more than the
     4 MiB that one worker takes at a time."""
     rng = np.random.default_rng(7)
     low, high = (2.0**-17, 2.0**13) if dtype is np.float16 else (2.0**-130, 2.0**124)

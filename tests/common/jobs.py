@@ -22,7 +22,7 @@ RANKS = Codes(3, 3, 3)           # inspect, too, wants one rank
 RULES, MODELOPT_RULES = (os.path.join(os.path.dirname(__file__), f"mixed_rules{end}.json") for end in ("", "_modelopt"))
 
 # `made` turns a generated BF16 checkpoint into the job's source: a command, several, a kind of remade.KINDS or remade.PLAIN, or None; SRC
-# stands for the source, DST for the destination, RULES and MODELOPT_RULES for rules files. The weights are spread over several shards where the target writes shards. `unfit`: kinds of checkpoint
+# means the source, DST for the destination, RULES and MODELOPT_RULES for rules files. The weights are spread over several shards where the target writes shards. `unfit`: kinds of checkpoint
 # that the target rightly refuses, or for which it takes minutes (50,000 weights with a file each are 50,000 syncs), or that
 # would go through the very steps of another job once more (MXFP8 is written as MXFP4 is, and cast as NVFP4 is).
 # `kind` and `codes` are for the test that reads the output (tests/cli/test_pairs.py).
@@ -190,7 +190,7 @@ def words(command, source, destination):
 
 
 def without_unfit_exclude(arguments, source):
-    """The arguments without an --exclude that fits no tensor of the source, which the tool refuses: not each kind has experts."""
+    """The arguments without an --exclude that matches no tensor of the source, which the tool refuses: not each kind has experts."""
     if "--exclude" not in arguments:
         return arguments
     at, names = arguments.index("--exclude"), set()

@@ -248,11 +248,11 @@ KV_FP8 = {"dynamic": False, "num_bits": 8, "type": "float"}
 RULES = {
     # DeepSeek-V4
     "F8_E8M0 scales of FP8 experts": (lambda: deepseek_v4("fp8", "F8_E8M0"), None, 1, {"vllm"}, "scale dtype",
-                                      ["experts.0.w1.scale", "120 for 2^-7", "reads F32"]),
+                                      ["experts.0.w1.scale", "120 for 2^-7", "supports F32"]),
     "expert_dtype absent, FP4": (deepseek_v4, drop_key("expert_dtype"), 1, {"transformers"}, "expert_dtype",
-                                 ["experts.0.w1.weight", "FP4", "takes experts for FP8"]),
+                                 ["experts.0.w1.weight", "FP4", "reads experts as FP8"]),
     "expert_dtype absent, FP8": (lambda: deepseek_v4("fp8", "F32"), drop_key("expert_dtype"), 1, {"vllm"}, "expert_dtype",
-                                 ["FP8", "takes experts for FP4"]),
+                                 ["FP8", "reads experts as FP4"]),
     "V4.1's expert_dtype at the top only": (lambda: v41(False), None, 1, {"transformers"}, "expert_dtype",
                                             ["inside quantization_config"]),
     "V4's expert_dtype inside only": (
@@ -260,9 +260,9 @@ RULES = {
         "expert_dtype", ["at the top of config.json"]),
     # ModelOpt's lists and files
     "layers.6 hits layers.60": (lambda: remade("nvfp4-modelopt"), many_layers, 1, {"vllm"}, "ignore list",
-                                ["'model.layers.6'", "layers.60.", "by mistake"]),
+                                ["'model.layers.6'", "layers.60.", "also matches"]),
     "mlp.gate hits gate_up_proj": (lambda: remade("nvfp4-modelopt"), edit("ignore", ["lm_head", "mlp.gate"]), 1, {"vllm"},
-                                   "ignore list", ["'mlp.gate'", "gate_up_proj", "by mistake"]),
+                                   "ignore list", ["'mlp.gate'", "gate_up_proj", "also matches"]),
     "an excluded module that is quantized": (lambda: remade("nvfp4-modelopt"), edit("ignore", ["lm_head", "*.mlp.down_proj"]),
                                              1, ENGINES, "ignore list", ["down_proj", "is quantized"]),
     "a plain module that is not excluded": (lambda: remade("nvfp4-modelopt", experts=2), edit("ignore", ["lm_head"]), 1,
@@ -293,9 +293,9 @@ RULES = {
         ["group_size 16 and 32"]),
     # ModelOpt's MIXED_PRECISION
     "layers by their members": (lambda: remade("nvfp4-modelopt"), by_layer("NVFP4"), 1, {"sglang"}, "quantized_layers",
-                                ["q_proj", "qkv_proj", "'qwen3'", "taken for plain"]),
+                                ["q_proj", "qkv_proj", "'qwen3'", "as plain"]),
     "a quantized layer in no list": (lambda: remade("nvfp4-modelopt"), by_layer("NVFP4", True, down_proj=None), 1,
-                                     {"vllm", "sglang"}, "quantized_layers", ["down_proj", "taken for plain"]),
+                                     {"vllm", "sglang"}, "quantized_layers", ["down_proj", "as plain"]),
     "a layer of another algorithm": (lambda: remade("nvfp4-modelopt"), by_layer("NVFP4", True, o_proj="MXFP8"), 1,
                                      {"vllm", "sglang"}, "quantized_layers", ["o_proj", "NVFP4", '"MXFP8"']),
     "no layer of NVFP4": (lambda: remade("mxfp8-modelopt"), by_layer("MXFP8", True), 1, {"sglang"}, "quantized_layers",
@@ -303,19 +303,19 @@ RULES = {
     "a plain layer among those that are listed": (
         lambda: remade("nvfp4-modelopt", experts=2), both(by_layer("NVFP4"), lambda m: (
             m.quantization["quantized_layers"].update({"model.layers.0.self_attn.o_proj": {"quant_algo": "NVFP4"}}),
-            edit("ignore", [])(m))), 1, {"vllm", "sglang"}, "quantized_layers", ["o_proj", "BF16", "for quantized"]),
+            edit("ignore", [])(m))), 1, {"vllm", "sglang"}, "quantized_layers", ["o_proj", "BF16", "to be quantized"]),
     "plain experts beside a shared one": (
         lambda: remade("nvfp4-modelopt", experts=2), both(plain_experts, by_layer("NVFP4", True)), 1, {"vllm"},
-        "quantized_layers", ["experts.0.", "shared_experts", "for quantized"]),
+        "quantized_layers", ["experts.0.", "shared_experts", "to be quantized"]),
     "MXFP8 beside NVFP4": (lambda: remade("nvfp4-modelopt"), both(in_rows_of_fp8("down_proj"), by_layer(
         "NVFP4", True, down_proj="MXFP8")), 1, {"sglang"}, "kind", ["down_proj", "weight_scale_inv"]),
     # classes
-    "V4's own operand": (v4_in_mxfp8, None, 1, {"vllm", "sglang"}, "operand", ["attn.wo_a.weight", "MXFP8", "BF16 and e4m3 in blocks"]),
+    "V4's own operand": (v4_in_mxfp8, None, 1, {"vllm", "sglang"}, "operand", ["attn.wo_a.weight", "MXFP8", "BF16 and block e4m3"]),
     "V4's wo_a plain, the rest in FP8": (deepseek_v4, plain_wo_a, 1, {"sglang"}, "operand", ["attn.wo_a.weight", "BF16", "e4m3 only"]),
     "V4's wo_a in groups that cut blocks": (deepseek_v4, lambda m: m.config.update(o_lora_rank=64), 1, {"sglang"}, "operand",
                                             ["attn.wo_a.weight", "o_lora_rank is 64", "256 columns"]),
     "V4's wq_a and wkv, joined by name": (v4_in_nvfp4, None, 1, {"sglang"}, "scale name",
-                                          ["attn.wq_a.weight", "compressed-tensors", "says nothing"]),
+                                          ["attn.wq_a.weight", "compressed-tensors", "without an error"]),
     "V4's plain layers under transformers' names": (lambda: v4_as(mxfp4_ct, remade("mxfp4-ct").quantization, ["wo_a"]), None, 1, {"transformers"},
                                                     "kind", ["MXFP4 of compressed-tensors", "lm_head"]),
     "V4's plain layers under SGLang's names": (lambda: v4_in_nvfp4("attn."), None, 1, {"sglang"}, "ignore list",
@@ -325,7 +325,7 @@ RULES = {
             {f"layers.0.ffn.shared_experts.w{n}.weight": raw("BF16", 256, 256) for n in (1, 2, 3)})), 1, {"sglang"}, "ignore list",
         ["'model.layers.0.mlp.shared_experts."]),
     "V4's layers that SGLang's names make plain": (v4_in_nvfp4, lambda m: m.quantization["ignore"].append("re:.*mlp.shared.*|.*wq_b"),
-                                                   1, {"sglang"}, "ignore list", ["attn.wq_b", "'model.layers.0.self_attn.wq_b'", "for plain"]),
+                                                   1, {"sglang"}, "ignore list", ["attn.wq_b", "'model.layers.0.self_attn.wq_b'", "as plain"]),
     "Qwen3-Next's linear attention in ModelOpt's NVFP4": (
         lambda: of_family(remade("nvfp4-modelopt"), "qwen3_next"), lambda m: m.tensors.update(
             nvfp4_modelopt("model.layers.0.linear_attn.in_proj_qkvz", 3072, 256)), 1, {"sglang"}, "kind", ["in_proj_qkvz", "four layers"]),
@@ -334,11 +334,11 @@ RULES = {
             nvfp4_modelopt("model.layers.0.linear_attn.in_proj_qkvz", 3072, 256)), by_layer("NVFP4")), 1, {"sglang"}, "kind",
         ["in_proj_qkvz", "four layers"]),
     "Qwen3-Next's q, k and v in ModelOpt's NVFP4": (
-        lambda: of_family(remade("nvfp4-modelopt"), "qwen3_next"), None, 1, {"sglang"}, "kind", ["self_attn.", "q, k and v plain"]),
+        lambda: of_family(remade("nvfp4-modelopt"), "qwen3_next"), None, 1, {"sglang"}, "kind", ["self_attn.", "q, k and v unquantized"]),
     "packed linear attention": (lambda: changed(remade("nvfp4a16-ct"), in_linear_attention), None, 1, {"sglang"}, "weight_shape",
                                 ["in_proj_qkvz", "'weight'"]),
     "Llama 4's text model alone": (lambda: of_family(remade("nvfp4a16-ct", experts=2), "llama4_text"), None, 1, {"sglang"},
-                                   "experts", ["experts.0.", "loads no experts"]),
+                                   "experts", ["experts.0.", "does not load experts"]),
     "names of SGLang's Mixtral": (lambda: of_family(remade("nvfp4a16-ct", experts=2), "mixtral"), None, 1, {"sglang"},
                                   "ignore list", ["self_attn.q_proj"]),
     "Mixtral with heads of another size": (
@@ -356,7 +356,7 @@ RULES = {
                          "global scales", ["up_proj.input_scale", "asserts"]),
     # compressed-tensors
     "an unknown key": (lambda: remade("nvfp4-ct"), edit("config_groups.group_0.weights.four_over_six", True), 1,
-                       ALL - {"trtllm"}, "configuration", ["four_over_six", "forbids"]),
+                       ALL - {"trtllm"}, "configuration", ["four_over_six", "refuses unknown keys"]),
     "MXFP8 without scale_dtype": (lambda: remade("mxfp8-ct"), edit("config_groups.group_0.weights.scale_dtype", None), 1, ALL,
                                   "arguments", ["MXFP8", "torch.uint8"]),
     "NVFP4 of strategy group": (lambda: remade("nvfp4-ct"), edit("config_groups.group_0.weights.strategy", "group"), 1, ALL,
@@ -366,7 +366,7 @@ RULES = {
     "MXFP4 in a format, other experts": (
         lambda: remade("nvfp4-ct", experts=2), both(edit("format", "mixed-precision"), edit(
             "config_groups.group_0.format", "mxfp4-pack-quantized")), 1, {"sglang"}, "configuration",
-        ["experts.0.", "takes all experts"]),
+        ["experts.0.", "reads all experts as MXFP4"]),
     "classes as targets": (lambda: remade("nvfp4-ct"), mixed(["Linear"], ["re:.*mlp.*"]), 1, {"trtllm"}, "targets",
                            ["'Linear'", "2 groups"]),
     "the order of targets": (lambda: fp8_beside_nvfp4("re:.*proj", "re:.*self_attn.*"), None, 1, ENGINES,
@@ -392,7 +392,7 @@ RULES = {
     "MXFP8 experts in transformers": (lambda: remade("mxfp8-ct", experts=2), None, 1, {"transformers"}, "experts",
                                       ["experts.0.", "MXFP8", "cannot join"]),
     "an expression that starts later": (lambda: remade("nvfp4-ct"), edit("config_groups.group_0.targets", ["re:mlp"]), 1, ALL,
-                                        "targets", ["taken for plain"]),
+                                        "targets", ["as plain"]),
     "act-order of compressed-tensors": (lambda: remade("int4-ct"), edit("config_groups.group_0.weights.actorder", "group"), 1,
                                         {"vllm", "transformers"}, "act-order", ["actorder"]),
     "E8M0 in F8_E8M0": (lambda: remade("mxfp8-ct"), put(f"{UP}.weight_scale", powers(512, 8, dtype="F8_E8M0")), 1, ALL,
@@ -409,17 +409,17 @@ RULES = {
                 "zero points", ["gptq_v2", "adds 1"]),
     # experts and layers
     "stacked NVFP4 experts": (lambda: remade("nvfp4a16-ct"), stacked("nvfp4"), 1, ALL | {"deepseek"}, "stacked experts",
-                              ["down_proj", "2 deep"]),
+                              ["down_proj", "stack of 2"]),
     "stacked MXFP4 experts": (lambda: remade("mxfp4-ct"), stacked("mxfp4"), 1, ALL | {"deepseek"}, "stacked experts",
-                              ["2 deep", "gpt-oss"]),
+                              ["stack of 2", "gpt-oss"]),
     "gpt-oss's experts one by one": (lambda: of_family(remade("nvfp4a16-ct", experts=2), "gpt_oss"), None, 1, ALL | {"deepseek"},
-                                     "stacked experts", ["experts.0.", "'gpt_oss'", "one tensor a layer"]),
+                                     "stacked experts", ["experts.0.", "'gpt_oss'", "one tensor for each layer"]),
     "Llama 4's experts one by one": (lambda: of_family(remade("mxfp4-ct", experts=2), "llama4_text"), None, 1, {"transformers"},
-                                     "stacked experts", ["experts.0.", "llama4_text", "one tensor a layer"]),
+                                     "stacked experts", ["experts.0.", "llama4_text", "one tensor for each layer"]),
     "Qwen2 with heads of another size": (lambda: of_family(remade("nvfp4-ct"), "qwen2"), lambda m: m.config.update(head_dim=64), 1,
                                          {"vllm"}, "heads", ["head_dim is 64", "hidden_size 256 / 2 heads"]),
     "gpt-oss on more ranks than heads": (gpt_oss, lambda m: m.config.update(num_attention_heads=4, head_dim=64), 4, {"vllm"},
-                                         "heads", ["2 heads of keys and values and 4 ranks"]),
+                                         "heads", ["2 heads of keys and values for 4 ranks"]),
     "indexer.wk in 4 bits": (lambda: remade("nvfp4a16-ct"), with_indexer, 1, ENGINES, "indexer", ["indexer.wk", "4 bits"]),
     # tensor parallelism
     "groups of 32 cut": (lambda: remade("mxfp4-ct", intermediate=320), None, 4, ENGINES | {"deepseek"}, "blocks",

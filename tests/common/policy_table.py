@@ -9,7 +9,7 @@ TABLE = pathlib.Path(__file__).resolve().parent.parent / "cli/policy_table.txt"
 
 
 def read_table():
-    """{title: (options, config, [(action, shape, name, reason)])}; an example of the form stands in the file."""
+    """{title: (options, config, [(action, shape, name, reason)])}; the file has an example of the format."""
     families = {}
     for line in TABLE.read_text().splitlines():
         if line.startswith("== "):

@@ -1,7 +1,7 @@
-"""Releases of 2026 of true shape, made small: the names, dtypes, companions and config.json of each, with few layers and experts.
+"""Small copies of releases of 2026: the names, dtypes, companions and config.json of each, with few layers and experts.
 
-Weights are drawn like a model's and encoded by the formulas of mx_oracle and stored_oracle; what each stands for is decoded
-from the stored tensors by stored_oracle, and block FP8 here, so that a conversion has values to be held to.
+Weights are random with a model's distribution and encoded by the formulas of mx_oracle and stored_oracle. stored_oracle decodes
+the values from the stored tensors, and this module those of block FP8, so that conversions can be compared with them.
 """
 
 import json
@@ -123,7 +123,7 @@ class Release:
 
 
 def v4_layer(m, x, linear, experts, hashed, ratio, v41=False):
-    """One layer under the prefix `x`. `ratio`: of the compressor; the indexer stands where it is 4."""
+    """One layer under the prefix `x`. `ratio`: of the compressor; layers with ratio 4 have an indexer."""
     latent = m.config.get("text_config", m.config)["q_lora_rank"]
     for name, rows, cols in (("wq_a", latent, HIDDEN), ("wq_b", 512, latent), ("wkv", 128, HIDDEN), ("wo_a", 128, 128),
                              ("wo_b", HIDDEN, 128)):

@@ -98,7 +98,7 @@ PLAIN = {
 
 
 def add_partners(made, places):
-    """A layer of gpt-oss has both stacks; where a long one got a layer of its own, a small one stands beside it."""
+    """A layer of gpt-oss has both stacks; a long one that got a layer of its own gets a small one beside it."""
     lacking = {}
     for name, file in places.items():
         layer, _, leaf = name.rpartition(".")

@@ -14,8 +14,8 @@ def _told(x):
 
 
 def remembered(function):
-    """A pure function of arrays, numbers and names: arguments that hold the same get the value that was computed for them first,
-    which nobody may change (arrays refuse it)."""
+    """Caches a pure function of arrays, numbers and names: equal arguments return the value that was computed first, which is
+    read-only (arrays refuse changes)."""
     values = {}
 
     @functools.wraps(function)

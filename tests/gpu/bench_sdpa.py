@@ -19,7 +19,7 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 
-warnings.simplefilter("ignore", UserWarning)  # why a backend does not take a shape is told below
+warnings.simplefilter("ignore", UserWarning)  # the reason why a backend does not support a shape is printed below
 KEY, VALUE, REPLAYS = 192, 128, 22
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 

@@ -88,7 +88,7 @@ def launch(a, w, scale_a, scale_w, d, config):
 
 
 def tuned(folder, m, n, k):
-    """SGLang's and vLLM's choice: of the file for the matrix, what stands under the nearest number of tokens."""
+    """SGLang's and vLLM's choice: the entry for the nearest number of tokens in the file of the matrix."""
     names = [f"N={n},K={k},device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,{space}128].json" for space in (" ", "")]
     found = [folder / name for name in names if (folder / name).exists()]
     if not found:

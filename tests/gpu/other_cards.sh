@@ -1,5 +1,5 @@
 #!/bin/sh
-# tests/gpu/other_cards.sh PROGRAM [ARCH...]: the PTX that is in the program, assembled for cards that nobody here has, and
+# tests/gpu/other_cards.sh PROGRAM [ARCH...]: the PTX that is in the program, assembled for cards that are not available here, and
 # disassembled: it shows that there is code for them, not that it was run. Without ARCH only whether there is PTX.
 set -eu
 command -v cuobjdump >/dev/null || { echo "skipped: no cuobjdump (of the CUDA Toolkit)"; exit 77; }

@@ -84,8 +84,8 @@ int main(void)
 {
     check_card(0, 0, cudaSuccess, "no usable GPU", 0);
     check_card(1, 75, cudaSuccess, "8.0 or newer is needed", 0);
-    check_card(1, 120, cudaErrorNoKernelImageForDevice, "runs none of the code here", 0);
-    check_card(1, 100, cudaErrorUnsupportedPtxVersion, "runs none of the code here", 0);
+    check_card(1, 120, cudaErrorNoKernelImageForDevice, "cannot run the code of this build", 0);
+    check_card(1, 100, cudaErrorUnsupportedPtxVersion, "cannot run the code of this build", 0);
     check_card(1, 89, cudaSuccess, NULL, 5);
     check_card(1, 120, cudaSuccess, NULL, 5);
     printf("%d checks, %d failed\n", checks, failures);

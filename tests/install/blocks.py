@@ -167,7 +167,7 @@ def documents(checks, tool, where):
 
 
 def recipes(checks):
-    """Lines for developers name commands, checks, suites and files that there are. NAME stands for one that is to be written."""
+    """Lines for developers name commands, checks, suites and files that there are. NAME means one that is to be written."""
     dev, suite = (ROOT / "dev").read_text(), (ROOT / "tests/meson.build").read_text() + (ROOT / "tests/unit/meson.build").read_text()
     usage = {tuple(words.split()) for words in re.findall(r"^#   \./dev ([a-z-]+(?: [a-z]+)?)", dev, re.M)}
     commands, names = {words[0] for words in usage}, re.findall(r"^ *'([^']*)'(?: \+ suffix)?:", suite, re.M)
@@ -208,7 +208,7 @@ def error_ids(checks):
 
 
 def told_at_a_terminal(checks, tool, where):
-    """A person is told where to read more; a program is not."""
+    """On a terminal, messages say where to read more; otherwise they do not."""
     (where / "cut").mkdir()
     (where / "cut/model.safetensors").write_bytes(struct.pack("<Q", 80000) + b"{}")
     (where / "cut/config.json").write_text("{}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""docs/cluster.md, as it stands there: its Slurm scripts are submitted to a Slurm of one node, started for this test and stopped
+"""The commands of docs/cluster.md, unchanged: its Slurm scripts are submitted to a Slurm of one node, started for this test and stopped
 after it; the Kubernetes jobs are read, and their commands run once for each completion index. Where Slurm cannot be started (it is
-not installed, nobody is root, ...), that part is left out with the reason."""
+not installed, the user is not root, ...), that part is skipped with the reason."""
 
 import ctypes
 import os

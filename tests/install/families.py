@@ -21,11 +21,14 @@ LOADERS = {"vllm": "vLLM", "sglang": "SGLang", "transformers": "transformers", "
 SCHEMES = ("fp8-block", "fp8-channel", "nvfp4-weight-only", "mxfp4-weight-only", "int4-weight-only")
 HEAD = """# What is supported for each model family
 
-Made by `tests/install/families.py --write` from the tool's own tables, and held to them by a test: change those, not this page.
+`tests/install/families.py --write` makes this page from the tool's own tables, and a test compares
+them: change the tables, not this page.
 
-**Quantized** is what `tessera quantize` takes with its default scheme, by the last part of a module's name; what every model keeps (embeddings, norms,
-biases, routers, the output head) is not repeated. A family whose rules rest on no official release in few bits is marked with \\*. `tessera
-quantize --list-families` has the rules with their reasons; a model of another `model_type` goes by general ones.
+**Quantized** lists what `tessera quantize` quantizes with its default scheme, by the last part of a
+module's name. Tensors that every model keeps (embeddings, norms, biases, routers, the output head)
+are not repeated. A family without an official release in 4 or 8 bits is marked with \\*. `tessera
+quantize --list-families` prints the rules with their reasons; models of any other `model_type` use
+general rules.
 
 **Forward**: `tessera verify forward` runs the family layer by layer.
 
@@ -33,9 +36,10 @@ quantize --list-families` has the rules with their reasons; a model of another `
 
 {checked}
 
-A real model may meet other rules as well (sizes that a rank cuts, layers that are missing): ask `inspect` about it. {all} is all
-four of vLLM, SGLang, transformers and TensorRT-LLM; an empty cell: the scheme leaves everything as it is. Each scheme is in the dialect
-that `quantize` takes by itself: another often loads where this one does not (fp8-block of Llama in SGLang: `--dialect compressed-tensors`).
+A real model may meet other rules too (sizes that a rank cuts, missing layers), which `inspect`
+checks. {all} means all four of vLLM, SGLang, transformers and TensorRT-LLM. An empty cell means that
+the scheme quantizes nothing. Each scheme is in the default dialect of `quantize`: another dialect
+often loads where this one does not (fp8-block of Llama in SGLang: `--dialect compressed-tensors`).
 
 """
 

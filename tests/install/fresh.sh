@@ -48,7 +48,7 @@ bootstrap() {
     [ -n "$keys" ] || [ "$distribution" = debian ] || keys=$(ubuntu_keys "$mirror") || return 1
     [ -z "$keys" ] || arguments+=(--keyring="$keys")
     say "a root of $distribution $codename${mirror:+ from $mirror}"
-    # Packages that nobody signed are not run, not even here.
+    # Unsigned packages are not run, not even here.
     if ! debootstrap --force-check-gpg "${arguments[@]}" --components="$components" "$codename" "$root" "$mirror" "$script" \
         >"$root.log" 2>&1; then
         tail -5 "$root.log" >&2

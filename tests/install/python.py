@@ -97,7 +97,7 @@ def plans(checks, tessera, place):
     checks.check("run: bytes", 0.9 * weights < result.bytes_written <= weights < 0.8 * result.bytes_read, (weights, result))
     checks.check("the same bytes", all((place / "planned" / path.name).read_bytes() == path.read_bytes()
                                        for path in (place / "mxfp8").iterdir() if path.is_file()))
-    # It would take seconds, and progress is told after a fifth of one.
+    # It would take seconds, and progress is reported after a fifth of a second.
     slow = {"scheme": "int4-weight-only", "scales": "mse", "cpumask": 0, "threads": 1}
     checks.check("it can be stopped", raises(tessera, "cancelled", "interrupted", tessera.quantize_checkpoint, place / "giant",
                                              place / "stopped", progress=lambda told: True, **slow))

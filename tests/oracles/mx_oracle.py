@@ -117,7 +117,7 @@ def joined(module, modules):
 
 
 def expected(weights, scheme, dialect, rule=None, ranges=None):
-    """{name: array} of all that stands for these weights ({module: array}) in a checkpoint."""
+    """{name: array} of all tensors that encode these weights ({module: array}) in a checkpoint."""
     out, (codes, scales, total, inputs) = {}, names(scheme, dialect)
     shape = (1,) if dialect == "compressed-tensors" else ()
     for module, w in weights.items():

@@ -193,7 +193,7 @@ static tsr_status check_quantization(const tsr_weights_checking *k)
         return TSR_OK;
     if (w->method == NULL)
         return tsr_add_finding(k, TSR_CHECK_CONFIG, "quantization_config",
-                               "absent, though %zu tensors are codes: loaders take them for values",
+                               "missing, although %zu tensors are codes: loaders would read them as values",
                                w->n_scaled - parts);
     const char *const suffix = scale_suffix(w->method);
     for (size_t i = 0; suffix != NULL && i < w->count; i++) {
@@ -202,7 +202,7 @@ static tsr_status check_quantization(const tsr_weights_checking *k)
         if (blocks && (tsr_ends_with(x->scale->name, "_scale") || tsr_ends_with(x->scale->name, "_scale_inv")) &&
             !tsr_ends_with(x->scale->name, suffix))
             return tsr_add_finding(k, TSR_CHECK_CONFIG, "quantization_config.quant_method",
-                                   "'%s', whose loaders look for '...%s'; the scales are called '%s'", w->method,
+                                   "'%s', whose loaders look for '...%s', but the scales are named '%s'", w->method,
                                    suffix, x->scale->name);
     }
     return TSR_OK;

@@ -20,7 +20,7 @@ static const char *bad_scale(double scale, double smallest_normal, bool ue8m0)
         return "negative";
     if (scale < smallest_normal)
         return "subnormal";
-    return ue8m0 && frexp(scale, &exponent) != 0.5 ? "no power of two, though scale_fmt is ue8m0" : NULL;
+    return ue8m0 && frexp(scale, &exponent) != 0.5 ? "not a power of two, although scale_fmt is ue8m0" : NULL;
 }
 
 /* Returns true if a row of scales belongs to a group (AWQ and GPTQ); otherwise it belongs to a row of blocks. */

@@ -177,7 +177,7 @@ static tsr_status explain_scales(const tsr_weights_checking *k, const tsr_pair *
                  U64(scan.wrong), U64(scan.blocks), U64(scan.first_wrong.row), U64(scan.first_wrong.col), scan.factor);
         return TSR_OK;
     case TSR_SCALES_MULTIPLIED:
-        fault = ": by one factor, as a wrong global scale makes it";
+        fault = ": by one factor, as from a wrong global scale";
         break;
     case TSR_SCALES_SWAPPED:
         snprintf(text, TSR_FINDING_TEXT,
@@ -190,10 +190,10 @@ static tsr_status explain_scales(const tsr_weights_checking *k, const tsr_pair *
         fault = ": its grid is stored transposed";
         break;
     case TSR_SCALES_SHIFTED:
-        fault = ": each is its neighbour's, the grid is off by one block";
+        fault = ": each is its neighbour's; the grid is shifted by one block";
         break;
     case TSR_SCALES_INVERTED:
-        fault = ": 1/scale is stored where the scale belongs";
+        fault = ": 1/scale is stored instead of the scale";
         break;
     case TSR_CODES_UNRELATED:
         *unrelated = true;
@@ -219,8 +219,8 @@ static tsr_status explain(tsr_weights_checking *k, const tsr_pair *p, const miss
     if (p->b->scale != NULL && !m->rounding) {
         if (m->cost > 0)
             snprintf(text, TSR_FINDING_TEXT,
-                     "every code is the nearest under its scale, and the errors are %.3g times what scales from the "
-                     "largest values cost: scales far too small or too large",
+                     "every code is the nearest under its scale, but the errors are %.3g times those of scales "
+                     "computed from the largest values: scales far too small or too large",
                      m->cost);
         return TSR_OK;
     }
@@ -242,7 +242,7 @@ static tsr_status explain(tsr_weights_checking *k, const tsr_pair *p, const miss
         snprintf(text, TSR_FINDING_TEXT, "it holds the values of '%s': swapped?", origin.values->values->name);
     else if (origin.values == NULL && origin.codes != NULL && origin.codes != p->a)
         snprintf(text, TSR_FINDING_TEXT,
-                 "its codes are those of '%s', its scales are not: swapped without their scales?",
+                 "its codes are those of '%s' but its scales are not: swapped without their scales?",
                  origin.codes->values->name);
     else if (origin.values == NULL && origin.codes == NULL)
         snprintf(text, TSR_FINDING_TEXT, "no tensor of the source has its values");
@@ -280,8 +280,8 @@ static tsr_status check_values_of(tsr_weights_checking *k, const tsr_pair *p, co
     if (found->rounding && m->misrounded <= FEW && *why == '\0') {
         return tsr_add_finding(
             k, TSR_CHECK_VALUES, tsr_pair_name(p),
-            "%llu of %llu codes are not the nearest to the source's values, as a flipped bit makes them; one at "
-            "%s; SQNR %.2f dB",
+            "%llu of %llu codes are not the nearest to the source's values, as after flipped bits; one at %s; SQNR "
+            "%.2f dB",
             U64(m->misrounded), U64(m->elements), tsr_pair_coordinates(p, m->misrounded_at, place, sizeof place),
             tsr_metrics_sqnr(m));
     }
@@ -330,7 +330,7 @@ tsr_status tsr_check_values(tsr_weights_checking *k)
     }
     if (k->out->judged[TSR_CHECK_VALUES] == 0)
         TSR_TRY(tsr_add_finding(k, TSR_CHECK_VALUES, "*",
-                                "not one value was compared: no tensor that holds any is in both"));
+                                "no value was compared: no tensor with values is in both checkpoints"));
     return check_files(k);
 }
 
@@ -345,8 +345,8 @@ static tsr_status check_blocks_of(const tsr_weights_checking *k, const tsr_pair 
         return TSR_OK;
     return tsr_add_finding(
         k, TSR_CHECK_BLOCKS, tsr_pair_name(p),
-        "%llu of %llu blocks have a better scale; most is gained at [%llu, %llu]: relative error %.3g, %.3g with "
-        "%s",
+        "%llu of %llu blocks have a better scale; the largest gain is at [%llu, %llu]: relative error %.3g, %.3g "
+        "with %s",
         U64(scan.improvable), U64(scan.blocks), U64(scan.most_improvable.row), U64(scan.most_improvable.col),
         scan.error, scan.better, in_powers(k, p->b) ? "the power of two above amax/448" : "amax/448");
 }
@@ -396,8 +396,8 @@ static tsr_status check_groups_of(const tsr_weights_checking *k, const tsr_pair 
     TSR_TRY(find_misscaled(k, p, &place, &stored, &v));
     return tsr_add_finding(
         k, TSR_CHECK_BLOCKS, tsr_pair_name(p),
-        "%llu of %llu groups have a better scale; the first at [%llu, %llu] of matrix %llu: its largest value is %.6g, "
-        "its scale %.6g, by its rule it is %.6g: squared error %.3g, %.3g with that",
+        "%llu of %llu groups have a better scale; the first at [%llu, %llu] of matrix %llu: its largest value is "
+        "%.6g and its scale %.6g, but the rule gives %.6g: squared error %.3g, %.3g with that scale",
         U64(p->metrics.misscaled), U64(groups), U64(place.row), U64(place.col), U64(place.matrix), v.amax, stored,
         v.ruled, v.error2, v.better2);
 }
@@ -422,6 +422,6 @@ tsr_status tsr_check_blocks(const tsr_weights_checking *k)
     if (suspects <= MAX_SCANNED)
         return TSR_OK;
     return tsr_add_finding(k, TSR_CHECK_BLOCKS, "*",
-                           "%zu more tensors have blocks worse than %g; only the first %d were looked into",
+                           "%zu more tensors have blocks worse than %g; only the first %d were examined",
                            suspects - MAX_SCANNED, TSR_USUAL_BLOCK_ERROR, MAX_SCANNED);
 }

@@ -29,12 +29,12 @@ const char *tsr_check_name(tsr_check check)
 const char *tsr_check_title(tsr_check check)
 {
     static const char *const kTitles[] = {
-        "every tensor is there, under its name",
+        "every tensor of the source exists under its name",
         "every tensor has its shape",
-        "scales are positive normal numbers, and of the kind that config.json states",
-        "no value of codes is NaN or Inf, and no other value that is not so in the source",
+        "scales are positive normal numbers, of the kind that config.json states",
+        "no value of codes is NaN or Inf, and no other value that is finite in the source",
         "errors of values are within the limits",
-        "no block would be much better off with another scale",
+        "no block would have a much smaller error with another scale",
         "config.json agrees with the source and with the tensors",
     };
     return kTitles[check];
@@ -46,9 +46,9 @@ const char *tsr_check_failure(tsr_check check)
         "tensors are missing, extra or misnamed",
         "tensors have another shape than in the source",
         "scales are out of range, or not of the kind that config.json states",
-        "values of codes are NaN or Inf, or other values that are not so in the source",
+        "values of codes are NaN or Inf, or other values that are finite in the source",
         "errors of values are beyond the limits",
-        "blocks would be much better off with another scale",
+        "blocks would have a much smaller error with another scale",
         "config.json disagrees with the source or with the tensors",
     };
     return kFailures[check];

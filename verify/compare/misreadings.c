@@ -12,14 +12,13 @@ const char *tsr_misreading_text(tsr_misreading misreading)
 {
     static const char *const kTexts[TSR_MISREADINGS] = {
         [TSR_AS_STORED] = "",
-        [TSR_NIBBLES_SWAPPED] = "the odd column of each pair is in the low four bits, where the even one belongs",
+        [TSR_NIBBLES_SWAPPED] = "the odd column of each pair is in the low four bits, where the even column belongs",
         [TSR_AWQ_IN_ORDER] = "codes and zero points are in plain order, without AWQ's interleaving",
         [TSR_CODES_IN_ORDER] = "codes are in plain order, without AWQ's interleaving",
-        [TSR_GROUPS_IN_ORDER] = "codes were made with groups in the order of columns, not in that of g_idx",
+        [TSR_GROUPS_IN_ORDER] = "codes were made with groups in column order, not in that of g_idx",
         [TSR_ZEROS_HIGHER] = "zero points are one too low",
         [TSR_ZEROS_LOWER] = "zero points are one too high",
-        [TSR_GLOBAL_INVERTED] =
-            "the global scale is inverted: stored as a factor where a divisor belongs, or as a divisor for a factor",
+        [TSR_GLOBAL_INVERTED] = "the global scale is inverted: stored as a factor instead of a divisor, or the reverse",
     };
     return kTexts[misreading];
 }

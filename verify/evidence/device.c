@@ -35,8 +35,8 @@ static tsr_status check_room(const tsr_device *device, size_t n, const char *nam
 {
     if (n < TSR_DEVICE_KERNELS)
         return TSR_OK;
-    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: too many kernels of one kind: no room for '%s' beside %d",
-                    device->name, name, TSR_DEVICE_KERNELS);
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: cannot add kernel '%s': more than %d of one kind", device->name, name,
+                    TSR_DEVICE_KERNELS);
 }
 
 /* Defines a function that adds a copy of a kernel to one of the arrays. */

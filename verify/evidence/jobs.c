@@ -53,14 +53,14 @@ const char *tsr_without_kernels(const tsr_weight *w)
 {
     switch (w->coding) {
     case TSR_CODED_E2M1:
-        return w->global_scale != NULL ? "it is NVFP4, for which there are no kernels here"
-                                       : "it is MXFP4, for which there are no kernels here";
+        return w->global_scale != NULL ? "no kernels are available for NVFP4 here"
+                                       : "no kernels are available for MXFP4 here";
     case TSR_CODED_AWQ:
-        return "its codes are in AWQ's order, for which there are no kernels here";
+        return "no kernels are available for codes in AWQ's order";
     case TSR_CODED_GPTQ:
-        return "its codes are in GPTQ's order, for which there are no kernels here";
+        return "no kernels are available for codes in GPTQ's order";
     default:
-        return tsr_has_small_groups(w) ? "it is MXFP8, for which there are no kernels here" : NULL;
+        return tsr_has_small_groups(w) ? "no kernels are available for MXFP8 here" : NULL;
     }
 }
 
@@ -280,8 +280,7 @@ void tsr_limit_rounding(tsr_judgement *j, double limit, char text[TSR_MAX_FAULT]
         snprintf(text, TSR_MAX_FAULT, "SQNR %.2f dB is below %g", sqnr, limit);
         j->fault = text;
     } else if (isnan(limit) && !(j->of_expected <= TSR_MAX_OF_ROUNDING)) {
-        snprintf(text, TSR_MAX_FAULT, "the RMS error is %.3g times what rounding to these scales costs",
-                 j->of_expected);
+        snprintf(text, TSR_MAX_FAULT, "the RMS error is %.3g times that of rounding to these scales", j->of_expected);
         j->fault = text;
     }
 }

@@ -155,7 +155,7 @@ static void find_bias(tsr_kernel_tally *t)
 static const char *tell_bias(const tsr_kernel_tally *t, char text[TSR_MAX_FAULT])
 {
     snprintf(text, TSR_MAX_FAULT,
-             "its errors lean to one side: %+.3g of the values, %+.2f expected errors; %.3g standard errors",
+             "its errors are biased: mean %+.3g of the values, %+.2f expected errors; %.3g standard errors",
              t->judgement.bias.slope, t->judgement.bias.offset, t->judgement.bias.sigmas);
     return text;
 }
@@ -185,9 +185,8 @@ tsr_status tsr_kernel_tally_end_by(tsr_kernel_tally *t, const tsr_kernel_limits 
                                    tsr_evidence *evidence, tsr_err *err)
 {
     char fault[TSR_MAX_FAULT], rms_fault[TSR_MAX_FAULT];
-    snprintf(fault, sizeof fault, "the largest error is %.3g times what %s can do at most", t->judgement.of_bound,
-             adder);
-    snprintf(rms_fault, sizeof rms_fault, "the RMS error is %.3g times what %s does in the mean", rms_of_expected(t),
+    snprintf(fault, sizeof fault, "the largest error is %.3g times the bound of %s", t->judgement.of_bound, adder);
+    snprintf(rms_fault, sizeof rms_fault, "the RMS error is %.3g times the expected RMS of %s", rms_of_expected(t),
              adder);
     return tsr_kernel_tally_end(t, limits, fault, rms_fault, evidence, err);
 }

@@ -152,7 +152,7 @@ static tsr_status limit_logits(tsr_forward_check *c, tsr_judgement *j, tsr_err *
         snprintf(fault, sizeof fault, "mean KL divergence above %g nats", limits->max_kl);
         j->fault = fault;
     } else if ((double)j->agreed < limits->min_top1 * (double)j->choices) {
-        snprintf(fault, sizeof fault, "the likeliest token is the same in less than %g of all positions",
+        snprintf(fault, sizeof fault, "the most likely token is the same in less than %g of all positions",
                  limits->min_top1);
         j->fault = fault;
     }

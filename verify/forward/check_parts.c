@@ -59,5 +59,5 @@ void tsr_forward_budget_add(tsr_forward_budget *b, const tsr_forward_layer_loss 
 void tsr_forward_limit_experts(tsr_judgement *alone)
 {
     if (alone->fault == NULL && 4 * (alone->choices - alone->agreed) > alone->choices)
-        alone->fault = "more than a quarter of the experts are chosen otherwise";
+        alone->fault = "more than a quarter of the experts are chosen differently";
 }

@@ -84,7 +84,7 @@ tsr_status tsr_forward_route(const tsr_forward *f, const char *name, size_t expe
     if (router->chosen == 0 || router->chosen > experts / router->groups * router->groups_kept ||
         experts % router->groups != 0)
         return tsr_fail(err, TSR_E_SHAPE,
-                        "%s: '%s' has %zu experts, of which config.json chooses %zu from %zu of %zu groups",
+                        "%s: '%s' has %zu experts, but config.json chooses %zu from %zu of %zu groups",
                         f->side->checkpoint->path, name, experts, router->chosen, router->groups_kept, router->groups);
     const routing r = {router, experts, bias, malloc(experts * sizeof(double)),
                        malloc(router->groups * sizeof(double))};

@@ -147,14 +147,14 @@ static tsr_status read_static(const stating *s)
     const tsr_tensor *const scale = s->weight->input_scale, *const zero = s->weight->input_zero_point;
     double values[2] = {0, 0};
     if (scale == NULL)
-        return refuse(s, "its inputs have a static scale, by " TSR_CONFIG_NAME ", and there is none");
+        return refuse(s, "by " TSR_CONFIG_NAME " its inputs have a static scale, but there is none");
     if (tsr_tensor_elements(scale) != 1 || (zero != NULL && tsr_tensor_elements(zero) != 1))
-        return refuse(s, "its input_scale is not one number");
+        return refuse(s, "its input_scale is not a single number");
     TSR_TRY(tsr_decode_tensor(c, scale, &values[0], s->err));
     if (zero != NULL)
         TSR_TRY(tsr_decode_tensor(c, zero, &values[1], s->err));
     if (!(values[0] > 0) || !isfinite(values[0]))
-        return refuse(s, "its input_scale is no positive number");
+        return refuse(s, "its input_scale is not a positive number");
     s->coding->scale = values[0];
     s->coding->zero = values[1];
     if (s->coding->type == TSR_INPUT_FP4 && !s->weight->global_divides)
@@ -175,7 +175,7 @@ static tsr_status read_arguments(const stating *s, tsr_json_text inputs)
     const bool integer = tsr_json_says(inputs, "type", "\"int\"");
     c->type = integer ? TSR_INPUT_INT8 : bits == 4 ? TSR_INPUT_FP4 : TSR_INPUT_FP8;
     if ((bits != 8 && bits != 4) || (integer && bits != 8))
-        return refuse(s, "input_activations of another width than 8 bits, or 4 of floating point");
+        return refuse(s, "input_activations have a width other than 8 bits, or 4 for floating point");
     if (tsr_json_says(inputs, "type", "\"float\"") == integer)
         return refuse(s, "input_activations are neither int nor float");
     c->zero_points = integer && tsr_json_says(inputs, "symmetric", "false");
@@ -184,7 +184,7 @@ static tsr_status read_arguments(const stating *s, tsr_json_text inputs)
                          tsr_json_says(inputs, "strategy", "\"tensor_group\"") || (group > 0 && bits == 4);
     c->group = grouped ? (size_t)tsr_min_u64(group, 1u << 20) : 0;
     if (grouped && group == 0)
-        return refuse(s, "input_activations in groups of no size");
+        return refuse(s, "input_activations in groups without a size");
     c->powers_of_two = group == 32 && s->weight->scale_dtype == TSR_F8_E8M0;
     if (c->type == TSR_INPUT_FP4)
         return c->powers_of_two ? TSR_OK : read_static(s);
@@ -218,11 +218,11 @@ static tsr_status read_groups(const stating *s, tsr_json_text groups)
         if (!tsr_json_get(group, "input_activations", &inputs))
             inputs = (tsr_json_text){.data = "null", .size = 4};
         if (found && (inputs.size != first.size || memcmp(inputs.data, first.data, first.size) != 0))
-            return refuse(s, "several config_groups state such weights with different input_activations");
+            return refuse(s, "several config_groups match such weights with different input_activations");
         first = inputs;
         found = true;
     }
-    return found ? read_arguments(s, first) : refuse(s, "no group of config_groups states such weights");
+    return found ? read_arguments(s, first) : refuse(s, "no group of config_groups matches such weights");
 }
 
 /* Reads quant_method fp8 and ModelOpt's FP8. Weights in blocks have inputs with a scale per group of columns; others
@@ -262,7 +262,7 @@ static tsr_status read_stated(const stating *s)
     if (s->weight->coding == TSR_CODED_AWQ || s->weight->coding == TSR_CODED_GPTQ)
         return TSR_OK;
     if (method == NULL)
-        return refuse(s, TSR_CONFIG_NAME " does not say how it is quantized");
+        return refuse(s, TSR_CONFIG_NAME " does not state how it is quantized");
     if (at != NULL)
         (void)tsr_config_find(c, at, &q);
     if (strcmp(method, "compressed-tensors") == 0)
@@ -276,7 +276,7 @@ static tsr_status read_stated(const stating *s)
         return read_modelopt(s);
     if (strcmp(method, "mxfp4") == 0) /* gpt-oss: activations stay in BF16 */
         return TSR_OK;
-    return refuse(s, "how its inputs are quantized is not known for this quant_method");
+    return refuse(s, "how the inputs are quantized is not known for this quant_method");
 }
 
 tsr_status tsr_input_coding_of(tsr_input_coding *coding, tsr_input_choice choice, const tsr_side *side,

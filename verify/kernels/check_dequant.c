@@ -134,8 +134,8 @@ static tsr_status judge(operands *o, const char *what, tsr_err *err)
         const uint64_t row = tsr_column_of(&o->columns, j.metrics.max_abs_at / o->k);
         snprintf(j.worst_at, sizeof j.worst_at, "row %llu, column %llu", (unsigned long long)row,
                  (unsigned long long)(j.metrics.max_abs_at % o->k));
-        snprintf(text, sizeof text, "%llu of %llu codes are not what they were", (unsigned long long)j.metrics.differ,
-                 (unsigned long long)j.metrics.elements);
+        snprintf(text, sizeof text, "%llu of %llu codes differ from the original ones",
+                 (unsigned long long)j.metrics.differ, (unsigned long long)j.metrics.elements);
         j.fault = text;
     }
     o->evidence->phases[TSR_PHASE_JUDGE] += tsr_now() - began;
@@ -243,7 +243,7 @@ static tsr_status do_small_groups(const check *c, const tsr_weight *w, tsr_evide
     if (subject.name == NULL)
         return tsr_out_of_memory(err, "for the name of a matrix");
     if ((c->outs & 1u << TSR_OUT_BF16) == 0)
-        return tsr_evidence_skip(evidence, subject.name, "values of small groups are made in BF16 only", err);
+        return tsr_evidence_skip(evidence, subject.name, "values of small groups can be decoded to BF16 only", err);
     return tsr_judge_mx_dequant(&subject, evidence, err);
 }
 

@@ -46,7 +46,7 @@ static const char *unfit_because(const tsr_weight *w)
     if (w->coding != TSR_CODED_INT8)
         return "not int8 of W8A8";
     if (w->zero_point != NULL)
-        return "its weights have zero points, which no epilogue takes";
+        return "its weights have zero points, which no epilogue supports";
     if (w->block.cols < w->cols || w->matrices != 1)
         return "it has more than one scale a row";
     if (w->cols > MAX_K)
@@ -98,11 +98,11 @@ static tsr_status judge_input(tsr_epilogue_operands *o, tsr_err *err)
         snprintf(text, sizeof text, "SQNR %.2f dB is below %g", tsr_metrics_sqnr(&j.metrics), limit);
         j.fault = text;
     } else if (isnan(limit) && !(j.of_expected <= TSR_MAX_OF_ROUNDING)) {
-        snprintf(text, sizeof text, "input_scale %g reaches from %g to %g: %llu of %llu activations are beyond", step,
+        snprintf(text, sizeof text, "input_scale %g covers %g to %g: %llu of %llu activations are outside", step,
                  input->low, input->high, (unsigned long long)beyond, (unsigned long long)n);
         j.fault = text;
     } else if (isnan(limit) && largest - least + 1 < kMinCodes) {
-        snprintf(text, sizeof text, "input_scale %g is too large: of 256 codes the activations take %d", step,
+        snprintf(text, sizeof text, "input_scale %g is too large: the activations use %d of 256 codes", step,
                  largest - least + 1);
         j.fault = text;
     }

@@ -46,8 +46,8 @@ static tsr_status judge(const values *v, const char *name, tsr_err *err)
     if (wrong > 0) {
         const unsigned long long row = tsr_column_of(&w->columns, first / w->k), column = first % w->k;
         snprintf(j.worst_at, sizeof j.worst_at, "row %llu, column %llu", row, column);
-        snprintf(text, sizeof text, "%zu of %zu values are not the format's, the first at row %llu, column %llu", wrong,
-                 n, row, column);
+        snprintf(text, sizeof text, "%zu of %zu values differ from the format's, the first at row %llu, column %llu",
+                 wrong, n, row, column);
         j.fault = text;
     }
     return tsr_evidence_add(v->evidence, &j, err);

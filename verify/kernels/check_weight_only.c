@@ -48,7 +48,7 @@ static const char *unfit_because(const product *p)
 {
     const tsr_kernel_options *const options = p->w->options;
     if (p->w->weight->reordered)
-        return "weight-only products: its columns have their groups in the order of activations";
+        return "weight-only products: its columns have groups in activation order";
     if (p->w->k % p->w->weight->block.cols != 0 && p->group != 0)
         return "weight-only products: its groups do not divide its rows";
     if (options->activations != NULL && tsr_activations_find(options->activations, p->name) == NULL)
@@ -397,7 +397,7 @@ static tsr_status run_kernel(product *p, const tsr_device_weight_only *kernel, t
 static const char *refusal(const product *p, const tsr_device_weight_only *kernel)
 {
     const bool takes = kernel->general || p->group == 0 || p->group == 32 || p->group == 64 || p->group == 128;
-    return takes ? NULL : "it takes groups of 32, 64 or 128";
+    return takes ? NULL : "it supports groups of 32, 64 or 128";
 }
 
 /* Runs every kernel with one token, with few and with all. A kernel that handles each token separately runs with all

@@ -88,7 +88,7 @@ static tsr_status get_input(tsr_epilogue_operands *o, tsr_err *err)
         snprintf(text, sizeof text, "it is %g", scale);
     } else if (!(fabs(zero_point + 0.5) <= 127.5 && zero_point == rint(zero_point))) {
         j.what = "input_zero_point of the checkpoint";
-        snprintf(text, sizeof text, "it is %g, no int8", zero_point);
+        snprintf(text, sizeof text, "it is %g, which is not an int8", zero_point);
     }
     if (text[0] != '\0')
         return tsr_evidence_add(o->evidence, &j, err);

@@ -136,7 +136,7 @@ static const char *gather(const tsr_gemm_operands *o, const laid_out *l)
     for (size_t row = 0; row < l->grouped.gemm.m; row++) {
         for (size_t j = 0; l->per_row[row] < 0 && j < o->n; j++) {
             if (!isnan(l->d[row * o->n + j]))
-                fault = "it wrote to rows of padding";
+                fault = "it wrote to padding rows";
         }
     }
     return fault;

@@ -24,7 +24,7 @@ const char *tsr_mx_unfit(const tsr_weight *w)
     if (w->rows == 0 || w->cols == 0 || w->matrices == 0)
         return "it is empty";
     if (w->block.rows != 1 || w->block.cols != group || w->cols % group != 0)
-        return "its rows are not whole groups of the usual size";
+        return "its rows are not a multiple of the usual group size";
     return NULL;
 }
 

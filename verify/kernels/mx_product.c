@@ -329,8 +329,7 @@ tsr_status tsr_judge_mx_product(const tsr_mx_subject *subject, unsigned outs, ts
     product p = {.subject = subject, .outs = outs, .evidence = evidence};
     bool sound = false;
     if (subject->weight->transposed && known(&p))
-        return tsr_evidence_skip(evidence, subject->name,
-                                 "its original is stored the other way round: leave --against out", err);
+        return tsr_evidence_skip(evidence, subject->name, "its original is stored transposed; omit --against", err);
     tsr_status status = tsr_mx_operand_read(subject, &p.arena, &p.w, &sound, evidence, err);
     if (status == TSR_OK && sound)
         status = judge_all(&p, err);

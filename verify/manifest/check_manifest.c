@@ -127,7 +127,7 @@ static tsr_status read_run(job *j, const run *r, char *buffer, tsr_err *err)
         status = read_some(fd, false, path, buffer, want, at, &got, err);
         const uint64_t from = tsr_max_u64(at, first->offset), to = tsr_min_u64(at + got, end);
         if (status == TSR_OK && (to <= from || (to < end && got < want)))
-            status = tsr_fail(err, TSR_E_IO, "%s: shrank while it was read", path);
+            status = tsr_fail(err, TSR_E_IO, "%s: truncated while being read", path);
         if (status == TSR_OK)
             consume(&h, buffer + (from - at), to - from);
         at += got;
@@ -211,7 +211,7 @@ static tsr_status look_at(tsr_manifest_check *c, job *j, const tsr_manifest_file
     TSR_TRY(tsr_join_path(path, j->dst, f->name, err));
     const bool there = stat(path, &st) == 0;
     if (!there && errno != ENOENT && errno != ENOTDIR)
-        return tsr_fail_errno(err, "%s: cannot look at it", path);
+        return tsr_fail_errno(err, "%s: cannot access it", path);
     tsr_manifest_finding finding = {.file = f->name, .fault = TSR_MANIFEST_MISSING, .wanted = f->bytes};
     if (!there || !S_ISREG(st.st_mode))
         return tsr_manifest_find(c, &finding, err);
@@ -331,13 +331,13 @@ void tsr_manifest_tell(tsr_text *t, const tsr_manifest_finding *f)
 {
     switch (f->fault) {
     case TSR_MANIFEST_OTHER:
-        tsr_text_printf(t, "another manifest than the one that the output is held to");
+        tsr_text_printf(t, "differs from the manifest that the output is compared with");
         break;
     case TSR_MANIFEST_MISSING:
         tsr_text_printf(t, "is missing");
         break;
     case TSR_MANIFEST_SIZE:
-        tsr_text_printf(t, "has %llu bytes, and should have %llu", U64(f->bytes), U64(f->wanted));
+        tsr_text_printf(t, "has %llu bytes instead of %llu", U64(f->bytes), U64(f->wanted));
         break;
     case TSR_MANIFEST_BYTES:
         tsr_text_printf(t, "differs in bytes %llu to %llu", U64(f->offset), U64(f->offset + f->bytes - 1));
@@ -350,10 +350,10 @@ void tsr_manifest_tell(tsr_text *t, const tsr_manifest_finding *f)
         }
         break;
     case TSR_MANIFEST_FOREIGN:
-        tsr_text_printf(t, "is not of this output");
+        tsr_text_printf(t, "does not belong to this output");
         break;
     case TSR_MANIFEST_READ:
-        tsr_text_printf(t, "differs from what the output was made of");
+        tsr_text_printf(t, "differs from the source that the output was made of");
         if (f->tensor == NULL)
             break;
         tsr_text_printf(t, ", in '");
@@ -363,7 +363,7 @@ void tsr_manifest_tell(tsr_text *t, const tsr_manifest_finding *f)
             tsr_text_printf(t, " or in %llu others that were read with it", U64(f->others));
         break;
     case TSR_MANIFEST_HEADER:
-        tsr_text_printf(t, "differs from what the output was made of, in its header: names, dtypes, shapes or places");
+        tsr_text_printf(t, "its header differs from that of the source: names, dtypes, shapes or offsets");
         break;
     }
 }

@@ -65,12 +65,12 @@ static tsr_status check_whole(const char *path, const char *text, size_t size, t
                      tsr_manifest_digest_parse(text + size - end - HEX, HEX, &recorded);
     if (!has)
         return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: not a manifest of Tessera, or cut off: its last line must be the digest of the file",
+                        "%s: not a manifest of Tessera, or truncated: its last line must be the digest of the file",
                         path);
     if (!same(recorded, tsr_manifest_digest_of(text, size - end - HEX - last + 1)))
         return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: damaged: its last line is not the digest of the lines before; use another copy, or repeat "
-                        "the command that made the output",
+                        "%s: damaged: its last line is not the digest of the preceding lines; use another copy, or "
+                        "repeat the command that made the output",
                         path);
     return TSR_OK;
 }
@@ -95,7 +95,7 @@ static tsr_status read_digest(reading *r, tsr_manifest_digest *digest, tsr_err *
     TSR_TRY(tsr_json_read_string(&r->json, &value, err));
     return tsr_manifest_digest_parse(value.data, value.size, digest)
                ? TSR_OK
-               : refuse(r, err, "no digest of 32 hex digits", NULL);
+               : refuse(r, err, "expected a digest of 32 hex digits", NULL);
 }
 
 static tsr_status add_piece(reading *r, uint64_t bytes, tsr_manifest_digest digest, tsr_err *err)
@@ -133,7 +133,7 @@ static tsr_status read_piece(void *context, tsr_err *err)
         return refuse(r, err, "a piece without bytes or digest", NULL);
     TSR_TRY(read_digest(r, &digest, err));
     TSR_TRY(tsr_json_next_element(&r->json, &more, err));
-    return more ? refuse(r, err, "a piece of three values", NULL) : add_piece(r, bytes, digest, err);
+    return more ? refuse(r, err, "a piece with three values", NULL) : add_piece(r, bytes, digest, err);
 }
 
 static tsr_status read_pieces(reading *r, range *s, tsr_err *err)
@@ -180,16 +180,16 @@ static tsr_status end_range(reading *r, range *s, const char *tensor, uint64_t o
     for (size_t i = s->first_piece; i < s->first_piece + s->n_pieces; i++) {
         tsr_manifest_piece *const p = &manifest->pieces[i];
         if (p->bytes > s->bytes - bytes)
-            return refuse(r, err, "pieces that are more than the bytes", s->name);
+            return refuse(r, err, "pieces larger than the bytes", s->name);
         p->offset = offset + bytes;
         p->tensor = tensor;
         bytes += p->bytes;
         take(&hash, p->digest);
     }
     if (bytes != s->bytes)
-        return refuse(r, err, "pieces that are less than the bytes", s->name);
+        return refuse(r, err, "pieces smaller than the bytes", s->name);
     if (!same(s->n_pieces > 1 ? taken(&hash) : manifest->pieces[s->first_piece].digest, s->digest))
-        return refuse(r, err, "pieces that do not come to the digest", s->name);
+        return refuse(r, err, "pieces that do not match the digest", s->name);
     return TSR_OK;
 }
 
@@ -201,7 +201,7 @@ static bool once(const reading *r, bool *has, const range *s, tsr_err *err)
     const bool again = *has;
     *has = true;
     if (again)
-        (void)refuse(r, err, "offset, bytes or xxh128 twice", s->name);
+        (void)refuse(r, err, "duplicate offset, bytes or xxh128", s->name);
     return !again;
 }
 
@@ -252,7 +252,7 @@ typedef struct cut {
 static tsr_status add_part(reading *r, range *s, cut *c, bool header, tsr_err *err)
 {
     if (!header && (s->name == NULL || !s->has_offset || s->offset != c->end))
-        return refuse(r, err, "a tensor without a name, or not behind the one before", s->name);
+        return refuse(r, err, "a tensor without a name, or not after the previous one", s->name);
     TSR_TRY(end_range(r, s, header ? NULL : s->name, c->end, err));
     if (!tsr_add_u64(c->end, s->bytes, &c->end))
         return refuse(r, err, "more bytes than a file can have", s->name);
@@ -267,7 +267,7 @@ static tsr_status read_header(reading *r, cut *c, tsr_err *err)
 {
     range s;
     if (c->any)
-        return refuse(r, err, "a header behind tensors", NULL);
+        return refuse(r, err, "a header after tensors", NULL);
     c->any = true;
     TSR_TRY(read_range(r, &s, err));
     return add_part(r, &s, c, true, err);
@@ -310,14 +310,14 @@ static tsr_status end_file(reading *r, range *s, const cut *c, size_t first, tsr
 {
     tsr_manifest *const manifest = r->manifest;
     if (s->name == NULL || !is_safe(s->name))
-        return refuse(r, err, "a file without a name, or with one that no output has", NULL);
+        return refuse(r, err, "a file without a name, or with a name that no output has", NULL);
     if (c->any && (s->n_pieces > 0 || !s->has_bytes || !s->has_digest || c->n == 0 || c->end != s->bytes ||
                    !same(c->n == 1 ? c->only : taken(&c->hash), s->digest)))
-        return refuse(r, err, "a header and tensors that do not come to the file", s->name);
+        return refuse(r, err, "a header and tensors that do not add up to the file", s->name);
     if (!c->any)
         TSR_TRY(end_range(r, s, NULL, 0, err));
     if (!tsr_add_u64(manifest->bytes, s->bytes, &manifest->bytes))
-        return refuse(r, err, "more bytes than files can have, with those", s->name);
+        return refuse(r, err, "with these, more bytes than files can have", s->name);
     TSR_TRY(tsr_manifest_grow((void **)&manifest->files, manifest->n_files, &manifest->files_capacity,
                               sizeof *manifest->files, err));
     manifest->files[manifest->n_files++] = (tsr_manifest_file){
@@ -379,7 +379,7 @@ static tsr_status check_names(const reading *r, tsr_err *err)
 
 static tsr_status read_once(reading *r, const char **text, const char *what, tsr_err *err)
 {
-    return *text != NULL ? refuse(r, err, "twice the same member", what)
+    return *text != NULL ? refuse(r, err, "duplicate member", what)
                          : tsr_json_read_text(&r->json, &r->manifest->arena, text, err);
 }
 

@@ -25,7 +25,7 @@ static tsr_status read_sum(reading *r, tsr_manifest_digest *sum, tsr_err *err)
     tsr_json_text value;
     TSR_TRY(tsr_json_read_string(&r->json, &value, err));
     return tsr_manifest_digest_parse(value.data, value.size, sum) ? TSR_OK
-                                                                  : refuse(r, err, "a sum that has no 32 digits");
+                                                                  : refuse(r, err, "a sum without 32 hex digits");
 }
 
 /* ---- windows ---- */
@@ -56,7 +56,7 @@ static tsr_status read_window(void *context, tsr_err *err)
         for (size_t i = 0; i < 4; i++) {
             TSR_TRY(tsr_json_next_element(&r->json, &more, err));
             if (!more)
-                return refuse(r, err, "a window of less than four numbers");
+                return refuse(r, err, "a window of fewer than four numbers");
             TSR_TRY(tsr_json_read_u64(&r->json, numbers[i], err));
         }
         TSR_TRY(tsr_json_next_element(&r->json, &more, err));
@@ -65,7 +65,7 @@ static tsr_status read_window(void *context, tsr_err *err)
     }
     uint64_t behind, bytes;
     if (!measure(&w, &behind) || !tsr_mul_u64(w.rows, w.row_bytes, &bytes) || !tsr_add_u64(w.offset, bytes, &r->end))
-        return refuse(r, err, "a window without bytes, or beyond any file");
+        return refuse(r, err, "an empty window, or one beyond any file");
     TSR_TRY(tsr_manifest_grow((void **)&to->windows, to->n_windows, &to->windows_capacity, sizeof *to->windows, err));
     to->windows[to->n_windows++] = w;
     return TSR_OK;
@@ -132,7 +132,7 @@ static tsr_status read_read(void *context, tsr_err *err)
     }
     read.n_inputs = to->n_inputs - read.first_input;
     if (!sum || read.n_inputs == 0)
-        return refuse(r, err, "what was read, without a sum or inputs");
+        return refuse(r, err, "an entry of what was read without a sum or inputs");
     TSR_TRY(tsr_manifest_grow((void **)&to->reads, to->n_reads, &to->reads_capacity, sizeof *to->reads, err));
     to->reads[to->n_reads++] = read;
     return TSR_OK;
@@ -148,10 +148,10 @@ static tsr_status read_header(reading *r, tsr_manifest_origin *file, tsr_err *er
     char hex[33] = "0000000000000000";
     TSR_TRY(tsr_json_read_string(&r->json, &value, err));
     if (value.size != 16)
-        return refuse(r, err, "a digest of a header that has no 16 digits");
+        return refuse(r, err, "a header digest without 16 hex digits");
     memcpy(hex + 16, value.data, 16);
     if (!tsr_manifest_digest_parse(hex, 32, &digest))
-        return refuse(r, err, "a digest of a header that has no 16 digits");
+        return refuse(r, err, "a header digest without 16 hex digits");
     file->header = digest.low;
     file->has_header = true;
     return TSR_OK;
@@ -180,7 +180,7 @@ static tsr_status read_file(void *context, tsr_err *err)
         bytes = bytes || tsr_json_is(key, "bytes");
     }
     if (file.name == NULL || !bytes)
-        return refuse(r, err, "a file of a source without name or bytes");
+        return refuse(r, err, "a source file without name or bytes");
     TSR_TRY(tsr_manifest_grow((void **)&to->files, to->n_files, &to->files_capacity, sizeof *to->files, err));
     to->files[to->n_files++] = file;
     return TSR_OK;
@@ -238,7 +238,7 @@ tsr_status tsr_manifest_sources_read(tsr_manifest_sources *to, const char *path,
     }
     return to->any
                ? TSR_OK
-               : tsr_fail(err, TSR_E_UNSUPPORTED, "%s: it has no digests of the source; make the output again", path);
+               : tsr_fail(err, TSR_E_UNSUPPORTED, "%s: it has no digests of the source; write the output again", path);
 }
 
 void tsr_manifest_sources_free(tsr_manifest_sources *to)

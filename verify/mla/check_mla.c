@@ -240,7 +240,7 @@ static tsr_status check_ranks(check *c, tsr_err *err)
         status =
             tsr_mla_project(m, m->o, r * share, share, c->own.of[TSR_STAGE_ATTENTION], all, c->batch.queries, sum, err);
     lap(c, TSR_PHASE_ORACLE);
-    snprintf(what, sizeof what, "heads cut over %zu ranks, outputs added", ranks);
+    snprintf(what, sizeof what, "heads divided among %zu ranks, outputs added", ranks);
     /* each product and sum has an error of 2^-53; kIdentity leaves three digits for cancellation */
     const tsr_mla_fault_pair p = {
         what, TSR_ERROR_ABSORPTION, c->own.of[TSR_STAGE_OUTPUT], sum, c->batch.queries, m->hidden, kIdentity, NAN};
@@ -434,7 +434,7 @@ static tsr_status check_request(const check *c, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--fp8-cache: kv_lora_rank %zu is not a multiple of %d", b->rank,
                         TSR_MLA_CACHE_GROUP);
     if (a->folded && !b->folded)
-        return tsr_fail(err, TSR_E_MISMATCH, "%s is folded, but %s is not", a->checkpoint->path, b->checkpoint->path);
+        return tsr_fail(err, TSR_E_MISMATCH, "%s is folded but %s is not", a->checkpoint->path, b->checkpoint->path);
     if (a->hidden != b->hidden || a->heads != b->heads || a->head_nope != b->head_nope || a->rope != b->rope ||
         a->head_v != b->head_v || a->rank != b->rank || a->q_rank != b->q_rank)
         return tsr_fail(err, TSR_E_MISMATCH, "%s and %s have different sizes of attention", a->checkpoint->path,

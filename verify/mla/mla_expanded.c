@@ -216,8 +216,8 @@ static tsr_status run_kernel(work *w, const tsr_device_prefill *kernel, tsr_evid
     }
     tsr_judge(&t.judgement, w->exact, w->got, b->queries, m->heads * m->v, NULL, NULL);
     tsr_lap(evidence, TSR_PHASE_JUDGE, since);
-    return tsr_kernel_tally_end(&t, &w->s->options->limits, "beyond what its accumulation can do",
-                                "errors beyond those of its accumulation", evidence, err);
+    return tsr_kernel_tally_end(&t, &w->s->options->limits, "above the bound of its accumulation",
+                                "errors above those of its accumulation", evidence, err);
 }
 
 static tsr_status check_all(work *w, tsr_evidence *evidence, double *since, tsr_err *err)

@@ -129,8 +129,8 @@ tsr_status tsr_mla_check_finite(const tsr_mla_model *m, const tsr_mla_batch *b, 
             if (isfinite(stages->of[s][i]))
                 continue;
             snprintf(text, sizeof text,
-                     "%s leaves %g in stage %s: a scale or value of it is NaN, infinite or too large", tensor_of(m, s),
-                     fabs(stages->of[s][i]), tsr_mla_stage_name(s));
+                     "%s gives %g in stage %s: one of its scales or values is NaN, infinite or too large",
+                     tensor_of(m, s), fabs(stages->of[s][i]), tsr_mla_stage_name(s));
             *finite = false;
             return tsr_evidence_add(evidence, &j, err);
         }

@@ -223,16 +223,16 @@ static tsr_status judge_outputs(tsr_mla_work *w, cut *c, const tsr_device_mla *k
     for (size_t i = 0; i < outputs; i++)
         c->x[i] = (double)c->parts[i];
     tsr_judge(&sum.judgement, c->y, c->x, w->slots, hidden, NULL, NULL);
-    const char *fault = "beyond what another order of summation can do";
+    const char *fault = "above the bound of a different order of summation";
     for (size_t r = 1; r < c->ranks; r++) {
         if (memcmp(c->parts, c->parts + r * outputs, outputs * sizeof *c->parts) != 0) {
             fault = "ranks hold different sums";
             sum.judgement.of_bound = INFINITY;
         }
     }
-    TSR_TRY(tsr_mla_end_tally(w, &whole, "beyond what its accumulation can do",
-                              "errors beyond those of its accumulation", err));
-    return tsr_mla_end_tally(w, &sum, fault, "errors beyond those of another order of summation", err);
+    TSR_TRY(tsr_mla_end_tally(w, &whole, "above the bound of its accumulation",
+                              "errors above those of its accumulation", err));
+    return tsr_mla_end_tally(w, &sum, fault, "errors above those of a different order of summation", err);
 }
 
 static tsr_status run_ranks(tsr_mla_work *w, cut *c, const tsr_device_mla *kernel, tsr_err *err)
@@ -270,7 +270,7 @@ tsr_status tsr_mla_check_ranks(tsr_mla_work *w, tsr_err *err)
         if (status != TSR_OK && status != TSR_E_DEVICE)
             return tsr_fail_with(err, status, &why);
         if (status == TSR_E_DEVICE && !reported) {
-            (void)tsr_prepend(&why, status, "ranks take turns on one GPU");
+            (void)tsr_prepend(&why, status, "the ranks run one after another on one GPU");
             TSR_TRY(tsr_evidence_skip(w->evidence, w->s->name, why.msg, err));
             reported = true;
         }

@@ -20,7 +20,7 @@ const char *tsr_mla_fault_text(tsr_mla_fault fault)
 {
     static const char *const kTexts[TSR_N_MLA_FAULTS] = {
         NULL,
-        "RoPE turns pairs (i, i + rope / 2) instead of (2i, 2i + 1)",
+        "RoPE rotates pairs (i, i + rope / 2) instead of (2i, 2i + 1)",
         "RoPE is applied to the wrong half: the first elements instead of the last",
         "RoPE is not applied",
         "the softmax scale lacks YaRN's mscale",

@@ -178,6 +178,6 @@ tsr_status tsr_mla_judge_decode(tsr_mla_work *w, const tsr_device_mla *kernel, c
         }
     }
     tsr_judge(&t.judgement, w->exact, w->got, w->s->batch->queries, cols, NULL, NULL);
-    return tsr_mla_end_tally(w, &t, "beyond what its accumulation can do", "errors beyond those of its accumulation",
+    return tsr_mla_end_tally(w, &t, "above the bound of its accumulation", "errors above those of its accumulation",
                              err);
 }

@@ -54,12 +54,12 @@ static tsr_status read_index(tsr_contents *s, const tsr_checkpoint *c, tsr_err *
     }
     tsr_arena_free(&scratch);
     if (status == TSR_OK && !s->has_metadata)
-        note(s, false, NULL, "index", "the index has no key 'metadata', which older transformers read without asking",
+        note(s, false, NULL, "index", "the index has no key 'metadata', which older transformers require",
              "add \"metadata\": {\"total_size\": ...}");
     if (s->has_total && s->total_size != s->whole.bytes) {
         snprintf(detail, sizeof detail, "the index says total_size %llu; the tensors are %llu bytes",
                  U64(s->total_size), U64(s->whole.bytes));
-        note(s, false, NULL, "index", detail, "write the index anew");
+        note(s, false, NULL, "index", detail, "write the index again");
     }
     return status;
 }
@@ -111,14 +111,14 @@ static void on_problem(void *data, const tsr_tensor *tensor, tsr_status status, 
     if (status == TSR_E_UNSUPPORTED && l->layout != NULL) {
         l->reported = true;
         note(l->survey, false, NULL, "layout",
-             "weights lie in the layout of a kernel, which other commands do not read",
-             "'tessera convert --from' makes a checkpoint again of what " TSR_LAYOUT_NAME " describes");
+             "the weights are in the layout of a kernel, which other commands do not read",
+             "'tessera convert --from' restores a checkpoint from what " TSR_LAYOUT_NAME " describes");
     } else if (status == TSR_E_UNSUPPORTED && tensor != NULL) {
         note(l->survey, true, tensor, "unread", message,
              "other tools may read this; Tessera's other commands refuse the checkpoint");
     } else {
         note(l->survey, true, tensor, "pairing", message,
-             "nothing that reads this checkpoint can know these values; make it again, or fetch what is missing");
+             "the values cannot be decoded; make the checkpoint again, or download what is missing");
     }
 }
 
@@ -218,7 +218,7 @@ static void check_stacks(tsr_contents *s)
         snprintf(detail, sizeof detail, "a stack of experts, %s %s, is not quantized although the rest is",
                  tsr_dtype_name((tsr_dtype)t->dtype), tsr_shape_text(t, shape, sizeof shape));
         note(s, false, t, "stacked experts", detail,
-             "quantize the original anew; stacks of an unknown model_type need --include");
+             "quantize the original again; stacks of an unknown model_type need --include");
     }
 }
 
@@ -355,18 +355,18 @@ static void judge_scales(tsr_contents *s)
     const tsr_scale_stats *const k = &s->scale_stats;
     char detail[400];
     if (k->zero + k->negative + k->nonfinite > 0) {
-        snprintf(detail, sizeof detail, "of %llu scales %llu are zero, %llu negative, %llu NaN or Inf", U64(k->count),
+        snprintf(detail, sizeof detail, "of %llu scales, %llu are zero, %llu negative, %llu NaN or Inf", U64(k->count),
                  U64(k->zero), U64(k->negative), U64(k->nonfinite));
         note(s, k->negative + k->nonfinite > 0, NULL, "scale values", detail,
-             "weights under NaN, Inf or negative scales are damaged; zero blocks should have scale 1");
+             "weights with NaN, Inf or negative scales are damaged; zero blocks should have scale 1");
     }
     if (s->weights.ue8m0 && k->odd != NULL) {
         snprintf(detail, sizeof detail,
-                 "config.json says scale_fmt ue8m0, but %llu of %llu scales are no powers of two, in %llu tensors; the "
-                 "first is %.9g, value %llu of this one",
+                 "config.json says scale_fmt ue8m0, but %llu of %llu scales are not powers of two, in %llu tensors; "
+                 "the first is %.9g, value %llu of this one",
                  U64(k->count - k->powers_of_two), U64(k->count), U64(k->n_odd), k->odd_value, U64(k->odd_at));
         note(s, true, k->odd, "scale_fmt", detail,
-             "drop scale_fmt from config.json, or requantize: `tessera convert --to fp8-block --scale-fmt ue8m0`");
+             "remove scale_fmt from config.json, or requantize: `tessera convert --to fp8-block --scale-fmt ue8m0`");
     }
 }
 
@@ -387,12 +387,12 @@ static void judge_outliers(scale_reader *r)
         const double inverse = 1 / e->high / usual;
         const bool inverted = e->low > kOutlier * usual && inverse > 1 / kInverseFits && inverse < kInverseFits;
         snprintf(detail, sizeof detail,
-                 "value %llu is %.6g, %.3g times the median of all scales: it stands for weights of up to %.3g%s",
+                 "value %llu is %.6g, %.3g times the median of all scales: its weights go up to %.3g%s",
                  U64(e->high_at), e->high, e->high / usual, e->high * largest_code(w),
-                 inverted ? "; 1/scale would fit, for every value of this tensor" : "");
+                 inverted ? "; 1/scale would be plausible for every value of this tensor" : "");
         note(s, inverted, w->scale, "scale outliers", detail,
-             inverted ? "1/scale is stored where the scale belongs: make the checkpoint again"
-                      : "look at the weight: tessera inspect CHECKPOINT:TENSOR, and diff with the original");
+             inverted ? "1/scale is stored instead of the scale: make the checkpoint again"
+                      : "check the weight: tessera inspect CHECKPOINT:TENSOR, and diff with the original");
     }
     double most = 0;
     for (size_t i = 0; i < s->weights.count; i++)
@@ -400,10 +400,10 @@ static void judge_outliers(scale_reader *r)
     const double all = usual * most;
     if (all <= kLargestWeight)
         return;
-    snprintf(detail, sizeof detail,
-             "the median of all scales is %.6g: half of them stand for weights of more than %.3g", usual, all);
+    snprintf(detail, sizeof detail, "the median of all scales is %.6g: half of the scales have weights above %.3g",
+             usual, all);
     note(s, true, NULL, "scale outliers", detail,
-         "is 1/scale stored where scales belong? Make the checkpoint again, and verify it against the original");
+         "possibly 1/scale is stored instead of scales: make the checkpoint again, and verify it against the original");
 }
 
 static tsr_status survey_scales(tsr_contents *s, const tsr_checkpoint *c, tsr_err *err)

@@ -59,9 +59,9 @@ static const char *odd_storage(const tsr_weight *w)
     if (w->grid_rows != w->rows)
         return "it has one scale for all rows";
     if (w->cols % w->block.cols != 0 || w->cols % (32u / w->bits) != 0)
-        return "its last group or its last word is not full";
+        return "its last group or last word is not full";
     if (w->kind->family == TSR_FAMILY_GPTQ && (w->rows % 8 != 0 || tsr_dtype_bytes((tsr_dtype)w->scale_dtype) != 2))
-        return "its rows are no multiple of 8, or its scales are no 16 bits";
+        return "its rows are not a multiple of 8, or its scales are not 16-bit";
     if (w->reordered && w->group_index->dtype != TSR_I32)
         return "its g_idx is not I32";
     return NULL;
@@ -72,11 +72,11 @@ const char *tsr_move_obstacle(const tsr_weight *w, const tsr_move *m)
     if (!is_packed(w, m) || odd_storage(w) != NULL)
         return is_packed(w, m) ? odd_storage(w) : NULL;
     if (group_of(w) != (m->group == w->cols ? 0 : m->group))
-        return "its codes are in groups of another size than --group-size";
+        return "its groups differ from --group-size";
     if (is_symmetric(w, m) || m->zero_points)
         return NULL;
     return w->bits == 4 ? "it has zero points, which --zero-points keeps"
-                        : "it has zero points, for which int8-weight-only has no place";
+                        : "it has zero points, which int8-weight-only cannot store";
 }
 
 uint64_t tsr_move_group(const tsr_weight *w, const tsr_move *m)
@@ -100,18 +100,18 @@ static tsr_relation *relation_of(const tsr_weight *w, const tsr_move *m, bool al
         const char *reason;
     } relations[] = {
         {is_mxfp4(w) && m->to == TSR_MOVE_MXFP4, tsr_move_mxfp4, "the same codes and scales"},
-        {is_mxfp4(w) && m->to == TSR_MOVE_NVFP4, tsr_move_mxfp4_to_nvfp4, "the same codes; scales beside a global one"},
+        {is_mxfp4(w) && m->to == TSR_MOVE_NVFP4, tsr_move_mxfp4_to_nvfp4, "the same codes; scales with a global scale"},
         {is_mxfp4(w) && m->to == TSR_MOVE_FP8_BLOCK && tiles, tsr_move_mxfp4_to_fp8, "the same values as e4m3"},
         {is_nvfp4(w) && m->to == TSR_MOVE_NVFP4, tsr_move_nvfp4, "the same codes and scales"},
         {is_mxfp8(w) && m->to == TSR_MOVE_MXFP8, tsr_move_mxfp8, "the same codes and scales"},
         {groups && powers && m->to == TSR_MOVE_MXFP8, tsr_move_fp8_to_mxfp8,
-         "the same codes; a block's scale for its groups"},
+         "the same codes; the scale of a block for each of its groups"},
         {fp8 && m->to == TSR_MOVE_FP8_BLOCK && same_blocks(w, m) && (powers || !m->powers), tsr_move_fp8,
          "the same codes, scales as FP32"},
         {packed && w->coding == TSR_CODED_PACKED, tsr_move_packed, "the same codes and scales"},
         {packed && w->coding == TSR_CODED_AWQ, tsr_move_awq,
          "the same codes, scales and zero points, along the inputs"},
-        {packed && w->coding == TSR_CODED_GPTQ, tsr_move_gptq, "the same codes, scales and zero points, turned"},
+        {packed && w->coding == TSR_CODED_GPTQ, tsr_move_gptq, "the same codes, scales and zero points, transposed"},
     };
     for (size_t i = 0; i < sizeof relations / sizeof *relations; i++) {
         if (!relations[i].holds)

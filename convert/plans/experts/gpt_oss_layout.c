@@ -82,6 +82,6 @@ tsr_status tsr_gpt_oss_warn(tsr_plan *plan, tsr_err *err)
         return TSR_OK;
     return tsr_plan_warn(
         plan, err,
-        "no loader that is known reads gpt_oss with its experts one by one; they read plain stacks, and "
-        "codes as --scheme mxfp4-weight-only --dialect gpt-oss writes them");
+        "no known loader reads gpt_oss with separate experts; they read plain stacks, and the codes of --scheme "
+        "mxfp4-weight-only --dialect gpt-oss");
 }

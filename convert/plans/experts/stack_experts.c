@@ -155,10 +155,10 @@ static tsr_status add_notes(const stacking *s, const tsr_weight *w)
 {
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
     const size_t n = tsr_weight_companions(w, companions, NULL);
-    TSR_TRY(tsr_plan_add_note(s->plan, w->data, "stack", "an expert, put with the others of its layer", s->err));
+    TSR_TRY(tsr_plan_add_note(s->plan, w->data, "stack", "an expert, stacked with the others of its layer", s->err));
     for (size_t i = 0; i < n; i++)
         TSR_TRY(tsr_plan_add_note(s->plan, companions[i], s->what == VALUES ? "consume" : "stack",
-                                  s->what == VALUES ? "stands with a weight that is dequantized" : "stands with codes",
+                                  s->what == VALUES ? "belongs to a weight that is dequantized" : "stands with codes",
                                   s->err));
     return TSR_OK;
 }

@@ -374,7 +374,7 @@ static tsr_status plan_trtllm(laying *l)
     const tsr_checkpoint *const c = l->source;
     if (c->config == NULL || !tsr_trtllm_knows(l->model_type))
         return tsr_fail(l->err, TSR_E_UNSUPPORTED,
-                        "%s: model_type '%s' is not supported: names of TensorRT-LLM are known for llama, mistral, "
+                        "%s: model_type '%s' is not supported: TensorRT-LLM's names are known for llama, mistral, "
                         "qwen2 and qwen3; --to fastertransformer keeps the names",
                         c->path, l->model_type == NULL ? "" : l->model_type);
     if (l->scheme.group != 0 && (l->scheme.bits != 4 || l->scale_dtype != TSR_F16))
@@ -447,7 +447,7 @@ static tsr_status make_plan(laying *l)
     if (l->plan->by_policy)
         TSR_TRY(tsr_plan_warn_of_share(l->plan, l->err));
     l->plan->advice = tsr_arena_printf(
-        &l->plan->arena, "layout %s of int%u for sm%d as %s reads it; " TSR_LAYOUT_NAME " says what lies where",
+        &l->plan->arena, "layout %s of int%u for sm%d as %s reads it; " TSR_LAYOUT_NAME " describes each file",
         tsr_ft_layout_name(l->format.layout), l->scheme.bits, o->arch, tsr_ft_producer_name(o->producer));
     l->plan->next = "tessera inspect DST";
     return l->plan->advice == NULL ? tsr_out_of_memory(l->err, "while planning") : tsr_plan_finish(l->plan, l->err);

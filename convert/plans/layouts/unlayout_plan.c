@@ -88,7 +88,7 @@ static tsr_status misfit(const taking *k, const char *name, const char *where, u
 static tsr_status split_file(const taking *k, const char *file, uint64_t codes, uint64_t scales, tsr_unlayout *x)
 {
     if (!find_file(k, file, &x->codes))
-        return tsr_fail(k->err, TSR_E_FORMAT, "%s: there is no '%s'", k->path, file);
+        return tsr_fail(k->err, TSR_E_FORMAT, "%s: no '%s'", k->path, file);
     uint64_t whole;
     if (!tsr_add_u64(codes, scales, &whole))
         return broken(k, "a weight beyond 2^64 bytes");
@@ -106,7 +106,7 @@ static tsr_status find_tensors(const taking *k, const char *codes, const char *s
 {
     const tsr_tensor *const c = find_tensor(k, codes), *const s = find_tensor(k, scales);
     if (c == NULL || s == NULL)
-        return tsr_fail(k->err, TSR_E_FORMAT, "%s: there is no '%s'", k->path,
+        return tsr_fail(k->err, TSR_E_FORMAT, "%s: no '%s'", k->path,
                         c == NULL ? (codes == NULL ? "" : codes) : (scales == NULL ? "" : scales));
     if (c->bytes != codes_bytes)
         return misfit(k, x->name, codes, c->bytes, codes_bytes);
@@ -270,7 +270,7 @@ static tsr_status plan_config(taking *k)
     tsr_tensor original;
     if (k->kind == TSR_LAYOUT_TRTLLM) {
         if (!find_file(k, "hf_config.json", &original))
-            return broken(k, "there is no hf_config.json beside it: the model's own configuration");
+            return broken(k, "no hf_config.json beside it, the configuration of the model");
         TSR_TRY(
             tsr_read_file(k->source->files[original.file].path, MAX_MANIFEST_BYTES, &k->arena, &base, &size, k->err));
     }
@@ -300,7 +300,7 @@ static tsr_status read_kind(taking *k, tsr_json_text all)
                         target == NULL ? "an unknown target" : target, target == NULL ? "TARGET" : target);
     if (producer == NULL || dtype == NULL || !find_u64(all, "arch", &arch) || !find_u64(all, "bits", &bits) ||
         !find_u64(all, "group_size", &k->group) || arch > 999 || (bits != 4 && bits != 8))
-        return broken(k, "producer, arch, bits, group_size or scale_dtype is missing or makes no sense");
+        return broken(k, "producer, arch, bits, group_size or scale_dtype is missing or invalid");
     TSR_TRY(tsr_ft_producer_parse(producer, &format.producer, k->err));
     format.arch = (int)arch;
     format.bits = (int)bits;

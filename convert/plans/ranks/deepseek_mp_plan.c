@@ -87,7 +87,7 @@ static tsr_status decide(const mapping *m, tsr_plan *plan, const tsr_weight *w, 
         return tsr_shard_weight(m->source, w, key.how, key.heads ? m->heads : 0, false, m->options->ranks, &f->shard,
                                 err);
     if (expert >= m->experts)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: '%s', but " TSR_CONFIG_NAME " has n_routed_experts %llu",
+        return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' exists, but " TSR_CONFIG_NAME " has n_routed_experts %llu",
                         m->source->files[t->file].path, t->name, U64(m->experts));
     f->rank = (uint32_t)(expert / (m->experts / m->options->ranks));
     return check_neighbour(m, t, expert, err);
@@ -98,7 +98,7 @@ static tsr_status note(tsr_plan *plan, const tsr_weight *w, const fate *f, tsr_e
     const char *action = "rename", *reason = "every rank needs all of it";
     if (f->name == NULL) {
         action = "drop";
-        reason = "MTP layer (number num_hidden_layers or above): DeepSeek's code has no place for it";
+        reason = "MTP layer (number num_hidden_layers or above): DeepSeek's code cannot store it";
     } else if (f->expert) {
         action = "place";
         reason = tsr_arena_printf(&plan->arena, "a routed expert of rank %u", f->rank);
@@ -108,7 +108,7 @@ static tsr_status note(tsr_plan *plan, const tsr_weight *w, const fate *f, tsr_e
     }
     TSR_TRY(tsr_plan_add_note(plan, w->data, action, reason, err));
     if (w->input_scale != NULL)
-        TSR_TRY(tsr_plan_add_note(plan, w->input_scale, "drop", "input scale: DeepSeek's code makes its own", err));
+        TSR_TRY(tsr_plan_add_note(plan, w->input_scale, "drop", "input scale: DeepSeek's code computes its own", err));
     return w->scale == NULL ? TSR_OK : tsr_plan_add_note(plan, w->scale, action, "with its weight", err);
 }
 

@@ -161,7 +161,7 @@ static tsr_status plan_shared(joining *j, const tsr_tensor *t, const char *name,
     }
     const bool columns = how == TSR_TP_COLUMNS;
     if (t->rank != 2)
-        return refuse(j, 0, t, "is no matrix, and cannot have been cut");
+        return refuse(j, 0, t, "is not a matrix and cannot have been cut");
     tsr_tensor *const out = tsr_plan_tensor(j->plan, t);
     if (out == NULL)
         return tsr_out_of_memory(j->err, "while planning");
@@ -182,9 +182,9 @@ static tsr_status plan_tensor(joining *j, size_t k, const tsr_tensor *t)
     if (k > 0 && !is_expert)
         return tsr_checkpoint_find(j->ranks[0], t->name) != NULL
                    ? TSR_OK
-                   : refuse(j, k, t, "is not in rank 0: these are not the ranks of one model");
+                   : refuse(j, k, t, "is not in rank 0; these are not ranks of one model");
     if (!tsr_deepseek_key_back(t->name, mtp, &key))
-        return refuse(j, k, t, "is no name of DeepSeek's inference code");
+        return refuse(j, k, t, "is not a name of DeepSeek's inference code");
     const char *const name = tsr_deepseek_name_back(&j->plan->arena, t->name, &key);
     if (name == NULL)
         return tsr_out_of_memory(j->err, "while planning");

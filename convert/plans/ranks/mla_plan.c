@@ -119,7 +119,7 @@ static tsr_status plan_kv_b(tsr_plan *plan, absorbing *a, const tsr_weight *w, t
         TSR_TRY(plan_parts(plan, a, w, err));
     const bool dropped = a->options->drop_kv_b;
     const char *const action = dropped ? (a->options->fold ? "fold" : "split") : "copy";
-    const char *const reason = dropped ? "its parts take its place" : "its parts are added";
+    const char *const reason = dropped ? "its parts replace it" : "its parts are added";
     TSR_TRY(tsr_plan_add_note(plan, w->data, action, reason, err));
     if (w->scale != NULL)
         TSR_TRY(tsr_plan_add_note(plan, w->scale, action, "with its weight", err));
@@ -172,7 +172,7 @@ static tsr_status plan_copies(tsr_plan *plan, const tsr_weight *w, tsr_err *err)
         TSR_TRY(tsr_plan_copy(plan, tensors[i], tensors[i]->name, err));
         if (tensors[i] == w->scale)
             tsr_plan_copies_scales(plan, (tsr_dtype)w->scale_dtype);
-        TSR_TRY(tsr_plan_add_note(plan, tensors[i], "copy", "no part of absorption", err));
+        TSR_TRY(tsr_plan_add_note(plan, tensors[i], "copy", "not used by absorption", err));
     }
     return TSR_OK;
 }
@@ -269,10 +269,10 @@ static tsr_status make_plan(tsr_plan *plan, absorbing *a, tsr_err *err)
                          o->drop_kv_b ? " --drop-kv-b" : "", U64(o->max_shard_bytes));
     plan->advice =
         o->fold
-            ? "these are for an engine of your own: no public one reads a folded checkpoint"
+            ? "for engines of your own: no public engine reads a folded checkpoint"
             : tsr_arena_printf(&plan->arena,
-                               "these are the weights as %s holds them in memory; its own loader reads kv_b_proj and "
-                               "makes them itself",
+                               "the weights as %s holds them in memory; its loader reads kv_b_proj and computes them "
+                               "itself",
                                a->consumer->word);
     if (plan->command == NULL || plan->advice == NULL)
         return tsr_out_of_memory(err, "while planning");

@@ -169,8 +169,8 @@ static tsr_status plan_ranks(tsr_plan *plan, cutting *c, tsr_err *err)
     plan->command = tsr_arena_printf(&plan->arena, "convert --to tp --tp %u --max-shard-size %llu", c->options->ranks,
                                      U64(c->options->max_shard_bytes));
     c->shards = calloc(c->weights.count + 1, sizeof *c->shards);
-    plan->advice = "these are for engines that take slices ready made: vLLM, SGLang and transformers cut the whole "
-                   "checkpoint themselves; convert --merge joins the ranks again";
+    plan->advice = "for engines that load slices: vLLM, SGLang and transformers cut the whole checkpoint themselves; "
+                   "convert --merge joins the ranks again";
     plan->next = "tessera inspect DST/rank-0";
     if (plan->command == NULL || c->shards == NULL)
         return tsr_out_of_memory(err, "while planning");

@@ -149,7 +149,7 @@ def test_who_is_not_read_together_with_others(jobs, batch, checkpoint, large, tm
     told = {job["name"]: job for job in summary["jobs"]}
     assert summary["together"][0]["jobs"] == ["a", "b"] and told["own"]["alone"] == "it has its own --threads" and "alone" not in told["other"]
     code, summary, out, err = batch(path, "--dry-run", "--memory", "16MiB")
-    assert code == 0 and summary["together"] == [] and "by itself: b: --memory has no room for one more" in out, err
+    assert code == 0 and summary["together"] == [] and "by itself: b: --memory is too small for one more" in out, err
     code, summary, out, err = batch(path, "--memory", "16MiB")
     assert code == 0 and set(states(summary).values()) == {"done"}, err
 
@@ -228,27 +228,27 @@ WRONG = {
     '{"name": "a", "args": ["quantise", "SRC", "-o", "OUT/a"]}': (2, ["job 'a'", "quantise"]),
     '{"name": "a", "args": ["batch", "SRC/config.json"]}': (2, ["job 'a'", "batch"]),
     '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a", "--shard=0/2"]}': (2, ["--shard", "tessera finish"]),
-    '{"name": "a", "args": ["finish", "OUT/a"]}': (2, ["not for a job"]),
-    '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a", "--dry-run"]}': (2, ["--dry-run", "whole batch"]),
-    '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a", "--progress=jsonl"]}': (2, ["--progress", "whole batch"]),
+    '{"name": "a", "args": ["finish", "OUT/a"]}': (2, ["cannot be used in a batch"]),
+    '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a", "--dry-run"]}': (2, ["--dry-run", "option of the batch"]),
+    '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a", "--progress=jsonl"]}': (2, ["--progress", "option of the batch"]),
     '{"name": "a", "args": ["quantize", "--help"]}': (2, ["--help"]),
     '{"name": "a", "args": ["inspect", "SRC", "--json", "-"]}': (2, ["--json", "stdout"]),
     '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a"]}\n\n{"name": "b", "args": ["quantize", "SRC", "-o", "OUT/x/../a"]}':
-        (2, ["line 3: job 'b'", "'a' in line 1", "each output has a place of its own"]),
+        (2, ["line 3: job 'b'", "'a' in line 1", "give each output its own path"]),
     '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a"]}\n{"name": "b", "args": ["quantize", "SRC", "-o", "OUT/a/b"]}': (2, ["job 'b'", "lies in"]),
     '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a"]}\n{"name": "b", "args": ["inspect", "SRC", "--json", "OUT/a/b.json"]}': (4, ["job 'b'"]),
     '{"name": "a", "args": ["diff", "SRC", "OUT/a"]}\n{"name": "b", "args": ["quantize", "SRC", "-o", "OUT/a"]}':
-        (2, ["job 'a'", "job 'b' in line 2 writes", "put that one first"]),
+        (2, ["job 'a'", "job 'b' in line 2 writes", "put that job first"]),
     '{"name": "a", "args": ["inspect", "SRC"]}\n{"name": "b", "args": ["quantize", "OTHER", "-o", "SRC/out"]}': (2, ["job 'b'", "lies in", "SRC"]),
     '{"name": "a", "args": ["inspect", "SRC"]}\n{"name": "b", "args": ["quantize", "OTHER", "-o", "LINK"]}': (2, ["job 'b'", "SRC"]),
     '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a", "--min-sqnr", 30]}': (3, ["line 1", "string"]),
     '{"name": "a", "args": "quantize SRC -o OUT/a"}': (3, ["line 1", "array"]),
     '{"name": "a", "args": []}': (3, ["line 1", "empty"]),
     '{"name": "a", "arg": ["inspect", "SRC"]}': (3, ["line 1", "'arg'", "did you mean 'args'?"]),
-    '{"args": ["inspect", "SRC"]}': (3, ["line 1", "without 'name'"]),
-    '{"name": "a"}': (3, ["line 1", "without 'args'"]),
+    '{"args": ["inspect", "SRC"]}': (3, ["line 1", "has no 'name'"]),
+    '{"name": "a"}': (3, ["line 1", "has no 'args'"]),
     '{"name": "a", "name": "b", "args": ["inspect", "SRC"]}': (3, ["line 1", "duplicate key"]),
-    '{"name": "a", "args": ["inspect", "SRC"]}\n{"name": "a", "args": ["inspect", "SRC"]}': (3, ["line 2", "'a' is the name of the job in line 1"]),
+    '{"name": "a", "args": ["inspect", "SRC"]}\n{"name": "a", "args": ["inspect", "SRC"]}': (3, ["line 2", "duplicate job name 'a', also in line 1"]),
     '{"name": "../a", "args": ["inspect", "SRC"]}': (3, ["line 1", "../a"]),
     '[\n  {"name": "a", "args": ["inspect", "SRC"]},\n\n  {"name": "b", "args": ["inspect", "SRC", "--what"]}\n]': (2, ["line 4: job 'b'", "--what"]),
     '[{"name": "a", "args": ["inspect", "SRC"]}] 7': (3, ["JSON"]),
@@ -257,7 +257,7 @@ WRONG = {
     '{"name": "a", "args": ["inspect", "SRC"]} {"name": "b", "args": ["inspect", "SRC"]}': (3, ["line 1", "JSON"]),
     '[' * 100000: (3, ["line 1"]),
     '{"name": "a", "args": ' + '[' * 100000: (3, ["line 1"]),
-    '"name"': (3, ["neither"]),
+    '"name"': (3, ["expected an array of jobs"]),
     '[]': (3, ["no job"]),
     '': (3, ["no job"]),
     '{"name": "a", "args": ["inspect", "SRC\\u0000"]}': (3, ["line 1"]),
@@ -318,7 +318,7 @@ def test_results_lie_where_they_are_wanted(jobs, batch, checkpoint, tessera, tmp
     code, summary, _, err = batch(path, "--results", tmp_path / "results")
     assert code == 1 and summary["jobs"][1]["result_file"] is None and [p.name for p in (tmp_path / "results").iterdir()] == ["a.json"], err
     path = tmp_path / "jobs.jsonl"
-    # Without the option, what has no file of its own stands in the summary.
+    # Without the option, results without a file of their own are in the summary.
     code, summary, _, _ = batch(path)
     assert code == 0 and [job["result"] and job["result"]["schema"] for job in summary["jobs"]] == ["tessera-quantize/1", None, "tessera-inspect/1"]
 
@@ -413,7 +413,7 @@ def test_killed_and_carried_on(jobs, batch, checkpoint, tessera, tmp_path):
             process.send_signal(number)
             err = process.communicate()[1].decode()
         if process.returncode not in (0, -number):  # a signal before it listens ends it as it ends any program
-            assert process.returncode == 130 and "repeat the command to carry on" in err
+            assert process.returncode == 130 and "repeat the command to resume" in err
             summary = json.loads((tmp_path / "killed.json").read_text())
             assert summary["code"] == 130 and not summary["passed"]
     code, summary, _, err = batch(path)

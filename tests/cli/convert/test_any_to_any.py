@@ -392,4 +392,4 @@ def test_verify_against_the_original(made, tmp_path, tessera, maker, quantize, c
 
 def test_nothing_that_fits(tmp_path, refuse):
     src = write(tmp_path / "src", f.fp8_block(X))
-    refuse(src, 1, X, "300 columns", "groups of 32", options=("--to", "mxfp8"))
+    refuse(src, 1, X, "300 columns", "a multiple of 32", options=("--to", "mxfp8"))

@@ -287,7 +287,7 @@ def test_refuses_what_is_damaged_or_foreign(checkpoint, run, tessera, tmp_path):
     refused(tessera, packed, dst, first.name, "no seek table", "zstd -d")
     first.write_bytes(whole)
     first.with_suffix("").write_bytes(plain)
-    refused(tessera, packed, dst, first.name, first.name.removesuffix(".zst"), "plain and packed")
+    refused(tessera, packed, dst, first.name, first.name.removesuffix(".zst"), "plain and compressed")
     assert not dst.exists()
     refused(tessera, src, dst, "no .safetensors.zst")
 

@@ -142,7 +142,7 @@ def test_the_native_dialect_is_of_this_family(tmp_path, tessera, checkpoint):
     assert code == 3 and "deepseek_v4" in err and "--dialect compressed-tensors" in err
 
 
-# ---- what loaders join: wq_a with wkv in attention, wkv with wgate in a compressor; the n-gram memory's wkv stands alone ----
+# ---- what loaders join: wq_a with wkv in attention, wkv with wgate in a compressor; the n-gram memory's wkv is not joined ----
 
 JOINED = {"layers.0.attn.wq_a": (64, 128), "layers.0.attn.wkv": (32, 128), "layers.0.attn.compressor.wgate": (32, 128),
           "layers.0.attn.compressor.wkv": (32, 128), "layers.0.engram.wkv": (32, 128), "layers.0.attn.wq_b": (64, 128)}
@@ -181,7 +181,7 @@ def test_joined_layers_are_decided_together(tmp_path, tessera):
 
 
 def test_names_of_joined_layers_that_stay(tmp_path, quantize):
-    """compressed-tensors' list has them too, each in its own parent, and no joined name for what stands alone."""
+    """compressed-tensors' list has them too, each in its own parent, and no joined name for modules that are not joined."""
     src, _ = mx.model(tmp_path / "src", modules={**JOINED, "layers.0.ffn.experts.0.w2": (128, 64)}, kind="deepseek_v4")
     ignored = config(quantize(src, "--scheme", "nvfp4-weight-only"))["quantization_config"]["ignore"]
     assert {"layers.0.attn.fused_wqa_wkv", "layers.0.attn.compressor.fused_wkv_wgate"} <= set(ignored)

@@ -27,7 +27,7 @@ def deepseek_v4(codes="I8", suffix=".weight", scale=".scale", scale_dtype="F8_E8
 
 # name: (tensors beside a plain model, words of the refusal)
 FOREIGN = {
-    "an F8_E8M0 that nobody claims": ({L + "mystery": raw("F8_E8M0", 4, 4)}, ["mystery", "F8_E8M0"]),
+    "an F8_E8M0 without a weight": ({L + "mystery": raw("F8_E8M0", 4, 4)}, ["mystery", "F8_E8M0"]),
     "F8_E8M0 beside BF16": ({UP + ".scale": raw("F8_E8M0", 2, 2)}, [UP + ".scale"]),
     "I8 with an F32 .scale": (deepseek_v4(scale_dtype="F32"), [X, "I8"]),
     "I8 [.., 16] with one F8_E8M0 a row": (
@@ -134,7 +134,7 @@ def test_every_command_names_and_refuses_it(tmp_path, tessera, name, config):
         assert not list((tmp_path / "dst").rglob("*.safetensors*")), command
 
 
-# Their codes are known, but what scales them is missing or stands beside a weight that is not codes: damage, exit 1.
+# Their codes are known, but their scales are missing or belong to a weight that is not codes: damage, exit 1.
 DAMAGED = {"F8_E4M3 without a scale", "I8 [.., 16] with one F8_E8M0 a row", "F8_E8M0 beside BF16", "a DeepSeek scale left over", "a stack's scale left over"}
 
 
@@ -184,7 +184,7 @@ def test_verify_fails_over_codes_that_no_config_speaks_of(tmp_path, tessera):
     src = write(tmp_path / "src", deepseek_v4(), DEEPSEEK)
     dst = write(tmp_path / "dst", deepseek_v4())
     code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
-    assert code == 1 and "quantization_config: absent" in out, out + err
+    assert code == 1 and "quantization_config: missing" in out, out + err
 
 
 PLAIN = {

@@ -105,7 +105,7 @@ def negative(tensors):
     tensors[DOWN + "_scale"] = -tensors[DOWN + "_scale"]
 
 
-FAULTS = [(flip, "flipped bit"), (transpose, "transposed"), (shift, "off by one"), (invert, "1/scale"),
+FAULTS = [(flip, "flipped bit"), (transpose, "transposed"), (shift, "shifted by one block"), (invert, "1/scale"),
           (zero_points, "codes are not the nearest"), (negative, "negative")]
 
 

@@ -296,7 +296,7 @@ def test_what_trtllm_cannot_take_of_packed_sources(tmp_path, tessera, quantize):
     src, _ = llama(tmp_path / "src", change=tall(DOWN, (128, 96)))
     for options, target, words in [
             (("--group-size", "0", "--scale-dtype", "f32"), "trtllm", ["its scales are F32", "--scale-dtype bf16"]),
-            (("--group-size", "0"), "fastertransformer", [DOWN, "K = 96", "quantize again and --exclude it"])]:
+            (("--group-size", "0"), "fastertransformer", [DOWN, "K = 96", "quantize the original again with --exclude for it"])]:
         ints = quantize(src, "--scheme", "int8-weight-only", *options)
         code, _, err = harness.run(tessera, ["convert", ints, "-o", tmp_path / "out", "--to", target, "--arch", "sm80"])
         assert code == 3 and all(w in err for w in words), err
@@ -334,14 +334,14 @@ BROKEN = [
     (lambda d: (d / MANIFEST).write_text("{"), [MANIFEST]),
     (edit(lambda m: m.__setitem__("schema", "other/1")), ["schema"]),
     (edit(lambda m: m.__setitem__("target", "trtllm")), ["--from trtllm"]),
-    (edit(lambda m: m.__setitem__("bits", 3)), ["makes no sense"]),
+    (edit(lambda m: m.__setitem__("bits", 3)), ["or invalid"]),
     (edit(lambda m: m.__setitem__("arch", 90)), ["sm90"]),
     (edit(lambda m: m.__setitem__("group_size", 7)), ["outside this layout"]),
     (edit(lambda m: m["weights"][0].__setitem__("k", 2**62)), ["K = "]),
     (edit(lambda m: m["weights"][0].__setitem__("columns", 2**63)), ["outside this layout"]),
     (edit(lambda m: m["weights"][0].__setitem__("first", 1)), ["outside this layout"]),
     (edit(lambda m: m["weights"][0].update(first=1, columns=m["weights"][0]["n"] // 2)), ["outside this layout"]),
-    (edit(lambda m: m["weights"][0].__setitem__("file", "../../etc/passwd")), ["there is no"]),
+    (edit(lambda m: m["weights"][0].__setitem__("file", "../../etc/passwd")), ["no '../../etc/passwd'"]),
     (edit(lambda m: m["weights"][0].pop("n")), ["without name"]),
     (edit(lambda m: m["weights"][0].update(k=2**31 - 64, n=2**31 - 64, first=0, columns=64)), ["needs", "which has"]),
     (edit(lambda m: m["weights"].append(m["weights"][0])), ["two output tensors would have the name", "_packed"]),

@@ -10,7 +10,7 @@ from coded_files import module, quantization, tensors, write
 
 X = "model.layers.0.mlp.down_proj"
 CODED = [".weight_packed", ".weight_scale", ".weight_shape"]
-# Where the codes come from, the options that keep them, and what stands with them afterwards.
+# Where the codes come from, the options that keep them, and the tensors beside them afterwards.
 KEPT = {
     "awq": (f.awq(X), ["--zero-points"], [".weight_zero_point"]),
     "awq, several units": (f.awq(X, rows=1048, cols=2976), ["--zero-points", "--group-size", "32"], [".weight_zero_point"]),

@@ -309,7 +309,7 @@ CONTRADICTIONS = {
     "GPTQ of another format": (GPTQ, {**f.GPTQ, "checkpoint_format": "marlin"}, ["marlin"]),
     "GPTQ of 3 bits by config": (GPTQ, {**f.GPTQ, "bits": 3}, ["bits is 3"]),
     "AWQ of 8 bits by config": (AWQ, {**f.AWQ, "bits": 8}, ["bits"]),
-    "an algorithm that nobody reads": (NV2, {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, ["W4A8_AWQ"]),
+    "an unsupported algorithm": (NV2, {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, ["W4A8_AWQ"]),
     "rotated weights": (NV, {**NV.config, "transform_config": {"config_groups": {"R1": {"type": "hadamard"}}}}, ["transform_config"]),
     "sparse weights": (NV, {**NV.config, "sparsity_config": {"format": "sparse-24-bitmask"}}, ["sparsity_config", "sparse-24-bitmask"]),
     "sparse weights of no format": (NV, {**NV.config, "sparsity_config": {"sparsity_structure": "2:4"}}, ["sparsity_config", "no format"]),

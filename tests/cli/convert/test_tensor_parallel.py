@@ -221,7 +221,7 @@ def test_ranks_of_convert_py_are_read(sources, convert, refuse, tmp_path, tesser
     long = next(name for name in tensors if "experts.1.w1" in name)
     tensors[long * 40] = tensors.pop(long)  # its number is that of an expert
     harness.write_safetensors(ranks / "model0-mp2.safetensors", tensors, metadata)
-    refuse(ranks, 3, "is no name of DeepSeek's inference code", options=("--from", "deepseek-mp", "--config", str(src / "config.json")))
+    refuse(ranks, 3, "is not a name of DeepSeek's inference code", options=("--from", "deepseek-mp", "--config", str(src / "config.json")))
     refuse(src, 2, "--config needs --from deepseek-mp", options=("--to", "bf16", "--config", str(src / "config.json")))
     refuse(src, 3, "model0-mp", options=("--from", "deepseek-mp"))
 
@@ -337,7 +337,7 @@ def test_a_kept_index_that_names_other_files_is_refused(sources, convert, refuse
     manifest.write_text(text.replace('-00003.safetensors\\"', '-00009.safetensors\\"', 1))
     refuse(dst, 3, "its index does not list the shards of all tensors", options=("--merge",))
     kept = json.loads(text)
-    for index in {"weight_map": {}}, [0], None:  # the index itself stands there as text
+    for index in {"weight_map": {}}, [0], None:  # the index itself is a string there
         manifest.write_text(json.dumps({**kept, "index": index}))
         refuse(dst, 3, "shards, but no index", options=("--merge",))
 

@@ -44,7 +44,7 @@ def refused_with_advice(got, rules):
     """{(loader, command)} of the refusals under these rules whose advice is one conversion."""
     found = set()
     for f in got["load_findings"]:
-        command = re.fullmatch(r"`tessera (convert [^`]*)` (makes what it reads|gives them one)", f["advice"] or "")
+        command = re.fullmatch(r"`tessera (convert [^`]*)` (writes a supported format|writes one for all)", f["advice"] or "")
         if f["severity"] == "error" and f["rule"] in rules and command:
             found.add((f["loader"], command[1]))
     return found

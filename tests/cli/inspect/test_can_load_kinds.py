@@ -180,7 +180,7 @@ def test_byte_255_of_e8m0(inspect, tmp_path):
 
 
 def test_expert_dtype_absent_is_said_to_all(inspect, tmp_path):
-    """Whoever guesses right says that others do not."""
+    """A loader whose default is right gets a note that others differ."""
     m = deepseek_v4()
     drop_key("expert_dtype")(m)
     got = load_table(inspect, m, tmp_path, loaders="vllm,sglang,transformers")

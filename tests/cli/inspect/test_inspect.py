@@ -239,7 +239,7 @@ def test_scale_shows_its_grid_and_its_weight(checkpoint, quantize, inspect, text
 
 @pytest.mark.parametrize("scheme, suffix, role, stored, read_as, effect", [
     ("mxfp4", "scale", "scale", "U8", "F8_E8M0", "its code times this\n"),
-    ("nvfp4-weight-only", "scale", "scale", "F8_E4M3", "F8_E4M3", "times this, with the global scale\n"),
+    ("nvfp4-weight-only", "scale", "scale", "F8_E4M3", "F8_E4M3", "times this and the global scale\n"),
     ("nvfp4-weight-only", "global_scale", "global_scale", "F32", "F32", "each scale is divided by it\n"),
     ("int4-weight-only", "shape", "weight_shape", "I64", "I64", "rows and columns of the packed codes\n")])
 def test_what_stands_with_codes(scheme, suffix, role, stored, read_as, effect, checkpoint, quantize, inspect, text):
@@ -282,7 +282,7 @@ def test_folders_that_are_no_checkpoint_are_called_by_their_kind(tessera, checkp
     (outside / "tokenizer.json").unlink(missing_ok=True)
     (outside / "tokenizer.json").symlink_to(checkpoint("llama") / "config.json")
     for path, words in ((adapter, "a LoRA adapter (adapter_config.json); merge it into its base model first"),
-                        (hub, f"a folder of the Hugging Face Hub's cache; name a revision, such as {hub}/snapshots/0a1b"),
+                        (hub, f"a directory of the Hugging Face Hub's cache; name a revision, such as {hub}/snapshots/0a1b"),
                         (begun, "an unfinished output of Tessera; rerun the original command"),
                         ("s3://bucket/model", "remote addresses are not supported; download the model first"),
                         (outside / "tokenizer.json", "cp -rL")):

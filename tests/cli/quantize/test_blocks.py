@@ -102,7 +102,7 @@ def check(t, x, codes, scale, y, block):
         place = np.unravel_index(at, x.shape)
         assert before == x[place] and after == pytest.approx(y[place], rel=1e-6)
     errors = [abs(before - after) for _, before, after in t.peaks]
-    near = np.abs(x).max() * 1e-6  # values are told in FP32
+    near = np.abs(x).max() * 1e-6  # values are reported in FP32
     assert np.all(np.diff(errors) <= near) and errors[0] == pytest.approx(np.abs(x - y).max(), rel=1e-5, abs=near)
     return fp8_oracle.over_blocks(np.maximum, np.abs(x - y), *block)
 

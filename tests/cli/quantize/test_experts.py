@@ -13,7 +13,7 @@ import pytest
 import stored_oracle as stored
 
 EXPERTS, HIDDEN, INNER = 3, 256, 384
-# model_type: what stands before a layer's experts, names of the stacks, of the parts, [experts, in, out], gate and up in turns, biases
+# model_type: the prefix of a layer's experts, names of the stacks, of the parts, [experts, in, out], gate and up in turns, biases
 OWN = (("gate_up_proj", "down_proj"), ("gate_proj", "up_proj", "down_proj"))
 GRANITE = (("input_linear.weight", "output_linear.weight"), OWN[1])
 FAMILIES = {
@@ -104,7 +104,7 @@ def test_stacks_of_several_units(tmp_path, quantize, threads):
         same_model(quantize(stacks, "--threads", threads, "--experts", "split", "--scheme", scheme), quantize(single, "--scheme", scheme))
 
 
-# ---- where nobody asks ----
+# ---- without --experts ----
 
 
 @pytest.mark.parametrize("family, scheme, split", [
@@ -127,7 +127,7 @@ def test_stacks_of_an_unknown_family_stay_plain(tmp_path, tessera, inspect, sche
     got = stored.read_any(dst / "model.safetensors")
     for name in ("model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj"):
         assert got[name].tobytes() == stacks[name][2] and name + "_scale_inv" not in got
-    # Whoever insists gets no verdict that says yes.
+    # With the option the output is written, but the verdict is that it cannot be loaded.
     if scheme == "fp8-block":
         dst = tmp_path / "included"
         code, _, err = harness.run(tessera, ["quantize", src, "-o", dst, "--include", "*.experts.*"])
@@ -297,7 +297,7 @@ def fp8_stack(directory, family):
     ("gpt_oss", ["vllm", "sglang", "transformers"]), ("llama4_text", ["sglang", "transformers"]),
     ("qwen3_vl_moe_text", ["vllm", "sglang", "transformers"]), ("qwen3_5_moe_text", ["sglang", "transformers"])])
 def test_the_recommended_command_makes_it_loadable(tessera, tmp_path, inspect, family, loaders):
-    """Runs exactly what stands in backquotes, one after the other, and asks again."""
+    """Runs the commands in backquotes, one after the other, and checks the result again."""
     src = fp8_stack(tmp_path / "src", family)
     for loader in loaders:
         _, got = inspect(src, "--can-load", loader, "--tp", "1")

@@ -80,7 +80,7 @@ def test_a_limit(command, options, option, check, key, figure, source, run, quan
     assert again == 1 and same["findings"] == told["findings"]
     loose = values[0] if option == "--min-sqnr" else values[-1]
     code, told, failed, out = run(command, source, fresh, *options, option, loose)
-    assert code == 0 and told["passed"] and told["findings"] == [] and not failed and f"all {len(rows)} tensors keep them" in out
+    assert code == 0 and told["passed"] and told["findings"] == [] and not failed and f"all {len(rows)} tensors are within them" in out
     assert harness.tree_difference(dst, fresh) is None
 
 
@@ -100,7 +100,7 @@ def test_tessera_report_reads_the_verdict(source, run, tessera, tmp_path):
 def test_a_limit_where_nothing_is_quantized(source, tessera, tmp_path):
     for options in (("--to", "tp", "--tp", "2"), ("--to", "archive")):
         code, _, err = harness.run(tessera, ["convert", source, "-o", tmp_path / "out", *options, "--min-sqnr", "3"])
-        assert code == 2 and "--min-sqnr means nothing here" in err and not (tmp_path / "out").exists()
+        assert code == 2 and "--min-sqnr has no effect" in err and not (tmp_path / "out").exists()
     for words in (["--min-sqnr", "high"], ["--max-worst-block", "-1"], ["--max-saturated", "1.5"]):
         code, _, err = harness.run(tessera, ["quantize", source, "-o", tmp_path / "out", *words])
         assert code == 2 and words[0] in err

@@ -129,7 +129,7 @@ def test_whatever_is_done_to_the_output(tessera, quantize, told, model, tmp_path
 
 
 def test_killed_between_link_and_journal(tessera, quantize, model, tmp_path):
-    """The name stands there and the journal does not know of it: it goes away and comes back while the source is watched."""
+    """The file exists but is not in the journal: it is removed and made again while the source is watched."""
     out, plain = tmp_path / "out", quantize(model)
     words = ["quantize", model, "-o", out, "--quiet", "--link"]
     assert harness.run(tessera, [*words, "hard"])[0] == 0
@@ -178,7 +178,7 @@ def test_a_change_of_one_is_a_change_of_both(tessera, model, tmp_path):
 
 
 def test_another_file_system(told, model, tmp_path):
-    """There everything is copied, and it is told."""
+    """There everything is copied, and a message says so."""
     elsewhere = Path("/dev/shm")
     if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev or not os.access(elsewhere, os.W_OK):
         pytest.skip("no second file system")
@@ -224,6 +224,6 @@ def test_a_hubs_cache(told, checkpoint, tmp_path):
 
 
 def test_refused(tessera, model, tmp_path):
-    for words, why in ((["--link", "soft"], "none|reflink|hard"), (["--link", "hard", "--mpi"], "--link with --mpi")):
+    for words, why in ((["--link", "soft"], "none|reflink|hard"), (["--link", "hard", "--mpi"], "--link cannot be combined with --mpi")):
         code, _, err = harness.run(tessera, ["quantize", model, "-o", tmp_path / "out", *words])
         assert code == 2 and why in err, err

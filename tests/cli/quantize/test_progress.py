@@ -66,7 +66,7 @@ def test_a_job_that_fails_ends_its_lines(words, tessera, tmp_path):
 
 
 def test_a_pipe_gets_them_and_holds_nothing_up(words, tessera):
-    """One that is read; one that is full, where lines are left out; and one that nobody reads any more, which is said once."""
+    """A pipe that is read; a full one, where lines are omitted; and one whose reader has closed it, with one message."""
     for action in ("read", "full", "gone"):
         reader, writer = os.pipe()
         if action == "full":
@@ -92,7 +92,7 @@ def test_a_pipe_gets_them_and_holds_nothing_up(words, tessera):
 def test_a_pipe_without_a_reader_is_refused(words, tessera, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     code, _, err = harness.run(tessera, words("verify FP8 --against SRC") + ["--progress-file", tmp_path / "fifo"], timeout=60)
-    assert code == 4 and "a pipe that nobody reads" in err
+    assert code == 4 and "a pipe without a reader" in err
 
 
 def test_a_device_that_is_full(words, tessera):

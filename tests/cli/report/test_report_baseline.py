@@ -1,4 +1,4 @@
-"""`tessera report NEW --baseline OLD`: what got worse is told first, in every form, and ends in exit code 1 beyond the limit."""
+"""`tessera report NEW --baseline OLD`: regressions come first in every format, and give exit code 1 beyond the limit."""
 
 import copy
 import csv
@@ -148,7 +148,7 @@ def test_kernels_pass_and_fail(compare):
     # Errors of kernels have bounds of their own: a few dB say nothing while they pass.
     assert compare(document(True, 100), document(True, 90))[0] == 0
     code, _, out, _ = compare(document(True, 100), document(False, 60))
-    assert code == 1 and "passed before, and fails now" in " ".join(out.split())
+    assert code == 1 and "passed before and fails now" in " ".join(out.split())
     code, _, out, _ = compare(document(False, 60), document(False, 60))
     assert code == 1 and "1 finding; none of 2 got worse" in " ".join(out.split())
 
@@ -156,10 +156,10 @@ def test_kernels_pass_and_fail(compare):
 def test_what_cannot_be_compared(compare, old, tessera, tmp_path):
     other = {"schema": "tessera-quantize/1", "version": "1", "actions": {}}
     code, files, out, err = compare(other, old)
-    assert (code, out) == (3, "") and "only results of one command" in err
+    assert (code, out) == (3, "") and "only results of the same command" in err
     assert json.loads(files["json"])["error"]["code"] == 3 and 'errors="1"' in files["junit"] and files.keys() == {"json", "junit"}
     code, files, out, err = compare(results.quantization_report([results.row("x", 30)], whole={}), old)
-    assert code == 3 and "not one figure of both" in err
+    assert code == 3 and "no figure in common" in err
     new = results.write(tmp_path / "new.json", old)
     for words, said in ((["--baseline", new, new], "--baseline"), (["--max-regression", "1"], "--baseline OLD.json"),
                         (["--baseline", new, "--max-regression", "much"], "'much' is not a number of dB"),

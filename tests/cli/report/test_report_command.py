@@ -52,7 +52,7 @@ def test_several_have_one_verdict(made, report):
     code, out, _ = report(made["report"][0], made["verify"][0])
     assert code == 0 and out.startswith("PASS  1 of 2 results has a verdict, and passed")
     code, out, _ = report(made["report"][0], made["verify"][0], made["diff"][0])
-    assert code == 1 and out.startswith("FAIL  1 of 3 results fell short")
+    assert code == 1 and out.startswith("FAIL  1 of 3 results failed")
     for name in ("report", "verify", "diff"):
         assert str(made[name][0]) in out.replace("\n      ", "")
 
@@ -200,6 +200,6 @@ def test_rules_among_results_are_passed_over(tessera, checkpoint, tmp_path):
     alone = harness.run(tessera, ["report", result])
     for files in ([rules, result], [result, rules]):
         code, out, err = harness.run(tessera, ["report", *files])
-        assert (code, out) == alone[:2] and err == f"tessera: {rules}: passed over: rules for 'tessera quantize --rules', no result of a command\n", err
+        assert (code, out) == alone[:2] and err == f"tessera: {rules}: skipped: rules for 'tessera quantize --rules', not a result of a command\n", err
     code, out, err = harness.run(tessera, ["report", rules])
-    assert code == 3 and out == "" and f"{rules}: rules for 'tessera quantize --rules', no result" in err
+    assert code == 3 and out == "" and f"{rules}: rules for 'tessera quantize --rules', not a result" in err

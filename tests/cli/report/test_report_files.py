@@ -115,7 +115,7 @@ def test_judgements_are_cases(made, report):
 
 
 def test_layers_have_their_time(made, report):
-    """Reading serves all checks of a layer, and is told once."""
+    """The time of reading belongs to all checks of a layer, and is reported once."""
     result = json.loads(made["verify"][0].read_text())
     (suite,) = suites(report(made["verify"][0])[1]["junit"])
     stated = {"outside of layers": 0.0}
@@ -141,7 +141,7 @@ def faulty(tessera, tmp_path_factory):
     told = {"made": made}
     for fault, words in (("transposed", "grid is stored transposed"), ("code", "not the nearest"), ("missing", "without a scale")):
         path = folder / f"{fault}.json"
-        # verify refuses a weight without its scale, because nobody can know its values; inspect describes it.
+        # verify refuses a weight without its scale, because its values are unknown; inspect describes it.
         args = ["inspect", made[fault]] if fault == "missing" else ["verify", made[fault], "--against", made["source"]]
         code, _, err = harness.run(tessera, [*args, "--json", path])
         assert code == 1, err
@@ -155,7 +155,7 @@ def test_a_planted_fault_is_named_in_every_form(fault, faulty, made, report):
     code, files, out = report(made["verify"][0], path)
     assert code == 1
     flat = " ".join(out.split())
-    assert out.startswith("FAIL  1 of 2 results fell short") and tensor in flat and words in flat
+    assert out.startswith("FAIL  1 of 2 results failed") and tensor in flat and words in flat
     first, _, details = files["markdown"].partition("<details>")
     assert "FAIL" in first.splitlines()[0] and f"`{tensor}`" in first and words in first
     failed = [row for row in table(files["csv"]) if row["outcome"] == "failed"]
@@ -261,7 +261,7 @@ def test_a_comment_has_room_for_it(made, tessera, tmp_path):
         code, out, err = harness.run(tessera, ["report", *paths, "--markdown", "-"])
         assert code in (0, 1) and err == "" and len(out) < 65536
         assert out.count("<details>") == out.count("</details>") > 0
-        assert ("are left out" in out) == (out.count("<details>") < len(paths))
+        assert ("are omitted" in out) == (out.count("<details>") < len(paths))
 
 
 def test_the_folder_of_a_checkpoint_stands_for_its_report(made, tessera, tmp_path):

@@ -224,7 +224,7 @@ def test_a_page_of_too_many_rows_has_the_worst(built, tessera, tmp_path, too_man
     code, said, err = harness.run(tessera, ["report", path, "--html", out, "--csv", tmp_path / "all.csv", "--quiet"])
     (result,) = pages.Page(out.read_text()).data["results"]
     left = result["rows"]["left_out"]
-    assert (code, said) == (0, "") and err == f"tessera: {out}: the table leaves {left} rows out, which are not the worst: --csv FILE has all\n"
+    assert (code, said) == (0, "") and err == f"tessera: {out}: the table omits {left} rows, none of them among the worst; --csv FILE has all rows\n"
     assert left > 0 and left + result["rows"]["count"] == len(rows)
     assert 100000 <= result["rows"]["count"] < 101000 and len((tmp_path / "all.csv").read_text().splitlines()) == len(rows) + 1
     kept, places = pages.rows(result), {row["name"]: at for at, row in enumerate(rows)}

@@ -21,7 +21,7 @@ def source_of(folder):
 
 
 def test_every_byte_has_a_digest(quantize, convert, tmp_path):
-    """Tensors in several pieces: of units that make a stretch each, of units that share one, and copied; whoever makes them, and
+    """Tensors in several pieces: of units that make a stretch each, of units that share one, and copied; whatever makes them, and
     however they are written."""
     src = source_of(tmp_path / "src")
     first = quantize(src, "--threads", "1")
@@ -143,7 +143,7 @@ def test_weights_hide_behind_no_name(made, verify, tmp_path):
 
 
 def test_an_empty_tensor_at_a_files_end(quantize, verify, tmp_path):
-    """It is read alone where what stands before is as much as is read at once, and has no byte to read."""
+    """It is read alone if the data before it fills one read, and it has no byte to read."""
     src = save(tmp_path / "src", {"model.layers.0.mlp.up_proj.weight": random_weight((4096, 4096)).astype(BF16), "model.nothing": np.zeros(0, np.uint8)})
     dst = quantize(src)
     (model,) = [f for f in manifests.read(dst)["files"] if f["name"] == "model.safetensors"]
@@ -179,29 +179,29 @@ def reseal(text):
 # Changes of a manifest, and words of the refusal; its own digest is corrected except in the first rows.
 HOSTILE = {
     "one bit": (lambda m: None, "damaged"),
-    "cut off": (lambda m: None, "cut off"),
+    "cut off": (lambda m: None, "truncated"),
     "a newer schema": (lambda m: m.update(schema="tessera-manifest/2"), "reads tessera-manifest/1"),
     "no files": (lambda m: m.pop("files"), "no schema, version, command or files"),
     "a file twice": (lambda m: m["files"].append(m["files"][-1]), "two entries"),
     "out of the folder": (lambda m: m["files"][-1].update(name="../../etc/passwd"), "no output has"),
     "an absolute name": (lambda m: m["files"][-1].update(name="/etc/passwd"), "no output has"),
     "tessera's own": (lambda m: m["files"][-1].update(name=".tessera/journal"), "no output has"),
-    "sizes that overflow": (lambda m: tensors(m)[-1].update(bytes=2**64 - 1), "bytes"),
+    "sizes that overflow": (lambda m: tensors(m)[-1].update(bytes=2**64 - 1), "smaller than the bytes"),
     "sizes that overflow together": (lambda m: [f.update(bytes=2**64 - 1) for f in m["files"] if "tensors" not in f], "more bytes than files can have"),
-    "offsets with a gap": (lambda m: tensors(m)[1].update(offset=tensors(m)[1]["offset"] + 8), "not behind"),
-    "pieces that lack bytes": (lambda m: cut_tensor(m)["pieces"].pop(), "pieces that are less"),
+    "offsets with a gap": (lambda m: tensors(m)[1].update(offset=tensors(m)[1]["offset"] + 8), "not after"),
+    "pieces that lack bytes": (lambda m: cut_tensor(m)["pieces"].pop(), "pieces smaller"),
     "pieces without bytes": (lambda m: cut_tensor(m)["pieces"].insert(0, [0, "0" * 32]), "without bytes"),
-    "one piece that is another": (lambda m: tensors(m)[0].update(pieces=[[tensors(m)[0]["bytes"], "0" * 32]]), "do not come to the digest"),
-    "another tensor's digest": (lambda m: tensors(m)[0].update(xxh128=tensors(m)[1]["xxh128"]), "do not come to the file"),
+    "one piece that is another": (lambda m: tensors(m)[0].update(pieces=[[tensors(m)[0]["bytes"], "0" * 32]]), "do not match the digest"),
+    "another tensor's digest": (lambda m: tensors(m)[0].update(xxh128=tensors(m)[1]["xxh128"]), "do not add up to the file"),
     "a digest in capitals": (lambda m: m["files"][-1].update(xxh128="A" * 32), "32 hex digits"),
     "a short digest": (lambda m: m["files"][-1].update(xxh128="a" * 31), "32 hex digits"),
     "a list": (lambda m: m.update(files=7), "at byte"),
     "two lists": (lambda m: m.update({"another files": []}), "files twice"),
-    "two schemas": (lambda m: m.update({"another schema": "tessera-manifest/1"}), "twice the same member of schema"),
-    "two commands": (lambda m: m.update({"another command": "quantize"}), "twice the same member of command"),
+    "two schemas": (lambda m: m.update({"another schema": "tessera-manifest/1"}), "duplicate member of schema"),
+    "two commands": (lambda m: m.update({"another command": "quantize"}), "duplicate member of command"),
     "two names": (lambda m: m["files"][0].update({"another name": "x"}), "two names"),
-    "two sizes": (lambda m: tensors(m)[0].update({"another bytes": 1}), "offset, bytes or xxh128 twice"),
-    "two digests": (lambda m: m["files"][-1].update({"another xxh128": "0" * 32}), "offset, bytes or xxh128 twice"),
+    "two sizes": (lambda m: tensors(m)[0].update({"another bytes": 1}), "duplicate offset, bytes or xxh128"),
+    "two digests": (lambda m: m["files"][-1].update({"another xxh128": "0" * 32}), "duplicate offset, bytes or xxh128"),
     "two lists of tensors": (lambda m: next(f for f in m["files"] if "tensors" in f).update({"another tensors": []}), "tensors twice"),
 }
 
@@ -269,7 +269,7 @@ def test_every_byte_that_was_read_has_a_digest(quantize, convert, checkpoint, tm
     assert any(isinstance(w, list) for step in read_again(first) for i in step["inputs"] for w in i["windows"])
     for options in (["--threads", "4"], ["--io", "direct"], ["--io", "buffered", "--cpumask", "0"], ["--memory", "64MB"]):
         assert read_again(quantize(src, *options)) == read_again(first), options
-    # The same tensors, packed: what stands in the file counts, however it lies on the disk.
+    # The same tensors, packed: the content of the file counts, not its form on the disk.
     assert read_again(quantize(convert(src, "--to", "archive"))) == read_again(first)
 
 
@@ -370,16 +370,16 @@ def test_a_manifest_without_what_was_read(made, verify, tmp_path):
     assert told(lambda m: None) == (0, [])
     for change, code, words in (
         (lambda m: m.pop("reads"), 3, "no digests of the source"),
-        (lambda m: m["reads"][0].update(xxh128_sum="0" * 31), 3, "no 32 digits"),
-        (lambda m: m["sources"][0].update(config_xxh128="0" * 31), 3, "no 32 digits"),
-        (lambda m: m["sources"][0]["files"][0].update(header_xxh3_64="0" * 32), 3, "no 16 digits"),
-        (lambda m: m["sources"][0]["files"][0].update(header_xxh3_64="x" * 16), 3, "no 16 digits"),
+        (lambda m: m["reads"][0].update(xxh128_sum="0" * 31), 3, "without 32 hex digits"),
+        (lambda m: m["sources"][0].update(config_xxh128="0" * 31), 3, "without 32 hex digits"),
+        (lambda m: m["sources"][0]["files"][0].update(header_xxh3_64="0" * 32), 3, "without 16 hex digits"),
+        (lambda m: m["sources"][0]["files"][0].update(header_xxh3_64="x" * 16), 3, "without 16 hex digits"),
         (lambda m: m["reads"][0].pop("inputs"), 3, "without a sum or inputs"),
         (lambda m: first(m).update(windows=[]), 3, "without file, name or windows"),
-        (lambda m: first(m).update(windows=[0]), 3, "without bytes"),
+        (lambda m: first(m).update(windows=[0]), 3, "an empty window"),
         (lambda m: first(m).update(windows=[[0, 2, 2**63, 2**63]]), 3, "beyond any file"),
-        (lambda m: first(m).update(windows=[[0, 2, 8, 4]]), 3, "without bytes"),
-        (lambda m: first(m).update(windows=[[0, 1, 8]]), 3, "less than four"),
+        (lambda m: first(m).update(windows=[[0, 2, 8, 4]]), 3, "an empty window"),
+        (lambda m: first(m).update(windows=[[0, 1, 8]]), 3, "fewer than four"),
         (lambda m: first(m).update(windows=[[0, 1, 8, 8, 8]]), 3, "more than four"),
         (lambda m: first(m).update(windows=[[0, 1, 10**6, 10**6]] * 60000), 3, "more than 1024 times"),
     ):

@@ -22,7 +22,7 @@ REGISTRY = referencing.Registry().with_resources((name, referencing.Resource.fro
 KINDS = ["weights", "gemm", "epilogue", "dequant", "mla", "forward"]
 NOT = "not applicable"
 QUICK = ["--device", "cpu", "--sample", "2", "--count", "4", "--kl-by-layer", "--exact"]
-# A checkpoint, how it is quantized (None: it is held to itself), and the kinds that apply.
+# A checkpoint, how it is quantized (None: it is held to itself), and the checks that apply.
 APPLIES = {
     "block FP8": ("llama", [], "weights gemm forward"),
     "int8 with azp": ("llama", ["--scheme", "int8-channel", "--activation-zero-points"], "weights epilogue dequant forward"),
@@ -96,7 +96,7 @@ def test_what_applies_is_judged_and_all_else_is_named(name, made, run):
             assert part.keys() == {"status", "reason"} and part["status"] == NOT and str(dst) not in part["reason"]
         else:
             assert part["judged"] in out and part["result"]["passed"] and part["seconds"] > 0
-    assert f"all {len(kinds)} kinds that apply" in out
+    assert f"all {len(kinds)} checks that apply" in out
 
 
 def test_results_and_reports_are_those_of_the_kinds_by_themselves(made, run, tessera, tmp_path):
@@ -174,7 +174,7 @@ def test_a_planted_fault_is_named_in_every_form(fault, words, run, tessera, tmp_
     assert err == "" and said["kinds"]["weights"]["status"] == "failed"
     failed = [line for line in out.splitlines() if line.startswith("      ") and tensor in line]
     assert any("SQNR" in line and "worst block" in line for line in failed) and "limits: min_sqnr_db 30" in out
-    assert any(words in line for line in failed) and "of the 2 kinds that apply" in out
+    assert any(words in line for line in failed) and "of the 2 checks that apply" in out
 
 
 @pytest.mark.parametrize("options, kinds, code", [
@@ -282,7 +282,7 @@ def test_interrupted_it_tells_what_it_had_found(made, tessera, tmp_path):
     said = json.loads(path.read_text())
     assert process.returncode == said["exit_code"] == 130 and err.startswith("tessera: gemm: ")
     assert {kind: part.get("exit_code") for kind, part in said["kinds"].items() if part["status"] != NOT} == {"weights": 0, "gemm": 130, "forward": 130}
-    assert "before it began" in said["kinds"]["forward"]["result"]["error"]["message"]
+    assert "stopped before" in said["kinds"]["forward"]["result"]["error"]["message"]
     assert len(xml.etree.ElementTree.parse(tmp_path / "all.xml").getroot()) == len(KINDS)
 
 
@@ -298,8 +298,8 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(made, tessera, tmp_
 
 @pytest.mark.parametrize("change, words", [
     (lambda d: d.pop("kinds"), "kinds"), (lambda d: d.update(kinds={}), "no kind of checks"), (lambda d: d.update(kinds=[]), "byte"),
-    (lambda d: d["kinds"]["mla"].pop("reason"), "reason"), (lambda d: d["kinds"]["gemm"].pop("result"), "without a result"),
-    (lambda d: d["kinds"]["gemm"].update(result=3), "without a result"), (lambda d: d["kinds"]["gemm"].pop("status"), "status"),
+    (lambda d: d["kinds"]["mla"].pop("reason"), "reason"), (lambda d: d["kinds"]["gemm"].pop("result"), "neither a result"),
+    (lambda d: d["kinds"]["gemm"].update(result=3), "neither a result"), (lambda d: d["kinds"]["gemm"].pop("status"), "status"),
     (lambda d: d["kinds"]["gemm"]["result"].update(schema="tessera-verify-kernels/9"), "kind 'gemm', which begins at byte"),
     (lambda d: d["kinds"]["gemm"]["result"].pop("judgements"), "kind 'gemm', which begins at byte"),
     (lambda d: d.update(version=None), "version"), (lambda d: d["kinds"].update({f"x{i}": d["kinds"]["mla"] for i in range(9)}), "more kinds"),

@@ -206,13 +206,13 @@ def test_groups_shifted_by_one(kind, by, expect):
     suffix = ".scales" if kind in ("awq", "gptq") else "_scale"
     scale = c.change(suffix)
     scale[:] = np.roll(scale.view(np.uint8 if scale.itemsize == 1 else np.uint16), by, 0 if suffix == ".scales" else 1).view(scale.dtype)
-    words = ("off by one block",) if kind in ("mxfp4", "nvfp4", "mxfp8") else ("codes are not the nearest",)
+    words = ("shifted by one block",) if kind in ("mxfp4", "nvfp4", "mxfp8") else ("codes are not the nearest",)
     expect(*c.args(), "values", WEIGHT, *words)
 
 
 @pytest.mark.parametrize("wrong, words", [
     (lambda g: 1 / g, "the global scale is inverted"),
-    (lambda g: g * np.float32(1.5), "by one factor, as a wrong global scale makes it"),
+    (lambda g: g * np.float32(1.5), "by one factor, as from a wrong global scale"),
 ])
 def test_global_scale(wrong, words, expect):
     c = Coded("nvfp4")
@@ -321,10 +321,10 @@ def test_g_idx_names_a_group_that_is_not_there(group, tessera, tmp_path):
     assert code == 3 and all(w in err for w in (MODULE + ".g_idx", "77", f"group {group}")), out + err
 
 
-@pytest.mark.parametrize("kind, words", [("mxfp4", "what MXFP4 of compressed-tensors costs"), ("mxfp8", "what MXFP8 costs"),
-                                         ("nvfp4", "what NVFP4 of compressed-tensors costs"),
-                                         ("awq", "what AWQ's int4 in groups of 32 costs"),
-                                         ("gptq", "what GPTQ's int4 in groups of 32 costs")])
+@pytest.mark.parametrize("kind, words", [("mxfp4", "the error of MXFP4 of compressed-tensors"), ("mxfp8", "the error of MXFP8"),
+                                         ("nvfp4", "the error of NVFP4 of compressed-tensors"),
+                                         ("awq", "the error of AWQ's int4 in groups of 32"),
+                                         ("gptq", "the error of GPTQ's int4 in groups of 32")])
 def test_diff_says_what_it_is(kind, words, tessera, tmp_path):
     c = Coded(kind)
     paths = checkpoint(tmp_path / "src", {WEIGHT: c.w}), checkpoint(tmp_path / "dst", c.tensors, c.config)

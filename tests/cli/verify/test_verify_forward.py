@@ -135,7 +135,7 @@ def test_other_experts_are_a_fault_by_themselves(tmp_path, verify):
     other = m.tensors | {router: -m.tensors[router]}
     found = verify(m.write(tmp_path / "a"), write(tmp_path / "b", other, m.config))
     assert failed(found) == ["model.layers.1"]
-    assert found["model.layers.1", "layer alone"]["fault"] == "more than a quarter of the experts are chosen otherwise"
+    assert found["model.layers.1", "layer alone"]["fault"] == "more than a quarter of the experts are chosen differently"
 
 
 def test_threads_and_layers(tmp_path, verify):
@@ -185,10 +185,10 @@ def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, f
 # ---- refusals ----
 
 @pytest.mark.parametrize("arguments, config, code, words", [
-    (["a"], {}, 2, "which source?"),
+    (["a"], {}, 2, "no source given"),
     (["a", "--reference", "bad.txt", "--against", "a"], {}, 2, "not both"),
     (["a", "a", "--layers", "2..3"], {}, 2, "layers 0..2"),
-    (["a", "a", "--layers", "x"], {}, 2, "takes A..B"),
+    (["a", "a", "--layers", "x"], {}, 2, "is not A..B"),
     (["a", "a", "--count", "0"], {}, 2, "from 1 to"),
     (["a", "a", "--tokens", "bad.txt"], {}, 3, "bad.txt, line 2"),
     (["a", "a", "--tokens", "none.txt"], {}, 3, "no tokens"),

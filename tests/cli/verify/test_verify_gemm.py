@@ -277,7 +277,7 @@ def test_a_fault_is_told_below_its_tensor(tessera, int8):
     lines = out.splitlines()
     assert code == 1 and lines[0].startswith("FAIL model.layers.") and "42 of " in lines[0]
     told = [line for line in lines[1:] if line.startswith("  FAIL")]
-    assert len(told) == 42 and sum("times what FP32 can do" in line for line in lines) == 42
+    assert len(told) == 42 and sum("times the bound of FP32" in line for line in lines) == 42
 
 
 # ---- the checkpoint's faults are not the kernel's ----

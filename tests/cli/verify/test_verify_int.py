@@ -149,7 +149,7 @@ def test_a_wrong_zero_point_is_found(source, quantize, verify):
     code, result = verify("dequant", dst, "--against", src, "--columns", "0")
     failed = faults(result)
     assert code == 1 and "the first at row 2, column 0" in failed["codes, against the originals"]
-    assert "what rounding to these scales costs" in failed["weights, product in bf16"]
+    assert "that of rounding to these scales" in failed["weights, product in bf16"]
 
 
 @pytest.mark.parametrize("value", [0, -1, np.nan, np.inf])
@@ -269,8 +269,8 @@ def test_a_wrong_azp_with_adj_is_named(tmp_path, source, quantize, verify):
     assert f"; {len(right_ones)} of {len(right_ones)} are wrong" in faults(result)["azp_with_adj of the checkpoint"]
 
 
-@pytest.mark.parametrize("factor, words", [(1 / 16, "activations are beyond"), (0.5, "activations are beyond"),
-                                           (127, "is too large: of 256 codes the activations take")])
+@pytest.mark.parametrize("factor, words", [(1 / 16, "activations are outside"), (0.5, "activations are outside"),
+                                           (127, "is too large: the activations use")])
 @pytest.mark.parametrize("zero_points", [False, True])
 def test_a_wrong_input_scale_is_named(zero_points, factor, words, tmp_path, source, quantize, verify):
     path, x = inputs(tmp_path)

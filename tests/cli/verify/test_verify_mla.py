@@ -60,7 +60,7 @@ def test_a_nan_of_the_checkpoint_is_no_kernels_fault(tmp_path, verify):
     tensors[name] = (dtype, shape, b"\xff" * 4 + data[4:])
     harness.write_safetensors(file, tensors, metadata)
     judged, = verify(path).values()
-    assert judged["kind"] == "checkpoint" and f"{name} leaves nan in stage kv_a" in judged["fault"].replace("-nan", "nan")
+    assert judged["kind"] == "checkpoint" and f"{name} gives nan in stage kv_a" in judged["fault"].replace("-nan", "nan")
 
 
 @pytest.mark.parametrize("fault, stage, words, options", [
@@ -91,7 +91,7 @@ def test_a_sound_layer_passes(tmp_path, verify, options):
     assert any(w.startswith("cache") and f"latent {latent} values" in w and f"naive {naive} " in w for w in found)
     if "--fp8-cache" in options:
         assert 20 < found["FP8 latent cache, BF16 queries"]["sqnr_db"] < found["BF16 latent cache and queries"]["sqnr_db"]
-        assert found["heads cut over 4 ranks, outputs added"]["relative_error"] < 1e-12
+        assert found["heads divided among 4 ranks, outputs added"]["relative_error"] < 1e-12
 
 
 @pytest.mark.parametrize("weights", ["bf16", "fp8-block", "fp8-head", "fp8-tensor"])
@@ -175,7 +175,7 @@ def test_a_config_that_lost_mscale_is_named(tmp_path, verify):
 
 
 def test_devices(tessera, tmp_path, monkeypatch):
-    """Without a GPU, cuda is refused, and auto says that it took the CPU; phases are told everywhere."""
+    """Without a GPU, cuda is refused, and auto says that it took the CPU; phases are reported in both cases."""
     dst = Model().write(tmp_path / "m")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     code, _, err = harness.run(tessera, ["verify", "mla", dst, "--device", "cuda"])

@@ -33,7 +33,7 @@ tsr_status find_tensor(const tensor_set *set, const char *suffix, tsr_dtype dtyp
 tsr_status find_any(const tensor_set *set, const char *suffix, const set_tensor **tensor, tsr_err *err) TSR_WARN_UNUSED;
 bool has_tensor(const tensor_set *set, const char *suffix);
 
-/* Returns true if the name ends so; *length, which may be NULL, is that of what stands before. */
+/* Returns true if the name has this suffix; *length, which may be NULL, is set to the length before it. */
 bool ends_in(const char *name, const char *suffix, size_t *length);
 
 /* Adds a tensor MODULE SUFFIX, where MODULE is the first `length` characters of `module`, with bytes of zero. */

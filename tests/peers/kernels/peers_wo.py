@@ -83,7 +83,7 @@ def for_tessera(torch, codes):
 
 
 def for_marlin(torch, codes, scales):
-    """Tiles of 16 x 64 in the order of Marlin's fragments, and the scales of 64 columns likewise."""
+    """Tiles of 16 x 64 in the order of Marlin's fragments, and the scales of 64 columns in the same order."""
     k, n = codes.shape
     order = []
     for lane in range(32):

@@ -169,7 +169,7 @@ def make(tessera, source, made, plain, options, coded):
 
 
 def prepare(tessera, work, only):
-    """[(case, quantized, plain, bits)]; what Tessera refuses is told and left out."""
+    """[(case, quantized, plain, bits)]; cases that Tessera refuses are printed and omitted."""
     sources, changes = work / "sources", edits()
     missing = [name for name in NAMES if not (sources / name / "config.json").exists()]
     if missing:

@@ -109,7 +109,7 @@ class Disk:
             self.now[call.path].change(call.at, call.data)
         elif call.what in SYNCS:
             self._sync(call.path)
-        elif call.what == "link":  # of a file that lies elsewhere, and that nobody may have synced
+        elif call.what == "link":  # of a file that lies elsewhere and may not have been synced
             file = File()
             file.change(0, bytes(call.data))
             self.pending.append(("create", call.path, None, file))

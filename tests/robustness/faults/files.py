@@ -315,7 +315,7 @@ def read_only(place):
     os.truncate(shard, shard.stat().st_size - 1)
     place.refused("a damaged output that is read-only", place.run(**shim), 4, "read-only", no_config=False)
     place.checks.check("a damaged output that is read-only keeps its files", shard.exists() and (place.out / "config.json").exists())
-    place.refused("--force on what is read-only", place.run("--force", **shim), 4, "cannot be written to", no_config=False)
+    place.refused("--force on what is read-only", place.run("--force", **shim), 4, "not writable", no_config=False)
     shutil.rmtree(place.out)
 
 
@@ -336,7 +336,7 @@ def vanished_file(place, options):
     gone.write_text("{}")
     args = ["quantize", place.source, "-o", place.out, "--quiet"]
     code, _, stderr = harness.run_shimmed(options.tessera, args, harness.shim_path(options), PLAN=f"stat 1+ {ENOENT} {name}")
-    place.checks.check("a file that has gone", code == 4 and f"{name}: cannot look at it: No such file" in stderr, f"{code}: {stderr}")
+    place.checks.check("a file that has gone", code == 4 and f"{name}: cannot access it: No such file" in stderr, f"{code}: {stderr}")
     gone.unlink()
 
 

@@ -80,10 +80,10 @@ def check_numbers(checks, ranks, source, reference, work):
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     code, out, stderr = ranks.run(3, jobs.words(COMMAND, source, target))
-    checks.check("a damaged file is made again", code == 0 and "made again" in out and path.read_bytes() == whole, out + stderr)
+    checks.check("a damaged file is written again", code == 0 and "written again" in out and path.read_bytes() == whole, out + stderr)
     for path in sorted(target.glob("*.safetensors"))[::2]:
         path.unlink()
-    check_same(checks, "missing files are made again", ranks.run(4, jobs.words(COMMAND, source, target)), reference, target)
+    check_same(checks, "missing files are written again", ranks.run(4, jobs.words(COMMAND, source, target)), reference, target)
     code, out, stderr = ranks.run(2, jobs.words(COMMAND, source, target))
     checks.check("a finished output is verified", code == 0 and "complete already" in out, out + stderr)
 
@@ -248,7 +248,7 @@ def check_refusals(checks, ranks, source, work):
     checks.check("nothing was begun", not (work / "refused").exists())
     done = subprocess.run([*MPIRUN, "-n", "2", ranks.tool, *map(str, args)], env=ranks.environment, capture_output=True, text=True)
     checks.check("mpirun without --mpi", done.returncode == 2 and "--mpi" in done.stderr, done.stderr)
-    checks.check("--mpi with --shard", harness.run(ranks.tool, [*args, "--mpi", "--shard", "0/2"])[0] == 2)
+    checks.check("--mpi cannot be combined with --shard", harness.run(ranks.tool, [*args, "--mpi", "--shard", "0/2"])[0] == 2)
     code, out, _ = ranks.run(2, [*args, "--dry-run"])
     checks.check("a dry run says it once", code == 0 and out.count("memory: ") == 1, out)
     metadata, tensors = harness.read_safetensors(next(source.glob("*.safetensors")))

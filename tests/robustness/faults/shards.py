@@ -147,7 +147,7 @@ def check_refusals(checks, job, reference, work):
     target.rename(moved)
     check_whole(checks, "DST moved", job, moved, reference)
     code, out, _ = job.finish(moved)
-    checks.check("finish again", code == 0 and "finished already" in out, out)
+    checks.check("finish again", code == 0 and "already complete" in out, out)
     code, out, stderr = harness.run(job.tool, [word for word in job.args(moved) if word != "--quiet"])
     checks.check("one process finds it complete", code == 0 and "complete already" in out, out + stderr)
     checks.check("a shard finds it complete", job.run(moved, "--shard", "1/3")[0] == 0)

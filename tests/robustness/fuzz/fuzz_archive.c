@@ -1,4 +1,4 @@
-/* libFuzzer target: whatever stands in an archive, and in a table with a right hash, it is read or refused; a header in one, too.
+/* libFuzzer target: any archive, and any table with a correct hash, is read or refused, and so is a header in an archive.
  * What is read in pieces is what is read at once. mutate_archive.c makes archives that are really packed. */
 #include "formats/checkpoint/archive.h"
 #include "formats/checkpoint/safetensors.h"

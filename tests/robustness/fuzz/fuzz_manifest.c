@@ -1,5 +1,5 @@
 /* libFuzzer target: a manifest, as it is, and with digests that agree with one another. In place of a digest the input may have 32 question
- * marks, which are filled in, and it ends before the last line, which has the digest of what stands before. What was read covers every
+ * marks, which are filled in; it ends before the last line, the digest of the lines before. Checks that an accepted manifest covers every
  * file from its first byte to its last, and names nothing outside of the output. */
 #include "formats/checkpoint/checkpoint.h"
 #include "tests/robustness/fuzz/folder.h"
@@ -19,7 +19,7 @@ static const char *const kFiles[] = {TSR_MANIFEST_NAME, NULL};
 
 /* ---- digests that agree ---- */
 
-/* A container that is open: what the digests in it come to, and where its own is to be written. */
+/* An open container: the combined digest of its parts, and the place of its own digest. */
 typedef struct level {
     bool object, own;
     char *slot;

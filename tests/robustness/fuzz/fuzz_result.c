@@ -1,7 +1,7 @@
-/* libFuzzer target: whatever the bytes, a result is read or refused; what was read is summed up and written in every form, of
- * which the JSON is JSON, and so are the data of the page. Behind a form feed stands an earlier result, with which it is
- * compared; without one it is compared with itself. Bytes behind a vertical tab are what a file of blocks says of the
- * only tensor of a report, and that file is read with it. */
+/* libFuzzer target: a result is read or refused. An accepted result is summed up and written in every format; the JSON and the
+ * data of the page must be valid JSON. The bytes after a form feed are an earlier result, with which it is compared;
+ * without one it is compared with itself. The bytes after a vertical tab are the block figures of the only tensor of a
+ * report, which are read with it. */
 #include "report/write/writers.h"
 
 #include "formats/blocks/block_file.h"

@@ -1,6 +1,6 @@
-/* How libFuzzer changes archives: what is packed in one is unpacked, changed and packed again, or its table is, and then all
- * hashes and sizes are made right, so that what stands behind these checks is reached. One time of four bytes are changed as ever.
- * What is no archive becomes the plain bytes of one. */
+/* How libFuzzer changes archives: the content or the table is unpacked, changed and packed again, and then all hashes and sizes
+ * are corrected, so that the code after these checks is reached. One time in four, bytes are changed as usual.
+ * An input that is not an archive becomes the plain bytes of one. */
 #include "formats/checkpoint/archive.h"
 #include "formats/checkpoint/archive_tail.h"
 #include "formats/checkpoint/byte_planes.h"

@@ -1,4 +1,4 @@
-/* How libFuzzer changes inputs in which JSON stands: two of three times a value of it is replaced, taken out, doubled, exchanged
+/* How libFuzzer changes inputs that contain JSON: two of three times a value of it is replaced, taken out, doubled, exchanged
  * or nested, which leaves JSON that a parser reads to its end; else bytes are changed as ever. The text around it may be anything. */
 #include <stdbool.h>
 #include <stdint.h>

@@ -306,8 +306,8 @@ def build(place, case):
 
 
 def without_notices(stderr):
-    """All but the lines in which a rules file is told that its patterns fit nothing: it was written for whole models."""
-    return "".join(line for line in stderr.splitlines(True) if not line.endswith("fits no tensor\n"))
+    """All lines except warnings that patterns of a rules file match nothing: it was written for whole models."""
+    return "".join(line for line in stderr.splitlines(True) if not line.endswith("matches no tensor\n"))
 
 
 def one_line(stderr, single):

@@ -33,7 +33,7 @@ STRICTER = {
     "a NUL in a name or string": "NUL character",
     "a tensor without a name": "without a name",
     "more than 8 dimensions": "more than 8 dimensions",
-    "a tensor that is a list": "an object should begin here",
+    "a tensor that is a list": "expected an object",
 }
 OF_JSON = list(STRICTER)[:4]
 
@@ -66,7 +66,7 @@ def parse_json(text):
 
 
 def look(value, found, depth=0, listed=False):
-    """Adds to `found` which rules of our own a parsed document breaks. Nothing asks for keys of what stands in a list."""
+    """Adds to `found` which rules of our own a parsed document breaks. Keys of objects in a list are not checked."""
     if isinstance(value, str):
         if "\0" in value:
             found.add("a NUL in a name or string")
@@ -107,7 +107,7 @@ def judge_json(reader, data, counts):
     try:
         document = parse_json(data.decode())
         look(document, broken)
-    except RecursionError:  # Python says nothing of what stands before or behind, and any rule may be the first to be broken
+    except RecursionError:  # Python does not say what is before or after, and any rule may be the first that is broken
         broken = set(OF_JSON)
     except ValueError:
         counts["refused by both" if not taken else "laxer"] += 1

@@ -1,6 +1,6 @@
-"""Edits that know what they change: JSON, safetensors, archives, journals, tokens, manifests. Each takes the bytes of a file and a random.Random, and
-gives other bytes; what holds the rest together (lengths, offsets, checksums) is made right again most of the time, so that an edit
-reaches what stands behind these checks. Stdlib only, but for zstandard and libxxhash."""
+"""Edits of known formats: JSON, safetensors, archives, journals, tokens, manifests. Each edit takes the bytes of a file and a random.Random,
+and returns other bytes. Most of the time it also corrects lengths, offsets and checksums, so that the edit reaches the code after
+these checks. Uses the standard library, zstandard and libxxhash."""
 
 import ctypes
 import ctypes.util
@@ -58,7 +58,7 @@ def dump(value):
 
 
 def _places(value, found=None):
-    """(container, index, index of the value in what stands there) of every value below this one."""
+    """(container, index, index of the value in that element) of every value below this one."""
     found = [] if found is None else found
     for i, item in enumerate(value):
         at = item if isinstance(value, Members) else value
@@ -439,7 +439,7 @@ def _member(tree, name):
 
 
 def _digest_again(stretch, digests):
-    """Makes `xxh128` what these come to, where they are digests."""
+    """Sets `xxh128` to the combination of these, if they are digests."""
     try:
         whole = manifests.of_digests(digests) if digests else None
     except ValueError:

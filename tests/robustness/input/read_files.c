@@ -107,13 +107,13 @@ static int open_bytes(const void *data, size_t size)
     return fd;
 }
 
-/* A checkpoint looks its names up, whichever of its files they are in, and finds one that stands twice there. */
+/* A checkpoint looks its names up in all of its files and finds duplicates. */
 static tsr_status check_names(const tsr_tensors *tensors, tsr_err *err)
 {
     for (size_t i = 0; i < tensors->count; i++) {
         for (size_t k = 0; k < i; k++) {
             if (strcmp(tensors->items[i].name, tensors->items[k].name) == 0)
-                return tsr_fail(err, TSR_E_FORMAT, "'%s' stands twice", tensors->items[i].name);
+                return tsr_fail(err, TSR_E_FORMAT, "duplicate member '%s'", tensors->items[i].name);
         }
     }
     return TSR_OK;

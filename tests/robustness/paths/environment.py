@@ -65,7 +65,7 @@ ROWS = [
     Row("all three closed", lambda: [os.close(fd) for fd in range(3)], (0, 4), loud=False),
     Row("stdout full", onto("/dev/full", 1), (4,)),
     Row("stderr full", onto("/dev/full", 2)),
-    Row("the reader of stdout left", without_reader, (0, 1, 141), loud=False),
+    Row("the reader of stdout closed it", without_reader, (0, 1, 141), loud=False),
     Row("files of 4 KiB", limit(resource.RLIMIT_FSIZE, 4096), (0, 4)),
     Row("12 open files", limit(resource.RLIMIT_NOFILE, 12), (0, 4)),
     Row("a stack of 512 KiB", limit(resource.RLIMIT_STACK, 512 << 10), same=True),

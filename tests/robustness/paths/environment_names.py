@@ -12,19 +12,19 @@ import subprocess
 import harness
 
 NAMES = {
-    "a newline": b"a\nPASS  forged", "an escape": b"a\x1b[2J\x1b]0;t\x07", "UTF-8": "Gewichte \u00e9\u4e2d\U0001f419".encode(), "turned text": "a\u202eb\u2028c".encode(),
+    "a newline": b"a\nPASS  forged", "an unsupported escape": b"a\x1b[2J\x1b]0;t\x07", "UTF-8": "Gewichte \u00e9\u4e2d\U0001f419".encode(), "turned text": "a\u202eb\u2028c".encode(),
     "no UTF-8": b"a\xff\xfe\x80b", "half a character": b"a\xe4\xb8", "quotes": b"a'\"\\`$(x)<&>%s%n", "a blank": b" a b ", "a dash": b"-o", "255 bytes": b"n" * 255,
     "255 bytes of UTF-8": ("\u4e2d" * 85).encode(), "dots": b"...", "a colon": b"a:b.weight",
 }
-SAMPLE = ("a newline", "an escape", "no UTF-8", "255 bytes", "a dash", "a colon")
+SAMPLE = ("a newline", "an unsupported escape", "no UTF-8", "255 bytes", "a dash", "a colon")
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2028]")
-# Where the name stands, ODD in a folder of its own, and the command.
+# The place of the name, ODD in its own directory, and the command.
 PLACES = {
     "the source": ("SRC", "quantize ODD -o DST --json JSON"), "the output": (None, "quantize SRC -o ODD --json JSON"),
     "what is inspected": ("FP8", "inspect ODD --json JSON"), "one tensor's": ("FP8", "inspect ODD:lm_head.weight --json JSON"),
     "what is verified": ("FP8", "verify ODD --against SRC --json JSON --junit JUNIT"), "the original": ("SRC", "verify FP8 --against ODD --json JSON"),
     "a side of diff": ("SRC", "diff ODD FP8 --json JSON"), "an archive's output": (None, "convert SRC -o ODD --to archive --json JSON"),
-    "a manifest's": ("FP8", "verify --manifest ODD --json JSON"), "what is finished": ("FP8", "finish ODD --json JSON"),
+    "a manifest's": ("FP8", "verify --manifest ODD --json JSON"), "finished outputs": ("FP8", "finish ODD --json JSON"),
     "a result": (None, "inspect FP8 --json ODD"), "JUnit's": (None, "verify FP8 --against SRC --junit ODD"), "progress": (None, "quantize SRC -o DST --progress-file ODD"),
     "rules": ("RULES", "quantize SRC -o DST --rules ODD --json JSON"), "tokens": ("TOKENS", "verify forward FP8 --against SRC --count 2 --tokens ODD --json JSON"),
     "what report reads": ("RESULT", "report ODD --json JSON --markdown MARK --junit JUNIT"), "what report writes": (None, "report RESULT --markdown ODD"),

@@ -41,7 +41,7 @@ def plans(counts, everything, number):
 
 
 class Interrupted:
-    """A tool that is told to end."""
+    """A tool that gets a signal to end."""
 
     def __init__(self, checks, options, work):
         self.checks, self.options, self.work = checks, options, work

@@ -50,7 +50,7 @@ def check_limits(checks, tool, work):
 
 
 def check_pipes(checks, tool, work):
-    """A FIFO where a file belongs: nobody ever writes into it."""
+    """A FIFO in place of a file, without a writer."""
     source, odd, fifo = (os.path.join(work, n) for n in ("SRC", "odd", "fifo"))
     os.mkfifo(fifo)
     for name in ("config.json", "tokenizer.json", "model.safetensors"):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The sandbox holds, and nobody feels it. A fault is planted into the tool (escape.c, preloaded): it opens files that the command does
+"""The sandbox holds, and does not disturb normal runs. A fault is planted into the tool (escape.c, preloaded): it opens files that the command does
 not name, writes into the source, connects, starts a program. All of that is refused in each command, and none of it is with
 --no-sandbox, else refusals would prove nothing. Then jobs are carried out with and without: the same bytes, in a folder that has
 nothing else to write to. With --all over every job."""

@@ -211,7 +211,7 @@ def on_terminal(tool, words, columns, **environment):
     while True:
         try:
             piece = os.read(master, 65536)
-        except OSError:  # nobody has it open any more
+        except OSError:  # no process has it open any more
             break
         if not piece:
             break

@@ -118,9 +118,9 @@ Test(library, refusals)
     const char *const unknown[] = {"--schema", "fp8-block", NULL}, *const word[] = {"fp8-block", NULL};
     const char *const group[] = {"--group-size", "64", NULL}, *const exclude[] = {"--exclude", "*", NULL};
     refuse(TESSERA_E_USAGE, tessera_quantize(&c, &array, unknown, &error), &error, "did you mean '--scheme'");
-    refuse(TESSERA_E_USAGE, tessera_quantize(&c, &array, word, &error), &error, "one argument too many");
+    refuse(TESSERA_E_USAGE, tessera_quantize(&c, &array, word, &error), &error, "unexpected argument");
     refuse(TESSERA_E_USAGE, tessera_quantize(&c, &array, group, &error), &error, "--group-size");
-    refuse(TESSERA_E_USAGE, tessera_quantize(&c, &array, exclude, &error), &error, "of an array");
+    refuse(TESSERA_E_USAGE, tessera_quantize(&c, &array, exclude, &error), &error, "to an array");
     array.bytes--;
     refuse(TESSERA_E_USAGE, tessera_quantize(&c, &array, NULL, &error), &error, "bytes");
     array = matrix();
@@ -145,14 +145,14 @@ Test(library, refusals)
     refuse(TESSERA_E_USAGE, tessera_read(c, 0, "F32", 0, 1, again, 1, &error), &error, "768 bytes");
     refuse(TESSERA_E_UNSUPPORTED, tessera_read(c, 0, "BF16", 0, 1, again, 1, &error), &error, "F32");
     refuse(TESSERA_E_USAGE, tessera_read_stored(c, "array.weight", sizeof values, &byte, 1, &error), &error,
-           "too many");
+           "outside it");
     tessera_close(c);
     tessera_close(NULL);
     tessera_plan_free(NULL);
     tessera_verdict_free(NULL);
 }
 
-/* Names are strangers': none of them ends the line, steers a terminal, or hides the reason, which stands at the end. */
+/* Names are untrusted: none of them may end the line, control a terminal, or hide the reason at the end. */
 Test(library, a_message_is_one_line)
 {
     tessera_error error;

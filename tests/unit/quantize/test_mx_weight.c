@@ -167,7 +167,7 @@ Test(mx_weight, what_has_no_code_is_refused_with_its_place)
         cr_assert_eq(quantize(&scheme, x, &m, NULL, &err), TSR_E_VALUE);
         cr_assert_not_null(strstr(err.msg, "'w': Inf at [0, 5]"), "%s", err.msg);
     }
-    /* From 1.75 * 2^127 on the next code of a group stands for 2^128. */
+    /* From 1.75 * 2^127 on, the next code of a group would mean 2^128. */
     const tsr_mx_scheme mxfp4 = tsr_mx_scheme_of(TSR_MXFP4, false);
     uint16_t x[COLS] = {0};
     made m;

@@ -120,7 +120,7 @@ static tsr_status read_npy(tsr_tokens *t, const char *path, const unsigned char 
                         path);
     const size_t width = narrow ? 4 : 8;
     if (__builtin_mul_overflow(shape[0], rank == 2 ? shape[1] : 1, &count) || count > (size - at - length) / width)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: the file ends before its array does", path);
+        return tsr_fail(err, TSR_E_FORMAT, "%s: the file ends before the end of its array", path);
     return read_integers(t, path, bytes + at + length, count, width, rank == 2 ? shape[1] : 0, limits, err);
 }
 

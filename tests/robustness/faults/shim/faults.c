@@ -1,4 +1,4 @@
-/* The plan of a run, what it strikes, and what is told of the run. */
+/* The plan of a run, the calls that it makes fail, and the log of the run. */
 #undef _FORTIFY_SOURCE
 #include "faults.h"
 
@@ -16,7 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The descriptor of what is told lies above those that a program of few files gets. */
+/* The descriptor of the log is above those that a program with few files gets. */
 enum { FIRST_OWN = 700, MOST_TOLD = 200 };
 
 typedef int main_fn(int argc, char **argv, char **environment);

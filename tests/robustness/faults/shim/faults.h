@@ -20,7 +20,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* It does not come to rest on such a list. */
+/* The fault is not applied to a file on this list. */
 /* clang-format off */
 #define FAULTS_KINDS(K) \
     K(open) K(create) K(openat) K(opendir) K(readdir) K(closedir) K(read) K(pread) \
@@ -57,7 +57,7 @@ bool faults_in_main(void);
 /* The name of an open file. */
 const char *faults_path_of(int fd, char path[4096]);
 
-/* A line of what is told. */
+/* A line of the log. */
 void faults_tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Requests at an offset, also of the ring; each is one call, which is recorded. */

@@ -1,4 +1,4 @@
-/* Allocations and threads: they fail, and what is not freed by the end of main is told. */
+/* Allocations and threads: makes them fail, and logs memory that is not freed at the end of main. */
 #undef _FORTIFY_SOURCE
 #include "faults.h"
 

@@ -1,5 +1,5 @@
-/* Stretches that are taken in pieces, or in the end only, come out as one digest and as their very bytes, past the page cache and
- * through it; and a write that fails is told once all is made. */
+/* Stretches that are written in pieces, or only at the end, give one digest and the same bytes, with direct and with buffered
+ * I/O; a write that fails is reported at the end. */
 #include "convert/io/outgoing.h"
 
 #include "tests/unit/fixture.h"

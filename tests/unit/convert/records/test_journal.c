@@ -132,7 +132,7 @@ Test(journal, keeps_finished_files_with_digests_and_statistics)
     expect_finished(true, true, true);
 }
 
-/* Wherever a kill or a power cut leaves the last line, what stands before it holds, and the next record is readable. */
+/* Wherever a kill or a power cut ends the last line, the lines before it are valid and the next record is readable. */
 Test(journal, a_torn_last_line_is_cut_off)
 {
     write_journal();
@@ -309,7 +309,7 @@ Test(journal, a_source_that_changed_is_refused)
     cr_expect_not_null(strstr(err.msg, "the source has changed since"), "%s", err.msg);
 }
 
-/* The outputs of the other plan go, config.json first; what is nobody's stays. */
+/* The outputs of the other plan go, config.json first; files of no plan stay. */
 Test(journal, force_starts_over)
 {
     write_journal();

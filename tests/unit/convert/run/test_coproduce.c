@@ -136,7 +136,7 @@ Test(give, what_is_given_is_made_once)
     cr_expect_eq(plan.bytes_wanted, ROWS * COLS);
     cr_expect_eq(run(&plan, dst, 3, UNITS, 0), ROWS * COLS);
     expect_sums(path);
-    unlink(path); /* the other file stays, so that nobody gives them */
+    unlink(path); /* the other file stays, so its step does not give them */
     (void)run(&plan, dst, 2, 0, UNITS);
     expect_sums(path);
     tsr_plan_free(&plan);

@@ -198,7 +198,7 @@ Test(block_file, is_read_whole_or_refused_with_its_place)
     }
     tsr_text_append(&file, "x", 1);
     cr_assert_eq(read_all(&file, &found, &err), TSR_E_FORMAT);
-    cr_assert(strstr(err.msg, "bytes behind the last tensor") != NULL, "%s", err.msg);
+    cr_assert(strstr(err.msg, "extra bytes after the last tensor") != NULL, "%s", err.msg);
     tsr_text_free(&file);
     tsr_text_free(&record);
 }

@@ -9,7 +9,7 @@ static const char kIndex[] = "{\"metadata\": {\"total_size\": 33}, \"weight_map\
                              "{\"a\": \"model-1.safetensors\", \"b\": \"model-1.safetensors\", "
                              "\"c\": \"model-2.safetensors\"}}";
 
-/* Two shards with an index, and what stands beside them in a real model. */
+/* Two shards with an index, and the other files of a real model. */
 static void write_model(void)
 {
     fixture_make();
@@ -272,7 +272,7 @@ Test(checkpoint, what_is_wrong_is_named)
         {no_index, {"2 .safetensors files", "no model.safetensors.index.json"}},
         {two_indexes, {"two indexes", "--ignore-file"}},
         {index_without_map, {"index.json", "no weight_map"}},
-        {index_leaves_a_tensor_out, {"leaves out 'c'", "model-2.safetensors"}},
+        {index_leaves_a_tensor_out, {"omits 'c'", "model-2.safetensors"}},
         {index_names_a_missing_tensor, {"'x'", "has no such tensor"}},
         {index_names_another_file, {"'a'", "is in model-1.safetensors"}},
         {index_names_a_missing_file, {"model-9.safetensors", "is the download complete?"}},

@@ -59,8 +59,8 @@ Test(json, names_line_column_and_superfluous_commas)
     static const refusal kCases[] = {
         {"{\"a\": 1,\n}", "test: not valid JSON at byte 7 (line 1, column 8): a comma before '}'"},
         {"{\"a\":\n  [1, 2 , ]}", "test: not valid JSON at byte 14 (line 2, column 9): a comma before ']'"},
-        {"{\"a\": 1\n \"b\": 2}", "test: not valid JSON at byte 9 (line 2, column 2): ',' or '}' expected"},
-        {"{\"a\": 1,", "test: not valid JSON at byte 8 (line 1, column 9): a string should begin here"},
+        {"{\"a\": 1\n \"b\": 2}", "test: not valid JSON at byte 9 (line 2, column 2): expected ',' or '}'"},
+        {"{\"a\": 1,", "test: not valid JSON at byte 8 (line 1, column 9): expected a string"},
     };
     for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
         tsr_json_reader r = tsr_json_open("test", kCases[i].text, strlen(kCases[i].text));

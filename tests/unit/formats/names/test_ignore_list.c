@@ -45,7 +45,7 @@ Test(ignore_list, entries_after_one_that_is_refused_count)
     tsr_ignore_list list = read_list(long_one);
     cr_expect_eq(list.count, 3);
     cr_expect_eq(list.unknown, list.entries[0]);
-    cr_expect(strstr(list.why, "too large") != NULL, "%s", list.why);
+    cr_expect(strstr(list.why, "exceed Tessera's limit") != NULL, "%s", list.why);
     cr_expect(regex_covers(&list, "lm_head") && regex_covers(&list, "b"));
     free(long_one);
     tsr_ignore_list_free(&list);
@@ -58,7 +58,7 @@ Test(ignore_list, entries_after_one_that_is_refused_count)
     tsr_ignore_list_free(&list);
 
     list = read_list("{\"ignore\": [\"a\\u0000b\", \"lm_head\"]}");
-    cr_expect_str_eq(list.odd, "entry 1 is no name of a module");
+    cr_expect_str_eq(list.odd, "entry 1 is not the name of a module");
     cr_expect(regex_covers(&list, "lm_head"));
     tsr_ignore_list_free(&list);
 }
@@ -88,7 +88,7 @@ Test(ignore_list, letters_beyond_ascii_are_left_open)
     tsr_ignore_list_free(&list);
 }
 
-/* vLLM and transformers take an entry for a path of components, wherever it stands in a name. */
+/* vLLM and transformers read an entry as a path of components, at any place of a name. */
 Test(ignore_list, paths_are_whole_components)
 {
     tsr_ignore_list list = read_list("{\"ignore\": [\"self_attn\", \"0.mlp\", \"model.lm_head\"]}");

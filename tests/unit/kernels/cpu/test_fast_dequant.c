@@ -139,7 +139,7 @@ static fixed distance(fixed a, fixed b)
     return a < b ? b - a : a - b;
 }
 
-/* Returns true if r is `exact` (in units of 2^-48) rounded to nearest, ties to even. Infinity stands for 65536. */
+/* Returns true if r is `exact` (in units of 2^-48) rounded to nearest, ties to even. Infinity counts as 65536. */
 static bool is_nearest(uint16_t r, fixed exact)
 {
     const uint16_t magnitude = r & 0x7FFF;

@@ -68,7 +68,7 @@ Test(ft_layout, depends_on_options)
 Test(ft_layout, refuses_what_no_reader_takes)
 {
     tsr_ft_target t = {.producer = TSR_FT_FASTERTRANSFORMER, .arch = 90, .bits = 8};
-    cr_assert_str_eq(refusal_of(t), "ft has no layout for sm90; it has them for sm70-74 sm75-89");
+    cr_assert_str_eq(refusal_of(t), "ft has no layout for sm90; supported: sm70-74 sm75-89");
     t.arch = 60;
     refusal_of(t);
     t = (tsr_ft_target){.producer = TSR_FT_TRTLLM_MAIN, .arch = 70, .bits = 8};
@@ -148,11 +148,11 @@ Test(ft_layout, refuses_shapes_and_names_the_nearest)
         const int64_t k = kCases[i].k, n = kCases[i].n;
         char refusal[128] = "";
         if (kCases[i].which != 0)
-            snprintf(refusal, sizeof refusal, "%c = %d: layout %s of int%d takes multiples of %d; nearest: %s",
+            snprintf(refusal, sizeof refusal, "%c = %d: layout %s of int%d needs a multiple of %d; nearest: %s",
                      kCases[i].which, (int)(kCases[i].which == 'K' ? k : n), kCases[i].layout, kCases[i].target.bits,
                      kCases[i].multiple, kCases[i].nearest);
         else if (!kCases[i].fits)
-            snprintf(refusal, sizeof refusal, "K = %d, N = %d: both must lie in 1..2147483647", (int)k, (int)n);
+            snprintf(refusal, sizeof refusal, "K = %d, N = %d: both must be in 1..2147483647", (int)k, (int)n);
         tsr_err err = {0};
         const tsr_status status = tsr_ft_format_check(&f, k, n, &err);
         cr_assert_eq(status, kCases[i].fits ? TSR_OK : TSR_E_SHAPE, "case %zu: %s", i, err.msg);

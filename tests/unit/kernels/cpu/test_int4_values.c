@@ -126,7 +126,7 @@ Test(int4_values, every_form_decodes_columns_alike)
     }
 }
 
-/* Every F16, what lies half way between two of them, and the neighbours of both in FP32; likewise for BF16. */
+/* Every F16, every midpoint between two of them, and the FP32 neighbours of both; the same for BF16. */
 Test(int4_values, every_form_narrows_alike)
 {
     enum { EACH = 6, WHOLE = 65536 * EACH };

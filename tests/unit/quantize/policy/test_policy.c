@@ -71,7 +71,7 @@ Test(policy, a_family_has_its_table)
     expect("model.layers.0.input_layernorm.weight", TSR_KEEP, "norm");
     expect(ATTENTION "q_proj.weight", TSR_QUANTIZE, "attention");
     expect(MLP "down_proj.weight", TSR_QUANTIZE, "feed-forward");
-    expect("model.layers.0.adapter.weight", TSR_KEEP, "no rule of this model_type names it");
+    expect("model.layers.0.adapter.weight", TSR_KEEP, "no rule of this model_type matches its name");
 }
 
 Test(policy, options_are_stronger_than_tables_and_exclude_than_include)
@@ -84,7 +84,7 @@ Test(policy, options_are_stronger_than_tables_and_exclude_than_include)
     expect("model.layers.0.adapter.weight", TSR_QUANTIZE, "--include '*adapter*'");
     expect("lm_head.weight", TSR_QUANTIZE, "--include 'lm_head*'");
     expect(MLP "down_proj.weight", TSR_KEEP, "--exclude '*down_proj*'");
-    expect("model.layers.0.input_layernorm.weight", TSR_KEEP, "norm"); /* a vector, which nobody could read */
+    expect("model.layers.0.input_layernorm.weight", TSR_KEEP, "norm"); /* a vector, which no loader could read */
 }
 
 Test(policy, fused_members_are_decided_as_one)
@@ -165,7 +165,7 @@ Test(policy, stacked_experts_must_be_stored_out_in)
     expect(EXPERT "down_proj", TSR_QUANTIZE, "fused experts");
     expect("model.layers.1.mlp.experts.gate_up_proj", TSR_KEEP, "[experts, in, out]");
     expect("model.layers.1.mlp.experts.down_proj", TSR_KEEP, "[experts, in, out]");
-    expect("model.layers.1.conv.weight", TSR_KEEP, "three dimensions, and no set of experts");
+    expect("model.layers.1.conv.weight", TSR_KEEP, "three dimensions, but not a stack of experts");
 }
 
 Test(policy, the_matrices_of_a_shared_mlp_are_decided_as_one)
@@ -214,7 +214,7 @@ Test(policy, an_unknown_model_type_gets_the_general_rules)
     expect("net.0.attn_proj.weight", TSR_QUANTIZE, "linear by its name");
     expect("net.0.fc1.weight", TSR_QUANTIZE, "linear by its name");
     expect("net.0.small_proj.weight", TSR_KEEP, "fewer than 128");
-    expect("net.0.mixer.weight", TSR_KEEP, "no general rule names it");
+    expect("net.0.mixer.weight", TSR_KEEP, "no general rule matches its name");
     expect("net.0.codes_proj.weight", TSR_KEEP, "not BF16, F16 or F32");
 }
 
@@ -235,7 +235,7 @@ Test(policy, the_operand_of_deepseek_v4_is_kept_from_what_is_not_in_blocks)
 {
     const tsr_policy_options rows = {.block_rows = 1};
     decide("{}", "deepseek_v4", &rows, kOutput, 2);
-    expect("layers.0.attn.wo_a.weight", TSR_KEEP, "BF16 or FP8 in blocks only");
+    expect("layers.0.attn.wo_a.weight", TSR_KEEP, "BF16 or block FP8 only");
     expect("layers.0.attn.wo_b.weight", TSR_QUANTIZE, "attention");
 }
 

@@ -1,4 +1,4 @@
-/* Where a tensor stands, by its name alone. */
+/* The layer and the part of a tensor, by its name alone. */
 #include "report/model/place.h"
 
 #include <criterion/criterion.h>

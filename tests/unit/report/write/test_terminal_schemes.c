@@ -35,7 +35,7 @@ Test(terminal_schemes, draws_all_columns)
              "  fp8                                 31.50    0.02660      0.002      0.0300    2.00 kB     50.0%\n"
              "  int4                                    -          -          -           -    1.00 kB     25.0%  5 "
              "tensors it does not take stay as they are\n"
-             "\nwhere each loses most (relative error):\n"
+             "\ntensors with the largest relative error of each scheme:\n"
              "  fp8                                 0.04000  b\n"
              "                                      0.03000  d\n"
              "                                      0.02000  c\n");
@@ -47,7 +47,7 @@ Test(terminal_schemes, omits_columns_of_narrow_styles)
                      "  fp8                             31.50    2.00 kB     50.0%\n"
                      "  int4                                -    1.00 kB     25.0%\n"
                      "      5 tensors it does not take stay as they are\n"
-                     "\nwhere each loses most (relative error):\n"
+                     "\ntensors with the largest relative error of each scheme:\n"
                      "  fp8                             0.04000  b\n"
                      "                                  0.03000  d\n"
                      "                                  0.02000  c\n");

@@ -146,11 +146,11 @@ Test(kernel_tally, a_lean_to_one_side_is_found)
         const char *fault;
     } kWrong[] = {
         {truncated, 0, ROWS, "rms"},
-        {truncated, 3e-3, ROWS, "its errors lean"},
-        {rounded_down, 5e-3, ROWS, "its errors lean"},
-        {a_thousandth_more, 0, ROWS, "its errors lean"},
-        {a_thousandth_more, 0, 16, "its errors lean"},
-        {two_thousandths_less, 1e-3, ROWS, "its errors lean"},
+        {truncated, 3e-3, ROWS, "its errors are biased"},
+        {rounded_down, 5e-3, ROWS, "its errors are biased"},
+        {a_thousandth_more, 0, ROWS, "its errors are biased"},
+        {a_thousandth_more, 0, 16, "its errors are biased"},
+        {two_thousandths_less, 1e-3, ROWS, "its errors are biased"},
     };
     for (size_t i = 0; i < sizeof kWrong / sizeof *kWrong; i++) {
         const simulation s = {kWrong[i].rows, COLS, 0, 0, kWrong[i].of_sum, false, kWrong[i].make};

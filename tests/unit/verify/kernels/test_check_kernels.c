@@ -132,7 +132,7 @@ static tsr_device faulty_device(fault planted)
 
 TestSuite(kernels, .init = make_checkpoint, .fini = remove_checkpoint);
 
-/* The table is full at eight of a kind, says so, and stays as it was; nobody need want to hear it. */
+/* The table is full at eight of a kind; an error says so, which may be NULL, and the table does not change. */
 Test(kernels, a_full_table_takes_no_more)
 {
     tsr_device full = {.name = "full"};
@@ -148,7 +148,7 @@ Test(kernels, a_full_table_takes_no_more)
     }
     const tsr_device before = full;
     cr_assert_eq(tsr_device_add_gemm(&full, &(tsr_device_gemm){.name = "one more"}, &err), TSR_E_UNSUPPORTED);
-    cr_assert_str_eq(err.msg, "full: too many kernels of one kind: no room for 'one more' beside 8");
+    cr_assert_str_eq(err.msg, "full: cannot add kernel 'one more': more than 8 of one kind");
     cr_assert_eq(tsr_device_add_epilogue(&full, &(tsr_device_epilogue){.name = "e"}, NULL), TSR_E_UNSUPPORTED);
     cr_assert_eq(tsr_device_add_dequant(&full, &(tsr_device_dequant){.name = "d"}, NULL), TSR_E_UNSUPPORTED);
     cr_assert_eq(tsr_device_add_weight_only(&full, &(tsr_device_weight_only){.name = "w"}, NULL), TSR_E_UNSUPPORTED);

@@ -276,15 +276,15 @@ Test(mla, planted_faults_are_found)
         tsr_device_project_fn *project;
         tsr_device_sum_fn *sum;
     } kFaults[] = {
-        {"cpu, paged decode, BF16 cache: beyond", drop_last_page, NULL, NULL},
-        {"cpu, paged decode, BF16 cache: beyond", use_another_scale, NULL, NULL},
-        {"cpu, paged decode, BF16 cache: errors beyond", use_nearly_the_scale, NULL, NULL},
-        {"cpu, paged decode, BF16 cache: beyond", leave_the_last_slot, NULL, NULL},
-        {"cpu, paged decode, 2 ranks in turn: their heads: beyond", swap_heads_of_rank_1, NULL, NULL},
-        {"cpu, paged decode: W_v and W_o uncut, in FP32: beyond", NULL, drop_last_column, NULL},
-        {"cpu, paged decode, 2 ranks in turn: sum against uncut: beyond", NULL, NULL, lose_a_rank},
-        {"cpu, paged decode, 2 ranks in turn: sum against uncut: beyond", NULL, NULL, add_in_bf16},
-        {"cpu, paged decode, 2 ranks in turn: sum against uncut: errors beyond", NULL, NULL, add_in_19_bits},
+        {"cpu, paged decode, BF16 cache: above", drop_last_page, NULL, NULL},
+        {"cpu, paged decode, BF16 cache: above", use_another_scale, NULL, NULL},
+        {"cpu, paged decode, BF16 cache: errors above", use_nearly_the_scale, NULL, NULL},
+        {"cpu, paged decode, BF16 cache: above", leave_the_last_slot, NULL, NULL},
+        {"cpu, paged decode, 2 ranks in turn: their heads: above", swap_heads_of_rank_1, NULL, NULL},
+        {"cpu, paged decode: W_v and W_o uncut, in FP32: above", NULL, drop_last_column, NULL},
+        {"cpu, paged decode, 2 ranks in turn: sum against uncut: above", NULL, NULL, lose_a_rank},
+        {"cpu, paged decode, 2 ranks in turn: sum against uncut: above", NULL, NULL, add_in_bf16},
+        {"cpu, paged decode, 2 ranks in turn: sum against uncut: errors above", NULL, NULL, add_in_19_bits},
         {"cpu, paged decode, 2 ranks in turn: sum against uncut: ranks hold", NULL, NULL, forget_to_send},
     };
     sound = device.mlas[0];
@@ -302,10 +302,10 @@ Test(mla, planted_faults_of_prefill_are_found)
     const struct {
         const char *what;
         tsr_device_prefill_fn *run;
-    } kFaults[] = {{"cpu, prefill: beyond", look_ahead},
-                   {"cpu, prefill: beyond", miss_the_rope},
-                   {"cpu, prefill: beyond", leave_the_last_query},
-                   {"cpu, prefill: errors beyond", prefill_with_nearly_the_scale}};
+    } kFaults[] = {{"cpu, prefill: above", look_ahead},
+                   {"cpu, prefill: above", miss_the_rope},
+                   {"cpu, prefill: above", leave_the_last_query},
+                   {"cpu, prefill: errors above", prefill_with_nearly_the_scale}};
     sound_prefill = device.prefills[0];
     for (size_t i = 0; i < sizeof kFaults / sizeof *kFaults; i++) {
         device.prefills[0].run = kFaults[i].run;
@@ -321,7 +321,7 @@ Test(mla, what_the_bound_hides_the_expected_error_shows)
     device.mlas[0].tensor_core = device.mlas[0].to_bf16 = true;
     cr_assert_str_eq(first_failure(), "");
     device.mlas[0].variant = 1;
-    cr_assert_str_eq(first_failure(), "cpu, paged decode, BF16 cache: errors beyond those of its accumulation");
+    cr_assert_str_eq(first_failure(), "cpu, paged decode, BF16 cache: errors above those of its accumulation");
 }
 
 /* ---- steep scores ---- */
@@ -402,7 +402,7 @@ Test(mla, a_rescale_that_is_left_out_shows_with_steep_scores)
     }
 }
 
-/* ---- what a device does not take is told, not failed ---- */
+/* ---- cases that a device does not support are skipped with a reason, not failed ---- */
 
 static tsr_status refuse(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args, double *seconds,
                          tsr_err *e)
@@ -429,11 +429,11 @@ Test(mla, what_is_not_taken_is_skipped)
     other.run = refuse;
     other.spread = stay;
     cr_assert_eq(tsr_device_add_mla(&device, &other, &err), TSR_OK);
-    cr_assert_eq(tsr_check_mla(&options, 0, &evidence, NULL), TSR_OK); /* nobody has to ask for the message */
+    cr_assert_eq(tsr_check_mla(&options, 0, &evidence, NULL), TSR_OK); /* the message may be NULL */
     cr_assert_eq(evidence.failed, 0);
     cr_assert_eq(evidence.n_skipped, 2);
     cr_assert_str_eq(evidence.skipped[0].why, "no such shape");
-    cr_assert_str_eq(evidence.skipped[1].why, "ranks take turns on one GPU: no second one");
+    cr_assert_str_eq(evidence.skipped[1].why, "the ranks run one after another on one GPU: no second one");
     cr_assert_gt(evidence.count, 0);
     for (size_t i = 0; i < evidence.count; i++)
         cr_assert_null(strstr(evidence.items[i].what, "other"));
