@@ -112,7 +112,7 @@ ROWS = [
     ("plan-schemes SRC --bits 5 --schemes int8-channel,bf16", ["int8-channel", "cannot be mixed"]),
     ("plan-schemes SRC --bits 5 --schemes fp8-block,fp8-channel", ["fp8-channel", "cannot be mixed"]),
     ("plan-schemes SRC --bits 5 -o SRC/rules.json", ["SRC"]),
-    ("plan-schemes SRC --bits 5 -o - --json -", ["--json and -o", "both to"]),
+    ("plan-schemes SRC --bits 5 -o - --json -", ["--json and -o", "would both be written to"]),
     ("diff SRC", ["two checkpoints are needed"]),
     ("diff SRC SRC --tolerance low", ["--tolerance", "low"]),
     ("compare-schemes", ["no checkpoint given"]),
