@@ -233,8 +233,8 @@ static void check_refusals()
         const tsr_block_fp8_grouped *args;
         tsr_status status;
         const char *word;
-    } cases[] = {{&neither, TSR_E_SHAPE, "not both"},     {&both, TSR_E_SHAPE, "not both"},
-                 {&uneven, TSR_E_SHAPE, "room"},          {&none, TSR_E_SHAPE, "0 groups"},
+    } cases[] = {{&neither, TSR_E_SHAPE, "exactly one"},  {&both, TSR_E_SHAPE, "exactly one"},
+                 {&uneven, TSR_E_SHAPE, "evenly"},        {&none, TSR_E_SHAPE, "0 groups"},
                  {&tile, TSR_E_UNSUPPORTED, "256 x 128"}, {&odd, TSR_E_UNSUPPORTED, "multiple of 4"}};
     for (const auto &c : cases) {
         tsr_err err = {};
