@@ -5,7 +5,7 @@ set -euo pipefail
 TESSERA=$(realpath "$1") MAKE_CHECKPOINT=$(realpath "$2")
 export TESSERA MAKE_CHECKPOINT
 shift 2
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 place=.venv-packages
 
 # The last line says why not.

@@ -159,6 +159,7 @@ Test(io, failures_are_named)
         /* The file ends before the last bytes. */
         cr_assert_eq(read_failing(ring, open(fixture_path("in"), O_RDONLY | O_DIRECT), 200000, BYTES - 100001),
                      TSR_E_IO);
-        cr_assert_str_eq(err.msg, "in: the file ends at byte 3000001, 99999 bytes short: it was truncated while being read");
+        cr_assert_str_eq(err.msg,
+                         "in: the file ends at byte 3000001, 99999 bytes short: it was truncated while being read");
     }
 }
