@@ -49,7 +49,7 @@ def copy(work):
     place = work / "copy"
     place.mkdir()
     shutil.copy(ROOT / "dev", place)
-    for folder in ("common", "formats", "kernels", "quantize", "convert", "verify", "cli", "tests"):
+    for folder in ("common", "formats", "kernels", "quantize", "convert", "verify", "report", "lib", "cli", "tests"):
         shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / ".clang-format", place)
     return place
