@@ -359,7 +359,7 @@ def test_help_and_quiet(tessera, sound, tmp_path):
     (("int4-weight-only",), "the error of int4 in groups of 128 with these scales: every code is the nearest"),
     (("int4-weight-only", "--group-size", "32"), "the error of int4 in groups of 32"),
     (("int4-weight-only", "--group-size", "0"), "the error of int4 with one scale a row"),
-    (("int8-channel",), "the error of int8 with one scale a row"), (("fp8-channel",), "what e4m3 costs"),
+    (("int8-channel",), "the error of int8 with one scale a row"), (("fp8-channel",), "the error of e4m3"),
     (("fp8-block",), "the error of block FP8")], ids=lambda x: "-".join(x) if isinstance(x, tuple) else "")
 def test_each_scheme_is_judged_by_its_own_figures(scheme, words, diff, quantize, tmp_path):
     """Outliers make int4 coarse, as it has to be: no word of block FP8, or of scales to look at."""

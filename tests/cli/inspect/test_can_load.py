@@ -126,7 +126,7 @@ RULES = {
     "heads that only a class knows": (
         lambda: llama(quantized=False), lambda m: m.config.update(text_config={"model_type": m.config["model_type"],
                                                                                "hidden_size": m.config.pop("num_attention_heads")}),
-        2, {"vllm", "sglang", "trtllm", "deepseek"}, "heads", ["the number of heads"]),
+        2, {"vllm", "sglang", "trtllm", "deepseek"}, "heads", ["no num_attention_heads"]),
     # lists
     "not listed": (llama, unquantize("o_proj"), 1, HF, "ignore list", ["self_attn.o_proj", "without a scale"]),
     "listed by a part": (llama, unquantize("o_proj", listed=["o_proj"]), 1, {"vllm", "trtllm"}, "ignore list",

@@ -6,7 +6,7 @@ import pathlib
 import re
 import sys
 
-PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs/tutorial.md").read_text()
+PAGE = (pathlib.Path(__file__).resolve().parents[3] / "docs/tutorial.md").read_text()
 # For each package: the quoted line, the file that logs it, and its words there.
 QUOTED = {
     "vllm": [("Initializing a V1 LLM engine", "v1/engine/core.py", "Initializing a V1 LLM engine"),

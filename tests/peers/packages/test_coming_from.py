@@ -6,7 +6,7 @@ import re
 
 from compressed_tensors.quantization.quant_scheme import PRESET_SCHEMES
 
-PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs/coming-from.md").read_text()
+PAGE = (pathlib.Path(__file__).resolve().parents[3] / "docs/coming-from.md").read_text()
 
 
 def section(heading):
