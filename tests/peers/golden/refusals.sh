@@ -33,7 +33,7 @@ refuses 1 'quant_int8_ties_64x64: expert 0, scalar' flip quant_int8_ties_64x64.p
 refuses 1 'No such file' rm trtmain_sm90_int8_64x64.out.bin
 refuses 1 'has 4000 bytes; the shape wants 4096' truncate -s 4000 trtmain_sm90_int8_64x64.out.bin
 refuses 1 "op 'transpose' is not known" sed -i 's/"preprocess"/"transpose"/' manifest.json
-refuses 1 "producer 'cublas' is not known" sed -i 's/"ft"/"cublas"/' manifest.json
+refuses 1 "unknown producer 'cublas'" sed -i 's/"ft"/"cublas"/' manifest.json
 refuses 1 'ft has no layout for sm90' sed -i 's/"arch": 80/"arch": 90/' manifest.json
 refuses 1 'K = 96: layout T of int8' sed -i 's/"K": 64/"K": 96/' manifest.json
 refuses 2 'manifest.json' rm manifest.json
