@@ -27,7 +27,7 @@ LATER = ("F8_E8M0", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C
 
 # Files that Tessera refuses and others accept: the reason, by name, and the words of the message.
 STRICTER = {
-    "a key twice": r"duplicate (key|tensor|__metadata__)",
+    "a key twice": r"duplicate (key|member|tensor|__metadata__)",
     "nested deeper than 64": "nested too deeply",
     "half of a surrogate pair": "a broken escape",
     "a NUL in a name or string": "NUL character",
