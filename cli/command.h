@@ -27,7 +27,7 @@ typedef struct tsr_command_context {
     tsr_option *options;       /* option table of the command; a NULL name ends it */
 
     /* After parsing. */
-    const char *schema;                 /* of the result: that of the command, unless `check` sets another */
+    const char *schema;                 /* schema of the result: the command's own, unless `check` sets another */
     uint64_t given;                     /* bit i: options[i] is on the command line */
     const char *words[TSR_MAX_SOURCES]; /* words without a dash */
     size_t n_words;

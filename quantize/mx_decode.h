@@ -21,7 +21,7 @@ typedef struct tsr_mx_span {
     uint64_t group;     /* columns that share a scale: any even number */
     tsr_mx_element element;
     tsr_mx_scale scale;
-    float global;          /* of E4M3 scales */
+    float global;          /* global scale of E4M3 scales */
     const uint8_t *codes;  /* [rows, tsr_mx_code_bytes(cols)] */
     const uint8_t *scales; /* [rows, cols / group] */
 } tsr_mx_span;

@@ -20,7 +20,7 @@ typedef struct reporting {
     size_t n;
     const char *markdown, *html, *csv, *baseline, *max_regression;
     double limit;    /* dB */
-    tsr_arena arena; /* of paths */
+    tsr_arena arena; /* memory of the paths */
     tsr_report report;
 } reporting;
 

@@ -31,7 +31,7 @@ static const char kHelp[] =
 
 typedef struct verification {
     const char *dst, *manifest, *src;
-    char path[PATH_MAX]; /* of the manifest */
+    char path[PATH_MAX]; /* path of the manifest */
     tsr_manifest parsed;
     tsr_manifest_sources reads;
     tsr_checkpoint *source;

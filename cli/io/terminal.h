@@ -18,9 +18,9 @@ typedef struct tsr_terminal {
     bool jsonl;       /* lines of JSON on stderr */
     const char *path; /* --progress-file, opened as `fd`; NULL: none */
     int fd;
-    const char *job;         /* of a batch; NULL: none */
+    const char *job;         /* name of the job in a batch; NULL: none */
     double began, last_line; /* tsr_now: when it was opened, and when the last line of JSON was written */
-    const char *line_phase;  /* of that line */
+    const char *line_phase;  /* phase that the line shows */
     const char *kind;        /* name of the running kind of check, if a command runs several; NULL: none */
 } tsr_terminal;
 

@@ -18,7 +18,7 @@ typedef struct tsr_compare_job {
     tsr_weights weights[2];
     tsr_comparison comparison;
     tsr_rank_file manifest[2];
-    tsr_arena arena; /* of the manifests */
+    tsr_arena arena; /* memory of the manifests */
 } tsr_compare_job;
 
 /* Appends the options that such commands share. */

@@ -17,7 +17,7 @@ enum { SHADES = sizeof kRamp - 1 };
 /* The map drawn as lines of text: each character shows the largest value of its cells. */
 typedef struct picture {
     unsigned rows, cols;
-    double low, high; /* of the nonzero cells */
+    double low, high; /* range of the nonzero cells */
 } picture;
 
 /* Returns the most cells per line. Output to a file or a pipe does not wrap. */

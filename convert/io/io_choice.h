@@ -27,7 +27,7 @@ typedef struct tsr_io_choice {
     tsr_io_summary summary;
     size_t *first; /* [plan->n_sources]: global index of each source's first file */
     int *sources;  /* an O_DIRECT descriptor per file; -1: none */
-    size_t n;      /* of them */
+    size_t n;      /* number of files */
 } tsr_io_choice;
 
 /* Opens the source files that are read directly, and tests whether the directory `dst` accepts direct writes. Never

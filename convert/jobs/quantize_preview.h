@@ -8,7 +8,7 @@
 
 typedef struct tsr_quantize_preview {
     tsr_checkpoint seen; /* reading its tensors fails */
-    tsr_weights weights; /* of it */
+    tsr_weights weights; /* weights of the preview */
     tsr_plan plan;       /* the plan with its warnings */
     /* private */
     tsr_quantize_job job;

@@ -16,7 +16,7 @@ typedef struct params {
     tsr_row_view view; /* all of it */
     const tsr_row_decoder *decoder;
     tsr_dtype dtype;
-    uint64_t row_bytes; /* of values */
+    uint64_t row_bytes; /* bytes of a row of values */
 } params;
 
 static const params *params_of(const tsr_step *step)

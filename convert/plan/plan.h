@@ -180,7 +180,7 @@ typedef struct tsr_plan_text {
 /* Summary of the file of block statistics (TSR_BLOCKS_NAME) for the report. No tensors: there is no such file. */
 typedef struct tsr_plan_blocks {
     uint64_t tensors, folded; /* all tensors, and those for which a cell covers several blocks */
-    uint64_t cells;           /* of all tensors */
+    uint64_t cells;           /* cells of all tensors */
     uint64_t bytes, digest;   /* size of the file; its XXH3-64 */
     uint64_t digest128[2];    /* XXH128, high half first */
 } tsr_plan_blocks;

@@ -13,7 +13,7 @@
 typedef struct planning {
     tsr_plan *plan;
     const tsr_checkpoint *source, *original;
-    tsr_weights weights; /* of the original */
+    tsr_weights weights; /* weights of the original */
     bool *paired;        /* [tensors of the source]: the original has a tensor of this name */
     tsr_err *err;
 } planning;

@@ -31,7 +31,7 @@ bool tsr_mixed_scheme_takes(tsr_scheme scheme, const tsr_checkpoint *source, con
 typedef struct tsr_rules_item {
     const char *pattern;
     tsr_scheme scheme;
-    double weight; /* of a sensitivity */
+    double weight; /* weight of a sensitivity */
 } tsr_rules_item;
 
 typedef struct tsr_scheme_rules {

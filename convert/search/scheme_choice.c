@@ -51,7 +51,7 @@ typedef struct solving {
     segment *segments;
     size_t n_segments;
     size_t *picked;
-    double price; /* of a byte */
+    double price; /* price of a byte */
     double relaxed, best, given_up;
     uint64_t best_bytes;
 

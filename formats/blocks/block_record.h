@@ -33,7 +33,7 @@ typedef struct tsr_block_peak {
 enum {
     TSR_BLOCK_PEAKS = 8,
     TSR_CODE_BINS = 256,
-    TSR_BLOCK_MOST_CELLS = 1 << 18, /* of a tensor */
+    TSR_BLOCK_MOST_CELLS = 1 << 18, /* cells of a tensor */
     TSR_BLOCK_LONGEST_NAME = 65535,
 };
 

@@ -27,7 +27,7 @@ enum { TSR_MAX_RANK = 8 };
 typedef struct tsr_tensor {
     const char *name;
     uint64_t shape[TSR_MAX_RANK];
-    uint64_t offset; /* of the first byte, from the start of the file */
+    uint64_t offset; /* offset of the first byte in the file */
     uint64_t bytes;
     uint32_t file;   /* index in the owner's table of files */
     uint16_t source; /* number of the checkpoint, for plans that read several; opening sets 0 */

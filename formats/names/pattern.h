@@ -25,7 +25,7 @@ enum {
 typedef struct tsr_pattern {
     const struct tsr_pattern_step *steps;
     const struct tsr_pattern_range *ranges;
-    size_t count; /* of the steps */
+    size_t count; /* number of steps */
     bool ascii;   /* it tests for letters or digits, which is supported for ASCII only */
 } tsr_pattern;
 

@@ -16,8 +16,8 @@ constexpr int kThreads = 256;
 constexpr int kLanes = 8;                  /* lanes that share a group */
 constexpr int kPieces = 16 / kLanes;       /* pieces of 16 bytes that a lane has of a group, kLanes pieces apart */
 constexpr int kGroups = 2;                 /* groups that a thread processes at the same time */
-constexpr int kRows = kThreads / kLanes;   /* of a CTA */
-constexpr int kColumns = kGroups * kGroup; /* of a CTA */
+constexpr int kRows = kThreads / kLanes;   /* rows of a CTA */
+constexpr int kColumns = kGroups * kGroup; /* columns of a CTA */
 
 /* Returns the IEEE quotient x / s, where `inverse` is 1 / s rounded: one correction makes it exact (Markstein) if
  * nothing underflows, which the caller guarantees. The remainder is q * s - x, not its negative, because of the sign of

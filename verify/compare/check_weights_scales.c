@@ -40,7 +40,7 @@ static double smallest_scale(const tsr_weight *w)
 }
 
 typedef struct scale_count {
-    uint64_t found, matrix, row, col; /* of the first */
+    uint64_t found, matrix, row, col; /* position of the first */
     double value;
     const char *what;
 } scale_count;

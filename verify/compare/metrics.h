@@ -18,7 +18,7 @@
 enum { TSR_TILE = 128, TSR_WORST_TILES = 5 };
 
 typedef struct tsr_tile_metrics {
-    uint64_t matrix, row, col; /* of the corner */
+    uint64_t matrix, row, col; /* position of the corner */
     uint32_t rows, cols;
     uint64_t differ;
     double relative; /* |x - y| / |x| of this tile */

@@ -168,7 +168,7 @@ struct tsr_device_prefill {
     uintptr_t variant;
 };
 
-enum { TSR_DEVICE_KERNELS = 8 /* of a kind */, TSR_MAX_LEFT_OUT = 8 };
+enum { TSR_DEVICE_KERNELS = 8 /* most kernels of a kind */, TSR_MAX_LEFT_OUT = 8 };
 
 /* A kernel that this device does not have, with the reason. */
 typedef struct tsr_left_out {
@@ -179,7 +179,7 @@ typedef struct tsr_left_out {
 
 struct tsr_device {
     char name[256];
-    tsr_cpu_kernels cpu; /* of every device */
+    tsr_cpu_kernels cpu; /* kernels of the CPU, on every device */
     tsr_device_gemm gemms[TSR_DEVICE_KERNELS];
     tsr_device_epilogue epilogues[TSR_DEVICE_KERNELS];
     tsr_device_dequant dequants[TSR_DEVICE_KERNELS];

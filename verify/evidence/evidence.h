@@ -64,7 +64,7 @@ typedef struct tsr_evidence {
     double seconds;
     uint64_t bytes_read;
     size_t subjects, candidates; /* number of checked tensors or sets, and of those that could be checked */
-    tsr_arena arena;             /* of the texts */
+    tsr_arena arena;             /* memory of the texts */
 } tsr_evidence;
 
 /* Returns the name: "quantization", "absorption", "kernel" or "checkpoint". Static storage. */

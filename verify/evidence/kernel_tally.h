@@ -63,7 +63,7 @@ typedef struct tsr_kernel_tally {
     tsr_bias_sums *sums;    /* [of.rows + of.cols] */
     tsr_bias_error *errors; /* [mask + 1]: hash table by `key` */
     size_t mask, distinct;
-    tsr_bias_spread exact; /* of results without error */
+    tsr_bias_spread exact; /* spread of results without error */
 } tsr_kernel_tally;
 
 /* Starts a tally. Allocates only if the bias is judged; tsr_kernel_tally_end frees it. */

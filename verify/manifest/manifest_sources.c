@@ -11,7 +11,7 @@
 typedef struct reading {
     tsr_json_reader json;
     tsr_manifest_sources *to;
-    uint64_t end; /* of the window before, in its file */
+    uint64_t end; /* end of the window before, in its file */
     bool first;   /* the next source is the first of its list */
 } reading;
 

@@ -56,7 +56,7 @@ typedef struct tsr_kind_tally {
     const tsr_weight_kind *kind;
     unsigned bits;
     uint64_t weights, values;
-    uint64_t bytes;  /* of the codes, scales and zero points */
+    uint64_t bytes;  /* bytes of codes, scales and zero points */
     tsr_block block; /* block of the first weight; 0 x 0: one scale per row or matrix */
 } tsr_kind_tally;
 

@@ -19,7 +19,7 @@ typedef struct tsr_histogram {
     uint64_t elements;
     uint64_t zeros, negative, nan, inf;
     uint64_t subnormal; /* in the stored dtype: codes for F8_E4M3 */
-    double min, max;    /* of the finite values; 0 if there are none */
+    double min, max;    /* range of the finite values; 0 if there are none */
     double amax, mean, rms;
     double first[TSR_FIRST_VALUES];
     unsigned n_first;

@@ -85,7 +85,7 @@ static layout layout_of(const tsr_view *v)
 typedef struct stored {
     uint64_t line, lines; /* index of the first line, counted through all matrices; number of lines */
     uint64_t pitch;       /* distance of lines in bytes */
-    tsr_span span;        /* of each line */
+    tsr_span span;        /* span of each line */
 } stored;
 
 static stored stored_of(const tsr_view *v, const tsr_piece *p)

@@ -26,9 +26,9 @@ typedef enum tsr_move_to {
 
 typedef struct tsr_move {
     tsr_move_to to;
-    tsr_block block;     /* of TSR_MOVE_FP8_BLOCK */
+    tsr_block block;     /* block of TSR_MOVE_FP8_BLOCK */
     bool powers;         /* moves to block FP8 require scales that are powers of two */
-    bool global_divides; /* of TSR_MOVE_NVFP4 */
+    bool global_divides; /* for TSR_MOVE_NVFP4 only */
     float input;         /* TSR_MOVE_NVFP4: the layer's input scale, if the step writes one and the source has none */
     /* for TSR_MOVE_PACKED: */
     unsigned bits;

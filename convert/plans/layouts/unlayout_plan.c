@@ -21,7 +21,7 @@ typedef struct taking {
     const tsr_checkpoint *source;
     tsr_layout_kind kind;
     uint64_t max_shard_bytes;
-    const char *path; /* of the manifest */
+    const char *path; /* path of the manifest */
     tsr_arena arena;  /* its text */
     tsr_ft_format format;
     uint64_t group;

@@ -203,7 +203,7 @@ tsr_status tsr_tp_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
 typedef struct joining {
     const tsr_checkpoint *const *ranks;
     size_t n;
-    const char *manifest; /* of rank 0 */
+    const char *manifest; /* manifest of rank 0 */
     size_t size;
     tsr_slicing *cuts; /* [tensors of rank 0]; rows = 0: not cut */
     uint64_t joined;

@@ -18,7 +18,7 @@ typedef struct seeing {
     tsr_decoded_view *v;
     tsr_tensors tensors;
     tsr_model model;
-    tsr_stack_layout layout; /* of plain stacks */
+    tsr_stack_layout layout; /* layout of plain stacks */
     bool known;              /* the policy has a table for the model_type */
     tsr_split split;
     tsr_stays *stays;

@@ -24,7 +24,7 @@ typedef struct tsr_decoded_part {
 typedef enum tsr_split {
     TSR_SPLIT_NONE,
     TSR_SPLIT_TURN,  /* none, but plain stacks stored as [experts, in, out] appear as [experts, out, in] */
-    TSR_SPLIT_CODES, /* of codes */
+    TSR_SPLIT_CODES, /* stacks of codes only */
     TSR_SPLIT_KNOWN, /* plain weights of any known family */
     TSR_SPLIT_ALL,   /* codes and plain weights; a stack that cannot be split is rejected */
 } tsr_split;
@@ -33,7 +33,7 @@ typedef struct tsr_decoded_view {
     const tsr_checkpoint *source;
     const tsr_checkpoint *sources[1]; /* the view, in the form that plans take */
     tsr_checkpoint seen;
-    tsr_weights weights; /* of the source */
+    tsr_weights weights; /* weights of the source */
     tsr_decoded_part *parts;
     size_t n_parts, parts_capacity;
     bool has_stacks; /* some stacks are split */
