@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Options that only gemm uses. The other checks have no sets of experts, and scale activations in their own way. */
-#define GEMM_ONLY "--scaling --experts"
+#define GEMM_ONLY "--scaling --experts --tp"
 
 enum { MAX_TOKENS = 1 << 20, ALL_OUTS = (1 << TSR_N_OUTS) - 1 };
 
@@ -36,13 +36,17 @@ static const char kGemmHelp[] =
     "Experts in block FP8 are also multiplied as sets, in the contiguous and the masked layout. With\n"
     "MXFP4, NVFP4 and MXFP8, activations are BF16, and also in the weight's own format. NVFP4 uses the\n"
     "input scale that the checkpoint states, if it states one. --scaling applies to block FP8.\n\n"
+    "With --tp N, the input features of row-parallel layers in block FP8 (o_proj, down_proj, w2) are also\n"
+    "divided over N ranks, whose results are added as by a server's all-reduce. Each rank has a GPU if\n"
+    "there are N GPUs and NCCL (libnccl.so.2); otherwise the ranks run one after the other.\n\n"
     "Exit code 0: all within the limits. 1: something exceeds a limit. 3: nothing to check, or\n"
     "activations that do not fit. 5: no device.\n\n"
     "Examples:\n"
     "  tessera verify gemm DeepSeek-V3-FP8 --tensors '*.layers.3.*'\n"
     "  tessera verify gemm out --against model --sample 16 --device cpu --junit result.xml       for CI\n"
     "  tessera verify gemm Llama-NVFP4 --against Llama --tensors '*.layers.0.*' --device cuda\n"
-    "  tessera verify gemm out --activations captured.safetensors --out bf16\n\n"
+    "  tessera verify gemm out --activations captured.safetensors --out bf16\n"
+    "  tessera verify gemm DeepSeek-V3-FP8 --tensors '*.layers.3.*' --device cuda --tp 2\n\n"
     "Options:\n";
 
 static const char kEpilogueHelp[] =
@@ -112,8 +116,9 @@ static void set_defaults(tsr_command_context *c)
                                           .columns = 256,
                                           .experts = 8,
                                           .group_rows = 1,
+                                          .ranks = 1,
                                           .limits = tsr_kernel_limits_defaults(),
-                                          .mla = {.batch = 4, .context = 128, .new_tokens = 1, .ranks = 1}}};
+                                          .mla = {.batch = 4, .context = 128, .new_tokens = 1}}};
 }
 
 static void add_options(tsr_command_context *c, tsr_option *options)
@@ -132,6 +137,8 @@ static void add_options(tsr_command_context *c, tsr_option *options)
         {"--experts", TSR_OPT_COUNT, &v->options.experts, "N", "number of experts in a set, chosen by the seed (8)"},
         {"--scaling", TSR_OPT_CHOICE, &v->scaling, "1x128|64x128|128x128",
          "the activations that share a scale: 1x128, or CUTLASS's groups and blocks (1x128)"},
+        {"--tp", TSR_OPT_COUNT, &v->options.ranks, "N",
+         "number of ranks that share the input features of row-parallel layers, whose results are added (1)"},
         {"--out", TSR_OPT_CHOICE, &v->out, "bf16|f16|f32|all", "result types to check (all)"},
         TSR_DEVICE_OPTION(&v->device),
         {"--max-kernel-error", TSR_OPT_TEXT, &v->texts.max_kernel_error, "X",
@@ -160,7 +167,7 @@ static void add_mla_options(tsr_command_context *c, tsr_option *options)
         {"--batch", TSR_OPT_COUNT, &r->batch, "B", "number of sequences of different lengths; the second is empty (4)"},
         {"--context", TSR_OPT_COUNT, &r->context, "S", "tokens of the longest sequence, new ones included (128)"},
         {"--new-tokens", TSR_OPT_COUNT, &r->new_tokens, "T", "queries of a sequence: 1 decodes, S is prefill (1)"},
-        {"--tp", TSR_OPT_COUNT, &r->ranks, "N",
+        {"--tp", TSR_OPT_COUNT, &v->options.ranks, "N",
          "number of ranks that share the heads; each rank holds the whole "
          "latent cache (1)"},
         {"--fp8-cache", TSR_OPT_FLAG, &r->fp8_cache, NULL, "also check the FP8 latent cache"},
@@ -180,6 +187,8 @@ static tsr_status check_sizes(const tsr_verify_kernels *v, tsr_err *err)
     const tsr_mla_request *const r = &v->options.mla;
     if (v->options.experts == 0)
         return tsr_fail(err, TSR_E_USAGE, "--experts: at least 1");
+    if (v->options.ranks == 0)
+        return tsr_fail(err, TSR_E_USAGE, "--tp: at least 1");
     if (v->options.tokens == 0 || v->options.tokens > MAX_TOKENS)
         return tsr_fail(err, TSR_E_USAGE, "--tokens: from 1 to %d", MAX_TOKENS);
     if (r->batch == 0 || r->batch > MAX_TOKENS || r->context == 0 || r->context > MAX_TOKENS || r->new_tokens == 0 ||

@@ -1,6 +1,8 @@
-/* FP32 projections on a GPU: one warp per sum. */
+/* FP32 projections on a GPU, one warp per sum, and the sum of two ranks. */
 #include "kernels/cuda/project.h"
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/launch.cuh"
@@ -31,10 +33,26 @@ __global__ void __launch_bounds__(kThreads) project_kernel(const tsr_project_arg
     }
 }
 
-__global__ void __launch_bounds__(kThreads) add_kernel(float *sum, const float *part, size_t n)
+__device__ float add_rounded(float a, float b)
 {
+    return a + b;
+}
+
+__device__ __half add_rounded(__half a, __half b)
+{
+    return __float2half_rn(__half2float(a) + __half2float(b));
+}
+
+__device__ __nv_bfloat16 add_rounded(__nv_bfloat16 a, __nv_bfloat16 b)
+{
+    return __float2bfloat16_rn(__bfloat162float(a) + __bfloat162float(b));
+}
+
+template <typename T> __global__ void __launch_bounds__(kThreads) add_kernel(void *sum, const void *part, size_t n)
+{
+    T *const to = static_cast<T *>(sum);
     for (size_t i = blockIdx.x * (size_t)kThreads + threadIdx.x; i < n; i += (size_t)gridDim.x * kThreads) {
-        sum[i] += part[i];
+        to[i] = add_rounded(to[i], static_cast<const T *>(part)[i]);
     }
 }
 
@@ -57,11 +75,15 @@ extern "C" tsr_status tsr_cuda_project(const tsr_project_args *args, tsr_stream 
     return host::launched("projection", cudaSuccess, err);
 }
 
-extern "C" tsr_status tsr_cuda_add(float *sum, const float *part, size_t n, tsr_stream stream, tsr_err *err)
+extern "C" tsr_status tsr_cuda_add(void *sum, const void *part, size_t n, tsr_gemm_out out, tsr_stream stream,
+                                   tsr_err *err)
 {
+    auto *const kernel = out == TSR_GEMM_BF16  ? add_kernel<__nv_bfloat16>
+                         : out == TSR_GEMM_F16 ? add_kernel<__half>
+                                               : add_kernel<float>;
     if (n == 0) {
         return TSR_OK;
     }
-    add_kernel<<<ctas_for(n), kThreads, 0, stream>>>(sum, part, n);
-    return host::launched("projection", cudaSuccess, err);
+    kernel<<<ctas_for(n), kThreads, 0, stream>>>(sum, part, n);
+    return host::launched("sum over ranks", cudaSuccess, err);
 }

@@ -3,6 +3,7 @@
 #define TSR_KERNELS_CUDA_PROJECT_H
 
 #include "kernels/cpu/project.h"
+#include "kernels/cuda/block_fp8_gemm.h"
 #include "kernels/cuda/cuda_launch.h"
 
 #ifdef __cplusplus
@@ -12,8 +13,9 @@ extern "C" {
 /* Computes the products; x, w and y are in device memory. */
 tsr_status tsr_cuda_project(const tsr_project_args *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
 
-/* sum[n] += part[n], one rounding each; device memory */
-tsr_status tsr_cuda_add(float *sum, const float *part, size_t n, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+/* Computes sum[n] += part[n] for values of type `out`, each rounded once to it, to nearest even; device memory. */
+tsr_status tsr_cuda_add(void *sum, const void *part, size_t n, tsr_gemm_out out, tsr_stream stream,
+                        tsr_err *err) TSR_WARN_UNUSED;
 
 #ifdef __cplusplus
 }

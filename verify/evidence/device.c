@@ -68,8 +68,8 @@ void tsr_device_leave_out(tsr_device *device, const char *check, const char *nam
     snprintf(to->why, sizeof to->why, "%s", why);
 }
 
-static tsr_status run_rows(const tsr_device_gemm *kernel, const tsr_grouped_gemm *g, size_t row, size_t rows,
-                           size_t expert, tsr_out out, tsr_err *err)
+static tsr_status run_rows(const tsr_device_gemm *kernel, size_t rank, const tsr_grouped_gemm *g, size_t row,
+                           size_t rows, size_t expert, tsr_out out, tsr_err *err)
 {
     tsr_fp8_gemm_args part = g->gemm;
     const size_t grid = tsr_ceil_div(part.n, part.block_n) * tsr_ceil_div(part.k, part.block_k);
@@ -79,30 +79,32 @@ static tsr_status run_rows(const tsr_device_gemm *kernel, const tsr_grouped_gemm
     part.d += row * part.ldd;
     part.w += expert * part.n * part.k;
     part.scale_w += expert * grid;
-    return rows == 0 ? TSR_OK : kernel->run(kernel, &part, out, err);
+    return rows == 0 ? TSR_OK : kernel->run(kernel, rank, &part, out, err);
 }
 
-tsr_status tsr_device_run_grouped(const tsr_device_gemm *kernel, const tsr_grouped_gemm *g, tsr_out out, tsr_err *err)
+tsr_status tsr_device_run_grouped(const tsr_device_gemm *kernel, size_t rank, const tsr_grouped_gemm *g, tsr_out out,
+                                  tsr_err *err)
 {
     const size_t m = g->gemm.m;
     if (kernel->run_grouped != NULL && g->groups > 1) /* a single weight runs as a separate product, as in serving */
-        return kernel->run_grouped(kernel, g, out, err);
+        return kernel->run_grouped(kernel, rank, g, out, err);
     for (size_t expert = 0; g->rows_of_expert != NULL && expert < g->groups; expert++)
-        TSR_TRY(run_rows(kernel, g, m / g->groups * expert, (size_t)g->rows_of_expert[expert], expert, out, err));
+        TSR_TRY(run_rows(kernel, rank, g, m / g->groups * expert, (size_t)g->rows_of_expert[expert], expert, out, err));
     for (size_t row = 0, end; g->rows_of_expert == NULL && row < m; row = end) {
         const int32_t expert = g->expert_of_row[row];
         for (end = row + 1; end < m && g->expert_of_row[end] == expert; end++)
             ;
         if (expert >= 0)
-            TSR_TRY(run_rows(kernel, g, row, end - row, (size_t)expert, out, err));
+            TSR_TRY(run_rows(kernel, rank, g, row, end - row, (size_t)expert, out, err));
     }
     return TSR_OK;
 }
 
-static tsr_status run_cpu_gemm(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out, tsr_err *err)
+static tsr_status run_cpu_gemm(const tsr_device_gemm *kernel, size_t rank, const tsr_fp8_gemm_args *args, tsr_out out,
+                               tsr_err *err)
 {
     const tsr_cpu_kernels *const cpu = &kernel->device->cpu;
-    (void)err;
+    (void)rank, (void)err;
     if (kernel->accumulation == TSR_ACCUMULATE_FP32)
         cpu->fp8_gemm(args);
     else if (kernel->accumulation == TSR_ACCUMULATE_PROMOTED)
@@ -210,14 +212,15 @@ static tsr_status run_cpu_project(const tsr_device_mla *kernel, size_t rank, con
     return TSR_OK;
 }
 
-static tsr_status run_cpu_sum(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n, double *seconds,
+static tsr_status run_cpu_sum(tsr_device *device, size_t ranks, tsr_out out, float *parts, size_t n, double *seconds,
                               tsr_err *err)
 {
     const double began = tsr_now();
-    (void)kernel, (void)err;
+    (void)device, (void)err;
     for (size_t r = 1; r < ranks; r++) {
         for (size_t i = 0; i < n; i++)
             parts[i] += parts[r * n + i];
+        tsr_out_round(out, parts, n);
     }
     for (size_t r = 1; r < ranks; r++)
         memcpy(parts + r * n, parts, n * sizeof *parts);
@@ -240,17 +243,20 @@ static tsr_status add_cpu(tsr_device *device, tsr_err *err)
          .accumulation = TSR_ACCUMULATE_FP32,
          .run = run_cpu_gemm,
          .rounds_last = true,
-         .row_by_row = true},
+         .row_by_row = true,
+         .ranks = {.sum = run_cpu_sum}},
         {.name = "model promoted",
          .accumulation = TSR_ACCUMULATE_PROMOTED,
          .run = run_cpu_gemm,
          .rounds_last = true,
-         .row_by_row = true},
+         .row_by_row = true,
+         .ranks = {.sum = run_cpu_sum}},
         {.name = "model unpromoted",
          .accumulation = TSR_ACCUMULATE_UNPROMOTED,
          .run = run_cpu_gemm,
          .rounds_last = true,
-         .row_by_row = true},
+         .row_by_row = true,
+         .ranks = {.sum = run_cpu_sum}},
     };
     for (size_t i = 0; i < sizeof kGemms / sizeof *kGemms; i++)
         TSR_TRY(tsr_device_add_gemm(device, &kGemms[i], err));
@@ -268,7 +274,7 @@ static tsr_status add_cpu(tsr_device *device, tsr_err *err)
     TSR_TRY(tsr_device_add_mla(
         device,
         &(tsr_device_mla){
-            .name = "cpu, paged decode", .run = run_cpu_mla, .project = run_cpu_project, .sum = run_cpu_sum},
+            .name = "cpu, paged decode", .run = run_cpu_mla, .project = run_cpu_project, .ranks = {.sum = run_cpu_sum}},
         err));
     TSR_TRY(tsr_device_add_prefill(device, &(tsr_device_prefill){.name = "cpu, prefill", .run = run_cpu_prefill}, err));
     return TSR_OK;

@@ -36,9 +36,23 @@ typedef enum tsr_accumulation {
 typedef struct tsr_device tsr_device;
 typedef struct tsr_device_gemm tsr_device_gemm;
 
-/* Computes d = A * W^T as floats that `out` can represent. */
-typedef tsr_status tsr_device_gemm_fn(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out,
-                                      tsr_err *err);
+/* Replaces parts [ranks][n] by their sum, one copy per rank. Values are floats that `out` can represent, and each of
+ * the ranks - 1 additions is rounded to it. *seconds is the time of the additions without copies. */
+typedef tsr_status tsr_device_sum_fn(tsr_device *device, size_t ranks, tsr_out out, float *parts, size_t n,
+                                     double *seconds, tsr_err *err);
+/* Gives each rank its own GPU; `how` receives how they are connected. TSR_E_NOT_APPLICABLE: there are too few, or
+ * nothing that connects them; then all ranks stay on one. TSR_E_DEVICE: connecting them failed. */
+typedef tsr_status tsr_device_spread_fn(tsr_device *device, size_t ranks, char *how, size_t size, tsr_err *err);
+
+/* Tensor-parallel ranks of a kernel (verify/evidence/device_ranks.h). */
+typedef struct tsr_device_ranks {
+    tsr_device_sum_fn *sum;
+    tsr_device_spread_fn *spread; /* NULL: ranks run in turn, and `sum` adds in their order */
+} tsr_device_ranks;
+
+/* Computes d = A * W^T as floats that `out` can represent. `rank` selects the GPU if each rank has one. */
+typedef tsr_status tsr_device_gemm_fn(const tsr_device_gemm *kernel, size_t rank, const tsr_fp8_gemm_args *args,
+                                      tsr_out out, tsr_err *err);
 
 /* The products of several experts in one call, in a layout of serving code. n, k and the blocks are the same for all.
  * gemm.m is the number of rows of A and D; gemm.w is [groups][n][k], with scales per group. */
@@ -52,8 +66,8 @@ typedef struct tsr_grouped_gemm {
                           * NULL */
 } tsr_grouped_gemm;
 
-typedef tsr_status tsr_device_grouped_fn(const tsr_device_gemm *kernel, const tsr_grouped_gemm *grouped, tsr_out out,
-                                         tsr_err *err);
+typedef tsr_status tsr_device_grouped_fn(const tsr_device_gemm *kernel, size_t rank, const tsr_grouped_gemm *grouped,
+                                         tsr_out out, tsr_err *err);
 
 struct tsr_device_gemm {
     const char *name;
@@ -62,6 +76,7 @@ struct tsr_device_gemm {
     tsr_device_grouped_fn *run_grouped; /* runs several experts at once; NULL: `run` is called for each */
     bool rounds_last;                   /* its BF16 and F16 results are its F32 result, rounded, so one run suffices */
     bool row_by_row; /* it computes each row separately and slowly, so rows that are not judged are left out */
+    tsr_device_ranks ranks;
     tsr_device *device;
     uintptr_t variant; /* selects the kernel that `run` calls */
 };
@@ -135,13 +150,6 @@ typedef tsr_status tsr_device_mla_fn(const tsr_device_mla *kernel, size_t rank, 
                                      double *seconds, tsr_err *err);
 typedef tsr_status tsr_device_project_fn(const tsr_device_mla *kernel, size_t rank, const tsr_project_args *args,
                                          tsr_err *err);
-/* Replaces parts [ranks][n] by their sum, one copy per rank, with ranks - 1 roundings in any order. */
-typedef tsr_status tsr_device_sum_fn(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n,
-                                     double *seconds, tsr_err *err);
-/* Gives each rank its own GPU; `how` receives how they are connected. TSR_E_DEVICE: there are too few, or they cannot
- * be connected; then all ranks stay on one. */
-typedef tsr_status tsr_device_spread_fn(const tsr_device_mla *kernel, size_t ranks, char *how, size_t size,
-                                        tsr_err *err);
 struct tsr_device_mla {
     const char *name;
     bool tensor_core;       /* has the error bound of kernels/cuda/mla_decode.h; otherwise that of
@@ -150,8 +158,7 @@ struct tsr_device_mla {
     bool widens;            /* converts an FP8 cache to BF16 when reading it, exactly, since scales are powers of two */
     tsr_device_mla_fn *run; /* TSR_E_UNSUPPORTED: it does not support this shape */
     tsr_device_project_fn *project;
-    tsr_device_sum_fn *sum;
-    tsr_device_spread_fn *spread; /* NULL: ranks cannot be spread over GPUs */
+    tsr_device_ranks ranks;
     tsr_device *device;
     uintptr_t variant;
 };
@@ -222,8 +229,8 @@ tsr_status tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *
 void tsr_device_leave_out(tsr_device *device, const char *check, const char *name, const char *why);
 
 /* Runs the grouped kernel if there is one, else the dense kernel for the rows of each expert. */
-tsr_status tsr_device_run_grouped(const tsr_device_gemm *kernel, const tsr_grouped_gemm *grouped, tsr_out out,
-                                  tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_run_grouped(const tsr_device_gemm *kernel, size_t rank, const tsr_grouped_gemm *grouped,
+                                  tsr_out out, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds the GPU's kernels to a table that has the CPU's, and sets its name. Only if Tessera was built with CUDA. */
 tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err) TSR_WARN_UNUSED;

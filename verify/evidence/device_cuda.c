@@ -16,14 +16,17 @@ enum { CUBLAS_LT = -1 /* `variant` of a block-FP8 product, beside the values of 
 /* Slots of tsr_gpu_run. */
 enum { A, W, SCALE_A, SCALE_W, ZEROS, AZP_WITH_ADJ, AZP, AZP_ADJ, BIAS, GROUPS, D };
 
-static tsr_status launch(const tsr_device_gemm *kernel, const tsr_block_fp8_gemm *gemm, tsr_err *err)
+static tsr_status launch(const tsr_device_gemm *kernel, size_t rank, const tsr_block_fp8_gemm *gemm, tsr_err *err)
 {
-    const tsr_gpu *const g = kernel->device->state;
+    tsr_gpu *const g = kernel->device->state;
+    tsr_cublas_lt **const peer = &g->peers[g->nccl != NULL ? rank : 0];
     int offers;
     if ((int)kernel->variant != CUBLAS_LT)
         return tsr_cuda_block_fp8_gemm(gemm, NULL, err);
-    TSR_TRY(tsr_cublas_lt_prepare(g->peer, gemm, &offers, err));
-    return tsr_cublas_lt_run(g->peer, 0, NULL, err);
+    if (*peer == NULL)
+        TSR_TRY(tsr_cublas_lt_open(peer, err));
+    TSR_TRY(tsr_cublas_lt_prepare(*peer, gemm, &offers, err));
+    return tsr_cublas_lt_run(*peer, 0, NULL, err);
 }
 
 /* Copies the scales of the activations as [k tiles][pitch], with one entry per group of tokens that share scales if the
@@ -82,21 +85,23 @@ static tsr_status upload_gemm(tsr_gpu_run *r, const tsr_device_gemm *kernel, con
     return TSR_OK;
 }
 
-static tsr_status run_gemm_on(tsr_gpu_run *r, const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out,
-                              tsr_err *err)
+static tsr_status run_gemm_on(tsr_gpu_run *r, const tsr_device_gemm *kernel, size_t rank, const tsr_fp8_gemm_args *args,
+                              tsr_out out, tsr_err *err)
 {
     tsr_block_fp8_gemm gemm;
+    tsr_gpu_use_rank(r->gpu, rank);
     TSR_TRY(upload_gemm(r, kernel, args, 1, out, &gemm, err));
-    TSR_TRY(launch(kernel, &gemm, err));
+    TSR_TRY(launch(kernel, rank, &gemm, err));
     return tsr_gpu_download(r, D, out, args->m, args->n, args->d, args->ldd, err);
 }
 
-static tsr_status run_grouped_on(tsr_gpu_run *r, const tsr_device_gemm *kernel, const tsr_grouped_gemm *g, tsr_out out,
-                                 tsr_err *err)
+static tsr_status run_grouped_on(tsr_gpu_run *r, const tsr_device_gemm *kernel, size_t rank, const tsr_grouped_gemm *g,
+                                 tsr_out out, tsr_err *err)
 {
     const tsr_fp8_gemm_args *const args = &g->gemm;
     const bool masked = g->rows_of_expert != NULL;
     tsr_block_fp8_grouped grouped = {.groups = (int64_t)g->groups};
+    tsr_gpu_use_rank(r->gpu, rank);
     TSR_TRY(upload_gemm(r, kernel, args, g->groups, out, &grouped.gemm, err));
     TSR_TRY(tsr_gpu_upload_words(r, GROUPS, masked ? g->rows_of_expert : g->expert_of_row, masked ? g->groups : args->m,
                                  err));
@@ -115,20 +120,22 @@ static tsr_status begin_gemm(tsr_gpu_run *r, const tsr_device_gemm *kernel, cons
     return tsr_gpu_begin(r, kernel->device, kernel->name, args->m * args->n * sizeof(float), err);
 }
 
-static tsr_status run_gemm(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out, tsr_err *err)
+static tsr_status run_gemm(const tsr_device_gemm *kernel, size_t rank, const tsr_fp8_gemm_args *args, tsr_out out,
+                           tsr_err *err)
 {
     tsr_gpu_run r;
     TSR_TRY(begin_gemm(&r, kernel, args, err));
-    return tsr_gpu_end(&r, run_gemm_on(&r, kernel, args, out, err));
+    return tsr_gpu_end(&r, run_gemm_on(&r, kernel, rank, args, out, err));
 }
 
-static tsr_status run_grouped(const tsr_device_gemm *kernel, const tsr_grouped_gemm *grouped, tsr_out out, tsr_err *err)
+static tsr_status run_grouped(const tsr_device_gemm *kernel, size_t rank, const tsr_grouped_gemm *grouped, tsr_out out,
+                              tsr_err *err)
 {
     tsr_gpu_run r;
     if (grouped->gemm.m == 0)
         return TSR_OK;
     TSR_TRY(begin_gemm(&r, kernel, &grouped->gemm, err));
-    return tsr_gpu_end(&r, run_grouped_on(&r, kernel, grouped, out, err));
+    return tsr_gpu_end(&r, run_grouped_on(&r, kernel, rank, grouped, out, err));
 }
 
 /* ---- int8 products ---- */
@@ -278,7 +285,8 @@ static tsr_status run_weight_only(const tsr_device_weight_only *kernel, const ts
 static void close_gpu(tsr_device *device)
 {
     tsr_gpu *const g = device->state;
-    tsr_cublas_lt_close(g->peer);
+    for (size_t r = 0; r < TSR_NCCL_RANKS; r++)
+        tsr_cublas_lt_close(g->peers[r]);
     tsr_nccl_close(g->nccl);
     pthread_mutex_destroy(&g->lock);
     free(g);
@@ -321,19 +329,23 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
                                            .accumulation = TSR_ACCUMULATE_FP32,
                                            .run = run_gemm,
                                            .run_grouped = run_grouped,
+                                           .ranks = TSR_CUDA_RANKS,
                                            .variant = TSR_GEMM_PLAIN},
                                  kFast = {.name = "CUDA fast",
                                           .accumulation = TSR_ACCUMULATE_PROMOTED,
                                           .run = run_gemm,
                                           .run_grouped = run_grouped,
+                                          .ranks = TSR_CUDA_RANKS,
                                           .variant = TSR_GEMM_AUTO},
                                  kMma = {.name = "CUDA mma",
                                          .accumulation = TSR_ACCUMULATE_PROMOTED,
                                          .run = run_gemm,
+                                         .ranks = TSR_CUDA_RANKS,
                                          .variant = TSR_GEMM_MMA},
                                  kPeer = {.name = "cuBLASLt",
                                           .accumulation = TSR_ACCUMULATE_PROMOTED,
                                           .run = run_gemm,
+                                          .ranks = TSR_CUDA_RANKS,
                                           .variant = (uintptr_t)CUBLAS_LT};
     static const tsr_device_epilogue kEpilogues[] = {
         {.name = "CUDA plain", .run = run_epilogue, .variant = TSR_GPU_PLAIN},
@@ -369,7 +381,7 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
         TSR_TRY(tsr_device_add_gemm(device, &kMma, err));
     if (is_hopper(&properties)) {
         TSR_TRY(tsr_device_add_gemm(device, &kFast, err));
-        if (tsr_cublas_lt_open(&g->peer, NULL) == TSR_OK)
+        if (tsr_cublas_lt_open(&g->peers[0], NULL) == TSR_OK)
             TSR_TRY(tsr_device_add_gemm(device, &kPeer, err));
     }
     leave_out_fast(device, &properties);

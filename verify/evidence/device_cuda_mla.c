@@ -6,7 +6,6 @@
 #include "kernels/cuda/project.h"
 #include "verify/evidence/gpu_run.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 /* Slots of tsr_gpu_run. */
@@ -181,75 +180,6 @@ static tsr_status run_project(const tsr_device_mla *kernel, size_t rank, const t
     return tsr_gpu_end(&r, run_project_on(&r, rank, args, err));
 }
 
-/* Adds the parts to the first one in order, on one GPU. */
-static tsr_status add_in_turn(tsr_gpu_run *run, size_t ranks, float *parts, size_t n, double *seconds, tsr_err *err)
-{
-    const size_t bytes = n * sizeof *parts;
-    void **const on_gpu = run->on_gpu;
-    *seconds = 0;
-    TSR_TRY(tsr_gpu_upload_words(run, 0, parts, n, err));
-    TSR_TRY(tsr_gpu_allocate(run, 1, bytes, err));
-    for (size_t r = 1; r < ranks; r++) {
-        TSR_TRY(tsr_gpu_check(cudaMemcpy(on_gpu[1], parts + r * n, bytes, cudaMemcpyHostToDevice), "copying to the GPU",
-                              err));
-        const double began = tsr_now();
-        TSR_TRY(tsr_cuda_add(on_gpu[0], on_gpu[1], n, NULL, err));
-        TSR_TRY(tsr_gpu_check(cudaDeviceSynchronize(), "adding ranks", err));
-        *seconds += tsr_now() - began;
-    }
-    for (size_t r = 0; r < ranks; r++)
-        TSR_TRY(
-            tsr_gpu_check(cudaMemcpy(parts + r * n, on_gpu[0], bytes, cudaMemcpyDeviceToHost), "adding ranks", err));
-    return TSR_OK;
-}
-
-/* Slot r is the part of rank r, and slot TSR_NCCL_RANKS + r the sum on its GPU. */
-static tsr_status all_reduce(tsr_gpu_run *run, size_t ranks, float *parts, size_t n, double *seconds, tsr_err *err)
-{
-    const float *from[TSR_NCCL_RANKS];
-    float *to[TSR_NCCL_RANKS];
-    for (size_t r = 0; r < ranks; r++) {
-        const int sum = TSR_NCCL_RANKS + (int)r;
-        tsr_gpu_use_rank(run->gpu, r);
-        TSR_TRY(tsr_gpu_upload_words(run, (int)r, parts + r * n, n, err));
-        TSR_TRY(tsr_gpu_allocate_result(run, sum, n * sizeof *parts, err));
-        from[r] = run->on_gpu[r];
-        to[r] = run->on_gpu[sum];
-    }
-    TSR_TRY(tsr_nccl_sum(run->gpu->nccl, from, to, n, err)); /* connects */
-    const double began = tsr_now();
-    TSR_TRY(tsr_nccl_sum(run->gpu->nccl, from, to, n, err));
-    *seconds = tsr_now() - began;
-    for (size_t r = 0; r < ranks; r++) {
-        tsr_gpu_use_rank(run->gpu, r);
-        TSR_TRY(
-            tsr_gpu_check(cudaMemcpy(parts + r * n, to[r], n * sizeof *parts, cudaMemcpyDeviceToHost), "NCCL", err));
-    }
-    return TSR_OK;
-}
-
-static tsr_status run_sum(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n, double *seconds,
-                          tsr_err *err)
-{
-    tsr_gpu_run r;
-    TSR_TRY(tsr_gpu_begin(&r, kernel->device, kernel->name, 0, err));
-    return tsr_gpu_end(&r, r.gpu->nccl != NULL ? all_reduce(&r, ranks, parts, n, seconds, err)
-                                               : add_in_turn(&r, ranks, parts, n, seconds, err));
-}
-
-static tsr_status spread(const tsr_device_mla *kernel, size_t ranks, char *how, size_t size, tsr_err *err)
-{
-    tsr_gpu_run r;
-    int version = 0;
-    TSR_TRY(tsr_gpu_begin(&r, kernel->device, kernel->name, 0, err));
-    const tsr_status status = r.gpu->nccl == NULL ? tsr_nccl_open(&r.gpu->nccl, ranks, err) : TSR_OK;
-    if (status == TSR_OK)
-        version = tsr_nccl_version(r.gpu->nccl);
-    TSR_TRY(tsr_gpu_end(&r, status));
-    snprintf(how, size, "on %zu GPUs, NCCL %d.%d.%d", ranks, version / 10000, version / 100 % 100, version % 100);
-    return TSR_OK;
-}
-
 tsr_status tsr_device_add_cuda_mla(tsr_device *device, tsr_err *err)
 {
     const tsr_gpu *const g = device->state;
@@ -259,8 +189,7 @@ tsr_status tsr_device_add_cuda_mla(tsr_device *device, tsr_err *err)
                           .widens = true,
                           .run = run_mla,
                           .project = run_project,
-                          .sum = run_sum,
-                          .spread = spread,
+                          .ranks = TSR_CUDA_RANKS,
                           .variant = TSR_MLA_PLAIN};
     TSR_TRY(tsr_device_add_mla(device, &mla, err));
     TSR_TRY(tsr_device_add_prefill(device, &prefill, err));

@@ -51,6 +51,12 @@ tsr_status tsr_gpu_allocate(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *e
                        "the GPU has too little memory: %zu bytes are needed, %zu of %zu are left", bytes, left, all);
 }
 
+void tsr_gpu_release(tsr_gpu_run *run, int slot)
+{
+    (void)cudaFree(run->on_gpu[slot]);
+    run->on_gpu[slot] = NULL;
+}
+
 tsr_status tsr_gpu_allocate_result(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err)
 {
     TSR_TRY(tsr_gpu_allocate(run, slot, bytes, err));

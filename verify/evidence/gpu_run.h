@@ -16,7 +16,7 @@
 /* tsr_device.state of a GPU. */
 typedef struct tsr_gpu {
     tsr_cuda_device properties;
-    tsr_cublas_lt *peer;  /* NULL: cuBLASLt is not available */
+    tsr_cublas_lt *peers[TSR_NCCL_RANKS]; /* cuBLASLt on each rank's GPU; NULL: not used yet, the first: unavailable */
     tsr_nccl *nccl;       /* NULL: ranks run one after another on this GPU; otherwise rank r has GPU r */
     pthread_mutex_t lock; /* held by the run that uses the GPU */
 } tsr_gpu;
@@ -52,6 +52,9 @@ tsr_status tsr_gpu_check(cudaError_t code, const char *doing, tsr_err *err) TSR_
 tsr_status tsr_gpu_allocate(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_allocate_result(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Frees the memory of a slot, which is then empty. */
+void tsr_gpu_release(tsr_gpu_run *run, int slot);
+
 /* Copies `rows` rows of `bytes`, `from_pitch` apart on the host, into a slot, `pitch` apart on the device. */
 tsr_status tsr_gpu_upload(tsr_gpu_run *run, int slot, size_t pitch, const void *from, size_t from_pitch, size_t bytes,
                           size_t rows, tsr_err *err) TSR_WARN_UNUSED;
@@ -70,6 +73,15 @@ tsr_status tsr_gpu_download(const tsr_gpu_run *run, int slot, tsr_out out, size_
 /* Measures the seconds of one launch, as the mean of several. */
 tsr_status tsr_gpu_time(const tsr_gpu_run *run, tsr_status (*launch)(const void *args, tsr_err *err), const void *args,
                         double *seconds, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Implement tsr_device_ranks by NCCL if each rank has a GPU. */
+tsr_device_sum_fn tsr_cuda_sum_ranks;
+tsr_device_spread_fn tsr_cuda_spread_ranks;
+
+#define TSR_CUDA_RANKS                                             \
+    {                                                              \
+        .sum = tsr_cuda_sum_ranks, .spread = tsr_cuda_spread_ranks \
+    }
 
 /* Adds the kernels of attention and of heads divided among ranks to the table. */
 tsr_status tsr_device_add_cuda_mla(tsr_device *device, tsr_err *err) TSR_WARN_UNUSED;

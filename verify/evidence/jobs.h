@@ -26,7 +26,7 @@ tsr_kernel_limits tsr_kernel_limits_defaults(void);
 
 /* The options of verify mla only. */
 typedef struct tsr_mla_request {
-    uint64_t layer, batch, context, new_tokens, ranks; /* all except `layer` are at least 1 */
+    uint64_t layer, batch, context, new_tokens; /* all except `layer` are at least 1 */
     bool fp8_cache;
     const tsr_checkpoint *stages; /* stages of another implementation; NULL: none */
 } tsr_mla_request;
@@ -46,6 +46,7 @@ typedef struct tsr_kernel_options {
     uint64_t columns;    /* output channels of a tensor that are computed and judged, in whole blocks; 0: all */
     uint64_t experts;    /* experts of a set, chosen by the seed */
     uint64_t group_rows; /* tokens that share a scale: 1, or the scale granularity M of CUTLASS's blockwise scaling */
+    uint64_t ranks;      /* tensor-parallel ranks of gemm and mla, at least 1 */
     tsr_run_options run; /* memory and progress are not used */
     tsr_kernel_limits limits;
     tsr_mla_request mla;

@@ -4,6 +4,7 @@
 #include "common/parallel/threads.h"
 #include "verify/evidence/activations.h"
 #include "verify/kernels/gemm_layouts.h"
+#include "verify/kernels/gemm_ranks.h"
 #include "verify/kernels/mx_product.h"
 
 #include <math.h>
@@ -128,10 +129,13 @@ static tsr_status fill_and_judge(tsr_gemm_operands *o, size_t job, tsr_err *err)
     if (o->unfit)
         return TSR_OK;
     TSR_TRY(judge_quantization(o, err));
-    if (o->n_experts == 1)
-        return tsr_gemm_run_layout(o, TSR_GEMM_ROWS, err);
+    if (o->n_experts == 1) {
+        TSR_TRY(tsr_gemm_run_layout(o, TSR_GEMM_ROWS, err));
+        return tsr_gemm_check_ranks(o, err);
+    }
     TSR_TRY(tsr_gemm_run_layout(o, TSR_GEMM_CONTIGUOUS, err));
-    return tsr_gemm_run_layout(o, TSR_GEMM_MASKED, err);
+    TSR_TRY(tsr_gemm_run_layout(o, TSR_GEMM_MASKED, err));
+    return tsr_gemm_check_ranks(o, err);
 }
 
 /* Judges each expert that the seed selects. There is no grouped kernel for small groups. */
@@ -173,6 +177,7 @@ tsr_status tsr_check_gemm(const tsr_kernel_options *options, unsigned outs, tsr_
     tsr_gemm_check c = {.options = options, .outs = outs};
     tsr_status status;
     TSR_GOTO(find_entries(&c, evidence, err));
+    TSR_GOTO(tsr_gemm_ranks_begin(&c, evidence, err));
     TSR_GOTO(make_jobs(&c, evidence, err));
     TSR_GOTO(tsr_run_jobs(options, c.n_jobs, do_job, &c, evidence, err));
     status = tsr_jobs_require(options, evidence, err);

@@ -15,34 +15,33 @@ enum {
     ALIGN_ROOM = 4,   /* masked layout: rows per expert are a multiple, so that scales are 16-byte aligned */
 };
 
-static tsr_status judge_kernel(tsr_gemm_operands *o, const char *name, tsr_accumulation accumulation, tsr_out out,
-                               const float *d, const char *fault, tsr_err *err)
+tsr_status tsr_gemm_judge(tsr_gemm_operands *o, const tsr_gemm_result *r, tsr_err *err)
 {
+    const size_t n = o->judged * o->n;
     tsr_kernel_tally t;
     const double began = tsr_now();
-    double *const exact = malloc(2 * o->judged * o->n * sizeof *exact + 64);
+    double *const exact = malloc(2 * n * sizeof *exact + 64);
     if (exact == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of '%s'", o->name);
     const tsr_tally_of of = {.subject = o->name,
-                             .what = name,
+                             .what = r->name,
+                             .seconds = r->seconds,
                              .rows = o->judged,
                              .cols = o->n,
-                             .narrow = out != TSR_OUT_F32,
-                             .systematic = tsr_gemm_slope(accumulation, o->k)};
+                             .narrow = r->out != TSR_OUT_F32,
+                             .systematic = tsr_gemm_slope(r->accumulation, r->k)};
     const tsr_status status = tsr_kernel_tally_begin(&t, &of, err);
     if (status != TSR_OK) {
         free(exact);
         return status;
     }
-    t.judgement.fault = fault;
-    double *const y = exact + o->judged * o->n;
-    for (size_t i = 0; i < o->judged * o->n; i++) {
-        const tsr_exact *const e = &o->exact[i];
-        const double bound = tsr_gemm_bound(e, accumulation, out, o->k);
-        exact[i] = e->value;
-        y[i] = !isfinite(d[i]) && tsr_may_overflow(out, fabs(e->value) + bound, e->mass) ? e->value : (double)d[i];
-        tsr_kernel_tally_count(&t, i / o->n, i % o->n, e->value, y[i], bound,
-                               tsr_gemm_variance(e, accumulation, out, o->k));
+    t.judgement.fault = r->fault;
+    double *const y = exact + n;
+    for (size_t i = 0; i < n; i++) {
+        const tsr_gemm_margin m = tsr_gemm_margin_of(&r->exact[i], r->ranks, n, r->accumulation, r->out, r->k);
+        exact[i] = m.value;
+        y[i] = !isfinite(r->d[i]) && tsr_may_overflow(r->out, m.reach, m.mass) ? m.value : (double)r->d[i];
+        tsr_kernel_tally_count(&t, i / o->n, i % o->n, m.value, y[i], m.bound, m.variance);
     }
     tsr_judge(&t.judgement, exact, y, o->judged, o->n, &o->rows, &o->columns);
     free(exact);
@@ -50,16 +49,7 @@ static tsr_status judge_kernel(tsr_gemm_operands *o, const char *name, tsr_accum
     return tsr_kernel_tally_end_by(&t, &o->c->options->limits, "the accumulation", o->evidence, err);
 }
 
-/* Operands in a kernel's layout, and the position of each row. */
-typedef struct laid_out {
-    tsr_grouped_gemm grouped;
-    size_t *place; /* [m]: row in grouped.gemm of each row of tsr_gemm_operands */
-    uint8_t *a;
-    float *scale_a, *d, *results; /* d [grouped.gemm.m][n]; results [judged][n] */
-    int32_t *per_row, *per_expert;
-} laid_out;
-
-static void free_laid_out(laid_out *l)
+void tsr_gemm_laid_out_free(tsr_gemm_laid_out *l)
 {
     free(l->place);
     free(l->a);
@@ -81,8 +71,8 @@ static size_t rows_of(const tsr_gemm_operands *o, tsr_gemm_layout kind, const si
     return kind == TSR_GEMM_MASKED ? tsr_round_up(most, ALIGN_ROOM) * o->n_experts : rows;
 }
 
-/* Arranges all rows, or only the judged ones. */
-static tsr_status lay_out(const tsr_gemm_operands *o, tsr_gemm_layout kind, bool all, laid_out *l, tsr_err *err)
+tsr_status tsr_gemm_lay_out(const tsr_gemm_operands *o, tsr_gemm_layout kind, bool all, tsr_gemm_laid_out *l,
+                            tsr_err *err)
 {
     const size_t *const first = all ? o->first : o->first_judged;
     const size_t m = rows_of(o, kind, first);
@@ -127,8 +117,7 @@ static tsr_status lay_out(const tsr_gemm_operands *o, tsr_gemm_layout kind, bool
     return TSR_OK;
 }
 
-/* Gathers the results of the judged rows. Returns a description of a fault in the padding rows, or NULL. */
-static const char *gather(const tsr_gemm_operands *o, const laid_out *l)
+const char *tsr_gemm_gather(const tsr_gemm_operands *o, const tsr_gemm_laid_out *l)
 {
     const char *fault = NULL;
     for (size_t i = 0; i < o->judged; i++)
@@ -142,48 +131,66 @@ static const char *gather(const tsr_gemm_operands *o, const laid_out *l)
     return fault;
 }
 
-static tsr_status run_kernel(tsr_gemm_operands *o, const tsr_device_gemm *kernel, const char *layout_name, laid_out *l,
-                             tsr_err *err)
+tsr_status tsr_gemm_run_once(tsr_gemm_operands *o, const tsr_device_gemm *kernel, size_t rank, tsr_out out,
+                             tsr_gemm_laid_out *l, bool *ran, tsr_err *err)
+{
+    tsr_err why = {0};
+    memset(l->d, 0xFF, l->grouped.gemm.m * o->n * sizeof *l->d); /* NaN */
+    const tsr_status status = tsr_device_run_grouped(kernel, rank, &l->grouped, out, &why);
+    *ran = status == TSR_OK;
+    if (status == TSR_E_UNSUPPORTED)
+        return tsr_evidence_skip(o->evidence, o->name, why.msg, err);
+    return status == TSR_OK ? TSR_OK : tsr_fail_with(err, status, &why);
+}
+
+const char *tsr_gemm_layout_words(tsr_gemm_layout layout)
+{
+    static const char *const kWords[] = {"", ", contiguous", ", masked"};
+    return kWords[layout];
+}
+
+static tsr_status run_kernel(tsr_gemm_operands *o, const tsr_device_gemm *kernel, tsr_gemm_layout layout,
+                             tsr_gemm_laid_out *l, tsr_err *err)
 {
     char name[128];
     bool ran = false;
     for (tsr_out out = TSR_OUT_F32 + 1; out-- > 0;) { /* F32 first, because the other types may be derived from it */
         const double began = tsr_now();
-        const tsr_out run_as = kernel->rounds_last ? TSR_OUT_F32 : out;
         if ((o->c->outs >> out & 1) == 0)
             continue;
-        const size_t cells = l->grouped.gemm.m * o->n;
         if (!ran || !kernel->rounds_last) {
-            memset(l->d, 0xFF, cells * sizeof *l->d); /* NaN */
-            tsr_err why = {0};
-            const tsr_status status = tsr_device_run_grouped(kernel, &l->grouped, run_as, &why);
-            if (status == TSR_E_UNSUPPORTED)
-                return tsr_evidence_skip(o->evidence, o->name, why.msg, err);
-            if (status != TSR_OK)
-                return tsr_fail_with(err, status, &why);
-            ran = true;
+            TSR_TRY(tsr_gemm_run_once(o, kernel, 0, kernel->rounds_last ? TSR_OUT_F32 : out, l, &ran, err));
+            if (!ran)
+                return TSR_OK;
         }
-        const char *const fault = gather(o, l);
+        const char *const fault = tsr_gemm_gather(o, l);
         if (kernel->rounds_last)
             tsr_out_round(out, l->results, o->judged * o->n);
         o->evidence->phases[TSR_PHASE_KERNELS] += tsr_now() - began;
-        snprintf(name, sizeof name, "%s%s, %s", kernel->name, layout_name, tsr_out_name(out));
-        TSR_TRY(judge_kernel(o, name, kernel->accumulation, out, l->results, fault, err));
+        snprintf(name, sizeof name, "%s%s, %s", kernel->name, tsr_gemm_layout_words(layout), tsr_out_name(out));
+        const tsr_gemm_result result = {.name = name,
+                                        .fault = fault,
+                                        .accumulation = kernel->accumulation,
+                                        .out = out,
+                                        .d = l->results,
+                                        .exact = o->exact,
+                                        .ranks = 1,
+                                        .k = o->k};
+        TSR_TRY(tsr_gemm_judge(o, &result, err));
     }
     return TSR_OK;
 }
 
-tsr_status tsr_gemm_run_layout(tsr_gemm_operands *o, tsr_gemm_layout kind, tsr_err *err)
+tsr_status tsr_gemm_run_layout(tsr_gemm_operands *o, tsr_gemm_layout layout, tsr_err *err)
 {
-    static const char *const kNames[] = {"", ", contiguous", ", masked"};
     const tsr_device *const device = o->c->options->device;
-    laid_out whole = {0}, judged = {0};
-    tsr_status status = lay_out(o, kind, true, &whole, err);
+    tsr_gemm_laid_out whole = {0}, judged = {0};
+    tsr_status status = tsr_gemm_lay_out(o, layout, true, &whole, err);
     if (status == TSR_OK)
-        status = lay_out(o, kind, false, &judged, err);
+        status = tsr_gemm_lay_out(o, layout, false, &judged, err);
     for (size_t i = 0; status == TSR_OK && i < device->n_gemms; i++)
-        status = run_kernel(o, &device->gemms[i], kNames[kind], device->gemms[i].row_by_row ? &judged : &whole, err);
-    free_laid_out(&whole);
-    free_laid_out(&judged);
+        status = run_kernel(o, &device->gemms[i], layout, device->gemms[i].row_by_row ? &judged : &whole, err);
+    tsr_gemm_laid_out_free(&whole);
+    tsr_gemm_laid_out_free(&judged);
     return status;
 }

@@ -11,6 +11,45 @@ typedef enum tsr_gemm_layout {
     TSR_GEMM_MASKED,     /* experts, each with space for the rows of the largest */
 } tsr_gemm_layout;
 
+/* Operands in a layout, and the position of each row. Zero-initialized: empty. */
+typedef struct tsr_gemm_laid_out {
+    tsr_grouped_gemm grouped;
+    size_t *place; /* [m]: row in grouped.gemm of each row of tsr_gemm_operands */
+    uint8_t *a;
+    float *scale_a, *d, *results; /* d [grouped.gemm.m][n]; results [judged][n] */
+    int32_t *per_row, *per_expert;
+} tsr_gemm_laid_out;
+
+/* Arranges all rows, or only the judged ones. tsr_gemm_laid_out_free frees the memory, also after a failure. */
+tsr_status tsr_gemm_lay_out(const tsr_gemm_operands *operands, tsr_gemm_layout layout, bool all, tsr_gemm_laid_out *to,
+                            tsr_err *err) TSR_WARN_UNUSED;
+void tsr_gemm_laid_out_free(tsr_gemm_laid_out *laid_out);
+
+/* Runs a kernel over the operands; `rank` selects its GPU. *ran is false if the kernel does not support them, which is
+ * listed in the evidence as skipped. */
+tsr_status tsr_gemm_run_once(tsr_gemm_operands *operands, const tsr_device_gemm *kernel, size_t rank, tsr_out out,
+                             tsr_gemm_laid_out *laid_out, bool *ran, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Gathers the results of the judged rows. Returns a description of a fault in the padding rows, or NULL. */
+const char *tsr_gemm_gather(const tsr_gemm_operands *operands, const tsr_gemm_laid_out *laid_out);
+
+/* A result of a kernel, or the sum of the results of ranks. */
+typedef struct tsr_gemm_result {
+    const char *name, *fault; /* fault: NULL, or one that was found already */
+    tsr_accumulation accumulation;
+    tsr_out out;
+    const float *d;         /* [judged][n] */
+    const tsr_exact *exact; /* [ranks][judged][n] */
+    size_t ranks, k;        /* k: of each rank */
+    double seconds;         /* 0: not measured */
+} tsr_gemm_result;
+
+/* Adds a judgement of a result. */
+tsr_status tsr_gemm_judge(tsr_gemm_operands *operands, const tsr_gemm_result *result, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns the words for a layout in names of results: "", ", contiguous" or ", masked". */
+const char *tsr_gemm_layout_words(tsr_gemm_layout layout);
+
 /* Runs every kernel of the device in this layout, and adds a judgement for each result type. */
 tsr_status tsr_gemm_run_layout(tsr_gemm_operands *operands, tsr_gemm_layout layout, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -2,6 +2,7 @@
 #ifndef TSR_VERIFY_KERNELS_GEMM_OPERANDS_H
 #define TSR_VERIFY_KERNELS_GEMM_OPERANDS_H
 
+#include "verify/evidence/device_ranks.h"
 #include "verify/evidence/jobs.h"
 #include "verify/kernels/gemm_oracle.h"
 
@@ -19,6 +20,7 @@ typedef struct tsr_gemm_check {
     size_t n_entries;
     size_t *jobs; /* index of the first entry of each */
     size_t n_jobs;
+    char how[TSR_RANKS_HOW]; /* how the GPUs of ranks are connected (verify/kernels/gemm_ranks.h) */
     tsr_arena arena;
 } tsr_gemm_check;
 

@@ -163,6 +163,31 @@ double tsr_gemm_variance(const tsr_exact *e, tsr_accumulation accumulation, tsr_
            (accumulation == TSR_ACCUMULATE_FP32 ? fp32 : e->variance[accumulation == TSR_ACCUMULATE_UNPROMOTED]);
 }
 
+tsr_gemm_margin tsr_gemm_margin_of(const tsr_exact *parts, size_t ranks, size_t step, tsr_accumulation accumulation,
+                                   tsr_out out, size_t k)
+{
+    tsr_gemm_margin m = {0};
+    for (size_t r = 0; r < ranks; r++) {
+        const tsr_exact *const e = &parts[r * step];
+        const double bound = tsr_gemm_bound(e, accumulation, out, k);
+        m.value += e->value;
+        m.bound += bound;
+        m.variance += tsr_gemm_variance(e, accumulation, out, k);
+        m.reach += fabs(e->value) + bound;
+        m.mass += e->mass;
+        if (r > 0) {
+            const double rounding = tsr_half_step(out, fabs(m.value));
+            m.variance += rounding * rounding / 3;
+        }
+    }
+    for (size_t r = 1; r < ranks; r++) {
+        const double rounding = tsr_half_step(out, m.reach);
+        m.bound += rounding;
+        m.reach += rounding;
+    }
+    return m;
+}
+
 double tsr_gemm_slope(tsr_accumulation accumulation, size_t k)
 {
     static const double kFp32 = 0x1p-18;

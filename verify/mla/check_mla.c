@@ -57,7 +57,7 @@ static tsr_status name_stage(const check *c, const tsr_mla_stages *in, tsr_mla_s
                              char *text, size_t size, const char **named, tsr_err *err)
 {
     const tsr_mla_model *const m = c->model.folded ? &c->model : &c->original; /* the model with the shapes of `in` */
-    return tsr_mla_name_stage(m, &c->batch, in, stage, p, (size_t)c->options->mla.ranks, text, size, named, err);
+    return tsr_mla_name_stage(m, &c->batch, in, stage, p, (size_t)c->options->ranks, text, size, named, err);
 }
 
 /* ---- weights ---- */
@@ -84,7 +84,7 @@ static tsr_status check_part(check *c, const char *what, const double *x, const 
                 named = "transposed within each head";
         }
         free(turned);
-        if (named == NULL && tsr_mla_name_heads(&p, heads, (size_t)c->options->mla.ranks, text, sizeof text))
+        if (named == NULL && tsr_mla_name_heads(&p, heads, (size_t)c->options->ranks, text, sizeof text))
             named = text;
     }
     return add(c, &p, named, err);
@@ -230,7 +230,7 @@ static tsr_status tell_sizes(check *c, tsr_err *err)
 static tsr_status check_ranks(check *c, tsr_err *err)
 {
     const tsr_mla_model *const m = &c->model;
-    const size_t ranks = (size_t)c->options->mla.ranks, share = m->heads / ranks * m->v, all = m->heads * m->v;
+    const size_t ranks = (size_t)c->options->ranks, share = m->heads / ranks * m->v, all = m->heads * m->v;
     char what[64];
     if (ranks == 1)
         return TSR_OK;
@@ -427,9 +427,8 @@ static tsr_status check_request(const check *c, tsr_err *err)
 {
     const tsr_mla_request *const r = &c->options->mla;
     const tsr_mla_model *const a = &c->original, *const b = &c->model;
-    if (r->ranks == 0 || b->heads % r->ranks != 0)
-        return tsr_fail(err, TSR_E_USAGE, "--tp %llu: does not divide %zu heads", (unsigned long long)r->ranks,
-                        b->heads);
+    if (c->options->ranks == 0 || b->heads % c->options->ranks != 0)
+        return tsr_fail(err, TSR_E_USAGE, "--tp %llu: does not divide %zu heads", U64(c->options->ranks), b->heads);
     if (r->fp8_cache && b->rank % TSR_MLA_CACHE_GROUP != 0)
         return tsr_fail(err, TSR_E_USAGE, "--fp8-cache: kv_lora_rank %zu is not a multiple of %d", b->rank,
                         TSR_MLA_CACHE_GROUP);

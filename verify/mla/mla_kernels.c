@@ -153,7 +153,7 @@ static tsr_status check_all(tsr_mla_work *w, tsr_err *err)
 {
     TSR_TRY(open_work(w, err));
     TSR_TRY(check_cache(w, false, false, err));
-    if (w->s->options->mla.ranks > 1)
+    if (w->s->options->ranks > 1)
         TSR_TRY(tsr_mla_check_ranks(w, err));
     TSR_TRY(check_cache(w, false, true, err));
     return w->s->options->mla.fp8_cache ? check_cache(w, true, false, err) : TSR_OK;

@@ -2,6 +2,7 @@
 #include "verify/mla/mla_work.h"
 
 #include "common/checked.h"
+#include "verify/evidence/device_ranks.h"
 #include "verify/values/weight_product.h"
 #include "verify/values/weight_reader.h"
 
@@ -26,7 +27,7 @@ enum {
 
 typedef struct cut {
     size_t ranks, share;         /* share: heads per rank */
-    char joined[64];             /* method of the sum */
+    char joined[TSR_RANKS_HOW];  /* how the ranks are connected */
     float *w_v, *w_o;            /* [heads][v][rank], [hidden][heads * v] */
     uint16_t *q;                 /* one rank: [slots] */
     float *out;                  /* [slots][share][rank] */
@@ -65,7 +66,7 @@ static tsr_status open_cut(tsr_mla_work *w, cut *c, tsr_err *err)
 {
     const tsr_mla_model *const m = w->s->model;
     const size_t cols = m->heads * m->v, outputs = w->slots * m->hidden;
-    c->ranks = (size_t)w->s->options->mla.ranks;
+    c->ranks = (size_t)w->s->options->ranks;
     c->share = m->heads / c->ranks;
     TSR_TRY(tsr_mla_take(w, &c->w_v, cols * m->rank * sizeof *c->w_v, err));
     TSR_TRY(tsr_mla_take(w, &c->w_o, m->hidden * cols * sizeof *c->w_o, err));
@@ -224,11 +225,9 @@ static tsr_status judge_outputs(tsr_mla_work *w, cut *c, const tsr_device_mla *k
         c->x[i] = (double)c->parts[i];
     tsr_judge(&sum.judgement, c->y, c->x, w->slots, hidden, NULL, NULL);
     const char *fault = "above the bound of a different order of summation";
-    for (size_t r = 1; r < c->ranks; r++) {
-        if (memcmp(c->parts, c->parts + r * outputs, outputs * sizeof *c->parts) != 0) {
-            fault = "ranks hold different sums";
-            sum.judgement.of_bound = INFINITY;
-        }
+    if (!tsr_device_ranks_agree(c->parts, c->ranks, outputs)) {
+        fault = TSR_RANKS_DIFFER;
+        sum.judgement.of_bound = INFINITY;
     }
     TSR_TRY(tsr_mla_end_tally(w, &whole, "above the bound of its accumulation",
                               "errors above those of its accumulation", err));
@@ -248,7 +247,7 @@ static tsr_status run_ranks(tsr_mla_work *w, cut *c, const tsr_device_mla *kerne
         TSR_TRY(status);
     }
     TSR_TRY(run_uncut(w, c, kernel, err));
-    TSR_TRY(kernel->sum(kernel, c->ranks, c->parts, outputs, &reduce, err));
+    TSR_TRY(kernel->ranks.sum(kernel->device, c->ranks, TSR_OUT_F32, c->parts, outputs, &reduce, err));
     tsr_mla_lap(w, TSR_PHASE_KERNELS);
     snprintf(what, sizeof what, "%s, %zu ranks %s: their heads", kernel->name, c->ranks, c->joined);
     TSR_TRY(tsr_mla_judge_decode(w, kernel, what, decode, err));
@@ -257,23 +256,12 @@ static tsr_status run_ranks(tsr_mla_work *w, cut *c, const tsr_device_mla *kerne
 
 tsr_status tsr_mla_check_ranks(tsr_mla_work *w, tsr_err *err)
 {
-    const tsr_device *const device = w->s->options->device;
+    tsr_device *const device = w->s->options->device;
     cut c = {0};
-    bool reported = false;
     TSR_TRY(open_cut(w, &c, err));
     for (size_t i = 0; i < device->n_mlas; i++) {
         const tsr_device_mla *const kernel = &device->mlas[i];
-        tsr_err why = {0};
-        snprintf(c.joined, sizeof c.joined, "in turn");
-        const tsr_status status =
-            kernel->spread == NULL ? TSR_OK : kernel->spread(kernel, c.ranks, c.joined, sizeof c.joined, &why);
-        if (status != TSR_OK && status != TSR_E_DEVICE)
-            return tsr_fail_with(err, status, &why);
-        if (status == TSR_E_DEVICE && !reported) {
-            (void)tsr_prepend(&why, status, "the ranks run one after another on one GPU");
-            TSR_TRY(tsr_evidence_skip(w->evidence, w->s->name, why.msg, err));
-            reported = true;
-        }
+        TSR_TRY(tsr_device_ranks_spread(&kernel->ranks, device, c.ranks, w->s->name, c.joined, w->evidence, err));
         TSR_TRY(run_ranks(w, &c, kernel, err));
     }
     return TSR_OK;

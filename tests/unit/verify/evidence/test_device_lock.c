@@ -154,8 +154,8 @@ KERNEL(tsr_cuda_mla_decode, const tsr_mla_decode *a __attribute__((unused)), tsr
 KERNEL(tsr_cuda_mla_prefill_plan, const tsr_mla_prefill *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_mla_prefill, const tsr_mla_prefill *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_project, const tsr_project_args *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
-KERNEL(tsr_cuda_add, float *sum __attribute__((unused)), const float *part __attribute__((unused)),
-       size_t n __attribute__((unused)), tsr_stream stream, tsr_err *err)
+KERNEL(tsr_cuda_add, void *sum __attribute__((unused)), const void *part __attribute__((unused)),
+       size_t n __attribute__((unused)), tsr_gemm_out out __attribute__((unused)), tsr_stream stream, tsr_err *err)
 
 size_t tsr_cuda_mla_workspace(const tsr_mla_decode *args, const tsr_cuda_device *device)
 {
@@ -220,10 +220,11 @@ int tsr_nccl_version(const tsr_nccl *nccl)
     return 22703 + touch();
 }
 
-tsr_status tsr_nccl_sum(tsr_nccl *nccl, const float *const *parts, float *const *sums, size_t n, tsr_err *err)
+tsr_status tsr_nccl_sum(tsr_nccl *nccl, const void *const *parts, void *const *sums, size_t n, tsr_gemm_out out,
+                        tsr_err *err)
 {
     (void)nccl, (void)err;
-    memcpy(sums[0], parts[0], n * sizeof **parts);
+    memcpy(sums[0], parts[0], n * (out == TSR_GEMM_F32 ? 4 : 2));
     return (tsr_status)touch();
 }
 
@@ -270,7 +271,7 @@ Test(lock, products)
     for (size_t i = 1; i < device.n_gemms; i++) {
         if (device.gemms[i].row_by_row)
             continue;
-        cr_assert_eq(device.gemms[i].run(&device.gemms[i], &gemm, TSR_OUT_F32, &err), TSR_OK, "%s", err.msg);
+        cr_assert_eq(device.gemms[i].run(&device.gemms[i], 0, &gemm, TSR_OUT_F32, &err), TSR_OK, "%s", err.msg);
         expect_locked(device.gemms[i].name, "gemm");
     }
     for (size_t i = 1; i < device.n_epilogues; i++) {
@@ -306,7 +307,7 @@ Test(lock, groups_of_rows)
         with_a_launch_of_their_own++;
         for (size_t masked = 0; masked < 2; masked++) {
             grouped.rows_of_expert = masked ? rows : NULL;
-            cr_assert_eq(tsr_device_run_grouped(kernel, &grouped, TSR_OUT_F32, &err), TSR_OK, "%s", err.msg);
+            cr_assert_eq(tsr_device_run_grouped(kernel, 0, &grouped, TSR_OUT_F32, &err), TSR_OK, "%s", err.msg);
             expect_locked(kernel->name, masked ? "masked" : "contiguous");
             cr_expect_eq(seen.groups, 2);
             cr_expect_eq(seen.gemm.m, 256);
@@ -356,6 +357,7 @@ Test(lock, attention)
     causal.nope = causal.rope = causal.value = 8;
     const tsr_project_args project = {
         .x = parts, .w = parts, .y = out, .batch = 1, .m = 1, .n = 1, .k = 4, .ld_x = 4, .ld_w = 4, .ld_y = 1};
+    const tsr_device_ranks *const ranks = &device.mlas[1].ranks;
     for (size_t spread = 0; spread < 2; spread++) {
         for (size_t i = 1; i < device.n_mlas; i++) {
             const tsr_device_mla *const kernel = &device.mlas[i];
@@ -363,11 +365,13 @@ Test(lock, attention)
             expect_locked(kernel->name, "decode");
             cr_assert_eq(kernel->project(kernel, 0, &project, &err), TSR_OK, "%s", err.msg);
             expect_locked(kernel->name, "project");
-            cr_assert_eq(kernel->sum(kernel, 2, parts, 8, &seconds, &err), TSR_OK, "%s", err.msg);
-            expect_locked(kernel->name, "sum");
         }
-        cr_assert_eq(device.mlas[1].spread(&device.mlas[1], 2, how, sizeof how, &err), TSR_OK, "%s", err.msg);
-        expect_locked(device.mlas[1].name, "spread");
+        for (tsr_out out = 0; out < TSR_N_OUTS; out++) {
+            cr_assert_eq(ranks->sum(&device, 2, out, parts, 8, &seconds, &err), TSR_OK, "%s", err.msg);
+            expect_locked("ranks", "sum");
+        }
+        cr_assert_eq(ranks->spread(&device, 2, how, sizeof how, &err), TSR_OK, "%s", err.msg);
+        expect_locked("ranks", "spread");
     }
     for (size_t i = 1; i < device.n_prefills; i++) {
         cr_assert_eq(device.prefills[i].run(&device.prefills[i], &causal, &seconds, &err), TSR_OK, "%s", err.msg);

@@ -50,6 +50,37 @@ static void write_tensor(FILE *file, uint64_t seed, size_t codes, size_t scales)
     }
 }
 
+/* Writes and opens block FP8: a linear layer o_proj, and three experts, whose layer is `module`. */
+static inline void make_block_fp8(const char *module)
+{
+    enum { EXPERTS = 3 };
+    const size_t codes = (size_t)N * K, scales = N / 128 * (K / 128);
+    char header[2048] = "{";
+    cr_assert_not_null(mkdtemp(folder));
+    open_file("config.json",
+              "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}}");
+    for (size_t i = 0, at = 0; i <= EXPERTS; i++) {
+        char name[32] = "o_proj";
+        if (i > 0)
+            snprintf(name, sizeof name, "experts.%zu.%s", i - 1, module);
+        sprintf(header + strlen(header),
+                "%s\"m.%s.weight\": {\"dtype\": \"F8_E4M3\", \"shape\": [%d, %d], \"data_offsets\": [%zu, %zu]}, "
+                "\"m.%s.weight_scale_inv\": {\"dtype\": \"F32\", \"shape\": [%d, %d], \"data_offsets\": [%zu, %zu]}",
+                i > 0 ? ", " : "", name, N, K, at, at + codes, name, N / 128, K / 128, at + codes,
+                at + codes + 4 * scales);
+        at += codes + 4 * scales;
+    }
+    strcat(header, "}");
+    FILE *const file = open_file("model.safetensors", NULL);
+    const uint64_t length = strlen(header);
+    fwrite(&length, sizeof length, 1, file);
+    fputs(header, file);
+    for (uint64_t i = 0; i <= EXPERTS; i++)
+        write_tensor(file, i << 40, codes, scales);
+    fclose(file);
+    open_checkpoint();
+}
+
 static int remove_one(const char *path, const struct stat *info, int type, struct FTW *where)
 {
     (void)info, (void)type, (void)where;
@@ -73,6 +104,7 @@ static tsr_kernel_options options_for(tsr_device *device, const char *const *glo
                                 .tokens = 24,
                                 .experts = 8,
                                 .group_rows = 1,
+                                .ranks = 1,
                                 .run = {.threads = 2},
                                 .limits = tsr_kernel_limits_defaults()};
 }

@@ -5,36 +5,9 @@
 #include "tests/unit/kernels/fp8_product.h"
 #include "verify/kernels/check_gemm.h"
 
-enum { EXPERTS = 3 };
-
-/* Block FP8: one plain linear layer, and three experts. */
 static void make_checkpoint(void)
 {
-    const size_t codes = (size_t)N * K, scales = N / 128 * (K / 128);
-    char header[2048] = "{";
-    cr_assert_not_null(mkdtemp(folder));
-    open_file("config.json",
-              "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}}");
-    for (size_t i = 0, at = 0; i <= EXPERTS; i++) {
-        char name[32] = "o_proj";
-        if (i > 0)
-            snprintf(name, sizeof name, "experts.%zu.up_proj", i - 1);
-        sprintf(header + strlen(header),
-                "%s\"m.%s.weight\": {\"dtype\": \"F8_E4M3\", \"shape\": [%d, %d], \"data_offsets\": [%zu, %zu]}, "
-                "\"m.%s.weight_scale_inv\": {\"dtype\": \"F32\", \"shape\": [%d, %d], \"data_offsets\": [%zu, %zu]}",
-                i > 0 ? ", " : "", name, N, K, at, at + codes, name, N / 128, K / 128, at + codes,
-                at + codes + 4 * scales);
-        at += codes + 4 * scales;
-    }
-    strcat(header, "}");
-    FILE *const file = open_file("model.safetensors", NULL);
-    const uint64_t length = strlen(header);
-    fwrite(&length, sizeof length, 1, file);
-    fputs(header, file);
-    for (uint64_t i = 0; i <= EXPERTS; i++)
-        write_tensor(file, i << 40, codes, scales);
-    fclose(file);
-    open_checkpoint();
+    make_block_fp8("up_proj");
 }
 
 /* How many kernel judgements fail, of how many. */
@@ -70,13 +43,14 @@ typedef enum fault {
     N_FAULTS,
 } fault;
 
-static tsr_status run_faulty(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out, tsr_err *e)
+static tsr_status run_faulty(const tsr_device_gemm *kernel, size_t rank, const tsr_fp8_gemm_args *args, tsr_out out,
+                             tsr_err *e)
 {
     enum { GRID = N / 128 * (K / 128) };
     tsr_cpu_kernels kernels;
     tsr_fp8_gemm_args g = *args;
     float scales[GRID];
-    (void)e;
+    (void)rank, (void)e;
     tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
     memcpy(scales, g.scale_w, sizeof scales);
     g.scale_w = scales;
@@ -161,16 +135,18 @@ Test(kernels, a_full_table_takes_no_more)
 
 static int dense_runs, grouped_runs;
 
-static tsr_status count_dense(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out, tsr_err *e)
+static tsr_status count_dense(const tsr_device_gemm *kernel, size_t rank, const tsr_fp8_gemm_args *args, tsr_out out,
+                              tsr_err *e)
 {
-    (void)kernel, (void)args, (void)out, (void)e;
+    (void)kernel, (void)rank, (void)args, (void)out, (void)e;
     dense_runs++;
     return TSR_OK;
 }
 
-static tsr_status count_grouped(const tsr_device_gemm *kernel, const tsr_grouped_gemm *grouped, tsr_out out, tsr_err *e)
+static tsr_status count_grouped(const tsr_device_gemm *kernel, size_t rank, const tsr_grouped_gemm *grouped,
+                                tsr_out out, tsr_err *e)
 {
-    (void)kernel, (void)grouped, (void)out, (void)e;
+    (void)kernel, (void)rank, (void)grouped, (void)out, (void)e;
     grouped_runs++;
     return TSR_OK;
 }
@@ -188,10 +164,10 @@ Test(kernels, one_weight_is_no_group_of_one)
         .groups = 1,
         .expert_of_row = experts,
     };
-    cr_assert_eq(tsr_device_run_grouped(&kernel, &g, TSR_OUT_F32, &err), TSR_OK);
+    cr_assert_eq(tsr_device_run_grouped(&kernel, 0, &g, TSR_OUT_F32, &err), TSR_OK);
     cr_assert(dense_runs == 1 && grouped_runs == 0);
     g.groups = 2, g.gemm.m = 3;
-    cr_assert_eq(tsr_device_run_grouped(&kernel, &g, TSR_OUT_F32, &err), TSR_OK);
+    cr_assert_eq(tsr_device_run_grouped(&kernel, 0, &g, TSR_OUT_F32, &err), TSR_OK);
     cr_assert(dense_runs == 1 && grouped_runs == 1);
 }
 

@@ -95,12 +95,12 @@ static uint64_t context = 150;
 static const char *first_failure(void)
 {
     static char what[256];
-    const tsr_kernel_options options = {
-        .side = {checkpoint, &weights},
-        .device = &device,
-        .seed = 5,
-        .limits = tsr_kernel_limits_defaults(),
-        .mla = {.batch = 4, .context = context, .new_tokens = 2, .ranks = RANKS, .fp8_cache = true}};
+    const tsr_kernel_options options = {.side = {checkpoint, &weights},
+                                        .device = &device,
+                                        .seed = 5,
+                                        .limits = tsr_kernel_limits_defaults(),
+                                        .ranks = RANKS,
+                                        .mla = {.batch = 4, .context = context, .new_tokens = 2, .fp8_cache = true}};
     tsr_evidence evidence = {0};
     cr_assert_eq(tsr_check_mla(&options, 0, &evidence, &err), TSR_OK, "%s", err.msg);
     what[0] = '\0';
@@ -173,35 +173,35 @@ static tsr_status drop_last_column(const tsr_device_mla *kernel, size_t rank, co
     return sound.project(kernel, rank, &other, e);
 }
 
-static tsr_status lose_a_rank(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n, double *seconds,
+static tsr_status lose_a_rank(tsr_device *of, size_t ranks, tsr_out out, float *parts, size_t n, double *seconds,
                               tsr_err *e)
 {
     memset(parts + n, 0, n * sizeof *parts);
-    return sound.sum(kernel, ranks, parts, n, seconds, e);
+    return sound.ranks.sum(of, ranks, out, parts, n, seconds, e);
 }
 
-static tsr_status add_in_bf16(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n, double *seconds,
+static tsr_status add_in_bf16(tsr_device *of, size_t ranks, tsr_out out, float *parts, size_t n, double *seconds,
                               tsr_err *e)
 {
     tsr_out_round(TSR_OUT_BF16, parts, ranks * n);
-    return sound.sum(kernel, ranks, parts, n, seconds, e);
+    return sound.ranks.sum(of, ranks, out, parts, n, seconds, e);
 }
 
 /* Within the worst case, beyond the expected. */
-static tsr_status add_in_19_bits(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n, double *seconds,
+static tsr_status add_in_19_bits(tsr_device *of, size_t ranks, tsr_out out, float *parts, size_t n, double *seconds,
                                  tsr_err *e)
 {
     for (size_t i = 0; i < ranks * n; i++) {
         const float shifted = parts[i] * 33;
         parts[i] = shifted - (shifted - parts[i]);
     }
-    return sound.sum(kernel, ranks, parts, n, seconds, e);
+    return sound.ranks.sum(of, ranks, out, parts, n, seconds, e);
 }
 
-static tsr_status forget_to_send(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n, double *seconds,
+static tsr_status forget_to_send(tsr_device *of, size_t ranks, tsr_out out, float *parts, size_t n, double *seconds,
                                  tsr_err *e)
 {
-    const tsr_status status = sound.sum(kernel, ranks, parts, n, seconds, e);
+    const tsr_status status = sound.ranks.sum(of, ranks, out, parts, n, seconds, e);
     parts[2 * n - 1] = nextafterf(parts[2 * n - 1], 9);
     return status;
 }
@@ -291,7 +291,7 @@ Test(mla, planted_faults_are_found)
     for (size_t i = 0; i < sizeof kFaults / sizeof *kFaults; i++) {
         device.mlas[0].run = kFaults[i].run != NULL ? kFaults[i].run : sound.run;
         device.mlas[0].project = kFaults[i].project != NULL ? kFaults[i].project : sound.project;
-        device.mlas[0].sum = kFaults[i].sum != NULL ? kFaults[i].sum : sound.sum;
+        device.mlas[0].ranks.sum = kFaults[i].sum != NULL ? kFaults[i].sum : sound.ranks.sum;
         const char *const found = first_failure();
         cr_assert(strncmp(found, kFaults[i].what, strlen(kFaults[i].what)) == 0, "fault %zu: '%s'", i, found);
     }
@@ -411,10 +411,16 @@ static tsr_status refuse(const tsr_device_mla *kernel, size_t rank, const tsr_ml
     return tsr_fail(e, TSR_E_UNSUPPORTED, "no such shape");
 }
 
-static tsr_status stay(const tsr_device_mla *kernel, size_t ranks, char *how, size_t size, tsr_err *e)
+static tsr_status stay(tsr_device *of, size_t ranks, char *how, size_t size, tsr_err *e)
 {
-    (void)kernel, (void)ranks, (void)how, (void)size;
-    return tsr_fail(e, TSR_E_DEVICE, "no second one");
+    (void)of, (void)ranks, (void)how, (void)size;
+    return tsr_fail(e, TSR_E_NOT_APPLICABLE, "no second one");
+}
+
+static tsr_status fail_to_connect(tsr_device *of, size_t ranks, char *how, size_t size, tsr_err *e)
+{
+    (void)of, (void)ranks, (void)how, (void)size;
+    return tsr_fail(e, TSR_E_DEVICE, "no answer");
 }
 
 Test(mla, what_is_not_taken_is_skipped)
@@ -422,12 +428,13 @@ Test(mla, what_is_not_taken_is_skipped)
     const tsr_kernel_options options = {.side = {checkpoint, &weights},
                                         .device = &device,
                                         .limits = tsr_kernel_limits_defaults(),
-                                        .mla = {.batch = 2, .context = 9, .new_tokens = 1, .ranks = RANKS}};
+                                        .ranks = RANKS,
+                                        .mla = {.batch = 2, .context = 9, .new_tokens = 1}};
     tsr_evidence evidence = {0};
     tsr_device_mla other = device.mlas[0];
     other.name = "other";
     other.run = refuse;
-    other.spread = stay;
+    other.ranks.spread = stay;
     cr_assert_eq(tsr_device_add_mla(&device, &other, &err), TSR_OK);
     cr_assert_eq(tsr_check_mla(&options, 0, &evidence, NULL), TSR_OK); /* the message may be NULL */
     cr_assert_eq(evidence.failed, 0);
@@ -437,5 +444,10 @@ Test(mla, what_is_not_taken_is_skipped)
     cr_assert_gt(evidence.count, 0);
     for (size_t i = 0; i < evidence.count; i++)
         cr_assert_null(strstr(evidence.items[i].what, "other"));
+    tsr_evidence_free(&evidence);
+    evidence = (tsr_evidence){0};
+    device.mlas[1].ranks.spread = fail_to_connect;
+    cr_assert_eq(tsr_check_mla(&options, 0, &evidence, &err), TSR_E_DEVICE);
+    cr_assert_str_eq(err.msg, "no answer");
     tsr_evidence_free(&evidence);
 }
