@@ -29,7 +29,7 @@ void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts)
         {"--batch", TSR_OPT_COUNT, &texts->sequences, "B", "number of sequences (random: 1; a file: all of it)"},
         {"--count", TSR_OPT_COUNT, &texts->length, "N", "largest number of tokens in a sequence (64)"},
         {"--devices", TSR_OPT_COUNT, &texts->devices, "N",
-         "number of GPUs that share the weights; the result does not depend on it (1)"},
+         "number of GPUs: half for each model, which share its weights; the result does not depend on it (1)"},
         {"--kl-by-layer", TSR_OPT_FLAG, &texts->kl_by_layer, NULL,
          "also compute the KL divergence after every layer, by the final norm and head, twice a layer"},
         {"--exact", TSR_OPT_FLAG, &texts->exact, NULL,
@@ -144,8 +144,12 @@ static void print_run(const tsr_verify_forward *v)
     else if (v->reference == NULL)
         tsr_print(", DST in BF16 between layers, inputs of its codes %s",
                   tsr_input_coding_text(&f->inputs, inputs, sizeof inputs));
-    tsr_print("; %.2f GB of weights read, %.2f GB of activations held, %.2f s\n", (double)f->weight_bytes * 1e-9,
-              (double)f->activation_bytes * 1e-9, v->evidence.seconds);
+    tsr_print("; %.2f GB of weights read, %.2f GB of activations held, %.2f s, of them %.2f s in layers\n",
+              (double)f->weight_bytes * 1e-9, (double)f->activation_bytes * 1e-9, v->evidence.seconds,
+              v->evidence.phases[TSR_PHASE_ORACLE]);
+    if (f->devices > 1)
+        tsr_print("%.2f GB copied between devices, %.2f GB between host and devices\n",
+                  (double)f->bytes_between_devices * 1e-9, (double)f->bytes_of_host * 1e-9);
 }
 
 tsr_status tsr_verify_forward_print(tsr_command_context *context, tsr_err *err)
@@ -182,6 +186,8 @@ static void write_figures(tsr_text *t, const tsr_verify_forward *v)
     tsr_json_member_u64(t, "token_count", f->tokens);
     tsr_json_member_u64(t, "weight_bytes_read", f->weight_bytes);
     tsr_json_member_u64(t, "activation_bytes", f->activation_bytes);
+    tsr_json_member_u64(t, "bytes_between_devices", f->bytes_between_devices);
+    tsr_json_member_u64(t, "bytes_between_host_and_devices", f->bytes_of_host);
     tsr_json_member_number(t, "perplexity_source", f->perplexity[0]);
     tsr_json_member_number(t, "perplexity", f->perplexity[1]);
 }

@@ -40,15 +40,23 @@ tsr_status tsr_gpu_check(cudaError_t code, const char *doing, tsr_err *err)
     return code == cudaSuccess ? TSR_OK : tsr_fail(err, TSR_E_DEVICE, "%s: %s", doing, cudaGetErrorString(code));
 }
 
-tsr_status tsr_gpu_allocate(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err)
+tsr_status tsr_gpu_allocated(cudaError_t code, size_t bytes, const char *remedy, tsr_err *err)
 {
     size_t left = 0, all = 0;
-    const cudaError_t code = cudaMalloc(&run->on_gpu[slot], bytes);
+    int gpu = 0;
     if (code != cudaErrorMemoryAllocation)
         return tsr_gpu_check(code, "allocating on the GPU", err);
+    (void)cudaGetLastError();
+    (void)cudaGetDevice(&gpu);
     (void)cudaMemGetInfo(&left, &all);
     return tsr_fail_as(err, TSR_ERROR_GPU_MEMORY, TSR_E_DEVICE,
-                       "the GPU has too little memory: %zu bytes are needed, %zu of %zu are left", bytes, left, all);
+                       "the GPU has too little memory: %zu bytes are needed, %zu of %zu are left on GPU %d; %s", bytes,
+                       left, all, gpu, remedy);
+}
+
+tsr_status tsr_gpu_allocate(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err)
+{
+    return tsr_gpu_allocated(cudaMalloc(&run->on_gpu[slot], bytes), bytes, "fewer tokens, or --device cpu", err);
 }
 
 void tsr_gpu_release(tsr_gpu_run *run, int slot)

@@ -47,6 +47,9 @@ void tsr_gpu_use_rank(const tsr_gpu *gpu, size_t rank);
 /* Returns TSR_E_DEVICE with CUDA's message if `code` is an error. */
 tsr_status tsr_gpu_check(cudaError_t code, const char *doing, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Returns the error of an allocation of `bytes`. If the GPU has too little memory, the message ends with `remedy`. */
+tsr_status tsr_gpu_allocated(cudaError_t code, size_t bytes, const char *remedy, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Allocates memory for an empty slot. Memory of a result is filled with 0xFF, which is NaN, so that an element that the
  * kernel does not write is noticed. */
 tsr_status tsr_gpu_allocate(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;

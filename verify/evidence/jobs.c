@@ -249,21 +249,43 @@ uint64_t tsr_column_of(const tsr_columns *c, uint64_t j)
     return tsr_column_block(c, j / c->block) * c->block + j % c->block;
 }
 
+/* Two matrices [m][n] in tiles, row by row. */
+typedef struct tiling {
+    const double *x, *y;
+    size_t m, n, across; /* across: tiles in a row of tiles */
+    tsr_tile *tiles;
+} tiling;
+
+static void fill_tile(const tiling *t, size_t at, tsr_tile *tile)
+{
+    const size_t row = at / t->across * TSR_TILE, col = at % t->across * TSR_TILE;
+    const tsr_tile_metrics place = {.row = row,
+                                    .col = col,
+                                    .rows = (uint32_t)tsr_min_u64(TSR_TILE, t->m - row),
+                                    .cols = (uint32_t)tsr_min_u64(TSR_TILE, t->n - col)};
+    tsr_tile_begin(tile, &place, t->m, t->n);
+    for (uint32_t i = 0; i < place.rows; i++)
+        tsr_tile_row(tile, i, t->x + (row + i) * t->n + col, t->y + (row + i) * t->n + col);
+}
+
+static tiling tiling_of(const double *x, const double *y, size_t m, size_t n)
+{
+    return (tiling){.x = x, .y = y, .m = m, .n = n, .across = (size_t)tsr_ceil_div(n, TSR_TILE)};
+}
+
+static size_t tiles_in(const tiling *t)
+{
+    return (size_t)tsr_ceil_div(t->m, TSR_TILE) * t->across;
+}
+
 void tsr_judge(tsr_judgement *j, const double *x, const double *y, size_t m, size_t n, const tsr_columns *rows,
                const tsr_columns *columns)
 {
-    for (size_t row = 0; row < m; row += TSR_TILE) {
-        for (size_t col = 0; col < n; col += TSR_TILE) {
-            const tsr_tile_metrics place = {.row = row,
-                                            .col = col,
-                                            .rows = (uint32_t)tsr_min_u64(TSR_TILE, m - row),
-                                            .cols = (uint32_t)tsr_min_u64(TSR_TILE, n - col)};
-            tsr_tile tile;
-            tsr_tile_begin(&tile, &place, m, n);
-            for (uint32_t i = 0; i < place.rows; i++)
-                tsr_tile_row(&tile, i, x + (row + i) * n + col, y + (row + i) * n + col);
-            tsr_tile_end(&tile, &j->metrics);
-        }
+    const tiling t = tiling_of(x, y, m, n);
+    for (size_t i = 0; i < tiles_in(&t); i++) {
+        tsr_tile tile;
+        fill_tile(&t, i, &tile);
+        tsr_tile_end(&tile, &j->metrics);
     }
     if (j->metrics.differ > 0) {
         const uint64_t row = j->metrics.max_abs_at / n, column = j->metrics.max_abs_at % n;
@@ -271,6 +293,28 @@ void tsr_judge(tsr_judgement *j, const double *x, const double *y, size_t m, siz
                  (unsigned long long)(rows == NULL ? row : tsr_column_of(rows, row)),
                  (unsigned long long)(columns == NULL ? column : tsr_column_of(columns, column)));
     }
+}
+
+static tsr_status fill_one(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    const tiling *const t = context;
+    (void)worker, (void)err;
+    fill_tile(t, i, &t->tiles[i]);
+    return TSR_OK;
+}
+
+tsr_status tsr_measure(tsr_metrics *metrics, const double *x, const double *y, size_t m, size_t n,
+                       const tsr_run_options *run, tsr_err *err)
+{
+    tiling t = tiling_of(x, y, m, n);
+    t.tiles = malloc((tiles_in(&t) + 1) * sizeof *t.tiles);
+    if (t.tiles == NULL)
+        return tsr_out_of_memory(err, "for judging");
+    const tsr_status status = tsr_parallel_for(tiles_in(&t), run->threads, run->cancel, fill_one, &t, err);
+    for (size_t i = 0; status == TSR_OK && i < tiles_in(&t); i++)
+        tsr_tile_end(&t.tiles[i], metrics);
+    free(t.tiles);
+    return status;
 }
 
 void tsr_limit_rounding(tsr_judgement *j, double limit, char text[TSR_MAX_FAULT])

@@ -2,9 +2,8 @@
 #include "verify/forward/check_parts.h"
 
 #include "common/checked.h"
-#include "common/parallel/threads.h"
+#include "common/parallel/parallel_for.h"
 #include "verify/evidence/jobs.h"
-#include "verify/forward/forward_cuda.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,12 +15,13 @@ static const double kFp32 = 1e-5, kHalf = 1.0 / 128;
 
 typedef tsr_forward_check check;
 
-static void measure(const check *c, tsr_judgement *j, const double *x, const double *y, size_t n, size_t width,
-                    const char *column)
+static tsr_status measure(const check *c, tsr_judgement *j, const double *x, const double *y, size_t width,
+                          tsr_err *err)
 {
-    tsr_judge(j, x, y, n, width, NULL, NULL);
+    TSR_TRY(tsr_measure(&j->metrics, x, y, c->n, width, &c->request->run, err));
     if (j->metrics.differ > 0)
-        tsr_forward_locate(c, j->metrics.max_abs_at, width, column, j->worst_at, sizeof j->worst_at);
+        tsr_forward_locate(c, j->metrics.max_abs_at, width, "channel", j->worst_at, sizeof j->worst_at);
+    return TSR_OK;
 }
 
 static void tell(const check *c, size_t layer)
@@ -58,30 +58,57 @@ static void limit_sqnr(tsr_judgement *j, double least, char *fault, size_t size)
     j->limit = least;
 }
 
-/* Compares the output that a layer adds, source against model on the same input. */
-static tsr_status measure_alone(const check *c, tsr_judgement *alone, tsr_err *err)
+enum { ROWS_A_TURN = 16 };
+
+/* Runs a function over all rows of the states, in turns. */
+static tsr_status for_rows(check *c, tsr_parallel_fn *run, tsr_err *err)
 {
-    const size_t size = c->n * c->hidden;
-    double *const added = malloc((2 * size + 1) * sizeof *added);
-    if (added == NULL)
-        return tsr_out_of_memory(err, "for hidden states");
-    for (size_t i = 0; i < size; i++) {
-        added[i] = c->x[i] - c->before[i];
-        added[size + i] = c->y[size + i] - c->before[i];
-    }
-    measure(c, alone, added, added + size, c->n, c->hidden, "channel");
-    free(added);
+    return tsr_parallel_for((size_t)tsr_ceil_div(c->n, ROWS_A_TURN), c->request->run.threads, c->request->run.cancel,
+                            run, c, err);
+}
+
+/* Gives each model the other's stream as well, and keeps the source's. */
+static tsr_status exchange_rows(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    const check *const c = context;
+    const size_t size = c->n * c->hidden, from = i * ROWS_A_TURN * c->hidden;
+    const size_t bytes = (size_t)tsr_min_u64(ROWS_A_TURN * c->hidden, size - from) * sizeof *c->x;
+    (void)worker, (void)err;
+    memcpy(c->before + from, c->x + from, bytes);
+    memcpy(c->x + size + from, c->y + from, bytes);
+    memcpy(c->y + size + from, c->before + from, bytes);
     return TSR_OK;
 }
 
-/* Returns the power of the error that the source's layer makes of an earlier error. */
-static double carried_on(const check *c)
+/* Computes what the layer adds to the source's states, in both models, and what the source's layer makes of an earlier
+ * error. */
+static tsr_status subtract_rows(void *context, size_t i, size_t worker, tsr_err *err)
 {
-    const size_t size = c->n * c->hidden;
-    double sum = 0;
-    for (size_t i = 0; i < size; i++)
-        sum += (c->x[size + i] - c->x[i]) * (c->x[size + i] - c->x[i]);
-    return sum;
+    const check *const c = context;
+    const size_t size = c->n * c->hidden, end = (size_t)tsr_min_u64((i + 1) * ROWS_A_TURN, c->n);
+    (void)worker, (void)err;
+    for (size_t row = i * ROWS_A_TURN; row < end; row++) {
+        double sum = 0;
+        for (size_t k = row * c->hidden; k < (row + 1) * c->hidden; k++) {
+            const double carried = c->x[size + k] - c->x[k];
+            sum += carried * carried;
+            c->added[k] = c->x[k] - c->before[k];
+            c->added[size + k] = c->y[size + k] - c->before[k];
+        }
+        c->carried[row] = sum;
+    }
+    return TSR_OK;
+}
+
+/* Compares what the layer adds, source against model on the same input. *carried is the power of the error that the
+ * source's layer makes of an earlier error. */
+static tsr_status measure_alone(check *c, tsr_judgement *alone, double *carried, tsr_err *err)
+{
+    TSR_TRY(for_rows(c, subtract_rows, err));
+    *carried = 0;
+    for (size_t i = 0; i < c->n; i++)
+        *carried += c->carried[i];
+    return measure(c, alone, c->added, c->added + c->n * c->hidden, c->hidden, err);
 }
 
 /* Judges a layer. `routed`: the layer chooses experts in both models. */
@@ -92,7 +119,8 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
     snprintf(subject, sizeof subject, "model.layers.%zu", layer);
     tsr_judgement stream = tsr_forward_blank(subject, TSR_FORWARD_STREAM, TSR_ERROR_QUANTIZATION);
     tsr_judgement alone = tsr_forward_blank(subject, TSR_FORWARD_LAYER, TSR_ERROR_QUANTIZATION);
-    measure(c, &stream, c->x, c->y, c->n, c->hidden, "channel");
+    double carried;
+    TSR_TRY(measure(c, &stream, c->x, c->y, c->hidden, err));
     if (routed) {
         count_alike(c, &stream, c->chosen[0], c->chosen[1]);
         count_alike(c, &alone, c->chosen[0], c->chosen[1] + c->n * k);
@@ -104,11 +132,11 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
         stream.kl.mean = heads.kl.mean;
         stream.kl.max = heads.kl.max;
     }
-    TSR_TRY(measure_alone(c, &alone, err));
+    TSR_TRY(measure_alone(c, &alone, &carried, err));
     tsr_forward_budget_add(&c->budget, &(tsr_forward_layer_loss){.noise = fmax(c->source.noise, c->model.noise),
                                                                  .served = c->model.served,
                                                                  .latent = (c->source.traits & TSR_LATENT) != 0,
-                                                                 .carried = carried_on(c),
+                                                                 .carried = carried,
                                                                  .stream = &stream,
                                                                  .alone = &alone});
     const double own = c->request->limits.min_sqnr, whole = c->request->limits.min_stream;
@@ -122,35 +150,28 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
     return tsr_evidence_add(c->evidence, &alone, err);
 }
 
-/* Runs layer `layer` of a model in place over states on the host. */
-static tsr_status run_model(check *c, tsr_forward *f, size_t layer, const tsr_tokens *tokens, double *x,
-                            uint32_t *choices, bool *routed, tsr_err *err)
+/* A layer, and whether it chooses experts in each model. */
+typedef struct layer_run {
+    size_t layer;
+    bool routed[2];
+} layer_run;
+
+static tsr_status run_model(const tsr_forward_both *both, tsr_forward *f, size_t i, tsr_err *err)
 {
-    const size_t n = tokens->count * c->hidden;
-    double *held;
-    TSR_TRY(c->ops->make(c->ops, n, &held, err));
-    tsr_status status = c->ops->put(c->ops, held, x, n, err);
-    if (status == TSR_OK)
-        status = tsr_forward_layer(f, layer, tokens, held, choices, routed, err);
-    if (status == TSR_OK)
-        status = c->ops->get(c->ops, x, held, n, err);
-    c->ops->drop(c->ops, held, n);
-    return status;
+    check *const c = both->check;
+    layer_run *const r = both->context;
+    return tsr_forward_run_layer(f, r->layer, &c->twice, i == 0 ? c->x : c->y, c->chosen[i], &r->routed[i], err);
 }
 
 static tsr_status run_layer(check *c, size_t layer, tsr_err *err)
 {
-    const size_t size = c->n * c->hidden;
+    layer_run r = {.layer = layer};
     const double began = tsr_now();
-    bool routed[2];
-    memcpy(c->before, c->x, size * sizeof *c->x);
-    memcpy(c->x + size, c->y, size * sizeof *c->x);
-    memcpy(c->y + size, c->before, size * sizeof *c->x);
-    TSR_TRY(run_model(c, &c->source, layer, &c->twice, c->x, c->chosen[0], &routed[0], err));
-    TSR_TRY(run_model(c, &c->model, layer, &c->twice, c->y, c->chosen[1], &routed[1], err));
+    TSR_TRY(for_rows(c, exchange_rows, err));
+    TSR_TRY(tsr_forward_run_both(&(tsr_forward_both){c, run_model, &r}, err));
     const double ran = tsr_now();
     c->evidence->phases[TSR_PHASE_ORACLE] += ran - began;
-    const tsr_status status = judge_layer(c, layer, routed[0] && routed[1], err);
+    const tsr_status status = judge_layer(c, layer, r.routed[0] && r.routed[1], err);
     c->evidence->phases[TSR_PHASE_JUDGE] += tsr_now() - ran;
     return status;
 }
@@ -174,7 +195,7 @@ static tsr_status judge_theirs(check *c, const char *subject, const char *what, 
     const double limit = t->dtype == TSR_F32 ? kFp32 : kHalf;
     tsr_judgement j = tsr_forward_blank(subject, what, TSR_ERROR_KERNEL);
     char fault[64];
-    measure(c, &j, x, y, c->n, width, "channel");
+    TSR_TRY(measure(c, &j, x, y, width, err));
     if (!(tsr_metrics_relative(&j.metrics) <= limit) || j.metrics.nonfinite[1] > 0) {
         snprintf(fault, sizeof fault, "relative error above %.3g", limit);
         j.fault = fault;
@@ -203,8 +224,10 @@ static tsr_status run_theirs(check *c, tsr_err *err)
     }
     for (size_t layer = c->request->first; layer <= c->last; layer++) {
         const tsr_tensor *const after = state_of(c, layer + 1);
+        const double began = tsr_now();
         bool routed;
-        TSR_TRY(run_model(c, &c->source, layer, &c->tokens, c->x, NULL, &routed, err));
+        TSR_TRY(tsr_forward_run_layer(&c->source, layer, &c->tokens, c->x, NULL, &routed, err));
+        c->evidence->phases[TSR_PHASE_ORACLE] += tsr_now() - began;
         if (after != NULL) {
             snprintf(subject, sizeof subject, "model.layers.%zu", layer);
             TSR_TRY(load(c, after, c->hidden, c->y, err));
@@ -219,7 +242,7 @@ static tsr_status run_theirs(check *c, tsr_err *err)
     const size_t width = c->source.vocabulary;
     double *const logits = malloc((2 * c->n * width + 1) * sizeof *logits);
     tsr_status status = logits == NULL ? tsr_out_of_memory(err, "for logits")
-                                       : tsr_forward_logits_of(c, &c->source, c->x, c->n, logits, err);
+                                       : tsr_forward_logits_of(&c->source, c->x, c->n, logits, err);
     if (status == TSR_OK)
         status = load(c, t, width, logits + c->n * width, err);
     if (status == TSR_OK)
@@ -256,10 +279,10 @@ static tsr_status repeat(const tsr_tokens *t, tsr_tokens *twice, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status open_side(check *c, tsr_forward *f, const tsr_side *side, tsr_err *err)
+static tsr_status open_side(tsr_forward *f, const tsr_side *side, tsr_ops *ops, tsr_err *err)
 {
     TSR_TRY(tsr_forward_open(f, side, err));
-    f->ops = c->ops;
+    f->ops = ops;
     return TSR_OK;
 }
 
@@ -291,8 +314,8 @@ tsr_status tsr_forward_applies(const tsr_forward_request *r, tsr_err *err)
 
 static tsr_status check_memory(const check *c, tsr_err *err)
 {
-    const uint64_t needed = tsr_forward_memory(&c->source, c->tokens.count, c->tokens.longest),
-                   allowed = c->request->run.memory;
+    const uint64_t of_pass = tsr_forward_memory(&c->source, c->tokens.count, c->tokens.longest),
+                   needed = c->devices.passes * of_pass, allowed = c->request->run.memory;
     if (allowed == 0 || needed <= allowed)
         return TSR_OK;
     return tsr_fail(
@@ -327,9 +350,12 @@ static tsr_status hold_states(check *c, tsr_err *err)
     c->before = malloc(size);
     c->x = malloc(2 * size);
     c->y = malloc(2 * size);
+    c->added = malloc(2 * size);
+    c->carried = malloc(c->n * sizeof *c->carried);
     c->chosen[0] = malloc(2 * choices + 1);
     c->chosen[1] = malloc(2 * choices + 1);
-    return c->before == NULL || c->x == NULL || c->y == NULL || c->chosen[0] == NULL || c->chosen[1] == NULL
+    return c->before == NULL || c->x == NULL || c->y == NULL || c->added == NULL || c->carried == NULL ||
+                   c->chosen[0] == NULL || c->chosen[1] == NULL
                ? tsr_out_of_memory(err, "for hidden states")
                : TSR_OK;
 }
@@ -338,19 +364,19 @@ static tsr_status embed(check *c, tsr_forward *f, double *x, tsr_err *err)
 {
     const size_t n = c->n * c->hidden;
     double *held;
-    TSR_TRY(c->ops->make(c->ops, n, &held, err));
+    TSR_TRY(f->ops->make(f->ops, n, &held, err));
     tsr_status status = tsr_forward_embed(f, &c->tokens, held, err);
     if (status == TSR_OK)
-        status = c->ops->get(c->ops, x, held, n, err);
-    c->ops->drop(c->ops, held, n);
+        status = f->ops->get(f->ops, x, held, n, err);
+    f->ops->drop(f->ops, held, n);
     return status;
 }
 
 static tsr_status open_both(check *c, tsr_err *err)
 {
     const tsr_forward_request *const r = c->request;
-    TSR_TRY(open_side(c, &c->source, r->source, err));
-    TSR_TRY(open_side(c, &c->model, r->model != NULL ? r->model : r->source, err));
+    TSR_TRY(open_side(&c->source, r->source, c->devices.of_source, err));
+    TSR_TRY(open_side(&c->model, r->model != NULL ? r->model : r->source, c->devices.of_model, err));
     if (!are_alike(&c->source, &c->model))
         return tsr_fail(err, TSR_E_MISMATCH, "%s and %s are models of different sizes", r->source->checkpoint->path,
                         r->model->checkpoint->path);
@@ -392,63 +418,24 @@ static void tell_figures(const check *c, tsr_forward_figures *figures)
     figures->sequences = c->tokens.sequences;
     figures->tokens = c->tokens.count;
     figures->weight_bytes = c->source.bytes_read + (c->request->model != NULL ? c->model.bytes_read : 0);
-    figures->activation_bytes = c->ops->most;
-    for (size_t i = 0; i < c->ops->n_beside; i++)
-        figures->activation_bytes += c->ops->beside[i].most;
+    for (size_t i = 0; i < c->devices.n; i++) {
+        figures->activation_bytes += c->devices.ops[i].most;
+        figures->bytes_between_devices += c->devices.ops[i].fetched;
+        figures->bytes_of_host += c->devices.ops[i].exchanged;
+    }
     figures->perplexity[0] = c->perplexity[0];
     figures->perplexity[1] = c->perplexity[1];
     figures->inputs = c->model.input_coding;
-    figures->devices = 1 + c->ops->n_beside;
-    snprintf(figures->device, sizeof figures->device, "%s", c->ops->name);
-}
-
-static void close_ops(tsr_ops *ops)
-{
-    for (size_t i = ops->n_beside; i > 0; i--)
-        ops->beside[i - 1].close(&ops->beside[i - 1]);
-    ops->close(ops);
-}
-
-static tsr_status open_first(const tsr_forward_request *r, tsr_ops *ops, bool *on_gpu, tsr_err *err)
-{
-    const unsigned threads = (unsigned)r->run.threads;
-    tsr_err note;
-    tsr_status status = TSR_E_DEVICE;
-    if (r->device != TSR_DEVICE_CPU)
-        status = tsr_ops_of_cuda(ops, 0, threads, r->run.cancel, r->device == TSR_DEVICE_CUDA ? err : &note);
-    *on_gpu = status == TSR_OK;
-    if (status == TSR_OK || r->device == TSR_DEVICE_CUDA)
-        return status;
-    *ops = tsr_ops_of_cpu(threads, r->run.cancel);
-    return TSR_OK;
-}
-
-/* Opens the operation tables of all devices. The first table refers to the others. On the CPU they simulate GPUs. */
-static tsr_status open_ops(const tsr_forward_request *r, tsr_ops *ops, tsr_err *err)
-{
-    bool on_gpu;
-    TSR_TRY(open_first(r, ops, &on_gpu, err));
-    ops->beside = ops + 1;
-    tsr_status status = TSR_OK;
-    while (status == TSR_OK && 1 + ops->n_beside < r->devices) {
-        tsr_ops *const next = &ops->beside[ops->n_beside];
-        if (on_gpu)
-            status = tsr_ops_of_cuda(next, 1 + ops->n_beside, ops->threads, r->run.cancel, err);
-        else
-            *next = tsr_ops_of_cpu(ops->threads, r->run.cancel);
-        ops->n_beside += status == TSR_OK;
-    }
-    if (status != TSR_OK)
-        close_ops(ops);
-    return status;
+    figures->devices = c->devices.n;
+    snprintf(figures->device, sizeof figures->device, "%s", c->devices.ops->name);
 }
 
 tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *evidence, tsr_forward_figures *figures,
                              tsr_err *err)
 {
-    tsr_ops ops[TSR_FORWARD_DEVICES];
-    TSR_TRY(open_ops(request, ops, err));
-    check c = {.request = request, .evidence = evidence, .ops = ops, .began = tsr_now(), .perplexity = {NAN, NAN}};
+    check c = {.request = request, .evidence = evidence, .perplexity = {NAN, NAN}};
+    TSR_TRY(tsr_forward_open_devices(request, &c.devices, err));
+    c.began = tsr_now();
     tsr_status status = run(&c, err);
     if (status == TSR_OK && evidence->count == 0)
         status = tsr_fail(err, TSR_E_FORMAT, "%s: nothing to judge: no logits, and no hidden_states.N of these layers",
@@ -463,10 +450,12 @@ tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *e
     free(c.before);
     free(c.x);
     free(c.y);
+    free(c.added);
+    free(c.carried);
     free(c.chosen[0]);
     free(c.chosen[1]);
     tsr_forward_close(&c.source);
     tsr_forward_close(&c.model);
-    close_ops(ops);
+    tsr_forward_close_devices(&c.devices);
     return status;
 }

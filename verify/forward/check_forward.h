@@ -42,7 +42,8 @@ typedef struct tsr_forward_request {
     bool exact;              /* compute the model's pass in double, too, so that only weights differ */
     tsr_input_choice inputs; /* without `exact`: quantization of the inputs of quantized layers */
     tsr_device_kind device;  /* AUTO: a GPU if there is one, else the CPU */
-    size_t devices; /* GPUs that share each product, at most TSR_FORWARD_DEVICES; on the CPU they are simulated */
+    size_t devices; /* GPUs, at most TSR_FORWARD_DEVICES: half of them for each model, which share its products; on the
+                     * CPU they are simulated */
     tsr_forward_limits limits;
     tsr_run_options run; /* reports progress after each layer; memory 0: no limit */
 } tsr_forward_request;
@@ -51,6 +52,8 @@ typedef struct tsr_forward_request {
 typedef struct tsr_forward_figures {
     size_t sequences, tokens;
     uint64_t weight_bytes, activation_bytes; /* bytes of weights read from both models; largest memory of activations */
+    uint64_t bytes_between_devices;          /* activations that one device copied from another */
+    uint64_t bytes_of_host;                  /* weights as doubles, and activations, copied between host and GPUs */
     double perplexity[2];                    /* source and model on tokens of a file; NaN: unknown */
     tsr_input_coding inputs;                 /* inputs of the model's last quantized layer */
     size_t devices;

@@ -72,13 +72,14 @@ typedef struct heads {
 static tsr_status compare_logits(tsr_forward_check *c, tsr_judgement *total, heads *sums, positions *p, size_t n,
                                  tsr_err *err)
 {
-    tsr_judgement part = {0};
-    tsr_judge(&part, p->x, p->y, n, p->width, NULL, NULL);
-    part.metrics.max_abs_at += p->row * p->width;
-    for (size_t i = 0; i < part.metrics.n_worst; i++)
-        part.metrics.worst[i].row += p->row;
-    tsr_metrics_add(&total->metrics, &part.metrics);
-    TSR_TRY(tsr_parallel_for(n, c->ops->threads, c->ops->cancel, compare_position, p, err));
+    const tsr_run_options *const run = &c->request->run;
+    tsr_metrics part = {0};
+    TSR_TRY(tsr_measure(&part, p->x, p->y, n, p->width, run, err));
+    part.max_abs_at += p->row * p->width;
+    for (size_t i = 0; i < part.n_worst; i++)
+        part.worst[i].row += p->row;
+    tsr_metrics_add(&total->metrics, &part);
+    TSR_TRY(tsr_parallel_for(n, run->threads, run->cancel, compare_position, p, err));
     for (size_t i = 0; i < n; i++) {
         total->kl.mean += p->of[i].kl / (double)c->n;
         total->kl.max = fmax(total->kl.max, p->of[i].kl);
@@ -92,34 +93,49 @@ static tsr_status compare_logits(tsr_forward_check *c, tsr_judgement *total, hea
     return TSR_OK;
 }
 
-tsr_status tsr_forward_logits_of(const tsr_forward_check *c, tsr_forward *f, const double *x, size_t n, double *logits,
-                                 tsr_err *err)
+tsr_status tsr_forward_logits_of(tsr_forward *f, const double *x, size_t n, double *logits, tsr_err *err)
 {
     double *held;
-    TSR_TRY(c->ops->make(c->ops, n * c->hidden, &held, err));
-    tsr_status status = c->ops->put(c->ops, held, x, n * c->hidden, err);
+    TSR_TRY(f->ops->make(f->ops, n * f->hidden, &held, err));
+    tsr_status status = f->ops->put(f->ops, held, x, n * f->hidden, err);
     if (status == TSR_OK)
         status = tsr_forward_logits(f, held, n, logits, err);
-    c->ops->drop(c->ops, held, n * c->hidden);
+    f->ops->drop(f->ops, held, n * f->hidden);
     return status;
+}
+
+/* The rows of a chunk, and their logits. */
+typedef struct chunk {
+    size_t row, n;
+    double *logits[2];
+} chunk;
+
+static tsr_status run_head(const tsr_forward_both *both, tsr_forward *f, size_t i, tsr_err *err)
+{
+    const chunk *const c = both->context;
+    const double *const states = i == 0 ? both->check->x : both->check->y;
+    return tsr_forward_logits_of(f, states + c->row * f->hidden, c->n, c->logits[i], err);
 }
 
 tsr_status tsr_forward_compare_heads(tsr_forward_check *c, tsr_judgement *total, tsr_err *err)
 {
-    const size_t width = c->source.vocabulary, chunk = tsr_forward_chunk(&c->source, c->n);
-    double *const logits = malloc(2 * chunk * width * sizeof *logits);
-    positions p = {.x = logits, .width = width, .tokens = &c->tokens, .of = malloc(chunk * sizeof *p.of)};
+    const size_t width = c->source.vocabulary, most = tsr_forward_chunk(&c->source, c->n);
+    double *const logits = malloc(2 * most * width * sizeof *logits);
+    chunk at = {.logits = {logits, logits + most * width}};
+    positions p = {.x = logits,
+                   .y = logits + most * width,
+                   .width = width,
+                   .tokens = &c->tokens,
+                   .of = malloc(most * sizeof *p.of)};
     heads sums = {{0, 0}, 0};
     tsr_status status = logits == NULL || p.of == NULL ? tsr_out_of_memory(err, "for logits") : TSR_OK;
     total->kl.known = true;
-    for (; status == TSR_OK && p.row < c->n; p.row += chunk) {
-        const size_t n = (size_t)tsr_min_u64(chunk, c->n - p.row);
-        p.y = logits + chunk * width;
-        status = tsr_forward_logits_of(c, &c->source, c->x + p.row * c->hidden, n, logits, err);
+    for (; status == TSR_OK && p.row < c->n; p.row += most) {
+        at.row = p.row;
+        at.n = (size_t)tsr_min_u64(most, c->n - p.row);
+        status = tsr_forward_run_both(&(tsr_forward_both){c, run_head, &at}, err);
         if (status == TSR_OK)
-            status = tsr_forward_logits_of(c, &c->model, c->y + p.row * c->hidden, n, logits + chunk * width, err);
-        if (status == TSR_OK)
-            status = compare_logits(c, total, &sums, &p, n, err);
+            status = compare_logits(c, total, &sums, &p, at.n, err);
     }
     for (size_t k = 0; k < 2 && c->request->tokens != NULL && sums.followed > 0; k++)
         c->perplexity[k] = exp(-sums.of_next[k] / (double)sums.followed);

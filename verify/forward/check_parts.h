@@ -27,20 +27,49 @@ void tsr_forward_budget_add(tsr_forward_budget *budget, const tsr_forward_layer_
 /* Marks a layer alone as a fault if a quarter of its chosen experts or more differ from the source. */
 void tsr_forward_limit_experts(tsr_judgement *alone);
 
+/* The tables of all devices. Both models use all of them in turn, or each has its own, and they run at the same
+ * time. */
+typedef struct tsr_forward_devices {
+    tsr_ops ops[TSR_FORWARD_DEVICES];
+    size_t n;
+    tsr_ops *of_source, *of_model; /* the first table of each */
+    size_t passes;                 /* that run at the same time: 1 or 2 */
+} tsr_forward_devices;
+
 typedef struct tsr_forward_check {
     const tsr_forward_request *request;
     tsr_evidence *evidence;
-    tsr_ops *ops;
+    tsr_forward_devices devices;
     tsr_forward source, model;
     tsr_tokens tokens, twice; /* twice: all sequences two times, for a layer that runs on two inputs at once */
     size_t n, hidden, last;   /* last: layer */
     double began;
     double *before;      /* on the host: [n][hidden], the source's states before a layer */
     double *x, *y;       /* [2 n][hidden]: a model's own stream, then its output for the other model's stream */
+    double *added;       /* [2 n][hidden]: what a layer adds to the source's states, in the source and in the model */
+    double *carried;     /* [n]: the power of the error that the source's layer makes of the stream's earlier error */
     uint32_t *chosen[2]; /* experts chosen for these rows, [2 n] */
     tsr_forward_budget budget;
     double perplexity[2];
 } tsr_forward_check;
+
+/* Opens the devices of a request. On the CPU they are simulated. TSR_E_DEVICE: there are fewer GPUs. */
+tsr_status tsr_forward_open_devices(const tsr_forward_request *request, tsr_forward_devices *devices,
+                                    tsr_err *err) TSR_WARN_UNUSED;
+void tsr_forward_close_devices(tsr_forward_devices *devices);
+
+/* A step of both passes: `run` is called for the source (i = 0) and for the model (1), at the same time if each has
+ * its own devices. */
+typedef struct tsr_forward_both {
+    tsr_forward_check *check;
+    tsr_status (*run)(const struct tsr_forward_both *both, tsr_forward *forward, size_t i, tsr_err *err);
+    void *context;
+} tsr_forward_both;
+tsr_status tsr_forward_run_both(const tsr_forward_both *both, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Runs layer `layer` of a model in place over states on the host. */
+tsr_status tsr_forward_run_layer(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, double *x,
+                                 uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
 
 tsr_judgement tsr_forward_blank(const char *subject, const char *what, tsr_error_kind kind);
 
@@ -52,8 +81,8 @@ void tsr_forward_locate(const tsr_forward_check *check, uint64_t index, size_t w
                         size_t size);
 
 /* Computes logits [n][vocabulary] of n rows of states on the host. */
-tsr_status tsr_forward_logits_of(const tsr_forward_check *check, tsr_forward *forward, const double *x, size_t n,
-                                 double *logits, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_logits_of(tsr_forward *forward, const double *x, size_t n, double *logits,
+                                 tsr_err *err) TSR_WARN_UNUSED;
 
 /* Applies the final norm and head of each model to its current stream, and sums up the differences of the logits. */
 tsr_status tsr_forward_compare_heads(tsr_forward_check *check, tsr_judgement *total, tsr_err *err) TSR_WARN_UNUSED;

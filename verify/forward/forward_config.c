@@ -234,7 +234,7 @@ void tsr_forward_close(tsr_forward *f)
 
 size_t tsr_forward_chunk(const tsr_forward *f, size_t positions)
 {
-    enum { LOGITS_AT_A_TIME = 1 << 24, LEAST = 64 };
+    enum { LOGITS_AT_A_TIME = 1 << 26, LEAST = 64 }; /* the head is decoded once for each chunk */
     return (size_t)tsr_min_u64(positions, tsr_max_u64(LOGITS_AT_A_TIME / f->vocabulary, LEAST));
 }
 

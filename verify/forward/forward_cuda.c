@@ -20,16 +20,8 @@ static tsr_status check(cudaError_t code, const char *doing, tsr_err *err)
 
 static tsr_status allocate(const tsr_gpu_ops *g, size_t bytes, void **x, tsr_err *err)
 {
-    size_t left = 0, all = 0;
-    if (cudaMallocAsync(x, bytes > 0 ? bytes : 1, g->stream) == cudaSuccess)
-        return TSR_OK;
-    (void)cudaGetLastError();
-    (void)cudaMemGetInfo(&left, &all);
-    return tsr_fail_as(
-        err, TSR_ERROR_GPU_MEMORY, TSR_E_DEVICE,
-        "the GPU has too little memory: %zu bytes are needed, %zu of %zu are left; fewer tokens (--count, "
-        "--batch), or --device cpu",
-        bytes, left, all);
+    const cudaError_t code = cudaMallocAsync(x, bytes > 0 ? bytes : 1, g->stream);
+    return tsr_gpu_allocated(code, bytes, "fewer tokens (--count, --batch), or --device cpu", err);
 }
 
 static tsr_status make(tsr_ops *ops, size_t n, double **x, tsr_err *err)
@@ -56,6 +48,7 @@ static void drop(tsr_ops *ops, double *x, size_t n)
 static tsr_status put(tsr_ops *ops, double *to, const double *host, size_t n, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
+    ops->exchanged += n * sizeof *to;
     TSR_TRY(
         check(cudaMemcpyAsync(to, host, n * sizeof *to, cudaMemcpyHostToDevice, g->stream), "copying to the GPU", err));
     return check(cudaStreamSynchronize(g->stream), "copying to the GPU", err);
@@ -64,6 +57,7 @@ static tsr_status put(tsr_ops *ops, double *to, const double *host, size_t n, ts
 static tsr_status get(tsr_ops *ops, double *host, const double *from, size_t n, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
+    ops->exchanged += n * sizeof *host;
     TSR_TRY(check(cudaMemcpyAsync(host, from, n * sizeof *host, cudaMemcpyDeviceToHost, g->stream),
                   "copying from the GPU", err));
     return check(cudaStreamSynchronize(g->stream), "copying from the GPU", err);
@@ -88,6 +82,7 @@ static tsr_status wait_for(tsr_gpu_ops *g, const tsr_gpu_ops *next, tsr_err *err
 static tsr_status fetch(tsr_ops *ops, double *to, tsr_ops *other, const double *from, size_t n, tsr_err *err)
 {
     tsr_gpu_ops *const there = other->state, *const g = ops->state;
+    ops->fetched += n * sizeof *to;
     TSR_TRY(wait_for(there, g, err));
     TSR_TRY(check(cudaMemcpyPeerAsync(to, g->ordinal, from, there->ordinal, n * sizeof *to, g->stream),
                   "copying between GPUs", err));

@@ -51,8 +51,8 @@ static tsr_status take_band(tsr_gpu_ops *g, size_t elements, size_t *band, tsr_e
             TSR_TRY(
                 tsr_gpu_check(cudaMallocHost(&host, elements * sizeof(double)), "allocating a band of weights", err));
             g->host[i] = host;
-            TSR_TRY(tsr_gpu_check(cudaMalloc(&there, elements * sizeof(double)),
-                                  "allocating a band of weights on the GPU", err));
+            TSR_TRY(tsr_gpu_allocated(cudaMalloc(&there, elements * sizeof(double)), elements * sizeof(double),
+                                      "--device cpu needs none", err));
             g->there[i] = there;
         }
         g->capacity = elements;
@@ -67,6 +67,7 @@ static tsr_status multiply_band(tsr_ops *ops, decoding *d, size_t per_band, tsr_
     size_t band;
     TSR_TRY(take_band(g, tsr_max_u64(per_band * a->cols, g->capacity), &band, err));
     d->to = g->host[band];
+    ops->exchanged += d->rows * a->cols * sizeof(double);
     TSR_TRY(
         tsr_parallel_for((size_t)tsr_ceil_div(d->rows, ROWS_A_TURN), ops->threads, ops->cancel, decode_rows, d, err));
     TSR_TRY(tsr_gpu_check(cudaMemcpyAsync(g->there[band], g->host[band], d->rows * a->cols * sizeof(double),

@@ -40,6 +40,7 @@ static tsr_status copy(tsr_ops *ops, double *to, const double *from, size_t n, t
 static tsr_status fetch(tsr_ops *ops, double *to, tsr_ops *other, const double *from, size_t n, tsr_err *err)
 {
     (void)other;
+    ops->fetched += n * sizeof *to;
     return copy(ops, to, from, n, err);
 }
 

@@ -55,8 +55,10 @@ struct tsr_ops {
     unsigned threads; /* results do not depend on it */
     const atomic_bool *cancel;
     void *state;
-    size_t held, most; /* bytes of activations: now, and at most so far */
-    tsr_ops *beside;   /* n_beside more tables of the same kind, which share products (forward_share.c) */
+    size_t held, most;  /* bytes of activations: now, and at most so far */
+    uint64_t fetched;   /* bytes copied from other tables' memory */
+    uint64_t exchanged; /* bytes copied between this table's memory and the host, if they are not the same */
+    tsr_ops *beside;    /* n_beside more tables of the same kind, which share products (forward_share.c) */
     size_t n_beside;
 
     tsr_status (*make)(tsr_ops *ops, size_t n, double **x, tsr_err *err); /* allocates n zeros */

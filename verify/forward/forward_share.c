@@ -32,10 +32,12 @@ typedef struct sharing {
 static tsr_status run_share(void *context, size_t i, size_t worker, tsr_err *err)
 {
     const sharing *const s = context;
-    tsr_ops part = *s->shares[i].ops; /* this table allocates nothing meanwhile */
+    tsr_ops part = *s->shares[i].ops; /* nothing else uses this table meanwhile */
     part.threads = (unsigned)tsr_max_u64(s->first->threads / s->n, 1);
     (void)worker;
-    return part.linear(&part, &s->shares[i].product, err);
+    const tsr_status status = part.linear(&part, &s->shares[i].product, err);
+    s->shares[i].ops->exchanged = part.exchanged;
+    return status;
 }
 
 /* Copies rows [from, from + rows) of the tokens, and of y, to the table `to`. */
