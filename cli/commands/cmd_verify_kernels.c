@@ -11,7 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Options that only gemm uses. The other checks have no sets of experts, and scale activations in their own way. */
+/* Options of gemm that epilogue and dequant do not use: they have no sets of experts and no ranks, and scale activations
+ * in their own way. */
 #define GEMM_ONLY "--scaling --experts --tp"
 
 enum { MAX_TOKENS = 1 << 20, ALL_OUTS = (1 << TSR_N_OUTS) - 1 };
@@ -204,7 +205,8 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     tsr_verify_kernels *const v = c->job;
     tsr_kernel_limits *const limits = &v->options.limits;
     for (size_t i = 0; c->options[i].name != NULL; i++) {
-        if ((c->given >> i & 1) != 0 && tsr_is_listed(GEMM_ONLY, c->options[i].name) && v->check != TSR_KERNEL_GEMM)
+        const bool has_own = v->check == TSR_KERNEL_GEMM || v->check == TSR_KERNEL_MLA;
+        if ((c->given >> i & 1) != 0 && tsr_is_listed(GEMM_ONLY, c->options[i].name) && !has_own)
             return tsr_fail(err, TSR_E_USAGE, "%s cannot be combined with %s", c->options[i].name, c->command->name);
     }
     v->dst = c->words[0];

@@ -189,6 +189,13 @@ static tsr_status join(tsr_nccl *nccl, size_t ranks, tsr_err *err)
     }
     TSR_TRY(read_deadline(nccl, err));
     TSR_TRY(load(nccl, err));
+    for (int r = 0; r < (int)ranks; ++r) { /* NCCL's own errors do not name the GPU */
+        const cudaError_t code = cudaSetDevice(r);
+        const cudaError_t opened = code == cudaSuccess ? cudaFree(nullptr) : code;
+        if (opened != cudaSuccess) {
+            return tsr_fail(err, TSR_E_DEVICE, "opening GPU %d for a rank: %s", r, cudaGetErrorString(opened));
+        }
+    }
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     TSR_TRY(check(nccl, nccl->ncclGetUniqueId(&id), err));
     nccl->ranks = (int)ranks;

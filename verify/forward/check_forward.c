@@ -346,11 +346,11 @@ static tsr_status check_windows(const check *c, tsr_err *err)
 
 static tsr_status hold_states(check *c, tsr_err *err)
 {
-    const size_t size = c->n * c->hidden * sizeof(double), choices = c->n * c->source.router.chosen * sizeof(uint32_t);
-    c->before = malloc(size);
-    c->x = malloc(2 * size);
-    c->y = malloc(2 * size);
-    c->added = malloc(2 * size);
+    const size_t n = c->n * c->hidden, choices = c->n * c->source.router.chosen * sizeof(uint32_t);
+    c->before = malloc(n * sizeof *c->before);
+    c->x = malloc(2 * n * sizeof *c->x);
+    c->y = malloc(2 * n * sizeof *c->y);
+    c->added = malloc(2 * n * sizeof *c->added);
     c->carried = malloc(c->n * sizeof *c->carried);
     c->chosen[0] = malloc(2 * choices + 1);
     c->chosen[1] = malloc(2 * choices + 1);
@@ -358,6 +358,17 @@ static tsr_status hold_states(check *c, tsr_err *err)
                    c->chosen[0] == NULL || c->chosen[1] == NULL
                ? tsr_out_of_memory(err, "for hidden states")
                : TSR_OK;
+}
+
+static void drop_states(const check *c)
+{
+    free(c->before);
+    free(c->x);
+    free(c->y);
+    free(c->added);
+    free(c->carried);
+    free(c->chosen[0]);
+    free(c->chosen[1]);
 }
 
 static tsr_status embed(check *c, tsr_forward *f, double *x, tsr_err *err)
@@ -447,13 +458,7 @@ tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *e
     evidence->bytes_read = figures->weight_bytes;
     tsr_tokens_free(&c.tokens);
     tsr_tokens_free(&c.twice);
-    free(c.before);
-    free(c.x);
-    free(c.y);
-    free(c.added);
-    free(c.carried);
-    free(c.chosen[0]);
-    free(c.chosen[1]);
+    drop_states(&c);
     tsr_forward_close(&c.source);
     tsr_forward_close(&c.model);
     tsr_forward_close_devices(&c.devices);

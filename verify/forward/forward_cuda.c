@@ -2,6 +2,7 @@
 #include "verify/forward/forward_cuda_parts.h"
 
 #include "common/checked.h"
+#include "common/parallel/parallel_for.h"
 #include "kernels/cuda/forward_f64.h"
 
 #include <math.h>
@@ -45,24 +46,6 @@ static void drop(tsr_ops *ops, double *x, size_t n)
     (void)cudaFreeAsync(x, g->stream);
 }
 
-static tsr_status put(tsr_ops *ops, double *to, const double *host, size_t n, tsr_err *err)
-{
-    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    ops->exchanged += n * sizeof *to;
-    TSR_TRY(
-        check(cudaMemcpyAsync(to, host, n * sizeof *to, cudaMemcpyHostToDevice, g->stream), "copying to the GPU", err));
-    return check(cudaStreamSynchronize(g->stream), "copying to the GPU", err);
-}
-
-static tsr_status get(tsr_ops *ops, double *host, const double *from, size_t n, tsr_err *err)
-{
-    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    ops->exchanged += n * sizeof *host;
-    TSR_TRY(check(cudaMemcpyAsync(host, from, n * sizeof *host, cudaMemcpyDeviceToHost, g->stream),
-                  "copying from the GPU", err));
-    return check(cudaStreamSynchronize(g->stream), "copying from the GPU", err);
-}
-
 static tsr_status copy(tsr_ops *ops, double *to, const double *from, size_t n, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
@@ -79,10 +62,26 @@ static tsr_status wait_for(tsr_gpu_ops *g, const tsr_gpu_ops *next, tsr_err *err
     return check(cudaStreamWaitEvent(next->stream, g->asked, 0), "waiting for a GPU", err);
 }
 
+/* Lets `reader` copy directly from this GPU's memory. If it cannot, the driver copies through the host. */
+static void open_memory(int ordinal, int reader)
+{
+    cudaMemPool_t pool;
+    int fine = 0;
+    const struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, reader}, cudaMemAccessFlagsProtReadWrite};
+    if (cudaDeviceCanAccessPeer(&fine, reader, ordinal) != cudaSuccess || !fine ||
+        cudaDeviceGetDefaultMemPool(&pool, ordinal) != cudaSuccess ||
+        cudaMemPoolSetAccess(pool, &access, 1) != cudaSuccess)
+        (void)cudaGetLastError();
+}
+
 static tsr_status fetch(tsr_ops *ops, double *to, tsr_ops *other, const double *from, size_t n, tsr_err *err)
 {
     tsr_gpu_ops *const there = other->state, *const g = ops->state;
+    const uint64_t bit = (uint64_t)1 << there->ordinal;
     ops->fetched += n * sizeof *to;
+    if ((g->reads & bit) == 0)
+        open_memory(there->ordinal, g->ordinal);
+    g->reads |= bit;
     TSR_TRY(wait_for(there, g, err));
     TSR_TRY(check(cudaMemcpyPeerAsync(to, g->ordinal, from, there->ordinal, n * sizeof *to, g->stream),
                   "copying between GPUs", err));
@@ -197,24 +196,43 @@ static tsr_status round_all(tsr_ops *ops, double *x, size_t n, tsr_err *err)
 
 /* ---- positions and attention ---- */
 
+enum { POSITIONS_A_TURN = 64 };
+
+typedef struct angles {
+    const tsr_rope *rope;
+    double *table; /* [positions][pairs][2]: cos and sin, times the gain */
+    size_t positions;
+} angles;
+
+static tsr_status compute_angles(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    const angles *const a = context;
+    const size_t pairs = a->rope->pairs, end = (size_t)tsr_min_u64((i + 1) * POSITIONS_A_TURN, a->positions) * pairs;
+    (void)worker, (void)err;
+    for (size_t at = i * POSITIONS_A_TURN * pairs; at < end; at++) {
+        const double angle = (double)(at / pairs) * a->rope->frequency[at % pairs];
+        a->table[2 * at] = cos(angle) * a->rope->gain;
+        a->table[2 * at + 1] = sin(angle) * a->rope->gain;
+    }
+    return TSR_OK;
+}
+
 static tsr_status turn(tsr_ops *ops, const tsr_op_turn *a, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     const tsr_rope *const rope = a->rope;
-    const size_t angles = a->tokens->longest * rope->pairs * 2, rows = a->tokens->count;
-    double *const table = malloc((angles + 1) * sizeof *table);
+    const size_t size = a->tokens->longest * rope->pairs * 2, rows = a->tokens->count;
+    angles host = {rope, malloc((size + 1) * sizeof(double)), a->tokens->longest};
     uint32_t *const places = malloc((rows + 1) * sizeof *places);
     void *on_gpu[2] = {NULL, NULL};
-    tsr_status status = table == NULL || places == NULL ? tsr_out_of_memory(err, "for positions") : TSR_OK;
-    for (size_t i = 0; status == TSR_OK && i < angles / 2; i++) {
-        const double angle = (double)(i / rope->pairs) * rope->frequency[i % rope->pairs];
-        table[2 * i] = cos(angle) * rope->gain;
-        table[2 * i + 1] = sin(angle) * rope->gain;
-    }
+    tsr_status status = host.table == NULL || places == NULL ? tsr_out_of_memory(err, "for positions") : TSR_OK;
+    if (status == TSR_OK)
+        status = tsr_parallel_for((size_t)tsr_ceil_div(host.positions, POSITIONS_A_TURN), ops->threads, ops->cancel,
+                                  compute_angles, &host, err);
     for (size_t i = 0; status == TSR_OK && i < rows; i++)
         places[i] = (uint32_t)tsr_token_position(a->tokens, i);
     if (status == TSR_OK)
-        status = lend(g, table, angles * sizeof *table, &on_gpu[0], err);
+        status = lend(g, host.table, size * sizeof *host.table, &on_gpu[0], err);
     if (status == TSR_OK)
         status = lend(g, places, rows * sizeof *places, &on_gpu[1], err);
     const tsr_f64_turn args = {a->x,  on_gpu[0], on_gpu[1], rows,        a->ld,
@@ -223,7 +241,7 @@ static tsr_status turn(tsr_ops *ops, const tsr_op_turn *a, tsr_err *err)
         status = tsr_cuda_f64_turn(&args, g->stream, err);
     release(g, on_gpu[0]);
     release(g, on_gpu[1]);
-    free(table);
+    free(host.table);
     free(places);
     return status;
 }
@@ -297,12 +315,7 @@ static void close_ops(tsr_ops *ops)
         return;
     (void)cudaSetDevice(g->ordinal);
     (void)cudaDeviceSynchronize();
-    for (size_t i = 0; i < TSR_BANDS; i++) {
-        (void)cudaFreeHost(g->host[i]);
-        (void)cudaFree(g->there[i]);
-        if (g->done[i] != NULL)
-            (void)cudaEventDestroy(g->done[i]);
-    }
+    tsr_gpu_stage_close(g);
     if (g->asked != NULL)
         (void)cudaEventDestroy(g->asked);
     if (g->stream != NULL)
@@ -312,7 +325,7 @@ static void close_ops(tsr_ops *ops)
 }
 
 static const tsr_ops kFunctions = {
-    TSR_OPS_FUNCTIONS, .put = put, .get = get, .linear = tsr_gpu_linear, .close = close_ops,
+    TSR_OPS_FUNCTIONS, .put = tsr_gpu_put, .get = tsr_gpu_get, .linear = tsr_gpu_linear, .close = close_ops,
 };
 
 /* Keeps freed memory in the process, so that the next layer reuses it. */
@@ -324,18 +337,6 @@ static tsr_status keep_memory(int ordinal, tsr_err *err)
     return check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "the GPU's memory", err);
 }
 
-/* Lets `reader` copy directly from this GPU's memory. If it cannot, the driver copies through the host. */
-static void open_memory(int ordinal, int reader)
-{
-    cudaMemPool_t pool;
-    int fine = 0;
-    const struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, reader}, cudaMemAccessFlagsProtReadWrite};
-    if (cudaDeviceCanAccessPeer(&fine, reader, ordinal) != cudaSuccess || !fine ||
-        cudaDeviceGetDefaultMemPool(&pool, ordinal) != cudaSuccess ||
-        cudaMemPoolSetAccess(pool, &access, 1) != cudaSuccess)
-        (void)cudaGetLastError();
-}
-
 static tsr_status find_gpu(size_t number, tsr_cuda_device *device, tsr_err *err)
 {
     int count = 0;
@@ -345,7 +346,8 @@ static tsr_status find_gpu(size_t number, tsr_cuda_device *device, tsr_err *err)
     if (number >= (size_t)count)
         return tsr_fail(err, TSR_E_DEVICE, "--devices: at least %zu GPUs are needed, but there %s %d", number + 1,
                         count == 1 ? "is" : "are", count);
-    TSR_TRY(check(cudaSetDevice((int)number), "opening a GPU", err));
+    if (cudaSetDevice((int)number) != cudaSuccess || cudaFree(NULL) != cudaSuccess)
+        return tsr_fail(err, TSR_E_DEVICE, "opening GPU %zu: %s", number, cudaGetErrorString(cudaGetLastError()));
     return tsr_cuda_current_device(device, err);
 }
 
@@ -364,15 +366,12 @@ tsr_status tsr_ops_of_cuda(tsr_ops *ops, size_t number, unsigned threads, const 
     ops->cancel = cancel;
     ops->state = g;
     tsr_status status = keep_memory(device.ordinal, err);
-    for (int i = 0; (size_t)i < number; i++) {
-        open_memory(i, device.ordinal);
-        open_memory(device.ordinal, i);
-    }
     if (status == TSR_OK)
         status = check(cudaStreamCreate(&g->stream), "opening the GPU", err);
-    for (size_t i = 0; status == TSR_OK && i <= TSR_BANDS; i++)
-        status = check(cudaEventCreateWithFlags(i < TSR_BANDS ? &g->done[i] : &g->asked, cudaEventDisableTiming),
-                       "opening the GPU", err);
+    if (status == TSR_OK)
+        status = tsr_gpu_stage_open(g, err);
+    if (status == TSR_OK)
+        status = check(cudaEventCreateWithFlags(&g->asked, cudaEventDisableTiming), "opening the GPU", err);
     if (status != TSR_OK)
         close_ops(ops);
     return status;

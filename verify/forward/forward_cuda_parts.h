@@ -6,16 +6,25 @@
 #include "verify/evidence/gpu_run.h"
 #include "verify/forward/forward_cuda.h"
 
-enum { TSR_BANDS = 2 };
+enum { TSR_PIECES = 2, TSR_BANDS = 2 };
 
-/* Bands are in pinned memory of the host, and on the GPU. */
+/* Pinned memory of the host through which data go to and from a GPU. A piece is free once `moved` has happened. */
+typedef struct tsr_gpu_stage {
+    double *piece[TSR_PIECES];
+    cudaEvent_t moved[TSR_PIECES];
+    size_t capacity, turn; /* elements of each piece; next piece */
+} tsr_gpu_stage;
+
+/* Bands of weights on the GPU. The host fills one by `copies` while the GPU multiplies another. */
 typedef struct tsr_gpu_ops {
-    double *host[TSR_BANDS], *there[TSR_BANDS];
-    size_t capacity;                    /* elements of each */
-    cudaEvent_t done[TSR_BANDS], asked; /* done: a band is free; asked: the event that another GPU waits for */
-    cudaStream_t stream;
+    tsr_gpu_stage stage;
+    double *there[TSR_BANDS];
+    cudaEvent_t filled[TSR_BANDS], done[TSR_BANDS]; /* filled: a band is copied; done: it is multiplied, and free */
+    size_t capacity, turn;                          /* elements of each band; next band */
+    cudaEvent_t asked;                              /* the event that another GPU waits for */
+    cudaStream_t stream, copies;
     int ordinal;
-    size_t turn; /* next band */
+    uint64_t reads; /* bit of each GPU whose memory this one can read */
     char name[256];
 } tsr_gpu_ops;
 
@@ -27,6 +36,19 @@ static inline tsr_gpu_ops *tsr_use_gpu(tsr_ops *ops)
     (void)cudaSetDevice(g->ordinal);
     return g;
 }
+
+/* Create and free the pieces, events and the second stream. */
+tsr_status tsr_gpu_stage_open(tsr_gpu_ops *gpu, tsr_err *err) TSR_WARN_UNUSED;
+void tsr_gpu_stage_close(tsr_gpu_ops *gpu);
+
+/* Takes the next piece after its last copy. It has at least `elements`, which are at most TSR_PIECE_ELEMENTS or those
+ * of one row. */
+enum { TSR_PIECE_ELEMENTS = 1 << 22 };
+tsr_status tsr_gpu_take_piece(tsr_gpu_ops *gpu, size_t elements, size_t *piece, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Implement ops->put and ops->get, with threads of the host that fill and empty the pieces. */
+tsr_status tsr_gpu_put(tsr_ops *ops, double *to, const double *host, size_t n, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpu_get(tsr_ops *ops, double *host, const double *from, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Implements ops->linear. */
 tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_linear_product *args, tsr_err *err) TSR_WARN_UNUSED;

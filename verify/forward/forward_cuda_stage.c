@@ -1,0 +1,137 @@
+/* Copies between host and GPU through pieces of pinned memory, which threads of the host fill and empty.
+ *
+ * Pinning memory is slow (0.6 s for 1 GB), so that pieces are small and used for everything. */
+#include "verify/forward/forward_cuda_parts.h"
+
+#include "common/checked.h"
+#include "common/parallel/parallel_for.h"
+
+#include <string.h>
+
+enum { ELEMENTS_A_TURN = 1 << 17 };
+
+tsr_status tsr_gpu_stage_open(tsr_gpu_ops *g, tsr_err *err)
+{
+    cudaError_t code = cudaStreamCreateWithFlags(&g->copies, cudaStreamNonBlocking);
+    for (size_t i = 0; code == cudaSuccess && i < TSR_PIECES; i++)
+        code = cudaEventCreateWithFlags(&g->stage.moved[i], cudaEventDisableTiming);
+    for (size_t i = 0; code == cudaSuccess && i < TSR_BANDS; i++)
+        code = cudaEventCreateWithFlags(&g->filled[i], cudaEventDisableTiming);
+    for (size_t i = 0; code == cudaSuccess && i < TSR_BANDS; i++)
+        code = cudaEventCreateWithFlags(&g->done[i], cudaEventDisableTiming);
+    return tsr_gpu_check(code, "opening the GPU", err);
+}
+
+static void destroy(cudaEvent_t event)
+{
+    if (event != NULL)
+        (void)cudaEventDestroy(event);
+}
+
+void tsr_gpu_stage_close(tsr_gpu_ops *g)
+{
+    for (size_t i = 0; i < TSR_PIECES; i++) {
+        (void)cudaFreeHost(g->stage.piece[i]);
+        destroy(g->stage.moved[i]);
+    }
+    for (size_t i = 0; i < TSR_BANDS; i++) {
+        (void)cudaFree(g->there[i]);
+        destroy(g->filled[i]);
+        destroy(g->done[i]);
+    }
+    if (g->copies != NULL)
+        (void)cudaStreamDestroy(g->copies);
+}
+
+/* Replaces all pieces by larger ones. */
+static tsr_status enlarge(tsr_gpu_stage *s, size_t elements, tsr_err *err)
+{
+    for (size_t i = 0; i < TSR_PIECES; i++)
+        TSR_TRY(tsr_gpu_check(cudaEventSynchronize(s->moved[i]), "copying between host and GPU", err));
+    s->capacity = 0;
+    for (size_t i = 0; i < TSR_PIECES; i++) {
+        void *piece = NULL;
+        (void)cudaFreeHost(s->piece[i]);
+        s->piece[i] = NULL;
+        const cudaError_t code = cudaMallocHost(&piece, elements * sizeof(double));
+        if (code == cudaErrorMemoryAllocation)
+            return tsr_out_of_memory(err, "for copies to the GPU");
+        TSR_TRY(tsr_gpu_check(code, "allocating memory for copies to the GPU", err));
+        s->piece[i] = piece;
+    }
+    s->capacity = elements;
+    return TSR_OK;
+}
+
+tsr_status tsr_gpu_take_piece(tsr_gpu_ops *g, size_t elements, size_t *piece, tsr_err *err)
+{
+    tsr_gpu_stage *const s = &g->stage;
+    if (elements > s->capacity)
+        TSR_TRY(enlarge(s, elements, err));
+    *piece = s->turn++ % TSR_PIECES;
+    return tsr_gpu_check(cudaEventSynchronize(s->moved[*piece]), "copying between host and GPU", err);
+}
+
+typedef struct host_copy {
+    double *to;
+    const double *from;
+    size_t n;
+} host_copy;
+
+static tsr_status copy_some(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    const host_copy *const c = context;
+    const size_t at = i * ELEMENTS_A_TURN, n = (size_t)tsr_min_u64(ELEMENTS_A_TURN, c->n - at);
+    (void)worker, (void)err;
+    memcpy(c->to + at, c->from + at, n * sizeof *c->to);
+    return TSR_OK;
+}
+
+static tsr_status copy_on_host(const tsr_ops *ops, double *to, const double *from, size_t n, tsr_err *err)
+{
+    host_copy c = {to, from, n};
+    return tsr_parallel_for((size_t)tsr_ceil_div(n, ELEMENTS_A_TURN), ops->threads, ops->cancel, copy_some, &c, err);
+}
+
+tsr_status tsr_gpu_put(tsr_ops *ops, double *to, const double *host, size_t n, tsr_err *err)
+{
+    tsr_gpu_ops *const g = tsr_use_gpu(ops);
+    ops->exchanged += n * sizeof *to;
+    for (size_t at = 0, some; at < n; at += some) {
+        size_t p;
+        some = (size_t)tsr_min_u64(TSR_PIECE_ELEMENTS, n - at);
+        TSR_TRY(tsr_gpu_take_piece(g, some, &p, err));
+        TSR_TRY(copy_on_host(ops, g->stage.piece[p], host + at, some, err));
+        TSR_TRY(tsr_gpu_check(
+            cudaMemcpyAsync(to + at, g->stage.piece[p], some * sizeof *to, cudaMemcpyHostToDevice, g->stream),
+            "copying to the GPU", err));
+        TSR_TRY(tsr_gpu_check(cudaEventRecord(g->stage.moved[p], g->stream), "copying to the GPU", err));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_gpu_get(tsr_ops *ops, double *host, const double *from, size_t n, tsr_err *err)
+{
+    tsr_gpu_ops *const g = tsr_use_gpu(ops);
+    host_copy before = {.n = 0}; /* the copy out of the previous piece, while the GPU fills the next one */
+    size_t p, last = 0;
+    ops->exchanged += n * sizeof *host;
+    for (size_t at = 0, some; at < n; at += some) {
+        some = (size_t)tsr_min_u64(TSR_PIECE_ELEMENTS, n - at);
+        TSR_TRY(tsr_gpu_take_piece(g, some, &p, err));
+        TSR_TRY(tsr_gpu_check(
+            cudaMemcpyAsync(g->stage.piece[p], from + at, some * sizeof *host, cudaMemcpyDeviceToHost, g->stream),
+            "copying from the GPU", err));
+        TSR_TRY(tsr_gpu_check(cudaEventRecord(g->stage.moved[p], g->stream), "copying from the GPU", err));
+        if (before.n > 0) {
+            TSR_TRY(tsr_gpu_check(cudaEventSynchronize(g->stage.moved[last]), "copying from the GPU", err));
+            TSR_TRY(copy_on_host(ops, before.to, before.from, before.n, err));
+        }
+        before = (host_copy){host + at, g->stage.piece[p], some};
+        last = p;
+    }
+    if (before.n == 0)
+        return TSR_OK;
+    TSR_TRY(tsr_gpu_check(cudaEventSynchronize(g->stage.moved[last]), "copying from the GPU", err));
+    return copy_on_host(ops, before.to, before.from, before.n, err);
+}
