@@ -251,8 +251,8 @@ uint64_t tsr_column_of(const tsr_columns *c, uint64_t j)
 
 /* Two matrices [m][n] in tiles, row by row. */
 typedef struct tiling {
-    const double *x, *y;
-    size_t m, n, across; /* across: tiles in a row of tiles */
+    const double *x, *y, *base; /* base: subtracted from both; NULL: none */
+    size_t m, n, across;        /* across: tiles in a row of tiles */
     tsr_tile *tiles;
 } tiling;
 
@@ -263,9 +263,16 @@ static void fill_tile(const tiling *t, size_t at, tsr_tile *tile)
                                     .col = col,
                                     .rows = (uint32_t)tsr_min_u64(TSR_TILE, t->m - row),
                                     .cols = (uint32_t)tsr_min_u64(TSR_TILE, t->n - col)};
+    double x[TSR_TILE], y[TSR_TILE];
     tsr_tile_begin(tile, &place, t->m, t->n);
-    for (uint32_t i = 0; i < place.rows; i++)
-        tsr_tile_row(tile, i, t->x + (row + i) * t->n + col, t->y + (row + i) * t->n + col);
+    for (uint32_t i = 0; i < place.rows; i++) {
+        const size_t from = (row + i) * t->n + col;
+        for (uint32_t k = 0; t->base != NULL && k < place.cols; k++) {
+            x[k] = t->x[from + k] - t->base[from + k];
+            y[k] = t->y[from + k] - t->base[from + k];
+        }
+        tsr_tile_row(tile, i, t->base != NULL ? x : t->x + from, t->base != NULL ? y : t->y + from);
+    }
 }
 
 static tiling tiling_of(const double *x, const double *y, size_t m, size_t n)
@@ -303,10 +310,11 @@ static tsr_status fill_one(void *context, size_t i, size_t worker, tsr_err *err)
     return TSR_OK;
 }
 
-tsr_status tsr_measure(tsr_metrics *metrics, const double *x, const double *y, size_t m, size_t n,
+tsr_status tsr_measure(tsr_metrics *metrics, const double *x, const double *y, const double *base, size_t m, size_t n,
                        const tsr_run_options *run, tsr_err *err)
 {
     tiling t = tiling_of(x, y, m, n);
+    t.base = base;
     t.tiles = malloc((tiles_in(&t) + 1) * sizeof *t.tiles);
     if (t.tiles == NULL)
         return tsr_out_of_memory(err, "for judging");

@@ -154,8 +154,9 @@ void tsr_limit_rounding(tsr_judgement *judgement, double limit, char text[TSR_MA
 void tsr_judge(tsr_judgement *judgement, const double *x, const double *y, size_t m, size_t n, const tsr_columns *rows,
                const tsr_columns *columns);
 
-/* Adds the metrics of y against x, both [m][n], on several threads, with the bits of one thread. */
-tsr_status tsr_measure(tsr_metrics *metrics, const double *x, const double *y, size_t m, size_t n,
+/* Adds the metrics of y against x, both [m][n], on several threads, with the bits of one thread. If `base` is not
+ * NULL, those of y - base against x - base. */
+tsr_status tsr_measure(tsr_metrics *metrics, const double *x, const double *y, const double *base, size_t m, size_t n,
                        const tsr_run_options *run, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -2,7 +2,7 @@
 #include "verify/forward/check_parts.h"
 
 #include "common/checked.h"
-#include "common/parallel/parallel_for.h"
+#include "common/parallel/threads.h"
 #include "verify/evidence/jobs.h"
 
 #include <math.h>
@@ -15,12 +15,12 @@ static const double kFp32 = 1e-5, kHalf = 1.0 / 128;
 
 typedef tsr_forward_check check;
 
-static tsr_status measure(const check *c, tsr_judgement *j, const double *x, const double *y, size_t width,
+static tsr_status measure(const check *c, tsr_judgement *j, const double *x, const double *y, const double *base,
                           tsr_err *err)
 {
-    TSR_TRY(tsr_measure(&j->metrics, x, y, c->n, width, &c->request->run, err));
+    TSR_TRY(tsr_measure(&j->metrics, x, y, base, c->n, c->hidden, &c->request->run, err));
     if (j->metrics.differ > 0)
-        tsr_forward_locate(c, j->metrics.max_abs_at, width, "channel", j->worst_at, sizeof j->worst_at);
+        tsr_forward_locate(c, j->metrics.max_abs_at, c->hidden, "channel", j->worst_at, sizeof j->worst_at);
     return TSR_OK;
 }
 
@@ -58,59 +58,6 @@ static void limit_sqnr(tsr_judgement *j, double least, char *fault, size_t size)
     j->limit = least;
 }
 
-enum { ROWS_A_TURN = 16 };
-
-/* Runs a function over all rows of the states, in turns. */
-static tsr_status for_rows(check *c, tsr_parallel_fn *run, tsr_err *err)
-{
-    return tsr_parallel_for((size_t)tsr_ceil_div(c->n, ROWS_A_TURN), c->request->run.threads, c->request->run.cancel,
-                            run, c, err);
-}
-
-/* Gives each model the other's stream as well, and keeps the source's. */
-static tsr_status exchange_rows(void *context, size_t i, size_t worker, tsr_err *err)
-{
-    const check *const c = context;
-    const size_t size = c->n * c->hidden, from = i * ROWS_A_TURN * c->hidden;
-    const size_t bytes = (size_t)tsr_min_u64(ROWS_A_TURN * c->hidden, size - from) * sizeof *c->x;
-    (void)worker, (void)err;
-    memcpy(c->before + from, c->x + from, bytes);
-    memcpy(c->x + size + from, c->y + from, bytes);
-    memcpy(c->y + size + from, c->before + from, bytes);
-    return TSR_OK;
-}
-
-/* Computes what the layer adds to the source's states, in both models, and what the source's layer makes of an earlier
- * error. */
-static tsr_status subtract_rows(void *context, size_t i, size_t worker, tsr_err *err)
-{
-    const check *const c = context;
-    const size_t size = c->n * c->hidden, end = (size_t)tsr_min_u64((i + 1) * ROWS_A_TURN, c->n);
-    (void)worker, (void)err;
-    for (size_t row = i * ROWS_A_TURN; row < end; row++) {
-        double sum = 0;
-        for (size_t k = row * c->hidden; k < (row + 1) * c->hidden; k++) {
-            const double carried = c->x[size + k] - c->x[k];
-            sum += carried * carried;
-            c->added[k] = c->x[k] - c->before[k];
-            c->added[size + k] = c->y[size + k] - c->before[k];
-        }
-        c->carried[row] = sum;
-    }
-    return TSR_OK;
-}
-
-/* Compares what the layer adds, source against model on the same input. *carried is the power of the error that the
- * source's layer makes of an earlier error. */
-static tsr_status measure_alone(check *c, tsr_judgement *alone, double *carried, tsr_err *err)
-{
-    TSR_TRY(for_rows(c, subtract_rows, err));
-    *carried = 0;
-    for (size_t i = 0; i < c->n; i++)
-        *carried += c->carried[i];
-    return measure(c, alone, c->added, c->added + c->n * c->hidden, c->hidden, err);
-}
-
 /* Judges a layer. `routed`: the layer chooses experts in both models. */
 static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
 {
@@ -119,8 +66,8 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
     snprintf(subject, sizeof subject, "model.layers.%zu", layer);
     tsr_judgement stream = tsr_forward_blank(subject, TSR_FORWARD_STREAM, TSR_ERROR_QUANTIZATION);
     tsr_judgement alone = tsr_forward_blank(subject, TSR_FORWARD_LAYER, TSR_ERROR_QUANTIZATION);
-    double carried;
-    TSR_TRY(measure(c, &stream, c->x, c->y, c->hidden, err));
+    tsr_metrics carried = {0}; /* what the source's layer makes of the stream's earlier error */
+    TSR_TRY(measure(c, &stream, c->x, c->y, NULL, err));
     if (routed) {
         count_alike(c, &stream, c->chosen[0], c->chosen[1]);
         count_alike(c, &alone, c->chosen[0], c->chosen[1] + c->n * k);
@@ -132,11 +79,13 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
         stream.kl.mean = heads.kl.mean;
         stream.kl.max = heads.kl.max;
     }
-    TSR_TRY(measure_alone(c, &alone, &carried, err));
+    /* What the layer adds, source against model on the same input. */
+    TSR_TRY(measure(c, &alone, c->x, c->other[1], c->before, err));
+    TSR_TRY(tsr_measure(&carried, c->x, c->other[0], NULL, c->n, c->hidden, &c->request->run, err));
     tsr_forward_budget_add(&c->budget, &(tsr_forward_layer_loss){.noise = fmax(c->source.noise, c->model.noise),
                                                                  .served = c->model.served,
                                                                  .latent = (c->source.traits & TSR_LATENT) != 0,
-                                                                 .carried = carried,
+                                                                 .carried = carried.sum_d2,
                                                                  .stream = &stream,
                                                                  .alone = &alone});
     const double own = c->request->limits.min_sqnr, whole = c->request->limits.min_stream;
@@ -160,15 +109,26 @@ static tsr_status run_model(const tsr_forward_both *both, tsr_forward *f, size_t
 {
     check *const c = both->check;
     layer_run *const r = both->context;
-    return tsr_forward_run_layer(f, r->layer, &c->twice, i == 0 ? c->x : c->y, c->chosen[i], &r->routed[i], err);
+    const tsr_forward_states states = {.parts = 2,
+                                       .in = {i == 0 ? c->x : c->y, i == 0 ? c->y : c->x},
+                                       .out = {i == 0 ? c->before : c->y_before, c->other[i]}};
+    return tsr_forward_run_layer(f, r->layer, &c->twice, &states, c->chosen[i], &r->routed[i], err);
+}
+
+static void swap(double **a, double **b)
+{
+    double *const first = *a;
+    *a = *b;
+    *b = first;
 }
 
 static tsr_status run_layer(check *c, size_t layer, tsr_err *err)
 {
     layer_run r = {.layer = layer};
     const double began = tsr_now();
-    TSR_TRY(for_rows(c, exchange_rows, err));
     TSR_TRY(tsr_forward_run_both(&(tsr_forward_both){c, run_model, &r}, err));
+    swap(&c->x, &c->before);
+    swap(&c->y, &c->y_before);
     const double ran = tsr_now();
     c->evidence->phases[TSR_PHASE_ORACLE] += ran - began;
     const tsr_status status = judge_layer(c, layer, r.routed[0] && r.routed[1], err);
@@ -195,7 +155,9 @@ static tsr_status judge_theirs(check *c, const char *subject, const char *what, 
     const double limit = t->dtype == TSR_F32 ? kFp32 : kHalf;
     tsr_judgement j = tsr_forward_blank(subject, what, TSR_ERROR_KERNEL);
     char fault[64];
-    TSR_TRY(measure(c, &j, x, y, width, err));
+    TSR_TRY(tsr_measure(&j.metrics, x, y, NULL, c->n, width, &c->request->run, err));
+    if (j.metrics.differ > 0)
+        tsr_forward_locate(c, j.metrics.max_abs_at, width, "channel", j.worst_at, sizeof j.worst_at);
     if (!(tsr_metrics_relative(&j.metrics) <= limit) || j.metrics.nonfinite[1] > 0) {
         snprintf(fault, sizeof fault, "relative error above %.3g", limit);
         j.fault = fault;
@@ -222,11 +184,12 @@ static tsr_status run_theirs(check *c, tsr_err *err)
             TSR_TRY(judge_theirs(c, "model.embed_tokens", "embedding", before, c->x, c->y, c->hidden, err));
         memcpy(c->x, c->y, c->n * c->hidden * sizeof *c->x);
     }
+    const tsr_forward_states states = {.parts = 1, .in = {c->x}, .out = {c->x}};
     for (size_t layer = c->request->first; layer <= c->last; layer++) {
         const tsr_tensor *const after = state_of(c, layer + 1);
         const double began = tsr_now();
         bool routed;
-        TSR_TRY(tsr_forward_run_layer(&c->source, layer, &c->tokens, c->x, NULL, &routed, err));
+        TSR_TRY(tsr_forward_run_layer(&c->source, layer, &c->tokens, &states, NULL, &routed, err));
         c->evidence->phases[TSR_PHASE_ORACLE] += tsr_now() - began;
         if (after != NULL) {
             snprintf(subject, sizeof subject, "model.layers.%zu", layer);
@@ -346,39 +309,36 @@ static tsr_status check_windows(const check *c, tsr_err *err)
 
 static tsr_status hold_states(check *c, tsr_err *err)
 {
-    const size_t n = c->n * c->hidden, choices = c->n * c->source.router.chosen * sizeof(uint32_t);
-    c->before = malloc(n * sizeof *c->before);
-    c->x = malloc(2 * n * sizeof *c->x);
-    c->y = malloc(2 * n * sizeof *c->y);
-    c->added = malloc(2 * n * sizeof *c->added);
-    c->carried = malloc(c->n * sizeof *c->carried);
+    const size_t size = c->n * c->hidden * sizeof(double), choices = c->n * c->source.router.chosen * sizeof(uint32_t);
+    double **const states[] = {&c->x, &c->y, &c->before, &c->y_before, &c->other[0], &c->other[1]};
+    bool held = true;
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
+        *states[i] = malloc(size + 1);
+        held = held && *states[i] != NULL;
+    }
     c->chosen[0] = malloc(2 * choices + 1);
     c->chosen[1] = malloc(2 * choices + 1);
-    return c->before == NULL || c->x == NULL || c->y == NULL || c->added == NULL || c->carried == NULL ||
-                   c->chosen[0] == NULL || c->chosen[1] == NULL
-               ? tsr_out_of_memory(err, "for hidden states")
-               : TSR_OK;
+    return held && c->chosen[0] != NULL && c->chosen[1] != NULL ? TSR_OK : tsr_out_of_memory(err, "for hidden states");
 }
 
 static void drop_states(const check *c)
 {
-    free(c->before);
-    free(c->x);
-    free(c->y);
-    free(c->added);
-    free(c->carried);
+    double *const states[] = {c->x, c->y, c->before, c->y_before, c->other[0], c->other[1]};
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++)
+        free(states[i]);
     free(c->chosen[0]);
     free(c->chosen[1]);
 }
 
-static tsr_status embed(check *c, tsr_forward *f, double *x, tsr_err *err)
+static tsr_status embed(const tsr_forward_both *both, tsr_forward *f, size_t i, tsr_err *err)
 {
+    const check *const c = both->check;
     const size_t n = c->n * c->hidden;
     double *held;
     TSR_TRY(f->ops->make(f->ops, n, &held, err));
     tsr_status status = tsr_forward_embed(f, &c->tokens, held, err);
     if (status == TSR_OK)
-        status = f->ops->get(f->ops, x, held, n, err);
+        status = f->ops->get(f->ops, i == 0 ? c->x : c->y, held, n, err);
     f->ops->drop(f->ops, held, n);
     return status;
 }
@@ -400,22 +360,23 @@ static tsr_status open_both(check *c, tsr_err *err)
     TSR_TRY(repeat(&c->tokens, &c->twice, err));
     c->n = c->tokens.count;
     c->hidden = c->source.hidden;
-    TSR_TRY(hold_states(c, err));
-    return embed(c, &c->source, c->x, err);
+    return hold_states(c, err);
 }
 
 static tsr_status run(check *c, tsr_err *err)
 {
     const tsr_forward_request *const r = c->request;
+    const tsr_forward_both both = {c, embed, NULL};
+    tsr_metrics embedded = {0};
     TSR_TRY(open_both(c, err));
-    if (r->reference != NULL)
+    if (r->reference != NULL) {
+        TSR_TRY(embed(&both, &c->source, 0, err));
         return run_theirs(c, err);
-    TSR_TRY(embed(c, &c->model, c->y, err));
-    for (size_t i = 0; i < c->n * c->hidden; i++) {
-        c->budget.power += c->x[i] * c->x[i];
-        c->budget.error += (c->x[i] - c->y[i]) * (c->x[i] - c->y[i]);
     }
-    c->budget.allowed = c->budget.error;
+    TSR_TRY(tsr_forward_run_both(&both, err));
+    TSR_TRY(tsr_measure(&embedded, c->x, c->y, NULL, c->n, c->hidden, &r->run, err));
+    c->budget.power = embedded.sum_x2;
+    c->budget.error = c->budget.allowed = embedded.sum_d2;
     for (size_t layer = r->first; layer <= c->last; layer++) {
         TSR_TRY(run_layer(c, layer, err));
         tell(c, layer);

@@ -74,7 +74,7 @@ static tsr_status compare_logits(tsr_forward_check *c, tsr_judgement *total, hea
 {
     const tsr_run_options *const run = &c->request->run;
     tsr_metrics part = {0};
-    TSR_TRY(tsr_measure(&part, p->x, p->y, n, p->width, run, err));
+    TSR_TRY(tsr_measure(&part, p->x, p->y, NULL, n, p->width, run, err));
     part.max_abs_at += p->row * p->width;
     for (size_t i = 0; i < part.n_worst; i++)
         part.worst[i].row += p->row;

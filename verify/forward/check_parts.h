@@ -44,11 +44,10 @@ typedef struct tsr_forward_check {
     tsr_tokens tokens, twice; /* twice: all sequences two times, for a layer that runs on two inputs at once */
     size_t n, hidden, last;   /* last: layer */
     double began;
-    double *before;      /* on the host: [n][hidden], the source's states before a layer */
-    double *x, *y;       /* [2 n][hidden]: a model's own stream, then its output for the other model's stream */
-    double *added;       /* [2 n][hidden]: what a layer adds to the source's states, in the source and in the model */
-    double *carried;     /* [n]: the power of the error that the source's layer makes of the stream's earlier error */
-    uint32_t *chosen[2]; /* experts chosen for these rows, [2 n] */
+    double *x, *y;             /* on the host: [n][hidden], each model's own stream */
+    double *before, *y_before; /* [n][hidden]: both streams before the last layer */
+    double *other[2];          /* [n][hidden]: the last layer of each model on the other model's stream */
+    uint32_t *chosen[2];       /* experts chosen for these rows, [2 n] */
     tsr_forward_budget budget;
     double perplexity[2];
 } tsr_forward_check;
@@ -67,9 +66,17 @@ typedef struct tsr_forward_both {
 } tsr_forward_both;
 tsr_status tsr_forward_run_both(const tsr_forward_both *both, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Runs layer `layer` of a model in place over states on the host. */
-tsr_status tsr_forward_run_layer(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, double *x,
-                                 uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
+/* A layer's inputs and outputs on the host, in `parts` of as many rows. An input may be an output. */
+typedef struct tsr_forward_states {
+    size_t parts;
+    const double *in[2];
+    double *out[2];
+} tsr_forward_states;
+
+/* Runs layer `layer` of a model over states on the host; `tokens` are those of all parts. */
+tsr_status tsr_forward_run_layer(tsr_forward *forward, size_t layer, const tsr_tokens *tokens,
+                                 const tsr_forward_states *states, uint32_t *choices, bool *routed,
+                                 tsr_err *err) TSR_WARN_UNUSED;
 
 tsr_judgement tsr_forward_blank(const char *subject, const char *what, tsr_error_kind kind);
 

@@ -84,17 +84,19 @@ tsr_status tsr_forward_run_both(const tsr_forward_both *both, tsr_err *err)
     return tsr_parallel_for(2, both->check->devices.passes, both->check->request->run.cancel, run_pass, &copy, err);
 }
 
-tsr_status tsr_forward_run_layer(tsr_forward *f, size_t layer, const tsr_tokens *tokens, double *x, uint32_t *choices,
-                                 bool *routed, tsr_err *err)
+tsr_status tsr_forward_run_layer(tsr_forward *f, size_t layer, const tsr_tokens *tokens,
+                                 const tsr_forward_states *states, uint32_t *choices, bool *routed, tsr_err *err)
 {
-    const size_t n = tokens->count * f->hidden;
+    const size_t n = tokens->count * f->hidden, each = n / states->parts;
     double *held;
     TSR_TRY(f->ops->make(f->ops, n, &held, err));
-    tsr_status status = f->ops->put(f->ops, held, x, n, err);
+    tsr_status status = TSR_OK;
+    for (size_t i = 0; status == TSR_OK && i < states->parts; i++)
+        status = f->ops->put(f->ops, held + i * each, states->in[i], each, err);
     if (status == TSR_OK)
         status = tsr_forward_layer(f, layer, tokens, held, choices, routed, err);
-    if (status == TSR_OK)
-        status = f->ops->get(f->ops, x, held, n, err);
+    for (size_t i = 0; status == TSR_OK && i < states->parts; i++)
+        status = f->ops->get(f->ops, states->out[i], held + i * each, each, err);
     f->ops->drop(f->ops, held, n);
     return status;
 }
