@@ -79,7 +79,7 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
         stream.kl.mean = heads.kl.mean;
         stream.kl.max = heads.kl.max;
     }
-    /* What the layer adds, source against model on the same input. */
+    /* the difference that the layer makes, source against model on the same input */
     TSR_TRY(measure(c, &alone, c->x, c->other[1], c->before, err));
     TSR_TRY(tsr_measure(&carried, c->x, c->other[0], NULL, c->n, c->hidden, &c->request->run, err));
     tsr_forward_budget_add(&c->budget, &(tsr_forward_layer_loss){.noise = fmax(c->source.noise, c->model.noise),

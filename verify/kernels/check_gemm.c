@@ -4,7 +4,6 @@
 #include "common/parallel/threads.h"
 #include "verify/evidence/activations.h"
 #include "verify/kernels/gemm_layouts.h"
-#include "verify/kernels/gemm_ranks.h"
 #include "verify/kernels/mx_product.h"
 
 #include <math.h>

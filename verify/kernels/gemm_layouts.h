@@ -1,4 +1,4 @@
-/* Runs block FP8 kernels over one job in the layouts of serving code, and judges them. */
+/* Runs block FP8 kernels over one job in the layouts of serving code and divided among ranks, and judges them. */
 #ifndef TSR_VERIFY_KERNELS_GEMM_LAYOUTS_H
 #define TSR_VERIFY_KERNELS_GEMM_LAYOUTS_H
 
@@ -52,5 +52,19 @@ const char *tsr_gemm_layout_words(tsr_gemm_layout layout);
 
 /* Runs every kernel of the device in this layout, and adds a judgement for each result type. */
 tsr_status tsr_gemm_run_layout(tsr_gemm_operands *operands, tsr_gemm_layout layout, tsr_err *err) TSR_WARN_UNUSED;
+
+/* ---- tensor-parallel ranks (gemm_ranks.c) ----
+ *
+ * As in vLLM's RowParallelLinear, each rank multiplies K / ranks input features, in whole blocks of scales, and rounds
+ * its result to the type of the output. The all-reduce adds in that type. */
+
+/* Checks that options->ranks can divide the row-parallel weights among the entries, and connects the GPUs of the ranks
+ * (check->how). Row-parallel are block FP8 weights that loaders divide along K. The others are multiplied without ranks
+ * only. TSR_E_USAGE: a weight cannot be divided. TSR_E_NOT_APPLICABLE: no weight is row-parallel. */
+tsr_status tsr_gemm_ranks_begin(tsr_gemm_check *check, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Runs every kernel on each rank's part of the operands, adds the results, and judges the sum in each result type. A set
+ * of experts runs in the contiguous layout. */
+tsr_status tsr_gemm_check_ranks(tsr_gemm_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -20,7 +20,7 @@ typedef struct tsr_gemm_check {
     size_t n_entries;
     size_t *jobs; /* index of the first entry of each */
     size_t n_jobs;
-    char how[TSR_RANKS_HOW]; /* how the GPUs of ranks are connected (verify/kernels/gemm_ranks.h) */
+    char how[TSR_RANKS_HOW]; /* how the GPUs of ranks are connected (gemm_ranks.c) */
     tsr_arena arena;
 } tsr_gemm_check;
 

@@ -41,7 +41,7 @@ void tsr_product(const double *a, const double *w, size_t m, size_t n, size_t k,
 double tsr_gemm_bound(const tsr_exact *e, tsr_accumulation accumulation, tsr_out out, size_t k);
 double tsr_gemm_variance(const tsr_exact *e, tsr_accumulation accumulation, tsr_out out, size_t k);
 
-/* What a correct result may be: the exact value, the largest and the mean square error, and magnitudes that decide
+/* The range of a correct result: the exact value, the largest and the mean square error, and magnitudes that decide
  * whether it may overflow. */
 typedef struct tsr_gemm_margin {
     double value, bound, variance;

@@ -1,17 +1,16 @@
 /* Divides K among ranks, runs kernels over the parts, and judges the sums. */
-#include "verify/kernels/gemm_ranks.h"
+#include "verify/kernels/gemm_layouts.h"
 
 #include "common/checked.h"
 #include "common/parallel/threads.h"
 #include "formats/names/tensor_parallel.h"
 #include "verify/evidence/device_ranks.h"
-#include "verify/kernels/gemm_layouts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-bool tsr_gemm_is_row_parallel(const tsr_weight *w)
+static bool is_row_parallel(const tsr_weight *w)
 {
     return w->coding == TSR_CODED_E4M3 && tsr_tp_find_rule(w->values->name)->how == TSR_TP_COLUMNS;
 }
@@ -35,7 +34,7 @@ tsr_status tsr_gemm_ranks_begin(tsr_gemm_check *c, tsr_evidence *evidence, tsr_e
     if (ranks == 1)
         return TSR_OK;
     for (size_t i = 0; i < c->n_entries; i++) {
-        if (!tsr_gemm_is_row_parallel(c->entries[i].weight))
+        if (!is_row_parallel(c->entries[i].weight))
             continue;
         divided++;
         TSR_TRY(check_divides(c->entries[i].weight, ranks, err));
@@ -245,7 +244,7 @@ tsr_status tsr_gemm_check_ranks(tsr_gemm_operands *o, tsr_err *err)
     const tsr_gemm_layout layout = o->n_experts == 1 ? TSR_GEMM_ROWS : TSR_GEMM_CONTIGUOUS;
     tsr_device *const device = o->c->options->device;
     division d = {.whole = o, .ranks = (size_t)o->c->options->ranks};
-    if (d.ranks == 1 || !tsr_gemm_is_row_parallel(o->experts[0].weight))
+    if (d.ranks == 1 || !is_row_parallel(o->experts[0].weight))
         return TSR_OK;
     tsr_status status = divide(&d, layout, err);
     for (size_t i = 0; status == TSR_OK && i < device->n_gemms; i++)
