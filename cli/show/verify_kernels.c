@@ -82,6 +82,7 @@ void tsr_verify_kernels_json(const tsr_command_context *context, tsr_text *t)
     tsr_json_member_string(t, "device_note", v->note.msg[0] != '\0' ? v->note.msg : NULL);
     tsr_json_member_u64(t, "seed", v->options.seed);
     tsr_json_member_u64(t, "tokens", v->options.tokens);
+    tsr_json_member_u64(t, "ranks", v->options.ranks);
     tsr_json_member_bool(t, "passed", e->failed == 0);
     tsr_json_member_object(t, "limits", true);
     tsr_json_member_number(t, "max_kernel_error", v->options.limits.max_kernel_error);

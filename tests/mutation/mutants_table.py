@@ -180,7 +180,13 @@ MUTANTS = [
      "state.most[0] = now[0], state.most[1] = now[1];\n        clear_tail(group,", "verify mla --context 300", "decode: the rescale is left out"),
     ("mla_decode_fast.cuh", "rescale(o, state, now, scale2);\n        clear_tail(group,",
      "state.most[0] = now[0], state.most[1] = now[1];\n        clear_tail(group,", "verify mla --context 2000", "decode: the rescale is left out"),
+    # the sum over ranks, in turn
+    ("project.cu", "__float2bfloat16_rn(__bfloat162float(a) + __bfloat162float(b))", "__float2bfloat16_rz(__bfloat162float(a) + __bfloat162float(b))",
+     "verify gemm --tp 2", "ranks: the sum is truncated to BF16"),
+    ("project.cu", "__float2half_rn(__half2float(a) + __half2float(b))", "__float2half_rz(__half2float(a) + __half2float(b))", "verify gemm --tp 2",
+     "ranks: the sum is truncated to F16"),
+    ("project.cu", "    return a + b;", "    return a;", "verify gemm --tp 2", "ranks: a part is lost"),
     # what one card cannot show
-    ("nccl.cu", None, None, None, "the sum over ranks: it takes two GPUs; verify mla --tp 2 judges it there, and its faults in unit tests"),
+    ("nccl.cu", None, None, None, "the sum over ranks by NCCL: it takes two GPUs; tests/gpu/verify_ranks.py has its faults there"),
     ("project.cu", None, None, None, "W_v and W_o: they run in verify mla --tp alone, which holds them to FP32's bound and RMS"),
 ]

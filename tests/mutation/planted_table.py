@@ -17,6 +17,7 @@ LOADERS = [I + "test_can_load.py", I + "test_can_load_kinds.py", I + "test_loade
 VERIFY = [U + "test_metrics", I + "test_verify_weights.py"]
 READ = [U + "test_weight_reader", U + "test_read_kinds", U + "test_small_codes", I + "test_verify_weights.py"]
 TALLY = [U + "test_kernel_tally", U + "test_check_kernels", U + "test_check_integers"]
+RANKS = [U + "test_gemm_ranks", I + "test_verify_gemm.py"]
 FORWARD = [U + "test_forward_ops", I + "test_verify_forward.py"]
 LOGITS = [*FORWARD, I + "test_verify_forward_served.py"]
 MODELS = [I + "test_verify_formats.py", I + "test_verify_models.py"]
@@ -214,6 +215,9 @@ PLANTED = [
     ("verify/evidence/kernel_tally.c", "!(j->bias.sigmas <= limits->max_kernel_bias)", "false", TALLY + [I + "test_verify_gemm.py"], "errors may lean to one side"),
     ("verify/kernels/check_gemm.c", "if (!(tsr_metrics_sqnr(&j.metrics) >= limit)) {", "if (tsr_metrics_sqnr(&j.metrics) < limit) {", None,
      "a SQNR that is NaN passes: NaN in weights or inputs is found before, as theirs"),
+    ("verify/kernels/gemm_ranks.c", "if (!tsr_device_ranks_agree(d->sums, d->ranks, cells))", "if (false)", RANKS, "ranks may hold different sums"),
+    ("verify/kernels/gemm_ranks.c", "w->cols / ranks % w->block.cols == 0", "w->cols % w->block.cols == 0", RANKS, "ranks divide blocks of scales"),
+    ("verify/kernels/gemm_oracle.c", "        m.bound += rounding;\n", "", RANKS, "the bound of a sum over ranks lacks its roundings"),
     ("verify/mla/rope.c", "return factor <= 1 ? 1 : 0.1 * weight * log(factor) + 1;", "return 1;", [U + "test_rope", I + "test_verify_mla.py"], "YaRN without its gain"),
     ("verify/mla/rope.c", "rope->frequency[i] = (1 - keep) * plain / s->factor + keep * plain;", "rope->frequency[i] = keep * plain / s->factor + (1 - keep) * plain;",
      [U + "test_rope"], "Llama 3.1's long and short waves are swapped"),

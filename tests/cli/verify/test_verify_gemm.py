@@ -105,6 +105,69 @@ def test_figures_are_what_numpy_finds(verify, tmp_path):
     assert found["max_abs_error_at"] == f"token {token}, output {output}"
 
 
+# ---- ranks ----
+
+
+def sums_of(result):
+    return [j for j in harness.of_kind(result, "kernel") if " ranks " in j["what"]]
+
+
+@pytest.mark.parametrize("scaling", ["1x128", "64x128"])
+def test_ranks_add_up(verify, model, scaling):
+    """Of 640 input features, each of five ranks has a block of scales. Only row-parallel layers are divided."""
+    dst, src = model.write()
+    code, result = verify("gemm", dst, "--against", src, "--tp", "5", "--scaling", scaling)
+    assert code == 0, [j for j in result["judgements"] if not j["passed"]]
+    assert result["ranks"] == 5 and not result["skipped"]
+    found = sums_of(result)
+    assert {j["subject"] for j in found} == {NAME}
+    assert {j["what"] for j in found} == {f"{kernel}, 5 ranks in turn: sum, {out}" for kernel in KERNELS for out in ("bf16", "f16", "f32")}
+    assert all(j["kernel_seconds"] > 0 and 0.5 < j["of_expected_rms"] < 1.3 for j in found if not j["what"].endswith("f32"))
+    assert verify("gemm", dst, "--against", src)[1]["ranks"] == 1
+
+
+def test_experts_are_divided_as_a_set(verify, model):
+    for name in EXPERTS:
+        down = name.replace("up_proj", "down_proj")
+        for suffix in ("", "_scale_inv"):
+            model.output[down + suffix] = model.output.pop(name + suffix)
+    dst, _ = model.write()
+    code, result = verify("gemm", dst, "--tp", "5", "--out", "bf16", "--tensors", "*.experts.*")
+    assert code == 0 and {j["what"] for j in sums_of(result)} == {f"{kernel}, contiguous, 5 ranks in turn: sum, bf16" for kernel in KERNELS}
+
+
+def test_sums_are_what_numpy_finds(verify, tmp_path):
+    """Each rank's product is rounded to BF16, and so is each sum."""
+    rng = np.random.default_rng(4)
+    w, x = rng.standard_normal((128, 512)).astype(BF16), rng.standard_normal((64, 512)).astype(BF16)
+    codes, scales = fp8_oracle.quantize(w)
+    dst = write(tmp_path / "dst", {NAME: codes, NAME + "_scale_inv": scales}, FP8_CONFIG)
+    inputs = write(tmp_path / "inputs", {NAME[:-7] + ".input": x}) / "model.safetensors"
+    _, result = verify("gemm", dst, "--activations", inputs, "--tokens", "64", "--tp", "4", "--out", "bf16")
+    token_scales = np.abs(x.astype(np.float32)).reshape(64, 4, 128).max(2) / np.float32(448)
+    q = (x.astype(np.float32).reshape(64, 4, 128) / token_scales[:, :, None]).astype(fp8_oracle.E4M3).astype(np.float64)
+    q = (q * token_scales[:, :, None].astype(np.float64)).reshape(64, 512)
+    decoded = fp8_oracle.dequantize(codes, scales).astype(np.float64)
+    total = np.zeros((64, 128), BF16)
+    for at in range(0, 512, 128):
+        part = (q[:, at:at + 128] @ decoded[:, at:at + 128].T).astype(BF16)
+        total = (total.astype(np.float32) + part.astype(np.float32)).astype(BF16)
+    exact = q @ decoded.T
+    found = next(j for j in sums_of(result) if j["what"].startswith("reference"))
+    assert found["relative_error"] == pytest.approx(np.linalg.norm(exact - total.astype(np.float64)) / np.linalg.norm(exact), rel=0.01)
+
+
+@pytest.mark.parametrize("check, options, code, words", [
+    ("gemm", ("--tp", "2"), 2, f"--tp 2: '{NAME}' has 640 input features in blocks of 128, which 2 ranks cannot divide"),
+    ("gemm", ("--tp", "0"), 2, "--tp: at least 1"),
+    ("gemm", ("--tp", "5", "--tensors", "*up_proj*"), 3, "none of the tensors is a row-parallel weight"),
+    ("epilogue", ("--tp", "2"), 2, "--tp cannot be combined with verify epilogue")])
+def test_ranks_that_do_not_fit(tessera, model, check, options, code, words):
+    dst, _ = model.write()
+    found, _, err = harness.run(tessera, ["verify", check, dst, "--device", "cpu", *options])
+    assert found == code and words in err and err.count("\n") == 1, err
+
+
 # ---- faults in a checkpoint ----
 
 

@@ -55,6 +55,7 @@ COMMANDS = [
     ("diff", "diff SRC FP8", False),
     ("verify all", "verify all FP8 --against SRC --device cpu --sample 1 --count 2", False),
     ("verify forward", "verify forward W4 --against SRC --devices 3 --device cpu", False),
+    ("verify gemm", "verify gemm FP8 --device cpu --tp 2 --tensors *.o_proj.weight --sample 1 --columns 128 --tokens 4", False),
 ]
 SECONDS = 60  # of CPU: a run that never ends mostly loops
 
