@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """`tessera verify forward` on a GPU against the CPU, for a small random model of each family and its quantized copy: every figure of
 every judgement is the CPU's, within 1e-9 where both passes are in double, and within 1 % as served, where a value near a tie may be
-rounded to the other side. Where there are two GPUs, both together give the bits of one. Stdlib only.
+rounded to the other side. Where there are two GPUs, both together give the bits of one: each with a model, and both with the
+weights of one model (--reference) divided between them. Stdlib only.
 
     python3 tests/gpu/verify_forward.py --tessera build/cli/tessera --make build/tests/make/make_checkpoint
 """
@@ -141,12 +142,33 @@ class Model:
         return path
 
 
-def run(tessera, dst, src, *options):
-    words = ["verify", "forward", dst, "--against", src, "--batch", 3, "--count", 50, "--json", "-", *options]
-    code, out, err = harness.run(tessera, words)
+def run(tessera, *words):
+    code, out, err = harness.run(tessera, ["verify", "forward", *words, "--json", "-"])
     if "--devices:" not in err:  # fewer GPUs than asked for is no lack of one
         harness.skip_without_gpu(code, err)
     return json.loads(out) if code in (0, 1) else {"error": err}
+
+
+def make_reference(path):
+    """Random states and logits, which no model has: only the figures are compared."""
+    rng, (sequences, length) = random.Random(1), (2, 40)
+    shapes = {**{f"hidden_states.{n}": (sequences, length, HIDDEN) for n in range(LAYERS + 1)}, "logits": (sequences, length, VOCABULARY)}
+    tensors = {"input_ids": ("I32", (sequences, length), array.array("i", (rng.randrange(VOCABULARY) for _ in range(sequences * length))).tobytes())}
+    for name, shape in shapes.items():
+        tensors[name] = ("F32", shape, array.array("f", (rng.gauss(0, 1) for _ in range(shape[0] * shape[1] * shape[2]))).tobytes())
+    harness.write_safetensors(path, tensors)
+    return path
+
+
+def check_two(checks, tessera, family, words, on_one):
+    """Two GPUs give the judgements of one."""
+    on_two = run(tessera, *words, "--device", "cuda", "--devices", 2)
+    if "--devices:" in on_two.get("error", ""):
+        print(f"{family:12} left out: two GPUs: {on_two['error'].strip()}")
+        return
+    checks.check(f"{family}: two GPUs give the bits of one", on_two.get("judgements") == on_one["judgements"], on_two.get("error"))
+    between = on_two.get("bytes_between_devices", 0)
+    checks.check(f"{family}: bytes between GPUs", (between > 0) == ("--reference" in words), between)
 
 
 def distance(a, b):
@@ -167,21 +189,21 @@ def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as work:
+        reference = make_reference(pathlib.Path(work, "reference.safetensors"))
         for family in FAMILIES:
             src, dst = Model(family).write(pathlib.Path(work, family)), pathlib.Path(work, f"{family}-coded")
             scheme = ["mxfp4-weight-only", "--dialect", "gpt-oss"] if family == "gpt_oss" else ["fp8-block"]
             code, _, err = harness.run(options.tessera, ["quantize", src, "-o", dst, "--quiet", "--scheme", *scheme])
             checks.check(f"{family}: quantized", code == 0, err)
+            both = (dst, "--against", src, "--batch", 3, "--count", 50)
             for name, words, most in (("in double", ["--exact"], 1e-9), ("as served", [], 1e-2)):
-                on_cpu, on_gpu = (run(options.tessera, dst, src, "--device", device, *words) for device in ("cpu", "cuda"))
+                on_cpu, on_gpu = (run(options.tessera, *both, "--device", device, *words) for device in ("cpu", "cuda"))
                 apart = distance(on_cpu, on_gpu)
                 print(f"{family:12} {name}: figures at most {apart:.3g} apart, {on_gpu.get('device', on_gpu)}", flush=True)
                 checks.check(f"{family}, {name}", apart <= most and "FP64" in on_gpu.get("device", ""), apart)
-            on_two = run(options.tessera, dst, src, "--device", "cuda", "--devices", 2)  # as served, as the last one was
-            if "--devices:" in on_two.get("error", ""):
-                print(f"{family:12} left out: two GPUs: {on_two['error'].strip()}")
-            else:
-                checks.check(f"{family}: two GPUs give the bits of one", on_two.get("judgements") == on_gpu["judgements"], on_two.get("error"))
+            check_two(checks, options.tessera, family, both, on_gpu)  # as served, as the last one was
+            alone = (src, "--reference", reference)
+            check_two(checks, options.tessera, family, alone, run(options.tessera, *alone, "--device", "cuda"))
     checks.finish()
 
 
