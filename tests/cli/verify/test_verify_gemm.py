@@ -114,7 +114,7 @@ def sums_of(result):
 
 @pytest.mark.parametrize("scaling", ["1x128", "64x128"])
 def test_ranks_add_up(verify, model, scaling):
-    """Of 640 input features, each of five ranks has a block of scales. Only row-parallel layers are divided."""
+    """640 input features are five blocks of scales, one for each rank. Only row-parallel layers are divided."""
     dst, src = model.write()
     code, result = verify("gemm", dst, "--against", src, "--tp", "5", "--scaling", scaling)
     assert code == 0, [j for j in result["judgements"] if not j["passed"]]
