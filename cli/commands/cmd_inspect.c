@@ -1,5 +1,6 @@
 /* Implements `tessera inspect`: its options and its inputs. */
 #include "cli/commands/commands.h"
+#include "cli/help/loader_rules.h"
 #include "cli/io/globs.h"
 #include "cli/show/inspect_print.h"
 #include "convert/jobs/quantize_preview.h"
@@ -19,7 +20,7 @@ typedef struct judged {
 } judged;
 
 typedef struct inspecting {
-    const char *can_load, *tp;
+    const char *can_load, *tp, *loaders;
     bool as_is;
     char *path;         /* path of the checkpoint */
     const char *tensor; /* NULL: the whole checkpoint */
@@ -37,7 +38,8 @@ typedef struct inspecting {
 
 static const char kHelp[] =
     "tessera inspect PATH [options]\n"
-    "tessera inspect PATH:TENSOR [options]\n\n"
+    "tessera inspect PATH:TENSOR [options]\n"
+    "tessera inspect --loaders MODEL_TYPE\n\n"
     "Prints what a checkpoint holds: files, parameters by part of the model, which tensors are quantized\n"
     "and how, scales, attention and its KV cache. For one tensor it prints values, codes and a map of\n"
     "blocks; for a scale, its weight and its grid. PATH is a Hugging Face directory or one .safetensors\n"
@@ -45,13 +47,14 @@ static const char kHelp[] =
     "--can-load prints which loaders can load it at which tensor-parallel sizes, and which tensor breaks\n"
     "which rule. A checkpoint that is not quantized yet is checked as `tessera quantize` would write it,\n"
     "unless --as-is is given. LOADERS is all, or names with commas: vllm, sglang, transformers, deepseek,\n"
-    "trtllm.\n\n"
+    "trtllm. --loaders prints the rules by which that is judged.\n\n"
     "Examples:\n"
     "  tessera inspect DeepSeek-V3\n"
     "  tessera inspect DeepSeek-V3:model.layers.3.self_attn.kv_b_proj.weight\n"
     "  tessera inspect DeepSeek-V3:model.layers.3.self_attn.kv_b_proj.weight_scale_inv\n"
     "  tessera inspect Qwen3-BF16 --can-load all --tp 1,2,4,8,16      before quantizing\n"
-    "  tessera inspect out --can-load vllm --tp 8 --junit loaders.xml  in CI: exit code 1 says no\n\n"
+    "  tessera inspect out --can-load vllm --tp 8 --junit loaders.xml  in CI: exit code 1 says no\n"
+    "  tessera inspect --loaders qwen3_next                           the rules about this class\n\n"
     "Exit codes: 0 fine; 1 something is wrong with the checkpoint, or a loader that was asked for cannot load it at a\n"
     "size that was asked for; 2 usage; 3 not a checkpoint, or tensors that Tessera does not read; 4 I/O.\n\n"
     "Options:\n";
@@ -68,6 +71,8 @@ static void add_options(tsr_command_context *c, tsr_option *options)
         {"--tp", TSR_OPT_TEXT, &a->tp, "SIZES", "with --can-load: tensor-parallel sizes (1,2,4,8,16)"},
         {"--as-is", TSR_OPT_FLAG, &a->as_is, NULL,
          "with --can-load: check the checkpoint as it is, even if it is not quantized yet"},
+        {"--loaders", TSR_OPT_TEXT, &a->loaders, "MODEL_TYPE",
+         "print the loader rules for this model_type of config.json, and stop; also with --json"},
         {0},
     };
     tsr_options_append(options, own);
@@ -318,6 +323,13 @@ static tsr_status split(char *path, const char **tensor, tsr_err *err)
 static tsr_status check(tsr_command_context *c, tsr_err *err)
 {
     inspecting *const a = c->job;
+    if (a->loaders != NULL && (c->words[0] != NULL || a->can_load != NULL))
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--loaders takes a model_type and no checkpoint; --can-load LOADERS checks one");
+    if (a->loaders != NULL) {
+        c->done = true;
+        return tsr_list_loader_rules(a->loaders, c->common.json, err);
+    }
     if (c->words[0] == NULL)
         return tsr_fail(err, TSR_E_USAGE, "no checkpoint given: tessera inspect PATH");
     if ((a->tp != NULL || a->as_is) && a->can_load == NULL)

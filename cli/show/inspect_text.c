@@ -281,8 +281,7 @@ void tsr_print_loaders(const tsr_load_table *table, const char *subject)
         tsr_print("  TP %-3u", table->tp[k]);
     tsr_print("\n");
     for (size_t i = 0; i < table->n_loaders; i++) {
-        const char *const checked = tsr_loader_checked(table->loaders[i]), *const version = strchr(checked, ' ') + 1;
-        tsr_print("  %-13s%-12.*s", tsr_loader_name(table->loaders[i]), (int)strcspn(version, ","), version);
+        tsr_print("  %-13s%-12s", tsr_loader_name(table->loaders[i]), tsr_loader_version(table->loaders[i]));
         for (size_t k = 0; k < table->n_tp; k++) {
             tsr_print("  ");
             tsr_print_word(table->ok[i][k] ? TSR_GOOD : TSR_BAD, table->ok[i][k] ? "ok" : "no", 6);

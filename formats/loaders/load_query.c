@@ -57,7 +57,7 @@ bool tsr_query_fp8(const tsr_load_query *q)
     return method != NULL && (strcmp(method, "fp8") == 0 || (q->who->any_case && strcasecmp(method, "fp8") == 0));
 }
 
-static bool is_one_of(const char *type, const char *families)
+bool tsr_is_one_of(const char *type, const char *families)
 {
     char word[80];
     snprintf(word, sizeof word, " %.70s ", type);
@@ -66,12 +66,12 @@ static bool is_one_of(const char *type, const char *families)
 
 bool tsr_query_family(const tsr_load_query *q, const char *families)
 {
-    return is_one_of(q->family, families);
+    return tsr_is_one_of(q->family, families);
 }
 
 bool tsr_query_model(const tsr_load_query *q, const char *families)
 {
-    return is_one_of(q->family, families) || is_one_of(q->model, families);
+    return tsr_is_one_of(q->family, families) || tsr_is_one_of(q->model, families);
 }
 
 bool tsr_query_quantized_head(const tsr_load_query *q)

@@ -12,6 +12,7 @@
 /* Properties of a loader that rules depend on. */
 typedef struct tsr_consumer {
     const char *name;
+    const char *version;     /* of the loader that its rules were checked against */
     const char *checked;     /* the version that its rules were checked against, and how */
     bool compressed_tensors; /* accepts this quant_method besides fp8 */
     bool any_e8m0;           /* reads scales of dtype F8_E8M0 whatever scale_fmt is */
@@ -80,6 +81,9 @@ bool tsr_query_deepseek_v4(const tsr_load_query *q);
 /* Returns true if the checkpoint says quant_method fp8, in upper or lower case as this loader accepts it. */
 bool tsr_query_fp8(const tsr_load_query *q);
 
+/* Returns true if `families`, words between spaces, has the model_type. */
+bool tsr_is_one_of(const char *model_type, const char *families);
+
 /* Returns true if the model_type is one of `families`, words separated by spaces. */
 bool tsr_query_family(const tsr_load_query *q, const char *families);
 
@@ -142,8 +146,12 @@ void tsr_rule_mixed(const tsr_load_query *q);
 tsr_status tsr_globals_compare(tsr_load_query *q, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_rule_globals(const tsr_load_query *q);
 
-/* load_classes.c: rules of single model classes */
+/* load_experts.c: */
 void tsr_rule_experts(const tsr_load_query *q);
+void tsr_rule_router(const tsr_load_query *q);
+void tsr_rule_linear_attention(const tsr_load_query *q);
+
+/* class_rules.c: the table of rules about model classes */
 void tsr_rule_classes(const tsr_load_query *q);
 
 /* load_contents.c: */

@@ -5,6 +5,7 @@
 #include "formats/loaders/loaders.h"
 
 #include "formats/checkpoint/config.h"
+#include "formats/loaders/class_rules.h"
 #include "formats/loaders/load_query.h"
 
 #include <stdarg.h>
@@ -12,19 +13,27 @@
 #include <string.h>
 #include <strings.h>
 
-#define VLLM         "vLLM 0.33.0, load_weights run on the CPU"
-#define SGLANG       "SGLang 0.5.23, load_weights run on the CPU"
-#define TRANSFORMERS "transformers 5.23.0, from_pretrained run on the CPU"
-#define DEEPSEEK     "DeepSeek-V3 9b4e978, convert.py run, model.py read"
-#define TRTLLM       "TensorRT-LLM 21156a7, model_config.py and quant_config_utils.py read; modeling_deepseekv3.py of 2025"
+/* The versions that the rules were checked against. tests/peers/loaders, docs/families.md and `inspect` print these. */
+#define VLLM_VERSION         "0.33.0"
+#define SGLANG_VERSION       "0.5.23"
+#define TRANSFORMERS_VERSION "5.23.0"
+#define DEEPSEEK_VERSION     "9b4e978"
+#define TRTLLM_VERSION       "21156a7"
+
+#define VLLM         "vLLM " VLLM_VERSION ", load_weights run on the CPU"
+#define SGLANG       "SGLang " SGLANG_VERSION ", load_weights run on the CPU"
+#define TRANSFORMERS "transformers " TRANSFORMERS_VERSION ", from_pretrained run on the CPU"
+#define DEEPSEEK     "DeepSeek-V3 " DEEPSEEK_VERSION ", convert.py run, model.py read"
+#define TRTLLM       "TensorRT-LLM " TRTLLM_VERSION ", source read; modeling_deepseekv3.py of 2025"
 
 /* Sources of rules about kinds that tests/peers/loaders has not loaded yet. */
-#define VLLM_READ         "vLLM 0.33.0, source read"
-#define SGLANG_READ       "SGLang 0.5.23, source read"
-#define TRANSFORMERS_READ "transformers 5.23.0, source read"
+#define VLLM_READ         "vLLM " VLLM_VERSION ", source read"
+#define SGLANG_READ       "SGLang " SGLANG_VERSION ", source read"
+#define TRANSFORMERS_READ "transformers " TRANSFORMERS_VERSION ", source read"
 
 static const tsr_consumer kConsumers[TSR_LOADER_COUNT] = {
     [TSR_LOADER_VLLM] = {.name = "vllm",
+                         .version = VLLM_VERSION,
                          .checked = VLLM,
                          .compressed_tensors = true,
                          .any_e8m0 = true,
@@ -36,6 +45,7 @@ static const tsr_consumer kConsumers[TSR_LOADER_COUNT] = {
                          .keys = {"ignored_layers", "modules_to_not_convert"},
                          .matching = TSR_MATCH_EXACT},
     [TSR_LOADER_SGLANG] = {.name = "sglang",
+                           .version = SGLANG_VERSION,
                            .checked = SGLANG,
                            .compressed_tensors = true,
                            .any_e8m0 = true,
@@ -45,6 +55,7 @@ static const tsr_consumer kConsumers[TSR_LOADER_COUNT] = {
                            .keys = {"ignored_layers", "modules_to_not_convert"},
                            .matching = TSR_MATCH_PATH},
     [TSR_LOADER_TRANSFORMERS] = {.name = "transformers",
+                                 .version = TRANSFORMERS_VERSION,
                                  .checked = TRANSFORMERS,
                                  .compressed_tensors = true,
                                  .stated_e8m0 = true,
@@ -52,8 +63,9 @@ static const tsr_consumer kConsumers[TSR_LOADER_COUNT] = {
                                  .trusts_ue8m0 = true,
                                  .keys = {"modules_to_not_convert", "ignored_layers"},
                                  .matching = TSR_MATCH_ENDS},
-    [TSR_LOADER_DEEPSEEK] = {.name = "deepseek", .checked = DEEPSEEK},
+    [TSR_LOADER_DEEPSEEK] = {.name = "deepseek", .version = DEEPSEEK_VERSION, .checked = DEEPSEEK},
     [TSR_LOADER_TRTLLM] = {.name = "trtllm",
+                           .version = TRTLLM_VERSION,
                            .checked = TRTLLM,
                            .compressed_tensors = true,
                            .lists = true,
@@ -63,33 +75,58 @@ static const tsr_consumer kConsumers[TSR_LOADER_COUNT] = {
                            .matching = TSR_MATCH_GLOB},
 };
 
-/* A rule, and the version of each loader that it was checked against, in the order of tsr_loader; NULL: the rule does
- * not apply to that loader. The last rule of the table runs at each TP size, the others once. */
+/* A check with rules of its own, its subject, and the version of each loader that it was checked against, in the order of
+ * tsr_loader; NULL: it does not apply to that loader. The check of shapes runs at each TP size, the others once. */
 typedef struct load_rule {
     void (*ask)(const tsr_load_query *q);
+    const char *subject;
     const char *checked[TSR_LOADER_COUNT];
 } load_rule;
 
 static const load_rule kRules[] = {
-    {tsr_rule_kinds, {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, DEEPSEEK, TRTLLM}},
-    {tsr_rule_small_groups, {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, NULL, TRTLLM}},
-    {tsr_rule_targets, {VLLM, SGLANG, NULL, NULL, TRTLLM}},
-    {tsr_rule_deepseek_v4, {VLLM_READ, SGLANG, TRANSFORMERS_READ, NULL, NULL}},
-    {tsr_rule_modelopt, {VLLM_READ, SGLANG_READ, NULL, NULL, TRTLLM}},
-    {tsr_rule_mixed, {VLLM, SGLANG, NULL, NULL, NULL}},
-    {tsr_rule_globals, {VLLM_READ, SGLANG_READ, NULL, NULL, TRTLLM}},
-    {tsr_rule_config, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
-    {tsr_rule_scales, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
-    {tsr_rule_dtypes, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
-    {tsr_rule_lists, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
-    {tsr_rule_experts, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
-    {tsr_rule_classes, {VLLM, SGLANG, TRANSFORMERS, NULL, NULL}},
-    {tsr_rule_presence, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
-    {tsr_rule_transformers, {NULL, NULL, TRANSFORMERS, NULL, NULL}},
-    {tsr_rule_head_scales, {NULL, NULL, NULL, NULL, TRTLLM}},
-    {tsr_rule_deepseek, {NULL, NULL, NULL, DEEPSEEK, NULL}},
+    {tsr_rule_kinds,
+     "formats of weights that the loader reads under each quant_method",
+     {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, DEEPSEEK, TRTLLM}},
+    {tsr_rule_small_groups,
+     "arguments, groups and zero points of NVFP4, MXFP4, MXFP8, AWQ and GPTQ",
+     {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, NULL, TRTLLM}},
+    {tsr_rule_targets,
+     "targets in config_groups of compressed-tensors that name each quantized layer",
+     {VLLM, SGLANG, NULL, NULL, TRTLLM}},
+    {tsr_rule_deepseek_v4,
+     "DeepSeek-V4: names, dtypes of experts and scales",
+     {VLLM_READ, SGLANG, TRANSFORMERS_READ, NULL, NULL}},
+    {tsr_rule_modelopt, "ModelOpt's exclude_modules and algorithms", {VLLM_READ, SGLANG_READ, NULL, NULL, TRTLLM}},
+    {tsr_rule_mixed, "quantized_layers of ModelOpt's MIXED_PRECISION", {VLLM, SGLANG, NULL, NULL, NULL}},
+    {tsr_rule_globals, "equal global scales of fused layers", {VLLM_READ, SGLANG_READ, NULL, NULL, TRTLLM}},
+    {tsr_rule_config,
+     "members of config.json and of the quantization in it",
+     {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
+    {tsr_rule_scales, "names and values of scales", {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
+    {tsr_rule_dtypes, "dtypes of scales", {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
+    {tsr_rule_lists,
+     "the list of unquantized modules covers the plain layers and no quantized one",
+     {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
+    {tsr_rule_experts, "one format for all experts of a layer", {VLLM, SGLANG, TRANSFORMERS, NULL, TRTLLM}},
+    {tsr_rule_classes, NULL, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
+    {tsr_rule_router,
+     "qwen3_moe and lfm2_moe: the router is in the list of unquantized modules",
+     {VLLM, NULL, NULL, NULL, NULL}},
+    {tsr_rule_linear_attention,
+     "in_proj_ba, in_proj_a and in_proj_b of linear attention: parts end on block boundaries",
+     {VLLM, SGLANG, NULL, NULL, NULL}},
+    {tsr_rule_presence,
+     "all layers, experts, embeddings and norms are present",
+     {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
+    {tsr_rule_transformers,
+     "index metadata; rows and columns that are not a multiple of the block",
+     {NULL, NULL, TRANSFORMERS, NULL, NULL}},
+    {tsr_rule_head_scales, "scales of kv_b_proj divide by heads", {NULL, NULL, NULL, NULL, TRTLLM}},
+    {tsr_rule_deepseek, "names that convert.py accepts", {NULL, NULL, NULL, DEEPSEEK, NULL}},
 };
-static const load_rule kShapes = {tsr_rule_shapes, {VLLM, SGLANG, NULL, DEEPSEEK, TRTLLM}};
+static const load_rule kShapes = {tsr_rule_shapes,
+                                  "at each TP size: blocks, words, heads and experts divide by the ranks",
+                                  {VLLM, SGLANG, NULL, DEEPSEEK, TRTLLM}};
 
 const char *tsr_loader_name(tsr_loader loader)
 {
@@ -99,6 +136,34 @@ const char *tsr_loader_name(tsr_loader loader)
 const char *tsr_loader_checked(tsr_loader loader)
 {
     return kConsumers[loader].checked;
+}
+
+const char *tsr_loader_version(tsr_loader loader)
+{
+    return kConsumers[loader].version;
+}
+
+/* Lists the rules about classes, in the place of their check. */
+static void list_class_rules(tsr_loader loader, const char *model_type, tsr_list_rule_fn *list, void *context)
+{
+    size_t count;
+    const tsr_class_rule *const rules = tsr_class_rules(&count);
+    for (size_t i = 0; i < count; i++) {
+        if (tsr_class_rule_applies(&rules[i], loader, model_type) && rules[i].why != NULL)
+            list(context, &(tsr_rule_text){rules[i].rule, rules[i].what, rules[i].why, rules[i].advice,
+                                           rules[i].families != NULL});
+    }
+}
+
+void tsr_loader_list_rules(tsr_loader loader, const char *model_type, tsr_list_rule_fn *list, void *context)
+{
+    for (size_t i = 0; i <= COUNT(kRules); i++) {
+        const load_rule *const r = i < COUNT(kRules) ? &kRules[i] : &kShapes;
+        if (r->checked[loader] != NULL && r->subject == NULL)
+            list_class_rules(loader, model_type, list, context);
+        else if (r->checked[loader] != NULL)
+            list(context, &(tsr_rule_text){.what = r->subject});
+    }
 }
 
 static void ask_rule(tsr_load_query *q, const load_rule *which)

@@ -53,6 +53,22 @@ const char *tsr_loader_name(tsr_loader loader);
  * CPU"). Static storage. */
 const char *tsr_loader_checked(tsr_loader loader);
 
+/* Returns the version alone, "0.33.0". Static storage. */
+const char *tsr_loader_version(tsr_loader loader);
+
+/* A rule in words; all members have static storage. */
+typedef struct tsr_rule_text {
+    const char *rule;   /* its name in findings; NULL: a check with several rules */
+    const char *what;   /* the layer and the condition, or the subject of a check */
+    const char *why;    /* what the loader does with such a layer; NULL for a check */
+    const char *advice; /* NULL for a check */
+    bool of_class;      /* it is a rule about this model_type */
+} tsr_rule_text;
+
+/* Calls list(context, rule) for each rule of a loader that concerns a model_type. */
+typedef void tsr_list_rule_fn(void *context, const tsr_rule_text *rule);
+void tsr_loader_list_rules(tsr_loader loader, const char *model_type, tsr_list_rule_fn *list, void *context);
+
 /* Fills table->ok for the loaders and TP sizes (each at least 1) of the table. `issues` receives the reasons if a
  * loader fails. */
 tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subject, tsr_issues *issues,

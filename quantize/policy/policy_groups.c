@@ -62,8 +62,12 @@ static void find_seams(const joining *j, const tsr_tensor *t, uint64_t seams[2],
     const uint64_t rows = t->shape[t->rank - 2];
     seams[0] = seams[1] = 0;
     *what = "gate and up meet";
-    if (tsr_glob_match("*gate_up_proj*", t->name)) {
+    if (tsr_glob_match("*gate_up_proj*", t->name) || tsr_glob_match("*.shared_mlp.input_linear.weight", t->name) ||
+        tsr_glob_match("*.mlp.Wi.weight", t->name)) {
         seams[0] = rows / 2;
+    } else if (tsr_glob_match("*.Wqkv.weight", t->name)) {
+        *what = "q, k and v meet";
+        seams[0] = rows / 3; /* k ends at twice that row */
     } else if (tsr_glob_match("*.qkv_proj.weight", t->name)) {
         const uint64_t q = j->model.heads * j->model.head_dim, kv = j->model.kv_heads * j->model.head_dim;
         *what = "q, k and v meet";

@@ -6,10 +6,14 @@
 
 #include <string.h>
 
+#define PROJECTOR "multimodal projector: engines run it unquantized"
+
 /* Applied first, to every model: tensors that no FP8 loader expects to be quantized. */
 static const tsr_rule kForAll[] = {
     {"*embed_tokens*", TSR_KEEP_EMBEDDING, "embedding", false},
     {"*word_embeddings*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"shared.weight", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*embed_positions*", TSR_KEEP_EMBEDDING, "embedding", false},
     {"*position_embeddings*", TSR_KEEP_EMBEDDING, "embedding", false},
     {"*token_type_embeddings*", TSR_KEEP_EMBEDDING, "embedding", false},
     {"wte.*", TSR_KEEP_EMBEDDING, "embedding", false},
@@ -44,9 +48,18 @@ static const tsr_rule kForAll[] = {
     {"*vision*", TSR_KEEP, "vision tower: engines run it unquantized", false},
     {"visual.*", TSR_KEEP, "vision tower: engines run it unquantized", false},
     {"*.visual.*", TSR_KEEP, "vision tower: engines run it unquantized", false},
-    {"*multi_modal_projector*", TSR_KEEP, "multimodal projector: engines run it unquantized", false},
-    {"*mm_projector*", TSR_KEEP, "multimodal projector: engines run it unquantized", false},
+    {"*image_tower*", TSR_KEEP, "vision tower: engines run it unquantized", false},
+    {"*video_tower*", TSR_KEEP, "vision tower: engines run it unquantized", false},
     {"*audio_tower*", TSR_KEEP, "audio tower: engines run it unquantized", false},
+    {"*multi_modal_projector*", TSR_KEEP, PROJECTOR, false},
+    {"*mm_projector*", TSR_KEEP, PROJECTOR, false},
+    {"*.connector.*", TSR_KEEP, PROJECTOR, false},
+    {"*aligner.*", TSR_KEEP, PROJECTOR, false},
+    {"*merger.*", TSR_KEEP, PROJECTOR, false},
+    {"*merger_list.*", TSR_KEEP, PROJECTOR, false},
+    {"patch_merge_mlp.*", TSR_KEEP, PROJECTOR, false},
+    {"*.projector.*", TSR_KEEP, PROJECTOR, false},
+    {"*relative_attention_bias*", TSR_KEEP_EMBEDDING, "position bias", false},
 };
 
 /* Rows that several families share. */
@@ -99,12 +112,126 @@ static const tsr_rule kMixtral[] = {
     {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
 };
 
+#define STACK_OF_GRANITE "a stack of experts: no format can store it (--experts split)"
+
 /* Its experts are stacked as input_linear and output_linear. */
 static const tsr_rule kGraniteMoe[] = {
     {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
     {"*.block_sparse_moe.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
-    {"*.block_sparse_moe.*put_linear.weight", TSR_KEEP, "a stack of experts: no format can store it (--experts split)",
-     true},
+    {"*.block_sparse_moe.*put_linear.weight", TSR_KEEP, STACK_OF_GRANITE, true},
+    {"*.shared_mlp.*", TSR_KEEP, "small compared with the experts (--include overrides)", false},
+};
+
+/* State-space layers beside attention: Bamba, Falcon-H1, Jamba, Granite 4, Nemotron-H, Zamba 2. */
+#define STATE_SPACE "state-space layer: engines divide this joined projection (--include overrides)"
+
+static const tsr_rule kStateSpace[] = {
+    {"*.mamba.in_proj.weight", TSR_KEEP, STATE_SPACE, false},
+    {"*.mixer.in_proj.weight", TSR_KEEP, STATE_SPACE, false},
+    {"*.mamba.out_proj.weight", TSR_QUANTIZE, "state-space layer", false},
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.feed_forward.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mixer.*_proj.weight", TSR_QUANTIZE, "attention, feed-forward or expert", false},
+    {"*.block_sparse_moe.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
+    {"*.block_sparse_moe.*put_linear.weight", TSR_KEEP, STACK_OF_GRANITE, true},
+    {"*.shared_mlp.*put_linear.weight", TSR_QUANTIZE, "shared expert", false},
+};
+
+/* LFM2 and LFM3: attention and short convolutions, experts with the names of Mixtral. */
+static const tsr_rule kLfm[] = {
+    {"*.conv.*_proj.weight", TSR_KEEP, "short convolution: engines divide its joined projection (--include overrides)",
+     false},
+    {"*.self_attn.*_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.feed_forward.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
+    {"*.feed_forward.w?.weight", TSR_QUANTIZE, "feed-forward", false},
+};
+
+/* Gemma 3n and Gemma 4: small tables and projections of each layer beside those of Llama. */
+static const tsr_rule kGemmaPerLayer[] = {
+    {"*per_layer_*", TSR_KEEP, "inputs of each layer (--include overrides)", false},
+    {"*.laurel.*", TSR_KEEP, "low-rank residual (--include overrides)", false},
+    {"*.altup.*", TSR_KEEP, "prediction of the residual (--include overrides)", false},
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    FEED_FORWARD,
+};
+
+/* Two attentions and two dense layers in each block, beside one set of experts. */
+static const tsr_rule kLongcat[] = {
+    {"*.self_attn.?.*_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.self_attn.?.kv_a_proj_with_mqa.weight", TSR_QUANTIZE, "MLA latent projection", false},
+    {"*.mlps.?.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    FEED_FORWARD,
+};
+
+/* Mistral Large 4 with the names of Mistral's own files. */
+static const tsr_rule kMistralNative[] = {
+    {"*.attention.indexers_proj.weight", TSR_KEEP, "indexer weights: loaders read them in BF16", false},
+    {"*.attention.indexer.*", TSR_KEEP, "sparse attention indexer: loaders read it in BF16", false},
+    {"*.attention.w*.weight", TSR_QUANTIZE, "attention", false},
+    {"*.attention.o_proj.weight", TSR_QUANTIZE, "attention output", false},
+    {"*.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
+    {"*.shared_experts.w?.weight", TSR_QUANTIZE, "shared expert", false},
+    {"*.shared_experts.*_proj.weight", TSR_QUANTIZE, "shared expert", false},
+    {"*.feed_forward.w?.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.feed_forward.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+};
+
+/* Attention with an additional gate; experts with projections before and after them. */
+static const tsr_rule kGatedAttention[] = {
+    {"*.self_attn.*_proj.weight", TSR_QUANTIZE, "attention", false},
+    FEED_FORWARD,
+};
+
+/* Queries and keys pass a convolution within the joined projection; the router is a small network. */
+static const tsr_rule kZaya[] = {
+    {"*.self_attn.qkv_proj.*", TSR_KEEP, "projection with a convolution (--include overrides)", false},
+    {"*.self_attn.o_proj.weight", TSR_QUANTIZE, "attention output", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+/* Attention is a mixture of experts, too. */
+static const tsr_rule kJetMoe[] = {
+    {"*put_linear.weight", TSR_KEEP, STACK_OF_GRANITE, true},
+    {"*.self_attention.kv_proj.weight", TSR_QUANTIZE, "attention", false},
+};
+
+/* Linear layers called c_fc and c_proj as in GPT-2, but stored [out, in]. */
+static const tsr_rule kLinearLikeGpt2[] = {
+    {"*.c_attn.weight", TSR_QUANTIZE, "attention", false},
+    {"*.c_proj.weight", TSR_QUANTIZE, "attention output or feed-forward", false},
+    {"*.c_fc*.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.attention.*_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+};
+
+/* ModernBERT: joined projections, Wqkv of attention and Wi of the gated feed-forward. */
+static const tsr_rule kModernBert[] = {
+    {"*.attn.Wqkv.weight", TSR_QUANTIZE, "attention", false},
+    {"*.attn.Wo.weight", TSR_QUANTIZE, "attention output", false},
+    {"*.attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.mlp.W?.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"head.dense.weight", TSR_KEEP, "prediction head (--include overrides)", false},
+};
+
+static const tsr_rule kNomicBert[] = {
+    {"*.attn.Wqkv.weight", TSR_QUANTIZE, "attention", false},
+    {"*.attn.out_proj.weight", TSR_QUANTIZE, "attention output", false},
+    {"*.mlp.fc*.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"cls.*", TSR_KEEP, "prediction head (--include overrides)", false},
+};
+
+static const tsr_rule kWhisper[] = {
+    {"*.self_attn.*_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.encoder_attn.*_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.fc?.weight", TSR_QUANTIZE, "feed-forward", false},
+};
+
+static const tsr_rule kT5[] = {
+    {"*.DenseReluDense.wo.weight", TSR_KEEP, "transformers runs it in F32 (--include overrides)", false},
+    {"*.SelfAttention.?.weight", TSR_QUANTIZE, "attention", false},
+    {"*.EncDecAttention.?.weight", TSR_QUANTIZE, "attention", false},
+    {"*.DenseReluDense.wi*.weight", TSR_QUANTIZE, "feed-forward", false},
 };
 
 /* Kimi Delta Attention: low-bit releases quantize only the routed experts. */
@@ -164,7 +291,7 @@ static const tsr_rule kDeepseekV4[] = {
 
 static const tsr_rule kHyV4[] = {
     {"*.hc_*", TSR_KEEP, HYPER_CONNECTION, false},
-    {"*.self_attn.linear_gate.*", TSR_KEEP, "gate of the attention's output", false},
+    {"*.linear_gate.*", TSR_KEEP, "gate of the layer's output", false},
     MLA_PROJECTIONS,
     {"*.self_attn.indexer.wk.weight", TSR_KEEP, "indexer: loaders read it in BF16", false},
     FEED_FORWARD,
@@ -211,6 +338,11 @@ static const tsr_rule kConv1d[] = {
     {"*", TSR_KEEP, "its linear layers are stored [in, out] (Conv1D): loaders would read the scales transposed", true},
 };
 
+/* I-BERT quantizes its weights itself while it runs. */
+static const tsr_rule kOwnQuantization[] = {
+    {"*", TSR_KEEP, "its class quantizes weights itself and reads no codes", true},
+};
+
 static const tsr_rule kBert[] = {
     {"*.attention.self.query.weight", TSR_QUANTIZE, "attention", false},
     {"*.attention.self.key.weight", TSR_QUANTIZE, "attention", false},
@@ -226,11 +358,24 @@ static const tsr_rule kGeneralExperts[] = {
 };
 
 /* ... and other layers by the last component of the module. */
+#define MAYBE_CONV1D "a name of GPT-2's Conv1D, stored [in, out] (--include overrides)"
+
 static const tsr_rule kGeneral[] = {
+    {"c_attn.weight", TSR_KEEP, MAYBE_CONV1D, false},
+    {"c_proj.weight", TSR_KEEP, MAYBE_CONV1D, false},
+    {"c_fc.weight", TSR_KEEP, MAYBE_CONV1D, false},
     {"*_proj.weight", TSR_QUANTIZE, "linear by its name (*_proj)", false},
     {"*_proj_with_mqa.weight", TSR_QUANTIZE, "linear by its name (*_proj)", false},
     {"fc*.weight", TSR_QUANTIZE, "linear by its name (fc*)", false},
-    {"c_fc.weight", TSR_QUANTIZE, "linear by its name (fc*)", false},
+    {"query.weight", TSR_QUANTIZE, "linear by its name (query)", false},
+    {"key.weight", TSR_QUANTIZE, "linear by its name (key)", false},
+    {"value.weight", TSR_QUANTIZE, "linear by its name (value)", false},
+    {"?_lin.weight", TSR_QUANTIZE, "linear by its name (*_lin)", false},
+    {"out_lin.weight", TSR_QUANTIZE, "linear by its name (*_lin)", false},
+    {"lin?.weight", TSR_QUANTIZE, "linear by its name (lin*)", false},
+    {"w1.weight", TSR_QUANTIZE, "linear by its name (w1)", false},
+    {"w2.weight", TSR_QUANTIZE, "linear by its name (w2)", false},
+    {"w3.weight", TSR_QUANTIZE, "linear by its name (w3)", false},
     {"*dense*.weight", TSR_QUANTIZE, "linear by its name (dense)", false},
     {"*linear*.weight", TSR_QUANTIZE, "linear by its name (linear)", false},
 };
@@ -322,6 +467,13 @@ static const tsr_policy_family kFamilies[] = {
     {"kimi_linear", RULES(kKimiLinear)},
     {"glm_moe_dsa", RULES_8_4(kMla, kMlaFourBits)},
     {"glm4_moe_lite", RULES_8_4(kMla, kMlaFourBits)},
+    {"mistral4", RULES_8_4(kMla, kMlaFourBits)},
+    {"minicpm3", RULES_8_4(kMla, kMlaFourBits)},
+    {"youtu", RULES_8_4(kMla, kMlaFourBits)},
+    {"sarvam_mla", RULES_8_4(kMla, kMlaFourBits)},
+    {"mistral_large4", RULES(kMistralNative)},
+    {"mistral_large4_text", RULES(kMistralNative)},
+    {"longcat_flash", RULES(kLongcat)},
     {"llama", RULES(kGqa)},
     {"llama4", RULES(kLlama4)},
     {"llama4_text", RULES(kLlama4)},
@@ -347,8 +499,12 @@ static const tsr_policy_family kFamilies[] = {
     {"gemma2", RULES(kGqa)},
     {"gemma3", RULES(kGqa)},
     {"gemma3_text", RULES(kGqa)},
-    {"gemma3n", RULES(kGqa)},
-    {"gemma3n_text", RULES(kGqa)},
+    {"gemma3n", RULES(kGemmaPerLayer)},
+    {"gemma3n_text", RULES(kGemmaPerLayer)},
+    {"gemma4", RULES(kGemmaPerLayer)},
+    {"gemma4_text", RULES(kGemmaPerLayer)},
+    {"gemma4_unified", RULES(kGemmaPerLayer)},
+    {"gemma4_unified_text", RULES(kGemmaPerLayer)},
     {"glm4", RULES(kGqa)},
     {"glm4_moe", RULES(kGqa)},
     {"glm4v", RULES(kGqa)},
@@ -356,11 +512,22 @@ static const tsr_policy_family kFamilies[] = {
     {"gpt_oss", RULES(kGptOss)},
     {"gpt2", RULES(kConv1d)},
     {"openai-gpt", RULES(kConv1d)},
+    {"decision_transformer", RULES(kConv1d)},
+    {"imagegpt", RULES(kConv1d)},
+    {"gpt_bigcode", RULES(kLinearLikeGpt2)},
+    {"gpt_neo", RULES(kLinearLikeGpt2)},
+    {"starcoder2", RULES(kLinearLikeGpt2)},
+    {"exaone", RULES(kLinearLikeGpt2)},
     {"ernie4_5", RULES(kGqa)},
     {"ernie4_5_moe", RULES(kGqa)},
     {"granite", RULES(kGqa)},
     {"granitemoe", RULES(kGraniteMoe)},
     {"granitemoeshared", RULES(kGraniteMoe)},
+    {"granitemoehybrid", RULES(kStateSpace)},
+    {"bamba", RULES(kStateSpace)},
+    {"falcon_h1", RULES(kStateSpace)},
+    {"jamba", RULES(kStateSpace)},
+    {"nemotron_h", RULES(kStateSpace)},
     {"olmo2", RULES(kGqa)},
     {"olmo3", RULES(kGqa)},
     {"olmoe", RULES(kGqa)},
@@ -372,7 +539,51 @@ static const tsr_policy_family kFamilies[] = {
     {"seed_oss", RULES(kGqa)},
     {"hunyuan_v1_dense", RULES(kGqa)},
     {"hunyuan_v1_moe", RULES(kGqa)},
+    {"apertus", RULES(kGqa)},
+    {"apertus1p5_text", RULES(kGqa)},
+    {"arcee", RULES(kGqa)},
+    {"cohere2_moe", RULES(kGqa)},
+    {"cwm", RULES(kGqa)},
+    {"diffllama", RULES(kGqa)},
+    {"dots1", RULES(kGqa)},
+    {"emu3", RULES(kGqa)},
+    {"exaone4", RULES(kGqa)},
+    {"exaone_moe", RULES(kGqa)},
+    {"flex_olmo", RULES(kGqa)},
+    {"glm", RULES(kGqa)},
+    {"glm4v_text", RULES(kGqa)},
+    {"glm_ocr_text", RULES(kGqa)},
+    {"glm_image_text", RULES(kGqa)},
+    {"granite_swa", RULES(kGqa)},
+    {"helium", RULES(kGqa)},
+    {"hunyuan_vl_text", RULES(kGqa)},
+    {"hy_v3", RULES(kGqa)},
+    {"hyperclovax", RULES(kGqa)},
+    {"internlm3", RULES(kGqa)},
+    {"iquestcoder", RULES(kGqa)},
+    {"jais2", RULES(kGqa)},
+    {"mellum", RULES(kGqa)},
+    {"mimo_v2_flash", RULES(kGqa)},
+    {"ministral3", RULES(kGqa)},
+    {"nemotron", RULES(kGqa)},
+    {"olmo", RULES(kGqa)},
+    {"qwen2_vl_text", RULES(kGqa)},
+    {"qwen2_5_vl_text", RULES(kGqa)},
+    {"solar_open", RULES(kGqa)},
+    {"stablelm", RULES(kGqa)},
+    {"phi4_multimodal", RULES(kGqa)},
     {"mixtral", RULES(kMixtral)},
+    {"lfm2", RULES(kLfm)},
+    {"lfm2_moe", RULES(kLfm)},
+    {"lfm3", RULES(kLfm)},
+    {"afmoe", RULES(kGatedAttention)},
+    {"laguna", RULES(kGatedAttention)},
+    {"muse_spark", RULES(kGatedAttention)},
+    {"muse_spark_text", RULES(kGatedAttention)},
+    {"muse_glimmer", RULES(kGatedAttention)},
+    {"muse_glimmer_text", RULES(kGatedAttention)},
+    {"zaya", RULES(kZaya)},
+    {"jetmoe", RULES(kJetMoe)},
     {"minimax_m2", RULES(kMixtral)},
     {"minimax_m3", UNSEEN(kMinimaxM3)},
     {"minimax_m3_text", UNSEEN(kMinimaxM3)},
@@ -384,7 +595,18 @@ static const tsr_policy_family kFamilies[] = {
     {"glm5_next_text", UNSEEN(kGlm5Next)},
     {"step5", UNSEEN(kStep5)},
     {"step5_text", UNSEEN(kStep5)},
+    {"step3p7", RULES(kStep5)},
     {"bert", RULES(kBert)},
+    {"camembert", RULES(kBert)},
+    {"electra", RULES(kBert)},
+    {"modernbert", RULES(kModernBert)},
+    {"modernbert-decoder", RULES(kModernBert)},
+    {"nomic_bert", RULES(kNomicBert)},
+    {"ibert", RULES(kOwnQuantization)},
+    {"whisper", RULES(kWhisper)},
+    {"t5", RULES(kT5)},
+    {"mt5", RULES(kT5)},
+    {"umt5", RULES(kT5)},
     {"roberta", RULES(kBert)},
     {"xlm-roberta", RULES(kBert)},
 };

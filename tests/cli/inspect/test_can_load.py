@@ -209,7 +209,7 @@ RULES = {
     "experts stacked": (llama, lambda m: [m.tensors.update({
         f"{p}experts.down_proj": ("F8_E4M3", (2, 256, 256), bytes(2 * 65536)),
         f"{p}experts.down_proj_scale_inv": ("F32", (2, 2, 2), b"\0\0\x80\x3f" * 8)})
-        for p in ("model.layers.0.mlp.", "model.layers.1.mlp.")], 1, HF | {"deepseek"}, "stacked experts", ["stack of 2"]),
+        for p in ("model.layers.0.mlp.", "model.layers.1.mlp.")], 1, HF | {"deepseek"}, "stacked experts", ["a stack of experts"]),
 }
 
 

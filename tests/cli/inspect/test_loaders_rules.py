@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import harness
 from loader_models import HF, UP, as_compressed, both, deepseek, edit, hold_to_rule, in_full, llama, load_table, unquantize
 import numpy as np
 import pytest
@@ -161,14 +162,14 @@ NO = {
     "SGLang's Llama": (llama, family("llama"), 1, {"sglang"}, "scale name", ["'llama'", "no scale at all"]),
     "SGLang's Mistral": (llama, family("mistral"), 1, {"sglang"}, "scale name", ["'mistral'"]),
     "SGLang's Phi3, before quantizing": (lambda: llama(False), family("phi3"), 1, {"sglang"}, "scale name", ["'phi3'"]),
-    "llama4's experts": (llama, both(stacked, family("llama4")), 1, {"transformers"}, "stacked experts", ["in, out"]),
+    "llama4's experts": (llama, both(stacked, family("llama4")), 1, {"transformers"}, "stacked experts", ["in, out", "transposed"]),
     "gpt-oss's experts": (llama, both(stacked, family("gpt_oss")), 1, HF | {"deepseek"}, "stacked experts", ["in, out"]),
-    "experts in blocks": (moe, as_compressed(), 1, {"transformers"}, "experts", ["e4m3 in blocks"]),
-    "experts of int8": (moe, experts("int8"), 1, {"transformers", "sglang"}, "experts", ["int8 with a scale a row"]),
+    "experts in blocks": (moe, as_compressed(), 1, {"transformers"}, "experts", ["in blocks", "cannot join"]),
+    "experts of int8": (moe, experts("int8"), 1, {"transformers", "sglang"}, "experts", ["int8 by rows"]),
     "experts with zero points": (moe, experts("int4", symmetric=False, **INT4), 1, {"sglang"}, "zero points",
-                                 ["does not support for experts"]),
+                                 ["does not support zero points of experts"]),
     "experts with zero points, in transformers": (moe, experts("int4", symmetric=False, **INT4), 1, {"transformers"},
-                                                  "experts", ["packed with zero points"]),
+                                                  "experts", ["with zero points", "cannot join"]),
     "packed latent projections": (lambda: llama(), both(latent, experts("int4", **INT4)), 1, {"sglang"}, "weight_shape",
                                   ["q_a_proj"]),
     "router not listed": (moe, both(router, family("qwen3_moe")), 1, {"vllm"}, "ignore list", ["mlp.gate", "router"]),
@@ -285,3 +286,33 @@ def test_a_loader_that_moved_on_is_named(newest, code, words, tmp_path, monkeypa
     stub.write_text(f"import sys\nversion = {versions!r}[sys.argv[3]]\nprint(f'{{sys.argv[3]}} ({{version}})') if version else sys.exit(1)\n")
     done = subprocess.run([sys.executable, folder / "newest.py", "--pip", f"{sys.executable} {stub}"], capture_output=True, text=True, check=False)
     assert done.returncode == code and all(word in done.stdout for word in words), done.stdout + done.stderr
+
+
+def list_rules(tessera, model_type):
+    code, out, err = harness.run(tessera, ["inspect", "--loaders", model_type, "--json", "-"])
+    assert code == 0, err
+    return {row["loader"]: row for row in json.loads(out)["loaders"]}
+
+
+def test_rules_of_a_class_are_listed(tessera):
+    """--loaders prints the rules about a model_type, and only those; and the version of each loader."""
+    listed = list_rules(tessera, "qwen3_next")
+    assert set(listed) == {"vllm", "sglang", "transformers", "deepseek", "trtllm"}
+    of_class = {rule["what"] for rule in listed["sglang"]["rules"] if rule["of_class"]}
+    assert "packed linear attention" in of_class
+    assert not [rule for rule in list_rules(tessera, "llama2x")["sglang"]["rules"] if rule["of_class"]]
+    code, out, _ = harness.run(tessera, ["inspect", "--loaders", "qwen3_next"])
+    assert code == 0 and "packed linear attention" in out and listed["vllm"]["version"] in out
+
+
+def test_the_first_row_of_a_condition_is_listed(tessera):
+    """vLLM reads FP8 stacks of Qwen3.5-MoE, so the general rule against stacks is not listed for this class."""
+    def stacks(model_type):
+        return [rule for rule in list_rules(tessera, model_type)["vllm"]["rules"] if (rule["why"] or "").startswith("the loader reads each expert")]
+    assert stacks("qwen3_moe") and not stacks("qwen3_5_moe")
+
+
+@pytest.mark.parametrize("words", [["M", "--loaders", "llama"], ["--loaders", "llama", "--can-load", "all"]])
+def test_loaders_takes_no_checkpoint(words, tessera, tmp_path):
+    code, _, err = harness.run(tessera, ["inspect", *[str(tmp_path) if word == "M" else word for word in words]])
+    assert code == 2 and "--loaders takes a model_type" in err

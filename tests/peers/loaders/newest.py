@@ -15,7 +15,7 @@ RULES = pathlib.Path(__file__).resolve().parents[3] / "formats/loaders/loaders.c
 
 def checked():
     """Returns the version of each loader that the rules were checked against, as loaders.c has it."""
-    return {name.lower(): version for name, version in re.findall(r'^#define (?:VLLM|SGLANG|TRANSFORMERS) +"(\w+) ([\d.]+)', RULES.read_text(), re.M)}
+    return {name.lower(): version for name, version in re.findall(r'^#define (VLLM|SGLANG|TRANSFORMERS)_VERSION +"([\d.]+)"', RULES.read_text(), re.M)}
 
 
 def newest(pip, name):
