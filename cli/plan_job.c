@@ -9,6 +9,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- options ---- */
@@ -82,6 +83,7 @@ tsr_status tsr_plan_job_check(tsr_command_context *c, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "no output directory given: tessera %s SRC -o DST", c->command->name);
     if (job->from.max_shard_bytes == 0)
         return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
+    TSR_TRY(tsr_target_options_check(&job->target, err));
     TSR_TRY(check_processes(job, c->common.mpi, err));
     TSR_TRY(tsr_shard_parse(&job->shards, err));
     if (job->shards.text != NULL && job->force)
@@ -114,10 +116,19 @@ static tsr_status check_limits(const tsr_plan_job *job, tsr_err *err)
                : tsr_fail(err, TSR_E_USAGE, "%s has no effect: no weight is quantized", limit);
 }
 
+static tsr_status check_target(const tsr_plan_job *job, tsr_err *err)
+{
+    char what[80];
+    snprintf(what, sizeof what, "%s%s", job->scheme == NULL ? "--rules" : "--scheme ",
+             job->scheme == NULL ? "" : job->scheme);
+    return tsr_target_check_plan(&job->target, &job->plan, what, err);
+}
+
 tsr_status tsr_plan_job_make(tsr_plan_job *job, tsr_err *err)
 {
     TSR_TRY(job->make(job, err));
     TSR_TRY(check_limits(job, err));
+    TSR_TRY(check_target(job, err));
     return tsr_plan_check_decoded(&job->plan, err);
 }
 
@@ -144,6 +155,7 @@ tsr_status tsr_plan_job_open(tsr_command_context *c, tsr_err *err)
     tsr_plan_job *const job = c->job;
     TSR_TRY(make_plan(c, err));
     TSR_TRY(check_limits(job, err));
+    TSR_TRY(check_target(job, err));
     TSR_TRY(tsr_shard_measure(&job->shards, &job->plan, err));
     tsr_plan_job_warn(c);
     if (!job->dry_run)

@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/help/serve_hints.h"
+#include "cli/io/loader_options.h"
 #include "cli/io/shard_options.h"
 #include "cli/show/quant_limits.h"
 #include "convert/jobs/job_source.h"
@@ -33,6 +34,7 @@ typedef struct tsr_plan_job {
     int link; /* a tsr_link_mode */
     bool dry_run, force;
     tsr_quant_limits limits;
+    tsr_target_options target; /* only of `tessera quantize` */
     tsr_shard_run shards;
 
     /* Set by the run. */

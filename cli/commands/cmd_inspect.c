@@ -2,6 +2,7 @@
 #include "cli/commands/commands.h"
 #include "cli/help/loader_rules.h"
 #include "cli/io/globs.h"
+#include "cli/io/loader_options.h"
 #include "cli/show/inspect_print.h"
 #include "convert/jobs/quantize_preview.h"
 #include "formats/json/json_write.h"
@@ -21,6 +22,7 @@ typedef struct judged {
 
 typedef struct inspecting {
     const char *can_load, *tp, *loaders;
+    int gpu; /* a tsr_gpu */
     bool as_is;
     char *path;         /* path of the checkpoint */
     const char *tensor; /* NULL: the whole checkpoint */
@@ -69,6 +71,8 @@ static void add_options(tsr_command_context *c, tsr_option *options)
          "check whether these loaders can load it; LOADERS is "
          "described above"},
         {"--tp", TSR_OPT_TEXT, &a->tp, "SIZES", "with --can-load: tensor-parallel sizes (1,2,4,8,16)"},
+        {"--gpu", TSR_OPT_CHOICE, &a->gpu, TSR_GPU_WORDS,
+         "with --can-load: the loaders must also have a kernel for this GPU; h100: also H200; b200: also GB200 (any)"},
         {"--as-is", TSR_OPT_FLAG, &a->as_is, NULL,
          "with --can-load: check the checkpoint as it is, even if it is not quantized yet"},
         {"--loaders", TSR_OPT_TEXT, &a->loaders, "MODEL_TYPE",
@@ -78,34 +82,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
     tsr_options_append(options, own);
 }
 
-/* ---- --can-load and --tp ---- */
-
-static tsr_status parse_loaders(const char *text, tsr_load_table *table, tsr_err *err)
-{
-    const bool all = strcmp(text, "all") == 0;
-    for (unsigned i = 0; all && i < TSR_LOADER_COUNT; i++)
-        table->loaders[table->n_loaders++] = (tsr_loader)i;
-    for (const char *p = text; !all;) {
-        const size_t n = strcspn(p, ",");
-        unsigned i = 0;
-        while (i < TSR_LOADER_COUNT &&
-               (strlen(tsr_loader_name((tsr_loader)i)) != n || strncmp(tsr_loader_name((tsr_loader)i), p, n) != 0))
-            i++;
-        if (i == TSR_LOADER_COUNT)
-            return tsr_fail(err, TSR_E_USAGE,
-                            "--can-load: '%.*s' is none of vllm, sglang, transformers, deepseek, trtllm, all", (int)n,
-                            p);
-        for (size_t k = 0; k < table->n_loaders; k++) {
-            if (table->loaders[k] == (tsr_loader)i)
-                return tsr_fail(err, TSR_E_USAGE, "--can-load: '%.*s' is named twice", (int)n, p);
-        }
-        table->loaders[table->n_loaders++] = (tsr_loader)i;
-        if (p[n] == '\0')
-            break;
-        p += n + 1;
-    }
-    return TSR_OK;
-}
+/* ---- --tp ---- */
 
 static tsr_status parse_sizes(const char *text, tsr_load_table *table, tsr_err *err)
 {
@@ -159,12 +136,15 @@ static void add_warnings(tsr_issues *issues, const tsr_plan *plan)
 static tsr_status find_judged(judged *j, const inspecting *a, const tsr_checkpoint *c, const tsr_contents *s,
                               tsr_err *err)
 {
-    const tsr_status status =
-        !a->as_is && is_to_be_quantized(s) ? tsr_quantize_preview_make(&j->preview, c, err) : TSR_E_NOTHING;
+    const tsr_status status = !a->as_is && is_to_be_quantized(s)
+                                  ? tsr_quantize_preview_make(&j->preview, c, TSR_SCHEME_FP8_BLOCK, err)
+                                  : TSR_E_NOTHING;
     j->previewed = status == TSR_OK;
     if (j->previewed)
-        j->subject = (tsr_load_subject){
-            .checkpoint = &j->preview.seen, .weights = &j->preview.weights, .model = &s->model, .index_metadata = true};
+        j->subject = (tsr_load_subject){.checkpoint = &j->preview.output.seen,
+                                        .weights = &j->preview.output.weights,
+                                        .model = &s->model,
+                                        .index_metadata = true};
     else if (status == TSR_E_NOTHING)
         j->subject = (tsr_load_subject){.checkpoint = c,
                                         .weights = &s->weights,
@@ -332,8 +312,11 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     }
     if (c->words[0] == NULL)
         return tsr_fail(err, TSR_E_USAGE, "no checkpoint given: tessera inspect PATH");
-    if ((a->tp != NULL || a->as_is) && a->can_load == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "%s needs --can-load", a->as_is ? "--as-is" : "--tp");
+    if ((a->tp != NULL || a->as_is || a->gpu != TSR_GPU_ANY) && a->can_load == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "%s needs --can-load",
+                        a->as_is        ? "--as-is"
+                        : a->tp != NULL ? "--tp"
+                                        : "--gpu");
     a->path = strdup(c->words[0]);
     if (a->path == NULL)
         return tsr_out_of_memory(err, NULL);
@@ -344,7 +327,8 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--can-load checks a checkpoint, not one tensor");
     if (a->can_load == NULL)
         return TSR_OK;
-    TSR_TRY(parse_loaders(a->can_load, &a->table, err));
+    a->table.gpu = (tsr_gpu)a->gpu;
+    TSR_TRY(tsr_parse_loaders("--can-load", a->can_load, &a->table, err));
     return parse_sizes(a->tp == NULL ? "1,2,4,8,16" : a->tp, &a->table, err);
 }
 

@@ -2,7 +2,9 @@
 #include "cli/commands/commands.h"
 #include "cli/help/next_command.h"
 #include "cli/io/globs.h"
+#include "cli/io/loader_options.h"
 #include "cli/io/output.h"
+#include "convert/jobs/quantize_preview.h"
 #include "convert/plans/quantize_plan.h"
 #include "convert/search/rules_match.h"
 #include "convert/search/scheme_plan.h"
@@ -25,6 +27,7 @@ typedef struct planning {
     const char *src, *rules, *sensitivity, *schemes, *bits_text;
     double bits; /* 0: not given */
     bool wanted[TSR_SCHEMES];
+    tsr_target_options target;
     uint64_t max_bytes; /* 0: not given */
 
     tsr_checkpoint *checkpoint;
@@ -51,7 +54,8 @@ static const char kHelp[] =
     "  tessera plan-schemes DeepSeek-V3-BF16 --max-bytes 380GB -o rules.json\n"
     "  tessera quantize DeepSeek-V3-BF16 -o out --rules rules.json\n"
     "  tessera plan-schemes model --bits 5 --schemes nvfp4-weight-only,fp8-block,bf16 --sensitivity weights.json\n"
-    "  tessera plan-schemes model --bits 4.75 --json -\n\n"
+    "  tessera plan-schemes model --bits 4.75 --json -\n"
+    "  tessera plan-schemes model --bits 5 --schemes nvfp4-weight-only,fp8-channel --for vllm --gpu h100\n\n"
     "Options:\n";
 
 /* ---- options ---- */
@@ -81,6 +85,7 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
 {
     planning *const a = c->job;
     a->src = c->words[0];
+    TSR_TRY(tsr_target_options_check(&a->target, err));
     if (a->src == NULL)
         return tsr_fail(err, TSR_E_USAGE, "no checkpoint given: tessera plan-schemes SRC --max-bytes SIZE");
     if ((a->max_bytes == 0) == (a->bits_text == NULL))
@@ -120,10 +125,15 @@ static void add_options(tsr_command_context *c, tsr_option *options)
          "(nvfp4-weight-only,mxfp8,fp8-block,bf16)"},
         {"--sensitivity", TSR_OPT_TEXT, &a->sensitivity, "FILE",
          "weights of errors as JSON, {\"GLOB\": 4}; the first glob that matches counts (1 for all)"},
+        {0},
+    };
+    const tsr_option last[] = {
         {"-o", TSR_OPT_TEXT, &a->rules, "FILE", "write the rules file for tessera quantize --rules ('-': stdout)"},
         {0},
     };
     tsr_options_append(options, own);
+    tsr_target_options_append(&a->target, options);
+    tsr_options_append(options, last);
 }
 
 /* ---- the result ---- */
@@ -294,6 +304,23 @@ static tsr_status print(tsr_command_context *c, tsr_err *err)
 
 /* ---- running ---- */
 
+/* Rejects a scheme that the loaders of --for cannot load. */
+static tsr_status check_schemes(const planning *a, tsr_err *err)
+{
+    for (unsigned i = 0; a->target.loaders != NULL && i < TSR_SCHEMES; i++) {
+        tsr_quantize_preview preview;
+        char what[80];
+        if (!a->wanted[i] || i == TSR_SCHEME_KEEP)
+            continue;
+        TSR_TRY(tsr_quantize_preview_make(&preview, a->checkpoint, (tsr_scheme)i, err));
+        snprintf(what, sizeof what, "--schemes: %s", tsr_scheme_name((tsr_scheme)i));
+        const tsr_status status = tsr_target_check_plan(&a->target, &preview.plan, what, err);
+        tsr_quantize_preview_free(&preview);
+        TSR_TRY(status);
+    }
+    return TSR_OK;
+}
+
 static tsr_status open_source(tsr_command_context *c, tsr_err *err)
 {
     planning *const a = c->job;
@@ -302,6 +329,7 @@ static tsr_status open_source(tsr_command_context *c, tsr_err *err)
     TSR_TRY(tsr_checkpoint_open(&a->checkpoint, a->src, c->common.ignore.items, c->common.ignore.count, err));
     tsr_warn_unfit_files(c, a->checkpoint);
     TSR_TRY(tsr_quantize_check_source(a->checkpoint, err));
+    TSR_TRY(check_schemes(a, err));
     TSR_TRY(tsr_rules_match_all(&a->match, &a->weights, a->checkpoint, &a->arena, err));
     for (size_t i = 0; i < a->weights.count; i++) {
         if (!a->match.fits[i])

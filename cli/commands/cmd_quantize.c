@@ -42,6 +42,7 @@ static const char kHelp[] =
     "  tessera quantize model -o out --rules rules.json                           several schemes: "
     "docs/plan-schemes.md\n"
     "  tessera quantize model -o out --link hard                                  tokenizer.json and similar files as links\n"
+    "  tessera quantize model -o out --for vllm,sglang --gpu h100                 stop first if they cannot load it\n"
     "  tessera quantize --list-families                                           the tensors of each model\n\n"
     "Options:\n";
 
@@ -68,6 +69,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
     };
     tsr_plan_job_output(&q->plan, options);
     tsr_quantize_job_options(&q->job, options);
+    tsr_target_options_append(&q->plan.target, options);
     tsr_options_append(options, last);
     tsr_plan_job_options(&q->plan, options);
 }

@@ -23,7 +23,8 @@ static void print_general_rule(void *context, const tsr_rule_text *rule)
     if (rule->rule == NULL)
         tsr_print("  checks %s\n", rule->what);
     else if (!rule->of_class)
-        tsr_print("  [%s] %s: %s\n", rule->rule, rule->what, rule->why);
+        tsr_print("  [%s] %s%s%s: %s\n", rule->rule, rule->what, rule->gpu == NULL ? "" : ", on ",
+                  rule->gpu == NULL ? "" : rule->gpu, rule->why);
 }
 
 static void print_rules(const char *model_type)
@@ -49,6 +50,7 @@ static void json_rule(void *context, const tsr_rule_text *rule)
     tsr_json_begin_object(t, true);
     tsr_json_member_string(t, "rule", rule->rule);
     tsr_json_member_bool(t, "of_class", rule->of_class);
+    tsr_json_member_string(t, "gpu", rule->gpu);
     tsr_json_member_string(t, "what", rule->what);
     tsr_json_member_string(t, "why", rule->why);
     tsr_json_member_string(t, "advice", rule->advice);

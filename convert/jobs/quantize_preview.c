@@ -1,46 +1,16 @@
-/* Builds a checkpoint without data from the outputs of a plan. */
+/* Makes a plan with default options, and the preview of its output. */
 #include "convert/jobs/quantize_preview.h"
 
-#include "convert/configs/fp8_config.h"
-
-/* An offset past the end of any file, so that reading a tensor of the preview fails. */
-static const uint64_t kNowhere = (uint64_t)1 << 62;
-
-static tsr_status list_outputs(const tsr_plan *plan, tsr_tensors *tensors, tsr_err *err)
-{
-    for (size_t i = 0; i < plan->n_files; i++) {
-        for (size_t k = 0; !plan->files[i].raw && k < plan->files[i].n_tensors; k++) {
-            tsr_tensor t = *plan->files[i].tensors[k];
-            t.source = 0;
-            t.file = 0;
-            t.offset = kNowhere;
-            TSR_TRY(tsr_tensors_add(tensors, &t, err));
-        }
-    }
-    return TSR_OK;
-}
-
-static tsr_status see(tsr_quantize_preview *p, tsr_err *err)
-{
-    tsr_tensors tensors = {0};
-    const tsr_plan_text *const config = tsr_plan_config(&p->plan);
-    tsr_status status = list_outputs(&p->plan, &tensors, err);
-    if (status == TSR_OK)
-        status = tsr_checkpoint_see(&p->seen, p->job.sources[0], &tensors, config == NULL ? NULL : config->data,
-                                    config == NULL ? 0 : config->size, tsr_quantization_files, err);
-    tsr_tensors_free(&tensors);
-    TSR_TRY(status);
-    return tsr_weights_survey(&p->weights, &p->seen, (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err);
-}
-
-tsr_status tsr_quantize_preview_make(tsr_quantize_preview *p, const tsr_checkpoint *source, tsr_err *err)
+tsr_status tsr_quantize_preview_make(tsr_quantize_preview *p, const tsr_checkpoint *source, tsr_scheme scheme,
+                                     tsr_err *err)
 {
     const tsr_job_source from = {.path = source->path, .max_shard_bytes = TSR_MAX_SHARD_BYTES};
     *p = (tsr_quantize_preview){.job = tsr_quantize_job_defaults()};
     p->job.sources[0] = source;
+    p->job.of.scheme = scheme;
     tsr_status status = tsr_quantize_job_plan(&p->job, &from, &p->plan, err);
     if (status == TSR_OK)
-        status = see(p, err);
+        status = tsr_plan_preview_make(&p->output, &p->plan, source, err);
     if (status != TSR_OK)
         tsr_quantize_preview_free(p);
     return status;
@@ -48,8 +18,7 @@ tsr_status tsr_quantize_preview_make(tsr_quantize_preview *p, const tsr_checkpoi
 
 void tsr_quantize_preview_free(tsr_quantize_preview *p)
 {
-    tsr_weights_free(&p->weights);
-    tsr_checkpoint_unsee(&p->seen);
+    tsr_plan_preview_free(&p->output);
     tsr_plan_free(&p->plan);
     tsr_quantize_job_free(&p->job);
 }

@@ -117,7 +117,8 @@ static tsr_status no_safetensors(const tsr_checkpoint *c, const tsr_listing *l, 
                    {".bin", "PyTorch pickles must be converted to safetensors first"},
                    {".pt", "PyTorch pickles must be converted to safetensors first"},
                    {".pth", "PyTorch pickles must be converted to safetensors first"},
-                   {".ckpt", "PyTorch pickles must be converted to safetensors first"}};
+                   {".ckpt", "PyTorch pickles must be converted to safetensors first"},
+                   {"_index.json", "a diffusers pipeline; name the folder of one component, such as transformer"}};
     for (size_t i = 0; i < l->count; i++) {
         for (size_t k = 0; k < sizeof kOthers / sizeof *kOthers; k++) {
             if (tsr_ends_with(l->names[i], kOthers[k].suffix))

@@ -168,6 +168,11 @@ static bool is_split_gate(const tsr_load_query *q, const tsr_linear *l)
     return is_quantized(q, l) && (strcmp(l->leaf, "up_gate_proj") == 0 || strcmp(l->leaf, "qkv_proj") == 0);
 }
 
+static bool is_wqkv(const tsr_load_query *q, const tsr_linear *l)
+{
+    return is_quantized(q, l) && strcmp(l->leaf, "Wqkv") == 0;
+}
+
 /* ---- conditions on a tensor of rank 3 ---- */
 
 static bool is_stack(const tsr_linear *l)
@@ -228,8 +233,8 @@ enum {
 /* transformers: conversion_mapping.py. gpt-oss: gpt_oss.py of vLLM and SGLang. */
 static const tsr_class_rule kRules[] = {
     {ALL, " gpt_oss ", NULL, is_single_expert, "stacked experts", "a single expert", ONE_TENSOR, TOGETHER},
-    {TRANSFORMERS, IN_OUT " granitemoe granitemoeshared hy_v4 ", NULL, is_single_expert, "stacked experts",
-     "a single expert", ONE_TENSOR, TOGETHER},
+    {TRANSFORMERS, IN_OUT " granitemoe granitemoehybrid granitemoeshared hy_v4 mistral4 ", NULL, is_single_expert,
+     "stacked experts", "a single expert", ONE_TENSOR, TOGETHER},
 
     {ALL, NULL, NULL, is_convolution, "convolution", "a tensor of three dimensions that is not a stack of experts",
      "no loader reads codes of it", "keep it in BF16, as tessera quantize does"},
@@ -272,18 +277,26 @@ static const tsr_class_rule kRules[] = {
     /* Layers that it renames, joins or splits without their scales. */
     {TRANSFORMERS, " gte ", NULL, is_split_gate, "conversion", "a joined layer",
      "the loader splits it, but not its scales; it fails, or uses codes as values", TO_PLAIN},
+    {TRANSFORMERS, " nomic_bert ", NULL, is_wqkv, "conversion", "the joined layer Wqkv",
+     "the loader splits it, but not its scales, and uses codes as values without an error", TO_PLAIN},
+    {TRANSFORMERS, " depth_pro dinov2 dinov2_with_registers gradium_phonon_tts nemo_speechlm sapiens2 tipsv2 ", NULL,
+     is_quantized, "conversion", "any quantized layer", "the loader's conversion for this model fails for scales",
+     TO_PLAIN},
     {TRANSFORMERS, " hrm_text molmo2 molmo2_text qianfan_ocr unlimited_ocr ", NULL, is_quantized, "conversion",
      "any quantized layer",
      "the loader splits joined layers of this model only without scales; it fails, or uses codes as values", TO_PLAIN},
     {TRANSFORMERS, " ernie4_5_vl_moe ", NULL, is_routed, "conversion", "an expert",
      "the loader joins and splits the experts of this model without their scales; it fails, or uses codes as values",
      TO_PLAIN},
-    {TRANSFORMERS, " bailing_hybrid kimi_linear olmo_hybrid step3p7 ", NULL, is_packed, "conversion", "packed codes",
-     "the loader's conversion for this model fails for them", TO_PLAIN},
+    {TRANSFORMERS, " bailing_hybrid glm5_next glm5_next_text kimi_linear olmo_hybrid step3p7 ", NULL, is_packed,
+     "conversion", "packed codes", "the loader's conversion for this model fails for them", TO_PLAIN},
 
     {TRANSFORMERS, " d_fine deimv2 minimax_m3_vl pp_doclayout_v3 pp_doclayout_v4 rt_detr rt_detr_v2 ",
      tsr_query_compressed_tensors, is_quantized, "conversion", "any quantized layer of compressed-tensors",
      "the loader's conversion for this model fails for its scales", DEEPSEEK},
+    {TRANSFORMERS, " neomme ", has_block_scales_of_fp8, is_quantized, "conversion", "FP8 in blocks",
+     "the loader's conversion for this model fails for its scales",
+     "use `tessera quantize --scheme fp8-channel`, or another loader"},
     {TRANSFORMERS, " lara_mini ", NULL, is_input_of_linear_attention, "conversion", "in_proj of linear attention",
      "the loader splits it, but not its scales, and uses codes as values without an error",
      "keep it in BF16 with `tessera quantize --exclude '*.linear_attn.in_proj.*'`"},

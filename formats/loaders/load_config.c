@@ -11,7 +11,7 @@
 /* ---- the model ---- */
 
 /* A size of the model, with its key in each family. */
-enum { MAX_SPELLINGS = 15 };
+enum { MAX_SPELLINGS = 16 };
 typedef struct size_key {
     const char *const names[MAX_SPELLINGS];
 } size_key;
@@ -21,10 +21,10 @@ static const size_key kHidden = {{"hidden_size", "d_model", "n_embd", "dim", "em
 static const size_key kLayers = {{"num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers",
                                   "decoder_layers", "num_decoder_layers", "depth", "depths", "num_blocks",
                                   "layers_block_type", "block_types", "num_spatial_layers", "num_attention_layers",
-                                  "neck_hidden_sizes"}};
+                                  "neck_hidden_sizes", "decoder_num_layers"}};
 static const size_key kHeads = {{"num_attention_heads", "attention_heads", "n_head", "n_heads", "num_heads",
                                  "encoder_attention_heads", "decoder_attention_heads", "num_query_heads",
-                                 "self_attn_heads"}};
+                                 "self_attn_heads", "attention_hidden_size"}};
 
 static bool has_key(const tsr_load_query *q, const char *key)
 {

@@ -41,6 +41,7 @@ typedef struct tsr_load_query {
     const tsr_linears *linears;
     const tsr_consumer *who;
     tsr_loader loader;
+    tsr_gpu gpu;
     const char *checked;       /* the version that the current rule was checked against */
     const char *family;        /* model_type, of the text model in a multimodal one; "" if absent */
     const char *model;         /* model_type of the whole model; "" if absent */
@@ -153,6 +154,10 @@ void tsr_rule_linear_attention(const tsr_load_query *q);
 
 /* class_rules.c: the table of rules about model classes */
 void tsr_rule_classes(const tsr_load_query *q);
+
+/* gpu_rules.c: the table of rules about GPUs, and a function that lists them */
+void tsr_rule_gpu(const tsr_load_query *q);
+void tsr_gpu_rules_list(tsr_loader loader, tsr_list_rule_fn *list, void *context);
 
 /* load_contents.c: */
 void tsr_rule_presence(const tsr_load_query *q);

@@ -75,7 +75,7 @@ static const tsr_consumer kConsumers[TSR_LOADER_COUNT] = {
                            .matching = TSR_MATCH_GLOB},
 };
 
-/* A check with rules of its own, its subject, and the version of each loader that it was checked against, in the order of
+/* A check, its subject (NULL: it is a table, whose rows are listed), and the version of each loader that it was checked against, in the order of
  * tsr_loader; NULL: it does not apply to that loader. The check of shapes runs at each TP size, the others once. */
 typedef struct load_rule {
     void (*ask)(const tsr_load_query *q);
@@ -109,6 +109,7 @@ static const load_rule kRules[] = {
      {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
     {tsr_rule_experts, "one format for all experts of a layer", {VLLM, SGLANG, TRANSFORMERS, NULL, TRTLLM}},
     {tsr_rule_classes, NULL, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
+    {tsr_rule_gpu, NULL, {VLLM_READ, SGLANG_READ, NULL, NULL, NULL}},
     {tsr_rule_router,
      "qwen3_moe and lfm2_moe: the router is in the list of unquantized modules",
      {VLLM, NULL, NULL, NULL, NULL}},
@@ -133,6 +134,13 @@ const char *tsr_loader_name(tsr_loader loader)
     return kConsumers[loader].name;
 }
 
+const char *tsr_gpu_name(tsr_gpu gpu)
+{
+    static const char *const kNames[TSR_GPU_COUNT] = {
+        [TSR_GPU_H100] = "h100", [TSR_GPU_B200] = "b200", [TSR_GPU_MI300] = "mi300"};
+    return kNames[gpu];
+}
+
 const char *tsr_loader_checked(tsr_loader loader)
 {
     return kConsumers[loader].checked;
@@ -150,8 +158,11 @@ static void list_class_rules(tsr_loader loader, const char *model_type, tsr_list
     const tsr_class_rule *const rules = tsr_class_rules(&count);
     for (size_t i = 0; i < count; i++) {
         if (tsr_class_rule_applies(&rules[i], loader, model_type) && rules[i].why != NULL)
-            list(context, &(tsr_rule_text){rules[i].rule, rules[i].what, rules[i].why, rules[i].advice,
-                                           rules[i].families != NULL});
+            list(context, &(tsr_rule_text){.rule = rules[i].rule,
+                                           .what = rules[i].what,
+                                           .why = rules[i].why,
+                                           .advice = rules[i].advice,
+                                           .of_class = rules[i].families != NULL});
     }
 }
 
@@ -159,8 +170,10 @@ void tsr_loader_list_rules(tsr_loader loader, const char *model_type, tsr_list_r
 {
     for (size_t i = 0; i <= COUNT(kRules); i++) {
         const load_rule *const r = i < COUNT(kRules) ? &kRules[i] : &kShapes;
-        if (r->checked[loader] != NULL && r->subject == NULL)
+        if (r->checked[loader] != NULL && r->ask == tsr_rule_classes)
             list_class_rules(loader, model_type, list, context);
+        else if (r->checked[loader] != NULL && r->ask == tsr_rule_gpu)
+            tsr_gpu_rules_list(loader, list, context);
         else if (r->checked[loader] != NULL)
             list(context, &(tsr_rule_text){.what = r->subject});
     }
@@ -283,15 +296,20 @@ tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subj
     tsr_ignore_list ignored = {0}, targets[TSR_LOAD_GROUPS] = {{0}};
     tsr_json_text found[TSR_LOAD_GROUPS];
     tsr_linears linears;
-    tsr_load_query q = {
-        .s = subject, .linears = &linears, .ignored = &ignored, .targets = targets, .groups = found, .issues = issues};
+    tsr_load_query q = {.s = subject,
+                        .linears = &linears,
+                        .gpu = table->gpu,
+                        .ignored = &ignored,
+                        .targets = targets,
+                        .groups = found,
+                        .issues = issues};
     TSR_TRY(tsr_linears_collect(&linears, c, subject->weights, subject->model, err));
     q.block = any_block(&linears);
     read_family(&q, c, &linears.arena);
     if (path != NULL && !tsr_config_find(c, path, &q.config))
         q.config = (tsr_json_text){0};
     tsr_status status = read_side(&q, &linears.arena, err);
-    if (status == TSR_OK)
+    if (status == TSR_OK && !c->without_data)
         status = tsr_globals_compare(&q, &linears.arena, err);
     bool enough = status == TSR_OK && read_targets(targets, found, TSR_LOAD_GROUPS, &q);
     for (size_t i = 0; enough && i < table->n_loaders; i++) {

@@ -22,6 +22,15 @@ typedef enum tsr_loader {
     TSR_LOADER_COUNT
 } tsr_loader;
 
+/* GPUs for which loaders have different kernels. */
+typedef enum tsr_gpu {
+    TSR_GPU_ANY,   /* rules about GPUs do not apply */
+    TSR_GPU_H100,  /* sm_90: also H200 */
+    TSR_GPU_B200,  /* sm_100: also GB200 */
+    TSR_GPU_MI300, /* gfx942: also MI325 */
+    TSR_GPU_COUNT
+} tsr_gpu;
+
 enum { TSR_MAX_TP_SIZES = 16 };
 
 /* The checkpoint to check. All pointers are borrowed. */
@@ -43,11 +52,15 @@ typedef struct tsr_load_table {
     size_t n_loaders;
     unsigned tp[TSR_MAX_TP_SIZES];
     size_t n_tp;
+    tsr_gpu gpu;
     bool ok[TSR_LOADER_COUNT][TSR_MAX_TP_SIZES]; /* [of loaders][of tp] */
 } tsr_load_table;
 
 /* Returns the name: "vllm", ... Static storage. */
 const char *tsr_loader_name(tsr_loader loader);
+
+/* Returns the name of a GPU as --gpu takes it: "h100", ... Static storage; not for TSR_GPU_ANY. */
+const char *tsr_gpu_name(tsr_gpu gpu);
 
 /* Returns the version that the loader's rules were checked against, and how ("vLLM 0.33.0, load_weights run on the
  * CPU"). Static storage. */
@@ -63,6 +76,7 @@ typedef struct tsr_rule_text {
     const char *why;    /* what the loader does with such a layer; NULL for a check */
     const char *advice; /* NULL for a check */
     bool of_class;      /* it is a rule about this model_type */
+    const char *gpu;    /* the GPU that it is limited to; NULL: any */
 } tsr_rule_text;
 
 /* Calls list(context, rule) for each rule of a loader that concerns a model_type. */

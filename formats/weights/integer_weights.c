@@ -37,6 +37,26 @@ static tsr_status read_pair(const tsr_pairing *p, const tsr_tensor *t, int64_t v
     return TSR_OK;
 }
 
+/* Reads weight_shape. Without data it is computed from the codes and a stated coding that fits the scales; the last word
+ * of a row counts as full. */
+static tsr_status read_shape(const tsr_pairing *p, const tsr_weight *x, int64_t shape[2])
+{
+    const tsr_tensor *const t = x->data;
+    if (!p->c->without_data)
+        return read_pair(p, x->shape, shape);
+    shape[0] = shape[1] = 0;
+    for (size_t i = 0; i < p->n_stated && shape[1] == 0 && t->rank == 2 && x->scale->rank == 2; i++) {
+        const tsr_stated_coding *const s = &p->stated[i];
+        const uint64_t cols = !s->integer || s->bits == 0 ? 0 : t->shape[1] * (32 / s->bits);
+        const uint64_t groups = s->block.cols == 0 ? 1 : tsr_ceil_div(cols, s->block.cols);
+        if (cols != 0 && x->scale->shape[1] == groups) {
+            shape[0] = (int64_t)t->shape[0];
+            shape[1] = (int64_t)cols;
+        }
+    }
+    return TSR_OK;
+}
+
 /* Computes the weight's shape from the stored weight_shape. */
 static tsr_status unpacked(const tsr_pairing *p, tsr_weight *x)
 {
@@ -45,7 +65,7 @@ static tsr_status unpacked(const tsr_pairing *p, tsr_weight *x)
     if (s == NULL || !is_integer(s) || tsr_tensor_elements(s) != 2)
         return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' needs '%s_shape', a tensor of two integers",
                         tsr_pairing_path(p, t), t->name, x->values->name);
-    TSR_TRY(read_pair(p, s, shape));
+    TSR_TRY(read_shape(p, x, shape));
     if (t->rank != 2 || shape[0] < 0 || shape[1] < 0 || (uint64_t)shape[0] != t->shape[0])
         return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' is [%lld, %lld], but '%s' has a different number of rows",
                         tsr_pairing_path(p, s), s->name, (long long)shape[0], (long long)shape[1], t->name);

@@ -17,6 +17,7 @@ typedef struct deciding {
     const tsr_checkpoint *c;
     const tsr_policy_options *o;
     const tsr_policy_family *family; /* NULL: the general rules */
+    bool wrapped;                    /* the family is that of the language model in a multimodal model */
     uint64_t hidden;                 /* 0: config.json does not state it */
     tsr_arena *arena;
 } deciding;
@@ -108,8 +109,10 @@ static const char *not_in_general(const tsr_tensor *t, const tsr_rule *rule)
 static tsr_decision decide_by_tables(const deciding *d, const tsr_tensor *t, const tsr_rule *rule)
 {
     const char *const against = d->family == NULL ? not_in_general(t, rule)
-                                : rule == NULL    ? "no rule of this model_type matches its name"
-                                                  : NULL;
+                                : rule == NULL && d->wrapped
+                                    ? "outside the language model: no rule matches its name (--include overrides)"
+                                : rule == NULL ? "no rule of this model_type matches its name"
+                                               : NULL;
     return against != NULL ? (tsr_decision){TSR_KEEP, against} : (tsr_decision){rule->treatment, rule->reason};
 }
 
@@ -177,10 +180,12 @@ static tsr_decision decide_alone(const deciding *d, const tsr_tensor *t)
 tsr_status tsr_policy_decide(const tsr_checkpoint *c, const char *model_type, const tsr_policy_options *options,
                              tsr_arena *arena, tsr_decision *decisions, tsr_err *err)
 {
+    const char *const whole = tsr_config_find_string(c, "model_type", arena);
     const deciding d = {
         .c = c,
         .o = options,
         .family = tsr_family_find(model_type),
+        .wrapped = whole != NULL && model_type != NULL && strcmp(whole, model_type) != 0,
         .hidden = tsr_model_read(c).hidden,
         .arena = arena,
     };

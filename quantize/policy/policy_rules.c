@@ -59,7 +59,7 @@ static const tsr_rule kForAll[] = {
     {"*merger_list.*", TSR_KEEP, PROJECTOR, false},
     {"patch_merge_mlp.*", TSR_KEEP, PROJECTOR, false},
     {"*.projector.*", TSR_KEEP, PROJECTOR, false},
-    {"*relative_attention_bias*", TSR_KEEP_EMBEDDING, "position bias", false},
+    {"*relative_attention_bias*", TSR_KEEP, "position bias", false},
 };
 
 /* Rows that several families share. */
@@ -432,6 +432,7 @@ static const tsr_rule kQwen4FourBits[] = {
 static const tsr_rule kHyV4FourBits[] = {
     {"*.hc_*", TSR_KEEP, HYPER_CONNECTION, false},
     {"*.self_attn.*", TSR_KEEP, "attention: kept as in DeepSeek's 4-bit releases (--include overrides)", false},
+    {"*.linear_gate.*", TSR_KEEP, "gate of the layer's output", false},
     FEED_FORWARD,
 };
 

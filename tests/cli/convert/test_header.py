@@ -134,7 +134,8 @@ def test_what_lies_in_place_of_a_shard(tmp_path, tessera, name, place):
         assert code == 3 and word in err and str(path) in err, err
 
 
-@pytest.mark.parametrize("name, word", [("pytorch_model-00001-of-00002.bin", "pickle"), ("model.gguf", "GGUF"), ("a.pth", "pickle")])
+@pytest.mark.parametrize("name, word", [("pytorch_model-00001-of-00002.bin", "pickle"), ("model.gguf", "GGUF"), ("a.pth", "pickle"),
+                                        ("model_index.json", "diffusers pipeline")])
 def test_a_directory_of_other_weights(tmp_path, tessera, name, word):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / name).write_bytes(b"x")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tests/peers/packages/run.sh TESSERA MAKE_CHECKPOINT [pytest's arguments]: what other people's packages make of our files, and we of
+# tests/peers/packages/run.sh TESSERA MAKE_CHECKPOINT [pytest's arguments | --script FILE ARGS...]: what other people's packages make of our files, and we of
 # theirs. They come from PyPI into .venv-packages: 0.6 GB are fetched once, 1 GB stays. Exit code 77: they cannot be had.
 set -euo pipefail
 TESSERA=$(realpath "$1") MAKE_CHECKPOINT=$(realpath "$2")
@@ -33,5 +33,8 @@ if ! [ -x "$place/bin/python" ] || [ "$wanted" != "$(cat "$place/stamp" 2>/dev/n
         exit 77
     }
     printf '%s\n' "$wanted" >"$place/stamp"
+fi
+if [ "${1:-}" = --script ]; then
+    exec "$place/bin/python" "${@:2}"
 fi
 exec "$place/bin/python" -m pytest -q --tb=short -p no:cacheprovider -W ignore "${@:-tests/peers/packages}"

@@ -49,7 +49,7 @@ OF_TYPE = {
     "glm5_next": {"qk_rope_head_dim": 0},
     "glm5_next_text": {"qk_rope_head_dim": 0},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
-    "longcat_flash": {"expert_ffn_hidden_size": 256, "ffn_hidden_size": 512, "zero_expert_num": 2},
+    "longcat_flash": {"expert_ffn_hidden_size": 256, "ffn_hidden_size": 512, "zero_expert_num": 0},
     "mamba2": {"num_heads": 4, "head_dim": 128},
     "autoformer": {"prediction_length": 24},
     "informer": {"prediction_length": 24},

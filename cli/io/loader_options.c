@@ -1,0 +1,100 @@
+/* Parses names of loaders, and compares a plan with their rules. */
+#include "cli/io/loader_options.h"
+
+#include "convert/jobs/plan_preview.h"
+
+#include <string.h>
+
+void tsr_target_options_append(tsr_target_options *target, tsr_option *options)
+{
+    const tsr_option own[] = {
+        {"--for", TSR_OPT_TEXT, &target->loaders, "LOADERS",
+         "stop before any work if one of these loaders cannot load the output: all, or names with commas of vllm, "
+         "sglang, transformers, deepseek, trtllm"},
+        {"--gpu", TSR_OPT_CHOICE, &target->gpu, TSR_GPU_WORDS,
+         "with --for: the loaders must also have a kernel for this GPU; h100: also H200; b200: also GB200 (any)"},
+        {0},
+    };
+    tsr_options_append(options, own);
+}
+
+tsr_status tsr_parse_loaders(const char *name, const char *text, tsr_load_table *table, tsr_err *err)
+{
+    const bool all = strcmp(text, "all") == 0;
+    for (unsigned i = 0; all && i < TSR_LOADER_COUNT; i++)
+        table->loaders[table->n_loaders++] = (tsr_loader)i;
+    for (const char *p = text; !all;) {
+        const size_t n = strcspn(p, ",");
+        unsigned i = 0;
+        while (i < TSR_LOADER_COUNT &&
+               (strlen(tsr_loader_name((tsr_loader)i)) != n || strncmp(tsr_loader_name((tsr_loader)i), p, n) != 0))
+            i++;
+        if (i == TSR_LOADER_COUNT)
+            return tsr_fail(err, TSR_E_USAGE, "%s: '%.*s' is none of vllm, sglang, transformers, deepseek, trtllm, all",
+                            name, (int)n, p);
+        for (size_t k = 0; k < table->n_loaders; k++) {
+            if (table->loaders[k] == (tsr_loader)i)
+                return tsr_fail(err, TSR_E_USAGE, "%s: '%.*s' is named twice", name, (int)n, p);
+        }
+        table->loaders[table->n_loaders++] = (tsr_loader)i;
+        if (p[n] == '\0')
+            break;
+        p += n + 1;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_target_options_check(const tsr_target_options *target, tsr_err *err)
+{
+    tsr_load_table table = {0};
+    if (target->loaders == NULL)
+        return target->gpu == TSR_GPU_ANY ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--gpu needs --for LOADERS");
+    return tsr_parse_loaders("--for", target->loaders, &table, err);
+}
+
+static const tsr_issue *first_fatal(const tsr_issues *issues, const char *loader)
+{
+    for (size_t i = 0; i < issues->count; i++) {
+        const tsr_issue *const f = &issues->items[i];
+        if (f->fatal && (f->loader == NULL || strcmp(f->loader, loader) == 0))
+            return f;
+    }
+    return NULL;
+}
+
+/* Returns the error for the first loader that cannot load the output. */
+static tsr_status refuse(const tsr_load_table *table, const tsr_issues *issues, const char *what, tsr_err *err)
+{
+    for (size_t i = 0; i < table->n_loaders; i++) {
+        const char *const loader = tsr_loader_name(table->loaders[i]);
+        const tsr_issue *const f = first_fatal(issues, loader);
+        if (table->ok[i][0] || f == NULL)
+            continue;
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: %s %s cannot %s%s: %s: %s%s%s", what, loader,
+                        tsr_loader_version(table->loaders[i]), table->gpu == TSR_GPU_ANY ? "load it" : "run it on ",
+                        table->gpu == TSR_GPU_ANY ? "" : tsr_gpu_name(table->gpu),
+                        f->tensor == NULL ? "config.json" : f->tensor, f->detail, f->advice == NULL ? "" : "; ",
+                        f->advice == NULL ? "" : f->advice);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_target_check_plan(const tsr_target_options *target, const tsr_plan *plan, const char *what, tsr_err *err)
+{
+    tsr_load_table table = {.tp = {1}, .n_tp = 1, .gpu = (tsr_gpu)target->gpu};
+    tsr_issues issues = {0};
+    tsr_plan_preview preview;
+    if (target->loaders == NULL)
+        return TSR_OK;
+    TSR_TRY(tsr_parse_loaders("--for", target->loaders, &table, err));
+    TSR_TRY(tsr_plan_preview_make(&preview, plan, plan->sources[0], err));
+    const tsr_model model = tsr_model_read(&preview.seen);
+    const tsr_load_subject subject = {
+        .checkpoint = &preview.seen, .weights = &preview.weights, .model = &model, .index_metadata = true};
+    tsr_status status = tsr_loaders_check(&table, &subject, &issues, err);
+    if (status == TSR_OK)
+        status = refuse(&table, &issues, what, err);
+    tsr_issues_free(&issues);
+    tsr_plan_preview_free(&preview);
+    return status;
+}

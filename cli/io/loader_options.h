@@ -1,0 +1,32 @@
+/* Options that name loaders and a GPU. */
+#ifndef TSR_CLI_IO_LOADER_OPTIONS_H
+#define TSR_CLI_IO_LOADER_OPTIONS_H
+
+#include "common/options.h"
+#include "convert/plan/plan.h"
+#include "formats/loaders/loaders.h"
+
+/* Choices of --gpu, in the order of tsr_gpu. */
+#define TSR_GPU_WORDS "any|h100|b200|mi300"
+
+/* The loaders and the GPU that an output is for. */
+typedef struct tsr_target_options {
+    const char *loaders; /* names separated by commas; NULL: any */
+    int gpu;             /* a tsr_gpu */
+} tsr_target_options;
+
+/* Appends --for and --gpu. */
+void tsr_target_options_append(tsr_target_options *target, tsr_option *options);
+
+/* Rejects --gpu without --for, and unknown loaders. */
+tsr_status tsr_target_options_check(const tsr_target_options *target, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds the loaders in `text`, the value of the option `name`, to the table: "all", or names separated by commas. */
+tsr_status tsr_parse_loaders(const char *name, const char *text, tsr_load_table *table, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Rejects a plan whose output one of the loaders cannot load at TP 1 on the GPU. TSR_E_UNSUPPORTED: the message has the
+ * loader, the tensor, the reason and a remedy. `what` is the output in words: "--scheme nvfp4". */
+tsr_status tsr_target_check_plan(const tsr_target_options *target, const tsr_plan *plan, const char *what,
+                                 tsr_err *err) TSR_WARN_UNUSED;
+
+#endif
