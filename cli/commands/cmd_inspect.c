@@ -22,7 +22,7 @@ typedef struct judged {
 
 typedef struct inspecting {
     const char *can_load, *tp, *loaders;
-    int gpu; /* a tsr_gpu */
+    int gpu; /* a tsr_gpu_model */
     bool as_is;
     char *path;         /* path of the checkpoint */
     const char *tensor; /* NULL: the whole checkpoint */
@@ -327,7 +327,7 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--can-load checks a checkpoint, not one tensor");
     if (a->can_load == NULL)
         return TSR_OK;
-    a->table.gpu = (tsr_gpu)a->gpu;
+    a->table.gpu = (tsr_gpu_model)a->gpu;
     TSR_TRY(tsr_parse_loaders("--can-load", a->can_load, &a->table, err));
     return parse_sizes(a->tp == NULL ? "1,2,4,8,16" : a->tp, &a->table, err);
 }

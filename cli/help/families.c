@@ -1,4 +1,4 @@
-/* Prints the rules of the policy for each model family. Families with the same rules are listed together. */
+/* Prints the rules of the policy for each model family. */
 #include "cli/help/families.h"
 
 #include "cli/io/io_paths.h"
@@ -6,26 +6,12 @@
 #include "formats/json/json_write.h"
 #include "quantize/policy/policy_rules.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const char *treatment_of(const tsr_rule *rule)
 {
     return rule->treatment == TSR_QUANTIZE ? "quantize" : "keep";
-}
-
-static bool same_tables(const tsr_policy_family *a, const tsr_policy_family *b)
-{
-    return a->rules.items == b->rules.items && a->four_bits.items == b->four_bits.items;
-}
-
-/* Returns true if an earlier family has been listed with this one. */
-static bool is_listed(const tsr_policy_family *all, size_t i)
-{
-    for (size_t k = 0; k < i; k++) {
-        if (same_tables(&all[k], &all[i]))
-            return true;
-    }
-    return false;
 }
 
 /* ---- text ---- */
@@ -36,21 +22,31 @@ static void print_rules(tsr_rules rules)
         tsr_print("  %-8s  %-46s  %s\n", treatment_of(&rules.items[i]), rules.items[i].pattern, rules.items[i].reason);
 }
 
-static void print_family(const tsr_policy_family *all, size_t count, size_t first)
+/* Copies the first model_type of `types` to word[80], and returns the rest; NULL: there is none. */
+static const char *take_type(const char *types, char word[80])
 {
-    tsr_print("\n%s", all[first].model_type);
-    for (size_t i = first + 1; i < count; i++) {
-        if (same_tables(&all[first], &all[i]))
-            tsr_print(", %s", all[i].model_type);
-    }
-    tsr_print("%s\n", all[first].unseen ? "  (no official release of this family in 4 or 8 bits is known: the rules "
-                                          "of its parent)"
-                                        : "");
-    print_rules(all[first].rules);
-    if (all[first].four_bits.items == all[first].rules.items)
+    while (*types == ' ')
+        types++;
+    const size_t n = strcspn(types, " ");
+    snprintf(word, 80, "%.*s", (int)n, types);
+    return n == 0 ? NULL : types + n;
+}
+
+static void print_family(const tsr_policy_family *family)
+{
+    char type[80];
+    const char *comma = "\n";
+    for (const char *rest = family->model_types; (rest = take_type(rest, type)) != NULL; comma = ", ")
+        tsr_print(comma[0] == ',' ? ", %s" : "\n%s", type);
+    tsr_print("%s\n", family->unseen
+                          ? "  (no official release of this family in 4 or 8 bits is known: the rules of its "
+                            "parent)"
+                          : "");
+    print_rules(family->rules);
+    if (family->four_bits.items == family->rules.items)
         return;
     tsr_print(" in 4 bits (int4, nvfp4, mxfp4):\n");
-    print_rules(all[first].four_bits);
+    print_rules(family->four_bits);
 }
 
 static void print_tables(const tsr_policy_family *all, size_t count)
@@ -59,10 +55,8 @@ static void print_tables(const tsr_policy_family *all, size_t count)
               "come first.\n");
     tsr_print("\nrules for every model, which come first:\n");
     print_rules(tsr_rules_of_all());
-    for (size_t i = 0; i < count; i++) {
-        if (!is_listed(all, i))
-            print_family(all, count, i);
-    }
+    for (size_t i = 0; i < count; i++)
+        print_family(&all[i]);
     tsr_print("\nrules for any other model_type (weights with fewer than 128 rows or columns and stacks of experts "
               "are kept):\n");
     print_rules(tsr_general_expert_rules());
@@ -85,18 +79,25 @@ static void json_rules(tsr_text *t, const char *key, tsr_rules rules)
     tsr_json_end_array(t);
 }
 
+static void json_family(tsr_text *t, const char *type, const tsr_policy_family *family)
+{
+    tsr_json_begin_object(t, false);
+    tsr_json_member_string(t, "model_type", type);
+    tsr_json_member_bool(t, "release_seen", !family->unseen);
+    json_rules(t, "rules", family->rules);
+    json_rules(t, "rules_in_4_bits", family->four_bits);
+    tsr_json_end_object(t);
+}
+
 static void json_tables(tsr_text *t, const tsr_policy_family *all, size_t count)
 {
     tsr_json_begin_document(t, "tessera-families/1");
     json_rules(t, "every_model", tsr_rules_of_all());
     tsr_json_member_array(t, "families", false);
     for (size_t i = 0; i < count; i++) {
-        tsr_json_begin_object(t, false);
-        tsr_json_member_string(t, "model_type", all[i].model_type);
-        tsr_json_member_bool(t, "release_seen", !all[i].unseen);
-        json_rules(t, "rules", all[i].rules);
-        json_rules(t, "rules_in_4_bits", all[i].four_bits);
-        tsr_json_end_object(t);
+        char type[80];
+        for (const char *rest = all[i].model_types; (rest = take_type(rest, type)) != NULL;)
+            json_family(t, type, &all[i]);
     }
     tsr_json_end_array(t);
     json_rules(t, "general_experts", tsr_general_expert_rules());

@@ -81,7 +81,7 @@ static tsr_status refuse(const tsr_load_table *table, const tsr_issues *issues, 
 
 tsr_status tsr_target_check_plan(const tsr_target_options *target, const tsr_plan *plan, const char *what, tsr_err *err)
 {
-    tsr_load_table table = {.tp = {1}, .n_tp = 1, .gpu = (tsr_gpu)target->gpu};
+    tsr_load_table table = {.tp = {1}, .n_tp = 1, .gpu = (tsr_gpu_model)target->gpu};
     tsr_issues issues = {0};
     tsr_plan_preview preview;
     if (target->loaders == NULL)

@@ -6,13 +6,13 @@
 #include "convert/plan/plan.h"
 #include "formats/loaders/loaders.h"
 
-/* Choices of --gpu, in the order of tsr_gpu. */
+/* Choices of --gpu, in the order of tsr_gpu_model. */
 #define TSR_GPU_WORDS "any|h100|b200|mi300"
 
 /* The loaders and the GPU that an output is for. */
 typedef struct tsr_target_options {
     const char *loaders; /* names separated by commas; NULL: any */
-    int gpu;             /* a tsr_gpu */
+    int gpu;             /* a tsr_gpu_model */
 } tsr_target_options;
 
 /* Appends --for and --gpu. */

@@ -53,7 +53,7 @@ enum { VLLM = 1 << TSR_LOADER_VLLM, SGLANG = 1 << TSR_LOADER_SGLANG };
 
 static const struct {
     unsigned loaders; /* bit 1 << tsr_loader */
-    tsr_gpu gpu;
+    tsr_gpu_model gpu;
     layer_fn *layer;
     const char *what, *why, *advice;
 } kRules[] = {
@@ -71,6 +71,13 @@ static const struct {
     {SGLANG, TSR_GPU_H100, is_mxfp8_by_method, "MXFP8", "the loader needs compute capability 10.0 for it",
      "use `tessera quantize --scheme fp8-block`"},
 };
+
+const char *tsr_gpu_name(tsr_gpu_model gpu)
+{
+    static const char *const kNames[TSR_GPU_COUNT] = {
+        [TSR_GPU_H100] = "h100", [TSR_GPU_B200] = "b200", [TSR_GPU_MI300] = "mi300"};
+    return kNames[gpu];
+}
 
 void tsr_rule_gpu(const tsr_load_query *q)
 {

@@ -41,7 +41,7 @@ typedef struct tsr_load_query {
     const tsr_linears *linears;
     const tsr_consumer *who;
     tsr_loader loader;
-    tsr_gpu gpu;
+    tsr_gpu_model gpu;
     const char *checked;       /* the version that the current rule was checked against */
     const char *family;        /* model_type, of the text model in a multimodal one; "" if absent */
     const char *model;         /* model_type of the whole model; "" if absent */

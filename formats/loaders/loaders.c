@@ -134,13 +134,6 @@ const char *tsr_loader_name(tsr_loader loader)
     return kConsumers[loader].name;
 }
 
-const char *tsr_gpu_name(tsr_gpu gpu)
-{
-    static const char *const kNames[TSR_GPU_COUNT] = {
-        [TSR_GPU_H100] = "h100", [TSR_GPU_B200] = "b200", [TSR_GPU_MI300] = "mi300"};
-    return kNames[gpu];
-}
-
 const char *tsr_loader_checked(tsr_loader loader)
 {
     return kConsumers[loader].checked;

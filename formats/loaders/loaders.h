@@ -23,13 +23,13 @@ typedef enum tsr_loader {
 } tsr_loader;
 
 /* GPUs for which loaders have different kernels. */
-typedef enum tsr_gpu {
+typedef enum tsr_gpu_model {
     TSR_GPU_ANY,   /* rules about GPUs do not apply */
     TSR_GPU_H100,  /* sm_90: also H200 */
     TSR_GPU_B200,  /* sm_100: also GB200 */
     TSR_GPU_MI300, /* gfx942: also MI325 */
     TSR_GPU_COUNT
-} tsr_gpu;
+} tsr_gpu_model;
 
 enum { TSR_MAX_TP_SIZES = 16 };
 
@@ -52,7 +52,7 @@ typedef struct tsr_load_table {
     size_t n_loaders;
     unsigned tp[TSR_MAX_TP_SIZES];
     size_t n_tp;
-    tsr_gpu gpu;
+    tsr_gpu_model gpu;
     bool ok[TSR_LOADER_COUNT][TSR_MAX_TP_SIZES]; /* [of loaders][of tp] */
 } tsr_load_table;
 
@@ -60,7 +60,7 @@ typedef struct tsr_load_table {
 const char *tsr_loader_name(tsr_loader loader);
 
 /* Returns the name of a GPU as --gpu takes it: "h100", ... Static storage; not for TSR_GPU_ANY. */
-const char *tsr_gpu_name(tsr_gpu gpu);
+const char *tsr_gpu_name(tsr_gpu_model gpu);
 
 /* Returns the version that the loader's rules were checked against, and how ("vLLM 0.33.0, load_weights run on the
  * CPU"). Static storage. */

@@ -21,9 +21,9 @@ typedef struct tsr_rules {
     size_t count;
 } tsr_rules;
 
-/* The rules of one model_type, for 8-bit and for 4-bit codes. Most families have one table for both. */
+/* The rules of a family, for 8-bit and for 4-bit codes. Most families have one table for both. */
 typedef struct tsr_policy_family {
-    const char *model_type;
+    const char *model_types; /* each between two spaces; no two rows have the same */
     tsr_rules rules, four_bits;
     bool unseen; /* no official low-bit release is known; the rules are those of its parent */
 } tsr_policy_family;
@@ -34,7 +34,7 @@ const tsr_policy_family *tsr_family_find(const char *model_type);
 /* Returns the first rule of the family (NULL: of the general rules) that matches the name, or NULL. */
 const tsr_rule *tsr_family_rule(const tsr_policy_family *family, bool four_bits, const char *name);
 
-/* Return all tables for display: the families; the rules for every model; the general rules, those for experts by the
+/* Return all tables for display: the families (family_rules.c); the rules for every model; the general rules, those for experts by the
  * whole name, the others by its last component. */
 const tsr_policy_family *tsr_families(size_t *count);
 tsr_rules tsr_rules_of_all(void);
