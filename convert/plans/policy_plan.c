@@ -157,8 +157,8 @@ const char *tsr_reason_without_place(const tsr_tensor *t)
 
 tsr_status tsr_plan_warn_of_share(tsr_plan *plan, tsr_err *err)
 {
-    /* Model tables keep layers on purpose. The general rules may miss layers whose names they do not know. */
-    const double least = plan->general_rules ? 0.9 : 0.5, little = plan->general_rules ? 0.5 : 0.25;
+    /* The tables of families keep layers on purpose. The general rules may miss layers whose names they do not know. */
+    const double least = 0.9, little = plan->general_rules ? least : 0.25;
     const share s = share_of(plan);
     const double part = (double)s.quantized / ((double)s.quantized + (double)s.kept);
     if (s.quantized == 0 || s.kept == 0 || part >= least)
