@@ -107,7 +107,7 @@ static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
 #define V4_CODE                                                                                             \
     NO("these rules are those of DeepSeek-V3's code; they do not cover the inference code of this release", \
        "check with its own inference/convert.py")
-#define NO_V41        NO("it has no class for deepseek_v41", "use another loader; its 5.23.0 supports deepseek_v4 only")
+#define NO_V41        NO("it has no class for deepseek_v41", "use another loader; it supports deepseek_v4 only")
 #define NOT_KNOWN(to) NO("it is not known whether this loader reads it: it was neither run nor read for it", to)
 
 #define FP8 " fp8-block fp8-channel fp8-tensor "

@@ -16,7 +16,7 @@
 /* The versions that the rules were checked against. tests/peers/loaders, docs/families.md and `inspect` print these. */
 #define VLLM_VERSION         "0.33.0"
 #define SGLANG_VERSION       "0.5.23"
-#define TRANSFORMERS_VERSION "5.23.0"
+#define TRANSFORMERS_VERSION "5.24.0"
 #define DEEPSEEK_VERSION     "9b4e978"
 #define TRTLLM_VERSION       "21156a7"
 

@@ -76,7 +76,7 @@ def jenkins(text):
     return {"env": env, "jobs": jobs, "kept": kept}
 
 
-READERS = {"github": ("yaml", "jobs:", github), "gitlab": ("yaml", "stages:", gitlab), "jenkins": ("groovy", "pipeline {", jenkins)}
+READERS = {"github": ("yaml", "on: pull_request", github), "gitlab": ("yaml", "stages:", gitlab), "jenkins": ("groovy", "pipeline {", jenkins)}
 
 
 def read(page, name):
