@@ -4,11 +4,14 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Returns where the pattern after a star can begin in the text, judged by its first character if that is literal. NULL:
- * nowhere. */
+/* Returns where the pattern after a star can begin in the text, judged by its characters up to the next special one.
+ * NULL: nowhere. */
 static const char *next_start(const char *pattern, const char *text)
 {
-    return *pattern != '\0' && strchr(TSR_GLOB_SPECIAL, *pattern) != NULL ? text : strchr(text, *pattern);
+    const size_t literal = strcspn(pattern, TSR_GLOB_SPECIAL), size = strlen(text);
+    if (pattern[literal] != '\0')
+        return literal == 0 ? text : memmem(text, size, pattern, literal);
+    return size >= literal && memcmp(text + size - literal, pattern, literal) == 0 ? text + size - literal : NULL;
 }
 
 /* Returns true if the set after '[' at `set` contains the character. *end is after its ']', or NULL if it is not a

@@ -223,7 +223,7 @@ static bool has_part(const tsr_load_query *q, tsr_part part, bool layers)
     uint64_t layer;
     for (size_t i = 0; i < q->s->weights->count; i++) {
         const char *const name = q->s->weights->items[i].values->name;
-        if (tsr_part_of(name) == part && tsr_layer_of(name, &layer) == layers)
+        if (tsr_layer_of(name, &layer) == layers && tsr_part_of(name) == part)
             return true;
     }
     return false;
