@@ -6,6 +6,7 @@
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
 #include "formats/json/json_write.h"
+#include "formats/names/heads.h"
 #include "formats/names/model.h"
 
 #include <stdio.h>
@@ -164,15 +165,15 @@ static bool has_module(const tsr_tensor *const *list, size_t n, const char *name
 
 size_t tsr_list_head(const tsr_checkpoint *c, const tsr_tensor **list, size_t n)
 {
-    static const tsr_tensor kHead = {.name = "lm_head.weight", .rank = 2};
+    const tsr_tensor *const head = tsr_head_of(c);
     for (size_t i = 0; i < c->tensors.count; i++) {
         const char *const name = c->tensors.items[i].name;
         if (c->tensors.items[i].rank >= 2 && tsr_part_of(name) == TSR_PART_HEAD &&
             !has_module(list, n, name, tsr_module_length(name)))
             return n;
     }
-    if (!has_module(list, n, kHead.name, tsr_module_length(kHead.name)))
-        list[n++] = &kHead;
+    if (!has_module(list, n, head->name, tsr_module_length(head->name)))
+        list[n++] = head;
     return n;
 }
 
@@ -195,7 +196,8 @@ tsr_status tsr_plan_fp8_config(tsr_plan *plan, const tsr_fp8_block *block, tsr_d
     if (d.unquantized == NULL)
         return tsr_out_of_memory(err, "while planning");
     d.n_unquantized = tsr_list_unquantized(kept, context, n, d.unquantized);
-    if (dialect == TSR_DIALECT_COMPRESSED_TENSORS)
+    /* Without any list transformers keeps the head by itself. */
+    if (dialect == TSR_DIALECT_COMPRESSED_TENSORS || d.n_unquantized > 0)
         d.n_unquantized = tsr_list_head(plan->sources[0], d.unquantized, d.n_unquantized);
     tsr_text value = {0};
     (dialect == TSR_DIALECT_COMPRESSED_TENSORS ? compressed_tensors_config : deepseek_config)(&value, &d);

@@ -202,8 +202,7 @@ def test_the_ignore_list_of_experts_kept_together(scheme, quantize, tmp_path):
                    "--exclude", "*.0.mlp.experts.1.up_proj.weight")
     config = json.loads((dst / "config.json").read_text())["quantization_config"]
     listed = config.get("modules_to_not_convert", config.get("ignore"))
-    head = ["lm_head"] * (scheme != "fp8-block")
-    assert sorted(listed) == sorted(head + [name for name in names if ".layers.0." in name])
+    assert sorted(listed) == sorted(["lm_head"] + [name for name in names if ".layers.0." in name])
 
 
 def test_the_key_of_the_table_is_the_tables(plan):
@@ -211,3 +210,14 @@ def test_the_key_of_the_table_is_the_tables(plan):
     for title, (options, config, rows) in FAMILIES.items():
         _, _, got, _ = plan(config, {rows[0][2]: rows[0][1]})
         assert (got["rules"] == "general") == title.startswith("an unknown family"), title
+
+
+@pytest.mark.parametrize("model_type, head", [("llama", "lm_head"), ("bert", "cls.predictions.decoder"), ("modernbert", "decoder"),
+                                              ("roberta", "lm_head.decoder"), ("whisper", "proj_out")])
+@pytest.mark.parametrize("scheme", ["fp8-block", "fp8-channel"])
+def test_a_tied_head_is_listed(scheme, model_type, head, quantize, tmp_path):
+    """Without a tensor of its own the head still needs an entry, or transformers builds it quantized, without a scale."""
+    shapes = {f"model.layers.0.{leaf}.weight": (256, 256) for leaf in ("self_attn.q_proj", "attention.self.query", "attn.Wo")}
+    src = weights_of(shapes | {"model.layers.0.mlp.gate.weight": (256, 256)}, {"model_type": model_type}, tmp_path / "src")
+    config = json.loads((quantize(src, "--scheme", scheme) / "config.json").read_text())["quantization_config"]
+    assert head in config.get("modules_to_not_convert", config.get("ignore"))

@@ -34,20 +34,26 @@ def run(*command):
 
 
 def load(model_class, folder):
-    """Returns the dequantized parameters of a quantized model. Raises if its class cannot load it, or finds no scale."""
+    """Returns the dequantized parameters of a quantized model. Raises if its class cannot load it, or finds no scale.
+
+    It is also loaded as a user loads it: a plain layer that the class builds as quantized then lacks its scale, and the
+    scale of a layer that the class builds as plain is left over."""
     import torch
     import transformers
+    from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer
 
     stated = json.loads((folder / "config.json").read_text())
     method = (stated.get("quantization_config") or stated.get("text_config", {}).get("quantization_config", {})).get("quant_method")
     how = {"fp8": lambda: transformers.FineGrainedFP8Config(dequantize=True),
            "mxfp4": lambda: transformers.Mxfp4Config(dequantize=True),
            "compressed-tensors": lambda: transformers.CompressedTensorsConfig(run_compressed=False)}[method]()
-    if method == "compressed-tensors":  # as a user loads it: a plain layer that the class builds as quantized has no scale
+    if method != "mxfp4":  # it needs kernels of a GPU
+        FineGrainedFP8HfQuantizer.validate_environment = lambda self, *args, **kwargs: None  # the weights are not used, so no GPU is needed
         _, info = model_class.from_pretrained(folder, dtype=torch.bfloat16, output_loading_info=True)
-        missing = sorted(key for key in info["missing_keys"] if "scale" in key or "packed" in key)
-        if missing:
-            raise ValueError(f"{len(missing)} scales are missing: {missing[0]}")
+        for what in ("missing", "unexpected"):
+            keys = sorted(key for key in info[f"{what}_keys"] if "scale" in key or "packed" in key)
+            if keys:
+                raise ValueError(f"{len(keys)} scales are {what}: {keys[0]}")
     return dict(model_class.from_pretrained(folder, dtype=torch.bfloat16, quantization_config=how).named_parameters())
 
 
