@@ -1,5 +1,6 @@
 /* Rules about the modules that the configuration declares as quantized, as each loader reads it. */
 #include "formats/loaders/load_query.h"
+#include "formats/names/heads.h"
 
 #include "common/glob.h"
 #include "common/text.h"
@@ -228,6 +229,20 @@ static bool is_joined(const tsr_load_query *q, const char *entry)
     return false;
 }
 
+/* Copies the name of the output head's module in the class of this model to `name`. */
+static const char *head_module(const tsr_load_query *q, char name[96])
+{
+    const char *const weight = tsr_head_of(q->s->checkpoint)->name;
+    snprintf(name, 96, "%.*s", (int)tsr_module_length(weight), weight);
+    return name;
+}
+
+static bool is_head(const tsr_load_query *q, const char *entry)
+{
+    char head[96];
+    return strcmp(entry, head_module(q, head)) == 0;
+}
+
 /* Reports an entry that matches no tensor. Often it is the name of a fused layer, which exists only in the loader. */
 static void check_entries(const tsr_load_query *q)
 {
@@ -238,7 +253,7 @@ static void check_entries(const tsr_load_query *q)
         const char *const entry = q->ignored->entries[i];
         char name[1200];
         const bool fits = snprintf(name, sizeof name, "%s.weight", entry) < (int)sizeof name;
-        bool found = strncmp(entry, "re:", 3) == 0 || strcmp(entry, "lm_head") == 0 ||
+        bool found = strncmp(entry, "re:", 3) == 0 || strcmp(entry, "lm_head") == 0 || is_head(q, entry) ||
                      (fits && tsr_weights_find(q->s->weights, q->s->checkpoint, name) != NULL);
         for (size_t k = 0; !found && k < all->count; k++)
             found = strstr(all->items[k].name, entry) != NULL || tsr_glob_match(entry, all->items[k].name);
@@ -253,19 +268,21 @@ static void check_entries(const tsr_load_query *q)
 }
 
 /* Checks the output head. For the target "Linear" of compressed-tensors, transformers gives every linear module codes
- * and scales, including the output head. With tied embeddings no tensor fills these.
- * (compressed_tensors.quantization.apply_quantization_config) */
+ * and scales, including the output head, and for FP8 if there is a list. With tied embeddings no tensor fills these.
+ * (compressed_tensors.quantization.apply_quantization_config; quantizers/base.py) */
 static void check_head(const tsr_load_query *q)
 {
-    bool target = q->n_targets == 0;
+    char head[96];
+    const bool compressed = tsr_query_compressed_tensors(q);
+    bool target = compressed ? q->n_targets == 0 : q->ignored->count > 0;
     for (size_t i = 0; i < q->n_targets; i++)
         target = target || tsr_ignore_list_find(&q->targets[i], TSR_MATCH_EXACT, "Linear") != NULL;
-    if (target && !tsr_query_quantized_head(q) && tsr_ignore_list_find(q->ignored, TSR_MATCH_REGEX, "lm_head") == NULL)
-        tsr_query_note(
-            q, true, NULL, "ignore list", "list lm_head under ignore",
-            "config.json (%s) does not list 'lm_head', which is not quantized: the loader creates codes and a scale "
-            "for it, which stay uninitialized",
-            q->ignored->key == NULL ? "no list" : q->ignored->key);
+    if (target && !tsr_query_quantized_head(q) &&
+        tsr_ignore_list_find(q->ignored, compressed ? TSR_MATCH_REGEX : q->who->matching, head_module(q, head)) == NULL)
+        tsr_query_note(q, true, NULL, "ignore list", "list the output head there",
+                       "config.json (%s) does not list '%s', which is not quantized: the loader creates codes and a "
+                       "scale for it, which stay uninitialized",
+                       q->ignored->key == NULL ? "no list" : q->ignored->key, head);
 }
 
 void tsr_rule_lists(const tsr_load_query *q)
@@ -284,7 +301,7 @@ void tsr_rule_lists(const tsr_load_query *q)
                        q->ignored->why);
     if (ask && tsr_query_compressed_tensors(q))
         check_linear_group(q);
-    if (ask && tsr_query_compressed_tensors(q) && q->loader == TSR_LOADER_TRANSFORMERS)
+    if (ask && q->loader == TSR_LOADER_TRANSFORMERS)
         check_head(q);
     if (ask)
         check_entries(q);

@@ -224,10 +224,11 @@ def test_small_blocks_beside_whole_ones(inspect, tmp_path):
 
 
 LISTS = {
-    "in full": (None, in_full("o_proj"), HF),
-    "by the end": (None, ["self_attn.o_proj"], {"sglang", "transformers"}),
+    "in full": (None, ["lm_head", *in_full("o_proj")], HF),
+    "by the end": (None, ["lm_head", "self_attn.o_proj"], {"sglang", "transformers"}),
     "by a pattern": (None, ["*o_proj"], {"trtllm"}),
-    "under vLLM's key": ("ignored_layers", in_full("o_proj"), HF),
+    "under vLLM's key": ("ignored_layers", ["lm_head", *in_full("o_proj")], HF),
+    "without the head": (None, in_full("o_proj"), HF - {"transformers"}),
     "by an expression": ("ignore", ["lm_head", "re:.*self_attn.o_proj$"], HF),
     "by a Python expression": ("ignore", ["lm_head", r"re:model\.layers\.\d+\.(?:self_attn|mlp)\.o_.*?"], HF),
     "by an expression that starts later": ("ignore", ["re:self_attn.o_proj"], set()),

@@ -227,10 +227,10 @@ YES = {
     "joined name listed, plain": (llama, unquantize("q_proj", "k_proj", "v_proj", listed=in_full("qkv_proj")), 1, {"vllm"}),
     "experts listed, plain": (moe, both(plain(".experts."), listed(E0, E0.replace(".0.", ".1."))), 1,
                               {"vllm", "sglang"}),
-    "a path listed": (llama, both(plain("layers.0.self_attn"), listed("model.layers.0.self_attn")), 1,
+    "a path listed": (llama, both(plain("layers.0.self_attn"), listed("lm_head", "model.layers.0.self_attn")), 1,
                       {"sglang", "transformers"}),
     "a part of a path listed": (llama, both(plain(".mlp."), listed("mlp")), 1, {"sglang"}),
-    "members by their ends": (llama, unquantize("q_proj", "k_proj", "v_proj", listed=["q_proj", "k_proj", "v_proj"]), 1,
+    "members by their ends": (llama, unquantize("q_proj", "k_proj", "v_proj", listed=["lm_head", "q_proj", "k_proj", "v_proj"]), 1,
                               {"sglang", "transformers"}),
     "the second key when the first is empty": (
         llama, both(unquantize("o_proj", listed=in_full("o_proj")), listed(key="ignored_layers")), 1, {"vllm"}),
@@ -248,7 +248,7 @@ YES = {
     "fewer rows than a block": (lambda: llama(intermediate=16), None, 1, {"transformers"}),
     "llama4's experts": (llama, both(stacked, family("llama4")), 1, {"vllm"}),
     "Llama, compressed-tensors": (llama, both(as_compressed(), family("llama")), 1, HF),
-    "router listed": (moe, both(router, family("qwen3_moe"), listed("model.layers.0.mlp.gate", "model.layers.1.mlp.gate")),
+    "router listed": (moe, both(router, family("qwen3_moe"), listed("lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate")),
                       1, {"vllm", "sglang", "transformers"}),
     "a router of another family": (moe, both(router, family("mixtral")), 1, {"vllm"}),
 }
