@@ -54,7 +54,7 @@ typedef struct tsr_checkpoint {
     size_t config_size;
     tsr_json_text config_file; /* text of config.json on disk, also for a view (tsr_checkpoint_see) */
     const char *index_path;    /* NULL if there is no index */
-    bool without_data;   /* a view of an output that is not written yet: reading a tensor fails */
+    bool without_data;         /* a view of an output that is not written yet: reading a tensor fails */
     const bool *ignored;       /* [n_ignore]: whether each glob that the checkpoint was opened with matches a file or
                                 * folder */
     /* private */
