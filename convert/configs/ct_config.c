@@ -44,12 +44,24 @@ bool tsr_joined_module(const tsr_tensor *const *tensors, size_t n, size_t i, cha
     return true;
 }
 
-static void write_modules(tsr_text *out, const tsr_tensor **tensors, size_t n, bool joined)
+/* Returns the length of "model.layers.3.mlp.experts" in the name of an expert or of a stack; 0: it is neither. */
+static size_t experts_length(const char *name)
+{
+    const char *const at = strstr(name, ".experts.");
+    return at == NULL ? 0 : (size_t)(at - name) + strlen(".experts");
+}
+
+/* `joined`: also the names of fused layers. `experts`: also the module of all experts of a layer. */
+static void write_modules(tsr_text *out, const tsr_tensor **tensors, size_t n, bool joined, bool experts)
 {
     char module[TSR_MODULE_NAME];
     tsr_sort_by_name(tensors, n);
     tsr_json_begin_array(out, false);
     for (size_t i = 0; i < n; i++) {
+        const size_t length = experts ? experts_length(tensors[i]->name) : 0;
+        if (length > 0 && (i == 0 || experts_length(tensors[i - 1]->name) != length ||
+                           strncmp(tensors[i - 1]->name, tensors[i]->name, length) != 0))
+            tsr_json_string_part(out, tensors[i]->name, length);
         tsr_json_string_part(out, tensors[i]->name, tsr_module_length(tensors[i]->name));
         if (joined && tsr_joined_module(tensors, n, i, module))
             tsr_json_string(out, module);
@@ -59,12 +71,12 @@ static void write_modules(tsr_text *out, const tsr_tensor **tensors, size_t n, b
 
 void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n)
 {
-    write_modules(out, tensors, n, false);
+    write_modules(out, tensors, n, false, true);
 }
 
 void tsr_ct_ignore(tsr_text *out, const tsr_tensor **tensors, size_t n)
 {
-    write_modules(out, tensors, n, true);
+    write_modules(out, tensors, n, true, false);
 }
 
 /* Elements that share a scale: `strategy` and its size members, if it has any. */

@@ -196,9 +196,7 @@ tsr_status tsr_plan_fp8_config(tsr_plan *plan, const tsr_fp8_block *block, tsr_d
     if (d.unquantized == NULL)
         return tsr_out_of_memory(err, "while planning");
     d.n_unquantized = tsr_list_unquantized(kept, context, n, d.unquantized);
-    /* Without any list transformers keeps the head by itself. */
-    if (dialect == TSR_DIALECT_COMPRESSED_TENSORS || d.n_unquantized > 0)
-        d.n_unquantized = tsr_list_head(plan->sources[0], d.unquantized, d.n_unquantized);
+    d.n_unquantized = tsr_list_head(plan->sources[0], d.unquantized, d.n_unquantized);
     tsr_text value = {0};
     (dialect == TSR_DIALECT_COMPRESSED_TENSORS ? compressed_tensors_config : deepseek_config)(&value, &d);
     const tsr_status status = tsr_plan_take_quantization(plan, &value, err);

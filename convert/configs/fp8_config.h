@@ -17,7 +17,7 @@ size_t tsr_list_unquantized(tsr_kept_fn *kept, const void *context, size_t n, co
 
 /* Appends the output head to this list, unless it is listed already or is quantized. Some loaders assume that an
  * unlisted head is quantized, even if embeddings are tied and the head has no tensor: vLLM for ModelOpt's dialect,
- * transformers for compressed-tensors, and for FP8 if there is a list. `list` has room for one more. Returns the new length. */
+ * transformers for FP8 and compressed-tensors. `list` has room for one more. Returns the new length. */
 size_t tsr_list_head(const tsr_checkpoint *checkpoint, const tsr_tensor **list, size_t n);
 
 /* Adds the source's config.json to the plan, with quantization_config replaced by `value` (JSON). Frees `value`. */

@@ -227,8 +227,10 @@ enum {
 #define SPLIT        "`tessera convert --to fp8-block --experts split` splits them"
 #define SPLIT_AGAIN  "`tessera convert --to bf16` and then `tessera quantize --experts split` splits them"
 #define AS_STACK     "`tessera convert --to bf16` makes plain stacks of them"
-#define CANNOT_JOIN  "the loader cannot join such experts"
-#define ONE_TENSOR   "the loader reads the experts of this model as one tensor for each layer"
+#define NO_NAMES \
+    "use `tessera quantize --scheme fp8-block`, or load it with CompressedTensorsConfig(run_compressed=False)"
+#define CANNOT_JOIN "the loader cannot join such experts"
+#define ONE_TENSOR  "the loader reads the experts of this model as one tensor for each layer"
 
 /* transformers: conversion_mapping.py. gpt-oss: gpt_oss.py of vLLM and SGLang. */
 static const tsr_class_rule kRules[] = {
@@ -300,6 +302,39 @@ static const tsr_class_rule kRules[] = {
     {TRANSFORMERS, " lara_mini ", NULL, is_input_of_linear_attention, "conversion", "in_proj of linear attention",
      "the loader splits it, but not its scales, and uses codes as values without an error",
      "keep it in BF16 with `tessera quantize --exclude '*.linear_attn.in_proj.*'`"},
+
+    /* Classes that build plain layers as quantized, because the list has the names of the file, or that read weights while
+     * they initialize others. */
+    {TRANSFORMERS,
+     " altclip audioflamingo3 axk2 aya_vision bailing_hybrid bark cohere_asr cosmos3_edge "
+     " cosmos3_omni fuyu gemma3 glm5_next glm5_next_text glmasr got_ocr2 granite_speech "
+     " granite_speech_plus grounding-dino hunyuan_vl hyperclovax_vision_v2 internvl kimi_k25 "
+     " kimi_linear lfm3_vl lfm3_vl_vision llava llava_next llava_next_video llava_onevision "
+     " lw_detr mask2former mistral3 mistral_large4 mistral_large4_text mm-grounding-dino "
+     " musicflamingo nemotron_h nemotron_h_omni neomme oneformer paddleocr_vl paligemma "
+     " phi4_multimodal phimoe pi0 pp_chart2table qwen2_5_omni_thinker qwen2_5_vl qwen2_audio "
+     " qwen2_vl qwen3_omni_moe_thinker radio rf_detr sam3_tracker sam3_tracker_video sam3_video "
+     " sarvam_moe segformer speecht5 t5gemma2 timesfm2_5 tipsv2_text_model ultrabert video_llava "
+     " vipllava vision-text-dual-encoder voxtral voxtral_realtime ",
+     tsr_query_compressed_tensors, is_quantized, "conversion", "any quantized layer of compressed-tensors",
+     "the class has other names for layers than the file: it builds plain layers as quantized, and finds no scales",
+     NO_NAMES},
+    {TRANSFORMERS,
+     " bridgetower chinese_clip_vision_model clap clipseg clvp cvt dinov3_vit falcon falcon_mamba "
+     " fastspeech2_conformer fastspeech2_conformer_with_hifigan gpt_bigcode groupvit hiera ijepa "
+     " mamba mamba2 mgp-str mlcd mlcd_vision_model modernvbert mt5 nanochat owlv2 owlvit pe_audio "
+     " pix2struct pvt pvt_v2 recurrent_gemma rwkv seggpt siglip siglip2 siglip2_vision_model "
+     " siglip_vision_model swin2sr t5 timesformer umt5 videoprism videoprism_vision_model vitdet "
+     " vjepa2 xclip xcodec xlstm ",
+     tsr_query_compressed_tensors, is_packed, "conversion", "packed codes of compressed-tensors",
+     "the class reads parameters 'weight' while it initializes, and fails without them",
+     "use `tessera quantize --scheme fp8-channel`, or another loader"},
+    {TRANSFORMERS,
+     " aria_text bark blip-2 falcon fuyu jetmoe jina_embeddings_v3 kimi_k25 mask2former "
+     " nemotron_h_omni oneformer openai_privacy_filter phi4_multimodal pp_doclayout_v3 radio "
+     " rf_detr sarvam_moe siglip2_vision_model siglip_vision_model tipsv2_text_model ",
+     has_block_scales_of_fp8, is_quantized, "conversion", "FP8 in blocks",
+     "the class builds some plain layers as FP8 without scales, or FP8 ones as plain", TO_PLAIN},
 
     /* models/llama.py, and the classes that inherit its load_weights */
     {SGLANG, " llama mistral mistral3 phi3 internlm3 iquestcoder ministral3 teleflm ", has_block_scales_of_fp8,

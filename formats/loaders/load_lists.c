@@ -268,13 +268,13 @@ static void check_entries(const tsr_load_query *q)
 }
 
 /* Checks the output head. For the target "Linear" of compressed-tensors, transformers gives every linear module codes
- * and scales, including the output head, and for FP8 if there is a list. With tied embeddings no tensor fills these.
+ * and scales, including the output head, and for FP8 if a list exists, even an empty one. With tied embeddings no tensor fills these.
  * (compressed_tensors.quantization.apply_quantization_config; quantizers/base.py) */
 static void check_head(const tsr_load_query *q)
 {
     char head[96];
     const bool compressed = tsr_query_compressed_tensors(q);
-    bool target = compressed ? q->n_targets == 0 : q->ignored->count > 0;
+    bool target = compressed ? q->n_targets == 0 : q->ignored->key != NULL;
     for (size_t i = 0; i < q->n_targets; i++)
         target = target || tsr_ignore_list_find(&q->targets[i], TSR_MATCH_EXACT, "Linear") != NULL;
     if (target && !tsr_query_quantized_head(q) &&

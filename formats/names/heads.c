@@ -14,12 +14,12 @@ static const struct {
     tsr_tensor head;
 } kHeads[] = {
     {"bert big_bird deberta deberta-v2 ernie fnet layoutlm megatron-bert mobilebert mra nystromformer rembert roformer "
-     "squeezebert tapas yoso",
+     "roc_bert squeezebert tapas yoso",
      HEAD("cls.predictions.decoder")},
     {"bert-generation camembert data2vec-text esm jina_embeddings_v3 longformer mpnet roberta xlm-roberta "
      "xlm-roberta-xl xmod",
      HEAD("lm_head.decoder")},
-    {"encoder-decoder", HEAD("decoder.cls.predictions.decoder")},
+    {"encoder-decoder speech-encoder-decoder vision-encoder-decoder", HEAD("decoder.cls.predictions.decoder")},
     {"blip", HEAD("text_decoder.cls.predictions.decoder")},
     {"modernbert modernbert-decoder", HEAD("decoder")},
     {"albert", HEAD("predictions.decoder")},
@@ -27,8 +27,9 @@ static const struct {
     {"convbert electra", HEAD("generator_lm_head")},
     {"distilbert", HEAD("vocab_projector")},
     {"flaubert xlm", HEAD("pred_layer.proj")},
-    {"biogpt", HEAD("output_projection")},
+    {"biogpt trocr", HEAD("output_projection")},
     {"gpt_neox_japanese", HEAD("embed_out")},
+    {"t5gemma t5gemma2", HEAD("lm_head.out_proj")},
     {"canary moonshine whisper", HEAD("proj_out")},
     {"granite_speech5_ctc", HEAD("ctc_head")},
     {"blip-2 instructblip instructblipvideo", HEAD("language_model.lm_head")},

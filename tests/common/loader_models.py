@@ -23,7 +23,7 @@ class Model:
         if quantized:
             self.config["quantization_config"] = {
                 "quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128],
-                "modules_to_not_convert": []}
+                "modules_to_not_convert": ["lm_head"]}
         for name in ("model.embed_tokens", "lm_head"):
             self.plain(name, (256, 256))
         self.plain("model.norm", (256,))

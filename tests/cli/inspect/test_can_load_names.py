@@ -15,7 +15,6 @@ def test_an_empty_configuration(inspect, tmp_path):
 
 def tower(m):
     """A vision tower as SigLIP's and CLIP's: out_proj, fc1, fc2."""
-    m.quantization["modules_to_not_convert"].append("lm_head")
     for layer in range(2):
         for leaf in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj", "mlp.fc1", "mlp.fc2"):
             m.plain(f"vision_tower.encoder.layers.{layer}.{leaf}", (256, 256))

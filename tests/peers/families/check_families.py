@@ -13,6 +13,7 @@ import fnmatch
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TQDM_DISAB
 LIMITS = {"fp8-block": 0.04, "fp8-channel": 0.04, "int8-weight-only": 0.02, "int4-weight-only": 0.14, "nvfp4-weight-only": 0.13,
           "mxfp4-weight-only": 0.16}
 MATTERS = 0.01  # share of the linear weights from which a layer needs a reason to be kept
+SCALES = re.compile(r"weight_scale|_scale_inv|weight_packed|weight_global_scale|weight_shape")
 UNSURE = "no rule of this model_type matches its name"  # a family with rules must name each large layer
 
 
@@ -51,7 +53,7 @@ def load(model_class, folder):
         FineGrainedFP8HfQuantizer.validate_environment = lambda self, *args, **kwargs: None  # the weights are not used, so no GPU is needed
         _, info = model_class.from_pretrained(folder, dtype=torch.bfloat16, output_loading_info=True)
         for what in ("missing", "unexpected"):
-            keys = sorted(key for key in info[f"{what}_keys"] if "scale" in key or "packed" in key)
+            keys = sorted(key for key in info[f"{what}_keys"] if SCALES.search(key))
             if keys:
                 raise ValueError(f"{len(keys)} scales are {what}: {keys[0]}")
     return dict(model_class.from_pretrained(folder, dtype=torch.bfloat16, quantization_config=how).named_parameters())
