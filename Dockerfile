@@ -1,5 +1,5 @@
-# An image for CI jobs: tessera on the PATH of a small Debian with a shell, without root. No GPU kernels: an image with the CUDA Toolkit
-# in the first stage has them, since Meson takes it where it finds it.
+# Image for CI jobs: the tessera command on a minimal Debian with a shell, run without root. It has no GPU kernels; with the CUDA
+# Toolkit in the first stage and -Dcuda=enabled it has.
 #   docker build -t tessera . && docker run --rm -v /srv/models:/models tessera tessera inspect /models/Llama-3.1-8B
 ARG DEBIAN=trixie
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# python/wheel.sh [--cuda | --arch aarch64]: a wheel for other machines, in dist/ (with CUDA in dist/cuda/, for aarch64 in dist/aarch64/),
-# tried in a clean environment. Its libraries are linked statically, and auditwheel tells from which glibc on it runs: that of this
-# machine or of the cross compiler, or an earlier one. What builds it comes from PyPI into .venv-wheel.
-# A wheel for aarch64 is tried by the emulator, with a Python that apt fetches into build-wheel-aarch64-python/.
+# python/wheel.sh [--cuda | --arch aarch64]: builds a wheel for distribution, and tests it in a clean environment.
+# It is written to dist/, to dist/cuda/ with --cuda, or to dist/aarch64/. Libraries are linked statically. auditwheel names the
+# oldest glibc that the wheel runs with, at most that of this machine or of the cross compiler. Build tools are installed from
+# PyPI into .venv-wheel. An emulator tests a wheel for aarch64, with a Python that apt fetches into build-wheel-aarch64-python/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-place=.venv-wheel folder=build-wheel target=dist options=() trial=()
+environment=.venv-wheel folder=build-wheel target=dist options=() test_options=()
 
 for_aarch64() {
     local tool
@@ -19,8 +19,8 @@ for_aarch64() {
     options=("-Csetup-args=--cross-file=$PWD/$folder-libraries/place.ini" "-Csetup-args=--cross-file=$PWD/tests/aarch64/cross.ini"
              "-Csetup-args=--cross-file=$PWD/python/aarch64.ini"
              "-Csetup-args=-Dc_link_args=['-s', '-L$PWD/$folder-libraries/root/usr/lib/aarch64-linux-gnu']")
-    trial=(--emulated "$folder-python/root")
-    export _PYTHON_HOST_PLATFORM=linux-aarch64 # of which meson-python takes the tag
+    test_options=(--emulated "$folder-python/root")
+    export _PYTHON_HOST_PLATFORM=linux-aarch64 # meson-python writes it to the wheel's tag
 }
 
 case "${*:-}" in
@@ -38,13 +38,13 @@ case "${*:-}" in
 esac
 
 wanted=$(python3 -V; cat python/requirements.txt)
-if ! [ -x "$place/bin/python" ] || [ "$wanted" != "$(cat "$place/stamp" 2>/dev/null)" ]; then
-    rm -rf "$place"
-    python3 -m venv "$place"
-    "$place/bin/pip" install -q --disable-pip-version-check --only-binary :all: -r python/requirements.txt
-    printf '%s\n' "$wanted" >"$place/stamp"
+if ! [ -x "$environment/bin/python" ] || [ "$wanted" != "$(cat "$environment/stamp" 2>/dev/null)" ]; then
+    rm -rf "$environment"
+    python3 -m venv "$environment"
+    "$environment/bin/pip" install -q --disable-pip-version-check --only-binary :all: -r python/requirements.txt
+    printf '%s\n' "$wanted" >"$environment/stamp"
 fi
-PATH=$PWD/$place/bin:$PATH
+PATH=$PWD/$environment/bin:$PATH
 export PATH
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
@@ -58,4 +58,4 @@ if ! [ -x build/tests/make/make_checkpoint ]; then
     [ -f build/build.ninja ] || meson setup build >/dev/null
     ninja -C build cli/tessera tests/make/make_checkpoint >/dev/null
 fi
-python tests/install/wheel.py --wheel "$(ls "$target"/*.whl)" --tessera build/cli/tessera --make build/tests/make/make_checkpoint "${trial[@]}"
+python tests/install/wheel.py --wheel "$(ls "$target"/*.whl)" --tessera build/cli/tessera --make build/tests/make/make_checkpoint "${test_options[@]}"

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
-# Sourced by ./dev: the builds that the tests need, and the call of `meson test`, which runs them (tests/meson.build).
+# Sourced by ./dev: makes the builds of the tests, and calls `meson test` (tests/meson.build).
 
-# nproc counts what OMP_NUM_THREADS leaves.
+# Prints the number of processors. nproc alone prints at most OMP_NUM_THREADS.
 processors() { env -u OMP_NUM_THREADS nproc; }
 
 # strict_build FOLDER TARGETS -- [meson options...]: builds with -Werror
@@ -45,8 +45,8 @@ build_clang() {
 # Builds with ThreadSanitizer, which does not see what the kernel writes for io_uring.
 build_tsan() { sanitized_build build-tsan thread -g1 -Doptimization=0 -During=disabled -- cli/tessera; }
 
-# Sets TMPDIR to /dev/shm if 12 GiB fit there: the tests write more than a hundred gigabytes and keep none.
-choose_place() {
+# Sets TMPDIR to /dev/shm if it has 12 GiB. The tests write more than a hundred gigabytes, and keep none.
+choose_tmpdir() {
     local needed=$((12 << 20)) # KiB
     [ -z "${TMPDIR:-}" ] && [ -w /dev/shm ] || return 0
     [ "$(df -k --output=avail /dev/shm | tail -1)" -ge "$needed" ] || return 0
@@ -54,7 +54,7 @@ choose_place() {
     export TMPDIR=/dev/shm
 }
 
-# list_tests OPTION SUITE [NAME...]: the names of the tests of a suite (--suite) or of all others (--no-suite) that contain a NAME
+# list_tests OPTION SUITE [NAME...]: prints the tests of a suite (--suite), or of all others (--no-suite), whose names contain a NAME
 list_tests() {
     local all words=()
     all=$(meson test -C build --no-rebuild --list "$1" "$2" 2>/dev/null | sed -n 's/^.* \/ //p')
@@ -64,7 +64,7 @@ list_tests() {
     grep -iF "${words[@]}" <<<"$all"
 }
 
-# run_tests [--sample | --long] [NAME...]
+# run_tests [--sample | --long] [NAME...]: implements ./dev test
 run_tests() {
     local suite=(--no-suite attack) words=test names=() code=0
     case ${1:-} in
@@ -85,8 +85,8 @@ run_tests() {
     fi
     build_clang
     [ ${#names[@]} -gt 0 ] && [[ ${names[*]} != *ThreadSanitizer* ]] || build_tsan
-    choose_place
-    # One more than processors: some tests wait for a disk, a clock or a process that they kill.
+    choose_tmpdir
+    # One process more than processors, because some tests wait for a disk, a clock or a process.
     meson test -C build --no-rebuild "${suite[@]}" --num-processes $(($(processors) + 1)) --print-errorlogs "${names[@]}" || code=$?
     python3 tests/summary.py build/meson-logs/testlog.json "./dev $words" || code=1
     return "$code"

@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154
-# Sourced by ./dev: counts by gcov which lines and branches the tests of the suites `unit` and `counted` run.
+# Sourced by ./dev: measures with gcov the lines and branches that the suites `unit` and `counted` run.
 
-# merge_counters FOLDER: adds up the counters in the folders of FOLDER, in build-coverage/, where gcov looks for them. Counters of a
-# process that was killed while it wrote them are left out.
+# merge_counters FOLDER: sums the counters in the subfolders of FOLDER, and writes them to build-coverage/, where gcov reads them.
+# Omits damaged counters, as of a process that was killed.
 merge_counters() {
     local one all=$1.all built=$here/build-coverage
     find build-coverage -name '*.gcda' -delete
@@ -17,17 +17,17 @@ merge_counters() {
             mv "$1.sum" "$all"
         else
             rm -rf "$1.sum"
-            echo "left out: $one, whose counters are damaged" >&2
+            echo "skipped: $one, whose counters are damaged" >&2
         fi
     done
     cp -r "$all/." build-coverage
 }
 
-# coverage: failed tests are ignored here; './dev test' reports them.
+# Implements ./dev coverage. Ignores failed tests, which ./dev test reports.
 coverage() {
     need_for coverage
     venv
-    choose_place
+    choose_tmpdir
     need_scratch
     export TESSERA_SWEEP_STEP=7 COUNTERS=$scratch/counters
     mkdir "$COUNTERS"
@@ -36,7 +36,7 @@ coverage() {
         --wrapper "$here/tests/counted.sh" || true
     merge_counters "$COUNTERS"
     gcovr --root . --object-directory build-coverage --gcov-ignore-parse-errors --exclude tests/ --exclude build-coverage/ \
-        --json "$scratch/coverage.json" build-coverage >"$scratch/gcovr.log" 2>&1 # prints a line for each count that threads lost
+        --json "$scratch/coverage.json" build-coverage >"$scratch/gcovr.log" 2>&1 # gcovr warns about each count that threads lost
     python3 tests/coverage.py "$scratch/coverage.json"
     cp "$scratch/coverage.json" build-coverage/coverage.json
 }

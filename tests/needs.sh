@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154
-# Sourced by ./dev: what a task needs, whether it is there, and how it comes. A need is met by what can be used, from whatever
-# package it came; packages are named only for what is missing.
+# Sourced by ./dev: finds the programs and libraries that a task needs, and installs the missing packages.
+# It tests each program or library itself, not the package.
 
-# The C compiler that Meson will take.
+# Prints the C compiler that Meson uses.
 c_compiler() {
     local name
     [ -z "${CC:-}" ] || { echo "$CC"; return; }
@@ -11,7 +11,7 @@ c_compiler() {
     done
 }
 
-# compiles COMPILER... : stdin is a whole program, which is compiled and linked
+# compiles COMPILER...: compiles and links the program on stdin
 compiles() { "$@" -x c -o /dev/null - >/dev/null 2>&1; }
 
 has_compiler() {
@@ -23,7 +23,7 @@ has_compiler() {
 int main(void) { return puts("") < 0; }' | compiles $compiler
 }
 
-# has_library MODULE HEADER: as Meson looks for it; by its header where pkg-config itself is missing
+# has_library MODULE HEADER: looks for a library with pkg-config, as Meson does, or for its header if there is no pkg-config
 has_library() {
     if have pkg-config; then
         pkg-config --exists "$1"
@@ -33,12 +33,12 @@ has_library() {
     fi
 }
 
-# The library of `report --html` charts; report/meson.build looks for the same file.
+# Tests for the chart library of `report --html`, as report/meson.build does.
 has_chart_js() { [ -f /usr/share/javascript/chart.js/chart.min.js ]; }
 
 has_venv() { [ -x .venv/bin/python ] || python3 -c 'import venv, ensurepip' 2>/dev/null; }
 
-# The newest clang, under its plain name or with a number.
+# Prints the name of the newest clang, with or without a version.
 find_clang() {
     local name
     for name in clang clang-{30..14}; do
@@ -54,13 +54,13 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n) { return data &&
         compiles "$clang" -fsanitize=fuzzer,address,undefined
 }
 
-# For aarch64, with a C library that whole programs can be linked with.
+# Tests for a cross compiler for aarch64 that can link programs.
 has_cross_compiler() {
     have aarch64-linux-gnu-gcc && echo '#include <stdio.h>
 int main(void) { return puts("") < 0; }' | compiles aarch64-linux-gnu-gcc -static
 }
 
-# The package of the sanitizers' libraries carries clang's version: of the clang that is here, or that apt would install.
+# Prints the package of the sanitizer runtime, for the installed clang or the one that apt would install.
 clang_runtime() {
     local clang version=
     clang=$(find_clang)
@@ -73,7 +73,7 @@ clang_runtime() {
         bookworm) echo 14 ;; noble) echo 18 ;; *) echo 19 ;; esac)}-dev"
 }
 
-# missing_for build|test|bench|coverage: packages for what is not there
+# missing_for build|test|bench|coverage: prints the packages of missing programs and libraries
 missing_for() {
     has_compiler || echo gcc libc6-dev
     have meson || echo meson
@@ -104,7 +104,7 @@ missing_for() {
     have qemu-aarch64 || have qemu-aarch64-static || echo qemu-user
 }
 
-# need_for build|test|bench|coverage: installs what is missing, or says what to install and leaves
+# need_for build|test|bench|coverage: installs missing packages, or prints the command to run and exits
 need_for() {
     local task=$1 missing root=() install=(apt-get install -y --no-install-recommends)
     missing=$(missing_for "$task" | tr '\n' ' ')
@@ -114,18 +114,18 @@ need_for() {
         have sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; } || root=(none)
     fi
     if [ "${root[0]:-}" = none ] || ! have apt-get; then
-        # It is built without them all the same; the demo then leaves its last check out, `report` its page, and
-        # direct requests are carried out one by one.
+        # These packages are optional: without them the demo skips its last check, `report` has no --html, and direct I/O runs
+        # one request at a time.
         [ "$task" != build ] || [ -n "$(missing_for build | grep -vxE 'python3-venv|libjs-chart.js|liburing-dev')" ] || return 0
         {
-            echo "dev: what is needed is not all here, and it takes root and apt-get to install it. The packages of Debian and Ubuntu:"
+            echo "dev: packages are missing, and installing them needs root and apt-get. On Debian and Ubuntu, run:"
             echo "    apt-get update && ${install[*]} ${missing% }"
         } >&2
         exit 1
     fi
     say "installing ${missing% }"
     "${root[@]}" apt-get update -qq
-    # Only the lists say which clang comes, and so which of its libraries.
+    # The package lists determine the version of clang, and with it the runtime package.
     missing=$(missing_for "$task" | tr '\n' ' ')
     # shellcheck disable=SC2086
     "${root[@]}" env DEBIAN_FRONTEND=noninteractive "${install[@]}" -qq $missing >/dev/null
@@ -133,17 +133,17 @@ need_for() {
     [ -z "$missing" ] || { echo "dev: still missing after the installation: $missing" >&2; exit 1; }
 }
 
-# venv_with WHAT FILTER: the Python environment, with the lines of the requirements that match
+# venv_with PURPOSE FILTER: makes .venv with the lines of tests/requirements.txt that match FILTER
 venv_with() {
-    local what=$1 filter=$2 stamp=.venv/stamp wanted
+    local purpose=$1 filter=$2 stamp=.venv/stamp wanted
     wanted=$(python3 -V; grep -vE '^ *(#|$)' tests/requirements.txt | grep -E "$filter")
-    # The list for everything includes each part.
+    # An environment with all packages serves each part.
     if [ -f "$stamp" ] && [ -x .venv/bin/python ]; then
         [ "$(grep -Fxc -f <(printf '%s\n' "$wanted") "$stamp")" != "$(printf '%s\n' "$wanted" | wc -l)" ] || return 0
     fi
-    say "making the Python environment of $what"
+    say "making the Python environment of $purpose"
     rm -rf .venv
-    # Each step by itself: where a caller goes on without, the shell does not stop at the first failure.
+    # `set -e` has no effect if the caller handles the failure, so each step is checked.
     python3 -m venv .venv || return 1
     printf '%s\n' "$wanted" | tail -n +2 >.venv/wanted
     .venv/bin/pip install -q --disable-pip-version-check --no-deps --only-binary :all: -r .venv/wanted || return 1
@@ -152,7 +152,7 @@ venv_with() {
 
 venv() { venv_with "the tests" .; }
 
-# The Python that can check the demo: the tests' own, or the system's where it has the packages
+# Prints a Python that has the packages of the demo's check: the system's, or that of .venv.
 demo_python() {
     if python3 -c 'import numpy, ml_dtypes, safetensors' 2>/dev/null; then
         echo python3

@@ -1,4 +1,4 @@
 #!/bin/sh
-# tests/skip.sh WHY: a test that is not run says so.
+# tests/skip.sh REASON: ends a test as skipped, and prints the reason
 echo "skipped: $1"
 exit 77

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# libraries.sh FOLDER [PACKAGE...]: fetches what the aarch64 build is linked with, and these packages, into FOLDER/root, as packages.sh
-# does, and writes for Meson where they are: FOLDER/place.ini. If something cannot be fetched, one line says so, and the exit code is 77.
+# libraries.sh FOLDER [PACKAGE...]: fetches the libraries of the aarch64 build, and these packages, into FOLDER/root by packages.sh.
+# Writes their path for Meson to FOLDER/place.ini. If a package cannot be fetched, it prints one line and exits with code 77.
 set -euo pipefail
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 mkdir -p "$1"
@@ -8,6 +8,6 @@ folder=$(realpath "$1")
 shift
 [ ! -e "$folder/place.ini" ] || exit 0
 "$here/packages.sh" "$folder" libzstd-dev libxxhash-dev "$@"
-# Without the shared ones, the static ones are linked.
+# Removes the shared libraries, so that the static ones are linked.
 rm -rf "$folder"/root/usr/lib/aarch64-linux-gnu/*.so*
 printf "[constants]\nlibraries = '%s'\n" "$folder/root/usr" >"$folder/place.ini"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# run.sh FOLDER [PART...]: builds for aarch64 with Debian's cross compiler and runs it under qemu-user, beside the build for this
-# machine in FOLDER, whose files its own must equal byte for byte. Parts, all of which one run takes without a name:
-#   golden   the golden vectors
-#   unit     unit tests, of the kernels above all: every form that is chosen there against its definition
-#   bytes    codes, scales, reports and journals of quantize and convert, and what verify says, of both builds
-#   refused  bad usage, bad input and a kill at a few moments
+# run.sh FOLDER [PART...]: builds for aarch64 with Debian's cross compiler, and tests the build under qemu-user.
+# FOLDER has the build for this machine. Both must write the same bytes. Without PART, it runs these parts:
+#   golden   golden vectors
+#   unit     unit tests of the kernels: each form against its scalar definition
+#   bytes    codes, scales, reports and journals of quantize and convert, and results of verify, compared with those of FOLDER
+#   refused  bad usage, bad input and kills at a few moments
 #   interop  some modules of tests/cli
-# Only by name, for it takes hours of CPU: `whole`, which is every unit test, every module and every file of bad input.
-# Exit code 77: skipped, for want of something that the last line names.
+# The part `whole` takes hours of CPU: all unit tests, all modules and all files of bad input. Exit code 77 means skipped; the last
+# line gives the reason.
 set -euo pipefail
 native=$(realpath "$1")
 shift
@@ -25,14 +25,14 @@ tests/aarch64/libraries.sh $folder-libraries || exit $?
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/tessera.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 passed=0
-# pass WHAT COMMAND...: quiet unless it fails
+# pass NAME COMMAND...: runs a command, and prints its output only if it fails
 pass() {
-    local what=$1
+    local name=$1
     shift
-    "$@" >"$scratch/log" 2>&1 || { echo "failed: $what"; tail -40 "$scratch/log"; exit 1; }
+    "$@" >"$scratch/log" 2>&1 || { echo "failed: $name"; tail -40 "$scratch/log"; exit 1; }
     passed=$((passed + 1))
     times >"$scratch/times"
-    printf '%-60s %s\n' "$what" "$(tail -1 "$scratch/times")"
+    printf '%-60s %s\n' "$name" "$(tail -1 "$scratch/times")"
 }
 
 build() {
@@ -42,7 +42,7 @@ build() {
     ninja -C $folder "$@"
 }
 foreign() { "$qemu" "$folder/$1" "${@:2}"; }
-# The command that other programs use as the tool
+# A script that runs the tool in the emulator
 tool=$scratch/tessera
 printf '#!/bin/sh\nexec %q %q "$@"\n' "$qemu" "$here/$folder/cli/tessera" >"$tool"
 chmod +x "$tool"
@@ -60,14 +60,14 @@ unit() {
     [ $# -gt 0 ] || set -- float_bits float_mode block_fp8 e4m3_decode fp8_gemm group_max int4_values int_decode mx_codes \
         mx_error mx_values
     pass "build: the unit tests" build "${@/#/tests/unit/test_}"
-    [ "${whole:-}" = yes ] || export TESSERA_SWEEP_STEP=5 # of the scales; of the numbers there is none left out
+    [ "${whole:-}" = yes ] || export TESSERA_SWEEP_STEP=5 # tests one scale in five, and all numbers
     for test in "$@"; do
         pass "unit $test" foreign "tests/unit/test_$test"
     done
 }
 
-# same NAME COMMAND...: both builds run the command, whose outputs, called NAME in this folder and so in the files, are equal to the
-# last byte of the journal.
+# same NAME COMMAND...: runs a command with both builds, and compares all output files, the journal included. Keeps the output as
+# $scratch/NAME.
 same() {
     local name=$1 side
     shift
@@ -79,7 +79,7 @@ same() {
     (cd "$scratch/native/at" && "$native/cli/tessera" "$@" --quiet) || return 1
     (cd "$scratch/foreign/at" && "$tool" "$@" --quiet) || return 1
     rm "$scratch"/{native,foreign}/at/in
-    find "$scratch"/{native,foreign}/at -name said.json -exec sed -i 's/"seconds": *[0-9.e+-]*/"seconds": 0/g; s/"phase_seconds": *{[^}]*}/"phase_seconds": 0/g' {} +
+    find "$scratch"/{native,foreign}/at -name result.json -exec sed -i 's/"seconds": *[0-9.e+-]*/"seconds": 0/g; s/"phase_seconds": *{[^}]*}/"phase_seconds": 0/g' {} +
     diff -r "$scratch/native/at" "$scratch/foreign/at" || return 1
     [ ! -e "$scratch/native/at/out" ] || mv "$scratch/native/at/out" "$scratch/$name"
 }
@@ -118,13 +118,13 @@ mp       convert in/fp8 -o out --to deepseek-mp --mp 1
 mla      convert in/fp8 -o out --to mla-absorbed --consumer sglang
 blobs    convert in/w4 -o out --to fastertransformer --arch sm80
 archive  convert in/v3 -o out --to archive --shuffle
-verified verify in/fp8 --against in/v3 --json said.json
-told     verify in/channel --against in/llama --json said.json
-+forward verify forward in/channel --against in/llama --json said.json
+verified verify in/fp8 --against in/v3 --json result.json
+channels verify in/channel --against in/llama --json result.json
++forward verify forward in/channel --against in/llama --json result.json
 END
 }
 
-# killed SECONDS: kills a run then; the same command again must leave what an undisturbed run leaves.
+# killed SECONDS: kills a run after SECONDS. The same command again must give the output of an undisturbed run.
 killed() {
     local out=$scratch/killed/out code=0
     rm -rf "$scratch/killed" && mkdir "$scratch/killed" && ln -s .. "$scratch/killed/in"
@@ -149,7 +149,7 @@ refused() {
 interop() {
     local module
     [ $# -gt 0 ] || set -- activations
-    [ -x .venv/bin/python ] || { echo "left out: interop, for want of the Python environment .venv, which './dev test' makes"; return; }
+    [ -x .venv/bin/python ] || { echo "skipped: interop, because there is no Python environment .venv, which './dev test' makes"; return; }
     pass "build: the tool" build cli/tessera
     for module in "$@"; do
         pass "interop $module" env TESSERA="$tool" MAKE_CHECKPOINT="$make" \
@@ -159,7 +159,7 @@ interop() {
 
 whole() {
     local names whole=yes
-    build tests/unit/test_float_bits >"$scratch/log" # configured: Ninja's list has the names
+    build tests/unit/test_float_bits >"$scratch/log" # configures the build; the names come from ninja
     mapfile -t names < <(ninja -C $folder -t targets all | sed -n 's,^tests/unit/test_\([a-z0-9_]*\): c_LINKER.*,\1,p' | sort)
     golden
     unit "${names[@]}"

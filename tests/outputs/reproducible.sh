@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# One commit gives one binary: it is built twice, in folders of other names and depths, one after the other, with another umask, locale,
-# time zone and number of jobs; the tool and both libraries have to be the same bytes. Without CUDA, whose compiler is not asked for that,
-# and without ccache. With --all, which takes some minutes of CPU time; a sample is the program that makes checkpoints for tests.
+# reproducible.sh [--all]: builds the commit twice, and checks that the binaries are identical.
+# The builds differ in folder, umask, locale, time zone and number of jobs. They do not use CUDA, because nvcc is not reproducible,
+# nor ccache. Without --all only make_checkpoint is built; --all builds the tool and both libraries in some minutes.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 [ -e "$root/.git" ] || { echo "skipped: no repository to take a commit from"; exit 77; }
@@ -39,7 +39,7 @@ for target in "${targets[@]}"; do
         differ=$((differ + 1))
     fi
 done
-# The compared parts must exist: a build of another commit contains another commit.
-[ "${1:-}" != --all ] || grep -q "${commit:0:12}" "$place/one/build/cli/tessera" || { echo "FAILED: the tool does not know its commit"; differ=$((differ + 1)); }
+# Checks that the tool was built from this commit.
+[ "${1:-}" != --all ] || grep -q "${commit:0:12}" "$place/one/build/cli/tessera" || { echo "FAILED: the tool has another commit"; differ=$((differ + 1)); }
 echo "$same passed, $differ failed"
 [ "$differ" = 0 ]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# threads.sh TESSERA MAKE_CHECKPOINT: runs jobs of several threads with a tool that ThreadSanitizer watches, and repeats each.
-# A rerun must find the output complete.
+# threads.sh TESSERA MAKE_CHECKPOINT: runs jobs with several threads, with a tool built with ThreadSanitizer, and repeats each.
+# The second run must find the output complete.
 set -euo pipefail
 tool=$1
 place=$(mktemp -d "${TMPDIR:-/tmp}/tessera.XXXXXX")

@@ -16,7 +16,7 @@ compile() {
         -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all "$@"
 }
 
-# Parsers outside common, formats and report. Calls from them to other code stay unresolved and would be found at once.
+# Parsers outside common, formats and report. The linker ignores their calls to other code; such a call would crash at once.
 others=(convert/schemes/dialects.c convert/schemes/schemes.c convert/search/rules.c convert/search/rules_match.c
     convert/records/journal_records.c verify/forward/tokens/token_file.c verify/forward/tokens/tokens.c
     verify/manifest/manifest_parse.c verify/manifest/manifest_sources.c cli/batch/batch_jobs.c)
