@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""sbom.py FILE COMMAND...: writes a bill of materials of a `tessera` command, which an emulator may stand before: SPDX 2.3 as JSON, of
-the libraries that it says it was built with."""
+"""sbom.py FILE COMMAND...: writes a bill of materials (SPDX 2.3, JSON) with the libraries of a `tessera` command.
+
+COMMAND may begin with an emulator. The libraries come from `tessera --version --json`."""
 
 import datetime
 import json
@@ -9,7 +10,7 @@ import re
 import subprocess
 import sys
 
-# Under which licence each is, and where it comes from.
+# Licence and home page of each library.
 KNOWN = {
     "glibc": ("LGPL-2.1-or-later", "https://www.gnu.org/software/libc/"),
     "libxxhash": ("BSD-2-Clause", "https://xxhash.com/"),
@@ -28,19 +29,19 @@ def package(name, version, licence, home):
 
 def main():
     target, *tool = sys.argv[1:]
-    told = json.loads(subprocess.run([*tool, "--version", "--json"], check=True, capture_output=True, text=True).stdout)
+    version = json.loads(subprocess.run([*tool, "--version", "--json"], check=True, capture_output=True, text=True).stdout)
     when = datetime.datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", "0")), datetime.timezone.utc)
-    packages = [package("tessera", told["version"], "Apache-2.0", "NOASSERTION")]
+    packages = [package("tessera", version["version"], "Apache-2.0", "NOASSERTION")]
     packages += [package(one["name"], one["built_with"], *KNOWN.get(one["name"].lower(), ("NOASSERTION", "NOASSERTION")))
-                 for one in told["libraries"]]
+                 for one in version["libraries"]]
     relations = [{"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": "SPDXRef-tessera"}]
     relations += [{"spdxElementId": "SPDXRef-tessera", "relatedSpdxElement": one["SPDXID"],
                    "relationshipType": "DYNAMIC_LINK" if one["name"] == "glibc" else "STATIC_LINK"} for one in packages[1:]]
     document = {
         "spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT",
-        "name": f"tessera-{told['version']}",
-        "documentNamespace": f"https://spdx.org/spdxdocs/tessera-{told['version']}-{told['commit'] or 'unknown'}",
-        "creationInfo": {"created": when.strftime("%Y-%m-%dT%H:%M:%SZ"), "creators": ["Tool: tessera-" + told["version"]]},
+        "name": f"tessera-{version['version']}",
+        "documentNamespace": f"https://spdx.org/spdxdocs/tessera-{version['version']}-{version['commit'] or 'unknown'}",
+        "creationInfo": {"created": when.strftime("%Y-%m-%dT%H:%M:%SZ"), "creators": ["Tool: tessera-" + version["version"]]},
         "packages": packages, "relationships": relations}
     used = [one["licenseDeclared"] for one in packages if one["licenseDeclared"].startswith("LicenseRef-")]
     if used:

@@ -1,11 +1,11 @@
-"""Checkpoints of large language models, quantized or not, read and made: libtessera, and the `tessera` command.
+"""Reads, quantizes, converts and verifies checkpoints of large language models with libtessera.
 
     with tessera.open("DeepSeek-V3") as model:
         weight = model["model.layers.3.mlp.down_proj.weight"]
         weight.format, weight.shape, weight.read()
 
-Options have the names that they have on the command line (`tessera quantize --help`), with underscores: scale_fmt="ue8m0". Errors
-are tessera.Error, whose text says what is wrong with what, and what to do.
+Options have the names of the command line (`tessera quantize --help`), with underscores: scale_fmt="ue8m0". A failure raises
+tessera.Error, whose text names the file or tensor and suggests a remedy.
 """
 
 import ctypes
@@ -28,8 +28,8 @@ from tessera._native import Error
 __all__ = ["Checkpoint", "Error", "Plan", "Result", "Stored", "Verdict", "Weight", "command", "convert", "open", "open_arrays",
            "plan", "quantize", "quantize_checkpoint", "report", "run", "verify", "version"]
 
-# As which numbers NumPy has the bytes of a dtype. What it does not know, BF16 and FP8, is unsigned integers of that size: view
-# them by ml_dtypes, if need be.
+# NumPy dtype of each dtype. BF16 and FP8, which NumPy does not have, are unsigned integers of the same size; ml_dtypes can view
+# them.
 NUMPY = {"BOOL": "?", "U8": "u1", "I8": "i1", "F8_E5M2": "u1", "F8_E4M3": "u1", "F8_E8M0": "u1", "F8_E4M3FNUZ": "u1",
          "F8_E5M2FNUZ": "u1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "U32": "<u4", "F32": "<f4",
          "C64": "<c8", "F64": "<f8", "I64": "<i8", "U64": "<u8"}
@@ -40,12 +40,12 @@ DTYPES = {**FLOATS, "float64": "F64", "int8": "I8", "uint8": "U8", "int16": "I16
 
 
 def version():
-    """The version of libtessera."""
+    """Returns the version of libtessera."""
     return _native.text(_native.library.tessera_version())
 
 
 def command():
-    """The path of the `tessera` command that was installed with this module."""
+    """Returns the path of the `tessera` command that was installed with this module."""
     for folder in (sysconfig.get_path("scripts"), pathlib.Path(sys.executable).parent,
                    sysconfig.get_path("scripts", f"{os.name}_user")):
         path = pathlib.Path(folder, "tessera")
@@ -63,7 +63,7 @@ def run(arguments, **options):
 
 
 class Stored:
-    """A tensor as it is stored: role, name, dtype, shape, nbytes, and file and offset where the bytes lie in a file as they are."""
+    """A stored tensor: role, name, dtype, shape, nbytes, and, if a file contains the bytes unchanged, file and offset."""
 
     def __init__(self, checkpoint, struct):
         self._checkpoint = checkpoint
@@ -77,8 +77,8 @@ class Stored:
         return f"<{self.role} {self.name} {self.dtype} {list(self.shape)}>"
 
     def array(self):
-        """The bytes as an array that cannot be written to: of a file it is a map, and nothing is copied. BF16 and FP8 come as unsigned
-        integers; of F4, two to a byte, the last axis counts bytes."""
+        """Returns the bytes as a read-only array. Bytes of a file are mapped, not copied. BF16 and FP8 are unsigned integers. F4 has
+        two values in a byte, and the last axis counts bytes."""
         packed = self.dtype not in NUMPY
         dtype = np.dtype("u1" if packed else NUMPY[self.dtype])
         shape = self.shape
@@ -101,8 +101,8 @@ class Stored:
 
 
 class Weight:
-    """A weight with its meaning: name, format ("plain", "fp8-block", ...), shape of its values, bits of a code, block (the rows and
-    columns that share a scale), and stored: {role: Stored}."""
+    """A weight: name, format ("plain", "fp8-block", ...), shape of its values, bits of a code, block (rows and columns that share a
+    scale), and stored: {role: Stored}."""
 
     def __init__(self, checkpoint, index):
         struct = _native.WeightStruct()
@@ -120,23 +120,23 @@ class Weight:
 
     @property
     def dtype(self):
-        """Dtype of the codes, or of the plain tensor: "F8_E4M3"."""
+        """The dtype of the codes, or of the plain tensor: "F8_E4M3"."""
         return self._first().dtype
 
     def _first(self):
         return self.stored["plain" if self.format == "plain" else "codes"]
 
     def read(self, dtype="float32", rows=slice(None)):
-        """The values, dequantized: "float32", "float16" or "bfloat16" (which takes ml_dtypes). `rows` is a slice of the rows, where the
-        axes before the last one count as one. A plain tensor that is no float is read by .codes()."""
+        """Returns the values, dequantized to "float32", "float16" or "bfloat16" (needs ml_dtypes). `rows` is a slice of the rows; all
+        axes but the last count as one. codes() reads plain tensors of integers."""
         if dtype not in FLOATS:
-            raise Error("usage", f"'{dtype}': float32, float16 or bfloat16")
+            raise Error("usage", f"'{dtype}' is not float32, float16 or bfloat16")
         if not isinstance(rows, slice):
-            raise Error("usage", f"rows={rows!r} is no slice: slice(5, 6) is row 5")
+            raise Error("usage", f"rows={rows!r} is not a slice: slice(5, 6) is row 5")
         *outer, length = self.shape or (1,)
         first, end, step = rows.indices(math.prod(outer))
         if step != 1:
-            raise Error("usage", "rows are read one after another: a slice without a step")
+            raise Error("usage", "rows must be a slice without a step")
         count = max(0, end - first)
         if dtype == "bfloat16":
             import ml_dtypes
@@ -147,16 +147,16 @@ class Weight:
         return out.reshape(self.shape) if count == math.prod(outer) else out
 
     def codes(self):
-        """The codes, or a plain tensor, as stored (Stored.array)."""
+        """Returns the codes, or a plain tensor, as stored (Stored.array)."""
         return self._first().array()
 
     def scale(self):
-        """The scales as stored; None: it has none."""
+        """Returns the scales as stored, or None."""
         return self.stored["scale"].array() if "scale" in self.stored else None
 
 
 class _Owner:
-    """Owns the library's object of a checkpoint. Arrays in its memory hold a reference, so it lives until the last is freed."""
+    """Owner of the library's object of a checkpoint. Arrays in its memory keep a reference to it."""
 
     def __init__(self, pointer):
         self.pointer = pointer
@@ -166,7 +166,7 @@ class _Owner:
 
 
 class Checkpoint:
-    """A checkpoint that is open: a mapping from names to weights. Ends with `with`, or close()."""
+    """An open checkpoint: a mapping from names to weights. `with` or close() closes it."""
 
     def __init__(self, pointer):
         self._owner = _Owner(pointer)
@@ -177,8 +177,8 @@ class Checkpoint:
         return self._owner
 
     def _call(self, name, *arguments):
-        """Calls a function of the library on this checkpoint. The owner is held until it has returned: another thread may close
-        the checkpoint meanwhile."""
+        """Calls a function of the library on this checkpoint. Keeps the owner until it returns, because another thread may close
+        the checkpoint."""
         owner = self._memory()
         _native.call(name, owner.pointer, *arguments)
 
@@ -202,7 +202,7 @@ class Checkpoint:
         try:
             index = self._find(name)
         except Error as error:
-            self._memory()  # closed meanwhile, it has no names
+            self._memory()  # raises Error if another thread has closed it
             raise KeyError(str(error)) from None
         return Weight(self, index)
 
@@ -212,12 +212,12 @@ class Checkpoint:
         return index.value
 
     def weights(self):
-        """All weights, in the order of the files."""
+        """Returns all weights, in the order of the files."""
         return [Weight(self, i) for i in range(len(self))]
 
     def close(self):
-        """Arrays that were taken of it stay as they are: of files and of memory. Reads that are under way in other threads end as
-        usual; later ones raise Error."""
+        """Closes the checkpoint. Arrays that it returned stay valid. Reads of other threads that have begun end normally; later
+        ones raise Error."""
         self._owner = None
 
     def __enter__(self):
@@ -228,7 +228,7 @@ class Checkpoint:
 
 
 def open(path, **options):
-    """Opens a directory or a .safetensors file, in any format that Tessera reads. Options: source_block, ignore_file."""
+    """Opens a directory or a .safetensors file in any format that Tessera reads. Options: source_block, ignore_file."""
     pointer = ctypes.c_void_p()
     _native.call("tessera_open", byref(pointer), _native.raw(path), _native.words(options))
     return Checkpoint(pointer)
@@ -237,27 +237,27 @@ def open(path, **options):
 # ---- arrays ----
 
 
-def _take(name, values):
-    """The elements as the library takes them: C order, and the byte order of this machine, with their values kept."""
+def _native_order(name, values):
+    """Returns an array with the same values in C order and native byte order, as the library needs it."""
     if np.ma.is_masked(values):
-        raise Error("usage", f"'{name}': elements of it are masked: fill them (.filled), for a tensor has a value in each place")
-    values = np.asarray(values, order="C")  # of no axis it stays; np.ascontiguousarray makes one
+        raise Error("usage", f"'{name}' has masked elements: fill them (.filled)")
+    values = np.asarray(values, order="C")  # np.ascontiguousarray would give a scalar an axis
     if values.ndim > _native.MAX_RANK:
-        raise Error("usage", f"'{name}': {values.ndim} axes: {_native.MAX_RANK} at most are taken")
+        raise Error("usage", f"'{name}' has {values.ndim} axes; the limit is {_native.MAX_RANK}")
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
 def _array(name, values, dtype=None):
-    """A struct that describes an array, and what has to live as long as it."""
-    values = _take(name, values)
+    """Returns a struct that describes an array, and the array, which must live as long as the struct."""
+    values = _native_order(name, values)
     own = DTYPES.get(values.dtype.name)
     if dtype is None and own is None:
-        raise Error("usage", f"'{name}': an array of {values.dtype}: what is taken is {', '.join(DTYPES)}")
-    # Integers and bare bytes are the bits of anything. Numbers of one kind are no numbers of another, and objects are addresses.
+        raise Error("usage", f"'{name}' is an array of {values.dtype}; supported are {', '.join(DTYPES)}")
+    # Integers and raw bytes can hold the bits of any dtype. Floats of another dtype and objects cannot.
     bits = values.dtype.kind in "iu" or values.dtype.type is np.void
     same = dtype in (None, own) or (dtype in NUMPY and values.dtype == np.dtype(NUMPY[dtype]))
     if not same and not bits:
-        raise Error("usage", f"'{name}': an array of {values.dtype} is no {dtype}: hand in its bits, as unsigned integers of that size")
+        raise Error("usage", f"'{name}': an array of {values.dtype} is not {dtype}: pass its bits as unsigned integers of that size")
     struct = _native.ArrayStruct(name=_native.raw(name), dtype=_native.raw(dtype or own), rank=values.ndim, data=values.ctypes.data,
                                  bytes=values.nbytes)
     struct.shape[:values.ndim] = values.shape
@@ -265,8 +265,8 @@ def _array(name, values, dtype=None):
 
 
 def open_arrays(arrays, config=None, **options):
-    """Takes {name: array} for a checkpoint, with a config (a dict, as config.json has it). An array may be (array, "F8_E4M3"): bytes
-    with the name of their dtype."""
+    """Opens {name: array} as a checkpoint. `config` is a dict with the contents of config.json. An array may be a pair of bytes and
+    their dtype: (array, "F8_E4M3")."""
     structs = [_array(name, *(values if isinstance(values, tuple) else (values,))) for name, values in arrays.items()]
     pointer = ctypes.c_void_p()
     _native.call("tessera_open_arrays", byref(pointer), (_native.ArrayStruct * len(structs))(*(struct for struct, _ in structs)),
@@ -275,8 +275,8 @@ def open_arrays(arrays, config=None, **options):
 
 
 def quantize(array, name="array.weight", **options):
-    """Quantizes a matrix [outputs, inputs] of float32, float16 or ml_dtypes.bfloat16, as `tessera quantize` quantizes such a tensor:
-    scheme="nvfp4-weight-only", scales="mse", ... The result is a Weight whose codes and scales are in memory."""
+    """Quantizes a matrix [outputs, inputs] of float32, float16 or ml_dtypes.bfloat16 as `tessera quantize` does:
+    scheme="nvfp4-weight-only", scales="mse", ... Returns a Weight with codes and scales in memory."""
     struct, keep = _array(name, array)
     pointer = ctypes.c_void_p()
     _native.call("tessera_quantize", byref(pointer), byref(struct), _native.words(options))
@@ -289,7 +289,7 @@ def quantize(array, name="array.weight", **options):
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """How a run ended. sqnr: in dB, of all that was quantized; NaN: nothing was. warnings: those of the plan."""
+    """Result of a run. sqnr: in dB, of all quantized weights, or NaN if there is none. warnings: those of the plan."""
     already_complete: bool
     files_resumed: int
     bytes_read: int
@@ -301,14 +301,14 @@ class Result:
 
 
 class _Watch:
-    """A callback for C. What a caller's function raises stops the job, and is raised when that has ended."""
+    """Progress callback for C. An exception of the caller's function stops the job, and is raised after the job has ended."""
 
     def __init__(self, progress):
         self.failure = None
-        self.callback = _native.ProgressFn() if progress is None else _native.ProgressFn(self._tell)
+        self.callback = _native.ProgressFn() if progress is None else _native.ProgressFn(self._report)
         self._progress = progress
 
-    def _tell(self, struct, _):
+    def _report(self, struct, _):
         fields = {name: getattr(struct.contents, name) for name, _ in _native.ProgressStruct._fields_}
         try:
             stop = self._progress({name: _native.text(value) if isinstance(value, bytes) else value for name, value in fields.items()})
@@ -328,7 +328,7 @@ class _Watch:
 
 
 class Plan:
-    """A planned command: .notes ((name, action, reason) of each tensor), .warnings, .sums; run(destination) does it."""
+    """A planned command: .notes ((name, action, reason) of each tensor), .warnings, .sums. run(destination) carries it out."""
 
     def __init__(self, pointer):
         self._pointer = pointer
@@ -346,8 +346,8 @@ class Plan:
         return notes
 
     def run(self, destination, progress=None):
-        """Carries it out, and carries on what was stopped. progress(dict) is called about five times a second; what it returns, if it is
-        true, asks to stop."""
+        """Runs the plan, or continues a stopped run. progress(dict) is called about five times a second; a true result stops the
+        run."""
         result, watch = _native.ResultStruct(), _Watch(progress)
         watch.call("tessera_plan_run", self._pointer, _native.raw(destination), watch.callback, None, byref(result))
         fields = {name: getattr(result, name) for name, _ in result._fields_}
@@ -360,14 +360,14 @@ class Plan:
 
 
 def plan(command, source, **options):
-    """Plans what `tessera COMMAND SOURCE` would do: "quantize" or "convert", with the options of that command."""
+    """Makes the plan of `tessera COMMAND SOURCE`. The command is "quantize" or "convert"; the options are those of the command."""
     pointer = ctypes.c_void_p()
     _native.call("tessera_plan_make", byref(pointer), _native.raw(command), _native.raw(source), _native.words(options))
     return Plan(pointer)
 
 
 def _make(command, source, destination, progress, options):
-    """Plans and runs. The plan's warnings point at the line that called the caller of this."""
+    """Makes and runs a plan. Its warnings name the line that called the caller of this function."""
     made = plan(command, source, **options)
     for warning in made.warnings:
         warnings.warn(warning, stacklevel=3)
@@ -375,13 +375,13 @@ def _make(command, source, destination, progress, options):
 
 
 def quantize_checkpoint(source, destination, progress=None, **options):
-    """As `tessera quantize SOURCE -o DESTINATION`, without its report on who loads the output. What the command warns of is in the
-    result's warnings, and a UserWarning."""
+    """Runs `tessera quantize SOURCE -o DESTINATION`, without its report on loaders. The warnings of the command are in the result,
+    and are issued as UserWarning."""
     return _make("quantize", source, destination, progress, options)
 
 
 def convert(source, destination, progress=None, **options):
-    """As `tessera convert SOURCE -o DESTINATION`: to="bf16", ... Warnings as those of quantize_checkpoint."""
+    """Runs `tessera convert SOURCE -o DESTINATION`: to="bf16", ... Warnings are those of quantize_checkpoint."""
     return _make("convert", source, destination, progress, options)
 
 
@@ -401,8 +401,8 @@ class Verdict:
 
 
 def verify(path, source, progress=None, **options):
-    """Judges a checkpoint by the one that it was made from. Options: tensors, source_block, threads, memory, and the limits
-    min_sqnr, max_block_error, max_misrounded and max_cast_error."""
+    """Compares a checkpoint with its source. Options: tensors, source_block, threads, memory, and the limits min_sqnr,
+    max_block_error, max_misrounded and max_cast_error."""
     pointer, watch = ctypes.POINTER(_native.VerdictStruct)(), _Watch(progress)
     watch.call("tessera_verify", byref(pointer), _native.raw(path), _native.raw(source), _native.words(options), watch.callback, None)
     verdict = pointer.contents
@@ -413,10 +413,10 @@ def verify(path, source, progress=None, **options):
 
 
 def report(path):
-    """The tensors of a result that a command wrote as JSON (quantization_report.json, verify --json), as a pandas.DataFrame."""
+    """Returns the tensors of a JSON result (quantization_report.json, verify --json) as a pandas.DataFrame."""
     import pandas
     with pathlib.Path(path).open(encoding="utf-8") as file:
         result = json.load(file)
     if not isinstance(result.get("tensors"), list):
-        raise Error("format", f"{path}: no list of tensors: is it a result of quantize, convert, diff or verify?")
+        raise Error("format", f"{path} has no list of tensors: only results of quantize, convert, diff and verify have one")
     return pandas.json_normalize(result["tensors"])

@@ -1,4 +1,4 @@
-"""libtessera by ctypes: the structs and functions of tessera.h, and nothing else."""
+"""Binding of libtessera by ctypes: the structs and functions of tessera.h."""
 
 import ctypes
 import os
@@ -9,17 +9,18 @@ from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_int, c_size_t, 
 MAX_RANK = MAX_STORED = 8
 
 
-def visible(message):
-    """As the command prints a line: names are strangers', and what steers a terminal, turns text around or is no UTF-8 is spelled out."""
+def escape(message):
+    """Returns a message with control characters, bidirectional marks and invalid UTF-8 escaped, as the command prints it. Names
+    come from untrusted files."""
     known = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
-    def spell(found):
+    def escape_one(found):
         character = found.group()
         if "\udc80" <= character <= "\udcff":
             return f"\\x{ord(character) - 0xdc00:02x}"  # a byte, as os.fsdecode has it
         return known.get(character) or (f"\\x{ord(character):02x}" if character < "\x80" else f"\\u{ord(character):04x}")
 
-    return re.sub("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]", spell, message)
+    return re.sub("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]", escape_one, message)
 
 
 class Error(Exception):
@@ -28,7 +29,7 @@ class Error(Exception):
     __module__ = "tessera"
 
     def __init__(self, status, message):
-        super().__init__(visible(message))
+        super().__init__(escape(message))
         self.status = status
 
 
@@ -108,7 +109,7 @@ OTHERS = {
 
 
 def find_library():
-    """The library that was installed with this module, or that TESSERA_LIBRARY names."""
+    """Returns the path of the library: TESSERA_LIBRARY, or the one installed with this module."""
     here = pathlib.Path(__file__).resolve().parent
     beside = sorted(here.glob("libtessera.so*")) + sorted(here.parent.glob(".tessera.mesonpy.libs/libtessera.so*"))
     return os.environ.get("TESSERA_LIBRARY") or (str(beside[0]) if beside else "libtessera.so.0")
@@ -136,28 +137,29 @@ def call(name, *arguments):
 
 
 def text(raw):
-    """Names of tensors and files are bytes, and mostly UTF-8."""
+    """Returns bytes of C, such as a name that may not be UTF-8, as a str."""
     return os.fsdecode(raw)
 
 
 def raw(path_or_text):
-    """For C, where a text ends at its first NUL: what has one would be taken for another name."""
+    """Returns a path or text as bytes for C. Rejects a NUL, where C would end the text."""
     encoded = os.fsencode(path_or_text)
     if b"\0" in encoded:
-        raise Error("usage", f"{path_or_text!r}: a NUL stands in it, which no name and no option has")
+        raise Error("usage", f"{path_or_text!r} contains a NUL, which no name and no option may contain")
     return encoded
 
 
 def words(options):
-    """{"scale_fmt": "ue8m0", "zero_points": True, "exclude": ["a", "b"]} as the words of a command line, which NULL ends."""
-    spelled = []
+    """Returns options such as {"scale_fmt": "ue8m0", "zero_points": True, "exclude": ["a", "b"]} as the words of a command line,
+    terminated by NULL."""
+    arguments = []
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
         if value is None or value is False:
             continue
         if value is True:
-            spelled.append(option)
+            arguments.append(option)
             continue
         for item in value if isinstance(value, (list, tuple, set, frozenset)) else [value]:
-            spelled += [option, item if isinstance(item, (str, bytes)) else str(item)]
-    return (c_char_p * (len(spelled) + 1))(*map(raw, spelled), None)
+            arguments += [option, item if isinstance(item, (str, bytes)) else str(item)]
+    return (c_char_p * (len(arguments) + 1))(*map(raw, arguments), None)

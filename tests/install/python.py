@@ -198,8 +198,8 @@ def layouts(checks, tessera):
     checks.check("no axis, and none made up", take(np.float32(3)).shape == () and take(np.array(3, ">f4")).read() == 3)
     checks.check("no elements", take(np.zeros((0, 4), ">f4")).read().shape == (0, 4))
     masked = np.ma.array(x, mask=x > 0)
-    cases = [("masked", masked), ("float16 is no BF16", (x.astype("f2"), "BF16")), ("float32 is no I32", (x, "I32")),
-             ("object is no I64", (x.astype("O"), "I64")), ("object", x.astype("O")), ("datetime64", (np.zeros((4, 8), "M8[s]"), "I64")),
+    cases = [("masked", masked), ("float16 is not BF16", (x.astype("f2"), "BF16")), ("float32 is not I32", (x, "I32")),
+             ("object is not I64", (x.astype("O"), "I64")), ("object", x.astype("O")), ("datetime64", (np.zeros((4, 8), "M8[s]"), "I64")),
              ("9 axes", np.zeros((1,) * 9, "f4"))]
     for words, values in cases:
         checks.check(f"refused: {words}", raises(tessera, "usage", words, take, values))
