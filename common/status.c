@@ -31,7 +31,7 @@ static size_t find_longest(const char *text, size_t *begin)
 
 static bool is_inside_character(char c)
 {
-    return ((unsigned char)c & 0xC0) == 0x80; /* of UTF-8 */
+    return ((unsigned char)c & 0xC0) == 0x80; /* a continuation byte of UTF-8 */
 }
 
 /* Removes the middle of the longest names until the text fits in `room` bytes with its NUL. The fault follows the names

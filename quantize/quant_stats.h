@@ -28,7 +28,7 @@ typedef struct tsr_quant_stats {
     double sum_y2;         /* sum of y^2 */
     double amax;           /* largest |x| */
     double max_error;      /* largest |x - y| */
-    double scale_min;      /* of all blocks except zero blocks (scale 1); 0 if there are no others */
+    double scale_min;      /* smallest scale of blocks that are not zero; 0 if there are none */
     double scale_median;   /* the lower one for an even number */
     double scale_max;
 } tsr_quant_stats;

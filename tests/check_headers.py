@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-ROOMS = ("common", "formats", "kernels", "quantize", "convert", "verify", "report", "lib", "cli")
+FOLDERS = ("common", "formats", "kernels", "quantize", "convert", "verify", "report", "lib", "cli")
 CUDA = "cuda_runtime_api.h"
 FLAGS = ["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", '-DTSR_VERSION="0"', f"-I{ROOT}"]
 
@@ -27,7 +27,7 @@ def needs_cuda(header):
 def headers(has_cuda):
     """Every header but those that are no interface: bodies, which a source includes once for each form that it builds, and
     what only the sources of one instruction set include, built for that set."""
-    return sorted(path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.h")
+    return sorted(path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.h")
                   if not path.name.endswith("_body.h") and path.parent.name not in ("x86", "arm")
                   and (has_cuda or not needs_cuda(path)))
 

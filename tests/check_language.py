@@ -15,13 +15,16 @@ from check_sizes import sources
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LIMITS = {
     "comments that begin with What, Whose, Whether or Of": 0,
+    "comments in C that begin with 'of' and lack a subject": 12,
     "words that a comment or a page should not use": 0,
+    "metaphors in comments of build files and scripts": 4,
     "lines of pages above 120 columns": 0,
     "commit subjects that are not 'area: verb object' in 72 columns": 0,
 }
 FIRST_JUDGED = "8f17262"  # subjects before it are what they are
 BEGINS = re.compile(r"(?:What|Whose|Whether|Of)\b")
 WORDS = re.compile(r"\b(nobody|whoever|likewise|to be had|is told|are told|comes to|come to|stands)\b", re.I)
+METAPHORS = re.compile(r"\b(rooms?|strangers?|crew|owed|said|says|tells?|told|apart|hands? (?:on|in|over)|unhurried|to be had|had)\b", re.I)
 SUBJECT = re.compile(r"[a-z0-9][\w/., +-]*: \S.*")
 MOST_COLUMNS, MOST_SUBJECT = 120, 72
 
@@ -44,17 +47,26 @@ def python_comments(path):
             before = token.type if token.type != tokenize.COMMENT else before
 
 
-def shell_comments(text):
+def hash_comments(text):
+    """(line, text) of comments of a shell, Meson or make file: a # at the beginning of a line or after a space."""
     for number, line in enumerate(text.splitlines(), 1):
-        if re.match(r"\s*# ", line):
-            yield number, line.strip("# ")
+        found = re.search(r"(?:^|\s)# (.*)", line)
+        if found:
+            yield number, found[1].strip()
 
 
 def comments(path):
     text = (ROOT / path).read_text()
     if path.suffix == ".py":
         return python_comments(ROOT / path)
-    return c_comments(text) if path.suffix in (".c", ".h", ".cu", ".cuh", ".inc") else shell_comments(text)
+    return c_comments(text) if path.suffix in (".c", ".h", ".cu", ".cuh", ".inc") else hash_comments(text)
+
+
+def build_files():
+    """Files of the build, packages and continuous integration, and all shell scripts."""
+    found = [path for pattern in ("meson.build", "meson_options.txt", "*.sh", "*.ini") for path in ROOT.rglob(pattern)]
+    found += [ROOT / name for name in ("dev", "Dockerfile", ".ci/run", "debian/rules")]
+    return sorted(path.relative_to(ROOT) for path in found if path.is_file() and not path.relative_to(ROOT).parts[0].startswith((".venv", "build")))
 
 
 def pages():
@@ -68,11 +80,16 @@ def subjects():
 
 
 def find():
-    begins, words, wide = [], [], []
-    for path in sources():
+    begins, lacking, words, metaphors, wide = [], [], [], [], []
+    scripts = build_files()
+    for path in sorted({*sources(), *scripts}):
         for line, text in comments(path):
+            if path in scripts:
+                metaphors += [f"{path}:{line}: {found[0]}" for found in METAPHORS.finditer(text)]
             if BEGINS.match(text):
                 begins.append(f"{path}:{line}: {text[:80]}")
+            if path.suffix != ".py" and text.startswith("of "):
+                lacking.append(f"{path}:{line}: {text[:80]}")
             words += [f"{path}:{line}: {found[0]}" for found in WORDS.finditer(text)]
     for path in pages():
         code = False
@@ -84,7 +101,7 @@ def find():
             if len(text) > MOST_COLUMNS and not text.startswith("|"):
                 wide.append(f"{path}:{line}: {len(text)} columns")
     wrong = [s for s in subjects() if len(s) > MOST_SUBJECT or not SUBJECT.fullmatch(s)]
-    return dict(zip(LIMITS, (begins, words, wide, wrong)))
+    return dict(zip(LIMITS, (begins, lacking, words, metaphors, wide, wrong)))
 
 
 def main():

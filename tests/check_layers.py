@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Holds the includes to the picture in docs/design.md: arrows between rooms point down, no two files include each other,
-and only the command line prints or exits, by one file. No test module imports another. Says what is wrong, a line each;
-ends with 'N passed, N failed'."""
+"""Checks that each source includes only files of the modules that docs/design.md allows.
+
+Only cli/ may exit, and only cli/io/output.c may print. Test modules must not import each other. Prints a line for each
+violation; ends with 'N passed, N failed'."""
 
 import pathlib
 import re
@@ -9,17 +10,16 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-# A room and the rooms that it may include. "*" after a name means all rooms inside it. What a room may include, it
-# names: there is no inheritance to look up.
+# Modules (folders) that each module may include. "*" after a name includes the folders in it. Nothing is inherited.
 COMMON = ["common*"]
 FORMATS = COMMON + ["formats/json", "formats/checkpoint", "formats/names", "formats/weights", "formats/loaders"]
 BLOCKS = ["formats/blocks"]
 EVIDENCE = FORMATS + ["kernels*", "verify/values", "verify/compare", "verify/evidence"]
 MAKING = FORMATS + BLOCKS + ["kernels/cpu", "quantize*"]
-# The rooms of convert/ in the order of their arrows: each may include those before it.
+# Modules of convert/ in the order of their arrows: each may include those before it.
 CONVERT = ["convert/schemes", "convert/plan", "convert/records", "convert/io", "convert/run", "convert/ops*", "convert/configs", "convert/plans*",
            "convert/search", "convert/jobs"]
-ORDER = {room.rstrip("*"): MAKING + CONVERT[:number + 1] for number, room in enumerate(CONVERT)}
+ORDER = {name.rstrip("*"): MAKING + CONVERT[:number + 1] for number, name in enumerate(CONVERT)}
 MAY_INCLUDE = {
     "common": [],
     "common/parallel": ["common"],
@@ -45,7 +45,7 @@ MAY_INCLUDE = {
     "convert/plans/views": MAKING + CONVERT[:7] + ["convert/plans/experts"],
     "convert/plans/layouts": MAKING + CONVERT[:8],
     "convert/plans/ranks": MAKING + CONVERT[:8],
-    # verify/ includes nothing of quantize/ and convert/: an oracle that shares code with what it judges finds no fault in it.
+    # verify/ must not include quantize/ or convert/: an oracle that shares code with what it tests cannot find its faults.
     "verify/values": FORMATS,
     "verify/compare": FORMATS + ["verify/values"],
     "verify/survey": FORMATS + ["verify/values"],
@@ -55,37 +55,37 @@ MAY_INCLUDE = {
     "verify/mla": EVIDENCE,
     "verify/forward/tokens": EVIDENCE,
     "verify/forward": EVIDENCE + ["verify/mla", "verify/forward/tokens"],
-    # A result is read as a stranger's: report/ knows the files that commands write, and nothing of how they were made.
+    # report/ reads the files that commands write, as untrusted input, and uses no code that made them.
     "report/model": COMMON + ["formats/json"] + BLOCKS,
     "report/read": COMMON + ["formats/json", "report/model"] + BLOCKS,
     "report": COMMON + ["formats/json", "report/model", "report/read"] + BLOCKS,
     "report/write": COMMON + ["formats/json", "report/model", "report/read", "report"] + BLOCKS,
-    # The library may use everything that makes and judges checkpoints, as the command line does. It prints nothing.
+    # The library may include all modules that make and verify checkpoints, as cli/ may. It prints nothing.
     "lib": FORMATS + BLOCKS + ["kernels/cpu", "quantize*", "convert*", "verify/values", "verify/compare", "verify/survey"],
     "cli": FORMATS + BLOCKS + ["kernels*", "quantize*", "convert*", "verify*", "report*", "cli*"],
 }
 MAY_INCLUDE |= {f"cli/{folder}": MAY_INCLUDE["cli"] for folder in ("batch", "commands", "help", "io", "show")}
 CODE = {".c", ".h", ".cu", ".cuh", ".inc"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
-# Names from files reach a terminal only through cli/io/output.c, which makes them visible and looks at every write.
+# cli/io/output.c escapes names from files and checks each write.
 PRINTS = re.compile(r"(?<![A-Za-z0-9_])(v?f?printf|f?puts|putchar|fputc|putc|fwrite|perror|exit|_exit|abort)\(")
 
 
 def sources():
-    """Every source file of the rooms, as a path relative to the root."""
-    tops = sorted({room.split("/")[0] for room in MAY_INCLUDE})
+    """Returns the sources of all modules, as paths relative to the root."""
+    tops = sorted({name.split("/")[0] for name in MAY_INCLUDE})
     return sorted(path.relative_to(ROOT) for top in tops for path in (ROOT / top).rglob("*") if path.suffix in CODE)
 
 
 def without_comments(text):
-    """The code alone: a comment may speak of printf."""
+    """Returns the code without comments, which may mention printf."""
     return re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
 
 
-def allowed(room, other):
-    """Returns True if files of `room` may include files of `other`."""
-    return room == other or any(
-        other == name or name.endswith("*") and (other + "/").startswith(name[:-1] + "/") for name in MAY_INCLUDE[room])
+def allowed(module, other):
+    """Returns True if files of `module` may include files of `other`."""
+    return module == other or any(
+        other == name or name.endswith("*") and (other + "/").startswith(name[:-1] + "/") for name in MAY_INCLUDE[module])
 
 
 def test_imports():
@@ -99,21 +99,21 @@ def main():
     faults = list(test_imports())
     includes = {}
     for path in sources():
-        room = str(path.parent)
+        module = str(path.parent)
         text = (ROOT / path).read_text()
-        if room not in MAY_INCLUDE:
-            faults.append(f"{path}: no room of docs/design.md; files stand in {', '.join(MAY_INCLUDE)}")
+        if module not in MAY_INCLUDE:
+            faults.append(f"{path}: its folder is not a module of docs/design.md: {', '.join(MAY_INCLUDE)}")
             continue
         includes[path] = [pathlib.Path(name) for name in INCLUDE.findall(text)]
         for target in includes[path]:
-            if not (ROOT / target).is_file() and not (ROOT / f"{target}.in").is_file():  # Meson makes that one
-                faults.append(f"{path}: includes \"{target}\", which is not there: paths start at the repository's root")
-            elif not allowed(room, str(target.parent)):
-                faults.append(f"{path}: {room} must not include {target}")
+            if not (ROOT / target).is_file() and not (ROOT / f"{target}.in").is_file():  # Meson generates headers from .h.in
+                faults.append(f"{path}: includes \"{target}\", which does not exist: paths are relative to the root of the repository")
+            elif not allowed(module, str(target.parent)):
+                faults.append(f"{path}: {module} must not include {target}")
         if str(path) != "cli/io/output.c":
             for found in PRINTS.finditer(without_comments(text)):
-                if not room.startswith("cli") or found.group(1) not in ("exit", "_exit", "abort"):
-                    faults.append(f"{path}: {found.group(1)} belongs into cli/io/output.c")
+                if not module.startswith("cli") or found.group(1) not in ("exit", "_exit", "abort"):
+                    faults.append(f"{path}: {found.group(1)} is only allowed in cli/io/output.c")
     for fault in faults:
         print(fault)
     print(f"{len(includes)} passed, {len(faults)} failed")

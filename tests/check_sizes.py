@@ -17,7 +17,7 @@ C = {".c", ".h", ".cu", ".cuh"}
 # Tables that another program made, or that a test holds the code to: path, and what they are.
 DATA = {"tests/cli/policy_table.txt": "what the policy decides, tensor by tensor",
         "tests/peers/loaders/requirements.txt": "what pip froze"}
-# Rooms of kernels: a function in them may be as long as its loop.
+# Folders of kernels: a function in them may be as long as its loop.
 KERNELS = ("kernels/",)
 
 

@@ -7,8 +7,8 @@
 enum { TSR_STACKED = 2 }; /* most projections in a stack: gate and up */
 
 typedef struct tsr_stack_shape {
-    uint64_t experts, projections; /* of each expert */
-    uint64_t rows, cols;           /* of each projection; a bias has one column */
+    uint64_t experts, projections; /* experts, and projections of each */
+    uint64_t rows, cols;           /* shape of each projection; a bias has one column */
     bool turned;                   /* the stack is [experts, cols, projections * rows] */
     bool interleaved;              /* rows of its projections alternate */
     bool powers;                   /* the elements are E8M0 scales, of which 255 (NaN) is rejected */

@@ -51,7 +51,7 @@ typedef enum tsr_gemm_kind {
 
 typedef struct tsr_gemm_config {
     tsr_gemm_kind kind;
-    int tokens, rows; /* of a tile: rows of A, rows of W */
+    int tokens, rows; /* rows of A and of W in a tile */
     int cluster;
 } tsr_gemm_config;
 

@@ -38,7 +38,7 @@ template <int WIDTH> struct grouped_schedule {
     const grouped_problem &p;
     const grouped_table &table;
     int rank;
-    wide_schedule contiguous; /* of all tiles, for any groups */
+    wide_schedule contiguous; /* schedule of all tiles, without regard to groups */
     group_cursor cursor = {};
 
     /* Returns the pairs of a group with this many rows: along m, where a pair shares the larger operand, unless an odd

@@ -12,7 +12,7 @@ using namespace block_fp8;
 /* A warpgroup handles 64 tokens, and all of a tile's weight rows or half of them. If registers allow it, two warpgroups
  * alternate between the k tiles of the same results. The warp after the last warpgroup loads. */
 template <int TOKENS, int WIDTH> struct narrow_shape {
-    static constexpr int kSides = WIDTH > 128 ? 2 : 1, kColumns = WIDTH / kSides; /* of a warpgroup */
+    static constexpr int kSides = WIDTH > 128 ? 2 : 1, kColumns = WIDTH / kSides; /* columns of a warpgroup */
     static constexpr int kPlaces = TOKENS / 64 * kSides;
     static constexpr int kTurns = kPlaces == 1 || (kPlaces == 2 && kColumns <= 64) ? 2 : 1;
     static constexpr int kWarps = kPlaces * kTurns * 4; /* that multiply */
@@ -20,7 +20,7 @@ template <int TOKENS, int WIDTH> struct narrow_shape {
     static constexpr int kABytes = TOKENS * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = TOKENS * 4;
     static constexpr int kBoxColumns = kColumns % 64 == 0 ? 64
                                        : kColumns == 56   ? 56
-                                                          : 0; /* of a box of results; 0: no copies */
+                                                          : 0; /* columns of a box of results; 0: no copies */
     /* bytes of sums of a place, by threads, a float4 per eight columns */
     static constexpr int kSumBytes = 64 * kColumns * 4;
     static constexpr int kKeptBytes = kBoxColumns != 0 && kTurns > 1 ? kPlaces *kSumBytes : 0; /* beside the ring */
@@ -59,7 +59,8 @@ __device__ __forceinline__ void multiply_share(narrow_reader<TOKENS, WIDTH> ring
 {
     using shape = narrow_shape<TOKENS, WIDTH>;
     constexpr int kColumns = shape::kColumns, kTurns = shape::kTurns;
-    const int n0 = mine.n0 + at.column0, groups_before = (kBlock - n0 % kBlock) / 8; /* of the second block of scales */
+    const int n0 = mine.n0 + at.column0,
+              groups_before = (kBlock - n0 % kBlock) / 8; /* groups of 8 before the second block of scales */
     held_scales<shape::kBlocks> scales_w;
     const auto fetch_w = [&](int t) {
         scales_w.fetch(p.scale_w, n0 / kBlock, (p.n - 1) / kBlock, t, mine.tiles, at.lane);

@@ -37,7 +37,7 @@ template <int TOKENS, int WIDTH> struct wide_shape {
  * operands in L2. */
 struct wide_schedule {
     static constexpr int kBand = 8;
-    int rows, columns;    /* of pairs */
+    int rows, columns;    /* numbers of pairs */
     int along_m, along_n; /* tiles of a pair: 2 and 1, or 1 and 2 */
 
     __device__ __forceinline__ void at(int index, int rank, int &m0, int &n0, int tokens, int width) const

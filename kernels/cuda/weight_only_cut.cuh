@@ -31,7 +31,7 @@ template <int kBits, int kGroup, int kTokens> struct stage {
     static constexpr int kTurns = 16 / kBits;  /* columns in 128 bytes */
     static constexpr int kStep = 4 * kChunk;
     static constexpr int kLines = kStep / 64;
-    static constexpr int kWarpBytes = kWarpColumns / kTurns * 128; /* of a line */
+    static constexpr int kWarpBytes = kWarpColumns / kTurns * 128; /* bytes of a line */
     static constexpr int kWeightBytes = kLines * kWarpBytes;
     static constexpr int kGroups = kGroup == 0 ? 0 : kGroup < kStep ? kStep / kGroup : 1;
     static constexpr int kScaleBytes = kGroups * kWarpColumns * 2;
@@ -40,7 +40,9 @@ template <int kBits, int kGroup, int kTokens> struct stage {
 
 /* Shared memory: barriers, the tokens' sums of each stage, sums from other CTAs, the stages. */
 constexpr int kSumsAt = 512, kLandingAt = 1024;
-constexpr int shared_bytes(int ctas) /* of a CTA, with this many CTAs on a multiprocessor */
+
+/* Returns the shared memory of a CTA, with this many CTAs on a multiprocessor. */
+constexpr int shared_bytes(int ctas)
 {
     return (228 * 1024 / ctas - 1024) / 128 * 128;
 }

@@ -295,7 +295,7 @@ template <bool kBf16, int kGroup, int kTokens, bool kRaw>
 __device__ __forceinline__ void finish(sums_of<kTokens> &c, const tsr_weight_only_gemm &g, const cut &by,
                                        uint8_t *shared, uint32_t summed, uint64_t *landed)
 {
-    constexpr int kPieces = kWarpColumns / 2; /* of four sums, of a pair */
+    constexpr int kPieces = kWarpColumns / 2; /* pieces of four sums in a pair */
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int rank = (int)hopper::cluster_rank();
     const int n0 = ((int)hopper::cluster_id() * by.warps + warp) * kWarpColumns;

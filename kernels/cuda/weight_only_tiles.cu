@@ -62,7 +62,7 @@ double cost_of(const tsr_weight_only_gemm &g, int tokens, int groups, int splits
     const int64_t count = (g.n + width - 1) / width * ((g.m + tokens - 1) / tokens) * splits;
     const double fit = splits <= 2 || (splits <= 4 && beside == 2) ? 1
                        : splits <= 4                               ? 0.9
-                                                                   : 0.85; /* of large clusters */
+                                                                   : 0.85; /* for large clusters */
     const int64_t places = (int64_t)(processors * fit * beside), last = count % places;
     const int64_t left = (last * beside + places - 1) / places; /* CTAs per multiprocessor in the last round */
     const double compute = (420 + 4.2 * tokens) * width / 256 + 2.5 * tokens;

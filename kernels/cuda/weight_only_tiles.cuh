@@ -35,7 +35,7 @@ struct tiling {
     int splits, steps, more; /* the CTAs of a cluster share K: each has `steps` steps, the first `more` CTAs one more */
     int token_tiles, feature_tiles;
     int stages, stage;             /* number of stages, and the bytes of one */
-    int weight_bytes, scale_bytes; /* of a stage; scale_bytes are those of scales only, without zeros */
+    int weight_bytes, scale_bytes; /* bytes in a stage; scale_bytes does not include zeros */
     int scale_rows;                /* per stage: 0 if scales are applied at the end, otherwise 1, or 2 for groups of
                                     * 32 */
     int scale_shift;               /* row of the first scale of a step: k >> scale_shift */
@@ -205,10 +205,11 @@ using fragments = uint32_t[2][2][4];
 template <int kBits, bool kBf16>
 __device__ __forceinline__ void convert_half(fragments &out, uint32_t weights, int half, const row_scales &by)
 {
-    constexpr int kPairs = kBits == 8 ? 2 : 4, kLoads = kBits == 8 ? 2 : 1; /* of 16 bytes of a column */
+    constexpr int kPairs = kBits == 8 ? 2 : 4,
+                  kLoads = kBits == 8 ? 2 : 1; /* pairs and loads in 16 bytes of a column */
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
-        uint32_t word[4]; /* of rows lane / 4 and 8 further, in the first block, then in the second */
+        uint32_t word[4]; /* rows lane / 4 and lane / 4 + 8, in the first block, then in the second */
         load_codes(word, weights ^ (uint32_t)((half * kLoads + load) * 16));
 #pragma unroll
         for (int t = 0; t < 4; ++t) {

@@ -28,7 +28,7 @@ static tsr_status refuse_nan_scale(const tsr_mxfp4_rows *rows, uint64_t row, uin
 /* Some groups of some rows. */
 typedef struct tile {
     const tsr_mxfp4_rows *rows;
-    uint64_t first, groups; /* of each row */
+    uint64_t first, groups; /* first group and number of groups in each row */
 } tile;
 
 static uint8_t scale_at(const tsr_mxfp4_rows *rows, uint64_t row, uint64_t group)

@@ -12,7 +12,7 @@
 enum { K = 7168, N = 18432 }; /* DeepSeek-V3's dense MLP */
 enum { UNIT = 4 << 20 };      /* bytes that the engine writes at once, at most */
 
-static const double kFloorInt8 = 0.5, kFloorInt4 = 0.4; /* of memcpy */
+static const double kFloorInt8 = 0.5, kFloorInt4 = 0.4; /* fractions of the speed of memcpy */
 
 typedef struct job {
     tsr_cpu_kernels kernels;
@@ -47,7 +47,7 @@ static void run_textbook(void *arg)
     const tsr_ft_format *const f = j->args.format;
     const size_t group = (size_t)f->group, turns = (size_t)f->columns, slots = 32 / (size_t)f->bits;
     uint8_t *const a = j->scratch[0], *const b = j->scratch[1];
-    size_t rows[32]; /* of the permutation alone: undo the order inside words */
+    size_t rows[32]; /* the permutation, without the order inside words */
     for (size_t p = 0; p < group; p++) {
         const size_t slot = p % slots;
         rows[p / slots * slots + (slot < slots / 2 ? 2 * slot : 2 * slot - slots + 1)] = f->order[p];

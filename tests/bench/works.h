@@ -10,7 +10,7 @@
 enum { ROWS = 8192, COLS = 7168, BLOCK = 128, BLOCKS = COLS / BLOCK };
 
 typedef struct buffers {
-    size_t rows;    /* of the matrix, whole blocks: ROWS, or fewer for scalar code, which takes its time */
+    size_t rows;    /* rows of the matrix, in whole blocks: ROWS, or fewer for slow scalar code */
     uint16_t *bf16; /* [rows][COLS] */
     uint8_t *codes;
     float *scales;      /* [ROWS / BLOCK][BLOCKS] */

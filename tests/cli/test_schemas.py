@@ -65,8 +65,8 @@ def test_a_schema_is_one(name):
 
 def test_every_schema_that_the_source_names_is_there():
     named = set()
-    for room in ("cli", "convert", "report"):
-        for path in (ROOT / room).rglob("*.[ch]"):
+    for folder in ("cli", "convert", "report"):
+        for path in (ROOT / folder).rglob("*.[ch]"):
             named |= set(re.findall(r'"tessera-([a-z-]+)/(\d+)"', path.read_text()))
     named |= {("quantize", "1"), ("convert", "1")}  # of one format string
     assert len(named) >= 17

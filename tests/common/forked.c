@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 struct request {
-    uint32_t bytes, arguments, cpu; /* of what follows; in it; seconds of CPU after which SIGXCPU comes, or 0 */
+    uint32_t bytes, arguments, cpu; /* bytes that follow, arguments in them, limit in seconds of CPU (SIGXCPU) or 0 */
 };
 
 typedef int main_function(int argc, char **argv, char **envp);

@@ -201,8 +201,8 @@ def error_ids(checks):
     checks.check("errors.md has a section for each id, and no other", [heading for _, heading in table] == headings and len(headings) > 15,
                  set(headings) ^ {heading for _, heading in table})
     source = ""
-    for room in ("common", "convert", "formats", "kernels", "quantize", "verify"):
-        source += "".join(path.read_text() for path in (ROOT / room).rglob("*.[ch]"))
+    for folder in ("common", "convert", "formats", "kernels", "quantize", "verify"):
+        source += "".join(path.read_text() for path in (ROOT / folder).rglob("*.[ch]"))
     for name, heading in table:
         checks.check(f"errors.md#{heading}: an error has this id", re.search(rf"\bTSR_ERROR_{name}\b", source))
 

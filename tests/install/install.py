@@ -54,8 +54,8 @@ def unhardened(build):
 
 def where_from(binary):
     """The paths in a binary that lead into this source: the folder alone, '/src' say, may be part of any library's."""
-    rooms = "|".join(re.escape(path.name) for path in ROOT.iterdir() if path.is_dir())
-    path = re.compile(rb"(?<![\w./-])" + re.escape(os.fsencode(ROOT)) + rb"/(?:" + rooms.encode() + rb")[\w./-]*")
+    folders = "|".join(re.escape(path.name) for path in ROOT.iterdir() if path.is_dir())
+    path = re.compile(rb"(?<![\w./-])" + re.escape(os.fsencode(ROOT)) + rb"/(?:" + folders.encode() + rb")[\w./-]*")
     return sorted({found.decode(errors="replace") for found in path.findall(binary.read_bytes())})
 
 

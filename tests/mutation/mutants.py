@@ -28,7 +28,7 @@ FLAGS = ["-O3", "-std=c++17", "-DNDEBUG", "-I" + ROOT, "-gencode=arch=compute_90
 FMAD = {"block_fp8_convert.cu", "fast_dequant.cu", "mx_dequant.cu"}  # as kernels/cuda/meson.build has it
 CHECK_FENCES = os.path.join(ROOT, "tests", "gpu", "check_fences.py")
 SECONDS = 90  # a test that hangs is a test that fails
-ROOMS = ("common", "formats", "kernels", "quantize", "convert", "verify", "report", "cli")
+FOLDERS = ("common", "formats", "kernels", "quantize", "convert", "verify", "report", "cli")
 # Inputs of `verify CHECK`: a generated model, and its quantization.
 GIVEN = {"gemm": ("deepseek-v3", []), "mla": ("deepseek-v3", []), "epilogue": ("llama", ["--scheme", "int8-channel"]),
          "dequant": ("llama", ["--scheme", "int4-weight-only"])}
@@ -69,8 +69,8 @@ def pack(build, to):
     os.makedirs(to)
     for test in TESTS:
         shutil.copy(os.path.join(build, "tests", "gpu", test + ".p", test + ".cu.o"), os.path.join(to, test + ".o"))
-    rooms = {"cuda.a": glob.glob(os.path.join(build, "kernels", "cuda", "*.p", "*.o")),
-             "host.a": [o for room in ROOMS for o in glob.glob(os.path.join(build, room, "**", "*.p", "*.o"), recursive=True)
+    archives = {"cuda.a": glob.glob(os.path.join(build, "kernels", "cuda", "*.p", "*.o")),
+                "host.a": [o for folder in FOLDERS for o in glob.glob(os.path.join(build, folder, "**", "*.p", "*.o"), recursive=True)
                         if os.path.basename(o) != "main.c.o" and ".so.p" not in o and
                         not o.startswith(os.path.join(build, "kernels", "cuda"))]}
     shutil.copy(os.path.join(build, "cli", "tessera.p", "main.c.o"), os.path.join(to, "tessera.o"))
@@ -79,7 +79,7 @@ def pack(build, to):
     for line in subprocess.run(["ldd", os.path.join(to, "tessera")], capture_output=True, text=True, check=True).stdout.splitlines():
         if any(name in line for name in ("libzstd", "liburing", "libxxhash")):
             shutil.copy(line.split()[2], to)
-    for archive, objects in rooms.items():
+    for archive, objects in archives.items():
         subprocess.run(["ar", "qcsD", os.path.join(to, archive), *sorted(objects)], check=True)
     subprocess.run(["strip", "--strip-debug", *glob.glob(os.path.join(to, "*.[ao]")), os.path.join(to, "tessera")], check=True)
 
@@ -158,7 +158,7 @@ class Bench:
         folder = os.path.join(self.work, str(number))
         overlay = os.path.join(folder, "kernels", "cuda")
         os.makedirs(overlay)
-        # A header is found beside the source that includes it by its path from the root: the whole room is shadowed.
+        # A header is found beside the source that includes it by its path from the root: the whole folder is shadowed.
         with open(os.path.join(overlay, name), "w", encoding="utf-8") as file:
             file.write(source(name).replace(text, instead))
         test = test or "test_gemm small"

@@ -2,7 +2,7 @@
 
 A row is (file, exact text, which must be there once, what takes its place, tests in the order in which they are tried, what the
 fault is). Tests are named as planted.py starts them: "unit NAME", "golden [FOLDER]", "cli MODULE [WORDS for pytest -k]", or
-a room of tests with a program of it. Where no test can find a fault, there are none, and the last word says why."""
+a folder of tests with a program of it. Where no test can find a fault, there are none, and the last word says why."""
 
 U, I = "unit ", "cli "
 CODES = [U + "test_block_fp8", "golden", I + "test_quantize.py"]

@@ -33,7 +33,7 @@ typedef struct tsr_judgement {
     uint64_t choices, agreed; /* for a router or a head: number of choices, and of equal ones; choices 0: none */
     struct {
         bool known;
-        double mean, max; /* of positions: nats */
+        double mean, max; /* mean and maximum over positions, in nats */
     } kl;                 /* divergence of the distributions whose logits are x and y */
     double limit;         /* for a forward pass: least SQNR in dB that passes; NaN or 0: none */
     const char *fault;    /* NULL: within the limits, or no limits */

@@ -22,7 +22,7 @@ typedef struct tsr_scale_stats {
     uint64_t zero, negative, nonfinite;
     uint64_t subnormal;      /* 0 < |s| < 2^-126 */
     uint64_t powers_of_two;  /* s = 2^k, positive */
-    double min, median, max; /* of the positive, finite scales; the lower median, truncated to 12 bits of mantissa */
+    double min, median, max; /* over positive, finite scales; median: the lower one, with 12 bits of mantissa */
     const tsr_tensor *odd;   /* the first scale tensor with a value that is not a power of two; NULL: none */
     uint64_t odd_at;         /* index of that value */
     double odd_value;        /* */

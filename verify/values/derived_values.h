@@ -22,7 +22,7 @@ typedef struct tsr_derived_tensor {
     tsr_derived_kind kind;
     const tsr_weight *kv_b, *folded; /* `folded`: the original q_b_proj or o_proj; NULL for a part */
     uint64_t heads, nope, v, rope, rank;
-    bool values, latent_first; /* of a part */
+    bool values, latent_first; /* part: values or keys; the latent axis comes first or last */
     const tsr_weight *stack;   /* expert: its row r is row first + r * step of matrix `expert` of the stack */
     uint64_t expert, first, step;
     bool turned, vector; /* turned: the stack is [experts, in, out]; vector: a bias, [experts, rows] */

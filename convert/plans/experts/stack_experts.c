@@ -14,10 +14,10 @@ typedef struct stacking {
     tsr_plan *plan;
     const tsr_weights *weights;
     const tsr_weight *first; /* gate or down projection of expert 0 */
-    tsr_stacked_expert at;   /* of it */
+    tsr_stacked_expert at;   /* position of `first` in the stack */
     tsr_stack_layout layout;
     tsr_dtype dtype;
-    enum what { VALUES, CODES, SCALES } what; /* that is stacked */
+    enum what { VALUES, CODES, SCALES } what; /* stacked tensors */
     bool bias;
     tsr_err *err;
 } stacking;

@@ -21,7 +21,7 @@ typedef struct int_sums {
     vf u2[PARTS], e2[PARTS], uv[PARTS], largest;
     vec most, least;    /* for BF16: the largest bit pattern as a signed number and, as an unsigned one, the most
                          * negative number */
-    vf f_most, f_least; /* of FP32 */
+    vf f_most, f_least; /* for FP32: the largest and the smallest value */
     uint64_t nonzero, flushed;
 } int_sums;
 

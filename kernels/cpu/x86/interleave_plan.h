@@ -13,14 +13,14 @@ enum { WIDTH = 16 * LANES, PANEL = 64, LINE = 64 };
 typedef struct plan {
     tsr_interleave_args args;
     bool int4;
-    uint8_t order[32];            /* of the format */
+    uint8_t order[32];            /* `order` of the format */
     uint8_t gather[16];           /* int8: the code of a lane that is stored i-th; int4: the two codes of pair i */
     uint8_t scatter[16];          /* the inverse */
     uint8_t merge[16], split[16]; /* int4: pairs 0-7 of the first and of the second 16 rows -> stored bytes; and the
                                    * inverse */
     uint8_t bias;                 /* for a whole byte */
-    size_t column_bytes;          /* of one stored column */
-    size_t tile_bytes;            /* of the part of it that is contiguous */
+    size_t column_bytes;          /* bytes of a stored column */
+    size_t tile_bytes;            /* contiguous bytes of a column */
     size_t turns;                 /* columns that alternate, tile by tile */
 } plan;
 

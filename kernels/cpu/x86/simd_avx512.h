@@ -51,13 +51,13 @@ ALWAYS_INLINE uint32_t v_largest16(vec x)
 {
     const __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
     const __m128i quarter = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
-    const __m128i least = _mm_minpos_epu16(_mm_xor_si128(quarter, _mm_set1_epi16(-1))); /* of the complements */
+    const __m128i least = _mm_minpos_epu16(_mm_xor_si128(quarter, _mm_set1_epi16(-1))); /* minimum of the complements */
     return ~(uint32_t)_mm_cvtsi128_si32(least) & 0xFFFF;
 }
 
 /* ---- for e4m3_error_body.h ---- */
 
-#define f_larger(x, y)                _mm512_range_ps(y, x, 0x0B) /* of the sizes */
+#define f_larger(x, y)                _mm512_range_ps(y, x, 0x0B) /* larger absolute value */
 #define f_some_above(a, b)            (_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0)
 #define f_some_equal(a, b)            (_mm512_cmp_ps_mask(_mm512_abs_ps(a), b, _CMP_EQ_OQ) != 0)
 #define f_largest(x)                  _mm512_reduce_max_ps(x)

@@ -10,7 +10,7 @@
 
 enum { BYTES = 3000001, MOST = 600000, ROUNDS = 60 };
 
-static unsigned char *bytes; /* of the file "in" */
+static unsigned char *bytes; /* contents of the file "in" */
 static char *memory;
 static size_t memory_bytes;
 static tsr_err err;

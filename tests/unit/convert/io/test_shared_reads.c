@@ -13,7 +13,7 @@ enum { ROWS = 2400, COLS = 1500, WINDOWS = 400, THREADS = 4 }; /* BF16: 7.2 MB, 
 
 static const fixture_tensor kTensors[] = {{"small", {3}, NULL}, {"a", {ROWS, COLS}, NULL}};
 static tsr_checkpoint *source;
-static unsigned char *bytes; /* of the whole file */
+static unsigned char *bytes; /* contents of the file */
 static tsr_window windows[WINDOWS];
 static tsr_shared_reads *shared;
 static tsr_err err;

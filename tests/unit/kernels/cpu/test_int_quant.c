@@ -38,7 +38,7 @@ static tsr_int_row row_of(const tsr_int_code *code, const uint32_t *amax, bool a
     return (tsr_int_row){&code->scale, code->zero == 0 ? NULL : &code->zero, amax, code->low, code->high, away, false};
 }
 
-static const uint32_t kLargest = 0x7F7F0000; /* of BF16 */
+static const uint32_t kLargest = 0x7F7F0000; /* the largest BF16 */
 
 static double nearest(double x, bool away)
 {

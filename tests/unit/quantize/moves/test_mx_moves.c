@@ -140,7 +140,7 @@ Test(mx_moves, each_group_has_the_scale_of_its_block)
         static uint8_t made[R * C / 32];
         tsr_err err;
         for (uint64_t first = 0; first < 2; first++) {
-            const uint64_t row = first == 0 ? 0 : 40; /* of the first row of blocks either way */
+            const uint64_t row = first == 0 ? 0 : 40; /* both are in the first row of blocks */
             const tsr_fp8_rect rect = {.weight = &weight, .row = row, .rows = R - row, .cols = C, .scales = stored};
             cr_assert_eq(tsr_fp8_to_mxfp8(&kernels, &rect, made, &err), TSR_OK, "%s", err.msg);
             for (uint64_t r = row; r < R; r++) {

@@ -188,8 +188,8 @@ Test(integers, a_layout_with_one_wrong_code_is_found)
 
 typedef enum product_fault {
     SOUND_PRODUCT,
-    SWAPPED_SCALES, /* of two channels */
-    NEXT_SCALES,    /* of every group the next one's, or of every channel */
+    SWAPPED_SCALES, /* two channels have each other's scales */
+    NEXT_SCALES,    /* each group, or channel, has the scale of the next one */
     LOST_TILE,      /* the last rows of K */
     OTHER_TOKEN,
     UNWRITTEN_CHANNEL,

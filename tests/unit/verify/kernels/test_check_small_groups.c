@@ -103,7 +103,7 @@ Test(small_groups, sound_kernels_pass)
 typedef enum fault {
     SOUND,
     SWAPPED_NIBBLES,
-    NEXT_SCALES,      /* of every group the next one's */
+    NEXT_SCALES,      /* each group has the scale of the next one */
     SCALES_DOWN_ROWS, /* every row has the first one's */
     LOST_GROUP,
     INVERTED_GLOBAL,

@@ -257,7 +257,7 @@ static void expect_integers(fixture *f)
 
 Test(kinds, awq)
 {
-    static const unsigned kColumns[8] = {0, 2, 4, 6, 1, 3, 5, 7}; /* of nibble k */
+    static const unsigned kColumns[8] = {0, 2, 4, 6, 1, 3, 5, 7}; /* column of nibble k */
     static uint32_t words[COLS][ROWS / 8], zero_words[GROUPS][ROWS / 8];
     fixture f;
     open_fixture(&f);
