@@ -4,8 +4,6 @@
 
 #include "convert/plan/plan.h"
 
-enum { TSR_STACKED = 2 }; /* most projections in a stack: gate and up */
-
 typedef struct tsr_stack_shape {
     uint64_t experts, projections; /* experts, and projections of each */
     uint64_t rows, cols;           /* shape of each projection; a bias has one column */

@@ -16,7 +16,6 @@ typedef struct front {
     size_t *options, n;
     size_t *hull, n_hull; /* the options on the lower convex hull */
     size_t base;          /* the option in the relaxed solution */
-    double least_excess;  /* smallest excess of any other option at the price of a byte */
 } front;
 
 /* A step from one option of a hull to the next larger one. */
@@ -53,7 +52,6 @@ typedef struct solving {
     size_t *picked;
     double price; /* price of a byte */
     double relaxed, best, given_up;
-    uint64_t best_bytes;
 
     level *levels;
     size_t n_levels;
@@ -141,6 +139,7 @@ static void sort_segments(solving *s)
 
 /* ---- the relaxed solution, and its rounding ---- */
 
+/* Returns the bytes of the picked options, and their error. */
 static uint64_t bytes_of(const solving *s, double *error)
 {
     uint64_t bytes = 0;
@@ -175,7 +174,7 @@ static void relax(solving *s, uint64_t bytes, state *start)
         s->fronts[i].base = s->picked[i];
     for (; at < s->n_segments; at++)
         (void)grow(s, &s->segments[at], &bytes);
-    s->best_bytes = bytes_of(s, &s->best);
+    (void)bytes_of(s, &s->best);
 }
 
 /* ---- opening groups ---- */
@@ -281,7 +280,6 @@ static bool open_group(solving *s, size_t group)
         if (s->merged[i].bytes > s->budget || s->merged[i].error >= s->best)
             continue;
         s->best = s->merged[i].error;
-        s->best_bytes = s->merged[i].bytes;
         s->best_level = s->n_levels;
         s->best_at = (pointer){s->merged[i].parent, s->merged[i].option};
     }

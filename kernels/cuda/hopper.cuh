@@ -294,15 +294,6 @@ __device__ __forceinline__ void store_matrices(void *row, uint32_t v0, uint32_t 
                  : "memory");
 }
 
-/* The same, each matrix transposed. */
-__device__ __forceinline__ void store_turned(void *row, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3)
-{
-    asm volatile(
-        "stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
-        "r"(v0), "r"(v1), "r"(v2), "r"(v3)
-        : "memory");
-}
-
 /* Returns the descriptor of an operand in shared memory: rows of 128 bytes along K, 128-byte swizzle, groups of eight
  * rows 1024 bytes apart. Only its low word differs between such operands; adding 1 advances by 16 bytes. */
 __device__ __forceinline__ uint32_t operand_low(uint32_t address)

@@ -24,12 +24,6 @@ static tsr_status is_null(tsr_reading *r, bool *null, tsr_err *err)
     return *null ? tsr_json_skip(&r->json, NULL, err) : TSR_OK;
 }
 
-tsr_status tsr_value_skip(tsr_reading *r, void *to, tsr_err *err)
-{
-    (void)to;
-    return tsr_json_skip(&r->json, NULL, err);
-}
-
 tsr_status tsr_value_text(tsr_reading *r, void *to, tsr_err *err)
 {
     bool null;

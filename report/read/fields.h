@@ -54,7 +54,6 @@ tsr_value_fn tsr_value_count;  /* uint64_t */
 tsr_value_fn tsr_value_flag;   /* bool */
 tsr_value_fn tsr_value_place;  /* const char *: an array of numbers as text, "[12, 0]"; or a string */
 tsr_value_fn tsr_value_passed; /* tsr_outcome: true or false */
-tsr_value_fn tsr_value_skip;   /* none: the value is checked and skipped */
 
 /* Returns TSR_E_FORMAT with a message of file, byte, `what`, and the remedy. */
 tsr_status tsr_refuse_value(const tsr_reading *r, tsr_err *err, const char *what) TSR_WARN_UNUSED;

@@ -104,7 +104,7 @@ def missing_tools(checks, place, work):
     checks.check("a sudo that may not: the line", code == 1 and "apt-get install" in err, f"{code}: {err}")
     # The same user on this machine, where all is installed, though dpkg knows of no package.
     whole = machine(work, "whole", (), user)
-    code, out, err = run(["bash", "-c", f". ./tests/needs.sh; have() {{ command -v \"$1\" >/dev/null 2>&1; }}; need_for build && echo here"],
+    code, out, err = run(["bash", "-c", ". ./tests/needs.sh; have() { command -v \"$1\" >/dev/null 2>&1; }; need_for build && echo here"],
                          place, f"{whole}:{os.environ['PATH']}")
     checks.check("everything there, whatever its package", code == 0 and out == "here\n", f"{code}: {out}{err}")
 

@@ -71,8 +71,8 @@ def pack(build, to):
         shutil.copy(os.path.join(build, "tests", "gpu", test + ".p", test + ".cu.o"), os.path.join(to, test + ".o"))
     archives = {"cuda.a": glob.glob(os.path.join(build, "kernels", "cuda", "*.p", "*.o")),
                 "host.a": [o for folder in FOLDERS for o in glob.glob(os.path.join(build, folder, "**", "*.p", "*.o"), recursive=True)
-                        if os.path.basename(o) != "main.c.o" and ".so.p" not in o and
-                        not o.startswith(os.path.join(build, "kernels", "cuda"))]}
+                             if os.path.basename(o) != "main.c.o" and ".so.p" not in o and
+                             not o.startswith(os.path.join(build, "kernels", "cuda"))]}
     shutil.copy(os.path.join(build, "cli", "tessera.p", "main.c.o"), os.path.join(to, "tessera.o"))
     for tool in ("cli/tessera", "tests/make/make_checkpoint"):
         shutil.copy(os.path.join(build, tool), to)

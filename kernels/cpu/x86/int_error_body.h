@@ -4,7 +4,7 @@
  *   v_load_codes(p)                  STEP / 2 signed bytes as words
  *   v_add16, v_max16s                words; the larger of signed ones
  *   f_of_zipped_lo(a, b), f_of_zipped_hi(a, b)    words of a and b in turn, as floats
- *   f_add, f_sub, f_max, f_min
+ *   f_sub, f_max, f_min
  *   w_nonzero(x), w_equal(a, b)      W_BITS bits for each word with (x & 0x7FFF) != 0; with a == b
  *   f_tree(sums)                     the 16 lanes of a sum, in FP64: l and l + 8, then l + 4, l + 2, l + 1
  *

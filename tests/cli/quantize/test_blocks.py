@@ -7,7 +7,6 @@ import checkpoints
 from checkpoints import BF16, REPORT, load, random_weight
 import fp8_oracle
 import harness
-import ml_dtypes
 import mx_oracle
 import numpy as np
 import pytest

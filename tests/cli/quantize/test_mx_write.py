@@ -6,7 +6,6 @@ import re
 
 from checkpoints import BF16, REPORT, load, random_weight, save
 import harness
-import ml_dtypes
 import mx_oracle as mx
 import numpy as np
 import pytest

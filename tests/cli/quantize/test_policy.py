@@ -1,7 +1,6 @@
 """Which tensor gets quantized: the table policy_table.txt, family by family, and what is decided as one."""
 
 import json
-import re
 
 from checkpoints import save
 import harness

@@ -116,7 +116,7 @@ def test_scrolling_reaches_every_row(large, chromium):
         assert took < 500
         seen = [int(at) for at in chromium.js("[...document.querySelectorAll('tr.row')].map((row) => row.dataset.at)")]
         assert seen == list(range(seen[0], seen[-1] + 1)) and abs(seen[len(seen) // 2] - share * count) < 60, share
-    assert chromium.js(f"document.querySelector('.viewport').getAttribute('aria-rowcount')") == str(count + 1)
+    assert chromium.js("document.querySelector('.viewport').getAttribute('aria-rowcount')") == str(count + 1)
 
 
 def test_it_begins_with_the_lowest_and_sorts_both_ways(large, chromium):

@@ -2,7 +2,6 @@
 checkpoints make of the same tokens; and mistakes of implementations and checkpoints, found where they are."""
 
 import json
-import math
 
 import batched
 from checkpoints import write

@@ -9,7 +9,6 @@ again, completes the tree that it would have made.
 import errno
 import json
 import math
-import os
 import pathlib
 import re
 import shutil

@@ -30,14 +30,13 @@ WRITES = {"size": "write"}
 
 
 class Disk:
-    """A disk that keeps only what was synced: what would be left of the run's work after a power cut."""
+    """A model of a disk after a power cut: it keeps only synced data and names."""
 
     def __init__(self, target):
         self.target = target
         self.unsynced_data = set()
         self.unsynced_names = set()  # new names whose folder was not synced since
         self.unsynced_removals = set()
-        self.withdrawn = False  # no config.json can come back
         self.faults = []
         self.committed = []
 

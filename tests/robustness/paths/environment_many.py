@@ -5,7 +5,6 @@ Ten times as many tensors may take at most twenty times the CPU time of those co
 
 import json
 import os
-import pathlib
 import resource
 import shutil
 import struct

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Limits of the system, and inputs that are no files: an error that says what to do, never a signal, a hang or a crash."""
 
-import json
 import os
 import pathlib
 import resource

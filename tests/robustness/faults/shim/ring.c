@@ -1,6 +1,7 @@
-/* In place of liburing: a ring that carries out its requests when they are submitted, and hands them back in the reverse order.
- * So every request can fail, or be carried out in part, in the same place each time, and also where the kernel has no io_uring. What
- * liburing defines in its header reads the same memory as with the kernel's ring. */
+/* Replaces liburing with a ring that runs requests at submission and completes them in reverse order.
+ *
+ * Requests fail, or are cut short, at the same place in each run, also if the kernel has no io_uring. The inline functions of
+ * liburing.h read the same memory as with the kernel's ring. */
 #undef _FORTIFY_SOURCE
 #include "faults.h"
 
@@ -8,8 +9,6 @@
 #include <liburing.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-
-enum { PAGE_ROOM = 1 << 16 };
 
 typedef struct own_ring {
     unsigned sq_head, sq_tail, cq_head, cq_tail;
