@@ -1,4 +1,4 @@
-/* Writes the help of all commands as JSON, and prints the help on errors. */
+/* Writes the help of all commands as JSON, and prints the page about errors and tensor names for completion. */
 #include "cli/help/help.h"
 
 #include "cli/help/error_pages.h"

@@ -1,4 +1,4 @@
-/* `tessera help` for other programs and about errors.
+/* `tessera help`: the help of all commands as JSON, tensor names for completion, and the page about errors.
  *
  * Manual pages and shell completions are generated from the help of all commands (cli/manual/). Completions request the
  * tensors of a checkpoint while a word is typed. */

@@ -1,4 +1,4 @@
-/* Checks an output with the loaders' rules, and makes commands from the results. */
+/* Makes the commands that serve an output with each loader, or the reason why a loader cannot load it. */
 #include "cli/help/serve_hints.h"
 
 #include "cli/io/output.h"
@@ -23,6 +23,7 @@ static const struct {
     {TSR_LOADER_TRTLLM, "trtllm-serve %s", true, false},
 };
 
+/* Returns the path, quoted for a shell if necessary; NULL: memory is exhausted. */
 static const char *quoted(const char *path, tsr_arena *arena)
 {
     static const char kPlain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
@@ -53,7 +54,8 @@ static const tsr_issue *first_issue(const tsr_issues *issues, const char *loader
     return NULL;
 }
 
-static const char *say_why(tsr_arena *arena, const tsr_issue *issue)
+/* Returns the reason of an issue as text. */
+static const char *reason_of(tsr_arena *arena, const tsr_issue *issue)
 {
     if (issue == NULL)
         return "tessera inspect --can-load says why";
@@ -62,8 +64,9 @@ static const char *say_why(tsr_arena *arena, const tsr_issue *issue)
                             issue->advice == NULL ? "" : issue->advice);
 }
 
-static tsr_status answer(tsr_serve_hints *hints, const char *path, const tsr_checkpoint *c, const tsr_weights *weights,
-                         tsr_err *err)
+/* Applies the rules of the loaders, and adds an item for each loader. */
+static tsr_status check_loaders(tsr_serve_hints *hints, const char *path, const tsr_checkpoint *c,
+                                const tsr_weights *weights, tsr_err *err)
 {
     tsr_load_table table = {.n_tp = SIZES};
     tsr_issues issues = {0};
@@ -86,7 +89,7 @@ static tsr_status answer(tsr_serve_hints *hints, const char *path, const tsr_che
         n = hints->against != NULL ? 0 : n;
         const char *const reason = hints->against != NULL ? hints->against
                                    : n > 0                ? NULL
-                                                          : say_why(&hints->arena, first_issue(&issues, loader));
+                                                          : reason_of(&hints->arena, first_issue(&issues, loader));
         const char *const command =
             n == 0 || name == NULL ? NULL : tsr_arena_printf(&hints->arena, kCommands[i].command, name);
         if (command == NULL && reason == NULL) {
@@ -112,7 +115,7 @@ tsr_status tsr_serve_hints_find(tsr_serve_hints *hints, const char *path, const 
     TSR_TRY(tsr_checkpoint_open(&c, path, NULL, 0, err));
     tsr_status status = tsr_weights_survey(&weights, c, (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err);
     if (status == TSR_OK) {
-        status = answer(hints, path, c, &weights, err);
+        status = check_loaders(hints, path, c, &weights, err);
         tsr_weights_free(&weights);
     }
     tsr_checkpoint_close(c);

@@ -1,4 +1,4 @@
-/* Prints text with control characters in strings escaped: formats one conversion of printf at a time. */
+/* Prints to stdout and stderr with escaped strings, detects lost output, and maps statuses to exit codes. */
 #include "cli/io/output.h"
 
 #include <errno.h>
@@ -32,8 +32,9 @@ bool tsr_output_begin(void)
     return signal(SIGPIPE, SIG_IGN) != SIG_ERR && signal(SIGXFSZ, SIG_IGN) != SIG_ERR;
 }
 
-/* ---- formatting ---- */
+/* ---- formatting: one conversion of printf at a time ---- */
 
+/* Returns the number of UTF-8 characters. */
 static int width_of(const tsr_text *t)
 {
     int n = 0;

@@ -1,4 +1,4 @@
-/* The table of kinds. */
+/* The table of kinds of quantized weights, and the search for the tensors of a kind by their names. */
 #include "formats/weights/kinds.h"
 
 #include "common/text.h"

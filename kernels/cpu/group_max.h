@@ -1,4 +1,4 @@
-/* Declares the kernel that updates the largest statistics of groups of columns over many rows.
+/* Declares the kernel that keeps, for each group of columns, the maximum error, scale and |x| over many rows.
  *
  * It allocates nothing, cannot fail and is thread-safe; every variant gives the same bits. */
 #ifndef TSR_KERNELS_CPU_GROUP_MAX_H

@@ -1,3 +1,4 @@
+/* Appends the options that set the limits of `verify weights`. */
 #include "verify/compare/limit_options.h"
 
 void tsr_weight_limit_options(tsr_option *options, tsr_weight_limit_texts *texts, tsr_weight_limits *limits)

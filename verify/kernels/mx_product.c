@@ -1,4 +1,4 @@
-/* Judges the products of one weight in small groups. */
+/* Checks the products of one MXFP4, NVFP4 or MXFP8 weight: the error of quantization, and that of each kernel. */
 #include "verify/kernels/mx_product.h"
 
 #include "common/checked.h"
@@ -43,7 +43,7 @@ typedef struct product {
 
 /* ---- operands ---- */
 
-static bool known(const product *p)
+static bool has_original(const product *p)
 {
     return p->subject->options->against != NULL;
 }
@@ -75,7 +75,7 @@ static tsr_status get_activations(product *p, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status take(product *p, tsr_err *err)
+static tsr_status allocate(product *p, tsr_err *err)
 {
     const size_t k = p->w.k, values = p->m * k, groups = values / p->w.group, cells = p->m * p->w.n;
     tsr_arena *const arena = &p->arena;
@@ -109,7 +109,7 @@ static tsr_status original_band(product *p, tsr_weight_reader *reader, size_t ba
 {
     const tsr_mx_subject *const s = p->subject;
     const size_t rows = band_rows(p, band), k = p->w.k, at = band * TSR_MX_BAND;
-    if (!known(p)) {
+    if (!has_original(p)) {
         tsr_mx_decode_codes(p->w.matrix.form, p->w.codes + tsr_mx_form_bytes(p->w.matrix.form, at * k), rows, k,
                             values);
         for (size_t i = 0; i < rows * k; i++)
@@ -180,17 +180,17 @@ static void find_exact(product *p)
 
 static tsr_status judge_quantization(const product *p, tsr_mx_form form, tsr_err *err)
 {
-    const bool both = known(p) && form != TSR_MX_FORM_BF16;
+    const bool both = has_original(p) && form != TSR_MX_FORM_BF16;
     double limit = p->subject->options->limits.min_sqnr;
     char what[64], text[96];
     if (isnan(limit))
         limit = p->w.matrix.form != TSR_MX_FORM_MXFP8 ? kMinE2m1 : both ? kMinE4m3Both : kMinE4m3;
-    if (!known(p) && form == TSR_MX_FORM_BF16)
+    if (!has_original(p) && form == TSR_MX_FORM_BF16)
         return TSR_OK; /* nothing was quantized */
     snprintf(what, sizeof what, "%s in %s",
-             both       ? "weights and activations"
-             : known(p) ? "weights"
-                        : "activations",
+             both              ? "weights and activations"
+             : has_original(p) ? "weights"
+                               : "activations",
              tsr_mx_form_name(p->w.matrix.form));
     tsr_judgement j = {
         .subject = p->subject->name, .kind = TSR_ERROR_QUANTIZATION, .what = what, .of_bound = -1, .of_expected = -1};
@@ -294,7 +294,7 @@ static tsr_status read_input_scale(const product *p, float *global, tsr_err *err
 }
 
 /* Scales generated activations to the range of the global scale: 6 * 448 of its steps. */
-static void fit(product *p, float global)
+static void scale_to_range(product *p, float global)
 {
     const double step = p->w.matrix.form == TSR_MX_FORM_NVFP4_TIMES ? (double)global : 1 / (double)global;
     double largest = 0;
@@ -314,11 +314,11 @@ static tsr_status judge_all(product *p, tsr_err *err)
     TSR_TRY(get_activations(p, err));
     if (!drawn && tsr_activations_are_zero(p->x, p->m * p->w.k))
         return tsr_evidence_skip(p->evidence, p->subject->name, TSR_ZERO_ACTIVATIONS, err);
-    TSR_TRY(take(p, err));
+    TSR_TRY(allocate(p, err));
     if (is_nvfp4)
         TSR_TRY(read_input_scale(p, &global, err));
     if (global > 0 && drawn)
-        fit(p, global);
+        scale_to_range(p, global);
     TSR_TRY(find_original(p, err));
     TSR_TRY(judge_form(p, TSR_MX_FORM_BF16, 0, err));
     return is_nvfp4 && global == 0 ? TSR_OK : judge_form(p, own, global, err);
@@ -328,7 +328,7 @@ tsr_status tsr_judge_mx_product(const tsr_mx_subject *subject, unsigned outs, ts
 {
     product p = {.subject = subject, .outs = outs, .evidence = evidence};
     bool sound = false;
-    if (subject->weight->transposed && known(&p))
+    if (subject->weight->transposed && has_original(&p))
         return tsr_evidence_skip(evidence, subject->name, "its original is stored transposed; omit --against", err);
     tsr_status status = tsr_mx_operand_read(subject, &p.arena, &p.w, &sound, evidence, err);
     if (status == TSR_OK && sound)

@@ -1,4 +1,4 @@
-/* Unpacks codes word by word, shifted according to the order. */
+/* Unpacks 4-bit and 8-bit codes of AWQ, GPTQ and gpt-oss, which are packed along columns, to one code per byte. */
 #include "verify/values/unpack.h"
 
 #include <stdint.h>

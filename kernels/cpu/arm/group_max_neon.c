@@ -1,3 +1,3 @@
-/* Compiles the largest statistics of groups for NEON. */
+/* The kernel of group_max.h, which keeps the maximum of each group over many rows, for NEON. */
 #define TSR_GROUP_MAX(name) tsr_##name##_neon
 #include "kernels/cpu/group_max_body.h"

@@ -1,3 +1,3 @@
-/* Compiles the largest statistics of groups for AVX-512. */
+/* The kernel of group_max.h, which keeps the maximum of each group over many rows, for AVX-512. */
 #define TSR_GROUP_MAX(name) tsr_##name##_avx512
 #include "kernels/cpu/group_max_body.h"

@@ -1,4 +1,4 @@
-"""`tessera report --markdown, --csv, --junit, --json`: the same findings in every form, and each form by its own rules."""
+"""Tests the files of `tessera report` (--markdown, --csv, --junit, --json): equal findings, valid syntax, untrusted names."""
 
 import csv
 import json
@@ -18,13 +18,13 @@ FORMS = ("markdown", "csv", "junit", "json")
 
 @pytest.fixture(scope="session")
 def made(tessera, checkpoint, tmp_path_factory):
-    """The results of all commands."""
+    """Returns {command: (path of its result, exit code)} for all commands."""
     return results.make(tessera, checkpoint("deepseek-v3"), tmp_path_factory.mktemp("results") / "made")
 
 
 @pytest.fixture
 def report(tessera, tmp_path):
-    """report(*results) -> (exit code, {form: text}, the terminal's text)."""
+    """Returns report(*results) -> (exit code, {form: text}, terminal text)."""
 
     def run(*paths, options=()):
         files = {form: tmp_path / f"out.{form}" for form in FORMS}
@@ -37,7 +37,7 @@ def report(tessera, tmp_path):
 
 
 def table(text):
-    """The rows of a CSV, by name of the column; every row has all columns, and lines end as RFC 4180 says."""
+    """Returns the rows of a CSV as dicts. Checks the number of columns and the line ends of RFC 4180."""
     assert text.endswith("\r\n") and "\n" not in text.replace("\r\n", "")
     rows = list(csv.reader(text.splitlines(keepends=True), strict=True))
     assert len({len(row) for row in rows}) == 1
@@ -45,7 +45,7 @@ def table(text):
 
 
 def suites(text):
-    """The suites of a JUnit file, whose sums are right and which the schema takes."""
+    """Returns the suites of a JUnit file. Checks its sums, and the file against the schema."""
     root = xml.etree.ElementTree.fromstring(text.encode())
     if shutil.which("xmllint"):
         done = subprocess.run(["xmllint", "--noout", "--nonet", "--schema", SCHEMA, "-"], input=text.encode(), capture_output=True)
@@ -62,7 +62,7 @@ def suites(text):
     return list(root)
 
 
-def test_the_schema_refuses_what_is_none(made, report):
+def test_schema_rejects_invalid_junit(made, report):
     if not shutil.which("xmllint"):
         pytest.skip("no xmllint (libxml2-utils)")
     text = report(made["verify"][0])[1]["junit"]
@@ -115,7 +115,7 @@ def test_judgements_are_cases(made, report):
 
 
 def test_layers_have_their_time(made, report):
-    """The time of reading belongs to all checks of a layer, and is reported once."""
+    """The time of reading a layer is in the case of its values, and in no other."""
     result = json.loads(made["verify"][0].read_text())
     (suite,) = suites(report(made["verify"][0])[1]["junit"])
     stated = {"outside of layers": 0.0}
@@ -123,11 +123,11 @@ def test_layers_have_their_time(made, report):
         layer = re.match(r"model\.layers\.\d+", tensor["name"])
         where = layer.group() if layer else "outside of layers"
         stated[where] = stated.get(where, 0) + tensor["seconds"]
-    told = {c.get("name"): float(c.get("time")) for c in suite.iter("testcase") if c.get("classname") == "verify weights.values"}
-    assert told == {where: pytest.approx(seconds, abs=1e-5) for where, seconds in stated.items()} and min(told.values()) > 0
+    found = {c.get("name"): float(c.get("time")) for c in suite.iter("testcase") if c.get("classname") == "verify weights.values"}
+    assert found == {where: pytest.approx(seconds, abs=1e-5) for where, seconds in stated.items()} and min(found.values()) > 0
     assert all(float(c.get("time")) == 0 for c in suite.iter("testcase") if c.get("classname") != "verify weights.values")
-    # As many threads as there are took that time, in no less than the seconds of the whole.
-    assert sum(told.values()) < 64 * result["seconds"]
+    # The sum is over all threads, so it may exceed the seconds of the run.
+    assert sum(found.values()) < 64 * result["seconds"]
 
 
 # ---- faults ----
@@ -135,18 +135,18 @@ def test_layers_have_their_time(made, report):
 
 @pytest.fixture(scope="session")
 def faulty(tessera, tmp_path_factory):
-    """{fault: (path of the result that tells it, the tensor, words)}: a transposed grid, one wrong code, a missing scale."""
+    """Returns {fault: (path of the result, tensor, words of its finding)} for a transposed grid, a wrong code, a missing scale."""
     folder = tmp_path_factory.mktemp("faulty")
     made, where = results.write_faulty(folder)
-    told = {"made": made}
+    found = {"made": made}
     for fault, words in (("transposed", "grid is stored transposed"), ("code", "not the nearest"), ("missing", "without a scale")):
         path = folder / f"{fault}.json"
         # verify refuses a weight without its scale, because its values are unknown; inspect describes it.
         args = ["inspect", made[fault]] if fault == "missing" else ["verify", made[fault], "--against", made["source"]]
         code, _, err = harness.run(tessera, [*args, "--json", path])
         assert code == 1, err
-        told[fault] = path, where[fault], words
-    return told
+        found[fault] = path, where[fault], words
+    return found
 
 
 @pytest.mark.parametrize("fault", ["transposed", "code", "missing"])
@@ -183,8 +183,8 @@ ASKED = [("diff SOURCE TRANSPOSED --tolerance 0.05", "transposed", "tolerance"),
 
 
 @pytest.mark.parametrize("asked, fault, words", ASKED)
-def test_junit_is_what_a_report_of_the_json_says(asked, fault, words, faulty, tessera, report, tmp_path):
-    """diff, inspect, compare-schemes and plan-schemes write JUnit themselves; a planted fault is a failure with its tensor."""
+def test_junit_equals_that_of_report(asked, fault, words, faulty, tessera, report, tmp_path):
+    """--junit of diff, inspect, compare-schemes and plan-schemes equals that of `tessera report`; a planted fault names its tensor."""
     paths = {name.upper(): str(path) for name, path in faulty["made"].items()}
     paths["SOURCE:NAME"] = f"{paths['SOURCE']}:{faulty['code'][1]}"
     json_file, junit = tmp_path / "result.json", tmp_path / "result.xml"
@@ -204,7 +204,7 @@ def test_junit_is_what_a_report_of_the_json_says(asked, fault, words, faulty, te
 EVIL = "x\nPASS\x1b[2J\u202e<b>&\"'|`@team #1 [a](b)\r,;"
 
 
-def test_names_of_strangers(report, tmp_path):
+def test_untrusted_names(report, tmp_path):
     rows = [results.row(name, 20 + i) for i, name in enumerate([EVIL, "=1+1", "+a", "-b", "@c", "model.layers.0.q.weight"])]
     code, files, out = report(results.write(tmp_path / "r.json", results.quantization_report(rows)))
     assert code == 0
@@ -219,8 +219,8 @@ def test_names_of_strangers(report, tmp_path):
         assert "`` x\\nPASS" in line and len(re.findall(r"(?<!\\)\|", line)) in (4, 7), line
 
 
-def test_names_of_strangers_in_reasons(report, tessera, tmp_path):
-    """Why a kind of checks does not apply, where an error ended a run, and against what is compared: in each form, in one line."""
+def test_untrusted_names_in_reasons(report, tessera, tmp_path):
+    """Reasons, error messages and names of baselines are escaped and stay in one line."""
     parts = {"schema": "tessera-verify-all/1", "version": EVIL, "kinds": {"gemm": {"status": "not applicable", "reason": EVIL + " www.evil.example"}}}
     ended = {"schema": "tessera-verify/1", "version": "1", "error": {"code": 3, "message": EVIL}}
     rows = results.write(tmp_path / "x<b>@team|[a](b).json", results.quantization_report([results.row("a.weight", 30)]))
@@ -229,7 +229,7 @@ def test_names_of_strangers_in_reasons(report, tessera, tmp_path):
         _, files, out = report(*paths, options=options)
         for text in (*files.values(), out):
             assert not re.search("[\x00-\x09\x0b\x0c\x0e-\x1f\u202e]", text) and not re.search("^PASS.*2J", text, re.M)
-        markdown = re.sub(r"(`+)[^`].*?\1|<summary>.*?</summary>", "", files["markdown"])  # but for code, and HTML
+        markdown = re.sub(r"(`+)[^`].*?\1|<summary>.*?</summary>", "", files["markdown"])  # without code and HTML
         assert "<b>" not in markdown and "@team" not in markdown and "[a](b)" not in markdown and "www.evil" not in markdown
         lines = [line for line in markdown.splitlines() if line.startswith("|") and "PASS" in line]
         assert all(len(re.findall(r"(?<!\\)\|", line)) in (4, 8) for line in lines), lines
@@ -237,7 +237,7 @@ def test_names_of_strangers_in_reasons(report, tessera, tmp_path):
 
 
 def test_a_checkpoint_forges_no_line(tessera, report, tmp_path):
-    """As it comes from a name in the file to a pull request."""
+    """A name with a line break and HTML is escaped from the checkpoint to the comment of a pull request."""
     name = "model.layers.0.mlp.x\nPASS  names\x1b[2J|<img src=//e>.up_proj.weight"
     src, dst, result = tmp_path / "src", tmp_path / "dst", tmp_path / "all.json"
     src.mkdir()
@@ -254,8 +254,8 @@ def test_a_checkpoint_forges_no_line(tessera, report, tmp_path):
         assert "\x1b" not in text and not re.search("^PASS", text, re.M)
 
 
-def test_a_comment_has_room_for_it(made, tessera, tmp_path):
-    """However many results and however long their names are."""
+def test_markdown_fits_in_a_comment(made, tessera, tmp_path):
+    """Markdown has fewer than 65536 characters for any number of results and any length of names."""
     long = results.write(tmp_path / "long.json", results.quantization_report([results.row(f"{i}." + "x" * 20000, 30) for i in range(40)]))
     for paths in ([long], ([path for path, _ in made.values()] * 3)[:64], [long] * 64):
         code, out, err = harness.run(tessera, ["report", *paths, "--markdown", "-"])
@@ -264,7 +264,7 @@ def test_a_comment_has_room_for_it(made, tessera, tmp_path):
         assert ("are omitted" in out) == (out.count("<details>") < len(paths))
 
 
-def test_the_folder_of_a_checkpoint_stands_for_its_report(made, tessera, tmp_path):
+def test_a_checkpoint_is_accepted_for_its_report(made, tessera, tmp_path):
     path = made["report"][0]
     one, other = (harness.run(tessera, ["report", p, "--csv", "-"]) for p in (path, path.parent))
     assert one == other and one[0] == 0
@@ -274,7 +274,7 @@ def test_the_folder_of_a_checkpoint_stands_for_its_report(made, tessera, tmp_pat
     assert code == 2 and "quantization_report.json" in err
 
 
-def test_stdout_takes_one_report_and_no_summary(made, tessera):
+def test_stdout_has_one_report_and_no_summary(made, tessera):
     path = made["verify"][0]
     for form in FORMS:
         code, out, err = harness.run(tessera, ["report", path, f"--{form}", "-"])

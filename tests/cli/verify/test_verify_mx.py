@@ -1,5 +1,7 @@
-"""`tessera verify gemm` and `verify dequant` over MXFP4, NVFP4 and MXFP8: figures against NumPy, sound checkpoints in every
-dialect, faults of checkpoints (faults of kernels: tests/unit/verify/kernels/test_check_small_groups.c), stacks and sets."""
+"""Tests `tessera verify gemm` and `verify dequant` with MXFP4, NVFP4 and MXFP8 weights.
+
+Covers valid checkpoints of each dialect, figures compared with NumPy, faults in checkpoints, experts and stacks. Faults of
+kernels are in tests/unit/verify/kernels/test_check_small_groups.c."""
 
 import json
 
@@ -24,7 +26,7 @@ def name_of(scheme):
 
 @pytest.fixture
 def coded(tmp_path, quantize):
-    """coded(scheme, dialect) -> (output, source, the weight) of one layer."""
+    """Returns coded(scheme, dialect) -> (output, source, weight) for a model of one layer."""
 
     def make(scheme, dialect, shape=(96, 512)):
         rng = np.random.default_rng(3)
@@ -38,7 +40,8 @@ def coded(tmp_path, quantize):
     return make
 
 
-def whats(result, kind):
+def names_of(result, kind):
+    """Returns the names of the judgements of a kind."""
     return [j["what"] for j in harness.of_kind(result, kind)]
 
 
@@ -55,17 +58,17 @@ def test_sound_ones_pass(scheme, dialect, against, coded, verify):
     code, result = verify("gemm", dst, *options)
     assert code == 0, [j for j in result["judgements"] if not j["passed"]]
     forms = ["BF16", name] if dynamic(scheme) else ["BF16"]
-    assert sorted(whats(result, "kernel")) == sorted(f"reference, {form} x {name}, {out}" for form in forms for out in OUTS)
+    assert sorted(names_of(result, "kernel")) == sorted(f"reference, {form} x {name}, {out}" for form in forms for out in OUTS)
     quantized = (["weights"] if against else []) + ["weights and activations" if against else "activations"] * dynamic(scheme)
-    assert sorted(whats(result, "quantization")) == sorted(f"{what} in {name}" for what in quantized)
+    assert sorted(names_of(result, "quantization")) == sorted(f"{what} in {name}" for what in quantized)
     code, result = verify("dequant", dst, "--columns", "0")
-    assert code == 0 and whats(result, "kernel") == [f"CPU's decoder, {name}, bf16"]
+    assert code == 0 and names_of(result, "kernel") == [f"CPU's decoder, {name}, bf16"]
     assert result["judgements"][0]["elements"] == 96 * 512 and result["judgements"][0]["differ"] == 0
 
 
 @pytest.mark.parametrize("scheme, dialect", [pair for pair in mx.PAIRS if dynamic(pair[0])])
-def test_figures_are_what_numpy_finds(scheme, dialect, coded, verify, tmp_path):
-    """The product of what is stored with activations that NumPy quantizes, and its distance from the original."""
+def test_figures_equal_numpy(scheme, dialect, coded, verify, tmp_path):
+    """The errors equal those of NumPy, which quantizes the activations and multiplies them with the stored weights."""
     dst, src, w = coded(scheme, dialect)
     x = np.random.default_rng(7).standard_normal((8, 512)).astype(BF16)
     inputs = write(tmp_path / "inputs", {MODULE + ".input": x}) / "model.safetensors"
@@ -93,7 +96,7 @@ def test_figures_are_what_numpy_finds(scheme, dialect, coded, verify, tmp_path):
 
 
 def test_of_many_tokens_64_are_judged(coded, verify, tmp_path):
-    """Spread over all of them: the one that is wrong by far, because its values clip, is named by its number."""
+    """The 64 tokens are spread over all. The worst one, whose values clip, is named by its index."""
     dst, src, w = coded("nvfp4", "modelopt")
     x = np.random.default_rng(7).standard_normal((64, 512)).astype(BF16)
     x = np.concatenate([x / 8] * 3 + [np.repeat(x[:1] * 64, 64, 0)])
@@ -104,7 +107,7 @@ def test_of_many_tokens_64_are_judged(coded, verify, tmp_path):
 
 
 def test_drawn_activations_fill_the_stated_range(coded, verify):
-    """A stated scale of the input that is a thousand times as large stretches what is drawn: nothing is clipped."""
+    """Random activations are scaled to the input scale of the checkpoint, also if it is a thousand times as large."""
     dst, _, _ = coded("nvfp4", "modelopt")
     tensors = load(dst)
     tensors[MODULE + ".input_scale"] = tensors[MODULE + ".input_scale"] * np.float32(1000)
@@ -168,7 +171,7 @@ def no_global(c):
 
 @pytest.mark.parametrize("check", ["gemm", "dequant"])
 @pytest.mark.parametrize("kind, fault", [("mxfp8", nan_code), ("mxfp4", nan_power), ("nvfp4", negative_scale), ("nvfp4", no_global)])
-def test_what_has_no_value_is_named(check, kind, fault, verify, tmp_path):
+def test_invalid_codes_and_scales_are_named(check, kind, fault, verify, tmp_path):
     c = Coded(kind, (128, 512))
     words = fault(c)
     code, result = verify(check, checkpoint(tmp_path / "dst", c.tensors, c.config), "--columns", "0")
@@ -179,8 +182,8 @@ def test_what_has_no_value_is_named(check, kind, fault, verify, tmp_path):
 # ---- several matrices ----
 
 
-def test_experts_of_a_set_and_other_kinds_beside_them(verify, tmp_path):
-    """Two of eight MXFP4 experts are checked by the seed, each under its own name; a layer in block FP8 as well."""
+def test_experts_are_sampled_and_other_kinds_checked(verify, tmp_path):
+    """The seed selects two of eight MXFP4 experts, which are reported by name. A block FP8 layer is checked, too."""
     c, tensors = Coded("mxfp4", (64, 256)), {}
     for i in range(8):
         name = f"model.layers.0.mlp.experts.{i}.up_proj.weight"
@@ -195,9 +198,8 @@ def test_experts_of_a_set_and_other_kinds_beside_them(verify, tmp_path):
     assert all(".experts." in name and "*" not in name for name in subjects - {other})
 
 
-def test_a_stack_whose_values_lie_across(tessera, verify, tmp_path):
-    """gpt-oss: one matrix of each of a stack's experts that the seed chooses, outputs down and inputs across. Its original
-    would lie the other way round, and is not compared."""
+def test_a_transposed_stack(tessera, verify, tmp_path):
+    """gpt-oss stores stacks of experts transposed. They are checked without the original; --against is rejected."""
     rng, name = np.random.default_rng(1), "model.layers.0.mlp.experts.gate_up_proj"
     tensors = {name + "_blocks": rng.integers(0, 256, (4, 96, 5, 16)).astype(np.uint8),
                name + "_scales": rng.integers(118, 126, (4, 96, 5)).astype(np.uint8)}
@@ -228,13 +230,13 @@ def test_a_stack_whose_values_lie_across(tessera, verify, tmp_path):
 def test_no_device(check, coded, tessera):
     dst = coded("mxfp8", "modelopt")[0]
     code, _, err = harness.run(tessera, ["verify", check, dst, "--device", "cuda"])
-    if code != 0:  # there is one where these tests run
+    if code != 0:  # a machine with a GPU returns 0
         assert code == 5 and "GPU" in err
         code, out, _ = harness.run(tessera, ["verify", check, dst, "--device", "auto"])
         assert code == 0 and "checked on the CPU" in out
 
 
-def test_f16_alone_is_no_type_of_these_values(coded, tessera):
+def test_dequant_to_f16_alone_is_rejected(coded, tessera):
     code, _, err = harness.run(tessera, ["verify", "dequant", coded("mxfp8", "modelopt")[0], "--out", "f16", "--device", "cpu"])
     assert code == 3 and "to BF16 only" in err
 

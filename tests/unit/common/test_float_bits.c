@@ -1,9 +1,10 @@
+/* Tests the conversions between FP32, FP64 and BF16, F16, e4m3, e2m1 and e8m0 for all codes and all ties. */
 #include "common/float_bits.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 
-/* sign * significand * 2^exponent, as the format's tables have it; the bits are read apart here, not by shifting. */
+/* Computes the value of a code as sign * significand * 2^exponent, with divisions in place of shifts. */
 static double value_of(unsigned bits, int exponent_bits, int mantissa_bits, int bias, bool has_infinity)
 {
     const unsigned mantissa = bits & ((1u << mantissa_bits) - 1), top = (1u << exponent_bits) - 1;
@@ -56,8 +57,8 @@ Test(float_bits, e8m0_is_an_exponent)
     cr_assert(isnan(tsr_f32_from_e8m0(255)));
 }
 
-/* Between two neighbours among a format's numbers, of which one has an even code: half way belongs to that one, and what is
- * a little nearer to one of them to that one. */
+/* Checks rounding between two adjacent numbers: the midpoint rounds to the even code, its FP32 neighbours to the nearer
+ * number. */
 #define CHECK_BETWEEN(below, from_f32, lower, upper)                                                          \
     do {                                                                                                      \
         const unsigned even_ = ((below)&1) == 0 ? (below) : (below) + 1, sign_ = sizeof(from_f32(0)) * 8 - 1; \
@@ -86,7 +87,7 @@ Test(float_bits, ties_go_to_the_even_neighbour)
     cr_assert_eq(tsr_f16_from_f32(nextafterf(65520, 0)), 0x7BFF);
 }
 
-/* From double there is one rounding, also where the value lies so near to a tie that FP32 cannot tell it from it. */
+/* A double is rounded once, also if it is so close to a tie that it would be the tie in FP32. */
 Test(float_bits, doubles_are_rounded_to_bf16_once)
 {
     for (unsigned i = 0; i < 0x7F7F; i++) {

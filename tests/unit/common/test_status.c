@@ -1,3 +1,4 @@
+/* Tests error messages: names are shortened to fit, and the reason stays complete. */
 #include "common/status.h"
 
 #include <criterion/criterion.h>
@@ -5,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A name of `length` bytes in memory of its own, which begins and ends as no other. */
+/* Returns an allocated name of `length` bytes with a unique beginning and end. */
 static char *name_of(size_t length, const char *piece)
 {
     char *const name = malloc(length + 1);

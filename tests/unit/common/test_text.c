@@ -1,3 +1,4 @@
+/* Tests tsr_text and the helpers for text. */
 #include "common/text.h"
 
 #include <criterion/criterion.h>

@@ -1,4 +1,4 @@
-/* Opening checkpoints: what a sound one holds, and the name of what is wrong with each that is not. */
+/* Tests tsr_checkpoint_open: the contents of valid checkpoints, and the messages for damaged ones. */
 #include "formats/checkpoint/checkpoint.h"
 
 #include "tests/unit/fixture.h"
@@ -61,7 +61,7 @@ Test(checkpoint, a_directory_is_all_its_shards_in_order)
     tsr_checkpoint_close(NULL);
 }
 
-/* Neither configuration, index and report, which are made anew, nor what lies in hidden folders. */
+/* Side files exclude the configuration, the index and the report, which a conversion writes itself, and hidden folders. */
 Test(checkpoint, side_files_are_what_a_conversion_copies)
 {
     tsr_checkpoint *const c = open_sound(fixture_folder);
@@ -138,7 +138,7 @@ Test(checkpoint, one_shard_is_opened_without_the_others)
     tsr_checkpoint_close(c);
 }
 
-/* ---- what is refused ---- */
+/* ---- damaged checkpoints ---- */
 
 static void no_config(void)
 {
@@ -259,11 +259,11 @@ static void ranks_in_folders(void)
     fixture_shard("rank-0/model.safetensors", kSecond, 1);
 }
 
-Test(checkpoint, what_is_wrong_is_named)
+Test(checkpoint, messages_name_the_damage)
 {
     static const struct {
         void (*damage)(void);
-        const char *says[2];
+        const char *words[2];
     } kCases[] = {
         {no_config, {"config.json", "missing"}},
         {config_is_no_object, {"config.json", "not a JSON object"}},
@@ -291,19 +291,19 @@ Test(checkpoint, what_is_wrong_is_named)
     for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
         tsr_checkpoint *c;
         tsr_err err = {0};
-        tsr_checkpoint_close(open_sound(fixture_folder)); /* sound until it is damaged */
+        tsr_checkpoint_close(open_sound(fixture_folder)); /* can be opened before it is damaged */
         kCases[i].damage();
         cr_expect_eq(tsr_checkpoint_open(&c, fixture_folder, NULL, 0, &err), TSR_E_FORMAT, "case %zu: %s", i, err.msg);
         cr_expect_null(c);
         for (size_t k = 0; k < 2; k++)
-            cr_expect_not_null(strstr(err.msg, kCases[i].says[k]), "case %zu: %s", i, err.msg);
+            cr_expect_not_null(strstr(err.msg, kCases[i].words[k]), "case %zu: %s", i, err.msg);
         fixture_remove();
         strcpy(fixture_folder + strlen(fixture_folder) - 6, "XXXXXX");
         write_model();
     }
 }
 
-Test(checkpoint, a_path_that_is_none_says_what_it_may_be)
+Test(checkpoint, a_missing_path_suggests_a_download)
 {
     tsr_checkpoint *c;
     tsr_err err = {0};
@@ -314,7 +314,7 @@ Test(checkpoint, a_path_that_is_none_says_what_it_may_be)
     cr_expect_null(c);
 }
 
-/* A product that wraps round would make a tensor of 2^65 bytes one of none. */
+/* If the product overflowed, a tensor of 2^65 bytes would have no bytes. */
 Test(checkpoint, sizes_beyond_64_bits_are_refused)
 {
     static const char *const kShapes[] = {"4294967296,4294967296", "9223372036854775808,2", "18446744073709551615",
