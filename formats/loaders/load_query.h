@@ -12,8 +12,8 @@
 /* Properties of a loader that rules depend on. */
 typedef struct tsr_consumer {
     const char *name;
-    const char *version;     /* of the loader that its rules were checked against */
-    const char *checked;     /* the version that its rules were checked against, and how */
+    const char *version;     /* version of the loader that its rules were checked against */
+    const char *checked;     /* the same version, and how the rules were checked */
     bool compressed_tensors; /* accepts this quant_method besides fp8 */
     bool any_e8m0;           /* reads scales of dtype F8_E8M0 whatever scale_fmt is */
     bool stated_e8m0;        /* reads them if scale_fmt is ue8m0 */

@@ -6,7 +6,7 @@
 
 /* The dimension of a weight that is divided among ranks. */
 typedef struct extent {
-    uint64_t size, block, grid; /* of one half if gate and up are stacked */
+    uint64_t size, block, grid; /* those of one half if gate and up are stacked */
     const char *what;
 } extent;
 

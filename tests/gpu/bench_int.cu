@@ -15,8 +15,8 @@
 #include "tests/gpu/timing.cuh"
 
 enum {
-    kPool = 1 << 30,  /* bytes of weights that rotate */
-    kMostTokens = 256 /* of a weight-only product */
+    kPool = 1 << 30,  /* bytes of weights that the launches use in turn */
+    kMostTokens = 256 /* largest number of tokens of a weight-only product */
 };
 
 static struct cublas {

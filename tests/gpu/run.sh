@@ -1,5 +1,5 @@
 #!/bin/sh
-# tests/gpu/run.sh COMMAND...: runs it; where it finds no usable GPU (exit 5), the test is skipped, and says so.
+# Runs a command, and reports a skipped test if the command finds no usable GPU (exit code 5): tests/gpu/run.sh COMMAND...
 code=0
 "$@" || code=$?
 [ "$code" != 5 ] || { echo "skipped: no usable GPU"; exit 77; }

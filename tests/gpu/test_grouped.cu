@@ -21,8 +21,8 @@ static int64_t up(int64_t x, int64_t to)
 struct layout {
     bool masked;
     int64_t m, room;
-    std::vector<int32_t> rows;  /* of each group */
-    std::vector<int64_t> first; /* row of each group */
+    std::vector<int32_t> rows;  /* number of rows of each group */
+    std::vector<int64_t> first; /* first row of each group */
     std::vector<int32_t> group_of_row;
 };
 

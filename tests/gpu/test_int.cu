@@ -273,9 +273,10 @@ static void check_weight_only(int64_t m, int64_t n, int64_t k, int bits, int64_t
         }
         const double unit = bf16 ? 0x1p-8 : 0x1p-11;
         const int64_t step = n > 4096 ? 61 : n > 128 ? 7 : 1;
-        const double units = kind == TSR_WEIGHT_ONLY_PLAIN
-                                 ? (double)k / 4
-                                 : (double)(k / 16 + 64); /* of 2^-22: the plain one adds one by one */
+        const double units =
+            kind == TSR_WEIGHT_ONLY_PLAIN
+                ? (double)k / 4
+                : (double)(k / 16 + 64); /* in units of 2^-22; the plain kernel adds one product at a time */
         const bool streamed = kind == TSR_WEIGHT_ONLY_AUTO && arch == 90 && !with_zeros &&
                               m <= (bits == 4 && group == 128 ? 32 : 16); /* scales are multiplied onto sums */
         const bool exact_weights = kind == TSR_WEIGHT_ONLY_PLAIN || streamed || (!with_zeros && group == 0);
@@ -337,7 +338,7 @@ static void check_row(int64_t m, int64_t n, int bits, int64_t group, bool bf16)
     for (uint16_t &x : a) {
         x = to16((float)(random_unit() * 4 - 2), bf16);
     }
-    const double size = bits == 8 ? 74 : 4.6; /* of a code, in the mean */
+    const double size = bits == 8 ? 74 : 4.6; /* mean magnitude of a code */
     for (uint16_t &s : scales) {
         s = to16((float)((0.5 + random_unit()) / (size * sqrt((double)n))), bf16);
     }

@@ -8,7 +8,7 @@
 struct shape {
     int64_t batch, s_q, heads;
     int32_t latent, rope, page;
-    std::vector<int> lengths; /* of the sequences, over and over */
+    std::vector<int> lengths; /* lengths of the sequences, used in turn */
 };
 
 struct operands {

@@ -35,7 +35,7 @@ struct operand {
 /* A launch to be repeated; `d` is where its results go. */
 struct subject {
     std::string name;
-    size_t bytes; /* of results; a multiple of 16 */
+    size_t bytes; /* size of the results; a multiple of 16 */
     std::function<void(void *d)> launch;
 };
 

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const uint64_t kMostBytes = (uint64_t)1 << 32; /* of a file */
+static const uint64_t kMostBytes = (uint64_t)1 << 32; /* limit of the size of a file */
 
 typedef struct vector {
     const char *name, *op, *kind, *producer, *dtype, *weight_dtype, *scale_dtype;
@@ -117,7 +117,7 @@ static tsr_status read_vector(tsr_json_reader *r, tsr_arena *arena, vector *v, t
 
 typedef struct context {
     const char *dir;
-    tsr_arena arena; /* of one vector */
+    tsr_arena arena; /* memory of one vector */
     const vector *vector;
     tsr_ft_producer producer;
     tsr_ft_format format;

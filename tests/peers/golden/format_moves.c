@@ -162,7 +162,7 @@ static tsr_status int4_again(const tsr_cpu_kernels *k, const tensor_set *in, ten
 typedef struct packing {
     const set_tensor *codes, *zeros, *scales;
     tsr_int4_shape shape;
-    size_t length; /* of the module's name */
+    size_t length; /* length of the module's name */
 } packing;
 
 /* `per_word`: how many inputs a row of qweight holds. */

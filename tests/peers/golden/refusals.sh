@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# check_golden CHECKER: it must fail where it should. Each case breaks one thing of a copy of the vectors.
+# Tests that check_golden fails for damaged test vectors: refusals.sh CHECKER. Each case damages a copy in one place.
 set -euo pipefail
 checker=$(realpath "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -8,7 +8,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 wrong=0
 
-# refuses CODE TEXT COMMAND...: COMMAND breaks the copy of $folder in the current one; the checker then exits with CODE, says TEXT
+# refuses CODE TEXT COMMAND...: COMMAND damages the copy of $folder; the checker must then print TEXT and exit with CODE
 refuses() {
     local code=$1 text=$2 got=0
     shift 2

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# tests/peers/packages/run.sh TESSERA MAKE_CHECKPOINT [pytest's arguments | --script FILE ARGS...]: what other people's packages make of our files, and we of
-# theirs. They come from PyPI into .venv-packages: 0.6 GB are fetched once, 1 GB stays. Exit code 77: they cannot be had.
+# Tests Tessera against compressed-tensors, ModelOpt and transformers, in both directions:
+#   tests/peers/packages/run.sh TESSERA MAKE_CHECKPOINT [pytest's arguments | --script FILE ARGS...]
+# Installs the packages from PyPI into .venv-packages: a download of 0.6 GB, 1 GB on disk. Exit code 77: this failed.
 set -euo pipefail
 TESSERA=$(realpath "$1") MAKE_CHECKPOINT=$(realpath "$2")
 export TESSERA MAKE_CHECKPOINT
@@ -8,10 +9,10 @@ shift 2
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 place=.venv-packages
 
-# The last line says why not.
+# Installs the packages. After a failure, the last line of its output is the reason.
 make_environment() {
     rm -rf "$place"
-    # The pip of the tests' own environment installs into this one as well: to unpack another for one use takes seconds.
+    # The pip of the tests' environment can install into this one. Unpacking a second pip would take seconds.
     local pip=("$place/bin/pip")
     if [ -x .venv/bin/pip ]; then
         python3 -m venv --without-pip "$place" || return 1
@@ -29,7 +30,7 @@ make_environment() {
 wanted=$(python3 -V; cat tests/peers/packages/requirements.txt tests/peers/packages/without_cuda.py)
 if ! [ -x "$place/bin/python" ] || [ "$wanted" != "$(cat "$place/stamp" 2>/dev/null)" ]; then
     why=$(make_environment 2>&1) || {
-        echo "skipped: compressed-tensors, ModelOpt, transformers and PyTorch cannot be had: $(tail -1 <<<"$why")"
+        echo "skipped: compressed-tensors, ModelOpt, transformers and PyTorch cannot be installed: $(tail -1 <<<"$why")"
         exit 77
     }
     printf '%s\n' "$wanted" >"$place/stamp"

@@ -27,7 +27,7 @@ static void close_device(void)
 
 typedef struct verdict {
     size_t sums, failed, others_failed; /* sums over ranks, and other judgements */
-    char fault[TSR_MAX_FAULT];          /* of the first sum that fails */
+    char fault[TSR_MAX_FAULT];          /* fault of the first sum that fails */
 } verdict;
 
 static verdict judge(const char *glob, uint64_t ranks, unsigned outs)
