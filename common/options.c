@@ -1,4 +1,4 @@
-/* Parsing by table. */
+/* Parses options by a table, and finds the option that a typo is closest to. */
 #include "common/options.h"
 
 #include "common/text.h"

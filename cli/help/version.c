@@ -1,4 +1,4 @@
-/* tessera --version --json. */
+/* Writes the output of `tessera --version --json`. */
 #include "cli/help/version.h"
 
 #include "cli/build.h"

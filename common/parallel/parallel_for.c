@@ -1,4 +1,5 @@
-/* Iterations are assigned one by one under a lock. An iteration is long, so the cost of the lock is not measurable. */
+/* Runs the iterations of a loop on threads. Each thread takes the next iteration under a lock; iterations are so long
+ * that the lock costs nothing. */
 #include "common/parallel/parallel_for.h"
 
 #include "common/checked.h"

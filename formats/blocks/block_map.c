@@ -1,4 +1,4 @@
-/* Folding of maps. */
+/* Folds the statistics of blocks into the cells of a map. */
 #include "formats/blocks/block_map.h"
 
 #include "common/checked.h"

@@ -1,4 +1,4 @@
-/* Reading and matching. */
+/* Reads the lists of unquantized modules, and matches names with them. */
 #include "formats/names/ignore_list.h"
 
 #include "common/glob.h"

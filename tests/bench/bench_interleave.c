@@ -1,8 +1,8 @@
-/* bench_interleave: codes into layout T and back by one thread, beside memcpy of the same number of bytes and beside
- * the four passes of a textbook. Two settings: a whole matrix larger than any cache to another place, and units as the
- * engine has them, bands of at most 4 MiB into one buffer that is used over and over.
- * Exit 1: the widest set is below its floor, or the textbook gives other bytes. The way back to [K, N] has no floor: it
- * writes 64 rows at a time, each line of which must first be read. */
+/* Measures conversion to and from layout T on one thread, compared with memcpy and with four separate passes.
+ *
+ * There are two settings: a matrix that is larger than any cache, and units of at most 4 MiB that are written into
+ * one buffer, as the engine does. Exit code 1: the widest instruction set is below its floor, or the four passes give
+ * other bytes. Conversion back to [K, N] has no floor, because each line that it writes must be read first. */
 #include "kernels/cpu/cpu.h"
 #include "tests/bench/turns.h"
 

@@ -1,13 +1,12 @@
-/* bench_kernels encode|decode [TEXT]: codes of a BF16 matrix, or BF16 of codes, by one thread, with each set of
- * instructions that this machine has, beside memcpy of the same number of bytes; with TEXT only the work whose name
- * contains it.
+/* bench_kernels encode|decode [TEXT]: measures the kernels that encode and decode weights on one thread, compared
+ * with memcpy.
  *
- * Encoding and its memcpy write into a buffer that no cache holds; decoding and its memcpy into the buffer of one unit,
- * over and over, as the engine has it (what decoding writes is twice to four times what it reads, and memcpy would go
- * past the cache where decoding should not). Work and memcpy take turns in one process. Time is the thread's own, and
- * the best turn of each counts, since all that others do on the machine only adds to either; where a floor is missed, more
- * turns are taken before it is believed. Exit 1: below a floor.
- */
+ * Runs each instruction set of this machine. TEXT selects the cases whose names contain it. Encoding and its memcpy
+ * write to a buffer that is larger than any cache. Decoding and its memcpy write to the buffer of one unit again and
+ * again, as the engine does.
+ *
+ * Kernel and memcpy alternate in one process. The time is that of the thread, and the best repetition counts. If a
+ * floor is missed, more repetitions are measured. Exit code 1: a kernel is below its floor. */
 #include "tests/bench/works.h"
 
 #include <stdbool.h>

@@ -1,5 +1,4 @@
-/* Codes to BF16 by the functions of quantize/ that conversions call, with all that they check: a unit of BLOCK rows at a
- * time, into the same buffer. */
+/* Cases of bench_kernels that decode codes to BF16 with the functions of quantize/, unit by unit into one buffer. */
 #include "quantize/awq_gptq_decode.h"
 #include "quantize/integer_decode.h"
 #include "quantize/mx_decode.h"

@@ -1,4 +1,4 @@
-/* Making codes, kernel by kernel, as quantize/ calls them for a row or a band of blocks. */
+/* Cases of bench_kernels that encode BF16 with the kernels, by rows or bands of blocks as quantize/ calls them. */
 #include "tests/bench/works.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* For benches: work and memcpy timed turn by turn in one process, so that both see the same machine; the best turn of
- * each counts, since all that others do on the machine only adds to either. */
+/* Times a kernel and memcpy alternately in one process, and keeps the best repetition of each. Other processes can
+ * only make a repetition slower. */
 #ifndef TSR_TESTS_BENCH_TURNS_H
 #define TSR_TESTS_BENCH_TURNS_H
 

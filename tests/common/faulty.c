@@ -1,4 +1,4 @@
-/* Does what no program may, and which one that is its argument says: for a test of whether the sanitizers tell it. */
+/* Commits the fault that its argument names, to test that the sanitizers report it. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,12 @@
-/* Preloaded into a program that tests run thousands of times: it starts once, goes as far as main, and there makes a copy of
- * itself for every run that it is asked for. What a start costs (the loader, and under sanitizers their tables: ten times as
- * long as many a run) is paid once so. Nothing of the program's own has run by then, and each copy has all of main to itself:
- * arguments, folder, stdout and stderr are its own, and it ends as a process of its own, by exit code or signal.
+/* Preloaded into a program: starts it once, stops before main, and forks it for each requested run.
  *
- * FORKED_FD is a socket. A run is asked for by a struct request, with two descriptors for stdout and stderr, and the bytes that
- * follow it: the folder and the arguments, each with its 0. Answered are the process, and its status when it has ended. The end
- * of the socket ends the server. tests/common/forked.py is the other side. */
+ * This saves the time of the loader and of the sanitizers' tables, which is often ten times that of a run. No code of
+ * the program has run before the fork. Each copy has its own arguments, folder, stdout and stderr, and ends as a
+ * process of its own.
+ *
+ * FORKED_FD is a socket. A request is a struct request with two descriptors for stdout and stderr, followed by the
+ * folder and the arguments, each with its NUL. The answers are the process id, and the status when the process has
+ * ended. The server ends with the socket. tests/common/forked.py is the client. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdint.h>

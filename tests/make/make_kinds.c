@@ -1,4 +1,4 @@
-/* The kinds of checkpoints: dimensions, tensors, configuration. */
+/* The kinds of checkpoints that make_checkpoint writes: dimensions, tensors and configuration. */
 #include "tests/make/make_checkpoint.h"
 
 #include "common/float_bits.h"

@@ -1,4 +1,4 @@
-/* Tensors by their names and shapes: a layer is a few calls. */
+/* Lists the tensors of a checkpoint by name and shape, layer by layer. */
 #include "tests/make/make_checkpoint.h"
 
 #include <stdio.h>

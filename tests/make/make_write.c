@@ -1,4 +1,4 @@
-/* Values that depend on seed and name alone, and the files that they go into. */
+/* Writes shards and the index, with values that depend only on the seed and the tensor's name. */
 #include "tests/make/make_checkpoint.h"
 
 #include "common/float_bits.h"

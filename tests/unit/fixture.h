@@ -1,5 +1,5 @@
-/* A folder of small files for one unit test: texts, and safetensors files whose tensors hold zeros, which take no space
- * on the disk. Criterion runs each test in a process of its own, so one folder is enough. */
+/* Makes a folder of small files for a unit test: text files, and safetensors files with sparse zeros. Criterion runs
+ * each test in a process, so one folder is enough. */
 #ifndef TSR_TESTS_UNIT_FIXTURE_H
 #define TSR_TESTS_UNIT_FIXTURE_H
 

@@ -1,5 +1,5 @@
-/* For the tests of the layouts: a target for every layout at every width, and the address formulas written a second
- * time, the way that they were measured against the original code: word, slot in the word. */
+/* Targets for every weight layout at every width, and an independent implementation of their address formulas: word,
+ * and slot in the word. */
 #ifndef TSR_TESTS_UNIT_FT_FORMATS_H
 #define TSR_TESTS_UNIT_FT_FORMATS_H
 

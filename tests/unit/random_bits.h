@@ -1,4 +1,4 @@
-/* Random numbers for unit tests: the same ones in every run. */
+/* Random numbers for unit tests, equal in every run. */
 #ifndef TESTS_UNIT_RANDOM_BITS_H
 #define TESTS_UNIT_RANDOM_BITS_H
 

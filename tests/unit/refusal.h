@@ -1,4 +1,4 @@
-/* An input that is refused, for tables of unit tests. */
+/* An input that must be rejected, with the words of the message, for tables in unit tests. */
 #ifndef TSR_TESTS_UNIT_REFUSAL_H
 #define TSR_TESTS_UNIT_REFUSAL_H
 

@@ -1,4 +1,4 @@
-/* Long texts for tests: one text that is repeated between two others. */
+/* Makes long texts for tests: one text that is repeated between two others. */
 #ifndef TSR_TESTS_UNIT_REPEATED_H
 #define TSR_TESTS_UNIT_REPEATED_H
 

@@ -1,4 +1,4 @@
-/* The folder in which a target puts what is read by name. It goes with the process. */
+/* A temporary folder for inputs that a fuzz target reads by name. It is removed when the process ends. */
 #ifndef TSR_TESTS_FUZZ_FOLDER_H
 #define TSR_TESTS_FUZZ_FOLDER_H
 

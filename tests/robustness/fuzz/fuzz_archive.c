@@ -1,5 +1,6 @@
-/* libFuzzer target: any archive, and any table with a correct hash, is read or refused, and so is a header in an archive.
- * What is read in pieces is what is read at once. mutate_archive.c makes archives that are really packed. */
+/* libFuzzer target: archives, their tables with correct hashes, and headers in archives are read or rejected.
+ *
+ * Checks that reading in pieces gives the same bytes as reading at once. mutate_archive.c writes valid archives. */
 #include "formats/checkpoint/archive.h"
 #include "formats/checkpoint/safetensors.h"
 

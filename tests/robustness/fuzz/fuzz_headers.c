@@ -1,5 +1,5 @@
-/* libFuzzer target: whatever the bytes, a header is read or refused, a configuration edited or refused, and an
- * expression matched in as many steps as it may take or refused. */
+/* libFuzzer target: safetensors headers, edits of configurations, and patterns are accepted or rejected, in bounded
+ * time. */
 #include "formats/checkpoint/safetensors.h"
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"

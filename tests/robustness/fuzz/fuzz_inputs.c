@@ -1,5 +1,7 @@
-/* libFuzzer target: what people write beside a checkpoint, and what Tessera writes to read it again. The first byte says what the
- * others are (`kKinds`, at the end); whatever they are, they are read or refused, and what was read keeps its promises. */
+/* libFuzzer target: input files such as rules and token files, and files that Tessera reads back, such as journals.
+ *
+ * The first byte selects the kind (`kKinds`, at the end of this file). Checks the documented properties of accepted
+ * input. */
 #include "cli/batch/batch.h"
 #include "common/glob.h"
 #include "common/options.h"

@@ -1,6 +1,8 @@
-/* libFuzzer target: a manifest, as it is, and with digests that agree with one another. In place of a digest the input may have 32 question
- * marks, which are filled in; it ends before the last line, the digest of the lines before. Checks that an accepted manifest covers every
- * file from its first byte to its last, and names nothing outside of the output. */
+/* libFuzzer target: a manifest as it is, and with consistent digests.
+ *
+ * The input may have 32 question marks in place of a digest, and lacks the last line with the digest of the lines
+ * before; both are filled in. Checks that an accepted manifest covers all bytes of each file and names no file
+ * outside the output. */
 #include "formats/checkpoint/checkpoint.h"
 #include "tests/robustness/fuzz/folder.h"
 #include "verify/manifest/manifest_sources.h"

@@ -1,5 +1,7 @@
-/* libFuzzer target: whatever config.json says, the header of model.safetensors and the first of its data, each on a line,
- * tensors are paired with what scales them or refused, and loaders judge what was found. */
+/* libFuzzer target: pairs codes with scales, and applies the loader rules.
+ *
+ * The input has config.json, the header of model.safetensors and the beginning of its data, each on a line. Weights
+ * are paired or rejected. */
 #include "formats/loaders/loaders.h"
 
 #include "common/text.h"

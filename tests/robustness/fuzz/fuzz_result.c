@@ -1,7 +1,8 @@
-/* libFuzzer target: a result is read or refused. An accepted result is summed up and written in every format; the JSON and the
- * data of the page must be valid JSON. The bytes after a form feed are an earlier result, with which it is compared;
- * without one it is compared with itself. The bytes after a vertical tab are the block figures of the only tensor of a
- * report, which are read with it. */
+/* libFuzzer target: a result is read or rejected. An accepted result is written in every format, and the JSON must be
+ * valid.
+ *
+ * The bytes after a form feed are the baseline; without one, the result is its own baseline. The bytes after a
+ * vertical tab are the block statistics of a report with one tensor. */
 #include "report/write/writers.h"
 
 #include "formats/blocks/block_file.h"

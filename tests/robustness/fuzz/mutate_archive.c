@@ -1,6 +1,8 @@
-/* How libFuzzer changes archives: the content or the table is unpacked, changed and packed again, and then all hashes and sizes
- * are corrected, so that the code after these checks is reached. One time in four, bytes are changed as usual.
- * An input that is not an archive becomes the plain bytes of one. */
+/* Mutates archives for libFuzzer: unpacks the content or the table, changes it, packs it, and corrects hashes and
+ * sizes.
+ *
+ * So the mutants reach the code after these checks. One mutant in four has random changes. Input that is not an
+ * archive is packed as the content of one. */
 #include "formats/checkpoint/archive.h"
 #include "formats/checkpoint/archive_tail.h"
 #include "formats/checkpoint/byte_planes.h"

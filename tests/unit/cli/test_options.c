@@ -1,4 +1,4 @@
-/* The parser of options: every kind of value, every refusal with its words, and the nearest name for a typo. */
+/* Tests the parser of options: values of every kind, messages for invalid ones, and suggestions for typos. */
 #include "cli/io/common_options.h"
 #include "tests/unit/refusal.h"
 

@@ -1,4 +1,4 @@
-/* Shell-like patterns over names. */
+/* Tests shell patterns for names (common/glob.h). */
 #include "common/glob.h"
 
 #include <criterion/criterion.h>

@@ -1,4 +1,4 @@
-/* The arguments of a block-FP8 product, for tests. */
+/* Arguments of a block FP8 product for tests. */
 #ifndef TSR_TESTS_UNIT_KERNELS_FP8_PRODUCT_H
 #define TSR_TESTS_UNIT_KERNELS_FP8_PRODUCT_H
 

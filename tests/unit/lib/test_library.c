@@ -1,4 +1,4 @@
-/* libtessera: what it refuses, what it leaves alone, and arrays there and back. */
+/* Tests libtessera: rejected arguments, unchanged outputs after an error, and round trips of arrays. */
 #include "lib/tessera.h"
 
 #include <criterion/criterion.h>

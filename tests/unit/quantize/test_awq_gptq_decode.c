@@ -1,4 +1,4 @@
-/* AWQ and GPTQ, in order and in any other, larger than what is decoded at a time, against one value at a time. */
+/* Tests decoding of AWQ and GPTQ weights, in any order of groups and in several pieces, against one value at a time. */
 #include "quantize/awq_gptq_decode.h"
 
 #include "common/float_bits.h"

@@ -1,4 +1,4 @@
-/* Rectangles of a weight in blocks, wherever they begin and end, against one product at a time. */
+/* Tests decoding of rectangles of a block FP8 weight at any offset against one product at a time. */
 #include "common/checked.h"
 #include "common/float_bits.h"
 #include "quantize/fp8_decode.h"

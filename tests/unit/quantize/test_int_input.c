@@ -1,4 +1,4 @@
-/* Static inputs of joined layers against what vLLM makes of them when it loads, for random ranges. */
+/* Tests static input scales of fused layers against the arithmetic of vLLM's loader, for random ranges. */
 #include "quantize/int_input.h"
 #include "tests/unit/random_bits.h"
 

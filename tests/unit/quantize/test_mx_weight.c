@@ -1,4 +1,5 @@
-/* Rows to MXFP4, MXFP8 and NVFP4 and back: bytes that the producers' own code gave, globals, refusals, statistics. */
+/* Tests quantization of rows to MXFP4, MXFP8 and NVFP4, and back: bytes of the producers' code, global scales,
+ * errors, statistics. */
 #include "common/float_bits.h"
 #include "quantize/mx_decode.h"
 #include "quantize/mx_weight.h"

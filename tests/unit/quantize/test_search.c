@@ -1,4 +1,4 @@
-/* Searched scales: never worse than those of the formula, and never such as no reader can use. */
+/* Tests the search for scales: the error is at most that of the formula, and every scale is valid for readers. */
 #include "common/float_bits.h"
 #include "quantize/fp8_block.h"
 #include "quantize/int_weight.h"

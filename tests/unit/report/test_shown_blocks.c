@@ -1,4 +1,5 @@
-/* Maps that are shown: every cell of a record is in the one that it lies in, and stacked matrices stand one below the other. */
+/* Tests block maps in reports: each cell of a record is in the right cell of the map, and stacked matrices are one
+ * below the other. */
 #include "formats/blocks/block_file.h"
 #include "report/blocks.h"
 

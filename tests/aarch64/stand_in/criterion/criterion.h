@@ -1,6 +1,7 @@
-/* The part of Criterion that the unit tests use, for the build that runs under an emulator. Criterion starts each test by tracing a new
- * process of the same program, which an emulator of one process cannot do. Here each test is a fork. One test file is one
- * program, so all of this is in the header, `main` included. */
+/* Implements the part of Criterion that the unit tests use, for builds that run under an emulator.
+ *
+ * Criterion starts each test by tracing a new process, which qemu-user cannot do. Here each test runs in a fork. A
+ * test file is one program, so this header also defines `main`. */
 #ifndef TSR_TESTS_AARCH64_CRITERION_H
 #define TSR_TESTS_AARCH64_CRITERION_H
 

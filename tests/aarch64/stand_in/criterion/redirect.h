@@ -1,4 +1,4 @@
-/* The part of Criterion's redirection that the unit tests use: stdout of a test goes into an unnamed file. */
+/* Implements the part of Criterion's redirection that the unit tests use: stdout of a test goes to an unnamed file. */
 #ifndef TSR_TESTS_AARCH64_REDIRECT_H
 #define TSR_TESTS_AARCH64_REDIRECT_H
 

@@ -1,4 +1,4 @@
-/* Calls that concern files, each of which may fail. */
+/* Replaces system calls that write or change files, each of which can be made to fail. */
 /* open and open64 (and their like) are replaced separately, so no macro may turn one into the other, */
 #undef _FILE_OFFSET_BITS
 /* and none may be an inline function, as with the default options of Ubuntu's compilers. */

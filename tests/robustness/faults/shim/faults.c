@@ -1,4 +1,4 @@
-/* The plan of a run, the calls that it makes fail, and the log of the run. */
+/* Reads the plan of a run, decides which calls fail, and writes the log of the run. */
 #undef _FORTIFY_SOURCE
 #include "faults.h"
 

@@ -1,4 +1,4 @@
-/* Calls that only look at files or at the system, each of which may fail. */
+/* Replaces system calls that only read the state of files or of the system, each of which can be made to fail. */
 #undef _FILE_OFFSET_BITS
 #undef _FORTIFY_SOURCE
 #include "faults.h"

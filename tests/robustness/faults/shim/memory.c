@@ -1,4 +1,4 @@
-/* Allocations and threads: makes them fail, and logs memory that is not freed at the end of main. */
+/* Replaces allocations and thread creation: makes them fail, and logs memory that is not freed at the end of main. */
 #undef _FORTIFY_SOURCE
 #include "faults.h"
 

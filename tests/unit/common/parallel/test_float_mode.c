@@ -1,4 +1,4 @@
-/* The floating-point mode in which every result is defined, after others have set another one. */
+/* Tests that Tessera sets the default floating-point mode, whatever mode the caller had set. */
 #include "common/float_bits.h"
 #include "common/parallel/threads.h"
 

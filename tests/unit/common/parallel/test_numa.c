@@ -1,4 +1,4 @@
-/* Nodes are read as the kernel lists them, and workers go around them. */
+/* Tests reading memory nodes from sysfs, and the assignment of workers to nodes. */
 #include "common/parallel/numa.h"
 
 #include "tests/unit/fixture.h"

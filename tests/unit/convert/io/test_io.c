@@ -1,5 +1,4 @@
-/* Requests of any place and length read and write the very bytes of a file, past the page cache and through it, with io_uring and
- * without; and what fails is named as by plain reads and writes. */
+/* Tests requests of any offset and length, direct and buffered, with and without io_uring: bytes and error messages. */
 #include "convert/io/io.h"
 
 #include "tests/unit/fixture.h"

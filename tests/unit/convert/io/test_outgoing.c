@@ -1,5 +1,4 @@
-/* Stretches that are written in pieces, or only at the end, give one digest and the same bytes, with direct and with buffered
- * I/O; a write that fails is reported at the end. */
+/* Tests outputs that are written in pieces or at the end: digest, bytes and errors, with direct and buffered I/O. */
 #include "convert/io/outgoing.h"
 
 #include "tests/unit/fixture.h"

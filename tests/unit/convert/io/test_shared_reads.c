@@ -1,5 +1,5 @@
-/* Shared reads: windows of every form get the bytes of the file, whatever room there is; and with enough of it, each byte is read
- * once. */
+/* Tests shared reads: windows of any form get the bytes of the file for any memory size, and each byte is read once
+ * if the memory suffices. */
 #include "convert/io/shared_reads.h"
 
 #include "tests/unit/fixture.h"

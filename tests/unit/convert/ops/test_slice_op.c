@@ -1,4 +1,4 @@
-/* Cuts and joints of every size around a unit: each byte of the whole goes to its part once, and comes back to its place. */
+/* Tests slicing and joining for sizes around a unit: each byte is copied once to its part, and back to its place. */
 #include "convert/ops/slice_op.h"
 
 #include <criterion/criterion.h>

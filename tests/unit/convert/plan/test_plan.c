@@ -1,4 +1,4 @@
-/* Units of a copy: how a tensor is cut into pieces that are read and written one by one. */
+/* Tests how a copy of a tensor is divided into units. */
 #include "convert/plan/plan.h"
 
 #include <criterion/criterion.h>

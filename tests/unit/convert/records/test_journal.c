@@ -1,4 +1,4 @@
-/* The journal: what it keeps over a restart, what it does not believe, and which directories it refuses. */
+/* Tests the journal: records that survive a restart, damaged records, and directories that are rejected. */
 #include "convert/records/journal.h"
 #include "convert/records/journal_records.h"
 #include "convert/records/rank_journals.h"

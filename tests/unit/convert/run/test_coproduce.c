@@ -1,4 +1,4 @@
-/* Tests a step that coproduces the outputs of another one, in another file, and the other step where it runs by itself. */
+/* Tests a step that produces the outputs of another step, in another file, and the other step alone. */
 #include "convert/run/engine.h"
 
 #include <criterion/criterion.h>

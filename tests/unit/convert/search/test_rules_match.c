@@ -1,4 +1,4 @@
-/* Which rule each tensor goes by, against trying one rule after the other; and the work that it takes, counted. */
+/* Tests the matching of rules to tensors against trying each rule in order, and counts the work. */
 #include "convert/search/rules_match.h"
 
 #include "common/glob.h"

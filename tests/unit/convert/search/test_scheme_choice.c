@@ -1,4 +1,4 @@
-/* The knapsack of plan-schemes, held to trying all choices, and to its own bound where there are too many. */
+/* Tests the knapsack solver of plan-schemes against all choices, and large problems against the bound of the solver. */
 #include "convert/search/scheme_choice.h"
 
 #include <criterion/criterion.h>

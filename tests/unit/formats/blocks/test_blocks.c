@@ -1,4 +1,4 @@
-/* Figures of blocks as bytes: numbers within the stated resolution, records there and back, what is refused. */
+/* Tests block statistics: resolution of coded numbers, round trips of records, and rejected files. */
 #include "formats/blocks/block_file.h"
 
 #include <criterion/criterion.h>

@@ -1,4 +1,4 @@
-/* Byte planes against their definition; archives read back, and refused when any byte of them is not what it was. */
+/* Tests byte planes against their definition, reading of archives, and rejection of archives with any changed byte. */
 #include "formats/checkpoint/archive.h"
 #include "formats/checkpoint/byte_planes.h"
 #include "tests/unit/random_bits.h"

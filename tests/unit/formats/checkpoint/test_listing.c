@@ -1,4 +1,4 @@
-/* Links in a checkpoint's directory: inside, in a hub's cache beside it, and out of it. */
+/* Tests symlinks in a checkpoint's directory: inside it, into a Hugging Face cache, and out of it. */
 #include "formats/checkpoint/listing.h"
 
 #include "tests/unit/fixture.h"

@@ -1,4 +1,4 @@
-/* The pull reader: what is JSON and what is not, exact integers, escapes, paths. */
+/* Tests the JSON reader: valid and invalid text, exact integers, escapes and paths. */
 #include "formats/json/json.h"
 #include "tests/unit/refusal.h"
 

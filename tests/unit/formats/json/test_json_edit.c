@@ -1,4 +1,4 @@
-/* Edits of config.json: what is put in and taken out, and every other byte as it was. */
+/* Tests edits of config.json: inserted and removed members, with all other bytes unchanged. */
 #include "formats/json/json_edit.h"
 
 #include <criterion/criterion.h>

@@ -1,4 +1,4 @@
-/* The index of a document's members: the same answers as reading it, without reading it. */
+/* Tests the index of the members of a document against reading the document. */
 #include "formats/json/json_index.h"
 #include "tests/unit/refusal.h"
 

@@ -1,4 +1,4 @@
-/* The writer of JSON: commas, indentation, escapes and numbers. */
+/* Tests the JSON writer: commas, indentation, escapes and numbers. */
 #include "formats/json/json_write.h"
 
 #include <criterion/criterion.h>

@@ -1,5 +1,5 @@
-/* Lists of modules that stay unquantized: hostile expressions cost no more than their length, what cannot be matched is
- * named, and no entry is lost behind another. */
+/* Tests lists of unquantized modules: linear time for hostile patterns, messages for unsupported ones, and no lost
+ * entry. */
 #include "formats/names/ignore_list.h"
 
 #include "tests/unit/repeated.h"

@@ -1,5 +1,5 @@
-/* Expressions after "re:": they match what Python's re.match matches, what is not supported is named, and none takes more
- * time or memory than its length. */
+/* Tests patterns after "re:" against Python's re.match: results, messages for unsupported syntax, and linear time and
+ * memory. */
 #include "formats/names/pattern.h"
 
 #include "tests/unit/repeated.h"

@@ -1,4 +1,4 @@
-/* The sets of instructions for which a kernel may have a form of its own. */
+/* The instruction sets for which a kernel may have its own form. */
 #ifndef TSR_TESTS_UNIT_KERNELS_CPU_INSTRUCTION_SETS_H
 #define TSR_TESTS_UNIT_KERNELS_CPU_INSTRUCTION_SETS_H
 

@@ -1,4 +1,4 @@
-/* Rounding to a floating-point format by arithmetic in double. */
+/* Rounds to a floating-point format with arithmetic in double. */
 #ifndef TSR_TESTS_UNIT_KERNELS_CPU_ROUNDED_H
 #define TSR_TESTS_UNIT_KERNELS_CPU_ROUNDED_H
 

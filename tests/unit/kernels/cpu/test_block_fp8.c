@@ -1,4 +1,4 @@
-/* Every kernel variant gives the reference's bits, and the reference gives e4m3's values. */
+/* Tests the kernels of block FP8: every form against the scalar one, and the scalar one against the values of e4m3. */
 #include "common/float_bits.h"
 #include "tests/unit/kernels/cpu/instruction_sets.h"
 #include "tests/unit/random_bits.h"

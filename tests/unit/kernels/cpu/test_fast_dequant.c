@@ -1,5 +1,7 @@
-/* The instructions' models against independent arithmetic, the conversions against plain ones on every code, and both
- * against the layout: what one lane of an mma reads must come out as its fragment. */
+/* Tests the fast int8 and int4 conversions of GPU kernels on the CPU: models of instructions, all codes, and the
+ * layout.
+ *
+ * Each value that a lane of an mma reads must be an element of its fragment. */
 #include "kernels/cpu/fast_dequant.h"
 #include "kernels/cpu/ft_layout.h"
 #include "kernels/cpu/interleave.h"

@@ -1,4 +1,4 @@
-/* The model of the tensor core: cases known by hand, and every form against the reference. */
+/* Tests the model of FP8 tensor cores: cases with known results, and every form against the scalar one. */
 #include "kernels/cpu/cpu.h"
 #include "tests/unit/kernels/fp8_product.h"
 #include "verify/evidence/activations.h"

@@ -1,4 +1,4 @@
-/* The layouts: who reads which, which shapes are legal, and an address formula that is a bijection. */
+/* Tests the weight layouts: supported architectures, valid shapes, and that each address formula is a bijection. */
 #include "tests/unit/ft_formats.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* The largest figures of groups: every form against the definition, and that against double. */
+/* Tests the maxima of groups: every form against the scalar one, and the scalar one against double. */
 #include "common/float_bits.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"

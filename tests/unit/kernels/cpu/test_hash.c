@@ -1,4 +1,4 @@
-/* Digests: every form, in pieces of any size, against XXH3-64 in one go. */
+/* Tests digests: every form, fed with pieces of any size, against XXH3-64 of the whole. */
 #include "tests/unit/kernels/cpu/instruction_sets.h"
 #include "tests/unit/random_bits.h"
 

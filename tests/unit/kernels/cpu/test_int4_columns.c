@@ -1,4 +1,4 @@
-/* Values of int4 codes by columns: the definition against arithmetic in double, every form against the definition. */
+/* Tests decoding of int4 by columns: the scalar form against double, every form against the scalar one. */
 #include "common/float_bits.h"
 #include "tests/unit/kernels/cpu/instruction_sets.h"
 #include "tests/unit/kernels/cpu/rounded.h"

@@ -1,5 +1,4 @@
-/* Values of int4 codes, and numbers narrowed: definitions against arithmetic in double, every form against the definition.
- */
+/* Tests decoding of int4 and narrowing to F16: the scalar forms against double, every form against the scalar one. */
 #include "common/float_bits.h"
 #include "tests/unit/kernels/cpu/instruction_sets.h"
 #include "tests/unit/kernels/cpu/rounded.h"

@@ -1,5 +1,4 @@
-/* Integers to values: the reference against arithmetic in double over every code, every variant against the reference.
- */
+/* Tests decoding of integers: the scalar form against double over all codes, every form against the scalar one. */
 #include "common/float_bits.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"

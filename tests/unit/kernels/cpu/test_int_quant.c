@@ -1,4 +1,4 @@
-/* Int codes: the reference against arithmetic in double, every variant against the reference. */
+/* Tests quantization to integers: the scalar form against double, every form against the scalar one. */
 #include "common/float_bits.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"

@@ -1,5 +1,6 @@
-/* Codes go where a second, separately written address formula puts them, come back unchanged, and every instruction set
- * agrees with the reference: random shapes, layouts, orders and strides. */
+/* Tests the interleaved layouts with random shapes, orders and strides, against an independent address formula.
+ *
+ * Also tests round trips, and every instruction set against the scalar form. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"
 #include "tests/unit/ft_formats.h"

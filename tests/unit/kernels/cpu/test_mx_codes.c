@@ -1,5 +1,5 @@
-/* Codes and scales of the microscaling formats: tables and definitions against formulas in double, every form against
- * the definition on the whole domain of BF16. */
+/* Tests codes and scales of MXFP4, MXFP8 and NVFP4: the scalar forms against double, every form against the scalar
+ * one for all BF16. */
 #include "common/float_bits.h"
 #include "tests/unit/kernels/cpu/instruction_sets.h"
 #include "tests/unit/random_bits.h"

@@ -1,4 +1,5 @@
-/* Errors of microscaled codes: the definition against sums in double, every form against the definition. */
+/* Tests error sums of MXFP4, MXFP8 and NVFP4 codes: the scalar form against double, every form against the scalar
+ * one. */
 #include "common/float_bits.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"

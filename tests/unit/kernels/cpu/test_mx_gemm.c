@@ -1,5 +1,7 @@
-/* The product of small groups against sums in double, within the bound of its header and to the last bit where nothing is
- * rounded; and activations in the formats of small groups. */
+/* Tests products of MXFP4, MXFP8 and NVFP4 against sums in double: within the stated bound, and exact if nothing is
+ * rounded.
+ *
+ * Also tests the quantization of activations to these formats. */
 #include "common/float_bits.h"
 #include "kernels/cpu/mx_gemm.h"
 #include "kernels/cpu/mx_tokens.h"

@@ -1,4 +1,4 @@
-/* Values of the microscaling formats: the definition against a product in double, every form against the definition. */
+/* Tests decoding of MXFP4, MXFP8 and NVFP4: the scalar form against double, every form against the scalar one. */
 #include "common/float_bits.h"
 #include "tests/unit/kernels/cpu/instruction_sets.h"
 #include "tests/unit/kernels/cpu/rounded.h"

@@ -1,4 +1,4 @@
-/* Activations quantized token by token, on a case known by hand. */
+/* Tests the quantization of activations per token, with a case computed by hand. */
 #include "kernels/cpu/quantize_tokens.h"
 
 #include <criterion/criterion.h>

@@ -1,4 +1,4 @@
-/* Turning matrices: the definition of nibbles against one nibble at a time, every form against the definitions. */
+/* Tests transposition: the scalar form for nibbles against one nibble at a time, every form against the scalar one. */
 #include "tests/unit/kernels/cpu/instruction_sets.h"
 #include "tests/unit/random_bits.h"
 

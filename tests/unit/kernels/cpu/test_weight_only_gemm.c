@@ -1,5 +1,4 @@
-/* The weight-only product against sums in double over the plain codes, in every layout, width, type and kind of scale.
- */
+/* Tests the weight-only product against sums in double, for every layout, width, type and kind of scale. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/quantize_tokens.h"
 #include "kernels/cpu/variants.h"

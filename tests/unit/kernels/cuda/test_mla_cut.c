@@ -1,4 +1,4 @@
-/* How MLA decoding cuts its sequences: everything is covered once, and no part is much longer than an even one. */
+/* Tests how MLA decoding divides sequences: each token is in one part, and no part is much longer than the average. */
 #include "kernels/cuda/mla_decode_cut.h"
 
 #include <criterion/criterion.h>

@@ -1,4 +1,4 @@
-/* Relations that lose nothing: values before and after, and refusals of what has no place in the target. */
+/* Tests moves between formats without rounding: equal values before and after, and codes that the target cannot hold. */
 #include "common/checked.h"
 #include "common/float_bits.h"
 #include "quantize/moves/int4_moves.h"

@@ -1,5 +1,5 @@
-/* The policy: tables and options, and what is decided together. The whole table, family by family, is in
- * tests/cli/policy_table.txt; here are the rules behind it. */
+/* Tests the rules of the policy, its options, and decisions for fused layers. tests/cli/policy_table.txt has the
+ * table of families. */
 #include "quantize/policy/policy.h"
 
 #include "tests/unit/fixture.h"

@@ -1,4 +1,4 @@
-/* Summaries of rows: quantiles, groups, outliers, the worst. */
+/* Tests summaries of rows: quantiles, groups, outliers and the worst rows. */
 #include "report/model/overview.h"
 #include "report/read/read.h"
 

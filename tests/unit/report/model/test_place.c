@@ -1,4 +1,4 @@
-/* The layer and the part of a tensor, by its name alone. */
+/* Tests finding the layer and the part of a tensor by its name. */
 #include "report/model/place.h"
 
 #include <criterion/criterion.h>

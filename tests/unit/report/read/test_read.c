@@ -1,4 +1,5 @@
-/* Results are read as a stranger's: what is whole gives rows, figures and findings; all else is refused, with the byte. */
+/* Tests reading of results: valid ones give rows, figures and findings; invalid ones are rejected with the byte
+ * offset. */
 #include "report/read/read.h"
 
 #include <criterion/criterion.h>

@@ -1,4 +1,4 @@
-/* Figures of a comparison against sums done by hand. */
+/* Tests the metrics of a comparison against sums computed by hand. */
 #include "verify/compare/metrics.h"
 
 #include <criterion/criterion.h>

@@ -1,5 +1,5 @@
-/* Every use of the GPU by the table of kernels happens under its lock. The CUDA runtime and the kernels are stood in
- * for here, so that no GPU is needed: each stand-in counts whether it was called while a lock was held. */
+/* Tests that each use of the GPU by kernel checks holds the lock. Replacements of the CUDA runtime and the kernels
+ * count calls with and without the lock, so no GPU is needed. */
 #include "kernels/cuda/block_fp8_grouped.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/fast_dequant.h"

@@ -1,5 +1,5 @@
-/* The judgement of a kernel over simulated results: those that are rounded as they should be pass with room to spare, and
- * faults that no single element shows are found. */
+/* Tests the judgement of a kernel with simulated results: correct rounding passes, and faults that no single element
+ * shows are found. */
 #include "common/float_bits.h"
 #include "verify/evidence/activations.h"
 #include "verify/evidence/jobs.h"

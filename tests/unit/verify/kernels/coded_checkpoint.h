@@ -1,4 +1,4 @@
-/* Helpers of the tests of kernel checks: a checkpoint of random codes in a folder of its own, and options to check it. */
+/* Helpers for tests of kernel checks: a checkpoint of random codes in a temporary folder, and options. */
 #ifndef TESTS_UNIT_VERIFY_KERNELS_CODED_CHECKPOINT_H
 #define TESTS_UNIT_VERIFY_KERNELS_CODED_CHECKPOINT_H
 

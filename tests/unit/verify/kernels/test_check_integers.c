@@ -1,5 +1,5 @@
-/* The checks of int8 epilogues, converters and weight-only products: sound kernels pass, and every fault that is planted in
- * one is found. */
+/* Tests the checks of int8 epilogues, conversions and weight-only products: correct kernels pass, and planted faults
+ * are found. */
 #include "tests/unit/verify/kernels/coded_checkpoint.h"
 
 #include "kernels/cpu/cpu.h"

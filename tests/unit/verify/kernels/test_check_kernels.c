@@ -1,4 +1,4 @@
-/* The check of block-FP8 products: sound kernels pass, and every fault that is planted in one is found. */
+/* Tests the check of block FP8 products: correct kernels pass, and planted faults are found. */
 #include "tests/unit/verify/kernels/coded_checkpoint.h"
 
 #include "kernels/cpu/cpu.h"

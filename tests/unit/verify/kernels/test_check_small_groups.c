@@ -1,5 +1,4 @@
-/* The checks of MXFP4, MXFP8 and NVFP4: sound kernels pass, every fault that is planted in one is found, and so are scales
- * of a checkpoint of which no value comes. */
+/* Tests the checks of MXFP4, MXFP8 and NVFP4: correct kernels pass, and planted faults and invalid scales are found. */
 #include "tests/unit/verify/kernels/coded_checkpoint.h"
 
 #include "verify/kernels/check_dequant.h"

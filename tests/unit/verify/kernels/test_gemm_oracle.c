@@ -1,5 +1,5 @@
-/* Bounds of products against formulas written out here once more, from the header that states them: a bound that is
- * looser than it says lets faults of kernels through. */
+/* Tests the error bounds of products against the formulas of their header. A bound that is too large would hide
+ * faults of kernels. */
 #include "verify/kernels/gemm_oracle.h"
 
 #include <criterion/criterion.h>

@@ -1,4 +1,4 @@
-/* MXFP4, NVFP4, MXFP8, AWQ and GPTQ, packed here by their definitions, and read piece by piece. */
+/* Tests reading of MXFP4, NVFP4, MXFP8, AWQ and GPTQ piece by piece, with weights packed by their definitions. */
 #include "common/float_bits.h"
 #include "verify/values/weight_reader.h"
 

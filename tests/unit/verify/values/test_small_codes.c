@@ -1,5 +1,4 @@
-/* Codes of four bits: decoding, the orders they are stored in, which is the nearest, and what their scales should be;
- * each against its formula, written once more here. */
+/* Tests 4-bit codes against their formulas: values, storage orders, the nearest code, and the scale. */
 #include "verify/values/decode.h"
 #include "verify/values/group_scale.h"
 #include "verify/values/unpack.h"

@@ -1,4 +1,4 @@
-/* The oracle's decoding against the definitions, and weights with their scales read piece by piece. */
+/* Tests the decoders of the oracle against the definitions, and reading of weights with scales piece by piece. */
 #include "common/float_bits.h"
 #include "kernels/cpu/block_fp8.h"
 #include "verify/values/weight_reader.h"
