@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Compiles every header alone, in C and in C++: what a header needs, it includes, so that a stranger can include it first.
-Says what is wrong; ends with 'N passed, N failed'. Headers that include CUDA's own are left out where those are not installed.
-Without a C++ compiler, C is all that is judged, and the exit code is 77."""
+"""Compiles each header alone, in C and in C++, to check that it includes what it needs.
+
+Prints a line for each failure; ends with 'N passed, N failed'. Headers that include CUDA's are skipped if CUDA is not
+installed. Without a C++ compiler only C is checked, and the exit code is 77."""
 
 import concurrent.futures
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds comments, pages and commit subjects to plain language: counts what CONTRIBUTING.md rules out.
+"""Checks the language of comments, pages and commit subjects: counts what CONTRIBUTING.md rules out.
 
 LIMITS may only be lowered. --list prints each place, --list FILE... only those of these files."""
 

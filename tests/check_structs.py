@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The structs by which the GPU's benchmarks in Python call C are those of the headers, member by member: their names, places and sizes.
+"""Checks that the ctypes structs of the GPU benchmarks match the C headers: names, offsets and sizes of members.
 
-Needs neither a GPU nor PyTorch. A member that a header gains would otherwise shift all behind it, and a benchmark read nonsense.
+Needs neither a GPU nor PyTorch.
 """
 import ctypes
 import importlib

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Holds the structure of the sources to limits: call cycles, names with two meanings, base names, files in a folder, variables.
+"""Checks limits on the structure: call cycles, names with two meanings, equal base names, files in a folder,
+variables.
 
-check_layers.py reads includes. A private header that several files share hides from it who calls whom, so this check reads calls.
-LIMITS may only be lowered. Prints a row for each, with --list also what is counted."""
+check_layers.py reads includes, and cannot see calls between files that share a private header. This check reads
+calls. LIMITS may only be lowered. Prints a row for each limit; --list also prints what is counted."""
 
 import argparse
 import collections

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Checks that every source has a test of the same name or a row in tests/README.md, that the tests of each row exist, and that
-tests/meson.build runs every module of tests/cli.
+"""Checks that each source has a test of the same name or a row in tests/README.md, and that all listed tests exist
+and run.
 
---list prints the sources that only a row covers. Ends with 'N passed, N failed'."""
+tests/meson.build must run every module of tests/cli. --list prints the sources that only a row covers. Ends with 'N
+passed, N failed'."""
 
 import argparse
 import fnmatch

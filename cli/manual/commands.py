@@ -1,4 +1,4 @@
-"""The commands of a built tessera, from `tessera help --json`, and what a shell offers for each value."""
+"""Reads the commands of a built tessera from `tessera help --json`, and finds the completions of each value."""
 
 import collections
 import json

@@ -1,4 +1,4 @@
-"""Completions for bash, zsh and fish. Each is a fixed frame with tables that are made from the commands."""
+"""Generates completions for bash, zsh and fish: a fixed frame, filled with tables of commands and options."""
 
 import collections
 import pathlib

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the manual and the completions of a built tessera: make.py TESSERA FOLDER FILE...
+"""Generates the manual pages and shell completions of a built tessera: make.py TESSERA FOLDER FILE...
 
 The files are those that Meson installs; a command without a page, or a page without a command, is an error."""
 

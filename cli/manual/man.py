@@ -1,4 +1,4 @@
-"""Manual pages: a command's help in the language of man(7)."""
+"""Formats the help of a command as a manual page in the language of man(7)."""
 
 import re
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Puts the page of `tessera report --html` together and writes it as a C source: embed.py LIBRARY OUTPUT.c.
+"""Combines the files of the page of `tessera report --html`, and writes them as a C source: embed.py LIBRARY
+OUTPUT.c.
 
-page.html names what belongs into it, each name alone in a comment: a file of this folder, the library, or what the report
-supplies (FILLED_IN). It stays uncompressed in the program, of which it is a tenth: packing would take a tool more at build time."""
+page.html has a comment with the name of each part: a file of this folder, the library, or data of the report
+(FILLED_IN). The page is not compressed, because that would need another tool at build time."""
 
 import pathlib
 import re

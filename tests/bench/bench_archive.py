@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Archives beside zstd's own command at the same level: size, seconds to pack, seconds to restore; and what reading an
-archive costs a job that then reads weights. One run, page cache warm for all.
+"""Compares archives with the zstd command at the same level: size, time to pack and restore, and time of a job that
+reads one. All files are in the page cache.
 
 The commands take turns; what they write is deleted, and the disk synced, before the next turn. Medians are compared."""
 

@@ -1,13 +1,14 @@
-"""Times whole jobs against the speed of the disk. Both are cold and durable: the source is dropped from the page cache before each
-turn, and a turn ends when the output is on the disk.
+"""Measures whole jobs compared with fio and cp. The source is not in the page cache, and the time includes writing to
+the disk.
 
-With direct I/O a job is compared with fio, which reads and writes as many bytes, at once, past the page cache; in the page cache,
-against cp and an fsync of each file (of the job's input for quantize, of its output for convert). cp reads as much as it writes, the
-job does not: fio through the page cache, in requests of the job's size, says what the system alone needs for the job's bytes. All
-take turns, in an order that changes; medians are compared. CPU time, user and system, is printed for each gigabyte of input (quantize)
-or output (convert), and has a limit where I/O is direct. Two processors may be siblings, of one core: the limit for two threads is
-then as much higher as memcpy takes more CPU time for a gigabyte when both do it. Kernels are measured by bench_kernels; the formula
-in NumPy, one core and arithmetic only, gives a scale."""
+With direct I/O, fio reads and writes the same bytes directly and at once. In the page cache, cp copies the input
+(quantize) or the output (convert), with an fsync of each file. cp writes as much as it reads, which a job does not.
+Therefore fio also runs through the page cache, with requests of the job's size.
+
+All alternate in a changing order, and medians are compared. CPU time is printed per gigabyte of input (quantize) or
+output (convert). With direct I/O it has a limit. If two processors share a core, the limit for two threads is raised
+by the slowdown of memcpy on both. bench_kernels measures the kernels alone. The formula in NumPy on one core gives a
+scale."""
 
 import argparse
 import collections

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures the gain of shards and ranks: the same job by one process with one thread, by N shards at a time, and by N ranks of
-mpirun, one thread each; the best of several interleaved runs. Two cores cannot do more than twice as much.
+"""Compares one process with N shards and with N ranks of mpirun, one thread each. The best of several interleaved
+runs counts.
 
     python3 tests/bench/bench_ranks.py --tessera build/cli/tessera --make build/tests/make/make_checkpoint
 """

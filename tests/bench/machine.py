@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Describes the machine of a benchmark: processor, instruction sets, memory, kernel, disk, and noise, as the spread of many short
-runs of memcpy. Ratios of one run can be compared between machines; with a wide spread, repeat them."""
+"""Describes the machine of a benchmark: processor, instruction sets, memory, kernel, disk, and the spread of short
+memcpy runs.
+
+Ratios of one run can be compared between machines. If the spread is large, repeat the run."""
 
 import os
 import platform

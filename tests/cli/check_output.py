@@ -1,4 +1,5 @@
-"""check_output.py SRC DST: every code and scale of a block-FP8 output from the formula, read by the safetensors package."""
+"""Checks each code and scale of a block FP8 output against the formula: check_output.py SRC DST. Reads it with the
+safetensors package."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where the binaries are, checkpoints made once a session, and the closing line."""
+"""Fixtures of the command tests: paths of the binaries, checkpoints made once per session, and the closing line."""
 
 import json
 import os

@@ -1,5 +1,6 @@
-"""docs/ci.md: the script lines of each recipe are run as CI would run them, with a sound model and with faults planted in it. The step
-that finds one fails, and JUnit, page and comment are there whatever failed."""
+"""Tests the recipes of docs/ci.md: runs their scripts as CI does, with a correct model and with planted faults.
+
+The step that finds a fault fails. JUnit, page and comment are written in any case."""
 
 import json
 import pathlib

@@ -1,4 +1,5 @@
-"""The command line itself: help, spelling, what every JSON says of itself, and the line that says what to do next."""
+"""Tests the command line: help, suggestions for typos, common members of JSON results, and the suggested next
+command."""
 
 import fnmatch
 import json

@@ -1,5 +1,7 @@
-"""--json and --junit on every exit: a command that ends before it has a result leaves one that says why, valid by its schema, and
-`tessera report` reads it. Only a command line that is not understood writes nothing."""
+"""Tests --json and --junit for every exit: a command that ends early writes a valid result with the reason, which
+`tessera report` reads.
+
+Only an invalid command line writes nothing."""
 
 import json
 import pathlib

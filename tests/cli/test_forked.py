@@ -1,5 +1,5 @@
-"""The tests' own way to run the tool: what is forked at main tells what a process that was started tells, and the sanitizers find
-in it what they are there to find."""
+"""Tests the forked runs of the tests: they give the same result as a new process, and the sanitizers report the same
+faults."""
 
 import signal
 from pathlib import Path

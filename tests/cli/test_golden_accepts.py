@@ -1,4 +1,5 @@
-"""check_golden takes what the command takes: made of the vectors that are there, with other dtypes, names and orders."""
+"""Tests that check_golden accepts the inputs that the command accepts: test vectors with other dtypes, names and
+orders."""
 
 import json
 import os

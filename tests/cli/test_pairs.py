@@ -1,5 +1,6 @@
-"""Every output of every command, read by inspect, diff and verify: each does its work, or says what to do instead; and
-the command that a run ends with, "next: ...", is one that works as it is printed."""
+"""Tests that inspect, diff and verify accept each output of each command, or suggest a remedy.
+
+Also runs the command that each run suggests ("next: ...")."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every JSON that Tessera writes is what its schema in docs/schemas says: all of it, and nothing that the schema does not name."""
+"""Tests that every JSON that Tessera writes matches its schema in docs/schemas, without other members."""
 
 import copy
 import json

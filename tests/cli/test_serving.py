@@ -1,4 +1,4 @@
-"""The lines behind a finished job: who serves the output, with which command, at which sizes; or why not."""
+"""Tests the commands that a finished job prints to serve its output: loaders, sizes, and reasons."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""tessera batch: a file of jobs is checked as a whole before the first one begins, carried out in order, and carried on."""
+"""Tests `tessera batch`: validation of the whole file before the first job, the order of jobs, and resuming."""
 
 import json
 import os

@@ -1,5 +1,7 @@
-"""Any codes to any others in one pass: what loses nothing, bit for bit; where it stops; what --lossy makes of it; stacks of experts
-taken apart; and codes made anew as by way of floating point. The oracle is NumPy."""
+"""Tests conversion between any two coded formats, compared with NumPy.
+
+Covers moves without rounding, rejected conversions, --lossy, split stacks of experts, and requantization, which
+equals that by way of floating point."""
 
 import json
 

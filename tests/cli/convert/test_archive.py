@@ -1,5 +1,7 @@
-"""`tessera convert --to archive` and back: read by zstd, by Python's zstandard and by its own layout (docs/archive.md);
-what Tessera makes of an archive is what it makes of the plain checkpoint; what is damaged is refused by name."""
+"""Tests `tessera convert --to archive` and back.
+
+Archives are read by zstd, by Python's zstandard and by their documented layout (docs/archive.md). Commands give the
+same result for an archive as for the plain checkpoint. Damaged archives are rejected."""
 
 import json
 import os

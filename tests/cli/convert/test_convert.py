@@ -1,5 +1,6 @@
-"""`tessera convert --to bf16 | fp8-block` held to its definition: values recomputed in NumPy, round trips byte for byte,
-every spelling of a scale, every shape of grid, and every broken pairing refused by name."""
+"""Tests `tessera convert --to bf16` and `--to fp8-block` against NumPy.
+
+Covers values, round trips byte for byte, all names of scales, all shapes of scale grids, and rejected pairings."""
 
 import json
 

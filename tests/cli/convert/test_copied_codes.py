@@ -1,4 +1,4 @@
-"""Codes and scales that conversions copy: every dtype of scales keeps its values, and NaN stops the job."""
+"""Tests codes and scales that conversions copy: scales of each dtype keep their values, and NaN ends the job."""
 
 import json
 import shutil

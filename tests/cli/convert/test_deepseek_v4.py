@@ -1,4 +1,4 @@
-"""DeepSeek-V4 and V4.1 under their own names: written as their loaders read them, from BF16, from codes, and back."""
+"""Tests DeepSeek-V4 and V4.1 checkpoints with their own names: written from BF16 and from codes, and read back."""
 
 import json
 

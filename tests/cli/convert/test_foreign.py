@@ -1,5 +1,5 @@
-"""Formats that Tessera does not read, through every command: named, and refused; and the integers
-and odd dtypes that are plain data by a rule, copied byte for byte."""
+"""Tests that each command rejects unsupported formats by name, and copies integers and unusual dtypes that are plain
+data."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""gpt-oss in the layout of its releases: made of plain stacks byte for byte, read by its loaders, and refused where it cannot be."""
+"""Tests the layout of gpt-oss releases: equal bytes from single experts, loader rules, and rejected inputs."""
 
 import json
 import random

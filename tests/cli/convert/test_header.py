@@ -1,5 +1,7 @@
-"""Headers and files that are odd: what the safetensors package reads is read, but for what docs/conversions.md lists; and
-what is no safetensors file at all is called what it is."""
+"""Tests unusual safetensors headers and files: valid ones are read as the safetensors package does, except as
+docs/conversions.md lists.
+
+Files of other formats are named in the message."""
 
 import struct
 import zipfile

@@ -1,4 +1,4 @@
-"""Integers read back: values, pairing, verify, diff and inspect; faults that verify has to name."""
+"""Tests reading of int8 and int4 weights: values, pairing, verify, diff, inspect, and faults that verify must find."""
 
 import json
 import shutil

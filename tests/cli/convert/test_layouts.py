@@ -1,5 +1,7 @@
-"""The interleaved layouts through the tool: every byte against an address function written from the layouts' closed form,
-from BF16 and from packed integers; the way back; TensorRT-LLM's names and configuration; what is refused."""
+"""Tests the interleaved layouts in whole conversions, against an address function in closed form.
+
+Covers BF16 and packed integers as input, conversion back, names and configuration of TensorRT-LLM, and rejected
+inputs."""
 
 import json
 import resource

@@ -1,5 +1,5 @@
-"""`--to mla-absorbed`: the parts of every consumer against their description, the contractions against the unabsorbed
-weight, kept and remade FP8 against the formula, folding against exact arithmetic."""
+"""Tests `--to mla-absorbed`: the parts for each consumer, products with the original weight, copied and recomputed
+FP8, and folding."""
 
 import json
 

@@ -1,4 +1,5 @@
-"""AWQ, GPTQ and packed integers to pack-quantized: every code is moved, or the job says why not. The oracle is NumPy."""
+"""Tests moving AWQ, GPTQ and packed integers to pack-quantized: each code is equal, or the job is rejected. Compared
+with NumPy."""
 
 import json
 

@@ -1,4 +1,5 @@
-"""Every kind of codes of tests/common/format_samples.py read: values, inspect, refusals; and what config.json may say against it."""
+"""Tests reading of each kind in tests/common/format_samples.py: values, inspect, rejected inputs, and contradictions
+in config.json."""
 
 import json
 

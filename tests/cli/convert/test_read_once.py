@@ -1,5 +1,6 @@
-"""Every byte of the source is read once, whatever the output is made of: ranks and sums beside the codes go through the source side
-by side. (That every conversion of the table does so is held by test_pairs.py, where sources are small.)"""
+"""Tests that each byte of the source is read once, for outputs of several ranks and for sums beside codes.
+
+test_pairs.py checks this for all conversions with small sources."""
 
 import json
 import pathlib

@@ -1,5 +1,5 @@
-"""Releases of 2026 of true shape, from inspect to BF16 and on to block FP8 and NVFP4: the exit code of each step, the values of
-the first, and who loads the release as it comes."""
+"""Tests small copies of models released in 2026, from inspect to BF16, block FP8 and NVFP4: exit codes, values and
+loader verdicts."""
 
 import collections
 import json

@@ -1,5 +1,5 @@
-"""Checkpoints cut over ranks: `--to tp` and `--merge`, and `--to deepseek-mp` held to DeepSeek's convert.py, whose rules
-are written down here once more from its description."""
+"""Tests checkpoints cut for tensor parallelism: `--to tp`, `--merge`, and `--to deepseek-mp` against the rules of
+DeepSeek's convert.py."""
 
 import functools
 import json

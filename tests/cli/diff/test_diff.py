@@ -1,5 +1,4 @@
-"""`tessera diff` against NumPy: every figure and every place recomputed in double, and the faults it is for, made on
-purpose."""
+"""Tests `tessera diff` against NumPy: all figures and positions in double, and planted faults."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`tessera inspect`: every figure counted again in Python, of whole checkpoints, of attention and of one tensor."""
+"""Tests `tessera inspect` of checkpoints, attention and single tensors against figures counted in Python."""
 
 import json
 import re

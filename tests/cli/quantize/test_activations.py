@@ -1,4 +1,5 @@
-"""Static activations: what is written for every module, what joined layers share, the epilogue's identity, refusals."""
+"""Tests static activations: the scales of each module, shared scales of fused layers, the identity of the epilogue,
+rejected files."""
 
 import json
 

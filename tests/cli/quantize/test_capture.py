@@ -1,5 +1,6 @@
-"""tools/capture_activations.py: what it writes is what quantize and verify read. torch and transformers are stood in for by
-the few calls that it makes, over NumPy: the arithmetic is a minimum, a maximum and the first rows."""
+"""Tests that quantize and verify can read the output of tools/capture_activations.py.
+
+Small NumPy modules replace torch and transformers: the tool only needs minima, maxima and the first rows."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""e4m3 with one scale a row: every code and scale recomputed, the configuration, and the way back."""
+"""Tests e4m3 with one scale per row: codes, scales, configuration, and conversion back."""
 
 import json
 

@@ -1,5 +1,5 @@
-"""int8 and int4: every code, scale, zero point and packed word recomputed from the definition; azp_adj against int64 sums
-and the identity that it is for; the configuration; what is refused."""
+"""Tests int8 and int4: codes, scales, zero points and packed words by definition, azp_adj against int64 sums,
+configuration, rejected inputs."""
 
 import json
 import shutil

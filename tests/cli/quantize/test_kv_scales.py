@@ -1,5 +1,4 @@
-"""Scales of an FP8 KV cache: the names and the configuration of the dialect that a conversion writes, and how verify and diff find
-them."""
+"""Tests scales of an FP8 KV cache: names and configuration in each dialect, and reading them in verify and diff."""
 
 import json
 

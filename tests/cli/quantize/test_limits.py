@@ -1,5 +1,7 @@
-"""Limits of quantizing: --min-sqnr, --max-worst-block, --max-saturated of `quantize` and `convert --to`. What is beyond them ends in
-exit code 1, is named with its figures, and leaves the output whole; the same command on the finished output judges it again."""
+"""Tests the limits --min-sqnr, --max-worst-block and --max-saturated of `quantize` and `convert --to`.
+
+A tensor beyond a limit is named with its figures, the exit code is 1, and the output is complete. The same command on
+the finished output gives the same verdict."""
 
 import json
 import xml.etree.ElementTree

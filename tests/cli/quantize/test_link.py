@@ -1,5 +1,4 @@
-"""--link: files that are a source's byte for byte become links to it, and nothing else changes: neither a byte of the output, nor the
-source, whatever is done to the output afterwards."""
+"""Tests --link: files that equal a source file become links, and all other bytes of output and source stay the same."""
 
 import errno
 import json

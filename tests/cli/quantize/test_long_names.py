@@ -1,4 +1,4 @@
-"""Names of any length: what is written with exit code 0 can be read, under every scheme."""
+"""Tests names of any length with every scheme: an output that ends with exit code 0 can be read."""
 
 import json
 

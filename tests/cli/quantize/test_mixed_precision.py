@@ -1,4 +1,4 @@
-"""`quantize --rules` in ModelOpt's dialect: MIXED_PRECISION, with the algorithm of each layer by its full name."""
+"""Tests `quantize --rules` in the dialect of ModelOpt: MIXED_PRECISION with the algorithm of each layer."""
 
 import json
 

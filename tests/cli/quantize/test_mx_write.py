@@ -1,5 +1,5 @@
-"""tessera quantize to NVFP4, MXFP4 and MXFP8: every byte against tests/oracles/mx_oracle.py, every key of the configuration
-against what llm-compressor and ModelOpt write."""
+"""Tests quantization to NVFP4, MXFP4 and MXFP8: all bytes against tests/oracles/mx_oracle.py, and the configuration
+against llm-compressor and ModelOpt."""
 
 import json
 import re

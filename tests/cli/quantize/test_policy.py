@@ -1,4 +1,4 @@
-"""Which tensor gets quantized: the table policy_table.txt, family by family, and what is decided as one."""
+"""Tests the policy against policy_table.txt, family by family, and decisions for fused layers."""
 
 import json
 

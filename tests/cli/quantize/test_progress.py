@@ -1,4 +1,4 @@
-"""--progress jsonl and --progress-file: an object of JSON a line for programs, from every long job, by its schema."""
+"""Tests --progress jsonl and --progress-file: one JSON object per line that matches the schema, from each long job."""
 
 import json
 import os

@@ -1,5 +1,5 @@
-"""`tessera quantize` as its users see it: every code and scale recomputed, every file opened with the format's own
-package, every name, shape and line of configuration held to the specification."""
+"""Tests `tessera quantize`: codes and scales by definition, files opened with the safetensors package, names, shapes
+and configuration."""
 
 import json
 import re

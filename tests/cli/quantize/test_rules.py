@@ -1,5 +1,5 @@
-"""The rules beyond one tensor: which layers stay together, which are never touched, what comes along; and the weights
-that are hardest on each of them."""
+"""Tests rules that concern several tensors: fused layers, tensors that are never quantized, added files, and
+difficult weights."""
 
 import json
 import shutil

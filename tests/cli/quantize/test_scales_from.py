@@ -1,5 +1,5 @@
-"""quantize --scales-from: BF16 that came from int4 becomes the very codes again; what does not fit is refused. NumPy and the source's
-own bytes are the oracle."""
+"""Tests quantize --scales-from: BF16 that was decoded from int4 gets the same codes again, and other input is
+rejected."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Errors in quantization_report.json and on the terminal: rankings, kept tensors, the limit."""
+"""Tests errors in quantization_report.json and on the terminal: rankings, kept tensors and the limit."""
 
 import json
 

@@ -1,4 +1,5 @@
-"""`tessera report NEW --baseline OLD`: regressions come first in every format, and give exit code 1 beyond the limit."""
+"""Tests `tessera report NEW --baseline OLD`: regressions come first in each format, and give exit code 1 beyond the
+limit."""
 
 import copy
 import csv

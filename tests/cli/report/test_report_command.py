@@ -1,4 +1,4 @@
-"""`tessera report`: results of every command are read and summed up; faults are named, and outliers seen, in every form."""
+"""Tests `tessera report` with results of each command: summaries, faults and outliers in every format."""
 
 import json
 import os

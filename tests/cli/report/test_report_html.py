@@ -1,5 +1,7 @@
-"""`tessera report --html`: one file that reaches nothing outside of it, holds what the results say, and cannot be talked into
-anything by a name. test_report_browser.py opens it in a browser."""
+"""Tests `tessera report --html`: a single file without network requests, with the data of the results, and safe from
+names in them.
+
+test_report_browser.py opens it in a browser."""
 
 import json
 import pathlib

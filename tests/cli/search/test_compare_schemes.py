@@ -1,4 +1,4 @@
-"""compare-schemes: cells recomputed in float64, the ranking, the sample, and the same result for any number of threads."""
+"""Tests compare-schemes: cells against float64, the ranking, the sample, and equal results for any number of threads."""
 
 import json
 import shutil

@@ -1,5 +1,5 @@
-"""plan-schemes keeps what is sensitive, stays within its budget and finds the least error that there is; quantize --rules
-carries out what it writes, and what is written by hand, and says so group by group."""
+"""Tests plan-schemes: tensors that stay unquantized, the budget, the least error; and quantize --rules with its
+output and with written rules."""
 
 import itertools
 import json

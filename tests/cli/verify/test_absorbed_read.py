@@ -1,5 +1,6 @@
-"""Reads the output of `--to mla-absorbed` by inspect, diff and verify: parts are compared with kv_b_proj, folded weights with the
-products that they stand for; damage to either is found, whichever side it is on."""
+"""Tests reading the output of `--to mla-absorbed` with inspect, diff and verify.
+
+Parts are compared with kv_b_proj, and folded weights with the products. Damage on either side is found."""
 
 import json
 import shutil

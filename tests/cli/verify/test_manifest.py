@@ -1,4 +1,5 @@
-"""tessera.manifest.json: the digest of every byte of an output, and where it comes from; and what `verify --manifest` finds by it."""
+"""Tests tessera.manifest.json: digests of all bytes of an output, its sources, and the findings of `verify
+--manifest`."""
 
 import json
 import shutil

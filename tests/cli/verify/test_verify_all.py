@@ -1,5 +1,7 @@
-"""`tessera verify all`: which kinds apply to what a checkpoint holds, each kind's own result in one file, one verdict; what cannot be
-carried out hides nothing else; `tessera report` reads the file as if the kinds had been run one by one."""
+"""Tests `tessera verify all`: the kinds that apply to a checkpoint, their results in one file, and the verdict.
+
+A kind that fails to run does not hide the others. `tessera report` reads the file as it reads the results of single
+kinds."""
 
 import csv
 import json

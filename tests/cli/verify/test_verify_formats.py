@@ -1,6 +1,7 @@
-"""verify and diff over MXFP4, NVFP4, MXFP8, AWQ and GPTQ: what is sound passes, by whichever rule it was made; values are
-those of the packages that made the vectors; and each mistake that is known to happen is made on purpose and has to be found,
-with the tensor, the place and figures."""
+"""Tests verify and diff with MXFP4, NVFP4, MXFP8, AWQ and GPTQ.
+
+Correct outputs of each rule pass, values equal those of the packages that made the vectors, and each planted fault is
+found with tensor, place and figures."""
 
 import json
 from pathlib import Path

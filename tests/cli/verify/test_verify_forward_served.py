@@ -1,4 +1,5 @@
-"""`tessera verify forward` over a model as it is served, against NumPy; planted faults, token files, perplexity, memory."""
+"""Tests `tessera verify forward` with quantized inputs, against NumPy; also planted faults, token files, perplexity
+and memory."""
 
 import json
 import math

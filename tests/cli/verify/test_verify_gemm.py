@@ -1,5 +1,8 @@
-"""`tessera verify gemm|epilogue|dequant`: sound checkpoints pass; faults in a checkpoint show as quantization error or in
-azp_adj (faults in kernels are planted by tests/unit/verify/kernels/test_check_kernels.c); reports parse; refusals and exit codes."""
+"""Tests `tessera verify gemm`, `epilogue` and `dequant`: correct checkpoints pass, and faults show as quantization
+error or in azp_adj.
+
+Also tests reports, rejected input and exit codes. Faults of kernels are in
+tests/unit/verify/kernels/test_check_kernels.c."""
 
 from checkpoints import BF16, FP8_CONFIG, write
 import fp8_oracle

@@ -1,5 +1,5 @@
-"""Weight-only products under `tessera verify dequant`, and static input scales under `verify epilogue`: figures against
-NumPy's, and faults that are planted in checkpoints."""
+"""Tests weight-only products of `tessera verify dequant` and static input scales of `verify epilogue` against NumPy,
+with planted faults."""
 
 import json
 

@@ -1,5 +1,7 @@
-"""`tessera verify mla` against NumPy in float64: the stages of an oracle written from the formulas pass, faults that are
-planted in stages and in checkpoints are found and named, and every conversion's parts are read."""
+"""Tests `tessera verify mla` against NumPy in float64: correct stages pass, planted faults in stages and checkpoints
+are named.
+
+Also tests reading the parts of each conversion."""
 
 import json
 import xml.etree.ElementTree

@@ -1,4 +1,4 @@
-"""The forward pass and the checks of kernels over MXFP4, NVFP4, MXFP8, AWQ and GPTQ."""
+"""Tests the forward pass and the kernel checks with MXFP4, NVFP4, MXFP8, AWQ and GPTQ models."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""`tessera verify DST --against SRC`: sound outputs pass; every fault that is known to happen is made on purpose, and has to
-be found, in the right check, at the right place, under its name."""
+"""Tests `tessera verify DST --against SRC`: correct outputs pass, and each planted fault is found by the right check
+at the right place."""
 
 import copy
 import json
