@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Checks limits on the structure: call cycles, names with two meanings, equal base names, files in a folder,
-variables.
+"""Checks limits on the structure: call cycles, names with two meanings, equal base names, files in a folder, variables.
 
 check_layers.py reads includes, and cannot see calls between files that share a private header. This check reads
 calls. LIMITS may only be lowered. Prints a row for each limit; --list also prints what is counted."""

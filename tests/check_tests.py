@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that each source has a test of the same name or a row in tests/README.md, and that all listed tests exist
-and run.
+"""Checks that each source has a test of the same name or a row in tests/README.md, and that all listed tests exist and run.
 
 tests/meson.build must run every module of tests/cli. --list prints the sources that only a row covers. Ends with 'N
 passed, N failed'."""

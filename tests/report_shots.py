@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Pictures of the page of `tessera report --html`, in headless Chromium: the first screen in light, charts in the dark, one tensor,
-a phone, and paper. For `./dev report-shots`; docs/images/ has copies."""
+"""Takes screenshots of the page of `tessera report --html` in headless Chromium, for `./dev report-shots`.
+
+They show the first screen in light, charts in dark, one tensor, a phone, and print. docs/images/ has copies."""
 
 import argparse
 import os

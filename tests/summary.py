@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints what `meson test` skipped and why, and for each failed test the command that repeats it.
+"""Prints the skipped tests of `meson test` with the reasons, and for each failed test the command that repeats it.
 
     summary.py testlog.json COMMAND    COMMAND: the words before a test's name, for example "./dev test" """
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Runs text through a model in transformers and writes what `tessera quantize --activations` reads: the least and the
-largest value that each linear layer's input takes.
+"""Writes the range of each linear layer's input, for `tessera quantize --activations`, by running text in transformers.
 
     pip install torch transformers
     tools/capture_activations.py Llama-3.1-8B --text calibration.txt -o ranges.json

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Combines the files of the page of `tessera report --html`, and writes them as a C source: embed.py LIBRARY
-OUTPUT.c.
+"""Combines the files of the page of `tessera report --html`, and writes them as a C source: embed.py LIBRARY OUTPUT.c.
 
 page.html has a comment with the name of each part: a file of this folder, the library, or data of the report
 (FILLED_IN). The page is not compressed, because that would need another tool at build time."""

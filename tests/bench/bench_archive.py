@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Compares archives with the zstd command at the same level: size, time to pack and restore, and time of a job that
-reads one. All files are in the page cache.
+"""Compares archives with the zstd command at the same level: size, time to pack and restore, and time of a job that reads one.
+
+All files are in the page cache.
 
 The commands take turns; what they write is deleted, and the disk synced, before the next turn. Medians are compared."""
 

@@ -1,5 +1,4 @@
-"""Measures whole jobs compared with fio and cp. The source is not in the page cache, and the time includes writing to
-the disk.
+"""Measures whole jobs compared with fio and cp. The source is not in the page cache, and the time includes writing to the disk.
 
 With direct I/O, fio reads and writes the same bytes directly and at once. In the page cache, cp copies the input
 (quantize) or the output (convert), with an fsync of each file. cp writes as much as it reads, which a job does not.

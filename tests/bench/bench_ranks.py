@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Compares one process with N shards and with N ranks of mpirun, one thread each. The best of several interleaved
-runs counts.
+"""Compares one process with N shards and with N ranks of mpirun, one thread each. The best of several interleaved runs counts.
 
     python3 tests/bench/bench_ranks.py --tessera build/cli/tessera --make build/tests/make/make_checkpoint
 """

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Describes the machine of a benchmark: processor, instruction sets, memory, kernel, disk, and the spread of short
-memcpy runs.
+"""Describes the machine of a benchmark: processor, instruction sets, memory, kernel, disk, and the spread of short memcpy runs.
 
 Ratios of one run can be compared between machines. If the spread is large, repeat the run."""
 

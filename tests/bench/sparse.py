@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Measures jobs over a sparse DeepSeek-V3 with its real headers: 46,183 tensors in 163 files of 1.37 TB, 6 MB on
-disk.
+"""Measures jobs over a sparse DeepSeek-V3 with its real headers: 46,183 tensors in 163 files of 1.37 TB, 6 MB on disk.
 
 Prints wall time, CPU time and peak memory of each command. A dry run reads headers only. --archive DIR also archives
 the model onto a tmpfs of --disk bytes at DIR, which needs the right to mount. That reads 1.37 TB of zeros in eighteen

@@ -1,5 +1,4 @@
-"""Checks each code and scale of a block FP8 output against the formula: check_output.py SRC DST. Reads it with the
-safetensors package."""
+"""Checks each code and scale of a block FP8 output against the formula: check_output.py SRC DST. Reads it with the safetensors package."""
 
 import sys
 from pathlib import Path

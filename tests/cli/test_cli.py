@@ -1,5 +1,4 @@
-"""Tests the command line: help, suggestions for typos, common members of JSON results, and the suggested next
-command."""
+"""Tests the command line: help, suggestions for typos, common members of JSON results, and the suggested next command."""
 
 import fnmatch
 import json

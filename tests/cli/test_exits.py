@@ -1,5 +1,4 @@
-"""Tests --json and --junit for every exit: a command that ends early writes a valid result with the reason, which
-`tessera report` reads.
+"""Tests --json and --junit for every exit: a command that ends early writes a valid result with the reason, which `tessera report` reads.
 
 Only an invalid command line writes nothing."""
 

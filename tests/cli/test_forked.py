@@ -1,5 +1,4 @@
-"""Tests the forked runs of the tests: they give the same result as a new process, and the sanitizers report the same
-faults."""
+"""Tests the forked runs of the tests: they give the same result as a new process, and the sanitizers report the same faults."""
 
 import signal
 from pathlib import Path

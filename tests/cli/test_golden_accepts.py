@@ -1,5 +1,4 @@
-"""Tests that check_golden accepts the inputs that the command accepts: test vectors with other dtypes, names and
-orders."""
+"""Tests that check_golden accepts the inputs that the command accepts: test vectors with other dtypes, names and orders."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""One layer of MLA as a checkpoint, and the parts that `--to mla-absorbed` makes of it, under each consumer's names."""
+"""Makes one layer of MLA as a checkpoint, and the parts of `--to mla-absorbed` for each consumer."""
 
 import fp8_oracle
 import numpy as np

@@ -1,5 +1,6 @@
-"""Many commands in one process of the tool: a batch whose jobs are planned and carried out one after another. Under sanitizers a
-process takes ten times as long to start and to look for leaks as to refuse what is wrong."""
+"""Runs many commands in one process of the tool, as jobs of a batch that is planned and run one job after the other.
+
+With sanitizers, starting a process and its leak check take ten times as long as rejecting invalid input."""
 
 import collections
 import json

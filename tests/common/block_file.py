@@ -1,4 +1,4 @@
-"""quantization_blocks.zst, read by docs/blocks.md alone."""
+"""Reads quantization_blocks.zst by docs/blocks.md alone."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""Headless Chromium, driven by the DevTools protocol over a pipe: no driver, no package, no port."""
+"""Drives headless Chromium with the DevTools protocol over a pipe, without a driver, a package or a port."""
 
 import base64
 import json

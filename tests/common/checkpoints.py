@@ -1,4 +1,4 @@
-"""Checkpoints of NumPy arrays: written file by file or as a directory with its configuration, and read back."""
+"""Writes checkpoints of NumPy arrays, as single files or directories with a configuration, and reads them."""
 
 import json
 import struct

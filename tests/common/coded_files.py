@@ -1,4 +1,4 @@
-"""Checkpoints of a few modules of codes (format_samples), written and read back."""
+"""Writes and reads checkpoints with a few modules of coded weights (format_samples)."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""One weight in each of the kinds of 2026, with what it was made from: to be spoiled, or to be put into a model."""
+"""Makes one weight of each coded kind, with its original, to be damaged or put into a model."""
 
 from checkpoints import BF16, make, random_weight
 import mx_oracle as mx

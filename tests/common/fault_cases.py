@@ -1,4 +1,4 @@
-"""The cases of the attacks: every conversion of the jobs table and every other command, with its inputs."""
+"""Lists the cases of the robustness tests: each conversion of jobs.py, and every other command with its inputs."""
 
 import collections
 import json

@@ -1,4 +1,4 @@
-"""The failures of each kind of call, and the calls of a run that are to fail."""
+"""Lists the failures of each kind of system call, and chooses the calls of a run that fail."""
 
 import collections
 import errno

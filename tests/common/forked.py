@@ -1,4 +1,4 @@
-"""A program that starts once and is forked at main for every run (tests/common/forked.c says why). Stdlib only."""
+"""Starts a program once and forks it before main for each run (tests/common/forked.c). Standard library only."""
 
 import atexit
 import os

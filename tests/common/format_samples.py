@@ -1,5 +1,6 @@
-"""MXFP4, NVFP4, MXFP8, block FP8 with powers of two, AWQ and GPTQ, made in NumPy: the tensors of a module as its producer stores
-them, the values that they stand for, and what config.json says of them."""
+"""Makes modules of MXFP4, NVFP4, MXFP8, block FP8 with powers of two, AWQ and GPTQ in NumPy.
+
+Each sample has the tensors as its producer stores them, their values, and the entries of config.json."""
 
 import collections
 

@@ -1,4 +1,4 @@
-"""Weights that are hard to quantize to FP8, by name."""
+"""Weights that are difficult to quantize to FP8, by name."""
 
 import functools
 

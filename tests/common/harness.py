@@ -1,4 +1,4 @@
-"""Helpers of the Python tests: running the tool, comparing trees, safetensors files, counting. Stdlib only."""
+"""Helpers of the Python tests: runs the tool, compares trees, writes safetensors files, counts checks. Standard library only."""
 
 import argparse
 import contextlib

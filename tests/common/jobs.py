@@ -1,4 +1,4 @@
-"""Every conversion that has to survive what the crash tests do to it: one table for all of them."""
+"""The conversions that the crash tests run, in one table."""
 
 import collections
 import fnmatch

@@ -1,4 +1,4 @@
-"""Manifests read and checked by Python: every digest of tessera.manifest.json against libxxhash, by the words of docs/formats.md."""
+"""Reads tessera.manifest.json by docs/formats.md, and checks each digest with libxxhash."""
 
 import ctypes
 import ctypes.util

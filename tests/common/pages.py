@@ -1,4 +1,4 @@
-"""Reads a page of `tessera report --html`: its elements, its data, and whatever in it would reach out of the file."""
+"""Reads a page of `tessera report --html`: its elements, its data, and references to other resources."""
 
 import html.parser
 import json

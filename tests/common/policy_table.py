@@ -1,4 +1,4 @@
-"""The table tests/cli/policy_table.txt: of each family the tensors of a small model, and what becomes of them."""
+"""Reads and writes tests/cli/policy_table.txt: the tensors of a small model of each family, and the decision for each."""
 
 import json
 import math

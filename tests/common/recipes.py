@@ -1,7 +1,7 @@
-"""Reads the recipes of docs/ci.md, and runs their script lines as GitHub, GitLab and Jenkins would: what comes behind a step that
-failed is left out, but for what the recipe itself says is always done.
+"""Reads the recipes of docs/ci.md, and runs their scripts as GitHub, GitLab and Jenkins do.
 
-A recipe is {"env": {name: value}, "jobs": {name: [Step]}}, whatever its language."""
+After a failed step, only the steps run that the recipe marks to run always. A recipe is {"env": {name: value},
+"jobs": {name: [Step]}} for each CI system."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""Small copies of releases of 2026: the names, dtypes, companions and config.json of each, with few layers and experts.
+"""Makes small copies of models released in 2026: names, dtypes and config.json of each, with few layers and experts.
 
 Weights are random with a model's distribution and encoded by the formulas of mx_oracle and stored_oracle. stored_oracle decodes
 the values from the stored tensors, and this module those of block FP8, so that conversions can be compared with them.

@@ -1,6 +1,6 @@
-"""Checkpoints whose linear weights are codes that Tessera reads and does not write: made up, of the right names, dtypes and shapes.
+"""Makes checkpoints with kinds of codes that Tessera reads but does not write, with correct names, dtypes and shapes.
 
-Without NumPy, for the suites that run where there is none; tests/common/format_samples.py knows what codes are worth."""
+Values are arbitrary. Does not need NumPy. tests/common/format_samples.py makes weights with known values."""
 
 import array
 import json

@@ -1,4 +1,4 @@
-"""Values to compare with, computed once: each test is made with several binaries, which have to give the same bytes."""
+"""Stores reference values, so that tests that run with several binaries compute them once."""
 
 import functools
 import hashlib

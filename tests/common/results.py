@@ -1,4 +1,4 @@
-"""A result of every command that writes one, made from small checkpoints; and large reports, made up."""
+"""Makes a result of each command from small checkpoints, and large invented reports."""
 
 import copy
 import json

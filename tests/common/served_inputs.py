@@ -1,5 +1,7 @@
-"""How consumers quantize the inputs of linear layers, in NumPy and ml_dtypes, from the formulas of vLLM and OCP MX 1.0: each takes
-x [.., columns] and gives what is read back, in FP64. Nothing here is shared with the tool or with what writes checkpoints."""
+"""Quantizes the inputs of linear layers as loaders do, in NumPy and ml_dtypes, by the formulas of vLLM and OCP MX 1.0.
+
+Each function takes x [.., columns] and returns the decoded values in FP64. Shares no code with the tool or with
+writers of checkpoints."""
 
 import ml_dtypes
 import numpy as np

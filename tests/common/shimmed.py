@@ -1,4 +1,4 @@
-"""The tool with tests/robustness/faults/shim preloaded: started once and forked for each run, each run with a plan of its own."""
+"""Runs the tool with tests/robustness/faults/shim preloaded: started once, and forked for each run with its own plan."""
 
 import collections
 import os

@@ -1,4 +1,4 @@
-"""Trees of files as attacks compare them."""
+"""Snapshots and compares trees of files."""
 
 import hashlib
 import os

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The code blocks of docs/*.md, README.md and CONTRIBUTING.md. Blocks marked sh are run, page by page, one line after another, in a folder
-with small models under the names that the pages use (page_models.py); what is marked python after them. Of the other lines that begin with
-a command, forms with SRC, [..] or ... are held to the options that there are, and the rest is run, each by itself. What is for a developer
-is held to the commands, checks and files that there are. A block of another kind has to be known here.
+"""Checks the code blocks of docs/*.md, README.md and CONTRIBUTING.md.
 
-Also: the headings of docs/errors.md are compared with the ids of errors, and these with the source that sets them."""
+Blocks marked sh are run page by page in a folder with small models (page_models.py), then those marked python. In
+other blocks, lines that begin with a command are run one by one. If they contain SRC, [..] or ..., only their options
+are checked. Commands for developers are checked against existing commands, tests and files. Blocks of unknown kinds
+fail.
+
+Also compares the headings of docs/errors.md with the ids of errors, and these with the source."""
 
 import json
 import pathlib

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The commands of docs/cluster.md, unchanged: its Slurm scripts are submitted to a Slurm of one node, started for this test and stopped
-after it; the Kubernetes jobs are read, and their commands run once for each completion index. Where Slurm cannot be started (it is
-not installed, the user is not root, ...), that part is skipped with the reason."""
+"""Runs the commands of docs/cluster.md: its Slurm scripts on a Slurm of one node that this test starts, and its Kubernetes jobs.
+
+The commands of the Kubernetes jobs are run once per completion index. If Slurm cannot be started, that part is
+skipped with the reason."""
 
 import ctypes
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs ./dev as a newcomer would: relative names, misspelt commands, help, a machine where tools are missing.
+"""Tests ./dev: relative names, typos, help, machines without tools, and builds of other users.
 
 Most cases run a copy of the script and of what it sources, with a PATH that holds nothing but what is named. The folder
 of the repository has a build in build/.

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""docs/families.md: what is supported of each model family, asked of the tool's own tables. The page that is committed must be the one
-that is made here; --write writes it.
+"""Checks that docs/families.md matches the tool: the quantized tensors of each model family, and loader verdicts. --write writes the page.
 
-What is quantized is what `quantize --list-families` says. Who loads the result is what `inspect --can-load` says of a small model of
-each family (tests/cli/policy_table.txt), quantized with each scheme: what loaders say of quantized weights is taken, and not that
-such a model lacks layers. `inspect` must have said the same of the model before."""
+Quantized tensors come from `quantize --list-families`. Verdicts come from `inspect --can-load` for a small model of
+each family (tests/cli/policy_table.txt) with each scheme. Verdicts about missing layers of such a model are ignored.
+`inspect` must give the same verdicts before quantization."""
 
 import collections
 import json

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Checks `meson install`: the tool, stripped and hardened as in meson.build, pages, manual, completion of shells,
-complete of it, and nothing else."""
+"""Checks `meson install`: a stripped and hardened tool, pages, manual and shell completions, all of them and nothing else."""
 
 import json
 import os

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""libtessera as strangers find it: what is installed, what it exports, and the programs of docs/library.md, in C and C++, built
-against the installed copy by pkg-config, under AddressSanitizer, with the shared library and with the static one."""
+"""Checks the installed libtessera: its files, its exports, and the programs of docs/library.md in C and C++.
+
+They are built by pkg-config against the shared and the static library, also with AddressSanitizer."""
 
 import os
 import pathlib

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The manual and the completions that a build makes: groff has nothing to say of a page, each page has what --help has, and real
-shells complete commands, options, their values, files and tensors. A shell that is not installed is left out, and named."""
+"""Checks manual pages and shell completions: groff reports nothing, pages match --help, and real shells complete words.
+
+A shell that is not installed is skipped and named."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Models under the names that the pages use, and results of commands. Stdlib only."""
+"""Makes models and results with the names that the pages use. Standard library only."""
 
 import json
 import pathlib

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""The module `tessera` over the library that was built: the blocks of docs/python.md run as they stand; arrays and weights are what the
-command's files hold, scheme by scheme; what it refuses says why."""
+"""Tests the module `tessera` with the built library: the blocks of docs/python.md, arrays and weights of each scheme, errors."""
 
 import os
 import pathlib

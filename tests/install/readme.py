@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""The commands of README.md, taken from the page itself: those that lead from a model to a verified FP8 checkpoint and an open report
-are run one after another in a clean folder; all others one by one, each with the checkpoints that it names."""
+"""Runs the commands of README.md: those of the first example one after the other in a clean folder, all others one by one."""
 
 import json
 import pathlib

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A wheel in a clean virtual environment: what it holds and needs, the command, which is the same program, and the module, by which the
-blocks of docs/python.md run. './dev wheel' gives the one that it made. Without --wheel meson-python packs one over a copy of the build
-that is tested, whose objects have the same options, so that little is compiled. A wheel for aarch64 is run by qemu-aarch64 with a Python of
-its own (--emulated)."""
+"""Tests a wheel in a clean virtual environment: its contents and requirements, the command, and the module by docs/python.md.
+
+'./dev wheel' passes its wheel. Without --wheel, meson-python makes one from a copy of the tested build, so that
+little is compiled. qemu-aarch64 runs a wheel for aarch64 with a Python for that machine (--emulated)."""
 
 import email.parser
 import json

@@ -1,13 +1,15 @@
-"""Plants one fault after another in the GPU kernels, and tells which test finds it: ./dev gpu mutants.
+"""Plants faults in the GPU kernels one by one, and prints which test finds each: ./dev gpu mutants.
 
-Only the source that holds the fault is compiled again, and linked with the test, before the archive that holds the sound one:
-a minute on 16 cores. A mutant is found when its test fails, and killed at the first failure. Before that every test has to
-pass with the sound kernels. "shaken TEST" compiles the source with random delays (hopper::shake), the mutant and the sound one.
-"check_fences" looks at the source's PTX only. Exit code 0: what should be found is; 1: not, or the table no longer fits the sources; 5: no GPU.
+Only the source with the fault is compiled again. It is linked with the test before the archive of correct objects,
+which takes a minute on 16 cores. A test that fails has found the fault, and is stopped at the first failure. All
+tests must pass first with the correct kernels. "shaken TEST" compiles both versions with random delays
+(hopper::shake). "check_fences" only examines the PTX. Exit code 0: all faults are found that the table says; 1: not,
+or the table does not match the sources; 5: no GPU.
 
-    mutants.py --check                      only whether each text of the table is there once
-    mutants.py --pack DIR --build BUILD     what --run needs of a build, in one folder
-    mutants.py --run DIR [--only PATTERN]   with a GPU and nvcc; nothing else"""
+    mutants.py --check                      checks that each text of the table is in its source once
+    mutants.py --pack DIR --build BUILD     copies the parts of a build that --run needs
+    mutants.py --run DIR [--only PATTERN]   needs a GPU and nvcc
+"""
 
 import argparse
 import concurrent.futures

@@ -1,7 +1,7 @@
-"""Faults to plant in the GPU kernels, one at a time, and the test that has to find each: tests/mutation/mutants.py.
+"""Faults for tests/mutation/mutants.py to plant in the GPU kernels, and the test that must find each.
 
-A row is (file in kernels/cuda, exact text, which must be there once, what takes its place, test with its argument, what the
-fault is). Where no test can find it, the test is None, and the last word says why."""
+A row is (file in kernels/cuda, text that occurs once, its replacement, test with argument, description). If no test
+can find a fault, the test is None, and the description gives the reason."""
 
 GEMM, SOME, GROUPED = "test_gemm tiny", "test_gemm small", "test_grouped small"
 INT, MX, DECODE, PREFILL = "test_int small", "test_mx small", "test_mla", "test_prefill"

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Plants one fault after another in the code, and tells which test finds it.
+"""Plants faults in the sources one by one, and prints which test finds each.
 
-A copy of the sources is built once. Then each fault of planted_table.py takes the place of a sound text, what depends on it is
-built again, and the row's tests run, one after the other, until one of them fails: that one has found the fault. Before that all
-of these tests have to pass on the sound code. A sample takes a few faults, --all takes every one; --only WORD those whose file
-or description contains WORD; --check only looks whether each text of the table is still there, once.
+Builds a copy of the sources once. Then it plants each fault of planted_table.py, builds again, and runs the tests of
+the row until one fails. All these tests must pass first with the correct sources. A sample takes some faults; --all
+takes all; --only WORD takes those with WORD in the file or description. --check only checks that each text occurs
+once.
 
-Exit code 0: every fault was found, or the table says why none can find it; 1: not, or the table no longer fits the sources."""
+Exit code 0: each fault was found, or the table says why it cannot be; 1: not, or the table does not match the
+sources."""
 
 import concurrent.futures
 import os

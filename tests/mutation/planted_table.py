@@ -1,8 +1,8 @@
-"""Faults to plant in the code, one at a time, and the tests that have to find them: tests/mutation/planted.py.
+"""Faults for tests/mutation/planted.py to plant in the sources, and the tests that must find each.
 
-A row is (file, exact text, which must be there once, what takes its place, tests in the order in which they are tried, what the
-fault is). Tests are named as planted.py starts them: "unit NAME", "golden [FOLDER]", "cli MODULE [WORDS for pytest -k]", or
-a folder of tests with a program of it. Where no test can find a fault, there are none, and the last word says why."""
+A row is (file, text that occurs once, its replacement, tests in order, description). Tests are named "unit NAME",
+"golden [FOLDER]", "cli MODULE [WORDS for pytest -k]", or a folder of tests with a program of it. If no test can find
+a fault, the list is empty, and the description gives the reason."""
 
 U, I = "unit ", "cli "
 CODES = [U + "test_block_fp8", "golden", I + "test_quantize.py"]

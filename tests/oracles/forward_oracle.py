@@ -1,4 +1,4 @@
-"""A model of three layers of each family, its forward pass in float64, and `tessera verify forward` to hold beside it."""
+"""Computes the forward pass of a small model of each family in float64, to compare with `tessera verify forward`."""
 
 import json
 import math

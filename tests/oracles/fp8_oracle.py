@@ -1,4 +1,4 @@
-"""Block FP8 once more, in NumPy and ml_dtypes, from its definition: nothing here was taken from the tool."""
+"""Quantizes to block FP8 in NumPy and ml_dtypes by the definition, without code of the tool."""
 
 from types import SimpleNamespace
 

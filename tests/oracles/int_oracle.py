@@ -1,4 +1,4 @@
-"""int8 and int4 once more, in NumPy, from the formulas of compressed-tensors; and a small model to quantize."""
+"""Quantizes to int8 and int4 in NumPy by the formulas of compressed-tensors; also a small model."""
 
 import numpy as np
 from checkpoints import BF16, llama_config, make, random_weight

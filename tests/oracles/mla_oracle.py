@@ -1,4 +1,4 @@
-"""Multi-head latent attention in NumPy, in float64, stage by stage, from the formulas; faults are made on request."""
+"""Computes multi-head latent attention in NumPy in float64, stage by stage, optionally with faults."""
 
 import math
 

@@ -1,5 +1,6 @@
-"""MXFP4, MXFP8 and NVFP4 once more, in NumPy and ml_dtypes, from the formulas of OCP MX 1.0, compressed-tensors and
-ModelOpt; what the three dialects call them; and a small model to quantize."""
+"""Quantizes to MXFP4, MXFP8 and NVFP4 in NumPy and ml_dtypes by the formulas of OCP MX 1.0, compressed-tensors and ModelOpt.
+
+Also has the names of each dialect, and a small model."""
 
 import ml_dtypes
 import numpy as np

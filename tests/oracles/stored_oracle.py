@@ -1,5 +1,6 @@
-"""Weights as files of 2026 store them, packed and read once more in NumPy, by their definitions: MXFP4 in four dialects, NVFP4
-in two, MXFP8, block FP8 with E8M0 scales, integers of compressed-tensors, AWQ and GPTQ."""
+"""Packs and decodes coded weights in NumPy by their definitions.
+
+Covers MXFP4 in four dialects, NVFP4 in two, MXFP8, block FP8 with E8M0 scales, integers of compressed-tensors, AWQ and GPTQ."""
 
 import harness
 import numpy as np

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Holds the bytes of outputs to digests that are kept with the sources: the same for every form of the kernels, compiler,
-optimization and processor, and from one version to the next.
+"""Compares digests of outputs with those in drift.txt, which must not depend on kernels, compiler, optimization or version.
 
-Each job of tests/common/jobs.py runs over a tiny checkpoint, whose bytes are given by a seed. What it writes is compared with the
-job's line in drift.txt: SHA-256 over names and contents, without .tessera and the manifest, which know about the run. A sample
-takes the built tool with all that the processor has, and with none of it. --all takes every combination that --cpumask can ask
-for, builds by GCC and Clang from -O0 to -O3 of its own, and one for aarch64 where a cross compiler and qemu-user are.
+Each job of tests/common/jobs.py runs on a tiny checkpoint that is made from a seed. A digest is SHA-256 over names
+and contents, without .tessera and the manifest. A sample runs the built tool with all instruction sets and with none.
+--all runs all combinations of --cpumask, builds by GCC and Clang from -O0 to -O3, and one for aarch64 if a cross
+compiler and qemu-user are installed.
 
---write makes drift.txt anew after a change that is meant to change bytes, and lists the jobs that changed. The commit says why."""
+--write writes drift.txt after an intended change, and lists the jobs that changed. The commit must give the reason."""
 
 import contextlib
 import hashlib

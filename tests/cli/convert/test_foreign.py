@@ -1,5 +1,4 @@
-"""Tests that each command rejects unsupported formats by name, and copies integers and unusual dtypes that are plain
-data."""
+"""Tests that each command rejects unsupported formats by name, and copies integers and unusual dtypes that are plain data."""
 
 import json
 import shutil

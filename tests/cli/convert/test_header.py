@@ -1,5 +1,4 @@
-"""Tests unusual safetensors headers and files: valid ones are read as the safetensors package does, except as
-docs/conversions.md lists.
+"""Tests unusual safetensors headers and files: valid ones are read as the safetensors package does, except as docs/conversions.md lists.
 
 Files of other formats are named in the message."""
 

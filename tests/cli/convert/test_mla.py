@@ -1,5 +1,4 @@
-"""Tests `--to mla-absorbed`: the parts for each consumer, products with the original weight, copied and recomputed
-FP8, and folding."""
+"""Tests `--to mla-absorbed`: the parts for each consumer, products with the original weight, copied and recomputed FP8, and folding."""
 
 import json
 

@@ -1,5 +1,4 @@
-"""Tests moving AWQ, GPTQ and packed integers to pack-quantized: each code is equal, or the job is rejected. Compared
-with NumPy."""
+"""Tests moving AWQ, GPTQ and packed integers to pack-quantized: each code is equal, or the job is rejected. Compared with NumPy."""
 
 import json
 

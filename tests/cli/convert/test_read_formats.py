@@ -1,5 +1,4 @@
-"""Tests reading of each kind in tests/common/format_samples.py: values, inspect, rejected inputs, and contradictions
-in config.json."""
+"""Tests reading of each kind in tests/common/format_samples.py: values, inspect, rejected inputs, and contradictions in config.json."""
 
 import json
 

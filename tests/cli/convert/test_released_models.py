@@ -1,5 +1,4 @@
-"""Tests small copies of models released in 2026, from inspect to BF16, block FP8 and NVFP4: exit codes, values and
-loader verdicts."""
+"""Tests small copies of models released in 2026, from inspect to BF16, block FP8 and NVFP4: exit codes, values and loader verdicts."""
 
 import collections
 import json

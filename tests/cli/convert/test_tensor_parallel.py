@@ -1,5 +1,4 @@
-"""Tests checkpoints cut for tensor parallelism: `--to tp`, `--merge`, and `--to deepseek-mp` against the rules of
-DeepSeek's convert.py."""
+"""Tests checkpoints cut for tensor parallelism: `--to tp`, `--merge`, and `--to deepseek-mp` against the rules of DeepSeek's convert.py."""
 
 import functools
 import json

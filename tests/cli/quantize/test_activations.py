@@ -1,5 +1,4 @@
-"""Tests static activations: the scales of each module, shared scales of fused layers, the identity of the epilogue,
-rejected files."""
+"""Tests static activations: the scales of each module, shared scales of fused layers, the identity of the epilogue, rejected files."""
 
 import json
 

@@ -1,5 +1,4 @@
-"""Tests quantization_blocks.zst, read by its documentation, against NumPy: error, scale, amax, codes and large errors
-of each block."""
+"""Tests quantization_blocks.zst, read by its documentation, against NumPy: error, scale, amax, codes and large errors of each block."""
 
 import json
 

@@ -1,5 +1,4 @@
-"""Tests int8 and int4: codes, scales, zero points and packed words by definition, azp_adj against int64 sums,
-configuration, rejected inputs."""
+"""Tests int8 and int4: codes, scales, zero points and packed words by definition, azp_adj against int64 sums, configuration, rejected inputs."""
 
 import json
 import shutil

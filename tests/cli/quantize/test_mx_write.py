@@ -1,5 +1,4 @@
-"""Tests quantization to NVFP4, MXFP4 and MXFP8: all bytes against tests/oracles/mx_oracle.py, and the configuration
-against llm-compressor and ModelOpt."""
+"""Tests quantization to NVFP4, MXFP4 and MXFP8: bytes against mx_oracle.py, configuration against llm-compressor and ModelOpt."""
 
 import json
 import re

@@ -1,5 +1,4 @@
-"""Tests `tessera quantize`: codes and scales by definition, files opened with the safetensors package, names, shapes
-and configuration."""
+"""Tests `tessera quantize`: codes and scales by definition, files opened with the safetensors package, names, shapes and configuration."""
 
 import json
 import re

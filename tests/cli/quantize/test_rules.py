@@ -1,5 +1,4 @@
-"""Tests rules that concern several tensors: fused layers, tensors that are never quantized, added files, and
-difficult weights."""
+"""Tests rules that concern several tensors: fused layers, tensors that are never quantized, added files, and difficult weights."""
 
 import json
 import shutil

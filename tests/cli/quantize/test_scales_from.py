@@ -1,5 +1,4 @@
-"""Tests quantize --scales-from: BF16 that was decoded from int4 gets the same codes again, and other input is
-rejected."""
+"""Tests quantize --scales-from: BF16 that was decoded from int4 gets the same codes again, and other input is rejected."""
 
 import json
 

@@ -1,5 +1,4 @@
-"""Tests `tessera report NEW --baseline OLD`: regressions come first in each format, and give exit code 1 beyond the
-limit."""
+"""Tests `tessera report NEW --baseline OLD`: regressions come first in each format, and give exit code 1 beyond the limit."""
 
 import copy
 import csv

@@ -1,5 +1,4 @@
-"""Tests `tessera report --html`: a single file without network requests, with the data of the results, and safe from
-names in them.
+"""Tests `tessera report --html`: a single file without network requests, with the data of the results, and safe from names in them.
 
 test_report_browser.py opens it in a browser."""
 

@@ -1,5 +1,4 @@
-"""Tests plan-schemes: tensors that stay unquantized, the budget, the least error; and quantize --rules with its
-output and with written rules."""
+"""Tests plan-schemes: tensors that stay unquantized, the budget, the least error; and quantize --rules with its output and with written rules."""
 
 import itertools
 import json

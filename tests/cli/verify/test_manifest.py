@@ -1,5 +1,4 @@
-"""Tests tessera.manifest.json: digests of all bytes of an output, its sources, and the findings of `verify
---manifest`."""
+"""Tests tessera.manifest.json: digests of all bytes of an output, its sources, and the findings of `verify --manifest`."""
 
 import json
 import shutil

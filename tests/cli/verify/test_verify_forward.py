@@ -1,5 +1,4 @@
-"""Tests `tessera verify forward` against NumPy in float64: each family layer by layer, two checkpoints, and planted
-faults."""
+"""Tests `tessera verify forward` against NumPy in float64: each family layer by layer, two checkpoints, and planted faults."""
 
 import json
 

@@ -1,5 +1,4 @@
-"""Tests `tessera verify forward` with quantized inputs, against NumPy; also planted faults, token files, perplexity
-and memory."""
+"""Tests `tessera verify forward` with quantized inputs, against NumPy; also planted faults, token files, perplexity and memory."""
 
 import json
 import math

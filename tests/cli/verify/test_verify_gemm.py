@@ -1,5 +1,4 @@
-"""Tests `tessera verify gemm`, `epilogue` and `dequant`: correct checkpoints pass, and faults show as quantization
-error or in azp_adj.
+"""Tests `tessera verify gemm`, `epilogue` and `dequant`: correct checkpoints pass, and faults show as quantization error or in azp_adj.
 
 Also tests reports, rejected input and exit codes. Faults of kernels are in
 tests/unit/verify/kernels/test_check_kernels.c."""

@@ -1,5 +1,4 @@
-"""Tests weight-only products of `tessera verify dequant` and static input scales of `verify epilogue` against NumPy,
-with planted faults."""
+"""Tests weight-only products of `tessera verify dequant` and static input scales of `verify epilogue` against NumPy, with planted faults."""
 
 import json
 

@@ -1,5 +1,4 @@
-"""Tests `tessera verify mla` against NumPy in float64: correct stages pass, planted faults in stages and checkpoints
-are named.
+"""Tests `tessera verify mla` against NumPy in float64: correct stages pass, planted faults in stages and checkpoints are named.
 
 Also tests reading the parts of each conversion."""
 

@@ -1,5 +1,4 @@
-"""Tests `tessera verify DST --against SRC`: correct outputs pass, and each planted fault is found by the right check
-at the right place."""
+"""Tests `tessera verify DST --against SRC`: correct outputs pass, and each planted fault is found by the right check at the right place."""
 
 import copy
 import json

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Memory that runs out: whichever allocation fails, the tool says so and exits with 4, or manages without.
+"""Tests failing allocations: the tool exits with code 4 and a message, or continues without the memory.
 
-Each command is run once to count its allocations, then again with one of them failing (shim/memory.c), and with all of them
-failing from one on. It must neither crash nor hang nor blame the input; and where it writes, the same command, with memory
-again, completes the tree that it would have made.
+Each command is run once to count its allocations, then with one of them failing (shim/memory.c), and with all failing
+from one on. It must not crash, hang or report invalid input. With enough memory, the same command completes the
+output.
 """
 
 import errno

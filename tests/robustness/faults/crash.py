@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""kill -9 at any moment costs nothing but time: the same command, repeated, completes the very same tree.
+"""Tests kill -9 at any moment: the same command, repeated, completes the same tree as an undisturbed run.
 
-For each job, with one thread through the page cache and with two past it: an undisturbed run, for reference and timed, then runs that are killed at moments
-spread over its duration (every third one is killed again while it resumes) and repeated until they end by themselves.
-The tree, journal included, must equal the reference; what a killed run left under a final name must be final, and
-whenever a config.json is there, so must be all that it speaks of.
+Each job runs with one thread and buffered I/O, and with two threads and direct I/O. A first run is timed as the
+reference. Other runs are killed at moments spread over that time; every third one is killed again while it resumes.
+The tree, with the journal, must equal the reference. Files under final names must be final, and a config.json must be
+complete with its files.
 """
 
 import collections

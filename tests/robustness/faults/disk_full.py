@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A full disk stops a conversion with exit code 4 and the missing amount; once space is there, the rerun completes. The size of an
-archive is not known before it is made: it begins where its upper bound has no room, too.
+"""Tests a full disk: a conversion ends with exit code 4 and the missing bytes, and completes when there is space.
 
-The output lies on a small tmpfs, so the test needs the right to mount; without that right it is skipped and says so.
+The size of an archive is not known in advance, so it begins even if its upper bound does not fit. The output is on a
+small tmpfs, which needs the right to mount; otherwise the test is skipped.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""A disk that keeps for certain only what was synced: what it may hold after a power cut at any moment.
+"""Models a disk that keeps only synced data: the states that a power cut may leave at any moment.
 
-It is fed with what the shim has recorded (shim/record.c). A file's bytes are kept from the sync of the file on, names from the sync of
-their folder on; of all since then any part may have reached the disk, in any order. A rename is done as a whole or not at all.
+The input is a recording of the shim (shim/record.c). Bytes of a file are kept from its sync on, and names from the
+sync of their folder on. Any part of other changes may be on the disk, in any order. A rename is atomic.
 """
 
 import collections

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Whatever call of the system fails, is short or is interrupted: the right result, or the reason in one sentence.
+"""Tests failing, short and interrupted system calls: the result is correct, or an error gives the reason.
 
-Every conversion and every other command is run once to count its calls, then again with one of them struck (tests/robustness/faults/shim).
-It must end as it would have ended, with the same bytes, or with exit code 4 and a sentence that gives the system's reason and the
-file; without config.json in an output that is not whole, and with no memory and no descriptor left over; and the same command
-completes the tree afterwards. What is short or interrupted must change nothing. A sample, or with --all every call once.
+Each command is run once to count its calls, then with one call failing (tests/robustness/faults/shim). It must give
+the same bytes, or exit code 4 with the system's reason and the file. An incomplete output has no config.json, and no
+memory or descriptor is left. The same command then completes the tree. Short and interrupted calls must not change
+the result. Runs a sample, or every call once with --all.
 """
 
 import collections

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sources that change during a run, wrong journals, shared and foreign files, and system calls that fail.
+"""Tests sources that change during a run, wrong journals, shared and foreign files, and failing system calls.
 
 In most checks the shim makes one system call fail, or makes something happen at one moment. After each refusal the output
 must have no config.json, and files that are not Tessera's must be unchanged.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A floating-point mode set by others (subnormals flushed, another rounding) changes no byte and no figure of any command's output.
+"""Tests that the floating-point mode of the caller (flushed subnormals, other rounding) does not change any output.
 
 Each command runs under one of MODES, one after the other, and with --all under each."""
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Whichever way bytes take between disk and memory, the output is the same; and the result says which way it was, and why.
+"""Tests that the output does not depend on the way of I/O, and that the result reports it with the reason.
 
-Past the page cache and through it, with io_uring and where the kernel forbids it, onto a disk and onto a file system in memory, from
-files whose weights lie at odd places. crash.py compares both ways for every job.
+Covers direct and buffered I/O, with and without io_uring, onto a disk and onto tmpfs, from files with unaligned
+weights. crash.py compares both ways for each job.
 """
 
 import json

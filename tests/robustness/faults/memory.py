@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""--memory holds in every job: for a tensor of twelve times as many bytes, and for 190 tensors a MiB. One job has 1.5 GB, or 25,000
-tensors, under 128 MiB; all jobs have three eighths of that, or five where an archive is read. A plan of 200,000 costs eight times
-one of 25,000, in time and in memory.
+"""Tests --memory in all jobs, and the time and memory of planning.
+
+One job has 1.5 GB or 25,000 tensors with a limit of 128 MiB. The others have three eighths of that, or five eighths
+to read an archive. A plan of 200,000 tensors may cost eight times that of 25,000.
 """
 
 import collections

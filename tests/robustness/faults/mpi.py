@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Checks --mpi: ranks give the tree and the result of one process, for any number of ranks, whichever rank fails or is killed. It is
-skipped (exit code 77) without mpirun or a build with MPI."""
+"""Tests --mpi: any number of ranks gives the tree and the result of one process, also if a rank fails or is killed.
+
+Skipped (exit code 77) without mpirun or a build with MPI."""
 
 import json
 import os

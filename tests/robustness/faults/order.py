@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks the order of writes, syncs and renames: a power cut at any moment leaves no half model.
+"""Tests the order of writes, syncs and renames: a power cut at any moment leaves no incomplete model.
 
-The calls of each run are recorded (shim/record.c) and played back on a model of a disk that keeps nothing but what was synced: a
-file's bytes by fsync of the file, names by fsync of their folder. The rules below are held to it at every call.
+The calls of each run are recorded (shim/record.c) and replayed on a model of a disk that keeps only synced data. The
+rules below are checked at each call.
 """
 
 import os

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""A power cut at any moment: no state of the disk looks like a finished model that is none, and a rerun completes each.
+"""Tests power cuts at any moment: no state of the disk looks like a finished model but is incomplete, and a rerun completes each.
 
-Every conversion, and every other command that writes an output, is recorded call by call. After each call, a model of a disk
-(disk_model.py) says what may be left: what was synced, and nothing, all, or some part of the rest, in any order. Where a config.json
-is left, all that it speaks of must be whole. Some of these states are laid out again, and the same command must complete them to the
-tree of an undisturbed run. A sample of the states is completed; with --all, every one (--most N: N of each command).
+Each command that writes an output is recorded. After each call, disk_model.py gives the possible states of the disk.
+If there is a config.json, all its files must be complete. A sample of the states is restored, and the same command
+must complete the tree. --all restores all states (--most N: N of each command).
 """
 
 import os

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Repeats a command, or almost the same one, over an existing output.
+"""Tests repeating a command, or a similar one, over an existing output.
 
-Each row of ROWS starts from a finished conversion, changes something in the source, the output or the options, and runs
-again: the tool carries on and completes exactly the tree of an undisturbed run (except for a journal that may record the
-repair), or refuses and touches nothing. Then come the cases with a running process: ^C, and two with one destination.
+Each row of ROWS takes a finished conversion, changes the source, the output or the options, and runs again. The tool
+completes the tree of an undisturbed run, except for the journal of a repair, or rejects the run and changes nothing.
+Then come cases with a running process: Ctrl-C, and two processes with one destination.
 """
 
 import os

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""One output made by several processes: --shard I/N and `tessera finish` give the very tree of one process.
+"""Tests --shard I/N and `tessera finish`: several processes give the same tree as one.
 
-Every job of the table is done by three shards side by side; one job also by one and by eight, killed at moments spread over
-their work, with shards that are missing, that do not fit together, that run twice, and with `finish` killed on its way.
+Each job is done by three concurrent shards. One job is also done by one and by eight, killed at several moments, with
+missing, inconsistent and duplicate shards, and with `finish` killed.
 """
 
 import json

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the seeds of fuzz_pairing into tests/robustness/fuzz/corpus/pairing: for each kind of codes a config.json on one line, and the
-header of a checkpoint of one tiny weight on the next; of packed integers also the first data, which say their shape; and a layer
-for each family of models that the tool knows. Those of fuzz_result into tests/robustness/fuzz/corpus/result: a small result of each kind. Those
-of fuzz_inputs into tests/robustness/fuzz/corpus/inputs: of each kind a small one. Those of fuzz_manifest into tests/robustness/fuzz/corpus/manifest. And those of fuzz_archive into tests/robustness/fuzz/corpus/archive,
-packed by the tool: make_seeds.py TESSERA. What is called found-... there is no seed: a long run found it, and of
-all that it found these reach the most edges in the fewest files."""
+"""Writes the seeds of the fuzz targets into tests/robustness/fuzz/corpus: make_seeds.py TESSERA.
+
+fuzz_pairing: for each kind of codes a config.json and the header of a checkpoint with one weight, and a layer of each
+family. fuzz_result: a small result of each kind. fuzz_inputs: a small file of each kind. fuzz_manifest: manifests.
+fuzz_archive: archives packed by the tool. Files named found-... are not written here: a long run found them, and they
+were chosen for their coverage."""
 
 import json
 import pathlib

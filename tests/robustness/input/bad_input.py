@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Every rule of the safetensors format and of a checkpoint directory, broken once: the tool must refuse each with exit
-code 3 and one line on stderr that names the file (and the tensor, where there is one), and leave nothing that looks
-like a model. A few odd but valid inputs must pass. The files are made here, byte by byte.
+"""Tests that each violation of a rule of safetensors files and checkpoint directories is rejected.
+
+The tool must exit with code 3 and one line that names the file and the tensor, and must not leave an output. Some
+unusual but valid inputs must pass. The files are made here, byte by byte.
 """
 
 import argparse

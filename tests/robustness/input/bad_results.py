@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Files that are no result, or a damaged one: `tessera report` ends in exit code 3 with one line that names the file and the
-byte, writes nothing, and takes neither time nor memory beyond what the file's size allows."""
+"""Tests that `tessera report` rejects invalid and damaged results with exit code 3 and the file and byte.
+
+It must write nothing, in time and memory bounded by the size of the file."""
 
 import json
 import os

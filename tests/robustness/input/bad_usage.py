@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Options that make no sense are refused: exit 2, one line that names the option, nothing written. Help is on stdout."""
+"""Tests that invalid options are rejected: exit code 2, one line that names the option, no output. Help goes to stdout."""
 
 import os
 import pathlib

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Generated files read by our readers (tests/robustness/input/read_files.c) and by those that everybody uses: JSON by Python, safetensors by
-Hugging Face's package, frames by zstd's. Both take a file, with the same values, or both refuse it; the rules that are Tessera's own
-are in a table (STRICTER; docs/conversions.md names them), each counted, and each known by a look at the file that shares nothing with ours."""
+"""Compares Tessera's readers (tests/robustness/input/read_files.c) with other readers on generated files.
+
+The others are Python's for JSON, Hugging Face's for safetensors, and zstd's for frames. Both must accept a file with
+equal values, or both reject it. STRICTER lists the rules that only Tessera has (docs/conversions.md). Each is
+recognized by code that shares nothing with Tessera, and counted."""
 
 import argparse
 import collections

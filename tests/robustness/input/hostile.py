@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Structured damage to every kind of file that the tool reads, run through the commands that read it: with the tool as it is, whose time
-and memory are measured, and with the one under sanitizers. Each mutant has a number, which makes it again: --first N --mutants 1."""
+"""Tests structured damage to each kind of file, with the plain tool, whose time and memory are measured, and with sanitizers.
+
+Each mutant has a number that reproduces it: --first N --mutants 1."""
 
 import collections
 import json

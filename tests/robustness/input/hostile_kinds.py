@@ -1,4 +1,4 @@
-"""The targets: small valid checkpoints and files of every kind, and for each of their files the commands that read it."""
+"""Lists the targets of hostile.py: small valid checkpoints and files of each kind, and the commands that read them."""
 
 import collections
 import json

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Every command in every environment: descriptors that are closed or full, limits of the system, masks, locales, variables that are
-missing. What a row expects is an exit code of the documented ones, a sentence on stderr where it is not 0 or 1, and the output's bytes
-where it is 0. Other parts, each in a module environment_*.py: signals at each phase of a run,
-odd names, very many tensors, and places that cannot be written or lie on other file systems. A sample, or --all; --part NAME: one."""
+"""Tests each command in unusual environments: closed or full descriptors, system limits, umasks, locales, missing variables.
+
+A row expects a documented exit code. If it is not 0 or 1, there is one message on stderr; if it is 0, the output has
+the usual bytes. Other parts are in environment_*.py: signals, names, many tensors, and unusual file systems. Runs a
+sample, or --all; --part NAME runs one part."""
 
 import os
 import pathlib

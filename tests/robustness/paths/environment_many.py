@@ -1,7 +1,7 @@
-"""Checkpoints of very many tensors: what a command takes grows with their number and not with its square, and stays within a bound.
+"""Tests checkpoints with very many tensors: time and memory grow linearly.
 
-Ten times as many tensors may take at most twenty times the CPU time of those commands, and each tensor some memory: a sample compares
-2,000 with 20,000 tensors, --all goes on to a million."""
+Ten times as many tensors may take at most twenty times the CPU time, and a fixed memory per tensor. A sample compares
+2,000 with 20,000 tensors; --all goes to a million."""
 
 import json
 import os

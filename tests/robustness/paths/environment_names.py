@@ -1,7 +1,7 @@
-"""Names that steer a terminal, are not UTF-8 or as long as a name may be, for every file and folder that a command line names.
+"""Tests names with control characters, invalid UTF-8 or the maximum length, for each file and folder of a command line.
 
-The bytes of outputs are as ever, or the name is refused in one sentence. What is printed has no control character of the name in it, and
-JSON is JSON, in UTF-8."""
+The output has the usual bytes, or the name is rejected with one message. Printed names have no control characters,
+and JSON is valid UTF-8."""
 
 import json
 import os

@@ -1,5 +1,6 @@
-"""Where sources and outputs lie: file systems that cannot be written, have no inodes left, or are of another kind, and files that a user
-may not touch. In a mount namespace of its own, which takes root; without, one line says so."""
+"""Tests sources and outputs on read-only file systems, without inodes, of other kinds, and without permission.
+
+Runs in a mount namespace, which needs root; otherwise it is skipped."""
 
 import ctypes
 import errno

@@ -1,8 +1,8 @@
-"""SIGINT and SIGTERM before one call of the system after another, which the shim counts: no clock decides where a run is.
+"""Tests SIGINT and SIGTERM before each system call in turn, which the shim counts, so that results do not depend on time.
 
-A run that was told to end ends in 130 with one sentence, as docs/exit-codes.md has it, or, where the rest was little, as it would have
-ended; until it has begun to work on tensors it may also die of the signal itself, as any program does. Nothing that it leaves looks
-like a finished model, no report is half there, and the same command completes the output byte for byte."""
+A run ends with 130 and one message (docs/exit-codes.md), or completes if little was left. Before it works on tensors,
+the signal may also kill it. It leaves no output that looks finished and no incomplete report. The same command
+completes the output byte for byte."""
 
 import json
 import os

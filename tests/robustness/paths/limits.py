@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Limits of the system, and inputs that are no files: an error that says what to do, never a signal, a hang or a crash."""
+"""Tests system limits, and inputs that are not regular files: an error with a remedy, and no signal, hang or crash."""
 
 import os
 import pathlib

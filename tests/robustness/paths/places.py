@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Outputs never touch what a command reads, whatever the paths look like: each case must end with exit 2, one line on
-stderr and every byte of the sources as it was. Symlinks, "..", bind mounts (as root) and hard links are such paths; so are
---json and --junit. Devices and pipes are written to, never replaced.
+"""Tests that outputs never overwrite inputs, for any form of the paths.
+
+Each case must end with exit code 2, one line on stderr and unchanged sources. Covers symlinks, "..", bind mounts (as
+root), hard links, --json and --junit. Devices and pipes are written to and never replaced.
 """
 
 import json

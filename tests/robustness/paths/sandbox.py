@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The sandbox holds, and does not disturb normal runs. A fault is planted into the tool (escape.c, preloaded): it opens files that the command does
-not name, writes into the source, connects, starts a program. All of that is refused in each command, and none of it is with
---no-sandbox, else refusals would prove nothing. Then jobs are carried out with and without: the same bytes, in a folder that has
-nothing else to write to. With --all over every job."""
+"""Tests that the sandbox blocks forbidden calls, and does not disturb normal runs.
+
+A preloaded fault (escape.c) opens files that the command does not name, writes to the source, connects, and starts a
+program. All this must fail, and must succeed with --no-sandbox. Then jobs run with and without the sandbox, and must
+give the same bytes. --all runs all jobs."""
 
 import errno
 import os

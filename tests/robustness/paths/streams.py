@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""stdin, stdout and stderr. Closed descriptors never become a file of the job; a write to stdout that fails ends in exit 4
-with a message (quietly, with 141, when the reader left), whatever the command; names from files never reach the terminal
-raw.
+"""Tests stdin, stdout and stderr: closed descriptors, failing writes and untrusted names.
+
+A closed descriptor never becomes a file of the job. A failing write to stdout ends with exit code 4 and a message, or
+with 141 if the reader has closed it. Names from files are escaped.
 """
 
 import fcntl
