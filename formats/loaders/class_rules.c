@@ -330,7 +330,7 @@ static const tsr_class_rule kRules[] = {
      "the class reads parameters 'weight' while it initializes, and fails without them",
      "use `tessera quantize --scheme fp8-channel`, or another loader"},
     {TRANSFORMERS,
-     " aria_text bark blip-2 falcon fuyu jetmoe jina_embeddings_v3 kimi_k25 mask2former "
+     " bark blip-2 falcon fuyu jetmoe jina_embeddings_v3 kimi_k25 mask2former "
      " nemotron_h_omni oneformer openai_privacy_filter phi4_multimodal pp_doclayout_v3 radio "
      " rf_detr sarvam_moe siglip2_vision_model siglip_vision_model tipsv2_text_model ",
      has_block_scales_of_fp8, is_quantized, "conversion", "FP8 in blocks",
@@ -390,7 +390,7 @@ static bool concerns(const tsr_class_rule *r, tsr_loader loader, const char *who
 static bool applies(const tsr_class_rule *r, tsr_loader loader, const char *whole, const char *text)
 {
     for (const tsr_class_rule *before = kRules; before < r; before++) {
-        if (before->layer == r->layer && concerns(before, loader, whole, text))
+        if (before->layer == r->layer && before->when == r->when && concerns(before, loader, whole, text))
             return false;
     }
     return concerns(r, loader, whole, text);

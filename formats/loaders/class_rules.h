@@ -8,8 +8,8 @@
 typedef bool tsr_when_fn(const tsr_load_query *q);
 typedef bool tsr_layer_fn(const tsr_load_query *q, const tsr_linear *l);
 
-/* A layer for which all conditions hold breaks the rule. Of rows with the same `layer`, the first that names the loader
- * and the model_type is used. */
+/* A layer for which all conditions hold breaks the rule. Of rows with the same two conditions, the first that names the
+ * loader and the model_type is used. */
 typedef struct tsr_class_rule {
     unsigned loaders;     /* bit 1 << tsr_loader */
     const char *families; /* model types, each between two spaces, of the whole model or its text part; NULL: any */
