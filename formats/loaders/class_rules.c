@@ -40,6 +40,15 @@ static bool has_other_format(const tsr_load_query *q)
            !tsr_json_is(format, "\"pack-quantized\"");
 }
 
+/* Returns true if compressed-tensors' list has no expressions, which may match the names of the class as well. */
+static bool lists_names_only(const tsr_load_query *q)
+{
+    bool expressions = false;
+    for (size_t i = 0; i < q->ignored->count; i++)
+        expressions = expressions || strncmp(q->ignored->entries[i], "re:", 3) == 0;
+    return tsr_query_compressed_tensors(q) && !expressions;
+}
+
 static bool has_latent_queries(const tsr_load_query *q)
 {
     return tsr_query_compressed_tensors(q) && q->s->model->q_lora_rank > 0;
@@ -308,31 +317,32 @@ static const tsr_class_rule kRules[] = {
     {TRANSFORMERS,
      " altclip audioflamingo3 axk2 aya_vision bailing_hybrid bark cohere_asr cosmos3_edge "
      " cosmos3_omni fuyu gemma3 glm5_next glm5_next_text glmasr got_ocr2 granite_speech "
-     " granite_speech_plus grounding-dino hunyuan_vl hyperclovax_vision_v2 internvl kimi_k25 "
-     " kimi_linear lfm3_vl lfm3_vl_vision llava llava_next llava_next_video llava_onevision "
-     " lw_detr mask2former mistral3 mistral_large4 mistral_large4_text mm-grounding-dino "
-     " musicflamingo nemotron_h nemotron_h_omni neomme oneformer paddleocr_vl paligemma "
-     " phi4_multimodal phimoe pi0 pp_chart2table qwen2_5_omni_thinker qwen2_5_vl qwen2_audio "
-     " qwen2_vl qwen3_omni_moe_thinker radio rf_detr sam3_tracker sam3_tracker_video sam3_video "
-     " sarvam_moe segformer speecht5 t5gemma2 timesfm2_5 tipsv2_text_model ultrabert video_llava "
-     " vipllava vision-text-dual-encoder voxtral voxtral_realtime ",
-     tsr_query_compressed_tensors, is_quantized, "conversion", "any quantized layer of compressed-tensors",
+     " granite_speech_plus grounding-dino hunyuan_vl hyperclovax_vision_v2 internvl "
+     " jina_embeddings_v3 kimi_k25 kimi_linear lfm3_vl lfm3_vl_vision llava llava_next "
+     " llava_next_video llava_onevision lw_detr mask2former mistral3 mistral_large4 "
+     " mistral_large4_text mm-grounding-dino musicflamingo nemotron_h nemotron_h_omni neomme "
+     " oneformer paddleocr_vl paligemma phi4_multimodal phimoe pi0 pp_chart2table "
+     " qwen2_5_omni_thinker qwen2_5_vl qwen2_audio qwen2_vl qwen3_omni_moe_thinker radio rf_detr "
+     " sam3_tracker sam3_tracker_video sam3_video sarvam_moe segformer speecht5 timesfm2_5 "
+     " tipsv2_text_model ultrabert video_llava vipllava vision-text-dual-encoder voxtral "
+     " voxtral_realtime ",
+     lists_names_only, is_quantized, "conversion", "any quantized layer of compressed-tensors",
      "the class has other names for layers than the file: it builds plain layers as quantized, and finds no scales",
      NO_NAMES},
     {TRANSFORMERS,
      " bridgetower chinese_clip_vision_model clap clipseg clvp cvt dinov3_vit falcon falcon_mamba "
      " fastspeech2_conformer fastspeech2_conformer_with_hifigan gpt_bigcode groupvit hiera ijepa "
-     " mamba mamba2 mgp-str mlcd mlcd_vision_model modernvbert mt5 nanochat owlv2 owlvit pe_audio "
-     " pix2struct pvt pvt_v2 recurrent_gemma rwkv seggpt siglip siglip2 siglip2_vision_model "
-     " siglip_vision_model swin2sr t5 timesformer umt5 videoprism videoprism_vision_model vitdet "
-     " vjepa2 xclip xcodec xlstm ",
+     " kosmos-2 mamba mamba2 mgp-str mlcd mlcd_vision_model modernbert modernbert-decoder "
+     " modernvbert mt5 nanochat owlv2 owlvit pe_audio pix2struct pvt pvt_v2 recurrent_gemma rwkv "
+     " seggpt siglip siglip2 siglip2_vision_model siglip_vision_model swin2sr t5 timesformer umt5 "
+     " videoprism videoprism_vision_model vitdet vjepa2 xclip xcodec xlstm ",
      tsr_query_compressed_tensors, is_packed, "conversion", "packed codes of compressed-tensors",
      "the class reads parameters 'weight' while it initializes, and fails without them",
      "use `tessera quantize --scheme fp8-channel`, or another loader"},
     {TRANSFORMERS,
-     " bark blip-2 falcon fuyu jetmoe jina_embeddings_v3 kimi_k25 mask2former "
-     " nemotron_h_omni oneformer openai_privacy_filter phi4_multimodal pp_doclayout_v3 radio "
-     " rf_detr sarvam_moe siglip2_vision_model siglip_vision_model tipsv2_text_model ",
+     " bark blip-2 falcon fuyu jina_embeddings_v3 kimi_k25 mask2former nemotron_h_omni oneformer "
+     " phi4_multimodal pp_doclayout_v3 radio rf_detr sam3_tracker_video sarvam_moe "
+     " siglip2_vision_model siglip_vision_model tipsv2_text_model ",
      has_block_scales_of_fp8, is_quantized, "conversion", "FP8 in blocks",
      "the class builds some plain layers as FP8 without scales, or FP8 ones as plain", TO_PLAIN},
 
