@@ -14,7 +14,7 @@ SAMPLE = {
     "qwen3_moe": {"nvfp4-weight-only": "no"},  # experts without global scales
     "gpt_oss": dict.fromkeys(LIMITS, "no") | {"mxfp4-weight-only": "yes"},  # stacks, [experts, in, out]
     "t5": dict.fromkeys(LIMITS, "no") | dict.fromkeys(("fp8-block", "fp8-channel"), "yes"),  # initialization reads weights
-    "bert": {}, "gemma4_text": {}, "falcon_h1": {}, "starcoder2": {},
+    "bert": {}, "falcon_h1": {},
     "rt_detr": dict.fromkeys(LIMITS, "no") | {"fp8-block": "yes"},  # a conversion that fails for scales
     "lara_mini": dict.fromkeys(LIMITS, "no"),  # a conversion that loads codes as values without an error
     "imagegpt": dict.fromkeys(LIMITS, "refused"),  # Conv1D
