@@ -116,12 +116,19 @@ static tsr_status check_limits(const tsr_plan_job *job, tsr_err *err)
                : tsr_fail(err, TSR_E_USAGE, "%s has no effect: no weight is quantized", limit);
 }
 
+/* Rejects an output that the loaders of --for cannot load. */
 static tsr_status check_target(const tsr_plan_job *job, tsr_err *err)
 {
+    tsr_plan_preview output;
     char what[80];
+    if (job->target.loaders == NULL)
+        return TSR_OK;
     snprintf(what, sizeof what, "%s%s", job->scheme == NULL ? "--rules" : "--scheme ",
              job->scheme == NULL ? "" : job->scheme);
-    return tsr_target_check_plan(&job->target, &job->plan, what, err);
+    TSR_TRY(tsr_plan_preview_make(&output, &job->plan, job->plan.sources[0], err));
+    const tsr_status status = tsr_target_check(&job->target, &output, what, err);
+    tsr_plan_preview_free(&output);
+    return status;
 }
 
 tsr_status tsr_plan_job_make(tsr_plan_job *job, tsr_err *err)

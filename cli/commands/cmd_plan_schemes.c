@@ -314,7 +314,7 @@ static tsr_status check_schemes(const planning *a, tsr_err *err)
             continue;
         TSR_TRY(tsr_quantize_preview_make(&preview, a->checkpoint, (tsr_scheme)i, err));
         snprintf(what, sizeof what, "--schemes: %s", tsr_scheme_name((tsr_scheme)i));
-        const tsr_status status = tsr_target_check_plan(&a->target, &preview.plan, what, err);
+        const tsr_status status = tsr_target_check(&a->target, &preview.output, what, err);
         tsr_quantize_preview_free(&preview);
         TSR_TRY(status);
     }

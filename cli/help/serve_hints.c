@@ -45,15 +45,6 @@ static const char *quoted(const char *path, tsr_arena *arena)
     return text;
 }
 
-static const tsr_issue *first_issue(const tsr_issues *issues, const char *loader)
-{
-    for (size_t i = 0; i < issues->count; i++) {
-        if (issues->items[i].fatal && issues->items[i].loader != NULL && strcmp(issues->items[i].loader, loader) == 0)
-            return &issues->items[i];
-    }
-    return NULL;
-}
-
 /* Returns the reason of an issue as text. */
 static const char *reason_of(tsr_arena *arena, const tsr_issue *issue)
 {
@@ -89,7 +80,7 @@ static tsr_status check_loaders(tsr_serve_hints *hints, const char *path, const 
         n = hints->against != NULL ? 0 : n;
         const char *const reason = hints->against != NULL ? hints->against
                                    : n > 0                ? NULL
-                                                          : reason_of(&hints->arena, first_issue(&issues, loader));
+                                           : reason_of(&hints->arena, tsr_issues_first_fatal(&issues, loader));
         const char *const command =
             n == 0 || name == NULL ? NULL : tsr_arena_printf(&hints->arena, kCommands[i].command, name);
         if (command == NULL && reason == NULL) {

@@ -1,8 +1,6 @@
 /* Parses names of loaders, and compares a plan with their rules. */
 #include "cli/io/loader_options.h"
 
-#include "convert/jobs/plan_preview.h"
-
 #include <string.h>
 
 void tsr_target_options_append(tsr_target_options *target, tsr_option *options)
@@ -52,49 +50,39 @@ tsr_status tsr_target_options_check(const tsr_target_options *target, tsr_err *e
     return tsr_parse_loaders("--for", target->loaders, &table, err);
 }
 
-static const tsr_issue *first_fatal(const tsr_issues *issues, const char *loader)
-{
-    for (size_t i = 0; i < issues->count; i++) {
-        const tsr_issue *const f = &issues->items[i];
-        if (f->fatal && (f->loader == NULL || strcmp(f->loader, loader) == 0))
-            return f;
-    }
-    return NULL;
-}
-
 /* Returns the error for the first loader that cannot load the output. */
 static tsr_status refuse(const tsr_load_table *table, const tsr_issues *issues, const char *what, tsr_err *err)
 {
-    for (size_t i = 0; i < table->n_loaders; i++) {
-        const char *const loader = tsr_loader_name(table->loaders[i]);
-        const tsr_issue *const f = first_fatal(issues, loader);
-        if (table->ok[i][0] || f == NULL)
-            continue;
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: %s %s cannot %s%s: %s: %s%s%s", what, loader,
-                        tsr_loader_version(table->loaders[i]), table->gpu == TSR_GPU_ANY ? "load it" : "run it on ",
-                        table->gpu == TSR_GPU_ANY ? "" : tsr_gpu_name(table->gpu),
-                        f->tensor == NULL ? "config.json" : f->tensor, f->detail, f->advice == NULL ? "" : "; ",
-                        f->advice == NULL ? "" : f->advice);
-    }
-    return TSR_OK;
+    size_t i = 0;
+    while (i < table->n_loaders && table->ok[i][0])
+        i++;
+    if (i == table->n_loaders)
+        return TSR_OK;
+    const char *const loader = tsr_loader_name(table->loaders[i]), *const version =
+                                                                       tsr_loader_version(table->loaders[i]);
+    const char *const verb = table->gpu == TSR_GPU_ANY ? "load it" : "run it on ";
+    const char *const gpu = table->gpu == TSR_GPU_ANY ? "" : tsr_gpu_name(table->gpu);
+    const tsr_issue *const f = tsr_issues_first_fatal(issues, loader);
+    if (f == NULL) /* it is one of those beyond the limit of the list */
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: %s %s cannot %s%s: %zu issues were not listed", what, loader,
+                        version, verb, gpu, issues->omitted);
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: %s %s cannot %s%s: %s: %s%s%s", what, loader, version, verb, gpu,
+                    f->tensor == NULL ? "config.json" : f->tensor, f->detail, f->advice == NULL ? "" : "; ",
+                    f->advice == NULL ? "" : f->advice);
 }
 
-tsr_status tsr_target_check_plan(const tsr_target_options *target, const tsr_plan *plan, const char *what, tsr_err *err)
+tsr_status tsr_target_check(const tsr_target_options *target, const tsr_plan_preview *output, const char *what,
+                            tsr_err *err)
 {
     tsr_load_table table = {.tp = {1}, .n_tp = 1, .gpu = (tsr_gpu_model)target->gpu};
     tsr_issues issues = {0};
-    tsr_plan_preview preview;
-    if (target->loaders == NULL)
-        return TSR_OK;
-    TSR_TRY(tsr_parse_loaders("--for", target->loaders, &table, err));
-    TSR_TRY(tsr_plan_preview_make(&preview, plan, plan->sources[0], err));
-    const tsr_model model = tsr_model_read(&preview.seen);
+    const tsr_model model = tsr_model_read(&output->seen);
     const tsr_load_subject subject = {
-        .checkpoint = &preview.seen, .weights = &preview.weights, .model = &model, .index_metadata = true};
+        .checkpoint = &output->seen, .weights = &output->weights, .model = &model, .index_metadata = true};
+    TSR_TRY(tsr_parse_loaders("--for", target->loaders, &table, err));
     tsr_status status = tsr_loaders_check(&table, &subject, &issues, err);
     if (status == TSR_OK)
         status = refuse(&table, &issues, what, err);
     tsr_issues_free(&issues);
-    tsr_plan_preview_free(&preview);
     return status;
 }

@@ -3,7 +3,7 @@
 #define TSR_CLI_IO_LOADER_OPTIONS_H
 
 #include "common/options.h"
-#include "convert/plan/plan.h"
+#include "convert/jobs/plan_preview.h"
 #include "formats/loaders/loaders.h"
 
 /* Choices of --gpu, in the order of tsr_gpu_model. */
@@ -24,9 +24,9 @@ tsr_status tsr_target_options_check(const tsr_target_options *target, tsr_err *e
 /* Adds the loaders in `text`, the value of the option `name`, to the table: "all", or names separated by commas. */
 tsr_status tsr_parse_loaders(const char *name, const char *text, tsr_load_table *table, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Rejects a plan whose output one of the loaders cannot load at TP 1 on the GPU. TSR_E_UNSUPPORTED: the message has the
- * loader, the tensor, the reason and a remedy. `what` is the output in words: "--scheme nvfp4". */
-tsr_status tsr_target_check_plan(const tsr_target_options *target, const tsr_plan *plan, const char *what,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+/* Rejects an output that one of the loaders (not NULL) cannot load at TP 1 on the GPU. TSR_E_UNSUPPORTED: the message has
+ * the loader, the tensor, the reason and a remedy. `what` is the output in words: "--scheme nvfp4". */
+tsr_status tsr_target_check(const tsr_target_options *target, const tsr_plan_preview *output, const char *what,
+                            tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -84,6 +84,15 @@ void tsr_issues_free(tsr_issues *f)
     *f = (tsr_issues){0};
 }
 
+const tsr_issue *tsr_issues_first_fatal(const tsr_issues *issues, const char *loader)
+{
+    for (size_t i = 0; i < issues->count; i++) {
+        if (issues->items[i].fatal && issues->items[i].loader != NULL && strcmp(issues->items[i].loader, loader) == 0)
+            return &issues->items[i];
+    }
+    return NULL;
+}
+
 bool tsr_issues_any_fatal(const tsr_issues *f)
 {
     if (f->omitted > 0)

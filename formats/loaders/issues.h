@@ -41,6 +41,9 @@ void tsr_issues_add(tsr_issues *issues, const tsr_issue *issue);
 
 void tsr_issues_free(tsr_issues *issues);
 
+/* Returns the first fatal issue of this loader, or NULL. */
+const tsr_issue *tsr_issues_first_fatal(const tsr_issues *issues, const char *loader);
+
 /* Returns true if an issue is fatal, or an omitted one may be. */
 bool tsr_issues_any_fatal(const tsr_issues *issues);
 
