@@ -282,6 +282,8 @@ tsr_status tsr_parse_number(const char *option, const char *text, double *value,
 bool tsr_is_listed(const char *list, const char *word)
 {
     const size_t n = strlen(word);
+    if (n == 0 || strchr(word, ' ') != NULL)
+        return false;
     for (const char *p = list; (p = strstr(p, word)) != NULL; p += n) {
         if ((p == list || p[-1] == ' ') && (p[n] == ' ' || p[n] == '\0'))
             return true;

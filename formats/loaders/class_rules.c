@@ -2,7 +2,7 @@
  * (tests/peers/loaders). To add one, add a row, and a condition if no existing one fits (docs/extending.md). */
 #include "formats/loaders/class_rules.h"
 
-#include "common/glob.h"
+#include "common/options.h"
 #include "common/text.h"
 #include "formats/checkpoint/config.h"
 #include "formats/json/json.h"
@@ -73,11 +73,6 @@ static bool is_quantized(const tsr_load_query *q, const tsr_linear *l)
     return tsr_linear_is_quantized(l);
 }
 
-static bool is_kind(const tsr_linear *l, const char *name)
-{
-    return l->scale != NULL && strcmp(l->weight->kind->name, name) == 0;
-}
-
 /* Returns true if the codes are not in a parameter called "weight". */
 static bool is_packed(const tsr_load_query *q, const tsr_linear *l)
 {
@@ -122,12 +117,12 @@ static bool is_shifted_expert(const tsr_load_query *q, const tsr_linear *l)
 
 static bool is_nvfp4_expert(const tsr_load_query *q, const tsr_linear *l)
 {
-    return is_expert(q, l) && is_kind(l, "nvfp4-ct");
+    return is_expert(q, l) && tsr_linear_is_kind(l, "nvfp4-ct");
 }
 
 static bool is_mxfp8_expert(const tsr_load_query *q, const tsr_linear *l)
 {
-    return is_expert(q, l) && is_kind(l, "mxfp8");
+    return is_expert(q, l) && tsr_linear_is_kind(l, "mxfp8");
 }
 
 static bool is_packed_shared(const tsr_load_query *q, const tsr_linear *l)
@@ -158,7 +153,7 @@ static bool is_packed_linear_attention(const tsr_load_query *q, const tsr_linear
 
 static bool is_nvfp4_linear_attention(const tsr_load_query *q, const tsr_linear *l)
 {
-    return is_in_linear_attention(l) && is_quantized(q, l) && is_kind(l, "nvfp4-modelopt");
+    return is_in_linear_attention(l) && is_quantized(q, l) && tsr_linear_is_kind(l, "nvfp4-modelopt");
 }
 
 static bool is_query_key_value(const tsr_load_query *q, const tsr_linear *l)
@@ -393,7 +388,7 @@ const tsr_class_rule *tsr_class_rules(size_t *count)
 static bool concerns(const tsr_class_rule *r, tsr_loader loader, const char *whole, const char *text)
 {
     return (r->loaders >> loader & 1) != 0 &&
-           (r->families == NULL || tsr_is_one_of(whole, r->families) || tsr_is_one_of(text, r->families));
+           (r->families == NULL || tsr_is_listed(r->families, whole) || tsr_is_listed(r->families, text));
 }
 
 /* Returns true if the row applies to a model of these two types, that of the whole model and that of its text part. */

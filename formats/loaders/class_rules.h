@@ -17,7 +17,7 @@ typedef struct tsr_class_rule {
     tsr_layer_fn *layer;
     const char *rule;   /* its name in a finding */
     const char *what;   /* the layer and the condition on the configuration, in words */
-    const char *why;    /* what the loader does; NULL: it loads such layers */
+    const char *why;    /* the loader's behaviour; NULL: it loads such layers */
     const char *advice; /* commands in backquotes; NULL if `why` is NULL */
 } tsr_class_rule;
 

@@ -2,16 +2,7 @@
  * kernels/linear/__init__.py and its documentation of INT8; SGLang's compressed_tensors.py and fp8.py. */
 #include "formats/loaders/load_query.h"
 
-#include "common/options.h"
-
-#include <string.h>
-
 typedef bool layer_fn(const tsr_load_query *q, const tsr_linear *l);
-
-static bool is_kind(const tsr_linear *l, const char *name)
-{
-    return l->scale != NULL && strcmp(l->weight->kind->name, name) == 0;
-}
 
 static bool is_int8(const tsr_load_query *q, const tsr_linear *l)
 {
@@ -22,13 +13,13 @@ static bool is_int8(const tsr_load_query *q, const tsr_linear *l)
 static bool is_nvfp4(const tsr_load_query *q, const tsr_linear *l)
 {
     (void)q;
-    return is_kind(l, "nvfp4-ct") || is_kind(l, "nvfp4-modelopt");
+    return tsr_linear_is_kind(l, "nvfp4-ct") || tsr_linear_is_kind(l, "nvfp4-modelopt");
 }
 
 static bool is_nvfp4_of_compressed_tensors(const tsr_load_query *q, const tsr_linear *l)
 {
     (void)q;
-    return is_kind(l, "nvfp4-ct");
+    return tsr_linear_is_kind(l, "nvfp4-ct");
 }
 
 static bool is_nvfp4_with_inputs(const tsr_load_query *q, const tsr_linear *l)
@@ -39,7 +30,7 @@ static bool is_nvfp4_with_inputs(const tsr_load_query *q, const tsr_linear *l)
 static bool is_mxfp8(const tsr_load_query *q, const tsr_linear *l)
 {
     (void)q;
-    return is_kind(l, "mxfp8");
+    return tsr_linear_is_kind(l, "mxfp8");
 }
 
 static bool is_mxfp8_by_method(const tsr_load_query *q, const tsr_linear *l)

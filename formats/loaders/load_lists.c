@@ -237,23 +237,19 @@ static const char *head_module(const tsr_load_query *q, char name[96])
     return name;
 }
 
-static bool is_head(const tsr_load_query *q, const char *entry)
-{
-    char head[96];
-    return strcmp(entry, head_module(q, head)) == 0;
-}
-
 /* Reports an entry that matches no tensor. Often it is the name of a fused layer, which exists only in the loader. */
 static void check_entries(const tsr_load_query *q)
 {
     const tsr_tensors *const all = &q->s->checkpoint->tensors;
     const char *first = NULL;
+    char head[96];
     size_t n = 0;
+    head_module(q, head);
     for (size_t i = 0; i < q->ignored->count; i++) {
         const char *const entry = q->ignored->entries[i];
         char name[1200];
         const bool fits = snprintf(name, sizeof name, "%s.weight", entry) < (int)sizeof name;
-        bool found = strncmp(entry, "re:", 3) == 0 || strcmp(entry, "lm_head") == 0 || is_head(q, entry) ||
+        bool found = strncmp(entry, "re:", 3) == 0 || strcmp(entry, "lm_head") == 0 || strcmp(entry, head) == 0 ||
                      (fits && tsr_weights_find(q->s->weights, q->s->checkpoint, name) != NULL);
         for (size_t k = 0; !found && k < all->count; k++)
             found = strstr(all->items[k].name, entry) != NULL || tsr_glob_match(entry, all->items[k].name);

@@ -1,6 +1,8 @@
 /* Queries of a checkpoint for loader rules, and reporting of their findings. */
 #include "formats/loaders/load_query.h"
 
+#include "common/options.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,21 +59,9 @@ bool tsr_query_fp8(const tsr_load_query *q)
     return method != NULL && (strcmp(method, "fp8") == 0 || (q->who->any_case && strcasecmp(method, "fp8") == 0));
 }
 
-bool tsr_is_one_of(const char *type, const char *families)
-{
-    char word[80];
-    snprintf(word, sizeof word, " %.70s ", type);
-    return type[0] != '\0' && strstr(families, word) != NULL;
-}
-
 bool tsr_query_family(const tsr_load_query *q, const char *families)
 {
-    return tsr_is_one_of(q->family, families);
-}
-
-bool tsr_query_model(const tsr_load_query *q, const char *families)
-{
-    return tsr_is_one_of(q->family, families) || tsr_is_one_of(q->model, families);
+    return tsr_is_listed(families, q->family);
 }
 
 bool tsr_query_quantized_head(const tsr_load_query *q)

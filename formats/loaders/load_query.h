@@ -82,14 +82,8 @@ bool tsr_query_deepseek_v4(const tsr_load_query *q);
 /* Returns true if the checkpoint says quant_method fp8, in upper or lower case as this loader accepts it. */
 bool tsr_query_fp8(const tsr_load_query *q);
 
-/* Returns true if `families`, words between spaces, has the model_type. */
-bool tsr_is_one_of(const char *model_type, const char *families);
-
 /* Returns true if the model_type is one of `families`, words separated by spaces. */
 bool tsr_query_family(const tsr_load_query *q, const char *families);
-
-/* The same, but also for the model_type of a whole multimodal model. */
-bool tsr_query_model(const tsr_load_query *q, const char *families);
 
 /* Writes the name under which engines build the fused layer of l to `name`, of `size` bytes. (load_lists.c) */
 void tsr_query_joined_name(const tsr_linear *l, char *name, size_t size);

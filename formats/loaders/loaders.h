@@ -73,7 +73,7 @@ const char *tsr_loader_version(tsr_loader loader);
 typedef struct tsr_rule_text {
     const char *rule;   /* its name in findings; NULL: a check with several rules */
     const char *what;   /* the layer and the condition, or the subject of a check */
-    const char *why;    /* what the loader does with such a layer; NULL for a check */
+    const char *why;    /* the loader's behaviour with such a layer; NULL for a check */
     const char *advice; /* NULL for a check */
     bool of_class;      /* it is a rule about this model_type */
     const char *gpu;    /* the GPU that it is limited to; NULL: any */

@@ -113,6 +113,11 @@ bool tsr_linear_is_integers(const tsr_linear *l)
     return l->coding == TSR_CODED_INT8 || l->coding == TSR_CODED_PACKED;
 }
 
+bool tsr_linear_is_kind(const tsr_linear *l, const char *name)
+{
+    return l->scale != NULL && strcmp(l->weight->kind->name, name) == 0;
+}
+
 bool tsr_linear_is_fp8(const tsr_linear *l)
 {
     return tsr_linear_is_quantized(l) && l->weight->kind->family == TSR_FAMILY_FP8;

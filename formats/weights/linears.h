@@ -46,6 +46,9 @@ static inline bool tsr_linear_is_quantized(const tsr_linear *linear)
 
 bool tsr_linear_is_integers(const tsr_linear *linear);
 
+/* Returns true if the layer has scales and is of the kind with this name (tsr_weight_kind.name). */
+bool tsr_linear_is_kind(const tsr_linear *linear, const char *name);
+
 /* Returns true for e4m3 with floating-point scales per block, row or matrix. */
 bool tsr_linear_is_fp8(const tsr_linear *linear);
 

@@ -2,8 +2,8 @@
 #include "quantize/policy/policy_rules.h"
 
 #include "common/glob.h"
+#include "common/options.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define PROJECTOR "multimodal projector: engines run it unquantized"
@@ -134,10 +134,8 @@ const tsr_policy_family *tsr_family_find(const char *model_type)
 {
     size_t count;
     const tsr_policy_family *const all = tsr_families(&count);
-    char word[80];
-    snprintf(word, sizeof word, " %.70s ", model_type == NULL ? "" : model_type);
     for (size_t i = 0; model_type != NULL && i < count; i++) {
-        if (strstr(all[i].model_types, word) != NULL)
+        if (tsr_is_listed(all[i].model_types, model_type))
             return &all[i];
     }
     return NULL;

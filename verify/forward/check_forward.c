@@ -66,7 +66,7 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
     snprintf(subject, sizeof subject, "model.layers.%zu", layer);
     tsr_judgement stream = tsr_forward_blank(subject, TSR_FORWARD_STREAM, TSR_ERROR_QUANTIZATION);
     tsr_judgement alone = tsr_forward_blank(subject, TSR_FORWARD_LAYER, TSR_ERROR_QUANTIZATION);
-    tsr_metrics carried = {0}; /* what the source's layer makes of the stream's earlier error */
+    tsr_metrics carried = {0}; /* the earlier error of the stream, after the source's layer */
     TSR_TRY(measure(c, &stream, c->x, c->y, NULL, err));
     if (routed) {
         count_alike(c, &stream, c->chosen[0], c->chosen[1]);

@@ -41,8 +41,7 @@ static inline tsr_gpu_ops *tsr_use_gpu(tsr_ops *ops)
 tsr_status tsr_gpu_stage_open(tsr_gpu_ops *gpu, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_gpu_stage_close(tsr_gpu_ops *gpu);
 
-/* Takes the next piece after its last copy. It has at least `elements`, which are at most TSR_PIECE_ELEMENTS or those
- * of one row. */
+/* Takes the next piece after its last copy. It has at least `elements`: at most TSR_PIECE_ELEMENTS, or one row. */
 enum { TSR_PIECE_ELEMENTS = 1 << 22 };
 tsr_status tsr_gpu_take_piece(tsr_gpu_ops *gpu, size_t elements, size_t *piece, tsr_err *err) TSR_WARN_UNUSED;
 

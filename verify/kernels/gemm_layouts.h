@@ -63,8 +63,8 @@ tsr_status tsr_gemm_run_layout(tsr_gemm_operands *operands, tsr_gemm_layout layo
  * only. TSR_E_USAGE: a weight cannot be divided. TSR_E_NOT_APPLICABLE: no weight is row-parallel. */
 tsr_status tsr_gemm_ranks_begin(tsr_gemm_check *check, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Runs every kernel on each rank's part of the operands, adds the results, and judges the sum in each result type. A set
- * of experts runs in the contiguous layout. */
+/* Runs every kernel on each rank's part of the operands, adds the results, and judges the sum in each result type.
+ * Sets of experts have the contiguous layout. */
 tsr_status tsr_gemm_check_ranks(tsr_gemm_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -41,8 +41,8 @@ void tsr_product(const double *a, const double *w, size_t m, size_t n, size_t k,
 double tsr_gemm_bound(const tsr_exact *e, tsr_accumulation accumulation, tsr_out out, size_t k);
 double tsr_gemm_variance(const tsr_exact *e, tsr_accumulation accumulation, tsr_out out, size_t k);
 
-/* The range of a correct result: the exact value, the largest and the mean square error, and magnitudes that decide
- * whether it may overflow. */
+/* The range of a correct result: the exact value, the largest and the mean square error, and the magnitudes from
+ * which overflow follows. */
 typedef struct tsr_gemm_margin {
     double value, bound, variance;
     double reach; /* the largest correct magnitude, also of partial results */
@@ -50,8 +50,8 @@ typedef struct tsr_gemm_margin {
 } tsr_gemm_margin;
 
 /* Returns the margin of the sum of `ranks` results, rank r's over K elements with the exact value parts[r * step]. Each
- * of the ranks - 1 additions is rounded to `out`. In whatever order they come, a sum is at most S = the sum of the
- * largest correct |results|, so the i-th addition errs by at most half a step of `out` at S and the errors before it.
+ * of the ranks - 1 additions is rounded to `out`. In any order, a sum is at most S, the sum of the largest correct
+ * |results|. So the i-th addition errs by at most half a step of `out` at S and the errors before it.
  * Its mean square is h^2 / 3 at the exact sum of i + 1 ranks. For one rank these are tsr_gemm_bound and
  * tsr_gemm_variance. */
 tsr_gemm_margin tsr_gemm_margin_of(const tsr_exact *parts, size_t ranks, size_t step, tsr_accumulation accumulation,

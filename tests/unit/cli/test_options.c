@@ -239,4 +239,6 @@ Test(options, words_of_a_list_are_whole_words)
     cr_expect_not(tsr_is_listed("--scale-fmt --scales --block", "--scale"));
     cr_expect_not(tsr_is_listed("--scale-fmt --scales --block", "scales"));
     cr_expect_not(tsr_is_listed("", "--block"));
+    cr_expect_not(tsr_is_listed("--scales --block", ""));
+    cr_expect_not(tsr_is_listed("--scales --block", "--scales --block"));
 }

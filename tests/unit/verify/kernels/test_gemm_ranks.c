@@ -1,4 +1,5 @@
 /* Products divided among ranks: sound ranks pass, and faults that are planted in a rank or in the sum are found. */
+#include "tests/unit/unspread_ranks.h"
 #include "tests/unit/verify/kernels/coded_checkpoint.h"
 
 #include "kernels/cpu/cpu.h"
@@ -184,18 +185,6 @@ Test(ranks, what_cannot_be_divided_is_refused)
     cr_assert_eq(check("*experts*", 2, &evidence), TSR_E_NOT_APPLICABLE);
     cr_assert_not_null(strstr(err.msg, "none of the tensors is a row-parallel weight"));
     tsr_evidence_free(&evidence);
-}
-
-static tsr_status stay(tsr_device *of, size_t ranks, char *how, size_t size, tsr_err *e)
-{
-    (void)of, (void)ranks, (void)how, (void)size;
-    return tsr_fail(e, TSR_E_NOT_APPLICABLE, "no second one");
-}
-
-static tsr_status fail_to_connect(tsr_device *of, size_t ranks, char *how, size_t size, tsr_err *e)
-{
-    (void)of, (void)ranks, (void)how, (void)size;
-    return tsr_fail(e, TSR_E_DEVICE, "no answer");
 }
 
 Test(ranks, devices_that_are_not_connected)

@@ -1,6 +1,7 @@
 /* verify mla: a sound device passes, and every fault that is planted in a kernel, in W_o or in the sum over ranks is
  * found where it is. */
 #include "common/float_bits.h"
+#include "tests/unit/unspread_ranks.h"
 #include "verify/evidence/activations.h"
 #include "verify/mla/check_mla.h"
 
@@ -409,18 +410,6 @@ static tsr_status refuse(const tsr_device_mla *kernel, size_t rank, const tsr_ml
 {
     (void)kernel, (void)rank, (void)args, (void)seconds;
     return tsr_fail(e, TSR_E_UNSUPPORTED, "no such shape");
-}
-
-static tsr_status stay(tsr_device *of, size_t ranks, char *how, size_t size, tsr_err *e)
-{
-    (void)of, (void)ranks, (void)how, (void)size;
-    return tsr_fail(e, TSR_E_NOT_APPLICABLE, "no second one");
-}
-
-static tsr_status fail_to_connect(tsr_device *of, size_t ranks, char *how, size_t size, tsr_err *e)
-{
-    (void)of, (void)ranks, (void)how, (void)size;
-    return tsr_fail(e, TSR_E_DEVICE, "no answer");
 }
 
 Test(mla, what_is_not_taken_is_skipped)
