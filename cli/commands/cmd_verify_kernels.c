@@ -13,7 +13,13 @@
 
 /* Options of gemm that epilogue and dequant do not use: they have no sets of experts and no ranks, and scale activations
  * in their own way. */
-#define GEMM_ONLY "--scaling --experts --tp"
+#define GEMM_ONLY "--scaling --experts --tp --devices"
+
+#define DEVICES_OPTION(job)                                                                               \
+    {                                                                                                     \
+        "--devices", TSR_OPT_COUNT, &(job)->devices, "N",                                                 \
+            "N: a GPU for each rank of --tp N, and exit code 5 if there are fewer (as many as there are)" \
+    }
 
 enum { MAX_TOKENS = 1 << 20, ALL_OUTS = (1 << TSR_N_OUTS) - 1 };
 
@@ -140,6 +146,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
          "the activations that share a scale: 1x128, or CUTLASS's groups and blocks (1x128)"},
         {"--tp", TSR_OPT_COUNT, &v->options.ranks, "N",
          "number of ranks that share the input features of row-parallel layers, whose results are added (1)"},
+        DEVICES_OPTION(v),
         {"--out", TSR_OPT_CHOICE, &v->out, "bf16|f16|f32|all", "result types to check (all)"},
         TSR_DEVICE_OPTION(&v->device),
         {"--max-kernel-error", TSR_OPT_TEXT, &v->texts.max_kernel_error, "X",
@@ -171,6 +178,7 @@ static void add_mla_options(tsr_command_context *c, tsr_option *options)
         {"--tp", TSR_OPT_COUNT, &v->options.ranks, "N",
          "number of ranks that share the heads; each rank holds the whole "
          "latent cache (1)"},
+        DEVICES_OPTION(v),
         {"--fp8-cache", TSR_OPT_FLAG, &r->fp8_cache, NULL, "also check the FP8 latent cache"},
         {"--stages", TSR_OPT_TEXT, &v->stages, "FILE",
          "compare with the stages of another implementation: safetensors with hidden_states and stages"},
@@ -190,6 +198,11 @@ static tsr_status check_sizes(const tsr_verify_kernels *v, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--experts: at least 1");
     if (v->options.ranks == 0)
         return tsr_fail(err, TSR_E_USAGE, "--tp: at least 1");
+    if (v->devices != 0 && v->devices != v->options.ranks)
+        return tsr_fail(err, TSR_E_USAGE, "--devices: each rank of --tp needs one GPU, so it is --tp's number, %llu",
+                        U64(v->options.ranks));
+    if (v->devices != 0 && v->device == TSR_DEVICE_CPU)
+        return tsr_fail(err, TSR_E_USAGE, "--devices needs --device cuda");
     if (v->options.tokens == 0 || v->options.tokens > MAX_TOKENS)
         return tsr_fail(err, TSR_E_USAGE, "--tokens: from 1 to %d", MAX_TOKENS);
     if (r->batch == 0 || r->batch > MAX_TOKENS || r->context == 0 || r->context > MAX_TOKENS || r->new_tokens == 0 ||
@@ -217,6 +230,9 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     TSR_TRY(tsr_parse_number("--max-kernel-rms", v->texts.max_kernel_rms, &limits->max_kernel_rms, err));
     TSR_TRY(tsr_parse_number("--max-kernel-bias", v->texts.max_kernel_bias, &limits->max_kernel_bias, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", v->texts.min_sqnr, &limits->min_sqnr, err));
+    v->options.gpu_per_rank = v->devices != 0;
+    if (v->devices != 0)
+        v->device = TSR_DEVICE_CUDA;
     v->options.globs = v->tensors.items;
     v->options.n_globs = v->tensors.count;
     v->options.group_rows = kGroups[v->scaling];

@@ -17,6 +17,7 @@ typedef struct tsr_verify_kernels {
     tsr_kernel_check check;
     const char *dst, *against, *activations, *stages; /* NULL except `dst`: not given */
     int device;                                       /* a tsr_device_kind */
+    uint64_t devices;                                 /* GPUs for the ranks; 0: as many as there are */
     int out, scaling;                                 /* indices of the words of --out and --scaling */
     tsr_list tensors;
     struct {

@@ -42,10 +42,9 @@ def sums(result):
     return found
 
 
-def judge(checks, options, name, model, ranks, **environment):
+def judge(checks, options, name, model, ranks, words=("--device", "cuda"), **environment):
     """The JSON of a run that has to pass."""
-    code, out, err, seconds = run(options, "gemm", model, *LAYERS, "--device", "cuda", "--tp", ranks, "--tokens", 200,
-                                  "--json", "-", **environment)
+    code, out, err, seconds = run(options, "gemm", model, *LAYERS, *words, "--tp", ranks, "--tokens", 200, "--json", "-", **environment)
     harness.skip_without_gpu(code, err)
     if not checks.check(f"{name}: exit code", code == 0, f"{code}: {err}"):
         return None
@@ -70,14 +69,17 @@ def check_in_turn(checks, options, model):
     judge(checks, options, "four ranks in turn on one GPU", model, 4, **one)
     code, _, err, _ = run(options, "gemm", model, *LAYERS, "--device", "cuda", "--tp", 2, CUDA_VISIBLE_DEVICES="")
     checks.check("no GPU: exit code 5 and a line", code == 5 and err.count("\n") == 1, f"{code}: {err}")
-    code, _, err, _ = run(options, "forward", model, "--against", model, "--device", "cuda", "--devices", 2, **one)
-    checks.check("a missing GPU: exit code 5 and a line", code == 5 and "at least 2 GPUs are needed, but there is 1" in err, f"{code}: {err}")
+    for words, why in ((("forward", model, "--against", model, "--device", "cuda"), "at least 2 GPUs are needed, but there is 1"),
+                       (("gemm", model, *LAYERS, "--tp", 2), "2 ranks need as many GPUs, but there is 1"),
+                       (("mla", model, "--layer", 0, "--tp", 2), "2 ranks need as many GPUs, but there is 1")):
+        code, _, err, _ = run(options, *words, "--devices", 2, **one)
+        checks.check(f"{words[0]}, a missing GPU: exit code 5 and a line", code == 5 and why in err and err.count("\n") == 1, f"{code}: {err}")
     return result
 
 
 def check_joined(checks, options, model, in_turn):
     """Two GPUs: NCCL's sums of two ranks have the bits of ranks in turn, since the sum of two numbers has one order."""
-    result = judge(checks, options, "two ranks on two GPUs", model, 2)
+    result = judge(checks, options, "two ranks on two GPUs", model, 2, ("--devices", 2))
     if result is None:
         return
     checks.check("two GPUs: joined by NCCL", any(" on 2 GPUs, NCCL " in j["what"] for j in result["judgements"]))

@@ -13,16 +13,21 @@ static bool is_listed(const tsr_evidence *evidence, const char *subject, const c
     return false;
 }
 
-tsr_status tsr_device_ranks_spread(const tsr_device_ranks *ranks, tsr_device *device, size_t n, const char *subject,
-                                   char how[TSR_RANKS_HOW], tsr_evidence *evidence, tsr_err *err)
+tsr_status tsr_device_ranks_spread(const tsr_device_ranks *ranks, const tsr_kernel_options *options,
+                                   const char *subject, char how[TSR_RANKS_HOW], tsr_evidence *evidence, tsr_err *err)
 {
     tsr_err why = {0};
+    tsr_status status = TSR_OK;
     snprintf(how, TSR_RANKS_HOW, TSR_RANKS_IN_TURN);
-    const tsr_status status = ranks->spread == NULL ? TSR_OK : ranks->spread(device, n, how, TSR_RANKS_HOW, &why);
+    if (ranks->spread != NULL)
+        status = ranks->spread(options->device, (size_t)options->ranks, how, TSR_RANKS_HOW, &why);
     if (status == TSR_OK)
         return TSR_OK;
     if (status != TSR_E_NOT_APPLICABLE)
         return tsr_fail_with(err, status, &why);
+    if (options->gpu_per_rank)
+        return tsr_fail(err, TSR_E_DEVICE, "--devices: %s; without --devices, the ranks run one after another",
+                        why.msg);
     (void)tsr_prepend(&why, status, "the ranks run one after another on one GPU");
     return is_listed(evidence, subject, why.msg) ? TSR_OK : tsr_evidence_skip(evidence, subject, why.msg, err);
 }

@@ -6,7 +6,7 @@
 #define TSR_VERIFY_EVIDENCE_DEVICE_RANKS_H
 
 #include "verify/evidence/device.h"
-#include "verify/evidence/evidence.h"
+#include "verify/evidence/jobs.h"
 
 enum { TSR_RANKS_HOW = 64 };
 
@@ -18,9 +18,10 @@ enum { TSR_RANKS_HOW = 64 };
 
 /* Gives each of n ranks its own GPU if possible. Writes TSR_RANKS_IN_TURN to `how`, or how they are connected. If ranks share a
  * GPU, the reason is listed in `evidence` as skipped, once for each subject. TSR_E_DEVICE: connecting the GPUs
- * failed. */
-tsr_status tsr_device_ranks_spread(const tsr_device_ranks *ranks, tsr_device *device, size_t n, const char *subject,
-                                   char how[TSR_RANKS_HOW], tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+ * failed, or ranks would share a GPU although the options demand one for each. */
+tsr_status tsr_device_ranks_spread(const tsr_device_ranks *ranks, const tsr_kernel_options *options,
+                                   const char *subject, char how[TSR_RANKS_HOW], tsr_evidence *evidence,
+                                   tsr_err *err) TSR_WARN_UNUSED;
 
 /* Returns true if all ranks hold the same bits: sums [ranks][n]. */
 bool tsr_device_ranks_agree(const float *sums, size_t ranks, size_t n);

@@ -47,6 +47,7 @@ typedef struct tsr_kernel_options {
     uint64_t experts;    /* experts of a set, chosen by the seed */
     uint64_t group_rows; /* tokens that share a scale: 1, or the scale granularity M of CUTLASS's blockwise scaling */
     uint64_t ranks;      /* tensor-parallel ranks of gemm and mla, at least 1 */
+    bool gpu_per_rank;   /* fail if a rank has to share a GPU */
     tsr_run_options run; /* memory and progress are not used */
     tsr_kernel_limits limits;
     tsr_mla_request mla;

@@ -47,7 +47,7 @@ tsr_status tsr_gemm_ranks_begin(tsr_gemm_check *c, tsr_evidence *evidence, tsr_e
     for (size_t i = 0; i < device->n_gemms; i++) {
         const tsr_device_ranks *const of = &device->gemms[i].ranks;
         if (of->spread != NULL)
-            return tsr_device_ranks_spread(of, device, (size_t)ranks, "ranks", c->how, evidence, err);
+            return tsr_device_ranks_spread(of, c->options, "ranks", c->how, evidence, err);
     }
     return TSR_OK;
 }

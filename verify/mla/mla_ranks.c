@@ -261,7 +261,7 @@ tsr_status tsr_mla_check_ranks(tsr_mla_work *w, tsr_err *err)
     TSR_TRY(open_cut(w, &c, err));
     for (size_t i = 0; i < device->n_mlas; i++) {
         const tsr_device_mla *const kernel = &device->mlas[i];
-        TSR_TRY(tsr_device_ranks_spread(&kernel->ranks, device, c.ranks, w->s->name, c.joined, w->evidence, err));
+        TSR_TRY(tsr_device_ranks_spread(&kernel->ranks, w->s->options, w->s->name, c.joined, w->evidence, err));
         TSR_TRY(run_ranks(w, &c, kernel, err));
     }
     return TSR_OK;

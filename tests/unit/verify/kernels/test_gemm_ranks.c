@@ -165,10 +165,13 @@ Test(ranks, planted_faults_are_found)
 
 /* ---- refusals ---- */
 
+static bool gpu_per_rank;
+
 static tsr_status check(const char *glob, uint64_t ranks, tsr_evidence *evidence)
 {
     tsr_kernel_options options = options_for(&device, &glob);
     options.ranks = ranks;
+    options.gpu_per_rank = gpu_per_rank;
     return tsr_check_gemm(&options, 1u << TSR_OUT_BF16, evidence, &err);
 }
 
@@ -199,6 +202,10 @@ Test(ranks, devices_that_are_not_connected)
     cr_assert_eq(evidence.failed, 0);
     tsr_evidence_free(&evidence);
     evidence = (tsr_evidence){0};
+    gpu_per_rank = true;
+    cr_assert_eq(check("*", 2, &evidence), TSR_E_DEVICE);
+    cr_assert_str_eq(err.msg, "--devices: no second one; without --devices, the ranks run one after another");
+    gpu_per_rank = false;
     device.gemms[0].ranks.spread = fail_to_connect;
     cr_assert_eq(check("*", 2, &evidence), TSR_E_DEVICE);
     cr_assert_str_eq(err.msg, "no answer");
