@@ -202,21 +202,32 @@ static void find_amax(const tsr_cpu_kernels *k, const block *group, size_t width
         k->amax_f32(group->f32, group->rows, group->cols, group->ld, width, amax);
 }
 
-/* Computes amax, scales by the formula, and codes of a group. Returns true if it also measured them. */
-static bool make_codes(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *group, uint32_t *amax,
-                       float *scales, tsr_block_error errors[MAX_MEASURED])
+static float scale_of(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, uint32_t amax_bits)
+{
+    return as_stored(scheme, k, tsr_e4m3_scale(amax_bits, scheme->scale_fmt == TSR_SCALE_UE8M0));
+}
+
+float tsr_fp8_scale(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, float amax)
+{
+    return scale_of(scheme, kernels, tsr_f32_bits(amax));
+}
+
+/* Computes amax, scales by the formula, and codes of a group. `given`: NULL, or the amax that determines all scales.
+ * Returns true if it also measured them. */
+static bool make_codes(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *group, const float *given,
+                       uint32_t *amax, float *scales, tsr_block_error errors[MAX_MEASURED])
 {
     const size_t width = scheme->block_cols;
-    const bool power_of_two = scheme->scale_fmt == TSR_SCALE_UE8M0;
-    if (group->bf16 != NULL && scheme->scale_fmt != TSR_SCALE_BF16) {
+    if (group->bf16 != NULL && scheme->scale_fmt != TSR_SCALE_BF16 && given == NULL) {
         const bool measures = !scheme->search && group->cols <= MAX_MEASURED * width;
-        k->quantize_e4m3_bf16(group->bf16, group->rows, group->cols, group->ld, width, power_of_two, amax, scales,
-                              group->codes, group->ld_codes, measures ? errors : NULL);
+        k->quantize_e4m3_bf16(group->bf16, group->rows, group->cols, group->ld, width,
+                              scheme->scale_fmt == TSR_SCALE_UE8M0, amax, scales, group->codes, group->ld_codes,
+                              measures ? errors : NULL);
         return measures;
     }
     find_amax(k, group, width, amax);
     for (size_t col = 0, i = 0; col < group->cols; col += width, i++)
-        scales[i] = as_stored(scheme, k, tsr_e4m3_scale(amax[i], power_of_two));
+        scales[i] = scale_of(scheme, k, given == NULL ? amax[i] : tsr_f32_bits(*given));
     encode(k, group, width, scales);
     return false;
 }
@@ -293,7 +304,7 @@ static tsr_status go_through(const tsr_fp8_block *scheme, const tsr_cpu_kernels 
         tsr_block_error errors[MAX_MEASURED];
         bool measured = false;
         if (encodes)
-            measured = make_codes(scheme, kernels, &group, amax, scales, errors);
+            measured = make_codes(scheme, kernels, &group, band->amax, amax, scales, errors);
         else
             find_amax(kernels, &group, scheme->block_cols, amax);
         if (encodes && scheme->search)

@@ -38,9 +38,13 @@ typedef struct tsr_fp8_band {
     uint8_t *codes; /* output [rows, cols], rows `ld_codes` apart */
     uint64_t ld_codes;
     float *scales;          /* output [ceil(cols / block_cols)] */
+    const float *amax;      /* all blocks get the scale of this amax; NULL: each has that of its own */
     float *scratch;         /* tsr_fp8_block_scratch bytes */
     tsr_block_notes *notes; /* NULL: no statistics of single blocks */
 } tsr_fp8_band;
+
+/* Returns the scale for values up to `amax`: rounded to the scheme's form; 1 for 0. */
+float tsr_fp8_scale(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, float amax);
 
 /* Returns the bytes of scratch that a band of this dtype needs. */
 size_t tsr_fp8_block_scratch(const tsr_fp8_block *scheme, tsr_dtype dtype);

@@ -113,6 +113,8 @@ static sharing of_weights(const tsr_ct_config *c)
 {
     if (c->block.rows != 0)
         return (sharing){.strategy = "block", .block = c->block};
+    if (c->whole)
+        return (sharing){.strategy = "tensor"};
     return (sharing){.strategy = c->group == 0 ? "channel" : "group", .group = c->group, .ordered = c->ordered};
 }
 

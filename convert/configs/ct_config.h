@@ -18,6 +18,7 @@ typedef struct tsr_ct_config {
     const char *type;   /* "int" or "float", of weights and activations */
     uint32_t bits;      /* bits of the weights; activations have 8 */
     uint64_t group;     /* columns that share a scale; 0: the whole row */
+    bool whole;         /* one scale per tensor */
     tsr_block block;    /* 0 x 0: no blocks */
     bool asymmetric;
     bool ordered; /* columns are assigned to groups by weight_g_idx ("actorder") */
@@ -30,7 +31,7 @@ typedef struct tsr_ct_config {
  * (quant_args.py). */
 void tsr_ct_config_write(tsr_text *out, const tsr_ct_config *config, const tsr_tensor **unquantized, size_t n);
 
-/* Appends one group of a configuration that has several, with its format, for these targets. */
+/* Appends one group for these targets, with its format unless that is NULL. */
 void tsr_ct_config_write_group(tsr_text *out, const tsr_ct_config *config, const char *const *targets, size_t n);
 
 /* Appends the members of a configuration that precede config_groups. */

@@ -44,8 +44,24 @@ static void arguments(tsr_text *t, const tsr_mx_config *c, dynamic when)
     tsr_json_end_object(t);
 }
 
+/* Writes FP8 with one scale per tensor, which has the arguments of older readers. */
+static void write_tensor_group(tsr_text *t, const tsr_mx_config *c, const char *format, const char *const *names,
+                               size_t n)
+{
+    const tsr_ct_config config = {.format = format,
+                                  .type = "float",
+                                  .bits = c->bits,
+                                  .whole = true,
+                                  .inputs = c->static_inputs ? TSR_CT_INPUTS_TENSOR : TSR_CT_INPUTS_TOKEN};
+    tsr_ct_config_write_group(t, &config, names, n);
+}
+
 void tsr_mx_config_write_group(tsr_text *t, const tsr_mx_config *c, const char *const *names, size_t n)
 {
+    if (c->group == 0) {
+        write_tensor_group(t, c, c->name, names, n);
+        return;
+    }
     tsr_json_begin_object(t, false);
     tsr_json_member_string(t, "format", c->name);
     tsr_json_member_strings(t, "targets", names, n);
@@ -60,12 +76,17 @@ void tsr_mx_config_write_group(tsr_text *t, const tsr_mx_config *c, const char *
     tsr_json_end_object(t);
 }
 
+static const char *const kLinear[] = {"Linear"};
+
 static void compressed_tensors(tsr_text *t, const tsr_mx_config *c)
 {
     tsr_ct_config_head(t, c->name);
     tsr_json_member_object(t, "config_groups", false);
     tsr_json_key(t, "group_0");
-    tsr_mx_config_write_group(t, c, (const char *const[]){"Linear"}, 1);
+    if (c->group == 0)
+        write_tensor_group(t, c, NULL, kLinear, 1);
+    else
+        tsr_mx_config_write_group(t, c, kLinear, 1);
     tsr_json_end_object(t);
     modules(t, "ignore", c);
     tsr_ct_config_tail(t);
@@ -82,13 +103,19 @@ static void producer(tsr_text *t)
     tsr_json_end_object(t);
 }
 
+static void group_size(tsr_text *t, const tsr_mx_config *c)
+{
+    if (c->group != 0)
+        tsr_json_member_u64(t, "group_size", c->group);
+}
+
 static void modelopt_arguments(tsr_text *t, const char *key, const tsr_mx_config *c)
 {
     tsr_json_member_object(t, key, true);
     tsr_json_member_bool(t, "dynamic", false);
     tsr_json_member_u64(t, "num_bits", c->bits);
     tsr_json_member_string(t, "type", "float");
-    tsr_json_member_u64(t, "group_size", c->group);
+    group_size(t, c);
     tsr_json_end_object(t);
 }
 
@@ -106,7 +133,7 @@ static void modelopt(tsr_text *t, const tsr_mx_config *c)
 {
     tsr_json_member_object(t, "config_groups", false);
     tsr_json_key(t, "group_0");
-    modelopt_group(t, c, (const char *const[]){"Linear"}, 1);
+    modelopt_group(t, c, kLinear, 1);
     tsr_json_end_object(t);
     modules(t, "ignore", c);
     tsr_json_member_string(t, "quant_algo", c->name);
@@ -121,7 +148,7 @@ void tsr_mx_config_write_modelopt_file(tsr_text *t, const tsr_mx_config *c)
     tsr_json_member_object(t, "quantization", false);
     tsr_json_member_string(t, "quant_algo", c->name);
     tsr_json_member_string(t, "kv_cache_quant_algo", NULL);
-    tsr_json_member_u64(t, "group_size", c->group);
+    group_size(t, c);
     modules(t, "exclude_modules", c);
     tsr_json_end_object(t);
     tsr_json_end_document(t);
@@ -136,7 +163,7 @@ static void layers(tsr_text *t, const tsr_mx_config *c, const char *const *names
     for (size_t i = 0; i < n; i++) {
         tsr_json_member_object(t, names[i], true);
         tsr_json_member_string(t, "quant_algo", c->name);
-        tsr_json_member_u64(t, "group_size", c->group);
+        group_size(t, c);
         tsr_json_end_object(t);
     }
 }

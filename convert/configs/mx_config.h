@@ -1,4 +1,4 @@
-/* Writes the quantization_config of MXFP4, MXFP8 and NVFP4 in three dialects. Keys are exactly those of each producer,
+/* Writes the quantization_config of MXFP4, MXFP8, NVFP4 and FP8 per tensor in three dialects. Keys are exactly those of each producer,
  * because readers reject unknown keys and select code by the known ones. */
 #ifndef TSR_CONVERT_CONFIGS_MX_CONFIG_H
 #define TSR_CONVERT_CONFIGS_MX_CONFIG_H
@@ -12,9 +12,10 @@
 
 typedef struct tsr_mx_config {
     const char *name; /* "nvfp4-pack-quantized"; in ModelOpt's dialect the algorithm: "NVFP4" */
-    uint32_t bits, group;
+    uint32_t bits, group;           /* group 0: one scale per tensor */
     bool global;                    /* scales are e4m3, multiplied by a global scale */
     bool inputs;                    /* activations are quantized too, in the same format */
+    bool static_inputs;             /* group 0: with a stored scale; otherwise with one per token */
     const char *const *unquantized; /* sorted modules that loaders would otherwise take for quantized linear layers */
     size_t n_unquantized;
 } tsr_mx_config;

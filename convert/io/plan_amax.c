@@ -21,6 +21,16 @@ const tsr_amax *tsr_plan_amax(tsr_plan *plan, const tsr_tensor *const *tensors, 
     return plan->amaxes[plan->n_amaxes++] = a;
 }
 
+uint32_t tsr_amax_inputs(const tsr_amax *amax, const tsr_tensor *weight, const tsr_tensor *in[TSR_MAX_INPUTS])
+{
+    uint32_t n = 1;
+    for (uint32_t i = 0; amax != NULL && i < amax->n; i++) {
+        if (amax->of[i] != weight)
+            in[n++] = amax->of[i];
+    }
+    return n;
+}
+
 tsr_status tsr_plan_add_amax_inputs(tsr_plan *plan, tsr_step *step, tsr_err *err)
 {
     const tsr_tensor **const in = tsr_arena_alloc(&plan->arena, TSR_MAX_INPUTS * sizeof *in);

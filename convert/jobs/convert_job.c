@@ -69,8 +69,8 @@ static tsr_status plan_scheme(const tsr_job_source *from, const tsr_convert_job 
     const tsr_scheme_form form = tsr_scheme_row_of(scheme)->form;
     tsr_transcode_options options = {
         .blocks = form == TSR_FORM_BLOCKS ? &in->scheme.blocks : NULL,
-        .rows = form != TSR_FORM_BLOCKS && form != TSR_FORM_GROUPS ? &in->scheme.rows : NULL,
-        .groups = form == TSR_FORM_GROUPS ? &in->scheme.groups : NULL,
+        .rows = form != TSR_FORM_BLOCKS && !tsr_scheme_is_of_mx_plan(scheme) ? &in->scheme.rows : NULL,
+        .groups = tsr_scheme_is_of_mx_plan(scheme) ? &in->scheme.groups : NULL,
         .exclude = a->exclude.items,
         .n_exclude = a->exclude.count,
         .lossy = a->lossy,

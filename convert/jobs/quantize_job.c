@@ -59,8 +59,11 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
          "int8-channel: quantize activations asymmetrically; with --activations their scales and zero points are "
          "static"},
         {"--activations", TSR_OPT_TEXT, &job->of.activations, "FILE",
-         "int8-channel: static scales or ranges of the inputs; nvfp4: ranges of the inputs (required); JSON or "
-         "safetensors (docs/numerics.md)"},
+         "int8-channel: static scales or ranges of the inputs; fp8-tensor, nvfp4: ranges of the inputs (nvfp4, and "
+         "fp8-tensor of modelopt: required); JSON or safetensors (docs/numerics.md)"},
+        {"--input-scale", TSR_OPT_TEXT, &job->of.input_scale, "X",
+         "fp8-tensor, nvfp4: the static scale of all inputs, instead of measured ranges: input = code * X (nvfp4: the "
+         "global scale, as ModelOpt stores it)"},
         {"--scale-dtype", TSR_OPT_CHOICE, &job->of.scale_dtype, TSR_SCALE_DTYPE_WORDS,
          "dtype of the stored scales, which codes are computed with; f16 with int schemes only (channel: f32; "
          "weight-only: bf16)"},
@@ -80,7 +83,7 @@ tsr_status tsr_quantize_job_check(tsr_quantize_job *job, const tsr_option *optio
     for (size_t i = 0; options[i].name != NULL; i++) {
         if ((given >> i & 1) == 0)
             continue;
-        if (job->rules != NULL && !tsr_is_listed("--activations --dialect", options[i].name) &&
+        if (job->rules != NULL && !tsr_is_listed("--activations --input-scale --dialect", options[i].name) &&
             (is_of_schemes(options[i].name) || tsr_is_listed("--scheme --include --exclude", options[i].name)))
             return tsr_fail(err, TSR_E_USAGE, "%s cannot be combined with --rules, which takes it from the file",
                             options[i].name);
@@ -163,6 +166,8 @@ static tsr_status plan_by_scheme(tsr_quantize_job *q, const tsr_job_source *from
 static tsr_status plan_by_rules(tsr_quantize_job *q, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
 {
     const bool calibrated = q->of.activations != NULL;
+    float input_scale;
+    TSR_TRY(tsr_read_input_scale(&q->of, &input_scale, err));
     if (q->of.dialect == TSR_DIALECT_DEEPSEEK || q->of.dialect == TSR_DIALECT_GPT_OSS)
         return tsr_fail(err, TSR_E_USAGE,
                         "--dialect %s supports one scheme for all layers only; use compressed-tensors or modelopt for "
@@ -176,6 +181,7 @@ static tsr_status plan_by_rules(tsr_quantize_job *q, const tsr_job_source *from,
     q->by_rules = (tsr_rules_options){.rules = &q->rules_read,
                                       .search = q->of.scales == 1,
                                       .calibration = calibrated ? &q->calibration : NULL,
+                                      .input_scale = input_scale,
                                       .max_shard_bytes = from->max_shard_bytes};
     return plan_scheme(q, from, q->experts == 0 ? TSR_EXPERTS_SPLIT : TSR_EXPERTS_STACK, plan, err);
 }

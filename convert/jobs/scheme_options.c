@@ -1,6 +1,8 @@
 /* Reads the options that describe a scheme, and makes its plan. */
 #include "convert/jobs/scheme_options.h"
 
+#include <math.h>
+
 tsr_scheme_arguments tsr_scheme_defaults(void)
 {
     return (tsr_scheme_arguments){.scheme = TSR_SCHEME_FP8_BLOCK,
@@ -82,6 +84,22 @@ static tsr_status block_options(const tsr_scheme_arguments *a, tsr_quantize_opti
     return TSR_OK;
 }
 
+tsr_status tsr_read_input_scale(const tsr_scheme_arguments *a, float *scale, tsr_err *err)
+{
+    double value = 0;
+    *scale = 0;
+    if (a->input_scale == NULL)
+        return TSR_OK;
+    if (a->activations != NULL)
+        return tsr_fail(err, TSR_E_USAGE, "--input-scale cannot be combined with --activations, which has the ranges");
+    TSR_TRY(tsr_parse_number("--input-scale", a->input_scale, &value, err));
+    *scale = (float)value;
+    if (!(*scale > 0) || !isfinite(*scale) || !isfinite(1 / *scale))
+        return tsr_fail(err, TSR_E_USAGE, "--input-scale %s: must be a positive number that FP32 can hold",
+                        a->input_scale);
+    return TSR_OK;
+}
+
 static tsr_status mx_options(const tsr_scheme_arguments *a, bool ranges, tsr_mx_options *options, tsr_err *err)
 {
     /* In the order of the words of --mx-scale. */
@@ -94,10 +112,21 @@ static tsr_status mx_options(const tsr_scheme_arguments *a, bool ranges, tsr_mx_
         .policy = policy_of(a),
         .max_shard_bytes = a->max_shard_bytes,
     };
-    if (ranges && tsr_mx_needs_ranges(options->scheme) && a->activations == NULL)
+    const bool fp8 = tsr_scheme_row_of(a->scheme)->form == TSR_FORM_FP8_TENSOR;
+    if (fp8 && options->search)
+        return tsr_fail(err, TSR_E_USAGE, "--scales mse cannot be used with fp8-tensor, which has one scale per tensor");
+    TSR_TRY(tsr_read_input_scale(a, &options->input_scale, err));
+    if (options->input_scale != 0 || a->activations != NULL)
+        return TSR_OK;
+    if (fp8 && options->dialect == TSR_DIALECT_MODELOPT)
+        return tsr_fail_as(err, TSR_ERROR_ACTIVATION_RANGES, TSR_E_USAGE,
+                           "fp8-tensor of dialect modelopt stores a scale of each input: give --activations FILE (made "
+                           "by tools/capture_activations.py) or --input-scale X, or use --dialect compressed-tensors");
+    if (ranges && tsr_mx_needs_ranges(options->scheme))
         return tsr_fail_as(err, TSR_ERROR_ACTIVATION_RANGES, TSR_E_USAGE,
                            "--scheme nvfp4 also quantizes activations and needs their ranges: give --activations FILE "
-                           "(made by tools/capture_activations.py), or use --scheme nvfp4-weight-only");
+                           "(made by tools/capture_activations.py) or --input-scale X, or use --scheme "
+                           "nvfp4-weight-only");
     return TSR_OK;
 }
 
@@ -107,9 +136,9 @@ tsr_status tsr_scheme_read(const tsr_scheme_arguments *a, bool ranges, tsr_schem
     *o = (tsr_scheme_options){.calibration = {0}};
     if (a->dialect >= 0)
         TSR_TRY(tsr_scheme_check_dialect(a->scheme, (tsr_dialect)a->dialect, err));
-    TSR_TRY(form == TSR_FORM_BLOCKS   ? block_options(a, &o->blocks, err)
-            : form == TSR_FORM_GROUPS ? mx_options(a, ranges, &o->groups, err)
-                                      : int_options(a, &o->rows, err));
+    TSR_TRY(form == TSR_FORM_BLOCKS                ? block_options(a, &o->blocks, err)
+            : tsr_scheme_is_of_mx_plan(a->scheme) ? mx_options(a, ranges, &o->groups, err)
+                                                  : int_options(a, &o->rows, err));
     if (a->activations == NULL)
         return TSR_OK;
     TSR_TRY(tsr_calibration_read(&o->calibration, a->activations, err));
@@ -119,22 +148,22 @@ tsr_status tsr_scheme_read(const tsr_scheme_arguments *a, bool ranges, tsr_schem
 
 void tsr_scheme_settle(const tsr_scheme_arguments *a, const tsr_checkpoint *source, bool split, tsr_scheme_options *o)
 {
-    if (a->dialect < 0 && tsr_scheme_row_of(a->scheme)->form == TSR_FORM_GROUPS && !split)
+    if (a->dialect < 0 && tsr_scheme_is_of_mx_plan(a->scheme) && !split)
         o->groups.dialect = tsr_mx_default_dialect(a->scheme, source);
 }
 
 bool tsr_scheme_stacks(const tsr_scheme_arguments *a, const tsr_scheme_options *o)
 {
-    return tsr_scheme_row_of(a->scheme)->form == TSR_FORM_GROUPS && o->groups.dialect == TSR_DIALECT_GPT_OSS;
+    return tsr_scheme_is_of_mx_plan(a->scheme) && o->groups.dialect == TSR_DIALECT_GPT_OSS;
 }
 
 tsr_status tsr_plan_named_scheme(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_scheme_arguments *a,
                                  const tsr_scheme_options *o, tsr_err *err)
 {
     const tsr_scheme_form form = tsr_scheme_row_of(a->scheme)->form;
-    return form == TSR_FORM_BLOCKS   ? tsr_quantize_plan(plan, source, &o->blocks, err)
-           : form == TSR_FORM_GROUPS ? tsr_mx_plan(plan, source, &o->groups, err)
-                                     : tsr_ct_plan(plan, source, &o->rows, err);
+    return form == TSR_FORM_BLOCKS                ? tsr_quantize_plan(plan, source, &o->blocks, err)
+           : tsr_scheme_is_of_mx_plan(a->scheme) ? tsr_mx_plan(plan, source, &o->groups, err)
+                                                 : tsr_ct_plan(plan, source, &o->rows, err);
 }
 
 void tsr_scheme_free(tsr_scheme_options *options)

@@ -25,6 +25,7 @@
 typedef struct tsr_scheme_arguments {
     tsr_scheme scheme;               /* a scheme that has a name */
     const char *block, *activations; /* "128x128"; a file */
+    const char *input_scale;         /* a number; NULL: not given */
     /* indices of the words above; `away`: index of the word of --rounding */
     int scale_fmt, scales, away;
     int dialect, mx_scale, scale_dtype, divisor; /* -1: default of the scheme */
@@ -42,6 +43,9 @@ tsr_status tsr_read_divisor(int choice, bool int4, const char *what, float *divi
 
 /* Sets *group to --group-size; UINT64_MAX leaves it unchanged. TSR_E_USAGE: no kernel supports it. */
 tsr_status tsr_read_group_size(uint64_t given, uint64_t *group, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Reads --input-scale; 0: it was not given. TSR_E_USAGE: it is no positive number, or --activations was given too. */
+tsr_status tsr_read_input_scale(const tsr_scheme_arguments *arguments, float *scale, tsr_err *err) TSR_WARN_UNUSED;
 
 /* The options of the plan. Only those of the scheme's form are filled. Freeing a zero-initialized one is allowed. */
 typedef struct tsr_scheme_options {

@@ -206,17 +206,12 @@ tsr_status tsr_plan_mx(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_sc
 {
     const uint64_t cols = weight->shape[weight->rank - 1];
     const tsr_tensor *in[TSR_MAX_INPUTS] = {weight};
-    uint32_t n_in = 1;
-    for (uint32_t i = 0; amax != NULL && i < amax->n; i++) {
-        if (amax->of[i] != weight)
-            in[n_in++] = amax->of[i];
-    }
     params *const p = tsr_arena_alloc(&plan->arena, sizeof *p);
     tsr_step step = {
         .op = &kMxOp,
         .params = p,
         .in = in,
-        .n_in = n_in,
+        .n_in = tsr_amax_inputs(amax, weight, in),
         .amax = amax,
         .n_out = amax == NULL ? 2
                  : input == 0 ? 3

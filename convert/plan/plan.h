@@ -272,6 +272,9 @@ tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err) TSR
  * memory is exhausted. */
 const tsr_amax *tsr_plan_amax(tsr_plan *plan, const tsr_tensor *const *tensors, size_t n);
 
+/* Appends the tensors of *amax except in[0] == weight to in[], and returns the number of inputs. `amax` may be NULL. */
+uint32_t tsr_amax_inputs(const tsr_amax *amax, const tsr_tensor *weight, const tsr_tensor *in[TSR_MAX_INPUTS]);
+
 /* Replaces plan->amaxes[i] by instead[i], also in all steps, unless instead[i].n is 0. The arrays are borrowed. */
 tsr_status tsr_plan_replace_amaxes(tsr_plan *plan, const tsr_amax *instead, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -3,7 +3,7 @@
 
 #include "convert/configs/ct_config.h"
 #include "convert/configs/fp8_config.h"
-#include "convert/ops/fp8_channel_op.h"
+#include "convert/ops/fp8_rows_op.h"
 #include "convert/ops/int_op.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_plan.h"

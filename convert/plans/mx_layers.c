@@ -1,7 +1,10 @@
 /* Plans members of fused layers with shared scales. */
 #include "convert/plans/mx_layers.h"
 
+#include "common/float_bits.h"
+#include "convert/ops/fp8_rows_op.h"
 #include "formats/names/fused.h"
+#include "kernels/cpu/block_fp8.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -47,7 +50,7 @@ static tsr_status find_amax(const tsr_mx_layers *l, const tsr_tensor *t, const t
 {
     const tsr_tensor *members[TSR_FUSED_MEMBERS];
     *amax = l->amaxes[index_of(l, t)];
-    if (*amax != NULL || step->scheme->scale == TSR_MX_E8M0)
+    if (*amax != NULL || (step->scheme != NULL && step->scheme->scale == TSR_MX_E8M0))
         return TSR_OK;
     const size_t n = members_of(l, t, members);
     *amax = tsr_plan_amax(l->plan, members, n);
@@ -56,13 +59,24 @@ static tsr_status find_amax(const tsr_mx_layers *l, const tsr_tensor *t, const t
     return *amax == NULL ? tsr_out_of_memory(err, "while planning") : TSR_OK;
 }
 
-/* Computes the global scale of a layer's input from the largest value measured at the input of any member. */
+/* Returns the stored scale for inputs up to `amax`. */
+static float input_scale_of(const tsr_mx_step *step, tsr_dtype dtype, float amax)
+{
+    return step->scheme == NULL ? tsr_e4m3_scale(tsr_f32_bits(amax), false)
+                                : tsr_nvfp4_global(step->scheme, dtype, &amax, 1);
+}
+
+/* Finds the stored scale of a layer's input: the given one, or that of the largest value measured at the input of any
+ * member. Sets *input to 0 if none is stored. */
 static tsr_status find_input(const tsr_mx_layers *l, const tsr_tensor *t, const tsr_mx_step *step, float *input,
                              tsr_err *err)
 {
     const tsr_tensor *members[TSR_FUSED_MEMBERS];
     float amax = 0;
-    *input = 0;
+    const bool divides = step->scheme != NULL && step->scheme->scale == TSR_MX_E4M3_DIVIDED;
+    *input = divides && l->input_scale != 0 ? 1 / l->input_scale : l->input_scale;
+    if (*input != 0)
+        return TSR_OK;
     if (l->calibration == NULL) {
         /* the source of moved codes has the input scale (convert/plans/transcode_plan.h) */
         *input = t->source == TSR_SOURCE_DECODED && step->inputs ? -1 : 0;
@@ -82,7 +96,7 @@ static tsr_status find_input(const tsr_mx_layers *l, const tsr_tensor *t, const 
                             l->calibration->path, known->module, step->name);
         amax = fmaxf(amax, fmaxf(-known->least, known->largest));
     }
-    *input = tsr_nvfp4_global(step->scheme, (tsr_dtype)members[0]->dtype, &amax, 1);
+    *input = input_scale_of(step, (tsr_dtype)members[0]->dtype, amax);
     return TSR_OK;
 }
 
@@ -93,5 +107,6 @@ tsr_status tsr_mx_layers_plan(const tsr_mx_layers *layers, const tsr_tensor *wei
     float input;
     TSR_TRY(find_amax(layers, weight, step, &amax, err));
     TSR_TRY(find_input(layers, weight, step, &input, err));
-    return tsr_plan_mx(layers->plan, weight, step->scheme, step->names, amax, input, err);
+    return step->scheme == NULL ? tsr_plan_fp8_tensor(layers->plan, weight, step->names, amax, input, err)
+                                : tsr_plan_mx(layers->plan, weight, step->scheme, step->names, amax, input, err);
 }

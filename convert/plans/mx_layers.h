@@ -1,5 +1,5 @@
-/* Plans NVFP4, MXFP4 and MXFP8 for layers that loaders fuse: all members share one global scale for weights and one for
- * inputs. */
+/* Plans NVFP4, MXFP4, MXFP8 and FP8 per tensor for layers that loaders fuse: all members share one global scale (FP8:
+ * the scale) for weights and one for inputs. */
 #ifndef TSR_CONVERT_PLANS_MX_LAYERS_H
 #define TSR_CONVERT_PLANS_MX_LAYERS_H
 
@@ -9,8 +9,8 @@
 
 typedef struct tsr_mx_layers {
     tsr_plan *plan;                     /* provides tensors through its first source */
-    const tsr_calibration *calibration; /* measured ranges of the layers' inputs; NULL: inputs are not statically
-                                         * quantized */
+    const tsr_calibration *calibration; /* measured ranges of the layers' inputs; NULL: unknown */
+    float input_scale;                  /* static scale of all inputs, a factor; 0: none. Not with `calibration` */
     bool *coded;                        /* [tensors]: those that become codes; set by the caller */
     const tsr_amax **amaxes;            /* [tensors]: amaxes that have been requested */
 } tsr_mx_layers;
@@ -21,9 +21,9 @@ void tsr_mx_layers_free(tsr_mx_layers *layers);
 
 typedef struct tsr_mx_step {
     const char *name; /* name of the scheme for messages */
-    const tsr_mx_scheme *scheme;
+    const tsr_mx_scheme *scheme; /* NULL: FP8 with one scale per tensor */
     const tsr_mx_names *names;
-    bool inputs; /* inputs have a stored scale; without a calibration, moved codes keep that of the source */
+    bool inputs; /* moved codes keep the stored input scale of the source, unless a new one is given */
 } tsr_mx_step;
 
 /* Adds the step that quantizes X.weight. All members of its fused layer that become codes must have this scheme.

@@ -1,4 +1,5 @@
-/* Plans MXFP4, MXFP8 and NVFP4: which weights become codes, the scales that they share, and the configuration. */
+/* Plans MXFP4, MXFP8, NVFP4 and FP8 per tensor: which weights become codes, the scales that they share, and the
+ * configuration. */
 #include "convert/plans/mx_plan.h"
 
 #include "convert/configs/ct_config.h"
@@ -23,7 +24,7 @@
 bool tsr_mx_needs_ranges(tsr_scheme scheme)
 {
     const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
-    return row->kind == TSR_NVFP4 && row->inputs;
+    return row->form == TSR_FORM_GROUPS && row->kind == TSR_NVFP4 && row->inputs;
 }
 
 tsr_dialect tsr_mx_default_dialect(tsr_scheme scheme, const tsr_checkpoint *source)
@@ -39,10 +40,16 @@ static bool is_native(tsr_scheme scheme, tsr_dialect dialect)
     return scheme == TSR_SCHEME_MXFP4 && dialect == TSR_DIALECT_DEEPSEEK;
 }
 
-tsr_mx_description tsr_mx_describe(tsr_scheme scheme, tsr_dialect dialect)
+tsr_mx_description tsr_mx_describe(tsr_scheme scheme, tsr_dialect dialect, bool static_inputs)
 {
     const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
     const tsr_dialect_row *const d = tsr_dialect_row_of(dialect);
+    if (row->form == TSR_FORM_FP8_TENSOR)
+        return (tsr_mx_description){.names = &d->bytes,
+                                    .config = {.name = row->dialects[dialect].name,
+                                               .bits = 8,
+                                               .inputs = true,
+                                               .static_inputs = static_inputs}};
     const bool bytes = row->kind == TSR_MXFP8;
     tsr_mx_scheme groups = tsr_mx_scheme_of(row->kind, d->modelopt);
     /* Only ModelOpt itself rounds ties toward zero. */
@@ -87,7 +94,8 @@ static bool becomes_codes(const planning *p, const tsr_tensor *t)
 
 static tsr_status plan_weight(const planning *p, const tsr_tensor *t)
 {
-    const tsr_mx_step step = {tsr_scheme_row_of(p->o->scheme)->name, &p->scheme, p->names,
+    const tsr_scheme_row *const row = tsr_scheme_row_of(p->o->scheme);
+    const tsr_mx_step step = {row->name, row->form == TSR_FORM_GROUPS ? &p->scheme : NULL, p->names,
                               tsr_mx_needs_ranges(p->o->scheme)};
     return tsr_mx_layers_plan(&p->layers, t, &step, p->err);
 }
@@ -207,9 +215,14 @@ static tsr_status list_entries(const planning *p, const tsr_tensor **tensors, si
 
 /* ---- configuration ---- */
 
+static bool has_static_inputs(const tsr_mx_options *o)
+{
+    return o->calibration != NULL || o->input_scale != 0;
+}
+
 static tsr_status write_configs(const planning *p, const char *const *unquantized, size_t n)
 {
-    tsr_mx_config config = tsr_mx_describe(p->o->scheme, p->o->dialect).config;
+    tsr_mx_config config = tsr_mx_describe(p->o->scheme, p->o->dialect, has_static_inputs(p->o)).config;
     config.unquantized = unquantized;
     config.n_unquantized = n;
     tsr_text value = {0}, file = {0};
@@ -237,7 +250,7 @@ static tsr_status plan_config(const planning *p)
     const char **const entries = calloc(2 * count + 2, sizeof *entries);
     tsr_status status = unquantized == NULL || entries == NULL ? tsr_out_of_memory(p->err, "while planning") : TSR_OK;
     size_t n = status == TSR_OK ? tsr_list_unquantized(kept, p, count, unquantized) : 0;
-    if (status == TSR_OK && p->o->dialect != TSR_DIALECT_DEEPSEEK)
+    if (status == TSR_OK)
         n = tsr_list_head(p->c, unquantized, n);
     if (status == TSR_OK)
         status = list_entries(p, unquantized, &n, entries);
@@ -261,6 +274,8 @@ static tsr_status spell_command(const planning *p)
                     U64(p->o->max_shard_bytes));
     if (p->o->calibration != NULL)
         tsr_text_printf(&t, " --activations %016llx", U64(p->o->calibration->hash));
+    if (p->o->input_scale != 0)
+        tsr_text_printf(&t, " --input-scale %.9g", (double)p->o->input_scale);
     tsr_spell_policy(&t, &p->o->policy);
     return tsr_plan_take_command(p->plan, &t, p->err);
 }
@@ -310,7 +325,7 @@ static tsr_status make_plan(planning *p)
 tsr_status tsr_mx_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_mx_options *options, tsr_err *err)
 {
     const tsr_scheme_row *const row = tsr_scheme_row_of(options->scheme);
-    const tsr_mx_description described = tsr_mx_describe(options->scheme, options->dialect);
+    const tsr_mx_description described = tsr_mx_describe(options->scheme, options->dialect, false);
     const size_t count = (*source)->tensors.count + 1;
     planning p = {
         .plan = plan,
@@ -319,7 +334,7 @@ tsr_status tsr_mx_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
         .scheme = described.scheme,
         .names = described.names,
         .decisions = calloc(count, sizeof *p.decisions),
-        .layers = {.plan = plan, .calibration = options->calibration},
+        .layers = {.plan = plan, .calibration = options->calibration, .input_scale = options->input_scale},
         .err = err,
     };
     p.scheme.search = options->search;
@@ -329,7 +344,9 @@ tsr_status tsr_mx_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
     plan->report = tsr_quantize_report;
     plan->made = (tsr_plan_made){.scheme = row->name,
                                  .dialect = tsr_dialect_name(options->dialect),
-                                 .rule = p.scheme.scale == TSR_MX_E8M0 ? tsr_mx_rule_name(p.scheme.rule) : NULL,
+                                 .rule = row->form == TSR_FORM_GROUPS && p.scheme.scale == TSR_MX_E8M0
+                                             ? tsr_mx_rule_name(p.scheme.rule)
+                                             : NULL,
                                  .readers = row->dialects[options->dialect].readers};
     const bool enough = p.decisions != NULL && tsr_mx_layers_make(&p.layers, (*source)->tensors.count);
     const tsr_status status = enough ? make_plan(&p) : tsr_out_of_memory(err, "while planning");

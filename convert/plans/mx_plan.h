@@ -1,7 +1,8 @@
-/* Declares the plan that quantizes a checkpoint to MXFP4, MXFP8 or NVFP4, in the dialect of its loader.
+/* Declares the plan that quantizes a checkpoint to MXFP4, MXFP8, NVFP4, or FP8 with one scale per tensor, in the dialect
+ * of its loader.
  *
- * NVFP4 has a global scale per tensor, shared by all tensors that loaders run as one layer (q, k, v; gate, up). It
- * follows from their largest amax, so these weights are read twice (tsr_amax). */
+ * NVFP4 has a global scale per tensor, shared by all tensors that loaders run as one layer (q, k, v; gate, up), and so
+ * has FP8 per tensor its scale. It follows from their largest amax, so these weights are read twice (tsr_amax). */
 #ifndef TSR_CONVERT_PLANS_MX_PLAN_H
 #define TSR_CONVERT_PLANS_MX_PLAN_H
 
@@ -15,12 +16,13 @@
 #include "quantize/policy/policy.h"
 
 typedef struct tsr_mx_options {
-    tsr_scheme scheme; /* its form is GROUPS */
+    tsr_scheme scheme; /* one of tsr_scheme_is_of_mx_plan */
     tsr_dialect dialect;
     const tsr_mx_rule *rule;            /* NULL: the default of the dialect's tool */
     bool search;                        /* choose scales of least squared error */
-    const tsr_calibration *calibration; /* measured ranges of the layers' inputs, required for TSR_SCHEME_NVFP4; else
-                                         * NULL */
+    const tsr_calibration *calibration; /* measured ranges of the layers' inputs, for schemes with `inputs`; or NULL */
+    float input_scale;                  /* static scale of all inputs instead, a factor; 0: none. TSR_SCHEME_NVFP4, and
+                                         * FP8 in ModelOpt's dialect, need one of both */
     tsr_policy_options policy;          /* only its globs are used */
     tsr_block native_block;             /* DeepSeek-V4's dialect: block size of the FP8 layers; 0 x 0: 128 x 128 */
     uint64_t max_shard_bytes;
@@ -32,12 +34,13 @@ bool tsr_mx_needs_ranges(tsr_scheme scheme);
 /* A scheme in a dialect: arithmetic of the dialect's tool, tensor names, and the configuration without its list of
  * unquantized modules. */
 typedef struct tsr_mx_description {
-    tsr_mx_scheme scheme;
+    tsr_mx_scheme scheme; /* not for FP8 per tensor, whose config.group is 0 */
     const tsr_mx_names *names;
     tsr_mx_config config;
 } tsr_mx_description;
 
-tsr_mx_description tsr_mx_describe(tsr_scheme scheme, tsr_dialect dialect);
+/* `static_inputs`: for FP8 per tensor, a scale of each input is stored; otherwise inputs are scaled at run time. */
+tsr_mx_description tsr_mx_describe(tsr_scheme scheme, tsr_dialect dialect, bool static_inputs);
 
 /* Returns the dialect in which the loaders of this model read the scheme: gpt-oss' own for MXFP4 of gpt-oss, else
  * compressed-tensors. */

@@ -74,6 +74,8 @@ static tsr_move move_of(const tsr_transcode_options *o)
     static const tsr_move_to kTo[] = {
         [TSR_NVFP4] = TSR_MOVE_NVFP4, [TSR_MXFP4] = TSR_MOVE_MXFP4, [TSR_MXFP8] = TSR_MOVE_MXFP8};
     tsr_move m = {.lossy = o->lossy};
+    if (o->groups != NULL && tsr_scheme_row_of(o->groups->scheme)->form == TSR_FORM_FP8_TENSOR)
+        return m;
     if (o->groups != NULL) {
         m.to = kTo[tsr_scheme_row_of(o->groups->scheme)->kind];
         m.global_divides = o->groups->dialect == TSR_DIALECT_COMPRESSED_TENSORS;

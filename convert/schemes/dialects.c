@@ -21,7 +21,12 @@ static const tsr_dialect_row kDialects[TSR_DIALECTS] = {
                     .global_rank = 1,
                     .packed = TSR_U8,
                     .power = TSR_U8},
-         .bytes = {.codes = ".weight", .scales = ".weight_scale", .global = "", .input = "", .power = TSR_U8}},
+         .bytes = {.codes = ".weight",
+                   .scales = ".weight_scale",
+                   .global = "",
+                   .input = ".input_scale",
+                   .global_rank = 1,
+                   .power = TSR_U8}},
     [TSR_DIALECT_MODELOPT] =
         {.name = "modelopt",
          .modelopt = true,
@@ -31,7 +36,7 @@ static const tsr_dialect_row kDialects[TSR_DIALECTS] = {
                     .input = ".input_scale",
                     .packed = TSR_U8,
                     .power = TSR_U8},
-         .bytes = {.codes = ".weight", .scales = ".weight_scale", .global = "", .input = "", .power = TSR_U8}},
+         .bytes = {.codes = ".weight", .scales = ".weight_scale", .global = "", .input = ".input_scale", .power = TSR_U8}},
     [TSR_DIALECT_GPT_OSS] = {.name = "gpt-oss",
                              .modelopt = true, /* rceil, as OpenAI's triton_kernels rounds */
                              .packed = {.codes = "_blocks",

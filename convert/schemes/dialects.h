@@ -8,11 +8,11 @@
  * word. */
 #define TSR_DIALECT_WORDS "deepseek|compressed-tensors|modelopt|gpt-oss"
 
-/* Names and shapes of the tensors of module X in MXFP4, MXFP8 and NVFP4. */
+/* Names and shapes of the tensors of module X in MXFP4, MXFP8, NVFP4, and FP8 with one scale per tensor. */
 typedef struct tsr_mx_names {
     const char *codes, *scales; /* ".weight_packed", ".weight_scale" */
-    const char *global, *input; /* F32 tensors of NVFP4: global scale of the weight, and of the layer's input */
-    unsigned global_rank;       /* rank of the tensors `global` and `input`: 1 for [1], 0 for [] */
+    const char *global, *input; /* F32: NVFP4's global scale of the weight; the static scale of the layer's input */
+    unsigned global_rank;       /* rank of tensors of one scale: 1 for [1], 0 for [] */
     tsr_dtype packed;           /* dtype of E2M1 codes, two per element: U8 or I8 */
     tsr_dtype power;            /* dtype of E8M0 scales: U8 or F8_E8M0 */
     bool blocks;                /* codes are [.., R, groups, bytes of a group] instead of [.., R, bytes of a row] */

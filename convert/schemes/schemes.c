@@ -77,6 +77,11 @@ tsr_scheme tsr_scheme_measured(tsr_scheme scheme)
     return kSchemes[scheme].codes_of == TSR_SCHEME_KEEP ? scheme : kSchemes[scheme].codes_of;
 }
 
+bool tsr_scheme_is_of_mx_plan(tsr_scheme scheme)
+{
+    return kSchemes[scheme].form == TSR_FORM_GROUPS || kSchemes[scheme].form == TSR_FORM_FP8_TENSOR;
+}
+
 uint64_t tsr_scheme_companion_bytes(tsr_scheme scheme)
 {
     const tsr_scheme_row *const row = &kSchemes[scheme];

@@ -23,6 +23,7 @@ typedef enum tsr_scheme_form {
     TSR_FORM_PLAIN,    /* no codes */
     TSR_FORM_BLOCKS,   /* e4m3, one scale per block */
     TSR_FORM_FP8_ROWS, /* e4m3, one scale per row; e4m3 activations, one scale per token */
+    TSR_FORM_FP8_TENSOR, /* e4m3, one scale per tensor; e4m3 activations with a stored scale, or one per token */
     TSR_FORM_W8A8,     /* int8, one scale per row; int8 activations; azp_adj in a separate file */
     TSR_FORM_PACKED,   /* int8 or int4, packed into words; activations stay in floating point */
     TSR_FORM_GROUPS,   /* MXFP4, MXFP8 or NVFP4: one scale per group of 16 or 32 columns */
@@ -45,7 +46,7 @@ typedef struct tsr_scheme_row {
     const char *title;     /* title in compare-schemes; NULL: not shown there */
     const char *arguments; /* options of `tessera quantize` that select it */
     tsr_scheme_form form;
-    tsr_fp8_block fp8;   /* BLOCKS, FP8_ROWS; block_cols 0: whole row */
+    tsr_fp8_block fp8;   /* BLOCKS, FP8_ROWS, FP8_TENSOR; block_cols 0: whole row; block_rows 0: all rows */
     tsr_int_scheme ints; /* W8A8, PACKED; for FP8_ROWS the dtype of scales */
     tsr_mx_kind kind;    /* GROUPS */
     bool inputs;         /* GROUPS: activations are quantized too */
@@ -83,6 +84,9 @@ tsr_scheme tsr_scheme_measured(tsr_scheme scheme);
 /* Returns the bytes that a weight of the scheme has besides codes, scales and zero points: weight_shape, or the global
  * scale of its input. */
 uint64_t tsr_scheme_companion_bytes(tsr_scheme scheme);
+
+/* Returns true if codes and configuration are planned by tsr_mx_plan: GROUPS and FP8_TENSOR. */
+bool tsr_scheme_is_of_mx_plan(tsr_scheme scheme);
 
 /* Sets the policy options that depend on the scheme: block_rows, group, not_fp8 and four_bits. */
 void tsr_scheme_policy(tsr_scheme scheme, tsr_policy_options *policy);

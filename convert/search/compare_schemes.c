@@ -35,7 +35,16 @@ static matrix matrix_of(const tsr_tensor *t)
 
 static bool is_fp8(const tsr_scheme_row *s)
 {
-    return s->form == TSR_FORM_BLOCKS || s->form == TSR_FORM_FP8_ROWS;
+    return s->form == TSR_FORM_BLOCKS || s->form == TSR_FORM_FP8_ROWS || s->form == TSR_FORM_FP8_TENSOR;
+}
+
+/* Returns the blocks in which a strip is measured. A strip of a tensor with one scale gets a scale of its own. */
+static tsr_fp8_block blocks_of(const tsr_scheme_row *s, const matrix *m)
+{
+    tsr_fp8_block blocks = s->fp8;
+    blocks.block_rows = blocks.block_rows == 0 ? STRIP_ROWS : blocks.block_rows;
+    blocks.block_cols = blocks.block_cols == 0 ? (uint32_t)m->cols : blocks.block_cols;
+    return blocks;
 }
 
 /* Returns the number of tensors into which quantize splits each matrix: gate and up of each expert
@@ -78,7 +87,7 @@ static bool takes(tsr_scheme scheme, const tsr_checkpoint *c, const tsr_tensor *
         rows.name = "experts.0.weight"; /* each expert's tensor has this ending, whatever the name of the stack */
     if (s->form == TSR_FORM_GROUPS)     /* any matrix of whole groups, as for e4m3 by row */
         return tsr_ct_takes(c, &rows, TSR_SCHEME_FP8_CHANNEL) && rows.shape[1] % groups_of(s).group == 0;
-    return tsr_ct_takes(c, &rows, scheme);
+    return tsr_ct_takes(c, &rows, is_fp8(s) ? TSR_SCHEME_FP8_CHANNEL : scheme);
 }
 
 static uint64_t bytes_of(const tsr_scheme_row *s, const tsr_tensor *t)
@@ -93,8 +102,8 @@ static uint64_t bytes_of(const tsr_scheme_row *s, const tsr_tensor *t)
     }
     if (is_fp8(s)) {
         const uint64_t width = s->fp8.block_cols == 0 ? m->cols : s->fp8.block_cols;
-        return m->matrices *
-               (n + tsr_ceil_div(m->rows, s->fp8.block_rows) * tsr_ceil_div(m->cols, width) * sizeof(float));
+        const uint64_t height = s->fp8.block_rows == 0 ? m->rows : s->fp8.block_rows;
+        return m->matrices * (n + tsr_ceil_div(m->rows, height) * tsr_ceil_div(m->cols, width) * sizeof(float));
     }
     const uint64_t scales = m->rows * tsr_int_groups(&s->ints, m->cols);
     const uint64_t zeros = s->ints.asymmetric ? tsr_ceil_div(m->rows, 8) * tsr_int_groups(&s->ints, m->cols) * 4 : 0;
@@ -113,8 +122,7 @@ static uint64_t scratch_of(const tsr_tensor *t, const matrix *m)
 {
     uint64_t most = 0;
     for (tsr_scheme i = TSR_SCHEME_KEEP + 1; i < TSR_SCHEMES; i++) {
-        tsr_fp8_block fp8 = tsr_scheme_row_of(i)->fp8;
-        fp8.block_cols = fp8.block_cols == 0 ? (uint32_t)m->cols : fp8.block_cols;
+        const tsr_fp8_block fp8 = blocks_of(tsr_scheme_row_of(i), m);
         const tsr_mx_scheme mx = groups_of(tsr_scheme_row_of(i));
         most =
             tsr_max_u64(most, tsr_scheme_row_of(i)->form == TSR_FORM_GROUPS ? tsr_mx_scratch(&mx, m->cols)
@@ -143,8 +151,7 @@ static tsr_status quantize_blocks(const tsr_scheme_row *s, const tsr_cpu_kernels
                                   const tsr_tensor *t, const strip *at, tsr_quant_stats *stats, tsr_err *err)
 {
     const matrix m = matrix_of(t);
-    tsr_fp8_block scheme = s->fp8;
-    scheme.block_cols = scheme.block_cols == 0 ? (uint32_t)m.cols : scheme.block_cols;
+    const tsr_fp8_block scheme = blocks_of(s, &m);
     for (uint64_t r = 0; r < at->rows; r += scheme.block_rows) {
         const tsr_fp8_band band = {.tensor = t,
                                    .first = ((at->matrix * m.rows) + at->row + r) * m.cols,

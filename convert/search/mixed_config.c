@@ -33,11 +33,11 @@ static const char *format_of(tsr_scheme scheme)
     return tsr_scheme_row_of(scheme)->dialects[TSR_DIALECT_COMPRESSED_TENSORS].name;
 }
 
-static void write_group(tsr_text *t, tsr_scheme scheme, const char *const *targets, size_t n)
+static void write_group(tsr_text *t, tsr_scheme scheme, bool static_inputs, const char *const *targets, size_t n)
 {
     const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
-    if (row->form == TSR_FORM_GROUPS) {
-        const tsr_mx_config config = tsr_mx_describe(scheme, TSR_DIALECT_COMPRESSED_TENSORS).config;
+    if (tsr_scheme_is_of_mx_plan(scheme)) {
+        const tsr_mx_config config = tsr_mx_describe(scheme, TSR_DIALECT_COMPRESSED_TENSORS, static_inputs).config;
         tsr_mx_config_write_group(t, &config, targets, n);
     } else {
         const tsr_ct_config config = config_of(row);
@@ -125,8 +125,8 @@ static bool find_targets(tsr_plan *plan, const uint8_t *schemes, tsr_scheme sche
 
 /* ---- the object ---- */
 
-static bool write_groups(tsr_text *t, tsr_plan *plan, const uint8_t *schemes, const tsr_tensor **tensors,
-                         const char **targets)
+static bool write_groups(tsr_text *t, tsr_plan *plan, const uint8_t *schemes, bool static_inputs,
+                         const tsr_tensor **tensors, const char **targets)
 {
     unsigned number = 0;
     tsr_json_member_object(t, "config_groups", false);
@@ -140,7 +140,7 @@ static bool write_groups(tsr_text *t, tsr_plan *plan, const uint8_t *schemes, co
             continue;
         snprintf(name, sizeof name, "group_%u", number++);
         tsr_json_key(t, name);
-        write_group(t, scheme, targets, n);
+        write_group(t, scheme, static_inputs, targets, n);
     }
     tsr_json_end_object(t);
     return true;
@@ -176,13 +176,14 @@ static const tsr_tensor *kept(const void *context, size_t i)
 }
 
 static bool write_config(tsr_text *t, tsr_plan *plan, const uint8_t *schemes, const tsr_decision *decisions,
+                         bool static_inputs,
                          const char **targets, const tsr_tensor **tensors)
 {
     const tsr_tensors *const all = &plan->sources[0]->tensors;
     const deciding d = {plan->sources[0], schemes, decisions};
     tsr_json_begin_object(t, false);
     tsr_ct_config_head(t, format_of_all(schemes, all->count));
-    if (!write_groups(t, plan, schemes, tensors, targets))
+    if (!write_groups(t, plan, schemes, static_inputs, tensors, targets))
         return false;
     tsr_json_key(t, "ignore");
     tsr_ct_ignore(t, tensors, tsr_list_unquantized(kept, &d, all->count, tensors));
@@ -213,7 +214,7 @@ static bool find_modules(tsr_plan *plan, const uint8_t *schemes, const tsr_tenso
         qsort(modules + first, mine, sizeof *modules, tsr_by_text);
         if (!find_joined(plan, tensors, mine, modules, &at))
             return false;
-        groups[(*n)++] = (tsr_modelopt_group){.config = tsr_mx_describe(scheme, TSR_DIALECT_MODELOPT).config,
+        groups[(*n)++] = (tsr_modelopt_group){.config = tsr_mx_describe(scheme, TSR_DIALECT_MODELOPT, true).config,
                                               .modules = modules + first,
                                               .joined = modules + first + mine,
                                               .n = mine,
@@ -271,10 +272,11 @@ static tsr_status plan_mixed_precision(tsr_plan *plan, const uint8_t *schemes, c
 }
 
 static tsr_status plan_mixed_groups(tsr_plan *plan, const uint8_t *schemes, const tsr_decision *decisions,
+                                    bool static_inputs,
                                     const tsr_tensor **tensors, const char **targets, tsr_err *err)
 {
     tsr_text value = {0};
-    const tsr_status status = write_config(&value, plan, schemes, decisions, targets, tensors)
+    const tsr_status status = write_config(&value, plan, schemes, decisions, static_inputs, targets, tensors)
                                   ? tsr_plan_take_quantization(plan, &value, err)
                                   : tsr_out_of_memory(err, "while planning");
     tsr_text_free(&value);
@@ -282,7 +284,7 @@ static tsr_status plan_mixed_groups(tsr_plan *plan, const uint8_t *schemes, cons
 }
 
 tsr_status tsr_plan_mixed_config(tsr_plan *plan, const uint8_t *schemes, const tsr_decision *decisions,
-                                 tsr_dialect dialect, tsr_err *err)
+                                 tsr_dialect dialect, bool static_inputs, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
     if (c->config == NULL)
@@ -295,7 +297,7 @@ tsr_status tsr_plan_mixed_config(tsr_plan *plan, const uint8_t *schemes, const t
     else if (dialect == TSR_DIALECT_MODELOPT)
         status = plan_mixed_precision(plan, schemes, tensors, names, err);
     else
-        status = plan_mixed_groups(plan, schemes, decisions, tensors, names, err);
+        status = plan_mixed_groups(plan, schemes, decisions, static_inputs, tensors, names, err);
     free(tensors);
     free(names);
     return status;

@@ -24,7 +24,7 @@ bool tsr_mixed_scheme_takes(tsr_scheme scheme, const tsr_checkpoint *source, con
         return tsr_ct_takes(source, t, scheme);
     return tsr_ct_takes(source, t, TSR_SCHEME_FP8_CHANNEL) &&
            (row->form != TSR_FORM_GROUPS ||
-            t->shape[1] % tsr_mx_describe(scheme, TSR_DIALECT_COMPRESSED_TENSORS).scheme.group == 0);
+            t->shape[1] % tsr_mx_describe(scheme, TSR_DIALECT_COMPRESSED_TENSORS, false).scheme.group == 0);
 }
 
 tsr_status tsr_mixed_scheme_parse(const char *word, tsr_scheme *scheme, tsr_err *err)
@@ -50,14 +50,16 @@ tsr_status tsr_mixed_schemes_check(const bool used[TSR_SCHEMES], tsr_dialect dia
         const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
         if (used[scheme] && row->dialects[TSR_DIALECT_MODELOPT].name == NULL)
             return tsr_fail(err, TSR_E_UNSUPPORTED,
-                            "dialect modelopt has no %s; it supports nvfp4, nvfp4-weight-only and mxfp8; use "
+                            "dialect modelopt has no %s; it supports fp8-tensor, nvfp4, nvfp4-weight-only and mxfp8; use "
                             "compressed-tensors for others",
                             row->name);
     }
-    if (used[TSR_SCHEME_FP8_BLOCK] && used[TSR_SCHEME_FP8_CHANNEL])
+    const tsr_scheme row = used[TSR_SCHEME_FP8_CHANNEL] ? TSR_SCHEME_FP8_CHANNEL : TSR_SCHEME_FP8_TENSOR;
+    if (used[TSR_SCHEME_FP8_BLOCK] && used[row])
         return tsr_fail(err, TSR_E_UNSUPPORTED,
-                        "fp8-block and fp8-channel cannot be mixed: their tensors have the same names and dtypes, and "
-                        "readers that use one block size would apply it to both");
+                        "fp8-block and %s cannot be mixed: their tensors have the same names and dtypes, and "
+                        "readers that use one block size would apply it to both",
+                        tsr_scheme_name(row));
     return TSR_OK;
 }
 

@@ -2,7 +2,7 @@
  * configuration. */
 #include "convert/search/rules_plan.h"
 
-#include "convert/ops/fp8_channel_op.h"
+#include "convert/ops/fp8_rows_op.h"
 #include "convert/ops/int_op.h"
 #include "convert/ops/quantize_op.h"
 #include "convert/plans/mx_layers.h"
@@ -113,6 +113,11 @@ static tsr_status check_together(const planning *p)
     return TSR_OK;
 }
 
+static bool has_static_inputs(const planning *p)
+{
+    return p->o->calibration != NULL || p->o->input_scale != 0;
+}
+
 static tsr_status decide(const planning *p)
 {
     bool used[TSR_SCHEMES] = {false};
@@ -122,11 +127,16 @@ static tsr_status decide(const planning *p)
     const tsr_status mixed = tsr_mixed_schemes_check(used, p->o->rules->dialect, p->err);
     if (mixed != TSR_OK)
         return tsr_prepend(p->err, mixed, "%s", p->o->rules->path);
-    if (used[TSR_SCHEME_NVFP4] && p->o->calibration == NULL)
+    const bool needs = used[TSR_SCHEME_NVFP4] ||
+                       (used[TSR_SCHEME_FP8_TENSOR] && p->o->rules->dialect == TSR_DIALECT_MODELOPT);
+    if (needs && !has_static_inputs(p))
         return tsr_fail_as(p->err, TSR_ERROR_ACTIVATION_RANGES, TSR_E_MISMATCH,
-                           "%s: nvfp4 also quantizes activations and needs their ranges: give --activations FILE (made "
-                           "by tools/capture_activations.py), or use nvfp4-weight-only",
-                           p->o->rules->path);
+                           "%s: %s and needs their ranges: give --activations FILE (made by "
+                           "tools/capture_activations.py) or --input-scale X, or use %s",
+                           p->o->rules->path,
+                           used[TSR_SCHEME_NVFP4] ? "nvfp4 also quantizes activations"
+                                                  : "fp8-tensor of dialect modelopt has static scales of activations",
+                           used[TSR_SCHEME_NVFP4] ? "nvfp4-weight-only" : "mxfp8");
     tsr_policy_options policy = {0};
     tsr_scheme_policy(TSR_SCHEME_FP8_CHANNEL, &policy);
     TSR_TRY(tsr_plan_decide(p->plan, &policy, p->by_scheme, p->err));
@@ -147,10 +157,13 @@ static tsr_status decide(const planning *p)
 static tsr_status plan_small_groups(const planning *p, const tsr_tensor *t, tsr_scheme scheme)
 {
     tsr_mx_layers layers = p->layers;
-    tsr_mx_description d = tsr_mx_describe(scheme, p->o->rules->dialect);
+    tsr_mx_description d = tsr_mx_describe(scheme, p->o->rules->dialect, has_static_inputs(p));
+    const bool fp8 = d.config.group == 0, has_scale = fp8 || tsr_mx_needs_ranges(scheme);
     d.scheme.search = p->o->search;
-    layers.calibration = scheme == TSR_SCHEME_NVFP4 ? p->o->calibration : NULL;
-    return tsr_mx_layers_plan(&layers, t, &(tsr_mx_step){tsr_scheme_name(scheme), &d.scheme, d.names, false}, p->err);
+    layers.calibration = has_scale ? p->o->calibration : NULL;
+    layers.input_scale = has_scale ? p->o->input_scale : 0;
+    return tsr_mx_layers_plan(&layers, t,
+                              &(tsr_mx_step){tsr_scheme_name(scheme), fp8 ? NULL : &d.scheme, d.names, false}, p->err);
 }
 
 static tsr_status plan_blocks(const planning *p, const tsr_tensor *t, const tsr_fp8_block *block)
@@ -167,6 +180,7 @@ static tsr_status plan_weight(const planning *p, const tsr_tensor *t, tsr_scheme
     ints.search = p->o->search;
     switch (row->form) {
     case TSR_FORM_GROUPS:
+    case TSR_FORM_FP8_TENSOR:
         return plan_small_groups(p, t, scheme);
     case TSR_FORM_BLOCKS:
         return plan_blocks(p, t, &row->fp8);
@@ -201,6 +215,8 @@ static tsr_status spell_command(const planning *p)
         tsr_text_printf(&t, " --dialect %s", p->plan->made.dialect);
     if (p->o->calibration != NULL)
         tsr_text_printf(&t, " --activations %016llx", U64(p->o->calibration->hash));
+    if (p->o->input_scale != 0)
+        tsr_text_printf(&t, " --input-scale %.9g", (double)p->o->input_scale);
     return tsr_plan_take_command(p->plan, &t, p->err);
 }
 
@@ -213,7 +229,8 @@ static tsr_status make_plan(const planning *p)
     TSR_TRY(tsr_plan_pack(p->plan, "", p->o->max_shard_bytes, p->err));
     TSR_TRY(tsr_plan_side_files(p->plan, "", "*", (const char *const[]){TSR_HF_QUANT_CONFIG_NAME, NULL}, p->err));
     TSR_TRY(tsr_plan_index(p->plan, "", false, p->err));
-    TSR_TRY(tsr_plan_mixed_config(p->plan, p->schemes, p->decisions, p->o->rules->dialect, p->err));
+    TSR_TRY(tsr_plan_mixed_config(p->plan, p->schemes, p->decisions, p->o->rules->dialect, has_static_inputs(p),
+                                  p->err));
     return tsr_plan_finish(p->plan, p->err);
 }
 

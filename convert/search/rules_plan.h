@@ -9,7 +9,8 @@
 typedef struct tsr_rules_options {
     const tsr_scheme_rules *rules;
     bool search;                        /* choose scales of least squared error */
-    const tsr_calibration *calibration; /* measured ranges of the inputs, for nvfp4; or NULL */
+    const tsr_calibration *calibration; /* measured ranges of the inputs, for nvfp4 and fp8-tensor; or NULL */
+    float input_scale;                  /* static scale of all these inputs instead; 0: none */
     uint64_t max_shard_bytes;
 } tsr_rules_options;
 

@@ -49,6 +49,15 @@ static bool lists_names_only(const tsr_load_query *q)
     return tsr_query_compressed_tensors(q) && !expressions;
 }
 
+/* Returns true if compressed-tensors' configuration has groups of different formats. */
+static bool has_formats(const tsr_load_query *q)
+{
+    tsr_json_text format;
+    return tsr_query_compressed_tensors(q) && q->config.data != NULL &&
+           tsr_json_find(q->config.data, q->config.size, "format", &format) &&
+           tsr_json_is(format, "\"mixed-precision\"");
+}
+
 static bool has_latent_queries(const tsr_load_query *q)
 {
     return tsr_query_compressed_tensors(q) && q->s->model->q_lora_rank > 0;
@@ -98,6 +107,29 @@ static bool is_single_expert(const tsr_load_query *q, const tsr_linear *l)
 static bool is_block_expert(const tsr_load_query *q, const tsr_linear *l)
 {
     return is_expert(q, l) && tsr_linear_is_fp8(l) && l->block.rows != 0;
+}
+
+static bool is_fp8_tensor(const tsr_load_query *q, const tsr_linear *l, bool static_input)
+{
+    (void)q;
+    return tsr_linear_is_kind(l, "fp8-tensor") && (l->weight->input_scale != NULL) == static_input;
+}
+
+static bool is_static_fp8_tensor(const tsr_load_query *q, const tsr_linear *l)
+{
+    return is_fp8_tensor(q, l, true);
+}
+
+static bool is_dynamic_fp8_expert(const tsr_load_query *q, const tsr_linear *l)
+{
+    return is_expert(q, l) && is_fp8_tensor(q, l, false);
+}
+
+/* Returns true for q_a_proj and kv_a_proj_with_mqa, which are one layer in DeepSeek's classes. */
+static bool is_static_fp8_latent(const tsr_load_query *q, const tsr_linear *l)
+{
+    return is_fp8_tensor(q, l, true) && l->weight->input_scale->rank == 1 &&
+           (strcmp(l->leaf, "q_a_proj") == 0 || strcmp(l->leaf, "kv_a_proj_with_mqa") == 0);
 }
 
 static bool is_int8_expert(const tsr_load_query *q, const tsr_linear *l)
@@ -269,6 +301,9 @@ static const tsr_class_rule kRules[] = {
     /* transformers joins experts while it loads (conversion_mapping.py), but not every kind of them. */
     {TRANSFORMERS, NULL, tsr_query_compressed_tensors, is_block_expert, "experts", AN_EXPERT " in blocks", CANNOT_JOIN,
      DEEPSEEK},
+    {TRANSFORMERS, NULL, has_formats, is_static_fp8_tensor, "formats", "FP8 per tensor with a stored input scale, beside "
+     "other formats", "with run_compressed=False the loader decodes it by the format of another group, and fails",
+     "leave out --activations and --input-scale, or use fp8-channel in place of fp8-tensor"},
     {TRANSFORMERS, NULL, tsr_query_compressed_tensors, is_int8_expert, "experts", AN_EXPERT ", int8 by rows",
      CANNOT_JOIN, DEEPSEEK},
     {TRANSFORMERS, NULL, tsr_query_compressed_tensors, is_shifted_expert, "experts", AN_EXPERT ", with zero points",
@@ -354,6 +389,14 @@ static const tsr_class_rule kRules[] = {
     {SGLANG, " glm4_moe glm4_moe_lite ", is_not_awq, is_packed_shared, "experts", "a packed shared expert",
      "the class needs a parameter 'weight' of a shared expert, which packed codes do not have",
      "keep shared experts in BF16 with `tessera quantize --exclude GLOB`, or use another scheme for them"},
+    {VLLM | SGLANG, NULL, tsr_query_compressed_tensors, is_dynamic_fp8_expert, "experts",
+     AN_EXPERT ", FP8 per tensor without a stored input scale",
+     "the loader runs such experts only with a scale of the input",
+     "use `tessera quantize --scheme fp8-channel`, or give the ranges of the inputs with --activations"},
+    {SGLANG, NULL, has_latent_queries, is_static_fp8_latent, "input scale",
+     "q_a_proj and kv_a_proj_with_mqa, FP8 per tensor with a stored input scale",
+     "the class joins them and their input scales, and has room for one",
+     "use `tessera quantize --scheme fp8-tensor --dialect modelopt --input-scale 1`, or leave out the input scales"},
     {SGLANG, NULL, tsr_query_compressed_tensors, is_int8_expert, "experts", AN_EXPERT ", int8 by rows",
      "the loader runs such experts on NPUs only", OTHER_SCHEME},
     {SGLANG, NULL, tsr_query_compressed_tensors, is_shifted_expert, "zero points", AN_EXPERT ", with zero points",

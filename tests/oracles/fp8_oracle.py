@@ -62,6 +62,14 @@ def quantize_rows(w, dtype=np.float32):
     return np.clip(x / scale, -448, 448).astype(E4M3), scale
 
 
+def quantize_tensor(w, amax=None):
+    """Returns (codes, scale) with one scale: that of `amax`, or of the largest magnitude."""
+    x = w.astype(np.float32)
+    amax = np.abs(x).max() if amax is None else np.float32(amax)
+    scale = np.maximum(amax / np.float32(448), TINIEST) if amax > 0 else np.float32(1)
+    return np.clip(x / scale, -448, 448).astype(E4M3), scale
+
+
 def dequantize(codes, scales):
     """In double: what a perfect reader gets."""
     return codes.astype(np.float64) * spread(scales, codes.shape).astype(np.float64)

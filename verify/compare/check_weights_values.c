@@ -3,12 +3,14 @@
 
 #include "common/checked.h"
 #include "common/text.h"
+#include "formats/names/fused.h"
 #include "verify/compare/block_scan.h"
 #include "verify/compare/misreadings.h"
 #include "verify/compare/origin.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum {
     MAX_SCANNED = 64 /* most tensors whose blocks are scanned */,
@@ -85,6 +87,13 @@ static bool is_requantized_part(const tsr_pair *p)
 {
     return p->made[0] != NULL && p->made[0]->kind == TSR_DERIVED_PART && p->made[0]->kv_b->scale != NULL &&
            p->b->scale != NULL;
+}
+
+/* Returns true for a member of a fused layer with one scale per tensor, which follows from the largest member. */
+static bool may_share_scale(const tsr_weight *w)
+{
+    return w->kind != NULL && strcmp(w->kind->name, "fp8-tensor") == 0 &&
+           tsr_fused_find_in(w->values->name, tsr_module_length(w->values->name)) != NULL;
 }
 
 /* The limits that a pair exceeds. */
@@ -415,7 +424,7 @@ tsr_status tsr_check_blocks(const tsr_weights_checking *k)
             continue;
         if (ruled && p->metrics.misscaled > 0)
             TSR_TRY(check_groups_of(k, p));
-        if (blocks && !is_requantized_part(p) && worst_block(&p->metrics) > TSR_USUAL_BLOCK_ERROR &&
+        if (blocks && !is_requantized_part(p) && !may_share_scale(p->b) && worst_block(&p->metrics) > TSR_USUAL_BLOCK_ERROR &&
             suspects++ < MAX_SCANNED)
             TSR_TRY(check_blocks_of(k, p));
     }

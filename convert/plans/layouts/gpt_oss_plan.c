@@ -42,7 +42,7 @@ static tsr_status plan_weights(tsr_plan *plan, const tsr_weights *weights, tsr_e
 
 static tsr_status plan_config(tsr_plan *plan, tsr_err *err)
 {
-    tsr_mx_config config = tsr_mx_describe(TSR_SCHEME_MXFP4_WEIGHT_ONLY, TSR_DIALECT_GPT_OSS).config;
+    tsr_mx_config config = tsr_mx_describe(TSR_SCHEME_MXFP4_WEIGHT_ONLY, TSR_DIALECT_GPT_OSS, false).config;
     tsr_text value = {0};
     config.unquantized = tsr_gpt_oss_kept;
     config.n_unquantized = tsr_gpt_oss_n_kept;

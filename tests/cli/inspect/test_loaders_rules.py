@@ -69,6 +69,24 @@ def experts(scheme, **arguments):
     return act
 
 
+def fp8_tensor(static):
+    """Every layer in compressed-tensors' FP8 with one scale, with or without a scale of its input."""
+
+    def act(m):
+        arguments = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
+        m.config["quantization_config"] = {
+            "quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"], "config_groups": {"group_0": {
+                "targets": ["Linear"], "weights": arguments,
+                "input_activations": arguments if static else {**arguments, "strategy": "token", "dynamic": True}}}}
+        for name in [name for name in m.tensors if name.endswith("_scale_inv")]:
+            module = name.removesuffix(".weight_scale_inv")
+            del m.tensors[name]
+            for leaf in ("weight_scale", "input_scale")[:1 + static]:
+                m.tensors[f"{module}.{leaf}"] = ("F32", (1,), b"\0\0\x80\x3f")
+
+    return act
+
+
 def linear_attention(m):
     """Qwen3-Next's: 4 heads of keys of 128, 8 of values."""
     m.config.update(model_type="qwen3_next", linear_num_key_heads=4, linear_key_head_dim=128, linear_num_value_heads=8,
@@ -172,6 +190,11 @@ NO = {
                                                   "experts", ["with zero points", "cannot join"]),
     "packed latent projections": (lambda: llama(), both(latent, experts("int4", **INT4)), 1, {"sglang"}, "weight_shape",
                                   ["q_a_proj"]),
+    "experts of fp8-tensor without input scales": (moe, fp8_tensor(False), 1, {"vllm", "sglang"}, "experts",
+                                                   ["without a stored input scale"]),
+    "latent projections of fp8-tensor": (lambda: llama(), both(latent, fp8_tensor(True)), 1, {"sglang"}, "input scale", ["q_a_proj"]),
+    "fp8-tensor beside other formats": (llama, both(fp8_tensor(True), edit("format", "mixed-precision")), 1, {"transformers"},
+                                        "formats", ["run_compressed=False"]),
     "router not listed": (moe, both(router, family("qwen3_moe")), 1, {"vllm"}, "ignore list", ["mlp.gate", "router"]),
     "DeepSeek's router bias": (deepseek, None, 1, {"deepseek"}, "router bias", ["7168", "256"]),
     # shapes

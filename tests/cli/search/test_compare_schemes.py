@@ -14,10 +14,10 @@ import safetensors
 
 GATE, TAILS = "model.layers.0.mlp.gate_proj.weight", "model.layers.1.mlp.gate_proj.weight"
 EXPERTS = "model.layers.0.mlp.experts.down_proj"
-BY_ROWS = {"fp8-channel", "int8-channel", "int8-weight-only", "int8, groups of 128", "int4, groups of 32", "int4, groups of 64",
+BY_ROWS = {"fp8-channel", "fp8-tensor", "int8-channel", "int8-weight-only", "int8, groups of 128", "int4, groups of 32", "int4, groups of 64",
            "int4, groups of 128", "int4, groups of 128, zero points", "int4-channel", "nvfp4-weight-only", "mxfp4-weight-only",
            "mxfp8"}
-STRIP = 128  # rows that share NVFP4's global scale while they are measured
+STRIP = 128  # rows that share NVFP4's global scale, or the scale of fp8-tensor, while they are measured
 
 
 @pytest.fixture
@@ -42,6 +42,9 @@ def values(w, scheme):
     if scheme == "fp8-channel":
         codes, scales = fp8_oracle.quantize_rows(w)
         return codes.astype(np.float64) * scales
+    if scheme == "fp8-tensor":
+        made = [fp8_oracle.quantize_tensor(w[i:i + STRIP]) for i in range(0, len(w), STRIP)]
+        return np.concatenate([codes.astype(np.float64) * scale for codes, scale in made])
     if scheme.startswith(("nvfp4", "mxfp")):
         strips = [w[i:i + STRIP] for i in range(0, len(w), STRIP)]
         made = [mx_oracle.expected({"x": strip}, scheme, "compressed-tensors") for strip in strips]
@@ -57,7 +60,7 @@ def test_every_cell(tmp_path, tessera, source):
     src, tensors = source
     got, out = compare(tessera, src, tmp_path / "c.json")
     assert [s["scheme"] for s in got["schemes"]] == [
-        "fp8-block", "fp8-block, ue8m0", "fp8-block, mse", "fp8-channel", "int8-channel", "int8-weight-only",
+        "fp8-block", "fp8-block, ue8m0", "fp8-block, mse", "fp8-channel", "fp8-tensor", "int8-channel", "int8-weight-only",
         "int8, groups of 128", "int4, groups of 32", "int4, groups of 64", "int4, groups of 128",
         "int4, groups of 128, zero points", "int4-channel", "nvfp4-weight-only", "mxfp4-weight-only", "mxfp8"]
     sums = {}
@@ -128,7 +131,7 @@ def test_a_stack_in_f32(tmp_path, tessera):
     cells = {c["scheme"]: c for c in got["tensors"][0]["schemes"]}
     left = {s for s in BY_ROWS if "groups of 64" in s or "groups of 128" in s}  # 96 columns
     assert cells.keys() == {s["scheme"] for s in got["schemes"]} - left
-    for scheme in cells.keys() - {"fp8-block, mse", "nvfp4-weight-only"}:  # NVFP4's global scale is a strip's
+    for scheme in cells.keys() - {"fp8-block, mse", "fp8-tensor", "nvfp4-weight-only"}:  # those of one scale have that of a strip
         x = w if scheme.startswith("fp8-block") else w.reshape(-1, 96)
         error = x.astype(np.float64) - values(x, scheme)
         expected = np.sqrt((error**2).sum() / (w.astype(np.float64) ** 2).sum())

@@ -78,6 +78,8 @@ def no_chance():
 def fill(model, path):
     keep = ".experts." if is_gpt_oss(path) else None  # what pads them is what the class made, and must be zeros
     for name, p in model.named_parameters():
+        if name.endswith("_input_scale"):  # of experts: vLLM compares those of gate and up, beginning with 1
+            continue
         if keep is None or keep not in name:
             p.data.reshape(-1).view(torch.uint8).fill_(NOT_LOADED)
 
@@ -142,12 +144,12 @@ INPUTS = ("input_scale", "input_global_scale")
 
 
 def inputs_of(path):
-    """The names of the scales of layers' inputs in a checkpoint."""
-    names = []
+    """Returns the scales of layers' inputs in a checkpoint by name."""
+    scales = {}
     for shard in Path(path).glob("*.safetensors"):
         with safe_open(shard, "pt") as file:
-            names += [name for name in file.keys() if name.endswith(INPUTS)]
-    return names
+            scales |= {name: file.get_tensor(name) for name in file.keys() if name.endswith(INPUTS)}
+    return scales
 
 
 def check_inputs(params, names):
@@ -156,10 +158,12 @@ def check_inputs(params, names):
     beside = tuple({name.rsplit(".", 2)[0].rstrip("0123456789").removesuffix(".") + "." for name in names})
     mine = [name for name in params if name.endswith(INPUTS) and name.startswith(beside)]
     if names and not mine:
-        raise ValueError(f"no parameter for {names[0]}")
+        raise ValueError(f"no parameter for {next(iter(names))}")
+    ones = any((scale == 1).all() for scale in names.values())
     for name in mine:
         scale = params[name]
-        if not ((scale.view(torch.uint8) != NOT_LOADED).any() and scale.isfinite().all() and (scale > 0).all()):
+        loaded = (scale.view(torch.uint8) != NOT_LOADED).any() if not name.endswith("_input_scale") else ones or (scale != 1).all()
+        if not (loaded and scale.isfinite().all() and (scale > 0).all()):
             raise ValueError(f"{name} was not loaded")
 
 
@@ -183,6 +187,10 @@ def dequantize(params, block, bits=8):
             scale = scale.double()
             if scale.dim() > codes.dim():  # of matrices that stand over each other in one (SGLang's wo_a)
                 scale = scale.flatten(0, -2)
+            if scale.dim() == codes.dim() - 1 and scale.shape[-1] != rows:  # FP8 per tensor: one for each member of the layer
+                if not (scale == scale[..., :1]).all():
+                    raise ValueError(f"{base}: members of a fused layer have different scales")
+                scale = scale[..., 0]
             if scale.dim() < codes.dim():  # one a matrix
                 scale = scale.reshape(*scale.shape, *[1] * (codes.dim() - scale.dim()))
             if scale.shape[-2:] == (rows, 1) or scale.shape[-2:] == (1, 1):

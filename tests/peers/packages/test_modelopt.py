@@ -8,7 +8,8 @@ import pytest
 import safetensors.torch
 import torch
 from checkpoints import shards
-from modelopt.torch.quantization.qtensor import MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
+from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
+from modelopt.torch.export.quant_utils import to_quantized_weight
 from models import differing, load, same_bits, same_values
 
 import harness
@@ -22,7 +23,7 @@ def written(quantize, tmp_path):
     def run(scheme):
         src, arrays = mx.model(tmp_path / "src")
         options = []
-        if scheme == "nvfp4":
+        if scheme in ("fp8-tensor", "nvfp4"):
             ranges = tmp_path / "ranges.json"
             ranges.write_text(json.dumps({module: dict(zip(("min", "max"), RANGE)) for module in arrays}))
             options = ["--activations", ranges]
@@ -35,6 +36,11 @@ def written(quantize, tmp_path):
 def made(weights, module, scheme):
     """{suffix: tensor} as ModelOpt exports this weight."""
     weight = weights[module].clone()
+    if scheme == "fp8-tensor":
+        amax = max(weights[member].abs().max().float() for member in mx.joined(module, weights))
+        scale = (amax / 448).reshape(1)  # get_scaling_factor
+        return {"weight": to_quantized_weight(weight, scale, "fp8"), "weight_scale": scale.squeeze(),
+                "input_scale": torch.tensor(max(map(abs, RANGE))) / 448}
     if scheme == "mxfp8":
         quantized, scale = MXFP8QTensor.quantize(weight)
         return {"weight": quantized._quantized_data, "weight_scale": scale}
@@ -49,6 +55,8 @@ def made(weights, module, scheme):
 
 def dequantized(parts, shape):
     """The values that ModelOpt computes, in BF16."""
+    if "input_scale" in parts and parts["weight"].dtype == torch.float8_e4m3fn:
+        return FP8QTensor(shape, torch.bfloat16, parts["weight"]).dequantize(torch.float32, scale=parts["weight_scale"]).bfloat16()
     if parts["weight"].dtype == torch.float8_e4m3fn:
         return MXFP8QTensor(shape, torch.bfloat16, parts["weight"]).dequantize(scale=parts["weight_scale"])
     return NVFP4QTensor(shape, torch.bfloat16, parts["weight"]).dequantize(
@@ -59,7 +67,7 @@ def parts_of(tensors, module):
     return {name.removeprefix(module + "."): tensor for name, tensor in tensors.items() if name.startswith(module + ".")}
 
 
-SCHEMES = ["nvfp4", "nvfp4-weight-only", "mxfp8"]
+SCHEMES = ["fp8-tensor", "nvfp4", "nvfp4-weight-only", "mxfp8"]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
