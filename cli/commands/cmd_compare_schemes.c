@@ -264,23 +264,19 @@ static void print_suggestions(const comparing *a)
 
 static tsr_status print(tsr_command_context *context, tsr_err *err)
 {
-    static const tsr_style kUnlimited = {.width = UINT16_MAX, .utf8 = true};
     const comparing *const a = context->job;
     const choice *const c = &a->chosen;
+    const tsr_style style = tsr_command_style();
     char bytes[32];
     tsr_text table = {0};
-    tsr_draw_schemes(&table, &kUnlimited, &a->result);
-    const tsr_status status = tsr_text_status(&table, err);
-    if (status == TSR_OK) {
-        tsr_print("%zu of %zu tensors of %s, %s", c->n, c->all, a->src, tsr_bytes_text((double)source_bytes(c), bytes));
-        if (c->n < c->all)
-            tsr_print(" (a sample, seed %llu)", U64(a->seed));
-        tsr_print("\n");
-        tsr_print_raw(table.data, table.size);
-        print_suggestions(a);
-    }
-    tsr_text_free(&table);
-    return status;
+    tsr_print("%zu of %zu tensors of %s, %s", c->n, c->all, a->src, tsr_bytes_text((double)source_bytes(c), bytes));
+    if (c->n < c->all)
+        tsr_print(" (a sample, seed %llu)", U64(a->seed));
+    tsr_print("\n");
+    tsr_draw_schemes(&table, &style, &a->result);
+    TSR_TRY(tsr_print_drawn(&table, err));
+    print_suggestions(a);
+    return TSR_OK;
 }
 
 /* Writes the known errors. */

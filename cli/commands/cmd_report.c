@@ -150,11 +150,7 @@ static tsr_status print(tsr_command_context *c, tsr_err *err)
     const tsr_style style = find_style();
     tsr_text text = {0};
     tsr_write_terminal(&text, &a->report, &style);
-    const tsr_status status = tsr_text_status(&text, err);
-    if (status == TSR_OK)
-        tsr_print_raw(text.data, text.size);
-    tsr_text_free(&text);
-    return status;
+    return tsr_print_drawn(&text, err);
 }
 
 /* ---- files ---- */

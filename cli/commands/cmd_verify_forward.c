@@ -1,5 +1,6 @@
 /* Implements `tessera verify forward`: runs tokens through two models. */
 #include "cli/commands/commands.h"
+#include "cli/show/evidence_result.h"
 #include "cli/show/verify_forward.h"
 #include "cli/show/verify_kernels.h"
 
@@ -158,7 +159,8 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
 {
     tsr_verify_forward *const v = c->job;
     v->request.run = tsr_terminal_run_options(terminal, c->common.threads, v->memory);
-    return tsr_check_forward(&v->request, &v->evidence, &v->figures, err);
+    TSR_TRY(tsr_check_forward(&v->request, &v->evidence, &v->figures, err));
+    return tsr_evidence_fill(&v->result, &v->evidence, true, err);
 }
 
 static int exit_code(const tsr_command_context *c)
@@ -178,6 +180,7 @@ static void summarize(const tsr_command_context *c, tsr_text *text)
 static void close_job(tsr_command_context *c)
 {
     tsr_verify_forward *const v = c->job;
+    tsr_result_free(&v->result);
     tsr_evidence_free(&v->evidence);
     for (size_t i = 0; i < 2; i++) {
         tsr_weights_free(&v->weights[i]);

@@ -1,6 +1,7 @@
 /* Implements `tessera verify gemm`, epilogue, dequant and mla: runs kernels on the checkpoint's own tensors. */
 #include "cli/commands/commands.h"
 #include "cli/io/globs.h"
+#include "cli/show/evidence_result.h"
 #include "cli/show/verify_kernels.h"
 #include "common/file.h"
 #include "verify/kernels/check_dequant.h"
@@ -343,7 +344,7 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
         if (strcmp(left->check, c->command->kind) == 0)
             TSR_TRY(tsr_evidence_skip(&v->evidence, left->name, left->why, err));
     }
-    return TSR_OK;
+    return tsr_evidence_fill(&v->result, &v->evidence, false, err);
 }
 
 static int exit_code(const tsr_command_context *c)
@@ -370,6 +371,7 @@ static void summarize(const tsr_command_context *c, tsr_text *text)
 static void close_job(tsr_command_context *c)
 {
     tsr_verify_kernels *const v = c->job;
+    tsr_result_free(&v->result);
     tsr_evidence_free(&v->evidence);
     tsr_device_close(&v->opened_device);
     for (size_t i = 0; i < sizeof v->weights / sizeof *v->weights; i++)

@@ -189,6 +189,20 @@ void tsr_print_raw(const char *text, size_t size)
     put(text, size);
 }
 
+tsr_status tsr_print_drawn(tsr_text *text, tsr_err *err)
+{
+    const tsr_status status = tsr_text_status(text, err);
+    if (status == TSR_OK)
+        put(text->data, text->size);
+    tsr_text_free(text);
+    return status;
+}
+
+tsr_style tsr_command_style(void)
+{
+    return (tsr_style){.width = UINT16_MAX, .utf8 = true, .colour = tsr_takes_colour(STDOUT_FILENO)};
+}
+
 bool tsr_takes_colour(int fd)
 {
     const char *const no = getenv("NO_COLOR"), *const term = getenv("TERM");

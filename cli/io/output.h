@@ -8,6 +8,7 @@
 
 #include "common/status.h"
 #include "common/text.h"
+#include "report/write/canvas.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,6 +33,12 @@ void tsr_print_word(tsr_colour colour, const char *word, int width);
 
 /* Prints complete text of Tessera's own to stdout unchanged: help and JSON. */
 void tsr_print_raw(const char *text, size_t size);
+
+/* Prints text that report/write has drawn, with its names escaped, to stdout. Frees it. TSR_E_NOMEM: it is incomplete. */
+tsr_status tsr_print_drawn(tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns the style of text that a command draws: lines of any width, in colour if stdout is a terminal. */
+tsr_style tsr_command_style(void);
 
 /* Flushes stdout and reports lost output. Returns the exit code for a command that ended with `code`. Must be called
  * last. */

@@ -2,9 +2,10 @@
 #include "cli/show/verify_forward.h"
 
 #include "cli/io/output.h"
-#include "cli/show/evidence_text.h"
+#include "cli/show/evidence_result.h"
 #include "common/text.h"
 #include "formats/json/json_write.h"
+#include "report/write/terminal_parts.h"
 
 #include <math.h>
 #include <string.h>
@@ -79,55 +80,6 @@ tsr_status tsr_forward_texts_parse(tsr_forward_request *r, const tsr_forward_tex
 
 /* ---- the result ---- */
 
-static void print_share(const tsr_judgement *j)
-{
-    if (j->choices > 0)
-        tsr_print("  %7.2f %%", 100 * (double)j->agreed / (double)j->choices);
-    else
-        tsr_print("  %9s", "");
-}
-
-static void print_fault(const tsr_judgement *j)
-{
-    tsr_print("  ");
-    tsr_print_word(TSR_BAD, "FAIL", 5);
-    tsr_print("%s: %s, largest error at %s\n", j->what, j->fault, j->worst_at);
-}
-
-/* Prints one line per layer. A layer fails only because of the error that it adds itself. */
-static void print_layers(const tsr_evidence *e)
-{
-    tsr_print("%-22s  %-33s  %s\n", "", "stream of hidden states", "layer alone, on the source's input");
-    const bool heads = e->items[0].kl.known;
-    tsr_print("%-22s  %9s  %10s  %9s   %9s  %10s  %9s%s\n", "", "SQNR", "relative", "experts", "SQNR", "relative",
-              "experts", heads ? "   KL, nats" : "");
-    for (size_t i = 0; i + 1 < e->count; i++) {
-        const tsr_judgement *const stream = &e->items[i], *const alone = stream + 1;
-        if (strcmp(stream->what, TSR_FORWARD_STREAM) != 0 || strcmp(alone->what, TSR_FORWARD_LAYER) != 0)
-            continue;
-        tsr_print("%-22s  %6.2f dB  %10.3g", stream->subject, tsr_metrics_sqnr(&stream->metrics),
-                  tsr_metrics_relative(&stream->metrics));
-        print_share(stream);
-        tsr_print("   %6.2f dB  %10.3g", tsr_metrics_sqnr(&alone->metrics), tsr_metrics_relative(&alone->metrics));
-        print_share(alone);
-        if (stream->kl.known)
-            tsr_print("   %8.3g", stream->kl.mean);
-        tsr_print("\n");
-        for (const tsr_judgement *j = stream; j <= alone; j++) {
-            if (j->fault != NULL)
-                print_fault(j);
-        }
-    }
-}
-
-static void print_logits(const tsr_judgement *j)
-{
-    tsr_judgement_print(j);
-    tsr_print("       KL divergence: mean %.3g nats, max %.3g; the most likely token is the same in %llu of %llu "
-              "positions\n",
-              j->kl.mean, j->kl.max, (unsigned long long)j->agreed, (unsigned long long)j->choices);
-}
-
 /* Prints how the two passes were run. */
 static void print_run(const tsr_verify_forward *v)
 {
@@ -155,20 +107,13 @@ static void print_run(const tsr_verify_forward *v)
 tsr_status tsr_verify_forward_print(tsr_command_context *context, tsr_err *err)
 {
     const tsr_verify_forward *const v = context->job;
-    (void)err;
-    const tsr_evidence *const e = &v->evidence;
-    if (v->reference != NULL) {
-        for (size_t i = 0; i < e->count; i++) {
-            tsr_print("%s\n", e->items[i].subject);
-            tsr_judgement_print(&e->items[i]);
-        }
-    } else {
-        print_layers(e);
-        print_logits(&e->items[e->count - 1]);
-    }
+    const tsr_style style = tsr_command_style();
+    tsr_text text = {0};
+    tsr_draw_layers(&text, &style, &v->result);
+    TSR_TRY(tsr_print_drawn(&text, err));
     print_run(v);
-    tsr_evidence_print_end(e);
-    return TSR_OK;
+    tsr_draw_judged(&text, &style, &v->result, SIZE_MAX);
+    return tsr_print_drawn(&text, err);
 }
 
 static void write_figures(tsr_text *t, const tsr_verify_forward *v)
@@ -216,5 +161,5 @@ void tsr_verify_forward_json(const tsr_command_context *context, tsr_text *t)
     tsr_json_member_number(t, "max_kl_nats", r->limits.max_kl);
     tsr_json_member_number(t, "min_top1", r->limits.min_top1);
     tsr_json_end_object(t);
-    tsr_evidence_json(t, &v->evidence);
+    tsr_evidence_json(t, &v->evidence, &v->result);
 }

@@ -3,6 +3,7 @@
 #define TSR_CLI_SHOW_VERIFY_FORWARD_H
 
 #include "cli/command.h"
+#include "report/model/result.h"
 #include "verify/forward/check_forward.h"
 
 typedef struct tsr_verify_forward {
@@ -16,6 +17,7 @@ typedef struct tsr_verify_forward {
     tsr_weights weights[2];
     tsr_side opened[2];
     tsr_evidence evidence;
+    tsr_result result; /* a row for each judgement */
     tsr_forward_figures figures;
 } tsr_verify_forward;
 

@@ -2,10 +2,11 @@
 #include "cli/show/verify_kernels.h"
 
 #include "cli/io/output.h"
-#include "cli/show/evidence_text.h"
+#include "cli/show/evidence_result.h"
 #include "formats/json/json_write.h"
+#include "report/write/terminal_parts.h"
 
-#include <string.h>
+#include <stdint.h>
 
 static void print_phases(const tsr_evidence *e)
 {
@@ -26,40 +27,20 @@ static void print_work(const tsr_verify_kernels *v)
     print_phases(e);
 }
 
-static void print_details(const tsr_evidence *e)
-{
-    for (size_t i = 0; i < e->count; i++) {
-        const tsr_judgement *const j = &e->items[i], *const before = i > 0 ? j - 1 : NULL;
-        const bool other = before == NULL || strcmp(before->subject, j->subject) != 0;
-        if (other)
-            tsr_print("%s\n", j->subject);
-        if (other || before->kind != j->kind)
-            tsr_print(" %s error\n", tsr_error_kind_name(j->kind));
-        tsr_judgement_print(j);
-    }
-}
-
-static void print_subjects(const tsr_evidence *e)
-{
-    for (size_t i = 0, end; i < e->count; i = end) {
-        for (end = i + 1; end < e->count && strcmp(e->items[end].subject, e->items[i].subject) == 0; end++)
-            ;
-        tsr_subject_print(&e->items[i], end - i);
-    }
-}
-
 tsr_status tsr_verify_kernels_print(tsr_command_context *context, tsr_err *err)
 {
     const tsr_verify_kernels *const v = context->job;
-    (void)err;
     const tsr_evidence *const e = &v->evidence;
     const bool mla = v->check == TSR_KERNEL_MLA;
+    const tsr_style style = tsr_command_style();
+    tsr_text text = {0};
     if (v->note.msg[0] != '\0')
         tsr_print("checked on the CPU: %s\n", v->note.msg);
     if (v->details || mla)
-        print_details(e);
+        tsr_draw_details(&text, &style, &v->result);
     else
-        print_subjects(e);
+        tsr_draw_subjects(&text, &style, &v->result, SIZE_MAX, SIZE_MAX);
+    TSR_TRY(tsr_print_drawn(&text, err));
     if (mla) {
         tsr_print("%s; seed %llu, %.2f s; seconds:", v->opened_device.name, (unsigned long long)v->options.seed,
                   e->seconds);
@@ -67,8 +48,8 @@ tsr_status tsr_verify_kernels_print(tsr_command_context *context, tsr_err *err)
     } else {
         print_work(v);
     }
-    tsr_evidence_print_end(e);
-    return TSR_OK;
+    tsr_draw_judged(&text, &style, &v->result, SIZE_MAX);
+    return tsr_print_drawn(&text, err);
 }
 
 void tsr_verify_kernels_json(const tsr_command_context *context, tsr_text *t)
@@ -90,5 +71,5 @@ void tsr_verify_kernels_json(const tsr_command_context *context, tsr_text *t)
     tsr_json_member_number(t, "max_kernel_bias", v->options.limits.max_kernel_bias);
     tsr_json_member_number(t, "min_sqnr_db", v->options.limits.min_sqnr);
     tsr_json_end_object(t);
-    tsr_evidence_json(t, e);
+    tsr_evidence_json(t, e, &v->result);
 }

@@ -3,6 +3,7 @@
 #define TSR_CLI_SHOW_VERIFY_KERNELS_H
 
 #include "cli/command.h"
+#include "report/model/result.h"
 #include "verify/evidence/jobs.h"
 
 typedef enum tsr_kernel_check {
@@ -35,6 +36,7 @@ typedef struct tsr_verify_kernels {
     tsr_err note;  /* why TSR_DEVICE_AUTO selected the CPU */
     tsr_err alone; /* set by `applies`: why originals are not compared although `against` was given; or empty */
     tsr_evidence evidence;
+    tsr_result result; /* a row for each judgement */
 } tsr_verify_kernels;
 
 /* Option table entry that fills an int with a tsr_device_kind. */

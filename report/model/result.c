@@ -35,7 +35,7 @@ static tsr_status make_room(const tsr_result *result, void **items, size_t count
 
 void tsr_row_clear(tsr_row *row)
 {
-    *row = (tsr_row){.name = "", .place = tsr_place_of("")};
+    *row = (tsr_row){.name = "", .place = tsr_place_of(""), .bias = NAN};
     for (tsr_figure f = 0; f < TSR_N_FIGURES; f++)
         row->figures[f] = NAN;
 }
@@ -49,6 +49,32 @@ tsr_status tsr_result_add_row(tsr_result *result, uint32_t series, tsr_row **row
     *row = &result->rows[result->n_rows++];
     tsr_row_clear(*row);
     (*row)->series = series;
+    return TSR_OK;
+}
+
+tsr_status tsr_result_add_judgement(tsr_result *result, const tsr_row *judgement, bool by_subject, tsr_err *err)
+{
+    tsr_row *row;
+    uint32_t at;
+    TSR_TRY(tsr_result_series(result, by_subject ? judgement->what : judgement->kind, &at, err));
+    TSR_TRY(tsr_result_add_row(result, at, &row, err));
+    *row = *judgement;
+    row->series = at;
+    row->place = tsr_place_of(row->name);
+    result->series[at].bounded = !by_subject && strcmp(row->kind, "quantization") != 0;
+    return TSR_OK;
+}
+
+tsr_status tsr_result_add_skipped(tsr_result *result, const char *name, const char *why, tsr_err *err)
+{
+    tsr_row *row;
+    uint32_t at;
+    TSR_TRY(tsr_result_series(result, "skipped", &at, err));
+    TSR_TRY(tsr_result_add_row(result, at, &row, err));
+    row->name = name;
+    row->note = why;
+    row->outcome = TSR_OUTCOME_SKIPPED;
+    row->place = tsr_place_of(name);
     return TSR_OK;
 }
 

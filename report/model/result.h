@@ -54,6 +54,12 @@ typedef struct tsr_row {
     double figures[TSR_N_FIGURES]; /* NaN: unknown. SQNR +infinity: lossless */
     uint32_t series;
     tsr_outcome outcome;
+
+    /* Properties of a judgement. */
+    const char *kind; /* kind of error: "kernel"; NULL: the row is no judgement, or was skipped */
+    double limit;     /* the smallest SQNR that passes; 0 or NaN: none */
+    double bias;      /* direction of the errors, in standard errors; NaN: unknown */
+    uint64_t choices; /* number of choices that the figure `agreement` counts; 0: unknown */
 } tsr_row;
 
 enum { TSR_SERIES_WORST = 3 };
@@ -130,6 +136,12 @@ typedef struct tsr_result {
 tsr_status tsr_result_add_row(tsr_result *result, uint32_t series, tsr_row **row, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_result_add_finding(tsr_result *result, const tsr_result_finding *finding, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_result_add_check(tsr_result *result, const char *name, uint64_t judged, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a judgement, or the reason why there is none. The series is the subject of the judgement or the kind of its error
+ * (by_subject: as in tsr_result_kind), or "skipped". Texts are borrowed. */
+tsr_status tsr_result_add_judgement(tsr_result *result, const tsr_row *judgement, bool by_subject,
+                                    tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_result_add_skipped(tsr_result *result, const char *name, const char *why, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds a fact to `facts`, which may be the limits. Both texts are copied. */
 tsr_status tsr_result_add_fact(tsr_result *result, tsr_facts *facts, const char *name, const char *value,

@@ -123,12 +123,10 @@ void tsr_draw_wrapped(tsr_text *text, const tsr_style *style, unsigned used, uns
         put(text, style, shown.data + i, size);
         column += n;
         i += size;
-        while (i < shown.size && shown.data[i] == ' ') {
-            if (i + 1 < shown.size && shown.data[i + 1] != ' ')
-                tsr_text_append(text, " ", 1);
-            column++;
-            i++;
-        }
+        const size_t blank = strspn(shown.data + i, " ");
+        tsr_text_printf(text, "%*s", (int)blank, "");
+        column += blank;
+        i += blank;
     }
     tsr_end_line(text);
     text->failed = text->failed || shown.failed;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LISTED = 10, QUANTILE = 8, COUNT = 7, WIDE = 79 };
+enum { LISTED = 10, FAILED_OF_ONE = 3, QUANTILE = 8, COUNT = 7, WIDE = 79 };
 
 const char *tsr_verdict_word(tsr_outcome outcome)
 {
@@ -207,6 +207,20 @@ static void draw_worst(tsr_text *text, const tsr_style *style, const tsr_overvie
     }
 }
 
+/* Draws the judgements of kernels or of a forward pass as their command does. Returns false if the result has none. */
+static bool draw_judgements(tsr_text *text, const tsr_style *style, const tsr_result *result)
+{
+    if (result->n_rows == 0 || result->rows[0].kind == NULL)
+        return false;
+    tsr_text_append(text, "\n", 1);
+    if (result->kind->by_subject)
+        tsr_draw_layers(text, style, result);
+    else
+        tsr_draw_subjects(text, style, result, LISTED, FAILED_OF_ONE);
+    tsr_draw_judged(text, style, result, LISTED);
+    return true;
+}
+
 static void draw_result(tsr_text *text, const tsr_style *style, const tsr_overview *o)
 {
     const tsr_result *const result = o->result;
@@ -218,8 +232,10 @@ static void draw_result(tsr_text *text, const tsr_style *style, const tsr_overvi
     draw_facts(text, style, "", &result->facts);
     draw_facts(text, style, "limits: ", &result->limits);
     draw_facts(text, style, "seconds by phase, of all threads: ", &result->phases);
-    draw_checks(text, style, o);
-    draw_findings(text, style, result);
+    if (!draw_judgements(text, style, result)) {
+        draw_checks(text, style, o);
+        draw_findings(text, style, result);
+    }
     draw_spreads(text, style, o);
     draw_whole(text, style, o);
     tsr_draw_schemes(text, style, result);

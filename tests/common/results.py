@@ -41,7 +41,9 @@ COMMANDS = {
 
 
 def make(tessera, source, folder):
-    """{name: (path of the JSON, exit code of the command)} for all COMMANDS, and "report": the quantization_report.json."""
+    """Returns {name: (path of the JSON, exit code)} for all COMMANDS, and "report": the quantization_report.json.
+
+    The text of each command is beside its JSON, with the suffix .txt."""
     folder.mkdir(exist_ok=True)
     made = {"FP8": folder / "fp8", "INT8": folder / "int8", "INT4": folder / "int4",
             "SHARDED": folder / "sharded"}
@@ -57,8 +59,9 @@ def make(tessera, source, folder):
         path = folder / f"{name}.json"
         words = {"SRC": source, "JSON": path, "OUT": folder / f"{name}.out", **made}
         args = [words.get(w, w.replace("FP8:", f"{made['FP8']}:")) for w in command.split()]
-        code, _, err = harness.run(tessera, args)
+        code, out, err = harness.run(tessera, args)
         assert code in (0, 1) and path.exists(), f"{command}: exit {code}: {err}"
+        path.with_suffix(".txt").write_text(out)
         results[name] = path, code
     return results
 

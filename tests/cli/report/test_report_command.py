@@ -48,6 +48,19 @@ def test_every_result_is_read(name, made, report):
     assert report("--quiet", path) == (code, "", "")
 
 
+# Lines of a command's text that `tessera report` prints too.
+SHARED_LINES = {"gemm": r"(ok|FAIL) |all \d+ judgements", "epilogue": r"(ok|FAIL) |all \d+ judgements",
+                "dequant": r"(ok|FAIL) |skipped |all \d+ judgements", "forward": r" +(ok|FAIL) |all \d+ judgements"}
+
+
+@pytest.mark.parametrize("name", SHARED_LINES)
+def test_the_text_of_a_command_is_in_its_report(name, made, report):
+    path = made[name][0]
+    lines = [line for line in path.with_suffix(".txt").read_text().splitlines() if re.match(SHARED_LINES[name], line)]
+    text = " ".join(report(path)[1].split())
+    assert lines and all(" ".join(line.split()) in text for line in lines)
+
+
 def test_several_have_one_verdict(made, report):
     code, out, _ = report(made["report"][0], made["verify"][0])
     assert code == 0 and out.startswith("PASS  1 of 2 results has a verdict, and passed")

@@ -1,0 +1,16 @@
+/* Fills the model of a result with evidence (verify/evidence/evidence.h), and writes it as JSON. */
+#ifndef TSR_CLI_SHOW_EVIDENCE_RESULT_H
+#define TSR_CLI_SHOW_EVIDENCE_RESULT_H
+
+#include "report/model/result.h"
+#include "verify/evidence/evidence.h"
+
+/* Adds a row for each judgement, and then for each tensor or set that was skipped. Texts are those of the evidence,
+ * which must outlive the result. `by_subject`: as in tsr_result_kind. */
+tsr_status tsr_evidence_fill(tsr_result *result, const tsr_evidence *evidence, bool by_subject,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
+/* Writes the members seconds, bytes_read, phase_seconds, judgements and skipped. The last two are the rows. */
+void tsr_evidence_json(tsr_text *text, const tsr_evidence *evidence, const tsr_result *result);
+
+#endif
