@@ -60,6 +60,7 @@ MAY_INCLUDE = {
     "report/read": COMMON + ["formats/json", "report/model"] + BLOCKS,
     "report": COMMON + ["formats/json", "report/model", "report/read"] + BLOCKS,
     "report/write": COMMON + ["formats/json", "report/model", "report/read", "report"] + BLOCKS,
+    "report/write/terminal": COMMON + ["formats/json", "report/model", "report/read", "report", "report/write"] + BLOCKS,
     # The library may include all modules that make and verify checkpoints, as cli/ may. It prints nothing.
     "lib": FORMATS + BLOCKS + ["kernels/cpu", "quantize*", "convert*", "verify/values", "verify/compare", "verify/survey"],
     "cli": FORMATS + BLOCKS + ["kernels*", "quantize*", "convert*", "verify*", "report*", "cli*"],

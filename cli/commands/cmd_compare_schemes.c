@@ -8,7 +8,7 @@
 #include "convert/plans/quantize_plan.h"
 #include "convert/search/compare_schemes.h"
 #include "formats/json/json_write.h"
-#include "report/write/terminal_parts.h"
+#include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,6 +2,7 @@
 #include "cli/commands/commands.h"
 #include "cli/help/next_command.h"
 #include "cli/io/output.h"
+#include "cli/show/compare_figures.h"
 #include "cli/show/compare_sides.h"
 #include "common/text.h"
 #include "formats/json/json_write.h"
@@ -27,6 +28,7 @@ typedef struct diffing {
     tsr_compare_job compared;
     limit limit;
     size_t beyond;
+    tsr_result result;
 } diffing;
 
 static const char kHelp[] =
@@ -257,7 +259,8 @@ static void print_ranks(const tsr_compare_job *job)
     }
 }
 
-static void print_result(const tsr_compare_job *job, const limit *l, const ranked *worst, size_t n, size_t beyond)
+static void print_result(const tsr_compare_job *job, const limit *l, const ranked *worst, size_t n, size_t beyond,
+                         const double whole[TSR_N_FIGURES])
 {
     const tsr_comparison *const c = &job->comparison;
     size_t counts[TSR_PAIR_EXTRA + 1];
@@ -276,14 +279,12 @@ static void print_result(const tsr_compare_job *job, const limit *l, const ranke
     tsr_print("%zu tensor%s: %zu identical, %zu equal in value, %zu differ, %zu misshaped, %zu missing, %zu extra\n",
               c->count, tsr_plural(c->count), counts[TSR_PAIR_IDENTICAL], counts[TSR_PAIR_EQUAL],
               counts[TSR_PAIR_DIFFERS], counts[TSR_PAIR_MISSHAPED], counts[TSR_PAIR_MISSING], counts[TSR_PAIR_EXTRA]);
-    if (n > 0) {
-        const tsr_metrics whole = tsr_sum_differing(c);
+    if (n > 0)
         tsr_print(
             "those that differ, together: relative error %.5g, SQNR %.2f dB, cosine %.6f, calc_diff %.3g, max error "
             "%.3g\n",
-            tsr_metrics_relative(&whole), tsr_metrics_sqnr(&whole), tsr_metrics_cosine(&whole),
-            tsr_metrics_calc_diff(&whole), whole.max_abs);
-    }
+            whole[TSR_FIGURE_RELATIVE], whole[TSR_FIGURE_SQNR], whole[TSR_FIGURE_COSINE], whole[TSR_FIGURE_CALC_DIFF],
+            whole[TSR_FIGURE_MAX_ABS]);
     tsr_print("%s read in %.1f s (%s/s), %u thread%s\n", tsr_bytes_text((double)c->bytes_read, read), c->seconds,
               tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads, tsr_plural(c->threads));
     if (beyond == 0)
@@ -297,10 +298,10 @@ static void print_result(const tsr_compare_job *job, const limit *l, const ranke
         tsr_print("next: find out why those tensors are missing, or add them");
 }
 
-static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l, size_t beyond)
+static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l, size_t beyond,
+                         const double whole[TSR_N_FIGURES])
 {
     const tsr_comparison *const c = &job->comparison;
-    const tsr_metrics whole = tsr_sum_differing(c);
     size_t counts[TSR_PAIR_EXTRA + 1];
     tsr_count_states(c, counts);
     tsr_json_member_string(t, "a", job->path[0]);
@@ -318,7 +319,7 @@ static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l
         tsr_json_member_u64(t, tsr_pair_state_name((tsr_pair_state)i), counts[i]);
     }
     tsr_json_member_object(t, "whole", true);
-    tsr_metrics_json(t, &whole);
+    tsr_compare_figures_json(t, whole);
     tsr_json_end_object(t);
     tsr_json_member_array(t, "tensors", false);
     for (size_t i = 0; i < c->count; i++) {
@@ -344,7 +345,7 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
     TSR_TRY(tsr_compare_job_run(&d->compared, c, terminal, err));
     for (size_t i = 0; i < d->compared.comparison.count; i++)
         d->beyond += is_beyond(&d->limit, &d->compared.comparison.pairs[i]);
-    return TSR_OK;
+    return tsr_compare_fill_whole(&d->result, &d->compared.comparison, err);
 }
 
 static tsr_status print(tsr_command_context *c, tsr_err *err)
@@ -354,7 +355,7 @@ static tsr_status print(tsr_command_context *c, tsr_err *err)
     ranked *const worst = rank(&d->limit, &d->compared.comparison, &n);
     if (worst == NULL)
         return tsr_out_of_memory(err, NULL);
-    print_result(&d->compared, &d->limit, worst, n, d->beyond);
+    print_result(&d->compared, &d->limit, worst, n, d->beyond, d->result.series->whole.figures);
     free(worst);
     return TSR_OK;
 }
@@ -362,7 +363,7 @@ static tsr_status print(tsr_command_context *c, tsr_err *err)
 static void write_json(const tsr_command_context *c, tsr_text *text)
 {
     const diffing *const d = c->job;
-    write_result(text, &d->compared, &d->limit, d->beyond);
+    write_result(text, &d->compared, &d->limit, d->beyond, d->result.series->whole.figures);
 }
 
 static int exit_code(const tsr_command_context *c)
@@ -374,6 +375,7 @@ static int exit_code(const tsr_command_context *c)
 static void close_job(tsr_command_context *c)
 {
     diffing *const d = c->job;
+    tsr_result_free(&d->result);
     tsr_compare_job_close(&d->compared);
 }
 

@@ -4,6 +4,7 @@
 #include "common/file.h"
 #include "report/blocks.h"
 #include "report/write/page_choice.h"
+#include "report/write/terminal/terminal_parts.h"
 #include "report/write/writers.h"
 
 #include <math.h>

@@ -88,10 +88,10 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
     tsr_verify_weights *const v = c->job;
     tsr_compare_job *const job = &v->compared;
     TSR_TRY(tsr_compare_job_run(job, c, terminal, err));
-    if (tsr_ranks_mine(c->ranks) > 0) /* rank 0 judges */
-        return TSR_OK;
     const tsr_side src = {job->checkpoint[0], &job->weights[0]}, dst = {job->checkpoint[1], &job->weights[1]};
-    return tsr_check_weights(&src, &dst, &job->comparison, &v->limits, &v->findings, err);
+    if (tsr_ranks_mine(c->ranks) == 0) /* rank 0 judges */
+        TSR_TRY(tsr_check_weights(&src, &dst, &job->comparison, &v->limits, &v->findings, err));
+    return tsr_verify_weights_fill(v, err);
 }
 
 static int exit_code(const tsr_command_context *c)
@@ -110,6 +110,7 @@ static void summarize(const tsr_command_context *c, tsr_text *text)
 static void close_job(tsr_command_context *c)
 {
     tsr_verify_weights *const v = c->job;
+    tsr_result_free(&v->result);
     tsr_findings_free(&v->findings);
     tsr_compare_job_close(&v->compared);
 }

@@ -3,7 +3,7 @@
 #define TSR_CLI_HELP_HELP_TEXT_H
 
 #include "common/options.h"
-#include "report/write/canvas.h"
+#include "report/write/terminal/canvas.h"
 
 /* Appends the text of a command. Unindented lines are joined to paragraphs, except that if the text begins with
  * "tessera ", the lines up to the first empty one are kept. An indented line is a row: a head, two or more spaces, and

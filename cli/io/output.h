@@ -8,7 +8,7 @@
 
 #include "common/status.h"
 #include "common/text.h"
-#include "report/write/canvas.h"
+#include "report/write/terminal/canvas.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -3,6 +3,7 @@
 
 #include "cli/io/globs.h"
 #include "cli/io/output.h"
+#include "cli/show/compare_figures.h"
 #include "formats/json/json_write.h"
 
 #include <stdio.h>
@@ -123,13 +124,15 @@ static void place_json(tsr_text *t, const char *key, const tsr_pair *pair, uint6
 void tsr_pair_json(tsr_text *t, const tsr_pair *pair)
 {
     const tsr_metrics *const m = &pair->metrics;
+    double figures[TSR_N_FIGURES];
     tsr_json_member_string(t, "name", tsr_pair_name(pair));
     tsr_json_member_string(t, "state", tsr_pair_state_name(pair->state));
     side_json(t, "a", pair->a);
     side_json(t, "b", pair->b);
     if (pair->state != TSR_PAIR_DIFFERS)
         return;
-    tsr_metrics_json(t, m);
+    tsr_metrics_figures(figures, m);
+    tsr_compare_figures_json(t, figures);
     place_json(t, "max_abs_error_at", pair, m->max_abs_at);
     for (unsigned side = 0; side < 2; side++) {
         if (m->nonfinite[side] > 0)
@@ -148,12 +151,16 @@ void tsr_count_states(const tsr_comparison *comparison, size_t *counts)
         counts[comparison->pairs[i].state]++;
 }
 
-tsr_metrics tsr_sum_differing(const tsr_comparison *comparison)
+tsr_status tsr_compare_fill_whole(tsr_result *result, const tsr_comparison *comparison, tsr_err *err)
 {
     tsr_metrics whole = {0};
+    uint32_t at;
     for (size_t i = 0; i < comparison->count; i++) {
         if (comparison->pairs[i].state == TSR_PAIR_DIFFERS)
             tsr_metrics_add(&whole, &comparison->pairs[i].metrics);
     }
-    return whole;
+    TSR_TRY(tsr_result_series(result, "", &at, err));
+    result->series[at].has_whole = true;
+    tsr_metrics_figures(result->series[at].whole.figures, &whole);
+    return TSR_OK;
 }

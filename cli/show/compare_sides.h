@@ -4,6 +4,7 @@
 
 #include "cli/command.h"
 #include "formats/checkpoint/rank_file.h"
+#include "report/model/result.h"
 #include "verify/compare/compare.h"
 
 /* The common options of such commands. */
@@ -46,7 +47,7 @@ const char *tsr_tile_text(const tsr_tile_metrics *tile, const tsr_pair *pair, ch
 /* Counts the pairs in each state; `counts` has TSR_PAIR_EXTRA + 1 elements. */
 void tsr_count_states(const tsr_comparison *comparison, size_t *counts);
 
-/* Returns the sums over all pairs that differ. */
-tsr_metrics tsr_sum_differing(const tsr_comparison *comparison);
+/* Fills the whole of a result: sums over all pairs that differ. */
+tsr_status tsr_compare_fill_whole(tsr_result *result, const tsr_comparison *comparison, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

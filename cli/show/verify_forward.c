@@ -5,7 +5,7 @@
 #include "cli/show/evidence_result.h"
 #include "common/text.h"
 #include "formats/json/json_write.h"
-#include "report/write/terminal_parts.h"
+#include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
 #include <string.h>

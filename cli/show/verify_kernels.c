@@ -4,7 +4,7 @@
 #include "cli/io/output.h"
 #include "cli/show/evidence_result.h"
 #include "formats/json/json_write.h"
-#include "report/write/terminal_parts.h"
+#include "report/write/terminal/terminal_parts.h"
 
 #include <stdint.h>
 

@@ -3,20 +3,38 @@
 
 #include "cli/help/next_command.h"
 #include "cli/io/output.h"
+#include "cli/show/compare_figures.h"
 #include "formats/json/json_write.h"
+#include "report/read/read.h"
+#include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
 #include <string.h>
 
 enum { LISTED = 20 };
 
-static size_t count_of(const tsr_findings *f, tsr_check check)
+/* ---- the model ---- */
+
+tsr_status tsr_verify_weights_fill(tsr_verify_weights *v, tsr_err *err)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < f->count; i++)
-        n += f->items[i].check == check;
-    return n;
+    tsr_result *const result = &v->result;
+    const tsr_findings *const f = &v->findings;
+    result->kind = tsr_result_kind_of("tessera-verify/1");
+    TSR_TRY(tsr_compare_fill_whole(result, &v->compared.comparison, err));
+    for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++)
+        TSR_TRY(tsr_result_add_check(result, tsr_check_name(check), f->judged[check], err));
+    for (size_t i = 0; i < f->count; i++) {
+        const tsr_result_finding finding = {.check = tsr_check_name(f->items[i].check),
+                                            .where = f->items[i].where,
+                                            .text = f->items[i].text,
+                                            .row = TSR_NO_ROW,
+                                            .fatal = true};
+        TSR_TRY(tsr_result_add_finding(result, &finding, err));
+    }
+    return TSR_OK;
 }
+
+/* ---- text ---- */
 
 /* Suggests a command for the first tensor among the findings. Configuration keys have no values to show. */
 static void print_next(const tsr_verify_weights *v)
@@ -39,33 +57,19 @@ static void print_next(const tsr_verify_weights *v)
 tsr_status tsr_verify_weights_print(tsr_command_context *context, tsr_err *err)
 {
     const tsr_verify_weights *const v = context->job;
-    (void)err;
     const tsr_compare_job *const job = &v->compared;
     const tsr_findings *const f = &v->findings;
     const tsr_comparison *const c = &job->comparison;
-    const tsr_metrics whole = tsr_sum_differing(c);
+    const double *const whole = v->result.series->whole.figures;
+    const tsr_style style = tsr_command_style();
     char read[32], rate[32];
-    for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++) {
-        const size_t n = count_of(f, check);
-        tsr_print_word(n > 0 ? TSR_BAD : TSR_GOOD, n > 0 ? "FAIL" : "PASS", 6);
-        if (n > 0)
-            tsr_print("%-7s %s: %zu %s\n", tsr_check_name(check), tsr_check_failure(check), n,
-                      n == 1 ? "finding" : "findings");
-        else
-            tsr_print("%-7s %s%s\n", tsr_check_name(check), tsr_check_title(check),
-                      f->judged[check] == 0 ? " (no judgement applies)" : "");
-        size_t listed = 0;
-        for (size_t i = 0; i < f->count && listed < LISTED; i++) {
-            if (f->items[i].check == check && ++listed > 0)
-                tsr_print("      %s: %s\n", f->items[i].where, f->items[i].text);
-        }
-        if (n > listed)
-            tsr_print("      ... and %zu more (--json FILE lists all)\n", n - listed);
-    }
-    if (whole.elements > 0)
+    tsr_text text = {0};
+    tsr_draw_checks(&text, &style, &v->result, 0, LISTED);
+    TSR_TRY(tsr_print_drawn(&text, err));
+    if (whole[TSR_FIGURE_ELEMENTS] > 0)
         tsr_print("tensors that differ, together: SQNR %.2f dB, relative error %.5g, cosine %.6f, calc_diff %.3g\n",
-                  tsr_metrics_sqnr(&whole), tsr_metrics_relative(&whole), tsr_metrics_cosine(&whole),
-                  tsr_metrics_calc_diff(&whole));
+                  whole[TSR_FIGURE_SQNR], whole[TSR_FIGURE_RELATIVE], whole[TSR_FIGURE_COSINE],
+                  whole[TSR_FIGURE_CALC_DIFF]);
     tsr_print("%zu tensor%s, %s read in %.1f s (%s/s), %u thread%s\n", c->count, tsr_plural(c->count),
               tsr_bytes_text((double)c->bytes_read, read), c->seconds,
               tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads, tsr_plural(c->threads));
@@ -79,15 +83,29 @@ tsr_status tsr_verify_weights_print(tsr_command_context *context, tsr_err *err)
     return TSR_OK;
 }
 
+/* ---- JSON ---- */
+
+static void write_findings(tsr_text *t, const tsr_result *result)
+{
+    tsr_json_member_array(t, "findings", false);
+    for (size_t i = 0; i < result->n_findings; i++) {
+        tsr_json_begin_object(t, true);
+        tsr_json_member_string(t, "check", result->findings[i].check);
+        tsr_json_member_string(t, "where", result->findings[i].where);
+        tsr_json_member_string(t, "what", result->findings[i].text);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
 void tsr_verify_weights_json(const tsr_command_context *context, tsr_text *t)
 {
     const tsr_verify_weights *const v = context->job;
     const tsr_compare_job *const job = &v->compared;
-    const tsr_findings *const f = &v->findings;
-    const tsr_metrics whole = tsr_sum_differing(&job->comparison);
+    const tsr_result *const result = &v->result;
     tsr_json_member_string(t, "checkpoint", job->path[1]);
     tsr_json_member_string(t, "against", job->path[0]);
-    tsr_json_member_bool(t, "passed", f->count == 0);
+    tsr_json_member_bool(t, "passed", result->n_findings == 0);
     tsr_json_member_number(t, "seconds", job->comparison.seconds);
     tsr_json_member_object(t, "limits", true);
     tsr_json_member_number(t, "min_sqnr_db", v->limits.min_sqnr);
@@ -99,22 +117,13 @@ void tsr_verify_weights_json(const tsr_command_context *context, tsr_text *t)
     tsr_json_member_number(t, "max_misrounded", (double)v->limits.max_misrounded);
     tsr_json_end_object(t);
     tsr_json_member_object(t, "whole", true);
-    tsr_metrics_json(t, &whole);
+    tsr_compare_figures_json(t, result->series->whole.figures);
     tsr_json_end_object(t);
     tsr_json_member_object(t, "judged", true);
-    for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++) {
-        tsr_json_member_u64(t, tsr_check_name(check), f->judged[check]);
-    }
+    for (size_t i = 0; i < result->n_checks; i++)
+        tsr_json_member_u64(t, result->checks[i].name, result->checks[i].judged);
     tsr_json_end_object(t);
-    tsr_json_member_array(t, "findings", false);
-    for (size_t i = 0; i < f->count; i++) {
-        tsr_json_begin_object(t, true);
-        tsr_json_member_string(t, "check", tsr_check_name(f->items[i].check));
-        tsr_json_member_string(t, "where", f->items[i].where);
-        tsr_json_member_string(t, "what", f->items[i].text);
-        tsr_json_end_object(t);
-    }
-    tsr_json_end_array(t);
+    write_findings(t, result);
     tsr_json_member_array(t, "tensors", false);
     for (size_t i = 0; i < job->comparison.count; i++) {
         const tsr_pair *const p = &job->comparison.pairs[i];

@@ -10,7 +10,11 @@ typedef struct tsr_verify_weights {
     tsr_weight_limits limits;
     tsr_weight_limit_texts texts; /* the limits as given */
     tsr_findings findings;
+    tsr_result result; /* checks, findings and the whole */
 } tsr_verify_weights;
+
+/* Fills the result when the findings are complete. */
+tsr_status tsr_verify_weights_fill(tsr_verify_weights *verification, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Functions of a tsr_command whose job is a tsr_verify_weights. */
 tsr_status tsr_verify_weights_print(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;

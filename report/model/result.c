@@ -15,6 +15,15 @@ const char *tsr_outcome_name(tsr_outcome outcome)
     return kNames[outcome];
 }
 
+const char *tsr_verdict_word(tsr_outcome outcome)
+{
+    static const char *const kWords[] = {[TSR_OUTCOME_NONE] = "INFO",
+                                         [TSR_OUTCOME_PASSED] = "PASS",
+                                         [TSR_OUTCOME_FAILED] = "FAIL",
+                                         [TSR_OUTCOME_SKIPPED] = "SKIP"};
+    return kWords[outcome];
+}
+
 /* Grows *items for one more item of `size` bytes after `count`, up to `most` items. */
 static tsr_status make_room(const tsr_result *result, void **items, size_t count, size_t *capacity, size_t size,
                             size_t most, const char *what, tsr_err *err)
@@ -145,6 +154,15 @@ void tsr_series_note_worst(tsr_series *series, const char *name, double relative
     memmove(&series->worst[at + 1], &series->worst[at], (series->n_worst - 1 - at) * sizeof *series->worst);
     series->worst[at].name = name;
     series->worst[at].relative = relative;
+}
+
+const tsr_check_text *tsr_check_text_of(const tsr_result *result, const char *check)
+{
+    for (const tsr_check_text *text = result->kind->checks; text != NULL && text->name != NULL; text++) {
+        if (strcmp(text->name, check) == 0)
+            return text;
+    }
+    return NULL;
 }
 
 const char *tsr_fact_of(const tsr_facts *facts, const char *name)

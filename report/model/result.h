@@ -30,6 +30,9 @@ typedef enum tsr_outcome {
 /* Returns "measured", "passed", "failed" or "skipped". Static storage. */
 const char *tsr_outcome_name(tsr_outcome outcome);
 
+/* Returns "INFO", "PASS", "FAIL" or "SKIP". Static storage. */
+const char *tsr_verdict_word(tsr_outcome outcome);
+
 typedef struct tsr_fact {
     const char *name, *value;
 } tsr_fact;
@@ -85,6 +88,11 @@ typedef struct tsr_check_facts {
     uint64_t judged; /* 0: nothing to judge */
 } tsr_check_facts;
 
+/* Sentences about a check: if nothing is wrong, and if something is. */
+typedef struct tsr_check_text {
+    const char *name, *passed, *failed;
+} tsr_check_text;
+
 #define TSR_NO_ROW UINT32_MAX
 
 typedef struct tsr_result_finding {
@@ -96,9 +104,10 @@ typedef struct tsr_result_finding {
 /* Properties that all results of one schema share. */
 typedef struct tsr_result_kind {
     const char *schema, *title;
-    const char *charted; /* series that is summed up and charted; NULL: none */
-    bool case_a_row;     /* true: each row is a test case; false: cases are checks of a layer's tensors */
-    bool by_subject;     /* true: judgements have a series per subject; false: one per kind of error */
+    const char *charted;          /* series that is summed up and charted; NULL: none */
+    bool case_a_row;              /* true: each row is a test case; false: cases are checks of a layer's tensors */
+    bool by_subject;              /* true: judgements have a series per subject; false: one per kind of error */
+    const tsr_check_text *checks; /* sentences about its checks; a NULL name ends them; NULL: none */
 } tsr_result_kind;
 
 /* Reference from a report to its blocks file. */
@@ -152,6 +161,9 @@ tsr_status tsr_result_series(tsr_result *result, const char *name, uint32_t *at,
 
 /* Inserts a tensor into the worst of a series. The name is borrowed. Of equal errors, the earlier one precedes. */
 void tsr_series_note_worst(tsr_series *series, const char *name, double relative);
+
+/* Returns the sentences about a check; NULL: the kind of the result has none. */
+const tsr_check_text *tsr_check_text_of(const tsr_result *result, const char *check);
 
 /* Returns the value of a fact; NULL: unknown. */
 const char *tsr_fact_of(const tsr_facts *facts, const char *name);

@@ -10,7 +10,7 @@
 
 #define SCHEMA "tessera-verify-all/1"
 
-static const tsr_result_kind kNotApplicable = {SCHEMA, "verify", NULL, true, false};
+static const tsr_result_kind kNotApplicable = {SCHEMA, "verify", NULL, true, false, NULL};
 
 /* One kind of checks in the file. */
 typedef struct part {

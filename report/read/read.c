@@ -7,30 +7,53 @@
 #include <stdio.h>
 #include <string.h>
 
+static const tsr_check_text kWeightChecks[] = {
+    {"names", "every tensor of the source exists under its name", "tensors are missing, extra or misnamed"},
+    {"shapes", "every tensor has its shape", "tensors have another shape than in the source"},
+    {"scales", "scales are positive normal numbers, of the kind that config.json states",
+     "scales are out of range, or not of the kind that config.json states"},
+    {"codes", "no value of codes is NaN or Inf, and no other value that is finite in the source",
+     "values of codes are NaN or Inf, or other values that are finite in the source"},
+    {"values", "errors of values are within the limits", "errors of values are beyond the limits"},
+    {"blocks", "no block would have a much smaller error with another scale",
+     "blocks would have a much smaller error with another scale"},
+    {"config", "config.json agrees with the source and with the tensors",
+     "config.json disagrees with the source or with the tensors"},
+    {0},
+};
+
 static const struct {
     tsr_result_kind kind;
     tsr_value_fn *read;
 } kKinds[] = {
-    {{"tessera-quantization-report/1", "quantization report", "", false, false}, tsr_read_quantization_report},
-    {{"tessera-quantize/1", "quantize", NULL, false, false}, tsr_read_run},
-    {{"tessera-convert/1", "convert", NULL, false, false}, tsr_read_run},
-    {{"tessera-finish/1", "finish", NULL, false, false}, tsr_read_run},
-    {{"tessera-verify/1", "verify weights", "", false, false}, tsr_read_verify},
-    {{"tessera-verify-manifest/1", "verify manifest", NULL, false, false}, tsr_read_verify_manifest},
-    {{"tessera-verify-kernels/1", "verify", "quantization", true, false}, tsr_read_judgements},
-    {{"tessera-verify-forward/1", "verify forward", "layer alone", true, true}, tsr_read_judgements},
-    {{"tessera-diff/1", "diff", "", false, false}, tsr_read_diff},
-    {{"tessera-compare-schemes/1", "compare-schemes", NULL, false, false}, tsr_read_compare_schemes},
-    {{"tessera-plan-schemes/1", "plan-schemes", NULL, false, false}, tsr_read_plan_schemes},
-    {{"tessera-inspect/1", "inspect", NULL, true, false}, tsr_read_inspect},
-    {{"tessera-inspect-tensor/1", "inspect, one tensor", NULL, false, false}, tsr_read_inspect_tensor},
-    {{"tessera-batch/1", "batch", "", true, false}, tsr_read_batch},
-    {{"tessera-report/1", "report", NULL, false, false}, NULL}, /* only a result that an error ended */
-    {{"tessera-verify-all/1", "verify all", NULL, false, false},
+    {{"tessera-quantization-report/1", "quantization report", "", false, false, NULL}, tsr_read_quantization_report},
+    {{"tessera-quantize/1", "quantize", NULL, false, false, NULL}, tsr_read_run},
+    {{"tessera-convert/1", "convert", NULL, false, false, NULL}, tsr_read_run},
+    {{"tessera-finish/1", "finish", NULL, false, false, NULL}, tsr_read_run},
+    {{"tessera-verify/1", "verify weights", "", false, false, kWeightChecks}, tsr_read_verify},
+    {{"tessera-verify-manifest/1", "verify manifest", NULL, false, false, NULL}, tsr_read_verify_manifest},
+    {{"tessera-verify-kernels/1", "verify", "quantization", true, false, NULL}, tsr_read_judgements},
+    {{"tessera-verify-forward/1", "verify forward", "layer alone", true, true, NULL}, tsr_read_judgements},
+    {{"tessera-diff/1", "diff", "", false, false, NULL}, tsr_read_diff},
+    {{"tessera-compare-schemes/1", "compare-schemes", NULL, false, false, NULL}, tsr_read_compare_schemes},
+    {{"tessera-plan-schemes/1", "plan-schemes", NULL, false, false, NULL}, tsr_read_plan_schemes},
+    {{"tessera-inspect/1", "inspect", NULL, true, false, NULL}, tsr_read_inspect},
+    {{"tessera-inspect-tensor/1", "inspect, one tensor", NULL, false, false, NULL}, tsr_read_inspect_tensor},
+    {{"tessera-batch/1", "batch", "", true, false, NULL}, tsr_read_batch},
+    {{"tessera-report/1", "report", NULL, false, false, NULL}, NULL}, /* only a result that an error ended */
+    {{"tessera-verify-all/1", "verify all", NULL, false, false, NULL},
      NULL}, /* only if an error ended it; otherwise report/read/parts.h reads it */
 };
 
 enum { N_KINDS = sizeof kKinds / sizeof *kKinds };
+
+const tsr_result_kind *tsr_result_kind_of(const char *schema)
+{
+    size_t at = 0;
+    while (at < N_KINDS && strcmp(kKinds[at].kind.schema, schema) != 0)
+        at++;
+    return at < N_KINDS ? &kKinds[at].kind : NULL;
+}
 
 /* Returns the error for a schema that is not read: another version of a known one, or no schema of a result. */
 static tsr_status refuse_schema(const char *path, const char *schema, tsr_err *err)

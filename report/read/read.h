@@ -9,6 +9,9 @@
 /* 2 GiB. A result of verify for 100,000 tensors has a tenth of that. */
 #define TSR_MAX_RESULT_BYTES ((uint64_t)2 << 30)
 
+/* Returns the kind of results with this schema; NULL: none. */
+const tsr_result_kind *tsr_result_kind_of(const char *schema);
+
 /* Reads a result. TSR_E_FORMAT: not JSON, or truncated; the message gives the byte. TSR_E_UNSUPPORTED: not a result,
  * or one of a later version. After a failure there is nothing to free. `path` is borrowed. */
 tsr_status tsr_result_read(tsr_result *result, const char *path, tsr_err *err) TSR_WARN_UNUSED;

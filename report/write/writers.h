@@ -5,10 +5,7 @@
 #define TSR_REPORT_WRITE_WRITERS_H
 
 #include "report/report.h"
-#include "report/write/canvas.h"
 #include "report/write/page.h"
-
-void tsr_write_terminal(tsr_text *text, const tsr_report *report, const tsr_style *style);
 
 /* Writes Markdown for a comment on a pull request. */
 void tsr_write_markdown(tsr_text *text, const tsr_report *report);
@@ -25,8 +22,5 @@ void tsr_write_json(tsr_text *text, const tsr_report *report);
 /* Writes a page for people, in the parts of tsr_page_parts, with about `most_rows` rows in its table. Returns the
  * number of rows left out. */
 size_t tsr_write_html(tsr_text *text, const tsr_report *report, const tsr_page_part *page, size_t most_rows);
-
-/* Returns "PASS", "FAIL", or "INFO" without a verdict, for all forms of a report. Static storage. */
-const char *tsr_verdict_word(tsr_outcome outcome);
 
 #endif

@@ -58,10 +58,8 @@ typedef struct tsr_findings {
     tsr_arena arena;
 } tsr_findings;
 
-/* Return a check's name ("names", ...), its description, and the meaning of its failure. Static storage. */
+/* Returns a check's name: "names", ... Static storage. */
 const char *tsr_check_name(tsr_check check);
-const char *tsr_check_title(tsr_check check);
-const char *tsr_check_failure(tsr_check check);
 
 /* Runs the checks. `c` has src as a and dst as b, whole or for some tensors. Findings are results; TSR_E_IO and similar
  * are errors. */

@@ -26,34 +26,6 @@ const char *tsr_check_name(tsr_check check)
     return kNames[check];
 }
 
-const char *tsr_check_title(tsr_check check)
-{
-    static const char *const kTitles[] = {
-        "every tensor of the source exists under its name",
-        "every tensor has its shape",
-        "scales are positive normal numbers, of the kind that config.json states",
-        "no value of codes is NaN or Inf, and no other value that is finite in the source",
-        "errors of values are within the limits",
-        "no block would have a much smaller error with another scale",
-        "config.json agrees with the source and with the tensors",
-    };
-    return kTitles[check];
-}
-
-const char *tsr_check_failure(tsr_check check)
-{
-    static const char *const kFailures[] = {
-        "tensors are missing, extra or misnamed",
-        "tensors have another shape than in the source",
-        "scales are out of range, or not of the kind that config.json states",
-        "values of codes are NaN or Inf, or other values that are finite in the source",
-        "errors of values are beyond the limits",
-        "blocks would have a much smaller error with another scale",
-        "config.json disagrees with the source or with the tensors",
-    };
-    return kFailures[check];
-}
-
 tsr_status tsr_add_finding(const tsr_weights_checking *k, tsr_check check, const char *where, const char *fmt, ...)
 {
     tsr_findings *const f = k->out;

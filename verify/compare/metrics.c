@@ -1,7 +1,6 @@
 /* Sums over tiles, and metrics from the sums. */
 #include "verify/compare/metrics.h"
 
-#include "formats/json/json_write.h"
 #include "verify/values/lanes.h"
 
 #include <float.h>
@@ -207,27 +206,4 @@ double tsr_metrics_calc_diff(const tsr_metrics *m)
     if (isinf(m->max_abs))
         return INFINITY;
     return m->sum_d2 > 0 ? m->sum_d2 / (m->sum_x2 + m->sum_y2) : 0;
-}
-
-void tsr_metrics_json(tsr_text *text, const tsr_metrics *m)
-{
-    const struct {
-        const char *key;
-        uint64_t value;
-    } counts[] = {{"elements", m->elements},        {"differ", m->differ},         {"nonfinite_a", m->nonfinite[0]},
-                  {"nonfinite_b", m->nonfinite[1]}, {"misrounded", m->misrounded}, {"misscaled", m->misscaled}};
-    const struct {
-        const char *key;
-        double value;
-    } numbers[] = {{"relative_error", tsr_metrics_relative(m)},
-                   {"sqnr_db", tsr_metrics_sqnr(m)},
-                   {"cosine", tsr_metrics_cosine(m)},
-                   {"calc_diff", tsr_metrics_calc_diff(m)},
-                   {"max_abs_error", m->max_abs}};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        tsr_json_member_u64(text, counts[i].key, counts[i].value);
-    }
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        tsr_json_member_number(text, numbers[i].key, numbers[i].value);
-    }
 }

@@ -75,8 +75,4 @@ double tsr_metrics_cosine(const tsr_metrics *m);
  * same denominator. */
 double tsr_metrics_calc_diff(const tsr_metrics *m);
 
-/* Appends the metrics to the open JSON object: elements, differ, nonfinite_a, nonfinite_b, misrounded, misscaled,
- * relative_error, sqnr_db, cosine, calc_diff, max_abs_error. Numbers that are not finite become null. */
-void tsr_metrics_json(tsr_text *text, const tsr_metrics *m);
-
 #endif

@@ -50,7 +50,7 @@ def test_every_result_is_read(name, made, report):
 
 # Lines of a command's text that `tessera report` prints too.
 SHARED_LINES = {"gemm": r"(ok|FAIL) |all \d+ judgements", "epilogue": r"(ok|FAIL) |all \d+ judgements",
-                "dequant": r"(ok|FAIL) |skipped |all \d+ judgements", "forward": r" +(ok|FAIL) |all \d+ judgements"}
+                "verify": r"(PASS|FAIL)  ", "dequant": r"(ok|FAIL) |skipped |all \d+ judgements", "forward": r" +(ok|FAIL) |all \d+ judgements"}
 
 
 @pytest.mark.parametrize("name", SHARED_LINES)

@@ -3,6 +3,7 @@
  *
  * The bytes after a form feed are the baseline; without one, the result is its own baseline. The bytes after a
  * vertical tab are the block statistics of a report with one tensor. */
+#include "report/write/terminal/terminal_parts.h"
 #include "report/write/writers.h"
 
 #include "formats/blocks/block_file.h"

@@ -1,5 +1,5 @@
 /* Prints regressions, then rows that appeared or disappeared, then differences in how the results were made. */
-#include "report/write/terminal_parts.h"
+#include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* Tests the table of schemes, drawn from a result of compare-schemes. */
 #include "report/read/read.h"
-#include "report/write/terminal_parts.h"
+#include "report/write/terminal/terminal_parts.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Draws text, bars and charts with characters. */
-#include "report/write/canvas.h"
+#include "report/write/terminal/canvas.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,10 +1,23 @@
-/* Declares the parts of the summary on a terminal, each drawn by a file of its own. */
-#ifndef TSR_REPORT_WRITE_TERMINAL_PARTS_H
-#define TSR_REPORT_WRITE_TERMINAL_PARTS_H
+/* Declares the summary on a terminal, and its parts, each drawn by a file of its own. Commands use some parts. */
+#ifndef TSR_REPORT_WRITE_TERMINAL_TERMINAL_PARTS_H
+#define TSR_REPORT_WRITE_TERMINAL_TERMINAL_PARTS_H
 
 #include "report/model/overview.h"
 #include "report/read/baseline.h"
-#include "report/write/canvas.h"
+#include "report/report.h"
+#include "report/write/terminal/canvas.h"
+
+/* Writes the whole summary. */
+void tsr_write_terminal(tsr_text *text, const tsr_report *report, const tsr_style *style);
+
+/* Returns the colour of a verdict. */
+tsr_ink tsr_outcome_ink(tsr_outcome outcome);
+
+/* Draws a line for each check after `indent` spaces, and below it at most `most` of its findings. */
+void tsr_draw_checks(tsr_text *text, const tsr_style *style, const tsr_result *result, unsigned indent, size_t most);
+
+/* Draws at most `most` findings that belong to no check of the result: errors, then warnings. */
+void tsr_draw_findings(tsr_text *text, const tsr_style *style, const tsr_result *result, size_t most);
 
 /* Draws regressions against a baseline. */
 void tsr_draw_baseline(tsr_text *text, const tsr_style *style, const tsr_baseline *baseline);

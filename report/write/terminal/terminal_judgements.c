@@ -1,5 +1,5 @@
 /* Draws the judgements of kernels, of latent attention and of forward passes. */
-#include "report/write/terminal_parts.h"
+#include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -121,7 +121,7 @@ static void draw_subject(tsr_text *text, const tsr_style *style, const tsr_row *
             draw_judgement(text, style, &rows[i]);
     }
     if (listed > most_failed)
-        tsr_text_printf(text, "  ... and %zu more that failed (--csv FILE has all)\n", listed - most_failed);
+        tsr_text_printf(text, "  ... and %zu more that failed (--json FILE lists all)\n", listed - most_failed);
 }
 
 /* Returns the number of rows from `first` on that judge the same subject, and sets whether one of them failed. */
@@ -170,7 +170,7 @@ void tsr_draw_subjects(tsr_text *text, const tsr_style *style, const tsr_result 
     }
     const size_t failed = draw_some(text, style, result, true, false, most, most_failed);
     draw_some(text, style, result, false, true, most - failed, most_failed);
-    tsr_text_printf(text, "... and %zu more tensors or sets (--csv FILE has all)\n", all - most);
+    tsr_text_printf(text, "... and %zu more tensors or sets (--json FILE lists all)\n", all - most);
 }
 
 void tsr_draw_details(tsr_text *text, const tsr_style *style, const tsr_result *result)
@@ -312,7 +312,7 @@ void tsr_draw_judged(tsr_text *text, const tsr_style *style, const tsr_result *r
         end_with(text, style, 0, &line);
     }
     if (skipped > most)
-        tsr_text_printf(text, "... and %zu more that were skipped (--csv FILE has all)\n", skipped - most);
+        tsr_text_printf(text, "... and %zu more that were skipped (--json FILE lists all)\n", skipped - most);
     if (failed > 0)
         tsr_text_printf(text, "%zu of %zu judgements are beyond their limits\n", failed, judged);
     else

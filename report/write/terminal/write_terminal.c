@@ -1,6 +1,5 @@
 /* Writes the summary on a terminal: the verdict, the faults, then figures. */
-#include "report/write/terminal_parts.h"
-#include "report/write/writers.h"
+#include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,27 +7,9 @@
 
 enum { LISTED = 10, FAILED_OF_ONE = 3, QUANTILE = 8, COUNT = 7, WIDE = 79 };
 
-const char *tsr_verdict_word(tsr_outcome outcome)
-{
-    static const char *const kWords[] = {[TSR_OUTCOME_NONE] = "INFO",
-                                         [TSR_OUTCOME_PASSED] = "PASS",
-                                         [TSR_OUTCOME_FAILED] = "FAIL",
-                                         [TSR_OUTCOME_SKIPPED] = "SKIP"};
-    return kWords[outcome];
-}
-
-static tsr_ink ink_of(tsr_outcome outcome)
-{
-    static const tsr_ink kInks[] = {[TSR_OUTCOME_NONE] = TSR_INK_BOLD,
-                                    [TSR_OUTCOME_PASSED] = TSR_INK_GOOD,
-                                    [TSR_OUTCOME_FAILED] = TSR_INK_BAD,
-                                    [TSR_OUTCOME_SKIPPED] = TSR_INK_NOTABLE};
-    return kInks[outcome];
-}
-
 static void draw_verdict(tsr_text *text, const tsr_style *style, tsr_outcome outcome, const char *reason)
 {
-    tsr_draw(text, style, ink_of(outcome), tsr_verdict_word(outcome));
+    tsr_draw(text, style, tsr_outcome_ink(outcome), tsr_verdict_word(outcome));
     tsr_text_printf(text, "  ");
     tsr_draw_wrapped(text, style, 6, 6, reason);
 }
@@ -65,47 +46,10 @@ static void draw_checks(tsr_text *text, const tsr_style *style, const tsr_overvi
     const tsr_result *const result = o->result;
     if (result->n_checks > 0)
         tsr_text_append(text, "\n", 1);
-    for (size_t i = 0; i < result->n_checks; i++) {
-        const tsr_check_facts *const check = &result->checks[i];
-        const size_t findings = tsr_count_findings(result, check->name);
-        const tsr_outcome outcome = findings > 0        ? TSR_OUTCOME_FAILED
-                                    : check->judged > 0 ? TSR_OUTCOME_PASSED
-                                                        : TSR_OUTCOME_SKIPPED;
-        tsr_text_printf(text, "  ");
-        tsr_draw_fitted(text, style, ink_of(outcome), tsr_verdict_word(outcome), 6);
-        tsr_draw_fitted(text, style, TSR_INK_NONE, check->name, 12);
-        if (findings > 0)
-            tsr_text_printf(text, "%zu finding%s\n", findings, tsr_plural(findings));
-        else if (check->judged > 0)
-            tsr_text_printf(text, "%llu judged\n", U64(check->judged));
-        else
-            tsr_text_printf(text, "no judgement applies\n");
-    }
+    tsr_draw_checks(text, style, result, 2, LISTED);
     if (o->passed + o->failed > 0 && result->n_checks == 0)
         tsr_text_printf(text, "\n  %zu judgements passed, %zu failed, %zu skipped\n", o->passed, o->failed, o->skipped);
-}
-
-static void draw_findings(tsr_text *text, const tsr_style *style, const tsr_result *result)
-{
-    size_t listed = 0;
-    for (unsigned pass = 0; pass < 2; pass++) { /* errors, then warnings */
-        for (size_t i = 0; i < result->n_findings && listed < LISTED; i++) {
-            const tsr_result_finding *const f = &result->findings[i];
-            if (f->fatal != (pass == 0))
-                continue;
-            tsr_text_printf(text, listed++ == 0 ? "\n  " : "  ");
-            tsr_draw_fitted(text, style, f->fatal ? TSR_INK_BAD : TSR_INK_NOTABLE, f->fatal ? "FAIL" : "warn", 6);
-            tsr_draw(text, style, TSR_INK_BOLD, f->where);
-            tsr_text_printf(text, "\n        ");
-            tsr_text line = {0};
-            tsr_text_printf(&line, "%s: %s", f->check, f->text);
-            tsr_draw_wrapped(text, style, 8, 8, line.data == NULL ? "" : line.data);
-            text->failed = text->failed || line.failed;
-            tsr_text_free(&line);
-        }
-    }
-    if (result->n_findings > listed)
-        tsr_text_printf(text, "  ... and %zu more findings (--csv FILE has all)\n", result->n_findings - listed);
+    tsr_draw_findings(text, style, result, LISTED);
 }
 
 /* ---- figures ---- */
@@ -232,10 +176,8 @@ static void draw_result(tsr_text *text, const tsr_style *style, const tsr_overvi
     draw_facts(text, style, "", &result->facts);
     draw_facts(text, style, "limits: ", &result->limits);
     draw_facts(text, style, "seconds by phase, of all threads: ", &result->phases);
-    if (!draw_judgements(text, style, result)) {
+    if (!draw_judgements(text, style, result))
         draw_checks(text, style, o);
-        draw_findings(text, style, result);
-    }
     draw_spreads(text, style, o);
     draw_whole(text, style, o);
     tsr_draw_schemes(text, style, result);

@@ -1,5 +1,5 @@
 /* Draws bars and columns of relative errors, from 0: twice the error is twice the height. */
-#include "report/write/terminal_parts.h"
+#include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
 #include <stdio.h>

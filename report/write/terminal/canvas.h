@@ -1,8 +1,8 @@
 /* Draws text for a terminal: colour, truncated names, wrapped lines, and charts of block characters.
  *
  * Colour is never the only sign: a word or a mark has the same meaning. Without UTF-8, charts are ASCII. */
-#ifndef TSR_REPORT_WRITE_CANVAS_H
-#define TSR_REPORT_WRITE_CANVAS_H
+#ifndef TSR_REPORT_WRITE_TERMINAL_CANVAS_H
+#define TSR_REPORT_WRITE_TERMINAL_CANVAS_H
 
 #include "common/text.h"
 

@@ -1,5 +1,5 @@
 /* Draws block maps in shades from light to dark, by powers of two. */
-#include "report/write/terminal_parts.h"
+#include "report/write/terminal/terminal_parts.h"
 
 #include "report/blocks.h"
 

@@ -1,5 +1,5 @@
 /* Draws the table of schemes, and the tensors on which each of them loses most. */
-#include "report/write/terminal_parts.h"
+#include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
 #include <stdio.h>
