@@ -6,20 +6,19 @@
 #include "cli/show/compare_sides.h"
 #include "common/text.h"
 #include "formats/json/json_write.h"
+#include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { WORST = 10, LISTED = 10 };
+enum { LISTED = 10 };
 
-typedef enum metric { METRIC_RELATIVE, METRIC_MAX_ABS, METRIC_CALC_DIFF, METRIC_SQNR } metric;
-
-static const char kMetrics[] = "relative|max-abs|calc-diff|sqnr";
-static const char *const kMetricNames[] = {"relative", "max-abs", "calc-diff", "sqnr"};
+static const char kMetrics[] = "relative|max-abs|calc-diff|sqnr"; /* the names in tsr_diff_metrics */
 
 typedef struct limit {
-    int metric;
+    int metric;       /* index in tsr_diff_metrics */
     const char *text; /* as given; NULL: no difference is tolerated */
     double value;
 } limit;
@@ -28,7 +27,7 @@ typedef struct diffing {
     tsr_compare_job compared;
     limit limit;
     size_t beyond;
-    tsr_result result;
+    tsr_result result; /* a row for each pair, and the whole */
 } diffing;
 
 static const char kHelp[] =
@@ -61,6 +60,11 @@ static void add_options(tsr_command_context *c, tsr_option *options)
     tsr_compare_job_options(&d->compared, options);
 }
 
+static tsr_figure figure_of(const limit *l)
+{
+    return tsr_diff_metrics[l->metric].figure;
+}
+
 static tsr_status check(tsr_command_context *c, tsr_err *err)
 {
     diffing *const d = c->job;
@@ -71,9 +75,9 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     d->compared.path[1] = c->words[1];
     const char *end = l->text;
     if (l->text != NULL &&
-        (!tsr_take_real(&end, &l->value) || *end != '\0' || (l->value < 0 && l->metric != METRIC_SQNR)))
+        (!tsr_take_real(&end, &l->value) || *end != '\0' || (l->value < 0 && figure_of(l) != TSR_FIGURE_SQNR)))
         return tsr_fail(err, TSR_E_USAGE, "--tolerance: '%s' is not a valid limit for %s", l->text,
-                        kMetricNames[l->metric]);
+                        tsr_diff_metrics[l->metric].name);
     return TSR_OK;
 }
 
@@ -85,60 +89,17 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
 
 /* ---- judging ---- */
 
-static double measure(const limit *l, const tsr_metrics *m)
-{
-    switch (l->metric) {
-    case METRIC_MAX_ABS:
-        return m->max_abs;
-    case METRIC_CALC_DIFF:
-        return tsr_metrics_calc_diff(m);
-    case METRIC_SQNR:
-        return tsr_metrics_sqnr(m);
-    default:
-        return tsr_metrics_relative(m);
-    }
-}
-
-static bool is_beyond(const limit *l, const tsr_pair *p)
+static bool is_beyond(const limit *l, const tsr_pair *p, const tsr_row *row)
 {
     if (p->state != TSR_PAIR_DIFFERS)
         return p->state > TSR_PAIR_DIFFERS;
     if (l->text == NULL)
         return true;
-    const double x = measure(l, &p->metrics);
-    return l->metric == METRIC_SQNR ? x < l->value : x > l->value;
+    const double x = row->figures[figure_of(l)];
+    return figure_of(l) == TSR_FIGURE_SQNR ? x < l->value : x > l->value;
 }
 
-typedef struct ranked {
-    const tsr_pair *pair;
-    double badness;
-} ranked;
-
-static int worst_first(const void *a, const void *b)
-{
-    const ranked *const x = a, *const y = b;
-    if (x->badness != y->badness)
-        return x->badness > y->badness ? -1 : 1;
-    return x->pair < y->pair ? -1 : x->pair > y->pair;
-}
-
-/* Returns the pairs that differ, worst first. NULL: memory is exhausted. */
-static ranked *rank(const limit *l, const tsr_comparison *c, size_t *n)
-{
-    ranked *const list = malloc((c->count + 1) * sizeof *list);
-    *n = 0;
-    for (size_t i = 0; list != NULL && i < c->count; i++) {
-        if (c->pairs[i].state != TSR_PAIR_DIFFERS)
-            continue;
-        const double x = measure(l, &c->pairs[i].metrics);
-        list[(*n)++] = (ranked){&c->pairs[i], l->metric == METRIC_SQNR ? -x : x};
-    }
-    if (list != NULL)
-        qsort(list, *n, sizeof *list, worst_first);
-    return list;
-}
-
-/* ---- the result ---- */
+/* ---- causes ---- */
 
 /* Describes how a weight is coded: "int4 in groups of 128". */
 static const char *coding_text(const tsr_weight *w, char text[64])
@@ -205,39 +166,32 @@ static const char *diagnose(const tsr_pair *p, char text[160])
     return relative > 0.032 ? "a larger error than rounding gives: the values differ" : "rounding";
 }
 
-static void print_pair(const tsr_pair *p, bool beyond)
+/* ---- the model ---- */
+
+static tsr_status fill_row(diffing *d, const tsr_pair *pair, tsr_err *err)
 {
-    const tsr_metrics *const m = &p->metrics;
-    char place[192], text[160];
-    tsr_print("%-9.3g %8.2f  %-9.3g %-9.3g  %s  (%s, %s)%s\n", tsr_metrics_relative(m), tsr_metrics_sqnr(m),
-              tsr_metrics_calc_diff(m), m->max_abs, tsr_pair_name(p), tsr_dtype_name((tsr_dtype)p->a->data->dtype),
-              tsr_dtype_name((tsr_dtype)p->b->data->dtype), beyond ? "" : "  within tolerance");
-    tsr_print("          %llu of %llu values differ, the largest error at %s: %s\n", U64(m->differ), U64(m->elements),
-              tsr_pair_coordinates(p, m->max_abs_at, place, sizeof place), diagnose(p, text));
-    if (m->n_worst > 0)
-        tsr_print("          worst block: %s: relative error %.3g, max error %.3g\n",
-                  tsr_tile_text(&m->worst[0], p, place, sizeof place), m->worst[0].relative, m->worst[0].max_abs);
+    tsr_row *row;
+    char cause[160];
+    TSR_TRY(tsr_compare_fill_row(&d->result, pair, &row, err));
+    row->outcome = is_beyond(&d->limit, pair, row) ? TSR_OUTCOME_FAILED : TSR_OUTCOME_PASSED;
+    d->beyond += row->outcome == TSR_OUTCOME_FAILED;
+    if (pair->state == TSR_PAIR_DIFFERS) {
+        const char *const text = diagnose(pair, cause);
+        row->cause = tsr_arena_dup(&d->result.arena, text, strlen(text));
+    }
+    return tsr_arena_status(&d->result.arena, TSR_OK, err);
 }
 
-static void print_state(const tsr_comparison *c, tsr_pair_state state, size_t count, const char *what)
+static tsr_status fill_result(diffing *d, tsr_err *err)
 {
-    size_t listed = 0;
-    char a[192], b[192];
-    if (count == 0)
-        return;
-    tsr_print("%zu %s:\n", count, what);
-    for (size_t i = 0; i < c->count && listed < LISTED; i++) {
-        const tsr_pair *const p = &c->pairs[i];
-        if (p->state != state)
-            continue;
-        listed++;
-        tsr_print("  %s  %s", tsr_pair_name(p), tsr_shape_text((p->a == NULL ? p->b : p->a)->data, a, sizeof a));
-        tsr_print(state == TSR_PAIR_MISSHAPED ? " against %s\n" : "\n",
-                  state == TSR_PAIR_MISSHAPED ? tsr_shape_text(p->b->data, b, sizeof b) : "");
-    }
-    if (count > listed)
-        tsr_print("  ... and %zu more (--json FILE lists all)\n", count - listed);
+    const tsr_comparison *const c = &d->compared.comparison;
+    TSR_TRY(tsr_compare_fill_whole(&d->result, c, err));
+    for (size_t i = 0; i < c->count; i++)
+        TSR_TRY(fill_row(d, &c->pairs[i], err));
+    return TSR_OK;
 }
+
+/* ---- text ---- */
 
 static bool has_values(const tsr_comparison *c)
 {
@@ -259,54 +213,57 @@ static void print_ranks(const tsr_compare_job *job)
     }
 }
 
-static void print_result(const tsr_compare_job *job, const limit *l, const ranked *worst, size_t n, size_t beyond,
-                         const double whole[TSR_N_FIGURES])
+/* Prints how much was read, the verdict, and the next command. `worst` is the row that differs most; NULL: none. */
+static void print_end(const diffing *d, const tsr_row *worst)
 {
+    const tsr_compare_job *const job = &d->compared;
     const tsr_comparison *const c = &job->comparison;
-    size_t counts[TSR_PAIR_EXTRA + 1];
     char read[32], rate[32];
-    tsr_count_states(c, counts);
-    print_ranks(job);
-    if (n > 0)
-        tsr_print("relative  SQNR dB   calc_diff max error  tensor\n");
-    for (size_t i = 0; i < n && i < WORST; i++)
-        print_pair(worst[i].pair, is_beyond(l, worst[i].pair));
-    if (n > WORST)
-        tsr_print("... and %zu more that differ (--json FILE lists all)\n", n - WORST);
-    print_state(c, TSR_PAIR_MISSHAPED, counts[TSR_PAIR_MISSHAPED], "of another shape");
-    print_state(c, TSR_PAIR_MISSING, counts[TSR_PAIR_MISSING], "missing in B");
-    print_state(c, TSR_PAIR_EXTRA, counts[TSR_PAIR_EXTRA], "only in B");
-    tsr_print("%zu tensor%s: %zu identical, %zu equal in value, %zu differ, %zu misshaped, %zu missing, %zu extra\n",
-              c->count, tsr_plural(c->count), counts[TSR_PAIR_IDENTICAL], counts[TSR_PAIR_EQUAL],
-              counts[TSR_PAIR_DIFFERS], counts[TSR_PAIR_MISSHAPED], counts[TSR_PAIR_MISSING], counts[TSR_PAIR_EXTRA]);
-    if (n > 0)
-        tsr_print(
-            "those that differ, together: relative error %.5g, SQNR %.2f dB, cosine %.6f, calc_diff %.3g, max error "
-            "%.3g\n",
-            whole[TSR_FIGURE_RELATIVE], whole[TSR_FIGURE_SQNR], whole[TSR_FIGURE_COSINE], whole[TSR_FIGURE_CALC_DIFF],
-            whole[TSR_FIGURE_MAX_ABS]);
     tsr_print("%s read in %.1f s (%s/s), %u thread%s\n", tsr_bytes_text((double)c->bytes_read, read), c->seconds,
               tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads, tsr_plural(c->threads));
-    if (beyond == 0)
-        tsr_print(!has_values(c) ? "there was no value to compare\n"
-                  : n == 0       ? "same values everywhere\n"
-                                 : "all within the tolerance\n");
-    else if (n > 0) {
-        tsr_print_next_diff(job->path[0], job->path[1], tsr_pair_name(worst[0].pair));
+    if (d->beyond == 0) {
+        tsr_print(!has_values(c)  ? "there was no value to compare\n"
+                  : worst == NULL ? "same values everywhere\n"
+                                  : "all within the tolerance\n");
+    } else if (worst != NULL) {
+        tsr_print_next_diff(job->path[0], job->path[1], worst->name);
         tsr_print(" --json - for its worst blocks\n");
-    } else
+    } else {
         tsr_print("next: find out why those tensors are missing, or add them");
+    }
 }
 
-static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l, size_t beyond,
-                         const double whole[TSR_N_FIGURES])
+static tsr_status print(tsr_command_context *context, tsr_err *err)
 {
+    const diffing *const d = context->job;
+    const tsr_style style = tsr_command_style();
+    size_t n;
+    tsr_text text = {0};
+    uint32_t *const order = tsr_rank_differences(&d->result, figure_of(&d->limit), &n);
+    if (order == NULL)
+        return tsr_out_of_memory(err, NULL);
+    print_ranks(&d->compared);
+    tsr_draw_differences(&text, &style, &d->result, order, n, LISTED);
+    const tsr_status status = tsr_print_drawn(&text, err);
+    if (status == TSR_OK)
+        print_end(d, n > 0 ? &d->result.rows[order[0]] : NULL);
+    free(order);
+    return status;
+}
+
+/* ---- JSON ---- */
+
+static void write_json(const tsr_command_context *context, tsr_text *t)
+{
+    const diffing *const d = context->job;
+    const tsr_compare_job *const job = &d->compared;
+    const limit *const l = &d->limit;
     const tsr_comparison *const c = &job->comparison;
     size_t counts[TSR_PAIR_EXTRA + 1];
     tsr_count_states(c, counts);
     tsr_json_member_string(t, "a", job->path[0]);
     tsr_json_member_string(t, "b", job->path[1]);
-    tsr_json_member_string(t, "metric", kMetricNames[l->metric]);
+    tsr_json_member_string(t, "metric", tsr_diff_metrics[l->metric].name);
     tsr_rank_file_write(t, "rank_a", &job->manifest[0]);
     tsr_rank_file_write(t, "rank_b", &job->manifest[1]);
     tsr_json_key(t, "tolerance");
@@ -314,18 +271,18 @@ static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l
         tsr_json_null(t);
     else
         tsr_json_number(t, l->value);
-    tsr_json_member_u64(t, "beyond", beyond);
+    tsr_json_member_u64(t, "beyond", d->beyond);
     for (size_t i = 0; i <= TSR_PAIR_EXTRA; i++) {
         tsr_json_member_u64(t, tsr_pair_state_name((tsr_pair_state)i), counts[i]);
     }
     tsr_json_member_object(t, "whole", true);
-    tsr_compare_figures_json(t, whole);
+    tsr_compare_figures_json(t, d->result.series->whole.figures);
     tsr_json_end_object(t);
     tsr_json_member_array(t, "tensors", false);
     for (size_t i = 0; i < c->count; i++) {
         tsr_json_begin_object(t, c->pairs[i].state != TSR_PAIR_DIFFERS);
         tsr_pair_json(t, &c->pairs[i]);
-        tsr_json_member_bool(t, "beyond", is_beyond(l, &c->pairs[i]));
+        tsr_json_member_bool(t, "beyond", d->result.rows[i].outcome == TSR_OUTCOME_FAILED);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
@@ -343,27 +300,7 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
 {
     diffing *const d = c->job;
     TSR_TRY(tsr_compare_job_run(&d->compared, c, terminal, err));
-    for (size_t i = 0; i < d->compared.comparison.count; i++)
-        d->beyond += is_beyond(&d->limit, &d->compared.comparison.pairs[i]);
-    return tsr_compare_fill_whole(&d->result, &d->compared.comparison, err);
-}
-
-static tsr_status print(tsr_command_context *c, tsr_err *err)
-{
-    const diffing *const d = c->job;
-    size_t n;
-    ranked *const worst = rank(&d->limit, &d->compared.comparison, &n);
-    if (worst == NULL)
-        return tsr_out_of_memory(err, NULL);
-    print_result(&d->compared, &d->limit, worst, n, d->beyond, d->result.series->whole.figures);
-    free(worst);
-    return TSR_OK;
-}
-
-static void write_json(const tsr_command_context *c, tsr_text *text)
-{
-    const diffing *const d = c->job;
-    write_result(text, &d->compared, &d->limit, d->beyond, d->result.series->whole.figures);
+    return fill_result(d, err);
 }
 
 static int exit_code(const tsr_command_context *c)

@@ -71,7 +71,8 @@ const char *tsr_pair_state_name(tsr_pair_state state)
     return kNames[state];
 }
 
-const char *tsr_tile_text(const tsr_tile_metrics *tile, const tsr_pair *pair, char *text, size_t size)
+/* Writes "rows 128..255, columns 0..127" (", matrix 3" in a stack) into `text`, at least 192 bytes. Returns text. */
+static const char *tile_text(const tsr_tile_metrics *tile, const tsr_pair *pair, char *text, size_t size)
 {
     const int n = snprintf(text, size, "rows %llu..%llu, columns %llu..%llu", U64(tile->row),
                            U64(tile->row + tile->rows - 1), U64(tile->col), U64(tile->col + tile->cols - 1));
@@ -149,6 +150,42 @@ void tsr_count_states(const tsr_comparison *comparison, size_t *counts)
     memset(counts, 0, (TSR_PAIR_EXTRA + 1) * sizeof *counts);
     for (size_t i = 0; i < comparison->count; i++)
         counts[comparison->pairs[i].state]++;
+}
+
+/* Copies the dtypes of both sides, "BF16 to F8_E4M3", and their shapes. */
+static void fill_sides(tsr_row *row, const tsr_pair *pair, tsr_arena *arena)
+{
+    const tsr_weight *const a = pair->a != NULL ? pair->a : pair->b, *const b = pair->b != NULL ? pair->b : pair->a;
+    const char *const from = tsr_dtype_name((tsr_dtype)a->data->dtype), *const to =
+                                                                            tsr_dtype_name((tsr_dtype)b->data->dtype);
+    char shape[192];
+    row->dtype = strcmp(from, to) == 0 ? from : tsr_arena_printf(arena, "%s to %s", from, to);
+    row->shape = tsr_arena_printf(arena, "%s", tsr_shape_text(a->data, shape, sizeof shape));
+    if (pair->state == TSR_PAIR_MISSHAPED)
+        row->shape_b = tsr_arena_printf(arena, "%s", tsr_shape_text(b->data, shape, sizeof shape));
+}
+
+tsr_status tsr_compare_fill_row(tsr_result *result, const tsr_pair *pair, tsr_row **row, tsr_err *err)
+{
+    const tsr_metrics *const m = &pair->metrics;
+    char place[192];
+    TSR_TRY(tsr_result_add_row(result, 0, row, err));
+    (*row)->name = tsr_pair_name(pair);
+    (*row)->note = tsr_pair_state_name(pair->state);
+    (*row)->place = tsr_place_of((*row)->name);
+    fill_sides(*row, pair, &result->arena);
+    if (pair->state == TSR_PAIR_DIFFERS) {
+        tsr_metrics_figures((*row)->figures, m);
+        (*row)->error_at =
+            tsr_arena_printf(&result->arena, "%s", tsr_pair_coordinates(pair, m->max_abs_at, place, sizeof place));
+        if (m->n_worst > 0) {
+            (*row)->block_at =
+                tsr_arena_printf(&result->arena, "%s", tile_text(&m->worst[0], pair, place, sizeof place));
+            (*row)->figures[TSR_FIGURE_WORST_BLOCK] = m->worst[0].relative;
+            (*row)->block_max = m->worst[0].max_abs;
+        }
+    }
+    return tsr_arena_status(&result->arena, TSR_OK, err);
 }
 
 tsr_status tsr_compare_fill_whole(tsr_result *result, const tsr_comparison *comparison, tsr_err *err)

@@ -41,11 +41,11 @@ const char *tsr_pair_state_name(tsr_pair_state state);
  * metrics, the position of the largest error, and the worst blocks. */
 void tsr_pair_json(tsr_text *text, const tsr_pair *pair);
 
-/* Writes "rows 128..255, columns 0..127" (", matrix 3" in a stack) into `text`, at least 192 bytes. Returns text. */
-const char *tsr_tile_text(const tsr_tile_metrics *tile, const tsr_pair *pair, char *text, size_t size);
-
 /* Counts the pairs in each state; `counts` has TSR_PAIR_EXTRA + 1 elements. */
 void tsr_count_states(const tsr_comparison *comparison, size_t *counts);
+
+/* Adds a row for a pair, without an outcome. The name is borrowed. */
+tsr_status tsr_compare_fill_row(tsr_result *result, const tsr_pair *pair, tsr_row **row, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Fills the whole of a result: sums over all pairs that differ. */
 tsr_status tsr_compare_fill_whole(tsr_result *result, const tsr_comparison *comparison, tsr_err *err) TSR_WARN_UNUSED;

@@ -38,6 +38,13 @@ static const tsr_figure_facts kFigures[TSR_N_FIGURES] = {
     [TSR_FIGURE_SECONDS] = {"kernel_seconds", "seconds", false, TSR_CHANGE_NONE},
 };
 
+const tsr_diff_metric tsr_diff_metrics[TSR_DIFF_METRICS] = {
+    {"relative", TSR_FIGURE_RELATIVE},
+    {"max-abs", TSR_FIGURE_MAX_ABS},
+    {"calc-diff", TSR_FIGURE_CALC_DIFF},
+    {"sqnr", TSR_FIGURE_SQNR},
+};
+
 const tsr_figure_facts *tsr_figure_of(tsr_figure figure)
 {
     return &kFigures[figure];

@@ -58,6 +58,15 @@ typedef struct tsr_figure_facts {
 
 const tsr_figure_facts *tsr_figure_of(tsr_figure figure);
 
+/* A measure that diff orders tensors by. */
+typedef struct tsr_diff_metric {
+    const char *name; /* as in --metric and in JSON */
+    tsr_figure figure;
+} tsr_diff_metric;
+
+enum { TSR_DIFF_METRICS = 4 };
+extern const tsr_diff_metric tsr_diff_metrics[TSR_DIFF_METRICS];
+
 /* Returns by how many dB `now` is worse than `before`. Negative: better. 0: a value is unknown (NaN), or the figure
  * is not compared. Infinite: there was no error before. */
 double tsr_figure_loss(tsr_figure figure, double before, double now);

@@ -44,9 +44,14 @@ static tsr_status make_room(const tsr_result *result, void **items, size_t count
 
 void tsr_row_clear(tsr_row *row)
 {
-    *row = (tsr_row){.name = "", .place = tsr_place_of(""), .bias = NAN};
+    *row = (tsr_row){.name = "", .place = tsr_place_of(""), .block_max = NAN, .bias = NAN};
     for (tsr_figure f = 0; f < TSR_N_FIGURES; f++)
         row->figures[f] = NAN;
+}
+
+double tsr_row_error(const tsr_row *row, tsr_figure figure)
+{
+    return isnan(row->figures[figure]) ? INFINITY : row->figures[figure];
 }
 
 tsr_status tsr_result_add_row(tsr_result *result, uint32_t series, tsr_row **row, tsr_err *err)

@@ -58,6 +58,11 @@ typedef struct tsr_row {
     uint32_t series;
     tsr_outcome outcome;
 
+    /* Properties of a comparison of two tensors, whose state is the note. */
+    const char *shape_b; /* shape of the second; NULL: that of the first, or unknown */
+    const char *cause;   /* usual cause of such a difference; NULL: unknown */
+    double block_max;    /* largest error in the worst block; NaN: unknown */
+
     /* Properties of a judgement. */
     const char *kind; /* kind of error: "kernel"; NULL: the row is no judgement, or was skipped */
     double limit;     /* the smallest SQNR that passes; 0 or NaN: none */
@@ -170,6 +175,9 @@ const char *tsr_fact_of(const tsr_facts *facts, const char *name);
 
 /* Returns the value for text output. A number with a fraction is shortened in `number`. */
 const char *tsr_fact_shown(const tsr_fact *fact, char number[32]);
+
+/* Returns an error of a row that was compared. JSON has null for infinite errors, so an unknown one is infinite. */
+double tsr_row_error(const tsr_row *row, tsr_figure figure);
 
 /* Clears a row: it has no figures. */
 void tsr_row_clear(tsr_row *row);

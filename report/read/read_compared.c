@@ -1,6 +1,7 @@
 /* Reads results of `verify` and `diff`: pairs of tensors, and findings. */
 #include "report/read/result_kinds.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,18 +53,19 @@ static tsr_status read_block(tsr_reading *r, void *to, tsr_err *err)
 {
     typedef struct block {
         range rows, columns;
-        double relative;
+        double relative, max_abs;
         uint64_t matrix;
     } block;
     static const tsr_field kFields[] = {
         {"rows", read_range, offsetof(block, rows), TSR_NEEDED},
         {"columns", read_range, offsetof(block, columns), TSR_NEEDED},
         {"relative_error", tsr_value_number, offsetof(block, relative), TSR_NEEDED},
+        {"max_abs_error", tsr_value_number, offsetof(block, max_abs), 0},
         {"matrix", tsr_value_count, offsetof(block, matrix), 0},
         {0},
     };
     pair *const p = to;
-    block b = {.matrix = 0};
+    block b = {.max_abs = NAN};
     char matrix[40] = "";
     TSR_TRY(tsr_read_object(r, "a block", kFields, &b, NULL, err));
     if (p->has_block)
@@ -72,6 +74,7 @@ static tsr_status read_block(tsr_reading *r, void *to, tsr_err *err)
         snprintf(matrix, sizeof matrix, " of matrix %llu", U64(b.matrix));
     p->has_block = true;
     p->row.figures[TSR_FIGURE_WORST_BLOCK] = b.relative;
+    p->row.block_max = b.max_abs;
     p->row.block_at = tsr_arena_printf(&r->result->arena, "rows %llu..%llu, columns %llu..%llu%s", U64(b.rows.at[0]),
                                        U64(b.rows.at[1] - 1), U64(b.columns.at[0]), U64(b.columns.at[1] - 1), matrix);
     return p->row.block_at == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
@@ -113,6 +116,8 @@ static tsr_status read_pair(tsr_reading *r, pair *p, tsr_err *err)
     p->row.note = p->state;
     p->row.dtype = dtypes_of(&r->result->arena, p);
     p->row.shape = p->a.shape != NULL ? p->a.shape : p->b.shape;
+    if (strcmp(p->state, "misshaped") == 0)
+        p->row.shape_b = p->b.shape;
     p->row.place = tsr_place_of(p->row.name);
     *row = p->row;
     return TSR_OK;

@@ -133,6 +133,13 @@ void tsr_draw_wrapped(tsr_text *text, const tsr_style *style, unsigned used, uns
     tsr_text_free(&shown);
 }
 
+void tsr_draw_line(tsr_text *text, const tsr_style *style, unsigned used, unsigned indent, tsr_text *line)
+{
+    tsr_draw_wrapped(text, style, used, indent, line->data == NULL ? "" : line->data);
+    text->failed = text->failed || line->failed;
+    tsr_text_free(line);
+}
+
 /* Returns `value` of `full` in eighths of `room` characters. */
 static unsigned eighths(double value, double full, unsigned room)
 {

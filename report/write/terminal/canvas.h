@@ -26,6 +26,9 @@ void tsr_end_line(tsr_text *text);
  * line. Continued lines begin with `indent` spaces. */
 void tsr_draw_wrapped(tsr_text *text, const tsr_style *style, unsigned used, unsigned indent, const char *what);
 
+/* Like tsr_draw_wrapped, for a line in a text of its own, which it empties. */
+void tsr_draw_line(tsr_text *text, const tsr_style *style, unsigned used, unsigned indent, tsr_text *line);
+
 /* Draws a bar of `room` characters for `value` of `full`, padded with spaces. */
 void tsr_draw_bar(tsr_text *text, const tsr_style *style, tsr_ink ink, double value, double full, unsigned room);
 

@@ -19,9 +19,7 @@ static void draw_regressions(tsr_text *text, const tsr_style *style, const tsr_b
         else if (b->now->n_series > 1 && b->now->series[r->now->series].name[0] != '\0')
             tsr_text_printf(&line, "%s: ", b->now->series[r->now->series].name);
         tsr_regression_text(&line, r);
-        tsr_draw_wrapped(text, style, 9, 9, line.data == NULL ? "" : line.data);
-        text->failed = text->failed || line.failed;
-        tsr_text_free(&line);
+        tsr_draw_line(text, style, 9, 9, &line);
     }
     if (b->count > LISTED)
         tsr_text_printf(text, "  ... and %zu more that got worse (--csv FILE has all)\n", b->count - LISTED);
@@ -57,9 +55,7 @@ static void draw_differences(tsr_text *text, const tsr_style *style, const tsr_b
                         d->before == NULL ? "not said" : d->before);
         tsr_text_printf(text, "  ");
         tsr_draw_fitted(text, style, TSR_INK_NOTABLE, "differs", 9);
-        tsr_draw_wrapped(text, style, 11, 9, line.data == NULL ? "" : line.data);
-        text->failed = text->failed || line.failed;
-        tsr_text_free(&line);
+        tsr_draw_line(text, style, 11, 9, &line);
     }
 }
 

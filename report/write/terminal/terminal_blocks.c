@@ -89,9 +89,7 @@ static void draw_tensor(tsr_text *text, const tsr_style *style, const tsr_result
     tsr_text_printf(&line, "a cell is %llu x %llu elements; the worst begins at %s", U64(b->map.cell_rows),
                     U64(b->map.cell_cols), tsr_cell_place(b, at / b->map.cols, at % b->map.cols, place));
     tsr_text_printf(text, "%*s", INDENT, "");
-    tsr_draw_wrapped(text, style, INDENT, INDENT, line.data == NULL ? "" : line.data);
-    text->failed = text->failed || line.failed;
-    tsr_text_free(&line);
+    tsr_draw_line(text, style, INDENT, INDENT, &line);
     draw_peaks(text, style, &b->record);
 }
 

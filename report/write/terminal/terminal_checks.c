@@ -45,9 +45,7 @@ static void draw_check(tsr_text *text, const tsr_style *style, const tsr_result 
         tsr_text_printf(&line, "%llu judged", U64(check->judged));
     else
         tsr_text_printf(&line, "no judgement applies");
-    tsr_draw_wrapped(text, style, indent + 6, indent + 6, line.data == NULL ? "" : line.data);
-    text->failed = text->failed || line.failed;
-    tsr_text_free(&line);
+    tsr_draw_line(text, style, indent + 6, indent + 6, &line);
 }
 
 void tsr_draw_checks(tsr_text *text, const tsr_style *style, const tsr_result *result, unsigned indent, size_t most)
@@ -62,9 +60,7 @@ void tsr_draw_checks(tsr_text *text, const tsr_style *style, const tsr_result *r
                 continue;
             tsr_text_printf(text, "%*s", (int)indent + 6, "");
             tsr_text_printf(&line, "%s: %s", f->where, f->text);
-            tsr_draw_wrapped(text, style, indent + 6, indent + 8, line.data == NULL ? "" : line.data);
-            text->failed = text->failed || line.failed;
-            tsr_text_free(&line);
+            tsr_draw_line(text, style, indent + 6, indent + 8, &line);
         }
         if (n > most)
             tsr_text_printf(text, "%*s... and %zu more (--json FILE lists all)\n", (int)indent + 6, "", n - most);
@@ -85,9 +81,7 @@ void tsr_draw_findings(tsr_text *text, const tsr_style *style, const tsr_result 
             tsr_text_printf(text, "\n        ");
             tsr_text line = {0};
             tsr_text_printf(&line, "%s: %s", f->check, f->text);
-            tsr_draw_wrapped(text, style, 8, 8, line.data == NULL ? "" : line.data);
-            text->failed = text->failed || line.failed;
-            tsr_text_free(&line);
+            tsr_draw_line(text, style, 8, 8, &line);
         }
     }
     if (found > most)

@@ -213,9 +213,7 @@ static void draw_outliers(tsr_text *text, const tsr_style *style, const tsr_over
             tsr_text_printf(&line, "is far below the others: %.2f dB in", g->lowest);
         else
             tsr_text_printf(&line, "has a block far worse than the others: %.3g in", g->worst_block);
-        tsr_draw_wrapped(text, style, 2, 4, line.data == NULL ? "" : line.data);
-        text->failed = text->failed || line.failed;
-        tsr_text_free(&line);
+        tsr_draw_line(text, style, 2, 4, &line);
         tsr_text_printf(text, "    ");
         tsr_draw(text, style, TSR_INK_NONE, o->result->rows[row].name);
         tsr_text_append(text, "\n", 1);

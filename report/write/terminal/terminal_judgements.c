@@ -21,23 +21,9 @@ static bool has_failed(const tsr_row *row)
     return row->outcome == TSR_OUTCOME_FAILED;
 }
 
-/* Returns an error of compared values. JSON has null for infinite errors, so an unknown one is infinite. */
-static double error_of(const tsr_row *row, tsr_figure figure)
-{
-    return isnan(row->figures[figure]) ? INFINITY : row->figures[figure];
-}
-
 static void draw_word(tsr_text *text, const tsr_style *style, bool failed)
 {
     tsr_draw_fitted(text, style, failed ? TSR_INK_BAD : TSR_INK_GOOD, failed ? "FAIL" : "ok", 5);
-}
-
-/* Ends a line with text that was made apart. `used` is the number of characters already in the line. */
-static void end_with(tsr_text *text, const tsr_style *style, unsigned used, tsr_text *line)
-{
-    tsr_draw_wrapped(text, style, used, used, line->data == NULL ? "" : line->data);
-    text->failed = text->failed || line->failed;
-    tsr_text_free(line);
 }
 
 static void draw_judgement(tsr_text *text, const tsr_style *style, const tsr_row *row)
@@ -52,15 +38,16 @@ static void draw_judgement(tsr_text *text, const tsr_style *style, const tsr_row
         tsr_text_printf(&line, " %.0f values, all equal", f[TSR_FIGURE_ELEMENTS]);
     else if (f[TSR_FIGURE_ELEMENTS] > 0)
         tsr_text_printf(&line, " SQNR %6.2f dB  relative %.3g  calc_diff %.3g  cosine %.8f  max %.3g%s%s",
-                        f[TSR_FIGURE_SQNR], error_of(row, TSR_FIGURE_RELATIVE), error_of(row, TSR_FIGURE_CALC_DIFF),
-                        f[TSR_FIGURE_COSINE], error_of(row, TSR_FIGURE_MAX_ABS), at[0] != '\0' ? " at " : "", at);
+                        f[TSR_FIGURE_SQNR], tsr_row_error(row, TSR_FIGURE_RELATIVE),
+                        tsr_row_error(row, TSR_FIGURE_CALC_DIFF), f[TSR_FIGURE_COSINE],
+                        tsr_row_error(row, TSR_FIGURE_MAX_ABS), at[0] != '\0' ? " at " : "", at);
     if (f[TSR_FIGURE_OF_BOUND] >= 0)
         tsr_text_printf(&line, "  %.3g of the bound", f[TSR_FIGURE_OF_BOUND]);
     if (f[TSR_FIGURE_OF_EXPECTED] >= 0)
         tsr_text_printf(&line, ", %.2f of the expected RMS", f[TSR_FIGURE_OF_EXPECTED]);
     if (f[TSR_FIGURE_SECONDS] > 0)
         tsr_text_printf(&line, ", %.1f us", f[TSR_FIGURE_SECONDS] * 1e6);
-    end_with(text, style, 7, &line);
+    tsr_draw_line(text, style, 7, 7, &line);
     if (row->note != NULL) {
         tsr_text_printf(text, "%7s", "");
         tsr_draw_wrapped(text, style, 7, 7, row->note);
@@ -115,7 +102,7 @@ static void draw_subject(tsr_text *text, const tsr_style *style, const tsr_row *
         tsr_text_printf(&line, " %zu of %zu judgements beyond their limits", s.failed, s.judged);
     else
         tsr_text_printf(&line, " all %zu judgements within their limits", s.judged);
-    end_with(text, style, 5, &line);
+    tsr_draw_line(text, style, 5, 5, &line);
     for (size_t i = 0; i < n; i++) {
         if (has_failed(&rows[i]) && listed++ < most_failed)
             draw_judgement(text, style, &rows[i]);
@@ -211,7 +198,7 @@ static void draw_columns(tsr_text *text, const tsr_style *style, const tsr_row *
 {
     tsr_text_printf(text, "%6.2f dB", row->figures[TSR_FIGURE_SQNR]);
     if (style->width >= WIDE)
-        tsr_text_printf(text, "  %10.3g", error_of(row, TSR_FIGURE_RELATIVE));
+        tsr_text_printf(text, "  %10.3g", tsr_row_error(row, TSR_FIGURE_RELATIVE));
     if (isnan(row->figures[TSR_FIGURE_AGREEMENT]))
         tsr_text_printf(text, "  %9s", "");
     else
@@ -227,7 +214,7 @@ static void draw_layer_fault(tsr_text *text, const tsr_style *style, const tsr_r
     draw_word(text, style, true);
     tsr_text_printf(&line, "%s: %s, largest error at %s", row->what, row->note,
                     row->error_at == NULL ? "" : row->error_at);
-    end_with(text, style, 7, &line);
+    tsr_draw_line(text, style, 7, 7, &line);
 }
 
 /* Draws a layer: its stream, and the layer alone. A layer fails only because of the error that it adds itself. */
@@ -275,7 +262,7 @@ static void draw_logits(tsr_text *text, const tsr_style *style, const tsr_row *r
         tsr_text_printf(&line, "%.0f of %llu positions", agreed(row), U64(row->choices));
     else
         tsr_text_printf(&line, "%.4g %% of the positions", share_of(row));
-    end_with(text, style, 7, &line);
+    tsr_draw_line(text, style, 7, 7, &line);
 }
 
 void tsr_draw_layers(tsr_text *text, const tsr_style *style, const tsr_result *result)
@@ -309,7 +296,7 @@ void tsr_draw_judged(tsr_text *text, const tsr_style *style, const tsr_result *r
         if (is_judged(row) || ++skipped > most)
             continue;
         tsr_text_printf(&line, "skipped %s: %s", row->name, row->note == NULL ? "" : row->note);
-        end_with(text, style, 0, &line);
+        tsr_draw_line(text, style, 0, 0, &line);
     }
     if (skipped > most)
         tsr_text_printf(text, "... and %zu more that were skipped (--json FILE lists all)\n", skipped - most);

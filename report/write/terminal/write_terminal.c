@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LISTED = 10, FAILED_OF_ONE = 3, QUANTILE = 8, COUNT = 7, WIDE = 79 };
@@ -165,6 +166,26 @@ static bool draw_judgements(tsr_text *text, const tsr_style *style, const tsr_re
     return true;
 }
 
+/* Draws the tensors that differ as diff does. Returns false if the result is not one of diff. */
+static bool draw_differences(tsr_text *text, const tsr_style *style, const tsr_result *result)
+{
+    const char *const metric = tsr_fact_of(&result->facts, "metric");
+    size_t n, at = 0;
+    if (result->n_rows == 0 || strcmp(result->kind->schema, "tessera-diff/1") != 0)
+        return false;
+    while (metric != NULL && at + 1 < TSR_DIFF_METRICS && strcmp(tsr_diff_metrics[at].name, metric) != 0)
+        at++;
+    uint32_t *const order = tsr_rank_differences(result, tsr_diff_metrics[at].figure, &n);
+    if (order == NULL) {
+        text->failed = true;
+        return true;
+    }
+    tsr_text_append(text, "\n", 1);
+    tsr_draw_differences(text, style, result, order, n, LISTED);
+    free(order);
+    return true;
+}
+
 static void draw_result(tsr_text *text, const tsr_style *style, const tsr_overview *o)
 {
     const tsr_result *const result = o->result;
@@ -176,10 +197,12 @@ static void draw_result(tsr_text *text, const tsr_style *style, const tsr_overvi
     draw_facts(text, style, "", &result->facts);
     draw_facts(text, style, "limits: ", &result->limits);
     draw_facts(text, style, "seconds by phase, of all threads: ", &result->phases);
-    if (!draw_judgements(text, style, result))
+    const bool differences = draw_differences(text, style, result);
+    if (!differences && !draw_judgements(text, style, result))
         draw_checks(text, style, o);
     draw_spreads(text, style, o);
-    draw_whole(text, style, o);
+    if (!differences)
+        draw_whole(text, style, o);
     tsr_draw_schemes(text, style, result);
     tsr_draw_groups(text, style, o);
     draw_worst(text, style, o, "lowest SQNR", o->lowest, o->n_lowest);

@@ -50,7 +50,8 @@ def test_every_result_is_read(name, made, report):
 
 # Lines of a command's text that `tessera report` prints too.
 SHARED_LINES = {"gemm": r"(ok|FAIL) |all \d+ judgements", "epilogue": r"(ok|FAIL) |all \d+ judgements",
-                "verify": r"(PASS|FAIL)  ", "dequant": r"(ok|FAIL) |skipped |all \d+ judgements", "forward": r" +(ok|FAIL) |all \d+ judgements"}
+                "verify": r"(PASS|FAIL)  ", "diff": r" +worst block: |\d+ tensors: |those that differ",
+                "dequant": r"(ok|FAIL) |skipped |all \d+ judgements", "forward": r" +(ok|FAIL) |all \d+ judgements"}
 
 
 @pytest.mark.parametrize("name", SHARED_LINES)
