@@ -9,19 +9,14 @@
 #include "convert/search/rules_match.h"
 #include "convert/search/scheme_plan.h"
 #include "formats/json/json_write.h"
+#include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 9 };
-
-/* The choice for one budget. */
-typedef struct row {
-    tsr_choice choice;
-    char shares[256];
-} row;
+enum { BUDGETS = 9 };
 
 typedef struct planning {
     const char *src, *rules, *sensitivity, *schemes, *bits_text;
@@ -38,7 +33,7 @@ typedef struct planning {
     size_t *picked, *scratch; /* [plan.n]: the choice, and that of another budget */
     tsr_choice chosen;
     uint64_t budget;
-    row rows[ROWS]; /* rows of the table and of the JSON, in order of rising budgets */
+    tsr_result result; /* the table */
 } planning;
 
 static const char kHelp[] =
@@ -148,40 +143,53 @@ static double gap_of(const tsr_choice *c)
 static tsr_status choose_at(const planning *p, unsigned i, tsr_choice *choice, tsr_err *err)
 {
     const uint64_t least = p->chosen.least, most = tsr_scheme_plan_most(&p->plan);
-    const uint64_t budget = i + 1 == ROWS ? most : least + (uint64_t)((double)(most - least) * i / (ROWS - 1));
+    const uint64_t budget = i + 1 == BUDGETS ? most : least + (uint64_t)((double)(most - least) * i / (BUDGETS - 1));
     return tsr_scheme_plan_choose(&p->plan, budget, p->scratch, choice, err);
 }
 
-/* Writes the share of the weights that have each scheme: "72 % nvfp4, 28 % fp8-block". */
-static const char *shares(const tsr_scheme_plan *plan, const size_t *picked, char text[256])
+/* Returns the share of the weights that have each scheme: "72 % nvfp4, 28 % fp8-block". NULL: out of memory. */
+static const char *shares(const tsr_scheme_plan *plan, const size_t *picked, tsr_arena *arena)
 {
-    text[0] = '\0';
-    for (size_t k = 0; tsr_scheme_mixed(k) != TSR_SCHEMES; k++) {
+    const char *text = "";
+    for (size_t k = 0; text != NULL && tsr_scheme_mixed(k) != TSR_SCHEMES; k++) {
         const tsr_scheme scheme = tsr_scheme_mixed(k);
         uint64_t weights = 0;
         for (size_t i = 0; i < plan->n; i++)
             weights += plan->groups[i].schemes[picked[i]] == scheme ? plan->groups[i].weights : 0;
         if (weights > 0)
-            snprintf(text + strlen(text), 256 - strlen(text), "%s%.0f %% %s", text[0] == '\0' ? "" : ", ",
-                     100 * (double)weights / (double)plan->weights, tsr_scheme_name(scheme));
+            text = tsr_arena_printf(arena, "%s%s%.0f %% %s", text, *text == '\0' ? "" : ", ",
+                                    100 * (double)weights / (double)plan->weights, tsr_scheme_name(scheme));
     }
     return text;
 }
 
-static tsr_status find_rows(planning *p, tsr_err *err)
+static tsr_status add_row(planning *p, tsr_plan_kind kind, const tsr_choice *c, const char *schemes, tsr_err *err)
 {
-    for (unsigned i = 0; i < ROWS; i++) {
-        TSR_TRY(choose_at(p, i, &p->rows[i].choice, err));
-        shares(&p->plan, p->scratch, p->rows[i].shares);
-    }
-    return TSR_OK;
+    const tsr_plan_row row = {.kind = kind,
+                              .bytes = c->bytes,
+                              .bits = tsr_scheme_plan_bits(&p->plan, c->bytes),
+                              .error = c->error,
+                              .schemes = schemes};
+    TSR_TRY(tsr_result_add_plan_row(&p->result, &row, err));
+    return tsr_arena_status(&p->result.arena, TSR_OK, err);
 }
 
-static void print_row(const planning *p, const tsr_choice *c, const char *what)
+/* Fills the model of the result: the table. */
+static tsr_status fill_result(planning *p, tsr_err *err)
 {
-    char bytes[32];
-    tsr_print("  %8.3f %10s %12.6g   %s\n", tsr_scheme_plan_bits(&p->plan, c->bytes),
-              tsr_bytes_text((double)c->bytes, bytes), c->error, what);
+    tsr_arena *const arena = &p->result.arena;
+    tsr_choice c;
+    for (unsigned i = 0; i < BUDGETS; i++) {
+        TSR_TRY(choose_at(p, i, &c, err));
+        TSR_TRY(add_row(p, TSR_PLAN_BUDGET, &c, shares(&p->plan, p->scratch, arena), err));
+    }
+    for (size_t k = 0; tsr_scheme_mixed(k) != TSR_SCHEMES; k++) {
+        const tsr_scheme scheme = tsr_scheme_mixed(k);
+        c = tsr_scheme_plan_alone(&p->plan, scheme);
+        if (p->wanted[scheme])
+            TSR_TRY(add_row(p, TSR_PLAN_ALONE, &c, tsr_scheme_name(scheme), err));
+    }
+    return add_row(p, TSR_PLAN_CHOSEN, &p->chosen, shares(&p->plan, p->picked, arena), err);
 }
 
 static void print_next(const planning *a)
@@ -193,24 +201,16 @@ static void print_next(const planning *a)
     tsr_print("%s\n", a->wanted[TSR_SCHEME_NVFP4] ? " --activations FILE" : "");
 }
 
-static void print_table(const planning *p)
+static tsr_status print(tsr_command_context *context, tsr_err *err)
 {
-    char bytes[32], text[300], share[256];
-    tsr_print("%zu groups of %zu weights to choose for; %s of other tensors stay as they are\n\n", p->plan.n,
+    const planning *const p = context->job;
+    const tsr_style style = tsr_command_style();
+    char bytes[32];
+    tsr_text table = {0};
+    tsr_print("%zu groups of %zu weights to choose for; %s of other tensors stay as they are\n", p->plan.n,
               p->plan.n_tensors, tsr_bytes_text((double)p->plan.fixed, bytes));
-    tsr_print("  %8s %10s %12s\n", "bits", "bytes", "error");
-    for (unsigned i = 0; i < ROWS; i++)
-        print_row(p, &p->rows[i].choice, p->rows[i].shares);
-    tsr_print("\none scheme for all weights that it can quantize:\n");
-    for (size_t k = 0; tsr_scheme_mixed(k) != TSR_SCHEMES; k++) {
-        const tsr_scheme scheme = tsr_scheme_mixed(k);
-        const tsr_choice c = tsr_scheme_plan_alone(&p->plan, scheme);
-        if (p->wanted[scheme])
-            print_row(p, &c, tsr_scheme_name(scheme));
-    }
-    tsr_print("\nchosen:\n");
-    snprintf(text, sizeof text, "%s", shares(&p->plan, p->picked, share));
-    print_row(p, &p->chosen, text);
+    tsr_draw_plan(&table, &style, &p->result);
+    TSR_TRY(tsr_print_drawn(&table, err));
     if (gap_of(&p->chosen) > 0)
         tsr_print("no choice within %llu bytes can have an error below %.6g; this one is within %.2g %% of the best\n",
                   U64(p->budget), p->chosen.bound, 100 * gap_of(&p->chosen));
@@ -220,13 +220,16 @@ static void print_table(const planning *p)
         tsr_print("-o FILE writes it as rules for tessera quantize --rules\n");
     else
         print_next(p);
+    return TSR_OK;
 }
 
-static void write_choice(tsr_text *t, const tsr_scheme_plan *plan, const tsr_choice *c)
+/* ---- JSON ---- */
+
+static void write_choice(tsr_text *t, const tsr_plan_row *row)
 {
-    tsr_json_member_u64(t, "bytes", c->bytes);
-    tsr_json_member_number(t, "bits_per_weight", tsr_scheme_plan_bits(plan, c->bytes));
-    tsr_json_member_number(t, "error", c->error);
+    tsr_json_member_u64(t, "bytes", row->bytes);
+    tsr_json_member_number(t, "bits_per_weight", row->bits);
+    tsr_json_member_number(t, "error", row->error);
 }
 
 static void write_group(tsr_text *t, const tsr_scheme_group *g, size_t picked)
@@ -250,12 +253,12 @@ static void write_group(tsr_text *t, const tsr_scheme_group *g, size_t picked)
     tsr_json_end_object(t);
 }
 
-static void write_curve(const planning *p, tsr_text *t)
+static void write_curve(tsr_text *t, const tsr_result *result)
 {
     tsr_json_member_array(t, "curve", false);
-    for (unsigned i = 0; i < ROWS; i++) {
+    for (size_t i = 0; i < result->n_plan && result->plan[i].kind == TSR_PLAN_BUDGET; i++) {
         tsr_json_begin_object(t, true);
-        write_choice(t, &p->plan, &p->rows[i].choice);
+        write_choice(t, &result->plan[i]);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
@@ -273,10 +276,10 @@ static void write_json(const tsr_command_context *c, tsr_text *t)
     tsr_json_member_u64(t, "least_bytes", p->chosen.least);
     tsr_json_member_u64(t, "kept_bytes", p->plan.fixed);
     tsr_json_member_u64(t, "weights", p->plan.weights);
-    write_choice(t, &p->plan, &p->chosen);
+    write_choice(t, &p->result.plan[p->result.n_plan - 1]);
     tsr_json_member_number(t, "bound", p->chosen.bound);
     tsr_json_member_number(t, "gap", gap_of(&p->chosen));
-    write_curve(p, t);
+    write_curve(t, &p->result);
     tsr_json_member_array(t, "groups", false);
     for (size_t i = 0; i < p->plan.n; i++)
         write_group(t, &p->plan.groups[i], p->picked[i]);
@@ -293,13 +296,6 @@ static tsr_status write_rules(const planning *p, tsr_err *err)
     const tsr_status status = tsr_write_report(p->rules, &t, err);
     tsr_text_free(&t);
     return status;
-}
-
-static tsr_status print(tsr_command_context *c, tsr_err *err)
-{
-    (void)err;
-    print_table(c->job);
-    return TSR_OK;
 }
 
 /* ---- running ---- */
@@ -377,7 +373,7 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
     TSR_TRY(measure(c, a, terminal, err));
     TSR_TRY(choose(a, err));
     if (c->prints || tsr_command_has_reports(c))
-        TSR_TRY(find_rows(a, err));
+        TSR_TRY(fill_result(a, err));
     return a->rules == NULL ? TSR_OK : write_rules(a, err);
 }
 
@@ -385,6 +381,7 @@ static void close_job(tsr_command_context *c)
 {
     planning *const a = c->job;
     free(a->picked);
+    tsr_result_free(&a->result);
     tsr_scheme_plan_free(&a->plan);
     tsr_rules_free(&a->weights);
     tsr_arena_free(&a->arena);

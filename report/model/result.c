@@ -112,6 +112,16 @@ tsr_status tsr_result_add_check(tsr_result *result, const char *name, uint64_t j
     return TSR_OK;
 }
 
+tsr_status tsr_result_add_plan_row(tsr_result *result, const tsr_plan_row *row, tsr_err *err)
+{
+    void *items = result->plan;
+    TSR_TRY(make_room(result, &items, result->n_plan, &result->plan_capacity, sizeof *row, TSR_MAX_PLAN_ROWS,
+                      "budgets of a plan", err));
+    result->plan = items;
+    result->plan[result->n_plan++] = *row;
+    return TSR_OK;
+}
+
 tsr_status tsr_result_add_fact(tsr_result *result, tsr_facts *facts, const char *name, const char *value, tsr_err *err)
 {
     tsr_arena *const arena = &result->arena;
@@ -236,6 +246,7 @@ void tsr_result_free(tsr_result *result)
     free(result->phases.items);
     free(result->series);
     free(result->rows);
+    free(result->plan);
     free(result->checks);
     free(result->findings);
     tsr_arena_free(&result->arena);

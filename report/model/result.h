@@ -38,7 +38,7 @@ typedef struct tsr_fact {
 } tsr_fact;
 
 /* Limits of the numbers of items. A file with more is not a result. */
-enum { TSR_MAX_FACTS = 128, TSR_MAX_SERIES = 64, TSR_MAX_CHECKS = 64, TSR_MAX_ROWS = 1 << 21 };
+enum { TSR_MAX_FACTS = 128, TSR_MAX_SERIES = 64, TSR_MAX_CHECKS = 64, TSR_MAX_PLAN_ROWS = 64, TSR_MAX_ROWS = 1 << 21 };
 
 typedef struct tsr_facts {
     tsr_fact *items;
@@ -88,6 +88,21 @@ typedef struct tsr_series {
     size_t n_worst;
 } tsr_series;
 
+/* A row of the table of plan-schemes. */
+typedef enum tsr_plan_kind {
+    TSR_PLAN_BUDGET, /* the best choice within a budget, in the order of rising budgets */
+    TSR_PLAN_ALONE,  /* one scheme for all weights that it can quantize */
+    TSR_PLAN_CHOSEN, /* the choice within the budget that was given */
+} tsr_plan_kind;
+
+typedef struct tsr_plan_row {
+    tsr_plan_kind kind;
+    uint64_t bytes;
+    double bits; /* average of the weights */
+    double error;
+    const char *schemes; /* "72 % nvfp4, 28 % fp8-block"; NULL: unknown */
+} tsr_plan_row;
+
 typedef struct tsr_check_facts {
     const char *name;
     uint64_t judged; /* 0: nothing to judge */
@@ -136,6 +151,8 @@ typedef struct tsr_result {
     size_t n_series, series_capacity;
     tsr_row *rows;
     size_t n_rows, rows_capacity;
+    tsr_plan_row *plan;
+    size_t n_plan, plan_capacity;
     tsr_check_facts *checks;
     size_t n_checks, checks_capacity;
     tsr_result_finding *findings;
@@ -150,6 +167,8 @@ typedef struct tsr_result {
 tsr_status tsr_result_add_row(tsr_result *result, uint32_t series, tsr_row **row, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_result_add_finding(tsr_result *result, const tsr_result_finding *finding, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_result_add_check(tsr_result *result, const char *name, uint64_t judged, tsr_err *err) TSR_WARN_UNUSED;
+
+tsr_status tsr_result_add_plan_row(tsr_result *result, const tsr_plan_row *row, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds a judgement, or the reason why there is none. The series is the subject of the judgement or the kind of its error
  * (by_subject: as in tsr_result_kind), or "skipped". Texts are borrowed. */

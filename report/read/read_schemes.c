@@ -184,11 +184,26 @@ static tsr_status read_group(tsr_reading *r, void *to, tsr_err *err)
     return TSR_OK;
 }
 
+static tsr_status read_budget(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        {"bytes", tsr_value_count, offsetof(tsr_plan_row, bytes), TSR_NEEDED},
+        {"bits_per_weight", tsr_value_number, offsetof(tsr_plan_row, bits), TSR_NEEDED},
+        {"error", tsr_value_number, offsetof(tsr_plan_row, error), TSR_NEEDED},
+        {0},
+    };
+    tsr_plan_row row = {.kind = TSR_PLAN_BUDGET};
+    (void)to;
+    TSR_TRY(tsr_read_object(r, "a budget", kFields, &row, NULL, err));
+    return tsr_result_add_plan_row(r->result, &row, err);
+}
+
 tsr_status tsr_read_plan_schemes(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
         TSR_HEAD_FIELDS,
         {"judged", tsr_read_judged, 0, 0},
+        {"curve", read_budget, 0, TSR_EACH},
         {"groups", read_group, 0, TSR_NEEDED | TSR_EACH},
         {0},
     };

@@ -52,6 +52,10 @@ void tsr_draw_layers(tsr_text *text, const tsr_style *style, const tsr_result *r
 /* Draws what was skipped, at most `most` lines, and the number of judgements beyond their limits. */
 void tsr_draw_judged(tsr_text *text, const tsr_style *style, const tsr_result *result, size_t most);
 
+/* Draws the table of plan-schemes: choices within budgets, schemes alone, and the chosen one. Draws nothing if the
+ * result has none. */
+void tsr_draw_plan(tsr_text *text, const tsr_style *style, const tsr_result *result);
+
 /* Draws the table of the schemes of compare-schemes, and the tensors with the largest errors of each. Draws nothing if
  * the result has no schemes. Narrow styles omit columns and shorten names. */
 void tsr_draw_schemes(tsr_text *text, const tsr_style *style, const tsr_result *result);

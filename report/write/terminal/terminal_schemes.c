@@ -1,4 +1,4 @@
-/* Draws the table of schemes, and the tensors on which each of them loses most. */
+/* Draws the table of schemes with the tensors on which each of them loses most, and the table of plans. */
 #include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
@@ -71,4 +71,21 @@ void tsr_draw_schemes(tsr_text *text, const tsr_style *style, const tsr_result *
     tsr_text_printf(text, "\ntensors with the largest relative error of each scheme:\n");
     for (size_t i = 0; i < result->n_series; i++)
         draw_worst(text, style, &result->series[i]);
+}
+
+void tsr_draw_plan(tsr_text *text, const tsr_style *style, const tsr_result *result)
+{
+    static const char *const kTitles[] = {
+        [TSR_PLAN_ALONE] = "one scheme for all weights that it can quantize", [TSR_PLAN_CHOSEN] = "chosen"};
+    for (size_t i = 0; i < result->n_plan; i++) {
+        const tsr_plan_row *const row = &result->plan[i];
+        char bytes[32];
+        if (i == 0)
+            tsr_text_printf(text, "\n  %8s %10s %12s\n", "bits", "bytes", "error");
+        else if (row->kind != row[-1].kind)
+            tsr_text_printf(text, "\n%s:\n", kTitles[row->kind]);
+        tsr_text_printf(text, "  %8.3f %10s %12.6g   ", row->bits, tsr_bytes_text((double)row->bytes, bytes),
+                        row->error);
+        tsr_draw_wrapped(text, style, 37, 37, row->schemes == NULL ? "" : row->schemes);
+    }
 }

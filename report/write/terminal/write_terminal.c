@@ -204,6 +204,7 @@ static void draw_result(tsr_text *text, const tsr_style *style, const tsr_overvi
     if (!differences)
         draw_whole(text, style, o);
     tsr_draw_schemes(text, style, result);
+    tsr_draw_plan(text, style, result);
     tsr_draw_groups(text, style, o);
     draw_worst(text, style, o, "lowest SQNR", o->lowest, o->n_lowest);
     draw_worst(text, style, o, "worst blocks", o->blocks, o->n_blocks);

@@ -62,6 +62,15 @@ def test_the_text_of_a_command_is_in_its_report(name, made, report):
     assert lines and all(" ".join(line.split()) in text for line in lines)
 
 
+def test_the_budgets_of_a_plan_are_in_its_report(made, report):
+    path = made["plan-schemes"][0]
+    command, out = path.with_suffix(".txt").read_text(), report(path)[1]
+    curve = json.loads(path.read_text())["curve"]
+    for text in (command, out):
+        rows = [line.split() for line in text.splitlines()[text.splitlines().index("      bits      bytes        error") + 1:]]
+        assert [(row[0], row[3]) for row in rows[:len(curve)]] == [(f"{c['bits_per_weight']:.3f}", f"{c['error']:.6g}") for c in curve]
+
+
 def test_several_have_one_verdict(made, report):
     code, out, _ = report(made["report"][0], made["verify"][0])
     assert code == 0 and out.startswith("PASS  1 of 2 results has a verdict, and passed")
