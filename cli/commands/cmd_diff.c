@@ -1,4 +1,4 @@
-/* Implements `tessera diff`: its options and its text output. */
+/* Implements `tessera diff`: its options, its limit, and the likely cause of each difference. */
 #include "cli/commands/commands.h"
 #include "cli/help/next_command.h"
 #include "cli/io/output.h"

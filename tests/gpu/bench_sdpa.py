@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""PyTorch's scaled_dot_product_attention as a peer of MLA prefill: causal, BF16, one sequence, keys and values expanded.
+"""Measures PyTorch's scaled_dot_product_attention in MLA prefill: causal, BF16, one sequence, expanded keys and values.
 
-Reads lines "heads tokens" from standard input; prints "heads tokens us backend" for the fastest backend of each. Each is tried
-with values of 128 columns and with values padded to the keys' 192, which a backend that wants one width needs, on
-[heads][tokens][columns] and on [tokens][heads][columns]. CUDA graphs of about 20 ms, median of 22 replays. Prints one line
-"skipped" where PyTorch or a GPU is missing.
+Reads lines "heads tokens" from standard input. For each, it prints "heads tokens us backend" for the fastest backend.
+Each backend runs with values of 128 columns, and with values padded to the 192 columns of the keys, which backends with
+one width need. Both layouts are measured: [heads][tokens][columns] and [tokens][heads][columns]. A figure is the median
+of 22 replays of CUDA graphs of about 20 ms. Without PyTorch or a GPU, it prints one line "skipped".
 """
 
 import statistics

@@ -1,5 +1,6 @@
-"""`tessera inspect --can-load`: every rule of every loader broken once, by a checkpoint made for it that must be named with
-the tensor and the numbers; and what else inspect finds in a checkpoint."""
+"""Tests the rules of `tessera inspect --can-load`, and other findings of inspect.
+
+Each test breaks one rule of a loader with a checkpoint made for it. The finding must name the tensor and the numbers."""
 
 import json
 import shutil
