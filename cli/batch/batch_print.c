@@ -115,9 +115,9 @@ static void print_row(const tsr_batch_job *job, int width)
     if (job->measured && !isnan(job->sqnr))
         snprintf(sqnr, sizeof sqnr, "%.2f dB", job->sqnr);
     tsr_print("%-*s  ", width, job->name);
-    tsr_print_word(job->state == TSR_JOB_DONE        ? TSR_GOOD
-                   : job->state == TSR_JOB_NOT_BEGUN ? TSR_NOTABLE
-                                                     : TSR_BAD,
+    tsr_print_word(job->state == TSR_JOB_DONE        ? TSR_INK_GOOD
+                   : job->state == TSR_JOB_NOT_BEGUN ? TSR_INK_NOTABLE
+                                                     : TSR_INK_BAD,
                    result_word(job, word), 20);
     tsr_print("  %10s  %10s  %9s  %10s", read, written, seconds, sqnr);
     if (job->waits_for != NULL)

@@ -81,7 +81,7 @@ static tsr_status print(tsr_command_context *context, tsr_err *err)
     for (size_t i = 0; i < c->count && i < LISTED; i++) {
         tsr_text line = {0};
         tsr_manifest_tell(&line, &c->findings[i]);
-        tsr_print_word(TSR_BAD, "FAIL", 6);
+        tsr_print_word(TSR_INK_BAD, "FAIL", 6);
         tsr_print("%s %s\n", c->findings[i].file, line.failed ? "?" : line.data);
         tsr_text_free(&line);
     }

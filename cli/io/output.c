@@ -134,6 +134,15 @@ static void put(const char *data, size_t size)
         lost = errno != 0 ? errno : EIO;
 }
 
+/* Prints what fits in memory of a text, and frees it. */
+static void put_text(tsr_text *t)
+{
+    put(t->data, t->size);
+    if (t->failed && lost == 0)
+        lost = ENOMEM;
+    tsr_text_free(t);
+}
+
 void tsr_print(const char *fmt, ...)
 {
     tsr_text t = {0};
@@ -141,10 +150,7 @@ void tsr_print(const char *fmt, ...)
     va_start(args, fmt);
     format(&t, fmt, &args);
     va_end(args);
-    put(t.data, t.size);
-    if (t.failed && lost == 0)
-        lost = ENOMEM;
-    tsr_text_free(&t);
+    put_text(&t);
 }
 
 /* Prints a line if memory for escaping is exhausted: as much as fits here, plain characters only. */
@@ -224,22 +230,13 @@ unsigned tsr_line_width(void)
     return columns < NARROWEST ? NARROWEST : columns > WIDEST ? WIDEST : columns;
 }
 
-static const char *colour_code(tsr_colour colour)
+void tsr_print_word(tsr_ink ink, const char *word, int width)
 {
-    static const char *const kCodes[] = {
-        [TSR_UNCOLOURED] = "", [TSR_GOOD] = "\033[32m", [TSR_BAD] = "\033[31m", [TSR_NOTABLE] = "\033[33m"};
-    return kCodes[colour];
-}
-
-void tsr_print_word(tsr_colour colour, const char *word, int width)
-{
-    const bool coloured = colour != TSR_UNCOLOURED && *word != '\0' && tsr_takes_colour(STDOUT_FILENO);
-    if (coloured)
-        put(colour_code(colour), strlen(colour_code(colour)));
-    tsr_print("%s", word);
-    if (coloured)
-        put("\033[0m", 4);
-    tsr_print("%*s", width > (int)strlen(word) ? width - (int)strlen(word) : 0, "");
+    const tsr_style style = tsr_command_style();
+    tsr_text t = {0};
+    tsr_draw(&t, &style, ink, word);
+    pad(&t, width - (int)strlen(word));
+    put_text(&t);
 }
 
 int tsr_output_end(int code)

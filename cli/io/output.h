@@ -13,8 +13,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-typedef enum tsr_colour { TSR_UNCOLOURED, TSR_GOOD, TSR_BAD, TSR_NOTABLE } tsr_colour;
-
 /* Opens /dev/null on descriptors 0 to 2 if they are closed, so that no file of a job gets these numbers. Ignores
  * SIGPIPE and SIGXFSZ, so that writes fail instead. Returns false if that is impossible. Must be called first in
  * main. */
@@ -29,7 +27,7 @@ void tsr_print(const char *fmt, ...) TSR_PRINTF(1, 2);
 void tsr_print_stderr(const char *fmt, ...) TSR_PRINTF(1, 2);
 
 /* Prints a word, in colour if stdout is a terminal and NO_COLOR is not set, padded to `width` characters. */
-void tsr_print_word(tsr_colour colour, const char *word, int width);
+void tsr_print_word(tsr_ink ink, const char *word, int width);
 
 /* Prints complete text of Tessera's own to stdout unchanged: help and JSON. */
 void tsr_print_raw(const char *text, size_t size);

@@ -238,7 +238,7 @@ static void print_issue(const tsr_issues *all, size_t at)
         if (other_size(f, &all->items[i]) || other_loader(f, &all->items[i]))
             return;
     }
-    tsr_print_word(f->fatal ? TSR_BAD : TSR_NOTABLE, f->fatal ? "error" : "warning", 0);
+    tsr_print_word(f->fatal ? TSR_INK_BAD : TSR_INK_NOTABLE, f->fatal ? "error" : "warning", 0);
     tsr_print(" [%s]", f->rule);
     if (f->loader != NULL)
         tsr_print(" %s", f->loader);
@@ -284,7 +284,7 @@ void tsr_print_loaders(const tsr_load_table *table, const char *subject)
         tsr_print("  %-13s%-12s", tsr_loader_name(table->loaders[i]), tsr_loader_version(table->loaders[i]));
         for (size_t k = 0; k < table->n_tp; k++) {
             tsr_print("  ");
-            tsr_print_word(table->ok[i][k] ? TSR_GOOD : TSR_BAD, table->ok[i][k] ? "ok" : "no", 6);
+            tsr_print_word(table->ok[i][k] ? TSR_INK_GOOD : TSR_INK_BAD, table->ok[i][k] ? "ok" : "no", 6);
         }
         tsr_print("\n");
     }

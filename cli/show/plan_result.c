@@ -161,7 +161,8 @@ static void print_worst_tensors(const tsr_plan_job *job, const tsr_plan *plan, c
         const tsr_quant_stats *const row = &rows[worst[i]];
         tsr_print("  %6.2f dB  max error %.3g of amax %.3g  %s", tsr_quant_stats_sqnr(row), row->max_error, row->amax,
                   plan->steps[worst[i]].in[0]->name);
-        tsr_print_word(TSR_NOTABLE, is_low(job, row) ? "  <- low: check it" : "", 0);
+        if (is_low(job, row))
+            tsr_print_word(TSR_INK_NOTABLE, "  <- low: check it", 0);
         tsr_print("\n");
     }
 }

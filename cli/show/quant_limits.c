@@ -208,7 +208,7 @@ void tsr_quant_limits_print(const tsr_quant_limits *l, const tsr_plan *plan, con
     }
     if (n > listed)
         tsr_print("      ... and %zu more (--json FILE lists all)\n", n - listed);
-    tsr_print_word(n > 0 ? TSR_BAD : TSR_GOOD, n > 0 ? "FAIL" : "PASS", 6);
+    tsr_print_word(n > 0 ? TSR_INK_BAD : TSR_INK_GOOD, n > 0 ? "FAIL" : "PASS", 6);
     tsr_print("limits:");
     for (size_t k = 0; k < N_LIMITS; k++) {
         if (kLimits[k].given(l))

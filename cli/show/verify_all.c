@@ -192,20 +192,20 @@ void tsr_verify_all_json(tsr_text *t, const tsr_verify_all *all)
 static void print_run(const tsr_kind_run *run)
 {
     static const struct {
-        tsr_colour colour;
+        tsr_ink ink;
         const char *word;
     } kWords[] = {
-        [TSR_KIND_PASSED] = {TSR_GOOD, "PASS"},
-        [TSR_KIND_FAILED] = {TSR_BAD, "FAIL"},
-        [TSR_KIND_ERROR] = {TSR_BAD, "ERROR"},
-        [TSR_KIND_NOT_APPLICABLE] = {TSR_UNCOLOURED, "not applicable"},
+        [TSR_KIND_PASSED] = {TSR_INK_GOOD, "PASS"},
+        [TSR_KIND_FAILED] = {TSR_INK_BAD, "FAIL"},
+        [TSR_KIND_ERROR] = {TSR_INK_BAD, "ERROR"},
+        [TSR_KIND_NOT_APPLICABLE] = {TSR_INK_NONE, "not applicable"},
     };
     char seconds[32] = "";
     const bool judged = run->status == TSR_KIND_PASSED || run->status == TSR_KIND_FAILED;
     if (run->status != TSR_KIND_NOT_APPLICABLE)
         snprintf(seconds, sizeof seconds, "%.2f", run->seconds);
     tsr_print("%-8s  ", run->name);
-    tsr_print_word(kWords[run->status].colour, kWords[run->status].word, 14);
+    tsr_print_word(kWords[run->status].ink, kWords[run->status].word, 14);
     tsr_print("  %8s  %s\n", seconds, judged ? run->judged.data : run->why.msg);
 }
 
@@ -231,7 +231,7 @@ static tsr_status print_failures(const tsr_overview *overview, tsr_err *err)
         const tsr_case *const c = &cases.items[i];
         if (c->outcome != TSR_OUTCOME_FAILED || c->error || ++listed > LISTED)
             continue;
-        tsr_print_word(TSR_BAD, "FAIL", 6);
+        tsr_print_word(TSR_INK_BAD, "FAIL", 6);
         tsr_print("%s: %s: %s\n", c->class_name, c->name, c->message == NULL ? "" : c->message);
         print_lines(c->text == NULL ? "" : c->text);
     }
@@ -248,7 +248,7 @@ static void print_verdict(const tsr_verify_all *all)
         judged += all->runs[i].status != TSR_KIND_NOT_APPLICABLE;
         failed += all->runs[i].status == TSR_KIND_FAILED || all->runs[i].status == TSR_KIND_ERROR;
     }
-    tsr_print_word(failed > 0 ? TSR_BAD : TSR_GOOD, failed > 0 ? "FAIL" : "PASS", 6);
+    tsr_print_word(failed > 0 ? TSR_INK_BAD : TSR_INK_GOOD, failed > 0 ? "FAIL" : "PASS", 6);
     if (failed > 0)
         tsr_print("%zu of the %zu checks that apply to %s failed; %.1f s\n", failed, judged, all->dst, all->seconds);
     else if (judged == 1)
