@@ -259,8 +259,6 @@ static void write_json(const tsr_command_context *context, tsr_text *t)
     const tsr_compare_job *const job = &d->compared;
     const limit *const l = &d->limit;
     const tsr_comparison *const c = &job->comparison;
-    size_t counts[TSR_PAIR_EXTRA + 1];
-    tsr_count_states(c, counts);
     tsr_json_member_string(t, "a", job->path[0]);
     tsr_json_member_string(t, "b", job->path[1]);
     tsr_json_member_string(t, "metric", tsr_diff_metrics[l->metric].name);
@@ -272,9 +270,8 @@ static void write_json(const tsr_command_context *context, tsr_text *t)
     else
         tsr_json_number(t, l->value);
     tsr_json_member_u64(t, "beyond", d->beyond);
-    for (size_t i = 0; i <= TSR_PAIR_EXTRA; i++) {
-        tsr_json_member_u64(t, tsr_pair_state_name((tsr_pair_state)i), counts[i]);
-    }
+    for (tsr_pair_state s = TSR_PAIR_IDENTICAL; s <= TSR_PAIR_EXTRA; s++)
+        tsr_json_member_u64(t, tsr_pair_state_name(s), tsr_count_in_state(&d->result, tsr_pair_state_name(s)));
     tsr_json_member_object(t, "whole", true);
     tsr_compare_figures_json(t, d->result.series->whole.figures);
     tsr_json_end_object(t);

@@ -91,7 +91,7 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
     const tsr_side src = {job->checkpoint[0], &job->weights[0]}, dst = {job->checkpoint[1], &job->weights[1]};
     if (tsr_ranks_mine(c->ranks) == 0) /* rank 0 judges */
         TSR_TRY(tsr_check_weights(&src, &dst, &job->comparison, &v->limits, &v->findings, err));
-    return tsr_verify_weights_fill(v, err);
+    return tsr_verify_weights_fill(v, c->schema, err);
 }
 
 static int exit_code(const tsr_command_context *c)

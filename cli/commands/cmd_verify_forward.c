@@ -160,7 +160,7 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
     tsr_verify_forward *const v = c->job;
     v->request.run = tsr_terminal_run_options(terminal, c->common.threads, v->memory);
     TSR_TRY(tsr_check_forward(&v->request, &v->evidence, &v->figures, err));
-    return tsr_evidence_fill(&v->result, &v->evidence, true, err);
+    return tsr_evidence_fill(&v->result, c->schema, &v->evidence, err);
 }
 
 static int exit_code(const tsr_command_context *c)

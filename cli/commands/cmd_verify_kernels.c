@@ -344,7 +344,7 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
         if (strcmp(left->check, c->command->kind) == 0)
             TSR_TRY(tsr_evidence_skip(&v->evidence, left->name, left->why, err));
     }
-    return tsr_evidence_fill(&v->result, &v->evidence, false, err);
+    return tsr_evidence_fill(&v->result, c->schema, &v->evidence, err);
 }
 
 static int exit_code(const tsr_command_context *c)

@@ -145,24 +145,21 @@ void tsr_pair_json(tsr_text *t, const tsr_pair *pair)
     tsr_json_end_array(t);
 }
 
-void tsr_count_states(const tsr_comparison *comparison, size_t *counts)
+/* Returns NULL if the side has no tensor. */
+static const char *dtype_of(const tsr_weight *w)
 {
-    memset(counts, 0, (TSR_PAIR_EXTRA + 1) * sizeof *counts);
-    for (size_t i = 0; i < comparison->count; i++)
-        counts[comparison->pairs[i].state]++;
+    return w == NULL ? NULL : tsr_dtype_name((tsr_dtype)w->data->dtype);
 }
 
 /* Copies the dtypes of both sides, "BF16 to F8_E4M3", and their shapes. */
 static void fill_sides(tsr_row *row, const tsr_pair *pair, tsr_arena *arena)
 {
-    const tsr_weight *const a = pair->a != NULL ? pair->a : pair->b, *const b = pair->b != NULL ? pair->b : pair->a;
-    const char *const from = tsr_dtype_name((tsr_dtype)a->data->dtype), *const to =
-                                                                            tsr_dtype_name((tsr_dtype)b->data->dtype);
+    const tsr_weight *const first = pair->a != NULL ? pair->a : pair->b;
     char shape[192];
-    row->dtype = strcmp(from, to) == 0 ? from : tsr_arena_printf(arena, "%s to %s", from, to);
-    row->shape = tsr_arena_printf(arena, "%s", tsr_shape_text(a->data, shape, sizeof shape));
+    row->dtype = tsr_dtypes_text(arena, dtype_of(pair->a), dtype_of(pair->b));
+    row->shape = tsr_arena_printf(arena, "%s", tsr_shape_text(first->data, shape, sizeof shape));
     if (pair->state == TSR_PAIR_MISSHAPED)
-        row->shape_b = tsr_arena_printf(arena, "%s", tsr_shape_text(b->data, shape, sizeof shape));
+        row->shape_b = tsr_arena_printf(arena, "%s", tsr_shape_text(pair->b->data, shape, sizeof shape));
 }
 
 tsr_status tsr_compare_fill_row(tsr_result *result, const tsr_pair *pair, tsr_row **row, tsr_err *err)

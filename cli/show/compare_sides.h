@@ -41,9 +41,6 @@ const char *tsr_pair_state_name(tsr_pair_state state);
  * metrics, the position of the largest error, and the worst blocks. */
 void tsr_pair_json(tsr_text *text, const tsr_pair *pair);
 
-/* Counts the pairs in each state; `counts` has TSR_PAIR_EXTRA + 1 elements. */
-void tsr_count_states(const tsr_comparison *comparison, size_t *counts);
-
 /* Adds a row for a pair, without an outcome. The name is borrowed. */
 tsr_status tsr_compare_fill_row(tsr_result *result, const tsr_pair *pair, tsr_row **row, tsr_err *err) TSR_WARN_UNUSED;
 

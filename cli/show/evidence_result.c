@@ -3,6 +3,7 @@
 
 #include "cli/show/compare_figures.h"
 #include "formats/json/json_write.h"
+#include "report/read/read.h"
 
 #include <math.h>
 
@@ -14,7 +15,7 @@ static double known(double figure)
     return isnan(figure) ? INFINITY : figure;
 }
 
-static tsr_status add_judgement(tsr_result *result, const tsr_judgement *j, bool by_subject, tsr_err *err)
+static tsr_status add_judgement(tsr_result *result, const tsr_judgement *j, tsr_err *err)
 {
     tsr_row row;
     tsr_row_clear(&row);
@@ -41,13 +42,14 @@ static tsr_status add_judgement(tsr_result *result, const tsr_judgement *j, bool
         row.figures[TSR_FIGURE_KL_MEAN] = known(j->kl.mean);
         row.figures[TSR_FIGURE_KL_MAX] = known(j->kl.max);
     }
-    return tsr_result_add_judgement(result, &row, by_subject, err);
+    return tsr_result_add_judgement(result, &row, err);
 }
 
-tsr_status tsr_evidence_fill(tsr_result *result, const tsr_evidence *e, bool by_subject, tsr_err *err)
+tsr_status tsr_evidence_fill(tsr_result *result, const char *schema, const tsr_evidence *e, tsr_err *err)
 {
+    result->kind = tsr_result_kind_of(schema);
     for (size_t i = 0; i < e->count; i++)
-        TSR_TRY(add_judgement(result, &e->items[i], by_subject, err));
+        TSR_TRY(add_judgement(result, &e->items[i], err));
     for (size_t i = 0; i < e->n_skipped; i++)
         TSR_TRY(tsr_result_add_skipped(result, e->skipped[i].subject, e->skipped[i].why, err));
     return TSR_OK;

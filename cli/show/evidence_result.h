@@ -6,8 +6,8 @@
 #include "verify/evidence/evidence.h"
 
 /* Adds a row for each judgement, and then for each tensor or set that was skipped. Texts are those of the evidence,
- * which must outlive the result. `by_subject`: as in tsr_result_kind. */
-tsr_status tsr_evidence_fill(tsr_result *result, const tsr_evidence *evidence, bool by_subject,
+ * which must outlive the result. */
+tsr_status tsr_evidence_fill(tsr_result *result, const char *schema, const tsr_evidence *evidence,
                              tsr_err *err) TSR_WARN_UNUSED;
 
 /* Writes the members seconds, bytes_read, phase_seconds, judgements and skipped. The last two are the rows. */

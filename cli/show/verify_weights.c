@@ -15,11 +15,11 @@ enum { LISTED = 20 };
 
 /* ---- the model ---- */
 
-tsr_status tsr_verify_weights_fill(tsr_verify_weights *v, tsr_err *err)
+tsr_status tsr_verify_weights_fill(tsr_verify_weights *v, const char *schema, tsr_err *err)
 {
     tsr_result *const result = &v->result;
     const tsr_findings *const f = &v->findings;
-    result->kind = tsr_result_kind_of("tessera-verify/1");
+    result->kind = tsr_result_kind_of(schema);
     TSR_TRY(tsr_compare_fill_whole(result, &v->compared.comparison, err));
     for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++)
         TSR_TRY(tsr_result_add_check(result, tsr_check_name(check), f->judged[check], err));

@@ -54,6 +54,26 @@ double tsr_row_error(const tsr_row *row, tsr_figure figure)
     return isnan(row->figures[figure]) ? INFINITY : row->figures[figure];
 }
 
+const char *tsr_dtypes_text(tsr_arena *arena, const char *a, const char *b)
+{
+    if (a == NULL || b == NULL || strcmp(a, b) == 0)
+        return a == NULL ? b : a;
+    return tsr_arena_printf(arena, "%s to %s", a, b);
+}
+
+bool tsr_row_in_state(const tsr_row *row, const char *state)
+{
+    return row->note != NULL && strcmp(row->note, state) == 0;
+}
+
+size_t tsr_count_in_state(const tsr_result *result, const char *state)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < result->n_rows; i++)
+        n += tsr_row_in_state(&result->rows[i], state);
+    return n;
+}
+
 tsr_status tsr_result_add_row(tsr_result *result, uint32_t series, tsr_row **row, tsr_err *err)
 {
     void *items = result->rows;
@@ -66,8 +86,9 @@ tsr_status tsr_result_add_row(tsr_result *result, uint32_t series, tsr_row **row
     return TSR_OK;
 }
 
-tsr_status tsr_result_add_judgement(tsr_result *result, const tsr_row *judgement, bool by_subject, tsr_err *err)
+tsr_status tsr_result_add_judgement(tsr_result *result, const tsr_row *judgement, tsr_err *err)
 {
+    const bool by_subject = result->kind->by_subject;
     tsr_row *row;
     uint32_t at;
     TSR_TRY(tsr_result_series(result, by_subject ? judgement->what : judgement->kind, &at, err));

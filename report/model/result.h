@@ -170,10 +170,9 @@ tsr_status tsr_result_add_check(tsr_result *result, const char *name, uint64_t j
 
 tsr_status tsr_result_add_plan_row(tsr_result *result, const tsr_plan_row *row, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Adds a judgement, or the reason why there is none. The series is the subject of the judgement or the kind of its error
- * (by_subject: as in tsr_result_kind), or "skipped". Texts are borrowed. */
-tsr_status tsr_result_add_judgement(tsr_result *result, const tsr_row *judgement, bool by_subject,
-                                    tsr_err *err) TSR_WARN_UNUSED;
+/* Adds a judgement, or the reason why there is none. The series is the subject of the judgement or the kind of its error,
+ * as the kind of the result determines, or "skipped". Texts are borrowed. */
+tsr_status tsr_result_add_judgement(tsr_result *result, const tsr_row *judgement, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_result_add_skipped(tsr_result *result, const char *name, const char *why, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds a fact to `facts`, which may be the limits. Both texts are copied. */
@@ -197,6 +196,14 @@ const char *tsr_fact_shown(const tsr_fact *fact, char number[32]);
 
 /* Returns an error of a row that was compared. JSON has null for infinite errors, so an unknown one is infinite. */
 double tsr_row_error(const tsr_row *row, tsr_figure figure);
+
+/* Returns the dtypes of a compared pair: "BF16", or "BF16 to F8_E4M3". A dtype is NULL if its side has no tensor. The
+ * result is NULL if both are, or memory is exhausted. */
+const char *tsr_dtypes_text(tsr_arena *arena, const char *a, const char *b);
+
+/* Returns true if this is the state of a compared pair: "identical", "differs". */
+bool tsr_row_in_state(const tsr_row *row, const char *state);
+size_t tsr_count_in_state(const tsr_result *result, const char *state);
 
 /* Clears a row: it has no figures. */
 void tsr_row_clear(tsr_row *row);

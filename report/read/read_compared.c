@@ -80,14 +80,6 @@ static tsr_status read_block(tsr_reading *r, void *to, tsr_err *err)
     return p->row.block_at == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
 }
 
-static const char *dtypes_of(tsr_arena *arena, const pair *p)
-{
-    const char *const a = p->a.dtype, *const b = p->b.dtype;
-    if (a == NULL || b == NULL || strcmp(a, b) == 0)
-        return a == NULL ? b : a;
-    return tsr_arena_printf(arena, "%s to %s", a, b);
-}
-
 static tsr_status read_pair(tsr_reading *r, pair *p, tsr_err *err)
 {
     static const tsr_field kFields[] = {
@@ -114,7 +106,7 @@ static tsr_status read_pair(tsr_reading *r, pair *p, tsr_err *err)
     tsr_finish_figures(p->row.figures);
     p->row.series = series;
     p->row.note = p->state;
-    p->row.dtype = dtypes_of(&r->result->arena, p);
+    p->row.dtype = tsr_dtypes_text(&r->result->arena, p->a.dtype, p->b.dtype);
     p->row.shape = p->a.shape != NULL ? p->a.shape : p->b.shape;
     if (strcmp(p->state, "misshaped") == 0)
         p->row.shape_b = p->b.shape;

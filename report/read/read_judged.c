@@ -26,7 +26,7 @@ static tsr_status read_judgement(tsr_reading *r, void *to, tsr_err *err)
     if (row.name == NULL || row.kind == NULL || row.what == NULL)
         return tsr_refuse_value(r, err, "a judgement without text");
     tsr_finish_figures(row.figures);
-    TSR_TRY(tsr_result_add_judgement(result, &row, result->kind->by_subject, err));
+    TSR_TRY(tsr_result_add_judgement(result, &row, err));
     const uint32_t at = (uint32_t)(result->n_rows - 1);
     return row.outcome == TSR_OUTCOME_FAILED ? tsr_find_fault(r, result->series[result->rows[at].series].name, at, err)
                                              : TSR_OK;

@@ -20,11 +20,6 @@ static int worst_first(const void *a, const void *b)
     return (x->row > y->row) - (x->row < y->row);
 }
 
-static bool is_in(const tsr_row *row, const char *state)
-{
-    return row->note != NULL && strcmp(row->note, state) == 0;
-}
-
 uint32_t *tsr_rank_differences(const tsr_result *result, tsr_figure metric, size_t *n)
 {
     ranked *const list = malloc((result->n_rows + 1) * sizeof *list);
@@ -32,7 +27,7 @@ uint32_t *tsr_rank_differences(const tsr_result *result, tsr_figure metric, size
     *n = 0;
     for (size_t i = 0; list != NULL && i < result->n_rows; i++) {
         const tsr_row *const row = &result->rows[i];
-        if (is_in(row, "differs"))
+        if (tsr_row_in_state(row, "differs"))
             list[(*n)++] =
                 (ranked){(uint32_t)i, metric == TSR_FIGURE_SQNR ? -row->figures[metric] : tsr_row_error(row, metric)};
     }
@@ -53,12 +48,10 @@ uint32_t *tsr_rank_differences(const tsr_result *result, tsr_figure metric, size
 static void draw_difference(tsr_text *text, const tsr_style *style, const tsr_row *row)
 {
     const double *const f = row->figures;
-    const char *const dtype = row->dtype == NULL ? "" : row->dtype, *const to = strstr(dtype, " to ");
-    const int first = to == NULL ? (int)strlen(dtype) : (int)(to - dtype);
     tsr_text line = {0};
-    tsr_text_printf(&line, "%-9.3g %8.2f  %-9.3g %-9.3g  %s  (%.*s, %s)%s", tsr_row_error(row, TSR_FIGURE_RELATIVE),
+    tsr_text_printf(&line, "%-9.3g %8.2f  %-9.3g %-9.3g  %s  (%s)%s", tsr_row_error(row, TSR_FIGURE_RELATIVE),
                     f[TSR_FIGURE_SQNR], tsr_row_error(row, TSR_FIGURE_CALC_DIFF),
-                    tsr_row_error(row, TSR_FIGURE_MAX_ABS), row->name, first, dtype, to == NULL ? dtype : to + 4,
+                    tsr_row_error(row, TSR_FIGURE_MAX_ABS), row->name, row->dtype == NULL ? "" : row->dtype,
                     row->outcome == TSR_OUTCOME_FAILED ? "" : "  within tolerance");
     tsr_draw_line(text, style, 0, 10, &line);
     tsr_text_printf(&line, "          %.0f of %.0f values differ, the largest error at %s", f[TSR_FIGURE_DIFFER],
@@ -73,26 +66,18 @@ static void draw_difference(tsr_text *text, const tsr_style *style, const tsr_ro
     tsr_draw_line(text, style, 0, 10, &line);
 }
 
-static size_t count_in(const tsr_result *result, const char *state)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < result->n_rows; i++)
-        n += is_in(&result->rows[i], state);
-    return n;
-}
-
 /* Draws the tensors in a state, at most `most`. */
 static void draw_state(tsr_text *text, const tsr_style *style, const tsr_result *result, const char *state,
                        const char *what, size_t most)
 {
-    const size_t n = count_in(result, state);
+    const size_t n = tsr_count_in_state(result, state);
     size_t listed = 0;
     if (n > 0)
         tsr_text_printf(text, "%zu %s:\n", n, what);
     for (size_t i = 0; i < result->n_rows && listed < most; i++) {
         const tsr_row *const row = &result->rows[i];
         tsr_text line = {0};
-        if (!is_in(row, state))
+        if (!tsr_row_in_state(row, state))
             continue;
         listed++;
         tsr_text_printf(&line, "  %s  %s", row->name, row->shape == NULL ? "" : row->shape);
@@ -131,9 +116,10 @@ void tsr_draw_differences(tsr_text *text, const tsr_style *style, const tsr_resu
     draw_state(text, style, result, "missing", "missing in B", most);
     draw_state(text, style, result, "extra", "only in B", most);
     tsr_text_printf(&line, "%zu tensor%s: %zu identical, %zu equal in value, %zu differ, %zu misshaped, %zu missing, ",
-                    result->n_rows, tsr_plural(result->n_rows), count_in(result, "identical"),
-                    count_in(result, "equal"), n, count_in(result, "misshaped"), count_in(result, "missing"));
-    tsr_text_printf(&line, "%zu extra", count_in(result, "extra"));
+                    result->n_rows, tsr_plural(result->n_rows), tsr_count_in_state(result, "identical"),
+                    tsr_count_in_state(result, "equal"), n, tsr_count_in_state(result, "misshaped"),
+                    tsr_count_in_state(result, "missing"));
+    tsr_text_printf(&line, "%zu extra", tsr_count_in_state(result, "extra"));
     tsr_draw_line(text, style, 0, 2, &line);
     if (n > 0)
         draw_together(text, style, &result->series->whole);
