@@ -142,7 +142,10 @@ static bool is_utf8_locale(void)
 
 static tsr_style find_style(void)
 {
-    return (tsr_style){.width = tsr_line_width(), .utf8 = is_utf8_locale(), .colour = tsr_takes_colour(STDOUT_FILENO)};
+    return (tsr_style){.width = tsr_line_width(),
+                       .utf8 = is_utf8_locale(),
+                       .colour = tsr_takes_colour(STDOUT_FILENO),
+                       .full = "--csv"};
 }
 
 static tsr_status print(tsr_command_context *c, tsr_err *err)

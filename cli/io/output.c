@@ -206,7 +206,7 @@ tsr_status tsr_print_drawn(tsr_text *text, tsr_err *err)
 
 tsr_style tsr_command_style(void)
 {
-    return (tsr_style){.width = UINT16_MAX, .utf8 = true, .colour = tsr_takes_colour(STDOUT_FILENO)};
+    return (tsr_style){.width = UINT16_MAX, .utf8 = true, .colour = tsr_takes_colour(STDOUT_FILENO), .full = "--json"};
 }
 
 bool tsr_takes_colour(int fd)

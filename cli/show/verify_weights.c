@@ -60,16 +60,12 @@ tsr_status tsr_verify_weights_print(tsr_command_context *context, tsr_err *err)
     const tsr_compare_job *const job = &v->compared;
     const tsr_findings *const f = &v->findings;
     const tsr_comparison *const c = &job->comparison;
-    const double *const whole = v->result.series->whole.figures;
     const tsr_style style = tsr_command_style();
     char read[32], rate[32];
     tsr_text text = {0};
     tsr_draw_checks(&text, &style, &v->result, 0, LISTED);
+    tsr_draw_together(&text, &style, &v->result);
     TSR_TRY(tsr_print_drawn(&text, err));
-    if (whole[TSR_FIGURE_ELEMENTS] > 0)
-        tsr_print("tensors that differ, together: SQNR %.2f dB, relative error %.5g, cosine %.6f, calc_diff %.3g\n",
-                  whole[TSR_FIGURE_SQNR], whole[TSR_FIGURE_RELATIVE], whole[TSR_FIGURE_COSINE],
-                  whole[TSR_FIGURE_CALC_DIFF]);
     tsr_print("%zu tensor%s, %s read in %.1f s (%s/s), %u thread%s\n", c->count, tsr_plural(c->count),
               tsr_bytes_text((double)c->bytes_read, read), c->seconds,
               tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads, tsr_plural(c->threads));

@@ -140,6 +140,11 @@ void tsr_draw_line(tsr_text *text, const tsr_style *style, unsigned used, unsign
     tsr_text_free(line);
 }
 
+void tsr_draw_omitted(tsr_text *text, const tsr_style *style, unsigned indent, size_t n, const char *what)
+{
+    tsr_text_printf(text, "%*s... and %zu more%s (%s FILE lists all)\n", (int)indent, "", n, what, style->full);
+}
+
 /* Returns `value` of `full` in eighths of `room` characters. */
 static unsigned eighths(double value, double full, unsigned room)
 {

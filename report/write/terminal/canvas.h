@@ -9,6 +9,7 @@
 typedef struct tsr_style {
     unsigned width; /* characters per line, at least 40 */
     bool utf8, colour;
+    const char *full; /* option that writes what a list omits: "--json"; NULL: there are no such lists */
 } tsr_style;
 
 typedef enum tsr_ink { TSR_INK_NONE, TSR_INK_GOOD, TSR_INK_BAD, TSR_INK_NOTABLE, TSR_INK_BOLD } tsr_ink;
@@ -28,6 +29,9 @@ void tsr_draw_wrapped(tsr_text *text, const tsr_style *style, unsigned used, uns
 
 /* Like tsr_draw_wrapped, for a line in a text of its own, which it empties. */
 void tsr_draw_line(tsr_text *text, const tsr_style *style, unsigned used, unsigned indent, tsr_text *line);
+
+/* Ends a list that omits `n` items: "... and 5 more that differ (--json FILE lists all)", after `indent` spaces. */
+void tsr_draw_omitted(tsr_text *text, const tsr_style *style, unsigned indent, size_t n, const char *what);
 
 /* Draws a bar of `room` characters for `value` of `full`, padded with spaces. */
 void tsr_draw_bar(tsr_text *text, const tsr_style *style, tsr_ink ink, double value, double full, unsigned room);

@@ -22,7 +22,7 @@ static void draw_regressions(tsr_text *text, const tsr_style *style, const tsr_b
         tsr_draw_line(text, style, 9, 9, &line);
     }
     if (b->count > LISTED)
-        tsr_text_printf(text, "  ... and %zu more that got worse (--csv FILE has all)\n", b->count - LISTED);
+        tsr_draw_omitted(text, style, 2, b->count - LISTED, " that got worse");
 }
 
 static void draw_rows(tsr_text *text, const tsr_style *style, const tsr_result *result, const tsr_row *const *rows,

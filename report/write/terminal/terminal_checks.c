@@ -63,7 +63,7 @@ void tsr_draw_checks(tsr_text *text, const tsr_style *style, const tsr_result *r
             tsr_draw_line(text, style, indent + 6, indent + 8, &line);
         }
         if (n > most)
-            tsr_text_printf(text, "%*s... and %zu more (--json FILE lists all)\n", (int)indent + 6, "", n - most);
+            tsr_draw_omitted(text, style, indent + 6, n - most, "");
     }
 }
 
@@ -85,5 +85,5 @@ void tsr_draw_findings(tsr_text *text, const tsr_style *style, const tsr_result 
         }
     }
     if (found > most)
-        tsr_text_printf(text, "  ... and %zu more findings (--json FILE lists all)\n", found - most);
+        tsr_draw_omitted(text, style, 2, found - most, " findings");
 }

@@ -86,19 +86,21 @@ static void draw_state(tsr_text *text, const tsr_style *style, const tsr_result 
         tsr_draw_line(text, style, 0, 2, &line);
     }
     if (n > listed)
-        tsr_text_printf(text, "  ... and %zu more (--json FILE lists all)\n", n - listed);
+        tsr_draw_omitted(text, style, 2, n - listed, "");
 }
 
-/* Draws the figures of all tensors that differ. */
-static void draw_together(tsr_text *text, const tsr_style *style, const tsr_row *whole)
+void tsr_draw_together(tsr_text *text, const tsr_style *style, const tsr_result *result)
 {
+    const tsr_row *const whole = &result->series->whole;
     tsr_text line = {0};
-    tsr_text_printf(&line,
-                    "those that differ, together: relative error %.5g, SQNR %.2f dB, cosine %.6f, calc_diff %.3g, max "
-                    "error %.3g",
-                    tsr_row_error(whole, TSR_FIGURE_RELATIVE), whole->figures[TSR_FIGURE_SQNR],
-                    whole->figures[TSR_FIGURE_COSINE], tsr_row_error(whole, TSR_FIGURE_CALC_DIFF),
-                    tsr_row_error(whole, TSR_FIGURE_MAX_ABS));
+    if (!(whole->figures[TSR_FIGURE_ELEMENTS] > 0))
+        return;
+    tsr_text_printf(
+        &line,
+        "tensors that differ, together: relative error %.5g, SQNR %.2f dB, cosine %.6f, calc_diff %.3g, max "
+        "error %.3g",
+        tsr_row_error(whole, TSR_FIGURE_RELATIVE), whole->figures[TSR_FIGURE_SQNR], whole->figures[TSR_FIGURE_COSINE],
+        tsr_row_error(whole, TSR_FIGURE_CALC_DIFF), tsr_row_error(whole, TSR_FIGURE_MAX_ABS));
     tsr_draw_line(text, style, 0, 2, &line);
 }
 
@@ -111,7 +113,7 @@ void tsr_draw_differences(tsr_text *text, const tsr_style *style, const tsr_resu
     for (size_t i = 0; i < n && i < most; i++)
         draw_difference(text, style, &result->rows[order[i]]);
     if (n > most)
-        tsr_text_printf(text, "... and %zu more that differ (--json FILE lists all)\n", n - most);
+        tsr_draw_omitted(text, style, 0, n - most, " that differ");
     draw_state(text, style, result, "misshaped", "of another shape", most);
     draw_state(text, style, result, "missing", "missing in B", most);
     draw_state(text, style, result, "extra", "only in B", most);
@@ -121,6 +123,5 @@ void tsr_draw_differences(tsr_text *text, const tsr_style *style, const tsr_resu
                     tsr_count_in_state(result, "missing"));
     tsr_text_printf(&line, "%zu extra", tsr_count_in_state(result, "extra"));
     tsr_draw_line(text, style, 0, 2, &line);
-    if (n > 0)
-        draw_together(text, style, &result->series->whole);
+    tsr_draw_together(text, style, result);
 }

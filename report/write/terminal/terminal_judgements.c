@@ -108,7 +108,7 @@ static void draw_subject(tsr_text *text, const tsr_style *style, const tsr_row *
             draw_judgement(text, style, &rows[i]);
     }
     if (listed > most_failed)
-        tsr_text_printf(text, "  ... and %zu more that failed (--json FILE lists all)\n", listed - most_failed);
+        tsr_draw_omitted(text, style, 2, listed - most_failed, " that failed");
 }
 
 /* Returns the number of rows from `first` on that judge the same subject, and sets whether one of them failed. */
@@ -157,7 +157,7 @@ void tsr_draw_subjects(tsr_text *text, const tsr_style *style, const tsr_result 
     }
     const size_t failed = draw_some(text, style, result, true, false, most, most_failed);
     draw_some(text, style, result, false, true, most - failed, most_failed);
-    tsr_text_printf(text, "... and %zu more tensors or sets (--json FILE lists all)\n", all - most);
+    tsr_draw_omitted(text, style, 0, all - most, " tensors or sets");
 }
 
 void tsr_draw_details(tsr_text *text, const tsr_style *style, const tsr_result *result)
@@ -182,27 +182,17 @@ static bool is_of(const tsr_row *row, const char *what)
     return is_judged(row) && strcmp(row->what, what) == 0;
 }
 
-/* Returns how many choices are the same in both models. */
-static double agreed(const tsr_row *row)
-{
-    return round(row->figures[TSR_FIGURE_AGREEMENT] * (double)row->choices);
-}
-
-static double share_of(const tsr_row *row)
-{
-    return row->choices > 0 ? 100 * agreed(row) / (double)row->choices : 100 * row->figures[TSR_FIGURE_AGREEMENT];
-}
-
 /* Draws the columns of the stream of hidden states, or of the layer alone. */
 static void draw_columns(tsr_text *text, const tsr_style *style, const tsr_row *row)
 {
+    const double agreement = row->figures[TSR_FIGURE_AGREEMENT];
     tsr_text_printf(text, "%6.2f dB", row->figures[TSR_FIGURE_SQNR]);
     if (style->width >= WIDE)
         tsr_text_printf(text, "  %10.3g", tsr_row_error(row, TSR_FIGURE_RELATIVE));
-    if (isnan(row->figures[TSR_FIGURE_AGREEMENT]))
+    if (isnan(agreement))
         tsr_text_printf(text, "  %9s", "");
     else
-        tsr_text_printf(text, "  %7.2f %%", share_of(row));
+        tsr_text_printf(text, "  %7.2f %%", 100 * agreement);
 }
 
 static void draw_layer_fault(tsr_text *text, const tsr_style *style, const tsr_row *row)
@@ -253,15 +243,16 @@ static void draw_heading(tsr_text *text, const tsr_style *style, bool has_kl)
 
 static void draw_logits(tsr_text *text, const tsr_style *style, const tsr_row *row)
 {
+    const double agreement = row->figures[TSR_FIGURE_AGREEMENT];
     tsr_text line = {0};
     draw_judgement(text, style, row);
     tsr_text_printf(text, "%7s", "");
     tsr_text_printf(&line, "KL divergence: mean %.3g nats, max %.3g; the most likely token is the same in ",
                     row->figures[TSR_FIGURE_KL_MEAN], row->figures[TSR_FIGURE_KL_MAX]);
     if (row->choices > 0)
-        tsr_text_printf(&line, "%.0f of %llu positions", agreed(row), U64(row->choices));
+        tsr_text_printf(&line, "%.0f of %llu positions", agreement * (double)row->choices, U64(row->choices));
     else
-        tsr_text_printf(&line, "%.4g %% of the positions", share_of(row));
+        tsr_text_printf(&line, "%.4g %% of the positions", 100 * agreement);
     tsr_draw_line(text, style, 7, 7, &line);
 }
 
@@ -299,7 +290,7 @@ void tsr_draw_judged(tsr_text *text, const tsr_style *style, const tsr_result *r
         tsr_draw_line(text, style, 0, 0, &line);
     }
     if (skipped > most)
-        tsr_text_printf(text, "... and %zu more that were skipped (--json FILE lists all)\n", skipped - most);
+        tsr_draw_omitted(text, style, 0, skipped - most, " that were skipped");
     if (failed > 0)
         tsr_text_printf(text, "%zu of %zu judgements are beyond their limits\n", failed, judged);
     else

@@ -34,6 +34,9 @@ uint32_t *tsr_rank_differences(const tsr_result *result, tsr_figure metric, size
 void tsr_draw_differences(tsr_text *text, const tsr_style *style, const tsr_result *result, const uint32_t *order,
                           size_t n, size_t most);
 
+/* Draws the figures of all tensors that differ, if there are any: those of the whole. */
+void tsr_draw_together(tsr_text *text, const tsr_style *style, const tsr_result *result);
+
 /* Draws all groupings of the charted series that are not empty: bars for few groups, a chart of columns for many. */
 void tsr_draw_groups(tsr_text *text, const tsr_style *style, const tsr_overview *overview);
 

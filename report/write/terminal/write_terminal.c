@@ -8,11 +8,11 @@
 
 enum { LISTED = 10, FAILED_OF_ONE = 3, QUANTILE = 8, COUNT = 7, WIDE = 79 };
 
-static void draw_verdict(tsr_text *text, const tsr_style *style, tsr_outcome outcome, const char *reason)
+static void draw_verdict(tsr_text *text, const tsr_style *style, tsr_outcome outcome, tsr_text *reason)
 {
     tsr_draw(text, style, tsr_outcome_ink(outcome), tsr_verdict_word(outcome));
     tsr_text_printf(text, "  ");
-    tsr_draw_wrapped(text, style, 6, 6, reason);
+    tsr_draw_line(text, style, 6, 6, reason);
 }
 
 /* Writes "title of path, Tessera version: reason". */
@@ -22,9 +22,7 @@ static void draw_head(tsr_text *text, const tsr_style *style, const tsr_overview
     tsr_text line = {0};
     tsr_text_printf(&line, "%s: %s, Tessera %s: ", result->path, result->title, result->version);
     tsr_result_reason(&line, o);
-    draw_verdict(text, style, result->outcome, line.data == NULL ? "" : line.data);
-    text->failed = text->failed || line.failed;
-    tsr_text_free(&line);
+    draw_verdict(text, style, result->outcome, &line);
 }
 
 static void draw_facts(tsr_text *text, const tsr_style *style, const char *title, const tsr_facts *facts)
@@ -34,12 +32,10 @@ static void draw_facts(tsr_text *text, const tsr_style *style, const char *title
     for (size_t i = 0; i < facts->count; i++)
         tsr_text_printf(&line, "%s%s %s", i == 0 ? "" : "; ", facts->items[i].name,
                         tsr_fact_shown(&facts->items[i], number));
-    if (facts->count > 0) {
-        tsr_text_printf(text, "  %s", title);
-        tsr_draw_wrapped(text, style, (unsigned)strlen(title) + 2, 6, line.data);
-    }
-    text->failed = text->failed || line.failed;
-    tsr_text_free(&line);
+    if (facts->count == 0)
+        return;
+    tsr_text_printf(text, "  %s", title);
+    tsr_draw_line(text, style, (unsigned)strlen(title) + 2, 6, &line);
 }
 
 static void draw_checks(tsr_text *text, const tsr_style *style, const tsr_overview *o)
@@ -118,14 +114,13 @@ static void draw_whole(tsr_text *text, const tsr_style *style, const tsr_overvie
             tsr_text_printf(&line, "%s%s ", line.size == 0 ? "" : ", ", tsr_figure_of(kShown[k])->title);
             tsr_figure_text(&line, kShown[k], s->whole.figures[kShown[k]]);
         }
-        if (line.size > 0) {
-            tsr_text_printf(text, "  ");
-            tsr_draw(text, style, TSR_INK_BOLD, s->name[0] == '\0' ? "whole" : s->name);
-            tsr_text_printf(text, "  ");
-            tsr_draw_wrapped(text, style, (unsigned)strlen(s->name[0] == '\0' ? "whole" : s->name) + 4, 6, line.data);
-        }
-        text->failed = text->failed || line.failed;
-        tsr_text_free(&line);
+        if (line.size == 0)
+            continue;
+        const char *const name = s->name[0] == '\0' ? "whole" : s->name;
+        tsr_text_printf(text, "  ");
+        tsr_draw(text, style, TSR_INK_BOLD, name);
+        tsr_text_printf(text, "  ");
+        tsr_draw_line(text, style, (unsigned)strlen(name) + 4, 6, &line);
     }
 }
 
@@ -217,8 +212,7 @@ void tsr_write_terminal(tsr_text *text, const tsr_report *report, const tsr_styl
     if (report->count > 1 || compared) {
         tsr_text reason = {0};
         tsr_report_reason(&reason, report);
-        draw_verdict(text, style, report->outcome, reason.data == NULL ? "" : reason.data);
-        tsr_text_free(&reason);
+        draw_verdict(text, style, report->outcome, &reason);
     }
     if (compared)
         tsr_draw_baseline(text, style, &report->baseline);

@@ -50,7 +50,7 @@ def test_every_result_is_read(name, made, report):
 
 # Lines of a command's text that `tessera report` prints too.
 SHARED_LINES = {"gemm": r"(ok|FAIL) |all \d+ judgements", "epilogue": r"(ok|FAIL) |all \d+ judgements",
-                "verify": r"(PASS|FAIL)  ", "diff": r" +worst block: |\d+ tensors: |those that differ",
+                "verify": r"(PASS|FAIL)  ", "diff": r" +worst block: |\d+ tensors: |tensors that differ",
                 "dequant": r"(ok|FAIL) |skipped |all \d+ judgements", "forward": r" +(ok|FAIL) |all \d+ judgements"}
 
 

@@ -29,7 +29,7 @@ static void check_page(const tsr_text *data)
 /* Every form of a report. */
 static void write_all(const tsr_report *report)
 {
-    static const tsr_style kStyles[] = {{80, true, true}, {60, false, false}};
+    static const tsr_style kStyles[] = {{80, true, true, "--csv"}, {60, false, false, "--csv"}};
     tsr_text text = {0};
     for (size_t i = 0; i < sizeof kStyles / sizeof *kStyles; i++)
         tsr_write_terminal(&text, report, &kStyles[i]);
