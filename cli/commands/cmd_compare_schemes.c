@@ -8,6 +8,7 @@
 #include "convert/plans/quantize_plan.h"
 #include "convert/search/compare_schemes.h"
 #include "formats/json/json_write.h"
+#include "report/read/read.h"
 #include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
@@ -395,6 +396,7 @@ static tsr_status run(tsr_command_context *context, tsr_terminal *terminal, tsr_
         .ranks = context->ranks,
     };
     TSR_TRY(tsr_compare_schemes(a->checkpoint, a->chosen.tensors, a->chosen.n, &options, a->costs, err));
+    a->result.kind = tsr_result_kind_of(context->schema);
     return fill_result(a, err);
 }
 

@@ -182,10 +182,10 @@ static tsr_status fill_row(diffing *d, const tsr_pair *pair, tsr_err *err)
     return tsr_arena_status(&d->result.arena, TSR_OK, err);
 }
 
-static tsr_status fill_result(diffing *d, tsr_err *err)
+static tsr_status fill_result(diffing *d, const char *schema, tsr_err *err)
 {
     const tsr_comparison *const c = &d->compared.comparison;
-    TSR_TRY(tsr_compare_fill_whole(&d->result, c, err));
+    TSR_TRY(tsr_compare_begin_result(&d->result, schema, c, err));
     for (size_t i = 0; i < c->count; i++)
         TSR_TRY(fill_row(d, &c->pairs[i], err));
     return TSR_OK;
@@ -297,7 +297,7 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
 {
     diffing *const d = c->job;
     TSR_TRY(tsr_compare_job_run(&d->compared, c, terminal, err));
-    return fill_result(d, err);
+    return fill_result(d, c->schema, err);
 }
 
 static int exit_code(const tsr_command_context *c)

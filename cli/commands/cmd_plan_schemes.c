@@ -9,6 +9,7 @@
 #include "convert/search/rules_match.h"
 #include "convert/search/scheme_plan.h"
 #include "formats/json/json_write.h"
+#include "report/read/read.h"
 #include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
@@ -372,6 +373,7 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
     planning *const a = c->job;
     TSR_TRY(measure(c, a, terminal, err));
     TSR_TRY(choose(a, err));
+    a->result.kind = tsr_result_kind_of(c->schema);
     if (c->prints || tsr_command_has_reports(c))
         TSR_TRY(fill_result(a, err));
     return a->rules == NULL ? TSR_OK : write_rules(a, err);

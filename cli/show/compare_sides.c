@@ -5,6 +5,7 @@
 #include "cli/io/output.h"
 #include "cli/show/compare_figures.h"
 #include "formats/json/json_write.h"
+#include "report/read/read.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -185,7 +186,8 @@ tsr_status tsr_compare_fill_row(tsr_result *result, const tsr_pair *pair, tsr_ro
     return tsr_arena_status(&result->arena, TSR_OK, err);
 }
 
-tsr_status tsr_compare_fill_whole(tsr_result *result, const tsr_comparison *comparison, tsr_err *err)
+tsr_status tsr_compare_begin_result(tsr_result *result, const char *schema, const tsr_comparison *comparison,
+                                    tsr_err *err)
 {
     tsr_metrics whole = {0};
     uint32_t at;
@@ -193,6 +195,7 @@ tsr_status tsr_compare_fill_whole(tsr_result *result, const tsr_comparison *comp
         if (comparison->pairs[i].state == TSR_PAIR_DIFFERS)
             tsr_metrics_add(&whole, &comparison->pairs[i].metrics);
     }
+    result->kind = tsr_result_kind_of(schema);
     TSR_TRY(tsr_result_series(result, "", &at, err));
     result->series[at].has_whole = true;
     tsr_metrics_figures(result->series[at].whole.figures, &whole);

@@ -44,7 +44,8 @@ void tsr_pair_json(tsr_text *text, const tsr_pair *pair);
 /* Adds a row for a pair, without an outcome. The name is borrowed. */
 tsr_status tsr_compare_fill_row(tsr_result *result, const tsr_pair *pair, tsr_row **row, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Fills the whole of a result: sums over all pairs that differ. */
-tsr_status tsr_compare_fill_whole(tsr_result *result, const tsr_comparison *comparison, tsr_err *err) TSR_WARN_UNUSED;
+/* Begins a result of this schema: sets its kind, and the whole to the sums over all pairs that differ. */
+tsr_status tsr_compare_begin_result(tsr_result *result, const char *schema, const tsr_comparison *comparison,
+                                    tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -5,7 +5,6 @@
 #include "cli/io/output.h"
 #include "cli/show/compare_figures.h"
 #include "formats/json/json_write.h"
-#include "report/read/read.h"
 #include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
@@ -19,8 +18,7 @@ tsr_status tsr_verify_weights_fill(tsr_verify_weights *v, const char *schema, ts
 {
     tsr_result *const result = &v->result;
     const tsr_findings *const f = &v->findings;
-    result->kind = tsr_result_kind_of(schema);
-    TSR_TRY(tsr_compare_fill_whole(result, &v->compared.comparison, err));
+    TSR_TRY(tsr_compare_begin_result(result, schema, &v->compared.comparison, err));
     for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++)
         TSR_TRY(tsr_result_add_check(result, tsr_check_name(check), f->judged[check], err));
     for (size_t i = 0; i < f->count; i++) {

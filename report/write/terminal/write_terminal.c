@@ -114,7 +114,7 @@ static void draw_whole(tsr_text *text, const tsr_style *style, const tsr_overvie
             tsr_text_printf(&line, "%s%s ", line.size == 0 ? "" : ", ", tsr_figure_of(kShown[k])->title);
             tsr_figure_text(&line, kShown[k], s->whole.figures[kShown[k]]);
         }
-        if (line.size == 0)
+        if (line.size == 0 && !line.failed)
             continue;
         const char *const name = s->name[0] == '\0' ? "whole" : s->name;
         tsr_text_printf(text, "  ");
