@@ -191,10 +191,11 @@ tsr_status tsr_plan_job_judge(tsr_plan_job *job, tsr_status status, tsr_engine_r
         return tsr_fail(err, status, "interrupted; finished files are kept: repeat the command to resume");
     if (status != TSR_OK || tsr_is_shard(&job->shards))
         return status;
-    job->beyond = tsr_quant_limits_count(&job->limits, plan, job->result.rows);
-    return is_served(plan) ? tsr_serve_hints_find(&job->serving, job->dst,
-                                                  job->beyond > 0 ? "tensors exceed the limits" : plan->little, err)
-                           : TSR_OK;
+    TSR_TRY(tsr_quant_limits_judge(&job->judged, &job->limits, plan, job->result.rows, err));
+    return is_served(plan)
+               ? tsr_serve_hints_find(&job->serving, job->dst,
+                                      job->judged.n_findings > 0 ? "tensors exceed the limits" : plan->little, err)
+               : TSR_OK;
 }
 
 tsr_status tsr_plan_job_run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)
@@ -229,11 +230,12 @@ tsr_status tsr_plan_job_conclude(tsr_command_context *c, tsr_err *err)
 int tsr_plan_job_exit_code(const tsr_command_context *c)
 {
     const tsr_plan_job *const job = c->job;
-    return job->beyond > 0;
+    return job->judged.n_findings > 0;
 }
 
 void tsr_plan_job_close(tsr_plan_job *job)
 {
+    tsr_result_free(&job->judged);
     tsr_engine_result_free(&job->result);
     tsr_serve_hints_free(&job->serving);
     tsr_plan_free(&job->plan);

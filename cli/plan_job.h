@@ -41,7 +41,7 @@ typedef struct tsr_plan_job {
     tsr_plan plan;
     bool executed; /* the plan was run, and `result` is set */
     tsr_engine_result result;
-    size_t beyond; /* number of tensors beyond a limit, counted once per limit */
+    tsr_result judged; /* checks and findings: tensors beyond a limit */
     tsr_serve_hints serving;
 } tsr_plan_job;
 

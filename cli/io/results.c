@@ -63,6 +63,23 @@ void tsr_result_json(tsr_text *t, const tsr_command_context *c)
     tsr_json_end_document(t);
 }
 
+void tsr_checks_json(tsr_text *t, const tsr_result *result)
+{
+    tsr_json_member_object(t, "judged", true);
+    for (size_t i = 0; i < result->n_checks; i++)
+        tsr_json_member_u64(t, result->checks[i].name, result->checks[i].judged);
+    tsr_json_end_object(t);
+    tsr_json_member_array(t, "findings", false);
+    for (size_t i = 0; i < result->n_findings; i++) {
+        tsr_json_begin_object(t, true);
+        tsr_json_member_string(t, "check", result->findings[i].check);
+        tsr_json_member_string(t, "where", result->findings[i].where);
+        tsr_json_member_string(t, "what", result->findings[i].text);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
 tsr_status tsr_result_report(tsr_report *report, const tsr_command_context *c, tsr_err *err)
 {
     tsr_text text = {0};

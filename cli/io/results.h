@@ -15,6 +15,9 @@ tsr_status tsr_results_write(tsr_command_context *context, const tsr_text *text,
 /* Appends the result of a command as a JSON document. */
 void tsr_result_json(tsr_text *text, const tsr_command_context *context);
 
+/* Writes the members judged and findings: the checks of a result and its findings. */
+void tsr_checks_json(tsr_text *text, const tsr_result *result);
+
 /* Reads the result of a command into the model of reports. tsr_report_free frees it. */
 tsr_status tsr_result_report(tsr_report *report, const tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
 

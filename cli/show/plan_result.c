@@ -228,8 +228,8 @@ static void print_summary(const tsr_plan_job *job)
         print_sums(plan);
     print_errors(job, plan, result->rows, TSR_STATS_SOURCE, "whole");
     print_errors(job, plan, result->rows, TSR_STATS_ORIGINAL, "against the original");
-    if (!shard && job->beyond == 0)
-        tsr_quant_limits_print(&job->limits, plan, result->rows);
+    if (!shard && job->judged.n_findings == 0)
+        tsr_quant_limits_print(&job->limits, &job->judged);
     char read[32], written[32], rate[32], io[256];
     tsr_print("%s read, %s written in %.1f s (%s/s), %u thread%s, %s\n",
               tsr_bytes_text((double)result->bytes_read, read), tsr_bytes_text((double)result->bytes_written, written),
@@ -252,14 +252,14 @@ static void print_summary(const tsr_plan_job *job)
         tsr_shard_print_end(&job->shards, job->dst);
         return;
     }
-    if (job->beyond == 0)
+    if (job->judged.n_findings == 0)
         tsr_serve_hints_print(&job->serving);
-    if (plan->advice != NULL && job->beyond == 0)
+    if (plan->advice != NULL && job->judged.n_findings == 0)
         tsr_print("%s\n", plan->advice);
     if (plan->report != NULL)
         tsr_print("report: %s/" TSR_REPORT_NAME "\n", job->dst);
-    if (job->beyond > 0) { /* last, so that no advice hides it */
-        tsr_quant_limits_print(&job->limits, plan, result->rows);
+    if (job->judged.n_findings > 0) { /* last, so that no advice hides it */
+        tsr_quant_limits_print(&job->limits, &job->judged);
         return;
     }
     tsr_print_next(job->from.path, job->dst, job->from.ignore.count > 0, plan);
@@ -345,7 +345,7 @@ static void json_result(tsr_text *t, const tsr_command_context *c)
     const tsr_quant_stats whole = add_all(job, plan, result->rows, TSR_STATS_SOURCE, &low);
     const tsr_quant_stats against = add_all(job, plan, result->rows, TSR_STATS_ORIGINAL, &unused);
     if (!tsr_is_shard(&job->shards))
-        tsr_quant_limits_json(t, &job->limits, plan, result->rows);
+        tsr_quant_limits_json(t, &job->limits, &job->judged);
     tsr_json_member_number(t, "seconds", result->seconds);
     tsr_json_member_u64(t, "threads", result->threads);
     tsr_json_member_u64(t, "bytes_read", result->bytes_read);

@@ -2,6 +2,7 @@
 #include "cli/show/quant_limits.h"
 
 #include "cli/io/output.h"
+#include "cli/io/results.h"
 #include "formats/json/json_write.h"
 
 #include <math.h>
@@ -107,41 +108,9 @@ const char *tsr_quant_limits_given(const tsr_quant_limits *l)
 
 /* ---- findings ---- */
 
-/* Findings are ordered by limit, then by step. */
-typedef struct cursor {
-    size_t limit, step;
-} cursor;
-
 static const tsr_tensor *tensor_of(const tsr_step *step)
 {
     return step->reported != NULL ? step->reported : step->in[0];
-}
-
-static bool is_judged(const tsr_plan *plan, size_t step)
-{
-    return plan->steps[step].op->stats_of != TSR_STATS_NONE;
-}
-
-/* Moves to the next finding. Returns false if there is no other. Begin with {0, SIZE_MAX}. */
-static bool next_finding(cursor *at, const tsr_quant_limits *l, const tsr_plan *plan, const tsr_quant_stats *rows)
-{
-    for (; at->limit < N_LIMITS; at->limit++, at->step = SIZE_MAX) {
-        if (!kLimits[at->limit].given(l))
-            continue;
-        for (at->step++; at->step < plan->n_steps; at->step++) {
-            if (is_judged(plan, at->step) && kLimits[at->limit].is_beyond(l, &rows[at->step]))
-                return true;
-        }
-    }
-    return false;
-}
-
-size_t tsr_quant_limits_count(const tsr_quant_limits *l, const tsr_plan *plan, const tsr_quant_stats *rows)
-{
-    size_t n = 0;
-    for (cursor at = {0, SIZE_MAX}; next_finding(&at, l, plan, rows);)
-        n++;
-    return n;
 }
 
 /* Writes the coordinates of a flat index: "[128, 0]". */
@@ -159,55 +128,81 @@ static const char *place_of(const tsr_tensor *x, uint64_t at, char text[192])
     return text;
 }
 
-/* Writes the values of a finding, and its limit. */
-static void finding_text(tsr_text *t, const tsr_quant_limits *l, const tsr_plan *plan, const tsr_quant_stats *rows,
-                         const cursor *at)
+/* Returns the values of a finding, and its limit. NULL: out of memory. */
+static const char *finding_text(tsr_arena *arena, const tsr_quant_limits *l, size_t limit, const tsr_step *step,
+                                const tsr_quant_stats *row)
 {
-    const tsr_quant_stats *const row = &rows[at->step];
     char place[192];
-    if (plan->steps[at->step].op->stats_of == TSR_STATS_ORIGINAL)
-        tsr_text_printf(t, "against the original: ");
-    switch (at->limit) {
+    tsr_text t = {0};
+    if (step->op->stats_of == TSR_STATS_ORIGINAL)
+        tsr_text_printf(&t, "against the original: ");
+    switch (limit) {
     case 0:
-        tsr_text_printf(t, "SQNR %.4f dB is below the limit of %g dB; ", tsr_quant_stats_sqnr(row), l->min_sqnr);
+        tsr_text_printf(&t, "SQNR %.4f dB is below the limit of %g dB; ", tsr_quant_stats_sqnr(row), l->min_sqnr);
         break;
     case 1:
-        tsr_text_printf(t, "the block at %s has an error of %.4g, above the limit of %g; ",
-                        place_of(tensor_of(&plan->steps[at->step]), row->worst_at, place),
-                        tsr_quant_stats_worst_block(row), l->max_worst_block);
+        tsr_text_printf(&t, "the block at %s has an error of %.4g, above the limit of %g; ",
+                        place_of(tensor_of(step), row->worst_at, place), tsr_quant_stats_worst_block(row),
+                        l->max_worst_block);
         break;
     default:
-        tsr_text_printf(t, "%llu values are clipped, above the limit of %llu; ", U64(row->saturated),
+        tsr_text_printf(&t, "%llu values are clipped, above the limit of %llu; ", U64(row->saturated),
                         U64(l->max_saturated));
     }
-    tsr_text_printf(t, "the largest error is %.3g, at %s, where amax is %.3g", row->max_error,
-                    place_of(tensor_of(&plan->steps[at->step]), row->max_error_at, place), row->amax);
+    tsr_text_printf(&t, "the largest error is %.3g, at %s, where amax is %.3g", row->max_error,
+                    place_of(tensor_of(step), row->max_error_at, place), row->amax);
+    const char *const text = t.failed ? NULL : tsr_arena_dup(arena, t.data, t.size);
+    tsr_text_free(&t);
+    return text;
 }
 
-static uint64_t count_judged(const tsr_plan *plan)
+static tsr_status judge(tsr_result *result, const tsr_quant_limits *l, size_t limit, const tsr_plan *plan,
+                        const tsr_quant_stats *rows, tsr_err *err)
 {
-    uint64_t n = 0;
-    for (size_t s = 0; s < plan->n_steps; s++)
-        n += is_judged(plan, s);
-    return n;
+    uint64_t judged = 0;
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        if (plan->steps[s].op->stats_of == TSR_STATS_NONE)
+            continue;
+        judged++;
+        if (!kLimits[limit].is_beyond(l, &rows[s]))
+            continue;
+        const tsr_result_finding finding = {
+            .check = kLimits[limit].check,
+            .where = tensor_of(&plan->steps[s])->name,
+            .text = finding_text(&result->arena, l, limit, &plan->steps[s], &rows[s]),
+            .row = TSR_NO_ROW,
+            .fatal = true,
+        };
+        if (finding.text == NULL)
+            return tsr_out_of_memory(err, NULL);
+        TSR_TRY(tsr_result_add_finding(result, &finding, err));
+    }
+    return tsr_result_add_check(result, kLimits[limit].check, judged, err);
 }
 
-void tsr_quant_limits_print(const tsr_quant_limits *l, const tsr_plan *plan, const tsr_quant_stats *rows)
+tsr_status tsr_quant_limits_judge(tsr_result *result, const tsr_quant_limits *l, const tsr_plan *plan,
+                                  const tsr_quant_stats *rows, tsr_err *err)
 {
-    const size_t n = tsr_quant_limits_count(l, plan, rows);
-    size_t listed = 0;
-    if (tsr_quant_limits_given(l) == NULL)
+    for (size_t k = 0; k < N_LIMITS; k++) {
+        if (kLimits[k].given(l))
+            TSR_TRY(judge(result, l, k, plan, rows, err));
+    }
+    return TSR_OK;
+}
+
+/* ---- text and JSON ---- */
+
+void tsr_quant_limits_print(const tsr_quant_limits *l, const tsr_result *result)
+{
+    const size_t n = result->n_findings;
+    if (result->n_checks == 0)
         return;
     if (n > 0)
         tsr_print("beyond the limits:\n");
-    for (cursor at = {0, SIZE_MAX}; listed < LISTED && next_finding(&at, l, plan, rows); listed++) {
-        tsr_text text = {0};
-        finding_text(&text, l, plan, rows, &at);
-        tsr_print("      %s: %s\n", tensor_of(&plan->steps[at.step])->name, text.data);
-        tsr_text_free(&text);
-    }
-    if (n > listed)
-        tsr_print("      ... and %zu more (--json FILE lists all)\n", n - listed);
+    for (size_t i = 0; i < n && i < LISTED; i++)
+        tsr_print("      %s: %s\n", result->findings[i].where, result->findings[i].text);
+    if (n > LISTED)
+        tsr_print("      ... and %zu more (--json FILE lists all)\n", n - LISTED);
     tsr_print_word(n > 0 ? TSR_INK_BAD : TSR_INK_GOOD, n > 0 ? "FAIL" : "PASS", 6);
     tsr_print("limits:");
     for (size_t k = 0; k < N_LIMITS; k++) {
@@ -216,45 +211,22 @@ void tsr_quant_limits_print(const tsr_quant_limits *l, const tsr_plan *plan, con
     }
     if (n > 0)
         tsr_print("; %zu finding%s\n", n, tsr_plural(n));
-    else if (count_judged(plan) == 1)
+    else if (result->checks->judged == 1)
         tsr_print("; the one quantized tensor is within them");
     else
-        tsr_print("; all %llu tensors are within them", U64(count_judged(plan)));
+        tsr_print("; all %llu tensors are within them", U64(result->checks->judged));
 }
 
-static void findings_json(tsr_text *t, const tsr_quant_limits *l, const tsr_plan *plan, const tsr_quant_stats *rows)
+void tsr_quant_limits_json(tsr_text *t, const tsr_quant_limits *l, const tsr_result *result)
 {
-    tsr_json_member_array(t, "findings", false);
-    for (cursor at = {0, SIZE_MAX}; next_finding(&at, l, plan, rows);) {
-        tsr_text text = {0};
-        finding_text(&text, l, plan, rows, &at);
-        tsr_json_begin_object(t, true);
-        tsr_json_member_string(t, "check", kLimits[at.limit].check);
-        tsr_json_member_string(t, "where", tensor_of(&plan->steps[at.step])->name);
-        tsr_json_member_string(t, "what", text.data);
-        tsr_json_end_object(t);
-        t->failed = t->failed || text.failed;
-        tsr_text_free(&text);
-    }
-    tsr_json_end_array(t);
-}
-
-void tsr_quant_limits_json(tsr_text *t, const tsr_quant_limits *l, const tsr_plan *plan, const tsr_quant_stats *rows)
-{
-    if (tsr_quant_limits_given(l) == NULL)
+    if (result->n_checks == 0)
         return;
-    tsr_json_member_bool(t, "passed", tsr_quant_limits_count(l, plan, rows) == 0);
+    tsr_json_member_bool(t, "passed", result->n_findings == 0);
     tsr_json_member_object(t, "limits", true);
     for (size_t k = 0; k < N_LIMITS; k++) {
         if (kLimits[k].given(l))
             tsr_json_member_number(t, kLimits[k].key, kLimits[k].limit(l));
     }
     tsr_json_end_object(t);
-    tsr_json_member_object(t, "judged", true);
-    for (size_t k = 0; k < N_LIMITS; k++) {
-        if (kLimits[k].given(l))
-            tsr_json_member_u64(t, kLimits[k].check, count_judged(plan));
-    }
-    tsr_json_end_object(t);
-    findings_json(t, l, plan, rows);
+    tsr_checks_json(t, result);
 }

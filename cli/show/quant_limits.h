@@ -8,6 +8,7 @@
 #include "cli/io/common_options.h"
 #include "common/text.h"
 #include "convert/plan/plan.h"
+#include "report/model/result.h"
 
 typedef struct tsr_quant_limits {
     const char *min_sqnr_text, *max_worst_block_text; /* as given; NULL: not given */
@@ -26,14 +27,15 @@ tsr_status tsr_quant_limits_parse(tsr_quant_limits *limits, tsr_err *err) TSR_WA
 /* Returns the first of these options that was given; NULL: none was. */
 const char *tsr_quant_limits_given(const tsr_quant_limits *limits);
 
-/* Counts the tensors beyond a limit, once per limit. `rows` has one element per step of the plan. */
-size_t tsr_quant_limits_count(const tsr_quant_limits *limits, const tsr_plan *plan, const tsr_quant_stats *rows);
+/* Adds a check for each limit that was given, and a finding for each tensor beyond it. `rows` has one element per step of
+ * the plan. The plan must outlive the result. */
+tsr_status tsr_quant_limits_judge(tsr_result *result, const tsr_quant_limits *limits, const tsr_plan *plan,
+                                  const tsr_quant_stats *rows, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Prints the verdict and the tensors beyond the limits, if any limits were given. */
-void tsr_quant_limits_print(const tsr_quant_limits *limits, const tsr_plan *plan, const tsr_quant_stats *rows);
+/* Prints the tensors beyond the limits and the verdict, if the result has checks. */
+void tsr_quant_limits_print(const tsr_quant_limits *limits, const tsr_result *result);
 
-/* Writes the members passed, limits, judged and findings of the open JSON object, if a limit was given. */
-void tsr_quant_limits_json(tsr_text *text, const tsr_quant_limits *limits, const tsr_plan *plan,
-                           const tsr_quant_stats *rows);
+/* Writes the members passed, limits, judged and findings of the open JSON object, if the result has checks. */
+void tsr_quant_limits_json(tsr_text *text, const tsr_quant_limits *limits, const tsr_result *result);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "cli/help/next_command.h"
 #include "cli/io/output.h"
+#include "cli/io/results.h"
 #include "cli/show/compare_figures.h"
 #include "formats/json/json_write.h"
 #include "report/write/terminal/terminal_parts.h"
@@ -79,19 +80,6 @@ tsr_status tsr_verify_weights_print(tsr_command_context *context, tsr_err *err)
 
 /* ---- JSON ---- */
 
-static void write_findings(tsr_text *t, const tsr_result *result)
-{
-    tsr_json_member_array(t, "findings", false);
-    for (size_t i = 0; i < result->n_findings; i++) {
-        tsr_json_begin_object(t, true);
-        tsr_json_member_string(t, "check", result->findings[i].check);
-        tsr_json_member_string(t, "where", result->findings[i].where);
-        tsr_json_member_string(t, "what", result->findings[i].text);
-        tsr_json_end_object(t);
-    }
-    tsr_json_end_array(t);
-}
-
 void tsr_verify_weights_json(const tsr_command_context *context, tsr_text *t)
 {
     const tsr_verify_weights *const v = context->job;
@@ -113,11 +101,7 @@ void tsr_verify_weights_json(const tsr_command_context *context, tsr_text *t)
     tsr_json_member_object(t, "whole", true);
     tsr_compare_figures_json(t, result->series->whole.figures);
     tsr_json_end_object(t);
-    tsr_json_member_object(t, "judged", true);
-    for (size_t i = 0; i < result->n_checks; i++)
-        tsr_json_member_u64(t, result->checks[i].name, result->checks[i].judged);
-    tsr_json_end_object(t);
-    write_findings(t, result);
+    tsr_checks_json(t, result);
     tsr_json_member_array(t, "tensors", false);
     for (size_t i = 0; i < job->comparison.count; i++) {
         const tsr_pair *const p = &job->comparison.pairs[i];
