@@ -229,7 +229,7 @@ static void print_end(const diffing *d, const tsr_row *worst)
         tsr_print_next_diff(job->path[0], job->path[1], worst->name);
         tsr_print(" --json - for its worst blocks\n");
     } else {
-        tsr_print("next: find out why those tensors are missing, or add them");
+        tsr_print("next: find out why those tensors are missing, or add them\n");
     }
 }
 

@@ -92,12 +92,13 @@ static tsr_status print(tsr_command_context *context, tsr_err *err)
               c->seconds, tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads,
               tsr_plural(c->threads));
     if (c->passed_over > 0)
-        tsr_print("%llu digests are of other sources (--against, --scales-from) and were skipped", U64(c->passed_over));
+        tsr_print("%llu digests are of other sources (--against, --scales-from) and were skipped\n",
+                  U64(c->passed_over));
     if (v->src != NULL)
         tsr_print(c->count == 0
                       ? "%s is the source of %s: everything that was read of it is unchanged, tensors, headers and "
-                        "config.json"
-                      : "%s is not the source of %s: it differs",
+                        "config.json\n"
+                      : "%s is not the source of %s: it differs\n",
                   v->src, v->dst);
     else if (c->count == 0)
         tsr_print("%s is as Tessera %s wrote it, by: %s\n", v->dst, v->parsed.version, v->parsed.command);

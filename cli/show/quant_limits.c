@@ -212,9 +212,9 @@ void tsr_quant_limits_print(const tsr_quant_limits *l, const tsr_result *result)
     if (n > 0)
         tsr_print("; %zu finding%s\n", n, tsr_plural(n));
     else if (result->checks->judged == 1)
-        tsr_print("; the one quantized tensor is within them");
+        tsr_print("; the one quantized tensor is within them\n");
     else
-        tsr_print("; all %llu tensors are within them", U64(result->checks->judged));
+        tsr_print("; all %llu tensors are within them\n", U64(result->checks->judged));
 }
 
 void tsr_quant_limits_json(tsr_text *t, const tsr_quant_limits *l, const tsr_result *result)

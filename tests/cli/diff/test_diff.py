@@ -33,7 +33,7 @@ def diff(tessera):
         result = json.loads(out)
         result["tensors"] = {entry["name"]: entry for entry in result["tensors"]}
         again, text, _ = harness.run(tessera, ["diff", a, b, *options])
-        assert again == code and text
+        assert again == code and text.endswith("\n")
         return code, result, text
 
     return run

@@ -82,7 +82,7 @@ def test_a_limit(command, options, option, check, key, figure, source, run, quan
     assert again == 1 and same["findings"] == told["findings"]
     loose = values[0] if option == "--min-sqnr" else values[-1]
     code, told, failed, out = run(command, source, fresh, *options, option, loose)
-    assert code == 0 and told["passed"] and told["findings"] == [] and not failed and f"all {len(rows)} tensors are within them" in out
+    assert code == 0 and told["passed"] and told["findings"] == [] and not failed and f"all {len(rows)} tensors are within them\n" in out
     assert harness.tree_difference(dst, fresh) is None
 
 

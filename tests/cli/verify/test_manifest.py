@@ -304,6 +304,7 @@ def test_another_source_is_told(name, tessera, verify, checkpoint, tmp_path):
         src = checkpoint("llama")
     assert harness.run(tessera, [*({"SRC": src, "DST": dst}.get(word, word) for word in name.split()), "--quiet"])[0] == 0
     assert verify(dst, "--source", src) == (0, [])
+    assert harness.run(tessera, ["verify", "--manifest", dst, "--source", src])[1].endswith("tensors, headers and config.json\n")
     shutil.copytree(src, other)
     for path in sorted(other.glob("*.safetensors")):
         _, tensors = harness.read_safetensors(path)
@@ -324,6 +325,7 @@ def test_another_source_is_told(name, tessera, verify, checkpoint, tmp_path):
     (other / "generation_config.json").unlink()
     code, findings = verify(dst, "--source", other)
     assert code == 1
+    assert harness.run(tessera, ["verify", "--manifest", dst, "--source", other])[1].endswith("it differs\n")
     assert {(f["check"], f["file"]) for f in findings} == {("missing", "generation_config.json"), ("read", "tokenizer.json"), ("size", "tokenizer_config.json")}
 
 
