@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 typedef struct tsr_mx_config {
-    const char *name; /* "nvfp4-pack-quantized"; in ModelOpt's dialect the algorithm: "NVFP4" */
+    const char *name;               /* "nvfp4-pack-quantized"; in ModelOpt's dialect the algorithm: "NVFP4" */
     uint32_t bits, group;           /* group 0: one scale per tensor */
     bool global;                    /* scales are e4m3, multiplied by a global scale */
     bool inputs;                    /* activations are quantized too, in the same format */

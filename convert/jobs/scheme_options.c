@@ -114,7 +114,8 @@ static tsr_status mx_options(const tsr_scheme_arguments *a, bool ranges, tsr_mx_
     };
     const bool fp8 = tsr_scheme_row_of(a->scheme)->form == TSR_FORM_FP8_TENSOR;
     if (fp8 && options->search)
-        return tsr_fail(err, TSR_E_USAGE, "--scales mse cannot be used with fp8-tensor, which has one scale per tensor");
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--scales mse cannot be used with fp8-tensor, which has one scale per tensor");
     TSR_TRY(tsr_read_input_scale(a, &options->input_scale, err));
     if (options->input_scale != 0 || a->activations != NULL)
         return TSR_OK;
@@ -136,7 +137,7 @@ tsr_status tsr_scheme_read(const tsr_scheme_arguments *a, bool ranges, tsr_schem
     *o = (tsr_scheme_options){.calibration = {0}};
     if (a->dialect >= 0)
         TSR_TRY(tsr_scheme_check_dialect(a->scheme, (tsr_dialect)a->dialect, err));
-    TSR_TRY(form == TSR_FORM_BLOCKS                ? block_options(a, &o->blocks, err)
+    TSR_TRY(form == TSR_FORM_BLOCKS               ? block_options(a, &o->blocks, err)
             : tsr_scheme_is_of_mx_plan(a->scheme) ? mx_options(a, ranges, &o->groups, err)
                                                   : int_options(a, &o->rows, err));
     if (a->activations == NULL)
@@ -161,7 +162,7 @@ tsr_status tsr_plan_named_scheme(tsr_plan *plan, const tsr_checkpoint *const *so
                                  const tsr_scheme_options *o, tsr_err *err)
 {
     const tsr_scheme_form form = tsr_scheme_row_of(a->scheme)->form;
-    return form == TSR_FORM_BLOCKS                ? tsr_quantize_plan(plan, source, &o->blocks, err)
+    return form == TSR_FORM_BLOCKS               ? tsr_quantize_plan(plan, source, &o->blocks, err)
            : tsr_scheme_is_of_mx_plan(a->scheme) ? tsr_mx_plan(plan, source, &o->groups, err)
                                                  : tsr_ct_plan(plan, source, &o->rows, err);
 }

@@ -48,7 +48,7 @@ static void store_shared(const tsr_step *step, const tsr_unit *u, const tsr_cpu_
 }
 
 static tsr_status rows_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
-                              tsr_quant_stats *stats, tsr_err *err)
+                           tsr_quant_stats *stats, tsr_err *err)
 {
     const tsr_tensor *const t = step->in[0];
     const uint64_t cols = t->shape[1], first = unit * unit_rows(step);
@@ -99,11 +99,9 @@ static const params *make_params(tsr_plan *plan, const tsr_tensor *weight, tsr_s
 {
     params *const p = tsr_arena_alloc(&plan->arena, sizeof *p);
     if (p != NULL)
-        *p = (params){.scheme = {.block_rows = 1,
-                                 .block_cols = (uint32_t)weight->shape[1],
-                                 .scale_fmt = fmt,
-                                 .search = search},
-                      .input = input};
+        *p = (params){
+            .scheme = {.block_rows = 1, .block_cols = (uint32_t)weight->shape[1], .scale_fmt = fmt, .search = search},
+            .input = input};
     return p;
 }
 
@@ -115,17 +113,16 @@ static tsr_tensor *codes_of(tsr_plan *plan, const tsr_tensor *weight)
 tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_scale_fmt scale_fmt, bool search,
                                 tsr_err *err)
 {
-    const tsr_step step = {
-        .op = &kChannelOp,
-        .params = make_params(plan, weight, scale_fmt, search, 0),
-        .in = &weight,
-        .n_in = 1,
-        .out = {codes_of(plan, weight),
-                tsr_plan_new_tensor(plan, tsr_arena_printf(&plan->arena, "%s_scale", weight->name),
-                                    scale_fmt == TSR_SCALE_BF16 ? TSR_BF16 : TSR_F32, 2,
-                                    (const uint64_t[]){weight->shape[0], 1})},
-        .n_out = 2,
-        .buffered = 2};
+    const tsr_step step = {.op = &kChannelOp,
+                           .params = make_params(plan, weight, scale_fmt, search, 0),
+                           .in = &weight,
+                           .n_in = 1,
+                           .out = {codes_of(plan, weight),
+                                   tsr_plan_new_tensor(plan, tsr_arena_printf(&plan->arena, "%s_scale", weight->name),
+                                                       scale_fmt == TSR_SCALE_BF16 ? TSR_BF16 : TSR_F32, 2,
+                                                       (const uint64_t[]){weight->shape[0], 1})},
+                           .n_out = 2,
+                           .buffered = 2};
     if (step.params == NULL || step.out[0] == NULL || step.out[1] == NULL)
         return tsr_out_of_memory(err, "while planning");
     return tsr_plan_step(plan, &step, err);

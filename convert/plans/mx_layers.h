@@ -20,7 +20,7 @@ bool tsr_mx_layers_make(tsr_mx_layers *layers, size_t tensors);
 void tsr_mx_layers_free(tsr_mx_layers *layers);
 
 typedef struct tsr_mx_step {
-    const char *name; /* name of the scheme for messages */
+    const char *name;            /* name of the scheme for messages */
     const tsr_mx_scheme *scheme; /* NULL: FP8 with one scale per tensor */
     const tsr_mx_names *names;
     bool inputs; /* moved codes keep the stored input scale of the source, unless a new one is given */

@@ -45,11 +45,9 @@ tsr_mx_description tsr_mx_describe(tsr_scheme scheme, tsr_dialect dialect, bool 
     const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
     const tsr_dialect_row *const d = tsr_dialect_row_of(dialect);
     if (row->form == TSR_FORM_FP8_TENSOR)
-        return (tsr_mx_description){.names = &d->bytes,
-                                    .config = {.name = row->dialects[dialect].name,
-                                               .bits = 8,
-                                               .inputs = true,
-                                               .static_inputs = static_inputs}};
+        return (tsr_mx_description){
+            .names = &d->bytes,
+            .config = {.name = row->dialects[dialect].name, .bits = 8, .inputs = true, .static_inputs = static_inputs}};
     const bool bytes = row->kind == TSR_MXFP8;
     tsr_mx_scheme groups = tsr_mx_scheme_of(row->kind, d->modelopt);
     /* Only ModelOpt itself rounds ties toward zero. */
@@ -342,12 +340,11 @@ tsr_status tsr_mx_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
         p.scheme.rule = *options->rule;
     *plan = tsr_plan_begin(source, 1);
     plan->report = tsr_quantize_report;
-    plan->made = (tsr_plan_made){.scheme = row->name,
-                                 .dialect = tsr_dialect_name(options->dialect),
-                                 .rule = row->form == TSR_FORM_GROUPS && p.scheme.scale == TSR_MX_E8M0
-                                             ? tsr_mx_rule_name(p.scheme.rule)
-                                             : NULL,
-                                 .readers = row->dialects[options->dialect].readers};
+    plan->made = (tsr_plan_made){
+        .scheme = row->name,
+        .dialect = tsr_dialect_name(options->dialect),
+        .rule = row->form == TSR_FORM_GROUPS && p.scheme.scale == TSR_MX_E8M0 ? tsr_mx_rule_name(p.scheme.rule) : NULL,
+        .readers = row->dialects[options->dialect].readers};
     const bool enough = p.decisions != NULL && tsr_mx_layers_make(&p.layers, (*source)->tensors.count);
     const tsr_status status = enough ? make_plan(&p) : tsr_out_of_memory(err, "while planning");
     free(p.decisions);

@@ -20,13 +20,13 @@ typedef enum tsr_scheme {
 
 /* How codes and scales are stored. */
 typedef enum tsr_scheme_form {
-    TSR_FORM_PLAIN,    /* no codes */
-    TSR_FORM_BLOCKS,   /* e4m3, one scale per block */
-    TSR_FORM_FP8_ROWS, /* e4m3, one scale per row; e4m3 activations, one scale per token */
+    TSR_FORM_PLAIN,      /* no codes */
+    TSR_FORM_BLOCKS,     /* e4m3, one scale per block */
+    TSR_FORM_FP8_ROWS,   /* e4m3, one scale per row; e4m3 activations, one scale per token */
     TSR_FORM_FP8_TENSOR, /* e4m3, one scale per tensor; e4m3 activations with a stored scale, or one per token */
-    TSR_FORM_W8A8,     /* int8, one scale per row; int8 activations; azp_adj in a separate file */
-    TSR_FORM_PACKED,   /* int8 or int4, packed into words; activations stay in floating point */
-    TSR_FORM_GROUPS,   /* MXFP4, MXFP8 or NVFP4: one scale per group of 16 or 32 columns */
+    TSR_FORM_W8A8,       /* int8, one scale per row; int8 activations; azp_adj in a separate file */
+    TSR_FORM_PACKED,     /* int8 or int4, packed into words; activations stay in floating point */
+    TSR_FORM_GROUPS,     /* MXFP4, MXFP8 or NVFP4: one scale per group of 16 or 32 columns */
 } tsr_scheme_form;
 
 /* The SQNR of a scheme in dB. */

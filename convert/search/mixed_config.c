@@ -176,8 +176,7 @@ static const tsr_tensor *kept(const void *context, size_t i)
 }
 
 static bool write_config(tsr_text *t, tsr_plan *plan, const uint8_t *schemes, const tsr_decision *decisions,
-                         bool static_inputs,
-                         const char **targets, const tsr_tensor **tensors)
+                         bool static_inputs, const char **targets, const tsr_tensor **tensors)
 {
     const tsr_tensors *const all = &plan->sources[0]->tensors;
     const deciding d = {plan->sources[0], schemes, decisions};
@@ -272,8 +271,7 @@ static tsr_status plan_mixed_precision(tsr_plan *plan, const uint8_t *schemes, c
 }
 
 static tsr_status plan_mixed_groups(tsr_plan *plan, const uint8_t *schemes, const tsr_decision *decisions,
-                                    bool static_inputs,
-                                    const tsr_tensor **tensors, const char **targets, tsr_err *err)
+                                    bool static_inputs, const tsr_tensor **tensors, const char **targets, tsr_err *err)
 {
     tsr_text value = {0};
     const tsr_status status = write_config(&value, plan, schemes, decisions, static_inputs, targets, tensors)

@@ -49,10 +49,11 @@ tsr_status tsr_mixed_schemes_check(const bool used[TSR_SCHEMES], tsr_dialect dia
     for (tsr_scheme scheme = TSR_SCHEME_KEEP + 1; scheme < TSR_SCHEMES && dialect == TSR_DIALECT_MODELOPT; scheme++) {
         const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
         if (used[scheme] && row->dialects[TSR_DIALECT_MODELOPT].name == NULL)
-            return tsr_fail(err, TSR_E_UNSUPPORTED,
-                            "dialect modelopt has no %s; it supports fp8-tensor, nvfp4, nvfp4-weight-only and mxfp8; use "
-                            "compressed-tensors for others",
-                            row->name);
+            return tsr_fail(
+                err, TSR_E_UNSUPPORTED,
+                "dialect modelopt has no %s; it supports fp8-tensor, nvfp4, nvfp4-weight-only and mxfp8; use "
+                "compressed-tensors for others",
+                row->name);
     }
     const tsr_scheme row = used[TSR_SCHEME_FP8_CHANNEL] ? TSR_SCHEME_FP8_CHANNEL : TSR_SCHEME_FP8_TENSOR;
     if (used[TSR_SCHEME_FP8_BLOCK] && used[row])

@@ -127,8 +127,8 @@ static tsr_status decide(const planning *p)
     const tsr_status mixed = tsr_mixed_schemes_check(used, p->o->rules->dialect, p->err);
     if (mixed != TSR_OK)
         return tsr_prepend(p->err, mixed, "%s", p->o->rules->path);
-    const bool needs = used[TSR_SCHEME_NVFP4] ||
-                       (used[TSR_SCHEME_FP8_TENSOR] && p->o->rules->dialect == TSR_DIALECT_MODELOPT);
+    const bool needs =
+        used[TSR_SCHEME_NVFP4] || (used[TSR_SCHEME_FP8_TENSOR] && p->o->rules->dialect == TSR_DIALECT_MODELOPT);
     if (needs && !has_static_inputs(p))
         return tsr_fail_as(p->err, TSR_ERROR_ACTIVATION_RANGES, TSR_E_MISMATCH,
                            "%s: %s and needs their ranges: give --activations FILE (made by "
@@ -229,8 +229,8 @@ static tsr_status make_plan(const planning *p)
     TSR_TRY(tsr_plan_pack(p->plan, "", p->o->max_shard_bytes, p->err));
     TSR_TRY(tsr_plan_side_files(p->plan, "", "*", (const char *const[]){TSR_HF_QUANT_CONFIG_NAME, NULL}, p->err));
     TSR_TRY(tsr_plan_index(p->plan, "", false, p->err));
-    TSR_TRY(tsr_plan_mixed_config(p->plan, p->schemes, p->decisions, p->o->rules->dialect, has_static_inputs(p),
-                                  p->err));
+    TSR_TRY(
+        tsr_plan_mixed_config(p->plan, p->schemes, p->decisions, p->o->rules->dialect, has_static_inputs(p), p->err));
     return tsr_plan_finish(p->plan, p->err);
 }
 

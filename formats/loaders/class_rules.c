@@ -301,8 +301,10 @@ static const tsr_class_rule kRules[] = {
     /* transformers joins experts while it loads (conversion_mapping.py), but not every kind of them. */
     {TRANSFORMERS, NULL, tsr_query_compressed_tensors, is_block_expert, "experts", AN_EXPERT " in blocks", CANNOT_JOIN,
      DEEPSEEK},
-    {TRANSFORMERS, NULL, has_formats, is_static_fp8_tensor, "formats", "FP8 per tensor with a stored input scale, beside "
-     "other formats", "with run_compressed=False the loader decodes it by the format of another group, and fails",
+    {TRANSFORMERS, NULL, has_formats, is_static_fp8_tensor, "formats",
+     "FP8 per tensor with a stored input scale, beside "
+     "other formats",
+     "with run_compressed=False the loader decodes it by the format of another group, and fails",
      "leave out --activations and --input-scale, or use fp8-channel in place of fp8-tensor"},
     {TRANSFORMERS, NULL, tsr_query_compressed_tensors, is_int8_expert, "experts", AN_EXPERT ", int8 by rows",
      CANNOT_JOIN, DEEPSEEK},

@@ -24,7 +24,7 @@ CASES = [
     ("tessera quantize x --dry", {"--dry-run"}),
     ("tessera convert x --to fas", {"fastertransformer"}),
     ("tessera verify g", {"gemm"}),
-    ("tessera verify mla x --dev", {"--device"}),
+    ("tessera verify mla x --dev", {"--device", "--devices"}),
     ("tessera verify gemm x --device ", {"auto", "cpu", "cuda"}),
     ("tessera help verify ep", {"epilogue"}),
     ("tessera inspect x --can-load vllm,sg", {"vllm,sglang"}),

@@ -424,8 +424,8 @@ tsr_status tsr_check_blocks(const tsr_weights_checking *k)
             continue;
         if (ruled && p->metrics.misscaled > 0)
             TSR_TRY(check_groups_of(k, p));
-        if (blocks && !is_requantized_part(p) && !may_share_scale(p->b) && worst_block(&p->metrics) > TSR_USUAL_BLOCK_ERROR &&
-            suspects++ < MAX_SCANNED)
+        if (blocks && !is_requantized_part(p) && !may_share_scale(p->b) &&
+            worst_block(&p->metrics) > TSR_USUAL_BLOCK_ERROR && suspects++ < MAX_SCANNED)
             TSR_TRY(check_blocks_of(k, p));
     }
     if (suspects <= MAX_SCANNED)
