@@ -17,7 +17,7 @@ ROWS = [
     ("quantize SRC OTHER -o DST", ["unexpected argument 'OTHER' ("]),
     ("quantize SRC OTHER", ["did you mean '-o OTHER'?"]),
     ("convert SRC OTHER --to bf16", ["did you mean '-o OTHER'?"]),
-    ("quantize SRC -o DST --scheme fp8", ["did you mean 'fp8-block'?", "docs/coming-from.md"]),
+    ("quantize SRC -o DST --scheme fp8", ["did you mean 'fp8-tensor'?", "docs/coming-from.md"]),
     ("quantize SRC -o DST --scheme FP8_DYNAMIC", ["did you mean 'fp8-channel'?"]),
     ("quantize SRC -o DST --scheme W4A16", ["did you mean 'int4-weight-only'?"]),
     ("quantize SRC -o DST --scheme w8a8", ["did you mean 'int8-channel'?"]),
