@@ -21,4 +21,4 @@ def test_schemes_of_llm_compressor():
 def test_formats_of_modelopt():
     presets = pathlib.Path(importlib.util.find_spec("modelopt_recipes").submodule_search_locations[0], "configs/ptq/presets/model")
     named = set(re.findall(r"^\| `(\w+)`", section("NVIDIA ModelOpt"), re.M))
-    assert len(named) == 4 and named <= {path.stem for path in presets.glob("*.yaml")}, named
+    assert len(named) == 5 and named <= {path.stem for path in presets.glob("*.yaml")}, named
