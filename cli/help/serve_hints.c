@@ -77,10 +77,9 @@ static tsr_status check_loaders(tsr_serve_hints *hints, const char *path, const 
         }
         if (n == 0 && !kCommands[i].always)
             continue;
+        const char *const reason =
+            n > 0 ? hints->against : reason_of(&hints->arena, tsr_issues_first_fatal(&issues, loader));
         n = hints->against != NULL ? 0 : n;
-        const char *const reason = hints->against != NULL ? hints->against
-                                   : n > 0                ? NULL
-                                           : reason_of(&hints->arena, tsr_issues_first_fatal(&issues, loader));
         const char *const command =
             n == 0 || name == NULL ? NULL : tsr_arena_printf(&hints->arena, kCommands[i].command, name);
         if (command == NULL && reason == NULL) {
@@ -117,17 +116,15 @@ tsr_status tsr_serve_hints_find(tsr_serve_hints *hints, const char *path, const 
 
 void tsr_serve_hints_print(const tsr_serve_hints *hints)
 {
-    if (hints->against != NULL) {
-        tsr_print("no loader is known to serve it: %s\n", hints->against);
-        return;
-    }
-    if (hints->count > 0)
+    if (hints->against != NULL)
+        tsr_print("no command to serve it: %s\n", hints->against);
+    else if (hints->count > 0)
         tsr_print("commands to serve it, judged by names, shapes and config.json:\n");
     for (size_t i = 0; i < hints->count; i++) {
-        if (hints->items[i].command == NULL) {
+        if (hints->items[i].reason != NULL && hints->items[i].reason != hints->against)
             tsr_print("  not with %s: %s\n", hints->items[i].loader, hints->items[i].reason);
+        if (hints->items[i].command == NULL)
             continue;
-        }
         tsr_print("  %s", hints->items[i].command);
         for (unsigned k = 0; k < hints->items[i].n_tp; k++)
             tsr_print("%s%u", k == 0 ? "    # tensor-parallel " : ", ", hints->items[i].tp[k]);

@@ -1,5 +1,6 @@
-/* Writes the quantization_config of MXFP4, MXFP8, NVFP4 and FP8 per tensor in three dialects. Keys are exactly those of each producer,
- * because readers reject unknown keys and select code by the known ones. */
+/* Writes the quantization_config of MXFP4, MXFP8, NVFP4 and FP8 per tensor in three dialects.
+ *
+ * Keys are exactly those of each producer, because readers reject unknown keys and select code by the known ones. */
 #ifndef TSR_CONVERT_CONFIGS_MX_CONFIG_H
 #define TSR_CONVERT_CONFIGS_MX_CONFIG_H
 

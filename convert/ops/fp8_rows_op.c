@@ -130,9 +130,7 @@ tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_sc
 
 static tsr_tensor *scalar(tsr_plan *plan, const tsr_tensor *weight, const char *ending, unsigned rank)
 {
-    const char *const name =
-        tsr_arena_printf(&plan->arena, "%.*s%s", (int)tsr_module_length(weight->name), weight->name, ending);
-    return tsr_plan_new_tensor(plan, name, TSR_F32, rank, (const uint64_t[]){1});
+    return tsr_plan_new_member(plan, weight, ending, TSR_F32, rank, (const uint64_t[]){1});
 }
 
 tsr_status tsr_plan_fp8_tensor(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_names *names,

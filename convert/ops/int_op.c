@@ -203,12 +203,10 @@ static const tsr_op kAzpOp = {.name = "azp_adj", .units = {int_units, int_window
 
 /* ---- steps ---- */
 
-static tsr_tensor *new_member(tsr_plan *plan, const tsr_tensor *weight, const char *ending, tsr_dtype dtype,
-                              unsigned rank, uint64_t a, uint64_t b)
+static tsr_tensor *member(tsr_plan *plan, const tsr_tensor *weight, const char *ending, tsr_dtype dtype, unsigned rank,
+                          uint64_t a, uint64_t b)
 {
-    const char *const name =
-        tsr_arena_printf(&plan->arena, "%.*s%s", (int)tsr_module_length(weight->name), weight->name, ending);
-    return tsr_plan_new_tensor(plan, name, dtype, rank, (const uint64_t[]){a, b});
+    return tsr_plan_new_member(plan, weight, ending, dtype, rank, (const uint64_t[]){a, b});
 }
 
 static tsr_status add_step(tsr_plan *plan, const tsr_op *op, const tsr_tensor *weight, const params *p,
@@ -240,10 +238,10 @@ tsr_status tsr_plan_int8(tsr_plan *plan, const tsr_tensor *weight, const tsr_int
 {
     const params p = params_with(scheme, input);
     tsr_tensor *const out[] = {
-        new_member(plan, weight, ".weight", TSR_I8, 2, weight->shape[0], weight->shape[1]),
-        new_member(plan, weight, ".weight_scale", scheme->scale_dtype, 2, weight->shape[0], 1),
-        new_member(plan, weight, ".input_scale", TSR_F32, 1, 1, 0),
-        new_member(plan, weight, ".input_zero_point", TSR_I8, 1, 1, 0),
+        member(plan, weight, ".weight", TSR_I8, 2, weight->shape[0], weight->shape[1]),
+        member(plan, weight, ".weight_scale", scheme->scale_dtype, 2, weight->shape[0], 1),
+        member(plan, weight, ".input_scale", TSR_F32, 1, 1, 0),
+        member(plan, weight, ".input_zero_point", TSR_I8, 1, 1, 0),
     };
     const uint8_t n = input == NULL ? 2 : input->asymmetric ? 4 : 3;
     return add_step(plan, &kInt8Op, weight, &p, out, n, 0xE, err);
@@ -254,10 +252,10 @@ tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_i
     const params p = params_with(scheme, NULL);
     const uint64_t rows = weight->shape[0], cols = weight->shape[1], groups = tsr_int_groups(scheme, cols);
     tsr_tensor *const out[] = {
-        new_member(plan, weight, ".weight_packed", TSR_I32, 2, rows, cols * scheme->bits / 32),
-        new_member(plan, weight, ".weight_scale", scheme->scale_dtype, 2, rows, groups),
-        new_member(plan, weight, ".weight_shape", TSR_I64, 1, 2, 0),
-        new_member(plan, weight, ".weight_zero_point", TSR_I32, 2, tsr_ceil_div(rows * scheme->bits, 32), groups),
+        member(plan, weight, ".weight_packed", TSR_I32, 2, rows, cols * scheme->bits / 32),
+        member(plan, weight, ".weight_scale", scheme->scale_dtype, 2, rows, groups),
+        member(plan, weight, ".weight_shape", TSR_I64, 1, 2, 0),
+        member(plan, weight, ".weight_zero_point", TSR_I32, 2, tsr_ceil_div(rows * scheme->bits, 32), groups),
     };
     return add_step(plan, &kPackedOp, weight, &p, out, scheme->asymmetric ? 4 : 3, 0xE, err);
 }
@@ -267,8 +265,8 @@ tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_
 {
     const params p = params_with(scheme, input);
     tsr_tensor *const out[] = {
-        new_member(plan, weight, ".azp_adj", TSR_I32, 1, weight->shape[0], 0),
-        new_member(plan, weight, ".azp_with_adj", TSR_I32, 1, weight->shape[0], 0),
+        member(plan, weight, ".azp_adj", TSR_I32, 1, weight->shape[0], 0),
+        member(plan, weight, ".azp_with_adj", TSR_I32, 1, weight->shape[0], 0),
     };
     TSR_TRY(add_step(plan, &kAzpOp, weight, &p, out, input != NULL && input->asymmetric ? 2 : 1, 3, err));
     tsr_plan_coproduce(plan, codes, plan->n_steps - 1);

@@ -169,11 +169,6 @@ static const tsr_op kMxOp = {.name = "quantize in groups of columns",
 
 /* ---- steps ---- */
 
-static const char *name_of(tsr_plan *plan, const tsr_tensor *weight, const char *ending)
-{
-    return tsr_arena_printf(&plan->arena, "%.*s%s", (int)tsr_module_length(weight->name), weight->name, ending);
-}
-
 /* Makes a tensor [.., R, a], or [.., R, a, b] if b is not 0, for a weight [.., R, C]. */
 static tsr_tensor *rows_member(tsr_plan *plan, const tsr_tensor *weight, const char *ending, tsr_dtype dtype,
                                uint64_t a, uint64_t b)
@@ -184,7 +179,7 @@ static tsr_tensor *rows_member(tsr_plan *plan, const tsr_tensor *weight, const c
     shape[rank++] = a;
     if (b != 0)
         shape[rank++] = b;
-    return tsr_plan_new_tensor(plan, name_of(plan, weight, ending), dtype, rank, shape);
+    return tsr_plan_new_member(plan, weight, ending, dtype, rank, shape);
 }
 
 static tsr_tensor *codes_member(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_scheme *scheme,
@@ -198,7 +193,7 @@ static tsr_tensor *codes_member(tsr_plan *plan, const tsr_tensor *weight, const 
 
 static tsr_tensor *global_member(tsr_plan *plan, const tsr_tensor *weight, const char *ending, unsigned rank)
 {
-    return tsr_plan_new_tensor(plan, name_of(plan, weight, ending), TSR_F32, rank, (const uint64_t[]){1});
+    return tsr_plan_new_member(plan, weight, ending, TSR_F32, rank, (const uint64_t[]){1});
 }
 
 tsr_status tsr_plan_mx(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_scheme *scheme, const tsr_mx_names *names,

@@ -32,6 +32,14 @@ tsr_tensor *tsr_plan_new_tensor(tsr_plan *plan, const char *name, tsr_dtype dtyp
     return name == NULL ? NULL : tsr_plan_tensor(plan, &t);
 }
 
+tsr_tensor *tsr_plan_new_member(tsr_plan *plan, const tsr_tensor *weight, const char *ending, tsr_dtype dtype,
+                                unsigned rank, const uint64_t *shape)
+{
+    const char *const name =
+        tsr_arena_printf(&plan->arena, "%.*s%s", (int)tsr_module_length(weight->name), weight->name, ending);
+    return tsr_plan_new_tensor(plan, name, dtype, rank, shape);
+}
+
 tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...)
 {
     tsr_err text;

@@ -236,7 +236,7 @@ typedef struct tsr_plan {
     bool general_rules;     /* no table of rules has this model_type, so the general rules were used */
     const char **warnings;  /* printed before the run, one sentence each */
     size_t n_warnings, warnings_capacity;
-    const char *little;  /* why the result is not worth serving: most weights stay unquantized; NULL: it is */
+    const char *little;  /* why no command to serve the result is given: too few weights are quantized; or NULL */
     const char *advice;  /* one sentence on how to use the result; NULL: none */
     const char *next;    /* the command to run next, with SRC and DST as placeholders; NULL: verify DST --against SRC */
     const char *counted; /* the items that progress counts: "files"; NULL: "tensors" */
@@ -264,6 +264,11 @@ tsr_tensor *tsr_plan_tensor(tsr_plan *plan, const tsr_tensor *tensor);
  * `name` is NULL because memory is exhausted, the result is NULL too. */
 tsr_tensor *tsr_plan_new_tensor(tsr_plan *plan, const char *name, tsr_dtype dtype, unsigned rank,
                                 const uint64_t *shape);
+
+/* Makes an output tensor of the module of `weight`: X.weight and "_scale" give "X_scale"; X.weight and ".weight_scale"
+ * give "X.weight_scale". Otherwise as tsr_plan_new_tensor. */
+tsr_tensor *tsr_plan_new_member(tsr_plan *plan, const tsr_tensor *weight, const char *ending, tsr_dtype dtype,
+                                unsigned rank, const uint64_t *shape);
 
 /* Appends a step (step->in is copied). The outputs of one step are always in the same file. */
 tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err) TSR_WARN_UNUSED;

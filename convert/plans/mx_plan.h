@@ -1,8 +1,7 @@
-/* Declares the plan that quantizes a checkpoint to MXFP4, MXFP8, NVFP4, or FP8 with one scale per tensor, in the dialect
- * of its loader.
+/* Declares the plan that quantizes a checkpoint to MXFP4, MXFP8, NVFP4, or FP8 with one scale per tensor.
  *
- * NVFP4 has a global scale per tensor, shared by all tensors that loaders run as one layer (q, k, v; gate, up), and so
- * has FP8 per tensor its scale. It follows from their largest amax, so these weights are read twice (tsr_amax). */
+ * The global scale of NVFP4 and the scale of FP8 per tensor are shared by all tensors that loaders run as one layer
+ * (q, k, v; gate, up). They follow from the largest amax of these tensors, which are therefore read twice (tsr_amax). */
 #ifndef TSR_CONVERT_PLANS_MX_PLAN_H
 #define TSR_CONVERT_PLANS_MX_PLAN_H
 

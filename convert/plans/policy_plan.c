@@ -157,8 +157,7 @@ const char *tsr_reason_without_place(const tsr_tensor *t)
 
 tsr_status tsr_plan_warn_of_share(tsr_plan *plan, tsr_err *err)
 {
-    /* The tables of families keep layers on purpose. The general rules may miss layers whose names they do not know. */
-    const double least = 0.9, little = plan->general_rules ? least : 0.25;
+    const double least = 0.9;
     const share s = share_of(plan);
     const double part = (double)s.quantized / ((double)s.quantized + (double)s.kept);
     if (s.quantized == 0 || s.kept == 0 || part >= least)
@@ -166,7 +165,7 @@ tsr_status tsr_plan_warn_of_share(tsr_plan *plan, tsr_err *err)
     TSR_TRY(tsr_plan_warn(plan, err,
                           "only %.0f %% of the weights are quantized; '%s', the largest of the rest, is kept: %s",
                           100 * part, s.largest->source->name, s.largest->reason));
-    plan->little = part < little ? plan->warnings[plan->n_warnings - 1] : NULL;
+    plan->little = plan->warnings[plan->n_warnings - 1];
     return TSR_OK;
 }
 

@@ -32,12 +32,24 @@ static bool has_block_scales_of_fp8(const tsr_load_query *q)
     return !tsr_query_compressed_tensors(q) && (q->block || tsr_query_method(q, "mxfp8"));
 }
 
-static bool has_other_format(const tsr_load_query *q)
+/* Finds the "format" of compressed-tensors' configuration. */
+static bool find_format(const tsr_load_query *q, tsr_json_text *format)
+{
+    return tsr_query_compressed_tensors(q) && q->config.data != NULL &&
+           tsr_json_find(q->config.data, q->config.size, "format", format);
+}
+
+static bool is_not_pack_quantized(const tsr_load_query *q)
 {
     tsr_json_text format;
-    return tsr_query_compressed_tensors(q) && q->config.data != NULL &&
-           tsr_json_find(q->config.data, q->config.size, "format", &format) &&
-           !tsr_json_is(format, "\"pack-quantized\"");
+    return find_format(q, &format) && !tsr_json_is(format, "\"pack-quantized\"");
+}
+
+/* Returns true if compressed-tensors' configuration has groups of different formats. */
+static bool is_mixed_precision(const tsr_load_query *q)
+{
+    tsr_json_text format;
+    return find_format(q, &format) && tsr_json_is(format, "\"mixed-precision\"");
 }
 
 /* Returns true if compressed-tensors' list has no expressions, which may match the names of the class as well. */
@@ -47,15 +59,6 @@ static bool lists_names_only(const tsr_load_query *q)
     for (size_t i = 0; i < q->ignored->count; i++)
         expressions = expressions || strncmp(q->ignored->entries[i], "re:", 3) == 0;
     return tsr_query_compressed_tensors(q) && !expressions;
-}
-
-/* Returns true if compressed-tensors' configuration has groups of different formats. */
-static bool has_formats(const tsr_load_query *q)
-{
-    tsr_json_text format;
-    return tsr_query_compressed_tensors(q) && q->config.data != NULL &&
-           tsr_json_find(q->config.data, q->config.size, "format", &format) &&
-           tsr_json_is(format, "\"mixed-precision\"");
 }
 
 static bool has_latent_queries(const tsr_load_query *q)
@@ -126,10 +129,14 @@ static bool is_dynamic_fp8_expert(const tsr_load_query *q, const tsr_linear *l)
 }
 
 /* Returns true for q_a_proj and kv_a_proj_with_mqa, which are one layer in DeepSeek's classes. */
+static bool is_latent_projection(const tsr_linear *l)
+{
+    return strcmp(l->leaf, "q_a_proj") == 0 || strcmp(l->leaf, "kv_a_proj_with_mqa") == 0;
+}
+
 static bool is_static_fp8_latent(const tsr_load_query *q, const tsr_linear *l)
 {
-    return is_fp8_tensor(q, l, true) && l->weight->input_scale->rank == 1 &&
-           (strcmp(l->leaf, "q_a_proj") == 0 || strcmp(l->leaf, "kv_a_proj_with_mqa") == 0);
+    return is_latent_projection(l) && is_fp8_tensor(q, l, true) && l->weight->input_scale->rank == 1;
 }
 
 static bool is_int8_expert(const tsr_load_query *q, const tsr_linear *l)
@@ -164,8 +171,7 @@ static bool is_packed_shared(const tsr_load_query *q, const tsr_linear *l)
 
 static bool is_packed_latent(const tsr_load_query *q, const tsr_linear *l)
 {
-    return is_quantized(q, l) && l->coding == TSR_CODED_PACKED &&
-           (strcmp(l->leaf, "q_a_proj") == 0 || strcmp(l->leaf, "kv_a_proj_with_mqa") == 0);
+    return is_latent_projection(l) && is_quantized(q, l) && l->coding == TSR_CODED_PACKED;
 }
 
 static bool is_in_linear_attention(const tsr_linear *l)
@@ -301,9 +307,8 @@ static const tsr_class_rule kRules[] = {
     /* transformers joins experts while it loads (conversion_mapping.py), but not every kind of them. */
     {TRANSFORMERS, NULL, tsr_query_compressed_tensors, is_block_expert, "experts", AN_EXPERT " in blocks", CANNOT_JOIN,
      DEEPSEEK},
-    {TRANSFORMERS, NULL, has_formats, is_static_fp8_tensor, "formats",
-     "FP8 per tensor with a stored input scale, beside "
-     "other formats",
+    {TRANSFORMERS, NULL, is_mixed_precision, is_static_fp8_tensor, "formats",
+     "FP8 per tensor with a stored input scale, beside other formats",
      "with run_compressed=False the loader decodes it by the format of another group, and fails",
      "leave out --activations and --input-scale, or use fp8-channel in place of fp8-tensor"},
     {TRANSFORMERS, NULL, tsr_query_compressed_tensors, is_int8_expert, "experts", AN_EXPERT ", int8 by rows",
@@ -384,7 +389,7 @@ static const tsr_class_rule kRules[] = {
      "the class renames weight_scale_inv to weight_scale, and then loads no scale at all",
      "use `tessera quantize --dialect compressed-tensors`, or `tessera convert --to fp8-block "
      "--dialect compressed-tensors`"},
-    {SGLANG, NULL, has_other_format, is_packed_expert, "experts",
+    {SGLANG, NULL, is_not_pack_quantized, is_packed_expert, "experts",
      "a packed expert in a checkpoint whose format is not pack-quantized",
      "the loader reads packed integers of experts only if that is the format of the whole checkpoint",
      "use `tessera quantize --scheme int4-weight-only`, or a rule with another scheme for experts"},

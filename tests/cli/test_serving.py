@@ -41,6 +41,9 @@ def hold_to_inspect(got, out, tessera, tmp_path, but=()):
     *((kind, scheme) for kind in ("llama", "qwen3-moe") for scheme in SMALL_GROUPS)])
 def test_the_lines_are_what_inspect_says(kind, scheme, checkpoint, tessera, tmp_path):
     got, out = serve(tessera, checkpoint(kind), tmp_path / "dst", "--scheme", *scheme.split())
+    if (kind, scheme) == ("deepseek-v3", "int4-weight-only --group-size 32"):
+        assert "no command to serve it: only" in out and not any("command" in row for row in got.values())
+        return
     hold_to_inspect(got, out, tessera, tmp_path, but=["sglang"] if (kind, scheme) == ("llama", "fp8-block") else [])
 
 

@@ -80,7 +80,7 @@ def test_shapes(tmp_path, quantize, hidden, inner, experts):
 
 
 def test_its_loaders_take_it(tmp_path, tessera, quantize, inspect):
-    src, _, _ = model(tmp_path / "src")
+    src, _, _ = model(tmp_path / "src", experts=20)
     code, got = inspect(quantize(src, *NATIVE), "--can-load", ",".join(LOADERS), "--tp", "1")
     assert code == 0, got["load_findings"]
     code, out, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "told", *NATIVE])

@@ -152,14 +152,14 @@ def inputs_of(path):
     return scales
 
 
-def check_inputs(params, names):
+def check_inputs(params, scales):
     """They have no weight to be compared with: they must have been loaded, and be numbers above 0. A parameter beside whose
     layer the checkpoint has none is room that the loader drops later."""
-    beside = tuple({name.rsplit(".", 2)[0].rstrip("0123456789").removesuffix(".") + "." for name in names})
+    beside = tuple({name.rsplit(".", 2)[0].rstrip("0123456789").removesuffix(".") + "." for name in scales})
     mine = [name for name in params if name.endswith(INPUTS) and name.startswith(beside)]
-    if names and not mine:
-        raise ValueError(f"no parameter for {next(iter(names))}")
-    ones = any((scale == 1).all() for scale in names.values())
+    if scales and not mine:
+        raise ValueError(f"no parameter for {next(iter(scales))}")
+    ones = any((scale == 1).all() for scale in scales.values())
     for name in mine:
         scale = params[name]
         loaded = (scale.view(torch.uint8) != NOT_LOADED).any() if not name.endswith("_input_scale") else ones or (scale != 1).all()
