@@ -3,7 +3,7 @@
 
 #include "common/checked.h"
 #include "common/float_bits.h"
-#include "quantize/stored_scale.h"
+#include "quantize/scales/stored_scale.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -219,7 +219,7 @@ static bool make_codes(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, co
 {
     const size_t width = scheme->block_cols;
     if (group->bf16 != NULL && scheme->scale_fmt != TSR_SCALE_BF16 && given == NULL) {
-        const bool measures = !scheme->search && group->cols <= MAX_MEASURED * width;
+        const bool measures = scheme->search == TSR_SCALES_AMAX && group->cols <= MAX_MEASURED * width;
         k->quantize_e4m3_bf16(group->bf16, group->rows, group->cols, group->ld, width,
                               scheme->scale_fmt == TSR_SCALE_UE8M0, amax, scales, group->codes, group->ld_codes,
                               measures ? errors : NULL);
@@ -307,7 +307,7 @@ static tsr_status go_through(const tsr_fp8_block *scheme, const tsr_cpu_kernels 
             measured = make_codes(scheme, kernels, &group, band->amax, amax, scales, errors);
         else
             find_amax(kernels, &group, scheme->block_cols, amax);
-        if (encodes && scheme->search)
+        if (encodes && scheme->search == TSR_SCALES_MSE)
             search_group(scheme, kernels, &group, scales, amax);
         TSR_TRY(measure_group(scheme, kernels, band, &group, band->first + col, scales, amax, measured ? errors : NULL,
                               stats, err));

@@ -11,6 +11,7 @@
 #include "kernels/cpu/cpu.h"
 #include "quantize/block_cells.h"
 #include "quantize/quant_stats.h"
+#include "quantize/scales/scale_search.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,7 +26,7 @@ typedef enum tsr_scale_fmt {
 typedef struct tsr_fp8_block {
     uint32_t block_rows, block_cols;
     tsr_scale_fmt scale_fmt;
-    bool search; /* --scales mse: use the scale of least squared error instead of amax / 448 */
+    tsr_scale_search search;
 } tsr_fp8_block;
 
 /* Part of a tensor: at most block_rows rows, all from one row of blocks. All its blocks except the last have full

@@ -4,7 +4,7 @@
 #include "common/checked.h"
 #include "common/float_bits.h"
 #include "quantize/fp8_decode.h"
-#include "quantize/stored_scale.h"
+#include "quantize/scales/stored_scale.h"
 
 #include <math.h>
 #include <string.h>
@@ -43,7 +43,8 @@ static room divide(const tsr_int_scheme *scheme, uint64_t cols, void *scratch)
 
 size_t tsr_int_scratch(const tsr_int_scheme *scheme, uint64_t cols)
 {
-    return (cols + GROUP_ARRAYS * tsr_int_groups(scheme, cols)) * sizeof(float) + (scheme->search ? cols : 0);
+    return (cols + GROUP_ARRAYS * tsr_int_groups(scheme, cols)) * sizeof(float) +
+           (scheme->search == TSR_SCALES_MSE ? cols : 0);
 }
 
 /* A row of the source: BF16 unchanged, other dtypes in FP32. */
@@ -211,7 +212,7 @@ static tsr_status quantize_row(const tsr_int_scheme *scheme, const tsr_cpu_kerne
     }
     const tsr_int_row all = row_at(scheme, r, 0);
     encode(k, x, cols, width, &all, codes);
-    for (uint64_t g = 0; scheme->search && g < groups; g++) {
+    for (uint64_t g = 0; scheme->search == TSR_SCALES_MSE && g < groups; g++) {
         const uint64_t col = g * width;
         search(scheme, k, part_of(x, col), tsr_min_u64(width, cols - col), r, g, codes + col);
     }

@@ -14,6 +14,7 @@
 #include "kernels/cpu/cpu.h"
 #include "quantize/block_cells.h"
 #include "quantize/quant_stats.h"
+#include "quantize/scales/scale_search.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,12 +24,12 @@ typedef struct tsr_int_scheme {
     uint32_t bits;  /* 8 or 4 */
     uint64_t group; /* columns that share a scale; 0: the whole row */
     bool asymmetric;
-    float divisor;         /* symmetric: amax / divisor */
-    bool away;             /* round ties away from zero instead of to even */
-    bool in_bf16;          /* BF16 weights, symmetric: compute in the weights' own dtype, like compressed-tensors */
-    bool zero_scale;       /* a group of zeros gets scale 0, like FasterTransformer's own quantizer */
-    tsr_dtype scale_dtype; /* F32, BF16 or F16 */
-    bool search;           /* use the scale of least squared error of 12 that clip increasingly: slower, never worse */
+    float divisor;           /* symmetric: amax / divisor */
+    bool away;               /* round ties away from zero instead of to even */
+    bool in_bf16;            /* BF16 weights, symmetric: compute in the weights' own dtype, like compressed-tensors */
+    bool zero_scale;         /* a group of zeros gets scale 0, like FasterTransformer's own quantizer */
+    tsr_dtype scale_dtype;   /* F32, BF16 or F16 */
+    tsr_scale_search search; /* MSE: 12 scales that clip increasingly */
 } tsr_int_scheme;
 
 /* Some whole rows of a weight. */

@@ -1,6 +1,6 @@
 /* Decodes MXFP4, MXFP8 and NVFP4: y = value(code) * t, one FP32 product, rounded once to the target.
  *
- * quantize/mx_format.h defines t. Equal to compressed-tensors (compressors/nvfp4, mxfp4), ModelOpt (qtensor/) and
+ * quantize/scales/mx_format.h defines t. Equal to compressed-tensors (compressors/nvfp4, mxfp4), ModelOpt (qtensor/) and
  * transformers (integrations/mxfp4.py). Code 8 gives -0. */
 #ifndef TSR_QUANTIZE_MX_DECODE_H
 #define TSR_QUANTIZE_MX_DECODE_H
@@ -8,7 +8,7 @@
 #include "common/status.h"
 #include "formats/checkpoint/safetensors.h"
 #include "kernels/cpu/cpu.h"
-#include "quantize/mx_format.h"
+#include "quantize/scales/mx_format.h"
 
 #include <stddef.h>
 #include <stdint.h>

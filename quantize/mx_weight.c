@@ -2,6 +2,7 @@
 #include "quantize/mx_weight.h"
 
 #include "common/float_bits.h"
+#include "quantize/scales/mx_best.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -238,18 +239,6 @@ static tsr_mx_error measure(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *
 
 /* ---- the search ---- */
 
-static bool is_candidate(const tsr_mx_scheme *scheme, int scale)
-{
-    return scheme->scale == TSR_MX_E8M0 ? scale >= 0 && scale <= 254 : scale >= 1 && scale <= 0x7E;
-}
-
-/* Returns true if some code of the group could decode to infinity in BF16. */
-static bool may_overflow(const tsr_mx_scheme *scheme, float t)
-{
-    /* For zeros t is subnormal, and products with it are slow; no code exceeds 2^9. */
-    return t >= 0x1p100f && !(tsr_mx_largest(scheme->element) * t < 0x1.FFp127f);
-}
-
 /* Returns the squared error of the codes of a group, in units of the weights. */
 static double loss_of(const room *r, uint64_t g, float t)
 {
@@ -261,11 +250,11 @@ static void choose_trials(const tsr_mx_scheme *scheme, float global, const uint8
                           const room *r)
 {
     for (uint64_t g = 0; g < groups; g++)
-        r->trial_scales[g] = (uint8_t)(is_candidate(scheme, first[g] + step) ? first[g] + step : first[g]);
+        r->trial_scales[g] = (uint8_t)(tsr_mx_is_scale(scheme->scale, first[g] + step) ? first[g] + step : first[g]);
     tsr_mx_scale_values(scheme->scale, global, r->trial_scales, groups, r->trial_t);
     for (uint64_t g = 0; g < groups; g++) {
         const float t = r->trial_t[g];
-        if (r->amax[g] != 0 && r->t[g] != 0 && t != 0 && !may_overflow(scheme, t))
+        if (r->amax[g] != 0 && r->t[g] != 0 && t != 0 && !tsr_mx_may_reach_infinity(scheme->element, t))
             continue;
         r->trial_scales[g] = first[g];
         r->trial_t[g] = r->t[g];
@@ -300,6 +289,17 @@ static void search(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const 
     memcpy(scales, r->found, groups);
     tsr_mx_scale_values(scheme->scale, rows->global, scales, groups, r->t);
     encode(scheme, k, x, cols, r->t, scales, dtype, codes);
+}
+
+/* Replaces the scales of a row by the best ones of all. */
+static void find_best(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const tsr_mx_rows *rows, source x,
+                      const room *r, uint8_t *scales)
+{
+    const uint64_t cols = cols_of(rows);
+    if (x.bf16 != NULL)
+        k->widen_bf16(x.bf16, cols, r->f32);
+    tsr_mx_best_scales(scheme->element, scheme->scale, k, rows->global, x.bf16 != NULL ? r->f32 : x.f32, cols, scales);
+    tsr_mx_scale_values(scheme->scale, rows->global, scales, cols / scheme->group, r->t);
 }
 
 /* ---- quantizing ---- */
@@ -437,11 +437,13 @@ static tsr_status quantize_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernel
     const source x = take_row(k, rows, row, r->f32);
     TSR_TRY(find_amax(k, rows, row, x, scheme->group, r->amax, err));
     choose_scales(scheme, k, rows, groups, r, scales);
+    if (scheme->search == TSR_SCALES_BEST)
+        find_best(scheme, k, rows, x, r, scales);
     encode(scheme, k, x, cols, r->t, scales, (tsr_dtype)rows->tensor->dtype, codes);
-    if (scheme->search)
+    if (scheme->search == TSR_SCALES_MSE)
         search(scheme, k, rows, x, r, scales, codes);
     for (uint64_t g = 0; g < groups; g++) {
-        if (may_overflow(scheme, r->t[g]))
+        if (tsr_mx_may_reach_infinity(scheme->element, r->t[g]))
             TSR_TRY(refuse_overflow(scheme, rows, row, g, r->t[g], codes + g * group_bytes, err));
         if (rows->scale_values != NULL)
             rows->scale_values[row * groups + g] = r->amax[g] == 0 ? 1 : r->t[g];

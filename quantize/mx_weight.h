@@ -1,7 +1,7 @@
 /* Quantizes rows of a matrix to MXFP4, MXFP8 or NVFP4: codes, and a scale per group of columns.
  *
  * For each group: amax over its columns, the scale from amax, then code = element(clamp(x / t)) with t as readers
- * compute it (quantize/mx_format.h). A rule (tsr_mx_rule) derives an E8M0 scale from amax. Each producer has a default
+ * compute it (quantize/scales/mx_format.h). A rule (tsr_mx_rule) derives an E8M0 scale from amax. Each producer has a default
  * rule, with which Tessera writes the same bytes. docs/numerics.md has the formulas and every corner case. */
 #ifndef TSR_QUANTIZE_MX_WEIGHT_H
 #define TSR_QUANTIZE_MX_WEIGHT_H
@@ -10,8 +10,9 @@
 #include "formats/checkpoint/safetensors.h"
 #include "kernels/cpu/cpu.h"
 #include "quantize/block_cells.h"
-#include "quantize/mx_format.h"
 #include "quantize/quant_stats.h"
+#include "quantize/scales/mx_format.h"
+#include "quantize/scales/scale_search.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,7 +34,7 @@ typedef struct tsr_mx_scheme {
     tsr_mx_scale scale;
     tsr_mx_rule rule; /* E8M0 only */
     bool ties_down;   /* E2M1 with E8M0 scales: ties toward zero, as in ModelOpt; otherwise to even */
-    bool search;      /* use the scale of least squared error among the neighbours: slower, never worse */
+    tsr_scale_search search;
 } tsr_mx_scheme;
 
 /* Returns the arithmetic of ModelOpt, or that of compressed-tensors. */

@@ -197,6 +197,12 @@ static void print_usual(const tsr_plan_job *job, double sqnr)
                   job->scheme, job->sqnr.from, job->sqnr.to);
 }
 
+static void print_scales(const tsr_plan *plan)
+{
+    if (plan->made.scales != NULL)
+        tsr_print("scales are %s: no other scale that can be stored has a smaller squared error\n", plan->made.scales);
+}
+
 /* Prints the error of all tensors and of the worst ones, if a step has such statistics. */
 static void print_errors(const tsr_plan_job *job, const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of,
                          const char *title)
@@ -228,6 +234,7 @@ static void print_summary(const tsr_plan_job *job)
         print_sums(plan);
     print_errors(job, plan, result->rows, TSR_STATS_SOURCE, "whole");
     print_errors(job, plan, result->rows, TSR_STATS_ORIGINAL, "against the original");
+    print_scales(plan);
     if (!shard && job->judged.n_findings == 0)
         tsr_quant_limits_print(&job->limits, &job->judged);
     char read[32], written[32], rate[32], io[256];
@@ -367,6 +374,8 @@ static void json_result(tsr_text *t, const tsr_command_context *c)
     }
     if (job->serving.count > 0)
         tsr_serve_hints_json(t, &job->serving);
+    if (plan->made.scales != NULL)
+        tsr_json_member_string(t, "scales", plan->made.scales);
     if (plan->made.readers != NULL)
         tsr_json_member_string(t, "readers", plan->made.readers);
     if (against.elements > 0) {

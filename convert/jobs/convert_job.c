@@ -39,7 +39,7 @@ static tsr_status plan_gpt_oss(const tsr_job_source *from, const tsr_convert_job
                                tsr_plan *plan, tsr_err *err)
 {
     tsr_gpt_oss_options options = {.max_shard_bytes = from->max_shard_bytes};
-    if (a->lossy || a->scales == 1 || a->mx_scale >= 0 || a->experts == 0 || a->exclude.count > 0)
+    if (a->lossy || a->scales != TSR_SCALES_AMAX || a->mx_scale >= 0 || a->experts == 0 || a->exclude.count > 0)
         return tsr_fail(err, TSR_E_USAGE,
                         "--dialect gpt-oss keeps the codes of all experts in stacks; it cannot be combined with "
                         "--lossy, --scales, --mx-scale, --exclude or --experts split");
@@ -77,7 +77,7 @@ static tsr_status plan_scheme(const tsr_job_source *from, const tsr_convert_job 
         .split = a->experts < 0    ? TSR_SPLIT_CODES
                  : a->experts == 0 ? TSR_SPLIT_ALL
                                    : TSR_SPLIT_NONE,
-        .anew = a->scales == 1,
+        .anew = a->scales != TSR_SCALES_AMAX,
         .group_as_source = a->group_size == UINT64_MAX,
         .paired = paired,
     };
@@ -115,7 +115,7 @@ static tsr_status plan_fp8_block(const tsr_job_source *from, const tsr_convert_j
 {
     tsr_requantize_options options = {.scale_fmt = a->scale_fmt,
                                       .dialect = a->dialect,
-                                      .search = a->scales == 1,
+                                      .search = (tsr_scale_search)a->scales,
                                       .max_shard_bytes = from->max_shard_bytes};
     tsr_weights weights;
     tsr_status status;
@@ -212,7 +212,7 @@ static tsr_status plan_layout(const tsr_job_source *from, const tsr_convert_job 
                    .away = a->away == 0,
                    .zero_scale = true,
                    .scale_dtype = TSR_F32,
-                   .search = a->scales == 1},
+                   .search = (tsr_scale_search)a->scales},
         .scale_dtype = kDtypes[a->scale_dtype],
         .asked = a->quantizing,
         .policy = {.include = a->include.items,
@@ -378,7 +378,7 @@ void tsr_convert_job_options(tsr_convert_job *a, tsr_option *options)
         {"--scale-fmt", TSR_OPT_CHOICE, &a->scale_fmt, TSR_SCALE_FMT_WORDS,
          "fp8-block: f32: any scale; ue8m0: scales rounded up to powers of two (as in SRC)"},
         {"--scales", TSR_OPT_CHOICE, &a->scales, TSR_SCALES_WORDS,
-         "amax: the scale is the largest magnitude divided by 448; mse: the scale of least squared error (amax)"},
+         "amax: scales follow from the largest value; mse: least squared error of some scales; best: of all (amax)"},
         {"--dialect", TSR_OPT_CHOICE, &a->dialect, TSR_DIALECT_WORDS,
          "names of the scales and form of the configuration (fp8-block: as in SRC; others: compressed-tensors)"},
         {"--lossy", TSR_OPT_FLAG, &a->lossy, NULL,
@@ -488,6 +488,7 @@ tsr_status tsr_convert_job_plan(tsr_convert_job *a, const tsr_job_source *from, 
     TSR_TRY(make_plan(a, from, plan, err));
     TSR_TRY(tsr_warn_of_ignored(plan, from, a->in.checkpoints, a->in.n, err));
     plan->provenance = with;
+    plan->made.scales = a->scales == TSR_SCALES_BEST ? "optimal" : NULL;
     return TSR_OK;
 }
 

@@ -30,8 +30,8 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
          "a file of rules that give each weight a scheme, in the form of compressed-tensors or ModelOpt; tessera "
          "plan-schemes writes one"},
         {"--scales", TSR_OPT_CHOICE, &job->of.scales, TSR_SCALES_WORDS,
-         "amax: the scale follows from the largest value; mse: the scale of least squared error, which is slower and "
-         "never worse (amax)"},
+         "amax: the scale follows from the largest value; mse: the scale of least squared error among some near it, "
+         "slower and never worse; best: among all that nvfp4, mxfp4 or mxfp8 can store (amax)"},
         {"--include", TSR_OPT_LIST, &job->of.include, "GLOB",
          "also quantize tensors with these names (*, ?, [0-3]: docs/policy.md); may be repeated"},
         {"--exclude", TSR_OPT_LIST, &job->of.exclude, "GLOB",
@@ -179,7 +179,7 @@ static tsr_status plan_by_rules(tsr_quantize_job *q, const tsr_job_source *from,
     if (calibrated)
         TSR_TRY(tsr_calibration_read(&q->calibration, q->of.activations, err));
     q->by_rules = (tsr_rules_options){.rules = &q->rules_read,
-                                      .search = q->of.scales == 1,
+                                      .search = (tsr_scale_search)q->of.scales,
                                       .calibration = calibrated ? &q->calibration : NULL,
                                       .input_scale = input_scale,
                                       .max_shard_bytes = from->max_shard_bytes};
@@ -205,6 +205,7 @@ tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *fr
                                        : plan_by_scheme(job, from, plan, err));
     TSR_TRY(tsr_warn_of_ignored(plan, from, job->opened, 2, err));
     plan->provenance = with;
+    plan->made.scales = job->of.scales == TSR_SCALES_BEST ? "optimal" : NULL;
     return TSR_OK;
 }
 

@@ -57,7 +57,7 @@ static tsr_status int_options(const tsr_scheme_arguments *a, tsr_ct_options *opt
         return tsr_fail(err, TSR_E_USAGE, "--scale-dtype f16 cannot be used with fp8-channel; use f32 or bf16");
     ints.asymmetric = a->zero_points;
     ints.away = a->away == 1;
-    ints.search = a->scales == 1;
+    ints.search = (tsr_scale_search)a->scales;
     *options = (tsr_ct_options){
         .id = a->scheme,
         .scheme = ints,
@@ -76,7 +76,7 @@ static tsr_status block_options(const tsr_scheme_arguments *a, tsr_quantize_opti
         .block = {.block_rows = (uint32_t)block.rows,
                   .block_cols = (uint32_t)block.cols,
                   .scale_fmt = (tsr_scale_fmt)a->scale_fmt,
-                  .search = a->scales == 1},
+                  .search = (tsr_scale_search)a->scales},
         .dialect = a->dialect < 0 ? TSR_DIALECT_DEEPSEEK : (tsr_dialect)a->dialect,
         .policy = policy_of(a),
         .max_shard_bytes = a->max_shard_bytes,
@@ -108,14 +108,11 @@ static tsr_status mx_options(const tsr_scheme_arguments *a, bool ranges, tsr_mx_
         .scheme = a->scheme,
         .dialect = a->dialect < 0 ? TSR_DIALECT_COMPRESSED_TENSORS : (tsr_dialect)a->dialect,
         .rule = a->mx_scale < 0 ? NULL : &kRules[a->mx_scale],
-        .search = a->scales == 1,
+        .search = (tsr_scale_search)a->scales,
         .policy = policy_of(a),
         .max_shard_bytes = a->max_shard_bytes,
     };
     const bool fp8 = tsr_scheme_row_of(a->scheme)->form == TSR_FORM_FP8_TENSOR;
-    if (fp8 && options->search)
-        return tsr_fail(err, TSR_E_USAGE,
-                        "--scales mse cannot be used with fp8-tensor, which has one scale per tensor");
     TSR_TRY(tsr_read_input_scale(a, &options->input_scale, err));
     if (options->input_scale != 0 || a->activations != NULL)
         return TSR_OK;
@@ -135,6 +132,7 @@ tsr_status tsr_scheme_read(const tsr_scheme_arguments *a, bool ranges, tsr_schem
 {
     const tsr_scheme_form form = tsr_scheme_row_of(a->scheme)->form;
     *o = (tsr_scheme_options){.calibration = {0}};
+    TSR_TRY(tsr_scheme_check_scales(a->scheme, (tsr_scale_search)a->scales, err));
     if (a->dialect >= 0)
         TSR_TRY(tsr_scheme_check_dialect(a->scheme, (tsr_dialect)a->dialect, err));
     TSR_TRY(form == TSR_FORM_BLOCKS               ? block_options(a, &o->blocks, err)

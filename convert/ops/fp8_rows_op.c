@@ -95,7 +95,8 @@ static const tsr_op kTensorOp = {.name = "quantize fp8-tensor",
                                  .stats_of = TSR_STATS_SOURCE,
                                  .blocks = rows_blocks};
 
-static const params *make_params(tsr_plan *plan, const tsr_tensor *weight, tsr_scale_fmt fmt, bool search, float input)
+static const params *make_params(tsr_plan *plan, const tsr_tensor *weight, tsr_scale_fmt fmt, tsr_scale_search search,
+                                 float input)
 {
     params *const p = tsr_arena_alloc(&plan->arena, sizeof *p);
     if (p != NULL)
@@ -110,8 +111,8 @@ static tsr_tensor *codes_of(tsr_plan *plan, const tsr_tensor *weight)
     return tsr_plan_new_tensor(plan, weight->name, TSR_F8_E4M3, 2, weight->shape);
 }
 
-tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_scale_fmt scale_fmt, bool search,
-                                tsr_err *err)
+tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_scale_fmt scale_fmt,
+                                tsr_scale_search search, tsr_err *err)
 {
     const tsr_step step = {.op = &kChannelOp,
                            .params = make_params(plan, weight, scale_fmt, search, 0),
@@ -138,7 +139,7 @@ tsr_status tsr_plan_fp8_tensor(tsr_plan *plan, const tsr_tensor *weight, const t
 {
     const tsr_tensor *in[TSR_MAX_INPUTS] = {weight};
     const tsr_step step = {.op = &kTensorOp,
-                           .params = make_params(plan, weight, TSR_SCALE_F32, false, input),
+                           .params = make_params(plan, weight, TSR_SCALE_F32, TSR_SCALES_AMAX, input),
                            .in = in,
                            .n_in = tsr_amax_inputs(amax, weight, in),
                            .amax = amax,

@@ -7,9 +7,9 @@
 #include "quantize/fp8_block.h"
 
 /* X.weight [R, C] -> X.weight F8_E4M3 [R, C] and X.weight_scale [R, 1], BF16 if scale_fmt says so, else F32. A row is
- * one block of quantize/fp8_block.h. `search`: choose the scale of least squared error. */
-tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_scale_fmt scale_fmt, bool search,
-                                tsr_err *err) TSR_WARN_UNUSED;
+ * one block of quantize/fp8_block.h. */
+tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_scale_fmt scale_fmt,
+                                tsr_scale_search search, tsr_err *err) TSR_WARN_UNUSED;
 
 /* X.weight [R, C] -> X.weight F8_E4M3 [R, C], X.weight_scale F32 and, unless `input` is 0, X.input_scale F32 with that
  * value. `amax` is the largest |x| of the weight, or of all weights that share its scale. `names` has the endings of

@@ -190,6 +190,7 @@ typedef struct tsr_plan_made {
     const char *scheme, *dialect; /* names as in the options */
     const char *rule;             /* the rule that derives a power of two from amax */
     const char *readers;          /* who loads it */
+    const char *scales; /* "optimal": no other scale that can be stored has a smaller squared error; or NULL */
 } tsr_plan_made;
 
 /* A file named by an option. `text` is its contents if it is small, else NULL. */

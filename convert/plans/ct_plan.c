@@ -218,7 +218,7 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_ct_options *o, tsr_err
         "--max-shard-size %llu",
         tsr_scheme_row_of(o->id)->name, U64(s->group), s->asymmetric ? " --zero-points" : "",
         o->asymmetric_activations ? " --activation-zero-points" : "", (double)s->divisor, s->away ? "away" : "even",
-        tsr_dtype_name(s->scale_dtype), s->search ? "mse" : "amax", U64(o->max_shard_bytes));
+        tsr_dtype_name(s->scale_dtype), tsr_scale_search_name(s->search), U64(o->max_shard_bytes));
     if (o->calibration != NULL)
         tsr_text_printf(&t, " --activations %016llx", U64(o->calibration->hash));
     tsr_spell_policy(&t, &o->policy);

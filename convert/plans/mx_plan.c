@@ -268,7 +268,7 @@ static tsr_status spell_command(const planning *p)
                     p->plan->made.dialect);
     if (p->plan->made.rule != NULL)
         tsr_text_printf(&t, " --mx-scale %s", p->plan->made.rule);
-    tsr_text_printf(&t, " --scales %s --max-shard-size %llu", p->o->search ? "mse" : "amax",
+    tsr_text_printf(&t, " --scales %s --max-shard-size %llu", tsr_scale_search_name(p->o->search),
                     U64(p->o->max_shard_bytes));
     if (p->o->calibration != NULL)
         tsr_text_printf(&t, " --activations %016llx", U64(p->o->calibration->hash));

@@ -93,7 +93,7 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_quantize_options *o, t
                     "quantize --scheme fp8-block --block %ux%u --scale-fmt %s --scales %s --dialect %s "
                     "--max-shard-size %llu",
                     o->block.block_rows, o->block.block_cols, o->block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32",
-                    o->block.search ? "mse" : "amax", tsr_dialect_name(o->dialect),
+                    tsr_scale_search_name(o->block.search), tsr_dialect_name(o->dialect),
                     (unsigned long long)o->max_shard_bytes);
     tsr_spell_policy(&t, &o->policy);
     return tsr_plan_take_command(plan, &t, err);

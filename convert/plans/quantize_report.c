@@ -160,6 +160,7 @@ void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, cons
     member_known(t, "scheme", plan->made.scheme);
     member_known(t, "dialect", plan->made.dialect);
     member_known(t, "scale_rule", plan->made.rule);
+    member_known(t, "scales", plan->made.scales);
     member_known(t, "readers", plan->made.readers);
     const uint64_t n = tensor_rows(t, "tensors", plan, rows, TSR_STATS_SOURCE, &whole);
     tsr_json_member_object(t, "whole", false);

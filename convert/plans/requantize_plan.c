@@ -7,6 +7,7 @@
 #include "convert/ops/quantize_op.h"
 #include "convert/ops/rows/scale_op.h"
 #include "convert/plans/quantize_report.h"
+#include "convert/schemes/schemes.h"
 #include "quantize/policy/policy.h"
 
 #include <string.h>
@@ -50,7 +51,7 @@ static const char *reason_to_requantize(const tsr_weights *weights, const tsr_we
         return "other blocks";
     if (to->block.scale_fmt == TSR_SCALE_UE8M0 && !weights->ue8m0 && w->scale_dtype != TSR_F8_E8M0)
         return "scales become powers of two";
-    return to->block.search ? "scales of least squared error" : NULL;
+    return to->block.search != TSR_SCALES_AMAX ? "scales of least squared error" : NULL;
 }
 
 /* Finds the weight in the unquantized original. */
@@ -138,12 +139,13 @@ static const tsr_tensor *kept(const void *context, size_t i)
 static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const tsr_requantize_options *o, tsr_err *err)
 {
     const target to = target_of(plan, o);
+    TSR_TRY(tsr_scheme_check_scales(TSR_SCHEME_FP8_BLOCK, o->search, err));
     plan->command = tsr_arena_printf(
         &plan->arena,
         "convert --to fp8-block --block %ux%u --source-block %llux%llu --scale-fmt %s --scales %s --dialect %s "
         "--max-shard-size %llu%s",
         to.block.block_rows, to.block.block_cols, U64(o->source_block.rows), U64(o->source_block.cols),
-        to.block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32", to.block.search ? "mse" : "amax",
+        to.block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32", tsr_scale_search_name(to.block.search),
         to.dialect == TSR_DIALECT_COMPRESSED_TENSORS ? "compressed-tensors" : "deepseek",
         (unsigned long long)o->max_shard_bytes, plan->n_sources > 1 ? " --against" : "");
     if (o->source_block.rows != 0) /* `verify` needs the block size too */

@@ -13,7 +13,7 @@ typedef struct tsr_requantize_options {
     tsr_block block;        /* 0 x 0: that of the source, or 128 x 128 if it has none */
     int scale_fmt;          /* a tsr_scale_fmt; -1: that of the source */
     int dialect;            /* a tsr_dialect; -1: that of the source */
-    bool search;
+    tsr_scale_search search;
     uint64_t max_shard_bytes;
 } tsr_requantize_options;
 

@@ -176,3 +176,19 @@ tsr_status tsr_scheme_check_dialect(tsr_scheme scheme, tsr_dialect dialect, tsr_
     tsr_text_free(&read);
     return status;
 }
+
+tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, tsr_err *err)
+{
+    const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
+    if (search == TSR_SCALES_AMAX || row->form == TSR_FORM_PLAIN)
+        return TSR_OK;
+    if (row->form == TSR_FORM_FP8_TENSOR)
+        return tsr_fail(err, TSR_E_USAGE, "--scales %s cannot be used with fp8-tensor, which has one scale per tensor",
+                        tsr_scale_search_name(search));
+    if (search == TSR_SCALES_BEST && row->form != TSR_FORM_GROUPS)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--scales best cannot be used with %s: it tries all scales that nvfp4, mxfp4 or mxfp8 can "
+                        "store; use one of these, or --scales mse",
+                        row->name);
+    return TSR_OK;
+}

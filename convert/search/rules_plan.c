@@ -178,6 +178,8 @@ static tsr_status plan_weight(const planning *p, const tsr_tensor *t, tsr_scheme
     const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
     tsr_int_scheme ints = row->ints;
     ints.search = p->o->search;
+    if (p->o->search == TSR_SCALES_BEST)
+        TSR_TRY(tsr_scheme_check_scales(scheme, p->o->search, p->err));
     switch (row->form) {
     case TSR_FORM_GROUPS:
     case TSR_FORM_FP8_TENSOR:
@@ -210,7 +212,7 @@ static tsr_status spell_command(const planning *p)
 {
     tsr_text t = {0};
     tsr_text_printf(&t, "quantize --rules %016llx --scales %s --max-shard-size %llu", U64(p->o->rules->hash),
-                    p->o->search ? "mse" : "amax", U64(p->o->max_shard_bytes));
+                    tsr_scale_search_name(p->o->search), U64(p->o->max_shard_bytes));
     if (p->o->rules->dialect != TSR_DIALECT_COMPRESSED_TENSORS)
         tsr_text_printf(&t, " --dialect %s", p->plan->made.dialect);
     if (p->o->calibration != NULL)

@@ -5,10 +5,11 @@
 #include "convert/plan/plan.h"
 #include "convert/search/rules.h"
 #include "formats/weights/calibration.h"
+#include "quantize/scales/scale_search.h"
 
 typedef struct tsr_rules_options {
     const tsr_scheme_rules *rules;
-    bool search;                        /* choose scales of least squared error */
+    tsr_scale_search search;
     const tsr_calibration *calibration; /* measured ranges of the inputs, for nvfp4 and fp8-tensor; or NULL */
     float input_scale;                  /* static scale of all these inputs instead; 0: none */
     uint64_t max_shard_bytes;

@@ -6,6 +6,7 @@
 #ifndef TSR_KERNELS_CPU_CPU_H
 #define TSR_KERNELS_CPU_CPU_H
 
+#include "kernels/cpu/best_scale.h"
 #include "kernels/cpu/block_fp8.h"
 #include "kernels/cpu/e4m3_decode.h"
 #include "kernels/cpu/fp8_gemm.h"

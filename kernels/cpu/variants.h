@@ -3,6 +3,7 @@
 #ifndef TSR_KERNELS_CPU_VARIANTS_H
 #define TSR_KERNELS_CPU_VARIANTS_H
 
+#include "kernels/cpu/best_scale.h"
 #include "kernels/cpu/block_fp8.h"
 #include "kernels/cpu/e4m3_decode.h"
 #include "kernels/cpu/fp8_gemm.h"
@@ -26,6 +27,10 @@
 #include "kernels/cpu/kernels.inc"
 #undef TSR_OP
 #undef TSR_KERNEL
+
+/* Returns the loss of a scale, and the best scale, of one group (kernels/cpu/best_scale.h). */
+double tsr_best_group_loss(const float *x, const float *weight, const tsr_best_groups *candidates, int scale);
+uint8_t tsr_best_group(const float *x, const float *weight, const tsr_best_groups *candidates, uint8_t given);
 
 /* Encodes a group that the faster variants leave to the definition because of its t. Usually it is a group of zeros,
  * whose quotients need not be computed. */

@@ -172,6 +172,44 @@ static void nvfp4_and_measure(const tsr_cpu_kernels *k, const buffers *b)
     encode_e2m1(k, b, 16, true);
 }
 
+/* As quantize/mx_weight.c has it for --scales best. */
+static void best_e2m1(const tsr_cpu_kernels *k, const buffers *b, size_t group)
+{
+    static mx_row m;
+    static float x[COLS], t[256];
+    static uint8_t bytes[256];
+    const size_t n = COLS / group;
+    for (int i = 0; i < 256; i++)
+        bytes[i] = (uint8_t)i;
+    if (group == 16)
+        k->values_e4m3(bytes, 256, 12800, true, t);
+    else
+        k->values_e8m0(bytes, 256, t);
+    const tsr_best_groups all = {
+        .group = group, .e8m0 = group == 32, .t = t, .least = group == 16, .most = group == 16 ? 126 : 251};
+    for (size_t r = 0; r < b->rows; r++) {
+        uint8_t *const scales = b->mx_scales + r * n;
+        k->amax_groups_bf16(b->bf16 + r * COLS, COLS, group, m.amax);
+        if (group == 16)
+            k->scale_nvfp4(m.amax, n, &(tsr_nvfp4_recipe){.global = 12800, .bf16_quotient = true}, scales, m.t);
+        else
+            k->scale_e8m0(m.amax, n, 0x5FFFFF, 2, scales, m.t);
+        k->widen_bf16(b->bf16 + r * COLS, COLS, x);
+        k->best_groups(x, NULL, COLS, &all, scales);
+        sink += scales[0];
+    }
+}
+
+static void best_nvfp4(const tsr_cpu_kernels *k, const buffers *b)
+{
+    best_e2m1(k, b, 16);
+}
+
+static void best_mxfp4(const tsr_cpu_kernels *k, const buffers *b)
+{
+    best_e2m1(k, b, 32);
+}
+
 static void encode_mxfp8(const tsr_cpu_kernels *k, const buffers *b, bool error)
 {
     static mx_row m;
@@ -213,6 +251,8 @@ const work kEncodes[] = {
     {"MXFP4 + error", mxfp4_and_measure, PER_WEIGHT_4, {0, 0.3, 0.3}},
     {"NVFP4", nvfp4, PER_WEIGHT_4, {0.35, 0.5, 0.5}},
     {"NVFP4 + error", nvfp4_and_measure, PER_WEIGHT_4, {0, 0.25, 0.25}},
+    {"MXFP4, best scales", best_mxfp4, PER_WEIGHT_4, {0, 0, 0}},
+    {"NVFP4, best scales", best_nvfp4, PER_WEIGHT_4, {0, 0, 0}},
     {"MXFP8", mxfp8, PER_WEIGHT_8, {0.35, 0.5, 0.5}},
     {"MXFP8 + error", mxfp8_and_measure, PER_WEIGHT_8, {0, 0.25, 0.25}},
 };

@@ -15,7 +15,7 @@ import numpy as np
 COMMANDS = {
     "quantize": "quantize SRC -o OUT --json JSON",
     "quantize-plan": "quantize SRC -o OUT --dry-run --json JSON",
-    "quantize-mxfp8": "quantize SRC -o OUT --scheme mxfp8 --exclude *experts* --json JSON",
+    "quantize-mxfp8": "quantize SRC -o OUT --scheme mxfp8 --scales best --exclude *experts* --json JSON",
     "quantize-limits": "quantize SRC -o OUT --min-sqnr 31.45 --max-worst-block 0.5 --json JSON",
     "shard": "quantize SRC -o SHARDED --shard 0/1 --json JSON",
     "finish": "finish SHARDED --json JSON",

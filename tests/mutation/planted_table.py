@@ -57,7 +57,7 @@ PLANTED = [
     ("quantize/mx_weight.c", "return TSR_E2M1_DOWN;", "return TSR_E2M1_EVEN;", MX, "ModelOpt's ties are rounded to even"),
     ("quantize/mx_weight.c", "return source == TSR_BF16 ? TSR_E2M1_EVEN_BF16 : TSR_E2M1_EVEN;", "return TSR_E2M1_EVEN;", None,
      "codes of BF16 are not rounded by way of BF16: a power of two divides without a rounding, unless the quotient is one that becomes 0 either way"),
-    ("quantize/stored_scale.c", "return back > 0 ? back : 0x1p-24f;", "return back;", [U + "test_search"], "a scale that F16 cannot hold is 0"),
+    ("quantize/scales/stored_scale.c", "return back > 0 ? back : 0x1p-24f;", "return back;", [U + "test_search"], "a scale that F16 cannot hold is 0"),
     ("quantize/fp8_block.c", "if (!(scale >= tsr_f32_from_bits(1u << 23)) || !isfinite(scale * TSR_E4M3_MAX))", "if (!isfinite(scale * TSR_E4M3_MAX))",
      None,
      "the search may take a subnormal scale: the one an octave above fits as well, and clips nothing"),
@@ -461,5 +461,8 @@ PLANTED = [
     ("convert/plans/transcode_plan.c", "all = all && reason_to_move(p, part) != NULL;", "all = reason_to_move(p, part) != NULL;", [I + "test_any_to_any.py"], "the last member decides whether a layer's codes are moved"),
     ("convert/plans/experts/stack_experts.c", "if (!is_alike(s->first, w, s->what))", "if (false)", [I + "test_experts.py"], "experts of other shapes are put in one stack"),
     ("convert/plans/ranks/from_deepseek_mp_plan.c", "for (uint64_t i = 0; i < j->layers; i++) {\n        snprintf", "for (uint64_t i = 0; i < 1; i++) {\n        snprintf", [I + "test_tensor_parallel.py"], "ranks of DeepSeek that lack a layer are joined"),
+    ("kernels/cpu/best_groups_body.h", "above = c->e8m0 ? 0 : 7", "above = c->e8m0 ? 0 : 4", [U + "test_best_scale"], "the best of NVFP4's scales is looked for in half an octave"),
+    ("kernels/cpu/best_groups_body.h", "#define NEAR   (1 + 0x1p-12f)", "#define NEAR   1.0f", [U + "test_best_scale"], "FP32 decides between losses that are nearly equal"),
+    ("quantize/mx_weight.c", "if (scheme->search == TSR_SCALES_BEST)", "if (false)", [I + "test_best_scales.py"], "--scales best leaves the scales from amax"),
     ("convert/configs/mx_config.c", "c->global ? LOCAL : DYNAMIC", "DYNAMIC", [I + "test_mx_write.py"], "NVFP4's inputs are stated as wholly dynamic"),
 ]

@@ -419,7 +419,7 @@ static tsr_status spell_command(laying *l)
         tsr_text_printf(&t, " --bits %u --group-size %llu --divisor %g --rounding %s --scale-dtype %s --scales %s",
                         l->scheme.bits, U64(l->scheme.group), (double)l->scheme.divisor,
                         l->scheme.away ? "away" : "even", tsr_dtype_name(l->scale_dtype),
-                        l->scheme.search ? "mse" : "amax");
+                        tsr_scale_search_name(l->scheme.search));
     tsr_text_printf(&t, " --max-shard-size %llu", U64(o->max_shard_bytes));
     tsr_spell_policy(&t, &o->policy);
     return tsr_plan_take_command(l->plan, &t, l->err);
@@ -463,6 +463,10 @@ tsr_status tsr_layout_plan(tsr_plan *plan, const tsr_checkpoint *const *source, 
                 .scale_dtype = options->scale_dtype,
                 .err = err};
     *plan = tsr_plan_begin(source, 1);
+    if (l.scheme.search == TSR_SCALES_BEST)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--scales best cannot be used with --to fastertransformer or trtllm, whose codes are computed "
+                        "with FP32 scales; use --scales mse");
     TSR_TRY(tsr_weights_pair(&l.weights, *source, (tsr_block){0, 0}, err));
     l.decisions = calloc((*source)->tensors.count + 1, sizeof *l.decisions);
     l.unquantized = calloc(l.weights.count + 2, sizeof *l.unquantized);

@@ -2,7 +2,7 @@
 #include "common/float_bits.h"
 #include "quantize/fp8_block.h"
 #include "quantize/int_weight.h"
-#include "quantize/stored_scale.h"
+#include "quantize/scales/stored_scale.h"
 #include "tests/unit/random_bits.h"
 
 #include <criterion/criterion.h>

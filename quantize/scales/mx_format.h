@@ -6,11 +6,12 @@
  *   (ModelOpt)
  *
  * A reader computes value(code) * t in FP32. MXFP4 and MXFP8 are defined by the OCP Microscaling Formats 1.0. */
-#ifndef TSR_QUANTIZE_MX_FORMAT_H
-#define TSR_QUANTIZE_MX_FORMAT_H
+#ifndef TSR_QUANTIZE_SCALES_MX_FORMAT_H
+#define TSR_QUANTIZE_SCALES_MX_FORMAT_H
 
 #include "common/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,6 +31,12 @@ float tsr_mx_largest(tsr_mx_element element);
 
 /* Returns the bytes of `cols` codes (an even number). */
 uint64_t tsr_mx_code_bytes(tsr_mx_element element, uint64_t cols);
+
+/* Returns true if a group may have this scale byte: E8M0 below 255, or an e4m3 that is positive and finite. */
+bool tsr_mx_is_scale(tsr_mx_scale kind, int scale);
+
+/* Returns true if some code could decode to infinity in BF16 under t. */
+bool tsr_mx_may_reach_infinity(tsr_mx_element element, float t);
 
 /* Computes t[i] of each of n scales; NaN for a NaN scale. `global` is unused for E8M0. */
 void tsr_mx_scale_values(tsr_mx_scale kind, float global, const uint8_t *scales, size_t n, float *t);

@@ -1,5 +1,5 @@
 /* Rounds scales through their stored bits. */
-#include "quantize/stored_scale.h"
+#include "quantize/scales/stored_scale.h"
 
 #include "common/float_bits.h"
 

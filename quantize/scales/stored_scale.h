@@ -1,6 +1,6 @@
 /* Rounds scales to their stored dtype: codes are computed with the value that readers will find. */
-#ifndef TSR_QUANTIZE_STORED_SCALE_H
-#define TSR_QUANTIZE_STORED_SCALE_H
+#ifndef TSR_QUANTIZE_SCALES_STORED_SCALE_H
+#define TSR_QUANTIZE_SCALES_STORED_SCALE_H
 
 #include "formats/checkpoint/dtype.h"
 #include "kernels/cpu/cpu.h"

@@ -1,0 +1,46 @@
+/* Defines the search for the best scale: the losses of all candidates, one after another. */
+#include "kernels/cpu/best_scale.h"
+
+#include "common/float_bits.h"
+#include "kernels/cpu/variants.h"
+
+double tsr_best_group_loss(const float *x, const float *weight, const tsr_best_groups *candidates, int scale)
+{
+    const float t = candidates->t[scale];
+    double loss = 0;
+    for (size_t i = 0; i < candidates->group; i++) {
+        const float v = candidates->e4m3 ? tsr_e4m3_to_f32(tsr_e4m3_from_f32(x[i] / t))
+                                         : tsr_e2m1_to_f32(tsr_e2m1_from_f32(x[i] / t));
+        const double e = (double)x[i] - (double)v * (double)t;
+        loss += (weight == NULL ? 1.0 : (double)weight[i]) * (e * e);
+    }
+    return loss;
+}
+
+uint8_t tsr_best_group(const float *x, const float *weight, const tsr_best_groups *candidates, uint8_t given)
+{
+    int best = -1;
+    double least = 0;
+    for (int scale = candidates->least; scale <= candidates->most; scale++) {
+        const double loss = tsr_best_group_loss(x, weight, candidates, scale);
+        if (best >= 0 && (loss > least || (loss == least && scale != given)))
+            continue;
+        best = scale;
+        least = loss;
+    }
+    return best < 0 ? given : (uint8_t)best;
+}
+
+void tsr_best_groups_ref(const float *x, const float *weight, size_t n, const tsr_best_groups *candidates,
+                         uint8_t *scales)
+{
+    const size_t group = candidates->group;
+    for (size_t i = 0; i < n / group; i++) {
+        bool zeros = true;
+        for (size_t j = i * group; j < (i + 1) * group; j++)
+            zeros = zeros && x[j] == 0;
+        if (!zeros)
+            scales[i] =
+                tsr_best_group(x + i * group, weight == NULL ? NULL : weight + i * group, candidates, scales[i]);
+    }
+}

@@ -1,0 +1,31 @@
+/* Declares kernels that find the scale of a group with the smallest squared error.
+ *
+ * The loss of a scale is the sum of w * (x - v * t)^2 over the group, where v is the value of the code that x gets with
+ * this scale, t the value of the scale, and w the weight of the column. v * t is exact in FP64. The difference, its
+ * square, the product with w and the sum, in the order of the columns, are FP64 operations.
+ *
+ * A search returns the candidate of the smallest loss. Of equal losses it prefers the given scale, then the smallest
+ * candidate. The definitions try every candidate. Faster variants leave out candidates that cannot be the result, and
+ * give the same bits. The functions allocate nothing, cannot fail and are thread-safe. */
+#ifndef TSR_KERNELS_CPU_BEST_SCALE_H
+#define TSR_KERNELS_CPU_BEST_SCALE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Candidates for the scales of groups of E2M1 or E4M3 codes: the bytes least .. most. */
+typedef struct tsr_best_groups {
+    size_t group;   /* 16 or 32 columns */
+    bool e4m3;      /* codes are E4M3; otherwise E2M1 */
+    bool e8m0;      /* scales are E8M0; otherwise e4m3 with a global scale */
+    const float *t; /* t[i] of all 256 bytes; those of candidates are finite, positive and do not decrease */
+    int least, most;
+} tsr_best_groups;
+
+/* Replaces scales[i], a byte, by the best candidate for group i of n finite elements, which are whole groups. A group
+ * of zeros keeps its scale. weight[j] belongs to x[j], and is finite and not negative; NULL: all are 1. */
+typedef void tsr_best_groups_fn(const float *x, const float *weight, size_t n, const tsr_best_groups *candidates,
+                                uint8_t *scales);
+
+#endif

@@ -1,0 +1,94 @@
+"""Tests --scales best: scales and codes against best_oracle.py, which tries all scales; what the result states."""
+
+import json
+
+import best_oracle
+from checkpoints import BF16, REPORT, load, random_weight, save
+import harness
+import mx_oracle as mx
+import numpy as np
+import pytest
+
+SMALL = [pair for pair in mx.PAIRS if pair[0] != "nvfp4"]
+SOURCES = {"bf16": BF16, "f16": np.float16, "f32": np.float32}
+
+
+def assert_same(dst, wanted):
+    got = load(dst)
+    for name, array in wanted.items():
+        a, b = (np.ascontiguousarray(x).view(np.uint8).reshape(-1) for x in (got[name], array))
+        assert np.array_equal(a, b), f"{name}: {np.flatnonzero(a != b)[:5]} of {a.size}"
+
+
+# ---- small groups ----
+
+@pytest.mark.parametrize("scheme, dialect, source", [
+    *((*pair, "bf16") for pair in SMALL), *((*SMALL[0], source) for source in ("f16", "f32")),
+    *(("mxfp4-weight-only", "compressed-tensors", source) for source in ("f16", "f32"))])
+def test_small_groups(scheme, dialect, source, quantize, tmp_path):
+    src, weights = mx.model(tmp_path / "src", SOURCES[source])
+    dst = quantize(src, "--scheme", scheme, "--dialect", dialect, "--scales", "best")
+    assert_same(dst, best_oracle.expected(weights, scheme, dialect))
+
+
+@pytest.mark.parametrize("rule", mx.RULES)
+def test_the_rule_decides_ties_only(rule, quantize, tmp_path):
+    src, weights = mx.model(tmp_path / "src")
+    dst = quantize(src, "--scheme", "mxfp4-weight-only", "--mx-scale", rule, "--scales", "best")
+    assert_same(dst, best_oracle.expected(weights, "mxfp4-weight-only", "compressed-tensors", rule))
+
+
+@pytest.mark.parametrize("scheme, dialect", SMALL)
+def test_no_larger_error_than_mse(scheme, dialect, quantize, tmp_path):
+    src, weights = mx.model(tmp_path / "src")
+    error = {}
+    for scales in ("amax", "mse", "best"):
+        out = load(quantize(src, "--scheme", scheme, "--dialect", dialect, "--scales", scales))
+        error[scales] = {m: ((mx.decoded(out, m, scheme, dialect) - w.astype(np.float64)) ** 2).sum()
+                         for m, w in weights.items()}
+    for module in weights:
+        assert error["best"][module] <= min(error["amax"][module], error["mse"][module]) * (1 + 1e-9), module
+
+
+def test_threads(quantize, tmp_path):
+    weights = {"model.layers.0.mlp.up_proj": random_weight((600, 4096), 1).astype(BF16)}
+    src = save(tmp_path / "src", {f"{module}.weight": w for module, w in weights.items()})
+    outs = [load(quantize(src, "--scheme", "nvfp4-weight-only", "--scales", "best", "--threads", str(n))) for n in (1, 3)]
+    assert all(outs[0][name].tobytes() == outs[1][name].tobytes() for name in outs[0])
+
+
+# ---- the result ----
+
+def test_what_the_result_states(quantize, tessera, tmp_path):
+    src, _ = mx.model(tmp_path / "src")
+    sentence = "scales are optimal: no other scale that can be stored has a smaller squared error"
+    for scales in ("best", "mse"):
+        dst = tmp_path / scales
+        options = ["quantize", src, "-o", dst, "--scheme", "mxfp4-weight-only", "--scales", scales]
+        code, out, err = harness.run(tessera, options)
+        assert code == 0 and (sentence in out) == (scales == "best"), out + err
+        result = tmp_path / "result.json"
+        code, out, err = harness.run(tessera, [*options, "--force", "--json", result])
+        assert code == 0, out + err
+        states = {} if scales == "mse" else {"scales": "optimal"}
+        for document in (json.loads(result.read_text()), json.loads((dst / REPORT).read_text())):
+            assert {key: document[key] for key in ("scales",) if key in document} == states
+        code, out, _ = harness.run(tessera, ["report", dst / REPORT])
+        assert code == 0 and ("optimal" in out) == (scales == "best"), out
+        code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
+        assert code == 0, out + err
+        assert f'"--scales={scales}"' in (dst / "tessera.manifest.json").read_text()
+
+
+# ---- refusals ----
+
+@pytest.mark.parametrize("options, words", [
+    (("--scheme", "fp8-tensor"), "--scales best cannot be used with fp8-tensor, which has one scale per tensor"),
+    (("--scheme", "fp8-block"), "--scales best cannot be used with fp8-block"),
+    (("--scheme", "fp8-channel"), "--scales best cannot be used with fp8-channel"),
+    (("--scheme", "int8-channel"), "--scales best cannot be used with int8-channel"),
+    (("--scheme", "int8-weight-only"), "--scales best cannot be used with int8-weight-only")], ids=str)
+def test_refusals(options, words, tessera, tmp_path):
+    src, _ = mx.model(tmp_path / "src")
+    code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "dst", *options, "--scales", "best"])
+    assert code == 2 and words in err, err

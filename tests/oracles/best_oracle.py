@@ -1,0 +1,72 @@
+"""Finds the best scale of each group in NumPy by trying all scales, one after another."""
+
+from checkpoints import BF16, E4M3
+import mx_oracle as mx
+import numpy as np
+
+F32 = np.float32
+LARGEST_BF16 = 2.0**128 * (1 - 2.0**-9)  # what rounds to infinity
+
+
+def losses(x, value_of, t, weight=None):
+    """The squared error of each group [n, columns] under the scale t, added column by column in FP64."""
+    error = x.astype(np.float64) - value_of((x / F32(t)).astype(F32)) * np.float64(t)
+    square, sum_ = error * error, np.zeros(x.shape[0])
+    for column in range(x.shape[1]):
+        sum_ += square[:, column] * (1.0 if weight is None else weight[:, column].astype(np.float64))
+    return sum_
+
+
+def best(x, value_of, scales, given, weight=None):
+    """The best key of `scales`, {byte: t}, for each group: the given one if none is better, else the smallest."""
+    found, least = given.copy(), np.full(x.shape[0], np.inf)
+    with np.errstate(all="ignore"):
+        for byte, t in scales.items():
+            least = np.where(given == byte, losses(x, value_of, t, weight), least)
+        for byte, t in sorted(scales.items()):
+            loss = losses(x, value_of, t, weight)
+            better = (loss < least) & np.any(x != 0, axis=1)
+            found, least = np.where(better, byte, found), np.where(better, loss, least)
+    return found.astype(np.uint8)
+
+
+def e2m1_values(quotient):
+    return np.clip(quotient, -6, 6).astype(mx.E2M1).astype(np.float64)
+
+
+def e4m3_values(quotient):
+    return np.clip(quotient, -448, 448).astype(E4M3).astype(np.float64)
+
+
+def group_scales(scheme, dialect, total):
+    """{byte: value} of the candidates of a scheme with small groups."""
+    largest = 448 if scheme.startswith("mxfp8") else 6
+    if scheme.startswith("nvfp4"):
+        values = np.arange(1, 127, dtype=np.uint8).view(E4M3).astype(F32)
+        with np.errstate(all="ignore"):
+            values = values / total if dialect == "compressed-tensors" else values * total
+        every = dict(zip(range(1, 127), values))
+    else:
+        every = {byte: mx.power(np.asarray(byte)) for byte in range(255)}
+    return {byte: t for byte, t in every.items() if t > 0 and largest * float(t) < LARGEST_BF16}
+
+
+def expected(weights, scheme, dialect, rule=None):
+    """{name: array} as mx_oracle.expected, with the best scales and their codes."""
+    out, (codes, scales, total, _) = mx.expected(weights, scheme, dialect, rule), mx.names(scheme, dialect)
+    value_of = e4m3_values if scheme.startswith("mxfp8") else e2m1_values
+    for module, w in weights.items():
+        of = out[module + scales]
+        candidates = group_scales(scheme, dialect, out[module + total].reshape(()) if scheme.startswith("nvfp4") else None)
+        x = mx.f32(w).reshape(of.size, -1)
+        found = best(x, value_of, candidates, of.view(np.uint8).reshape(-1))
+        unit = np.array([candidates.get(byte, F32(1)) for byte in found], F32).reshape(of.shape + (1,))
+        out[module + scales] = found.reshape(of.shape).view(of.dtype)
+        quotient = (x.reshape(of.shape + (-1,)) / unit).astype(F32)
+        if w.dtype == BF16 and scheme.startswith("mxfp"):
+            quotient = quotient.astype(BF16).astype(F32)
+        if scheme.startswith("mxfp8"):
+            out[module + codes] = np.clip(quotient, -448, 448).astype(E4M3).reshape(w.shape)
+        else:
+            out[module + codes] = mx.packed(mx.e2m1(quotient, x.reshape(quotient.shape)))
+    return out
