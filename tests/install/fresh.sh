@@ -7,6 +7,24 @@
 
 fresh_usage="usage: dev fresh bookworm|trixie|noble [NAME...]    (NAME: a part of the names of the checks to run; default: all)"
 
+passed=0 failed=0
+
+# check NAME COMMAND...: runs a check, counts it in `passed` or `failed`, and prints the end of its output if it failed
+check() {
+    local name=$1 log started=$SECONDS
+    shift
+    need_scratch
+    log=$scratch/check.log
+    if "$@" >"$log" 2>&1; then
+        passed=$((passed + 1))
+        printf 'ok      %-60s %4d s\n' "$name" $((SECONDS - started))
+    else
+        failed=$((failed + 1))
+        printf 'FAILED  %s\n' "$name"
+        tail -60 "$log"
+    fi
+}
+
 # apt_mirror DISTRIBUTION: prints the archive that apt uses, if this system has the distribution
 apt_mirror() {
     local distribution=$1 id codename
