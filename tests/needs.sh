@@ -98,6 +98,7 @@ missing_for() {
     have lexgrog || echo man-db
     have zsh || echo zsh
     have fish || echo fish
+    have abidw || echo abigail-tools
     { have mpirun && has_library ompi-c mpi.h; } || echo openmpi-bin libopenmpi-dev
     [ "$1" = test ] && [ "$(uname -m)" != aarch64 ] || return 0
     has_cross_compiler || echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross

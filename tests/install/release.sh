@@ -62,7 +62,9 @@ release_packages() {
 
 # release_sums FOLDER KEY: writes SHA256SUMS, and signs it with GnuPG if KEY is not empty
 release_sums() {
-    (cd "$1" && rm -f SHA256SUMS SHA256SUMS.asc && sha256sum -- * >"$scratch/sums" && mv "$scratch/sums" SHA256SUMS)
+    rm -f "$1"/SHA256SUMS*
+    (cd "$1" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum -- >"$scratch/sums") || return 1
+    mv "$scratch/sums" "$1/SHA256SUMS"
     [ -z "$2" ] || gpg --batch --yes --local-user "$2" --armor --detach-sign -o "$1/SHA256SUMS.asc" "$1/SHA256SUMS"
 }
 
