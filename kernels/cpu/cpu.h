@@ -18,6 +18,7 @@
 #include "kernels/cpu/int_decode.h"
 #include "kernels/cpu/int_quant.h"
 #include "kernels/cpu/interleave.h"
+#include "kernels/cpu/low_rank.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/mx_codes.h"
 #include "kernels/cpu/mx_error.h"

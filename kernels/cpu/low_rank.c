@@ -1,0 +1,5 @@
+/* Defines tsr_low_rank and tsr_update_sums. */
+#define TSR_LOW_RANK_NAME    tsr_low_rank_ref
+#define TSR_UPDATE_SUMS_NAME tsr_update_sums_ref
+#define TSR_LOW_RANK_BYTES   16
+#include "kernels/cpu/low_rank_body.h"
