@@ -34,7 +34,7 @@ void tsr_plan_job_output(tsr_plan_job *job, tsr_option *options)
     tsr_options_append(options, output);
 }
 
-void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options)
+void tsr_plan_job_run_options(tsr_plan_job *job, tsr_option *options)
 {
     const tsr_option shared[] = {
         {"--max-shard-size", TSR_OPT_SIZE, &job->from.max_shard_bytes, "SIZE",
@@ -54,8 +54,13 @@ void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options)
         {"--force", TSR_OPT_FLAG, &job->force, NULL, "start over; existing files in DST may be overwritten"},
         {0},
     };
-    tsr_quant_limits_options(&job->limits, options);
     tsr_options_append(options, shared);
+}
+
+void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options)
+{
+    tsr_quant_limits_options(&job->limits, options);
+    tsr_plan_job_run_options(job, options);
 }
 
 /* Rejects parallel processes without --mpi or --shard, because all would write to the same directory. */
@@ -72,15 +77,21 @@ static tsr_status check_processes(const tsr_plan_job *job, bool mpi, tsr_err *er
                : tsr_check_alone("use --mpi to let them work together, or --shard I/N for each by itself", err);
 }
 
+static const char *sources_of(const tsr_command_context *c)
+{
+    return c->command->most_words == 1 ? "SRC" : "BASE LORA";
+}
+
 tsr_status tsr_plan_job_check(tsr_command_context *c, tsr_err *err)
 {
     tsr_plan_job *const job = c->job;
     job->from.path = c->words[0];
     job->from.ignore = c->common.ignore;
     if (job->from.path == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "no checkpoint given: tessera %s SRC -o DST", c->command->name);
+        return tsr_fail(err, TSR_E_USAGE, "no checkpoint given: tessera %s %s -o DST", c->command->name, sources_of(c));
     if (job->dst == NULL && !job->dry_run)
-        return tsr_fail(err, TSR_E_USAGE, "no output directory given: tessera %s SRC -o DST", c->command->name);
+        return tsr_fail(err, TSR_E_USAGE, "no output directory given: tessera %s %s -o DST", c->command->name,
+                        sources_of(c));
     if (job->from.max_shard_bytes == 0)
         return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
     TSR_TRY(tsr_target_options_check(&job->target, err));
@@ -91,7 +102,7 @@ tsr_status tsr_plan_job_check(tsr_command_context *c, tsr_err *err)
             err, TSR_E_USAGE,
             "--force cannot be combined with --shard: other shards may be running there; remove the directory, or "
             "name another one");
-    TSR_TRY(tsr_shard_note_command(&job->shards, c->command->name, job->from.path, c->options, c->given, err));
+    TSR_TRY(tsr_shard_note_command(&job->shards, c->command->name, c->words, c->n_words, c->options, c->given, err));
     return tsr_quant_limits_parse(&job->limits, err);
 }
 

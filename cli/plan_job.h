@@ -53,7 +53,8 @@ tsr_plan_job tsr_plan_job_defaults(tsr_status (*make)(tsr_plan_job *job, tsr_err
 /* Appends -o. */
 void tsr_plan_job_output(tsr_plan_job *job, tsr_option *options);
 
-/* Appends the other options that such commands share. */
+/* Appends the other options that such commands share: how it runs, and with that, limits of errors. */
+void tsr_plan_job_run_options(tsr_plan_job *job, tsr_option *options);
 void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options);
 
 /* Checks that SRC and DST are given, and that numbers are valid. */
@@ -70,12 +71,13 @@ int tsr_plan_job_exit_code(const tsr_command_context *context);
 /* Frees the plan and its result. The command closes the inputs of the plan afterwards. */
 void tsr_plan_job_close(tsr_plan_job *job);
 
-/* The fields of tsr_command that all such commands share. Needs cli/show/plan_result.h. */
-#define TSR_PLAN_COMMAND(job)                                                                                   \
-    TSR_COMMAND_FUNCTIONS(job),                                                                                 \
-        .set_defaults = set_defaults, .check_words = check_words, .takes = TSR_PLAN_TAKES, .most_words = 1,     \
-        .makes_plan = true, .open = tsr_plan_job_open, .run = tsr_plan_job_run, .print = tsr_plan_result_print, \
-        .write_json = tsr_plan_result_json, .conclude = tsr_plan_job_conclude, .exit_code = tsr_plan_job_exit_code
+/* The fields of tsr_command that all such commands share: how many words it takes, and the type of its job. Needs
+ * cli/show/plan_result.h. */
+#define TSR_PLAN_COMMAND(words, job)                                                                        \
+    TSR_COMMAND_FUNCTIONS(job), .set_defaults = set_defaults, .takes = TSR_PLAN_TAKES, .most_words = words, \
+                                .makes_plan = true, .open = tsr_plan_job_open, .run = tsr_plan_job_run,     \
+                                .print = tsr_plan_result_print, .write_json = tsr_plan_result_json,         \
+                                .conclude = tsr_plan_job_conclude, .exit_code = tsr_plan_job_exit_code
 
 /* ---- for `tessera batch`, which runs several plans ---- */
 

@@ -15,7 +15,8 @@ COMMON = ["common*"]
 FORMATS = COMMON + ["formats/json", "formats/checkpoint", "formats/names", "formats/weights", "formats/loaders"]
 BLOCKS = ["formats/blocks"]
 EVIDENCE = FORMATS + ["kernels*", "verify/values", "verify/compare", "verify/evidence"]
-MAKING = FORMATS + BLOCKS + ["kernels/cpu", "quantize*"]
+ADAPTERS = ["formats/adapters"]
+MAKING = FORMATS + BLOCKS + ADAPTERS + ["kernels/cpu", "quantize*"]
 # Modules of convert/ in the order of their arrows: each may include those before it.
 CONVERT = ["convert/schemes", "convert/plan", "convert/records", "convert/io", "convert/run", "convert/ops*", "convert/configs", "convert/plans*",
            "convert/search", "convert/jobs"]
@@ -30,6 +31,7 @@ MAY_INCLUDE = {
     "formats/names": FORMATS[:3],
     "formats/weights": FORMATS[:4],
     "formats/loaders": FORMATS[:5],
+    "formats/adapters": FORMATS[:5],
     "kernels/cpu": COMMON,
     "kernels/cpu/x86": COMMON + ["kernels/cpu"],
     "kernels/cpu/arm": COMMON + ["kernels/cpu"],
@@ -40,10 +42,12 @@ MAY_INCLUDE = {
     "quantize/moves": FORMATS + BLOCKS + ["kernels/cpu", "quantize", "quantize/scales"],
     **ORDER,
     "convert/ops/rows": MAKING + CONVERT[:5],
+    "convert/ops/merge": MAKING + CONVERT[:5] + ["convert/ops/rows"],
     "convert/ops/mla": MAKING + CONVERT[:5] + ["convert/ops/rows"],
     "convert/ops/move": MAKING + CONVERT[:6],
     "convert/plans/experts": MAKING + CONVERT[:7],
     "convert/plans/views": MAKING + CONVERT[:7] + ["convert/plans/experts"],
+    "convert/plans/merge": MAKING + CONVERT[:8],
     "convert/plans/layouts": MAKING + CONVERT[:8],
     "convert/plans/ranks": MAKING + CONVERT[:8],
     # verify/ must not include quantize/ or convert/: an oracle that shares code with what it tests cannot find its faults.

@@ -96,5 +96,6 @@ const tsr_command tsr_command_convert = {
     .name = "convert",
     .summary = "dtypes, names, shards and layouts of a checkpoint",
     .schema = "tessera-convert/1",
-    TSR_PLAN_COMMAND(converting),
+    .check_words = check_words,
+    TSR_PLAN_COMMAND(1, converting),
 };

@@ -115,5 +115,6 @@ const tsr_command tsr_command_quantize = {
     .name = "quantize",
     .summary = "a BF16 checkpoint to FP8, int8, int4, NVFP4 or MXFP",
     .schema = "tessera-quantize/1",
-    TSR_PLAN_COMMAND(quantizing),
+    .check_words = check_words,
+    TSR_PLAN_COMMAND(1, quantizing),
 };

@@ -114,18 +114,19 @@ static bool is_printable(const char *text)
     return true;
 }
 
-tsr_status tsr_shard_note_command(tsr_shard_run *run, const char *command, const char *src, const tsr_option *options,
-                                  uint64_t given, tsr_err *err)
+tsr_status tsr_shard_note_command(tsr_shard_run *run, const char *command, const char *const *sources, size_t n_sources,
+                                  const tsr_option *options, uint64_t given, tsr_err *err)
 {
     if (run->text == NULL)
         return TSR_OK;
     const char **const words = tsr_arena_alloc(&run->arena, TSR_MOST_WORDS * sizeof *words);
-    const char *const source = absolute(&run->arena, src);
     size_t n = 0;
-    if (words == NULL || source == NULL)
+    if (words == NULL)
         return tsr_out_of_memory(err, "for the words of the command");
     words[n++] = command;
-    words[n++] = source;
+    for (size_t i = 0; i < n_sources; i++)
+        words[n++] = absolute(&run->arena, sources[i]);
+    TSR_TRY(tsr_arena_status(&run->arena, TSR_OK, err));
     TSR_TRY(tsr_options_spell(options, given, kOfProcess, &run->arena, words, TSR_MOST_WORDS, &n, err));
     for (size_t i = 0; i < n; i++) {
         if (!is_printable(words[i]))

@@ -17,10 +17,10 @@ typedef struct tsr_shard_run {
 /* Reads "I/N". */
 tsr_status tsr_shard_parse(tsr_shard_run *run, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Records the command: `command`, then `src`, then the given `options`, except those that only concern this process.
- * Paths become absolute. */
-tsr_status tsr_shard_note_command(tsr_shard_run *run, const char *command, const char *src, const tsr_option *options,
-                                  uint64_t given, tsr_err *err) TSR_WARN_UNUSED;
+/* Records the command: `command`, then its n `sources`, then the given `options`, except those that only concern this
+ * process. Paths become absolute. */
+tsr_status tsr_shard_note_command(tsr_shard_run *run, const char *command, const char *const *sources, size_t n_sources,
+                                  const tsr_option *options, uint64_t given, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Appends the given options, except those listed in `except`, as words of a command line: after words[*n], at most
  * `most` in all. */

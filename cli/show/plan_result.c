@@ -5,6 +5,7 @@
 #include "cli/io/io_summary.h"
 #include "cli/io/output.h"
 #include "cli/io/space.h"
+#include "cli/show/merge_result.h"
 #include "convert/plans/quantize_report.h"
 #include "formats/json/json_write.h"
 
@@ -235,6 +236,7 @@ static void print_summary(const tsr_plan_job *job)
     print_errors(job, plan, result->rows, TSR_STATS_SOURCE, "whole");
     print_errors(job, plan, result->rows, TSR_STATS_ORIGINAL, "against the original");
     print_scales(plan);
+    tsr_merge_result_print(plan, result->rows);
     if (!shard && job->judged.n_findings == 0)
         tsr_quant_limits_print(&job->limits, &job->judged);
     char read[32], written[32], rate[32], io[256];
@@ -372,6 +374,7 @@ static void json_result(tsr_text *t, const tsr_command_context *c)
         }
         tsr_quant_stats_json(t, &whole);
     }
+    tsr_merge_result_json(plan, result->rows, t);
     if (job->serving.count > 0)
         tsr_serve_hints_json(t, &job->serving);
     if (plan->made.scales != NULL)

@@ -59,7 +59,7 @@ static tsr_status add_word(noting *n, const char *word, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status add_input(noting *n, const tsr_option *o, const char *path, tsr_err *err)
+static tsr_status add_input(noting *n, const char *option, const char *path, tsr_err *err)
 {
     const char *text, *const name = last_name(path);
     size_t size;
@@ -68,7 +68,7 @@ static tsr_status add_input(noting *n, const tsr_option *o, const char *path, ts
     if (status == TSR_OK && n->with->n_inputs < MOST_INPUTS) {
         const XXH128_hash_t hash = XXH3_128bits(text, size);
         tsr_plan_input *const in = &n->inputs[n->with->n_inputs++];
-        *in = (tsr_plan_input){.option = o->name,
+        *in = (tsr_plan_input){.option = option,
                                .name = tsr_arena_dup(n->arena, name, strlen(name)),
                                .bytes = size,
                                .digest = {hash.high64, hash.low64}};
@@ -84,7 +84,7 @@ static tsr_status add_value(noting *n, const tsr_option *o, const char *value, t
 {
     const bool file = tsr_is_listed(kFiles, o->name);
     if (file)
-        TSR_TRY(add_input(n, o, value, err));
+        TSR_TRY(add_input(n, o->name, value, err));
     if (file || tsr_is_listed(kCheckpoints, o->name))
         value = last_name(value);
     return add_word(n, tsr_arena_printf(n->arena, "%s=%s", o->name, value), err);
@@ -140,4 +140,20 @@ tsr_status tsr_provenance_note(tsr_plan_provenance *with, const char *command, c
     }
     TSR_TRY(add_option(&n, &ignored, err));
     return size == 0 ? TSR_OK : add_option(&n, &sized, err);
+}
+
+tsr_status tsr_provenance_add_source(tsr_plan_provenance *with, const char *option, const char *path, const char *file,
+                                     tsr_arena *arena, tsr_err *err)
+{
+    noting n = {.with = with, .arena = arena, .inputs = (tsr_plan_input *)with->inputs};
+    const char *const name = last_name(path),
+                      **const words = tsr_arena_alloc(arena, (with->n_words + 1) * sizeof *words);
+    if (words == NULL)
+        return tsr_out_of_memory(err, "for the words of the command");
+    words[0] = tsr_arena_dup(arena, name, strlen(name));
+    memcpy(words + 1, with->words, with->n_words * sizeof *words);
+    with->words = words;
+    with->n_words++;
+    TSR_TRY(add_input(&n, option, file, err));
+    return tsr_arena_status(arena, TSR_OK, err);
 }

@@ -76,6 +76,7 @@ typedef enum tsr_stats_of {
     TSR_STATS_NONE,
     TSR_STATS_SOURCE,   /* the source of the step */
     TSR_STATS_ORIGINAL, /* a tensor of the second checkpoint: --against */
+    TSR_STATS_UPDATE,   /* the update of an adapter; compared with the change that was stored of it */
 } tsr_stats_of;
 
 /* Receives the output of an operation while it is computed, so that it is digested and written while it is in the

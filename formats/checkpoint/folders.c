@@ -39,10 +39,11 @@ tsr_status tsr_checkpoint_name_folder(const char *path, tsr_err *err)
         return tsr_fail_as(err, TSR_ERROR_UNFINISHED, TSR_E_FORMAT,
                            "%s: an unfinished output of Tessera; rerun the original command to resume", path);
     if (has(path, "adapter_config.json"))
-        return tsr_fail_as(err, TSR_ERROR_ADAPTER, TSR_E_FORMAT,
-                           "%s: a LoRA adapter (adapter_config.json); merge it into its base model first, for example "
-                           "with PEFT's merge_and_unload",
-                           path);
+        return tsr_fail_as(
+            err, TSR_ERROR_ADAPTER, TSR_E_FORMAT,
+            "%s: a LoRA adapter (adapter_config.json); merge it into its base model first: tessera merge "
+            "BASE %s -o DST",
+            path, path);
     if (find_snapshot(path, snapshot))
         return tsr_fail_as(err, TSR_ERROR_HUB_CACHE, TSR_E_FORMAT,
                            "%s: a directory of the Hugging Face Hub's cache; name a revision, such as %s/snapshots/%s",

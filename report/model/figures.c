@@ -35,6 +35,8 @@ static const tsr_figure_facts kFigures[TSR_N_FIGURES] = {
     [TSR_FIGURE_PARAMETERS] = {"parameters", "parameters", true, TSR_CHANGE_NONE},
     [TSR_FIGURE_QUANTIZED] = {"quantized", "quantized", true, TSR_CHANGE_NONE},
     [TSR_FIGURE_ERROR] = {"error", "error", false, TSR_CHANGE_ENERGY},
+    [TSR_FIGURE_SURVIVED] = {"survived", "update that survived", false, TSR_CHANGE_NONE},
+    [TSR_FIGURE_LOST] = {"lost", "updates lost", true, TSR_CHANGE_NONE},
     [TSR_FIGURE_SECONDS] = {"kernel_seconds", "seconds", false, TSR_CHANGE_NONE},
 };
 

@@ -37,7 +37,9 @@ typedef enum tsr_figure {
     TSR_FIGURE_TENSORS,
     TSR_FIGURE_PARAMETERS,
     TSR_FIGURE_QUANTIZED,
-    TSR_FIGURE_ERROR, /* plan-schemes: the cost of a choice */
+    TSR_FIGURE_ERROR,    /* plan-schemes: the cost of a choice */
+    TSR_FIGURE_SURVIVED, /* merge: the share of an update that was stored */
+    TSR_FIGURE_LOST,     /* merge: elements whose update left no change */
     TSR_FIGURE_SECONDS,
     TSR_N_FIGURES,
 } tsr_figure;

@@ -29,6 +29,8 @@ static const struct {
     {{"tessera-quantization-report/1", "quantization report", "", false, false, NULL}, tsr_read_quantization_report},
     {{"tessera-quantize/1", "quantize", NULL, false, false, NULL}, tsr_read_run},
     {{"tessera-convert/1", "convert", NULL, false, false, NULL}, tsr_read_run},
+    {{"tessera-merge/1", "merge", NULL, false, false, NULL}, tsr_read_merge},
+    {{"tessera-merge-report/1", "merge report", NULL, false, false, NULL}, tsr_read_merge_report},
     {{"tessera-finish/1", "finish", NULL, false, false, NULL}, tsr_read_run},
     {{"tessera-verify/1", "verify weights", "", false, false, kWeightChecks}, tsr_read_verify},
     {{"tessera-verify-manifest/1", "verify manifest", NULL, false, false, NULL}, tsr_read_verify_manifest},

@@ -143,3 +143,43 @@ tsr_status tsr_read_run(tsr_reading *r, void *to, tsr_err *err)
     r->result->series[at].has_whole = true;
     return TSR_OK;
 }
+
+/* ---- a merge ---- */
+
+static tsr_status read_update(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kUpdate[] = {
+        {"name", tsr_value_text, offsetof(tsr_row, name), TSR_NEEDED},
+        {"file", tsr_value_text, offsetof(tsr_row, file), 0},
+        {"dtype", tsr_value_text, offsetof(tsr_row, dtype), 0},
+        {"shape", tsr_value_place, offsetof(tsr_row, shape), 0},
+        {0},
+    };
+    (void)to;
+    return read_in(r, "", "an update", kUpdate, err);
+}
+
+tsr_status tsr_read_merge(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        TSR_HEAD_FIELDS,
+        {"actions", read_actions, 0, TSR_NEEDED},
+        {"plan", read_action, 0, TSR_EACH},
+        {"updates", read_update, 0, TSR_EACH},
+        {"whole", read_whole, 0, 0},
+        {0},
+    };
+    return tsr_read_facts(r, "the result", kFields, to, NULL, err);
+}
+
+tsr_status tsr_read_merge_report(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        TSR_HEAD_FIELDS,
+        {"command", tsr_value_text, offsetof(tsr_result, command), TSR_NEEDED},
+        {"updates", read_update, 0, TSR_NEEDED | TSR_EACH},
+        {"whole", read_whole, 0, TSR_NEEDED},
+        {0},
+    };
+    return tsr_read_facts(r, "the report", kFields, to, NULL, err);
+}

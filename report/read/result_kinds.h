@@ -9,6 +9,8 @@
 
 tsr_value_fn tsr_read_quantization_report;
 tsr_value_fn tsr_read_run; /* quantize --json, convert --json */
+tsr_value_fn tsr_read_merge;
+tsr_value_fn tsr_read_merge_report;
 tsr_value_fn tsr_read_verify;
 tsr_value_fn tsr_read_verify_manifest;
 tsr_value_fn tsr_read_diff;

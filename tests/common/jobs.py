@@ -5,11 +5,14 @@ import fnmatch
 import glob
 import json
 import os
+import pathlib
+import re
 import shutil
 import struct
 import subprocess
 import sys
 
+import adapters
 import harness
 import remade
 
@@ -22,7 +25,7 @@ RANKS = Codes(3, 3, 3)           # inspect, too, wants one rank
 RULES, MODELOPT_RULES = (os.path.join(os.path.dirname(__file__), f"mixed_rules{end}.json") for end in ("", "_modelopt"))
 
 # `made` turns a generated BF16 checkpoint into the job's source: a command, several, a kind of remade.KINDS or remade.PLAIN, or None; SRC
-# means the source, DST for the destination, RULES and MODELOPT_RULES for rules files. The weights are spread over several shards where the target writes shards. `unfit`: kinds of checkpoint
+# means the source, DST for the destination, LORA an adapter for it, RULES and MODELOPT_RULES for rules files. The weights are spread over several shards where the target writes shards. `unfit`: kinds of checkpoint
 # that the target rightly refuses, or for which it takes minutes (50,000 weights with a file each are 50,000 syncs), or that
 # would go through the very steps of another job once more (MXFP8 is written as MXFP4 is, and cast as NVFP4 is).
 # `kind` and `codes` are for the test that reads the output (tests/cli/test_pairs.py).
@@ -101,6 +104,7 @@ JOBS = [
         ("many",), codes=APART),
     Job("convert from fastertransformer", BLOBS, "convert SRC -o DST --from fastertransformer --max-shard-size 8MB",
         ("many",), codes=APART),
+    Job("merge", None, "merge SRC LORA -o DST --max-shard-size 8MB", ("many", "giant")),
     Job("convert archive", None, "convert SRC -o DST --to archive --shuffle", codes=EXACT),
     Job("convert safetensors", PACKED, "convert SRC -o DST --to safetensors", codes=EXACT),
     Job("quantize an archive", PACKED, "quantize SRC -o DST --max-shard-size 8MB"),
@@ -186,7 +190,7 @@ def chosen(options):
 
 def words(command, source, destination):
     """The command as arguments of the tool."""
-    places = {"SRC": str(source), "DST": str(destination), "RULES": RULES, "MODELOPT_RULES": MODELOPT_RULES}
+    places = {"LORA": re.sub(r"-made\d*$", "", str(source)) + "-lora", "SRC": str(source), "DST": str(destination), "RULES": RULES, "MODELOPT_RULES": MODELOPT_RULES}
     return [places.get(word, word) for word in command.split()]
 
 
@@ -214,6 +218,8 @@ def is_remade(job):
 def make_source(tool, maker, job, kind, directory, **options):
     """Generates a checkpoint of this kind and turns it into the job's source. Returns its directory."""
     source = harness.make_checkpoint(maker, kind, str(directory), **options)
+    if "LORA" in job.command.split():
+        adapters.for_base(pathlib.Path(f"{directory}-lora"), source)
     for number, command in enumerate(steps_of(job)):
         made = f"{directory}-made" + (f"{number}" if number else "")
         if command in remade.KINDS or command in remade.PLAIN:

@@ -4,6 +4,7 @@ import copy
 import json
 import random
 
+import adapters
 import checkpoints
 from checkpoints import BF16, FP8_CONFIG
 import fp8_oracle
@@ -21,6 +22,8 @@ COMMANDS = {
     "finish": "finish SHARDED --json JSON",
     "finish-again": "finish SHARDED --json JSON",
     "convert": "convert FP8 -o OUT --to bf16 --json JSON",
+    "merge": "merge SRC LORA -o OUT --json JSON",
+    "merge-plan": "merge SRC LORA -o OUT --dry-run --json JSON",
     "verify": "verify FP8 --against SRC --json JSON",
     "manifest": "verify --manifest FP8 --json JSON",
     "gemm": "verify gemm FP8 --against SRC --device cpu --sample 3 --json JSON",
@@ -46,7 +49,8 @@ def make(tessera, source, folder):
     The text of each command is beside its JSON, with the suffix .txt."""
     folder.mkdir(exist_ok=True)
     made = {"FP8": folder / "fp8", "INT8": folder / "int8", "INT4": folder / "int4",
-            "SHARDED": folder / "sharded"}
+            "SHARDED": folder / "sharded", "LORA": folder / "lora"}
+    adapters.for_base(made["LORA"], source)
     for name, options in (("FP8", []), ("INT8", ["--scheme", "int8-channel"]), ("INT4", ["--scheme", "int4-weight-only"])):
         code, _, err = harness.run(tessera, ["quantize", source, "-o", made[name], "--quiet", *options])
         assert code == 0, err

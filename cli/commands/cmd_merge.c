@@ -1,0 +1,74 @@
+/* Implements `tessera merge`: its options and its plan. */
+#include "cli/commands/commands.h"
+#include "cli/plan_job.h"
+#include "cli/show/plan_result.h"
+#include "convert/jobs/merge_job.h"
+
+typedef struct merging {
+    tsr_plan_job plan; /* first: see tsr_command.makes_plan */
+    tsr_merge_job job;
+} merging;
+
+static const char kHelp[] =
+    "tessera merge BASE LORA -o DST [options]\n\n"
+    "Adds the updates of a LoRA adapter to the weights of its base model, on the CPU, without Python. Each\n"
+    "weight with an update keeps its dtype; all other tensors are copied byte for byte. The result says for\n"
+    "each tensor how much of the update survived rounding.\n\n"
+    "BASE is a Hugging Face directory or one .safetensors file. LORA is a directory that PEFT wrote, with\n"
+    "adapter_config.json and adapter_model.safetensors. An adapter with anything but updates of the form\n"
+    "scale * B * A is refused. DST is a directory. The same command resumes a run that was killed.\n\n"
+    "Examples:\n"
+    "  tessera merge Llama-3.1-8B my-adapter -o Llama-3.1-8B-mine\n"
+    "  tessera merge Llama-3.1-8B my-adapter -o out --dry-run                     the plan, with the rank of each update\n"
+    "  tessera merge Llama-3.1-8B my-adapter -o out --json result.json            what survived, for each tensor\n\n"
+    "Options:\n";
+
+static tsr_status make(tsr_plan_job *plan, tsr_err *err)
+{
+    merging *const m = (merging *)plan;
+    return tsr_merge_job_plan(&m->job, &plan->from, &plan->plan, err);
+}
+
+static void set_defaults(tsr_command_context *c)
+{
+    merging *const m = c->job;
+    m->plan = tsr_plan_job_defaults(make, "merging");
+}
+
+static void add_options(tsr_command_context *c, tsr_option *options)
+{
+    merging *const m = c->job;
+    tsr_plan_job_output(&m->plan, options);
+    tsr_merge_job_options(&m->job, options);
+    tsr_plan_job_run_options(&m->plan, options);
+}
+
+static tsr_status check(tsr_command_context *c, tsr_err *err)
+{
+    merging *const m = c->job;
+    m->job.adapter = c->words[1];
+    if (c->n_words == 1)
+        return tsr_fail(err, TSR_E_USAGE, "no adapter given: tessera merge BASE LORA -o DST");
+    return tsr_plan_job_check(c, err);
+}
+
+static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
+{
+    const merging *const m = c->job;
+    const char *const sources[] = {m->plan.from.path, m->job.adapter};
+    tsr_plan_job_paths(c, sources, sizeof sources / sizeof *sources, paths);
+}
+
+static void close_job(tsr_command_context *c)
+{
+    merging *const m = c->job;
+    tsr_plan_job_close(&m->plan);
+    tsr_merge_job_free(&m->job);
+}
+
+const tsr_command tsr_command_merge = {
+    .name = "merge",
+    .summary = "a LoRA adapter into its base model",
+    .schema = "tessera-merge/1",
+    TSR_PLAN_COMMAND(2, merging),
+};

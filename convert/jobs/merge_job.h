@@ -1,0 +1,28 @@
+/* The options of `tessera merge` and the plan that follows from them. */
+#ifndef TSR_CONVERT_JOBS_MERGE_JOB_H
+#define TSR_CONVERT_JOBS_MERGE_JOB_H
+
+#include "common/options.h"
+#include "convert/jobs/job_source.h"
+#include "convert/plan/plan.h"
+
+/* The options, and the inputs that stay open as long as the plan. Must not move once there is a plan. */
+typedef struct tsr_merge_job {
+    const char *adapter; /* directory of the adapter */
+    const char *source_block;
+
+    tsr_checkpoint *opened[2];        /* base and adapter */
+    const tsr_checkpoint *sources[2]; /* the same */
+    tsr_arena words;                  /* for the manifest */
+} tsr_merge_job;
+
+/* Appends the option table entries that fill *job, which must not move. */
+void tsr_merge_job_options(tsr_merge_job *job, tsr_option *options);
+
+/* Opens base and adapter, and makes the plan. *job must outlive the plan, and the option words must outlive both. */
+tsr_status tsr_merge_job_plan(tsr_merge_job *job, const tsr_job_source *from, tsr_plan *plan,
+                              tsr_err *err) TSR_WARN_UNUSED;
+
+void tsr_merge_job_free(tsr_merge_job *job);
+
+#endif

@@ -1,0 +1,33 @@
+/* The formats in which a merged weight is stored: how rows of FP32 values become what the base has in their place. */
+#ifndef TSR_CONVERT_OPS_MERGE_MERGE_FORMAT_H
+#define TSR_CONVERT_OPS_MERGE_MERGE_FORMAT_H
+
+#include "convert/plan/plan.h"
+#include "formats/weights/weights.h"
+
+/* Some whole rows of one matrix of a weight, numbered through all matrices. */
+typedef struct tsr_merged_rows {
+    const tsr_weight *weight;
+    const tsr_tensor *values; /* name and shape of the FP32 values, for positions in messages */
+    uint64_t row, rows;
+    const float *x; /* [rows, cols] */
+    void *data;     /* output: the bytes of these rows in weight->data */
+    void *const *
+        others; /* output: the whole scale, zero points and global scale, as far as the weight has them, in this order */
+    float *after; /* output: [rows, cols], the values of what was stored; may be `x` */
+    float shared; /* the scale of the whole tensor; 0: there is none */
+    void *scratch;
+} tsr_merged_rows;
+
+typedef struct tsr_merge_format {
+    /* Returns the number of rows that must be stored together; rows begin at a multiple of it. */
+    uint64_t (*rows)(const tsr_weight *weight);
+    uint64_t (*scratch)(const tsr_weight *weight);
+    /* Stores the rows. Thread-safe. TSR_E_VALUE, with its position: a value is NaN or infinite, or becomes so. */
+    tsr_status (*store)(const tsr_merged_rows *rows, const tsr_cpu_kernels *kernels, tsr_err *err);
+} tsr_merge_format;
+
+/* Returns the format of a weight, or NULL, with the reason in *why: it cannot be stored again. */
+const tsr_merge_format *tsr_merge_format_of(const tsr_weight *weight, const char **why);
+
+#endif

@@ -1,0 +1,21 @@
+/* Declares the step that adds the update of a low-rank adapter to a weight. */
+#ifndef TSR_CONVERT_OPS_MERGE_MERGE_OP_H
+#define TSR_CONVERT_OPS_MERGE_MERGE_OP_H
+
+#include "convert/ops/merge/update_rows.h"
+#include "formats/weights/weights.h"
+
+/* Adds the step. The values of the weight are decoded to FP32, the update is added, and the sum is stored in the dtype or
+ * format of the weight, under the same names. Scales are computed anew from the largest |x|. Companions that do not
+ * change, such as input scales, are left to the caller. *weight and *update are copied.
+ *
+ * The row of the step in tsr_quant_stats compares the update x with the stored change y = after - before: `nonzero` counts
+ * x != 0, `flushed` those with y == 0, and the sums are over x and y. TSR_E_UNSUPPORTED: the format cannot be stored
+ * again. */
+tsr_status tsr_plan_merge(tsr_plan *plan, const tsr_weight *weight, const tsr_update *update,
+                          tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns the update of a step of tsr_plan_merge; NULL: it is another step. */
+const tsr_update *tsr_merge_step_update(const tsr_step *step);
+
+#endif
