@@ -1,10 +1,14 @@
-"""Writes LoRA adapters in PEFT's format."""
+"""Writes LoRA adapters in PEFT's format. Standard library only."""
 
+import array
+import glob
 import json
+import os
+import pathlib
+import random
+import struct
 
-from checkpoints import header, NAMES, shards
 import harness
-import numpy as np
 
 PREFIX = "base_model.model."
 CONFIG = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "base", "r": 4, "lora_alpha": 8, "lora_dropout": 0.05,
@@ -13,27 +17,39 @@ CONFIG = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_pat
           "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], "target_parameters": None,
           "loftq_config": {}, "eva_config": None, "megatron_config": None, "megatron_core": "megatron.core", "layer_replication": None,
           "runtime_config": {"ephemeral_gpu_offload": False}, "lora_bias": False, "exclude_modules": None, "peft_version": "0.21.2"}
+# Columns that one element of codes holds, by the ending of their name and by dtype.
+PACKED = {(".weight", "U8"): 2, (".weight_packed", "U8"): 2, (".weight_packed", "I32"): 8}
 
 
-def factors(out, columns, rank=4, seed=1, size=0.02, dtype=np.float32):
-    """A and B of one module."""
-    random = np.random.default_rng(seed)
-    return [(random.standard_normal(shape) * size).astype(dtype) for shape in ((rank, columns), (out, rank))]
-
-
-def write(path, pairs, tensors=None, **config):
-    """Writes an adapter with these pairs of A and B by module, and more tensors by their whole names. Returns the path."""
+def write(path, entries, **config):
+    """Writes an adapter of these tensors, {name: (dtype, shape, bytes)}. An option "absent" is left out. Returns the path."""
+    path = pathlib.Path(path)
     path.mkdir(parents=True)
-    named = {f"{PREFIX}{module}.lora_{letter}.weight": x for module, pair in pairs.items() for letter, x in zip("AB", pair)}
-    entries = {name: (NAMES[x.dtype], x.shape, x.tobytes()) for name, x in {**named, **(tensors or {})}.items()}
     harness.write_safetensors(path / "adapter_model.safetensors", entries, {"format": "pt"})
     (path / "adapter_config.json").write_text(json.dumps({key: value for key, value in {**CONFIG, **config}.items() if value != "absent"}))
     return path
 
 
+def matrices(base):
+    """{module: (outputs, inputs)} of all matrices of a checkpoint."""
+    found = {}
+    for path in glob.glob(os.path.join(base, "*.safetensors")):
+        with open(path, "rb") as file:
+            header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        for name, entry in header.items():
+            module, dot, _ = name.rpartition(".")
+            if name != "__metadata__" and len(entry["shape"]) == 2 and name[len(module):] in (".weight", ".weight_packed"):
+                outputs, inputs = entry["shape"]
+                found[module] = outputs, inputs * PACKED.get((name[len(module):], entry["dtype"]), 1)
+    return found
+
+
 def for_base(path, base, leaves=("o_proj", "down_proj"), rank=4, size=0.02):
-    """Writes an adapter for all matrices of the base with these names. Returns the path."""
-    shapes = {name: entry["shape"] for file in shards(base) for name, entry in header(file)[1].items() if name != "__metadata__"}
-    pairs = {name.removesuffix(".weight"): factors(*shape, rank, seed, size) for seed, (name, shape) in enumerate(sorted(shapes.items()))
-             if len(shape) == 2 and name.split(".")[-2] in leaves and name.endswith(".weight")}
-    return write(path, pairs, r=rank, target_modules=list(leaves))
+    """Writes an adapter for all matrices of the base whose names end in one of the leaves. Returns the path."""
+    generator, entries = random.Random(1), {}
+    for module, (outputs, inputs) in sorted(matrices(base).items()):
+        if module.rpartition(".")[2] in leaves:
+            for letter, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
+                values = array.array("f", (generator.gauss(0, size) for _ in range(shape[0] * shape[1])))
+                entries[f"{PREFIX}{module}.lora_{letter}.weight"] = "F32", shape, values.tobytes()
+    return write(path, entries, r=rank, target_modules=list(leaves))

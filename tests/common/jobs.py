@@ -5,8 +5,6 @@ import fnmatch
 import glob
 import json
 import os
-import pathlib
-import re
 import shutil
 import struct
 import subprocess
@@ -18,7 +16,7 @@ import remade
 
 # Exit codes of inspect, `diff SRC DST` and `verify DST --against SRC` for the output.
 Codes = collections.namedtuple("Codes", "inspect diff verify", defaults=[0, 1, 0])
-LOSSY, EXACT = Codes(), Codes(diff=0)
+LOSSY, EXACT, MERGED = Codes(), Codes(diff=0), Codes(verify=1)
 APART = Codes(diff=3, verify=3)  # SRC or DST is no checkpoint: they say what makes one of it
 RANKS = Codes(3, 3, 3)           # inspect, too, wants one rank
 
@@ -104,7 +102,7 @@ JOBS = [
         ("many",), codes=APART),
     Job("convert from fastertransformer", BLOBS, "convert SRC -o DST --from fastertransformer --max-shard-size 8MB",
         ("many",), codes=APART),
-    Job("merge", None, "merge SRC LORA -o DST --max-shard-size 8MB", ("many", "giant")),
+    Job("merge", None, "merge SRC LORA -o DST --max-shard-size 8MB", ("many", "giant"), codes=MERGED),
     Job("convert archive", None, "convert SRC -o DST --to archive --shuffle", codes=EXACT),
     Job("convert safetensors", PACKED, "convert SRC -o DST --to safetensors", codes=EXACT),
     Job("quantize an archive", PACKED, "quantize SRC -o DST --max-shard-size 8MB"),
@@ -189,8 +187,10 @@ def chosen(options):
 
 
 def words(command, source, destination):
-    """The command as arguments of the tool."""
-    places = {"LORA": re.sub(r"-made\d*$", "", str(source)) + "-lora", "SRC": str(source), "DST": str(destination), "RULES": RULES, "MODELOPT_RULES": MODELOPT_RULES}
+    """The command as arguments of the tool. Writes the adapter that it names beside the source."""
+    places = {"LORA": f"{source}-lora", "SRC": str(source), "DST": str(destination), "RULES": RULES, "MODELOPT_RULES": MODELOPT_RULES}
+    if "LORA" in command.split() and not os.path.exists(places["LORA"]):
+        adapters.for_base(places["LORA"], source)
     return [places.get(word, word) for word in command.split()]
 
 
@@ -218,8 +218,6 @@ def is_remade(job):
 def make_source(tool, maker, job, kind, directory, **options):
     """Generates a checkpoint of this kind and turns it into the job's source. Returns its directory."""
     source = harness.make_checkpoint(maker, kind, str(directory), **options)
-    if "LORA" in job.command.split():
-        adapters.for_base(pathlib.Path(f"{directory}-lora"), source)
     for number, command in enumerate(steps_of(job)):
         made = f"{directory}-made" + (f"{number}" if number else "")
         if command in remade.KINDS or command in remade.PLAIN:

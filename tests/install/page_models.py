@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
+import adapters
 import harness
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
@@ -90,6 +91,7 @@ def prepare(checks, options, where):
     for name, (kind, how) in MODELS.items():
         harness.make_checkpoint(options.make, kind, where / name, **how)
     (where / "Llama").symlink_to("Llama-3.1-8B")  # of docs/batch.md
+    adapters.for_base(where / "my-adapter", where / "Llama-3.1-8B")
     make_gpt_oss(where / "gpt-oss-BF16")
     make_awq(where / "model", where / "Llama-AWQ")
     make_ranges(where / "model", where / "ranges.json")

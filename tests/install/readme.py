@@ -10,6 +10,7 @@ import sys
 import xml.etree.ElementTree
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
+import adapters
 import browser
 import harness
 import pages
@@ -107,6 +108,7 @@ def prepare(checks, options, work):
         else:
             code, _, err = harness.run(options.tessera, [str(made / w) if w in NAMES else w for w in how.split()] + ["-o", made / name, "--quiet"])
             checks.check(f"{name} is made", code == 0, err)
+    adapters.for_base(made / "adapter", made / "model")
     for name, words in (("weights", ["verify", made / "out", "--against", made / "model"]), ("gemm", ["verify", "gemm", made / "out", "--sample", 1])):
         code, _, err = harness.run(options.tessera, [*words, "--quiet", "--json", made / f"{name}.json"])
         checks.check(f"{name}.json is made", code == 0, err)

@@ -2,7 +2,21 @@
 
 import math
 
+import adapters
+from checkpoints import NAMES
 import numpy as np
+
+
+def factors(out, columns, rank=4, seed=1, size=0.02, dtype=np.float32):
+    """A and B of one module."""
+    random = np.random.default_rng(seed)
+    return [(random.standard_normal(shape) * size).astype(dtype) for shape in ((rank, columns), (out, rank))]
+
+
+def write(path, pairs, tensors=None, **config):
+    """Writes an adapter with these pairs of A and B by module, and more tensors by their whole names. Returns the path."""
+    named = {f"{adapters.PREFIX}{module}.lora_{letter}.weight": x for module, pair in pairs.items() for letter, x in zip("AB", pair)}
+    return adapters.write(path, {name: (NAMES[x.dtype], x.shape, x.tobytes()) for name, x in {**named, **(tensors or {})}.items()}, **config)
 
 
 def scale(alpha=8, rank=4, stabilized=False):

@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import adapters
 from checkpoints import BF16, make, random_weight, read, same_bits, shards
 import harness
 import merge_oracle as oracle
@@ -42,8 +41,8 @@ def check_figures(row, before, x, after):
 @pytest.mark.parametrize("dtype", [BF16, np.float16, np.float32])
 def test_values_and_report(tmp_path, merge, dtype, adapter_dtype):
     src, weights = base(tmp_path / "src", dtype)
-    pairs = {Q: adapters.factors(48, 70, dtype=adapter_dtype), UP: adapters.factors(130, 70, seed=2, dtype=adapter_dtype)}
-    dst, result = merge(src, adapters.write(tmp_path / "lora", pairs))
+    pairs = {Q: oracle.factors(48, 70, dtype=adapter_dtype), UP: oracle.factors(130, 70, seed=2, dtype=adapter_dtype)}
+    dst, result = merge(src, oracle.write(tmp_path / "lora", pairs))
     got = read(dst / "model.safetensors")
     assert got.keys() == {f"{Q}.weight", f"{UP}.weight", NORM}
     assert same_bits(got[NORM], np.ones(70, dtype))
@@ -65,8 +64,8 @@ def test_values_and_report(tmp_path, merge, dtype, adapter_dtype):
 @pytest.mark.parametrize("shape", [(1, 1), (7, 31), (33, 64), (300, 5000)])
 def test_shapes_and_ranks(tmp_path, merge, shape, rank):
     src, weights = base(tmp_path / "src", shapes=(shape, (2, 2)))
-    a, b = adapters.factors(*shape, rank=rank)
-    dst, _ = merge(src, adapters.write(tmp_path / "lora", {Q: (a, b)}, r=rank))
+    a, b = oracle.factors(*shape, rank=rank)
+    dst, _ = merge(src, oracle.write(tmp_path / "lora", {Q: (a, b)}, r=rank))
     name = f"{Q}.weight"
     expected = oracle.merged(weights[name], oracle.update(a, b, oracle.scale(rank=rank))).astype(BF16)
     got = read(dst / "model.safetensors")
@@ -94,8 +93,8 @@ def test_shapes_and_ranks(tmp_path, merge, shape, rank):
 ])
 def test_configuration(tmp_path, merge, config, by, rank):
     src, weights = base(tmp_path / "src")
-    a, b = adapters.factors(48, 70, rank=rank)
-    dst, result = merge(src, adapters.write(tmp_path / "lora", {Q: (a, b)}, **config))
+    a, b = oracle.factors(48, 70, rank=rank)
+    dst, result = merge(src, oracle.write(tmp_path / "lora", {Q: (a, b)}, **config))
     expected = oracle.merged(weights[f"{Q}.weight"], oracle.update(a, b, by)).astype(BF16)
     assert same_bits(read(dst / "model.safetensors")[f"{Q}.weight"], expected)
     assert result["updates"][0]["scale"] == pytest.approx(float(by))
@@ -103,15 +102,15 @@ def test_configuration(tmp_path, merge, config, by, rank):
 
 def test_fan_in_fan_out(tmp_path, merge):
     src, weights = base(tmp_path / "src")
-    a, b = adapters.factors(70, 48)  # the weight is stored as [in, out]
-    dst, _ = merge(src, adapters.write(tmp_path / "lora", {Q: (a, b)}, fan_in_fan_out=True))
+    a, b = oracle.factors(70, 48)  # the weight is stored as [in, out]
+    dst, _ = merge(src, oracle.write(tmp_path / "lora", {Q: (a, b)}, fan_in_fan_out=True))
     expected = oracle.merged(weights[f"{Q}.weight"], oracle.update(a, b, oracle.scale()).T).astype(BF16)
     assert same_bits(read(dst / "model.safetensors")[f"{Q}.weight"], expected)
 
 
 def test_an_update_that_bf16_cannot_hold_is_drowned(tmp_path, merge, tessera):
     src, _ = base(tmp_path / "src")
-    adapter = adapters.write(tmp_path / "lora", {Q: adapters.factors(48, 70, size=1e-6), UP: adapters.factors(130, 70, size=1)})
+    adapter = oracle.write(tmp_path / "lora", {Q: oracle.factors(48, 70, size=1e-6), UP: oracle.factors(130, 70, size=1)})
     _, result = merge(src, adapter)
     rows = {row["name"]: row for row in result["updates"]}
     assert rows[f"{Q}.weight"]["relative_error"] > 0.9 and rows[f"{Q}.weight"]["lost"] > 0.9 * 48 * 70
@@ -122,7 +121,7 @@ def test_an_update_that_bf16_cannot_hold_is_drowned(tmp_path, merge, tessera):
 
 def test_threads_sets_and_a_second_run(tmp_path, tessera, merge):
     src, _ = base(tmp_path / "src", shapes=((3000, 1100), (520, 1030)), **{"lm_head.weight": random_weight((8, 70), 9).astype(BF16)})
-    adapter = adapters.write(tmp_path / "lora", {Q: adapters.factors(3000, 1100, 16), UP: adapters.factors(520, 1030, 16)}, r=16)
+    adapter = oracle.write(tmp_path / "lora", {Q: oracle.factors(3000, 1100, 16), UP: oracle.factors(520, 1030, 16)}, r=16)
     first, result = merge(src, adapter, "--threads", "1", "--max-shard-size", "1MB")
     for options in (("--threads", "3"), ("--cpumask", "0"), ("--cpumask", "1"), ("--memory", "64MB")):
         dst, again = merge(src, adapter, "--max-shard-size", "1MB", *options)
@@ -138,7 +137,7 @@ def test_threads_sets_and_a_second_run(tmp_path, tessera, merge):
 
 def test_dry_run_names_each_update(tmp_path, tessera):
     src, _ = base(tmp_path / "src")
-    adapter = adapters.write(tmp_path / "lora", {Q: adapters.factors(48, 70)})
+    adapter = oracle.write(tmp_path / "lora", {Q: oracle.factors(48, 70)})
     code, out, err = harness.run(tessera, ["merge", src, adapter, "-o", tmp_path / "dst", "--dry-run"])
     assert code == 0, err
     assert "an update of rank 4, times 2" in out and "lora_A" in out and not (tmp_path / "dst").exists()
@@ -146,7 +145,7 @@ def test_dry_run_names_each_update(tmp_path, tessera):
 
 def test_manifest_has_the_adapter(tmp_path, merge, tessera):
     src, _ = base(tmp_path / "src")
-    adapter = adapters.write(tmp_path / "lora", {Q: adapters.factors(48, 70)})
+    adapter = oracle.write(tmp_path / "lora", {Q: oracle.factors(48, 70)})
     dst, _ = merge(src, adapter, "--max-shard-size", "1GB")
     manifest = json.loads((dst / "tessera.manifest.json").read_text())
     how = manifest["reproduce"]
@@ -158,8 +157,8 @@ def test_manifest_has_the_adapter(tmp_path, merge, tessera):
 
 def test_another_adapter_is_another_run(tmp_path, merge, tessera):
     src, _ = base(tmp_path / "src")
-    dst, _ = merge(src, adapters.write(tmp_path / "lora", {Q: adapters.factors(48, 70)}))
-    other = adapters.write(tmp_path / "other", {Q: adapters.factors(48, 70, seed=5)})
+    dst, _ = merge(src, oracle.write(tmp_path / "lora", {Q: oracle.factors(48, 70)}))
+    other = oracle.write(tmp_path / "other", {Q: oracle.factors(48, 70, seed=5)})
     code, _, err = harness.run(tessera, ["merge", src, other, "-o", dst])
     assert code != 0 and "--force" in err, err
 
@@ -167,7 +166,7 @@ def test_another_adapter_is_another_run(tmp_path, merge, tessera):
 def test_shards_and_a_tokenizer(tmp_path, merge, tessera):
     src, _ = base(tmp_path / "src")
     (src / "tokenizer.json").write_text("{}")
-    adapter = adapters.write(tmp_path / "lora", {Q: adapters.factors(48, 70), UP: adapters.factors(130, 70)})
+    adapter = oracle.write(tmp_path / "lora", {Q: oracle.factors(48, 70), UP: oracle.factors(130, 70)})
     shutil.copy(src / "config.json", adapter / "tokenizer.json")
     whole, _ = merge(src, adapter, "--max-shard-size", "8kB")
     for shard in ("0/2", "1/2"):

@@ -3,11 +3,12 @@
 import adapters
 from checkpoints import BF16, make, random_weight
 import harness
+import merge_oracle as oracle
 import numpy as np
 import pytest
 
 Q, UP = "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.up_proj"
-PAIR = adapters.factors(48, 70)
+PAIR = oracle.factors(48, 70)
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def refused(tessera, base, tmp_path):
     ({"lora_alpha": 1e40}, ["beyond FP32", Q]),
 ])
 def test_configurations(refused, tmp_path, config, words):
-    refused(3, adapters.write(tmp_path / "lora", {Q: PAIR}, **config), *words)
+    refused(3, oracle.write(tmp_path / "lora", {Q: PAIR}, **config), *words)
 
 
 @pytest.mark.parametrize("tensors,words", [
@@ -87,28 +88,28 @@ def test_configurations(refused, tmp_path, config, words):
 ])
 def test_tensors(refused, tmp_path, tensors, words):
     named = {adapters.PREFIX + name: x for name, x in tensors.items()}
-    refused(3, adapters.write(tmp_path / "lora", {Q: PAIR}, named), *words)
+    refused(3, oracle.write(tmp_path / "lora", {Q: PAIR}, named), *words)
 
 
 def test_names_without_the_prefix(refused, tmp_path):
-    refused(3, adapters.write(tmp_path / "lora", {}, {f"{Q}.lora_A.weight": PAIR[0], f"{Q}.lora_B.weight": PAIR[1]}), f"'{Q}.lora_A.weight'")
+    refused(3, oracle.write(tmp_path / "lora", {}, {f"{Q}.lora_A.weight": PAIR[0], f"{Q}.lora_B.weight": PAIR[1]}), f"'{Q}.lora_A.weight'")
 
 
 @pytest.mark.parametrize("module,pair,words", [
     ("model.layers.7.self_attn.q_proj", PAIR, ["layers.7.self_attn.q_proj", "does not have"]),
     (f"{Q}.base_layer", PAIR, [Q, "base_layer"]),
-    (Q, adapters.factors(70, 48), ["[4, 48]", "[70, 4]", "[48, 70]"]),
-    (Q, adapters.factors(48, 71), ["[4, 71]", "do not fit"]),
+    (Q, oracle.factors(70, 48), ["[4, 48]", "[70, 4]", "[48, 70]"]),
+    (Q, oracle.factors(48, 71), ["[4, 71]", "do not fit"]),
     (Q, [PAIR[0], PAIR[1][:, :3]], ["rank 4 and 3"]),
     (Q, [PAIR[0].reshape(4, 70, 1), PAIR[1]], ["must be a matrix"]),
     (Q, [PAIR[0].astype(np.float64), PAIR[1]], ["must be a matrix of BF16, F16 or F32"]),
 ])
 def test_places(refused, tmp_path, module, pair, words):
-    refused(3, adapters.write(tmp_path / "lora", {module: pair}), *words)
+    refused(3, oracle.write(tmp_path / "lora", {module: pair}), *words)
 
 
 def test_no_tensors(refused, tmp_path):
-    refused(3, adapters.write(tmp_path / "lora", {}), "nothing to merge")
+    refused(3, oracle.write(tmp_path / "lora", {}), "nothing to merge")
 
 
 @pytest.mark.parametrize("letter", [0, 1])
@@ -116,14 +117,14 @@ def test_no_tensors(refused, tmp_path):
 def test_values_of_the_adapter(refused, tmp_path, letter, value):
     pair = [x.copy() for x in PAIR]
     pair[letter][1, 2] = value
-    refused(3, adapters.write(tmp_path / "lora", {Q: pair}), f"lora_{'AB'[letter]}.weight", "NaN or infinite")
+    refused(3, oracle.write(tmp_path / "lora", {Q: pair}), f"lora_{'AB'[letter]}.weight", "NaN or infinite")
 
 
 @pytest.mark.parametrize("dtype,value,size,when", [(np.float16, 1, 300, "once it is rounded"), (BF16, 3.39e38, 3.5e17, "once it is rounded"),
                                                   (BF16, 1, 1e30, "after the merge"), (np.float32, 1, 1e30, "after the merge")])
 def test_values_beyond_the_range(refused, tmp_path, dtype, value, size, when):
     src = make(tmp_path / "src", {"model.safetensors": {f"{Q}.weight": np.full((48, 70), value, dtype)}}, quantization=None)
-    refused(3, adapters.write(tmp_path / "lora", {Q: [np.full((4, 70), size, np.float32), np.full((48, 4), size, np.float32)]}),
+    refused(3, oracle.write(tmp_path / "lora", {Q: [np.full((4, 70), size, np.float32), np.full((48, 4), size, np.float32)]}),
             f"'{Q}.weight': the value at [0, 0] of matrix 0 is NaN or infinite {when}", src=src)
 
 
@@ -131,18 +132,18 @@ def test_a_base_with_nan(refused, tmp_path):
     w = random_weight((48, 70)).astype(BF16)
     w[5, 6] = np.nan
     src = make(tmp_path / "src", {"model.safetensors": {f"{Q}.weight": w}}, quantization=None)
-    refused(3, adapters.write(tmp_path / "lora", {Q: PAIR}), f"'{Q}.weight': the value at [5, 6] of matrix 0 is NaN or infinite after the merge", src=src)
+    refused(3, oracle.write(tmp_path / "lora", {Q: PAIR}), f"'{Q}.weight': the value at [5, 6] of matrix 0 is NaN or infinite after the merge", src=src)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"peft_type": "LORA", "peft_type": "LORA"}', '{"r": 4} x', "\xff"])
 def test_damaged_configurations(refused, tmp_path, text):
-    adapter = adapters.write(tmp_path / "lora", {Q: PAIR})
+    adapter = oracle.write(tmp_path / "lora", {Q: PAIR})
     (adapter / "adapter_config.json").write_text(text, encoding="latin-1")
     refused(3, adapter, "adapter_config.json")
 
 
 def test_folders(refused, tmp_path, base, tessera):
-    adapter = adapters.write(tmp_path / "lora", {Q: PAIR})
+    adapter = oracle.write(tmp_path / "lora", {Q: PAIR})
     refused(3, base, "no adapter_config.json in it")
     (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
     refused(3, adapter, "no adapter_model.safetensors in it")
@@ -158,5 +159,5 @@ def test_folders(refused, tmp_path, base, tessera):
 
 
 def test_an_adapter_as_the_base(refused, tmp_path):
-    adapter = adapters.write(tmp_path / "lora", {Q: PAIR})
+    adapter = oracle.write(tmp_path / "lora", {Q: PAIR})
     refused(3, adapter, "a LoRA adapter", src=adapter)
