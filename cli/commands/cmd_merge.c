@@ -12,8 +12,9 @@ typedef struct merging {
 static const char kHelp[] =
     "tessera merge BASE LORA -o DST [options]\n\n"
     "Adds the updates of a LoRA adapter to the weights of its base model, on the CPU, without Python. Each\n"
-    "weight with an update keeps its dtype; all other tensors are copied byte for byte. The result says for\n"
-    "each tensor how much of the update survived rounding.\n\n"
+    "weight with an update keeps its dtype or format: BF16, FP8, NVFP4, MXFP4, MXFP8, int4 or int8. All other\n"
+    "tensors are copied byte for byte. The result says for each tensor how much of the update survived\n"
+    "rounding.\n\n"
     "BASE is a Hugging Face directory or one .safetensors file. LORA is a directory that PEFT wrote, with\n"
     "adapter_config.json and adapter_model.safetensors. An adapter with anything but updates of the form\n"
     "scale * B * A is refused. DST is a directory. The same command resumes a run that was killed.\n\n"

@@ -10,14 +10,24 @@
 
 const tsr_amax *tsr_plan_amax(tsr_plan *plan, const tsr_tensor *const *tensors, size_t n)
 {
+    return tsr_plan_amax_decoded(plan, tensors, NULL, n);
+}
+
+const tsr_amax *tsr_plan_amax_decoded(tsr_plan *plan, const tsr_tensor *const *tensors,
+                                      const tsr_decoded *const *decoded, size_t n)
+{
     tsr_amax *const a = tsr_arena_alloc(&plan->arena, sizeof *a);
     const tsr_tensor **const of = tsr_arena_alloc(&plan->arena, (n + 1) * sizeof *of);
-    if (a == NULL || of == NULL)
+    const tsr_decoded **const by = tsr_arena_alloc(&plan->arena, (n + 1) * sizeof *by);
+    if (a == NULL || of == NULL || by == NULL)
         return NULL;
     if (!tsr_grow(&plan->amaxes, plan->n_amaxes, &plan->amaxes_capacity, sizeof *plan->amaxes))
         return NULL;
     memcpy(of, tensors, n * sizeof *of);
-    *a = (tsr_amax){.of = of, .n = (uint32_t)n, .index = (uint32_t)plan->n_amaxes};
+    if (decoded != NULL)
+        memcpy(by, decoded, n * sizeof *by);
+    *a = (tsr_amax){
+        .of = of, .n = (uint32_t)n, .index = (uint32_t)plan->n_amaxes, .decoded = decoded == NULL ? NULL : by};
     return plan->amaxes[plan->n_amaxes++] = a;
 }
 

@@ -149,19 +149,6 @@ static const tsr_op kInt8Op = {.name = "quantize int8",
 
 /* ---- packed ---- */
 
-/* Packs the zero points of rows into words: word (r / per, g) holds row r at position r % per. */
-static void pack_zeros(const tsr_int_scheme *scheme, const tsr_int_rows *rows, uint64_t groups, uint32_t *words)
-{
-    const uint32_t bits = scheme->bits, per = 32 / bits;
-    for (uint64_t r = 0; r < rows->rows; r++) {
-        const uint64_t row = rows->row + r;
-        for (uint64_t g = 0; g < groups; g++) {
-            const uint32_t code = (uint32_t)(rows->zero_points[r * groups + g] + (1 << (bits - 1)));
-            words[row / per * groups + g] |= code << (row % per * bits);
-        }
-    }
-}
-
 static tsr_status packed_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                              tsr_quant_stats *stats, tsr_err *err)
 {
@@ -176,7 +163,7 @@ static tsr_status packed_run(const tsr_step *step, uint64_t unit, const tsr_unit
         memcpy(u->out_data[2], shape, sizeof shape);
     }
     if (scheme->asymmetric)
-        pack_zeros(scheme, &rows, groups, u->out_data[3]);
+        tsr_buffered_zeros_pack(scheme->bits, rows.zero_points, rows.row, rows.rows, groups, u->out_data[3]);
     return TSR_OK;
 }
 

@@ -279,6 +279,10 @@ tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err) TSR
  * memory is exhausted. */
 const tsr_amax *tsr_plan_amax(tsr_plan *plan, const tsr_tensor *const *tensors, size_t n);
 
+/* The same for matrices that are decoded: decoded[i] makes tensors[i] (array of n, copied). */
+const tsr_amax *tsr_plan_amax_decoded(tsr_plan *plan, const tsr_tensor *const *tensors,
+                                      const tsr_decoded *const *decoded, size_t n);
+
 /* Appends the tensors of *amax except in[0] == weight to in[], and returns the number of inputs. `amax` may be NULL. */
 uint32_t tsr_amax_inputs(const tsr_amax *amax, const tsr_tensor *weight, const tsr_tensor *in[TSR_MAX_INPUTS]);
 

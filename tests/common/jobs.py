@@ -103,6 +103,7 @@ JOBS = [
     Job("convert from fastertransformer", BLOBS, "convert SRC -o DST --from fastertransformer --max-shard-size 8MB",
         ("many",), codes=APART),
     Job("merge", None, "merge SRC LORA -o DST --max-shard-size 8MB", ("many", "giant"), codes=MERGED),
+    Job("merge into fp8-block", FP8, "merge SRC LORA -o DST --max-shard-size 8MB", ("many", "giant"), codes=MERGED),
     Job("convert archive", None, "convert SRC -o DST --to archive --shuffle", codes=EXACT),
     Job("convert safetensors", PACKED, "convert SRC -o DST --to safetensors", codes=EXACT),
     Job("quantize an archive", PACKED, "quantize SRC -o DST --max-shard-size 8MB"),
@@ -135,6 +136,9 @@ MORE = [
     Job("archive of absorbed", MLA + "sglang --weights fp8-head --quiet", "convert SRC -o DST --to archive --shuffle", (),
         "deepseek-v3", EXACT),
     Job("archive of folded", MLA + "vllm --fold --quiet", "convert SRC -o DST --to archive", (), "deepseek-v3", EXACT),
+    *(Job(f"merge into {name}", f"quantize SRC -o DST {options} --quiet", "merge SRC LORA -o DST", codes=MERGED)
+      for name, options in (("nvfp4", "--scheme nvfp4-weight-only"), ("nvfp4, ModelOpt", "--scheme nvfp4-weight-only --dialect modelopt"),
+                            ("int4", "--scheme int4-weight-only --zero-points"), ("mxfp8", "--scheme mxfp8"), ("fp8-channel", "--scheme fp8-channel"))),
     Job("quantize stacked experts", None, "quantize SRC -o DST", (), "fused-experts"),
     Job("quantize qwen3-moe", None, "quantize SRC -o DST", (), "qwen3-moe"),
     *(Job(f"convert {target} from nvfp4", "quantize SRC -o DST --scheme nvfp4-weight-only --quiet",

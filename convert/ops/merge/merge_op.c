@@ -2,19 +2,15 @@
 #include "convert/ops/merge/merge_op.h"
 
 #include "convert/ops/merge/merge_format.h"
-#include "convert/ops/rows/row_decoder.h"
 #include "convert/ops/rows/rows.h"
 
+#include <float.h>
 #include <string.h>
 
 typedef struct params {
-    tsr_weight weight; /* matrices, rows and cols are set for plain weights too */
-    tsr_row_view view;
-    const tsr_row_decoder *decoder; /* NULL: plain */
+    const tsr_merge_source *source;
     const tsr_merge_format *format;
-    tsr_update update;
-    uint32_t n_base;   /* inputs of the base; A and B follow */
-    tsr_tensor values; /* describes the FP32 values */
+    bool powers;
 } params;
 
 static const params *params_of(const tsr_step *step)
@@ -22,20 +18,36 @@ static const params *params_of(const tsr_step *step)
     return step->params;
 }
 
+static const tsr_weight *weight_of(const params *p)
+{
+    return &p->source->weight;
+}
+
+static bool has_update(const params *p)
+{
+    return p->source->update.rank > 0;
+}
+
 /* ---- position of a unit ---- */
+
+static uint64_t row_bytes_of(const tsr_weight *w)
+{
+    return w->data->bytes / (w->matrices * w->rows);
+}
 
 static uint64_t unit_rows(const params *p)
 {
-    const tsr_weight *const w = &p->weight;
+    const tsr_weight *const w = weight_of(p);
     const uint64_t step = p->format->rows(w);
-    const uint64_t fit = TSR_UNIT_BYTES / tsr_max_u64(1, w->data->bytes / (w->matrices * w->rows)) / step * step;
+    const uint64_t fit = TSR_UNIT_BYTES / tsr_max_u64(1, row_bytes_of(w)) / step * step;
     return tsr_min_u64(tsr_max_u64(step, fit), w->rows);
 }
 
 static uint64_t merge_units(const tsr_step *step)
 {
     const params *const p = params_of(step);
-    return step->out[0]->bytes == 0 ? 0 : p->weight.matrices * tsr_ceil_div(p->weight.rows, unit_rows(p));
+    const tsr_weight *const w = weight_of(p);
+    return step->out[0]->bytes == 0 ? 0 : w->matrices * tsr_ceil_div(w->rows, unit_rows(p));
 }
 
 /* Rows of a unit, numbered through all matrices. */
@@ -45,35 +57,27 @@ typedef struct band {
 
 static band band_of(const params *p, uint64_t unit)
 {
-    const uint64_t rows = unit_rows(p), units = tsr_ceil_div(p->weight.rows, rows), row = unit % units * rows;
-    return (band){.row = unit / units * p->weight.rows + row, .rows = tsr_min_u64(rows, p->weight.rows - row)};
-}
-
-/* Computes the windows of the base's tensors for some rows. */
-static void base_windows(const params *p, uint64_t row, uint64_t rows, tsr_window *in)
-{
-    if (p->decoder != NULL)
-        p->decoder->windows(&p->view, row, rows, in);
-    else
-        in[0] = tsr_view_window(&p->view, p->weight.data, row, rows);
+    const tsr_weight *const w = weight_of(p);
+    const uint64_t rows = unit_rows(p), units = tsr_ceil_div(w->rows, rows), row = unit % units * rows;
+    return (band){.row = unit / units * w->rows + row, .rows = tsr_min_u64(rows, w->rows - row)};
 }
 
 static void merge_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 {
     const params *const p = params_of(step);
     const band b = band_of(p, unit);
-    base_windows(p, b.row, b.rows, u->in);
-    tsr_update_windows(&p->update, b.row, b.rows, u->in + p->n_base);
-    u->out[0] = tsr_view_window(&p->view, p->weight.data, b.row, b.rows);
+    tsr_merge_source_windows(p->source, b.row, b.rows, u->in);
+    u->out[0] = tsr_view_window(&p->source->view, weight_of(p)->data, b.row, b.rows);
 }
 
-/* ---- the arithmetic ---- */
+/* ---- memory ---- */
 
 /* Returns how many rows are merged at a time, so that their values stay in the cache. */
 static uint64_t piece_rows(const params *p)
 {
-    const uint64_t step = p->format->rows(&p->weight);
-    const uint64_t fit = TSR_PIECE_BYTES / tsr_max_u64(1, p->weight.cols * sizeof(float)) / step * step;
+    const tsr_weight *const w = weight_of(p);
+    const uint64_t step = p->format->rows(w);
+    const uint64_t fit = TSR_PIECE_BYTES / tsr_max_u64(1, w->cols * sizeof(float)) / step * step;
     return tsr_min_u64(tsr_max_u64(step, fit), unit_rows(p));
 }
 
@@ -84,11 +88,12 @@ typedef struct scratch {
 
 static scratch scratch_of(const params *p)
 {
+    const tsr_weight *const w = weight_of(p);
     return (scratch){
-        .factors = tsr_round_up(tsr_update_scratch(&p->update, unit_rows(p)), 64),
-        .piece = tsr_round_up(piece_rows(p) * p->weight.cols * sizeof(float), 64),
-        .decoding = p->decoder == NULL ? 0 : tsr_round_up(p->decoder->scratch(&p->weight), 64),
-        .storing = p->format->scratch(&p->weight),
+        .factors = has_update(p) ? tsr_round_up(tsr_update_scratch(&p->source->update, unit_rows(p)), 64) : 0,
+        .piece = tsr_round_up(piece_rows(p) * w->cols * sizeof(float), 64),
+        .decoding = tsr_merge_decode_scratch(p->source),
+        .storing = p->format->scratch(w),
     };
 }
 
@@ -98,21 +103,53 @@ static uint64_t merge_scratch(const tsr_step *step)
     return s.factors + 3 * s.piece + s.decoding + s.storing;
 }
 
-/* Decodes rows of the base to FP32. */
-static tsr_status decode(const params *p, uint64_t row, uint64_t rows, const tsr_unit *u,
-                         const tsr_cpu_kernels *kernels, float *out, void *memory, tsr_err *err)
+/* ---- the arithmetic ---- */
+
+/* The buffers of a unit. */
+typedef struct work {
+    const params *p;
+    const tsr_unit *u;
+    const tsr_cpu_kernels *kernels;
+    band b;
+    tsr_update_factors factors;
+    float *before, *update, *merged;
+    void *decoding, *storing;
+    float shared;
+} work;
+
+static work work_of(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels)
+{
+    const params *const p = params_of(step);
+    const scratch s = scratch_of(p);
+    char *const memory = (char *)u->scratch + s.factors;
+    return (work){.p = p,
+                  .u = u,
+                  .kernels = kernels,
+                  .b = band_of(p, unit),
+                  .before = (float *)memory,
+                  .update = (float *)(memory + s.piece),
+                  .merged = (float *)(memory + 2 * s.piece),
+                  .decoding = memory + 3 * s.piece,
+                  .storing = memory + 3 * s.piece + s.decoding};
+}
+
+/* Finds the data of some rows among the inputs of the unit. */
+static void find_inputs(const work *k, uint64_t row, uint64_t rows, void *in[TSR_DECODED_INPUTS])
 {
     tsr_window part[TSR_DECODED_INPUTS] = {{0}};
-    void *in[TSR_DECODED_INPUTS] = {NULL};
-    base_windows(p, row, rows, part);
-    for (uint32_t i = 0; i < p->n_base; i++)
-        in[i] = (char *)u->in_data[i] + (part[i].offset - u->in[i].offset);
-    if (p->decoder == NULL) {
-        tsr_widen_to_f32(kernels, (tsr_dtype)p->weight.data->dtype, in[0], rows * p->weight.cols, out);
-        return TSR_OK;
-    }
-    const tsr_coded_rows coded = {.view = &p->view, .row = row, .rows = rows, .in = in};
-    return p->decoder->decode(&coded, kernels, TSR_F32, out, memory, err);
+    tsr_merge_base_windows(k->p->source, row, rows, part);
+    for (uint32_t i = 0; i < k->p->source->n_base; i++)
+        in[i] = (char *)k->u->in_data[i] + (part[i].offset - k->u->in[i].offset);
+}
+
+/* Finds the data of some rows among the outputs: the codes of the unit, and buffered tensors. */
+static void find_outputs(const work *k, uint64_t row, uint64_t rows, void *in[TSR_DECODED_INPUTS])
+{
+    tsr_window part[TSR_DECODED_INPUTS] = {{0}};
+    tsr_merge_base_windows(k->p->source, row, rows, part);
+    in[0] = (char *)k->u->out_data[0] + (part[0].offset - k->u->out[0].offset);
+    for (uint32_t i = 1; i < k->p->source->n_base; i++)
+        in[i] = (char *)k->u->out_data[i] + part[i].offset;
 }
 
 /* Adds the sums over a piece to the statistics of the step. */
@@ -129,39 +166,85 @@ static void add_sums(tsr_quant_stats *stats, const tsr_update_sums *sums, uint64
     tsr_quant_stats_add(stats, &more);
 }
 
+/* Merges the rows from `at` on of a unit. */
+static tsr_status merge_piece(const work *k, uint64_t at, uint64_t rows, tsr_quant_stats *stats, tsr_err *err)
+{
+    const params *const p = k->p;
+    const tsr_weight *const w = weight_of(p);
+    const uint64_t row = k->b.row + at, n = rows * w->cols;
+    const tsr_merged_rows out = {.weight = w,
+                                 .values = &p->source->values,
+                                 .powers = p->powers,
+                                 .row = row,
+                                 .rows = rows,
+                                 .x = k->merged,
+                                 .data = (char *)k->u->out_data[0] + at * row_bytes_of(w),
+                                 .others = k->u->out_data + 1,
+                                 .shared = k->shared,
+                                 .scratch = k->storing};
+    void *in[TSR_DECODED_INPUTS] = {NULL};
+    tsr_update_sums sums = {0};
+    find_inputs(k, row, rows, in);
+    TSR_TRY(tsr_merge_decode(p->source, row, rows, in, k->kernels, k->before, k->decoding, err));
+    if (has_update(p))
+        tsr_update_compute(&p->source->update, &k->factors, at, rows, k->kernels, k->update);
+    else
+        memset(k->update, 0, n * sizeof *k->update);
+    tsr_update_add(k->before, k->update, n, k->merged);
+    TSR_TRY(tsr_merge_check(p->source, row, rows, k->merged, "after the merge", err));
+    TSR_TRY(p->format->store(&out, k->kernels, err));
+    tsr_unit_made(k->u, (at + rows) * row_bytes_of(w));
+    find_outputs(k, row, rows, in);
+    TSR_TRY(tsr_merge_decode(p->source, row, rows, in, k->kernels, k->merged, k->decoding, err));
+    TSR_TRY(tsr_merge_check(p->source, row, rows, k->merged, "once it is rounded", err));
+    k->kernels->update_sums(k->before, k->update, k->merged, n, &sums);
+    add_sums(stats, &sums, n);
+    return TSR_OK;
+}
+
+/* Copies the unit: the codes, and its part of the buffered tensors. */
+static void copy_unit(const work *k)
+{
+    void *to[TSR_DECODED_INPUTS];
+    find_outputs(k, k->b.row, k->b.rows, to);
+    for (uint32_t i = 0; i < k->p->source->n_base; i++)
+        memcpy(to[i], k->u->in_data[i], tsr_window_bytes(&k->u->in[i]));
+}
+
+/* Decides the scale of the whole tensor. Returns true if it is that of the base. */
+static tsr_status decide_shared(work *k, bool *stays, tsr_err *err)
+{
+    const tsr_weight *const w = weight_of(k->p);
+    const tsr_tensor *const scale = w->global_scale != NULL ? w->global_scale : w->scale;
+    float stored = 0;
+    tsr_widen_to_f32(k->kernels, (tsr_dtype)(w->global_scale != NULL ? TSR_F32 : w->scale_dtype),
+                     k->u->in_data[k->p->source->n_base - 1], 1, &stored);
+    if (!(stored > 0 && stored <= FLT_MAX))
+        return tsr_fail_as(err, TSR_ERROR_DAMAGED, TSR_E_VALUE, "'%s': the scale %g is not a valid scale", scale->name,
+                           (double)stored);
+    k->shared = k->p->format->shared(w, k->p->powers, stored, k->u->amax, k->kernels);
+    *stays = k->shared == stored;
+    return TSR_OK;
+}
+
 static tsr_status merge_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                             tsr_quant_stats *stats, tsr_err *err)
 {
-    const params *const p = params_of(step);
-    const band b = band_of(p, unit);
-    const scratch s = scratch_of(p);
-    char *const memory = (char *)u->scratch + s.factors;
-    float *const before = (float *)memory, *const update = (float *)(memory + s.piece),
-                 *const merged = (float *)(memory + 2 * s.piece);
-    tsr_update_factors factors;
-    TSR_TRY(
-        tsr_update_make_factors(&p->update, b.row, b.rows, u->in_data + p->n_base, kernels, u->scratch, &factors, err));
-    const uint64_t row_bytes = p->weight.data->bytes / (p->weight.matrices * p->weight.rows), most = piece_rows(p);
-    for (uint64_t at = 0; at < b.rows; at += most) {
-        const uint64_t rows = tsr_min_u64(most, b.rows - at), n = rows * p->weight.cols;
-        const tsr_merged_rows out = {.weight = &p->weight,
-                                     .values = &p->values,
-                                     .row = b.row + at,
-                                     .rows = rows,
-                                     .x = merged,
-                                     .data = (char *)u->out_data[0] + at * row_bytes,
-                                     .others = u->out_data + 1,
-                                     .after = merged,
-                                     .scratch = memory + 3 * s.piece + s.decoding};
-        tsr_update_sums sums = {0};
-        TSR_TRY(decode(p, b.row + at, rows, u, kernels, before, memory + 3 * s.piece, err));
-        tsr_update_compute(&p->update, &factors, at, rows, kernels, update);
-        tsr_update_add(before, update, n, merged);
-        TSR_TRY(p->format->store(&out, kernels, err));
-        tsr_unit_made(u, (at + rows) * row_bytes);
-        kernels->update_sums(before, update, merged, n, &sums);
-        add_sums(stats, &sums, n);
+    work k = work_of(step, unit, u, kernels);
+    const params *const p = k.p;
+    bool stays = false;
+    if (p->format->shared != NULL)
+        TSR_TRY(decide_shared(&k, &stays, err));
+    if (!has_update(p) && stays) {
+        copy_unit(&k);
+        return TSR_OK;
     }
+    if (has_update(p))
+        TSR_TRY(tsr_update_make_factors(&p->source->update, k.b.row, k.b.rows, u->in_data + p->source->n_base, kernels,
+                                        u->scratch, &k.factors, err));
+    const uint64_t most = piece_rows(p);
+    for (uint64_t at = 0; at < k.b.rows; at += most)
+        TSR_TRY(merge_piece(&k, at, tsr_min_u64(most, k.b.rows - at), stats, err));
     return TSR_OK;
 }
 
@@ -170,70 +253,72 @@ static const tsr_op kMergeOp = {
 
 const tsr_update *tsr_merge_step_update(const tsr_step *step)
 {
-    return step->op == &kMergeOp ? &params_of(step)->update : NULL;
+    return step->op == &kMergeOp ? &params_of(step)->source->update : NULL;
 }
 
 /* ---- the step ---- */
 
-/* Copies a weight, with the shape of its matrix if it is plain. */
-static tsr_weight shaped(const tsr_weight *weight)
+bool tsr_merge_has_shared_scale(const tsr_weight *weight)
 {
-    tsr_weight w = *weight;
-    const tsr_tensor *const t = weight->data;
-    if (w.kind != NULL)
-        return w;
-    w.values = t;
-    w.matrices = t->rank == 3 ? t->shape[0] : 1;
-    w.rows = t->shape[t->rank - 2];
-    w.cols = t->shape[t->rank - 1];
-    return w;
+    const char *why;
+    const tsr_merge_format *const format = tsr_merge_format_of(weight, &why);
+    return format != NULL && format->shared != NULL;
 }
 
-static tsr_status fill_params(tsr_plan *plan, params *p, const tsr_weight *weight, const tsr_update *update,
-                              tsr_err *err)
+static tsr_status refuse(const tsr_plan *plan, const tsr_weight *w, const char *why, tsr_err *err)
 {
-    const char *why = NULL;
-    *p = (params){.weight = shaped(weight), .update = *update};
-    p->format = tsr_merge_format_of(&p->weight, &why);
-    if (p->format == NULL)
-        return tsr_fail_at(err,
-                           tsr_fail(err, TSR_E_UNSUPPORTED,
-                                    "%s: '%s' has an update, but %s; run 'tessera convert --to bf16' and merge into "
-                                    "the result",
-                                    plan->sources[0]->files[weight->data->file].path, weight->data->name, why),
-                           weight->data->name);
-    p->values = *p->weight.values;
-    p->values.dtype = TSR_F32;
-    p->values.source = TSR_SOURCE_DECODED;
-    p->view = tsr_view_whole(&p->weight);
-    p->decoder = weight->kind == NULL ? NULL : tsr_row_decoder_of(&p->weight);
-    return TSR_OK;
+    return tsr_fail_at(err,
+                       tsr_fail(err, TSR_E_UNSUPPORTED,
+                                "%s: '%s' (%s) has an update, but %s; run 'tessera convert --to bf16' and merge into "
+                                "the result",
+                                plan->sources[0]->files[w->data->file].path, w->data->name,
+                                w->kind == NULL ? tsr_dtype_name((tsr_dtype)w->data->dtype) : w->kind->title, why),
+                       w->data->name);
 }
 
-tsr_status tsr_plan_merge(tsr_plan *plan, const tsr_weight *weight, const tsr_update *update, tsr_err *err)
+/* Adds the outputs: the data, then what is made anew with it, in the order of the decoder's inputs. */
+static tsr_status add_outputs(tsr_plan *plan, tsr_step *step, const tsr_weight *w, tsr_err *err)
 {
-    params *const p = tsr_arena_alloc(&plan->arena, sizeof *p);
-    const tsr_tensor *in[TSR_MAX_INPUTS];
-    if (p == NULL)
-        return tsr_out_of_memory(err, "while planning");
-    TSR_TRY(fill_params(plan, p, weight, update, err));
-    in[0] = p->weight.data;
-    p->n_base = p->decoder == NULL ? 1 : tsr_row_decoder_inputs(&p->weight, in);
-    in[p->n_base] = p->update.a = tsr_plan_tensor(plan, update->a);
-    in[p->n_base + 1] = p->update.b = tsr_plan_tensor(plan, update->b);
-    tsr_step step = {.op = &kMergeOp, .params = p, .in = in, .n_in = p->n_base + 2};
-    const tsr_tensor *const made[] = {p->weight.data, p->weight.scale, p->weight.zero_point, p->weight.global_scale};
+    const tsr_tensor *const made[] = {w->data, w->scale, w->zero_point, w->global_scale};
     for (size_t i = 0; i < sizeof made / sizeof *made; i++) {
         if (made[i] == NULL)
             continue;
-        step.buffered |= (uint8_t)(i == 0 ? 0 : 1u << step.n_out);
-        step.out[step.n_out] = tsr_plan_tensor(plan, made[i]);
-        if (step.out[step.n_out++] == NULL)
+        step->buffered |= (uint8_t)(i == 0 ? 0 : 1u << step->n_out);
+        step->out[step->n_out] = tsr_plan_tensor(plan, made[i]);
+        if (step->out[step->n_out++] == NULL)
             return tsr_out_of_memory(err, "while planning");
     }
-    if (p->update.a == NULL || p->update.b == NULL)
+    return TSR_OK;
+}
+
+/* Adds the inputs of the amax that are not inputs of the step itself. */
+static void add_amax_inputs(const tsr_amax *amax, const tsr_tensor *in[TSR_MAX_INPUTS], uint32_t *n)
+{
+    for (uint32_t i = 0; amax != NULL && i < amax->n; i++) {
+        for (uint32_t k = 0; k < amax->decoded[i]->n_in && *n < TSR_MAX_INPUTS; k++) {
+            uint32_t at = 0;
+            while (at < *n && in[at] != amax->decoded[i]->in[k])
+                at++;
+            if (at == *n)
+                in[(*n)++] = amax->decoded[i]->in[k];
+        }
+    }
+}
+
+tsr_status tsr_plan_merge(tsr_plan *plan, const tsr_merge_source *source, bool powers, const tsr_amax *amax,
+                          tsr_err *err)
+{
+    params *const p = tsr_arena_alloc(&plan->arena, sizeof *p);
+    const tsr_tensor *in[TSR_MAX_INPUTS];
+    const char *why = NULL;
+    if (p == NULL)
         return tsr_out_of_memory(err, "while planning");
-    ((tsr_tensor *)p->update.a)->source = ((tsr_tensor *)p->update.b)->source = 1;
-    step.reported = p->weight.values;
+    *p = (params){.source = source, .format = tsr_merge_format_of(&source->weight, &why), .powers = powers};
+    if (p->format == NULL)
+        return refuse(plan, &source->weight, why, err);
+    tsr_step step = {.op = &kMergeOp, .params = p, .in = in, .amax = amax, .reported = source->weight.values};
+    step.n_in = tsr_merge_source_inputs(source, in);
+    add_amax_inputs(amax, in, &step.n_in);
+    TSR_TRY(add_outputs(plan, &step, &source->weight, err));
     return tsr_plan_step(plan, &step, err);
 }

@@ -2,18 +2,23 @@
 #ifndef TSR_CONVERT_OPS_MERGE_MERGE_OP_H
 #define TSR_CONVERT_OPS_MERGE_MERGE_OP_H
 
-#include "convert/ops/merge/update_rows.h"
-#include "formats/weights/weights.h"
+#include "convert/ops/merge/merge_rows.h"
 
 /* Adds the step. The values of the weight are decoded to FP32, the update is added, and the sum is stored in the dtype or
- * format of the weight, under the same names. Scales are computed anew from the largest |x|. Companions that do not
- * change, such as input scales, are left to the caller. *weight and *update are copied.
+ * format of the weight, under the same names. Scales of blocks, rows and groups are computed anew from the largest |x|;
+ * with `powers`, they are powers of two. Companions that do not change, such as input scales, are left to the caller.
  *
- * The row of the step in tsr_quant_stats compares the update x with the stored change y = after - before: `nonzero` counts
- * x != 0, `flushed` those with y == 0, and the sums are over x and y. TSR_E_UNSUPPORTED: the format cannot be stored
- * again. */
-tsr_status tsr_plan_merge(tsr_plan *plan, const tsr_weight *weight, const tsr_update *update,
+ * `amax` is needed if tsr_merge_has_shared_scale: the largest merged |x| of all weights that have this scale. The scale
+ * stays unless a value is beyond it. A weight without an update is copied as long as its scale stays.
+ *
+ * The row of the step in tsr_quant_stats compares the update x with the stored change y = after - before: `nonzero`
+ * counts x != 0, `flushed` those with y == 0, and the sums are over x and y. TSR_E_UNSUPPORTED: the format cannot be
+ * stored again. */
+tsr_status tsr_plan_merge(tsr_plan *plan, const tsr_merge_source *source, bool powers, const tsr_amax *amax,
                           tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns true if the weight has a scale of its whole tensor: FP8 with a scale a tensor, and NVFP4. */
+bool tsr_merge_has_shared_scale(const tsr_weight *weight);
 
 /* Returns the update of a step of tsr_plan_merge; NULL: it is another step. */
 const tsr_update *tsr_merge_step_update(const tsr_step *step);

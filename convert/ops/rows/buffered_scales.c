@@ -17,6 +17,18 @@ void tsr_buffered_scales_store(tsr_dtype dtype, const float *scales, uint64_t n,
     }
 }
 
+void tsr_buffered_zeros_pack(uint32_t bits, const int8_t *zeros, uint64_t row, uint64_t rows, uint64_t groups,
+                             uint32_t *words)
+{
+    const uint32_t per = 32 / bits;
+    for (uint64_t r = 0; r < rows; r++) {
+        for (uint64_t g = 0; g < groups; g++) {
+            const uint32_t code = (uint32_t)(zeros[r * groups + g] + (1 << (bits - 1)));
+            words[(row + r) / per * groups + g] |= code << ((row + r) % per * bits);
+        }
+    }
+}
+
 tsr_status tsr_buffered_scales_finish(const tsr_step *step, void *const *buffered, tsr_quant_stats *stats, tsr_err *err)
 {
     tsr_cpu_kernels kernels;

@@ -4,22 +4,27 @@
 #include "convert/ops/merge/merge_op.h"
 #include "convert/plans/merge/merge_report.h"
 #include "formats/adapters/lora.h"
+#include "formats/checkpoint/listing.h"
+#include "formats/names/fused.h"
 #include "formats/weights/weights.h"
 
 #include <string.h>
+
+/* The parts of the plan that several weights of a layer share. */
+typedef struct treated {
+    tsr_merge_source *source; /* NULL: not made yet */
+    const tsr_amax *amax;     /* the amax of a scale that it shares; NULL: none, or not made yet */
+} treated;
 
 typedef struct planning {
     tsr_plan *plan;
     const tsr_weights *weights;
     const tsr_lora *lora;
+    treated *treated; /* [weights->count] */
     tsr_err *err;
 } planning;
 
-static tsr_status copy(const planning *p, const tsr_tensor *t, const char *reason)
-{
-    TSR_TRY(tsr_plan_copy(p->plan, t, t->name, p->err));
-    return tsr_plan_add_note(p->plan, t, "copy", reason, p->err);
-}
+/* ---- sources and groups ---- */
 
 /* Returns the update in the form of the operation. */
 static tsr_update update_of(const tsr_lora_update *u)
@@ -37,16 +42,124 @@ static tsr_update update_of(const tsr_lora_update *u)
                         .turned = u->turned};
 }
 
+static treated *treated_of(const planning *p, const tsr_weight *w)
+{
+    return &p->treated[w - p->weights->items];
+}
+
+static tsr_status source_of(const planning *p, const tsr_weight *w, tsr_merge_source **source)
+{
+    treated *const t = treated_of(p, w);
+    const tsr_lora_update *const u = tsr_lora_update_of(p->lora, w);
+    if (t->source == NULL) {
+        const tsr_update update = u == NULL ? (tsr_update){.rank = 0} : update_of(u);
+        t->source = tsr_merge_source_make(p->plan, w, u == NULL ? NULL : &update);
+    }
+    *source = t->source;
+    return t->source == NULL ? tsr_out_of_memory(p->err, "while planning") : TSR_OK;
+}
+
+static tsr_status read_global(const planning *p, const tsr_weight *w, float *value)
+{
+    return tsr_checkpoint_read(p->plan->sources[0], w->global_scale, 0, value, sizeof *value, p->err);
+}
+
+/* Lists the weights that share the global scale of an NVFP4 weight: the members of its fused layer with an equal one.
+ * Any other weight is alone. */
+static tsr_status find_group(const planning *p, const tsr_weight *w, const tsr_weight *group[TSR_FUSED_MEMBERS],
+                             size_t *n)
+{
+    const char *const name = w->values->name;
+    const size_t length = tsr_module_length(name);
+    const tsr_fused *const fused = w->global_scale == NULL ? NULL : tsr_fused_find_in(name, length);
+    const char *const dot = memrchr(name, '.', length);
+    const int parent = dot == NULL ? 0 : (int)(dot + 1 - name);
+    float mine, other;
+    group[0] = w;
+    *n = 1;
+    if (fused == NULL)
+        return TSR_OK;
+    *n = 0;
+    TSR_TRY(read_global(p, w, &mine));
+    for (size_t i = 0; i < TSR_FUSED_MEMBERS && fused->members[i] != NULL; i++) {
+        const char *const member =
+            tsr_arena_printf(&p->plan->arena, "%.*s%s%s", parent, name, fused->members[i], name + length);
+        if (member == NULL)
+            return tsr_out_of_memory(p->err, "while planning");
+        const tsr_weight *const m = tsr_weights_find(p->weights, p->plan->sources[0], member);
+        if (m == NULL || m->kind != w->kind || m->matrices != 1)
+            continue;
+        TSR_TRY(read_global(p, m, &other));
+        if (memcmp(&mine, &other, sizeof mine) == 0)
+            group[(*n)++] = m;
+    }
+    return TSR_OK;
+}
+
+/* Makes the amax of a shared scale for all weights of a group, if one of them has an update. */
+static tsr_status plan_shared(const planning *p, const tsr_weight *w)
+{
+    const tsr_weight *group[TSR_FUSED_MEMBERS];
+    tsr_merge_source *sources[TSR_FUSED_MEMBERS];
+    size_t n;
+    bool any = false;
+    TSR_TRY(find_group(p, w, group, &n));
+    for (size_t i = 0; i < n; i++)
+        any = any || tsr_lora_update_of(p->lora, group[i]) != NULL;
+    if (!any)
+        return TSR_OK;
+    for (size_t i = 0; i < n; i++)
+        TSR_TRY(source_of(p, group[i], &sources[i]));
+    const tsr_amax *const amax = tsr_merge_amax(p->plan, sources, n);
+    for (size_t i = 0; i < n; i++)
+        treated_of(p, group[i])->amax = amax;
+    return amax == NULL ? tsr_out_of_memory(p->err, "while planning") : TSR_OK;
+}
+
+/* ---- steps ---- */
+
+static tsr_status copy(const planning *p, const tsr_tensor *t, const char *reason)
+{
+    TSR_TRY(tsr_plan_copy(p->plan, t, t->name, p->err));
+    return tsr_plan_add_note(p->plan, t, "copy", reason, p->err);
+}
+
+/* Rejects a weight whose codes another tensor or file sums up. */
+static tsr_status check_sums(const planning *p, const tsr_weight *w)
+{
+    const tsr_checkpoint *const base = p->plan->sources[0];
+    const tsr_tensor *const t = tsr_find_sibling(base, w->values->name, tsr_module_length(w->values->name), ".azp_adj");
+    const char *sums = t == NULL ? NULL : t->name;
+    for (size_t i = 0; i < base->n_side_files && w->kind->family == TSR_FAMILY_INTEGERS; i++) {
+        if (strcmp(base->files[base->n_files + i].name, TSR_AZP_NAME) == 0)
+            sums = TSR_AZP_NAME;
+    }
+    return sums == NULL ? TSR_OK
+                        : tsr_fail_at(p->err,
+                                      tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                                               "%s: '%s' has an update, but '%s' has the sums of its codes; run "
+                                               "'tessera convert --to bf16' and merge into the result",
+                                               base->files[w->data->file].path, w->data->name, sums),
+                                      w->data->name);
+}
+
 static tsr_status merge_weight(const planning *p, const tsr_weight *w, const tsr_lora_update *u)
 {
-    static const char kUsed[] = "belongs to an update";
-    const tsr_update update = update_of(u);
-    const char *const reason =
-        tsr_arena_printf(&p->plan->arena, "an update of rank %llu, times %g", U64(u->rank), (double)u->scale);
+    static const char kUsed[] = "belongs to an update",
+                      kShares[] = "no update, but it has the scale of a weight with one, which may have to grow";
+    tsr_merge_source *source;
+    const char *const reason = u == NULL ? kShares
+                                         : tsr_arena_printf(&p->plan->arena, "an update of rank %llu, times %g",
+                                                            U64(u->rank), (double)u->scale);
     if (reason == NULL)
         return tsr_out_of_memory(p->err, "while planning");
-    TSR_TRY(tsr_plan_merge(p->plan, w, &update, p->err));
-    TSR_TRY(tsr_plan_add_note(p->plan, w->data, "merge", reason, p->err));
+    if (w->kind != NULL)
+        TSR_TRY(check_sums(p, w));
+    TSR_TRY(source_of(p, w, &source));
+    TSR_TRY(tsr_plan_merge(p->plan, source, p->weights->ue8m0, treated_of(p, w)->amax, p->err));
+    TSR_TRY(tsr_plan_add_note(p->plan, w->data, u == NULL ? "copy" : "merge", reason, p->err));
+    if (u == NULL)
+        return TSR_OK;
     TSR_TRY(tsr_plan_add_note(p->plan, u->a, "consume", kUsed, p->err));
     return tsr_plan_add_note(p->plan, u->b, "consume", kUsed, p->err);
 }
@@ -62,12 +175,16 @@ static tsr_status plan_weight(const planning *p, const tsr_weight *w)
     const tsr_lora_update *const u = tsr_lora_update_of(p->lora, w);
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
     const size_t n = w->kind == NULL ? 0 : tsr_weight_companions(w, companions, NULL);
-    TSR_TRY(u == NULL ? copy(p, w->data, "no update") : merge_weight(p, w, u));
+    if (w->kind != NULL && tsr_merge_has_shared_scale(w) && treated_of(p, w)->amax == NULL)
+        TSR_TRY(plan_shared(p, w));
+    const bool merged = u != NULL || treated_of(p, w)->amax != NULL;
+    TSR_TRY(merged ? merge_weight(p, w, u) : copy(p, w->data, "no update"));
     for (size_t i = 0; i < n; i++) {
-        if (u == NULL || !is_made_anew(w, companions[i]))
+        if (!merged || !is_made_anew(w, companions[i]))
             TSR_TRY(copy(p, companions[i], "stays"));
         else
-            TSR_TRY(tsr_plan_add_note(p->plan, companions[i], "merge", "made anew with its weight", p->err));
+            TSR_TRY(tsr_plan_add_note(p->plan, companions[i], u == NULL ? "copy" : "merge", "goes with its weight",
+                                      p->err));
     }
     return TSR_OK;
 }
@@ -109,12 +226,14 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
 {
     tsr_lora lora;
     TSR_TRY(tsr_lora_read(&lora, plan->sources[1], plan->sources[0], weights, err));
-    const planning p = {plan, weights, &lora, err};
+    const planning p = {plan, weights, &lora, tsr_arena_alloc(&plan->arena, (weights->count + 1) * sizeof(treated)),
+                        err};
     plan->command = tsr_arena_printf(&plan->arena, "merge --source-block %llux%llu --max-shard-size %llu",
                                      U64(o->source_block.rows), U64(o->source_block.cols), U64(o->max_shard_bytes));
     plan->report = tsr_merge_report;
     plan->next = "tessera verify manifest DST";
-    tsr_status status = plan->command == NULL ? tsr_out_of_memory(err, "while planning") : plan_tensors(&p, o);
+    tsr_status status =
+        plan->command == NULL || p.treated == NULL ? tsr_out_of_memory(err, "while planning") : plan_tensors(&p, o);
     if (status == TSR_OK)
         status = tsr_plan_finish(plan, err);
     tsr_lora_free(&lora);

@@ -6,6 +6,12 @@
 
 #include <math.h>
 
+/* Returns true for an update, and for a weight without one that was stored again with a larger scale. */
+static bool is_row(const tsr_step *step, const tsr_quant_stats *row)
+{
+    return step->op->stats_of == TSR_STATS_UPDATE && (tsr_merge_step_update(step)->rank > 0 || row->elements > 0);
+}
+
 double tsr_merge_survived(const tsr_quant_stats *row)
 {
     return row->sum_x2 > 0 ? row->sum_xy / row->sum_x2 : 1;
@@ -67,9 +73,9 @@ void tsr_merge_updates_json(const tsr_plan *plan, const tsr_quant_stats *rows, t
     const tsr_quant_stats whole = tsr_merge_whole(plan, rows, &drowned);
     tsr_json_member_array(t, "updates", false);
     for (size_t s = 0; s < plan->n_steps; s++) {
-        if (plan->steps[s].op->stats_of != TSR_STATS_UPDATE)
+        if (!is_row(&plan->steps[s], &rows[s]))
             continue;
-        n++;
+        n += tsr_merge_step_update(&plan->steps[s])->rank > 0;
         update_row(t, plan, &plan->steps[s], &rows[s]);
     }
     tsr_json_end_array(t);

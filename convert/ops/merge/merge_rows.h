@@ -1,0 +1,45 @@
+/* Reads rows of a weight of the base and of its update, for the step that merges them and for the largest merged value. */
+#ifndef TSR_CONVERT_OPS_MERGE_MERGE_ROWS_H
+#define TSR_CONVERT_OPS_MERGE_MERGE_ROWS_H
+
+#include "convert/ops/merge/update_rows.h"
+#include "convert/ops/rows/row_decoder.h"
+#include "formats/weights/weights.h"
+
+typedef struct tsr_merge_source {
+    tsr_weight weight; /* matrices, rows and cols are set for plain weights too */
+    tsr_row_view view;
+    const tsr_row_decoder *decoder; /* NULL: plain */
+    tsr_update update;              /* rank 0: none */
+    uint32_t n_base;                /* inputs of the base; A and B follow if there is an update */
+    tsr_tensor values;              /* describes the FP32 values */
+} tsr_merge_source;
+
+/* Most inputs: those of a weight, A and B. */
+enum { TSR_MERGE_INPUTS = TSR_DECODED_INPUTS + 2 };
+
+/* Copies a weight and its update (NULL: none) to the plan's arena. Returns NULL when memory is exhausted. */
+tsr_merge_source *tsr_merge_source_make(tsr_plan *plan, const tsr_weight *weight, const tsr_update *update);
+
+/* Lists the inputs in the order of the windows. Returns their number. */
+uint32_t tsr_merge_source_inputs(const tsr_merge_source *source, const tsr_tensor *in[TSR_MERGE_INPUTS]);
+
+/* Computes the windows of rows [row, row + rows) of one matrix, numbered through all matrices: those of the base, and all
+ * of them. */
+void tsr_merge_base_windows(const tsr_merge_source *source, uint64_t row, uint64_t rows, tsr_window *in);
+void tsr_merge_source_windows(const tsr_merge_source *source, uint64_t row, uint64_t rows, tsr_window *in);
+
+/* Decodes rows to FP32 [rows, cols]. `in` has the data of their windows in the base. `scratch` has
+ * tsr_merge_decode_scratch bytes. Thread-safe. */
+uint64_t tsr_merge_decode_scratch(const tsr_merge_source *source);
+tsr_status tsr_merge_decode(const tsr_merge_source *source, uint64_t row, uint64_t rows, void *const *in,
+                            const tsr_cpu_kernels *kernels, float *out, void *scratch, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Rejects values that are NaN or infinite: TSR_E_VALUE, with the position of the first. `when` ends the message. */
+tsr_status tsr_merge_check(const tsr_merge_source *source, uint64_t row, uint64_t rows, const float *x,
+                           const char *when, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Makes the largest |x| of the merged values of some weights, each of one matrix. NULL: memory is exhausted. */
+const tsr_amax *tsr_merge_amax(tsr_plan *plan, tsr_merge_source *const *sources, size_t n);
+
+#endif
