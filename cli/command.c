@@ -79,8 +79,11 @@ tsr_status tsr_command_parse(tsr_command_context *c, int argc, char **argv, tsr_
     if (command->check_words != NULL)
         TSR_TRY(command->check_words(argc, argv, err));
     TSR_TRY(tsr_options_parse(c->options, argc, argv, c->words, command->most_words, &c->n_words, &c->given, err));
-    if (c->common.help) {
-        tsr_options_print_help(command->help, c->options);
+    if (c->common.help || c->common.short_help) {
+        if (c->common.help)
+            tsr_options_print_help(command->help, c->options);
+        else
+            tsr_options_print_short_help(command->name, command->help, c->options);
         c->done = true;
         return TSR_OK;
     }

@@ -51,6 +51,7 @@ typedef struct tsr_command_context {
 struct tsr_command {
     const char *name;    /* "verify gemm" */
     const char *alias;   /* an alternative second word that selects it: "--manifest"; NULL: none */
+    const char *topic;   /* heading before the command in `tessera help`; NULL: none */
     const char *summary; /* a line for `tessera help`; NULL: a check of `verify` */
     const char *help;    /* the text before the options */
     const char *schema;  /* name of the schema of the JSON result */

@@ -35,17 +35,30 @@ static const tsr_command *const kCommands[] = {
     NULL,
 };
 
-static void print_help(void (*print)(const char *fmt, ...))
+static void print_help(void)
 {
-    print("tessera %s: offline quantization of LLM checkpoints\n\n", TSR_VERSION);
+    tsr_print("tessera %s: offline quantization of LLM checkpoints\n", TSR_VERSION);
     for (size_t i = 0; kCommands[i] != NULL; i++) {
+        if (kCommands[i]->topic != NULL)
+            tsr_print("\n%s:\n", kCommands[i]->topic);
         if (kCommands[i]->summary != NULL)
-            print("  tessera %-16s %s\n", kCommands[i]->name, kCommands[i]->summary);
+            tsr_print("  tessera %-16s %s\n", kCommands[i]->name, kCommands[i]->summary);
     }
-    print("\n'tessera help COMMAND' describes a command.\n"
-          "'tessera --no-sandbox COMMAND ...' runs a command without its sandbox.\nExit codes:\n");
+    tsr_print("\n'tessera help COMMAND' describes a command; 'tessera COMMAND -h' does in brief.\n"
+              "'tessera --no-sandbox COMMAND ...' runs a command without its sandbox.\n\nExit codes:\n");
     for (const tsr_exit_meaning *e = tsr_exit_meanings; e->meaning != NULL; e++)
-        print("%5d  %s\n", e->code, e->meaning);
+        tsr_print("%5d  %s\n", e->code, e->meaning);
+}
+
+/* Prints what to type first, for a command line without words. */
+static void print_start(void)
+{
+    tsr_print_stderr("tessera %s: offline quantization of LLM checkpoints. To get started:\n"
+                     "  tessera quantize MODEL -o OUT           BF16 to FP8; --scheme has NVFP4, MXFP4, int8, int4\n"
+                     "  tessera verify OUT --against MODEL      compares every weight in double precision\n"
+                     "  tessera inspect OUT --can-load all      the loaders that can load it\n"
+                     "'tessera help' lists all commands. MODEL is a directory from Hugging Face.\n",
+                     TSR_VERSION);
 }
 
 static bool is_any(const char *word, const char *a, const char *b, const char *c)
@@ -111,7 +124,7 @@ static int help(int argc, char **argv)
     if (argc > 0 && argc < 3 && strcmp(argv[0], "errors") == 0)
         return tsr_help_errors(argc == 2 ? argv[1] : NULL);
     if (argc == 0) {
-        print_help(tsr_print);
+        print_help();
         return 0;
     }
     words[0] = argv[0];
@@ -126,7 +139,7 @@ static int run(int argc, char **argv)
     argc -= confined ? 1 : 2;
     argv += confined ? 1 : 2;
     if (argc < 1) {
-        print_help(tsr_print_stderr);
+        print_start();
         return EXIT_USAGE;
     }
     const bool asks = is_any(argv[0], "--help", "-h", "help"),

@@ -25,18 +25,10 @@ tsr_plan_job tsr_plan_job_defaults(tsr_status (*make)(tsr_plan_job *job, tsr_err
     };
 }
 
-void tsr_plan_job_output(tsr_plan_job *job, tsr_option *options)
-{
-    const tsr_option output[] = {
-        {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; created if it does not exist"},
-        {0},
-    };
-    tsr_options_append(options, output);
-}
-
 void tsr_plan_job_run_options(tsr_plan_job *job, tsr_option *options)
 {
     const tsr_option shared[] = {
+        {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; created if it does not exist"},
         {"--max-shard-size", TSR_OPT_SIZE, &job->from.max_shard_bytes, "SIZE",
          "most bytes of tensor data in one output file (5GB)"},
         {"--io", TSR_OPT_CHOICE, &job->io, "auto|buffered|direct",
@@ -54,7 +46,7 @@ void tsr_plan_job_run_options(tsr_plan_job *job, tsr_option *options)
         {"--force", TSR_OPT_FLAG, &job->force, NULL, "start over; existing files in DST may be overwritten"},
         {0},
     };
-    tsr_options_append(options, shared);
+    tsr_options_append_topic(options, "Output", shared);
 }
 
 void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options)

@@ -50,10 +50,7 @@ typedef struct tsr_plan_job {
 /* Returns the defaults of this machine. */
 tsr_plan_job tsr_plan_job_defaults(tsr_status (*make)(tsr_plan_job *job, tsr_err *err), const char *verb);
 
-/* Appends -o. */
-void tsr_plan_job_output(tsr_plan_job *job, tsr_option *options);
-
-/* Appends the other options that such commands share: how it runs, and with that, limits of errors. */
+/* Append the options that such commands share: how it runs, and with that, limits of errors. */
 void tsr_plan_job_run_options(tsr_plan_job *job, tsr_option *options);
 void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options);
 

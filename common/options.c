@@ -177,8 +177,6 @@ static tsr_status assign(const tsr_option *o, const char *text, tsr_err *err)
 
 static const tsr_option *find(const tsr_option *options, const char *name, size_t length)
 {
-    if (length == 2 && memcmp(name, "-h", 2) == 0)
-        return find(options, "--help", strlen("--help"));
     for (const tsr_option *o = options; o->name != NULL; o++) {
         if (strlen(o->name) == length && memcmp(o->name, name, length) == 0)
             return o;
@@ -193,6 +191,14 @@ void tsr_options_append(tsr_option *options, const tsr_option *more)
     do
         *options++ = *more;
     while (more++->name != NULL);
+}
+
+void tsr_options_append_topic(tsr_option *options, const char *topic, const tsr_option *more)
+{
+    while (options->name != NULL)
+        options++;
+    tsr_options_append(options, more);
+    options->topic = topic;
 }
 
 /* Parses the option at argv[*i]. Advances *i to its value if that is a separate word. */

@@ -29,6 +29,7 @@ typedef struct tsr_option {
     void *value;          /* has the kind's type and holds the default */
     const char *argument; /* name of the value in the help: "GLOB"; for choices the words, "f32|ue8m0" */
     const char *help;
+    const char *topic; /* heading before this option in the help; NULL: none */
 } tsr_option;
 
 /* A table ends with an entry without a name, and has at most this many entries including that one. */
@@ -37,10 +38,13 @@ enum { TSR_MAX_OPTIONS = 64 };
 /* Appends the entries of `more` to `options`, which must have room for TSR_MAX_OPTIONS. */
 void tsr_options_append(tsr_option *options, const tsr_option *more);
 
+/* Appends the entries of `more` under a heading. */
+void tsr_options_append_topic(tsr_option *options, const char *topic, const tsr_option *more);
+
 /* Parses argv[0..argc) (without program and command). Words without a dash go to positional[0..*n_positional), at most
- * max_positional. *given (may be NULL) has bit i set if options[i] was present. "-h" is "--help". TSR_E_USAGE: the
- * message has the option, its syntax, and a suggestion. Values with control characters are rejected, because they are
- * stored in the journal and in configurations. */
+ * max_positional. *given (may be NULL) has bit i set if options[i] was present. TSR_E_USAGE: the message has the
+ * option, its syntax, and a suggestion. Values with control characters are rejected, because they are stored in the
+ * journal and in configurations. */
 tsr_status tsr_options_parse(const tsr_option *options, int argc, char **argv, const char **positional,
                              size_t max_positional, size_t *n_positional, uint64_t *given,
                              tsr_err *err) TSR_WARN_UNUSED;

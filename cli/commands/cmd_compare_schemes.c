@@ -412,6 +412,7 @@ static void close_job(tsr_command_context *context)
 
 const tsr_command tsr_command_compare_schemes = {
     .name = "compare-schemes",
+    .topic = "Choose schemes",
     .summary = "errors and bytes of a model under every scheme",
     .schema = "tessera-compare-schemes/1",
     TSR_COMMAND(1,

@@ -60,7 +60,6 @@ static void set_defaults(tsr_command_context *c)
 static void add_options(tsr_command_context *c, tsr_option *options)
 {
     converting *const v = c->job;
-    tsr_plan_job_output(&v->plan, options);
     tsr_convert_job_options(&v->job, options);
     tsr_plan_job_options(&v->plan, options);
 }

@@ -315,6 +315,7 @@ static void close_job(tsr_command_context *c)
 
 const tsr_command tsr_command_diff = {
     .name = "diff",
+    .topic = "Compare and check",
     .summary = "compare two checkpoints, tensor by tensor, by value",
     .schema = "tessera-diff/1",
     TSR_COMMAND(2, TSR_COMPARE_TAKES, diffing),

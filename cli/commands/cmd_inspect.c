@@ -3,7 +3,8 @@
 #include "cli/help/loader_rules.h"
 #include "cli/io/globs.h"
 #include "cli/io/loader_options.h"
-#include "cli/show/inspect_print.h"
+#include "cli/show/inspect/inspect_list.h"
+#include "cli/show/inspect/inspect_print.h"
 #include "convert/jobs/quantize_preview.h"
 #include "formats/json/json_write.h"
 
@@ -26,11 +27,15 @@ typedef struct inspecting {
     bool as_is;
     char *path;         /* path of the checkpoint */
     const char *tensor; /* NULL: the whole checkpoint */
+    tsr_list tensors;   /* globs of --tensors */
     tsr_load_table table;
 
     tsr_checkpoint *checkpoint;
     bool surveyed;
     tsr_contents contents;
+    bool paired;
+    tsr_weights weights; /* --tensors */
+    tsr_tensor_list list;
     judged judged;
     tsr_issues load_issues; /* issues that --can-load found */
     tsr_tensor renamed;     /* storage for `inspected` */
@@ -41,6 +46,7 @@ typedef struct inspecting {
 static const char kHelp[] =
     "tessera inspect PATH [options]\n"
     "tessera inspect PATH:TENSOR [options]\n"
+    "tessera inspect PATH --tensors GLOB\n"
     "tessera inspect --loaders MODEL_TYPE\n\n"
     "Prints what a checkpoint holds: files, parameters by part of the model, which tensors are quantized\n"
     "and how, scales, attention and its KV cache. For one tensor it prints values, codes and a map of\n"
@@ -54,6 +60,7 @@ static const char kHelp[] =
     "  tessera inspect DeepSeek-V3\n"
     "  tessera inspect DeepSeek-V3:model.layers.3.self_attn.kv_b_proj.weight\n"
     "  tessera inspect DeepSeek-V3:model.layers.3.self_attn.kv_b_proj.weight_scale_inv\n"
+    "  tessera inspect DeepSeek-V3 --tensors '*.layers.3.*'           dtype, shape, size and file of each\n"
     "  tessera inspect Qwen3-BF16 --can-load all --tp 1,2,4,8,16      before quantizing\n"
     "  tessera inspect out --can-load vllm --tp 8 --junit loaders.xml  in CI: exit code 1 says no\n"
     "  tessera inspect --loaders qwen3_next                           the rules about this class\n\n"
@@ -67,6 +74,8 @@ static void add_options(tsr_command_context *c, tsr_option *options)
 {
     inspecting *const a = c->job;
     const tsr_option own[] = {
+        {"--tensors", TSR_OPT_LIST, &a->tensors, "GLOB",
+         "list the tensors with these names (*, ?, [0-3]: docs/policy.md) instead; reads only headers; may be repeated"},
         {"--can-load", TSR_OPT_TEXT, &a->can_load, "LOADERS",
          "check whether these loaders can load it; LOADERS is "
          "described above"},
@@ -227,7 +236,7 @@ static tsr_status refuse_unread(tsr_command_context *context, tsr_err *err)
     const inspecting *const a = context->job;
     const tsr_checkpoint *const c = a->checkpoint;
     const tsr_contents *const s = &a->contents;
-    if (a->tensor != NULL)
+    if (a->tensor != NULL || a->tensors.count > 0)
         return TSR_OK;
     for (size_t i = 0; s->unread.tensors > 0 && i < s->issues.count; i++) {
         if (strcmp(s->issues.items[i].rule, "unread") == 0)
@@ -321,6 +330,11 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     if (a->path == NULL)
         return tsr_out_of_memory(err, NULL);
     TSR_TRY(split(a->path, &a->tensor, err));
+    if (a->tensors.count > 0 && (a->tensor != NULL || a->can_load != NULL))
+        return tsr_fail(err, TSR_E_USAGE, "--tensors lists tensors of a checkpoint: it cannot be combined with %s",
+                        a->can_load != NULL ? "--can-load" : "PATH:TENSOR");
+    if (a->tensors.count > 0)
+        c->schema = "tessera-inspect-tensors/1";
     if (a->tensor != NULL)
         c->schema = "tessera-inspect-tensor/1";
     if (a->tensor != NULL && a->can_load != NULL)
@@ -338,11 +352,21 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
     paths->sources[0] = a->path;
 }
 
+/* Lists the tensors that --tensors names. A checkpoint with defects is listed, too. */
+static tsr_status list_tensors(inspecting *a, tsr_block block, tsr_err *err)
+{
+    TSR_TRY(tsr_weights_survey(&a->weights, a->checkpoint, block, tsr_weights_pass_over, NULL, err));
+    a->paired = true;
+    return tsr_tensor_list_find(&a->list, a->checkpoint, &a->weights, a->tensors.items, a->tensors.count, err);
+}
+
 static tsr_status open_checkpoint(tsr_command_context *c, tsr_err *err)
 {
     inspecting *const a = c->job;
     TSR_TRY(tsr_checkpoint_open(&a->checkpoint, a->path, c->common.ignore.items, c->common.ignore.count, err));
     tsr_warn_unfit_files(c, a->checkpoint);
+    if (a->tensors.count > 0)
+        return list_tensors(a, c->common.block, err);
     const tsr_status status = tsr_contents_find(&a->contents, a->checkpoint, c->common.block, err);
     a->surveyed = status == TSR_OK;
     return status;
@@ -361,7 +385,9 @@ static tsr_status print(tsr_command_context *c, tsr_err *err)
 {
     const inspecting *const a = c->job;
     (void)err;
-    if (a->tensor != NULL)
+    if (a->tensors.count > 0)
+        tsr_tensor_list_print(&a->list, a->checkpoint);
+    else if (a->tensor != NULL)
         tsr_print_tensor(a->checkpoint, &a->inspected, a->histogram);
     else
         print_checkpoint(a);
@@ -371,7 +397,9 @@ static tsr_status print(tsr_command_context *c, tsr_err *err)
 static void write_json(const tsr_command_context *c, tsr_text *t)
 {
     const inspecting *const a = c->job;
-    if (a->tensor != NULL)
+    if (a->tensors.count > 0)
+        tsr_tensor_list_json(&a->list, a->checkpoint, t);
+    else if (a->tensor != NULL)
         tsr_json_tensor(t, a->checkpoint, &a->inspected, a->histogram);
     else
         write_checkpoint(a, t);
@@ -380,7 +408,8 @@ static void write_json(const tsr_command_context *c, tsr_text *t)
 static int exit_code(const tsr_command_context *c)
 {
     const inspecting *const a = c->job;
-    return a->tensor == NULL && (tsr_issues_any_fatal(&a->contents.issues) || !all_ok(&a->table));
+    return a->tensor == NULL && a->tensors.count == 0 &&
+           (tsr_issues_any_fatal(&a->contents.issues) || !all_ok(&a->table));
 }
 
 static void close_job(tsr_command_context *c)
@@ -392,6 +421,9 @@ static void close_job(tsr_command_context *c)
         tsr_quantize_preview_free(&a->judged.preview);
     if (a->surveyed)
         tsr_contents_free(&a->contents);
+    free(a->list.rows);
+    if (a->paired)
+        tsr_weights_free(&a->weights);
     tsr_checkpoint_close(a->checkpoint);
     free(a->path);
 }

@@ -39,7 +39,6 @@ static void set_defaults(tsr_command_context *c)
 static void add_options(tsr_command_context *c, tsr_option *options)
 {
     merging *const m = c->job;
-    tsr_plan_job_output(&m->plan, options);
     tsr_merge_job_options(&m->job, options);
     tsr_plan_job_run_options(&m->plan, options);
 }

@@ -68,7 +68,6 @@ static void add_options(tsr_command_context *c, tsr_option *options)
          "print which tensors of which models are quantized, and stop; also with --json"},
         {0},
     };
-    tsr_plan_job_output(&q->plan, options);
     tsr_quantize_job_options(&q->job, options);
     tsr_target_options_append(&q->plan.target, options);
     tsr_options_append(options, last);
@@ -113,6 +112,7 @@ static void close_job(tsr_command_context *c)
 
 const tsr_command tsr_command_quantize = {
     .name = "quantize",
+    .topic = "Write checkpoints",
     .summary = "a BF16 checkpoint to FP8, int8, int4, NVFP4 or MXFP",
     .schema = "tessera-quantize/1",
     .check_words = check_words,

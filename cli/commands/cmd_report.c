@@ -127,23 +127,10 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
     paths->beside = true;
 }
 
-/* ---- text ---- */
-
-static bool is_utf8_locale(void)
-{
-    static const char *const kVariables[] = {"LC_ALL", "LC_CTYPE", "LANG"};
-    for (size_t i = 0; i < sizeof kVariables / sizeof *kVariables; i++) {
-        const char *const value = getenv(kVariables[i]);
-        if (value != NULL && *value != '\0')
-            return strcasestr(value, "UTF-8") != NULL || strcasestr(value, "UTF8") != NULL;
-    }
-    return false;
-}
-
 static tsr_style find_style(void)
 {
     return (tsr_style){.width = tsr_line_width(),
-                       .utf8 = is_utf8_locale(),
+                       .utf8 = tsr_is_utf8_locale(),
                        .colour = tsr_takes_colour(STDOUT_FILENO),
                        .full = "--csv"};
 }
@@ -261,6 +248,7 @@ static void close_job(tsr_command_context *c)
 
 const tsr_command tsr_command_report = {
     .name = "report",
+    .topic = "Report and automate",
     .summary = "results of these commands: a summary, tables, charts",
     .schema = "tessera-report/1",
     TSR_COMMAND(TSR_MAX_RESULTS, 0, reporting),

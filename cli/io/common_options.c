@@ -47,10 +47,14 @@ void tsr_common_options_append(tsr_common_options *common, unsigned takes, tsr_o
           "write progress as JSON lines into a file, pipe or /dev/fd/N"}},
         {0, {"--quiet", TSR_OPT_FLAG, &common->quiet, NULL, "print neither progress nor the result"}},
         {0, {"--help", TSR_OPT_FLAG, &common->help, NULL, "print this text"}},
+        {0, {"-h", TSR_OPT_FLAG, &common->short_help, NULL, "print a summary of it"}},
     };
+    const char *topic = "General";
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (all[i].takes == 0 || (takes & all[i].takes) != 0)
-            tsr_options_append(options, (const tsr_option[]){all[i].option, {0}});
+        if (all[i].takes != 0 && (takes & all[i].takes) == 0)
+            continue;
+        tsr_options_append_topic(options, topic, (const tsr_option[]){all[i].option, {0}});
+        topic = NULL;
     }
 }
 
@@ -63,18 +67,67 @@ tsr_status tsr_common_options_check(tsr_common_options *common, tsr_err *err)
 
 /* ---- help ---- */
 
+static void print_and_free(tsr_text *help)
+{
+    if (!help->failed)
+        tsr_print_raw(help->data, help->size);
+    tsr_text_free(help);
+}
+
 void tsr_options_print_help(const char *text, const tsr_option *options)
 {
     const tsr_style style = {.width = tsr_line_width()};
     tsr_text help = {0};
     tsr_help_draw(&help, &style, text);
     for (const tsr_option *o = options; o->name != NULL; o++) {
+        if (o->topic != NULL)
+            tsr_text_printf(&help, "\n %s:\n", o->topic);
         if (o->help != NULL)
             tsr_help_draw_option(&help, &style, o);
     }
-    if (!help.failed)
-        tsr_print_raw(help.data, help.size);
-    tsr_text_free(&help);
+    print_and_free(&help);
+}
+
+/* Returns the end of the n-th paragraph. */
+static const char *end_of_paragraph(const char *text, unsigned n)
+{
+    const char *end = strstr(text, "\n\n");
+    while (--n > 0 && end != NULL)
+        end = strstr(end + 2, "\n\n");
+    return end == NULL ? text + strlen(text) : end;
+}
+
+/* Returns the end of the n-th example. */
+static const char *end_of_example(const char *examples, unsigned n)
+{
+    const char *const all = end_of_paragraph(examples, 1), *at = strstr(examples, "\n  tessera ");
+    while (n-- > 0 && at != NULL)
+        at = strstr(at + 1, "\n  tessera ");
+    return at == NULL || at > all ? all : at;
+}
+
+void tsr_options_print_short_help(const char *name, const char *text, const tsr_option *options)
+{
+    const tsr_style style = {.width = tsr_line_width()};
+    const char *const examples = strstr(text, "\n\nExamples:\n");
+    tsr_text shown = {0}, names = {0}, help = {0};
+    tsr_text_append(&shown, text, (size_t)(end_of_paragraph(text, 2) - text));
+    if (examples != NULL)
+        tsr_text_append(&shown, examples, (size_t)(end_of_example(examples + 2, 3) - examples));
+    tsr_text_append(&shown, "\n", 1);
+    for (const tsr_option *o = options; o->name != NULL; o++) {
+        if (o->help != NULL)
+            tsr_text_printf(&names, "%s%s", names.size == 0 ? "\nOptions: " : ", ", o->name);
+    }
+    tsr_text_printf(&names, "\n\n'tessera help %s' describes them, with more examples.\n", name);
+    if (!shown.failed)
+        tsr_help_draw(&help, &style, shown.data);
+    if (!names.failed)
+        tsr_help_draw(&help, &style, names.data);
+    help.failed = help.failed || shown.failed || names.failed;
+    tsr_text_free(&shown);
+    tsr_text_free(&names);
+    print_and_free(&help);
 }
 
 static void json_choices(tsr_text *t, const char *words)
@@ -104,6 +157,7 @@ static void json_option(tsr_text *t, const tsr_option *o)
     if (o->kind == TSR_OPT_CHOICE)
         json_choices(t, o->argument);
     tsr_json_member_string(t, "help", o->help);
+    tsr_json_member_string(t, "topic", o->topic);
     tsr_json_end_object(t);
 }
 

@@ -30,6 +30,7 @@ typedef struct tsr_common_options {
     uint64_t threads, memory, cpumask;
     tsr_progress_options progress;
     bool mpi, quiet, help;
+    bool short_help;
 } tsr_common_options;
 
 /* Returns the defaults of this machine. */
@@ -43,6 +44,10 @@ tsr_status tsr_common_options_check(tsr_common_options *common, tsr_err *err) TS
 
 /* Prints the help of a command: its text, then its options, except those without a help text. */
 void tsr_options_print_help(const char *text, const tsr_option *options);
+
+/* Prints the usage, the first paragraph and the first examples of the text, and the names of the options. `name` is
+ * that of the command. */
+void tsr_options_print_short_help(const char *name, const char *text, const tsr_option *options);
 
 /* Adds the members "text" and "options" to the open JSON object. */
 void tsr_options_json(tsr_text *to, const char *text, const tsr_option *options);

@@ -13,7 +13,7 @@ void tsr_target_options_append(tsr_target_options *target, tsr_option *options)
          "with --for: the loaders must also have a kernel for this GPU; h100: also H200; b200: also GB200 (any)"},
         {0},
     };
-    tsr_options_append(options, own);
+    tsr_options_append_topic(options, "Loaders", own);
 }
 
 tsr_status tsr_parse_loaders(const char *name, const char *text, tsr_load_table *table, tsr_err *err)

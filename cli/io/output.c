@@ -215,6 +215,17 @@ bool tsr_takes_colour(int fd)
     return isatty(fd) != 0 && (no == NULL || *no == '\0') && term != NULL && strcmp(term, "dumb") != 0;
 }
 
+bool tsr_is_utf8_locale(void)
+{
+    static const char *const kVariables[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+    for (size_t i = 0; i < sizeof kVariables / sizeof *kVariables; i++) {
+        const char *const value = getenv(kVariables[i]);
+        if (value != NULL && *value != '\0')
+            return strcasestr(value, "UTF-8") != NULL || strcasestr(value, "UTF8") != NULL;
+    }
+    return false;
+}
+
 unsigned tsr_terminal_columns(int fd)
 {
     struct winsize size;

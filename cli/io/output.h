@@ -48,6 +48,9 @@ bool tsr_takes_colour(int fd);
 /* Returns the line width of terminal `fd` in characters; 0: not a terminal, or unknown. */
 unsigned tsr_terminal_columns(int fd);
 
+/* Returns true if the locale of the environment has UTF-8. */
+bool tsr_is_utf8_locale(void);
+
 /* Returns the line width for stdout in characters: that of the terminal, from 60 to 120; 80 if it is not a terminal. */
 unsigned tsr_line_width(void);
 

@@ -58,11 +58,32 @@ static size_t room(void)
     return columns > 1 ? columns - 1 : 79;
 }
 
-/* Shows the first of the lines that fits. They have the same content, the longest first; the last is cut if it does
- * not fit. */
-static void show(tsr_terminal *t, char lines[][192], size_t n)
+enum { LEAST_CELLS = 5, MOST_CELLS = 20, BAR_BYTES = 3 * MOST_CELLS + 4 };
+
+/* Writes "  [####....]" with as many cells as fit in `columns`; nothing if few do. */
+static void draw_bar(double share, size_t columns, char text[BAR_BYTES])
+{
+    const bool utf8 = tsr_is_utf8_locale();
+    const size_t around = 4, cells = columns < around                ? 0
+                                     : columns - around < MOST_CELLS ? columns - around
+                                                                     : MOST_CELLS;
+    const size_t full = (size_t)(share * (double)cells);
+    char *p = text;
+    *p = '\0';
+    if (cells < LEAST_CELLS)
+        return;
+    p = stpcpy(p, "  [");
+    for (size_t i = 0; i < cells; i++)
+        p = stpcpy(p, i < full ? (utf8 ? "█" : "#") : utf8 ? "░" : ".");
+    stpcpy(p, "]");
+}
+
+/* Shows the first of the lines that fits, and a bar for the finished share. The lines have the same content, the
+ * longest first; the last is cut if it does not fit. */
+static void show(tsr_terminal *t, char lines[][192], size_t n, double share)
 {
     size_t i = 0;
+    char bar[BAR_BYTES];
     const char *const kind = t->kind == NULL ? "" : t->kind, *const colon = t->kind == NULL ? "" : ": ";
     const size_t before = strlen(kind) + strlen(colon), wide = room() > before ? room() - before : 0;
     if (!t->tty) {
@@ -71,7 +92,8 @@ static void show(tsr_terminal *t, char lines[][192], size_t n)
     }
     while (i + 1 < n && strlen(lines[i]) > wide)
         i++;
-    tsr_print_stderr("\r\033[K%s%s%.*s", kind, colon, (int)wide, lines[i]);
+    draw_bar(share, wide > strlen(lines[i]) ? wide - strlen(lines[i]) : 0, bar);
+    tsr_print_stderr("\r\033[K%s%s%.*s%s", kind, colon, (int)wide, lines[i], bar);
     t->line_open = true;
     fflush(stderr);
 }
@@ -84,7 +106,7 @@ static void show_count(tsr_terminal *t, const tsr_progress *p)
     snprintf(lines[0], sizeof lines[0], "%s %llu of %llu, %s left", p->items, U64(p->items_done), U64(p->items_total),
              left);
     snprintf(lines[1], sizeof lines[1], "%llu/%llu", U64(p->items_done), U64(p->items_total));
-    show(t, lines, 2);
+    show(t, lines, 2, (double)p->items_done / (double)p->items_total);
 }
 
 /* ---- JSON lines ---- */
@@ -160,7 +182,7 @@ void tsr_terminal_begin_kind(tsr_terminal *t, const char *kind)
     t->last_seconds = 0;
     write_progress(t, &(tsr_progress){.phase = "opening"});
     if (!t->quiet && t->tty)
-        show(t, lines, 1);
+        show(t, lines, 1, 0);
 }
 
 void tsr_terminal_progress(const tsr_progress *p, void *terminal)
@@ -196,7 +218,7 @@ void tsr_terminal_progress(const tsr_progress *p, void *terminal)
     snprintf(lines[1], sizeof lines[1], "%s: %s of %s (%.0f %%), %s left", verb, done, total, percent, left);
     snprintf(lines[2], sizeof lines[2], "%s: %.0f %%, %s left", verb, percent, left);
     snprintf(lines[3], sizeof lines[3], "%.0f %%", percent);
-    show(t, lines, 4);
+    show(t, lines, 4, percent / 100);
 }
 
 tsr_run_options tsr_terminal_run_options(tsr_terminal *terminal, uint64_t threads, uint64_t memory)

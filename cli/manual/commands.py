@@ -6,7 +6,7 @@ import re
 import subprocess
 
 Command = collections.namedtuple("Command", "name summary usage body options checks")
-Option = collections.namedtuple("Option", "name argument repeats choices several offer help")
+Option = collections.namedtuple("Option", "name argument repeats choices several offer help topic")
 
 # Words in capitals that name files. A shell offers nothing for numbers, sizes and names.
 FILES = {"FILE", "FILE|random", "DST", "SRC", "ORIGINAL", "DIR", "OLD.json"}
@@ -48,4 +48,4 @@ def option(command, said, schemes):
     elif argument and "|" in argument and argument.islower():
         words = argument.split("|")
     offer = "words" if words else "files" if argument in FILES or said["name"] == "--ignore-file" else "tensors" if argument in TENSORS else None
-    return Option(said["name"], argument, said["kind"] == "list", words, (command, said["name"]) in LISTS, offer, said["help"])
+    return Option(said["name"], argument, said["kind"] == "list", words, (command, said["name"]) in LISTS, offer, said["help"], said["topic"])

@@ -85,6 +85,7 @@ def page_of_command(command, version, codes, commands):
     lines += [".SH OPTIONS"]
     for option in command.options:
         value = rf" \fI{escape(option.argument.replace('|', ' | '))}\fP" if option.argument else ""
+        lines += [".SS", escape(option.topic)] if option.topic else []
         lines += [".TP", bold(option.name) + value, escape(option.help)]
     return lines + examples + tail(codes, ["tessera"] + [name_of(other) for other in family])
 

@@ -26,7 +26,7 @@ void tsr_quant_limits_options(tsr_quant_limits *l, tsr_option *options)
          "largest allowed number of clamped values of a tensor (none)"},
         {0},
     };
-    tsr_options_append(options, own);
+    tsr_options_append_topic(options, "Limits", own);
 }
 
 tsr_status tsr_quant_limits_parse(tsr_quant_limits *l, tsr_err *err)

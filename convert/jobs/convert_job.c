@@ -250,7 +250,7 @@ typedef struct target {
                        tsr_err *err);
 } target;
 
-/* The targets in the order of kToWords, in which the schemes follow them. */
+/* The targets in the order of the words of --to (convert_options.c), in which the schemes follow them. */
 static const target kTargets[] = {
     {"bf16", SHARDS "--dtype --source-block --experts", plan_bf16},
     {"tp", SHARDS "--tp", plan_tp},
@@ -262,14 +262,6 @@ static const target kTargets[] = {
     {"trtllm", "--arch --producer " QUANTIZING, plan_trtllm},
 };
 enum { OTHERS = sizeof kTargets / sizeof *kTargets };
-
-static const char kToWords[] = "bf16|tp|deepseek-mp|mla-absorbed|archive|safetensors|fastertransformer|trtllm"
-#define SCHEME(id, word, ...) "|" word
-#define VARIANT(id, ...)
-#include "convert/schemes/schemes.inc"
-#undef SCHEME
-#undef VARIANT
-    ;
 
 /* Returns the target of --to if it is not a scheme, else NULL. */
 static const target *other_target(const tsr_convert_job *a)
@@ -358,77 +350,6 @@ tsr_convert_job tsr_convert_job_defaults(void)
                              .group_size = UINT64_MAX,
                              .mx_scale = -1,
                              .experts = -1};
-}
-
-void tsr_convert_job_options(tsr_convert_job *a, tsr_option *options)
-{
-    const tsr_option own[] = {
-        {"--to", TSR_OPT_CHOICE, &a->to, kToWords, "the target: see above"},
-        {"--merge", TSR_OPT_FLAG, &a->merge, NULL,
-         "instead of --to: join the folders SRC/rank-0, rank-1, ... that --to tp wrote"},
-        {"--from", TSR_OPT_CHOICE, &a->from, "fastertransformer|trtllm|deepseek-mp",
-         "instead of --to: restore a checkpoint from the output of --to with this target"},
-        {"--config", TSR_OPT_TEXT, &a->config, "FILE",
-         "with --from deepseek-mp: the config.json of the model, if the ranks were made by convert.py"},
-        {"--dtype", TSR_OPT_CHOICE, &a->dtype, "bf16|f16|f32",
-         "bf16: dtype of weights that were FP8; other tensors keep theirs (bf16)"},
-        {"--source-block", TSR_OPT_TEXT, &a->source_block, "RxC",
-         "rows and columns of an FP8 block in SRC, where its config.json does not state them"},
-        {"--block", TSR_OPT_TEXT, &a->block, "RxC", "fp8-block: rows and columns of the blocks to write (as in SRC)"},
-        {"--scale-fmt", TSR_OPT_CHOICE, &a->scale_fmt, TSR_SCALE_FMT_WORDS,
-         "fp8-block: f32: any scale; ue8m0: scales rounded up to powers of two (as in SRC)"},
-        {"--scales", TSR_OPT_CHOICE, &a->scales, TSR_SCALES_WORDS,
-         "amax: scales follow from the largest value; mse: least squared error of some scales; best: of all (amax)"},
-        {"--dialect", TSR_OPT_CHOICE, &a->dialect, TSR_DIALECT_WORDS,
-         "names of the scales and form of the configuration (fp8-block: as in SRC; others: compressed-tensors)"},
-        {"--lossy", TSR_OPT_FLAG, &a->lossy, NULL,
-         "schemes: round values that have no code in the target, and report them, instead of stopping"},
-        {"--experts", TSR_OPT_CHOICE, &a->experts, "split|stack",
-         "split: write one tensor for each expert and projection; stack: keep stacks of experts, or with bf16 make "
-         "them (codes: split; fp8-block of FP8: stack, which no other scheme takes)"},
-        {"--mx-scale", TSR_OPT_CHOICE, &a->mx_scale, TSR_MX_SCALE_WORDS,
-         "mxfp, where codes are computed: how the power of two of a group follows from its largest value "
-         "(compressed-tensors: even; others: rceil)"},
-        {"--zero-points", TSR_OPT_FLAG, &a->zero_points, NULL,
-         "int4-weight-only: quantize weights asymmetrically, with zero points"},
-        {"--activations", TSR_OPT_TEXT, &a->activations, "FILE", "nvfp4: a file with the ranges of the layers' inputs"},
-        {"--against", TSR_OPT_TEXT, &a->against, "ORIGINAL",
-         "the unquantized checkpoint; the report also compares the output with it"},
-        {"--tp", TSR_OPT_COUNT, &a->tp, "N", "tp: number of tensor-parallel ranks"},
-        {"--mp", TSR_OPT_COUNT, &a->mp, "N", "deepseek-mp: number of ranks"},
-        {"--keep-mtp", TSR_OPT_FLAG, &a->keep_mtp, NULL, "deepseek-mp: keep the multi-token prediction layers"},
-        {"--consumer", TSR_OPT_CHOICE, &a->consumer, "sglang|vllm|trtllm|llamacpp",
-         "mla-absorbed: the engine whose names, shapes and memory order the parts get"},
-        {"--weights", TSR_OPT_CHOICE, &a->weights, "bf16|fp8-block|fp8-tensor|fp8-head",
-         "mla-absorbed: bf16: dequantized parts; fp8-block: the codes of SRC; fp8-tensor, fp8-head: new codes with one "
-         "scale a tensor or head (bf16)"},
-        {"--fold", TSR_OPT_FLAG, &a->fold, NULL, "mla-absorbed: multiply the parts into q_b_proj and o_proj"},
-        {"--drop-kv-b", TSR_OPT_FLAG, &a->drop_kv_b, NULL, "mla-absorbed: leave kv_b_proj out"},
-        {"--level", TSR_OPT_COUNT, &a->level, "N",
-         "archive: zstd level from 1 to 19; a higher one is smaller and slower (3)"},
-        {"--shuffle", TSR_OPT_FLAG, &a->shuffle, NULL,
-         "archive: store the bytes of floating-point elements in planes, which is smaller"},
-        {"--arch", TSR_OPT_CHOICE, &a->arch, "sm70|sm75|sm80|sm86|sm89|sm90",
-         "fastertransformer, trtllm: the GPU architecture whose layout is written"},
-        {"--producer", TSR_OPT_TEXT, &a->producer, "NAME",
-         "fastertransformer, trtllm: the version whose layout is written: ft, trtllm-0.5 to trtllm-0.10, trtllm-main "
-         "or trtllm-py"},
-        {"--bits", TSR_OPT_CHOICE, &a->bits, "8|4", "fastertransformer, trtllm from BF16: bits of a weight (8)"},
-        {"--group-size", TSR_OPT_COUNT, &a->group_size, "N",
-         "from BF16: number of input features that share a scale; 0: all (0; int4-weight-only: 128)"},
-        {"--divisor", TSR_OPT_CHOICE, &a->divisor, TSR_DIVISOR_WORDS,
-         "from BF16: scales are the largest magnitude divided by this (128; 4 bits: 8)"},
-        {"--rounding", TSR_OPT_CHOICE, &a->away, "away|even",
-         "from BF16: rounding of ties, away from zero or to even (away)"},
-        {"--scale-dtype", TSR_OPT_CHOICE, &a->scale_dtype, "bf16|f16",
-         "from BF16: dtype of the stored scales; codes are computed with FP32 scales (bf16)"},
-        {"--include", TSR_OPT_LIST, &a->include, "GLOB",
-         "from BF16: also quantize tensors with these names; may be repeated"},
-        {"--exclude", TSR_OPT_LIST, &a->exclude, "GLOB",
-         "schemes: decode weights with these names to BF16; layouts: keep them as they are; may be repeated"},
-        {0},
-    };
-    tsr_options_append(options, own);
 }
 
 const char *tsr_convert_job_verb(const tsr_convert_job *a)

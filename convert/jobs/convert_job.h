@@ -1,4 +1,4 @@
-/* The options of `tessera convert` and the plan that follows from them. */
+/* Declares the options of `tessera convert` and the plan that follows from them. */
 #ifndef TSR_CONVERT_JOBS_CONVERT_JOB_H
 #define TSR_CONVERT_JOBS_CONVERT_JOB_H
 

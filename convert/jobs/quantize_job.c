@@ -24,14 +24,17 @@ tsr_quantize_job tsr_quantize_job_defaults(void)
 
 void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
 {
-    const tsr_option own[] = {
+    const tsr_option scheme[] = {
         {"--scheme", TSR_OPT_CHOICE, &job->word, tsr_scheme_words(), "the scheme to quantize to (fp8-block)"},
         {"--rules", TSR_OPT_TEXT, &job->rules, "FILE",
          "a file of rules that give each weight a scheme, in the form of compressed-tensors or ModelOpt; tessera "
          "plan-schemes writes one"},
-        {"--scales", TSR_OPT_CHOICE, &job->of.scales, TSR_SCALES_WORDS,
-         "amax: the scale follows from the largest value; mse: the scale of least squared error among some near it, "
-         "slower and never worse; best: among all that nvfp4, mxfp4 or mxfp8 can store (amax)"},
+        {"--dialect", TSR_OPT_CHOICE, &job->of.dialect, TSR_DIALECT_WORDS,
+         "names of the scales and form of the configuration (fp8-block: deepseek; mxfp4 of gpt-oss: gpt-oss; others: "
+         "compressed-tensors)"},
+        {0},
+    };
+    const tsr_option weights[] = {
         {"--include", TSR_OPT_LIST, &job->of.include, "GLOB",
          "also quantize tensors with these names (*, ?, [0-3]: docs/policy.md); may be repeated"},
         {"--exclude", TSR_OPT_LIST, &job->of.exclude, "GLOB",
@@ -39,12 +42,18 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
         {"--experts", TSR_OPT_CHOICE, &job->experts, "split|stack",
          "split: write one tensor for each expert and projection; stack: keep stacks of experts (split, where the "
          "model_type is known; with --rules stack)"},
+        {0},
+    };
+    const tsr_option scales[] = {
+        {"--scales", TSR_OPT_CHOICE, &job->of.scales, TSR_SCALES_WORDS,
+         "amax: the scale follows from the largest value; mse: the scale of least squared error among some near it, "
+         "slower and never worse; best: among all that nvfp4, mxfp4 or mxfp8 can store (amax)"},
         {"--block", TSR_OPT_TEXT, &job->of.block, "RxC", "fp8-block: rows and columns of a block (128x128)"},
         {"--scale-fmt", TSR_OPT_CHOICE, &job->of.scale_fmt, TSR_SCALE_FMT_WORDS,
          "fp8-block: f32: any scale; ue8m0: scales rounded up to powers of two (f32)"},
-        {"--dialect", TSR_OPT_CHOICE, &job->of.dialect, TSR_DIALECT_WORDS,
-         "names of the scales and form of the configuration (fp8-block: deepseek; mxfp4 of gpt-oss: gpt-oss; others: "
-         "compressed-tensors)"},
+        {"--scale-dtype", TSR_OPT_CHOICE, &job->of.scale_dtype, TSR_SCALE_DTYPE_WORDS,
+         "dtype of the stored scales, which codes are computed with; f16 with int schemes only (channel: f32; "
+         "weight-only: bf16)"},
         {"--mx-scale", TSR_OPT_CHOICE, &job->of.mx_scale, TSR_MX_SCALE_WORDS,
          "mxfp: how the power of two of a group follows from its largest value (compressed-tensors: even; others: "
          "rceil)"},
@@ -55,25 +64,28 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
         {"--scales-from", TSR_OPT_TEXT, &job->scales_from, "ORIGINAL",
          "int4: SRC is ORIGINAL, an int4 checkpoint, decoded to BF16; its scales must give the same codes again, or "
          "the command fails"},
-        {"--activation-zero-points", TSR_OPT_FLAG, &job->of.activation_zero_points, NULL,
-         "int8-channel: quantize activations asymmetrically; with --activations their scales and zero points are "
-         "static"},
-        {"--activations", TSR_OPT_TEXT, &job->of.activations, "FILE",
-         "int8-channel: static scales or ranges of the inputs; fp8-tensor, nvfp4: ranges of the inputs (nvfp4, and "
-         "fp8-tensor of modelopt: required); JSON or safetensors (docs/numerics.md)"},
-        {"--input-scale", TSR_OPT_TEXT, &job->of.input_scale, "X",
-         "fp8-tensor, nvfp4: the static scale of all inputs, instead of measured ranges: input = code * X (nvfp4: the "
-         "global scale, as ModelOpt stores it)"},
-        {"--scale-dtype", TSR_OPT_CHOICE, &job->of.scale_dtype, TSR_SCALE_DTYPE_WORDS,
-         "dtype of the stored scales, which codes are computed with; f16 with int schemes only (channel: f32; "
-         "weight-only: bf16)"},
         {"--rounding", TSR_OPT_CHOICE, &job->of.away, TSR_ROUNDING_WORDS,
          "int: rounding of ties, to even or away from zero (even)"},
         {"--divisor", TSR_OPT_CHOICE, &job->of.divisor, TSR_DIVISOR_WORDS,
          "int: symmetric scales are the largest magnitude divided by this (127.5; int4: 7.5)"},
         {0},
     };
-    tsr_options_append(options, own);
+    const tsr_option activations[] = {
+        {"--activations", TSR_OPT_TEXT, &job->of.activations, "FILE",
+         "int8-channel: static scales or ranges of the inputs; fp8-tensor, nvfp4: ranges of the inputs (nvfp4, and "
+         "fp8-tensor of modelopt: required); JSON or safetensors (docs/numerics.md)"},
+        {"--input-scale", TSR_OPT_TEXT, &job->of.input_scale, "X",
+         "fp8-tensor, nvfp4: the static scale of all inputs, instead of measured ranges: input = code * X (nvfp4: the "
+         "global scale, as ModelOpt stores it)"},
+        {"--activation-zero-points", TSR_OPT_FLAG, &job->of.activation_zero_points, NULL,
+         "int8-channel: quantize activations asymmetrically; with --activations their scales and zero points are "
+         "static"},
+        {0},
+    };
+    tsr_options_append_topic(options, "Scheme", scheme);
+    tsr_options_append_topic(options, "Weights", weights);
+    tsr_options_append_topic(options, "Scales and codes", scales);
+    tsr_options_append_topic(options, "Activations", activations);
 }
 
 tsr_status tsr_quantize_job_check(tsr_quantize_job *job, const tsr_option *options, uint64_t given, tsr_err *err)

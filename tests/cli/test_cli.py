@@ -26,10 +26,34 @@ def run(tessera):
 
 @pytest.mark.parametrize("words", [[c] for c in COMMANDS] + [["verify", c] for c in CHECKS])
 def test_help_is_the_same_however_it_is_asked_for(run, words):
-    texts = [run("help", *words), run(*words, "--help"), run(*words, "-h"), run(*words, "SRC", "-h")]
+    texts = [run("help", *words), run(*words, "--help"), run(*words, "SRC", "--help")]
     assert all(code == 0 and err == "" for code, _, err in texts)
     assert len({out for _, out, _ in texts}) == 1 and texts[0][1].startswith(f"tessera {' '.join(words)} ")
     assert "Examples:" in texts[0][1] and "\n  --help" in texts[0][1]
+
+
+@pytest.mark.parametrize("words", [[c] for c in COMMANDS] + [["verify", c] for c in CHECKS])
+def test_the_short_help_is_a_part_of_the_whole(run, words):
+    code, out, err = run(*words, "-h")
+    whole = run(*words, "--help")[1]
+    names = set(re.findall(r"^  (-[-a-z0-9]+)", whole[whole.index("\nOptions:"):], re.M))
+    shown = re.search(r"\nOptions: ([^']*)\n\n", out).group(1).replace("\n", " ").split(", ")
+    assert code == 0 and err == "" and set(shown) == names and len(out) < len(whole)
+    assert set(out[:out.index("\nOptions:")].splitlines()) <= set(whole.splitlines())
+    assert out.count("\n  tessera ") <= 3 and f"'tessera help {' '.join(words)}'" in out
+
+
+def test_options_are_grouped_by_topic(run):
+    out = run("quantize", "--help")[1]
+    topics = re.findall(r"^ ([A-Z][a-z ]+):$", out, re.M)
+    assert topics == ["Scheme", "Weights", "Scales and codes", "Activations", "Loaders", "Limits", "Output", "General"]
+    assert out.index("\n  --scheme") < out.index("\n Weights:") < out.index("\n  --include") < out.index("\n Scales and codes:")
+
+
+def test_nothing_typed_prints_how_to_start(run):
+    code, out, err = run()
+    assert code == 2 and out == "" and len(err.splitlines()) == 5
+    assert all(word in err for word in ("tessera quantize MODEL -o OUT", "tessera verify OUT --against MODEL", "tessera help"))
 
 
 def test_one_is_no_plural(run, tmp_path):
@@ -206,6 +230,7 @@ def test_help_fits_a_line(run):
         shown = run("help", *command["name"].split())[1].split()
         said = command["text"].split()
         for option in command["options"]:
+            said += f"{option['topic']}:".split() if option["topic"] else []
             said += [option["name"], *(option["argument"] or "").split(), *option["help"].split()]
         assert "".join(shown) == "".join(said), command["name"]
 

@@ -18,7 +18,7 @@ PARTS = {"quant_stats", "kind", "metrics", "pair", "evidence", "place", "cost", 
 # Rules files are written by hand, too, manifests belong to outputs, and the tool speaks of itself: none is a result.
 FILES = {"rules": "plan-schemes SRC --bits 9 -o JSON", "families": "quantize --list-families --json JSON",
          "loader-rules": "inspect --loaders qwen3_next --json JSON",
-         "help": "help --json JSON", "version": "--version --json JSON"}
+         "inspect-tensors": "inspect SRC --tensors * --json JSON", "help": "help --json JSON", "version": "--version --json JSON"}
 MANIFESTS = {"tp": "convert SRC -o OUT --to tp --tp 2", "deepseek-mp": "convert SRC -o OUT --to deepseek-mp --mp 2",
              "layout": "convert INT8 -o OUT --to fastertransformer --arch sm80"}
 

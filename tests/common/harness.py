@@ -2,9 +2,11 @@
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import resource
 import select
 import shutil
@@ -13,6 +15,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 
@@ -132,6 +135,22 @@ def run_shimmed(tool, args, shim, timeout=600, cpu=None, **settings):
         args = ["--no-sandbox", *args]
     environment = dict(os.environ, LD_PRELOAD=str(shim), **{f"FAULTS_{name}": str(value) for name, value in settings.items()})
     return _run([tool, *map(str, args)], timeout, cpu, env=environment)
+
+
+def on_terminal(tool, words, columns, **environment):
+    """Returns the output on a terminal of this many columns, with its escapes."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    variables = {**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **environment}
+    process = subprocess.Popen([tool, *map(str, words)], stdout=slave, stdin=slave, stderr=slave, env=variables)
+    os.close(slave)
+    shown = b""
+    with contextlib.suppress(OSError):  # the other side has closed it
+        while data := os.read(master, 65536):
+            shown += data
+    os.close(master)
+    process.wait()
+    return shown.decode().replace("\r\n", "\n")
 
 
 def stop(process):

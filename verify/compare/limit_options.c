@@ -14,7 +14,7 @@ void tsr_weight_limit_options(tsr_option *options, tsr_weight_limit_texts *texts
          "largest relative error of a block that was cast without scales (0.00390625)"},
         {0},
     };
-    tsr_options_append(options, all);
+    tsr_options_append_topic(options, "Limits", all);
 }
 
 tsr_status tsr_weight_limits_parse(tsr_weight_limits *limits, const tsr_weight_limit_texts *texts, tsr_err *err)

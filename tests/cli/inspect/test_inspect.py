@@ -291,3 +291,35 @@ def test_folders_that_are_no_checkpoint_are_called_by_their_kind(tessera, checkp
             code, out, err = harness.run(tessera, command)
             assert code == 3 and out == "" and err.startswith(f"tessera: {path}: ") and words in err and err.count("\n") == 1, err
             assert not (tmp_path / "out").exists()
+
+
+# ---- --tensors ----
+
+def test_a_list_of_tensors(checkpoint, quantize, tessera, tmp_path):
+    """Each with its place; a scale and codes name the format, and the weight. A damaged scale hinders nothing."""
+    fp8 = quantize(checkpoint("qwen3-moe"))
+    stored = read_all(fp8)
+    code, out, err = harness.run(tessera, ["inspect", fp8, "--tensors", "*q_proj*", "--tensors", "*norm*", "--json", tmp_path / "j"])
+    got = json.loads((tmp_path / "j").read_text())
+    assert code == 0 and err == "" and got["of"] == len(stored)
+    rows = {row["name"]: row for row in got["tensors"]}
+    assert set(rows) == {name for name in stored if "q_proj" in name or "norm" in name}
+    assert got["bytes"] == sum(row["bytes"] for row in got["tensors"])
+    for name, row in rows.items():
+        dtype, shape, data = stored[name]
+        header = json.loads((fp8 / row["file"]).read_bytes()[8:8 + int.from_bytes((fp8 / row["file"]).read_bytes()[:8], "little")])
+        begin, end = header[name]["data_offsets"]
+        assert (row["dtype"], row["shape"], row["bytes"]) == (dtype, list(shape), len(data)) and row["bytes"] == end - begin
+        weight = name.removesuffix("_scale_inv")
+        is_quantized = f"{weight}_scale_inv" in stored
+        assert row["kind"] == ("fp8-block" if is_quantized else None) and row["weight"] == (weight if is_quantized else None)
+        assert row["role"] == (None if not is_quantized else "codes" if name == weight else "scale")
+        assert re.search(rf"^{re.escape(name)} +{dtype} +\[{', '.join(map(str, shape))}\] ", out, re.M), name
+    assert out.splitlines()[-1].startswith(f"{len(rows)} of {len(stored)} tensors, ")
+
+
+@pytest.mark.parametrize("words, message", [
+    (["--tensors", "*q_porj*"], "matches no tensor"), (["--tensors", "*", "--can-load", "vllm"], "cannot be combined with --can-load")])
+def test_lists_that_are_refused(words, message, checkpoint, tessera):
+    code, out, err = harness.run(tessera, ["inspect", checkpoint("llama"), *words])
+    assert code == 2 and out == "" and message in err

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 
 import harness
@@ -106,3 +107,15 @@ def test_where_it_may_not_lie(where, why, words, tessera):
     path = words(folder)[0] / name if name else where
     code, _, err = harness.run(tessera, words("verify FP8 --against SRC") + ["--progress-file", path])
     assert code == 2 and why in err, err
+
+
+@pytest.mark.parametrize("locale, cells", [("C.UTF-8", "█░"), ("C", "#.")])
+def test_a_terminal_gets_a_bar(locale, cells, words, tessera):
+    """It fills up, and fits on the line. A pipe gets none."""
+    shown = harness.on_terminal(tessera, words("quantize SRC -o OUT"), 100, LC_ALL=locale)
+    lines = [line for line in re.split("\r\x1b\\[K|\n", shown) if "%)" in line and "left" in line]
+    bars = [re.search(rf"  \[([{cells}]+)\]$", line).group(1) for line in lines]
+    assert bars and all(len(line) < 100 for line in lines)
+    full = [bar.count(cells[0]) for bar in bars]
+    assert full == sorted(full) and all(bar == cells[0] * n + cells[1] * (len(bar) - n) for bar, n in zip(bars, full))
+    assert "[" not in harness.run(tessera, words("quantize SRC -o OUT") + ["--force"])[2]

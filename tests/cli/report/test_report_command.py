@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import resource
 import subprocess
@@ -151,34 +150,10 @@ def test_a_layer_whose_blocks_are_drowned_is_seen_though_sqnr_is_high(tmp_path, 
     assert "! layer 10 has a block far worse than the others: 0.5" in out and "far below" not in out
 
 
-def on_terminal(tessera, words, columns, **environment):
-    """Returns the output on a terminal of this many columns, with its escapes."""
-    import fcntl
-    import struct
-    import termios
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    variables = {**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **environment}
-    process = subprocess.Popen([tessera, "report", *map(str, words)], stdout=slave, stdin=slave, stderr=slave, env=variables)
-    os.close(slave)
-    shown = b""
-    while True:
-        try:
-            data = os.read(master, 65536)
-        except OSError:
-            break
-        if not data:
-            break
-        shown += data
-    os.close(master)
-    process.wait()
-    return shown.decode().replace("\r\n", "\n")
-
-
 def test_colour_only_on_a_terminal_and_never_alone(drawn, tessera, report):
-    shown = on_terminal(tessera, [drawn], 80)
+    shown = harness.on_terminal(tessera, ["report", drawn], 80)
     assert "\x1b[31m" in shown and "\x1b[" not in report(drawn, LANG="C.UTF-8")[1]
-    plain = on_terminal(tessera, [drawn], 80, NO_COLOR="1")
+    plain = harness.on_terminal(tessera, ["report", drawn], 80, NO_COLOR="1")
     assert "\x1b[" not in plain
     assert re.sub(r" +\n", "\n", re.sub("\x1b\\[[0-9]*m", "", shown)) == plain
     assert plain == report(drawn, LC_ALL="C.UTF-8")[1]
@@ -186,7 +161,7 @@ def test_colour_only_on_a_terminal_and_never_alone(drawn, tessera, report):
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 300])
 def test_lines_fit_the_terminal(columns, drawn, tessera):
-    plain = on_terminal(tessera, [drawn], columns, NO_COLOR="1")
+    plain = harness.on_terminal(tessera, ["report", drawn], columns, NO_COLOR="1")
     widest = max(len(line) for line in plain.splitlines() if str(drawn) not in line)  # a path is not broken
     assert widest <= columns and (columns == 60 or widest > 60)
 

@@ -154,11 +154,13 @@ Test(options, tables_can_be_joined)
         all[i] = (tsr_option){"--left-over", TSR_OPT_FLAG, NULL, NULL, NULL};
     all[0].name = NULL;
     tsr_options_append(all, kOptions);
-    tsr_options_append(all, kMore);
+    tsr_options_append_topic(all, "More", kMore);
     cr_assert_str_eq(all[5].name, "--memory");
     cr_assert_str_eq(all[7].name, "--quiet");
     cr_assert_null(all[9].name);
-    char *argv[] = {(char[]){"--quiet"}, (char[]){"-h"}};
+    cr_expect_str_eq(all[7].topic, "More");
+    cr_expect_null(all[8].topic);
+    char *argv[] = {(char[]){"--quiet"}, (char[]){"--help"}};
     cr_assert_eq(tsr_options_parse(all, 2, argv, positional, MOST, &n_positional, &given, &err), TSR_OK, "%s", err.msg);
     cr_expect(quiet && help);
     cr_expect_eq(given, 3 << 7);

@@ -1,6 +1,6 @@
 /* Prints the text of `tessera inspect PATH:TENSOR`. */
 #include "cli/io/output.h"
-#include "cli/show/inspect_print.h"
+#include "cli/show/inspect/inspect_print.h"
 #include "common/checked.h"
 
 #include <math.h>

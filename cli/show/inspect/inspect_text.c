@@ -1,7 +1,7 @@
 /* Prints the text output of `tessera inspect`. */
 #include "cli/io/output.h"
 #include "cli/io/terminal.h"
-#include "cli/show/inspect_print.h"
+#include "cli/show/inspect/inspect_print.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -28,6 +28,7 @@ void tsr_print_issues(const tsr_issues *issues);
 void tsr_json_contents(tsr_text *text, const tsr_checkpoint *checkpoint, const tsr_contents *survey);
 void tsr_json_tensor(tsr_text *text, const tsr_checkpoint *checkpoint, const tsr_inspected *tensor,
                      const tsr_histogram *histogram);
+void tsr_json_place(tsr_text *text, const tsr_checkpoint *checkpoint, const tsr_tensor *tensor);
 void tsr_json_loaders(tsr_text *text, const tsr_load_table *table);
 void tsr_json_issues(tsr_text *text, const char *key, const tsr_issues *issues);
 

@@ -1,5 +1,5 @@
 /* Writes the output of `tessera inspect --json`; docs/inspect.md describes the keys. */
-#include "cli/show/inspect_print.h"
+#include "cli/show/inspect/inspect_print.h"
 #include "formats/json/json_write.h"
 
 #include <stdio.h>
@@ -236,7 +236,7 @@ void tsr_json_loaders(tsr_text *t, const tsr_load_table *table)
 
 /* ---- a tensor ---- */
 
-static void place(tsr_text *t, const tsr_checkpoint *c, const tsr_tensor *tensor)
+void tsr_json_place(tsr_text *t, const tsr_checkpoint *c, const tsr_tensor *tensor)
 {
     tsr_json_member_string(t, "name", tensor->name);
     tsr_json_member_string(t, "dtype", tsr_dtype_name((tsr_dtype)tensor->dtype));
@@ -310,14 +310,14 @@ static void belongs_to(tsr_text *t, const tsr_checkpoint *c, const tsr_inspected
     tsr_json_begin_object(t, true);
     tsr_json_member_string(t, "role", x->role);
     tsr_json_member_string(t, "kind", x->owner->kind->name);
-    place(t, c, x->owner->data);
+    tsr_json_place(t, c, x->owner->data);
     tsr_json_end_object(t);
 }
 
 void tsr_json_tensor(tsr_text *t, const tsr_checkpoint *c, const tsr_inspected *x, const tsr_histogram *h)
 {
     const tsr_weight *const w = &x->weight;
-    place(t, c, x->stored);
+    tsr_json_place(t, c, x->stored);
     tsr_json_member_string(t, "read_as", tsr_dtype_name((tsr_dtype)w->data->dtype));
     belongs_to(t, c, x);
     tsr_json_key(t, "scale");
@@ -325,7 +325,7 @@ void tsr_json_tensor(tsr_text *t, const tsr_checkpoint *c, const tsr_inspected *
         tsr_json_null(t);
     } else {
         tsr_json_begin_object(t, true);
-        place(t, c, w->scale);
+        tsr_json_place(t, c, w->scale);
         tsr_json_end_object(t);
     }
     tsr_json_member_string(t, "kind", w->kind == NULL ? NULL : w->kind->name);
