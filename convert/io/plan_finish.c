@@ -30,7 +30,6 @@ static void mix_tensor(uint64_t *hash, const tsr_tensor *t)
 static uint64_t fingerprint(const tsr_plan *plan)
 {
     uint64_t hash = 0;
-    mix_text(&hash, TSR_VERSION);
     mix_text(&hash, plan->command);
     for (size_t k = 0; k < plan->n_sources; k++)
         hash = tsr_checkpoint_files_fingerprint(plan->sources[k], hash);

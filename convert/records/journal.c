@@ -19,15 +19,11 @@
 static const char kForce[] = "--force";
 
 /* Removes the outputs that an earlier run's journal lists, so that they are not taken for outputs of this run. */
-static tsr_status remove_outputs(const tsr_names *names, bool old_parts, const char *dst, tsr_err *err)
+static tsr_status remove_outputs(const tsr_names *names, const char *dst, tsr_err *err)
 {
     char path[PATH_MAX];
-    for (size_t i = 0; i < names->count; i++) {
+    for (size_t i = 0; i < names->count; i++)
         TSR_TRY(tsr_remove_file(tsr_output_path(dst, names->items[i], path), err));
-        /* Before version 2, a temporary file was beside its final file. */
-        if (old_parts && strlen(path) + 5 < sizeof path)
-            unlink(strcat(path, ".part"));
-    }
     return TSR_OK;
 }
 
@@ -170,13 +166,13 @@ tsr_status tsr_journal_open_locked(tsr_journal *j, const char *dst, bool read_on
 
 /* Makes the directory an empty output of this plan, whatever it contains; for a shard, only begins its journal. */
 static tsr_status start_over(tsr_journal *j, const tsr_plan *plan, const char *dst, const tsr_names *planned,
-                             const tsr_names *old, bool old_parts, const tsr_step_rows *rows, tsr_err *err)
+                             const tsr_names *old, const tsr_step_rows *rows, tsr_err *err)
 {
     TSR_TRY(tsr_check_strays(dst, planned, old, err));
     if (j->shard == NULL) {
         TSR_TRY(tsr_withdraw(dst, planned, err));
         TSR_TRY(tsr_withdraw(dst, old, err));
-        TSR_TRY(remove_outputs(old, old_parts, dst, err));
+        TSR_TRY(remove_outputs(old, dst, err));
         tsr_remove_empty_folders(dst, old);
         TSR_TRY(tsr_blocks_remove(dst, err));
         TSR_TRY(remove_manifest(dst, err));
@@ -223,14 +219,14 @@ tsr_status tsr_journal_load(tsr_journal *j, const tsr_plan *plan, const char *ds
     tsr_names planned, old;
     const char *text;
     size_t size;
-    bool fresh = false, old_parts = false;
+    bool fresh = false;
     tsr_status status;
     TSR_GOTO(tsr_plan_names(plan, &scratch, &planned, err));
     TSR_GOTO(tsr_read_file(j->path, TSR_MAX_JOURNAL_BYTES, &scratch, &text, &size, err));
     TSR_GOTO(tsr_records_list(text, size, TSR_OUTPUT_RECORD, &scratch, &old, err));
     TSR_GOTO(tsr_check_names(dst, &old, "the journal in " TSR_STATE_DIR ", which Tessera did not write,", TSR_E_FORMAT,
                              err));
-    fresh = !tsr_records_begun(text, size, &old_parts);
+    fresh = !tsr_records_begun(text, size);
     if (j->read_only && (fresh || force)) {
         errno = j->why_read_only;
         status = tsr_fail_errno(err, "%s: not writable", j->path);
@@ -240,7 +236,7 @@ tsr_status tsr_journal_load(tsr_journal *j, const tsr_plan *plan, const char *ds
         tsr_remove_state_files(dst, TSR_PART_SUFFIX);
     if (fresh && !force)
         TSR_GOTO(check_room(j, dst, err));
-    status = fresh || force ? start_over(j, plan, dst, &planned, &old, old_parts, rows, err)
+    status = fresh || force ? start_over(j, plan, dst, &planned, &old, rows, err)
                             : carry_on(j, plan, dst, &planned, text, size, rows, err);
 out:
     tsr_arena_free(&scratch);

@@ -2,7 +2,7 @@
  *
  * The journal is a text file, DST/.tessera/journal. Each line is a record and ends in the XXH3-64 of the rest of the
  * line:
- *     tessera 4 <fingerprint> <command>
+ *     tessera <version> <fingerprint> <command>
  *     word <word>                            of a shard's journal: the command, word by word, for `tessera finish`
  *     output <name>                          every file that the plan will write
  *     file <index> <digest> <hex>            a finished file: the lower half of its digest (digests.h), and for each

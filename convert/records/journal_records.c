@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The version of the journal: of its records, of the statistics in them, and of the path of temporary files. */
-static const char kMagic[] = "tessera 4 ", kOldMagic[] = "tessera 1 ";
+/* A journal belongs to one version of Tessera, because another one may write other bytes, statistics or records. */
+static const char kMagic[] = "tessera " TSR_VERSION " ";
 
 /* Hexadecimal digits of the statistics and the source sum of a step. */
 enum { HEX_OF_STEP = 2 * (sizeof(tsr_quant_stats) + sizeof(tsr_source_sum)) };
@@ -159,13 +159,26 @@ static tsr_status refuse_other_plan(const char *then, size_t size, const char *n
     return status;
 }
 
-bool tsr_records_begun(const char *text, size_t size, bool *old)
+bool tsr_records_begun(const char *text, size_t size)
 {
     const char *const end = memchr(text, '\n', size);
     size_t body;
-    const bool begun = end != NULL && unseal(text, (size_t)(end - text), &body);
-    *old = begun && strncmp(text, kOldMagic, sizeof kOldMagic - 1) == 0;
-    return begun;
+    return end != NULL && unseal(text, (size_t)(end - text), &body);
+}
+
+/* Returns the error for a journal whose first record is not of this version. */
+static tsr_status refuse_other_version(const char *line, size_t body, const char *path, const char *to_start_over,
+                                       tsr_err *err)
+{
+    const size_t begin = strlen("tessera ");
+    const bool known = body > begin && memcmp(line, kMagic, begin) == 0;
+    const char *const end = known ? memchr(line + begin, ' ', body - begin) : NULL;
+    return tsr_fail(err, TSR_E_MISMATCH,
+                    "%s: begun by version %.*s of Tessera, and this is " TSR_VERSION
+                    ": complete it with that version, or use %s to start over. 'tessera verify manifest' checks a "
+                    "finished output of any version",
+                    path, end == NULL ? 1 : (int)(end - line - (ptrdiff_t)begin), end == NULL ? "?" : line + begin,
+                    to_start_over);
 }
 
 /* Checks the first record, of `body` bytes. */
@@ -176,9 +189,7 @@ static tsr_status check_head(const char *line, size_t body, const tsr_plan *plan
     char fingerprint[17];
     snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)plan->fingerprint);
     if (body < at + 17 || memcmp(line, kMagic, at) != 0)
-        return tsr_fail(err, TSR_E_MISMATCH,
-                        "%s: its journal was written by another version of Tessera; %s starts over", path,
-                        to_start_over);
+        return refuse_other_version(line, body, path, to_start_over, err);
     return memcmp(line + at, fingerprint, 16) == 0
                ? TSR_OK
                : refuse_other_plan(line + at + 17, body - at - 17, plan->command, dst, to_start_over, err);

@@ -38,9 +38,8 @@ void tsr_records_add_head(tsr_text *t, const tsr_plan *plan, const tsr_shard *sh
 /* Appends the record of a finished file. */
 void tsr_records_add_file(tsr_text *t, const tsr_plan *plan, size_t index, uint64_t digest, const tsr_step_rows *rows);
 
-/* Returns true if the first record is complete. Without it the journal has no records. *old: the record is of version
- * 1. */
-bool tsr_records_begun(const char *text, size_t size, bool *old);
+/* Returns true if the first record is complete. Without it the journal has no records. */
+bool tsr_records_begun(const char *text, size_t size);
 
 /* Reads the records into `to` (NULL: only checks the plan). *good is set to the end of the last intact record.
  * TSR_E_EXISTS, TSR_E_MISMATCH: the records belong to another plan. */

@@ -99,11 +99,10 @@ static void take_whole(tsr_journal *j, const tsr_plan *plan, const char *dst, co
     tsr_arena scratch = {0};
     const char *text;
     size_t size, good;
-    bool old;
     const tsr_records_of of = {.path = j->path, .dst = dst, .to_start_over = kForce};
     tsr_finished to = {.digests = j->digests, .finished = j->finished, .rows = *rows};
     if (tsr_read_file(j->path, TSR_MAX_JOURNAL_BYTES, &scratch, &text, &size, NULL) != TSR_OK ||
-        !tsr_records_begun(text, size, &old) || tsr_records_read(text, size, plan, &of, &to, &good, NULL) != TSR_OK)
+        !tsr_records_begun(text, size) || tsr_records_read(text, size, plan, &of, &to, &good, NULL) != TSR_OK)
         memset(j->finished, 0, plan->n_files * sizeof *j->finished);
     tsr_arena_free(&scratch);
 }

@@ -226,13 +226,12 @@ tsr_status tsr_shards_begun(const char *path, bool *begun, tsr_err *err)
     tsr_arena scratch = {0};
     const char *text;
     size_t size;
-    bool old;
     *begun = false;
     TSR_TRY(tsr_exists(path, begun, err));
     if (!*begun)
         return TSR_OK;
     const tsr_status status = tsr_read_file(path, TSR_MAX_JOURNAL_BYTES, &scratch, &text, &size, err);
-    *begun = status == TSR_OK && tsr_records_begun(text, size, &old);
+    *begun = status == TSR_OK && tsr_records_begun(text, size);
     tsr_arena_free(&scratch);
     return status == TSR_E_FORMAT ? TSR_OK : status; /* an invalid journal has no records */
 }

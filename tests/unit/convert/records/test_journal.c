@@ -354,7 +354,8 @@ Test(journal, names_that_lead_out_are_refused)
 {
     char head[256];
     write_journal();
-    snprintf(head, sizeof head, "tessera 4 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
+    snprintf(head, sizeof head, "tessera " TSR_VERSION " %016llx %s", (unsigned long long)plan.fingerprint,
+             plan.command);
     forge((const char *[]){head, "output ../victim"}, 2);
     fixture_text("victim", "safe");
     cr_expect_eq(try_open(false), TSR_E_FORMAT);
@@ -367,7 +368,8 @@ Test(journal, records_that_do_not_fit_the_plan_are_not_believed)
 {
     char head[256];
     write_journal();
-    snprintf(head, sizeof head, "tessera 4 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
+    snprintf(head, sizeof head, "tessera " TSR_VERSION " %016llx %s", (unsigned long long)plan.fingerprint,
+             plan.command);
     char digits[STEP_DIGITS + 1], longer[512];
     memset(digits, '0', sizeof digits - 1);
     digits[sizeof digits - 1] = '\0';
@@ -391,7 +393,8 @@ Test(journal, a_record_beyond_the_last_file_is_refused_by_its_index)
 {
     char head[256], record[STEP_DIGITS + 32];
     write_journal();
-    snprintf(head, sizeof head, "tessera 4 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
+    snprintf(head, sizeof head, "tessera " TSR_VERSION " %016llx %s", (unsigned long long)plan.fingerprint,
+             plan.command);
     cr_assert_eq(plan.files[FILES - 1].n_steps, 1);
     const size_t size = (size_t)sprintf(record, "file %d 0 ", FILES - 1);
     memset(record + size, '0', STEP_DIGITS);
@@ -434,10 +437,13 @@ Test(journal, another_version_is_refused)
 {
     char head[256];
     write_journal();
-    snprintf(head, sizeof head, "tessera 1 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
+    snprintf(head, sizeof head, "tessera 0.0.9 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
     forge((const char *[]){head}, 1);
     cr_expect_eq(try_open(false), TSR_E_MISMATCH);
-    cr_expect_not_null(strstr(err.msg, "another version"), "%s", err.msg);
+    cr_expect_not_null(strstr(err.msg, "begun by version 0.0.9 of Tessera"), "%s", err.msg);
+    forge((const char *[]){"something else"}, 1);
+    cr_expect_eq(try_open(false), TSR_E_MISMATCH);
+    cr_expect_not_null(strstr(err.msg, "begun by version ? of Tessera"), "%s", err.msg);
 }
 
 /* `cp -al` copies an output by hard links: its journal must not be changed through the copy. */
