@@ -21,6 +21,7 @@ typedef struct room {
     uint32_t *amax;
     float *e2; /* mean squared errors in units of the scale */
     tsr_block_band band;
+    float *best; /* for a search of all scales */
     int8_t *trial;
 } room;
 
@@ -37,14 +38,18 @@ static room divide(const tsr_int_scheme *scheme, uint64_t cols, void *scratch)
     r.amax = (uint32_t *)(r.zero + groups);
     r.e2 = (float *)(r.amax + groups);
     r.band = tsr_block_band_of(r.e2 + groups, groups, 1);
-    r.trial = (int8_t *)(r.e2 + groups) + TSR_BLOCK_BAND_BYTES(groups);
+    r.best = (float *)((char *)(r.e2 + groups) + TSR_BLOCK_BAND_BYTES(groups));
+    r.trial = (int8_t *)r.best;
     return r;
 }
 
 size_t tsr_int_scratch(const tsr_int_scheme *scheme, uint64_t cols)
 {
-    return (cols + GROUP_ARRAYS * tsr_int_groups(scheme, cols)) * sizeof(float) +
-           (scheme->search == TSR_SCALES_MSE ? cols : 0);
+    const uint64_t width = scheme->group == 0 ? cols : scheme->group;
+    const size_t searching = scheme->search == TSR_SCALES_MSE    ? cols
+                             : scheme->search == TSR_SCALES_BEST ? TSR_BEST_INT4_SCRATCH(width) * sizeof(float)
+                                                                 : 0;
+    return (cols + GROUP_ARRAYS * tsr_int_groups(scheme, cols)) * sizeof(float) + searching;
 }
 
 /* A row of the source: BF16 unchanged, other dtypes in FP32. */
@@ -191,6 +196,19 @@ static void find_ranges(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
     }
 }
 
+/* Replaces scale and zero point of each group by the best ones of all. */
+static void find_best(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t cols, uint64_t width,
+                      const room *r)
+{
+    const tsr_best_int4 candidates = {
+        .f16 = scheme->scale_dtype == TSR_F16, .zero_points = scheme->asymmetric, .away = scheme->away};
+    if (x.bf16 != NULL)
+        k->widen_bf16(x.bf16, cols, r->f32);
+    for (uint64_t col = 0, g = 0; col < cols; col += width, g++)
+        k->best_int4((x.bf16 != NULL ? r->f32 : x.f32) + col, NULL, tsr_min_u64(width, cols - col), &candidates,
+                     r->best, &r->scale[g], &r->zero[g]);
+}
+
 /* Computes scales and codes of one row. Reports NaN and Inf before it computes codes. */
 static tsr_status quantize_row(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const tsr_int_rows *rows,
                                uint64_t row, source x, const room *r, int8_t *codes, tsr_err *err)
@@ -210,6 +228,8 @@ static tsr_status quantize_row(const tsr_int_scheme *scheme, const tsr_cpu_kerne
                 "'%s': the scale of row %llu, columns %llu and on, is beyond %s: choose another --scale-dtype", t->name,
                 U64(rows->row + row), U64(col), tsr_dtype_name(scheme->scale_dtype));
     }
+    if (scheme->search == TSR_SCALES_BEST)
+        find_best(scheme, k, x, cols, width, r);
     const tsr_int_row all = row_at(scheme, r, 0);
     encode(k, x, cols, width, &all, codes);
     for (uint64_t g = 0; scheme->search == TSR_SCALES_MSE && g < groups; g++) {

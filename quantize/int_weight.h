@@ -29,7 +29,7 @@ typedef struct tsr_int_scheme {
     bool in_bf16;            /* BF16 weights, symmetric: compute in the weights' own dtype, like compressed-tensors */
     bool zero_scale;         /* a group of zeros gets scale 0, like FasterTransformer's own quantizer */
     tsr_dtype scale_dtype;   /* F32, BF16 or F16 */
-    tsr_scale_search search; /* MSE: 12 scales that clip increasingly */
+    tsr_scale_search search; /* MSE: 12 scales that clip increasingly; BEST: int4 with BF16 or F16 scales, no in_bf16 */
 } tsr_int_scheme;
 
 /* Some whole rows of a weight. */

@@ -55,6 +55,7 @@ static tsr_status int_options(const tsr_scheme_arguments *a, tsr_ct_options *opt
         ints.scale_dtype = kDtypes[a->scale_dtype];
     if (row->form == TSR_FORM_FP8_ROWS && ints.scale_dtype == TSR_F16)
         return tsr_fail(err, TSR_E_USAGE, "--scale-dtype f16 cannot be used with fp8-channel; use f32 or bf16");
+    TSR_TRY(tsr_scheme_check_scales(a->scheme, (tsr_scale_search)a->scales, ints.scale_dtype, err));
     ints.asymmetric = a->zero_points;
     ints.away = a->away == 1;
     ints.search = (tsr_scale_search)a->scales;
@@ -72,6 +73,8 @@ static tsr_status block_options(const tsr_scheme_arguments *a, tsr_quantize_opti
 {
     tsr_block block;
     TSR_TRY(tsr_parse_block("--block", a->block, &block, err));
+    TSR_TRY(tsr_scheme_check_scales(a->scheme, (tsr_scale_search)a->scales,
+                                    a->scale_fmt == TSR_SCALE_UE8M0 ? TSR_F8_E8M0 : TSR_F32, err));
     *options = (tsr_quantize_options){
         .block = {.block_rows = (uint32_t)block.rows,
                   .block_cols = (uint32_t)block.cols,
@@ -113,6 +116,7 @@ static tsr_status mx_options(const tsr_scheme_arguments *a, bool ranges, tsr_mx_
         .max_shard_bytes = a->max_shard_bytes,
     };
     const bool fp8 = tsr_scheme_row_of(a->scheme)->form == TSR_FORM_FP8_TENSOR;
+    TSR_TRY(tsr_scheme_check_scales(a->scheme, options->search, TSR_F32, err));
     TSR_TRY(tsr_read_input_scale(a, &options->input_scale, err));
     if (options->input_scale != 0 || a->activations != NULL)
         return TSR_OK;
@@ -132,7 +136,6 @@ tsr_status tsr_scheme_read(const tsr_scheme_arguments *a, bool ranges, tsr_schem
 {
     const tsr_scheme_form form = tsr_scheme_row_of(a->scheme)->form;
     *o = (tsr_scheme_options){.calibration = {0}};
-    TSR_TRY(tsr_scheme_check_scales(a->scheme, (tsr_scale_search)a->scales, err));
     if (a->dialect >= 0)
         TSR_TRY(tsr_scheme_check_dialect(a->scheme, (tsr_dialect)a->dialect, err));
     TSR_TRY(form == TSR_FORM_BLOCKS               ? block_options(a, &o->blocks, err)

@@ -122,6 +122,7 @@ static tsr_status plan_packed(tsr_plan *plan, const tsr_tensor *t, const tsr_ct_
     if (o->kept == NULL || !o->kept(o->context, t, &kept))
         return tsr_plan_packed(plan, t, &scheme, err);
     scheme.scale_dtype = kept.scale_dtype;
+    TSR_TRY(tsr_scheme_check_scales(o->id, scheme.search, scheme.scale_dtype, err));
     TSR_TRY(tsr_plan_packed(plan, t, &scheme, err));
     if (kept.order == NULL)
         return TSR_OK;

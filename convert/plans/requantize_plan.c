@@ -139,7 +139,8 @@ static const tsr_tensor *kept(const void *context, size_t i)
 static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const tsr_requantize_options *o, tsr_err *err)
 {
     const target to = target_of(plan, o);
-    TSR_TRY(tsr_scheme_check_scales(TSR_SCHEME_FP8_BLOCK, o->search, err));
+    TSR_TRY(tsr_scheme_check_scales(TSR_SCHEME_FP8_BLOCK, o->search,
+                                    o->scale_fmt == TSR_SCALE_UE8M0 ? TSR_F8_E8M0 : TSR_F32, err));
     plan->command = tsr_arena_printf(
         &plan->arena,
         "convert --to fp8-block --block %ux%u --source-block %llux%llu --scale-fmt %s --scales %s --dialect %s "

@@ -177,7 +177,13 @@ tsr_status tsr_scheme_check_dialect(tsr_scheme scheme, tsr_dialect dialect, tsr_
     return status;
 }
 
-tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, tsr_err *err)
+/* Returns true if --scales best supports the scheme, apart from the dtype of its scales. */
+static bool has_best_scales(const tsr_scheme_row *row)
+{
+    return row->form == TSR_FORM_GROUPS || (row->form == TSR_FORM_PACKED && row->ints.bits == 4);
+}
+
+tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, tsr_dtype stored, tsr_err *err)
 {
     const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
     if (search == TSR_SCALES_AMAX || row->form == TSR_FORM_PLAIN)
@@ -185,10 +191,15 @@ tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, t
     if (row->form == TSR_FORM_FP8_TENSOR)
         return tsr_fail(err, TSR_E_USAGE, "--scales %s cannot be used with fp8-tensor, which has one scale per tensor",
                         tsr_scale_search_name(search));
-    if (search == TSR_SCALES_BEST && row->form != TSR_FORM_GROUPS)
+    if (search == TSR_SCALES_BEST && !has_best_scales(row))
+        return tsr_fail(
+            err, TSR_E_USAGE,
+            "--scales best cannot be used with %s; use int4-weight-only, nvfp4, mxfp4 or mxfp8, or --scales "
+            "mse",
+            row->name);
+    if (search == TSR_SCALES_BEST && row->form != TSR_FORM_GROUPS && stored == TSR_F32)
         return tsr_fail(err, TSR_E_USAGE,
-                        "--scales best cannot be used with %s: it tries all scales that nvfp4, mxfp4 or mxfp8 can "
-                        "store; use one of these, or --scales mse",
-                        row->name);
+                        "--scales best cannot be used with FP32 scales, which are too many to try: 8,388,608 in each "
+                        "power of two; use --scale-dtype bf16 or f16, or --scales mse");
     return TSR_OK;
 }

@@ -99,7 +99,9 @@ tsr_status tsr_scheme_refuse_foreign(const char *option, int argc, char **argv, 
  * loaders. TSR_E_USAGE. `err` may be NULL. */
 tsr_status tsr_scheme_check_dialect(tsr_scheme scheme, tsr_dialect dialect, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Rejects a way to choose scales that the scheme does not support. TSR_E_USAGE. `err` may be NULL. */
-tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, tsr_err *err) TSR_WARN_UNUSED;
+/* Rejects a way to choose scales that the scheme does not support with scales of the dtype `stored` (powers of two:
+ * F8_E8M0). TSR_E_USAGE. `err` may be NULL. */
+tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, tsr_dtype stored,
+                                   tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

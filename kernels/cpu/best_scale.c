@@ -4,6 +4,10 @@
 #include "common/float_bits.h"
 #include "kernels/cpu/variants.h"
 
+#include <math.h>
+
+/* ---- small groups ---- */
+
 double tsr_best_group_loss(const float *x, const float *weight, const tsr_best_groups *candidates, int scale)
 {
     const float t = candidates->t[scale];
@@ -44,3 +48,42 @@ void tsr_best_groups_ref(const float *x, const float *weight, size_t n, const ts
                 tsr_best_group(x + i * group, weight == NULL ? NULL : weight + i * group, candidates, scales[i]);
     }
 }
+
+/* ---- int4 ---- */
+
+static float rounded(float x, bool away)
+{
+    return away ? roundf(x) : rintf(x);
+}
+
+double tsr_best_int4_loss(const float *x, const float *weight, size_t n, const tsr_best_int4 *candidates, float scale,
+                          float zero)
+{
+    double loss = 0;
+    for (size_t i = 0; i < n; i++) {
+        const float shifted = x[i] / scale + zero, clamped = shifted < -8 ? -8 : shifted > 7 ? 7 : shifted;
+        const double e = (double)x[i] - (double)(rounded(clamped, candidates->away) - zero) * (double)scale;
+        loss += (weight == NULL ? 1.0 : (double)weight[i]) * (e * e);
+    }
+    return loss;
+}
+
+/* One element at a time. */
+enum { LANES = 1 };
+typedef float vf;
+#define TSR_BEST(name)            tsr_##name##_ref
+#define f_set1(x)                 (x)
+#define f_load(p)                 (*(p))
+#define f_store(p, x)             (*(p) = (x))
+#define f_mul(a, b)               ((a) * (b))
+#define f_add(a, b)               ((a) + (b))
+#define f_sub(a, b)               ((a) - (b))
+#define f_min(a, b)               ((a) < (b) ? (a) : (b))
+#define f_max(a, b)               ((a) > (b) ? (a) : (b))
+#define f_fmadd(a, b, c)          fmaf(a, b, c)
+#define f_round(x)                rintf(x)
+#define f_size(x)                 fabsf(x)
+#define f_sum(x)                  (x)
+#define f_largest(x)              (x)
+#define f_where_negative(x, a, b) ((x) < 0 ? (a) : (b))
+#include "kernels/cpu/best_int4_body.h"

@@ -5,8 +5,7 @@
  * square, the product with w and the sum, in the order of the columns, are FP64 operations.
  *
  * A search returns the candidate of the smallest loss. Of equal losses it prefers the given scale, then the smallest
- * candidate. The definitions try every candidate. Faster variants leave out candidates that cannot be the result, and
- * give the same bits. The functions allocate nothing, cannot fail and are thread-safe. */
+ * candidate. Variants leave out candidates that cannot be the result, and give the same bits. The functions allocate nothing, cannot fail and are thread-safe. */
 #ifndef TSR_KERNELS_CPU_BEST_SCALE_H
 #define TSR_KERNELS_CPU_BEST_SCALE_H
 
@@ -27,5 +26,22 @@ typedef struct tsr_best_groups {
  * of zeros keeps its scale. weight[j] belongs to x[j], and is finite and not negative; NULL: all are 1. */
 typedef void tsr_best_groups_fn(const float *x, const float *weight, size_t n, const tsr_best_groups *candidates,
                                 uint8_t *scales);
+
+/* Candidates for the scale and zero point of a group of int4 codes: all positive finite numbers of the stored type, with
+ * zero point 0 or all from -8 to 7. code = round(clamp(x / scale + zero, -8, 7)) as in int_quant.h. */
+typedef struct tsr_best_int4 {
+    bool f16;         /* scales are stored as F16; otherwise as BF16 */
+    bool zero_points; /* -8 .. 7; otherwise 0 */
+    bool away;        /* ties round away from zero; otherwise to even */
+} tsr_best_int4;
+
+/* Returns the floats of scratch for a group of n elements. */
+#define TSR_BEST_INT4_SCRATCH(n) (4 * ((n) + 15))
+
+/* Replaces *scale and *zero by the best candidate for a group of n finite elements. Of equal losses it prefers the given
+ * pair, then the smallest scale, then the smallest zero point. The given scale is a number of the stored type, and at
+ * least 2^-8 of the largest |x|. A group whose |x| or weights are all 0 keeps the given pair. `weight` as above. */
+typedef void tsr_best_int4_fn(const float *x, const float *weight, size_t n, const tsr_best_int4 *candidates,
+                              float *scratch, float *scale, float *zero);
 
 #endif

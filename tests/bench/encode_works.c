@@ -210,6 +210,39 @@ static void best_mxfp4(const tsr_cpu_kernels *k, const buffers *b)
     best_e2m1(k, b, 32);
 }
 
+/* As quantize/int_weight.c has it for --scales best, without the codes. */
+static void best_int4(const tsr_cpu_kernels *k, const buffers *b, bool zeros)
+{
+    enum { GROUP = 128 };
+    static groups g;
+    static float x[COLS], scratch[TSR_BEST_INT4_SCRATCH(GROUP)];
+    const tsr_best_int4 all = {.zero_points = zeros};
+    for (size_t r = 0; r < b->rows; r++) {
+        const uint16_t *const from = b->bf16 + r * COLS;
+        if (zeros) {
+            k->range_groups_bf16(from, COLS, GROUP, g.low, g.high);
+            choose_asymmetric(&g, COLS / GROUP, -8, 7);
+        } else {
+            k->amax_groups_bf16(from, COLS, GROUP, g.amax);
+            choose_symmetric(&g, COLS / GROUP, 7.5f);
+        }
+        k->widen_bf16(from, COLS, x);
+        for (size_t i = 0; i < COLS / GROUP; i++)
+            k->best_int4(x + i * GROUP, NULL, GROUP, &all, scratch, &g.scale[i], &g.zero[i]);
+        sink += (double)g.scale[0];
+    }
+}
+
+static void best_int4_128(const tsr_cpu_kernels *k, const buffers *b)
+{
+    best_int4(k, b, false);
+}
+
+static void best_int4_zeros(const tsr_cpu_kernels *k, const buffers *b)
+{
+    best_int4(k, b, true);
+}
+
 static void encode_mxfp8(const tsr_cpu_kernels *k, const buffers *b, bool error)
 {
     static mx_row m;
@@ -247,6 +280,8 @@ const work kEncodes[] = {
     {"int4 groups of 32", int4_32, PER_WEIGHT_4, {0.4, 0.55, 0.55}},
     {"int4 128, zero points", int4_zeros, PER_WEIGHT_4, {0.4, 0.6, 0.6}},
     {"int4 128 + error", int4_and_measure, PER_WEIGHT_4, {0.2, 0.3, 0.3}},
+    {"int4 128, best scales", best_int4_128, PER_WEIGHT_4, {0, 0, 0}},
+    {"int4 128, best zero points", best_int4_zeros, PER_WEIGHT_4, {0, 0, 0}},
     {"MXFP4", mxfp4, PER_WEIGHT_4, {0.35, 0.5, 0.5}},
     {"MXFP4 + error", mxfp4_and_measure, PER_WEIGHT_4, {0, 0.3, 0.3}},
     {"NVFP4", nvfp4, PER_WEIGHT_4, {0.35, 0.5, 0.5}},

@@ -70,3 +70,34 @@ def expected(weights, scheme, dialect, rule=None):
         else:
             out[module + codes] = mx.packed(mx.e2m1(quotient, x.reshape(quotient.shape)))
     return out
+
+
+def int4_losses(x, scale, zero, rounding):
+    """The squared error of each group [n, columns] with its scale and zero point, added column by column in FP64."""
+    with np.errstate(all="ignore"):
+        shifted = (x / scale[:, None]).astype(F32) + zero[:, None]
+    codes = rounding(np.clip(shifted, F32(-8), F32(7)))
+    error = x.astype(np.float64) - (codes - zero[:, None]).astype(np.float64) * scale[:, None].astype(np.float64)
+    square, sum_ = error * error, np.zeros(x.shape[0])
+    for column in range(x.shape[1]):
+        sum_ += square[:, column]
+    return sum_
+
+
+def best_int4(x, scale, zero, dtype, asymmetric, rounding=np.rint):
+    """The best (scales, zero points) of groups [n, columns], starting from those of the range.
+
+    Scales from amax / 32 to 2 amax are tried: beyond, all codes are 0, or all that matter are clipped."""
+    amax = np.abs(x).max(axis=1)
+    first, last = ((amax * F32(f)).astype(F32).astype(dtype).view(np.uint16).astype(np.int64) for f in (1 / 32, 2.01))
+    found, found_zero, least = scale.copy(), zero.copy(), int4_losses(x, scale, zero, rounding)
+    for step in range(int((last - first).max()) + 1):
+        bits = np.minimum(np.maximum(first + step, 1), last)
+        tried = bits.astype(np.uint16).view(dtype).astype(F32)
+        for z in range(-8, 8) if asymmetric else [0]:
+            other = np.full_like(zero, z)
+            loss = int4_losses(x, tried, other, rounding)
+            better = (loss < least) & (amax > 0)
+            found, found_zero = np.where(better, tried, found), np.where(better, other, found_zero)
+            least = np.where(better, loss, least)
+    return found, found_zero

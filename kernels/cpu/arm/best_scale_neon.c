@@ -13,3 +13,14 @@ typedef float32x4_t vf;
 #define f_at_most(a, b)   ((vi)vcleq_f32(a, b))
 #define v_any(x)          (vmaxvq_u32((uint32x4_t)(x)) != 0)
 #include "kernels/cpu/best_groups_body.h"
+
+#define f_store(p, x)             vst1q_f32(p, x)
+#define f_mul(a, b)               vmulq_f32(a, b)
+#define f_add(a, b)               vaddq_f32(a, b)
+#define f_sub(a, b)               vsubq_f32(a, b)
+#define f_round(x)                vrndnq_f32(x)
+#define f_size(x)                 vabsq_f32(x)
+#define f_sum(x)                  vaddvq_f32(x)
+#define f_largest(x)              vmaxvq_f32(x)
+#define f_where_negative(x, a, b) vbslq_f32(vcltzq_f32(x), a, b)
+#include "kernels/cpu/best_int4_body.h"

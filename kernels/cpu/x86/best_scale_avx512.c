@@ -7,3 +7,11 @@ enum { LANES = 16 };
 #define f_at_most(a, b)    ((vi)_mm512_movm_epi32(_mm512_cmp_ps_mask(a, b, _CMP_LE_OQ)))
 #define v_any(x)           (_mm512_test_epi32_mask((__m512i)(x), (__m512i)(x)) != 0)
 #include "kernels/cpu/best_groups_body.h"
+
+#define f_add(a, b)               _mm512_add_ps(a, b)
+#define f_store(p, x)             _mm512_storeu_ps(p, x)
+#define f_round(x)                _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define f_size(x)                 _mm512_abs_ps(x)
+#define f_sum(x)                  _mm512_reduce_add_ps(x)
+#define f_where_negative(x, a, b) _mm512_mask_mov_ps(b, _mm512_movepi32_mask(_mm512_castps_si512(x)), a)
+#include "kernels/cpu/best_int4_body.h"

@@ -5,6 +5,7 @@ import json
 import best_oracle
 from checkpoints import BF16, REPORT, load, random_weight, save
 import harness
+import int_oracle as ints
 import mx_oracle as mx
 import numpy as np
 import pytest
@@ -57,6 +58,41 @@ def test_threads(quantize, tmp_path):
     assert all(outs[0][name].tobytes() == outs[1][name].tobytes() for name in outs[0])
 
 
+# ---- int4 ----
+
+@pytest.mark.parametrize("group, asymmetric, source, dtype, rounding", [
+    (128, False, "bf16", "bf16", "even"), (32, False, "f32", "bf16", "even"), (0, False, "bf16", "bf16", "even"),
+    (128, True, "bf16", "bf16", "even"), (32, True, "f16", "bf16", "away"), (64, False, "bf16", "f16", "away")])
+def test_int4(group, asymmetric, source, dtype, rounding, quantize, tmp_path):
+    src, tensors = ints.model(tmp_path / "src", SOURCES[source], shape=(12, 256))
+    stored, rounds = SOURCES[dtype], ints.away if rounding == "away" else np.rint
+    dst = quantize(src, "--scheme", "int4-weight-only", "--group-size", str(group), "--scales", "best", "--scale-dtype", dtype,
+                   "--rounding", rounding, *(["--zero-points"] if asymmetric else []))
+    wanted = {}
+    for weight in (ints.UP, ints.DOWN):
+        w = tensors[weight]
+        _, scale, zero = ints.quantized(w, 4, group, asymmetric, rounding=rounds, dtype=stored)
+        x = w.astype(np.float32).reshape(scale.size, -1)
+        best, zeros = best_oracle.best_int4(x, scale.reshape(-1), zero.reshape(-1).astype(np.float32), stored, asymmetric,
+                                            rounds)
+        codes = rounds(np.clip((x / best[:, None]).astype(np.float32) + zeros[:, None], -8, 7)).astype(np.int8)
+        wanted[weight + "_packed"] = ints.packed(codes.reshape(w.shape), 4)
+        wanted[weight + "_scale"] = best.reshape(scale.shape).astype(stored)
+        if asymmetric:
+            padded = np.pad(zeros.reshape(zero.shape), ((0, -len(zero) % 8), (0, 0)), constant_values=-8)
+            wanted[weight + "_zero_point"] = np.ascontiguousarray(ints.packed(padded.T, 4).T)
+    assert_same(dst, wanted)
+
+
+def test_instruction_sets(quantize, tmp_path):
+    src, _ = ints.model(tmp_path / "src", shape=(64, 1024))
+    for options in ((), ("--zero-points",)):
+        first = quantize(src, "--scheme", "int4-weight-only", "--scales", "best", *options)
+        for mask in ("0", "1"):
+            other = quantize(src, "--scheme", "int4-weight-only", "--scales", "best", *options, "--cpumask", mask)
+            assert harness.tree_difference(first, other) is None
+
+
 # ---- the result ----
 
 def test_what_the_result_states(quantize, tessera, tmp_path):
@@ -86,6 +122,7 @@ def test_what_the_result_states(quantize, tessera, tmp_path):
     (("--scheme", "fp8-tensor"), "--scales best cannot be used with fp8-tensor, which has one scale per tensor"),
     (("--scheme", "fp8-block"), "--scales best cannot be used with fp8-block"),
     (("--scheme", "fp8-channel"), "--scales best cannot be used with fp8-channel"),
+    (("--scheme", "int4-weight-only", "--scale-dtype", "f32"), "cannot be used with FP32 scales, which are too many"),
     (("--scheme", "int8-channel"), "--scales best cannot be used with int8-channel"),
     (("--scheme", "int8-weight-only"), "--scales best cannot be used with int8-weight-only")], ids=str)
 def test_refusals(options, words, tessera, tmp_path):

@@ -55,8 +55,15 @@ static inline float number_of(unsigned family, float size)
     }
 }
 
-/* Fills x with numbers of one family for each few columns, of sizes from subnormal to huge. */
-static inline void fill(float *x, size_t n, uint64_t round)
+static inline float size_of(uint64_t round, bool extreme)
+{
+    const float size = round % 3 == 0 ? ldexpf(1, -(int)(random_bits() % 8)) : uniform();
+    return extreme ? ldexpf(size, (int)(random_bits() % 250) - 145) : size;
+}
+
+/* Fills x with numbers of one family for each 16 columns. For each `same` columns they have one size, from subnormal to
+ * huge. */
+static inline void fill(float *x, size_t n, uint64_t round, size_t same)
 {
     unsigned family = 0;
     float size = 1;
@@ -64,8 +71,8 @@ static inline void fill(float *x, size_t n, uint64_t round)
         if (i % 16 == 0) {
             const bool extreme = random_bits() % 16 == 0;
             family = (unsigned)(random_bits() % 8);
-            size = round % 3 == 0 ? ldexpf(1, -(int)(random_bits() % 8)) : uniform();
-            size = extreme ? ldexpf(size, (int)(random_bits() % 250) - 145) : size;
+            if (i % same == 0)
+                size = size_of(round, extreme);
         }
         const float number = number_of(family, size), sign = random_bits() % 2 == 0 ? 1 : -1;
         x[i] = isfinite(number) ? sign * number : 0;

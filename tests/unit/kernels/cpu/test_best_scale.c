@@ -95,7 +95,7 @@ static void check_many(unsigned kind, uint64_t groups)
     for (uint64_t done = 0, round = 0; done < groups; round++) {
         const size_t n = 1 + random_bits() % MOST_GROUPS;
         const float global = ldexpf(1 + (float)(random_bits() % 4096) / 4096, (int)(random_bits() % 24) - 6);
-        fill(x, n * COLUMNS, round);
+        fill(x, n * COLUMNS, round, 16);
         fill_weights(weight, n * COLUMNS, round);
         check(kind, x, round % 2 == 0 ? NULL : weight, n, global, round % 16 < 2);
         done += n;
@@ -122,7 +122,7 @@ Test(best_scale, extreme_global_scales)
 {
     static float x[MOST_GROUPS * 16];
     for (int exponent = -120; exponent <= 126; exponent += 3) {
-        fill(x, MOST_GROUPS * 16, random_bits());
+        fill(x, MOST_GROUPS * 16, random_bits(), 16);
         check(0, x, NULL, MOST_GROUPS, ldexpf(1.3f, exponent), true);
     }
 }
