@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Some columns of a band, as BF16, which has its own kernels, or as F32; F16 is widened to F32. */
 typedef struct block {
@@ -168,9 +169,16 @@ static size_t group_cols(const tsr_fp8_block *scheme)
     return (blocks == 0 ? 1 : blocks) * scheme->block_cols;
 }
 
+/* Returns the elements of a group that are widened to F32. */
+static size_t widened(const tsr_fp8_block *scheme, tsr_dtype dtype)
+{
+    return dtype == TSR_F16 ? scheme->block_rows * group_cols(scheme) : 0;
+}
+
 size_t tsr_fp8_block_scratch(const tsr_fp8_block *scheme, tsr_dtype dtype)
 {
-    return dtype == TSR_F16 ? scheme->block_rows * group_cols(scheme) * sizeof(float) : 0;
+    return widened(scheme, dtype) * sizeof(float) +
+           (scheme->search == TSR_SCALES_BEST ? (size_t)scheme->block_rows * scheme->block_cols * sizeof(float) : 0);
 }
 
 /* Returns the band's columns [col, col + cols). F16 is widened into scratch. */
@@ -292,6 +300,26 @@ static void search_group(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, 
     }
 }
 
+/* Replaces the scales of a group by the best ones of all, and computes the codes. `dense` has a block of FP32. */
+static void find_best(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *group, float *dense,
+                      float *scales, const uint32_t *amax)
+{
+    const size_t width = scheme->block_cols;
+    for (size_t col = 0, i = 0; col < group->cols; col += width, i++) {
+        if (amax[i] == 0 || amax[i] >= TSR_FP32_INF_BITS)
+            continue;
+        const block b = part_of(group, col, tsr_min_u64(width, group->cols - col));
+        for (size_t row = 0; row < b.rows; row++) {
+            if (b.bf16 != NULL)
+                k->widen_bf16(b.bf16 + row * b.ld, b.cols, dense + row * b.cols);
+            else
+                memcpy(dense + row * b.cols, b.f32 + row * b.ld, b.cols * sizeof *dense);
+        }
+        k->best_fp8(dense, NULL, b.rows, b.cols, scheme->scale_fmt == TSR_SCALE_BF16, &scales[i]);
+        encode(k, &b, width, &scales[i]);
+    }
+}
+
 /* Measures the codes of a band group by group, after it has made them if `encodes`. */
 static tsr_status go_through(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
                              bool encodes, tsr_quant_stats *stats, tsr_err *err)
@@ -309,6 +337,9 @@ static tsr_status go_through(const tsr_fp8_block *scheme, const tsr_cpu_kernels 
             find_amax(kernels, &group, scheme->block_cols, amax);
         if (encodes && scheme->search == TSR_SCALES_MSE)
             search_group(scheme, kernels, &group, scales, amax);
+        if (encodes && scheme->search == TSR_SCALES_BEST)
+            find_best(scheme, kernels, &group, band->scratch + widened(scheme, (tsr_dtype)band->tensor->dtype), scales,
+                      amax);
         TSR_TRY(measure_group(scheme, kernels, band, &group, band->first + col, scales, amax, measured ? errors : NULL,
                               stats, err));
     }

@@ -26,7 +26,7 @@ typedef enum tsr_scale_fmt {
 typedef struct tsr_fp8_block {
     uint32_t block_rows, block_cols;
     tsr_scale_fmt scale_fmt;
-    tsr_scale_search search;
+    tsr_scale_search search; /* BEST: with UE8M0 or BF16 */
 } tsr_fp8_block;
 
 /* Part of a tensor: at most block_rows rows, all from one row of blocks. All its blocks except the last have full

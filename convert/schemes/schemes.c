@@ -180,26 +180,31 @@ tsr_status tsr_scheme_check_dialect(tsr_scheme scheme, tsr_dialect dialect, tsr_
 /* Returns true if --scales best supports the scheme, apart from the dtype of its scales. */
 static bool has_best_scales(const tsr_scheme_row *row)
 {
-    return row->form == TSR_FORM_GROUPS || (row->form == TSR_FORM_PACKED && row->ints.bits == 4);
+    return row->form == TSR_FORM_GROUPS || row->form == TSR_FORM_BLOCKS || row->form == TSR_FORM_FP8_ROWS ||
+           (row->form == TSR_FORM_PACKED && row->ints.bits == 4);
 }
 
 tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, tsr_dtype stored, tsr_err *err)
 {
     const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
+    const bool best = search == TSR_SCALES_BEST;
     if (search == TSR_SCALES_AMAX || row->form == TSR_FORM_PLAIN)
         return TSR_OK;
     if (row->form == TSR_FORM_FP8_TENSOR)
         return tsr_fail(err, TSR_E_USAGE, "--scales %s cannot be used with fp8-tensor, which has one scale per tensor",
                         tsr_scale_search_name(search));
-    if (search == TSR_SCALES_BEST && !has_best_scales(row))
-        return tsr_fail(
-            err, TSR_E_USAGE,
-            "--scales best cannot be used with %s; use int4-weight-only, nvfp4, mxfp4 or mxfp8, or --scales "
-            "mse",
-            row->name);
-    if (search == TSR_SCALES_BEST && row->form != TSR_FORM_GROUPS && stored == TSR_F32)
+    if (best && !has_best_scales(row))
         return tsr_fail(err, TSR_E_USAGE,
-                        "--scales best cannot be used with FP32 scales, which are too many to try: 8,388,608 in each "
-                        "power of two; use --scale-dtype bf16 or f16, or --scales mse");
+                        "--scales best cannot be used with %s; use fp8-block, fp8-channel, int4-weight-only, nvfp4, "
+                        "mxfp4 or mxfp8, or --scales mse",
+                        row->name);
+    if (best && row->form != TSR_FORM_GROUPS && stored == TSR_F32)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--scales best cannot be used with FP32 scales, which %s has here: there are 8,388,608 in each "
+                        "power of two; use %s, or --scales mse",
+                        row->name,
+                        row->form == TSR_FORM_BLOCKS     ? "--scale-fmt ue8m0 or mxfp8"
+                        : row->form == TSR_FORM_FP8_ROWS ? "--scale-dtype bf16 or mxfp8"
+                                                         : "--scale-dtype bf16 or f16");
     return TSR_OK;
 }

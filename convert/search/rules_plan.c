@@ -179,7 +179,8 @@ static tsr_status plan_weight(const planning *p, const tsr_tensor *t, tsr_scheme
     tsr_int_scheme ints = row->ints;
     ints.search = p->o->search;
     if (p->o->search == TSR_SCALES_BEST)
-        TSR_TRY(tsr_scheme_check_scales(scheme, p->o->search, ints.scale_dtype, p->err));
+        TSR_TRY(tsr_scheme_check_scales(scheme, p->o->search, row->form == TSR_FORM_BLOCKS ? TSR_F32 : ints.scale_dtype,
+                                        p->err));
     switch (row->form) {
     case TSR_FORM_GROUPS:
     case TSR_FORM_FP8_TENSOR:

@@ -70,25 +70,29 @@ ALWAYS_INLINE vi where(vi mask, vi yes, vi no)
     return (yes & mask) | (no & ~mask);
 }
 
+/* Returns the magnitude of the code of a quotient that is not negative. */
+ALWAYS_INLINE vf rounded_to_code(vf quotient, bool e4m3)
+{
+    const vf normal = f_set1(e4m3 ? 0x1p-6f : 1), q = f_min(quotient, f_set1(e4m3 ? 448 : 6));
+    const vi exponent = (vi)f_set1(INFINITY), raise = (vi){0} + ((e4m3 ? 20 : 22) << 23);
+    /* Adding a number whose ulp is the distance of codes rounds to a code, ties to even. */
+    const vf large = (vf)(((vi)f_max(q, normal) & exponent) + raise);
+    return (q + large) - large;
+}
+
 /* Takes a slot for one candidate of each lane. Lanes with `on` 0, not -1, have none. */
 ALWAYS_INLINE void try_scales(group_tile *tile, const tile_context *with, vi scale, vi on, bool weighted, size_t group,
                               bool e4m3)
 {
-    const vf largest = f_set1(with->largest), normal = f_set1(e4m3 ? 0x1p-6f : 1);
-    const vi exponent = (vi)f_set1(INFINITY), raise = (vi){0} + ((e4m3 ? 20 : 22) << 23);
     const vf t = f_gather(with->candidates->t, scale), inverse = f_gather(with->inverse, scale);
     vf sum = f_set1(0);
 #pragma GCC unroll 32
     for (size_t i = 0; i < group; i++) {
         const vf x = tile->x[i];
-        const vf q = f_min(x * inverse, largest);
-        /* Adding a number whose ulp is the distance of codes rounds to a code, ties to even. */
-        const vf large = (vf)(((vi)f_max(q, normal) & exponent) + raise);
-        const vf v = (q + large) - large;
-        const vf e = f_fnmadd(v, t, x);
+        const vf e = f_fnmadd(rounded_to_code(x * inverse, e4m3), t, x);
         sum = weighted ? f_fmadd(tile->weight[i] * e, e, sum) : f_fmadd(e, e, sum);
     }
-    const vf loss = (vf)where(on, (vi)sum, exponent);
+    const vf loss = (vf)where(on, (vi)sum, (vi)f_set1(INFINITY));
     tile->scale[tile->slots] = scale;
     tile->loss[tile->slots++] = loss;
     tile->least = f_min(loss, tile->least);

@@ -49,6 +49,43 @@ void tsr_best_groups_ref(const float *x, const float *weight, size_t n, const ts
     }
 }
 
+/* ---- FP8 blocks ---- */
+
+double tsr_best_fp8_loss(const float *x, const float *weight, size_t rows, size_t cols, float scale)
+{
+    double loss = 0;
+    for (size_t i = 0; i < rows * cols; i++) {
+        const double e = (double)x[i] - (double)tsr_e4m3_to_f32(tsr_e4m3_from_f32(x[i] / scale)) * (double)scale;
+        loss += (weight == NULL ? 1.0 : (double)weight[i % cols]) * (e * e);
+    }
+    return loss;
+}
+
+void tsr_best_fp8_ref(const float *x, const float *weight, size_t rows, size_t cols, bool bf16, float *scale)
+{
+    double amax = 0, counted = 0;
+    for (size_t i = 0; i < rows * cols; i++) {
+        const double a = fabs((double)x[i]);
+        amax = a > amax ? a : amax;
+        counted += weight == NULL ? a : a * (double)weight[i % cols];
+    }
+    if (counted == 0)
+        return;
+    double least = tsr_best_fp8_loss(x, weight, rows, cols, *scale);
+    const int step = bf16 ? 1 : 128;
+    for (int bits = step; bits <= TSR_BEST_FP8_MOST(bf16); bits += step) {
+        const float candidate = tsr_f32_from_bf16((uint16_t)bits);
+        const double beyond = amax - 448 * (double)candidate; /* what clipping amax alone costs */
+        if (weight == NULL && beyond > 0 && beyond * beyond * (1 - 0x1p-40) > least)
+            continue;
+        const double loss = tsr_best_fp8_loss(x, weight, rows, cols, candidate);
+        *scale = loss < least ? candidate : *scale;
+        least = loss < least ? loss : least;
+        if ((double)candidate > 0x1p11 * amax) /* all codes are 0, under larger ones too */
+            return;
+    }
+}
+
 /* ---- int4 ---- */
 
 static float rounded(float x, bool away)

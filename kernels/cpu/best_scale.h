@@ -44,4 +44,12 @@ typedef struct tsr_best_int4 {
 typedef void tsr_best_int4_fn(const float *x, const float *weight, size_t n, const tsr_best_int4 *candidates,
                               float *scratch, float *scale, float *zero);
 
+/* Replaces *scale by the best candidate for a block of E4M3 codes. Candidates are the positive BF16 numbers, or the
+ * powers of two from 2^-126, whose largest code is finite in BF16. x is finite, [rows, cols]; weight, [cols], belongs to
+ * its columns. The loss is added row by row. A block whose |x| or weights are all 0 keeps its scale. */
+typedef void tsr_best_fp8_fn(const float *x, const float *weight, size_t rows, size_t cols, bool bf16, float *scale);
+
+/* The bits, as BF16, of the largest candidate: 448 times it is below 2^128 (1 - 2^-9). */
+#define TSR_BEST_FP8_MOST(bf16) ((bf16) ? 0x7B11 : 0x7B00)
+
 #endif

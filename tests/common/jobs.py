@@ -120,6 +120,7 @@ QUANTIZED = {
     "fp8-block, compressed-tensors": "quantize SRC -o DST --dialect compressed-tensors",
     "nvfp4-weight-only": "quantize SRC -o DST --scheme nvfp4-weight-only",
     "nvfp4, scales of least error": "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --scales mse",
+    "codes a channel, best scales": "quantize SRC -o DST --scheme fp8-channel --scale-dtype bf16 --scales best",
     "int4, best scales": "quantize SRC -o DST --scheme int4-weight-only --zero-points --scales best",
     "nvfp4, best scales": "quantize SRC -o DST --scheme nvfp4-weight-only --scales best",
     "mxfp4-weight-only": "quantize SRC -o DST --scheme mxfp4-weight-only --mx-scale rceil",

@@ -465,6 +465,7 @@ PLANTED = [
     ("kernels/cpu/best_groups_body.h", "#define NEAR   (1 + 0x1p-12f)", "#define NEAR   1.0f", [U + "test_best_scale"], "FP32 decides between losses that are nearly equal"),
     ("kernels/cpu/best_int4_body.h", "const double gain = 2 * (1 + high)", "const double gain = 0.05 * (1 + high)", [U + "test_best_int4"], "codes near ties do not count in the bounds of ranges of int4 scales"),
     ("kernels/cpu/best_int4_body.h", "try_doubles(&s, unclipped, most);", "", None, "doubles of the best int4 scales are not tried: only rounding at ties could make one better"),
+    ("kernels/cpu/best_fp8_body.h", "bits = unclipped; bits <= last;", "bits = unclipped; bits <= unclipped;", [U + "test_best_scale"], "FP8 scales above the smallest that clips nothing are not tried"),
     ("quantize/mx_weight.c", "if (scheme->search == TSR_SCALES_BEST)", "if (false)", [I + "test_best_scales.py"], "--scales best leaves the scales from amax"),
     ("convert/configs/mx_config.c", "c->global ? LOCAL : DYNAMIC", "DYNAMIC", [I + "test_mx_write.py"], "NVFP4's inputs are stated as wholly dynamic"),
 ]

@@ -101,3 +101,33 @@ def best_int4(x, scale, zero, dtype, asymmetric, rounding=np.rint):
             found, found_zero = np.where(better, tried, found), np.where(better, other, found_zero)
             least = np.where(better, loss, least)
     return found, found_zero
+
+
+def best_blocks(w, rows, cols, dtype):
+    """The best scales [grid rows, grid columns] of FP8 blocks: powers of two, or BF16 if that is `dtype`."""
+    grid = np.zeros((-(-w.shape[0] // rows), -(-w.shape[1] // cols)), F32)
+    for i in range(grid.shape[0]):
+        for j in range(grid.shape[1]):
+            grid[i, j] = best_block(mx.f32(w[i * rows:(i + 1) * rows, j * cols:(j + 1) * cols]).reshape(1, -1), dtype)
+    return grid
+
+
+def best_block(x, dtype):
+    """The best scale of x [1, n]. Scales of 2^-10 to 8 times that of amax are tried: larger ones only lose codes."""
+    amax = np.abs(x).max()
+    if amax == 0:
+        return F32(1)
+    exact = F32(amax / F32(448))
+    if dtype is None:
+        exponent = int(np.ceil(np.log2(np.float64(exact))))
+        given = F32(np.ldexp(1.0, max(exponent, -126)))
+        tried = [F32(np.ldexp(1.0, e)) for e in range(max(exponent - 10, -126), exponent + 4)]
+    else:
+        given = max(exact.astype(dtype).astype(F32), F32(2.0**-133))
+        bits = int(given.astype(dtype).view(np.uint16))
+        tried = np.arange(max(bits - 256, 1), bits + 3 * 128, dtype=np.uint16).view(dtype).astype(F32)
+    best, least = given, losses(x, e4m3_values, given)[0]
+    for t in tried:
+        loss = losses(x, e4m3_values, t)[0]
+        best, least = (t, loss) if loss < least else (best, least)
+    return best

@@ -24,3 +24,7 @@ typedef float32x4_t vf;
 #define f_largest(x)              vmaxvq_f32(x)
 #define f_where_negative(x, a, b) vbslq_f32(vcltzq_f32(x), a, b)
 #include "kernels/cpu/best_int4_body.h"
+
+#define f_div(a, b) vdivq_f32(a, b)
+#define f_e4m3(q)   rounded_to_code(q, true)
+#include "kernels/cpu/best_fp8_body.h"

@@ -21,3 +21,7 @@ static inline float f_sum(vf x)
 }
 
 #include "kernels/cpu/best_int4_body.h"
+
+#define f_div(a, b) _mm256_div_ps(a, b)
+#define f_e4m3(q)   rounded_to_code(q, true)
+#include "kernels/cpu/best_fp8_body.h"

@@ -15,3 +15,7 @@ enum { LANES = 16 };
 #define f_sum(x)                  _mm512_reduce_add_ps(x)
 #define f_where_negative(x, a, b) _mm512_mask_mov_ps(b, _mm512_movepi32_mask(_mm512_castps_si512(x)), a)
 #include "kernels/cpu/best_int4_body.h"
+
+#define f_div(a, b) _mm512_div_ps(a, b)
+#define f_e4m3(q)   rounded_to_code(q, true)
+#include "kernels/cpu/best_fp8_body.h"

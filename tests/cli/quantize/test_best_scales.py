@@ -3,7 +3,8 @@
 import json
 
 import best_oracle
-from checkpoints import BF16, REPORT, load, random_weight, save
+from checkpoints import BF16, E4M3, REPORT, load, random_weight, save
+import fp8_oracle
 import harness
 import int_oracle as ints
 import mx_oracle as mx
@@ -93,6 +94,23 @@ def test_instruction_sets(quantize, tmp_path):
             assert harness.tree_difference(first, other) is None
 
 
+# ---- FP8 blocks and rows ----
+
+@pytest.mark.parametrize("options, block, dtype", [
+    (("--scheme", "fp8-block", "--scale-fmt", "ue8m0"), (128, 128), None),
+    (("--scheme", "fp8-block", "--scale-fmt", "ue8m0", "--block", "16x32"), (16, 32), None),
+    (("--scheme", "fp8-channel", "--scale-dtype", "bf16"), (1, 256), BF16)], ids=str)
+def test_fp8(options, block, dtype, quantize, tmp_path):
+    src, tensors = ints.model(tmp_path / "src", BF16, shape=(40, 256))
+    got = load(quantize(src, *options, "--scales", "best"))
+    w, codes = tensors[ints.UP], got[ints.UP]
+    scales = got[ints.UP + ("_scale" if dtype else "_scale_inv")].astype(np.float32)
+    best = best_oracle.best_blocks(w, *block, dtype)
+    assert np.array_equal(scales, best)
+    quotient = w.astype(np.float32) / fp8_oracle.spread(best, w.shape, *block)
+    assert np.array_equal(codes.view(np.uint8), np.clip(quotient, -448, 448).astype(E4M3).view(np.uint8))
+
+
 # ---- the result ----
 
 def test_what_the_result_states(quantize, tessera, tmp_path):
@@ -120,9 +138,9 @@ def test_what_the_result_states(quantize, tessera, tmp_path):
 
 @pytest.mark.parametrize("options, words", [
     (("--scheme", "fp8-tensor"), "--scales best cannot be used with fp8-tensor, which has one scale per tensor"),
-    (("--scheme", "fp8-block"), "--scales best cannot be used with fp8-block"),
-    (("--scheme", "fp8-channel"), "--scales best cannot be used with fp8-channel"),
-    (("--scheme", "int4-weight-only", "--scale-dtype", "f32"), "cannot be used with FP32 scales, which are too many"),
+    (("--scheme", "fp8-block"), "cannot be used with FP32 scales, which fp8-block has here: there are 8,388,608"),
+    (("--scheme", "fp8-channel"), "use --scale-dtype bf16 or mxfp8, or --scales mse"),
+    (("--scheme", "int4-weight-only", "--scale-dtype", "f32"), "use --scale-dtype bf16 or f16, or --scales mse"),
     (("--scheme", "int8-channel"), "--scales best cannot be used with int8-channel"),
     (("--scheme", "int8-weight-only"), "--scales best cannot be used with int8-weight-only")], ids=str)
 def test_refusals(options, words, tessera, tmp_path):

@@ -143,3 +143,68 @@ Test(best_scale, ties_keep_the_given_scale)
         }
     }
 }
+
+/* ---- FP8 blocks ---- */
+
+static double block_loss(const float *x, const float *weight, size_t rows, size_t cols, float t)
+{
+    double loss = 0;
+    for (size_t i = 0; i < rows * cols; i++) {
+        const double e = (double)x[i] - nearest_value(x[i] / t, true) * (double)t;
+        loss += (weight == NULL ? 1 : (double)weight[i % cols]) * (e * e);
+    }
+    return loss;
+}
+
+/* The given scale if no other is better; else the smallest of the best ones. */
+static float best_block(const float *x, const float *weight, size_t rows, size_t cols, bool bf16, float given)
+{
+    double least = block_loss(x, weight, rows, cols, given), counted = 0;
+    float best = given;
+    for (size_t i = 0; i < rows * cols; i++)
+        counted += fabs((double)x[i]) * (weight == NULL ? 1 : (double)weight[i % cols]);
+    for (unsigned bits = bf16 ? 1 : 128; counted > 0 && bits <= 0x7F7F; bits += bf16 ? 1 : 128) {
+        const float t = tsr_f32_from_bf16((uint16_t)bits);
+        if (!(448 * t < 0x1.FFp127f))
+            break;
+        const double loss = block_loss(x, weight, rows, cols, t);
+        best = loss < least ? t : best;
+        least = loss < least ? loss : least;
+    }
+    return best;
+}
+
+static void check_blocks(bool bf16, uint64_t blocks)
+{
+    enum { ROWS = 5, COLS = 40 };
+    static float x[ROWS * COLS], weight[COLS];
+    for (uint64_t round = 0; round < blocks; round++) {
+        const size_t rows = 1 + random_bits() % ROWS, cols = 1 + random_bits() % COLS;
+        float amax = 0;
+        tsr_cpu_kernels k;
+        fill(x, rows * cols, round, round % 4 == 0 ? 16 : ROWS * COLS + 8);
+        fill_weights(weight, cols, round / 2);
+        for (size_t i = 0; i < rows * cols; i++)
+            amax = fmaxf(amax, fabsf(x[i]));
+        uint32_t bits = tsr_bf16_from_f32(amax / 448);
+        bits = bf16 ? (bits == 0 ? 1 : bits) : (bits + 127) / 128 * 128 + (bits == 0 ? 128 : 0);
+        const float given = tsr_f32_from_bf16((uint16_t)bits), *const w = round % 2 == 0 ? NULL : weight;
+        const float want = best_block(x, w, rows, cols, bf16, given);
+        for (int s = -1; s < SETS && take_set_or_reference(s, &k); s++) {
+            float got = given;
+            k.best_fp8(x, w, rows, cols, bf16, &got);
+            cr_assert_eq(got, want, "set %d, bf16 %d, %zu x %zu, weights %d: %a, not %a", s, bf16, rows, cols,
+                         w != NULL, (double)got, (double)want);
+        }
+    }
+}
+
+Test(best_scale, fp8_blocks_get_the_best_power_of_two, .timeout = 0)
+{
+    check_blocks(false, groups_to_test(3000));
+}
+
+Test(best_scale, fp8_blocks_get_the_best_bf16, .timeout = 0)
+{
+    check_blocks(true, groups_to_test(3000) / 100);
+}
