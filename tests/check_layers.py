@@ -70,7 +70,7 @@ MAY_INCLUDE = {
     "lib": FORMATS + BLOCKS + ["kernels/cpu", "quantize*", "convert*", "verify/values", "verify/compare", "verify/survey"],
     "cli": FORMATS + BLOCKS + ["kernels*", "quantize*", "convert*", "verify*", "report*", "cli*"],
 }
-MAY_INCLUDE |= {f"cli/{folder}": MAY_INCLUDE["cli"] for folder in ("batch", "commands", "help", "io", "show")}
+MAY_INCLUDE |= {f"cli/{folder}": MAY_INCLUDE["cli"] for folder in ("batch", "commands", "help", "io", "show", "show/inspect")}
 CODE = {".c", ".h", ".cu", ".cuh", ".inc"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
 # cli/io/output.c escapes names from files and checks each write.
