@@ -191,12 +191,12 @@ static tsr_status merge_piece(const work *k, uint64_t at, uint64_t rows, tsr_qua
     else
         memset(k->update, 0, n * sizeof *k->update);
     tsr_update_add(k->before, k->update, n, k->merged);
-    TSR_TRY(tsr_merge_check(p->source, row, rows, k->merged, "after the merge", err));
+    TSR_TRY(tsr_merge_check(p->source, row, rows, k->merged, "after the merge", k->kernels, err));
     TSR_TRY(p->format->store(&out, k->kernels, err));
     tsr_unit_made(k->u, (at + rows) * row_bytes_of(w));
     find_outputs(k, row, rows, in);
     TSR_TRY(tsr_merge_decode(p->source, row, rows, in, k->kernels, k->merged, k->decoding, err));
-    TSR_TRY(tsr_merge_check(p->source, row, rows, k->merged, "once it is rounded", err));
+    TSR_TRY(tsr_merge_check(p->source, row, rows, k->merged, "once it is rounded", k->kernels, err));
     k->kernels->update_sums(k->before, k->update, k->merged, n, &sums);
     add_sums(stats, &sums, n);
     return TSR_OK;

@@ -109,15 +109,11 @@ tsr_status tsr_merge_decode(const tsr_merge_source *s, uint64_t row, uint64_t ro
 }
 
 tsr_status tsr_merge_check(const tsr_merge_source *s, uint64_t row, uint64_t rows, const float *x, const char *when,
-                           tsr_err *err)
+                           const tsr_cpu_kernels *kernels, tsr_err *err)
 {
     const tsr_weight *const w = &s->weight;
-    const uint64_t n = rows * w->cols;
     uint32_t most = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        const uint32_t bits = tsr_f32_bits(x[i]) & TSR_FP32_ABS_MASK;
-        most = bits > most ? bits : most;
-    }
+    kernels->amax_f32(x, rows, w->cols, w->cols, w->cols, &most);
     if (most < TSR_FP32_INF_BITS)
         return TSR_OK;
     uint64_t i = 0;
@@ -177,7 +173,7 @@ static tsr_status merged_decode(const tsr_decoded *d, uint64_t row, uint64_t row
         tsr_update_make_factors(&s->update, row, rows, in + s->n_base, kernels, scratch + p.decoding, &factors, err));
     tsr_update_compute(&s->update, &factors, 0, rows, kernels, update);
     tsr_update_add(values, update, rows * s->weight.cols, values);
-    return tsr_merge_check(s, row, rows, values, "after the merge", err);
+    return tsr_merge_check(s, row, rows, values, "after the merge", kernels, err);
 }
 
 const tsr_amax *tsr_merge_amax(tsr_plan *plan, tsr_merge_source *const *sources, size_t n)

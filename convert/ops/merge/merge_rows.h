@@ -37,7 +37,7 @@ tsr_status tsr_merge_decode(const tsr_merge_source *source, uint64_t row, uint64
 
 /* Rejects values that are NaN or infinite: TSR_E_VALUE, with the position of the first. `when` ends the message. */
 tsr_status tsr_merge_check(const tsr_merge_source *source, uint64_t row, uint64_t rows, const float *x,
-                           const char *when, tsr_err *err) TSR_WARN_UNUSED;
+                           const char *when, const tsr_cpu_kernels *kernels, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Makes the largest |x| of the merged values of some weights, each of one matrix. NULL: memory is exhausted. */
 const tsr_amax *tsr_merge_amax(tsr_plan *plan, tsr_merge_source *const *sources, size_t n);

@@ -7,6 +7,7 @@
 #include "common/options.h"
 #include "convert/records/journal_records.h"
 #include "convert/search/rules_match.h"
+#include "formats/adapters/lora_config.h"
 #include "formats/checkpoint/rank_file.h"
 #include "formats/json/json_index.h"
 #include "formats/names/ignore_list.h"
@@ -161,6 +162,24 @@ static void read_tokens(const char *text, size_t size)
         }
     }
     tsr_tokens_free(&tokens);
+}
+
+/* The configuration of an adapter. */
+static void read_adapter(const char *text, size_t size)
+{
+    static const char *const kModules[] = {"model.layers.0.self_attn.q_proj", "layers.12.mlp.experts.down_proj", "x"};
+    tsr_lora_config config;
+    tsr_arena arena = {0};
+    if (tsr_lora_config_read(&config, "adapter_config.json", text, size, &arena, NULL) == TSR_OK) {
+        for (size_t i = 0; i < sizeof kModules / sizeof *kModules; i++) {
+            (void)tsr_lora_targets_module(&config, kModules[i]);
+            (void)tsr_lora_targets_parameter(&config, kModules[i]);
+            if (tsr_lora_rank(&config, kModules[i]) == 0 || isnan(tsr_lora_scale(&config, kModules[i])))
+                abort();
+        }
+        tsr_lora_config_free(&config);
+    }
+    tsr_arena_free(&arena);
 }
 
 static void open_with(const char *name, const char *text, size_t size)
@@ -399,6 +418,7 @@ static const struct kind {
     {'c', read_calibration_text},
     {'C', read_calibration_tensors},
     {'t', read_tokens},
+    {'a', read_adapter},
     {'m', read_rank},
     {'l', read_layout},
     {'x', read_index},

@@ -81,11 +81,15 @@ TENSORS = {f"x.input_{what}": {"dtype": "F32", "shape": [1], "data_offsets": [4 
 STATISTICS = "00" * 168  # of one step
 LAYOUT = {"layout": "fastertransformer", "target": "fastertransformer", "producer": "ft", "arch": "sm80", "bits": 4, "group_size": 0,
           "scale_dtype": "F16", "weights": {"a.weight": {}}}
+ADAPTER = {"peft_type": "LORA", "r": 4, "lora_alpha": 8.5, "use_rslora": False, "target_modules": ["q_proj", "x"], "exclude_modules": None,
+           "layers_to_transform": [0, 12], "layers_pattern": "layers", "target_parameters": ["experts.down_proj"], "init_lora_weights": True,
+           "bias": "none", "alpha_pattern": {"q_proj": 3}, "megatron_core": "megatron.core"}
 INPUTS = {
     "rules": ("r", RULES), "rules-modelopt": ("r", {"dialect": "modelopt", "rules": [{"match": "a", "scheme": "nvfp4"}]}),
     "sensitivity": ("s", {"*.down_proj": 4, "other": 0.5}), "calibration": ("c", CALIBRATION),
     "calibration-tensors": ("C", json.dumps(TENSORS) + "\n\0\0\x80?\0\0\0@"),
     "tokens-lines": ("t", "1 2 3\n4 5 999\n"), "tokens-json": ("t", [[1, 2], [3]]), "tokens-raw": ("t", "\1\0\0\0\2\1\0\0"),
+    "adapter": ("a", ADAPTER), "adapter-expressions": ("a", {**ADAPTER, "target_modules": ".*_proj", "rank_pattern": {"layers.[0-9]+.mlp": 2}}),
     "rank": ("m", {"rank": 0, "ranks": 2, "tp": 2}), "layout": ("l", LAYOUT),
     "index": ("x", {"metadata": {"total_size": 4}, "weight_map": {"a.weight": "model.safetensors", "b.weight": "model.safetensors"}}),
     "journal": ("j", "tessera 2 0000000000000000 quantize --scheme a\nword a\noutput model.safetensors\n"
