@@ -17,6 +17,8 @@
 
 enum { TURNS = 9, MORE = 4, SCALAR_ROWS = 2 * BLOCK };
 
+#define LONG 2.0 /* seconds */
+
 double sink;
 
 static double now(void)
@@ -67,11 +69,12 @@ typedef struct seconds {
     double ours, theirs; /* for one weight */
 } seconds;
 
+/* Measures alternately, until there were enough turns or a slow kernel has taken long. */
 static void take_turns(const work *w, const tsr_cpu_kernels *k, const buffers *b, bool decodes, int turns,
                        seconds *best)
 {
-    const double weights = (double)(b->rows * COLS);
-    for (int turn = 0; turn < turns; turn++) {
+    const double weights = (double)(b->rows * COLS), first = now();
+    for (int turn = 0; turn < turns && (turn == 0 || now() - first < LONG); turn++) {
         double began = now();
         copy(b, b->rows * COLS * w->quarters / 8, decodes);
         const double theirs = (now() - began) / weights;
@@ -92,7 +95,7 @@ static bool measure(const work *w, unsigned set, double floor, const buffers *al
     tsr_cpu_kernels_init(&k, set);
     b.rows = set == 0 ? SCALAR_ROWS : ROWS;
     take_turns(w, &k, &b, decodes, set == 0 ? 1 : TURNS, &best);
-    for (int more = 0; more < MORE && best.theirs < floor * best.ours; more++)
+    for (int more = 0; more < MORE && floor > 0 && best.theirs < floor * best.ours; more++)
         take_turns(w, &k, &b, decodes, TURNS, &best);
     const double moved = w->quarters / 4.0 * 1e-9, ratio = best.theirs / best.ours;
     printf("%-12s %-22s %10.2f %12.2f %10.2f", tsr_cpu_name(set), w->name, moved / best.ours, moved / best.theirs,
