@@ -197,7 +197,7 @@ def style(checks, place):
         file.write("int  misformatted( void ) ;\n")
     code, out, err = run(command, place, **env)
     checks.check("style: a misformatted file fails", code != 0 and "rope.c" in err, f"{code}: {out}{err[:500]}")
-    for folder in ("verify", "kernels", "convert", "formats", "tests/unit"):
+    for folder in ("verify", "kernels", "convert", "formats", "cli", "tests/unit"):
         shutil.rmtree(place / folder)
     code, out, err = run(command, place, **env)
     checks.check("style: an empty tree fails", code != 0 and "sources found" in out, f"{code}: {out}")

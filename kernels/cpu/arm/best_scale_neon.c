@@ -14,6 +14,7 @@ typedef float32x4_t vf;
 #define v_any(x)          (vmaxvq_u32((uint32x4_t)(x)) != 0)
 #include "kernels/cpu/best_groups_body.h"
 
+#define f_load(p)                 vld1q_f32(p)
 #define f_store(p, x)             vst1q_f32(p, x)
 #define f_mul(a, b)               vmulq_f32(a, b)
 #define f_add(a, b)               vaddq_f32(a, b)

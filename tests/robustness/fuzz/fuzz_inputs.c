@@ -239,14 +239,14 @@ static void read_records(const char *text, size_t size)
     static const tsr_plan kPlan = {.command = "quantize --scheme a", .files = files, .n_files = 2, .n_steps = 2};
     static const tsr_records_of kOf = {"journal", "dst", "--force"};
     uint64_t digests[2];
-    bool finished[2] = {false, false}, old;
+    bool finished[2] = {false, false};
     tsr_quant_stats stats[2];
     tsr_source_sum sums[2];
     tsr_finished to = {digests, finished, {stats, sums}, 0, false};
     tsr_arena arena = {0};
     tsr_names names;
     size_t good;
-    (void)tsr_records_begun(text, size, &old);
+    (void)tsr_records_begun(text, size);
     if (tsr_records_read(text, size, &kPlan, &kOf, &to, &good, NULL) == TSR_OK &&
         (good > size || to.last > kPlan.n_files))
         abort();
