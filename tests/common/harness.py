@@ -143,13 +143,15 @@ def on_terminal(tool, words, columns, **environment):
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     variables = {**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **environment}
     process = subprocess.Popen([tool, *map(str, words)], stdout=slave, stdin=slave, stderr=slave, env=variables)
-    os.close(slave)
-    shown = b""
-    with contextlib.suppress(OSError):  # the other side has closed it
-        while data := os.read(master, 65536):
-            shown += data
+    shown, ended = b"", False
+    while True:  # the terminal stays open, because data may be lost when the last process closes it
+        if select.select([master], [], [], 0.2)[0]:
+            shown += os.read(master, 65536)
+        elif ended:
+            break
+        ended = process.poll() is not None
     os.close(master)
-    process.wait()
+    os.close(slave)
     return shown.decode().replace("\r\n", "\n")
 
 

@@ -115,7 +115,7 @@ def test_a_terminal_gets_a_bar(locale, cells, words, tessera):
     shown = harness.on_terminal(tessera, words("quantize SRC -o OUT"), 100, LC_ALL=locale)
     lines = [line for line in re.split("\r\x1b\\[K|\n", shown) if "%)" in line and "left" in line]
     bars = [re.search(rf"  \[([{cells}]+)\]$", line).group(1) for line in lines]
-    assert bars and all(len(line) < 100 for line in lines)
+    assert bars and all(len(line) < 100 for line in lines), shown
     full = [bar.count(cells[0]) for bar in bars]
     assert full == sorted(full) and all(bar == cells[0] * n + cells[1] * (len(bar) - n) for bar, n in zip(bars, full))
     assert "[" not in harness.run(tessera, words("quantize SRC -o OUT") + ["--force"])[2]

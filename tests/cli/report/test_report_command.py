@@ -184,7 +184,7 @@ def test_ninety_thousand_tensors(tmp_path, tessera):
     def limit():
         if limited:  # under a second alone; the machine may be busy
             resource.setrlimit(resource.RLIMIT_CPU, (2, 3))
-            resource.setrlimit(resource.RLIMIT_AS, (3 * size, 3 * size))
+            resource.setrlimit(resource.RLIMIT_AS, (13 * size // 4, 13 * size // 4))
 
     done = subprocess.run([tessera, "report", path], capture_output=True, preexec_fn=limit)
     assert done.returncode == 0, done.stderr
