@@ -58,7 +58,7 @@ static size_t room(void)
     return columns > 1 ? columns - 1 : 79;
 }
 
-enum { LEAST_CELLS = 5, MOST_CELLS = 20, BAR_BYTES = 3 * MOST_CELLS + 4 };
+enum { LEAST_CELLS = 5, MOST_CELLS = 20, BAR_BYTES = 3 * MOST_CELLS + sizeof "  []" };
 
 /* Writes "  [####....]" with as many cells as fit in `columns`; nothing if few do. */
 static void draw_bar(double share, size_t columns, char text[BAR_BYTES])

@@ -14,6 +14,7 @@ import struct
 import sys
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / name) for name in ("common", "oracles")]
+import adapters
 import batched
 import harness
 import jobs
@@ -355,6 +356,9 @@ def output(place, number):
 def check_jobs(checks, options, name, subject, place, single):
     """No conversion makes anything of it: refused for what is broken, or for not being what the target needs; only
     those that move bytes without a look carry a value over as it is."""
+    adapter = {f"{adapters.PREFIX}model.layers.0.mlp.down_proj.lora_{letter}.weight": ("F32", shape, bytes(4 * 128))
+               for letter, shape in (("A", (1, 128)), ("B", (128, 1)))}
+    adapters.write(f"{subject}-lora", adapter, r=1, target_modules=["down_proj"])
     ended = list((run_together if options.batch else run_each)(options.tessera, subject, place))
     checks.check(f"{name}: every job ends", len(ended) == len(jobs.JOBS), len(ended))
     for number, (job, (code, stderr)) in enumerate(zip(jobs.JOBS, ended)):
