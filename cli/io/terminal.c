@@ -64,14 +64,13 @@ enum { LEAST_CELLS = 5, MOST_CELLS = 20, BAR_BYTES = 3 * MOST_CELLS + sizeof "  
 static void draw_bar(double share, size_t columns, char text[BAR_BYTES])
 {
     const bool utf8 = tsr_is_utf8_locale();
-    const size_t around = 4, cells = columns < around                ? 0
-                                     : columns - around < MOST_CELLS ? columns - around
-                                                                     : MOST_CELLS;
-    const size_t full = (size_t)(share * (double)cells);
+    const size_t around = strlen("  []");
     char *p = text;
     *p = '\0';
-    if (cells < LEAST_CELLS)
+    if (columns < around + LEAST_CELLS)
         return;
+    const size_t cells = columns - around < MOST_CELLS ? columns - around : MOST_CELLS;
+    const size_t full = share > 0 ? (size_t)(share * (double)cells) : 0; /* NaN: there are no items */
     p = stpcpy(p, "  [");
     for (size_t i = 0; i < cells; i++)
         p = stpcpy(p, i < full ? (utf8 ? "█" : "#") : utf8 ? "░" : ".");

@@ -1,8 +1,8 @@
 /* Implements best_groups as TSR_BEST(name), for each form to include.
  *
  * LANES groups are searched together, an element of each side by side. Losses are computed in FP32 first. Only
- * candidates whose FP32 loss is near the smallest one are compared by the definition. Three facts make the result that
- * of the definition.
+ * candidates whose FP32 loss is near the smallest one are compared by the definition. The result is that of the
+ * definition, for three reasons.
  *
  * 1. Large candidates. Let t be a scale that clips nothing: amax <= largest * t. The values of codes under 2 t that are
  *    at most amax are also values under t. Quotients by 2 t are half of those by t. A rounded quotient that is no tie

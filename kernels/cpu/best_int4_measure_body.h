@@ -78,7 +78,7 @@ static int scale_below(const int4_search *s, double value)
 ALWAYS_INLINE void measure_vector(const int4_search *s, size_t i, vf inverse, vf reach, bool weighted, bool ranged,
                                   vf *r2, vf *rc, vf *hinge)
 {
-    const vf half = f_set1(0.5f), large = f_set1(0x1.8p23f); /* whose ulp is 1: adding it rounds to an integer */
+    const vf half = f_set1(0.5f), large = f_set1(0x1.8p23f); /* adding 0x1.8p23 rounds to an integer */
     const vf q = f_mul(f_load(s->size + i), inverse), p = f_min(q, f_load(s->limit + i));
     const vf c = f_sub(f_add(p, large), large), r = f_sub(q, c);
     const vf w = weighted ? f_load(s->share + i) : half, wr = weighted ? f_mul(w, r) : r;

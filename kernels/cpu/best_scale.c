@@ -75,7 +75,7 @@ void tsr_best_fp8_ref(const float *x, const float *weight, size_t rows, size_t c
     const int step = bf16 ? 1 : 128;
     for (int bits = step; bits <= TSR_BEST_FP8_MOST(bf16); bits += step) {
         const float candidate = tsr_f32_from_bf16((uint16_t)bits);
-        const double beyond = amax - 448 * (double)candidate; /* what clipping amax alone costs */
+        const double beyond = amax - 448 * (double)candidate; /* the error of clipping amax */
         if (weight == NULL && beyond > 0 && beyond * beyond * (1 - 0x1p-40) > least)
             continue;
         const double loss = tsr_best_fp8_loss(x, weight, rows, cols, candidate);

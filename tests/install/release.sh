@@ -23,16 +23,17 @@ release_source() {
 release_static() {
     local name
     name=tessera-$(release_version)-linux-$(uname -m)
+    # `set -e` has no effect in a check, so each step is checked.
     (
-        cd "$scratch/source"
-        CC=gcc meson setup build -Dauto_features=disabled -Dhtml=enabled -During=enabled -Dprefer_static=true -Db_pie=false \
-            -Dc_link_args=-static --prefix=/usr
-        ninja -C build cli/tessera cli/manual/tessera.1 tests/make/make_checkpoint
-        DESTDIR=$scratch/static meson install -C build --no-rebuild --tags runtime --quiet
-        mkdir "$scratch/$name"
-        mv "$scratch/static/usr/bin" "$scratch/static/usr/share" "$scratch/$name/"
-        cp LICENSE CHANGELOG.md "$scratch/$name/"
-        python3 python/sbom.py "$1/tessera-$(release_version).spdx.json" "$scratch/$name/bin/tessera"
+        cd "$scratch/source" &&
+            CC=gcc meson setup build -Dauto_features=disabled -Dhtml=enabled -During=enabled -Dprefer_static=true -Db_pie=false \
+                -Dc_link_args=-static --prefix=/usr &&
+            ninja -C build cli/tessera cli/manual/tessera.1 tests/make/make_checkpoint &&
+            DESTDIR=$scratch/static meson install -C build --no-rebuild --tags runtime --quiet &&
+            mkdir "$scratch/$name" &&
+            mv "$scratch/static/usr/bin" "$scratch/static/usr/share" "$scratch/$name/" &&
+            cp LICENSE CHANGELOG.md "$scratch/$name/" &&
+            python3 python/sbom.py "$1/tessera-$(release_version).spdx.json" "$scratch/$name/bin/tessera"
     ) || return 1
     tar -C "$scratch" --sort=name --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw "--mtime=@$SOURCE_DATE_EPOCH" -cf - "$name" |
         gzip -9n >"$1/$name.tar.gz"
@@ -51,9 +52,8 @@ release_packages() {
     local folder=$1 codename=$2 root=$scratch/root-$2
     [ -d "$root" ] || bootstrap "$codename" "$root" || return 1
     chroot "$root" useradd --create-home --shell /bin/bash newcomer || return 1
-    cp -r "$scratch/source" "$root/home/newcomer/tessera"
-    rm -rf "$root"/home/newcomer/tessera/{build,dist}*
-    sed -i "1s/^\(.*\)) [a-z]*;/\1~$codename) $codename;/" "$root/home/newcomer/tessera/debian/changelog"
+    cp -r "$scratch/source" "$root/home/newcomer/tessera" && rm -rf "$root"/home/newcomer/tessera/{build,dist}* || return 1
+    sed -i "1s/^\(.*\)) [a-z]*;/\1~$codename) $codename;/" "$root/home/newcomer/tessera/debian/changelog" || return 1
     chroot "$root" chown -R newcomer /home/newcomer
     install_build_dependencies "$root" && build_package "$root" || return 1
     find "$root/home/newcomer" -maxdepth 1 -name '*.deb' ! -name '*-dbgsym_*' -exec cp {} "$folder" \;
@@ -135,8 +135,9 @@ release() {
         esac
     done
     need_scratch
+    [ -z "$codename$again" ] || [ -f dist/release/SHA256SUMS ] ||
+        { echo "dev: dist/release/ has no release: run './dev release' first" >&2; exit 1; }
     if [ -n "$codename" ]; then
-        [ -f dist/release/SHA256SUMS ] || { echo "dev: dist/release/ has no release: run './dev release' first" >&2; exit 1; }
         check "digests" sh -c 'cd dist/release && sha256sum --quiet -c SHA256SUMS'
         need_for build
         build build tests/make/make_checkpoint --

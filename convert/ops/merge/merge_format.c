@@ -54,7 +54,7 @@ static bool is_whole(const tsr_weight *w)
     return w->kind->grid == TSR_GRID_WHOLE;
 }
 
-/* Rows of a block; with one scale for the tensor, any number. */
+/* Returns the rows of a block; 1 if the tensor has one scale. */
 static uint64_t fp8_rows(const tsr_weight *w)
 {
     return is_whole(w) ? 1 : tsr_min_u64(w->block.rows, w->rows);
@@ -67,7 +67,7 @@ static uint64_t fp8_scratch(const tsr_weight *w)
            tsr_ceil_div(w->cols, w->block.cols) * sizeof(float);
 }
 
-/* The scale stays unless a value is beyond it. */
+/* Returns the stored scale, unless a value is beyond it. */
 static float fp8_shared(const tsr_weight *w, bool powers, float stored, float amax, const tsr_cpu_kernels *kernels)
 {
     const tsr_fp8_block scheme = fp8_scheme(w, powers);
@@ -136,7 +136,7 @@ static uint64_t mx_scratch(const tsr_weight *w)
 /* The largest scale of a group that rounds to 448 in e4m3, and the largest element. */
 static const float kMostScale = 464, kMostElement = 6;
 
-/* The global scale stays unless the scale of a group would be beyond e4m3. */
+/* Returns the stored global scale, unless the scale of a group would be beyond e4m3. */
 static float mx_shared(const tsr_weight *w, bool powers, float stored, float amax, const tsr_cpu_kernels *kernels)
 {
     (void)powers, (void)kernels;
@@ -174,7 +174,7 @@ static tsr_int_scheme int_scheme(const tsr_weight *w)
                             .scale_dtype = (tsr_dtype)w->scale_dtype};
 }
 
-/* Rows that are 8 apart do not share a word of packed zero points. */
+/* Returns 8: rows of different eights share no word of packed zero points. */
 static uint64_t int_rows(const tsr_weight *w)
 {
     return tsr_min_u64(8, w->rows);

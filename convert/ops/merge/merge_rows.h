@@ -24,8 +24,8 @@ tsr_merge_source *tsr_merge_source_make(tsr_plan *plan, const tsr_weight *weight
 /* Lists the inputs in the order of the windows. Returns their number. */
 uint32_t tsr_merge_source_inputs(const tsr_merge_source *source, const tsr_tensor *in[TSR_MERGE_INPUTS]);
 
-/* Computes the windows of rows [row, row + rows) of one matrix, numbered through all matrices: those of the base, and all
- * of them. */
+/* Compute windows for rows [row, row + rows) of one matrix, numbered through all matrices. The first function has the
+ * windows of the base, the second those of the adapter, too. */
 void tsr_merge_base_windows(const tsr_merge_source *source, uint64_t row, uint64_t rows, tsr_window *in);
 void tsr_merge_source_windows(const tsr_merge_source *source, uint64_t row, uint64_t rows, tsr_window *in);
 
