@@ -103,15 +103,32 @@ void tsr_scheme_policy(tsr_scheme scheme, tsr_policy_options *policy)
 
 /* ---- names of other tools ---- */
 
-static bool is_listed_in_any_case(const char *list, const char *word)
+/* Returns the length of a name without the ending that ModelOpt's presets have: "NVFP4_DEFAULT_CFG" is "NVFP4". */
+static size_t length_without_ending(const char *word)
 {
-    const size_t n = strlen(word);
-    for (const char *at = list; at != NULL; at = strchr(at, ' ')) {
-        at += *at == ' ';
-        if (strncasecmp(at, word, n) == 0 && (at[n] == ' ' || at[n] == '\0'))
-            return true;
+    static const char *const kEndings[] = {"_cfg", "_default"};
+    size_t n = strlen(word);
+    for (size_t i = 0; i < sizeof kEndings / sizeof *kEndings; i++) {
+        const size_t ending = strlen(kEndings[i]);
+        if (n > ending && strncasecmp(word + n - ending, kEndings[i], ending) == 0)
+            n -= ending;
     }
-    return false;
+    return n;
+}
+
+/* Finds a name in a list of names with options. Returns the options, with a space before them and *size characters, or
+ * NULL. */
+static const char *find_other_name(const char *list, const char *word, size_t n, int *size)
+{
+    for (const char *at = list; at != NULL; at = strstr(at, ", ")) {
+        at += *at == ',' ? 2 : 0;
+        const size_t name = strcspn(at, " ,");
+        if (name != n || strncasecmp(at, word, n) != 0)
+            continue;
+        *size = (int)strcspn(at + name, ",");
+        return at + name;
+    }
+    return NULL;
 }
 
 static tsr_status refuse_foreign(const char *option, const char *word, tsr_err *err)
@@ -128,13 +145,17 @@ static tsr_status refuse_foreign(const char *option, const char *word, tsr_err *
                         "%s: '%s' can be read but not written; the nearest scheme is int4-weight-only, which rounds "
                         "to nearest without calibration",
                         option, word);
+    const size_t n = length_without_ending(word);
     for (tsr_scheme i = TSR_SCHEME_KEEP + 1; i < TSR_SCHEMES; i++) {
         const tsr_scheme_row *const row = &kSchemes[i];
-        if (row->name != NULL && (strcasecmp(word, row->name) == 0 || is_listed_in_any_case(row->other_names, word)))
-            return tsr_fail(
-                err, TSR_E_USAGE,
-                "%s: '%s' is a name used by other tools (did you mean '%s'? docs/coming-from.md lists their names)",
-                option, word, row->name);
+        int size = 0;
+        const char *const options = find_other_name(row->other_names, word, n, &size);
+        if (options == NULL && (row->name == NULL || strlen(row->name) != n || strncasecmp(word, row->name, n) != 0))
+            continue;
+        return tsr_fail(
+            err, TSR_E_USAGE,
+            "%s: '%s' is a name used by other tools (did you mean '%s%.*s'? docs/coming-from.md lists their names)",
+            option, word, row->name, size, options == NULL ? "" : options);
     }
     return TSR_OK;
 }

@@ -55,7 +55,8 @@ typedef struct tsr_scheme_row {
                           * itself */
     const char *quantize_options, *convert_options; /* options that only some schemes accept */
     tsr_scheme_sqnr sqnr;
-    const char *other_names; /* lower-case names in llm-compressor and ModelOpt, separated by spaces; NULL: none */
+    const char *other_names; /* lower-case names in llm-compressor and ModelOpt, each with the options that it implies,
+                              * separated by ", "; NULL: none */
     tsr_scheme_dialect dialects[TSR_DIALECTS];
 } tsr_scheme_row;
 
