@@ -2,6 +2,7 @@
 #include "quantize/mx_weight.h"
 
 #include "common/float_bits.h"
+#include "quantize/scales/four_six.h"
 #include "quantize/scales/mx_best.h"
 
 #include <math.h>
@@ -9,26 +10,6 @@
 #include <string.h>
 
 /* ---- schemes ---- */
-
-tsr_mx_scheme tsr_mx_scheme_of(tsr_mx_kind kind, bool modelopt)
-{
-    if (kind == TSR_NVFP4)
-        return (tsr_mx_scheme){
-            .element = TSR_MX_E2M1, .group = 16, .scale = modelopt ? TSR_MX_E4M3_TIMES : TSR_MX_E4M3_DIVIDED};
-    return (tsr_mx_scheme){.element = kind == TSR_MXFP4 ? TSR_MX_E2M1 : TSR_MX_E4M3,
-                           .group = 32,
-                           .scale = TSR_MX_E8M0,
-                           .rule = modelopt ? TSR_MX_RCEIL : TSR_MX_EVEN,
-                           .ties_down = modelopt};
-}
-
-static const char *const kRules[] = {
-    [TSR_MX_FLOOR] = "floor", [TSR_MX_EVEN] = "even", [TSR_MX_RCEIL] = "rceil", [TSR_MX_CEIL] = "ceil"};
-
-const char *tsr_mx_rule_name(tsr_mx_rule rule)
-{
-    return kRules[rule];
-}
 
 /* Returns the mantissa field of amax above which the exponent is rounded up. */
 static uint32_t limit_of(const tsr_mx_scheme *scheme)
@@ -57,26 +38,6 @@ static tsr_e2m1_rounding rounding_of(const tsr_mx_scheme *scheme, tsr_dtype sour
     if (scheme->ties_down)
         return TSR_E2M1_DOWN;
     return source == TSR_BF16 ? TSR_E2M1_EVEN_BF16 : TSR_E2M1_EVEN;
-}
-
-static float divisor_of(tsr_dtype source, float amax)
-{
-    if (source != TSR_BF16)
-        return 1 / fmaxf(amax, 0x1p-126f) * 2688;
-    const float inverse = tsr_f32_from_bf16(tsr_bf16_from_f32(1 / fmaxf(amax, 0x1p-126f)));
-    return tsr_f32_from_bf16(tsr_bf16_from_f32(inverse * 2688));
-}
-
-float tsr_nvfp4_global(const tsr_mx_scheme *scheme, tsr_dtype source, const float *amax, size_t members)
-{
-    float largest = 0;
-    for (size_t i = 0; i < members; i++)
-        largest = fmaxf(largest, amax[i]);
-    if (scheme->scale == TSR_MX_E4M3_DIVIDED) {
-        const float global = divisor_of(source, largest);
-        return isfinite(global) ? global : 1;
-    }
-    return largest == 0 ? 1 : fmaxf(largest / 2688, 0x1p-149f);
 }
 
 /* ---- rows ---- */
@@ -302,6 +263,28 @@ static void find_best(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, con
     tsr_mx_scale_values(scheme->scale, rows->global, scales, cols / scheme->group, r->t);
 }
 
+/* Chooses between the scales for largest elements of 6 and 4. */
+static void choose_four_six(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const tsr_mx_rows *rows, source x,
+                            const room *r, uint8_t *scales, uint8_t *codes)
+{
+    const tsr_four_six row = {.bf16 = x.bf16,
+                              .f32 = x.f32,
+                              .n = cols_of(rows),
+                              .group_amax = r->amax,
+                              .multiplies = scheme->scale == TSR_MX_E4M3_TIMES,
+                              .global = rows->global,
+                              .amax = rows->amax,
+                              .six = scales,
+                              .four = r->trial_scales,
+                              .six_t = r->t,
+                              .four_t = r->trial_t,
+                              .six_codes = codes,
+                              .four_codes = r->trial_codes,
+                              .norms = r->best,
+                              .error = {.q2 = r->q2, .e2 = r->e2, .qv = r->qv}};
+    tsr_four_six_choose(k, &row);
+}
+
 /* ---- quantizing ---- */
 
 static void choose_scales(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const tsr_mx_rows *rows,
@@ -439,7 +422,10 @@ static tsr_status quantize_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernel
     choose_scales(scheme, k, rows, groups, r, scales);
     if (scheme->search == TSR_SCALES_BEST)
         find_best(scheme, k, rows, x, r, scales);
-    encode(scheme, k, x, cols, r->t, scales, (tsr_dtype)rows->tensor->dtype, codes);
+    if (scheme->search == TSR_SCALES_FOUR_SIX)
+        choose_four_six(scheme, k, rows, x, r, scales, codes);
+    else
+        encode(scheme, k, x, cols, r->t, scales, (tsr_dtype)rows->tensor->dtype, codes);
     if (scheme->search == TSR_SCALES_MSE)
         search(scheme, k, rows, x, r, scales, codes);
     for (uint64_t g = 0; g < groups; g++) {

@@ -47,6 +47,7 @@ const char *tsr_mx_rule_name(tsr_mx_rule rule);
  * one expert set), from amax of each. `source` is the dtype of the weights. All members must be quantized with it.
  *   compressed-tensors: bf16(bf16(1 / amax) * 2688) for BF16 weights, in FP32 for others: a divisor
  *   ModelOpt:           amax / 2688: a factor
+ * With TSR_SCALES_FOUR_SIX 1536 takes the place of 2688.
  * amax is the largest one; the result is 1 if it is 0 or too small for a finite divisor. (llm-compressor uses the
  * smallest divisor, which is the same unless a member is nearly zero; such a member is ignored here.) */
 float tsr_nvfp4_global(const tsr_mx_scheme *scheme, tsr_dtype source, const float *amax, size_t members);
@@ -57,6 +58,7 @@ typedef struct tsr_mx_rows {
     uint64_t row, rows;       /* numbered through all matrices */
     const void *x;            /* [rows, C], dense */
     float global;             /* E4M3 scales: the result of tsr_nvfp4_global; finite, positive */
+    float amax;               /* FOUR_SIX of ModelOpt: the largest amax that `global` was computed from */
     uint8_t *codes;           /* [rows, tsr_mx_code_bytes(C)], out */
     uint8_t *scales;          /* output [rows, C / group] */
     float *scale_values; /* output [rows, C / group]: t, but 1 for a group of zeros (tsr_quant_stats_scales); or NULL */

@@ -49,7 +49,8 @@ static void append_scales(tsr_convert_job *a, tsr_option *options)
 {
     const tsr_option scales[] = {
         {"--scales", TSR_OPT_CHOICE, &a->scales, TSR_SCALES_WORDS,
-         "amax: scales follow from the largest value; mse: least squared error of some scales; best: of all (amax)"},
+         "amax: scales follow from the largest value; mse: least squared error of some scales; best: of all; four-six: "
+         "nvfp4: of two, for largest elements of 4 and 6 (amax)"},
         {"--block", TSR_OPT_TEXT, &a->block, "RxC", "fp8-block: rows and columns of the blocks to write (as in SRC)"},
         {"--scale-fmt", TSR_OPT_CHOICE, &a->scale_fmt, TSR_SCALE_FMT_WORDS,
          "fp8-block: f32: any scale; ue8m0: scales rounded up to powers of two (as in SRC)"},

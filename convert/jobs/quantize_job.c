@@ -47,7 +47,8 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
     const tsr_option scales[] = {
         {"--scales", TSR_OPT_CHOICE, &job->of.scales, TSR_SCALES_WORDS,
          "amax: the scale follows from the largest value; mse: the scale of least squared error among some near it, "
-         "slower and never worse; best: among all that the format can store, if it is not FP32 (amax)"},
+         "slower and never worse; best: among all that the format can store, if it is not FP32; "
+         "four-six: nvfp4: the better of two, for largest elements of 4 and 6 (amax)"},
         {"--block", TSR_OPT_TEXT, &job->of.block, "RxC", "fp8-block: rows and columns of a block (128x128)"},
         {"--scale-fmt", TSR_OPT_CHOICE, &job->of.scale_fmt, TSR_SCALE_FMT_WORDS,
          "fp8-block: f32: any scale; ue8m0: scales rounded up to powers of two (f32)"},

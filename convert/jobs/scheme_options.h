@@ -11,7 +11,7 @@
 
 /* The words of choice options. Their order defines the values of the members of tsr_scheme_arguments with the same
  * names. */
-#define TSR_SCALES_WORDS      "amax|mse|best"
+#define TSR_SCALES_WORDS      "amax|mse|best|four-six"
 #define TSR_SCALE_FMT_WORDS   "f32|ue8m0"
 #define TSR_MX_SCALE_WORDS    "floor|even|rceil|ceil"
 #define TSR_SCALE_DTYPE_WORDS "f32|bf16|f16"

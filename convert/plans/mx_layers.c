@@ -62,8 +62,11 @@ static tsr_status find_amax(const tsr_mx_layers *l, const tsr_tensor *t, const t
 /* Returns the stored scale for inputs up to `amax`. */
 static float input_scale_of(const tsr_mx_step *step, tsr_dtype dtype, float amax)
 {
-    return step->scheme == NULL ? tsr_e4m3_scale(tsr_f32_bits(amax), false)
-                                : tsr_nvfp4_global(step->scheme, dtype, &amax, 1);
+    if (step->scheme == NULL)
+        return tsr_e4m3_scale(tsr_f32_bits(amax), false);
+    tsr_mx_scheme inputs = *step->scheme;
+    inputs.search = TSR_SCALES_AMAX;
+    return tsr_nvfp4_global(&inputs, dtype, &amax, 1);
 }
 
 /* Finds the stored scale of a layer's input: the given one, or that of the largest value measured at the input of any

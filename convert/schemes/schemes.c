@@ -205,12 +205,26 @@ static bool has_best_scales(const tsr_scheme_row *row)
            (row->form == TSR_FORM_PACKED && row->ints.bits == 4);
 }
 
+/* Returns true if --scales four-six supports the scheme: NVFP4. */
+static bool has_four_six(tsr_scheme scheme)
+{
+    return kSchemes[scheme].form == TSR_FORM_GROUPS && kSchemes[scheme].kind == TSR_NVFP4;
+}
+
+tsr_scale_search tsr_scheme_search(tsr_scheme scheme, tsr_scale_search search)
+{
+    return search != TSR_SCALES_FOUR_SIX || has_four_six(scheme) ? search : TSR_SCALES_AMAX;
+}
+
 tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, tsr_dtype stored, tsr_err *err)
 {
     const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
     const bool best = search == TSR_SCALES_BEST;
     if (search == TSR_SCALES_AMAX || row->form == TSR_FORM_PLAIN)
         return TSR_OK;
+    if (search == TSR_SCALES_FOUR_SIX && !has_four_six(scheme))
+        return tsr_fail(err, TSR_E_USAGE, "--scales four-six cannot be used with %s; use nvfp4 or nvfp4-weight-only",
+                        row->name);
     if (row->form == TSR_FORM_FP8_TENSOR)
         return tsr_fail(err, TSR_E_USAGE, "--scales %s cannot be used with fp8-tensor, which has one scale per tensor",
                         tsr_scale_search_name(search));

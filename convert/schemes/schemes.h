@@ -105,4 +105,7 @@ tsr_status tsr_scheme_check_dialect(tsr_scheme scheme, tsr_dialect dialect, tsr_
 tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, tsr_dtype stored,
                                    tsr_err *err) TSR_WARN_UNUSED;
 
+/* Returns the way to choose scales of this scheme in a mix of schemes: --scales four-six leaves amax to all but NVFP4. */
+tsr_scale_search tsr_scheme_search(tsr_scheme scheme, tsr_scale_search search);
+
 #endif

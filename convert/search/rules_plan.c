@@ -159,7 +159,7 @@ static tsr_status plan_small_groups(const planning *p, const tsr_tensor *t, tsr_
     tsr_mx_layers layers = p->layers;
     tsr_mx_description d = tsr_mx_describe(scheme, p->o->rules->dialect, has_static_inputs(p));
     const bool fp8 = d.config.group == 0, has_scale = fp8 || tsr_mx_needs_ranges(scheme);
-    d.scheme.search = p->o->search;
+    d.scheme.search = tsr_scheme_search(scheme, p->o->search);
     layers.calibration = has_scale ? p->o->calibration : NULL;
     layers.input_scale = has_scale ? p->o->input_scale : 0;
     return tsr_mx_layers_plan(&layers, t,
@@ -169,7 +169,7 @@ static tsr_status plan_small_groups(const planning *p, const tsr_tensor *t, tsr_
 static tsr_status plan_blocks(const planning *p, const tsr_tensor *t, const tsr_fp8_block *block)
 {
     tsr_fp8_block blocks = *block;
-    blocks.search = p->o->search;
+    blocks.search = tsr_scheme_search(TSR_SCHEME_FP8_BLOCK, p->o->search);
     return tsr_plan_quantize(p->plan, &(tsr_weight){.data = t}, &blocks, TSR_DIALECT_COMPRESSED_TENSORS, p->err);
 }
 
@@ -177,7 +177,7 @@ static tsr_status plan_weight(const planning *p, const tsr_tensor *t, tsr_scheme
 {
     const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
     tsr_int_scheme ints = row->ints;
-    ints.search = p->o->search;
+    ints.search = tsr_scheme_search(scheme, p->o->search);
     if (p->o->search == TSR_SCALES_BEST)
         TSR_TRY(tsr_scheme_check_scales(scheme, p->o->search, row->form == TSR_FORM_BLOCKS ? TSR_F32 : ints.scale_dtype,
                                         p->err));
@@ -188,14 +188,28 @@ static tsr_status plan_weight(const planning *p, const tsr_tensor *t, tsr_scheme
     case TSR_FORM_BLOCKS:
         return plan_blocks(p, t, &row->fp8);
     case TSR_FORM_FP8_ROWS:
-        return tsr_plan_fp8_channel(p->plan, t, TSR_SCALE_F32, p->o->search, p->err);
+        return tsr_plan_fp8_channel(p->plan, t, TSR_SCALE_F32, ints.search, p->err);
     default:
         return tsr_plan_packed(p->plan, t, &ints, p->err);
     }
 }
 
+/* Rejects --scales four-six for rules that give no weight NVFP4. */
+static tsr_status check_four_six(const planning *p)
+{
+    for (size_t i = 0; i < p->c->tensors.count && p->o->search == TSR_SCALES_FOUR_SIX; i++) {
+        if (p->schemes[i] != TSR_SCHEME_KEEP &&
+            tsr_scheme_search((tsr_scheme)p->schemes[i], TSR_SCALES_FOUR_SIX) == TSR_SCALES_FOUR_SIX)
+            return TSR_OK;
+    }
+    return p->o->search != TSR_SCALES_FOUR_SIX
+               ? TSR_OK
+               : tsr_fail(p->err, TSR_E_USAGE, "--scales four-six is for nvfp4, which the rules give to no weight");
+}
+
 static tsr_status plan_tensors(const planning *p)
 {
+    TSR_TRY(check_four_six(p));
     for (size_t i = 0; i < p->c->tensors.count; i++)
         p->layers.coded[i] = p->schemes[i] != TSR_SCHEME_KEEP;
     for (size_t i = 0; i < p->c->tensors.count; i++) {

@@ -52,7 +52,7 @@ PLANTED = [
     ("quantize/int_weight.c", "if (isinf(width))", "if (false)", INT + [I + "test_int.py"], "a range beyond FP32 has an infinite scale"),
     ("quantize/mx_weight.c", "return 0x5FFFFF; /* from 1.75 on */", "return 0x6FFFFF; /* from 1.75 on */", MX, "the rule `even` begins too late"),
     ("quantize/mx_weight.c", "0x400000 : 0x600000;", "0x400000 : 0x400000;", MX, "the rule `rceil` of e4m3 goes by e2m1's largest value"),
-    ("quantize/mx_weight.c", "return largest == 0 ? 1 : fmaxf(largest / 2688, 0x1p-149f);", "return largest == 0 ? 1 : fmaxf(largest / 2689, 0x1p-149f);",
+    ("quantize/mx_schemes.c", "fmaxf(largest / largest_of(scheme), 0x1p-149f);", "fmaxf(largest / (largest_of(scheme) + 1), 0x1p-149f);",
      MX, "ModelOpt's global scale is a little small"),
     ("quantize/mx_weight.c", "return TSR_E2M1_DOWN;", "return TSR_E2M1_EVEN;", MX, "ModelOpt's ties are rounded to even"),
     ("quantize/mx_weight.c", "return source == TSR_BF16 ? TSR_E2M1_EVEN_BF16 : TSR_E2M1_EVEN;", "return TSR_E2M1_EVEN;", None,

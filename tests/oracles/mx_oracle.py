@@ -65,19 +65,19 @@ def mx(w, elements, rule):
     return np.clip(quotient, -448, 448).astype(E4M3).reshape(w.shape), scale
 
 
-def divisor(amax, dtype):
-    """compressed-tensors' global scale: 448 * 6 / amax, in the weights' dtype."""
+def divisor(amax, dtype, largest):
+    """compressed-tensors' global scale: largest * 6 / amax, in the weights' dtype."""
     if dtype == BF16:
         inverse = (F32(1) / F32(amax)).astype(BF16)
-        return F32((f32(inverse) * F32(2688)).astype(BF16))
-    return F32(1) / F32(amax) * F32(2688)
+        return F32((f32(inverse) * F32(largest * 6)).astype(BF16))
+    return F32(1) / F32(amax) * F32(largest * 6)
 
 
-def global_scale(amax, dtype, dialect):
-    """Returns the global scale of several tensors, from the largest amax."""
+def global_scale(amax, dtype, dialect, largest=448):
+    """Returns the global scale of several tensors, from the largest amax; `largest`: largest scale of a group."""
     if amax == 0:
         return F32(1)
-    return divisor(amax, dtype) if dialect == "compressed-tensors" else F32(amax) / F32(2688)
+    return divisor(amax, dtype, largest) if dialect == "compressed-tensors" else F32(amax) / F32(largest * 6)
 
 
 def nvfp4(w, dialect, global_):
@@ -95,6 +95,28 @@ def nvfp4(w, dialect, global_):
         scale = np.where(amax == 0, F32(1), ratio).astype(E4M3)
         unit = f32(scale) * global_
     return packed(e2m1((x / unit[..., None]).astype(F32), x)), scale
+
+
+def four_six(w, dialect, global_, amax):
+    """(codes, scales, losses): the better of two scales a group, for a largest element of 6 and of 4; losses of both."""
+    x = groups(w, 16)
+    own = np.abs(x).max(axis=2)
+    if dialect == "compressed-tensors":
+        six = f32(nvfp4(w, dialect, global_)[1])
+        scales = six, f32(np.minimum(six * F32(1.5), F32(448)).astype(E4M3))
+    else:
+        scales = [f32(np.where(own == 0, F32(1), np.clip(a / F32(6) * F32(256) / (F32(amax) / F32(6)), F32(2.0**-9), F32(448)))
+                      .astype(E4M3)) for a in (own, own * F32(1.5))]
+    made = []
+    for scale in scales:
+        unit = (scale / global_ if dialect == "compressed-tensors" else scale * global_)[..., None]
+        codes = e2m1((x / unit).astype(F32), x)
+        error = (f32(codes.view(E2M1)) * unit - x).astype(np.float64)
+        made.append((codes, (error * error).sum(axis=2)))
+    (six, six_loss), (four, four_loss) = made
+    takes_four = four_loss < six_loss
+    return (packed(np.where(takes_four[..., None], four, six)), np.where(takes_four, scales[1], scales[0]).astype(E4M3),
+            (six_loss, four_loss))
 
 
 def names(scheme, dialect):
@@ -117,8 +139,8 @@ def joined(module, modules):
     return [module]
 
 
-def expected(weights, scheme, dialect, rule=None, ranges=None):
-    """{name: array} of all tensors that encode these weights ({module: array}) in a checkpoint."""
+def expected(weights, scheme, dialect, rule=None, ranges=None, search="amax"):
+    """{name: array} of all tensors that encode these weights ({module: array}) in a checkpoint; `search`: amax or four-six."""
     out, (codes, scales, total, inputs) = {}, names(scheme, dialect)
     shape = (1,) if dialect == "compressed-tensors" else ()
     for module, w in weights.items():
@@ -127,8 +149,9 @@ def expected(weights, scheme, dialect, rule=None, ranges=None):
             continue
         together = joined(module, weights)
         amax = max(np.abs(f32(weights[member])).max() for member in together)
-        scale = global_scale(amax, w.dtype, dialect)
-        out[module + codes], out[module + scales] = nvfp4(w, dialect, scale)
+        scale = global_scale(amax, w.dtype, dialect, 256 if search == "four-six" else 448)
+        made = four_six(w, dialect, scale, amax) if search == "four-six" else nvfp4(w, dialect, scale)
+        out[module + codes], out[module + scales] = made[:2]
         out[module + total] = np.full(shape, scale, F32)
         if scheme == "nvfp4":
             amax = max(max(-ranges[member][0], ranges[member][1]) for member in together)

@@ -55,11 +55,21 @@ static bool is_ruled_product(const tsr_group_rule *rule, double amax, double sca
     return amax / (6 * rule->global) <= 0x1p-10 * (1 + 0x1p-8) && fabs(stored - 0.125) < 0x1p-20;
 }
 
+/* Finds the worse of the scales that amax may have had after BF16 rounded intermediate results: a search began with one
+ * of them. */
 static void rule_product(const tsr_group_rule *rule, const tsr_group *g, tsr_group_verdict *v)
 {
-    v->ruled = tsr_nearest_e4m3(wanted_scale(rule, v->amax)) * rule->global;
-    const tsr_rounding rounding = {.kind = rule->kind, .scale = v->ruled};
-    v->better2 = tsr_rounding_error2(&rounding, g->x, g->n, g->stride);
+    const double wanted = wanted_scale(rule, v->amax);
+    v->better2 = -1;
+    for (int side = -1; side <= 1; side++) {
+        const double scale = tsr_nearest_e4m3(fmin(wanted * (1 + side * 0x1p-8), 448)) * rule->global;
+        const tsr_rounding rounding = {.kind = rule->kind, .scale = scale};
+        const double error2 = tsr_rounding_error2(&rounding, g->x, g->n, g->stride);
+        if (error2 <= v->better2)
+            continue;
+        v->better2 = error2;
+        v->ruled = scale;
+    }
 }
 
 static double largest_of(const tsr_group *g)

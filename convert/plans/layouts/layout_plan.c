@@ -467,6 +467,10 @@ tsr_status tsr_layout_plan(tsr_plan *plan, const tsr_checkpoint *const *source, 
         return tsr_fail(err, TSR_E_USAGE,
                         "--scales best cannot be used with --to fastertransformer or trtllm, whose codes are computed "
                         "with FP32 scales; use --scales mse");
+    if (l.scheme.search == TSR_SCALES_FOUR_SIX)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--scales four-six cannot be used with --to fastertransformer or trtllm; use nvfp4 or "
+                        "nvfp4-weight-only");
     TSR_TRY(tsr_weights_pair(&l.weights, *source, (tsr_block){0, 0}, err));
     l.decisions = calloc((*source)->tensors.count + 1, sizeof *l.decisions);
     l.unquantized = calloc(l.weights.count + 2, sizeof *l.unquantized);
