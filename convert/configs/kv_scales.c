@@ -2,10 +2,15 @@
 #include "convert/configs/kv_scales.h"
 
 #include "common/checked.h"
+#include "common/float_bits.h"
+#include "convert/ops/constant_op.h"
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
+#include "formats/names/model.h"
 #include "formats/weights/kv_names.h"
+#include "kernels/cpu/block_fp8.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- names ---- */
@@ -38,6 +43,30 @@ static const char *name_of(const tsr_weights *weights, const tsr_checkpoint *c, 
     return module == NULL ? NULL : tsr_arena_printf(arena, "%s.%c_scale", module, kind);
 }
 
+/* Rejects a scale that is not a positive finite number. Other dtypes than floating point are left to readers. */
+static tsr_status check_value(const tsr_checkpoint *c, const tsr_tensor *t, tsr_err *err)
+{
+    uint32_t bits = 0;
+    char at[48];
+    if (t->dtype != TSR_F32 && t->dtype != TSR_BF16 && t->dtype != TSR_F16)
+        return TSR_OK;
+    TSR_TRY(tsr_checkpoint_read(c, t, 0, &bits, t->bytes, err));
+    const uint32_t sign = t->dtype == TSR_F32 ? 0x80000000u : 0x8000u;
+    const uint32_t infinite = t->dtype == TSR_F32 ? 0x7F800000u : t->dtype == TSR_BF16 ? 0x7F80u : 0x7C00u;
+    if ((bits & sign) == 0 && bits != 0 && bits < infinite)
+        return TSR_OK;
+    return tsr_fail_as(
+        err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
+        "%s: '%s' is %s%s, but a scale of the KV cache must be positive: leave it out (--ignore-file) or "
+        "calibrate the cache again",
+        c->files[t->file].path, t->name,
+        (bits & ~sign) > infinite    ? "NaN"
+        : (bits & ~sign) == infinite ? "infinite"
+        : (bits & ~sign) == 0        ? "zero"
+                                     : "negative",
+        tsr_offset_text(t, 0, at, sizeof at));
+}
+
 tsr_status tsr_kv_names(const tsr_weights *weights, const tsr_checkpoint *c, const tsr_tensor *t, tsr_dialect dialect,
                         tsr_arena *arena, const char *names[2], size_t *n, tsr_err *err)
 {
@@ -49,6 +78,7 @@ tsr_status tsr_kv_names(const tsr_weights *weights, const tsr_checkpoint *c, con
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s: '%s', a scale of the KV cache, has %llu values, but the dialect stores one",
                         c->files[t->file].path, t->name, U64(tsr_tensor_elements(t)));
+    TSR_TRY(check_value(c, t, err));
     for (unsigned i = 0; i < 2; i++) {
         if (!(i == 0 ? kv.keys : kv.values))
             continue;
@@ -110,14 +140,22 @@ static bool has_scales(const tsr_plan *plan)
     return false;
 }
 
-tsr_status tsr_plan_kv_cache(tsr_plan *plan, const tsr_weights *weights, tsr_dialect dialect, tsr_err *err)
+/* States an FP8 KV cache in the configuration of the dialect. */
+static tsr_status state_fp8(tsr_plan *plan, bool modelopt, tsr_err *err)
 {
     static const char *const kScheme[] = {"text_config", "quantization_config", "kv_cache_scheme"};
     static const char *const kAlgorithm[] = {"quantization", "kv_cache_quant_algo"};
-    const bool modelopt = dialect == TSR_DIALECT_MODELOPT;
     const char *const scheme = modelopt ? "{\"dynamic\": false, \"num_bits\": 8, \"type\": \"float\"}"
                                         : "{\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"tensor\", "
                                           "\"dynamic\": false, \"symmetric\": true}";
+    TSR_TRY(tsr_plan_edit_text(plan, TSR_CONFIG_NAME, kScheme + 1, 2, scheme, err));
+    TSR_TRY(tsr_plan_edit_text(plan, TSR_CONFIG_NAME, kScheme, 3, scheme, err));
+    return tsr_plan_edit_text(plan, TSR_HF_QUANT_CONFIG_NAME, kAlgorithm, 2, "\"FP8\"", err);
+}
+
+tsr_status tsr_plan_kv_cache(tsr_plan *plan, const tsr_weights *weights, tsr_dialect dialect, tsr_err *err)
+{
+    const bool modelopt = dialect == TSR_DIALECT_MODELOPT;
     if (!has_kv_names(dialect) || weights->kv_cache == TSR_KV_UNSTATED)
         return TSR_OK;
     if (weights->kv_cache == TSR_KV_OTHER)
@@ -129,7 +167,108 @@ tsr_status tsr_plan_kv_cache(tsr_plan *plan, const tsr_weights *weights, tsr_dia
             plan, err,
             "the source states an FP8 KV cache but has no scales for it, which this dialect requires: the output "
             "states none");
-    TSR_TRY(tsr_plan_edit_text(plan, TSR_CONFIG_NAME, kScheme + 1, 2, scheme, err));
-    TSR_TRY(tsr_plan_edit_text(plan, TSR_CONFIG_NAME, kScheme, 3, scheme, err));
-    return tsr_plan_edit_text(plan, TSR_HF_QUANT_CONFIG_NAME, kAlgorithm, 2, "\"FP8\"", err);
+    return state_fp8(plan, modelopt, err);
+}
+
+/* ---- scales that are made ---- */
+
+/* Returns the length of the attention's name if the tensor is its projection of keys (separate, or joined with others),
+ * in a layer of the language model; else 0. */
+static int attention_of(const tsr_model *model, const tsr_tensor *t)
+{
+    static const char *const kEndings[] = {".self_attn.k_proj.weight", ".self_attn.qkv_proj.weight"};
+    static const char *const kOthers[] = {"vision", "visual", "audio", "image", "video", "encoder"};
+    uint64_t layer;
+    for (size_t i = 0; i < sizeof kOthers / sizeof *kOthers; i++) {
+        if (strstr(t->name, kOthers[i]) != NULL)
+            return 0;
+    }
+    for (size_t i = 0; i < 2; i++) {
+        if (tsr_ends_with(t->name, kEndings[i]) && tsr_layer_of(t->name, &layer) && !tsr_model_is_mtp(model, t->name))
+            return (int)(strlen(t->name) - strlen(kEndings[i]) + strlen(".self_attn"));
+    }
+    return 0;
+}
+
+/* Finds the scale of keys (kind 'k') or values. ModelOpt stores no scale below 1, but for a given one. */
+static tsr_status find_scale(tsr_plan *plan, const tsr_kv_origin *origin, const tsr_tensor *t, int length, char kind,
+                             bool modelopt, float *scale, tsr_err *err)
+{
+    *scale = origin->scale;
+    if (origin->ranges == NULL)
+        return TSR_OK;
+    const char *const name = tsr_arena_printf(&plan->arena, "%.*s.%c_cache.weight", length, t->name, kind);
+    if (name == NULL)
+        return tsr_out_of_memory(err, "while planning");
+    const tsr_calibrated *const known = tsr_calibration_find(origin->ranges, name);
+    if (known == NULL || known->scaled)
+        return tsr_fail(err, TSR_E_MISMATCH,
+                        "%s: no min and max for '%.*s.%c_cache': calibrate it, or use "
+                        "--kv-scale",
+                        origin->ranges->path, length, t->name, kind);
+    const float amax = fmaxf(-known->least, known->largest);
+    if (!(amax > 0))
+        return tsr_fail(err, TSR_E_VALUE, "%s: the range of '%.*s.%c_cache' is zero: calibrate it again",
+                        origin->ranges->path, length, t->name, kind);
+    *scale = tsr_e4m3_scale(tsr_f32_bits(amax), false);
+    *scale = modelopt ? fmaxf(*scale, 1) : *scale;
+    return TSR_OK;
+}
+
+static bool is_given(const tsr_kv_origin *origin)
+{
+    return origin->scale != 0 || origin->ranges != NULL;
+}
+
+tsr_status tsr_plan_kv_scales(tsr_plan *plan, const tsr_kv_origin *origin, tsr_dialect dialect, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    const tsr_model model = tsr_model_read(c);
+    const bool modelopt = dialect == TSR_DIALECT_MODELOPT;
+    size_t made = 0;
+    if (!is_given(origin))
+        return TSR_OK;
+    if (!has_kv_names(dialect))
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--kv-scale: this dialect has no scales of the KV cache; use --dialect "
+                        "compressed-tensors or modelopt");
+    for (size_t i = 0; i < c->tensors.count; i++) {
+        const tsr_tensor *const t = &c->tensors.items[i];
+        const int length = attention_of(&model, t);
+        const bool joined = tsr_ends_with(t->name, ".qkv_proj.weight");
+        for (unsigned k = 0; k < 2 && length > 0; k++) {
+            float scale;
+            TSR_TRY(find_scale(plan, origin, t, length, "kv"[k], modelopt, &scale, err));
+            const char *const name =
+                !modelopt ? tsr_arena_printf(&plan->arena, "%.*s.%c_scale", length, t->name, "kv"[k])
+                : joined  ? tsr_arena_printf(&plan->arena, "%.*s.qkv_proj.%c_scale", length, t->name, "kv"[k])
+                          : tsr_arena_printf(&plan->arena, "%.*s.%c_proj.%c_scale", length, t->name, "kv"[k], "kv"[k]);
+            TSR_TRY(tsr_plan_constant(plan, t, name, modelopt ? 0 : 1, scale, err));
+            made++;
+        }
+    }
+    if (made == 0)
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: --kv-scale: no layer has self_attn.k_proj or self_attn.qkv_proj; "
+                        "scales of other caches, such as MLA's, are not made",
+                        c->path);
+    if (origin->ranges != NULL)
+        return TSR_OK;
+    return tsr_plan_warn(plan, err,
+                         "the scale %g of the FP8 KV cache is not calibrated: keys and values beyond %g are "
+                         "clamped",
+                         (double)origin->scale, 448 * (double)origin->scale);
+}
+
+tsr_status tsr_plan_state_kv_scales(tsr_plan *plan, const tsr_kv_origin *origin, tsr_dialect dialect, tsr_err *err)
+{
+    return is_given(origin) ? state_fp8(plan, dialect == TSR_DIALECT_MODELOPT, err) : TSR_OK;
+}
+
+void tsr_spell_kv_scales(tsr_text *out, const tsr_kv_origin *origin)
+{
+    if (origin->ranges != NULL)
+        tsr_text_printf(out, " --kv-ranges %016llx", U64(origin->ranges->hash));
+    else if (origin->scale != 0)
+        tsr_text_printf(out, " --kv-scale %.9g", (double)origin->scale);
 }

@@ -78,6 +78,10 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
         {"--input-scale", TSR_OPT_TEXT, &job->of.input_scale, "X",
          "fp8-tensor, nvfp4: the static scale of all inputs, instead of measured ranges: input = code * X (nvfp4: the "
          "global scale, as ModelOpt stores it)"},
+        {"--kv-scale", TSR_OPT_TEXT, &job->of.kv_scale, "X",
+         "dialects compressed-tensors and modelopt: the scale of an FP8 KV cache in all layers: key = code * X"},
+        {"--kv-ranges", TSR_OPT_TEXT, &job->of.kv_ranges, "FILE",
+         "the same with a scale for each layer, from a file with ranges of keys and values (docs/numerics.md)"},
         {"--activation-zero-points", TSR_OPT_FLAG, &job->of.activation_zero_points, NULL,
          "int8-channel: quantize activations asymmetrically; with --activations their scales and zero points are "
          "static"},
@@ -96,14 +100,16 @@ tsr_status tsr_quantize_job_check(tsr_quantize_job *job, const tsr_option *optio
     for (size_t i = 0; options[i].name != NULL; i++) {
         if ((given >> i & 1) == 0)
             continue;
-        if (job->rules != NULL && !tsr_is_listed("--activations --input-scale --dialect", options[i].name) &&
+        if (job->rules != NULL &&
+            !tsr_is_listed("--activations --input-scale --dialect --kv-scale --kv-ranges", options[i].name) &&
             (is_of_schemes(options[i].name) || tsr_is_listed("--scheme --include --exclude", options[i].name)))
             return tsr_fail(err, TSR_E_USAGE, "%s cannot be combined with --rules, which takes it from the file",
                             options[i].name);
         if (job->scales_from != NULL &&
-            tsr_is_listed("--dialect --scales --scale-dtype --rounding --divisor --group-size --zero-points --include "
-                          "--exclude --experts",
-                          options[i].name))
+            tsr_is_listed(
+                "--dialect --kv-scale --kv-ranges --scales --scale-dtype --rounding --divisor --group-size --zero-points --include "
+                "--exclude --experts",
+                options[i].name))
             return tsr_fail(err, TSR_E_USAGE,
                             "%s cannot be combined with --scales-from, which takes it from the original",
                             options[i].name);
@@ -196,6 +202,7 @@ static tsr_status plan_by_rules(tsr_quantize_job *q, const tsr_job_source *from,
                                       .calibration = calibrated ? &q->calibration : NULL,
                                       .input_scale = input_scale,
                                       .max_shard_bytes = from->max_shard_bytes};
+    TSR_TRY(tsr_read_kv_origin(&q->of, &q->kv_ranges, &q->by_rules.kv, err));
     return plan_scheme(q, from, q->experts == 0 ? TSR_EXPERTS_SPLIT : TSR_EXPERTS_STACK, plan, err);
 }
 
@@ -229,6 +236,7 @@ void tsr_quantize_job_free(tsr_quantize_job *job)
         tsr_checkpoint_close(job->opened[i]);
     tsr_scheme_free(&job->scheme);
     tsr_calibration_free(&job->calibration);
+    tsr_calibration_free(&job->kv_ranges);
     tsr_rules_free(&job->rules_read);
     tsr_arena_free(&job->words);
     *job = tsr_quantize_job_defaults();

@@ -87,20 +87,39 @@ static tsr_status block_options(const tsr_scheme_arguments *a, tsr_quantize_opti
     return TSR_OK;
 }
 
-tsr_status tsr_read_input_scale(const tsr_scheme_arguments *a, float *scale, tsr_err *err)
+/* Reads a scale that FP32 can hold, and its reciprocal too. */
+static tsr_status read_scale(const char *option, const char *text, float *scale, tsr_err *err)
 {
     double value = 0;
+    TSR_TRY(tsr_parse_number(option, text, &value, err));
+    *scale = (float)value;
+    if (!(*scale > 0) || !isfinite(*scale) || !isfinite(1 / *scale))
+        return tsr_fail(err, TSR_E_USAGE, "%s %s: must be a positive number that FP32 can hold", option, text);
+    return TSR_OK;
+}
+
+tsr_status tsr_read_input_scale(const tsr_scheme_arguments *a, float *scale, tsr_err *err)
+{
     *scale = 0;
     if (a->input_scale == NULL)
         return TSR_OK;
     if (a->activations != NULL)
         return tsr_fail(err, TSR_E_USAGE, "--input-scale cannot be combined with --activations, which has the ranges");
-    TSR_TRY(tsr_parse_number("--input-scale", a->input_scale, &value, err));
-    *scale = (float)value;
-    if (!(*scale > 0) || !isfinite(*scale) || !isfinite(1 / *scale))
-        return tsr_fail(err, TSR_E_USAGE, "--input-scale %s: must be a positive number that FP32 can hold",
-                        a->input_scale);
-    return TSR_OK;
+    return read_scale("--input-scale", a->input_scale, scale, err);
+}
+
+tsr_status tsr_read_kv_origin(const tsr_scheme_arguments *a, tsr_calibration *ranges, tsr_kv_origin *origin,
+                              tsr_err *err)
+{
+    *origin = (tsr_kv_origin){0};
+    if (a->kv_scale != NULL && a->kv_ranges != NULL)
+        return tsr_fail(err, TSR_E_USAGE, "--kv-scale cannot be combined with --kv-ranges, which has the ranges");
+    if (a->kv_scale != NULL)
+        return read_scale("--kv-scale", a->kv_scale, &origin->scale, err);
+    if (a->kv_ranges == NULL)
+        return TSR_OK;
+    origin->ranges = ranges;
+    return tsr_calibration_read(ranges, a->kv_ranges, err);
 }
 
 static tsr_status mx_options(const tsr_scheme_arguments *a, bool ranges, tsr_mx_options *options, tsr_err *err)
@@ -141,6 +160,8 @@ tsr_status tsr_scheme_read(const tsr_scheme_arguments *a, bool ranges, tsr_schem
     TSR_TRY(form == TSR_FORM_BLOCKS               ? block_options(a, &o->blocks, err)
             : tsr_scheme_is_of_mx_plan(a->scheme) ? mx_options(a, ranges, &o->groups, err)
                                                   : int_options(a, &o->rows, err));
+    TSR_TRY(tsr_read_kv_origin(a, &o->kv_ranges, &o->groups.kv, err));
+    o->rows.kv = o->blocks.kv = o->groups.kv;
     if (a->activations == NULL)
         return TSR_OK;
     TSR_TRY(tsr_calibration_read(&o->calibration, a->activations, err));
@@ -171,4 +192,5 @@ tsr_status tsr_plan_named_scheme(tsr_plan *plan, const tsr_checkpoint *const *so
 void tsr_scheme_free(tsr_scheme_options *options)
 {
     tsr_calibration_free(&options->calibration);
+    tsr_calibration_free(&options->kv_ranges);
 }

@@ -23,9 +23,10 @@
 
 /* The options that describe a scheme. */
 typedef struct tsr_scheme_arguments {
-    tsr_scheme scheme;               /* a scheme that has a name */
-    const char *block, *activations; /* "128x128"; a file */
-    const char *input_scale;         /* a number; NULL: not given */
+    tsr_scheme scheme;                /* a scheme that has a name */
+    const char *block, *activations;  /* "128x128"; a file */
+    const char *input_scale;          /* a number; NULL: not given */
+    const char *kv_scale, *kv_ranges; /* a number; a file; NULL: not given */
     /* indices of the words above; `away`: index of the word of --rounding */
     int scale_fmt, scales, away;
     int dialect, mx_scale, scale_dtype, divisor; /* -1: default of the scheme */
@@ -47,12 +48,17 @@ tsr_status tsr_read_group_size(uint64_t given, uint64_t *group, tsr_err *err) TS
 /* Reads --input-scale; 0: it was not given. TSR_E_USAGE: it is no positive number, or --activations was given too. */
 tsr_status tsr_read_input_scale(const tsr_scheme_arguments *arguments, float *scale, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Reads --kv-scale and --kv-ranges; `ranges` holds the file's. TSR_E_USAGE: both are given, or the scale is no positive
+ * number. */
+tsr_status tsr_read_kv_origin(const tsr_scheme_arguments *arguments, tsr_calibration *ranges, tsr_kv_origin *origin,
+                              tsr_err *err) TSR_WARN_UNUSED;
+
 /* The options of the plan. Only those of the scheme's form are filled. Freeing a zero-initialized one is allowed. */
 typedef struct tsr_scheme_options {
     tsr_quantize_options blocks;
     tsr_ct_options rows;
     tsr_mx_options groups;
-    tsr_calibration calibration;
+    tsr_calibration calibration, kv_ranges;
 } tsr_scheme_options;
 
 /* Makes the options of the plan and reads --activations. TSR_E_USAGE: the scheme does not accept an option. `ranges`:

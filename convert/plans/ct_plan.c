@@ -222,6 +222,7 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_ct_options *o, tsr_err
         tsr_dtype_name(s->scale_dtype), tsr_scale_search_name(s->search), U64(o->max_shard_bytes));
     if (o->calibration != NULL)
         tsr_text_printf(&t, " --activations %016llx", U64(o->calibration->hash));
+    tsr_spell_kv_scales(&t, &o->kv);
     tsr_spell_policy(&t, &o->policy);
     return tsr_plan_take_command(plan, &t, err);
 }
@@ -238,11 +239,13 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     TSR_TRY(tsr_plan_decide(plan, &policy, decisions, err));
     TSR_TRY(plan_tensors(plan, o, decisions, err));
     TSR_TRY(tsr_plan_warn_of_share(plan, err));
+    TSR_TRY(tsr_plan_kv_scales(plan, &o->kv, TSR_DIALECT_COMPRESSED_TENSORS, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
     TSR_TRY(tsr_plan_index(plan, "", form_of(o) == TSR_FORM_W8A8, err));
     TSR_TRY(plan_azp(plan, o, decisions, err));
     TSR_TRY(tsr_plan_side_files(plan, "", "*", (const char *const[]){TSR_AZP_NAME, NULL}, err));
     TSR_TRY(plan_config(plan, o, decisions, err));
+    TSR_TRY(tsr_plan_state_kv_scales(plan, &o->kv, TSR_DIALECT_COMPRESSED_TENSORS, err));
     return tsr_plan_finish(plan, err);
 }
 

@@ -3,6 +3,7 @@
 #ifndef TSR_CONVERT_PLANS_CT_PLAN_H
 #define TSR_CONVERT_PLANS_CT_PLAN_H
 
+#include "convert/configs/kv_scales.h"
 #include "convert/plan/plan.h"
 #include "convert/schemes/schemes.h"
 #include "formats/weights/calibration.h"
@@ -26,6 +27,7 @@ typedef struct tsr_ct_options {
     const void *context;
     bool ordered;              /* PACKED: some weights have a group order */
     tsr_policy_options policy; /* block_rows is ignored: rows never share a scale */
+    tsr_kv_origin kv;          /* scales of an FP8 KV cache; zero-initialised: none */
     uint64_t max_shard_bytes;
 } tsr_ct_options;
 

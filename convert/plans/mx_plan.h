@@ -6,6 +6,7 @@
 #define TSR_CONVERT_PLANS_MX_PLAN_H
 
 #include "common/block.h"
+#include "convert/configs/kv_scales.h"
 #include "convert/configs/mx_config.h"
 #include "convert/ops/mx_op.h"
 #include "convert/plan/plan.h"
@@ -24,6 +25,7 @@ typedef struct tsr_mx_options {
                                          * FP8 in ModelOpt's dialect, need one of both */
     tsr_policy_options policy;          /* only its globs are used */
     tsr_block native_block;             /* DeepSeek-V4's dialect: block size of the FP8 layers; 0 x 0: 128 x 128 */
+    tsr_kv_origin kv;                   /* scales of an FP8 KV cache; zero-initialised: none */
     uint64_t max_shard_bytes;
 } tsr_mx_options;
 

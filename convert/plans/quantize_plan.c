@@ -95,6 +95,7 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_quantize_options *o, t
                     o->block.block_rows, o->block.block_cols, o->block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32",
                     tsr_scale_search_name(o->block.search), tsr_dialect_name(o->dialect),
                     (unsigned long long)o->max_shard_bytes);
+    tsr_spell_kv_scales(&t, &o->kv);
     tsr_spell_policy(&t, &o->policy);
     return tsr_plan_take_command(plan, &t, err);
 }
@@ -113,12 +114,14 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     TSR_TRY(tsr_plan_decide(plan, &policy, decisions, err));
     TSR_TRY(plan_tensors(plan, o, decisions, err));
     TSR_TRY(tsr_plan_warn_of_share(plan, err));
+    TSR_TRY(tsr_plan_kv_scales(plan, &o->kv, o->dialect, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
     TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
     TSR_TRY(tsr_plan_index(plan, "", false, err));
     const tsr_checkpoint *const c = plan->sources[0];
     TSR_TRY(
         tsr_plan_fp8_config(plan, &o->block, o->dialect, kept, &(tsr_decided){c, decisions}, c->tensors.count, err));
+    TSR_TRY(tsr_plan_state_kv_scales(plan, &o->kv, o->dialect, err));
     if (o->dialect == TSR_DIALECT_DEEPSEEK_V4)
         TSR_TRY(tsr_plan_expert_dtype(plan, "fp8", err));
     return tsr_plan_finish(plan, err);

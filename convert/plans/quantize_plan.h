@@ -2,6 +2,7 @@
 #ifndef TSR_CONVERT_PLANS_QUANTIZE_PLAN_H
 #define TSR_CONVERT_PLANS_QUANTIZE_PLAN_H
 
+#include "convert/configs/kv_scales.h"
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
 #include "quantize/fp8_block.h"
@@ -11,6 +12,7 @@ typedef struct tsr_quantize_options {
     tsr_fp8_block block;
     tsr_dialect dialect;
     tsr_policy_options policy; /* block_rows is taken from `block` */
+    tsr_kv_origin kv;          /* scales of an FP8 KV cache; zero-initialised: none */
     uint64_t max_shard_bytes;
 } tsr_quantize_options;
 

@@ -234,6 +234,7 @@ static tsr_status spell_command(const planning *p)
         tsr_text_printf(&t, " --activations %016llx", U64(p->o->calibration->hash));
     if (p->o->input_scale != 0)
         tsr_text_printf(&t, " --input-scale %.9g", (double)p->o->input_scale);
+    tsr_spell_kv_scales(&t, &p->o->kv);
     return tsr_plan_take_command(p->plan, &t, p->err);
 }
 
@@ -243,11 +244,13 @@ static tsr_status make_plan(const planning *p)
     TSR_TRY(spell_command(p));
     TSR_TRY(decide(p));
     TSR_TRY(plan_tensors(p));
+    TSR_TRY(tsr_plan_kv_scales(p->plan, &p->o->kv, p->o->rules->dialect, p->err));
     TSR_TRY(tsr_plan_pack(p->plan, "", p->o->max_shard_bytes, p->err));
     TSR_TRY(tsr_plan_side_files(p->plan, "", "*", (const char *const[]){TSR_HF_QUANT_CONFIG_NAME, NULL}, p->err));
     TSR_TRY(tsr_plan_index(p->plan, "", false, p->err));
     TSR_TRY(
         tsr_plan_mixed_config(p->plan, p->schemes, p->decisions, p->o->rules->dialect, has_static_inputs(p), p->err));
+    TSR_TRY(tsr_plan_state_kv_scales(p->plan, &p->o->kv, p->o->rules->dialect, p->err));
     return tsr_plan_finish(p->plan, p->err);
 }
 

@@ -2,6 +2,7 @@
 #ifndef TSR_CONVERT_SEARCH_RULES_PLAN_H
 #define TSR_CONVERT_SEARCH_RULES_PLAN_H
 
+#include "convert/configs/kv_scales.h"
 #include "convert/plan/plan.h"
 #include "convert/search/rules.h"
 #include "formats/weights/calibration.h"
@@ -12,6 +13,7 @@ typedef struct tsr_rules_options {
     tsr_scale_search search;
     const tsr_calibration *calibration; /* measured ranges of the inputs, for nvfp4 and fp8-tensor; or NULL */
     float input_scale;                  /* static scale of all these inputs instead; 0: none */
+    tsr_kv_origin kv;                   /* scales of an FP8 KV cache; zero-initialised: none */
     uint64_t max_shard_bytes;
 } tsr_rules_options;
 

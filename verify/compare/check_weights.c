@@ -21,7 +21,7 @@ static tsr_status check_names(tsr_weights_checking *k)
         k->out->judged[TSR_CHECK_NAMES]++;
         if (p->state == TSR_PAIR_MISSING)
             TSR_TRY(tsr_add_finding(k, TSR_CHECK_NAMES, tsr_pair_name(p), "missing"));
-        if (p->state != TSR_PAIR_EXTRA)
+        if (p->state != TSR_PAIR_EXTRA || tsr_is_cache_scale(k, p))
             continue;
         if (k->explained++ < TSR_MAX_EXPLAINED)
             TSR_TRY(tsr_find_origin(k->src, k->dst, p->b, &origin, k->err));

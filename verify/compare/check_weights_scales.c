@@ -1,6 +1,7 @@
 /* Checks scales as numbers: each scale tensor row by row, as stored. */
 #include "common/checked.h"
 #include "formats/names/fused.h"
+#include "formats/weights/kv_names.h"
 #include "verify/compare/check_weights_values.h"
 
 #include <float.h>
@@ -196,13 +197,42 @@ static tsr_status check_global_of(const tsr_weights_checking *k, const tsr_pair 
         mine, members[0]->global_scale->name, first);
 }
 
+bool tsr_is_cache_scale(const tsr_weights_checking *k, const tsr_pair *p)
+{
+    tsr_kv_name kv;
+    return k->dst->weights->kv_cache == TSR_KV_FP8 && p->b != NULL && tsr_kv_name_read(p->b->values->name, &kv);
+}
+
+/* Checks a scale of the KV cache, one number or one for each head. */
+static tsr_status check_cache_scale(const tsr_weights_checking *k, const tsr_pair *p)
+{
+    const tsr_weight *const w = p->b;
+    tsr_view view;
+    TSR_TRY(tsr_view_init(&view, k->dst->checkpoint, w, k->err));
+    for (uint64_t i = 0; i < view.rows * view.cols; i++) {
+        const tsr_piece at = {.row = i / view.cols, .col = i % view.cols, .rows = 1, .cols = 1};
+        double value;
+        TSR_TRY(tsr_read_values(k->dst->checkpoint, w, &at, &value, k->err));
+        const char *const what = bad_scale(value, 0, false);
+        if (what != NULL)
+            return tsr_add_finding(k, TSR_CHECK_SCALES, w->values->name, "the scale of the KV cache is %s (%g)", what,
+                                   value);
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr_check_weight_scales(const tsr_weights_checking *k)
 {
     for (size_t i = 0; i < k->c->count; i++) {
         const tsr_pair *const p = &k->c->pairs[i];
-        if (p->b == NULL || p->b->scale == NULL)
+        const bool of_cache = tsr_is_cache_scale(k, p);
+        if (p->b == NULL || (p->b->scale == NULL && !of_cache))
             continue;
         k->out->judged[TSR_CHECK_SCALES]++;
+        if (of_cache) {
+            TSR_TRY(check_cache_scale(k, p));
+            continue;
+        }
         TSR_TRY(check_scales_of(k, p));
         if (p->b->global_scale != NULL)
             TSR_TRY(check_global_of(k, p));

@@ -28,6 +28,9 @@ tsr_status tsr_add_finding(const tsr_weights_checking *checking, tsr_check check
  * scales. */
 tsr_status tsr_check_weight_scales(const tsr_weights_checking *checking) TSR_WARN_UNUSED;
 
+/* Returns true for a scale of the FP8 KV cache that the output states, which a source without such a cache lacks. */
+bool tsr_is_cache_scale(const tsr_weights_checking *checking, const tsr_pair *pair);
+
 /* Checks that no value is NaN or Inf unless it is in the source. */
 tsr_status tsr_check_codes(const tsr_weights_checking *checking) TSR_WARN_UNUSED;
 

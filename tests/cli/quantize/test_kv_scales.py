@@ -4,6 +4,7 @@ import json
 
 import format_samples as f
 import harness
+import mx_oracle as mx
 import numpy as np
 import pytest
 from coded_files import quantization, tensors, write
@@ -104,3 +105,76 @@ def test_fp8_in_another_dialect_takes_its_cache_along(tmp_path, convert):
     dst = convert(src, "--to", "fp8-block", "--dialect", "compressed-tensors")
     assert raw_of(dst, *NAMES["ct"]) == list(scales.values()) and quantization(dst)["kv_cache_scheme"] == SCHEME
     assert raw_of(convert(src, "--to", "fp8-block"), *NAMES["modelopt"]) == list(scales.values())
+
+
+# ---- scales that quantize makes ----
+
+STORED = {"compressed-tensors": (NAMES["ct"], (1,), STATED["ct"]), "modelopt": (NAMES["modelopt"], (), STATED["modelopt"])}
+
+
+def assert_cache(dst, dialect, values):
+    names, shape, states = STORED[dialect]
+    assert raw_of(dst, *names) == list(two(names, shape=shape, values=values).values())
+    assert quantization(dst)["kv_cache_scheme"] == states["kv_cache_scheme"]
+    if dialect == "modelopt":
+        assert json.loads((dst / "hf_quant_config.json").read_text())["quantization"]["kv_cache_quant_algo"] == "FP8"
+
+
+@pytest.mark.parametrize("options, dialect", [
+    (("--scheme", "nvfp4-weight-only"), "compressed-tensors"), (("--scheme", "nvfp4-weight-only", "--dialect", "modelopt"), "modelopt"),
+    (("--scheme", "fp8-channel"), "compressed-tensors"), (("--scheme", "int4-weight-only", "--group-size", "32"), "compressed-tensors"),
+    (("--scheme", "fp8-block", "--block", "16x16", "--dialect", "compressed-tensors"), "compressed-tensors"),
+    (("--rules", "RULES", "--dialect", "modelopt"), "modelopt")], ids=str)
+def test_a_constant_scale(options, dialect, tmp_path, tessera):
+    src, _ = mx.model(tmp_path / "src")
+    rules, dst = tmp_path / "rules.json", tmp_path / "dst"
+    rules.write_text('{"rules": [{"match": "*.mlp.*", "scheme": "mxfp8"}]}')
+    code, out, err = harness.run(tessera, ["quantize", src, "-o", dst, *(rules if o == "RULES" else o for o in options),
+                                           "--kv-scale", "0.5"])
+    assert code == 0 and "0.5 of the FP8 KV cache is not calibrated: keys and values beyond 224 are clamped" in err, out + err
+    assert_cache(dst, dialect, (0.5, 0.5))
+    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
+    assert code == 0, out + err
+
+
+@pytest.mark.parametrize("dialect", STORED)
+def test_scales_of_measured_ranges(dialect, tmp_path, tessera):
+    """amax / 448; ModelOpt stores no scale below 1."""
+    src, _ = mx.model(tmp_path / "src")
+    ranges, dst = tmp_path / "ranges.json", tmp_path / "dst"
+    ranges.write_text(json.dumps({A + "k_cache": {"min": -896, "max": 3}, A + "v_cache": {"min": -1, "max": 7.0}}))
+    code, out, err = harness.run(tessera, ["quantize", src, "-o", dst, "--scheme", "nvfp4-weight-only", "--dialect", dialect,
+                                           "--kv-ranges", ranges])
+    assert code == 0 and "calibrated" not in err, out + err
+    assert_cache(dst, dialect, (2, 0.015625 if dialect == "compressed-tensors" else 1))
+
+
+@pytest.mark.parametrize("options, status, words", [
+    (("--kv-scale", "0"), 2, "--kv-scale 0: must be a positive number"), (("--kv-scale", "-1"), 2, "must be a positive number"),
+    (("--kv-scale", "nan"), 2, "--kv-scale"), (("--kv-scale", "1", "--kv-ranges", "R"), 2, "cannot be combined with --kv-ranges"),
+    (("--kv-scale", "1", "--dialect", "deepseek"), 2, "this dialect has no scales of the KV cache"),
+    (("--kv-ranges", "R", "--dialect", "compressed-tensors"), 3, "no min and max for 'model.layers.0.self_attn.k_cache'"),
+    (("--kv-ranges", "Z", "--dialect", "compressed-tensors"), 3, "the range of 'model.layers.0.self_attn.k_cache' is zero")], ids=str)
+def test_refused_scales(options, status, words, tmp_path, tessera):
+    src, _ = mx.model(tmp_path / "src")
+    files = {"R": "{}", "Z": json.dumps({A + "k_cache": {"min": 0, "max": 0}})}
+    for name, text in files.items():
+        (tmp_path / f"{name}.json").write_text(text)
+    code, out, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "dst",
+                                           *(tmp_path / f"{o}.json" if o in files else o for o in options)])
+    assert code == status and words in err, out + err
+
+
+def test_a_model_without_keys_is_refused(tmp_path, tessera):
+    src, _ = mx.model(tmp_path / "src", modules={"model.layers.0.mlp.up_proj": (64, 128)})
+    code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "dst", "--scheme", "fp8-channel", "--kv-scale", "1"])
+    assert code != 0 and "no layer has self_attn.k_proj" in err, err
+
+
+@pytest.mark.parametrize("value, word", [(0, "zero"), (-1, "negative"), (np.nan, "NaN"), (np.inf, "infinite")])
+@pytest.mark.parametrize("dtype", ["F32", "BF16"])
+def test_a_scale_that_is_not_positive_stops_convert(value, word, dtype, tmp_path, tessera, refuse):
+    src = cached(tmp_path / "src", "modelopt", two(NAMES["modelopt"], dtype=dtype, values=(0.5, value)))
+    refuse(src, 3, "v_proj.v_scale", f"is {word}", "must be positive", options=("--to", "mxfp8"))
+    code, out, err = harness.run(tessera, ["verify", src, "--against", src])
+    assert code == 1 and f"the scale of the KV cache is {word}" in out, out + err
