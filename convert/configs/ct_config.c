@@ -138,7 +138,8 @@ static void write_group(tsr_text *t, const tsr_ct_config *c, const char *format,
     if (c->inputs == TSR_CT_INPUTS_PLAIN)
         tsr_json_null(t);
     else
-        write_args(t, c->type, 8, !c->asymmetric_inputs, of_inputs(c), c->inputs == TSR_CT_INPUTS_TOKEN);
+        write_args(t, c->float_inputs ? "float" : c->type, 8, !c->asymmetric_inputs, of_inputs(c),
+                   c->inputs == TSR_CT_INPUTS_TOKEN);
     tsr_json_member_string(t, "output_activations", NULL);
     tsr_json_end_object(t);
 }

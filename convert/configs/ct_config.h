@@ -16,6 +16,7 @@ typedef enum tsr_ct_inputs {
 typedef struct tsr_ct_config {
     const char *format; /* "int-quantized", "pack-quantized", "float-quantized" */
     const char *type;   /* "int" or "float", of weights and activations */
+    bool float_inputs;  /* activations are "float" beside weights of another type */
     uint32_t bits;      /* bits of the weights; activations have 8 */
     uint64_t group;     /* columns that share a scale; 0: the whole row */
     bool whole;         /* one scale per tensor */

@@ -78,7 +78,7 @@ static tsr_status plan_scheme(const tsr_job_source *from, const tsr_convert_job 
                  : a->experts == 0 ? TSR_SPLIT_ALL
                                    : TSR_SPLIT_NONE,
         .anew = a->scales != TSR_SCALES_AMAX,
-        .group_as_source = a->group_size == UINT64_MAX,
+        .group_as_source = a->group_size == UINT64_MAX && !tsr_scheme_row_of(scheme)->inputs,
         .paired = paired,
     };
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.source_block, err));

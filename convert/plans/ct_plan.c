@@ -196,9 +196,10 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_ct_options *o, const tsr
         .group = o->scheme.group,
         .asymmetric = o->scheme.asymmetric,
         .ordered = o->ordered,
-        .inputs = form_of(o) == TSR_FORM_PACKED ? TSR_CT_INPUTS_PLAIN
-                  : o->calibration == NULL      ? TSR_CT_INPUTS_TOKEN
-                                                : TSR_CT_INPUTS_TENSOR,
+        .inputs = form_of(o) == TSR_FORM_PACKED && !tsr_scheme_row_of(o->id)->inputs ? TSR_CT_INPUTS_PLAIN
+                  : o->calibration == NULL                                           ? TSR_CT_INPUTS_TOKEN
+                                                                                     : TSR_CT_INPUTS_TENSOR,
+        .float_inputs = form_of(o) == TSR_FORM_PACKED,
         .asymmetric_inputs = o->asymmetric_activations,
     };
     tsr_ct_config_write(&value, &form, unquantized, n);

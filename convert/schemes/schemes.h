@@ -25,7 +25,7 @@ typedef enum tsr_scheme_form {
     TSR_FORM_FP8_ROWS,   /* e4m3, one scale per row; e4m3 activations, one scale per token */
     TSR_FORM_FP8_TENSOR, /* e4m3, one scale per tensor; e4m3 activations with a stored scale, or one per token */
     TSR_FORM_W8A8,       /* int8, one scale per row; int8 activations; azp_adj in a separate file */
-    TSR_FORM_PACKED,     /* int8 or int4, packed into words; activations stay in floating point */
+    TSR_FORM_PACKED,     /* int8 or int4, packed into words; activations plain, or e4m3 with one scale per token */
     TSR_FORM_GROUPS,     /* MXFP4, MXFP8 or NVFP4: one scale per group of 16 or 32 columns */
 } tsr_scheme_form;
 
@@ -49,7 +49,7 @@ typedef struct tsr_scheme_row {
     tsr_fp8_block fp8;   /* BLOCKS, FP8_ROWS, FP8_TENSOR; block_cols 0: whole row; block_rows 0: all rows */
     tsr_int_scheme ints; /* W8A8, PACKED; for FP8_ROWS the dtype of scales */
     tsr_mx_kind kind;    /* GROUPS */
-    bool inputs;         /* GROUPS: activations are quantized too */
+    bool inputs;         /* GROUPS, PACKED: activations are quantized too */
     bool mixed;          /* a checkpoint can hold it together with other schemes */
     tsr_scheme codes_of; /* the scheme with the same codes that compare-schemes measures; TSR_SCHEME_KEEP: this one
                           * itself */

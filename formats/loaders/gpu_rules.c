@@ -1,5 +1,6 @@
 /* The table of rules about GPUs: formats for which a loader has no kernel there. Sources: vLLM's
  * kernels/linear/__init__.py and its documentation of INT8; SGLang's compressed_tensors.py and fp8.py. */
+#include "formats/checkpoint/config.h"
 #include "formats/loaders/load_query.h"
 
 typedef bool layer_fn(const tsr_load_query *q, const tsr_linear *l);
@@ -38,9 +39,21 @@ static bool is_mxfp8_by_method(const tsr_load_query *q, const tsr_linear *l)
     return is_mxfp8(q, l) && tsr_query_method(q, "mxfp8");
 }
 
+/* Returns true for int4 whose layers quantize their inputs to FP8 (W4AFP8), in a configuration of one group. */
+static bool is_int4_with_fp8_inputs(const tsr_load_query *q, const tsr_linear *l)
+{
+    static const char kInputs[] = "config_groups.group_0.input_activations.type";
+    const char *const path = tsr_quantization_path(q->s->checkpoint);
+    tsr_json_text config, type;
+    return tsr_linear_is_kind(l, "int4-ct") && path != NULL && tsr_config_find(q->s->checkpoint, path, &config) &&
+           tsr_config_find_in(q->s->checkpoint, config, kInputs, &type) && tsr_json_is(type, "\"float\"");
+}
+
 enum { VLLM = 1 << TSR_LOADER_VLLM, SGLANG = 1 << TSR_LOADER_SGLANG };
 
-#define FOR_MI300 "use `tessera quantize --scheme fp8-block` or `tessera quantize --scheme int4-weight-only`"
+#define FOR_MI300     "use `tessera quantize --scheme fp8-block` or `tessera quantize --scheme int4-weight-only`"
+#define ONLY_HOPPER   "the loader's kernel for it needs compute capability 9.0"
+#define WEIGHTS_ALONE "use `tessera quantize --scheme int4-weight-only`, which has the same codes"
 
 static const struct {
     unsigned loaders; /* bit 1 << tsr_loader */
@@ -50,6 +63,8 @@ static const struct {
 } kRules[] = {
     {VLLM, TSR_GPU_B200, is_int8, "int8 with quantized inputs",
      "the loader has no int8 kernel for compute capability 10.0", "use `tessera quantize --scheme fp8-channel`"},
+    {VLLM | SGLANG, TSR_GPU_B200, is_int4_with_fp8_inputs, "int4 with FP8 inputs", ONLY_HOPPER, WEIGHTS_ALONE},
+    {VLLM | SGLANG, TSR_GPU_MI300, is_int4_with_fp8_inputs, "int4 with FP8 inputs", ONLY_HOPPER, WEIGHTS_ALONE},
     {VLLM, TSR_GPU_MI300, is_nvfp4, "NVFP4", "the loader has no kernel for it on ROCm and emulates it in BF16",
      FOR_MI300},
     {VLLM, TSR_GPU_MI300, is_mxfp8, "MXFP8",

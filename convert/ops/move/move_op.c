@@ -72,7 +72,7 @@ const char *tsr_move_obstacle(const tsr_weight *w, const tsr_move *m)
     if (!is_packed(w, m) || odd_storage(w) != NULL)
         return is_packed(w, m) ? odd_storage(w) : NULL;
     if (group_of(w) != (m->group == w->cols ? 0 : m->group))
-        return "its groups differ from --group-size";
+        return "its groups differ from those of the target (--group-size)";
     if (is_symmetric(w, m) || m->zero_points)
         return NULL;
     return w->bits == 4 ? "it has zero points, which --zero-points keeps"

@@ -77,6 +77,37 @@ def test_weight_only(tmp_path, quantize, scheme, bits, group, asymmetric, dtype)
     assert config["config_groups"]["group_0"]["input_activations"] is None
 
 
+def test_w4afp8_has_the_codes_of_int4_and_fp8_inputs(tmp_path, quantize, convert):
+    src, _ = model(tmp_path / "src")
+    plain, dst = quantize(src, "--scheme", "int4-weight-only"), quantize(src, "--scheme", "w4afp8")
+    a, b = read(plain / "model.safetensors"), read(dst / "model.safetensors")
+    assert a.keys() == b.keys() and all(same_bits(a[name], b[name]) for name in a)
+    config = json.loads((dst / "config.json").read_text())["quantization_config"]
+    assert config["format"] == "pack-quantized" and config["config_groups"]["group_0"]["input_activations"] == {
+        "num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
+    assert config["config_groups"]["group_0"]["weights"] == {
+        "num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128, "dynamic": False}
+    moved = convert(plain, "--to", "w4afp8")
+    assert same_bits(read(moved / "model.safetensors")[UP + "_packed"], a[UP + "_packed"])
+    assert json.loads((moved / "config.json").read_text())["quantization_config"] == config
+
+
+def test_w4afp8_needs_groups_of_128(tmp_path, quantize, tessera):
+    src, _ = model(tmp_path / "src")
+    groups = quantize(src, "--scheme", "int4-weight-only", "--group-size", "32")
+    code, _, err = harness.run(tessera, ["convert", groups, "-o", tmp_path / "out", "--to", "w4afp8"])
+    assert code == 2 and "its groups differ from those of the target" in err, err
+    code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", "w4afp8", "--group-size", "32"])
+    assert code == 2 and "--group-size cannot be combined with --scheme w4afp8" in err, err
+
+
+@pytest.mark.parametrize("gpu, word", [("h100", None), ("b200", "int4 with FP8 inputs on b200"), ("mi300", "compute capability 9.0")])
+def test_w4afp8_runs_on_hopper(gpu, word, tmp_path, checkpoint, tessera):
+    code, out, err = harness.run(tessera, ["quantize", checkpoint("llama"), "-o", tmp_path / gpu, "--scheme", "w4afp8",
+                                           "--for", "vllm,sglang", "--gpu", gpu])
+    assert code == (3 if word else 0) and (word is None or word in out + err), (gpu, code, out + err)
+
+
 @pytest.mark.parametrize("scheme,bits,group,asymmetric", [("int8-channel", 8, 0, False), *SCHEMES])
 def test_report(tmp_path, quantize, scheme, bits, group, asymmetric):
     src, source = model(tmp_path / "src")

@@ -211,3 +211,12 @@ def test_reading(preset, theirs, convert, tessera):
     for command in (["inspect", dst], ["verify", dst, "--against", src]):
         code, out, err = harness.run(tessera, command)
         assert code == 0, out + err
+
+
+def test_w4afp8_is_the_preset(quantize, tmp_path):
+    src, _ = mx.model(tmp_path / "src", modules={name: (shape[0], 128) for name, shape in mx.LLAMA.items()})
+    stated = json.loads((quantize(src, "--scheme", "w4afp8") / "config.json").read_text())["quantization_config"]
+    ours, theirs = QuantizationConfig.model_validate(stated).config_groups["group_0"], preset_name_to_scheme("W4AFP8", ["Linear"])
+    for name in ("weights", "input_activations"):
+        for key in ("num_bits", "type", "symmetric", "strategy", "group_size", "dynamic"):
+            assert getattr(getattr(ours, name), key) == getattr(getattr(theirs, name), key), (name, key)
