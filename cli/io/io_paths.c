@@ -38,10 +38,10 @@ static bool is_weights_name(const char *path)
 /* Returns true for the name of a file that loaders or Tessera read beside weights. A report must not replace one. */
 static bool is_model_name(const char *path)
 {
-    static const char *const kNames[] = {
-        TSR_CONFIG_NAME,  "generation_config.json", TSR_HF_QUANT_CONFIG_NAME, "quantize_config.json",
-        "tokenizer.json", "tokenizer_config.json",  TSR_MANIFEST_NAME,        TSR_RANK_NAME,
-        TSR_LAYOUT_NAME};
+    static const char *const kNames[] = {TSR_CONFIG_NAME,         "generation_config.json",   TSR_HF_QUANT_CONFIG_NAME,
+                                         "quantize_config.json",  "quantization_config.json", "tokenizer.json",
+                                         "tokenizer_config.json", TSR_MANIFEST_NAME,          TSR_RANK_NAME,
+                                         TSR_LAYOUT_NAME};
     const char *const slash = strrchr(path, '/'), *const name = slash == NULL ? path : slash + 1;
     bool is = tsr_ends_with(name, ".index.json") || tsr_listing_is_manifest(name);
     for (size_t i = 0; i < sizeof kNames / sizeof *kNames; i++)

@@ -204,8 +204,9 @@ tsr_status tsr_plan_fp8_config(tsr_plan *plan, const tsr_fp8_block *block, tsr_d
     return status;
 }
 
-const char *const tsr_quantization_files[] = {TSR_AZP_NAME, TSR_HF_QUANT_CONFIG_NAME, "quantize_config.json",
-                                              "quant_config.json", NULL};
+const char *const tsr_quantization_files[] = {TSR_AZP_NAME,           TSR_HF_QUANT_CONFIG_NAME,
+                                              "quantize_config.json", "quantization_config.json",
+                                              "quant_config.json",    NULL};
 
 tsr_status tsr_fp8_config_remove(tsr_text *out, const tsr_checkpoint *checkpoint, tsr_err *err)
 {

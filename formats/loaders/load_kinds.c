@@ -151,6 +151,7 @@ static const reading kReadings[] = {
      {YES, YES, YES, V3, NO("it does not support the integers of compressed-tensors", TO_NVFP4_MODELOPT)}},
     {" awq ", "awq", NULL, {YES, YES, YES, V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     {" gptq ", "gptq", NULL, {YES, YES, YES, V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
+    {" awq gptq ", "auto-round", NULL, {YES, YES, YES, V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     /* MXFP4 */
     {" mxfp4-ct ", "compressed-tensors", is_expert, {YES, YES, YES, V3, YES}},
     {" mxfp4-ct ",

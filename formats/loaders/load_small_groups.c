@@ -121,7 +121,7 @@ static void check_gptq(const tsr_load_query *q)
 {
     const tsr_linear *const l = first_of(q, "gptq");
     tsr_json_text value;
-    if (l == NULL || !tsr_query_method(q, "gptq"))
+    if (l == NULL || (!tsr_query_method(q, "gptq") && !tsr_query_method(q, "auto-round")))
         return;
     const bool whole = tsr_json_says(q->config, "group_size", "-1");
     if (q->loader == TSR_LOADER_VLLM && !tsr_json_says(q->config, "sym", "true"))

@@ -119,7 +119,7 @@ static tsr_status check_gptq_zeros(const tsr_pairing *p, tsr_weight *x)
     if (p->zeros != TSR_ZEROS_UNSTATED)
         return TSR_OK;
     return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                    "%s: '%s' is GPTQ, but no config.json has quant_method gptq; its checkpoint_format is needed to "
+                    "%s: '%s' is GPTQ, but no config.json has quant_method gptq or auto-round, which is needed to "
                     "tell whether zero points are stored as z or z - 1",
                     tsr_pairing_path(p, x->data), x->data->name);
 }

@@ -208,20 +208,6 @@ static tsr_status read_fp8(tsr_pairing *p, tsr_json_text q, const char *where)
     return TSR_OK;
 }
 
-static tsr_status read_mxfp8(tsr_pairing *p, tsr_json_text q, const char *where)
-{
-    (void)q, (void)where;
-    state(p, kMxfp8);
-    return TSR_OK;
-}
-
-static tsr_status read_mxfp4(tsr_pairing *p, tsr_json_text q, const char *where)
-{
-    (void)q, (void)where;
-    state(p, kMxfp4);
-    return TSR_OK;
-}
-
 static void read_quark_weight(tsr_pairing *p, tsr_json_text config)
 {
     if (tsr_json_says(config, "weight.dtype", "\"fp4\""))
@@ -277,6 +263,35 @@ static tsr_status read_gptq(tsr_pairing *p, tsr_json_text q, const char *where)
     read_bits(p, q);
     if (tsr_json_get(q, "dynamic", &value))
         for_each(p, value, read_bits);
+    return TSR_OK;
+}
+
+/* Reads auto-round, whose tensors are those of the format that packing_format names (auto_round/export). */
+static tsr_status read_auto_round(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text packing = {.data = "\"auto_round:auto_gptq\"", .size = 22}, layers, name, layer;
+    (void)tsr_json_get(q, "packing_format", &packing);
+    if (tsr_json_says(q, "data_type", "\"fp8\"") || tsr_json_is(packing, "\"auto_round:fp8\"")) {
+        state(p, kFp8);
+        return TSR_OK;
+    }
+    if (tsr_json_is(packing, "\"auto_round:auto_awq\"") || tsr_json_is(packing, "\"auto_round:awq\""))
+        TSR_TRY(read_awq(p, q, where));
+    else if (tsr_json_is(packing, "\"auto_round:auto_gptq\"") || tsr_json_is(packing, "\"auto_round:gptq\""))
+        TSR_TRY(read_gptq(p, q, where));
+    else
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s.packing_format is %.*s; supported: auto_round:auto_gptq, auto_round:auto_awq and :fp8",
+                        where, TEXT(packing));
+    p->w->symmetric = tsr_json_says(q, "sym", "true");
+    if (!tsr_json_get(q, "extra_config", &layers))
+        return TSR_OK;
+    tsr_json_reader r = tsr_json_members(layers);
+    while (tsr_json_member(&r, &name, &layer)) { /* layers of 16 bits are not quantized */
+        const uint64_t bits = find_u64(layer, "bits", find_u64(q, "bits", 4));
+        if (bits <= 8)
+            state_groups(p, true, bits, find_u64(layer, "group_size", find_u64(q, "group_size", 0)));
+    }
     return TSR_OK;
 }
 
@@ -383,11 +398,18 @@ static tsr_status read_side_file(tsr_pairing *p, tsr_json_text q)
 static const struct {
     const char *name;
     tsr_status (*read)(tsr_pairing *p, tsr_json_text q, const char *where);
+    const tsr_stated_coding *coding; /* the coding of all weights, for a method without a reader */
 } kMethods[] = {
-    {"fp8", read_fp8},     {"compressed-tensors", read_compressed_tensors},
-    {"mxfp8", read_mxfp8}, {"modelopt", read_modelopt},
-    {"mxfp4", read_mxfp4}, {"quark", read_quark},
-    {"awq", read_awq},     {"gptq", read_gptq},
+    {"fp8", read_fp8, NULL},
+    {"compressed-tensors", read_compressed_tensors, NULL},
+    {"modelopt", read_modelopt, NULL},
+    {"mxfp4", NULL, &kMxfp4},
+    {"mxfp8", NULL, &kMxfp8},
+    {"quark", read_quark, NULL},
+    {"awq", read_awq, NULL},
+    {"gptq", read_gptq, NULL},
+    {"auto-round", read_auto_round, NULL},
+    {"intel/auto-round", read_auto_round, NULL},
 };
 
 /* Reads "fp4" or "fp8": at the top level in DeepSeek-V4, in the quantization object in V4.1. */
@@ -428,7 +450,10 @@ static tsr_status read_method(tsr_pairing *p, tsr_json_text q, const char *path)
     char where[256];
     snprintf(where, sizeof where, "%.160s/" TSR_CONFIG_NAME ": %s", p->c->path, path);
     TSR_TRY(read_expert_dtype(p, q));
-    return kMethods[i].read(p, q, where);
+    if (kMethods[i].read != NULL)
+        return kMethods[i].read(p, q, where);
+    state(p, *kMethods[i].coding);
+    return TSR_OK;
 }
 
 /* Sets the block size for loaders and reports: the first stated one. */

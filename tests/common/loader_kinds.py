@@ -129,6 +129,7 @@ KINDS = {
     "int4-ct-zeros": (int4_zeros, INT4_ZEROS),
     "awq": (awq, AWQ),
     "gptq": (gptq, GPTQ_SYMMETRIC),
+    "gptq-auto-round": (gptq, {**GPTQ_SYMMETRIC, "quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}),
 }
 
 

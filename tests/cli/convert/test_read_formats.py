@@ -18,6 +18,15 @@ CT_MXFP4 = f.compressed("mxfp4-pack-quantized", f.group(4, 32, "torch.uint8"))
 MODEL_MXFP8 = {"quant_method": "modelopt", "quant_algo": "MXFP8"}
 PB_WO = {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}
 
+
+def auto_round(module, packing=None, quant_method="auto-round", **others):
+    """The module as auto-round states it: the tensors are those of the format that packing_format names."""
+    old = module.config
+    config = {"quant_method": quant_method, "bits": old.get("bits", 4), "group_size": old["group_size"], "sym": False, "data_type": "int",
+              "autoround_version": "0.15.1", "extra_config": {"lm_head": {"bits": 16}}, **({"packing_format": packing} if packing else {}), **others}
+    return module._replace(config=config)
+
+
 # name: (the kind that inspect says, module)
 KINDS = {
     "mxfp4-ct": ("mxfp4-ct", f.mxfp4(X, config=CT_MXFP4)),
@@ -61,9 +70,14 @@ KINDS = {
     "gptq, act-order, several units": ("gptq", f.gptq(X, rows=1064, cols=2976, order=True)),
     "gptq, 8 bits": ("gptq", f.gptq(X, bits=8)),
     "gptq, 8 bits, v2": ("gptq", f.gptq(X, bits=8, version=2)),
+    "gptq of auto-round": ("gptq", auto_round(f.gptq(X), "auto_round:auto_gptq")),
+    "gptq of auto-round, by default": ("gptq", auto_round(f.gptq(X))),
+    "gptq of intel/auto-round": ("gptq", auto_round(f.gptq(X), quant_method="intel/auto-round")),
+    "awq of auto-round": ("awq", auto_round(f.awq(X), "auto_round:auto_awq")),
+    "gptq of auto-round, 8 bits of a layer": ("gptq", auto_round(f.gptq(X, bits=8), bits=4, extra_config={X: {"bits": 8}})),
     "gptq, ragged": ("gptq", f.gptq(X, rows=43, cols=157)),
 }
-BITS = {"fp8-block": 8, "mxfp8": 8, "gptq, 8 bits": 8, "gptq, 8 bits, v2": 8}
+BITS = {"fp8-block": 8, "mxfp8": 8, "gptq of auto-round, 8 bits of a layer": 8, "gptq, 8 bits": 8, "gptq, 8 bits, v2": 8}
 
 
 def write(directory, *modules, config="of the module", plain=(), files=(), **more):
@@ -317,6 +331,10 @@ CONTRADICTIONS = {
     "fp8 experts by config": (KINDS["mxfp4-v4"][1], {**f.V4, "expert_dtype": "fp8"}, ["w1.weight", "expert_dtype fp8"]),
     "fp4 experts by config": (KINDS["fp8-block of V4-Base"][1], {**f.V4, "expert_dtype": "fp4"}, ["w1.weight", "expert_dtype fp4"]),
     "experts of no dtype": (KINDS["mxfp4-v4"][1], {**f.V4, "expert_dtype": "int3"}, ["expert_dtype", "int3"]),
+    "another packing of auto-round": (auto_round(GPTQ, "auto_round:exllamav2"), auto_round(GPTQ, "auto_round:exllamav2").config,
+                                      ["auto_round:exllamav2", "packing_format"]),
+    "3 bits by auto-round": (GPTQ, {**auto_round(GPTQ).config, "bits": 3}, ["bits is 3"]),
+    "AWQ by auto-round": (GPTQ, auto_round(GPTQ, "auto_round:auto_awq").config, ["qweight"]),
     "no configuration of GPTQ": (GPTQ, None, ["qweight", "z - 1"]),
     "another block by config": (KINDS["fp8-block of V4.1"][1], f.V4, ["wq_a.scale", "2 x 3"]),
 }
@@ -360,3 +378,16 @@ def test_an_archive_keeps_it(tmp_path, tessera, name):
     packed = tmp_path / "packed"
     assert harness.run(tessera, ["convert", src, "-o", packed, "--to", "archive", "--quiet"])[0] == 0
     expect(decoded(tmp_path, tessera, packed)[1], KINDS[name][1])
+
+
+@pytest.mark.parametrize("shape", [(1,), (24,), (24, 1)])
+def test_fp8_of_auto_round(shape, tmp_path, tessera):
+    """A scale a tensor or a row, in the model's dtype (auto_round/export/export_to_autoround/export_to_fp8.py)."""
+    rng = np.random.default_rng(3)
+    codes = rng.normal(0, 60, (24, 96)).astype(f.E4M3)
+    scales = rng.uniform(0.01, 0.1, shape).astype(f.BF16)
+    config = {"quant_method": "auto-round", "data_type": "fp8", "bits": 8, "group_size": -1 if shape != (1,) else 0, "sym": True,
+              "packing_format": "auto_round:fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
+    module = f.Module(X + ".weight", {X + ".weight": f.entry("F8_E4M3", codes), X + ".weight_scale": f.entry("BF16", scales)},
+                      codes.astype(np.float32) * scales.astype(np.float32).reshape(-1, 1), config)
+    expect(decoded(tmp_path, tessera, write(tmp_path / "src", module))[1], module)
