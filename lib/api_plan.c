@@ -145,9 +145,9 @@ const char *tessera_plan_warning(const tessera_plan *p, size_t index)
 /* Rejects a destination that overlaps any input of the plan. */
 static tsr_status check_paths(const tessera_plan *p, const char *dst, tsr_err *err)
 {
-    const char *const sources[] = {
-        p->from.path,       p->quantize.of.activations, p->quantize.rules,     p->quantize.scales_from,
-        p->convert.against, p->convert.config,          p->convert.activations};
+    const char *const sources[] = {p->from.path,      p->quantize.of.activations, p->quantize.of.importance,
+                                   p->quantize.rules, p->quantize.scales_from,    p->convert.against,
+                                   p->convert.config, p->convert.activations,     p->convert.importance};
     tsr_path_guard guard = {0};
     tsr_status status = tsr_path_guard_read(&guard, sources, sizeof sources / sizeof *sources, err);
     if (status == TSR_OK)

@@ -175,10 +175,16 @@ static size_t widened(const tsr_fp8_block *scheme, tsr_dtype dtype)
     return dtype == TSR_F16 ? scheme->block_rows * group_cols(scheme) : 0;
 }
 
+/* Returns the elements of a block that are copied for the search of all scales. */
+static size_t searched(const tsr_fp8_block *scheme)
+{
+    return scheme->search == TSR_SCALES_BEST ? (size_t)scheme->block_rows * scheme->block_cols : 0;
+}
+
+/* Scratch: a widened group, a searched block, and a row of a group with its decoded codes. */
 size_t tsr_fp8_block_scratch(const tsr_fp8_block *scheme, tsr_dtype dtype)
 {
-    return widened(scheme, dtype) * sizeof(float) +
-           (scheme->search == TSR_SCALES_BEST ? (size_t)scheme->block_rows * scheme->block_cols * sizeof(float) : 0);
+    return (widened(scheme, dtype) + searched(scheme) + 2 * group_cols(scheme)) * sizeof(float);
 }
 
 /* Returns the band's columns [col, col + cols). F16 is widened into scratch. */
@@ -301,8 +307,8 @@ static void search_group(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, 
 }
 
 /* Replaces the scales of a group by the best ones of all, and computes the codes. `dense` has a block of FP32. */
-static void find_best(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *group, float *dense,
-                      float *scales, const uint32_t *amax)
+static void find_best(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *group,
+                      const float *importance, float *dense, float *scales, const uint32_t *amax)
 {
     const size_t width = scheme->block_cols;
     for (size_t col = 0, i = 0; col < group->cols; col += width, i++) {
@@ -315,8 +321,24 @@ static void find_best(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, con
             else
                 memcpy(dense + row * b.cols, b.f32 + row * b.ld, b.cols * sizeof *dense);
         }
-        k->best_fp8(dense, NULL, b.rows, b.cols, scheme->scale_fmt == TSR_SCALE_BF16, &scales[i]);
+        k->best_fp8(dense, importance == NULL ? NULL : importance + col, b.rows, b.cols,
+                    scheme->scale_fmt == TSR_SCALE_BF16, &scales[i]);
         encode(k, &b, width, &scales[i]);
+    }
+}
+
+/* Adds the weighted errors of a group. `row` has two rows of the group in FP32. */
+static void weigh_group(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *group,
+                        const float *importance, float *row, const float *scales, tsr_quant_stats *stats)
+{
+    float *const decoded = row + group->cols;
+    for (size_t r = 0; r < group->rows; r++) {
+        (void)k->decode_e4m3_f32(group->codes + r * group->ld_codes, 1, group->cols, group->ld_codes,
+                                 scheme->block_cols, scales, decoded, group->cols);
+        if (group->bf16 != NULL)
+            k->widen_bf16(group->bf16 + r * group->ld, group->cols, row);
+        tsr_quant_stats_add_weighted(stats, group->bf16 != NULL ? row : group->f32 + r * group->ld, decoded, importance,
+                                     group->cols);
     }
 }
 
@@ -326,7 +348,9 @@ static tsr_status go_through(const tsr_fp8_block *scheme, const tsr_cpu_kernels 
 {
     const size_t step = group_cols(scheme);
     uint32_t amax[MAX_GROUP];
+    float *const scratch = band->scratch + widened(scheme, (tsr_dtype)band->tensor->dtype);
     for (uint64_t col = 0; col < band->cols; col += step) {
+        const float *const importance = band->importance == NULL ? NULL : band->importance + col;
         const block group = take_columns(kernels, band, col, tsr_min_u64(step, band->cols - col));
         float *const scales = band->scales + col / scheme->block_cols;
         tsr_block_error errors[MAX_MEASURED];
@@ -338,10 +362,11 @@ static tsr_status go_through(const tsr_fp8_block *scheme, const tsr_cpu_kernels 
         if (encodes && scheme->search == TSR_SCALES_MSE)
             search_group(scheme, kernels, &group, scales, amax);
         if (encodes && scheme->search == TSR_SCALES_BEST)
-            find_best(scheme, kernels, &group, band->scratch + widened(scheme, (tsr_dtype)band->tensor->dtype), scales,
-                      amax);
+            find_best(scheme, kernels, &group, importance, scratch, scales, amax);
         TSR_TRY(measure_group(scheme, kernels, band, &group, band->first + col, scales, amax, measured ? errors : NULL,
                               stats, err));
+        if (importance != NULL)
+            weigh_group(scheme, kernels, &group, importance, scratch + searched(scheme), scales, stats);
     }
     return TSR_OK;
 }

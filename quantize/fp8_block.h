@@ -38,10 +38,11 @@ typedef struct tsr_fp8_band {
     uint64_t rows, cols, ld;
     uint8_t *codes; /* output [rows, cols], rows `ld_codes` apart */
     uint64_t ld_codes;
-    float *scales;          /* output [ceil(cols / block_cols)] */
-    const float *amax;      /* all blocks get the scale of this amax; NULL: each has that of its own */
-    float *scratch;         /* tsr_fp8_block_scratch bytes */
-    tsr_block_notes *notes; /* NULL: no statistics of single blocks */
+    float *scales;           /* output [ceil(cols / block_cols)] */
+    const float *importance; /* [cols]: weights of the columns in the squared error; NULL: all are 1 */
+    const float *amax;       /* all blocks get the scale of this amax; NULL: each has that of its own */
+    float *scratch;          /* tsr_fp8_block_scratch bytes */
+    tsr_block_notes *notes;  /* NULL: no statistics of single blocks */
 } tsr_fp8_band;
 
 /* Returns the scale for values up to `amax`: rounded to the scheme's form; 1 for 0. */

@@ -14,10 +14,10 @@ uint64_t tsr_int_groups(const tsr_int_scheme *scheme, uint64_t cols)
     return scheme->group == 0 ? 1 : tsr_ceil_div(cols, scheme->group);
 }
 
-/* Scratch for quantizing a row: the row in FP32, unless it is BF16; range, scale and zero point of each group; trial
+/* Scratch for quantizing a row: the row in FP32, unless it is BF16; the decoded codes; range, scale and zero point of each group; trial
  * codes of a search. */
 typedef struct room {
-    float *f32, *low, *high, *scale, *zero;
+    float *f32, *decoded, *low, *high, *scale, *zero;
     uint32_t *amax;
     float *e2; /* mean squared errors in units of the scale */
     tsr_block_band band;
@@ -31,7 +31,8 @@ static room divide(const tsr_int_scheme *scheme, uint64_t cols, void *scratch)
 {
     const uint64_t groups = tsr_int_groups(scheme, cols);
     room r = {.f32 = scratch};
-    r.low = r.f32 + cols;
+    r.decoded = r.f32 + cols;
+    r.low = r.decoded + cols;
     r.high = r.low + groups;
     r.scale = r.high + groups;
     r.zero = r.scale + groups;
@@ -49,7 +50,7 @@ size_t tsr_int_scratch(const tsr_int_scheme *scheme, uint64_t cols)
     const size_t searching = scheme->search == TSR_SCALES_MSE    ? cols
                              : scheme->search == TSR_SCALES_BEST ? TSR_BEST_INT4_SCRATCH(width) * sizeof(float)
                                                                  : 0;
-    return (cols + GROUP_ARRAYS * tsr_int_groups(scheme, cols)) * sizeof(float) + searching;
+    return (2 * cols + GROUP_ARRAYS * tsr_int_groups(scheme, cols)) * sizeof(float) + searching;
 }
 
 /* A row of the source: BF16 unchanged, other dtypes in FP32. */
@@ -198,15 +199,15 @@ static void find_ranges(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
 
 /* Replaces scale and zero point of each group by the best ones of all. */
 static void find_best(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t cols, uint64_t width,
-                      const room *r)
+                      const float *importance, const room *r)
 {
     const tsr_best_int4 candidates = {
         .f16 = scheme->scale_dtype == TSR_F16, .zero_points = scheme->asymmetric, .away = scheme->away};
     if (x.bf16 != NULL)
         k->widen_bf16(x.bf16, cols, r->f32);
     for (uint64_t col = 0, g = 0; col < cols; col += width, g++)
-        k->best_int4((x.bf16 != NULL ? r->f32 : x.f32) + col, NULL, tsr_min_u64(width, cols - col), &candidates,
-                     r->best, &r->scale[g], &r->zero[g]);
+        k->best_int4((x.bf16 != NULL ? r->f32 : x.f32) + col, importance == NULL ? NULL : importance + col,
+                     tsr_min_u64(width, cols - col), &candidates, r->best, &r->scale[g], &r->zero[g]);
 }
 
 /* Computes scales and codes of one row. Reports NaN and Inf before it computes codes. */
@@ -229,7 +230,7 @@ static tsr_status quantize_row(const tsr_int_scheme *scheme, const tsr_cpu_kerne
                 U64(rows->row + row), U64(col), tsr_dtype_name(scheme->scale_dtype));
     }
     if (scheme->search == TSR_SCALES_BEST)
-        find_best(scheme, k, x, cols, width, r);
+        find_best(scheme, k, x, cols, width, rows->importance, r);
     const tsr_int_row all = row_at(scheme, r, 0);
     encode(k, x, cols, width, &all, codes);
     for (uint64_t g = 0; scheme->search == TSR_SCALES_MSE && g < groups; g++) {
@@ -255,6 +256,18 @@ static void add_cost(source x, uint64_t n, const tsr_int_code *code, const int8_
         tsr_block_note_peak(notes, size, noted + at, element(x, at), ((float)codes[at] - code->zero) * code->scale);
 }
 
+/* Adds the weighted errors of a row's codes. */
+static void weigh_row(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const float *importance, source x,
+                      uint64_t cols, const room *r, const int8_t *codes, tsr_quant_stats *stats)
+{
+    const uint64_t width = scheme->group == 0 ? cols : scheme->group;
+    if (x.bf16 != NULL)
+        k->widen_bf16(x.bf16, cols, r->f32);
+    for (uint64_t col = 0, g = 0; col < cols; col += width, g++)
+        k->decode_int_f32(codes + col, tsr_min_u64(width, cols - col), r->zero[g], r->scale[g], r->decoded + col);
+    tsr_quant_stats_add_weighted(stats, x.bf16 != NULL ? r->f32 : x.f32, r->decoded, importance, cols);
+}
+
 /* Adds the errors of a row's codes; `row` counts from the first of `rows`. */
 static void measure_row(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const tsr_int_rows *rows, uint64_t row,
                         source x, const room *r, const int8_t *codes, tsr_quant_stats *stats)
@@ -275,6 +288,8 @@ static void measure_row(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
                  rows->notes, stats);
         r->e2[g] = (float)(errors[g % TOGETHER].sum_e2 / (double)n);
     }
+    if (rows->importance != NULL)
+        weigh_row(scheme, k, rows->importance, x, cols, r, codes, stats);
 }
 
 tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,

@@ -36,13 +36,14 @@ typedef struct tsr_int_scheme {
 typedef struct tsr_int_rows {
     const tsr_tensor *tensor; /* the source, [R, C]: BF16, F16 or F32 */
     uint64_t row, rows;
-    const void *x;          /* [rows, C], dense */
-    int8_t *codes;          /* output [rows, C]: two's complement */
-    float *scales;          /* output [rows, groups]: values of scale_dtype */
-    int8_t *zero_points;    /* output [rows, groups]; NULL if symmetric */
-    void *scratch;          /* tsr_int_scratch bytes */
-    tsr_block_notes *notes; /* NULL: no statistics of single groups */
-    uint64_t rows_before;   /* rows of the block statistics before this tensor, if it is a part of a larger one */
+    const void *x;           /* [rows, C], dense */
+    int8_t *codes;           /* output [rows, C]: two's complement */
+    float *scales;           /* output [rows, groups]: values of scale_dtype */
+    int8_t *zero_points;     /* output [rows, groups]; NULL if symmetric */
+    const float *importance; /* [C]: weights of the columns in the squared error; NULL: all are 1 */
+    void *scratch;           /* tsr_int_scratch bytes */
+    tsr_block_notes *notes;  /* NULL: no statistics of single groups */
+    uint64_t rows_before;    /* rows of the block statistics before this tensor, if it is a part of a larger one */
 } tsr_int_rows;
 
 /* Returns the groups of a row of `cols` columns. */

@@ -42,12 +42,11 @@ static tsr_e2m1_rounding rounding_of(const tsr_mx_scheme *scheme, tsr_dtype sour
 
 /* ---- rows ---- */
 
-/* Scratch for quantizing a row: the row in FP32, unless it is BF16; for each group amax as FP32 bits, t, and the error
- * of its codes; the largest statistics of several rows. For a search also the least squared error of each group with
- * its scale, and a trial's t, scales and codes. */
+/* Scratch for quantizing a row: the row in FP32, unless it is BF16; the decoded codes; for each group amax as FP32 bits,
+ * t, and the error of its codes. A search adds the least error of each group, and the t, scales and codes of a trial. */
 typedef struct room {
     double *best;
-    float *f32, *t, *q2, *e2, *qv, *trial_t;
+    float *f32, *decoded, *t, *q2, *e2, *qv, *trial_t;
     uint32_t *amax;
     tsr_block_band band;
     uint8_t *found, *trial_scales, *trial_codes;
@@ -58,7 +57,8 @@ static room divide(const tsr_mx_scheme *scheme, uint64_t cols, void *scratch)
     const uint64_t groups = cols / scheme->group;
     room r = {.best = scratch};
     r.f32 = (float *)(r.best + groups);
-    r.t = r.f32 + cols;
+    r.decoded = r.f32 + cols;
+    r.t = r.decoded + cols;
     r.q2 = r.t + groups;
     r.e2 = r.q2 + groups;
     r.qv = r.e2 + groups;
@@ -74,7 +74,7 @@ static room divide(const tsr_mx_scheme *scheme, uint64_t cols, void *scratch)
 size_t tsr_mx_scratch(const tsr_mx_scheme *scheme, uint64_t cols)
 {
     const uint64_t groups = cols / scheme->group;
-    return groups * (sizeof(double) + 6 * sizeof(float) + TSR_BLOCK_BAND_BYTES(1) + 2) + cols * sizeof(float) +
+    return groups * (sizeof(double) + 6 * sizeof(float) + TSR_BLOCK_BAND_BYTES(1) + 2) + 2 * cols * sizeof(float) +
            tsr_mx_code_bytes(scheme->element, cols);
 }
 
@@ -259,7 +259,8 @@ static void find_best(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, con
     const uint64_t cols = cols_of(rows);
     if (x.bf16 != NULL)
         k->widen_bf16(x.bf16, cols, r->f32);
-    tsr_mx_best_scales(scheme->element, scheme->scale, k, rows->global, x.bf16 != NULL ? r->f32 : x.f32, cols, scales);
+    tsr_mx_best_scales(scheme->element, scheme->scale, k, rows->global, x.bf16 != NULL ? r->f32 : x.f32,
+                       rows->importance, cols, scales);
     tsr_mx_scale_values(scheme->scale, rows->global, scales, cols / scheme->group, r->t);
 }
 
@@ -390,6 +391,19 @@ static void add_stats(const tsr_mx_scheme *scheme, source x, uint64_t groups, co
     tsr_quant_stats_add(stats, &cost);
 }
 
+/* Adds the weighted errors of a row's codes. */
+static void weigh_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const float *importance, source x,
+                      uint64_t cols, const uint8_t *codes, const room *r, tsr_quant_stats *stats)
+{
+    if (x.bf16 != NULL)
+        k->widen_bf16(x.bf16, cols, r->f32);
+    if (scheme->element == TSR_MX_E4M3)
+        (void)k->decode_e4m3_f32(codes, 1, cols, cols, scheme->group, r->t, r->decoded, cols);
+    else
+        k->decode_e2m1_f32(codes, cols, scheme->group, r->t, r->decoded);
+    tsr_quant_stats_add_weighted(stats, x.bf16 != NULL ? r->f32 : x.f32, r->decoded, importance, cols);
+}
+
 /* Measures row `row` of all rows and matrices. */
 static void measure_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const tsr_mx_rows *rows, uint64_t row,
                         source x, const uint8_t *codes, room *r, tsr_quant_stats *stats)
@@ -402,6 +416,8 @@ static void measure_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, c
     const bool wanted = is_peak || largest > stats->max_error;
     const uint64_t at = wanted ? find_largest(scheme, x, codes, groups, r, error.largest) : 0;
     add_stats(scheme, x, groups, r, &error, first, at, stats);
+    if (rows->importance != NULL)
+        weigh_row(scheme, k, rows->importance, x, cols, codes, r, stats);
     if (notes == NULL)
         return;
     tsr_block_band_add(notes, &r->band, k, row, r->e2, r->t, r->amax);

@@ -62,8 +62,9 @@ typedef struct tsr_mx_rows {
     uint8_t *codes;           /* [rows, tsr_mx_code_bytes(C)], out */
     uint8_t *scales;          /* output [rows, C / group] */
     float *scale_values; /* output [rows, C / group]: t, but 1 for a group of zeros (tsr_quant_stats_scales); or NULL */
-    void *scratch;       /* tsr_mx_scratch bytes */
-    tsr_block_notes *notes; /* NULL: no statistics of single groups */
+    const float *importance; /* [C]: weights of the columns in the squared error; NULL: all are 1 */
+    void *scratch;           /* tsr_mx_scratch bytes */
+    tsr_block_notes *notes;  /* NULL: no statistics of single groups */
 } tsr_mx_rows;
 
 size_t tsr_mx_scratch(const tsr_mx_scheme *scheme, uint64_t cols);

@@ -27,6 +27,8 @@ void tsr_quant_stats_add(tsr_quant_stats *total, const tsr_quant_stats *more)
     total->sum_d2 += more->sum_d2;
     total->sum_xy += more->sum_xy;
     total->sum_y2 += more->sum_y2;
+    total->sum_wx2 += more->sum_wx2;
+    total->sum_wd2 += more->sum_wd2;
     total->amax = fmax(total->amax, more->amax);
 }
 
@@ -54,6 +56,21 @@ bool tsr_quant_stats_add_group(tsr_quant_stats *total, const tsr_int_error *erro
     const bool largest = cost.max_error > total->max_error;
     tsr_quant_stats_add(total, &cost);
     return largest;
+}
+
+void tsr_quant_stats_add_weighted(tsr_quant_stats *stats, const float *x, const float *y, const float *w, uint64_t n)
+{
+    enum { PARTS = 8 };
+    double x2[PARTS] = {0}, d2[PARTS] = {0};
+    for (uint64_t i = 0; i < n; i++) {
+        const double v = (double)x[i], d = v - (double)y[i], weight = (double)w[i];
+        x2[i % PARTS] += weight * (v * v);
+        d2[i % PARTS] += weight * (d * d);
+    }
+    for (unsigned i = 0; i < PARTS; i++) {
+        stats->sum_wx2 += x2[i];
+        stats->sum_wd2 += d2[i];
+    }
 }
 
 static int by_value(const void *a, const void *b)
@@ -87,6 +104,11 @@ double tsr_quant_stats_relative_error(const tsr_quant_stats *s)
 double tsr_quant_stats_sqnr(const tsr_quant_stats *s)
 {
     return s->sum_d2 > 0 ? 10 * log10(s->sum_x2 / s->sum_d2) : HUGE_VAL;
+}
+
+double tsr_quant_stats_weighted_sqnr(const tsr_quant_stats *s)
+{
+    return s->sum_wd2 > 0 ? 10 * log10(s->sum_wx2 / s->sum_wd2) : HUGE_VAL;
 }
 
 double tsr_quant_stats_cosine(const tsr_quant_stats *s)
@@ -131,4 +153,6 @@ void tsr_quant_stats_json(tsr_text *t, const tsr_quant_stats *s)
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         tsr_json_member_number(t, numbers[i].key, numbers[i].value);
     }
+    if (s->sum_wx2 > 0)
+        tsr_json_member_number(t, "weighted_sqnr_db", tsr_quant_stats_weighted_sqnr(s));
 }

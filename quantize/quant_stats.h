@@ -26,6 +26,8 @@ typedef struct tsr_quant_stats {
     double sum_d2;         /* sum of (x - y)^2 */
     double sum_xy;         /* sum of x * y */
     double sum_y2;         /* sum of y^2 */
+    double sum_wx2;        /* sum of w * x^2, where w is the importance of the column; 0 without data */
+    double sum_wd2;        /* sum of w * (x - y)^2 */
     double amax;           /* largest |x| */
     double max_error;      /* largest |x - y| */
     double scale_min;      /* smallest scale of blocks that are not zero; 0 if there are none */
@@ -42,6 +44,10 @@ void tsr_quant_stats_add(tsr_quant_stats *total, const tsr_quant_stats *more);
 bool tsr_quant_stats_add_group(tsr_quant_stats *total, const tsr_int_error *error, float scale, float amax, uint64_t n,
                                uint64_t first);
 
+/* Adds the weighted sums of n elements; w[i] is the importance of the column of x[i]. The sums of eight interleaved
+ * parts are added in order, so that all instruction sets give the same bits. */
+void tsr_quant_stats_add_weighted(tsr_quant_stats *stats, const float *x, const float *y, const float *w, uint64_t n);
+
 /* Fills scale_min, scale_median and scale_max from the `n` scales of a tensor, which are sorted in place. Zero blocks
  * have a scale of exactly 1; as many scales of 1 are left out as the statistics count zero blocks. */
 void tsr_quant_stats_scales(tsr_quant_stats *stats, float *scales, uint64_t n);
@@ -51,6 +57,9 @@ double tsr_quant_stats_relative_error(const tsr_quant_stats *stats);
 
 /* Returns 10 log10(sum x^2 / sum (x - y)^2) in dB; infinite if there is no error. */
 double tsr_quant_stats_sqnr(const tsr_quant_stats *stats);
+
+/* Returns 10 log10(sum w x^2 / sum w (x - y)^2) in dB; infinite if there is no error. Only for stats with sum_wx2 > 0. */
+double tsr_quant_stats_weighted_sqnr(const tsr_quant_stats *stats);
 
 /* Returns sum xy / (||x|| ||y||); 1 for an all-zero tensor, 0 if every y is 0 and some x is not. */
 double tsr_quant_stats_cosine(const tsr_quant_stats *stats);

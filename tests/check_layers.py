@@ -15,7 +15,7 @@ COMMON = ["common*"]
 FORMATS = COMMON + ["formats/json", "formats/checkpoint", "formats/names", "formats/weights", "formats/loaders"]
 BLOCKS = ["formats/blocks"]
 EVIDENCE = FORMATS + ["kernels*", "verify/values", "verify/compare", "verify/evidence"]
-ADAPTERS = ["formats/adapters"]
+ADAPTERS = ["formats/adapters", "formats/importance"]
 MAKING = FORMATS + BLOCKS + ADAPTERS + ["kernels/cpu", "quantize*"]
 # Modules of convert/ in the order of their arrows: each may include those before it.
 CONVERT = ["convert/schemes", "convert/plan", "convert/records", "convert/io", "convert/run", "convert/ops*", "convert/configs", "convert/plans*",
@@ -32,6 +32,7 @@ MAY_INCLUDE = {
     "formats/weights": FORMATS[:4],
     "formats/loaders": FORMATS[:5],
     "formats/adapters": FORMATS[:5],
+    "formats/importance": FORMATS[:4],
     "kernels/cpu": COMMON,
     "kernels/cpu/x86": COMMON + ["kernels/cpu"],
     "kernels/cpu/arm": COMMON + ["kernels/cpu"],

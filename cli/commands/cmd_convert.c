@@ -80,7 +80,8 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
 static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
 {
     const converting *const v = c->job;
-    const char *const sources[] = {v->plan.from.path, v->job.against, v->job.config, v->job.activations};
+    const char *const sources[] = {v->plan.from.path, v->job.against, v->job.config, v->job.activations,
+                                   v->job.importance};
     tsr_plan_job_paths(c, sources, sizeof sources / sizeof *sources, paths);
 }
 

@@ -18,7 +18,7 @@ static const char kOfProcess[] =
     "-o --shard --threads --cpumask --memory --io --link --mpi --dry-run --force --json --junit --progress "
     "--progress-file --quiet --help";
 /* Options whose values are paths. */
-static const char kPaths[] = "--rules --scales-from --activations --against --config";
+static const char kPaths[] = "--rules --scales-from --activations --importance --against --config";
 
 tsr_status tsr_shard_parse(tsr_shard_run *run, tsr_err *err)
 {

@@ -201,7 +201,8 @@ static void print_usual(const tsr_plan_job *job, double sqnr)
 static void print_scales(const tsr_plan *plan)
 {
     if (plan->made.scales != NULL)
-        tsr_print("scales are %s: no other scale that can be stored has a smaller squared error\n", plan->made.scales);
+        tsr_print("scales are %s: no other scale that can be stored has a smaller %ssquared error\n", plan->made.scales,
+                  plan->importance != NULL ? "weighted " : "");
 }
 
 /* Prints the error of all tensors and of the worst ones, if a step has such statistics. */
@@ -216,6 +217,8 @@ static void print_errors(const tsr_plan_job *job, const tsr_plan *plan, const ts
               "blocks\n",
               title, tsr_quant_stats_sqnr(&whole), tsr_quant_stats_relative_error(&whole),
               tsr_quant_stats_cosine(&whole), U64(whole.saturated), U64(whole.flushed), U64(whole.zero_blocks));
+    if (whole.sum_wx2 > 0)
+        tsr_print("weighted by importance: SQNR %.2f dB\n", tsr_quant_stats_weighted_sqnr(&whole));
     if (of == TSR_STATS_SOURCE && whole.sum_x2 > 0)
         print_usual(job, tsr_quant_stats_sqnr(&whole));
     print_worst_tensors(job, plan, rows, worst, tsr_worst_steps(plan, rows, of, TSR_WORST_SQNR, worst, WORST));

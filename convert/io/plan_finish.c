@@ -52,6 +52,7 @@ tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err)
 {
     TSR_TRY(tsr_arena_status(&plan->arena, TSR_OK, err));
     TSR_TRY(tsr_plan_check_names(plan, err));
+    TSR_TRY(tsr_plan_warn_of_unweighted(plan, err));
     plan->bytes_out = 0;
     TSR_TRY(tsr_plan_count_reads(plan, err));
     for (size_t i = 0; i < plan->n_files; i++)

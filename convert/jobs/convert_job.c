@@ -39,7 +39,7 @@ static tsr_status plan_gpt_oss(const tsr_job_source *from, const tsr_convert_job
                                tsr_plan *plan, tsr_err *err)
 {
     tsr_gpt_oss_options options = {.max_shard_bytes = from->max_shard_bytes};
-    if (a->lossy || a->scales != TSR_SCALES_AMAX || a->mx_scale >= 0 || a->experts == 0 || a->exclude.count > 0)
+    if (a->lossy || a->scales > TSR_SCALES_AMAX || a->mx_scale >= 0 || a->experts == 0 || a->exclude.count > 0)
         return tsr_fail(err, TSR_E_USAGE,
                         "--dialect gpt-oss keeps the codes of all experts in stacks; it cannot be combined with "
                         "--lossy, --scales, --mx-scale, --exclude or --experts split");
@@ -59,6 +59,7 @@ static tsr_status plan_scheme(const tsr_job_source *from, const tsr_convert_job 
     of.group_size = a->group_size;
     of.zero_points = a->zero_points;
     of.activations = a->activations;
+    of.importance = a->importance;
     of.block = a->block == NULL ? of.block : a->block;
     of.max_shard_bytes = from->max_shard_bytes;
     of.scale_fmt = a->scale_fmt < 0 ? 0 : a->scale_fmt;
@@ -77,7 +78,7 @@ static tsr_status plan_scheme(const tsr_job_source *from, const tsr_convert_job 
         .split = a->experts < 0    ? TSR_SPLIT_CODES
                  : a->experts == 0 ? TSR_SPLIT_ALL
                                    : TSR_SPLIT_NONE,
-        .anew = a->scales != TSR_SCALES_AMAX,
+        .anew = in->scheme.search != TSR_SCALES_AMAX,
         .group_as_source = a->group_size == UINT64_MAX && !tsr_scheme_row_of(scheme)->inputs,
         .paired = paired,
     };
@@ -115,7 +116,7 @@ static tsr_status plan_fp8_block(const tsr_job_source *from, const tsr_convert_j
 {
     tsr_requantize_options options = {.scale_fmt = a->scale_fmt,
                                       .dialect = a->dialect,
-                                      .search = (tsr_scale_search)a->scales,
+                                      .search = a->scales < 0 ? TSR_SCALES_AMAX : (tsr_scale_search)a->scales,
                                       .max_shard_bytes = from->max_shard_bytes};
     tsr_weights weights;
     tsr_status status;
@@ -212,7 +213,7 @@ static tsr_status plan_layout(const tsr_job_source *from, const tsr_convert_job 
                    .away = a->away == 0,
                    .zero_scale = true,
                    .scale_dtype = TSR_F32,
-                   .search = (tsr_scale_search)a->scales},
+                   .search = a->scales < 0 ? TSR_SCALES_AMAX : (tsr_scale_search)a->scales},
         .scale_dtype = kDtypes[a->scale_dtype],
         .asked = a->quantizing,
         .policy = {.include = a->include.items,
@@ -341,6 +342,7 @@ tsr_convert_job tsr_convert_job_defaults(void)
 {
     return (tsr_convert_job){.to = -1,
                              .scale_fmt = -1,
+                             .scales = -1,
                              .dialect = -1,
                              .consumer = -1,
                              .level = 3,
@@ -409,7 +411,8 @@ tsr_status tsr_convert_job_plan(tsr_convert_job *a, const tsr_job_source *from, 
     TSR_TRY(make_plan(a, from, plan, err));
     TSR_TRY(tsr_warn_of_ignored(plan, from, a->in.checkpoints, a->in.n, err));
     plan->provenance = with;
-    plan->made.scales = a->scales == TSR_SCALES_BEST ? "optimal" : NULL;
+    if (a->in.scheme.search == TSR_SCALES_BEST || a->scales == TSR_SCALES_BEST)
+        plan->made.scales = "optimal";
     return TSR_OK;
 }
 

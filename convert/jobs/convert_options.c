@@ -51,6 +51,9 @@ static void append_scales(tsr_convert_job *a, tsr_option *options)
         {"--scales", TSR_OPT_CHOICE, &a->scales, TSR_SCALES_WORDS,
          "amax: scales follow from the largest value; mse: least squared error of some scales; best: of all; four-six: "
          "nvfp4: of two, for largest elements of 4 and 6 (amax)"},
+        {"--importance", TSR_OPT_TEXT, &a->importance, "FILE",
+         "int4-weight-only, nvfp4, mxfp4, mxfp8: mean squares of the layers' inputs, by which errors are weighted; "
+         "implies --scales best (docs/importance.md)"},
         {"--block", TSR_OPT_TEXT, &a->block, "RxC", "fp8-block: rows and columns of the blocks to write (as in SRC)"},
         {"--scale-fmt", TSR_OPT_CHOICE, &a->scale_fmt, TSR_SCALE_FMT_WORDS,
          "fp8-block: f32: any scale; ue8m0: scales rounded up to powers of two (as in SRC)"},

@@ -49,6 +49,9 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
          "amax: the scale follows from the largest value; mse: the scale of least squared error among some near it, "
          "slower and never worse; best: among all that the format can store, if it is not FP32; "
          "four-six: nvfp4: the better of two, for largest elements of 4 and 6 (amax)"},
+        {"--importance", TSR_OPT_TEXT, &job->of.importance, "FILE",
+         "mean squares of the layers' inputs, by which errors are weighted: an importance matrix of llama.cpp (GGUF), "
+         "safetensors or JSON (docs/importance.md); implies --scales best where the format allows it"},
         {"--block", TSR_OPT_TEXT, &job->of.block, "RxC", "fp8-block: rows and columns of a block (128x128)"},
         {"--scale-fmt", TSR_OPT_CHOICE, &job->of.scale_fmt, TSR_SCALE_FMT_WORDS,
          "fp8-block: f32: any scale; ue8m0: scales rounded up to powers of two (f32)"},
@@ -101,13 +104,14 @@ tsr_status tsr_quantize_job_check(tsr_quantize_job *job, const tsr_option *optio
         if ((given >> i & 1) == 0)
             continue;
         if (job->rules != NULL &&
-            !tsr_is_listed("--activations --input-scale --dialect --kv-scale --kv-ranges", options[i].name) &&
+            !tsr_is_listed("--activations --input-scale --dialect --kv-scale --kv-ranges --importance",
+                           options[i].name) &&
             (is_of_schemes(options[i].name) || tsr_is_listed("--scheme --include --exclude", options[i].name)))
             return tsr_fail(err, TSR_E_USAGE, "%s cannot be combined with --rules, which takes it from the file",
                             options[i].name);
         if (job->scales_from != NULL &&
             tsr_is_listed(
-                "--dialect --kv-scale --kv-ranges --scales --scale-dtype --rounding --divisor --group-size --zero-points --include "
+                "--dialect --kv-scale --kv-ranges --scales --importance --scale-dtype --rounding --divisor --group-size --zero-points --include "
                 "--exclude --experts",
                 options[i].name))
             return tsr_fail(err, TSR_E_USAGE,
@@ -197,8 +201,10 @@ static tsr_status plan_by_rules(tsr_quantize_job *q, const tsr_job_source *from,
         q->rules_read.dialect = (tsr_dialect)q->of.dialect;
     if (calibrated)
         TSR_TRY(tsr_calibration_read(&q->calibration, q->of.activations, err));
+    TSR_TRY(tsr_read_importance(&q->of, &q->importance, err));
     q->by_rules = (tsr_rules_options){.rules = &q->rules_read,
-                                      .search = (tsr_scale_search)q->of.scales,
+                                      .search = tsr_scheme_chosen_search(&q->of, TSR_SCHEME_NVFP4, TSR_F32),
+                                      .importance = q->of.importance == NULL ? NULL : &q->importance,
                                       .calibration = calibrated ? &q->calibration : NULL,
                                       .input_scale = input_scale,
                                       .max_shard_bytes = from->max_shard_bytes};
@@ -225,7 +231,8 @@ tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *fr
                                        : plan_by_scheme(job, from, plan, err));
     TSR_TRY(tsr_warn_of_ignored(plan, from, job->opened, 2, err));
     plan->provenance = with;
-    plan->made.scales = job->of.scales == TSR_SCALES_BEST ? "optimal" : NULL;
+    if (job->by_scheme && job->scheme.search == TSR_SCALES_BEST)
+        plan->made.scales = "optimal";
     return TSR_OK;
 }
 
@@ -237,6 +244,7 @@ void tsr_quantize_job_free(tsr_quantize_job *job)
     tsr_scheme_free(&job->scheme);
     tsr_calibration_free(&job->calibration);
     tsr_calibration_free(&job->kv_ranges);
+    tsr_importance_free(&job->importance);
     tsr_rules_free(&job->rules_read);
     tsr_arena_free(&job->words);
     *job = tsr_quantize_job_defaults();

@@ -18,7 +18,8 @@ typedef struct tsr_quantize_job {
     bool by_scheme;            /* else by rules */
     tsr_scheme_options scheme; /* its dialect is set once the source is known */
     tsr_scheme_rules rules_read;
-    tsr_calibration calibration, kv_ranges; /* for rules */
+    tsr_calibration calibration, kv_ranges; /* for rules, as `importance` */
+    tsr_importance importance;
     tsr_rules_options by_rules;
     const tsr_checkpoint *sources[2]; /* the source and the original; a checkpoint that is passed in is not opened
                                        * again */

@@ -11,6 +11,7 @@ tsr_scheme_arguments tsr_scheme_defaults(void)
                                   .mx_scale = -1,
                                   .scale_dtype = -1,
                                   .divisor = -1,
+                                  .scales = -1,
                                   .group_size = UINT64_MAX,
                                   .max_shard_bytes = TSR_MAX_SHARD_BYTES};
 }
@@ -36,6 +37,24 @@ tsr_status tsr_read_group_size(uint64_t given, uint64_t *group, tsr_err *err)
     return TSR_OK;
 }
 
+tsr_scale_search tsr_scheme_chosen_search(const tsr_scheme_arguments *a, tsr_scheme scheme, tsr_dtype stored)
+{
+    if (a->scales >= 0)
+        return (tsr_scale_search)a->scales;
+    const bool best = a->importance != NULL && tsr_scheme_check_scales(scheme, TSR_SCALES_BEST, stored, NULL) == TSR_OK;
+    return best ? TSR_SCALES_BEST : TSR_SCALES_AMAX;
+}
+
+tsr_status tsr_read_importance(const tsr_scheme_arguments *a, tsr_importance *importance, tsr_err *err)
+{
+    if (a->importance == NULL)
+        return TSR_OK;
+    if (a->scales == TSR_SCALES_MSE)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--scales mse cannot be combined with --importance, which it ignores; use --scales best");
+    return tsr_importance_read(importance, a->importance, err);
+}
+
 static tsr_policy_options policy_of(const tsr_scheme_arguments *a)
 {
     return (tsr_policy_options){.include = a->include.items,
@@ -55,10 +74,10 @@ static tsr_status int_options(const tsr_scheme_arguments *a, tsr_ct_options *opt
         ints.scale_dtype = kDtypes[a->scale_dtype];
     if (row->form == TSR_FORM_FP8_ROWS && ints.scale_dtype == TSR_F16)
         return tsr_fail(err, TSR_E_USAGE, "--scale-dtype f16 cannot be used with fp8-channel; use f32 or bf16");
-    TSR_TRY(tsr_scheme_check_scales(a->scheme, (tsr_scale_search)a->scales, ints.scale_dtype, err));
+    ints.search = tsr_scheme_chosen_search(a, a->scheme, ints.scale_dtype);
+    TSR_TRY(tsr_scheme_check_scales(a->scheme, ints.search, ints.scale_dtype, err));
     ints.asymmetric = a->zero_points;
     ints.away = a->away == 1;
-    ints.search = (tsr_scale_search)a->scales;
     *options = (tsr_ct_options){
         .id = a->scheme,
         .scheme = ints,
@@ -73,13 +92,14 @@ static tsr_status block_options(const tsr_scheme_arguments *a, tsr_quantize_opti
 {
     tsr_block block;
     TSR_TRY(tsr_parse_block("--block", a->block, &block, err));
-    TSR_TRY(tsr_scheme_check_scales(a->scheme, (tsr_scale_search)a->scales,
-                                    a->scale_fmt == TSR_SCALE_UE8M0 ? TSR_F8_E8M0 : TSR_F32, err));
+    const tsr_dtype stored = a->scale_fmt == TSR_SCALE_UE8M0 ? TSR_F8_E8M0 : TSR_F32;
+    const tsr_scale_search search = tsr_scheme_chosen_search(a, a->scheme, stored);
+    TSR_TRY(tsr_scheme_check_scales(a->scheme, search, stored, err));
     *options = (tsr_quantize_options){
         .block = {.block_rows = (uint32_t)block.rows,
                   .block_cols = (uint32_t)block.cols,
                   .scale_fmt = (tsr_scale_fmt)a->scale_fmt,
-                  .search = (tsr_scale_search)a->scales},
+                  .search = search},
         .dialect = a->dialect < 0 ? TSR_DIALECT_DEEPSEEK : (tsr_dialect)a->dialect,
         .policy = policy_of(a),
         .max_shard_bytes = a->max_shard_bytes,
@@ -130,7 +150,7 @@ static tsr_status mx_options(const tsr_scheme_arguments *a, bool ranges, tsr_mx_
         .scheme = a->scheme,
         .dialect = a->dialect < 0 ? TSR_DIALECT_COMPRESSED_TENSORS : (tsr_dialect)a->dialect,
         .rule = a->mx_scale < 0 ? NULL : &kRules[a->mx_scale],
-        .search = (tsr_scale_search)a->scales,
+        .search = tsr_scheme_chosen_search(a, a->scheme, TSR_F32),
         .policy = policy_of(a),
         .max_shard_bytes = a->max_shard_bytes,
     };
@@ -154,7 +174,7 @@ static tsr_status mx_options(const tsr_scheme_arguments *a, bool ranges, tsr_mx_
 tsr_status tsr_scheme_read(const tsr_scheme_arguments *a, bool ranges, tsr_scheme_options *o, tsr_err *err)
 {
     const tsr_scheme_form form = tsr_scheme_row_of(a->scheme)->form;
-    *o = (tsr_scheme_options){.calibration = {0}};
+    *o = (tsr_scheme_options){.search = TSR_SCALES_AMAX};
     if (a->dialect >= 0)
         TSR_TRY(tsr_scheme_check_dialect(a->scheme, (tsr_dialect)a->dialect, err));
     TSR_TRY(form == TSR_FORM_BLOCKS               ? block_options(a, &o->blocks, err)
@@ -162,6 +182,12 @@ tsr_status tsr_scheme_read(const tsr_scheme_arguments *a, bool ranges, tsr_schem
                                                   : int_options(a, &o->rows, err));
     TSR_TRY(tsr_read_kv_origin(a, &o->kv_ranges, &o->groups.kv, err));
     o->rows.kv = o->blocks.kv = o->groups.kv;
+    o->search = form == TSR_FORM_BLOCKS               ? o->blocks.block.search
+                : tsr_scheme_is_of_mx_plan(a->scheme) ? o->groups.search
+                                                      : o->rows.scheme.search;
+    TSR_TRY(tsr_read_importance(a, &o->importance, err));
+    if (a->importance != NULL)
+        o->blocks.importance = o->rows.importance = o->groups.importance = &o->importance;
     if (a->activations == NULL)
         return TSR_OK;
     TSR_TRY(tsr_calibration_read(&o->calibration, a->activations, err));
@@ -193,4 +219,5 @@ void tsr_scheme_free(tsr_scheme_options *options)
 {
     tsr_calibration_free(&options->calibration);
     tsr_calibration_free(&options->kv_ranges);
+    tsr_importance_free(&options->importance);
 }

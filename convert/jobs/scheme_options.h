@@ -28,7 +28,9 @@ typedef struct tsr_scheme_arguments {
     const char *input_scale;          /* a number; NULL: not given */
     const char *kv_scale, *kv_ranges; /* a number; a file; NULL: not given */
     /* indices of the words above; `away`: index of the word of --rounding */
-    int scale_fmt, scales, away;
+    const char *importance; /* a file; NULL: none */
+    int scale_fmt, away;
+    int scales; /* -1: best if there is importance and the format allows it, else amax */
     int dialect, mx_scale, scale_dtype, divisor; /* -1: default of the scheme */
     uint64_t group_size;                         /* UINT64_MAX: default of the scheme */
     bool zero_points, activation_zero_points;
@@ -59,9 +61,18 @@ typedef struct tsr_scheme_options {
     tsr_ct_options rows;
     tsr_mx_options groups;
     tsr_calibration calibration, kv_ranges;
+    tsr_importance importance;
+    tsr_scale_search search; /* how scales are chosen */
 } tsr_scheme_options;
 
-/* Makes the options of the plan and reads --activations. TSR_E_USAGE: the scheme does not accept an option. `ranges`:
+/* Returns how scales are chosen for a scheme with scales of the dtype `stored`, as in tsr_scheme_check_scales. */
+tsr_scale_search tsr_scheme_chosen_search(const tsr_scheme_arguments *arguments, tsr_scheme scheme, tsr_dtype stored);
+
+/* Reads --importance. TSR_E_USAGE: --scales mse was given, which does not weight errors. */
+tsr_status tsr_read_importance(const tsr_scheme_arguments *arguments, tsr_importance *importance,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
+/* Makes the options of the plan and reads --activations and --importance. TSR_E_USAGE: the scheme does not accept an option. `ranges`:
  * nvfp4 requires --activations. */
 tsr_status tsr_scheme_read(const tsr_scheme_arguments *arguments, bool ranges, tsr_scheme_options *options,
                            tsr_err *err) TSR_WARN_UNUSED;

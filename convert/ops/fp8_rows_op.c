@@ -9,11 +9,17 @@
 typedef struct params {
     tsr_fp8_block scheme; /* a block is a row */
     float input;          /* stored scale of the input; 0: none */
+    tsr_column_importance importance;
 } params;
+
+static const params *params_of(const tsr_step *step)
+{
+    return step->params;
+}
 
 static const tsr_fp8_block *scheme_of(const tsr_step *step)
 {
-    return &((const params *)step->params)->scheme;
+    return &params_of(step)->scheme;
 }
 
 static uint64_t unit_rows(const tsr_step *step)
@@ -33,9 +39,16 @@ static void rows_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     u->out[0] = tsr_rows_window(step->out[0], row, rows);
 }
 
-static uint64_t rows_scratch(const tsr_step *step)
+static uint64_t quantizing_scratch(const tsr_step *step)
 {
     return tsr_fp8_block_scratch(scheme_of(step), (tsr_dtype)step->in[0]->dtype);
+}
+
+/* Scratch: that of quantizing, and the importance of the columns. */
+static uint64_t rows_scratch(const tsr_step *step)
+{
+    return quantizing_scratch(step) +
+           (params_of(step)->importance.entry == NULL ? 0 : step->in[0]->shape[1] * sizeof(float));
 }
 
 /* Stores the scale of the whole tensor, and that of the input if there is one. */
@@ -44,7 +57,7 @@ static void store_shared(const tsr_step *step, const tsr_unit *u, const tsr_cpu_
     const float scale = tsr_fp8_scale(scheme_of(step), kernels, u->amax);
     memcpy(u->out_data[1], &scale, sizeof scale);
     if (step->n_out > 2)
-        memcpy(u->out_data[2], &((const params *)step->params)->input, sizeof(float));
+        memcpy(u->out_data[2], &params_of(step)->input, sizeof(float));
 }
 
 static tsr_status rows_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
@@ -53,6 +66,8 @@ static tsr_status rows_run(const tsr_step *step, uint64_t unit, const tsr_unit *
     const tsr_tensor *const t = step->in[0];
     const uint64_t cols = t->shape[1], first = unit * unit_rows(step);
     const uint64_t rows = tsr_min_u64(unit_rows(step), t->shape[0] - first);
+    float *const importance = (float *)((char *)u->scratch + quantizing_scratch(step));
+    const bool weighted = tsr_importance_of(&params_of(step)->importance, 0, 0, cols, importance);
     for (uint64_t r = 0; r < rows; r++) {
         float scale;
         const tsr_fp8_band row = {.tensor = t,
@@ -64,6 +79,7 @@ static tsr_status rows_run(const tsr_step *step, uint64_t unit, const tsr_unit *
                                   .codes = (uint8_t *)u->out_data[0] + r * cols,
                                   .ld_codes = cols,
                                   .scales = &scale,
+                                  .importance = weighted ? importance : NULL,
                                   .amax = step->amax == NULL ? NULL : &u->amax,
                                   .scratch = u->scratch,
                                   .notes = u->notes};
@@ -95,15 +111,16 @@ static const tsr_op kTensorOp = {.name = "quantize fp8-tensor",
                                  .stats_of = TSR_STATS_SOURCE,
                                  .blocks = rows_blocks};
 
-static const params *make_params(tsr_plan *plan, const tsr_tensor *weight, tsr_scale_fmt fmt, tsr_scale_search search,
-                                 float input)
+static tsr_status make_params(tsr_plan *plan, const tsr_tensor *weight, tsr_scale_fmt fmt, tsr_scale_search search,
+                              float input, params **made, tsr_err *err)
 {
-    params *const p = tsr_arena_alloc(&plan->arena, sizeof *p);
-    if (p != NULL)
-        *p = (params){
-            .scheme = {.block_rows = 1, .block_cols = (uint32_t)weight->shape[1], .scale_fmt = fmt, .search = search},
-            .input = input};
-    return p;
+    params *const p = *made = tsr_arena_alloc(&plan->arena, sizeof *p);
+    if (p == NULL)
+        return tsr_out_of_memory(err, "while planning");
+    *p = (params){
+        .scheme = {.block_rows = 1, .block_cols = (uint32_t)weight->shape[1], .scale_fmt = fmt, .search = search},
+        .input = input};
+    return tsr_plan_weigh(plan, weight, &p->importance, err);
 }
 
 static tsr_tensor *codes_of(tsr_plan *plan, const tsr_tensor *weight)
@@ -114,8 +131,10 @@ static tsr_tensor *codes_of(tsr_plan *plan, const tsr_tensor *weight)
 tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_scale_fmt scale_fmt,
                                 tsr_scale_search search, tsr_err *err)
 {
+    params *p;
+    TSR_TRY(make_params(plan, weight, scale_fmt, search, 0, &p, err));
     const tsr_step step = {.op = &kChannelOp,
-                           .params = make_params(plan, weight, scale_fmt, search, 0),
+                           .params = p,
                            .in = &weight,
                            .n_in = 1,
                            .out = {codes_of(plan, weight),
@@ -124,7 +143,7 @@ tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_sc
                                                        (const uint64_t[]){weight->shape[0], 1})},
                            .n_out = 2,
                            .buffered = 2};
-    if (step.params == NULL || step.out[0] == NULL || step.out[1] == NULL)
+    if (step.out[0] == NULL || step.out[1] == NULL)
         return tsr_out_of_memory(err, "while planning");
     return tsr_plan_step(plan, &step, err);
 }
@@ -138,8 +157,10 @@ tsr_status tsr_plan_fp8_tensor(tsr_plan *plan, const tsr_tensor *weight, const t
                                const tsr_amax *amax, float input, tsr_err *err)
 {
     const tsr_tensor *in[TSR_MAX_INPUTS] = {weight};
+    params *p;
+    TSR_TRY(make_params(plan, weight, TSR_SCALE_F32, TSR_SCALES_AMAX, input, &p, err));
     const tsr_step step = {.op = &kTensorOp,
-                           .params = make_params(plan, weight, TSR_SCALE_F32, TSR_SCALES_AMAX, input),
+                           .params = p,
                            .in = in,
                            .n_in = tsr_amax_inputs(amax, weight, in),
                            .amax = amax,
@@ -147,7 +168,7 @@ tsr_status tsr_plan_fp8_tensor(tsr_plan *plan, const tsr_tensor *weight, const t
                                    input == 0 ? NULL : scalar(plan, weight, names->input, names->global_rank)},
                            .n_out = input == 0 ? 2 : 3,
                            .buffered = 6};
-    if (step.params == NULL || step.out[0] == NULL || step.out[1] == NULL || (input != 0 && step.out[2] == NULL))
+    if (step.out[0] == NULL || step.out[1] == NULL || (input != 0 && step.out[2] == NULL))
         return tsr_out_of_memory(err, "while planning");
     return tsr_plan_step(plan, &step, err);
 }

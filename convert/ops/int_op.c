@@ -11,6 +11,7 @@
 typedef struct params {
     tsr_int_scheme scheme;
     tsr_static_input input; /* for W8A8 with static activations */
+    tsr_column_importance importance;
 } params;
 
 static const params *params_of(const tsr_step *step)
@@ -58,9 +59,10 @@ static bool gives_codes(const tsr_step *step)
     return step->out[0]->dtype == TSR_I8;
 }
 
-/* Scratch of a unit: codes, unless they are written directly to the output; FP32 scales; zero points. */
+/* Scratch of a unit: importance of the columns; codes, unless they are written directly to the output; FP32 scales; zero
+ * points. */
 typedef struct scratch {
-    uint64_t quantizing, codes, scales, zeros; /* bytes */
+    uint64_t quantizing, importance, codes, scales, zeros; /* bytes */
 } scratch;
 
 static scratch scratch_of(const tsr_step *step)
@@ -69,6 +71,7 @@ static scratch scratch_of(const tsr_step *step)
     const uint64_t rows = unit_rows(step), groups = tsr_int_groups(scheme, cols_of(step));
     return (scratch){
         .quantizing = tsr_round_up(tsr_int_scratch(scheme, cols_of(step)), 64),
+        .importance = params_of(step)->importance.entry == NULL ? 0 : tsr_round_up(cols_of(step) * sizeof(float), 64),
         .codes = gives_codes(step) ? 0 : tsr_round_up(rows * cols_of(step), 64),
         .scales = tsr_round_up(rows * groups * sizeof(float), 64),
         .zeros = rows * groups,
@@ -78,7 +81,7 @@ static scratch scratch_of(const tsr_step *step)
 static uint64_t int_scratch(const tsr_step *step)
 {
     const scratch s = scratch_of(step);
-    return s.quantizing + s.codes + s.scales + s.zeros;
+    return s.quantizing + s.importance + s.codes + s.scales + s.zeros;
 }
 
 /* Quantizes a unit and writes its codes to the first output or to scratch. `stats` may be NULL. */
@@ -87,16 +90,19 @@ static tsr_status quantize(const tsr_step *step, uint64_t unit, const tsr_unit *
 {
     const tsr_int_scheme *const scheme = &params_of(step)->scheme;
     const scratch s = scratch_of(step);
-    char *const memory = u->scratch;
+    char *const memory = (char *)u->scratch + s.quantizing + s.importance;
+    float *const importance = (float *)((char *)u->scratch + s.quantizing);
+    const bool weighted = tsr_importance_of(&params_of(step)->importance, 0, 0, cols_of(step), importance);
     *rows = (tsr_int_rows){
         .tensor = step->in[0],
         .row = unit * unit_rows(step),
         .rows = rows_in(step, unit),
         .x = u->in_data[0],
-        .codes = gives_codes(step) ? u->out_data[0] : (int8_t *)memory + s.quantizing,
-        .scales = (float *)(memory + s.quantizing + s.codes),
-        .zero_points = scheme->asymmetric ? (int8_t *)memory + s.quantizing + s.codes + s.scales : NULL,
-        .scratch = memory,
+        .codes = gives_codes(step) ? u->out_data[0] : (int8_t *)memory,
+        .scales = (float *)(memory + s.codes),
+        .zero_points = scheme->asymmetric ? (int8_t *)memory + s.codes + s.scales : NULL,
+        .importance = weighted ? importance : NULL,
+        .scratch = u->scratch,
         .notes = stats == NULL ? NULL : u->notes,
     };
     return tsr_int_quantize(scheme, kernels, rows, stats, err);
@@ -209,6 +215,7 @@ static tsr_status add_step(tsr_plan *plan, const tsr_op *op, const tsr_tensor *w
     if (!ok)
         return tsr_out_of_memory(err, "while planning");
     *copy = *p;
+    TSR_TRY(tsr_plan_weigh(plan, weight, &copy->importance, err));
     return tsr_plan_step(plan, &step, err);
 }
 

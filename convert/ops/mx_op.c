@@ -9,6 +9,7 @@
 typedef struct params {
     tsr_mx_scheme scheme;
     float input;
+    tsr_column_importance importance;
 } params;
 
 static const params *params_of(const tsr_step *step)
@@ -74,9 +75,15 @@ static void mx_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     u->out[0] = window_of(step, step->out[0], unit);
 }
 
+static uint64_t quantizing_scratch(const tsr_step *step)
+{
+    return tsr_round_up(tsr_mx_scratch(&params_of(step)->scheme, cols_of(step)), sizeof(float));
+}
+
+/* Scratch: that of quantizing, and the importance of the columns. */
 static uint64_t mx_scratch(const tsr_step *step)
 {
-    return tsr_mx_scratch(&params_of(step)->scheme, cols_of(step));
+    return quantizing_scratch(step) + (params_of(step)->importance.entry == NULL ? 0 : cols_of(step) * sizeof(float));
 }
 
 /* Returns the global scale of all weights that loaders run as one layer, or 1 if the format has none. If their dtypes
@@ -92,6 +99,9 @@ static tsr_status mx_run(const tsr_step *step, uint64_t unit, const tsr_unit *u,
                          tsr_quant_stats *stats, tsr_err *err)
 {
     const uint64_t row = row_of(step, unit);
+    float *const importance = (float *)((char *)u->scratch + quantizing_scratch(step));
+    const bool weighted =
+        tsr_importance_of(&params_of(step)->importance, unit / units_per_matrix(step), 0, cols_of(step), importance);
     const tsr_mx_rows rows = {
         .tensor = step->in[0],
         .row = row,
@@ -101,6 +111,7 @@ static tsr_status mx_run(const tsr_step *step, uint64_t unit, const tsr_unit *u,
         .amax = u->amax,
         .codes = u->out_data[0],
         .scales = (uint8_t *)u->out_data[1] + row * (cols_of(step) / params_of(step)->scheme.group),
+        .importance = weighted ? importance : NULL,
         .scratch = u->scratch,
         .notes = u->notes,
     };
@@ -222,6 +233,7 @@ tsr_status tsr_plan_mx(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_sc
     if (p == NULL)
         return tsr_out_of_memory(err, "while planning");
     *p = (params){.scheme = *scheme, .input = input};
+    TSR_TRY(tsr_plan_weigh(plan, weight, &p->importance, err));
     for (unsigned i = 0; i < TSR_MAX_OUTPUTS; i++) {
         if (step.out[i] == NULL)
             return tsr_out_of_memory(err, "while planning");

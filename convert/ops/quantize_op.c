@@ -11,7 +11,8 @@
 typedef struct params {
     tsr_fp8_block scheme;
     tsr_weight weight;
-    bool codes_stay;    /* measuring only: uses the weight's own codes and scales, not new ones */
+    bool codes_stay; /* measuring only: uses the weight's own codes and scales, not new ones */
+    tsr_column_importance importance;
     tsr_tensor decoded; /* describes a scaled weight after decoding to FP32, for positions in messages */
 } params;
 
@@ -108,9 +109,10 @@ static void quantize_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 
 /* ---- the arithmetic ---- */
 
-/* Scratch: the decoded values, work space of decoding and quantizing, and, when measuring, codes and scales. */
+/* Scratch: the decoded values, work space of decoding, importance of the columns, work space of quantizing, and, when
+ * measuring, codes and scales. */
 typedef struct scratch {
-    uint64_t decoded, decoding, quantizing, codes, scales; /* bytes */
+    uint64_t decoded, decoding, importance, quantizing, codes, scales; /* bytes */
 } scratch;
 
 static scratch scratch_of(const tsr_step *step)
@@ -122,6 +124,7 @@ static scratch scratch_of(const tsr_step *step)
     return (scratch){
         .decoded = scaled ? tsr_round_up(elements_of_unit * sizeof(float), 64) : 0,
         .decoding = scaled ? tsr_round_up(tsr_fp8_decode_scratch(&p->weight), 64) : 0,
+        .importance = p->importance.entry == NULL ? 0 : tsr_round_up(g.piece_cols * sizeof(float), 64),
         .quantizing = tsr_round_up(tsr_fp8_block_scratch(&p->scheme, step->in[measures ? 2 : 0]->dtype), 64),
         .codes = measures ? tsr_round_up(elements_of_unit, 64) : 0,
         .scales = measures ? g.scales_per_row * sizeof(float) : 0,
@@ -131,7 +134,7 @@ static scratch scratch_of(const tsr_step *step)
 static uint64_t quantize_scratch(const tsr_step *step)
 {
     const scratch s = scratch_of(step);
-    return s.decoded + s.decoding + s.quantizing + s.codes + s.scales;
+    return s.decoded + s.decoding + s.importance + s.quantizing + s.codes + s.scales;
 }
 
 static tsr_status quantize_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
@@ -141,7 +144,9 @@ static tsr_status quantize_run(const tsr_step *step, uint64_t unit, const tsr_un
     const geometry g = geometry_of(step);
     const place at = place_of(&g, unit);
     const scratch s = scratch_of(step);
-    char *const memory = u->scratch;
+    char *const memory = u->scratch, *const quantizing = memory + s.decoded + s.decoding + s.importance;
+    float *const importance = (float *)(memory + s.decoded + s.decoding);
+    const bool weighted = tsr_importance_of(&p->importance, at.matrix, at.col, at.cols, importance);
     tsr_fp8_band band = {
         .tensor = step->in[0],
         .first = at.first,
@@ -150,14 +155,15 @@ static tsr_status quantize_run(const tsr_step *step, uint64_t unit, const tsr_un
         .cols = at.cols,
         .ld = at.cols,
         .ld_codes = at.cols,
-        .scratch = (float *)(memory + s.decoded + s.decoding),
+        .importance = weighted ? importance : NULL,
+        .scratch = (float *)quantizing,
         .notes = u->notes,
     };
     if (p->codes_stay) {
         band.tensor = step->in[2];
         band.x = u->in_data[2];
         band.codes = u->in_data[0];
-        band.scales = (float *)(memory + s.decoded + s.decoding + s.quantizing + s.codes);
+        band.scales = (float *)(quantizing + s.quantizing + s.codes);
         tsr_widen_to_f32(kernels, (tsr_dtype)p->weight.scale_dtype,
                          (const char *)u->in_data[1] +
                              at.col / g.block.cols * tsr_dtype_bytes((tsr_dtype)p->weight.scale_dtype),
@@ -174,7 +180,7 @@ static tsr_status quantize_run(const tsr_step *step, uint64_t unit, const tsr_un
     }
     if (step->n_out == 0) {
         tsr_quant_stats unused = {0};
-        band.codes = (uint8_t *)memory + s.decoded + s.decoding + s.quantizing;
+        band.codes = (uint8_t *)quantizing + s.quantizing;
         band.scales = (float *)(band.codes + s.codes);
         TSR_TRY(tsr_fp8_block_quantize(&p->scheme, kernels, &band, &unused, err));
         band.tensor = step->in[2];
@@ -241,6 +247,7 @@ tsr_status tsr_plan_quantize(tsr_plan *plan, const tsr_weight *weight, const tsr
     if (p == NULL || codes == NULL || scales == NULL ||
         (scales->name = tsr_fp8_scale_name(plan, t->name, dialect)) == NULL)
         return tsr_out_of_memory(err, "while planning");
+    TSR_TRY(tsr_plan_weigh(plan, t, &p->importance, err));
     codes->dtype = TSR_F8_E4M3;
     codes->bytes = tsr_tensor_elements(t);
     scales->dtype = TSR_F32;

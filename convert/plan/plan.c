@@ -354,8 +354,40 @@ tsr_status tsr_plan_take_text(tsr_plan *plan, const char *folder, const char *na
     return status;
 }
 
+tsr_status tsr_plan_weigh(tsr_plan *plan, const tsr_tensor *weight, tsr_column_importance *importance, tsr_err *err)
+{
+    *importance = (tsr_column_importance){.entry = NULL};
+    if (plan->importance == NULL)
+        return TSR_OK;
+    TSR_TRY(tsr_importance_find(plan->importance, weight, importance, err));
+    const bool found = tsr_importance_has(importance, weight);
+    plan->n_weighted += found;
+    plan->n_unweighted += !found;
+    if (!found && plan->first_unweighted == NULL)
+        plan->first_unweighted = weight->name;
+    return TSR_OK;
+}
+
+tsr_status tsr_plan_warn_of_unweighted(tsr_plan *plan, tsr_err *err)
+{
+    if (plan->n_unweighted == 0)
+        return TSR_OK;
+    if (plan->n_weighted == 0)
+        return tsr_fail(err, TSR_E_MISMATCH,
+                        "%s: has data for none of the %zu weights that are quantized, the first of which is '%s': the "
+                        "file belongs to another model",
+                        plan->importance->path, plan->n_unweighted, plan->first_unweighted);
+    return tsr_plan_warn(plan, err,
+                         "%s has no data for %zu of %zu weights, the first is '%s': their errors are not weighted "
+                         "(rows without weighted_sqnr_db in " TSR_REPORT_NAME ")",
+                         plan->importance->path, plan->n_unweighted, plan->n_weighted + plan->n_unweighted,
+                         plan->first_unweighted);
+}
+
 tsr_status tsr_plan_take_command(tsr_plan *plan, tsr_text *text, tsr_err *err)
 {
+    if (plan->importance != NULL)
+        tsr_text_printf(text, " --importance %016llx", U64(plan->importance->hash));
     tsr_status status = tsr_text_status(text, err);
     if (status == TSR_OK && (plan->command = tsr_arena_dup(&plan->arena, text->data, text->size)) == NULL)
         status = tsr_out_of_memory(err, "while planning");

@@ -11,6 +11,7 @@
 #include "common/status.h"
 #include "common/text.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/importance/importance.h"
 #include "formats/weights/weights.h"
 #include "kernels/cpu/cpu.h"
 #include "quantize/block_cells.h"
@@ -244,6 +245,9 @@ typedef struct tsr_plan {
     const char *counted; /* the items that progress counts: "files"; NULL: "tensors" */
     size_t n_added;      /* tensors of the output that the source does not have */
     tsr_plan_made made;
+    const tsr_importance *importance; /* --importance: weights of the columns in squared errors. Borrowed; or NULL */
+    size_t n_weighted, n_unweighted;  /* quantized weights with and without data in it */
+    const char *first_unweighted;
     tsr_plan_provenance provenance;
     uint64_t block_cells; /* limit of the cells that the blocks of a tensor are folded to */
     /* Estimates the final size of appended files as a share of their upper bounds; reads samples of the source. NULL if
@@ -310,6 +314,13 @@ tsr_status tsr_plan_add_note(tsr_plan *plan, const tsr_tensor *source, const cha
 /* Adds a warning, which is printed before the job runs. */
 tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...) TSR_PRINTF(3, 4) TSR_WARN_UNUSED;
 
+/* Finds the data of plan->importance for a weight that is quantized, and counts it. TSR_E_MISMATCH: tsr_importance_find. */
+tsr_status tsr_plan_weigh(tsr_plan *plan, const tsr_tensor *weight, tsr_column_importance *importance,
+                          tsr_err *err) TSR_WARN_UNUSED;
+
+/* Warns about quantized weights without importance. TSR_E_MISMATCH: none of them has any. */
+tsr_status tsr_plan_warn_of_unweighted(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Adds the warning of the source's weights, if there is one. */
 static inline tsr_status tsr_plan_warn_of(tsr_plan *plan, const tsr_weights *weights, tsr_err *err)
 {
@@ -362,7 +373,7 @@ tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *na
 tsr_status tsr_plan_take_text(tsr_plan *plan, const char *folder, const char *name, tsr_text *text, tsr_status status,
                               tsr_err *err) TSR_WARN_UNUSED;
 
-/* Sets the plan's command to a copy of `text`, and frees `text`. */
+/* Sets the plan's command to a copy of `text` with --importance, and frees `text`. */
 tsr_status tsr_plan_take_command(tsr_plan *plan, tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Checks that no two outputs have the same name, sums sizes and computes the fingerprint. The fingerprint covers the

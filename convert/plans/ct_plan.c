@@ -234,6 +234,7 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     const tsr_checkpoint *const c = plan->sources[0];
     tsr_policy_options policy = o->policy;
     tsr_scheme_policy(o->id, &policy);
+    plan->importance = o->importance;
     if (!o->policy.as_source)
         TSR_TRY(tsr_quantize_check_source(c, err));
     TSR_TRY(spell_command(plan, o, err));

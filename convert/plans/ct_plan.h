@@ -19,6 +19,7 @@ typedef struct tsr_ct_kept {
 typedef struct tsr_ct_options {
     tsr_scheme id;                      /* a scheme of the form FP8_ROWS, W8A8 or PACKED */
     tsr_int_scheme scheme;              /* FP8_ROWS uses only .search and .scale_dtype, F32 or BF16 */
+    const tsr_importance *importance;   /* weights of the columns in squared errors; or NULL */
     bool asymmetric_activations;        /* W8A8: the activations have zero points */
     const tsr_calibration *calibration; /* W8A8: static activations, one scale per tensor; NULL: dynamic, one per
                                          * token */

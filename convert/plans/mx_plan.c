@@ -343,6 +343,7 @@ tsr_status tsr_mx_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
         p.scheme.rule = *options->rule;
     *plan = tsr_plan_begin(source, 1);
     plan->report = tsr_quantize_report;
+    plan->importance = options->importance;
     plan->made = (tsr_plan_made){
         .scheme = row->name,
         .dialect = tsr_dialect_name(options->dialect),

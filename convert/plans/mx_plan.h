@@ -20,6 +20,7 @@ typedef struct tsr_mx_options {
     tsr_dialect dialect;
     const tsr_mx_rule *rule; /* NULL: the default of the dialect's tool */
     tsr_scale_search search;
+    const tsr_importance *importance;   /* weights of the columns in squared errors; or NULL */
     const tsr_calibration *calibration; /* measured ranges of the layers' inputs, for schemes with `inputs`; or NULL */
     float input_scale;                  /* static scale of all inputs instead, a factor; 0: none. TSR_SCHEME_NVFP4, and
                                          * FP8 in ModelOpt's dialect, need one of both */

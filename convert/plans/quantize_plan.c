@@ -108,6 +108,7 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     if (own.dialect == TSR_DIALECT_DEEPSEEK && tsr_has_deepseek_v4_names(plan->sources[0]))
         own.dialect = TSR_DIALECT_DEEPSEEK_V4;
     policy.block_rows = o->block.block_rows;
+    plan->importance = o->importance;
     if (!policy.as_source) /* in that case the source was inspected and may have codes that stay */
         TSR_TRY(tsr_quantize_check_source(plan->sources[0], err));
     TSR_TRY(spell_command(plan, o, err));

@@ -10,6 +10,7 @@
 
 typedef struct tsr_quantize_options {
     tsr_fp8_block block;
+    const tsr_importance *importance; /* weights of the columns in squared errors; or NULL */
     tsr_dialect dialect;
     tsr_policy_options policy; /* block_rows is taken from `block` */
     tsr_kv_origin kv;          /* scales of an FP8 KV cache; zero-initialised: none */

@@ -154,12 +154,23 @@ static tsr_status decide(const planning *p)
 
 /* ---- steps ---- */
 
+/* Returns how scales of a scheme are chosen: schemes whose scales are FP32 have no best ones. */
+static tsr_scale_search search_of(const planning *p, tsr_scheme scheme)
+{
+    const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
+    const tsr_dtype stored = row->form == TSR_FORM_BLOCKS ? TSR_F32 : row->ints.scale_dtype;
+    const tsr_scale_search search = tsr_scheme_search(scheme, p->o->search);
+    return search == TSR_SCALES_BEST && tsr_scheme_check_scales(scheme, search, stored, NULL) != TSR_OK
+               ? TSR_SCALES_AMAX
+               : search;
+}
+
 static tsr_status plan_small_groups(const planning *p, const tsr_tensor *t, tsr_scheme scheme)
 {
     tsr_mx_layers layers = p->layers;
     tsr_mx_description d = tsr_mx_describe(scheme, p->o->rules->dialect, has_static_inputs(p));
     const bool fp8 = d.config.group == 0, has_scale = fp8 || tsr_mx_needs_ranges(scheme);
-    d.scheme.search = tsr_scheme_search(scheme, p->o->search);
+    d.scheme.search = search_of(p, scheme);
     layers.calibration = has_scale ? p->o->calibration : NULL;
     layers.input_scale = has_scale ? p->o->input_scale : 0;
     return tsr_mx_layers_plan(&layers, t,
@@ -169,7 +180,7 @@ static tsr_status plan_small_groups(const planning *p, const tsr_tensor *t, tsr_
 static tsr_status plan_blocks(const planning *p, const tsr_tensor *t, const tsr_fp8_block *block)
 {
     tsr_fp8_block blocks = *block;
-    blocks.search = tsr_scheme_search(TSR_SCHEME_FP8_BLOCK, p->o->search);
+    blocks.search = search_of(p, TSR_SCHEME_FP8_BLOCK);
     return tsr_plan_quantize(p->plan, &(tsr_weight){.data = t}, &blocks, TSR_DIALECT_COMPRESSED_TENSORS, p->err);
 }
 
@@ -177,10 +188,7 @@ static tsr_status plan_weight(const planning *p, const tsr_tensor *t, tsr_scheme
 {
     const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
     tsr_int_scheme ints = row->ints;
-    ints.search = tsr_scheme_search(scheme, p->o->search);
-    if (p->o->search == TSR_SCALES_BEST)
-        TSR_TRY(tsr_scheme_check_scales(scheme, p->o->search, row->form == TSR_FORM_BLOCKS ? TSR_F32 : ints.scale_dtype,
-                                        p->err));
+    ints.search = search_of(p, scheme);
     switch (row->form) {
     case TSR_FORM_GROUPS:
     case TSR_FORM_FP8_TENSOR:
@@ -188,7 +196,7 @@ static tsr_status plan_weight(const planning *p, const tsr_tensor *t, tsr_scheme
     case TSR_FORM_BLOCKS:
         return plan_blocks(p, t, &row->fp8);
     case TSR_FORM_FP8_ROWS:
-        return tsr_plan_fp8_channel(p->plan, t, TSR_SCALE_F32, ints.search, p->err);
+        return tsr_plan_fp8_channel(p->plan, t, TSR_SCALE_F32, search_of(p, scheme), p->err);
     default:
         return tsr_plan_packed(p->plan, t, &ints, p->err);
     }
@@ -275,6 +283,7 @@ tsr_status tsr_rules_plan(tsr_plan *plan, const tsr_checkpoint *const *source, c
     };
     *plan = tsr_plan_begin(source, 1);
     plan->report = tsr_quantize_report;
+    plan->importance = options->importance;
     plan->made = (tsr_plan_made){.scheme = "mixed", .dialect = tsr_dialect_name(options->rules->dialect)};
     const bool enough = p.schemes != NULL && p.decisions != NULL && p.by_scheme != NULL && p.first != NULL &&
                         tsr_mx_layers_make(&p.layers, count);

@@ -4,7 +4,7 @@
 enum { BYTES = 256 };
 
 void tsr_mx_best_scales(tsr_mx_element element, tsr_mx_scale kind, const tsr_cpu_kernels *kernels, float global,
-                        const float *x, uint64_t cols, uint8_t *scales)
+                        const float *x, const float *importance, uint64_t cols, uint8_t *scales)
 {
     uint8_t bytes[BYTES];
     float t[BYTES];
@@ -23,5 +23,5 @@ void tsr_mx_best_scales(tsr_mx_element element, tsr_mx_scale kind, const tsr_cpu
         candidates.least = i < candidates.least ? i : candidates.least;
         candidates.most = i;
     }
-    kernels->best_groups(x, NULL, cols, &candidates, scales);
+    kernels->best_groups(x, importance, cols, &candidates, scales);
 }

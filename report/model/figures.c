@@ -5,6 +5,7 @@
 
 static const tsr_figure_facts kFigures[TSR_N_FIGURES] = {
     [TSR_FIGURE_SQNR] = {"sqnr_db", "SQNR", false, TSR_CHANGE_DB},
+    [TSR_FIGURE_WEIGHTED_SQNR] = {"weighted_sqnr_db", "weighted SQNR", false, TSR_CHANGE_DB},
     [TSR_FIGURE_RELATIVE] = {"relative_error", "relative error", false, TSR_CHANGE_NONE},
     [TSR_FIGURE_WORST_BLOCK] = {"worst_block_error", "worst block", false, TSR_CHANGE_AMPLITUDE},
     [TSR_FIGURE_MAX_ABS] = {"max_abs_error", "largest error", false, TSR_CHANGE_NONE},
@@ -67,9 +68,9 @@ void tsr_figure_text(tsr_text *text, tsr_figure figure, double value)
 {
     if (isnan(value))
         tsr_text_printf(text, "-");
-    else if (isinf(value) && figure == TSR_FIGURE_SQNR)
+    else if (isinf(value) && kFigures[figure].change == TSR_CHANGE_DB)
         tsr_text_printf(text, value > 0 ? "nothing lost" : "all lost");
-    else if (figure == TSR_FIGURE_SQNR)
+    else if (kFigures[figure].change == TSR_CHANGE_DB)
         tsr_text_printf(text, "%.2f dB", value);
     else
         tsr_text_printf(text, kFigures[figure].count ? "%.0f" : "%.3g", value);

@@ -8,6 +8,7 @@
 
 typedef enum tsr_figure {
     TSR_FIGURE_SQNR,
+    TSR_FIGURE_WEIGHTED_SQNR, /* with --importance */
     TSR_FIGURE_RELATIVE,
     TSR_FIGURE_WORST_BLOCK,
     TSR_FIGURE_MAX_ABS,

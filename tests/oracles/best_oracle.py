@@ -51,15 +51,16 @@ def group_scales(scheme, dialect, total):
     return {byte: t for byte, t in every.items() if t > 0 and largest * float(t) < LARGEST_BF16}
 
 
-def expected(weights, scheme, dialect, rule=None):
-    """{name: array} as mx_oracle.expected, with the best scales and their codes."""
+def expected(weights, scheme, dialect, rule=None, importance=None):
+    """{name: array} as mx_oracle.expected, with the best scales and their codes. importance: {module: [columns]}."""
     out, (codes, scales, total, _) = mx.expected(weights, scheme, dialect, rule), mx.names(scheme, dialect)
     value_of = e4m3_values if scheme.startswith("mxfp8") else e2m1_values
     for module, w in weights.items():
         of = out[module + scales]
         candidates = group_scales(scheme, dialect, out[module + total].reshape(()) if scheme.startswith("nvfp4") else None)
         x = mx.f32(w).reshape(of.size, -1)
-        found = best(x, value_of, candidates, of.view(np.uint8).reshape(-1))
+        weight = None if importance is None else np.tile(importance[module], w.shape[0]).reshape(x.shape)
+        found = best(x, value_of, candidates, of.view(np.uint8).reshape(-1), weight)
         unit = np.array([candidates.get(byte, F32(1)) for byte in found], F32).reshape(of.shape + (1,))
         out[module + scales] = found.reshape(of.shape).view(of.dtype)
         quotient = (x.reshape(of.shape + (-1,)) / unit).astype(F32)
@@ -72,7 +73,7 @@ def expected(weights, scheme, dialect, rule=None):
     return out
 
 
-def int4_losses(x, scale, zero, rounding):
+def int4_losses(x, scale, zero, rounding, weight=None):
     """The squared error of each group [n, columns] with its scale and zero point, added column by column in FP64."""
     with np.errstate(all="ignore"):
         shifted = (x / scale[:, None]).astype(F32) + zero[:, None]
@@ -80,23 +81,23 @@ def int4_losses(x, scale, zero, rounding):
     error = x.astype(np.float64) - (codes - zero[:, None]).astype(np.float64) * scale[:, None].astype(np.float64)
     square, sum_ = error * error, np.zeros(x.shape[0])
     for column in range(x.shape[1]):
-        sum_ += square[:, column]
+        sum_ += square[:, column] * (1.0 if weight is None else weight[:, column].astype(np.float64))
     return sum_
 
 
-def best_int4(x, scale, zero, dtype, asymmetric, rounding=np.rint):
+def best_int4(x, scale, zero, dtype, asymmetric, rounding=np.rint, weight=None):
     """The best (scales, zero points) of groups [n, columns], starting from those of the range.
 
     Scales from amax / 32 to 2 amax are tried: beyond, all codes are 0, or all that matter are clipped."""
     amax = np.abs(x).max(axis=1)
     first, last = ((amax * F32(f)).astype(F32).astype(dtype).view(np.uint16).astype(np.int64) for f in (1 / 32, 2.01))
-    found, found_zero, least = scale.copy(), zero.copy(), int4_losses(x, scale, zero, rounding)
+    found, found_zero, least = scale.copy(), zero.copy(), int4_losses(x, scale, zero, rounding, weight)
     for step in range(int((last - first).max()) + 1):
         bits = np.minimum(np.maximum(first + step, 1), last)
         tried = bits.astype(np.uint16).view(dtype).astype(F32)
         for z in range(-8, 8) if asymmetric else [0]:
             other = np.full_like(zero, z)
-            loss = int4_losses(x, tried, other, rounding)
+            loss = int4_losses(x, tried, other, rounding, weight)
             better = (loss < least) & (amax > 0)
             found, found_zero = np.where(better, tried, found), np.where(better, other, found_zero)
             least = np.where(better, loss, least)

@@ -101,9 +101,9 @@ static void draw_spreads(tsr_text *text, const tsr_style *style, const tsr_overv
 /* Prints one line for the whole model: its known figures, in the order of the table of figures. */
 static void draw_whole(tsr_text *text, const tsr_style *style, const tsr_overview *o)
 {
-    static const tsr_figure kShown[] = {TSR_FIGURE_SQNR,      TSR_FIGURE_RELATIVE, TSR_FIGURE_WORST_BLOCK,
-                                        TSR_FIGURE_SATURATED, TSR_FIGURE_FLUSHED,  TSR_FIGURE_TENSORS,
-                                        TSR_FIGURE_BYTES,     TSR_FIGURE_ERROR};
+    static const tsr_figure kShown[] = {TSR_FIGURE_SQNR,        TSR_FIGURE_WEIGHTED_SQNR, TSR_FIGURE_RELATIVE,
+                                        TSR_FIGURE_WORST_BLOCK, TSR_FIGURE_SATURATED,     TSR_FIGURE_FLUSHED,
+                                        TSR_FIGURE_TENSORS,     TSR_FIGURE_BYTES,         TSR_FIGURE_ERROR};
     const tsr_result *const result = o->result;
     for (size_t i = 0; i < result->n_series; i++) {
         const tsr_series *const s = &result->series[i];

@@ -9,6 +9,7 @@
 #include "convert/search/rules_match.h"
 #include "formats/adapters/lora_config.h"
 #include "formats/checkpoint/rank_file.h"
+#include "formats/importance/importance.h"
 #include "formats/json/json_index.h"
 #include "formats/names/ignore_list.h"
 #include "formats/weights/calibration.h"
@@ -34,8 +35,9 @@ tsr_status tsr_tokenize(const char *path, const char *model, unsigned char **ids
 
 /* ---- files ---- */
 
-static const char *const kFiles[] = {"model.safetensors", TSR_CONFIG_NAME, TSR_RANK_NAME,       TSR_LAYOUT_NAME,
-                                     TSR_INDEX_NAME,      "input.json",    "input.safetensors", NULL};
+static const char *const kFiles[] = {"model.safetensors", TSR_CONFIG_NAME, TSR_RANK_NAME,
+                                     TSR_LAYOUT_NAME,     TSR_INDEX_NAME,  "input.json",
+                                     "input.safetensors", "input.gguf",    NULL};
 
 static void make_checkpoint(void)
 {
@@ -121,6 +123,40 @@ static void read_calibration(const char *name)
     }
     (void)tsr_calibration_find(&found, "model.layers.0.mlp.up_proj.weight");
     tsr_calibration_free(&found);
+}
+
+static void read_importance(const char *name)
+{
+    static const uint64_t kShapes[][2] = {{8, 4}, {8, 6}};
+    tsr_importance found;
+    if (tsr_importance_read(&found, place(name), NULL) != TSR_OK)
+        return;
+    for (size_t i = 0; i < sizeof kShapes / sizeof *kShapes; i++) {
+        const tsr_tensor weight = {
+            .name = "model.layers.0.mlp.experts.1.up_proj.weight", .rank = 2, .shape = {kShapes[i][0], kShapes[i][1]}};
+        tsr_column_importance columns;
+        float out[8];
+        if (tsr_importance_find(&found, &weight, &columns, NULL) != TSR_OK ||
+            !tsr_importance_of(&columns, 0, 0, weight.shape[1], out))
+            continue;
+        for (uint64_t k = 0; k < weight.shape[1]; k++) {
+            if (!(out[k] >= 0))
+                abort();
+        }
+    }
+    tsr_importance_free(&found);
+}
+
+static void read_importance_text(const char *text, size_t size)
+{
+    put_file("input.json", text, size);
+    read_importance("input.json");
+}
+
+static void read_importance_matrix(const char *data, size_t size)
+{
+    put_file("input.gguf", data, size);
+    read_importance("input.gguf");
 }
 
 static void read_calibration_text(const char *text, size_t size)
@@ -417,6 +453,8 @@ static const struct kind {
     {'s', read_sensitivity},
     {'c', read_calibration_text},
     {'C', read_calibration_tensors},
+    {'w', read_importance_text},
+    {'W', read_importance_matrix},
     {'t', read_tokens},
     {'a', read_adapter},
     {'m', read_rank},

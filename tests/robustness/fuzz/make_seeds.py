@@ -16,6 +16,8 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / name) for name in ("common", "oracles")]
 import format_samples as f
+import importance_files
+import numpy as np
 
 X, ROWS, COLS = "layers.0.ffn.experts.0.w1", 16, 64
 SMALL = {"rows": ROWS, "cols": COLS}
@@ -78,7 +80,7 @@ RULES = {"schema": "tessera-rules/1", "dialect": "compressed-tensors", "note": "
                    {"match": "*.up_proj.weight", "scheme": "int4-weight-only"}]}
 CALIBRATION = {"model.layers.0.mlp.up_proj": {"input_scale": 0.02, "input_zero_point": -3}, "other": {"min": -1, "max": 2.5e-3}}
 TENSORS = {f"x.input_{what}": {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, what in enumerate(("min", "max"))}
-STATISTICS = "00" * 168  # of one step
+STATISTICS = "00" * 184  # of one step
 LAYOUT = {"layout": "fastertransformer", "target": "fastertransformer", "producer": "ft", "arch": "sm80", "bits": 4, "group_size": 0,
           "scale_dtype": "F16", "weights": {"a.weight": {}}}
 ADAPTER = {"peft_type": "LORA", "r": 4, "lora_alpha": 8.5, "use_rslora": False, "target_modules": ["q_proj", "x"], "exclude_modules": None,
@@ -88,6 +90,7 @@ INPUTS = {
     "rules": ("r", RULES), "rules-modelopt": ("r", {"dialect": "modelopt", "rules": [{"match": "a", "scheme": "nvfp4"}]}),
     "sensitivity": ("s", {"*.down_proj": 4, "other": 0.5}), "calibration": ("c", CALIBRATION),
     "calibration-tensors": ("C", json.dumps(TENSORS) + "\n\0\0\x80?\0\0\0@"),
+    "importance": ("w", {"model.layers.0.mlp.experts.1.up_proj": {"input_mean_square": [0.5, 1, 0, 8e3]}}),
     "tokens-lines": ("t", "1 2 3\n4 5 999\n"), "tokens-json": ("t", [[1, 2], [3]]), "tokens-raw": ("t", "\1\0\0\0\2\1\0\0"),
     "adapter": ("a", ADAPTER), "adapter-expressions": ("a", {**ADAPTER, "target_modules": ".*_proj", "rank_pattern": {"layers.[0-9]+.mlp": 2}}),
     "rank": ("m", {"rank": 0, "ranks": 2, "tp": 2}), "layout": ("l", LAYOUT),
@@ -141,6 +144,8 @@ def write_inputs(folder):
     for name, (kind, text) in INPUTS.items():
         text = text if isinstance(text, str) else json.dumps(text, separators=(",", ":"))
         (folder / name).write_bytes((kind + text).encode("latin-1"))
+    matrix = importance_files.gguf(folder / "importance-matrix", {"blk.0.ffn_up_exps": np.arange(8).reshape(2, 4)})
+    matrix.write_bytes(b"W" + matrix.read_bytes())
     for name, width, shape in (("narrow", 4, "(2, 2)"), ("wide", 8, "(3,)")):
         header = f"{{'descr': '<i{width}', 'fortran_order': False, 'shape': {shape}, }}".encode()
         (folder / f"npy-{name}").write_bytes(npy(header, b"".join(i.to_bytes(width, "little") for i in range(4))))
