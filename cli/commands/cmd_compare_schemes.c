@@ -21,14 +21,15 @@
 /* The tensors that are compared. */
 typedef struct choice {
     const tsr_tensor **tensors;
-    uint32_t *taken; /* result of tsr_schemes_decide */
+    uint64_t *taken; /* result of tsr_schemes_decide */
     size_t n, all;   /* selected tensors, and candidates */
 } choice;
 
 typedef struct comparing {
-    const char *src;
+    const char *src, *importance_path;
     tsr_list tensors;
     uint64_t sample, seed;
+    tsr_importance importance;
     tsr_checkpoint *checkpoint;
     choice chosen;
     tsr_scheme_cost *costs; /* [chosen.n * TSR_SCHEMES] */
@@ -55,6 +56,8 @@ static void add_options(tsr_command_context *c, tsr_option *options)
         {"--seed", TSR_OPT_COUNT, &a->seed, "S", "seed of the sample (0)"},
         {"--tensors", TSR_OPT_LIST, &a->tensors, "GLOB",
          "only tensors with these names (*, ?, [0-3]: docs/policy.md); may be repeated"},
+        {"--importance", TSR_OPT_TEXT, &a->importance_path, "FILE",
+         "mean squares of the layers' inputs, by which errors are weighted (docs/importance.md)"},
         {0},
     };
     tsr_options_append(options, own);
@@ -73,6 +76,7 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
 {
     const comparing *const a = c->job;
     paths->sources[0] = a->src;
+    paths->sources[1] = a->importance_path;
     paths->unconfined = tsr_unconfined_ranks(c->common.mpi);
 }
 
@@ -114,7 +118,7 @@ static bool wanted(const comparing *a, const char *name)
     return a->tensors.count == 0;
 }
 
-static tsr_status decide(const tsr_checkpoint *c, uint32_t *by_form, tsr_arena *arena, tsr_err *err)
+static tsr_status decide(const tsr_checkpoint *c, uint64_t *by_form, tsr_arena *arena, tsr_err *err)
 {
     const char *const type = tsr_policy_model_type(c, arena);
     if (!tsr_policy_knows(type))
@@ -128,7 +132,7 @@ static const char *name_of(const void *context, size_t i)
     return ((const tsr_tensors *)context)->items[i].name;
 }
 
-static tsr_status choose(const comparing *a, const tsr_checkpoint *c, ranked *candidates, uint32_t *by_form,
+static tsr_status choose(const comparing *a, const tsr_checkpoint *c, ranked *candidates, uint64_t *by_form,
                          tsr_arena *arena, choice *to, tsr_err *err)
 {
     TSR_TRY(tsr_quantize_check_source(c, err));
@@ -176,6 +180,7 @@ static void set_figures(double figures[TSR_N_FIGURES], const tsr_quant_stats *st
 {
     figures[TSR_FIGURE_WORST_BLOCK] = worst_block;
     figures[TSR_FIGURE_SQNR] = tsr_quant_stats_sqnr(stats);
+    figures[TSR_FIGURE_WEIGHTED_SQNR] = stats->sum_wx2 > 0 ? tsr_quant_stats_weighted_sqnr(stats) : NAN;
     figures[TSR_FIGURE_RELATIVE] = tsr_quant_stats_relative_error(stats);
     figures[TSR_FIGURE_MAX_ABS] = stats->max_error;
     figures[TSR_FIGURE_COSINE] = tsr_quant_stats_cosine(stats);
@@ -230,6 +235,13 @@ static const suggestion kSuggestions[] = {
     {"w4a16", "the highest SQNR with 4 bits", 1u << TSR_W4A16},
 };
 
+/* Returns the weighted SQNR if there is importance, otherwise the SQNR. */
+static double sqnr_of(const tsr_series *s)
+{
+    const double weighted = s->whole.figures[TSR_FIGURE_WEIGHTED_SQNR];
+    return isnan(weighted) ? s->whole.figures[TSR_FIGURE_SQNR] : weighted;
+}
+
 /* Returns the scheme of highest SQNR, among those of these kinds that quantize the most tensors. NULL: none quantizes
  * any. */
 static const tsr_series *best_of(const comparing *a, unsigned kinds)
@@ -241,8 +253,7 @@ static const tsr_series *best_of(const comparing *a, unsigned kinds)
         if ((kinds >> tsr_scheme_kind_of(scheme) & 1) == 0 || s->not_taken == a->chosen.n)
             continue;
         if (best == NULL || s->not_taken < best->not_taken ||
-            (s->not_taken == best->not_taken &&
-             s->whole.figures[TSR_FIGURE_SQNR] > best->whole.figures[TSR_FIGURE_SQNR]))
+            (s->not_taken == best->not_taken && sqnr_of(s) > sqnr_of(best)))
             best = s;
     }
     return best;
@@ -256,8 +267,7 @@ static void print_suggestions(const comparing *a)
         if (s != NULL && s != last) {
             tsr_print("%s tessera quantize ", last == NULL ? "next:" : "  or:");
             tsr_print_path(a->src);
-            tsr_print(" -o DST %s    # %.2f dB: %s\n", s->whole.note, s->whole.figures[TSR_FIGURE_SQNR],
-                      kSuggestions[i].text);
+            tsr_print(" -o DST %s    # %.2f dB: %s\n", s->whole.note, sqnr_of(s), kSuggestions[i].text);
         }
         last = s;
     }
@@ -283,9 +293,9 @@ static tsr_status print(tsr_command_context *context, tsr_err *err)
 /* Writes the known errors. */
 static void write_errors(tsr_text *t, const double figures[TSR_N_FIGURES])
 {
-    static const tsr_figure kErrors[] = {TSR_FIGURE_WORST_BLOCK, TSR_FIGURE_SQNR,   TSR_FIGURE_RELATIVE,
-                                         TSR_FIGURE_MAX_ABS,     TSR_FIGURE_COSINE, TSR_FIGURE_SATURATED,
-                                         TSR_FIGURE_FLUSHED};
+    static const tsr_figure kErrors[] = {TSR_FIGURE_WORST_BLOCK, TSR_FIGURE_SQNR,    TSR_FIGURE_WEIGHTED_SQNR,
+                                         TSR_FIGURE_RELATIVE,    TSR_FIGURE_MAX_ABS, TSR_FIGURE_COSINE,
+                                         TSR_FIGURE_SATURATED,   TSR_FIGURE_FLUSHED};
     for (size_t i = 0; i < sizeof kErrors / sizeof *kErrors; i++) {
         if (!isnan(figures[kErrors[i]]))
             tsr_json_member_number(t, tsr_figure_of(kErrors[i])->key, figures[kErrors[i]]);
@@ -366,13 +376,15 @@ static tsr_status open_source(tsr_command_context *context, tsr_err *err)
     comparing *const a = context->job;
     choice *const chosen = &a->chosen;
     tsr_arena arena = {0};
+    if (a->importance_path != NULL)
+        TSR_TRY(tsr_importance_read(&a->importance, a->importance_path, err));
     TSR_TRY(
         tsr_checkpoint_open(&a->checkpoint, a->src, context->common.ignore.items, context->common.ignore.count, err));
     tsr_warn_unfit_files(context, a->checkpoint);
     const size_t n = a->checkpoint->tensors.count + 1;
     chosen->tensors = calloc(n, sizeof *chosen->tensors);
     chosen->taken = calloc(n, sizeof *chosen->taken);
-    uint32_t *const by_form = calloc(n, sizeof *by_form);
+    uint64_t *const by_form = calloc(n, sizeof *by_form);
     ranked *const candidates = calloc(n, sizeof *candidates);
     tsr_status status = chosen->tensors == NULL || chosen->taken == NULL || by_form == NULL || candidates == NULL
                             ? tsr_out_of_memory(err, NULL)
@@ -392,6 +404,7 @@ static tsr_status run(tsr_command_context *context, tsr_terminal *terminal, tsr_
     const tsr_compare_schemes_options options = {
         .run = tsr_terminal_run_options(terminal, common->threads, common->memory),
         .taken = a->chosen.taken,
+        .importance = a->importance_path == NULL ? NULL : &a->importance,
         .cpu_flags = tsr_cpu_flags() & (unsigned)common->cpumask,
         .ranks = context->ranks,
     };
@@ -405,6 +418,7 @@ static void close_job(tsr_command_context *context)
     comparing *const a = context->job;
     free(a->costs);
     tsr_result_free(&a->result);
+    tsr_importance_free(&a->importance);
     free(a->chosen.tensors);
     free(a->chosen.taken);
     tsr_checkpoint_close(a->checkpoint);

@@ -20,13 +20,14 @@
 enum { BUDGETS = 9 };
 
 typedef struct planning {
-    const char *src, *rules, *sensitivity, *schemes, *bits_text;
-    double bits; /* 0: not given */
-    bool wanted[TSR_SCHEMES];
+    const char *src, *rules, *sensitivity, *schemes, *bits_text, *importance_path;
+    double bits;                   /* 0: not given */
+    bool wanted[TSR_SCHEMES], all; /* all: --schemes all */
     tsr_target_options target;
     uint64_t max_bytes; /* 0: not given */
 
     tsr_checkpoint *checkpoint;
+    tsr_importance importance;
     tsr_scheme_rules weights; /* weights that --sensitivity lists */
     tsr_rules_match match;    /* in `arena` */
     tsr_arena arena;
@@ -56,9 +57,25 @@ static const char kHelp[] =
 
 /* ---- options ---- */
 
+/* Selects every scheme that needs no measured ranges. Of FP8, blocks cannot be mixed with rows and tensors. */
+static void take_all(planning *a)
+{
+    for (size_t k = 0; tsr_scheme_mixed(k) != TSR_SCHEMES; k++) {
+        const tsr_scheme scheme = tsr_scheme_mixed(k);
+        const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
+        a->wanted[scheme] =
+            tsr_scheme_measured(scheme) == scheme && row->form != TSR_FORM_FP8_ROWS && row->form != TSR_FORM_FP8_TENSOR;
+    }
+}
+
 static tsr_status parse_schemes(planning *a, tsr_err *err)
 {
     char word[64];
+    a->all = strcmp(a->schemes, "all") == 0;
+    if (a->all)
+        take_all(a);
+    if (a->all)
+        return TSR_OK;
     for (const char *at = a->schemes;; at++) {
         const size_t size = strcspn(at, ",");
         tsr_scheme scheme;
@@ -98,13 +115,14 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
     const planning *const a = c->job;
     paths->sources[0] = a->src;
     paths->sources[1] = a->sensitivity;
+    paths->sources[2] = a->importance_path;
     paths->more[0] = (tsr_output){"-o", a->rules};
 }
 
 static void set_defaults(tsr_command_context *c)
 {
     planning *const a = c->job;
-    a->schemes = "nvfp4-weight-only,mxfp8,fp8-block,bf16";
+    a->schemes = "all";
 }
 
 static void add_options(tsr_command_context *c, tsr_option *options)
@@ -116,9 +134,11 @@ static void add_options(tsr_command_context *c, tsr_option *options)
         {"--bits", TSR_OPT_TEXT, &a->bits_text, "B",
          "the budget as an average number of bits of the weights to choose for, including scales"},
         {"--schemes", TSR_OPT_TEXT, &a->schemes, "LIST",
-         "to choose from, with commas: nvfp4, nvfp4-weight-only, mxfp4, mxfp4-weight-only, mxfp8, mxfp8-weight-only, "
-         "fp8-block, fp8-channel, int8-weight-only, int4-weight-only, and bf16: as it is "
-         "(nvfp4-weight-only,mxfp8,fp8-block,bf16)"},
+         "to choose from, with commas: names of schemes, with options as in rules files ('int4-weight-only --group-size "
+         "32'), and bf16: as it is (all: every scheme without nvfp4, whose inputs need ranges, fp8-channel and "
+         "fp8-tensor)"},
+        {"--importance", TSR_OPT_TEXT, &a->importance_path, "FILE",
+         "mean squares of the layers' inputs, by which errors are weighted (docs/importance.md)"},
         {"--sensitivity", TSR_OPT_TEXT, &a->sensitivity, "FILE",
          "weights of errors as JSON, {\"GLOB\": 4}; the first glob that matches counts (1 for all)"},
         {0},
@@ -159,7 +179,7 @@ static const char *shares(const tsr_scheme_plan *plan, const size_t *picked, tsr
             weights += plan->groups[i].schemes[picked[i]] == scheme ? plan->groups[i].weights : 0;
         if (weights > 0)
             text = tsr_arena_printf(arena, "%s%s%.0f %% %s", text, *text == '\0' ? "" : ", ",
-                                    100 * (double)weights / (double)plan->weights, tsr_scheme_name(scheme));
+                                    100 * (double)weights / (double)plan->weights, tsr_scheme_spelling(scheme));
     }
     return text;
 }
@@ -188,7 +208,7 @@ static tsr_status fill_result(planning *p, tsr_err *err)
         const tsr_scheme scheme = tsr_scheme_mixed(k);
         c = tsr_scheme_plan_alone(&p->plan, scheme);
         if (p->wanted[scheme])
-            TSR_TRY(add_row(p, TSR_PLAN_ALONE, &c, tsr_scheme_name(scheme), err));
+            TSR_TRY(add_row(p, TSR_PLAN_ALONE, &c, tsr_scheme_spelling(scheme), err));
     }
     return add_row(p, TSR_PLAN_CHOSEN, &p->chosen, shares(&p->plan, p->picked, arena), err);
 }
@@ -199,6 +219,10 @@ static void print_next(const planning *a)
     tsr_print_path(a->src);
     tsr_print(" -o DST --rules ");
     tsr_print_path(a->rules);
+    if (a->importance_path != NULL) {
+        tsr_print(" --importance ");
+        tsr_print_path(a->importance_path);
+    }
     tsr_print("%s\n", a->wanted[TSR_SCHEME_NVFP4] ? " --activations FILE" : "");
 }
 
@@ -217,6 +241,9 @@ static tsr_status print(tsr_command_context *context, tsr_err *err)
                   U64(p->budget), p->chosen.bound, 100 * gap_of(&p->chosen));
     else
         tsr_print("no choice within %llu bytes has a smaller error\n", U64(p->budget));
+    if (p->sensitivity == NULL)
+        tsr_print("errors of weights do not say which layers matter to the model: --sensitivity FILE has measured "
+                  "ones (docs/plan-schemes.md)\n");
     if (p->rules == NULL)
         tsr_print("-o FILE writes it as rules for tessera quantize --rules\n");
     else
@@ -236,12 +263,12 @@ static void write_choice(tsr_text *t, const tsr_plan_row *row)
 static void write_group(tsr_text *t, const tsr_scheme_group *g, size_t picked)
 {
     tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "scheme", tsr_scheme_name(g->schemes[picked]));
+    tsr_json_member_string(t, "scheme", tsr_scheme_spelling(g->schemes[picked]));
     tsr_json_member_u64(t, "weights", g->weights);
     tsr_json_member_array(t, "options", false);
     for (size_t k = 0; k < g->n_options; k++) {
         tsr_json_begin_object(t, true);
-        tsr_json_member_string(t, "scheme", tsr_scheme_name(g->schemes[k]));
+        tsr_json_member_string(t, "scheme", tsr_scheme_spelling(g->schemes[k]));
         tsr_json_member_u64(t, "bytes", g->options[k].bytes);
         tsr_json_member_number(t, "error", g->options[k].error);
         tsr_json_end_object(t);
@@ -301,19 +328,21 @@ static tsr_status write_rules(const planning *p, tsr_err *err)
 
 /* ---- running ---- */
 
-/* Rejects a scheme that the loaders of --for cannot load. */
-static tsr_status check_schemes(const planning *a, tsr_err *err)
+/* Rejects a scheme that the loaders of --for cannot load. Of --schemes all, leaves it out. */
+static tsr_status check_schemes(planning *a, tsr_err *err)
 {
     for (unsigned i = 0; a->target.loaders != NULL && i < TSR_SCHEMES; i++) {
         tsr_quantize_preview preview;
         char what[80];
         if (!a->wanted[i] || i == TSR_SCHEME_KEEP)
             continue;
-        TSR_TRY(tsr_quantize_preview_make(&preview, a->checkpoint, (tsr_scheme)i, err));
-        snprintf(what, sizeof what, "--schemes: %s", tsr_scheme_name((tsr_scheme)i));
+        TSR_TRY(tsr_quantize_preview_make(&preview, a->checkpoint, tsr_scheme_base((tsr_scheme)i), err));
+        snprintf(what, sizeof what, "--schemes: %s", tsr_scheme_spelling((tsr_scheme)i));
         const tsr_status status = tsr_target_check(&a->target, &preview.output, what, err);
         tsr_quantize_preview_free(&preview);
-        TSR_TRY(status);
+        if (status != TSR_E_USAGE || !a->all)
+            TSR_TRY(status);
+        a->wanted[i] = status == TSR_OK;
     }
     return TSR_OK;
 }
@@ -323,6 +352,8 @@ static tsr_status open_source(tsr_command_context *c, tsr_err *err)
     planning *const a = c->job;
     if (a->sensitivity != NULL)
         TSR_TRY(tsr_sensitivity_read(&a->weights, a->sensitivity, err));
+    if (a->importance_path != NULL)
+        TSR_TRY(tsr_importance_read(&a->importance, a->importance_path, err));
     TSR_TRY(tsr_checkpoint_open(&a->checkpoint, a->src, c->common.ignore.items, c->common.ignore.count, err));
     tsr_warn_unfit_files(c, a->checkpoint);
     TSR_TRY(tsr_quantize_check_source(a->checkpoint, err));
@@ -343,6 +374,7 @@ static tsr_status measure(const tsr_command_context *c, planning *a, tsr_termina
         tsr_print_stderr("tessera: unknown model_type '%s': general rules; check with tessera quantize --dry-run\n",
                          type == NULL ? "" : type);
     tsr_scheme_plan_options options = {.run = tsr_terminal_run_options(terminal, c->common.threads, c->common.memory),
+                                       .importance = a->importance_path == NULL ? NULL : &a->importance,
                                        .sensitivities = a->match.of,
                                        .cpu_flags = tsr_cpu_flags() & (unsigned)c->common.cpumask};
     memcpy(options.schemes, a->wanted, sizeof options.schemes);
@@ -386,6 +418,7 @@ static void close_job(tsr_command_context *c)
     tsr_result_free(&a->result);
     tsr_scheme_plan_free(&a->plan);
     tsr_rules_free(&a->weights);
+    tsr_importance_free(&a->importance);
     tsr_arena_free(&a->arena);
     tsr_checkpoint_close(a->checkpoint);
 }

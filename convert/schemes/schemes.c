@@ -33,6 +33,36 @@ const char *tsr_scheme_name(tsr_scheme scheme)
     return kSchemes[scheme].name;
 }
 
+const char *tsr_scheme_spelling(tsr_scheme scheme)
+{
+    const tsr_scheme_row *const row = &kSchemes[scheme];
+    return row->name != NULL ? row->name : row->arguments + strlen("--scheme ");
+}
+
+tsr_scheme tsr_scheme_base(tsr_scheme scheme)
+{
+    const char *const spelling = tsr_scheme_spelling(scheme);
+    const size_t n = strcspn(spelling, " ");
+    tsr_scheme base = 0;
+    while (kSchemes[base].name == NULL || strlen(kSchemes[base].name) != n ||
+           strncmp(kSchemes[base].name, spelling, n) != 0)
+        base++;
+    return base;
+}
+
+tsr_scale_search tsr_scheme_row_search(const tsr_scheme_row *row)
+{
+    switch (row->form) {
+    case TSR_FORM_W8A8:
+    case TSR_FORM_PACKED:
+        return row->ints.search;
+    case TSR_FORM_GROUPS:
+        return row->search;
+    default:
+        return row->fp8.search;
+    }
+}
+
 const char *tsr_scheme_words(void)
 {
     return kWords + 1;

@@ -46,12 +46,13 @@ typedef struct tsr_scheme_row {
     const char *title;     /* title in compare-schemes; NULL: not shown there */
     const char *arguments; /* options of `tessera quantize` that select it */
     tsr_scheme_form form;
-    tsr_fp8_block fp8;   /* BLOCKS, FP8_ROWS, FP8_TENSOR; block_cols 0: whole row; block_rows 0: all rows */
-    tsr_int_scheme ints; /* W8A8, PACKED; for FP8_ROWS the dtype of scales */
-    tsr_mx_kind kind;    /* GROUPS */
-    bool inputs;         /* GROUPS, PACKED: activations are quantized too */
-    bool mixed;          /* a checkpoint can hold it together with other schemes */
-    tsr_scheme codes_of; /* the scheme with the same codes that compare-schemes measures; TSR_SCHEME_KEEP: this one
+    tsr_fp8_block fp8;       /* BLOCKS, FP8_ROWS, FP8_TENSOR; block_cols 0: whole row; block_rows 0: all rows */
+    tsr_int_scheme ints;     /* W8A8, PACKED; for FP8_ROWS the dtype of scales */
+    tsr_mx_kind kind;        /* GROUPS */
+    tsr_scale_search search; /* GROUPS; other forms have it in fp8 and ints */
+    bool inputs;             /* GROUPS, PACKED: activations are quantized too */
+    bool mixed;              /* a checkpoint can hold it together with other schemes */
+    tsr_scheme codes_of;     /* the scheme with the same codes that compare-schemes measures; TSR_SCHEME_KEEP: this one
                           * itself */
     const char *quantize_options, *convert_options; /* options that only some schemes accept */
     tsr_scheme_sqnr sqnr;
@@ -65,6 +66,16 @@ const tsr_scheme_row *tsr_scheme_row_of(tsr_scheme scheme);
 
 /* Returns the name of a scheme, or NULL for a variant. Static storage. */
 const char *tsr_scheme_name(tsr_scheme scheme);
+
+/* Returns the scheme as a rules file spells it: its name, or that of a variant with its options, "int4-weight-only
+ * --group-size 32". Static storage. */
+const char *tsr_scheme_spelling(tsr_scheme scheme);
+
+/* Returns the scheme that has a name and whose options the variant has; the scheme itself if it has a name. */
+tsr_scheme tsr_scheme_base(tsr_scheme scheme);
+
+/* Returns how the scales of a row are chosen. */
+tsr_scale_search tsr_scheme_row_search(const tsr_scheme_row *row);
 
 /* Returns the names of --scheme, separated by "|". Static storage. */
 const char *tsr_scheme_words(void);

@@ -22,6 +22,12 @@ tsr_scheme_kind tsr_scheme_kind_of(tsr_scheme scheme)
     return s->form != TSR_FORM_PACKED ? TSR_W8A8 : s->ints.bits == 8 ? TSR_W8A16 : TSR_W4A16;
 }
 
+double tsr_scheme_cost_error(const tsr_scheme_cost *cost)
+{
+    const tsr_quant_stats *const s = &cost->stats;
+    return s->sum_wx2 > 0 ? s->sum_wd2 / s->sum_wx2 : s->sum_x2 > 0 ? s->sum_d2 / s->sum_x2 : 0;
+}
+
 /* ---- shapes of a tensor in a scheme ---- */
 
 typedef struct matrix {
@@ -68,11 +74,13 @@ static tsr_tensor flat(const tsr_tensor *t)
 
 static tsr_mx_scheme groups_of(const tsr_scheme_row *s)
 {
-    return tsr_mx_scheme_of(s->kind, false);
+    tsr_mx_scheme groups = tsr_mx_scheme_of(s->kind, false);
+    groups.search = s->search;
+    return groups;
 }
 
 static bool takes(tsr_scheme scheme, const tsr_checkpoint *c, const tsr_tensor *t, const tsr_compare_schemes_options *o,
-                  uint32_t taken)
+                  uint64_t taken)
 {
     const tsr_scheme_row *const s = tsr_scheme_row_of(scheme);
     const bool wanted = o->schemes == 0 ? s->title != NULL : (o->schemes >> scheme & 1) != 0;
@@ -139,6 +147,7 @@ static tsr_strip_sizes sizes_of(const tsr_tensor *const *tensors, size_t n)
     for (size_t i = 0; i < n; i++) {
         const matrix m = matrix_of(tensors[i]);
         const uint64_t elements = tsr_min_u64(STRIP_ROWS, m.rows) * m.cols;
+        s.cols = tsr_max_u64(s.cols, m.cols);
         s.x = tsr_max_u64(s.x, elements * tsr_dtype_bytes((tsr_dtype)tensors[i]->dtype));
         s.codes = tsr_max_u64(s.codes, elements);
         s.scales = tsr_max_u64(s.scales, tsr_min_u64(STRIP_ROWS, m.rows) * (m.cols / 32 + 1));
@@ -162,6 +171,7 @@ static tsr_status quantize_blocks(const tsr_scheme_row *s, const tsr_cpu_kernels
                                    .codes = (uint8_t *)w->codes,
                                    .ld_codes = m.cols,
                                    .scales = w->scales,
+                                   .importance = w->weighted ? w->importance : NULL,
                                    .scratch = w->scratch};
         TSR_TRY(tsr_fp8_block_quantize(&scheme, k, &band, stats, err));
     }
@@ -181,6 +191,7 @@ static tsr_status quantize_groups(const tsr_scheme_row *s, const tsr_cpu_kernels
                         .global = 1,
                         .codes = (uint8_t *)w->codes,
                         .scales = (uint8_t *)w->scales,
+                        .importance = w->weighted ? w->importance : NULL,
                         .scratch = w->scratch};
     float amax = 0;
     TSR_TRY(tsr_mx_amax(k, &rows, &amax, err));
@@ -194,7 +205,7 @@ static tsr_status quantize_groups(const tsr_scheme_row *s, const tsr_cpu_kernels
 /* Sets the bits of *refused for schemes that cannot hold the weights. */
 static tsr_status quantize_strip(const tsr_cpu_kernels *k, const tsr_strip_buffers *w, const tsr_tensor *t,
                                  const strip *at, const tsr_scheme_cost costs[TSR_SCHEMES],
-                                 tsr_quant_stats stats[TSR_SCHEMES], unsigned *refused, tsr_err *err)
+                                 tsr_quant_stats stats[TSR_SCHEMES], uint64_t *refused, tsr_err *err)
 {
     const tsr_tensor one_below_the_other = flat(t);
     const tsr_int_rows rows = {.tensor = &one_below_the_other,
@@ -204,6 +215,7 @@ static tsr_status quantize_strip(const tsr_cpu_kernels *k, const tsr_strip_buffe
                                .codes = w->codes,
                                .scales = w->scales,
                                .zero_points = w->zero_points,
+                               .importance = w->weighted ? w->importance : NULL,
                                .scratch = w->scratch};
     for (tsr_scheme i = 0; i < TSR_SCHEMES; i++) {
         stats[i] = (tsr_quant_stats){0};
@@ -215,7 +227,7 @@ static tsr_status quantize_strip(const tsr_cpu_kernels *k, const tsr_strip_buffe
                 : is_fp8(tsr_scheme_row_of(i))
                     ? quantize_blocks(tsr_scheme_row_of(i), k, w, t, at, &stats[i], err)
                     : tsr_int_quantize(&tsr_scheme_row_of(i)->ints, k, &rows, &stats[i], err));
-        *refused |= (unsigned)cannot << i;
+        *refused |= (uint64_t)cannot << i;
     }
     return TSR_OK;
 }
@@ -225,7 +237,7 @@ static tsr_status quantize_strip(const tsr_cpu_kernels *k, const tsr_strip_buffe
 /* The statistics of a strip. */
 typedef struct sums {
     tsr_quant_stats stats[TSR_SCHEMES];
-    unsigned refused; /* bits of the schemes that cannot hold it */
+    uint64_t refused; /* bits of the schemes that cannot hold it */
 } sums;
 
 /* A tensor whose strips are being measured. Their sums are added when all are done. */
@@ -242,7 +254,8 @@ typedef struct run {
     tsr_scheme_cost *costs;
     tsr_cpu_kernels kernels;
     tsr_strip_sizes sizes;
-    flight **flights; /* [n]; NULL if not in progress */
+    tsr_column_importance *columns; /* [n] */
+    flight **flights;               /* [n]; NULL if not in progress */
     size_t next_tensor;
     uint64_t next_strip;
     tsr_claims claims; /* on tensors */
@@ -306,7 +319,7 @@ static void finish(run *r, size_t tensor)
 {
     flight *const f = r->flights[tensor];
     tsr_scheme_cost *const costs = &r->costs[tensor * TSR_SCHEMES];
-    unsigned refused = 0;
+    uint64_t refused = 0;
     for (uint64_t s = 0; s < f->strips; s++) {
         refused |= f->strip[s].refused;
         for (tsr_scheme i = 0; i < TSR_SCHEMES; i++)
@@ -340,12 +353,13 @@ static void *begin_worker(void *job)
 static tsr_status make_strip(void *job, void *worker, const tsr_job_part *part, void *result, tsr_err *err)
 {
     const run *const r = job;
-    const tsr_strip_buffers *const w = worker;
+    tsr_strip_buffers *const w = worker;
     sums *const s = result;
     const tsr_tensor *const t = r->tensors[part->item];
     const matrix m = matrix_of(t);
     const strip at = strip_at(r, part);
     const uint64_t row_bytes = m.cols * tsr_dtype_bytes((tsr_dtype)t->dtype);
+    w->weighted = tsr_importance_of(&r->columns[at.tensor], at.matrix, 0, m.cols, w->importance);
     TSR_TRY(tsr_checkpoint_read(r->c, t, (at.matrix * m.rows + at.row) * row_bytes, w->x, at.rows * row_bytes, err));
     return quantize_strip(&r->kernels, w, t, &at, &r->costs[at.tensor * TSR_SCHEMES], s->stats, &s->refused, err);
 }
@@ -359,7 +373,8 @@ static void decide(run *r)
         const tsr_tensor *const t = r->tensors[i];
         r->progress.bytes_total += t->bytes;
         for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
-            const bool taken = takes(s, r->c, t, r->options, r->options->taken == NULL ? ~0u : r->options->taken[i]);
+            const bool taken =
+                takes(s, r->c, t, r->options, r->options->taken == NULL ? ~UINT64_C(0) : r->options->taken[i]);
             r->costs[i * TSR_SCHEMES + s] =
                 (tsr_scheme_cost){.taken = taken, .bytes = taken ? bytes_of(tsr_scheme_row_of(s), t) : t->bytes};
         }
@@ -370,6 +385,8 @@ static void decide(run *r)
 static uint64_t fingerprint(const run *r)
 {
     uint64_t hash = tsr_checkpoint_fingerprint(r->c, r->n);
+    if (r->options->importance != NULL)
+        hash += r->options->importance->hash;
     for (size_t i = 0; i < r->n; i++)
         hash = 31 * hash + (uint64_t)(r->tensors[i] - r->c->tensors.items);
     return hash;
@@ -425,11 +442,14 @@ tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tenso
              .progress = {.phase = "comparing"},
              .claims = {.ranks = options->ranks},
              .mine = calloc(n + 1, sizeof *r.mine),
+             .columns = calloc(n + 1, sizeof *r.columns),
              .flights = calloc(n + 1, sizeof *r.flights)};
     tsr_status status = TSR_OK;
-    if (r.flights == NULL || r.mine == NULL) {
+    if (r.flights == NULL || r.mine == NULL || r.columns == NULL)
         status = tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu tensors", n);
-    } else {
+    for (size_t i = 0; options->importance != NULL && i < n && status == TSR_OK; i++)
+        status = tsr_importance_find(options->importance, tensors[i], &r.columns[i], err);
+    if (status == TSR_OK) {
         tsr_cpu_kernels_init(&r.kernels, options->cpu_flags);
         decide(&r);
         status = compare_all(&r, err);
@@ -437,6 +457,7 @@ tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tenso
     for (size_t i = 0; r.flights != NULL && i < n; i++)
         free(r.flights[i]);
     free(r.flights);
+    free(r.columns);
     free(r.mine);
     return status;
 }

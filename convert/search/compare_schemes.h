@@ -10,6 +10,7 @@
 #include "common/parallel/threads.h"
 #include "convert/schemes/schemes.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/importance/importance.h"
 #include "quantize/quant_stats.h"
 
 typedef struct tsr_scheme_cost {
@@ -25,20 +26,24 @@ tsr_scheme_kind tsr_scheme_kind_of(tsr_scheme scheme);
 /* Applies the policy of quantize. Sets in taken[i], the caller's array, the bits (1 << scheme) of the schemes for which
  * the policy would quantize tensor i of the checkpoint. The policy is stricter for block scales, because members of a
  * fused layer must end on block boundaries, and for small groups, which must divide a row. */
-tsr_status tsr_schemes_decide(const tsr_checkpoint *checkpoint, const char *model_type, uint32_t *taken,
+tsr_status tsr_schemes_decide(const tsr_checkpoint *checkpoint, const char *model_type, uint64_t *taken,
                               tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
 
 typedef struct tsr_compare_schemes_options {
     tsr_run_options run;
-    const uint32_t *taken; /* [n] from tsr_schemes_decide; NULL: every scheme quantizes every tensor */
-    uint32_t schemes;      /* bits of the schemes to measure; 0: those that have a title. The others quantize nothing */
+    const uint64_t *taken; /* [n] from tsr_schemes_decide; NULL: every scheme quantizes every tensor */
+    uint64_t schemes;      /* bits of the schemes to measure; 0: those that have a title. The others quantize nothing */
+    const tsr_importance *importance; /* weights of the columns in squared errors; NULL: all are 1 */
     unsigned cpu_flags;
     tsr_ranks *ranks; /* the processes that share the job; NULL: only this one. Borrowed */
 } tsr_compare_schemes_options;
 
+/* Returns the error of a scheme for a tensor, sum d^2 / sum x^2, weighted by importance if the tensor has any. */
+double tsr_scheme_cost_error(const tsr_scheme_cost *cost);
+
 /* Fills costs[i * TSR_SCHEMES + scheme] for tensors[i], matrices [R, C] or stacks [M, R, C] of BF16, F16 or F32. The
  * caller allocates costs[n * TSR_SCHEMES]. Each rank measures the tensors that it claims, and all ranks get all costs.
- * TSR_E_VALUE: NaN or Inf, with its position. TSR_E_NOMEM, TSR_E_IO, TSR_E_CANCELLED. */
+ * TSR_E_VALUE: NaN or Inf, with its position. TSR_E_MISMATCH: tsr_importance_find. TSR_E_NOMEM, TSR_E_IO, TSR_E_CANCELLED. */
 tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tensor *const *tensors, size_t n,
                                const tsr_compare_schemes_options *options, tsr_scheme_cost *costs,
                                tsr_err *err) TSR_WARN_UNUSED;

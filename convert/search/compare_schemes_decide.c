@@ -17,7 +17,7 @@ static tsr_scheme alike(tsr_scheme scheme)
     }
 }
 
-tsr_status tsr_schemes_decide(const tsr_checkpoint *c, const char *model_type, uint32_t *taken, tsr_arena *arena,
+tsr_status tsr_schemes_decide(const tsr_checkpoint *c, const char *model_type, uint64_t *taken, tsr_arena *arena,
                               tsr_err *err)
 {
     tsr_decision *const decisions = calloc(c->tensors.count + 1, sizeof *decisions);
@@ -30,7 +30,7 @@ tsr_status tsr_schemes_decide(const tsr_checkpoint *c, const char *model_type, u
         if (first == s)
             status = tsr_policy_decide(c, model_type, &policy, arena, decisions, err);
         for (size_t i = 0; i < c->tensors.count; i++)
-            taken[i] |= (first == s ? decisions[i].treatment == TSR_QUANTIZE : taken[i] >> first & 1u) << s;
+            taken[i] |= (first == s ? (uint64_t)(decisions[i].treatment == TSR_QUANTIZE) : taken[i] >> first & 1) << s;
     }
     free(decisions);
     return status;

@@ -19,6 +19,7 @@ static tsr_ct_config config_of(const tsr_scheme_row *row)
         config.type = "int";
         config.bits = row->ints.bits;
         config.group = row->ints.group;
+        config.asymmetric = row->ints.asymmetric;
         return config;
     }
     config.type = "float";

@@ -29,19 +29,25 @@ bool tsr_mixed_scheme_takes(tsr_scheme scheme, const tsr_checkpoint *source, con
 
 tsr_status tsr_mixed_scheme_parse(const char *word, tsr_scheme *scheme, tsr_err *err)
 {
-    char names[256] = "";
+    char names[512] = "";
     for (size_t i = 0; tsr_scheme_mixed(i) != TSR_SCHEMES; i++) {
         *scheme = tsr_scheme_mixed(i);
-        const char *const name = tsr_scheme_row_of(*scheme)->name;
-        if (strcmp(word, name) == 0 || (*scheme == TSR_SCHEME_KEEP && strcmp(word, "bf16") == 0))
+        const char *const name = tsr_scheme_name(*scheme);
+        if (strcmp(word, tsr_scheme_spelling(*scheme)) == 0 ||
+            (*scheme == TSR_SCHEME_KEEP && strcmp(word, "bf16") == 0))
             return TSR_OK;
+        if (name == NULL)
+            continue;
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i == 0 ? "" : ", ", name);
     }
     if (strcmp(word, "int8-channel") == 0)
         return tsr_fail(err, TSR_E_USAGE,
                         "int8-channel cannot be mixed with other schemes: loaders expect its row sums for all layers "
                         "or none; use int8-weight-only instead");
-    return tsr_fail(err, TSR_E_USAGE, "scheme '%s' cannot be mixed with others; available: %s", word, names);
+    return tsr_fail(err, TSR_E_USAGE,
+                    "scheme '%s' cannot be mixed with others; available: %s; some also with options, as in "
+                    "'int4-weight-only --group-size 32' (docs/plan-schemes.md)",
+                    word, names);
 }
 
 tsr_status tsr_mixed_schemes_check(const bool used[TSR_SCHEMES], tsr_dialect dialect, tsr_err *err)
@@ -53,10 +59,10 @@ tsr_status tsr_mixed_schemes_check(const bool used[TSR_SCHEMES], tsr_dialect dia
                 err, TSR_E_UNSUPPORTED,
                 "dialect modelopt has no %s; it supports fp8-tensor, nvfp4, nvfp4-weight-only and mxfp8; use "
                 "compressed-tensors for others",
-                row->name);
+                tsr_scheme_spelling(scheme));
     }
     const tsr_scheme row = used[TSR_SCHEME_FP8_CHANNEL] ? TSR_SCHEME_FP8_CHANNEL : TSR_SCHEME_FP8_TENSOR;
-    if (used[TSR_SCHEME_FP8_BLOCK] && used[row])
+    if ((used[TSR_SCHEME_FP8_BLOCK] || used[TSR_SCHEME_FP8_BLOCK_MSE]) && used[row])
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "fp8-block and %s cannot be mixed: their tensors have the same names and dtypes, and "
                         "readers that use one block size would apply it to both",

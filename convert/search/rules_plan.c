@@ -40,7 +40,7 @@ static tsr_status note_items(const planning *p, bool used[TSR_SCHEMES])
             continue;
         used[p->match->of[i]->scheme] = true;
         p->decisions[i].reason = tsr_arena_printf(&p->plan->arena, "rule '%s': %s", p->match->of[i]->pattern,
-                                                  tsr_scheme_name(p->match->of[i]->scheme));
+                                                  tsr_scheme_spelling(p->match->of[i]->scheme));
         if (p->decisions[i].reason == NULL)
             return tsr_out_of_memory(p->err, "while planning");
     }
@@ -80,7 +80,7 @@ static tsr_status decide_scheme(const planning *p, tsr_scheme scheme)
                                                : "its columns are not a multiple of the group or word size";
         if (tsr_rules_is_name(p->match->of[i]) && t->rank >= 2)
             return tsr_fail(p->err, TSR_E_MISMATCH, "%s: '%s' cannot become %s: %s", p->o->rules->path, t->name,
-                            tsr_scheme_name(scheme), why);
+                            tsr_scheme_spelling(scheme), why);
         p->decisions[i] = (tsr_decision){allowed ? TSR_KEEP : p->by_scheme[i].treatment, why};
     }
     return TSR_OK;
@@ -107,8 +107,8 @@ static tsr_status check_together(const planning *p)
                             "%s: loaders run '%s' and '%s' as one layer, or as experts of one scheme, but the first "
                             "would be %s (%s) and the second %s (%s)",
                             path, p->c->tensors.items[k].name, p->c->tensors.items[i].name,
-                            tsr_scheme_name((tsr_scheme)p->schemes[k]), p->decisions[k].reason,
-                            tsr_scheme_name((tsr_scheme)p->schemes[i]), p->decisions[i].reason);
+                            tsr_scheme_spelling((tsr_scheme)p->schemes[k]), p->decisions[k].reason,
+                            tsr_scheme_spelling((tsr_scheme)p->schemes[i]), p->decisions[i].reason);
     }
     return TSR_OK;
 }
@@ -154,10 +154,13 @@ static tsr_status decide(const planning *p)
 
 /* ---- steps ---- */
 
-/* Returns how scales of a scheme are chosen: schemes whose scales are FP32 have no best ones. */
+/* Returns how scales of a scheme are chosen: as its variant says, or by --scales. Schemes whose scales are FP32 have no
+ * best ones. */
 static tsr_scale_search search_of(const planning *p, tsr_scheme scheme)
 {
     const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
+    if (tsr_scheme_row_search(row) != TSR_SCALES_AMAX)
+        return tsr_scheme_row_search(row);
     const tsr_dtype stored = row->form == TSR_FORM_BLOCKS ? TSR_F32 : row->ints.scale_dtype;
     const tsr_scale_search search = tsr_scheme_search(scheme, p->o->search);
     return search == TSR_SCALES_BEST && tsr_scheme_check_scales(scheme, search, stored, NULL) != TSR_OK
@@ -173,14 +176,14 @@ static tsr_status plan_small_groups(const planning *p, const tsr_tensor *t, tsr_
     d.scheme.search = search_of(p, scheme);
     layers.calibration = has_scale ? p->o->calibration : NULL;
     layers.input_scale = has_scale ? p->o->input_scale : 0;
-    return tsr_mx_layers_plan(&layers, t,
-                              &(tsr_mx_step){tsr_scheme_name(scheme), fp8 ? NULL : &d.scheme, d.names, false}, p->err);
+    return tsr_mx_layers_plan(
+        &layers, t, &(tsr_mx_step){tsr_scheme_spelling(scheme), fp8 ? NULL : &d.scheme, d.names, false}, p->err);
 }
 
-static tsr_status plan_blocks(const planning *p, const tsr_tensor *t, const tsr_fp8_block *block)
+static tsr_status plan_blocks(const planning *p, const tsr_tensor *t, tsr_scheme scheme)
 {
-    tsr_fp8_block blocks = *block;
-    blocks.search = search_of(p, TSR_SCHEME_FP8_BLOCK);
+    tsr_fp8_block blocks = tsr_scheme_row_of(scheme)->fp8;
+    blocks.search = search_of(p, scheme);
     return tsr_plan_quantize(p->plan, &(tsr_weight){.data = t}, &blocks, TSR_DIALECT_COMPRESSED_TENSORS, p->err);
 }
 
@@ -194,7 +197,7 @@ static tsr_status plan_weight(const planning *p, const tsr_tensor *t, tsr_scheme
     case TSR_FORM_FP8_TENSOR:
         return plan_small_groups(p, t, scheme);
     case TSR_FORM_BLOCKS:
-        return plan_blocks(p, t, &row->fp8);
+        return plan_blocks(p, t, scheme);
     case TSR_FORM_FP8_ROWS:
         return tsr_plan_fp8_channel(p->plan, t, TSR_SCALE_F32, search_of(p, scheme), p->err);
     default:

@@ -12,11 +12,11 @@ typedef struct making {
     tsr_scheme_plan *plan;
     const tsr_checkpoint *c;
     const tsr_scheme_plan_options *o;
-    uint32_t *taken; /* [tensors]: of tsr_schemes_decide */
+    uint64_t *taken; /* [tensors]: of tsr_schemes_decide */
     uint32_t *first; /* [tensors]: tsr_policy_together */
     uint32_t *next;  /* [tensors]: the next member of the same group, or 0 */
     const tsr_tensor **measured;
-    uint32_t *measured_taken;
+    uint64_t *measured_taken;
     tsr_scheme_cost *costs; /* [measured][TSR_SCHEMES] */
     tsr_err *err;
 } making;
@@ -123,7 +123,7 @@ static void cost_group(const making *m, tsr_scheme_group *g)
             const tsr_scheme_cost *const c = &m->costs[(at + i) * TSR_SCHEMES + tsr_scheme_measured(scheme)];
             all = c->taken && tsr_mixed_scheme_takes(scheme, m->c, g->tensors[i]);
             o.bytes += c->bytes + tsr_scheme_companion_bytes(scheme);
-            o.error += c->stats.sum_x2 > 0 ? weight_of(m, g->tensors[i]) * c->stats.sum_d2 / c->stats.sum_x2 : 0;
+            o.error += weight_of(m, g->tensors[i]) * tsr_scheme_cost_error(c);
         }
         if (all)
             add_option(g, scheme, o);
@@ -134,9 +134,10 @@ static void cost_group(const making *m, tsr_scheme_group *g)
 
 static tsr_status measure(making *m)
 {
-    tsr_compare_schemes_options options = {.run = m->o->run, .taken = m->measured_taken, .cpu_flags = m->o->cpu_flags};
+    tsr_compare_schemes_options options = {
+        .run = m->o->run, .taken = m->measured_taken, .importance = m->o->importance, .cpu_flags = m->o->cpu_flags};
     for (tsr_scheme scheme = TSR_SCHEME_KEEP + 1; scheme < TSR_SCHEMES; scheme++)
-        options.schemes |= m->o->schemes[scheme] ? 1u << tsr_scheme_measured(scheme) : 0;
+        options.schemes |= (uint64_t)m->o->schemes[scheme] << tsr_scheme_measured(scheme);
     m->costs = calloc(m->plan->n_tensors * TSR_SCHEMES, sizeof *m->costs);
     if (m->costs == NULL)
         return tsr_out_of_memory(m->err, "for the costs of schemes");
@@ -283,7 +284,7 @@ void tsr_scheme_plan_rules(const tsr_scheme_plan *plan, const size_t *picked, co
                 write_matches(&plan->groups[i], t);
         }
         tsr_json_end_array(t);
-        tsr_json_member_string(t, "scheme", tsr_scheme_name(scheme));
+        tsr_json_member_string(t, "scheme", tsr_scheme_spelling(scheme));
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);

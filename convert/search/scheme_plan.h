@@ -29,6 +29,7 @@ typedef struct tsr_scheme_plan {
 typedef struct tsr_scheme_plan_options {
     tsr_run_options run;
     bool schemes[TSR_SCHEMES];                  /* the schemes to choose from */
+    const tsr_importance *importance;           /* weights of the columns in squared errors; or NULL */
     const tsr_rules_item *const *sensitivities; /* [tensors]: the sensitivity of each, or NULL */
     unsigned cpu_flags;
 } tsr_scheme_plan_options;

@@ -8,7 +8,8 @@ enum { BEYOND = 64 };
 
 uint64_t tsr_strip_bytes(const tsr_strip_sizes *sizes)
 {
-    return sizes->x + sizes->scratch + sizes->codes + sizes->scales * (sizeof(int8_t) + sizeof(float));
+    return sizes->x + sizes->scratch + sizes->codes + sizes->scales * (sizeof(int8_t) + sizeof(float)) +
+           sizes->cols * sizeof(float);
 }
 
 tsr_strip_buffers *tsr_strip_buffers_begin(const tsr_strip_sizes *sizes)
@@ -20,8 +21,10 @@ tsr_strip_buffers *tsr_strip_buffers_begin(const tsr_strip_sizes *sizes)
                              .scratch = malloc(sizes->scratch + BEYOND),
                              .codes = malloc(sizes->codes + BEYOND),
                              .zero_points = malloc(sizes->scales + BEYOND),
-                             .scales = malloc((sizes->scales + BEYOND) * sizeof *b->scales)};
-    if (b->x != NULL && b->scratch != NULL && b->codes != NULL && b->zero_points != NULL && b->scales != NULL)
+                             .scales = malloc((sizes->scales + BEYOND) * sizeof *b->scales),
+                             .importance = malloc((sizes->cols + BEYOND) * sizeof *b->importance)};
+    if (b->x != NULL && b->scratch != NULL && b->codes != NULL && b->zero_points != NULL && b->scales != NULL &&
+        b->importance != NULL)
         return b;
     tsr_strip_buffers_end(b);
     return NULL;
@@ -37,5 +40,6 @@ void tsr_strip_buffers_end(void *buffers)
     free(b->codes);
     free(b->zero_points);
     free(b->scales);
+    free(b->importance);
     free(b);
 }

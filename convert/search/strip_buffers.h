@@ -2,17 +2,19 @@
 #ifndef TSR_CONVERT_SEARCH_STRIP_BUFFERS_H
 #define TSR_CONVERT_SEARCH_STRIP_BUFFERS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-/* Sizes that suffice for every strip: bytes, and for `scales` the number of scales. */
+/* Sizes that suffice for every strip: bytes, and for `scales` and `cols` their number. */
 typedef struct tsr_strip_sizes {
-    uint64_t x, scratch, codes, scales;
+    uint64_t x, scratch, codes, scales, cols;
 } tsr_strip_sizes;
 
 typedef struct tsr_strip_buffers {
     void *x, *scratch;
     int8_t *codes, *zero_points;
-    float *scales;
+    float *scales, *importance; /* importance has an element for each column; valid if `weighted` */
+    bool weighted;
 } tsr_strip_buffers;
 
 /* Returns the bytes that tsr_strip_buffers_begin allocates, without the padding after each buffer. */

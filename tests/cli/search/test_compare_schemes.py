@@ -6,6 +6,7 @@ import shutil
 from checkpoints import BF16, make, random_weight
 import fp8_oracle
 import harness
+import importance_files
 from int_oracle import DOWN, NORM, UP, quantized
 import mx_oracle
 import numpy as np
@@ -14,9 +15,9 @@ import safetensors
 
 GATE, TAILS = "model.layers.0.mlp.gate_proj.weight", "model.layers.1.mlp.gate_proj.weight"
 EXPERTS = "model.layers.0.mlp.experts.down_proj"
-BY_ROWS = {"fp8-channel", "fp8-tensor", "int8-channel", "int8-weight-only", "int8, groups of 128", "int4, groups of 32", "int4, groups of 64",
-           "int4, groups of 128", "int4, groups of 128, zero points", "int4-channel", "nvfp4-weight-only", "mxfp4-weight-only",
-           "mxfp8"}
+INT4 = [f"int4, groups of {n}{zero}{best}" for zero in ("", ", zero points") for best in ("", ", best") for n in (32, 64, 128)]
+SMALL = ["nvfp4-weight-only", "nvfp4-weight-only, four-six", "nvfp4-weight-only, best", "mxfp4-weight-only", "mxfp4-weight-only, best", "mxfp8"]
+BY_ROWS = {"fp8-channel", "fp8-tensor", "int8-channel", "int8-weight-only", "int8, groups of 128", *INT4, "int4-channel", *SMALL}
 STRIP = 128  # rows that share NVFP4's global scale, or the scale of fp8-tensor, while they are measured
 
 
@@ -61,16 +62,15 @@ def test_every_cell(tmp_path, tessera, source):
     got, out = compare(tessera, src, tmp_path / "c.json")
     assert [s["scheme"] for s in got["schemes"]] == [
         "fp8-block", "fp8-block, ue8m0", "fp8-block, mse", "fp8-channel", "fp8-tensor", "int8-channel", "int8-weight-only",
-        "int8, groups of 128", "int4, groups of 32", "int4, groups of 64", "int4, groups of 128",
-        "int4, groups of 128, zero points", "int4-channel", "nvfp4-weight-only", "mxfp4-weight-only", "mxfp8"]
+        "int8, groups of 128", *INT4, "int4-channel", *SMALL]
     sums = {}
     for row in got["tensors"]:
         x = tensors[row["name"]].astype(np.float64)
         for cell in row["schemes"]:
             name = cell["scheme"]
-            if "mse" in name:
-                plain = next(c for c in row["schemes"] if c["scheme"] == "fp8-block")
-                assert cell["relative_error"] <= plain["relative_error"]
+            if name.endswith(("mse", "best", "four-six")):
+                plain = next(c for c in row["schemes"] if c["scheme"] == name.rpartition(", ")[0])
+                assert cell["relative_error"] <= plain["relative_error"] and cell["bytes"] == plain["bytes"]
                 continue
             error = x - values(tensors[row["name"]], name)
             assert cell["relative_error"] == pytest.approx(np.sqrt((error**2).sum() / (x**2).sum()), rel=1e-4), (row["name"], name)
@@ -132,6 +132,8 @@ def test_a_stack_in_f32(tmp_path, tessera):
     left = {s for s in BY_ROWS if "groups of 64" in s or "groups of 128" in s}  # 96 columns
     assert cells.keys() == {s["scheme"] for s in got["schemes"]} - left
     for scheme in cells.keys() - {"fp8-block, mse", "fp8-tensor", "nvfp4-weight-only"}:  # those of one scale have that of a strip
+        if scheme.endswith(("best", "four-six")):
+            continue
         x = w if scheme.startswith("fp8-block") else w.reshape(-1, 96)
         error = x.astype(np.float64) - values(x, scheme)
         expected = np.sqrt((error**2).sum() / (w.astype(np.float64) ** 2).sum())
@@ -162,6 +164,25 @@ def test_what_is_suggested_is_the_best_of_the_table(tmp_path, tessera, source):
         w[:, 0] = 30
     src = make(tmp_path / "tails", {"model.safetensors": tails}, quantization=None)
     assert compare(tessera, src, tmp_path / "t.json")[0]["suggested"]["any"] == "mxfp8"
+
+
+def test_the_best_rows_are_those_of_quantize(tmp_path, tessera, source, quantize):
+    """With and without importance; what is suggested has the highest weighted SQNR."""
+    src, tensors = source
+    rng = np.random.default_rng(1)
+    path = importance_files.as_json(tmp_path / "i.json", {n.removesuffix(".weight"): rng.exponential(1, w.shape[1]) ** 4
+                                                           for n, w in tensors.items()})
+    for words in ((), ("--importance", path)):
+        got, out = compare(tessera, src, tmp_path / "c.json", *words)
+        assert ("weighted" in out) == bool(words)
+        for s in got["schemes"]:
+            if not s["scheme"].startswith(("int4, groups of 32", "mx")) or not s["scheme"].endswith("best"):
+                continue
+            report = json.loads((quantize(src, *s["options"].split(), *words) / "quantization_report.json").read_text())
+            assert s["sqnr_db"] == pytest.approx(report["whole"]["sqnr_db"], abs=1e-6), s["scheme"]
+            assert s.get("weighted_sqnr_db") == pytest.approx(report["whole"].get("weighted_sqnr_db"), abs=1e-6)
+    weighted = {s["scheme"]: s["weighted_sqnr_db"] for s in got["schemes"] if "int4" in s["scheme"] or "fp4" in s["scheme"]}
+    assert got["suggested"]["w4a16"] == max(weighted, key=weighted.get)
 
 
 def test_experts_that_blocks_do_not_fit(tmp_path, tessera):

@@ -4,8 +4,9 @@ import itertools
 import json
 import re
 
-from checkpoints import BF16, make, random_weight
+from checkpoints import BF16, load, make, random_weight
 import harness
+import importance_files
 import mx_oracle
 import numpy as np
 import pytest
@@ -156,6 +157,70 @@ def test_a_plan_is_the_best_and_is_carried_out(tmp_path, tessera, quantize, llam
     dst = quantize(llama, "--rules", rules)
     assert check_schemes(llama, dst, schemes) == got["bytes"]
     check_is_read(tessera, llama, dst)
+
+
+VARIANTS = {"int4-weight-only --group-size 32": 32, "int4-weight-only --group-size 64 --zero-points": 64,
+            "int4-weight-only --zero-points --scales best": 128, "int8-weight-only --group-size 128": 128}
+
+
+def test_all_schemes(tmp_path, tessera, quantize, llama, plan):
+    """No uniform scheme that is as small has a smaller error; schemes with options are carried out and read."""
+    used = set()
+    for bits in ("4.3", "4.6", "5", "8.2"):
+        rules, got = plan(llama, "--bits", bits)
+        assert "--sensitivity" in got["stdout"]
+        best = best_error(got["groups"], got["budget_bytes"] - got["kept_bytes"])
+        assert got["error"] == pytest.approx(best, rel=1e-6)
+        names = {o["scheme"] for g in got["groups"] for o in g["options"]}
+        assert {"nvfp4-weight-only --scales best", "int4-weight-only --group-size 64 --zero-points --scales best", "fp8-block --scales mse",
+                "keep"} <= names and not {"nvfp4", "fp8-channel", "fp8-tensor"} & names
+        for name in names:
+            alone = [next((o for o in g["options"] if o["scheme"] == name), None) for g in got["groups"]]
+            if None not in alone and sum(o["bytes"] for o in alone) + got["kept_bytes"] <= got["bytes"]:
+                assert sum(o["error"] for o in alone) >= got["error"] * (1 - 1e-9), name
+        used |= set(schemes_of(got).values())
+        dst = quantize(llama, "--rules", rules)
+        code, out, err = harness.run(tessera, ["verify", dst, "--against", llama])
+        assert code == 0, out + err
+        stored = sum(size for _, _, size in headers(dst).values())
+        assert stored == got["bytes"]
+    assert any("best" in name for name in used) and any("zero-points" in name for name in used)
+
+
+def test_rules_with_options(tmp_path, tessera, quantize, llama):
+    """A scheme with options in a rules file gives the codes of these options."""
+    modules = [f"model.layers.{i}.self_attn.o_proj" for i in range(LAYERS)] + ["model.layers.0.mlp.down_proj"]
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps({"rules": [{"match": m, "scheme": s} for m, s in zip(modules, VARIANTS)]}))
+    mixed = load(quantize(llama, "--rules", rules))
+    groups = json.loads((quantize(llama, "--rules", rules) / "config.json").read_text())["quantization_config"]["config_groups"]
+    for module, (scheme, group) in zip(modules, VARIANTS.items()):
+        alone = load(quantize(llama, *f"--scheme {scheme}".split()))
+        mine = {n for n in alone if n.startswith(module + ".")}
+        assert mine == {n for n in mixed if n.startswith(module + ".")}
+        assert all(np.array_equal(alone[n].view(np.uint8), mixed[n].view(np.uint8)) for n in mine), scheme
+        (config,) = [g["weights"] for g in groups.values() if module in g["targets"]]
+        assert config["group_size"] == group and config["symmetric"] == ("zero-points" not in scheme)
+    rules.write_text(json.dumps({"rules": [{"match": "*", "scheme": "int4-weight-only --group-size 16"}]}))
+    code, _, err = harness.run(tessera, ["quantize", llama, "-o", tmp_path / "dst", "--rules", rules])
+    assert code == 3 and "some also with options" in err, err
+
+
+def test_importance_weights_the_errors(tmp_path, tessera, quantize, llama, plan):
+    rng = np.random.default_rng(2)
+    cols = {leaf: shape[1] for leaf, shape in (ATTENTION | MLP).items()}
+    path = importance_files.as_json(tmp_path / "i.json", {
+        f"model.layers.{layer}.{part}.{leaf}": rng.exponential(1, cols[leaf]) ** 3
+        for layer in range(LAYERS) for part, shapes in (("self_attn", ATTENTION), ("mlp", MLP)) for leaf in shapes})
+    rules, got = plan(llama, "--bits", "6", "--importance", path)
+    assert f"--importance {path}" in got["stdout"]
+    report = json.loads((quantize(llama, "--rules", rules, "--importance", path) / "quantization_report.json").read_text())
+    cost = {t["name"]: 0 if t["weighted_sqnr_db"] is None else 10 ** (-t["weighted_sqnr_db"] / 10) for t in report["tensors"]}
+    for g in got["groups"]:
+        if "best" in g["scheme"] and "nvfp4" not in g["scheme"]:
+            (mine,) = [o for o in g["options"] if o["scheme"] == g["scheme"]]
+            assert mine["error"] == pytest.approx(sum(cost[t] for t in g["tensors"]), rel=1e-6)
+    assert "best" in str(schemes_of(got))
 
 
 def test_what_is_sensitive_is_kept(tmp_path, llama, plan):
