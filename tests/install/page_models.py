@@ -11,6 +11,7 @@ import sys
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
 import adapters
 import harness
+import importance_files
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 # How make_checkpoint makes each.
@@ -85,6 +86,24 @@ def make_ranges(source, path):
     path.write_text(json.dumps({name: {"min": -4, "max": 4} for name in names}))
 
 
+def make_importance(where):
+    """Mean squares of the layers' inputs: those of Llama-3.1-8B as llama.cpp writes them, and of DeepSeek-V3 as JSON."""
+    matrix, means = {}, {}
+    for model in ("Llama-3.1-8B", "DeepSeek-V3-BF16"):
+        for path in sorted((where / model).glob("*.safetensors")):
+            for name, (_, shape, _) in harness.read_safetensors(path)[1].items():
+                module = name.removesuffix(".weight")
+                layer = re.fullmatch(r"model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)_proj", module)
+                values = [1 + i % 7 for i in range(shape[-1])]
+                if len(shape) == 2 and model == "DeepSeek-V3-BF16":
+                    means[module] = values
+                elif len(shape) == 2 and layer is not None:
+                    part = {"o": "attn_output"}.get(layer[2], ("ffn_" if layer[2] in ("gate", "up", "down") else "attn_") + layer[2])
+                    matrix[f"blk.{layer[1]}.{part}"] = values
+    importance_files.gguf(where / "imatrix.gguf", matrix)
+    importance_files.as_json(where / "means.json", means)
+
+
 def prepare(checks, options, where):
     """All of them, in a new folder. `options` are those of the tests."""
     where.mkdir()
@@ -95,6 +114,7 @@ def prepare(checks, options, where):
     make_gpt_oss(where / "gpt-oss-BF16")
     make_awq(where / "model", where / "Llama-AWQ")
     make_ranges(where / "model", where / "ranges.json")
+    make_importance(where)
     (where / "jobs.jsonl").write_text(json_blocks("batch.md")[0])
     (where / "rules-of-the-page.json").write_text(json_blocks("plan-schemes.md")[0])
     (where / "ranges-of-the-page.json").write_text(json_blocks("numerics.md")[0])
