@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # Modules (folders) that each module may include. "*" after a name includes the folders in it. Nothing is inherited.
 COMMON = ["common*"]
-FORMATS = COMMON + ["formats/json", "formats/checkpoint", "formats/names", "formats/weights", "formats/loaders"]
+FORMATS = COMMON + ["formats/json", "formats/remote", "formats/checkpoint", "formats/names", "formats/weights", "formats/loaders"]
 BLOCKS = ["formats/blocks"]
 EVIDENCE = FORMATS + ["kernels*", "verify/values", "verify/compare", "verify/evidence"]
 ADAPTERS = ["formats/adapters", "formats/importance"]
@@ -27,12 +27,13 @@ MAY_INCLUDE = {
     "common/cluster": COMMON,
     "formats/json": COMMON,
     "formats/blocks": COMMON,
-    "formats/checkpoint": FORMATS[:2],
-    "formats/names": FORMATS[:3],
-    "formats/weights": FORMATS[:4],
-    "formats/loaders": FORMATS[:5],
-    "formats/adapters": FORMATS[:5],
-    "formats/importance": FORMATS[:4],
+    "formats/remote": FORMATS[:2],
+    "formats/checkpoint": FORMATS[:3],
+    "formats/names": FORMATS[:4],
+    "formats/weights": FORMATS[:5],
+    "formats/loaders": FORMATS[:6],
+    "formats/adapters": FORMATS[:6],
+    "formats/importance": FORMATS[:5],
     "kernels/cpu": COMMON,
     "kernels/cpu/x86": COMMON + ["kernels/cpu"],
     "kernels/cpu/arm": COMMON + ["kernels/cpu"],
@@ -55,7 +56,7 @@ MAY_INCLUDE = {
     "verify/values": FORMATS,
     "verify/compare": FORMATS + ["verify/values"],
     "verify/survey": FORMATS + ["verify/values"],
-    "verify/manifest": FORMATS[:3],
+    "verify/manifest": FORMATS[:4],
     "verify/evidence": EVIDENCE[:-1],
     "verify/kernels": EVIDENCE,
     "verify/mla": EVIDENCE,

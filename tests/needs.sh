@@ -83,6 +83,7 @@ missing_for() {
     has_library libzstd zstd.h || echo libzstd-dev
     has_chart_js || echo libjs-chart.js
     has_library liburing liburing.h || echo liburing-dev
+    has_library libcurl curl/curl.h || echo libcurl4-openssl-dev
     has_venv || echo python3-venv
     [ "$1" != bench ] || have fio || echo fio
     [ "$1" != coverage ] || have gcovr || echo gcovr
@@ -94,6 +95,8 @@ missing_for() {
     has_fuzzer || clang_runtime
     valgrind -q true >/dev/null 2>&1 || echo valgrind libc6-dbg
     have zstd || echo zstd
+    have nginx || [ -x /usr/sbin/nginx ] || echo nginx-light
+    have openssl || echo openssl
     have xmllint || echo libxml2-utils
     have lexgrog || echo man-db
     have zsh || echo zsh
@@ -115,9 +118,9 @@ need_for() {
         have sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; } || root=(none)
     fi
     if [ "${root[0]:-}" = none ] || ! have apt-get; then
-        # These packages are optional: without them the demo skips its last check, `report` has no --html, and direct I/O runs
-        # one request at a time.
-        [ "$task" != build ] || [ -n "$(missing_for build | grep -vxE 'python3-venv|libjs-chart.js|liburing-dev')" ] || return 0
+        # These packages are optional: without them the demo skips its last check, `report` has no --html, direct I/O runs
+        # one request at a time, and there are no remote sources.
+        [ "$task" != build ] || [ -n "$(missing_for build | grep -vxE 'python3-venv|libjs-chart.js|liburing-dev|libcurl4-openssl-dev')" ] || return 0
         {
             echo "dev: packages are missing, and installing them needs root and apt-get. On Debian and Ubuntu, run:"
             echo "    apt-get update && ${install[*]} ${missing% }"

@@ -7,6 +7,7 @@
 #include "cli/show/inspect/inspect_print.h"
 #include "convert/jobs/quantize_preview.h"
 #include "formats/json/json_write.h"
+#include "formats/remote/address.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -292,11 +293,27 @@ static tsr_status look(const char *path, bool *exists, tsr_err *err)
     return TSR_OK;
 }
 
+/* Splits the address of a model on a server from a tensor: the text after the last colon, if it can be the name of a
+ * tensor and is not a port. */
+static void split_address(char *address, const char **tensor)
+{
+    char *const colon = strrchr(address, ':'), *const host = strstr(address, "://") + 3;
+    if (colon < host || strchr(colon, '/') != NULL || memchr(host, '/', (size_t)(colon - host)) == NULL ||
+        strchr(address, '?') != NULL)
+        return;
+    *colon = '\0';
+    *tensor = colon + 1;
+}
+
 /* Splits "DIR:TENSOR" at the last colon whose left side exists as a path; *tensor is NULL for a path alone. */
 static tsr_status split(char *path, const char **tensor, tsr_err *err)
 {
     bool exists;
     *tensor = NULL;
+    if (tsr_is_remote(path)) {
+        split_address(path, tensor);
+        return TSR_OK;
+    }
     TSR_TRY(look(path, &exists, err));
     for (char *colon = strrchr(path, ':'); colon != NULL && !exists;
          colon = memrchr(path, ':', (size_t)(colon - path))) {

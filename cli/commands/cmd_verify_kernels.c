@@ -284,7 +284,7 @@ static tsr_status open_azp(tsr_verify_kernels *v, tsr_err *err)
     bool there;
     if (dir == NULL || snprintf(path, sizeof path, "%s/%s", dir, TSR_AZP_NAME) >= (int)sizeof path)
         return TSR_OK;
-    TSR_TRY(tsr_exists(path, &there, err));
+    TSR_TRY(tsr_checkpoint_has(v->opened[DST], TSR_AZP_NAME, &there, err));
     return there ? open_file(v, AZP, path, &v->options.azp, err) : TSR_OK;
 }
 

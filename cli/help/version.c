@@ -43,6 +43,7 @@ static void json_features(tsr_text *t)
     tsr_json_member_bool(t, "mpi", TSR_WITH_MPI);
     tsr_json_member_bool(t, "liburing", TSR_WITH_LIBURING);
     tsr_json_member_bool(t, "html", TSR_WITH_HTML);
+    tsr_json_member_bool(t, "remote", TSR_WITH_REMOTE);
     tsr_json_end_object(t);
 }
 

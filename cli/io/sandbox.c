@@ -6,6 +6,9 @@
 #include "common/path_guard.h"
 #include "common/text.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/remote/address.h"
+#include "formats/remote/places.h"
+#include "formats/remote/remote.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -81,7 +84,7 @@ enum {
     TO_NAME = TO_BUILD & ~(WRITE_FILE | TRUNCATE),
 };
 
-enum { RULE_BELOW = 1, ASK_VERSION = 1, TCP_OF_4 = 3 };
+enum { RULE_BELOW = 1, ASK_VERSION = 1, BIND_OF_4 = 1, TCP_OF_4 = 3 };
 
 typedef struct ruleset_attr {
     uint64_t files, network;
@@ -274,6 +277,20 @@ static tsr_status allow_output(const rules *r, const tsr_io_paths *to, tsr_made_
     return to->links && make_state(to, missing, made) ? allow_links(r, to->dst, err) : allow(r, to->dst, TO_BUILD, err);
 }
 
+/* Allows a place that reading from servers needs. */
+static tsr_status allow_place(const char *path, bool written, void *to, tsr_err *err)
+{
+    return allow(to, path, written ? TO_BUILD : TO_READ, err);
+}
+
+static bool has_remote_source(const tsr_io_paths *to)
+{
+    bool any = false;
+    for (size_t i = 0; i < TSR_MAX_SOURCES; i++)
+        any = any || (to->sources[i] != NULL && tsr_is_remote(to->sources[i]));
+    return any;
+}
+
 static tsr_status allow_all(const rules *r, const tsr_io_paths *to, tsr_made_folders *made, tsr_err *err)
 {
 #ifdef TSR_COVERAGE
@@ -283,8 +300,10 @@ static tsr_status allow_all(const rules *r, const tsr_io_paths *to, tsr_made_fol
 #endif
     /* CPUs and memory nodes */
     TSR_TRY(allow(r, "/sys/devices/system", TO_READ, err));
+    if (has_remote_source(to))
+        TSR_TRY(tsr_remote_places(allow_place, (void *)r, err));
     for (size_t i = 0; i < TSR_MAX_SOURCES; i++) {
-        if (to->sources[i] != NULL)
+        if (to->sources[i] != NULL && !tsr_is_remote(to->sources[i]))
             TSR_TRY(allow_source(r, to->sources[i], to, err));
     }
     const char *const usual[] = {to->json, to->junit, to->progress};
@@ -298,7 +317,9 @@ static tsr_status allow_all(const rules *r, const tsr_io_paths *to, tsr_made_fol
 static tsr_status restrict_files(const tsr_io_paths *to, int version, tsr_made_folders *made, tsr_err *err)
 {
     const ruleset_attr attr = {.files = ALL_OF_1 | REFER | (version >= 3 ? TRUNCATE : 0),
-                               .network = version >= 4 ? TCP_OF_4 : 0};
+                               .network = version < 4             ? 0
+                                          : has_remote_source(to) ? BIND_OF_4
+                                                                  : TCP_OF_4};
     const rules r = {.fd = (int)create_ruleset(&attr, version >= 4 ? sizeof attr : sizeof attr.files, 0),
                      .handled = attr.files};
     if (r.fd < 0)
@@ -316,12 +337,13 @@ static tsr_status restrict_files(const tsr_io_paths *to, int version, tsr_made_f
 /* Calls that start programs, open sockets, access other processes or change the system, and those that Landlock does
  * not cover: modes, owners, attributes, times. */
 static const uint32_t kRefused[] = {
-    __NR_execve,
-    __NR_execveat,
+    /* The first OF_CONNECTIONS are allowed if a source is on a server: looking up a host binds a netlink socket. */
     __NR_socket,
     __NR_socketpair,
     __NR_connect,
     __NR_bind,
+    __NR_execve,
+    __NR_execveat,
     __NR_listen,
     __NR_accept,
     __NR_accept4,
@@ -381,7 +403,11 @@ static const uint32_t kRefused[] = {
 #endif
 };
 
-enum { N_REFUSED = sizeof kRefused / sizeof *kRefused, OTHER_NUMBERS = 0x40000000 /* x32, on x86-64 */ };
+enum {
+    N_REFUSED = sizeof kRefused / sizeof *kRefused,
+    OF_CONNECTIONS = 4,
+    OTHER_NUMBERS = 0x40000000 /* x32, on x86-64 */
+};
 
 bool tsr_sandbox_seccomp(void)
 {
@@ -399,18 +425,18 @@ static struct sock_filter jump(uint16_t test, uint32_t value, size_t if_so, size
 }
 
 /* Makes forbidden calls fail with EPERM. If the kernel has no seccomp, only Landlock restricts the process. */
-static void restrict_calls(void)
+static void restrict_calls(bool connects)
 {
     struct sock_filter program[N_REFUSED + 6];
     size_t n = 0;
-    const size_t refuse = N_REFUSED + 5;
+    const size_t first = connects ? OF_CONNECTIONS : 0, refuse = N_REFUSED - first + 5;
     program[n++] = load(offsetof(struct seccomp_data, arch));
     program[n] = jump(BPF_JEQ, ARCHITECTURE, 0, refuse - n - 1);
     n++;
     program[n++] = load(offsetof(struct seccomp_data, nr));
     program[n] = jump(BPF_JGE, OTHER_NUMBERS, refuse - n - 1, 0);
     n++;
-    for (size_t i = 0; i < N_REFUSED; i++, n++)
+    for (size_t i = first; i < N_REFUSED; i++, n++)
         program[n] = jump(BPF_JEQ, kRefused[i], refuse - n - 1, 0);
     program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
@@ -423,13 +449,15 @@ static void restrict_calls(void)
 tsr_status tsr_sandbox_enter(const tsr_io_paths *to, tsr_made_folders *made, tsr_err *err)
 {
     const int version = tsr_sandbox_landlock();
+    if (has_remote_source(to)) /* loaded before files are restricted */
+        TSR_TRY(tsr_remote_prepare(err));
     const bool calls = tsr_sandbox_seccomp();
     if ((version == 0 && !calls) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
         return TSR_OK;
     if (version > 0)
         TSR_TRY(restrict_files(to, version, made, err));
     if (calls)
-        restrict_calls();
+        restrict_calls(has_remote_source(to));
     return TSR_OK;
 }
 

@@ -83,6 +83,10 @@ static void begin(tsr_io *io, tsr_io_batch *b, const tsr_io_request *request)
     tsr_io_request *const r = &b->requests[b->n++];
     *r = *request;
     r->batch = b;
+    if (r->file.remote != NULL) {
+        r->reading = tsr_remote_begin(r->file.remote, r->data, r->size, r->offset);
+        return;
+    }
     b->left++;
     if (io->ring == NULL || !tsr_io_ring_add(io->ring, r))
         carry_out(r);
@@ -167,6 +171,8 @@ static bool is_refusal(int64_t result)
  * system's error message. */
 static tsr_status finish(const tsr_io_request *r, tsr_err *err)
 {
+    if (r->file.remote != NULL)
+        return tsr_remote_end(r->reading, err);
     const uint64_t before = r->offset - r->at;
     if (r->result < 0 && !is_refusal(r->result)) {
         errno = (int)-r->result;
@@ -189,8 +195,13 @@ tsr_status tsr_io_wait(tsr_io *io, tsr_io_batch *b, tsr_err *err)
         if (io->broken)
             return tsr_fail_errno(err, "cannot wait for io_uring (--io buffered does not use it)");
     }
-    for (unsigned i = 0; i < b->n && status == TSR_OK; i++)
-        status = finish(&b->requests[i], err);
+    for (unsigned i = 0; i < b->n; i++) {
+        const tsr_io_request *const r = &b->requests[i];
+        if (status == TSR_OK)
+            status = finish(r, err);
+        else if (r->file.remote != NULL) /* its memory is in use until it has ended */
+            (void)!tsr_remote_end(r->reading, NULL);
+    }
     b->n = 0;
     return status;
 }

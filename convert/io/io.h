@@ -13,6 +13,7 @@
 #define TSR_CONVERT_IO_IO_H
 
 #include "common/status.h"
+#include "formats/remote/remote.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,9 +35,10 @@ enum {
 typedef enum tsr_io_mode { TSR_IO_AUTO, TSR_IO_BUFFERED, TSR_IO_DIRECT } tsr_io_mode;
 
 typedef struct tsr_io_file {
-    int fd;
-    int direct;       /* the same file, opened with O_DIRECT; -1: page cache only */
-    const char *name; /* for messages */
+    int fd;                        /* -1: on a server */
+    const tsr_remote_file *remote; /* NULL: on disk */
+    int direct;                    /* the same file, opened with O_DIRECT; -1: page cache only */
+    const char *name;              /* for messages */
 } tsr_io_file;
 
 typedef struct tsr_io_request {
@@ -49,7 +51,8 @@ typedef struct tsr_io_request {
     int fd;
     char *begin;
     uint64_t span, at;
-    int64_t result; /* bytes, or a negative errno */
+    int64_t result;              /* bytes, or a negative errno */
+    tsr_remote_reading *reading; /* the read of a file on a server */
 } tsr_io_request;
 
 /* The requests of a unit. All zeroes: none. */

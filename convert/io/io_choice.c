@@ -150,7 +150,9 @@ static unsigned open_sources(tsr_io_choice *c, const tsr_plan *plan, char *why, 
         for (size_t i = 0; i < s->n_files; i++) {
             const tsr_file *const f = &s->files[i];
             int *const to = &c->sources[c->first[k] + i];
-            if (f->archive == NULL)
+            if (f->remote != NULL)
+                say(why, size, "it is on a server");
+            else if (f->archive == NULL)
                 *to = tsr_io_open_read(c->mode, f->path, f->fd, why, size);
             else
                 say(why, size, "it is compressed");

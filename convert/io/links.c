@@ -64,7 +64,8 @@ tsr_status tsr_links_find(const tsr_plan *plan, bool *whole, tsr_err *err)
         if (!whole[i])
             continue;
         const tsr_file *const source = tsr_links_source(plan, i);
-        whole[i] = source->archive == NULL && source->size == f->bytes && (!f->raw || f->n_steps == 1);
+        whole[i] = source->archive == NULL && source->remote == NULL && source->size == f->bytes &&
+                   (!f->raw || f->n_steps == 1);
         if (whole[i] && !f->raw)
             TSR_TRY(compare_headers(plan, f, &whole[i], err));
     }

@@ -5,6 +5,7 @@
 #include "convert/jobs/provenance.h"
 #include "convert/plans/merge/merge_plan.h"
 #include "formats/adapters/lora.h"
+#include "formats/remote/address.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -20,8 +21,8 @@ void tsr_merge_job_options(tsr_merge_job *job, tsr_option *options)
     tsr_options_append(options, own);
 }
 
-/* Opens the adapter: a directory with adapter_config.json and adapter_model.safetensors. */
-static tsr_status open_adapter(tsr_merge_job *job, tsr_err *err)
+/* Rejects a folder that has no adapter. */
+static tsr_status check_adapter(const tsr_merge_job *job, tsr_err *err)
 {
     char path[PATH_MAX];
     struct stat st;
@@ -40,6 +41,14 @@ static tsr_status open_adapter(tsr_merge_job *job, tsr_err *err)
                         "%s: no " TSR_LORA_WEIGHTS_NAME " in it; PEFT's save_pretrained writes it, with "
                         "safe_serialization for an adapter in adapter_model.bin",
                         job->adapter);
+    return TSR_OK;
+}
+
+/* Opens the adapter: a directory with adapter_config.json and adapter_model.safetensors. */
+static tsr_status open_adapter(tsr_merge_job *job, tsr_err *err)
+{
+    if (!tsr_is_remote(job->adapter))
+        TSR_TRY(check_adapter(job, err));
     return tsr_checkpoint_open_shard(&job->opened[1], job->adapter, TSR_LORA_WEIGHTS_NAME, NULL, 0, err);
 }
 
@@ -47,13 +56,11 @@ static tsr_status open_adapter(tsr_merge_job *job, tsr_err *err)
 static tsr_status note_words(tsr_merge_job *job, const tsr_job_source *from, tsr_plan_provenance *with, tsr_err *err)
 {
     tsr_merge_job nothing = {.adapter = NULL};
-    char path[PATH_MAX];
     tsr_option given[TSR_MAX_OPTIONS] = {{0}}, defaults[TSR_MAX_OPTIONS] = {{0}};
     tsr_merge_job_options(job, given);
     tsr_merge_job_options(&nothing, defaults);
     TSR_TRY(tsr_provenance_note(with, "merge", from, given, defaults, &job->words, err));
-    snprintf(path, sizeof path, "%s/" TSR_LORA_CONFIG_NAME, job->adapter);
-    return tsr_provenance_add_source(with, "LORA", job->adapter, path, &job->words, err);
+    return tsr_provenance_add_source(with, "LORA", job->opened[1], TSR_LORA_CONFIG_NAME, &job->words, err);
 }
 
 tsr_status tsr_merge_job_plan(tsr_merge_job *job, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)

@@ -60,23 +60,30 @@ static tsr_status add_word(noting *n, const char *word, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status add_input(noting *n, const char *option, const char *path, tsr_err *err)
+static tsr_status add_input(noting *n, const char *option, const char *name, const char *text, size_t size,
+                            tsr_err *err)
 {
-    const char *text, *const name = last_name(path);
+    if (n->with->n_inputs == MOST_INPUTS)
+        return TSR_OK;
+    const XXH128_hash_t hash = XXH3_128bits(text, size);
+    tsr_plan_input *const in = &n->inputs[n->with->n_inputs++];
+    *in = (tsr_plan_input){.option = option,
+                           .name = tsr_arena_dup(n->arena, name, strlen(name)),
+                           .bytes = size,
+                           .digest = {hash.high64, hash.low64}};
+    if (size <= LONGEST_TEXT && memchr(text, '\0', size) == NULL)
+        in->text = tsr_arena_dup(n->arena, text, size);
+    return tsr_arena_status(n->arena, TSR_OK, err);
+}
+
+static tsr_status add_file(noting *n, const char *option, const char *path, tsr_err *err)
+{
+    const char *text;
     size_t size;
     tsr_arena scratch = {0};
     tsr_status status = tsr_read_file(path, kMostBytes, &scratch, &text, &size, err);
-    if (status == TSR_OK && n->with->n_inputs < MOST_INPUTS) {
-        const XXH128_hash_t hash = XXH3_128bits(text, size);
-        tsr_plan_input *const in = &n->inputs[n->with->n_inputs++];
-        *in = (tsr_plan_input){.option = option,
-                               .name = tsr_arena_dup(n->arena, name, strlen(name)),
-                               .bytes = size,
-                               .digest = {hash.high64, hash.low64}};
-        if (size <= LONGEST_TEXT && memchr(text, '\0', size) == NULL)
-            in->text = tsr_arena_dup(n->arena, text, size);
-        status = tsr_arena_status(n->arena, TSR_OK, err);
-    }
+    if (status == TSR_OK)
+        status = add_input(n, option, last_name(path), text, size, err);
     tsr_arena_free(&scratch);
     return status;
 }
@@ -85,7 +92,7 @@ static tsr_status add_value(noting *n, const tsr_option *o, const char *value, t
 {
     const bool file = tsr_is_listed(kFiles, o->name);
     if (file)
-        TSR_TRY(add_input(n, o->name, value, err));
+        TSR_TRY(add_file(n, o->name, value, err));
     if (file || tsr_is_listed(kCheckpoints, o->name))
         value = last_name(value);
     return add_word(n, tsr_arena_printf(n->arena, "%s=%s", o->name, value), err);
@@ -143,18 +150,23 @@ tsr_status tsr_provenance_note(tsr_plan_provenance *with, const char *command, c
     return size == 0 ? TSR_OK : add_option(&n, &sized, err);
 }
 
-tsr_status tsr_provenance_add_source(tsr_plan_provenance *with, const char *option, const char *path, const char *file,
-                                     tsr_arena *arena, tsr_err *err)
+tsr_status tsr_provenance_add_source(tsr_plan_provenance *with, const char *option, const tsr_checkpoint *source,
+                                     const char *file, tsr_arena *arena, tsr_err *err)
 {
     noting n = {.with = with, .arena = arena, .inputs = (tsr_plan_input *)with->inputs};
-    const char *const name = last_name(path),
+    const char *const name = last_name(source->path), *text,
                       **const words = tsr_arena_alloc(arena, (with->n_words + 1) * sizeof *words);
+    size_t size;
+    tsr_arena scratch = {0};
     if (words == NULL)
         return tsr_out_of_memory(err, "for the words of the command");
     words[0] = tsr_arena_dup(arena, name, strlen(name));
     memcpy(words + 1, with->words, with->n_words * sizeof *words);
     with->words = words;
     with->n_words++;
-    TSR_TRY(add_input(&n, option, file, err));
-    return tsr_arena_status(arena, TSR_OK, err);
+    tsr_status status = tsr_checkpoint_text(source, file, kMostBytes, &scratch, &text, &size, err);
+    if (status == TSR_OK)
+        status = add_input(&n, option, file, text, size, err);
+    tsr_arena_free(&scratch);
+    return tsr_arena_status(arena, status, err);
 }

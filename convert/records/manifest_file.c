@@ -146,6 +146,10 @@ static void add_source(tsr_text *t, const tsr_checkpoint *c)
 {
     char hex[17];
     tsr_json_begin_object(t, false);
+    if (c->remote != NULL)
+        tsr_json_member_string(t, "address", tsr_remote_address(c->remote));
+    if (c->remote != NULL && tsr_remote_commit(c->remote) != NULL)
+        tsr_json_member_string(t, "commit", tsr_remote_commit(c->remote));
     if (c->config_file.data != NULL) /* the source itself, not the view that the plan reads */
         member_digest(t, "config_xxh128", XXH3_128bits(c->config_file.data, c->config_file.size));
     tsr_json_member_array(t, "files", false);
@@ -154,6 +158,10 @@ static void add_source(tsr_text *t, const tsr_checkpoint *c)
         tsr_json_begin_object(t, true);
         tsr_json_member_string(t, "name", f->name);
         tsr_json_member_u64(t, "bytes", f->size);
+        if (f->remote != NULL && f->remote->etag != NULL)
+            tsr_json_member_string(t, "etag", f->remote->etag);
+        else if (f->remote != NULL && f->remote->modified != NULL)
+            tsr_json_member_string(t, "last_modified", f->remote->modified);
         if (i < c->n_files) {
             snprintf(hex, sizeof hex, "%016llx", (unsigned long long)f->header_hash);
             tsr_json_member_string(t, "header_xxh3_64", hex);

@@ -85,7 +85,8 @@ tsr_status tsr_run_read_window(tsr_task *task, const tsr_tensor *t, const tsr_wi
     const tsr_file *const file = &r->plan->sources[t->source]->files[t->file];
     const uint64_t bytes = tsr_window_bytes(w), offset = t->offset + w->offset;
     const bool plain = is_plain(r, t, w);
-    const tsr_io_file f = {.fd = file->fd, .direct = plain ? tsr_io_source(&r->io, t) : -1, .name = file->path};
+    const tsr_io_file f = {
+        .fd = file->fd, .remote = file->remote, .direct = plain ? tsr_io_source(&r->io, t) : -1, .name = file->path};
     *data = tsr_io_place(&f, offset, bytes, memory);
     if (!plain)
         return read_now(r, t, w, *data, err);

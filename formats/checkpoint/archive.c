@@ -49,7 +49,7 @@ typedef struct frame {
 } frame;
 
 struct tsr_archive {
-    int fd;
+    tsr_input file; /* the packed bytes */
     const char *path;
     tsr_archive_cache *cache;
     uint64_t n_frames;
@@ -114,7 +114,7 @@ static tsr_status load(const tsr_archive *a, const frame *f, slot *s, tsr_err *e
     if (s->context == NULL || s->memory == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory for a frame of %zu bytes", a->path, size);
     uint8_t *const from = s->memory + need - packed, *const unpacked = f->width > 1 ? s->memory + size : s->memory;
-    TSR_TRY(tsr_read_at(a->fd, a->path, from, packed, f->at, err));
+    TSR_TRY(tsr_input_read(&a->file, from, packed, f->at, err));
     const size_t got = ZSTD_decompressDCtx(s->context, unpacked, size, from, packed);
     if (ZSTD_isError(got) || got != size)
         return tsr_fail(err, TSR_E_FORMAT, "%s: damaged: the frame at offset %llu does not unpack to %zu bytes: %s",
@@ -200,11 +200,13 @@ static void release(const tsr_archive *a, slot *s)
 /* ---- opening ---- */
 
 /* Reads the number of frames from the seek table. It determines where the trailer begins. */
-static tsr_status read_footer(int fd, const char *path, uint64_t size, uint64_t *frames, tsr_err *err)
+static tsr_status read_footer(const tsr_input *file, uint64_t *frames, tsr_err *err)
 {
+    const char *const path = file->path;
+    const uint64_t size = file->size;
     uint8_t footer[TSR_FOOTER_BYTES] = {0};
     if (size >= TSR_TAIL_FIXED)
-        TSR_TRY(tsr_read_at(fd, path, footer, sizeof footer, size - TSR_FOOTER_BYTES, err));
+        TSR_TRY(tsr_input_read(file, footer, sizeof footer, size - TSR_FOOTER_BYTES, err));
     if (tsr_get_32(footer + 5) != TSR_FOOTER_MAGIC)
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: no seek table at the end of its %llu bytes: cut off, or not made by 'tessera convert --to "
@@ -273,8 +275,9 @@ static tsr_status read_frames(tsr_archive *a, const uint8_t *tail, const tsr_arc
     return TSR_OK;
 }
 
-static tsr_status read_tail(tsr_archive *a, uint64_t size, tsr_err *err)
+static tsr_status read_tail(tsr_archive *a, tsr_err *err)
 {
+    const uint64_t size = a->file.size;
     const tsr_archive_layout l = tsr_archive_lay_out(a->n_frames);
     uint8_t *const tail = malloc(l.bytes);
     a->frames = calloc(a->n_frames + 1, sizeof *a->frames);
@@ -282,7 +285,7 @@ static tsr_status read_tail(tsr_archive *a, uint64_t size, tsr_err *err)
     if (tail == NULL || a->frames == NULL)
         status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory for %llu frames", a->path, U64(a->n_frames));
     if (status == TSR_OK)
-        status = tsr_read_at(a->fd, a->path, tail, l.bytes, size - l.bytes, err);
+        status = tsr_input_read(&a->file, tail, l.bytes, size - l.bytes, err);
     if (status == TSR_OK)
         status = check_tail(a->path, tail, &l, err);
     if (status == TSR_OK)
@@ -291,17 +294,17 @@ static tsr_status read_tail(tsr_archive *a, uint64_t size, tsr_err *err)
     return status;
 }
 
-tsr_status tsr_archive_open(tsr_archive **archive, int fd, const char *path, uint64_t size, tsr_archive_cache *cache,
-                            tsr_err *err)
+tsr_status tsr_archive_open(tsr_archive **archive, const tsr_input *file, tsr_archive_cache *cache, tsr_err *err)
 {
+    const char *const path = file->path;
     uint64_t frames = 0;
     *archive = NULL;
-    TSR_TRY(read_footer(fd, path, size, &frames, err));
+    TSR_TRY(read_footer(file, &frames, err));
     tsr_archive *const a = malloc(sizeof *a);
     if (a == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
-    *a = (tsr_archive){.fd = fd, .path = path, .cache = cache, .n_frames = frames};
-    const tsr_status status = read_tail(a, size, err);
+    *a = (tsr_archive){.file = *file, .path = path, .cache = cache, .n_frames = frames};
+    const tsr_status status = read_tail(a, err);
     if (status != TSR_OK)
         tsr_archive_close(a);
     else
@@ -364,17 +367,30 @@ tsr_status tsr_archive_read(tsr_archive *a, void *data, size_t size, uint64_t of
     return TSR_OK;
 }
 
-void tsr_archive_prefetch(const tsr_archive *a, uint64_t offset, uint64_t size)
+/* Returns the packed bytes of the frames that hold plain bytes [*offset, *offset + *size). */
+static void find_packed(const tsr_archive *a, uint64_t *offset, uint64_t *size)
 {
-    if (size == 0 || offset >= tsr_archive_size(a))
+    const uint64_t first = a->frames[frame_at(a, *offset)].at;
+    *size = a->frames[frame_at(a, tsr_min_u64(*offset + *size, tsr_archive_size(a)) - 1) + 1].at - first;
+    *offset = first;
+}
+
+void tsr_input_prefetch(const tsr_input *in, uint64_t offset, uint64_t size)
+{
+    if (size == 0 || offset >= in->size)
         return;
-    const uint64_t first = a->frames[frame_at(a, offset)].at;
-    const uint64_t end = a->frames[frame_at(a, tsr_min_u64(offset + size, tsr_archive_size(a)) - 1) + 1].at;
-    (void)posix_fadvise(a->fd, (off_t)first, (off_t)(end - first), POSIX_FADV_WILLNEED);
+    if (in->archive != NULL)
+        find_packed(in->archive, &offset, &size);
+    if (in->remote != NULL)
+        tsr_remote_prefetch(in->remote, offset, size);
+    else
+        (void)posix_fadvise(in->fd, (off_t)offset, (off_t)size, POSIX_FADV_WILLNEED);
 }
 
 tsr_status tsr_input_read(const tsr_input *in, void *data, size_t size, uint64_t offset, tsr_err *err)
 {
-    return in->archive == NULL ? tsr_read_at(in->fd, in->path, data, size, offset, err)
-                               : tsr_archive_read(in->archive, data, size, offset, err);
+    if (in->archive != NULL)
+        return tsr_archive_read(in->archive, data, size, offset, err);
+    return in->remote != NULL ? tsr_remote_read(in->remote, data, size, offset, err)
+                              : tsr_read_at(in->fd, in->path, data, size, offset, err);
 }

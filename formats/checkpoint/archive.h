@@ -12,6 +12,7 @@
 #define TSR_FORMATS_CHECKPOINT_ARCHIVE_H
 
 #include "common/status.h"
+#include "formats/remote/remote.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,6 +24,21 @@
 /* ---- reading ---- */
 
 typedef struct tsr_archive tsr_archive;
+
+/* Bytes that can be read at any offset: those of a file on disk or on a server, or of an archive. */
+typedef struct tsr_input {
+    int fd;
+    const char *path;              /* for messages */
+    uint64_t size;                 /* plain */
+    const tsr_remote_file *remote; /* NULL: on disk */
+    tsr_archive *archive;
+} tsr_input;
+
+tsr_status tsr_input_read(const tsr_input *input, void *data, size_t size, uint64_t offset,
+                          tsr_err *err) TSR_WARN_UNUSED;
+
+/* Begins to read these bytes ahead. Thread-safe; cannot fail. */
+void tsr_input_prefetch(const tsr_input *input, uint64_t offset, uint64_t size);
 
 /* A few unpacked frames, shared by all archives of a checkpoint and all threads, in limited memory. */
 typedef struct tsr_archive_cache tsr_archive_cache;
@@ -36,10 +52,10 @@ void tsr_archive_cache_free(tsr_archive_cache *cache);
 /* Returns the largest size in bytes that the cache can reach for the archives opened so far. 0 for NULL. */
 size_t tsr_archive_cache_memory(const tsr_archive_cache *cache);
 
-/* Reads and checks the tail of an open file of `size` bytes. `fd`, `path` and `cache` are borrowed until close.
+/* Reads and checks the tail of `file`, which is not an archive itself. Its members and `cache` are borrowed until close.
  * TSR_E_FORMAT: the file is damaged or not an archive of Tessera. TSR_E_UNSUPPORTED: frames are larger than
  * TSR_ARCHIVE_MAX_FRAME. */
-tsr_status tsr_archive_open(tsr_archive **archive, int fd, const char *path, uint64_t size, tsr_archive_cache *cache,
+tsr_status tsr_archive_open(tsr_archive **archive, const tsr_input *file, tsr_archive_cache *cache,
                             tsr_err *err) TSR_WARN_UNUSED;
 
 /* Closes an archive; `archive` may be NULL. */
@@ -55,20 +71,6 @@ size_t tsr_archive_memory(const tsr_archive *archive);
  * file. Thread-safe. */
 tsr_status tsr_archive_read(tsr_archive *archive, void *data, size_t size, uint64_t offset,
                             tsr_err *err) TSR_WARN_UNUSED;
-
-/* Tells the kernel that these plain bytes will be needed soon. Thread-safe; cannot fail. */
-void tsr_archive_prefetch(const tsr_archive *archive, uint64_t offset, uint64_t size);
-
-/* Bytes that can be read at any offset: those of a plain file or of an archive. */
-typedef struct tsr_input {
-    int fd;
-    const char *path; /* for messages */
-    uint64_t size;    /* plain */
-    tsr_archive *archive;
-} tsr_input;
-
-tsr_status tsr_input_read(const tsr_input *input, void *data, size_t size, uint64_t offset,
-                          tsr_err *err) TSR_WARN_UNUSED;
 
 /* ---- writing ---- */
 

@@ -6,13 +6,13 @@
 #include "common/options.h"
 #include "common/text.h"
 #include "formats/json/json.h"
+#include "formats/remote/address.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,11 +20,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_NAMES = 1 << 16 /* total bytes of the names of other files beside a missing path */ };
+enum {
+    MOST_NAMES = 1 << 16,     /* total bytes of the names of other files beside a missing path */
+    USUAL_HEADER = 128 << 10, /* bytes */
+    HEADERS_AHEAD = 32,       /* files of a server whose headers are read at a time */
+};
 
 static tsr_input input_of(const tsr_file *f)
 {
-    return (tsr_input){.fd = f->fd, .path = f->path, .size = f->size, .archive = f->archive};
+    return (tsr_input){.fd = f->fd, .path = f->path, .size = f->size, .remote = f->remote, .archive = f->archive};
 }
 
 /* If the open file is an archive, presents it as the plain file that it holds. */
@@ -37,19 +41,18 @@ static tsr_status unwrap(tsr_checkpoint *c, tsr_file *f, tsr_err *err)
     f->name = tsr_arena_dup(&c->arena, f->name, strlen(f->name) - strlen(TSR_ARCHIVE_SUFFIX));
     if (c->cache == NULL || f->name == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", f->path);
-    TSR_TRY(tsr_archive_open(&f->archive, f->fd, f->path, f->size, c->cache, err));
+    const tsr_input in = input_of(f);
+    TSR_TRY(tsr_archive_open(&f->archive, &in, c->cache, err));
     f->size = tsr_archive_size(f->archive);
     return TSR_OK;
 }
 
-static tsr_status describe(tsr_checkpoint *c, const char *name, tsr_file *file, tsr_err *err)
+/* Begins to read the beginning of a file on a server. Most headers are not larger. */
+static void read_header_ahead(const tsr_file *f)
 {
-    *file = (tsr_file){.fd = -1, .name = tsr_arena_dup(&c->arena, name, strlen(name))};
-    file->path = tsr_arena_printf(&c->arena, "%s/%s", c->dir, name);
-    if (file->name == NULL || file->path == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", name);
-    TSR_TRY(tsr_check_inside(c->dir, file->path, err));
-    return tsr_open_input(file->path, &file->fd, &file->size, &file->stamp, err);
+    const tsr_input in = input_of(f);
+    if (f->remote != NULL)
+        tsr_input_prefetch(&in, 0, USUAL_HEADER);
 }
 
 static tsr_status read_headers(tsr_checkpoint *c, tsr_err *err)
@@ -57,9 +60,19 @@ static tsr_status read_headers(tsr_checkpoint *c, tsr_err *err)
     for (size_t i = 0; i < c->n_files; i++) {
         tsr_file *const f = &c->files[i];
         const tsr_input in = input_of(f);
+        for (size_t k = i == 0 ? 0 : i + HEADERS_AHEAD - 1; k < i + HEADERS_AHEAD && k < c->n_files; k++)
+            read_header_ahead(&c->files[k]);
         TSR_TRY(tsr_safetensors_read(&in, (uint32_t)i, &c->arena, &c->tensors, &f->header_hash, err));
     }
     return TSR_OK;
+}
+
+/* Rejects a folder that is no checkpoint but looks like one of those that users mistake for it. */
+static tsr_status name_folder(const tsr_checkpoint *c, tsr_err *err)
+{
+    if (c->remote == NULL)
+        return tsr_checkpoint_name_folder(c->dir, err);
+    return tsr_remote_find(c->remote, "adapter_config.json") == NULL ? TSR_OK : tsr_checkpoint_is_adapter(c->dir, err);
 }
 
 static tsr_status read_config(tsr_checkpoint *c, tsr_err *err)
@@ -67,16 +80,15 @@ static tsr_status read_config(tsr_checkpoint *c, tsr_err *err)
     char path[PATH_MAX];
     bool exists;
     TSR_TRY(tsr_join_path(path, c->dir, TSR_CONFIG_NAME, err));
-    TSR_TRY(tsr_exists(path, &exists, err));
+    TSR_TRY(tsr_checkpoint_has(c, TSR_CONFIG_NAME, &exists, err));
     if (!exists)
-        TSR_TRY(tsr_checkpoint_name_folder(c->dir, err));
+        TSR_TRY(name_folder(c, err));
     if (!exists)
         return tsr_fail_as(err, TSR_ERROR_NO_CONFIGURATION, TSR_E_FORMAT,
                            "%s: missing: a checkpoint directory needs its configuration (or name a single "
                            ".safetensors file instead of the directory)",
                            path);
-    TSR_TRY(tsr_check_inside(c->dir, path, err));
-    TSR_TRY(tsr_read_file(path, TSR_MAX_CONFIG_BYTES, &c->arena, &c->config, &c->config_size, err));
+    TSR_TRY(tsr_checkpoint_text(c, TSR_CONFIG_NAME, TSR_MAX_CONFIG_BYTES, &c->arena, &c->config, &c->config_size, err));
     c->config_file = (tsr_json_text){.data = c->config, .size = c->config_size};
     return tsr_json_index_read(&c->config_index, path, c->config, c->config_size, err);
 }
@@ -127,7 +139,7 @@ static tsr_status no_safetensors(const tsr_checkpoint *c, const tsr_listing *l, 
                                    kOthers[k].what);
         }
     }
-    TSR_TRY(tsr_checkpoint_name_folder(c->path, err));
+    TSR_TRY(name_folder(c, err));
     return tsr_fail(err, TSR_E_FORMAT, "%s: no .safetensors file in this directory", c->path);
 }
 
@@ -146,7 +158,7 @@ static tsr_status take_files(tsr_checkpoint *c, const tsr_listing *l, const char
             *index = name;
         } else if (tsr_listing_is_shard(name)) {
             tsr_file *const f = &c->files[c->n_files];
-            TSR_TRY(describe(c, name, f, err));
+            TSR_TRY(tsr_checkpoint_open_file(c, name, f, err));
             c->n_files++;
             TSR_TRY(unwrap(c, f, err));
             if (c->n_files > 1 && strcmp(f[-1].name, f->name) == 0)
@@ -170,7 +182,7 @@ static tsr_status take_files(tsr_checkpoint *c, const tsr_listing *l, const char
         if (tsr_listing_is_index(name) || tsr_listing_is_shard(name) || strcmp(name, TSR_CONFIG_NAME) == 0 ||
             strcmp(name, TSR_REPORT_NAME) == 0 || tsr_listing_is_manifest(name))
             continue;
-        TSR_TRY(describe(c, name, &c->files[c->n_files + c->n_side_files], err));
+        TSR_TRY(tsr_checkpoint_open_file(c, name, &c->files[c->n_files + c->n_side_files], err));
         c->n_side_files++;
     }
     return TSR_OK;
@@ -181,7 +193,7 @@ static tsr_status open_directory(tsr_checkpoint *c, const char *const *ignore, s
 {
     tsr_listing l = {.ignore = ignore, .n_ignore = n_ignore, .fits = fits, .only = only};
     const char *index = NULL;
-    tsr_status status = tsr_listing_read(&l, c->dir, err);
+    tsr_status status = tsr_checkpoint_list(c, &l, err);
     if (status == TSR_OK)
         status = take_files(c, &l, &index, err);
     if (status == TSR_OK && only == NULL)
@@ -202,9 +214,9 @@ static tsr_status open_single(tsr_checkpoint *c, tsr_err *err)
     if (c->files == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", c->path);
     const char *const slash = strrchr(c->path, '/');
-    *c->files = (tsr_file){.fd = -1, .path = c->path, .name = slash == NULL ? c->path : slash + 1};
-    TSR_TRY(tsr_open_input(c->path, &c->files->fd, &c->files->size, &c->files->stamp, err));
+    *c->files = (tsr_file){.fd = -1};
     c->n_files = 1;
+    TSR_TRY(tsr_checkpoint_open_file(c, slash == NULL ? c->path : slash + 1, c->files, err));
     TSR_TRY(unwrap(c, c->files, err));
     TSR_TRY(read_headers(c, err));
     return tsr_checkpoint_index_names(c, err);
@@ -248,45 +260,57 @@ static const char *name_meant(const char *path, char text[80])
     return text;
 }
 
-static tsr_status open_any(tsr_checkpoint **checkpoint, const char *path, const char *const *ignore, size_t n_ignore,
-                           const char *only, tsr_err *err)
+/* Returns the error for a path that does not exist. */
+static tsr_status no_such_path(const char *path, int code, tsr_err *err)
 {
-    *checkpoint = NULL;
+    char meant[80];
+    if (tsr_address_is_foreign(path))
+        return tsr_fail_as(err, TSR_ERROR_ADDRESSES, TSR_E_FORMAT,
+                           "%s: remote addresses of this kind are not supported (https:// is); download the model "
+                           "first, for example with 'hf download' or 'aws s3 sync', and name its directory",
+                           path);
+    return is_hub_id(path) ? tsr_fail(err, TSR_E_FORMAT,
+                                      "%s: no such directory; if it is a model on the Hugging Face Hub, download it "
+                                      "with 'hf download %s --local-dir %s'",
+                                      path, path, strchr(path, '/') + 1)
+                           : tsr_fail(err, TSR_E_FORMAT, "%s: %s%s", path, strerror(code), name_meant(path, meant));
+}
+
+/* Opens what `path` names, and sets c->path, and c->dir of a directory. */
+static tsr_status open_place(tsr_checkpoint *c, const char *path, tsr_err *err)
+{
     struct stat st;
-    if (stat(path, &st) != 0) {
-        const int code = errno;
-        char meant[80];
-        if (!tsr_is_absent(code))
-            return tsr_fail_errno(err, "%s: cannot access it", path);
-        if (strstr(path, "://") != NULL)
-            return tsr_fail_as(err, TSR_ERROR_ADDRESSES, TSR_E_FORMAT,
-                               "%s: remote addresses are not supported; download the model first, for example with 'hf "
-                               "download' or 'aws s3 sync', and name its directory",
-                               path);
-        return is_hub_id(path) ? tsr_fail(err, TSR_E_FORMAT,
-                                          "%s: no such directory; if it is a model on the Hugging Face Hub, download "
-                                          "it with 'hf download %s --local-dir %s'",
-                                          path, path, strchr(path, '/') + 1)
-                               : tsr_fail(err, TSR_E_FORMAT, "%s: %s%s", path, strerror(code), name_meant(path, meant));
+    if (tsr_is_remote(path)) {
+        TSR_TRY(tsr_remote_open(&c->remote, path, err));
+        c->path = tsr_remote_address(c->remote);
+        c->dir = tsr_remote_is_file(c->remote) ? NULL : c->path;
+        return TSR_OK;
     }
-    tsr_checkpoint *const c = calloc(1, sizeof *c);
-    if (c == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
+    if (stat(path, &st) != 0)
+        return tsr_is_absent(errno) ? no_such_path(path, errno, err)
+                                    : tsr_fail_errno(err, "%s: cannot access it", path);
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/')
         length--;
     c->path = tsr_arena_dup(&c->arena, path, length);
+    c->dir = S_ISDIR(st.st_mode) ? c->path : NULL;
+    return c->path == NULL ? tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path) : TSR_OK;
+}
+
+static tsr_status open_any(tsr_checkpoint **checkpoint, const char *path, const char *const *ignore, size_t n_ignore,
+                           const char *only, tsr_err *err)
+{
+    *checkpoint = NULL;
+    tsr_checkpoint *const c = calloc(1, sizeof *c);
+    if (c == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
     bool *const fits = tsr_arena_alloc(&c->arena, n_ignore + 1);
     c->ignored = fits;
-    tsr_status status = TSR_OK;
-    if (c->path == NULL || fits == NULL) {
-        status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
-    } else if (S_ISDIR(st.st_mode)) {
-        c->dir = c->path;
-        status = open_directory(c, ignore, n_ignore, fits, only, err);
-    } else {
-        status = open_single(c, err);
-    }
+    tsr_status status = fits == NULL ? tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path) : TSR_OK;
+    if (status == TSR_OK)
+        status = open_place(c, path, err);
+    if (status == TSR_OK)
+        status = c->dir != NULL ? open_directory(c, ignore, n_ignore, fits, only, err) : open_single(c, err);
     status = tsr_arena_status(&c->arena, status, err);
     if (status != TSR_OK) {
         tsr_checkpoint_close(c);
@@ -361,6 +385,7 @@ void tsr_checkpoint_close(tsr_checkpoint *c)
             close(c->files[i].fd);
     }
     tsr_archive_cache_free(c->cache);
+    tsr_remote_close(c->remote);
     tsr_json_index_free(&c->config_index);
     free(c->by_name);
     tsr_tensors_free(&c->tensors);
@@ -380,16 +405,14 @@ tsr_status tsr_checkpoint_read(const tsr_checkpoint *c, const tsr_tensor *tensor
 tsr_status tsr_checkpoint_unchanged(const tsr_checkpoint *c, size_t file, bool linked, tsr_err *err)
 {
     const tsr_file *const f = &c->files[file];
-    return tsr_check_stamp(f->fd, f->path, &f->stamp, linked, err);
+    /* Each reply of a server was compared with the state that the file had when it was opened. */
+    return f->remote != NULL ? TSR_OK : tsr_check_stamp(f->fd, f->path, &f->stamp, linked, err);
 }
 
 void tsr_checkpoint_prefetch(const tsr_checkpoint *c, const tsr_tensor *tensor, uint64_t offset, size_t size)
 {
-    const tsr_file *const f = &c->files[tensor->file];
-    if (f->archive != NULL)
-        tsr_archive_prefetch(f->archive, tensor->offset + offset, size);
-    else
-        (void)posix_fadvise(f->fd, (off_t)(tensor->offset + offset), (off_t)size, POSIX_FADV_WILLNEED);
+    const tsr_input in = input_of(&c->files[tensor->file]);
+    tsr_input_prefetch(&in, tensor->offset + offset, size);
 }
 
 tsr_status tsr_checkpoint_header(const tsr_checkpoint *c, size_t file, tsr_arena *arena, const char **header,
@@ -431,7 +454,7 @@ size_t tsr_checkpoint_memory(const tsr_checkpoint *c)
 {
     size_t bytes = c->arena.bytes + tsr_json_index_memory(&c->config_index) +
                    c->tensors.capacity * sizeof *c->tensors.items + (c->by_name_mask + 1) * sizeof *c->by_name +
-                   tsr_archive_cache_memory(c->cache);
+                   tsr_archive_cache_memory(c->cache) + (c->remote == NULL ? 0 : TSR_REMOTE_MEMORY);
     for (size_t i = 0; i < c->n_files; i++)
         bytes += c->files[i].archive == NULL ? 0 : tsr_archive_memory(c->files[i].archive);
     return bytes;

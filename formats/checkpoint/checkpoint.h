@@ -39,8 +39,9 @@ typedef struct tsr_file {
     uint64_t size;        /* for an archive, the size of the plain file */
     tsr_stamp stamp;      /* state of the file on disk when it was opened */
     uint64_t header_hash; /* XXH3-64 of a safetensors header; 0 for side files */
-    int fd;               /* open for reading */
-    tsr_archive *archive; /* NULL: not an archive */
+    int fd;               /* open for reading; -1: on a server */
+    const tsr_remote_file *remote; /* NULL: on disk */
+    tsr_archive *archive;          /* NULL: not an archive */
 } tsr_file;
 
 typedef struct tsr_checkpoint {
@@ -60,6 +61,7 @@ typedef struct tsr_checkpoint {
     /* private */
     tsr_json_index config_index; /* asked by formats/checkpoint/config.h */
     tsr_archive_cache *cache;    /* NULL: no archive */
+    tsr_remote *remote;          /* NULL: on disk */
     uint32_t *by_name;           /* open-addressing hash table: index + 1 into tensors */
     size_t by_name_mask;
     tsr_arena arena;
@@ -83,6 +85,20 @@ tsr_status tsr_check_shard_index(tsr_checkpoint *checkpoint, const char *name, t
 /* A step of opening, called only by checkpoint.c: builds the table for tsr_checkpoint_find. TSR_E_FORMAT: two tensors
  * have the same name. */
 tsr_status tsr_checkpoint_index_names(tsr_checkpoint *checkpoint, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Steps of opening, called only by checkpoint.c: list the files of the directory, on disk or on a server; and open one
+ * of them, whose names and path are in the checkpoint's arena. */
+tsr_status tsr_checkpoint_list(const tsr_checkpoint *checkpoint, tsr_listing *listing, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_checkpoint_open_file(tsr_checkpoint *checkpoint, const char *name, tsr_file *file,
+                                    tsr_err *err) TSR_WARN_UNUSED;
+
+/* Sets *exists if the directory has a file of this name. */
+tsr_status tsr_checkpoint_has(const tsr_checkpoint *checkpoint, const char *name, bool *exists,
+                              tsr_err *err) TSR_WARN_UNUSED;
+
+/* Reads a file of the directory, of at most `limit` bytes, into `arena`, NUL-terminated. */
+tsr_status tsr_checkpoint_text(const tsr_checkpoint *checkpoint, const char *name, uint64_t limit, tsr_arena *arena,
+                               const char **text, size_t *size, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Makes a view of the same files with other tensors and another configuration, for plans that read decoded weights.
  * Takes tensors->items over; `config` (NULL: none) and `of` are borrowed. Hides the side files in the NULL-terminated
@@ -123,6 +139,9 @@ tsr_status tsr_checkpoint_header(const tsr_checkpoint *checkpoint, size_t file, 
 /* Fails if a folder without weights or config.json is an unfinished output, an adapter, or a folder of the hub's cache;
  * the message says which. TSR_OK: it is none of these. */
 tsr_status tsr_checkpoint_name_folder(const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns the failure for a folder that has a LoRA adapter. */
+tsr_status tsr_checkpoint_is_adapter(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Returns a side file as a U8 tensor of its size, so that it can be read and copied like a tensor. `i` <
  * n_side_files. */

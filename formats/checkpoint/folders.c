@@ -32,6 +32,14 @@ static bool find_snapshot(const char *folder, char name[NAME_MAX + 1])
     return found;
 }
 
+tsr_status tsr_checkpoint_is_adapter(const char *path, tsr_err *err)
+{
+    return tsr_fail_as(err, TSR_ERROR_ADAPTER, TSR_E_FORMAT,
+                       "%s: a LoRA adapter (adapter_config.json); merge it into its base model first: tessera merge "
+                       "BASE %s -o DST",
+                       path, path);
+}
+
 tsr_status tsr_checkpoint_name_folder(const char *path, tsr_err *err)
 {
     char snapshot[NAME_MAX + 1];
@@ -39,11 +47,7 @@ tsr_status tsr_checkpoint_name_folder(const char *path, tsr_err *err)
         return tsr_fail_as(err, TSR_ERROR_UNFINISHED, TSR_E_FORMAT,
                            "%s: an unfinished output of Tessera; rerun the original command to resume", path);
     if (has(path, "adapter_config.json"))
-        return tsr_fail_as(
-            err, TSR_ERROR_ADAPTER, TSR_E_FORMAT,
-            "%s: a LoRA adapter (adapter_config.json); merge it into its base model first: tessera merge "
-            "BASE %s -o DST",
-            path, path);
+        return tsr_checkpoint_is_adapter(path, err);
     if (find_snapshot(path, snapshot))
         return tsr_fail_as(err, TSR_ERROR_HUB_CACHE, TSR_E_FORMAT,
                            "%s: a directory of the Hugging Face Hub's cache; name a revision, such as %s/snapshots/%s",

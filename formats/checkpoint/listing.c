@@ -190,6 +190,36 @@ tsr_status tsr_listing_read(tsr_listing *l, const char *root, tsr_err *err)
     return TSR_OK;
 }
 
+/* Returns true if a file of an address is in a folder that is hidden, too deep or left out. */
+static bool is_in_hidden(const tsr_listing *l, const char *name)
+{
+    char above[PATH_MAX];
+    bool hidden = false;
+    int depth = 0;
+    for (const char *p = name, *slash; (slash = strchr(p, '/')) != NULL && !hidden; p = slash + 1) {
+        snprintf(above, sizeof above, "%.*s", (int)(slash - name), name);
+        hidden = ignored(l, above) || *p == '.' || ++depth > MAX_TREE_DEPTH;
+    }
+    return hidden;
+}
+
+tsr_status tsr_listing_take(tsr_listing *l, const tsr_remote *remote, tsr_err *err)
+{
+    size_t n;
+    const tsr_remote_file *const files = tsr_remote_files(remote, &n);
+    for (size_t i = 0; i < n; i++) {
+        const char *const name = files[i].name;
+        if (is_in_hidden(l, name) || ignored(l, name) ||
+            (l->only != NULL && tsr_listing_is_shard(name) && strcmp(name, l->only) != 0))
+            continue;
+        char *const copy = strdup(name);
+        if (copy == NULL)
+            return tsr_out_of_memory(err, "while listing files");
+        TSR_TRY(listing_add(l, copy, err));
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr_check_inside(const char *dir, const char *path, tsr_err *err)
 {
     char root[PATH_MAX], real[PATH_MAX];

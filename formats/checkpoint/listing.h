@@ -29,6 +29,9 @@ typedef struct tsr_listing {
     const char *only; /* leave out all shards except this one; NULL: keep all */
 } tsr_listing;
 
+/* Lists the files of an address instead of a folder on disk, by the same rules. */
+tsr_status tsr_listing_take(tsr_listing *l, const tsr_remote *remote, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Lists the files of `root` without those in hidden folders, which are not part of a model. TSR_E_FORMAT: a name with a
  * control character, or a broken link. Free the listing whatever the result. */
 tsr_status tsr_listing_read(tsr_listing *l, const char *root, tsr_err *err) TSR_WARN_UNUSED;

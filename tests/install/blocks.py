@@ -2,8 +2,8 @@
 """Checks the code blocks of docs/*.md, README.md and CONTRIBUTING.md.
 
 Blocks marked sh are run page by page in a folder with small models (page_models.py), then those marked python. In
-other blocks, lines that begin with a command are run one by one. If they contain SRC, [..] or ..., only their options
-are checked. Commands for developers are checked against existing commands, tests and files. Blocks of unknown kinds
+other blocks, lines that begin with a command are run one by one. If they contain SRC, [..], ... or an address, only
+their options are checked. Commands for developers are checked against existing commands, tests and files. Blocks of unknown kinds
 fail.
 
 Also compares the headings of docs/errors.md with the ids of errors, and these with the source."""
@@ -105,7 +105,7 @@ def bf16_at(data, at):
 
 
 def is_form(line):
-    return bool(re.search(r"[\[\]]|\.\.\.| [A-Z]{2,}\b|\b(SRC|DST|PATH|MODEL|RULES|RESULT|JOBS|[AB] [AB])\b", line))
+    return bool(re.search(r"[\[\]]|\.\.\.|://| [A-Z]{2,}\b|\b(SRC|DST|PATH|MODEL|RULES|RESULT|JOBS|[AB] [AB])\b", line))
 
 
 def lacks(tool, line):

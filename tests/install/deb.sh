@@ -53,7 +53,7 @@ use_package() {
         ldd /usr/bin/tessera | { ! grep "not found"; }
         tessera --version --json | tee /tmp/version
         grep -q "\"commit\": null" /tmp/version
-        grep -q "\"mpi\": true, \"liburing\": true, \"html\": true" /tmp/version
+        grep -q "\"mpi\": true, \"liburing\": true, \"html\": true, \"remote\": true" /tmp/version
         test -f /usr/share/man/man1/tessera-verify-gemm.1.gz
         test -f /usr/share/bash-completion/completions/tessera
         cc -o /tmp/opened -x c - $(pkg-config --cflags --libs tessera) <<END

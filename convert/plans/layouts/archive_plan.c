@@ -191,12 +191,9 @@ static tsr_status plan_text(tsr_plan *plan, const char *name, bool optional, tsr
     const char *data;
     size_t size;
     bool exists = true;
-    const char *const path = tsr_arena_printf(&scratch, "%s/%s", c->dir, name);
-    tsr_status status = path == NULL ? tsr_out_of_memory(err, "while planning") : TSR_OK;
-    if (status == TSR_OK && optional)
-        status = tsr_exists(path, &exists, err);
+    tsr_status status = optional ? tsr_checkpoint_has(c, name, &exists, err) : TSR_OK;
     if (status == TSR_OK && exists)
-        status = tsr_read_file(path, kMaxTextBytes, &scratch, &data, &size, err);
+        status = tsr_checkpoint_text(c, name, kMaxTextBytes, &scratch, &data, &size, err);
     if (status == TSR_OK && exists)
         status = tsr_plan_text_file(plan, "", name, data, size, err);
     tsr_arena_free(&scratch);

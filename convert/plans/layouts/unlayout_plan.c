@@ -271,8 +271,7 @@ static tsr_status plan_config(taking *k)
     if (k->kind == TSR_LAYOUT_TRTLLM) {
         if (!find_file(k, "hf_config.json", &original))
             return broken(k, "no hf_config.json beside it, the configuration of the model");
-        TSR_TRY(
-            tsr_read_file(k->source->files[original.file].path, MAX_MANIFEST_BYTES, &k->arena, &base, &size, k->err));
+        TSR_TRY(tsr_checkpoint_text(k->source, original.name, MAX_MANIFEST_BYTES, &k->arena, &base, &size, k->err));
     }
     if (base == NULL)
         return TSR_OK;
@@ -322,7 +321,7 @@ static tsr_status make_plan(taking *k)
         return tsr_fail(k->err, TSR_E_FORMAT,
                         "%s: " TSR_LAYOUT_NAME " is missing; it describes the layout and is required", k->source->path);
     k->path = k->source->files[manifest.file].path;
-    TSR_TRY(tsr_read_file(k->path, MAX_MANIFEST_BYTES, &k->arena, &all.data, &all.size, k->err));
+    TSR_TRY(tsr_checkpoint_text(k->source, manifest.name, MAX_MANIFEST_BYTES, &k->arena, &all.data, &all.size, k->err));
     tsr_json_reader whole = tsr_json_open(k->path, all.data, all.size);
     TSR_TRY(tsr_json_skip(&whole, NULL, k->err));
     TSR_TRY(tsr_json_finish(&whole, k->err));

@@ -55,7 +55,7 @@ static void read_all(const uint8_t *data, size_t size)
         abort();
     tsr_archive_cache *const cache = tsr_archive_cache_new();
     tsr_archive *archive;
-    if (tsr_archive_open(&archive, fd, "fuzz", size, cache, NULL) == TSR_OK) {
+    if (tsr_archive_open(&archive, &(tsr_input){.fd = fd, .path = "fuzz", .size = size}, cache, NULL) == TSR_OK) {
         read_pieces(archive);
         read_header(fd, archive);
     }

@@ -150,7 +150,7 @@ static tsr_status read_archive(const char *data, size_t size, tsr_arena *arena, 
     tsr_archive_cache *const cache = tsr_archive_cache_new();
     tsr_archive *archive;
     const int fd = open_bytes(data, size);
-    tsr_status status = tsr_archive_open(&archive, fd, "file", size, cache, err);
+    tsr_status status = tsr_archive_open(&archive, &(tsr_input){.fd = fd, .path = "file", .size = size}, cache, err);
     const size_t plain = status == TSR_OK ? (size_t)tsr_archive_size(archive) : 0;
     unsigned char *const bytes = tsr_arena_alloc(arena, plain + 1);
     if (bytes == NULL)

@@ -89,7 +89,7 @@ static uint8_t *unpack(const uint8_t *bytes, size_t size, size_t *plain_size, ts
     tsr_archive_cache *const cache = tsr_archive_cache_new();
     tsr_archive *archive;
     uint8_t *plain = NULL;
-    if (tsr_archive_open(&archive, fd, "test.zst", size, cache, err) == TSR_OK) {
+    if (tsr_archive_open(&archive, &(tsr_input){.fd = fd, .path = "test.zst", .size = size}, cache, err) == TSR_OK) {
         *plain_size = tsr_archive_size(archive);
         plain = malloc(*plain_size);
         if (tsr_archive_read(archive, plain, *plain_size, 0, err) != TSR_OK) {
@@ -111,12 +111,14 @@ Test(archive, any_range_of_it_reads_as_in_the_plain_file)
     tsr_archive_cache *const cache = tsr_archive_cache_new();
     tsr_archive *archive;
     tsr_err err;
-    cr_assert_eq(tsr_archive_open(&archive, fd, "test.zst", p.size, cache, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(tsr_archive_open(&archive, &(tsr_input){.fd = fd, .path = "test.zst", .size = p.size}, cache, &err),
+                 TSR_OK, "%s", err.msg);
     cr_assert_eq(tsr_archive_size(archive), p.plain_size);
+    const tsr_input plain = {.fd = fd, .path = "test.zst", .size = p.plain_size, .archive = archive};
     uint8_t *const got = malloc(p.plain_size);
     for (int trial = 0; trial < 5000; trial++) {
         const size_t offset = random_bits() % (p.plain_size + 1), size = random_bits() % (p.plain_size - offset + 1);
-        tsr_archive_prefetch(archive, offset, size);
+        tsr_input_prefetch(&plain, offset, size);
         cr_assert_eq(tsr_archive_read(archive, got, size, offset, &err), TSR_OK, "%s", err.msg);
         cr_assert_arr_eq(got, p.plain + offset, size);
     }
@@ -166,7 +168,8 @@ Test(archive, threads_share_the_cache)
     cr_assert_eq(write(fd, p.bytes, p.size), (ssize_t)p.size);
     tsr_archive_cache *const cache = tsr_archive_cache_new();
     tsr_archive *archive;
-    cr_assert_eq(tsr_archive_open(&archive, fd, "test.zst", p.size, cache, NULL), TSR_OK);
+    cr_assert_eq(tsr_archive_open(&archive, &(tsr_input){.fd = fd, .path = "test.zst", .size = p.size}, cache, NULL),
+                 TSR_OK);
     pthread_t threads[THREADS];
     reader readers[THREADS];
     for (size_t i = 0; i < THREADS; i++) {

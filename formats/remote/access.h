@@ -1,0 +1,20 @@
+/* Credentials of a remote address. They are sent to one origin only and appear in no text. */
+#ifndef TSR_FORMATS_REMOTE_ACCESS_H
+#define TSR_FORMATS_REMOTE_ACCESS_H
+
+#include "common/arena.h"
+#include "common/status.h"
+
+#include <stdbool.h>
+
+/* Strings are NULL if there are none. */
+typedef struct tsr_access {
+    const char *origin;  /* the origin that may receive the rest */
+    const char *bearer;  /* a token of the Hub */
+    const char *scope;   /* for CURLOPT_AWS_SIGV4: "aws:amz:REGION:s3" */
+    const char *user;    /* "KEY:SECRET" of AWS */
+    const char *session; /* the session token of AWS */
+    bool netrc;          /* ~/.netrc may have a login */
+} tsr_access;
+
+#endif

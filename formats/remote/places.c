@@ -1,0 +1,54 @@
+/* Lists the places on this machine that reading from servers needs. */
+#include "formats/remote/places.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* For the C library's look-up of host names, and for OpenSSL and GnuTLS. */
+static const char *const kOfSystem[] = {
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/host.conf",
+    "/etc/nsswitch.conf",
+    "/etc/gai.conf",
+    "/etc/services",
+    "/etc/ssl",
+    "/etc/pki",
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+    "/etc/gnutls",
+    "/usr/lib/ssl",
+    "/usr/share/ca-certificates",
+    "/usr/local/share/ca-certificates",
+    "/run/systemd/resolve",
+    /* Modules for the look-up of host names are loaded when they are needed. */
+    "/lib",
+    "/usr/lib",
+    "/etc/ld.so.cache",
+};
+
+const char *tsr_place_of_certificates(void)
+{
+    const char *const usual = getenv("SSL_CERT_FILE");
+    return usual != NULL && *usual != '\0' ? usual : getenv("CURL_CA_BUNDLE");
+}
+
+/* Writes HOME/name to `path`. Returns NULL without HOME. */
+static const char *at_home(const char *name, char path[PATH_MAX])
+{
+    const char *const home = getenv("HOME");
+    return home != NULL && snprintf(path, PATH_MAX, "%s/%s", home, name) < PATH_MAX ? path : NULL;
+}
+
+tsr_status tsr_remote_places(tsr_place_fn *take, void *to, tsr_err *err)
+{
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof kOfSystem / sizeof *kOfSystem; i++)
+        TSR_TRY(take(kOfSystem[i], false, to, err));
+    const char *const of_user[] = {tsr_place_of_certificates(), at_home(".netrc", path)};
+    for (size_t i = 0; i < sizeof of_user / sizeof *of_user; i++) {
+        if (of_user[i] != NULL)
+            TSR_TRY(take(of_user[i], false, to, err));
+    }
+    return TSR_OK;
+}

@@ -1,0 +1,21 @@
+/* Files and folders on this machine that reading from servers needs. */
+#ifndef TSR_FORMATS_REMOTE_PLACES_H
+#define TSR_FORMATS_REMOTE_PLACES_H
+
+#include "common/status.h"
+
+#include <limits.h>
+#include <stdbool.h>
+
+/* Takes a path; `written`: files are made in it. */
+typedef tsr_status tsr_place_fn(const char *path, bool written, void *to, tsr_err *err);
+
+/* Calls `take` for each place: host names, certificates, credentials, the cache of headers. They need not exist. */
+tsr_status tsr_remote_places(tsr_place_fn *take, void *to, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Write the path of a file to `path` and return it; NULL: the environment names none. */
+
+/* The certificates of authorities that SSL_CERT_FILE or CURL_CA_BUNDLE names. */
+const char *tsr_place_of_certificates(void);
+
+#endif

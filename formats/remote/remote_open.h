@@ -1,0 +1,56 @@
+/* An open address: its files, credentials, and ranges that were read ahead. */
+#ifndef TSR_FORMATS_REMOTE_REMOTE_OPEN_H
+#define TSR_FORMATS_REMOTE_REMOTE_OPEN_H
+
+#include "common/arena.h"
+#include "formats/remote/access.h"
+#include "formats/remote/address.h"
+#include "formats/remote/remote.h"
+#include "formats/remote/transfer.h"
+
+#include <pthread.h>
+
+/* Bytes that were read ahead. */
+typedef struct tsr_extent {
+    const tsr_remote_file *file; /* NULL: the slot is free */
+    uint64_t offset, size;
+    char *data;
+    tsr_transfer transfer;
+    unsigned users; /* reads that copy from it */
+    bool read;      /* a read has used it */
+    uint64_t at;    /* value of the clock when it was begun or last used */
+} tsr_extent;
+
+enum { TSR_EXTENTS = 256 };
+
+struct tsr_remote {
+    const char *address; /* as it appears in messages */
+    const char *base;    /* the URL of the folder, which ends in '/', or of the only file */
+    const char *commit;  /* NULL: not on the Hub */
+    bool is_file;
+    tsr_access access;
+    tsr_transfers *transfers;
+    tsr_remote_file *files; /* [n_files] */
+    size_t n_files, files_capacity;
+    tsr_arena arena;
+
+    pthread_mutex_t lock;  /* guards the extents, except their data and transfers */
+    tsr_extent *extents;   /* [TSR_EXTENTS] */
+    uint64_t ahead, clock; /* bytes in extents */
+};
+
+/* Add a file. `name` is copied; etag and modified may be NULL. */
+tsr_status tsr_remote_add(tsr_remote *remote, const char *name, uint64_t size, const char *etag, const char *modified,
+                          tsr_err *err) TSR_WARN_UNUSED;
+
+/* Fetches a document of at most `limit` bytes into the arena, NUL-terminated. `shown` names it in messages. */
+tsr_status tsr_remote_fetch(tsr_remote *remote, const char *url, const char *shown, size_t limit, const char **text,
+                            size_t *size, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Lists the files of a web server's folder, or its single file. `address` is as the user gave it. */
+tsr_status tsr_remote_list_url(tsr_remote *remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Begins requests with the credentials of `remote`. */
+tsr_status tsr_remote_connect(tsr_remote *remote, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif
