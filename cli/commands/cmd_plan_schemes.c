@@ -281,12 +281,16 @@ static void write_group(tsr_text *t, const tsr_scheme_group *g, size_t picked)
     tsr_json_end_object(t);
 }
 
-static void write_curve(tsr_text *t, const tsr_result *result)
+/* Writes the rows of one kind. */
+static void write_plan_rows(tsr_text *t, const char *key, const tsr_result *result, tsr_plan_kind kind)
 {
-    tsr_json_member_array(t, "curve", false);
-    for (size_t i = 0; i < result->n_plan && result->plan[i].kind == TSR_PLAN_BUDGET; i++) {
+    tsr_json_member_array(t, key, false);
+    for (size_t i = 0; i < result->n_plan; i++) {
+        if (result->plan[i].kind != kind)
+            continue;
         tsr_json_begin_object(t, true);
         write_choice(t, &result->plan[i]);
+        tsr_json_member_string(t, "schemes", result->plan[i].schemes);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
@@ -307,7 +311,8 @@ static void write_json(const tsr_command_context *c, tsr_text *t)
     write_choice(t, &p->result.plan[p->result.n_plan - 1]);
     tsr_json_member_number(t, "bound", p->chosen.bound);
     tsr_json_member_number(t, "gap", gap_of(&p->chosen));
-    write_curve(t, &p->result);
+    write_plan_rows(t, "curve", &p->result, TSR_PLAN_BUDGET);
+    write_plan_rows(t, "alone", &p->result, TSR_PLAN_ALONE);
     tsr_json_member_array(t, "groups", false);
     for (size_t i = 0; i < p->plan.n; i++)
         write_group(t, &p->plan.groups[i], p->picked[i]);

@@ -167,3 +167,27 @@ function comparedChart(parent, spec) {
             };
         } });
 }
+
+/* Size against error: points: [{ name, bytes, error, sign }]. Those that no other beats in both are joined by a line, or those of
+ * `line`. Errors go by powers of ten. */
+function frontierChart(parent, spec) {
+    const points = spec.points.filter((point) => point.error > 0).sort((a, b) => a.bytes - b.bytes || a.error - b.error);
+    const best = spec.line ? spec.line.filter((point) => point.error > 0) : points.filter((point, at) => points.slice(0, at).every((before) => before.error > point.error));
+    const place = (point) => ({ x: point.bytes, y: point.error, point });
+    figure(parent, {
+        title: spec.title, says: spec.says, wide: true, height: 340, columns: [["scheme", false], ["bytes", true], [spec.measure, true]],
+        rows: [...points, ...(spec.line ? best : [])].map((point) => [el("span", { class: "name" }, point.name || ""), shown("bytes", point.bytes), shown(spec.key, point.error)]),
+        config: (colours) => ({
+            type: "scatter",
+            data: { datasets: [
+                { label: spec.line ? "plans" : "no other is better in both", data: best.map(place), showLine: true, borderColor: colours.accent, backgroundColor: colours.accent,
+                    borderWidth: 2, pointRadius: spec.line ? 3 : 0, pointStyle: "rect" },
+                { label: spec.line ? "one scheme for all" : "schemes", data: points.map(place), borderColor: colours.second, backgroundColor: colours.second, pointRadius: 5 },
+            ] },
+            options: {
+                scales: { x: axis("bytes", colours, { beginAtZero: false, ticks: { maxTicksLimit: 8, callback: (tick) => shown("bytes", tick) } }),
+                    y: axis(spec.measure, colours, { beginAtZero: false, type: "logarithmic", ticks: { maxTicksLimit: 8, callback: (tick) => shown(spec.key, tick, false) } }) },
+                plugins: { legend: { align: "start", labels: { usePointStyle: true, color: colours.ink } },
+                    tooltip: { callbacks: { label: (item) => `${item.raw.point.name || ""} ${shown("bytes", item.raw.x)}, ${shown(spec.key, item.raw.y)}` } } } },
+        }) });
+}

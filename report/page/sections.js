@@ -258,10 +258,20 @@ function costs(result, grid, open) {
         const rows = rowsOf(result).filter((row) => numberOf(result, "series", row) === at);
         if (!compared && series.name) show(`Bytes by ${series.name}`, "bytes", rowBars("bytes", rows), series.name);
     }
-    const schemes = (figureKey) => result.series.filter((one) => toNumber(one.whole[figureKey]) > 0).map((one) => ({ label: one.name, value: toNumber(one.whole[figureKey]) }));
-    if (!compared) return;
-    show("Bytes by scheme", "bytes", schemes("bytes"), "scheme");
-    show("Relative error by scheme", "relative_error", schemes("relative_error"), "scheme");
+    frontier(result, grid);
+}
+
+/* Size against error: the plans of plan-schemes, or the schemes of compare-schemes. */
+function frontier(result, grid) {
+    const plans = result.plan.map((plan) => ({ name: plan.schemes, bytes: plan.bytes, error: toNumber(plan.error), alone: plan.alone }));
+    const whole = result.series.filter((one) => one.whole.bytes !== undefined && toNumber(one.whole.relative_error) > 0);
+    if (plans.length > 1)
+        frontierChart(grid, { title: "Error of the best plan for each size", measure: "error", key: "error", line: plans.filter((plan) => !plan.alone), points: plans.filter((plan) => plan.alone),
+            says: ["The line has the best choice for each budget; points are single schemes for all weights. Errors of weights do not say which layers matter to the model."] });
+    else if (whole.length > 2)
+        frontierChart(grid, { title: "Error and size of the schemes", measure: "relative error", key: "relative_error",
+            points: whole.map((one) => ({ name: one.name, bytes: toNumber(one.whole.bytes), error: toNumber(one.whole.relative_error) })),
+            says: ["The line joins the schemes that no smaller one beats."] });
 }
 
 function facts(result) {

@@ -184,18 +184,30 @@ static tsr_status read_group(tsr_reading *r, void *to, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status read_budget(tsr_reading *r, void *to, tsr_err *err)
+static tsr_status read_plan_row(tsr_reading *r, tsr_plan_kind kind, tsr_err *err)
 {
     static const tsr_field kFields[] = {
         {"bytes", tsr_value_count, offsetof(tsr_plan_row, bytes), TSR_NEEDED},
         {"bits_per_weight", tsr_value_number, offsetof(tsr_plan_row, bits), TSR_NEEDED},
         {"error", tsr_value_number, offsetof(tsr_plan_row, error), TSR_NEEDED},
+        {"schemes", tsr_value_text, offsetof(tsr_plan_row, schemes), 0},
         {0},
     };
-    tsr_plan_row row = {.kind = TSR_PLAN_BUDGET};
-    (void)to;
-    TSR_TRY(tsr_read_object(r, "a budget", kFields, &row, NULL, err));
+    tsr_plan_row row = {.kind = kind};
+    TSR_TRY(tsr_read_object(r, "a choice", kFields, &row, NULL, err));
     return tsr_result_add_plan_row(r->result, &row, err);
+}
+
+static tsr_status read_budget(tsr_reading *r, void *to, tsr_err *err)
+{
+    (void)to;
+    return read_plan_row(r, TSR_PLAN_BUDGET, err);
+}
+
+static tsr_status read_alone(tsr_reading *r, void *to, tsr_err *err)
+{
+    (void)to;
+    return read_plan_row(r, TSR_PLAN_ALONE, err);
 }
 
 tsr_status tsr_read_plan_schemes(tsr_reading *r, void *to, tsr_err *err)
@@ -204,6 +216,7 @@ tsr_status tsr_read_plan_schemes(tsr_reading *r, void *to, tsr_err *err)
         TSR_HEAD_FIELDS,
         {"judged", tsr_read_judged, 0, 0},
         {"curve", read_budget, 0, TSR_EACH},
+        {"alone", read_alone, 0, TSR_EACH},
         {"groups", read_group, 0, TSR_NEEDED | TSR_EACH},
         {0},
     };

@@ -142,6 +142,22 @@ static void write_worst(tsr_text *t, const char *key, const tsr_page_choice *cho
     tsr_json_end_array(t);
 }
 
+/* Writes the plans: kind, bytes, error, schemes. */
+static void write_plan(tsr_text *t, const tsr_result *result)
+{
+    tsr_json_member_array(t, "plan", true);
+    for (size_t i = 0; i < result->n_plan; i++) {
+        const tsr_plan_row *const row = &result->plan[i];
+        tsr_json_begin_object(t, true);
+        tsr_json_member_bool(t, "alone", row->kind == TSR_PLAN_ALONE);
+        tsr_json_member_u64(t, "bytes", row->bytes);
+        tsr_page_member_number(t, "error", row->error);
+        tsr_page_member(t, "schemes", row->schemes);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
 static void write_result(tsr_text *t, const tsr_overview *o, const tsr_page_choice *choice, const double *losses)
 {
     const tsr_result *const result = o->result;
@@ -168,6 +184,7 @@ static void write_result(tsr_text *t, const tsr_overview *o, const tsr_page_choi
     write_groups(t, choice, o);
     write_worst(t, "lowest", choice, o->lowest, o->n_lowest);
     write_worst(t, "blocks", choice, o->blocks, o->n_blocks);
+    write_plan(t, result);
     tsr_page_blocks(t, result, choice);
     tsr_json_key(t, "rows");
     tsr_page_rows(t, o, choice, losses);

@@ -265,7 +265,7 @@ def test_all_commands_in_one_page(all_of_them, chromium):
     chromium.open(all_of_them)
     text = chromium.js("document.body.innerText")
     for words in ("Quantization error against kernel error", "Quantization error by stage", "Kernel error, of its bound", "SQNR by layer", "Distribution of SQNR",
-                  "Time of kernels", "Time by phase", "Bytes read and written", "Bytes by scheme", "Bytes by dtype", "What is wrong", "What was judged", "KL divergence, mean"):
+                  "Time of kernels", "Time by phase", "Bytes read and written", "Error and size of the schemes", "Error of the best plan for each size", "Bytes by dtype", "What is wrong", "What was judged", "KL divergence, mean"):
         assert words in text, words
     chromium.open(all_of_them, width=390, height=844, touch=True)
     assert chromium.js("document.documentElement.scrollWidth") <= 390

