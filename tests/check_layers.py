@@ -61,7 +61,9 @@ MAY_INCLUDE = {
     "verify/kernels": EVIDENCE,
     "verify/mla": EVIDENCE,
     "verify/forward/tokens": EVIDENCE,
-    "verify/forward": EVIDENCE + ["verify/mla", "verify/forward/tokens"],
+    "verify/forward/collect": FORMATS,
+    "verify/forward": EVIDENCE + ["verify/mla", "verify/forward/tokens", "verify/forward/collect"],
+    "verify/calibrate": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens", "verify/forward/collect"],
     # report/ reads the files that commands write, as untrusted input, and uses no code that made them.
     "report/model": COMMON + ["formats/json"] + BLOCKS,
     "report/read": COMMON + ["formats/json", "report/model"] + BLOCKS,

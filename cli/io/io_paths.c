@@ -133,9 +133,12 @@ static tsr_status check_report(const tsr_path_guard *s, const tsr_output *report
         return TSR_OK; /* a terminal, /dev/null, a pipe: written through */
     if (exists)
         TSR_TRY(tsr_path_guard_check_file(s, path, &st, err));
-    if (is_weights_name(path) || is_model_name(path) || (exists && is_binary(path)))
+    if (report->tensors && exists)
+        return tsr_fail(err, TSR_E_USAGE, "%s %s: exists; remove it or name another file", option, path);
+    const bool weights = is_weights_name(path) && !report->tensors;
+    if (weights || is_model_name(path) || (exists && is_binary(path)))
         return tsr_fail(err, TSR_E_USAGE, "%s %s: %s; name another file", option, path,
-                        is_weights_name(path) ? "a name used for weights"
+                        weights               ? "a name used for weights"
                         : is_model_name(path) ? "a name used for a file of a checkpoint"
                                               : "it exists and is not a text file");
     folder_of(exists && realpath(path, real) != NULL ? real : path, folder);

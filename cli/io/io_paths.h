@@ -16,6 +16,7 @@ enum { TSR_MAX_SOURCES = 72, TSR_MAX_REPORTS = 8 };
 /* An output file: the option that names it, and its path; NULL: not written. */
 typedef struct tsr_output {
     const char *option, *path;
+    bool tensors; /* a new safetensors file */
 } tsr_output;
 
 typedef struct tsr_io_paths {

@@ -31,6 +31,7 @@ static const struct {
     {{"tessera-convert/1", "convert", NULL, false, false, NULL}, tsr_read_run},
     {{"tessera-merge/1", "merge", NULL, false, false, NULL}, tsr_read_merge},
     {{"tessera-merge-report/1", "merge report", NULL, false, false, NULL}, tsr_read_merge_report},
+    {{"tessera-calibrate/1", "calibrate", NULL, false, false, NULL}, tsr_read_calibrate},
     {{"tessera-finish/1", "finish", NULL, false, false, NULL}, tsr_read_run},
     {{"tessera-verify/1", "verify weights", "", false, false, kWeightChecks}, tsr_read_verify},
     {{"tessera-verify-manifest/1", "verify manifest", NULL, false, false, NULL}, tsr_read_verify_manifest},

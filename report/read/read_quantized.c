@@ -1,6 +1,7 @@
 /* Reads results of `quantize` and `convert`: quantization_report.json, and the result of a run (--json). */
 #include "report/read/result_kinds.h"
 
+#include <math.h>
 #include <stddef.h>
 
 static const tsr_field kTensor[] = {
@@ -117,6 +118,43 @@ static tsr_status read_action(tsr_reading *r, void *to, tsr_err *err)
 static tsr_status read_actions(tsr_reading *r, void *to, tsr_err *err)
 {
     return tsr_read_facts(r, "the actions", NULL, to, "tensors: ", err);
+}
+
+/* A module whose inputs were measured. */
+typedef struct measured {
+    const char *name;
+    double tokens, least, largest;
+} measured;
+
+static tsr_status read_measured(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        {"name", tsr_value_text, offsetof(measured, name), TSR_NEEDED},
+        {"tokens", tsr_value_number, offsetof(measured, tokens), TSR_NEEDED},
+        {"min", tsr_value_number, offsetof(measured, least), TSR_NEEDED},
+        {"max", tsr_value_number, offsetof(measured, largest), TSR_NEEDED},
+        {0},
+    };
+    measured m = {0};
+    tsr_row *row;
+    uint32_t at;
+    (void)to;
+    TSR_TRY(tsr_read_object(r, "a module", kFields, &m, NULL, err));
+    TSR_TRY(tsr_result_series(r->result, "inputs", &at, err));
+    TSR_TRY(tsr_result_add_row(r->result, at, &row, err));
+    row->name = m.name;
+    row->figures[TSR_FIGURE_AMAX] = fmax(fabs(m.least), fabs(m.largest));
+    return TSR_OK;
+}
+
+tsr_status tsr_read_calibrate(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        TSR_HEAD_FIELDS,
+        {"modules", read_measured, 0, TSR_NEEDED | TSR_EACH},
+        {0},
+    };
+    return tsr_read_facts(r, "the result", kFields, to, NULL, err);
 }
 
 tsr_status tsr_read_run(tsr_reading *r, void *to, tsr_err *err)

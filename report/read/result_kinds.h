@@ -9,6 +9,7 @@
 
 tsr_value_fn tsr_read_quantization_report;
 tsr_value_fn tsr_read_run; /* quantize --json, convert --json */
+tsr_value_fn tsr_read_calibrate;
 tsr_value_fn tsr_read_merge;
 tsr_value_fn tsr_read_merge_report;
 tsr_value_fn tsr_read_verify;

@@ -115,6 +115,7 @@ def prepare(checks, options, where):
     make_awq(where / "model", where / "Llama-AWQ")
     make_ranges(where / "model", where / "ranges.json")
     make_importance(where)
+    (where / "prompt.txt").write_text(" ".join(map(str, range(64))))
     (where / "jobs.jsonl").write_text(json_blocks("batch.md")[0])
     (where / "rules-of-the-page.json").write_text(json_blocks("plan-schemes.md")[0])
     (where / "ranges-of-the-page.json").write_text(json_blocks("numerics.md")[0])

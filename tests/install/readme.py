@@ -109,6 +109,7 @@ def prepare(checks, options, work):
             code, _, err = harness.run(options.tessera, [str(made / w) if w in NAMES else w for w in how.split()] + ["-o", made / name, "--quiet"])
             checks.check(f"{name} is made", code == 0, err)
     adapters.for_base(made / "adapter", made / "model")
+    (made / "prompt.txt").write_text(" ".join(map(str, range(64))))
     for name, words in (("weights", ["verify", made / "out", "--against", made / "model"]), ("gemm", ["verify", "gemm", made / "out", "--sample", 1])):
         code, _, err = harness.run(options.tessera, [*words, "--quiet", "--json", made / f"{name}.json"])
         checks.check(f"{name}.json is made", code == 0, err)

@@ -16,6 +16,7 @@
 #define TSR_VERIFY_FORWARD_FORWARD_H
 
 #include "verify/compare/compare.h"
+#include "verify/forward/collect/collector.h"
 #include "verify/forward/forward_ops.h"
 #include "verify/forward/tokens/tokens.h"
 #include "verify/mla/rope.h"
@@ -79,7 +80,8 @@ typedef struct tsr_forward {
     /* Set by the caller. */
     tsr_ops *ops; /* borrowed */
     bool served;
-    tsr_input_choice inputs; /* with `served` */
+    tsr_input_choice inputs;  /* with `served` */
+    tsr_collector *collector; /* receives the inputs of linear layers; NULL: they are not collected. Borrowed */
 
     /* Totals of the layers run so far. */
     uint64_t bytes_read;           /* bytes of weights read */

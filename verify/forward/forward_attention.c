@@ -49,6 +49,8 @@ tsr_status tsr_forward_attention(tsr_forward *f, size_t layer, const tsr_tokens 
     }
     TSR_GOTO(prepare(f, layer, tokens, "q_norm", qkv[0].x, f->heads, err));
     TSR_GOTO(prepare(f, layer, tokens, "k_norm", qkv[1].x, f->kv_heads, err));
+    TSR_GOTO(tsr_forward_collect_cache(f, layer, "k_cache", qkv[1].x, qkv[1].n, err));
+    TSR_GOTO(tsr_forward_collect_cache(f, layer, "v_cache", qkv[2].x, qkv[2].n, err));
     snprintf(name, sizeof name, "model.layers.%zu.self_attn.sinks", layer);
     TSR_GOTO(tsr_forward_vector(f, name, f->heads, (f->traits & TSR_STACKED_EXPERTS) != 0, &sinks, err));
     TSR_GOTO(tsr_hold(f, &mixed, n * f->heads * d, err));
@@ -198,6 +200,29 @@ out:
     return status;
 }
 
+/* Collects the input of kv_b_proj, which is not multiplied as a whole, and what the cache stores: the latent with the
+ * keys of RoPE. */
+static tsr_status collect_latent(const latent *l, size_t layer, tsr_err *err)
+{
+    const size_t n = l->tokens->count;
+    char name[TSR_MAX_NAME];
+    tsr_held keys = {0};
+    tsr_status status = TSR_OK;
+    if (l->f->collector == NULL)
+        return TSR_OK;
+    snprintf(name, sizeof name, "model.layers.%zu.self_attn.kv_b_proj", layer);
+    TSR_TRY(tsr_forward_collect(l->f, name, l->latent.x, n, l->m.rank, err));
+    TSR_TRY(tsr_hold(l->f, &keys, n * l->m.rope, err));
+    TSR_GOTO(l->f->ops->place(l->f->ops, keys.x, l->m.rope, 0, l->kv.x, l->m.rank + l->m.rope, l->m.rank, n, l->m.rope,
+                              err));
+    TSR_GOTO(tsr_forward_collect_cache(l->f, layer, "k_cache", l->latent.x, l->latent.n, err));
+    TSR_GOTO(tsr_forward_collect_cache(l->f, layer, "k_cache", keys.x, keys.n, err));
+    status = tsr_forward_collect_cache(l->f, layer, "v_cache", l->latent.x, l->latent.n, err);
+out:
+    tsr_let_go(l->f, &keys);
+    return status;
+}
+
 tsr_status tsr_forward_latent(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
                               tsr_err *err)
 {
@@ -206,6 +231,7 @@ tsr_status tsr_forward_latent(tsr_forward *f, size_t layer, const tsr_tokens *to
     TSR_GOTO(tsr_mla_model_open(&l.m, f->side, layer, err));
     TSR_GOTO(make_queries(&l, x, err));
     TSR_GOTO(make_latent(&l, x, err));
+    TSR_GOTO(collect_latent(&l, layer, err));
     TSR_GOTO(tsr_hold(f, &l.mixed, tokens->count * l.m.heads * l.m.v, err));
     for (size_t h = 0; h < l.m.heads; h += HEADS_AT_A_TIME)
         TSR_GOTO(attend_heads(&l, h, (size_t)tsr_min_u64(HEADS_AT_A_TIME, l.m.heads - h), err));

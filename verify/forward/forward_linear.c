@@ -103,6 +103,69 @@ static tsr_status take_input(tsr_forward *f, const tsr_layer_product *p, tsr_hel
     return f->ops->quantize(f->ops, held->x, p->n, p->cols, &coding, err);
 }
 
+/* ---- statistics of inputs ---- */
+
+enum { ELEMENTS = 1 << 20 /* that are copied at a time */ };
+
+/* Collects x [n][rows.cols] as rows of a module. */
+static tsr_status collect(const tsr_forward *f, tsr_collected_rows rows, const double *x, size_t n, tsr_err *err)
+{
+    const size_t most = ELEMENTS / rows.cols + 1, step = most < n ? most : n;
+    double *const host = malloc((step * rows.cols + 1) * sizeof *host);
+    tsr_status status = host == NULL ? tsr_out_of_memory(err, "for statistics of inputs") : TSR_OK;
+    rows.x = host;
+    for (size_t i = 0; status == TSR_OK && i < n; i += rows.n) {
+        rows.n = step < n - i ? step : n - i;
+        status = f->ops->get(f->ops, host, x + i * rows.cols, rows.n * rows.cols, err);
+        if (status == TSR_OK)
+            status = tsr_collect(f->collector, &rows, err);
+    }
+    free(host);
+    return status;
+}
+
+tsr_status tsr_forward_collect(const tsr_forward *f, const char *module, const double *x, size_t n, size_t cols,
+                               tsr_err *err)
+{
+    const tsr_collected_rows rows = {.module = module, .matrices = 1, .cols = cols};
+    if (f->collector == NULL)
+        return TSR_OK;
+    return x == NULL ? tsr_collect(f->collector, &rows, err) : collect(f, rows, x, n, err);
+}
+
+tsr_status tsr_forward_collect_product(const tsr_forward *f, const tsr_layer_product *p, tsr_err *err)
+{
+    char module[TSR_MAX_NAME];
+    if (f->collector == NULL || (p->weight == NULL && p->stack == NULL))
+        return TSR_OK;
+    const char *const name = p->stack != NULL ? p->stack : p->weight->values->name;
+    snprintf(module, sizeof module, "%.*s", (int)tsr_module_length(name), name);
+    if (p->ld_x != p->cols)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s': its input is part of another", name);
+    const tsr_collected_rows rows = {
+        .module = module, .matrices = p->stack != NULL ? p->matrices : 1, .matrix = (size_t)p->matrix, .cols = p->cols};
+    return collect(f, rows, p->x, p->n, err);
+}
+
+tsr_status tsr_forward_collect_cache(const tsr_forward *f, size_t layer, const char *cache, const double *x, size_t n,
+                                     tsr_err *err)
+{
+    char module[TSR_MAX_NAME];
+    if (f->collector == NULL)
+        return TSR_OK;
+    snprintf(module, sizeof module, "model.layers.%zu.self_attn.%s", layer, cache);
+    double *const host = malloc((n + 1) * sizeof *host);
+    tsr_status status = host == NULL ? tsr_out_of_memory(err, "for statistics of keys and values") : TSR_OK;
+    if (status == TSR_OK)
+        status = f->ops->get(f->ops, host, x, n, err);
+    if (status == TSR_OK)
+        status = tsr_collect_range(f->collector, module, host, n, err);
+    free(host);
+    return status;
+}
+
+/* ---- products ---- */
+
 tsr_status tsr_forward_product(tsr_forward *f, const tsr_layer_product *p, tsr_held *y, tsr_err *err)
 {
     tsr_held input = {0};
@@ -120,6 +183,7 @@ tsr_status tsr_forward_product(tsr_forward *f, const tsr_layer_product *p, tsr_h
     if (y->x == NULL)
         TSR_TRY(tsr_hold(f, y, p->n * p->rows, err));
     linear.y = y->x;
+    TSR_GOTO(tsr_forward_collect_product(f, p, err));
     if (p->bias != NULL)
         TSR_GOTO(f->ops->fill(f->ops, y->x, p->n, p->rows, p->bias, err));
     TSR_GOTO(take_input(f, p, &input, &linear.x, &linear.ld_x, err));

@@ -107,7 +107,15 @@ static tsr_status stacked(tsr_forward *f, const char *mlp, const char *which, si
         f->bytes_read += w->data->bytes / experts;
         f->noise = fmax(f->noise, tsr_noise_of(w, &none));
     }
-    tsr_layer_product p = {.matrix = e, .dense = dense, .bias = bias, .rows = rows, .cols = cols, .x = x, .n = n};
+    tsr_layer_product p = {.matrix = e,
+                           .stack = w->values->name,
+                           .matrices = experts,
+                           .dense = dense,
+                           .bias = bias,
+                           .rows = rows,
+                           .cols = cols,
+                           .x = x,
+                           .n = n};
     p.weight = dense == NULL ? w : NULL;
     p.ld_x = cols;
     TSR_GOTO(tsr_forward_product(f, &p, y, err));
@@ -156,6 +164,22 @@ typedef struct moe {
     double *weights, *shares; /* [n][chosen], [n] */
 } moe;
 
+/* Records that no token reached an expert. Experts of a stack have their numbers of tokens in one entry. */
+static tsr_status collect_none(const moe *m, size_t e, tsr_err *err)
+{
+    const tsr_moe_names *const names = m->f->family->names;
+    const char *const parts[] = {names->gate, names->up, names->down};
+    const tsr_weight *w;
+    char module[TSR_MAX_NAME];
+    for (size_t i = 0; m->f->collector != NULL && (m->f->traits & TSR_STACKED_EXPERTS) == 0 && i < 3; i++) {
+        snprintf(module, sizeof module, "%s.%zu.%s", m->experts_at, e, parts[i]);
+        TSR_TRY(tsr_forward_find(m->f, &w, err, "%s.weight", module));
+        const size_t cols = (size_t)(w->coding == TSR_PLAIN ? w->values->shape[1] : w->cols);
+        TSR_TRY(tsr_forward_collect(m->f, module, NULL, 0, cols, err));
+    }
+    return TSR_OK;
+}
+
 /* Adds the output of expert e, for the tokens that chose it. */
 static tsr_status run_expert(const moe *m, size_t e, tsr_err *err)
 {
@@ -171,7 +195,7 @@ static tsr_status run_expert(const moe *m, size_t e, tsr_err *err)
         m->shares[taken++] = m->weights[i];
     }
     if (taken == 0)
-        return TSR_OK;
+        return collect_none(m, e, err);
     tsr_status status = tsr_hold(f, &in, taken * f->hidden, err);
     if (status == TSR_OK)
         status = f->ops->take(f->ops, in.x, m->x, m->rows, taken, f->hidden, err);

@@ -33,6 +33,8 @@ tsr_status tsr_forward_vector(const tsr_forward *forward, const char *name, size
 typedef struct tsr_layer_product {
     const tsr_weight *weight;
     uint64_t matrix;
+    const char *stack; /* name of the stack that `dense` is matrix `matrix` of */
+    size_t matrices;   /* number of matrices of the stack */
     const double *dense, *bias;
     size_t rows, cols;
     const double *x;
@@ -40,6 +42,18 @@ typedef struct tsr_layer_product {
 } tsr_layer_product;
 tsr_status tsr_forward_product(tsr_forward *forward, const tsr_layer_product *product, tsr_held *y,
                                tsr_err *err) TSR_WARN_UNUSED;
+
+/* Collects the input of a product, if the pass has a collector. */
+tsr_status tsr_forward_collect_product(const tsr_forward *forward, const tsr_layer_product *product,
+                                       tsr_err *err) TSR_WARN_UNUSED;
+
+/* Collects x [n][cols] as the input of a module, if the pass has a collector. NULL `x`: no token reached it. */
+tsr_status tsr_forward_collect(const tsr_forward *forward, const char *module, const double *x, size_t n, size_t cols,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
+/* Collects the range of x [n] as that of keys or values of layer `layer`: `cache` is "k_cache" or "v_cache". */
+tsr_status tsr_forward_collect_cache(const tsr_forward *forward, size_t layer, const char *cache, const double *x,
+                                     size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Applies MODULE.weight and, if it exists, MODULE.bias: y [n][rows] from x [n][cols]. */
 tsr_status tsr_forward_linear(tsr_forward *forward, const char *module, const double *x, size_t n, size_t rows,

@@ -1,0 +1,209 @@
+/* Implements `tessera calibrate`: runs tokens through a model and writes statistics of the inputs of its layers. */
+#include "cli/commands/commands.h"
+#include "cli/help/next_command.h"
+#include "cli/io/output.h"
+#include "cli/show/verify_kernels.h"
+#include "formats/json/json_write.h"
+#include "verify/calibrate/calibrate.h"
+
+#include <string.h>
+
+enum { MOST_TOKENS = 1 << 24 };
+
+typedef struct calibrating {
+    const char *src, *tokens, *out;
+    uint64_t sequences, length, least, memory, devices;
+    int device;
+
+    tsr_checkpoint *checkpoint;
+    tsr_weights weights;
+    tsr_side side;
+    tsr_collector collector;
+    tsr_expert_coverage coverage;
+    tsr_forward_figures figures;
+} calibrating;
+
+static const char kHelp[] =
+    "tessera calibrate SRC --tokens FILE -o STATS.safetensors [options]\n\n"
+    "Runs tokens through a model, layer by layer, and writes statistics of the inputs of its linear layers:\n"
+    "the mean square of each channel, the smallest and the largest value, and the number of tokens; also\n"
+    "the ranges of keys and values. Weights are streamed from disk, so memory depends on the tokens and\n"
+    "not on the model. quantize reads the file with --importance, --activations and --kv-ranges.\n\n"
+    "Experts that see fewer than --min-tokens tokens get the statistics of all experts of their layer.\n\n"
+    "Families: those of tessera verify forward.\n\n"
+    "Examples:\n"
+    "  tessera calibrate Llama-3.1-8B --tokens text.txt -o stats.safetensors\n"
+    "  tessera quantize Llama-3.1-8B -o out --scheme nvfp4 --activations stats.safetensors --importance stats.safetensors\n"
+    "  tessera calibrate Qwen3-30B-A3B --tokens ids.npy --count 2048 --device cuda -o stats.safetensors\n\n"
+    "Options:\n";
+
+static void set_defaults(tsr_command_context *c)
+{
+    calibrating *const a = c->job;
+    a->length = 512;
+    a->least = 32;
+    a->devices = 1;
+}
+
+static void add_options(tsr_command_context *c, tsr_option *options)
+{
+    calibrating *const a = c->job;
+    const tsr_option own[] = {
+        {"--tokens", TSR_OPT_TEXT, &a->tokens, "FILE",
+         "token ids (text, .npy, raw int32), or text for the model's tokenizer"},
+        {"-o", TSR_OPT_TEXT, &a->out, "FILE", "write the statistics, as safetensors"},
+        {"--batch", TSR_OPT_COUNT, &a->sequences, "B", "most sequences (all)"},
+        {"--count", TSR_OPT_COUNT, &a->length, "N", "most tokens of a sequence (512)"},
+        {"--min-tokens", TSR_OPT_COUNT, &a->least, "N",
+         "experts that see fewer tokens get the statistics of all experts of their layer (32)"},
+        TSR_DEVICE_OPTION(&a->device),
+        {"--devices", TSR_OPT_COUNT, &a->devices, "N", "number of GPUs; the result does not depend on it (1)"},
+        {"--memory", TSR_OPT_SIZE, &a->memory, "SIZE", "the most memory that activations may use (no limit)"},
+        {0},
+    };
+    tsr_options_append(options, own);
+}
+
+static tsr_status check(tsr_command_context *c, tsr_err *err)
+{
+    calibrating *const a = c->job;
+    a->src = c->words[0];
+    if (a->src == NULL || a->tokens == NULL || a->out == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "%s: tessera calibrate SRC --tokens FILE -o STATS.safetensors",
+                        a->src == NULL      ? "no checkpoint given"
+                        : a->tokens == NULL ? "no text given"
+                                            : "no output given");
+    if (!tsr_ends_with(a->out, ".safetensors"))
+        return tsr_fail(err, TSR_E_USAGE, "-o %s: the name must end in .safetensors", a->out);
+    if (a->length == 0 || a->length > MOST_TOKENS || a->sequences > MOST_TOKENS)
+        return tsr_fail(err, TSR_E_USAGE, "--count (and --batch): from 1 to %d", MOST_TOKENS);
+    if (a->devices == 0 || a->devices > TSR_FORWARD_DEVICES)
+        return tsr_fail(err, TSR_E_USAGE, "--devices: from 1 to %d", TSR_FORWARD_DEVICES);
+    c->common.threads = c->common.threads > UINT16_MAX ? UINT16_MAX : c->common.threads;
+    return TSR_OK;
+}
+
+static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
+{
+    const calibrating *const a = c->job;
+    paths->sources[0] = a->src;
+    paths->sources[1] = a->tokens;
+    paths->more[0] = (tsr_output){"-o", a->out, .tensors = true};
+    paths->unconfined = tsr_unconfined_device(a->device != TSR_DEVICE_CPU, a->tokens);
+}
+
+static tsr_status open_source(tsr_command_context *c, tsr_err *err)
+{
+    calibrating *const a = c->job;
+    TSR_TRY(tsr_checkpoint_open(&a->checkpoint, a->src, c->common.ignore.items, c->common.ignore.count, err));
+    TSR_TRY(tsr_weights_survey(&a->weights, a->checkpoint, (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err));
+    a->side = (tsr_side){a->checkpoint, &a->weights};
+    return TSR_OK;
+}
+
+static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)
+{
+    calibrating *const a = c->job;
+    const tsr_forward_request request = {.source = &a->side,
+                                         .tokens = a->tokens,
+                                         .sequences = a->sequences == 0 ? MOST_TOKENS : (size_t)a->sequences,
+                                         .length = (size_t)a->length,
+                                         .exact = true,
+                                         .device = (tsr_device_kind)a->device,
+                                         .devices = (size_t)a->devices,
+                                         .run = tsr_terminal_run_options(terminal, c->common.threads, a->memory)};
+    TSR_TRY(tsr_calibrate(&request, &a->collector, &a->figures, err));
+    TSR_TRY(tsr_collector_pool_experts(&a->collector, a->least, &a->coverage, err));
+    return tsr_collector_write(&a->collector, a->out, err);
+}
+
+/* ---- the result ---- */
+
+static size_t count_layers(const calibrating *a)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < a->collector.count; i++)
+        n += a->collector.items[i].sum_x2 != NULL;
+    return n;
+}
+
+static tsr_status print(tsr_command_context *c, tsr_err *err)
+{
+    const calibrating *const a = c->job;
+    const tsr_expert_coverage *const e = &a->coverage;
+    (void)err;
+    tsr_print("%zu tokens in %zu sequences, on %s: statistics of the inputs of %zu layers in ", a->figures.tokens,
+              a->figures.sequences, a->figures.device, count_layers(a));
+    tsr_print_path(a->out);
+    tsr_print("\n");
+    if (e->experts > 0)
+        tsr_print(
+            "%zu experts in %zu layer%s: the fewest tokens are %llu ('%s'); %zu saw fewer than %llu (%zu none) and "
+            "got the statistics of all experts of their layer\n",
+            e->experts, e->layers, tsr_plural(e->layers), U64(e->fewest), e->fewest_name, e->few, U64(a->least),
+            e->unseen);
+    tsr_print("next: tessera quantize ");
+    tsr_print_path(a->src);
+    tsr_print(" -o DST --scheme nvfp4-weight-only --importance ");
+    tsr_print_path(a->out);
+    tsr_print("\n");
+    return TSR_OK;
+}
+
+static void write_modules(tsr_text *t, const calibrating *a)
+{
+    tsr_json_member_array(t, "modules", false);
+    for (size_t i = 0; i < a->collector.count; i++) {
+        const tsr_collected *const e = &a->collector.items[i];
+        for (size_t k = 0; k < e->matrices; k++) {
+            tsr_json_begin_object(t, true);
+            tsr_json_member_string(t, "name", e->module);
+            if (e->matrices > 1)
+                tsr_json_member_u64(t, "matrix", k);
+            tsr_json_member_u64(t, "tokens", e->tokens[k]);
+            tsr_json_member_bool(t, "pooled", e->pooled[k]);
+            tsr_json_member_number(t, "min", e->least[k]);
+            tsr_json_member_number(t, "max", e->largest[k]);
+            tsr_json_end_object(t);
+        }
+    }
+    tsr_json_end_array(t);
+}
+
+static void write_json(const tsr_command_context *c, tsr_text *t)
+{
+    const calibrating *const a = c->job;
+    const tsr_expert_coverage *const e = &a->coverage;
+    tsr_json_member_string(t, "checkpoint", a->src);
+    tsr_json_member_string(t, "statistics", a->out);
+    tsr_json_member_u64(t, "sequences", a->figures.sequences);
+    tsr_json_member_u64(t, "tokens", a->figures.tokens);
+    tsr_json_member_string(t, "device", a->figures.device);
+    tsr_json_member_u64(t, "weight_bytes_read", a->figures.weight_bytes);
+    tsr_json_member_u64(t, "activation_bytes", a->figures.activation_bytes);
+    tsr_json_member_u64(t, "layers", count_layers(a));
+    tsr_json_member_u64(t, "experts", e->experts);
+    tsr_json_member_u64(t, "fewest_tokens", e->fewest);
+    tsr_json_member_u64(t, "experts_pooled", e->few);
+    tsr_json_member_u64(t, "experts_unseen", e->unseen);
+    write_modules(t, a);
+}
+
+static void close_job(tsr_command_context *c)
+{
+    calibrating *const a = c->job;
+    tsr_collector_free(&a->collector);
+    tsr_weights_free(&a->weights);
+    tsr_checkpoint_close(a->checkpoint);
+}
+
+const tsr_command tsr_command_calibrate = {
+    .name = "calibrate",
+    .summary = "means and ranges of layer inputs, measured on text",
+    .schema = "tessera-calibrate/1",
+    TSR_COMMAND(1, TSR_TAKES_IGNORE_FILE | TSR_TAKES_THREADS | TSR_TAKES_PROGRESS, calibrating),
+    .set_defaults = set_defaults,
+    .open = open_source,
+    .print = print,
+    .write_json = write_json,
+};
