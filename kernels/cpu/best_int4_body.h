@@ -1,340 +1,348 @@
 /* Implements best_int4 as TSR_BEST(name), for each form to include.
  *
- * A group is measured with one scale t at a time, in FP32 and in units of t: for q = x / t, its code c and r = q - c the
- * sums of r^2, r c and c^2. These sums give bounds for the losses of a whole range of scales. Ranges that cannot hold
- * the result are left out, and the other scales are measured one by one. Those whose loss may be the smallest are
- * compared by the definition. Below, |x| is meant by x, and "limit" is the largest code on the side of its sign.
+ * The loss of a scale t is X2 - 2 t S1 + t^2 S2, where X2 = sum w x^2, S1 = sum w x c, S2 = sum w c^2, and c is the code
+ * of x. Below, |x| is meant by x, and "limit" is the largest code on the side of its sign. When t falls to x / (k - 1/2),
+ * code k - 1 becomes k, unless k exceeds the limit. Then S1 grows by w x, and S2 by w (2 k - 1). For a range of scales,
+ * all such changes are listed and added to the cells of the scales where they happen. Sums over the cells from above are
+ * S1 and S2 of each scale. A few scales are measured before, to leave out what need not be listed.
  *
- * 1. Ranges. Let t' = t (1 + h) be in the range. With the codes of t the loss is t^2 P(h), P(h) = sum (r - h c)^2. A
- *    code of t' differs only if q' = q / (1 + h) is more than 1/2 from c. Let d be this distance. While d is at most
- *    3/2, the other code gains d^2 - (d - 1)^2 = 2 (d - 1/2). With p = min(q, limit) and reach = |h| / (1 - |h|), d is at
- *    most |p - c| + p reach: clipped elements have c = p, and come nearer only from above. So the loss is at least
- *    t^2 (P(h) - 2 (1 + h)^2 H), H = sum max(0, |p - c| + p reach - 1/2). Ranges with p reach > 1 are divided. With
- *    the codes of t the loss is also at most t^2 P(h).
+ * 1. Ranges. Let a <= t <= b, and let P(t) be the loss of t with the codes of b. A code k that begins at u in t .. b
+ *    lowers it by w (2 k - 1) t (u - t). This is at most w (2 k - 1) t (u - a) (b - t) / (b - a). Let G be the sum of
+ *    w (2 k - 1) a (u - a) for all codes that begin in a .. b, which is P(a) - loss(a). So the loss of t is at least
+ *    P(t) - G t (b - t) / (a (b - a)). This is a parabola. If it exceeds the best loss, the range is left out.
  *
- * 2. Rounding. The FP32 quotient is off by at most 2^-22 q, so P is off by at most 2^-13 P + 2^-30 sum q^2. The sums
- *    have at most 64 terms per lane and chunk, and are off by 2^-17 relatively. If the definition
- *    rounds a quotient to a tie, its |e| is off by less than 2^-19 t, and its square by 2^-16. error_of() covers these.
+ * 2. Rounding. The FP32 quotients of a list are off by 2^-22 relatively, and those of the definition by 2^-24, with a
+ *    zero point by 2^-22 more. An element whose code differs for this reason is near a tie. Its loss is about w t^2 / 4,
+ *    and off by less than 2^-15 of that. Sums are FP64, with less than 16 n additions of terms up to 4 X2. error_of()
+ *    covers these. Measures are FP32, for which 2^-14 of the loss and 2^-20 of X2 are added: r^2 is off by at most
+ *    2^-22 q |r|, which is less than 2^-16 r^2 + 2^-28 q^2, and a lane adds at most 64 terms. In 1, b is at most 2 a, so
+ *    that errors at b and a count three times at most.
  *
- * 3. Small scales. One element with x > limit * t costs w (x - limit t)^2 alone. So t is at least (x - sqrt(loss / w)) /
- *    limit, where loss is any upper bound of the smallest one.
+ * 3. Small scales. Let d >= 0. An element beyond limit t costs (x - limit t)^2, which is at least d (2 x - d) - 2 d limit
+ *    t. If d is what another scale clips, the sum over the group is a bound that is linear in t.
  *
  * 4. Large scales. Let t clip nothing with some zero point. Values of codes under 2 t are then values of codes under t,
  *    as far as x reaches. So no code under 2 t is nearer. If the bound for t excludes it, 2 t is excluded, with any
- *    zero point. Otherwise 2 t is measured, without limits. It suffices to search the first octave in which nothing is
- *    clipped, and scales whose half cannot be stored.
+ *    zero point. Otherwise 2 t is compared, too. It suffices to search the first octave in which nothing is clipped, and
+ *    scales whose half cannot be stored.
  *
  * 5. Zero points. Without limits, codes are at least as near as with those of any zero point. Ranges that are excluded
- *    without limits are excluded for all zero points. */
-#include "kernels/cpu/best_int4_measure_body.h"
+ *    without limits are excluded for all zero points. So are scales for which clipping on one side of 0 costs too much. */
+#include "kernels/cpu/best_int4_cells_body.h"
 
-/* ---- ranges ---- */
+/* ---- candidates ---- */
 
-/* The scales first .. last, with the limits that are set for a zero point. */
-typedef struct int4_range {
-    int first, last, zero;
-    uint8_t *open; /* if not NULL: marks the scales that are not excluded, from open[0] for open_from on */
-    int open_from;
-} int4_range;
-
-/* Processes the scales from .. to of a range together. Returns how much wider a range could be excluded, about. If it
- * is less than 1, there were too many scales, and nothing was done. */
-static double try_range(int4_search *s, const int4_range *range, int from, int to)
+/* Returns the smallest scale that clips nothing with a zero point. */
+static double unclipped(const int4_search *s, int zero)
 {
-    const int middle = from + (to - from) / 2;
-    const double t = scale_value(s, middle) * s->unit, amax = s->high > s->low ? s->high : s->low;
-    const double low = scale_value(s, from) * s->unit / t - 1, high = scale_value(s, to) * s->unit / t - 1;
-    const double widest = high > -low ? high : -low, reach = widest / (1 - widest);
-    const double largest = amax / t < UNLIMITED ? amax / t : UNLIMITED;
-    if (from != to && (widest > 0.25 || largest * reach > 0.999))
-        return 0.5;
-    const int4_sums sums = measure_range(s, t, reach + 0x1p-20);
-    const double vertex = sums.c2 > 0 ? sums.rc / sums.c2 : 0;
-    const double h = vertex < low ? low : vertex > high ? high : vertex;
-    const double gain = 2 * (1 + high) * (1 + high) * sums.hinge * (1 + 0x1p-16);
-    const double error = error_of(s, &sums, t, widest), most = s->most / (t * t);
-    const double excess = loss_at(&sums, h) - error - most;
-    if (excess > gain)
-        return sqrt(excess / (gain + 1e-9));
-    if (to - from >= FEW)
-        return excess > 0 ? 0.99 * sqrt(excess / gain) : 0;
-    for (int scale = from; scale <= to; scale++) {
-        const double at = scale_value(s, scale) * s->unit / t - 1;
-        /* H is convex in the reach, and 0 without it, but for 2^-20. */
-        const double part = widest > 0 ? fabs(at) / (1 - fabs(at)) / reach + 0x1p-10 : 1;
-        if (t * t * (loss_at(&sums, at) - gain * (part < 1 ? part : 1) - error) > s->most)
-            continue;
-        if (range->open != NULL)
-            range->open[scale - range->open_from] = 1;
-        else if (scale == middle)
-            note(s, scale, range->zero, t * t * (sums.r2 - error), t * t * (sums.r2 + error));
-        else
-            visit(s, scale, range->zero);
-    }
-    return 1;
+    const double up = s->high == 0 ? 0 : s->high / (7 - zero), down = s->low == 0 ? 0 : s->low / (8 + zero);
+    return up > down ? up : down;
 }
 
-/* Returns the smallest scale that 3 does not exclude with a zero point; more than the largest one if there is none. */
-static int first_scale(const int4_search *s, int zero)
+/* Returns the loss of a candidate with the codes of the definition, if ties round to even. */
+static double exact_loss(const int4_search *s, double t, int zero_point)
 {
-    const double caution = 1 - 0x1p-20;
-    const int limits[2] = {7 - zero, 8 + zero};
-    int first = 1;
+    vd sum = d_set1(0);
+    const vf divisor = f_set1((float)t), zero = f_set1((float)zero_point), low = f_set1(-8), high = f_set1(7);
+    const vd scale = d_set1(t);
+    for (size_t i = 0; i < s->n; i += LANES) {
+        const vf x = f_load(s->value + i);
+        const vf c = f_sub(f_round(f_min(f_max(f_add(f_div(x, divisor), zero), low), high)), zero);
+        for (int half = 0; half < HALVES; half++) {
+            const vd e = f_widen(x, half) - f_widen(c, half) * scale;
+            vd square = e * e;
+            if (s->weight != NULL)
+                square *= f_widen(f_load(s->share + i), half);
+            sum += square;
+        }
+    }
+    return d_sum(sum);
+}
+
+/* Leaves the candidates whose exact loss may be the smallest. */
+static void compare(int4_search *s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_left; i++) {
+        if (s->left[i].loss <= s->most)
+            s->left[n++] = s->left[i];
+    }
+    s->n_left = n;
+    if (n < 2 || s->candidates->away)
+        return;
+    double least = INFINITY;
+    for (size_t i = 0; i < n; i++) {
+        s->left[i].loss = exact_loss(s, s->left[i].t, s->left[i].zero);
+        least = s->left[i].loss < least ? s->left[i].loss : least;
+    }
+    const double most = least * (1 + (double)(s->n + 16) * 0x1p-50) + 0x1p-200;
+    s->n_left = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (s->left[i].loss <= most)
+            s->left[s->n_left++] = s->left[i];
+    }
+}
+
+/* Compares the candidates that are left by the definition. Only one needs no comparison. */
+static void settle(int4_search *s, float *scale, float *zero)
+{
+    const float given_scale = *scale, given_zero = *zero;
+    double least = INFINITY;
+    compare(s);
+    for (size_t i = 0; i < s->n_left; i++) {
+        const float t = (float)(s->left[i].t / s->unit), z = (float)s->left[i].zero;
+        const double loss = s->n_left == 1 ? 0 : tsr_best_int4_loss(s->x, s->weight, s->n, s->candidates, t, z);
+        const bool given = t == given_scale && z == given_zero;
+        const bool held = least < INFINITY && *scale == given_scale && *zero == given_zero;
+        const bool before = given || (!held && (t < *scale || (t == *scale && z < *zero)));
+        if (loss > least || (loss == least && !before))
+            continue;
+        *scale = t;
+        *zero = z;
+        least = loss;
+    }
+}
+
+/* Compares all scales from .. to by the definition. */
+static void search_by_definition(const int4_search *s, double from, double to, float *scale, float *zero)
+{
+    double least = tsr_best_int4_loss(s->x, s->weight, s->n, s->candidates, *scale, *zero);
+    for (int bits = 1; bits <= largest_scale(s->candidates); bits++) {
+        const double value = scale_value(s->candidates, bits);
+        if (value < from)
+            continue;
+        for (int z = least_zero(s); z <= most_zero(s); z++) {
+            const double loss = tsr_best_int4_loss(s->x, s->weight, s->n, s->candidates, (float)value, (float)z);
+            *scale = loss < least ? (float)value : *scale;
+            *zero = loss < least ? (float)z : *zero;
+            least = loss < least ? loss : least;
+        }
+        if (value > to)
+            return;
+    }
+}
+
+/* Searches a range with the zero point that is set. */
+static void search_range(int4_search *s, int zero, int4_range range)
+{
+    if (s->candidates->zero_points)
+        measure_range(s, true, false, tsr_f32_from_bits(range.first), &range);
+    if (range.first > range.last)
+        return;
+    const int shift = 16;
+    list_codes(s, zero, range.first >> shift << shift, ((range.last >> shift) + 1) << shift);
+    if (s->candidates->f16) {
+        narrow(s, shift, &range);
+        if (range.first > range.last)
+            return;
+        shorten_list(s, range.first, s->top);
+    }
+    note_range(s, zero, &range);
+}
+
+/* Excludes scales below one. */
+static void begin_at(int4_search *s, double scale, int4_range *range)
+{
+    const uint32_t first = tsr_f32_bits((float)(scale * (1 - 0x1p-20)));
+    range->first = scale > (double)tsr_f32_from_bits(range->last) ? UINT32_MAX
+                   : first > range->first                         ? first
+                                                                  : range->first;
+    s->many = s->many || range->first <= tsr_f32_bits(LEAST_SCALE);
+}
+
+/* Searches a range without zero points. */
+static void search_scales(int4_search *s, float low, int4_range *range)
+{
+    if (s->n <= 64) /* measures take little time */
+        measure_range(s, true, true, low, range);
+    begin_at(s, clipped_below(s, 0.9 * (double)low), range);
+    search_range(s, 0, *range);
+}
+
+/* Searches a range with all zero points. Leaves out the part that is excluded for all of them. */
+static void search_zero_points(int4_search *s, int given, float low, int4_range *range)
+{
+    double clipped[2]; /* the largest code times a scale below which clipping costs too much, on both sides of 0 */
     for (int side = 0; side < 2; side++) {
-        const double over = s->end[side] * caution - sqrt(s->most / s->end_share[side]) * (1 + 0x1p-20);
-        if (!(over > 0))
-            continue;
-        if (limits[side] == 0)
-            return largest_scale(s) + 1;
-        const int scale = scale_below(s, over / limits[side] / s->unit * caution);
-        first = scale > first ? scale : first;
+        set_limits(s, side == 0 ? 1 : ANY_LIMIT, side == 0 ? ANY_LIMIT : 1);
+        const double largest = side == 0 ? s->high : s->low;
+        clipped[side] = largest == 0 ? 0 : clipped_below(s, 0.75 * largest);
     }
-    return first;
+    set_no_limits(s);
+    measure_range(s, false, true, low, range);
+    measure_range(s, false, true, low, range);
+    for (int i = 0; i < 31; i++) { /* the given zero point, then its neighbours */
+        const int zero = given + (i % 2 == 0 ? i / 2 : -(i + 1) / 2);
+        if (zero < -8 || zero > 7)
+            continue;
+        const double up = clipped[0] == 0 ? 0 : clipped[0] / (7 - zero),
+                     down = clipped[1] == 0 ? 0 : clipped[1] / (8 + zero);
+        int4_range part = *range;
+        begin_at(s, up > down ? up : down, &part);
+        if (part.first > part.last)
+            continue;
+        set_zero_point(s, zero);
+        search_range(s, zero, part);
+    }
 }
 
-/* Processes a range upward or downward, in steps as wide as they succeed. */
-static void search_range(int4_search *s, const int4_range *range, bool upward)
+/* Returns whether an earlier candidate than `at` has its scale. */
+static bool is_repeated(const int4_search *s, size_t at)
 {
-    int width = s->candidates->f16 ? 64 : 8, first = range->first;
-    double known = s->most;
-    for (int at = upward ? range->first : range->last; at >= first && at <= range->last;) {
-        int from = upward ? at : at - width + 1, to = upward ? at + width - 1 : at;
-        from = from < first ? first : from;
-        to = to > range->last ? range->last : to;
-        const double ratio = try_range(s, range, from, to), next = 0.8 * ratio * (to - from + 1);
-        const int narrow = ratio < 1 && to - from < FEW ? 1 : FEW;
-        width = ratio > 4 ? 4 * (to - from + 1) : next > narrow && narrow > 1 ? (int)next : narrow;
-        if (ratio < 1)
+    size_t i = 0;
+    while (s->left[i].t != s->left[at].t)
+        i++;
+    return i < at;
+}
+
+/* Notes the doubles of the candidates that are left and clip nothing with some zero point: see 4. */
+static void note_doubles(int4_search *s, double from, double to)
+{
+    for (size_t i = 0; i < s->n_left; i++) { /* doubles are appended */
+        const double t = 2 * s->left[i].t;
+        if (s->left[i].loss > s->most || t < 2 * from || t > to || is_repeated(s, i))
             continue;
-        at = upward ? to + 1 : from - 1;
-        if (upward || range->open != NULL || !(s->most < known))
+        float scales[SCALES];
+        int4_point points[SCALES];
+        for (int j = 0; j < SCALES; j++)
+            scales[j] = (float)t;
+        set_no_limits(s);
+        measure(s, scales, points);
+        if (points[0].loss * (1 - 0x1p-14) - 0x1p-20 * s->sum_x2 > s->most)
             continue;
-        const int least = first_scale(s, range->zero);
-        first = least > first ? least : first;
-        known = s->most;
+        for (int zero = least_zero(s); zero <= most_zero(s); zero++)
+            note(s, t, zero, exact_loss(s, t, zero));
     }
 }
 
 /* ---- a group ---- */
 
-/* Chooses the elements of 3: those with the largest w x^2 on each side. */
-static void choose_ends(int4_search *s)
+/* Returns the exponent of a positive number. */
+static inline int exponent_of(float x)
 {
-    double largest[2] = {0, 0};
-    s->end[0] = s->high;
-    s->end[1] = s->low;
-    s->end_share[0] = s->end_share[1] = 1;
-    for (size_t i = 0; s->weight != NULL && i < s->n; i++) {
-        const double a = (double)s->size[i], w = (double)s->share[i], cost = w * a * a;
-        const bool negative = s->x[i] < 0;
-        if (!(cost > largest[negative]))
-            continue;
-        largest[negative] = cost;
-        s->end[negative] = a;
-        s->end_share[negative] = w;
-    }
-    for (int side = 0; s->weight != NULL && side < 2; side++)
-        s->end[side] = largest[side] > 0 ? s->end[side] : 0;
+    return x >= 0x1p-126f ? (int)(tsr_f32_bits(x) >> 23) - 127 : ilogbf(x);
 }
 
-/* Scales the weights so that the largest is near 1. Returns false if all are 0. */
-static bool load_weights(int4_search *s)
+static inline float power(int exponent)
 {
-    float most = 0;
-    for (size_t i = 0; i < s->n; i++)
-        most = s->weight[i] > most ? s->weight[i] : most;
-    if (most == 0)
+    return tsr_f32_from_bits((uint32_t)(exponent + 127) << 23);
+}
+
+/* Copies the group. Returns false if all losses are equal. */
+static bool load_group(int4_search *s, float *scratch)
+{
+    const size_t n = s->n, each = n + LANES;
+    s->value = scratch;
+    s->size = s->value + each;
+    s->limit = s->size + each;
+    s->part = s->limit + each;
+    s->share = s->part + each;
+    s->part_share = s->share + each;
+    s->next_scale = s->part_share + each;
+    s->next_x = s->next_scale + UNLIMITED * n + LANES;
+    s->next_square = s->next_x + UNLIMITED * n + LANES;
+    s->next_share = s->next_square + UNLIMITED * n + LANES;
+    float most_weight = 0;
+    for (size_t i = 0; i < n; i++) {
+        s->value[i] = s->weight == NULL || s->weight[i] > 0 ? s->x[i] : 0;
+        if (s->weight != NULL)
+            most_weight = s->weight[i] > most_weight ? s->weight[i] : most_weight;
+    }
+    const vf zero = f_set1(0);
+    f_store(s->value + n, zero);
+    vf highest = zero, lowest = zero;
+    for (size_t i = 0; i < n; i += LANES) {
+        const vf x = f_load(s->value + i);
+        highest = f_max(highest, x);
+        lowest = f_max(lowest, f_sub(zero, x));
+    }
+    const float high = f_largest(highest), low = f_largest(lowest), amax = high > low ? high : low;
+    if (amax == 0)
         return false;
-    for (size_t i = 0; i < s->padded; i++)
-        s->share[i] = i < s->n ? ldexpf(s->weight[i], -ilogbf(most)) : 0;
+    if (s->weight != NULL) {
+        const int raise = -exponent_of(most_weight), part = raise / 2;
+        const float one = power(part), other = power(raise - part);
+        for (size_t i = 0; i < n; i++)
+            s->share[i] = s->weight[i] * one * other;
+        f_store(s->share + n, zero);
+    }
+    const int exponent = -exponent_of(amax), half = exponent / 2; /* 2^exponent may exceed FP32 */
+    s->unit = (double)power(half) * (double)power(exponent - half);
+    s->high = (double)high * s->unit;
+    s->low = (double)low * s->unit;
+    s->least_normal = exponent + (s->candidates->f16 ? -14 : -126) + 127;
+    const vf first = f_set1(power(half)), second = f_set1(power(exponent - half));
+    vd squares = d_set1(0);
+    for (size_t i = 0; i < n; i += LANES) {
+        const vf value = f_mul(f_mul(f_load(s->value + i), first), second);
+        f_store(s->value + i, value);
+        f_store(s->size + i, f_size(value));
+        for (int part = 0; part < HALVES; part++) {
+            const vd of_x = f_widen(value, part);
+            vd square = of_x * of_x;
+            if (s->weight != NULL)
+                square *= f_widen(f_load(s->share + i), part);
+            squares += square;
+        }
+    }
+    s->sum_x2 = d_sum(squares);
+    f_store(s->size + n, zero);
+    f_store(s->limit + n, zero);
+    s->error = (double)(n + 128) * 0x1p-45 * s->sum_x2;
     return true;
 }
 
-/* Copies the group, scaled so that its largest |x| is near 1. Returns false if all losses are equal. */
-static bool load_group(int4_search *s, float *scratch)
+/* Returns the scales to search. The last may be that of 4, or the first with which all codes are 0. */
+static int4_range range_of(const int4_search *s, double whole)
 {
-    s->padded = (s->n + LANES - 1) / LANES * LANES;
-    s->value = scratch;
-    s->size = s->value + s->padded;
-    s->limit = s->size + s->padded;
-    s->share = s->limit + s->padded;
-    memcpy(s->value, s->x, s->n * sizeof *s->x);
-    for (size_t i = s->n; i < s->padded; i++)
-        s->value[i] = 0;
-    vf highest = f_set1(0), lowest = highest, sum = highest;
-    for (size_t i = 0; i < s->padded; i += LANES) {
-        highest = f_max(highest, f_load(s->value + i));
-        lowest = f_min(lowest, f_load(s->value + i));
-    }
-    const float high = f_largest(highest), low = f_largest(f_sub(f_set1(0), lowest)), amax = high > low ? high : low;
-    if (amax == 0 || (s->weight != NULL && !load_weights(s)))
-        return false;
-    const int exponent = -ilogbf(amax), half = exponent / 2; /* 2^exponent may exceed FP32 */
-    const vf first = f_set1(ldexpf(1, half)), second = f_set1(ldexpf(1, exponent - half));
-    for (size_t i = 0; i < s->padded; i += LANES) {
-        const vf value = f_mul(f_mul(f_load(s->value + i), first), second), size = f_size(value);
-        f_store(s->value + i, value);
-        f_store(s->size + i, size);
-        sum = f_fmadd(s->weight == NULL ? size : f_mul(size, f_load(s->share + i)), size, sum);
-    }
-    s->unit = ldexp(1, exponent);
-    s->high = (double)high * s->unit;
-    s->low = (double)low * s->unit;
-    s->sum_x2 = (double)f_sum(sum);
-    choose_ends(s);
-    return s->sum_x2 > 0;
-}
-
-/* Returns the smallest scale that clips nothing with some zero point, or one more than the largest. */
-static int first_unclipped(const int4_search *s)
-{
-    double least = INFINITY;
-    for (int zero = s->candidates->zero_points ? -8 : 0; zero <= (s->candidates->zero_points ? 7 : 0); zero++) {
-        const double up = s->high == 0 ? 0 : s->high / (7 - zero), down = s->low == 0 ? 0 : s->low / (8 + zero);
-        const double needed = up > down ? up : down;
-        least = needed < least ? needed : least;
-    }
-    const double needed = least * (1 + 0x1p-40) / s->unit;
-    const int scale = scale_below(s, needed);
-    return scale_value(s, scale) >= needed ? scale : scale + 1;
-}
-
-/* Tries scales near the given one, and returns the best of them. */
-static int approach(int4_search *s)
-{
-    const double given = scale_value(s, s->given_scale);
-    double next = visit(s, s->given_scale, s->given_zero);
-    for (int i = 0; i < 2; i++) {
-        const double to = i == 0 ? 0.9 * given : next > 0 ? next : given;
-        next = visit(s, scale_below(s, to), s->given_zero);
-    }
-    for (int side = 0; s->weight != NULL && side < 2; side++) {
-        if (s->end[side] > 0)
-            visit(s, scale_below(s, s->end[side] / 7 / s->unit), s->given_zero);
-    }
-    int best = s->given_scale;
-    double least = INFINITY;
-    for (size_t i = 0; i < s->n_left; i++) {
-        best = s->left[i].least < least ? s->left[i].scale : best;
-        least = s->left[i].least < least ? s->left[i].least : least;
-    }
-    return best;
-}
-
-/* Searches the scales up to `last` with the given zero point, from `start` upward and downward. */
-static void search_scales(int4_search *s, int start, int last)
-{
-    const int zero = s->given_zero, first = first_scale(s, zero), middle = start < last ? start : last;
-    search_range(s, &(int4_range){.first = middle > first ? middle : first, .last = last, .zero = zero}, true);
-    search_range(s, &(int4_range){.first = first_scale(s, zero), .last = middle - 1, .zero = zero}, false);
-}
-
-/* Searches the scales from .. last that are open with one zero point. */
-static void search_open(int4_search *s, int zero, int from, int last, const uint8_t *open)
-{
-    const int first = first_scale(s, zero), least = first > from ? first : from;
-    if (least > last)
-        return;
-    set_zero_point(s, zero);
-    for (int end = last; end >= least; end--) {
-        if (!open[end - from])
-            continue;
-        int begin = end;
-        while (begin > least && open[begin - 1 - from])
-            begin--;
-        search_range(s, &(int4_range){.first = begin, .last = end, .zero = zero}, false);
-        end = begin;
-    }
-}
-
-/* Searches the scales from .. last with all zero points, at most MOST_SCALES. Those from `start` on are first searched
- * without limits. */
-static void search_part(int4_search *s, int from, int start, int last)
-{
-    uint8_t open[MOST_SCALES];
-    const int upper = start > from ? start : from;
-    memset(open, 1, (size_t)(last - from + 1));
-    if (upper <= last) {
-        memset(open + (upper - from), 0, (size_t)(last - upper + 1));
-        set_no_limits(s);
-        search_range(s, &(int4_range){.first = upper, .last = last, .open = open, .open_from = from}, true);
-    }
-    for (int i = 0; i < 31; i++) { /* the given zero point, then its neighbours */
-        const int zero = s->given_zero + (i % 2 == 0 ? i / 2 : -(i + 1) / 2);
-        if (zero >= -8 && zero <= 7)
-            search_open(s, zero, from, last, open);
-    }
-}
-
-/* Searches the scales up to `last` with all zero points. */
-static void search_zero_points(int4_search *s, int start, int last)
-{
-    int from = last + 1;
-    for (int zero = -8; zero <= 7; zero++) {
-        const int first = first_scale(s, zero);
-        from = first < from ? first : from;
-    }
-    for (int end = last; end >= from; end -= MOST_SCALES)
-        search_part(s, end - from < MOST_SCALES ? from : end - MOST_SCALES + 1, start, end);
-}
-
-static void search_up_to(int4_search *s, int start, int last)
-{
-    if (s->candidates->zero_points)
-        search_zero_points(s, start, last);
-    else
-        search_scales(s, start, last);
-}
-
-/* Tries the doubles of the candidates that are left and clip nothing: see 4. */
-static void try_doubles(int4_search *s, int unclipped, int most)
-{
-    const int lowest = s->candidates->zero_points ? -8 : 0, highest = s->candidates->zero_points ? 7 : 0;
-    const size_t n = s->n_left;
-    int scales[MOST_LEFT];
-    for (size_t i = 0; i < n; i++)
-        scales[i] = s->left[i].least <= s->most ? s->left[i].scale : 0;
-    for (size_t i = 0; i < n; i++) {
-        if (scales[i] < unclipped)
-            continue;
-        for (double value = 2 * scale_value(s, scales[i]); value <= scale_value(s, most); value *= 2) {
-            const double t = value * s->unit;
-            set_no_limits(s);
-            const int4_sums sums = measure_one(s, t);
-            if (t * t * (sums.r2 - error_of(s, &sums, t, 0)) > s->most)
-                break;
-            for (int zero = lowest; zero <= highest; zero++) {
-                set_zero_point(s, zero);
-                visit(s, scale_below(s, value), zero);
-            }
-        }
-    }
+    const double amax = s->high > s->low ? s->high : s->low;
+    const double smallest = scale_value(s->candidates, 1) * s->unit;
+    const double largest = scale_value(s->candidates, largest_scale(s->candidates)) * s->unit;
+    const double halved = (s->candidates->f16 ? 0x1p-13 : 0x1p-125) * s->unit;
+    double last = 2 * whole > halved ? 2 * whole * (1 + 0x1p-20) : halved;
+    last = last < 2.002 * amax ? last : 2.002 * amax;
+    last = last < largest ? last : largest;
+    last = last > smallest ? last : smallest;
+    const double first = smallest < LEAST_SCALE ? LEAST_SCALE : smallest;
+    return (int4_range){tsr_f32_bits((float)first), tsr_f32_bits((float)last)};
 }
 
 void TSR_BEST(best_int4)(const float *x, const float *weight, size_t n, const tsr_best_int4 *candidates, float *scratch,
                          float *scale, float *zero)
 {
-    int4_search s = {.candidates = candidates, .x = x, .weight = weight, .n = n, .most = INFINITY};
+    int4_search s;
+    s.candidates = candidates;
+    s.x = x;
+    s.weight = weight;
+    s.n = n;
+    s.most = INFINITY;
+    s.n_left = 0;
+    s.many = false;
     if (!load_group(&s, scratch))
         return;
-    s.given_scale = scale_below(&s, (double)*scale);
-    s.given_zero = (int)*zero;
-    set_zero_point(&s, s.given_zero);
-    const int start = approach(&s), unclipped = first_unclipped(&s);
-    /* Above twice the largest |x| all codes are those of 0, as under the first such scale. */
-    const int zeros = scale_below(&s, 2.001 * (s.high > s.low ? s.high : s.low) / s.unit);
-    const int most = zeros < largest_scale(&s) ? zeros + 1 : zeros;
-    /* Scales from the double of the smallest normal number on have halves. */
-    const int halved = candidates->f16 ? 0x0800 : 0x0100;
-    const int twice = unclipped > most ? most : scale_below(&s, 2 * scale_value(&s, unclipped));
-    const int last = twice > halved ? twice : halved;
-    search_up_to(&s, start, last < most ? last : most);
-    try_doubles(&s, unclipped, most);
-    if (s.many)
-        search_up_to(&s, start, most);
-    settle(&s, true);
-    if (s.best_scale == 0)
+    const double amax = s.high > s.low ? s.high : s.low;
+    if (scale_value(candidates, 1) * s.unit > 2.002 * amax)
         return;
-    *scale = (float)scale_value(&s, s.best_scale);
-    *zero = (float)s.best_zero;
+    double whole = INFINITY;
+    for (int z = least_zero(&s); z <= most_zero(&s); z++) {
+        const double of = unclipped(&s, z);
+        whole = of < whole ? of : whole;
+    }
+    const int given_zero = (int)*zero;
+    int4_range range = range_of(&s, whole);
+    const float last = tsr_f32_from_bits(range.last), low = 0.86f * (float)whole < last ? 0.86f * (float)whole : last;
+    int4_range part = range;
+    set_zero_point(&s, given_zero);
+    measure_range(&s, true, true, low, &part);
+    if (candidates->zero_points)
+        search_zero_points(&s, given_zero, low, &range);
+    else
+        search_scales(&s, low, &part);
+    if ((double)*scale * s.unit > (double)tsr_f32_from_bits(range.last))
+        note(&s, (double)*scale * s.unit, given_zero, exact_loss(&s, (double)*scale * s.unit, given_zero));
+    note_doubles(&s, whole, scale_value(candidates, largest_scale(candidates)) * s.unit);
+    if (s.many || s.sum_x2 < LEAST_SUM)
+        search_by_definition(&s, 0, 2.002 * amax / s.unit, scale, zero);
+    else
+        settle(&s, scale, zero);
 }

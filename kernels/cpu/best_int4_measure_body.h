@@ -1,4 +1,4 @@
-/* Measures groups with one int4 scale, and keeps the candidates for best_int4_body.h, which has the proofs. */
+/* Measures groups under int4 scales, and sums their codes under all scales of a range, for best_int4_body.h. */
 #include "common/float_bits.h"
 #include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
@@ -6,213 +6,284 @@
 #include <math.h>
 
 enum {
-    UNLIMITED = 16,    /* more than any limit */
-    CHUNK = 32,        /* vectors whose terms are added in FP32 */
-    FEW = 3,           /* candidates of a range that are measured one by one */
-    MOST_LEFT = 128,   /* candidates that wait for the definition */
-    MOST_SCALES = 4096 /* scales whose ranges are noted for all zero points */
+    UNLIMITED = 16,                 /* more than any limit */
+    SCALES = LANES > 8 ? LANES : 8, /* that are measured together */
+    CHUNK = 64,                     /* elements whose terms are added in FP32 */
+    MOST_CELLS = 512,
+    MOST_LEFT = 256 /* candidates that wait for a comparison */
 };
 
-/* Sums in units of t. */
-typedef struct int4_sums {
-    double r2, rc, c2, hinge;
-} int4_sums;
+/* Groups with a smaller sum of w x^2, or where smaller scales may be the best, are left to the definition. */
+#define LEAST_SUM   0x1p-60
+#define LEAST_SCALE 0x1p-40f
+#define ANY_LIMIT   0x1p42f /* more than |x| / LEAST_SCALE */
+
+/* A measured scale. With its codes, the loss of t + d is loss - 2 d slope + d^2 c2. */
+typedef struct int4_point {
+    double t, loss, slope, c2;
+} int4_point;
+
+/* The sums of w |x| c and w c^2 for codes c. */
+typedef double int4_sums __attribute__((vector_size(16)));
 
 typedef struct int4_candidate {
-    int scale; /* the bits of the stored number */
+    double t;
     int zero;
-    double least; /* less than its loss */
+    double loss; /* less than its loss */
 } int4_candidate;
 
+/* Elements, weights and scales are multiplied by powers of two, so that the largest |x| and weight are 1 to 2. Scales of
+ * type uint32_t are the bits of FP32 numbers. */
 typedef struct int4_search {
     const tsr_best_int4 *candidates;
     const float *x, *weight; /* as given */
     size_t n;
-    /* Scaled by powers of two, and padded with zeros to `padded` elements. */
-    float *value, *size, *limit, *share; /* x, |x|, limit, weight */
-    size_t padded;
-    double unit;                 /* scaled t = t * unit */
-    double sum_x2;               /* the sum of share * size^2 */
-    double high, low;            /* the largest |x| of positive and of negative x */
-    double most;                 /* an upper bound of the smallest loss */
-    double end[2], end_share[2]; /* |x| of 3 among positive and negative x, and their weights */
-    int given_scale, given_zero;
-    int best_scale, best_zero; /* the best by the definition so far; scale 0: none */
-    double best_loss;
+    /* x, |x|, limit, weight; x is 0 where the weight is. LANES zeros follow. `part` holds some of x and weight. */
+    float *value, *size, *limit, *share, *part, *part_share;
+    double unit;      /* scaled t = t * unit */
+    double high, low; /* the largest |x| of positive and of negative x */
+    double sum_x2;    /* the sum of w x^2 */
+    double error;     /* more than the rounding errors of FP64 sums */
+    double most;      /* an upper bound of the smallest loss */
+    int least_normal; /* the FP32 exponent of the smallest normal scale */
+    /* Under the scale `top` the codes have the sums `start`. Below it, an element of size next_x gets its next code, c,
+     * from next_scale on. Then c^2 grows by next_square. */
+    uint32_t top;
+    int4_sums start;
+    float *next_scale, *next_x, *next_square, *next_share;
+    size_t n_next;
     int4_candidate left[MOST_LEFT];
     size_t n_left;
-    bool many; /* some candidates were compared early: their doubles were not tried */
+    bool many; /* `left` had no room for a candidate */
 } int4_search;
 
-/* ---- stored scales ---- */
+/* ---- scales ---- */
 
-static inline double scale_value(const int4_search *s, int bits)
+static double scale_value(const tsr_best_int4 *candidates, int bits)
 {
-    return (double)(s->candidates->f16 ? tsr_f32_from_f16((uint16_t)bits) : tsr_f32_from_bf16((uint16_t)bits));
+    return (double)(candidates->f16 ? tsr_f32_from_f16((uint16_t)bits) : tsr_f32_from_bf16((uint16_t)bits));
 }
 
-static inline int largest_scale(const int4_search *s)
+static int largest_scale(const tsr_best_int4 *candidates)
 {
-    return s->candidates->f16 ? 0x7BFF : 0x7F7F;
+    return candidates->f16 ? 0x7BFF : 0x7F7F;
 }
 
-/* Returns the largest scale that is at most `value`, or 1. */
-static int scale_below(const int4_search *s, double value)
+/* Returns how many of the 23 bits of an FP32 mantissa a stored scale lacks. */
+static int stored_shift(const int4_search *s)
 {
-    const int most = largest_scale(s);
-    if (!(value < scale_value(s, most)))
-        return most;
-    const float rounded = (float)value;
-    int bits = s->candidates->f16 ? tsr_f16_from_f32(rounded) : tsr_bf16_from_f32(rounded);
-    bits = bits < 1 ? 1 : bits > most ? most : bits;
-    while (bits > 1 && scale_value(s, bits) > value)
-        bits--;
-    while (bits < most && scale_value(s, bits + 1) <= value)
-        bits++;
-    return bits;
+    return s->candidates->f16 ? 13 : 16;
 }
 
-/* ---- measures ---- */
-
-/* Adds one vector. */
-ALWAYS_INLINE void measure_vector(const int4_search *s, size_t i, vf inverse, vf reach, bool weighted, bool ranged,
-                                  vf *r2, vf *rc, vf *hinge)
+/* Returns whether a scale can be stored, if it is not too large. */
+static inline bool is_stored(const int4_search *s, uint32_t scale)
 {
-    const vf half = f_set1(0.5f), large = f_set1(0x1.8p23f); /* adding 0x1.8p23 rounds to an integer */
-    const vf q = f_mul(f_load(s->size + i), inverse), p = f_min(q, f_load(s->limit + i));
-    const vf c = f_sub(f_add(p, large), large), r = f_sub(q, c);
-    const vf w = weighted ? f_load(s->share + i) : half, wr = weighted ? f_mul(w, r) : r;
-    *r2 = f_fmadd(wr, r, *r2);
-    *rc = f_fmadd(wr, c, *rc);
-    if (!ranged)
-        return;
-    const vf near = f_fmadd(p, reach, f_size(f_sub(p, c))), beyond = f_sub(f_max(near, half), half);
-    *hinge = weighted ? f_fmadd(w, beyond, *hinge) : f_add(*hinge, beyond);
+    const int missing = s->least_normal - (int)(scale >> 23), bits = stored_shift(s) + (missing > 0 ? missing : 0);
+    return bits <= 23 && (scale & ((1u << bits) - 1)) == 0;
 }
 
-ALWAYS_INLINE int4_sums measure(const int4_search *s, double t, double reach_by, bool weighted, bool ranged)
+static int least_zero(const int4_search *s)
 {
-    const vf inverse = f_set1((float)(1 / t)), reach = f_set1((float)reach_by), zero = f_set1(0);
-    int4_sums sums = {0, 0, 0, 0};
-    for (size_t first = 0; first < s->padded; first += CHUNK * LANES) {
-        const size_t end = s->padded - first < CHUNK * LANES ? s->padded : first + CHUNK * LANES;
-        vf r2[2] = {zero, zero}, rc[2] = {zero, zero}, hinge[2] = {zero, zero};
-        size_t i = first;
-        for (; i + LANES < end; i += 2 * LANES) {
-            measure_vector(s, i, inverse, reach, weighted, ranged, &r2[0], &rc[0], &hinge[0]);
-            measure_vector(s, i + LANES, inverse, reach, weighted, ranged, &r2[1], &rc[1], &hinge[1]);
-        }
-        if (i < end)
-            measure_vector(s, i, inverse, reach, weighted, ranged, &r2[0], &rc[0], &hinge[0]);
-        sums.r2 += (double)f_sum(f_add(r2[0], r2[1]));
-        sums.rc += (double)f_sum(f_add(rc[0], rc[1]));
-        sums.hinge += (double)f_sum(f_add(hinge[0], hinge[1]));
-    }
-    /* c = q - r */
-    sums.c2 = s->sum_x2 / (t * t) - sums.r2 - 2 * sums.rc;
-    sums.c2 = sums.c2 > 0 ? sums.c2 : 0;
-    return sums;
+    return s->candidates->zero_points ? -8 : 0;
 }
 
-static int4_sums measure_one(const int4_search *s, double t)
+static int most_zero(const int4_search *s)
 {
-    return s->weight != NULL ? measure(s, t, 0, true, false) : measure(s, t, 0, false, false);
+    return s->candidates->zero_points ? 7 : 0;
 }
 
-static int4_sums measure_range(const int4_search *s, double t, double reach)
-{
-    return s->weight != NULL ? measure(s, t, reach, true, true) : measure(s, t, reach, false, true);
-}
+/* ---- limits ---- */
 
-/* Returns t^2 P(h) / t^2. */
-static inline double loss_at(const int4_sums *sums, double h)
+static void set_limits(int4_search *s, float above, float below)
 {
-    return sums->r2 - 2 * h * sums->rc + h * h * sums->c2;
-}
-
-/* Returns more than all rounding errors of loss_at: see 2. */
-static inline double error_of(const int4_search *s, const int4_sums *sums, double t, double h)
-{
-    return 0x1p-14 * (sums->r2 + h * h * sums->c2) + 0x1p-24 * s->sum_x2 / (t * t) + 0x1p-100;
-}
-
-/* ---- candidates ---- */
-
-static bool is_before(const int4_search *s, int scale, int zero)
-{
-    const bool given = scale == s->given_scale && zero == s->given_zero;
-    const bool held = s->best_scale == s->given_scale && s->best_zero == s->given_zero;
-    return given || (!held && (scale < s->best_scale || (scale == s->best_scale && zero < s->best_zero)));
-}
-
-/* Compares the candidates that are left by the definition. Only one needs no comparison, if nothing was compared. */
-static void settle(int4_search *s, bool last)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < s->n_left; i++) {
-        if (s->left[i].least <= s->most)
-            s->left[n++] = s->left[i];
-    }
-    s->n_left = n;
-    if (!last && n < MOST_LEFT)
-        return;
-    s->n_left = 0;
-    s->many = !last;
-    if (n == 1 && s->best_scale == 0) {
-        s->best_scale = s->left[0].scale;
-        s->best_zero = s->left[0].zero;
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        const int scale = s->left[i].scale, zero = s->left[i].zero;
-        const double loss =
-            tsr_best_int4_loss(s->x, s->weight, s->n, s->candidates, (float)scale_value(s, scale), (float)zero);
-        if (s->best_scale != 0 && (loss > s->best_loss || (loss == s->best_loss && !is_before(s, scale, zero))))
-            continue;
-        s->best_scale = scale;
-        s->best_zero = zero;
-        s->best_loss = loss;
-    }
-}
-
-/* Notes a candidate whose loss at least and at most is given, unless it cannot be the best. */
-static void note(int4_search *s, int scale, int zero, double least, double most)
-{
-    if (least > s->most)
-        return;
-    s->most = most < s->most ? most : s->most;
-    for (size_t i = 0; i < s->n_left; i++) {
-        if (s->left[i].scale == scale && s->left[i].zero == zero)
-            return;
-    }
-    if (s->n_left == MOST_LEFT)
-        settle(s, false);
-    s->left[s->n_left++] = (int4_candidate){scale, zero, least};
-}
-
-/* Measures a candidate with the limits that are set. Returns the scale where the loss with its codes is smallest. */
-static double visit(int4_search *s, int scale, int zero)
-{
-    const double t = scale_value(s, scale) * s->unit;
-    const int4_sums sums = measure_one(s, t);
-    const double error = error_of(s, &sums, t, 0);
-    note(s, scale, zero, t * t * (sums.r2 - error), t * t * (sums.r2 + error));
-    return sums.c2 > 0 ? t * (1 + sums.rc / sums.c2) / s->unit : 0;
-}
-
-static void set_limits(int4_search *s, int above, int below)
-{
-    const vf high = f_set1((float)above), low = f_set1((float)below);
-    for (size_t i = 0; i < s->padded; i += LANES)
+    const vf high = f_set1(above), low = f_set1(below);
+    for (size_t i = 0; i < s->n; i += LANES)
         f_store(s->limit + i, f_where_negative(f_load(s->value + i), low, high));
 }
 
 static void set_zero_point(int4_search *s, int zero)
 {
-    set_limits(s, 7 - zero, 8 + zero);
+    set_limits(s, (float)(7 - zero), (float)(8 + zero));
 }
 
 static void set_no_limits(int4_search *s)
 {
     set_limits(s, UNLIMITED, UNLIMITED);
+}
+
+/* ---- measures ---- */
+
+/* Sums of one vector of codes c of q: of w r^2 and w r c, r = q - c. */
+typedef struct int4_terms {
+    vf r2, rc;
+} int4_terms;
+
+/* Adds the terms of codes. Returns the codes. */
+ALWAYS_INLINE vf add_terms(vf q, vf limit, vf w, bool weighted, int4_terms *sums)
+{
+    const vf large = f_set1(0x1.8p23f); /* adding it rounds to an integer */
+    const vf c = f_sub(f_add(f_min(q, limit), large), large), r = f_sub(q, c), wr = weighted ? f_mul(w, r) : r;
+    sums->r2 = f_fmadd(wr, r, sums->r2);
+    sums->rc = f_fmadd(wr, c, sums->rc);
+    return c;
+}
+
+/* Sets a point from the sums of r^2 and r c. */
+static void set_point(const int4_search *s, double t, double r2, double rc, int4_point *point)
+{
+    const double c2 = s->sum_x2 / (t * t) - r2 - 2 * rc; /* c = q - r */
+    *point = (int4_point){t, t * t * r2, t * rc, c2 > 0 ? c2 : 0};
+}
+
+/* Measures LANES scales, each in a lane. */
+ALWAYS_INLINE void measure_lanes(const int4_search *s, const float *t, bool weighted, int4_point *points)
+{
+    const vf zero = f_set1(0), inverse = f_div(f_set1(1), f_load(t));
+    double r2[LANES] = {0}, rc[LANES] = {0};
+    for (size_t first = 0; first < s->n; first += CHUNK) {
+        const size_t end = s->n - first < CHUNK ? s->n : first + CHUNK;
+        int4_terms even = {zero, zero}, odd = {zero, zero};
+        for (size_t i = first; i < end; i += 2) { /* a zero follows */
+            const vf w = weighted ? f_set1(s->share[i]) : zero, next_w = weighted ? f_set1(s->share[i + 1]) : zero;
+            add_terms(f_mul(f_set1(s->size[i]), inverse), f_set1(s->limit[i]), w, weighted, &even);
+            add_terms(f_mul(f_set1(s->size[i + 1]), inverse), f_set1(s->limit[i + 1]), next_w, weighted, &odd);
+        }
+        float sum_r2[LANES], sum_rc[LANES];
+        f_store(sum_r2, f_add(even.r2, odd.r2));
+        f_store(sum_rc, f_add(even.rc, odd.rc));
+        for (size_t l = 0; l < LANES; l++) {
+            r2[l] += (double)sum_r2[l];
+            rc[l] += (double)sum_rc[l];
+        }
+    }
+    for (size_t l = 0; l < LANES; l++)
+        set_point(s, (double)t[l], r2[l], rc[l], &points[l]);
+}
+
+/* Measures SCALES scales with the limits that are set. */
+static void measure(const int4_search *s, const float *t, int4_point *points)
+{
+    for (size_t i = 0; i < SCALES; i += LANES) {
+        if (s->weight != NULL)
+            measure_lanes(s, t + i, true, points + i);
+        else
+            measure_lanes(s, t + i, false, points + i);
+    }
+}
+
+/* ---- candidates ---- */
+
+/* Returns more than the rounding errors of a loss: see 2. */
+static inline double error_of(const int4_search *s, double loss)
+{
+    return 0x1p-14 * fabs(loss) + s->error;
+}
+
+/* Notes a candidate with its loss, unless it cannot be the best. */
+static void note(int4_search *s, double t, int zero, double loss)
+{
+    const double least = loss - error_of(s, loss), most = loss + error_of(s, loss);
+    s->most = most < s->most ? most : s->most;
+    if (least > s->most)
+        return;
+    if (s->n_left == MOST_LEFT) {
+        size_t n = 0;
+        for (size_t i = 0; i < MOST_LEFT; i++) {
+            if (s->left[i].loss <= s->most)
+                s->left[n++] = s->left[i];
+        }
+        s->n_left = n;
+    }
+    s->many = s->many || s->n_left == MOST_LEFT;
+    if (!s->many)
+        s->left[s->n_left++] = (int4_candidate){t, zero, least};
+}
+
+/* ---- ranges of scales ---- */
+
+typedef struct int4_range {
+    uint32_t first, last;
+} int4_range;
+
+/* Returns whether no scale between a and a larger one, b, can be the best: see 1. */
+static inline bool is_excluded(const int4_search *s, const int4_point *a, const int4_point *b)
+{
+    const double width = b->t - a->t, part = a->t * width, growth = width * width * b->c2;
+    const double gain = b->loss + 2 * width * b->slope + growth - a->loss; /* all times part */
+    const double slope = gain * b->t - 2 * b->slope * part, curve = gain + b->c2 * part;
+    const double error = 0x1p-10 * (a->loss + b->loss + growth) + 0x1p-20 * s->sum_x2;
+    const double over_a = a->loss - error - s->most, over_b = b->loss - error - s->most;
+    return b->t <= 2 * a->t && over_a > 0 && over_b > 0 && (slope <= 0 || 4 * over_b * curve * part > slope * slope);
+}
+
+/* Measures scales from the last one of a range down to `low`, and leaves out what is excluded between them. `attained`:
+ * their losses are those of candidates. `dense`: more of them near `low`. */
+static void measure_range(int4_search *s, bool attained, bool dense, float low, int4_range *range)
+{
+    float t[SCALES];
+    int4_point points[SCALES];
+    const uint32_t mask = ~((1u << stored_shift(s)) - 1);
+    const float last = tsr_f32_from_bits(range->last), first = tsr_f32_from_bits(range->first);
+    for (int i = 0; i < SCALES; i++) {
+        const float part = (float)(SCALES - 1 - i) / (SCALES - 1);
+        t[i] = tsr_f32_from_bits(tsr_f32_bits(low + (last - low) * (dense ? part * part : part)) & mask);
+    }
+    measure(s, t, points);
+    for (int i = 0; attained && i < SCALES; i++) {
+        const double most = points[i].loss * (1 + 0x1p-14) + 0x1p-20 * s->sum_x2;
+        if (most < s->most && is_stored(s, tsr_f32_bits(t[i])))
+            s->most = most;
+    }
+    int from = 0, to = SCALES - 1;
+    while (from < to && (t[from + 1] == t[from] || is_excluded(s, &points[from + 1], &points[from])))
+        from++;
+    if (from > 0)
+        range->last = tsr_f32_bits(t[from]);
+    if (t[to] > first)
+        return;
+    if (from == to && to > 0)
+        range->last = 0;
+    while (to > from && (t[to] == t[to - 1] || is_excluded(s, &points[to], &points[to - 1])))
+        to--;
+    if (to < SCALES - 1)
+        range->first = tsr_f32_bits(t[to]);
+}
+
+/* Adds, over the elements that t clips by d, w d (2 |x| - d) and w d limit. */
+static void add_clipped(const int4_search *s, double t, double *costs, double *slopes)
+{
+    const vf at = f_set1((float)t), zero = f_set1(0);
+    for (size_t first = 0; first < s->n; first += CHUNK * LANES) {
+        const size_t end = s->n - first < CHUNK * LANES ? s->n : first + CHUNK * LANES;
+        vf cost = zero, slope = zero;
+        for (size_t i = first; i < end; i += LANES) {
+            const vf size = f_load(s->size + i), limit = f_load(s->limit + i);
+            const vf beyond = f_max(f_fnmadd(limit, at, size), zero);
+            const vf part = s->weight != NULL ? f_mul(f_load(s->share + i), beyond) : beyond;
+            cost = f_fmadd(part, f_sub(f_add(size, size), beyond), cost);
+            slope = f_fmadd(limit, part, slope);
+        }
+        *costs += (double)f_sum(cost);
+        *slopes += (double)f_sum(slope);
+    }
+}
+
+/* Returns a scale below which clipping alone costs more than the best loss, with the limits that are set: see 3. Begins
+ * at t. */
+static double clipped_below(const int4_search *s, double t)
+{
+    double found = 0;
+    while (t > (double)LEAST_SCALE) {
+        double cost = 0, slope = 0;
+        add_clipped(s, t, &cost, &slope);
+        const double over = cost * (1 - 0x1p-16) - s->most;
+        if (over > 0 && slope < 0x1p-120)
+            return INFINITY;
+        const double next = over > 0 ? over / (2 * slope) * (1 - 0x1p-16) : 0;
+        found = next > found ? next : found;
+        if (next > 0.8 * t)
+            return found;
+        t = next > 0 ? next : t / 4;
+    }
+    return found;
 }

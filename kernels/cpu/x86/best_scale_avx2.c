@@ -9,9 +9,11 @@ enum { LANES = 8 };
 #include "kernels/cpu/best_groups_body.h"
 
 #define f_add(a, b)               _mm256_add_ps(a, b)
+#define f_div(a, b)               _mm256_div_ps(a, b)
 #define f_store(p, x)             _mm256_storeu_ps(p, x)
 #define f_round(x)                _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define f_where_negative(x, a, b) _mm256_blendv_ps(b, a, x)
+#define f_less(a, b)              ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)))
 
 static inline float f_sum(vf x)
 {
@@ -20,8 +22,26 @@ static inline float f_sum(vf x)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
+/* Stores the lanes of x that a mask has, and others behind them. */
+static inline void f_keep(float *to, vf x, unsigned mask)
+{
+    const unsigned lanes = _pext_u32(076543210, 7 * _pdep_u32(mask, 011111111)); /* 3 bits each */
+    const __m256i shifts = _mm256_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21);
+    _mm256_storeu_ps(to, _mm256_permutevar8x32_ps(x, _mm256_srlv_epi32(_mm256_set1_epi32((int)lanes), shifts)));
+}
+
+enum { HALVES = 2 };
+typedef __m256d vd;
+#define d_set1(x)        _mm256_set1_pd(x)
+#define f_widen(x, half) _mm256_cvtps_pd(_mm256_extractf128_ps(x, half))
+
+static inline double d_sum(vd x)
+{
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
 #include "kernels/cpu/best_int4_body.h"
 
-#define f_div(a, b) _mm256_div_ps(a, b)
-#define f_e4m3(q)   rounded_to_code(q, true)
+#define f_e4m3(q) rounded_to_code(q, true)
 #include "kernels/cpu/best_fp8_body.h"
