@@ -75,7 +75,7 @@ static void compare(int4_search *s)
         s->left[i].loss = exact_loss(s, s->left[i].t, s->left[i].zero);
         least = s->left[i].loss < least ? s->left[i].loss : least;
     }
-    const double most = least * (1 + (double)(s->n + 16) * 0x1p-50) + 0x1p-200;
+    const double most = least * (1 + (double)(s->n + 16) * 0x1p-50) + 0x1p-125; /* weights may underflow */
     s->n_left = 0;
     for (size_t i = 0; i < n; i++) {
         if (s->left[i].loss <= most)
@@ -332,6 +332,7 @@ void TSR_BEST(best_int4)(const float *x, const float *weight, size_t n, const ts
     int4_range range = range_of(&s, whole);
     const float last = tsr_f32_from_bits(range.last), low = 0.86f * (float)whole < last ? 0.86f * (float)whole : last;
     int4_range part = range;
+    s.many = range.last <= tsr_f32_bits(LEAST_SCALE);
     set_zero_point(&s, given_zero);
     measure_range(&s, true, true, low, &part);
     if (candidates->zero_points)

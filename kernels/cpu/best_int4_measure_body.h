@@ -75,11 +75,17 @@ static int stored_shift(const int4_search *s)
     return s->candidates->f16 ? 13 : 16;
 }
 
+/* Returns the bits that are 0 in scales of this size that can be stored. */
+static inline uint32_t unstored_bits(const int4_search *s, uint32_t scale)
+{
+    const int missing = s->least_normal - (int)(scale >> 23), bits = stored_shift(s) + (missing > 0 ? missing : 0);
+    return bits <= 23 ? (1u << bits) - 1 : UINT32_MAX;
+}
+
 /* Returns whether a scale can be stored, if it is not too large. */
 static inline bool is_stored(const int4_search *s, uint32_t scale)
 {
-    const int missing = s->least_normal - (int)(scale >> 23), bits = stored_shift(s) + (missing > 0 ? missing : 0);
-    return bits <= 23 && (scale & ((1u << bits) - 1)) == 0;
+    return (scale & unstored_bits(s, scale)) == 0 && scale > 0;
 }
 
 static int least_zero(const int4_search *s)
@@ -222,11 +228,12 @@ static void measure_range(int4_search *s, bool attained, bool dense, float low, 
 {
     float t[SCALES];
     int4_point points[SCALES];
-    const uint32_t mask = ~((1u << stored_shift(s)) - 1);
     const float last = tsr_f32_from_bits(range->last), first = tsr_f32_from_bits(range->first);
     for (int i = 0; i < SCALES; i++) {
         const float part = (float)(SCALES - 1 - i) / (SCALES - 1);
-        t[i] = tsr_f32_from_bits(tsr_f32_bits(low + (last - low) * (dense ? part * part : part)) & mask);
+        const uint32_t scale = tsr_f32_bits(low + (last - low) * (dense ? part * part : part));
+        const uint32_t below = scale & ~unstored_bits(s, scale);
+        t[i] = tsr_f32_from_bits(below > 0 ? below : scale);
     }
     measure(s, t, points);
     for (int i = 0; attained && i < SCALES; i++) {

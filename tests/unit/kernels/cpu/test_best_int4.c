@@ -32,6 +32,14 @@ static double loss_of(const float *x, const float *weight, size_t n, const tsr_b
     return loss;
 }
 
+static float largest_of(const float *x, size_t n)
+{
+    float amax = 0;
+    for (size_t i = 0; i < n; i++)
+        amax = fmaxf(amax, fabsf(x[i]));
+    return amax;
+}
+
 /* The stored scale nearest to `scale`, but not 0 or infinity. */
 static int stored(const tsr_best_int4 *c, float scale)
 {
@@ -71,20 +79,79 @@ static span span_of(const float *x, const float *weight, size_t n, const tsr_bes
     return (span){stored(c, (weight == NULL ? amax : smallest) / 64), stored(c, fminf(2.02f * amax, 0x1.FFp127f))};
 }
 
+enum { LANES = 8 };
+typedef float floats __attribute__((vector_size(LANES * 4)));
+typedef int32_t masks __attribute__((vector_size(LANES * 4)));
+typedef double doubles __attribute__((vector_size(LANES * 8)));
+
+/* Chooses by a mask. A function that returns a vector would need AVX. */
+#define WHERE(mask, yes, no) ((floats)(((masks)(yes) & (mask)) | ((masks)(no) & ~(mask))))
+
+/* Sets loss[l] to loss_of the scales of the bits first + l, computed side by side. */
+static void losses_of(const float *x, const float *weight, size_t n, const tsr_best_int4 *c, int first, float zero,
+                      double loss[LANES])
+{
+    floats scale, low = {0}, high = {0}, large = {0};
+    for (int l = 0; l < LANES; l++)
+        scale[l] = scale_of(c, first + l);
+    low -= 8;
+    high += 7;
+    large += 0x1.8p23f; /* adding it rounds to an integer */
+    const doubles factor = __builtin_convertvector(scale, doubles);
+    doubles sum = {0};
+    for (size_t i = 0; i < n; i++) {
+        const floats q = x[i] / scale + zero, above = WHERE(q < low, low, q),
+                     clamped = WHERE(above > high, high, above);
+        floats code = clamped + large - large;
+        if (c->away) { /* a tie goes to the other neighbour if it is nearer to 0 */
+            const floats rest = clamped - code;
+            code += (floats)((masks)(large * 0 + 1) & ((rest == 0.5f) & (clamped > 0)));
+            code -= (floats)((masks)(large * 0 + 1) & ((rest == -0.5f) & (clamped < 0)));
+        }
+        const doubles e = (double)x[i] - __builtin_convertvector(code - zero, doubles) * factor;
+        sum += (weight == NULL ? 1 : (double)weight[i]) * (e * e);
+    }
+    for (int l = 0; l < LANES; l++)
+        loss[l] = sum[l];
+}
+
 /* The given pair if no other is better; else the smallest scale, then the smallest zero point, of the best ones. */
 static pair best_of(const float *x, const float *weight, size_t n, const tsr_best_int4 *c, pair given)
 {
     const span tried = span_of(x, weight, n, c);
     double least = loss_of(x, weight, n, c, given);
     pair best = given;
-    for (int bits = tried.first; bits <= tried.last && least > 0; bits++) {
-        for (float zero = c->zero_points ? -8 : 0; zero <= (c->zero_points ? 7 : 0); zero++) {
-            const double loss = loss_of(x, weight, n, c, (pair){scale_of(c, bits), zero});
-            best = loss < least ? (pair){scale_of(c, bits), zero} : best;
-            least = loss < least ? loss : least;
+    const int zeros = c->zero_points ? 16 : 1;
+    for (int bits = tried.first; bits <= tried.last && least > 0; bits += LANES) {
+        double loss[16][LANES];
+        for (int z = 0; z < zeros; z++)
+            losses_of(x, weight, n, c, bits, (float)(c->zero_points ? z - 8 : 0), loss[z]);
+        for (int l = 0; l < LANES && bits + l <= tried.last; l++) {
+            for (int z = 0; z < zeros; z++) {
+                if (!(loss[z][l] < least))
+                    continue;
+                least = loss[z][l];
+                best = (pair){scale_of(c, bits + l), (float)(c->zero_points ? z - 8 : 0)};
+            }
         }
     }
     return best;
+}
+
+/* Makes one number an outlier, or all so small or large that the scales are subnormal or near the largest ones. */
+static void make_hostile(float *x, size_t n, const tsr_best_int4 *c)
+{
+    const float amax = largest_of(x, n);
+    if (amax == 0)
+        return;
+    const int to[] = {c->f16 ? -12 - (int)(random_bits() % 14) : -120 - (int)(random_bits() % 14), c->f16 ? 15 : 126};
+    const uint64_t kind = random_bits() % 3;
+    if (kind == 2) {
+        x[random_bits() % n] = ldexpf(amax, ilogbf(amax) < 100 ? (int)(random_bits() % 12) : 0);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        x[i] = ldexpf(x[i], to[kind] - ilogbf(amax));
 }
 
 static void check(const float *x, const float *weight, size_t n, const tsr_best_int4 *c)
@@ -108,14 +175,18 @@ static void check_many(bool zero_points, uint64_t groups)
     static const size_t kColumns[] = {32, 64, 128, 32, 1, 33, 32, 32};
     for (uint64_t round = 0; round < groups; round++) {
         const tsr_best_int4 c = {round % 8 == 5, zero_points, round % 4 == 3};
-        const size_t n = kColumns[random_bits() % 8];
+        const size_t n = round % 8 == 6 ? 1 + random_bits() % MOST_COLUMNS : kColumns[random_bits() % 8];
         fill(x, n, round, round % 16 == 8 ? 16 : MOST_COLUMNS + 4); /* 304 is a multiple of 16 */
         if (round % 3 == 0)                                         /* one sign */
             for (size_t i = 0; i < n; i++)
                 x[i] = fabsf(x[i]);
+        if (round % 4 == 1)
+            make_hostile(x, n, &c);
         fill_weights(weight, n, round / 2);
         const float *const w = round % 2 == 0 ? NULL : weight;
         const span tried = span_of(x, w, n, &c);
+        if (given_of(x, n, &c).scale < largest_of(x, n) / 256) /* beyond F16 */
+            continue;
         if ((uint64_t)(tried.last - tried.first + 1) * n * (zero_points ? 16 : 1) > MOST_TRIED)
             continue;
         check(x, w, n, &c);
