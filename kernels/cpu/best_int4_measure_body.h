@@ -29,7 +29,7 @@ typedef double int4_sums __attribute__((vector_size(16)));
 typedef struct int4_candidate {
     double t;
     int zero;
-    double loss; /* less than its loss */
+    double loss; /* a lower bound, until losses are computed */
 } int4_candidate;
 
 /* Elements, weights and scales are multiplied by powers of two, so that the largest |x| and weight are 1 to 2. Scales of
@@ -54,7 +54,7 @@ typedef struct int4_search {
     size_t n_next;
     int4_candidate left[MOST_LEFT];
     size_t n_left;
-    bool many; /* `left` had no room for a candidate */
+    bool many; /* all candidates are compared by the definition: `left` is full, or scales are too small */
 } int4_search;
 
 /* ---- scales ---- */
