@@ -33,7 +33,7 @@ static inline void f_keep(float *to, vf x, unsigned mask)
 enum { HALVES = 2 };
 typedef __m256d vd;
 #define d_set1(x)        _mm256_set1_pd(x)
-#define f_widen(x, half) _mm256_cvtps_pd(_mm256_extractf128_ps(x, half))
+#define f_widen(x, half) _mm256_cvtps_pd((half) == 0 ? _mm256_castps256_ps128(x) : _mm256_extractf128_ps(x, 1))
 
 static inline double d_sum(vd x)
 {

@@ -22,7 +22,7 @@ enum { HALVES = 2 };
 typedef __m512d vd;
 #define d_set1(x)        _mm512_set1_pd(x)
 #define d_sum(x)         _mm512_reduce_add_pd(x)
-#define f_widen(x, half) _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, half))
+#define f_widen(x, half) _mm512_cvtps_pd((half) == 0 ? _mm512_castps512_ps256(x) : _mm512_extractf32x8_ps(x, 1))
 #include "kernels/cpu/best_int4_body.h"
 
 #define f_e4m3(q) rounded_to_code(q, true)
