@@ -173,19 +173,21 @@ tsr_status tsr_plan_kv_cache(tsr_plan *plan, const tsr_weights *weights, tsr_dia
 /* ---- scales that are made ---- */
 
 /* Returns the length of the attention's name if the tensor is its projection of keys (separate, or joined with others),
- * in a layer of the language model; else 0. */
+ * in a layer of the language model; else 0. Nemotron-H calls its attention a mixer. */
 static int attention_of(const tsr_model *model, const tsr_tensor *t)
 {
-    static const char *const kEndings[] = {".self_attn.k_proj.weight", ".self_attn.qkv_proj.weight"};
+    static const char *const kEndings[] = {".self_attn.k_proj.weight", ".self_attn.qkv_proj.weight",
+                                           ".mixer.k_proj.weight"};
     static const char *const kOthers[] = {"vision", "visual", "audio", "image", "video", "encoder"};
     uint64_t layer;
     for (size_t i = 0; i < sizeof kOthers / sizeof *kOthers; i++) {
         if (strstr(t->name, kOthers[i]) != NULL)
             return 0;
     }
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof kEndings / sizeof *kEndings; i++) {
+        const char *const leaf = strchr(kEndings[i] + 1, '.');
         if (tsr_ends_with(t->name, kEndings[i]) && tsr_layer_of(t->name, &layer) && !tsr_model_is_mtp(model, t->name))
-            return (int)(strlen(t->name) - strlen(kEndings[i]) + strlen(".self_attn"));
+            return (int)(strlen(t->name) - strlen(leaf));
     }
     return 0;
 }

@@ -9,10 +9,10 @@
 #include <string.h>
 
 /* Options whose value is a file, and those whose value is a checkpoint. */
-static const char kFiles[] = "--rules --activations --importance --kv-ranges --config",
+static const char kFiles[] = "--rules --recipe --activations --importance --kv-ranges --config",
                   kCheckpoints[] = "--scales-from --against";
 
-enum { MOST_INPUTS = 4, LONGEST_TEXT = 64 << 10 };
+enum { MOST_INPUTS = 6, LONGEST_TEXT = 64 << 10 };
 static const uint64_t kMostBytes = (uint64_t)1 << 30;
 
 typedef struct noting {

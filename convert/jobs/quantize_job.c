@@ -29,6 +29,8 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
         {"--rules", TSR_OPT_TEXT, &job->rules, "FILE",
          "a file of rules that give each weight a scheme, in the form of compressed-tensors or ModelOpt; tessera "
          "plan-schemes writes one"},
+        {"--recipe", TSR_OPT_TEXT, &job->recipe, "NAME",
+         "the format of a released checkpoint: the name of a recipe (docs/recipes.md), or the path of one"},
         {"--dialect", TSR_OPT_CHOICE, &job->of.dialect, TSR_DIALECT_WORDS,
          "names of the scales and form of the configuration (fp8-block: deepseek; mxfp4 of gpt-oss: gpt-oss; others: "
          "compressed-tensors)"},
@@ -36,7 +38,8 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
     };
     const tsr_option weights[] = {
         {"--include", TSR_OPT_LIST, &job->of.include, "GLOB",
-         "also quantize tensors with these names (*, ?, [0-3]: docs/policy.md); may be repeated"},
+         "also quantize tensors with these names (*, ?, [0-3]: docs/policy.md), with --rules those that a rule matches; "
+         "may be repeated"},
         {"--exclude", TSR_OPT_LIST, &job->of.exclude, "GLOB",
          "keep tensors with these names as they are (*, ?, [0-3]: docs/policy.md); may be repeated"},
         {"--experts", TSR_OPT_CHOICE, &job->experts, "split|stack",
@@ -96,8 +99,24 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
     tsr_options_append_topic(options, "Activations", activations);
 }
 
+/* Reads the recipe and sets its options. */
+static tsr_status apply_recipe(tsr_quantize_job *job, const tsr_option *options, uint64_t *given, tsr_err *err)
+{
+    if (job->recipe == NULL)
+        return TSR_OK;
+    TSR_TRY(tsr_recipe_read(&job->recipe_read, job->recipe, err));
+    TSR_TRY(tsr_recipe_apply(&job->recipe_read, options, given, err));
+    if (job->recipe_read.has_rules && job->rules != NULL)
+        return tsr_fail(err, TSR_E_USAGE, "--rules cannot be combined with --recipe, which has rules: %s",
+                        job->recipe_read.path);
+    job->recipe = job->recipe_read.path;
+    job->rules = job->recipe_read.has_rules ? job->recipe : job->rules;
+    return TSR_OK;
+}
+
 tsr_status tsr_quantize_job_check(tsr_quantize_job *job, const tsr_option *options, uint64_t given, tsr_err *err)
 {
+    TSR_TRY(apply_recipe(job, options, &given, err));
     job->of.scheme = tsr_scheme_named((size_t)job->word);
     const tsr_scheme_row *const row = tsr_scheme_row_of(job->of.scheme);
     for (size_t i = 0; options[i].name != NULL; i++) {
@@ -106,7 +125,7 @@ tsr_status tsr_quantize_job_check(tsr_quantize_job *job, const tsr_option *optio
         if (job->rules != NULL &&
             !tsr_is_listed("--activations --input-scale --dialect --kv-scale --kv-ranges --importance",
                            options[i].name) &&
-            (is_of_schemes(options[i].name) || tsr_is_listed("--scheme --include --exclude", options[i].name)))
+            (is_of_schemes(options[i].name) || tsr_is_listed("--scheme --exclude", options[i].name)))
             return tsr_fail(err, TSR_E_USAGE, "%s cannot be combined with --rules, which takes it from the file",
                             options[i].name);
         if (job->scales_from != NULL &&
@@ -164,6 +183,7 @@ static tsr_status plan_scheme(tsr_quantize_job *q, const tsr_job_source *from, t
                               tsr_err *err)
 {
     TSR_TRY(open_source(from, from->path, 0, q, err));
+    TSR_TRY(tsr_recipe_check(&q->recipe_read, q->sources[0], err));
     if (q->by_scheme)
         TSR_TRY(settle(q, &experts, err));
     return tsr_split_plan(plan, &q->view, q->sources, experts, make_scheme, q, err);
@@ -196,7 +216,8 @@ static tsr_status plan_by_rules(tsr_quantize_job *q, const tsr_job_source *from,
                         "--dialect %s supports one scheme for all layers only; use compressed-tensors or modelopt for "
                         "several schemes",
                         tsr_dialect_name((tsr_dialect)q->of.dialect));
-    TSR_TRY(tsr_rules_read(&q->rules_read, q->rules, err));
+    TSR_TRY(q->recipe_read.has_rules ? tsr_rules_read_recipe(&q->rules_read, q->rules, err)
+                                     : tsr_rules_read(&q->rules_read, q->rules, err));
     if (q->of.dialect >= 0)
         q->rules_read.dialect = (tsr_dialect)q->of.dialect;
     if (calibrated)
@@ -207,6 +228,8 @@ static tsr_status plan_by_rules(tsr_quantize_job *q, const tsr_job_source *from,
                                       .importance = q->of.importance == NULL ? NULL : &q->importance,
                                       .calibration = calibrated ? &q->calibration : NULL,
                                       .input_scale = input_scale,
+                                      .include = q->of.include.items,
+                                      .n_include = q->of.include.count,
                                       .max_shard_bytes = from->max_shard_bytes};
     TSR_TRY(tsr_read_kv_origin(&q->of, &q->kv_ranges, &q->by_rules.kv, err));
     return plan_scheme(q, from, q->experts == 0 ? TSR_EXPERTS_SPLIT : TSR_EXPERTS_STACK, plan, err);
@@ -219,6 +242,9 @@ static tsr_status note_words(tsr_quantize_job *job, const tsr_job_source *from, 
     tsr_option given[TSR_MAX_OPTIONS] = {{0}}, defaults[TSR_MAX_OPTIONS] = {{0}};
     tsr_quantize_job_options(job, given);
     tsr_quantize_job_options(&nothing, defaults);
+    uint64_t set = 0;
+    TSR_TRY(tsr_recipe_apply(&job->recipe_read, defaults, &set, err)); /* they are options of the recipe */
+    nothing.rules = job->recipe_read.has_rules ? job->rules : NULL;
     return tsr_provenance_note(with, "quantize", from, given, defaults, &job->words, err);
 }
 
@@ -246,6 +272,7 @@ void tsr_quantize_job_free(tsr_quantize_job *job)
     tsr_calibration_free(&job->kv_ranges);
     tsr_importance_free(&job->importance);
     tsr_rules_free(&job->rules_read);
+    tsr_recipe_free(&job->recipe_read);
     tsr_arena_free(&job->words);
     *job = tsr_quantize_job_defaults();
 }

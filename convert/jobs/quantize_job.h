@@ -3,6 +3,7 @@
 #define TSR_CONVERT_JOBS_QUANTIZE_JOB_H
 
 #include "convert/jobs/job_source.h"
+#include "convert/jobs/recipe.h"
 #include "convert/jobs/scheme_options.h"
 #include "convert/plans/views/decoded_view.h"
 #include "convert/search/rules_plan.h"
@@ -12,10 +13,12 @@ typedef struct tsr_quantize_job {
     int word; /* index of the word of --scheme (tsr_scheme_named); tsr_quantize_job_check sets `of.scheme` from it */
     tsr_scheme_arguments of;
     const char *rules;       /* a rules file, used instead of a scheme; NULL: none */
+    const char *recipe;      /* the name or path of a recipe; once it is read, its path; NULL: none */
     const char *scales_from; /* the original that scales are taken from; NULL: scales are computed */
     int experts;             /* -1: as needed */
 
-    bool by_scheme;            /* else by rules */
+    bool by_scheme; /* else by rules */
+    tsr_recipe recipe_read;
     tsr_scheme_options scheme; /* its dialect is set once the source is known */
     tsr_scheme_rules rules_read;
     tsr_calibration calibration, kv_ranges; /* for rules, as `importance` */

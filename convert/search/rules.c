@@ -81,6 +81,7 @@ typedef struct reading {
     tsr_scheme_rules *rules;
     tsr_json_reader json;
     tsr_err *err;
+    bool recipe;
 } reading;
 
 static tsr_status add(const reading *r, const tsr_rules_item *item)
@@ -194,10 +195,20 @@ static tsr_status read_list(reading *r)
     }
 }
 
+/* Returns true for members of a recipe that a rules file does not have (convert/jobs/recipe.h). */
+static bool is_of_recipe(tsr_json_text key)
+{
+    static const char *const kKeys[] = {"release", "model_types", "options", "source", "published"};
+    bool is = false;
+    for (size_t i = 0; i < sizeof kKeys / sizeof *kKeys; i++)
+        is = is || tsr_json_is(key, kKeys[i]);
+    return is;
+}
+
 static tsr_status read_rules(reading *r)
 {
-    const char *text;
-    tsr_json_text key;
+    const char *text, *const schema = r->recipe ? "tessera-recipe/1" : "tessera-rules/1";
+    tsr_json_text key, value;
     bool more, listed = false;
     TSR_TRY(tsr_json_enter_object(&r->json, r->err));
     for (;;) {
@@ -209,11 +220,15 @@ static tsr_status read_rules(reading *r)
             TSR_TRY(read_list(r));
             continue;
         }
+        if (r->recipe && is_of_recipe(key)) {
+            TSR_TRY(tsr_json_skip(&r->json, &value, r->err));
+            continue;
+        }
         if (!tsr_json_is(key, "schema") && !tsr_json_is(key, "dialect") && !tsr_json_is(key, "note"))
             return unknown_key(r, key, "schema, dialect, note and rules, each at most once");
         TSR_TRY(read_text(r, "this", &text));
-        if (tsr_json_is(key, "schema") && strcmp(text, "tessera-rules/1") != 0)
-            return tsr_fail(r->err, TSR_E_FORMAT, "%s: schema is '%s', not tessera-rules/1", r->rules->path, text);
+        if (tsr_json_is(key, "schema") && strcmp(text, schema) != 0)
+            return tsr_fail(r->err, TSR_E_FORMAT, "%s: schema is '%s', not %s", r->rules->path, text, schema);
         if (tsr_json_is(key, "dialect"))
             TSR_TRY(read_dialect(r, text));
     }
@@ -256,7 +271,7 @@ static tsr_status read_file(tsr_scheme_rules *rules, const char *path, tsr_statu
     *rules = (tsr_scheme_rules){.dialect = TSR_DIALECT_COMPRESSED_TENSORS, .path = path};
     tsr_status status = tsr_read_file(path, MAX_BYTES, &rules->arena, &text, &size, err);
     if (status == TSR_OK) {
-        reading r = {rules, tsr_json_open(path, text, size), err};
+        reading r = {.rules = rules, .json = tsr_json_open(path, text, size), .err = err};
         status = read(&r);
         if (status == TSR_OK)
             status = tsr_json_finish(&r.json, err);
@@ -270,6 +285,17 @@ static tsr_status read_file(tsr_scheme_rules *rules, const char *path, tsr_statu
 tsr_status tsr_rules_read(tsr_scheme_rules *rules, const char *path, tsr_err *err)
 {
     return read_file(rules, path, read_rules, err);
+}
+
+static tsr_status read_recipe(reading *r)
+{
+    r->recipe = true;
+    return read_rules(r);
+}
+
+tsr_status tsr_rules_read_recipe(tsr_scheme_rules *rules, const char *path, tsr_err *err)
+{
+    return read_file(rules, path, read_recipe, err);
 }
 
 tsr_status tsr_sensitivity_read(tsr_scheme_rules *rules, const char *path, tsr_err *err)

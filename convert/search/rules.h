@@ -49,6 +49,9 @@ typedef struct tsr_scheme_rules {
  * failure *rules is empty. */
 tsr_status tsr_rules_read(tsr_scheme_rules *rules, const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Reads the rules of a recipe (convert/jobs/recipe.h). */
+tsr_status tsr_rules_read_recipe(tsr_scheme_rules *rules, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Reads a file of the form {"GLOB": 4, "other": 0.5}: positive finite numbers, in order. */
 tsr_status tsr_sensitivity_read(tsr_scheme_rules *rules, const char *path, tsr_err *err) TSR_WARN_UNUSED;
 

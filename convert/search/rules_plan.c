@@ -137,7 +137,7 @@ static tsr_status decide(const planning *p)
                            used[TSR_SCHEME_NVFP4] ? "nvfp4 also quantizes activations"
                                                   : "fp8-tensor of dialect modelopt has static scales of activations",
                            used[TSR_SCHEME_NVFP4] ? "nvfp4-weight-only" : "mxfp8");
-    tsr_policy_options policy = {0};
+    tsr_policy_options policy = {.include = p->o->include, .n_include = p->o->n_include};
     tsr_scheme_policy(TSR_SCHEME_FP8_CHANNEL, &policy);
     TSR_TRY(tsr_plan_decide(p->plan, &policy, p->by_scheme, p->err));
     for (size_t k = 1; tsr_scheme_mixed(k) != TSR_SCHEMES; k++) {
@@ -246,6 +246,7 @@ static tsr_status spell_command(const planning *p)
     if (p->o->input_scale != 0)
         tsr_text_printf(&t, " --input-scale %.9g", (double)p->o->input_scale);
     tsr_spell_kv_scales(&t, &p->o->kv);
+    tsr_spell_policy(&t, &(tsr_policy_options){.include = p->o->include, .n_include = p->o->n_include});
     return tsr_plan_take_command(p->plan, &t, p->err);
 }
 

@@ -14,7 +14,9 @@ typedef struct tsr_rules_options {
     const tsr_importance *importance;   /* weights of the columns in squared errors; or NULL */
     const tsr_calibration *calibration; /* measured ranges of the inputs, for nvfp4 and fp8-tensor; or NULL */
     float input_scale;                  /* static scale of all these inputs instead; 0: none */
-    tsr_kv_origin kv;                   /* scales of an FP8 KV cache; zero-initialised: none */
+    const char *const *include; /* array of n_include: globs of tensors that rules may quantize against the policy */
+    size_t n_include;
+    tsr_kv_origin kv; /* scales of an FP8 KV cache; zero-initialised: none */
     uint64_t max_shard_bytes;
 } tsr_rules_options;
 

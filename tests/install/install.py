@@ -81,7 +81,13 @@ def main():
         checks.check("the manual and the completions", {path.name for path in manual} == made and len(made) > 12, manual)
         library = {path for path in files if path.name in LIBRARY}  # tests/install/library.py looks into it
         checks.check("the library, shared and static, its header and its description", {path.name for path in library} == LIBRARY, library)
-        checks.check("nothing but these, the tool, its module and its pages", files == pages | modules | manual | library | set(tools),
+        recipes = {path for path in files if path.parent.name == "recipes"}
+        checks.check("the recipes", {path.name for path in recipes} == {path.name for path in (ROOT / "recipes").iterdir()}, recipes)
+        code, _, stderr = harness.run(tools[0], ["quantize", place, "-o", place, "--recipe", "none"])
+        checks.check("installed: the tool finds its recipes", code == 2 and "recipes: " + "|".join(sorted(r.stem for r in recipes)) in stderr,
+                     stderr)
+        checks.check("nothing but these, the tool, its module, its pages and recipes",
+                     files == pages | modules | manual | library | recipes | set(tools),
                      files - pages - manual)
         for module in modules:
             source = harness.make_checkpoint(options.make, "llama", pathlib.Path(place, "source"), scale="tiny")
