@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # Modules (folders) that each module may include. "*" after a name includes the folders in it. Nothing is inherited.
 COMMON = ["common*"]
-FORMATS = COMMON + ["formats/json", "formats/remote", "formats/checkpoint", "formats/names", "formats/weights", "formats/loaders"]
+FORMATS = COMMON + ["formats/json", "formats/remote/settings", "formats/remote", "formats/checkpoint", "formats/names", "formats/weights", "formats/loaders"]
 BLOCKS = ["formats/blocks"]
 EVIDENCE = FORMATS + ["kernels*", "verify/values", "verify/compare", "verify/evidence"]
 ADAPTERS = ["formats/adapters", "formats/importance"]
@@ -27,13 +27,14 @@ MAY_INCLUDE = {
     "common/cluster": COMMON,
     "formats/json": COMMON,
     "formats/blocks": COMMON,
-    "formats/remote": FORMATS[:2],
-    "formats/checkpoint": FORMATS[:3],
-    "formats/names": FORMATS[:4],
-    "formats/weights": FORMATS[:5],
-    "formats/loaders": FORMATS[:6],
-    "formats/adapters": FORMATS[:6],
-    "formats/importance": FORMATS[:5],
+    "formats/remote/settings": COMMON,
+    "formats/remote": FORMATS[:3],
+    "formats/checkpoint": FORMATS[:4],
+    "formats/names": FORMATS[:5],
+    "formats/weights": FORMATS[:6],
+    "formats/loaders": FORMATS[:7],
+    "formats/adapters": FORMATS[:7],
+    "formats/importance": FORMATS[:6],
     "kernels/cpu": COMMON,
     "kernels/cpu/x86": COMMON + ["kernels/cpu"],
     "kernels/cpu/arm": COMMON + ["kernels/cpu"],
@@ -56,7 +57,7 @@ MAY_INCLUDE = {
     "verify/values": FORMATS,
     "verify/compare": FORMATS + ["verify/values"],
     "verify/survey": FORMATS + ["verify/values"],
-    "verify/manifest": FORMATS[:4],
+    "verify/manifest": FORMATS[:5],
     "verify/evidence": EVIDENCE[:-1],
     "verify/kernels": EVIDENCE,
     "verify/mla": EVIDENCE,

@@ -7,8 +7,8 @@
 #include "common/text.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/remote/address.h"
-#include "formats/remote/places.h"
 #include "formats/remote/remote.h"
+#include "formats/remote/settings/places.h"
 
 #include <dirent.h>
 #include <errno.h>

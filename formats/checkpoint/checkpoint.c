@@ -266,13 +266,13 @@ static tsr_status no_such_path(const char *path, int code, tsr_err *err)
     char meant[80];
     if (tsr_address_is_foreign(path))
         return tsr_fail_as(err, TSR_ERROR_ADDRESSES, TSR_E_FORMAT,
-                           "%s: remote addresses of this kind are not supported (https:// is); download the model "
-                           "first, for example with 'hf download' or 'aws s3 sync', and name its directory",
+                           "%s: remote addresses of this kind are not supported (https://, hf:// and s3:// are); "
+                           "download the model first, and name its directory",
                            path);
     return is_hub_id(path) ? tsr_fail(err, TSR_E_FORMAT,
-                                      "%s: no such directory; if it is a model on the Hugging Face Hub, download it "
-                                      "with 'hf download %s --local-dir %s'",
-                                      path, path, strchr(path, '/') + 1)
+                                      "%s: no such directory; if it is a model on the Hugging Face Hub, name it "
+                                      "hf://%s",
+                                      path, path)
                            : tsr_fail(err, TSR_E_FORMAT, "%s: %s%s", path, strerror(code), name_meant(path, meant));
 }
 

@@ -13,7 +13,10 @@ static bool begins(const char *text, const char *with)
 
 tsr_address_kind tsr_address_kind_of(const char *address)
 {
-    return begins(address, "https://") || begins(address, "http://") ? TSR_ADDRESS_URL : TSR_ADDRESS_NONE;
+    return begins(address, "https://") || begins(address, "http://") ? TSR_ADDRESS_URL
+           : begins(address, "hf://")                                ? TSR_ADDRESS_HUB
+           : begins(address, "s3://")                                ? TSR_ADDRESS_S3
+                                                                     : TSR_ADDRESS_NONE;
 }
 
 bool tsr_is_remote(const char *path)
@@ -96,10 +99,10 @@ size_t tsr_url_shown_size(const char *url)
     return strcspn(url, "?#");
 }
 
-void tsr_url_escape(tsr_text *url, const char *name, const char *keep)
+void tsr_url_escape(tsr_text *url, const char *text, const char *keep)
 {
-    for (const unsigned char *p = (const unsigned char *)name; *p != '\0'; p++) {
-        const bool plain = (*p < 0x80 && isalnum(*p)) || strchr("-._~/", *p) != NULL || strchr(keep, *p) != NULL;
+    for (const unsigned char *p = (const unsigned char *)text; *p != '\0'; p++) {
+        const bool plain = (*p < 0x80 && isalnum(*p)) || strchr("-._~", *p) != NULL || strchr(keep, *p) != NULL;
         tsr_text_printf(url, plain ? "%c" : "%%%02X", *p);
     }
 }

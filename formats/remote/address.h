@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-typedef enum tsr_address_kind { TSR_ADDRESS_NONE, TSR_ADDRESS_URL } tsr_address_kind;
+typedef enum tsr_address_kind { TSR_ADDRESS_NONE, TSR_ADDRESS_URL, TSR_ADDRESS_HUB, TSR_ADDRESS_S3 } tsr_address_kind;
 
-/* Returns the kind of an address by its scheme: https:// or http://. TSR_ADDRESS_NONE: a path. */
+/* Returns the kind of an address by its scheme: https:// or http://, hf://, s3://. TSR_ADDRESS_NONE: a path. */
 tsr_address_kind tsr_address_kind_of(const char *address);
 
 /* Returns true if a path is an address of a kind above. */
@@ -33,8 +33,8 @@ bool tsr_url_same_origin(const char *a, const char *b);
 /* Returns the length of a URL without its query and fragment. Only this part appears in messages. */
 size_t tsr_url_shown_size(const char *url);
 
-/* Appends a name with all bytes escaped (%20) that have a meaning in URLs, except '/' and those of `keep`. */
-void tsr_url_escape(tsr_text *url, const char *name, const char *keep);
+/* Appends a text with all bytes escaped (%20) that have a meaning in URLs, except those of `keep`. */
+void tsr_url_escape(tsr_text *url, const char *text, const char *keep);
 
 /* Returns `size` bytes with escapes resolved; NULL: an invalid escape, an escaped NUL, or no memory. */
 char *tsr_url_unescape(const char *text, size_t size, tsr_arena *arena);

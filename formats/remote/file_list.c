@@ -55,7 +55,7 @@ tsr_status tsr_remote_add(tsr_remote *remote, const char *name, uint64_t size, c
     TSR_TRY(check_name(remote, name, err));
     tsr_text_append(&url, remote->base, strlen(remote->base));
     if (!remote->is_file)
-        tsr_url_escape(&url, name, "");
+        tsr_url_escape(&url, name, "/");
     if (url.failed || !tsr_grow(&remote->files, remote->n_files, &remote->files_capacity, sizeof *remote->files)) {
         tsr_text_free(&url);
         return tsr_out_of_memory(err, "for a list of files");

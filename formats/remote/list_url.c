@@ -94,7 +94,7 @@ static tsr_status list_folder(found *f, const char *sub, tsr_err *err)
     const char *page;
     size_t size;
     tsr_text_append(&url, r->base, strlen(r->base));
-    tsr_url_escape(&url, sub, "");
+    tsr_url_escape(&url, sub, "/");
     tsr_status status = tsr_text_status(&url, err);
     const char *const shown = tsr_arena_printf(&r->arena, "%s/%s", r->address, sub);
     if (status == TSR_OK)
@@ -117,7 +117,7 @@ static tsr_status probe_all(found *f, tsr_err *err)
         url.size = 0;
         tsr_text_append(&url, r->base, strlen(r->base));
         if (!r->is_file)
-            tsr_url_escape(&url, f->names[i], "");
+            tsr_url_escape(&url, f->names[i], "/");
         all[i] = (tsr_transfer){
             .kind = TSR_TRANSFER_PROBE,
             .url = url.failed ? NULL : tsr_arena_dup(&r->arena, url.data, url.size),
@@ -190,6 +190,7 @@ tsr_status tsr_remote_list_url(tsr_remote *r, const char *address, tsr_err *err)
     r->base =
         r->is_file ? tsr_arena_dup(&r->arena, address, strlen(address)) : tsr_arena_printf(&r->arena, "%s/", shown);
     r->access.netrc = true;
+    r->access.remedy = "access is refused; is there a login for this host in ~/.netrc?";
     if (r->base == NULL)
         return tsr_out_of_memory(err, "for an address");
     TSR_TRY(tsr_remote_connect(r, err));

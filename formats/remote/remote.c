@@ -49,8 +49,11 @@ tsr_status tsr_remote_open(tsr_remote **remote, const char *address, tsr_err *er
     pthread_mutex_init(&r->lock, NULL);
     r->extents = calloc(TSR_EXTENTS, sizeof *r->extents);
     tsr_status status = r->extents == NULL ? tsr_out_of_memory(err, "for an address") : TSR_OK;
+    const tsr_address_kind kind = tsr_address_kind_of(address);
     if (status == TSR_OK)
-        status = tsr_remote_list_url(r, address, err);
+        status = kind == TSR_ADDRESS_HUB  ? tsr_remote_list_hub(r, address, err)
+                 : kind == TSR_ADDRESS_S3 ? tsr_remote_list_s3(r, address, err)
+                                          : tsr_remote_list_url(r, address, err);
     if (status == TSR_OK)
         status = check_list(r, err);
     if (status != TSR_OK)

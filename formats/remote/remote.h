@@ -1,4 +1,4 @@
-/* Files on servers, which are read like files on disk.
+/* Files on servers, which are read like files on disk: https://, hf:// and s3://.
  *
  * Opening lists the files of an address. Each has a size and an ETag from then on, and every read fails if the server
  * has another state of the file. Reads are ranges, in parallel; what was announced by tsr_remote_prefetch is read ahead

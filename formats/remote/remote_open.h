@@ -3,9 +3,9 @@
 #define TSR_FORMATS_REMOTE_REMOTE_OPEN_H
 
 #include "common/arena.h"
-#include "formats/remote/access.h"
 #include "formats/remote/address.h"
 #include "formats/remote/remote.h"
+#include "formats/remote/settings/access.h"
 #include "formats/remote/transfer.h"
 
 #include <pthread.h>
@@ -47,8 +47,11 @@ tsr_status tsr_remote_add(tsr_remote *remote, const char *name, uint64_t size, c
 tsr_status tsr_remote_fetch(tsr_remote *remote, const char *url, const char *shown, size_t limit, const char **text,
                             size_t *size, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Lists the files of a web server's folder, or its single file. `address` is as the user gave it. */
+/* List the files of an address of each kind, and set its base, credentials and commit. `address` is as the user gave
+ * it. */
 tsr_status tsr_remote_list_url(tsr_remote *remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_remote_list_hub(tsr_remote *remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_remote_list_s3(tsr_remote *remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Begins requests with the credentials of `remote`. */
 tsr_status tsr_remote_connect(tsr_remote *remote, tsr_err *err) TSR_WARN_UNUSED;

@@ -67,6 +67,7 @@ void tsr_reply_take(tsr_reply *r, const char *line, size_t size)
         if (strlen(kTexts[i].name) == name && strncasecmp(line, kTexts[i].name, name) == 0)
             copy(kTexts[i].to, kTexts[i].room, value, strlen(value));
     }
+    r->explained = r->explained || (name == 15 && strncasecmp(line, "x-error-message", name) == 0);
     if (name == 13 && strncasecmp(line, "content-range", name) == 0)
         take_range(r, value);
     if (name == 14 && strncasecmp(line, "content-length", name) == 0)
@@ -79,6 +80,8 @@ void tsr_reply_say(tsr_reply *r, const char *body, size_t size)
 {
     size_t n = strlen(r->said);
     bool tag = false;
+    if (r->explained)
+        return;
     for (size_t i = 0; i < size && n + 1 < sizeof r->said; i++) {
         const char c = body[i];
         tag = c == '<' || (tag && c != '>');

@@ -16,6 +16,7 @@ typedef struct tsr_reply {
     bool has_linked_size;
     uint64_t linked_size; /* X-Linked-Size */
     char etag[160], modified[64], linked_etag[160], commit[80];
+    bool explained; /* `said` is from a header */
     char said[200]; /* X-Error-Message, or the beginning of the body of an error */
 } tsr_reply;
 

@@ -5,7 +5,7 @@
 #include "common/checked.h"
 #include "common/parallel/threads.h"
 #include "formats/remote/address.h"
-#include "formats/remote/places.h"
+#include "formats/remote/settings/places.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +19,8 @@ enum {
     BUFFER = 256 << 10, /* receive buffer of a connection */
     LONGEST_WAIT = 300, /* seconds that a server may ask for */
 };
+/* SHA-256 of an empty body, which S3 requires and libcurl adds from version 8 on only. */
+static const char kDigestOfNothing[] = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 static const double kFirstDelay = 0.1; /* seconds; doubled with each failure */
 
 static const char *name_of(const tsr_transfer *t)
@@ -122,7 +124,8 @@ static size_t take_body(char *data, size_t size, size_t n, void *transfer)
         if (error)
             tsr_reply_say(&t->reply, data, bytes);
         /* 0 ends the request. The connection can be used again only if the body is read. */
-        return error || (t->kind == TSR_TRANSFER_PROBE && t->reply.code == 206) ? bytes : 0;
+        const bool small = t->reply.code / 100 == 3 || (t->kind == TSR_TRANSFER_PROBE && t->reply.code == 206);
+        return error || small ? bytes : 0;
     }
     if (t->kind == TSR_TRANSFER_DOCUMENT) {
         if (bytes > t->limit - t->text.size) {
@@ -171,8 +174,9 @@ static bool add_access(const tsr_requests *with, tsr_transfer *t, const char *ur
     if (a->user != NULL) {
         (void)c->easy_setopt(t->easy, CURLOPT_AWS_SIGV4, a->scope);
         (void)c->easy_setopt(t->easy, CURLOPT_USERPWD, a->user);
+        ok = add_header(with, t, "x-amz-content-sha256: ", kDigestOfNothing);
         if (a->session != NULL)
-            ok = add_header(with, t, "x-amz-security-token: ", a->session);
+            ok = ok && add_header(with, t, "x-amz-security-token: ", a->session);
     }
     if (a->netrc)
         (void)c->easy_setopt(t->easy, CURLOPT_NETRC, (long)CURL_NETRC_OPTIONAL);
@@ -304,16 +308,12 @@ static bool resolve_again(tsr_transfer *t)
 static bool fail_refused(const tsr_requests *with, tsr_transfer *t)
 {
     const long code = t->reply.code;
-    const tsr_access *const a = with->access;
     const bool missing = code == 404 || code == 410;
-    const char *const remedy = missing                      ? "there is no such file or folder"
-                               : code != 401 && code != 403 ? "the server does not do this"
-                               : a->user != NULL            ? "access is refused; check the credentials of AWS"
-                               : t->file != NULL && t->file->commit != NULL
-                                   ? "access is refused; set HF_TOKEN, and accept the conditions on the model's page"
-                                   : "access is refused; docs/remote.md lists where credentials are read";
-    return end_with(t, tsr_fail(&t->err, missing ? TSR_E_FORMAT : TSR_E_IO, "%s: %s (status %ld%s%s)", name_of(t),
-                                remedy, code, *t->reply.said == '\0' ? "" : ": ", t->reply.said));
+    const char *const what = missing                      ? "there is no such file or folder"
+                             : code == 401 || code == 403 ? with->access->remedy
+                                                          : "the server does not do this";
+    return end_with(t, tsr_fail(&t->err, missing ? TSR_E_FORMAT : TSR_E_IO, "%s: %s (status %ld%s%s)", name_of(t), what,
+                                code, *t->reply.said == '\0' ? "" : ": ", t->reply.said));
 }
 
 /* Takes a reply that has neither what was requested nor a redirect. */

@@ -8,9 +8,9 @@
 #define TSR_FORMATS_REMOTE_TRANSFER_H
 
 #include "common/text.h"
-#include "formats/remote/access.h"
 #include "formats/remote/remote.h"
 #include "formats/remote/reply.h"
+#include "formats/remote/settings/access.h"
 
 /* A request is for a whole document, for the head of a reply about a file, or for bytes of a file. */
 typedef enum tsr_transfer_kind { TSR_TRANSFER_DOCUMENT, TSR_TRANSFER_PROBE, TSR_TRANSFER_RANGE } tsr_transfer_kind;

@@ -1,17 +1,24 @@
 """Servers for the tests of remote sources: nginx, and one in Python that injects faults and follows the API of the Hub."""
 
 import contextlib
+import hashlib
 import html
+import importlib.util
 import http.server
+import json
 import os
 import pathlib
 import shutil
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 import urllib.parse
+import urllib.request
+
+import harness
 
 NGINX = """daemon off; {user} pid {work}/pid; error_log {work}/error.log;
 events {{ worker_connections 256; }}
@@ -164,3 +171,130 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR) if fault != "reset" else self.connection.close()
+
+
+class Blobs(Handler):
+    """The server to which the Hub redirects: large files by their digest, while the signature in the query is valid."""
+
+    def route(self, path):
+        hub = self.server.settings["hub"]
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+        if int(query["Signature"][0]) < hub.signature:
+            return self.answer(403, b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>")
+        return self.send_file(hub.blobs[path.rpartition("/")[2]])
+
+    def etag(self, place):
+        return f'"blob-{place.stat().st_size}"'
+
+
+class HubHandler(Handler):
+    """The Hub: what /api/models and /resolve answer."""
+
+    def route(self, path):
+        hub, parts = self.server, path.strip("/").split("/")
+        if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
+            return self.answer(401, b"Invalid username or password.", X_Error_Message="Invalid credentials in Authorization header")
+        if parts[:2] == ["api", "models"] and parts[4:5] == ["revision"]:
+            return self.model("/".join(parts[2:4]), "/".join(parts[5:]))
+        if parts[2:3] == ["resolve"] and parts[3] == hub.commit:
+            return self.file("/".join(parts[:2]), "/".join(parts[4:]))
+        return self.answer(404, b"Entry not found", X_Error_Message="Entry not found")
+
+    def model(self, name, revision):
+        hub = self.server
+        if revision not in ("main", "refs/pr/1", hub.commit) or not (hub.root / name).is_dir():
+            return self.answer(404, b"{}", X_Error_Message="Repository or revision not found")
+        siblings = []
+        for path in sorted(p for p in (hub.root / name).rglob("*") if p.is_file()):
+            entry = {"rfilename": str(path.relative_to(hub.root / name)), "size": path.stat().st_size, "blobId": hub.digest(path, "sha1")}
+            if hub.is_large(path):
+                entry["lfs"] = {"sha256": hub.digest(path, "sha256"), "size": entry["size"], "pointerSize": 134}
+            siblings.append(entry)
+        answer = {"_id": "1", "id": name, "sha": hub.commit, "private": False, "siblings": siblings, "tags": []}
+        return self.answer(200, json.dumps(answer).encode(), Content_Type="application/json", X_Repo_Commit=hub.commit)
+
+    def file(self, name, file):
+        hub, place = self.server, self.server.root / name / file
+        if not place.is_file():
+            return self.answer(404, b"Entry not found", X_Error_Message="Entry not found")
+        if not hub.is_large(place):
+            return self.send_file(place)
+        digest = hub.digest(place, "sha256")
+        hub.blobs[digest] = place
+        return self.answer(302, b"Found", Location=f"{hub.cdn.url}/repos/{digest}?Signature={hub.signature}&X-Secret=secret-of-the-query",
+                           X_Repo_Commit=hub.answered_commit or hub.commit, X_Linked_Size=str(place.stat().st_size), X_Linked_ETag=f'"{digest}"')
+
+    def etag(self, place):
+        return f'"{self.server.digest(place, "sha1")}"'
+
+
+class Hub(Server):
+    """A Hub with the models of a folder ORG/NAME, and the server with their large files on another port."""
+
+    def __init__(self, root, token=None):
+        super().__init__(root, HubHandler)
+        self.commit, self.answered_commit = "0123456789abcdef" * 2 + "01234567", None
+        self.token, self.signature, self.blobs = token, 1, {}
+        self.cdn = Server(root, Blobs, hub=self)
+
+    def is_large(self, path):
+        return path.suffix == ".safetensors"
+
+    def digest(self, path, kind):
+        data = path.read_bytes()
+        return hashlib.sha256(data).hexdigest() if kind == "sha256" else hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+    def __enter__(self):
+        self.cdn.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *why):
+        super().__exit__(*why)
+        self.cdn.__exit__(*why)
+
+
+def has_moto():
+    return importlib.util.find_spec("moto") is not None and importlib.util.find_spec("flask") is not None
+
+
+@contextlib.contextmanager
+def s3(work):
+    """An empty S3 of moto: the address."""
+    port = free_port()
+    with open(work, "wb") as log, subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+                                                   env=dict(os.environ, MOTO_S3_DEFAULT_MAX_KEYS="10"), stdout=log, stderr=log) as process:
+        try:
+            wait_for(port)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+def upload(url, bucket, prefix, folder):
+    """Puts the files of a folder into a bucket, which is made."""
+    def put(path, data=b""):
+        request = urllib.request.Request(f"{url}/{urllib.parse.quote(path)}", data=data, method="PUT",
+                                         headers={"Content-Type": "application/octet-stream", "Authorization": "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request"})
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request).close()
+
+    put(bucket)
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        put(f"{bucket}/{prefix}{path.relative_to(folder)}", path.read_bytes())
+
+
+def outputs_differ(local, remote, address):
+    """How the output of a remote source differs from that of a local one; None: only the manifest says where it was."""
+    for folder in (local, remote):
+        shutil.rmtree(folder / ".tessera", ignore_errors=True)
+        for path in folder.rglob("tessera.manifest.json"):
+            manifest = json.loads(path.read_text())
+            manifest.pop("manifest_xxh128", None)
+            for source in manifest["sources"]:
+                if not source.pop("address", "").startswith(address if folder == remote else ""):
+                    return f"{path}: its address"
+                source.pop("commit", None)
+                for file in source["files"]:
+                    if folder == remote and file.pop("etag", None) is None and file["bytes"]:
+                        return f"{path}: no ETag of {file}"
+            path.write_text(json.dumps(manifest))
+    return harness.tree_difference(local, remote)

@@ -2,6 +2,7 @@
 """Runs the commands of README.md: those of the first example one after the other in a clean folder, all others one by one."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -14,6 +15,7 @@ import adapters
 import browser
 import harness
 import pages
+import remote_servers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "README.md").read_text()
@@ -119,14 +121,25 @@ def prepare(checks, options, work):
 
 
 def all_lines(checks, options, work):
-    """Each line by itself, in a folder where all that it may read is there, and what it writes is not."""
+    """Each line by itself, in a folder where all that it may read is there, and what it writes is not. The Hub is a server
+    of the tests."""
     made = prepare(checks, options, work)
+    shutil.copytree(made / "model", work / "hub" / "ORG" / "NAME")
+    with remote_servers.Hub(work / "hub") as hub:
+        run_lines(checks, options, work, made, dict(os.environ, HF_ENDPOINT=hub.url, no_proxy="*"))
+
+
+def run_lines(checks, options, work, made, environment):
+    remote = json.loads(harness.run(options.tessera, ["--version", "--json"])[1])["features"]["remote"]
     lines = [command(line) for line in block("Use")]
     commands = set(re.findall(r"^  tessera ([a-z-]+) ", harness.run(options.tessera, ["--help"])[1], re.M)) - {"help"}
     checks.check("use: every command is there", len(commands) > 7 and {line.split()[2] for line in lines} == commands,
                  f"{sorted(commands)}: {lines}")
     for number, line in enumerate(lines):
         words, folder = line.split(), work / f"line-{number}"
+        if "://" in line and not remote:
+            print(f"skipped: {line} (built without libcurl)")
+            continue
         written = words[words.index("-o") + 1] if "-o" in words else None
         folder.mkdir()
         for path in made.iterdir():
@@ -134,7 +147,7 @@ def all_lines(checks, options, work):
                 (folder / path.name).symlink_to(path)
         (folder / "dev").write_text(f'#!/bin/sh\nshift\nexec "{options.tessera}" "$@"\n')
         (folder / "dev").chmod(0o755)
-        code, out, err = shell(line, folder)
+        code, out, err = shell(line, folder, env=environment)
         if code == 2 and "libjs-chart.js" in err:
             continue
         checks.check(line, code == 0 or (code == 1 and words[2] in MAY_END_IN_1), f"{code}: {out[-300:]}{err}")

@@ -144,13 +144,13 @@ def test_a_directory_of_other_weights(tmp_path, tessera, name, word):
     assert code == 3 and name in err and word in err, err
 
 
-def test_a_hub_id_says_how_to_download_it(tmp_path, tessera, monkeypatch):
+def test_a_hub_id_says_how_to_name_it(tmp_path, tessera, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for command in (["inspect", "deepseek-ai/DeepSeek-V3.1"], ["quantize", "deepseek-ai/DeepSeek-V3.1", "-o", "dst"],
                     ["convert", "deepseek-ai/DeepSeek-V3.1", "-o", "dst", "--to", "bf16"]):
         code, _, err = harness.run(tessera, command)
-        assert code == 3 and "hf download deepseek-ai/DeepSeek-V3.1 --local-dir DeepSeek-V3.1" in err, err
+        assert code == 3 and "name it hf://deepseek-ai/DeepSeek-V3.1" in err, err
     (tmp_path / "deepseek-ai").mkdir()
     for path in ("deepseek-ai/DeepSeek-V3.1", "./deepseek/DeepSeek", "/no/where", "a/b/c", "nowhere", "a/", "a/.b", "../x"):
         code, _, err = harness.run(tessera, ["inspect", path])
-        assert code == 3 and "hf download" not in err and "No such file" in err, err
+        assert code == 3 and "hf://" not in err and "No such file" in err, err

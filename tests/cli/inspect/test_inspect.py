@@ -284,7 +284,7 @@ def test_folders_that_are_no_checkpoint_are_called_by_their_kind(tessera, checkp
     for path, words in ((adapter, "a LoRA adapter (adapter_config.json); merge it into its base model first: tessera merge BASE "),
                         (hub, f"a directory of the Hugging Face Hub's cache; name a revision, such as {hub}/snapshots/0a1b"),
                         (begun, "an unfinished output of Tessera; rerun the original command"),
-                        ("s3://bucket/model", "remote addresses of this kind are not supported"),
+                        ("gs://bucket/model", "remote addresses of this kind are not supported"),
                         (outside / "tokenizer.json", "cp -rL")):
         folder = path.parent if words == "cp -rL" else path
         for command in (["inspect", folder], ["quantize", folder, "-o", tmp_path / "out"], ["verify", folder, "--against", checkpoint("llama")]):

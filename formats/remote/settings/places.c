@@ -1,5 +1,8 @@
 /* Lists the places on this machine that reading from servers needs. */
-#include "formats/remote/places.h"
+#include "formats/remote/settings/places.h"
+
+#include "formats/remote/settings/aws_access.h"
+#include "formats/remote/settings/hub_access.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,10 +45,11 @@ static const char *at_home(const char *name, char path[PATH_MAX])
 
 tsr_status tsr_remote_places(tsr_place_fn *take, void *to, tsr_err *err)
 {
-    char path[PATH_MAX];
+    char netrc[PATH_MAX], token[PATH_MAX], credentials[PATH_MAX], config[PATH_MAX];
     for (size_t i = 0; i < sizeof kOfSystem / sizeof *kOfSystem; i++)
         TSR_TRY(take(kOfSystem[i], false, to, err));
-    const char *const of_user[] = {tsr_place_of_certificates(), at_home(".netrc", path)};
+    const char *const of_user[] = {tsr_place_of_certificates(), at_home(".netrc", netrc), tsr_hub_token_path(token),
+                                   tsr_aws_credentials_path(credentials), tsr_aws_config_path(config)};
     for (size_t i = 0; i < sizeof of_user / sizeof *of_user; i++) {
         if (of_user[i] != NULL)
             TSR_TRY(take(of_user[i], false, to, err));

@@ -1,6 +1,6 @@
 /* Files and folders on this machine that reading from servers needs. */
-#ifndef TSR_FORMATS_REMOTE_PLACES_H
-#define TSR_FORMATS_REMOTE_PLACES_H
+#ifndef TSR_FORMATS_REMOTE_SETTINGS_PLACES_H
+#define TSR_FORMATS_REMOTE_SETTINGS_PLACES_H
 
 #include "common/status.h"
 

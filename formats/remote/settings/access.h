@@ -1,6 +1,6 @@
 /* Credentials of a remote address. They are sent to one origin only and appear in no text. */
-#ifndef TSR_FORMATS_REMOTE_ACCESS_H
-#define TSR_FORMATS_REMOTE_ACCESS_H
+#ifndef TSR_FORMATS_REMOTE_SETTINGS_ACCESS_H
+#define TSR_FORMATS_REMOTE_SETTINGS_ACCESS_H
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -15,6 +15,7 @@ typedef struct tsr_access {
     const char *user;    /* "KEY:SECRET" of AWS */
     const char *session; /* the session token of AWS */
     bool netrc;          /* ~/.netrc may have a login */
+    const char *remedy;  /* the advice where the server refuses access */
 } tsr_access;
 
 #endif

@@ -1,0 +1,75 @@
+/* Reads the settings of the Hub's programs from the environment. */
+#include "formats/remote/settings/hub_access.h"
+
+#include "common/file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LONGEST_TOKEN = 4096 };
+
+static const char *setting(const char *name)
+{
+    const char *const value = getenv(name);
+    return value == NULL || *value == '\0' ? NULL : value;
+}
+
+const char *tsr_hub_endpoint(tsr_arena *arena)
+{
+    const char *const given = setting("HF_ENDPOINT"), *const endpoint =
+                                                          given == NULL ? "https://huggingface.co" : given;
+    size_t n = strlen(endpoint);
+    while (n > 0 && endpoint[n - 1] == '/')
+        n--;
+    return tsr_arena_dup(arena, endpoint, n);
+}
+
+/* Writes the folder of the Hub's programs to `path`. Returns path; NULL: no HOME. */
+static const char *hub_home(char path[PATH_MAX])
+{
+    const char *const given = setting("HF_HOME"), *const cache = setting("XDG_CACHE_HOME"),
+                      *const home = setting("HOME");
+    int n = -1;
+    if (given != NULL)
+        n = snprintf(path, PATH_MAX, "%s", given);
+    else if (cache != NULL)
+        n = snprintf(path, PATH_MAX, "%s/huggingface", cache);
+    else if (home != NULL)
+        n = snprintf(path, PATH_MAX, "%s/.cache/huggingface", home);
+    return n > 0 && n < PATH_MAX ? path : NULL;
+}
+
+const char *tsr_hub_token_path(char path[PATH_MAX])
+{
+    const char *const given = setting("HF_TOKEN_PATH");
+    char home[PATH_MAX];
+    if (given != NULL)
+        return snprintf(path, PATH_MAX, "%s", given) < PATH_MAX ? path : NULL;
+    return hub_home(home) != NULL && snprintf(path, PATH_MAX, "%s/token", home) < PATH_MAX ? path : NULL;
+}
+
+tsr_status tsr_hub_token(const char **token, tsr_arena *arena, tsr_err *err)
+{
+    char path[PATH_MAX];
+    const char *from = "HF_TOKEN", *text = setting("HF_TOKEN");
+    size_t size = text == NULL ? 0 : strlen(text);
+    bool exists = false;
+    *token = NULL;
+    if (text == NULL && tsr_hub_token_path(path) != NULL) {
+        TSR_TRY(tsr_exists(path, &exists, err));
+        from = path;
+    }
+    if (exists)
+        TSR_TRY(tsr_read_file(path, LONGEST_TOKEN, arena, &text, &size, err));
+    while (size > 0 && strchr(" \r\n\t", text[size - 1]) != NULL)
+        size--;
+    if (size == 0)
+        return TSR_OK;
+    for (size_t i = 0; i < size; i++) {
+        if (text[i] <= ' ' || text[i] >= 0x7F)
+            return tsr_fail(err, TSR_E_FORMAT, "%s: not a token: it has blanks or control characters", from);
+    }
+    *token = tsr_arena_dup(arena, text, size);
+    return *token == NULL ? tsr_out_of_memory(err, "for a token") : TSR_OK;
+}
