@@ -2,9 +2,11 @@
 #include "cli/command.h"
 
 #include "cli/io/output.h"
+#include "formats/remote/settings/hub_access.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- finding a command ---- */
 
@@ -63,11 +65,17 @@ tsr_status tsr_command_begin(tsr_command_context *c, const tsr_command *command,
     return TSR_OK;
 }
 
-/* Lists the paths of the command line. */
+/* Lists the paths of the command line. A model that is only in the Hub's cache has its path there. */
 static void list_paths(tsr_command_context *c)
 {
     c->paths = (tsr_io_paths){.json = c->common.json, .junit = c->common.junit, .progress = c->common.progress.file};
     c->command->list_paths(c, &c->paths);
+    for (size_t i = 0; i < TSR_MAX_SOURCES; i++) {
+        char path[PATH_MAX];
+        if (c->paths.sources[i] != NULL && access(c->paths.sources[i], F_OK) != 0 &&
+            tsr_hub_cached(c->paths.sources[i], path))
+            c->paths.sources[i] = tsr_arena_dup(&c->arena, path, strlen(path));
+    }
     if (c->batch != NULL)
         c->paths.promised = c->batch->promised;
     c->prints = !c->common.quiet && !tsr_io_paths_take_stdout(&c->paths);

@@ -8,8 +8,10 @@
 #include "convert/jobs/quantize_preview.h"
 #include "formats/json/json_write.h"
 #include "formats/remote/address.h"
+#include "formats/remote/settings/hub_access.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -287,7 +289,11 @@ static tsr_status inspect_tensor(inspecting *a, tsr_err *err)
 /* Checks whether a path exists. A loop of links counts as existing, so that opening it reports the loop. */
 static tsr_status look(const char *path, bool *exists, tsr_err *err)
 {
+    char cached[PATH_MAX];
     *exists = access(path, F_OK) == 0 || errno == ELOOP;
+    const int why = errno;
+    *exists = *exists || tsr_hub_cached(path, cached);
+    errno = why;
     if (!*exists && errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG)
         return tsr_fail_errno(err, "%s: cannot access it", path);
     return TSR_OK;

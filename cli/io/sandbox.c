@@ -196,7 +196,9 @@ static tsr_status allow_source(const rules *r, const char *path, const tsr_io_pa
     if (revision == NULL || revision - real < 10 || strncmp(revision - 10, "/snapshots", 10) != 0)
         return TSR_OK;
     memcpy(revision - 10, "/blobs", sizeof "/blobs");
-    return allow(r, real, rights, err);
+    TSR_TRY(allow(r, real, rights, err));
+    memcpy(revision - 10, "/refs", sizeof "/refs");
+    return allow(r, real, TO_READ, err);
 }
 
 /* Allows a report. A regular file is replaced by a rename in its folder; anything else is written through. */
@@ -280,6 +282,8 @@ static tsr_status allow_output(const rules *r, const tsr_io_paths *to, tsr_made_
 /* Allows a place that reading from servers needs. */
 static tsr_status allow_place(const char *path, bool written, void *to, tsr_err *err)
 {
+    if (written)
+        (void)!tsr_make_dirs(path, NULL); /* a folder that does not exist cannot be allowed */
     return allow(to, path, written ? TO_BUILD : TO_READ, err);
 }
 

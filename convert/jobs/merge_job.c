@@ -6,6 +6,7 @@
 #include "convert/plans/merge/merge_plan.h"
 #include "formats/adapters/lora.h"
 #include "formats/remote/address.h"
+#include "formats/remote/settings/hub_access.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -47,7 +48,8 @@ static tsr_status check_adapter(const tsr_merge_job *job, tsr_err *err)
 /* Opens the adapter: a directory with adapter_config.json and adapter_model.safetensors. */
 static tsr_status open_adapter(tsr_merge_job *job, tsr_err *err)
 {
-    if (!tsr_is_remote(job->adapter))
+    char cached[PATH_MAX];
+    if (!tsr_is_remote(job->adapter) && !tsr_hub_cached(job->adapter, cached))
         TSR_TRY(check_adapter(job, err));
     return tsr_checkpoint_open_shard(&job->opened[1], job->adapter, TSR_LORA_WEIGHTS_NAME, NULL, 0, err);
 }

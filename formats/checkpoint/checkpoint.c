@@ -7,6 +7,7 @@
 #include "common/text.h"
 #include "formats/json/json.h"
 #include "formats/remote/address.h"
+#include "formats/remote/settings/hub_access.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -21,9 +22,8 @@
 #include <unistd.h>
 
 enum {
-    MOST_NAMES = 1 << 16,     /* total bytes of the names of other files beside a missing path */
-    USUAL_HEADER = 128 << 10, /* bytes */
-    HEADERS_AHEAD = 32,       /* files of a server whose headers are read at a time */
+    MOST_NAMES = 1 << 16, /* total bytes of the names of other files beside a missing path */
+    HEADERS_AHEAD = 32,   /* files of a server whose headers are read at a time */
 };
 
 static tsr_input input_of(const tsr_file *f)
@@ -47,21 +47,14 @@ static tsr_status unwrap(tsr_checkpoint *c, tsr_file *f, tsr_err *err)
     return TSR_OK;
 }
 
-/* Begins to read the beginning of a file on a server. Most headers are not larger. */
-static void read_header_ahead(const tsr_file *f)
-{
-    const tsr_input in = input_of(f);
-    if (f->remote != NULL)
-        tsr_input_prefetch(&in, 0, USUAL_HEADER);
-}
-
 static tsr_status read_headers(tsr_checkpoint *c, tsr_err *err)
 {
     for (size_t i = 0; i < c->n_files; i++) {
         tsr_file *const f = &c->files[i];
         const tsr_input in = input_of(f);
         for (size_t k = i == 0 ? 0 : i + HEADERS_AHEAD - 1; k < i + HEADERS_AHEAD && k < c->n_files; k++)
-            read_header_ahead(&c->files[k]);
+            if (c->files[k].remote != NULL && c->files[k].archive == NULL)
+                tsr_remote_prefetch_header(c->files[k].remote);
         TSR_TRY(tsr_safetensors_read(&in, (uint32_t)i, &c->arena, &c->tensors, &f->header_hash, err));
     }
     return TSR_OK;
@@ -222,20 +215,6 @@ static tsr_status open_single(tsr_checkpoint *c, tsr_err *err)
     return tsr_checkpoint_index_names(c, err);
 }
 
-/* Returns true if `path` looks like a model name of a hub, "org/model", and no local directory "org" exists. */
-static bool is_hub_id(const char *path)
-{
-    static const char kWord[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-    const size_t org = strspn(path, kWord);
-    char parent[128];
-    struct stat st;
-    if (org == 0 || org >= sizeof parent || *path == '.' || path[org] != '/' || path[org + 1] == '.' ||
-        path[org + 1] == '\0' || path[org + 1 + strspn(path + org + 1, kWord)] != '\0')
-        return false;
-    snprintf(parent, sizeof parent, "%.*s", (int)org, path);
-    return stat(parent, &st) != 0 && errno == ENOENT;
-}
-
 /* Writes " (did you mean 'Llama-3.1-8B'?)" to `text` and returns it. Looks for a directory or safetensors file beside
  * `path` with a similar name; returns "" if there is none. */
 static const char *name_meant(const char *path, char text[80])
@@ -269,23 +248,27 @@ static tsr_status no_such_path(const char *path, int code, tsr_err *err)
                            "%s: remote addresses of this kind are not supported (https://, hf:// and s3:// are); "
                            "download the model first, and name its directory",
                            path);
-    return is_hub_id(path) ? tsr_fail(err, TSR_E_FORMAT,
-                                      "%s: no such directory; if it is a model on the Hugging Face Hub, name it "
-                                      "hf://%s",
-                                      path, path)
-                           : tsr_fail(err, TSR_E_FORMAT, "%s: %s%s", path, strerror(code), name_meant(path, meant));
+    return tsr_is_hub_name(path)
+               ? tsr_fail(err, TSR_E_FORMAT,
+                          "%s: no such directory, and no such model in the cache of the Hugging Face Hub; to read "
+                          "it there, name hf://%s",
+                          path, path)
+               : tsr_fail(err, TSR_E_FORMAT, "%s: %s%s", path, strerror(code), name_meant(path, meant));
 }
 
 /* Opens what `path` names, and sets c->path, and c->dir of a directory. */
 static tsr_status open_place(tsr_checkpoint *c, const char *path, tsr_err *err)
 {
     struct stat st;
+    char cached[PATH_MAX];
     if (tsr_is_remote(path)) {
         TSR_TRY(tsr_remote_open(&c->remote, path, err));
         c->path = tsr_remote_address(c->remote);
         c->dir = tsr_remote_is_file(c->remote) ? NULL : c->path;
         return TSR_OK;
     }
+    if (stat(path, &st) != 0 && tsr_is_absent(errno) && tsr_hub_cached(path, cached))
+        path = cached;
     if (stat(path, &st) != 0)
         return tsr_is_absent(errno) ? no_such_path(path, errno, err)
                                     : tsr_fail_errno(err, "%s: cannot access it", path);

@@ -371,15 +371,20 @@ tsr_status tsr_safetensors_read(const tsr_input *in, uint32_t file, tsr_arena *a
     const char *const path = in->path;
     uint64_t length = 0;
     TSR_TRY(check_length(in, &length, err));
-    char *const text = malloc((size_t)length + 1);
-    if (text == NULL)
+    char *const whole = malloc((size_t)length + 9), *const text = whole + 8; /* with the 8 length bytes */
+    if (whole == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory for a header of %llu bytes", path, U64(length));
     tsr_status status = tsr_input_read(in, text, (size_t)length, 8, err);
     if (status == TSR_OK) {
         *header_hash = XXH3_64bits(text, (size_t)length);
         status = tsr_safetensors_parse(path, text, (size_t)length, in->size - 8 - length, file, arena, tensors, err);
     }
-    free(text);
+    if (status == TSR_OK && in->remote != NULL && in->archive == NULL) {
+        for (int i = 0; i < 8; i++)
+            whole[i] = (char)(length >> (8 * i) & 0xFF);
+        tsr_remote_keep_header(in->remote, whole, (size_t)length + 8);
+    }
+    free(whole);
     return status;
 }
 

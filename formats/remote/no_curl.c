@@ -72,6 +72,16 @@ tsr_status tsr_remote_read(const tsr_remote_file *file, void *data, size_t size,
     return tsr_remote_prepare(err);
 }
 
+void tsr_remote_prefetch_header(const tsr_remote_file *file)
+{
+    (void)file;
+}
+
+void tsr_remote_keep_header(const tsr_remote_file *file, const void *data, size_t size)
+{
+    (void)file, (void)data, (void)size;
+}
+
 void tsr_remote_prefetch(const tsr_remote_file *file, uint64_t offset, uint64_t size)
 {
     (void)file, (void)offset, (void)size;

@@ -3,6 +3,7 @@
 
 #ifdef TSR_HAVE_CURL
 #include "common/checked.h"
+#include "formats/remote/header_cache.h"
 #include "formats/remote/remote_open.h"
 
 #include <stdlib.h>
@@ -15,6 +16,9 @@ enum { LONG_UNUSED = 64 };
 static const uint64_t kPiece = (uint64_t)4 << 20;
 /* The most bytes that are read ahead. */
 static const uint64_t kMostAhead = (uint64_t)48 << 20;
+
+/* Most headers are not larger. */
+static const uint64_t kUsualHeader = 128 << 10;
 
 /* A part of a read: from an extent, or by a request of its own. */
 typedef struct piece {
@@ -111,6 +115,36 @@ void tsr_remote_prefetch(const tsr_remote_file *f, uint64_t offset, uint64_t siz
         more = read_ahead(f->remote, f, offset, tsr_min_u64(kPiece, end - offset));
 }
 
+/* Adds bytes that were read already. Frees them if there is no room. */
+static void add_extent(tsr_remote *r, const tsr_remote_file *f, char *data, uint64_t size)
+{
+    uint64_t next = size;
+    pthread_mutex_lock(&r->lock);
+    tsr_extent *const e = find_extent(r, f, 0, &next) != NULL || next < size ? NULL : take_slot(r, size);
+    if (e != NULL) {
+        *e = (tsr_extent){.file = f, .size = size, .data = data, .at = ++r->clock, .transfer.over = true};
+        r->ahead += size;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (e == NULL)
+        free(data);
+}
+
+void tsr_remote_prefetch_header(const tsr_remote_file *f)
+{
+    size_t size;
+    char *const data = tsr_header_cache_find(f, &size);
+    if (data != NULL)
+        add_extent(f->remote, f, data, size);
+    else
+        tsr_remote_prefetch(f, 0, kUsualHeader);
+}
+
+void tsr_remote_keep_header(const tsr_remote_file *f, const void *data, size_t size)
+{
+    tsr_header_cache_store(f, data, size);
+}
+
 /* ---- reads ---- */
 
 static void request(const tsr_remote_file *f, piece *p)
@@ -172,8 +206,9 @@ static tsr_status take_extent(const tsr_remote_file *f, piece *p, tsr_err *err)
     if (fine)
         memcpy(p->data, e->data + (p->offset - e->offset), p->size);
     pthread_mutex_lock(&r->lock);
-    /* Reads go forward, so the last bytes are used last. */
-    if (--e->users == 0 && (!fine || p->offset + p->size == e->offset + e->size))
+    /* Weights are read forward, so the last bytes are used last. Headers, which are shorter, are read again. */
+    const bool last = e->size > kUsualHeader && p->offset + p->size == e->offset + e->size;
+    if (--e->users == 0 && (!fine || last))
         drop(r, e);
     pthread_mutex_unlock(&r->lock);
     if (fine)

@@ -66,6 +66,13 @@ tsr_status tsr_remote_end(tsr_remote_reading *reading, tsr_err *err) TSR_WARN_UN
 tsr_status tsr_remote_read(const tsr_remote_file *file, void *data, size_t size, uint64_t offset,
                            tsr_err *err) TSR_WARN_UNUSED;
 
+/* Begins to read the beginning of a safetensors file, where its header is: from the cache of headers, or from the
+ * server. Thread-safe; cannot fail. */
+void tsr_remote_prefetch_header(const tsr_remote_file *file);
+
+/* Stores the first bytes of a file in the cache of headers. */
+void tsr_remote_keep_header(const tsr_remote_file *file, const void *data, size_t size);
+
 /* Begins to read bytes that will be needed soon, if there is memory for them. Thread-safe; cannot fail. */
 void tsr_remote_prefetch(const tsr_remote_file *file, uint64_t offset, uint64_t size);
 

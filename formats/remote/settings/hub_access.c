@@ -3,9 +3,11 @@
 
 #include "common/file.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { LONGEST_TOKEN = 4096 };
 
@@ -72,4 +74,53 @@ tsr_status tsr_hub_token(const char **token, tsr_arena *arena, tsr_err *err)
     }
     *token = tsr_arena_dup(arena, text, size);
     return *token == NULL ? tsr_out_of_memory(err, "for a token") : TSR_OK;
+}
+
+/* ---- the cache ---- */
+
+bool tsr_is_hub_name(const char *path)
+{
+    static const char kWord[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    const size_t org = strspn(path, kWord);
+    char parent[128];
+    struct stat st;
+    if (org == 0 || org >= sizeof parent || *path == '.' || path[org] != '/' || path[org + 1] == '.' ||
+        path[org + 1] == '\0' || path[org + 1 + strspn(path + org + 1, kWord)] != '\0')
+        return false;
+    snprintf(parent, sizeof parent, "%.*s", (int)org, path);
+    return stat(parent, &st) != 0 && errno == ENOENT;
+}
+
+/* Writes the folder of the cache to `path`. Returns path; NULL: no HOME. */
+static const char *hub_cache(char path[PATH_MAX])
+{
+    const char *const given =
+        setting("HF_HUB_CACHE") != NULL ? setting("HF_HUB_CACHE") : setting("HUGGINGFACE_HUB_CACHE");
+    char home[PATH_MAX];
+    if (given != NULL)
+        return snprintf(path, PATH_MAX, "%s", given) < PATH_MAX ? path : NULL;
+    return hub_home(home) != NULL && snprintf(path, PATH_MAX, "%s/hub", home) < PATH_MAX ? path : NULL;
+}
+
+bool tsr_hub_cached(const char *name, char path[PATH_MAX])
+{
+    char cache[PATH_MAX], refs[2 * PATH_MAX], snapshot[2 * PATH_MAX];
+    const char *commit;
+    size_t size;
+    struct stat st;
+    tsr_arena scratch = {0};
+    if (!tsr_is_hub_name(name) || hub_cache(cache) == NULL)
+        return false;
+    const int org = (int)strcspn(name, "/");
+    snprintf(refs, sizeof refs, "%s/models--%.*s--%s/refs/main", cache, org, name, name + org + 1);
+    bool found = tsr_read_file(refs, 128, &scratch, &commit, &size, NULL) == TSR_OK;
+    if (found) {
+        snprintf(snapshot, sizeof snapshot, "%s/models--%.*s--%s/snapshots/%.*s", cache, org, name, name + org + 1,
+                 (int)strspn(commit, "0123456789abcdef"), commit);
+        found = strlen(snapshot) < PATH_MAX && stat(snapshot, &st) == 0 && S_ISDIR(st.st_mode);
+    }
+    if (found)
+        strcpy(path, snapshot);
+    tsr_arena_free(&scratch);
+    return found;
 }

@@ -43,9 +43,17 @@ static const char *at_home(const char *name, char path[PATH_MAX])
     return home != NULL && snprintf(path, PATH_MAX, "%s/%s", home, name) < PATH_MAX ? path : NULL;
 }
 
+const char *tsr_place_of_headers(char path[PATH_MAX])
+{
+    const char *const given = getenv("XDG_CACHE_HOME");
+    if (given == NULL || *given != '/')
+        return at_home(".cache/tessera/headers", path);
+    return snprintf(path, PATH_MAX, "%s/tessera/headers", given) < PATH_MAX ? path : NULL;
+}
+
 tsr_status tsr_remote_places(tsr_place_fn *take, void *to, tsr_err *err)
 {
-    char netrc[PATH_MAX], token[PATH_MAX], credentials[PATH_MAX], config[PATH_MAX];
+    char headers[PATH_MAX], netrc[PATH_MAX], token[PATH_MAX], credentials[PATH_MAX], config[PATH_MAX];
     for (size_t i = 0; i < sizeof kOfSystem / sizeof *kOfSystem; i++)
         TSR_TRY(take(kOfSystem[i], false, to, err));
     const char *const of_user[] = {tsr_place_of_certificates(), at_home(".netrc", netrc), tsr_hub_token_path(token),
@@ -54,5 +62,5 @@ tsr_status tsr_remote_places(tsr_place_fn *take, void *to, tsr_err *err)
         if (of_user[i] != NULL)
             TSR_TRY(take(of_user[i], false, to, err));
     }
-    return TSR_OK;
+    return tsr_place_of_headers(headers) == NULL ? TSR_OK : take(headers, true, to, err);
 }

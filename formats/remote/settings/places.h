@@ -13,9 +13,11 @@ typedef tsr_status tsr_place_fn(const char *path, bool written, void *to, tsr_er
 /* Calls `take` for each place: host names, certificates, credentials, the cache of headers. They need not exist. */
 tsr_status tsr_remote_places(tsr_place_fn *take, void *to, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Write the path of a file to `path` and return it; NULL: the environment names none. */
-
-/* The certificates of authorities that SSL_CERT_FILE or CURL_CA_BUNDLE names. */
+/* Returns the certificates of authorities that SSL_CERT_FILE or CURL_CA_BUNDLE names; NULL: none. */
 const char *tsr_place_of_certificates(void);
+
+/* Writes the folder of cached headers to `path`: tessera/headers in XDG_CACHE_HOME or ~/.cache. Returns path; NULL: no
+ * HOME. */
+const char *tsr_place_of_headers(char path[PATH_MAX]);
 
 #endif

@@ -149,7 +149,7 @@ def test_a_hub_id_says_how_to_name_it(tmp_path, tessera, monkeypatch):
     for command in (["inspect", "deepseek-ai/DeepSeek-V3.1"], ["quantize", "deepseek-ai/DeepSeek-V3.1", "-o", "dst"],
                     ["convert", "deepseek-ai/DeepSeek-V3.1", "-o", "dst", "--to", "bf16"]):
         code, _, err = harness.run(tessera, command)
-        assert code == 3 and "name it hf://deepseek-ai/DeepSeek-V3.1" in err, err
+        assert code == 3 and "name hf://deepseek-ai/DeepSeek-V3.1" in err, err
     (tmp_path / "deepseek-ai").mkdir()
     for path in ("deepseek-ai/DeepSeek-V3.1", "./deepseek/DeepSeek", "/no/where", "a/b/c", "nowhere", "a/", "a/.b", "../x"):
         code, _, err = harness.run(tessera, ["inspect", path])

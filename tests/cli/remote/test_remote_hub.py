@@ -134,3 +134,59 @@ def test_a_hub_that_is_none(tool, models):
     with remote_servers.Hub(models) as hub:
         code, _, err = tool(hub, "inspect", "hf://org/model", HF_ENDPOINT="http://hub.example.org")
         assert code == 2 and "HF_ENDPOINT" in err, err
+
+
+def test_a_model_in_the_local_cache(tool, tessera, models, tmp_path):
+    """ORG/NAME without a scheme is the snapshot of refs/main in the Hub's cache, if there is no such path."""
+    commit = "c" * 40
+    folder = tmp_path / "cache" / "models--org--model"
+    snapshot = folder / "snapshots" / commit
+    (folder / "blobs").mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(commit)
+    for number, path in enumerate(sorted((models / "org" / "model").iterdir())):
+        shutil.copy(path, folder / "blobs" / str(number))
+        (snapshot / path.name).symlink_to(f"../../blobs/{number}")
+    with remote_servers.Hub(models) as hub:
+        for environment in ({"HF_HUB_CACHE": str(tmp_path / "cache")}, {"HF_HOME": str(tmp_path)}):
+            code, out, err = tool(hub, "inspect", "org/model", **environment)
+            if "HF_HOME" in environment:
+                assert code == 3 and "hf://org/model" in err, err
+                (tmp_path / "cache").rename(tmp_path / "hub")
+                code, out, err = tool(hub, "inspect", "org/model", **environment)
+            assert code == 0 and "21 tensors" in out, err
+        cached = {"HF_HOME": str(tmp_path)}
+        assert tool(hub, "inspect", "org/model:model.norm.weight", **cached)[0] == 0
+        assert tool(hub, "quantize", "org/model", "-o", tmp_path / "out", "--quiet", **cached)[0] == 0
+        assert tool(hub, "quantize", "org/model", "-o", tmp_path / "hub" / "models--org--model" / "snapshots" / commit / "x", "--quiet", **cached)[0] == 2
+        assert not hub.requests
+    assert harness.run(tessera, ["quantize", models / "org" / "model", "-o", tmp_path / "right", "--quiet"])[0] == 0
+    for path in (tmp_path / "right").glob("*.*"):
+        assert path.suffix in (".zst", "") or (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path
+
+
+def test_headers_are_kept_by_etag(tool, models, tmp_path):
+    """A second look at a model asks for the list, the configuration and the index only; a damaged cache is not used."""
+    with remote_servers.Hub(models) as hub:
+        def look():
+            hub.requests.clear()
+            hub.cdn.requests.clear()
+            code, out, err = tool(hub, "inspect", "hf://org/model")
+            assert code == 0, err
+            return out, len(hub.cdn.requests)
+
+        first, requests = look()
+        assert requests > 0
+        second, requests = look()
+        assert second == first and requests == 0
+        kept = [*(tmp_path / "home" / ".cache" / "tessera" / "headers").iterdir()]
+        assert len(kept) == 1
+        data = bytearray(kept[0].read_bytes())
+        data[len(data) // 2] ^= 1
+        kept[0].write_bytes(data)
+        third, requests = look()
+        assert third == first and requests > 0
+        (models / "org" / "model" / "model.safetensors").touch()
+        assert tool(hub, "inspect", "hf://org/model", XDG_CACHE_HOME=str(tmp_path / "other"))[0] == 0
+        assert len([*(tmp_path / "other" / "tessera" / "headers").iterdir()]) == 1
