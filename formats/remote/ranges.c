@@ -17,6 +17,9 @@ static const uint64_t kPiece = (uint64_t)4 << 20;
 /* The most bytes that are read ahead. */
 static const uint64_t kMostAhead = (uint64_t)48 << 20;
 
+/* Reads that follow one another are read ahead after kLeastRun bytes, by at most kMostFollowing. */
+static const uint64_t kLeastRun = (uint64_t)1 << 20, kMostFollowing = (uint64_t)8 << 20;
+
 /* Most headers are not larger. */
 static const uint64_t kUsualHeader = 128 << 10;
 
@@ -88,14 +91,16 @@ static tsr_extent *take_slot(tsr_remote *r, uint64_t size)
     }
 }
 
-/* Begins to read a range of at most kPiece bytes ahead, without the bytes that were already read ahead. Returns false
- * if there is no memory for it. */
-static bool read_ahead(tsr_remote *r, const tsr_remote_file *f, uint64_t offset, uint64_t size)
+/* Begins to read a range of at most kPiece bytes ahead, unless its first byte was read ahead. Returns the end of the
+ * extent with that byte; 0: there is no memory for it. */
+static uint64_t read_ahead(tsr_remote *r, const tsr_remote_file *f, uint64_t offset, uint64_t size)
 {
     uint64_t next = offset + size;
     pthread_mutex_lock(&r->lock);
-    const bool there = find_extent(r, f, offset, &next) != NULL;
-    tsr_extent *const e = there ? NULL : take_slot(r, next - offset);
+    const tsr_extent *const there = find_extent(r, f, offset, &next);
+    if (there != NULL)
+        next = there->offset + there->size;
+    tsr_extent *const e = there != NULL ? NULL : take_slot(r, next - offset);
     char *const data = e == NULL ? NULL : malloc(next - offset);
     if (data != NULL) {
         *e = (tsr_extent){.file = f, .offset = offset, .size = next - offset, .data = data, .at = ++r->clock};
@@ -105,14 +110,17 @@ static bool read_ahead(tsr_remote *r, const tsr_remote_file *f, uint64_t offset,
         tsr_transfers_add(r->transfers, &e->transfer);
     }
     pthread_mutex_unlock(&r->lock);
-    return there || data != NULL;
+    return there != NULL || data != NULL ? next : 0;
 }
 
 void tsr_remote_prefetch(const tsr_remote_file *f, uint64_t offset, uint64_t size)
 {
     const uint64_t end = offset >= f->size ? offset : offset + tsr_min_u64(size, f->size - offset);
-    for (bool more = true; more && offset < end; offset += tsr_min_u64(kPiece, end - offset))
-        more = read_ahead(f->remote, f, offset, tsr_min_u64(kPiece, end - offset));
+    for (uint64_t next; offset < end; offset = next) {
+        next = read_ahead(f->remote, f, offset, tsr_min_u64(kPiece, end - offset));
+        if (next == 0)
+            break;
+    }
 }
 
 /* Adds bytes that were read already. Frees them if there is no room. */
@@ -235,11 +243,46 @@ tsr_status tsr_remote_end(tsr_remote_reading *reading, tsr_err *err)
     return status;
 }
 
+/* Returns the stream that a read continues, or a new one instead of the oldest. Called with the lock held. */
+static tsr_stream *find_stream(tsr_remote *r, const tsr_remote_file *f, uint64_t offset)
+{
+    tsr_stream *oldest = &r->streams[0];
+    for (size_t i = 0; i < TSR_STREAMS; i++) {
+        tsr_stream *const s = &r->streams[i];
+        if (s->file == f && s->next == offset)
+            return s;
+        oldest = s->at < oldest->at ? s : oldest;
+    }
+    *oldest = (tsr_stream){.file = f, .next = offset};
+    return oldest;
+}
+
+/* Reads ahead of reads that follow one another: as many bytes as they have read, at most kMostFollowing. */
+static void follow(const tsr_remote_file *f, uint64_t offset, uint64_t size)
+{
+    tsr_remote *const r = f->remote;
+    pthread_mutex_lock(&r->lock);
+    tsr_stream *const s = find_stream(r, f, offset);
+    s->next = offset + size;
+    s->run += size;
+    s->at = ++r->clock;
+    const uint64_t wanted = s->run < kLeastRun ? 0 : tsr_min_u64(s->run, kMostFollowing);
+    const uint64_t begin = tsr_max_u64(s->next, s->ahead), end = s->next + wanted;
+    const bool due = wanted > 0 && begin < s->next + wanted / 2;
+    if (due)
+        s->ahead = end;
+    pthread_mutex_unlock(&r->lock);
+    if (due)
+        tsr_remote_prefetch(f, begin, end - begin);
+}
+
 tsr_status tsr_remote_read(const tsr_remote_file *f, void *data, size_t size, uint64_t offset, tsr_err *err)
 {
     if (offset > f->size || size > f->size - offset)
         return tsr_fail(err, TSR_E_IO, "%s: %zu bytes at offset %llu are beyond its %llu bytes", f->path, size,
                         U64(offset), U64(f->size));
-    return tsr_remote_end(tsr_remote_begin(f, data, size, offset), err);
+    tsr_remote_reading *const reading = tsr_remote_begin(f, data, size, offset);
+    follow(f, offset, size);
+    return tsr_remote_end(reading, err);
 }
 #endif

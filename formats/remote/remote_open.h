@@ -21,7 +21,16 @@ typedef struct tsr_extent {
     uint64_t at;    /* value of the clock when it was begun or last used */
 } tsr_extent;
 
-enum { TSR_EXTENTS = 256 };
+/* Reads of a file that follow one another. */
+typedef struct tsr_stream {
+    const tsr_remote_file *file; /* NULL: the slot is free */
+    uint64_t next;               /* end of the last read */
+    uint64_t run;                /* bytes read one after another */
+    uint64_t ahead;              /* end of the bytes that were read ahead */
+    uint64_t at;                 /* value of the clock at the last read */
+} tsr_stream;
+
+enum { TSR_EXTENTS = 256, TSR_STREAMS = 16 };
 
 struct tsr_remote {
     const char *address; /* as it appears in messages */
@@ -34,8 +43,9 @@ struct tsr_remote {
     size_t n_files, files_capacity;
     tsr_arena arena;
 
-    pthread_mutex_t lock;  /* guards the extents, except their data and transfers */
-    tsr_extent *extents;   /* [TSR_EXTENTS] */
+    pthread_mutex_t lock; /* guards the streams and extents, except their data and transfers */
+    tsr_extent *extents;  /* [TSR_EXTENTS] */
+    tsr_stream streams[TSR_STREAMS];
     uint64_t ahead, clock; /* bytes in extents */
 };
 
