@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-import json
 import os
 import shutil
 import urllib.parse
@@ -16,8 +15,6 @@ KEYS = {"AWS_ACCESS_KEY_ID": "KeyOfTheTests", "AWS_SECRET_ACCESS_KEY": "SecretOf
 
 @pytest.fixture(scope="module")
 def model(tessera, checkpoint, tmp_path_factory):
-    if not json.loads(harness.run(tessera, ["--version", "--json"])[1])["features"]["remote"]:
-        pytest.skip("built without libcurl (libcurl4-openssl-dev)")
     place = tmp_path_factory.mktemp("s3") / "model"
     shutil.copytree(checkpoint("llama"), place)
     (place / "odd & name+%20é'\".txt").write_text("text")
@@ -43,7 +40,7 @@ def tool(tessera, tmp_path):
         home = tmp_path / "home"
         home.mkdir(exist_ok=True)
         cleared = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        return harness.run_in({**cleared, "AWS_ENDPOINT_URL": endpoint, "HOME": str(home), "no_proxy": "*", **environment}, tessera, words)
+        return harness.run_in({**cleared, "AWS_ENDPOINT_URL": endpoint, "HOME": str(home), **environment}, tessera, words)
 
     return run
 

@@ -15,13 +15,6 @@ FAULTS = int(os.environ.get("TESSERA_REMOTE_FAULTS", 200))
 KINDS = ["429", "503", "500", "cut", "reset", "range"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def remote(tessera):
-    if not json.loads(harness.run(tessera, ["--version", "--json"])[1])["features"]["remote"]:
-        pytest.skip("built without libcurl (libcurl4-openssl-dev)")
-    os.environ["no_proxy"] = "*"
-
-
 @pytest.fixture(scope="module")
 def models(tessera, checkpoint, tmp_path_factory):
     """A folder of models, with names that must be escaped in URLs, and a folder in a model."""
