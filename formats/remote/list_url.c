@@ -176,14 +176,16 @@ static tsr_status list_all(found *f, tsr_err *err)
 tsr_status tsr_remote_list_url(tsr_remote *r, const char *address, tsr_err *err)
 {
     size_t n = tsr_url_shown_size(address);
-    const bool query = address[n] != '\0';
     char *const shown = tsr_arena_dup(&r->arena, address, n);
     if (shown == NULL)
         return tsr_out_of_memory(err, "for an address");
     TSR_TRY(tsr_url_check(address, shown, err));
     r->is_file = tsr_ends_with(shown, ".safetensors") || tsr_ends_with(shown, ".safetensors.zst");
-    if (query && !r->is_file)
-        return tsr_fail(err, TSR_E_USAGE, "%s: the address of a folder has no '?' or '#'", shown);
+    if (address[n] != '\0')
+        return tsr_fail(err, TSR_E_USAGE,
+                        "%s: an address has no '?' or '#': a signature in it would be visible to other users and in "
+                        "reports; use ~/.netrc, or s3://",
+                        shown);
     while (!r->is_file && n > 0 && shown[n - 1] == '/')
         shown[--n] = '\0';
     r->address = shown;

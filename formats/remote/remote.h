@@ -42,7 +42,7 @@ tsr_status tsr_remote_open(tsr_remote **remote, const char *address, tsr_err *er
 /* Ends all requests and frees everything. NULL is fine. */
 void tsr_remote_close(tsr_remote *remote);
 
-/* Returns the address without a query, with the revision as given; the commit of that revision, or NULL. */
+/* Returns the address, with the revision as given; the commit of that revision, or NULL. */
 const char *tsr_remote_address(const tsr_remote *remote);
 const char *tsr_remote_commit(const tsr_remote *remote);
 

@@ -112,7 +112,8 @@ def test_tls_is_verified(tessera, models, tmp_path):
     ("http://user:secret@127.0.0.1/model", "~/.netrc"),
     ("https:///model", "no host"),
     ("http://127.0.0.1/a b", "no blanks"),
-    ("http://127.0.0.1/model?x=1", "no '?'"),
+    ("http://127.0.0.1/model?x=secret", "no '?'"),
+    ("http://127.0.0.1/model.safetensors?x=secret", "no '?'"),
     ("ftp://host/model", "remote addresses of this kind are not supported"),
 ])
 def test_refused_addresses(address, words, tessera):
