@@ -34,7 +34,7 @@ bool tsr_address_is_foreign(const char *path)
 static const char *authority(const char *url, size_t *size)
 {
     const char *const scheme = strstr(url, "://"), *const host = scheme == NULL ? url : scheme + 3;
-    *size = strcspn(host, "/?#\\");
+    *size = strcspn(host, "/?#");
     return host;
 }
 
@@ -57,9 +57,9 @@ tsr_status tsr_url_check(const char *url, const char *shown, tsr_err *err)
     size_t size;
     const char *const host = authority(url, &size);
     for (const unsigned char *p = (const unsigned char *)url; *p != '\0'; p++) {
-        if (*p <= ' ' || *p >= 0x7F)
+        if (*p <= ' ' || *p >= 0x7F || *p == '\\')
             return tsr_fail(err, TSR_E_USAGE,
-                            "%s: a URL has no blanks, control characters or letters beyond ASCII; "
+                            "%s: a URL has no blanks, backslashes, control characters or letters beyond ASCII; "
                             "write them as %%20",
                             shown);
     }
