@@ -482,4 +482,14 @@ PLANTED = [
     ("formats/adapters/lora_config.c", "(config->rslora ? sqrt(rank) : rank)", "rank", [I + "test_merge.py"], "use_rslora has no effect"),
     ("formats/adapters/lora_config.c", '"(.*\\\\.)?("', '"(.*)?("', [I + "test_merge.py"], "a pattern matches in the middle of a name"),
     ("formats/adapters/lora_config.c", "(n == m || name[n - m - 1] == '.');", "true;", [I + "test_merge_refusals.py"], "a target matches in the middle of a name"),
+    # files on servers
+    ("formats/remote/request.c", "strcmp(r->etag, f->etag) == 0 ? NULL", "true ? NULL", [I + "test_remote_jobs.py missing"], "the ETag of a reply is not compared"),
+    ("formats/remote/request.c", "r->first == first && r->last == last", "r->last - r->first == last - first", [I + "test_remote_url.py faults"],
+     "another range of the same length is taken"),
+    ("formats/remote/request.c", "!tsr_url_same_origin(url, a->origin)", "false", [I + "test_remote_hub.py token"], "a token is sent to another server"),
+    ("formats/remote/request.c", "if (*r->commit != '\\0' && strcasecmp(r->commit, f->commit) != 0)", "if (false)", [I + "test_remote_hub.py changes"],
+     "the commit of a reply is not compared"),
+    ("formats/checkpoint/folder_files.c", ".mtime_ns = (int64_t)XXH3_64bits(state, strlen(state))", ".mtime_ns = 0", [I + "test_remote_s3.py changes"],
+     "a job resumes on a source with other ETags"),
+    ("formats/remote/header_cache.c", "XXH3_64bits(data, *size) != h.hash", "false", [I + "test_remote_hub.py headers"], "a damaged cached header is taken"),
 ]

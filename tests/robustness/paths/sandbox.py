@@ -6,6 +6,7 @@ program. All this must fail, and must succeed with --no-sandbox. Then jobs run w
 give the same bytes. --all runs all jobs."""
 
 import errno
+import json
 import os
 import pathlib
 import shutil
@@ -15,6 +16,7 @@ import sys
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / name) for name in ("common", "oracles")]
 import harness
 import jobs
+import remote_servers
 
 COMMANDS = ["quantize SRC -o DST", "convert SRC -o DST --to bf16 --dtype f16", "convert SRC -o new/below/DST --to archive", "inspect SRC",
             "quantize SRC -o DST --dry-run", "verify SRC --against SRC", "diff SRC SRC", "compare-schemes SRC --sample 2",
@@ -73,6 +75,23 @@ def held(checks, options, shim, place):
     checks.check("--no-sandbox: all of it goes through", len(found) == 16 and not kept, kept)
 
 
+def held_remote(checks, options, shim, place):
+    """With a source on a server connections are allowed, and nothing else."""
+    if not json.loads(harness.run(options.tessera, ["--version", "--json"])[1])["features"]["remote"]:
+        print("skipped: remote sources (built without libcurl)")
+        return
+    os.environ.update(no_proxy="*", XDG_CACHE_HOME=str(place / "cache"))
+    with remote_servers.Server(place) as server:
+        for command in (f"quantize {server.url}/model -o DST", f"inspect {server.url}/model"):
+            found, other = escapes(options, shim, place, command)
+            checks.check(f"{command}: runs", "inspect" in command or (place / "DST" / "config.json").exists())
+            connected = found.pop("connect", None)
+            through = [what for what, number in found.items() if number not in (errno.EPERM, errno.EACCES, errno.EXDEV)]
+            checks.check(f"{command}: only connections leave the sandbox", len(found) == 15 and connected == 0 and not through, through or found)
+            checks.check(f"{command}: nothing was harmed", other.read_text() == "nobody's" and len(list(other.parent.iterdir())) == 1
+                         and harness.tree_difference(place / "model", place / "source") is None, command)
+
+
 def same_bytes(checks, options, work, chosen):
     for number, job in enumerate(chosen):
         place = work / f"job.{number}"
@@ -104,9 +123,10 @@ def main():
         harness.make_checkpoint(options.make, "llama", work / "model", scale="tiny")
         held(checks, options, shim, work)
         held_links(checks, options, shim, work)
+        held_remote(checks, options, shim, work)
         chosen = jobs.JOBS if options.all else [job for job in jobs.JOBS if job.name in SAMPLE]
         same_bytes(checks, options, work, chosen)
-        print(f"{len(COMMANDS) * 16 + 19} tries to leave the sandbox; {len(chosen)} jobs inside and outside")
+        print(f"{(len(COMMANDS) + 2) * 16 + 19} tries to leave the sandbox; {len(chosen)} jobs inside and outside")
     checks.finish()
 
 
