@@ -1,5 +1,6 @@
 /* Reads and checks the options of `convert`, and makes the plan of its target. */
 #include "convert/jobs/convert_job.h"
+#include "convert/jobs/model_card.h"
 #include "convert/jobs/provenance.h"
 
 #include "convert/plans/cast_plan.h"
@@ -241,7 +242,7 @@ static tsr_status plan_trtllm(const tsr_job_source *from, const tsr_convert_job 
 
 /* Other targets keep the source's files or write one per rank. */
 #define SHARDS     "--max-shard-size "
-#define SCHEME_ALL SHARDS "--source-block --scales --dialect --lossy --experts --exclude"
+#define SCHEME_ALL SHARDS "--source-block --scales --dialect --lossy --experts --exclude --no-card"
 #define QUANTIZING "--bits --group-size --divisor --rounding --scale-dtype --scales --include --exclude"
 
 /* A target that is not a scheme. `options` lists those that it accepts besides the common ones. */
@@ -253,7 +254,7 @@ typedef struct target {
 
 /* The targets in the order of the words of --to (convert_options.c), in which the schemes follow them. */
 static const target kTargets[] = {
-    {"bf16", SHARDS "--dtype --source-block --experts", plan_bf16},
+    {"bf16", SHARDS "--dtype --source-block --experts --no-card", plan_bf16},
     {"tp", SHARDS "--tp", plan_tp},
     {"deepseek-mp", "--mp --keep-mtp", plan_deepseek_mp},
     {"mla-absorbed", SHARDS "--consumer --weights --fold --drop-kv-b", plan_mla},
@@ -411,6 +412,12 @@ tsr_status tsr_convert_job_plan(tsr_convert_job *a, const tsr_job_source *from, 
     TSR_TRY(make_plan(a, from, plan, err));
     TSR_TRY(tsr_warn_of_ignored(plan, from, a->in.checkpoints, a->in.n, err));
     plan->provenance = with;
+    const char *const scheme = a->to < OTHERS ? NULL : tsr_scheme_name(scheme_of(a));
+    const bool has_card =
+        scheme != NULL || (other_target(a) != NULL && tsr_is_listed(other_target(a)->options, "--no-card"));
+    if (has_card && !a->no_card)
+        TSR_TRY(
+            tsr_plan_model_card(plan, scheme, a->dialect < 0 ? NULL : tsr_dialect_name((tsr_dialect)a->dialect), err));
     if (a->in.scheme.search == TSR_SCALES_BEST || a->scales == TSR_SCALES_BEST)
         plan->made.scales = "optimal";
     return TSR_OK;

@@ -19,7 +19,7 @@ typedef struct tsr_convert_job {
     uint64_t group_size; /* UINT64_MAX: default of the target */
     const char *activations, *importance;
     int mx_scale, experts; /* mx_scale -1: default of the dialect; experts -1: split stacks of codes */
-    bool lossy, zero_points;
+    bool lossy, zero_points, no_card;
     tsr_list include, exclude;
     const char *quantizing; /* the first given option that only applies to quantizing */
     tsr_convert_inputs in;

@@ -41,8 +41,14 @@ static void append_targets(tsr_convert_job *a, tsr_option *options)
          "rows and columns of an FP8 block in SRC, where its config.json does not state them"},
         {0},
     };
+    const tsr_option card[] = {
+        {"--no-card", TSR_OPT_FLAG, &a->no_card, NULL,
+         "bf16, schemes: write no README.md with the command and the errors; that of the source stays README.md"},
+        {0},
+    };
     tsr_options_append_topic(options, "Target", targets);
     tsr_options_append_topic(options, "Weights", weights);
+    tsr_options_append_topic(options, "Model card", card);
 }
 
 static void append_scales(tsr_convert_job *a, tsr_option *options)

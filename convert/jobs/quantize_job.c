@@ -1,6 +1,7 @@
 /* Reads and checks the options of `quantize`, and makes its plan. */
 #include "convert/jobs/quantize_job.h"
 #include "convert/jobs/convert_inputs.h"
+#include "convert/jobs/model_card.h"
 #include "convert/jobs/provenance.h"
 
 #include "convert/plans/restore_codes_plan.h"
@@ -93,10 +94,16 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
          "static"},
         {0},
     };
+    const tsr_option card[] = {
+        {"--no-card", TSR_OPT_FLAG, &job->no_card, NULL,
+         "write no README.md with the command, the errors and the source's license; that of the source stays README.md"},
+        {0},
+    };
     tsr_options_append_topic(options, "Scheme", scheme);
     tsr_options_append_topic(options, "Weights", weights);
     tsr_options_append_topic(options, "Scales and codes", scales);
     tsr_options_append_topic(options, "Activations", activations);
+    tsr_options_append_topic(options, "Model card", card);
 }
 
 /* Reads the recipe and sets its options. */
@@ -248,6 +255,15 @@ static tsr_status note_words(tsr_quantize_job *job, const tsr_job_source *from, 
     return tsr_provenance_note(with, "quantize", from, given, defaults, &job->words, err);
 }
 
+/* Returns the dialect of a plan that does not name it. */
+static const char *dialect_of(const tsr_quantize_job *job)
+{
+    const bool blocks = tsr_scheme_row_of(job->of.scheme)->form == TSR_FORM_BLOCKS && job->scales_from == NULL;
+    return tsr_dialect_name(job->of.dialect >= 0 ? (tsr_dialect)job->of.dialect
+                            : blocks             ? TSR_DIALECT_DEEPSEEK
+                                                 : TSR_DIALECT_COMPRESSED_TENSORS);
+}
+
 tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
 {
     tsr_plan_provenance with;
@@ -257,6 +273,8 @@ tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *fr
                                        : plan_by_scheme(job, from, plan, err));
     TSR_TRY(tsr_warn_of_ignored(plan, from, job->opened, 2, err));
     plan->provenance = with;
+    if (!job->no_card)
+        TSR_TRY(tsr_plan_model_card(plan, tsr_scheme_name(job->of.scheme), dialect_of(job), err));
     if (job->by_scheme && job->scheme.search == TSR_SCALES_BEST)
         plan->made.scales = "optimal";
     return TSR_OK;

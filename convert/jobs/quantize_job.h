@@ -16,6 +16,7 @@ typedef struct tsr_quantize_job {
     const char *recipe;      /* the name or path of a recipe; once it is read, its path; NULL: none */
     const char *scales_from; /* the original that scales are taken from; NULL: scales are computed */
     int experts;             /* -1: as needed */
+    bool no_card;            /* the output gets no model card */
 
     bool by_scheme; /* else by rules */
     tsr_recipe recipe_read;

@@ -211,6 +211,17 @@ typedef struct tsr_plan_provenance {
     size_t n_inputs;
 } tsr_plan_provenance;
 
+struct tsr_plan;
+
+/* The model card of the output (TSR_CARD_NAME). */
+typedef struct tsr_plan_card {
+    /* Writes the card from rows[n_steps]; NULL: the output has none. */
+    void (*write)(const struct tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *out);
+    const char *scheme, *dialect; /* NULL: none */
+    const char *members;          /* lines of its front matter that the source determines */
+    bool of_source;               /* the source has a card */
+} tsr_plan_card;
+
 typedef struct tsr_plan {
     const tsr_checkpoint *const *sources; /* inputs; side files and configuration come from the first */
     size_t n_sources;
@@ -256,6 +267,7 @@ typedef struct tsr_plan {
     /* Writes the report from rows[n_steps]; NULL: the job has no report. */
     void (*report)(const struct tsr_plan *plan, const tsr_quant_stats *rows, const tsr_plan_blocks *blocks,
                    tsr_text *out);
+    tsr_plan_card card;
     tsr_arena arena; /* owns all names, tensors, parameters and texts of the plan */
 } tsr_plan;
 

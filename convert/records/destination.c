@@ -17,13 +17,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Room for "/.tessera/", a number and TSR_PART_SUFFIX. */
-enum { LONGEST_OWN_NAME = 48 };
-
 static const char *base_of(const char *name)
 {
     const char *const slash = strrchr(name, '/');
     return slash == NULL ? name : slash + 1;
+}
+
+static bool same_folder(const char *a, const char *b)
+{
+    const size_t n = (size_t)(base_of(a) - a);
+    return n == (size_t)(base_of(b) - b) && memcmp(a, b, n) == 0;
 }
 
 static bool is_config(const char *name)
@@ -34,83 +37,6 @@ static bool is_config(const char *name)
 static bool is_index(const char *name)
 {
     return tsr_ends_with(name, ".safetensors.index.json");
-}
-
-/* ---- names ---- */
-
-tsr_status tsr_plan_names(const tsr_plan *plan, tsr_arena *arena, tsr_names *names, tsr_err *err)
-{
-    *names = (tsr_names){.items = tsr_arena_alloc(arena, (plan->n_files + plan->n_texts + 1) * sizeof *names->items)};
-    if (names->items == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the names of %zu files", plan->n_files);
-    for (size_t i = 0; i < plan->n_files; i++)
-        names->items[names->count++] = plan->files[i].name;
-    for (size_t i = 0; i < plan->n_texts; i++)
-        names->items[names->count++] = plan->texts[i].name;
-    return TSR_OK;
-}
-
-/* Returns what is wrong with a name in any directory, or NULL. */
-static const char *fault_of(const char *name, size_t dst_size)
-{
-    if (name[0] == '\0' || name[0] == '/')
-        return "not a path below the directory";
-    for (const char *c = name; *c != '\0'; c++) {
-        if ((unsigned char)*c < 0x20 || *c == 0x7F)
-            return "it contains a control character";
-    }
-    bool first = true;
-    for (const char *at = name;; first = false) {
-        const size_t n = strcspn(at, "/");
-        if (n == 0 || (n == 1 && at[0] == '.') || (n == 2 && memcmp(at, "..", 2) == 0))
-            return "not a path below the directory";
-        if (first && n == strlen(TSR_STATE_DIR) && memcmp(at, TSR_STATE_DIR, n) == 0)
-            return "a name reserved for Tessera";
-        if (at[n] == '\0')
-            break;
-        at += n + 1;
-    }
-    return dst_size + strlen(name) + LONGEST_OWN_NAME < PATH_MAX ? NULL : "too long a path";
-}
-
-/* Returns true if every folder on the way to DST/NAME is missing or a real folder, not a link. */
-static bool goes_through_folders(const char *dst, const char *name)
-{
-    char path[PATH_MAX];
-    for (const char *slash = strchr(name, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        struct stat st;
-        snprintf(path, sizeof path, "%s/%.*s", dst, (int)(slash - name), name);
-        if (lstat(path, &st) == 0 && !S_ISDIR(st.st_mode))
-            return false;
-    }
-    return true;
-}
-
-static bool same_folder(const char *a, const char *b)
-{
-    const size_t n = (size_t)(base_of(a) - a);
-    return n == (size_t)(base_of(b) - b) && memcmp(a, b, n) == 0;
-}
-
-tsr_status tsr_check_names(const char *dst, const tsr_names *names, const char *origin, tsr_status status, tsr_err *err)
-{
-    for (size_t i = 0; i < names->count; i++) {
-        const char *const name = names->items[i];
-        const char *fault = fault_of(name, strlen(dst));
-        if (fault == NULL && (i == 0 || !same_folder(names->items[i - 1], name)) && !goes_through_folders(dst, name))
-            fault = "a link or a file exists where its directory is needed";
-        if (fault != NULL) {
-            char shown[256];
-            size_t n = 0;
-            for (const char *c = name; *c != '\0' && n < sizeof shown - 1; c++)
-                shown[n++] = (unsigned char)*c < 0x20 || *c == 0x7F ? '?' : *c;
-            shown[n] = '\0';
-            const size_t longest = 256, n_dst = strlen(dst); /* leaves room in the message */
-            return tsr_fail(err, status, "%s: %s names the output '%s', which cannot be written: %s",
-                            dst + (n_dst > longest ? n_dst - longest : 0), origin, shown, fault);
-        }
-    }
-    return TSR_OK;
 }
 
 const char *tsr_output_path(const char *dst, const char *name, char path[PATH_MAX])
@@ -290,7 +216,8 @@ static uint64_t missing_bytes(const char *dst, uint64_t need)
  * in .tessera, and .tessera has one for all. */
 static uint64_t missing_files(const tsr_plan *plan, const char *dst, const bool *finished)
 {
-    uint64_t need = plan->n_texts + 1 /* the manifest */ + (plan->report != NULL), have = 0;
+    uint64_t need = plan->n_texts + 1 /* the manifest */ + (plan->report != NULL) + (plan->card.write != NULL),
+             have = 0;
     bool any_blocks = false;
     for (size_t i = 0; i < plan->n_files; i++) {
         const bool blocks = tsr_plan_block_bytes(plan, i) > 0;
@@ -390,18 +317,16 @@ static tsr_written written(const tsr_plan_text *text)
     return (tsr_written){.name = text->name, .bytes = text->size, .digest = XXH3_128bits(text->data, text->size)};
 }
 
-static tsr_status write_report(const tsr_plan *plan, const char *dst, const tsr_step_rows *rows,
-                               const tsr_plan_blocks *blocks, tsr_written *to, tsr_err *err)
+/* Writes a text that was just composed, and frees it. */
+static tsr_status write_made(const char *dst, const char *name, tsr_text *made, tsr_written *to, tsr_err *err)
 {
-    tsr_text report = {0};
-    plan->report(plan, rows->stats, blocks, &report);
-    tsr_status status = tsr_text_status(&report, err);
-    const tsr_plan_text text = {.name = TSR_REPORT_NAME, .data = report.data, .size = report.size};
+    const tsr_plan_text text = {.name = name, .data = made->data, .size = made->size};
+    tsr_status status = tsr_text_status(made, err);
     if (status == TSR_OK)
         status = write_text(dst, &text, err);
     if (status == TSR_OK)
         *to = written(&text);
-    tsr_text_free(&report);
+    tsr_text_free(made);
     return status;
 }
 
@@ -471,8 +396,15 @@ static tsr_status write_all(const tsr_digests *digests, const char *dst, const t
         others[n++] = (tsr_written){.name = TSR_BLOCKS_NAME,
                                     .bytes = blocks->bytes,
                                     .digest = {.high64 = blocks->digest128[0], .low64 = blocks->digest128[1]}};
-    if (plan->report != NULL)
-        TSR_TRY(write_report(plan, dst, rows, blocks, &others[n++], err));
+    tsr_text report = {0}, card = {0};
+    if (plan->report != NULL) {
+        plan->report(plan, rows->stats, blocks, &report);
+        TSR_TRY(write_made(dst, TSR_REPORT_NAME, &report, &others[n++], err));
+    }
+    if (plan->card.write != NULL) {
+        plan->card.write(plan, rows->stats, &card);
+        TSR_TRY(write_made(dst, TSR_CARD_NAME, &card, &others[n++], err));
+    }
     for (size_t i = 0; i < plan->n_texts; i++) {
         others[n++] = written(&plan->texts[i]);
         if (!is_config(plan->texts[i].name))
@@ -489,7 +421,7 @@ static tsr_status write_all(const tsr_digests *digests, const char *dst, const t
 tsr_status tsr_write_texts(const tsr_digests *digests, const char *dst, const tsr_step_rows *rows,
                            const tsr_plan_blocks *blocks, tsr_err *err)
 {
-    tsr_written *const others = malloc((digests->plan->n_texts + 2) * sizeof *others);
+    tsr_written *const others = malloc((digests->plan->n_texts + 3) * sizeof *others);
     const tsr_status status =
         others == NULL ? tsr_out_of_memory(err, "for the texts") : write_all(digests, dst, rows, blocks, others, err);
     free(others);

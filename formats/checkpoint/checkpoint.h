@@ -27,6 +27,7 @@
 /* ModelOpt's file that describes a quantization, instead of config.json or in addition to it. */
 #define TSR_HF_QUANT_CONFIG_NAME "hf_quant_config.json"
 #define TSR_REPORT_NAME          "quantization_report.json"
+#define TSR_CARD_NAME            "README.md"
 /* The file that describes interleaved weights in raw files. A directory that has it may have no safetensors at all. */
 #define TSR_LAYOUT_NAME "tessera-layout.json"
 

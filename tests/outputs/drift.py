@@ -2,7 +2,7 @@
 """Compares digests of outputs with those in drift.txt, which must not depend on kernels, compiler, optimization or version.
 
 Each job of tests/common/jobs.py runs on a tiny checkpoint that is made from a seed. A digest is SHA-256 over names
-and contents, without .tessera and the manifest. A sample runs the built tool with all instruction sets and with none.
+and contents, without .tessera, the manifest and the model card. A sample runs the built tool with all instruction sets and with none.
 --all runs all combinations of --cpumask, builds by GCC and Clang from -O0 to -O3, and one for aarch64 if a cross
 compiler and qemu-user are installed.
 
@@ -23,7 +23,8 @@ import harness  # noqa: E402
 import jobs  # noqa: E402
 
 KEPT = ROOT / "tests/outputs/drift.txt"
-RUNS_OWN = (".tessera", "tessera.manifest.json")  # files that tell of a run: when its sources were made, which commit
+# Files that tell of a run: when its sources were made, which commit and version.
+RUNS_OWN = (".tessera", "tessera.manifest.json", "README.md", "README.source.md", "README.source.source.md")
 BUILDS = {f"{compiler} -O{level}": (compiler, level) for compiler in ("gcc", "clang") for level in (0, 1, 2, 3)}
 
 

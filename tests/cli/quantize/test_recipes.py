@@ -134,8 +134,9 @@ def test_nemotron_3_ultra(tmp_path, quantize):
 def test_a_recipe_is_its_options(tmp_path, quantize):
     src, _, _ = minimax(tmp_path / "src")
     one, two = quantize(src, "--recipe", "minimax-m2"), quantize(src, "--scheme", "fp8-block")
-    found = harness.tree_difference(one, two)
-    assert found is not None and "manifest" in str(found)
+    for path in two.iterdir():
+        if path.is_file() and path.name not in ("README.md", "tessera.manifest.json"):
+            assert path.read_bytes() == (one / path.name).read_bytes(), path.name
     manifest = json.loads((one / "tessera.manifest.json").read_text())
     again = manifest["reproduce"]
     assert again["options"][0] == "--recipe=minimax-m2.json" and "--scheme" not in str(again["options"])
