@@ -14,4 +14,5 @@ def remote(tessera, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("no_proxy", "*")
+        patch.setenv("LSAN_OPTIONS", "use_globals=1")  # libraries of libcurl keep memory in globals
         yield
