@@ -205,24 +205,21 @@ tsr_remote_reading *tsr_remote_begin(const tsr_remote_file *f, void *data, size_
     return reading;
 }
 
-/* Waits for a piece that was read ahead, and copies it. If that request failed, it is repeated for this read alone. */
-static tsr_status take_extent(const tsr_remote_file *f, piece *p, tsr_err *err)
+/* Waits for a piece that was read ahead, and copies it. */
+static tsr_status take_extent(const tsr_remote_file *f, const piece *p, tsr_err *err)
 {
     tsr_remote *const r = f->remote;
     tsr_extent *const e = p->extent;
-    const bool fine = tsr_transfers_wait(r->transfers, &e->transfer, NULL) == TSR_OK;
-    if (fine)
+    const tsr_status status = tsr_transfers_wait(r->transfers, &e->transfer, err);
+    if (status == TSR_OK)
         memcpy(p->data, e->data + (p->offset - e->offset), p->size);
     pthread_mutex_lock(&r->lock);
     /* Weights are read forward, so the last bytes are used last. Headers, which are shorter, are read again. */
     const bool last = e->size > kUsualHeader && p->offset + p->size == e->offset + e->size;
-    if (--e->users == 0 && (!fine || last))
+    if (--e->users == 0 && (status != TSR_OK || last))
         drop(r, e);
     pthread_mutex_unlock(&r->lock);
-    if (fine)
-        return TSR_OK;
-    request(f, p);
-    return tsr_transfers_wait(r->transfers, &p->transfer, err);
+    return status;
 }
 
 tsr_status tsr_remote_end(tsr_remote_reading *reading, tsr_err *err)

@@ -134,7 +134,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         size, etag, fault = place.stat().st_size, self.etag(place), self.server.fault(self)
         wanted = self.headers.get("Range")
         if fault in ("429", "503", "500"):
-            return self.answer(int(fault), b"busy", **({"Retry_After": "0"} if fault != "500" else {}))
+            return self.answer(int(fault), b"busy", **({"Retry_After": self.server.settings.get("wait", "0")} if fault != "500" else {}))
         if self.headers.get("If-Match", etag) != etag:
             return self.answer(412)
         first, last = 0, size - 1

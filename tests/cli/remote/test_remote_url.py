@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import subprocess
+import time
 
 import adapters
 import harness
@@ -168,6 +169,25 @@ def test_a_changed_file_ends_the_job(tessera, models, tmp_path):
         code, _, err = harness.run(tessera, ["quantize", f"{server.url}/llama", "-o", tmp_path / "out", "--quiet"])
     assert code == 4 and "changed while it was read" in err and "model.safetensors" in err, (code, err)
     assert not (tmp_path / "out" / "config.json").exists()
+
+
+@pytest.mark.parametrize("status, wait, least", [("503", "2", 2), ("429", "2", 2), ("429", "1000", 0)])
+def test_the_server_says_when_to_retry(status, wait, least, tessera, models):
+    """Retry-After is obeyed. A wait of more than five minutes ends the job."""
+    asked = []
+
+    def fault(handler):
+        if handler.path.endswith("model.safetensors") and handler.headers.get("Range") != "bytes=0-0":
+            asked.append(time.monotonic())
+            return status if len(asked) == 1 else None
+        return None
+
+    with remote_servers.Server(models, fault=fault, wait=wait) as server:
+        code, _, err = harness.run_in(dict(os.environ, XDG_CACHE_HOME="/nonexistent"), tessera, ["inspect", f"{server.url}/llama"])
+    if least:
+        assert code == 0 and least <= asked[1] - asked[0] < least + 30, (err, asked)
+    else:
+        assert code == 4 and f"status {status}" in err, err
 
 
 def test_faults_are_retried_or_reported(tessera, models, tmp_path):
