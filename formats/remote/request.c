@@ -281,7 +281,8 @@ static bool follow(const tsr_requests *with, tsr_transfer *t)
         return fail_changed(t, how);
     if (to == NULL || ++t->hops > HOPS)
         return end_with(t, tsr_fail(&t->err, TSR_E_IO, "%s: %s", name_of(t),
-                                    to == NULL ? "a redirect without an address" : "too many redirects"));
+                                    to == NULL ? "a redirect without an address (of s3://: is AWS_REGION right?)"
+                                               : "too many redirects"));
     const char *const from = t->file != NULL ? t->file->url : t->url;
     if (tsr_url_check(to, name_of(t), &why) != TSR_OK ||
         (strncasecmp(from, "https", 5) == 0 && strncasecmp(to, "https", 5) != 0))
