@@ -29,7 +29,8 @@ const char *tsr_batch_state_name(tsr_batch_state state);
 typedef struct tsr_batch_path {
     const char *option; /* the option that names an output ("-o", "--json"); NULL: an input */
     const char *path;
-    bool folder; /* an output directory */
+    bool folder;  /* an output directory */
+    bool tensors; /* an output that is a new safetensors file */
 } tsr_batch_path;
 
 typedef struct tsr_batch_job {

@@ -69,10 +69,11 @@ static tsr_status complete(tsr_batch *batch, tsr_batch_job *job, const tsr_optio
 
 /* ---- paths ---- */
 
-static void record(tsr_batch_job *job, const char *option, const char *path, bool folder)
+static void record(tsr_batch_job *job, const char *option, const char *path, bool folder, bool tensors)
 {
     if (path != NULL)
-        job->paths[job->n_paths++] = (tsr_batch_path){.option = option, .path = path, .folder = folder};
+        job->paths[job->n_paths++] =
+            (tsr_batch_path){.option = option, .path = path, .folder = folder, .tensors = tensors};
 }
 
 /* Records the inputs and outputs of a job. Paths are copied, because the command that listed them ends. */
@@ -83,12 +84,12 @@ static tsr_status record_paths(tsr_batch *batch, tsr_batch_job *job, const tsr_i
         return tsr_out_of_memory(err, NULL);
     job->n_paths = 0;
     for (size_t i = 0; i < TSR_MAX_SOURCES; i++)
-        record(job, NULL, p->sources[i], false);
-    record(job, "-o", p->dst, true);
-    record(job, "--json", p->json, false);
-    record(job, "--junit", p->junit, false);
+        record(job, NULL, p->sources[i], false, false);
+    record(job, "-o", p->dst, true, false);
+    record(job, "--json", p->json, false, false);
+    record(job, "--junit", p->junit, false, false);
     for (const tsr_output *more = p->more; more->option != NULL; more++)
-        record(job, more->option, more->path, false);
+        record(job, more->option, more->path, false, more->tensors);
     for (size_t i = 0; i < job->n_paths; i++) {
         tsr_batch_path *const one = &job->paths[i];
         if (one->option != NULL && !one->folder && tsr_is_stdout(one->path))

@@ -161,7 +161,7 @@ static tsr_status check_inodes(tsr_batch *batch, const places *all, size_t job, 
         if (w->job == job && w->of->folder)
             p.dst = w->of->path;
         else if (w->job == job && reports + 1 < sizeof p.more / sizeof *p.more)
-            p.more[reports++] = (tsr_output){w->of->option, w->of->path};
+            p.more[reports++] = (tsr_output){w->of->option, w->of->path, w->of->tensors};
     }
     for (size_t i = 0; i < all->n_reads; i++) {
         const place *const r = &all->reads[i];

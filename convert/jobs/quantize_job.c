@@ -23,6 +23,34 @@ tsr_quantize_job tsr_quantize_job_defaults(void)
     return (tsr_quantize_job){.of = tsr_scheme_defaults(), .experts = -1};
 }
 
+/* Appends the options of activations, of the KV cache and of the model card. */
+static void append_activations_and_card(tsr_quantize_job *job, tsr_option *options)
+{
+    const tsr_option activations[] = {
+        {"--activations", TSR_OPT_TEXT, &job->of.activations, "FILE",
+         "int8-channel: static scales or ranges of the inputs; fp8-tensor, nvfp4: ranges of the inputs (nvfp4, and "
+         "fp8-tensor of modelopt: required); JSON or safetensors (docs/numerics.md)"},
+        {"--input-scale", TSR_OPT_TEXT, &job->of.input_scale, "X",
+         "fp8-tensor, nvfp4: the static scale of all inputs, instead of measured ranges: input = code * X (nvfp4: the "
+         "global scale, as ModelOpt stores it)"},
+        {"--kv-scale", TSR_OPT_TEXT, &job->of.kv_scale, "X",
+         "dialects compressed-tensors and modelopt: the scale of an FP8 KV cache in all layers: key = code * X"},
+        {"--kv-ranges", TSR_OPT_TEXT, &job->of.kv_ranges, "FILE",
+         "the same with a scale for each layer, from a file with ranges of keys and values (docs/numerics.md)"},
+        {"--activation-zero-points", TSR_OPT_FLAG, &job->of.activation_zero_points, NULL,
+         "int8-channel: quantize activations asymmetrically; with --activations their scales and zero points are "
+         "static"},
+        {0},
+    };
+    const tsr_option card[] = {
+        {"--no-card", TSR_OPT_FLAG, &job->no_card, NULL,
+         "write no README.md with the command, the errors and the source's license; that of the source stays README.md"},
+        {0},
+    };
+    tsr_options_append_topic(options, "Activations", activations);
+    tsr_options_append_topic(options, "Model card", card);
+}
+
 void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
 {
     const tsr_option scheme[] = {
@@ -78,32 +106,10 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
          "int: symmetric scales are the largest magnitude divided by this (127.5; int4: 7.5)"},
         {0},
     };
-    const tsr_option activations[] = {
-        {"--activations", TSR_OPT_TEXT, &job->of.activations, "FILE",
-         "int8-channel: static scales or ranges of the inputs; fp8-tensor, nvfp4: ranges of the inputs (nvfp4, and "
-         "fp8-tensor of modelopt: required); JSON or safetensors (docs/numerics.md)"},
-        {"--input-scale", TSR_OPT_TEXT, &job->of.input_scale, "X",
-         "fp8-tensor, nvfp4: the static scale of all inputs, instead of measured ranges: input = code * X (nvfp4: the "
-         "global scale, as ModelOpt stores it)"},
-        {"--kv-scale", TSR_OPT_TEXT, &job->of.kv_scale, "X",
-         "dialects compressed-tensors and modelopt: the scale of an FP8 KV cache in all layers: key = code * X"},
-        {"--kv-ranges", TSR_OPT_TEXT, &job->of.kv_ranges, "FILE",
-         "the same with a scale for each layer, from a file with ranges of keys and values (docs/numerics.md)"},
-        {"--activation-zero-points", TSR_OPT_FLAG, &job->of.activation_zero_points, NULL,
-         "int8-channel: quantize activations asymmetrically; with --activations their scales and zero points are "
-         "static"},
-        {0},
-    };
-    const tsr_option card[] = {
-        {"--no-card", TSR_OPT_FLAG, &job->no_card, NULL,
-         "write no README.md with the command, the errors and the source's license; that of the source stays README.md"},
-        {0},
-    };
     tsr_options_append_topic(options, "Scheme", scheme);
     tsr_options_append_topic(options, "Weights", weights);
     tsr_options_append_topic(options, "Scales and codes", scales);
-    tsr_options_append_topic(options, "Activations", activations);
-    tsr_options_append_topic(options, "Model card", card);
+    append_activations_and_card(job, options);
 }
 
 /* Reads the recipe and sets its options. */

@@ -384,7 +384,8 @@ def test_no_command_does_anything_when_it_is_rehearsed(jobs, batch, checkpoint, 
     """Commands know nothing of a rehearsal: that their places are checked last of all stops them."""
     source, out = checkpoint("deepseek-v3"), tmp_path / "out"
     out.mkdir()
-    words = {"SRC": source, "FP8": source, "INT8": source, "INT4": source}
+    words = {"SRC": source, "FP8": source, "INT8": source, "INT4": source, "TOKENS": tmp_path / "tokens.txt", "STATS": out / "stats.safetensors"}
+    words["TOKENS"].write_text("1 2 3")
     commands = {name: [words.get(word, str(out / name) if word in ("OUT", "JSON") else word.replace("FP8:", f"{source}:"))
                        for word in command.replace("--json JSON", f"--json {out / name}.json").split() if word != "--dry-run"]
                 for name, command in results.COMMANDS.items() if not name.startswith(("batch", "shard", "finish"))}
