@@ -348,7 +348,7 @@ static tsr_status go_through(const tsr_fp8_block *scheme, const tsr_cpu_kernels 
 {
     const size_t step = group_cols(scheme);
     uint32_t amax[MAX_GROUP];
-    float *const scratch = band->scratch + widened(scheme, (tsr_dtype)band->tensor->dtype);
+    const size_t copied = widened(scheme, (tsr_dtype)band->tensor->dtype); /* before a searched block in scratch */
     for (uint64_t col = 0; col < band->cols; col += step) {
         const float *const importance = band->importance == NULL ? NULL : band->importance + col;
         const block group = take_columns(kernels, band, col, tsr_min_u64(step, band->cols - col));
@@ -362,11 +362,11 @@ static tsr_status go_through(const tsr_fp8_block *scheme, const tsr_cpu_kernels 
         if (encodes && scheme->search == TSR_SCALES_MSE)
             search_group(scheme, kernels, &group, scales, amax);
         if (encodes && scheme->search == TSR_SCALES_BEST)
-            find_best(scheme, kernels, &group, importance, scratch, scales, amax);
+            find_best(scheme, kernels, &group, importance, band->scratch + copied, scales, amax);
         TSR_TRY(measure_group(scheme, kernels, band, &group, band->first + col, scales, amax, measured ? errors : NULL,
                               stats, err));
         if (importance != NULL)
-            weigh_group(scheme, kernels, &group, importance, scratch + searched(scheme), scales, stats);
+            weigh_group(scheme, kernels, &group, importance, band->scratch + copied + searched(scheme), scales, stats);
     }
     return TSR_OK;
 }

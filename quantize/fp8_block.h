@@ -41,7 +41,7 @@ typedef struct tsr_fp8_band {
     float *scales;           /* output [ceil(cols / block_cols)] */
     const float *importance; /* [cols]: weights of the columns in the squared error; NULL: all are 1 */
     const float *amax;       /* all blocks get the scale of this amax; NULL: each has that of its own */
-    float *scratch;          /* tsr_fp8_block_scratch bytes */
+    float *scratch;          /* tsr_fp8_block_scratch bytes; may be NULL without F16, best scales and importance */
     tsr_block_notes *notes;  /* NULL: no statistics of single blocks */
 } tsr_fp8_band;
 
