@@ -76,6 +76,11 @@ def test_every_schema_that_the_source_names_is_there():
     assert set(SCHEMAS) == {f"{name}.schema.json" for name, _ in named} | {"common.schema.json"}
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.json")), ids=lambda path: path.stem)
+def test_recipes(path, validator):
+    check(validator, path)
+
+
 @pytest.mark.parametrize("name", ["report", *results.COMMANDS])
 def test_results(name, made, validator):
     check(validator, made[name][0])

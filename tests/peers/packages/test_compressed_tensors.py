@@ -2,6 +2,7 @@
 dtypes, and every value. What it writes itself of the same weights is the same bytes, and tessera reads it."""
 
 import json
+import struct
 
 import format_samples as f
 import mx_oracle as mx
@@ -130,7 +131,7 @@ def test_the_scheme_of_a_cache(tmp_path, convert):
     m = f.nvfp4(a + "k_proj", "modelopt", inputs=False)
     src = tmp_path / "src"
     src.mkdir()
-    harness.write_safetensors(src / "model.safetensors", {**m.tensors, a + "k_proj.k_scale": ("F32", [], bytes(4))}, {"format": "pt"})
+    harness.write_safetensors(src / "model.safetensors", {**m.tensors, a + "k_proj.k_scale": ("F32", [], struct.pack("<f", 0.5))}, {"format": "pt"})
     stated = {**m.config, "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"}}
     (src / "config.json").write_text(json.dumps({"model_type": "llama", "quantization_config": stated}))
     config = config_of(convert(src, "--to", "nvfp4-weight-only"))["quantization_config"]
