@@ -178,6 +178,7 @@ def main():
         save_file({f"{n}.input_mean_square": x.contiguous() for n, x in importance.items()}, file)
         reference = log_probabilities(model, held_out)
         rows = [("BF16", "", *quality(model, held_out, reference))]
+        print(*rows[0], sep=" | ", flush=True)
 
         def add(scheme, how, changed):
             for n, layer in linears(model).items():
@@ -194,7 +195,7 @@ def main():
                 if scheme.startswith("nvfp4") or "nvfp4" not in name:
                     add(scheme, f"llm-compressor {name}", by_observer(model, weights, arguments, name, importance, text.numel()))
         for scheme, words in OTHERS.items():
-            if not options.only:
+            if not options.only or options.only in scheme:
                 add(scheme, "tessera", by_tessera(options.tessera, source, ["--scheme", *words.split()], where))
     print(f"\n{options.calibrate * LENGTH} tokens of SciPy's docstrings measured, {options.evaluate * LENGTH} of SymPy's compared\n")
     print("| scheme | scales | perplexity | KL divergence |\n|---|---|---:|---:|")

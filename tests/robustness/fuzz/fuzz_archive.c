@@ -19,17 +19,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum { MOST_READ = 1 << 16, PIECE = 1000 };
 
 /* The first of the plain bytes, and once more in pieces, which frames divide otherwise. */
-static void read_pieces(tsr_archive *archive)
+static void read_pieces(int fd, tsr_archive *archive)
 {
     static uint8_t plain[MOST_READ], piece[PIECE];
     const uint64_t all = tsr_archive_size(archive);
     const size_t n = all < MOST_READ ? (size_t)all : MOST_READ;
+    const tsr_input whole = {.fd = fd, .path = "fuzz", .size = all, .archive = archive};
     if (tsr_archive_read(archive, plain, n, 0, NULL) != TSR_OK)
         return;
     for (size_t end = n; end > 0;) {
         const size_t size = end < PIECE ? end : PIECE;
         end -= size;
-        tsr_archive_prefetch(archive, end, size);
+        tsr_input_prefetch(&whole, end, size);
         if (tsr_archive_read(archive, piece, size, end, NULL) != TSR_OK || memcmp(piece, plain + end, size) != 0)
             abort();
     }
@@ -56,7 +57,7 @@ static void read_all(const uint8_t *data, size_t size)
     tsr_archive_cache *const cache = tsr_archive_cache_new();
     tsr_archive *archive;
     if (tsr_archive_open(&archive, &(tsr_input){.fd = fd, .path = "fuzz", .size = size}, cache, NULL) == TSR_OK) {
-        read_pieces(archive);
+        read_pieces(fd, archive);
         read_header(fd, archive);
     }
     tsr_archive_close(archive);

@@ -303,14 +303,14 @@ Test(checkpoint, messages_name_the_damage)
     }
 }
 
-Test(checkpoint, a_missing_path_suggests_a_download)
+Test(checkpoint, a_missing_path_suggests_the_hub)
 {
     tsr_checkpoint *c;
     tsr_err err = {0};
     cr_expect_eq(tsr_checkpoint_open(&c, "deepseek-ai/DeepSeek-V3", NULL, 0, &err), TSR_E_FORMAT);
-    cr_expect_not_null(strstr(err.msg, "hf download deepseek-ai/DeepSeek-V3"), "%s", err.msg);
+    cr_expect_not_null(strstr(err.msg, "hf://deepseek-ai/DeepSeek-V3"), "%s", err.msg);
     cr_expect_eq(tsr_checkpoint_open(&c, fixture_path("nothing"), NULL, 0, &err), TSR_E_FORMAT);
-    cr_expect_null(strstr(err.msg, "hf download"), "%s", err.msg);
+    cr_expect_null(strstr(err.msg, "hf://"), "%s", err.msg);
     cr_expect_null(c);
 }
 

@@ -31,14 +31,15 @@ static void expect_drawn(unsigned width, const char *expected)
 Test(terminal_schemes, draws_all_columns)
 {
     expect_drawn(
-        200, "\n  scheme                            SQNR dB   relative  max error worst block      bytes   of BF16\n"
-             "  fp8                                 31.50    0.02660      0.002      0.0300    2.00 kB     50.0%\n"
-             "  int4                                    -          -          -           -    1.00 kB     25.0%  5 "
-             "tensors it does not take stay as they are\n"
-             "\ntensors with the largest relative error of each scheme:\n"
-             "  fp8                                 0.04000  b\n"
-             "                                      0.03000  d\n"
-             "                                      0.02000  c\n");
+        200,
+        "\n  scheme                                  SQNR dB   relative  max error worst block      bytes   of BF16\n"
+        "  fp8                                       31.50    0.02660      0.002      0.0300    2.00 kB     50.0%\n"
+        "  int4                                          -          -          -           -    1.00 kB     25.0%  5 "
+        "tensors it does not take stay as they are\n"
+        "\ntensors with the largest relative error of each scheme:\n"
+        "  fp8                                       0.04000  b\n"
+        "                                            0.03000  d\n"
+        "                                            0.02000  c\n");
 }
 
 Test(terminal_schemes, omits_columns_of_narrow_styles)
