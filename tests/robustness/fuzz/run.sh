@@ -13,7 +13,7 @@ has_fuzzer || { echo "skipped: no clang with libFuzzer (clang, $(clang_runtime))
 
 compile() {
     "$clang" -std=gnu11 -gline-tables-only -fno-unroll-loops -O1 -I. -D_GNU_SOURCE -DTSR_VERSION='"fuzz"' -ffp-contract=off \
-        -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all "$@"
+        -Werror=implicit-function-declaration -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all "$@"
 }
 
 # Parsers outside common, formats and report. The linker ignores their calls to other code; such a call would crash at once.
