@@ -60,21 +60,7 @@ void tsr_importance_free(tsr_importance *importance)
 
 static const tsr_importance_entry *find_name(const tsr_importance *m, const char *name, size_t length)
 {
-    size_t low = 0, high = m->count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        const char *const other = m->items[middle].name;
-        int order = strncmp(other, name, length);
-        if (order == 0)
-            order = other[length] != '\0';
-        if (order == 0)
-            return &m->items[middle];
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return NULL;
+    return tsr_find_module(m->items, m->count, sizeof *m->items, name, length);
 }
 
 tsr_status tsr_importance_find(const tsr_importance *m, const tsr_tensor *weight, tsr_column_importance *found,

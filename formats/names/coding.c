@@ -1,4 +1,4 @@
-/* Parses tensor names and finds tensors by name. */
+/* Parses tensor names and finds tensors and modules by name. */
 #include "formats/names/coding.h"
 
 #include "common/text.h"
@@ -10,6 +10,25 @@ size_t tsr_module_length(const char *name)
 {
     static const char kWeight[] = ".weight";
     return strlen(name) - (tsr_ends_with(name, kWeight) ? sizeof kWeight - 1 : 0);
+}
+
+typedef struct module_name {
+    const char *text;
+    size_t length;
+} module_name;
+
+static int compare_module(const void *key, const void *item)
+{
+    const module_name *const name = key;
+    const char *const other = *(const char *const *)item;
+    const int order = strncmp(name->text, other, name->length);
+    return order == 0 && other[name->length] != '\0' ? -1 : order;
+}
+
+const void *tsr_find_module(const void *items, size_t count, size_t size, const char *name, size_t length)
+{
+    const module_name key = {name, length};
+    return count == 0 ? NULL : bsearch(&key, items, count, size, compare_module);
 }
 
 size_t tsr_experts_length(const char *name, size_t *digits)

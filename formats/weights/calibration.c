@@ -316,20 +316,6 @@ void tsr_calibration_free(tsr_calibration *calibration)
 
 const tsr_calibrated *tsr_calibration_find(const tsr_calibration *calibration, const char *weight)
 {
-    const size_t n = tsr_module_length(weight);
-    size_t low = 0, high = calibration->count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        const char *const module = calibration->items[middle].module;
-        int order = strncmp(module, weight, n);
-        if (order == 0)
-            order = module[n] != '\0';
-        if (order == 0)
-            return &calibration->items[middle];
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return NULL;
+    return tsr_find_module(calibration->items, calibration->count, sizeof *calibration->items, weight,
+                           tsr_module_length(weight));
 }
