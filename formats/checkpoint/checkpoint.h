@@ -87,8 +87,8 @@ tsr_status tsr_check_shard_index(tsr_checkpoint *checkpoint, const char *name, t
  * have the same name. */
 tsr_status tsr_checkpoint_index_names(tsr_checkpoint *checkpoint, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Steps of opening, called only by checkpoint.c: list the files of the directory, on disk or on a server; and open one
- * of them, whose names and path are in the checkpoint's arena. */
+/* Only checkpoint.c calls these. tsr_checkpoint_list lists the files of the directory, on disk or on a server.
+ * tsr_checkpoint_open_file opens one file. Its path and the names of its tensors belong to the checkpoint's arena. */
 tsr_status tsr_checkpoint_list(const tsr_checkpoint *checkpoint, tsr_listing *listing, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_checkpoint_open_file(tsr_checkpoint *checkpoint, const char *name, tsr_file *file,
                                     tsr_err *err) TSR_WARN_UNUSED;

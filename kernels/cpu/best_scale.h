@@ -22,8 +22,8 @@ typedef struct tsr_best_groups {
     int least, most;
 } tsr_best_groups;
 
-/* Replaces scales[i], a byte, by the best candidate for group i of n finite elements, which are whole groups. The scale
- * of a group of zeros does not change. weight[j] belongs to x[j]. It is finite and not negative; NULL: all are 1. */
+/* Replaces scales[i], a byte, by the best candidate for group i. x has n finite elements, which fill whole groups. A
+ * group of zeros keeps its scale. weight[j], finite and not negative, weights the error of x[j]; NULL: all are 1. */
 typedef void tsr_best_groups_fn(const float *x, const float *weight, size_t n, const tsr_best_groups *candidates,
                                 uint8_t *scales);
 
