@@ -232,7 +232,25 @@ tsr_status tsr_commit_file(int fd, const char *from, const char *to, tsr_err *er
     return tsr_sync_parent(to, err);
 }
 
-tsr_status tsr_replace_file(const char *path, const char *temporary, const void *data, size_t size, tsr_err *err)
+/* Copies the end of a file from another one. */
+static tsr_status copy_end(int fd, const char *path, uint64_t offset, const tsr_file_end *end, tsr_err *err)
+{
+    enum { STEP = 1 << 20 };
+    char *const buffer = malloc(STEP);
+    tsr_status status = buffer == NULL ? tsr_out_of_memory(err, "while writing a file") : TSR_OK;
+    for (uint64_t at = 0; at < end->size && status == TSR_OK; at += STEP) {
+        const size_t n = (size_t)(end->size - at < STEP ? end->size - at : STEP);
+        status = tsr_read_at(end->fd, path, buffer, n, at, err);
+        if (status == TSR_OK)
+            status = tsr_write_at(fd, path, buffer, n, offset + at, err);
+    }
+    free(buffer);
+    return status;
+}
+
+/* Writes `data` and *end as `temporary`, then commits it as `path`. */
+static tsr_status replace(const char *path, const char *temporary, const void *data, size_t size,
+                          const tsr_file_end *end, tsr_err *err)
 {
     /* O_EXCL: never writes to a file of this name that another program left or shares. */
     const int fd = tsr_open(temporary, O_WRONLY | O_CREAT | O_EXCL);
@@ -240,11 +258,18 @@ tsr_status tsr_replace_file(const char *path, const char *temporary, const void 
         return tsr_fail_errno(err, "%s: cannot create", temporary);
     tsr_status status = tsr_write_at(fd, temporary, data, size, 0, err);
     if (status == TSR_OK)
+        status = copy_end(fd, temporary, size, end, err);
+    if (status == TSR_OK)
         status = tsr_commit_file(fd, temporary, path, err);
     close(fd); /* fsync has already reported any error */
     if (status != TSR_OK)
         unlink(temporary);
     return status;
+}
+
+tsr_status tsr_replace_file(const char *path, const char *temporary, const void *data, size_t size, tsr_err *err)
+{
+    return replace(path, temporary, data, size, &(tsr_file_end){.size = 0}, err);
 }
 
 /* Blocks signals until the file has its final name, so that no temporary file is left behind. */
@@ -258,23 +283,50 @@ static void hold_signals(sigset_t *before)
     pthread_sigmask(SIG_BLOCK, &held, before);
 }
 
-tsr_status tsr_write_file(const char *path, const void *data, size_t size, tsr_err *err)
+/* Finds a name beside `path` that no file has, from malloc. */
+static tsr_status temporary_name(const char *path, char **name, tsr_err *err)
 {
-    sigset_t before;
     const char *const slash = strrchr(path, '/');
     const int folder = slash == NULL ? 0 : (int)(slash - path) + 1;
     for (unsigned n = 0;; n++) {
-        char *temporary;
-        if (asprintf(&temporary, "%.*s.tessera-%ld-%u.part", folder, path, (long)getpid(), n) < 0)
+        if (asprintf(name, "%.*s.tessera-%ld-%u.part", folder, path, (long)getpid(), n) < 0)
             return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
-        const bool taken = access(temporary, F_OK) == 0;
-        hold_signals(&before);
-        const tsr_status status = taken ? TSR_OK : tsr_replace_file(path, temporary, data, size, err);
-        free(temporary);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
-        if (!taken)
-            return status;
+        if (access(*name, F_OK) != 0)
+            return TSR_OK;
+        free(*name);
     }
+}
+
+tsr_status tsr_write_long_file(const char *path, const void *data, size_t size, const tsr_file_end *end, tsr_err *err)
+{
+    sigset_t before;
+    char *temporary;
+    TSR_TRY(temporary_name(path, &temporary, err));
+    hold_signals(&before);
+    const tsr_status status = replace(path, temporary, data, size, end, err);
+    free(temporary);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return status;
+}
+
+tsr_status tsr_write_file(const char *path, const void *data, size_t size, tsr_err *err)
+{
+    return tsr_write_long_file(path, data, size, &(tsr_file_end){.size = 0}, err);
+}
+
+tsr_status tsr_open_scratch(const char *path, int *fd, tsr_err *err)
+{
+    sigset_t before;
+    char *name;
+    TSR_TRY(temporary_name(path, &name, err));
+    hold_signals(&before);
+    *fd = tsr_open(name, O_RDWR | O_CREAT | O_EXCL);
+    const tsr_status status = *fd < 0 ? tsr_fail_errno(err, "%s: cannot create", name) : TSR_OK;
+    if (status == TSR_OK)
+        unlink(name);
+    free(name);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return status;
 }
 
 tsr_status tsr_next_entry(DIR *dir, const char *path, const struct dirent **entry, tsr_err *err)

@@ -292,34 +292,64 @@ static void measure_row(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
         weigh_row(scheme, k, rows->importance, x, cols, r, codes, stats);
 }
 
+/* Returns row `row` of x. F16 and F32 are widened or copied to `f32`. */
+static source take_row(const tsr_cpu_kernels *k, const tsr_int_rows *rows, uint64_t row, float *f32)
+{
+    const tsr_dtype dtype = (tsr_dtype)rows->tensor->dtype;
+    const uint64_t cols = rows->tensor->shape[1];
+    const void *const from = (const char *)rows->x + row * cols * tsr_dtype_bytes(dtype);
+    if (dtype == TSR_BF16)
+        return (source){.bf16 = from};
+    tsr_widen_to_f32(k, dtype, from, cols, f32);
+    return (source){.f32 = f32};
+}
+
+/* Adds a row's errors to the statistics of the tensor and to those of its blocks. */
+static void add_row(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const tsr_int_rows *rows, uint64_t row,
+                    source x, room *r, tsr_quant_stats *stats)
+{
+    const uint64_t cols = rows->tensor->shape[1], noted = rows->rows_before + rows->row + row;
+    measure_row(scheme, k, rows, row, x, r, rows->codes + row * cols, stats);
+    if (rows->notes == NULL)
+        return;
+    tsr_block_band_add(rows->notes, &r->band, k, noted, r->e2, r->scale, r->amax);
+    tsr_block_count(rows->notes, noted, rows->codes + row * cols, cols, false);
+}
+
 tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
                             tsr_quant_stats *stats, tsr_err *err)
 {
-    const tsr_tensor *const t = rows->tensor;
-    const uint64_t cols = t->shape[1];
-    const uint64_t groups = tsr_int_groups(scheme, cols);
-    const size_t bytes = tsr_dtype_bytes((tsr_dtype)t->dtype);
+    const uint64_t cols = rows->tensor->shape[1], groups = tsr_int_groups(scheme, cols);
     room r = divide(scheme, cols, rows->scratch);
     for (uint64_t row = 0; row < rows->rows; row++) {
-        const void *const from = (const char *)rows->x + row * cols * bytes;
-        int8_t *const codes = rows->codes + row * cols;
-        if (t->dtype != TSR_BF16)
-            tsr_widen_to_f32(kernels, (tsr_dtype)t->dtype, from, cols, r.f32);
-        const source x = t->dtype == TSR_BF16 ? (source){.bf16 = from} : (source){.f32 = r.f32};
-        TSR_TRY(quantize_row(scheme, kernels, rows, row, x, &r, codes, err));
-        const uint64_t noted = rows->rows_before + rows->row + row;
+        const source x = take_row(kernels, rows, row, r.f32);
+        TSR_TRY(quantize_row(scheme, kernels, rows, row, x, &r, rows->codes + row * cols, err));
         for (uint64_t g = 0; g < groups; g++) {
             rows->scales[row * groups + g] = r.amax[g] == 0 && scheme->zero_scale ? 0 : r.scale[g];
             if (rows->zero_points != NULL)
                 rows->zero_points[row * groups + g] = (int8_t)r.zero[g];
         }
         if (stats != NULL)
-            measure_row(scheme, kernels, rows, row, x, &r, codes, stats);
-        if (stats != NULL && rows->notes != NULL) {
-            tsr_block_band_add(rows->notes, &r.band, kernels, noted, r.e2, r.scale, r.amax);
-            tsr_block_count(rows->notes, noted, codes, cols, false);
+            add_row(scheme, kernels, rows, row, x, &r, stats);
+    }
+    if (stats != NULL)
+        tsr_block_band_end(rows->notes, &r.band);
+    return TSR_OK;
+}
+
+void tsr_int_measure(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
+                     tsr_quant_stats *stats)
+{
+    const uint64_t cols = rows->tensor->shape[1], groups = tsr_int_groups(scheme, cols);
+    room r = divide(scheme, cols, rows->scratch);
+    for (uint64_t row = 0; row < rows->rows; row++) {
+        const source x = take_row(kernels, rows, row, r.f32);
+        find_ranges(scheme, kernels, x, cols, scheme->group == 0 ? cols : scheme->group, &r);
+        for (uint64_t g = 0; g < groups; g++) {
+            r.scale[g] = rows->scales[row * groups + g];
+            r.zero[g] = rows->zero_points == NULL ? 0 : rows->zero_points[row * groups + g];
         }
+        add_row(scheme, kernels, rows, row, x, &r, stats);
     }
     tsr_block_band_end(rows->notes, &r.band);
-    return TSR_OK;
 }

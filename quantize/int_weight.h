@@ -56,4 +56,9 @@ size_t tsr_int_scratch(const tsr_int_scheme *scheme, uint64_t cols);
 tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
                             tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Adds to *stats the errors of given codes, scales and zero points against the rows' x, which is finite; otherwise like
+ * tsr_int_quantize. */
+void tsr_int_measure(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
+                     tsr_quant_stats *stats);
+
 #endif

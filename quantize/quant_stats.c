@@ -29,6 +29,8 @@ void tsr_quant_stats_add(tsr_quant_stats *total, const tsr_quant_stats *more)
     total->sum_y2 += more->sum_y2;
     total->sum_wx2 += more->sum_wx2;
     total->sum_wd2 += more->sum_wd2;
+    total->output_d2 += more->output_d2;
+    total->nearest_d2 += more->nearest_d2;
     total->amax = fmax(total->amax, more->amax);
 }
 
@@ -111,6 +113,11 @@ double tsr_quant_stats_weighted_sqnr(const tsr_quant_stats *s)
     return s->sum_wd2 > 0 ? 10 * log10(s->sum_wx2 / s->sum_wd2) : HUGE_VAL;
 }
 
+double tsr_quant_stats_gptq_gain(const tsr_quant_stats *s)
+{
+    return 10 * log10(s->nearest_d2 / s->output_d2);
+}
+
 double tsr_quant_stats_cosine(const tsr_quant_stats *s)
 {
     const double norms = sqrt(s->sum_x2) * sqrt(s->sum_y2);
@@ -155,4 +162,6 @@ void tsr_quant_stats_json(tsr_text *t, const tsr_quant_stats *s)
     }
     if (s->sum_wx2 > 0)
         tsr_json_member_number(t, "weighted_sqnr_db", tsr_quant_stats_weighted_sqnr(s));
+    if (s->output_d2 > 0)
+        tsr_json_member_number(t, "gptq_gain_db", tsr_quant_stats_gptq_gain(s));
 }

@@ -28,6 +28,8 @@ typedef struct tsr_quant_stats {
     double sum_y2;         /* sum of y^2 */
     double sum_wx2;        /* sum of w * x^2, where w is the importance of the column; 0 without data */
     double sum_wd2;        /* sum of w * (x - y)^2 */
+    double output_d2;      /* GPTQ: sum over the rows of d^T H d, d = x - y: the squared error of outputs; 0 without */
+    double nearest_d2;     /* GPTQ: the same if every x were rounded to the nearest code */
     double amax;           /* largest |x| */
     double max_error;      /* largest |x - y| */
     double scale_min;      /* smallest scale of blocks that are not zero; 0 if there are none */
@@ -60,6 +62,10 @@ double tsr_quant_stats_sqnr(const tsr_quant_stats *stats);
 
 /* Returns 10 log10(sum w x^2 / sum w (x - y)^2) in dB; infinite if there is no error. Only for stats with sum_wx2 > 0. */
 double tsr_quant_stats_weighted_sqnr(const tsr_quant_stats *stats);
+
+/* Returns 10 log10(nearest_d2 / output_d2) in dB: what GPTQ took from the error of outputs on the text of calibration.
+ * Only for stats with output_d2 > 0. */
+double tsr_quant_stats_gptq_gain(const tsr_quant_stats *stats);
 
 /* Returns sum xy / (||x|| ||y||); 1 for an all-zero tensor, 0 if every y is 0 and some x is not. */
 double tsr_quant_stats_cosine(const tsr_quant_stats *stats);

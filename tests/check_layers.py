@@ -42,6 +42,7 @@ MAY_INCLUDE = {
     "quantize/policy": FORMATS,
     "quantize/scales": FORMATS + ["kernels/cpu"],
     "quantize": FORMATS + BLOCKS + ["kernels/cpu", "quantize/policy", "quantize/scales"],
+    "quantize/gptq": FORMATS + ["kernels/cpu", "quantize"],
     "quantize/moves": FORMATS + BLOCKS + ["kernels/cpu", "quantize", "quantize/scales"],
     **ORDER,
     "convert/ops/rows": MAKING + CONVERT[:5],
@@ -62,7 +63,7 @@ MAY_INCLUDE = {
     "verify/kernels": EVIDENCE,
     "verify/mla": EVIDENCE,
     "verify/forward/tokens": EVIDENCE,
-    "verify/forward/collect": FORMATS,
+    "verify/forward/collect": FORMATS + ["kernels/cpu"],
     "verify/forward": EVIDENCE + ["verify/mla", "verify/forward/tokens", "verify/forward/collect"],
     "verify/calibrate": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens", "verify/forward/collect"],
     # report/ reads the files that commands write, as untrusted input, and uses no code that made them.

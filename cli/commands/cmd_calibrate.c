@@ -14,11 +14,14 @@ typedef struct calibrating {
     const char *src, *tokens, *out;
     uint64_t sequences, length, least, memory, devices;
     int device;
+    bool hessians;
 
     tsr_checkpoint *checkpoint;
     tsr_weights weights;
     tsr_side side;
+    tsr_cpu_kernels kernels;
     tsr_collector collector;
+    tsr_input_products products;
     tsr_expert_coverage coverage;
     tsr_forward_figures figures;
 } calibrating;
@@ -34,6 +37,7 @@ static const char kHelp[] =
     "Examples:\n"
     "  tessera calibrate Llama-3.1-8B --tokens text.txt -o stats.safetensors\n"
     "  tessera quantize Llama-3.1-8B -o out --scheme nvfp4 --activations stats.safetensors --importance stats.safetensors\n"
+    "  tessera calibrate Llama-3.1-8B --tokens text.txt --hessians -o stats.safetensors     for quantize --method gptq\n"
     "  tessera calibrate Qwen3-30B-A3B --tokens ids.npy --count 2048 --device cuda -o stats.safetensors\n\n"
     "Options:\n";
 
@@ -43,6 +47,7 @@ static void set_defaults(tsr_command_context *c)
     a->length = 512;
     a->least = 32;
     a->devices = 1;
+    a->products.fd = -1;
 }
 
 static void add_options(tsr_command_context *c, tsr_option *options)
@@ -56,6 +61,8 @@ static void add_options(tsr_command_context *c, tsr_option *options)
         {"--count", TSR_OPT_COUNT, &a->length, "N", "most tokens of a sequence (512)"},
         {"--min-tokens", TSR_OPT_COUNT, &a->least, "N",
          "experts that see fewer tokens get the statistics of all experts of their layer (32)"},
+        {"--hessians", TSR_OPT_FLAG, &a->hessians, NULL,
+         "also write the mean of x x^T of each input x, which quantize --method gptq needs (docs/gptq.md)"},
         TSR_DEVICE_OPTION(&a->device),
         {"--devices", TSR_OPT_COUNT, &a->devices, "N", "number of GPUs; the result does not depend on it (1)"},
         {"--memory", TSR_OPT_SIZE, &a->memory, "SIZE", "the most memory that activations may use (no limit)"},
@@ -112,6 +119,11 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
                                          .device = (tsr_device_kind)a->device,
                                          .devices = (size_t)a->devices,
                                          .run = tsr_terminal_run_options(terminal, c->common.threads, a->memory)};
+    if (a->hessians) {
+        tsr_cpu_kernels_init(&a->kernels, tsr_cpu_flags() & (unsigned)c->common.cpumask);
+        TSR_TRY(tsr_input_products_open(&a->products, a->out, &a->kernels, c->common.threads, err));
+        a->collector.products = &a->products;
+    }
     TSR_TRY(tsr_calibrate(&request, &a->collector, &a->figures, err));
     TSR_TRY(tsr_collector_pool_experts(&a->collector, a->least, &a->coverage, err));
     return tsr_collector_write(&a->collector, a->out, err);
@@ -142,11 +154,15 @@ static tsr_status print(tsr_command_context *c, tsr_err *err)
             "got the statistics of all experts of their layer\n",
             e->experts, e->layers, tsr_plural(e->layers), U64(e->fewest), e->fewest_name, e->few, U64(a->least),
             e->unseen);
+    if (a->hessians)
+        tsr_print(
+            "products of %zu inputs, %llu MB; %zu matrices of experts with fewer tokens than channels are left out\n",
+            a->products.count, U64(a->products.bytes / 1000000), a->products.skipped);
     tsr_print("next: tessera quantize ");
     tsr_print_path(a->src);
     tsr_print(" -o DST --scheme nvfp4-weight-only --importance ");
     tsr_print_path(a->out);
-    tsr_print("\n");
+    tsr_print(a->hessians ? " --method gptq\n" : "\n");
     return TSR_OK;
 }
 
@@ -182,6 +198,9 @@ static void write_json(const tsr_command_context *c, tsr_text *t)
     tsr_json_member_u64(t, "weight_bytes_read", a->figures.weight_bytes);
     tsr_json_member_u64(t, "activation_bytes", a->figures.activation_bytes);
     tsr_json_member_u64(t, "layers", count_layers(a));
+    tsr_json_member_u64(t, "product_inputs", a->products.count);
+    tsr_json_member_u64(t, "product_bytes", a->products.bytes);
+    tsr_json_member_u64(t, "product_experts_left_out", a->products.skipped);
     tsr_json_member_u64(t, "experts", e->experts);
     tsr_json_member_u64(t, "fewest_tokens", e->fewest);
     tsr_json_member_u64(t, "experts_pooled", e->few);
@@ -193,6 +212,7 @@ static void close_job(tsr_command_context *c)
 {
     calibrating *const a = c->job;
     tsr_collector_free(&a->collector);
+    tsr_input_products_close(&a->products);
     tsr_weights_free(&a->weights);
     tsr_checkpoint_close(a->checkpoint);
 }
@@ -201,7 +221,7 @@ const tsr_command tsr_command_calibrate = {
     .name = "calibrate",
     .summary = "means and ranges of layer inputs, measured on text",
     .schema = "tessera-calibrate/1",
-    TSR_COMMAND(1, TSR_TAKES_IGNORE_FILE | TSR_TAKES_THREADS | TSR_TAKES_PROGRESS, calibrating),
+    TSR_COMMAND(1, TSR_TAKES_IGNORE_FILE | TSR_TAKES_THREADS | TSR_TAKES_CPUMASK | TSR_TAKES_PROGRESS, calibrating),
     .set_defaults = set_defaults,
     .open = open_source,
     .print = print,

@@ -38,6 +38,7 @@ static const char kHelp[] =
     "  tessera quantize model -o out --scheme nvfp4 --activations ranges.json --dialect modelopt     for TensorRT-LLM\n"
     "  tessera quantize model -o out --scheme mxfp4-weight-only --scales mse      experts for all engines\n"
     "  tessera quantize model -o out --scheme nvfp4-weight-only --scales best     scales of the smallest error\n"
+    "  tessera quantize model -o out --scheme nvfp4-weight-only --importance stats.safetensors --method gptq\n"
     "  tessera quantize model -o out --scheme mxfp8 --dialect deepseek            quant_method mxfp8, for SGLang\n"
     "  tessera quantize DeepSeek-V4-BF16 -o out --scheme mxfp4 --dialect deepseek   like its releases\n"
     "  tessera quantize gpt-oss-BF16 -o out --scheme mxfp4-weight-only            like its releases\n"

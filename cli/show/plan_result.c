@@ -219,7 +219,11 @@ static void print_errors(const tsr_plan_job *job, const tsr_plan *plan, const ts
               tsr_quant_stats_cosine(&whole), U64(whole.saturated), U64(whole.flushed), U64(whole.zero_blocks));
     if (whole.sum_wx2 > 0)
         tsr_print("weighted by importance: SQNR %.2f dB\n", tsr_quant_stats_weighted_sqnr(&whole));
-    if (of == TSR_STATS_SOURCE && whole.sum_x2 > 0)
+    if (whole.output_d2 > 0)
+        tsr_print(
+            "gptq: the squared error of outputs on the text of calibration is %.2f dB below that of nearest codes\n",
+            tsr_quant_stats_gptq_gain(&whole));
+    if (of == TSR_STATS_SOURCE && whole.sum_x2 > 0 && whole.output_d2 == 0)
         print_usual(job, tsr_quant_stats_sqnr(&whole));
     print_worst_tensors(job, plan, rows, worst, tsr_worst_steps(plan, rows, of, TSR_WORST_SQNR, worst, WORST));
     print_worst_blocks(plan, rows, worst, tsr_worst_steps(plan, rows, of, TSR_WORST_BLOCK, worst, WORST_BLOCKS));

@@ -49,9 +49,10 @@ uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
     uint64_t waiting = 0; /* block statistics of a file's steps are kept until the file is finished */
     for (size_t i = 0; i < plan->n_files; i++)
         waiting = tsr_max_u64(waiting, tsr_plan_block_bytes(plan, i));
-    uint64_t tables = plan->arena.bytes + plan->view_bytes + waiting + plan->steps_capacity * sizeof *plan->steps +
-                      plan->notes_capacity * sizeof *plan->notes + plan->n_steps * sizeof(tsr_quant_stats) +
-                      plan->amaxes_capacity * sizeof *plan->amaxes + tsr_digests_memory(plan);
+    uint64_t tables = plan->arena.bytes + plan->view_bytes + plan->factor_bytes + waiting +
+                      plan->steps_capacity * sizeof *plan->steps + plan->notes_capacity * sizeof *plan->notes +
+                      plan->n_steps * sizeof(tsr_quant_stats) + plan->amaxes_capacity * sizeof *plan->amaxes +
+                      tsr_digests_memory(plan);
     for (size_t k = 0; k < plan->n_sources; k++)
         tables += tsr_checkpoint_memory(plan->sources[k]);
     return tables + threads * (unit + buffered);

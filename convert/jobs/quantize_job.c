@@ -84,6 +84,9 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
         {"--importance", TSR_OPT_TEXT, &job->of.importance, "FILE",
          "mean squares of the layers' inputs, by which errors are weighted: an importance matrix of llama.cpp (GGUF), "
          "safetensors or JSON (docs/importance.md); implies --scales best where the format allows it"},
+        {"--method", TSR_OPT_CHOICE, &job->of.method, TSR_METHOD_WORDS,
+         "int and fp4: rtn: the nearest codes; gptq: codes that also make up for the errors of other columns, by the "
+         "products of inputs that calibrate --hessians wrote to the file of --importance (rtn)"},
         {"--block", TSR_OPT_TEXT, &job->of.block, "RxC", "fp8-block: rows and columns of a block (128x128)"},
         {"--scale-fmt", TSR_OPT_CHOICE, &job->of.scale_fmt, TSR_SCALE_FMT_WORDS,
          "fp8-block: f32: any scale; ue8m0: scales rounded up to powers of two (f32)"},
@@ -136,14 +139,14 @@ tsr_status tsr_quantize_job_check(tsr_quantize_job *job, const tsr_option *optio
         if ((given >> i & 1) == 0)
             continue;
         if (job->rules != NULL &&
-            !tsr_is_listed("--activations --input-scale --dialect --kv-scale --kv-ranges --importance",
+            !tsr_is_listed("--activations --input-scale --dialect --kv-scale --kv-ranges --importance --method",
                            options[i].name) &&
             (is_of_schemes(options[i].name) || tsr_is_listed("--scheme --exclude", options[i].name)))
             return tsr_fail(err, TSR_E_USAGE, "%s cannot be combined with --rules, which takes it from the file",
                             options[i].name);
         if (job->scales_from != NULL &&
             tsr_is_listed(
-                "--dialect --kv-scale --kv-ranges --scales --importance --scale-dtype --rounding --divisor --group-size --zero-points --include "
+                "--dialect --kv-scale --kv-ranges --scales --importance --method --scale-dtype --rounding --divisor --group-size --zero-points --include "
                 "--exclude --experts",
                 options[i].name))
             return tsr_fail(err, TSR_E_USAGE,

@@ -47,12 +47,23 @@ tsr_scale_search tsr_scheme_chosen_search(const tsr_scheme_arguments *a, tsr_sch
 
 tsr_status tsr_read_importance(const tsr_scheme_arguments *a, tsr_importance *importance, tsr_err *err)
 {
+    const bool gptq = a->method == 1;
+    if (gptq && a->importance == NULL)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--method gptq needs --importance FILE, written by tessera calibrate --hessians");
     if (a->importance == NULL)
         return TSR_OK;
     if (a->scales == TSR_SCALES_MSE)
         return tsr_fail(err, TSR_E_USAGE,
                         "--scales mse cannot be combined with --importance, which it ignores; use --scales best");
-    return tsr_importance_read(importance, a->importance, err);
+    TSR_TRY(tsr_importance_read(importance, a->importance, err));
+    importance->gptq = gptq;
+    if (gptq && importance->n_products == 0)
+        return tsr_fail(err, TSR_E_MISMATCH,
+                        "%s: --method gptq needs INPUT." TSR_PRODUCTS_MEMBER ", which the file does not have; tessera "
+                        "calibrate --hessians writes them",
+                        a->importance);
+    return TSR_OK;
 }
 
 static tsr_policy_options policy_of(const tsr_scheme_arguments *a)

@@ -17,6 +17,7 @@
 #define TSR_SCALE_DTYPE_WORDS "f32|bf16|f16"
 #define TSR_ROUNDING_WORDS    "even|away"
 #define TSR_DIVISOR_WORDS     "127|127.5|128|7|7.5|8"
+#define TSR_METHOD_WORDS      "rtn|gptq"
 
 /* Default limit on the tensor bytes of one output file. */
 #define TSR_MAX_SHARD_BYTES UINT64_C(5000000000)
@@ -29,7 +30,7 @@ typedef struct tsr_scheme_arguments {
     const char *kv_scale, *kv_ranges; /* a number; a file; NULL: not given */
     /* indices of the words above; `away`: index of the word of --rounding */
     const char *importance; /* a file; NULL: none */
-    int scale_fmt, away;
+    int scale_fmt, away, method;
     int scales; /* -1: best if there is importance and the format allows it, else amax */
     int dialect, mx_scale, scale_dtype, divisor; /* -1: default of the scheme */
     uint64_t group_size;                         /* UINT64_MAX: default of the scheme */
@@ -68,7 +69,8 @@ typedef struct tsr_scheme_options {
 /* Returns how scales are chosen for a scheme with scales of the dtype `stored`, as in tsr_scheme_check_scales. */
 tsr_scale_search tsr_scheme_chosen_search(const tsr_scheme_arguments *arguments, tsr_scheme scheme, tsr_dtype stored);
 
-/* Reads --importance. TSR_E_USAGE: --scales mse was given, which does not weight errors. */
+/* Reads --importance and --method. TSR_E_USAGE: --scales mse was given, which does not weight errors, or --method gptq
+ * without --importance. TSR_E_MISMATCH: --method gptq, and the file has no products. */
 tsr_status tsr_read_importance(const tsr_scheme_arguments *arguments, tsr_importance *importance,
                                tsr_err *err) TSR_WARN_UNUSED;
 

@@ -4,6 +4,7 @@
 #include "convert/ops/rows/buffered_scales.h"
 #include "convert/ops/rows/rows.h"
 #include "formats/weights/weights.h"
+#include "quantize/gptq/gptq.h"
 #include "quantize/integer_decode.h"
 
 #include <string.h>
@@ -12,6 +13,7 @@ typedef struct params {
     tsr_int_scheme scheme;
     tsr_static_input input; /* for W8A8 with static activations */
     tsr_column_importance importance;
+    tsr_factor_cache *factors; /* for GPTQ; NULL: codes are the nearest ones */
 } params;
 
 static const params *params_of(const tsr_step *step)
@@ -62,7 +64,7 @@ static bool gives_codes(const tsr_step *step)
 /* Scratch of a unit: importance of the columns; codes, unless they are written directly to the output; FP32 scales; zero
  * points. */
 typedef struct scratch {
-    uint64_t quantizing, importance, codes, scales, zeros; /* bytes */
+    uint64_t quantizing, importance, codes, scales, zeros, gptq; /* bytes */
 } scratch;
 
 static scratch scratch_of(const tsr_step *step)
@@ -74,14 +76,47 @@ static scratch scratch_of(const tsr_step *step)
         .importance = params_of(step)->importance.entry == NULL ? 0 : tsr_round_up(cols_of(step) * sizeof(float), 64),
         .codes = gives_codes(step) ? 0 : tsr_round_up(rows * cols_of(step), 64),
         .scales = tsr_round_up(rows * groups * sizeof(float), 64),
-        .zeros = rows * groups,
+        .zeros = tsr_round_up(rows * groups, 64),
+        .gptq = params_of(step)->factors == NULL ? 0 : tsr_gptq_scratch(cols_of(step)),
     };
 }
 
 static uint64_t int_scratch(const tsr_step *step)
 {
     const scratch s = scratch_of(step);
-    return s.quantizing + s.importance + s.codes + s.scales + s.zeros;
+    return s.quantizing + s.importance + s.codes + s.scales + s.zeros + s.gptq;
+}
+
+/* Quantizes rows by GPTQ. `memory` is scratch. */
+static tsr_status calibrate(const tsr_step *step, const unsigned char *products, const tsr_cpu_kernels *kernels,
+                            const tsr_int_rows *rows, void *memory, tsr_quant_stats *stats, tsr_err *err)
+{
+    const params *const p = params_of(step);
+    const tsr_hessian_factor *factor;
+    const int8_t lowest = p->scheme.bits == 8 ? -128 : -8;
+    tsr_gptq_errors errors = {0, 0};
+    TSR_TRY(tsr_int_quantize(&p->scheme, kernels, rows, NULL, err));
+    TSR_TRY(tsr_factor_cache_take(p->factors, products, cols_of(step), p->importance.products->name, kernels, &factor,
+                                  err));
+    tsr_gptq_round(factor, kernels,
+                   &(tsr_gptq_rows){.rows = rows->rows,
+                                    .group = p->scheme.group == 0 ? cols_of(step) : p->scheme.group,
+                                    .dtype = (tsr_dtype)rows->tensor->dtype,
+                                    .x = rows->x,
+                                    .scale = rows->scales,
+                                    .zero = rows->zero_points,
+                                    .low = lowest,
+                                    .high = (int8_t)(-1 - lowest),
+                                    .codes = rows->codes,
+                                    .scratch = memory},
+                   &errors);
+    tsr_factor_cache_release(p->factors, factor);
+    if (stats == NULL)
+        return TSR_OK;
+    stats->output_d2 += errors.chosen;
+    stats->nearest_d2 += errors.nearest;
+    tsr_int_measure(&p->scheme, kernels, rows, stats);
+    return TSR_OK;
 }
 
 /* Quantizes a unit and writes its codes to the first output or to scratch. `stats` may be NULL. */
@@ -105,6 +140,10 @@ static tsr_status quantize(const tsr_step *step, uint64_t unit, const tsr_unit *
         .scratch = u->scratch,
         .notes = stats == NULL ? NULL : u->notes,
     };
+    const params *const p = params_of(step);
+    const unsigned char *const products = p->factors == NULL ? NULL : tsr_importance_products(&p->importance, 0);
+    if (products != NULL)
+        return calibrate(step, products, kernels, rows, memory + s.codes + s.scales + s.zeros, stats, err);
     return tsr_int_quantize(scheme, kernels, rows, stats, err);
 }
 
@@ -216,6 +255,7 @@ static tsr_status add_step(tsr_plan *plan, const tsr_op *op, const tsr_tensor *w
         return tsr_out_of_memory(err, "while planning");
     *copy = *p;
     TSR_TRY(tsr_plan_weigh(plan, weight, &copy->importance, err));
+    TSR_TRY(tsr_plan_calibrate(plan, weight, &copy->importance, &copy->factors, err));
     return tsr_plan_step(plan, &step, err);
 }
 

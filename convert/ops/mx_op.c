@@ -3,6 +3,7 @@
 
 #include "convert/ops/rows/rows.h"
 #include "formats/weights/weights.h"
+#include "quantize/gptq/gptq.h"
 
 #include <string.h>
 
@@ -10,6 +11,7 @@ typedef struct params {
     tsr_mx_scheme scheme;
     float input;
     tsr_column_importance importance;
+    tsr_factor_cache *factors; /* for GPTQ of E2M1; NULL: codes are the nearest ones */
 } params;
 
 static const params *params_of(const tsr_step *step)
@@ -80,10 +82,26 @@ static uint64_t quantizing_scratch(const tsr_step *step)
     return tsr_round_up(tsr_mx_scratch(&params_of(step)->scheme, cols_of(step)), sizeof(float));
 }
 
-/* Scratch: that of quantizing, and the importance of the columns. */
+static uint64_t importance_scratch(const tsr_step *step)
+{
+    return params_of(step)->importance.entry == NULL ? 0 : cols_of(step) * sizeof(float);
+}
+
+enum { TOGETHER = 32 /* rows that GPTQ takes at a time */ };
+
+/* Scratch for GPTQ: its own, then t of each group and the codes of some rows. */
+static uint64_t gptq_scratch(const tsr_step *step)
+{
+    const uint64_t cols = cols_of(step), groups = cols / params_of(step)->scheme.group;
+    return params_of(step)->factors == NULL
+               ? 0
+               : tsr_round_up(tsr_gptq_scratch(cols), 64) + TOGETHER * (groups * sizeof(float) + cols);
+}
+
+/* Scratch: that of quantizing, the importance of the columns, and that of GPTQ. */
 static uint64_t mx_scratch(const tsr_step *step)
 {
-    return quantizing_scratch(step) + (params_of(step)->importance.entry == NULL ? 0 : cols_of(step) * sizeof(float));
+    return tsr_round_up(quantizing_scratch(step) + importance_scratch(step), 64) + gptq_scratch(step);
 }
 
 /* Returns the global scale of all weights that loaders run as one layer, or 1 if the format has none. If their dtypes
@@ -93,6 +111,50 @@ static float global_of(const tsr_step *step, float amax)
     if (step->amax == NULL)
         return 1;
     return tsr_nvfp4_global(&params_of(step)->scheme, (tsr_dtype)step->amax->of[0]->dtype, &amax, 1);
+}
+
+/* Replaces the codes of some rows of a unit, from `first` on. */
+static void gptq_rows(const tsr_step *step, const tsr_hessian_factor *factor, const tsr_cpu_kernels *kernels,
+                      const tsr_mx_rows *rows, uint64_t first, void *memory, tsr_gptq_errors *errors)
+{
+    const tsr_mx_scheme *const scheme = &params_of(step)->scheme;
+    const uint64_t cols = cols_of(step), groups = cols / scheme->group, n = tsr_min_u64(TOGETHER, rows->rows - first);
+    float *const t = (float *)((char *)memory + tsr_round_up(tsr_gptq_scratch(cols), 64));
+    int8_t *const codes = (int8_t *)(t + TOGETHER * groups);
+    uint8_t *const packed = rows->codes + first * (cols / 2);
+    tsr_mx_scale_values(scheme->scale, rows->global, rows->scales + first * groups, n * groups, t);
+    for (uint64_t i = 0; i < n * cols; i++)
+        codes[i] = (int8_t)(packed[i / 2] >> i % 2 * 4 & 15);
+    tsr_gptq_round(factor, kernels,
+                   &(tsr_gptq_rows){.rows = n,
+                                    .group = scheme->group,
+                                    .dtype = (tsr_dtype)rows->tensor->dtype,
+                                    .x = (const char *)rows->x + first * cols * tsr_dtype_bytes(rows->tensor->dtype),
+                                    .scale = t,
+                                    .e2m1 = true,
+                                    .codes = codes,
+                                    .scratch = memory},
+                   errors);
+    for (uint64_t i = 0; i < n * cols; i += 2)
+        packed[i / 2] = (uint8_t)(codes[i] | codes[i + 1] << 4);
+}
+
+/* Quantizes rows by GPTQ. `memory` is scratch. */
+static tsr_status calibrate(const tsr_step *step, const unsigned char *products, const tsr_cpu_kernels *kernels,
+                            const tsr_mx_rows *rows, void *memory, tsr_quant_stats *stats, tsr_err *err)
+{
+    const params *const p = params_of(step);
+    const tsr_hessian_factor *factor;
+    tsr_gptq_errors errors = {0, 0};
+    TSR_TRY(tsr_mx_quantize(&p->scheme, kernels, rows, NULL, err));
+    TSR_TRY(tsr_factor_cache_take(p->factors, products, cols_of(step), p->importance.products->name, kernels, &factor,
+                                  err));
+    for (uint64_t first = 0; first < rows->rows; first += TOGETHER)
+        gptq_rows(step, factor, kernels, rows, first, memory, &errors);
+    tsr_factor_cache_release(p->factors, factor);
+    stats->output_d2 += errors.chosen;
+    stats->nearest_d2 += errors.nearest;
+    return tsr_mx_measure(&p->scheme, kernels, rows, stats, err);
 }
 
 static tsr_status mx_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
@@ -119,7 +181,13 @@ static tsr_status mx_run(const tsr_step *step, uint64_t unit, const tsr_unit *u,
         memcpy(u->out_data[2], &rows.global, sizeof rows.global);
     if (unit == 0 && step->n_out > 3)
         memcpy(u->out_data[3], &params_of(step)->input, sizeof params_of(step)->input);
-    return tsr_mx_quantize(&params_of(step)->scheme, kernels, &rows, stats, err);
+    const params *const p = params_of(step);
+    const unsigned char *const products =
+        p->factors == NULL ? NULL : tsr_importance_products(&p->importance, unit / units_per_matrix(step));
+    char *const memory = (char *)u->scratch + tsr_round_up(quantizing_scratch(step) + importance_scratch(step), 64);
+    if (products != NULL)
+        return calibrate(step, products, kernels, &rows, memory, stats, err);
+    return tsr_mx_quantize(&p->scheme, kernels, &rows, stats, err);
 }
 
 /* ---- statistics of scales: one-byte scales have at most 256 different values ---- */
@@ -234,6 +302,8 @@ tsr_status tsr_plan_mx(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_sc
         return tsr_out_of_memory(err, "while planning");
     *p = (params){.scheme = *scheme, .input = input};
     TSR_TRY(tsr_plan_weigh(plan, weight, &p->importance, err));
+    if (scheme->element == TSR_MX_E2M1)
+        TSR_TRY(tsr_plan_calibrate(plan, weight, &p->importance, &p->factors, err));
     for (unsigned i = 0; i < TSR_MAX_OUTPUTS; i++) {
         if (step.out[i] == NULL)
             return tsr_out_of_memory(err, "while planning");

@@ -368,8 +368,50 @@ tsr_status tsr_plan_weigh(tsr_plan *plan, const tsr_tensor *weight, tsr_column_i
     return TSR_OK;
 }
 
+tsr_status tsr_plan_calibrate(tsr_plan *plan, const tsr_tensor *weight, const tsr_column_importance *importance,
+                              tsr_factor_cache **factors, tsr_err *err)
+{
+    *factors = NULL;
+    if (plan->importance == NULL || !plan->importance->gptq)
+        return TSR_OK;
+    if (importance->products == NULL) {
+        plan->n_rounded++;
+        plan->first_rounded = plan->first_rounded == NULL ? weight->name : plan->first_rounded;
+        return TSR_OK;
+    }
+    if (plan->factors == NULL)
+        plan->factors = tsr_factor_cache_new();
+    if (plan->factors == NULL)
+        return tsr_out_of_memory(err, "while planning");
+    const size_t cols = (size_t)importance->products->cols;
+    const uint64_t bytes = (TSR_FACTORS - 1) * tsr_hessian_factor_bytes(cols) + tsr_hessian_factor_work_bytes(cols);
+    plan->factor_bytes = bytes > plan->factor_bytes ? bytes : plan->factor_bytes;
+    plan->n_calibrated++;
+    *factors = plan->factors;
+    return TSR_OK;
+}
+
+/* Warns about weights without products. TSR_E_MISMATCH: no weight has any. */
+static tsr_status warn_of_rounded(tsr_plan *plan, tsr_err *err)
+{
+    if (plan->n_rounded == 0)
+        return TSR_OK;
+    if (plan->n_calibrated == 0)
+        return tsr_fail(err, TSR_E_MISMATCH,
+                        "%s: has " TSR_PRODUCTS_MEMBER
+                        " for none of the %zu weights that --method gptq would quantize, "
+                        "the first of which is '%s': the file belongs to another model",
+                        plan->importance->path, plan->n_rounded, plan->first_rounded);
+    return tsr_plan_warn(
+        plan, err,
+        "%s has no " TSR_PRODUCTS_MEMBER " for %zu of %zu weights, the first is '%s': they are rounded to "
+        "nearest (rows without gptq_gain_db in " TSR_REPORT_NAME ")",
+        plan->importance->path, plan->n_rounded, plan->n_calibrated + plan->n_rounded, plan->first_rounded);
+}
+
 tsr_status tsr_plan_warn_of_unweighted(tsr_plan *plan, tsr_err *err)
 {
+    TSR_TRY(warn_of_rounded(plan, err));
     if (plan->n_unweighted == 0)
         return TSR_OK;
     if (plan->n_weighted == 0)
@@ -387,7 +429,8 @@ tsr_status tsr_plan_warn_of_unweighted(tsr_plan *plan, tsr_err *err)
 tsr_status tsr_plan_take_command(tsr_plan *plan, tsr_text *text, tsr_err *err)
 {
     if (plan->importance != NULL)
-        tsr_text_printf(text, " --importance %016llx", U64(plan->importance->hash));
+        tsr_text_printf(text, " --importance %016llx%s", U64(plan->importance->hash),
+                        plan->importance->gptq ? " --method gptq" : "");
     tsr_status status = tsr_text_status(text, err);
     if (status == TSR_OK && (plan->command = tsr_arena_dup(&plan->arena, text->data, text->size)) == NULL)
         status = tsr_out_of_memory(err, "while planning");
@@ -403,6 +446,7 @@ void tsr_plan_free(tsr_plan *plan)
     free(plan->texts);
     free(plan->warnings);
     free(plan->amaxes);
+    tsr_factor_cache_free(plan->factors);
     tsr_arena_free(&plan->arena);
     *plan = (tsr_plan){0};
 }

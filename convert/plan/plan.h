@@ -15,6 +15,7 @@
 #include "formats/weights/weights.h"
 #include "kernels/cpu/cpu.h"
 #include "quantize/block_cells.h"
+#include "quantize/gptq/factor_cache.h"
 #include "quantize/quant_stats.h"
 
 #include <stdbool.h>
@@ -259,6 +260,10 @@ typedef struct tsr_plan {
     const tsr_importance *importance; /* --importance: weights of the columns in squared errors. Borrowed; or NULL */
     size_t n_weighted, n_unweighted;  /* quantized weights with and without data in it */
     const char *first_unweighted;
+    tsr_factor_cache *factors;      /* --method gptq: factors of Hessians, for all steps; or NULL */
+    uint64_t factor_bytes;          /* memory that they take */
+    size_t n_calibrated, n_rounded; /* quantized weights with and without products for GPTQ */
+    const char *first_rounded;
     tsr_plan_provenance provenance;
     uint64_t block_cells; /* limit of the cells that the blocks of a tensor are folded to */
     /* Estimates the final size of appended files as a share of their upper bounds; reads samples of the source. NULL if
@@ -330,7 +335,12 @@ tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...) TSR
 tsr_status tsr_plan_weigh(tsr_plan *plan, const tsr_tensor *weight, tsr_column_importance *importance,
                           tsr_err *err) TSR_WARN_UNUSED;
 
-/* Warns about quantized weights without importance. TSR_E_MISMATCH: none of them has any. */
+/* Counts a weight that GPTQ quantizes with importance->products, if --method gptq was given, and sets *factors. A weight
+ * without products is rounded to nearest. */
+tsr_status tsr_plan_calibrate(tsr_plan *plan, const tsr_tensor *weight, const tsr_column_importance *importance,
+                              tsr_factor_cache **factors, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Warns about quantized weights without importance, or without products for GPTQ. TSR_E_MISMATCH: none of them has any. */
 tsr_status tsr_plan_warn_of_unweighted(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds the warning of the source's weights, if there is one. */
@@ -385,7 +395,7 @@ tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *na
 tsr_status tsr_plan_take_text(tsr_plan *plan, const char *folder, const char *name, tsr_text *text, tsr_status status,
                               tsr_err *err) TSR_WARN_UNUSED;
 
-/* Sets the plan's command to a copy of `text` with --importance, and frees `text`. */
+/* Sets the plan's command to a copy of `text` with --importance and --method, and frees `text`. */
 tsr_status tsr_plan_take_command(tsr_plan *plan, tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Checks that no two outputs have the same name, sums sizes and computes the fingerprint. The fingerprint covers the

@@ -415,6 +415,10 @@ tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run
         settle(&jobs[i], &pool.runs[i], begin_run(&pool.runs[i], &pool, &jobs[i], cpu_flags, &jobs[i].err));
     for (size_t i = 0; i < n; i++)
         jobs[i].result.threads = pool.workers;
+    for (size_t i = 0; i < n; i++) {
+        if (jobs[i].plan->factors != NULL)
+            tsr_factor_cache_set_threads(jobs[i].plan->factors, pool.workers);
+    }
     for (size_t i = 0; i < n && status == TSR_OK; i++)
         status = jobs[i].status == TSR_OK ? TSR_OK : tsr_fail_with(err, jobs[i].status, &jobs[i].err);
     status = tsr_ranks_share_status(pool.ranks, status, err);

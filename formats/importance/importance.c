@@ -1,6 +1,7 @@
 /* Reads importance from GGUF and safetensors into one table. */
 #include "formats/importance/importance.h"
 
+#include "common/grow.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/importance/gguf.h"
 
@@ -25,6 +26,11 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const tsr_importance_entry *)a)->name, ((const tsr_importance_entry *)b)->name);
 }
 
+static int by_products_name(const void *a, const void *b)
+{
+    return strcmp(((const tsr_input_matrix *)a)->name, ((const tsr_input_matrix *)b)->name);
+}
+
 static tsr_status finish(tsr_importance *m, tsr_err *err)
 {
     if (m->count == 0)
@@ -32,6 +38,8 @@ static tsr_status finish(tsr_importance *m, tsr_err *err)
                         "%s: has no importance: expected NAME.in_sum2 (llama.cpp), or MODULE." TSR_IMPORTANCE_MEMBER,
                         m->path);
     qsort(m->items, m->count, sizeof *m->items, by_name);
+    if (m->n_products > 0)
+        qsort(m->products, m->n_products, sizeof *m->products, by_products_name);
     XXH3_state_t *const hash = XXH3_createState();
     if (hash == NULL)
         return out_of_memory(m, err);
@@ -109,9 +117,27 @@ static tsr_status add_tensor(tsr_importance *m, const tsr_tensor *t, size_t leng
                               err);
 }
 
+static tsr_status add_products(tsr_importance *m, const tsr_tensor *t, size_t length, tsr_err *err)
+{
+    const unsigned last = t->rank - 1u;
+    if (t->dtype != TSR_F32 || t->rank < 2 || t->rank > 3 || t->shape[last] == 0 ||
+        t->shape[last] != t->shape[last - 1])
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' is not F32 of shape [channels, channels] or [experts, channels, channels]", m->path,
+                        t->name);
+    if (t->offset > m->map_size || t->bytes > m->map_size - t->offset)
+        return tsr_fail(err, TSR_E_IO, "%s: the file changed while it was read", m->path);
+    const char *const name = tsr_arena_dup(&m->arena, t->name, length);
+    if (name == NULL || !tsr_grow(&m->products, m->n_products, &m->products_capacity, sizeof *m->products))
+        return out_of_memory(m, err);
+    m->products[m->n_products++] = (tsr_input_matrix){
+        .name = name, .matrices = t->rank == 3 ? t->shape[0] : 1, .cols = t->shape[last], .values = m->map + t->offset};
+    return TSR_OK;
+}
+
 static tsr_status read_safetensors(tsr_importance *m, tsr_err *err)
 {
-    static const char kEnding[] = "." TSR_IMPORTANCE_MEMBER;
+    static const char kEnding[] = "." TSR_IMPORTANCE_MEMBER, kProducts[] = "." TSR_PRODUCTS_MEMBER;
     tsr_checkpoint *c;
     TSR_TRY(tsr_checkpoint_open(&c, m->path, NULL, 0, err));
     tsr_status status = TSR_OK;
@@ -119,6 +145,8 @@ static tsr_status read_safetensors(tsr_importance *m, tsr_err *err)
         const tsr_tensor *const t = &c->tensors.items[i];
         if (tsr_ends_with(t->name, kEnding))
             status = add_tensor(m, t, strlen(t->name) - strlen(kEnding), err);
+        else if (tsr_ends_with(t->name, kProducts))
+            status = add_products(m, t, strlen(t->name) - strlen(kProducts), err);
     }
     tsr_checkpoint_close(c);
     return status;

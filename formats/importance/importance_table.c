@@ -4,6 +4,7 @@
 #include "common/grow.h"
 #include "formats/importance/imatrix_names.h"
 #include "formats/names/coding.h"
+#include "formats/names/shared_input.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -54,6 +55,7 @@ void tsr_importance_free(tsr_importance *importance)
     if (importance->map != NULL)
         (void)munmap((void *)(uintptr_t)importance->map, importance->map_size);
     free(importance->items);
+    free(importance->products);
     tsr_arena_free(&importance->arena);
     *importance = (tsr_importance){0};
 }
@@ -61,6 +63,40 @@ void tsr_importance_free(tsr_importance *importance)
 static const tsr_importance_entry *find_name(const tsr_importance *m, const char *name, size_t length)
 {
     return tsr_find_module(m->items, m->count, sizeof *m->items, name, length);
+}
+
+/* Finds the products for a weight of `matrices` matrices. */
+static tsr_status find_products(const tsr_importance *m, const tsr_tensor *weight, uint64_t matrices,
+                                tsr_column_importance *found, tsr_err *err)
+{
+    const uint64_t cols = weight->shape[weight->rank - 1];
+    tsr_shared_input input;
+    if (!m->gptq || !tsr_shared_input_of(weight->name, tsr_module_length(weight->name), &input))
+        return TSR_OK;
+    const tsr_input_matrix *const p =
+        tsr_find_module(m->products, m->n_products, sizeof *m->products, input.name, strlen(input.name));
+    if (p != NULL && (p->cols != cols || (p->matrices != matrices && !(input.common && p->matrices == 1))))
+        return tsr_fail(err, TSR_E_MISMATCH,
+                        "%s: '%s." TSR_PRODUCTS_MEMBER "' has %llu matrices of %llu channels, which does not fit '%s': "
+                        "the file belongs to another model",
+                        m->path, p->name, U64(p->matrices), U64(p->cols), weight->name);
+    found->products = p;
+    return TSR_OK;
+}
+
+const unsigned char *tsr_importance_products(const tsr_column_importance *columns, uint64_t matrix)
+{
+    const tsr_input_matrix *const p = columns->products;
+    if (p == NULL)
+        return NULL;
+    const unsigned char *const values = p->values + (p->matrices == 1 ? 0 : matrix) * p->cols * p->cols * sizeof(float);
+    for (uint64_t i = 0; i < p->cols; i++) {
+        float x;
+        memcpy(&x, values + i * (p->cols + 1) * sizeof x, sizeof x);
+        if (x != 0)
+            return values;
+    }
+    return NULL;
 }
 
 tsr_status tsr_importance_find(const tsr_importance *m, const tsr_tensor *weight, tsr_column_importance *found,
@@ -74,6 +110,7 @@ tsr_status tsr_importance_find(const tsr_importance *m, const tsr_tensor *weight
     if (!m->gguf)
         e = find_name(m, weight->name, tsr_module_length(weight->name));
     *found = (tsr_column_importance){.entry = e, .matrix = name.expert ? name.matrix : 0};
+    TSR_TRY(find_products(m, weight, matrices, found, err));
     if (e == NULL)
         return TSR_OK;
     if (e->cols != cols)

@@ -49,6 +49,15 @@ const tsr_fused *tsr_fused_find(const char *module)
     return tsr_fused_find_in(module, strlen(module));
 }
 
+bool tsr_is_fused_name(const char *name, size_t length)
+{
+    for (size_t i = 0; i < sizeof kFused / sizeof *kFused; i++) {
+        if (strlen(kFused[i].name) == length && memcmp(name, kFused[i].name, length) == 0)
+            return true;
+    }
+    return false;
+}
+
 size_t tsr_fused_members(const tsr_checkpoint *checkpoint, const tsr_tensor *weight,
                          const tsr_tensor *members[TSR_FUSED_MEMBERS])
 {

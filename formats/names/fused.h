@@ -18,6 +18,9 @@ typedef struct tsr_fused {
 const tsr_fused *tsr_fused_find(const char *module);
 const tsr_fused *tsr_fused_find_in(const char *module, size_t length);
 
+/* Returns true if the `length` characters are the loaders' name of a fused layer: "gate_up_proj". */
+bool tsr_is_fused_name(const char *name, size_t length);
+
 /* Finds the members of the fused layer of `weight` ("….q_proj.weight") that the checkpoint has, in the order of
  * joining, including `weight`. Returns their number; 1 for a weight that is in no fused layer. */
 size_t tsr_fused_members(const tsr_checkpoint *checkpoint, const tsr_tensor *weight,

@@ -24,6 +24,7 @@
 #include "kernels/cpu/mx_error.h"
 #include "kernels/cpu/mx_scales.h"
 #include "kernels/cpu/mx_values.h"
+#include "kernels/cpu/outer_products.h"
 #include "kernels/cpu/transpose.h"
 
 /* Sets of features. A set is present only if the CPU has all of it and the OS saves its registers. Each architecture

@@ -21,6 +21,7 @@
 #include "kernels/cpu/mx_error.h"
 #include "kernels/cpu/mx_scales.h"
 #include "kernels/cpu/mx_values.h"
+#include "kernels/cpu/outer_products.h"
 #include "kernels/cpu/transpose.h"
 
 #define TSR_OP(op, type)               type tsr_##op##_ref;

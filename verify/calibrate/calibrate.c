@@ -68,6 +68,8 @@ static tsr_status run_layers(running *r, tsr_err *err)
     for (size_t layer = 0; layer < r->forward.layers; layer++) {
         bool routed;
         TSR_TRY(tsr_forward_run_layer(&r->forward, layer, &r->tokens, &states, NULL, &routed, err));
+        if (r->forward.collector->products != NULL)
+            TSR_TRY(tsr_input_products_end_layer(r->forward.collector->products, err));
         tell(r, layer);
     }
     return TSR_OK;
@@ -78,7 +80,7 @@ tsr_status tsr_calibrate(const tsr_forward_request *request, tsr_collector *coll
 {
     running r = {.request = request};
     tsr_status status;
-    *collector = (tsr_collector){.threads = request->run.threads};
+    *collector = (tsr_collector){.threads = request->run.threads, .products = collector->products};
     TSR_TRY(tsr_forward_open_devices(request, &r.devices, err));
     r.began = tsr_now();
     status = tsr_forward_open(&r.forward, request->source, err);

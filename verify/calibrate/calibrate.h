@@ -8,7 +8,8 @@
 #include "verify/forward/check_forward.h"
 #include "verify/forward/collect/collector.h"
 
-/* Runs the source of `request` over its tokens; its other sides are NULL. Fills *collector, which the caller frees.
+/* Runs the source of `request` over its tokens; its other sides are NULL. Fills *collector, which the caller frees. Its
+ * `products` are set by the caller.
  * Errors are those of verify/forward/forward.h and verify/forward/tokens/token_file.h, and: TSR_E_NOT_APPLICABLE: it
  * needs more than run.memory. TSR_E_VALUE: an input is NaN or infinite. */
 tsr_status tsr_calibrate(const tsr_forward_request *request, tsr_collector *collector, tsr_forward_figures *figures,

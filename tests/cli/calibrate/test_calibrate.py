@@ -100,6 +100,50 @@ def test_statistics_are_those_of_float64(tmp_path, calibrate, family):
         assert {f"model.layers.{layer}.self_attn.{c}_cache.input_max" for c in "kv"} <= got.keys()
 
 
+FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", "gate_proj": "gate_up_proj", "up_proj": "gate_up_proj",
+         "w1": "w13", "w3": "w13", "q_a_proj": "fused_qkv_a_proj", "kv_a_proj_with_mqa": "fused_qkv_a_proj"}
+
+
+def input_of(module):
+    """(name of the module's input, whether all experts of the layer have it)"""
+    parts = module.split(".")
+    name, experts = FUSED.get(parts[-1], parts[-1]), "experts" in parts
+    common = experts and name in FUSED.values()
+    return ".".join([*parts[:-2 if common and parts[-2].isdigit() else -1], name]), common
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_products_are_those_of_float64(tmp_path, calibrate, family):
+    m = Whole(family)
+    src, tokens = m.write(tmp_path / "m"), token_file(m, tmp_path / "t.txt")
+    got, _, _ = calibrate(src, tokens, "--hessians", "--threads", "3")
+    plain, _, _ = calibrate(src, tokens)
+    assert all(np.array_equal(plain[n], got[n]) for n in plain)
+    products, shared = {}, {}
+    for key, x in inputs_of(m).items():
+        module, expert = key if isinstance(key, tuple) else (key, None)
+        name, common = input_of(module)
+        if common:
+            shared.setdefault((name, module.split(".")[-1]), []).append(x)
+        elif len(x) > 0:
+            few = "experts" in module.split(".") and len(x) < x.shape[1]
+            products[name, expert] = np.zeros((x.shape[1],) * 2) if few else x.T @ x / len(x)
+    for (name, _), parts in shared.items():
+        x = np.concatenate(parts)
+        products[name, None] = x.T @ x / len(x)
+    seen = set()
+    for (name, expert), want in products.items():
+        if f"{name}.input_products" not in got:
+            assert not want.any(), name
+            continue
+        found = got[f"{name}.input_products"]
+        seen.add(f"{name}.input_products")
+        assert np.allclose(found if expert is None else found[expert], want, rtol=1e-5, atol=1e-6 * np.abs(want).max()), (name, expert)
+    assert seen == {n for n in got if n.endswith("input_products")}
+    again, _, _ = calibrate(src, tokens, "--hessians", "--threads", "1", "--cpumask", "0")
+    assert all(np.array_equal(got[n], again[n]) for n in got)
+
+
 def test_keys_and_values(tmp_path, calibrate):
     """Keys are those after norms and RoPE, as the cache stores them."""
     m = Whole("llama")

@@ -7,6 +7,7 @@
 
 #include "common/arena.h"
 #include "common/status.h"
+#include "verify/forward/collect/input_products.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,6 +27,7 @@ typedef struct tsr_collector {
     tsr_collected *items; /* in the order of the model */
     size_t count, capacity;
     uint64_t threads;
+    tsr_input_products *products; /* collected too; NULL: they are not. Borrowed */
     tsr_arena arena;
 } tsr_collector;
 
@@ -58,8 +60,8 @@ typedef struct tsr_expert_coverage {
 tsr_status tsr_collector_pool_experts(tsr_collector *collector, uint64_t least, tsr_expert_coverage *coverage,
                                       tsr_err *err) TSR_WARN_UNUSED;
 
-/* Writes the statistics to a safetensors file: MODULE.input_mean_square, MODULE.input_min, MODULE.input_max, as F32, and
- * MODULE.input_tokens as I64. TSR_E_IO. */
+/* Writes the statistics to a safetensors file: MODULE.input_mean_square, MODULE.input_min, MODULE.input_max, as F32,
+ * MODULE.input_tokens as I64, and INPUT.input_products as F32. TSR_E_IO. */
 tsr_status tsr_collector_write(const tsr_collector *collector, const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_collector_free(tsr_collector *collector);

@@ -16,17 +16,17 @@ typedef struct content {
     bool failed;
 } content;
 
-static void add(content *c, const tsr_collected *e, const char *member, tsr_dtype dtype, unsigned rank,
-                const size_t *shape, const void *data)
+/* Adds a tensor without its data. */
+static void declare(content *c, const char *module, const char *member, tsr_dtype dtype, unsigned rank,
+                    const size_t *shape)
 {
     tsr_tensor *const t = tsr_arena_alloc(&c->arena, sizeof *t);
     if (t == NULL || !tsr_grow(&c->tensors, c->count, &c->capacity, sizeof *c->tensors)) {
         c->failed = true;
         return;
     }
-    *t = (tsr_tensor){.name = tsr_arena_printf(&c->arena, "%s.%s", e->module, member),
-                      .dtype = (uint8_t)dtype,
-                      .rank = (uint8_t)rank};
+    *t = (tsr_tensor){
+        .name = tsr_arena_printf(&c->arena, "%s.%s", module, member), .dtype = (uint8_t)dtype, .rank = (uint8_t)rank};
     t->bytes = tsr_dtype_bytes(dtype);
     for (unsigned i = 0; i < rank; i++) {
         t->shape[i] = shape[i];
@@ -34,7 +34,14 @@ static void add(content *c, const tsr_collected *e, const char *member, tsr_dtyp
     }
     c->failed = c->failed || t->name == NULL;
     c->tensors[c->count++] = t;
-    tsr_text_append(&c->data, data, (size_t)t->bytes);
+}
+
+static void add(content *c, const tsr_collected *e, const char *member, tsr_dtype dtype, unsigned rank,
+                const size_t *shape, const void *data)
+{
+    declare(c, e->module, member, dtype, rank, shape);
+    if (!c->failed)
+        tsr_text_append(&c->data, data, (size_t)c->tensors[c->count - 1]->bytes);
 }
 
 /* Adds the range of all matrices. */
@@ -87,13 +94,20 @@ tsr_status tsr_collector_write(const tsr_collector *collector, const char *path,
         if (collector->items[i].sum_x2 != NULL)
             add_means(&c, &collector->items[i]);
     }
+    const tsr_input_products *const p = collector->products;
+    for (size_t i = 0; p != NULL && i < p->count; i++) {
+        const size_t shape[] = {p->done[i].matrices, p->done[i].cols, p->done[i].cols};
+        const bool stack = p->done[i].matrices > 1;
+        declare(&c, p->done[i].name, "input_products", TSR_F32, stack ? 3 : 2, stack ? shape : shape + 1);
+    }
     tsr_text file = {0};
     if (!c.failed)
         tsr_safetensors_write_header(&file, c.tensors, c.count);
     tsr_text_append(&file, c.data.data == NULL ? "" : c.data.data, c.data.size);
+    const tsr_file_end end = {.fd = p == NULL ? -1 : p->fd, .size = p == NULL ? 0 : p->bytes};
     const tsr_status status = c.failed || c.data.failed || file.failed
                                   ? tsr_out_of_memory(err, "for statistics of inputs")
-                                  : tsr_write_file(path, file.data, file.size, err);
+                                  : tsr_write_long_file(path, file.data, file.size, &end, err);
     tsr_text_free(&file);
     tsr_text_free(&c.data);
     free(c.tensors);

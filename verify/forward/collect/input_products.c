@@ -1,0 +1,219 @@
+/* Sums outer products of inputs, in tiles, and writes their means. */
+#include "verify/forward/collect/input_products.h"
+
+#include "common/file.h"
+#include "common/grow.h"
+#include "common/parallel/parallel_for.h"
+#include "formats/names/shared_input.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TILE = TSR_OUTER_TILE, TOKENS = 256 /* that are summed at a time */ };
+
+/* The sums of one matrix. */
+typedef struct tsr_open_products {
+    tsr_shared_input input;
+    const char *leaf; /* the last component of the module whose rows are summed; other members have the same input */
+    size_t matrices, matrix, cols;
+    size_t at; /* 1 + index of the stack in `done`; 0: none yet */
+    uint64_t tokens;
+    double *sums; /* [tiles * TILE][tiles * TILE], the tiles of the lower triangle */
+} tsr_open_products;
+
+static size_t tiles_of(size_t cols)
+{
+    return (cols + TILE - 1) / TILE;
+}
+
+static tsr_status out_of_memory(tsr_err *err)
+{
+    return tsr_out_of_memory(err, "for products of inputs");
+}
+
+tsr_status tsr_input_products_open(tsr_input_products *p, const char *path, const tsr_cpu_kernels *kernels,
+                                   uint64_t threads, tsr_err *err)
+{
+    *p = (tsr_input_products){.fd = -1, .path = path, .kernels = kernels, .threads = threads};
+    return tsr_open_scratch(path, &p->fd, err);
+}
+
+/* ---- writing ---- */
+
+/* Adds a finished matrix, or a stack of them, and makes room in the file. */
+static tsr_status add_finished(tsr_input_products *p, const tsr_open_products *o, tsr_err *err)
+{
+    const uint64_t bytes = (uint64_t)o->matrices * o->cols * o->cols * sizeof(float);
+    const char *const name = tsr_arena_dup(&p->arena, o->input.name, strlen(o->input.name));
+    if (name == NULL || !tsr_grow(&p->done, p->count, &p->capacity, sizeof *p->done))
+        return out_of_memory(err);
+    if (tsr_resize(p->fd, p->bytes + bytes) != 0)
+        return tsr_fail_errno(err, "%s: cannot write", p->path);
+    p->done[p->count++] =
+        (tsr_finished_products){.name = name, .matrices = o->matrices, .cols = o->cols, .offset = p->bytes};
+    p->bytes += bytes;
+    return TSR_OK;
+}
+
+/* Writes the means as a full matrix. */
+static tsr_status write_means(const tsr_input_products *p, const tsr_open_products *o, uint64_t offset, tsr_err *err)
+{
+    const size_t n = o->cols, ld = tiles_of(n) * TILE;
+    float *const row = malloc((n + 1) * sizeof *row);
+    tsr_status status = row == NULL ? out_of_memory(err) : TSR_OK;
+    for (size_t i = 0; i < n && status == TSR_OK; i++) {
+        for (size_t j = 0; j < n; j++)
+            row[j] = (float)((i >= j ? o->sums[i * ld + j] : o->sums[j * ld + i]) / (double)o->tokens);
+        status = tsr_write_at(p->fd, p->path, row, n * sizeof *row, offset + i * n * sizeof *row, err);
+    }
+    free(row);
+    return status;
+}
+
+/* Writes a matrix, unless it is that of an expert that saw too few tokens. */
+static tsr_status finish(tsr_input_products *p, tsr_open_products *o, tsr_err *err)
+{
+    const bool few = o->input.expert && !o->input.common && o->tokens < o->cols;
+    if (o->tokens == 0)
+        return TSR_OK;
+    p->skipped += few;
+    if (o->at == 0 && (!few || o->matrices > 1)) {
+        TSR_TRY(add_finished(p, o, err));
+        o->at = p->count;
+    }
+    if (few)
+        return TSR_OK;
+    const uint64_t bytes = (uint64_t)o->cols * o->cols * sizeof(float);
+    return write_means(p, o, p->done[o->at - 1].offset + o->matrix * bytes, err);
+}
+
+/* Writes an open matrix and removes it from the list. */
+static tsr_status close_one(tsr_input_products *p, size_t i, tsr_err *err)
+{
+    tsr_open_products *const o = &p->open[i];
+    const tsr_status status = finish(p, o, err);
+    free(o->sums);
+    *o = p->open[--p->n_open];
+    return status;
+}
+
+tsr_status tsr_input_products_end_layer(tsr_input_products *p, tsr_err *err)
+{
+    while (p->n_open > 0)
+        TSR_TRY(close_one(p, p->n_open - 1, err));
+    return TSR_OK;
+}
+
+/* ---- sums ---- */
+
+typedef struct summing {
+    const tsr_cpu_kernels *kernels;
+    const double *panels; /* [tiles][n][TILE] */
+    size_t n, tiles;
+    double *sums;
+} summing;
+
+/* Adds to the tiles of one row of tiles. The longest rows come first. */
+static tsr_status add_band(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    const summing *const s = context;
+    const size_t row = s->tiles - 1 - i, ld = s->tiles * TILE, panel = s->n * TILE;
+    (void)worker;
+    (void)err;
+    for (size_t col = 0; col <= row; col++)
+        s->kernels->outer_products(s->panels + row * panel, s->panels + col * panel, s->n,
+                                   s->sums + row * TILE * ld + col * TILE, ld);
+    return TSR_OK;
+}
+
+static tsr_status add_rows(const tsr_input_products *p, const tsr_product_rows *r, tsr_open_products *o, tsr_err *err)
+{
+    const size_t tiles = tiles_of(r->cols);
+    double *const panels = malloc(tiles * TILE * TOKENS * sizeof *panels);
+    tsr_status status = panels == NULL ? out_of_memory(err) : TSR_OK;
+    for (size_t first = 0; first < r->n && status == TSR_OK; first += TOKENS) {
+        const size_t n = r->n - first < TOKENS ? r->n - first : TOKENS;
+        for (size_t i = 0; i < tiles * TILE; i++) {
+            for (size_t k = 0; k < n; k++)
+                panels[(i / TILE * n + k) * TILE + i % TILE] = i < r->cols ? r->x[(first + k) * r->cols + i] : 0;
+        }
+        summing s = {p->kernels, panels, n, tiles, o->sums};
+        status = tsr_parallel_for(tiles, p->threads, NULL, add_band, &s, err);
+    }
+    o->tokens += r->n;
+    free(panels);
+    return status;
+}
+
+/* ---- the current matrix ---- */
+
+static tsr_open_products *find_open(const tsr_input_products *p, const char *name)
+{
+    for (size_t i = 0; i < p->n_open; i++) {
+        if (strcmp(p->open[i].input.name, name) == 0)
+            return &p->open[i];
+    }
+    return NULL;
+}
+
+/* Writes the matrix of the previous expert, if there is one. */
+static tsr_status finish_previous(tsr_input_products *p, tsr_err *err)
+{
+    for (size_t i = 0; i < p->n_open; i++) {
+        if (p->open[i].input.expert && !p->open[i].input.common)
+            return close_one(p, i, err);
+    }
+    return TSR_OK;
+}
+
+static tsr_status add_open(tsr_input_products *p, const tsr_product_rows *r, const tsr_shared_input *input,
+                           const char *leaf, tsr_err *err)
+{
+    const size_t ld = tiles_of(r->cols) * TILE;
+    if (input->expert && !input->common)
+        TSR_TRY(finish_previous(p, err));
+    if (!tsr_grow(&p->open, p->n_open, &p->open_capacity, sizeof *p->open))
+        return out_of_memory(err);
+    tsr_open_products *const o = &p->open[p->n_open];
+    *o = (tsr_open_products){.input = *input,
+                             .leaf = tsr_arena_dup(&p->arena, leaf, strlen(leaf)),
+                             .matrices = input->common ? 1 : r->matrices,
+                             .matrix = input->common ? 0 : r->matrix,
+                             .cols = r->cols,
+                             .sums = calloc(ld * ld, sizeof *o->sums)};
+    p->n_open++;
+    return o->leaf == NULL || o->sums == NULL ? out_of_memory(err) : TSR_OK;
+}
+
+tsr_status tsr_input_products_add(tsr_input_products *p, const tsr_product_rows *r, tsr_err *err)
+{
+    const char *const dot = strrchr(r->module, '.'), *const leaf = dot == NULL ? r->module : dot + 1;
+    tsr_shared_input input;
+    if (!tsr_shared_input_of(r->module, strlen(r->module), &input))
+        return tsr_fail(err, TSR_E_FORMAT, "'%s': the name is too long", r->module);
+    if (find_open(p, input.name) == NULL)
+        TSR_TRY(add_open(p, r, &input, leaf, err));
+    tsr_open_products *const o = find_open(p, input.name);
+    if (strcmp(o->leaf, leaf) != 0)
+        return TSR_OK;
+    if (!input.common && o->matrix != r->matrix) {
+        TSR_TRY(finish(p, o, err));
+        memset(o->sums, 0, tiles_of(r->cols) * TILE * tiles_of(r->cols) * TILE * sizeof *o->sums);
+        o->matrix = r->matrix;
+        o->tokens = 0;
+    }
+    return add_rows(p, r, o, err);
+}
+
+void tsr_input_products_close(tsr_input_products *p)
+{
+    for (size_t i = 0; i < p->n_open; i++)
+        free(p->open[i].sums);
+    free(p->open);
+    free(p->done);
+    if (p->fd >= 0)
+        (void)close(p->fd);
+    tsr_arena_free(&p->arena);
+    *p = (tsr_input_products){.fd = -1};
+}
