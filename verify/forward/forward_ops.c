@@ -9,15 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_A_TURN = 16, ELEMENTS_A_TURN = 1 << 14 };
+enum { ROWS_A_TURN = 16, ELEMENTS_A_TURN = 1 << 14, LINE = 64 /* bytes of a line of the caches */ };
 
 /* ---- memory ---- */
 
 static tsr_status make(tsr_ops *ops, size_t n, double **x, tsr_err *err)
 {
-    *x = calloc(n + 1, sizeof **x);
+    const size_t bytes = tsr_round_up((n + 1) * sizeof **x, LINE);
+    *x = aligned_alloc(LINE, bytes);
     if (*x == NULL)
         return tsr_out_of_memory(err, "for activations");
+    memset(*x, 0, bytes);
     ops->held += n * sizeof **x;
     ops->most = tsr_max_u64(ops->most, ops->held);
     return TSR_OK;
