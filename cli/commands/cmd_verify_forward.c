@@ -40,7 +40,7 @@ static void set_defaults(tsr_command_context *c)
     arguments *const a = c->job;
     a->texts = tsr_forward_texts_defaults();
     a->job.request = (tsr_forward_request){.last = SIZE_MAX, .devices = 1, .limits = tsr_forward_limits_defaults()};
-    a->job.figures.perplexity[0] = a->job.figures.perplexity[1] = NAN;
+    a->job.figures.predictions = tsr_forward_predictions_unknown();
 }
 
 static void add_options(tsr_command_context *c, tsr_option *options)

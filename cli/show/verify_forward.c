@@ -85,8 +85,13 @@ static void print_run(const tsr_verify_forward *v)
 {
     const tsr_forward_figures *const f = &v->figures;
     char inputs[96];
-    if (!isnan(f->perplexity[0]))
-        tsr_print("       perplexity: %.4f of SRC, %.4f of DST\n", f->perplexity[0], f->perplexity[1]);
+    const tsr_forward_predictions *const p = &f->predictions;
+    if (!isnan(p->perplexity[0]))
+        tsr_print("       perplexity: %.4f +- %.4f of SRC, %.4f +- %.4f of DST\n", p->perplexity[0],
+                  p->perplexity_error[0], p->perplexity[1], p->perplexity_error[1]);
+    if (!isnan(p->kl_percentile[0]))
+        tsr_print("       KL divergence: median %.3g, 90 %% below %.3g, 99 %% below %.3g, 99.9 %% below %.3g nats\n",
+                  p->kl_percentile[0], p->kl_percentile[1], p->kl_percentile[2], p->kl_percentile[3]);
     if (f->devices > 1)
         tsr_print("%zu x ", f->devices);
     tsr_print("%s; %zu tokens in %zu sequences, seed %llu; SRC in double", f->device, f->tokens, f->sequences,
@@ -133,8 +138,14 @@ static void write_figures(tsr_text *t, const tsr_verify_forward *v)
     tsr_json_member_u64(t, "activation_bytes", f->activation_bytes);
     tsr_json_member_u64(t, "bytes_between_devices", f->bytes_between_devices);
     tsr_json_member_u64(t, "bytes_between_host_and_devices", f->bytes_of_host);
-    tsr_json_member_number(t, "perplexity_source", f->perplexity[0]);
-    tsr_json_member_number(t, "perplexity", f->perplexity[1]);
+    static const char *const kPercentiles[TSR_KL_PERCENTILES] = {"kl_median_nats", "kl_90_nats", "kl_99_nats",
+                                                                 "kl_99_9_nats"};
+    tsr_json_member_number(t, "perplexity_source", f->predictions.perplexity[0]);
+    tsr_json_member_number(t, "perplexity_source_error", f->predictions.perplexity_error[0]);
+    tsr_json_member_number(t, "perplexity", f->predictions.perplexity[1]);
+    tsr_json_member_number(t, "perplexity_error", f->predictions.perplexity_error[1]);
+    for (size_t i = 0; i < TSR_KL_PERCENTILES; i++)
+        tsr_json_member_number(t, kPercentiles[i], f->predictions.kl_percentile[i]);
 }
 
 void tsr_verify_forward_json(const tsr_command_context *context, tsr_text *t)

@@ -395,8 +395,7 @@ static void tell_figures(const check *c, tsr_forward_figures *figures)
         figures->bytes_between_devices += c->devices.ops[i].fetched;
         figures->bytes_of_host += c->devices.ops[i].exchanged;
     }
-    figures->perplexity[0] = c->perplexity[0];
-    figures->perplexity[1] = c->perplexity[1];
+    figures->predictions = c->predictions;
     figures->inputs = c->model.input_coding;
     figures->devices = c->devices.n;
     snprintf(figures->device, sizeof figures->device, "%s", c->devices.ops->name);
@@ -405,7 +404,7 @@ static void tell_figures(const check *c, tsr_forward_figures *figures)
 tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *evidence, tsr_forward_figures *figures,
                              tsr_err *err)
 {
-    check c = {.request = request, .evidence = evidence, .perplexity = {NAN, NAN}};
+    check c = {.request = request, .evidence = evidence, .predictions = tsr_forward_predictions_unknown()};
     TSR_TRY(tsr_forward_open_devices(request, &c.devices, err));
     c.began = tsr_now();
     tsr_status status = run(&c, err);

@@ -48,14 +48,26 @@ typedef struct tsr_forward_request {
     tsr_run_options run; /* reports progress after each layer; memory 0: no limit */
 } tsr_forward_request;
 
+enum { TSR_KL_PERCENTILES = 4 }; /* 50, 90, 99, 99.9 */
+
+/* Predictions of the text by both models; NaN: unknown. The standard error of a perplexity follows from that of the mean of
+ * log p. A percentile is the smallest value that at least this share of the positions does not exceed. */
+typedef struct tsr_forward_predictions {
+    double perplexity[2], perplexity_error[2]; /* source and model, on tokens of a file */
+    double kl_percentile[TSR_KL_PERCENTILES];  /* percentiles of KL(source || model) in nats over all positions */
+} tsr_forward_predictions;
+
+/* Returns predictions that are all unknown. */
+tsr_forward_predictions tsr_forward_predictions_unknown(void);
+
 /* Sizes and settings of the run. */
 typedef struct tsr_forward_figures {
     size_t sequences, tokens;
     uint64_t weight_bytes, activation_bytes; /* bytes of weights read from both models; largest memory of activations */
     uint64_t bytes_between_devices;          /* activations that one device copied from another */
     uint64_t bytes_of_host;                  /* weights as doubles, and activations, copied between host and GPUs */
-    double perplexity[2];                    /* source and model on tokens of a file; NaN: unknown */
-    tsr_input_coding inputs;                 /* inputs of the model's last quantized layer */
+    tsr_forward_predictions predictions;
+    tsr_input_coding inputs; /* inputs of the model's last quantized layer */
     size_t devices;
     char device[256];
 } tsr_forward_figures;

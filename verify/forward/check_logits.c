@@ -62,9 +62,10 @@ static tsr_status compare_position(void *context, size_t i, size_t worker, tsr_e
     return TSR_OK;
 }
 
-/* Sums over all positions so far. */
+/* All positions so far: their divergences, and sums of the logarithms of probabilities and of their squares. */
 typedef struct heads {
-    double of_next[2];
+    double *kl; /* [n] */
+    double of_next[2], squares[2];
     size_t followed;
 } heads;
 
@@ -83,12 +84,15 @@ static tsr_status compare_logits(tsr_forward_check *c, tsr_judgement *total, hea
     for (size_t i = 0; i < n; i++) {
         total->kl.mean += p->of[i].kl / (double)c->n;
         total->kl.max = fmax(total->kl.max, p->of[i].kl);
+        sums->kl[p->row + i] = p->of[i].kl;
         total->agreed += p->of[i].alike;
         if (isnan(p->of[i].of_next[0]))
             continue;
         sums->followed++;
-        for (size_t k = 0; k < 2; k++)
+        for (size_t k = 0; k < 2; k++) {
             sums->of_next[k] += p->of[i].of_next[k];
+            sums->squares[k] += p->of[i].of_next[k] * p->of[i].of_next[k];
+        }
     }
     return TSR_OK;
 }
@@ -117,6 +121,32 @@ static tsr_status run_head(const tsr_forward_both *both, tsr_forward *f, size_t 
     return tsr_forward_logits_of(f, states + c->row * f->hidden, c->n, c->logits[i], err);
 }
 
+tsr_forward_predictions tsr_forward_predictions_unknown(void)
+{
+    return (tsr_forward_predictions){{NAN, NAN}, {NAN, NAN}, {NAN, NAN, NAN, NAN}};
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Computes perplexities and percentiles from the sums over n positions. Sorts sums->kl. */
+static void predict(tsr_forward_predictions *to, const heads *sums, size_t n, bool of_file)
+{
+    static const double kShares[TSR_KL_PERCENTILES] = {0.5, 0.9, 0.99, 0.999};
+    const double count = (double)sums->followed;
+    qsort(sums->kl, n, sizeof *sums->kl, by_value);
+    for (size_t i = 0; i < TSR_KL_PERCENTILES && n > 0; i++)
+        to->kl_percentile[i] = sums->kl[(size_t)ceil(kShares[i] * (double)n) - 1];
+    for (size_t k = 0; k < 2 && of_file && sums->followed > 0; k++) {
+        const double mean = sums->of_next[k] / count, variance = sums->squares[k] / count - mean * mean;
+        to->perplexity[k] = exp(-mean);
+        to->perplexity_error[k] = sums->followed < 2 ? NAN : to->perplexity[k] * sqrt(fmax(variance, 0) / (count - 1));
+    }
+}
+
 tsr_status tsr_forward_compare_heads(tsr_forward_check *c, tsr_judgement *total, tsr_err *err)
 {
     const size_t width = c->source.vocabulary, most = tsr_forward_chunk(&c->source, c->n);
@@ -127,8 +157,9 @@ tsr_status tsr_forward_compare_heads(tsr_forward_check *c, tsr_judgement *total,
                    .width = width,
                    .tokens = &c->tokens,
                    .of = malloc(most * sizeof *p.of)};
-    heads sums = {{0, 0}, 0};
-    tsr_status status = logits == NULL || p.of == NULL ? tsr_out_of_memory(err, "for logits") : TSR_OK;
+    heads sums = {.kl = malloc((c->n + 1) * sizeof *sums.kl)};
+    tsr_status status =
+        logits == NULL || p.of == NULL || sums.kl == NULL ? tsr_out_of_memory(err, "for logits") : TSR_OK;
     total->kl.known = true;
     for (; status == TSR_OK && p.row < c->n; p.row += most) {
         at.row = p.row;
@@ -137,8 +168,9 @@ tsr_status tsr_forward_compare_heads(tsr_forward_check *c, tsr_judgement *total,
         if (status == TSR_OK)
             status = compare_logits(c, total, &sums, &p, at.n, err);
     }
-    for (size_t k = 0; k < 2 && c->request->tokens != NULL && sums.followed > 0; k++)
-        c->perplexity[k] = exp(-sums.of_next[k] / (double)sums.followed);
+    if (status == TSR_OK)
+        predict(&c->predictions, &sums, c->n, c->request->tokens != NULL);
+    free(sums.kl);
     free(logits);
     free(p.of);
     return status;

@@ -49,7 +49,7 @@ typedef struct tsr_forward_check {
     double *other[2];          /* [n][hidden]: the last layer of each model on the other model's stream */
     uint32_t *chosen[2];       /* experts chosen for these rows, [2 n] */
     tsr_forward_budget budget;
-    double perplexity[2];
+    tsr_forward_predictions predictions;
 } tsr_forward_check;
 
 /* Opens the devices of a request. On the CPU they are simulated. TSR_E_DEVICE: there are fewer GPUs. */

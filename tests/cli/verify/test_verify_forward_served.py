@@ -241,10 +241,17 @@ def test_perplexity_of_both(tmp_path, tessera):
     a, b = m.write(tmp_path / "a"), write(tmp_path / "b", other, m.config)
     code, out, err = harness.run(tessera, [*command(a, b, "--tokens", tmp_path / "t.txt"), "--json", "-"])
     result = json.loads(out)
+    both = []
     for key, tensors in (("perplexity_source", m.tensors), ("perplexity", other)):
         log_p = np.log(softmax(m.run(tensors=tensors)["logits"]))
-        wanted = np.exp(-np.take_along_axis(log_p[:, :-1], m.tokens[:, 1:, None], -1).mean())
-        assert result[key] == pytest.approx(wanted, rel=1e-6)
+        both.append(log_p)
+        of_next = np.take_along_axis(log_p[:, :-1], m.tokens[:, 1:, None], -1)
+        assert result[key] == pytest.approx(np.exp(-of_next.mean()), rel=1e-6)
+        assert result[f"{key}_error"] == pytest.approx(np.exp(-of_next.mean()) * of_next.std() / np.sqrt(of_next.size - 1), rel=1e-6)
+    kl = (np.exp(both[0]) * (both[0] - both[1])).sum(-1).reshape(-1)
+    for key, percent in (("kl_median_nats", 50), ("kl_90_nats", 90), ("kl_99_nats", 99), ("kl_99_9_nats", 99.9)):
+        assert result[key] == pytest.approx(np.percentile(kl, percent, method="inverted_cdf"), rel=1e-5), key
+    assert "99 % below" in harness.run(tessera, command(a, b, "--tokens", tmp_path / "t.txt"))[1]
     drawn = json.loads(harness.run(tessera, [*command(a, b), "--json", "-"])[1])
     assert drawn["perplexity"] is None and drawn["token_count"] == 64 and drawn["rounding"] == "none"
 
