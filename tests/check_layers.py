@@ -63,7 +63,7 @@ MAY_INCLUDE = {
     "verify/kernels": EVIDENCE,
     "verify/mla": EVIDENCE,
     "verify/forward/tokens": EVIDENCE,
-    "verify/forward/collect": FORMATS + ["kernels/cpu"],
+    "verify/forward/collect": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens"],
     "verify/forward": EVIDENCE + ["verify/mla", "verify/forward/tokens", "verify/forward/collect"],
     "verify/calibrate": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens", "verify/forward/collect"],
     # report/ reads the files that commands write, as untrusted input, and uses no code that made them.

@@ -19,7 +19,6 @@ typedef struct calibrating {
     tsr_checkpoint *checkpoint;
     tsr_weights weights;
     tsr_side side;
-    tsr_cpu_kernels kernels;
     tsr_collector collector;
     tsr_input_products products;
     tsr_expert_coverage coverage;
@@ -120,8 +119,7 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
                                          .devices = (size_t)a->devices,
                                          .run = tsr_terminal_run_options(terminal, c->common.threads, a->memory)};
     if (a->hessians) {
-        tsr_cpu_kernels_init(&a->kernels, tsr_cpu_flags() & (unsigned)c->common.cpumask);
-        TSR_TRY(tsr_input_products_open(&a->products, a->out, &a->kernels, c->common.threads, err));
+        TSR_TRY(tsr_input_products_open(&a->products, a->out, err));
         a->collector.products = &a->products;
     }
     TSR_TRY(tsr_calibrate(&request, &a->collector, &a->figures, err));
@@ -221,7 +219,7 @@ const tsr_command tsr_command_calibrate = {
     .name = "calibrate",
     .summary = "means and ranges of layer inputs, measured on text",
     .schema = "tessera-calibrate/1",
-    TSR_COMMAND(1, TSR_TAKES_IGNORE_FILE | TSR_TAKES_THREADS | TSR_TAKES_CPUMASK | TSR_TAKES_PROGRESS, calibrating),
+    TSR_COMMAND(1, TSR_TAKES_IGNORE_FILE | TSR_TAKES_THREADS | TSR_TAKES_PROGRESS, calibrating),
     .set_defaults = set_defaults,
     .open = open_source,
     .print = print,

@@ -28,14 +28,15 @@ __device__ void multiply_add(double (&c)[2], double a, double b)
                  : "d"(a), "d"(b));
 }
 
-template <bool ACROSS>
+template <bool A_ACROSS, bool ACROSS>
 __device__ void load_stage(double *stage, const tsr_f64_gemm &g, const double *a, const double *b, size_t m0, size_t n0,
                            size_t k0)
 {
     for (int i = threadIdx.x; i < kTileM * kTileK; i += kThreads) {
-        const size_t m = m0 + i / kTileK, k = k0 + i % kTileK;
+        const int row = A_ACROSS ? i % kTileM : i / kTileK, col = A_ACROSS ? i / kTileM : i % kTileK;
+        const size_t m = m0 + row, k = k0 + col;
         const bool there = m < g.m && k < g.k;
-        copy_or_zero(stage + i / kTileK * kLd + i % kTileK, there ? a + m * g.lda + k : a, there);
+        copy_or_zero(stage + row * kLd + col, there ? a + (A_ACROSS ? k * g.lda + m : m * g.lda + k) : a, there);
     }
     for (int i = threadIdx.x; i < kTileN * kTileK; i += kThreads) {
         const int row = ACROSS ? i % kTileN : i / kTileK, col = ACROSS ? i / kTileN : i % kTileK;
@@ -47,7 +48,7 @@ __device__ void load_stage(double *stage, const tsr_f64_gemm &g, const double *a
     asm volatile("cp.async.commit_group;\n");
 }
 
-template <bool ACROSS> __global__ void __launch_bounds__(kThreads) gemm(const tsr_f64_gemm g)
+template <bool A_ACROSS, bool ACROSS> __global__ void __launch_bounds__(kThreads) gemm(const tsr_f64_gemm g)
 {
     extern __shared__ double shared[];
     const size_t n0 = (size_t)blockIdx.x * kTileN, m0 = (size_t)blockIdx.y * kTileM, z = blockIdx.z;
@@ -58,12 +59,12 @@ template <bool ACROSS> __global__ void __launch_bounds__(kThreads) gemm(const ts
     const size_t steps = (g.k + kTileK - 1) / kTileK;
     double sum[4][4][2] = {};
     for (int s = 0; s < kStages - 1; s++)
-        load_stage<ACROSS>(shared + s * kStage, g, a, b, m0, n0, (size_t)s * kTileK);
+        load_stage<A_ACROSS, ACROSS>(shared + s * kStage, g, a, b, m0, n0, (size_t)s * kTileK);
     for (size_t step = 0; step < steps; step++) {
         asm volatile("cp.async.wait_group %0;\n" ::"n"(kStages - 2));
         __syncthreads();
-        load_stage<ACROSS>(shared + (step + kStages - 1) % kStages * kStage, g, a, b, m0, n0,
-                           (step + kStages - 1) * kTileK);
+        load_stage<A_ACROSS, ACROSS>(shared + (step + kStages - 1) % kStages * kStage, g, a, b, m0, n0,
+                                     (step + kStages - 1) * kTileK);
         const double *const stage = shared + step % kStages * kStage;
         for (int k = 0; k < kTileK; k += 4) {
             double x[4], w[4];
@@ -313,7 +314,7 @@ tsr_status tsr_cuda_f64_gemm(const tsr_f64_gemm *g, tsr_stream stream, tsr_err *
     if (grid.y > 65535 || grid.z > 65535 || g->share_b == 0)
         return tsr_fail(err, TSR_E_SHAPE, "an FP64 product of %zu rows in a batch of %zu exceeds the kernel's grid",
                         g->m, g->batch);
-    auto *const kernel = g->across ? gemm<true> : gemm<false>;
+    auto *const kernel = g->both_across ? gemm<true, true> : g->across ? gemm<false, true> : gemm<false, false>;
     const cudaError_t code = host::allow_shared(kernel, kShared);
     if (code == cudaSuccess)
         kernel<<<grid, kThreads, kShared, stream>>>(*g);

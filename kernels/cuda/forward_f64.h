@@ -16,12 +16,13 @@
 extern "C" {
 #endif
 
-/* c[m][n] = (add ? c : 0) + sum over k of a[m][k] b[n][k], for each of `batch` matrices; if `across`, b is [k][n]. */
+/* c[m][n] = (add ? c : 0) + sum over k of a[m][k] b[n][k], for each of `batch` matrices; if `across`, b is [k][n], and if
+ * `both_across`, a is [k][m] too. */
 typedef struct tsr_f64_gemm {
     const double *a, *b;
     double *c;
     size_t m, n, k, lda, ldb, ldc;
-    bool add, across;
+    bool add, across, both_across;
     size_t batch, step_a, step_b, step_c; /* elements from one matrix to the next; */
     size_t share_b;                       /* number of consecutive matrices with the same b, at least 1 */
 } tsr_f64_gemm;

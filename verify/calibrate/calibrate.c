@@ -86,6 +86,8 @@ tsr_status tsr_calibrate(const tsr_forward_request *request, tsr_collector *coll
     status = tsr_forward_open(&r.forward, request->source, err);
     r.forward.ops = r.devices.of_source;
     r.forward.collector = collector;
+    if (collector->products != NULL)
+        collector->products->ops = r.devices.of_source;
     if (status == TSR_OK)
         status = read_tokens(&r, err);
     if (status == TSR_OK)
@@ -98,6 +100,8 @@ tsr_status tsr_calibrate(const tsr_forward_request *request, tsr_collector *coll
                                      .activation_bytes = r.devices.ops->most,
                                      .devices = r.devices.n};
     snprintf(figures->device, sizeof figures->device, "%s", r.devices.ops->name);
+    if (collector->products != NULL)
+        tsr_input_products_drop(collector->products);
     free(r.x);
     tsr_tokens_free(&r.tokens);
     tsr_forward_close(&r.forward);

@@ -118,6 +118,26 @@ static tsr_status fill(tsr_ops *ops, double *y, size_t rows, size_t n, const dou
     return status;
 }
 
+static tsr_status gram(tsr_ops *ops, double *sums, const double *x, size_t n, size_t cols, tsr_err *err)
+{
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
+    const tsr_f64_gemm gemm = {.a = x,
+                               .b = x,
+                               .c = sums,
+                               .m = cols,
+                               .n = cols,
+                               .k = n,
+                               .lda = cols,
+                               .ldb = cols,
+                               .ldc = (size_t)tsr_round_up(cols, TSR_GRAM_TILE),
+                               .add = true,
+                               .across = true,
+                               .both_across = true,
+                               .batch = 1,
+                               .share_b = 1};
+    return tsr_cuda_f64_gemm(&gemm, g->stream, err);
+}
+
 static tsr_status norm(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, size_t n, const double *gain,
                        double eps, double *y, size_t ld_y, tsr_err *err)
 {

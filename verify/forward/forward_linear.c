@@ -121,7 +121,11 @@ static tsr_status collect(const tsr_forward *f, tsr_collected_rows rows, const d
             status = tsr_collect(f->collector, &rows, err);
     }
     free(host);
-    return status;
+    if (status != TSR_OK || f->collector->products == NULL)
+        return status;
+    const tsr_product_rows all = {
+        .module = rows.module, .matrices = rows.matrices, .matrix = rows.matrix, .x = x, .n = n, .cols = rows.cols};
+    return tsr_input_products_add(f->collector->products, &all, err);
 }
 
 tsr_status tsr_forward_collect(const tsr_forward *f, const char *module, const double *x, size_t n, size_t cols,

@@ -3,6 +3,7 @@
 
 #include "common/checked.h"
 #include "common/parallel/parallel_for.h"
+#include "kernels/cpu/cpu.h"
 #include "verify/values/weight_product.h"
 
 #include <math.h>
@@ -108,6 +109,48 @@ static void norm_rows(const void *args, size_t first, size_t rows)
     const rows_args *const a = args;
     for (size_t i = first; i < first + rows; i++)
         tsr_rms_norm(a->x + i * a->ld_x, a->n, a->vector, a->number, a->y + i * a->ld_y);
+}
+
+/* ---- products of inputs ---- */
+
+enum { GRAM_TOKENS = 256 /* that are packed at a time */ };
+
+typedef struct summing {
+    const tsr_cpu_kernels *kernels;
+    const double *panels; /* [tiles][n][TSR_GRAM_TILE] */
+    size_t n, tiles;
+    double *sums;
+} summing;
+
+/* Adds to the tiles of one row of tiles. The longest rows come first. */
+static tsr_status add_band(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    const summing *const s = context;
+    const size_t row = s->tiles - 1 - i, ld = s->tiles * TSR_GRAM_TILE, panel = s->n * TSR_GRAM_TILE;
+    (void)worker, (void)err;
+    for (size_t col = 0; col <= row; col++)
+        s->kernels->outer_products(s->panels + row * panel, s->panels + col * panel, s->n,
+                                   s->sums + row * TSR_GRAM_TILE * ld + col * TSR_GRAM_TILE, ld);
+    return TSR_OK;
+}
+
+static tsr_status gram(tsr_ops *ops, double *sums, const double *x, size_t n, size_t cols, tsr_err *err)
+{
+    const size_t tiles = (size_t)tsr_ceil_div(cols, TSR_GRAM_TILE), width = TSR_GRAM_TILE;
+    double *const panels = malloc((tiles * width * GRAM_TOKENS + 1) * sizeof *panels);
+    tsr_status status = panels == NULL ? tsr_out_of_memory(err, "for products of inputs") : TSR_OK;
+    tsr_cpu_kernels kernels;
+    tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
+    for (size_t first = 0; first < n && status == TSR_OK; first += GRAM_TOKENS) {
+        summing s = {&kernels, panels, n - first < GRAM_TOKENS ? n - first : GRAM_TOKENS, tiles, sums};
+        for (size_t i = 0; i < tiles * width; i++) {
+            for (size_t k = 0; k < s.n; k++)
+                panels[(i / width * s.n + k) * width + i % width] = i < cols ? x[(first + k) * cols + i] : 0;
+        }
+        status = tsr_parallel_for(tiles, ops->threads, ops->cancel, add_band, &s, err);
+    }
+    free(panels);
+    return status;
 }
 
 static tsr_status norm(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, size_t n, const double *gain,

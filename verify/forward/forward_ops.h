@@ -49,6 +49,9 @@ typedef struct tsr_op_gate {
     double *y;
 } tsr_op_gate;
 
+/* Rows and columns of sums of products are padded to multiples of this. */
+enum { TSR_GRAM_TILE = 8 };
+
 typedef struct tsr_ops tsr_ops;
 struct tsr_ops {
     const char *name; /* "CPU", or the GPU's */
@@ -73,6 +76,9 @@ struct tsr_ops {
     tsr_status (*fill)(tsr_ops *ops, double *y, size_t rows, size_t n, const double *host, tsr_err *err);
     /* `rows` is set. */
     tsr_status (*linear)(tsr_ops *ops, const tsr_linear_product *args, tsr_err *err);
+    /* Adds x^T x to sums [padded][padded], whose lower triangle is filled, for x [n][cols]. `padded` is cols rounded up to
+     * TSR_GRAM_TILE. */
+    tsr_status (*gram)(tsr_ops *ops, double *sums, const double *x, size_t n, size_t cols, tsr_err *err);
     /* Computes y = x / RMS(x) * gain for `rows` rows of n. Rows are ld_x and ld_y apart; x and y may be equal. */
     tsr_status (*norm)(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, size_t n, const double *gain,
                        double eps, double *y, size_t ld_y, tsr_err *err);
@@ -99,9 +105,9 @@ struct tsr_ops {
 };
 
 /* The functions of a table that each kind of memory defines under the names of the fields. */
-#define TSR_OPS_FUNCTIONS                                                                                           \
-    .make = make, .drop = drop, .copy = copy, .fetch = fetch, .fill = fill, .norm = norm, .turn = turn,             \
-    .attend = attend, .gate = gate, .add = add, .take = take, .place = place, .scale = scale, .quantize = quantize, \
+#define TSR_OPS_FUNCTIONS                                                                                             \
+    .make = make, .drop = drop, .copy = copy, .fetch = fetch, .fill = fill, .gram = gram, .norm = norm, .turn = turn, \
+    .attend = attend, .gate = gate, .add = add, .take = take, .place = place, .scale = scale, .quantize = quantize,   \
     .round = round_all
 
 /* Returns the operations of the CPU. */

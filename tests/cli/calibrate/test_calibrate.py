@@ -140,7 +140,7 @@ def test_products_are_those_of_float64(tmp_path, calibrate, family):
         seen.add(f"{name}.input_products")
         assert np.allclose(found if expert is None else found[expert], want, rtol=1e-5, atol=1e-6 * np.abs(want).max()), (name, expert)
     assert seen == {n for n in got if n.endswith("input_products")}
-    again, _, _ = calibrate(src, tokens, "--hessians", "--threads", "1", "--cpumask", "0")
+    again, _, _ = calibrate(src, tokens, "--hessians", "--threads", "1")
     assert all(np.array_equal(got[n], again[n]) for n in got)
 
 

@@ -106,11 +106,7 @@ tsr_status tsr_collect(tsr_collector *c, const tsr_collected_rows *r, tsr_err *e
     if (status == TSR_OK)
         status = add_range(e, r->matrix, r->n, least, largest, err);
     free(ranges);
-    if (status != TSR_OK || c->products == NULL)
-        return status;
-    const tsr_product_rows rows = {
-        .module = r->module, .matrices = r->matrices, .matrix = r->matrix, .x = r->x, .n = r->n, .cols = r->cols};
-    return tsr_input_products_add(c->products, &rows, err);
+    return status;
 }
 
 /* ---- ranges ---- */

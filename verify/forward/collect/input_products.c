@@ -1,16 +1,14 @@
-/* Sums outer products of inputs, in tiles, and writes their means. */
+/* Sums products of inputs for each layer, and writes their means. */
 #include "verify/forward/collect/input_products.h"
 
+#include "common/checked.h"
 #include "common/file.h"
 #include "common/grow.h"
-#include "common/parallel/parallel_for.h"
 #include "formats/names/shared_input.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { TILE = TSR_OUTER_TILE, TOKENS = 256 /* that are summed at a time */ };
 
 /* The sums of one matrix. */
 typedef struct tsr_open_products {
@@ -19,12 +17,13 @@ typedef struct tsr_open_products {
     size_t matrices, matrix, cols;
     size_t at; /* 1 + index of the stack in `done`; 0: none yet */
     uint64_t tokens;
-    double *sums; /* [tiles * TILE][tiles * TILE], the tiles of the lower triangle */
+    double *sums; /* [padded][padded] in memory of the operations, the lower triangle */
 } tsr_open_products;
 
-static size_t tiles_of(size_t cols)
+/* Returns the rows and columns of the sums. */
+static size_t padded(size_t cols)
 {
-    return (cols + TILE - 1) / TILE;
+    return (size_t)tsr_round_up(cols, TSR_GRAM_TILE);
 }
 
 static tsr_status out_of_memory(tsr_err *err)
@@ -32,10 +31,9 @@ static tsr_status out_of_memory(tsr_err *err)
     return tsr_out_of_memory(err, "for products of inputs");
 }
 
-tsr_status tsr_input_products_open(tsr_input_products *p, const char *path, const tsr_cpu_kernels *kernels,
-                                   uint64_t threads, tsr_err *err)
+tsr_status tsr_input_products_open(tsr_input_products *p, const char *path, tsr_err *err)
 {
-    *p = (tsr_input_products){.fd = -1, .path = path, .kernels = kernels, .threads = threads};
+    *p = (tsr_input_products){.fd = -1, .path = path};
     return tsr_open_scratch(path, &p->fd, err);
 }
 
@@ -59,15 +57,19 @@ static tsr_status add_finished(tsr_input_products *p, const tsr_open_products *o
 /* Writes the means as a full matrix. */
 static tsr_status write_means(const tsr_input_products *p, const tsr_open_products *o, uint64_t offset, tsr_err *err)
 {
-    const size_t n = o->cols, ld = tiles_of(n) * TILE;
+    const size_t n = o->cols, ld = padded(n);
     float *const row = malloc((n + 1) * sizeof *row);
-    tsr_status status = row == NULL ? out_of_memory(err) : TSR_OK;
+    double *const sums = malloc(ld * ld * sizeof *sums);
+    tsr_status status = row == NULL || sums == NULL ? out_of_memory(err) : TSR_OK;
+    if (status == TSR_OK)
+        status = p->ops->get(p->ops, sums, o->sums, ld * ld, err);
     for (size_t i = 0; i < n && status == TSR_OK; i++) {
         for (size_t j = 0; j < n; j++)
-            row[j] = (float)((i >= j ? o->sums[i * ld + j] : o->sums[j * ld + i]) / (double)o->tokens);
+            row[j] = (float)((i >= j ? sums[i * ld + j] : sums[j * ld + i]) / (double)o->tokens);
         status = tsr_write_at(p->fd, p->path, row, n * sizeof *row, offset + i * n * sizeof *row, err);
     }
     free(row);
+    free(sums);
     return status;
 }
 
@@ -88,13 +90,18 @@ static tsr_status finish(tsr_input_products *p, tsr_open_products *o, tsr_err *e
     return write_means(p, o, p->done[o->at - 1].offset + o->matrix * bytes, err);
 }
 
+static void drop_one(tsr_input_products *p, size_t i)
+{
+    tsr_open_products *const o = &p->open[i];
+    p->ops->drop(p->ops, o->sums, padded(o->cols) * padded(o->cols));
+    *o = p->open[--p->n_open];
+}
+
 /* Writes an open matrix and removes it from the list. */
 static tsr_status close_one(tsr_input_products *p, size_t i, tsr_err *err)
 {
-    tsr_open_products *const o = &p->open[i];
-    const tsr_status status = finish(p, o, err);
-    free(o->sums);
-    *o = p->open[--p->n_open];
+    const tsr_status status = finish(p, &p->open[i], err);
+    drop_one(p, i);
     return status;
 }
 
@@ -103,47 +110,6 @@ tsr_status tsr_input_products_end_layer(tsr_input_products *p, tsr_err *err)
     while (p->n_open > 0)
         TSR_TRY(close_one(p, p->n_open - 1, err));
     return TSR_OK;
-}
-
-/* ---- sums ---- */
-
-typedef struct summing {
-    const tsr_cpu_kernels *kernels;
-    const double *panels; /* [tiles][n][TILE] */
-    size_t n, tiles;
-    double *sums;
-} summing;
-
-/* Adds to the tiles of one row of tiles. The longest rows come first. */
-static tsr_status add_band(void *context, size_t i, size_t worker, tsr_err *err)
-{
-    const summing *const s = context;
-    const size_t row = s->tiles - 1 - i, ld = s->tiles * TILE, panel = s->n * TILE;
-    (void)worker;
-    (void)err;
-    for (size_t col = 0; col <= row; col++)
-        s->kernels->outer_products(s->panels + row * panel, s->panels + col * panel, s->n,
-                                   s->sums + row * TILE * ld + col * TILE, ld);
-    return TSR_OK;
-}
-
-static tsr_status add_rows(const tsr_input_products *p, const tsr_product_rows *r, tsr_open_products *o, tsr_err *err)
-{
-    const size_t tiles = tiles_of(r->cols);
-    double *const panels = malloc(tiles * TILE * TOKENS * sizeof *panels);
-    tsr_status status = panels == NULL ? out_of_memory(err) : TSR_OK;
-    for (size_t first = 0; first < r->n && status == TSR_OK; first += TOKENS) {
-        const size_t n = r->n - first < TOKENS ? r->n - first : TOKENS;
-        for (size_t i = 0; i < tiles * TILE; i++) {
-            for (size_t k = 0; k < n; k++)
-                panels[(i / TILE * n + k) * TILE + i % TILE] = i < r->cols ? r->x[(first + k) * r->cols + i] : 0;
-        }
-        summing s = {p->kernels, panels, n, tiles, o->sums};
-        status = tsr_parallel_for(tiles, p->threads, NULL, add_band, &s, err);
-    }
-    o->tokens += r->n;
-    free(panels);
-    return status;
 }
 
 /* ---- the current matrix ---- */
@@ -170,7 +136,7 @@ static tsr_status finish_previous(tsr_input_products *p, tsr_err *err)
 static tsr_status add_open(tsr_input_products *p, const tsr_product_rows *r, const tsr_shared_input *input,
                            const char *leaf, tsr_err *err)
 {
-    const size_t ld = tiles_of(r->cols) * TILE;
+    const size_t ld = padded(r->cols);
     if (input->expert && !input->common)
         TSR_TRY(finish_previous(p, err));
     if (!tsr_grow(&p->open, p->n_open, &p->open_capacity, sizeof *p->open))
@@ -180,10 +146,12 @@ static tsr_status add_open(tsr_input_products *p, const tsr_product_rows *r, con
                              .leaf = tsr_arena_dup(&p->arena, leaf, strlen(leaf)),
                              .matrices = input->common ? 1 : r->matrices,
                              .matrix = input->common ? 0 : r->matrix,
-                             .cols = r->cols,
-                             .sums = calloc(ld * ld, sizeof *o->sums)};
+                             .cols = r->cols};
+    if (o->leaf == NULL)
+        return out_of_memory(err);
+    TSR_TRY(p->ops->make(p->ops, ld * ld, &o->sums, err));
     p->n_open++;
-    return o->leaf == NULL || o->sums == NULL ? out_of_memory(err) : TSR_OK;
+    return TSR_OK;
 }
 
 tsr_status tsr_input_products_add(tsr_input_products *p, const tsr_product_rows *r, tsr_err *err)
@@ -199,17 +167,22 @@ tsr_status tsr_input_products_add(tsr_input_products *p, const tsr_product_rows 
         return TSR_OK;
     if (!input.common && o->matrix != r->matrix) {
         TSR_TRY(finish(p, o, err));
-        memset(o->sums, 0, tiles_of(r->cols) * TILE * tiles_of(r->cols) * TILE * sizeof *o->sums);
+        TSR_TRY(p->ops->scale(p->ops, o->sums, padded(r->cols) * padded(r->cols), 0, err));
         o->matrix = r->matrix;
         o->tokens = 0;
     }
-    return add_rows(p, r, o, err);
+    o->tokens += r->n;
+    return r->n == 0 ? TSR_OK : p->ops->gram(p->ops, o->sums, r->x, r->n, r->cols, err);
+}
+
+void tsr_input_products_drop(tsr_input_products *p)
+{
+    while (p->n_open > 0)
+        drop_one(p, p->n_open - 1);
 }
 
 void tsr_input_products_close(tsr_input_products *p)
 {
-    for (size_t i = 0; i < p->n_open; i++)
-        free(p->open[i].sums);
     free(p->open);
     free(p->done);
     if (p->fd >= 0)

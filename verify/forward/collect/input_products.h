@@ -6,10 +6,7 @@
 #define TSR_VERIFY_FORWARD_COLLECT_INPUT_PRODUCTS_H
 
 #include "common/arena.h"
-#include "common/status.h"
-#include "kernels/cpu/cpu.h"
-
-#include <stdint.h>
+#include "verify/forward/forward_ops.h"
 
 /* A finished matrix [cols][cols], or one for each expert of a stack; zeros for experts with too few tokens. */
 typedef struct tsr_finished_products {
@@ -29,8 +26,7 @@ typedef struct tsr_input_products {
     int fd;
     uint64_t bytes;
     const char *path; /* for messages */
-    const tsr_cpu_kernels *kernels;
-    uint64_t threads;
+    tsr_ops *ops;     /* the memory of inputs and sums. Borrowed */
     tsr_arena arena;
 } tsr_input_products;
 
@@ -38,13 +34,12 @@ typedef struct tsr_input_products {
 typedef struct tsr_product_rows {
     const char *module;
     size_t matrices, matrix;
-    const double *x; /* [n][cols] */
+    const double *x; /* [n][cols], in memory of the operations */
     size_t n, cols;
 } tsr_product_rows;
 
-/* Creates the file beside `path`, which is borrowed like `kernels`. */
-tsr_status tsr_input_products_open(tsr_input_products *products, const char *path, const tsr_cpu_kernels *kernels,
-                                   uint64_t threads, tsr_err *err) TSR_WARN_UNUSED;
+/* Creates the file beside `path`, which is borrowed. The caller sets `ops` before it adds rows. */
+tsr_status tsr_input_products_open(tsr_input_products *products, const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds rows. The calls for one expert follow one another. TSR_E_NOMEM, TSR_E_IO. */
 tsr_status tsr_input_products_add(tsr_input_products *products, const tsr_product_rows *rows,
@@ -52,6 +47,9 @@ tsr_status tsr_input_products_add(tsr_input_products *products, const tsr_produc
 
 /* Writes all open matrices. To be called after each layer of the model. */
 tsr_status tsr_input_products_end_layer(tsr_input_products *products, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Frees open matrices. To be called before `ops` is closed. */
+void tsr_input_products_drop(tsr_input_products *products);
 
 void tsr_input_products_close(tsr_input_products *products);
 
