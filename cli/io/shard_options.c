@@ -6,6 +6,7 @@
 #include "cli/io/terminal.h"
 #include "common/text.h"
 #include "formats/json/json_write.h"
+#include "formats/remote/address.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@
 
 /* Options of the process or the machine, which do not change the output. */
 static const char kOfProcess[] =
-    "-o --shard --threads --cpumask --memory --io --link --mpi --dry-run --force --json --junit --progress "
+    "-o --spool --shard --threads --cpumask --memory --io --link --mpi --dry-run --force --json --junit --progress "
     "--progress-file --quiet --help";
 /* Options whose values are paths. */
 static const char kPaths[] = "--rules --scales-from --activations --importance --against --config";
@@ -42,7 +43,7 @@ tsr_status tsr_shard_parse(tsr_shard_run *run, tsr_err *err)
 static const char *absolute(tsr_arena *arena, const char *path)
 {
     char here[PATH_MAX];
-    if (path[0] == '/' || getcwd(here, sizeof here) == NULL)
+    if (path[0] == '/' || tsr_is_remote(path) || getcwd(here, sizeof here) == NULL)
         return tsr_arena_dup(arena, path, strlen(path));
     return tsr_arena_printf(arena, "%s/%s", here, path);
 }

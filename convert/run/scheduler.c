@@ -10,6 +10,14 @@
 /* The most files that are open and waiting for fsync, besides one of each sequence. */
 enum { MOST_OPEN_FILES = 64 };
 
+/* Returns true if the next file must wait until files were committed. Files that are sent wait on the disk, which
+ * needs little space if few are open. Only a file that is being committed is waited for: that always ends. */
+static bool must_wait(const tsr_run *r)
+{
+    return r->n_open >= MOST_OPEN_FILES + r->n_sequences ||
+           (r->uploads != NULL && r->committing && r->n_open >= TSR_OPEN_WHEN_SENDING + r->n_sequences);
+}
+
 /* Result of a request for a unit. */
 typedef enum tsr_schedule {
     TSR_UNIT_TAKEN,
@@ -142,7 +150,7 @@ static tsr_schedule take_unit(tsr_file_sequence *sequence, tsr_work *w)
         if (wants_amax(sequence))
             return take_amax(r, w);
         if (r->files[file].phase == TSR_FILE_WAITING) {
-            if (r->n_open >= MOST_OPEN_FILES + r->n_sequences)
+            if (must_wait(r))
                 return TSR_UNIT_NOT_READY;
             status = tsr_run_open_file(r, file, &err);
         }

@@ -65,9 +65,28 @@ static bool *settled(const tsr_run *r)
     return list;
 }
 
+/* Settles all files except the `n` largest. Files that are sent leave the disk, so only some are there at a time. */
+static void keep_largest(const tsr_plan *plan, bool *list, size_t n)
+{
+    bool *const kept = calloc(plan->n_files + 1, sizeof *kept);
+    for (size_t k = 0; kept != NULL && k < n; k++) {
+        size_t largest = plan->n_files;
+        for (size_t i = 0; i < plan->n_files; i++) {
+            if (!list[i] && !kept[i] && (largest == plan->n_files || plan->files[i].bytes > plan->files[largest].bytes))
+                largest = i;
+        }
+        kept[largest] = true;
+    }
+    for (size_t i = 0; kept != NULL && i < plan->n_files; i++)
+        list[i] = list[i] || !kept[i];
+    free(kept);
+}
+
 tsr_status tsr_run_check_space(const tsr_run *r, uint64_t promised, tsr_err *err)
 {
     bool *const list = settled(r);
+    if (list != NULL && r->uploads != NULL)
+        keep_largest(r->plan, list, tsr_plan_sequences(r->plan) + TSR_OPEN_WHEN_SENDING);
     const tsr_status status =
         list == NULL ? tsr_out_of_memory(err, NULL) : tsr_check_space(r->plan, r->dst, list, promised, err);
     free(list);
@@ -100,5 +119,7 @@ tsr_status tsr_run_finish(tsr_run *r, tsr_err *err)
         return TSR_OK;
     TSR_TRY(tsr_blocks_write(r->plan, r->dst, &blocks, err));
     TSR_TRY(tsr_write_texts(&r->digests, r->dst, &r->rows, &blocks, err));
+    if (r->uploads != NULL)
+        TSR_TRY(tsr_uploads_finish(r->uploads, blocks.tensors > 0, err));
     return merges ? tsr_shards_forget(r->dst, &r->journal.shards, err) : TSR_OK;
 }

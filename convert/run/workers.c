@@ -171,10 +171,12 @@ static void *commit_files(void *argument)
         const size_t file = sequence->next_file++;
         if (r->plan->files[file].n_steps == 0)
             status = tsr_run_open_file(r, file, &err);
+        r->committing = true;
         pthread_mutex_unlock(&r->pool->lock);
         if (status == TSR_OK)
             status = tsr_run_commit_file(r, file, &err);
         pthread_mutex_lock(&r->pool->lock);
+        r->committing = false;
         if (status != TSR_OK) {
             tsr_run_note_failure(r, status, &err);
             continue;
@@ -205,10 +207,23 @@ static void report_progress(void *argument)
         p.items_total += r->steps_total;
         if (pool->n_runs == 1 && r->plan->counted != NULL)
             p.items = r->plan->counted;
+        p.sends = p.sends || r->uploads != NULL;
+        p.bytes_sent += r->uploads == NULL ? 0 : tsr_uploads_sent(r->uploads);
     }
     pthread_mutex_unlock(&pool->lock);
     p.seconds = tsr_seconds_since(&pool->began);
     pool->options->progress(&p, pool->options->progress_data);
+}
+
+/* Waits for a committer and reports progress, because the last files may take long to send. */
+static void join(pthread_t thread, void *pool)
+{
+    struct timespec until;
+    do {
+        report_progress(pool);
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+    } while (pthread_timedjoin_np(thread, NULL, &until) == ETIMEDOUT);
 }
 
 void tsr_workers_run(tsr_pool *pool, const char *phase)
@@ -237,7 +252,7 @@ void tsr_workers_run(tsr_pool *pool, const char *phase)
     else if (tsr_run_threads(pool->workers, work, report_progress, pool) == 0)
         fail_for_threads(pool);
     for (size_t i = 0; i < n; i++)
-        pthread_join(committers[i], NULL);
+        join(committers[i], pool);
     report_progress(pool);
     free(committers);
 }

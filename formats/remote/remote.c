@@ -40,12 +40,13 @@ static tsr_status check_list(tsr_remote *remote, tsr_err *err)
     return TSR_OK;
 }
 
-tsr_status tsr_remote_open(tsr_remote **remote, const char *address, tsr_err *err)
+static tsr_status open_address(tsr_remote **remote, const char *address, bool is_output, tsr_err *err)
 {
     *remote = NULL;
     tsr_remote *const r = calloc(1, sizeof *r);
     if (r == NULL)
         return tsr_out_of_memory(err, "for an address");
+    r->is_output = is_output;
     pthread_mutex_init(&r->lock, NULL);
     r->extents = calloc(TSR_EXTENTS, sizeof *r->extents);
     tsr_status status = r->extents == NULL ? tsr_out_of_memory(err, "for an address") : TSR_OK;
@@ -61,6 +62,16 @@ tsr_status tsr_remote_open(tsr_remote **remote, const char *address, tsr_err *er
     else
         *remote = r;
     return status;
+}
+
+tsr_status tsr_remote_open(tsr_remote **remote, const char *address, tsr_err *err)
+{
+    return open_address(remote, address, false, err);
+}
+
+tsr_status tsr_remote_open_output(tsr_remote **remote, const char *address, tsr_err *err)
+{
+    return open_address(remote, address, true, err);
 }
 
 void tsr_remote_close(tsr_remote *remote)

@@ -33,10 +33,10 @@ typedef struct tsr_stream {
 enum { TSR_EXTENTS = 256, TSR_STREAMS = 16 };
 
 struct tsr_remote {
-    const char *address; /* as it appears in messages */
-    const char *base;    /* the URL of the folder, which ends in '/', or of the only file */
-    const char *commit;  /* NULL: not on the Hub */
-    bool is_file;
+    const char *address;     /* as it appears in messages */
+    const char *base;        /* the URL of the folder, which ends in '/', or of the only file */
+    const char *commit;      /* NULL: not on the Hub */
+    bool is_file, is_output; /* is_output: it may have no objects yet */
     tsr_access access;
     tsr_transfers *transfers;
     tsr_remote_file *files; /* [n_files] */
@@ -62,6 +62,20 @@ tsr_status tsr_remote_fetch(tsr_remote *remote, const char *url, const char *sho
 tsr_status tsr_remote_list_url(tsr_remote *remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_remote_list_hub(tsr_remote *remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_remote_list_s3(tsr_remote *remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
+
+/* A part of a document of XML. */
+typedef struct tsr_xml_span {
+    const char *begin, *end;
+} tsr_xml_span;
+
+/* Finds the content of the next element of this name in `in`. Returns false if there is none. */
+bool tsr_xml_find(tsr_xml_span in, const char *name, tsr_xml_span *content);
+
+/* Returns the text of the element with entities replaced; NULL: no such element, an unknown entity, or no memory. */
+const char *tsr_xml_text(tsr_xml_span in, const char *name, tsr_arena *arena);
+
+/* Opens an address of s3:// for writing. It may have no objects yet. */
+tsr_status tsr_remote_open_output(tsr_remote **remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Begins requests with the credentials of `remote`. */
 tsr_status tsr_remote_connect(tsr_remote *remote, tsr_err *err) TSR_WARN_UNUSED;
