@@ -254,8 +254,8 @@ static void print_summary(const tsr_plan_job *job)
     if (job->link != TSR_LINK_NONE)
         tsr_print("%s\n", tsr_links_text(&result->links, links));
     if (result->files_redone > 0)
-        tsr_print("%llu file%s differ from the journal and were written again\n", U64(result->files_redone),
-                  result->files_redone == 1 ? " was" : "s were");
+        tsr_print("%llu file%s from the journal and %s written again\n", U64(result->files_redone),
+                  result->files_redone == 1 ? " differs" : "s differ", result->files_redone == 1 ? "was" : "were");
     if (job->shards.shard.finish)
         tsr_print("%s was joined from %u shard%s: %zu file%s verified\n", tsr_plan_job_output(job),
                   job->shards.shard.count, tsr_plural(job->shards.shard.count), plan->n_files,

@@ -141,6 +141,23 @@ static tsr_status send_text(tsr_uploads *u, size_t index, const char *name, bool
     return status;
 }
 
+static bool is_file_name(const char *name, const void *uploads)
+{
+    const tsr_uploads *const u = uploads;
+    bool is = false;
+    for (size_t i = 0; i < u->plan->n_files && !is; i++)
+        is = strcmp(u->plan->files[i].name, name) == 0;
+    return is;
+}
+
+/* Gives up uploads that kills have left. They cost space, but the output is right: a store that does not list or end
+ * them is no failure. */
+static void sweep(tsr_uploads *u)
+{
+    if (u->summary.objects > 0)
+        (void)!tsr_objects_sweep(u->objects, is_file_name, u, NULL);
+}
+
 tsr_status tsr_uploads_finish(tsr_uploads *u, bool blocks, tsr_err *err)
 {
     const tsr_plan *const plan = u->plan;
@@ -163,5 +180,6 @@ tsr_status tsr_uploads_finish(tsr_uploads *u, bool blocks, tsr_err *err)
                 TSR_TRY(send_text(u, first + n_made + i, name, turn > 0 && u->withdrawn, err));
         }
     }
+    sweep(u);
     return tsr_uploads_write_head(u, true, err);
 }

@@ -192,6 +192,8 @@ tsr_status tsr_remote_list_s3(tsr_remote *remote, const char *address, tsr_err *
     tsr_url_escape(&base, name.prefix, "/");
     remote->base = base.failed ? NULL : tsr_arena_dup(arena, base.data, base.size);
     tsr_text_free(&base);
+    remote->bucket = bucket;
+    remote->prefix = name.prefix;
     TSR_TRY(tsr_arena_status(arena, remote->base == NULL ? TSR_E_NOMEM : TSR_OK, err));
     TSR_TRY(tsr_remote_connect(remote, err));
     TSR_TRY(list(remote, &name, bucket, err));

@@ -57,7 +57,8 @@ typedef struct sending {
 
 static bool is_lost(const tsr_object_request *q)
 {
-    return strstr(q->t.reply.said, "NoSuchUpload") != NULL || strstr(q->t.reply.said, "InvalidPart") != NULL;
+    const bool missing = q->t.reply.code == 404 && strstr(q->t.reply.said, "NoSuchBucket") == NULL;
+    return missing || strstr(q->t.reply.said, "InvalidPart") != NULL;
 }
 
 /* Begins an upload, or ends it with a list of its parts. `element` is what the reply must have. */

@@ -124,6 +124,13 @@ tsr_status tsr_objects_remove(tsr_objects *objects, const char *name, tsr_err *e
     return tsr_remote_prepare(err);
 }
 
+tsr_status tsr_objects_sweep(tsr_objects *objects, bool (*is_own)(const char *name, const void *data), const void *data,
+                             tsr_err *err)
+{
+    (void)objects, (void)is_own, (void)data;
+    return tsr_remote_prepare(err);
+}
+
 tsr_status tsr_objects_abandon(tsr_objects *objects, const char *name, const char *id, tsr_err *err)
 {
     (void)objects, (void)name, (void)id;

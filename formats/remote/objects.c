@@ -175,7 +175,7 @@ static tsr_status delete (tsr_objects *o, const char *name, const char *query, t
     tsr_status status = tsr_object_request_begin(&q, o, name, "DELETE", query, err);
     if (status == TSR_OK)
         status = carry_out(o, &q, err);
-    if (status == TSR_E_FORMAT && strstr(q.t.reply.said, "NoSuchBucket") == NULL) /* 404: it is gone already */
+    if (status == TSR_E_IO && q.t.reply.code == 404 && strstr(q.t.reply.said, "NoSuchBucket") == NULL) /* gone already */
         status = TSR_OK;
     tsr_object_request_free(&q);
     return status;
@@ -196,5 +196,48 @@ tsr_status tsr_objects_abandon(tsr_objects *o, const char *name, const char *id,
         status = delete (o, name, query.data, err);
     tsr_text_free(&query);
     return status;
+}
+
+/* ---- uploads without a record ---- */
+
+/* Fetches the list of multipart uploads below the prefix. */
+static tsr_status list_uploads(tsr_objects *o, tsr_xml_span *list, tsr_err *err)
+{
+    const tsr_remote *const remote = o->remote;
+    tsr_text url = {0};
+    size_t size = 0;
+    tsr_text_printf(&url, "%s?prefix=", remote->bucket);
+    tsr_url_escape(&url, remote->prefix, "");
+    tsr_text_printf(&url, "&uploads=");
+    tsr_status status = tsr_text_status(&url, err);
+    if (status == TSR_OK)
+        status = tsr_remote_fetch(o->remote, url.data, remote->address, LARGEST_ANSWER, &list->begin, &size, err);
+    list->end = list->begin + size;
+    tsr_text_free(&url);
+    return status;
+}
+
+tsr_status tsr_objects_sweep(tsr_objects *o, bool (*is_own)(const char *name, const void *data), const void *data,
+                             tsr_err *err)
+{
+    const size_t before = strlen(o->remote->prefix);
+    size_t found;
+    /* A list has at most a thousand uploads; a new one lacks those that were given up. */
+    do {
+        tsr_xml_span list = {0}, upload;
+        found = 0;
+        TSR_TRY(list_uploads(o, &list, err));
+        while (tsr_xml_find(list, "Upload", &upload)) {
+            const char *const key = tsr_xml_text(upload, "Key", &o->remote->arena),
+                              *const id = tsr_xml_text(upload, "UploadId", &o->remote->arena);
+            list.begin = upload.end;
+            if (key == NULL || id == NULL || strncmp(key, o->remote->prefix, before) != 0 ||
+                !is_own(key + before, data))
+                continue;
+            TSR_TRY(tsr_objects_abandon(o, key + before, id, err));
+            found++;
+        }
+    } while (found > 0);
+    return TSR_OK;
 }
 #endif

@@ -68,4 +68,9 @@ tsr_status tsr_objects_remove(tsr_objects *objects, const char *name, tsr_err *e
 /* Gives up a multipart upload, so that the store frees its parts. An upload that no longer exists is not an error. */
 tsr_status tsr_objects_abandon(tsr_objects *objects, const char *name, const char *id, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Gives up all multipart uploads of objects for which is_own(name, data) is true. A kill may have left some whose ids
+ * were not recorded. TSR_E_IO, TSR_E_FORMAT: the store does not list them. */
+tsr_status tsr_objects_sweep(tsr_objects *objects, bool (*is_own)(const char *name, const void *data), const void *data,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
 #endif

@@ -200,14 +200,12 @@ static bool add_body(const tsr_requests *with, tsr_transfer *t)
     const tsr_curl *const c = &with->curl;
     if (t->kind != TSR_TRANSFER_SEND)
         return true;
-    if (strcmp(t->method, "DELETE") != 0) {
-        (void)c->easy_setopt(t->easy, CURLOPT_POSTFIELDS, t->data == NULL ? "" : t->data);
-        (void)c->easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)t->size);
-        if (!add_header(with, t, "Content-Type: ", "application/octet-stream"))
-            return false;
-    }
     (void)c->easy_setopt(t->easy, CURLOPT_CUSTOMREQUEST, t->method);
-    return add_header(with, t, "Expect:", ""); /* no wait for "100 Continue" */
+    if (strcmp(t->method, "DELETE") == 0)
+        return true;
+    (void)c->easy_setopt(t->easy, CURLOPT_POSTFIELDS, t->data == NULL ? "" : t->data);
+    (void)c->easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)t->size);
+    return add_header(with, t, "Content-Type: ", "application/octet-stream");
 }
 
 tsr_status tsr_request_begin(const tsr_requests *with, tsr_transfer *t, tsr_err *err)
@@ -329,7 +327,7 @@ static bool fail_refused(const tsr_requests *with, tsr_transfer *t)
                              : code == 401 || code == 403 ? with->access->remedy
                              : sends                      ? "the store refuses it"
                                                           : "the server does not do this";
-    return end_with(t, tsr_fail(&t->err, missing ? TSR_E_FORMAT : TSR_E_IO, "%s: %s (status %ld%s%s)", name_of(t), what,
+    return end_with(t, tsr_fail(&t->err, missing && !sends ? TSR_E_FORMAT : TSR_E_IO, "%s: %s (status %ld%s%s)", name_of(t), what,
                                 code, *t->reply.said == '\0' ? "" : ": ", t->reply.said));
 }
 
@@ -431,7 +429,7 @@ bool tsr_request_end(const tsr_requests *with, tsr_transfer *t, CURLcode code)
         return fail_changed(t, t->fault);
     if (t->kind == TSR_TRANSFER_RANGE && t->fits && t->done == t->size)
         return end_with(t, TSR_OK);
-    if (status == 0 || (t->fits && code != CURLE_OK))
+    if (status < 200 || (t->fits && code != CURLE_OK)) /* 100: only the request to go on was answered */
         return take_failure(with, t, code);
     if (t->fits && t->kind == TSR_TRANSFER_SEND)
         return take_answer(t);
