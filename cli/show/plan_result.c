@@ -6,8 +6,10 @@
 #include "cli/io/output.h"
 #include "cli/io/space.h"
 #include "cli/show/merge_result.h"
+#include "common/checked.h"
 #include "convert/plans/quantize_report.h"
 #include "formats/json/json_write.h"
+#include "formats/remote/objects.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -89,7 +91,8 @@ static void print_steps(const tsr_plan *plan)
 static uint64_t memory_at_most(const tsr_command_context *c)
 {
     const tsr_plan_job *const job = c->job;
-    return tsr_engine_memory_at_most(&job->plan, c->common.threads, job->io, c->common.memory);
+    const uint64_t most = tsr_engine_memory_at_most(&job->plan, c->common.threads, job->io, c->common.memory);
+    return job->address == NULL ? most : tsr_min_u64(most + TSR_OBJECTS_MEMORY, tsr_max_u64(most, c->common.memory));
 }
 
 static tsr_status print_plan(const tsr_command_context *c, tsr_err *err)
@@ -110,6 +113,8 @@ static tsr_status print_plan(const tsr_command_context *c, tsr_err *err)
                   : "");
     if (tsr_is_shard(&job->shards))
         tsr_shard_print_space(&job->shards);
+    else if (job->address != NULL)
+        tsr_space_print_spool(plan, job->dst);
     else
         tsr_space_print(plan, job->dst);
     return TSR_OK;

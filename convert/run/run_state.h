@@ -19,9 +19,6 @@
 #include <limits.h>
 #include <pthread.h>
 
-/* Output files on the disk at a time while an output is sent, besides one of each sequence. */
-enum { TSR_OPEN_WHEN_SENDING = 2 };
-
 /* A step that has begun. */
 typedef struct tsr_step_state {
     uint64_t units, left;

@@ -15,7 +15,7 @@ enum { MOST_OPEN_FILES = 64 };
 static bool must_wait(const tsr_run *r)
 {
     return r->n_open >= MOST_OPEN_FILES + r->n_sequences ||
-           (r->uploads != NULL && r->committing && r->n_open >= TSR_OPEN_WHEN_SENDING + r->n_sequences);
+           (r->uploads != NULL && r->committing && r->n_open >= TSR_FILES_IN_SPOOL + r->n_sequences);
 }
 
 /* Result of a request for a unit. */

@@ -55,38 +55,22 @@ static bool is_to_be_linked(const tsr_run *r, size_t file)
            (uint64_t)st.st_dev == tsr_links_source(r->plan, file)->stamp.device;
 }
 
-/* Lists the files that need no disk space: finished ones, those of other shards and ranks, and links. */
+/* Lists the files that need no disk space: finished ones, those of other shards and ranks, links, and of an output that
+ * is sent, all but those that are in the spool at a time. */
 static bool *settled(const tsr_run *r)
 {
     bool *const list = calloc(r->plan->n_files + 1, sizeof *list);
     for (size_t i = 0; list != NULL && i < r->plan->n_files; i++)
         list[i] = r->journal.finished[i] || tsr_is_others(r, i) || is_to_be_linked(r, i) ||
                   (i < r->claimed && !r->files[i].mine);
+    if (list != NULL && r->uploads != NULL)
+        tsr_uploads_settle(r->plan, list);
     return list;
-}
-
-/* Settles all files except the `n` largest. Files that are sent leave the disk, so only some are there at a time. */
-static void keep_largest(const tsr_plan *plan, bool *list, size_t n)
-{
-    bool *const kept = calloc(plan->n_files + 1, sizeof *kept);
-    for (size_t k = 0; kept != NULL && k < n; k++) {
-        size_t largest = plan->n_files;
-        for (size_t i = 0; i < plan->n_files; i++) {
-            if (!list[i] && !kept[i] && (largest == plan->n_files || plan->files[i].bytes > plan->files[largest].bytes))
-                largest = i;
-        }
-        kept[largest] = true;
-    }
-    for (size_t i = 0; kept != NULL && i < plan->n_files; i++)
-        list[i] = list[i] || !kept[i];
-    free(kept);
 }
 
 tsr_status tsr_run_check_space(const tsr_run *r, uint64_t promised, tsr_err *err)
 {
     bool *const list = settled(r);
-    if (list != NULL && r->uploads != NULL)
-        keep_largest(r->plan, list, tsr_plan_sequences(r->plan) + TSR_OPEN_WHEN_SENDING);
     const tsr_status status =
         list == NULL ? tsr_out_of_memory(err, NULL) : tsr_check_space(r->plan, r->dst, list, promised, err);
     free(list);

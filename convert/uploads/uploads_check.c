@@ -6,6 +6,7 @@
 #include "formats/remote/reply.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -69,6 +70,23 @@ tsr_status tsr_uploads_refuse_spool(const char *dst, tsr_err *err)
                      dst, address, address, dst);
     tsr_arena_free(&scratch);
     return status;
+}
+
+void tsr_uploads_settle(const tsr_plan *plan, bool *settled)
+{
+    bool *const kept = calloc(plan->n_files + 1, sizeof *kept);
+    const size_t most = tsr_plan_sequences(plan) + TSR_FILES_IN_SPOOL;
+    for (size_t k = 0; kept != NULL && k < most; k++) {
+        size_t found = plan->n_files; /* none */
+        for (size_t i = 0; i < plan->n_files; i++) {
+            const bool larger = found == plan->n_files || plan->files[i].bytes > plan->files[found].bytes;
+            found = !settled[i] && !kept[i] && larger ? i : found;
+        }
+        kept[found] = true;
+    }
+    for (size_t i = 0; kept != NULL && i < plan->n_files; i++)
+        settled[i] = settled[i] || !kept[i];
+    free(kept);
 }
 
 /* ---- objects of other programs ---- */

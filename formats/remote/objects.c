@@ -175,7 +175,8 @@ static tsr_status delete (tsr_objects *o, const char *name, const char *query, t
     tsr_status status = tsr_object_request_begin(&q, o, name, "DELETE", query, err);
     if (status == TSR_OK)
         status = carry_out(o, &q, err);
-    if (status == TSR_E_IO && q.t.reply.code == 404 && strstr(q.t.reply.said, "NoSuchBucket") == NULL) /* gone already */
+    if (status == TSR_E_IO && q.t.reply.code == 404 &&
+        strstr(q.t.reply.said, "NoSuchBucket") == NULL) /* gone already */
         status = TSR_OK;
     tsr_object_request_free(&q);
     return status;
@@ -228,8 +229,9 @@ tsr_status tsr_objects_sweep(tsr_objects *o, bool (*is_own)(const char *name, co
         found = 0;
         TSR_TRY(list_uploads(o, &list, err));
         while (tsr_xml_find(list, "Upload", &upload)) {
-            const char *const key = tsr_xml_text(upload, "Key", &o->remote->arena),
-                              *const id = tsr_xml_text(upload, "UploadId", &o->remote->arena);
+            const char *const key = tsr_xml_text(upload, "Key", &o->remote->arena), *const id =
+                                                                                        tsr_xml_text(upload, "UploadId",
+                                                                                                     &o->remote->arena);
             list.begin = upload.end;
             if (key == NULL || id == NULL || strncmp(key, o->remote->prefix, before) != 0 ||
                 !is_own(key + before, data))

@@ -36,8 +36,8 @@ struct tsr_remote {
     const char *address;     /* as it appears in messages */
     const char *base;        /* the URL of the folder, which ends in '/', or of the only file */
     const char *commit;      /* NULL: not on the Hub */
-    const char *bucket;  /* the URL of the bucket of s3://, which ends in '/'; NULL: not there */
-    const char *prefix;  /* the beginning of its keys, not escaped */
+    const char *bucket;      /* the URL of the bucket of s3://, which ends in '/'; NULL: not there */
+    const char *prefix;      /* the beginning of its keys, not escaped */
     bool is_file, is_output; /* is_output: it may have no objects yet */
     tsr_access access;
     tsr_transfers *transfers;

@@ -327,8 +327,8 @@ static bool fail_refused(const tsr_requests *with, tsr_transfer *t)
                              : code == 401 || code == 403 ? with->access->remedy
                              : sends                      ? "the store refuses it"
                                                           : "the server does not do this";
-    return end_with(t, tsr_fail(&t->err, missing && !sends ? TSR_E_FORMAT : TSR_E_IO, "%s: %s (status %ld%s%s)", name_of(t), what,
-                                code, *t->reply.said == '\0' ? "" : ": ", t->reply.said));
+    return end_with(t, tsr_fail(&t->err, missing && !sends ? TSR_E_FORMAT : TSR_E_IO, "%s: %s (status %ld%s%s)",
+                                name_of(t), what, code, *t->reply.said == '\0' ? "" : ": ", t->reply.said));
 }
 
 /* Returns true if the store refuses a request for a reason that may pass: bytes that were damaged on the way, a
