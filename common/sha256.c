@@ -102,18 +102,9 @@ static bool has_sha(void)
 }
 #endif
 
-static void add(uint32_t state[8], const unsigned char *data, size_t n)
-{
-#if defined(__x86_64__)
-    if (has_sha()) {
-        add_blocks_sha(state, data, n);
-        return;
-    }
-#endif
-    add_blocks(state, data, n);
-}
+typedef void add_blocks_fn(uint32_t state[8], const unsigned char *data, size_t n);
 
-const char *tsr_sha256_text(const void *data, size_t size, char text[TSR_SHA256_TEXT])
+static const char *digest(add_blocks_fn *add, const void *data, size_t size, char text[TSR_SHA256_TEXT])
 {
     uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                          0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
@@ -129,4 +120,18 @@ const char *tsr_sha256_text(const void *data, size_t size, char text[TSR_SHA256_
     for (int i = 0; i < 8; i++)
         snprintf(text + 8 * i, 9, "%08x", (unsigned)state[i]);
     return text;
+}
+
+const char *tsr_sha256_text_plain(const void *data, size_t size, char text[TSR_SHA256_TEXT])
+{
+    return digest(add_blocks, data, size, text);
+}
+
+const char *tsr_sha256_text(const void *data, size_t size, char text[TSR_SHA256_TEXT])
+{
+#if defined(__x86_64__)
+    if (has_sha())
+        return digest(add_blocks_sha, data, size, text);
+#endif
+    return tsr_sha256_text_plain(data, size, text);
 }

@@ -272,6 +272,35 @@ def test_an_upload_continues_with_its_missing_parts(tool, model, right):
         assert len(store.order) == len(set(store.order)) and store.difference(PREFIX, right) is None
 
 
+@pytest.mark.parametrize("name, damage, code, expected", [
+    ("0.sent", lambda data: data[:-30], 0, "1 file differs"), ("0.sent", lambda data: data.replace(b"etag", b"Etag"), 0, "1 file differs"),
+    ("11.sent", lambda data: b"", 0, "10 files verified"), ("uploads", lambda data: data[:20], 3, "damaged"), ("0.blocks", lambda data: data[:-1], 0, "1 file differs"),
+], ids=["cut", "changed", "text", "head", "blocks"])
+def test_damaged_records(name, damage, code, expected, tool, model, right, tmp_path):
+    """A file whose record is damaged is made and sent again."""
+    with s3_store.Store() as store:
+        assert tool(store, "quantize", model, "-o", OUT, "--quiet", *SMALL_SHARDS)[0] == 0
+        path = tmp_path / "out.spool" / ".tessera" / name
+        path.write_bytes(damage(path.read_bytes()))
+        got, out, err = tool(store, "quantize", model, "-o", OUT, *SMALL_SHARDS)
+        assert got == code and expected in out + err, out + err
+        assert store.difference(PREFIX, right) is None
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data.replace(b"part 0", b"part 1"), lambda data: b"x" + data, lambda data: b""],
+                         ids=["cut", "changed", "begin", "empty"])
+def test_damaged_records_of_parts(damage, tool, model, right, tmp_path):
+    """Parts with a damaged record are sent again."""
+    refused = [True]
+    with s3_store.Store(lambda handler: "403" if refused[0] and handler.what == "complete" else None) as store:
+        assert tool(store, "quantize", model, "-o", OUT, "--quiet", *SMALL_SHARDS)[0] == 4
+        refused[0] = False
+        path, = (tmp_path / "out.spool" / ".tessera").glob("*.parts")
+        path.write_bytes(damage(path.read_bytes()))
+        code, _, err = tool(store, "quantize", model, "-o", OUT, "--quiet", *SMALL_SHARDS)
+        assert code == 0 and store.difference(PREFIX, right) is None and not store.uploads, err
+
+
 def test_objects_that_changed_are_made_again(tool, model, right):
     """A rerun finds an object that is gone and one with other bytes. config.json is not there while they are made."""
     seen = []
@@ -306,7 +335,7 @@ def test_an_interrupt_ends_an_upload(tessera, checkpoint, tmp_path):
 
 
 def test_the_spool_stays_small(tool, model, tmp_path):
-    """Of the files of weights, three are on the disk at a time: one that is sent, and two that are made or wait."""
+    """Three files of weights are on the disk at a time: one that is sent, and two that are made or wait."""
     most = [0]
 
     def measure(handler):
