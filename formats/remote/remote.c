@@ -3,6 +3,7 @@
 
 #ifdef TSR_HAVE_CURL
 #include "common/grow.h"
+#include "formats/remote/header_cache.h"
 #include "formats/remote/remote_open.h"
 #include "formats/remote/request.h"
 
@@ -79,6 +80,8 @@ void tsr_remote_close(tsr_remote *remote)
     if (remote == NULL)
         return;
     tsr_transfers_end(remote->transfers);
+    if (atomic_load(&remote->kept_headers))
+        tsr_header_cache_trim();
     for (size_t i = 0; remote->extents != NULL && i < TSR_EXTENTS; i++)
         free(remote->extents[i].data);
     for (size_t i = 0; i < remote->n_files; i++) {

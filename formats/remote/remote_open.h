@@ -3,6 +3,7 @@
 #define TSR_FORMATS_REMOTE_REMOTE_OPEN_H
 
 #include "common/arena.h"
+#include "common/atomics.h"
 #include "formats/remote/address.h"
 #include "formats/remote/remote.h"
 #include "formats/remote/settings/access.h"
@@ -45,8 +46,9 @@ struct tsr_remote {
     size_t n_files, files_capacity;
     tsr_arena arena;
 
-    pthread_mutex_t lock; /* guards the streams and extents, except their data and transfers */
-    tsr_extent *extents;  /* [TSR_EXTENTS] */
+    atomic_bool kept_headers; /* the cache of headers may have grown */
+    pthread_mutex_t lock;     /* guards the streams and extents, except their data and transfers */
+    tsr_extent *extents;      /* [TSR_EXTENTS] */
     tsr_stream streams[TSR_STREAMS];
     uint64_t ahead, clock; /* bytes in extents */
 };

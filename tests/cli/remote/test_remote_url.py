@@ -218,3 +218,21 @@ def test_faults_are_retried_or_reported(tessera, models, tmp_path):
                 ended["reported"] += 1
             shutil.rmtree(out, ignore_errors=True)
     assert ended["right"] >= 1, ended
+
+
+def test_the_cache_of_headers_has_a_limit(tessera, models, tmp_path):
+    """The headers that were stored first are removed. Other files stay."""
+    cache = tmp_path / "cache" / "tessera" / "headers"
+    cache.mkdir(parents=True)
+    names = [f"{number:032x}" for number in range(3)] + ["foreign"]
+    for age, name in enumerate(names):
+        with open(cache / name, "wb") as file:
+            file.truncate(200 << 20)  # sparse
+        os.utime(cache / name, (age + 1, age + 1))
+    environment = dict(os.environ, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    with remote_servers.Server(models) as server:
+        assert harness.run_in(environment, tessera, ["inspect", f"{server.url}/llama"])[0] == 0
+        left = {path.name for path in cache.iterdir()}
+        assert not left & set(names[:2]) and set(names[2:]) < left and len(left) == 3
+        assert harness.run_in(environment, tessera, ["inspect", f"{server.url}/llama"])[0] == 0
+        assert {path.name for path in cache.iterdir()} == left
