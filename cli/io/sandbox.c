@@ -342,7 +342,8 @@ static tsr_status restrict_files(const tsr_io_paths *to, int version, tsr_made_f
 /* Calls that start programs, open sockets, access other processes or change the system, and those that Landlock does
  * not cover: modes, owners, attributes, times. */
 static const uint32_t kRefused[] = {
-    /* The first OF_CONNECTIONS are allowed if a source or the output is on a server: looking up a host binds a netlink socket. */
+    /* The first OF_CONNECTIONS are allowed if a source or the output is on a server: looking up a host binds a netlink
+     * socket. */
     __NR_socket,
     __NR_socketpair,
     __NR_connect,

@@ -10,14 +10,6 @@
 /* The most files that are open and waiting for fsync, besides one of each sequence. */
 enum { MOST_OPEN_FILES = 64 };
 
-/* Returns true if the next file must wait until files were committed. Files that are sent wait on the disk, which
- * needs little space if few are open. Only a file that is being committed is waited for: that always ends. */
-static bool must_wait(const tsr_run *r)
-{
-    return r->n_open >= MOST_OPEN_FILES + r->n_sequences ||
-           (r->uploads != NULL && r->committing && r->n_open >= TSR_FILES_IN_SPOOL + r->n_sequences);
-}
-
 /* Result of a request for a unit. */
 typedef enum tsr_schedule {
     TSR_UNIT_TAKEN,
@@ -132,6 +124,17 @@ static bool take_next(tsr_file_sequence *sequence, tsr_work *w)
         return true;
     tsr_run_count_step(r, index);
     return false;
+}
+
+/* Returns true if the next file must wait until files were committed. Files that are sent wait on the disk, which needs
+ * little space if few are open. Only the committer is waited for, when it has a file: its work always ends. */
+static bool must_wait(tsr_run *r)
+{
+    bool over;
+    if (r->n_open >= MOST_OPEN_FILES + r->n_sequences)
+        return true;
+    return r->uploads != NULL && r->n_open >= TSR_FILES_IN_SPOOL + r->n_sequences &&
+           (r->committing || tsr_schedule_commit(r, &over) != NULL);
 }
 
 /* Takes the next unit of a sequence. While its step waits for an amax, the unit is one of an amax. */

@@ -93,6 +93,8 @@ static tsr_status begin_upload(sending *s, tsr_err *err)
     bool lost;
     TSR_TRY(post(s->objects, s->object->name, "uploads=", &nothing, "</InitiateMultipartUploadResult>", "UploadId",
                  &s->upload->id, &lost, err));
+    if (strpbrk(s->upload->id, " \t\r\n") != NULL)
+        return tsr_fail(err, TSR_E_FORMAT, "%s: the store gave an upload an id with blanks", s->object->name);
     return s->upload->note == NULL ? TSR_OK : s->upload->note(s->upload, s->upload->n_parts, err);
 }
 

@@ -37,7 +37,8 @@ void tsr_object_request_send(tsr_object_request *q, char *data, size_t size)
 
 void tsr_object_request_add(tsr_objects *o, tsr_object_request *q)
 {
-    tsr_transfers_add(o->remote->transfers, &q->t);
+    if (!o->ended)
+        tsr_transfers_add(o->remote->transfers, &q->t);
 }
 
 tsr_status tsr_object_request_wait(tsr_objects *o, tsr_object_request *q, tsr_err *err)
@@ -75,8 +76,6 @@ tsr_status tsr_etag_take(char to[TSR_ETAG_TEXT], const char *etag, const char *s
 
 static tsr_status carry_out(tsr_objects *o, tsr_object_request *q, tsr_err *err)
 {
-    if (o->ended)
-        return tsr_fail(err, TSR_E_CANCELLED, "interrupted");
     tsr_object_request_add(o, q);
     return tsr_object_request_wait(o, q, err);
 }

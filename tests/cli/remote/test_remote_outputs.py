@@ -209,6 +209,19 @@ def test_what_is_not_repeated_is_reported(fault, words, tool, checkpoint):
         assert not any(secret in text for text in (out, err) for secret in SECRETS)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
+def test_foreign_bytes_are_noticed(name, tool, model):
+    """Another program replaces an object as soon as it is written."""
+
+    def replace(handler):
+        if handler.what == "get" and handler.key == PREFIX + name:
+            handler.server.objects[handler.key] = b"other", "0" * 32
+
+    with s3_store.Store(replace) as store:
+        code, _, err = tool(store, "quantize", model, "-o", OUT, "--quiet", *SMALL_SHARDS)
+        assert code == 4 and f"{OUT}/{name}" in err and "another program" in err, err
+
+
 def test_certificates_are_verified(tool, checkpoint, tmp_path):
     if not shutil.which("openssl"):
         pytest.skip("openssl is not installed")
