@@ -65,6 +65,18 @@ def test_outputs_are_those_of_a_local_source(words, tessera, models, served, tmp
     assert remote_servers.outputs_differ(tmp_path / "local", tmp_path / "remote", served) is None
 
 
+@pytest.mark.parametrize("options", ["-FancyIndexing", "FancyIndexing", "FancyIndexing HTMLTable FoldersFirst"])
+def test_pages_of_apache(options, tessera, models, tmp_path):
+    """Its pages of folders have other forms than those of nginx. Long names are cut there, but not in links."""
+    if not remote_servers.find_apache():
+        pytest.skip("Apache is not installed (Debian: apache2)")
+    with remote_servers.apache(models, options) as url:
+        for name, source in (("local", str(models)), ("remote", url)):
+            code, _, err = harness.run(tessera, ["merge", f"{source}/llama", f"{source}/lora", "-o", tmp_path / name, "--quiet"])
+            assert code == 0, err
+    assert remote_servers.outputs_differ(tmp_path / "local", tmp_path / "remote", url) is None
+
+
 def test_commands_that_read(tessera, models, served, tmp_path):
     """The results equal those of a local source, except for its name and times."""
     for words in (["inspect", "SRC/llama"], ["inspect", "SRC/llama", "--can-load", "vllm"], ["inspect", "SRC/llama/model.safetensors"],
