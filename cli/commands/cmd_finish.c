@@ -22,10 +22,11 @@ static const char kHelp[] =
     "on one machine or several. It verifies every file, then writes the report, the index and, last,\n"
     "config.json. DST is then the same as the output of one process. If shards are not complete, it\n"
     "prints the commands that complete them, and the exit code is 1. SRC must be unchanged; --source\n"
-    "gives its place if it has moved.\n\n"
+    "gives its place if it has moved. DST is a directory or, with the spool of the shards, s3://BUCKET/PREFIX.\n\n"
     "Examples:\n"
     "  tessera quantize DeepSeek-V3-BF16 -o out --shard 0/2      and --shard 1/2, at the same time, anywhere\n"
-    "  tessera finish out\n\n"
+    "  tessera finish out\n"
+    "  tessera finish s3://models/out --spool out.spool\n\n"
     "Options:\n";
 
 typedef struct finishing {

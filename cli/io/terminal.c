@@ -129,9 +129,9 @@ static void put_line(tsr_terminal *t, const tsr_text *line)
 }
 
 /* Returns the bytes a second that were sent in this phase. */
-static double sending_rate(const tsr_terminal *t, const tsr_progress *p)
+static double sending_rate(const tsr_progress *p)
 {
-    return p->seconds > 0 ? (double)(p->bytes_sent - t->sent_before) / p->seconds : 0;
+    return p->seconds > 0 ? (double)p->bytes_sent / p->seconds : 0;
 }
 
 /* Writes a line of JSON. Values that are not counted are left out, and unknown values are null. */
@@ -156,7 +156,7 @@ static void write_line(tsr_terminal *t, const char *phase, const tsr_progress *p
     }
     if (p->sends) {
         tsr_json_member_u64(&line, "bytes_sent", p->bytes_sent);
-        tsr_json_member_number(&line, "bytes_sent_per_second", sending_rate(t, p));
+        tsr_json_member_number(&line, "bytes_sent_per_second", sending_rate(p));
     }
     if (p->items_total > 0) {
         tsr_json_member_string(&line, "items", p->items);
@@ -197,10 +197,6 @@ void tsr_terminal_begin_kind(tsr_terminal *t, const char *kind)
 void tsr_terminal_progress(const tsr_progress *p, void *terminal)
 {
     tsr_terminal *const t = terminal;
-    if (t->sent_phase != p->phase) {
-        t->sent_phase = p->phase;
-        t->sent_before = p->bytes_sent;
-    }
     write_progress(t, p);
     if (t->quiet)
         return;
@@ -229,7 +225,7 @@ void tsr_terminal_progress(const tsr_progress *p, void *terminal)
                  (unsigned long long)p->items_total, p->items);
     if (p->sends)
         snprintf(sent, sizeof sent, ", %s sent, %s/s", tsr_bytes_text((double)p->bytes_sent, all_sent),
-                 tsr_bytes_text(sending_rate(t, p), sent_rate));
+                 tsr_bytes_text(sending_rate(p), sent_rate));
     snprintf(lines[0], sizeof lines[0], "%s: %s%s of %s (%.0f %%), %s/s, %s left%s", verb, count, done, total, percent,
              rate, left, sent);
     snprintf(lines[1], sizeof lines[1], "%s: %s of %s (%.0f %%), %s left", verb, done, total, percent, left);

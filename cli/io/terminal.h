@@ -21,8 +21,6 @@ typedef struct tsr_terminal {
     const char *job;         /* name of the job in a batch; NULL: none */
     double began, last_line; /* tsr_now: when it was opened, and when the last line of JSON was written */
     const char *line_phase;  /* phase that the line shows */
-    const char *sent_phase;  /* phase of sent_before */
-    uint64_t sent_before;    /* bytes sent before that phase */
     const char *kind;        /* name of the running kind of check, if a command runs several; NULL: none */
 } tsr_terminal;
 

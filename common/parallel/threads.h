@@ -23,7 +23,7 @@ typedef struct tsr_progress {
     const char *items;                /* the counted items: "tensors", "files"; "layer" if `phase` is NULL */
     double seconds;                   /* since the phase began */
     bool sends;                       /* the output is sent to a server */
-    uint64_t bytes_sent;              /* since the job began */
+    uint64_t bytes_sent;              /* in this phase */
 } tsr_progress;
 
 /* Run options of every long job. */

@@ -81,6 +81,7 @@ typedef struct tsr_pool {
     atomic_uint started;      /* threads that started in this phase */
     uint64_t unit_bytes;      /* bytes of the largest unit of all runs */
     uint64_t sending_bytes;   /* bytes of memory for what is being sent */
+    uint64_t sent_before;     /* bytes that were sent before this phase */
     bool shares;              /* reads may be shared */
     uint64_t capacity;        /* bytes of memory for shared chunks */
     tsr_shared_reads *shared; /* NULL: each run reads for itself */

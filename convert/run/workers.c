@@ -189,6 +189,15 @@ static void *commit_files(void *argument)
     return NULL;
 }
 
+/* Returns the bytes that all runs have sent. */
+static uint64_t sent_bytes(const tsr_pool *pool)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < pool->n_runs; i++)
+        bytes += pool->runs[i].uploads == NULL ? 0 : tsr_uploads_sent(pool->runs[i].uploads);
+    return bytes;
+}
+
 /* Reports the progress of all runs together. */
 static void report_progress(void *argument)
 {
@@ -208,9 +217,9 @@ static void report_progress(void *argument)
         if (pool->n_runs == 1 && r->plan->counted != NULL)
             p.items = r->plan->counted;
         p.sends = p.sends || r->uploads != NULL;
-        p.bytes_sent += r->uploads == NULL ? 0 : tsr_uploads_sent(r->uploads);
     }
     pthread_mutex_unlock(&pool->lock);
+    p.bytes_sent = sent_bytes(pool) - pool->sent_before;
     p.seconds = tsr_seconds_since(&pool->began);
     pool->options->progress(&p, pool->options->progress_data);
 }
@@ -231,6 +240,7 @@ void tsr_workers_run(tsr_pool *pool, const char *phase)
     pthread_t *const committers = calloc(pool->n_runs, sizeof *committers);
     size_t n = 0;
     pool->phase = phase;
+    pool->sent_before = sent_bytes(pool);
     atomic_store(&pool->started, 0);
     if (pool->workers > 1 && pool->numa.n == 0)
         tsr_numa_find(&pool->numa);
