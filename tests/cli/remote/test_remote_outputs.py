@@ -15,8 +15,8 @@ import pytest
 import remote_servers
 import s3_store
 
-KILLS = int(os.environ.get("TESSERA_UPLOAD_KILLS", 4))
-FAULTS = int(os.environ.get("TESSERA_UPLOAD_FAULTS", 40))
+KILLS = int(os.environ.get("TESSERA_UPLOAD_KILLS", 3))
+FAULTS = int(os.environ.get("TESSERA_UPLOAD_FAULTS", 30))
 SECRETS = ("KeyOfTheTests", "SecretOfTheTests", "TokenOfTheTests")
 OUT = "s3://bucket/models/out"
 PREFIX = "models/out/"
@@ -169,7 +169,7 @@ def test_faults_are_repeated_or_reported(tessera, tool, model, right, tmp_path):
         if chance.random() > 0.35:
             return None
         injected += 1
-        return "403" if injected % 80 == 7 else chance.choice(KINDS[handler.what])
+        return "403" if injected % 80 == 5 else chance.choice(KINDS[handler.what])
 
     while injected < (FAULTS // 4 if "asan" in tessera else FAULTS):
         with s3_store.Store(inject) as store:
@@ -383,6 +383,10 @@ def test_shards(tool, model, right):
         before = store.count()
         code, out, err = tool(store, "finish", OUT, "--spool", "spool")
         assert code == 0 and "already complete" in out and store.count() == before, out + err
+        order = [*store.order]
+        for more in (["--shard", "0/2"], []):
+            code, out, err = tool(store, *words, *more)
+            assert code == 0 and store.order == order and is_model(store), out + err
 
 
 def test_shards_of_a_remote_source(tool, model, right, tmp_path):
