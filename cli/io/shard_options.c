@@ -191,14 +191,18 @@ void tsr_shard_print_space(const tsr_shard_run *run)
     tsr_print("disk: %s needed\n", tsr_bytes_text((double)run->size.bytes_out, out));
 }
 
-void tsr_shard_print_end(const tsr_shard_run *run, const char *dst)
+void tsr_shard_print_end(const tsr_shard_run *run, const char *output, const char *spool)
 {
     if (run->size.files == 1)
         tsr_print("shard %s: its file is complete\n", run->text);
     else
         tsr_print("shard %s: its %llu files are complete\n", run->text, U64(run->size.files));
     tsr_print("when every shard is complete (%u): tessera finish ", run->shard.count);
-    tsr_print_path(dst);
+    tsr_print_path(output);
+    if (spool != NULL) {
+        tsr_print(" --spool ");
+        tsr_print_path(spool);
+    }
     tsr_print("\n");
 }
 

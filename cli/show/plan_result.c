@@ -272,7 +272,7 @@ static void print_summary(const tsr_plan_job *job)
         tsr_print("resumed: %llu finished file%s verified and kept\n", U64(result->files_resumed),
                   tsr_plural(result->files_resumed));
     if (shard) {
-        tsr_shard_print_end(&job->shards, tsr_plan_job_output(job));
+        tsr_shard_print_end(&job->shards, tsr_plan_job_output(job), job->address == NULL ? NULL : job->dst);
         return;
     }
     if (job->judged.n_findings == 0)

@@ -185,8 +185,11 @@ static tsr_status open_run(tsr_run *r, tsr_err *err)
     if (sends)
         TSR_TRY(tsr_uploads_find(r->uploads, &r->journal, r->force, &r->digests, r->sent, err));
     TSR_TRY(drop_missing(r, err));
-    if (sends)
-        TSR_TRY(tsr_uploads_withdraw(r->uploads, r->sent, err));
+    bool all_sent = true;
+    for (size_t i = 0; i < r->plan->n_files; i++)
+        all_sent = all_sent && (tsr_is_sent(r, i) || tsr_is_others(r, i));
+    if (sends && !all_sent && !r->journal.read_only)
+        TSR_TRY(tsr_uploads_withdraw(r->uploads, err));
     return tsr_run_check_shards(r, err);
 }
 

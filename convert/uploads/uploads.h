@@ -34,8 +34,8 @@ void tsr_uploads_end(tsr_uploads *uploads);
 tsr_status tsr_uploads_find(tsr_uploads *uploads, const tsr_journal *journal, bool force, tsr_digests *digests,
                             bool *sent, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Removes each config.json, then the indexes, from the store, unless all files are there. */
-tsr_status tsr_uploads_withdraw(tsr_uploads *uploads, const bool *sent, tsr_err *err) TSR_WARN_UNUSED;
+/* Removes each config.json, then the indexes, from the store, because a file is to be made. */
+tsr_status tsr_uploads_withdraw(tsr_uploads *uploads, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Sends a finished file, records it, and removes it from the spool. `digest` is that of the journal. */
 tsr_status tsr_uploads_add(tsr_uploads *uploads, const tsr_digests *digests, size_t file, uint64_t digest,

@@ -211,13 +211,8 @@ static tsr_status withdraw(tsr_uploads *u, bool (*one_of)(const char *name), tsr
     return TSR_OK;
 }
 
-tsr_status tsr_uploads_withdraw(tsr_uploads *u, const bool *sent, tsr_err *err)
+tsr_status tsr_uploads_withdraw(tsr_uploads *u, tsr_err *err)
 {
-    bool all = true;
-    for (size_t i = 0; i < u->plan->n_files; i++)
-        all = all && sent[i];
-    if (all)
-        return TSR_OK;
     u->withdrawn = true;
     TSR_TRY(withdraw(u, tsr_is_config_path, err));
     TSR_TRY(withdraw(u, tsr_is_index_path, err));

@@ -370,7 +370,8 @@ def test_shards(tool, model, right):
     """Shards share a spool. Without all of them, finish prints what is missing."""
     words = ["quantize", model, "-o", OUT, "--spool", "spool", *SMALL_SHARDS]
     with s3_store.Store() as store:
-        assert tool(store, *words, "--shard", "1/2")[0] == 0
+        code, out, err = tool(store, *words, "--shard", "1/2")
+        assert code == 0 and f"tessera finish {OUT} --spool spool" in out, out + err
         assert store.objects and not is_model(store)
         code, out, err = tool(store, "finish", OUT, "--spool", "spool")
         assert code == 1 and f"-o {OUT} --spool spool --shard 0/2" in out, out + err
