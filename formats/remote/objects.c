@@ -168,7 +168,7 @@ tsr_status tsr_object_check(tsr_objects *o, const tsr_object *object, const char
 }
 
 /* Deletes an object, or gives up an upload. */
-static tsr_status delete (tsr_objects *o, const char *name, const char *query, tsr_err *err)
+static tsr_status send_delete(tsr_objects *o, const char *name, const char *query, tsr_err *err)
 {
     tsr_object_request q;
     tsr_status status = tsr_object_request_begin(&q, o, name, "DELETE", query, err);
@@ -183,7 +183,7 @@ static tsr_status delete (tsr_objects *o, const char *name, const char *query, t
 
 tsr_status tsr_objects_remove(tsr_objects *o, const char *name, tsr_err *err)
 {
-    return delete (o, name, "", err);
+    return send_delete(o, name, "", err);
 }
 
 tsr_status tsr_objects_abandon(tsr_objects *o, const char *name, const char *id, tsr_err *err)
@@ -193,7 +193,7 @@ tsr_status tsr_objects_abandon(tsr_objects *o, const char *name, const char *id,
     tsr_url_escape(&query, id, "");
     tsr_status status = tsr_text_status(&query, err);
     if (status == TSR_OK)
-        status = delete (o, name, query.data, err);
+        status = send_delete(o, name, query.data, err);
     tsr_text_free(&query);
     return status;
 }
