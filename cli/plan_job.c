@@ -5,6 +5,7 @@
 #include "cli/io/output.h"
 #include "cli/io/space.h"
 #include "convert/plans/policy_plan.h"
+#include "formats/remote/address.h"
 #include "kernels/cpu/cpu.h"
 
 #include <limits.h>
@@ -28,7 +29,10 @@ tsr_plan_job tsr_plan_job_defaults(tsr_status (*make)(tsr_plan_job *job, tsr_err
 void tsr_plan_job_run_options(tsr_plan_job *job, tsr_option *options)
 {
     const tsr_option shared[] = {
-        {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; created if it does not exist"},
+        {"-o", TSR_OPT_TEXT, &job->dst, "DST",
+         "the output directory, created if it does not exist; or s3://BUCKET/PREFIX: docs/remote.md"},
+        {"--spool", TSR_OPT_TEXT, &job->spool, "DIR",
+         "the directory in which an output of s3:// is made; each finished file is sent and removed (NAME.spool)"},
         {"--max-shard-size", TSR_OPT_SIZE, &job->from.max_shard_bytes, "SIZE",
          "most bytes of tensor data in one output file (5GB)"},
         {"--io", TSR_OPT_CHOICE, &job->io, "auto|buffered|direct",
@@ -69,6 +73,51 @@ static tsr_status check_processes(const tsr_plan_job *job, bool mpi, tsr_err *er
                : tsr_check_alone("use --mpi to let them work together, or --shard I/N for each by itself", err);
 }
 
+/* ---- the output ---- */
+
+const char *tsr_plan_job_output(const tsr_plan_job *job)
+{
+    return job->address != NULL ? job->address : job->dst;
+}
+
+const char *tsr_plan_job_address(const char *address, tsr_arena *arena)
+{
+    size_t n = strlen(address);
+    while (n > strlen("s3://") && address[n - 1] == '/')
+        n--;
+    return tsr_arena_dup(arena, address, n);
+}
+
+const char *tsr_plan_job_spool(const char *address, tsr_arena *arena)
+{
+    const char *const name = strrchr(address, '/');
+    return tsr_arena_printf(arena, "%s.spool", name == NULL ? address : name + 1);
+}
+
+/* Separates the address of the output from the spool in which it is made. */
+static tsr_status take_address(tsr_command_context *c, tsr_err *err)
+{
+    tsr_plan_job *const job = c->job;
+    if (job->dst == NULL || !tsr_is_remote(job->dst))
+        return job->spool == NULL ? TSR_OK
+                                  : tsr_fail(err, TSR_E_USAGE, "--spool has no effect: -o is not an address of s3://");
+    if (tsr_address_kind_of(job->dst) != TSR_ADDRESS_S3)
+        return tsr_fail(err, TSR_E_USAGE, "-o %s: outputs are written to directories and to s3://BUCKET/PREFIX",
+                        job->dst);
+    if (c->batch != NULL)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "-o %s: a batch writes outputs to directories only; run this command by itself", job->dst);
+    if (job->link != TSR_LINK_NONE)
+        return tsr_fail(err, TSR_E_USAGE, "--link cannot be combined with -o %s: its files are sent", job->dst);
+    if (job->spool != NULL && (*job->spool == '\0' || tsr_is_remote(job->spool)))
+        return tsr_fail(err, TSR_E_USAGE, "--spool %s: name a directory of this machine", job->spool);
+    job->address = tsr_plan_job_address(job->dst, &c->arena);
+    job->dst = job->spool != NULL     ? job->spool
+               : job->address == NULL ? NULL
+                                      : tsr_plan_job_spool(job->address, &c->arena);
+    return tsr_arena_status(&c->arena, TSR_OK, err);
+}
+
 static const char *sources_of(const tsr_command_context *c)
 {
     return c->command->most_words == 1 ? "SRC" : "BASE LORA";
@@ -84,6 +133,7 @@ tsr_status tsr_plan_job_check(tsr_command_context *c, tsr_err *err)
     if (job->dst == NULL && !job->dry_run)
         return tsr_fail(err, TSR_E_USAGE, "no output directory given: tessera %s %s -o DST", c->command->name,
                         sources_of(c));
+    TSR_TRY(take_address(c, err));
     if (job->from.max_shard_bytes == 0)
         return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
     TSR_TRY(tsr_target_options_check(&job->target, err));
@@ -103,6 +153,7 @@ void tsr_plan_job_paths(const tsr_command_context *c, const char *const *sources
     const tsr_plan_job *const job = c->job;
     memcpy(paths->sources, sources, n * sizeof *sources);
     paths->dst = job->dst;
+    paths->address = job->dry_run ? NULL : job->address;
     paths->unconfined = tsr_unconfined_ranks(c->common.mpi);
     paths->untouched = job->dry_run;
     paths->shared = job->shards.text != NULL;
@@ -148,7 +199,7 @@ void tsr_plan_job_warn(const tsr_command_context *c)
     char space[PATH_MAX + 256];
     for (size_t i = 0; i < job->plan.n_warnings; i++)
         tsr_command_warn(c, job->plan.warnings[i]);
-    if (!job->dry_run && tsr_space_warning(&job->plan, job->dst, space, sizeof space))
+    if (!job->dry_run && job->address == NULL && tsr_space_warning(&job->plan, job->dst, space, sizeof space))
         tsr_command_warn(c, space);
 }
 
@@ -195,7 +246,7 @@ tsr_status tsr_plan_job_judge(tsr_plan_job *job, tsr_status status, tsr_engine_r
     if (status != TSR_OK || tsr_is_shard(&job->shards))
         return status;
     TSR_TRY(tsr_quant_limits_judge(&job->judged, &job->limits, plan, job->result.rows, err));
-    return is_served(plan)
+    return is_served(plan) && job->address == NULL
                ? tsr_serve_hints_find(&job->serving, job->dst,
                                       job->judged.n_findings > 0 ? "tensors exceed the limits" : plan->little, err)
                : TSR_OK;
@@ -215,6 +266,7 @@ tsr_status tsr_plan_job_run(tsr_command_context *c, tsr_terminal *terminal, tsr_
         .cpu_flags = tsr_cpu_flags() & (unsigned)c->common.cpumask,
         .shard = tsr_shard_of(&job->shards),
         .ranks = c->ranks,
+        .address = job->address,
     };
     tsr_engine_result result;
     const tsr_status status = tsr_engine_run(&job->plan, job->dst, &options, &result, err);

@@ -29,9 +29,11 @@ typedef struct tsr_plan_job {
 
     /* Set from the command line. */
     tsr_job_source from;
-    const char *dst;
-    int io;   /* a tsr_io_mode */
-    int link; /* a tsr_link_mode */
+    const char *dst;     /* the output directory; of an output of s3://, the spool */
+    const char *address; /* where the output is sent; NULL: it stays in `dst` */
+    const char *spool;   /* as given */
+    int io;              /* a tsr_io_mode */
+    int link;            /* a tsr_link_mode */
     bool dry_run, force;
     tsr_quant_limits limits;
     tsr_target_options target; /* only of `tessera quantize` */
@@ -56,6 +58,15 @@ void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options);
 
 /* Checks that SRC and DST are given, and that numbers are valid. */
 tsr_status tsr_plan_job_check(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns the output as the user knows it: its address or its directory. */
+const char *tsr_plan_job_output(const tsr_plan_job *job);
+
+/* Returns the spool of an address in `arena`: NAME.spool, after the last part of the address; NULL: no memory. */
+const char *tsr_plan_job_spool(const char *address, tsr_arena *arena);
+
+/* Returns an address without the last '/', in `arena`; NULL: no memory. */
+const char *tsr_plan_job_address(const char *address, tsr_arena *arena);
 
 /* Lists DST and `n` sources (NULL: none). */
 void tsr_plan_job_paths(const tsr_command_context *context, const char *const *sources, size_t n, tsr_io_paths *paths);

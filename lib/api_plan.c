@@ -6,6 +6,7 @@
 #include "convert/jobs/quantize_job.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/run/engine.h"
+#include "formats/remote/address.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -149,6 +150,10 @@ static tsr_status check_paths(const tessera_plan *p, const char *dst, tsr_err *e
                                    p->quantize.rules, p->quantize.scales_from,    p->convert.against,
                                    p->convert.config, p->convert.activations,     p->convert.importance};
     tsr_path_guard guard = {0};
+    if (tsr_is_remote(dst))
+        return tsr_fail(err, TSR_E_USAGE,
+                        "%s: the library writes outputs to directories only; 'tessera quantize -o s3://...' sends them",
+                        dst);
     tsr_status status = tsr_path_guard_read(&guard, sources, sizeof sources / sizeof *sources, err);
     if (status == TSR_OK)
         status = tsr_path_guard_check_directory(&guard, dst, TSR_STATE_DIR, err);

@@ -18,7 +18,7 @@ EVIDENCE = FORMATS + ["kernels*", "verify/values", "verify/compare", "verify/evi
 ADAPTERS = ["formats/adapters", "formats/importance"]
 MAKING = FORMATS + BLOCKS + ADAPTERS + ["kernels/cpu", "quantize*"]
 # Modules of convert/ in the order of their arrows: each may include those before it.
-CONVERT = ["convert/schemes", "convert/plan", "convert/records", "convert/io", "convert/run", "convert/ops*", "convert/configs", "convert/plans*",
+CONVERT = ["convert/schemes", "convert/plan", "convert/records", "convert/uploads", "convert/io", "convert/run", "convert/ops*", "convert/configs", "convert/plans*",
            "convert/search", "convert/jobs"]
 ORDER = {name.rstrip("*"): MAKING + CONVERT[:number + 1] for number, name in enumerate(CONVERT)}
 MAY_INCLUDE = {
@@ -45,15 +45,15 @@ MAY_INCLUDE = {
     "quantize/gptq": FORMATS + ["kernels/cpu", "quantize"],
     "quantize/moves": FORMATS + BLOCKS + ["kernels/cpu", "quantize", "quantize/scales"],
     **ORDER,
-    "convert/ops/rows": MAKING + CONVERT[:5],
-    "convert/ops/merge": MAKING + CONVERT[:5] + ["convert/ops/rows"],
-    "convert/ops/mla": MAKING + CONVERT[:5] + ["convert/ops/rows"],
-    "convert/ops/move": MAKING + CONVERT[:6],
-    "convert/plans/experts": MAKING + CONVERT[:7],
-    "convert/plans/views": MAKING + CONVERT[:7] + ["convert/plans/experts"],
-    "convert/plans/merge": MAKING + CONVERT[:8],
-    "convert/plans/layouts": MAKING + CONVERT[:8],
-    "convert/plans/ranks": MAKING + CONVERT[:8],
+    "convert/ops/rows": MAKING + CONVERT[:6],
+    "convert/ops/merge": MAKING + CONVERT[:6] + ["convert/ops/rows"],
+    "convert/ops/mla": MAKING + CONVERT[:6] + ["convert/ops/rows"],
+    "convert/ops/move": MAKING + CONVERT[:7],
+    "convert/plans/experts": MAKING + CONVERT[:8],
+    "convert/plans/views": MAKING + CONVERT[:8] + ["convert/plans/experts"],
+    "convert/plans/merge": MAKING + CONVERT[:9],
+    "convert/plans/layouts": MAKING + CONVERT[:9],
+    "convert/plans/ranks": MAKING + CONVERT[:9],
     # verify/ must not include quantize/ or convert/: an oracle that shares code with what it tests cannot find its faults.
     "verify/values": FORMATS,
     "verify/compare": FORMATS + ["verify/values"],

@@ -12,7 +12,7 @@ typedef struct converting {
 static const char kHelp[] =
     "tessera convert SRC -o DST --to TARGET [options]\n\n"
     "Converts a checkpoint. SRC is a Hugging Face directory, one .safetensors file, or an address:\n"
-    "hf://ORG/NAME, s3://, https:// (docs/remote.md). DST is a directory.\n"
+    "hf://ORG/NAME, s3://, https:// (docs/remote.md). DST is a directory or s3://BUCKET/PREFIX.\n"
     "Every FP8 weight is paired with its scale before anything is written, whatever the name and file of\n"
     "the scale. The same command resumes a run that was killed.\n\n"
     "Targets:\n"

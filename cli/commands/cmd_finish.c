@@ -8,7 +8,9 @@
 #include "common/file.h"
 #include "convert/records/destination.h"
 #include "convert/records/journal_records.h"
+#include "convert/uploads/uploads.h"
 #include "formats/json/json_write.h"
+#include "formats/remote/address.h"
 
 #include <limits.h>
 #include <string.h>
@@ -20,14 +22,17 @@ static const char kHelp[] =
     "on one machine or several. It verifies every file, then writes the report, the index and, last,\n"
     "config.json. DST is then the same as the output of one process. If shards are not complete, it\n"
     "prints the commands that complete them, and the exit code is 1. SRC must be unchanged; --source\n"
-    "gives its place if it has moved.\n\n"
+    "gives its place if it has moved. DST is a directory or, with the spool of the shards, s3://BUCKET/PREFIX.\n\n"
     "Examples:\n"
     "  tessera quantize DeepSeek-V3-BF16 -o out --shard 0/2      and --shard 1/2, at the same time, anywhere\n"
-    "  tessera finish out\n\n"
+    "  tessera finish out\n"
+    "  tessera finish s3://models/out --spool out.spool\n\n"
     "Options:\n";
 
 typedef struct finishing {
-    const char *dst, *source;
+    const char *dst;     /* the output directory, or the spool of an output of s3:// */
+    const char *address; /* where the output is sent; NULL: it stays in `dst` */
+    const char *source, *spool;
     tsr_shards found;
     const char *recorded; /* the command that made the shards: "quantize" */
     const char **words;   /* words of its command line, without the command */
@@ -42,9 +47,23 @@ static void add_options(tsr_command_context *c, tsr_option *options)
         {"--source", TSR_OPT_TEXT, &f->source, "SRC",
          "where the source is now (where it was when the shards were "
          "made)"},
+        {"--spool", TSR_OPT_TEXT, &f->spool, "DIR", "the directory in which the output of s3:// is made (NAME.spool)"},
         {0},
     };
     tsr_options_append(options, own);
+}
+
+/* Separates the address of the output from its spool. */
+static tsr_status take_address(tsr_command_context *c, tsr_err *err)
+{
+    finishing *const f = c->job;
+    if (!tsr_is_remote(f->dst))
+        return f->spool == NULL
+                   ? TSR_OK
+                   : tsr_fail(err, TSR_E_USAGE, "--spool has no effect: %s is not an address of s3://", f->dst);
+    f->address = tsr_plan_job_address(f->dst, &c->arena);
+    f->dst = f->spool != NULL || f->address == NULL ? f->spool : tsr_plan_job_spool(f->address, &c->arena);
+    return tsr_arena_status(&c->arena, TSR_OK, err);
 }
 
 static tsr_status check(tsr_command_context *c, tsr_err *err)
@@ -55,10 +74,11 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "finish cannot be used in a batch: its jobs write no shards");
     if (f->dst == NULL)
         return tsr_fail(err, TSR_E_USAGE, "no output given: tessera finish DST");
+    TSR_TRY(take_address(c, err));
     f->words = tsr_arena_alloc(&c->arena, (TSR_MOST_WORDS + 1) * sizeof *f->words);
     return f->words == NULL ? tsr_out_of_memory(err, NULL)
-                            : tsr_options_spell(c->options, c->given, "--source", &c->arena, f->words, TSR_MOST_WORDS,
-                                                &f->n_words, err);
+                            : tsr_options_spell(c->options, c->given, "--source --spool", &c->arena, f->words,
+                                                TSR_MOST_WORDS, &f->n_words, err);
 }
 
 static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
@@ -77,6 +97,21 @@ static tsr_status find_output(const char *dst, const char *name, bool *there, ts
     return tsr_exists(tsr_output_path(dst, name, path), there, err);
 }
 
+/* Checks that all objects of an output of s3:// were written. */
+static tsr_status find_sent(const finishing *f, tsr_arena *arena, tsr_err *err)
+{
+    const char *address;
+    bool complete;
+    TSR_TRY(tsr_uploads_read_head(f->dst, arena, &address, &complete, err));
+    if (address == NULL || strcmp(address, f->address) != 0)
+        return tsr_fail(err, TSR_E_USAGE, "%s: not the spool of %s; name it with --spool", f->dst, f->address);
+    return complete ? TSR_OK
+                    : tsr_fail(err, TSR_E_NOTHING,
+                               "%s: this output was begun without --shard and is not complete; repeat the command "
+                               "without --shard to resume",
+                               f->address);
+}
+
 /* Checks that DST is finished. Joined shards leave a journal like that of a single process. */
 static tsr_status find_finished(const finishing *f, tsr_arena *arena, tsr_err *err)
 {
@@ -91,6 +126,8 @@ static tsr_status find_finished(const finishing *f, tsr_arena *arena, tsr_err *e
     TSR_TRY(tsr_read_file(tsr_output_path(f->dst, TSR_STATE_DIR "/journal", path), TSR_MAX_JOURNAL_BYTES, arena, &text,
                           &size, err));
     TSR_TRY(tsr_records_list(text, size, TSR_OUTPUT_RECORD, arena, &outputs, err));
+    if (f->address != NULL)
+        return find_sent(f, arena, err);
     for (size_t i = 0; i < outputs.count; i++) {
         TSR_TRY(find_output(f->dst, outputs.items[i], &there, err));
         if (!there)
@@ -109,7 +146,8 @@ static tsr_status report_finished(tsr_command_context *c, tsr_err *err)
     const finishing *const f = c->job;
     tsr_text t = {0};
     if (c->prints)
-        tsr_print("%s: already complete; repeat the command without --shard to verify it\n", f->dst);
+        tsr_print("%s: already complete; repeat the command without --shard to verify it\n",
+                  f->address != NULL ? f->address : f->dst);
     tsr_json_begin_document(&t, c->command->schema);
     tsr_json_member_bool(&t, "finished_already", true);
     tsr_json_member_object(&t, "actions", true); /* nothing was done, reported like a run */
@@ -133,7 +171,7 @@ static tsr_status compose(finishing *f, tsr_arena *arena, tsr_err *err)
     if (n < 2)
         return tsr_fail(err, TSR_E_NOTHING, "%s: none of the shards has begun; run each with --shard I/%u", f->dst,
                         f->found.count);
-    const char **const all = tsr_arena_alloc(arena, (n + f->n_words + 4) * sizeof *all);
+    const char **const all = tsr_arena_alloc(arena, (n + f->n_words + 6) * sizeof *all);
     if (all == NULL)
         return tsr_out_of_memory(err, NULL);
     f->recorded = recorded[0];
@@ -144,7 +182,11 @@ static tsr_status compose(finishing *f, tsr_arena *arena, tsr_err *err)
     f->words = all;
     f->n_words += n - 1;
     all[f->n_words++] = "-o";
-    all[f->n_words++] = f->dst;
+    all[f->n_words++] = f->address != NULL ? f->address : f->dst;
+    if (f->address != NULL) {
+        all[f->n_words++] = "--spool";
+        all[f->n_words++] = f->dst;
+    }
     return TSR_OK;
 }
 
@@ -165,7 +207,11 @@ static void print_lacking(const finishing *f, const bool *lacking)
             tsr_print_quoted(i == 1 && f->source != NULL ? f->source : recorded[i]);
         }
         tsr_print(" -o ");
-        tsr_print_path(f->dst);
+        tsr_print_path(f->address != NULL ? f->address : f->dst);
+        if (f->address != NULL) {
+            tsr_print(" --spool ");
+            tsr_print_path(f->dst);
+        }
         tsr_print(" --shard %u/%u\n", k, f->found.count);
     }
     tsr_arena_free(&scratch);
@@ -185,7 +231,7 @@ static tsr_status join(tsr_command_context *c, tsr_err *err)
                         "does not have",
                         f->dst, f->recorded);
     c->failed = command;
-    if (access(f->words[0], F_OK) != 0)
+    if (!tsr_is_remote(f->words[0]) && access(f->words[0], F_OK) != 0)
         return tsr_fail_errno(err,
                               "%s: the source no longer exists or is not accessible; give its place with "
                               "--source SRC",

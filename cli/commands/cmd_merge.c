@@ -18,7 +18,7 @@ static const char kHelp[] =
     "BASE is a Hugging Face directory, one .safetensors file, or an address such as hf://ORG/NAME\n"
     "(docs/remote.md). LORA is a directory that PEFT wrote, or an address, with adapter_config.json and\n"
     "adapter_model.safetensors. An adapter with anything but updates of the form scale * B * A is refused.\n"
-    "DST is a directory. The same command resumes a run that was killed.\n\n"
+    "DST is a directory or s3://BUCKET/PREFIX. The same command resumes a run that was killed.\n\n"
     "Examples:\n"
     "  tessera merge Llama-3.1-8B my-adapter -o Llama-3.1-8B-mine\n"
     "  tessera merge Llama-3.1-8B my-adapter -o out --dry-run                     the plan, with the rank of each update\n"

@@ -7,6 +7,7 @@
 #include "common/text.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/checkpoint/rank_file.h"
+#include "formats/remote/address.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -120,6 +121,9 @@ static tsr_status check_report(const tsr_path_guard *s, const tsr_output *report
     size_t missing;
     if (path == NULL || tsr_is_stdout(path))
         return TSR_OK;
+    if (tsr_is_remote(path))
+        return tsr_fail(err, TSR_E_USAGE, "%s %s: written to files on this machine only; upload it afterwards", option,
+                        path);
     if (*path == '\0' || strlen(path) >= PATH_MAX)
         return tsr_fail(err, TSR_E_USAGE, "%s: not a file name", option);
     const bool exists = stat(path, &st) == 0;

@@ -29,6 +29,7 @@ typedef struct tsr_io_paths {
     const char *unconfined;               /* why the sandbox (cli/io/sandbox.h) cannot restrict the command; NULL: it
                                            * can */
     bool beside;                          /* files beside the sources are also read */
+    const char *address;                  /* where the output is sent from dst; NULL: it stays there */
     bool untouched;                       /* nothing is written to dst: --dry-run */
     bool shared;                          /* other processes write to the same dst */
     bool links;                           /* files of sources are hard-linked into dst: --link hard */

@@ -287,9 +287,10 @@ static tsr_status allow_place(const char *path, bool written, void *to, tsr_err 
     return allow(to, path, written ? TO_BUILD : TO_READ, err);
 }
 
-static bool has_remote_source(const tsr_io_paths *to)
+/* Returns true if a source or the output is on a server. */
+static bool connects(const tsr_io_paths *to)
 {
-    bool any = false;
+    bool any = to->address != NULL;
     for (size_t i = 0; i < TSR_MAX_SOURCES; i++)
         any = any || (to->sources[i] != NULL && tsr_is_remote(to->sources[i]));
     return any;
@@ -304,7 +305,7 @@ static tsr_status allow_all(const rules *r, const tsr_io_paths *to, tsr_made_fol
 #endif
     /* CPUs and memory nodes */
     TSR_TRY(allow(r, "/sys/devices/system", TO_READ, err));
-    if (has_remote_source(to))
+    if (connects(to))
         TSR_TRY(tsr_remote_places(allow_place, (void *)r, err));
     for (size_t i = 0; i < TSR_MAX_SOURCES; i++) {
         if (to->sources[i] != NULL && !tsr_is_remote(to->sources[i]))
@@ -321,9 +322,9 @@ static tsr_status allow_all(const rules *r, const tsr_io_paths *to, tsr_made_fol
 static tsr_status restrict_files(const tsr_io_paths *to, int version, tsr_made_folders *made, tsr_err *err)
 {
     const ruleset_attr attr = {.files = ALL_OF_1 | REFER | (version >= 3 ? TRUNCATE : 0),
-                               .network = version < 4             ? 0
-                                          : has_remote_source(to) ? BIND_OF_4
-                                                                  : TCP_OF_4};
+                               .network = version < 4    ? 0
+                                          : connects(to) ? BIND_OF_4
+                                                         : TCP_OF_4};
     const rules r = {.fd = (int)create_ruleset(&attr, version >= 4 ? sizeof attr : sizeof attr.files, 0),
                      .handled = attr.files};
     if (r.fd < 0)
@@ -341,7 +342,8 @@ static tsr_status restrict_files(const tsr_io_paths *to, int version, tsr_made_f
 /* Calls that start programs, open sockets, access other processes or change the system, and those that Landlock does
  * not cover: modes, owners, attributes, times. */
 static const uint32_t kRefused[] = {
-    /* The first OF_CONNECTIONS are allowed if a source is on a server: looking up a host binds a netlink socket. */
+    /* The first OF_CONNECTIONS are allowed if a source or the output is on a server: looking up a host binds a netlink
+     * socket. */
     __NR_socket,
     __NR_socketpair,
     __NR_connect,
@@ -429,11 +431,11 @@ static struct sock_filter jump(uint16_t test, uint32_t value, size_t if_so, size
 }
 
 /* Makes forbidden calls fail with EPERM. If the kernel has no seccomp, only Landlock restricts the process. */
-static void restrict_calls(bool connects)
+static void restrict_calls(bool sockets)
 {
     struct sock_filter program[N_REFUSED + 6];
     size_t n = 0;
-    const size_t first = connects ? OF_CONNECTIONS : 0, refuse = N_REFUSED - first + 5;
+    const size_t first = sockets ? OF_CONNECTIONS : 0, refuse = N_REFUSED - first + 5;
     program[n++] = load(offsetof(struct seccomp_data, arch));
     program[n] = jump(BPF_JEQ, ARCHITECTURE, 0, refuse - n - 1);
     n++;
@@ -453,7 +455,7 @@ static void restrict_calls(bool connects)
 tsr_status tsr_sandbox_enter(const tsr_io_paths *to, tsr_made_folders *made, tsr_err *err)
 {
     const int version = tsr_sandbox_landlock();
-    if (has_remote_source(to)) /* loaded before files are restricted */
+    if (connects(to)) /* loaded before files are restricted */
         TSR_TRY(tsr_remote_prepare(err));
     const bool calls = tsr_sandbox_seccomp();
     if ((version == 0 && !calls) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
@@ -461,7 +463,7 @@ tsr_status tsr_sandbox_enter(const tsr_io_paths *to, tsr_made_folders *made, tsr
     if (version > 0)
         TSR_TRY(restrict_files(to, version, made, err));
     if (calls)
-        restrict_calls(has_remote_source(to));
+        restrict_calls(connects(to));
     return TSR_OK;
 }
 

@@ -1,9 +1,10 @@
 /* Restricts the process before it reads untrusted data (docs/reliability.md).
  *
  * From then on it can only read the inputs of its command line, and write its output and reports. It can start no
- * program, open no socket (connections only if a source is on a server), and change no permissions, so that a hostile file cannot exploit a fault in a parser. Linux
- * enforces this: with Landlock since 5.19, and with seccomp. Without them, the tool runs unrestricted. libtessera does
- * not restrict its process, because a library must not. */
+ * program, open no socket (connections only if a source or the output is on a server), and change no permissions, so
+ * that a hostile file cannot exploit a fault in a parser. Linux enforces this: with Landlock since 5.19, and with
+ * seccomp. Without them, the tool runs unrestricted. libtessera does not restrict its process, because a library must
+ * not. */
 #ifndef TSR_CLI_IO_SANDBOX_H
 #define TSR_CLI_IO_SANDBOX_H
 

@@ -6,6 +6,7 @@
 #include "cli/io/terminal.h"
 #include "common/text.h"
 #include "formats/json/json_write.h"
+#include "formats/remote/address.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@
 
 /* Options of the process or the machine, which do not change the output. */
 static const char kOfProcess[] =
-    "-o --shard --threads --cpumask --memory --io --link --mpi --dry-run --force --json --junit --progress "
+    "-o --spool --shard --threads --cpumask --memory --io --link --mpi --dry-run --force --json --junit --progress "
     "--progress-file --quiet --help";
 /* Options whose values are paths. */
 static const char kPaths[] = "--rules --scales-from --activations --importance --against --config";
@@ -42,7 +43,7 @@ tsr_status tsr_shard_parse(tsr_shard_run *run, tsr_err *err)
 static const char *absolute(tsr_arena *arena, const char *path)
 {
     char here[PATH_MAX];
-    if (path[0] == '/' || getcwd(here, sizeof here) == NULL)
+    if (path[0] == '/' || tsr_is_remote(path) || getcwd(here, sizeof here) == NULL)
         return tsr_arena_dup(arena, path, strlen(path));
     return tsr_arena_printf(arena, "%s/%s", here, path);
 }
@@ -190,14 +191,18 @@ void tsr_shard_print_space(const tsr_shard_run *run)
     tsr_print("disk: %s needed\n", tsr_bytes_text((double)run->size.bytes_out, out));
 }
 
-void tsr_shard_print_end(const tsr_shard_run *run, const char *dst)
+void tsr_shard_print_end(const tsr_shard_run *run, const char *output, const char *spool)
 {
     if (run->size.files == 1)
         tsr_print("shard %s: its file is complete\n", run->text);
     else
         tsr_print("shard %s: its %llu files are complete\n", run->text, U64(run->size.files));
     tsr_print("when every shard is complete (%u): tessera finish ", run->shard.count);
-    tsr_print_path(dst);
+    tsr_print_path(output);
+    if (spool != NULL) {
+        tsr_print(" --spool ");
+        tsr_print_path(spool);
+    }
     tsr_print("\n");
 }
 

@@ -45,8 +45,9 @@ tsr_status tsr_shard_print_plan(const tsr_shard_run *run, const tsr_plan *plan, 
 /* Prints the disk space of the shard, the end of a line. */
 void tsr_shard_print_space(const tsr_shard_run *run);
 
-/* Prints the result of the shard, and the command to run when all shards are done. */
-void tsr_shard_print_end(const tsr_shard_run *run, const char *dst);
+/* Prints the result of the shard, and the command to run when all shards are done. `spool` is NULL if the output is
+ * local. */
+void tsr_shard_print_end(const tsr_shard_run *run, const char *output, const char *spool);
 
 /* Writes the member "shard", or "shards" for the command that joins them. */
 void tsr_shard_json(tsr_text *t, const tsr_shard_run *run);

@@ -5,10 +5,13 @@
 #include "cli/io/terminal.h"
 #include "common/checked.h"
 #include "common/file.h"
+#include "convert/records/destination.h"
+#include "convert/uploads/uploads.h"
 #include "formats/json/json_write.h"
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -78,6 +81,24 @@ void tsr_space_print(const tsr_plan *plan, const char *dst)
     if (dst != NULL && find_free(dst, &bytes))
         tsr_print(", %s free there", tsr_bytes_text((double)bytes, space));
     tsr_print("\n");
+}
+
+void tsr_space_print_spool(const tsr_plan *plan, const char *spool)
+{
+    char most[32], space[32];
+    uint64_t bytes;
+    bool *const settled = calloc(plan->n_files + 1, sizeof *settled);
+    if (settled == NULL)
+        return;
+    tsr_uploads_settle(plan, settled);
+    uint64_t need = tsr_space_needed(plan, settled);
+    for (size_t i = 0; i < plan->n_files; i++) /* archives, which may be smaller */
+        need += settled[i] || !plan->files[i].appended ? 0 : plan->files[i].bytes;
+    tsr_print("disk: %s at most needed in the spool %s", tsr_bytes_text((double)need, most), spool);
+    if (find_free(spool, &bytes))
+        tsr_print(", %s free there", tsr_bytes_text((double)bytes, space));
+    tsr_print("\n");
+    free(settled);
 }
 
 void tsr_space_json(tsr_text *t, const tsr_plan *plan, bool dry_run)

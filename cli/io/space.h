@@ -9,6 +9,9 @@
 /* Prints the required space, and the free space at `dst` (NULL: unknown). */
 void tsr_space_print(const tsr_plan *plan, const char *dst);
 
+/* Prints the space that a spool needs, and the free space there. */
+void tsr_space_print_spool(const tsr_plan *plan, const char *spool);
+
 /* Adds bytes_out_expected if bytes_out is an upper bound, for a dry run. */
 void tsr_space_json(tsr_text *t, const tsr_plan *plan, bool dry_run);
 

@@ -128,6 +128,12 @@ static void put_line(tsr_terminal *t, const tsr_text *line)
     tsr_text_free(&ended);
 }
 
+/* Returns the bytes a second that were sent in this phase. */
+static double sending_rate(const tsr_progress *p)
+{
+    return p->seconds > 0 ? (double)p->bytes_sent / p->seconds : 0;
+}
+
 /* Writes a line of JSON. Values that are not counted are left out, and unknown values are null. */
 static void write_line(tsr_terminal *t, const char *phase, const tsr_progress *p)
 {
@@ -147,6 +153,10 @@ static void write_line(tsr_terminal *t, const char *phase, const tsr_progress *p
         tsr_json_member_u64(&line, "bytes_done", p->bytes_done);
         tsr_json_member_u64(&line, "bytes_total", p->bytes_total);
         tsr_json_member_number(&line, "bytes_per_second", p->seconds > 0 ? done / p->seconds : NAN);
+    }
+    if (p->sends) {
+        tsr_json_member_u64(&line, "bytes_sent", p->bytes_sent);
+        tsr_json_member_number(&line, "bytes_sent_per_second", sending_rate(p));
     }
     if (p->items_total > 0) {
         tsr_json_member_string(&line, "items", p->items);
@@ -202,6 +212,7 @@ void tsr_terminal_progress(const tsr_progress *p, void *terminal)
         return;
     }
     char done[32], total[32], rate[32], left[32], count[64] = "", lines[4][192];
+    char sent[96] = "", all_sent[32], sent_rate[32];
     const char *const verb = strcmp(p->phase, "converting") == 0 ? t->verb : p->phase;
     const double speed = p->seconds > 0 ? (double)p->bytes_done / p->seconds : 0;
     const double percent = p->bytes_total == 0 ? 100.0 : 100.0 * (double)p->bytes_done / (double)p->bytes_total;
@@ -212,8 +223,11 @@ void tsr_terminal_progress(const tsr_progress *p, void *terminal)
     if (p->items_total > 0)
         snprintf(count, sizeof count, "%llu/%llu %s, ", (unsigned long long)p->items_done,
                  (unsigned long long)p->items_total, p->items);
-    snprintf(lines[0], sizeof lines[0], "%s: %s%s of %s (%.0f %%), %s/s, %s left", verb, count, done, total, percent,
-             rate, left);
+    if (p->sends)
+        snprintf(sent, sizeof sent, ", %s sent, %s/s", tsr_bytes_text((double)p->bytes_sent, all_sent),
+                 tsr_bytes_text(sending_rate(p), sent_rate));
+    snprintf(lines[0], sizeof lines[0], "%s: %s%s of %s (%.0f %%), %s/s, %s left%s", verb, count, done, total, percent,
+             rate, left, sent);
     snprintf(lines[1], sizeof lines[1], "%s: %s of %s (%.0f %%), %s left", verb, done, total, percent, left);
     snprintf(lines[2], sizeof lines[2], "%s: %.0f %%, %s left", verb, percent, left);
     snprintf(lines[3], sizeof lines[3], "%.0f %%", percent);

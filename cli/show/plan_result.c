@@ -6,8 +6,10 @@
 #include "cli/io/output.h"
 #include "cli/io/space.h"
 #include "cli/show/merge_result.h"
+#include "common/checked.h"
 #include "convert/plans/quantize_report.h"
 #include "formats/json/json_write.h"
+#include "formats/remote/objects.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -89,7 +91,8 @@ static void print_steps(const tsr_plan *plan)
 static uint64_t memory_at_most(const tsr_command_context *c)
 {
     const tsr_plan_job *const job = c->job;
-    return tsr_engine_memory_at_most(&job->plan, c->common.threads, job->io, c->common.memory);
+    const uint64_t most = tsr_engine_memory_at_most(&job->plan, c->common.threads, job->io, c->common.memory);
+    return job->address == NULL ? most : tsr_min_u64(most + TSR_OBJECTS_MEMORY, tsr_max_u64(most, c->common.memory));
 }
 
 static tsr_status print_plan(const tsr_command_context *c, tsr_err *err)
@@ -110,6 +113,8 @@ static tsr_status print_plan(const tsr_command_context *c, tsr_err *err)
                   : "");
     if (tsr_is_shard(&job->shards))
         tsr_shard_print_space(&job->shards);
+    else if (job->address != NULL)
+        tsr_space_print_spool(plan, job->dst);
     else
         tsr_space_print(plan, job->dst);
     return TSR_OK;
@@ -251,21 +256,27 @@ static void print_summary(const tsr_plan_job *job)
               tsr_bytes_text((double)result->bytes_read, read), tsr_bytes_text((double)result->bytes_written, written),
               result->seconds, tsr_bytes_text((double)result->bytes_read / fmax(result->seconds, 1e-9), rate),
               result->threads, tsr_plural(result->threads), tsr_io_text(&result->io, io));
+    if (job->address != NULL)
+        tsr_print("%llu object%s, %s sent to %s; %llu kept there\n", U64(result->uploads.objects),
+                  tsr_plural(result->uploads.objects), tsr_bytes_text((double)result->uploads.bytes, read),
+                  job->address, U64(result->uploads.kept));
     if (job->link != TSR_LINK_NONE)
         tsr_print("%s\n", tsr_links_text(&result->links, links));
     if (result->files_redone > 0)
-        tsr_print("%llu file%s differ from the journal and were written again\n", U64(result->files_redone),
-                  result->files_redone == 1 ? " was" : "s were");
+        tsr_print("%llu file%s from the journal and %s written again\n", U64(result->files_redone),
+                  result->files_redone == 1 ? " differs" : "s differ", result->files_redone == 1 ? "was" : "were");
     if (job->shards.shard.finish)
-        tsr_print("%s was joined from %u shard%s: %zu file%s verified\n", job->dst, job->shards.shard.count,
-                  tsr_plural(job->shards.shard.count), plan->n_files, tsr_plural(plan->n_files));
+        tsr_print("%s was joined from %u shard%s: %zu file%s verified\n", tsr_plan_job_output(job),
+                  job->shards.shard.count, tsr_plural(job->shards.shard.count), plan->n_files,
+                  tsr_plural(plan->n_files));
     else if (result->already_complete && !shard)
-        tsr_print("%s was already complete: %zu file%s verified\n", job->dst, plan->n_files, tsr_plural(plan->n_files));
+        tsr_print("%s was already complete: %zu file%s verified\n", tsr_plan_job_output(job), plan->n_files,
+                  tsr_plural(plan->n_files));
     else if (result->files_resumed > 0)
         tsr_print("resumed: %llu finished file%s verified and kept\n", U64(result->files_resumed),
                   tsr_plural(result->files_resumed));
     if (shard) {
-        tsr_shard_print_end(&job->shards, job->dst);
+        tsr_shard_print_end(&job->shards, tsr_plan_job_output(job), job->address == NULL ? NULL : job->dst);
         return;
     }
     if (job->judged.n_findings == 0)
@@ -273,12 +284,12 @@ static void print_summary(const tsr_plan_job *job)
     if (plan->advice != NULL && job->judged.n_findings == 0)
         tsr_print("%s\n", plan->advice);
     if (plan->report != NULL)
-        tsr_print("report: %s/" TSR_REPORT_NAME "\n", job->dst);
+        tsr_print("report: %s/" TSR_REPORT_NAME "\n", tsr_plan_job_output(job));
     if (job->judged.n_findings > 0) { /* last, so that no advice hides it */
         tsr_quant_limits_print(&job->limits, &job->judged);
         return;
     }
-    tsr_print_next(job->from.path, job->dst, job->from.ignore.count > 0, plan);
+    tsr_print_next(job->from.path, tsr_plan_job_output(job), job->from.ignore.count > 0, plan);
 }
 
 tsr_status tsr_plan_result_print(tsr_command_context *c, tsr_err *err)
@@ -369,6 +380,14 @@ static void json_result(tsr_text *t, const tsr_command_context *c)
     tsr_io_json(t, &result->io);
     if (job->link != TSR_LINK_NONE)
         tsr_links_json(t, &result->links);
+    if (job->address != NULL) {
+        tsr_json_member_object(t, "uploads", true);
+        tsr_json_member_string(t, "address", job->address);
+        tsr_json_member_u64(t, "objects", result->uploads.objects);
+        tsr_json_member_u64(t, "bytes", result->uploads.bytes);
+        tsr_json_member_u64(t, "objects_kept", result->uploads.kept);
+        tsr_json_end_object(t);
+    }
     if (c->ranks != NULL) {
         tsr_json_member_u64(t, "ranks", tsr_ranks_count(c->ranks));
         tsr_json_member_u64(t, "files_elsewhere", result->files_elsewhere);

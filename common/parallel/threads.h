@@ -22,6 +22,8 @@ typedef struct tsr_progress {
     uint64_t items_done, items_total; /* total 0: items are not counted */
     const char *items;                /* the counted items: "tensors", "files"; "layer" if `phase` is NULL */
     double seconds;                   /* since the phase began */
+    bool sends;                       /* the output is sent to a server */
+    uint64_t bytes_sent;              /* in this phase */
 } tsr_progress;
 
 /* Run options of every long job. */

@@ -29,12 +29,12 @@ static bool same_folder(const char *a, const char *b)
     return n == (size_t)(base_of(b) - b) && memcmp(a, b, n) == 0;
 }
 
-static bool is_config(const char *name)
+bool tsr_is_config_path(const char *name)
 {
     return strcmp(base_of(name), TSR_CONFIG_NAME) == 0;
 }
 
-static bool is_index(const char *name)
+bool tsr_is_index_path(const char *name)
 {
     return tsr_ends_with(name, ".safetensors.index.json");
 }
@@ -100,8 +100,8 @@ static tsr_status withdraw(const char *dst, const tsr_names *names, bool (*one_o
 
 tsr_status tsr_withdraw(const char *dst, const tsr_names *names, tsr_err *err)
 {
-    TSR_TRY(withdraw(dst, names, is_config, err));
-    return withdraw(dst, names, is_index, err);
+    TSR_TRY(withdraw(dst, names, tsr_is_config_path, err));
+    return withdraw(dst, names, tsr_is_index_path, err);
 }
 
 void tsr_remove_empty_folders(const char *dst, const tsr_names *names)
@@ -148,7 +148,7 @@ static tsr_status check_folder(const char *dst, const char *name, const tsr_name
         const char *const file = entry->d_name;
         const bool weights =
             tsr_ends_with(file, ".safetensors") || tsr_ends_with(file, ".safetensors" TSR_ARCHIVE_SUFFIX);
-        if (!weights && !is_index(file))
+        if (!weights && !tsr_is_index_path(file))
             continue;
         snprintf(path, sizeof path, "%.*s%s", folder, name, file);
         if (!has(planned, path) && !has(old, path))
@@ -407,12 +407,12 @@ static tsr_status write_all(const tsr_digests *digests, const char *dst, const t
     }
     for (size_t i = 0; i < plan->n_texts; i++) {
         others[n++] = written(&plan->texts[i]);
-        if (!is_config(plan->texts[i].name))
+        if (!tsr_is_config_path(plan->texts[i].name))
             TSR_TRY(write_text(dst, &plan->texts[i], err));
     }
     TSR_TRY(write_manifest(digests, dst, rows, others, n, err));
     for (size_t i = 0; i < plan->n_texts; i++) {
-        if (is_config(plan->texts[i].name))
+        if (tsr_is_config_path(plan->texts[i].name))
             TSR_TRY(write_text(dst, &plan->texts[i], err));
     }
     return TSR_OK;

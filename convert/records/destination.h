@@ -18,6 +18,10 @@ typedef struct tsr_names {
     size_t count;
 } tsr_names;
 
+/* Return true if the last part of a name is config.json; if it is that of an index of safetensors files. */
+bool tsr_is_config_path(const char *name);
+bool tsr_is_index_path(const char *name);
+
 /* Lists the names of the files and texts of a plan, without the report. `items` is in `arena`. */
 tsr_status tsr_plan_names(const tsr_plan *plan, tsr_arena *arena, tsr_names *names, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -96,17 +96,25 @@ void tsr_digests_end(tsr_digests *d)
     *d = (tsr_digests){0};
 }
 
-void tsr_digests_clear(tsr_digests *d, size_t file)
+tsr_digest *tsr_digests_of(const tsr_digests *d, size_t file, uint64_t *count)
 {
     const tsr_out_file *const f = &d->plan->files[file];
     const size_t end_step = f->first_step + f->n_steps;
+    *count = 0;
+    if (f->n_steps == 0)
+        return d->pieces;
+    const uint64_t first = d->steps[f->first_step].first;
+    *count = (end_step < d->plan->n_steps ? d->steps[end_step].first : d->n_pieces) - first;
+    return &d->pieces[first];
+}
+
+void tsr_digests_clear(tsr_digests *d, size_t file)
+{
+    uint64_t n;
+    tsr_digest *const pieces = tsr_digests_of(d, file, &n);
     memset(&d->headers[file], 0, sizeof *d->headers);
     d->sizes[file] = 0;
-    if (f->n_steps == 0)
-        return;
-    const uint64_t first = d->steps[f->first_step].first;
-    const uint64_t end = end_step < d->plan->n_steps ? d->steps[end_step].first : d->n_pieces;
-    memset(&d->pieces[first], 0, (end - first) * sizeof *d->pieces);
+    memset(pieces, 0, n * sizeof *pieces);
 }
 
 uint64_t tsr_digests_count(const tsr_digests *d, size_t index, unsigned i)

@@ -45,6 +45,9 @@ typedef struct tsr_file_part {
 tsr_status tsr_digests_begin(tsr_digests *d, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_digests_end(tsr_digests *d);
 
+/* Returns the pieces of a file's outputs, and their number. */
+tsr_digest *tsr_digests_of(const tsr_digests *d, size_t file, uint64_t *count);
+
 /* Sets the digests of a file to zeros. */
 void tsr_digests_clear(tsr_digests *d, size_t file);
 

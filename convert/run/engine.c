@@ -49,7 +49,7 @@ static uint64_t choose_files(tsr_run *r)
     r->claims = (tsr_claims){.ranks = r->pool->ranks, .counter = r->verifying ? 0 : 1};
     r->claimed = alone ? r->plan->n_files : 0;
     for (size_t i = 0; i < r->plan->n_files; i++) {
-        const bool wanted = r->journal.finished[i] == r->verifying && !tsr_is_others(r, i);
+        const bool wanted = r->journal.finished[i] == r->verifying && !tsr_is_others(r, i) && !tsr_is_sent(r, i);
         r->files[i] = (tsr_file_state){.io = {.fd = -1, .direct = -1}, .wanted = wanted, .mine = wanted && alone};
         chosen += wanted;
     }
@@ -117,15 +117,18 @@ static tsr_status drop_missing(tsr_run *r, tsr_err *err)
         char path[PATH_MAX];
         struct stat st;
         const tsr_out_file *const f = &r->plan->files[i];
+        const bool sent = tsr_is_sent(r, i);
         bool kept = false;
         if (!r->journal.finished[i])
             continue;
-        const bool there = stat(tsr_run_path(r, i, path), &st) == 0;
-        if (!there && errno != ENOENT && errno != ENOTDIR)
+        const bool there = !sent && stat(tsr_run_path(r, i, path), &st) == 0;
+        if (!sent && !there && errno != ENOENT && errno != ENOTDIR)
             return tsr_fail_errno(err, "%s: cannot access it", path);
-        if (there && S_ISREG(st.st_mode) && (f->appended || (uint64_t)st.st_size == f->bytes))
+        if (sent || (there && S_ISREG(st.st_mode) && (f->appended || (uint64_t)st.st_size == f->bytes)))
             TSR_TRY(tsr_blocks_kept(r->plan, r->dst, i, &kept, err));
         r->journal.finished[i] = kept;
+        if (sent)
+            r->sent[i] = r->done_here[i] = kept;
     }
     return TSR_OK;
 }
@@ -172,13 +175,21 @@ static tsr_status check_sources(tsr_run *r, tsr_status status, tsr_err *err)
 
 /* ---- one run, from phase to phase ---- */
 
-/* Opens the journal, and drops files that are missing. */
+/* Opens the journal, finds files that were sent, and drops files that are missing. Rank 0 does so for all ranks. */
 static tsr_status open_run(tsr_run *r, tsr_err *err)
 {
+    const bool sends = r->uploads != NULL && tsr_ranks_mine(r->pool->ranks) == 0;
     TSR_TRY(tsr_run_open_journal(r, err));
     for (size_t i = 0; i < r->plan->n_files; i++)
         r->noted += r->journal.finished[i];
+    if (sends)
+        TSR_TRY(tsr_uploads_find(r->uploads, &r->journal, r->force, &r->digests, r->sent, err));
     TSR_TRY(drop_missing(r, err));
+    bool all_sent = true;
+    for (size_t i = 0; i < r->plan->n_files; i++)
+        all_sent = all_sent && (tsr_is_sent(r, i) || tsr_is_others(r, i));
+    if (sends && !all_sent && !r->journal.read_only)
+        TSR_TRY(tsr_uploads_withdraw(r->uploads, err));
     return tsr_run_check_shards(r, err);
 }
 
@@ -359,20 +370,25 @@ static tsr_status begin_run(tsr_run *r, tsr_pool *pool, const tsr_engine_job *jo
         .amaxes = calloc(plan->n_amaxes + 1, sizeof *r->amaxes),
         .sequences = calloc(tsr_plan_sequences(plan), sizeof *r->sequences),
         .done_here = calloc(plan->n_files + 1, sizeof *r->done_here),
+        .sent = job->address == NULL ? NULL : calloc(plan->n_files + 1, sizeof *r->sent),
     };
     TSR_TRY(tsr_digests_begin(&r->digests, plan, err));
     tsr_cpu_kernels_init(&r->kernels, cpu_flags);
     const bool rows = tsr_step_rows_begin(&r->rows, plan->n_steps);
-    return !rows || r->frames == NULL || r->steps == NULL || r->files == NULL || r->amaxes == NULL ||
-                   r->sequences == NULL || r->done_here == NULL
-               ? tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu steps", plan->n_steps)
-               : tsr_run_divide(r, err);
+    if (!rows || r->frames == NULL || r->steps == NULL || r->files == NULL || r->amaxes == NULL ||
+        r->sequences == NULL || r->done_here == NULL || (job->address != NULL && r->sent == NULL))
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu steps", plan->n_steps);
+    TSR_TRY(tsr_run_divide(r, err));
+    return job->address == NULL
+               ? tsr_uploads_refuse_spool(job->dst, err)
+               : tsr_uploads_begin(&r->uploads, job->address, plan, job->dst, pool->options->cancel, err);
 }
 
 static void free_run(tsr_run *r)
 {
     tsr_digests_end(&r->digests);
-    void *const arrays[] = {r->owner, r->whole, r->frames, r->steps, r->files, r->amaxes, r->sequences, r->done_here};
+    void *const arrays[] = {r->owner,  r->whole,     r->frames,    r->steps, r->files,
+                            r->amaxes, r->sequences, r->done_here, r->sent};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
     free(r->rows.sums);
@@ -389,6 +405,9 @@ static void end_run(tsr_run *r, tsr_engine_job *job)
     job->result.rows = r->rows.stats;
     job->result.io = r->io.summary;
     job->result.links = r->links;
+    if (r->uploads != NULL)
+        job->result.uploads = tsr_uploads_summarize(r->uploads);
+    tsr_uploads_end(r->uploads);
 }
 
 tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run_options *options, unsigned cpu_flags,
@@ -444,7 +463,8 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
                           .shard = options->shard,
                           .io = options->io,
                           .link = options->link,
-                          .ranks = options->ranks};
+                          .ranks = options->ranks,
+                          .address = options->address};
     uint64_t bytes_read;
     const tsr_status status = tsr_engine_run_together(&job, 1, &options->run, options->cpu_flags, &bytes_read, err);
     *result = job.result;

@@ -8,6 +8,9 @@
  * With ranks (common/cluster/ranks.h), each rank claims whole files and makes or verifies them like any other run. Rank
  * 0 holds the directory's journal and completes the output. On success, every rank gets the result of all.
  *
+ * An output of s3:// is made in the same way in a local directory, its spool, and each finished file is sent from there
+ * (convert/uploads/uploads.h).
+ *
  * The same plan gives the same bytes for any number of threads and ranks, any instruction set and any interruption. */
 #ifndef TSR_CONVERT_RUN_ENGINE_H
 #define TSR_CONVERT_RUN_ENGINE_H
@@ -17,6 +20,7 @@
 #include "convert/io/io_choice.h"
 #include "convert/io/links.h"
 #include "convert/records/shards.h"
+#include "convert/uploads/uploads.h"
 
 typedef struct tsr_engine_options {
     tsr_run_options run; /* its progress counts the tensors that steps make, without side files */
@@ -26,6 +30,7 @@ typedef struct tsr_engine_options {
     unsigned cpu_flags;     /* for tsr_cpu_kernels_init */
     const tsr_shard *shard; /* NULL: all files are made. Borrowed */
     tsr_ranks *ranks;       /* the processes that share the job; NULL: only this one. Borrowed */
+    const char *address;    /* where the output is sent: s3://BUCKET/PREFIX; NULL: it stays in `dst`. Borrowed */
 } tsr_engine_options;
 
 typedef struct tsr_engine_result {
@@ -38,6 +43,7 @@ typedef struct tsr_engine_result {
     unsigned threads;         /* number of threads in all ranks */
     tsr_io_summary io;
     tsr_links_summary links;
+    tsr_uploads_summary uploads;
     tsr_quant_stats *rows; /* [plan->n_steps]; freed by tsr_engine_result_free */
 } tsr_engine_result;
 
@@ -58,8 +64,9 @@ typedef struct tsr_engine_job {
     bool force;
     const tsr_shard *shard; /* NULL: all files */
     tsr_io_mode io;
-    tsr_link_mode link; /* with ranks: NONE */
-    tsr_ranks *ranks;   /* NULL: only this process; otherwise this must be the only job */
+    tsr_link_mode link;  /* with ranks: NONE */
+    tsr_ranks *ranks;    /* NULL: only this process; otherwise this must be the only job */
+    const char *address; /* NULL: the output stays in `dst`; otherwise this must be the only job */
     /* How it ended: */
     tsr_status status;
     tsr_err err;

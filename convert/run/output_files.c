@@ -246,5 +246,7 @@ tsr_status tsr_run_commit_file(tsr_run *r, size_t file, tsr_err *err)
             unlink(to); /* a file that the journal does not record must not remain */
     }
     tsr_run_close_file(f);
-    return status;
+    return status == TSR_OK && r->uploads != NULL && r->journal.finished[file]
+               ? tsr_uploads_add(r->uploads, &r->digests, file, digest, err)
+               : status;
 }

@@ -13,6 +13,8 @@ tsr_status tsr_run_share_journal(tsr_run *r, tsr_err *err)
         return TSR_OK;
     /* Each file is in one rank only; the others have zeros. */
     TSR_TRY(tsr_ranks_combine(ranks, r->journal.finished, n * sizeof *r->journal.finished, err));
+    if (r->sent != NULL)
+        TSR_TRY(tsr_ranks_combine(ranks, r->sent, n * sizeof *r->sent, err));
     TSR_TRY(tsr_ranks_combine(ranks, r->journal.digests, n * sizeof *r->journal.digests, err));
     TSR_TRY(tsr_ranks_combine(ranks, r->rows.stats, r->plan->n_steps * sizeof *r->rows.stats, err));
     return tsr_ranks_combine(ranks, r->rows.sums, r->plan->n_steps * sizeof *r->rows.sums, err);

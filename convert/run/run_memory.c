@@ -3,6 +3,7 @@
 
 #include "common/checked.h"
 #include "convert/io/plan_reads.h"
+#include "formats/remote/objects.h"
 
 #include <stdlib.h>
 
@@ -61,6 +62,7 @@ uint64_t tsr_engine_memory_at_most(const tsr_plan *plan, uint64_t threads, int i
 /* Chooses as many workers as are requested and fit, then as many concurrent units in each. */
 static tsr_status choose_workers(tsr_pool *pool, uint64_t fixed, uint64_t each, tsr_err *err)
 {
+    fixed += pool->sending_bytes;
     TSR_TRY(tsr_choose_threads(pool->options, fixed, each, &pool->workers, err));
     const uint64_t depth = (pool->options->memory - fixed) / tsr_max_u64(1, pool->workers * each);
     pool->most_depth = pool->ring ? (unsigned)tsr_min_u64(TSR_IO_BATCHES, depth) : 1;
@@ -78,7 +80,7 @@ static tsr_status choose_sharing(tsr_pool *pool, const tsr_engine_job *jobs, tsr
     free(needs);
     pool->unit_bytes = d.unit;
     TSR_TRY(choose_workers(pool, d.fixed + d.shared, d.each + d.shared_each, err));
-    pool->capacity = pool->options->memory - d.fixed - pool->workers * pool->most_depth * d.each;
+    pool->capacity = pool->options->memory - pool->sending_bytes - d.fixed - pool->workers * pool->most_depth * d.each;
     pool->shares = true;
     return TSR_OK;
 }
@@ -94,6 +96,8 @@ static tsr_status choose_alone(tsr_pool *pool, const tsr_plan *plan, tsr_err *er
 tsr_status tsr_pool_begin(tsr_pool *pool, const tsr_engine_job *jobs, tsr_err *err)
 {
     const tsr_plan *const plan = jobs[0].plan;
+    for (size_t i = 0; i < pool->n_runs; i++)
+        pool->sending_bytes += jobs[i].address == NULL ? 0 : TSR_OBJECTS_MEMORY;
     for (size_t i = 0; i < pool->n_runs && !pool->ring; i++)
         pool->ring = jobs[i].io != TSR_IO_BUFFERED && tsr_io_has_ring();
     if (pool->n_runs > 1)

@@ -80,6 +80,8 @@ typedef struct tsr_pool {
     tsr_ranks *ranks;         /* the processes that share the only run; NULL: only this one */
     atomic_uint started;      /* threads that started in this phase */
     uint64_t unit_bytes;      /* bytes of the largest unit of all runs */
+    uint64_t sending_bytes;   /* bytes of memory for what is being sent */
+    uint64_t sent_before;     /* bytes that were sent before this phase */
     bool shares;              /* reads may be shared */
     uint64_t capacity;        /* bytes of memory for shared chunks */
     tsr_shared_reads *shared; /* NULL: each run reads for itself */
@@ -136,8 +138,10 @@ typedef struct tsr_run {
     tsr_digests digests;
     tsr_watch watch;
     tsr_step_rows rows;
-    uint64_t noted;   /* files that the journal recorded as finished */
-    tsr_text *frames; /* [plan->n_steps]: block statistics of finished steps, until their file is finished */
+    tsr_uploads *uploads; /* NULL: the output stays in `dst` */
+    bool *sent;           /* [plan->n_files]: files that were objects when the run began; NULL without uploads */
+    uint64_t noted;       /* files that the journal recorded as finished */
+    tsr_text *frames;     /* [plan->n_steps]: block statistics of finished steps, until their file is finished */
     bool verifying;
     tsr_io_choice io;
     tsr_link_mode link;
@@ -153,7 +157,8 @@ typedef struct tsr_run {
     size_t claimed;    /* files below this index are assigned to this rank or another */
     bool *done_here;   /* [plan->n_files]: files that this rank has verified or made */
     size_t next_amax;
-    size_t n_open; /* number of open files */
+    size_t n_open;   /* number of open files */
+    bool committing; /* a file is being committed */
     tsr_links_summary links;
     tsr_first_failure failure;
     uint64_t bytes_read, bytes_written, bytes_total;
@@ -165,6 +170,12 @@ typedef struct tsr_run {
 static inline bool tsr_is_others(const tsr_run *r, size_t file)
 {
     return r->shard != NULL && !r->shard->finish && r->owner[file] != r->shard->index;
+}
+
+/* Returns true if a file was an object of the output when the run began. */
+static inline bool tsr_is_sent(const tsr_run *r, size_t file)
+{
+    return r->sent != NULL && r->sent[file];
 }
 
 /* Returns true if units of another step of this phase make the outputs of this step. Ranks claim files one after

@@ -126,6 +126,17 @@ static bool take_next(tsr_file_sequence *sequence, tsr_work *w)
     return false;
 }
 
+/* Returns true if the next file must wait until files were committed. Files that are sent wait on the disk, which needs
+ * little space if few are open. Only the committer is waited for, when it has a file: its work always ends. */
+static bool must_wait(tsr_run *r)
+{
+    bool over;
+    if (r->n_open >= MOST_OPEN_FILES + r->n_sequences)
+        return true;
+    return r->uploads != NULL && r->n_open >= TSR_FILES_IN_SPOOL + r->n_sequences &&
+           (r->committing || tsr_schedule_commit(r, &over) != NULL);
+}
+
 /* Takes the next unit of a sequence. While its step waits for an amax, the unit is one of an amax. */
 static tsr_schedule take_unit(tsr_file_sequence *sequence, tsr_work *w)
 {
@@ -142,7 +153,7 @@ static tsr_schedule take_unit(tsr_file_sequence *sequence, tsr_work *w)
         if (wants_amax(sequence))
             return take_amax(r, w);
         if (r->files[file].phase == TSR_FILE_WAITING) {
-            if (r->n_open >= MOST_OPEN_FILES + r->n_sequences)
+            if (must_wait(r))
                 return TSR_UNIT_NOT_READY;
             status = tsr_run_open_file(r, file, &err);
         }

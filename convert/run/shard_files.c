@@ -55,13 +55,16 @@ static bool is_to_be_linked(const tsr_run *r, size_t file)
            (uint64_t)st.st_dev == tsr_links_source(r->plan, file)->stamp.device;
 }
 
-/* Lists the files that need no disk space: finished ones, those of other shards and ranks, and links. */
+/* Lists the files that need no disk space: finished ones, those of other shards and ranks, links, and of an output that
+ * is sent, all but those that are in the spool at a time. */
 static bool *settled(const tsr_run *r)
 {
     bool *const list = calloc(r->plan->n_files + 1, sizeof *list);
     for (size_t i = 0; list != NULL && i < r->plan->n_files; i++)
         list[i] = r->journal.finished[i] || tsr_is_others(r, i) || is_to_be_linked(r, i) ||
                   (i < r->claimed && !r->files[i].mine);
+    if (list != NULL && r->uploads != NULL)
+        tsr_uploads_settle(r->plan, list);
     return list;
 }
 
@@ -100,5 +103,7 @@ tsr_status tsr_run_finish(tsr_run *r, tsr_err *err)
         return TSR_OK;
     TSR_TRY(tsr_blocks_write(r->plan, r->dst, &blocks, err));
     TSR_TRY(tsr_write_texts(&r->digests, r->dst, &r->rows, &blocks, err));
+    if (r->uploads != NULL)
+        TSR_TRY(tsr_uploads_finish(r->uploads, blocks.tensors > 0, err));
     return merges ? tsr_shards_forget(r->dst, &r->journal.shards, err) : TSR_OK;
 }

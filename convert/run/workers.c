@@ -171,10 +171,12 @@ static void *commit_files(void *argument)
         const size_t file = sequence->next_file++;
         if (r->plan->files[file].n_steps == 0)
             status = tsr_run_open_file(r, file, &err);
+        r->committing = true;
         pthread_mutex_unlock(&r->pool->lock);
         if (status == TSR_OK)
             status = tsr_run_commit_file(r, file, &err);
         pthread_mutex_lock(&r->pool->lock);
+        r->committing = false;
         if (status != TSR_OK) {
             tsr_run_note_failure(r, status, &err);
             continue;
@@ -185,6 +187,15 @@ static void *commit_files(void *argument)
     }
     pthread_mutex_unlock(&r->pool->lock);
     return NULL;
+}
+
+/* Returns the bytes that all runs have sent. */
+static uint64_t sent_bytes(const tsr_pool *pool)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < pool->n_runs; i++)
+        bytes += pool->runs[i].uploads == NULL ? 0 : tsr_uploads_sent(pool->runs[i].uploads);
+    return bytes;
 }
 
 /* Reports the progress of all runs together. */
@@ -205,10 +216,23 @@ static void report_progress(void *argument)
         p.items_total += r->steps_total;
         if (pool->n_runs == 1 && r->plan->counted != NULL)
             p.items = r->plan->counted;
+        p.sends = p.sends || r->uploads != NULL;
     }
     pthread_mutex_unlock(&pool->lock);
+    p.bytes_sent = sent_bytes(pool) - pool->sent_before;
     p.seconds = tsr_seconds_since(&pool->began);
     pool->options->progress(&p, pool->options->progress_data);
+}
+
+/* Waits for a committer and reports progress, because the last files may take long to send. */
+static void join(pthread_t thread, void *pool)
+{
+    struct timespec until;
+    do {
+        report_progress(pool);
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+    } while (pthread_timedjoin_np(thread, NULL, &until) == ETIMEDOUT);
 }
 
 void tsr_workers_run(tsr_pool *pool, const char *phase)
@@ -216,6 +240,7 @@ void tsr_workers_run(tsr_pool *pool, const char *phase)
     pthread_t *const committers = calloc(pool->n_runs, sizeof *committers);
     size_t n = 0;
     pool->phase = phase;
+    pool->sent_before = sent_bytes(pool);
     atomic_store(&pool->started, 0);
     if (pool->workers > 1 && pool->numa.n == 0)
         tsr_numa_find(&pool->numa);
@@ -237,7 +262,7 @@ void tsr_workers_run(tsr_pool *pool, const char *phase)
     else if (tsr_run_threads(pool->workers, work, report_progress, pool) == 0)
         fail_for_threads(pool);
     for (size_t i = 0; i < n; i++)
-        pthread_join(committers[i], NULL);
+        join(committers[i], pool);
     report_progress(pool);
     free(committers);
 }

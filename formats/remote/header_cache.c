@@ -3,18 +3,21 @@
 
 #ifdef TSR_HAVE_CURL
 #include "common/file.h"
+#include "common/grow.h"
 #include "formats/remote/settings/places.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { LARGEST = 16 << 20 };
+enum { LARGEST = 16 << 20, LIMIT = 512 << 20 /* bytes of all headers */, NAME = 32 };
 
 static const char kMagic[8] = "TSRHEAD1";
 
@@ -80,5 +83,60 @@ void tsr_header_cache_store(const tsr_remote_file *f, const void *data, size_t s
                          tsr_write_at(fd, part, data, size, sizeof h, NULL) == TSR_OK;
     if (close(fd) != 0 || !written || rename(part, path) != 0)
         unlink(part);
+}
+
+/* ---- the limit ---- */
+
+/* A cached file. */
+typedef struct cached {
+    char name[NAME_MAX + 1];
+    struct timespec stored;
+    uint64_t bytes;
+} cached;
+
+static int by_time(const void *a, const void *b)
+{
+    const struct timespec x = ((const cached *)a)->stored, y = ((const cached *)b)->stored;
+    if (x.tv_sec != y.tv_sec)
+        return x.tv_sec < y.tv_sec ? -1 : 1;
+    return (x.tv_nsec > y.tv_nsec) - (x.tv_nsec < y.tv_nsec);
+}
+
+/* Lists the files that this module has made. Returns their bytes; 0 also without memory. */
+static uint64_t list_cached(DIR *dir, cached **files, size_t *n)
+{
+    uint64_t bytes = 0;
+    size_t capacity = 0;
+    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        struct stat st;
+        if (strspn(entry->d_name, "0123456789abcdef") != NAME ||
+            fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+            continue;
+        if (!tsr_grow(files, *n, &capacity, sizeof **files))
+            return 0;
+        cached *const f = &(*files)[(*n)++];
+        *f = (cached){.stored = st.st_mtim, .bytes = (uint64_t)st.st_size};
+        snprintf(f->name, sizeof f->name, "%s", entry->d_name);
+        bytes += f->bytes;
+    }
+    return bytes;
+}
+
+void tsr_header_cache_trim(void)
+{
+    char folder[PATH_MAX];
+    cached *files = NULL;
+    size_t n = 0;
+    DIR *const dir = tsr_place_of_headers(folder) == NULL ? NULL : opendir(folder);
+    if (dir == NULL)
+        return;
+    uint64_t bytes = list_cached(dir, &files, &n);
+    if (bytes > LIMIT) {
+        qsort(files, n, sizeof *files, by_time);
+        for (size_t i = 0; i < n && bytes > LIMIT / 2; i++)
+            bytes -= unlinkat(dirfd(dir), files[i].name, 0) == 0 ? files[i].bytes : 0;
+    }
+    free(files);
+    closedir(dir);
 }
 #endif

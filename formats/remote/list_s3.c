@@ -11,13 +11,7 @@ enum { LARGEST_PAGE = 16 << 20, MOST_PAGES = 1000 };
 
 /* ---- XML ---- */
 
-/* A part of a document. */
-typedef struct span {
-    const char *begin, *end;
-} span;
-
-/* Finds the content of the next element of this name in `in`. Returns false if there is none. */
-static bool find_element(span in, const char *name, span *content)
+bool tsr_xml_find(tsr_xml_span in, const char *name, tsr_xml_span *content)
 {
     const size_t n = strlen(name);
     for (const char *p = in.begin; p < in.end && (p = memchr(p, '<', (size_t)(in.end - p))) != NULL; p++) {
@@ -35,15 +29,14 @@ static bool find_element(span in, const char *name, span *content)
     return false;
 }
 
-/* Returns the text of the element with entities replaced; NULL: no such element, an unknown entity, or no memory. */
-static const char *text_of(span in, const char *name, tsr_arena *arena)
+const char *tsr_xml_text(tsr_xml_span in, const char *name, tsr_arena *arena)
 {
     static const struct {
         const char *entity, *text;
     } kEntities[] = {{"&amp;", "&"},  {"&lt;", "<"},  {"&gt;", ">"},   {"&quot;", "\""}, {"&#34;", "\""},
                      {"&apos;", "'"}, {"&#39;", "'"}, {"&#x27;", "'"}, {"&#x22;", "\""}};
-    span content;
-    if (!find_element(in, name, &content))
+    tsr_xml_span content;
+    if (!tsr_xml_find(in, name, &content))
         return NULL;
     char *const text = tsr_arena_alloc(arena, (size_t)(content.end - content.begin) + 1);
     size_t n = 0;
@@ -69,12 +62,12 @@ typedef struct s3_name {
 } s3_name;
 
 /* Adds an object, unless it is the mark of a folder or is in a hidden one. */
-static tsr_status add_object(tsr_remote *remote, const s3_name *of, span object, tsr_err *err)
+static tsr_status add_object(tsr_remote *remote, const s3_name *of, tsr_xml_span object, tsr_err *err)
 {
     uint64_t size;
     tsr_arena *const arena = &remote->arena;
-    const char *const key = text_of(object, "Key", arena), *const etag = text_of(object, "ETag", arena),
-                      *const bytes = text_of(object, "Size", arena);
+    const char *const key = tsr_xml_text(object, "Key", arena), *const etag = tsr_xml_text(object, "ETag", arena),
+                      *const bytes = tsr_xml_text(object, "Size", arena);
     const size_t n = strlen(of->prefix);
     if (key == NULL || etag == NULL || bytes == NULL || !tsr_parse_decimal(bytes, &size) ||
         strncmp(key, of->prefix, n) != 0)
@@ -88,16 +81,16 @@ static tsr_status add_object(tsr_remote *remote, const s3_name *of, span object,
     return tsr_remote_add(remote, key + n, size, etag, NULL, err);
 }
 
-static tsr_status take_page(tsr_remote *remote, const s3_name *of, span page, const char **next, tsr_err *err)
+static tsr_status take_page(tsr_remote *remote, const s3_name *of, tsr_xml_span page, const char **next, tsr_err *err)
 {
-    span object;
-    const char *const more = text_of(page, "IsTruncated", &remote->arena);
+    tsr_xml_span object;
+    const char *const more = tsr_xml_text(page, "IsTruncated", &remote->arena);
     if (more == NULL)
         return tsr_fail(err, TSR_E_FORMAT, "%s: the server's answer is not a list of objects", remote->address);
-    *next = strcmp(more, "true") == 0 ? text_of(page, "NextContinuationToken", &remote->arena) : NULL;
+    *next = strcmp(more, "true") == 0 ? tsr_xml_text(page, "NextContinuationToken", &remote->arena) : NULL;
     if (strcmp(more, "true") == 0 && *next == NULL)
         return tsr_fail(err, TSR_E_FORMAT, "%s: the server's list has no continuation", remote->address);
-    while (find_element(page, "Contents", &object)) {
+    while (tsr_xml_find(page, "Contents", &object)) {
         TSR_TRY(add_object(remote, of, object, err));
         page.begin = object.end;
     }
@@ -111,7 +104,7 @@ static tsr_status list(tsr_remote *remote, const s3_name *of, const char *bucket
     tsr_text url = {0};
     tsr_status status = TSR_OK;
     for (unsigned pages = 0; status == TSR_OK && (pages == 0 || next != NULL); pages++) {
-        span page;
+        tsr_xml_span page;
         size_t size;
         if (pages == MOST_PAGES)
             return tsr_fail(err, TSR_E_FORMAT, "%s: more than a million objects", remote->address);
@@ -199,10 +192,12 @@ tsr_status tsr_remote_list_s3(tsr_remote *remote, const char *address, tsr_err *
     tsr_url_escape(&base, name.prefix, "/");
     remote->base = base.failed ? NULL : tsr_arena_dup(arena, base.data, base.size);
     tsr_text_free(&base);
+    remote->bucket = bucket;
+    remote->prefix = name.prefix;
     TSR_TRY(tsr_arena_status(arena, remote->base == NULL ? TSR_E_NOMEM : TSR_OK, err));
     TSR_TRY(tsr_remote_connect(remote, err));
     TSR_TRY(list(remote, &name, bucket, err));
-    return remote->n_files > 0
+    return remote->n_files > 0 || remote->is_output
                ? TSR_OK
                : tsr_fail(err, TSR_E_FORMAT, "%s: there is no object with this prefix", remote->address);
 }

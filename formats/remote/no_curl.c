@@ -1,5 +1,5 @@
 /* Refuses addresses in a build without libcurl. */
-#include "formats/remote/remote.h"
+#include "formats/remote/objects.h"
 
 #ifndef TSR_HAVE_CURL
 #include <stddef.h>
@@ -85,5 +85,55 @@ void tsr_remote_keep_header(const tsr_remote_file *file, const void *data, size_
 void tsr_remote_prefetch(const tsr_remote_file *file, uint64_t offset, uint64_t size)
 {
     (void)file, (void)offset, (void)size;
+}
+
+tsr_status tsr_objects_open(tsr_objects **objects, const char *address, const atomic_bool *cancel, tsr_err *err)
+{
+    (void)address, (void)cancel;
+    *objects = NULL;
+    return tsr_remote_prepare(err);
+}
+
+void tsr_objects_close(tsr_objects *objects)
+{
+    (void)objects;
+}
+
+const tsr_remote *tsr_objects_there(const tsr_objects *objects)
+{
+    (void)objects;
+    return NULL;
+}
+
+uint64_t tsr_objects_sent(const tsr_objects *objects)
+{
+    (void)objects;
+    return 0;
+}
+
+tsr_status tsr_objects_put(tsr_objects *objects, const tsr_object *object, tsr_multipart *upload,
+                           char etag[TSR_ETAG_TEXT], tsr_err *err)
+{
+    (void)objects, (void)object, (void)upload, (void)etag;
+    return tsr_remote_prepare(err);
+}
+
+tsr_status tsr_objects_remove(tsr_objects *objects, const char *name, tsr_err *err)
+{
+    (void)objects, (void)name;
+    return tsr_remote_prepare(err);
+}
+
+tsr_status tsr_objects_sweep(tsr_objects *objects, bool (*is_own)(const char *name, const void *data), const void *data,
+                             tsr_err *err)
+{
+    (void)objects, (void)is_own, (void)data;
+    return tsr_remote_prepare(err);
+}
+
+tsr_status tsr_objects_abandon(tsr_objects *objects, const char *name, const char *id, tsr_err *err)
+{
+    (void)objects, (void)name, (void)id;
+    return tsr_remote_prepare(err);
 }
 #endif

@@ -151,6 +151,7 @@ void tsr_remote_prefetch_header(const tsr_remote_file *f)
 void tsr_remote_keep_header(const tsr_remote_file *f, const void *data, size_t size)
 {
     tsr_header_cache_store(f, data, size);
+    atomic_store(&f->remote->kept_headers, true);
 }
 
 /* ---- reads ---- */

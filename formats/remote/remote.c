@@ -3,6 +3,7 @@
 
 #ifdef TSR_HAVE_CURL
 #include "common/grow.h"
+#include "formats/remote/header_cache.h"
 #include "formats/remote/remote_open.h"
 #include "formats/remote/request.h"
 
@@ -40,12 +41,13 @@ static tsr_status check_list(tsr_remote *remote, tsr_err *err)
     return TSR_OK;
 }
 
-tsr_status tsr_remote_open(tsr_remote **remote, const char *address, tsr_err *err)
+static tsr_status open_address(tsr_remote **remote, const char *address, bool is_output, tsr_err *err)
 {
     *remote = NULL;
     tsr_remote *const r = calloc(1, sizeof *r);
     if (r == NULL)
         return tsr_out_of_memory(err, "for an address");
+    r->is_output = is_output;
     pthread_mutex_init(&r->lock, NULL);
     r->extents = calloc(TSR_EXTENTS, sizeof *r->extents);
     tsr_status status = r->extents == NULL ? tsr_out_of_memory(err, "for an address") : TSR_OK;
@@ -63,11 +65,23 @@ tsr_status tsr_remote_open(tsr_remote **remote, const char *address, tsr_err *er
     return status;
 }
 
+tsr_status tsr_remote_open(tsr_remote **remote, const char *address, tsr_err *err)
+{
+    return open_address(remote, address, false, err);
+}
+
+tsr_status tsr_remote_open_output(tsr_remote **remote, const char *address, tsr_err *err)
+{
+    return open_address(remote, address, true, err);
+}
+
 void tsr_remote_close(tsr_remote *remote)
 {
     if (remote == NULL)
         return;
     tsr_transfers_end(remote->transfers);
+    if (atomic_load(&remote->kept_headers))
+        tsr_header_cache_trim();
     for (size_t i = 0; remote->extents != NULL && i < TSR_EXTENTS; i++)
         free(remote->extents[i].data);
     for (size_t i = 0; i < remote->n_files; i++) {

@@ -3,6 +3,7 @@
 #define TSR_FORMATS_REMOTE_REMOTE_OPEN_H
 
 #include "common/arena.h"
+#include "common/atomics.h"
 #include "formats/remote/address.h"
 #include "formats/remote/remote.h"
 #include "formats/remote/settings/access.h"
@@ -33,18 +34,21 @@ typedef struct tsr_stream {
 enum { TSR_EXTENTS = 256, TSR_STREAMS = 16 };
 
 struct tsr_remote {
-    const char *address; /* as it appears in messages */
-    const char *base;    /* the URL of the folder, which ends in '/', or of the only file */
-    const char *commit;  /* NULL: not on the Hub */
-    bool is_file;
+    const char *address;     /* as it appears in messages */
+    const char *base;        /* the URL of the folder, which ends in '/', or of the only file */
+    const char *commit;      /* NULL: not on the Hub */
+    const char *bucket;      /* the URL of the bucket of s3://, which ends in '/'; NULL: not there */
+    const char *prefix;      /* the beginning of its keys, not escaped */
+    bool is_file, is_output; /* is_output: it may have no objects yet */
     tsr_access access;
     tsr_transfers *transfers;
     tsr_remote_file *files; /* [n_files] */
     size_t n_files, files_capacity;
     tsr_arena arena;
 
-    pthread_mutex_t lock; /* guards the streams and extents, except their data and transfers */
-    tsr_extent *extents;  /* [TSR_EXTENTS] */
+    atomic_bool kept_headers; /* the cache of headers may have grown */
+    pthread_mutex_t lock;     /* guards the streams and extents, except their data and transfers */
+    tsr_extent *extents;      /* [TSR_EXTENTS] */
     tsr_stream streams[TSR_STREAMS];
     uint64_t ahead, clock; /* bytes in extents */
 };
@@ -62,6 +66,20 @@ tsr_status tsr_remote_fetch(tsr_remote *remote, const char *url, const char *sho
 tsr_status tsr_remote_list_url(tsr_remote *remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_remote_list_hub(tsr_remote *remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_remote_list_s3(tsr_remote *remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
+
+/* A part of a document of XML. */
+typedef struct tsr_xml_span {
+    const char *begin, *end;
+} tsr_xml_span;
+
+/* Finds the content of the next element of this name in `in`. Returns false if there is none. */
+bool tsr_xml_find(tsr_xml_span in, const char *name, tsr_xml_span *content);
+
+/* Returns the text of the element with entities replaced; NULL: no such element, an unknown entity, or no memory. */
+const char *tsr_xml_text(tsr_xml_span in, const char *name, tsr_arena *arena);
+
+/* Opens an address of s3:// for writing. It may have no objects yet. */
+tsr_status tsr_remote_open_output(tsr_remote **remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Begins requests with the credentials of `remote`. */
 tsr_status tsr_remote_connect(tsr_remote *remote, tsr_err *err) TSR_WARN_UNUSED;

@@ -93,3 +93,12 @@ void tsr_reply_say(tsr_reply *r, const char *body, size_t size)
     }
     r->said[n] = '\0';
 }
+
+bool tsr_etag_is_same(const char *a, const char *b)
+{
+    a += strncmp(a, "W/", 2) == 0 ? 2 : 0;
+    b += strncmp(b, "W/", 2) == 0 ? 2 : 0;
+    const size_t quoted_a = *a == '"', quoted_b = *b == '"';
+    const size_t n = strcspn(a + quoted_a, "\""), m = strcspn(b + quoted_b, "\"");
+    return n == m && n > 0 && memcmp(a + quoted_a, b + quoted_b, n) == 0;
+}

@@ -26,4 +26,7 @@ void tsr_reply_take(tsr_reply *reply, const char *line, size_t size);
 /* Appends a part of the body of an error to `said`: text without tags and control characters. */
 void tsr_reply_say(tsr_reply *reply, const char *body, size_t size);
 
+/* Returns true if two ETags are equal without quotes and the mark of weak ones. */
+bool tsr_etag_is_same(const char *a, const char *b);
+
 #endif

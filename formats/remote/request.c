@@ -30,16 +30,6 @@ static const char *name_of(const tsr_transfer *t)
 
 /* ---- the known state of a file ---- */
 
-/* Returns true if two ETags are equal without quotes and the mark of weak ones. */
-static bool is_same_etag(const char *a, const char *b)
-{
-    a += strncmp(a, "W/", 2) == 0 ? 2 : 0;
-    b += strncmp(b, "W/", 2) == 0 ? 2 : 0;
-    const size_t quoted_a = *a == '"', quoted_b = *b == '"';
-    const size_t n = strcspn(a + quoted_a, "\""), m = strcspn(b + quoted_b, "\"");
-    return n == m && n > 0 && memcmp(a + quoted_a, b + quoted_b, n) == 0;
-}
-
 /* Compares a reply with the state of a file on the Hub: there X-Linked-ETag is the digest of the file, and the server
  * to which the Hub redirects has an ETag of its own. */
 static const char *compare_linked(tsr_transfer *t)
@@ -51,13 +41,13 @@ static const char *compare_linked(tsr_transfer *t)
     if (r->has_linked_size && r->linked_size != f->size)
         return "its size differs";
     if (*r->linked_etag != '\0')
-        return is_same_etag(r->linked_etag, f->etag) ? NULL : "its ETag differs";
+        return tsr_etag_is_same(r->linked_etag, f->etag) ? NULL : "its ETag differs";
     if (!t->at_target)
-        return *r->etag == '\0' || r->code / 100 == 3 || is_same_etag(r->etag, f->etag) ? NULL : "its ETag differs";
+        return *r->etag == '\0' || r->code / 100 == 3 || tsr_etag_is_same(r->etag, f->etag) ? NULL : "its ETag differs";
     if (f->target_etag == NULL && *r->etag != '\0')
         f->target_etag = strdup(r->etag);
-    return f->target_etag == NULL || *r->etag == '\0' || is_same_etag(r->etag, f->target_etag) ? NULL
-                                                                                               : "its ETag differs";
+    return f->target_etag == NULL || *r->etag == '\0' || tsr_etag_is_same(r->etag, f->target_etag) ? NULL
+                                                                                                   : "its ETag differs";
 }
 
 /* Returns how a reply with bytes, or a redirect, differs from the known state of its file; NULL: it does not. */
@@ -97,6 +87,8 @@ static void hear(tsr_transfer *t)
     t->fault = NULL;
     if (t->kind == TSR_TRANSFER_DOCUMENT) {
         t->fits = code == 200;
+    } else if (t->kind == TSR_TRANSFER_SEND) {
+        t->fits = code / 100 == 2;
     } else if (t->kind == TSR_TRANSFER_RANGE && (code == 200 || code == 206)) {
         t->fault = compare_state(t);
         t->fits = t->fault == NULL && is_wanted_range(t);
@@ -127,7 +119,7 @@ static size_t take_body(char *data, size_t size, size_t n, void *transfer)
         const bool small = t->reply.code / 100 == 3 || (t->kind == TSR_TRANSFER_PROBE && t->reply.code == 206);
         return error || small ? bytes : 0;
     }
-    if (t->kind == TSR_TRANSFER_DOCUMENT) {
+    if (t->kind == TSR_TRANSFER_DOCUMENT || t->kind == TSR_TRANSFER_SEND) {
         if (bytes > t->limit - t->text.size) {
             t->fault = "too large";
             return 0;
@@ -174,7 +166,8 @@ static bool add_access(const tsr_requests *with, tsr_transfer *t, const char *ur
     if (a->user != NULL) {
         (void)c->easy_setopt(t->easy, CURLOPT_AWS_SIGV4, a->scope);
         (void)c->easy_setopt(t->easy, CURLOPT_USERPWD, a->user);
-        ok = add_header(with, t, "x-amz-content-sha256: ", kDigestOfNothing);
+        ok = add_header(with, t,
+                        "x-amz-content-sha256: ", t->size > 0 && t->sha256 != NULL ? t->sha256 : kDigestOfNothing);
         if (a->session != NULL)
             ok = ok && add_header(with, t, "x-amz-security-token: ", a->session);
     }
@@ -188,7 +181,7 @@ static bool add_range(const tsr_requests *with, tsr_transfer *t)
 {
     char range[64];
     const tsr_remote_file *const f = t->file;
-    if (t->kind == TSR_TRANSFER_DOCUMENT)
+    if (t->kind == TSR_TRANSFER_DOCUMENT || t->kind == TSR_TRANSFER_SEND)
         return true;
     snprintf(range, sizeof range, "%llu-%llu", t->kind == TSR_TRANSFER_PROBE ? 0ull : U64(t->offset + t->done),
              t->kind == TSR_TRANSFER_PROBE ? 0ull : U64(t->offset + t->size - 1));
@@ -199,6 +192,20 @@ static bool add_range(const tsr_requests *with, tsr_transfer *t)
     if (etag != NULL)
         return *etag != '"' || add_header(with, t, "If-Match: ", etag);
     return f->modified == NULL || add_header(with, t, "If-Unmodified-Since: ", f->modified);
+}
+
+/* Adds the method and the bytes to send. They are in memory, because older versions of libcurl sign only such bytes. */
+static bool add_body(const tsr_requests *with, tsr_transfer *t)
+{
+    const tsr_curl *const c = &with->curl;
+    if (t->kind != TSR_TRANSFER_SEND)
+        return true;
+    (void)c->easy_setopt(t->easy, CURLOPT_CUSTOMREQUEST, t->method);
+    if (strcmp(t->method, "DELETE") == 0)
+        return true;
+    (void)c->easy_setopt(t->easy, CURLOPT_POSTFIELDS, t->data == NULL ? "" : t->data);
+    (void)c->easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)t->size);
+    return add_header(with, t, "Content-Type: ", "application/octet-stream");
 }
 
 tsr_status tsr_request_begin(const tsr_requests *with, tsr_transfer *t, tsr_err *err)
@@ -230,7 +237,7 @@ tsr_status tsr_request_begin(const tsr_requests *with, tsr_transfer *t, tsr_err 
     (void)c->easy_setopt(t->easy, CURLOPT_WRITEFUNCTION, take_body);
     (void)c->easy_setopt(t->easy, CURLOPT_WRITEDATA, t);
     if (c->easy_setopt(t->easy, CURLOPT_URL, url) != CURLE_OK || !add_access(with, t, url) || !add_range(with, t) ||
-        c->easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers) != CURLE_OK)
+        !add_body(with, t) || c->easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers) != CURLE_OK)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory for a request", name_of(t));
     return TSR_OK;
 }
@@ -249,7 +256,11 @@ static bool try_again(tsr_transfer *t, double wait, const char *why)
     double delay = kFirstDelay;
     if (++t->tries >= TRIES || wait > LONGEST_WAIT) {
         const tsr_status status =
-            t->kind != TSR_TRANSFER_RANGE
+            t->kind == TSR_TRANSFER_SEND
+                ? tsr_fail(&t->err, TSR_E_IO,
+                           "%s: cannot write it after several attempts: %s; repeat the command to resume", name_of(t),
+                           why)
+            : t->kind != TSR_TRANSFER_RANGE
                 ? tsr_fail(&t->err, TSR_E_IO, "%s: no answer after several attempts: %s", name_of(t), why)
                 : tsr_fail(&t->err, TSR_E_IO, "%s: cannot read %llu bytes at offset %llu after %d attempts: %s",
                            name_of(t), U64(t->size - t->done), U64(t->offset + t->done), TRIES, why);
@@ -310,11 +321,26 @@ static bool fail_refused(const tsr_requests *with, tsr_transfer *t)
 {
     const long code = t->reply.code;
     const bool missing = code == 404 || code == 410;
-    const char *const what = missing                      ? "there is no such file or folder"
+    const bool sends = t->kind == TSR_TRANSFER_SEND;
+    const char *const what = missing && sends             ? "there is no such bucket or upload"
+                             : missing                    ? "there is no such file or folder"
                              : code == 401 || code == 403 ? with->access->remedy
+                             : sends                      ? "the store refuses it"
                                                           : "the server does not do this";
-    return end_with(t, tsr_fail(&t->err, missing ? TSR_E_FORMAT : TSR_E_IO, "%s: %s (status %ld%s%s)", name_of(t), what,
-                                code, *t->reply.said == '\0' ? "" : ": ", t->reply.said));
+    return end_with(t, tsr_fail(&t->err, missing && !sends ? TSR_E_FORMAT : TSR_E_IO, "%s: %s (status %ld%s%s)",
+                                name_of(t), what, code, *t->reply.said == '\0' ? "" : ": ", t->reply.said));
+}
+
+/* Returns true if the store refuses a request for a reason that may pass: bytes that were damaged on the way, a
+ * connection that was too slow, another request at the same time. */
+static bool may_pass(const tsr_transfer *t)
+{
+    static const char *const kCodes[] = {"RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody",
+                                         "OperationAborted"};
+    bool any = false;
+    for (size_t i = 0; i < sizeof kCodes / sizeof *kCodes; i++)
+        any = any || strstr(t->reply.said, kCodes[i]) != NULL;
+    return any && t->kind == TSR_TRANSFER_SEND && (t->reply.code == 400 || t->reply.code == 409);
 }
 
 /* Takes a reply that has neither what was requested nor a redirect. */
@@ -328,6 +354,8 @@ static bool take_refusal(const tsr_requests *with, tsr_transfer *t)
         return resolve_again(t);
     if (t->kind == TSR_TRANSFER_RANGE && code == 416)
         return fail_changed(t, "it is shorter");
+    if (may_pass(t))
+        return try_again(t, 0, t->reply.said);
     if (code == 408 || code == 425 || code == 429 || (code >= 500 && code != 501 && code != 505)) {
         curl_off_t seconds = 0;
         (void)with->curl.easy_getinfo(t->easy, CURLINFO_RETRY_AFTER, &seconds);
@@ -360,11 +388,29 @@ static bool take_failure(const tsr_requests *with, tsr_transfer *t, CURLcode cod
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_CONNECT:
         /* Before the first byte of a job, the address is more likely to be wrong than the server to be restarted. */
-        t->tries += t->kind != TSR_TRANSFER_RANGE ? FIRST_TRIES : 0;
+        t->tries += t->kind == TSR_TRANSFER_DOCUMENT || t->kind == TSR_TRANSFER_PROBE ? FIRST_TRIES : 0;
         return try_again(t, 0, why);
     default:
         return try_again(t, 0, why);
     }
+}
+
+/* Takes the reply to bytes that were sent. A store may begin an answer with success and then write an error. */
+static bool take_answer(tsr_transfer *t)
+{
+    if (tsr_text_status(&t->text, &t->err) != TSR_OK)
+        return end_with(t, TSR_E_NOMEM);
+    const char *const text = t->text.size == 0 ? "" : t->text.data;
+    if (strstr(text, "<Error>") != NULL) {
+        tsr_reply_say(&t->reply, text, t->text.size);
+        return strstr(text, "InternalError") != NULL || strstr(text, "SlowDown") != NULL ||
+                       strstr(text, "ServiceUnavailable") != NULL
+                   ? try_again(t, 0, t->reply.said)
+                   : end_with(t,
+                              tsr_fail(&t->err, TSR_E_IO, "%s: the store refuses it (%s)", name_of(t), t->reply.said));
+    }
+    const char *const end = t->element == NULL ? text : strstr(text, t->element);
+    return end == NULL ? try_again(t, 0, "the reply was too short") : end_with(t, TSR_OK);
 }
 
 bool tsr_request_end(const tsr_requests *with, tsr_transfer *t, CURLcode code)
@@ -373,7 +419,7 @@ bool tsr_request_end(const tsr_requests *with, tsr_transfer *t, CURLcode code)
     t->headers = NULL;
     hear(t);
     const long status = t->reply.code;
-    if (t->fault != NULL && t->kind == TSR_TRANSFER_DOCUMENT)
+    if (t->fault != NULL && (t->kind == TSR_TRANSFER_DOCUMENT || t->kind == TSR_TRANSFER_SEND))
         return end_with(t, tsr_fail(&t->err, TSR_E_FORMAT, "%s: more than %zu bytes", name_of(t), t->limit));
     if (t->fault != NULL && t->fits) {
         t->done = 0;
@@ -383,11 +429,18 @@ bool tsr_request_end(const tsr_requests *with, tsr_transfer *t, CURLcode code)
         return fail_changed(t, t->fault);
     if (t->kind == TSR_TRANSFER_RANGE && t->fits && t->done == t->size)
         return end_with(t, TSR_OK);
-    if (status == 0 || (t->fits && code != CURLE_OK))
+    if (status < 200 || (t->fits && code != CURLE_OK)) /* 100: only the request to go on was answered */
         return take_failure(with, t, code);
+    if (t->fits && t->kind == TSR_TRANSFER_SEND)
+        return take_answer(t);
     if (t->fits)
         return t->kind == TSR_TRANSFER_DOCUMENT ? end_with(t, tsr_text_status(&t->text, &t->err))
                                                 : try_again(t, 0, "the reply was too short");
+    if (t->kind == TSR_TRANSFER_SEND && status / 100 == 3)
+        return end_with(t, tsr_fail(&t->err, TSR_E_IO,
+                                    "%s: the store redirects to another address (status %ld); is "
+                                    "AWS_REGION right?",
+                                    name_of(t), status));
     if (status == 301 || status == 302 || status == 303 || status == 307 || status == 308)
         return follow(with, t);
     if (t->kind == TSR_TRANSFER_PROBE && (status == 200 || status == 206 || status == 416))

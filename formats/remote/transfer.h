@@ -12,17 +12,26 @@
 #include "formats/remote/reply.h"
 #include "formats/remote/settings/access.h"
 
-/* A request is for a whole document, for the head of a reply about a file, or for bytes of a file. */
-typedef enum tsr_transfer_kind { TSR_TRANSFER_DOCUMENT, TSR_TRANSFER_PROBE, TSR_TRANSFER_RANGE } tsr_transfer_kind;
+/* A request is for a whole document, for the head of a reply about a file, or for bytes of a file; or it sends bytes,
+ * and its reply is a document. */
+typedef enum tsr_transfer_kind {
+    TSR_TRANSFER_DOCUMENT,
+    TSR_TRANSFER_PROBE,
+    TSR_TRANSFER_RANGE,
+    TSR_TRANSFER_SEND
+} tsr_transfer_kind;
 
 typedef struct tsr_transfer {
     /* Set by the caller; all is borrowed until the end. */
     tsr_transfer_kind kind;
     const char *url, *shown; /* not for a range; `shown` is the name in messages */
     tsr_remote_file *file;   /* only for a range */
-    char *data;              /* [size]: only for a range */
+    char *data;              /* [size]: only for a range, or the bytes to send */
     uint64_t offset, size;
-    size_t limit; /* the most bytes of a document */
+    size_t limit;        /* the most bytes of a document */
+    const char *method;  /* only of TSR_TRANSFER_SEND: "PUT" */
+    const char *sha256;  /* digest of the bytes to send */
+    const char *element; /* the XML that a reply must have completely; NULL: any reply will do */
 
     /* Results. */
     tsr_status status;
@@ -55,6 +64,9 @@ void tsr_transfers_add(tsr_transfers *transfers, tsr_transfer *t);
 
 /* Waits for the end of a request and returns its status. Thread-safe. */
 tsr_status tsr_transfers_wait(tsr_transfers *transfers, tsr_transfer *t, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Waits for the end of a request for 0.1 s at most. Returns true if it has ended. Thread-safe. */
+bool tsr_transfers_wait_a_while(tsr_transfers *transfers, const tsr_transfer *t);
 
 /* Returns true if the request has ended. Thread-safe. */
 bool tsr_transfers_is_over(tsr_transfers *transfers, const tsr_transfer *t);

@@ -7,11 +7,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum {
-    PARALLEL = 16, /* requests at a time */
-    STALL = 30,    /* seconds without a byte; HF_HUB_DOWNLOAD_TIMEOUT sets others */
-    NAP = 1000,    /* milliseconds between looks at the queue */
+    PARALLEL = 16,     /* requests at a time */
+    STALL = 30,        /* seconds without a byte; HF_HUB_DOWNLOAD_TIMEOUT sets others */
+    NAP = 1000,        /* milliseconds between looks at the queue */
+    WHILE = 100000000, /* nanoseconds */
+    SECOND = 1000000000,
 };
 
 struct tsr_transfers {
@@ -228,6 +231,21 @@ tsr_status tsr_transfers_wait(tsr_transfers *s, tsr_transfer *t, tsr_err *err)
         pthread_cond_wait(&s->changed, &s->lock);
     pthread_mutex_unlock(&s->lock);
     return t->status == TSR_OK ? TSR_OK : tsr_fail_with(err, t->status, &t->err);
+}
+
+bool tsr_transfers_wait_a_while(tsr_transfers *s, const tsr_transfer *t)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += WHILE;
+    until.tv_sec += until.tv_nsec / SECOND;
+    until.tv_nsec %= SECOND;
+    pthread_mutex_lock(&s->lock);
+    for (int why = 0; !t->over && why == 0;)
+        why = pthread_cond_timedwait(&s->changed, &s->lock, &until);
+    const bool over = t->over;
+    pthread_mutex_unlock(&s->lock);
+    return over;
 }
 
 bool tsr_transfers_is_over(tsr_transfers *s, const tsr_transfer *t)

@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.parse
@@ -28,6 +29,27 @@ http {{
     server {{ listen 127.0.0.1:{port} {ssl}; root {root}; autoindex on; sendfile on; {more} }}
 }}
 """
+
+APACHE = """ServerRoot {work}
+PidFile {work}/pid
+ErrorLog {work}/error.log
+Listen 127.0.0.1:{port}
+ServerName 127.0.0.1
+{user}
+LoadModule mpm_event_module {modules}/mod_mpm_event.so
+LoadModule authz_core_module {modules}/mod_authz_core.so
+LoadModule autoindex_module {modules}/mod_autoindex.so
+LoadModule dir_module {modules}/mod_dir.so
+LoadModule mime_module {modules}/mod_mime.so
+TypesConfig /etc/mime.types
+DocumentRoot {root}
+<Directory {root}>
+    Require all granted
+    Options +Indexes
+    IndexOptions {options}
+</Directory>
+"""
+APACHE_MODULES = pathlib.Path("/usr/lib/apache2/modules")
 
 
 def free_port():
@@ -63,6 +85,29 @@ def nginx(root, work, certificate=None, more=""):
             yield f"{'https://localhost' if ssl else 'http://127.0.0.1'}:{port}"
         finally:
             process.terminate()
+
+
+def find_apache():
+    found = shutil.which("apache2") or shutil.which("apache2", path="/usr/sbin")
+    return found if found and (APACHE_MODULES / "mod_autoindex.so").exists() else None
+
+
+@contextlib.contextmanager
+def apache(models, options):
+    """Serves a copy of a folder: the address. As root, Apache changes its user, so the copy is one that all can read."""
+    with tempfile.TemporaryDirectory() as name:
+        work, port = pathlib.Path(name), free_port()
+        shutil.copytree(models, work / "root")
+        for path in (work, *work.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        user = "User nobody\nGroup nogroup" if os.getuid() == 0 else ""
+        (work / "conf").write_text(APACHE.format(work=work, port=port, user=user, modules=APACHE_MODULES, root=work / "root", options=options))
+        with subprocess.Popen([find_apache(), "-f", work / "conf", "-D", "FOREGROUND"], stderr=subprocess.DEVNULL) as process:
+            try:
+                wait_for(port)
+                yield f"http://127.0.0.1:{port}"
+            finally:
+                process.terminate()
 
 
 class Server(http.server.ThreadingHTTPServer):

@@ -1,7 +1,5 @@
 """Tests s3:// sources on moto's S3, and the signatures of requests."""
 
-import hashlib
-import hmac
 import os
 import shutil
 import urllib.parse
@@ -9,8 +7,9 @@ import urllib.parse
 import harness
 import pytest
 import remote_servers
+import s3_store
 
-KEYS = {"AWS_ACCESS_KEY_ID": "KeyOfTheTests", "AWS_SECRET_ACCESS_KEY": "SecretOfTheTests/+="}
+KEYS = s3_store.KEYS
 
 
 @pytest.fixture(scope="module")
@@ -93,26 +92,6 @@ def test_refusals(tool, store):
 # ---- signatures ----
 
 
-def signature(method, path, headers, secret, region):
-    """The signature of AWS (version 4) that a request must have, from its documentation."""
-    authorization = dict(part.strip().split("=", 1) for part in headers["Authorization"].removeprefix("AWS4-HMAC-SHA256").split(","))
-    names = authorization["SignedHeaders"].split(";")
-    given = {name.lower(): " ".join(value.split()) for name, value in headers.items()}
-    place, _, query = path.partition("?")
-    assert query.split("&") == sorted(query.split("&"))
-    payload = hashlib.sha256(b"").hexdigest()
-    assert given["x-amz-content-sha256"] == payload and {"host", "x-amz-date", "x-amz-content-sha256"} <= set(names)
-    request = "\n".join([method, place, query, *(f"{name}:{given[name]}" for name in names), "", ";".join(names), payload])
-    date = given["x-amz-date"]
-    scope = f"{date[:8]}/{region}/s3/aws4_request"
-    assert authorization["Credential"] == f"{KEYS['AWS_ACCESS_KEY_ID']}/{scope}"
-    text = "\n".join(["AWS4-HMAC-SHA256", date, scope, hashlib.sha256(request.encode()).hexdigest()])
-    key = b"AWS4" + secret.encode()
-    for part in (date[:8], region, "s3", "aws4_request"):
-        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
-    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest(), authorization["Signature"]
-
-
 class Store(remote_servers.Handler):
     """S3 without a check of signatures, which the tests make."""
 
@@ -144,7 +123,7 @@ def test_requests_are_signed(how, tool, model, tmp_path):
         assert told[0] == 0, told
         assert len(server.requests) > 10
         for method, path, headers in server.requests:
-            right, sent = signature(method, path, headers, KEYS["AWS_SECRET_ACCESS_KEY"], region)
+            right, sent = s3_store.signature(method, path, headers, region)
             assert sent == right, (path, headers)
             assert headers.get("x-amz-security-token") == environment.get("AWS_SESSION_TOKEN")
     texts = [told[1], told[2], *(path.read_bytes().decode(errors="replace") for path in (tmp_path / "out").rglob("*") if path.is_file())]

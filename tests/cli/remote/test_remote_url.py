@@ -65,6 +65,18 @@ def test_outputs_are_those_of_a_local_source(words, tessera, models, served, tmp
     assert remote_servers.outputs_differ(tmp_path / "local", tmp_path / "remote", served) is None
 
 
+@pytest.mark.parametrize("options", ["-FancyIndexing", "FancyIndexing", "FancyIndexing HTMLTable FoldersFirst"])
+def test_pages_of_apache(options, tessera, models, tmp_path):
+    """Its pages of folders have other forms than those of nginx. Long names are cut there, but not in links."""
+    if not remote_servers.find_apache():
+        pytest.skip("Apache is not installed (Debian: apache2)")
+    with remote_servers.apache(models, options) as url:
+        for name, source in (("local", str(models)), ("remote", url)):
+            code, _, err = harness.run(tessera, ["merge", f"{source}/llama", f"{source}/lora", "-o", tmp_path / name, "--quiet"])
+            assert code == 0, err
+    assert remote_servers.outputs_differ(tmp_path / "local", tmp_path / "remote", url) is None
+
+
 def test_commands_that_read(tessera, models, served, tmp_path):
     """The results equal those of a local source, except for its name and times."""
     for words in (["inspect", "SRC/llama"], ["inspect", "SRC/llama", "--can-load", "vllm"], ["inspect", "SRC/llama/model.safetensors"],
@@ -218,3 +230,21 @@ def test_faults_are_retried_or_reported(tessera, models, tmp_path):
                 ended["reported"] += 1
             shutil.rmtree(out, ignore_errors=True)
     assert ended["right"] >= 1, ended
+
+
+def test_the_cache_of_headers_has_a_limit(tessera, models, tmp_path):
+    """The headers that were stored first are removed. Other files stay."""
+    cache = tmp_path / "cache" / "tessera" / "headers"
+    cache.mkdir(parents=True)
+    names = [f"{number:032x}" for number in range(3)] + ["foreign"]
+    for age, name in enumerate(names):
+        with open(cache / name, "wb") as file:
+            file.truncate(200 << 20)  # sparse
+        os.utime(cache / name, (age + 1, age + 1))
+    environment = dict(os.environ, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    with remote_servers.Server(models) as server:
+        assert harness.run_in(environment, tessera, ["inspect", f"{server.url}/llama"])[0] == 0
+        left = {path.name for path in cache.iterdir()}
+        assert not left & set(names[:2]) and set(names[2:]) < left and len(left) == 3
+        assert harness.run_in(environment, tessera, ["inspect", f"{server.url}/llama"])[0] == 0
+        assert {path.name for path in cache.iterdir()} == left

@@ -140,7 +140,7 @@ def check_damage(ways):
     forget(target)
     args = ["quantize", ways.source, "-o", target, "--io", "direct"]
     code, told, stderr = harness.run(ways.options.tessera, args)
-    ways.checks.check("direct, damaged: found and made again", code == 0 and "1 file was differ from the journal and were written again" in told, told + stderr)
+    ways.checks.check("direct, damaged: found and made again", code == 0 and "1 file differs from the journal and was written again" in told, told + stderr)
     shutil.rmtree(target / ".tessera")  # its journal tells of the repair
     kept = ways.work / "kept"
     shutil.copytree(ways.reference, kept, ignore=shutil.ignore_patterns(".tessera"))

@@ -83,7 +83,7 @@ ROWS = [
     ("report damaged", damage("quantization_report.json", 9), [], 0, []),
     ("figures of blocks damaged", damage("quantization_blocks.zst", 40), [], 0, []),
     ("figures of blocks deleted", remove("quantization_blocks.zst"), [], 0, []),
-    ("what they are made of damaged", damage(".tessera/1.blocks", -1), [], 0, ["1 file was differ from the journal and were written again"]),
+    ("what they are made of damaged", damage(".tessera/1.blocks", -1), [], 0, ["1 file differs from the journal and was written again"]),
     ("journal torn", shorten(".tessera/journal", 7), [], 0, []),
     ("journal damaged", damage(".tessera/journal", -100), [], 0, []),
     ("other scales", nothing, ["--scale-fmt", "ue8m0"], 2, ["then --scale-fmt f32, now --scale-fmt ue8m0;", "--force"]),

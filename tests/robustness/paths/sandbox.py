@@ -17,6 +17,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / name) for name
 import harness
 import jobs
 import remote_servers
+import s3_store
 
 COMMANDS = ["quantize SRC -o DST", "convert SRC -o DST --to bf16 --dtype f16", "convert SRC -o new/below/DST --to archive", "inspect SRC",
             "quantize SRC -o DST --dry-run", "verify SRC --against SRC", "diff SRC SRC", "compare-schemes SRC --sample 2",
@@ -76,13 +77,14 @@ def held(checks, options, shim, place):
 
 
 def held_remote(checks, options, shim, place):
-    """With a source on a server connections are allowed, and nothing else."""
+    """With a source or the output on a server connections are allowed, and nothing else."""
     if not json.loads(harness.run(options.tessera, ["--version", "--json"])[1])["features"]["remote"]:
         print("skipped: remote sources (built without libcurl)")
         return
     os.environ.update(no_proxy="*", XDG_CACHE_HOME=str(place / "cache"))
-    with remote_servers.Server(place) as server:
-        for command in (f"quantize {server.url}/model -o DST", f"inspect {server.url}/model"):
+    with remote_servers.Server(place) as server, s3_store.Store() as store:
+        os.environ.update(store.environment(place))
+        for command in (f"quantize {server.url}/model -o DST", f"inspect {server.url}/model", "quantize SRC -o s3://bucket/out --spool DST"):
             found, other = escapes(options, shim, place, command)
             checks.check(f"{command}: runs", "inspect" in command or (place / "DST" / "config.json").exists())
             connected = found.pop("connect", None)
@@ -126,7 +128,7 @@ def main():
         held_remote(checks, options, shim, work)
         chosen = jobs.JOBS if options.all else [job for job in jobs.JOBS if job.name in SAMPLE]
         same_bytes(checks, options, work, chosen)
-        print(f"{(len(COMMANDS) + 2) * 16 + 19} tries to leave the sandbox; {len(chosen)} jobs inside and outside")
+        print(f"{(len(COMMANDS) + 3) * 16 + 19} tries to leave the sandbox; {len(chosen)} jobs inside and outside")
     checks.finish()
 
 
