@@ -4,15 +4,12 @@ A row is (file, text that occurs once, its replacement, tests in order, descript
 "golden [FOLDER]", "cli MODULE [WORDS for pytest -k]", or a folder of tests with a program of it. If no test can find
 a fault, the list is empty, and the description gives the reason."""
 
-U, I = "unit ", "cli "
+from planted_files import FILES, I, U
+
 CODES = [U + "test_block_fp8", "golden", I + "test_quantize.py"]
 INT = [U + "test_int_quant", "golden"]
 MX = [U + "test_mx_codes", U + "test_mx_weight", "golden vectors-4bit", I + "test_mx_write.py"]
 FP8_WRITE, FP8_READ = [I + "test_quantize.py"], [I + "test_convert.py"]
-HEADER = [U + "test_checkpoint", U + "test_listing", I + "test_header.py", "robustness/input bad_input.py --batch"]
-JSON = [U + "test_json", I + "test_header.py"]
-JOURNAL = [U + "test_journal", "robustness/faults files.py", "robustness/faults rerun.py"]
-ORDER = ["robustness/faults order.py"]
 LOADERS = [I + "test_can_load.py", I + "test_can_load_kinds.py", I + "test_loaders_rules.py"]
 VERIFY = [U + "test_metrics", I + "test_verify_weights.py"]
 READ = [U + "test_weight_reader", U + "test_read_kinds", U + "test_small_codes", I + "test_verify_weights.py"]
@@ -99,77 +96,6 @@ PLANTED = [
      "a frame may leave the file: then the frames' end is not the file's, which is looked at as well"),
     ("formats/checkpoint/archive.c", "if (ZSTD_isError(got) || got != size)", "if (ZSTD_isError(got))", None,
      "a frame may unpack to fewer bytes than the table says: then they have another hash"),
-    # hostile input: what a file may say
-    ("formats/checkpoint/safetensors.c", "if (at[1] > h->data_bytes)", "if (at[1] > h->data_bytes + 8)", HEADER, "a tensor may leave the file"),
-    ("formats/checkpoint/safetensors.c", "if (bits / 8 != t->bytes)", "if (bits / 8 > t->bytes)", HEADER, "a tensor may have more bytes than its shape"),
-    ("formats/checkpoint/safetensors.c", "fits = fits && tsr_mul_u64(elements, t->shape[i], &elements);", "elements *= t->shape[i];", HEADER, "the product of a shape overflows"),
-    ("formats/checkpoint/safetensors.c", "if (*seen)", "if (false)", HEADER, "a tensor's member may stand twice"),
-    ("formats/checkpoint/safetensors.c", "if (end != h->data_bytes)", "if (end > h->data_bytes)", HEADER, "extra bytes after the last tensor"),
-    ("formats/checkpoint/safetensors.c", "if (t->rank == TSR_MAX_RANK)", "if (t->rank > TSR_MAX_RANK)", HEADER, "a shape of one dimension too many"),
-    ("formats/checkpoint/safetensors.c", "if (*length > size - 8)", "if (*length > size)", HEADER, "a header may reach beyond the file by eight bytes"),
-    ("formats/checkpoint/safetensors.c", "tsr_text_append(out, kSpaces, (8 - (out->size - start) % 8) % 8);", "", [U + "test_checkpoint", I + "test_quantize.py", I + "test_header.py"],
-     "data is not aligned to 8 bytes"),
-    ("formats/checkpoint/checkpoint_names.c", "if (c->by_name[slot] != 0) {\n            const tsr_tensor", "if (false) {\n            const tsr_tensor", HEADER,
-     "a name may stand in two files"),
-    ("formats/checkpoint/checkpoint.c", "if (*index != NULL)\n                return", "if (false)\n                return", HEADER, "two indexes: the last one holds"),
-    ("formats/checkpoint/listing.c", "if (strncmp(real, root, n) == 0 && (real[n] == '/' || n == 1))", "if (strncmp(real, root, n) == 0)",
-     HEADER, "a link may lead to a folder whose name only begins alike"),
-    ("formats/checkpoint/listing.c", "&& here.depth < MAX_TREE_DEPTH && !is_among(&here, &st)", "&& here.depth < MAX_TREE_DEPTH", ["robustness/paths limits.py", "robustness/input bad_input.py --batch"],
-     "circles of links are followed"),
-    ("formats/json/json.c", 'if (!is_digit(r))\n        return bad(r, "a digit expected", err);', "", JSON, "a number may end at its point"),
-    ("formats/json/json.c", "if (a < 0xC2 || a > 0xF4)", "if (a < 0xC0 || a > 0xF4)", JSON, "overlong UTF-8"),
-    ("formats/json/json.c", "if (r->depth == TSR_JSON_MAX_DEPTH)", "if (r->depth > TSR_JSON_MAX_DEPTH)", JSON, "one level too deep"),
-    ("formats/json/json.c", "if (bytes[0] == '\\0')", "if (false)", JSON, "a name with a NUL in it is cut off there"),
-    ("formats/json/json.c", "__builtin_mul_overflow(*value, 10, value) || __builtin_add_overflow(*value, (uint64_t)(c - '0'), value)",
-     "((*value = *value * 10 + (uint64_t)(c - '0')), false)", JSON, "a number of 65 bits wraps round"),
-    ("common/path_guard.c", "s->items[i].ino == st->st_ino && s->items[i].dev == st->st_dev", "s->items[i].ino == st->st_ino", [U + "test_path_guard"],
-     "a folder on another file system with the same inode is a source's"),
-    ("common/path_guard.c", "TSR_TRY(tsr_path_guard_check_outside(s, dst, existing, err));", "", ["robustness/paths places.py"], "an output may lie in a source"),
-    ("common/path_guard.c", "*missing = up ? *missing - 1 : *missing + 1;", "*missing += 1;", ["robustness/paths places.py"], "'new/..' is not where it began"),
-    # durability: what is there after a cut
-    ("common/file.c", "if (tsr_sync(fd) != 0)\n        return tsr_fail_errno(err, \"%s: cannot sync\", from);\n    if (rename", "if (rename", ORDER,
-     "a file is renamed before it is synced"),
-    ("common/file.c", "return tsr_sync_parent(to, err);", "return TSR_OK;", ORDER, "the folder of a new name is not synced"),
-    ("common/file.c", "if (mkdir(copy, 0777) == 0)\n            status = tsr_sync_parent(copy, err);", "if (mkdir(copy, 0777) == 0)\n            status = TSR_OK;", ORDER,
-     "the parent of a new folder is not synced"),
-    ("common/file.c", "if (n < 0 && errno == EINTR)\n            continue;\n        if (n < 0)\n            return tsr_fail_errno(err, \"%s: cannot write",
-     "if (n < 0)\n            return tsr_fail_errno(err, \"%s: cannot write", ["robustness/faults faults.py --kind pwrite"], "a write that a signal interrupts fails"),
-    ("common/file.c", "from += n;\n        size -= (size_t)n;", "from += n;\n        size = 0;", ["robustness/faults faults.py --kind pwrite"], "what a short write leaves is not written"),
-    ("convert/records/journal.c", "if (status == TSR_OK && tsr_sync_data(j->fd) != 0)\n        status = tsr_fail_errno(err, \"%s: cannot sync\", j->path);\n", "", ORDER,
-     "a record of the journal is not synced"),
-    ("convert/records/journal.c", "TSR_TRY(tsr_sync_parent(dst, err));\n    return tsr_sync_dir(dst, err);", "return TSR_OK;", ORDER, "a killed run's new folders are never synced"),
-    ("convert/records/journal.c", "return good == size || tsr_resize", "return true || tsr_resize", JOURNAL, "a torn line stays, and the next record is behind it"),
-    ("convert/records/journal.c", "how | LOCK_NB", "LOCK_SH | LOCK_NB", JOURNAL, "two processes may write one output"),
-    ("convert/records/journal.c", "if (j->shared)\n        return tsr_journal_rewrite(j, plan, rows, err);", "", JOURNAL, "a journal with another name is written to in place"),
-    ("convert/records/journal.c", "tsr_open(part, O_RDWR | O_CREAT | O_EXCL)", "tsr_open(part, O_RDWR | O_CREAT)", None,
-     "a journal's temporary file may be somebody else's: every file of that ending is removed before one is made"),
-    ("convert/records/journal_records.c", "return memcmp(hash, line + size - 16, 16) == 0;", "return true;", JOURNAL, "a damaged record is believed"),
-    ("convert/records/journal_records.c", "index >= plan->n_files)", "index > plan->n_files)", JOURNAL + ["robustness/faults files.py"], "a record of one file too many"),
-    ("convert/records/destination.c", "if (!tsr_is_config_path(plan->texts[i].name))\n            TSR_TRY(write_text(dst, &plan->texts[i], err));", "TSR_TRY(write_text(dst, &plan->texts[i], err));", ORDER,
-     "config.json before the index"),
-    ("convert/records/digests.c", "if (n == 1)\n        return items[0];", "", [I + "test_manifest.py"], "a tensor of one piece has a digest of a digest"),
-    ("convert/records/destination.c", "TSR_TRY(withdraw(dst, names, tsr_is_config_path, err));\n    return withdraw(dst, names, tsr_is_index_path, err);", "return withdraw(dst, names, tsr_is_index_path, err);",
-     ORDER + ["robustness/faults files.py"], "config.json stays while a model is made anew"),
-    ("convert/records/output_names.c", "if (n == 0 || (n == 1 && at[0] == '.') || (n == 2 && memcmp(at, \"..\", 2) == 0))", "if (n == 0)", ["robustness/faults files.py", U + "test_journal"],
-     "a journal's name may lead out of the directory"),
-    ("convert/records/destination.c", "if (!has(planned, path) && !has(old, path))", "if (false)", ["robustness/faults files.py", "robustness/faults rerun.py"], "foreign weights beside the output"),
-    ("convert/run/output_files.c", "if (status == TSR_OK)\n            status = tsr_watch_check(&r->watch, r->plan, file, err);\n", "", None,
-     "a source is not looked at when a file is whole: it is looked at in the end, and what was made of it is dropped then"),
-    ("convert/run/output_files.c", "else if (f->done != bytes)", "else if (false)", ["robustness/faults faults.py --kind ring_write"], "bytes that were never written are not missed"),
-    ("convert/run/output_files.c", "r->journal.finished[file] = digest == r->journal.digests[file];", "r->journal.finished[file] = true;", ["robustness/faults rerun.py", "robustness/faults files.py"],
-     "a rerun does not compare digests"),
-    ("convert/run/engine.c", "TSR_TRY(check_sources(r, r->failure.status, err));", "TSR_TRY(r->failure.status);", ["robustness/faults files.py"], "sources are not looked at in the end"),
-    ("convert/run/engine.c", "S_ISREG(st.st_mode) && (f->appended || (uint64_t)st.st_size == f->bytes))", "S_ISREG(st.st_mode))", ["robustness/faults rerun.py", "robustness/faults files.py"], "a file that was cut off is only found by reading"),
-    ("convert/run/engine.c", "tsr_set_float_mode(); /* for the sums of the report", "/* for the sums of the report", None,
-     "a caller's rounding mode changes the report: the command line and the library have set their own before"),
-    ("common/parallel/threads.c", "tsr_set_float_mode();\n    return s->work", "return s->work", ["robustness/faults float_mode.py", U + "test_float_mode"], "workers compute in the caller's floating-point mode"),
-    ("convert/io/outgoing.c", "o->kernels->hash_xxh3(&o->hash, from, n);", "o->kernels->hash_xxh3(&o->hash, from, n - (n > 64));", [U + "test_outgoing", I + "test_manifest.py"],
-     "a digest leaves out the last byte of a piece"),
-    ("convert/records/watch.c", "first = first == TSR_OK ? status : first;", "first = status;", ["robustness/faults files.py"], "only the last source file's change counts"),
-    # manifests as they are read
-    ("verify/manifest/manifest_parse.c", "s->n_pieces > 1 ? taken(&hash) : manifest->pieces[s->first_piece].digest", "s->n_pieces > 1 ? taken(&hash) : s->digest", [I + "test_manifest.py"],
-     "a tensor's only piece may have another digest"),
-    ("verify/manifest/check_manifest.c", "at < end && r->bytes > 0 && status", "at < end && status", [I + "test_manifest.py"], "an empty tensor that is read alone is a file that shrank"),
     # rules: which tensor gets what, and who reads it
     ("convert/search/rules_match.c", "if (m->found->of[tensor] != NULL)\n        return;", "", [U + "test_rules_match"], "the last rule that fits wins"),
     ("convert/search/rules_match.c", "strlen(name) + 1, false}", "strlen(name), false}", [U + "test_rules_match"], "a name fits whatever begins with it"),
@@ -487,19 +413,5 @@ PLANTED = [
     ("formats/adapters/lora_config.c", "(config->rslora ? sqrt(rank) : rank)", "rank", [I + "test_merge.py"], "use_rslora has no effect"),
     ("formats/adapters/lora_config.c", '"(.*\\\\.)?("', '"(.*)?("', [I + "test_merge.py"], "a pattern matches in the middle of a name"),
     ("formats/adapters/lora_config.c", "(n == m || name[n - m - 1] == '.');", "true;", [I + "test_merge_refusals.py"], "a target matches in the middle of a name"),
-    # files on servers
-    ("formats/remote/request.c", "strcmp(r->etag, f->etag) == 0 ? NULL", "true ? NULL", [I + "test_remote_jobs.py missing"], "the ETag of a reply is not compared"),
-    ("formats/remote/request.c", "r->first == first && r->last == last", "r->last - r->first == last - first", [I + "test_remote_url.py faults"],
-     "another range of the same length is taken"),
-    ("formats/remote/request.c", "!tsr_url_same_origin(url, a->origin)", "false", [I + "test_remote_hub.py token"], "a token is sent to another server"),
-    ("formats/remote/request.c", "if (*r->commit != '\\0' && strcasecmp(r->commit, f->commit) != 0)", "if (false)", [I + "test_remote_hub.py changes"],
-     "the commit of a reply is not compared"),
-    ("formats/checkpoint/folder_files.c", ".mtime_ns = (int64_t)XXH3_64bits(state, strlen(state))", ".mtime_ns = 0", [I + "test_remote_s3.py changes"],
-     "a job resumes on a source with other ETags"),
-    ("formats/remote/header_cache.c", "XXH3_64bits(data, *size) != h.hash", "false", [I + "test_remote_hub.py headers"], "a damaged cached header is taken"),
-    ("convert/uploads/uploads.c", "tsr_is_config_path(name) ? 2 : tsr_is_index_path(name) ? 1 : 0", "tsr_is_index_path(name) ? 2 : 1", [I + "test_remote_outputs.py local_run"],
-     "config.json is sent before the index"),
-    ("convert/uploads/uploads_check.c", " && tsr_uploads_has(u, &sent);", ";", [I + "test_remote_outputs.py changed"], "an object is not looked for in a rerun"),
-    ("formats/remote/request.c", "t->element == NULL ? text :", "true ? text :", [I + "test_remote_outputs.py each_fault"], "half an answer ends an upload"),
-    ("formats/remote/objects.c", "size != object->size || !same_etag", "false", [I + "test_remote_outputs.py foreign_bytes"], "a written object is not looked at"),
 ]
+PLANTED += FILES
