@@ -2,7 +2,8 @@
 """`tessera verify forward` on a GPU against the CPU, for a small random model of each family and its quantized copy: every figure of
 every judgement is the CPU's, within 1e-9 where both passes are in double, and within 1 % as served, where a value near a tie may be
 rounded to the other side. Where there are two GPUs, both together give the bits of one: each with a model, and both with the
-weights of one model (--reference) divided between them. Stdlib only.
+weights of one model (--reference) divided between them. The statistics of `tessera calibrate` are the CPU's within 1e-6, as FP32 stores
+them. Stdlib only.
 
     python3 tests/gpu/verify_forward.py --tessera build/cli/tessera --make build/tests/make/make_checkpoint
 """
@@ -171,6 +172,31 @@ def check_two(checks, tessera, family, words, on_one):
     checks.check(f"{family}: bytes between GPUs", (between > 0) == ("--reference" in words), between)
 
 
+def statistics(tessera, src, tokens, device, work):
+    """The tensors of calibrate --hessians, as FP32 numbers, or the error."""
+    out = pathlib.Path(work, "statistics.safetensors")
+    out.unlink(missing_ok=True)
+    code, _, err = harness.run(tessera, ["calibrate", src, "--tokens", tokens, "--hessians", "--device", device, "-o", out, "--quiet"])
+    if code != 0:
+        return err
+    _, tensors = harness.read_safetensors(out)
+    return {name: array.array("f", data) for name, (dtype, _, data) in tensors.items() if dtype == "F32"}
+
+
+def check_statistics(checks, tessera, family, src, work):
+    """Sums on both devices differ by their order only. Values are compared with the largest of their tensor."""
+    rng, tokens = random.Random(2), pathlib.Path(work, "tokens.txt")
+    tokens.write_text("\n".join(" ".join(str(rng.randrange(VOCABULARY)) for _ in range(70)) for _ in range(5)))
+    on_cpu, on_gpu = (statistics(tessera, src, tokens, device, work) for device in ("cpu", "cuda"))
+    if isinstance(on_cpu, str) or isinstance(on_gpu, str):
+        checks.check(f"{family}: calibrate", False, f"{on_cpu if isinstance(on_cpu, str) else on_gpu}")
+        return
+    apart = max(max(abs(x - y) for x, y in zip(a, on_gpu[name])) / (max(map(abs, a)) or 1) for name, a in on_cpu.items())
+    products = sum("input_products" in name for name in on_cpu)
+    print(f"{family:12} calibrate: statistics at most {apart:.3g} apart, {products} matrices of products")
+    checks.check(f"{family}: statistics", on_cpu.keys() == on_gpu.keys() and products >= 3 * LAYERS and apart <= 1e-6, apart)
+
+
 def distance(a, b):
     """The largest relative difference of two results' figures; infinite where something else differs."""
     if "error" in a or "error" in b or len(a["judgements"]) != len(b["judgements"]):
@@ -201,6 +227,7 @@ def main():
                 apart = distance(on_cpu, on_gpu)
                 print(f"{family:12} {name}: figures at most {apart:.3g} apart, {on_gpu.get('device', on_gpu)}", flush=True)
                 checks.check(f"{family}, {name}", apart <= most and "FP64" in on_gpu.get("device", ""), apart)
+            check_statistics(checks, options.tessera, family, src, work)
             check_two(checks, options.tessera, family, both, on_gpu)  # as served, as the last one was
             alone = (src, "--reference", reference)
             check_two(checks, options.tessera, family, alone, run(options.tessera, *alone, "--device", "cuda"))
