@@ -131,13 +131,18 @@ static void read_importance(const char *name)
     tsr_importance found;
     if (tsr_importance_read(&found, place(name), NULL) != TSR_OK)
         return;
+    found.gptq = true;
     for (size_t i = 0; i < sizeof kShapes / sizeof *kShapes; i++) {
         const tsr_tensor weight = {
             .name = "model.layers.0.mlp.experts.1.up_proj.weight", .rank = 2, .shape = {kShapes[i][0], kShapes[i][1]}};
         tsr_column_importance columns;
         float out[8];
-        if (tsr_importance_find(&found, &weight, &columns, NULL) != TSR_OK ||
-            !tsr_importance_of(&columns, 0, 0, weight.shape[1], out))
+        if (tsr_importance_find(&found, &weight, &columns, NULL) != TSR_OK)
+            continue;
+        const unsigned char *const products = tsr_importance_products(&columns, 0);
+        if (products != NULL) /* reads all of them */
+            (void)XXH3_64bits(products, (size_t)(weight.shape[1] * weight.shape[1]) * sizeof(float));
+        if (!tsr_importance_of(&columns, 0, 0, weight.shape[1], out))
             continue;
         for (uint64_t k = 0; k < weight.shape[1]; k++) {
             if (!(out[k] >= 0))
@@ -181,6 +186,7 @@ static void read_calibration_tensors(const char *text, size_t size)
     put_file("input.safetensors", file, 8 + n + rest);
     free(file);
     read_calibration("input.safetensors");
+    read_importance("input.safetensors");
 }
 
 static void read_tokens(const char *text, size_t size)
