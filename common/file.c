@@ -314,21 +314,6 @@ tsr_status tsr_write_file(const char *path, const void *data, size_t size, tsr_e
     return tsr_write_long_file(path, data, size, &(tsr_file_end){.size = 0}, err);
 }
 
-tsr_status tsr_open_scratch(const char *path, int *fd, tsr_err *err)
-{
-    sigset_t before;
-    char *name;
-    TSR_TRY(temporary_name(path, &name, err));
-    hold_signals(&before);
-    *fd = tsr_open(name, O_RDWR | O_CREAT | O_EXCL);
-    const tsr_status status = *fd < 0 ? tsr_fail_errno(err, "%s: cannot create", name) : TSR_OK;
-    if (status == TSR_OK)
-        unlink(name);
-    free(name);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return status;
-}
-
 tsr_status tsr_next_entry(DIR *dir, const char *path, const struct dirent **entry, tsr_err *err)
 {
     errno = 0;

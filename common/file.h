@@ -66,10 +66,6 @@ typedef struct tsr_file_end {
 tsr_status tsr_write_long_file(const char *path, const void *data, size_t size, const tsr_file_end *end,
                                tsr_err *err) TSR_WARN_UNUSED;
 
-/* Creates an empty file beside `path` that has no name, for data that does not fit into memory. It is removed when
- * *fd is closed. */
-tsr_status tsr_open_scratch(const char *path, int *fd, tsr_err *err) TSR_WARN_UNUSED;
-
 /* Syncs `fd`, renames `from` to `to`, then syncs the folder of `to`: after TSR_OK the file survives a power failure
  * under its new name. */
 tsr_status tsr_commit_file(int fd, const char *from, const char *to, tsr_err *err) TSR_WARN_UNUSED;

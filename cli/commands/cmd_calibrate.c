@@ -15,6 +15,10 @@ typedef struct calibrating {
     uint64_t sequences, length, least, memory, devices;
     int device;
     bool hessians;
+    const char *save_every;
+    double save_seconds;
+    size_t resumed; /* layers */
+    tsr_calibrate_state state;
 
     tsr_checkpoint *checkpoint;
     tsr_weights weights;
@@ -45,6 +49,7 @@ static void set_defaults(tsr_command_context *c)
     calibrating *const a = c->job;
     a->length = 512;
     a->least = 32;
+    a->save_seconds = 60;
     a->devices = 1;
     a->products.fd = -1;
 }
@@ -62,6 +67,8 @@ static void add_options(tsr_command_context *c, tsr_option *options)
          "experts that see fewer tokens get the statistics of all experts of their layer (32)"},
         {"--hessians", TSR_OPT_FLAG, &a->hessians, NULL,
          "also write the mean of x x^T of each input x, which quantize --method gptq needs (docs/gptq.md)"},
+        {"--save-every", TSR_OPT_TEXT, &a->save_every, "SECONDS",
+         "store the state in OUT.partial after a layer, if so much time has passed; the same command resumes (60)"},
         TSR_DEVICE_OPTION(&a->device),
         {"--devices", TSR_OPT_COUNT, &a->devices, "N", "number of GPUs; the result does not depend on it (1)"},
         {"--memory", TSR_OPT_SIZE, &a->memory, "SIZE", "the most memory that activations may use (no limit)"},
@@ -85,6 +92,7 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--count (and --batch): from 1 to %d", MOST_TOKENS);
     if (a->devices == 0 || a->devices > TSR_FORWARD_DEVICES)
         return tsr_fail(err, TSR_E_USAGE, "--devices: from 1 to %d", TSR_FORWARD_DEVICES);
+    TSR_TRY(tsr_parse_number("--save-every", a->save_every, &a->save_seconds, err));
     c->common.threads = c->common.threads > UINT16_MAX ? UINT16_MAX : c->common.threads;
     return TSR_OK;
 }
@@ -118,13 +126,15 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
                                          .device = (tsr_device_kind)a->device,
                                          .devices = (size_t)a->devices,
                                          .run = tsr_terminal_run_options(terminal, c->common.threads, a->memory)};
-    if (a->hessians) {
-        TSR_TRY(tsr_input_products_open(&a->products, a->out, err));
-        a->collector.products = &a->products;
-    }
-    TSR_TRY(tsr_calibrate(&request, &a->collector, &a->figures, err));
+    TSR_TRY(tsr_calibrate_state_open(&a->state, a->out, err));
+    if (a->hessians)
+        TSR_TRY(tsr_input_products_open(&a->products, a->state.products, err));
+    const tsr_calibrate_options options = {
+        .state = &a->state, .save_seconds = a->save_seconds, .products = a->hessians ? &a->products : NULL};
+    TSR_TRY(tsr_calibrate(&request, &options, &a->collector, &a->figures, &a->resumed, err));
     TSR_TRY(tsr_collector_pool_experts(&a->collector, a->least, &a->coverage, err));
-    return tsr_collector_write(&a->collector, a->out, err);
+    TSR_TRY(tsr_collector_write(&a->collector, a->out, err));
+    return tsr_calibrate_state_remove(&a->state, err);
 }
 
 /* ---- the result ---- */
@@ -152,6 +162,8 @@ static tsr_status print(tsr_command_context *c, tsr_err *err)
             "got the statistics of all experts of their layer\n",
             e->experts, e->layers, tsr_plural(e->layers), U64(e->fewest), e->fewest_name, e->few, U64(a->least),
             e->unseen);
+    if (a->resumed > 0)
+        tsr_print("resumed after %zu layer%s of an earlier run\n", a->resumed, tsr_plural(a->resumed));
     if (a->hessians)
         tsr_print(
             "products of %zu inputs, %llu MB; %zu matrices of experts with fewer tokens than channels are left out\n",
@@ -196,6 +208,7 @@ static void write_json(const tsr_command_context *c, tsr_text *t)
     tsr_json_member_u64(t, "weight_bytes_read", a->figures.weight_bytes);
     tsr_json_member_u64(t, "activation_bytes", a->figures.activation_bytes);
     tsr_json_member_u64(t, "layers", count_layers(a));
+    tsr_json_member_u64(t, "layers_resumed", a->resumed);
     tsr_json_member_u64(t, "product_inputs", a->products.count);
     tsr_json_member_u64(t, "product_bytes", a->products.bytes);
     tsr_json_member_u64(t, "product_experts_left_out", a->products.skipped);
@@ -211,6 +224,7 @@ static void close_job(tsr_command_context *c)
     calibrating *const a = c->job;
     tsr_collector_free(&a->collector);
     tsr_input_products_close(&a->products);
+    tsr_calibrate_state_free(&a->state);
     tsr_weights_free(&a->weights);
     tsr_checkpoint_close(a->checkpoint);
 }

@@ -1,20 +1,26 @@
 /* Runs one model over its tokens, layer by layer, with a collector. */
 #include "verify/calibrate/calibrate.h"
 
+#include "common/file.h"
 #include "verify/forward/check_parts.h"
 #include "verify/forward/tokens/token_file.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 typedef struct running {
     const tsr_forward_request *request;
     tsr_forward_devices devices;
     tsr_forward forward;
     tsr_tokens tokens;
-    double *x; /* [count][hidden], on the host */
-    double began;
+    const tsr_calibrate_options *options;
+    double *x;           /* [count][hidden], on the host */
+    size_t finished;     /* layers */
+    double began, saved; /* times */
 } running;
 
 static tsr_status read_tokens(running *r, tsr_err *err)
@@ -46,14 +52,11 @@ static void tell(const running *r, size_t layer)
         run->progress(&progress, run->progress_data);
 }
 
-static tsr_status embed(running *r, tsr_err *err)
+/* Fills x with the embeddings of the tokens: n elements. */
+static tsr_status embed(running *r, size_t n, tsr_err *err)
 {
     tsr_forward *const f = &r->forward;
-    const size_t n = r->tokens.count * f->hidden;
     double *held;
-    r->x = malloc((n + 1) * sizeof *r->x);
-    if (r->x == NULL)
-        return tsr_out_of_memory(err, "for hidden states");
     TSR_TRY(f->ops->make(f->ops, n, &held, err));
     tsr_status status = tsr_forward_embed(f, &r->tokens, held, err);
     if (status == TSR_OK)
@@ -62,25 +65,63 @@ static tsr_status embed(running *r, tsr_err *err)
     return status;
 }
 
+/* Computes the fingerprint of everything that the result depends on. */
+static void identify(const running *r)
+{
+    const char *const device = r->devices.ops->name;
+    uint64_t hash = tsr_checkpoint_fingerprint(r->request->source->checkpoint, r->options->products != NULL);
+    hash = XXH3_64bits_withSeed(device, strlen(device), hash);
+    hash = XXH3_64bits_withSeed(r->tokens.first, (r->tokens.sequences + 1) * sizeof *r->tokens.first, hash);
+    r->options->state->fingerprint = XXH3_64bits_withSeed(r->tokens.ids, r->tokens.count * sizeof *r->tokens.ids, hash);
+}
+
+/* Takes up the state of an earlier run, or begins with the embeddings. */
+static tsr_status begin(running *r, tsr_collector *collector, tsr_err *err)
+{
+    const size_t n = r->tokens.count * r->forward.hidden;
+    const tsr_input_products *const products = r->options->products;
+    identify(r);
+    r->x = malloc((n + 1) * sizeof *r->x);
+    if (r->x == NULL)
+        return tsr_out_of_memory(err, "for hidden states");
+    TSR_TRY(tsr_calibrate_state_load(r->options->state, &r->finished, collector, r->x, n, err));
+    if (products != NULL && tsr_resize(products->fd, products->bytes) != 0)
+        return tsr_fail_errno(err, "%s: cannot resize", products->path);
+    return r->finished > 0 ? TSR_OK : embed(r, n, err);
+}
+
+/* Ends a layer, and stores the state if enough time has passed. */
+static tsr_status end_layer(running *r, size_t layer, tsr_err *err)
+{
+    if (r->options->products != NULL)
+        TSR_TRY(tsr_input_products_end_layer(r->options->products, err));
+    tell(r, layer);
+    if (tsr_now() - r->saved < r->options->save_seconds)
+        return TSR_OK;
+    TSR_TRY(tsr_calibrate_state_save(r->options->state, layer + 1, r->forward.collector, r->x,
+                                     r->tokens.count * r->forward.hidden, err));
+    r->saved = tsr_now();
+    return TSR_OK;
+}
+
 static tsr_status run_layers(running *r, tsr_err *err)
 {
     const tsr_forward_states states = {.parts = 1, .in = {r->x}, .out = {r->x}};
-    for (size_t layer = 0; layer < r->forward.layers; layer++) {
+    r->saved = tsr_now();
+    for (size_t layer = r->finished; layer < r->forward.layers; layer++) {
         bool routed;
         TSR_TRY(tsr_forward_run_layer(&r->forward, layer, &r->tokens, &states, NULL, &routed, err));
-        if (r->forward.collector->products != NULL)
-            TSR_TRY(tsr_input_products_end_layer(r->forward.collector->products, err));
-        tell(r, layer);
+        TSR_TRY(end_layer(r, layer, err));
     }
     return TSR_OK;
 }
 
-tsr_status tsr_calibrate(const tsr_forward_request *request, tsr_collector *collector, tsr_forward_figures *figures,
-                         tsr_err *err)
+tsr_status tsr_calibrate(const tsr_forward_request *request, const tsr_calibrate_options *options,
+                         tsr_collector *collector, tsr_forward_figures *figures, size_t *resumed, tsr_err *err)
 {
-    running r = {.request = request};
+    running r = {.request = request, .options = options};
     tsr_status status;
-    *collector = (tsr_collector){.threads = request->run.threads, .products = collector->products};
+    *collector = (tsr_collector){.threads = request->run.threads, .products = options->products};
     TSR_TRY(tsr_forward_open_devices(request, &r.devices, err));
     r.began = tsr_now();
     status = tsr_forward_open(&r.forward, request->source, err);
@@ -91,7 +132,7 @@ tsr_status tsr_calibrate(const tsr_forward_request *request, tsr_collector *coll
     if (status == TSR_OK)
         status = read_tokens(&r, err);
     if (status == TSR_OK)
-        status = embed(&r, err);
+        status = begin(&r, collector, err);
     if (status == TSR_OK)
         status = run_layers(&r, err);
     *figures = (tsr_forward_figures){.sequences = r.tokens.sequences,
@@ -99,6 +140,7 @@ tsr_status tsr_calibrate(const tsr_forward_request *request, tsr_collector *coll
                                      .weight_bytes = r.forward.bytes_read,
                                      .activation_bytes = r.devices.ops->most,
                                      .devices = r.devices.n};
+    *resumed = r.finished;
     snprintf(figures->device, sizeof figures->device, "%s", r.devices.ops->name);
     if (collector->products != NULL)
         tsr_input_products_drop(collector->products);

@@ -189,6 +189,52 @@ def test_threads_and_instruction_sets(tmp_path, calibrate):
     assert all(np.array_equal(first[n].view(np.uint8), other[n].view(np.uint8)) for other in others for n in first)
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt_oss"])
+def test_a_killed_run_is_resumed(tmp_path, tessera, calibrate, family):
+    """Killed at many moments and run again, with the bytes of a run in one piece."""
+    m = Whole(family)
+    src, tokens, out = m.write(tmp_path / "m"), token_file(m, tmp_path / "t.txt"), tmp_path / "resumed.safetensors"
+    calibrate(src, tokens, "--hessians", out="whole.safetensors")
+    words = ["calibrate", src, "--tokens", tokens, "--hessians", "--device", "cpu", "--save-every", "0", "-o", out]
+    kills, delay = 0, 0.004
+    while not out.exists() and kills < 60:
+        harness.kill_after([tessera, *map(str, words), "--json", str(tmp_path / "r.json")], delay)
+        kills, delay = kills + 1, delay * 1.15
+    assert out.exists() and kills > 3
+    assert out.read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+    left = {p.name for p in tmp_path.iterdir() if not p.name.startswith(".tessera-")} - {f"{out.name}.partial"}  # of kills at the end
+    assert left <= {"m", "t.txt", "result.json", "r.json", out.name, "whole.safetensors"}
+    out.unlink()
+    progress = tmp_path / "resumed.safetensors.partial/progress"
+    while not progress.exists():
+        harness.kill_after([tessera, *map(str, words)], delay)
+        out.unlink(missing_ok=True)
+        delay *= 0.9
+    code, stdout, err = harness.run(tessera, [*words, "--json", tmp_path / "r.json"])
+    assert code == 0, err
+    resumed = json.loads((tmp_path / "r.json").read_text())["layers_resumed"]
+    assert resumed > 0 and f"resumed after {resumed} layer" in stdout
+    assert out.read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+
+
+def test_a_state_of_another_run(tmp_path, tessera):
+    m = Whole("llama")
+    src, tokens, out = m.write(tmp_path / "m"), token_file(m, tmp_path / "t.txt"), tmp_path / "o.safetensors"
+    words = ["calibrate", src, "--tokens", tokens, "--device", "cpu", "--save-every", "0", "-o", out]
+    progress, delay = tmp_path / "o.safetensors.partial/progress", 0.05
+    while not progress.exists():
+        harness.kill_after([tessera, *map(str, words)], delay)
+        out.unlink(missing_ok=True)
+        delay *= 0.9
+    code, _, err = harness.run(tessera, [*words, "--hessians"])
+    assert code == 2 and "begun with another model" in err and "remove the folder to start over" in err
+    data = bytearray(progress.read_bytes())
+    data[100] ^= 1
+    progress.write_bytes(data)
+    code, _, err = harness.run(tessera, words)
+    assert code == 3 and f"{progress}: damaged" in err and not out.exists()
+
+
 def test_quantize_reads_the_file(tmp_path, calibrate, tessera, quantize):
     """One file has the ranges of inputs, the importance, and the ranges of keys and values."""
     m = Whole("llama")

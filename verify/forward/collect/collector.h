@@ -7,6 +7,7 @@
 
 #include "common/arena.h"
 #include "common/status.h"
+#include "common/text.h"
 #include "verify/forward/collect/input_products.h"
 
 #include <stdbool.h>
@@ -63,6 +64,13 @@ tsr_status tsr_collector_pool_experts(tsr_collector *collector, uint64_t least, 
 /* Writes the statistics to a safetensors file: MODULE.input_mean_square, MODULE.input_min, MODULE.input_max, as F32,
  * MODULE.input_tokens as I64, and INPUT.input_products as F32. TSR_E_IO. */
 tsr_status tsr_collector_write(const tsr_collector *collector, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Appends the collector and the table of finished products to *to, for a run that continues after a layer. */
+void tsr_collector_store(const tsr_collector *collector, tsr_text *to);
+
+/* Fills a new collector, and its products, from what tsr_collector_store wrote. Returns false if the data are damaged or
+ * memory is exhausted. */
+bool tsr_collector_take_up(tsr_collector *collector, const char *data, size_t size);
 
 void tsr_collector_free(tsr_collector *collector);
 

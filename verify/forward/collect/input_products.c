@@ -6,6 +6,7 @@
 #include "common/grow.h"
 #include "formats/names/shared_input.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,8 +34,8 @@ static tsr_status out_of_memory(tsr_err *err)
 
 tsr_status tsr_input_products_open(tsr_input_products *p, const char *path, tsr_err *err)
 {
-    *p = (tsr_input_products){.fd = -1, .path = path};
-    return tsr_open_scratch(path, &p->fd, err);
+    *p = (tsr_input_products){.path = path, .fd = tsr_open(path, O_RDWR | O_CREAT)};
+    return p->fd < 0 ? tsr_fail_errno(err, "%s: cannot open", path) : TSR_OK;
 }
 
 /* ---- writing ---- */
@@ -109,7 +110,7 @@ tsr_status tsr_input_products_end_layer(tsr_input_products *p, tsr_err *err)
 {
     while (p->n_open > 0)
         TSR_TRY(close_one(p, p->n_open - 1, err));
-    return TSR_OK;
+    return tsr_sync_data(p->fd) == 0 ? TSR_OK : tsr_fail_errno(err, "%s: cannot write", p->path);
 }
 
 /* ---- the current matrix ---- */
