@@ -7,25 +7,6 @@
 #include <string.h>
 #include <strings.h>
 
-size_t tsr_quantization_paths(const tsr_checkpoint *c, const char *paths[TSR_QUANTIZATION_PATHS])
-{
-    static const char *const kPaths[TSR_QUANTIZATION_PATHS] = {"quantization_config", "compression_config",
-                                                               "text_config.quantization_config"};
-    size_t n = 0;
-    for (size_t i = 0; i < TSR_QUANTIZATION_PATHS; i++) {
-        tsr_json_text value;
-        if (tsr_config_find(c, kPaths[i], &value) && !tsr_json_is(value, "null"))
-            paths[n++] = kPaths[i];
-    }
-    return n;
-}
-
-const char *tsr_quantization_path(const tsr_checkpoint *c)
-{
-    const char *paths[TSR_QUANTIZATION_PATHS];
-    return tsr_quantization_paths(c, paths) == 0 ? NULL : paths[0];
-}
-
 /* ---- values ---- */
 
 static uint64_t find_u64(tsr_json_text object, const char *path, uint64_t otherwise)
@@ -82,17 +63,17 @@ static void state(tsr_pairing *p, tsr_stated_coding coding)
         const tsr_stated_coding *const s = &p->stated[i];
         if (s->integer == coding.integer && s->bits == coding.bits && tsr_block_equal(s->block, coding.block) &&
             same_word(s->strategy, coding.strategy) && same_word(s->format, coding.format) &&
-            same_word(s->symmetric, coding.symmetric))
+            same_word(s->symmetric, coding.symmetric) && s->element == coding.element)
             return;
     }
     if (p->n_stated < TSR_MAX_STATED)
         p->stated[p->n_stated++] = coding;
 }
 
-/* Records `group` columns per scale; -1, null or absent: none. */
-static void state_groups(tsr_pairing *p, bool integer, uint64_t bits, uint64_t group)
+/* Records integers with `group` columns per scale; -1, null or absent: none. */
+static void state_integers(tsr_pairing *p, uint64_t bits, uint64_t group)
 {
-    state(p, (tsr_stated_coding){.integer = integer, .bits = bits, .block = {group > 0, group}});
+    state(p, (tsr_stated_coding){.integer = true, .bits = bits, .block = {group > 0, group}});
 }
 
 /* Returns a member as written; NULL: it is absent. */
@@ -116,6 +97,8 @@ static void read_group(tsr_pairing *p, tsr_json_text group)
                                 .strategy = find_word(p, group, "weights.strategy"),
                                 .symmetric = find_word(p, group, "weights.symmetric"),
                                 .format = format == NULL ? p->format : format};
+    if (!integer && bits == 6 && p->w->dialect == TSR_DIALECT_COMPRESSED_TENSORS)
+        coding.element = TSR_CODED_E2M3; /* its only element of 6 bits (compressors/mxfp6/base.py) */
     if (!tsr_json_get(group, "weights", &value))
         return;
     if (integer || !tsr_json_get(group, "weights.block_structure", &value) || !read_block(value, &coding.block)) {
@@ -164,7 +147,7 @@ static tsr_status check_format(const tsr_pairing *p, const char *format, const c
         "\"dense\"",           "\"int-quantized\"",        "\"float-quantized\"",
         "\"naive-quantized\"", "\"pack-quantized\"",       "\"mixed-precision\"",
         "\"mxfp8-quantized\"", "\"nvfp4-pack-quantized\"", "\"mxfp4-pack-quantized\"",
-        "\"fakequant\""};
+        "\"fakequant\"",       "\"mxfp6-pack-quantized\""};
     size_t i = 0;
     while (format != NULL && i < sizeof kFormats / sizeof *kFormats && strcmp(format, kFormats[i]) != 0)
         i++;
@@ -210,10 +193,20 @@ static tsr_status read_fp8(tsr_pairing *p, tsr_json_text q, const char *where)
 
 static void read_quark_weight(tsr_pairing *p, tsr_json_text config)
 {
-    if (tsr_json_says(config, "weight.dtype", "\"fp4\""))
-        state_groups(p, false, 4, find_u64(config, "weight.group_size", 32));
-    if (tsr_json_says(config, "weight.dtype", "\"fp8_e4m3\""))
-        state_groups(p, false, 8, find_u64(config, "weight.group_size", 0));
+    static const struct {
+        const char *dtype;
+        uint64_t bits, group; /* group: if the configuration has none */
+        tsr_coding element;
+    } kDtypes[] = {{"\"fp4\"", 4, 32, TSR_PLAIN},
+                   {"\"fp6_e2m3\"", 6, 0, TSR_CODED_E2M3},
+                   {"\"fp6_e3m2\"", 6, 0, TSR_CODED_E3M2},
+                   {"\"fp8_e4m3\"", 8, 0, TSR_PLAIN}};
+    for (size_t i = 0; i < sizeof kDtypes / sizeof *kDtypes; i++) {
+        const uint64_t group = find_u64(config, "weight.group_size", kDtypes[i].group);
+        if (tsr_json_says(config, "weight.dtype", kDtypes[i].dtype))
+            state(p, (tsr_stated_coding){
+                         .bits = kDtypes[i].bits, .element = kDtypes[i].element, .block = {group > 0, group}});
+    }
 }
 
 static tsr_status read_quark(tsr_pairing *p, tsr_json_text q, const char *where)
@@ -224,13 +217,15 @@ static tsr_status read_quark(tsr_pairing *p, tsr_json_text q, const char *where)
         read_quark_weight(p, value);
     if (tsr_json_get(q, "layer_quant_config", &value))
         for_each(p, value, read_quark_weight);
+    if (tsr_json_get(q, "layer_type_quant_config", &value))
+        for_each(p, value, read_quark_weight);
     return TSR_OK;
 }
 
 /* Reads AWQ and GPTQ: one coding for all modules, and in GPTQModel's "dynamic" others for some modules. */
 static void read_bits(tsr_pairing *p, tsr_json_text q)
 {
-    state_groups(p, true, find_u64(q, "bits", 4), find_u64(q, "group_size", 0));
+    state_integers(p, find_u64(q, "bits", 4), find_u64(q, "group_size", 0));
 }
 
 static tsr_status read_awq(tsr_pairing *p, tsr_json_text q, const char *where)
@@ -290,7 +285,7 @@ static tsr_status read_auto_round(tsr_pairing *p, tsr_json_text q, const char *w
     while (tsr_json_member(&r, &name, &layer)) { /* layers of 16 bits are not quantized */
         const uint64_t bits = find_u64(layer, "bits", find_u64(q, "bits", 4));
         if (bits <= 8)
-            state_groups(p, true, bits, find_u64(layer, "group_size", find_u64(q, "group_size", 0)));
+            state_integers(p, bits, find_u64(layer, "group_size", find_u64(q, "group_size", 0)));
     }
     return TSR_OK;
 }

@@ -281,6 +281,9 @@ const tsr_merge_format *tsr_merge_format_of(const tsr_weight *w, const char **wh
         return w->global_scale == NULL ? &kMx : &kNvfp4;
     case TSR_FAMILY_INTEGERS:
         return &kIntegers;
+    case TSR_FAMILY_MXFP6:
+        *why = "Tessera reads MXFP6 but does not write it";
+        return NULL;
     default:
         *why = "codes of AWQ and GPTQ come from calibration and are not made again";
         return NULL;

@@ -10,6 +10,7 @@ import merge_oracle as oracle
 import mx_oracle
 import numpy as np
 import pytest
+import stored_oracle as stored
 
 F32 = np.float32
 ATTENTION, MLP = "model.layers.0.self_attn.", "model.layers.0.mlp."
@@ -223,3 +224,14 @@ def test_refused_formats(tmp_path, tessera, quantize, scheme, words):
     pairs, _ = updates()
     code, _, err = harness.run(tessera, ["merge", base, oracle.write(tmp_path / "lora", pairs), "-o", tmp_path / "dst"])
     assert code == 3 and all(word in err for word in (*words, "convert --to bf16")), err
+
+
+def test_mxfp6_is_refused(tmp_path, tessera):
+    module, (a, b) = MLP + "down_proj", oracle.factors(256, 320)
+    codes, scale = stored.mxfp6(random_weight((256, 320)).astype(BF16), "e2m3")
+    base = make(tmp_path / "base", {"model.safetensors": {module + ".weight_packed": codes, module + ".weight_scale": scale}},
+                quantization={"quant_method": "compressed-tensors", "format": "mxfp6-pack-quantized", "config_groups": {"group_0": {
+                    "targets": ["Linear"], "weights": {"num_bits": 6, "type": "float", "strategy": "group", "group_size": 32}}}})
+    code, _, err = harness.run(tessera, ["merge", base, oracle.write(tmp_path / "lora", {module: (a, b)}), "-o", tmp_path / "dst"])
+    assert code == 3 and all(word in err for word in (module + ".weight_packed", "reads MXFP6 but does not write it", "convert --to bf16")), err
+    assert not (tmp_path / "dst" / "config.json").exists()
