@@ -110,6 +110,8 @@ static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
 #define NO_V41        NO("it has no class for deepseek_v41", "use another loader; it supports deepseek_v4 only")
 #define NOT_KNOWN(to) NO("it is not known whether this loader reads it: it was neither run nor read for it", to)
 
+#define ONLY_SGLANG(to) NO("only SGLang has this quant_method", to)
+
 #define FP8 " fp8-block fp8-channel fp8-tensor "
 
 /* In the order of tsr_loader: vllm, sglang, transformers, deepseek, trtllm. */
@@ -144,6 +146,17 @@ static const reading kReadings[] = {
      NULL,
      {YES, NO("of ModelOpt's FP8 it supports one scale a tensor only", TO_FP8),
       NO("it does not support ModelOpt's dialect", TO_FP8), V3, YES}},
+    /* w4afp8 of SGLang */
+    {FP8, "w4afp8", NULL, {ONLY_SGLANG(TO_FP8), YES, ONLY_SGLANG(TO_FP8), V3, ONLY_SGLANG(TO_FP8)}},
+    {" int4-sglang ",
+     "w4afp8",
+     is_expert,
+     {ONLY_SGLANG(MAKES("w4afp8")), YES, ONLY_SGLANG(MAKES("w4afp8")), V3, ONLY_SGLANG(TO_NVFP4_MODELOPT)}},
+    {" int4-sglang ",
+     "w4afp8",
+     NULL,
+     {ONLY_SGLANG(MAKES("w4afp8")), NO("under this quant_method it reads linear layers as FP8 in blocks", TO_FP8),
+      ONLY_SGLANG(MAKES("w4afp8")), V3, ONLY_SGLANG(TO_NVFP4_MODELOPT)}},
     /* integers */
     {" int4-ct int8-ct ",
      "compressed-tensors",

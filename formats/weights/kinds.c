@@ -41,6 +41,7 @@ const tsr_weight_kind tsr_weight_kinds[] = {
     {"fp8-channel", "FP8 with a scale a channel", "", E4M3, {ANY_SCALE}, FLOATS | E8M0, AS(FP8, E4M3, 8, ROWS)},
     {"fp8-tensor", "FP8 with a scale a tensor", "", E4M3, {ANY_SCALE}, FLOATS | E8M0, AS(FP8, E4M3, 8, WHOLE)},
     {"int8-ct", "int8 of compressed-tensors", "", I8, {"_scale"}, FLOATS, AS(INTEGERS, INT8, 8, GROUPS)},
+    {"int4-sglang", "int4 of SGLang", "", I8, {"_scale_inv"}, FLOATS, AS(INTEGERS, NIBBLES, 4, GROUPS)},
     {"int4-ct",
      "packed integers of compressed-tensors",
      "_packed",
@@ -135,7 +136,8 @@ tsr_coding tsr_coding_of(const tsr_checkpoint *c, const tsr_tensor *t)
             continue;
         /* these dtypes are always codes; bytes and words are codes only if a scale exists */
         const bool alone = k->coding == TSR_CODED_E4M3 || k->coding == TSR_CODED_PACKED;
-        const bool linear = k->coding != TSR_CODED_INT8 || (t->rank == 2 && tsr_ends_with(t->name, ".weight"));
+        const bool bytes = k->coding == TSR_CODED_INT8 || k->coding == TSR_CODED_NIBBLES;
+        const bool linear = !bytes || (t->rank == 2 && tsr_ends_with(t->name, ".weight"));
         if (alone || (linear && has_scale(c, t, k, &values)))
             return (tsr_coding)k->coding;
     }

@@ -22,6 +22,9 @@ typedef struct tsr_stated_coding {
 
 enum { TSR_MAX_STATED = 32 };
 
+/* The quant_method of SGLang that stores int4 as TSR_CODED_NIBBLES. */
+#define TSR_W4AFP8 "w4afp8"
+
 /* How GPTQ stores zero points, which the tensors do not show. */
 typedef enum tsr_zeros { TSR_ZEROS_UNSTATED, TSR_ZEROS_LESS_ONE, TSR_ZEROS_AS_THEY_ARE } tsr_zeros;
 

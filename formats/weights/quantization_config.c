@@ -1,6 +1,7 @@
 /* Reads the quantization of a checkpoint from config.json and ModelOpt's hf_quant_config.json. */
 #include "common/checked.h"
 #include "formats/checkpoint/config.h"
+#include "formats/weights/foreign.h"
 #include "formats/weights/pairing.h"
 
 #include <stdio.h>
@@ -110,35 +111,18 @@ static void read_group(tsr_pairing *p, tsr_json_text group)
 
 typedef void each_fn(tsr_pairing *p, tsr_json_text value);
 
-/* Calls fn for the values of an object's members. */
-static void for_each(tsr_pairing *p, tsr_json_text object, each_fn *fn)
+/* Calls fn for the values of the members of the object at `path`, if there is one. */
+static void for_each(tsr_pairing *p, tsr_json_text object, const char *path, each_fn *fn)
 {
-    tsr_json_reader r = tsr_json_members(object);
-    tsr_json_text name, value;
+    tsr_json_text members, name, value;
+    if (!tsr_json_get(object, path, &members))
+        return;
+    tsr_json_reader r = tsr_json_members(members);
     while (tsr_json_member(&r, &name, &value))
         fn(p, value);
 }
 
 /* ---- each quant_method; `q` is its object ---- */
-
-/* Rejects sparse weights. For dense ones the member is absent, null or empty, or the format is dense. */
-static tsr_status refuse_sparsity(const tsr_pairing *p, tsr_json_text q, const char *where)
-{
-    tsr_json_text sparsity, format, name;
-    if (!tsr_json_get(q, "sparsity_config", &sparsity) || tsr_json_says(sparsity, "format", "\"dense\""))
-        return TSR_OK;
-    tsr_json_reader r = tsr_json_members(sparsity);
-    if (sparsity.data[0] == '{' && !tsr_json_member(&r, &name, &format))
-        return TSR_OK;
-    if (!tsr_json_get(sparsity, "format", &format))
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                        "%s.sparsity_config has no format; only dense models are supported, so save the model dense",
-                        where);
-    return tsr_fail(
-        p->err, TSR_E_UNSUPPORTED,
-        "%s.sparsity_config: unsupported format %.*s, which packs the non-zero elements; save the model dense", where,
-        (int)format.size, format.data);
-}
 
 /* Rejects a format of compressed-tensors that Tessera does not know: its codes may be packed in any way. */
 static tsr_status check_format(const tsr_pairing *p, const char *format, const char *where)
@@ -166,10 +150,9 @@ static tsr_status read_compressed_tensors(tsr_pairing *p, tsr_json_text q, const
         return tsr_fail(p->err, TSR_E_UNSUPPORTED,
                         "%s.transform_config: rotated weights are not supported, since they need rotated layer inputs",
                         where);
-    TSR_TRY(refuse_sparsity(p, q, where));
+    TSR_TRY(tsr_refuse_sparsity(q, where, p->err));
     p->format = find_word(p, q, "format");
-    if (tsr_json_get(q, "config_groups", &value))
-        for_each(p, value, read_group);
+    for_each(p, q, "config_groups", read_group);
     TSR_TRY(check_format(p, p->format, where));
     for (size_t i = 0; i < p->n_stated; i++)
         TSR_TRY(check_format(p, p->stated[i].format, where));
@@ -215,10 +198,18 @@ static tsr_status read_quark(tsr_pairing *p, tsr_json_text q, const char *where)
     (void)where;
     if (tsr_json_get(q, "global_quant_config", &value))
         read_quark_weight(p, value);
-    if (tsr_json_get(q, "layer_quant_config", &value))
-        for_each(p, value, read_quark_weight);
-    if (tsr_json_get(q, "layer_type_quant_config", &value))
-        for_each(p, value, read_quark_weight);
+    for_each(p, q, "layer_quant_config", read_quark_weight);
+    for_each(p, q, "layer_type_quant_config", read_quark_weight);
+    return TSR_OK;
+}
+
+/* Reads w4afp8 of SGLang (srt/layers/quantization/w4afp8.py): experts are int4 in groups, other layers block FP8. */
+static tsr_status read_w4afp8(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    (void)where;
+    if (p->n_stated == 0)
+        state(p, kFp8Block);
+    state_integers(p, 4, find_u64(q, "group_size", 128));
     return TSR_OK;
 }
 
@@ -256,8 +247,7 @@ static tsr_status read_gptq(tsr_pairing *p, tsr_json_text q, const char *where)
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.checkpoint_format is %.*s; supported: \"gptq\" and \"gptq_v2\"",
                         where, TEXT(value));
     read_bits(p, q);
-    if (tsr_json_get(q, "dynamic", &value))
-        for_each(p, value, read_bits);
+    for_each(p, q, "dynamic", read_bits);
     return TSR_OK;
 }
 
@@ -336,17 +326,15 @@ static tsr_status read_algorithm(tsr_pairing *p, tsr_json_text q, const char *wh
     tsr_json_text value;
     if (tsr_json_get(q, "quant_algo", &value) && !take_algorithm(p, value))
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.quant_algo: unsupported algorithm %.*s", where, TEXT(value));
-    if (tsr_json_get(q, "quantized_layers", &value))
-        for_each(p, value, read_layer);
+    for_each(p, q, "quantized_layers", read_layer);
     return TSR_OK;
 }
 
 static tsr_status read_modelopt(tsr_pairing *p, tsr_json_text q, const char *where)
 {
-    tsr_json_text value;
     TSR_TRY(read_algorithm(p, q, where));
-    if (p->n_stated == 0 && tsr_json_get(q, "config_groups", &value))
-        for_each(p, value, read_group);
+    if (p->n_stated == 0)
+        for_each(p, q, "config_groups", read_group);
     return TSR_OK;
 }
 
@@ -401,6 +389,7 @@ static const struct {
     {"mxfp4", NULL, &kMxfp4},
     {"mxfp8", NULL, &kMxfp8},
     {"quark", read_quark, NULL},
+    {TSR_W4AFP8, read_w4afp8, NULL},
     {"awq", read_awq, NULL},
     {"gptq", read_gptq, NULL},
     {"auto-round", read_auto_round, NULL},
@@ -469,7 +458,7 @@ tsr_status tsr_read_quantization(tsr_pairing *p)
     if (p->c->config != NULL) {
         char where[256];
         snprintf(where, sizeof where, "%.160s/" TSR_CONFIG_NAME, p->c->path);
-        TSR_TRY(refuse_sparsity(p, (tsr_json_text){.data = p->c->config, .size = p->c->config_size}, where));
+        TSR_TRY(tsr_refuse_sparsity((tsr_json_text){.data = p->c->config, .size = p->c->config_size}, where, p->err));
     }
     if (path != NULL && tsr_config_find(p->c, path, &q)) {
         TSR_TRY(read_method(p, q, path));

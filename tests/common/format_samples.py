@@ -171,6 +171,23 @@ def fp8_block(x, rows=200, cols=300, block=(128, 128), seed=5, suffix=".scale", 
 # ---- integers ----
 
 
+W4AFP8 = {"quant_method": "w4afp8"}
+
+
+def int4_sglang(x, rows=24, cols=256, seed=9, dtype="F32", config=None, group_size=128):
+    """Experts of SGLang's w4afp8: every pair of codes occurs in a byte."""
+    rng = numbers(seed)
+    codes = rng.integers(-8, 8, (rows, cols), np.int8)
+    codes[0, 0::2], codes[0, 1::2] = np.arange(cols // 2) % 16 - 8, np.arange(cols // 2) // 16 % 16 - 8
+    codes[1, 0::2], codes[1, 1::2] = np.arange(cols // 2) % 16 - 8, np.arange(cols // 2) // 16 % 16
+    codes[1, 1::2][codes[1, 1::2] > 7] -= 16
+    packed = (codes[:, 0::2].astype(np.uint8) & 15 | codes[:, 1::2].astype(np.uint8) << 4).view(np.int8)
+    scales = rng.uniform(1e-3, 1e-1, (rows, cols // group_size)).astype({"F32": np.float32, "BF16": BF16}[dtype])
+    values = codes.astype(np.float32) * spread(scales.astype(np.float32), group_size)
+    return Module(x + ".weight", {x + ".weight": entry("I8", packed), x + ".weight_scale_inv": entry(dtype, scales),
+                                  x + ".input_scale": entry("BF16", np.ones(1, BF16))}, values, config or W4AFP8)
+
+
 def int_packed(x, rows=20, cols=96, size=32, seed=6, shape_dtype=np.int32, zeros=False, order=False):
     """`zeros`: zero points, 8 where there are none. `order`: weight_g_idx, every input in any group."""
     rng = numbers(seed)

@@ -127,6 +127,8 @@ static tsr_kind kind_of(const tsr_weight *w)
     switch (w->coding) {
     case TSR_CODED_PACKED:
         return w->bits == 4 ? TSR_KIND_PACKED_INT4 : TSR_KIND_PACKED_INT8;
+    case TSR_CODED_NIBBLES:
+        return TSR_KIND_PACKED_INT4;
     case TSR_CODED_INT8:
         return TSR_KIND_INT8;
     case TSR_CODED_E2M1:
@@ -174,7 +176,7 @@ static tsr_kind_tally *tally_of(tsr_contents *s, const tsr_weight *w)
         if (s->kinds[i].kind == w->kind && s->kinds[i].bits == w->bits)
             return &s->kinds[i];
     }
-    tsr_kind_tally *const k = &s->kinds[s->n_kinds]; /* 17 rows of the table, two of which have 4 or 8 bits */
+    tsr_kind_tally *const k = &s->kinds[s->n_kinds]; /* 18 rows of the table, two of which have 4 or 8 bits */
     s->n_kinds += s->n_kinds + 1 < TSR_MAX_KIND_TALLIES;
     *k = (tsr_kind_tally){.kind = w->kind, .bits = w->bits};
     if (!w->coarse)

@@ -72,7 +72,8 @@ typedef struct layout {
 static layout layout_of(const tsr_view *v)
 {
     const bool gptq = v->weight.coding == TSR_CODED_GPTQ;
-    const bool words = gptq || v->weight.coding == TSR_CODED_AWQ || v->weight.coding == TSR_CODED_PACKED;
+    const bool words = gptq || v->weight.coding == TSR_CODED_AWQ || v->weight.coding == TSR_CODED_PACKED ||
+                       v->weight.coding == TSR_CODED_NIBBLES;
     const bool six = v->weight.scale != NULL && v->weight.bits == 6; /* four codes fill three bytes */
     return (layout){.across = tsr_view_lies_across(v),
                     .bits = gptq ? WORD_BITS : element_bits(v),
@@ -157,6 +158,8 @@ tsr_status tsr_weight_reader_load(tsr_weight_reader *r, const tsr_view *view, co
         return TSR_OK;
     for (uint64_t i = 0; view->misreading == TSR_NIBBLES_SWAPPED && i < bytes; i++)
         r->bytes[i] = (unsigned char)(r->bytes[i] >> 4 | r->bytes[i] << 4);
+    for (uint64_t i = 0; view->weight.coding == TSR_CODED_NIBBLES && i < bytes; i++)
+        r->bytes[i] ^= 0x88; /* from two's complement to codes plus 8, in the order of packed words */
     if (tsr_view_lies_across(view))
         TSR_TRY(unpack(r, &s, err));
     return tsr_reader_load_scales(r, err);

@@ -12,6 +12,7 @@ import pytest
 NUMPY = {"bf16": ("BF16", ml_dtypes.bfloat16), "f16": ("F16", np.float16), "f32": ("F32", np.float32)}
 L = "model.layers.0."
 X, Y, W1 = L + "mlp.down_proj", L + "mlp.experts.gate_up_proj", "layers.0.ffn.experts.0.w1"
+EXPERT = L + "mlp.experts.0.up_proj"
 NORM = L + "input_layernorm.weight"
 V4 = {"names": (".weight", ".scale"), "dtypes": ("I8", "F8_E8M0"), "config": f.V4}
 PLAIN = (".weight", ".weight_scale")
@@ -68,6 +69,10 @@ KINDS = {
     "int4, zero points": ("int4-ct", f.int_packed(X, zeros=True)),
     "int4, act-order": ("int4-ct", f.int_packed(X, order=True)),
     "int4, act-order, zero points, several units": ("int4-ct", f.int_packed(X, rows=1051, cols=2976, zeros=True, order=True)),
+    "int4-sglang": ("int4-sglang", f.int4_sglang(EXPERT)),
+    "int4-sglang, BF16 scales": ("int4-sglang", f.int4_sglang(EXPERT, dtype="BF16")),
+    "int4-sglang, several units": ("int4-sglang", f.int4_sglang(EXPERT, rows=1051, cols=2944)),
+    "int4-sglang, groups of 64": ("int4-sglang", f.int4_sglang(EXPERT, group_size=64, config={**f.W4AFP8, "group_size": 64})),
     "awq": ("awq", f.awq(X)),
     "awq, a short last group": ("awq", f.awq(X, cols=152)),
     "awq, one group": ("awq", f.awq(X, size=160, config={**f.AWQ, "group_size": -1})),
@@ -187,6 +192,22 @@ def test_two_dialects_side_by_side(tmp_path, tessera):
     assert code == 0 and all(kind in out for kind in ("fp8-block", "nvfp4-modelopt", "mxfp4-v4", "mxfp8")), out
 
 
+def test_w4afp8_of_sglang(tmp_path, tessera):
+    """int4 experts beside block FP8 with F32 scales, which the method implies."""
+    modules = [f.int4_sglang(EXPERT), f.fp8_block(L + "self_attn.o_proj", cols=384, suffix=".weight_scale_inv", dtype="F32")]
+    src = write(tmp_path / "src", *modules)
+    dst, got = decoded(tmp_path, tessera, src)
+    for module in modules:
+        expect(got, module)
+    assert not any(name.endswith("input_scale") for name in got)
+    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
+    assert code == 0, out + err
+    code, out, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "int4", "--to", "w4afp8", "--quiet"])
+    assert code == 0, out + err
+    code, out, err = harness.run(tessera, ["verify", tmp_path / "int4", "--against", src])
+    assert code == 0, out + err
+
+
 def test_mixed_config_groups(tmp_path, tessera):
     modules = [f.nvfp4(L + "mlp.up_proj", "ct"), f.mxfp8(L + "mlp.down_proj"), f.int_packed(L + "mlp.gate_proj")]
     groups = [m.config["config_groups"]["group_0"] for m in modules]
@@ -276,6 +297,7 @@ def raw(dtype, *shape, fill=0x38, width=1):
 
 MX, NV, NV2, M8 = (KINDS[n][1] for n in ("mxfp4-ct", "nvfp4-ct", "nvfp4-modelopt", "mxfp8-ct"))
 SIX, SIX_QUARK = (KINDS[n][1] for n in ("mxfp6-ct", "mxfp6-e3m2-quark"))
+INT4_SGLANG = KINDS["int4-sglang"][1]
 OSS, AWQ, GPTQ = (KINDS[n][1] for n in ("mxfp4-gptoss", "awq", "gptq"))
 
 # name: (module, words)
@@ -303,6 +325,11 @@ BROKEN = {
     "MXFP6 with another number of rows": (changed(SIX, weight_scale=raw("U8", 25, 3)), ["weight_scale", "[25, 3]", "MXFP6"]),
     "MXFP6 of rows that are no whole groups": (
         changed(SIX, weight_packed=raw("U8", 24, 75)), ["weight_packed", "[24, 75]", "MXFP6"]),
+    "int4 of SGLang with zero points": (INT4_SGLANG._replace(tensors={
+        **INT4_SGLANG.tensors, EXPERT + ".weight_zero_point": raw("I8", 24, 2)}), [EXPERT + ".weight", "no '" + EXPERT + ".weight_zero_point'"]),
+    "int4 of SGLang with rows that are no words": (changed(INT4_SGLANG, weight=raw("I8", 24, 130)), [EXPERT + ".weight", "130 bytes"]),
+    "int4 of SGLang with a scale that is NaN": (
+        poked(poked(INT4_SGLANG, "weight_scale_inv", 0xC0, 14), "weight_scale_inv", 0x7F, 15), ["weight_scale_inv", "[1, 1]", "nan"]),
     "a scale that is NaN": (poked(NV, "weight_scale", 0x7F), ["weight_scale", "[0, 0]", "NaN"]),
     "a code that is NaN": (poked(M8, "weight", 0x7F, 97), [X + ".weight", "[1, 1]", "NaN"]),
     "a value beyond BF16": (poked(poked(MX, "weight_scale", 254), "weight_packed", 0x77), ["weight_packed", "[0, 0]", "range"]),
@@ -339,6 +366,9 @@ CONTRADICTIONS = {
     "MXFP6 e3m2 under compressed-tensors' names": (SIX, f.quark("fp6_e3m2"), ["weight_packed", "e2m3", "fp6_e3m2"]),
     "MXFP6 in groups of 16 by config": (SIX, f.compressed("mxfp6-pack-quantized", f.group(6, 16)), ["weight_packed", "1x16"]),
     "MXFP4 by MXFP6's config": (MX, SIX.config, ["weight_scale", "MXFP6"]),
+    "int4 of SGLang without a configuration": (INT4_SGLANG, None, [EXPERT + ".weight", "does not state that quant_method"]),
+    "int4 of SGLang by fp8": (INT4_SGLANG, DEEPSEEK, [EXPERT + ".weight", "w4afp8"]),
+    "int4 of SGLang in groups of 64 by config": (INT4_SGLANG, {**f.W4AFP8, "group_size": 64}, [EXPERT + ".weight", "no integer coding"]),
     "another group size": (AWQ, {**f.AWQ, "group_size": 64}, ["qweight", "1x64"]),
     "8 bits by config": (GPTQ, {**f.GPTQ, "bits": 8}, ["qweight"]),
     "integers by config": (NV, KINDS["awq"][1].config, ["weight_packed", "integers"]),
@@ -385,7 +415,7 @@ UNABLE = {
 }
 
 
-@pytest.mark.parametrize("name", ["mxfp4-ct", "mxfp6-ct", "mxfp6-e3m2-quark", "mxfp4-v4", "mxfp4-gptoss", "nvfp4-modelopt", "mxfp8-ct", "awq", "gptq"])
+@pytest.mark.parametrize("name", ["mxfp4-ct", "mxfp6-ct", "mxfp6-e3m2-quark", "int4-sglang", "mxfp4-v4", "mxfp4-gptoss", "nvfp4-modelopt", "mxfp8-ct", "awq", "gptq"])
 def test_commands_that_cannot_name_it(tmp_path, tessera, name):
     module = KINDS[name][1]
     src = write(tmp_path / "src", module, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, hidden_size=64,

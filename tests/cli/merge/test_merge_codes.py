@@ -226,6 +226,14 @@ def test_refused_formats(tmp_path, tessera, quantize, scheme, words):
     assert code == 3 and all(word in err for word in (*words, "convert --to bf16")), err
 
 
+def test_int4_of_sglang_is_refused(tmp_path, tessera):
+    module, (a, b) = MLP + "down_proj", oracle.factors(256, 384)
+    base = make(tmp_path / "base", {"model.safetensors": {module + ".weight": np.zeros((256, 192), np.int8),
+                                                          module + ".weight_scale_inv": np.ones((256, 3), F32)}}, quantization={"quant_method": "w4afp8"})
+    code, _, err = harness.run(tessera, ["merge", base, oracle.write(tmp_path / "lora", {module: (a, b)}), "-o", tmp_path / "dst"])
+    assert code == 3 and all(word in err for word in (module + ".weight", "reads int4 of SGLang but does not write it", "convert --to bf16")), err
+
+
 def test_mxfp6_is_refused(tmp_path, tessera):
     module, (a, b) = MLP + "down_proj", oracle.factors(256, 320)
     codes, scale = stored.mxfp6(random_weight((256, 320)).astype(BF16), "e2m3")

@@ -194,6 +194,19 @@ def test_nibbles_swapped(kind, expect):
     expect(*c.args(), "values", WEIGHT, "the odd column of each pair is in the low four bits")
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_int4_of_sglang(swapped, quantize, tessera, tmp_path):
+    """The codes and scales that quantize writes for compressed-tensors, in the form of SGLang."""
+    w = Coded("mxfp4").w
+    made = stored.read_any(quantize(checkpoint(tmp_path / "src", {WEIGHT: w}), "--scheme", "int4-weight-only") / "model.safetensors")
+    codes = (made[WEIGHT + "_packed"].view(np.uint8) ^ 0x88).reshape(w.shape[0], -1)
+    codes = (codes >> 4 | codes << 4 if swapped else codes).view(np.int8)
+    dst = checkpoint(tmp_path / "dst", {WEIGHT: codes, WEIGHT + "_scale_inv": made[WEIGHT + "_scale"].astype(np.float32)}, {"quant_method": "w4afp8"})
+    code, found, figures = run_verify(tessera, dst, tmp_path / "src")
+    assert figures[WEIGHT]["misrounded"] == 0 or swapped
+    assert (code, found) == (0, {}) if not swapped else "the odd column of each pair" in found["values"][WEIGHT]
+
+
 @pytest.mark.parametrize("kind", ["mxfp4", "nvfp4"])
 def test_two_nibbles_swapped(kind, expect):
     c = Coded(kind)
