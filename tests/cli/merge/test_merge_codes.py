@@ -218,6 +218,34 @@ def test_a_small_update_is_drowned(tmp_path, tessera, quantize):
     assert result["whole"]["tensors_drowned"] == len(UPDATED) and "5 updates are smaller than the rounding of the format" in out
 
 
+@pytest.mark.parametrize("option, limit, beyond, words", [
+    ("--max-update-error", "1", 5, ["update has a relative error of", "above the limit of 1"]), ("--max-update-error", "1e6", 0, []),
+    ("--min-survived", "0.999999", 1, ["of the update survived, below the limit of 0.999999"]), ("--min-survived", "-1000", 0, [])])
+def test_limits_of_updates(tmp_path, tessera, quantize, option, limit, beyond, words):
+    """The output is complete, and the exit code is 1 if an update is beyond the limit."""
+    base = quantize(bf16_model(tmp_path / "src"), "--scheme", "int4-weight-only", "--group-size", "32")
+    pairs, _ = updates(1e-3)
+    adapter, dst = oracle.write(tmp_path / "lora", pairs), tmp_path / "dst"
+    code, out, err = harness.run(tessera, ["merge", base, adapter, "-o", dst, "--json", tmp_path / "json", option, limit])
+    got = json.loads((tmp_path / "json").read_text())
+    check = option.removeprefix("--m").removeprefix("in-").removeprefix("ax-").replace("-", "_")
+    assert code == (1 if beyond else 0) and ("FAIL" if beyond else "PASS") in out, out + err
+    assert got["passed"] == (not beyond) and list(got["limits"].values()) == [float(limit)] and got["judged"] == {check: len(UPDATED)}
+    failed = {f["where"] for f in got["findings"]}
+    figure = "survived" if check == "survived" else "relative_error"
+    wrong = {row["name"] for row in got["updates"] if (row[figure] < float(limit) if check == "survived" else row[figure] > float(limit))}
+    assert failed == wrong and len(failed) >= beyond and all(word in f["what"] for f in got["findings"] for word in words)
+    assert (dst / "config.json").exists() and harness.run(tessera, ["verify", "manifest", dst])[0] == 0
+
+
+@pytest.mark.parametrize("options, words", [
+    (["--max-update-error", "-1"], ["--max-update-error: must be at least 0"]), (["--min-survived", "most"], ["--min-survived: 'most' is not a number"]),
+    (["SECOND"], ["'SECOND' is a second adapter", "add_weighted_adapter"])])
+def test_usage(tmp_path, tessera, options, words):
+    code, _, err = harness.run(tessera, ["merge", "base", "lora", *options, "-o", tmp_path / "dst"])
+    assert code == 2 and all(word in err for word in words), err
+
+
 @pytest.mark.parametrize("scheme,words", [(("--scheme", "int8-channel"), ["tessera-azp.safetensors", "has the sums of its codes"])])
 def test_refused_formats(tmp_path, tessera, quantize, scheme, words):
     base = quantize(bf16_model(tmp_path / "src"), *scheme)
