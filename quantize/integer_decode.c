@@ -36,12 +36,23 @@ static const uint8_t *row_of(const tsr_int_span *span, uint64_t row)
     return (const uint8_t *)span->codes + row * data->shape[1] * tsr_dtype_bytes((tsr_dtype)data->dtype);
 }
 
+static void unpack_nibbles(const uint8_t *from, uint64_t cols, int8_t *codes)
+{
+    for (uint64_t c = 0; c < cols; c += 2) {
+        const int byte = from[c / 2];
+        codes[c] = (int8_t)((byte & 7) - (byte & 8));
+        codes[c + 1] = (int8_t)((byte >> 4 & 7) - (byte >> 4 & 8));
+    }
+}
+
 static void unpack_row(const tsr_cpu_kernels *k, const tsr_int_span *span, uint64_t row, int8_t *codes)
 {
     const tsr_weight *const w = span->weight;
     const uint8_t *const from = row_of(span, row);
     if (w->coding == TSR_CODED_INT8)
         memcpy(codes, from, w->cols);
+    else if (w->coding == TSR_CODED_NIBBLES)
+        unpack_nibbles(from, w->cols, codes);
     else if (w->bits == 4)
         k->unpack_int4(from, w->cols, codes);
     else

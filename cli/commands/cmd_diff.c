@@ -104,7 +104,7 @@ static bool is_beyond(const limit *l, const tsr_pair *p, const tsr_row *row)
 /* Describes how a weight is coded: "int4 in groups of 128". */
 static const char *coding_text(const tsr_weight *w, char text[64])
 {
-    if (w->kind != NULL && w->kind->family == TSR_FAMILY_MX)
+    if (w->kind != NULL && tsr_kind_has_small_groups(w->kind))
         return w->kind->title;
     if (w->coding == TSR_CODED_E4M3)
         return w->coarse ? "e4m3" : "block FP8";

@@ -22,7 +22,8 @@ static const char kHelp[] =
     "Examples:\n"
     "  tessera merge Llama-3.1-8B my-adapter -o Llama-3.1-8B-mine\n"
     "  tessera merge Llama-3.1-8B my-adapter -o out --dry-run                     the plan, with the rank of each update\n"
-    "  tessera merge Llama-3.1-8B my-adapter -o out --json result.json            what survived, for each tensor\n\n"
+    "  tessera merge Llama-3.1-8B my-adapter -o out --json result.json            what survived, for each tensor\n"
+    "  tessera merge Llama-3.1-8B my-adapter -o out --max-update-error 1               exit code 1 if rounding drowns one\n\n"
     "Options:\n";
 
 static tsr_status make(tsr_plan_job *plan, tsr_err *err)
@@ -42,6 +43,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
     merging *const m = c->job;
     tsr_merge_job_options(&m->job, options);
     tsr_plan_job_run_options(&m->plan, options);
+    tsr_update_limits_options(&m->plan.limits, options);
 }
 
 static tsr_status check(tsr_command_context *c, tsr_err *err)
@@ -50,6 +52,11 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     m->job.adapter = c->words[1];
     if (c->n_words == 1)
         return tsr_fail(err, TSR_E_USAGE, "no adapter given: tessera merge BASE LORA -o DST");
+    if (c->n_words > 2)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "'%s' is a second adapter, and one is merged at a time; PEFT's add_weighted_adapter with "
+                        "combination_type \"cat\" makes one of several, which is rounded once",
+                        c->words[2]);
     return tsr_plan_job_check(c, err);
 }
 
@@ -71,5 +78,5 @@ const tsr_command tsr_command_merge = {
     .name = "merge",
     .summary = "a LoRA adapter into its base model",
     .schema = "tessera-merge/1",
-    TSR_PLAN_COMMAND(2, merging),
+    TSR_PLAN_COMMAND(3, merging),
 };

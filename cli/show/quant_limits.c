@@ -1,8 +1,9 @@
-/* Compares the statistics of a quantizing run with limits. */
+/* Compares the statistics of a run that quantizes or merges with limits. */
 #include "cli/show/quant_limits.h"
 
 #include "cli/io/output.h"
 #include "cli/io/results.h"
+#include "convert/plans/merge/merge_report.h"
 #include "formats/json/json_write.h"
 
 #include <math.h>
@@ -29,10 +30,27 @@ void tsr_quant_limits_options(tsr_quant_limits *l, tsr_option *options)
     tsr_options_append_topic(options, "Limits", own);
 }
 
+void tsr_update_limits_options(tsr_quant_limits *l, tsr_option *options)
+{
+    const tsr_option own[] = {
+        {"--min-survived", TSR_OPT_TEXT, &l->min_survived_text, "X",
+         "smallest allowed share of an update that was stored, as survived in the report; below it the exit code is "
+         "1, and the output is kept (none)"},
+        {"--max-update-error", TSR_OPT_TEXT, &l->max_update_error_text, "X",
+         "largest allowed relative_error of an update; from 1 on it is drowned by rounding (none)"},
+        {0},
+    };
+    tsr_options_append_topic(options, "Limits", own);
+}
+
 tsr_status tsr_quant_limits_parse(tsr_quant_limits *l, tsr_err *err)
 {
     TSR_TRY(tsr_parse_number("--min-sqnr", l->min_sqnr_text, &l->min_sqnr, err));
     TSR_TRY(tsr_parse_number("--max-worst-block", l->max_worst_block_text, &l->max_worst_block, err));
+    TSR_TRY(tsr_parse_number("--min-survived", l->min_survived_text, &l->min_survived, err));
+    TSR_TRY(tsr_parse_number("--max-update-error", l->max_update_error_text, &l->max_update_error, err));
+    if (l->max_update_error < 0)
+        return tsr_fail(err, TSR_E_USAGE, "--max-update-error: must be at least 0");
     return l->max_worst_block >= 0 ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--max-worst-block: must be at least 0");
 }
 
@@ -53,6 +71,16 @@ static bool has_saturated(const tsr_quant_limits *l)
     return l->max_saturated != UINT64_MAX;
 }
 
+static bool has_survived(const tsr_quant_limits *l)
+{
+    return l->min_survived_text != NULL;
+}
+
+static bool has_update_error(const tsr_quant_limits *l)
+{
+    return l->max_update_error_text != NULL;
+}
+
 /* Return true if a value is beyond the limit. NaN is beyond all limits. */
 static bool is_low(const tsr_quant_limits *l, const tsr_quant_stats *row)
 {
@@ -67,6 +95,16 @@ static bool is_blocky(const tsr_quant_limits *l, const tsr_quant_stats *row)
 static bool is_clipped(const tsr_quant_limits *l, const tsr_quant_stats *row)
 {
     return row->saturated > l->max_saturated;
+}
+
+static bool is_lost(const tsr_quant_limits *l, const tsr_quant_stats *row)
+{
+    return !(tsr_merge_survived(row) >= l->min_survived);
+}
+
+static bool is_inexact(const tsr_quant_limits *l, const tsr_quant_stats *row)
+{
+    return !(tsr_quant_stats_relative_error(row) <= l->max_update_error);
 }
 
 static double sqnr_limit(const tsr_quant_limits *l)
@@ -84,7 +122,17 @@ static double saturated_limit(const tsr_quant_limits *l)
     return (double)l->max_saturated;
 }
 
-enum { N_LIMITS = 3 };
+static double survived_limit(const tsr_quant_limits *l)
+{
+    return l->min_survived;
+}
+
+static double update_error_limit(const tsr_quant_limits *l)
+{
+    return l->max_update_error;
+}
+
+enum { N_LIMITS = 5 };
 
 static const struct {
     const char *option, *check, *key;
@@ -95,6 +143,8 @@ static const struct {
     {"--min-sqnr", "sqnr", "min_sqnr_db", has_sqnr, is_low, sqnr_limit},
     {"--max-worst-block", "worst_block", "max_worst_block_error", has_block, is_blocky, block_limit},
     {"--max-saturated", "saturated", "max_saturated", has_saturated, is_clipped, saturated_limit},
+    {"--min-survived", "survived", "min_survived", has_survived, is_lost, survived_limit},
+    {"--max-update-error", "update_error", "max_update_error", has_update_error, is_inexact, update_error_limit},
 };
 
 const char *tsr_quant_limits_given(const tsr_quant_limits *l)
@@ -145,12 +195,21 @@ static const char *finding_text(tsr_arena *arena, const tsr_quant_limits *l, siz
                         place_of(tensor_of(step), row->worst_at, place), tsr_quant_stats_worst_block(row),
                         l->max_worst_block);
         break;
-    default:
+    case 2:
         tsr_text_printf(&t, "%llu values are clipped, above the limit of %llu; ", U64(row->saturated),
                         U64(l->max_saturated));
+        break;
+    case 3:
+        tsr_text_printf(&t, "%.4f of the update survived, below the limit of %g; relative error %.5f",
+                        tsr_merge_survived(row), l->min_survived, tsr_quant_stats_relative_error(row));
+        break;
+    default:
+        tsr_text_printf(&t, "the update has a relative error of %.5f, above the limit of %g; %.4f of it survived",
+                        tsr_quant_stats_relative_error(row), l->max_update_error, tsr_merge_survived(row));
     }
-    tsr_text_printf(&t, "the largest error is %.3g, at %s, where amax is %.3g", row->max_error,
-                    place_of(tensor_of(step), row->max_error_at, place), row->amax);
+    if (step->op->stats_of != TSR_STATS_UPDATE)
+        tsr_text_printf(&t, "the largest error is %.3g, at %s, where amax is %.3g", row->max_error,
+                        place_of(tensor_of(step), row->max_error_at, place), row->amax);
     const char *const text = t.failed ? NULL : tsr_arena_dup(arena, t.data, t.size);
     tsr_text_free(&t);
     return text;
@@ -161,7 +220,8 @@ static tsr_status judge(tsr_result *result, const tsr_quant_limits *l, size_t li
 {
     uint64_t judged = 0;
     for (size_t s = 0; s < plan->n_steps; s++) {
-        if (plan->steps[s].op->stats_of == TSR_STATS_NONE)
+        const tsr_stats_of of = plan->steps[s].op->stats_of;
+        if (of == TSR_STATS_NONE || (of == TSR_STATS_UPDATE && rows[s].sum_x2 == 0)) /* there is no update */
             continue;
         judged++;
         if (!kLimits[limit].is_beyond(l, &rows[s]))
@@ -212,7 +272,7 @@ void tsr_quant_limits_print(const tsr_quant_limits *l, const tsr_result *result)
     if (n > 0)
         tsr_print("; %zu finding%s\n", n, tsr_plural(n));
     else if (result->checks->judged == 1)
-        tsr_print("; the one quantized tensor is within them\n");
+        tsr_print("; the one tensor is within them\n");
     else
         tsr_print("; all %llu tensors are within them\n", U64(result->checks->judged));
 }

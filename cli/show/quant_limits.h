@@ -1,4 +1,5 @@
-/* Limits of the error of a quantized tensor: --min-sqnr, --max-worst-block, --max-saturated.
+/* Limits of the error of a quantized tensor: --min-sqnr, --max-worst-block, --max-saturated; and of a merged update:
+ * --min-survived, --max-update-error.
  *
  * An output beyond a limit is still complete. The exit code is 1, and the result names each tensor with its value and
  * limit. Limits are not part of the output or its journal, so a run on a finished output checks them again. */
@@ -11,15 +12,17 @@
 #include "report/model/result.h"
 
 typedef struct tsr_quant_limits {
-    const char *min_sqnr_text, *max_worst_block_text; /* as given; NULL: not given */
-    double min_sqnr, max_worst_block;
+    const char *min_sqnr_text, *max_worst_block_text, *min_survived_text, *max_update_error_text; /* NULL: not given */
+    double min_sqnr, max_worst_block, min_survived, max_update_error;
     uint64_t max_saturated; /* UINT64_MAX: not given */
 } tsr_quant_limits;
 
 /* Returns no limits. */
 tsr_quant_limits tsr_quant_limits_defaults(void);
 
+/* Append the options for quantized tensors, and those for updates that are merged. */
 void tsr_quant_limits_options(tsr_quant_limits *limits, tsr_option *options);
+void tsr_update_limits_options(tsr_quant_limits *limits, tsr_option *options);
 
 /* Parses the values. */
 tsr_status tsr_quant_limits_parse(tsr_quant_limits *limits, tsr_err *err) TSR_WARN_UNUSED;

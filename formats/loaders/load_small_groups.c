@@ -148,7 +148,7 @@ static void check_dtypes(const tsr_load_query *q)
     for (size_t i = 0; i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
         if (l->scale == NULL || !tsr_query_reads(q, l) || l->scale->dtype != TSR_F8_E8M0 ||
-            l->weight->kind->family != TSR_FAMILY_MX || tsr_query_deepseek_v4(q) || tsr_query_method(q, "mxfp4"))
+            !tsr_kind_has_small_groups(l->weight->kind) || tsr_query_deepseek_v4(q) || tsr_query_method(q, "mxfp4"))
             continue;
         tsr_query_note(q, true, l->scale->name, "scale dtype",
                        "store the same bytes as U8, as tessera quantize does for this kind",

@@ -160,6 +160,7 @@ static void find_others(const tsr_pairing *p, tsr_weight *x)
         break;
     case TSR_FAMILY_FP8:
     case TSR_FAMILY_MX:
+    case TSR_FAMILY_MXFP6:
         break;
     }
 }

@@ -293,6 +293,26 @@ tsr_status tsr_find_plain_rule(const tsr_checkpoint *c, const tsr_tensor *t, con
                     tsr_shape_text(t, shape, sizeof shape));
 }
 
+/* ---- sparse weights ---- */
+
+tsr_status tsr_refuse_sparsity(tsr_json_text q, const char *where, tsr_err *err)
+{
+    tsr_json_text sparsity, value, name;
+    if (!tsr_json_get(q, "sparsity_config", &sparsity) || tsr_json_says(sparsity, "format", "\"dense\""))
+        return TSR_OK;
+    tsr_json_reader r = tsr_json_members(sparsity);
+    if (sparsity.data[0] == '{' && !tsr_json_member(&r, &name, &value))
+        return TSR_OK;
+    if (!tsr_json_get(sparsity, "format", &value))
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s.sparsity_config has no format; only dense models are supported, so save the model dense",
+                        where);
+    return tsr_fail(
+        err, TSR_E_UNSUPPORTED,
+        "%s.sparsity_config: unsupported format %.*s, which packs the non-zero elements; save the model dense", where,
+        (int)value.size, value.data);
+}
+
 /* ---- Tessera's own raw files ---- */
 
 const char *tsr_layout_target(const tsr_checkpoint *c)

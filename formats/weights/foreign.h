@@ -5,6 +5,7 @@
 #define TSR_FORMATS_WEIGHTS_FOREIGN_H
 
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json.h"
 
 #include <stdbool.h>
 
@@ -30,5 +31,9 @@ tsr_status tsr_find_plain_rule(const tsr_checkpoint *checkpoint, const tsr_tenso
 /* Returns "fastertransformer" or "trtllm" if weights of the directory are in raw files according to its
  * tessera-layout.json, else NULL. Static storage. */
 const char *tsr_layout_target(const tsr_checkpoint *checkpoint);
+
+/* Rejects a sparsity_config in this object of config.json, unless it is absent, null or empty, or its format is dense.
+ * `where` names the object in the message. */
+tsr_status tsr_refuse_sparsity(tsr_json_text object, const char *where, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

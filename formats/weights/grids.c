@@ -1,5 +1,6 @@
 /* Compares the shapes of e4m3 and e2m1 codes and their scale grids with the table of kinds. */
 #include "common/checked.h"
+#include "common/text.h"
 #include "formats/names/absorbed.h"
 #include "formats/weights/pairing.h"
 
@@ -34,7 +35,7 @@ static bool fits_groups(tsr_weight *x, uint64_t group)
 }
 
 /* Computes the shape of the values: [.., R, C / 2] of bytes, or [.., R, C] of F4, are [.., R, C] values; gpt-oss' [M,
- * R, C / 32, 16] are [M, R, C]. */
+ * R, C / 32, 16] are [M, R, C]; MXFP6's [.., R, 3 * C / 4] are [.., R, C]. */
 static tsr_status unpack_shape(const tsr_pairing *p, tsr_weight *x)
 {
     const tsr_tensor *const t = x->data;
@@ -50,8 +51,12 @@ static tsr_status unpack_shape(const tsr_pairing *p, tsr_weight *x)
     *values = *x->values;
     values->rank = blocks ? 3 : t->rank;
     uint64_t *const cols = &values->shape[values->rank - 1];
-    if (!tsr_mul_u64(blocks ? t->shape[2] : t->shape[t->rank - 1],
+    const bool thirds = x->kind->family == TSR_FAMILY_MXFP6;
+    if (!tsr_mul_u64(blocks   ? t->shape[2]
+                     : thirds ? t->shape[t->rank - 1] / 3
+                              : t->shape[t->rank - 1],
                      blocks               ? x->kind->group
+                     : thirds             ? 4
                      : t->dtype == TSR_F4 ? 1
                                           : 2,
                      cols))
@@ -75,12 +80,86 @@ static tsr_status transpose_values(const tsr_pairing *p, tsr_weight *x)
     return TSR_OK;
 }
 
+/* ---- MXFP6, which has the names and dtypes of MXFP4 ---- */
+
+/* Returns true if names and dtypes are also those of a kind of MXFP6. */
+static bool may_have_six_bits(const tsr_weight *x)
+{
+    return x->kind->family == TSR_FAMILY_MX && x->kind->group == 32 && !x->kind->transposed &&
+           x->data->dtype == TSR_U8 && tsr_ends_with(x->scale->name, "_scale") && x->data->rank >= 2;
+}
+
+/* Returns true if the codes of a row and its scales have the sizes of MXFP6: 24 bytes for each scale. */
+static bool has_rows_of_six_bits(const tsr_weight *x)
+{
+    const uint64_t bytes = x->data->shape[x->data->rank - 1];
+    return x->scale->rank == x->data->rank && bytes > 0 && bytes % 24 == 0 &&
+           x->scale->shape[x->scale->rank - 1] == bytes / 24;
+}
+
+/* Finds the only element of 6 bits that the configuration states. */
+static tsr_status find_element(const tsr_pairing *p, const tsr_weight *x, tsr_coding *element)
+{
+    *element = TSR_PLAIN;
+    for (size_t i = 0; i < p->n_stated; i++) {
+        const tsr_coding stated = p->stated[i].element;
+        if (stated == TSR_PLAIN || stated == *element)
+            continue;
+        if (*element != TSR_PLAIN)
+            return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                            "%s: '%s' is MXFP6, and " TSR_CONFIG_NAME
+                            " states both fp6_e2m3 and fp6_e3m2, a mixture that is not supported",
+                            tsr_pairing_path(p, x->data), x->data->name);
+        *element = stated;
+    }
+    if (*element != TSR_PLAIN && p->n_stated < TSR_MAX_STATED) /* otherwise some may not have been kept */
+        return TSR_OK;
+    return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                    "%s: '%s' has the shape of MXFP6, but " TSR_CONFIG_NAME
+                    " does not state its element; add quantization_config with format mxfp6-pack-quantized "
+                    "(compressed-tensors), or weight.dtype fp6_e2m3 or fp6_e3m2 (Quark)",
+                    tsr_pairing_path(p, x->data), x->data->name);
+}
+
+/* Selects the kind of MXFP6 with these tensors and the stated element. */
+static tsr_status take_six_bits(const tsr_pairing *p, tsr_weight *x)
+{
+    tsr_coding element;
+    TSR_TRY(find_element(p, x, &element));
+    const char *const codes = x->kind->codes;
+    for (const tsr_weight_kind *k = tsr_weight_kinds; k->name != NULL; k++) {
+        if (k->family == TSR_FAMILY_MXFP6 && k->coding == element && strcmp(k->codes, codes) == 0)
+            x->kind = k;
+    }
+    if (x->kind->family != TSR_FAMILY_MXFP6)
+        return tsr_fail(
+            p->err, TSR_E_UNSUPPORTED,
+            "%s: '%s' is named as in compressed-tensors, whose MXFP6 has the element e2m3, but " TSR_CONFIG_NAME
+            " states fp6_e3m2",
+            tsr_pairing_path(p, x->data), x->data->name);
+    x->coding = (uint8_t)element;
+    x->bits = x->kind->bits;
+    return TSR_OK;
+}
+
+static bool states_only_six_bits(const tsr_pairing *p)
+{
+    bool six = false, four = false;
+    for (size_t i = 0; i < p->n_stated; i++) {
+        six = six || p->stated[i].element != TSR_PLAIN;
+        four = four || (!p->stated[i].integer && p->stated[i].bits == 4);
+    }
+    return six && !four;
+}
+
 tsr_status tsr_check_e2m1(const tsr_pairing *p, tsr_weight *x)
 {
     const tsr_tensor *const t = x->data, *const s = x->scale;
     char shape[192], grid[192];
+    if (may_have_six_bits(x) && (has_rows_of_six_bits(x) || states_only_six_bits(p)))
+        TSR_TRY(take_six_bits(p, x));
     TSR_TRY(unpack_shape(p, x));
-    if (!fits_groups(x, x->kind->group))
+    if (!fits_groups(x, x->kind->group) || (x->bits == 6 && !has_rows_of_six_bits(x)))
         return tsr_fail(
             p->err, TSR_E_FORMAT,
             "%s: '%s' is %s %s; '%s' %s %s as %s needs one scale per %u of a row's %llu codes, [.., %llu, %llu]",

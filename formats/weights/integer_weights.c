@@ -2,6 +2,8 @@
 #include "common/checked.h"
 #include "formats/weights/pairing.h"
 
+#include <strings.h>
+
 static bool is_integer(const tsr_tensor *t)
 {
     switch (t->dtype) {
@@ -78,13 +80,39 @@ static tsr_status unpacked(const tsr_pairing *p, tsr_weight *x)
     return TSR_OK;
 }
 
+/* Computes the shape of the values of two codes per byte. Only SGLang's method gives these tensors a meaning. */
+static tsr_status halved(const tsr_pairing *p, tsr_weight *x)
+{
+    const tsr_tensor *const t = x->data, *const odd = x->zero_point != NULL ? x->zero_point : x->group_index;
+    if (p->w->method == NULL || strcasecmp(p->w->method, TSR_W4AFP8) != 0)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' is I8 scaled by '%s', as in SGLang's " TSR_W4AFP8 ", but " TSR_CONFIG_NAME
+                        " does not state that quant_method; if it is that format, add quantization_config with it",
+                        tsr_pairing_path(p, t), t->name, x->scale->name);
+    if (odd != NULL)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is int4 of SGLang, which has no '%s'",
+                        tsr_pairing_path(p, t), t->name, odd->name);
+    tsr_tensor *const values = tsr_arena_alloc(&p->w->arena, sizeof *values);
+    if (values == NULL)
+        return tsr_out_of_memory(p->err, "while pairing");
+    *values = *x->values;
+    if (!tsr_mul_u64(t->shape[1], 2, &values->shape[1]) || values->shape[1] % 8 != 0)
+        return tsr_fail(p->err, TSR_E_SHAPE, "%s: '%s' has rows of %llu bytes, which are no whole words of eight codes",
+                        tsr_pairing_path(p, t), t->name, U64(t->shape[1]));
+    x->values = values;
+    return TSR_OK;
+}
+
 /* Returns true if the weight has codes of this many bits and scales for this many columns. */
 static bool is_coded(const tsr_weight *x, uint64_t bits, uint64_t group)
 {
     const tsr_tensor *const t = x->data, *const s = x->scale;
     const uint64_t cols = x->values->shape[1];
-    const uint64_t width = x->coding == TSR_CODED_PACKED ? tsr_ceil_div(cols, 32 / bits) : cols;
-    if (t->shape[1] != width || (x->coding == TSR_CODED_INT8 && bits != 8))
+    const uint64_t width = x->coding == TSR_CODED_PACKED    ? tsr_ceil_div(cols, 32 / bits)
+                           : x->coding == TSR_CODED_NIBBLES ? cols / 2
+                                                            : cols;
+    if (t->shape[1] != width || (x->coding == TSR_CODED_INT8 && bits != 8) ||
+        (x->coding == TSR_CODED_NIBBLES && (bits != 4 || group == 0 || group % 8 != 0)))
         return false;
     if (group == 0)
         return tsr_is_column(s, 2, 1, t->shape[0]) || tsr_is_column(s, 2, 1, 1);
@@ -129,6 +157,8 @@ tsr_status tsr_check_integers(const tsr_pairing *p, tsr_weight *x)
     char shape[192], grid[192];
     if (x->coding == TSR_CODED_PACKED)
         TSR_TRY(unpacked(p, x));
+    if (x->coding == TSR_CODED_NIBBLES)
+        TSR_TRY(halved(p, x));
     const tsr_stated_coding *const coding = find_coding(p, x);
     if (coding == NULL)
         return tsr_fail(p->err, TSR_E_FORMAT,

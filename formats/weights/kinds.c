@@ -21,6 +21,7 @@
 /* Family, coding, bits of a code, and arrangement of the scales. */
 #define AS(f, c, b, g)        .family = TSR_FAMILY_##f, .coding = TSR_CODED_##c, .bits = b, .grid = TSR_GRID_##g
 #define MXFP4                 AS(MX, E2M1, 4, GROUPS), .group = 32
+#define MXFP6(element)        AS(MXFP6, element, 6, GROUPS), .group = 32
 #define NVFP4(scale, divides) AS(MX, E2M1, 4, GROUPS), .group = 16, .global = scale, .global_divides = divides
 
 /* Name, title, suffix and dtypes of the codes, suffixes and dtypes of the scale, then the rest. */
@@ -29,6 +30,10 @@ const tsr_weight_kind tsr_weight_kinds[] = {
     {"mxfp4-ct", "MXFP4 of compressed-tensors", "_packed", NIBBLES, {"_scale"}, POWERS, MXFP4},
     {"mxfp4-modelopt", "MXFP4 of ModelOpt or Quark", "", NIBBLES, {"_scale"}, POWERS, MXFP4},
     {"mxfp4-gptoss", "MXFP4 of gpt-oss", "_blocks", BIT(TSR_U8), {"_scales"}, POWERS, MXFP4, .transposed = true},
+    /* with the names and dtypes of MXFP4, but 3 bytes for 4 columns: tsr_check_e2m1 selects these rows */
+    {"mxfp6-ct", "MXFP6 of compressed-tensors", "_packed", BIT(TSR_U8), {"_scale"}, POWERS, MXFP6(E2M3)},
+    {"mxfp6-e2m3-quark", "MXFP6 E2M3 of Quark", "", BIT(TSR_U8), {"_scale"}, POWERS, MXFP6(E2M3)},
+    {"mxfp6-e3m2-quark", "MXFP6 E3M2 of Quark", "", BIT(TSR_U8), {"_scale"}, POWERS, MXFP6(E3M2)},
     {"nvfp4-ct", "NVFP4 of compressed-tensors", "_packed", NIBBLES, {"_scale"}, E4M3, NVFP4("_global_scale", true)},
     {"nvfp4-modelopt", "NVFP4 of ModelOpt", "", NIBBLES, {"_scale"}, E4M3, NVFP4("_scale_2", false)},
     {"mxfp8", "MXFP8", "", E4M3, {ANY_SCALE}, POWERS, AS(MX, E4M3, 8, GROUPS), .group = 32},
@@ -36,6 +41,7 @@ const tsr_weight_kind tsr_weight_kinds[] = {
     {"fp8-channel", "FP8 with a scale a channel", "", E4M3, {ANY_SCALE}, FLOATS | E8M0, AS(FP8, E4M3, 8, ROWS)},
     {"fp8-tensor", "FP8 with a scale a tensor", "", E4M3, {ANY_SCALE}, FLOATS | E8M0, AS(FP8, E4M3, 8, WHOLE)},
     {"int8-ct", "int8 of compressed-tensors", "", I8, {"_scale"}, FLOATS, AS(INTEGERS, INT8, 8, GROUPS)},
+    {"int4-sglang", "int4 of SGLang", "", I8, {"_scale_inv"}, FLOATS, AS(INTEGERS, NIBBLES, 4, GROUPS)},
     {"int4-ct",
      "packed integers of compressed-tensors",
      "_packed",
@@ -47,6 +53,11 @@ const tsr_weight_kind tsr_weight_kinds[] = {
     {"gptq", "GPTQ", ".qweight", I32, {".scales"}, FLOATS, AS(GPTQ, GPTQ, 0, GROUPS)},
     {0},
 };
+
+bool tsr_kind_has_small_groups(const tsr_weight_kind *kind)
+{
+    return kind->family == TSR_FAMILY_MX || kind->family == TSR_FAMILY_MXFP6;
+}
 
 bool tsr_kind_values_name(const tsr_weight_kind *kind, const char *codes, tsr_values_name *name)
 {
@@ -125,7 +136,8 @@ tsr_coding tsr_coding_of(const tsr_checkpoint *c, const tsr_tensor *t)
             continue;
         /* these dtypes are always codes; bytes and words are codes only if a scale exists */
         const bool alone = k->coding == TSR_CODED_E4M3 || k->coding == TSR_CODED_PACKED;
-        const bool linear = k->coding != TSR_CODED_INT8 || (t->rank == 2 && tsr_ends_with(t->name, ".weight"));
+        const bool bytes = k->coding == TSR_CODED_INT8 || k->coding == TSR_CODED_NIBBLES;
+        const bool linear = !bytes || (t->rank == 2 && tsr_ends_with(t->name, ".weight"));
         if (alone || (linear && has_scale(c, t, k, &values)))
             return (tsr_coding)k->coding;
     }

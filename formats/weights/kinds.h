@@ -27,6 +27,7 @@ typedef enum tsr_family {
     TSR_FAMILY_INTEGERS = 2, /* compressed-tensors' int4 and int8 */
     TSR_FAMILY_MX = 4,       /* e2m1 or e4m3 with one scale per 32 or 16 columns: MXFP4, MXFP8, NVFP4 */
     TSR_FAMILY_GPTQ = 8,     /* AWQ and GPTQ */
+    TSR_FAMILY_MXFP6 = 16,   /* e2m3 or e3m2 with one scale per 32 columns; read only */
 } tsr_family;
 
 enum { TSR_KIND_SCALES = 5 };
@@ -50,6 +51,9 @@ typedef struct tsr_weight_kind {
 
 /* The table, in the order in which kinds are tried. The last row has no name. */
 extern const tsr_weight_kind tsr_weight_kinds[];
+
+/* Returns true if each scale belongs to 16 or 32 columns of a row: the families MX and MXFP6. */
+bool tsr_kind_has_small_groups(const tsr_weight_kind *kind);
 
 /* The name of the values for codes of this kind ("X.weight" for "X.weight_packed" and "X.qweight"). False if the name
  * is not one for codes of this kind. */

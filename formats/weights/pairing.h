@@ -13,13 +13,17 @@
 
 /* One coding of weights that config.json states. */
 typedef struct tsr_stated_coding {
-    bool integer; /* or floating point: e4m3, e2m1 */
+    bool integer; /* or floating point: e4m3, e2m3, e3m2, e2m1 */
     uint64_t bits;
-    tsr_block block; /* elements per scale; 1 x N: groups; 0 x 0: one scale per row or per matrix */
+    tsr_coding element; /* for floating point of 6 bits, which has two elements; otherwise, or if unstated, TSR_PLAIN */
+    tsr_block block;    /* elements per scale; 1 x N: groups; 0 x 0: one scale per row or per matrix */
     const char *strategy, *format, *symmetric; /* the JSON values of compressed-tensors' members; NULL: none */
 } tsr_stated_coding;
 
 enum { TSR_MAX_STATED = 32 };
+
+/* The quant_method of SGLang that stores int4 as TSR_CODED_NIBBLES. */
+#define TSR_W4AFP8 "w4afp8"
 
 /* How GPTQ stores zero points, which the tensors do not show. */
 typedef enum tsr_zeros { TSR_ZEROS_UNSTATED, TSR_ZEROS_LESS_ONE, TSR_ZEROS_AS_THEY_ARE } tsr_zeros;
@@ -59,7 +63,8 @@ void tsr_pairing_claim(const tsr_pairing *p, const tsr_tensor *t);
 tsr_status tsr_find_companions(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
 
 /* Each compares the shapes of one coding's tensors with the table of kinds and with the stated codings. Sets the
- * weight's sizes and, if several kinds have the same tensors, its kind. */
+ * weight's sizes and, if several kinds have the same tensors, its kind. MXFP6 has the names and dtypes of MXFP4, so
+ * tsr_check_e2m1 reads both; TSR_E_UNSUPPORTED: the configuration does not state which element its 6 bits are. */
 tsr_status tsr_check_e2m1(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
 tsr_status tsr_check_e4m3(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
 tsr_status tsr_check_integers(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;

@@ -1,30 +1,12 @@
 /* Reads the quantization of a checkpoint from config.json and ModelOpt's hf_quant_config.json. */
 #include "common/checked.h"
 #include "formats/checkpoint/config.h"
+#include "formats/weights/foreign.h"
 #include "formats/weights/pairing.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-
-size_t tsr_quantization_paths(const tsr_checkpoint *c, const char *paths[TSR_QUANTIZATION_PATHS])
-{
-    static const char *const kPaths[TSR_QUANTIZATION_PATHS] = {"quantization_config", "compression_config",
-                                                               "text_config.quantization_config"};
-    size_t n = 0;
-    for (size_t i = 0; i < TSR_QUANTIZATION_PATHS; i++) {
-        tsr_json_text value;
-        if (tsr_config_find(c, kPaths[i], &value) && !tsr_json_is(value, "null"))
-            paths[n++] = kPaths[i];
-    }
-    return n;
-}
-
-const char *tsr_quantization_path(const tsr_checkpoint *c)
-{
-    const char *paths[TSR_QUANTIZATION_PATHS];
-    return tsr_quantization_paths(c, paths) == 0 ? NULL : paths[0];
-}
 
 /* ---- values ---- */
 
@@ -82,17 +64,17 @@ static void state(tsr_pairing *p, tsr_stated_coding coding)
         const tsr_stated_coding *const s = &p->stated[i];
         if (s->integer == coding.integer && s->bits == coding.bits && tsr_block_equal(s->block, coding.block) &&
             same_word(s->strategy, coding.strategy) && same_word(s->format, coding.format) &&
-            same_word(s->symmetric, coding.symmetric))
+            same_word(s->symmetric, coding.symmetric) && s->element == coding.element)
             return;
     }
     if (p->n_stated < TSR_MAX_STATED)
         p->stated[p->n_stated++] = coding;
 }
 
-/* Records `group` columns per scale; -1, null or absent: none. */
-static void state_groups(tsr_pairing *p, bool integer, uint64_t bits, uint64_t group)
+/* Records integers with `group` columns per scale; -1, null or absent: none. */
+static void state_integers(tsr_pairing *p, uint64_t bits, uint64_t group)
 {
-    state(p, (tsr_stated_coding){.integer = integer, .bits = bits, .block = {group > 0, group}});
+    state(p, (tsr_stated_coding){.integer = true, .bits = bits, .block = {group > 0, group}});
 }
 
 /* Returns a member as written; NULL: it is absent. */
@@ -116,6 +98,8 @@ static void read_group(tsr_pairing *p, tsr_json_text group)
                                 .strategy = find_word(p, group, "weights.strategy"),
                                 .symmetric = find_word(p, group, "weights.symmetric"),
                                 .format = format == NULL ? p->format : format};
+    if (!integer && bits == 6 && p->w->dialect == TSR_DIALECT_COMPRESSED_TENSORS)
+        coding.element = TSR_CODED_E2M3; /* its only element of 6 bits (compressors/mxfp6/base.py) */
     if (!tsr_json_get(group, "weights", &value))
         return;
     if (integer || !tsr_json_get(group, "weights.block_structure", &value) || !read_block(value, &coding.block)) {
@@ -127,35 +111,18 @@ static void read_group(tsr_pairing *p, tsr_json_text group)
 
 typedef void each_fn(tsr_pairing *p, tsr_json_text value);
 
-/* Calls fn for the values of an object's members. */
-static void for_each(tsr_pairing *p, tsr_json_text object, each_fn *fn)
+/* Calls fn for the values of the members of the object at `path`, if there is one. */
+static void for_each(tsr_pairing *p, tsr_json_text object, const char *path, each_fn *fn)
 {
-    tsr_json_reader r = tsr_json_members(object);
-    tsr_json_text name, value;
+    tsr_json_text members, name, value;
+    if (!tsr_json_get(object, path, &members))
+        return;
+    tsr_json_reader r = tsr_json_members(members);
     while (tsr_json_member(&r, &name, &value))
         fn(p, value);
 }
 
 /* ---- each quant_method; `q` is its object ---- */
-
-/* Rejects sparse weights. For dense ones the member is absent, null or empty, or the format is dense. */
-static tsr_status refuse_sparsity(const tsr_pairing *p, tsr_json_text q, const char *where)
-{
-    tsr_json_text sparsity, format, name;
-    if (!tsr_json_get(q, "sparsity_config", &sparsity) || tsr_json_says(sparsity, "format", "\"dense\""))
-        return TSR_OK;
-    tsr_json_reader r = tsr_json_members(sparsity);
-    if (sparsity.data[0] == '{' && !tsr_json_member(&r, &name, &format))
-        return TSR_OK;
-    if (!tsr_json_get(sparsity, "format", &format))
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                        "%s.sparsity_config has no format; only dense models are supported, so save the model dense",
-                        where);
-    return tsr_fail(
-        p->err, TSR_E_UNSUPPORTED,
-        "%s.sparsity_config: unsupported format %.*s, which packs the non-zero elements; save the model dense", where,
-        (int)format.size, format.data);
-}
 
 /* Rejects a format of compressed-tensors that Tessera does not know: its codes may be packed in any way. */
 static tsr_status check_format(const tsr_pairing *p, const char *format, const char *where)
@@ -164,7 +131,7 @@ static tsr_status check_format(const tsr_pairing *p, const char *format, const c
         "\"dense\"",           "\"int-quantized\"",        "\"float-quantized\"",
         "\"naive-quantized\"", "\"pack-quantized\"",       "\"mixed-precision\"",
         "\"mxfp8-quantized\"", "\"nvfp4-pack-quantized\"", "\"mxfp4-pack-quantized\"",
-        "\"fakequant\""};
+        "\"fakequant\"",       "\"mxfp6-pack-quantized\""};
     size_t i = 0;
     while (format != NULL && i < sizeof kFormats / sizeof *kFormats && strcmp(format, kFormats[i]) != 0)
         i++;
@@ -183,10 +150,9 @@ static tsr_status read_compressed_tensors(tsr_pairing *p, tsr_json_text q, const
         return tsr_fail(p->err, TSR_E_UNSUPPORTED,
                         "%s.transform_config: rotated weights are not supported, since they need rotated layer inputs",
                         where);
-    TSR_TRY(refuse_sparsity(p, q, where));
+    TSR_TRY(tsr_refuse_sparsity(q, where, p->err));
     p->format = find_word(p, q, "format");
-    if (tsr_json_get(q, "config_groups", &value))
-        for_each(p, value, read_group);
+    for_each(p, q, "config_groups", read_group);
     TSR_TRY(check_format(p, p->format, where));
     for (size_t i = 0; i < p->n_stated; i++)
         TSR_TRY(check_format(p, p->stated[i].format, where));
@@ -210,10 +176,20 @@ static tsr_status read_fp8(tsr_pairing *p, tsr_json_text q, const char *where)
 
 static void read_quark_weight(tsr_pairing *p, tsr_json_text config)
 {
-    if (tsr_json_says(config, "weight.dtype", "\"fp4\""))
-        state_groups(p, false, 4, find_u64(config, "weight.group_size", 32));
-    if (tsr_json_says(config, "weight.dtype", "\"fp8_e4m3\""))
-        state_groups(p, false, 8, find_u64(config, "weight.group_size", 0));
+    static const struct {
+        const char *dtype;
+        uint64_t bits, group; /* group: if the configuration has none */
+        tsr_coding element;
+    } kDtypes[] = {{"\"fp4\"", 4, 32, TSR_PLAIN},
+                   {"\"fp6_e2m3\"", 6, 0, TSR_CODED_E2M3},
+                   {"\"fp6_e3m2\"", 6, 0, TSR_CODED_E3M2},
+                   {"\"fp8_e4m3\"", 8, 0, TSR_PLAIN}};
+    for (size_t i = 0; i < sizeof kDtypes / sizeof *kDtypes; i++) {
+        const uint64_t group = find_u64(config, "weight.group_size", kDtypes[i].group);
+        if (tsr_json_says(config, "weight.dtype", kDtypes[i].dtype))
+            state(p, (tsr_stated_coding){
+                         .bits = kDtypes[i].bits, .element = kDtypes[i].element, .block = {group > 0, group}});
+    }
 }
 
 static tsr_status read_quark(tsr_pairing *p, tsr_json_text q, const char *where)
@@ -222,15 +198,25 @@ static tsr_status read_quark(tsr_pairing *p, tsr_json_text q, const char *where)
     (void)where;
     if (tsr_json_get(q, "global_quant_config", &value))
         read_quark_weight(p, value);
-    if (tsr_json_get(q, "layer_quant_config", &value))
-        for_each(p, value, read_quark_weight);
+    for_each(p, q, "layer_quant_config", read_quark_weight);
+    for_each(p, q, "layer_type_quant_config", read_quark_weight);
+    return TSR_OK;
+}
+
+/* Reads w4afp8 of SGLang (srt/layers/quantization/w4afp8.py): experts are int4 in groups, other layers block FP8. */
+static tsr_status read_w4afp8(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    (void)where;
+    if (p->n_stated == 0)
+        state(p, kFp8Block);
+    state_integers(p, 4, find_u64(q, "group_size", 128));
     return TSR_OK;
 }
 
 /* Reads AWQ and GPTQ: one coding for all modules, and in GPTQModel's "dynamic" others for some modules. */
 static void read_bits(tsr_pairing *p, tsr_json_text q)
 {
-    state_groups(p, true, find_u64(q, "bits", 4), find_u64(q, "group_size", 0));
+    state_integers(p, find_u64(q, "bits", 4), find_u64(q, "group_size", 0));
 }
 
 static tsr_status read_awq(tsr_pairing *p, tsr_json_text q, const char *where)
@@ -261,8 +247,7 @@ static tsr_status read_gptq(tsr_pairing *p, tsr_json_text q, const char *where)
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.checkpoint_format is %.*s; supported: \"gptq\" and \"gptq_v2\"",
                         where, TEXT(value));
     read_bits(p, q);
-    if (tsr_json_get(q, "dynamic", &value))
-        for_each(p, value, read_bits);
+    for_each(p, q, "dynamic", read_bits);
     return TSR_OK;
 }
 
@@ -290,7 +275,7 @@ static tsr_status read_auto_round(tsr_pairing *p, tsr_json_text q, const char *w
     while (tsr_json_member(&r, &name, &layer)) { /* layers of 16 bits are not quantized */
         const uint64_t bits = find_u64(layer, "bits", find_u64(q, "bits", 4));
         if (bits <= 8)
-            state_groups(p, true, bits, find_u64(layer, "group_size", find_u64(q, "group_size", 0)));
+            state_integers(p, bits, find_u64(layer, "group_size", find_u64(q, "group_size", 0)));
     }
     return TSR_OK;
 }
@@ -341,17 +326,15 @@ static tsr_status read_algorithm(tsr_pairing *p, tsr_json_text q, const char *wh
     tsr_json_text value;
     if (tsr_json_get(q, "quant_algo", &value) && !take_algorithm(p, value))
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.quant_algo: unsupported algorithm %.*s", where, TEXT(value));
-    if (tsr_json_get(q, "quantized_layers", &value))
-        for_each(p, value, read_layer);
+    for_each(p, q, "quantized_layers", read_layer);
     return TSR_OK;
 }
 
 static tsr_status read_modelopt(tsr_pairing *p, tsr_json_text q, const char *where)
 {
-    tsr_json_text value;
     TSR_TRY(read_algorithm(p, q, where));
-    if (p->n_stated == 0 && tsr_json_get(q, "config_groups", &value))
-        for_each(p, value, read_group);
+    if (p->n_stated == 0)
+        for_each(p, q, "config_groups", read_group);
     return TSR_OK;
 }
 
@@ -406,6 +389,7 @@ static const struct {
     {"mxfp4", NULL, &kMxfp4},
     {"mxfp8", NULL, &kMxfp8},
     {"quark", read_quark, NULL},
+    {TSR_W4AFP8, read_w4afp8, NULL},
     {"awq", read_awq, NULL},
     {"gptq", read_gptq, NULL},
     {"auto-round", read_auto_round, NULL},
@@ -474,7 +458,7 @@ tsr_status tsr_read_quantization(tsr_pairing *p)
     if (p->c->config != NULL) {
         char where[256];
         snprintf(where, sizeof where, "%.160s/" TSR_CONFIG_NAME, p->c->path);
-        TSR_TRY(refuse_sparsity(p, (tsr_json_text){.data = p->c->config, .size = p->c->config_size}, where));
+        TSR_TRY(tsr_refuse_sparsity((tsr_json_text){.data = p->c->config, .size = p->c->config_size}, where, p->err));
     }
     if (path != NULL && tsr_config_find(p->c, path, &q)) {
         TSR_TRY(read_method(p, q, path));

@@ -88,6 +88,8 @@ static bool fits_format(const tsr_weight *x, const char *format)
         wanted = "\"int-quantized\"";
     else if (x->coding == TSR_CODED_E2M1)
         wanted = x->global_scale != NULL ? "\"nvfp4-pack-quantized\"" : "\"mxfp4-pack-quantized\"";
+    else if (x->kind->family == TSR_FAMILY_MXFP6)
+        wanted = "\"mxfp6-pack-quantized\"";
     else if (x->kind->family == TSR_FAMILY_MX)
         wanted = "\"mxfp8-quantized\"";
     const bool bytes = x->coding == TSR_CODED_INT8 || x->coding == TSR_CODED_E4M3;

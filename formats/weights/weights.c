@@ -50,6 +50,7 @@ static tsr_status pair_codes(const tsr_pairing *p, tsr_weight *x)
         TSR_TRY(tsr_check_gptq(p, x));
         break;
     case TSR_CODED_INT8:
+    case TSR_CODED_NIBBLES:
     case TSR_CODED_PACKED:
         TSR_TRY(tsr_check_integers(p, x));
         break;

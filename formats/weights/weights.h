@@ -16,7 +16,7 @@
  * the codes: y = (code - zero_point) * scale. If groups are not consecutive columns (actorder), X.weight_g_idx has the
  * group of each column. (compressors/pack_quantized/helpers.py)
  *
- * MXFP4, NVFP4, MXFP8, AWQ and GPTQ: formats/weights/kinds.h has the tensors of each. */
+ * MXFP4, MXFP6, NVFP4, MXFP8, AWQ and GPTQ: formats/weights/kinds.h has the tensors of each. */
 #ifndef TSR_FORMATS_WEIGHTS_WEIGHTS_H
 #define TSR_FORMATS_WEIGHTS_WEIGHTS_H
 

@@ -125,7 +125,7 @@ static void search_by_definition(const int4_search *s, double from, double to, f
 /* Searches a range with the zero point that is set. */
 static void search_range(int4_search *s, int zero, int4_range range)
 {
-    if (s->candidates->zero_points)
+    if (s->candidates->zero_points && (range.last >> 16) - (range.first >> 16) > FEW_SCALES)
         measure_range(s, true, false, tsr_f32_from_bits(range.first), &range);
     if (range.first > range.last)
         return;

@@ -9,6 +9,7 @@ enum {
     UNLIMITED = 16,                 /* more than any limit */
     SCALES = LANES > 8 ? LANES : 8, /* that are measured together */
     CHUNK = 64,                     /* elements whose terms are added in FP32 */
+    FEW_SCALES = 32,                /* a range with so few scales of 7 mantissa bits is not measured before */
     MOST_CELLS = 512,
     MOST_LEFT = 256 /* candidates that wait for a comparison */
 };
@@ -166,9 +167,54 @@ ALWAYS_INLINE void measure_lanes(const int4_search *s, const float *t, bool weig
         set_point(s, (double)t[l], r2[l], rc[l], &points[l]);
 }
 
-/* Measures SCALES scales with the limits that are set. */
+#ifdef f_pair
+/* Measures LANES / 2 scales, each in two lanes, which take elements in turn. */
+ALWAYS_INLINE void measure_pairs(const int4_search *s, const float *t, bool weighted, int4_point *points)
+{
+    float twice[LANES];
+    for (size_t l = 0; l < LANES; l++)
+        twice[l] = t[l / 2];
+    const vf zero = f_set1(0), inverse = f_div(f_set1(1), f_load(twice));
+    double r2[LANES] = {0}, rc[LANES] = {0};
+    for (size_t first = 0; first < s->n; first += CHUNK) {
+        const size_t end = s->n - first < CHUNK ? s->n : first + CHUNK;
+        int4_terms even = {zero, zero}, odd = {zero, zero};
+        for (size_t i = first; i < end; i += 4) { /* zeros follow */
+            const vf w = weighted ? f_pair(s->share + i) : zero, next_w = weighted ? f_pair(s->share + i + 2) : zero;
+            add_terms(f_mul(f_pair(s->size + i), inverse), f_pair(s->limit + i), w, weighted, &even);
+            add_terms(f_mul(f_pair(s->size + i + 2), inverse), f_pair(s->limit + i + 2), next_w, weighted, &odd);
+        }
+        float sum_r2[LANES], sum_rc[LANES];
+        f_store(sum_r2, f_add(even.r2, odd.r2));
+        f_store(sum_rc, f_add(even.rc, odd.rc));
+        for (size_t l = 0; l < LANES; l++) {
+            r2[l] += (double)sum_r2[l];
+            rc[l] += (double)sum_rc[l];
+        }
+    }
+    for (size_t l = 0; l < LANES; l += 2)
+        set_point(s, (double)t[l / 2], r2[l] + r2[l + 1], rc[l] + rc[l + 1], &points[l / 2]);
+}
+#endif
+
+/* Returns how many scales are measured together. With zero points there are many measures of narrow ranges. */
+static int measured_scales(const int4_search *s)
+{
+    return s->candidates->zero_points && SCALES > 8 ? 8 : SCALES;
+}
+
+/* Measures that many scales with the limits that are set. */
 static void measure(const int4_search *s, const float *t, int4_point *points)
 {
+#ifdef f_pair
+    if (measured_scales(s) == LANES / 2) {
+        if (s->weight != NULL)
+            measure_pairs(s, t, true, points);
+        else
+            measure_pairs(s, t, false, points);
+        return;
+    }
+#endif
     for (size_t i = 0; i < SCALES; i += LANES) {
         if (s->weight != NULL)
             measure_lanes(s, t + i, true, points + i);
@@ -228,20 +274,21 @@ static void measure_range(int4_search *s, bool attained, bool dense, float low, 
 {
     float t[SCALES];
     int4_point points[SCALES];
+    const int n = measured_scales(s);
     const float last = tsr_f32_from_bits(range->last), first = tsr_f32_from_bits(range->first);
-    for (int i = 0; i < SCALES; i++) {
-        const float part = (float)(SCALES - 1 - i) / (SCALES - 1);
+    for (int i = 0; i < n; i++) {
+        const float part = (float)(n - 1 - i) / (float)(n - 1);
         const uint32_t scale = tsr_f32_bits(low + (last - low) * (dense ? part * part : part));
         const uint32_t below = scale & ~unstored_bits(s, scale);
         t[i] = tsr_f32_from_bits(below > 0 ? below : scale);
     }
     measure(s, t, points);
-    for (int i = 0; attained && i < SCALES; i++) {
+    for (int i = 0; attained && i < n; i++) {
         const double most = points[i].loss * (1 + 0x1p-14) + 0x1p-20 * s->sum_x2;
         if (most < s->most && is_stored(s, tsr_f32_bits(t[i])))
             s->most = most;
     }
-    int from = 0, to = SCALES - 1;
+    int from = 0, to = n - 1;
     while (from < to && (t[from + 1] == t[from] || is_excluded(s, &points[from + 1], &points[from])))
         from++;
     if (from > 0)
@@ -252,7 +299,7 @@ static void measure_range(int4_search *s, bool attained, bool dense, float low, 
         range->last = 0;
     while (to > from && (t[to] == t[to - 1] || is_excluded(s, &points[to], &points[to - 1])))
         to--;
-    if (to < SCALES - 1)
+    if (to < n - 1)
         range->first = tsr_f32_bits(t[to]);
 }
 

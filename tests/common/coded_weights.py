@@ -10,13 +10,16 @@ WEIGHT = MODULE + ".weight"
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": True, "checkpoint_format": "gptq"}
 
+QUARK_E3M2 = {"quant_method": "quark", "global_quant_config": {"weight": {
+    "dtype": "fp6_e3m2", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}}}
+
 
 def checkpoint(path, tensors, quantization=None):
     return make(path, {"model.safetensors": tensors}, quantization=quantization, model_type="llama")
 
 
 def mx_config(elements):
-    return {"quant_method": "compressed-tensors", "format": f"mxfp{elements}-{'pack-quantized' if elements == 4 else 'quantized'}",
+    return {"quant_method": "compressed-tensors", "format": f"mxfp{elements}-{'pack-quantized' if elements < 8 else 'quantized'}",
             "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
                 "num_bits": elements, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True,
                 "dynamic": False, "scale_dtype": "torch.uint8"}}}}
@@ -47,6 +50,14 @@ class Coded:
     def make_mxfp4(self, rng):
         codes, scale = mx.mx(self.w, 4, "even")
         return {WEIGHT + "_packed": codes, WEIGHT + "_scale": scale}, mx_config(4)
+
+    def make_mxfp6(self, rng):
+        codes, scale = stored.mxfp6(self.w, "e2m3")
+        return {WEIGHT + "_packed": codes, WEIGHT + "_scale": scale}, mx_config(6)
+
+    def make_mxfp6_e3m2(self, rng):
+        codes, scale = stored.mxfp6(self.w, "e3m2")
+        return {WEIGHT: codes, WEIGHT + "_scale": scale}, QUARK_E3M2
 
     def make_mxfp8(self, rng):
         codes, scale = mx.mx(self.w, 8, "even")
@@ -86,4 +97,4 @@ class Coded:
         return self.tensors, {WEIGHT: self.w}, self.config
 
 
-KINDS = ("mxfp4", "mxfp8", "nvfp4", "awq", "gptq")
+KINDS = ("mxfp4", "mxfp6", "mxfp6_e3m2", "mxfp8", "nvfp4", "awq", "gptq")

@@ -1,4 +1,4 @@
-"""Makes modules of MXFP4, NVFP4, MXFP8, block FP8 with powers of two, AWQ and GPTQ in NumPy.
+"""Makes modules of MXFP4, MXFP6, NVFP4, MXFP8, block FP8 with powers of two, AWQ and GPTQ in NumPy.
 
 Each sample has the tensors as its producer stores them, their values, and the entries of config.json."""
 
@@ -67,6 +67,34 @@ def mxfp4(x, rows=24, cols=96, seed=1, names=(".weight_packed", ".weight_scale")
     data = entry("F4", codes)[0:2] + (pack_nibbles(codes).tobytes(),) if dtypes[0] == "F4" else entry(dtypes[0], pack_nibbles(codes))
     return Module(x + ".weight", {x + names[0]: data, x + names[1]: entry(dtypes[1], scales)},
                   E2M1[codes] * spread(powers(scales), 32), config)
+
+
+def quark(dtype):
+    return {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": dtype, "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}}}
+
+
+def mxfp6_values(element):
+    """The values of the 64 codes, by the formulas of the OCP's specification."""
+    mantissa, bias = (3, 1) if element == "e2m3" else (2, 3)
+    exponent, fraction = np.arange(32) >> mantissa, np.arange(32) % 2**mantissa / 2**mantissa
+    values = np.where(exponent == 0, np.ldexp(fraction, 1 - bias), np.ldexp(1 + fraction, exponent - bias))
+    return np.concatenate([values, -values]).astype(np.float32)
+
+
+def mxfp6(x, element="e2m3", rows=24, cols=96, seed=8, names=None, dtype="U8", config=None, experts=None, low=0, high=249):
+    """compressed-tensors' names unless `names` are given. Every code occurs under the smallest scale and under one of the largest."""
+    rng = numbers(seed)
+    lead = () if experts is None else (experts,)
+    codes = rng.integers(0, 64, (*lead, rows, cols), np.uint32)
+    codes[..., 0, :64], codes[..., 1, :64] = np.arange(64), np.arange(64)
+    scales = rng.integers(low, high, (*lead, rows, cols // 32), np.uint8)
+    scales[..., 0, :], scales[..., 1, :] = 0, 249  # 28 * 2^122 is finite
+    word = sum(codes[..., i::4] << 6 * i for i in range(4))
+    packed = np.stack([word, word >> 8, word >> 16], -1).astype(np.uint8).reshape(*lead, rows, -1)
+    codes_name, scale_name = names or (".weight_packed", ".weight_scale")
+    config = config or compressed("mxfp6-pack-quantized", group(6, 32, "torch.uint8"))
+    return Module(x + ".weight", {x + codes_name: entry("U8", packed), x + scale_name: entry(dtype, scales)},
+                  mxfp6_values(element)[codes] * spread(powers(scales), 32), config)
 
 
 def mxfp4_gptoss(y, experts=2, rows=64, cols=96, seed=2):
@@ -141,6 +169,23 @@ def fp8_block(x, rows=200, cols=300, block=(128, 128), seed=5, suffix=".scale", 
 
 
 # ---- integers ----
+
+
+W4AFP8 = {"quant_method": "w4afp8"}
+
+
+def int4_sglang(x, rows=24, cols=256, seed=9, dtype="F32", config=None, group_size=128):
+    """Experts of SGLang's w4afp8: every pair of codes occurs in a byte."""
+    rng = numbers(seed)
+    codes = rng.integers(-8, 8, (rows, cols), np.int8)
+    codes[0, 0::2], codes[0, 1::2] = np.arange(cols // 2) % 16 - 8, np.arange(cols // 2) // 16 % 16 - 8
+    codes[1, 0::2], codes[1, 1::2] = np.arange(cols // 2) % 16 - 8, np.arange(cols // 2) // 16 % 16
+    codes[1, 1::2][codes[1, 1::2] > 7] -= 16
+    packed = (codes[:, 0::2].astype(np.uint8) & 15 | codes[:, 1::2].astype(np.uint8) << 4).view(np.int8)
+    scales = rng.uniform(1e-3, 1e-1, (rows, cols // group_size)).astype({"F32": np.float32, "BF16": BF16}[dtype])
+    values = codes.astype(np.float32) * spread(scales.astype(np.float32), group_size)
+    return Module(x + ".weight", {x + ".weight": entry("I8", packed), x + ".weight_scale_inv": entry(dtype, scales),
+                                  x + ".input_scale": entry("BF16", np.ones(1, BF16))}, values, config or W4AFP8)
 
 
 def int_packed(x, rows=20, cols=96, size=32, seed=6, shape_dtype=np.int32, zeros=False, order=False):

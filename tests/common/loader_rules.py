@@ -36,6 +36,8 @@ READS = {
     "quant_method mxfp8, MiniMax-M3": (lambda: of_family(remade("mxfp8-method"), "minimax_m3"), ALL - {"trtllm"}),
     "FP8 in blocks of ModelOpt": (lambda: remade("fp8-block-modelopt"), {"vllm", "trtllm"}),
     "int4, compressed-tensors": (lambda: remade("int4-ct"), ALL - {"trtllm"}),
+    "w4afp8": (lambda: changed(remade("int4-ct"), edit("config_groups.group_0.input_activations", {
+        "num_bits": 8, "type": "float", "strategy": "token", "dynamic": True, "symmetric": True})), {"vllm"}),
     "GPTQ of auto-round": (lambda: remade("gptq-auto-round"), ALL - {"trtllm"}),
     "int4 with zero points": (lambda: remade("int4-ct-zeros"), ALL - {"trtllm"}),
     "AWQ": (lambda: remade("awq"), ALL - {"trtllm"}),

@@ -1,6 +1,6 @@
 """Packs and decodes coded weights in NumPy by their definitions.
 
-Covers MXFP4 in four dialects, NVFP4 in two, MXFP8, block FP8 with E8M0 scales, integers of compressed-tensors, AWQ and GPTQ."""
+Covers MXFP4 in four dialects, NVFP4 in two, MXFP6, MXFP8, block FP8 with E8M0 scales, integers of compressed-tensors, AWQ and GPTQ."""
 
 import harness
 import numpy as np
@@ -14,6 +14,31 @@ def read_any(path):
     """{name: array} of a file, dtypes that the safetensors package lacks among them."""
     return {name: np.frombuffer(data, DTYPES[dtype]).reshape(shape)
             for name, (dtype, shape, data) in harness.read_safetensors(path)[1].items()}
+
+
+def six_bits(codes, element):
+    """[..., n] bytes -> [..., n / 3 * 4] values: sign, exponent and mantissa of each 6 bits, from the formulas of the OCP's specification."""
+    bits = np.unpackbits(codes, axis=-1, bitorder="little").reshape(*codes.shape[:-1], -1, 6)
+    code = (bits << np.arange(6, dtype=np.uint8)).sum(axis=-1).astype(np.int64)
+    mantissa, bias = (3, 1) if element == "e2m3" else (2, 3)
+    exponent, fraction = code >> mantissa & (31 >> mantissa), code % 2**mantissa / 2**mantissa
+    magnitude = np.where(exponent == 0, np.ldexp(fraction, 1 - bias), np.ldexp(1 + fraction, exponent - bias))
+    return np.where(code & 32, -magnitude, magnitude)
+
+
+def mxfp6(w, element):
+    """Packed codes and E8M0 scales by the rule floor, the nearest values, ties to even codes."""
+    values = six_bits(np.packbits((np.arange(32)[:, None] >> np.arange(6) & 1).astype(np.uint8).reshape(-1), bitorder="little"), element)
+    x = w.astype(np.float64).reshape(w.shape[0], -1, 32)
+    amax = np.abs(x).max(-1)
+    exponent = np.where(amax > 0, np.frexp(amax)[1] - 1, 0) - (2 if element == "e2m3" else 4)
+    q = np.abs(np.ldexp(x, -exponent[..., None])).reshape(w.shape)
+    above = np.clip(np.searchsorted(values, q), 1, 31)
+    low, high = q - values[above - 1], values[above] - q
+    code = np.where((low < high) | ((low == high) & (above % 2 == 1)), above - 1, above).astype(np.uint32) | np.signbit(w).astype(np.uint32) << 5
+    word = sum(code[:, i::4] << 6 * i for i in range(4))
+    packed = np.stack([word, word >> 8, word >> 16], -1).astype(np.uint8).reshape(w.shape[0], -1)
+    return packed, (exponent + 127).astype(np.uint8)
 
 
 def nibbles(words):
@@ -81,7 +106,10 @@ def values(kind, tensors):
         return (E2M1[codes] * spread(powers(t["_scales"]), codes.shape)).swapaxes(1, 2)
     scale = t["scale"] if "scale" in t else t["weight_scale"]
     codes = t["weight_packed"] if "weight_packed" in t else t["weight"]
-    codes = codes.astype(np.float64) if codes.dtype == E4M3 else E2M1[nibbles(codes)]
+    if kind.startswith("mxfp6"):
+        codes = six_bits(codes, "e3m2" if "e3m2" in kind else "e2m3")
+    else:
+        codes = codes.astype(np.float64) if codes.dtype == E4M3 else E2M1[nibbles(codes)]
     if kind == "nvfp4-ct":
         unit = scale.astype(np.float32) / t["weight_global_scale"].reshape(())
     elif kind == "nvfp4-modelopt":

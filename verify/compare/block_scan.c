@@ -90,17 +90,18 @@ static uint64_t misrounded_under(const window *w, const sums *s, double stored, 
 }
 
 /* Returns the least-squares correction of the scale, or 1 if the scale is right. The scale is right if every code is
- * the nearest to its value. It is right too if no other scale makes more codes the nearest, as with GPTQ. For e2m1 a
- * wrong scale affects many codes, and another scale removes most of the error. A flipped bit does neither. */
+ * the nearest to its value. It is right too if no other scale makes more codes the nearest, as with GPTQ. For e2m1
+ * and MXFP6 a wrong scale affects many codes, and another scale removes most of the error. A flipped bit does
+ * neither. */
 static double factor_of(const window *w, const sums *s, double stored)
 {
     const double factor = s->xy / s->y2;
-    const uint8_t coding = w->y->view->weight.coding;
+    const tsr_codes codes = tsr_codes_of(&w->y->view->weight);
     if (s->misrounded == 0)
         return 1;
-    if (coding == TSR_CODED_E4M3)
+    if (codes == TSR_CODES_E4M3)
         return factor;
-    if (coding == TSR_CODED_E2M1) {
+    if (codes != TSR_CODES_INTEGERS) {
         const double left2 = s->x2 - s->xy * factor;
         return 4 * s->misrounded >= s->nonzero && s->misrounded > 1 && left2 < 0.6 * s->d2 ? factor : 1;
     }
@@ -167,10 +168,10 @@ static block judge(const window *w, bool powers)
     sums s = {0};
     double stored2 = 0, better2 = 0, due = 0;
     add_up(w, &s);
-    if (weight->coding == TSR_CODED_E4M3) {
+    if (tsr_codes_of(weight) == TSR_CODES_E4M3) {
         stored2 = error_under(w, stored);
         better2 = error_under(w, scale_of(s.amax, powers));
-    } else if (weight->coding != TSR_CODED_E2M1) {
+    } else if (tsr_codes_of(weight) == TSR_CODES_INTEGERS) {
         due = noise_of(weight, s.x_low, s.x_high) * (double)(w->rows * w->cols);
     }
     if (!(s.x2 > 0) || !isfinite(s.xy) || !isfinite(stored2))

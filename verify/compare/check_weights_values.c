@@ -54,10 +54,10 @@ static bool tiles_are_blocks(const tsr_weight *w)
     return w->coding == TSR_CODED_E4M3 && TSR_TILE % w->block.rows == 0 && TSR_TILE % w->block.cols == 0;
 }
 
-/* Returns true for NVFP4, MXFP4 and MXFP8: a scale per few values of a row, by a known rule. */
+/* Returns true for NVFP4, MXFP4, MXFP6 and MXFP8: a scale per few values of a row, by a known rule. */
 static bool has_ruled_groups(const tsr_weight *w)
 {
-    return w->kind != NULL && w->kind->family == TSR_FAMILY_MX;
+    return w->kind != NULL && tsr_kind_has_small_groups(w->kind);
 }
 
 static bool is_float_of_8_bits(const tsr_weight *w)

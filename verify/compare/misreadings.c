@@ -27,7 +27,8 @@ static bool applies(tsr_misreading misreading, const tsr_weight *w)
 {
     switch (misreading) {
     case TSR_NIBBLES_SWAPPED:
-        return w->coding == TSR_CODED_E2M1 || (w->coding == TSR_CODED_PACKED && w->bits == 4);
+        return w->coding == TSR_CODED_E2M1 || w->coding == TSR_CODED_NIBBLES ||
+               (w->coding == TSR_CODED_PACKED && w->bits == 4);
     case TSR_AWQ_IN_ORDER:
     case TSR_CODES_IN_ORDER:
         return w->coding == TSR_CODED_AWQ;

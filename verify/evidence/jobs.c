@@ -55,6 +55,11 @@ const char *tsr_without_kernels(const tsr_weight *w)
     case TSR_CODED_E2M1:
         return w->global_scale != NULL ? "no kernels are available for NVFP4 here"
                                        : "no kernels are available for MXFP4 here";
+    case TSR_CODED_NIBBLES:
+        return "no kernels are available for int4 of SGLang here";
+    case TSR_CODED_E2M3:
+    case TSR_CODED_E3M2:
+        return "no kernels are available for MXFP6 here";
     case TSR_CODED_AWQ:
         return "no kernels are available for codes in AWQ's order";
     case TSR_CODED_GPTQ:

@@ -56,12 +56,13 @@ tsr_status tsr_forward_vector(const tsr_forward *f, const char *name, size_t n, 
 double tsr_noise_of(const tsr_weight *w, const tsr_input_coding *inputs)
 {
     /* SQNR in dB of rounded ordinary weights and inputs (docs/verify-forward.md). */
-    enum { E4M3 = 31, E2M1 = 18, INT4 = 17, INT4_ROWS = 12 };
-    const bool integer = w->coding != TSR_PLAIN && w->coding != TSR_CODED_E4M3 && w->coding != TSR_CODED_E2M1;
-    const double codes = w->coding == TSR_CODED_E2M1 ? E2M1
-                         : !integer || w->bits != 4  ? E4M3
-                         : w->block.cols <= 128      ? INT4
-                                                     : INT4_ROWS;
+    enum { E4M3 = 31, E3M2 = 25, E2M1 = 18, INT4 = 17, INT4_ROWS = 12 };
+    const bool integer = w->coding != TSR_PLAIN && tsr_codes_of(w) == TSR_CODES_INTEGERS;
+    const double codes = w->coding == TSR_CODED_E2M1   ? E2M1
+                         : w->coding == TSR_CODED_E3M2 ? E3M2
+                         : !integer || w->bits != 4    ? E4M3
+                         : w->block.cols <= 128        ? INT4
+                                                       : INT4_ROWS;
     const double of_inputs =
         inputs->type == TSR_INPUT_PLAIN ? 0 : pow(10, -(inputs->type == TSR_INPUT_FP4 ? E2M1 : E4M3) / 10.0);
     return pow(10, -codes / 10) + of_inputs;

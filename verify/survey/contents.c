@@ -127,10 +127,15 @@ static tsr_kind kind_of(const tsr_weight *w)
     switch (w->coding) {
     case TSR_CODED_PACKED:
         return w->bits == 4 ? TSR_KIND_PACKED_INT4 : TSR_KIND_PACKED_INT8;
+    case TSR_CODED_NIBBLES:
+        return TSR_KIND_PACKED_INT4;
     case TSR_CODED_INT8:
         return TSR_KIND_INT8;
     case TSR_CODED_E2M1:
         return w->global_scale != NULL ? TSR_KIND_NVFP4 : TSR_KIND_MXFP4;
+    case TSR_CODED_E2M3:
+    case TSR_CODED_E3M2:
+        return TSR_KIND_MXFP6;
     case TSR_CODED_AWQ:
         return TSR_KIND_AWQ;
     case TSR_CODED_GPTQ:
@@ -143,14 +148,25 @@ static tsr_kind kind_of(const tsr_weight *w)
 const char *tsr_kind_name(tsr_kind kind)
 {
     static const char *const kNames[TSR_KIND_COUNT] = {"e4m3",  "int8",  "packed int8", "packed int4", "MXFP4",
-                                                       "NVFP4", "MXFP8", "AWQ",         "GPTQ"};
+                                                       "NVFP4", "MXFP6", "MXFP8",       "AWQ",         "GPTQ"};
     return kNames[kind];
 }
 
 /* Returns the largest value of a code, without its scale and zero point. */
 static double largest_code(const tsr_weight *w)
 {
-    return w->coding == TSR_CODED_E4M3 ? 448 : w->coding == TSR_CODED_E2M1 ? 6 : (double)(1u << (w->bits - 1));
+    switch (w->coding) {
+    case TSR_CODED_E4M3:
+        return 448;
+    case TSR_CODED_E3M2:
+        return 28;
+    case TSR_CODED_E2M3:
+        return 7.5;
+    case TSR_CODED_E2M1:
+        return 6;
+    default:
+        return (double)(1u << (w->bits - 1));
+    }
 }
 
 /* Returns the tally of weights of this kind; makes one for the first of them. */
@@ -160,7 +176,7 @@ static tsr_kind_tally *tally_of(tsr_contents *s, const tsr_weight *w)
         if (s->kinds[i].kind == w->kind && s->kinds[i].bits == w->bits)
             return &s->kinds[i];
     }
-    tsr_kind_tally *const k = &s->kinds[s->n_kinds]; /* 14 rows of the table, two of which have 4 or 8 bits */
+    tsr_kind_tally *const k = &s->kinds[s->n_kinds]; /* 18 rows of the table, two of which have 4 or 8 bits */
     s->n_kinds += s->n_kinds + 1 < TSR_MAX_KIND_TALLIES;
     *k = (tsr_kind_tally){.kind = w->kind, .bits = w->bits};
     if (!w->coarse)

@@ -45,6 +45,7 @@ typedef enum tsr_kind {
     TSR_KIND_PACKED_INT4,
     TSR_KIND_MXFP4,
     TSR_KIND_NVFP4,
+    TSR_KIND_MXFP6,
     TSR_KIND_MXFP8,
     TSR_KIND_AWQ,
     TSR_KIND_GPTQ,
@@ -62,7 +63,7 @@ typedef struct tsr_kind_tally {
 
 enum { TSR_MAX_KIND_TALLIES = 32 };
 
-/* Returns the name: "e4m3", "int8", "packed int8", "packed int4", "MXFP4", "NVFP4", "MXFP8", "AWQ", "GPTQ". Static
+/* Returns the name: "e4m3", "int8", "packed int8", "packed int4", "MXFP4", "NVFP4", "MXFP6", "MXFP8", "AWQ", "GPTQ". Static
  * storage. */
 const char *tsr_kind_name(tsr_kind kind);
 

@@ -19,6 +19,8 @@ typedef struct small_float {
 /* The only special code of e4m3 has mantissa bits, so it becomes NaN in FP32, not Inf. */
 static const small_float kE4m3 = {0x7F, 8, 0x7F, 20, 24, 120};
 static const small_float kE2m1 = {7, 2, 8, 22, 28, 126}; /* no code is special */
+static const small_float kE2m3 = {0x1F, 8, 0x20, 20, 26, 126};
+static const small_float kE3m2 = {0x1F, 4, 0x20, 21, 26, 124};
 static const small_float kF16 = {0x7FFF, 0x400, 0x7C00, 13, 16, 112};
 
 /* Moves sign, exponent and mantissa to their positions in FP32. A subnormal is then read as 2^e * (1 + f), and 2^e is
@@ -197,6 +199,16 @@ static ALWAYS_INLINE void decode_e2m1_codes(const unsigned char *codes, size_t n
     decode_bytes(codes, n, kE2m1, scale, out);
 }
 
+static ALWAYS_INLINE void decode_six_bits(const unsigned char *codes, size_t n, bool e3m2, double scale, double *out)
+{
+    if (e3m2)
+        decode_bytes(codes, n, kE3m2, scale, out);
+    else
+        decode_bytes(codes, n, kE2m3, scale, out);
+}
+
+FOR_EVERY_ISA(decode_six_bits, (const unsigned char *codes, size_t n, bool e3m2, double scale, double *out),
+              (codes, n, e3m2, scale, out))
 FOR_EVERY_ISA(decode_int4, (const unsigned char *words, uint64_t at, size_t n, double zero, double scale, double *out),
               (words, at, n, zero, scale, out))
 FOR_EVERY_ISA(decode_e2m1, (const unsigned char *bytes, uint64_t at, size_t n, double scale, double *out),
@@ -223,6 +235,21 @@ void tsr_decode_int4(const unsigned char *words, uint64_t at, size_t n, double z
 void tsr_decode_e2m1(const unsigned char *bytes, uint64_t at, size_t n, double scale, double *out)
 {
     decode_e2m1_best(bytes, at, n, scale, out);
+}
+
+void tsr_decode_six_bits(const unsigned char *bytes, uint64_t at, size_t n, bool e3m2, double scale, double *out)
+{
+    enum { CHUNK = 64 };
+    unsigned char codes[CHUNK];
+    for (size_t done = 0; done < n; done += CHUNK) {
+        const size_t count = n - done < CHUNK ? n - done : CHUNK;
+        for (size_t i = 0; i < count; i++) {
+            const unsigned char *const b = bytes + (at + done + i) / 4 * 3;
+            const unsigned shift = (unsigned)((at + done + i) % 4) * 6;
+            codes[i] = (unsigned char)((b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16) >> shift & 0x3F);
+        }
+        decode_six_bits_best(codes, count, e3m2, scale, out + done);
+    }
 }
 
 void tsr_decode_e2m1_codes(const unsigned char *codes, size_t n, double scale, double *out)

@@ -5,6 +5,8 @@
 
 #include "formats/checkpoint/checkpoint.h"
 
+#include <stdbool.h>
+
 /* Decodes n elements of a plain dtype to double. `dtype` has whole bytes and is not C64. Exact, except 64-bit integers
  * beyond 2^53, which are rounded. F8_E4M3 codes are decoded without a scale. */
 void tsr_decode(unsigned char dtype, const unsigned char *bytes, size_t n, double *out);
@@ -22,6 +24,10 @@ void tsr_decode_int4(const unsigned char *words, uint64_t at, size_t n, double z
 /* Decodes n e2m1 codes, two per byte with the first in the low bits, from element `at` of a row on: value * scale.
  * Exact if the scale has at most 51 bits. Reads no byte beyond that of the last element. */
 void tsr_decode_e2m1(const unsigned char *bytes, uint64_t at, size_t n, double scale, double *out);
+
+/* Decodes n codes of MXFP6, four per three bytes with the first in the lowest bits, from element `at` of a row on:
+ * value * scale. Exact if the scale has at most 50 bits. e3m2: or e2m3. Reads whole triples of bytes. */
+void tsr_decode_six_bits(const unsigned char *bytes, uint64_t at, size_t n, bool e3m2, double scale, double *out);
 
 /* Decodes e2m1 codes of one byte each, whose high bits are 0. */
 void tsr_decode_e2m1_codes(const unsigned char *codes, size_t n, double scale, double *out);

@@ -6,7 +6,7 @@
 /* Returns the smallest quotient amax / scale that a rule gives; all are below four times that. */
 static double least_quotient(tsr_codes kind)
 {
-    return kind == TSR_CODES_E2M1 ? 2 : 128;
+    return kind == TSR_CODES_E4M3 ? 128 : kind == TSR_CODES_E3M2 ? 8 : 2;
 }
 
 /* The smallest and largest scale of E8M0. */

@@ -14,8 +14,12 @@ typedef struct float_steps {
 } float_steps;
 
 /* A quotient in BF16 is off by up to 2^-8 of the start of its binade. */
-static const float_steps kE4m3 = {0x1p-4 * (1 + 0x1p-4), 0x1p-10 * (1 + 0x1p-4), 448, -6, 3};
-static const float_steps kE2m1 = {0x1p-2 * (1 + 0x1p-6), 0x1p-2 * (1 + 0x1p-6), 6, 0, 1};
+static const float_steps kSteps[] = {
+    [TSR_CODES_E4M3] = {0x1p-4 * (1 + 0x1p-4), 0x1p-10 * (1 + 0x1p-4), 448, -6, 3},
+    [TSR_CODES_E2M3] = {0x1p-4 * (1 + 0x1p-4), 0x1p-4 * (1 + 0x1p-4), 7.5, 0, 3},
+    [TSR_CODES_E3M2] = {0x1p-3 * (1 + 0x1p-5), 0x1p-5 * (1 + 0x1p-5), 28, -2, 2},
+    [TSR_CODES_E2M1] = {0x1p-2 * (1 + 0x1p-6), 0x1p-2 * (1 + 0x1p-6), 6, 0, 1},
+};
 
 /* Returns the start of |q|'s binade, from the exponent alone. */
 static ALWAYS_INLINE double binade_of(double q)
@@ -109,7 +113,7 @@ uint64_t tsr_count_misrounded(const tsr_rounding *rounding, const double *x, con
     if (rounding->kind == TSR_CODES_INTEGERS)
         find_misrounded_integers_best(x, y, n, rounding->lowest, rounding->highest, inverse, &found);
     else
-        find_misrounded_best(x, y, n, inverse, rounding->kind == TSR_CODES_E4M3 ? &kE4m3 : &kE2m1, &found);
+        find_misrounded_best(x, y, n, inverse, &kSteps[rounding->kind], &found);
     return (uint64_t)found;
 }
 
@@ -124,12 +128,12 @@ static double nearest(const float_steps *steps, double q)
 
 double tsr_nearest_e4m3(double q)
 {
-    return nearest(&kE4m3, q);
+    return nearest(&kSteps[TSR_CODES_E4M3], q);
 }
 
 double tsr_rounding_error2(const tsr_rounding *rounding, const double *x, size_t n, size_t stride)
 {
-    const float_steps *const steps = rounding->kind == TSR_CODES_E4M3 ? &kE4m3 : &kE2m1;
+    const float_steps *const steps = &kSteps[rounding->kind];
     double error = 0;
     for (size_t i = 0; i < n; i++) {
         const double a = fabs(x[i * stride]), d = a - nearest(steps, a / rounding->scale) * rounding->scale;

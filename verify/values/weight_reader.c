@@ -72,10 +72,13 @@ typedef struct layout {
 static layout layout_of(const tsr_view *v)
 {
     const bool gptq = v->weight.coding == TSR_CODED_GPTQ;
-    const bool words = gptq || v->weight.coding == TSR_CODED_AWQ || v->weight.coding == TSR_CODED_PACKED;
+    const bool words = gptq || v->weight.coding == TSR_CODED_AWQ || v->weight.coding == TSR_CODED_PACKED ||
+                       v->weight.coding == TSR_CODED_NIBBLES;
+    const bool six = v->weight.scale != NULL && v->weight.bits == 6; /* four codes fill three bytes */
     return (layout){.across = tsr_view_lies_across(v),
                     .bits = gptq ? WORD_BITS : element_bits(v),
                     .unit = words                 ? WORD_BITS
+                            : six                 ? 24
                             : element_bits(v) < 8 ? 8
                                                   : element_bits(v),
                     .per_line = gptq ? WORD_BITS / v->weight.bits : 1};
@@ -155,6 +158,8 @@ tsr_status tsr_weight_reader_load(tsr_weight_reader *r, const tsr_view *view, co
         return TSR_OK;
     for (uint64_t i = 0; view->misreading == TSR_NIBBLES_SWAPPED && i < bytes; i++)
         r->bytes[i] = (unsigned char)(r->bytes[i] >> 4 | r->bytes[i] << 4);
+    for (uint64_t i = 0; view->weight.coding == TSR_CODED_NIBBLES && i < bytes; i++)
+        r->bytes[i] ^= 0x88; /* from two's complement to codes plus 8, in the order of packed words */
     if (tsr_view_lies_across(view))
         TSR_TRY(unpack(r, &s, err));
     return tsr_reader_load_scales(r, err);
@@ -265,6 +270,8 @@ void tsr_weight_reader_row(const tsr_weight_reader *r, uint64_t row, uint64_t co
         const uint64_t at = skipped + col + run.at;
         if (w->coding == TSR_CODED_E4M3)
             tsr_decode_scaled(TSR_F8_E4M3, line + at, run.n, run.scale, out + run.at);
+        else if (w->coding == TSR_CODED_E2M3 || w->coding == TSR_CODED_E3M2)
+            tsr_decode_six_bits(line, at, run.n, w->coding == TSR_CODED_E3M2, run.scale, out + run.at);
         else if (w->coding == TSR_CODED_E2M1)
             tsr_decode_e2m1(line, at, run.n, run.scale, out + run.at);
         else if (w->bits == 4)
@@ -291,12 +298,26 @@ tsr_status tsr_read_values(const tsr_checkpoint *checkpoint, const tsr_weight *w
 
 /* ---- judging ---- */
 
+tsr_codes tsr_codes_of(const tsr_weight *w)
+{
+    switch (w->coding) {
+    case TSR_CODED_E4M3:
+        return TSR_CODES_E4M3;
+    case TSR_CODED_E2M3:
+        return TSR_CODES_E2M3;
+    case TSR_CODED_E3M2:
+        return TSR_CODES_E3M2;
+    case TSR_CODED_E2M1:
+        return TSR_CODES_E2M1;
+    default:
+        return TSR_CODES_INTEGERS;
+    }
+}
+
 static tsr_rounding rounding_of(const tsr_weight *w, const scale_run *run)
 {
     const double top = (double)(1u << (w->bits - 1));
-    return (tsr_rounding){.kind = w->coding == TSR_CODED_E4M3   ? TSR_CODES_E4M3
-                                  : w->coding == TSR_CODED_E2M1 ? TSR_CODES_E2M1
-                                                                : TSR_CODES_INTEGERS,
+    return (tsr_rounding){.kind = tsr_codes_of(w),
                           .scale = run->scale,
                           .lowest = (-top - run->zero_point) * run->scale,
                           .highest = (top - 1 - run->zero_point) * run->scale};
@@ -356,10 +377,10 @@ bool tsr_weight_reader_rule(const tsr_weight_reader *r, tsr_group_rule *rule)
     const bool powers = w->scale_dtype == TSR_F8_E8M0;
     if (r->view->derived != NULL || w->scale == NULL || w->block.rows != 1 || w->block.cols > MX_GROUP)
         return false;
-    if (w->coding != TSR_CODED_E2M1 && (w->coding != TSR_CODED_E4M3 || !powers))
+    const tsr_codes kind = tsr_codes_of(w);
+    if (kind == TSR_CODES_INTEGERS || (kind == TSR_CODES_E4M3 && !powers))
         return false;
-    *rule = (tsr_group_rule){.kind = w->coding == TSR_CODED_E2M1 ? TSR_CODES_E2M1 : TSR_CODES_E4M3,
-                             .global = powers ? 0 : r->global};
+    *rule = (tsr_group_rule){.kind = kind, .global = powers ? 0 : r->global};
     return powers || (r->global > 0 && isfinite(r->global));
 }
 

@@ -110,7 +110,10 @@ void tsr_weight_reader_row(const tsr_weight_reader *reader, uint64_t row, uint64
 uint64_t tsr_weight_reader_misrounded(const tsr_weight_reader *reader, uint64_t row, uint64_t col, size_t n,
                                       const double *x, const double *y, size_t *first);
 
-/* Returns true if the view has small groups with a known scale rule (NVFP4, MXFP4, MXFP8), and sets *rule. */
+/* Returns which values the codes of a quantized weight have. */
+tsr_codes tsr_codes_of(const tsr_weight *weight);
+
+/* Returns true if the view has small groups with a known scale rule (NVFP4, MXFP4, MXFP6, MXFP8), and sets *rule. */
 bool tsr_weight_reader_rule(const tsr_weight_reader *reader, tsr_group_rule *rule);
 
 /* Returns the scale of the value at [row, col], counted from the piece's corner. */

@@ -8,9 +8,11 @@ enum { GROUP = 32 }; /* codes to a scale, in both kinds */
 /* Returns true if codes are zeros of either sign. */
 static bool is_zeros(const tsr_weight *w, const unsigned char *codes, size_t size)
 {
-    const unsigned value = w->bits == 4 ? 0x77 : 0x7f;
+    /* all bits except signs, of three bytes at a time: four codes of 6 bits fill three bytes */
+    static const unsigned char kFour[] = {0x77, 0x77, 0x77}, kSix[] = {0xdf, 0xf7, 0x7d}, kEight[] = {0x7f, 0x7f, 0x7f};
+    const unsigned char *const value = w->bits == 4 ? kFour : w->bits == 6 ? kSix : kEight;
     for (size_t i = 0; i < size; i++) {
-        if ((codes[i] & value) != 0)
+        if ((codes[i] & value[i % 3]) != 0)
             return false;
     }
     return true;
@@ -19,7 +21,7 @@ static bool is_zeros(const tsr_weight *w, const unsigned char *codes, size_t siz
 tsr_status tsr_zero_exponent_find(const tsr_checkpoint *c, const tsr_weight *w, const unsigned char *scales,
                                   uint64_t at, size_t n, uint64_t *where, const tsr_tensor **found, tsr_err *err)
 {
-    if (w->kind->family != TSR_FAMILY_MX || w->scale_dtype != TSR_F8_E8M0 || w->block.cols != GROUP)
+    if (!tsr_kind_has_small_groups(w->kind) || w->scale_dtype != TSR_F8_E8M0 || w->block.cols != GROUP)
         return TSR_OK;
     const size_t size = (size_t)GROUP * w->bits / 8;
     const unsigned char *p = scales;

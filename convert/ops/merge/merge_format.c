@@ -258,6 +258,8 @@ static const char *exception(const tsr_weight *w)
         return "it is a stack of experts with scales of whole matrices";
     if (w->kind->family == TSR_FAMILY_FP8 && w->scale_dtype == TSR_F16)
         return "its scales are F16";
+    if (w->coding == TSR_CODED_NIBBLES)
+        return "Tessera reads int4 of SGLang but does not write it";
     if (w->coding == TSR_CODED_PACKED && w->cols * w->bits % 32 != 0)
         return "its rows are not whole words of codes";
     return NULL;
@@ -281,6 +283,9 @@ const tsr_merge_format *tsr_merge_format_of(const tsr_weight *w, const char **wh
         return w->global_scale == NULL ? &kMx : &kNvfp4;
     case TSR_FAMILY_INTEGERS:
         return &kIntegers;
+    case TSR_FAMILY_MXFP6:
+        *why = "Tessera reads MXFP6 but does not write it";
+        return NULL;
     default:
         *why = "codes of AWQ and GPTQ come from calibration and are not made again";
         return NULL;

@@ -4,6 +4,7 @@
 #include "convert/ops/rows/rows.h"
 #include "convert/ops/rows/scale_op.h"
 #include "quantize/awq_gptq_decode.h"
+#include "quantize/fp6_decode.h"
 #include "quantize/integer_decode.h"
 #include "quantize/mx_decode.h"
 
@@ -41,8 +42,7 @@ static size_t mx_scratch(const tsr_weight *w)
     return tsr_mx_decode_scratch(w->cols);
 }
 
-static tsr_status mx_decode(const tsr_coded_rows *rows, const tsr_cpu_kernels *kernels, tsr_dtype dtype, void *out,
-                            void *scratch, tsr_err *err)
+static tsr_mx_span mx_span(const tsr_coded_rows *rows)
 {
     const tsr_weight *const w = rows->view->weight;
     tsr_mx_span span = {.codes_of = w->data,
@@ -59,7 +59,27 @@ static tsr_status mx_decode(const tsr_coded_rows *rows, const tsr_cpu_kernels *k
                         .scales = rows->in[1]};
     if (w->global_scale != NULL)
         memcpy(&span.global, rows->in[2], sizeof span.global);
+    return span;
+}
+
+static tsr_status mx_decode(const tsr_coded_rows *rows, const tsr_cpu_kernels *kernels, tsr_dtype dtype, void *out,
+                            void *scratch, tsr_err *err)
+{
+    const tsr_mx_span span = mx_span(rows);
     return tsr_mx_decode(kernels, &span, dtype, out, scratch, err);
+}
+
+static size_t fp6_scratch(const tsr_weight *w)
+{
+    return tsr_fp6_decode_scratch(w->cols);
+}
+
+static tsr_status fp6_decode(const tsr_coded_rows *rows, const tsr_cpu_kernels *kernels, tsr_dtype dtype, void *out,
+                             void *scratch, tsr_err *err)
+{
+    const tsr_mx_span span = mx_span(rows);
+    const bool e3m2 = rows->view->weight->coding == TSR_CODED_E3M2;
+    return tsr_fp6_decode(kernels, &span, e3m2, dtype, out, scratch, err);
 }
 
 /* ---- e4m3 with floating-point scales ---- */
@@ -162,6 +182,7 @@ const tsr_row_decoder *tsr_row_decoder_of(const tsr_weight *weight)
         tsr_row_decoder decoder;
     } kFamilies[] = {
         {TSR_FAMILY_MX, {.begin = 1, .end = 1, mx_windows, mx_scratch, mx_decode}},
+        {TSR_FAMILY_MXFP6, {.begin = 1, .end = 1, mx_windows, fp6_scratch, fp6_decode}},
         {TSR_FAMILY_FP8, {.begin = 1, .end = 1, fp8_windows, tsr_fp8_decode_scratch, fp8_decode}},
         /* rows that are 8 apart do not share a word of packed zero points */
         {TSR_FAMILY_INTEGERS, {.begin = 8, .end = 8, int_windows, tsr_int_decode_scratch, int_decode}},

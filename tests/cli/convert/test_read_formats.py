@@ -12,8 +12,10 @@ import pytest
 NUMPY = {"bf16": ("BF16", ml_dtypes.bfloat16), "f16": ("F16", np.float16), "f32": ("F32", np.float32)}
 L = "model.layers.0."
 X, Y, W1 = L + "mlp.down_proj", L + "mlp.experts.gate_up_proj", "layers.0.ffn.experts.0.w1"
+EXPERT = L + "mlp.experts.0.up_proj"
 NORM = L + "input_layernorm.weight"
 V4 = {"names": (".weight", ".scale"), "dtypes": ("I8", "F8_E8M0"), "config": f.V4}
+PLAIN = (".weight", ".weight_scale")
 CT_MXFP4 = f.compressed("mxfp4-pack-quantized", f.group(4, 32, "torch.uint8"))
 MODEL_MXFP8 = {"quant_method": "modelopt", "quant_algo": "MXFP8"}
 PB_WO = {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}
@@ -38,6 +40,14 @@ KINDS = {
     "mxfp4-modelopt": ("mxfp4-modelopt", f.mxfp4(X, names=(".weight", ".weight_scale"), config=f.QUARK)),
     "mxfp4-gptoss": ("mxfp4-gptoss", f.mxfp4_gptoss(Y)),
     "mxfp4-gptoss, several units": ("mxfp4-gptoss", f.mxfp4_gptoss(Y, rows=1000, cols=2912)),
+    "mxfp6-ct": ("mxfp6-ct", f.mxfp6(X)),
+    "mxfp6-ct, F8_E8M0 scales": ("mxfp6-ct", f.mxfp6(X, dtype="F8_E8M0")),
+    "mxfp6-ct, several units": ("mxfp6-ct", f.mxfp6(X, rows=1100, cols=2080)),
+    "mxfp6-e2m3-quark": ("mxfp6-e2m3-quark", f.mxfp6(X, names=PLAIN, config=f.quark("fp6_e2m3"))),
+    "mxfp6-e3m2-quark": ("mxfp6-e3m2-quark", f.mxfp6(X, "e3m2", names=PLAIN, config=f.quark("fp6_e3m2"))),
+    "mxfp6-e3m2-quark of a layer": ("mxfp6-e3m2-quark", f.mxfp6(X, "e3m2", names=PLAIN, config={
+        **f.quark("fp4"), "layer_quant_config": {"*.mlp.*": f.quark("fp6_e3m2")["global_quant_config"]}})),
+    "mxfp6-e3m2-quark, stack": ("mxfp6-e3m2-quark", f.mxfp6(X, "e3m2", names=PLAIN, experts=3, config=f.quark("fp6_e3m2"))),
     "nvfp4-ct": ("nvfp4-ct", f.nvfp4(X, "ct")),
     "nvfp4-ct, F4": ("nvfp4-ct", f.nvfp4(X, "ct", dtype="F4")),
     "nvfp4-ct, stack": ("nvfp4-ct", f.nvfp4(X, "ct", experts=3)),
@@ -59,6 +69,10 @@ KINDS = {
     "int4, zero points": ("int4-ct", f.int_packed(X, zeros=True)),
     "int4, act-order": ("int4-ct", f.int_packed(X, order=True)),
     "int4, act-order, zero points, several units": ("int4-ct", f.int_packed(X, rows=1051, cols=2976, zeros=True, order=True)),
+    "int4-sglang": ("int4-sglang", f.int4_sglang(EXPERT)),
+    "int4-sglang, BF16 scales": ("int4-sglang", f.int4_sglang(EXPERT, dtype="BF16")),
+    "int4-sglang, several units": ("int4-sglang", f.int4_sglang(EXPERT, rows=1051, cols=2944)),
+    "int4-sglang, groups of 64": ("int4-sglang", f.int4_sglang(EXPERT, group_size=64, config={**f.W4AFP8, "group_size": 64})),
     "awq": ("awq", f.awq(X)),
     "awq, a short last group": ("awq", f.awq(X, cols=152)),
     "awq, one group": ("awq", f.awq(X, size=160, config={**f.AWQ, "group_size": -1})),
@@ -77,7 +91,7 @@ KINDS = {
     "gptq of auto-round, 8 bits of a layer": ("gptq", auto_round(f.gptq(X, bits=8), bits=4, extra_config={X: {"bits": 8}})),
     "gptq, ragged": ("gptq", f.gptq(X, rows=43, cols=157)),
 }
-BITS = {"fp8-block": 8, "mxfp8": 8, "gptq of auto-round, 8 bits of a layer": 8, "gptq, 8 bits": 8, "gptq, 8 bits, v2": 8}
+BITS = {**{kind: 6 for kind in ("mxfp6-ct", "mxfp6-e2m3-quark", "mxfp6-e3m2-quark")}, "fp8-block": 8, "mxfp8": 8, "gptq of auto-round, 8 bits of a layer": 8, "gptq, 8 bits": 8, "gptq, 8 bits, v2": 8}
 
 
 def write(directory, *modules, config="of the module", plain=(), files=(), **more):
@@ -178,6 +192,22 @@ def test_two_dialects_side_by_side(tmp_path, tessera):
     assert code == 0 and all(kind in out for kind in ("fp8-block", "nvfp4-modelopt", "mxfp4-v4", "mxfp8")), out
 
 
+def test_w4afp8_of_sglang(tmp_path, tessera):
+    """int4 experts beside block FP8 with F32 scales, which the method implies."""
+    modules = [f.int4_sglang(EXPERT), f.fp8_block(L + "self_attn.o_proj", cols=384, suffix=".weight_scale_inv", dtype="F32")]
+    src = write(tmp_path / "src", *modules)
+    dst, got = decoded(tmp_path, tessera, src)
+    for module in modules:
+        expect(got, module)
+    assert not any(name.endswith("input_scale") for name in got)
+    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
+    assert code == 0, out + err
+    code, out, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "int4", "--to", "w4afp8", "--quiet"])
+    assert code == 0, out + err
+    code, out, err = harness.run(tessera, ["verify", tmp_path / "int4", "--against", src])
+    assert code == 0, out + err
+
+
 def test_mixed_config_groups(tmp_path, tessera):
     modules = [f.nvfp4(L + "mlp.up_proj", "ct"), f.mxfp8(L + "mlp.down_proj"), f.int_packed(L + "mlp.gate_proj")]
     groups = [m.config["config_groups"]["group_0"] for m in modules]
@@ -266,6 +296,8 @@ def raw(dtype, *shape, fill=0x38, width=1):
 
 
 MX, NV, NV2, M8 = (KINDS[n][1] for n in ("mxfp4-ct", "nvfp4-ct", "nvfp4-modelopt", "mxfp8-ct"))
+SIX, SIX_QUARK = (KINDS[n][1] for n in ("mxfp6-ct", "mxfp6-e3m2-quark"))
+INT4_SGLANG = KINDS["int4-sglang"][1]
 OSS, AWQ, GPTQ = (KINDS[n][1] for n in ("mxfp4-gptoss", "awq", "gptq"))
 
 # name: (module, words)
@@ -287,6 +319,17 @@ BROKEN = {
     "E8M0 255": (poked(MX, "weight_scale", 255, 7), ["weight_scale", "[2, 1]", "NaN"]),
     "E8M0 255 in MXFP8": (poked(M8, "weight_scale", 255), ["weight_scale", "[0, 0]", "NaN"]),
     "E8M0 255 in gpt-oss": (poked(OSS, "_scales", 255, 64 * 3 + 4), ["_scales", "[65, 1]", "NaN"]),
+    "E8M0 255 in MXFP6": (poked(SIX, "weight_scale", 255, 7), ["weight_scale", "[2, 1]", "NaN"]),
+    "MXFP6 beyond BF16": (poked(poked(SIX_QUARK, "weight_scale", 254), X + ".weight", 0x1F), [X + ".weight", "[0, 0]", "range"]),
+    "scales of MXFP6 for 16 columns": (changed(SIX, weight_scale=raw("U8", 24, 6)), ["weight_scale", "[24, 6]", "MXFP6", "[.., 24, 3]"]),
+    "MXFP6 with another number of rows": (changed(SIX, weight_scale=raw("U8", 25, 3)), ["weight_scale", "[25, 3]", "MXFP6"]),
+    "MXFP6 of rows that are no whole groups": (
+        changed(SIX, weight_packed=raw("U8", 24, 75)), ["weight_packed", "[24, 75]", "MXFP6"]),
+    "int4 of SGLang with zero points": (INT4_SGLANG._replace(tensors={
+        **INT4_SGLANG.tensors, EXPERT + ".weight_zero_point": raw("I8", 24, 2)}), [EXPERT + ".weight", "no '" + EXPERT + ".weight_zero_point'"]),
+    "int4 of SGLang with rows that are no words": (changed(INT4_SGLANG, weight=raw("I8", 24, 130)), [EXPERT + ".weight", "130 bytes"]),
+    "int4 of SGLang with a scale that is NaN": (
+        poked(poked(INT4_SGLANG, "weight_scale_inv", 0xC0, 14), "weight_scale_inv", 0x7F, 15), ["weight_scale_inv", "[1, 1]", "nan"]),
     "a scale that is NaN": (poked(NV, "weight_scale", 0x7F), ["weight_scale", "[0, 0]", "NaN"]),
     "a code that is NaN": (poked(M8, "weight", 0x7F, 97), [X + ".weight", "[1, 1]", "NaN"]),
     "a value beyond BF16": (poked(poked(MX, "weight_scale", 254), "weight_packed", 0x77), ["weight_packed", "[0, 0]", "range"]),
@@ -314,6 +357,18 @@ CONTRADICTIONS = {
     "NVFP4 by config": (MX, NV.config, ["weight_packed", "MXFP4", "1x16"]),
     "MXFP4 by config": (NV, MX.config, ["weight_packed", "NVFP4", "1x32"]),
     "NVFP4 by ModelOpt's name": (M8, f.MODELOPT, [X + ".weight", "MXFP8"]),
+    "MXFP6 without a configuration": (SIX, None, ["weight_packed", "MXFP6", "element"]),
+    "MXFP6 of no dtype": (SIX_QUARK, f.QUARK, [X + ".weight", "MXFP6", "fp6_e2m3 or fp6_e3m2"]),
+    "MXFP6 of two elements": (SIX_QUARK, {**f.quark("fp6_e2m3"), "layer_quant_config": {"lm_head": f.quark("fp6_e3m2")["global_quant_config"]}},
+                              [X + ".weight", "both fp6_e2m3 and fp6_e3m2"]),
+    "MXFP6 of two elements, by type of layer": (SIX_QUARK, {**f.quark("fp6_e2m3"), "layer_type_quant_config": {
+        "Linear": f.quark("fp6_e3m2")["global_quant_config"]}}, [X + ".weight", "both fp6_e2m3 and fp6_e3m2"]),
+    "MXFP6 e3m2 under compressed-tensors' names": (SIX, f.quark("fp6_e3m2"), ["weight_packed", "e2m3", "fp6_e3m2"]),
+    "MXFP6 in groups of 16 by config": (SIX, f.compressed("mxfp6-pack-quantized", f.group(6, 16)), ["weight_packed", "1x16"]),
+    "MXFP4 by MXFP6's config": (MX, SIX.config, ["weight_scale", "MXFP6"]),
+    "int4 of SGLang without a configuration": (INT4_SGLANG, None, [EXPERT + ".weight", "does not state that quant_method"]),
+    "int4 of SGLang by fp8": (INT4_SGLANG, DEEPSEEK, [EXPERT + ".weight", "w4afp8"]),
+    "int4 of SGLang in groups of 64 by config": (INT4_SGLANG, {**f.W4AFP8, "group_size": 64}, [EXPERT + ".weight", "no integer coding"]),
     "another group size": (AWQ, {**f.AWQ, "group_size": 64}, ["qweight", "1x64"]),
     "8 bits by config": (GPTQ, {**f.GPTQ, "bits": 8}, ["qweight"]),
     "integers by config": (NV, KINDS["awq"][1].config, ["weight_packed", "integers"]),
@@ -360,7 +415,7 @@ UNABLE = {
 }
 
 
-@pytest.mark.parametrize("name", ["mxfp4-ct", "mxfp4-v4", "mxfp4-gptoss", "nvfp4-modelopt", "mxfp8-ct", "awq", "gptq"])
+@pytest.mark.parametrize("name", ["mxfp4-ct", "mxfp6-ct", "mxfp6-e3m2-quark", "int4-sglang", "mxfp4-v4", "mxfp4-gptoss", "nvfp4-modelopt", "mxfp8-ct", "awq", "gptq"])
 def test_commands_that_cannot_name_it(tmp_path, tessera, name):
     module = KINDS[name][1]
     src = write(tmp_path / "src", module, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, hidden_size=64,

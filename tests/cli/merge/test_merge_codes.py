@@ -10,6 +10,7 @@ import merge_oracle as oracle
 import mx_oracle
 import numpy as np
 import pytest
+import stored_oracle as stored
 
 F32 = np.float32
 ATTENTION, MLP = "model.layers.0.self_attn.", "model.layers.0.mlp."
@@ -217,9 +218,56 @@ def test_a_small_update_is_drowned(tmp_path, tessera, quantize):
     assert result["whole"]["tensors_drowned"] == len(UPDATED) and "5 updates are smaller than the rounding of the format" in out
 
 
+@pytest.mark.parametrize("option, limit, beyond, words", [
+    ("--max-update-error", "1", 5, ["update has a relative error of", "above the limit of 1"]), ("--max-update-error", "1e6", 0, []),
+    ("--min-survived", "0.999999", 1, ["of the update survived, below the limit of 0.999999"]), ("--min-survived", "-1000", 0, [])])
+def test_limits_of_updates(tmp_path, tessera, quantize, option, limit, beyond, words):
+    """The output is complete, and the exit code is 1 if an update is beyond the limit."""
+    base = quantize(bf16_model(tmp_path / "src"), "--scheme", "int4-weight-only", "--group-size", "32")
+    pairs, _ = updates(1e-3)
+    adapter, dst = oracle.write(tmp_path / "lora", pairs), tmp_path / "dst"
+    code, out, err = harness.run(tessera, ["merge", base, adapter, "-o", dst, "--json", tmp_path / "json", option, limit])
+    got = json.loads((tmp_path / "json").read_text())
+    check = option.removeprefix("--m").removeprefix("in-").removeprefix("ax-").replace("-", "_")
+    assert code == (1 if beyond else 0) and ("FAIL" if beyond else "PASS") in out, out + err
+    assert got["passed"] == (not beyond) and list(got["limits"].values()) == [float(limit)] and got["judged"] == {check: len(UPDATED)}
+    failed = {f["where"] for f in got["findings"]}
+    figure = "survived" if check == "survived" else "relative_error"
+    wrong = {row["name"] for row in got["updates"] if (row[figure] < float(limit) if check == "survived" else row[figure] > float(limit))}
+    assert failed == wrong and len(failed) >= beyond and all(word in f["what"] for f in got["findings"] for word in words)
+    assert (dst / "config.json").exists() and harness.run(tessera, ["verify", "manifest", dst])[0] == 0
+
+
+@pytest.mark.parametrize("options, words", [
+    (["--max-update-error", "-1"], ["--max-update-error: must be at least 0"]), (["--min-survived", "most"], ["--min-survived: 'most' is not a number"]),
+    (["SECOND"], ["'SECOND' is a second adapter", "add_weighted_adapter"])])
+def test_usage(tmp_path, tessera, options, words):
+    code, _, err = harness.run(tessera, ["merge", "base", "lora", *options, "-o", tmp_path / "dst"])
+    assert code == 2 and all(word in err for word in words), err
+
+
 @pytest.mark.parametrize("scheme,words", [(("--scheme", "int8-channel"), ["tessera-azp.safetensors", "has the sums of its codes"])])
 def test_refused_formats(tmp_path, tessera, quantize, scheme, words):
     base = quantize(bf16_model(tmp_path / "src"), *scheme)
     pairs, _ = updates()
     code, _, err = harness.run(tessera, ["merge", base, oracle.write(tmp_path / "lora", pairs), "-o", tmp_path / "dst"])
     assert code == 3 and all(word in err for word in (*words, "convert --to bf16")), err
+
+
+def test_int4_of_sglang_is_refused(tmp_path, tessera):
+    module, (a, b) = MLP + "down_proj", oracle.factors(256, 384)
+    base = make(tmp_path / "base", {"model.safetensors": {module + ".weight": np.zeros((256, 192), np.int8),
+                                                          module + ".weight_scale_inv": np.ones((256, 3), F32)}}, quantization={"quant_method": "w4afp8"})
+    code, _, err = harness.run(tessera, ["merge", base, oracle.write(tmp_path / "lora", {module: (a, b)}), "-o", tmp_path / "dst"])
+    assert code == 3 and all(word in err for word in (module + ".weight", "reads int4 of SGLang but does not write it", "convert --to bf16")), err
+
+
+def test_mxfp6_is_refused(tmp_path, tessera):
+    module, (a, b) = MLP + "down_proj", oracle.factors(256, 320)
+    codes, scale = stored.mxfp6(random_weight((256, 320)).astype(BF16), "e2m3")
+    base = make(tmp_path / "base", {"model.safetensors": {module + ".weight_packed": codes, module + ".weight_scale": scale}},
+                quantization={"quant_method": "compressed-tensors", "format": "mxfp6-pack-quantized", "config_groups": {"group_0": {
+                    "targets": ["Linear"], "weights": {"num_bits": 6, "type": "float", "strategy": "group", "group_size": 32}}}})
+    code, _, err = harness.run(tessera, ["merge", base, oracle.write(tmp_path / "lora", {module: (a, b)}), "-o", tmp_path / "dst"])
+    assert code == 3 and all(word in err for word in (module + ".weight_packed", "reads MXFP6 but does not write it", "convert --to bf16")), err
+    assert not (tmp_path / "dst" / "config.json").exists()

@@ -55,6 +55,9 @@ def config_of(name):
         return int4_config(64 if "asym" in name else 32, "asym" not in name)
     if kind in ("fp8-block", "mxfp4-v4"):
         return {"quant_method": "fp8", "weight_block_size": [block_size(name)] * 2, "scale_fmt": "ue8m0"}
+    if kind.startswith("mxfp6"):
+        dtype = f"fp6_{kind.split('-')[1]}"
+        return mx_config(6) if kind == "mxfp6-ct" else {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": dtype, "group_size": 32}}}
     return {"awq": AWQ, "gptq": GPTQ, "mxfp4-gptoss": {"quant_method": "mxfp4"}}.get(kind)
 
 
@@ -191,6 +194,19 @@ def test_nibbles_swapped(kind, expect):
     expect(*c.args(), "values", WEIGHT, "the odd column of each pair is in the low four bits")
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_int4_of_sglang(swapped, quantize, tessera, tmp_path):
+    """The codes and scales that quantize writes for compressed-tensors, in the form of SGLang."""
+    w = Coded("mxfp4").w
+    made = stored.read_any(quantize(checkpoint(tmp_path / "src", {WEIGHT: w}), "--scheme", "int4-weight-only") / "model.safetensors")
+    codes = (made[WEIGHT + "_packed"].view(np.uint8) ^ 0x88).reshape(w.shape[0], -1)
+    codes = (codes >> 4 | codes << 4 if swapped else codes).view(np.int8)
+    dst = checkpoint(tmp_path / "dst", {WEIGHT: codes, WEIGHT + "_scale_inv": made[WEIGHT + "_scale"].astype(np.float32)}, {"quant_method": "w4afp8"})
+    code, found, figures = run_verify(tessera, dst, tmp_path / "src")
+    assert figures[WEIGHT]["misrounded"] == 0 or swapped
+    assert (code, found) == (0, {}) if not swapped else "the odd column of each pair" in found["values"][WEIGHT]
+
+
 @pytest.mark.parametrize("kind", ["mxfp4", "nvfp4"])
 def test_two_nibbles_swapped(kind, expect):
     c = Coded(kind)
@@ -207,7 +223,7 @@ def test_groups_shifted_by_one(kind, by, expect):
     suffix = ".scales" if kind in ("awq", "gptq") else "_scale"
     scale = c.change(suffix)
     scale[:] = np.roll(scale.view(np.uint8 if scale.itemsize == 1 else np.uint16), by, 0 if suffix == ".scales" else 1).view(scale.dtype)
-    words = ("shifted by one block",) if kind in ("mxfp4", "nvfp4", "mxfp8") else ("codes are not the nearest",)
+    words = ("shifted by one block",) if kind.startswith(("mxfp", "nvfp4")) else ("codes are not the nearest",)
     expect(*c.args(), "values", WEIGHT, *words)
 
 
@@ -245,6 +261,7 @@ def test_global_scales_that_differ_over_a_joined_layer(parent, members, expect):
 
 
 @pytest.mark.parametrize("kind, byte, what", [("mxfp4", 255, "NaN"), ("mxfp8", 255, "NaN"), ("mxfp4", 0, "subnormal"),
+                                              ("mxfp6", 255, "NaN"), ("mxfp6_e3m2", 0, "subnormal"),
                                               ("nvfp4", 0x7F, "NaN"), ("nvfp4", 0x80 | 0x38, "negative"), ("nvfp4", 0, "zero")])
 def test_scales_out_of_range(kind, byte, what, expect):
     c = Coded(kind)
@@ -323,6 +340,7 @@ def test_g_idx_names_a_group_that_is_not_there(group, tessera, tmp_path):
 
 
 @pytest.mark.parametrize("kind, words", [("mxfp4", "the error of MXFP4 of compressed-tensors"), ("mxfp8", "the error of MXFP8"),
+                                         ("mxfp6", "the error of MXFP6 of compressed-tensors"), ("mxfp6_e3m2", "the error of MXFP6 E3M2 of Quark"),
                                          ("nvfp4", "the error of NVFP4 of compressed-tensors"),
                                          ("awq", "the error of AWQ's int4 in groups of 32"),
                                          ("gptq", "the error of GPTQ's int4 in groups of 32")])

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from checkpoints import BF16, make
-from coded_weights import AWQ, Coded, checkpoint, GPTQ, int4_config, KINDS, mx_config, NVFP4, WEIGHT
+from coded_weights import AWQ, Coded, checkpoint, GPTQ, int4_config, KINDS, mx_config, NVFP4, QUARK_E3M2, WEIGHT
 import harness
 import mx_oracle as mx
 import numpy as np
@@ -31,12 +31,16 @@ def coded_llama(tessera, maker, quantize, tmp_path, kind):
             parts = c.integers(32, order)
             tensors = {module + s: np.ascontiguousarray(t)
                        for s, t in (stored.awq(*parts) if kind == "awq" else stored.gptq(*parts, order)).items()}
+        elif kind.startswith("mxfp6"):
+            codes, scale = stored.mxfp6(w, "e3m2" if "e3m2" in kind else "e2m3")
+            tensors = {name + ("" if "e3m2" in kind else "_packed"): codes, name + "_scale": scale}
         else:
             scheme = {"nvfp4": "nvfp4-weight-only", "mxfp4": "mxfp4-weight-only", "mxfp8": "mxfp8-weight-only"}[kind]
             tensors = mx.expected({module: w}, scheme, "compressed-tensors")
         coded |= tensors
         plain[name] = stored.values({"nvfp4": "nvfp4-ct", "mxfp4": "mxfp4-ct"}.get(kind, kind), tensors).astype(np.float32)
-    quantization = {"nvfp4": NVFP4, "mxfp4": mx_config(4), "mxfp8": mx_config(8), "awq": AWQ, "gptq": GPTQ}[kind]
+    quantization = {"nvfp4": NVFP4, "mxfp4": mx_config(4), "mxfp8": mx_config(8), "mxfp6": mx_config(6),
+                    "mxfp6_e3m2": QUARK_E3M2, "awq": AWQ, "gptq": GPTQ}[kind]
     config.pop("quantization_config", None)
     return src, *(make(tmp_path / n, {"model.safetensors": {k: np.ascontiguousarray(v) for k, v in t.items()}}, quantization=q, **config)
                   for n, t, q in (("coded", coded, quantization), ("plain", plain, None)))
@@ -47,12 +51,14 @@ def test_forward(kind, tessera, maker, quantize, tmp_path):
     """A model of codes does what the same values in F32 do; and against its source it loses what the kind costs."""
     src, coded, plain = coded_llama(tessera, maker, quantize, tmp_path, kind)
 
+    inputs = ["--activations", "none"] if kind == "mxfp6_e3m2" else []
+
     def forward(dst, against, *options):
         code, out, err = harness.run(tessera, ["verify", "forward", dst, "--against", against, "--count", "8", "--json", "-", *options])
         assert code == 0, out + err
         return json.loads(out)
 
-    same, cost = forward(coded, plain, "--exact"), forward(coded, src)
+    same, cost = forward(coded, plain, "--exact"), forward(coded, src, *inputs)
     layers = [j for j in same["judgements"] if j["sqnr_db"] is not None]
     assert all(j["sqnr_db"] > 120 for j in layers)
     lost = [j["sqnr_db"] for j in cost["judgements"] if j["sqnr_db"] is not None]
@@ -60,8 +66,8 @@ def test_forward(kind, tessera, maker, quantize, tmp_path):
 
 
 @pytest.mark.parametrize("check, kind, title", [(check, *kind) for check in ("gemm", "epilogue", "dequant") for kind in (
-    ("nvfp4", "NVFP4"), ("mxfp4", "MXFP4"), ("mxfp8", "MXFP8"), ("awq", "AWQ's order"), ("gptq", "GPTQ's order"))
-    if check == "epilogue" or "order" in kind[1]])  # the others are in test_verify_mx.py
+    ("nvfp4", "NVFP4"), ("mxfp4", "MXFP4"), ("mxfp8", "MXFP8"), ("mxfp6", "MXFP6"), ("awq", "AWQ's order"), ("gptq", "GPTQ's order"))
+    if check == "epilogue" or "order" in kind[1] or kind[0] == "mxfp6"])  # the others are in test_verify_mx.py
 def test_checks_of_kernels_name_what_they_have_none_for(check, kind, title, tessera, tmp_path):
     c = Coded(kind, (128, 256))
     alone = checkpoint(tmp_path / "alone", c.tensors, c.config)

@@ -1,6 +1,7 @@
-/* Block FP8, and integers in the packings of compressed-tensors, AWQ and GPTQ, to BF16. */
+/* Block FP8, MXFP6, and integers in the packings of compressed-tensors, AWQ and GPTQ, to BF16. */
 #include "common/checked.h"
 #include "quantize/awq_gptq_decode.h"
+#include "quantize/fp6_decode.h"
 #include "quantize/fp8_decode.h"
 #include "quantize/integer_decode.h"
 #include "tests/common/int4_weight.h"
@@ -118,6 +119,32 @@ static tsr_status decode_by_inputs(const tsr_cpu_kernels *k, bool awq, const ten
     return tsr_gptq_decode(k, &span, TSR_BF16, w->bytes, scratch, err);
 }
 
+static tsr_status decode_mxfp6(const tsr_cpu_kernels *k, const char *kind, const tensor_set *in, tensor_set *out,
+                               tsr_err *err)
+{
+    const set_tensor *codes, *scales;
+    set_tensor *w;
+    const char *const suffix = strcmp(kind, "mxfp6-ct") == 0 ? ".weight_packed" : ".weight";
+    TSR_TRY(find_tensor(in, suffix, TSR_U8, &codes, err));
+    TSR_TRY(find_tensor(in, ".weight_scale", TSR_U8, &scales, err));
+    const uint64_t shape[2] = {scales->t.shape[0], scales->t.shape[1] * 32};
+    if (codes->t.bytes != shape[0] * shape[1] / 4 * 3)
+        return tsr_fail(err, TSR_E_FORMAT, "'%s' does not fit its scales", codes->t.name);
+    const size_t length = strlen(codes->t.name) - strlen(suffix);
+    TSR_TRY(add_tensor(out, codes->t.name, length, ".weight", TSR_BF16, 2, shape, &w, err));
+    const tsr_mx_span span = {.codes_of = &codes->t,
+                              .scales_of = &scales->t,
+                              .rows = shape[0],
+                              .cols = shape[1],
+                              .group = 32,
+                              .scale = TSR_MX_E8M0,
+                              .codes = codes->bytes,
+                              .scales = scales->bytes};
+    void *scratch;
+    TSR_TRY(get_scratch(out, tsr_fp6_decode_scratch(span.cols), &scratch, err));
+    return tsr_fp6_decode(k, &span, strcmp(kind, "mxfp6-e3m2-quark") == 0, TSR_BF16, w->bytes, scratch, err);
+}
+
 tsr_status decode_other(const tsr_cpu_kernels *k, const char *kind, const tensor_set *in, const tensor_set *expected,
                         tensor_set *out, tsr_err *err)
 {
@@ -128,5 +155,7 @@ tsr_status decode_other(const tsr_cpu_kernels *k, const char *kind, const tensor
         return decode_packed(k, in, out, err);
     if (strcmp(kind, "awq") == 0 || strcmp(kind, "gptq") == 0)
         return decode_by_inputs(k, strcmp(kind, "awq") == 0, in, out, err);
+    if (strncmp(kind, "mxfp6-", 6) == 0)
+        return decode_mxfp6(k, kind, in, out, err);
     return tsr_fail(err, TSR_E_UNSUPPORTED, "kind '%s' is not known", kind);
 }

@@ -39,6 +39,16 @@ SCHEMES = {
     "nvfp4-modelopt": ["--scheme", "nvfp4", "--activations", RANGES, "--dialect", "modelopt"],
     "nvfp4-weight-only": ["--scheme", "nvfp4-weight-only"],
     "nvfp4-weight-only-modelopt": ["--scheme", "nvfp4-weight-only", "--dialect", "modelopt"],
+    "nvfp4-four-six": ["--scheme", "nvfp4", "--scales", "four-six", "--activations", RANGES],
+    "nvfp4-four-six-modelopt": ["--scheme", "nvfp4", "--scales", "four-six", "--activations", RANGES, "--dialect", "modelopt"],
+    "w4afp8": ["--scheme", "w4afp8"],
+    "w4afp8-mlp": ["--scheme", "w4afp8", "--exclude", "*self_attn*"],
+    "fp8-tensor-constant": ["--scheme", "fp8-tensor", "--input-scale", "0.02"],
+    "fp8-tensor-constant-modelopt": ["--scheme", "fp8-tensor", "--input-scale", "0.02", "--dialect", "modelopt"],
+    "nvfp4-constant": ["--scheme", "nvfp4", "--input-scale", "0.001"],
+    "fp8-channel-kv": ["--scheme", "fp8-channel", "--kv-scale", "0.05"],
+    "fp8-tensor-kv": ["--scheme", "fp8-tensor", "--kv-scale", "0.05"],
+    "nvfp4-modelopt-kv": ["--scheme", "nvfp4", "--activations", RANGES, "--dialect", "modelopt", "--kv-scale", "0.05"],
     "mxfp8": ["--scheme", "mxfp8"],
     "mxfp8-modelopt": ["--scheme", "mxfp8", "--dialect", "modelopt"],
     "mxfp8-method": ["--scheme", "mxfp8", "--dialect", "deepseek"],
@@ -169,10 +179,15 @@ def make(tessera, source, made, plain, options, coded):
         shutil.copytree(source, made)
         done = run(tessera, "convert", made, "-o", plain, "--to", "bf16", "--quiet")
     else:
-        done = run(tessera, "convert" if coded else "quantize", source, "-o", made, "--quiet",
-                   *[option(text, source) for text in options])
+        verb, words = "convert" if coded else "quantize", [option(text, source) for text in options]
+        done = run(tessera, verb, source, "-o", made, "--quiet", *words)
+        decoded = made
+        if done.returncode == 0 and words[-2:-1] == ["--kv-scale"]:  # a plain model of vLLM has no place for scales of a cache
+            decoded = made.with_name(made.name + "-without-cache")
+            shutil.rmtree(decoded, ignore_errors=True)
+            done = run(tessera, verb, source, "-o", decoded, "--quiet", *words[:-2])
         if done.returncode == 0:
-            done = run(tessera, "convert", made, "-o", plain, "--to", "bf16", "--quiet")
+            done = run(tessera, "convert", decoded, "-o", plain, "--to", "bf16", "--quiet")
     return None if done.returncode == 0 else (done.stderr or done.stdout).strip().splitlines()[-1:]
 
 
@@ -197,7 +212,7 @@ def prepare(tessera, work, only):
                 if refused is not None:
                     print(f"{case:38} not made: {refused}")
                     continue
-            bits = 4 if "int4" in scheme else 8
+            bits = 4 if "int4" in scheme or "w4afp8" in scheme else 8
             if wanted(case, only):
                 cases.append((case, made, plain, bits))
             for edit, (pattern, act) in changes.items():

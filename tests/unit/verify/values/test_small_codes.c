@@ -1,4 +1,4 @@
-/* Tests 4-bit codes against their formulas: values, storage orders, the nearest code, and the scale. */
+/* Tests 4-bit and 6-bit codes against their formulas: values, storage orders, the nearest code, and the scale. */
 #include "verify/values/decode.h"
 #include "verify/values/group_scale.h"
 #include "verify/values/unpack.h"
@@ -61,6 +61,61 @@ Test(e2m1, a_code_a_byte)
         for (size_t i = 0; i < n; i++)
             cr_assert(same(out[i], kE2m1[codes[i]] * 0.375), "element %zu of %zu", i, n);
         cr_assert_eq(out[n], 12345);
+    }
+}
+
+/* ---- MXFP6 ---- */
+
+static double six_bits_of(unsigned code, bool e3m2)
+{
+    const unsigned mantissa = e3m2 ? 2 : 3, field = (code & 31) >> mantissa, fraction = code & ((1u << mantissa) - 1);
+    const int unit = (field == 0 ? 1 : (int)field) - (e3m2 ? 3 : 1) - (int)mantissa;
+    return (code & 32 ? -1.0 : 1.0) * ldexp(fraction + (field == 0 ? 0 : 1u << mantissa), unit);
+}
+
+Test(six_bits, pieces_begin_and_end_anywhere)
+{
+    enum { CODES = 200 };
+    const double scales[] = {1, 0x1p-127, 0x1p127};
+    uint32_t state = 1;
+    for (uint64_t at = 0; at < 9; at++) {
+        for (size_t n = 0; at + n <= CODES; n++) {
+            const size_t size = (size_t)(at + n + 3) / 4 * 3; /* as the reader loads: whole words */
+            unsigned char *const bytes = malloc(size + (size == 0));
+            double out[CODES + 1];
+            const bool e3m2 = n % 2 == 1;
+            for (size_t i = 0; i < size; i++)
+                bytes[i] = (unsigned char)next(&state);
+            out[n] = 12345;
+            tsr_decode_six_bits(bytes, at, n, e3m2, scales[n % 3], out);
+            for (size_t i = 0; i < n; i++) {
+                unsigned code = 0;
+                for (size_t b = 0; b < 6; b++)
+                    code |= (bytes[(6 * (at + i) + b) / 8] >> (6 * (at + i) + b) % 8 & 1u) << b;
+                cr_assert(same(out[i], six_bits_of(code, e3m2) * scales[n % 3]), "element %zu of %zu from %llu on", i,
+                          n, (unsigned long long)at);
+            }
+            cr_assert_eq(out[n], 12345);
+            free(bytes);
+        }
+    }
+}
+
+/* Every value of each element is its own nearest, and half a step on either side is allowed, more is not. */
+Test(six_bits, nearest_codes)
+{
+    for (int e3m2 = 0; e3m2 < 2; e3m2++) {
+        const tsr_rounding rounding = {.kind = e3m2 ? TSR_CODES_E3M2 : TSR_CODES_E2M3, .scale = 0x1p-5};
+        for (unsigned code = 0; code < 31; code++) {
+            const double y = six_bits_of(code, e3m2 != 0) * rounding.scale,
+                         above = six_bits_of(code + 1, e3m2 != 0) * rounding.scale, near = y + (above - y) * 0.49,
+                         far = y + (above - y) * 0.6, error = (near - y) * (near - y);
+            cr_assert_eq(tsr_count_misrounded(&rounding, &near, &y, 1), 0, "code %u", code);
+            cr_assert_eq(tsr_count_misrounded(&rounding, &far, &y, 1), 1, "code %u", code);
+            cr_assert_float_eq(tsr_rounding_error2(&rounding, &near, 1, 1), error, error * 1e-12);
+        }
+        const double largest = six_bits_of(31, e3m2 != 0) * rounding.scale, beyond = 3 * largest;
+        cr_assert_eq(tsr_count_misrounded(&rounding, &beyond, &largest, 1), 0);
     }
 }
 
