@@ -1,19 +1,23 @@
 /* Spells options as words again, for the manifest. */
 #include "convert/jobs/provenance.h"
 
+#include "common/checked.h"
 #include "common/file.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Options whose value is a file, and those whose value is a checkpoint. */
 static const char kFiles[] = "--rules --recipe --activations --importance --kv-ranges --config",
                   kCheckpoints[] = "--scales-from --against";
 
+static const uint64_t kMostBytes = (uint64_t)1 << 30; /* a text of the source has at most so many */
+
 enum { MOST_INPUTS = 6, LONGEST_TEXT = 64 << 10 };
-static const uint64_t kMostBytes = (uint64_t)1 << 30;
 
 typedef struct noting {
     tsr_plan_provenance *with;
@@ -60,30 +64,71 @@ static tsr_status add_word(noting *n, const char *word, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status add_input(noting *n, const char *option, const char *name, const char *text, size_t size,
+static tsr_status add_input(noting *n, const char *option, const char *name, const tsr_plan_input *contents,
                             tsr_err *err)
 {
     if (n->with->n_inputs == MOST_INPUTS)
         return TSR_OK;
-    const XXH128_hash_t hash = XXH3_128bits(text, size);
     tsr_plan_input *const in = &n->inputs[n->with->n_inputs++];
-    *in = (tsr_plan_input){.option = option,
-                           .name = tsr_arena_dup(n->arena, name, strlen(name)),
-                           .bytes = size,
-                           .digest = {hash.high64, hash.low64}};
-    if (size <= LONGEST_TEXT && memchr(text, '\0', size) == NULL)
-        in->text = tsr_arena_dup(n->arena, text, size);
+    *in = *contents;
+    in->option = option;
+    in->name = tsr_arena_dup(n->arena, name, strlen(name));
     return tsr_arena_status(n->arena, TSR_OK, err);
+}
+
+/* Returns the size and digest of a text, and the text itself if it is short and has no zeros. */
+static tsr_plan_input contents_of(const char *text, size_t size, tsr_arena *arena)
+{
+    const XXH128_hash_t hash = XXH3_128bits(text, size);
+    const bool shown = size <= LONGEST_TEXT && memchr(text, '\0', size) == NULL;
+    return (tsr_plan_input){
+        .bytes = size, .digest = {hash.high64, hash.low64}, .text = shown ? tsr_arena_dup(arena, text, size) : NULL};
+}
+
+/* Digests a file of any size, piece by piece. */
+static tsr_status digest_file(const char *path, int fd, uint64_t size, tsr_plan_input *contents, tsr_err *err)
+{
+    enum { PIECE = 1 << 20 };
+    XXH3_state_t *const state = XXH3_createState();
+    char *const piece = malloc(PIECE);
+    tsr_status status = state == NULL || piece == NULL ? tsr_out_of_memory(err, "for the digest of a file") : TSR_OK;
+    if (status == TSR_OK)
+        (void)XXH3_128bits_reset(state);
+    for (uint64_t at = 0; at < size && status == TSR_OK; at += PIECE) {
+        const size_t bytes = (size_t)tsr_min_u64(PIECE, size - at);
+        status = tsr_read_at(fd, path, piece, bytes, at, err);
+        if (status == TSR_OK)
+            (void)XXH3_128bits_update(state, piece, bytes);
+    }
+    if (status == TSR_OK) {
+        const XXH128_hash_t hash = XXH3_128bits_digest(state);
+        *contents = (tsr_plan_input){.bytes = size, .digest = {hash.high64, hash.low64}};
+    }
+    free(piece);
+    (void)XXH3_freeState(state);
+    return status;
 }
 
 static tsr_status add_file(noting *n, const char *option, const char *path, tsr_err *err)
 {
-    const char *text;
-    size_t size;
+    tsr_plan_input contents = {.bytes = 0};
     tsr_arena scratch = {0};
-    tsr_status status = tsr_read_file(path, kMostBytes, &scratch, &text, &size, err);
+    const char *text;
+    size_t length;
+    uint64_t size;
+    int fd;
+    TSR_TRY(tsr_open_input(path, &fd, &size, NULL, err));
+    tsr_status status = TSR_OK;
+    if (size > LONGEST_TEXT) {
+        status = digest_file(path, fd, size, &contents, err);
+    } else {
+        status = tsr_read_file(path, LONGEST_TEXT, &scratch, &text, &length, err);
+        if (status == TSR_OK)
+            contents = contents_of(text, length, n->arena);
+    }
+    (void)close(fd);
     if (status == TSR_OK)
-        status = add_input(n, option, last_name(path), text, size, err);
+        status = add_input(n, option, last_name(path), &contents, err);
     tsr_arena_free(&scratch);
     return status;
 }
@@ -165,8 +210,10 @@ tsr_status tsr_provenance_add_source(tsr_plan_provenance *with, const char *opti
     with->words = words;
     with->n_words++;
     tsr_status status = tsr_checkpoint_text(source, file, kMostBytes, &scratch, &text, &size, err);
-    if (status == TSR_OK)
-        status = add_input(&n, option, file, text, size, err);
+    if (status == TSR_OK) {
+        const tsr_plan_input contents = contents_of(text, size, arena);
+        status = add_input(&n, option, file, &contents, err);
+    }
     tsr_arena_free(&scratch);
     return tsr_arena_status(arena, status, err);
 }

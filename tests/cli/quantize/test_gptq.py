@@ -101,6 +101,26 @@ def test_resuming(calibrated, quantize, tessera, tmp_path):
     assert code != 0 and "then --method gptq" in err, err
 
 
+def test_a_file_of_more_than_a_gigabyte(calibrated, quantize, tmp_path):
+    """The manifest has its digest. The rest of the file is a hole: a matrix of a layer that the model does not have."""
+    src, path = calibrated("llama")
+    large, side = tmp_path / "large.safetensors", 17000
+    _, tensors = harness.read_safetensors(path)
+    offset, header = 0, {}
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+    header["model.layers.99.mlp.down_proj.input_products"] = {"dtype": "F32", "shape": [side, side], "data_offsets": [offset, offset + 4 * side**2]}
+    text = json.dumps(header).encode()
+    with open(large, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + b"".join(data for _, _, data in tensors.values()))
+        file.truncate(8 + len(text) + offset + 4 * side**2)
+    words = ["--scheme", "nvfp4-weight-only", "--method", "gptq"]
+    got, want = (quantize(src, *words, "--importance", p) for p in (large, path))
+    assert {n: t.tobytes() for n, t in load(got).items()} == {n: t.tobytes() for n, t in load(want).items()}
+    assert f'"bytes": {large.stat().st_size}' in (got / "tessera.manifest.json").read_text()
+
+
 def test_refusals(calibrated, tessera, tmp_path):
     src, path = calibrated("llama")
     stats = read(path)
