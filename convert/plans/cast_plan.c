@@ -7,6 +7,7 @@
 #include "convert/plans/weights_plan.h"
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
+#include "formats/weights/kv_names.h"
 
 #include <string.h>
 
@@ -18,6 +19,12 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const
     for (size_t i = 0; i < weights->count; i++) {
         const tsr_weight *const w = &weights->items[i];
         bool stacked = false;
+        tsr_kv_name name;
+        if (weights->n_scaled > 0 && w->scale == NULL && tsr_kv_name_read(w->data->name, &name)) {
+            TSR_TRY(tsr_plan_add_note(plan, w->data, "drop",
+                                      "a scale of the KV cache, which loaders refuse in an unquantized model", err));
+            continue;
+        }
         if (o->stack)
             TSR_TRY(tsr_stack_experts(plan, weights, w, o->dtype, &stacked, err));
         any = any || stacked;

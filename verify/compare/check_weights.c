@@ -5,6 +5,7 @@
 #include "common/text.h"
 #include "formats/checkpoint/config.h"
 #include "formats/json/json.h"
+#include "formats/weights/kv_names.h"
 #include "verify/compare/check_weights_values.h"
 #include "verify/compare/origin.h"
 
@@ -13,13 +14,20 @@
 
 /* ---- names and shapes ---- */
 
+/* Returns true for a scale of the KV cache that an unquantized output must not have. */
+static bool is_dropped_cache_scale(const tsr_weights_checking *k, const char *name)
+{
+    tsr_kv_name read;
+    return k->dst->weights->n_scaled == 0 && k->src->weights->n_scaled > 0 && tsr_kv_name_read(name, &read);
+}
+
 static tsr_status check_names(tsr_weights_checking *k)
 {
     for (size_t i = 0; i < k->c->count; i++) {
         const tsr_pair *const p = &k->c->pairs[i];
         tsr_origin origin = {0};
         k->out->judged[TSR_CHECK_NAMES]++;
-        if (p->state == TSR_PAIR_MISSING)
+        if (p->state == TSR_PAIR_MISSING && !is_dropped_cache_scale(k, tsr_pair_name(p)))
             TSR_TRY(tsr_add_finding(k, TSR_CHECK_NAMES, tsr_pair_name(p), "missing"));
         if (p->state != TSR_PAIR_EXTRA || tsr_is_cache_scale(k, p))
             continue;

@@ -213,7 +213,8 @@ def test_plain_data_is_copied_and_says_why(tmp_path, tessera):
     code, out, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16"])
     assert code == 0, out + err
     got = harness.read_safetensors(tmp_path / "dst" / "model.safetensors")[1]
-    assert {name: (t[0], list(t[1]), t[2]) for name, t in got.items() if name in PLAIN} == PLAIN
+    assert {name: (t[0], list(t[1]), t[2]) for name, t in got.items() if name in PLAIN} == \
+        {name: t for name, t in PLAIN.items() if not name.endswith("k_scale")}
     code, out, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dry", "--to", "bf16", "--dry-run"])
     for reason in ("a table of positions", "64-bit integers", "a mask", "a list of integers", "booleans", "complex"):
         assert reason in out, out
