@@ -54,7 +54,17 @@ choose_tmpdir() {
     export TMPDIR=/dev/shm
 }
 
-# list_tests OPTION SUITE [NAME...]: prints the tests of a suite (--suite), or of all others (--no-suite), whose names contain a NAME
+# Sets TESSERA_TURN from the commit: it selects the cases of tests that run a part of them (tests/common/turns.py).
+choose_turn() {
+    local commit
+    commit=$(git rev-parse HEAD 2>/dev/null) || commit=0
+    export TESSERA_TURN=${TESSERA_TURN:-$((16#${commit:0:7}))}
+    [ -z "${TESSERA_LONG:-}" ] || { say "all cases of each test"; return; }
+    say "a part of the cases of long tests: TESSERA_TURN=$TESSERA_TURN repeats the choice, --long runs all"
+}
+
+# list_tests OPTION SUITE [NAME...]: prints the tests of a suite (--suite), of all others (--no-suite) or of a setup (--setup), whose
+# names contain a NAME
 list_tests() {
     local all words=()
     all=$(meson test -C build --no-rebuild --list "$1" "$2" 2>/dev/null | sed -n 's/^.* \/ //p')
@@ -68,10 +78,14 @@ list_tests() {
 run_tests() {
     local suite=(--no-suite attack) words=test names=() code=0
     case ${1:-} in
-    --sample) export FUZZ_SECONDS=60 ;;
+    --sample) export FUZZ_SECONDS=20 ;;
     --long) export FUZZ_SECONDS=3600 TESSERA_LONG=1 ;;
     esac
-    case ${1:-} in --sample | --long) suite=(--suite attack) words+=" $1"; shift ;; esac
+    case ${1:-} in
+    --sample) suite=(--suite attack) words+=" $1"; shift ;;
+    --long) suite=(--setup long) words+=" $1"; shift ;;
+    esac
+    choose_turn
     need_for test
     venv || { echo "dev: the tests cannot run without their Python environment (tests/requirements.txt)" >&2; return 1; }
     build_gcc
