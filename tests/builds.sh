@@ -76,14 +76,14 @@ list_tests() {
 
 # run_tests [--sample | --long] [NAME...]: implements ./dev test
 run_tests() {
-    local suite=(--no-suite attack) words=test names=() code=0
+    local suite=(--no-suite attack) words=test names=() code=0 log=testlog
     case ${1:-} in
     --sample) export FUZZ_SECONDS=20 ;;
     --long) export FUZZ_SECONDS=3600 TESSERA_LONG=1 ;;
     esac
     case ${1:-} in
     --sample) suite=(--suite attack) words+=" $1"; shift ;;
-    --long) suite=(--setup long) words+=" $1"; shift ;;
+    --long) suite=(--setup long) words+=" $1" log+=-long; shift ;; # Meson adds the name of the setup
     esac
     choose_turn
     need_for test
@@ -102,6 +102,6 @@ run_tests() {
     choose_tmpdir
     # One process more than processors, because some tests wait for a disk, a clock or a process.
     meson test -C build --no-rebuild "${suite[@]}" --num-processes $(($(processors) + 1)) --print-errorlogs "${names[@]}" || code=$?
-    python3 tests/summary.py build/meson-logs/testlog.json "./dev $words" || code=1
+    python3 tests/summary.py "build/meson-logs/$log.json" "./dev $words" || code=1
     return "$code"
 }

@@ -23,7 +23,9 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     """Most of a run's time is its start: 11 ms under sanitizers, 2.5 forked."""
-    config.addinivalue_line("markers", "in_turn: runs with one of the binaries, with another one in the next turn")
+    config.addinivalue_line("markers", "in_turn(together=False): runs with one of the binaries, with another one in another turn; "
+                                       "together: as all tests of the module do, which share costly fixtures")
+    config.addinivalue_line("markers", "last_tool: runs with the last of the binaries only, because it tests what they all write")
     found = binaries(config)
     if found:
         harness.fork_runs(found, Path(maker_of(config)).parents[2])
@@ -43,7 +45,7 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Runs each case of a test with parameters, and each test marked in_turn, with one of the binaries. The next case has the next one."""
+    """Runs each case of a test with parameters, and each test marked in_turn, with one of the binaries. The next one takes the next."""
     found = binaries(config)
     if turns.whole() or len(found) < 2:
         return
@@ -51,10 +53,14 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
         binary = parameters.pop("tessera", None)
-        if binary is None or not (parameters or item.get_closest_marker("in_turn")):
+        mark = item.get_closest_marker("in_turn")
+        if binary is not None and item.get_closest_marker("last_tool"):
+            left_out += [item] if binary != found[-1] else []
+            continue
+        if binary is None or not (parameters or mark):
             continue
         group = item.function if parameters else item.module, binary
-        cases[group] = cases.get(group, -1) + 1
+        cases[group] = cases.get(group, -1) + 1 if mark is None or not mark.kwargs.get("together") else 0
         if (cases[group] + turns.turn() // 12) % len(found) != found.index(binary):  # independent of what turns.part() takes
             left_out.append(item)
     config.hook.pytest_deselected(items=left_out)

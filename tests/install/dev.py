@@ -237,7 +237,7 @@ def scheduled(checks, work):
 
     def test(*words):
         code, out, err = run(["bash", "-c", script, "-", *words], place)
-        log = place / "build/meson-logs/testlog.txt"
+        log = place / f"build/meson-logs/testlog{'-long' if '--long' in words else ''}.txt"
         return code, out, err, log.read_text() if log.exists() else ""
 
     code, out, err, _ = test()

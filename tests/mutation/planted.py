@@ -28,7 +28,7 @@ import harness  # noqa: E402
 import turns  # noqa: E402
 from planted_table import PLANTED  # noqa: E402
 
-SAMPLE = 4          # faults of a sample
+SAMPLE = 3          # faults of a sample
 CPU_SECONDS, WALL_SECONDS = 240, 900  # a test that hangs is a test that fails
 BASE = ["cli/tessera", "tests/make/make_checkpoint", "tests/common/forked.so"]
 PRELOADED = ["tests/robustness/faults/faults.so"]

@@ -313,11 +313,11 @@ def main():
     parser.add_argument("--tessera", required=True, metavar="PATH", help="the tool; the reader lies in the folder of its build")
     parser.add_argument("--make", metavar="PATH", help="not needed here")
     parser.add_argument("--first", type=int, metavar="N", help="the number of the first file of each kind (0 with --all, else other files in each turn)")
-    parser.add_argument("--files", type=int, metavar="N", help="how many of each kind (2,000; with --all 300,000)")
+    parser.add_argument("--files", type=int, metavar="N", help="how many of each kind (1,000; with --all 300,000)")
     parser.add_argument("--all", action="store_true", help="many")
     options = parser.parse_args()
     reader = Reader(os.path.join(os.path.dirname(options.tessera), "../tests/robustness/input/read_files"))
-    files, failed = options.files or (300_000 if options.all else 2_000), 0
+    files, failed = options.files or (300_000 if options.all else 1_000), 0
     options.first = turns.first(files, options)
     for kind, (make, judge) in KINDS.items():
         counts = collections.Counter()
