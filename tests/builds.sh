@@ -54,7 +54,17 @@ choose_tmpdir() {
     export TMPDIR=/dev/shm
 }
 
-# list_tests OPTION SUITE [NAME...]: prints the tests of a suite (--suite), or of all others (--no-suite), whose names contain a NAME
+# Sets TESSERA_TURN from the commit: it selects the cases of tests that run a part of them (tests/common/turns.py).
+choose_turn() {
+    local commit
+    commit=$(git rev-parse HEAD 2>/dev/null) || commit=0
+    export TESSERA_TURN=${TESSERA_TURN:-$((16#${commit:0:7}))}
+    [ -z "${TESSERA_LONG:-}" ] || { say "all cases of each test"; return; }
+    say "a part of the cases of long tests: TESSERA_TURN=$TESSERA_TURN repeats the choice, --long runs all"
+}
+
+# list_tests OPTION SUITE [NAME...]: prints the tests of a suite (--suite), of all others (--no-suite) or of a setup (--setup), whose
+# names contain a NAME
 list_tests() {
     local all words=()
     all=$(meson test -C build --no-rebuild --list "$1" "$2" 2>/dev/null | sed -n 's/^.* \/ //p')
@@ -66,12 +76,16 @@ list_tests() {
 
 # run_tests [--sample | --long] [NAME...]: implements ./dev test
 run_tests() {
-    local suite=(--no-suite attack) words=test names=() code=0
+    local suite=(--no-suite attack) words=test names=() code=0 log=testlog
     case ${1:-} in
-    --sample) export FUZZ_SECONDS=60 ;;
+    --sample) export FUZZ_SECONDS=20 ;;
     --long) export FUZZ_SECONDS=3600 TESSERA_LONG=1 ;;
     esac
-    case ${1:-} in --sample | --long) suite=(--suite attack) words+=" $1"; shift ;; esac
+    case ${1:-} in
+    --sample) suite=(--suite attack) words+=" $1"; shift ;;
+    --long) suite=(--setup long) words+=" $1" log+=-long; shift ;; # Meson adds the name of the setup
+    esac
+    choose_turn
     need_for test
     venv || { echo "dev: the tests cannot run without their Python environment (tests/requirements.txt)" >&2; return 1; }
     build_gcc
@@ -88,6 +102,6 @@ run_tests() {
     choose_tmpdir
     # One process more than processors, because some tests wait for a disk, a clock or a process.
     meson test -C build --no-rebuild "${suite[@]}" --num-processes $(($(processors) + 1)) --print-errorlogs "${names[@]}" || code=$?
-    python3 tests/summary.py build/meson-logs/testlog.json "./dev $words" || code=1
+    python3 tests/summary.py "build/meson-logs/$log.json" "./dev $words" || code=1
     return "$code"
 }

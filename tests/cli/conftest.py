@@ -11,6 +11,7 @@ import pytest
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
 
 import harness  # noqa: E402
+import turns  # noqa: E402
 
 pytest.register_assert_rewrite("output_checks", "absorbed_model", "loader_models")
 
@@ -22,6 +23,9 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     """Most of a run's time is its start: 11 ms under sanitizers, 2.5 forked."""
+    config.addinivalue_line("markers", "in_turn(together=False): runs with one of the binaries, with another one in another turn; "
+                                       "together: as all tests of the module do, which share costly fixtures")
+    config.addinivalue_line("markers", "last_tool: runs with the last of the binaries only, because it tests what they all write")
     found = binaries(config)
     if found:
         harness.fork_runs(found, Path(maker_of(config)).parents[2])
@@ -38,6 +42,30 @@ def pytest_generate_tests(metafunc):
     found = binaries(metafunc.config)
     if len(found) > 1 and "tessera" in metafunc.fixturenames:
         metafunc.parametrize("tessera", found, ids=[Path(path).parent.parent.name for path in found], scope="session", indirect=True)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Runs each case of a test with parameters, and each test marked in_turn, with one of the binaries. The next one takes the next."""
+    found = binaries(config)
+    if turns.whole() or len(found) < 2:
+        return
+    left_out, cases = [], {}
+    for item in items:
+        parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+        binary = parameters.pop("tessera", None)
+        mark = item.get_closest_marker("in_turn")
+        if binary is not None and item.get_closest_marker("last_tool"):
+            left_out += [item] if binary != found[-1] else []
+            continue
+        if binary is None or not (parameters or mark):
+            continue
+        group = item.function if parameters else item.module, binary
+        cases[group] = cases.get(group, -1) + 1 if mark is None or not mark.kwargs.get("together") else 0
+        if (cases[group] + turns.turn() // 12) % len(found) != found.index(binary):  # independent of what turns.part() takes
+            left_out.append(item)
+    config.hook.pytest_deselected(items=left_out)
+    apart = set(left_out)
+    items[:] = [item for item in items if item not in apart]
 
 
 def first_binary(config):
@@ -170,6 +198,6 @@ def pytest_unconfigure(config):
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter:
         counts = {kind: len(reporter.stats.get(kind, [])) for kind in ("passed", "failed", "error")}
-        print(f"{counts['passed']} passed, {counts['failed'] + counts['error']} failed")
+        print(f"{counts['passed']} passed, {counts['failed'] + counts['error']} failed; {turns.told()}")
         if not any(counts.values()) and reporter.stats.get("skipped"):
             print("skipped:", reporter.stats["skipped"][0].longrepr[2].removeprefix("Skipped: "))

@@ -11,6 +11,8 @@ import pytest
 import referencing
 import results
 
+pytestmark = pytest.mark.in_turn(together=True)
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCHEMAS = {path.name: json.loads(path.read_text()) for path in sorted((ROOT / "docs/schemas").glob("*.schema.json"))}
 # Schemas that others are composed of: alone they would refuse the members of the whole.

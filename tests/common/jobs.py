@@ -13,6 +13,7 @@ import sys
 import adapters
 import harness
 import remade
+import turns
 
 # Exit codes of inspect, `diff SRC DST` and `verify DST --against SRC` for the output.
 Codes = collections.namedtuple("Codes", "inspect diff verify", defaults=[0, 1, 0])
@@ -184,9 +185,9 @@ def choice(parser):
     return parser
 
 
-def chosen(options):
-    """The jobs that --only names; all without it."""
-    found = [job for job in JOBS if options.only is None or any(text in job.name for text in options.only)]
+def chosen(options, of=1):
+    """Returns the jobs that --only names. Without it, one job in `of`: other jobs in each turn."""
+    found = turns.part(JOBS, of, 1) if options.only is None else [job for job in JOBS if any(text in job.name for text in options.only)]
     if not found:
         raise SystemExit(f"--only {' '.join(options.only)}: no job is called so: {', '.join(job.name for job in JOBS)}")
     return found

@@ -210,6 +210,7 @@ test('passes', run, args: ['true'], suite: 'usual')
 test('lacks a file', run, args: ['--needs', 'no-such-file', 'false'], suite: 'usual')
 test('fails', run, args: ['sh', '-c', 'echo detail 17; exit 3'], suite: 'usual')
 test('attack', run, args: ['--attack', 'echo', 'arguments:'], suite: 'attack')
+add_test_setup('long')
 """
 
 
@@ -226,6 +227,7 @@ def scheduled(checks, work):
         have() { command -v "$1" >/dev/null 2>&1; }
         need_for() { :; }
         venv() { :; }
+        say() { echo "$*" >&2; }
         . tests/builds.sh
         build_gcc() { [ -d build ] || meson setup build >/dev/null; }
         build_clang() { echo clang built; }
@@ -235,7 +237,7 @@ def scheduled(checks, work):
 
     def test(*words):
         code, out, err = run(["bash", "-c", script, "-", *words], place)
-        log = place / "build/meson-logs/testlog.txt"
+        log = place / f"build/meson-logs/testlog{'-long' if '--long' in words else ''}.txt"
         return code, out, err, log.read_text() if log.exists() else ""
 
     code, out, err, _ = test()
@@ -248,7 +250,7 @@ def scheduled(checks, work):
     code, out, err, log = test("--sample")
     checks.check("test --sample: a sample of the attacks", code == 0 and "1 passed" in out and "arguments:\n" in log, f"{code}: {out}{err}{log}")
     code, out, err, log = test("--long")
-    checks.check("test --long: all of the attacks", code == 0 and "arguments: --all" in log, f"{code}: {out}{err}{log}")
+    checks.check("test --long: all tests, and all of the attacks", code == 1 and "detail 17" in out and "arguments: --all" in log, f"{code}: {out}{err}{log}")
     code, out, err, _ = test("no such test")
     checks.check("test: a name that no test has", code == 2 and "no test's name contains 'no such test'" in err and "lacks a file" in err, f"{code}: {out}{err}")
 

@@ -25,9 +25,10 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / name) for name in ("common", "oracles")]
 import harness  # noqa: E402
+import turns  # noqa: E402
 from planted_table import PLANTED  # noqa: E402
 
-SAMPLE = 8          # faults of a sample
+SAMPLE = 3          # faults of a sample
 CPU_SECONDS, WALL_SECONDS = 240, 900  # a test that hangs is a test that fails
 BASE = ["cli/tessera", "tests/make/make_checkpoint", "tests/common/forked.so"]
 PRELOADED = ["tests/robustness/faults/faults.so"]
@@ -137,7 +138,7 @@ def main():
     parser.add_argument("--all", action="store_true", help="every fault of the table")
     parser.add_argument("--only", action="append", metavar="WORD", help="may be given again")
     parser.add_argument("--check", action="store_true", help="only whether the table fits the sources")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=turns.turn(), help="of the sample (TESSERA_TURN)")
     parser.add_argument("--jobs", type=int, default=1, help="copies of the sources that work side by side (1)")
     options = parser.parse_args()
     checks = harness.Checks()

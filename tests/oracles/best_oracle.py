@@ -8,13 +8,15 @@ F32 = np.float32
 LARGEST_BF16 = 2.0**128 * (1 - 2.0**-9)  # what rounds to infinity
 
 
+def summed(square, weight):
+    """Adds the last axis, one column after another."""
+    return np.add.accumulate(square if weight is None else square * weight.astype(np.float64), axis=-1)[..., -1]
+
+
 def losses(x, value_of, t, weight=None):
     """The squared error of each group [n, columns] under the scale t, added column by column in FP64."""
     error = x.astype(np.float64) - value_of((x / F32(t)).astype(F32)) * np.float64(t)
-    square, sum_ = error * error, np.zeros(x.shape[0])
-    for column in range(x.shape[1]):
-        sum_ += square[:, column] * (1.0 if weight is None else weight[:, column].astype(np.float64))
-    return sum_
+    return summed(error * error, weight)
 
 
 def best(x, value_of, scales, given, weight=None):
@@ -74,15 +76,12 @@ def expected(weights, scheme, dialect, rule=None, importance=None):
 
 
 def int4_losses(x, scale, zero, rounding, weight=None):
-    """The squared error of each group [n, columns] with its scale and zero point, added column by column in FP64."""
+    """The squared error of each group [..., n, columns] with its scale and zero point, added column by column in FP64."""
     with np.errstate(all="ignore"):
-        shifted = (x / scale[:, None]).astype(F32) + zero[:, None]
+        shifted = (x / scale[..., None]).astype(F32) + zero[..., None]
     codes = rounding(np.clip(shifted, F32(-8), F32(7)))
-    error = x.astype(np.float64) - (codes - zero[:, None]).astype(np.float64) * scale[:, None].astype(np.float64)
-    square, sum_ = error * error, np.zeros(x.shape[0])
-    for column in range(x.shape[1]):
-        sum_ += square[:, column] * (1.0 if weight is None else weight[:, column].astype(np.float64))
-    return sum_
+    error = x.astype(np.float64) - (codes - zero[..., None]).astype(np.float64) * scale[..., None].astype(np.float64)
+    return summed(error * error, weight)
 
 
 def best_int4(x, scale, zero, dtype, asymmetric, rounding=np.rint, weight=None):
@@ -92,15 +91,19 @@ def best_int4(x, scale, zero, dtype, asymmetric, rounding=np.rint, weight=None):
     amax = np.abs(x).max(axis=1)
     first, last = ((amax * F32(f)).astype(F32).astype(dtype).view(np.uint16).astype(np.int64) for f in (1 / 32, 2.01))
     found, found_zero, least = scale.copy(), zero.copy(), int4_losses(x, scale, zero, rounding, weight)
-    for step in range(int((last - first).max()) + 1):
-        bits = np.minimum(np.maximum(first + step, 1), last)
-        tried = bits.astype(np.uint16).view(dtype).astype(F32)
-        for z in range(-8, 8) if asymmetric else [0]:
-            other = np.full_like(zero, z)
-            loss = int4_losses(x, tried, other, rounding, weight)
-            better = (loss < least) & (amax > 0)
-            found, found_zero = np.where(better, tried, found), np.where(better, other, found_zero)
-            least = np.where(better, loss, least)
+    zeros = np.arange(-8, 8, dtype=F32) if asymmetric else np.zeros(1, F32)
+    steps = np.arange(int((last - first).max()) + 1)
+    groups = np.arange(len(x))
+    for some in np.array_split(steps, max(1, steps.size * zeros.size * x.size >> 21)):
+        bits = np.minimum(np.maximum(first + some[:, None], 1), last)
+        tried = np.repeat(bits.astype(np.uint16).view(dtype).astype(F32), zeros.size, axis=0)
+        other = np.broadcast_to(np.tile(zeros, some.size)[:, None], tried.shape)
+        loss = int4_losses(x, tried, other, rounding, weight)
+        loss = np.where(np.isnan(loss), np.inf, loss)
+        at = loss.argmin(axis=0)  # the first of equal ones: the smallest scale, then the smallest zero point
+        better = (loss[at, groups] < least) & (amax > 0)
+        found, found_zero = np.where(better, tried[at, groups], found), np.where(better, other[at, groups], found_zero)
+        least = np.where(better, loss[at, groups], least)
     return found, found_zero
 
 

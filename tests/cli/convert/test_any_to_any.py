@@ -14,6 +14,8 @@ import stored_oracle as stored
 from checkpoints import save
 from coded_files import module, quantization, tensors, write
 
+pytestmark = pytest.mark.in_turn
+
 X, Y = "model.layers.0.mlp.down_proj", "model.layers.0.mlp.experts.gate_up_proj"
 V4 = {"names": (".weight", ".scale"), "dtypes": ("I8", "F8_E8M0"), "config": f.V4}
 CT_MXFP4 = f.compressed("mxfp4-pack-quantized", f.group(4, 32, "torch.uint8"))

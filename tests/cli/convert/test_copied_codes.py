@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from stored_oracle import read_any
 
+pytestmark = pytest.mark.in_turn
+
 BF16, E8M0 = ml_dtypes.bfloat16, ml_dtypes.float8_e8m0fnu
 LLAMA = {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64}
 O, K = "model.layers.0.self_attn.o_proj.weight", "model.layers.0.self_attn.k_proj.weight"

@@ -11,6 +11,8 @@ import mx_oracle as mx
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.in_turn
+
 SMALL = [pair for pair in mx.PAIRS if pair[0] != "nvfp4"]
 SOURCES = {"bf16": BF16, "f16": np.float16, "f32": np.float32}
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import stored_oracle as stored
 
+pytestmark = pytest.mark.in_turn
+
 EXPERTS, HIDDEN, INNER = 3, 256, 384
 # model_type: the prefix of a layer's experts, names of the stacks, of the parts, [experts, in, out], gate and up in turns, biases
 OWN = (("gate_up_proj", "down_proj"), ("gate_proj", "up_proj", "down_proj"))

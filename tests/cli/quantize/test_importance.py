@@ -11,6 +11,8 @@ import mx_oracle as mx
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.in_turn
+
 GGUF_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
               "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
               "mlp.down_proj": "ffn_down"}

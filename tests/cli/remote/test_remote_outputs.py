@@ -14,8 +14,11 @@ import numpy
 import pytest
 import remote_servers
 import s3_store
+import turns
 
-KILLS = int(os.environ.get("TESSERA_UPLOAD_KILLS", 3))
+pytestmark = pytest.mark.in_turn
+
+KILLS = int(os.environ.get("TESSERA_UPLOAD_KILLS", 3 if turns.whole() else 2))
 FAULTS = int(os.environ.get("TESSERA_UPLOAD_FAULTS", 30))
 SECRETS = ("KeyOfTheTests", "SecretOfTheTests", "TokenOfTheTests")
 OUT = "s3://bucket/models/out"
@@ -162,7 +165,7 @@ def test_each_fault_is_repeated(turn, tool, model, right):
 
 def test_faults_are_repeated_or_reported(tessera, tool, model, right, tmp_path):
     """Faults of all kinds: the objects have the right bytes, or the command names one, and a rerun continues."""
-    chance, injected, ended = random.Random(5), 0, {"right": 0, "reported": 0}
+    chance, injected, ended = random.Random(turns.turn()), 0, {"right": 0, "reported": 0}
 
     def inject(handler):
         nonlocal injected
@@ -242,7 +245,7 @@ def test_certificates_are_verified(tool, checkpoint, tmp_path):
 
 def test_killed_uploads_resume(tessera, tool, model, right, tmp_path):
     """The tool is killed at a request of any number. Nothing looks finished before it is, and a rerun gives the same objects."""
-    chance, killed = random.Random(3), 0
+    chance, killed = random.Random(turns.turn()), 0
     while killed < KILLS:
         last, job = chance.randrange(2, 34), []
 

@@ -11,8 +11,11 @@ import adapters
 import harness
 import pytest
 import remote_servers
+import turns
 
-FAULTS = int(os.environ.get("TESSERA_REMOTE_FAULTS", 200))
+pytestmark = pytest.mark.in_turn
+
+FAULTS = int(os.environ.get("TESSERA_REMOTE_FAULTS", 200 if turns.whole() else 80))
 KINDS = ["429", "503", "500", "cut", "reset", "range"]
 
 
@@ -204,7 +207,7 @@ def test_the_server_says_when_to_retry(status, wait, least, tessera, models):
 
 def test_faults_are_retried_or_reported(tessera, models, tmp_path):
     """Injected faults of all kinds: an output has the right bytes, or the job has failed and named the file."""
-    chance = random.Random(7)
+    chance = random.Random(turns.turn())
     assert harness.run(tessera, ["quantize", models / "llama", "-o", tmp_path / "right", "--quiet"])[0] == 0
     injected, ended = 0, {"right": 0, "reported": 0}
 

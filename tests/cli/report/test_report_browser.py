@@ -14,7 +14,7 @@ import pytest
 import results
 
 OUTLIER = "model.layers.37.mlp.experts.100.down_proj.weight"
-pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian's package: chromium)")
+pytestmark = [pytest.mark.last_tool, pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian's package: chromium)")]
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,8 @@ import harness
 import pytest
 import results
 
+pytestmark = pytest.mark.in_turn(together=True)
+
 BAD = "model.layers.37.mlp.experts.100.down_proj.weight"
 BLOCKS = re.compile("[▁▂▃▄▅▆▇█▏▎▍▌▋▊▉│└─…]")
 

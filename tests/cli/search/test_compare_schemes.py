@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import safetensors
 
+pytestmark = pytest.mark.in_turn
+
 GATE, TAILS = "model.layers.0.mlp.gate_proj.weight", "model.layers.1.mlp.gate_proj.weight"
 EXPERTS = "model.layers.0.mlp.experts.down_proj"
 INT4 = [f"int4, groups of {n}{zero}{best}" for zero in ("", ", zero points") for best in ("", ", best") for n in (32, 64, 128)]

@@ -10,6 +10,8 @@ import harness
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.in_turn
+
 CASES = [(c, w, fp8) for fp8 in (False, True) for c in CONSUMERS for w in ("bf16", "fp8-block", "fp8-tensor", "fp8-head")
          if not (w == "fp8-block" and not fp8) and (w == "bf16" or c in SCALES)]
 KEYS, VALUES = "w_kc", "w_vc"

@@ -18,6 +18,8 @@ import pytest
 import referencing
 import results
 
+pytestmark = pytest.mark.in_turn
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SCHEMAS = {path.name: json.loads(path.read_text()) for path in (ROOT / "docs/schemas").glob("*.schema.json")}
 REGISTRY = referencing.Registry().with_resources((name, referencing.Resource.from_contents(schema)) for name, schema in SCHEMAS.items())

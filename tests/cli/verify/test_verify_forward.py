@@ -9,6 +9,8 @@ import harness
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.in_turn
+
 
 # ---- another implementation ----
 

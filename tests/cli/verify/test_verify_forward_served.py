@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import served_inputs as given
 
+pytestmark = pytest.mark.in_turn
+
 
 def bf16(x):
     return np.asarray(x).astype(np.float32).astype(BF16).astype(np.float64)

@@ -9,6 +9,8 @@ import harness
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.in_turn
+
 NAME = "model.layers.0.self_attn.o_proj.weight"
 EXPERTS = [f"model.layers.0.mlp.experts.{i}.up_proj.weight" for i in range(4)]
 KERNELS = ["reference", "model promoted", "model unpromoted"]

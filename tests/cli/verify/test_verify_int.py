@@ -8,6 +8,8 @@ from int_oracle import AZP
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.in_turn
+
 UP, DOWN = (f"model.layers.0.mlp.{n}_proj" for n in ("up", "down"))
 SHAPES = {UP: (192, 256), DOWN: (128, 384)}
 FORMS = {

@@ -12,6 +12,8 @@ from mla_oracle import Model, PREFIX, YARN
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.in_turn
+
 FEW = ("--context", "32")  # where weights are what is judged, not the kernels over several pages of a cache
 
 

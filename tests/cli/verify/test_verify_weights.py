@@ -11,6 +11,8 @@ import harness
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.in_turn
+
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 EXPERTS = [f"model.layers.0.mlp.experts.{i}.down_proj.weight" for i in range(4)]
 CHECKS = {"names", "shapes", "scales", "codes", "values", "blocks", "config"}

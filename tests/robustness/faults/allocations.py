@@ -19,6 +19,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / name) for name
 import harness
 import jobs
 import remade
+import turns
 
 # name, command, whether it writes DST. FP8, W4, NV, GPTQ, AWQ, STACKS, EXPERTS, PACKED, RANKS, BLOBS, MIXTURE, OSS and OSS4
 # (gpt-oss, plain and MXFP4) and V4 (DeepSeek-V4, MXFP4) are made of SRC or of a Llama; HALF is an FP8 output of which one shard is gone.
@@ -72,6 +73,12 @@ def counted(told):
     return int(re.search(r"^count malloc (\d+)$", told.read_text(), re.M)[1])
 
 
+def stepped(total, most):
+    """Returns the distance of the allocations that fail, and the first. A step of 7 from turn to turn meets all of them in time."""
+    step = max(1, math.ceil(total / most)) if most else 1
+    return step, 1 + 7 * turns.turn() % step
+
+
 def figures(told):
     try:
         return harness.figures(json.loads(told))
@@ -111,11 +118,11 @@ class Sweep:
         shutil.rmtree(reference, ignore_errors=True)
         if writes:
             shutil.copytree(target, reference)
-        step = max(1, math.ceil(total / self.options.most)) if self.options.most else 1
-        chosen = sorted(set(range(1, total + 1, step)) | set(range(1, min(total, self.options.first) + 1)))
+        step, begin = stepped(total, self.options.most)
+        chosen = sorted(set(range(begin, total + 1, step)) | set(range(1, min(total, self.options.first) + 1)))
         for n in chosen:
             self.fail(name, words, args, target, str(n), usual, reference if writes else None)
-        for n in range(1, total + 1, step * 8):
+        for n in range(begin, total + 1, step * 8):
             self.fail(name, words, args, target, f"{n}+", usual, reference if writes else None)
         print(f"{name}: {total} allocations, {len(chosen)} failed one at a time", flush=True)
 
@@ -164,8 +171,8 @@ def check_batch(checks, options, work, source):
         shutil.rmtree(out / scheme / ".tessera")  # a journal tells of repairs
     shutil.move(out, reference)
     total = counted(count)
-    step = max(1, math.ceil(total / options.most)) if options.most else 1
-    for which in [str(n) for n in range(1, total + 1, step)] + [f"{n}+" for n in range(1, total + 1, step * 8)]:
+    step, begin = stepped(total, options.most)
+    for which in [str(n) for n in range(begin, total + 1, step)] + [f"{n}+" for n in range(begin, total + 1, step * 8)]:
         shutil.rmtree(out, ignore_errors=True)
         code, _, stderr = exit_of(options.tessera, args, shim=harness.shim_path(options), PLAN=f"malloc {which} {errno.ENOMEM}")
         checks.check(f"batch: allocation {which} fails", code == 0 or (code == 4 and stderr.startswith("tessera: ")), f"exit {code}: {stderr[-300:]}")
@@ -180,11 +187,13 @@ def check_batch(checks, options, work, source):
 
 def main():
     parser = harness.argument_parser(__doc__.splitlines()[0])
-    parser.add_argument("--most", type=int, default=20, help="allocations of a command that fail, spread evenly (20); 0: all")
+    parser.add_argument("--most", type=int, default=20 if turns.whole() else 8,
+                        help="allocations of a command that fail, spread evenly (8; 20 with TESSERA_LONG); 0: all")
     parser.add_argument("--first", type=int, default=0, help="and so many of the first ones (0)")
     parser.add_argument("--only", help="the commands whose name begins so")
     options = parser.parse_args()
     checks = harness.Checks()
+    print(turns.told())
     with harness.temporary_directory(options.directory) as work:
         places = {word: pathlib.Path(work, word.lower()) for word in ("SRC", "FP8", "W4", "NV", "GPTQ", "AWQ", "STACKS", "EXPERTS",
                                                                          "PACKED", "BLOBS", "RANKS", "HALF", "MIXTURE", "OSS", "OSS4",

@@ -18,6 +18,7 @@ import time
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / name) for name in ("common", "oracles")]
 import harness
 import jobs
+import turns
 
 # Threads, and how bytes pass: the trees are the same.
 THREADS = {1: "buffered", 2: "direct"}
@@ -101,13 +102,15 @@ def check_job(checks, options, job, source, work, moments, rng, stages):
 
 def main():
     parser = jobs.choice(harness.argument_parser(__doc__.splitlines()[0]))
-    parser.add_argument("--kills", type=int, default=100, help="in all, and at least one of each job and number of threads (100)")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments (1)")
+    parser.add_argument("--kills", type=int, default=100 if turns.whole() else 36,
+                        help="in all, and at least one of each job and number of threads (36; 100 with TESSERA_LONG)")
+    parser.add_argument("--seed", type=int, default=turns.turn(), help="of the moments (TESSERA_TURN)")
     options = parser.parse_args()
     rng = random.Random(options.seed)
-    chosen = jobs.chosen(options)
-    turns = len(chosen) * len(THREADS)
-    moments = (max(1, options.kills * (turn + 1) // turns - options.kills * turn // turns) for turn in range(turns))
+    chosen = jobs.chosen(options, 3)
+    print(f"{len(chosen)} jobs, seed {options.seed}; {turns.told()}")
+    pairs = len(chosen) * len(THREADS)
+    moments = (max(1, options.kills * (pair + 1) // pairs - options.kills * pair // pairs) for pair in range(pairs))
     checks = harness.Checks()
     stages = collections.Counter()
     with harness.temporary_directory(options.directory) as work:

@@ -18,6 +18,7 @@ import time
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / name) for name in ("common", "oracles")]
 import harness
 import jobs
+import turns
 
 MIB = 1 << 20
 EXIT_IO = 4
@@ -225,7 +226,8 @@ def main():
         if not may_mount(work):
             print("skipped: mounting a tmpfs is not permitted here")
             sys.exit(77)
-        chosen = jobs.chosen(options)
+        chosen = jobs.chosen(options, 3)
+        print(f"{len(chosen)} jobs; {turns.told()}")
         for made in dict.fromkeys(job.made for job in chosen):
             alike = [job for job in chosen if job.made == made]
             source = jobs.make_source(options.tessera, options.make, alike[0], "deepseek-v3", os.path.join(work, "source"), scale="half")

@@ -23,6 +23,7 @@ import harness
 import jobs
 import shimmed
 import trees
+import turns
 
 SEED = 20261123
 # Where a call names no file, or the file is an auxiliary one of the system's, the sentence need not name it either.
@@ -217,7 +218,10 @@ def main():
         work = pathlib.Path(place).resolve()
         attack = Attack(options, work)
         number = 0
-        table = [job for job in jobs.JOBS + jobs.MORE if wanted(job)]
+        pinned = {pin.case for pin in fault_plans.PINNED}
+        taken = jobs.JOBS + jobs.MORE if options.all or options.only else turns.part(jobs.JOBS + jobs.MORE, 3)
+        table = [job for job in jobs.JOBS + jobs.MORE if wanted(job) and (job in taken or job.name in pinned)]
+        print(f"{len(table)} jobs; {turns.told()}")
         for cases in fault_cases.other_cases(options, work), fault_cases.table_cases(options, work, table):
             for case in cases:
                 number += 1

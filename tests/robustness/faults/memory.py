@@ -18,6 +18,7 @@ import deepseek_v3
 import harness
 import jobs
 import remade
+import turns
 
 MIB = 1 << 20
 # A run may take `memory` plus `slack`: program, libraries, stacks, and the kernel's rounding. A giant tensor
@@ -144,9 +145,11 @@ def main():
         check_dry_run(checks, options)
         check_true_shapes(checks, options)
         check_batch(checks, options)
+    print(turns.told())
     for kind in "many", "giant":
         fitting = [job for job in jobs.chosen(options) if kind not in job.unfit]
         check_jobs(checks, options, kind, WHOLE, fitting[:1])
+        fitting = fitting if options.only else turns.part(fitting, 3)
         check_jobs(checks, options, kind, PART, [job for job in fitting if job.made != jobs.PACKED])
         check_jobs(checks, options, kind, ARCHIVED, [job for job in fitting if job.made == jobs.PACKED])
     checks.finish()

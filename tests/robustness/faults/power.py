@@ -20,6 +20,7 @@ import harness
 import jobs
 import shimmed
 import trees
+import turns
 
 SEED = 20261123
 COMPLETED = 5  # states of a command, in a sample
@@ -169,7 +170,9 @@ def main():
     with harness.temporary_directory(options.directory) as place:
         work = pathlib.Path(place).resolve()
         cut = Cut(options, work)
-        table = [job for job in jobs.JOBS + (jobs.MORE if options.all else []) if wanted(job.name)]
+        table = jobs.JOBS + jobs.MORE if options.all else jobs.JOBS if options.only else turns.part(jobs.JOBS, 2)
+        table = [job for job in table if wanted(job.name)]
+        print(f"{len(table)} jobs; {turns.told()}")
         cases = [case for case in fault_cases.other_cases(options, work) if case.makes_output and wanted(case.name)]
         number = 0
         for some in cases, fault_cases.table_cases(options, work, table):

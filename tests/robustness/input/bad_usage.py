@@ -39,7 +39,7 @@ ROWS = [
     ("merge", ["BASE LORA"]),
     ("merge SRC -o DST", ["no adapter given", "merge BASE LORA -o DST"]),
     ("merge SRC SRC", ["-o DST"]),
-    ("merge SRC SRC SRC -o DST", ["unexpected argument"]),
+    ("merge SRC SRC SRC -o DST", ["is a second adapter", "one is merged at a time"]),
     ("merge SRC SRC -o DST --source-block 128", ["--source-block", "128"]),
     ("merge SRC SRC -o DST --min-sqnr 20", ["--min-sqnr"]),
     ("merge SRC SRC -o DST --scheme nvfp4", ["--scheme"]),

@@ -21,6 +21,7 @@ import zstandard
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / name) for name in ("common", "oracles")]
 import hostile_edits as edits
+import turns
 
 DEEPEST = 64    # TSR_JSON_MAX_DEPTH
 DIMENSIONS = 8  # TSR_MAX_RANK
@@ -311,12 +312,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tessera", required=True, metavar="PATH", help="the tool; the reader lies in the folder of its build")
     parser.add_argument("--make", metavar="PATH", help="not needed here")
-    parser.add_argument("--first", type=int, default=0, metavar="N", help="the number of the first file of each kind (0)")
-    parser.add_argument("--files", type=int, metavar="N", help="how many of each kind (5,000; with --all 300,000)")
+    parser.add_argument("--first", type=int, metavar="N", help="the number of the first file of each kind (0 with --all, else other files in each turn)")
+    parser.add_argument("--files", type=int, metavar="N", help="how many of each kind (1,000; with --all 300,000)")
     parser.add_argument("--all", action="store_true", help="many")
     options = parser.parse_args()
     reader = Reader(os.path.join(os.path.dirname(options.tessera), "../tests/robustness/input/read_files"))
-    files, failed = options.files or (300_000 if options.all else 5_000), 0
+    files, failed = options.files or (300_000 if options.all else 1_000), 0
+    options.first = turns.first(files, options)
     for kind, (make, judge) in KINDS.items():
         counts = collections.Counter()
         for number in range(options.first, options.first + files):

@@ -18,6 +18,7 @@ import hostile_edits as edits
 import hostile_kinds as kinds
 import harness
 import manifests
+import turns
 
 # CPU limit of a run (of the plain tool): two seconds, and one for every 20 MB of input.
 SECONDS, BYTES_A_SECOND = 2, 20e6
@@ -214,15 +215,16 @@ def out_of_time(*_):
 def main():
     parser = harness.argument_parser(__doc__.splitlines()[0])
     parser.add_argument("--sanitized", metavar="PATH", help="the tool under AddressSanitizer and UBSan (none)")
-    parser.add_argument("--first", type=int, default=0, metavar="N", help="the number of the first mutant (0)")
-    parser.add_argument("--mutants", type=int, metavar="N", help="how many (1,500; with --all 100,000)")
+    parser.add_argument("--first", type=int, metavar="N", help="the number of the first mutant (0 with --all, else other mutants in each turn)")
+    parser.add_argument("--mutants", type=int, metavar="N", help="how many (400; with --all 100,000)")
     parser.add_argument("--all", action="store_true", help="many")
     parser.add_argument("--seconds", type=float, help="no new mutant after so many seconds of the clock (none)")
     options = parser.parse_args()
     options.tessera, options.make = map(os.path.abspath, (options.tessera, options.make))
     options.sanitized = options.sanitized and os.path.abspath(options.sanitized)
     signal.signal(signal.SIGALRM, out_of_time)
-    count = options.mutants or (100_000 if options.all else 1_500)
+    count = options.mutants or (100_000 if options.all else 400)
+    options.first = turns.first(count, options)
     began = time.monotonic()
     with harness.temporary_directory(options.directory) as work:
         attack = Attack(options, work)

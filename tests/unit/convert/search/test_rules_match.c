@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TENSORS = 60, ITEMS = 40, ROUNDS = 2000 };
+enum { TENSORS = 60, ITEMS = 40, ROUNDS = 1000 };
 
 /* Names of few letters, so that much fits; every other one is a weight's. */
 static void spell(char *text, size_t size, const char *letters, const char *end)
@@ -112,7 +112,8 @@ Test(rules_match, a_wildcard_is_tried_where_its_beginning_or_end_stands)
 
 Test(rules_match, work_beyond_the_bound_is_refused)
 {
-    static const char *const kFormats[] = {"*.%zu.mlp.*.%zu.down*"};
+    /* `?` begins at each character, which makes the steps short. */
+    static const char *const kFormats[] = {"*?~%zu.%zu*"};
     tsr_rules_match match;
     cr_assert_eq(match_many(kFormats, 1, &match), TSR_E_UNSUPPORTED);
     cr_expect_lt(match.steps, 251000000);

@@ -68,7 +68,7 @@ static double ratio(const tsr_hessian_factor *f, size_t j, size_t k)
 static double damped(const tsr_hessian_factor *f, size_t i, size_t j)
 {
     double mean = 0;
-    for (size_t c = 0; c < COLS; c++)
+    for (size_t c = 0; i == j && c < COLS; c++)
         mean += (double)h[c * COLS + c] / COLS;
     return (double)h[i * COLS + j] + (i == j ? f->damping * mean : 0);
 }
