@@ -56,6 +56,7 @@ def interface(place, target):
                     *sorted(map(str, ROOT.glob("lib/api_*.c"))), "-Wl,--version-script=lib/tessera.map", "-o", library], check=True, cwd=ROOT)
     subprocess.run(["abidw", "--headers-dir", "lib", "--drop-private-types", "--no-show-locs", "--no-corpus-path", "--no-comp-dir-path",
                     library, "--out-file", target], check=True, cwd=ROOT)
+    target.write_text(target.read_text().replace(f"{ROOT}/", ""))
     return True
 
 
