@@ -218,7 +218,7 @@ PLANTED = [
     ("verify/forward/check_parts.c", "if (alone->fault == NULL && 4 * (alone->choices - alone->agreed) > alone->choices)", "if (false)",
      LOGITS, "routers that choose other experts are no fault"),
     ("verify/compare/findings.c", ".min_sqnr = 30,", ".min_sqnr = 15,", READ + [I + "test_limits.py"], "the default limit of SQNR is 15 dB"),
-    ("verify/compare/check_weights.c", "if (p->state == TSR_PAIR_MISSING)\n            TSR_TRY(", "if (false)\n            TSR_TRY(", READ, "missing tensors pass"),
+    ("verify/compare/check_weights.c", "if (p->state == TSR_PAIR_MISSING && ", "if (false && ", READ, "missing tensors pass"),
     ("verify/compare/check_weights.c", "if (check->values && !is_same_json(value, other))", "if (false)", READ, "config.json may have other values"),
     ("verify/values/weight_reader.c", ".row = (size_t)(r->piece.row % (l.unit / l.bits)),", ".row = 0,",
      READ + [I + "test_int_read.py"], "packed rows are read from the begin of their word"),
