@@ -212,7 +212,8 @@ static tsr_status list_uploads(tsr_objects *o, tsr_xml_span *list, tsr_err *err)
     tsr_status status = tsr_text_status(&url, err);
     if (status == TSR_OK)
         status = tsr_remote_fetch(o->remote, url.data, remote->address, LARGEST_ANSWER, &list->begin, &size, err);
-    list->end = list->begin + size;
+    if (status == TSR_OK)
+        list->end = list->begin + size;
     tsr_text_free(&url);
     return status;
 }
