@@ -196,7 +196,7 @@ def test_a_killed_run_is_resumed(tmp_path, tessera, calibrate, family):
     src, tokens, out = m.write(tmp_path / "m"), token_file(m, tmp_path / "t.txt"), tmp_path / "resumed.safetensors"
     calibrate(src, tokens, "--hessians", out="whole.safetensors")
     words = ["calibrate", src, "--tokens", tokens, "--hessians", "--device", "cpu", "--save-every", "0", "-o", out]
-    kills, delay = 0, 0.004
+    kills, delay = 0, 0.0005
     while not out.exists() and kills < 60:
         harness.kill_after([tessera, *map(str, words), "--json", str(tmp_path / "r.json")], delay)
         kills, delay = kills + 1, delay * 1.15
