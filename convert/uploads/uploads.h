@@ -3,7 +3,7 @@
  * Each finished file becomes an object, is recorded (sent_record.h), and is then removed from the spool. The texts
  * follow when all files are there: the indexes and then each config.json come last, so that an unfinished output is no
  * model. A rerun keeps the objects whose size and ETag are those of their records. DST/.tessera/uploads has the address
- * of the output. Shards and ranks share the spool; each sends the files that it makes. */
+ * of the output. Shards and ranks share the spool. Each process sends the files that it makes. */
 #ifndef TSR_CONVERT_UPLOADS_UPLOADS_H
 #define TSR_CONVERT_UPLOADS_UPLOADS_H
 

@@ -1,7 +1,7 @@
 /* Implements best_int4 as TSR_BEST(name), for each form to include.
  *
  * The loss of a scale t is X2 - 2 t S1 + t^2 S2, where X2 = sum w x^2, S1 = sum w x c, S2 = sum w c^2, and c is the code
- * of x. Below, x denotes |x|. The limit is the largest code of that sign. When t falls to x / (k - 1/2),
+ * of x. Below, x denotes |x|. The limit is the largest code of the same sign. When t falls to x / (k - 1/2),
  * code k - 1 becomes k, unless k exceeds the limit. Then S1 grows by w x, and S2 by w (2 k - 1). For a range of scales,
  * all such changes are listed and added to the cells of the scales where they happen. Sums over the cells from above are
  * S1 and S2 of each scale. A few scales are measured before, to leave out what need not be listed.

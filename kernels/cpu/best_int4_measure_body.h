@@ -142,6 +142,18 @@ static void set_point(const int4_search *s, double t, double r2, double rc, int4
     *point = (int4_point){t, t * t * r2, t * rc, c2 > 0 ? c2 : 0};
 }
 
+/* Adds the terms of a chunk to the sums of each lane. */
+ALWAYS_INLINE void add_chunk(const int4_terms *even, const int4_terms *odd, double r2[LANES], double rc[LANES])
+{
+    float sum_r2[LANES], sum_rc[LANES];
+    f_store(sum_r2, f_add(even->r2, odd->r2));
+    f_store(sum_rc, f_add(even->rc, odd->rc));
+    for (size_t l = 0; l < LANES; l++) {
+        r2[l] += (double)sum_r2[l];
+        rc[l] += (double)sum_rc[l];
+    }
+}
+
 /* Measures LANES scales, each in a lane. */
 ALWAYS_INLINE void measure_lanes(const int4_search *s, const float *t, bool weighted, int4_point *points)
 {
@@ -155,13 +167,7 @@ ALWAYS_INLINE void measure_lanes(const int4_search *s, const float *t, bool weig
             add_terms(f_mul(f_set1(s->size[i]), inverse), f_set1(s->limit[i]), w, weighted, &even);
             add_terms(f_mul(f_set1(s->size[i + 1]), inverse), f_set1(s->limit[i + 1]), next_w, weighted, &odd);
         }
-        float sum_r2[LANES], sum_rc[LANES];
-        f_store(sum_r2, f_add(even.r2, odd.r2));
-        f_store(sum_rc, f_add(even.rc, odd.rc));
-        for (size_t l = 0; l < LANES; l++) {
-            r2[l] += (double)sum_r2[l];
-            rc[l] += (double)sum_rc[l];
-        }
+        add_chunk(&even, &odd, r2, rc);
     }
     for (size_t l = 0; l < LANES; l++)
         set_point(s, (double)t[l], r2[l], rc[l], &points[l]);
@@ -184,13 +190,7 @@ ALWAYS_INLINE void measure_pairs(const int4_search *s, const float *t, bool weig
             add_terms(f_mul(f_pair(s->size + i), inverse), f_pair(s->limit + i), w, weighted, &even);
             add_terms(f_mul(f_pair(s->size + i + 2), inverse), f_pair(s->limit + i + 2), next_w, weighted, &odd);
         }
-        float sum_r2[LANES], sum_rc[LANES];
-        f_store(sum_r2, f_add(even.r2, odd.r2));
-        f_store(sum_rc, f_add(even.rc, odd.rc));
-        for (size_t l = 0; l < LANES; l++) {
-            r2[l] += (double)sum_r2[l];
-            rc[l] += (double)sum_rc[l];
-        }
+        add_chunk(&even, &odd, r2, rc);
     }
     for (size_t l = 0; l < LANES; l += 2)
         set_point(s, (double)t[l / 2], r2[l] + r2[l + 1], rc[l] + rc[l + 1], &points[l / 2]);

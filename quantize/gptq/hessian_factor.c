@@ -28,7 +28,7 @@ const double *tsr_hessian_ratios(const tsr_hessian_factor *f, size_t tile)
 uint64_t tsr_hessian_factor_bytes(size_t cols)
 {
     const size_t n = positions_of(cols);
-    return (ratios_before(n, n / TILE) + n) * sizeof(double) + cols * (sizeof(uint32_t) + sizeof(float));
+    return (ratios_before(n, n / TILE) + n) * sizeof(double) + cols * sizeof(uint32_t);
 }
 
 uint64_t tsr_hessian_factor_work_bytes(size_t cols)
@@ -58,7 +58,7 @@ static int by_diagonal(const void *a, const void *b)
     return x->diagonal != y->diagonal ? (x->diagonal < y->diagonal ? -1 : 1) : x->col < y->col ? 1 : -1;
 }
 
-/* Orders the columns, and computes the weights. Returns the mean of the diagonal; NaN: the diagonal is invalid. */
+/* Orders the columns. Returns the mean of the diagonal; NaN: the diagonal is invalid. */
 static double order_columns(tsr_hessian_factor *f, const unsigned char *h, ranked *columns)
 {
     double sum = 0;
@@ -69,8 +69,6 @@ static double order_columns(tsr_hessian_factor *f, const unsigned char *h, ranke
         sum += columns[i].diagonal;
     }
     const double mean = sum / (double)f->cols;
-    for (size_t i = 0; i < f->cols; i++)
-        f->diagonal[i] = (float)(columns[i].diagonal / mean);
     qsort(columns, f->cols, sizeof *columns, by_diagonal);
     for (size_t i = 0; i < f->cols; i++)
         f->order[i] = columns[i].col;
@@ -225,7 +223,6 @@ tsr_status tsr_hessian_factorize(tsr_hessian_factor *f, const unsigned char *h, 
     const size_t n = positions_of(cols);
     *f = (tsr_hessian_factor){.cols = cols, .positions = n};
     f->order = malloc(cols * sizeof *f->order);
-    f->diagonal = malloc(cols * sizeof *f->diagonal);
     f->pivots = malloc(n * sizeof *f->pivots);
     f->ratios = malloc(ratios_before(n, n / TILE) * sizeof *f->ratios);
     ranked *const columns = malloc(cols * sizeof *columns);
@@ -233,8 +230,8 @@ tsr_status tsr_hessian_factorize(tsr_hessian_factor *f, const unsigned char *h, 
     e.packed = malloc(n * BLOCK * sizeof *e.packed);
     e.negated = malloc(n * BLOCK * sizeof *e.negated);
     tsr_status status;
-    if (f->order == NULL || f->diagonal == NULL || f->pivots == NULL || f->ratios == NULL || columns == NULL ||
-        e.a == NULL || e.packed == NULL || e.negated == NULL) {
+    if (f->order == NULL || f->pivots == NULL || f->ratios == NULL || columns == NULL || e.a == NULL ||
+        e.packed == NULL || e.negated == NULL) {
         status = tsr_out_of_memory(err, "for the Hessian of a layer");
     } else {
         const double mean = order_columns(f, h, columns);
@@ -256,7 +253,6 @@ tsr_status tsr_hessian_factorize(tsr_hessian_factor *f, const unsigned char *h, 
 void tsr_hessian_factor_free(tsr_hessian_factor *f)
 {
     free(f->order);
-    free(f->diagonal);
     free(f->pivots);
     free(f->ratios);
     *f = (tsr_hessian_factor){.cols = 0};

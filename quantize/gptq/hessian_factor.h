@@ -18,7 +18,6 @@ typedef struct tsr_hessian_factor {
     uint32_t *order; /* [cols]: the column at each position */
     double *pivots;  /* [positions]: R_jj^2 */
     double *ratios;  /* for each tile of 8 positions j, M_jk as [k from the tile's first position on][8] */
-    float *diagonal; /* [cols]: H_jj divided by its mean, as weights of the columns */
     double damping;  /* was added to H_jj, as a share of their mean */
 } tsr_hessian_factor;
 

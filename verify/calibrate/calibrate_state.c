@@ -43,6 +43,9 @@ static tsr_status replace(const tsr_calibrate_state *s, const char *path, const 
 tsr_status tsr_calibrate_state_save(const tsr_calibrate_state *s, size_t layers, const tsr_collector *collector,
                                     const double *x, size_t n, tsr_err *err)
 {
+    const tsr_input_products *const products = collector->products;
+    if (products != NULL && tsr_sync_data(products->fd) != 0)
+        return tsr_fail_errno(err, "%s: cannot sync", products->path);
     head h = {.fingerprint = s->fingerprint, .layers = layers, .states = XXH3_64bits(x, n * sizeof *x)};
     tsr_text text = {0};
     memcpy(h.magic, kMagic, sizeof h.magic);

@@ -46,7 +46,7 @@ tsr_status tsr_input_products_open(tsr_input_products *products, const char *pat
 tsr_status tsr_input_products_add(tsr_input_products *products, const tsr_product_rows *rows,
                                   tsr_err *err) TSR_WARN_UNUSED;
 
-/* Writes all open matrices and syncs the file. To be called after each layer of the model. */
+/* Writes all open matrices. To be called after each layer of the model. */
 tsr_status tsr_input_products_end_layer(tsr_input_products *products, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Frees open matrices. To be called before `ops` is closed. */
