@@ -66,6 +66,7 @@ MAY_INCLUDE = {
     "verify/forward/collect": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens"],
     "verify/forward": EVIDENCE + ["verify/mla", "verify/forward/tokens", "verify/forward/collect"],
     "verify/calibrate": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens", "verify/forward/collect"],
+    "verify/sensitivity": EVIDENCE + ["formats/importance", "verify/mla", "verify/forward", "verify/forward/tokens", "verify/forward/collect"],
     # report/ reads the files that commands write, as untrusted input, and uses no code that made them.
     "report/model": COMMON + ["formats/json"] + BLOCKS,
     "report/read": COMMON + ["formats/json", "report/model"] + BLOCKS,

@@ -44,13 +44,13 @@ static const char kHelp[] =
     "is least. Tensors that loaders run as one layer get one scheme, and so do the experts of a layer.\n"
     "Each weight is read once. No checkpoint is written: the output is a rules file for tessera quantize\n"
     "--rules.\n\n"
-    "The error of a weight is its squared error divided by the sum of its squares. A sensitivity file,\n"
-    "{\"GLOB\": weight}, multiplies the errors of some weights. If the budget is too small, the exit\n"
-    "code is 1, and the least possible budget is printed.\n\n"
+    "The error of a weight is its squared error divided by the sum of its squares. With a result of\n"
+    "tessera sensitivities, it is the predicted divergence of the model's predictions. If the budget is too\n"
+    "small, the exit code is 1, and the least possible budget is printed.\n\n"
     "Examples:\n"
     "  tessera plan-schemes DeepSeek-V3-BF16 --max-bytes 380GB -o rules.json\n"
     "  tessera quantize DeepSeek-V3-BF16 -o out --rules rules.json\n"
-    "  tessera plan-schemes model --bits 5 --schemes nvfp4-weight-only,fp8-block,bf16 --sensitivity weights.json\n"
+    "  tessera plan-schemes model --bits 5 --sensitivity sensitivities.json -o rules.json\n"
     "  tessera plan-schemes model --bits 4.75 --json -\n"
     "  tessera plan-schemes model --bits 5 --schemes nvfp4-weight-only,fp8-channel --for vllm --gpu h100\n\n"
     "Options:\n";
@@ -140,7 +140,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
         {"--importance", TSR_OPT_TEXT, &a->importance_path, "FILE",
          "mean squares of the layers' inputs, by which errors are weighted (docs/importance.md)"},
         {"--sensitivity", TSR_OPT_TEXT, &a->sensitivity, "FILE",
-         "weights of errors as JSON, {\"GLOB\": 4}; the first glob that matches counts (1 for all)"},
+         "a result of tessera sensitivities; or weights of errors, {\"GLOB\": 4}, of which the first that matches counts"},
         {0},
     };
     const tsr_option last[] = {
@@ -241,9 +241,11 @@ static tsr_status print(tsr_command_context *context, tsr_err *err)
                   U64(p->budget), p->chosen.bound, 100 * gap_of(&p->chosen));
     else
         tsr_print("no choice within %llu bytes has a smaller error\n", U64(p->budget));
+    if (p->weights.measured)
+        tsr_print("errors are predicted divergences in nats, by %s\n", p->sensitivity);
     if (p->sensitivity == NULL)
-        tsr_print("errors of weights do not say which layers matter to the model: --sensitivity FILE has measured "
-                  "ones (docs/plan-schemes.md)\n");
+        tsr_print("errors of weights do not say which layers matter to the model: tessera sensitivities measures "
+                  "that (docs/sensitivities.md)\n");
     if (p->rules == NULL)
         tsr_print("-o FILE writes it as rules for tessera quantize --rules\n");
     else
@@ -309,6 +311,7 @@ static void write_json(const tsr_command_context *c, tsr_text *t)
     tsr_json_member_u64(t, "kept_bytes", p->plan.fixed);
     tsr_json_member_u64(t, "weights", p->plan.weights);
     write_choice(t, &p->result.plan[p->result.n_plan - 1]);
+    tsr_json_member_bool(t, "error_is_divergence", p->weights.measured);
     tsr_json_member_number(t, "bound", p->chosen.bound);
     tsr_json_member_number(t, "gap", gap_of(&p->chosen));
     write_plan_rows(t, "curve", &p->result, TSR_PLAN_BUDGET);
@@ -359,6 +362,10 @@ static tsr_status open_source(tsr_command_context *c, tsr_err *err)
         TSR_TRY(tsr_sensitivity_read(&a->weights, a->sensitivity, err));
     if (a->importance_path != NULL)
         TSR_TRY(tsr_importance_read(&a->importance, a->importance_path, err));
+    if (a->weights.measured && a->weights.weighted != (a->importance_path != NULL))
+        return tsr_fail(err, TSR_E_USAGE,
+                        "%s was measured %s --importance, which weights the errors; give the same to plan-schemes",
+                        a->sensitivity, a->weights.weighted ? "with" : "without");
     TSR_TRY(tsr_checkpoint_open(&a->checkpoint, a->src, c->common.ignore.items, c->common.ignore.count, err));
     tsr_warn_unfit_files(c, a->checkpoint);
     TSR_TRY(tsr_quantize_check_source(a->checkpoint, err));

@@ -11,6 +11,7 @@ extern const tsr_command tsr_command_finish;
 extern const tsr_command tsr_command_calibrate;
 extern const tsr_command tsr_command_compare_schemes;
 extern const tsr_command tsr_command_plan_schemes;
+extern const tsr_command tsr_command_sensitivities;
 extern const tsr_command tsr_command_diff;
 extern const tsr_command tsr_command_verify;
 extern const tsr_command tsr_command_verify_gemm;

@@ -239,27 +239,102 @@ static tsr_status read_rules(reading *r)
     return TSR_OK;
 }
 
+/* Reads a number, or null as NaN. */
+static tsr_status read_number(reading *r, double *number)
+{
+    tsr_json_text value;
+    char digits[64];
+    *number = NAN;
+    TSR_TRY(tsr_json_skip(&r->json, &value, r->err));
+    if (value.size < sizeof digits && strchr("-0123456789", value.data[0]) != NULL) {
+        memcpy(digits, value.data, value.size);
+        digits[value.size] = '\0';
+        *number = strtod(digits, NULL);
+    }
+    return TSR_OK;
+}
+
+static bool is_sensitivity(double weight)
+{
+    return isfinite(weight) && weight > 0 && weight <= 1e30;
+}
+
+/* Reads a group of a measurement. One that was not measured has no sensitivity. */
+static tsr_status read_measured_group(void *context, tsr_err *err)
+{
+    reading *const r = context;
+    const size_t first = r->rules->count;
+    tsr_rules_item item = {.weight = NAN};
+    tsr_json_text key, value;
+    bool more;
+    TSR_TRY(tsr_json_enter_object(&r->json, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
+        if (!more)
+            break;
+        if (tsr_json_is(key, "match"))
+            TSR_TRY(read_patterns(r, &item));
+        else if (tsr_json_is(key, "sensitivity"))
+            TSR_TRY(read_number(r, &item.weight));
+        else
+            TSR_TRY(tsr_json_skip(&r->json, &value, err));
+    }
+    if (r->rules->count == first || !is_sensitivity(item.weight))
+        return tsr_fail(err, TSR_E_FORMAT, "%s: byte %zu: a group needs match, and sensitivity, a positive number",
+                        r->rules->path, r->json.pos);
+    for (size_t i = first; i < r->rules->count; i++)
+        r->rules->items[i].weight = item.weight;
+    return TSR_OK;
+}
+
+/* Reads a result of tessera sensitivities from the value of its first member, the schema. */
+static tsr_status read_measurement(reading *r)
+{
+    const char *schema;
+    tsr_rules_item otherwise = {.pattern = "*", .weight = NAN};
+    tsr_json_text key, value;
+    bool more;
+    TSR_TRY(read_text(r, "schema", &schema));
+    if (strcmp(schema, "tessera-sensitivities/1") != 0)
+        return tsr_fail(r->err, TSR_E_FORMAT, "%s: schema is '%s', not tessera-sensitivities/1", r->rules->path,
+                        schema);
+    r->rules->measured = true;
+    for (;;) {
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, r->err));
+        if (!more)
+            break;
+        if (tsr_json_is(key, "groups"))
+            TSR_TRY(tsr_json_read_array(&r->json, read_measured_group, r, r->err));
+        else if (tsr_json_is(key, "otherwise"))
+            TSR_TRY(read_number(r, &otherwise.weight));
+        else
+            TSR_TRY(tsr_json_skip(&r->json, &value, r->err));
+        if (tsr_json_is(key, "weighted"))
+            r->rules->weighted = tsr_json_is(value, "true");
+    }
+    if (r->rules->count == 0 || !is_sensitivity(otherwise.weight))
+        return tsr_fail(r->err, TSR_E_FORMAT, "%s: it needs groups, and otherwise, a positive number", r->rules->path);
+    return add(r, &otherwise);
+}
+
 static tsr_status read_weights(reading *r)
 {
-    tsr_json_text key, value;
-    char digits[64];
+    tsr_json_text key;
     bool more;
     TSR_TRY(tsr_json_enter_object(&r->json, r->err));
     for (;;) {
-        tsr_rules_item item = {.weight = NAN};
+        tsr_rules_item item;
         TSR_TRY(tsr_json_next_member(&r->json, &key, &more, r->err));
         if (!more)
             return TSR_OK;
+        if (r->rules->count == 0 && tsr_json_is(key, "schema"))
+            return read_measurement(r);
         TSR_TRY(tsr_json_decode(&r->json, key, &r->rules->arena, &item.pattern, r->err));
-        TSR_TRY(tsr_json_skip(&r->json, &value, r->err));
-        if (value.size < sizeof digits && strchr("-0123456789", value.data[0]) != NULL) {
-            memcpy(digits, value.data, value.size);
-            digits[value.size] = '\0';
-            item.weight = strtod(digits, NULL);
-        }
-        if (!isfinite(item.weight) || item.weight <= 0 || item.weight > 1e30)
+        TSR_TRY(read_number(r, &item.weight));
+        if (!is_sensitivity(item.weight))
             return tsr_fail(r->err, TSR_E_FORMAT, "%s: '%s': the weight of errors must be a positive number",
                             r->rules->path, item.pattern);
+        item.scheme = TSR_SCHEME_KEEP;
         TSR_TRY(add(r, &item));
     }
 }

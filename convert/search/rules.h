@@ -40,6 +40,8 @@ typedef struct tsr_scheme_rules {
     tsr_rules_item *items;
     size_t count, capacity;
     uint64_t hash; /* hash of the patterns, schemes and weights */
+    bool measured; /* by tessera sensitivities: a weight is a divergence in nats per error of a weight */
+    bool weighted; /* measured with errors that are weighted by importance */
     tsr_arena arena;
 } tsr_scheme_rules;
 
@@ -52,7 +54,9 @@ tsr_status tsr_rules_read(tsr_scheme_rules *rules, const char *path, tsr_err *er
 /* Reads the rules of a recipe (convert/jobs/recipe.h). */
 tsr_status tsr_rules_read_recipe(tsr_scheme_rules *rules, const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Reads a file of the form {"GLOB": 4, "other": 0.5}: positive finite numbers, in order. */
+/* Reads a file of the form {"GLOB": 4, "other": 0.5}: positive finite numbers, in order. Or reads a result of tessera
+ * sensitivities, {"schema": "tessera-sensitivities/1", "weighted": true, "groups": [{"match": [..], "sensitivity": 0.5},
+ * ..], "otherwise": 1}. */
 tsr_status tsr_sensitivity_read(tsr_scheme_rules *rules, const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_rules_free(tsr_scheme_rules *rules);

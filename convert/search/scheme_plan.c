@@ -248,12 +248,12 @@ static size_t set_length(const char *name)
     return digits > 0 ? number : 0;
 }
 
-static void write_matches(const tsr_scheme_group *g, tsr_text *t)
+void tsr_scheme_patterns(const tsr_tensor *const *tensors, size_t n, tsr_text *t)
 {
-    for (size_t i = 0; i < g->n; i++) {
-        const char *const name = g->tensors[i]->name;
+    for (size_t i = 0; i < n; i++) {
+        const char *const name = tensors[i]->name;
         const size_t set = set_length(name), length = set != 0 ? set : tsr_module_length(name);
-        if (set != 0 && i > 0 && set_length(g->tensors[i - 1]->name) == set)
+        if (set != 0 && i > 0 && set_length(tensors[i - 1]->name) == set)
             continue;
         tsr_text pattern = {0};
         tsr_text_printf(&pattern, "%.*s%s", (int)length, name, set != 0 ? "*" : "");
@@ -281,7 +281,7 @@ void tsr_scheme_plan_rules(const tsr_scheme_plan *plan, const size_t *picked, co
         tsr_json_member_array(t, "match", false);
         for (size_t i = 0; i < plan->n; i++) {
             if (plan->groups[i].schemes[picked[i]] == scheme)
-                write_matches(&plan->groups[i], t);
+                tsr_scheme_patterns(plan->groups[i].tensors, plan->groups[i].n, t);
         }
         tsr_json_end_array(t);
         tsr_json_member_string(t, "scheme", tsr_scheme_spelling(scheme));

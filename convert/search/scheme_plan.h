@@ -57,6 +57,9 @@ uint64_t tsr_scheme_plan_bytes(const tsr_scheme_plan *plan, double bits);
 /* Appends the rules file of a choice. */
 void tsr_scheme_plan_rules(const tsr_scheme_plan *plan, const size_t *picked, const char *note, tsr_text *out);
 
+/* Appends patterns that match the tensors of a group and no others, as elements of a JSON array. Experts share one. */
+void tsr_scheme_patterns(const tsr_tensor *const *tensors, size_t n, tsr_text *out);
+
 void tsr_scheme_plan_free(tsr_scheme_plan *plan);
 
 #endif

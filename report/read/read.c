@@ -40,6 +40,7 @@ static const struct {
     {{"tessera-diff/1", "diff", "", false, false, NULL}, tsr_read_diff},
     {{"tessera-compare-schemes/1", "compare-schemes", NULL, false, false, NULL}, tsr_read_compare_schemes},
     {{"tessera-plan-schemes/1", "plan-schemes", NULL, false, false, NULL}, tsr_read_plan_schemes},
+    {{"tessera-sensitivities/1", "sensitivities", NULL, false, false, NULL}, tsr_read_sensitivities},
     {{"tessera-inspect/1", "inspect", NULL, true, false, NULL}, tsr_read_inspect},
     {{"tessera-inspect-tensor/1", "inspect, one tensor", NULL, false, false, NULL}, tsr_read_inspect_tensor},
     {{"tessera-batch/1", "batch", "", true, false, NULL}, tsr_read_batch},

@@ -1,7 +1,7 @@
-/* Reads results of `compare-schemes` and `plan-schemes`.
+/* Reads results of `compare-schemes`, `plan-schemes` and `sensitivities`.
  *
  * The first has a series for each scheme, with figures of the model and of each tensor. The second has each tensor
- * in the series of the scheme chosen for it. */
+ * in the series of the scheme chosen for it. The third has a row for each group of weights. */
 #include "report/read/result_kinds.h"
 
 #include <math.h>
@@ -218,6 +218,28 @@ tsr_status tsr_read_plan_schemes(tsr_reading *r, void *to, tsr_err *err)
         {"curve", read_budget, 0, TSR_EACH},
         {"alone", read_alone, 0, TSR_EACH},
         {"groups", read_group, 0, TSR_NEEDED | TSR_EACH},
+        {0},
+    };
+    return tsr_read_facts(r, "the result", kFields, to, NULL, err);
+}
+
+/* ---- sensitivities ---- */
+
+static tsr_status read_sensitivity(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {{"name", tsr_value_text, offsetof(tsr_row, name), TSR_NEEDED}, {0}};
+    uint32_t at;
+    tsr_row *row;
+    (void)to;
+    TSR_TRY(tsr_result_series(r->result, "groups, each tried alone", &at, err));
+    return tsr_read_row(r, "a group", kFields, at, &row, err);
+}
+
+tsr_status tsr_read_sensitivities(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        TSR_HEAD_FIELDS,
+        {"groups", read_sensitivity, 0, TSR_NEEDED | TSR_EACH},
         {0},
     };
     return tsr_read_facts(r, "the result", kFields, to, NULL, err);

@@ -18,6 +18,7 @@ tsr_value_fn tsr_read_diff;
 tsr_value_fn tsr_read_judgements; /* verify gemm, epilogue, dequant, mla, forward */
 tsr_value_fn tsr_read_compare_schemes;
 tsr_value_fn tsr_read_plan_schemes;
+tsr_value_fn tsr_read_sensitivities;
 tsr_value_fn tsr_read_inspect;
 tsr_value_fn tsr_read_inspect_tensor;
 tsr_value_fn tsr_read_batch;

@@ -35,6 +35,7 @@ COMMANDS = {
     "diff-tolerance": "diff SRC FP8 --tolerance 0.1 --json JSON",
     "compare-schemes": "compare-schemes SRC --sample 4 --json JSON",
     "plan-schemes": "plan-schemes SRC --bits 9 --json JSON",
+    "sensitivities": "sensitivities SRC --against FP8 --tokens TOKENS --device cpu -o SENSITIVITIES --json JSON",
     "calibrate": "calibrate SRC --tokens TOKENS --device cpu -o STATS --json JSON",
     "inspect": "inspect FP8 --json JSON",
     "inspect-loaders": "inspect FP8 --can-load all --json JSON",
@@ -50,7 +51,8 @@ def make(tessera, source, folder):
     The text of each command is beside its JSON, with the suffix .txt."""
     folder.mkdir(exist_ok=True)
     made = {"FP8": folder / "fp8", "INT8": folder / "int8", "INT4": folder / "int4",
-            "SHARDED": folder / "sharded", "LORA": folder / "lora", "TOKENS": folder / "tokens.txt", "STATS": folder / "stats.safetensors"}
+            "SHARDED": folder / "sharded", "LORA": folder / "lora", "TOKENS": folder / "tokens.txt", "STATS": folder / "stats.safetensors",
+            "SENSITIVITIES": folder / "measured.json"}
     made["TOKENS"].write_text("1 2 3 4 5 6 7 8")
     adapters.for_base(made["LORA"], source)
     for name, options in (("FP8", []), ("INT8", ["--scheme", "int8-channel"]), ("INT4", ["--scheme", "int4-weight-only"])):

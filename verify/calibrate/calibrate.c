@@ -26,21 +26,9 @@ typedef struct running {
 static tsr_status read_tokens(running *r, tsr_err *err)
 {
     const tsr_forward_request *const q = r->request;
-    const char *const path = q->source->checkpoint->path;
     const tsr_token_limits limits = {q->sequences, q->length, r->forward.vocabulary};
-    TSR_TRY(tsr_tokens_read_file(&r->tokens, q->tokens, path, limits, err));
-    if (r->forward.family->windows == TSR_WINDOW_UNKNOWN && r->tokens.longest > r->forward.window)
-        return tsr_fail(err, TSR_E_UNSUPPORTED,
-                        "%s/" TSR_CONFIG_NAME ": unexpected sliding_window %zu for this family; --count must not be "
-                        "larger",
-                        path, r->forward.window);
-    const uint64_t needed = tsr_forward_memory(&r->forward, r->tokens.count, r->tokens.longest);
-    if (q->run.memory == 0 || needed <= q->run.memory)
-        return TSR_OK;
-    return tsr_fail(err, TSR_E_NOT_APPLICABLE,
-                    "%s: %zu tokens need %llu MB, more than --memory; use fewer tokens (--count, --batch) or more "
-                    "memory",
-                    path, r->tokens.count, U64(needed / 1000000 + 1));
+    TSR_TRY(tsr_tokens_read_file(&r->tokens, q->tokens, q->source->checkpoint->path, limits, err));
+    return tsr_forward_check_tokens(&r->forward, &r->tokens, 1, q->run.memory, err);
 }
 
 static void tell(const running *r, size_t layer)
@@ -50,19 +38,6 @@ static void tell(const running *r, size_t layer)
         .items_done = layer + 1, .items_total = r->forward.layers, .items = "layer", .seconds = tsr_now() - r->began};
     if (run->progress != NULL)
         run->progress(&progress, run->progress_data);
-}
-
-/* Fills x with the embeddings of the tokens: n elements. */
-static tsr_status embed(running *r, size_t n, tsr_err *err)
-{
-    tsr_forward *const f = &r->forward;
-    double *held;
-    TSR_TRY(f->ops->make(f->ops, n, &held, err));
-    tsr_status status = tsr_forward_embed(f, &r->tokens, held, err);
-    if (status == TSR_OK)
-        status = f->ops->get(f->ops, r->x, held, n, err);
-    f->ops->drop(f->ops, held, n);
-    return status;
 }
 
 /* Computes the fingerprint of everything that the result depends on. */
@@ -87,7 +62,7 @@ static tsr_status begin(running *r, tsr_collector *collector, tsr_err *err)
     TSR_TRY(tsr_calibrate_state_load(r->options->state, &r->finished, collector, r->x, n, err));
     if (products != NULL && tsr_resize(products->fd, products->bytes) != 0)
         return tsr_fail_errno(err, "%s: cannot resize", products->path);
-    return r->finished > 0 ? TSR_OK : embed(r, n, err);
+    return r->finished > 0 ? TSR_OK : tsr_forward_embed_states(&r->forward, &r->tokens, r->x, err);
 }
 
 /* Ends a layer, and stores the state if enough time has passed. */

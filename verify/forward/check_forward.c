@@ -229,19 +229,6 @@ static tsr_status read_tokens(check *c, tsr_err *err)
                              : tsr_tokens_read_file(&c->tokens, r->tokens, r->source->checkpoint->path, limits, err);
 }
 
-static tsr_status repeat(const tsr_tokens *t, tsr_tokens *twice, tsr_err *err)
-{
-    *twice = (tsr_tokens){2 * t->sequences, 2 * t->count, t->longest, malloc((2 * t->sequences + 1) * sizeof *t->first),
-                          malloc(2 * t->count * sizeof *t->ids)};
-    if (twice->first == NULL || twice->ids == NULL)
-        return tsr_out_of_memory(err, "for tokens");
-    for (size_t i = 0; i <= twice->sequences; i++)
-        twice->first[i] = i <= t->sequences ? t->first[i] : t->count + t->first[i - t->sequences];
-    memcpy(twice->ids, t->ids, t->count * sizeof *t->ids);
-    memcpy(twice->ids + t->count, t->ids, t->count * sizeof *t->ids);
-    return TSR_OK;
-}
-
 static tsr_status open_side(tsr_forward *f, const tsr_side *side, tsr_ops *ops, tsr_err *err)
 {
     TSR_TRY(tsr_forward_open(f, side, err));
@@ -275,36 +262,11 @@ tsr_status tsr_forward_applies(const tsr_forward_request *r, tsr_err *err)
     return status;
 }
 
-static tsr_status check_memory(const check *c, tsr_err *err)
-{
-    const uint64_t of_pass = tsr_forward_memory(&c->source, c->tokens.count, c->tokens.longest),
-                   needed = c->devices.passes * of_pass, allowed = c->request->run.memory;
-    if (allowed == 0 || needed <= allowed)
-        return TSR_OK;
-    return tsr_fail(
-        err, TSR_E_NOT_APPLICABLE,
-        "%s: %zu tokens need %llu MB, more than --memory; use fewer tokens (--count, --batch) or more memory",
-        c->request->source->checkpoint->path, c->tokens.count, U64(needed / 1000000 + 1));
-}
-
 /* Returns true if both models have the same sizes. */
 static bool are_alike(const tsr_forward *a, const tsr_forward *b)
 {
     return a->layers == b->layers && a->hidden == b->hidden && a->vocabulary == b->vocabulary &&
            (a->traits & TSR_LATENT) == (b->traits & TSR_LATENT) && a->router.chosen == b->router.chosen;
-}
-
-static tsr_status check_windows(const check *c, tsr_err *err)
-{
-    const tsr_forward *const both[] = {&c->source, &c->model};
-    for (size_t i = 0; i < 2; i++) {
-        if (both[i]->family->windows == TSR_WINDOW_UNKNOWN && c->tokens.longest > both[i]->window)
-            return tsr_fail(err, TSR_E_UNSUPPORTED,
-                            "%s/" TSR_CONFIG_NAME
-                            ": unexpected sliding_window %zu for this family; --count must not be larger",
-                            both[i]->side->checkpoint->path, both[i]->window);
-    }
-    return TSR_OK;
 }
 
 static tsr_status hold_states(check *c, tsr_err *err)
@@ -333,14 +295,7 @@ static void drop_states(const check *c)
 static tsr_status embed(const tsr_forward_both *both, tsr_forward *f, size_t i, tsr_err *err)
 {
     const check *const c = both->check;
-    const size_t n = c->n * c->hidden;
-    double *held;
-    TSR_TRY(f->ops->make(f->ops, n, &held, err));
-    tsr_status status = tsr_forward_embed(f, &c->tokens, held, err);
-    if (status == TSR_OK)
-        status = f->ops->get(f->ops, i == 0 ? c->x : c->y, held, n, err);
-    f->ops->drop(f->ops, held, n);
-    return status;
+    return tsr_forward_embed_states(f, &c->tokens, i == 0 ? c->x : c->y, err);
 }
 
 static tsr_status open_both(check *c, tsr_err *err)
@@ -355,9 +310,9 @@ static tsr_status open_both(check *c, tsr_err *err)
     c->model.inputs = r->inputs;
     TSR_TRY(find_last(r, &c->source, &c->last, err));
     TSR_TRY(read_tokens(c, err));
-    TSR_TRY(check_windows(c, err));
-    TSR_TRY(check_memory(c, err));
-    TSR_TRY(repeat(&c->tokens, &c->twice, err));
+    TSR_TRY(tsr_forward_check_tokens(&c->source, &c->tokens, c->devices.passes, r->run.memory, err));
+    TSR_TRY(tsr_forward_check_tokens(&c->model, &c->tokens, c->devices.passes, r->run.memory, err));
+    TSR_TRY(tsr_tokens_repeat(&c->tokens, 2, &c->twice, err));
     c->n = c->tokens.count;
     c->hidden = c->source.hidden;
     return hold_states(c, err);

@@ -11,8 +11,7 @@
 /* Loss in dB that the final norm and the head may cause. */
 static const double kHead = 0.5;
 
-/* Returns log sum exp, shifted to avoid overflow. */
-static double log_sum(const double *x, size_t n)
+double tsr_log_sum(const double *x, size_t n)
 {
     double most = -INFINITY, sum = 0;
     for (size_t i = 0; i < n; i++)
@@ -20,6 +19,14 @@ static double log_sum(const double *x, size_t n)
     for (size_t i = 0; i < n; i++)
         sum += exp(x[i] - most);
     return most + log(sum);
+}
+
+double tsr_divergence(const double *x, double zx, const double *y, double zy, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += exp(x[i] - zx) * (x[i] - zx - (y[i] - zy));
+    return fmax(sum, 0);
 }
 
 static size_t likeliest(const double *x, size_t n)
@@ -48,15 +55,12 @@ static tsr_status compare_position(void *context, size_t i, size_t worker, tsr_e
 {
     const positions *const p = context;
     const double *const x = p->x + i * p->width, *const y = p->y + i * p->width;
-    const double zx = log_sum(x, p->width), zy = log_sum(y, p->width);
+    const double zx = tsr_log_sum(x, p->width), zy = tsr_log_sum(y, p->width);
     const size_t token = p->row + i;
-    double sum = 0;
     (void)worker, (void)err;
-    for (size_t k = 0; k < p->width; k++)
-        sum += exp(x[k] - zx) * (x[k] - zx - (y[k] - zy));
     const bool last = token + 1 >= p->tokens->count || tsr_token_position(p->tokens, token + 1) == 0;
     const uint64_t next = last ? 0 : p->tokens->ids[token + 1];
-    p->of[i] = (position){.kl = fmax(sum, 0),
+    p->of[i] = (position){.kl = tsr_divergence(x, zx, y, zy, p->width),
                           .of_next = {last ? NAN : x[next] - zx, last ? NAN : y[next] - zy},
                           .alike = likeliest(x, p->width) == likeliest(y, p->width)};
     return TSR_OK;

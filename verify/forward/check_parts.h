@@ -66,6 +66,15 @@ typedef struct tsr_forward_both {
 } tsr_forward_both;
 tsr_status tsr_forward_run_both(const tsr_forward_both *both, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Rejects sequences that are too long for a model's windows (TSR_E_UNSUPPORTED), and tokens for which `passes` passes at
+ * a time need more than `memory` bytes (TSR_E_NOT_APPLICABLE; 0: no limit). */
+tsr_status tsr_forward_check_tokens(const tsr_forward *forward, const tsr_tokens *tokens, uint64_t passes,
+                                    uint64_t memory, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Computes the embeddings x [count][hidden], on the host. */
+tsr_status tsr_forward_embed_states(tsr_forward *forward, const tsr_tokens *tokens, double *x,
+                                    tsr_err *err) TSR_WARN_UNUSED;
+
 /* A layer's inputs and outputs on the host, in `parts` of as many rows. An input may be an output. */
 typedef struct tsr_forward_states {
     size_t parts;
@@ -86,6 +95,12 @@ const char *tsr_forward_nonfinite(const tsr_metrics *metrics);
 /* Describes an index: "sequence 1, token 12, channel 3". */
 void tsr_forward_locate(const tsr_forward_check *check, uint64_t index, size_t width, const char *column, char *text,
                         size_t size);
+
+/* Returns log sum exp x[i], shifted to avoid overflow. */
+double tsr_log_sum(const double *x, size_t n);
+
+/* Returns the divergence KL(softmax x || softmax y) in nats, at least 0; zx and zy are tsr_log_sum of both. */
+double tsr_divergence(const double *x, double zx, const double *y, double zy, size_t n);
 
 /* Computes logits [n][vocabulary] of n rows of states on the host. */
 tsr_status tsr_forward_logits_of(tsr_forward *forward, const double *x, size_t n, double *logits,

@@ -84,6 +84,36 @@ tsr_status tsr_forward_run_both(const tsr_forward_both *both, tsr_err *err)
     return tsr_parallel_for(2, both->check->devices.passes, both->check->request->run.cancel, run_pass, &copy, err);
 }
 
+tsr_status tsr_forward_check_tokens(const tsr_forward *f, const tsr_tokens *tokens, uint64_t passes, uint64_t memory,
+                                    tsr_err *err)
+{
+    const char *const path = f->side->checkpoint->path;
+    const uint64_t needed = passes * tsr_forward_memory(f, tokens->count, tokens->longest);
+    if (f->family->windows == TSR_WINDOW_UNKNOWN && tokens->longest > f->window)
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s/" TSR_CONFIG_NAME ": unexpected sliding_window %zu for this family; --count must not be "
+                        "larger",
+                        path, f->window);
+    if (memory == 0 || needed <= memory)
+        return TSR_OK;
+    return tsr_fail(err, TSR_E_NOT_APPLICABLE,
+                    "%s: %zu tokens need %llu MB, more than --memory; use fewer tokens (--count, --batch) or more "
+                    "memory",
+                    path, tokens->count, U64(needed / 1000000 + 1));
+}
+
+tsr_status tsr_forward_embed_states(tsr_forward *f, const tsr_tokens *tokens, double *x, tsr_err *err)
+{
+    const size_t n = tokens->count * f->hidden;
+    double *held;
+    TSR_TRY(f->ops->make(f->ops, n, &held, err));
+    tsr_status status = tsr_forward_embed(f, tokens, held, err);
+    if (status == TSR_OK)
+        status = f->ops->get(f->ops, x, held, n, err);
+    f->ops->drop(f->ops, held, n);
+    return status;
+}
+
 tsr_status tsr_forward_run_layer(tsr_forward *f, size_t layer, const tsr_tokens *tokens,
                                  const tsr_forward_states *states, uint32_t *choices, bool *routed, tsr_err *err)
 {

@@ -55,6 +55,13 @@ typedef struct tsr_family_row {
     const tsr_moe_names *names;
 } tsr_family_row;
 
+/* Weights that a pass takes from another checkpoint of the same model: those of one group of tensors. */
+typedef struct tsr_exchange {
+    const tsr_side *side;     /* NULL: none. It has all weights of the group, with the same shapes */
+    const uint32_t *group_of; /* [tensors of the model's own checkpoint] */
+    uint32_t group;
+} tsr_exchange;
+
 typedef struct tsr_forward {
     const tsr_side *side;
     const tsr_family_row *family;
@@ -81,6 +88,7 @@ typedef struct tsr_forward {
     tsr_ops *ops; /* borrowed */
     bool served;
     tsr_input_choice inputs;  /* with `served` */
+    tsr_exchange exchange;    /* takes effect in linear layers, at the next layer or head */
     tsr_collector *collector; /* receives the inputs of linear layers; NULL: they are not collected. Borrowed */
 
     /* Totals of the layers run so far. */

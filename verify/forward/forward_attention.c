@@ -89,7 +89,7 @@ enum { HEADS_AT_A_TIME = 8 };
 typedef struct latent {
     tsr_forward *f;
     const tsr_tokens *tokens;
-    tsr_mla_model m;
+    tsr_mla_model m, exchanged;    /* exchanged: provides kv_b_proj if it is from another checkpoint */
     tsr_held q, kv, latent, mixed; /* [n][heads][nope + rope], [n][rank + rope], [n][rank], [n][heads][v] */
 } latent;
 
@@ -223,12 +223,27 @@ out:
     return status;
 }
 
+/* Takes kv_b_proj from another checkpoint if the pass exchanges it. */
+static tsr_status exchange_kv_b(latent *l, size_t layer, tsr_err *err)
+{
+    const tsr_weight *w;
+    TSR_TRY(tsr_forward_find(l->f, &w, NULL, "model.layers.%zu.self_attn.kv_b_proj.weight", layer));
+    const tsr_side *const side = w == NULL ? l->f->side : tsr_forward_side_of(l->f, &w);
+    if (side == l->f->side)
+        return TSR_OK;
+    TSR_TRY(tsr_mla_model_open(&l->exchanged, side, layer, err));
+    l->m.w_kc = l->exchanged.w_kc;
+    l->m.w_vc = l->exchanged.w_vc;
+    return TSR_OK;
+}
+
 tsr_status tsr_forward_latent(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
                               tsr_err *err)
 {
     latent l = {.f = f, .tokens = tokens};
     tsr_status status;
     TSR_GOTO(tsr_mla_model_open(&l.m, f->side, layer, err));
+    TSR_GOTO(exchange_kv_b(&l, layer, err));
     TSR_GOTO(make_queries(&l, x, err));
     TSR_GOTO(make_latent(&l, x, err));
     TSR_GOTO(collect_latent(&l, layer, err));
@@ -242,6 +257,7 @@ out:
     tsr_let_go(f, &l.kv);
     tsr_let_go(f, &l.latent);
     tsr_let_go(f, &l.mixed);
+    tsr_mla_model_close(&l.exchanged);
     tsr_mla_model_close(&l.m);
     return status;
 }

@@ -39,6 +39,15 @@ tsr_status tsr_forward_find(const tsr_forward *f, const tsr_weight **weight, tsr
                : tsr_fail(err, TSR_E_FORMAT, "%s: lacks '%s'", f->side->checkpoint->path, name);
 }
 
+const tsr_side *tsr_forward_side_of(const tsr_forward *f, const tsr_weight **weight)
+{
+    const tsr_exchange *const x = &f->exchange;
+    if (x->side == NULL || x->group_of[(*weight)->data - f->side->checkpoint->tensors.items] != x->group)
+        return f->side;
+    *weight = tsr_weights_find(x->side->weights, x->side->checkpoint, (*weight)->values->name);
+    return x->side;
+}
+
 tsr_status tsr_forward_vector(const tsr_forward *f, const char *name, size_t n, bool needed, double **values,
                               tsr_err *err)
 {
@@ -174,8 +183,10 @@ tsr_status tsr_forward_collect_cache(const tsr_forward *f, size_t layer, const c
 tsr_status tsr_forward_product(tsr_forward *f, const tsr_layer_product *p, tsr_held *y, tsr_err *err)
 {
     tsr_held input = {0};
-    tsr_linear_product linear = {.checkpoint = f->side->checkpoint,
-                                 .weight = p->weight,
+    const tsr_weight *weight = p->weight;
+    const tsr_side *const side = weight == NULL ? f->side : tsr_forward_side_of(f, &weight);
+    tsr_linear_product linear = {.checkpoint = side->checkpoint,
+                                 .weight = weight,
                                  .matrix = p->matrix,
                                  .dense = p->dense,
                                  .rows = p->rows,

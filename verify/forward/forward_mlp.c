@@ -55,7 +55,7 @@ out:
 
 /* Transposes one matrix of a plain stack, which is [inputs][outputs]. *dense is from malloc. It is NULL for codes,
  * whose rows are outputs. */
-static tsr_status turned(const tsr_forward *f, const tsr_weight *w, size_t e, size_t rows, size_t cols, double **dense,
+static tsr_status turned(const tsr_side *side, const tsr_weight *w, size_t e, size_t rows, size_t cols, double **dense,
                          tsr_err *err)
 {
     *dense = NULL;
@@ -63,10 +63,10 @@ static tsr_status turned(const tsr_forward *f, const tsr_weight *w, size_t e, si
         return TSR_OK;
     double *const stored = malloc(rows * cols * sizeof *stored);
     *dense = malloc(rows * cols * sizeof **dense);
-    tsr_status status = stored == NULL || *dense == NULL
-                            ? tsr_out_of_memory(err, "for an expert")
-                            : tsr_read_values(f->side->checkpoint, w,
-                                              &(tsr_piece){.matrix = e, .rows = cols, .cols = rows}, stored, err);
+    tsr_status status =
+        stored == NULL || *dense == NULL
+            ? tsr_out_of_memory(err, "for an expert")
+            : tsr_read_values(side->checkpoint, w, &(tsr_piece){.matrix = e, .rows = cols, .cols = rows}, stored, err);
     for (size_t i = 0; status == TSR_OK && i < rows * cols; i++)
         (*dense)[i] = stored[i % cols * rows + i / cols];
     free(stored);
@@ -87,22 +87,25 @@ static bool has_shape(const tsr_weight *w, size_t experts, size_t rows, size_t c
 static tsr_status stacked(tsr_forward *f, const char *mlp, const char *which, size_t experts, size_t e, size_t rows,
                           size_t cols, const double *x, size_t n, tsr_held *y, tsr_err *err)
 {
-    const tsr_weight *w, *of_bias;
+    const tsr_weight *own, *w, *of_bias;
+    const tsr_side *side;
     double *dense = NULL, *bias = NULL;
     tsr_input_coding none = {.type = TSR_INPUT_PLAIN};
     tsr_status status;
-    TSR_GOTO(tsr_forward_find(f, &w, err, "%s.%s", mlp, which));
+    TSR_GOTO(tsr_forward_find(f, &own, err, "%s.%s", mlp, which));
+    w = own;
+    side = tsr_forward_side_of(f, &w);
     TSR_GOTO(tsr_forward_find(f, &of_bias, err, "%s.%s_bias", mlp, which));
     if (!has_shape(w, experts, rows, cols) || of_bias->values->rank != 2 || of_bias->values->shape[0] != experts ||
         of_bias->values->shape[1] != rows)
         TSR_GOTO(tsr_fail(err, TSR_E_SHAPE,
                           "%s: '%s' or its bias does not match " TSR_CONFIG_NAME ": %zu experts of %zu by %zu",
-                          f->side->checkpoint->path, w->values->name, experts, rows, cols));
+                          side->checkpoint->path, w->values->name, experts, rows, cols));
     bias = malloc(rows * sizeof *bias);
     if (bias == NULL)
         TSR_GOTO(tsr_out_of_memory(err, "for a bias"));
     TSR_GOTO(tsr_read_values(f->side->checkpoint, of_bias, &(tsr_piece){.row = e, .rows = 1, .cols = rows}, bias, err));
-    TSR_GOTO(turned(f, w, e, rows, cols, &dense, err));
+    TSR_GOTO(turned(side, w, e, rows, cols, &dense, err));
     if (dense != NULL) {
         f->bytes_read += w->data->bytes / experts;
         f->noise = fmax(f->noise, tsr_noise_of(w, &none));
@@ -116,7 +119,7 @@ static tsr_status stacked(tsr_forward *f, const char *mlp, const char *which, si
                            .cols = cols,
                            .x = x,
                            .n = n};
-    p.weight = dense == NULL ? w : NULL;
+    p.weight = dense == NULL ? own : NULL;
     p.ld_x = cols;
     TSR_GOTO(tsr_forward_product(f, &p, y, err));
     status = tsr_forward_round(f, y->x, y->n, err);

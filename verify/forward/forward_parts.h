@@ -24,6 +24,9 @@ size_t tsr_forward_size(const tsr_forward *forward, const char *key, size_t othe
 tsr_status tsr_forward_find(const tsr_forward *forward, const tsr_weight **weight, tsr_err *err, const char *format,
                             ...) TSR_PRINTF(4, 5);
 
+/* Returns the checkpoint from which the pass takes a weight of its model, and sets *weight to the entry there. */
+const tsr_side *tsr_forward_side_of(const tsr_forward *forward, const tsr_weight **weight);
+
 /* Reads a vector of n elements to the host, from malloc. *values is NULL if it is missing and `needed` is false. */
 tsr_status tsr_forward_vector(const tsr_forward *forward, const char *name, size_t n, bool needed, double **values,
                               tsr_err *err) TSR_WARN_UNUSED;

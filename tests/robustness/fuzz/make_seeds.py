@@ -61,6 +61,7 @@ RESULTS = {
     "compare-schemes": {"schemes": [{"scheme": "mxfp8", "bytes": 9, **STATS, "options": "--scheme mxfp8"}], "suggested": {"any": "mxfp8"},
                         "tensors": [{"name": NAME, "bytes": 8, "schemes": [{"scheme": "mxfp8", "bytes": 9, **STATS}]}]},
     "plan-schemes": {"bytes": 9, "groups": [{"scheme": "mxfp8", "options": [{"scheme": "mxfp8", "bytes": 9, "error": 0.1}], "tensors": [NAME]}]},
+    "sensitivities": {"weighted": False, "otherwise": 1, "groups": [{"name": NAME, "match": [NAME], "kl_mean_nats": 0.1, "error": 0.2}]},
     "inspect": {"path": "m", "dtypes": {"BF16": {"tensors": 1, "bytes": 8}}, "parts": {"norms": {"tensors": 1}}, "index": None,
                 "unread": {"tensors": 0}, "quantization": {"method": "fp8", "scale_stats": {"zero": 1}}, "findings": [ISSUE],
                 "can_load": {"vllm": {"1": True, "2": False}}, "load_findings": [ISSUE]},

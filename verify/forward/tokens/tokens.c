@@ -6,6 +6,7 @@
 #include "verify/values/weight_reader.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 tsr_status tsr_tokens_reserve(tsr_tokens *t, size_t sequences, size_t count, tsr_err *err)
 {
@@ -58,6 +59,18 @@ tsr_status tsr_tokens_load(tsr_tokens *t, const tsr_checkpoint *file, const tsr_
     }
     free(values);
     return status;
+}
+
+tsr_status tsr_tokens_repeat(const tsr_tokens *t, size_t times, tsr_tokens *repeated, tsr_err *err)
+{
+    TSR_TRY(tsr_tokens_reserve(repeated, times * t->sequences, times * t->count, err));
+    for (size_t s = 0; s < times * t->sequences; s++) {
+        const size_t first = t->first[s % t->sequences], length = t->first[s % t->sequences + 1] - first;
+        memcpy(repeated->ids + repeated->count, t->ids + first, length * sizeof *t->ids);
+        repeated->count += length;
+        tsr_tokens_end_sequence(repeated);
+    }
+    return TSR_OK;
 }
 
 size_t tsr_token_position(const tsr_tokens *t, size_t token)

@@ -25,6 +25,10 @@ tsr_status tsr_tokens_draw(tsr_tokens *tokens, uint64_t seed, size_t sequences, 
 tsr_status tsr_tokens_load(tsr_tokens *tokens, const tsr_checkpoint *file, const tsr_tensor *tensor,
                            uint64_t vocabulary, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Repeats all sequences so many times. */
+tsr_status tsr_tokens_repeat(const tsr_tokens *tokens, size_t times, tsr_tokens *repeated,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
 /* Returns the position of a token in its sequence. */
 size_t tsr_token_position(const tsr_tokens *tokens, size_t token);
 
