@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares plans by measured sensitivities with plans by the errors of weights, on a trained model.
 
-The model and the text are those of compare_quality.py. A probe, int4 in groups of 128, gives the sensitivities on one text.
+The model and the text are those of compare_quality.py. A probe, int4 in groups of 64, gives the sensitivities on one text.
 For each budget, plan-schemes chooses schemes with and without them, quantize --rules writes the model, and verify forward
 measures the divergence from the source on another text. Weights are weighted by importance in all of them. Prints a
 Markdown table; --json FILE."""
@@ -18,7 +18,7 @@ import numpy as np
 from trained_model import LENGTH, sequences, smollm2
 from transformers import AutoTokenizer
 
-PROBE = "int4-weight-only --scales best"
+PROBE = "int4-weight-only --group-size 64 --scales best"
 
 
 def parse():
