@@ -120,7 +120,7 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
 static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
 {
     const verifying *const a = c->job;
-    const char *const sources[] = {a->all.dst, a->against, a->activations, a->forward.tokens};
+    const char *const sources[] = {a->all.dst, a->against, a->activations, a->forward.tokens, a->forward.baseline};
     memcpy(paths->sources, sources, sizeof sources);
     paths->unconfined = tsr_unconfined_device(a->device != TSR_DEVICE_CPU, a->forward.tokens);
 }
@@ -152,6 +152,7 @@ static void fill_forward(tsr_verify_forward *v, const verifying *a, uint64_t mem
 {
     v->sides[0] = a->against;
     v->sides[1] = a->all.dst;
+    v->sides[2] = a->forward.baseline;
     v->memory = memory;
     v->request = a->request;
     v->request.device = (tsr_device_kind)a->device;

@@ -30,6 +30,7 @@ static const char kHelp[] =
     "Examples:\n"
     "  tessera verify forward Llama-3.1-8B-FP8 --against Llama-3.1-8B\n"
     "  tessera verify forward DeepSeek-V3-FP8 --against DeepSeek-V3-BF16 --layers 0..4 --tokens prompt.txt\n"
+    "  tessera verify forward out --against model --tokens prompt.txt --exact --baseline rounded\n"
     "  tessera verify forward out --against model --max-kl 0.05 --min-top1 0.95 --junit result.xml       for CI\n\n"
     "Options:\n";
 
@@ -81,6 +82,8 @@ static tsr_status take_sides(tsr_verify_forward *v, const char *const named[2], 
     if ((v->reference == NULL) == (v->sides[0] == NULL))
         return tsr_fail(err, TSR_E_USAGE, "%s--against SRC, or --reference FILE%s",
                         v->reference == NULL ? "no source given: add " : "", v->reference == NULL ? "" : ", not both");
+    if (v->reference != NULL && v->sides[2] != NULL)
+        return tsr_fail(err, TSR_E_USAGE, "--baseline cannot be combined with --reference: it is a third checkpoint");
     v->sides[v->reference == NULL ? 1 : 0] = named[0];
     return TSR_OK;
 }
@@ -102,6 +105,7 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
 {
     arguments *const a = c->job;
     tsr_verify_forward *const v = &a->job;
+    v->sides[2] = a->texts.baseline;
     TSR_TRY(take_sides(v, c->words, err));
     if (v->reference != NULL && a->texts.tokens != NULL)
         return tsr_fail(err, TSR_E_USAGE, "--tokens cannot be combined with --reference, which has its own tokens");
@@ -122,7 +126,7 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
 {
     const arguments *const a = c->job;
     const tsr_verify_forward *const v = &a->job;
-    const char *const sources[] = {v->sides[0], v->sides[1], v->reference, a->texts.tokens};
+    const char *const sources[] = {v->sides[0], v->sides[1], v->sides[2], v->reference, a->texts.tokens};
     memcpy(paths->sources, sources, sizeof sources);
     paths->unconfined = tsr_unconfined_device(v->request.device != TSR_DEVICE_CPU, a->texts.tokens);
 }
@@ -134,7 +138,7 @@ static tsr_status open_all(tsr_command_context *c, tsr_err *err)
     tsr_verify_forward *const v = c->job;
     if (v->checkpoints[0] != NULL)
         return TSR_OK;
-    for (size_t i = 0; i < 2 && v->sides[i] != NULL; i++) {
+    for (size_t i = 0; i < 3 && v->sides[i] != NULL; i++) {
         TSR_TRY(tsr_checkpoint_open(&v->checkpoints[i], v->sides[i], NULL, 0, err));
         TSR_TRY(
             tsr_weights_survey(&v->weights[i], v->checkpoints[i], (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err));
@@ -160,13 +164,16 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
     tsr_verify_forward *const v = c->job;
     v->request.run = tsr_terminal_run_options(terminal, c->common.threads, v->memory);
     TSR_TRY(tsr_check_forward(&v->request, &v->evidence, &v->figures, err));
+    v->baseline.path = v->sides[2];
+    if (v->baseline.path != NULL)
+        TSR_TRY(tsr_forward_baseline_run(&v->baseline, &v->request, &v->opened[2], &v->evidence, err));
     return tsr_evidence_fill(&v->result, c->schema, &v->evidence, err);
 }
 
 static int exit_code(const tsr_command_context *c)
 {
     const tsr_verify_forward *const v = c->job;
-    return v->evidence.failed > 0;
+    return v->evidence.failed > 0 || tsr_forward_baseline_is_better(&v->baseline);
 }
 
 static void summarize(const tsr_command_context *c, tsr_text *text)
@@ -182,7 +189,8 @@ static void close_job(tsr_command_context *c)
     tsr_verify_forward *const v = c->job;
     tsr_result_free(&v->result);
     tsr_evidence_free(&v->evidence);
-    for (size_t i = 0; i < 2; i++) {
+    tsr_forward_baseline_free(&v->baseline);
+    for (size_t i = 0; i < 3; i++) {
         tsr_weights_free(&v->weights[i]);
         tsr_checkpoint_close(v->checkpoints[i]);
     }

@@ -22,6 +22,8 @@ tsr_forward_texts tsr_forward_texts_defaults(void)
 void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts)
 {
     const tsr_option all[] = {
+        {"--baseline", TSR_OPT_TEXT, &texts->baseline, "OTHER",
+         "also run this checkpoint of SRC, such as one of --method rtn, and fail if its predictions are nearer to SRC's"},
         {"--layers", TSR_OPT_TEXT, &texts->layers, "A..B",
          "run only these layers, the first on the source's "
          "embeddings (all)"},
@@ -89,6 +91,8 @@ static void print_run(const tsr_verify_forward *v)
     if (!isnan(p->perplexity[0]))
         tsr_print("       perplexity: %.4f +- %.4f of SRC, %.4f +- %.4f of DST\n", p->perplexity[0],
                   p->perplexity_error[0], p->perplexity[1], p->perplexity_error[1]);
+    if (v->baseline.path != NULL)
+        tsr_forward_baseline_print(&v->baseline);
     if (!isnan(p->kl_percentile[0]))
         tsr_print("       KL divergence: median %.3g, 90 %% below %.3g, 99 %% below %.3g, 99.9 %% below %.3g nats\n",
                   p->kl_percentile[0], p->kl_percentile[1], p->kl_percentile[2], p->kl_percentile[3]);
@@ -164,8 +168,9 @@ void tsr_verify_forward_json(const tsr_command_context *context, tsr_text *t)
     else
         tsr_json_u64(t, r->last);
     tsr_json_end_array(t);
-    tsr_json_member_bool(t, "passed", v->evidence.failed == 0);
+    tsr_json_member_bool(t, "passed", v->evidence.failed == 0 && !tsr_forward_baseline_is_better(&v->baseline));
     write_figures(t, v);
+    tsr_forward_baseline_json(t, &v->baseline);
     tsr_json_member_object(t, "limits", true);
     tsr_json_member_number(t, "min_sqnr_db", r->limits.min_sqnr);
     tsr_json_member_number(t, "min_stream_db", r->limits.min_stream);

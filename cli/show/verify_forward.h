@@ -3,22 +3,24 @@
 #define TSR_CLI_SHOW_VERIFY_FORWARD_H
 
 #include "cli/command.h"
+#include "cli/show/forward_baseline.h"
 #include "report/model/result.h"
 #include "verify/forward/check_forward.h"
 
 typedef struct tsr_verify_forward {
-    const char *sides[2];        /* SRC and DST; with a reference only the first */
+    const char *sides[3];        /* SRC, DST, and the baseline or NULL; with a reference only the first */
     const char *reference;       /* NULL: none */
     uint64_t memory;             /* 0: no limit */
     tsr_forward_request request; /* except for the opened inputs */
 
     /* After opening. */
-    tsr_checkpoint *checkpoints[2], *opened_reference;
-    tsr_weights weights[2];
-    tsr_side opened[2];
+    tsr_checkpoint *checkpoints[3], *opened_reference;
+    tsr_weights weights[3];
+    tsr_side opened[3];
     tsr_evidence evidence;
     tsr_result result; /* a row for each judgement */
     tsr_forward_figures figures;
+    tsr_forward_baseline baseline;
 } tsr_verify_forward;
 
 /* Functions of a tsr_command whose job is a tsr_verify_forward. */
@@ -27,7 +29,7 @@ void tsr_verify_forward_json(const tsr_command_context *context, tsr_text *text)
 
 /* Options that `verify forward` and `verify all` share, as given. */
 typedef struct tsr_forward_texts {
-    const char *layers, *tokens, *min_stream, *max_kl, *min_top1;
+    const char *baseline, *layers, *tokens, *min_stream, *max_kl, *min_top1;
     uint64_t sequences, length, devices;
     bool kl_by_layer, exact;
 } tsr_forward_texts;

@@ -1,6 +1,7 @@
 """Tests `tessera verify forward` against NumPy in float64: each family layer by layer, two checkpoints, and planted faults."""
 
 import json
+import math
 
 import batched
 from checkpoints import write
@@ -272,3 +273,37 @@ def test_token_files(tmp_path, verify):
     found = [verify(a, b, "--tokens", tmp_path / n, "--count", "5") for n in ("lines", "arrays")]
     assert found[0] == found[1]
     assert found[0]["model", "logits"]["elements"] == (3 + 1 + 5) * VOCABULARY
+
+
+# ---- a baseline ----
+
+def test_gains_over_a_baseline(tmp_path, tessera):
+    """Gains of layers are ratios of the errors that verify states for each; a baseline that is nearer to SRC fails."""
+    m = Whole("qwen3")
+    src = m.write(tmp_path / "src")
+    near, far = (write(tmp_path / name, noisy(m, amount), m.config) for name, amount in (("near", 0.01), ("far", 0.04)))
+    (tmp_path / "t.txt").write_text("\n".join(" ".join(map(str, row)) for row in m.tokens))
+    result = tmp_path / "result.json"
+
+    def run(dst, *options):
+        code, out, err = harness.run(tessera, ["verify", "forward", dst, "--against", src, "--tokens", tmp_path / "t.txt", "--exact", "--min-sqnr", "0",
+                                               "--min-stream", "0", "--json", result, *options])
+        return code, out, json.loads(result.read_text())
+
+    (_, _, of_near), (_, _, of_far) = run(near), run(far)
+    assert of_near["baseline"] is None
+    code, out, got = run(near, "--baseline", far)
+    assert code == 0 and got["passed"] and "baseline" in out
+    assert {k: v for k, v in got.items() if k != "baseline"}.keys() == {k: v for k, v in of_near.items() if k != "baseline"}.keys()
+    alone = [[10 ** (-j["sqnr_db"] / 10) for j in r["judgements"] if j["what"] == "layer alone"] for r in (of_near, of_far)]
+    gains = [10 * math.log10(b / a) for a, b in zip(*alone)]
+    baseline = got["baseline"]
+    assert baseline["least_gain_db"] == pytest.approx(min(gains)) and baseline["most_gain_db"] == pytest.approx(max(gains))
+    assert baseline["least_gain_at"] == f"model.layers.{gains.index(min(gains))}"
+    assert (baseline["layers"], baseline["layers_worse"]) == (LAYERS, 0) and baseline["checkpoint"] == str(far)
+    kl = [[j["kl_mean_nats"] for j in r["judgements"] if j["what"] == "logits"][0] for r in (of_near, of_far)]
+    assert kl[0] < kl[1] and baseline["kl_mean_nats"] == kl[1] and baseline["perplexity"] == of_far["perplexity"]
+    code, out, got = run(far, "--baseline", near)
+    assert code == 1 and not got["passed"] and "FAILED: the baseline" in out and got["baseline"]["layers_worse"] == LAYERS
+    code, _, err = harness.run(tessera, ["verify", "forward", src, "--reference", result, "--baseline", near])
+    assert code == 2 and "--baseline" in err
