@@ -14,13 +14,28 @@
 enum { EXIT_USAGE = 2, EXIT_IO = 4 };
 
 static const tsr_command *const kCommands[] = {
-    &tsr_command_quantize,        &tsr_command_convert,         &tsr_command_merge,
-    &tsr_command_finish,          &tsr_command_compare_schemes, &tsr_command_plan_schemes,
-    &tsr_command_sensitivities,   &tsr_command_calibrate,       &tsr_command_diff,
-    &tsr_command_verify,          &tsr_command_verify_gemm,     &tsr_command_verify_epilogue,
-    &tsr_command_verify_dequant,  &tsr_command_verify_mla,      &tsr_command_verify_forward,
-    &tsr_command_verify_manifest, &tsr_command_verify_all,      &tsr_command_inspect,
-    &tsr_command_report,          &tsr_command_batch,           NULL,
+    &tsr_command_quantize,
+    &tsr_command_convert,
+    &tsr_command_fold,
+    &tsr_command_merge,
+    &tsr_command_finish,
+    &tsr_command_compare_schemes,
+    &tsr_command_plan_schemes,
+    &tsr_command_sensitivities,
+    &tsr_command_calibrate,
+    &tsr_command_diff,
+    &tsr_command_verify,
+    &tsr_command_verify_gemm,
+    &tsr_command_verify_epilogue,
+    &tsr_command_verify_dequant,
+    &tsr_command_verify_mla,
+    &tsr_command_verify_forward,
+    &tsr_command_verify_manifest,
+    &tsr_command_verify_all,
+    &tsr_command_inspect,
+    &tsr_command_report,
+    &tsr_command_batch,
+    NULL,
 };
 
 static void print_help(void)

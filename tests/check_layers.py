@@ -51,6 +51,7 @@ MAY_INCLUDE = {
     "convert/ops/move": MAKING + CONVERT[:7],
     "convert/plans/experts": MAKING + CONVERT[:8],
     "convert/plans/views": MAKING + CONVERT[:8] + ["convert/plans/experts"],
+    "convert/plans/fold": MAKING + CONVERT[:2],
     "convert/plans/merge": MAKING + CONVERT[:9],
     "convert/plans/layouts": MAKING + CONVERT[:9],
     "convert/plans/ranks": MAKING + CONVERT[:9],

@@ -8,6 +8,7 @@ extern const tsr_command tsr_command_quantize;
 extern const tsr_command tsr_command_convert;
 extern const tsr_command tsr_command_merge;
 extern const tsr_command tsr_command_finish;
+extern const tsr_command tsr_command_fold;
 extern const tsr_command tsr_command_calibrate;
 extern const tsr_command tsr_command_compare_schemes;
 extern const tsr_command tsr_command_plan_schemes;

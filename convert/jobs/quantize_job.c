@@ -86,7 +86,7 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
          "safetensors or JSON (docs/importance.md); implies --scales best where the format allows it"},
         {"--method", TSR_OPT_CHOICE, &job->of.method, TSR_METHOD_WORDS,
          "int and fp4: rtn: the nearest codes; gptq: codes that also make up for the errors of other columns, by the "
-         "products of inputs that calibrate --hessians wrote to the file of --importance (rtn)"},
+         "products of inputs that calibrate --hessians wrote to the file of --importance; for AWQ see tessera fold (rtn)"},
         {"--block", TSR_OPT_TEXT, &job->of.block, "RxC", "fp8-block: rows and columns of a block (128x128)"},
         {"--scale-fmt", TSR_OPT_CHOICE, &job->of.scale_fmt, TSR_SCALE_FMT_WORDS,
          "fp8-block: f32: any scale; ue8m0: scales rounded up to powers of two (f32)"},

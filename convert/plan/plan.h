@@ -8,6 +8,7 @@
 #define TSR_CONVERT_PLAN_PLAN_H
 
 #include "common/arena.h"
+#include "common/parallel/threads.h"
 #include "common/status.h"
 #include "common/text.h"
 #include "formats/checkpoint/checkpoint.h"
@@ -266,6 +267,10 @@ typedef struct tsr_plan {
     const char *first_rounded;
     tsr_plan_provenance provenance;
     uint64_t block_cells; /* limit of the cells that the blocks of a tensor are folded to */
+    /* Work before the first unit, such as a search in all weights, whose results the steps use; NULL: none. It is not done
+     * if the output is complete already. */
+    tsr_status (*prepare)(const struct tsr_plan *plan, const tsr_run_options *run, unsigned cpu_flags, tsr_err *err);
+    void *preparation; /* its data. Borrowed */
     /* Estimates the final size of appended files as a share of their upper bounds; reads samples of the source. NULL if
      * there are none. */
     tsr_status (*estimate)(const struct tsr_plan *plan, double *share, tsr_err *err);

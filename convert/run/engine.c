@@ -260,6 +260,8 @@ static tsr_status begin_converting(tsr_run *r, tsr_engine_result *result, tsr_er
         return TSR_OK;
     TSR_TRY(begin_writing(r, err));
     TSR_TRY(tsr_watch_begin(&r->watch, r->plan, r->link == TSR_LINK_HARD ? r->whole : NULL, err));
+    if (r->plan->prepare != NULL)
+        TSR_TRY(r->plan->prepare(r->plan, r->pool->options, r->cpu_flags, err));
     tsr_io_choose(&r->io, r->plan, r->dst);
     r->io.summary.ring = r->pool->ring && (r->io.summary.reads || r->io.summary.writes);
     return TSR_OK;
@@ -362,6 +364,7 @@ static tsr_status begin_run(tsr_run *r, tsr_pool *pool, const tsr_engine_job *jo
         .force = job->force,
         .shard = job->shard,
         .link = job->link,
+        .cpu_flags = cpu_flags,
         .io = {.mode = job->io, .summary = {.why = "all files were complete already"}},
         .journal = {.fd = -1},
         .frames = calloc(plan->n_steps, sizeof *r->frames),

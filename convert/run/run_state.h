@@ -145,7 +145,8 @@ typedef struct tsr_run {
     bool verifying;
     tsr_io_choice io;
     tsr_link_mode link;
-    bool *whole; /* [plan->n_files]: files to be linked, each a whole source file; NULL: none */
+    unsigned cpu_flags; /* for tsr_cpu_kernels_init */
+    bool *whole;        /* [plan->n_files]: files to be linked, each a whole source file; NULL: none */
 
     /* Members guarded by the pool's lock. */
     tsr_step_state **steps;       /* [plan->n_steps]; NULL if not in progress */

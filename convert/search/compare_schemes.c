@@ -9,6 +9,7 @@
 #include "quantize/fp8_block.h"
 #include "quantize/mx_weight.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -344,6 +345,17 @@ static void add_strip(void *job, const tsr_job_part *part, const void *result)
         finish(r, part->item);
 }
 
+/* Multiplies the columns of a strip, and divides their importance by the squares of the factors. */
+static tsr_status fold_strip(const run *r, const strip *at, const matrix *m, tsr_strip_buffers *w, tsr_err *err)
+{
+    const tsr_fold columns = {.columns = r->options->folds[at->tensor]->columns};
+    TSR_TRY(
+        tsr_fold_rows(&columns, r->tensors[at->tensor], at->matrix * m->rows + at->row, at->rows, m->cols, w->x, err));
+    for (uint64_t j = 0; w->weighted && columns.columns != NULL && j < m->cols; j++)
+        w->importance[j] = ldexpf(w->importance[j], -2 * columns.columns[j]);
+    return TSR_OK;
+}
+
 static void *begin_worker(void *job)
 {
     const run *const r = job;
@@ -361,6 +373,8 @@ static tsr_status make_strip(void *job, void *worker, const tsr_job_part *part, 
     const uint64_t row_bytes = m.cols * tsr_dtype_bytes((tsr_dtype)t->dtype);
     w->weighted = tsr_importance_of(&r->columns[at.tensor], at.matrix, 0, m.cols, w->importance);
     TSR_TRY(tsr_checkpoint_read(r->c, t, (at.matrix * m.rows + at.row) * row_bytes, w->x, at.rows * row_bytes, err));
+    if (r->options->folds != NULL)
+        TSR_TRY(fold_strip(r, &at, &m, w, err));
     return quantize_strip(&r->kernels, w, t, &at, &r->costs[at.tensor * TSR_SCHEMES], s->stats, &s->refused, err);
 }
 

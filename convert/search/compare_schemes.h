@@ -11,6 +11,7 @@
 #include "convert/schemes/schemes.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/importance/importance.h"
+#include "quantize/fold.h"
 #include "quantize/quant_stats.h"
 
 typedef struct tsr_scheme_cost {
@@ -34,6 +35,8 @@ typedef struct tsr_compare_schemes_options {
     const uint64_t *taken; /* [n] from tsr_schemes_decide; NULL: every scheme quantizes every tensor */
     uint64_t schemes;      /* bits of the schemes to measure; 0: those that have a title. The others quantize nothing */
     const tsr_importance *importance; /* weights of the columns in squared errors; NULL: all are 1 */
+    const tsr_fold *const *folds; /* [n]: the columns of a tensor are multiplied before it is quantized, and its errors
+                                   * divided afterwards; NULL: none is */
     unsigned cpu_flags;
     tsr_ranks *ranks; /* the processes that share the job; NULL: only this one. Borrowed */
 } tsr_compare_schemes_options;

@@ -29,6 +29,7 @@ static const struct {
     {{"tessera-quantization-report/1", "quantization report", "", false, false, NULL}, tsr_read_quantization_report},
     {{"tessera-quantize/1", "quantize", NULL, false, false, NULL}, tsr_read_run},
     {{"tessera-convert/1", "convert", NULL, false, false, NULL}, tsr_read_run},
+    {{"tessera-fold/1", "fold", NULL, false, false, NULL}, tsr_read_run},
     {{"tessera-merge/1", "merge", NULL, false, false, NULL}, tsr_read_merge},
     {{"tessera-merge-report/1", "merge report", NULL, false, false, NULL}, tsr_read_merge_report},
     {{"tessera-calibrate/1", "calibrate", NULL, false, false, NULL}, tsr_read_calibrate},

@@ -9,6 +9,7 @@ import checkpoints
 from checkpoints import BF16, FP8_CONFIG
 import fp8_oracle
 import harness
+import importance_files
 import numpy as np
 
 # name of the result -> command; SRC is a checkpoint in BF16, FP8 what quantize makes of it, OUT a fresh folder, JSON the result.
@@ -37,6 +38,8 @@ COMMANDS = {
     "plan-schemes": "plan-schemes SRC --bits 9 --json JSON",
     "sensitivities": "sensitivities SRC --against FP8 --tokens TOKENS --device cpu -o SENSITIVITIES --json JSON",
     "calibrate": "calibrate SRC --tokens TOKENS --device cpu -o STATS --json JSON",
+    "fold": "fold SRC -o OUT --importance MEANS --json JSON",
+    "fold-plan": "fold SRC -o OUT --importance MEANS --dry-run --json JSON",
     "inspect": "inspect FP8 --json JSON",
     "inspect-loaders": "inspect FP8 --can-load all --json JSON",
     "inspect-tensor": "inspect FP8:lm_head.weight --json JSON",
@@ -52,8 +55,10 @@ def make(tessera, source, folder):
     folder.mkdir(exist_ok=True)
     made = {"FP8": folder / "fp8", "INT8": folder / "int8", "INT4": folder / "int4",
             "SHARDED": folder / "sharded", "LORA": folder / "lora", "TOKENS": folder / "tokens.txt", "STATS": folder / "stats.safetensors",
-            "SENSITIVITIES": folder / "measured.json"}
+            "SENSITIVITIES": folder / "measured.json", "MEANS": folder / "means.json"}
     made["TOKENS"].write_text("1 2 3 4 5 6 7 8")
+    importance_files.as_json(made["MEANS"], {n.removesuffix(".weight"): np.arange(1, w.shape[1] + 1, dtype=np.float32)
+                                             for n, w in checkpoints.load(source).items() if n.endswith("gate_proj.weight")})
     adapters.for_base(made["LORA"], source)
     for name, options in (("FP8", []), ("INT8", ["--scheme", "int8-channel"]), ("INT4", ["--scheme", "int4-weight-only"])):
         code, _, err = harness.run(tessera, ["quantize", source, "-o", made[name], "--quiet", *options])

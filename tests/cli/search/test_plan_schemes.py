@@ -173,7 +173,7 @@ def test_all_schemes(tmp_path, tessera, quantize, llama, plan):
     used = set()
     for bits in ("4.3", "4.6", "5", "8.2"):
         rules, got = plan(llama, "--bits", bits)
-        assert "--sensitivity" in got["stdout"]
+        assert "tessera sensitivities" in got["stdout"]
         best = best_error(got["groups"], got["budget_bytes"] - got["kept_bytes"])
         assert got["error"] == pytest.approx(best, rel=1e-6)
         names = {o["scheme"] for g in got["groups"] for o in g["options"]}

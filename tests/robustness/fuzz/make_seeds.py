@@ -52,6 +52,7 @@ RESULTS = {
                             "whole": {"tensors_kept": 1, **STATS}, "kept": [{"name": "n", "reason": "norm"}],
                             "against": [{"name": NAME, **STATS}], "whole_against": STATS},
     "quantize": {"tensors": 3, "actions": {"copy": 1}, "plan": [{"name": NAME, "action": "copy", "reason": "norm"}], **STATS},
+    "fold": {"tensors": 3, "actions": {"fold": 1}, "plan": [{"name": NAME, "action": "fold", "reason": "norm"}], "sets": 8, "gain_db": 1.5},
     "verify": {"checkpoint": "b", "passed": False, "limits": {"min_sqnr_db": 30}, "whole": METRICS, "judged": {"values": 1, "config": 0},
                "findings": [{"check": "values", "where": NAME, "what": "transposed"}], "tensors": [PAIR, {"name": "n", "state": "missing"}]},
     "verify-kernels": {"check": "gemm", "passed": False, "limits": {"max_kernel_error": 1}, "judgements": [JUDGED],
