@@ -2,18 +2,16 @@
 #include "cli/commands/commands.h"
 #include "cli/help/next_command.h"
 #include "cli/io/output.h"
-#include "cli/show/verify_kernels.h"
+#include "cli/show/pass_options.h"
 #include "formats/json/json_write.h"
 #include "verify/calibrate/calibrate.h"
 
 #include <string.h>
 
-enum { MOST_TOKENS = 1 << 24 };
-
 typedef struct calibrating {
-    const char *src, *tokens, *out;
-    uint64_t sequences, length, least, memory, devices;
-    int device;
+    const char *src, *out;
+    tsr_pass_options pass;
+    uint64_t least;
     bool hessians;
     const char *save_every;
     double save_seconds;
@@ -47,10 +45,9 @@ static const char kHelp[] =
 static void set_defaults(tsr_command_context *c)
 {
     calibrating *const a = c->job;
-    a->length = 512;
+    a->pass = tsr_pass_options_defaults();
     a->least = 32;
     a->save_seconds = 60;
-    a->devices = 1;
     a->products.fd = -1;
 }
 
@@ -58,22 +55,16 @@ static void add_options(tsr_command_context *c, tsr_option *options)
 {
     calibrating *const a = c->job;
     const tsr_option own[] = {
-        {"--tokens", TSR_OPT_TEXT, &a->tokens, "FILE",
-         "token ids (text, .npy, raw int32), or text for the model's tokenizer"},
         {"-o", TSR_OPT_TEXT, &a->out, "FILE", "write the statistics, as safetensors"},
-        {"--batch", TSR_OPT_COUNT, &a->sequences, "B", "most sequences (all)"},
-        {"--count", TSR_OPT_COUNT, &a->length, "N", "most tokens of a sequence (512)"},
         {"--min-tokens", TSR_OPT_COUNT, &a->least, "N",
          "experts that see fewer tokens get the statistics of all experts of their layer (32)"},
         {"--hessians", TSR_OPT_FLAG, &a->hessians, NULL,
          "also write the mean of x x^T of each input x, which quantize --method gptq needs (docs/gptq.md)"},
         {"--save-every", TSR_OPT_TEXT, &a->save_every, "SECONDS",
          "store the state in OUT.partial after a layer, if so much time has passed; the same command resumes (60)"},
-        TSR_DEVICE_OPTION(&a->device),
-        {"--devices", TSR_OPT_COUNT, &a->devices, "N", "number of GPUs; the result does not depend on it (1)"},
-        {"--memory", TSR_OPT_SIZE, &a->memory, "SIZE", "the most memory that activations may use (no limit)"},
         {0},
     };
+    tsr_pass_options_append(&a->pass, options);
     tsr_options_append(options, own);
 }
 
@@ -81,29 +72,24 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
 {
     calibrating *const a = c->job;
     a->src = c->words[0];
-    if (a->src == NULL || a->tokens == NULL || a->out == NULL)
+    if (a->src == NULL || a->pass.tokens == NULL || a->out == NULL)
         return tsr_fail(err, TSR_E_USAGE, "%s: tessera calibrate SRC --tokens FILE -o STATS.safetensors",
-                        a->src == NULL      ? "no checkpoint given"
-                        : a->tokens == NULL ? "no text given"
-                                            : "no output given");
+                        a->src == NULL           ? "no checkpoint given"
+                        : a->pass.tokens == NULL ? "no text given"
+                                                 : "no output given");
     if (!tsr_ends_with(a->out, ".safetensors"))
         return tsr_fail(err, TSR_E_USAGE, "-o %s: the name must end in .safetensors", a->out);
-    if (a->length == 0 || a->length > MOST_TOKENS || a->sequences > MOST_TOKENS)
-        return tsr_fail(err, TSR_E_USAGE, "--count (and --batch): from 1 to %d", MOST_TOKENS);
-    if (a->devices == 0 || a->devices > TSR_FORWARD_DEVICES)
-        return tsr_fail(err, TSR_E_USAGE, "--devices: from 1 to %d", TSR_FORWARD_DEVICES);
-    TSR_TRY(tsr_parse_number("--save-every", a->save_every, &a->save_seconds, err));
-    c->common.threads = c->common.threads > UINT16_MAX ? UINT16_MAX : c->common.threads;
-    return TSR_OK;
+    TSR_TRY(tsr_pass_options_check(&a->pass, err));
+    return tsr_parse_number("--save-every", a->save_every, &a->save_seconds, err);
 }
 
 static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
 {
     const calibrating *const a = c->job;
     paths->sources[0] = a->src;
-    paths->sources[1] = a->tokens;
+    paths->sources[1] = a->pass.tokens;
     paths->more[0] = (tsr_output){"-o", a->out, .tensors = true};
-    paths->unconfined = tsr_unconfined_device(a->device != TSR_DEVICE_CPU, a->tokens);
+    paths->unconfined = tsr_unconfined_device(a->pass.device != TSR_DEVICE_CPU, a->pass.tokens);
 }
 
 static tsr_status open_source(tsr_command_context *c, tsr_err *err)
@@ -118,14 +104,7 @@ static tsr_status open_source(tsr_command_context *c, tsr_err *err)
 static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)
 {
     calibrating *const a = c->job;
-    const tsr_forward_request request = {.source = &a->side,
-                                         .tokens = a->tokens,
-                                         .sequences = a->sequences == 0 ? MOST_TOKENS : (size_t)a->sequences,
-                                         .length = (size_t)a->length,
-                                         .exact = true,
-                                         .device = (tsr_device_kind)a->device,
-                                         .devices = (size_t)a->devices,
-                                         .run = tsr_terminal_run_options(terminal, c->common.threads, a->memory)};
+    const tsr_forward_request request = tsr_pass_request(&a->pass, &a->side, terminal, c->common.threads);
     TSR_TRY(tsr_calibrate_state_open(&a->state, a->out, err));
     if (a->hessians)
         TSR_TRY(tsr_input_products_open(&a->products, a->state.products, err));

@@ -3,7 +3,7 @@
 #include "cli/help/next_command.h"
 #include "cli/io/output.h"
 #include "cli/io/results.h"
-#include "cli/show/verify_kernels.h"
+#include "cli/show/pass_options.h"
 #include "convert/search/scheme_plan.h"
 #include "formats/json/json_write.h"
 #include "quantize/policy/policy_groups.h"
@@ -12,12 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_TOKENS = 1 << 24, SHOWN = 10 };
+enum { SHOWN = 10 };
 
 typedef struct measuring {
-    const char *src, *against, *tokens, *out, *importance_path;
-    uint64_t sequences, length, memory, devices;
-    int device;
+    const char *src, *against, *out, *importance_path;
+    tsr_pass_options pass;
 
     tsr_checkpoint *checkpoints[2]; /* SRC, and the one of --against */
     tsr_weights weights[2];
@@ -47,8 +46,7 @@ static const char kHelp[] =
 static void set_defaults(tsr_command_context *c)
 {
     measuring *const a = c->job;
-    a->length = 512;
-    a->devices = 1;
+    a->pass = tsr_pass_options_defaults();
 }
 
 static void add_options(tsr_command_context *c, tsr_option *options)
@@ -56,36 +54,26 @@ static void add_options(tsr_command_context *c, tsr_option *options)
     measuring *const a = c->job;
     const tsr_option own[] = {
         {"--against", TSR_OPT_TEXT, &a->against, "DST", "the quantized checkpoint whose weights are tried"},
-        {"--tokens", TSR_OPT_TEXT, &a->tokens, "FILE",
-         "token ids (text, .npy, raw int32), or text for the model's tokenizer"},
         {"-o", TSR_OPT_TEXT, &a->out, "FILE", "write the sensitivities as JSON ('-': stdout)"},
         {"--importance", TSR_OPT_TEXT, &a->importance_path, "FILE",
          "mean squares of the layers' inputs, by which errors of weights are weighted (docs/importance.md)"},
-        {"--batch", TSR_OPT_COUNT, &a->sequences, "B", "most sequences (all)"},
-        {"--count", TSR_OPT_COUNT, &a->length, "N", "most tokens of a sequence (512)"},
-        TSR_DEVICE_OPTION(&a->device),
-        {"--devices", TSR_OPT_COUNT, &a->devices, "N", "number of GPUs; the result does not depend on it (1)"},
-        {"--memory", TSR_OPT_SIZE, &a->memory, "SIZE", "the most memory that activations may use (no limit)"},
         {0},
     };
     tsr_options_append(options, own);
+    tsr_pass_options_append(&a->pass, options);
 }
 
 static tsr_status check(tsr_command_context *c, tsr_err *err)
 {
     measuring *const a = c->job;
     a->src = c->words[0];
-    if (a->src == NULL || a->against == NULL || a->tokens == NULL || a->out == NULL)
+    if (a->src == NULL || a->against == NULL || a->pass.tokens == NULL || a->out == NULL)
         return tsr_fail(err, TSR_E_USAGE, "%s: tessera sensitivities SRC --against DST --tokens FILE -o FILE.json",
-                        a->src == NULL       ? "no checkpoint given"
-                        : a->against == NULL ? "no quantized checkpoint given"
-                        : a->tokens == NULL  ? "no text given"
-                                             : "no output given");
-    if (a->length == 0 || a->length > MOST_TOKENS || a->sequences > MOST_TOKENS)
-        return tsr_fail(err, TSR_E_USAGE, "--count (and --batch): from 1 to %d", MOST_TOKENS);
-    if (a->devices == 0 || a->devices > TSR_FORWARD_DEVICES)
-        return tsr_fail(err, TSR_E_USAGE, "--devices: from 1 to %d", TSR_FORWARD_DEVICES);
-    return TSR_OK;
+                        a->src == NULL           ? "no checkpoint given"
+                        : a->against == NULL     ? "no quantized checkpoint given"
+                        : a->pass.tokens == NULL ? "no text given"
+                                                 : "no output given");
+    return tsr_pass_options_check(&a->pass, err);
 }
 
 static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
@@ -93,10 +81,10 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
     const measuring *const a = c->job;
     paths->sources[0] = a->src;
     paths->sources[1] = a->against;
-    paths->sources[2] = a->tokens;
+    paths->sources[2] = a->pass.tokens;
     paths->sources[3] = a->importance_path;
     paths->more[0] = (tsr_output){"-o", a->out};
-    paths->unconfined = tsr_unconfined_device(a->device != TSR_DEVICE_CPU, a->tokens);
+    paths->unconfined = tsr_unconfined_device(a->pass.device != TSR_DEVICE_CPU, a->pass.tokens);
 }
 
 /* Lists the groups of SRC that have a weight with codes in the other checkpoint. */
@@ -180,18 +168,11 @@ static tsr_status sum_up(measuring *a, tsr_err *err)
 static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)
 {
     measuring *const a = c->job;
-    const tsr_sensitivity_request request = {
-        .forward = {.source = &a->sides[0],
-                    .tokens = a->tokens,
-                    .sequences = a->sequences == 0 ? MOST_TOKENS : (size_t)a->sequences,
-                    .length = (size_t)a->length,
-                    .exact = true,
-                    .device = (tsr_device_kind)a->device,
-                    .devices = (size_t)a->devices,
-                    .run = tsr_terminal_run_options(terminal, c->common.threads, a->memory)},
-        .quantized = &a->sides[1],
-        .group_of = a->group_of,
-        .importance = a->importance_path == NULL ? NULL : &a->importance};
+    const tsr_sensitivity_request request = {.forward =
+                                                 tsr_pass_request(&a->pass, &a->sides[0], terminal, c->common.threads),
+                                             .quantized = &a->sides[1],
+                                             .group_of = a->group_of,
+                                             .importance = a->importance_path == NULL ? NULL : &a->importance};
     tsr_text text = {0};
     TSR_TRY(tsr_sensitivities_measure(&request, a->groups, a->n, &a->figures, err));
     TSR_TRY(sum_up(a, err));

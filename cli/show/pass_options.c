@@ -1,0 +1,49 @@
+/* Defines the options of passes over tokens of a file. */
+#include "cli/show/pass_options.h"
+
+#include "cli/show/verify_kernels.h"
+
+enum { MOST_TOKENS = 1 << 24 };
+
+tsr_pass_options tsr_pass_options_defaults(void)
+{
+    return (tsr_pass_options){.length = 512, .devices = 1};
+}
+
+void tsr_pass_options_append(tsr_pass_options *p, tsr_option *options)
+{
+    const tsr_option own[] = {
+        {"--tokens", TSR_OPT_TEXT, &p->tokens, "FILE",
+         "token ids (text, .npy, raw int32), or text for the model's tokenizer"},
+        {"--batch", TSR_OPT_COUNT, &p->sequences, "B", "most sequences (all)"},
+        {"--count", TSR_OPT_COUNT, &p->length, "N", "most tokens of a sequence (512)"},
+        TSR_DEVICE_OPTION(&p->device),
+        {"--devices", TSR_OPT_COUNT, &p->devices, "N", "number of GPUs; the result does not depend on it (1)"},
+        {"--memory", TSR_OPT_SIZE, &p->memory, "SIZE", "the most memory that activations may use (no limit)"},
+        {0},
+    };
+    tsr_options_append(options, own);
+}
+
+tsr_status tsr_pass_options_check(const tsr_pass_options *p, tsr_err *err)
+{
+    if (p->length == 0 || p->length > MOST_TOKENS || p->sequences > MOST_TOKENS)
+        return tsr_fail(err, TSR_E_USAGE, "--count (and --batch): from 1 to %d", MOST_TOKENS);
+    if (p->devices == 0 || p->devices > TSR_FORWARD_DEVICES)
+        return tsr_fail(err, TSR_E_USAGE, "--devices: from 1 to %d", TSR_FORWARD_DEVICES);
+    return TSR_OK;
+}
+
+tsr_forward_request tsr_pass_request(const tsr_pass_options *p, const tsr_side *side, tsr_terminal *terminal,
+                                     uint64_t threads)
+{
+    return (tsr_forward_request){
+        .source = side,
+        .tokens = p->tokens,
+        .sequences = p->sequences == 0 ? MOST_TOKENS : (size_t)p->sequences,
+        .length = (size_t)p->length,
+        .exact = true,
+        .device = (tsr_device_kind)p->device,
+        .devices = (size_t)p->devices,
+        .run = tsr_terminal_run_options(terminal, threads > UINT16_MAX ? UINT16_MAX : threads, p->memory)};
+}

@@ -1,0 +1,30 @@
+/* The options of a command that runs tokens through one model: calibrate and sensitivities. */
+#ifndef TSR_CLI_SHOW_PASS_OPTIONS_H
+#define TSR_CLI_SHOW_PASS_OPTIONS_H
+
+#include "cli/io/terminal.h"
+#include "common/options.h"
+#include "verify/forward/check_forward.h"
+
+typedef struct tsr_pass_options {
+    const char *tokens; /* file; NULL: not given */
+    uint64_t sequences; /* most sequences; 0: all */
+    uint64_t length;    /* most tokens of a sequence */
+    uint64_t memory, devices;
+    int device; /* a tsr_device_kind */
+} tsr_pass_options;
+
+/* Returns the defaults. */
+tsr_pass_options tsr_pass_options_defaults(void);
+
+/* Appends the options that fill *pass, which must not move. */
+void tsr_pass_options_append(tsr_pass_options *pass, tsr_option *options);
+
+/* Rejects numbers that are too large or 0. */
+tsr_status tsr_pass_options_check(const tsr_pass_options *pass, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns the request of an exact pass of `side`, with this many threads at most. */
+tsr_forward_request tsr_pass_request(const tsr_pass_options *pass, const tsr_side *side, tsr_terminal *terminal,
+                                     uint64_t threads);
+
+#endif
