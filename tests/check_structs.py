@@ -14,13 +14,13 @@ from unittest import mock
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # (module, class, header, struct)
 STRUCTS = [
-    ("peers", "Config", "block_fp8_gemm.h", "tsr_gemm_config"),
-    ("peers", "Gemm", "block_fp8_gemm.h", "tsr_block_fp8_gemm"),
-    ("peers", "Device", "cuda_launch.h", "tsr_cuda_device"),
-    ("peers_grouped", "Grouped", "block_fp8_grouped.h", "tsr_block_fp8_grouped"),
-    ("peers_mla", "Ours", "mla_decode.h", "tsr_mla_decode"),
-    ("peers_prefill", "Prefill", "mla_prefill.h", "tsr_mla_prefill"),
-    ("peers_wo", "WeightOnly", "weight_only_gemm.h", "tsr_weight_only_gemm"),
+    ("sweep_common", "Config", "block_fp8_gemm.h", "tsr_gemm_config"),
+    ("sweep_common", "Gemm", "block_fp8_gemm.h", "tsr_block_fp8_gemm"),
+    ("sweep_common", "Device", "cuda_launch.h", "tsr_cuda_device"),
+    ("sweep_grouped", "Grouped", "block_fp8_grouped.h", "tsr_block_fp8_grouped"),
+    ("sweep_attention", "Decode", "mla_decode.h", "tsr_mla_decode"),
+    ("sweep_attention", "Prefill", "mla_prefill.h", "tsr_mla_prefill"),
+    ("sweep_int4", "WeightOnly", "weight_only_gemm.h", "tsr_weight_only_gemm"),
 ]
 
 
@@ -53,7 +53,7 @@ def main():
         wrong = [member for member, a, b in zip([*names, "its size"], here, there) if a != b]
         if wrong:
             failed += 1
-            print(f"FAILED tests/gpu/{module}.py: {name} is not {struct} of kernels/cuda/{header}: {', '.join(wrong)}")
+            print(f"FAILED tests/peers/kernels/{module}.py: {name} is not {struct} of kernels/cuda/{header}: {', '.join(wrong)}")
     print(f"{len(STRUCTS) - failed} passed, {failed} failed")
     sys.exit(failed != 0)
 

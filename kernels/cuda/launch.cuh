@@ -8,6 +8,12 @@
 #include "common/status.h"
 #include "kernels/cuda/cuda_launch.h"
 
+#ifdef TSR_LAUNCHES_BY_CHOICE /* a build for the sweep, which sets this: 1 if launches may overlap, 0 if not */
+extern "C" {
+inline int tsr_launches_overlap = 1;
+}
+#endif
+
 namespace host
 {
 
@@ -50,8 +56,8 @@ static inline cudaLaunchAttribute beside_the_one_before()
 {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-#ifdef TSR_LAUNCHES_APART /* a build for benchmarks, in which launches do not overlap */
-    attribute.val.programmaticStreamSerializationAllowed = 0;
+#ifdef TSR_LAUNCHES_BY_CHOICE
+    attribute.val.programmaticStreamSerializationAllowed = tsr_launches_overlap;
 #else
     attribute.val.programmaticStreamSerializationAllowed = 1;
 #endif
