@@ -9,58 +9,57 @@ namespace
 
 using namespace block_fp8;
 
-/* Returns the number of concurrent CTAs, one per multiprocessor. Clusters cannot fill every group of multiprocessors:
- * of its 132, an H200 uses 117, 120, 110, 102, 105 and 120 for clusters of 3, 4, 5, 6, 7 and 8. */
-int64_t room_for_clusters(int cluster, int64_t processors)
-{
-    return cluster <= 2 ? processors : cluster <= 4 ? processors * 7 / 8 : processors * 3 / 4;
-}
-
-/* Returns the estimated microseconds of the kernel for up to 32 tokens, by a model fitted to an H200. The terms are: a
- * launch; for every wave of CTAs a constant; for every k tile the traffic from L2 and the products, where an
- * instruction costs as much as 60 more tokens; and the exchange of split sums. Splits need a single wave. */
-double tokens_us(int64_t m, int64_t n, int64_t k, int tokens, int rows, int splits, int64_t processors)
-{
-    const int64_t room = room_for_clusters(splits, processors), blocks = host::ceil_div(m, tokens);
-    const int64_t ctas = host::ceil_div(n, rows) * blocks * splits;
-    if (blocks > kMostBlocks || (splits > 1 && ctas > room)) {
-        return INFINITY;
-    }
-    const double bytes = (double)((rows + tokens) * kBlock * std::min(ctas, room));
-    const double step = bytes / 32e6 + rows * (tokens + 60) * 2.2e-5;
-    const double wave = 1.7 + (double)host::ceil_div(host::ceil_div(k, kBlock), splits) * step;
-    return 0.9 + (double)host::ceil_div(ctas, room) * wave + (splits > 1 ? 0.31 + rows * tokens * 6.2e-5 : 0.0);
-}
-
-/* A tile and its cost in microseconds: for its results, and for each k tile. */
-struct tile_cost {
-    int tokens, rows;
-    double results, step;
+/* All tiles of the Hopper kernels. */
+constexpr tsr_gemm_config kTiles[] = {
+    {TSR_GEMM_TOKENS, 16, 128, 0}, {TSR_GEMM_TOKENS, 32, 128, 0},  {TSR_GEMM_NARROW, 64, 64, 0},
+    {TSR_GEMM_NARROW, 64, 128, 0}, {TSR_GEMM_NARROW, 128, 128, 0}, {TSR_GEMM_WIDE, 128, 128, 0},
+    {TSR_GEMM_WIDE, 128, 192, 0},  {TSR_GEMM_WIDE, 256, 128, 0},
 };
 
-/* Costs of the kernel for 64 and 128 tokens, measured over all splits and up to four waves. With more waves the power
- * limit slows every k tile. */
-constexpr int kMostWaves = 4;
-constexpr tile_cost kNarrow[] = {{64, 32, 1.50, 0.095},   {64, 56, 1.84, 0.123},  {64, 64, 1.75, 0.128},
-                                 {64, 72, 1.93, 0.147},   {64, 112, 2.31, 0.231}, {64, 128, 2.80, 0.212},
-                                 {64, 192, 2.20, 0.361},  {64, 256, 2.66, 0.414}, {128, 32, 2.01, 0.138},
-                                 {128, 56, 2.28, 0.185},  {128, 64, 2.33, 0.168}, {128, 72, 1.87, 0.285},
-                                 {128, 112, 2.38, 0.384}, {128, 128, 2.59, 0.335}};
-
-double narrow_us(int64_t m, int64_t n, int64_t k, const tile_cost &tile, int splits, int64_t processors)
+/* Returns the microseconds of a k tile in a CTA, of which `busy` of the multiprocessors have one. */
+double step_us(const tsr_gemm_config &tile, double busy)
 {
-    const int64_t room = room_for_clusters(splits, processors), blocks = host::ceil_div(m, tile.tokens);
-    const int64_t ctas = host::ceil_div(n, tile.rows) * blocks * splits;
-    if (ctas > kMostWaves * room || (splits > 1 && ctas > room)) {
-        return INFINITY;
-    }
-    const double wave = tile.results + (double)host::ceil_div(host::ceil_div(k, kBlock), splits) * tile.step;
-    return 2.0 + (double)host::ceil_div(ctas, room) * wave +
-           (splits > 1 ? 0.57 + tile.tokens * tile.rows * 8.2e-5 : 0.0);
+    constexpr double kStep = 0.035, kProduct = 1.24e-5; /* for a k tile, and for each of its results */
+    constexpr int kRowsOfW = 38;     /* with W in the rows of the tensor cores, a product costs as many more tokens */
+    constexpr double kSlower = 0.85; /* the part by which it takes longer if all are busy */
+    constexpr double kHalves = 1.05; /* the wide kernel multiplies 128 by 128 in two halves */
+    const bool wide = tile.kind == TSR_GEMM_WIDE;
+    const int tokens = tile.tokens + (tile.kind == TSR_GEMM_TOKENS ? kRowsOfW : 0);
+    return (kStep + kProduct * tokens * tile.rows) * (wide && tile.tokens * tile.rows <= 128 * 128 ? kHalves : 1) *
+               (1 + kSlower * busy) +
+           (wide && tile.cluster > 1 ? 0.003 : 0); /* CTAs of a pair wait for each other */
 }
 
-/* Costs of the persistent kernel. */
-constexpr tile_cost kWide[] = {{128, 128, 0.7, 0.57}, {128, 192, 1.2, 0.645}, {256, 128, 2.0, 0.85}};
+/* Returns the estimated microseconds of a launch; infinity if tokens would fill no more than half of a tile. Products,
+ * memory, and copies of rows beyond A go on at the same time, but none hides the others completely. The constants are
+ * an H200's, fitted to the times of all tiles over the matrices of tests/peers/kernels/sweep_shapes.py
+ * (docs/kernels/block_fp8_gemm.md). */
+double cost_us(int64_t m, int64_t n, int64_t k, const tsr_gemm_config &tile, int64_t processors)
+{
+    constexpr double kLaunch = 2.2, kStart = 0.9; /* for a launch, and for each wave of CTAs */
+    constexpr double kByte = 2.3e-7;              /* for a byte of memory */
+    constexpr double kAgain = 0.16;               /* the part of W that a further tile of tokens reads again */
+    constexpr double kBeyond = 3.9e-5;            /* for 128 bytes beyond A, at which all CTAs meet in L2 */
+    constexpr double kResult = 2.3e-5, kSplit = 1.1, kSplitResult = 8.8e-5;
+    const bool wide = tile.kind == TSR_GEMM_WIDE;
+    const int splits = wide ? 1 : tile.cluster;
+    const int64_t tokens = host::ceil_div(m, tile.tokens), rows = host::ceil_div(n, tile.rows);
+    const bool of_w = wide && tile.cluster > 1 && share_w(tokens, rows, tile), of_a = wide && tile.cluster > 1 && !of_w;
+    const int64_t along_m = of_w ? host::ceil_div(tokens, 2) : tokens, along_n = of_a ? host::ceil_div(rows, 2) : rows;
+    const int64_t ctas = along_m * along_n * tile.cluster, tiles = host::ceil_div(k, kBlock);
+    const int64_t waves = host::ceil_div(ctas, wide ? processors : host::room_for_clusters(splits, processors));
+    if (tile.tokens >= 2 * std::max<int64_t>(m, 16) || (!wide && rows > kMostBlocks) || (splits > 1 && waves > 1)) {
+        return INFINITY;
+    }
+    const double results = (double)tile.tokens * tile.rows, again = (double)std::min<int64_t>(along_m, 4) - 1;
+    const double bytes = (double)n * k * (1 + kAgain * again) + (double)m * k + 2.0 * m * n;
+    const double beyond = (double)((along_m * (of_w ? 2 : 1) * tile.tokens - m) * along_n * tiles);
+    const double step = step_us(tile, (double)ctas / (double)(waves * processors));
+    const double of_tile = (double)host::ceil_div(tiles, splits) * step +
+                           kResult * results * tile.tokens / 128; /* a warpgroup stores 64 tokens at a time */
+    return kLaunch + hypot(hypot(bytes * kByte, beyond * kBeyond), (double)waves * of_tile) +
+           kStart * (double)(wide ? 1 : waves) + (splits > 1 ? kSplit + kSplitResult * results : 0);
+}
 
 } // namespace
 
@@ -68,29 +67,14 @@ tsr_gemm_config block_fp8::fastest(int64_t m, int64_t n, int64_t k, int64_t proc
 {
     tsr_gemm_config best = {TSR_GEMM_PLAIN, 0, 0, 0};
     double least = INFINITY;
-    const auto consider = [&](const tsr_gemm_config &config, double us) {
-        if (us < least) {
-            best = config;
-            least = us;
-        }
-    };
-    for (const auto &w : kWide) {
-        const int64_t tiles = host::ceil_div(m, w.tokens) * host::ceil_div(n, w.rows);
-        const int64_t queue = host::ceil_div(tiles, processors); /* tiles of the busiest CTA */
-        const double us = 1.7 + (double)queue * (w.results + (double)host::ceil_div(k, kBlock) * w.step);
-        /* Pairs share an operand, which pays if a CTA has more than one tile. */
-        consider({TSR_GEMM_WIDE, w.tokens, w.rows, queue > 1 ? 2 : 1}, us);
-    }
-    for (int tokens = 16; tokens <= 32 && tokens < 2 * std::max<int64_t>(m, 16); tokens *= 2) {
-        for (int rows = 64; rows <= 256; rows += 64) {
-            for (int splits = 1; splits <= kMostSplits; ++splits) {
-                consider({TSR_GEMM_TOKENS, tokens, rows, splits}, tokens_us(m, n, k, tokens, rows, splits, processors));
+    for (tsr_gemm_config tile : kTiles) {
+        const int most = tile.kind == TSR_GEMM_WIDE ? 2 : kMostSplits;
+        for (tile.cluster = 1; tile.cluster <= most; ++tile.cluster) {
+            const double us = cost_us(m, n, k, tile, processors);
+            if (us < least) {
+                best = tile;
+                least = us;
             }
-        }
-    }
-    for (const auto &tile : kNarrow) {
-        for (int splits = 1; splits <= kMostSplits && tile.tokens < 2 * m; ++splits) {
-            consider({TSR_GEMM_NARROW, tile.tokens, tile.rows, splits}, narrow_us(m, n, k, tile, splits, processors));
         }
     }
     return best;

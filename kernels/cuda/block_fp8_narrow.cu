@@ -1,5 +1,4 @@
-/* Block-FP8 kernel for 64 or 128 tokens: A * W^T in tiles of any multiple of eight weight rows, so that one wave of
- * tiles fills the multiprocessors, with k split over a cluster. */
+/* Block-FP8 kernel for some hundred tokens: A * W^T in tiles of 64 or 128 tokens, with k split over a cluster. */
 #include "kernels/cuda/block_fp8_share.cuh"
 
 #pragma nv_diag_suppress 177 /* functions called only by the sm_90a kernels are unused in the pass for sm_80 */
@@ -9,21 +8,18 @@ namespace
 
 using namespace block_fp8;
 
-/* A warpgroup handles 64 tokens, and all of a tile's weight rows or half of them. If registers allow it, two warpgroups
- * alternate between the k tiles of the same results. The warp after the last warpgroup loads. */
+constexpr int kBox = 64; /* columns of a box of results that the copy engine writes */
+
+/* A warpgroup handles 64 tokens and all of a tile's weight rows. With 64 tokens, two warpgroups alternate between the k
+ * tiles of the same results. The warp after the last warpgroup loads. */
 template <int TOKENS, int WIDTH> struct narrow_shape {
-    static constexpr int kSides = WIDTH > 128 ? 2 : 1, kColumns = WIDTH / kSides; /* columns of a warpgroup */
-    static constexpr int kPlaces = TOKENS / 64 * kSides;
-    static constexpr int kTurns = kPlaces == 1 || (kPlaces == 2 && kColumns <= 64) ? 2 : 1;
+    static constexpr int kPlaces = TOKENS / 64, kTurns = 2 / kPlaces;
     static constexpr int kWarps = kPlaces * kTurns * 4; /* that multiply */
     static constexpr int kThreads = kWarps * 32 + 32;
     static constexpr int kABytes = TOKENS * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = TOKENS * 4;
-    static constexpr int kBoxColumns = kColumns % 64 == 0 ? 64
-                                       : kColumns == 56   ? 56
-                                                          : 0; /* columns of a box of results; 0: no copies */
     /* bytes of sums of a place, by threads, a float4 per eight columns */
-    static constexpr int kSumBytes = 64 * kColumns * 4;
-    static constexpr int kKeptBytes = kBoxColumns != 0 && kTurns > 1 ? kPlaces *kSumBytes : 0; /* beside the ring */
+    static constexpr int kSumBytes = 64 * WIDTH * 4;
+    static constexpr int kKeptBytes = kTurns > 1 ? kPlaces *kSumBytes : 0; /* beside the ring */
     static constexpr int kStageBytes = kABytes + kWBytes + kScaleBytes + 16;
     static constexpr int kFit = (kSharedMax - kKeptBytes) / kStageBytes, kMostStages = kFit < 16 ? kFit : 16;
     static constexpr int kStages = kMostStages / kTurns * kTurns;
@@ -31,12 +27,11 @@ template <int TOKENS, int WIDTH> struct narrow_shape {
     static constexpr int kBytes = kKeptAt + kKeptBytes;
     static constexpr int kAAt = 0, kWAt = kStages * kABytes;
     static_assert(kBytes > kSharedMax / 2, "one CTA a multiprocessor");
-    static_assert(WIDTH % kSides == 0 && kColumns % 8 == 0, "whole groups of eight rows of W");
-    /* blocks of scales that it touches */
-    static constexpr int kBlocks = kColumns % kBlock == 0 || kBlock % kColumns == 0 ? 1 : 2;
+    static_assert(kBlock % WIDTH == 0 && WIDTH % kBox == 0,
+                  "a tile has one block of scales, and whole boxes of results");
     /* The ring's memory is reused after the last k tile, for partial sums and for rows of results. The pitch of the
      * rows avoids bank conflicts. */
-    static constexpr int kPitch = kColumns * 2 + (kColumns % 16 == 0 ? 16 : 0);
+    static constexpr int kPitch = WIDTH * 2 + 16;
     static constexpr int kRowsAt = kPlaces * kSumBytes;
     static_assert(kRowsAt + kPlaces * 64 * kPitch <= kStages * (kABytes + kWBytes), "the sums fit the ring");
 };
@@ -46,24 +41,20 @@ template <int TOKENS, int WIDTH> using narrow_reader = tile_reader<narrow_shape<
 
 /* The position of a warpgroup in the CTA's tile. */
 struct narrow_place {
-    int index, part; /* the place, and the number of the warpgroup among those that alternate there */
-    int row0, column0;
+    int index, part;  /* the place, and the number of the warpgroup among those that alternate there */
+    int row0;         /* its first row */
     int thread, lane; /* index in the warpgroup, in the warp */
 };
 
 /* Role of the multiplying warps: sum += scale_a * scale_w * (A * W^T), tile by tile of the share. */
 template <int TOKENS, int WIDTH>
 __device__ __forceinline__ void multiply_share(narrow_reader<TOKENS, WIDTH> ring, const tile_share &mine,
-                                               const problem &p, const narrow_place &at,
-                                               float (&sum)[narrow_shape<TOKENS, WIDTH>::kColumns / 2])
+                                               const problem &p, const narrow_place &at, float (&sum)[WIDTH / 2])
 {
-    using shape = narrow_shape<TOKENS, WIDTH>;
-    constexpr int kColumns = shape::kColumns, kTurns = shape::kTurns;
-    const int n0 = mine.n0 + at.column0,
-              groups_before = (kBlock - n0 % kBlock) / 8; /* groups of 8 before the second block of scales */
-    held_scales<shape::kBlocks> scales_w;
+    constexpr int kTurns = narrow_shape<TOKENS, WIDTH>::kTurns;
+    held_scales<1> scales_w;
     const auto fetch_w = [&](int t) {
-        scales_w.fetch(p.scale_w, n0 / kBlock, (p.n - 1) / kBlock, t, mine.tiles, at.lane);
+        scales_w.fetch(p.scale_w, mine.n0 / kBlock, (p.n - 1) / kBlock, t, mine.tiles, at.lane);
     };
     const uint32_t row = (uint32_t)(at.row0 + at.thread / 32 * 16 + at.lane / 4);
     fetch_w(mine.first);
@@ -74,31 +65,23 @@ __device__ __forceinline__ void multiply_share(narrow_reader<TOKENS, WIDTH> ring
         const int count = min(32, mine.last - t0);
 #pragma unroll 2
         for (int t = at.part; t < count; t += kTurns) {
-            float tile[kColumns / 2], low[shape::kBlocks], high[shape::kBlocks];
+            float tile[WIDTH / 2];
             ring.wait();
             const uint32_t scale_a = ring.scale(ring.stage) + row * 4;
-            const float by_low = hopper::load_shared(scale_a), by_high = hopper::load_shared(scale_a + 32);
-#pragma unroll
-            for (int b = 0; b < shape::kBlocks; ++b) {
-                const float by_w = __shfl_sync(0xFFFFFFFFu, scales_w.now[b], t);
-                low[b] = by_low * by_w;
-                high[b] = by_high * by_w;
-            }
-            hopper::mma_128<kColumns>(tile, ring.a(), ring.w());
+            const float by_w = __shfl_sync(0xFFFFFFFFu, scales_w.now[0], t);
+            const float low = hopper::load_shared(scale_a) * by_w, high = hopper::load_shared(scale_a + 32) * by_w;
+            hopper::mma_128<WIDTH>(tile, ring.a(), ring.w());
             hopper::mma_wait<0>(tile);
             __syncwarp(); /* all lanes have read the scales */
             if (at.lane == 0) {
                 hopper::barrier_arrive(ring.empty(ring.stage));
             }
 #pragma unroll
-            for (int g = 0; g < kColumns / 8; ++g) {
-                const bool later = shape::kBlocks > 1 && g >= groups_before;
-                const float x = later ? low[shape::kBlocks - 1] : low[0],
-                            y = later ? high[shape::kBlocks - 1] : high[0];
-                sum[4 * g] = fmaf(tile[4 * g], x, sum[4 * g]);
-                sum[4 * g + 1] = fmaf(tile[4 * g + 1], x, sum[4 * g + 1]);
-                sum[4 * g + 2] = fmaf(tile[4 * g + 2], y, sum[4 * g + 2]);
-                sum[4 * g + 3] = fmaf(tile[4 * g + 3], y, sum[4 * g + 3]);
+            for (int g = 0; g < WIDTH / 8; ++g) {
+                sum[4 * g] = fmaf(tile[4 * g], low, sum[4 * g]);
+                sum[4 * g + 1] = fmaf(tile[4 * g + 1], low, sum[4 * g + 1]);
+                sum[4 * g + 2] = fmaf(tile[4 * g + 2], high, sum[4 * g + 2]);
+                sum[4 * g + 3] = fmaf(tile[4 * g + 3], high, sum[4 * g + 3]);
             }
             ring.step();
         }
@@ -133,7 +116,7 @@ __device__ __forceinline__ void put_group(const problem &p, const tile_share &mi
             return;
         }
     }
-    const int i = mine.m0 + at.row0 + row, j = mine.n0 + at.column0 + column;
+    const int i = mine.m0 + at.row0 + row, j = mine.n0 + column;
     store_pair<T>(p, i, j, v.x, v.y);
     store_pair<T>(p, i + 8, j, v.z, v.w);
 }
@@ -144,11 +127,11 @@ __device__ __forceinline__ void store_rows(const problem &p, const tile_share &m
                                            const uint8_t *rows, int begin, int end)
 {
     using shape = narrow_shape<TOKENS, WIDTH>;
-    constexpr int kGroups = shape::kColumns / 8, kThreads = shape::kTurns * 128;
+    constexpr int kGroups = WIDTH / 8, kThreads = shape::kTurns * 128;
 #pragma unroll 4
     for (int x = at.part * 128 + at.thread; x < 64 * kGroups; x += kThreads) {
         const int row = x / kGroups, g = x % kGroups;
-        const int i = mine.m0 + at.row0 + row, j = mine.n0 + at.column0 + 8 * g;
+        const int i = mine.m0 + at.row0 + row, j = mine.n0 + 8 * g;
         if (i >= p.m || j >= p.n || g < begin || g >= end) {
             continue;
         }
@@ -168,11 +151,11 @@ __device__ __forceinline__ void store_rows(const problem &p, const tile_share &m
 /* Role of the multiplying warps after all k tiles: adds the sums of all parts and ranks, always in their order, and
  * stores the results. */
 template <int TOKENS, int WIDTH, typename T>
-__device__ __forceinline__ void finish(uint8_t *memory, float (&sum)[narrow_shape<TOKENS, WIDTH>::kColumns / 2],
-                                       const tile_share &mine, const problem &p, const narrow_place &at)
+__device__ __forceinline__ void finish(uint8_t *memory, float (&sum)[WIDTH / 2], const tile_share &mine,
+                                       const problem &p, const narrow_place &at)
 {
     using shape = narrow_shape<TOKENS, WIDTH>;
-    constexpr int kGroups = shape::kColumns / 8, kThreads = shape::kTurns * 128, kAtOnce = 2;
+    constexpr int kGroups = WIDTH / 8, kThreads = shape::kTurns * 128, kAtOnce = 2;
     float4 *const sums = reinterpret_cast<float4 *>(memory + at.index * shape::kSumBytes) + at.thread;
     uint8_t *const rows = memory + shape::kRowsAt + at.index * 64 * shape::kPitch;
     const int id = 3 + at.index;         /* barrier of this place's warpgroups */
@@ -242,13 +225,14 @@ __device__ __forceinline__ void finish(uint8_t *memory, float (&sum)[narrow_shap
 
 /* Adds the sums of the two warpgroups of a place, in the one with the last k tile. Returns true for that one. The other
  * one has stored its sums before; the sum of two does not depend on the order. */
-template <typename SHAPE>
-__device__ __forceinline__ bool join_parts(uint8_t *memory, float (&sum)[SHAPE::kColumns / 2], const tile_share &mine,
+template <int TOKENS, int WIDTH>
+__device__ __forceinline__ bool join_parts(uint8_t *memory, float (&sum)[WIDTH / 2], const tile_share &mine,
                                            const narrow_place &at)
 {
-    constexpr int kGroups = SHAPE::kColumns / 8;
+    using shape = narrow_shape<TOKENS, WIDTH>;
+    constexpr int kGroups = WIDTH / 8;
     const int id = 3 + at.index;
-    float4 *const sums = reinterpret_cast<float4 *>(memory + SHAPE::kKeptAt + at.index * SHAPE::kSumBytes) + at.thread;
+    float4 *const sums = reinterpret_cast<float4 *>(memory + shape::kKeptAt + at.index * shape::kSumBytes) + at.thread;
     if (at.part != (mine.last - mine.first - 1) % 2) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
@@ -272,48 +256,36 @@ __device__ __forceinline__ bool join_parts(uint8_t *memory, float (&sum)[SHAPE::
 /* The same for an unsplit k: the copy engine stores 64 rows of results at a time. They overwrite operands that only the
  * warpgroups of this CTA have read, so no CTA waits for another. */
 template <int TOKENS, int WIDTH, typename T>
-__device__ __forceinline__ void finish_alone(uint8_t *memory, float (&sum)[narrow_shape<TOKENS, WIDTH>::kColumns / 2],
-                                             const tile_share &mine, const problem &p, const CUtensorMap *map,
-                                             const narrow_place &at)
+__device__ __forceinline__ void finish_alone(uint8_t *memory, float (&sum)[WIDTH / 2], const tile_share &mine,
+                                             const problem &p, const CUtensorMap *map, const narrow_place &at)
 {
     using shape = narrow_shape<TOKENS, WIDTH>;
-    constexpr int kColumns = shape::kColumns, kBox = shape::kBoxColumns;
-    constexpr int kNext = shape::kSides > 1 ? 64 * kBox * 2 : shape::kABytes; /* from one box to the next */
     const int id = 3 + at.index, warp = at.thread / 32;
     if constexpr (shape::kTurns > 1) {
-        if (!join_parts<shape>(memory, sum, mine, at)) {
+        if (!join_parts<TOKENS, WIDTH>(memory, sum, mine, at)) {
             return;
         }
     } else {
         hopper::meet(id, 128); /* all four warps have finished with the operands */
     }
-    uint8_t *const rows =
-        memory + (shape::kSides > 1 ? shape::kWAt + at.column0 * kBlock : shape::kAAt + at.row0 * kBlock);
-    if constexpr (kBox == 64) {
-        const int row = warp * 16 + at.lane % 16;
+    uint8_t *const rows = memory + shape::kAAt + at.row0 * kBlock;
+    const int row = warp * 16 + at.lane % 16;
 #pragma unroll
-        for (int j = 0; j < kColumns; j += 16) {
-            const float *const v = sum + j / 2;
-            const int chunk = j % 64 / 8 + at.lane / 16; /* swizzled by 128 bytes */
-            hopper::store_matrices(rows + j / 64 * kNext + row * 128 + (chunk ^ row % 8) * 16, narrow2<T>(v[0], v[1]),
-                                   narrow2<T>(v[2], v[3]), narrow2<T>(v[4], v[5]), narrow2<T>(v[6], v[7]));
-        }
-    } else {
-        uint8_t *const to = rows + (warp * 16 + at.lane / 4) * kBox * 2 + at.lane % 4 * 4;
-#pragma unroll
-        for (int g = 0; g < kColumns / 8; ++g) {
-            *reinterpret_cast<uint32_t *>(to + g * 16) = narrow2<T>(sum[4 * g], sum[4 * g + 1]);
-            *reinterpret_cast<uint32_t *>(to + g * 16 + 8 * kBox * 2) = narrow2<T>(sum[4 * g + 2], sum[4 * g + 3]);
-        }
+    for (int j = 0; j < WIDTH; j += 16) {
+        const float *const v = sum + j / 2;
+        const int chunk = j % 64 / 8 + at.lane / 16; /* swizzled by 128 bytes */
+        hopper::store_matrices(rows + j / kBox * shape::kABytes + row * 128 + (chunk ^ row % 8) * 16,
+                               narrow2<T>(v[0], v[1]), narrow2<T>(v[2], v[3]), narrow2<T>(v[4], v[5]),
+                               narrow2<T>(v[6], v[7]));
     }
     hopper::fence_shared_for_copies();
     hopper::meet(id, 128);
     if (warp == 0 && hopper::elect()) {
-        const int i = mine.m0 + at.row0, j = mine.n0 + at.column0;
+        const int i = mine.m0 + at.row0, j = mine.n0;
 #pragma unroll
-        for (int b = 0; b < kColumns / kBox; ++b) {
+        for (int b = 0; b < WIDTH / kBox; ++b) {
             if (i < p.m && j + b * kBox < p.n) {
-                hopper::store_tile(map, rows + b * kNext, j + b * kBox, i);
+                hopper::store_tile(map, rows + b * shape::kABytes, j + b * kBox, i);
             }
         }
         hopper::bulk_commit();
@@ -355,15 +327,10 @@ __global__ void __launch_bounds__(narrow_shape<TOKENS, WIDTH>::kThreads, 1)
         hopper::meet(2, shape::kThreads);
         hopper::wait_for_launch_before();
         const int group = warp / 4, index = group / shape::kTurns;
-        const narrow_place at = {index,
-                                 group % shape::kTurns,
-                                 index / shape::kSides * 64,
-                                 index % shape::kSides * shape::kColumns,
-                                 (int)threadIdx.x % 128,
-                                 lane};
-        float sum[shape::kColumns / 2] = {};
-        multiply_share<TOKENS, WIDTH>(narrow_reader<TOKENS, WIDTH>(memory, at.row0, at.column0), mine, p, at, sum);
-        if constexpr (sizeof(T) == 2 && shape::kBoxColumns != 0) {
+        const narrow_place at = {index, group % shape::kTurns, index * 64, (int)threadIdx.x % 128, lane};
+        float sum[WIDTH / 2] = {};
+        multiply_share<TOKENS, WIDTH>(narrow_reader<TOKENS, WIDTH>(memory, at.row0, 0), mine, p, at, sum);
+        if constexpr (sizeof(T) == 2) {
             if (mine.splits == 1 && p.vector_store) {
                 finish_alone<TOKENS, WIDTH, T>(memory, sum, mine, p, &map_d, at);
                 return;
@@ -381,11 +348,10 @@ tsr_status launch_narrow(const problem &p, int splits, tsr_stream stream, tsr_er
 {
     using shape = narrow_shape<TOKENS, WIDTH>;
     CUtensorMap map_d = {};
-    if (sizeof(T) == 2 && shape::kBoxColumns != 0 && splits == 1 && p.vector_store) {
+    if (sizeof(T) == 2 && splits == 1 && p.vector_store) {
         encode_fn encode = NULL;
         TSR_TRY(find_encode(&encode, err));
-        TSR_TRY(encode_matrix(encode, &map_d, CU_TENSOR_MAP_DATA_TYPE_UINT16, p.d, p.m, p.n, p.ldd * 2, 64,
-                              shape::kBoxColumns, err));
+        TSR_TRY(encode_matrix(encode, &map_d, CU_TENSOR_MAP_DATA_TYPE_UINT16, p.d, p.m, p.n, p.ldd * 2, 64, kBox, err));
     }
     return launch_shares<shape>(narrow_kernel<TOKENS, WIDTH, T>, p, TOKENS, WIDTH, splits, stream, err, map_d);
 }
@@ -396,19 +362,8 @@ template <typename T> tsr_status run(const problem &p, const tsr_gemm_config &co
     if (config.tokens == TOKENS && config.rows == ROWS) {                      \
         return launch_narrow<TOKENS, ROWS, T>(p, config.cluster, stream, err); \
     }
-    TSR_TILE(64, 32)
-    TSR_TILE(64, 56)
     TSR_TILE(64, 64)
-    TSR_TILE(64, 72)
-    TSR_TILE(64, 112)
     TSR_TILE(64, 128)
-    TSR_TILE(64, 192)
-    TSR_TILE(64, 256)
-    TSR_TILE(128, 32)
-    TSR_TILE(128, 56)
-    TSR_TILE(128, 64)
-    TSR_TILE(128, 72)
-    TSR_TILE(128, 112)
     TSR_TILE(128, 128)
 #undef TSR_TILE
     return no_such_tile(config, err);

@@ -273,6 +273,14 @@ template <typename RUN> tsr_status for_results(tsr_gemm_out out, RUN run)
                                  : run(result_type<float>());
 }
 
+/* Returns true if pairs of wide tiles share rows of W, and not of A: the direction with fewer tiles left over, or the
+ * larger operand. `tokens` and `rows` are numbers of tiles. */
+static inline bool share_w(int64_t tokens, int64_t rows, const tsr_gemm_config &tile)
+{
+    const int64_t along_m = host::ceil_div(tokens, 2) * rows, along_n = tokens * host::ceil_div(rows, 2);
+    return along_m < along_n || (along_m == along_n && tile.rows >= tile.tokens);
+}
+
 /* Returns the fastest tile of all kernels, by a model of an H200. */
 tsr_gemm_config fastest(int64_t m, int64_t n, int64_t k, int64_t processors);
 

@@ -14,18 +14,18 @@ struct tile_share {
     int rank, splits, n0, m0;
 };
 
-/* Computes a CTA's share; k is split over a cluster along x. Divides in 32 bits, and only if necessary: a 64-bit
- * division takes longer than everything else before the first copy. */
+/* Computes a CTA's share; k is split over a cluster along x. CTAs with the same weights are launched one after another,
+ * so that they share them in L2. Divides in 32 bits, and only if necessary: a 64-bit division takes longer than
+ * everything else before the first copy. */
 static __device__ __forceinline__ tile_share share_of(const problem &p, int splits, int tokens, int rows)
 {
-    const int tiles = (p.k + kBlock - 1) / kBlock, m0 = (int)blockIdx.y * tokens;
+    const int tiles = (p.k + kBlock - 1) / kBlock, n0 = (int)blockIdx.y * rows;
     if (splits == 1) {
-        return {tiles, 0, tiles, 0, 1, (int)blockIdx.x * rows, m0};
+        return {tiles, 0, tiles, 0, 1, n0, (int)blockIdx.x * tokens};
     }
     const unsigned rank = hopper::cluster_rank(), all = (unsigned)tiles, by = (unsigned)splits;
-    return {
-        tiles, (int)(all * rank / by), (int)(all * (rank + 1) / by), (int)rank, splits, (int)(blockIdx.x / by) * rows,
-        m0};
+    return {tiles, (int)(all * rank / by),         (int)(all * (rank + 1) / by), (int)rank, splits,
+            n0,    (int)(blockIdx.x / by) * tokens};
 }
 
 /* Initializes the ring's barriers, at which `users` warps release a tile. Called by one thread: a lane per stage was
@@ -127,7 +127,7 @@ tsr_status launch_shares(KERNEL kernel, const problem &p, int tokens, int rows, 
 {
     operand_maps maps;
     TSR_TRY(encode_operands(p, p.n, tokens, rows, &maps, err));
-    const dim3 grid((unsigned)(host::ceil_div(p.n, rows) * splits), (unsigned)host::ceil_div(p.m, tokens));
+    const dim3 grid((unsigned)(host::ceil_div(p.m, tokens) * splits), (unsigned)host::ceil_div(p.n, rows));
     TSR_TRY(host::launched(kWhat, host::allow_shared(kernel, SHAPE::kBytes), err));
     return host::launched(kWhat,
                           host::launch(kernel, {grid, SHAPE::kThreads, SHAPE::kBytes, stream},

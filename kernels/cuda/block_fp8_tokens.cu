@@ -9,13 +9,13 @@ namespace
 
 using namespace block_fp8;
 
+constexpr int kRows = 128; /* weight rows of a tile */
+
 /* A warpgroup handles 64 of the rows; the warp after the last warpgroup loads. */
-template <int ROWS, int TOKENS> struct tokens_shape {
-    static constexpr int kWarps = ROWS / 16; /* that multiply */
+template <int TOKENS> struct tokens_shape {
+    static constexpr int kWarps = kRows / 16; /* that multiply */
     static constexpr int kThreads = kWarps * 32 + 32;
-    /* True if the products of two k tiles overlap; false if registers do not suffice. */
-    static constexpr bool kTwo = ROWS < 256;
-    static constexpr int kWBytes = ROWS * kBlock, kABytes = TOKENS * kBlock;
+    static constexpr int kWBytes = kRows * kBlock, kABytes = TOKENS * kBlock;
     static constexpr int kScaleBytes = TOKENS * 4 < 128 ? 128 : TOKENS * 4;
     static constexpr int kStageBytes = kWBytes + kABytes + kScaleBytes + 16;
     static constexpr int kStages = kSharedMax / kStageBytes, kTurns = 1;
@@ -25,21 +25,20 @@ template <int ROWS, int TOKENS> struct tokens_shape {
      * to run. */
     static_assert(kBytes > kSharedMax / 2, "one CTA a multiprocessor");
     /* floats from token to token of the partial result; avoids bank conflicts */
-    static constexpr int kPitch = ROWS + 4;
+    static constexpr int kPitch = kRows + 4;
     static_assert(TOKENS * kPitch * 4 <= kStages * (kWBytes + kABytes), "the partial result fits the ring");
 };
 
-template <int ROWS, int TOKENS> using tokens_ring = tile_ring<tokens_shape<ROWS, TOKENS>>;
-template <int ROWS, int TOKENS> using tokens_reader = tile_reader<tokens_shape<ROWS, TOKENS>>;
+template <int TOKENS> using tokens_ring = tile_ring<tokens_shape<TOKENS>>;
+template <int TOKENS> using tokens_reader = tile_reader<tokens_shape<TOKENS>>;
 
-/* Role of the multiplying warps: sum += scale_a * scale_w * (W * A^T), tile by tile of the share. A warpgroup has the
- * 64 rows of W from `row0` on. */
-template <int ROWS, int TOKENS>
-__device__ __forceinline__ void multiply_tiles(tokens_reader<ROWS, TOKENS> ring, const tile_share &mine,
-                                               const problem &p, int row0, int lane, float (&sum)[TOKENS / 2])
+/* Role of the multiplying warps: sum += scale_a * scale_w * (W * A^T), tile by tile of the share. The tile's rows
+ * of W have one block of scales. */
+template <int TOKENS>
+__device__ __forceinline__ void multiply_tiles(tokens_reader<TOKENS> ring, const tile_share &mine, const problem &p,
+                                               int lane, float (&sum)[TOKENS / 2])
 {
-    using shape = tokens_shape<ROWS, TOKENS>;
-    const float *const scale_w = p.scale_w + (int64_t)min((mine.n0 + row0) / kBlock, (p.n - 1) / kBlock) * mine.tiles;
+    const float *const scale_w = p.scale_w + (int64_t)(mine.n0 / kBlock) * mine.tiles;
     const auto begin = [&](float(&tile)[TOKENS / 2]) {
         ring.wait();
         hopper::mma_128<TOKENS>(tile, ring.w(), ring.a());
@@ -55,51 +54,37 @@ __device__ __forceinline__ void multiply_tiles(tokens_reader<ROWS, TOKENS> ring,
     const auto scale_of = [&](int t) { return t < mine.last ? __ldg(scale_w + t) : 0.0f; };
     int t = mine.first;
     float next0 = scale_of(t), next1 = scale_of(t + 1);
-    if constexpr (shape::kTwo) {
-        for (; t + 1 < mine.last; t += 2) {
-            const float by_w0 = next0, by_w1 = next1;
-            next0 = scale_of(t + 2);
-            next1 = scale_of(t + 3);
-            float tile0[TOKENS / 2], tile1[TOKENS / 2];
-            const int s0 = ring.stage;
-            begin(tile0);
-            ring.step();
-            const int s1 = ring.stage;
-            begin(tile1);
-            ring.step();
-            hopper::mma_wait<1>(tile0);
-            add(tile0, s0, by_w0);
-            hopper::mma_wait<0>(tile1);
-            add(tile1, s1, by_w1);
-        }
+    for (; t + 1 < mine.last; t += 2) { /* the products of two k tiles overlap */
+        const float by_w0 = next0, by_w1 = next1;
+        next0 = scale_of(t + 2);
+        next1 = scale_of(t + 3);
+        float tile0[TOKENS / 2], tile1[TOKENS / 2];
+        const int s0 = ring.stage;
+        begin(tile0);
+        ring.step();
+        const int s1 = ring.stage;
+        begin(tile1);
+        ring.step();
+        hopper::mma_wait<1>(tile0);
+        add(tile0, s0, by_w0);
+        hopper::mma_wait<0>(tile1);
+        add(tile1, s1, by_w1);
     }
-    for (; t < mine.last; ++t) {
-        const float by_w = next0;
-        next0 = next1;
-        next1 = scale_of(t + 2);
+    if (t < mine.last) {
         float tile[TOKENS / 2];
         begin(tile);
         hopper::mma_wait<0>(tile);
-        add(tile, ring.stage, by_w);
-        ring.step();
+        add(tile, ring.stage, next0);
     }
-}
-
-/* Writes a thread's sums, transposed, into the partial result [TOKENS][kPitch] of its CTA. */
-template <int ROWS, int TOKENS>
-__device__ __forceinline__ void leave_partial(float *partial, const float (&sum)[TOKENS / 2], int row, int lane)
-{
-    using shape = tokens_shape<ROWS, TOKENS>;
-    write_columns<TOKENS, shape::kPitch>(partial, sum, row, lane);
 }
 
 /* Adds the sums of all ranks for this CTA's share of the tokens, always in the order of the ranks, and stores the
  * results. */
-template <int ROWS, int TOKENS, typename T>
+template <int TOKENS, typename T>
 __device__ __forceinline__ void add_ranks(const float *partial, const tile_share &mine, const problem &p)
 {
-    using shape = tokens_shape<ROWS, TOKENS>;
-    constexpr int kQuads = ROWS / 4;
+    using shape = tokens_shape<TOKENS>;
+    constexpr int kQuads = kRows / 4;
     const int end = TOKENS * (mine.rank + 1) / mine.splits * kQuads;
     for (int at = TOKENS * mine.rank / mine.splits * kQuads + (int)threadIdx.x; at < end; at += shape::kWarps * 32) {
         const int token = at / kQuads, quad = at % kQuads * 4;
@@ -130,18 +115,18 @@ __device__ __forceinline__ void add_ranks(const float *partial, const tile_share
     }
 }
 
-template <int ROWS, int TOKENS, typename T>
-__global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
+template <int TOKENS, typename T>
+__global__ void __launch_bounds__(tokens_shape<TOKENS>::kThreads, 1)
     tokens_kernel(const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_a,
                   const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ problem p, const int splits)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    using shape = tokens_shape<ROWS, TOKENS>;
+    using shape = tokens_shape<TOKENS>;
     constexpr int kWarps = shape::kWarps;
     extern __shared__ __align__(1024) uint8_t memory[];
-    tokens_ring<ROWS, TOKENS> ring(memory);
+    tokens_ring<TOKENS> ring(memory);
 
-    const tile_share mine = share_of(p, splits, TOKENS, ROWS);
+    const tile_share mine = share_of(p, splits, TOKENS, kRows);
     /* The shuffle tells the compiler that the value is the same in the whole warp. */
     const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 
@@ -161,17 +146,16 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
         }
     } else {
         float sum[TOKENS / 2] = {};
-        const int row0 = warp / 4 * 64;
-        multiply_tiles(tokens_reader<ROWS, TOKENS>(memory, 0, row0), mine, p, row0, lane, sum);
+        multiply_tiles(tokens_reader<TOKENS>(memory, 0, warp / 4 * 64), mine, p, lane, sum);
         hopper::meet(1, kWarps * 32); /* the ring becomes the partial result */
         float *const partial = reinterpret_cast<float *>(memory);
-        leave_partial<ROWS, TOKENS>(partial, sum, warp * 16 + lane / 4, lane);
+        write_columns<TOKENS, shape::kPitch>(partial, sum, warp * 16 + lane / 4, lane);
         if (splits > 1) {
             hopper::cluster_sync();
         } else {
             hopper::meet(1, kWarps * 32);
         }
-        add_ranks<ROWS, TOKENS, T>(partial, mine, p);
+        add_ranks<TOKENS, T>(partial, mine, p);
         if (splits > 1) {
             hopper::cluster_meet(); /* a CTA must not exit while a neighbour reads its memory */
         }
@@ -181,28 +165,20 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
 #endif
 }
 
-template <int ROWS, int TOKENS, typename T>
+template <int TOKENS, typename T>
 tsr_status launch_tokens(const problem &p, int splits, tsr_stream stream, tsr_err *err)
 {
-    return launch_shares<tokens_shape<ROWS, TOKENS>>(tokens_kernel<ROWS, TOKENS, T>, p, TOKENS, ROWS, splits, stream,
-                                                     err);
+    return launch_shares<tokens_shape<TOKENS>>(tokens_kernel<TOKENS, T>, p, TOKENS, kRows, splits, stream, err);
 }
 
 template <typename T> tsr_status run(const problem &p, const tsr_gemm_config &config, tsr_stream stream, tsr_err *err)
 {
-#define TSR_TILE(TOKENS, ROWS)                                                 \
-    if (config.tokens == TOKENS && config.rows == ROWS) {                      \
-        return launch_tokens<ROWS, TOKENS, T>(p, config.cluster, stream, err); \
+    if (config.rows == kRows && config.tokens == 16) {
+        return launch_tokens<16, T>(p, config.cluster, stream, err);
     }
-    TSR_TILE(16, 64)
-    TSR_TILE(16, 128)
-    TSR_TILE(16, 192)
-    TSR_TILE(16, 256)
-    TSR_TILE(32, 64)
-    TSR_TILE(32, 128)
-    TSR_TILE(32, 192)
-    TSR_TILE(32, 256)
-#undef TSR_TILE
+    if (config.rows == kRows && config.tokens == 32) {
+        return launch_tokens<32, T>(p, config.cluster, stream, err);
+    }
     return no_such_tile(config, err);
 }
 

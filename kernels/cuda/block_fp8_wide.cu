@@ -108,10 +108,9 @@ tsr_status launch_wide(const problem &p, int ctas, int processors, tsr_stream st
     TSR_TRY((encode_maps<TOKENS, WIDTH, T>(p, p.n, &maps, err)));
     const int64_t rows = host::ceil_div(p.m, TOKENS), columns = host::ceil_div(p.n, WIDTH);
     wide_schedule schedule;
-    const int64_t by_m = host::ceil_div(rows, 2) * 2 * columns, by_n = rows * host::ceil_div(columns, 2) * 2;
-    const bool share_w = by_m < by_n || (by_m == by_n && WIDTH >= TOKENS); /* the larger operand */
-    schedule.along_m = share_w ? ctas : 1;
-    schedule.along_n = share_w ? 1 : ctas;
+    const bool along_m = share_w(rows, columns, {TSR_GEMM_WIDE, TOKENS, WIDTH, ctas});
+    schedule.along_m = along_m ? ctas : 1;
+    schedule.along_n = along_m ? 1 : ctas;
     schedule.rows = (int)host::ceil_div(rows, schedule.along_m);
     schedule.columns = (int)host::ceil_div(columns, schedule.along_n);
     const int64_t all = (int64_t)schedule.rows * schedule.columns, most = processors / ctas;

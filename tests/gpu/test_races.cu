@@ -268,20 +268,15 @@ static std::vector<tsr_gemm_config> dense_configs(tsr_gemm_kind kind)
 {
     std::vector<tsr_gemm_config> all;
     if (kind == TSR_GEMM_TOKENS) {
-        for (int tokens = 16; tokens <= 32; tokens *= 2) {
-            for (int rows = 64; rows <= 256; rows += 64) {
-                all.push_back({kind, tokens, rows, 1});
-                all.push_back({kind, tokens, rows, 3});
-            }
+        for (int cluster = 1; cluster <= 3; cluster += 2) {
+            all.push_back({kind, 16, 128, cluster});
+            all.push_back({kind, 32, 128, cluster});
         }
     } else if (kind == TSR_GEMM_NARROW) {
-        for (int tokens = 64; tokens <= 128; tokens *= 2) {
-            for (int rows : {32, 56, 64, 72, 112, 128, 192, 256}) {
-                if (rows <= 128 || tokens == 64) {
-                    all.push_back({kind, tokens, rows, 1});
-                    all.push_back({kind, tokens, rows, 3});
-                }
-            }
+        for (int cluster = 1; cluster <= 3; cluster += 2) {
+            all.push_back({kind, 64, 64, cluster});
+            all.push_back({kind, 64, 128, cluster});
+            all.push_back({kind, 128, 128, cluster});
         }
     } else {
         for (int cluster = 1; cluster <= 2; ++cluster) {

@@ -22,9 +22,9 @@ MUTANTS = [
     ("block_fp8_tokens.cu", "return t < mine.last ? __ldg(scale_w + t) : 0.0f;", "return t < mine.last ? __ldg(scale_w + t) * 1.001f : 0.0f;", GEMM,
      "tokens: x 1.001"),
     # of 64 and 128
-    ("block_fp8_narrow.cu", "__shfl_sync(0xFFFFFFFFu, scales_w.now[b], t);", "__shfl_sync(0xFFFFFFFFu, scales_w.now[b], 0);", GEMM,
+    ("block_fp8_narrow.cu", "__shfl_sync(0xFFFFFFFFu, scales_w.now[0], t);", "__shfl_sync(0xFFFFFFFFu, scales_w.now[0], 0);", GEMM,
      "narrow: the first scale for all tiles"),
-    ("block_fp8_narrow.cu", "high[b] = by_high * by_w;", "high[b] = by_low * by_w;", GEMM, "narrow: the scale of the row eight above"),
+    ("block_fp8_narrow.cu", "load_shared(scale_a + 32) * by_w", "load_shared(scale_a) * by_w", GEMM, "narrow: the scale of the row eight above"),
     ("block_fp8_narrow.cu", "make_float4(v.x + later.x,", "make_float4(v.x,", GEMM, "narrow: a part is lost"),
     ("block_fp8_narrow.cu", "sum[4 * g + 1] += other.y;", "sum[4 * g + 1] = other.y;", SOME, "narrow: a part is lost where k is not split"),
     ("block_fp8_narrow.cu", "(chunk ^ row % 8) * 16", "chunk * 16", SOME, "narrow: results are not swizzled"),
