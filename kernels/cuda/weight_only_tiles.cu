@@ -31,7 +31,7 @@ tsr_status encode_maps(const tsr_weight_only_gemm &g, const tiling &by, tile_map
     TSR_TRY(find_encode(&to.encode, err));
     const int columns = by.groups * kGroupColumns, at_once = std::min(columns, kScaleColumns);
     to.weights(&out->weights, {columns * g.bits / 16, 1, CU_TENSOR_MAP_L2_PROMOTION_L2_256B});
-    to.tokens(&out->tokens, {by.tokens, 1, CU_TENSOR_MAP_L2_PROMOTION_L2_256B});
+    to.tokens(&out->tokens, {by.loaded, 1, CU_TENSOR_MAP_L2_PROMOTION_L2_256B});
     if (by.scale_rows != 0) {
         to.scales(&out->scales, g.scales, at_once, by.scale_rows);
     }
@@ -60,10 +60,9 @@ double cost_of(const tsr_weight_only_gemm &g, int tokens, int groups, int splits
     const int width = groups * kGroupColumns, beside = together(tokens, groups);
     const bool whole = beside == 1 && groups == (tokens < 128 ? 4 : 2); /* all warps that registers allow */
     const int64_t count = (g.n + width - 1) / width * ((g.m + tokens - 1) / tokens) * splits;
-    const double fit = splits <= 2 || (splits <= 4 && beside == 2) ? 1
-                       : splits <= 4                               ? 0.9
-                                                                   : 0.85; /* for large clusters */
-    const int64_t places = (int64_t)(processors * fit * beside), last = count % places;
+    const int64_t places =
+        splits <= 4 && beside == 2 ? processors * 2 : host::room_for_clusters(splits, processors) * beside;
+    const int64_t last = count % places;
     const int64_t left = (last * beside + places - 1) / places; /* CTAs per multiprocessor in the last round */
     const double compute = (420 + 4.2 * tokens) * width / 256 + 2.5 * tokens;
     const double busy = std::max(compute, width * kStep * g.bits / 8 / 18.0), alone = whole ? busy : 605 + busy / 2;
@@ -90,6 +89,7 @@ tiling cut_for(const tsr_weight_only_gemm &g, int processors)
     const int width = best.groups * kGroupColumns, steps = (int)(g.k / kStep);
     best.steps = steps / best.splits, best.more = steps % best.splits;
     best.token_tiles = (int)((g.m + best.tokens - 1) / best.tokens);
+    best.loaded = (int)std::min<int64_t>(g.m, best.tokens), best.last = (int)g.m - best.loaded;
     best.feature_tiles = (int)((g.n + width - 1) / width);
     best.weight_bytes = width * kStep * g.bits / 8;
     best.scale_rows = !scaled_early(g) ? 0 : g.group == 32 ? 2 : 1;

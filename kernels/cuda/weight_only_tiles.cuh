@@ -34,7 +34,9 @@ struct tiling {
     int tokens, groups;      /* tokens of a tile; warpgroups of a CTA */
     int splits, steps, more; /* the CTAs of a cluster share K: each has `steps` steps, the first `more` CTAs one more */
     int token_tiles, feature_tiles;
-    int stages, stage;             /* number of stages, and the bytes of one */
+    int loaded, last;  /* tokens that a tile loads; the first one of the last tile. No tile reaches beyond the tokens,
+                       * because the copy engine is slow there; results of two tiles get the same bits from both */
+    int stages, stage; /* number of stages, and the bytes of one */
     int weight_bytes, scale_bytes; /* bytes in a stage; scale_bytes does not include zeros */
     int scale_rows;                /* per stage: 0 if scales are applied at the end, otherwise 1, or 2 for groups of
                                     * 32 */
@@ -85,7 +87,7 @@ template <int kTokens> __device__ __forceinline__ portion my_portion(const tilin
     const int rank = (int)hopper::cluster_rank(), tile = (int)blockIdx.x / by.splits;
     const int in_band = kBand * by.feature_tiles, band = tile / in_band, at = tile % in_band;
     const int width = min(kBand, by.token_tiles - band * kBand); /* width of the band; the last one may be narrower */
-    return {at / width * by.groups * kGroupColumns, (band * kBand + at % width) * kTokens,
+    return {at / width * by.groups * kGroupColumns, min((band * kBand + at % width) * kTokens, by.last),
             rank * by.steps + min(rank, by.more), by.steps + (rank < by.more), rank};
 }
 
@@ -104,7 +106,7 @@ template <int kBits, int kTokens> struct tile_copier {
         uint8_t *const to = ring + at * by.stage, *const scales = to + by.weight_bytes + kTokens * kStep * 2;
         const int step = mine.first + i, row = step * kStep >> by.scale_shift;
         hopper::barrier_expect(&full[at],
-                               (uint32_t)(by.weight_bytes + kTokens * kStep * 2 + by.scale_bytes * (zeros ? 2 : 1)));
+                               (uint32_t)(by.weight_bytes + by.loaded * kStep * 2 + by.scale_bytes * (zeros ? 2 : 1)));
         if (by.token_tiles == 1) {
             hopper::load_tile_once(to, &from.weights, &full[at], 0, mine.n0 * kBits / 16, step);
         } else {
@@ -411,7 +413,7 @@ __global__ void __launch_bounds__(kMaxGroups<kTokens> * 128, 1)
     } else {
         publish_sums();
     }
-    finish_tile<kBf16>(g, by, mine, landing, pitch, min(kTokens, (int)g.m - mine.m0));
+    finish_tile<kBf16>(g, by, mine, landing, pitch, by.loaded);
     if (by.splits != 1) {
         hopper::cluster_meet(); /* others may still read here; the data that this CTA has read has been added */
     }
