@@ -146,8 +146,11 @@ tsr_status launch_fast(const problem &p, const schedule &s, int64_t pages, tsr_s
         return tsr_fail(err, TSR_E_DEVICE, "MLA decoding: the driver refused a tensor map: error %d", (int)code);
     }
     const host::launch_shape shape = {dim3((unsigned)s.tiles, (unsigned)s.parts), 384, fast_shape::kBytes, stream};
-    TSR_TRY(host::launched(
-        kWhat, host::launch(kernel_of(s), shape, {host::in_clusters(cluster)}, map_q, map_cache, p, s), err));
+    TSR_TRY(
+        host::launched(kWhat,
+                       host::launch(kernel_of(s), shape, {host::in_clusters(cluster), host::beside_the_one_before()},
+                                    map_q, map_cache, p, s),
+                       err));
 
     if (s.parts == 1) {
         return TSR_OK;

@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(32 * kCombineWarps, 2)
     extern __shared__ float weights[]; /* [kCombineWarps][parts] */
     __shared__ float4 sums[kCombineWarps][kLatent / 4];
     const int part = blockIdx.x + 1;
+    hopper::let_next_launch_begin();
     const tsr_mla_pair cut_at = s.begin[part];
     const int b = cut_at.x, rows = p.s_q * p.heads;
     const tsr_mla_pair span = s.span[cut_at.y > 0 ? b : 0];

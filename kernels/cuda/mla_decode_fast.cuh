@@ -384,6 +384,7 @@ __global__ void __launch_bounds__(384, 1)
     const int lane = threadIdx.x % 32;
     const int part = blockIdx.y, tile_of_q = blockIdx.x;
 
+    hopper::wait_for_launch_before();
     /* The combination kernel, which reads the schedule and then waits for this launch's end. */
     hopper::let_next_launch_begin();
     walk shares(s, part);
