@@ -322,7 +322,10 @@ static void write_worst(tsr_text *text, const tsr_overview *o, const char *title
         code(text, row->name);
         tsr_text_printf(text, " |");
         figure(text, row->figures[TSR_FIGURE_SQNR], " %.2f |");
-        figure(text, row->figures[TSR_FIGURE_WORST_BLOCK], " %.3f |");
+        if (isinf(row->figures[TSR_FIGURE_WORST_BLOCK]))
+            tsr_text_printf(text, " all lost |");
+        else
+            figure(text, row->figures[TSR_FIGURE_WORST_BLOCK], " %.3f |");
         tsr_text_append(text, "\n", 1);
     }
     tsr_text_append(text, "\n", n > 0);

@@ -136,8 +136,8 @@ static void draw_worst(tsr_text *text, const tsr_style *style, const tsr_overvie
         const double block = row->figures[TSR_FIGURE_WORST_BLOCK];
         tsr_text_printf(text, "  ");
         draw_db(text, row->figures[TSR_FIGURE_SQNR]);
-        if (isnan(block))
-            tsr_text_printf(text, " %8s  ", "-");
+        if (!isfinite(block))
+            tsr_text_printf(text, " %8s  ", isnan(block) ? "-" : "lost");
         else
             tsr_text_printf(text, " %8.3f  ", block);
         snprintf(name, sizeof name, "%s%s%s", row->name, row->what == NULL ? "" : ": ",

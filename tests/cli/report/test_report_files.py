@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import xml.etree.ElementTree
 
+import checkpoints
 import harness
 import pytest
 import results
@@ -173,6 +174,22 @@ def test_a_planted_fault_is_named_in_every_form(fault, faulty, made, report):
         failing = {c.get("name") for c in broken.iter("testcase") if c.find("failure") is not None}
         passing = {c.get("name") for c in broken.iter("testcase") if c.get("classname").endswith(".values")} - failing
         assert failing == {layer} and len(passing) == 3
+
+
+def test_a_block_of_nan_is_the_worst(tmp_path, tessera, faulty, report):
+    """Its error is beyond any number: it is first among the worst blocks, which are sorted by their errors."""
+    damaged, name = tmp_path / "damaged", faulty["code"][1]
+    shutil.copytree(faulty["made"]["code"], damaged)
+    (shard,) = [p for p in damaged.glob("*.safetensors") if name in checkpoints.header(p)[1]]
+    size, tensors = checkpoints.header(shard)
+    with open(shard, "r+b") as f:
+        f.seek(8 + size + tensors[name]["data_offsets"][0])
+        f.write(b"\x7f")  # NaN in e4m3
+    code, _, err = harness.run(tessera, ["verify", damaged, "--against", faulty["made"]["source"], "--json", tmp_path / "v.json"])
+    assert code == 1, err
+    _, files, out = report(tmp_path / "v.json")
+    assert re.search(rf"worst blocks\n +lost +lost +{re.escape(name)}\n", out), out
+    assert re.search(rf"worst block[^\n]*\n[^\n]*\n\| `{re.escape(name)}` \| all lost \| all lost \|", files["markdown"])
 
 
 # Options for a faulty checkpoint, and a valid one; the fault; the text of the failed or passed case.
