@@ -258,7 +258,8 @@ typedef struct tessera_verdict {
 /* Compares the checkpoint `path` with its source, as `tessera verify PATH --against SOURCE` does. The decoders share
  * no code with those above. Faults of the checkpoint are findings, not failures. `progress` may be NULL; `data` is
  * passed to it. Free *verdict with tessera_verdict_free. Options: --tensors GLOB, --source-block RxC, --threads N,
- * --memory SIZE, and the limits --min-sqnr DB, --max-block-error X, --max-misrounded N and --max-cast-error X. */
+ * --memory SIZE, and the limits --min-sqnr DB, --max-block-error X, --max-misrounded N, --max-cast-error X and
+ * --method rtn|gptq. */
 TESSERA_API tessera_status tessera_verify(tessera_verdict **verdict, const char *path, const char *source,
                                           const char *const *options, tessera_progress_fn *progress, void *data,
                                           tessera_error *error);

@@ -85,9 +85,10 @@ void tsr_print_next(const char *src_path, const char *dst_path, bool partial, co
 {
     const bool bare = plan->sources[0]->config == NULL && !has_config(plan);
     /* If files of SRC were left out, the rest cannot be compared with all of SRC. */
-    const char *p = plan->next != NULL ? plan->next
-                    : partial          ? "tessera inspect DST"
-                                       : "tessera verify DST --against SRC";
+    const char *p = plan->next != NULL      ? plan->next
+                    : partial               ? "tessera inspect DST"
+                    : plan->factors != NULL ? "tessera verify DST --against SRC --method gptq"
+                                            : "tessera verify DST --against SRC";
     if (bare)
         tsr_print("no config.json beside a single file, and loaders need one\n");
     if (bare && (plan->next == NULL || plan->n_files != 1))

@@ -73,7 +73,8 @@ static tsr_status read_block(tsr_reading *r, void *to, tsr_err *err)
     if (b.matrix > 0)
         snprintf(matrix, sizeof matrix, " of matrix %llu", U64(b.matrix));
     p->has_block = true;
-    p->row.figures[TSR_FIGURE_WORST_BLOCK] = isnan(b.relative) ? INFINITY : b.relative; /* null: NaN or Inf in the block */
+    p->row.figures[TSR_FIGURE_WORST_BLOCK] =
+        isnan(b.relative) ? INFINITY : b.relative; /* null: NaN or Inf in the block */
     p->row.block_max = b.max_abs;
     p->row.block_at = tsr_arena_printf(&r->result->arena, "rows %llu..%llu, columns %llu..%llu%s", U64(b.rows.at[0]),
                                        U64(b.rows.at[1] - 1), U64(b.columns.at[0]), U64(b.columns.at[1] - 1), matrix);

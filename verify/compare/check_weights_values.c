@@ -14,8 +14,8 @@
 
 enum {
     MAX_SCANNED = 64 /* most tensors whose blocks are scanned */,
-    FEW = 16 /* up to this many wrong codes suggest
-              * flipped bits */
+    FEW = 16, /* up to this many wrong codes suggest flipped bits */
+    MANY = 10 /* more than one wrong code of so many suggests another method */
 };
 
 /* Returns true if there were values to compare. */
@@ -279,6 +279,8 @@ static void tell_values(const tsr_weights_checking *k, const tsr_pair *p, const 
                     U64(m->worst[0].col), m->worst[0].relative);
     if (found->block || found->cast)
         tsr_text_printf(text, ", above %.3g", found->block ? k->limits->max_block_error : k->limits->max_cast_error);
+    if (found->rounding && !found->sqnr && *why == '\0' && MANY * m->misrounded > m->elements)
+        tsr_text_printf(text, "; if they were made with --method gptq, give it to verify");
 }
 
 static tsr_status check_values_of(tsr_weights_checking *k, const tsr_pair *p, const missed *found)

@@ -5,9 +5,10 @@
 #include "common/options.h"
 #include "verify/compare/check_weights.h"
 
-/* Texts of the options with fractional values. */
+/* Options that tsr_weight_limits_parse converts. */
 typedef struct tsr_weight_limit_texts {
-    const char *min_sqnr, *max_block_error, *max_cast_error;
+    const char *min_sqnr, *max_block_error, *max_cast_error; /* NULL: not given */
+    int method;                                              /* word of --method */
 } tsr_weight_limit_texts;
 
 /* Appends the option table entries that fill texts and limits. */

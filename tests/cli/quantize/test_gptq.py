@@ -141,3 +141,20 @@ def test_refusals(calibrated, tessera, tmp_path):
         got, _, err = harness.run(tessera, ["quantize", src, "-o", dst, *words])
         assert got == code and message in err, err
         assert not (dst / "config.json").exists()
+
+
+def test_verify_knows_the_method(calibrated, tessera, tmp_path):
+    """The next command that quantize prints passes. Without --method, codes that are not the nearest fail, with a hint."""
+    src, stats = calibrated("llama")
+    dst = tmp_path / "out"
+    code, out, err = harness.run(tessera, ["quantize", src, "-o", dst, "--scheme", "int4-weight-only", "--group-size", "32",
+                                           "--importance", stats, "--method", "gptq"])
+    assert code == 0, err
+    (following,) = [line.removeprefix("next: tessera ") for line in out.splitlines() if line.startswith("next: ")]
+    assert following == f"verify {dst} --against {src} --method gptq"
+    code, out, err = harness.run(tessera, following.split())
+    assert code == 0, out + err
+    code, out, err = harness.run(tessera, following.split()[:-2])
+    assert code == 1 and "codes are not the nearest" in out and "give it to verify" in out
+    code, _, err = harness.run(tessera, [*following.split(), "--max-misrounded", "5"])
+    assert code == 2 and "--max-misrounded" in err

@@ -13,7 +13,8 @@ extern "C" void fa3_run(int heads, int tokens, float scale, void *q, void *k, vo
     Flash_fwd_params p = {};
     p.is_bf16 = true, p.is_causal = true;
     p.q_ptr = q, p.k_ptr = k, p.v_ptr = v, p.o_ptr = out, p.softmax_lse_ptr = lse;
-    p.q_row_stride = p.k_row_stride = (int64_t)heads * kWidth, p.v_row_stride = p.o_row_stride = (int64_t)heads * kValue;
+    p.q_row_stride = p.k_row_stride = (int64_t)heads * kWidth,
+    p.v_row_stride = p.o_row_stride = (int64_t)heads * kValue;
     p.q_head_stride = p.k_head_stride = kWidth, p.v_head_stride = p.o_head_stride = kValue, p.v_dim_stride = 1;
     p.q_batch_stride = p.k_batch_stride = (int64_t)tokens * heads * kWidth;
     p.v_batch_stride = p.o_batch_stride = (int64_t)tokens * heads * kValue;
