@@ -20,6 +20,9 @@ enum { WORST = 10, WORST_BLOCKS = 5 };
 /* Tensors whose errors differ by at most this are considered equal. */
 static const double kAlikeDb = 0.1;
 
+/* Schemes of 4 bits usually leave less than this, others more. */
+static const double kFourBitsDb = 25;
+
 /* ---- text ---- */
 
 /* The number of tensors with each action, in order of first occurrence. */
@@ -192,15 +195,19 @@ static void print_worst_blocks(const tsr_plan *plan, const tsr_quant_stats *rows
     }
 }
 
-/* Prints how the total SQNR compares with the usual value of the scheme. */
-static void print_usual(const tsr_plan_job *job, double sqnr)
+/* Prints how the total SQNR compares with the usual value of the scheme, and how 4 bits lose less. */
+static void print_usual(const tsr_plan_job *job, const tsr_plan *plan, double sqnr)
 {
-    if (job->scheme != NULL && job->sqnr.to > 0)
-        tsr_print("%s %s, which usually leaves %g to %g dB\n",
-                  sqnr < job->sqnr.from ? "below the range of"
-                  : sqnr > job->sqnr.to ? "above the range of"
-                                        : "typical of",
-                  job->scheme, job->sqnr.from, job->sqnr.to);
+    if (job->scheme == NULL || !(job->sqnr.to > 0))
+        return;
+    tsr_print("%s %s, which usually leaves %g to %g dB\n",
+              sqnr < job->sqnr.from ? "below the range of"
+              : sqnr > job->sqnr.to ? "above the range of"
+                                    : "typical of",
+              job->scheme, job->sqnr.from, job->sqnr.to);
+    if (job->sqnr.to < kFourBitsDb && plan->importance == NULL)
+        tsr_print(
+            "4 bits lose less with --importance, statistics of the inputs: tessera calibrate (docs/calibrate.md)\n");
 }
 
 static void print_scales(const tsr_plan *plan)
@@ -229,7 +236,7 @@ static void print_errors(const tsr_plan_job *job, const tsr_plan *plan, const ts
             "gptq: the squared error of outputs on the text of calibration is %.2f dB below that of nearest codes\n",
             tsr_quant_stats_gptq_gain(&whole));
     if (of == TSR_STATS_SOURCE && whole.sum_x2 > 0 && whole.output_d2 == 0)
-        print_usual(job, tsr_quant_stats_sqnr(&whole));
+        print_usual(job, plan, tsr_quant_stats_sqnr(&whole));
     print_worst_tensors(job, plan, rows, worst, tsr_worst_steps(plan, rows, of, TSR_WORST_SQNR, worst, WORST));
     print_worst_blocks(plan, rows, worst, tsr_worst_steps(plan, rows, of, TSR_WORST_BLOCK, worst, WORST_BLOCKS));
     if (low > 0)
