@@ -19,18 +19,37 @@ typedef struct description {
     size_t n_unquantized;
 } description;
 
+static void write_block_size(tsr_text *t, const description *c)
+{
+    tsr_json_member_array(t, "weight_block_size", true);
+    tsr_json_u64(t, c->block->block_rows);
+    tsr_json_u64(t, c->block->block_cols);
+    tsr_json_end_array(t);
+}
+
 static void deepseek_config(tsr_text *t, const description *c)
 {
     tsr_json_begin_object(t, false);
     tsr_json_member_string(t, "quant_method", "fp8");
     tsr_json_member_string(t, "fmt", "e4m3");
     tsr_json_member_string(t, "activation_scheme", "dynamic");
-    tsr_json_member_array(t, "weight_block_size", true);
-    tsr_json_u64(t, c->block->block_rows);
-    tsr_json_u64(t, c->block->block_cols);
-    tsr_json_end_array(t);
+    write_block_size(t, c);
     if (c->block->scale_fmt == TSR_SCALE_UE8M0)
         tsr_json_member_string(t, "scale_fmt", "ue8m0");
+    tsr_json_key(t, "modules_to_not_convert");
+    tsr_json_modules(t, c->unquantized, c->n_unquantized);
+    tsr_json_end_object(t);
+}
+
+/* Writes w4afp8 of SGLang, which reads the method alone (W4AFp8Config.from_config); the rest describes the files. */
+static void sglang_config(tsr_text *t, const description *c)
+{
+    tsr_json_begin_object(t, false);
+    tsr_json_member_string(t, "quant_method", "w4afp8");
+    tsr_json_member_string(t, "linear_activation_scheme", "dynamic");
+    tsr_json_member_string(t, "moe_activation_scheme", "static");
+    write_block_size(t, c);
+    tsr_json_member_u64(t, "group_size", 128);
     tsr_json_key(t, "modules_to_not_convert");
     tsr_json_modules(t, c->unquantized, c->n_unquantized);
     tsr_json_end_object(t);
@@ -198,7 +217,9 @@ tsr_status tsr_plan_fp8_config(tsr_plan *plan, const tsr_fp8_block *block, tsr_d
     d.n_unquantized = tsr_list_unquantized(kept, context, n, d.unquantized);
     d.n_unquantized = tsr_list_head(plan->sources[0], d.unquantized, d.n_unquantized);
     tsr_text value = {0};
-    (dialect == TSR_DIALECT_COMPRESSED_TENSORS ? compressed_tensors_config : deepseek_config)(&value, &d);
+    (dialect == TSR_DIALECT_COMPRESSED_TENSORS ? compressed_tensors_config
+     : dialect == TSR_DIALECT_SGLANG           ? sglang_config
+                                               : deepseek_config)(&value, &d);
     const tsr_status status = tsr_plan_take_quantization(plan, &value, err);
     free(d.unquantized);
     return status;

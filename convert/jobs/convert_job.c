@@ -64,6 +64,10 @@ static tsr_status plan_scheme(const tsr_job_source *from, const tsr_convert_job 
     of.block = a->block == NULL ? of.block : a->block;
     of.max_shard_bytes = from->max_shard_bytes;
     of.scale_fmt = a->scale_fmt < 0 ? 0 : a->scale_fmt;
+    if (tsr_scheme_form_in(scheme, a->dialect) == TSR_FORM_EXPERTS)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--dialect sglang is written by quantize only: run 'tessera convert --to bf16', then 'tessera "
+                        "quantize --scheme w4afp8 --dialect sglang'");
     TSR_TRY(tsr_scheme_read(&of, false, &in->scheme, err));
     tsr_scheme_settle(&of, in->sources[0], a->experts == 0, &in->scheme);
     if (tsr_scheme_stacks(&of, &in->scheme))

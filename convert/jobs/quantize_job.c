@@ -28,11 +28,11 @@ static void append_activations_and_card(tsr_quantize_job *job, tsr_option *optio
 {
     const tsr_option activations[] = {
         {"--activations", TSR_OPT_TEXT, &job->of.activations, "FILE",
-         "int8-channel: static scales or ranges of the inputs; fp8-tensor, nvfp4: ranges of the inputs (nvfp4, and "
-         "fp8-tensor of modelopt: required); JSON or safetensors (docs/numerics.md)"},
+         "int8-channel: static scales or ranges of the inputs; fp8-tensor, nvfp4, w4afp8 of sglang: ranges of the inputs "
+         "(nvfp4, and fp8-tensor of modelopt: required); JSON or safetensors (docs/numerics.md)"},
         {"--input-scale", TSR_OPT_TEXT, &job->of.input_scale, "X",
-         "fp8-tensor, nvfp4: the static scale of all inputs, instead of measured ranges: input = code * X (nvfp4: the "
-         "global scale, as ModelOpt stores it)"},
+         "fp8-tensor, nvfp4, w4afp8 of sglang: the static scale of all inputs, instead of measured ranges: input = code * X "
+         "(nvfp4: the global scale, as ModelOpt stores it)"},
         {"--kv-scale", TSR_OPT_TEXT, &job->of.kv_scale, "X",
          "dialects compressed-tensors and modelopt: the scale of an FP8 KV cache in all layers: key = code * X"},
         {"--kv-ranges", TSR_OPT_TEXT, &job->of.kv_ranges, "FILE",
@@ -62,7 +62,7 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
          "the format of a released checkpoint: the name of a recipe (docs/recipes.md), or the path of one"},
         {"--dialect", TSR_OPT_CHOICE, &job->of.dialect, TSR_DIALECT_WORDS,
          "names of the scales and form of the configuration (fp8-block: deepseek; mxfp4 of gpt-oss: gpt-oss; others: "
-         "compressed-tensors)"},
+         "compressed-tensors); sglang: w4afp8 with experts in int4 beside block FP8"},
         {0},
     };
     const tsr_option weights[] = {
@@ -227,7 +227,7 @@ static tsr_status plan_by_rules(tsr_quantize_job *q, const tsr_job_source *from,
     const bool calibrated = q->of.activations != NULL;
     float input_scale;
     TSR_TRY(tsr_read_input_scale(&q->of, &input_scale, err));
-    if (q->of.dialect == TSR_DIALECT_DEEPSEEK || q->of.dialect == TSR_DIALECT_GPT_OSS)
+    if (q->of.dialect >= 0 && q->of.dialect != TSR_DIALECT_COMPRESSED_TENSORS && q->of.dialect != TSR_DIALECT_MODELOPT)
         return tsr_fail(err, TSR_E_USAGE,
                         "--dialect %s supports one scheme for all layers only; use compressed-tensors or modelopt for "
                         "several schemes",

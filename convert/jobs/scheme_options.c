@@ -182,27 +182,71 @@ static tsr_status mx_options(const tsr_scheme_arguments *a, bool ranges, tsr_mx_
     return TSR_OK;
 }
 
+/* Reads the options of w4afp8 in SGLang's dialect. SGLang rounds the scales of experts to BF16 when it loads them. */
+static tsr_status expert_options(const tsr_scheme_arguments *a, tsr_w4afp8_options *options, tsr_err *err)
+{
+    const tsr_scheme_row *const row = tsr_scheme_row_of(a->scheme);
+    tsr_ct_options rows;
+    float input_scale;
+    TSR_TRY(int_options(a, &rows, err));
+    TSR_TRY(tsr_read_input_scale(a, &input_scale, err));
+    if (rows.scheme.scale_dtype != TSR_BF16)
+        return tsr_fail(
+            err, TSR_E_USAGE,
+            "--scale-dtype cannot be combined with --dialect sglang: SGLang rounds the scales of experts to "
+            "BF16 when it loads them");
+    if (input_scale == 0 && a->activations == NULL)
+        return tsr_fail_as(err, TSR_ERROR_ACTIVATION_RANGES, TSR_E_USAGE,
+                           "w4afp8 of dialect sglang stores a scale of each expert's input: give --activations FILE "
+                           "(made by tessera calibrate or tools/capture_activations.py) or --input-scale X, or use "
+                           "--dialect compressed-tensors");
+    *options = (tsr_w4afp8_options){
+        .experts = rows.scheme,
+        .block = {.block_rows = row->fp8.block_rows,
+                  .block_cols = row->fp8.block_cols,
+                  .search = rows.scheme.search == TSR_SCALES_MSE ? TSR_SCALES_MSE : TSR_SCALES_AMAX},
+        .input_scale = input_scale,
+        .policy = policy_of(a),
+        .max_shard_bytes = a->max_shard_bytes,
+    };
+    return TSR_OK;
+}
+
+/* Rejects static scales of inputs for int4 of compressed-tensors, whose inputs have a scale per token. */
+static tsr_status check_inputs(const tsr_scheme_arguments *a, tsr_scheme_form form, tsr_err *err)
+{
+    if (form != TSR_FORM_PACKED || (a->activations == NULL && a->input_scale == NULL))
+        return TSR_OK;
+    return tsr_fail(
+        err, TSR_E_USAGE,
+        "%s needs --dialect sglang with %s; in other dialects each token has a scale, computed while serving",
+        a->activations != NULL ? "--activations" : "--input-scale", tsr_scheme_row_of(a->scheme)->name);
+}
+
 tsr_status tsr_scheme_read(const tsr_scheme_arguments *a, bool ranges, tsr_scheme_options *o, tsr_err *err)
 {
-    const tsr_scheme_form form = tsr_scheme_row_of(a->scheme)->form;
+    const tsr_scheme_form form = tsr_scheme_form_in(a->scheme, a->dialect);
     *o = (tsr_scheme_options){.search = TSR_SCALES_AMAX};
     if (a->dialect >= 0)
         TSR_TRY(tsr_scheme_check_dialect(a->scheme, (tsr_dialect)a->dialect, err));
+    TSR_TRY(check_inputs(a, form, err));
     TSR_TRY(form == TSR_FORM_BLOCKS               ? block_options(a, &o->blocks, err)
+            : form == TSR_FORM_EXPERTS            ? expert_options(a, &o->experts, err)
             : tsr_scheme_is_of_mx_plan(a->scheme) ? mx_options(a, ranges, &o->groups, err)
                                                   : int_options(a, &o->rows, err));
     TSR_TRY(tsr_read_kv_origin(a, &o->kv_ranges, &o->groups.kv, err));
-    o->rows.kv = o->blocks.kv = o->groups.kv;
+    o->rows.kv = o->blocks.kv = o->experts.kv = o->groups.kv;
     o->search = form == TSR_FORM_BLOCKS               ? o->blocks.block.search
+                : form == TSR_FORM_EXPERTS            ? o->experts.block.search
                 : tsr_scheme_is_of_mx_plan(a->scheme) ? o->groups.search
                                                       : o->rows.scheme.search;
     TSR_TRY(tsr_read_importance(a, &o->importance, err));
     if (a->importance != NULL)
-        o->blocks.importance = o->rows.importance = o->groups.importance = &o->importance;
+        o->blocks.importance = o->rows.importance = o->groups.importance = o->experts.importance = &o->importance;
     if (a->activations == NULL)
         return TSR_OK;
     TSR_TRY(tsr_calibration_read(&o->calibration, a->activations, err));
-    o->rows.calibration = o->groups.calibration = &o->calibration;
+    o->rows.calibration = o->groups.calibration = o->experts.calibration = &o->calibration;
     return TSR_OK;
 }
 
@@ -220,8 +264,9 @@ bool tsr_scheme_stacks(const tsr_scheme_arguments *a, const tsr_scheme_options *
 tsr_status tsr_plan_named_scheme(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_scheme_arguments *a,
                                  const tsr_scheme_options *o, tsr_err *err)
 {
-    const tsr_scheme_form form = tsr_scheme_row_of(a->scheme)->form;
-    return form == TSR_FORM_BLOCKS               ? tsr_quantize_plan(plan, source, &o->blocks, err)
+    const tsr_scheme_form form = tsr_scheme_form_in(a->scheme, a->dialect);
+    return form == TSR_FORM_EXPERTS              ? tsr_w4afp8_plan(plan, source, &o->experts, err)
+           : form == TSR_FORM_BLOCKS             ? tsr_quantize_plan(plan, source, &o->blocks, err)
            : tsr_scheme_is_of_mx_plan(a->scheme) ? tsr_mx_plan(plan, source, &o->groups, err)
                                                  : tsr_ct_plan(plan, source, &o->rows, err);
 }

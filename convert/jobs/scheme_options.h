@@ -5,6 +5,7 @@
 
 #include "common/options.h"
 #include "convert/plans/ct_plan.h"
+#include "convert/plans/layouts/w4afp8_plan.h"
 #include "convert/plans/mx_plan.h"
 #include "convert/plans/quantize_plan.h"
 #include "convert/schemes/schemes.h"
@@ -61,6 +62,7 @@ typedef struct tsr_scheme_options {
     tsr_quantize_options blocks;
     tsr_ct_options rows;
     tsr_mx_options groups;
+    tsr_w4afp8_options experts;
     tsr_calibration calibration, kv_ranges;
     tsr_importance importance;
     tsr_scale_search search; /* how scales are chosen */

@@ -1,6 +1,7 @@
 /* Quantizes to integers. A unit is some whole rows with their codes, scales, zero points and sums. */
 #include "convert/ops/int_op.h"
 
+#include "common/float_bits.h"
 #include "convert/ops/rows/buffered_scales.h"
 #include "convert/ops/rows/rows.h"
 #include "formats/weights/weights.h"
@@ -58,7 +59,7 @@ static void int_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 /* Returns true if the first output is the codes, one byte each. */
 static bool gives_codes(const tsr_step *step)
 {
-    return step->out[0]->dtype == TSR_I8;
+    return step->out[0]->dtype == TSR_I8 && step->out[0]->shape[1] == cols_of(step);
 }
 
 /* Scratch of a unit: importance of the columns; codes, unless they are written directly to the output; FP32 scales; zero
@@ -218,6 +219,33 @@ static const tsr_op kPackedOp = {.name = "quantize packed integers",
                                  .stats_of = TSR_STATS_SOURCE,
                                  .blocks = int_blocks};
 
+/* ---- two codes per byte ---- */
+
+/* Packs codes in the order of words, then changes them from an offset of 8 to two's complement. */
+static tsr_status nibbles_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                              tsr_quant_stats *stats, tsr_err *err)
+{
+    const tsr_int_scheme *const scheme = &params_of(step)->scheme;
+    const uint64_t groups = tsr_int_groups(scheme, cols_of(step));
+    uint8_t *const bytes = u->out_data[0];
+    tsr_int_rows rows;
+    TSR_TRY(quantize(step, unit, u, kernels, &rows, stats, err));
+    const uint64_t codes = rows.rows * cols_of(step);
+    tsr_int_pack(kernels, scheme->bits, rows.codes, codes, bytes);
+    for (uint64_t i = 0; i < codes / 2; i++)
+        bytes[i] ^= 0x88;
+    tsr_buffered_scales_store(scheme->scale_dtype, rows.scales, rows.rows * groups, u->out_data[1], rows.row * groups);
+    if (unit == 0)
+        tsr_buffered_scales_store(TSR_BF16, &params_of(step)->input.value.scale, 1, u->out_data[2], 0);
+    return TSR_OK;
+}
+
+static const tsr_op kNibblesOp = {.name = "quantize int4, two codes per byte",
+                                  .units = {int_units, int_windows, int_scratch, nibbles_run},
+                                  .finish = tsr_buffered_scales_finish,
+                                  .stats_of = TSR_STATS_SOURCE,
+                                  .blocks = int_blocks};
+
 /* ---- azp_adj ---- */
 
 /* Runs only if the codes are not made in the same run. Otherwise their step coproduces the sums. */
@@ -292,6 +320,19 @@ tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_i
         member(plan, weight, ".weight_zero_point", TSR_I32, 2, tsr_ceil_div(rows * scheme->bits, 32), groups),
     };
     return add_step(plan, &kPackedOp, weight, &p, out, scheme->asymmetric ? 4 : 3, 0xE, err);
+}
+
+tsr_status tsr_plan_nibbles(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme, float input,
+                            tsr_err *err)
+{
+    const params p = {.scheme = *scheme, .input.value.scale = tsr_f32_from_bf16(tsr_bf16_from_f32(input))};
+    const uint64_t rows = weight->shape[0], cols = weight->shape[1];
+    tsr_tensor *const out[] = {
+        member(plan, weight, ".weight", TSR_I8, 2, rows, cols / 2),
+        member(plan, weight, ".weight_scale_inv", scheme->scale_dtype, 2, rows, tsr_int_groups(scheme, cols)),
+        member(plan, weight, ".input_scale", TSR_BF16, 1, 1, 0),
+    };
+    return add_step(plan, &kNibblesOp, weight, &p, out, 3, 6, err);
 }
 
 tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,

@@ -24,6 +24,12 @@ tsr_status tsr_plan_int8(tsr_plan *plan, const tsr_tensor *weight, const tsr_int
 tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
                            tsr_err *err) TSR_WARN_UNUSED;
 
+/* X.weight [R, C] -> X.weight I8 [R, C / 2], X.weight_scale_inv [R, groups] and X.input_scale BF16 [1], the value `input`.
+ * A byte holds two int4 codes in two's complement, the even column in the low half; a row must be whole groups. Source:
+ * SGLang's w4afp8.py. */
+tsr_status tsr_plan_nibbles(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme, float input,
+                            tsr_err *err) TSR_WARN_UNUSED;
+
 /* X.weight -> X.azp_adj I32 [R]: the row sums of the codes that tsr_plan_int8 makes. An asymmetric `input` adds
  * X.azp_with_adj: the sums times its zero point. `codes` is the number of the tsr_plan_int8 step that coproduces
  * them. */

@@ -222,6 +222,7 @@ const char *tsr_fp8_scale_name(tsr_plan *plan, const char *weight, tsr_dialect d
 {
     static const char *const kEndings[] = {[TSR_DIALECT_DEEPSEEK] = "_scale_inv",
                                            [TSR_DIALECT_COMPRESSED_TENSORS] = "_scale",
+                                           [TSR_DIALECT_SGLANG] = "_scale_inv",
                                            [TSR_DIALECT_DEEPSEEK_V4] = ".scale"};
     const size_t length = dialect == TSR_DIALECT_DEEPSEEK_V4 ? tsr_module_length(weight) : strlen(weight);
     return tsr_arena_printf(&plan->arena, "%.*s%s", (int)length, weight, kEndings[dialect]);

@@ -33,12 +33,14 @@ static bool becomes_codes(const tsr_tensor *t, const tsr_decision *decision)
     return decision->treatment == TSR_QUANTIZE && has_a_place(t);
 }
 
-static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_ct_options *o, tsr_err *err)
+tsr_status tsr_ct_check_shape(const tsr_checkpoint *c, const tsr_tensor *t, tsr_scheme id, const tsr_int_scheme *scheme,
+                              tsr_err *err)
 {
-    const uint64_t cols = t->shape[1], group = o->scheme.group;
-    const uint64_t word = form_of(o) == TSR_FORM_PACKED ? 32 / o->scheme.bits : 1;
+    const tsr_scheme_form form = tsr_scheme_row_of(id)->form;
+    const uint64_t cols = t->shape[1], group = scheme->group;
+    const uint64_t word = form == TSR_FORM_PACKED ? 32 / scheme->bits : 1;
     const char *const path = c->files[t->file].path;
-    if (form_of(o) == TSR_FORM_W8A8 && cols > AZP_MAX_COLS)
+    if (form == TSR_FORM_W8A8 && cols > AZP_MAX_COLS)
         return tsr_fail(err, TSR_E_SHAPE,
                         "%s: '%s' has %llu columns: a product less azp times azp_adj may overflow int32 above %d; "
                         "--exclude keeps it unchanged",
@@ -61,8 +63,7 @@ static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, cons
 
 bool tsr_ct_takes(const tsr_checkpoint *source, const tsr_tensor *t, tsr_scheme id)
 {
-    const tsr_ct_options options = {.id = id, .scheme = tsr_scheme_row_of(id)->ints};
-    return has_a_place(t) && check_shape(source, t, &options, NULL) == TSR_OK;
+    return has_a_place(t) && tsr_ct_check_shape(source, t, id, &tsr_scheme_row_of(id)->ints, NULL) == TSR_OK;
 }
 
 /* Finds the static quantization of a layer's activations; it is the same for all members of a fused layer. */
@@ -138,7 +139,7 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_ct_options *o, const ts
         const tsr_tensor *const t = &c->tensors.items[i];
         const tsr_decision *const d = &decisions[i];
         if (becomes_codes(t, d)) {
-            TSR_TRY(check_shape(c, t, o, err));
+            TSR_TRY(tsr_ct_check_shape(c, t, o->id, &o->scheme, err));
             TSR_TRY(form_of(o) == TSR_FORM_FP8_ROWS ? plan_fp8(plan, t, &o->scheme, err)
                     : form_of(o) == TSR_FORM_PACKED ? plan_packed(plan, t, o, err)
                                                     : plan_int8(plan, t, o, decisions, NULL, err));

@@ -69,23 +69,11 @@ static float input_scale_of(const tsr_mx_step *step, tsr_dtype dtype, float amax
     return tsr_nvfp4_global(&inputs, dtype, &amax, 1);
 }
 
-/* Finds the stored scale of a layer's input: the given one, or that of the largest value measured at the input of any
- * member. Sets *input to 0 if none is stored. */
-static tsr_status find_input(const tsr_mx_layers *l, const tsr_tensor *t, const tsr_mx_step *step, float *input,
-                             tsr_err *err)
+tsr_status tsr_mx_layers_input(const tsr_mx_layers *l, const tsr_tensor *t, const char *name, float *amax, tsr_err *err)
 {
     const tsr_tensor *members[TSR_FUSED_MEMBERS];
-    float amax = 0;
-    const bool divides = step->scheme != NULL && step->scheme->scale == TSR_MX_E4M3_DIVIDED;
-    *input = divides && l->input_scale != 0 ? 1 / l->input_scale : l->input_scale;
-    if (*input != 0)
-        return TSR_OK;
-    if (l->calibration == NULL) {
-        /* the source of moved codes has the input scale (convert/plans/transcode_plan.h) */
-        *input = t->source == TSR_SOURCE_DECODED && step->inputs ? -1 : 0;
-        return TSR_OK;
-    }
     const size_t n = members_of(l, t, members);
+    *amax = 0;
     for (size_t i = 0; i < n; i++) {
         const tsr_calibrated *const known = tsr_calibration_find(l->calibration, members[i]->name);
         if (known == NULL)
@@ -96,9 +84,30 @@ static tsr_status find_input(const tsr_mx_layers *l, const tsr_tensor *t, const 
             return tsr_fail(err, TSR_E_MISMATCH,
                             "%s: '%s' has an int8 input_scale; %s needs the range itself: input_min and input_max "
                             "(JSON: min and max)",
-                            l->calibration->path, known->module, step->name);
-        amax = fmaxf(amax, fmaxf(-known->least, known->largest));
+                            l->calibration->path, known->module, name);
+        *amax = fmaxf(*amax, fmaxf(-known->least, known->largest));
     }
+    return TSR_OK;
+}
+
+/* Finds the stored scale of a layer's input: the given one, or that of the largest value measured at the input of any
+ * member. Sets *input to 0 if none is stored. */
+static tsr_status find_input(const tsr_mx_layers *l, const tsr_tensor *t, const tsr_mx_step *step, float *input,
+                             tsr_err *err)
+{
+    const tsr_tensor *members[TSR_FUSED_MEMBERS];
+    float amax;
+    const bool divides = step->scheme != NULL && step->scheme->scale == TSR_MX_E4M3_DIVIDED;
+    *input = divides && l->input_scale != 0 ? 1 / l->input_scale : l->input_scale;
+    if (*input != 0)
+        return TSR_OK;
+    if (l->calibration == NULL) {
+        /* the source of moved codes has the input scale (convert/plans/transcode_plan.h) */
+        *input = t->source == TSR_SOURCE_DECODED && step->inputs ? -1 : 0;
+        return TSR_OK;
+    }
+    TSR_TRY(tsr_mx_layers_input(l, t, step->name, &amax, err));
+    (void)members_of(l, t, members);
     *input = input_scale_of(step, (tsr_dtype)members[0]->dtype, amax);
     return TSR_OK;
 }

@@ -48,6 +48,7 @@ static const tsr_dialect_row kDialects[TSR_DIALECTS] = {
                                         .packed = TSR_U8,
                                         .power = TSR_U8,
                                         .blocks = true}},
+    [TSR_DIALECT_SGLANG] = {.name = "sglang"},
     [TSR_DIALECT_DEEPSEEK_V4] = {.name = "deepseek-v4"},
 };
 

@@ -6,7 +6,7 @@
 
 /* The words of --dialect, in the order of tsr_dialect. DeepSeek-V4's own names follow from the model, not from a
  * word. */
-#define TSR_DIALECT_WORDS "deepseek|compressed-tensors|modelopt|gpt-oss"
+#define TSR_DIALECT_WORDS "deepseek|compressed-tensors|modelopt|gpt-oss|sglang"
 
 /* Names and shapes of the tensors of module X in MXFP4, MXFP8, NVFP4, and FP8 with one scale per tensor. */
 typedef struct tsr_mx_names {

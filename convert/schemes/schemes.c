@@ -28,6 +28,12 @@ const tsr_scheme_row *tsr_scheme_row_of(tsr_scheme scheme)
     return &kSchemes[scheme];
 }
 
+tsr_scheme_form tsr_scheme_form_in(tsr_scheme scheme, int dialect)
+{
+    const tsr_scheme_row *const row = &kSchemes[scheme];
+    return dialect < 0 || row->dialects[dialect].form == TSR_FORM_PLAIN ? row->form : row->dialects[dialect].form;
+}
+
 const char *tsr_scheme_name(tsr_scheme scheme)
 {
     return kSchemes[scheme].name;

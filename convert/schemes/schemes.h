@@ -27,6 +27,7 @@ typedef enum tsr_scheme_form {
     TSR_FORM_W8A8,       /* int8, one scale per row; int8 activations; azp_adj in a separate file */
     TSR_FORM_PACKED,     /* int8 or int4, packed into words; activations plain, or e4m3 with one scale per token */
     TSR_FORM_GROUPS,     /* MXFP4, MXFP8 or NVFP4: one scale per group of 16 or 32 columns */
+    TSR_FORM_EXPERTS, /* routed experts in int4, two codes per byte, with a stored scale of the input; the rest BLOCKS */
 } tsr_scheme_form;
 
 /* The SQNR of a scheme in dB. */
@@ -38,7 +39,8 @@ typedef struct tsr_scheme_sqnr {
 /* A scheme in a dialect. */
 typedef struct tsr_scheme_dialect {
     const char *name; /* format or algorithm in the configuration; NULL: no loader reads the scheme in this dialect */
-    const char *readers; /* the loaders that read it; NULL: not stated */
+    const char *readers;  /* the loaders that read it; NULL: not stated */
+    tsr_scheme_form form; /* TSR_FORM_PLAIN: that of the row */
 } tsr_scheme_dialect;
 
 typedef struct tsr_scheme_row {
@@ -46,9 +48,9 @@ typedef struct tsr_scheme_row {
     const char *title;     /* title in compare-schemes; NULL: not shown there */
     const char *arguments; /* options of `tessera quantize` that select it */
     tsr_scheme_form form;
-    tsr_fp8_block fp8;       /* BLOCKS, FP8_ROWS, FP8_TENSOR; block_cols 0: whole row; block_rows 0: all rows */
-    tsr_int_scheme ints;     /* W8A8, PACKED; for FP8_ROWS the dtype of scales */
-    tsr_mx_kind kind;        /* GROUPS */
+    tsr_fp8_block fp8;   /* BLOCKS, FP8_ROWS, FP8_TENSOR, EXPERTS; block_cols 0: whole row; block_rows 0: all rows */
+    tsr_int_scheme ints; /* W8A8, PACKED; for FP8_ROWS the dtype of scales */
+    tsr_mx_kind kind;    /* GROUPS */
     tsr_scale_search search; /* GROUPS; other forms have it in fp8 and ints */
     bool inputs;             /* GROUPS, PACKED: activations are quantized too */
     bool mixed;              /* a checkpoint can hold it together with other schemes */
@@ -63,6 +65,9 @@ typedef struct tsr_scheme_row {
 
 /* Returns the row of a scheme. Static storage. */
 const tsr_scheme_row *tsr_scheme_row_of(tsr_scheme scheme);
+
+/* Returns how codes and scales are stored in a dialect; -1: the scheme's default dialect. */
+tsr_scheme_form tsr_scheme_form_in(tsr_scheme scheme, int dialect);
 
 /* Returns the name of a scheme, or NULL for a variant. Static storage. */
 const char *tsr_scheme_name(tsr_scheme scheme);

@@ -154,6 +154,11 @@ static bool is_shifted_expert(const tsr_load_query *q, const tsr_linear *l)
     return is_packed_expert(q, l) && l->zero_points;
 }
 
+static bool is_pairs_of_int4(const tsr_load_query *q, const tsr_linear *l)
+{
+    return is_expert(q, l) && tsr_linear_is_kind(l, "int4-sglang");
+}
+
 static bool is_nvfp4_expert(const tsr_load_query *q, const tsr_linear *l)
 {
     return is_expert(q, l) && tsr_linear_is_kind(l, "nvfp4-ct");
@@ -408,6 +413,9 @@ static const tsr_class_rule kRules[] = {
      "the loader runs such experts on NPUs only", OTHER_SCHEME},
     {SGLANG, NULL, tsr_query_compressed_tensors, is_shifted_expert, "zero points", AN_EXPERT ", with zero points",
      "the loader does not support zero points of experts", "quantize without --zero-points"},
+    {SGLANG, " mixtral ", NULL, is_pairs_of_int4, "experts", "an expert in int4 of w4afp8",
+     "the class for this method builds each expert as linear layers, in FP8",
+     "use `tessera quantize --scheme fp8-block`"},
     {SGLANG, " llama4_text ", is_text_model_alone, is_routed, "experts", "an expert of the text model alone",
      "Llama4ForCausalLM, the class of the text model alone, does not load experts and reports no error",
      "use another loader, or the whole Llama 4 with its vision tower"},

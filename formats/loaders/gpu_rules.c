@@ -39,12 +39,15 @@ static bool is_mxfp8_by_method(const tsr_load_query *q, const tsr_linear *l)
     return is_mxfp8(q, l) && tsr_query_method(q, "mxfp8");
 }
 
-/* Returns true for int4 whose layers quantize their inputs to FP8 (W4AFP8), in a configuration of one group. */
+/* Returns true for int4 whose layers quantize their inputs to FP8: SGLang's w4afp8, or compressed-tensors' in a
+ * configuration of one group. */
 static bool is_int4_with_fp8_inputs(const tsr_load_query *q, const tsr_linear *l)
 {
     static const char kInputs[] = "config_groups.group_0.input_activations.type";
     const char *const path = tsr_quantization_path(q->s->checkpoint);
     tsr_json_text config, type;
+    if (tsr_linear_is_kind(l, "int4-sglang"))
+        return true;
     return tsr_linear_is_kind(l, "int4-ct") && path != NULL && tsr_config_find(q->s->checkpoint, path, &config) &&
            tsr_config_find_in(q->s->checkpoint, config, kInputs, &type) && tsr_json_is(type, "\"float\"");
 }

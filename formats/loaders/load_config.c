@@ -362,6 +362,20 @@ static void check_input_scales(const tsr_load_query *q)
     }
 }
 
+/* Reports int4 experts of SGLang without a stored scale of the input, which the loader then takes as 1. */
+static void check_no_input_scale(const tsr_load_query *q)
+{
+    for (size_t i = 0; q->loader == TSR_LOADER_SGLANG && i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (!tsr_linear_is_kind(l, "int4-sglang") || l->weight->input_scale != NULL)
+            continue;
+        tsr_query_note(q, false, l->tensor->name, "input scale",
+                       "store the scale of each expert's input, as tessera quantize does",
+                       "it has no input_scale, in whose place the loader takes 1");
+        return;
+    }
+}
+
 /* Checks the name under which the loader looks for the scale of X.weight. Kinds with only one name were checked during
  * pairing. */
 static void check_scale_name(const tsr_load_query *q, const tsr_linear *l)
@@ -384,12 +398,23 @@ static void check_scale_name(const tsr_load_query *q, const tsr_linear *l)
                    "it looks for '%.*s%s'; a scale of another name is not loaded", n, l->tensor->name, suffix);
 }
 
-/* Rejects FP8 blocks other than 128x128 if the loader supports no other size. (DeepSeek's kernels; TensorRT-LLM's
- * model_config.py, which asserts it, and quant_config_utils.py.) */
+/* Returns true if the loader supports FP8 blocks of 128x128 only. (DeepSeek's kernels; TensorRT-LLM's model_config.py,
+ * which asserts it, and quant_config_utils.py; SGLang's W4AFp8Config, which does not read the size.) */
+static bool has_one_block_size(const tsr_load_query *q)
+{
+    return q->loader == TSR_LOADER_DEEPSEEK || q->loader == TSR_LOADER_TRTLLM ||
+           (q->loader == TSR_LOADER_SGLANG && tsr_query_method(q, "w4afp8"));
+}
+
 static void check_block_size(const tsr_load_query *q, const tsr_linear *l)
 {
-    if ((q->loader != TSR_LOADER_DEEPSEEK && q->loader != TSR_LOADER_TRTLLM) || l->block.rows == 0 ||
-        !tsr_linear_is_fp8(l) || (l->block.rows == 128 && l->block.cols == 128))
+    const bool pairs = tsr_linear_is_kind(l, "int4-sglang") && q->loader == TSR_LOADER_SGLANG;
+    if (pairs && l->block.cols != 128)
+        tsr_query_note(q, true, l->tensor->name, "group size", "use `tessera convert --to w4afp8`",
+                       "groups are of %llu columns, but the loader supports 128 only and does not read group_size",
+                       U64(l->block.cols));
+    if (!has_one_block_size(q) || l->block.rows == 0 || !tsr_linear_is_fp8(l) ||
+        (l->block.rows == 128 && l->block.cols == 128))
         return;
     tsr_query_note(q, true, l->tensor->name, "block size", "use `tessera convert --to fp8-block --block 128x128`",
                    "blocks are %llux%llu, but the loader supports 128x128 only", U64(l->block.rows),
@@ -400,6 +425,7 @@ static void check_block_size(const tsr_load_query *q, const tsr_linear *l)
 void tsr_rule_scales(const tsr_load_query *q)
 {
     check_input_scales(q);
+    check_no_input_scale(q);
     for (size_t i = 0; i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
         if (l->scale == NULL || !tsr_query_reads(q, l))

@@ -2,6 +2,8 @@
  * equal. */
 #include "formats/loaders/load_query.h"
 
+#include "common/float_bits.h"
+
 #include <string.h>
 
 /* Returns the first existing member of the fused layer. */
@@ -12,7 +14,28 @@ static const tsr_linear *first_member(const tsr_linear *l)
 
 static bool is_single(const tsr_tensor *t)
 {
-    return t != NULL && t->dtype == TSR_F32 && tsr_tensor_elements(t) == 1;
+    return t != NULL && (t->dtype == TSR_F32 || t->dtype == TSR_BF16) && tsr_tensor_elements(t) == 1;
+}
+
+static tsr_status read_single(const tsr_load_query *q, const tsr_tensor *t, float *value, tsr_err *err)
+{
+    uint16_t half;
+    if (t->dtype == TSR_F32)
+        return tsr_checkpoint_read(q->s->checkpoint, t, 0, value, sizeof *value, err);
+    TSR_TRY(tsr_checkpoint_read(q->s->checkpoint, t, 0, &half, sizeof half, err));
+    *value = tsr_f32_from_bf16(half);
+    return TSR_OK;
+}
+
+/* Returns true for int4 experts of SGLang, which have a scale of the input but no global scale of the weight. */
+static bool is_pairs(const tsr_linear *l)
+{
+    return tsr_linear_is_kind(l, "int4-sglang") && l->weight->input_scale != NULL;
+}
+
+static bool is_compared(const tsr_linear *l)
+{
+    return l->scale != NULL && (l->weight->global_scale != NULL || is_pairs(l));
 }
 
 /* Adds a pair of different scales. NaN is not reported here, because it differs from everything. */
@@ -22,8 +45,8 @@ static tsr_status compare(tsr_load_query *q, tsr_unequal *found, const tsr_linea
     tsr_unequal u = {.member = l, .first = first_member(l), .input = input};
     if (!is_single(mine) || !is_single(other))
         return TSR_OK;
-    TSR_TRY(tsr_checkpoint_read(q->s->checkpoint, mine, 0, &u.value, sizeof u.value, err));
-    TSR_TRY(tsr_checkpoint_read(q->s->checkpoint, other, 0, &u.other, sizeof u.other, err));
+    TSR_TRY(read_single(q, mine, &u.value, err));
+    TSR_TRY(read_single(q, other, &u.other, err));
     u.tensor = mine->name;
     if (u.value < u.other || u.value > u.other)
         found[q->n_unequal++] = u;
@@ -34,7 +57,7 @@ tsr_status tsr_globals_compare(tsr_load_query *q, tsr_arena *arena, tsr_err *err
 {
     size_t n = 0;
     for (size_t i = 0; i < q->linears->count; i++)
-        n += q->linears->items[i].scale != NULL && q->linears->items[i].weight->global_scale != NULL;
+        n += is_compared(&q->linears->items[i]);
     if (n == 0)
         return TSR_OK;
     tsr_unequal *const found = tsr_arena_alloc(arena, 2 * n * sizeof *found);
@@ -43,13 +66,23 @@ tsr_status tsr_globals_compare(tsr_load_query *q, tsr_arena *arena, tsr_err *err
     q->unequal = found;
     for (size_t i = 0; i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i], *const first = first_member(l);
-        if (first == NULL || l->scale == NULL || first->scale == NULL || l->weight->global_scale == NULL ||
-            first->weight->kind != l->weight->kind)
+        if (first == NULL || first->scale == NULL || !is_compared(l) || first->weight->kind != l->weight->kind)
             continue;
         TSR_TRY(compare(q, found, l, l->weight->global_scale, first->weight->global_scale, false, err));
         TSR_TRY(compare(q, found, l, l->weight->input_scale, first->weight->input_scale, true, err));
     }
     return TSR_OK;
+}
+
+/* Reports unequal scales of the inputs of gate and up: SGLang stops at a difference above 1e-5
+ * (fused_moe_triton/layer.py). */
+static void check_pairs(const tsr_load_query *q, const tsr_unequal *u)
+{
+    const float difference = u->value > u->other ? u->value - u->other : u->other - u->value;
+    if (q->loader == TSR_LOADER_SGLANG && difference > 1e-5f)
+        tsr_query_note(q, true, u->tensor, "input scale", "store one scale for both, as tessera quantize does",
+                       "it is %.9g, but '%s', which is run together with it, has %.9g: the loader refuses a difference",
+                       (double)u->value, u->first->module, (double)u->other);
 }
 
 /* Reports unequal global scales. vLLM and SGLang use the largest for all members, so the weights of the others are
@@ -59,6 +92,10 @@ void tsr_rule_globals(const tsr_load_query *q)
 {
     for (size_t i = 0; i < q->n_unequal; i++) {
         const tsr_unequal *const u = &q->unequal[i];
+        if (is_pairs(u->member)) {
+            check_pairs(q, u);
+            continue;
+        }
         if (!tsr_query_reads(q, u->member) || (u->input && q->loader != TSR_LOADER_TRTLLM))
             continue;
         tsr_query_note(q, true, u->tensor, "global scales",

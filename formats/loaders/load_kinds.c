@@ -119,6 +119,7 @@ static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
 #define TO_FP8            MAKES("fp8-block")
 #define TO_CT_MXFP4       MAKES("mxfp4-weight-only")
 #define TO_INT4           MAKES("int4-weight-only")
+#define TO_W4AFP8         MAKES("w4afp8")
 #define TO_NVFP4          MAKES("nvfp4-weight-only")
 #define TO_NVFP4_MODELOPT MAKES("nvfp4-weight-only --dialect modelopt")
 #define TO_MXFP8          MAKES("mxfp8")
@@ -131,6 +132,8 @@ static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
        "check with its own inference/convert.py")
 #define NO_V41        NO("it has no class for deepseek_v41", "use another loader; it supports deepseek_v4 only")
 #define NOT_KNOWN(to) NO("it is not known whether this loader reads it: it was neither run nor read for it", to)
+
+#define NO_W4AFP8 "it does not support quant_method w4afp8, which is SGLang's"
 
 #define FP8 " fp8-block fp8-channel fp8-tensor "
 
@@ -182,6 +185,21 @@ static const reading kReadings[] = {
      "compressed-tensors",
      NULL,
      {YES, YES, YES, V3, NO("it does not support the integers of compressed-tensors", TO_NVFP4_MODELOPT)}},
+    {" fp8-block ",
+     "w4afp8",
+     is_expert,
+     {NO(NO_W4AFP8, TO_FP8), NO("under this method it reads routed experts in int4", TO_FP8), NO(NO_W4AFP8, TO_FP8), V3,
+      NOT_KNOWN(TO_FP8)}},
+    {" fp8-block ", "w4afp8", NULL, {NO(NO_W4AFP8, TO_W4AFP8), YES, NO(NO_W4AFP8, TO_FP8), V3, NOT_KNOWN(TO_FP8)}},
+    {" int4-sglang ",
+     "w4afp8",
+     is_expert,
+     {NO(NO_W4AFP8, TO_W4AFP8), YES, NO(NO_W4AFP8, TO_FP8), V3, NOT_KNOWN(TO_FP8)}},
+    {" int4-sglang ",
+     "w4afp8",
+     NULL,
+     {NO(NO_W4AFP8, TO_W4AFP8), NO("it reads int4 of this method for routed experts only", TO_W4AFP8),
+      NO(NO_W4AFP8, TO_FP8), V3, NOT_KNOWN(TO_FP8)}},
     {" awq ", "awq", NULL, {YES, YES, YES, V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     {" gptq ", "gptq", NULL, {YES, YES, YES, V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     {" awq gptq ", "auto-round", NULL, {YES, YES, YES, V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},

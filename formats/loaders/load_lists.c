@@ -281,6 +281,20 @@ static void check_head(const tsr_load_query *q)
                        q->ignored->key == NULL ? "no list" : q->ignored->key, head);
 }
 
+/* Reports a plain layer under quant_method w4afp8, for which SGLang reads no list and makes each linear layer FP8
+ * (W4AFp8Config.from_config). It joins the indexer's wk with weights_proj in BF16, from FP8 as well. */
+static void check_without_list(const tsr_load_query *q, const tsr_linear *l)
+{
+    if (q->loader == TSR_LOADER_SGLANG && tsr_query_method(q, "w4afp8") && !tsr_linear_is_quantized(l) &&
+        !tsr_ends_with(l->module, ".indexer.wk"))
+        tsr_query_note(
+            q, true, l->module, "ignore list",
+            "quantize it too, or use `tessera quantize --scheme fp8-block`, for which the loader reads a list",
+            "it is %s, but under quant_method w4afp8 this loader reads no list of unquantized modules: it "
+            "would read it as codes without a scale",
+            tsr_dtype_name((tsr_dtype)l->tensor->dtype));
+}
+
 void tsr_rule_lists(const tsr_load_query *q)
 {
     /* Other methods derive it from the tensors or have rules of their own (load_modelopt.c), as does DeepSeek-V4's
@@ -307,6 +321,7 @@ void tsr_rule_lists(const tsr_load_query *q)
             continue;
         if (ask && !tsr_deepseek_v4_asks(q, l))
             check_listed(q, l);
+        check_without_list(q, l);
         check_fused(q, l);
     }
 }

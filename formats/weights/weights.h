@@ -74,6 +74,7 @@ typedef enum tsr_dialect {
     TSR_DIALECT_COMPRESSED_TENSORS, /* weight_scale; quant_method compressed-tensors, as llm-compressor writes it */
     TSR_DIALECT_MODELOPT,           /* weight_scale; quant_method modelopt, and hf_quant_config.json */
     TSR_DIALECT_GPT_OSS,            /* stacks of experts as _blocks and _scales; quant_method mxfp4 */
+    TSR_DIALECT_SGLANG,             /* experts in int4 beside block FP8; quant_method w4afp8 */
     TSR_DIALECT_DEEPSEEK_V4,        /* as the first, but the scale of X.weight is X.scale: DeepSeek-V4's own names */
     TSR_DIALECTS,
 } tsr_dialect;

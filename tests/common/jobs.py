@@ -57,6 +57,8 @@ JOBS = [
     Job("quantize mixed, ModelOpt", None, "quantize SRC -o DST --rules MODELOPT_RULES --max-shard-size 8MB", ("many", "giant")),
     Job("quantize mxfp4, DeepSeek-V4", remade.V4, "quantize SRC -o DST --scheme mxfp4 --dialect deepseek --mx-scale floor --max-shard-size 8MB",
         ("many", "giant")),
+    Job("quantize w4afp8, SGLang", None, "quantize SRC -o DST --scheme w4afp8 --dialect sglang --input-scale 0.02 --max-shard-size 8MB",
+        ("many", "giant"), "deepseek-v3-small"),
     Job("quantize mxfp4, gpt-oss", remade.GPT_OSS, "quantize SRC -o DST --scheme mxfp4-weight-only --dialect gpt-oss --mx-scale floor "
         "--max-shard-size 8MB", ("many",)),
     Job("convert mxfp4, gpt-oss put together", (remade.GPT_OSS, "quantize SRC -o DST --scheme mxfp4 --dialect compressed-tensors "

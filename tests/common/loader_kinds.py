@@ -155,6 +155,17 @@ def remade(kind, experts=0, **options):
     return m
 
 
+def w4afp8(group=128):
+    """A model of experts in SGLang's w4afp8."""
+    m = llama(intermediate=256, experts=4)
+    m.config["quantization_config"] = {"quant_method": "w4afp8", "group_size": group}
+    for name in [name for name in m.tensors if ".experts." in name and name.endswith(".weight")]:
+        o, i = m.tensors[name][1]
+        m.tensors |= {name: raw("I8", o, i // 2, fill=0x31), f"{name}_scale_inv": raw("BF16", o, i // group, fill=0x3c),
+                      name.replace(".weight", ".input_scale"): raw("BF16", 1, fill=0x3c)}
+    return m
+
+
 def gpt_oss(family="gpt_oss"):
     m = Model({"model_type": family, "hidden_size": 256, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 128,
                "num_local_experts": 4}, quantized=False)

@@ -1,7 +1,7 @@
 """Who reads which kind of weights, and every rule of kinds broken once: what tests of can-load and of its advice go through."""
 
 from loader_kinds import (
-    MXFP8_CT, copied, deepseek_v4, gpt_oss, mxfp4_ct, mxfp8, number, nvfp4_ct, nvfp4_modelopt, powers, raw, remade,
+    MXFP8_CT, copied, deepseek_v4, gpt_oss, mxfp4_ct, mxfp8, number, nvfp4_ct, nvfp4_modelopt, powers, raw, remade, w4afp8,
 )
 from loader_models import both, edit
 import numpy as np
@@ -38,6 +38,7 @@ READS = {
     "int4, compressed-tensors": (lambda: remade("int4-ct"), ALL - {"trtllm"}),
     "w4afp8": (lambda: changed(remade("int4-ct"), edit("config_groups.group_0.input_activations", {
         "num_bits": 8, "type": "float", "strategy": "token", "dynamic": True, "symmetric": True})), {"vllm"}),
+    "w4afp8 of SGLang": (w4afp8, {"sglang"}),
     "GPTQ of auto-round": (lambda: remade("gptq-auto-round"), ALL - {"trtllm"}),
     "int4 with zero points": (lambda: remade("int4-ct-zeros"), ALL - {"trtllm"}),
     "AWQ": (lambda: remade("awq"), ALL - {"trtllm"}),
@@ -245,6 +246,25 @@ def plain_output(m):
         m.plain(name.removesuffix(".weight"), (256, 256))
 
 
+def plain_module(module, rows, cols):
+    def act(m):
+        m.plain(module, (rows, cols))
+
+    return act
+
+
+def with_one_more_expert(m):
+    """A shared expert in int4."""
+    x = "model.layers.0.mlp.shared_experts.down_proj.weight"
+    m.tensors |= {x: raw("I8", 256, 128), f"{x}_scale_inv": raw("BF16", 256, 2, fill=0x3c)}
+
+
+def in_fp8(m):
+    for leaf in ("gate_proj", "up_proj", "down_proj"):
+        for e in range(4):
+            m.linear(f"model.layers.0.mlp.experts.{e}.{leaf}", 256, 256)
+
+
 KV_FP8 = {"dynamic": False, "num_bits": 8, "type": "float"}
 
 # name -> model, what is done to it, TP, loaders that say no for this rule (and no others do), rule, words of the finding
@@ -405,6 +425,18 @@ RULES = {
             "targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32,
                                                "scale_dtype": "torch.uint8", "symmetric": True, "dynamic": False}})),
         1, ENGINES, "fused group", ["up_proj", "MXFP4", "gate_proj", "NVFP4"]),
+    # w4afp8 of SGLang
+    "w4afp8 with a plain layer": (w4afp8, plain_module("model.layers.0.self_attn.o_proj", 256, 256), 1, {"sglang"}, "ignore list",
+                                  ["o_proj", "reads no list"]),
+    "w4afp8 in groups of 64": (lambda: w4afp8(64), None, 1, {"sglang"}, "group size", ["groups are of 64"]),
+    "w4afp8 with a shared expert in int4": (w4afp8, with_one_more_expert, 1, {"sglang"}, "kind", ["shared_experts", "routed experts only"]),
+    "w4afp8 with experts in FP8": (w4afp8, in_fp8, 1, {"sglang"}, "kind", ["experts.0.", "routed experts in int4"]),
+    "w4afp8 with two scales of one input": (w4afp8, put("model.layers.0.mlp.experts.1.up_proj.input_scale", raw("BF16", 1, fill=0x3d)),
+                                            1, {"sglang"}, "input scale", ["experts.1.up_proj", "refuses a difference"]),
+    "w4afp8 of Mixtral": (lambda: of_family(w4afp8(), "mixtral"), None, 1, {"sglang"}, "experts", ["'mixtral'", "linear layers, in FP8"]),
+    "w4afp8 in blocks of 64": (w4afp8, lambda m: (m.quantization.update(weight_block_size=[64, 64]), [
+        m.tensors.update({name: raw("F32", 2 * t[1][0], 2 * t[1][1], fill=0x3c)}) for name, t in list(m.tensors.items())
+        if name.endswith("_scale_inv") and ".experts." not in name]), 1, {"sglang", "trtllm", "deepseek"}, "block size", ["64x64", "128x128 only"]),
     # GPTQ
     "asymmetric GPTQ": (lambda: remade("gptq"), edit("sym", False), 1, {"vllm"}, "zero points", ["sym", "symmetric"]),
     "act-order of GPTQ": (lambda: remade("gptq"), edit("desc_act", True), 1, {"vllm"}, "act-order", ["desc_act"]),

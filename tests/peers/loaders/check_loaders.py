@@ -43,6 +43,8 @@ SCHEMES = {
     "nvfp4-four-six-modelopt": ["--scheme", "nvfp4", "--scales", "four-six", "--activations", RANGES, "--dialect", "modelopt"],
     "w4afp8": ["--scheme", "w4afp8"],
     "w4afp8-mlp": ["--scheme", "w4afp8", "--exclude", "*self_attn*"],
+    "w4afp8-sglang": ["--scheme", "w4afp8", "--dialect", "sglang", "--activations", RANGES],
+    "w4afp8-sglang-mlp": ["--scheme", "w4afp8", "--dialect", "sglang", "--input-scale", "0.02", "--exclude", "*self_attn*"],
     "fp8-tensor-constant": ["--scheme", "fp8-tensor", "--input-scale", "0.02"],
     "fp8-tensor-constant-modelopt": ["--scheme", "fp8-tensor", "--input-scale", "0.02", "--dialect", "modelopt"],
     "nvfp4-constant": ["--scheme", "nvfp4", "--input-scale", "0.001"],

@@ -133,6 +133,17 @@ def small_groups(params, base, codes, scale):
     return whole * factor
 
 
+def is_pairs(params, base, codes, scale):
+    """Returns true for int4 of SGLang's w4afp8: two codes per byte and a scale for 128 columns."""
+    return codes.dtype == torch.int8 and base + "_scale_inv" in params and codes.shape[-1] == 64 * scale.shape[-1]
+
+
+def pairs(codes, scale):
+    """Values of two's complement codes, the even column in the low half of a byte."""
+    low, high = (codes << 4) >> 4, codes >> 4
+    return torch.stack((low, high), -1).flatten(-2).double() * scale.double().repeat_interleave(128, -1)
+
+
 def is_small_groups(codes, scale):
     if codes.dtype == torch.int8:  # integers, but SGLang's pairs of FP4
         return codes.shape[-1] == 16 * scale.shape[-1]
@@ -175,7 +186,9 @@ def dequantize(params, block, bits=8):
         if name.endswith(NO_WEIGHT) or name.endswith("input_scale"):
             continue
         scale = next((params[base + end] for end in SCALES if base + end in params), None)
-        if scale is not None and is_small_groups(codes, scale):
+        if scale is not None and is_pairs(params, base, codes, scale):
+            values[base] = pairs(codes, scale)
+        elif scale is not None and is_small_groups(codes, scale):
             values[base] = small_groups(params, base, codes, scale)
         elif name.endswith(PACKED):
             across = codes.dim() == 3 and codes.shape[-1] == scale.shape[-1]  # which way experts lie is the loader's choice
