@@ -10,17 +10,19 @@ typedef struct merging {
 } merging;
 
 static const char kHelp[] =
-    "tessera merge BASE LORA -o DST [options]\n\n"
-    "Adds the updates of a LoRA adapter to the weights of its base model, on the CPU, without Python. Each\n"
+    "tessera merge BASE LORA[=FACTOR]... -o DST [options]\n\n"
+    "Adds the updates of LoRA adapters to the weights of their base model, on the CPU, without Python. Each\n"
     "weight with an update keeps its dtype or format: BF16, FP8, NVFP4, MXFP4, MXFP8, int4 or int8. All other\n"
     "tensors are copied byte for byte. The result says for each tensor how much of the update survived\n"
     "rounding.\n\n"
     "BASE is a Hugging Face directory, one .safetensors file, or an address such as hf://ORG/NAME\n"
     "(docs/remote.md). LORA is a directory that PEFT wrote, or an address, with adapter_config.json and\n"
     "adapter_model.safetensors. An adapter with anything but updates of the form scale * B * A is refused.\n"
+    "The updates of up to five adapters, each times its FACTOR (1), are added up before a weight is rounded.\n"
     "DST is a directory or s3://BUCKET/PREFIX. The same command resumes a run that was killed.\n\n"
     "Examples:\n"
     "  tessera merge Llama-3.1-8B my-adapter -o Llama-3.1-8B-mine\n"
+    "  tessera merge Llama-3.1-8B style=0.5 facts -o out                          two adapters, half of the first\n"
     "  tessera merge Llama-3.1-8B my-adapter -o out --dry-run                     the plan, with the rank of each update\n"
     "  tessera merge Llama-3.1-8B my-adapter -o out --json result.json            what survived, for each tensor\n"
     "  tessera merge Llama-3.1-8B my-adapter -o out --max-update-error 1               exit code 1 if rounding drowns one\n\n"
@@ -49,22 +51,20 @@ static void add_options(tsr_command_context *c, tsr_option *options)
 static tsr_status check(tsr_command_context *c, tsr_err *err)
 {
     merging *const m = c->job;
-    m->job.adapter = c->words[1];
     if (c->n_words == 1)
         return tsr_fail(err, TSR_E_USAGE, "no adapter given: tessera merge BASE LORA -o DST");
-    if (c->n_words > 2)
-        return tsr_fail(err, TSR_E_USAGE,
-                        "'%s' is a second adapter, and one is merged at a time; PEFT's add_weighted_adapter with "
-                        "combination_type \"cat\" makes one of several, which is rounded once",
-                        c->words[2]);
+    for (size_t i = 1; i < c->n_words; i++)
+        TSR_TRY(tsr_merge_job_add(&m->job, c->words[i], err));
     return tsr_plan_job_check(c, err);
 }
 
 static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
 {
     const merging *const m = c->job;
-    const char *const sources[] = {m->plan.from.path, m->job.adapter};
-    tsr_plan_job_paths(c, sources, sizeof sources / sizeof *sources, paths);
+    const char *sources[1 + TSR_MERGE_ADAPTERS] = {m->plan.from.path};
+    for (size_t i = 0; i < m->job.n_adapters; i++)
+        sources[1 + i] = m->job.adapters[i];
+    tsr_plan_job_paths(c, sources, 1 + m->job.n_adapters, paths);
 }
 
 static void close_job(tsr_command_context *c)
@@ -76,7 +76,7 @@ static void close_job(tsr_command_context *c)
 
 const tsr_command tsr_command_merge = {
     .name = "merge",
-    .summary = "a LoRA adapter into its base model",
+    .summary = "LoRA adapters into their base model",
     .schema = "tessera-merge/1",
-    TSR_PLAN_COMMAND(3, merging),
+    TSR_PLAN_COMMAND(2 + TSR_MERGE_ADAPTERS, merging),
 };

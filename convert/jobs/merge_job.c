@@ -1,15 +1,15 @@
-/* Opens a base model and an adapter, and plans their merge. */
+/* Opens a base model and adapters, and plans their merge. */
 #include "convert/jobs/merge_job.h"
 
 #include "convert/jobs/convert_inputs.h"
 #include "convert/jobs/provenance.h"
-#include "convert/plans/merge/merge_plan.h"
 #include "formats/adapters/lora.h"
 #include "formats/remote/address.h"
 #include "formats/remote/settings/hub_access.h"
 
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 
 void tsr_merge_job_options(tsr_merge_job *job, tsr_option *options)
@@ -22,59 +22,91 @@ void tsr_merge_job_options(tsr_merge_job *job, tsr_option *options)
     tsr_options_append(options, own);
 }
 
+/* A '=' with a number behind it ends the path. A directory of such a name is given with a '/' or a factor. */
+tsr_status tsr_merge_job_add(tsr_merge_job *job, const char *word, tsr_err *err)
+{
+    const char *const equals = strrchr(word, '=');
+    double factor = 0;
+    if (job->n_adapters == TSR_MERGE_ADAPTERS)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "'%s' is one adapter too many: up to %d are merged at a time; PEFT's add_weighted_adapter with "
+                        "combination_type \"cat\" makes one of several",
+                        word, TSR_MERGE_ADAPTERS);
+    const bool given = equals != NULL && tsr_parse_number("LORA", equals + 1, &factor, NULL) == TSR_OK;
+    if (given && factor == 0)
+        return tsr_fail(err, TSR_E_USAGE, "'%s': a factor of 0 adds nothing", word);
+    const char *const path = tsr_arena_dup(&job->words, word, given ? (size_t)(equals - word) : strlen(word));
+    if (path == NULL)
+        return tsr_out_of_memory(err, "for the adapters");
+    job->adapters[job->n_adapters] = path;
+    job->factors[job->n_adapters++] = given ? factor : 1;
+    return TSR_OK;
+}
+
 /* Rejects a folder that has no adapter. */
-static tsr_status check_adapter(const tsr_merge_job *job, tsr_err *err)
+static tsr_status check_adapter(const char *adapter, tsr_err *err)
 {
     char path[PATH_MAX];
     struct stat st;
-    const int n = snprintf(path, sizeof path, "%s/" TSR_LORA_CONFIG_NAME, job->adapter);
+    const int n = snprintf(path, sizeof path, "%s/" TSR_LORA_CONFIG_NAME, adapter);
     if (n < 0 || (size_t)n >= sizeof path)
-        return tsr_fail(err, TSR_E_USAGE, "%s: the path is too long", job->adapter);
+        return tsr_fail(err, TSR_E_USAGE, "%s: the path is too long", adapter);
     if (stat(path, &st) != 0)
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: no " TSR_LORA_CONFIG_NAME
                         " in it; name the directory of an adapter of PEFT: tessera merge "
                         "BASE LORA -o OUT",
-                        job->adapter);
-    snprintf(path, sizeof path, "%s/" TSR_LORA_WEIGHTS_NAME, job->adapter);
+                        adapter);
+    snprintf(path, sizeof path, "%s/" TSR_LORA_WEIGHTS_NAME, adapter);
     if (stat(path, &st) != 0)
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: no " TSR_LORA_WEIGHTS_NAME " in it; PEFT's save_pretrained writes it, with "
                         "safe_serialization for an adapter in adapter_model.bin",
-                        job->adapter);
+                        adapter);
     return TSR_OK;
 }
 
-/* Opens the adapter: a directory with adapter_config.json and adapter_model.safetensors. */
-static tsr_status open_adapter(tsr_merge_job *job, tsr_err *err)
+/* Opens an adapter: a directory with adapter_config.json and adapter_model.safetensors. */
+static tsr_status open_adapter(tsr_merge_job *job, size_t i, tsr_err *err)
 {
     char cached[PATH_MAX];
-    if (!tsr_is_remote(job->adapter) && !tsr_hub_cached(job->adapter, cached))
-        TSR_TRY(check_adapter(job, err));
-    return tsr_checkpoint_open_shard(&job->opened[1], job->adapter, TSR_LORA_WEIGHTS_NAME, NULL, 0, err);
+    const char *const adapter = job->adapters[i];
+    if (!tsr_is_remote(adapter) && !tsr_hub_cached(adapter, cached))
+        TSR_TRY(check_adapter(adapter, err));
+    TSR_TRY(tsr_checkpoint_open_shard(&job->opened[1 + i], adapter, TSR_LORA_WEIGHTS_NAME, NULL, 0, err));
+    job->sources[1 + i] = job->opened[1 + i];
+    return TSR_OK;
 }
 
-/* Records the options, the adapter and its configuration. */
+/* Records the options, the adapters and their configurations. */
 static tsr_status note_words(tsr_merge_job *job, const tsr_job_source *from, tsr_plan_provenance *with, tsr_err *err)
 {
-    tsr_merge_job nothing = {.adapter = NULL};
+    tsr_merge_job nothing = {.n_adapters = 0};
     tsr_option given[TSR_MAX_OPTIONS] = {{0}}, defaults[TSR_MAX_OPTIONS] = {{0}};
     tsr_merge_job_options(job, given);
     tsr_merge_job_options(&nothing, defaults);
     TSR_TRY(tsr_provenance_note(with, "merge", from, given, defaults, &job->words, err));
-    return tsr_provenance_add_source(with, "LORA", job->opened[1], TSR_LORA_CONFIG_NAME, &job->words, err);
+    for (size_t i = 0; i < job->n_adapters; i++) {
+        char factor[40] = "";
+        if (job->factors[i] != 1)
+            snprintf(factor, sizeof factor, "=%.17g", job->factors[i]);
+        TSR_TRY(tsr_provenance_add_source(with, "LORA", i, job->opened[1 + i], factor, TSR_LORA_CONFIG_NAME,
+                                          &job->words, err));
+    }
+    return TSR_OK;
 }
 
 tsr_status tsr_merge_job_plan(tsr_merge_job *job, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
 {
     tsr_plan_provenance with;
-    tsr_merge_options options = {.max_shard_bytes = from->max_shard_bytes};
+    tsr_merge_options options = {.n_adapters = job->n_adapters, .max_shard_bytes = from->max_shard_bytes};
+    memcpy(options.factors, job->factors, sizeof options.factors);
     TSR_TRY(tsr_parse_block("--source-block", job->source_block, &options.source_block, err));
     TSR_TRY(tsr_checkpoint_open(&job->opened[0], from->path, from->ignore.items, from->ignore.count, err));
-    TSR_TRY(open_adapter(job, err));
-    TSR_TRY(note_words(job, from, &with, err));
     job->sources[0] = job->opened[0];
-    job->sources[1] = job->opened[1];
+    for (size_t i = 0; i < job->n_adapters; i++)
+        TSR_TRY(open_adapter(job, i, err));
+    TSR_TRY(note_words(job, from, &with, err));
     TSR_TRY(tsr_merge_plan(plan, job->sources, &options, err));
     TSR_TRY(tsr_warn_of_ignored(plan, from, job->opened, 1, err));
     plan->provenance = with;
@@ -83,8 +115,8 @@ tsr_status tsr_merge_job_plan(tsr_merge_job *job, const tsr_job_source *from, ts
 
 void tsr_merge_job_free(tsr_merge_job *job)
 {
-    for (size_t i = 0; i < 2; i++)
+    for (size_t i = 0; i <= job->n_adapters; i++)
         tsr_checkpoint_close(job->opened[i]);
     tsr_arena_free(&job->words);
-    *job = (tsr_merge_job){.adapter = NULL};
+    *job = (tsr_merge_job){.n_adapters = 0};
 }

@@ -195,8 +195,9 @@ tsr_status tsr_provenance_note(tsr_plan_provenance *with, const char *command, c
     return size == 0 ? TSR_OK : add_option(&n, &sized, err);
 }
 
-tsr_status tsr_provenance_add_source(tsr_plan_provenance *with, const char *option, const tsr_checkpoint *source,
-                                     const char *file, tsr_arena *arena, tsr_err *err)
+tsr_status tsr_provenance_add_source(tsr_plan_provenance *with, const char *option, size_t at,
+                                     const tsr_checkpoint *source, const char *ending, const char *file,
+                                     tsr_arena *arena, tsr_err *err)
 {
     noting n = {.with = with, .arena = arena, .inputs = (tsr_plan_input *)with->inputs};
     const char *const name = last_name(source->path), *text,
@@ -205,8 +206,9 @@ tsr_status tsr_provenance_add_source(tsr_plan_provenance *with, const char *opti
     tsr_arena scratch = {0};
     if (words == NULL)
         return tsr_out_of_memory(err, "for the words of the command");
-    words[0] = tsr_arena_dup(arena, name, strlen(name));
-    memcpy(words + 1, with->words, with->n_words * sizeof *words);
+    memcpy(words, with->words, at * sizeof *words);
+    words[at] = tsr_arena_printf(arena, "%s%s", name, ending);
+    memcpy(words + at + 1, with->words + at, (with->n_words - at) * sizeof *words);
     with->words = words;
     with->n_words++;
     tsr_status status = tsr_checkpoint_text(source, file, kMostBytes, &scratch, &text, &size, err);

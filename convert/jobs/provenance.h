@@ -12,9 +12,10 @@ tsr_status tsr_provenance_note(tsr_plan_provenance *with, const char *command, c
                                const tsr_option *given, const tsr_option *defaults, tsr_arena *arena,
                                tsr_err *err) TSR_WARN_UNUSED;
 
-/* Adds a source that is given by its place on the command line: the last component of its path as the first word, and
- * its file `file`, which is digested, under the name `option`. */
-tsr_status tsr_provenance_add_source(tsr_plan_provenance *with, const char *option, const tsr_checkpoint *source,
-                                     const char *file, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+/* Adds a source that is given by its place on the command line: the last component of its path and `ending` as the word
+ * `at`, and its file `file`, which is digested, under the name `option`. */
+tsr_status tsr_provenance_add_source(tsr_plan_provenance *with, const char *option, size_t at,
+                                     const tsr_checkpoint *source, const char *ending, const char *file,
+                                     tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -37,15 +37,15 @@ typedef struct tsr_window {
     uint64_t offset, rows, row_bytes, pitch;
 } tsr_window;
 
-enum { TSR_DECODED_INPUTS = 5 };
+enum { TSR_DECODED_INPUTS = 5 }; /* most inputs of a weight of codes */
 
 /* Rows of a matrix that no file holds. They are decoded to FP32 (TSR_SOURCE_DECODED) or copied (TSR_SOURCE_GATHERED)
  * from tensors in files. A range of rows may begin and end anywhere in the matrix. */
 typedef struct tsr_decoded {
-    const tsr_tensor *in[TSR_DECODED_INPUTS];
+    const tsr_tensor *in[TSR_MAX_INPUTS];
     uint32_t n_in;
     const void *params; /* parameters of the decoder; live as long as the plan */
-    void (*windows)(const struct tsr_decoded *d, uint64_t row, uint64_t rows, tsr_window in[TSR_DECODED_INPUTS]);
+    void (*windows)(const struct tsr_decoded *d, uint64_t row, uint64_t rows, tsr_window in[TSR_MAX_INPUTS]);
     uint64_t (*memory)(const struct tsr_decoded *d, uint64_t rows); /* bytes of memory for the values and scratch */
     /* Decodes the rows. The result, [rows, cols] of the matrix's dtype, is in `memory` or in in[]. Thread-safe. */
     tsr_status (*decode)(const struct tsr_decoded *d, uint64_t row, uint64_t rows, void *const *in, void *memory,
@@ -69,7 +69,7 @@ typedef struct tsr_amax_rows {
     const tsr_decoded *decoded; /* NULL: the tensor is read directly */
     uint64_t row, rows;
     uint32_t n_in; /* number of windows: one for the tensor, or one for each of decoded->in */
-    tsr_window in[TSR_DECODED_INPUTS];
+    tsr_window in[TSR_MAX_INPUTS];
 } tsr_amax_rows;
 
 struct tsr_step;

@@ -121,7 +121,7 @@ typedef struct tsr_task {
     uint64_t done; /* bytes written or read back */
     /* Fields for a unit of an amax. */
     tsr_amax_rows rows;
-    void *data[TSR_DECODED_INPUTS];
+    void *data[TSR_MAX_INPUTS];
     char *scratch;
 } tsr_task;
 

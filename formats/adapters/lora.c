@@ -254,7 +254,7 @@ static tsr_status add_pair(const pairing *p, const tsr_tensor *a)
     TSR_TRY(find_weight(p, &pair, &u.weight, &key));
     u.b = pair.b;
     u.rank = tsr_lora_rank(&p->lora->config, key);
-    u.scale = tsr_lora_scale(&p->lora->config, key);
+    u.scale = (float)(tsr_lora_scale(&p->lora->config, key) * p->lora->factor);
     if (!isfinite(u.scale))
         return tsr_fail(p->err, TSR_E_VALUE, "%s: the scale of '%s' is beyond FP32", p->lora->config.path, key);
     TSR_TRY(check_shapes(p, &pair, &u));
@@ -322,10 +322,10 @@ static tsr_status read_config(const pairing *p)
     return tsr_lora_config_read(&p->lora->config, path, text, size, &p->lora->arena, p->err);
 }
 
-tsr_status tsr_lora_read(tsr_lora *lora, const tsr_checkpoint *adapter, const tsr_checkpoint *base,
+tsr_status tsr_lora_read(tsr_lora *lora, const tsr_checkpoint *adapter, double factor, const tsr_checkpoint *base,
                          const tsr_weights *weights, tsr_err *err)
 {
-    *lora = (tsr_lora){.adapter = adapter, .base = base};
+    *lora = (tsr_lora){.adapter = adapter, .base = base, .factor = factor};
     const pairing p = {lora, weights, err};
     tsr_status status = read_config(&p);
     if (status == TSR_OK)

@@ -20,24 +20,26 @@ typedef struct tsr_lora_update {
     const tsr_tensor *a, *b; /* tensors of the adapter: BF16, F16 or F32 */
     const tsr_weight *weight;
     uint64_t rank, experts; /* r, and E (1 for a matrix) */
-    float scale;
-    bool turned; /* the weight is stored as [in, out] */
+    float scale;            /* with the factor of all updates */
+    bool turned;            /* the weight is stored as [in, out] */
 } tsr_lora_update;
 
 typedef struct tsr_lora {
     const tsr_checkpoint *adapter, *base;
+    double factor; /* multiplies the scales of all updates */
     tsr_lora_config config;
     tsr_lora_update *updates; /* ordered by the address of `weight` */
     size_t count, capacity;
     tsr_arena arena;
 } tsr_lora;
 
-/* Reads adapter_config.json and pairs all tensors of the adapter. `adapter` was opened with TSR_LORA_WEIGHTS_NAME as its
+/* Reads adapter_config.json and pairs all tensors of the adapter, whose scales are multiplied by `factor` in FP64 before
+ * they are rounded to FP32. `adapter` was opened with TSR_LORA_WEIGHTS_NAME as its
  * only file. Everything passed must outlive the result.
  * TSR_E_FORMAT: a tensor without its partner, with an unknown name, or that the configuration does not target.
  * TSR_E_MISMATCH: the base has no such weight. TSR_E_SHAPE: shapes do not fit. TSR_E_UNSUPPORTED: see
  * formats/adapters/lora_config.h. On failure there is nothing to free. */
-tsr_status tsr_lora_read(tsr_lora *lora, const tsr_checkpoint *adapter, const tsr_checkpoint *base,
+tsr_status tsr_lora_read(tsr_lora *lora, const tsr_checkpoint *adapter, double factor, const tsr_checkpoint *base,
                          const tsr_weights *weights, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Returns the update of a weight; NULL: it has none. Logarithmic time. */

@@ -449,8 +449,8 @@ uint64_t tsr_lora_rank(const tsr_lora_config *config, const char *module)
     return (uint64_t)value_of(&config->ranks, module, config->rank);
 }
 
-float tsr_lora_scale(const tsr_lora_config *config, const char *module)
+double tsr_lora_scale(const tsr_lora_config *config, const char *module)
 {
     const double rank = (double)tsr_lora_rank(config, module), alpha = value_of(&config->alphas, module, config->alpha);
-    return (float)(alpha / (config->rslora ? sqrt(rank) : rank));
+    return alpha / (config->rslora ? sqrt(rank) : rank);
 }

@@ -63,9 +63,9 @@ bool tsr_lora_targets_module(const tsr_lora_config *config, const char *module);
 /* Returns true if PEFT adapts this parameter ("model.layers.0.mlp.experts.down_proj"). */
 bool tsr_lora_targets_parameter(const tsr_lora_config *config, const char *parameter);
 
-/* Returns the rank of a module or parameter, and the factor of its B * A, rounded to FP32. */
+/* Returns the rank of a module or parameter, and the factor of its B * A. */
 uint64_t tsr_lora_rank(const tsr_lora_config *config, const char *module);
-float tsr_lora_scale(const tsr_lora_config *config, const char *module);
+double tsr_lora_scale(const tsr_lora_config *config, const char *module);
 
 void tsr_lora_config_free(tsr_lora_config *config);
 

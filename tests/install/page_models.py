@@ -110,7 +110,8 @@ def prepare(checks, options, where):
     for name, (kind, how) in MODELS.items():
         harness.make_checkpoint(options.make, kind, where / name, **how)
     (where / "Llama").symlink_to("Llama-3.1-8B")  # of docs/batch.md
-    adapters.for_base(where / "my-adapter", where / "Llama-3.1-8B")
+    for name in ("my-adapter", "style", "facts"):
+        adapters.for_base(where / name, where / "Llama-3.1-8B")
     make_gpt_oss(where / "gpt-oss-BF16")
     make_awq(where / "model", where / "Llama-AWQ")
     make_ranges(where / "model", where / "ranges.json")

@@ -3,6 +3,7 @@
 
 #include "convert/ops/merge/merge_format.h"
 #include "convert/ops/rows/rows.h"
+#include "formats/names/fused.h"
 
 #include <float.h>
 #include <string.h>
@@ -25,7 +26,7 @@ static const tsr_weight *weight_of(const params *p)
 
 static bool has_update(const params *p)
 {
-    return p->source->update.rank > 0;
+    return p->source->n_updates > 0;
 }
 
 /* ---- position of a unit ---- */
@@ -90,7 +91,7 @@ static scratch scratch_of(const params *p)
 {
     const tsr_weight *const w = weight_of(p);
     return (scratch){
-        .factors = has_update(p) ? tsr_round_up(tsr_update_scratch(&p->source->update, unit_rows(p)), 64) : 0,
+        .factors = tsr_merge_factors_scratch(p->source, unit_rows(p)),
         .piece = tsr_round_up(piece_rows(p) * w->cols * sizeof(float), 64),
         .decoding = tsr_merge_decode_scratch(p->source),
         .storing = p->format->scratch(w),
@@ -111,7 +112,7 @@ typedef struct work {
     const tsr_unit *u;
     const tsr_cpu_kernels *kernels;
     band b;
-    tsr_update_factors factors;
+    tsr_update_factors factors[TSR_MERGE_ADAPTERS];
     float *before, *update, *merged;
     void *decoding, *storing;
     float shared;
@@ -186,10 +187,7 @@ static tsr_status merge_piece(const work *k, uint64_t at, uint64_t rows, tsr_qua
     tsr_update_sums sums = {0};
     find_inputs(k, row, rows, in);
     TSR_TRY(tsr_merge_decode(p->source, row, rows, in, k->kernels, k->before, k->decoding, err));
-    if (has_update(p))
-        tsr_update_compute(&p->source->update, &k->factors, at, rows, k->kernels, k->update);
-    else
-        memset(k->update, 0, n * sizeof *k->update);
+    tsr_merge_compute(p->source, k->factors, at, rows, k->kernels, k->update, k->merged);
     tsr_update_add(k->before, k->update, n, k->merged);
     TSR_TRY(tsr_merge_check(p->source, row, rows, k->merged, "after the merge", k->kernels, err));
     TSR_TRY(p->format->store(&out, k->kernels, err));
@@ -239,9 +237,7 @@ static tsr_status merge_run(const tsr_step *step, uint64_t unit, const tsr_unit 
         copy_unit(&k);
         return TSR_OK;
     }
-    if (has_update(p))
-        TSR_TRY(tsr_update_make_factors(&p->source->update, k.b.row, k.b.rows, u->in_data + p->source->n_base, kernels,
-                                        u->scratch, &k.factors, err));
+    TSR_TRY(tsr_merge_make_factors(p->source, k.b.row, k.b.rows, u->in_data, kernels, u->scratch, k.factors, err));
     const uint64_t most = piece_rows(p);
     for (uint64_t at = 0; at < k.b.rows; at += most)
         TSR_TRY(merge_piece(&k, at, tsr_min_u64(most, k.b.rows - at), stats, err));
@@ -251,9 +247,9 @@ static tsr_status merge_run(const tsr_step *step, uint64_t unit, const tsr_unit 
 static const tsr_op kMergeOp = {
     .name = "merge", .units = {merge_units, merge_windows, merge_scratch, merge_run}, .stats_of = TSR_STATS_UPDATE};
 
-const tsr_update *tsr_merge_step_update(const tsr_step *step)
+const tsr_merge_source *tsr_merge_step_source(const tsr_step *step)
 {
-    return step->op == &kMergeOp ? &params_of(step)->source->update : NULL;
+    return step->op == &kMergeOp ? params_of(step)->source : NULL;
 }
 
 /* ---- the step ---- */
@@ -291,11 +287,13 @@ static tsr_status add_outputs(tsr_plan *plan, tsr_step *step, const tsr_weight *
     return TSR_OK;
 }
 
+enum { MOST_INPUTS = TSR_MAX_INPUTS * TSR_FUSED_MEMBERS }; /* inputs of all weights that share a scale */
+
 /* Adds the inputs of the amax that are not inputs of the step itself. */
-static void add_amax_inputs(const tsr_amax *amax, const tsr_tensor *in[TSR_MAX_INPUTS], uint32_t *n)
+static void add_amax_inputs(const tsr_amax *amax, const tsr_tensor *in[MOST_INPUTS], uint32_t *n)
 {
     for (uint32_t i = 0; amax != NULL && i < amax->n; i++) {
-        for (uint32_t k = 0; k < amax->decoded[i]->n_in && *n < TSR_MAX_INPUTS; k++) {
+        for (uint32_t k = 0; k < amax->decoded[i]->n_in; k++) {
             uint32_t at = 0;
             while (at < *n && in[at] != amax->decoded[i]->in[k])
                 at++;
@@ -309,7 +307,7 @@ tsr_status tsr_plan_merge(tsr_plan *plan, const tsr_merge_source *source, bool p
                           tsr_err *err)
 {
     params *const p = tsr_arena_alloc(&plan->arena, sizeof *p);
-    const tsr_tensor *in[TSR_MAX_INPUTS];
+    const tsr_tensor *in[MOST_INPUTS];
     const char *why = NULL;
     if (p == NULL)
         return tsr_out_of_memory(err, "while planning");

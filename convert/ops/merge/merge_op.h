@@ -1,4 +1,4 @@
-/* Declares the step that adds the update of a low-rank adapter to a weight. */
+/* Declares the step that adds the updates of low-rank adapters to a weight. */
 #ifndef TSR_CONVERT_OPS_MERGE_MERGE_OP_H
 #define TSR_CONVERT_OPS_MERGE_MERGE_OP_H
 
@@ -20,7 +20,7 @@ tsr_status tsr_plan_merge(tsr_plan *plan, const tsr_merge_source *source, bool p
 /* Returns true if the weight has a scale of its whole tensor: FP8 with a scale a tensor, and NVFP4. */
 bool tsr_merge_has_shared_scale(const tsr_weight *weight);
 
-/* Returns the update of a step of tsr_plan_merge; NULL: it is another step. */
-const tsr_update *tsr_merge_step_update(const tsr_step *step);
+/* Returns the weight and the updates of a step of tsr_plan_merge; NULL: it is another step. */
+const tsr_merge_source *tsr_merge_step_source(const tsr_step *step);
 
 #endif

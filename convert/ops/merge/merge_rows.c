@@ -30,22 +30,13 @@ static tsr_weight shaped(tsr_plan *plan, const tsr_weight *weight)
     return w;
 }
 
-/* Copies a tensor of the adapter, the second source. */
-static const tsr_tensor *of_adapter(tsr_plan *plan, const tsr_tensor *t)
-{
-    tsr_tensor *const copy = tsr_plan_tensor(plan, t);
-    if (copy != NULL)
-        copy->source = 1;
-    return copy;
-}
-
-tsr_merge_source *tsr_merge_source_make(tsr_plan *plan, const tsr_weight *weight, const tsr_update *update)
+tsr_merge_source *tsr_merge_source_make(tsr_plan *plan, const tsr_weight *weight, const tsr_update *updates, uint32_t n)
 {
     tsr_merge_source *const s = tsr_arena_alloc(&plan->arena, sizeof *s);
     const tsr_tensor *in[TSR_DECODED_INPUTS];
     if (s == NULL)
         return NULL;
-    *s = (tsr_merge_source){.weight = shaped(plan, weight), .n_base = 1};
+    *s = (tsr_merge_source){.weight = shaped(plan, weight), .n_base = 1, .n_updates = n};
     if (s->weight.values == NULL)
         return NULL;
     s->values = *s->weight.values;
@@ -56,22 +47,19 @@ tsr_merge_source *tsr_merge_source_make(tsr_plan *plan, const tsr_weight *weight
         s->decoder = tsr_row_decoder_of(&s->weight);
         s->n_base = tsr_row_decoder_inputs(&s->weight, in);
     }
-    if (update == NULL)
-        return s;
-    s->update = *update;
-    s->update.a = of_adapter(plan, update->a);
-    s->update.b = of_adapter(plan, update->b);
-    return s->update.a == NULL || s->update.b == NULL ? NULL : s;
+    for (uint32_t i = 0; i < n; i++)
+        s->updates[i] = updates[i];
+    return s;
 }
 
-uint32_t tsr_merge_source_inputs(const tsr_merge_source *s, const tsr_tensor *in[TSR_MERGE_INPUTS])
+uint32_t tsr_merge_source_inputs(const tsr_merge_source *s, const tsr_tensor *in[TSR_MAX_INPUTS])
 {
     in[0] = s->weight.data;
     uint32_t n = s->decoder == NULL ? 1 : tsr_row_decoder_inputs(&s->weight, in);
-    if (s->update.rank == 0)
-        return n;
-    in[n++] = s->update.a;
-    in[n++] = s->update.b;
+    for (uint32_t i = 0; i < s->n_updates; i++) {
+        in[n++] = s->updates[i].a;
+        in[n++] = s->updates[i].b;
+    }
     return n;
 }
 
@@ -86,8 +74,49 @@ void tsr_merge_base_windows(const tsr_merge_source *s, uint64_t row, uint64_t ro
 void tsr_merge_source_windows(const tsr_merge_source *s, uint64_t row, uint64_t rows, tsr_window *in)
 {
     tsr_merge_base_windows(s, row, rows, in);
-    if (s->update.rank > 0)
-        tsr_update_windows(&s->update, row, rows, in + s->n_base);
+    for (uint32_t i = 0; i < s->n_updates; i++)
+        tsr_update_windows(&s->updates[i], row, rows, in + s->n_base + 2 * i);
+}
+
+/* ---- updates ---- */
+
+static uint64_t factors_of(const tsr_update *update, uint64_t rows)
+{
+    return tsr_round_up(tsr_update_scratch(update, rows), 64);
+}
+
+uint64_t tsr_merge_factors_scratch(const tsr_merge_source *s, uint64_t rows)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->n_updates; i++)
+        bytes += factors_of(&s->updates[i], rows);
+    return bytes;
+}
+
+tsr_status tsr_merge_make_factors(const tsr_merge_source *s, uint64_t row, uint64_t rows, void *const *in,
+                                  const tsr_cpu_kernels *kernels, void *scratch,
+                                  tsr_update_factors factors[TSR_MERGE_ADAPTERS], tsr_err *err)
+{
+    char *at = scratch;
+    for (uint32_t i = 0; i < s->n_updates; i++) {
+        TSR_TRY(
+            tsr_update_make_factors(&s->updates[i], row, rows, in + s->n_base + 2 * i, kernels, at, &factors[i], err));
+        at += factors_of(&s->updates[i], rows);
+    }
+    return TSR_OK;
+}
+
+void tsr_merge_compute(const tsr_merge_source *s, const tsr_update_factors *factors, uint64_t skip, uint64_t rows,
+                       const tsr_cpu_kernels *kernels, float *out, float *one)
+{
+    const uint64_t n = rows * s->weight.cols;
+    if (s->n_updates == 0)
+        memset(out, 0, n * sizeof *out);
+    for (uint32_t i = 0; i < s->n_updates; i++) {
+        tsr_update_compute(&s->updates[i], &factors[i], skip, rows, kernels, i == 0 ? out : one);
+        if (i > 0)
+            tsr_update_add(out, one, n, out);
+    }
 }
 
 /* ---- values ---- */
@@ -139,7 +168,7 @@ static void merged_windows(const tsr_decoded *d, uint64_t row, uint64_t rows, ts
     tsr_merge_source_windows(source_of(d), row, rows, in);
 }
 
-/* Parts of the memory, in bytes: values and update, decoding, factors. */
+/* Parts of the memory, in bytes: values, the update and one of its parts, each; decoding; factors. */
 typedef struct parts {
     uint64_t values, decoding, factors;
 } parts;
@@ -148,13 +177,13 @@ static parts parts_of(const tsr_merge_source *s, uint64_t rows)
 {
     return (parts){.values = tsr_round_up(rows * s->weight.cols * sizeof(float), 64),
                    .decoding = tsr_merge_decode_scratch(s),
-                   .factors = s->update.rank == 0 ? 0 : tsr_update_scratch(&s->update, rows)};
+                   .factors = tsr_merge_factors_scratch(s, rows)};
 }
 
 static uint64_t merged_memory(const tsr_decoded *d, uint64_t rows)
 {
     const parts p = parts_of(source_of(d), rows);
-    return 2 * p.values + p.decoding + p.factors;
+    return 3 * p.values + p.decoding + p.factors;
 }
 
 static tsr_status merged_decode(const tsr_decoded *d, uint64_t row, uint64_t rows, void *const *in, void *memory,
@@ -162,16 +191,16 @@ static tsr_status merged_decode(const tsr_decoded *d, uint64_t row, uint64_t row
 {
     const tsr_merge_source *const s = source_of(d);
     const parts p = parts_of(s, rows);
-    char *const scratch = (char *)memory + 2 * p.values;
-    float *const values = memory, *const update = (float *)((char *)memory + p.values);
-    tsr_update_factors factors;
+    char *const scratch = (char *)memory + 3 * p.values;
+    float *const values = memory, *const update = (float *)((char *)memory + p.values),
+                 *const one = (float *)((char *)memory + 2 * p.values);
+    tsr_update_factors factors[TSR_MERGE_ADAPTERS];
     *x = values;
     TSR_TRY(tsr_merge_decode(s, row, rows, in, kernels, values, scratch, err));
-    if (s->update.rank == 0)
+    if (s->n_updates == 0)
         return TSR_OK;
-    TSR_TRY(
-        tsr_update_make_factors(&s->update, row, rows, in + s->n_base, kernels, scratch + p.decoding, &factors, err));
-    tsr_update_compute(&s->update, &factors, 0, rows, kernels, update);
+    TSR_TRY(tsr_merge_make_factors(s, row, rows, in, kernels, scratch + p.decoding, factors, err));
+    tsr_merge_compute(s, factors, 0, rows, kernels, update, one);
     tsr_update_add(values, update, rows * s->weight.cols, values);
     return tsr_merge_check(s, row, rows, values, "after the merge", kernels, err);
 }
@@ -183,7 +212,7 @@ const tsr_amax *tsr_merge_amax(tsr_plan *plan, tsr_merge_source *const *sources,
     for (size_t i = 0; i < n; i++) {
         tsr_decoded *const d = tsr_arena_alloc(&plan->arena, sizeof *d);
         tsr_tensor *const t = tsr_plan_tensor(plan, &sources[i]->values);
-        const tsr_tensor *in[TSR_MERGE_INPUTS];
+        const tsr_tensor *in[TSR_MAX_INPUTS];
         if (d == NULL || t == NULL)
             return NULL;
         *d = (tsr_decoded){

@@ -1,4 +1,4 @@
-/* Plans which tensors get an update of the adapter, and which are copied. */
+/* Plans which tensors get updates of the adapters, and which are copied. */
 #include "convert/plans/merge/merge_plan.h"
 
 #include "convert/ops/merge/merge_op.h"
@@ -19,27 +19,45 @@ typedef struct treated {
 typedef struct planning {
     tsr_plan *plan;
     const tsr_weights *weights;
-    const tsr_lora *lora;
+    const tsr_lora *loras; /* [n] */
+    size_t n;
     treated *treated; /* [weights->count] */
     tsr_err *err;
 } planning;
 
 /* ---- sources and groups ---- */
 
-/* Returns the update in the form of the operation. */
-static tsr_update update_of(const tsr_lora_update *u)
+/* Copies a tensor of an adapter. */
+static const tsr_tensor *of_adapter(const planning *p, const tsr_tensor *t, size_t adapter)
+{
+    tsr_tensor *const copy = tsr_plan_tensor(p->plan, t);
+    if (copy != NULL)
+        copy->source = (uint16_t)(1 + adapter);
+    return copy;
+}
+
+/* Returns the update in the form of the operation. Its tensors are NULL when memory is exhausted. */
+static tsr_update update_of(const planning *p, const tsr_lora_update *u, size_t adapter)
 {
     const tsr_weight *const w = u->weight;
     const tsr_tensor *const t = w->data;
     const bool codes = w->kind != NULL;
-    return (tsr_update){.a = u->a,
-                        .b = u->b,
+    return (tsr_update){.a = of_adapter(p, u->a, adapter),
+                        .b = of_adapter(p, u->b, adapter),
                         .matrices = u->experts,
                         .rows = codes ? w->rows : t->shape[t->rank - 2],
                         .cols = codes ? w->cols : t->shape[t->rank - 1],
                         .rank = u->rank,
                         .scale = u->scale,
                         .turned = u->turned};
+}
+
+static bool has_update(const planning *p, const tsr_weight *w)
+{
+    bool any = false;
+    for (size_t i = 0; i < p->n; i++)
+        any = any || tsr_lora_update_of(&p->loras[i], w) != NULL;
+    return any;
 }
 
 static treated *treated_of(const planning *p, const tsr_weight *w)
@@ -50,11 +68,19 @@ static treated *treated_of(const planning *p, const tsr_weight *w)
 static tsr_status source_of(const planning *p, const tsr_weight *w, tsr_merge_source **source)
 {
     treated *const t = treated_of(p, w);
-    const tsr_lora_update *const u = tsr_lora_update_of(p->lora, w);
-    if (t->source == NULL) {
-        const tsr_update update = u == NULL ? (tsr_update){.rank = 0} : update_of(u);
-        t->source = tsr_merge_source_make(p->plan, w, u == NULL ? NULL : &update);
+    tsr_update updates[TSR_MERGE_ADAPTERS];
+    uint32_t n = 0;
+    bool enough = true;
+    for (size_t i = 0; i < p->n && t->source == NULL; i++) {
+        const tsr_lora_update *const u = tsr_lora_update_of(&p->loras[i], w);
+        if (u == NULL)
+            continue;
+        updates[n] = update_of(p, u, i);
+        enough = enough && updates[n].a != NULL && updates[n].b != NULL;
+        n++;
     }
+    if (t->source == NULL && enough)
+        t->source = tsr_merge_source_make(p->plan, w, updates, n);
     *source = t->source;
     return t->source == NULL ? tsr_out_of_memory(p->err, "while planning") : TSR_OK;
 }
@@ -105,7 +131,7 @@ static tsr_status plan_shared(const planning *p, const tsr_weight *w)
     bool any = false;
     TSR_TRY(find_group(p, w, group, &n));
     for (size_t i = 0; i < n; i++)
-        any = any || tsr_lora_update_of(p->lora, group[i]) != NULL;
+        any = any || has_update(p, group[i]);
     if (!any)
         return TSR_OK;
     for (size_t i = 0; i < n; i++)
@@ -143,25 +169,43 @@ static tsr_status check_sums(const planning *p, const tsr_weight *w)
                                       w->data->name);
 }
 
-static tsr_status merge_weight(const planning *p, const tsr_weight *w, const tsr_lora_update *u)
+/* Notes the tensors of the updates of a weight. */
+static tsr_status note_updates(const planning *p, const tsr_weight *w)
 {
-    static const char kUsed[] = "belongs to an update",
-                      kShares[] = "no update, but it has the scale of a weight with one, which may have to grow";
+    static const char kUsed[] = "belongs to an update";
+    for (size_t i = 0; i < p->n; i++) {
+        const tsr_lora_update *const u = tsr_lora_update_of(&p->loras[i], w);
+        if (u == NULL)
+            continue;
+        TSR_TRY(tsr_plan_add_note(p->plan, u->a, "consume", kUsed, p->err));
+        TSR_TRY(tsr_plan_add_note(p->plan, u->b, "consume", kUsed, p->err));
+    }
+    return TSR_OK;
+}
+
+/* Describes the updates of a weight. NULL: memory is exhausted. */
+static const char *reason_of(const planning *p, const tsr_merge_source *s)
+{
+    const char *reason =
+        s->n_updates == 0 ? "no update, but it has the scale of a weight with one, which may have to grow" : "";
+    for (uint32_t i = 0; i < s->n_updates && reason != NULL; i++)
+        reason = tsr_arena_printf(&p->plan->arena, "%s%san update of rank %llu, times %g", reason, i == 0 ? "" : "; ",
+                                  U64(s->updates[i].rank), (double)s->updates[i].scale);
+    return reason;
+}
+
+static tsr_status merge_weight(const planning *p, const tsr_weight *w)
+{
     tsr_merge_source *source;
-    const char *const reason = u == NULL ? kShares
-                                         : tsr_arena_printf(&p->plan->arena, "an update of rank %llu, times %g",
-                                                            U64(u->rank), (double)u->scale);
-    if (reason == NULL)
-        return tsr_out_of_memory(p->err, "while planning");
     if (w->kind != NULL)
         TSR_TRY(check_sums(p, w));
     TSR_TRY(source_of(p, w, &source));
+    const char *const reason = reason_of(p, source);
+    if (reason == NULL)
+        return tsr_out_of_memory(p->err, "while planning");
     TSR_TRY(tsr_plan_merge(p->plan, source, p->weights->ue8m0, treated_of(p, w)->amax, p->err));
-    TSR_TRY(tsr_plan_add_note(p->plan, w->data, u == NULL ? "copy" : "merge", reason, p->err));
-    if (u == NULL)
-        return TSR_OK;
-    TSR_TRY(tsr_plan_add_note(p->plan, u->a, "consume", kUsed, p->err));
-    return tsr_plan_add_note(p->plan, u->b, "consume", kUsed, p->err);
+    TSR_TRY(tsr_plan_add_note(p->plan, w->data, source->n_updates == 0 ? "copy" : "merge", reason, p->err));
+    return note_updates(p, w);
 }
 
 /* Returns true if the step that merges the weight also writes this companion. */
@@ -172,27 +216,27 @@ static bool is_made_anew(const tsr_weight *w, const tsr_tensor *companion)
 
 static tsr_status plan_weight(const planning *p, const tsr_weight *w)
 {
-    const tsr_lora_update *const u = tsr_lora_update_of(p->lora, w);
+    const bool updated = has_update(p, w);
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
     const size_t n = w->kind == NULL ? 0 : tsr_weight_companions(w, companions, NULL);
     if (w->kind != NULL && tsr_merge_has_shared_scale(w) && treated_of(p, w)->amax == NULL)
         TSR_TRY(plan_shared(p, w));
-    const bool merged = u != NULL || treated_of(p, w)->amax != NULL;
-    TSR_TRY(merged ? merge_weight(p, w, u) : copy(p, w->data, "no update"));
+    const bool merged = updated || treated_of(p, w)->amax != NULL;
+    TSR_TRY(merged ? merge_weight(p, w) : copy(p, w->data, "no update"));
     for (size_t i = 0; i < n; i++) {
         if (!merged || !is_made_anew(w, companions[i]))
             TSR_TRY(copy(p, companions[i], "stays"));
         else
-            TSR_TRY(tsr_plan_add_note(p->plan, companions[i], u == NULL ? "copy" : "merge", "goes with its weight",
-                                      p->err));
+            TSR_TRY(
+                tsr_plan_add_note(p->plan, companions[i], updated ? "merge" : "copy", "goes with its weight", p->err));
     }
     return TSR_OK;
 }
 
-/* Warns if the adapter has a side file of the base in another size, such as a tokenizer with more tokens. */
-static tsr_status warn_of_side_files(const planning *p)
+/* Warns if an adapter has a side file of the base in another size, such as a tokenizer with more tokens. */
+static tsr_status warn_of_side_files(const planning *p, const tsr_checkpoint *adapter)
 {
-    const tsr_checkpoint *const base = p->plan->sources[0], *const adapter = p->plan->sources[1];
+    const tsr_checkpoint *const base = p->plan->sources[0];
     for (size_t i = 0; i < adapter->n_side_files; i++) {
         const tsr_tensor mine = tsr_checkpoint_side_file(adapter, i);
         for (size_t k = 0; k < base->n_side_files; k++) {
@@ -211,7 +255,8 @@ static tsr_status plan_tensors(const planning *p, const tsr_merge_options *o)
 {
     const tsr_checkpoint *const base = p->plan->sources[0];
     TSR_TRY(tsr_plan_warn_of(p->plan, p->weights, p->err));
-    TSR_TRY(warn_of_side_files(p));
+    for (size_t i = 0; i < p->n; i++)
+        TSR_TRY(warn_of_side_files(p, p->plan->sources[1 + i]));
     for (size_t i = 0; i < p->weights->count; i++)
         TSR_TRY(plan_weight(p, &p->weights->items[i]));
     TSR_TRY(tsr_plan_pack(p->plan, "", o->max_shard_bytes, p->err));
@@ -222,33 +267,43 @@ static tsr_status plan_tensors(const planning *p, const tsr_merge_options *o)
                : tsr_plan_text_file(p->plan, "", TSR_CONFIG_NAME, base->config, base->config_size, p->err);
 }
 
-static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const tsr_merge_options *o, tsr_err *err)
+static tsr_status spell_command(tsr_plan *plan, const tsr_merge_options *o, tsr_err *err)
 {
-    tsr_lora lora;
-    TSR_TRY(tsr_lora_read(&lora, plan->sources[1], plan->sources[0], weights, err));
-    const planning p = {plan, weights, &lora, tsr_arena_alloc(&plan->arena, (weights->count + 1) * sizeof(treated)),
-                        err};
-    plan->command = tsr_arena_printf(&plan->arena, "merge --source-block %llux%llu --max-shard-size %llu",
-                                     U64(o->source_block.rows), U64(o->source_block.cols), U64(o->max_shard_bytes));
+    tsr_text t = {0};
+    tsr_text_printf(&t, "merge --source-block %llux%llu --max-shard-size %llu", U64(o->source_block.rows),
+                    U64(o->source_block.cols), U64(o->max_shard_bytes));
+    for (size_t i = 0; i < o->n_adapters && (o->n_adapters > 1 || o->factors[0] != 1); i++)
+        tsr_text_printf(&t, " LORA=%.17g", o->factors[i]);
+    return tsr_plan_take_command(plan, &t, err);
+}
+
+static tsr_status make_plan(planning *p, tsr_lora *loras, const tsr_merge_options *o)
+{
+    tsr_plan *const plan = p->plan;
+    for (; p->n < o->n_adapters; p->n++)
+        TSR_TRY(tsr_lora_read(&loras[p->n], plan->sources[1 + p->n], o->factors[p->n], plan->sources[0], p->weights,
+                              p->err));
+    TSR_TRY(spell_command(plan, o, p->err));
     plan->report = tsr_merge_report;
     plan->next = "tessera verify manifest DST";
-    tsr_status status =
-        plan->command == NULL || p.treated == NULL ? tsr_out_of_memory(err, "while planning") : plan_tensors(&p, o);
-    if (status == TSR_OK)
-        status = tsr_plan_finish(plan, err);
-    tsr_lora_free(&lora);
-    return status;
+    TSR_TRY(plan_tensors(p, o));
+    return tsr_plan_finish(plan, p->err);
 }
 
 tsr_status tsr_merge_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, const tsr_merge_options *options,
                           tsr_err *err)
 {
     tsr_weights weights;
-    *plan = tsr_plan_begin(sources, 2);
+    tsr_lora loras[TSR_MERGE_ADAPTERS];
+    *plan = tsr_plan_begin(sources, 1 + options->n_adapters);
     TSR_TRY(tsr_weights_pair(&weights, sources[0], options->source_block, err));
-    tsr_status status = tsr_weights_refuse_parts(&weights, sources[0], "merging", err);
+    planning p = {plan, &weights, loras, 0, tsr_arena_alloc(&plan->arena, (weights.count + 1) * sizeof(treated)), err};
+    tsr_status status = p.treated == NULL ? tsr_out_of_memory(err, "while planning")
+                                          : tsr_weights_refuse_parts(&weights, sources[0], "merging", err);
     if (status == TSR_OK)
-        status = make_plan(plan, &weights, options, err);
+        status = make_plan(&p, loras, options);
+    for (size_t i = 0; i < p.n; i++)
+        tsr_lora_free(&loras[i]);
     tsr_weights_free(&weights);
     return tsr_plan_ended(plan, status);
 }

@@ -9,7 +9,7 @@
 /* Returns true for an update, and for a weight without one that was stored again with a larger scale. */
 static bool is_row(const tsr_step *step, const tsr_quant_stats *row)
 {
-    return step->op->stats_of == TSR_STATS_UPDATE && (tsr_merge_step_update(step)->rank > 0 || row->elements > 0);
+    return step->op->stats_of == TSR_STATS_UPDATE && (tsr_merge_step_source(step)->n_updates > 0 || row->elements > 0);
 }
 
 double tsr_merge_survived(const tsr_quant_stats *row)
@@ -48,10 +48,21 @@ static void figures(tsr_text *t, const tsr_quant_stats *row)
     tsr_json_member_number(t, "cosine", tsr_quant_stats_cosine(row));
 }
 
+static void scales(tsr_text *t, const tsr_merge_source *s)
+{
+    tsr_json_member_array(t, "scales", true);
+    for (uint32_t i = 0; i < s->n_updates; i++)
+        tsr_json_number(t, (double)s->updates[i].scale);
+    tsr_json_end_array(t);
+}
+
 static void update_row(tsr_text *t, const tsr_plan *plan, const tsr_step *step, const tsr_quant_stats *row)
 {
     const tsr_tensor *const x = tsr_step_reported(step);
-    const tsr_update *const update = tsr_merge_step_update(step);
+    const tsr_merge_source *const s = tsr_merge_step_source(step);
+    uint64_t rank = 0;
+    for (uint32_t i = 0; i < s->n_updates; i++)
+        rank += s->updates[i].rank;
     tsr_json_begin_object(t, true);
     tsr_json_member_string(t, "name", x->name);
     tsr_json_member_string(t, "file", plan->files[step->file].name);
@@ -60,8 +71,11 @@ static void update_row(tsr_text *t, const tsr_plan *plan, const tsr_step *step, 
     for (unsigned i = 0; i < x->rank; i++)
         tsr_json_u64(t, x->shape[i]);
     tsr_json_end_array(t);
-    tsr_json_member_u64(t, "rank", update->rank);
-    tsr_json_member_number(t, "scale", (double)update->scale);
+    tsr_json_member_u64(t, "rank", rank);
+    if (s->n_updates < 2)
+        tsr_json_member_number(t, "scale", s->n_updates == 0 ? 0 : (double)s->updates[0].scale);
+    else
+        scales(t, s);
     figures(t, row);
     tsr_json_end_object(t);
 }
@@ -75,7 +89,7 @@ void tsr_merge_updates_json(const tsr_plan *plan, const tsr_quant_stats *rows, t
     for (size_t s = 0; s < plan->n_steps; s++) {
         if (!is_row(&plan->steps[s], &rows[s]))
             continue;
-        n += tsr_merge_step_update(&plan->steps[s])->rank > 0;
+        n += tsr_merge_step_source(&plan->steps[s])->n_updates > 0;
         update_row(t, plan, &plan->steps[s], &rows[s]);
     }
     tsr_json_end_array(t);

@@ -107,6 +107,35 @@ def test_stacked_experts(tessera, tmp_path, turned, parameters):
                                              "rank_pattern": {"experts.down_proj": 2}})
 
 
+def test_several_adapters(tessera, tmp_path):
+    """PEFT's add_weighted_adapter of two, without rounding: combination_type "cat"."""
+    torch.manual_seed(4)
+    model, base = Model(), tmp_path / "base"
+    base.mkdir()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16).to(torch.float32)
+    safetensors.torch.save_file({name: x.to(torch.bfloat16) for name, x in model.state_dict().items()}, base / "model.safetensors")
+    (base / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    again = Model()
+    again.load_state_dict(model.state_dict())
+    adapted = peft.get_peft_model(model, peft.LoraConfig(init_lora_weights=False, **CONFIGS["plain"]), adapter_name="one")
+    adapted.add_adapter("two", peft.LoraConfig(init_lora_weights=False, **{**CONFIGS["plain"], "r": 6, "lora_alpha": 5}))
+    adapted.save_pretrained(tmp_path / "lora")
+    adapted.add_weighted_adapter(["one", "two"], [0.5, 2.0], "both", combination_type="cat")
+    code, out, err = harness.run(tessera, ["merge", base, f"{tmp_path}/lora/one=0.5", f"{tmp_path}/lora/two=2", "-o", tmp_path / "dst"])
+    assert code == 0, out + err
+    expected = adapted.merge_and_unload(adapter_names=["both"]).state_dict()
+    got = safetensors.torch.load_file(tmp_path / "dst" / "model.safetensors")
+    changed = 0
+    for name, x in again.state_dict().items():
+        rounded = expected[name].to(torch.bfloat16)
+        changed += bool((rounded != x.to(torch.bfloat16)).any())
+        apart = (got[name].view(torch.int16).int() - rounded.view(torch.int16).int()).abs()
+        near = (got[name].float() - rounded.float()).abs() <= rounded.float().abs() * 2**-7 + 1e-6  # sums may cancel
+        assert near.all() and (apart > 0).float().mean() < 1e-3, name
+    assert changed == 6
+
+
 @pytest.mark.parametrize("config,word", [({"use_dora": True}, "use_dora"), ({"bias": "lora_only"}, "bias"), ({"lora_bias": True}, "lora_bias"),
                                          ({"init_lora_weights": "pissa"}, "init_lora_weights"), ({"modules_to_save": ["up_proj"]}, "modules_to_save")])
 def test_refusals(tessera, tmp_path, config, word):
