@@ -97,7 +97,24 @@ static bool has_rows_of_six_bits(const tsr_weight *x)
            x->scale->shape[x->scale->rank - 1] == bytes / 24;
 }
 
-/* Finds the only element of 6 bits that the configuration states. */
+/* Finds the element of a layer where the configuration states both. */
+static tsr_status find_element_of_layer(const tsr_pairing *p, const tsr_weight *x, tsr_coding *element)
+{
+    const char *const name = x->data->name;
+    const char *const module = tsr_arena_dup(&p->w->arena, name, tsr_module_length(name));
+    if (module == NULL)
+        return tsr_out_of_memory(p->err, "while pairing");
+    *element = p->quark.data == NULL ? TSR_PLAIN : tsr_quark_element(p->quark, module, &p->w->arena);
+    if (*element != TSR_PLAIN)
+        return TSR_OK;
+    return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                    "%s: '%s' is MXFP6, and " TSR_CONFIG_NAME
+                    " states both fp6_e2m3 and fp6_e3m2, without saying which is this layer's: name it in "
+                    "layer_quant_config",
+                    tsr_pairing_path(p, x->data), name);
+}
+
+/* Finds the element of 6 bits that the configuration states. */
 static tsr_status find_element(const tsr_pairing *p, const tsr_weight *x, tsr_coding *element)
 {
     *element = TSR_PLAIN;
@@ -106,10 +123,7 @@ static tsr_status find_element(const tsr_pairing *p, const tsr_weight *x, tsr_co
         if (stated == TSR_PLAIN || stated == *element)
             continue;
         if (*element != TSR_PLAIN)
-            return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                            "%s: '%s' is MXFP6, and " TSR_CONFIG_NAME
-                            " states both fp6_e2m3 and fp6_e3m2, a mixture that is not supported",
-                            tsr_pairing_path(p, x->data), x->data->name);
+            return find_element_of_layer(p, x, element);
         *element = stated;
     }
     if (*element != TSR_PLAIN && p->n_stated < TSR_MAX_STATED) /* otherwise some may not have been kept */

@@ -5,6 +5,7 @@
 
 #include "common/block.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json.h"
 #include "formats/weights/weights.h"
 
 #include <stdbool.h>
@@ -37,6 +38,7 @@ typedef struct tsr_pairing {
     tsr_stated_coding stated[TSR_MAX_STATED];
     size_t n_stated;
     const char *format;   /* quantization_config.format of compressed-tensors as JSON; NULL: none */
+    tsr_json_text quark;  /* the configuration of Quark; .data NULL: another method */
     bool holds;           /* config.json requires weights to be in one of these codings */
     unsigned expert_bits; /* 4 or 8, from expert_dtype, for routed experts; 0: not stated */
     tsr_zeros zeros;
@@ -69,6 +71,10 @@ tsr_status tsr_check_e2m1(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
 tsr_status tsr_check_e4m3(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
 tsr_status tsr_check_integers(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
 tsr_status tsr_check_gptq(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
+
+/* Returns the element of 6 bits that Quark's configuration states for a module; TSR_PLAIN: none, or it is not certain
+ * which. Patterns are copied to `arena`. */
+tsr_coding tsr_quark_element(tsr_json_text quark, const char *module, tsr_arena *arena);
 
 /* Returns true if a tensor has one value per row of each matrix: [M, R], [R, 1], [R], or [] for one value; of at most
  * `most_rank` dimensions. */

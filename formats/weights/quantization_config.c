@@ -196,6 +196,7 @@ static tsr_status read_quark(tsr_pairing *p, tsr_json_text q, const char *where)
 {
     tsr_json_text value;
     (void)where;
+    p->quark = q;
     if (tsr_json_get(q, "global_quant_config", &value))
         read_quark_weight(p, value);
     for_each(p, q, "layer_quant_config", read_quark_weight);

@@ -426,6 +426,8 @@ PLANTED = [
     ("convert/ops/merge/merge_rows.c", "in + s->n_base + 2 * i);\n}", "in + s->n_base + i);\n}", [I + "test_merge_several.py"], "several adapters: windows of A and B overlap"),
     ("formats/adapters/lora.c", "u.scale = (float)(tsr_lora_scale(&p->lora->config, key) * p->lora->factor);", "u.scale = (float)tsr_lora_scale(&p->lora->config, key) * (float)p->lora->factor;", [I + "test_merge_several.py"], "the factor of an adapter is rounded before it is used"),
     ("convert/plans/merge/merge_plan.c", "copy->source = (uint16_t)(1 + adapter);", "copy->source = 1;", [I + "test_merge_several.py"], "all updates are read from the first adapter"),
+    ("formats/weights/quark_layers.c", "return agree ? found : TSR_PLAIN;", "return found;", [I + "test_read_formats.py"], "Quark: patterns that disagree on the element pass"),
+    ("formats/weights/quark_layers.c", "|| depends_on_type(quark, element_of(config)))", ")", [I + "test_read_formats.py"], "Quark: the element of a type of layer is ignored"),
     ("convert/plans/merge/merge_plan.c", "if (memcmp(&mine, &other, sizeof mine) == 0)", "if (m == w)", [I + "test_merge_codes.py"], "members of a layer get global scales of their own"),
     ("formats/adapters/lora.c", "found[1 - pair->depth]", "found[pair->depth]", [I + "test_merge_experts.py"], "the nested tensors are those of the last parameter"),
     ("formats/adapters/lora_config.c", "(config->rslora ? sqrt(rank) : rank)", "rank", [I + "test_merge.py"], "use_rslora has no effect"),

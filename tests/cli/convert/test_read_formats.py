@@ -29,6 +29,11 @@ def auto_round(module, packing=None, quant_method="auto-round", **others):
     return module._replace(config=config)
 
 
+def by_layer(dtype, *layers):
+    """Quark's configuration with one dtype, and others for some layers."""
+    return {**f.quark(dtype), "layer_quant_config": {name: f.quark(other)["global_quant_config"] for name, other in layers}}
+
+
 # name: (the kind that inspect says, module)
 KINDS = {
     "mxfp4-ct": ("mxfp4-ct", f.mxfp4(X, config=CT_MXFP4)),
@@ -190,6 +195,20 @@ def test_two_dialects_side_by_side(tmp_path, tessera):
     assert json.loads((dst / "config.json").read_text()) == {"model_type": "llama", "torch_dtype": "bfloat16"}
     code, out, _ = harness.run(tessera, ["inspect", src])
     assert code == 0 and all(kind in out for kind in ("fp8-block", "nvfp4-modelopt", "mxfp4-v4", "mxfp8")), out
+
+
+@pytest.mark.parametrize("layers, up, down", [
+    ([("*.down_proj", "fp6_e3m2")], "e2m3", "e3m2"), ([("*.mlp.*", "fp6_e3m2"), (L + "mlp.*", "fp6_e3m2")], "e3m2", "e3m2"),
+    ([(L + "mlp.up_proj", "fp6_e3m2"), ("lm_head", "fp6_e3m2")], "e3m2", "e2m3"), ([("*up_pro[a-j]", "fp6_e3m2")], "e3m2", "e2m3")])
+def test_both_elements_of_six_bits(layers, up, down, tmp_path, tessera):
+    """Quark's layer_quant_config has the element of each layer; the rest has that of global_quant_config."""
+    modules = [f.mxfp6(L + "mlp.up_proj", up, names=PLAIN), f.mxfp6(L + "mlp.down_proj", down, names=PLAIN)]
+    src = write(tmp_path / "src", *modules, config=by_layer("fp6_e2m3", *layers, ("*.other", "fp6_e3m2")))
+    dst, got = decoded(tmp_path, tessera, src)
+    for module in modules:
+        expect(got, module)
+    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
+    assert code == 0, out + err
 
 
 def test_w4afp8_of_sglang(tmp_path, tessera):
@@ -361,8 +380,12 @@ CONTRADICTIONS = {
     "NVFP4 by ModelOpt's name": (M8, f.MODELOPT, [X + ".weight", "MXFP8"]),
     "MXFP6 without a configuration": (SIX, None, ["weight_packed", "MXFP6", "element"]),
     "MXFP6 of no dtype": (SIX_QUARK, f.QUARK, [X + ".weight", "MXFP6", "fp6_e2m3 or fp6_e3m2"]),
-    "MXFP6 of two elements": (SIX_QUARK, {**f.quark("fp6_e2m3"), "layer_quant_config": {"lm_head": f.quark("fp6_e3m2")["global_quant_config"]}},
-                              [X + ".weight", "both fp6_e2m3 and fp6_e3m2"]),
+    "MXFP6 of two elements, by patterns that disagree": (SIX_QUARK, by_layer("fp6_e2m3", ("*.mlp.*", "fp6_e3m2"), ("*down_proj", "fp6_e2m3")),
+                                                         [X + ".weight", "both fp6_e2m3 and fp6_e3m2", "layer_quant_config"]),
+    "MXFP6 of two elements, and of four bits": (SIX_QUARK, by_layer("fp6_e2m3", ("*.attn.*", "fp6_e3m2"), (X, "fp4")),
+                                                [X + ".weight", "both fp6_e2m3 and fp6_e3m2"]),
+    "MXFP6 of two elements, by a name with an escape": (SIX_QUARK, by_layer("fp6_e2m3", ("*.a\\b", "fp6_e3m2")),
+                                                        [X + ".weight", "both fp6_e2m3 and fp6_e3m2"]),
     "MXFP6 of two elements, by type of layer": (SIX_QUARK, {**f.quark("fp6_e2m3"), "layer_type_quant_config": {
         "Linear": f.quark("fp6_e3m2")["global_quant_config"]}}, [X + ".weight", "both fp6_e2m3 and fp6_e3m2"]),
     "MXFP6 e3m2 under compressed-tensors' names": (SIX, f.quark("fp6_e3m2"), ["weight_packed", "e2m3", "fp6_e3m2"]),
