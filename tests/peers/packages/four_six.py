@@ -47,7 +47,7 @@ def modelopt(weight):
 
 
 def compressed_tensors(weight):
-    """The scales of llm-compressor's observer fouroversix: compressed-tensors' functions, and its choice between them."""
+    """The scales by compressed-tensors' functions for 6 and 4, and the choice between them by sums in FP32."""
     args = QuantizationArgs(num_bits=4, type="float", strategy="tensor_group", group_size=16, symmetric=True,
                             scale_dtype=torch.float8_e4m3fn, zp_dtype=torch.float8_e4m3fn)
     token = args.model_copy(update={"strategy": "token"})

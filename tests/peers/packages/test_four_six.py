@@ -1,4 +1,4 @@
-"""quantize --scales four-six makes the bytes of ModelOpt's four_over_six and of llm-compressor's fouroversix."""
+"""quantize --scales four-six makes the bytes of ModelOpt's four_over_six, and those of the same choice with compressed-tensors' functions."""
 
 import four_six
 import pytest
