@@ -43,25 +43,9 @@ static bool is_expert(const tsr_load_query *q, const tsr_weight *w)
     return tsr_part_of(w->values->name) == TSR_PART_ROUTED_EXPERTS;
 }
 
-/* Returns true for int4 if every group of config_groups quantizes inputs. */
-static bool is_w4afp8(const tsr_load_query *q, const tsr_weight *w)
-{
-    tsr_json_text groups, name, group, inputs;
-    bool quantized = false;
-    if (w->bits != 4 || !tsr_json_get(q->config, "config_groups", &groups))
-        return false;
-    tsr_json_reader r = tsr_json_members(groups);
-    while (tsr_json_member(&r, &name, &group)) {
-        if (!tsr_json_get(group, "input_activations", &inputs) || tsr_json_is(inputs, "null"))
-            return false;
-        quantized = true;
-    }
-    return quantized;
-}
-
 static bool is_linear_w4afp8(const tsr_load_query *q, const tsr_weight *w)
 {
-    return is_w4afp8(q, w) && !is_expert(q, w);
+    return tsr_query_w4afp8(q, w) && !is_expert(q, w);
 }
 
 static bool is_weight_only(const tsr_load_query *q, const tsr_weight *w)
@@ -178,7 +162,7 @@ static const reading kReadings[] = {
       NO("it does not support the integers of compressed-tensors", TO_NVFP4_MODELOPT)}},
     {" int4-ct ",
      "compressed-tensors",
-     is_w4afp8,
+     tsr_query_w4afp8,
      {YES, YES, NO("it does not load int4 with quantized inputs (w4afp8)", TO_INT4), V3,
       NO("it does not support the integers of compressed-tensors", TO_NVFP4_MODELOPT)}},
     {" int4-ct int8-ct ",

@@ -64,6 +64,21 @@ bool tsr_query_family(const tsr_load_query *q, const char *families)
     return tsr_is_listed(families, q->family);
 }
 
+bool tsr_query_w4afp8(const tsr_load_query *q, const tsr_weight *w)
+{
+    tsr_json_text groups, name, group, inputs;
+    bool quantized = false;
+    if (w->bits != 4 || !tsr_json_get(q->config, "config_groups", &groups))
+        return false;
+    tsr_json_reader r = tsr_json_members(groups);
+    while (tsr_json_member(&r, &name, &group)) {
+        if (!tsr_json_get(group, "input_activations", &inputs) || tsr_json_is(inputs, "null"))
+            return false;
+        quantized = true;
+    }
+    return quantized;
+}
+
 bool tsr_query_quantized_head(const tsr_load_query *q)
 {
     const tsr_weights *const all = q->s->weights;

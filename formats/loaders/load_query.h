@@ -92,6 +92,9 @@ void tsr_query_joined_name(const tsr_linear *l, char *name, size_t size);
  * not, it looks up only the fused layer's own name in targets and ignore. (load_lists.c) */
 bool tsr_query_sglang_maps(const tsr_load_query *q, const tsr_linear *l);
 
+/* Returns true for int4 of compressed-tensors if every group of config_groups quantizes inputs. */
+bool tsr_query_w4afp8(const tsr_load_query *q, const tsr_weight *weight);
+
 /* Returns true if the output head is quantized. */
 bool tsr_query_quantized_head(const tsr_load_query *q);
 

@@ -136,6 +136,18 @@ static bool linear_attention_fits(const tsr_load_query *q, const tsr_linear *l, 
     return m->linear_values / tp % l->block.rows == 0 && m->linear_keys / tp % l->block.rows == 0;
 }
 
+/* Returns true unless vLLM's kernel for experts in int4 with FP8 inputs cannot reorder a rank's part, which must be a
+ * multiple of 256 in both dimensions (compressed_tensors_moe_w4a8_fp8.py). */
+static bool reorders(const tsr_load_query *q, const tsr_linear *l, uint64_t ranks)
+{
+    enum { TILE = 256 };
+    if (q->loader != TSR_LOADER_VLLM || l->part != TSR_PART_ROUTED_EXPERTS || !tsr_linear_is_kind(l, "int4-ct") ||
+        !tsr_query_w4afp8(q, l->weight) || ranks == 0)
+        return true;
+    const bool columns = l->cut->how == TSR_TP_COLUMNS;
+    return l->rows / (columns ? 1 : ranks) % TILE == 0 && l->cols / (columns ? ranks : 1) % TILE == 0;
+}
+
 static bool is_last_member(const tsr_linear *l)
 {
     return l->fused == NULL || l->members[l->n_members - 1] == l;
@@ -151,7 +163,8 @@ static bool fits(const tsr_load_query *q, const tsr_linear *l, unsigned tp)
         return stored_qkv_fits(q, l, tp);
     if (is_linear_attention(q, l))
         return linear_attention_fits(q, l, tp);
-    return cut_fits(q, l, tsr_linear_ranks(l, q->s->model, tp), is_last_member(l));
+    const uint64_t ranks = tsr_linear_ranks(l, q->s->model, tp);
+    return cut_fits(q, l, ranks, is_last_member(l)) && reorders(q, l, ranks);
 }
 
 /* Returns "TP 1, 2 and 4 would do", for powers of two up to 64, or that none would. */
@@ -205,6 +218,12 @@ static void check_cut(const tsr_load_query *q, const tsr_linear *l)
         tsr_query_note(q, true, l->tensor->name, "words", advice,
                        "%llu %s / %llu ranks = %llu, but %llu of them share a word: a rank's share ends inside one",
                        U64(e.size), e.what, U64(ranks), U64(e.size / ranks), U64(in_a_word(l)));
+    else if (cut_fits(q, l, ranks, is_last_member(l)))
+        tsr_query_note(
+            q, true, l->tensor->name, "blocks", advice,
+            "[%llu, %llu], of which %llu ranks get parts of the %s: the loader's kernel for experts in int4 with "
+            "FP8 inputs needs multiples of 256",
+            U64(l->rows), U64(l->cols), U64(ranks), e.what);
     else
         tsr_query_note(q, true, l->tensor->name, "blocks", advice,
                        "%llu %s / %llu ranks = %llu%s%s, which is %g blocks of %llu", U64(e.size), e.what, U64(ranks),

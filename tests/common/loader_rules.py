@@ -11,6 +11,8 @@ ENGINES = ALL - {"transformers"}
 UP, GATE, DOWN = (f"model.layers.0.mlp.{leaf}_proj" for leaf in ("up", "gate", "down"))
 E0 = "model.layers.0.mlp.experts.0"
 
+FP8_INPUTS = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True, "symmetric": True}
+
 # ---- who reads what: a model, and the loaders that read it ----
 
 READS = {
@@ -36,8 +38,7 @@ READS = {
     "quant_method mxfp8, MiniMax-M3": (lambda: of_family(remade("mxfp8-method"), "minimax_m3"), ALL - {"trtllm"}),
     "FP8 in blocks of ModelOpt": (lambda: remade("fp8-block-modelopt"), {"vllm", "trtllm"}),
     "int4, compressed-tensors": (lambda: remade("int4-ct"), ALL - {"trtllm"}),
-    "w4afp8": (lambda: changed(remade("int4-ct"), edit("config_groups.group_0.input_activations", {
-        "num_bits": 8, "type": "float", "strategy": "token", "dynamic": True, "symmetric": True})), {"vllm"}),
+    "w4afp8": (lambda: changed(remade("int4-ct"), edit("config_groups.group_0.input_activations", FP8_INPUTS)), {"vllm"}),
     "w4afp8 of SGLang": (w4afp8, {"sglang"}),
     "GPTQ of auto-round": (lambda: remade("gptq-auto-round"), ALL - {"trtllm"}),
     "int4 with zero points": (lambda: remade("int4-ct-zeros"), ALL - {"trtllm"}),
@@ -463,6 +464,9 @@ RULES = {
                          ["down_proj", "320 columns / 8 ranks = 40", "2.5 blocks of 16"]),
     "zero points cut": (lambda: remade("int4-ct-zeros", intermediate=352), None, 11 * 8, ENGINES | {"deepseek"}, "words",
                         ["up_proj", "352 rows / 88 ranks = 4", "8 of them share a word"]),
+    "w4afp8's experts in parts of 128": (lambda: remade("int4-ct", experts=2, intermediate=256), edit(
+        "config_groups.group_0.input_activations", FP8_INPUTS), 2, {"vllm"}, "blocks",
+        ["experts.0.", "multiples of 256", "[256, 256]", "parts of the"]),
     "words of AWQ cut": (lambda: remade("awq", intermediate=544), None, 17 * 8, ENGINES | {"deepseek"}, "words",
                          ["up_proj", "544 rows / 136 ranks = 4"]),
     "words of GPTQ cut": (lambda: remade("gptq", intermediate=544), None, 17 * 8, ENGINES | {"deepseek"}, "words",

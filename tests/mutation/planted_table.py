@@ -393,6 +393,7 @@ PLANTED = [
     ("convert/ops/int_op.c", "bytes[i] ^= 0x88;", "bytes[i] ^= 0x80;", [I + "test_w4afp8.py"], "w4afp8: the even column keeps its offset"),
     ("convert/plans/layouts/w4afp8_plan.c", "p->amaxes[i] == 0 && p->o->calibration", "false && p->o->calibration", [I + "test_w4afp8.py"], "w4afp8: an expert that no token reached has a scale of 1"),
     ("convert/plans/mx_layers.c", "*amax = fmaxf(*amax, fmaxf(", "*amax = fmaxf(0, fmaxf(", [I + "test_w4afp8.py"], "the range of a joined layer is that of its last member"),
+    ("formats/loaders/load_shapes.c", "enum { TILE = 256 };", "enum { TILE = 128 };", [I + "test_can_load_kinds.py"], "vLLM's experts in w4afp8 are cut into parts of 128"),
     ("formats/loaders/load_globals.c", "difference > 1e-5f)", "difference > 1)", [I + "test_can_load_kinds.py"], "w4afp8: two scales of one input pass"),
     ("formats/loaders/load_lists.c", 'tsr_query_method(q, "w4afp8") && !tsr_linear_is_quantized(l)', 'tsr_query_method(q, "w4afp8") && false', [I + "test_can_load_kinds.py"], "w4afp8: a plain layer passes"),
     ("convert/ops/int_op.c", "products[rows->row + r] = sum * params_of(step)->input.value.zero_point;", "products[rows->row + r] = sum;", [I + "test_activations.py"], "azp_with_adj forgets the zero point"),
