@@ -60,22 +60,25 @@ static tsr_status plan_scheme(const tsr_job_source *from, const tsr_convert_job 
     of.group_size = a->group_size;
     of.zero_points = a->zero_points;
     of.activations = a->activations;
+    of.input_scale = a->input_scale;
     of.importance = a->importance;
     of.block = a->block == NULL ? of.block : a->block;
     of.max_shard_bytes = from->max_shard_bytes;
     of.scale_fmt = a->scale_fmt < 0 ? 0 : a->scale_fmt;
-    if (tsr_scheme_form_in(scheme, a->dialect) == TSR_FORM_EXPERTS)
-        return tsr_fail(err, TSR_E_USAGE,
-                        "--dialect sglang is written by quantize only: run 'tessera convert --to bf16', then 'tessera "
-                        "quantize --scheme w4afp8 --dialect sglang'");
     TSR_TRY(tsr_scheme_read(&of, false, &in->scheme, err));
     tsr_scheme_settle(&of, in->sources[0], a->experts == 0, &in->scheme);
     if (tsr_scheme_stacks(&of, &in->scheme))
         return plan_gpt_oss(from, a, in, plan, err);
-    const tsr_scheme_form form = tsr_scheme_row_of(scheme)->form;
+    const tsr_scheme_form form = tsr_scheme_form_in(scheme, a->dialect);
+    const bool experts = form == TSR_FORM_EXPERTS;
+    if (experts && a->exclude.count > 0)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--exclude cannot be combined with --dialect sglang, whose loader reads no list of "
+                        "unquantized layers");
     tsr_transcode_options options = {
         .blocks = form == TSR_FORM_BLOCKS ? &in->scheme.blocks : NULL,
-        .rows = form != TSR_FORM_BLOCKS && !tsr_scheme_is_of_mx_plan(scheme) ? &in->scheme.rows : NULL,
+        .rows = form != TSR_FORM_BLOCKS && !experts && !tsr_scheme_is_of_mx_plan(scheme) ? &in->scheme.rows : NULL,
+        .experts = experts ? &in->scheme.experts : NULL,
         .groups = tsr_scheme_is_of_mx_plan(scheme) ? &in->scheme.groups : NULL,
         .exclude = a->exclude.items,
         .n_exclude = a->exclude.count,

@@ -17,7 +17,7 @@ typedef struct tsr_convert_job {
     int from, arch, bits, away, scale_dtype, divisor; /* index of the word; divisor: -1: default of the target */
     const char *producer;
     uint64_t group_size; /* UINT64_MAX: default of the target */
-    const char *activations, *importance;
+    const char *activations, *input_scale, *importance;
     int mx_scale, experts; /* mx_scale -1: default of the dialect; experts -1: split stacks of codes */
     bool lossy, zero_points, no_card;
     tsr_list include, exclude;

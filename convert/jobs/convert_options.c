@@ -77,7 +77,10 @@ static void append_scales(tsr_convert_job *a, tsr_option *options)
          "from BF16: rounding of ties, away from zero or to even (away)"},
         {"--divisor", TSR_OPT_CHOICE, &a->divisor, TSR_DIVISOR_WORDS,
          "from BF16: scales are the largest magnitude divided by this (128; 4 bits: 8)"},
-        {"--activations", TSR_OPT_TEXT, &a->activations, "FILE", "nvfp4: a file with the ranges of the layers' inputs"},
+        {"--activations", TSR_OPT_TEXT, &a->activations, "FILE",
+         "nvfp4, fp8-tensor, w4afp8 of sglang: a file with the ranges of the layers' inputs"},
+        {"--input-scale", TSR_OPT_TEXT, &a->input_scale, "X",
+         "w4afp8 of sglang: the static scale of all experts' inputs, instead of measured ranges"},
         {0},
     };
     tsr_options_append_topic(options, "Scales and codes", scales);

@@ -335,6 +335,11 @@ tsr_status tsr_plan_nibbles(tsr_plan *plan, const tsr_tensor *weight, const tsr_
     return add_step(plan, &kNibblesOp, weight, &p, out, 3, 6, err);
 }
 
+float tsr_int_step_input(const tsr_step *step)
+{
+    return params_of(step)->input.value.scale;
+}
+
 tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
                         const tsr_static_input *input, size_t codes, tsr_err *err)
 {

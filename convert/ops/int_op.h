@@ -30,6 +30,9 @@ tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_i
 tsr_status tsr_plan_nibbles(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme, float input,
                             tsr_err *err) TSR_WARN_UNUSED;
 
+/* Returns the scale of the input that a step of tsr_plan_nibbles stores. */
+float tsr_int_step_input(const tsr_step *step);
+
 /* X.weight -> X.azp_adj I32 [R]: the row sums of the codes that tsr_plan_int8 makes. An asymmetric `input` adds
  * X.azp_with_adj: the sums times its zero point. `codes` is the number of the tsr_plan_int8 step that coproduces
  * them. */

@@ -3,6 +3,7 @@
 
 #include "convert/configs/deepseek_v4_config.h"
 #include "convert/io/copied_codes.h"
+#include "convert/ops/int_op.h"
 #include "convert/ops/move/move_op.h"
 #include "convert/ops/mx_op.h"
 #include "convert/ops/recode_op.h"
@@ -18,9 +19,9 @@ typedef struct planning {
     tsr_plan *plan;
     tsr_decoded_view *view;
     const tsr_transcode_options *o;
-    tsr_move move;
-    bool ordered; /* some moved weights have a group order */
-    bool *moved;  /* [parts]: true if its codes are moved */
+    tsr_move move, beside; /* `beside`: of layers other than experts, for SGLang's w4afp8 */
+    bool ordered;          /* some moved weights have a group order */
+    bool *moved;           /* [parts]: true if its codes are moved */
     tsr_err *err;
 } planning;
 
@@ -50,6 +51,8 @@ static bool has_names(const tsr_weights *weights)
 
 static tsr_stays *what_stays(const tsr_transcode_options *o, const tsr_checkpoint *source)
 {
+    if (o->experts != NULL)
+        return tsr_w4afp8_has;
     if (!tsr_has_deepseek_v4_names(source))
         return NULL;
     if (o->blocks != NULL && o->blocks->dialect == TSR_DIALECT_DEEPSEEK)
@@ -61,12 +64,19 @@ static tsr_stays *what_stays(const tsr_transcode_options *o, const tsr_checkpoin
 
 /* ---- the scheme ---- */
 
+/* Returns the move of a weight. */
+static const tsr_move *move_for(const planning *p, const tsr_weight *w)
+{
+    const bool beside = p->o->experts != NULL && tsr_part_of(w->values->name) != TSR_PART_ROUTED_EXPERTS;
+    return beside ? &p->beside : &p->move;
+}
+
 /* The part must not begin in the middle of a block of the source. */
 static const char *reason_to_move(const planning *p, const tsr_decoded_part *part)
 {
     const tsr_weight *const w = part->view.weight;
     const bool whole = w->kind->family != TSR_FAMILY_FP8 || part->view.first % w->rows % w->block.rows == 0;
-    return p->o->anew || !whole ? NULL : tsr_move_reason(w, &p->move, part->powers);
+    return p->o->anew || !whole ? NULL : tsr_move_reason(w, move_for(p, w), part->powers);
 }
 
 static tsr_move move_of(const tsr_transcode_options *o)
@@ -76,6 +86,12 @@ static tsr_move move_of(const tsr_transcode_options *o)
     tsr_move m = {.lossy = o->lossy};
     if (o->groups != NULL && tsr_scheme_row_of(o->groups->scheme)->form == TSR_FORM_FP8_TENSOR)
         return m;
+    if (o->experts != NULL) {
+        m.to = TSR_MOVE_NIBBLES;
+        m.bits = o->experts->experts.bits;
+        m.group = o->experts->experts.group;
+        return m;
+    }
     if (o->groups != NULL) {
         m.to = kTo[tsr_scheme_row_of(o->groups->scheme)->kind];
         m.global_divides = o->groups->dialect == TSR_DIALECT_COMPRESSED_TENSORS;
@@ -141,6 +157,11 @@ static tsr_status plan_scheme(const planning *p)
         rows.context = p;
         rows.ordered = p->ordered;
         return tsr_ct_plan(p->plan, p->view->sources, &rows, p->err);
+    }
+    if (o->experts != NULL) {
+        tsr_w4afp8_options experts = *o->experts;
+        experts.policy = policy_of(o);
+        return tsr_w4afp8_plan(p->plan, p->view->sources, &experts, p->err);
     }
     tsr_quantize_options blocks = *o->blocks;
     blocks.policy = policy_of(o);
@@ -243,7 +264,7 @@ static tsr_status refuse_nothing(const planning *p)
 /* Converts integers to other integers only if that was requested explicitly. */
 static tsr_status refuse_loss(const planning *p, const tsr_weight *w)
 {
-    const char *const obstacle = p->o->lossy || p->o->anew ? NULL : tsr_move_obstacle(w, &p->move);
+    const char *const obstacle = p->o->lossy || p->o->anew ? NULL : tsr_move_obstacle(w, move_for(p, w));
     if (obstacle == NULL)
         return TSR_OK;
     return tsr_fail(p->err, TSR_E_USAGE,
@@ -258,7 +279,9 @@ static tsr_status give_source(const planning *p, tsr_step *step, const tsr_decod
     if (part->view.weight == NULL)
         return tsr_split_set_input(p->plan, step, part, p->err);
     const bool moved = p->moved[step->in[0]->offset] && step->op != &tsr_copy_op;
-    tsr_move move = p->move;
+    tsr_move move = *move_for(p, part->view.weight);
+    if (moved && move.to == TSR_MOVE_NIBBLES)
+        move.input = tsr_int_step_input(step);
     if (move.to == TSR_MOVE_NVFP4 && step->n_out > 3) {
         const tsr_weight *const w = part->view.weight;
         move.input = tsr_mx_step_input(step);
@@ -314,15 +337,17 @@ static tsr_status give_sources(const planning *p)
 /* Checks the scales of codes that stay unchanged. */
 static tsr_status check_what_stays(const planning *p)
 {
-    static const char kScale[] = ".scale";
+    static const char *const kScales[] = {".scale", "_scale_inv"};
+    static const char *const kCodes[] = {".weight", ""};
     tsr_stays *const stays = what_stays(p->o, p->view->source);
     for (size_t i = 0; stays != NULL && i < p->plan->n_steps; i++) {
         tsr_step *const step = &p->plan->steps[i];
         const char *const name = step->in[0]->name;
-        if (step->op != &tsr_copy_op || !tsr_ends_with(name, kScale))
+        const size_t k = p->o->experts != NULL;
+        if (step->op != &tsr_copy_op || !tsr_ends_with(name, kScales[k]))
             continue;
         const char *const of =
-            tsr_arena_printf(&p->plan->arena, "%.*s.weight", (int)(strlen(name) - strlen(kScale)), name);
+            tsr_arena_printf(&p->plan->arena, "%.*s%s", (int)(strlen(name) - strlen(kScales[k])), name, kCodes[k]);
         if (of == NULL)
             return tsr_out_of_memory(p->err, "while planning");
         const tsr_weight *const w = tsr_weights_find(&p->view->weights, p->view->source, of);
@@ -389,9 +414,10 @@ static tsr_status rewrite_notes(const planning *p)
 /* Returns the dialect of the scheme, which names KV-cache scales. */
 static tsr_dialect cache_of(const tsr_transcode_options *o)
 {
-    return o->groups != NULL ? o->groups->dialect
-           : o->rows != NULL ? TSR_DIALECT_COMPRESSED_TENSORS
-                             : o->blocks->dialect;
+    return o->experts != NULL  ? TSR_DIALECT_SGLANG
+           : o->groups != NULL ? o->groups->dialect
+           : o->rows != NULL   ? TSR_DIALECT_COMPRESSED_TENSORS
+                               : o->blocks->dialect;
 }
 
 /* ---- the plan ---- */
@@ -417,6 +443,7 @@ static tsr_status make_plan(planning *p)
 {
     p->move = move_of(p->o);
     p->move.middle = p->view->weights.symmetric;
+    p->beside = (tsr_move){.to = TSR_MOVE_FP8_BLOCK, .block = {128, 128}, .lossy = p->o->lossy};
     const bool mxfp8 = p->move.to == TSR_MOVE_MXFP8;
     if (mxfp8 || p->move.powers)
         TSR_TRY(tsr_decoded_view_find_powers(p->view, mxfp8 && !p->o->lossy && !p->o->anew, p->err));

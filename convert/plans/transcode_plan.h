@@ -9,6 +9,7 @@
 
 #include "convert/plan/plan.h"
 #include "convert/plans/ct_plan.h"
+#include "convert/plans/layouts/w4afp8_plan.h"
 #include "convert/plans/mx_plan.h"
 #include "convert/plans/quantize_plan.h"
 #include "convert/plans/views/decoded_view.h"
@@ -18,6 +19,7 @@ typedef struct tsr_transcode_options {
     const tsr_quantize_options *blocks;
     const tsr_ct_options *rows;
     const tsr_mx_options *groups;
+    const tsr_w4afp8_options *experts;
     const char *const *exclude; /* globs: these weights become BF16 */
     size_t n_exclude;
     tsr_block source_block; /* 0 x 0: as in config.json */

@@ -80,6 +80,8 @@ JOBS = [
     Job("convert fp8-block dialect", FP8, "convert SRC -o DST --to fp8-block --dialect compressed-tensors", codes=EXACT),
     Job("convert mxfp8 from fp8-block", "quantize SRC -o DST --max-shard-size 8MB --scale-fmt ue8m0 --quiet",
         "convert SRC -o DST --to mxfp8 --max-shard-size 8MB", codes=EXACT),
+    Job("convert w4afp8, SGLang, from fp8-block", FP8, "convert SRC -o DST --to w4afp8 --dialect sglang --input-scale 0.02 --max-shard-size 8MB",
+        ("many", "giant"), "deepseek-v3-small"),
     Job("convert fp8-block from mxfp4", MXFP4, "convert SRC -o DST --to fp8-block --lossy --max-shard-size 8MB",
         codes=EXACT),
     Job("convert nvfp4 from mxfp4", MXFP4, "convert SRC -o DST --to nvfp4-weight-only --lossy --max-shard-size 8MB",

@@ -35,11 +35,17 @@ static bool same_blocks(const tsr_weight *w, const tsr_move *m)
 
 /* ---- integers ---- */
 
+static bool to_integers(const tsr_move *m)
+{
+    return m->to == TSR_MOVE_PACKED || m->to == TSR_MOVE_NIBBLES;
+}
+
 /* Returns true if the codes have the kind and the width of the target. */
 static bool is_packed(const tsr_weight *w, const tsr_move *m)
 {
-    return m->to == TSR_MOVE_PACKED && w->bits == m->bits &&
-           (w->kind->family == TSR_FAMILY_GPTQ || w->coding == TSR_CODED_PACKED);
+    return to_integers(m) && w->bits == m->bits &&
+           (w->kind->family == TSR_FAMILY_GPTQ || w->coding == TSR_CODED_PACKED ||
+            (m->to == TSR_MOVE_NIBBLES && w->coding == TSR_CODED_NIBBLES));
 }
 
 /* Returns true if all zero points are 0, as readers of two's complement codes require. */
@@ -67,12 +73,24 @@ static const char *odd_storage(const tsr_weight *w)
     return NULL;
 }
 
+/* Returns the reason why codes in the groups of the target cannot become int4 of SGLang, or NULL. */
+static const char *obstacle_to_nibbles(const tsr_weight *w, const tsr_move *m)
+{
+    if (w->coding != TSR_CODED_PACKED || w->reordered)
+        return "they are not packed along consecutive inputs";
+    if (!is_symmetric(w, m))
+        return "it has zero points, which w4afp8 of SGLang cannot store";
+    return w->scale_dtype == TSR_BF16 ? NULL : "its scales are not BF16, to which SGLang rounds them";
+}
+
 const char *tsr_move_obstacle(const tsr_weight *w, const tsr_move *m)
 {
     if (!is_packed(w, m) || odd_storage(w) != NULL)
         return is_packed(w, m) ? odd_storage(w) : NULL;
     if (group_of(w) != (m->group == w->cols ? 0 : m->group))
         return "its groups differ from those of the target (--group-size)";
+    if (m->to == TSR_MOVE_NIBBLES)
+        return obstacle_to_nibbles(w, m);
     if (is_symmetric(w, m) || m->zero_points)
         return NULL;
     return w->bits == 4 ? "it has zero points, which --zero-points keeps"
@@ -108,6 +126,7 @@ static tsr_relation *relation_of(const tsr_weight *w, const tsr_move *m, bool al
          "the same codes; the scale of a block for each of its groups"},
         {fp8 && m->to == TSR_MOVE_FP8_BLOCK && same_blocks(w, m) && (powers || !m->powers), tsr_move_fp8,
          "the same codes, scales as FP32"},
+        {packed && m->to == TSR_MOVE_NIBBLES, tsr_move_nibbles, "the same codes and scales, two codes per byte"},
         {packed && w->coding == TSR_CODED_PACKED, tsr_move_packed, "the same codes and scales"},
         {packed && w->coding == TSR_CODED_AWQ, tsr_move_awq,
          "the same codes, scales and zero points, along the inputs"},
@@ -199,7 +218,7 @@ static uint64_t move_scratch(const tsr_step *step)
 {
     const tsr_move_params *const p = params_of(step);
     const uint64_t rows = rows_per_unit(p), cols = p->weight.cols;
-    if (p->move.to == TSR_MOVE_PACKED)
+    if (to_integers(&p->move))
         return tsr_ceil_div(rows, 32 / p->weight.bits) * p->weight.grid_cols * sizeof(uint32_t);
     const tsr_mx_scheme nvfp4 = tsr_mx_scheme_of(TSR_NVFP4, true);
     const uint64_t rest = tsr_max_u64(p->decoder->scratch(&p->weight), tsr_mx_scratch(&nvfp4, cols));

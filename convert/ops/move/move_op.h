@@ -5,6 +5,7 @@
  *   MXFP8       -> MXFP8
  *   block FP8   -> block FP8 of the same blocks; with scales that are powers of two -> MXFP8
  *   AWQ, GPTQ, packed integers of compressed-tensors -> the last of these, in the same groups; scales keep their dtype
+ *   packed int4 in groups of 128 with BF16 scales -> int4 of SGLang, two codes per byte
  *
  * If a value has no code in the target, the step fails with its position and the binades that are out of range. With
  * --lossy it rounds to the nearest code and counts the error. */
@@ -22,6 +23,7 @@ typedef enum tsr_move_to {
     TSR_MOVE_MXFP8,
     TSR_MOVE_FP8_BLOCK,
     TSR_MOVE_PACKED,
+    TSR_MOVE_NIBBLES,
 } tsr_move_to;
 
 typedef struct tsr_move {
@@ -29,8 +31,9 @@ typedef struct tsr_move {
     tsr_block block;     /* block of TSR_MOVE_FP8_BLOCK */
     bool powers;         /* moves to block FP8 require scales that are powers of two */
     bool global_divides; /* for TSR_MOVE_NVFP4 only */
-    float input;         /* TSR_MOVE_NVFP4: the layer's input scale, if the step writes one and the source has none */
-    /* for TSR_MOVE_PACKED: */
+    float input;         /* TSR_MOVE_NVFP4: the layer's input scale, if the step writes one and the source has none;
+                          * TSR_MOVE_NIBBLES: that of the step */
+    /* for TSR_MOVE_PACKED and TSR_MOVE_NIBBLES: */
     unsigned bits;
     uint64_t group;   /* columns that share a scale; 0: the whole row */
     bool zero_points; /* are written */

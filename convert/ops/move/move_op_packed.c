@@ -1,8 +1,9 @@
 /* Moves AWQ, GPTQ and packed integers to packed integers of compressed-tensors. Outputs: weight_packed, weight_scale,
- * weight_shape and weight_zero_point, in this order. */
+ * weight_shape and weight_zero_point, in this order. Moves packed int4 to that of SGLang. */
 #include "convert/ops/move/move_op_relations.h"
 
 #include "common/checked.h"
+#include "common/float_bits.h"
 #include "quantize/awq_gptq_decode.h"
 #include "quantize/moves/int4_moves.h"
 
@@ -61,6 +62,19 @@ tsr_status tsr_move_packed(const tsr_moving *m, tsr_err *err)
         else
             memset(zeros, w->bits == 4 ? 0x88 : 0x80, words * sizeof *zeros);
     }
+    return check_scales(m, m->u->in_data[1], err);
+}
+
+/* Changes codes from an offset of 8 to two's complement; their order is the same. */
+tsr_status tsr_move_nibbles(const tsr_moving *m, tsr_err *err)
+{
+    const uint8_t *const from = m->u->in_data[0];
+    uint8_t *const to = m->u->out_data[0];
+    for (uint64_t i = 0; i < tsr_window_bytes(&m->u->in[0]); i++)
+        to[i] = from[i] ^ 0x88;
+    memcpy(scales_of(m), m->u->in_data[1], tsr_window_bytes(&m->u->in[1]));
+    if (m->row == 0)
+        *(uint16_t *)m->u->out_data[2] = tsr_bf16_from_f32(m->p->move.input);
     return check_scales(m, m->u->in_data[1], err);
 }
 

@@ -37,6 +37,6 @@ tsr_relation tsr_move_mxfp4, tsr_move_mxfp8, tsr_move_nvfp4, tsr_move_fp8, tsr_m
     tsr_move_mxfp4_to_nvfp4, tsr_move_fp8_to_mxfp8;
 
 /* Integers, packed. */
-tsr_relation tsr_move_packed, tsr_move_awq, tsr_move_gptq;
+tsr_relation tsr_move_packed, tsr_move_awq, tsr_move_gptq, tsr_move_nibbles;
 
 #endif

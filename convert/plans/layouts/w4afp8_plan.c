@@ -2,6 +2,7 @@
 #include "convert/plans/layouts/w4afp8_plan.h"
 
 #include "common/float_bits.h"
+#include "common/text.h"
 #include "convert/configs/fp8_config.h"
 #include "convert/ops/int_op.h"
 #include "convert/ops/quantize_op.h"
@@ -102,10 +103,12 @@ static tsr_status plan_tensor(const planning *p, size_t i)
 
 /* ---- the plan ---- */
 
+/* Scales of codes that stay are tensors of the source as well. */
 static const tsr_tensor *kept(const void *context, size_t i)
 {
     const tsr_decided *const d = context;
-    return d->decisions[i].treatment == TSR_KEEP ? &d->c->tensors.items[i] : NULL;
+    const tsr_tensor *const t = &d->c->tensors.items[i];
+    return d->decisions[i].treatment == TSR_KEEP && !tsr_ends_with(t->name, ".weight_scale_inv") ? t : NULL;
 }
 
 static tsr_status spell_command(const planning *p)
@@ -156,7 +159,8 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     plan->made = (tsr_plan_made){.scheme = "w4afp8",
                                  .dialect = tsr_dialect_name(TSR_DIALECT_SGLANG),
                                  .readers = tsr_scheme_row_of(TSR_SCHEME_W4AFP8)->dialects[TSR_DIALECT_SGLANG].readers};
-    TSR_TRY(tsr_quantize_check_source(p.c, err));
+    if (!policy.as_source) /* in that case it was inspected, and has codes that stay */
+        TSR_TRY(tsr_quantize_check_source(p.c, err));
     TSR_TRY(spell_command(&p));
     TSR_TRY(tsr_plan_decide(plan, &policy, decisions, err));
     p.amaxes = calloc(p.c->tensors.count + 1, sizeof *p.amaxes);
@@ -165,6 +169,15 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     free(p.amaxes);
     tsr_mx_layers_free(&p.layers);
     return status;
+}
+
+bool tsr_w4afp8_has(const tsr_weight *w)
+{
+    if (tsr_part_of(w->data->name) == TSR_PART_ROUTED_EXPERTS)
+        return w->coding == TSR_CODED_NIBBLES && w->block.cols == 128 && !w->coarse;
+    return w->kind->family == TSR_FAMILY_FP8 && w->block.rows == 128 && w->block.cols == 128 && !w->coarse &&
+           w->part == NULL && w->values->rank == 2 && w->scale_dtype == TSR_F32 &&
+           tsr_ends_with(w->scale->name, ".weight_scale_inv") && w->input_scale == NULL;
 }
 
 tsr_status tsr_w4afp8_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_w4afp8_options *options,

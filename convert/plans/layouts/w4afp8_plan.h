@@ -5,6 +5,7 @@
 #include "convert/configs/kv_scales.h"
 #include "convert/plan/plan.h"
 #include "formats/weights/calibration.h"
+#include "formats/weights/weights.h"
 #include "quantize/fp8_block.h"
 #include "quantize/int_weight.h"
 #include "quantize/policy/policy.h"
@@ -20,6 +21,9 @@ typedef struct tsr_w4afp8_options {
     tsr_kv_origin kv;                   /* scales of an FP8 KV cache, which this dialect rejects */
     uint64_t max_shard_bytes;
 } tsr_w4afp8_options;
+
+/* Returns true for a weight of codes that the format has in this form. */
+bool tsr_w4afp8_has(const tsr_weight *weight);
 
 /* Makes the plan for *source. `source` and `options` must outlive it. An expert whose measured inputs are all 0 gets the
  * largest scale of its layer, because SGLang uses the largest for all experts. TSR_E_UNSUPPORTED: the checkpoint is

@@ -6,7 +6,7 @@ import harness
 import loader_models
 import numpy as np
 import pytest
-from checkpoints import BF16, read
+from checkpoints import BF16, E4M3, read
 from int_oracle import quantized
 
 SGLANG = ("--scheme", "w4afp8", "--dialect", "sglang")
@@ -106,6 +106,79 @@ def test_scales_of_least_error(source, quantize, options, scales):
         (*SGLANG, "--input-scale", "1", *options), ("--scheme", "w4afp8", *options)))
     x = X.format(0, 1, "up")
     assert got[x + ".weight_scale_inv"].tobytes() == same[x + ".weight_scale"].tobytes()
+
+
+def test_block_fp8_stays_and_experts_become_int4(source, quantize, convert, tessera):
+    fp8 = quantize(source)
+    dst = convert(fp8, "--to", "w4afp8", "--dialect", "sglang", "--input-scale", "0.02")
+    got, before = stored(dst), stored(fp8)
+    for name in before:
+        if ".experts." not in name:
+            assert got[name].tobytes() == before[name].tobytes(), name
+    for leaf in LEAVES:
+        x = X.format(1, 2, leaf)
+        decoded = before[x + ".weight"].astype(np.float32) * np.kron(before[x + ".weight_scale_inv"], np.ones((128, 128), np.float32))
+        codes, scale, _ = quantized(decoded, 4, 128, False, dtype=BF16)
+        assert np.array_equal(unpacked(got[x + ".weight"]), codes), x
+        assert got[x + ".weight_scale_inv"].tobytes() == scale.astype(BF16).tobytes(), x
+        assert got[x + ".input_scale"].tolist() == [np.float32(BF16(0.02))]
+    config = json.loads((dst / "config.json").read_text())["quantization_config"]
+    assert config["quant_method"] == "w4afp8" and not [m for m in config["modules_to_not_convert"] if "attn" in m]
+    for command in (["verify", dst, "--against", fp8], ["inspect", dst, "--can-load", "sglang", "--tp", "1,2"]):
+        code, out, err = harness.run(tessera, command)
+        assert code == 0, out + err
+
+
+def test_packed_int4_is_moved(source, tmp_path, quantize, convert):
+    """Other layers in int4 become block FP8; plain ones stay."""
+    packed = quantize(source, "--scheme", "int4-weight-only", "--include", "*.o_proj.weight")
+    words = ("--to", "w4afp8", "--dialect", "sglang", "--activations", ranges(tmp_path))
+    got, before = stored(convert(packed, *words)), stored(packed)
+    for leaf in LEAVES:
+        x = X.format(0, 3, leaf)
+        assert got[x + ".weight"].tobytes() == (before[x + ".weight_packed"].view(np.uint8) ^ 0x88).tobytes(), x
+        assert got[x + ".weight_scale_inv"].tobytes() == before[x + ".weight_scale"].tobytes()
+        assert got[x + ".input_scale"].tolist() == [np.float32(BF16(np.float32(4 + (leaf != "down")) / np.float32(448)))]
+    assert got["model.layers.0.self_attn.o_proj.weight"].dtype == E4M3
+    assert "model.layers.0.self_attn.o_proj.weight_packed" not in got
+
+
+def test_fp8_in_other_blocks_is_made_anew(source, quantize, convert):
+    got = stored(convert(quantize(source, "--block", "64x64"), "--to", "w4afp8", "--dialect", "sglang", "--input-scale", "1"))
+    name = "model.layers.0.self_attn.o_proj.weight"
+    assert got[f"{name}_scale_inv"].shape == tuple(-(-size // 128) for size in got[name].shape)
+
+
+CONVERTED = {
+    "other groups": (("--scheme", "int4-weight-only", "--group-size", "32"), [], "its groups differ from those of the target"),
+    "zero points": (("--scheme", "int4-weight-only", "--zero-points"), [], "it has zero points, which w4afp8 of SGLang cannot store"),
+    "FP16 scales": (("--scheme", "int4-weight-only", "--scale-dtype", "f16"), [], "its scales are not BF16"),
+    "the same form": ((*SGLANG, "--input-scale", "1"), [], "no routed expert"),
+    "a list": (("--scheme", "fp8-block"), ["--exclude", "*o_proj*"], "reads no list"),
+}
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_conversions_that_are_refused(name, source, tmp_path, quantize, tessera):
+    how, options, words = CONVERTED[name]
+    src = quantize(source, *how)
+    command = ["convert", src, "-o", tmp_path / "out", "--to", "w4afp8", "--dialect", "sglang", "--input-scale", "1", *options]
+    code, _, err = harness.run(tessera, command)
+    assert code != 0 and words in err, err
+    if name in ("other groups", "zero points", "FP16 scales"):
+        code, _, err = harness.run(tessera, [*command, "--lossy"])
+        assert code == 0, err
+
+
+def test_a_scale_of_block_fp8_that_stays_is_checked(source, tmp_path, quantize, tessera):
+    fp8 = quantize(source)
+    path = next(path for path in fp8.glob("model*.safetensors") if "model.layers.0.self_attn.o_proj.weight_scale_inv" in read(path))
+    metadata, tensors = harness.read_safetensors(path)
+    dtype, shape, data = tensors["model.layers.0.self_attn.o_proj.weight_scale_inv"]
+    tensors["model.layers.0.self_attn.o_proj.weight_scale_inv"] = dtype, shape, np.float32("nan").tobytes() + data[4:]
+    harness.write_safetensors(path, tensors, metadata)
+    code, _, err = harness.run(tessera, ["convert", fp8, "-o", tmp_path / "out", "--to", "w4afp8", "--dialect", "sglang", "--input-scale", "1"])
+    assert code != 0 and "o_proj.weight_scale_inv" in err, err
 
 
 REFUSED = {
