@@ -44,14 +44,13 @@ static bool to_integers(const tsr_move *m)
 static bool is_packed(const tsr_weight *w, const tsr_move *m)
 {
     return to_integers(m) && w->bits == m->bits &&
-           (w->kind->family == TSR_FAMILY_GPTQ || w->coding == TSR_CODED_PACKED ||
-            (m->to == TSR_MOVE_NIBBLES && w->coding == TSR_CODED_NIBBLES));
+           (w->kind->family == TSR_FAMILY_GPTQ || w->coding == TSR_CODED_PACKED || w->coding == TSR_CODED_NIBBLES);
 }
 
 /* Returns true if all zero points are 0, as readers of two's complement codes require. */
 static bool is_symmetric(const tsr_weight *w, const tsr_move *m)
 {
-    return w->coding == TSR_CODED_PACKED ? w->zero_point == NULL : m->middle;
+    return w->coding == TSR_CODED_NIBBLES || (w->coding == TSR_CODED_PACKED ? w->zero_point == NULL : m->middle);
 }
 
 static uint64_t group_of(const tsr_weight *w)
@@ -127,7 +126,8 @@ static tsr_relation *relation_of(const tsr_weight *w, const tsr_move *m, bool al
         {fp8 && m->to == TSR_MOVE_FP8_BLOCK && same_blocks(w, m) && (powers || !m->powers), tsr_move_fp8,
          "the same codes, scales as FP32"},
         {packed && m->to == TSR_MOVE_NIBBLES, tsr_move_nibbles, "the same codes and scales, two codes per byte"},
-        {packed && w->coding == TSR_CODED_PACKED, tsr_move_packed, "the same codes and scales"},
+        {packed && (w->coding == TSR_CODED_PACKED || w->coding == TSR_CODED_NIBBLES), tsr_move_packed,
+         "the same codes and scales"},
         {packed && w->coding == TSR_CODED_AWQ, tsr_move_awq,
          "the same codes, scales and zero points, along the inputs"},
         {packed && w->coding == TSR_CODED_GPTQ, tsr_move_gptq, "the same codes, scales and zero points, transposed"},

@@ -5,7 +5,7 @@
  *   MXFP8       -> MXFP8
  *   block FP8   -> block FP8 of the same blocks; with scales that are powers of two -> MXFP8
  *   AWQ, GPTQ, packed integers of compressed-tensors -> the last of these, in the same groups; scales keep their dtype
- *   packed int4 in groups of 128 with BF16 scales -> int4 of SGLang, two codes per byte
+ *   packed int4 in groups of 128 with BF16 scales -> int4 of SGLang, two codes per byte; these -> packed int4
  *
  * If a value has no code in the target, the step fails with its position and the binades that are out of range. With
  * --lossy it rounds to the nearest code and counts the error. */

@@ -46,13 +46,23 @@ static void write_shape(const tsr_moving *m)
         memcpy(m->u->out_data[2], shape, sizeof shape);
 }
 
-/* ---- packed already ---- */
+/* ---- packed already, or two codes per byte ---- */
+
+/* Copies codes. `offset`: changes int4 between an offset of 8 and two's complement, in the same order. */
+static void move_bytes(const tsr_moving *m, bool offset)
+{
+    const uint8_t *const from = m->u->in_data[0];
+    uint8_t *const to = m->u->out_data[0];
+    const uint8_t change = offset ? 0x88 : 0;
+    for (uint64_t i = 0; i < tsr_window_bytes(&m->u->in[0]); i++)
+        to[i] = from[i] ^ change;
+}
 
 tsr_status tsr_move_packed(const tsr_moving *m, tsr_err *err)
 {
     const tsr_weight *const w = &m->p->weight;
     const uint64_t per_word = 32 / w->bits, words = tsr_ceil_div(m->rows, per_word) * w->grid_cols;
-    memcpy(m->u->out_data[0], m->u->in_data[0], tsr_window_bytes(&m->u->in[0]));
+    move_bytes(m, w->coding == TSR_CODED_NIBBLES);
     memcpy(scales_of(m), m->u->in_data[1], tsr_window_bytes(&m->u->in[1]));
     write_shape(m);
     if (m->step->n_out > 3) {
@@ -65,13 +75,9 @@ tsr_status tsr_move_packed(const tsr_moving *m, tsr_err *err)
     return check_scales(m, m->u->in_data[1], err);
 }
 
-/* Changes codes from an offset of 8 to two's complement; their order is the same. */
 tsr_status tsr_move_nibbles(const tsr_moving *m, tsr_err *err)
 {
-    const uint8_t *const from = m->u->in_data[0];
-    uint8_t *const to = m->u->out_data[0];
-    for (uint64_t i = 0; i < tsr_window_bytes(&m->u->in[0]); i++)
-        to[i] = from[i] ^ 0x88;
+    move_bytes(m, true);
     memcpy(scales_of(m), m->u->in_data[1], tsr_window_bytes(&m->u->in[1]));
     if (m->row == 0)
         *(uint16_t *)m->u->out_data[2] = tsr_bf16_from_f32(m->p->move.input);

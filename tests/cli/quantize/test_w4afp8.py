@@ -143,6 +143,21 @@ def test_packed_int4_is_moved(source, tmp_path, quantize, convert):
     assert "model.layers.0.self_attn.o_proj.weight_packed" not in got
 
 
+def test_codes_are_moved_back(source, quantize, convert, tessera):
+    """To packed int4 of compressed-tensors; FP8 layers become int4."""
+    made = quantize(source, *SGLANG, "--input-scale", "1")
+    dst = convert(made, "--to", "w4afp8", "--exclude", "*kv_b_proj*")
+    got, before = stored(dst), stored(made)
+    for leaf in LEAVES:
+        x = X.format(1, 1, leaf)
+        assert got[x + ".weight_packed"].tobytes() == (before[x + ".weight"].view(np.uint8) ^ 0x88).tobytes(), x
+        assert got[x + ".weight_scale"].tobytes() == before[x + ".weight_scale_inv"].tobytes()
+        assert got[x + ".weight_shape"].tolist() == [256, 256] and x + ".input_scale" not in got
+    assert "model.layers.0.self_attn.o_proj.weight_packed" in got
+    code, out, err = harness.run(tessera, ["verify", dst, "--against", made])
+    assert code == 0, out + err
+
+
 def test_fp8_in_other_blocks_is_made_anew(source, quantize, convert):
     got = stored(convert(quantize(source, "--block", "64x64"), "--to", "w4afp8", "--dialect", "sglang", "--input-scale", "1"))
     name = "model.layers.0.self_attn.o_proj.weight"
