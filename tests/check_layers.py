@@ -65,6 +65,8 @@ MAY_INCLUDE = {
     "verify/mla": EVIDENCE,
     "verify/forward/tokens": EVIDENCE,
     "verify/forward/collect": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens"],
+    "verify/forward/model": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens", "verify/forward/collect"],
+    "verify/forward/blocks": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens", "verify/forward/collect"],
     "verify/forward": EVIDENCE + ["verify/mla", "verify/forward/tokens", "verify/forward/collect"],
     "verify/calibrate": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens", "verify/forward/collect"],
     "verify/sensitivity": EVIDENCE + ["formats/importance", "verify/mla", "verify/forward", "verify/forward/tokens", "verify/forward/collect"],

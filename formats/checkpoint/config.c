@@ -15,11 +15,17 @@ bool tsr_config_find_in(const tsr_checkpoint *c, tsr_json_text object, const cha
     return tsr_json_index_find_in(&c->config_index, object, path, value);
 }
 
-bool tsr_config_find_model(const tsr_checkpoint *c, const char *key, tsr_json_text *value)
+bool tsr_config_find_model(const tsr_checkpoint *c, const char *path, tsr_json_text *value)
 {
     char nested[128];
-    snprintf(nested, sizeof nested, "text_config.%s", key);
-    return tsr_config_find(c, key, value) || tsr_config_find(c, nested, value);
+    snprintf(nested, sizeof nested, "text_config.%s", path);
+    return tsr_config_find(c, path, value) || tsr_config_find(c, nested, value);
+}
+
+const char *tsr_config_model_string(const tsr_checkpoint *c, const char *path, tsr_arena *arena)
+{
+    tsr_json_text value;
+    return tsr_config_find_model(c, path, &value) ? tsr_json_string_of(value, arena) : NULL;
 }
 
 const char *tsr_config_find_string(const tsr_checkpoint *c, const char *path, tsr_arena *arena)
@@ -34,14 +40,26 @@ bool tsr_config_find_u64(const tsr_checkpoint *c, const char *key, uint64_t *val
     return tsr_config_find_model(c, key, &text) && tsr_json_u64_of(text, value);
 }
 
-double tsr_config_find_number(const tsr_checkpoint *c, const char *path, double otherwise)
+/* Returns the number that a value begins with, or `otherwise`. */
+static double number_of(tsr_json_text value, double otherwise)
 {
-    tsr_json_text value;
     char text[64], *end;
-    if (!tsr_config_find(c, path, &value) || value.size >= sizeof text)
+    if (value.size >= sizeof text)
         return otherwise;
     memcpy(text, value.data, value.size);
     text[value.size] = '\0';
     const double x = strtod(text, &end);
     return end == text ? otherwise : x;
+}
+
+double tsr_config_find_number(const tsr_checkpoint *c, const char *path, double otherwise)
+{
+    tsr_json_text value;
+    return tsr_config_find(c, path, &value) ? number_of(value, otherwise) : otherwise;
+}
+
+double tsr_config_model_number(const tsr_checkpoint *c, const char *path, double otherwise)
+{
+    tsr_json_text value;
+    return tsr_config_find_model(c, path, &value) ? number_of(value, otherwise) : otherwise;
 }

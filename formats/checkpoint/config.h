@@ -15,11 +15,14 @@ bool tsr_config_find(const tsr_checkpoint *checkpoint, const char *path, tsr_jso
 /* Finds the value at a path that starts at an object of config.json. */
 bool tsr_config_find_in(const tsr_checkpoint *checkpoint, tsr_json_text object, const char *path, tsr_json_text *value);
 
-/* Finds the value of `key` or, if it is absent, that in the text_config of a multimodal model. */
-bool tsr_config_find_model(const tsr_checkpoint *checkpoint, const char *key, tsr_json_text *value);
+/* Finds the value at a dotted path or, if it is absent, that in the text_config of a multimodal model. */
+bool tsr_config_find_model(const tsr_checkpoint *checkpoint, const char *path, tsr_json_text *value);
 
 /* Returns the string at a dotted path, decoded into the arena; NULL: it is absent or not a string. */
 const char *tsr_config_find_string(const tsr_checkpoint *checkpoint, const char *path, tsr_arena *arena);
+
+/* Returns the string that tsr_config_find_model finds, decoded into the arena; NULL: it is absent or not a string. */
+const char *tsr_config_model_string(const tsr_checkpoint *checkpoint, const char *path, tsr_arena *arena);
 
 /* Finds the non-negative integer `key` as tsr_config_find_model does. Returns false if it is absent or not such an
  * integer. */
@@ -27,5 +30,8 @@ bool tsr_config_find_u64(const tsr_checkpoint *checkpoint, const char *key, uint
 
 /* Returns the number at a dotted path, or `otherwise`. */
 double tsr_config_find_number(const tsr_checkpoint *checkpoint, const char *path, double otherwise);
+
+/* Returns the number that tsr_config_find_model finds, or `otherwise`. */
+double tsr_config_model_number(const tsr_checkpoint *checkpoint, const char *path, double otherwise);
 
 #endif

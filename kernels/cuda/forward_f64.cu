@@ -254,6 +254,10 @@ __device__ double gated(int kind, double limit, double g, double u)
         return g / (1 + exp(-g)) * u;
     if (kind == 1)
         return 0.5 * g * (1 + tanh(0.79788456080286535588 * (g + 0.044715 * g * g * g))) * u;
+    if (kind == 3)
+        return g < 0 ? 0 : g * g;
+    if (kind == 4)
+        return u / (1 + exp(-g));
     g = g > limit ? limit : g;
     u = u > limit ? limit : u < -limit ? -limit : u;
     return g / (1 + exp(-1.702 * g)) * (u + 1);

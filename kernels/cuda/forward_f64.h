@@ -58,7 +58,7 @@ typedef struct tsr_f64_turn {
 } tsr_f64_turn;
 tsr_status tsr_cuda_f64_turn(const tsr_f64_turn *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
 
-/* y [rows][n]: kind 0 silu(gate) up, 1 gelu by tanh(gate) up, 2 gpt-oss. */
+/* y [rows][n]: kind 0 silu(gate) up, 1 gelu by tanh(gate) up, 2 gpt-oss, 3 max(gate, 0)^2, 4 sigmoid(gate) up. */
 typedef struct tsr_f64_gate {
     int kind;
     double limit;

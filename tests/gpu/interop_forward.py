@@ -30,6 +30,55 @@ LATENT = COMMON | {"num_key_value_heads": 4, "qk_nope_head_dim": 32, "qk_rope_he
                    "kv_lora_rank": 64, "q_lora_rank": 96, "moe_intermediate_size": 64, "n_shared_experts": 1,
                    "n_group": 4, "topk_group": 2, "num_experts_per_tok": 4, "first_k_dense_replace": 1,
                    "tie_word_embeddings": False, "rope_parameters": YARN}
+UNSCALED = {"rope_type": "default", "rope_theta": 10000.0}
+TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
+SIGMOID = EXPERTS | {"n_routed_experts": 8, "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 2.0,
+                     "norm_topk_prob": True, "n_group": 1, "topk_group": 1}
+GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.22, "logits_scaling": 8.0}
+PARTIAL = {"rope_parameters": UNSCALED | {"partial_rotary_factor": 0.5}}
+# Differences from GROUPED of families whose class is found by the name.
+FAMILIES = {
+    "minimax_m2": PARTIAL | {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "seed_oss": {"attention_bias": True, "attention_out_bias": True},
+    "internlm3": {"attention_bias": True, "mlp_bias": True},
+    "iquestcoder": {},
+    "ministral": {"sliding_window": 8, "layer_types": TYPES},
+    "arcee": {},
+    "smollm3": {"no_rope_layers": [1, 0, 1], "pad_token_id": 0},
+    "helium": {"rope_parameters": UNSCALED},
+    "ernie4_5": {"use_bias": True, "tie_word_embeddings": False},
+    "ernie4_5_moe": {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 64, "moe_num_shared_experts": 1, "use_bias": True,
+                     "tie_word_embeddings": False},
+    "phi3": PARTIAL | {"sliding_window": 9, "pad_token_id": 0},
+    "glm": PARTIAL | {"pad_token_id": 0},
+    "glm4": PARTIAL | {"pad_token_id": 0},
+    "olmo2": {},
+    "olmo3": {"sliding_window": 8, "layer_types": TYPES,
+              "rope_parameters": {"full_attention": YARN | {"mscale": None, "mscale_all_dim": None}, "sliding_attention": UNSCALED}},
+    "olmoe": {"num_experts": 8, "num_experts_per_tok": 2},
+    "flex_olmo": {"num_experts": 8, "num_experts_per_tok": 2, "pad_token_id": 0},
+    "exaone4": {"sliding_window": 8, "layer_types": TYPES},
+    "exaone_moe": EXPERTS | {"sliding_window": 8, "layer_types": TYPES, "num_experts": 8, "num_shared_experts": 1},
+    "hunyuan_v1_dense": {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 1000.0, "factor": 1.0}},
+    "hunyuan_v1_moe": {"num_experts": 8, "moe_topk": 2},
+    "hy_v3": EXPERTS | {"num_experts": 8, "num_shared_experts": 1, "router_scaling_factor": 1.5},
+    "dots1": SIGMOID | {"sliding_window": 8, "layer_types": TYPES},
+    "solar_open": SIGMOID,
+    "mellum": EXPERTS | {"num_experts": 8, "sliding_window": 8, "layer_types": TYPES, "rope_parameters": {
+        "full_attention": LLAMA3, "sliding_attention": UNSCALED}},
+    "granite": GRANITE,
+    "granitemoe": GRANITE | {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "granitemoeshared": GRANITE | {"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 96},
+    "youtu": {k: v for k, v in LATENT.items() if k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")}
+    | {"num_key_value_heads": 4, "head_dim": 16},
+}
+
+
+def make(model_type):
+    return lambda: transformers.AutoConfig.for_model(model_type, **(GROUPED | FAMILIES[model_type]))
+
+
 MODELS = {
     "Llama, llama3 RoPE": lambda: transformers.LlamaConfig(**GROUPED, rope_parameters=LLAMA3, attention_bias=True),
     "Llama, tied": lambda: transformers.LlamaConfig(**GROUPED, tie_word_embeddings=True),
@@ -63,7 +112,7 @@ MODELS = {
                                                          norm_topk_prob=True),
     "DeepSeek-V2": lambda: transformers.DeepseekV2Config(**LATENT, n_routed_experts=16, routed_scaling_factor=2.0,
                                                          topk_method="group_limited_greedy"),
-}
+} | {model_type: make(model_type) for model_type in FAMILIES}
 
 
 def record(config):
@@ -75,9 +124,9 @@ def record(config):
             torch.nn.init.uniform_(p, 0.5, 2.0)
         elif name.endswith((".bias", "_bias")) or name.endswith(".sinks"):
             torch.nn.init.normal_(p, std=0.5)
-    for name, b in model.named_buffers():
+    for name, x in [*model.named_buffers(), *model.named_parameters()]:
         if "e_score_correction_bias" in name:
-            torch.nn.init.uniform_(b, 0.0, 0.5)
+            torch.nn.init.uniform_(x, 0.0, 0.5)
     states = {"input_ids": torch.randint(2, config.vocab_size, SHAPE)}
 
     def keep(layer):
@@ -85,9 +134,12 @@ def record(config):
             states[f"hidden_states.{layer + 1}"] = output[0] if isinstance(output, tuple) else output
         return hook
 
+    def keep_input(module, args, kwargs):
+        states["hidden_states.0"] = args[0] if args else kwargs["hidden_states"]
+
     hooks = [layer.register_forward_hook(keep(i)) for i, layer in enumerate(model.model.layers)]
+    hooks.append(model.model.layers[0].register_forward_pre_hook(keep_input, with_kwargs=True))
     with torch.no_grad():
-        states["hidden_states.0"] = model.model.embed_tokens(states["input_ids"])
         states["logits"] = model(states["input_ids"]).logits
     for hook in hooks:
         hook.remove()
@@ -116,9 +168,10 @@ def check(tessera, name, config):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tessera", required=True)
-    tessera = parser.parse_args().tessera
+    parser.add_argument("--only", nargs="+", default=[*MODELS], metavar="MODEL")
+    options = parser.parse_args()
     print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}")
-    results = [check(tessera, name, make()) for name, make in MODELS.items()]
+    results = [check(options.tessera, name, MODELS[name]()) for name in options.only]
     raise SystemExit(0 if all(results) else 1)
 
 

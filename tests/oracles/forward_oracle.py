@@ -20,6 +20,16 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 WINDOW = 4
 TYPES = ["full_attention", "sliding_attention", "full_attention"]
 GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": WINDOW, "query_pre_attn_scalar": 40, "tie_word_embeddings": True}
+NORMS = {"before": ("input_layernorm", None, "post_attention_layernorm", None),
+         "after": (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
+         "gemma": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+         "glm": ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")}
+# Routers: names below a layer of the weight and of the bias of the choice.
+ROUTERS = {"mixtral": ("block_sparse_moe.gate", None), "minimax_m2": ("block_sparse_moe.gate", "block_sparse_moe.e_score_correction_bias"),
+           "ernie4_5_moe": ("mlp.gate", "mlp.moe_statics.e_score_correction_bias"), "exaone_moe": ("mlp.gate", "mlp.e_score_correction_bias"),
+           "hunyuan_v1_moe": ("mlp.gate.wg", None), "hy_v3": ("mlp.router.gate", "mlp.expert_bias"),
+           "granitemoeshared": ("block_sparse_moe.router.layer", None)}
+GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.22, "logits_scaling": 8.0}
 # "traits" are the tensors that a family has.
 FAMILIES = {
     "llama": {"model_type": "llama", "rope_scaling": LLAMA3, "traits": set()},
@@ -44,6 +54,27 @@ FAMILIES = {
                     "routed_scaling_factor": 2.0, "norm_topk_prob": False, "traits": {"latent", "experts", "shared"}},
     "deepseek_v3": {"model_type": "deepseek_v3", "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5,
                     "norm_topk_prob": True, "traits": {"latent", "experts", "shared", "sigmoid"}},
+    "minimax_m2": {"model_type": "minimax_m2", "rotary_dim": 8, "norm_topk_prob": True, "scoring_func": "sigmoid",
+                   "traits": {"wide norms", "experts", "sigmoid"}},
+    "arcee": {"model_type": "arcee", "hidden_act": "relu2", "traits": {"ungated"}},
+    "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1], "traits": set()},
+    "smollm3, interval": {"model_type": "smollm3", "no_rope_layer_interval": 2, "traits": set()},
+    "ernie4_5_moe": {"model_type": "ernie4_5_moe", "moe_k": CHOSEN, "norm_topk_prob": True,
+                     "traits": {"adjacent", "bias", "experts", "shared", "choice bias", "head bias"}},
+    "phi3": {"model_type": "phi3", "partial_rotary_factor": 0.5, "sliding_window": WINDOW, "traits": {"fused"}},
+    "glm4": {"model_type": "glm4", "partial_rotary_factor": 0.5, "traits": {"adjacent", "bias", "glm", "fused MLP"}},
+    "olmo2": {"model_type": "olmo2", "traits": {"after", "wide norms"}},
+    "olmo3": {"model_type": "olmo3", "sliding_window": WINDOW, "layer_types": TYPES, "rope_scaling": LLAMA3, "traits": {"after", "wide norms"}},
+    "exaone4": {"model_type": "exaone4", "sliding_window": WINDOW, "layer_types": TYPES, "traits": {"after", "head norms"}},
+    "exaone_moe": {"model_type": "exaone_moe", "sliding_window": WINDOW, "layer_types": TYPES, "norm_topk_prob": True,
+                   "routed_scaling_factor": 2.5, "traits": {"head norms", "experts", "shared", "sigmoid"}},
+    "hunyuan_v1_dense": {"model_type": "hunyuan_v1_dense", "rope_scaling": {"type": "dynamic", "alpha": 1000.0}, "traits": {"late norms"}},
+    "hunyuan_v1_moe": {"model_type": "hunyuan_v1_moe", "moe_topk": CHOSEN, "norm_topk_prob": True, "traits": {"late norms", "experts", "shared"}},
+    "hy_v3": {"model_type": "hy_v3", "router_scaling_factor": 2.5, "norm_topk_prob": True,
+              "traits": {"head norms", "experts", "shared", "sigmoid"}},
+    "dots1": {"model_type": "dots1", "max_window_layers": 1, "sliding_window": WINDOW, "norm_topk_prob": True,
+              "traits": {"head norms", "experts", "shared", "sigmoid"}},
+    "granitemoeshared": {"model_type": "granitemoeshared", **GRANITE, "norm_topk_prob": True, "traits": {"experts", "shared", "halves"}},
 }
 
 
@@ -71,6 +102,10 @@ class Whole:
                         "model.norm.weight": self.gain(HIDDEN)}
         if "tied" not in self.traits:
             self.tensors["lm_head.weight"] = self.draw(VOCABULARY, HIDDEN)
+        if "head bias" in self.traits:
+            self.tensors["lm_head.bias"] = self.draw(VOCABULARY, scale=0.5)
+        self.norms = NORMS[next((n for n in NORMS if n in self.traits), "before")]
+        self.router, self.choice_bias = ROUTERS.get(self.config["model_type"], ("mlp.gate", "mlp.gate.e_score_correction_bias"))
         for layer in range(LAYERS):
             self.tensors |= {f"model.layers.{layer}.{n}": x for n, x in self.layer_tensors(layer).items()}
 
@@ -86,21 +121,66 @@ class Whole:
 
     def moe(self):
         """Returns the beginning of the names of a layer's router and experts."""
-        return "block_sparse_moe" if self.config["model_type"] == "mixtral" else "mlp"
+        return self.router.split(".")[0]
+
+    def shared(self):
+        return "shared_mlp" if "halves" in self.traits else "mlp.shared_mlp" if "hunyuan" in self.config["model_type"] or self.config[
+            "model_type"] == "hy_v3" else "mlp.shared_experts"
 
     def weight(self, prefix, n):
         """The name of a gate, up or down projection."""
-        leaf = {"gate": "w1", "up": "w3", "down": "w2"}[n] if prefix.startswith("block_sparse_moe.") else f"{n}_proj"
+        w = self.config["model_type"] in ("mixtral", "minimax_m2") and "experts" in prefix
+        leaf = {"gate": "w1", "up": "w3", "down": "w2"}[n] if w else f"{n}_proj"
         return f"{prefix}.{leaf}.weight"
 
     def mlp(self, prefix):
         return {self.weight(prefix, n): self.draw(*s)
-                for n, s in (("gate", (INNER, HIDDEN)), ("up", (INNER, HIDDEN)), ("down", (HIDDEN, INNER)))}
+                for n, s in (("gate", (INNER, HIDDEN)), ("up", (INNER, HIDDEN)), ("down", (HIDDEN, INNER)))
+                if n != "gate" or "ungated" not in self.traits}
+
+    def fuse(self, t):
+        """Puts weights together as some families store them; `split` takes them from each other again."""
+
+        def join(name, *parts):
+            t[name] = np.concatenate([t.pop(n) for n in parts])
+
+        if "fused" in self.traits:
+            join("self_attn.qkv_proj.weight", *(f"self_attn.{n}_proj.weight" for n in "qkv"))
+        if self.traits & {"fused", "fused MLP"}:
+            join("mlp.gate_up_proj.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight")
+        if "halves" in self.traits and f"{self.router}.weight" in t:
+            join("shared_mlp.input_linear.weight", "shared_mlp.gate_proj.weight", "shared_mlp.up_proj.weight")
+            t["shared_mlp.output_linear.weight"] = t.pop("shared_mlp.down_proj.weight")
+            for e in range(EXPERTS):
+                at = f"block_sparse_moe.experts.{e}."
+                join(at + "both", at + "gate_proj.weight", at + "up_proj.weight")
+            for name, leaf in (("input", "both"), ("output", "down_proj.weight")):
+                t[f"block_sparse_moe.{name}_linear.weight"] = np.stack([t.pop(f"block_sparse_moe.experts.{e}.{leaf}") for e in range(EXPERTS)])
+        return t
+
+    def split(self, w):
+        """The weights of a layer under the names of a family that stores each by itself."""
+        w = dict(w)
+
+        def part(name, *parts):
+            rows = np.cumsum([n for _, n in parts])[:-1]
+            w.update(zip((n for n, _ in parts), np.split(w.pop(name), rows), strict=True))
+
+        if "self_attn.qkv_proj.weight" in w:
+            part("self_attn.qkv_proj.weight", *((f"self_attn.{n}_proj.weight", DIM * h) for n, h in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS))))
+        if "mlp.gate_up_proj.weight" in w:
+            part("mlp.gate_up_proj.weight", ("mlp.gate_proj.weight", INNER), ("mlp.up_proj.weight", INNER))
+        if "block_sparse_moe.input_linear.weight" in w:
+            both, down = (w.pop(f"block_sparse_moe.{n}_linear.weight") for n in ("input", "output"))
+            for e in range(EXPERTS):
+                at = f"block_sparse_moe.experts.{e}."
+                w |= {at + "gate_proj.weight": both[e, :INNER], at + "up_proj.weight": both[e, INNER:], at + "down_proj.weight": down[e]}
+            part("shared_mlp.input_linear.weight", ("shared_mlp.gate_proj.weight", INNER), ("shared_mlp.up_proj.weight", INNER))
+            w["shared_mlp.down_proj.weight"] = w.pop("shared_mlp.output_linear.weight")
+        return w
 
     def layer_tensors(self, layer):
-        t = {"input_layernorm.weight": self.gain(HIDDEN), "post_attention_layernorm.weight": self.gain(HIDDEN)}
-        if "gemma" in self.traits:
-            t |= {f"{n}_feedforward_layernorm.weight": self.gain(HIDDEN) for n in ("pre", "post")}
+        t = {f"{n}.weight": self.gain(HIDDEN) for n in self.norms if n}
         if "latent" in self.traits:
             t |= {n.removeprefix("model.layers.0."): x for n, x in self.attention[layer].tensors.items()}
         else:
@@ -110,21 +190,26 @@ class Whole:
                     t[f"self_attn.{n}_proj.bias"] = self.draw(heads * DIM, scale=0.5)
                 if "head norms" in self.traits and n != "v":
                     t[f"self_attn.{n}_norm.weight"] = self.gain(DIM)
+                if "wide norms" in self.traits and n != "v":
+                    t[f"self_attn.{n}_norm.weight"] = self.gain(heads * DIM)
+                if "late norms" in self.traits and n != "v":
+                    t[f"self_attn.{ {'q': 'query', 'k': 'key'}[n]}_layernorm.weight"] = self.gain(DIM)
             t["self_attn.o_proj.weight"] = self.draw(HIDDEN, HEADS * DIM)
             if "stacks" in self.traits:
                 t |= {"self_attn.o_proj.bias": self.draw(HIDDEN, scale=0.5), "self_attn.sinks": self.draw(HEADS, scale=1)}
         if "stacks" in self.traits:
             return t | self.stacks()
         if "experts" not in self.traits or layer == 0:
-            return t | self.mlp("mlp")
-        t[f"{self.moe()}.gate.weight"] = self.draw(EXPERTS, HIDDEN)
-        if "sigmoid" in self.traits:
-            t["mlp.gate.e_score_correction_bias"] = self.rng.uniform(0, 0.5, EXPERTS).astype(np.float32)
+            return self.fuse(t | self.mlp("mlp"))
+        t[f"{self.router}.weight"] = self.draw(EXPERTS, HIDDEN)
+        if self.traits & {"sigmoid", "choice bias"}:
+            bias = self.rng.uniform(0, 0.5, EXPERTS).astype(np.float32)
+            t[self.choice_bias] = bias[None] if "choice bias" in self.traits else bias
         for e in range(EXPERTS):
             t |= self.mlp(f"{self.moe()}.experts.{e}")
         if "gated shared" in self.traits:
             t |= {"mlp.shared_expert_gate.weight": self.draw(1, HIDDEN), **self.mlp("mlp.shared_expert")}
-        return t | (self.mlp("mlp.shared_experts") if "shared" in self.traits else {})
+        return self.fuse(t | (self.mlp(self.shared()) if "shared" in self.traits else {}))
 
     def stacks(self):
         """gpt-oss: matrices of all experts as inputs by outputs, gate and up in turn."""
@@ -145,15 +230,20 @@ class Whole:
             return self.config["layer_types"][layer] == "sliding_attention"
         if "sliding_window_pattern" in self.config:
             return (layer + 1) % self.config["sliding_window_pattern"] != 0
+        if self.config["model_type"] == "phi3":
+            return True
         if "max_window_layers" in self.config:
             return layer >= self.config["max_window_layers"]
         return "sliding_window" in self.config and (self.config["model_type"] != "gemma2" or layer % 2 == 0)
 
     def frequency(self, layer):
         base = self.config["rope_local_base_freq"] if "rope_local_base_freq" in self.config and self.slides(layer) else 500.0
-        turned = int(DIM * self.config.get("partial_rotary_factor", 1))
-        f = base ** -(np.arange(0, turned, 2) / turned)
+        turned = int(DIM * self.config.get("partial_rotary_factor", self.config.get("rotary_dim", DIM) / DIM))
         scaling = self.config.get("rope_scaling") or {}
+        base *= scaling["alpha"] ** (DIM / (DIM - 2)) if "alpha" in scaling else 1
+        f = base ** -(np.arange(0, turned, 2) / turned)
+        if self.config["model_type"] == "olmo3" and self.slides(layer):
+            return f
         if scaling.get("type") == "linear":
             return f / scaling["factor"]
         if scaling.get("rope_type") != "llama3":
@@ -162,24 +252,45 @@ class Whole:
         smooth = (trained / wave - 1) / (4 - 1)
         return np.where(wave > trained / 1, f / 8, np.where(wave < trained / 4, f, (1 - smooth) * f / 8 + smooth * f))
 
+    def has_rope(self, layer):
+        if self.config["model_type"] == "smollm3":
+            listed = self.config.get("no_rope_layers")
+            return bool(listed[layer]) if listed else (layer + 1) % self.config["no_rope_layer_interval"] != 0
+        return "exaone" not in self.config["model_type"] or self.slides(layer)
+
+    def turn(self, x, cos, sin):
+        """RoPE on the first elements of each head; cos and sin have one number for each pair."""
+        pairs = cos.shape[-1]
+        turned, kept = x[..., : 2 * pairs], x[..., 2 * pairs :]
+        if "adjacent" in self.traits:
+            u, v = turned[..., ::2], turned[..., 1::2]
+            turned = np.stack([u * cos - v * sin, v * cos + u * sin], -1).reshape(turned.shape)
+        else:
+            u, v = turned[..., :pairs], turned[..., pairs:]
+            turned = np.concatenate([u * cos - v * sin, v * cos + u * sin], -1)
+        return np.concatenate([turned, kept], -1)
+
     def grouped(self, layer, w, x, fault):
         angle = np.arange(TOKENS)[:, None] * self.frequency(layer)
-        cos, sin = (np.concatenate([u, u], -1)[None, :, None] for u in (np.cos(angle), np.sin(angle)))
+        cos, sin = np.cos(angle)[None, :, None], np.sin(angle)[None, :, None]
 
         def heads(name):
             y = x @ w[f"self_attn.{name}_proj.weight"].T + w.get(f"self_attn.{name}_proj.bias", 0)
-            y = y.reshape(BATCH, TOKENS, -1, DIM)
+            gain = w.get(f"self_attn.{name}_norm.weight", np.ones(DIM))
             if f"self_attn.{name}_norm.weight" in w and fault != "head norm":
-                y = self.norm(y, w[f"self_attn.{name}_norm.weight"])
-            if name == "v" or fault == "rope":
+                y = self.norm(y.reshape(BATCH, TOKENS, -1, len(gain)), gain)
+            y = y.reshape(BATCH, TOKENS, -1, DIM)
+            if name == "v":
                 return y
-            turned, kept = np.split(y, [cos.shape[-1]], -1)
-            first, second = np.split(turned, 2, -1)
-            return np.concatenate([turned * cos + np.concatenate([-second, first], -1) * sin, kept], -1)
+            if fault != "rope" and self.has_rope(layer):
+                y = self.turn(y, cos, sin)
+            late = w.get(f"self_attn.{ {'q': 'query', 'k': 'key'}[name]}_layernorm.weight")
+            return y if late is None else self.norm(y, late)
 
         q, k, v = heads("q"), heads("k"), heads("v")
         k, v = (np.repeat(u, HEADS // KV_HEADS, axis=2) for u in (k, v))
-        scores = np.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(self.config.get("query_pre_attn_scalar", DIM))
+        scores = np.einsum("bqhd,bkhd->bhqk", q, k) * self.config.get(
+            "attention_multiplier", self.config.get("query_pre_attn_scalar", DIM) ** -0.5)
         cap = self.config.get("attn_logit_softcapping")
         scores = cap * np.tanh(scores / cap) if cap else scores
         seen = np.tril(np.ones((TOKENS, TOKENS), bool)) & (self.slides(layer) <= np.triu(np.ones((TOKENS, TOKENS), bool), 1 - WINDOW))
@@ -191,6 +302,8 @@ class Whole:
         return out.reshape(BATCH, TOKENS, -1) @ w["self_attn.o_proj.weight"].T + w.get("self_attn.o_proj.bias", 0)
 
     def run_mlp(self, w, prefix, x):
+        if "ungated" in self.traits:
+            return np.maximum(x @ w[self.weight(prefix, "up")].T, 0) ** 2 @ w[self.weight(prefix, "down")].T
         gate, up, down = (w[self.weight(prefix, n)].T for n in ("gate", "up", "down"))
         gate = x @ gate
         gelu = 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
@@ -211,9 +324,9 @@ class Whole:
 
     def route(self, w, x, fault):
         """(chosen experts, their weights) of each token."""
-        logits = x @ w[f"{self.moe()}.gate.weight"].T
+        logits = x @ w[f"{self.router}.weight"].T
         scores = 1 / (1 + np.exp(-logits)) if "sigmoid" in self.traits else softmax(logits)
-        keys = scores + (w.get("mlp.gate.e_score_correction_bias", 0) if fault != "bias" else 0)
+        keys = scores + (w[self.choice_bias].reshape(-1) if self.choice_bias in w and fault != "bias" else 0)
         groups = self.config.get("n_group", 1)
         if groups > 1 and fault != "groups":
             grouped = np.sort(keys.reshape(*keys.shape[:-1], groups, -1), -1)
@@ -226,31 +339,34 @@ class Whole:
         weights = np.take_along_axis(scores, chosen, -1)
         if self.config.get("norm_topk_prob"):
             weights = weights / weights.sum(-1, keepdims=True)
-        return chosen, weights * (self.config.get("routed_scaling_factor", 1) if fault != "scaling" else 1)
+        scale = self.config.get("routed_scaling_factor", self.config.get("router_scaling_factor", 1))
+        return chosen, weights * (scale if fault != "scaling" else 1)
 
     def run_layer(self, layer, x, tensors, fault=None):
         """(hidden states behind it, chosen experts or None)"""
         prefix = f"model.layers.{layer}."
-        w = {n.removeprefix(prefix): t.astype(np.float64) for n, t in tensors.items() if n.startswith(prefix)}
-        normed = self.norm(x, w["input_layernorm.weight"])
+        w = self.split({n.removeprefix(prefix): t.astype(np.float64) for n, t in tensors.items() if n.startswith(prefix)})
+        before, behind, before_mlp, behind_mlp = (w.get(f"{n}.weight") for n in self.norms)
+        residual = self.config.get("residual_multiplier", 1)
+        normed = x if before is None else self.norm(x, before)
         if "latent" in self.traits:
             m = self.attention[layer]
             m.tensors = {f"model.layers.0.{n}": t for n, t in w.items() if n.startswith("self_attn.")}
-            x = x + m.stages(hidden=normed)["output"]
+            added = m.stages(hidden=normed)["output"]
         else:
             added = self.grouped(layer, w, normed, fault)
-            x = x + (self.norm(added, w["post_attention_layernorm.weight"]) if "gemma" in self.traits else added)
-        if "gemma" in self.traits:
-            added = self.run_mlp(w, "mlp", self.norm(x, w["pre_feedforward_layernorm.weight"]))
-            return x + self.norm(added, w["post_feedforward_layernorm.weight"]), None
-        normed = rms_norm(x, w["post_attention_layernorm.weight"])
+        x = x + residual * (added if behind is None else self.norm(added, behind))
+        added, chosen = self.run_half(w, x if before_mlp is None else self.norm(x, before_mlp), fault)
+        return x + residual * (added if behind_mlp is None else self.norm(added, behind_mlp)), chosen
+
+    def run_half(self, w, normed, fault):
+        """(what the MLP or the experts add, chosen experts or None)"""
         if "stacks" in self.traits:
-            added, chosen = self.run_stacks(w, normed)
-            return x + added, chosen
-        if f"{self.moe()}.gate.weight" not in w:
-            return x + self.run_mlp(w, "mlp", normed), None
+            return self.run_stacks(w, normed)
+        if f"{self.router}.weight" not in w:
+            return self.run_mlp(w, "mlp", normed), None
         chosen, weights = self.route(w, normed, fault)
-        added = np.zeros_like(x)
+        added = np.zeros_like(normed)
         for e in range(EXPERTS):
             share = np.where(chosen == e, weights, 0).sum(-1, keepdims=True)
             added += share * self.run_mlp(w, f"{self.moe()}.experts.{e}", normed)
@@ -258,19 +374,20 @@ class Whole:
             share = 1 / (1 + np.exp(-normed @ w["mlp.shared_expert_gate.weight"].T))
             added += share * self.run_mlp(w, "mlp.shared_expert", normed)
         if "shared" in self.traits and fault != "shared":
-            added += self.run_mlp(w, "mlp.shared_experts", normed)
-        return x + added, chosen
+            added += self.run_mlp(w, self.shared(), normed)
+        return added, chosen
 
     def logits(self, x, tensors):
         head = tensors.get("lm_head.weight", tensors["model.embed_tokens.weight"]).astype(np.float64)
-        logits = self.norm(x, tensors["model.norm.weight"].astype(np.float64)) @ head.T
+        logits = self.norm(x, tensors["model.norm.weight"].astype(np.float64)) @ head.T + tensors.get("lm_head.bias", np.zeros(1)).astype(np.float64)
+        logits /= self.config.get("logits_scaling", 1)
         cap = self.config.get("final_logit_softcapping")
         return cap * np.tanh(logits / cap) if cap else logits
 
     def run(self, faults=None, tensors=None):
         """Returns the arrays of a reference file; `faults`: {layer: mistake}."""
         tensors = tensors or self.tensors
-        x = tensors["model.embed_tokens.weight"].astype(np.float64)[self.tokens] * (math.sqrt(HIDDEN) if "gemma" in self.traits else 1)
+        x = tensors["model.embed_tokens.weight"].astype(np.float64)[self.tokens] * (math.sqrt(HIDDEN) if "gemma" in self.traits else self.config.get("embedding_multiplier", 1))
         out = {"hidden_states.0": x}
         for layer in range(LAYERS):
             x, _ = self.run_layer(layer, x, tensors, (faults or {}).get(layer))

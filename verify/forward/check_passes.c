@@ -89,7 +89,7 @@ tsr_status tsr_forward_check_tokens(const tsr_forward *f, const tsr_tokens *toke
 {
     const char *const path = f->side->checkpoint->path;
     const uint64_t needed = passes * tsr_forward_memory(f, tokens->count, tokens->longest);
-    if (f->family->windows == TSR_WINDOW_UNKNOWN && tokens->longest > f->window)
+    if (f->family->layers == TSR_WINDOW_UNKNOWN && tokens->longest > f->window)
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s/" TSR_CONFIG_NAME ": unexpected sliding_window %zu for this family; --count must not be "
                         "larger",

@@ -17,7 +17,7 @@ tsr_status tsr_forward_embed(tsr_forward *f, const tsr_tokens *tokens, double *x
     double *const rows = malloc(AT_A_TIME * f->hidden * sizeof *rows);
     tsr_status status = rows == NULL ? tsr_out_of_memory(err, "for the embedding") : TSR_OK;
     if (status == TSR_OK)
-        status = tsr_forward_find(f, &w, err, "model.embed_tokens.weight");
+        status = tsr_forward_find(f, &w, err, "%s.embed_tokens.weight", f->root);
     if (status == TSR_OK)
         status = tsr_linear_expect(f->side->checkpoint, w, f->vocabulary, f->hidden, err);
     for (size_t i = 0; status == TSR_OK && i < tokens->count; i += AT_A_TIME) {
@@ -29,53 +29,66 @@ tsr_status tsr_forward_embed(tsr_forward *f, const tsr_tokens *tokens, double *x
         if (status == TSR_OK)
             status = f->ops->put(f->ops, x + i * f->hidden, rows, n * f->hidden, err);
     }
-    const double root = sqrt((double)f->hidden);
-    if (status == TSR_OK && (f->traits & TSR_SCALED_EMBEDDING) != 0)
-        status = f->ops->scale(f->ops, x, tokens->count * f->hidden, f->served ? tsr_round_bf16(root) : root, err);
+    const bool rounded = f->served && (f->traits & TSR_SCALED_EMBEDDING) != 0; /* a constant in BF16 */
+    const double by = rounded ? tsr_round_bf16(f->embedding_scale) : f->embedding_scale;
+    if (status == TSR_OK && by != 1)
+        status = f->ops->scale(f->ops, x, tokens->count * f->hidden, by, err);
     if (status == TSR_OK)
         status = tsr_forward_round(f, x, tokens->count * f->hidden, err);
     free(rows);
     return status;
 }
 
-/* Applies the norm `name` of a layer to x. */
+/* Copies x to y, or applies the norm `name` of a layer, if it has one. */
 static tsr_status layer_norm(const tsr_forward *f, size_t layer, const char *name, const double *x, size_t n, double *y,
                              tsr_err *err)
 {
-    char full[TSR_MAX_NAME];
-    snprintf(full, sizeof full, "model.layers.%zu.%s.weight", layer, name);
-    return tsr_forward_norm(f, full, x, n, f->hidden, y, err);
+    char part[TSR_MAX_NAME / 2], full[TSR_MAX_NAME];
+    if (name == NULL)
+        return x == y ? TSR_OK : f->ops->copy(f->ops, y, x, n * f->hidden, err);
+    snprintf(part, sizeof part, "%s.weight", name);
+    return tsr_forward_norm(f, tsr_forward_name(f, full, layer, part), x, n, f->hidden, y, err);
 }
 
-/* Adds the output of attention or MLP to x, after its norm if the family has one. */
+/* Adds the output of attention or MLP to x, after its norm and multiplier if the family has them. */
 static tsr_status add_half(const tsr_forward *f, size_t layer, const char *norm, double *x, tsr_held *half, size_t n,
                            tsr_err *err)
 {
-    if ((f->traits & TSR_FOUR_NORMS) != 0)
-        TSR_TRY(layer_norm(f, layer, norm, half->x, n, half->x, err));
+    TSR_TRY(layer_norm(f, layer, norm, half->x, n, half->x, err));
+    if (f->residual_scale != 1) {
+        TSR_TRY(f->ops->scale(f->ops, half->x, n * f->hidden, f->residual_scale, err));
+        TSR_TRY(tsr_forward_round(f, half->x, n * f->hidden, err));
+    }
     TSR_TRY(f->ops->add(f->ops, x, half->x, n, f->hidden, NULL, NULL, err));
     return tsr_forward_round(f, x, n * f->hidden, err);
+}
+
+/* Runs the block of a layer that mixes tokens. */
+static tsr_status mix(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
+                      tsr_err *err)
+{
+    if ((f->traits & TSR_LATENT) != 0)
+        return tsr_forward_latent(f, layer, tokens, x, out, err);
+    return tsr_forward_attention(f, layer, tokens, x, out, err);
 }
 
 tsr_status tsr_forward_layer(tsr_forward *f, size_t layer, const tsr_tokens *tokens, double *x, uint32_t *choices,
                              bool *routed, tsr_err *err)
 {
     const size_t n = tokens->count;
-    const bool four = (f->traits & TSR_FOUR_NORMS) != 0;
+    const tsr_norm_names *const norms = f->family->norms;
     tsr_held normed = {0}, half = {0};
     tsr_status status = TSR_OK;
     f->noise = 0;
     TSR_GOTO(tsr_hold(f, &normed, n * f->hidden, err));
     TSR_GOTO(tsr_forward_round(f, x, n * f->hidden, err));
-    TSR_GOTO(layer_norm(f, layer, "input_layernorm", x, n, normed.x, err));
-    TSR_GOTO(((f->traits & TSR_LATENT) != 0 ? tsr_forward_latent : tsr_forward_attention)(f, layer, tokens, normed.x,
-                                                                                          &half, err));
-    TSR_GOTO(add_half(f, layer, "post_attention_layernorm", x, &half, n, err));
+    TSR_GOTO(layer_norm(f, layer, norms->attention_in, x, n, normed.x, err));
+    TSR_GOTO(mix(f, layer, tokens, normed.x, &half, err));
+    TSR_GOTO(add_half(f, layer, norms->attention_out, x, &half, n, err));
     tsr_let_go(f, &half);
-    TSR_GOTO(
-        layer_norm(f, layer, four ? "pre_feedforward_layernorm" : "post_attention_layernorm", x, n, normed.x, err));
+    TSR_GOTO(layer_norm(f, layer, norms->mlp_in, x, n, normed.x, err));
     TSR_GOTO(tsr_forward_mlp(f, layer, normed.x, n, &half, choices, routed, err));
-    TSR_GOTO(add_half(f, layer, "post_feedforward_layernorm", x, &half, n, err));
+    TSR_GOTO(add_half(f, layer, norms->mlp_out, x, &half, n, err));
 out:
     tsr_let_go(f, &normed);
     tsr_let_go(f, &half);
@@ -87,21 +100,29 @@ tsr_status tsr_forward_logits(tsr_forward *f, const double *x, size_t n, double 
     const tsr_weight *w;
     tsr_held normed = {0}, out = {0};
     tsr_status status = TSR_OK;
+    char name[TSR_MAX_NAME];
+    double *bias = NULL;
     TSR_GOTO(tsr_hold(f, &normed, n * f->hidden, err));
-    TSR_GOTO(tsr_forward_norm(f, "model.norm.weight", x, n, f->hidden, normed.x, err));
+    snprintf(name, sizeof name, "%s.norm.weight", f->root);
+    TSR_GOTO(tsr_forward_norm(f, name, x, n, f->hidden, normed.x, err));
     /* Even if the head is tied to the embedding, the file may hold it. */
-    TSR_GOTO(tsr_forward_find(f, &w, NULL, "lm_head.weight"));
+    TSR_GOTO(tsr_forward_find(f, &w, NULL, "%s", f->head));
     if (w == NULL || f->tied)
-        TSR_GOTO(tsr_forward_find(f, &w, err, "model.embed_tokens.weight"));
+        TSR_GOTO(tsr_forward_find(f, &w, err, "%s.embed_tokens.weight", f->root));
+    snprintf(name, sizeof name, "%.*s.bias", (int)tsr_module_length(f->head), f->head);
+    TSR_GOTO(tsr_forward_vector(f, name, f->vocabulary, false, &bias, err));
     TSR_GOTO(tsr_linear_expect(f->side->checkpoint, w, f->vocabulary, f->hidden, err));
     const tsr_layer_product p = {
-        .weight = w, .rows = f->vocabulary, .cols = f->hidden, .x = normed.x, .ld_x = f->hidden, .n = n};
+        .weight = w, .bias = bias, .rows = f->vocabulary, .cols = f->hidden, .x = normed.x, .ld_x = f->hidden, .n = n};
     TSR_GOTO(tsr_forward_product(f, &p, &out, err));
     TSR_GOTO(f->ops->get(f->ops, logits, out.x, n * f->vocabulary, err));
+    for (size_t i = 0; f->logits_divisor != 1 && i < n * f->vocabulary; i++)
+        logits[i] /= f->logits_divisor;
     for (size_t i = 0; f->logit_cap != 0 && i < n * f->vocabulary; i++)
         logits[i] = f->logit_cap * tanh(logits[i] / f->logit_cap);
 out:
     tsr_let_go(f, &normed);
     tsr_let_go(f, &out);
+    free(bias);
     return status;
 }

@@ -7,7 +7,7 @@
  *
  *   x = embedding[token];  layer: x += attention(norm(x)), x += mlp(norm(x));  logits = norm(x) W_head^T
  *
- * Families: the table in forward_config.c (sources: transformers' model files, DeepSeek-V3's inference/model.py).
+ * Families: the table in forward_families.c (sources: transformers' model files, DeepSeek-V3's inference/model.py).
  * Routers: sigmoid scores choose by score + e_score_correction_bias among the topk_group groups with the best pairs of
  * experts. Softmax scores choose by score (deepseek_v2: among the groups with the best experts, unless topk_method is
  * greedy). Weights of the chosen experts are their scores, divided by their sum if norm_topk_prob is true, times
@@ -23,36 +23,70 @@
 
 /* Differences of a family's layers from Llama's: a set of bits. */
 typedef enum tsr_trait {
-    TSR_LATENT = 1,            /* attention: verify/mla/mla_model.h reads its sizes */
-    TSR_SIGMOID = 2,           /* router */
-    TSR_GAIN_FROM_ONE = 4,     /* norms multiply by 1 + weight */
-    TSR_FOUR_NORMS = 8,        /* norms after attention and MLP, too */
-    TSR_SCALED_EMBEDDING = 16, /* embedding times sqrt(hidden) */
-    TSR_PARTIAL_ROPE = 32,     /* RoPE on the partial_rotary_factor of each head */
-    TSR_NORMALIZED = 64,       /* weights of the chosen experts are always divided by their sum */
-    TSR_STACKED_EXPERTS = 128, /* gate_up_proj and down_proj with all experts and biases; gates and ups alternate */
-    TSR_LOCAL_ROPE = 256,      /* layers with a window have a RoPE of their own */
+    TSR_LATENT = 1 << 0,        /* attention: verify/mla/mla_model.h reads its sizes */
+    TSR_SIGMOID = 1 << 1,       /* router */
+    TSR_GAIN_FROM_ONE = 1 << 2, /* norms multiply by 1 + weight */
+    TSR_SOFT_CAPS = 1 << 3,     /* and query_pre_attn_scalar instead of head_dim, and gelu if no activation is stated */
+    TSR_SCALED_EMBEDDING = 1 << 4, /* embedding times sqrt(hidden) */
+    TSR_PARTIAL_ROPE = 1 << 5,     /* RoPE on the partial_rotary_factor of each head */
+    TSR_NORMALIZED = 1 << 6,       /* weights of the chosen experts are always divided by their sum */
+    TSR_CLAMPED = 1 << 7,          /* gates of gpt-oss */
+    TSR_SINKS = 1 << 8,            /* attention has one more logit for each head */
+    TSR_LOCAL_ROPE = 1 << 9,       /* layers with a window have a RoPE of their own, of base rope_local_base_freq */
+    TSR_LOCAL_PLAIN = 1 << 10,     /* layers with a window have a RoPE of their own, of base rope_theta, not scaled */
+    TSR_WINDOW_ROPE = 1 << 11,     /* if there are windows, layers without one have no RoPE */
+    TSR_LISTED_ROPE = 1 << 12,     /* layers without RoPE: no_rope_layers, or each no_rope_layer_interval-th */
+    TSR_ADJACENT_ROPE = 1 << 13,   /* pairs (2i, 2i + 1) of a head */
+    TSR_ALPHA_ROPE = 1 << 14,      /* RoPE type dynamic: base times alpha^(d / (d - 2)) at all lengths */
+    TSR_WIDE_NORMS = 1 << 15,      /* norms of q and k are over all heads of a token */
+    TSR_LATE_NORMS = 1 << 16,      /* norms of q and k follow RoPE, and are query_layernorm and key_layernorm */
+    TSR_MULTIPLIERS = 1 << 17,     /* embedding_, attention_, residual_multiplier and logits_scaling */
+    TSR_OUTPUT_GATE = 1 << 18,     /* q_proj has a gate beside each head, and attention is multiplied by its sigmoid */
 } tsr_trait;
 
-/* Layers with a window, if there are no layer_types. */
-typedef enum tsr_windows {
+/* The block of a layer in place of attention. Names in layer_types: forward_layers.c. */
+typedef enum tsr_layer_kind { TSR_LAYER_FULL, TSR_LAYER_WINDOW, TSR_LAYER_DELTA } tsr_layer_kind;
+
+/* Kinds of the layers, if there are no layer_types. */
+typedef enum tsr_layer_rule {
     TSR_WINDOW_UNKNOWN, /* windows are not computed; longer sequences are refused */
     TSR_WINDOW_ALL,
     TSR_WINDOW_EVEN,
     TSR_WINDOW_PATTERN, /* all except every sliding_window_pattern-th */
     TSR_WINDOW_LATER,   /* from max_window_layers on, if use_sliding_window is on */
-} tsr_windows;
+    TSR_WINDOW_FROM,    /* from max_window_layers on */
+    TSR_WINDOW_LISTED,  /* layer_types are required if there are windows */
+    TSR_DELTA_PATTERN,  /* delta nets except every full_attention_interval-th */
+} tsr_layer_rule;
 
-/* Names below model.layers.N. */
+/* Names of the norms of a layer, below model.layers.N: of the inputs and outputs of both halves. NULL: none. */
+typedef struct tsr_norm_names {
+    const char *attention_in, *attention_out, *mlp_in, *mlp_out;
+} tsr_norm_names;
+
+/* Names of the weights of an MLP. */
+typedef struct tsr_mlp_names {
+    const char *gate, *up, *down; /* gate NULL: down(act(up(x))) */
+    const char *both;             /* gate, then up, in one weight, if the checkpoint has it; NULL: never */
+} tsr_mlp_names;
+
+/* Names of a router and experts below model.layers.N. Experts are MLPs of a number each, or the stacks `both` and
+ * `down` in `experts`. */
 typedef struct tsr_moe_names {
-    const char *router, *experts, *shared, *shared_gate, *gate, *up, *down;
+    const char *router, *bias, *experts, *shared, *shared_gate; /* bias: of the choice. NULL: none */
+    const tsr_mlp_names *expert, *of_shared;
+    bool alternating; /* stacks are [experts, inputs, outputs] with biases, and gates and ups alternate. Otherwise they
+                       * are [experts, outputs, inputs], gates first */
 } tsr_moe_names;
 
 typedef struct tsr_family_row {
     const char *type; /* model_type; NULL ends the table */
     unsigned traits;
-    tsr_windows windows;
-    const tsr_moe_names *names;
+    tsr_layer_rule layers;
+    const tsr_norm_names *norms;
+    const tsr_mlp_names *mlp;
+    const tsr_moe_names *moe;
+    double rope_base, rope_share; /* rope_theta and partial_rotary_factor, if config.json has none. 0: 10000 and 1 */
 } tsr_family_row;
 
 /* Weights that a pass takes from another checkpoint of the same model: those of one group of tensors. */
@@ -65,13 +99,16 @@ typedef struct tsr_exchange {
 typedef struct tsr_forward {
     const tsr_side *side;
     const tsr_family_row *family;
+    const char *root, *head; /* what names of the model begin with ("model"), and the name of the output head */
     unsigned traits;
     size_t layers, hidden, vocabulary;
-    size_t heads, kv_heads, head_dim; /* grouped-query attention */
-    tsr_rope rope, local_rope;        /* grouped-query attention; pairs (i, i + turned / 2) of a head */
-    size_t window;                    /* SIZE_MAX: none */
-    bool *has_window;                 /* [layers] */
-    double eps, attention_scale, score_cap, logit_cap; /* a cap of 0: none */
+    size_t heads, kv_heads, head_dim;                       /* grouped-query attention */
+    tsr_rope rope, local_rope;                              /* grouped-query attention */
+    size_t window;                                          /* SIZE_MAX: none */
+    tsr_layer_kind *kinds;                                  /* [layers] */
+    bool *has_rope;                                         /* [layers] */
+    double eps, attention_scale, score_cap, logit_cap;      /* a cap of 0: none */
+    double embedding_scale, residual_scale, logits_divisor; /* usually 1 */
     tsr_gate gate;
     double gate_limit;
     bool tied;

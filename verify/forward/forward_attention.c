@@ -9,74 +9,167 @@
 
 /* ---- grouped-query ---- */
 
-/* Applies the norm, if the checkpoint has one, and RoPE to `n` heads of q or k of every token. */
-static tsr_status prepare(const tsr_forward *f, size_t layer, const tsr_tokens *tokens, const char *norm, double *x,
-                          size_t n, tsr_err *err)
+typedef struct grouped {
+    tsr_forward *f;
+    size_t layer;
+    const tsr_tokens *tokens;
+    tsr_held q, k, v, gate; /* [n][heads][dim], [n][kv_heads][dim] twice, [n][heads][dim] */
+} grouped;
+
+/* Applies the norm, if the checkpoint has one, to `n` heads of q or k of every token. */
+static tsr_status norm_heads(const grouped *g, const char *norm, double *x, size_t n, tsr_err *err)
 {
-    const size_t d = f->head_dim;
-    const bool local = f->has_window[layer] && (f->traits & TSR_LOCAL_ROPE) != 0;
-    const tsr_op_turn turn = {
-        .rope = local ? &f->local_rope : &f->rope, .tokens = tokens, .x = x, .ld = n * d, .heads = n, .step = d};
-    char name[TSR_MAX_NAME];
+    const tsr_forward *const f = g->f;
+    const bool wide = (f->traits & TSR_WIDE_NORMS) != 0;
+    char part[TSR_MAX_NAME / 2], name[TSR_MAX_NAME];
     const tsr_weight *w;
-    snprintf(name, sizeof name, "model.layers.%zu.self_attn.%s.weight", layer, norm);
-    TSR_TRY(tsr_forward_find(f, &w, NULL, "%s", name));
-    if (w != NULL)
-        TSR_TRY(tsr_forward_norm(f, name, x, tokens->count * n, d, x, err));
-    TSR_TRY(f->ops->turn(f->ops, &turn, err));
-    return tsr_forward_round(f, x, tokens->count * n * d, err);
+    snprintf(part, sizeof part, "self_attn.%s.weight", norm);
+    TSR_TRY(tsr_forward_find(f, &w, NULL, "%s", tsr_forward_name(f, name, g->layer, part)));
+    if (w == NULL && (f->traits & (TSR_WIDE_NORMS | TSR_LATE_NORMS)) == 0)
+        return TSR_OK;
+    return tsr_forward_norm(f, name, x, g->tokens->count * (wide ? 1 : n), f->head_dim * (wide ? n : 1), x, err);
 }
 
-static tsr_status attend(tsr_forward *f, const tsr_op_attend *attend, tsr_err *err)
+/* Applies RoPE to `n` heads of q or k of every token, if the layer has it. */
+static tsr_status turn(const grouped *g, double *x, size_t n, tsr_err *err)
 {
-    TSR_TRY(f->ops->attend(f->ops, attend, err));
-    return tsr_forward_round(f, attend->out, attend->tokens->count * attend->ld_out, err);
+    const tsr_forward *const f = g->f;
+    const bool local = f->kinds[g->layer] == TSR_LAYER_WINDOW && (f->traits & (TSR_LOCAL_ROPE | TSR_LOCAL_PLAIN)) != 0;
+    const tsr_op_turn turn = {.rope = local ? &f->local_rope : &f->rope,
+                              .tokens = g->tokens,
+                              .x = x,
+                              .ld = n * f->head_dim,
+                              .heads = n,
+                              .step = f->head_dim,
+                              .adjacent = (f->traits & TSR_ADJACENT_ROPE) != 0};
+    if (!f->has_rope[g->layer])
+        return TSR_OK;
+    TSR_TRY(f->ops->turn(f->ops, &turn, err));
+    return tsr_forward_round(f, x, g->tokens->count * n * f->head_dim, err);
+}
+
+static tsr_status prepare(const grouped *g, double *x, size_t n, bool is_key, tsr_err *err)
+{
+    if ((g->f->traits & TSR_LATE_NORMS) == 0)
+        TSR_TRY(norm_heads(g, is_key ? "k_norm" : "q_norm", x, n, err));
+    TSR_TRY(turn(g, x, n, err));
+    return (g->f->traits & TSR_LATE_NORMS) == 0
+               ? TSR_OK
+               : norm_heads(g, is_key ? "key_layernorm" : "query_layernorm", x, n, err);
+}
+
+/* Computes y [n][width] = PART x of a layer. */
+static tsr_status project_to(const grouped *g, const char *part, const double *x, size_t width, tsr_held *y,
+                             tsr_err *err)
+{
+    tsr_forward *const f = g->f;
+    char name[TSR_MAX_NAME];
+    TSR_TRY(tsr_forward_linear(f, tsr_forward_name(f, name, g->layer, part), x, g->tokens->count, width, f->hidden, y,
+                               err));
+    return tsr_forward_round(f, y->x, y->n, err);
+}
+
+/* Copies columns [from, from + n) of x [rows][ld] to y [rows][n]. */
+static tsr_status cut(const grouped *g, const tsr_held *x, size_t rows, size_t from, size_t n, tsr_held *y,
+                      tsr_err *err)
+{
+    TSR_TRY(tsr_hold(g->f, y, rows * n, err));
+    return g->f->ops->place(g->f->ops, y->x, n, 0, x->x, x->n / rows, from, rows, n, err);
+}
+
+/* Computes q, k and v from their own weights, or from one weight for all. */
+static tsr_status make_qkv(grouped *g, const double *x, tsr_err *err)
+{
+    const tsr_forward *const f = g->f;
+    const size_t n = g->tokens->count, d = f->head_dim, q = f->heads * d, kv = f->kv_heads * d;
+    char name[TSR_MAX_NAME];
+    const tsr_weight *w;
+    tsr_held all = {0};
+    tsr_status status = TSR_OK;
+    TSR_TRY(tsr_forward_find(f, &w, NULL, "%s", tsr_forward_name(f, name, g->layer, "self_attn.qkv_proj.weight")));
+    if (w != NULL) {
+        TSR_GOTO(project_to(g, "self_attn.qkv_proj", x, q + 2 * kv, &all, err));
+        TSR_GOTO(cut(g, &all, n, 0, q, &g->q, err));
+        TSR_GOTO(cut(g, &all, n, q, kv, &g->k, err));
+        TSR_GOTO(cut(g, &all, n, q + kv, kv, &g->v, err));
+        goto out;
+    }
+    if ((f->traits & TSR_OUTPUT_GATE) != 0) {
+        TSR_GOTO(project_to(g, "self_attn.q_proj", x, 2 * q, &all, err));
+        TSR_GOTO(cut(g, &all, n * f->heads, 0, d, &g->q, err));
+        TSR_GOTO(cut(g, &all, n * f->heads, d, d, &g->gate, err));
+    } else {
+        TSR_GOTO(project_to(g, "self_attn.q_proj", x, q, &g->q, err));
+    }
+    TSR_GOTO(project_to(g, "self_attn.k_proj", x, kv, &g->k, err));
+    TSR_GOTO(project_to(g, "self_attn.v_proj", x, kv, &g->v, err));
+out:
+    tsr_let_go(f, &all);
+    return status;
+}
+
+/* Computes mixed [n][heads][dim], with its gate if there is one. */
+static tsr_status attend(const grouped *g, const double *sinks, tsr_held *mixed, tsr_err *err)
+{
+    const tsr_forward *const f = g->f;
+    const size_t n = g->tokens->count, width = f->heads * f->head_dim;
+    const tsr_op_attend args = {.tokens = g->tokens,
+                                .q = g->q.x,
+                                .k = g->k.x,
+                                .v = g->v.x,
+                                .out = mixed->x,
+                                .ld_q = width,
+                                .ld_out = width,
+                                .heads = f->heads,
+                                .kv_heads = f->kv_heads,
+                                .dim = f->head_dim,
+                                .v_dim = f->head_dim,
+                                .scale = f->attention_scale,
+                                .cap = f->score_cap,
+                                .window = f->kinds[g->layer] == TSR_LAYER_WINDOW ? f->window : SIZE_MAX,
+                                .sinks = sinks};
+    const tsr_op_gate gate = {.kind = TSR_GATE_SIGMOID,
+                              .gate = g->gate.x,
+                              .up = mixed->x,
+                              .ld = width,
+                              .step = 1,
+                              .rows = n,
+                              .n = width,
+                              .y = mixed->x};
+    TSR_TRY(f->ops->attend(f->ops, &args, err));
+    TSR_TRY(tsr_forward_round(f, mixed->x, mixed->n, err));
+    if (g->gate.x == NULL)
+        return TSR_OK;
+    TSR_TRY(f->ops->gate(f->ops, &gate, err));
+    return tsr_forward_round(f, mixed->x, mixed->n, err);
 }
 
 tsr_status tsr_forward_attention(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
                                  tsr_err *err)
 {
-    static const char *const kNames[] = {"q_proj", "k_proj", "v_proj"};
-    const size_t n = tokens->count, d = f->head_dim, heads[] = {f->heads, f->kv_heads, f->kv_heads};
-    tsr_held qkv[3] = {{0}}, mixed = {0};
+    const size_t n = tokens->count, width = f->heads * f->head_dim;
+    grouped g = {.f = f, .layer = layer, .tokens = tokens};
+    tsr_held mixed = {0};
     double *sinks = NULL;
     char name[TSR_MAX_NAME];
     tsr_status status = TSR_OK;
-    for (size_t i = 0; i < 3; i++) {
-        snprintf(name, sizeof name, "model.layers.%zu.self_attn.%s", layer, kNames[i]);
-        TSR_GOTO(tsr_forward_linear(f, name, x, n, heads[i] * d, f->hidden, &qkv[i], err));
-        TSR_GOTO(tsr_forward_round(f, qkv[i].x, qkv[i].n, err));
-    }
-    TSR_GOTO(prepare(f, layer, tokens, "q_norm", qkv[0].x, f->heads, err));
-    TSR_GOTO(prepare(f, layer, tokens, "k_norm", qkv[1].x, f->kv_heads, err));
-    TSR_GOTO(tsr_forward_collect_cache(f, layer, "k_cache", qkv[1].x, qkv[1].n, err));
-    TSR_GOTO(tsr_forward_collect_cache(f, layer, "v_cache", qkv[2].x, qkv[2].n, err));
-    snprintf(name, sizeof name, "model.layers.%zu.self_attn.sinks", layer);
-    TSR_GOTO(tsr_forward_vector(f, name, f->heads, (f->traits & TSR_STACKED_EXPERTS) != 0, &sinks, err));
-    TSR_GOTO(tsr_hold(f, &mixed, n * f->heads * d, err));
-    TSR_GOTO(attend(f,
-                    &(tsr_op_attend){.tokens = tokens,
-                                     .q = qkv[0].x,
-                                     .k = qkv[1].x,
-                                     .v = qkv[2].x,
-                                     .out = mixed.x,
-                                     .ld_q = f->heads * d,
-                                     .ld_out = f->heads * d,
-                                     .heads = f->heads,
-                                     .kv_heads = f->kv_heads,
-                                     .dim = d,
-                                     .v_dim = d,
-                                     .scale = f->attention_scale,
-                                     .cap = f->score_cap,
-                                     .window = f->has_window[layer] ? f->window : SIZE_MAX,
-                                     .sinks = sinks},
-                    err));
-    snprintf(name, sizeof name, "model.layers.%zu.self_attn.o_proj", layer);
-    TSR_GOTO(tsr_forward_linear(f, name, mixed.x, n, f->hidden, f->heads * d, out, err));
+    TSR_GOTO(make_qkv(&g, x, err));
+    TSR_GOTO(prepare(&g, g.q.x, f->heads, false, err));
+    TSR_GOTO(prepare(&g, g.k.x, f->kv_heads, true, err));
+    TSR_GOTO(tsr_forward_collect_cache(f, layer, "k_cache", g.k.x, g.k.n, err));
+    TSR_GOTO(tsr_forward_collect_cache(f, layer, "v_cache", g.v.x, g.v.n, err));
+    tsr_forward_name(f, name, layer, "self_attn.sinks");
+    TSR_GOTO(tsr_forward_vector(f, name, f->heads, (f->traits & TSR_SINKS) != 0, &sinks, err));
+    TSR_GOTO(tsr_hold(f, &mixed, n * width, err));
+    TSR_GOTO(attend(&g, sinks, &mixed, err));
+    tsr_forward_name(f, name, layer, "self_attn.o_proj");
+    TSR_GOTO(tsr_forward_linear(f, name, mixed.x, n, f->hidden, width, out, err));
     status = tsr_forward_round(f, out->x, out->n, err);
 out:
-    for (size_t i = 0; i < 3; i++)
-        tsr_let_go(f, &qkv[i]);
+    tsr_let_go(f, &g.q);
+    tsr_let_go(f, &g.k);
+    tsr_let_go(f, &g.v);
+    tsr_let_go(f, &g.gate);
     tsr_let_go(f, &mixed);
     free(sinks);
     return status;

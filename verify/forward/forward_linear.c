@@ -2,6 +2,7 @@
 #include "verify/forward/forward_parts.h"
 
 #include "common/checked.h"
+#include "verify/values/decode.h"
 #include "verify/values/weight_product.h"
 
 #include <math.h>
@@ -39,6 +40,12 @@ tsr_status tsr_forward_find(const tsr_forward *f, const tsr_weight **weight, tsr
                : tsr_fail(err, TSR_E_FORMAT, "%s: lacks '%s'", f->side->checkpoint->path, name);
 }
 
+const char *tsr_forward_name(const tsr_forward *f, char name[TSR_MAX_NAME], size_t layer, const char *part)
+{
+    snprintf(name, TSR_MAX_NAME, "%s.layers.%zu.%s", f->root, layer, part);
+    return name;
+}
+
 const tsr_side *tsr_forward_side_of(const tsr_forward *f, const tsr_weight **weight)
 {
     const tsr_exchange *const x = &f->exchange;
@@ -62,6 +69,20 @@ tsr_status tsr_forward_vector(const tsr_forward *f, const char *name, size_t n, 
                            : tsr_read_values(f->side->checkpoint, w, &(tsr_piece){.rows = 1, .cols = n}, *values, err);
 }
 
+tsr_status tsr_forward_elements(const tsr_forward *f, const char *name, size_t n, double **values, tsr_err *err)
+{
+    const tsr_weight *w;
+    *values = NULL;
+    TSR_TRY(tsr_forward_find(f, &w, err, "%s", name));
+    const tsr_tensor *const t = w->values;
+    if (w->coding != TSR_PLAIN || !tsr_dtype_is_weight_float((tsr_dtype)t->dtype) || tsr_tensor_elements(t) != n)
+        return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' does not have %zu floating-point elements",
+                        f->side->checkpoint->path, name, n);
+    *values = malloc((n + 1) * sizeof **values);
+    return *values == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", name)
+                           : tsr_decode_tensor(f->side->checkpoint, t, *values, err);
+}
+
 double tsr_noise_of(const tsr_weight *w, const tsr_input_coding *inputs)
 {
     /* SQNR in dB of rounded ordinary weights and inputs (docs/verify-forward.md). */
@@ -78,14 +99,14 @@ double tsr_noise_of(const tsr_weight *w, const tsr_input_coding *inputs)
 }
 
 /* Counts the bytes that the layer reads, and notes its coarseness. */
-static void note(tsr_forward *f, const tsr_weight *w, const tsr_input_coding *coding)
+static void note(tsr_forward *f, const tsr_weight *w, uint64_t matrices, const tsr_input_coding *coding)
 {
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
     const double noise = tsr_noise_of(w, coding);
     uint64_t bytes = w->data->bytes;
     for (size_t i = tsr_weight_companions(w, companions, NULL); i > 0; i--)
         bytes += companions[i - 1]->bytes;
-    f->bytes_read += bytes / tsr_max_u64(w->matrices, 1);
+    f->bytes_read += bytes / tsr_max_u64(tsr_max_u64(w->matrices, matrices), 1);
     if (noise > f->noise)
         f->noise = noise;
     if (coding->type != TSR_INPUT_PLAIN)
@@ -103,7 +124,7 @@ static tsr_status take_input(tsr_forward *f, const tsr_layer_product *p, tsr_hel
         return TSR_OK;
     if (f->served)
         TSR_TRY(tsr_input_coding_of(&coding, f->inputs, f->side, p->weight, err));
-    note(f, p->weight, &coding);
+    note(f, p->weight, p->matrices, &coding);
     if (coding.type == TSR_INPUT_PLAIN)
         return TSR_OK;
     TSR_TRY(tsr_hold(f, held, p->n * p->cols, err));
@@ -167,7 +188,7 @@ tsr_status tsr_forward_collect_cache(const tsr_forward *f, size_t layer, const c
     char module[TSR_MAX_NAME];
     if (f->collector == NULL)
         return TSR_OK;
-    snprintf(module, sizeof module, "model.layers.%zu.self_attn.%s", layer, cache);
+    snprintf(module, sizeof module, "%s.layers.%zu.self_attn.%s", f->root, layer, cache);
     double *const host = malloc((n + 1) * sizeof *host);
     tsr_status status = host == NULL ? tsr_out_of_memory(err, "for statistics of keys and values") : TSR_OK;
     if (status == TSR_OK)
@@ -239,4 +260,10 @@ tsr_status tsr_forward_norm(const tsr_forward *f, const char *name, const double
         status = tsr_forward_round(f, y, rows * n, err);
     free(gain);
     return status;
+}
+
+tsr_status tsr_forward_gate(const tsr_forward *f, const tsr_op_gate *gate, tsr_err *err)
+{
+    TSR_TRY(f->ops->gate(f->ops, gate, err));
+    return tsr_forward_round(f, gate->y, gate->rows * gate->n, err);
 }

@@ -10,147 +10,74 @@
 
 /* ---- one MLP ---- */
 
-static tsr_status apply_gate(const tsr_forward *f, const tsr_op_gate *gate, tsr_err *err)
+/* The parts of an MLP before its last weight: gate and up, or both in one. */
+typedef struct inputs {
+    tsr_held held[2];
+    const double *gate, *up;
+    size_t ld, width;
+} inputs;
+
+/* Returns the number of rows of a weight that is a matrix. */
+static size_t rows_of(const tsr_weight *w)
 {
-    TSR_TRY(f->ops->gate(f->ops, gate, err));
-    return tsr_forward_round(f, gate->y, gate->rows * gate->n, err);
+    return (size_t)(w->coding == TSR_PLAIN ? w->values->shape[0] : w->rows);
 }
 
-/* Computes out [n][hidden] = W_down gate(W_gate x, W_up x). `names` has the names of the three weights. */
-static tsr_status gated(tsr_forward *f, const char *module, const double *x, size_t n, tsr_held *out, tsr_err *err)
+/* Computes y = MODULE.LEAF x for n rows of x, rounded as served. */
+static tsr_status project(tsr_forward *f, const char *module, const char *leaf, const double *x, size_t n, size_t rows,
+                          tsr_held *y, tsr_err *err)
 {
-    const tsr_moe_names *const names = f->family->names;
-    const bool expert = strstr(module, names->experts) != NULL; /* Mixtral's experts have names of their own */
     char name[TSR_MAX_NAME];
-    const tsr_weight *w;
-    tsr_held gate = {0}, up = {0}, inner = {0};
-    tsr_status status;
-    TSR_GOTO(tsr_forward_find(f, &w, err, "%s.%s.weight", module, expert ? names->gate : "gate_proj"));
-    const size_t width = (size_t)(w->coding == TSR_PLAIN ? w->values->shape[0] : w->rows);
-    snprintf(name, sizeof name, "%s.%s", module, expert ? names->gate : "gate_proj");
-    TSR_GOTO(tsr_forward_linear(f, name, x, n, width, f->hidden, &gate, err));
-    snprintf(name, sizeof name, "%s.%s", module, expert ? names->up : "up_proj");
-    TSR_GOTO(tsr_forward_linear(f, name, x, n, width, f->hidden, &up, err));
-    TSR_GOTO(tsr_forward_round(f, gate.x, gate.n, err));
-    TSR_GOTO(tsr_forward_round(f, up.x, up.n, err));
-    TSR_GOTO(tsr_hold(f, &inner, n * width, err));
-    TSR_GOTO(apply_gate(
-        f,
-        &(tsr_op_gate){
-            .kind = f->gate, .gate = gate.x, .up = up.x, .ld = width, .step = 1, .rows = n, .n = width, .y = inner.x},
-        err));
-    tsr_let_go(f, &gate);
-    tsr_let_go(f, &up);
-    snprintf(name, sizeof name, "%s.%s", module, expert ? names->down : "down_proj");
-    TSR_GOTO(tsr_forward_linear(f, name, inner.x, n, f->hidden, width, out, err));
+    snprintf(name, sizeof name, "%.*s.%s", TSR_MAX_NAME / 2, module, leaf);
+    TSR_TRY(tsr_forward_linear(f, name, x, n, rows, f->hidden, y, err));
+    return tsr_forward_round(f, y->x, y->n, err);
+}
+
+static tsr_status make_inputs(tsr_forward *f, const tsr_mlp_names *names, const char *module, const double *x, size_t n,
+                              inputs *in, tsr_err *err)
+{
+    const tsr_weight *w = NULL;
+    if (names->both != NULL)
+        TSR_TRY(tsr_forward_find(f, &w, names->up == NULL ? err : NULL, "%s.%s.weight", module, names->both));
+    if (w != NULL) {
+        in->width = rows_of(w) / 2;
+        in->ld = 2 * in->width;
+        TSR_TRY(project(f, module, names->both, x, n, in->ld, &in->held[0], err));
+        in->gate = in->held[0].x;
+        in->up = in->gate + in->width;
+        return TSR_OK;
+    }
+    TSR_TRY(tsr_forward_find(f, &w, err, "%s.%s.weight", module, names->up));
+    in->ld = in->width = rows_of(w);
+    TSR_TRY(project(f, module, names->up, x, n, in->width, &in->held[1], err));
+    if (names->gate != NULL)
+        TSR_TRY(project(f, module, names->gate, x, n, in->width, &in->held[0], err));
+    in->up = in->held[1].x;
+    in->gate = names->gate != NULL ? in->held[0].x : in->up;
+    return TSR_OK;
+}
+
+/* Computes out [n][hidden] = W_down gate(W_gate x, W_up x). */
+static tsr_status gated(tsr_forward *f, const tsr_mlp_names *names, const char *module, const double *x, size_t n,
+                        tsr_held *out, tsr_err *err)
+{
+    char name[TSR_MAX_NAME];
+    inputs in = {0};
+    tsr_held inner = {0};
+    tsr_status status = TSR_OK;
+    TSR_GOTO(make_inputs(f, names, module, x, n, &in, err));
+    TSR_GOTO(tsr_hold(f, &inner, n * in.width, err));
+    const tsr_op_gate gate = {
+        .kind = f->gate, .gate = in.gate, .up = in.up, .ld = in.ld, .step = 1, .rows = n, .n = in.width, .y = inner.x};
+    TSR_GOTO(tsr_forward_gate(f, &gate, err));
+    tsr_let_go(f, &in.held[0]);
+    tsr_let_go(f, &in.held[1]);
+    snprintf(name, sizeof name, "%.*s.%s", TSR_MAX_NAME / 2, module, names->down);
+    TSR_GOTO(tsr_forward_linear(f, name, inner.x, n, f->hidden, in.width, out, err));
     status = tsr_forward_round(f, out->x, out->n, err);
 out:
-    tsr_let_go(f, &gate);
-    tsr_let_go(f, &up);
-    tsr_let_go(f, &inner);
-    return status;
-}
-
-/* ---- experts in stacks ---- */
-
-/* Transposes one matrix of a plain stack, which is [inputs][outputs]. *dense is from malloc. It is NULL for codes,
- * whose rows are outputs. */
-static tsr_status turned(const tsr_side *side, const tsr_weight *w, size_t e, size_t rows, size_t cols, double **dense,
-                         tsr_err *err)
-{
-    *dense = NULL;
-    if (w->coding != TSR_PLAIN)
-        return TSR_OK;
-    double *const stored = malloc(rows * cols * sizeof *stored);
-    *dense = malloc(rows * cols * sizeof **dense);
-    tsr_status status =
-        stored == NULL || *dense == NULL
-            ? tsr_out_of_memory(err, "for an expert")
-            : tsr_read_values(side->checkpoint, w, &(tsr_piece){.matrix = e, .rows = cols, .cols = rows}, stored, err);
-    for (size_t i = 0; status == TSR_OK && i < rows * cols; i++)
-        (*dense)[i] = stored[i % cols * rows + i / cols];
-    free(stored);
-    return status;
-}
-
-/* Returns true if a stack is [experts, inputs, outputs], as plain values or as codes of outputs by inputs. */
-static bool has_shape(const tsr_weight *w, size_t experts, size_t rows, size_t cols)
-{
-    const tsr_tensor *const t = w->values;
-    if (w->coding != TSR_PLAIN)
-        return w->matrices == experts && w->rows == rows && w->cols == cols;
-    return t->rank == 3 && t->shape[0] == experts && t->shape[1] == cols && t->shape[2] == rows &&
-           tsr_dtype_is_weight_float((tsr_dtype)t->dtype);
-}
-
-/* Computes y [n][rows] of expert e of the stack `name`, with its bias. */
-static tsr_status stacked(tsr_forward *f, const char *mlp, const char *which, size_t experts, size_t e, size_t rows,
-                          size_t cols, const double *x, size_t n, tsr_held *y, tsr_err *err)
-{
-    const tsr_weight *own, *w, *of_bias;
-    const tsr_side *side;
-    double *dense = NULL, *bias = NULL;
-    tsr_input_coding none = {.type = TSR_INPUT_PLAIN};
-    tsr_status status;
-    TSR_GOTO(tsr_forward_find(f, &own, err, "%s.%s", mlp, which));
-    w = own;
-    side = tsr_forward_side_of(f, &w);
-    TSR_GOTO(tsr_forward_find(f, &of_bias, err, "%s.%s_bias", mlp, which));
-    if (!has_shape(w, experts, rows, cols) || of_bias->values->rank != 2 || of_bias->values->shape[0] != experts ||
-        of_bias->values->shape[1] != rows)
-        TSR_GOTO(tsr_fail(err, TSR_E_SHAPE,
-                          "%s: '%s' or its bias does not match " TSR_CONFIG_NAME ": %zu experts of %zu by %zu",
-                          side->checkpoint->path, w->values->name, experts, rows, cols));
-    bias = malloc(rows * sizeof *bias);
-    if (bias == NULL)
-        TSR_GOTO(tsr_out_of_memory(err, "for a bias"));
-    TSR_GOTO(tsr_read_values(f->side->checkpoint, of_bias, &(tsr_piece){.row = e, .rows = 1, .cols = rows}, bias, err));
-    TSR_GOTO(turned(side, w, e, rows, cols, &dense, err));
-    if (dense != NULL) {
-        f->bytes_read += w->data->bytes / experts;
-        f->noise = fmax(f->noise, tsr_noise_of(w, &none));
-    }
-    tsr_layer_product p = {.matrix = e,
-                           .stack = w->values->name,
-                           .matrices = experts,
-                           .dense = dense,
-                           .bias = bias,
-                           .rows = rows,
-                           .cols = cols,
-                           .x = x,
-                           .n = n};
-    p.weight = dense == NULL ? own : NULL;
-    p.ld_x = cols;
-    TSR_GOTO(tsr_forward_product(f, &p, y, err));
-    status = tsr_forward_round(f, y->x, y->n, err);
-out:
-    free(dense);
-    free(bias);
-    return status;
-}
-
-static tsr_status gated_in_stack(tsr_forward *f, const char *mlp, size_t experts, size_t e, const double *x, size_t n,
-                                 tsr_held *out, tsr_err *err)
-{
-    const size_t width = tsr_forward_size(f, "intermediate_size", 0);
-    tsr_held both = {0}, inner = {0};
-    tsr_status status;
-    TSR_GOTO(stacked(f, mlp, "gate_up_proj", experts, e, 2 * width, f->hidden, x, n, &both, err));
-    TSR_GOTO(tsr_hold(f, &inner, n * width, err));
-    TSR_GOTO(apply_gate(f,
-                        &(tsr_op_gate){.kind = f->gate,
-                                       .limit = f->gate_limit,
-                                       .gate = both.x,
-                                       .up = both.x + 1,
-                                       .ld = 2 * width,
-                                       .step = 2,
-                                       .rows = n,
-                                       .n = width,
-                                       .y = inner.x},
-                        err));
-    status = stacked(f, mlp, "down_proj", experts, e, f->hidden, width, inner.x, n, out, err);
-out:
-    tsr_let_go(f, &both);
+    tsr_let_go(f, &in.held[0]);
+    tsr_let_go(f, &in.held[1]);
     tsr_let_go(f, &inner);
     return status;
 }
@@ -160,6 +87,7 @@ out:
 typedef struct moe {
     tsr_forward *f;
     char experts_at[TSR_MAX_NAME / 2];
+    bool stacked;
     size_t experts, n;
     const double *x;
     double *out;
@@ -170,11 +98,11 @@ typedef struct moe {
 /* Records that no token reached an expert. Experts of a stack have their numbers of tokens in one entry. */
 static tsr_status collect_none(const moe *m, size_t e, tsr_err *err)
 {
-    const tsr_moe_names *const names = m->f->family->names;
+    const tsr_mlp_names *const names = m->f->family->moe->expert;
     const char *const parts[] = {names->gate, names->up, names->down};
     const tsr_weight *w;
     char module[TSR_MAX_NAME];
-    for (size_t i = 0; m->f->collector != NULL && (m->f->traits & TSR_STACKED_EXPERTS) == 0 && i < 3; i++) {
+    for (size_t i = 0; m->f->collector != NULL && !m->stacked && i < 3; i++) {
         snprintf(module, sizeof module, "%s.%zu.%s", m->experts_at, e, parts[i]);
         TSR_TRY(tsr_forward_find(m->f, &w, err, "%s.weight", module));
         const size_t cols = (size_t)(w->coding == TSR_PLAIN ? w->values->shape[1] : w->cols);
@@ -204,9 +132,8 @@ static tsr_status run_expert(const moe *m, size_t e, tsr_err *err)
         status = f->ops->take(f->ops, in.x, m->x, m->rows, taken, f->hidden, err);
     snprintf(module, sizeof module, "%s.%zu", m->experts_at, e);
     if (status == TSR_OK)
-        status = (f->traits & TSR_STACKED_EXPERTS) != 0
-                     ? gated_in_stack(f, m->experts_at, m->experts, e, in.x, taken, &out, err)
-                     : gated(f, module, in.x, taken, &out, err);
+        status = m->stacked ? tsr_forward_stacked(f, m->experts_at, m->experts, e, in.x, taken, &out, err)
+                            : gated(f, f->family->moe->expert, module, in.x, taken, &out, err);
     if (status == TSR_OK)
         status = f->ops->add(f->ops, m->out, out.x, taken, f->hidden, m->rows, m->shares, err);
     tsr_let_go(f, &in);
@@ -214,16 +141,28 @@ static tsr_status run_expert(const moe *m, size_t e, tsr_err *err)
     return status;
 }
 
-static tsr_status choose_experts(const moe *m, const char *router, tsr_err *err)
+/* Reads the bias of the choice of experts, which families with sigmoid scores need if they have a name for it. */
+static tsr_status read_bias(const tsr_forward *f, const char *name, size_t experts, double **bias, tsr_err *err)
+{
+    const bool named = f->family->moe->bias != NULL;
+    const tsr_weight *w = NULL;
+    if (named)
+        TSR_TRY(tsr_forward_find(f, &w, f->router.sigmoid ? err : NULL, "%s", name));
+    return w == NULL ? TSR_OK : tsr_forward_elements(f, name, experts, bias, err);
+}
+
+static tsr_status choose_experts(const moe *m, size_t layer, tsr_err *err)
 {
     tsr_forward *const f = m->f;
-    char name[TSR_MAX_NAME];
+    const tsr_moe_names *const names = f->family->moe;
+    char router[TSR_MAX_NAME], name[TSR_MAX_NAME];
     tsr_held of_ops = {0};
     double *bias = NULL, *const logits = malloc((m->n * m->experts + 1) * sizeof *logits);
     tsr_status status = logits == NULL ? tsr_out_of_memory(err, "for routing") : TSR_OK;
-    snprintf(name, sizeof name, "%s.e_score_correction_bias", router);
+    tsr_forward_name(f, router, layer, names->router);
     if (status == TSR_OK)
-        status = tsr_forward_vector(f, name, m->experts, false, &bias, err);
+        status = read_bias(f, tsr_forward_name(f, name, layer, names->bias == NULL ? "" : names->bias), m->experts,
+                           &bias, err);
     if (status == TSR_OK)
         status = tsr_forward_linear(f, router, m->x, m->n, m->experts, f->hidden, &of_ops, err);
     if (status == TSR_OK)
@@ -241,17 +180,18 @@ static tsr_status run_experts(tsr_forward *f, size_t layer, const tsr_weight *ga
 {
     const size_t chosen = f->router.chosen;
     moe m = {.f = f, .experts = (size_t)gate->values->shape[0], .n = n, .x = x};
-    char router[TSR_MAX_NAME];
+    char name[TSR_MAX_NAME];
     tsr_status status = TSR_OK;
-    snprintf(router, sizeof router, "model.layers.%zu.%s", layer, f->family->names->router);
-    snprintf(m.experts_at, sizeof m.experts_at, "model.layers.%zu.%s", layer, f->family->names->experts);
+    snprintf(m.experts_at, sizeof m.experts_at, "%.*s", TSR_MAX_NAME / 2 - 1,
+             tsr_forward_name(f, name, layer, f->family->moe->experts));
+    m.stacked = tsr_forward_has_stacks(f, m.experts_at);
     m.choices = malloc((n * chosen + 1) * sizeof *m.choices);
     m.weights = malloc((n * chosen + 1) * sizeof *m.weights);
     m.rows = malloc((n + 1) * sizeof *m.rows);
     m.shares = malloc((n + 1) * sizeof *m.shares);
     if (m.choices == NULL || m.weights == NULL || m.rows == NULL || m.shares == NULL)
         TSR_GOTO(tsr_out_of_memory(err, "for routing"));
-    TSR_GOTO(choose_experts(&m, router, err));
+    TSR_GOTO(choose_experts(&m, layer, err));
     TSR_GOTO(tsr_hold(f, out, n * f->hidden, err));
     m.out = out->x;
     for (size_t e = 0; e < m.experts; e++)
@@ -269,19 +209,21 @@ out:
 /* Adds the shared expert to out, multiplied by its gate if the family has one. */
 static tsr_status add_shared(tsr_forward *f, size_t layer, const double *x, size_t n, double *out, tsr_err *err)
 {
-    const tsr_moe_names *const names = f->family->names;
+    const tsr_moe_names *const names = f->family->moe;
     char module[TSR_MAX_NAME];
-    const tsr_weight *w;
+    const tsr_weight *w = NULL;
     tsr_held shared = {0}, gate = {0};
     double *shares = NULL;
     tsr_status status = TSR_OK;
-    snprintf(module, sizeof module, "model.layers.%zu.%s", layer, names->shared == NULL ? "" : names->shared);
-    TSR_TRY(tsr_forward_find(f, &w, NULL, "%s.gate_proj.weight", module));
-    if (names->shared == NULL || w == NULL)
+    if (names->shared == NULL)
         return TSR_OK;
-    TSR_GOTO(gated(f, module, x, n, &shared, err));
+    tsr_forward_name(f, module, layer, names->shared);
+    TSR_TRY(tsr_forward_find(f, &w, NULL, "%s.%s.weight", module, names->of_shared->down));
+    if (w == NULL)
+        return TSR_OK;
+    TSR_GOTO(gated(f, names->of_shared, module, x, n, &shared, err));
     if (names->shared_gate != NULL) {
-        snprintf(module, sizeof module, "model.layers.%zu.%s", layer, names->shared_gate);
+        tsr_forward_name(f, module, layer, names->shared_gate);
         TSR_GOTO(tsr_forward_linear(f, module, x, n, 1, f->hidden, &gate, err));
         shares = malloc((n + 1) * sizeof *shares);
         if (shares == NULL)
@@ -301,13 +243,12 @@ out:
 tsr_status tsr_forward_mlp(tsr_forward *f, size_t layer, const double *x, size_t n, tsr_held *out, uint32_t *choices,
                            bool *routed, tsr_err *err)
 {
-    char mlp[TSR_MAX_NAME];
+    char name[TSR_MAX_NAME];
     const tsr_weight *gate;
-    TSR_TRY(tsr_forward_find(f, &gate, NULL, "model.layers.%zu.%s.weight", layer, f->family->names->router));
+    TSR_TRY(tsr_forward_find(f, &gate, NULL, "%s.weight", tsr_forward_name(f, name, layer, f->family->moe->router)));
     *routed = gate != NULL;
-    snprintf(mlp, sizeof mlp, "model.layers.%zu.mlp", layer);
     if (gate == NULL)
-        return gated(f, mlp, x, n, out, err);
+        return gated(f, f->family->mlp, tsr_forward_name(f, name, layer, "mlp"), x, n, out, err);
     TSR_TRY(run_experts(f, layer, gate, x, n, out, choices, err));
     TSR_TRY(add_shared(f, layer, x, n, out->x, err));
     return tsr_forward_round(f, out->x, out->n, err);

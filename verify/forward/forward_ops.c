@@ -172,6 +172,10 @@ static double gated(tsr_gate kind, double limit, double g, double u)
         g = g > limit ? limit : g;
         u = u > limit ? limit : u < -limit ? -limit : u;
         return g / (1 + exp(-kAlpha * g)) * (u + 1);
+    case TSR_GATE_RELU2:
+        return g < 0 ? 0 : g * g;
+    case TSR_GATE_SIGMOID:
+        return u / (1 + exp(-g));
     }
     return NAN;
 }

@@ -39,6 +39,8 @@ typedef enum tsr_gate {
     TSR_GATE_SILU,      /* silu(gate) * up */
     TSR_GATE_GELU_TANH, /* gelu(gate) * up, with the tanh approximation */
     TSR_GATE_CLAMPED,   /* gpt-oss: g sigmoid(1.702 g) (u + 1), g at most `limit`, |u| at most `limit` */
+    TSR_GATE_RELU2,     /* max(gate, 0)^2; `up` has no effect */
+    TSR_GATE_SIGMOID,   /* sigmoid(gate) * up */
 } tsr_gate;
 
 typedef struct tsr_op_gate {
@@ -84,7 +86,8 @@ struct tsr_ops {
                        double eps, double *y, size_t ld_y, tsr_err *err);
     tsr_status (*turn)(tsr_ops *ops, const tsr_op_turn *args, tsr_err *err);
     tsr_status (*attend)(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err);
-    /* Computes y [rows][n]: element k of row i from gate[i * ld + k * step] and up[i * ld + k * step]. */
+    /* Computes y [rows][n]: element k of row i from gate[i * ld + k * step] and up[i * ld + k * step]. If n is ld, y may
+     * be `up`. */
     tsr_status (*gate)(tsr_ops *ops, const tsr_op_gate *args, tsr_err *err);
     /* Computes y[to_row ? to_row[i] : i] += weight[i] * x[i] for rows of n. A NULL weight means 1. Destination rows
      * must be distinct. */

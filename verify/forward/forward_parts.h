@@ -15,9 +15,22 @@ typedef struct tsr_held {
 tsr_status tsr_hold(const tsr_forward *forward, tsr_held *held, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_let_go(const tsr_forward *forward, tsr_held *held);
 
+/* Returns the row of a model_type, or NULL if it is NULL or unknown. */
+const tsr_family_row *tsr_forward_family(const char *type);
+
+/* Sets window, kinds and has_rope of a model whose family and number of layers are known. TSR_E_UNSUPPORTED: a layer has
+ * a type that its family does not. */
+tsr_status tsr_layer_kinds_read(tsr_forward *forward, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Reads a number of config.json, at most TSR_MAX_SIZE. */
 enum { TSR_MAX_SIZE = 1 << 24 };
 size_t tsr_forward_size(const tsr_forward *forward, const char *key, size_t otherwise);
+
+/* Returns true if the value of config.json at `key` is this JSON literal. */
+bool tsr_forward_is(const tsr_forward *forward, const char *key, const char *literal);
+
+/* Writes the name of a part of a layer: "model.layers.3.mlp.gate" for the part "mlp.gate". Returns name. */
+const char *tsr_forward_name(const tsr_forward *forward, char name[TSR_MAX_NAME], size_t layer, const char *part);
 
 /* Finds the weight with this formatted name, or NULL if it is missing. If `err` is not NULL, a missing weight is
  * TSR_E_FORMAT. */
@@ -30,6 +43,10 @@ const tsr_side *tsr_forward_side_of(const tsr_forward *forward, const tsr_weight
 /* Reads a vector of n elements to the host, from malloc. *values is NULL if it is missing and `needed` is false. */
 tsr_status tsr_forward_vector(const tsr_forward *forward, const char *name, size_t n, bool needed, double **values,
                               tsr_err *err) TSR_WARN_UNUSED;
+
+/* Reads a tensor of any shape with n floating-point elements to the host, from malloc. */
+tsr_status tsr_forward_elements(const tsr_forward *forward, const char *name, size_t n, double **values,
+                                tsr_err *err) TSR_WARN_UNUSED;
 
 /* A linear layer with `weight`, or with `dense` [rows][cols] on the host: y [n][rows] from x, rows of x `ld_x`
  * apart. `bias` (on the host) may be NULL. `matrix` is an index in a stack. */
@@ -78,6 +95,16 @@ tsr_status tsr_forward_latent(tsr_forward *forward, size_t layer, const tsr_toke
 /* Computes out [n][hidden], its MLP or router and experts over x; choices and routed as in tsr_forward_layer. */
 tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const double *x, size_t n, tsr_held *out,
                            uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Applies a gate and rounds as served. */
+tsr_status tsr_forward_gate(const tsr_forward *forward, const tsr_op_gate *gate, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns true if the experts with these names are stacks. */
+bool tsr_forward_has_stacks(const tsr_forward *forward, const char *experts);
+
+/* Computes out [n][hidden] of expert e of `n_experts` in stacks. */
+tsr_status tsr_forward_stacked(tsr_forward *forward, const char *experts, size_t n_experts, size_t e, const double *x,
+                               size_t n, tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Chooses the experts of each of n tokens, and their weights, from the router's logits [n][experts], which become
  * scores. choices and weights are [n][chosen]. All arrays are on the host. `bias` [experts] may be NULL. */

@@ -23,12 +23,12 @@ static double number(const settings *s, const char *key, double otherwise)
     char path[128];
     if (s->section != NULL) {
         snprintf(path, sizeof path, "rope_parameters.%s.%s", s->section, key);
-        return tsr_config_find_number(s->checkpoint, path, otherwise);
+        return tsr_config_model_number(s->checkpoint, path, otherwise);
     }
     snprintf(path, sizeof path, "rope_parameters.%s", key);
-    otherwise = tsr_config_find_number(s->checkpoint, path, otherwise);
+    otherwise = tsr_config_model_number(s->checkpoint, path, otherwise);
     snprintf(path, sizeof path, "rope_scaling.%s", key);
-    return tsr_config_find_number(s->checkpoint, path, otherwise);
+    return tsr_config_model_number(s->checkpoint, path, otherwise);
 }
 
 static const char *type_of(const tsr_checkpoint *c, const char *section, tsr_arena *arena)
@@ -36,12 +36,12 @@ static const char *type_of(const tsr_checkpoint *c, const char *section, tsr_are
     char path[128];
     if (section != NULL) {
         snprintf(path, sizeof path, "rope_parameters.%s.rope_type", section);
-        const char *const type = tsr_config_find_string(c, path, arena);
+        const char *const type = tsr_config_model_string(c, path, arena);
         return type == NULL ? "default" : type;
     }
     static const char *const kPaths[] = {"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type"};
     for (size_t i = 0; i < sizeof kPaths / sizeof *kPaths; i++) {
-        const char *const type = tsr_config_find_string(c, kPaths[i], arena);
+        const char *const type = tsr_config_model_string(c, kPaths[i], arena);
         if (type != NULL)
             return type;
     }
@@ -103,7 +103,7 @@ static void yarn(const settings *s, tsr_rope *rope)
 static bool is_false(const tsr_checkpoint *c, const char *path)
 {
     tsr_json_text value;
-    return tsr_config_find(c, path, &value) && tsr_json_is(value, "false");
+    return tsr_config_find_model(c, path, &value) && tsr_json_is(value, "false");
 }
 
 static tsr_status read_rope(settings s, const char *type, tsr_rope *rope, tsr_arena *arena, tsr_err *err)
@@ -130,27 +130,37 @@ static tsr_status read_rope(settings s, const char *type, tsr_rope *rope, tsr_ar
     return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: unsupported RoPE type '%s'", s.checkpoint->path, type);
 }
 
-tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *c, size_t dim, tsr_arena *arena, tsr_err *err)
+double tsr_rope_base(const tsr_checkpoint *c, double otherwise)
 {
-    settings s = {.checkpoint = c, .dim = dim};
-    s.base = tsr_config_find_number(c, "rope_theta", number(&s, "rope_theta", 10000));
+    const settings s = {.checkpoint = c};
+    return tsr_config_model_number(c, "rope_theta", number(&s, "rope_theta", otherwise));
+}
+
+tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *c, size_t dim, double base, tsr_arena *arena,
+                         tsr_err *err)
+{
+    const settings s = {.checkpoint = c, .dim = dim, .base = tsr_rope_base(c, base)};
     return read_rope(s, type_of(c, NULL, arena), rope, arena, err);
+}
+
+tsr_status tsr_rope_of_base(tsr_rope *rope, const tsr_checkpoint *c, size_t dim, double base, tsr_arena *arena,
+                            tsr_err *err)
+{
+    return read_rope((settings){.checkpoint = c, .dim = dim, .base = base}, "default", rope, arena, err);
+}
+
+bool tsr_rope_has_section(const tsr_checkpoint *c, const char *section)
+{
+    char path[128];
+    tsr_json_text value;
+    snprintf(path, sizeof path, "rope_parameters.%s", section);
+    return tsr_config_find_model(c, path, &value) && !tsr_json_is(value, "null");
 }
 
 tsr_status tsr_rope_read_section(tsr_rope *rope, const tsr_checkpoint *c, size_t dim, const char *section, double base,
                                  tsr_arena *arena, tsr_err *err)
 {
-    char path[128];
-    tsr_json_text value;
-    snprintf(path, sizeof path, "rope_parameters.%s", section);
-    if (tsr_config_find(c, path, &value) && !tsr_json_is(value, "null")) {
-        settings s = {.checkpoint = c, .dim = dim, .section = section};
-        s.base = number(&s, "rope_theta", 10000);
-        return read_rope(s, type_of(c, section, arena), rope, arena, err);
-    }
-    if (base == 0)
-        return tsr_rope_read(rope, c, dim, arena, err);
-    /* Without a section of this name no setting is found, which gives the default type. */
-    return read_rope((settings){.checkpoint = c, .dim = dim, .section = section, .base = base}, "default", rope, arena,
-                     err);
+    settings s = {.checkpoint = c, .dim = dim, .section = section};
+    s.base = number(&s, "rope_theta", base);
+    return read_rope(s, type_of(c, section, arena), rope, arena, err);
 }

@@ -14,12 +14,22 @@ typedef struct tsr_rope {
     double mscale_all; /* yarn: 0.1 mscale_all_dim ln(factor) + 1, squared in DeepSeek's softmax scale; else 1 */
 } tsr_rope;
 
-/* Reads RoPE for heads of which `dim` elements, an even number, are rotated. TSR_E_UNSUPPORTED: unknown type. */
-tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *checkpoint, size_t dim, tsr_arena *arena,
+/* Returns rope_theta, or `otherwise` if config.json has none. */
+double tsr_rope_base(const tsr_checkpoint *checkpoint, double otherwise);
+
+/* Reads RoPE for heads of which `dim` elements, an even number, are rotated. `base` is that of a config.json without
+ * rope_theta. TSR_E_UNSUPPORTED: unknown type. */
+tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *checkpoint, size_t dim, double base, tsr_arena *arena,
                          tsr_err *err) TSR_WARN_UNUSED;
 
-/* Like tsr_rope_read, for layers of one type, whose settings may be in the object rope_parameters.SECTION. Without
- * that object, and if `base` is not 0, the type is default with this base. */
+/* Makes RoPE of the default type with this base. */
+tsr_status tsr_rope_of_base(tsr_rope *rope, const tsr_checkpoint *checkpoint, size_t dim, double base, tsr_arena *arena,
+                            tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns true if config.json has the object rope_parameters.SECTION, with settings for layers of one type. */
+bool tsr_rope_has_section(const tsr_checkpoint *checkpoint, const char *section);
+
+/* Like tsr_rope_read, from rope_parameters.SECTION. */
 tsr_status tsr_rope_read_section(tsr_rope *rope, const tsr_checkpoint *checkpoint, size_t dim, const char *section,
                                  double base, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
 

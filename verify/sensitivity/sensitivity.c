@@ -196,12 +196,13 @@ static tsr_status run_source(running *r, double *x, tsr_err *err)
 /* Returns the layer of a group, the number of layers for the head, and SIZE_MAX for weights that the pass lacks. */
 static size_t layer_of(const running *r, const tsr_sensitivity *g)
 {
-    static const char kLayers[] = "model.layers.";
     const char *const name = r->request->forward.source->checkpoint->tensors.items[g->group].name;
+    const size_t root = strlen(r->forward.root);
     uint64_t layer;
-    if (strcmp(name, "lm_head.weight") == 0)
+    if (strcmp(name, r->forward.head) == 0)
         return r->forward.layers;
-    if (strncmp(name, kLayers, sizeof kLayers - 1) != 0 || !tsr_layer_of(name, &layer) || layer >= r->forward.layers)
+    if (strncmp(name, r->forward.root, root) != 0 || strncmp(name + root, ".layers.", 8) != 0 ||
+        !tsr_layer_of(name, &layer) || layer >= r->forward.layers)
         return SIZE_MAX;
     return (size_t)layer;
 }

@@ -200,6 +200,17 @@ def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, f
     (["a", "a"], {"rope_scaling": {"type": "dynamic", "factor": 2}}, 3, "dynamic"),
     (["a", "a"], {"num_hidden_layers": 4}, 3, "model.layers.3.input_layernorm.weight"),
     (["a", "a"], {"head_dim": 32}, 3, "q_proj.weight"),
+    (["a", "a"], {"scoring_func": "sqrtsoftplus"}, 3, "sqrtsoftplus"),
+    (["a", "a"], {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, 3, "layer_types[1] is 'sliding_attention'"),
+    (["a", "a"], {"model_type": "olmo3", "layer_types": ["full_attention", "linear_attention", "full_attention"]}, 3,
+     "layer_types[1] is 'linear_attention'"),
+    (["a", "a"], {"model_type": "olmo3", "sliding_window": 4}, 3, "sliding_window without layer_types"),
+    (["a", "a"], {"model_type": "smollm3", "no_rope_layers": [1]}, 3, "no_rope_layers must have 3"),
+    (["a", "a"], {"model_type": "olmoe", "clip_qkv": 8.0}, 3, "clip_qkv"),
+    (["a", "a"], {"model_type": "arcee", "hidden_act": "silu"}, 3, "silu"),
+    (["a", "a"], {"model_type": "olmo2"}, 3, "q_norm.weight"),
+    (["a", "a"], {"partial_rotary_factor": 0.5}, 3, "partial_rotary_factor"),
+    (["a", "a"], {"model_type": "hunyuan_v1_dense", "rope_scaling": {"type": "dynamic", "factor": 2}}, 3, "dynamic"),
 ])
 def test_refusals(tmp_path, tessera, arguments, config, code, words):
     Whole("llama").write(tmp_path / "a", **config)

@@ -27,7 +27,7 @@ Test(forward_ops, gates_are_their_formulas, .init = begin)
     static const double kLimit = 7, kPi = 3.14159265358979323846;
     for (size_t i = 0; i < ROWS * LD; i++)
         both[i] = uniform(i % 3 == 0 ? 20 : 2);
-    for (int kind = TSR_GATE_SILU; kind <= TSR_GATE_CLAMPED; kind++) {
+    for (int kind = TSR_GATE_SILU; kind <= TSR_GATE_SIGMOID; kind++) {
         const tsr_op_gate args = {.kind = (tsr_gate)kind,
                                   .limit = kLimit,
                                   .gate = both,
@@ -45,7 +45,9 @@ Test(forward_ops, gates_are_their_formulas, .init = begin)
             const double want = kind == TSR_GATE_SILU ? g / (1 + exp(-g)) * u
                                 : kind == TSR_GATE_GELU_TANH
                                     ? g / 2 * (1 + tanh(sqrt(2 / kPi) * (g + 0.044715 * pow(g, 3)))) * u
-                                    : cut_g / (1 + exp(-1.702 * cut_g)) * (cut_u + 1);
+                                : kind == TSR_GATE_CLAMPED ? cut_g / (1 + exp(-1.702 * cut_g)) * (cut_u + 1)
+                                : kind == TSR_GATE_RELU2   ? pow(fmax(g, 0), 2)
+                                                           : u / (1 + exp(-g));
             cr_assert_float_eq(y[i], want, 1e-12 * (1 + fabs(want)), "kind %d, %g and %g: %.17g, not %.17g", kind, g, u,
                                y[i], want);
         }

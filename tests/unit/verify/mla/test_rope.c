@@ -19,7 +19,7 @@ static tsr_rope read_rope(const char *config, tsr_arena *arena)
     tsr_err err;
     tsr_checkpoint c = {.path = "test", .config = config, .config_size = strlen(config)};
     cr_assert_eq(tsr_json_index_read(&c.config_index, "test", config, c.config_size, &err), TSR_OK, "%s", err.msg);
-    cr_assert_eq(tsr_rope_read(&rope, &c, DIM, arena, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(tsr_rope_read(&rope, &c, DIM, 10000, arena, &err), TSR_OK, "%s", err.msg);
     tsr_json_index_free(&c.config_index);
     return rope;
 }

@@ -1,0 +1,100 @@
+/* Lists the families of a forward pass: what their layers have in place of Llama's, and the names of their weights. */
+#include "verify/forward/forward_parts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const tsr_norm_names kBefore = {"input_layernorm", NULL, "post_attention_layernorm", NULL},
+                            kAfter = {NULL, "post_attention_layernorm", NULL, "post_feedforward_layernorm"},
+                            kGemma = {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+                                      "post_feedforward_layernorm"},
+                            kGlm = {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm",
+                                    "post_mlp_layernorm"};
+
+static const tsr_mlp_names kGated = {"gate_proj", "up_proj", "down_proj", "gate_up_proj"},
+                           kUngated = {NULL, "up_proj", "down_proj", NULL}, kW = {"w1", "w3", "w2", NULL},
+                           kLinears = {NULL, NULL, "output_linear", "input_linear"};
+
+#define BIAS "e_score_correction_bias"
+static const tsr_moe_names
+    kMoe = {"mlp.gate", "mlp.gate." BIAS, "mlp.experts", "mlp.shared_experts", NULL, &kGated, &kGated, false},
+    kMixtral = {"block_sparse_moe.gate", NULL, "block_sparse_moe.experts", NULL, NULL, &kW, NULL, false},
+    kMiniMax =
+        {"block_sparse_moe.gate", "block_sparse_moe." BIAS, "block_sparse_moe.experts", NULL, NULL, &kW, NULL, false},
+    kQwen = {"mlp.gate", NULL, "mlp.experts", "mlp.shared_expert", "mlp.shared_expert_gate", &kGated, &kGated, false},
+    kErnie = {"mlp.gate", "mlp.moe_statics." BIAS, "mlp.experts", "mlp.shared_experts", NULL, &kGated, &kGated, false},
+    kExaone = {"mlp.gate", "mlp." BIAS, "mlp.experts", "mlp.shared_experts", NULL, &kGated, &kGated, false},
+    kHunyuan = {"mlp.gate.wg", NULL, "mlp.experts", "mlp.shared_mlp", NULL, &kGated, &kGated, false},
+    kHunyuan3 = {"mlp.router.gate", "mlp.expert_bias", "mlp.experts", "mlp.shared_mlp", NULL, &kGated, &kGated, false},
+    kGranite =
+        {"block_sparse_moe.router.layer", NULL, "block_sparse_moe", "shared_mlp", NULL, &kLinears, &kLinears, false},
+    kGptOss = {"mlp.router", NULL, "mlp.experts", NULL, NULL, &kGated, NULL, true};
+
+enum {
+    GEMMA = TSR_GAIN_FROM_ONE | TSR_SOFT_CAPS | TSR_SCALED_EMBEDDING,
+};
+
+static const tsr_family_row kFamilies[] = {
+    {"llama", 0, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
+    {"mistral", 0, TSR_WINDOW_ALL, &kBefore, &kGated, &kMoe, 0, 0},
+    {"mixtral", TSR_NORMALIZED, TSR_WINDOW_ALL, &kBefore, &kGated, &kMixtral, 0, 0},
+    {"qwen2", 0, TSR_WINDOW_LATER, &kBefore, &kGated, &kMoe, 0, 0},
+    {"qwen2_moe", 0, TSR_WINDOW_LATER, &kBefore, &kGated, &kQwen, 0, 0},
+    {"qwen3", 0, TSR_WINDOW_LATER, &kBefore, &kGated, &kMoe, 0, 0},
+    {"qwen3_moe", 0, TSR_WINDOW_LATER, &kBefore, &kGated, &kMoe, 0, 0},
+    {"deepseek_v2", TSR_LATENT, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
+    {"deepseek_v3", TSR_LATENT | TSR_SIGMOID, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
+    {"kimi_k2", TSR_LATENT | TSR_SIGMOID, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
+    {"youtu", TSR_LATENT, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
+    {"glm4_moe", TSR_SIGMOID | TSR_PARTIAL_ROPE, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0.5},
+    {"gemma2", GEMMA, TSR_WINDOW_EVEN, &kGemma, &kGated, &kMoe, 0, 0},
+    {"gemma3_text", GEMMA | TSR_LOCAL_ROPE, TSR_WINDOW_PATTERN, &kGemma, &kGated, &kMoe, 1e6, 0},
+    {"gpt_oss", TSR_NORMALIZED | TSR_CLAMPED | TSR_SINKS, TSR_WINDOW_EVEN, &kBefore, &kGated, &kGptOss, 150000, 0},
+    {"minimax_m2", TSR_NORMALIZED | TSR_SIGMOID | TSR_PARTIAL_ROPE | TSR_WIDE_NORMS, TSR_WINDOW_UNKNOWN, &kBefore,
+     &kGated, &kMiniMax, 5e6, 0},
+    {"seed_oss", 0, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
+    {"internlm3", 0, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
+    {"iquestcoder", 0, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
+    {"ministral", 0, TSR_WINDOW_ALL, &kBefore, &kGated, &kMoe, 0, 0},
+    {"arcee", 0, TSR_WINDOW_UNKNOWN, &kBefore, &kUngated, &kMoe, 0, 0},
+    {"smollm3", TSR_LISTED_ROPE, TSR_WINDOW_LISTED, &kBefore, &kGated, &kMoe, 2e6, 0},
+    {"helium", TSR_ADJACENT_ROPE, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 100000, 0},
+    {"ernie4_5", TSR_ADJACENT_ROPE, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 500000, 0},
+    {"ernie4_5_moe", TSR_ADJACENT_ROPE | TSR_NORMALIZED, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kErnie, 500000, 0},
+    {"phi3", TSR_PARTIAL_ROPE, TSR_WINDOW_ALL, &kBefore, &kGated, &kMoe, 0, 0},
+    {"glm", TSR_ADJACENT_ROPE | TSR_PARTIAL_ROPE, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0.5},
+    {"glm4", TSR_ADJACENT_ROPE | TSR_PARTIAL_ROPE, TSR_WINDOW_UNKNOWN, &kGlm, &kGated, &kMoe, 0, 0.5},
+    {"olmo2", TSR_WIDE_NORMS, TSR_WINDOW_UNKNOWN, &kAfter, &kGated, &kMoe, 0, 0},
+    {"olmo3", TSR_WIDE_NORMS | TSR_LOCAL_PLAIN, TSR_WINDOW_LISTED, &kAfter, &kGated, &kMoe, 500000, 0},
+    {"olmoe", TSR_WIDE_NORMS, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
+    {"flex_olmo", TSR_WIDE_NORMS, TSR_WINDOW_UNKNOWN, &kAfter, &kGated, &kMoe, 500000, 0},
+    {"exaone4", TSR_WINDOW_ROPE, TSR_WINDOW_LISTED, &kAfter, &kGated, &kMoe, 0, 0},
+    {"exaone_moe", TSR_WINDOW_ROPE | TSR_SIGMOID, TSR_WINDOW_LISTED, &kBefore, &kGated, &kExaone, 0, 0},
+    {"hunyuan_v1_dense", TSR_LATE_NORMS | TSR_ALPHA_ROPE, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kHunyuan, 0, 0},
+    {"hunyuan_v1_moe", TSR_LATE_NORMS | TSR_ALPHA_ROPE | TSR_NORMALIZED, TSR_WINDOW_UNKNOWN, &kBefore, &kGated,
+     &kHunyuan, 0, 0},
+    {"hy_v3", TSR_SIGMOID | TSR_NORMALIZED, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kHunyuan3, 11158840, 0},
+    {"dots1", TSR_SIGMOID, TSR_WINDOW_FROM, &kBefore, &kGated, &kMoe, 0, 0},
+    {"solar_open", TSR_SIGMOID | TSR_PARTIAL_ROPE, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 1e6, 0},
+    {"mellum", TSR_LOCAL_ROPE, TSR_WINDOW_LISTED, &kBefore, &kGated, &kMoe, 500000, 0},
+    {"granite", TSR_MULTIPLIERS, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
+    {"granitemoe", TSR_MULTIPLIERS | TSR_NORMALIZED, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kGranite, 0, 0},
+    {"granitemoeshared", TSR_MULTIPLIERS | TSR_NORMALIZED, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kGranite, 0, 0},
+    {0},
+};
+
+const tsr_family_row *tsr_forward_family(const char *type)
+{
+    const tsr_family_row *row = kFamilies;
+    while (row->type != NULL && (type == NULL || strcmp(type, row->type) != 0))
+        row++;
+    return row->type == NULL ? NULL : row;
+}
+
+const char *tsr_forward_families(char *text, size_t size)
+{
+    size_t used = 0;
+    for (const tsr_family_row *row = kFamilies; row->type != NULL && used < size; row++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", used > 0 ? ", " : "", row->type);
+    return text;
+}
