@@ -37,6 +37,8 @@ SIGMOID = EXPERTS | {"n_routed_experts": 8, "n_shared_experts": 1, "first_k_dens
                      "norm_topk_prob": True, "n_group": 1, "topk_group": 1}
 GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.22, "logits_scaling": 8.0}
 PARTIAL = {"rope_parameters": UNSCALED | {"partial_rotary_factor": 0.5}}
+DELTA = PARTIAL | {"layer_types": ["linear_attention", "full_attention", "linear_attention"], "linear_num_key_heads": 2,
+                   "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 24, "linear_conv_kernel_dim": 4}
 # Differences from GROUPED of families whose class is found by the name.
 FAMILIES = {
     "minimax_m2": PARTIAL | {"num_local_experts": 8, "num_experts_per_tok": 2},
@@ -70,6 +72,9 @@ FAMILIES = {
     "granite": GRANITE,
     "granitemoe": GRANITE | {"num_local_experts": 8, "num_experts_per_tok": 2},
     "granitemoeshared": GRANITE | {"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 96},
+    "qwen3_next": DELTA | EXPERTS | {"num_experts": 8, "norm_topk_prob": True, "shared_expert_intermediate_size": 96, "mlp_only_layers": [0]},
+    "qwen3_5_text": DELTA,
+    "qwen3_5_moe_text": DELTA | EXPERTS | {"num_experts": 8, "shared_expert_intermediate_size": 96},
     "youtu": {k: v for k, v in LATENT.items() if k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")}
     | {"num_key_value_heads": 4, "head_dim": 16},
 }

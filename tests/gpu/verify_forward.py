@@ -29,6 +29,9 @@ GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 9, "query_p
 YARN = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
         "original_max_position_embeddings": 64}
 TYPES = ["sliding_attention", "full_attention"]
+DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 64,
+         "linear_conv_kernel_dim": 4, "full_attention_interval": 2, "partial_rotary_factor": 0.25, "norm_topk_prob": True}
+GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.22, "logits_scaling": 8.0}
 # Members of each family's config.json besides BASE, and its tensors.
 FAMILIES = {
     "llama": ({}, set()),
@@ -45,6 +48,10 @@ FAMILIES = {
     "gemma3_text": ({**GEMMA, "layer_types": TYPES}, {"four norms", "head norms", "tied"}),
     "gpt_oss": ({"sliding_window": 9, "layer_types": TYPES, "rope_scaling": YARN, "intermediate_size": EXPERT, "attention_bias": True},
                 {"bias", "stacks"}),
+    "minimax_m2": ({"rotary_dim": 32, "scoring_func": "sigmoid"}, {"wide norms", "experts", "w", "sigmoid"}),
+    "arcee": ({"hidden_act": "relu2"}, {"ungated"}),
+    "granitemoeshared": (GRANITE, {"halves"}),
+    "qwen3_next": (DELTA, {"delta", "gain from 1", "output gate", "head norms", "experts", "shared gate"}),
 }
 
 
@@ -74,8 +81,8 @@ class Model:
         self.tensors[name] = ("BF16", shape, bf16(self.rng, n, scale or 0.8 * shape[-1] ** -0.5))
 
     def norm(self, name, n):
-        gemma = "four norms" in self.traits
-        self.tensors[f"{name}.weight"] = ("BF16", (n,), bf16(self.rng, n, 0.2, 0.0 if gemma else 1.0))
+        from_one = self.traits & {"four norms", "gain from 1"}
+        self.tensors[f"{name}.weight"] = ("BF16", (n,), bf16(self.rng, n, 0.2, 0.0 if from_one else 1.0))
 
     def linear(self, name, rows, cols, bias=False):
         self.add(f"{name}.weight", (rows, cols))
@@ -83,7 +90,8 @@ class Model:
             self.add(f"{name}.bias", (rows,), 0.3)
 
     def mlp(self, name, inner, words=("gate_proj", "up_proj", "down_proj")):
-        self.linear(f"{name}.{words[0]}", inner, HIDDEN)
+        if "ungated" not in self.traits:
+            self.linear(f"{name}.{words[0]}", inner, HIDDEN)
         self.linear(f"{name}.{words[1]}", inner, HIDDEN)
         self.linear(f"{name}.{words[2]}", HIDDEN, inner)
 
@@ -93,18 +101,27 @@ class Model:
             norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
         for name in norms:
             self.norm(at + name, HIDDEN)
-        (self.latent if "latent" in self.traits else self.grouped)(f"{at}self_attn.")
+        if "delta" in self.traits and at == "model.layers.0.":
+            self.delta(f"{at}linear_attn.")
+        else:
+            (self.latent if "latent" in self.traits else self.grouped)(f"{at}self_attn.")
         if "stacks" in self.traits:
             self.linear(f"{at}mlp.router", EXPERTS, HIDDEN, True)
             for name, shape in (("gate_up_proj", (EXPERTS, HIDDEN, 2 * EXPERT)), ("down_proj", (EXPERTS, EXPERT, HIDDEN))):
                 self.add(f"{at}mlp.experts.{name}", shape, shape[1] ** -0.5)
                 self.add(f"{at}mlp.experts.{name}_bias", (EXPERTS, shape[2]), 0.3)
+        elif "halves" in self.traits:
+            self.linear(f"{at}block_sparse_moe.router.layer", EXPERTS, HIDDEN)
+            self.add(f"{at}block_sparse_moe.input_linear.weight", (EXPERTS, 2 * EXPERT, HIDDEN))
+            self.add(f"{at}block_sparse_moe.output_linear.weight", (EXPERTS, HIDDEN, EXPERT))
+            self.linear(f"{at}shared_mlp.input_linear", 2 * EXPERT, HIDDEN)
+            self.linear(f"{at}shared_mlp.output_linear", HIDDEN, EXPERT)
         elif "experts" in self.traits:
             mlp = at + ("block_sparse_moe" if "w" in self.traits else "mlp")
             self.linear(f"{mlp}.gate", EXPERTS, HIDDEN)
             if "sigmoid" in self.traits:
                 bias = array.array("f", (self.rng.uniform(0, 0.5) for _ in range(EXPERTS)))
-                self.tensors[f"{mlp}.gate.e_score_correction_bias"] = ("F32", (EXPERTS,), bias.tobytes())
+                self.tensors[f"{mlp}.{'' if 'w' in self.traits else 'gate.'}e_score_correction_bias"] = ("F32", (EXPERTS,), bias.tobytes())
             for e in range(EXPERTS):
                 self.mlp(f"{mlp}.experts.{e}", EXPERT, *([("w1", "w3", "w2")] if "w" in self.traits else []))
             if "shared" in self.traits:
@@ -118,13 +135,28 @@ class Model:
     def grouped(self, at):
         bias = "bias" in self.traits
         for name, rows in (("q", HEADS * DIM), ("k", KV * DIM), ("v", KV * DIM)):
-            self.linear(f"{at}{name}_proj", rows, HIDDEN, bias)
+            self.linear(f"{at}{name}_proj", rows * (1 + ("output gate" in self.traits and name == "q")), HIDDEN, bias)
         self.linear(f"{at}o_proj", HIDDEN, HEADS * DIM, "stacks" in self.traits)
         if "head norms" in self.traits:
             self.norm(f"{at}q_norm", DIM)
             self.norm(f"{at}k_norm", DIM)
+        if "wide norms" in self.traits:
+            self.norm(f"{at}q_norm", HEADS * DIM)
+            self.norm(f"{at}k_norm", KV * DIM)
         if "stacks" in self.traits:
             self.add(f"{at}sinks", (HEADS,), 1)
+
+    def delta(self, at):
+        c = self.config
+        heads, keys = c["linear_num_value_heads"], c["linear_num_key_heads"] * c["linear_key_head_dim"]
+        values = heads * c["linear_value_head_dim"]
+        self.linear(f"{at}in_proj_qkvz", 2 * keys + 2 * values, HIDDEN)
+        self.linear(f"{at}in_proj_ba", 2 * heads, HIDDEN)
+        self.linear(f"{at}out_proj", HIDDEN, values)
+        self.add(f"{at}conv1d.weight", (2 * keys + values, 1, c["linear_conv_kernel_dim"]), 0.5)
+        self.add(f"{at}A_log", (heads,), 1)
+        self.add(f"{at}dt_bias", (heads,), 1)
+        self.tensors[f"{at}norm.weight"] = ("BF16", (c["linear_value_head_dim"],), bf16(self.rng, c["linear_value_head_dim"], 0.2, 1.0))
 
     def latent(self, at):
         c = self.config

@@ -4,6 +4,8 @@ import json
 import math
 
 from checkpoints import write
+from forward_families import (BASE, CHOSEN, DIM, EPS, EXPERTS, FAMILIES, HEADS, HIDDEN, INNER, K_DIM, K_HEADS, KV_HEADS, LAYERS,
+                              NORMS, ROUTERS, TAPS, V_DIM, V_HEADS, VOCABULARY, WINDOW)
 import harness
 import ml_dtypes
 from mla_oracle import BATCH, Model, TOKENS
@@ -11,71 +13,6 @@ import numpy as np
 import pytest
 
 BF16 = ml_dtypes.bfloat16
-HIDDEN, HEADS, KV_HEADS, DIM, INNER, LAYERS, VOCABULARY, EXPERTS, CHOSEN, EPS = 64, 4, 2, 16, 96, 3, 97, 8, 3, 1e-6
-BASE = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": DIM,
-        "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY, "rms_norm_eps": EPS, "rope_theta": 500.0,
-        "hidden_act": "silu", "num_experts_per_tok": CHOSEN}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 32}
-WINDOW = 4
-TYPES = ["full_attention", "sliding_attention", "full_attention"]
-GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": WINDOW, "query_pre_attn_scalar": 40, "tie_word_embeddings": True}
-NORMS = {"before": ("input_layernorm", None, "post_attention_layernorm", None),
-         "after": (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
-         "gemma": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
-         "glm": ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")}
-# Routers: names below a layer of the weight and of the bias of the choice.
-ROUTERS = {"mixtral": ("block_sparse_moe.gate", None), "minimax_m2": ("block_sparse_moe.gate", "block_sparse_moe.e_score_correction_bias"),
-           "ernie4_5_moe": ("mlp.gate", "mlp.moe_statics.e_score_correction_bias"), "exaone_moe": ("mlp.gate", "mlp.e_score_correction_bias"),
-           "hunyuan_v1_moe": ("mlp.gate.wg", None), "hy_v3": ("mlp.router.gate", "mlp.expert_bias"),
-           "granitemoeshared": ("block_sparse_moe.router.layer", None)}
-GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.22, "logits_scaling": 8.0}
-# "traits" are the tensors that a family has.
-FAMILIES = {
-    "llama": {"model_type": "llama", "rope_scaling": LLAMA3, "traits": set()},
-    "mistral": {"model_type": "mistral", "rope_scaling": {"type": "linear", "factor": 4.0}, "traits": set()},
-    "mistral, window": {"model_type": "mistral", "sliding_window": WINDOW, "traits": set()},
-    "gemma2": {"model_type": "gemma2", **GEMMA, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0, "traits": {"gemma", "tied"}},
-    "gemma3_text": {"model_type": "gemma3_text", **GEMMA, "layer_types": TYPES, "rope_local_base_freq": 50.0,
-                    "traits": {"gemma", "tied", "head norms"}},
-    "gemma3_text, pattern": {"model_type": "gemma3_text", **GEMMA, "sliding_window_pattern": 2, "rope_local_base_freq": 50.0,
-                             "traits": {"gemma", "tied", "head norms"}},
-    "gpt_oss": {"model_type": "gpt_oss", "sliding_window": WINDOW, "layer_types": TYPES, "attention_bias": True, "intermediate_size": INNER,
-                "swiglu_limit": 2.0, "num_local_experts": EXPERTS, "traits": {"bias", "stacks"}},
-    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True, "traits": {"bias", "tied"}},
-    "qwen2, later window": {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1, "sliding_window": WINDOW, "traits": {"bias"}},
-    "qwen2_moe": {"model_type": "qwen2_moe", "norm_topk_prob": False, "traits": {"bias", "experts", "gated shared"}},
-    "mixtral": {"model_type": "mixtral", "norm_topk_prob": True, "traits": {"experts"}},
-    "glm4_moe": {"model_type": "glm4_moe", "partial_rotary_factor": 0.5, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5,
-                 "norm_topk_prob": True, "traits": {"bias", "head norms", "experts", "shared", "sigmoid"}},
-    "qwen3": {"model_type": "qwen3", "traits": {"head norms"}},
-    "qwen3_moe": {"model_type": "qwen3_moe", "norm_topk_prob": True, "traits": {"head norms", "experts"}},
-    "deepseek_v2": {"model_type": "deepseek_v2", "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2,
-                    "routed_scaling_factor": 2.0, "norm_topk_prob": False, "traits": {"latent", "experts", "shared"}},
-    "deepseek_v3": {"model_type": "deepseek_v3", "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5,
-                    "norm_topk_prob": True, "traits": {"latent", "experts", "shared", "sigmoid"}},
-    "minimax_m2": {"model_type": "minimax_m2", "rotary_dim": 8, "norm_topk_prob": True, "scoring_func": "sigmoid",
-                   "traits": {"wide norms", "experts", "sigmoid"}},
-    "arcee": {"model_type": "arcee", "hidden_act": "relu2", "traits": {"ungated"}},
-    "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1], "traits": set()},
-    "smollm3, interval": {"model_type": "smollm3", "no_rope_layer_interval": 2, "traits": set()},
-    "ernie4_5_moe": {"model_type": "ernie4_5_moe", "moe_k": CHOSEN, "norm_topk_prob": True,
-                     "traits": {"adjacent", "bias", "experts", "shared", "choice bias", "head bias"}},
-    "phi3": {"model_type": "phi3", "partial_rotary_factor": 0.5, "sliding_window": WINDOW, "traits": {"fused"}},
-    "glm4": {"model_type": "glm4", "partial_rotary_factor": 0.5, "traits": {"adjacent", "bias", "glm", "fused MLP"}},
-    "olmo2": {"model_type": "olmo2", "traits": {"after", "wide norms"}},
-    "olmo3": {"model_type": "olmo3", "sliding_window": WINDOW, "layer_types": TYPES, "rope_scaling": LLAMA3, "traits": {"after", "wide norms"}},
-    "exaone4": {"model_type": "exaone4", "sliding_window": WINDOW, "layer_types": TYPES, "traits": {"after", "head norms"}},
-    "exaone_moe": {"model_type": "exaone_moe", "sliding_window": WINDOW, "layer_types": TYPES, "norm_topk_prob": True,
-                   "routed_scaling_factor": 2.5, "traits": {"head norms", "experts", "shared", "sigmoid"}},
-    "hunyuan_v1_dense": {"model_type": "hunyuan_v1_dense", "rope_scaling": {"type": "dynamic", "alpha": 1000.0}, "traits": {"late norms"}},
-    "hunyuan_v1_moe": {"model_type": "hunyuan_v1_moe", "moe_topk": CHOSEN, "norm_topk_prob": True, "traits": {"late norms", "experts", "shared"}},
-    "hy_v3": {"model_type": "hy_v3", "router_scaling_factor": 2.5, "norm_topk_prob": True,
-              "traits": {"head norms", "experts", "shared", "sigmoid"}},
-    "dots1": {"model_type": "dots1", "max_window_layers": 1, "sliding_window": WINDOW, "norm_topk_prob": True,
-              "traits": {"head norms", "experts", "shared", "sigmoid"}},
-    "granitemoeshared": {"model_type": "granitemoeshared", **GRANITE, "norm_topk_prob": True, "traits": {"experts", "shared", "halves"}},
-}
 
 
 def rms_norm(x, gain):
@@ -113,11 +50,11 @@ class Whole:
         return (self.rng.standard_normal(shape) * (scale or shape[-1] ** -0.5)).astype(BF16)
 
     def gain(self, n):
-        """Gemma adds 1 to it."""
-        return (self.rng.uniform(0.5, 2, n) - ("gemma" in self.traits)).astype(BF16)
+        """Gemma and Qwen3-Next add 1 to it."""
+        return (self.rng.uniform(0.5, 2, n) - bool(self.traits & {"gemma", "gain from 1"})).astype(BF16)
 
     def norm(self, x, gain):
-        return rms_norm(x, gain + ("gemma" in self.traits))
+        return rms_norm(x, gain + bool(self.traits & {"gemma", "gain from 1"}))
 
     def moe(self):
         """Returns the beginning of the names of a layer's router and experts."""
@@ -148,7 +85,13 @@ class Whole:
             join("self_attn.qkv_proj.weight", *(f"self_attn.{n}_proj.weight" for n in "qkv"))
         if self.traits & {"fused", "fused MLP"}:
             join("mlp.gate_up_proj.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight")
-        if "halves" in self.traits and f"{self.router}.weight" in t:
+        if "halves" in self.traits and self.moe() == "mlp" and f"{self.router}.weight" in t:
+            for e in range(EXPERTS):
+                at = f"mlp.experts.{e}."
+                join(at + "both", at + "gate_proj.weight", at + "up_proj.weight")
+            for name, leaf in (("gate_up_proj", "both"), ("down_proj", "down_proj.weight")):
+                t[f"mlp.experts.{name}"] = np.stack([t.pop(f"mlp.experts.{e}.{leaf}") for e in range(EXPERTS)])
+        elif "halves" in self.traits and f"{self.router}.weight" in t:
             join("shared_mlp.input_linear.weight", "shared_mlp.gate_proj.weight", "shared_mlp.up_proj.weight")
             t["shared_mlp.output_linear.weight"] = t.pop("shared_mlp.down_proj.weight")
             for e in range(EXPERTS):
@@ -170,6 +113,11 @@ class Whole:
             part("self_attn.qkv_proj.weight", *((f"self_attn.{n}_proj.weight", DIM * h) for n, h in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS))))
         if "mlp.gate_up_proj.weight" in w:
             part("mlp.gate_up_proj.weight", ("mlp.gate_proj.weight", INNER), ("mlp.up_proj.weight", INNER))
+        if "mlp.experts.gate_up_proj" in w and "halves" in self.traits:
+            both, down = (w.pop(f"mlp.experts.{n}_proj") for n in ("gate_up", "down"))
+            for e in range(EXPERTS):
+                at = f"mlp.experts.{e}."
+                w |= {at + "gate_proj.weight": both[e, :INNER], at + "up_proj.weight": both[e, INNER:], at + "down_proj.weight": down[e]}
         if "block_sparse_moe.input_linear.weight" in w:
             both, down = (w.pop(f"block_sparse_moe.{n}_linear.weight") for n in ("input", "output"))
             for e in range(EXPERTS):
@@ -183,9 +131,11 @@ class Whole:
         t = {f"{n}.weight": self.gain(HIDDEN) for n in self.norms if n}
         if "latent" in self.traits:
             t |= {n.removeprefix("model.layers.0."): x for n, x in self.attention[layer].tensors.items()}
+        elif self.is_delta(layer):
+            t |= self.delta_tensors()
         else:
             for n, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
-                t[f"self_attn.{n}_proj.weight"] = self.draw(heads * DIM, HIDDEN)
+                t[f"self_attn.{n}_proj.weight"] = self.draw(heads * DIM * (1 + ("output gate" in self.traits and n == "q")), HIDDEN)
                 if "bias" in self.traits:
                     t[f"self_attn.{n}_proj.bias"] = self.draw(heads * DIM, scale=0.5)
                 if "head norms" in self.traits and n != "v":
@@ -220,7 +170,10 @@ class Whole:
                 "mlp.experts.down_proj_bias": self.draw(EXPERTS, HIDDEN, scale=0.5)}
 
     def write(self, path, **config):
-        return write(path, self.tensors, self.config | config)
+        if "multimodal" not in self.traits:
+            return write(path, self.tensors, self.config | config)
+        named = {n.replace("model.", "model.language_model.", 1) if n.startswith("model.") else n: x for n, x in self.tensors.items()}
+        return write(path, named, {"model_type": "qwen3_5_moe", "text_config": self.config | config})
 
     # ---- the pass ----
 
@@ -273,9 +226,12 @@ class Whole:
     def grouped(self, layer, w, x, fault):
         angle = np.arange(TOKENS)[:, None] * self.frequency(layer)
         cos, sin = np.cos(angle)[None, :, None], np.sin(angle)[None, :, None]
+        gates = {"out": np.full(1, np.inf)}
 
         def heads(name):
             y = x @ w[f"self_attn.{name}_proj.weight"].T + w.get(f"self_attn.{name}_proj.bias", 0)
+            if "output gate" in self.traits and name == "q":
+                y, gates["out"] = (u.reshape(BATCH, TOKENS, -1) for u in np.split(y.reshape(BATCH, TOKENS, HEADS, 2 * DIM), 2, -1))
             gain = w.get(f"self_attn.{name}_norm.weight", np.ones(DIM))
             if f"self_attn.{name}_norm.weight" in w and fault != "head norm":
                 y = self.norm(y.reshape(BATCH, TOKENS, -1, len(gain)), gain)
@@ -299,7 +255,64 @@ class Whole:
             sinks = np.broadcast_to(w["self_attn.sinks"][None, :, None, None], (*scores.shape[:3], 1))
             scores = np.concatenate([scores, sinks], -1)
         out = np.einsum("bhqk,bkhd->bqhd", softmax(scores)[..., :TOKENS], v)
-        return out.reshape(BATCH, TOKENS, -1) @ w["self_attn.o_proj.weight"].T + w.get("self_attn.o_proj.bias", 0)
+        out = out.reshape(BATCH, TOKENS, -1) / (1 + np.exp(-gates["out"]))
+        return out @ w["self_attn.o_proj.weight"].T + w.get("self_attn.o_proj.bias", 0)
+
+    # ---- delta nets ----
+
+    def is_delta(self, layer):
+        if "delta" not in self.traits:
+            return False
+        if "layer_types" in self.config:
+            return self.config["layer_types"][layer] == "linear_attention"
+        return (layer + 1) % self.config["full_attention_interval"] != 0
+
+    def delta_tensors(self):
+        keys, values = K_HEADS * K_DIM, V_HEADS * V_DIM
+        shapes = {"in_proj_qkvz": 2 * keys + 2 * values, "in_proj_ba": 2 * V_HEADS}
+        if "parts" in self.traits:
+            shapes = {"in_proj_qkv": 2 * keys + values, "in_proj_z": values, "in_proj_b": V_HEADS, "in_proj_a": V_HEADS}
+        t = {f"{n}.weight": self.draw(rows, HIDDEN) for n, rows in shapes.items()}
+        t |= {"conv1d.weight": self.draw(2 * keys + values, 1, TAPS, scale=0.5), "out_proj.weight": self.draw(HIDDEN, values),
+              "A_log": np.log(self.rng.uniform(0.05, 4, V_HEADS)).astype(BF16), "dt_bias": self.draw(V_HEADS, scale=1),
+              "norm.weight": self.rng.uniform(0.5, 2, V_DIM).astype(BF16)}
+        return {f"linear_attn.{n}": x for n, x in t.items()}
+
+    def delta_inputs(self, w, x):
+        """q, k, v, z [BATCH, TOKENS, heads, dim], and b and a [BATCH, TOKENS, V_HEADS], before the convolution."""
+        keys, values, share = K_HEADS * K_DIM, V_HEADS * V_DIM, V_HEADS // K_HEADS
+        if "parts" in self.traits:
+            q, k, v = np.split(x @ w["linear_attn.in_proj_qkv.weight"].T, [keys, 2 * keys], -1)
+            z, b, a = (x @ w[f"linear_attn.in_proj_{n}.weight"].T for n in "zba")
+        else:
+            of_heads = (x @ w["linear_attn.in_proj_qkvz.weight"].T).reshape(BATCH, TOKENS, K_HEADS, -1)
+            q, k, v, z = np.split(of_heads, np.cumsum([K_DIM, K_DIM, share * V_DIM]), -1)
+            b, a = np.split((x @ w["linear_attn.in_proj_ba.weight"].T).reshape(BATCH, TOKENS, K_HEADS, -1), 2, -1)
+        return [u.reshape(BATCH, TOKENS, -1) for u in (q, k, v, z, b, a)]
+
+    def delta(self, w, x, fault):
+        q, k, v, z, b, a = self.delta_inputs(w, x)
+        mixed = np.concatenate([q, k, v], -1)
+        padded = np.concatenate([np.zeros((BATCH, TAPS - 1, mixed.shape[-1])), mixed], 1)
+        filters = np.asarray(w["linear_attn.conv1d.weight"])
+        mixed = sum(padded[:, j : j + TOKENS] * filters[:, 0, j] for j in range(TAPS))
+        mixed = mixed / (1 + np.exp(-mixed))
+        q, k, v = np.split(mixed, [K_HEADS * K_DIM, 2 * K_HEADS * K_DIM], -1)
+        q, k = (np.repeat(u.reshape(BATCH, TOKENS, K_HEADS, K_DIM), V_HEADS // K_HEADS, 2) for u in (q, k))
+        q, k = (u / np.sqrt((u**2).sum(-1, keepdims=True) + 1e-6) for u in (q, k))
+        v = v.reshape(BATCH, TOKENS, V_HEADS, V_DIM)
+        decay = np.exp(-np.exp(w["linear_attn.A_log"]) * np.log1p(np.exp(a + w["linear_attn.dt_bias"])))
+        if fault == "decay":
+            decay = np.ones_like(decay)
+        state, out = np.zeros((BATCH, V_HEADS, K_DIM, V_DIM)), np.zeros((BATCH, TOKENS, V_HEADS, V_DIM))
+        for t in range(TOKENS):
+            state = state * decay[:, t, :, None, None]
+            error = (v[:, t] - np.einsum("bhkv,bhk->bhv", state, k[:, t])) / (1 + np.exp(-b[:, t]))[..., None]
+            state = state + k[:, t, :, :, None] * error[:, :, None]
+            out[:, t] = np.einsum("bhkv,bhk->bhv", state, q[:, t]) / math.sqrt(K_DIM)
+        z = z.reshape(out.shape)
+        out = rms_norm(out, w["linear_attn.norm.weight"]) * z / (1 + np.exp(-z))
+        return out.reshape(BATCH, TOKENS, -1) @ w["linear_attn.out_proj.weight"].T
 
     def run_mlp(self, w, prefix, x):
         if "ungated" in self.traits:
@@ -353,6 +366,8 @@ class Whole:
             m = self.attention[layer]
             m.tensors = {f"model.layers.0.{n}": t for n, t in w.items() if n.startswith("self_attn.")}
             added = m.stages(hidden=normed)["output"]
+        elif self.is_delta(layer):
+            added = self.delta(w, normed, fault)
         else:
             added = self.grouped(layer, w, normed, fault)
         x = x + residual * (added if behind is None else self.norm(added, behind))

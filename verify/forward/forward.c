@@ -67,9 +67,12 @@ static tsr_status add_half(const tsr_forward *f, size_t layer, const char *norm,
 static tsr_status mix(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
                       tsr_err *err)
 {
-    if ((f->traits & TSR_LATENT) != 0)
-        return tsr_forward_latent(f, layer, tokens, x, out, err);
-    return tsr_forward_attention(f, layer, tokens, x, out, err);
+    static tsr_status (*const kBlocks[])(tsr_forward *, size_t, const tsr_tokens *, const double *, tsr_held *,
+                                         tsr_err *) = {[TSR_LAYER_FULL] = tsr_forward_attention,
+                                                       [TSR_LAYER_WINDOW] = tsr_forward_attention,
+                                                       [TSR_LAYER_DELTA] = tsr_forward_delta_net};
+    const bool latent = f->kinds[layer] == TSR_LAYER_FULL && (f->traits & TSR_LATENT) != 0;
+    return (latent ? tsr_forward_latent : kBlocks[f->kinds[layer]])(f, layer, tokens, x, out, err);
 }
 
 tsr_status tsr_forward_layer(tsr_forward *f, size_t layer, const tsr_tokens *tokens, double *x, uint32_t *choices,

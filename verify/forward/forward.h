@@ -70,11 +70,11 @@ typedef struct tsr_mlp_names {
     const char *both;             /* gate, then up, in one weight, if the checkpoint has it; NULL: never */
 } tsr_mlp_names;
 
-/* Names of a router and experts below model.layers.N. Experts are MLPs of a number each, or the stacks `both` and
- * `down` in `experts`. */
+/* Names of a router and experts below model.layers.N. Experts are MLPs EXPERTS.0, EXPERTS.1 and so on, or two stacks. */
 typedef struct tsr_moe_names {
     const char *router, *bias, *experts, *shared, *shared_gate; /* bias: of the choice. NULL: none */
     const tsr_mlp_names *expert, *of_shared;
+    const char *stacks[2]; /* gates and ups, and downs, if the checkpoint has them. NULL: never */
     bool alternating; /* stacks are [experts, inputs, outputs] with biases, and gates and ups alternate. Otherwise they
                        * are [experts, outputs, inputs], gates first */
 } tsr_moe_names;

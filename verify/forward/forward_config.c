@@ -244,6 +244,16 @@ static double grouped_elements(const tsr_forward *f, double n)
     return n * (2 * q + 2 * kv + 2 * (double)f->hidden);
 }
 
+/* Returns the elements of one layer's delta net: its projections, their parts, and the parts after the convolution. */
+static double delta_elements(const tsr_forward *f, double n)
+{
+    const double keys = (double)tsr_forward_size(f, "linear_num_key_heads", 0) *
+                        (double)tsr_forward_size(f, "linear_key_head_dim", 0),
+                 values = (double)tsr_forward_size(f, "linear_num_value_heads", 0) *
+                          (double)tsr_forward_size(f, "linear_value_head_dim", 0);
+    return n * (6 * keys + 6 * values + 2 * (double)f->hidden);
+}
+
 uint64_t tsr_forward_memory(const tsr_forward *f, size_t tokens, size_t longest)
 {
     enum { THREADS = 8 };
@@ -252,8 +262,9 @@ uint64_t tsr_forward_memory(const tsr_forward *f, size_t tokens, size_t longest)
                                              tsr_forward_size(f, "moe_intermediate_size", 0) *
                                                  tsr_max_u64(1, tsr_forward_size(f, "n_shared_experts", 1)));
     const double stack = f->family->moe->alternating ? 4 * inner * hidden : 0;
-    const double attention = ((f->traits & TSR_LATENT) != 0 ? latent_elements(f, n) : grouped_elements(f, n)) +
-                             (double)THREADS * (double)longest;
+    const double attention =
+        fmax((f->traits & TSR_LATENT) != 0 ? latent_elements(f, n) : grouped_elements(f, n), delta_elements(f, n)) +
+        (double)THREADS * (double)longest;
     const double mlp = n * (3 * inner + 3 * hidden) + stack;
     const double logits = 2.0 * (double)tsr_forward_chunk(f, tokens) * (double)f->vocabulary;
     const double streams = 6 * n * hidden; /* for two models: before and after a layer, and its output */

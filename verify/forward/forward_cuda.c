@@ -19,18 +19,12 @@ static tsr_status check(cudaError_t code, const char *doing, tsr_err *err)
 
 /* ---- memory ---- */
 
-static tsr_status allocate(const tsr_gpu_ops *g, size_t bytes, void **x, tsr_err *err)
-{
-    const cudaError_t code = cudaMallocAsync(x, bytes > 0 ? bytes : 1, g->stream);
-    return tsr_gpu_allocated(code, bytes, "fewer tokens (--count, --batch), or --device cpu", err);
-}
-
 static tsr_status make(tsr_ops *ops, size_t n, double **x, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *there = NULL;
     *x = NULL;
-    TSR_TRY(allocate(g, n * sizeof **x, &there, err));
+    TSR_TRY(tsr_stream_allocate(g, n * sizeof **x, &there, err));
     *x = there;
     ops->held += n * sizeof **x;
     ops->most = tsr_max_u64(ops->most, ops->held);
@@ -88,33 +82,16 @@ static tsr_status fetch(tsr_ops *ops, double *to, tsr_ops *other, const double *
     return wait_for(g, there, err);
 }
 
-/* Copies host data to the GPU; NULL for NULL. `release` frees the copy once all earlier work is done. */
-static tsr_status lend(const tsr_gpu_ops *g, const void *host, size_t bytes, void **there, tsr_err *err)
-{
-    *there = NULL;
-    if (host == NULL)
-        return TSR_OK;
-    TSR_TRY(allocate(g, bytes, there, err));
-    TSR_TRY(check(cudaMemcpyAsync(*there, host, bytes, cudaMemcpyHostToDevice, g->stream), "copying to the GPU", err));
-    return check(cudaStreamSynchronize(g->stream), "copying to the GPU", err);
-}
-
-static void release(const tsr_gpu_ops *g, void *there)
-{
-    if (there != NULL)
-        (void)cudaFreeAsync(there, g->stream);
-}
-
 /* ---- rows and elements ---- */
 
 static tsr_status fill(tsr_ops *ops, double *y, size_t rows, size_t n, const double *host, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *vector;
-    TSR_TRY(lend(g, host, n * sizeof *host, &vector, err));
+    TSR_TRY(tsr_stream_lend(g, host, n * sizeof *host, &vector, err));
     const tsr_f64_rows a = {.y = y, .x = vector, .rows = rows, .n = n, .ld_y = n, .ld_x = 0};
     const tsr_status status = tsr_cuda_f64_rows(&a, g->stream, err);
-    release(g, vector);
+    tsr_stream_release(g, vector);
     return status;
 }
 
@@ -143,10 +120,10 @@ static tsr_status norm(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, 
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *vector;
-    TSR_TRY(lend(g, gain, n * sizeof *gain, &vector, err));
+    TSR_TRY(tsr_stream_lend(g, gain, n * sizeof *gain, &vector, err));
     const tsr_f64_norm a = {x, vector, y, rows, n, ld_x, ld_y, eps};
     const tsr_status status = tsr_cuda_f64_norm(&a, g->stream, err);
-    release(g, vector);
+    tsr_stream_release(g, vector);
     return status;
 }
 
@@ -162,15 +139,15 @@ static tsr_status add(tsr_ops *ops, double *y, const double *x, size_t rows, siz
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *to = NULL, *share = NULL;
-    tsr_status status = lend(g, to_row, rows * sizeof *to_row, &to, err);
+    tsr_status status = tsr_stream_lend(g, to_row, rows * sizeof *to_row, &to, err);
     if (status == TSR_OK)
-        status = lend(g, weight, rows * sizeof *weight, &share, err);
+        status = tsr_stream_lend(g, weight, rows * sizeof *weight, &share, err);
     const tsr_f64_rows a = {
         .y = y, .x = x, .weight = share, .to_row = to, .rows = rows, .n = n, .ld_y = n, .ld_x = n, .add = true};
     if (status == TSR_OK)
         status = tsr_cuda_f64_rows(&a, g->stream, err);
-    release(g, to);
-    release(g, share);
+    tsr_stream_release(g, to);
+    tsr_stream_release(g, share);
     return status;
 }
 
@@ -179,10 +156,10 @@ static tsr_status take(tsr_ops *ops, double *y, const double *x, const uint32_t 
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *from;
-    TSR_TRY(lend(g, row, rows * sizeof *row, &from, err));
+    TSR_TRY(tsr_stream_lend(g, row, rows * sizeof *row, &from, err));
     const tsr_f64_rows a = {.y = y, .x = x, .from_row = from, .rows = rows, .n = n, .ld_y = n, .ld_x = n};
     const tsr_status status = tsr_cuda_f64_rows(&a, g->stream, err);
-    release(g, from);
+    tsr_stream_release(g, from);
     return status;
 }
 
@@ -252,15 +229,15 @@ static tsr_status turn(tsr_ops *ops, const tsr_op_turn *a, tsr_err *err)
     for (size_t i = 0; status == TSR_OK && i < rows; i++)
         places[i] = (uint32_t)tsr_token_position(a->tokens, i);
     if (status == TSR_OK)
-        status = lend(g, host.table, size * sizeof *host.table, &on_gpu[0], err);
+        status = tsr_stream_lend(g, host.table, size * sizeof *host.table, &on_gpu[0], err);
     if (status == TSR_OK)
-        status = lend(g, places, rows * sizeof *places, &on_gpu[1], err);
+        status = tsr_stream_lend(g, places, rows * sizeof *places, &on_gpu[1], err);
     const tsr_f64_turn args = {a->x,  on_gpu[0], on_gpu[1], rows,        a->ld,
                                a->at, a->heads,  a->step,   rope->pairs, a->adjacent};
     if (status == TSR_OK)
         status = tsr_cuda_f64_turn(&args, g->stream, err);
-    release(g, on_gpu[0]);
-    release(g, on_gpu[1]);
+    tsr_stream_release(g, on_gpu[0]);
+    tsr_stream_release(g, on_gpu[1]);
     free(host.table);
     free(places);
     return status;
@@ -313,16 +290,16 @@ static tsr_status attend(tsr_ops *ops, const tsr_op_attend *a, tsr_err *err)
     const size_t longest = a->tokens->longest;
     const size_t at_once = (size_t)tsr_min_u64(tsr_max_u64(SCORES / (a->heads * longest), 1), longest);
     void *scores = NULL, *sinks = NULL;
-    tsr_status status = allocate(g, a->heads * at_once * longest * sizeof(double), &scores, err);
+    tsr_status status = tsr_stream_allocate(g, a->heads * at_once * longest * sizeof(double), &scores, err);
     if (status == TSR_OK)
-        status = lend(g, a->sinks, a->heads * sizeof *a->sinks, &sinks, err);
+        status = tsr_stream_lend(g, a->sinks, a->heads * sizeof *a->sinks, &sinks, err);
     for (size_t s = 0; s < a->tokens->sequences; s++) {
         const size_t begin = a->tokens->first[s], length = a->tokens->first[s + 1] - begin;
         for (size_t q = 0; status == TSR_OK && q < length; q += at_once)
             status = attend_queries(g, a, sinks, begin, q, (size_t)tsr_min_u64(q + at_once, length), scores, err);
     }
-    release(g, scores);
-    release(g, sinks);
+    tsr_stream_release(g, scores);
+    tsr_stream_release(g, sinks);
     return status;
 }
 
@@ -345,7 +322,9 @@ static void close_ops(tsr_ops *ops)
 }
 
 static const tsr_ops kFunctions = {
-    TSR_OPS_FUNCTIONS, .put = tsr_gpu_put, .get = tsr_gpu_get, .linear = tsr_gpu_linear, .close = close_ops,
+    TSR_OPS_FUNCTIONS,        .put = tsr_gpu_put,           .get = tsr_gpu_get,
+    .linear = tsr_gpu_linear, .convolve = tsr_gpu_convolve, .delta = tsr_gpu_delta,
+    .close = close_ops,
 };
 
 /* Keeps freed memory in the process, so that the next layer reuses it. */

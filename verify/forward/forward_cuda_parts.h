@@ -37,6 +37,14 @@ static inline tsr_gpu_ops *tsr_use_gpu(tsr_ops *ops)
     return g;
 }
 
+/* Allocates memory on the GPU, after all earlier work. */
+tsr_status tsr_stream_allocate(const tsr_gpu_ops *gpu, size_t bytes, void **x, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Copies host data to the GPU; NULL for NULL. tsr_stream_release frees the copy once all earlier work is done. */
+tsr_status tsr_stream_lend(const tsr_gpu_ops *gpu, const void *host, size_t bytes, void **there,
+                           tsr_err *err) TSR_WARN_UNUSED;
+void tsr_stream_release(const tsr_gpu_ops *gpu, void *there);
+
 /* Create and free the pieces, events and the second stream. */
 tsr_status tsr_gpu_stage_open(tsr_gpu_ops *gpu, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_gpu_stage_close(tsr_gpu_ops *gpu);
@@ -48,6 +56,10 @@ tsr_status tsr_gpu_take_piece(tsr_gpu_ops *gpu, size_t elements, size_t *piece, 
 /* Implement ops->put and ops->get, with threads of the host that fill and empty the pieces. */
 tsr_status tsr_gpu_put(tsr_ops *ops, double *to, const double *host, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_get(tsr_ops *ops, double *host, const double *from, size_t n, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Implement ops->convolve and ops->delta. */
+tsr_status tsr_gpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpu_delta(tsr_ops *ops, const tsr_op_delta *args, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Implements ops->linear. */
 tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_linear_product *args, tsr_err *err) TSR_WARN_UNUSED;

@@ -10,6 +10,29 @@
 
 enum { ELEMENTS_A_TURN = 1 << 17 };
 
+tsr_status tsr_stream_allocate(const tsr_gpu_ops *g, size_t bytes, void **x, tsr_err *err)
+{
+    const cudaError_t code = cudaMallocAsync(x, bytes > 0 ? bytes : 1, g->stream);
+    return tsr_gpu_allocated(code, bytes, "fewer tokens (--count, --batch), or --device cpu", err);
+}
+
+tsr_status tsr_stream_lend(const tsr_gpu_ops *g, const void *host, size_t bytes, void **there, tsr_err *err)
+{
+    static const char kDoing[] = "copying to the GPU";
+    *there = NULL;
+    if (host == NULL)
+        return TSR_OK;
+    TSR_TRY(tsr_stream_allocate(g, bytes, there, err));
+    TSR_TRY(tsr_gpu_check(cudaMemcpyAsync(*there, host, bytes, cudaMemcpyHostToDevice, g->stream), kDoing, err));
+    return tsr_gpu_check(cudaStreamSynchronize(g->stream), kDoing, err);
+}
+
+void tsr_stream_release(const tsr_gpu_ops *g, void *there)
+{
+    if (there != NULL)
+        (void)cudaFreeAsync(there, g->stream);
+}
+
 tsr_status tsr_gpu_stage_open(tsr_gpu_ops *g, tsr_err *err)
 {
     cudaError_t code = cudaStreamCreateWithFlags(&g->copies, cudaStreamNonBlocking);

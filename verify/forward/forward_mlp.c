@@ -88,7 +88,7 @@ typedef struct moe {
     tsr_forward *f;
     char experts_at[TSR_MAX_NAME / 2];
     bool stacked;
-    size_t experts, n;
+    size_t layer, experts, n;
     const double *x;
     double *out;
     uint32_t *choices, *rows; /* [n][chosen], [n] */
@@ -132,7 +132,7 @@ static tsr_status run_expert(const moe *m, size_t e, tsr_err *err)
         status = f->ops->take(f->ops, in.x, m->x, m->rows, taken, f->hidden, err);
     snprintf(module, sizeof module, "%s.%zu", m->experts_at, e);
     if (status == TSR_OK)
-        status = m->stacked ? tsr_forward_stacked(f, m->experts_at, m->experts, e, in.x, taken, &out, err)
+        status = m->stacked ? tsr_forward_stacked(f, m->layer, m->experts, e, in.x, taken, &out, err)
                             : gated(f, f->family->moe->expert, module, in.x, taken, &out, err);
     if (status == TSR_OK)
         status = f->ops->add(f->ops, m->out, out.x, taken, f->hidden, m->rows, m->shares, err);
@@ -151,7 +151,7 @@ static tsr_status read_bias(const tsr_forward *f, const char *name, size_t exper
     return w == NULL ? TSR_OK : tsr_forward_elements(f, name, experts, bias, err);
 }
 
-static tsr_status choose_experts(const moe *m, size_t layer, tsr_err *err)
+static tsr_status choose_experts(const moe *m, tsr_err *err)
 {
     tsr_forward *const f = m->f;
     const tsr_moe_names *const names = f->family->moe;
@@ -159,9 +159,9 @@ static tsr_status choose_experts(const moe *m, size_t layer, tsr_err *err)
     tsr_held of_ops = {0};
     double *bias = NULL, *const logits = malloc((m->n * m->experts + 1) * sizeof *logits);
     tsr_status status = logits == NULL ? tsr_out_of_memory(err, "for routing") : TSR_OK;
-    tsr_forward_name(f, router, layer, names->router);
+    tsr_forward_name(f, router, m->layer, names->router);
     if (status == TSR_OK)
-        status = read_bias(f, tsr_forward_name(f, name, layer, names->bias == NULL ? "" : names->bias), m->experts,
+        status = read_bias(f, tsr_forward_name(f, name, m->layer, names->bias == NULL ? "" : names->bias), m->experts,
                            &bias, err);
     if (status == TSR_OK)
         status = tsr_forward_linear(f, router, m->x, m->n, m->experts, f->hidden, &of_ops, err);
@@ -179,19 +179,19 @@ static tsr_status run_experts(tsr_forward *f, size_t layer, const tsr_weight *ga
                               tsr_held *out, uint32_t *choices, tsr_err *err)
 {
     const size_t chosen = f->router.chosen;
-    moe m = {.f = f, .experts = (size_t)gate->values->shape[0], .n = n, .x = x};
+    moe m = {.f = f, .layer = layer, .experts = (size_t)gate->values->shape[0], .n = n, .x = x};
     char name[TSR_MAX_NAME];
     tsr_status status = TSR_OK;
     snprintf(m.experts_at, sizeof m.experts_at, "%.*s", TSR_MAX_NAME / 2 - 1,
              tsr_forward_name(f, name, layer, f->family->moe->experts));
-    m.stacked = tsr_forward_has_stacks(f, m.experts_at);
+    m.stacked = tsr_forward_has_stacks(f, layer);
     m.choices = malloc((n * chosen + 1) * sizeof *m.choices);
     m.weights = malloc((n * chosen + 1) * sizeof *m.weights);
     m.rows = malloc((n + 1) * sizeof *m.rows);
     m.shares = malloc((n + 1) * sizeof *m.shares);
     if (m.choices == NULL || m.weights == NULL || m.rows == NULL || m.shares == NULL)
         TSR_GOTO(tsr_out_of_memory(err, "for routing"));
-    TSR_GOTO(choose_experts(&m, layer, err));
+    TSR_GOTO(choose_experts(&m, err));
     TSR_GOTO(tsr_hold(f, out, n * f->hidden, err));
     m.out = out->x;
     for (size_t e = 0; e < m.experts; e++)

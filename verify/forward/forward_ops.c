@@ -372,6 +372,8 @@ tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel)
         .put = copy,
         .get = copy,
         .linear = linear,
+        .convolve = tsr_cpu_convolve,
+        .delta = tsr_cpu_delta,
         .close = close,
     };
 }

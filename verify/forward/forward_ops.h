@@ -51,6 +51,31 @@ typedef struct tsr_op_gate {
     double *y;
 } tsr_op_gate;
 
+/* Causal convolution with one filter per channel, then silu:
+ *   y[t][c] = silu(bias[c] + sum over j < taps of weight[c][j] x[t + 1 - taps + j][c])
+ * Tokens before the first of a sequence are zeros. */
+typedef struct tsr_op_convolve {
+    const tsr_tokens *tokens;
+    const double *x;
+    double *y;                   /* x and y: [count][channels] */
+    const double *weight, *bias; /* on the host: [channels][taps], and [channels] or NULL */
+    size_t channels, taps;
+} tsr_op_convolve;
+
+/* The gated delta rule. Each head has a state S [dim][v_dim], which is zero before each sequence. A token does
+ *   S[i] *= exp(-rate softplus(decay[i] + shift[i]))
+ *   S += k (sigmoid(beta) (v - S^T k))^T,  out = S^T q
+ * where k is divided by sqrt(sum of k^2 + 1e-6), and q in the same way, and by sqrt(dim). (Yang et al. 2024.) */
+typedef struct tsr_op_delta {
+    const tsr_tokens *tokens;
+    const double *q, *k, *v;    /* [count][k_heads][dim] twice, [count][heads][v_dim] */
+    const double *decay, *beta; /* [count][heads][decays], [count][heads] */
+    const double *rate, *shift; /* on the host: [heads], [heads][decays] */
+    double *out;                /* [count][heads][v_dim] */
+    size_t heads, k_heads;      /* head h uses q and k of h / (heads / k_heads) */
+    size_t dim, v_dim, decays;  /* decays: 1 for all rows of the state, or dim */
+} tsr_op_delta;
+
 /* Rows and columns of sums of products are padded to multiples of this. */
 enum { TSR_GRAM_TILE = 8 };
 
@@ -86,6 +111,8 @@ struct tsr_ops {
                        double eps, double *y, size_t ld_y, tsr_err *err);
     tsr_status (*turn)(tsr_ops *ops, const tsr_op_turn *args, tsr_err *err);
     tsr_status (*attend)(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err);
+    tsr_status (*convolve)(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err);
+    tsr_status (*delta)(tsr_ops *ops, const tsr_op_delta *args, tsr_err *err);
     /* Computes y [rows][n]: element k of row i from gate[i * ld + k * step] and up[i * ld + k * step]. If n is ld, y may
      * be `up`. */
     tsr_status (*gate)(tsr_ops *ops, const tsr_op_gate *args, tsr_err *err);
@@ -112,6 +139,10 @@ struct tsr_ops {
     .make = make, .drop = drop, .copy = copy, .fetch = fetch, .fill = fill, .gram = gram, .norm = norm, .turn = turn, \
     .attend = attend, .gate = gate, .add = add, .take = take, .place = place, .scale = scale, .quantize = quantize,   \
     .round = round_all
+
+/* Implement ops->convolve and ops->delta on the CPU. */
+tsr_status tsr_cpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cpu_delta(tsr_ops *ops, const tsr_op_delta *args, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Returns the operations of the CPU. */
 tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel);

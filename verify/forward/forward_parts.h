@@ -23,7 +23,7 @@ const tsr_family_row *tsr_forward_family(const char *type);
 tsr_status tsr_layer_kinds_read(tsr_forward *forward, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Reads a number of config.json, at most TSR_MAX_SIZE. */
-enum { TSR_MAX_SIZE = 1 << 24 };
+enum { TSR_MAX_SIZE = 1 << 24, TSR_MAX_HEAD = 1024 /* numbers and sizes of heads in a delta net */ };
 size_t tsr_forward_size(const tsr_forward *forward, const char *key, size_t otherwise);
 
 /* Returns true if the value of config.json at `key` is this JSON literal. */
@@ -86,11 +86,13 @@ tsr_status tsr_forward_norm(const tsr_forward *forward, const char *name, const 
 /* Rounds x to BF16 if the pass is as served. */
 tsr_status tsr_forward_round(const tsr_forward *forward, double *x, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Computes out [count][hidden], the attention of layer `layer` over x. */
+/* Compute out [count][hidden] over x: attention of layer `layer`, latent attention, or a delta net. */
 tsr_status tsr_forward_attention(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
                                  tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_forward_latent(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
                               tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_delta_net(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
+                                 tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Computes out [n][hidden], its MLP or router and experts over x; choices and routed as in tsr_forward_layer. */
 tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const double *x, size_t n, tsr_held *out,
@@ -99,11 +101,11 @@ tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const double *x, 
 /* Applies a gate and rounds as served. */
 tsr_status tsr_forward_gate(const tsr_forward *forward, const tsr_op_gate *gate, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Returns true if the experts with these names are stacks. */
-bool tsr_forward_has_stacks(const tsr_forward *forward, const char *experts);
+/* Returns true if the experts of a layer are stacks. */
+bool tsr_forward_has_stacks(const tsr_forward *forward, size_t layer);
 
 /* Computes out [n][hidden] of expert e of `n_experts` in stacks. */
-tsr_status tsr_forward_stacked(tsr_forward *forward, const char *experts, size_t n_experts, size_t e, const double *x,
+tsr_status tsr_forward_stacked(tsr_forward *forward, size_t layer, size_t n_experts, size_t e, const double *x,
                                size_t n, tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Chooses the experts of each of n tokens, and their weights, from the router's logits [n][experts], which become

@@ -41,16 +41,23 @@ def test_without_states_the_error_of_float32_is_all_there_is(tmp_path, verify):
 
 @pytest.mark.parametrize("family, fault", [
     ("llama", "rope"), ("qwen3", "head norm"), ("deepseek_v3", "bias"), ("deepseek_v3", "groups"), ("deepseek_v3", "scaling"),
-    ("deepseek_v3", "shared"), ("deepseek_v2", "groups"), ("deepseek_v2", "scaling")])
+    ("deepseek_v3", "shared"), ("deepseek_v2", "groups"), ("deepseek_v2", "scaling"),
+    ("qwen3_next", "head norm")])
 def test_a_mistake_is_found_in_its_layer(tmp_path, verify, family, fault):
     m = Whole(family)
     found = verify(m.write(tmp_path / "m"), "--reference", m.reference(tmp_path / "r.safetensors", {1: fault}))
     assert failed(found) == ["model.layers.1"]
 
 
+def test_a_mistake_is_found_in_a_delta_net(tmp_path, verify):
+    m = Whole("qwen3_next")
+    found = verify(m.write(tmp_path / "m"), "--reference", m.reference(tmp_path / "r.safetensors", {2: "decay"}))
+    assert failed(found) == ["model.layers.2"]
+
+
 # ---- two checkpoints ----
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "deepseek_v3", "qwen3_next"])
 def test_what_two_checkpoints_make_of_the_same_tokens(tmp_path, verify, family):
     m = Whole(family)
     other = noisy(m, 0.05)
@@ -149,7 +156,8 @@ def test_threads_and_layers(tmp_path, verify):
     assert len(verify(a, b, "--layers", "1")) == 3
 
 
-@pytest.mark.parametrize("family, words", [("llama", []), ("qwen3_moe", ["--exact"]), ("deepseek_v3", [])])
+@pytest.mark.parametrize("family, words", [("llama", []), ("qwen3_moe", ["--exact"]), ("deepseek_v3", []),
+                                           ("qwen3_5_text", ["--exact"])])
 def test_no_bit_depends_on_the_number_of_devices(tmp_path, tessera, quantize, family, words):
     """Rows of weights are divided among devices, which the CPU takes the place of: also of heads, and of rows that do not come out even."""
     a = Whole(family).write(tmp_path / "a")
@@ -210,6 +218,9 @@ def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, f
     (["a", "a"], {"model_type": "arcee", "hidden_act": "silu"}, 3, "silu"),
     (["a", "a"], {"model_type": "olmo2"}, 3, "q_norm.weight"),
     (["a", "a"], {"partial_rotary_factor": 0.5}, 3, "partial_rotary_factor"),
+    (["a", "a"], {"model_type": "qwen3_5_text", "layer_types": ["linear_attention", "sliding_attention", "full_attention"]}, 3,
+     "layer_types[1] is 'sliding_attention'"),
+    (["a", "a"], {"model_type": "qwen3_5_text", "partial_rotary_factor": 0.5}, 3, "linear_num_value_heads"),
     (["a", "a"], {"model_type": "hunyuan_v1_dense", "rope_scaling": {"type": "dynamic", "factor": 2}}, 3, "dynamic"),
 ])
 def test_refusals(tmp_path, tessera, arguments, config, code, words):
@@ -256,7 +267,7 @@ def test_a_window_that_no_sequence_fills_is_no_matter(tmp_path, verify):
     assert not failed(verify(b, b))
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3", "qwen3_next"])
 @pytest.mark.parametrize("lie", [0, -1, 1, 3, 7, 2**31, 2**64, 1e300, "x", None, [], {}, True])
 def test_configurations_that_lie(tmp_path, tessera, family, lie):
     """Whatever a key says, there is a result or one sentence."""

@@ -10,25 +10,29 @@
 /* A stack of `experts` matrices, [rows][cols] as a linear layer uses them. */
 typedef struct stack {
     tsr_forward *f;
+    size_t layer;
     const tsr_weight *own, *w; /* w: in `side`, from which the pass takes it */
     const tsr_side *side;
     bool alternating; /* plain values are [experts][cols][rows] */
     size_t experts, rows, cols;
 } stack;
 
-/* Finds the stack EXPERTS.LEAF, with or without ".weight" behind it. */
-static tsr_status find(const tsr_forward *f, const tsr_weight **w, const char *experts, const char *leaf, tsr_err *err)
+/* Finds the stack of gates and ups (0) or downs (1) of a layer, with or without ".weight" behind its name. */
+static tsr_status find(const tsr_forward *f, const tsr_weight **w, size_t layer, size_t which, tsr_err *err)
 {
-    TSR_TRY(tsr_forward_find(f, w, NULL, "%s.%s.weight", experts, leaf));
-    return *w != NULL ? TSR_OK : tsr_forward_find(f, w, err, "%s.%s", experts, leaf);
+    char name[TSR_MAX_NAME];
+    *w = NULL;
+    if (f->family->moe->stacks[which] == NULL)
+        return TSR_OK;
+    tsr_forward_name(f, name, layer, f->family->moe->stacks[which]);
+    TSR_TRY(tsr_forward_find(f, w, NULL, "%s.weight", name));
+    return *w != NULL ? TSR_OK : tsr_forward_find(f, w, err, "%s", name);
 }
 
-bool tsr_forward_has_stacks(const tsr_forward *f, const char *experts)
+bool tsr_forward_has_stacks(const tsr_forward *f, size_t layer)
 {
     const tsr_weight *w = NULL;
-    if (f->family->moe->expert->both == NULL)
-        return false;
-    return find(f, &w, experts, f->family->moe->expert->both, NULL) == TSR_OK && w != NULL;
+    return find(f, &w, layer, 0, NULL) == TSR_OK && w != NULL;
 }
 
 /* Transposes one matrix of a plain stack of [inputs][outputs]. *dense is from malloc. It is NULL for codes and for other
@@ -61,14 +65,15 @@ static bool has_shape(const stack *s)
 }
 
 /* Reads the bias of expert e, if the family has biases. */
-static tsr_status read_bias(const stack *s, const char *experts, const char *leaf, size_t e, double **bias,
-                            tsr_err *err)
+static tsr_status read_bias(const stack *s, size_t which, size_t e, double **bias, tsr_err *err)
 {
+    char name[TSR_MAX_NAME];
     const tsr_checkpoint *const c = s->f->side->checkpoint;
     const tsr_piece piece = {.row = e, .rows = 1, .cols = s->rows};
     const tsr_weight *w;
     *bias = NULL;
-    TSR_TRY(tsr_forward_find(s->f, &w, s->alternating ? err : NULL, "%s.%s_bias", experts, leaf));
+    tsr_forward_name(s->f, name, s->layer, s->f->family->moe->stacks[which]);
+    TSR_TRY(tsr_forward_find(s->f, &w, s->alternating ? err : NULL, "%s_bias", name));
     if (w == NULL)
         return TSR_OK;
     if (w->values->rank != 2 || w->values->shape[0] != s->experts || w->values->shape[1] != s->rows)
@@ -77,21 +82,20 @@ static tsr_status read_bias(const stack *s, const char *experts, const char *lea
     return *bias == NULL ? tsr_out_of_memory(err, "for a bias") : tsr_read_values(c, w, &piece, *bias, err);
 }
 
-/* Computes y [n][rows] of expert e of the stack EXPERTS.LEAF, with its bias. */
-static tsr_status multiply(stack *s, const char *experts, const char *leaf, size_t e, const double *x, size_t n,
-                           tsr_held *y, tsr_err *err)
+/* Computes y [n][rows] of expert e, with its bias. */
+static tsr_status multiply(stack *s, size_t which, size_t e, const double *x, size_t n, tsr_held *y, tsr_err *err)
 {
     tsr_forward *const f = s->f;
     double *dense = NULL, *bias = NULL;
     const tsr_input_coding none = {.type = TSR_INPUT_PLAIN};
     tsr_status status;
-    TSR_GOTO(find(f, &s->own, experts, leaf, err));
+    TSR_GOTO(find(f, &s->own, s->layer, which, err));
     s->w = s->own;
     s->side = tsr_forward_side_of(f, &s->w);
     if (!has_shape(s))
         TSR_GOTO(tsr_fail(err, TSR_E_SHAPE, "%s: '%s' does not match " TSR_CONFIG_NAME ": %zu experts of %zu by %zu",
                           s->side->checkpoint->path, s->w->values->name, s->experts, s->rows, s->cols));
-    TSR_GOTO(read_bias(s, experts, leaf, e, &bias, err));
+    TSR_GOTO(read_bias(s, which, e, &bias, err));
     TSR_GOTO(turned(s, e, &dense, err));
     if (dense != NULL) {
         f->bytes_read += s->w->data->bytes / s->experts;
@@ -117,10 +121,10 @@ out:
 }
 
 /* Finds the number of channels between the two stacks. */
-static tsr_status find_width(const tsr_forward *f, const char *experts, size_t *width, tsr_err *err)
+static tsr_status find_width(const tsr_forward *f, size_t layer, size_t *width, tsr_err *err)
 {
     const tsr_weight *w;
-    TSR_TRY(find(f, &w, experts, f->family->moe->expert->down, err));
+    TSR_TRY(find(f, &w, layer, 1, err));
     const tsr_tensor *const t = w->values;
     if (w->coding == TSR_PLAIN && t->rank != 3)
         return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is not a stack", f->side->checkpoint->path, t->name);
@@ -128,17 +132,17 @@ static tsr_status find_width(const tsr_forward *f, const char *experts, size_t *
     return TSR_OK;
 }
 
-tsr_status tsr_forward_stacked(tsr_forward *f, const char *experts, size_t n_experts, size_t e, const double *x,
-                               size_t n, tsr_held *out, tsr_err *err)
+tsr_status tsr_forward_stacked(tsr_forward *f, size_t layer, size_t n_experts, size_t e, const double *x, size_t n,
+                               tsr_held *out, tsr_err *err)
 {
-    const tsr_mlp_names *const names = f->family->moe->expert;
     const bool alternating = f->family->moe->alternating;
     size_t width = 0;
     tsr_held both = {0}, inner = {0};
     tsr_status status;
-    TSR_TRY(find_width(f, experts, &width, err));
-    stack s = {.f = f, .alternating = alternating, .experts = n_experts, .rows = 2 * width, .cols = f->hidden};
-    TSR_GOTO(multiply(&s, experts, names->both, e, x, n, &both, err));
+    TSR_TRY(find_width(f, layer, &width, err));
+    stack s = {
+        .f = f, .layer = layer, .alternating = alternating, .experts = n_experts, .rows = 2 * width, .cols = f->hidden};
+    TSR_GOTO(multiply(&s, 0, e, x, n, &both, err));
     TSR_GOTO(tsr_hold(f, &inner, n * width, err));
     const tsr_op_gate gate = {.kind = f->gate,
                               .limit = f->gate_limit,
@@ -152,7 +156,7 @@ tsr_status tsr_forward_stacked(tsr_forward *f, const char *experts, size_t n_exp
     TSR_GOTO(tsr_forward_gate(f, &gate, err));
     s.rows = f->hidden;
     s.cols = width;
-    status = multiply(&s, experts, names->down, e, inner.x, n, out, err);
+    status = multiply(&s, 1, e, inner.x, n, out, err);
 out:
     tsr_let_go(f, &both);
     tsr_let_go(f, &inner);

@@ -15,23 +15,68 @@ static const tsr_mlp_names kGated = {"gate_proj", "up_proj", "down_proj", "gate_
                            kUngated = {NULL, "up_proj", "down_proj", NULL}, kW = {"w1", "w3", "w2", NULL},
                            kLinears = {NULL, NULL, "output_linear", "input_linear"};
 
-#define BIAS "e_score_correction_bias"
-static const tsr_moe_names
-    kMoe = {"mlp.gate", "mlp.gate." BIAS, "mlp.experts", "mlp.shared_experts", NULL, &kGated, &kGated, false},
-    kMixtral = {"block_sparse_moe.gate", NULL, "block_sparse_moe.experts", NULL, NULL, &kW, NULL, false},
-    kMiniMax =
-        {"block_sparse_moe.gate", "block_sparse_moe." BIAS, "block_sparse_moe.experts", NULL, NULL, &kW, NULL, false},
-    kQwen = {"mlp.gate", NULL, "mlp.experts", "mlp.shared_expert", "mlp.shared_expert_gate", &kGated, &kGated, false},
-    kErnie = {"mlp.gate", "mlp.moe_statics." BIAS, "mlp.experts", "mlp.shared_experts", NULL, &kGated, &kGated, false},
-    kExaone = {"mlp.gate", "mlp." BIAS, "mlp.experts", "mlp.shared_experts", NULL, &kGated, &kGated, false},
-    kHunyuan = {"mlp.gate.wg", NULL, "mlp.experts", "mlp.shared_mlp", NULL, &kGated, &kGated, false},
-    kHunyuan3 = {"mlp.router.gate", "mlp.expert_bias", "mlp.experts", "mlp.shared_mlp", NULL, &kGated, &kGated, false},
-    kGranite =
-        {"block_sparse_moe.router.layer", NULL, "block_sparse_moe", "shared_mlp", NULL, &kLinears, &kLinears, false},
-    kGptOss = {"mlp.router", NULL, "mlp.experts", NULL, NULL, &kGated, NULL, true};
+#define BIAS   "e_score_correction_bias"
+#define STACKS "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
+
+static const tsr_moe_names kMoe = {.router = "mlp.gate",
+                                   .bias = "mlp.gate." BIAS,
+                                   .experts = "mlp.experts",
+                                   .shared = "mlp.shared_experts",
+                                   .expert = &kGated,
+                                   .of_shared = &kGated,
+                                   .stacks = {STACKS}};
+static const tsr_moe_names kMixtral = {
+    .router = "block_sparse_moe.gate", .experts = "block_sparse_moe.experts", .expert = &kW};
+static const tsr_moe_names kMiniMax = {.router = "block_sparse_moe.gate",
+                                       .bias = "block_sparse_moe." BIAS,
+                                       .experts = "block_sparse_moe.experts",
+                                       .expert = &kW};
+static const tsr_moe_names kQwen = {.router = "mlp.gate",
+                                    .experts = "mlp.experts",
+                                    .shared = "mlp.shared_expert",
+                                    .shared_gate = "mlp.shared_expert_gate",
+                                    .expert = &kGated,
+                                    .of_shared = &kGated,
+                                    .stacks = {STACKS}};
+static const tsr_moe_names kErnie = {.router = "mlp.gate",
+                                     .bias = "mlp.moe_statics." BIAS,
+                                     .experts = "mlp.experts",
+                                     .shared = "mlp.shared_experts",
+                                     .expert = &kGated,
+                                     .of_shared = &kGated,
+                                     .stacks = {STACKS}};
+static const tsr_moe_names kExaone = {.router = "mlp.gate",
+                                      .bias = "mlp." BIAS,
+                                      .experts = "mlp.experts",
+                                      .shared = "mlp.shared_experts",
+                                      .expert = &kGated,
+                                      .of_shared = &kGated,
+                                      .stacks = {STACKS}};
+static const tsr_moe_names kHunyuan = {.router = "mlp.gate.wg",
+                                       .experts = "mlp.experts",
+                                       .shared = "mlp.shared_mlp",
+                                       .expert = &kGated,
+                                       .of_shared = &kGated,
+                                       .stacks = {STACKS}};
+static const tsr_moe_names kHunyuan3 = {.router = "mlp.router.gate",
+                                        .bias = "mlp.expert_bias",
+                                        .experts = "mlp.experts",
+                                        .shared = "mlp.shared_mlp",
+                                        .expert = &kGated,
+                                        .of_shared = &kGated,
+                                        .stacks = {STACKS}};
+static const tsr_moe_names kGranite = {.router = "block_sparse_moe.router.layer",
+                                       .experts = "block_sparse_moe.experts",
+                                       .shared = "shared_mlp",
+                                       .expert = &kGated,
+                                       .of_shared = &kLinears,
+                                       .stacks = {"block_sparse_moe.input_linear", "block_sparse_moe.output_linear"}};
+static const tsr_moe_names kGptOss = {
+    .router = "mlp.router", .experts = "mlp.experts", .expert = &kGated, .stacks = {STACKS}, .alternating = true};
 
 enum {
     GEMMA = TSR_GAIN_FROM_ONE | TSR_SOFT_CAPS | TSR_SCALED_EMBEDDING,
+    QWEN_NEXT = TSR_GAIN_FROM_ONE | TSR_PARTIAL_ROPE | TSR_OUTPUT_GATE,
 };
 
 static const tsr_family_row kFamilies[] = {
@@ -80,6 +125,9 @@ static const tsr_family_row kFamilies[] = {
     {"granite", TSR_MULTIPLIERS, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"granitemoe", TSR_MULTIPLIERS | TSR_NORMALIZED, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kGranite, 0, 0},
     {"granitemoeshared", TSR_MULTIPLIERS | TSR_NORMALIZED, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kGranite, 0, 0},
+    {"qwen3_next", QWEN_NEXT, TSR_DELTA_PATTERN, &kBefore, &kGated, &kQwen, 0, 0.25},
+    {"qwen3_5_text", QWEN_NEXT, TSR_DELTA_PATTERN, &kBefore, &kGated, &kMoe, 0, 0.25},
+    {"qwen3_5_moe_text", QWEN_NEXT | TSR_NORMALIZED, TSR_DELTA_PATTERN, &kBefore, &kGated, &kQwen, 0, 0.25},
     {0},
 };
 

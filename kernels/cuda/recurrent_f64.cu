@@ -1,0 +1,92 @@
+/* FP64 on a GPU: causal convolution by element, and the delta rule with one CTA for each sequence and head. */
+#include "kernels/cuda/recurrent_f64.h"
+
+#include "kernels/cuda/launch.cuh"
+
+namespace
+{
+
+constexpr int kThreads = 128;
+
+__global__ void convolve(const tsr_f64_convolve a)
+{
+    const size_t all = a.rows * a.channels;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += (size_t)gridDim.x * blockDim.x) {
+        const size_t row = i / a.channels, c = i % a.channels, before = a.places[row];
+        double sum = a.bias != nullptr ? a.bias[c] : 0;
+        for (size_t j = a.taps > before + 1 ? a.taps - before - 1 : 0; j < a.taps; ++j)
+            sum += a.weight[c * a.taps + j] * a.x[(row + 1 + j - a.taps) * a.channels + c];
+        a.y[i] = sum / (1 + exp(-sum));
+    }
+}
+
+// Returns the factor that makes x have length 1. All threads add in the same order.
+__device__ double shorten(const double *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; ++i)
+        sum += x[i] * x[i];
+    return 1 / sqrt(sum + 1e-6);
+}
+
+// A thread has columns of the state, and goes through its rows.
+__global__ void __launch_bounds__(kThreads) delta(const tsr_f64_delta a)
+{
+    extern __shared__ double shared[]; // q, k, and what is kept of each row
+    const size_t head = blockIdx.x, s = blockIdx.y, d = a.dim, vd = a.v_dim;
+    double *const q = shared, *const k = q + d, *const keep = k + d;
+    double *const state = a.states + (s * a.heads + head) * d * vd;
+    for (size_t i = threadIdx.x; i < d * vd; i += blockDim.x)
+        state[i] = 0;
+    for (size_t token = a.first[s]; token < a.first[s + 1]; ++token) {
+        const size_t at = token * a.heads + head, from = (token * a.k_heads + head / (a.heads / a.k_heads)) * d;
+        const double by_q = shorten(a.q + from, d) / sqrt((double)d), by_k = shorten(a.k + from, d);
+        __syncthreads(); // all threads are done with the token before
+        for (size_t i = threadIdx.x; i < d; i += blockDim.x) {
+            const size_t j = a.decays == 1 ? 0 : i;
+            const double x = a.decay[at * a.decays + j] + a.shift[head * a.decays + j];
+            q[i] = a.q[from + i] * by_q;
+            k[i] = a.k[from + i] * by_k;
+            keep[i] = exp(-a.rate[head] * (fmax(x, 0.0) + log1p(exp(-fabs(x)))));
+        }
+        __syncthreads();
+        for (size_t j = threadIdx.x; j < vd; j += blockDim.x) {
+            double error = a.v[at * vd + j], out = 0;
+            for (size_t i = 0; i < d; ++i) {
+                state[i * vd + j] *= keep[i];
+                error -= state[i * vd + j] * k[i];
+            }
+            error /= 1 + exp(-a.beta[at]);
+            for (size_t i = 0; i < d; ++i) {
+                state[i * vd + j] += k[i] * error;
+                out += state[i * vd + j] * q[i];
+            }
+            a.out[at * vd + j] = out;
+        }
+    }
+}
+
+} // namespace
+
+extern "C" {
+
+tsr_status tsr_cuda_f64_convolve(const tsr_f64_convolve *a, tsr_stream stream, tsr_err *err)
+{
+    const size_t ctas = (a->rows * a->channels + kThreads - 1) / kThreads;
+    if (ctas > 0)
+        convolve<<<(unsigned)(ctas < 65536 ? ctas : 65536), kThreads, 0, stream>>>(*a);
+    return host::launched("FP64 convolution", cudaSuccess, err);
+}
+
+tsr_status tsr_cuda_f64_delta(const tsr_f64_delta *a, tsr_stream stream, tsr_err *err)
+{
+    const size_t shared = 3 * a->dim * sizeof(double);
+    if (a->dim > 1024 || a->sequences > 65535)
+        return tsr_fail(err, TSR_E_SHAPE, "a delta rule of %zu rows and %zu sequences exceeds the kernel's grid",
+                        a->dim, a->sequences);
+    if (a->sequences > 0)
+        delta<<<dim3((unsigned)a->heads, (unsigned)a->sequences), kThreads, shared, stream>>>(*a);
+    return host::launched("FP64 delta rule", cudaSuccess, err);
+}
+
+} // extern "C"

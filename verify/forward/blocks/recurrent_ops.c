@@ -1,0 +1,116 @@
+/* Implements the operations of recurrent layers on the CPU: causal convolution and the gated delta rule. */
+#include "verify/forward/forward_ops.h"
+
+#include "common/parallel/parallel_for.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- convolution ---- */
+
+static void convolve_token(const tsr_op_convolve *a, size_t token)
+{
+    const size_t before = tsr_token_position(a->tokens, token), n = a->channels;
+    const size_t skipped = a->taps > before + 1 ? a->taps - before - 1 : 0; /* taps before the sequence */
+    for (size_t c = 0; c < n; c++) {
+        double sum = a->bias != NULL ? a->bias[c] : 0;
+        for (size_t j = skipped; j < a->taps; j++)
+            sum += a->weight[c * a->taps + j] * a->x[(token + 1 + j - a->taps) * n + c];
+        a->y[token * n + c] = sum / (1 + exp(-sum));
+    }
+}
+
+static tsr_status convolve_turn(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    (void)worker, (void)err;
+    convolve_token((const tsr_op_convolve *)context, i);
+    return TSR_OK;
+}
+
+tsr_status tsr_cpu_convolve(tsr_ops *ops, const tsr_op_convolve *a, tsr_err *err)
+{
+    tsr_op_convolve args = *a;
+    return tsr_parallel_for(a->tokens->count, ops->threads, ops->cancel, convolve_turn, &args, err);
+}
+
+/* ---- delta rule ---- */
+
+typedef struct recurrence {
+    const tsr_op_delta *a;
+    double *scratch; /* for each worker: S [dim][v_dim], q [dim], k [dim], errors [v_dim] */
+    size_t each;
+} recurrence;
+
+/* Returns log(1 + exp(x)). */
+static double softplus(double x)
+{
+    return fmax(x, 0) + log1p(exp(-fabs(x)));
+}
+
+/* Copies x to y, divided by its length, times `by`. */
+static void shorten(const double *x, size_t n, double by, double *y)
+{
+    static const double kEps = 1e-6;
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] / sqrt(sum + kEps) * by;
+}
+
+/* Runs one token of one head. */
+static void step(const tsr_op_delta *a, size_t token, size_t head, double *state)
+{
+    const size_t d = a->dim, vd = a->v_dim, at = token * a->heads + head;
+    const size_t shared = token * a->k_heads + head / (a->heads / a->k_heads);
+    double *const q = state + d * vd, *const k = q + d, *const errors = k + d, *const out = a->out + at * vd;
+    const double *const v = a->v + at * vd;
+    shorten(a->q + shared * d, d, 1 / sqrt((double)d), q);
+    shorten(a->k + shared * d, d, 1, k);
+    memcpy(errors, v, vd * sizeof *errors);
+    double keep = 0;
+    for (size_t i = 0; i < d; i++) {
+        if (i < a->decays)
+            keep = exp(-a->rate[head] * softplus(a->decay[at * a->decays + i] + a->shift[head * a->decays + i]));
+        for (size_t j = 0; j < vd; j++) {
+            state[i * vd + j] *= keep;
+            errors[j] -= state[i * vd + j] * k[i];
+        }
+    }
+    const double learned = 1 / (1 + exp(-a->beta[at]));
+    memset(out, 0, vd * sizeof *out);
+    for (size_t i = 0; i < d; i++) {
+        for (size_t j = 0; j < vd; j++) {
+            state[i * vd + j] += k[i] * learned * errors[j];
+            out[j] += state[i * vd + j] * q[i];
+        }
+    }
+}
+
+/* Runs one sequence and head. */
+static tsr_status delta_turn(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    const recurrence *const r = context;
+    const tsr_op_delta *const a = r->a;
+    const tsr_tokens *const tokens = a->tokens;
+    const size_t s = i / a->heads;
+    double *const state = r->scratch + worker * r->each;
+    (void)err;
+    memset(state, 0, a->dim * a->v_dim * sizeof *state);
+    for (size_t token = tokens->first[s]; token < tokens->first[s + 1]; token++)
+        step(a, token, i % a->heads, state);
+    return TSR_OK;
+}
+
+tsr_status tsr_cpu_delta(tsr_ops *ops, const tsr_op_delta *a, tsr_err *err)
+{
+    const size_t turns = a->tokens->sequences * a->heads, workers = tsr_parallel_workers(turns, ops->threads);
+    const size_t each = a->dim * a->v_dim + 2 * a->dim + a->v_dim;
+    recurrence r = {a, malloc(workers * each * sizeof(double) + 1), each};
+    const tsr_status status = r.scratch == NULL
+                                  ? tsr_out_of_memory(err, "for a recurrence")
+                                  : tsr_parallel_for(turns, ops->threads, ops->cancel, delta_turn, &r, err);
+    free(r.scratch);
+    return status;
+}
