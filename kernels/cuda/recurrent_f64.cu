@@ -1,4 +1,4 @@
-/* FP64 on a GPU: causal convolution by element, and the delta rule with one CTA for each sequence and head. */
+/* FP64 on a GPU: causal convolution by element, and recurrences with one CTA for each sequence and head. */
 #include "kernels/cuda/recurrent_f64.h"
 
 #include "kernels/cuda/launch.cuh"
@@ -29,8 +29,15 @@ __device__ double shorten(const double *x, size_t n)
     return 1 / sqrt(sum + 1e-6);
 }
 
+// Returns max(softplus(decay + shift), least).
+__device__ double step_of(const tsr_f64_recur &a, size_t at, size_t head, size_t i)
+{
+    const double x = a.decay[at * a.decays + i] + a.shift[head * a.decays + i];
+    return fmax(fmax(x, 0.0) + log1p(exp(-fabs(x))), a.least);
+}
+
 // A thread has columns of the state, and goes through its rows.
-__global__ void __launch_bounds__(kThreads) delta(const tsr_f64_delta a)
+__global__ void __launch_bounds__(kThreads) recur(const tsr_f64_recur a)
 {
     extern __shared__ double shared[]; // q, k, and what is kept of each row
     const size_t head = blockIdx.x, s = blockIdx.y, d = a.dim, vd = a.v_dim;
@@ -40,25 +47,26 @@ __global__ void __launch_bounds__(kThreads) delta(const tsr_f64_delta a)
         state[i] = 0;
     for (size_t token = a.first[s]; token < a.first[s + 1]; ++token) {
         const size_t at = token * a.heads + head, from = (token * a.k_heads + head / (a.heads / a.k_heads)) * d;
-        const double by_q = shorten(a.q + from, d) / sqrt((double)d), by_k = shorten(a.k + from, d);
+        const double by_q = a.scan ? 1 : shorten(a.q + from, d) / sqrt((double)d);
+        const double by_k = a.scan ? 1 : shorten(a.k + from, d);
         __syncthreads(); // all threads are done with the token before
         for (size_t i = threadIdx.x; i < d; i += blockDim.x) {
             const size_t j = a.decays == 1 ? 0 : i;
-            const double x = a.decay[at * a.decays + j] + a.shift[head * a.decays + j];
             q[i] = a.q[from + i] * by_q;
             k[i] = a.k[from + i] * by_k;
-            keep[i] = exp(-a.rate[head] * (fmax(x, 0.0) + log1p(exp(-fabs(x)))));
+            keep[i] = exp(-a.rate[head] * step_of(a, at, head, j));
         }
         __syncthreads();
         for (size_t j = threadIdx.x; j < vd; j += blockDim.x) {
-            double error = a.v[at * vd + j], out = 0;
+            const double v = a.v[at * vd + j];
+            double added = v, out = a.scan ? a.skip[head] * v : 0;
             for (size_t i = 0; i < d; ++i) {
                 state[i * vd + j] *= keep[i];
-                error -= state[i * vd + j] * k[i];
+                added -= a.scan ? 0 : state[i * vd + j] * k[i];
             }
-            error /= 1 + exp(-a.beta[at]);
+            added *= a.scan ? step_of(a, at, head, 0) : 1 / (1 + exp(-a.beta[at]));
             for (size_t i = 0; i < d; ++i) {
-                state[i * vd + j] += k[i] * error;
+                state[i * vd + j] += k[i] * added;
                 out += state[i * vd + j] * q[i];
             }
             a.out[at * vd + j] = out;
@@ -78,15 +86,15 @@ tsr_status tsr_cuda_f64_convolve(const tsr_f64_convolve *a, tsr_stream stream, t
     return host::launched("FP64 convolution", cudaSuccess, err);
 }
 
-tsr_status tsr_cuda_f64_delta(const tsr_f64_delta *a, tsr_stream stream, tsr_err *err)
+tsr_status tsr_cuda_f64_recur(const tsr_f64_recur *a, tsr_stream stream, tsr_err *err)
 {
     const size_t shared = 3 * a->dim * sizeof(double);
     if (a->dim > 1024 || a->sequences > 65535)
-        return tsr_fail(err, TSR_E_SHAPE, "a delta rule of %zu rows and %zu sequences exceeds the kernel's grid",
+        return tsr_fail(err, TSR_E_SHAPE, "a recurrence of %zu rows and %zu sequences exceeds the kernel's grid",
                         a->dim, a->sequences);
     if (a->sequences > 0)
-        delta<<<dim3((unsigned)a->heads, (unsigned)a->sequences), kThreads, shared, stream>>>(*a);
-    return host::launched("FP64 delta rule", cudaSuccess, err);
+        recur<<<dim3((unsigned)a->heads, (unsigned)a->sequences), kThreads, shared, stream>>>(*a);
+    return host::launched("FP64 recurrence", cudaSuccess, err);
 }
 
 } // extern "C"

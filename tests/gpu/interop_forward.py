@@ -39,6 +39,7 @@ GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_
 PARTIAL = {"rope_parameters": UNSCALED | {"partial_rotary_factor": 0.5}}
 DELTA = PARTIAL | {"layer_types": ["linear_attention", "full_attention", "linear_attention"], "linear_num_key_heads": 2,
                    "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 24, "linear_conv_kernel_dim": 4}
+MAMBA = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 24, "mamba_d_head": 64, "mamba_expand": 2, "mamba_proj_bias": True}
 # Differences from GROUPED of families whose class is found by the name.
 FAMILIES = {
     "minimax_m2": PARTIAL | {"num_local_experts": 8, "num_experts_per_tok": 2},
@@ -75,6 +76,11 @@ FAMILIES = {
     "qwen3_next": DELTA | EXPERTS | {"num_experts": 8, "norm_topk_prob": True, "shared_expert_intermediate_size": 96, "mlp_only_layers": [0]},
     "qwen3_5_text": DELTA,
     "qwen3_5_moe_text": DELTA | EXPERTS | {"num_experts": 8, "shared_expert_intermediate_size": 96},
+    "granitemoehybrid": GRANITE | MAMBA | {"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 96,
+                                           "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+    "nemotron_h": EXPERTS | {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 24, "n_routed_experts": 8,
+                             "moe_shared_expert_intermediate_size": 96, "mlp_bias": True, "use_bias": True, "n_group": 2, "topk_group": 1,
+                             "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"], "routed_scaling_factor": 2.5},
     "youtu": {k: v for k, v in LATENT.items() if k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")}
     | {"num_key_value_heads": 4, "head_dim": 16},
 }

@@ -32,6 +32,8 @@ TYPES = ["sliding_attention", "full_attention"]
 DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 64,
          "linear_conv_kernel_dim": 4, "full_attention_interval": 2, "partial_rotary_factor": 0.25, "norm_topk_prob": True}
 GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.22, "logits_scaling": 8.0}
+MAMBA = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 32, "mamba_d_head": 64, "mamba_d_conv": 4, "mamba_expand": 1,
+         "layer_types": ["mamba", "attention"], "position_embedding_type": "rope"}
 # Members of each family's config.json besides BASE, and its tensors.
 FAMILIES = {
     "llama": ({}, set()),
@@ -51,6 +53,7 @@ FAMILIES = {
     "minimax_m2": ({"rotary_dim": 32, "scoring_func": "sigmoid"}, {"wide norms", "experts", "w", "sigmoid"}),
     "arcee": ({"hidden_act": "relu2"}, {"ungated"}),
     "granitemoeshared": (GRANITE, {"halves"}),
+    "granitemoehybrid": ({**GRANITE, **MAMBA}, {"halves", "mamba"}),
     "qwen3_next": (DELTA, {"delta", "gain from 1", "output gate", "head norms", "experts", "shared gate"}),
 }
 
@@ -103,6 +106,8 @@ class Model:
             self.norm(at + name, HIDDEN)
         if "delta" in self.traits and at == "model.layers.0.":
             self.delta(f"{at}linear_attn.")
+        elif "mamba" in self.traits and at == "model.layers.0.":
+            self.mamba(f"{at}mamba.")
         else:
             (self.latent if "latent" in self.traits else self.grouped)(f"{at}self_attn.")
         if "stacks" in self.traits:
@@ -157,6 +162,18 @@ class Model:
         self.add(f"{at}A_log", (heads,), 1)
         self.add(f"{at}dt_bias", (heads,), 1)
         self.tensors[f"{at}norm.weight"] = ("BF16", (c["linear_value_head_dim"],), bf16(self.rng, c["linear_value_head_dim"], 0.2, 1.0))
+
+    def mamba(self, at):
+        c = self.config
+        heads, inner = c["mamba_n_heads"], c["mamba_n_heads"] * c["mamba_d_head"]
+        channels = inner + 2 * c["mamba_n_groups"] * c["mamba_d_state"]
+        self.linear(f"{at}in_proj", inner + channels + heads, HIDDEN)
+        self.linear(f"{at}out_proj", HIDDEN, inner)
+        self.add(f"{at}conv1d.weight", (channels, 1, c["mamba_d_conv"]), 0.5)
+        self.add(f"{at}conv1d.bias", (channels,), 0.3)
+        for name in ("A_log", "dt_bias", "D"):
+            self.add(f"{at}{name}", (heads,), 1)
+        self.norm(f"{at}norm", inner)
 
     def latent(self, at):
         c = self.config

@@ -12,16 +12,24 @@ GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": WINDOW, "qu
 NORMS = {"before": ("input_layernorm", None, "post_attention_layernorm", None),
          "after": (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
          "gemma": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+         "one block": ("norm", None, "norm", None),
          "glm": ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")}
 # Routers: names below a layer of the weight and of the bias of the choice.
 ROUTERS = {"mixtral": ("block_sparse_moe.gate", None), "minimax_m2": ("block_sparse_moe.gate", "block_sparse_moe.e_score_correction_bias"),
            "ernie4_5_moe": ("mlp.gate", "mlp.moe_statics.e_score_correction_bias"), "exaone_moe": ("mlp.gate", "mlp.e_score_correction_bias"),
            "hunyuan_v1_moe": ("mlp.gate.wg", None), "hy_v3": ("mlp.router.gate", "mlp.expert_bias"),
-           "granitemoeshared": ("block_sparse_moe.router.layer", None)}
+           "granitemoeshared": ("block_sparse_moe.router.layer", None), "granitemoehybrid": ("block_sparse_moe.router.layer", None),
+           "nemotron_h": ("mixer.gate", "mixer.gate.e_score_correction_bias")}
 K_HEADS, V_HEADS, K_DIM, V_DIM, TAPS = 2, 4, 8, 12, 4
 DELTA = {"linear_num_key_heads": K_HEADS, "linear_num_value_heads": V_HEADS, "linear_key_head_dim": K_DIM, "linear_value_head_dim": V_DIM,
          "linear_conv_kernel_dim": TAPS, "partial_rotary_factor": 0.5}
 DELTA_TYPES = ["linear_attention", "full_attention", "linear_attention"]
+M_HEADS, GROUPS, STATE, M_DIM = 4, 2, 6, 32
+MAMBA = {"mamba_n_heads": M_HEADS, "mamba_n_groups": GROUPS, "mamba_d_state": STATE, "mamba_expand": 2, "mamba_d_conv": TAPS,
+         "time_step_limit": [0.0, {"__float__": "Infinity"}]}
+NEMOTRON = {"mamba_num_heads": M_HEADS, "n_groups": GROUPS, "ssm_state_size": STATE, "mamba_head_dim": M_DIM, "conv_kernel": TAPS,
+            "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu", "time_step_min": 0.5, "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5, "layer_norm_epsilon": EPS}
 GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.22, "logits_scaling": 8.0}
 # "traits" are the tensors that a family has.
 FAMILIES = {
@@ -75,5 +83,13 @@ FAMILIES = {
                          "traits": {"gain from 1", "delta", "output gate", "head norms", "parts", "experts", "gated shared", "halves"}},
     "qwen3_5_moe": {"model_type": "qwen3_5_moe_text", **DELTA, "layer_types": DELTA_TYPES, "norm_topk_prob": True,
                     "traits": {"gain from 1", "delta", "output gate", "head norms", "parts", "experts", "gated shared", "multimodal"}},
+    "granitemoehybrid": {"model_type": "granitemoehybrid", **GRANITE, **MAMBA, "layer_types": ["mamba", "attention", "mamba"],
+                         "position_embedding_type": "nope", "norm_topk_prob": True, "traits": {"experts", "shared", "halves", "mamba", "no rope"}},
+    "granitemoehybrid, RoPE": {"model_type": "granitemoehybrid", **GRANITE, **MAMBA, "layer_types": DELTA_TYPES,
+                               "position_embedding_type": "rope", "norm_topk_prob": True, "traits": {"experts", "shared", "halves", "mamba"}},
+    "nemotron_h": {"model_type": "nemotron_h", **NEMOTRON, "layers_block_type": ["linear_attention", "moe", "full_attention"],
+                   "traits": {"one block", "ungated", "experts", "shared", "sigmoid", "mamba", "no rope"}},
+    "nemotron_h, pattern": {"model_type": "nemotron_h", **NEMOTRON, "hybrid_override_pattern": "-M*",
+                            "traits": {"one block", "ungated", "mamba", "no rope"}},
     "granitemoeshared": {"model_type": "granitemoeshared", **GRANITE, "norm_topk_prob": True, "traits": {"experts", "shared", "halves"}},
 }

@@ -2,21 +2,19 @@
 
 import json
 import math
+import re
 
 from checkpoints import write
-from forward_families import (BASE, CHOSEN, DIM, EPS, EXPERTS, FAMILIES, HEADS, HIDDEN, INNER, K_DIM, K_HEADS, KV_HEADS, LAYERS,
-                              NORMS, ROUTERS, TAPS, V_DIM, V_HEADS, VOCABULARY, WINDOW)
+from forward_families import (BASE, CHOSEN, DIM, EXPERTS, FAMILIES, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, NORMS, ROUTERS,
+                              VOCABULARY, WINDOW)
 import harness
 import ml_dtypes
 from mla_oracle import BATCH, Model, TOKENS
 import numpy as np
 import pytest
+from recurrent_oracle import Recurrent, rms_norm
 
 BF16 = ml_dtypes.bfloat16
-
-
-def rms_norm(x, gain):
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + EPS) * gain
 
 
 def softmax(x):
@@ -24,7 +22,7 @@ def softmax(x):
     return p / p.sum(-1, keepdims=True)
 
 
-class Whole:
+class Whole(Recurrent):
     """A model of three layers, the first without experts, and its forward pass."""
 
     def __init__(self, family):
@@ -61,6 +59,8 @@ class Whole:
         return self.router.split(".")[0]
 
     def shared(self):
+        if "one block" in self.traits:
+            return "mixer.shared_experts"
         return "shared_mlp" if "halves" in self.traits else "mlp.shared_mlp" if "hunyuan" in self.config["model_type"] or self.config[
             "model_type"] == "hy_v3" else "mlp.shared_experts"
 
@@ -91,9 +91,10 @@ class Whole:
                 join(at + "both", at + "gate_proj.weight", at + "up_proj.weight")
             for name, leaf in (("gate_up_proj", "both"), ("down_proj", "down_proj.weight")):
                 t[f"mlp.experts.{name}"] = np.stack([t.pop(f"mlp.experts.{e}.{leaf}") for e in range(EXPERTS)])
-        elif "halves" in self.traits and f"{self.router}.weight" in t:
+        elif "shared_mlp.gate_proj.weight" in t:
             join("shared_mlp.input_linear.weight", "shared_mlp.gate_proj.weight", "shared_mlp.up_proj.weight")
             t["shared_mlp.output_linear.weight"] = t.pop("shared_mlp.down_proj.weight")
+        if "block_sparse_moe.experts.0.gate_proj.weight" in t:
             for e in range(EXPERTS):
                 at = f"block_sparse_moe.experts.{e}."
                 join(at + "both", at + "gate_proj.weight", at + "up_proj.weight")
@@ -123,6 +124,7 @@ class Whole:
             for e in range(EXPERTS):
                 at = f"block_sparse_moe.experts.{e}."
                 w |= {at + "gate_proj.weight": both[e, :INNER], at + "up_proj.weight": both[e, INNER:], at + "down_proj.weight": down[e]}
+        if "shared_mlp.input_linear.weight" in w:
             part("shared_mlp.input_linear.weight", ("shared_mlp.gate_proj.weight", INNER), ("shared_mlp.up_proj.weight", INNER))
             w["shared_mlp.down_proj.weight"] = w.pop("shared_mlp.output_linear.weight")
         return w
@@ -133,6 +135,10 @@ class Whole:
             t |= {n.removeprefix("model.layers.0."): x for n, x in self.attention[layer].tensors.items()}
         elif self.is_delta(layer):
             t |= self.delta_tensors()
+        elif self.kind(layer) == "mamba":
+            t |= self.mamba_tensors()
+        elif self.kind(layer) == "mlp":
+            pass
         else:
             for n, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
                 t[f"self_attn.{n}_proj.weight"] = self.draw(heads * DIM * (1 + ("output gate" in self.traits and n == "q")), HIDDEN)
@@ -149,8 +155,10 @@ class Whole:
                 t |= {"self_attn.o_proj.bias": self.draw(HIDDEN, scale=0.5), "self_attn.sinks": self.draw(HEADS, scale=1)}
         if "stacks" in self.traits:
             return t | self.stacks()
-        if "experts" not in self.traits or layer == 0:
-            return self.fuse(t | self.mlp("mlp"))
+        if "one block" in self.traits and self.kind(layer) != "mlp":
+            return t
+        if "experts" not in self.traits or (layer == 0 and "one block" not in self.traits):
+            return self.fuse(t | self.mlp(self.dense()))
         t[f"{self.router}.weight"] = self.draw(EXPERTS, HIDDEN)
         if self.traits & {"sigmoid", "choice bias"}:
             bias = self.rng.uniform(0, 0.5, EXPERTS).astype(np.float32)
@@ -170,10 +178,21 @@ class Whole:
                 "mlp.experts.down_proj_bias": self.draw(EXPERTS, HIDDEN, scale=0.5)}
 
     def write(self, path, **config):
-        if "multimodal" not in self.traits:
-            return write(path, self.tensors, self.config | config)
-        named = {n.replace("model.", "model.language_model.", 1) if n.startswith("model.") else n: x for n, x in self.tensors.items()}
-        return write(path, named, {"model_type": "qwen3_5_moe", "text_config": self.config | config})
+        named = {self.stored(n): x for n, x in self.tensors.items()}
+        if "multimodal" in self.traits:
+            return write(path, named, {"model_type": "qwen3_5_moe", "text_config": self.config | config})
+        return write(path, named, self.config | config)
+
+    def stored(self, name):
+        """The name of a tensor in the file."""
+        if "multimodal" in self.traits:
+            return re.sub(r"^model\.", "model.language_model.", name)
+        if "one block" not in self.traits:
+            return name
+        for pattern, own in ((r"\.(self_attn|mamba|mlp)\.", ".mixer."), (r"^model\.embed_tokens", "backbone.embeddings"),
+                             (r"^model\.norm", "backbone.norm_f"), (r"^model\.", "backbone.")):
+            name = re.sub(pattern, own, name)
+        return name
 
     # ---- the pass ----
 
@@ -209,7 +228,7 @@ class Whole:
         if self.config["model_type"] == "smollm3":
             listed = self.config.get("no_rope_layers")
             return bool(listed[layer]) if listed else (layer + 1) % self.config["no_rope_layer_interval"] != 0
-        return "exaone" not in self.config["model_type"] or self.slides(layer)
+        return "no rope" not in self.traits and ("exaone" not in self.config["model_type"] or self.slides(layer))
 
     def turn(self, x, cos, sin):
         """RoPE on the first elements of each head; cos and sin have one number for each pair."""
@@ -258,61 +277,9 @@ class Whole:
         out = out.reshape(BATCH, TOKENS, -1) / (1 + np.exp(-gates["out"]))
         return out @ w["self_attn.o_proj.weight"].T + w.get("self_attn.o_proj.bias", 0)
 
-    # ---- delta nets ----
-
-    def is_delta(self, layer):
-        if "delta" not in self.traits:
-            return False
-        if "layer_types" in self.config:
-            return self.config["layer_types"][layer] == "linear_attention"
-        return (layer + 1) % self.config["full_attention_interval"] != 0
-
-    def delta_tensors(self):
-        keys, values = K_HEADS * K_DIM, V_HEADS * V_DIM
-        shapes = {"in_proj_qkvz": 2 * keys + 2 * values, "in_proj_ba": 2 * V_HEADS}
-        if "parts" in self.traits:
-            shapes = {"in_proj_qkv": 2 * keys + values, "in_proj_z": values, "in_proj_b": V_HEADS, "in_proj_a": V_HEADS}
-        t = {f"{n}.weight": self.draw(rows, HIDDEN) for n, rows in shapes.items()}
-        t |= {"conv1d.weight": self.draw(2 * keys + values, 1, TAPS, scale=0.5), "out_proj.weight": self.draw(HIDDEN, values),
-              "A_log": np.log(self.rng.uniform(0.05, 4, V_HEADS)).astype(BF16), "dt_bias": self.draw(V_HEADS, scale=1),
-              "norm.weight": self.rng.uniform(0.5, 2, V_DIM).astype(BF16)}
-        return {f"linear_attn.{n}": x for n, x in t.items()}
-
-    def delta_inputs(self, w, x):
-        """q, k, v, z [BATCH, TOKENS, heads, dim], and b and a [BATCH, TOKENS, V_HEADS], before the convolution."""
-        keys, values, share = K_HEADS * K_DIM, V_HEADS * V_DIM, V_HEADS // K_HEADS
-        if "parts" in self.traits:
-            q, k, v = np.split(x @ w["linear_attn.in_proj_qkv.weight"].T, [keys, 2 * keys], -1)
-            z, b, a = (x @ w[f"linear_attn.in_proj_{n}.weight"].T for n in "zba")
-        else:
-            of_heads = (x @ w["linear_attn.in_proj_qkvz.weight"].T).reshape(BATCH, TOKENS, K_HEADS, -1)
-            q, k, v, z = np.split(of_heads, np.cumsum([K_DIM, K_DIM, share * V_DIM]), -1)
-            b, a = np.split((x @ w["linear_attn.in_proj_ba.weight"].T).reshape(BATCH, TOKENS, K_HEADS, -1), 2, -1)
-        return [u.reshape(BATCH, TOKENS, -1) for u in (q, k, v, z, b, a)]
-
-    def delta(self, w, x, fault):
-        q, k, v, z, b, a = self.delta_inputs(w, x)
-        mixed = np.concatenate([q, k, v], -1)
-        padded = np.concatenate([np.zeros((BATCH, TAPS - 1, mixed.shape[-1])), mixed], 1)
-        filters = np.asarray(w["linear_attn.conv1d.weight"])
-        mixed = sum(padded[:, j : j + TOKENS] * filters[:, 0, j] for j in range(TAPS))
-        mixed = mixed / (1 + np.exp(-mixed))
-        q, k, v = np.split(mixed, [K_HEADS * K_DIM, 2 * K_HEADS * K_DIM], -1)
-        q, k = (np.repeat(u.reshape(BATCH, TOKENS, K_HEADS, K_DIM), V_HEADS // K_HEADS, 2) for u in (q, k))
-        q, k = (u / np.sqrt((u**2).sum(-1, keepdims=True) + 1e-6) for u in (q, k))
-        v = v.reshape(BATCH, TOKENS, V_HEADS, V_DIM)
-        decay = np.exp(-np.exp(w["linear_attn.A_log"]) * np.log1p(np.exp(a + w["linear_attn.dt_bias"])))
-        if fault == "decay":
-            decay = np.ones_like(decay)
-        state, out = np.zeros((BATCH, V_HEADS, K_DIM, V_DIM)), np.zeros((BATCH, TOKENS, V_HEADS, V_DIM))
-        for t in range(TOKENS):
-            state = state * decay[:, t, :, None, None]
-            error = (v[:, t] - np.einsum("bhkv,bhk->bhv", state, k[:, t])) / (1 + np.exp(-b[:, t]))[..., None]
-            state = state + k[:, t, :, :, None] * error[:, :, None]
-            out[:, t] = np.einsum("bhkv,bhk->bhv", state, q[:, t]) / math.sqrt(K_DIM)
-        z = z.reshape(out.shape)
-        out = rms_norm(out, w["linear_attn.norm.weight"]) * z / (1 + np.exp(-z))
-        return out.reshape(BATCH, TOKENS, -1) @ w["linear_attn.out_proj.weight"].T
+    def dense(self):
+        """The MLP of layers without experts."""
+        return "shared_mlp" if "granitemoe" in self.config["model_type"] else "mlp"
 
     def run_mlp(self, w, prefix, x):
         if "ungated" in self.traits:
@@ -360,6 +327,9 @@ class Whole:
         prefix = f"model.layers.{layer}."
         w = self.split({n.removeprefix(prefix): t.astype(np.float64) for n, t in tensors.items() if n.startswith(prefix)})
         before, behind, before_mlp, behind_mlp = (w.get(f"{n}.weight") for n in self.norms)
+        if self.kind(layer) == "mlp":
+            added, chosen = self.run_half(w, self.norm(x, before), fault)
+            return x + added, chosen
         residual = self.config.get("residual_multiplier", 1)
         normed = x if before is None else self.norm(x, before)
         if "latent" in self.traits:
@@ -368,9 +338,13 @@ class Whole:
             added = m.stages(hidden=normed)["output"]
         elif self.is_delta(layer):
             added = self.delta(w, normed, fault)
+        elif self.kind(layer) == "mamba":
+            added = self.mamba(w, normed)
         else:
             added = self.grouped(layer, w, normed, fault)
         x = x + residual * (added if behind is None else self.norm(added, behind))
+        if "one block" in self.traits:
+            return x, None
         added, chosen = self.run_half(w, x if before_mlp is None else self.norm(x, before_mlp), fault)
         return x + residual * (added if behind_mlp is None else self.norm(added, behind_mlp)), chosen
 
@@ -379,7 +353,7 @@ class Whole:
         if "stacks" in self.traits:
             return self.run_stacks(w, normed)
         if f"{self.router}.weight" not in w:
-            return self.run_mlp(w, "mlp", normed), None
+            return self.run_mlp(w, self.dense(), normed), None
         chosen, weights = self.route(w, normed, fault)
         added = np.zeros_like(normed)
         for e in range(EXPERTS):

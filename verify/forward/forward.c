@@ -17,7 +17,7 @@ tsr_status tsr_forward_embed(tsr_forward *f, const tsr_tokens *tokens, double *x
     double *const rows = malloc(AT_A_TIME * f->hidden * sizeof *rows);
     tsr_status status = rows == NULL ? tsr_out_of_memory(err, "for the embedding") : TSR_OK;
     if (status == TSR_OK)
-        status = tsr_forward_find(f, &w, err, "%s.embed_tokens.weight", f->root);
+        status = tsr_forward_find(f, &w, err, "%s.%s.weight", f->root, f->embedding);
     if (status == TSR_OK)
         status = tsr_linear_expect(f->side->checkpoint, w, f->vocabulary, f->hidden, err);
     for (size_t i = 0; status == TSR_OK && i < tokens->count; i += AT_A_TIME) {
@@ -70,7 +70,8 @@ static tsr_status mix(tsr_forward *f, size_t layer, const tsr_tokens *tokens, co
     static tsr_status (*const kBlocks[])(tsr_forward *, size_t, const tsr_tokens *, const double *, tsr_held *,
                                          tsr_err *) = {[TSR_LAYER_FULL] = tsr_forward_attention,
                                                        [TSR_LAYER_WINDOW] = tsr_forward_attention,
-                                                       [TSR_LAYER_DELTA] = tsr_forward_delta_net};
+                                                       [TSR_LAYER_DELTA] = tsr_forward_delta_net,
+                                                       [TSR_LAYER_SCAN] = tsr_forward_mamba};
     const bool latent = f->kinds[layer] == TSR_LAYER_FULL && (f->traits & TSR_LATENT) != 0;
     return (latent ? tsr_forward_latent : kBlocks[f->kinds[layer]])(f, layer, tokens, x, out, err);
 }
@@ -80,15 +81,21 @@ tsr_status tsr_forward_layer(tsr_forward *f, size_t layer, const tsr_tokens *tok
 {
     const size_t n = tokens->count;
     const tsr_norm_names *const norms = f->family->norms;
+    const bool alone = f->kinds[layer] == TSR_LAYER_MLP, mixed = (f->traits & TSR_ONE_BLOCK) != 0 && !alone;
     tsr_held normed = {0}, half = {0};
     tsr_status status = TSR_OK;
     f->noise = 0;
+    *routed = false;
     TSR_GOTO(tsr_hold(f, &normed, n * f->hidden, err));
     TSR_GOTO(tsr_forward_round(f, x, n * f->hidden, err));
-    TSR_GOTO(layer_norm(f, layer, norms->attention_in, x, n, normed.x, err));
-    TSR_GOTO(mix(f, layer, tokens, normed.x, &half, err));
-    TSR_GOTO(add_half(f, layer, norms->attention_out, x, &half, n, err));
-    tsr_let_go(f, &half);
+    if (!alone) {
+        TSR_GOTO(layer_norm(f, layer, norms->attention_in, x, n, normed.x, err));
+        TSR_GOTO(mix(f, layer, tokens, normed.x, &half, err));
+        TSR_GOTO(add_half(f, layer, norms->attention_out, x, &half, n, err));
+        tsr_let_go(f, &half);
+    }
+    if (mixed)
+        goto out;
     TSR_GOTO(layer_norm(f, layer, norms->mlp_in, x, n, normed.x, err));
     TSR_GOTO(tsr_forward_mlp(f, layer, normed.x, n, &half, choices, routed, err));
     TSR_GOTO(add_half(f, layer, norms->mlp_out, x, &half, n, err));
@@ -106,12 +113,12 @@ tsr_status tsr_forward_logits(tsr_forward *f, const double *x, size_t n, double 
     char name[TSR_MAX_NAME];
     double *bias = NULL;
     TSR_GOTO(tsr_hold(f, &normed, n * f->hidden, err));
-    snprintf(name, sizeof name, "%s.norm.weight", f->root);
+    snprintf(name, sizeof name, "%s.%s.weight", f->root, f->norm);
     TSR_GOTO(tsr_forward_norm(f, name, x, n, f->hidden, normed.x, err));
     /* Even if the head is tied to the embedding, the file may hold it. */
     TSR_GOTO(tsr_forward_find(f, &w, NULL, "%s", f->head));
     if (w == NULL || f->tied)
-        TSR_GOTO(tsr_forward_find(f, &w, err, "%s.embed_tokens.weight", f->root));
+        TSR_GOTO(tsr_forward_find(f, &w, err, "%s.%s.weight", f->root, f->embedding));
     snprintf(name, sizeof name, "%.*s.bias", (int)tsr_module_length(f->head), f->head);
     TSR_GOTO(tsr_forward_vector(f, name, f->vocabulary, false, &bias, err));
     TSR_GOTO(tsr_linear_expect(f->side->checkpoint, w, f->vocabulary, f->hidden, err));

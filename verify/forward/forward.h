@@ -42,10 +42,18 @@ typedef enum tsr_trait {
     TSR_LATE_NORMS = 1 << 16,      /* norms of q and k follow RoPE, and are query_layernorm and key_layernorm */
     TSR_MULTIPLIERS = 1 << 17,     /* embedding_, attention_, residual_multiplier and logits_scaling */
     TSR_OUTPUT_GATE = 1 << 18,     /* q_proj has a gate beside each head, and attention is multiplied by its sigmoid */
+    TSR_STATED_ROPE = 1 << 19,     /* RoPE only if position_embedding_type is rope */
+    TSR_ONE_BLOCK = 1 << 20,       /* a layer is one block, `mixer`, and has the halves of others by turns */
 } tsr_trait;
 
-/* The block of a layer in place of attention. Names in layer_types: forward_layers.c. */
-typedef enum tsr_layer_kind { TSR_LAYER_FULL, TSR_LAYER_WINDOW, TSR_LAYER_DELTA } tsr_layer_kind;
+/* The block of a layer in place of attention. Names in layer_types: model/layer_kinds.c. */
+typedef enum tsr_layer_kind {
+    TSR_LAYER_FULL,
+    TSR_LAYER_WINDOW,
+    TSR_LAYER_DELTA,
+    TSR_LAYER_SCAN, /* Mamba-2 */
+    TSR_LAYER_MLP,  /* none: an MLP or experts alone */
+} tsr_layer_kind;
 
 /* Kinds of the layers, if there are no layer_types. */
 typedef enum tsr_layer_rule {
@@ -57,6 +65,8 @@ typedef enum tsr_layer_rule {
     TSR_WINDOW_FROM,    /* from max_window_layers on */
     TSR_WINDOW_LISTED,  /* layer_types are required if there are windows */
     TSR_DELTA_PATTERN,  /* delta nets except every full_attention_interval-th */
+    TSR_SCAN_LISTED,    /* Mamba-2 and full attention. layer_types are required */
+    TSR_BLOCKS_LISTED,  /* these and MLPs. layers_block_type or hybrid_override_pattern is required */
 } tsr_layer_rule;
 
 /* Names of the norms of a layer, below model.layers.N: of the inputs and outputs of both halves. NULL: none. */
@@ -73,6 +83,7 @@ typedef struct tsr_mlp_names {
 /* Names of a router and experts below model.layers.N. Experts are MLPs EXPERTS.0, EXPERTS.1 and so on, or two stacks. */
 typedef struct tsr_moe_names {
     const char *router, *bias, *experts, *shared, *shared_gate; /* bias: of the choice. NULL: none */
+    const char *dense;                                          /* the MLP of layers without a router; NULL: mlp */
     const tsr_mlp_names *expert, *of_shared;
     const char *stacks[2]; /* gates and ups, and downs, if the checkpoint has them. NULL: never */
     bool alternating; /* stacks are [experts, inputs, outputs] with biases, and gates and ups alternate. Otherwise they
@@ -99,7 +110,9 @@ typedef struct tsr_exchange {
 typedef struct tsr_forward {
     const tsr_side *side;
     const tsr_family_row *family;
-    const char *root, *head; /* what names of the model begin with ("model"), and the name of the output head */
+    const char *root, *embedding, *norm,
+        *head; /* what all names but the head's begin with ("model"), and the names of the
+                                                 * embedding and final norm behind it */
     unsigned traits;
     size_t layers, hidden, vocabulary;
     size_t heads, kv_heads, head_dim;                       /* grouped-query attention */
@@ -109,6 +122,7 @@ typedef struct tsr_forward {
     bool *has_rope;                                         /* [layers] */
     double eps, attention_scale, score_cap, logit_cap;      /* a cap of 0: none */
     double embedding_scale, residual_scale, logits_divisor; /* usually 1 */
+    double least_step;                                      /* the smallest step of a scan */
     tsr_gate gate;
     double gate_limit;
     bool tied;

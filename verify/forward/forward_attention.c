@@ -16,6 +16,14 @@ typedef struct grouped {
     tsr_held q, k, v, gate; /* [n][heads][dim], [n][kv_heads][dim] twice, [n][heads][dim] */
 } grouped;
 
+/* Writes the name of a part of the block. Returns name. */
+static const char *name_of(const grouped *g, char name[TSR_MAX_NAME], const char *part)
+{
+    char local[TSR_MAX_NAME / 2];
+    snprintf(local, sizeof local, "%s.%s", tsr_forward_module(g->f, g->layer), part);
+    return tsr_forward_name(g->f, name, g->layer, local);
+}
+
 /* Applies the norm, if the checkpoint has one, to `n` heads of q or k of every token. */
 static tsr_status norm_heads(const grouped *g, const char *norm, double *x, size_t n, tsr_err *err)
 {
@@ -23,8 +31,8 @@ static tsr_status norm_heads(const grouped *g, const char *norm, double *x, size
     const bool wide = (f->traits & TSR_WIDE_NORMS) != 0;
     char part[TSR_MAX_NAME / 2], name[TSR_MAX_NAME];
     const tsr_weight *w;
-    snprintf(part, sizeof part, "self_attn.%s.weight", norm);
-    TSR_TRY(tsr_forward_find(f, &w, NULL, "%s", tsr_forward_name(f, name, g->layer, part)));
+    snprintf(part, sizeof part, "%s.weight", norm);
+    TSR_TRY(tsr_forward_find(f, &w, NULL, "%s", name_of(g, name, part)));
     if (w == NULL && (f->traits & (TSR_WIDE_NORMS | TSR_LATE_NORMS)) == 0)
         return TSR_OK;
     return tsr_forward_norm(f, name, x, g->tokens->count * (wide ? 1 : n), f->head_dim * (wide ? n : 1), x, err);
@@ -64,8 +72,7 @@ static tsr_status project_to(const grouped *g, const char *part, const double *x
 {
     tsr_forward *const f = g->f;
     char name[TSR_MAX_NAME];
-    TSR_TRY(tsr_forward_linear(f, tsr_forward_name(f, name, g->layer, part), x, g->tokens->count, width, f->hidden, y,
-                               err));
+    TSR_TRY(tsr_forward_linear(f, name_of(g, name, part), x, g->tokens->count, width, f->hidden, y, err));
     return tsr_forward_round(f, y->x, y->n, err);
 }
 
@@ -86,23 +93,23 @@ static tsr_status make_qkv(grouped *g, const double *x, tsr_err *err)
     const tsr_weight *w;
     tsr_held all = {0};
     tsr_status status = TSR_OK;
-    TSR_TRY(tsr_forward_find(f, &w, NULL, "%s", tsr_forward_name(f, name, g->layer, "self_attn.qkv_proj.weight")));
+    TSR_TRY(tsr_forward_find(f, &w, NULL, "%s", name_of(g, name, "qkv_proj.weight")));
     if (w != NULL) {
-        TSR_GOTO(project_to(g, "self_attn.qkv_proj", x, q + 2 * kv, &all, err));
+        TSR_GOTO(project_to(g, "qkv_proj", x, q + 2 * kv, &all, err));
         TSR_GOTO(cut(g, &all, n, 0, q, &g->q, err));
         TSR_GOTO(cut(g, &all, n, q, kv, &g->k, err));
         TSR_GOTO(cut(g, &all, n, q + kv, kv, &g->v, err));
         goto out;
     }
     if ((f->traits & TSR_OUTPUT_GATE) != 0) {
-        TSR_GOTO(project_to(g, "self_attn.q_proj", x, 2 * q, &all, err));
+        TSR_GOTO(project_to(g, "q_proj", x, 2 * q, &all, err));
         TSR_GOTO(cut(g, &all, n * f->heads, 0, d, &g->q, err));
         TSR_GOTO(cut(g, &all, n * f->heads, d, d, &g->gate, err));
     } else {
-        TSR_GOTO(project_to(g, "self_attn.q_proj", x, q, &g->q, err));
+        TSR_GOTO(project_to(g, "q_proj", x, q, &g->q, err));
     }
-    TSR_GOTO(project_to(g, "self_attn.k_proj", x, kv, &g->k, err));
-    TSR_GOTO(project_to(g, "self_attn.v_proj", x, kv, &g->v, err));
+    TSR_GOTO(project_to(g, "k_proj", x, kv, &g->k, err));
+    TSR_GOTO(project_to(g, "v_proj", x, kv, &g->v, err));
 out:
     tsr_let_go(f, &all);
     return status;
@@ -158,11 +165,11 @@ tsr_status tsr_forward_attention(tsr_forward *f, size_t layer, const tsr_tokens 
     TSR_GOTO(prepare(&g, g.k.x, f->kv_heads, true, err));
     TSR_GOTO(tsr_forward_collect_cache(f, layer, "k_cache", g.k.x, g.k.n, err));
     TSR_GOTO(tsr_forward_collect_cache(f, layer, "v_cache", g.v.x, g.v.n, err));
-    tsr_forward_name(f, name, layer, "self_attn.sinks");
+    name_of(&g, name, "sinks");
     TSR_GOTO(tsr_forward_vector(f, name, f->heads, (f->traits & TSR_SINKS) != 0, &sinks, err));
     TSR_GOTO(tsr_hold(f, &mixed, n * width, err));
     TSR_GOTO(attend(&g, sinks, &mixed, err));
-    tsr_forward_name(f, name, layer, "self_attn.o_proj");
+    name_of(&g, name, "o_proj");
     TSR_GOTO(tsr_forward_linear(f, name, mixed.x, n, f->hidden, width, out, err));
     status = tsr_forward_round(f, out->x, out->n, err);
 out:

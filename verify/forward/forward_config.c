@@ -29,8 +29,9 @@ static tsr_status read_gate(tsr_forward *f, tsr_err *err)
     } kGates[] = {{"silu", false, TSR_GATE_SILU},
                   {"gelu_pytorch_tanh", false, TSR_GATE_GELU_TANH},
                   {"relu2", true, TSR_GATE_RELU2}};
-    const bool alone = f->family->mlp->gate == NULL;
+    const bool alone = f->family->mlp->gate == NULL && f->family->mlp->both == NULL;
     const char *act = string(f, "hidden_activation");
+    act = act == NULL ? string(f, "mlp_hidden_act") : act;
     act = act == NULL ? string(f, "hidden_act") : act;
     if (act == NULL)
         act = (f->traits & TSR_SOFT_CAPS) != 0 ? "gelu_pytorch_tanh" : "silu";
@@ -68,19 +69,61 @@ static tsr_status read_router(tsr_forward *f, tsr_err *err)
     return TSR_OK;
 }
 
+/* Returns true if the value at `key` is absent, null, or this string. */
+static bool is_or_absent(tsr_forward *f, const char *key, const char *word)
+{
+    tsr_json_text value;
+    if (!tsr_config_find_model(f->side->checkpoint, key, &value) || tsr_json_is(value, "null"))
+        return true;
+    const char *const text = string(f, key);
+    return text != NULL && strcmp(text, word) == 0;
+}
+
+/* Rejects settings of recurrent layers and of their experts that are not computed. */
+static tsr_status read_recurrence(tsr_forward *f, tsr_err *err)
+{
+    const tsr_layer_rule rule = f->family->layers;
+    const bool scans = rule == TSR_SCAN_LISTED || rule == TSR_BLOCKS_LISTED;
+    const char *fault = NULL;
+    tsr_json_text limit;
+    if (!scans && rule != TSR_DELTA_PATTERN)
+        return TSR_OK;
+    const bool limited =
+        tsr_config_find_model(f->side->checkpoint, "time_step_limit", &limit) && !tsr_json_is(limit, "null");
+    if (f->gate != TSR_GATE_SILU && f->gate != TSR_GATE_RELU2)
+        fault = "hidden_act";
+    else if (!is_or_absent(f, "mamba_hidden_act", "silu"))
+        fault = "mamba_hidden_act";
+    else if (!is_or_absent(f, "moe_latent_size", ""))
+        fault = "moe_latent_size";
+    else if (scans && limited &&
+             (memchr(limit.data, '0', limit.size) == NULL || memmem(limit.data, limit.size, "Infinity", 8) == NULL))
+        fault = "time_step_limit";
+    f->least_step = rule == TSR_BLOCKS_LISTED ? number(f, "time_step_min", 0.001) : 0;
+    return fault == NULL ? TSR_OK
+                         : tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": unsupported %s",
+                                    f->side->checkpoint->path, fault);
+}
+
 /* Sets the names that all weights begin with: those of a model of text, or of the text part of a multimodal one. */
 static void find_names(tsr_forward *f)
 {
-    static const char *const kRoots[][2] = {{"model", "lm_head.weight"},
-                                            {"model.language_model", "lm_head.weight"},
-                                            {"language_model.model", "language_model.lm_head.weight"}};
+    static const struct {
+        const char *root, *embedding, *norm, *head;
+    } kNames[] = {{"model", "embed_tokens", "norm", "lm_head.weight"},
+                  {"model.language_model", "embed_tokens", "norm", "lm_head.weight"},
+                  {"language_model.model", "embed_tokens", "norm", "language_model.lm_head.weight"},
+                  {"backbone", "embeddings", "norm_f", "lm_head.weight"}};
     char name[TSR_MAX_NAME];
-    size_t i = sizeof kRoots / sizeof *kRoots;
+    size_t i = sizeof kNames / sizeof *kNames;
     do {
-        f->root = kRoots[--i][0];
-        f->head = kRoots[i][1];
-        snprintf(name, sizeof name, "%s.embed_tokens.weight", f->root);
+        i--;
+        snprintf(name, sizeof name, "%s.%s.weight", kNames[i].root, kNames[i].embedding);
     } while (i > 0 && tsr_checkpoint_find(f->side->checkpoint, name) == NULL);
+    f->root = kNames[i].root;
+    f->embedding = kNames[i].embedding;
+    f->norm = kNames[i].norm;
+    f->head = kNames[i].head;
 }
 
 static tsr_status read_family(tsr_forward *f, tsr_err *err)
@@ -100,6 +143,7 @@ static tsr_status read_family(tsr_forward *f, tsr_err *err)
     if ((f->traits & TSR_LATENT) != 0 && strcmp(f->root, "model") != 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: latent attention below '%s'", c->path, f->root);
     TSR_TRY(read_gate(f, err));
+    TSR_TRY(read_recurrence(f, err));
     return read_router(f, err);
 }
 
@@ -191,11 +235,11 @@ static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
                  {"vocab_size", &f->vocabulary},
                  {"num_attention_heads", &f->heads}};
     for (size_t i = 0; i < sizeof kKeys / sizeof *kKeys; i++) {
-        *kKeys[i].value = tsr_forward_size(f, kKeys[i].key, 0);
+        *kKeys[i].value = tsr_forward_size(f, kKeys[i].key, i == 0 ? tsr_layer_kinds_count(f) : 0);
         if (*kKeys[i].value == 0)
             return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no %s", c->path, kKeys[i].key);
     }
-    f->eps = number(f, "rms_norm_eps", 1e-6);
+    f->eps = number(f, "rms_norm_eps", number(f, "layer_norm_epsilon", 1e-6));
     f->kv_heads = tsr_forward_size(f, "num_key_value_heads", f->heads);
     f->head_dim = tsr_forward_size(f, "head_dim", f->hidden / f->heads);
     f->tied = tsr_forward_is(f, "tie_word_embeddings", "true");
@@ -244,14 +288,19 @@ static double grouped_elements(const tsr_forward *f, double n)
     return n * (2 * q + 2 * kv + 2 * (double)f->hidden);
 }
 
-/* Returns the elements of one layer's delta net: its projections, their parts, and the parts after the convolution. */
-static double delta_elements(const tsr_forward *f, double n)
+/* Returns the elements of one recurrent layer: its projections, their parts, and the parts after the convolution. */
+static double recurrent_elements(const tsr_forward *f, double n)
 {
     const double keys = (double)tsr_forward_size(f, "linear_num_key_heads", 0) *
                         (double)tsr_forward_size(f, "linear_key_head_dim", 0),
                  values = (double)tsr_forward_size(f, "linear_num_value_heads", 0) *
                           (double)tsr_forward_size(f, "linear_value_head_dim", 0);
-    return n * (6 * keys + 6 * values + 2 * (double)f->hidden);
+    const double inner = (double)tsr_forward_size(f, "mamba_expand", 2) * (double)f->hidden,
+                 heads = (double)tsr_forward_size(f, "mamba_num_heads", 0) *
+                         (double)tsr_forward_size(f, "mamba_head_dim", 0),
+                 groups = (double)tsr_forward_size(f, "mamba_n_groups", tsr_forward_size(f, "n_groups", 0)) *
+                          (double)tsr_forward_size(f, "mamba_d_state", tsr_forward_size(f, "ssm_state_size", 0));
+    return n * (6 * keys + 6 * values + (groups > 0 ? 6 * fmax(inner, heads) + 6 * groups : 0) + 2 * (double)f->hidden);
 }
 
 uint64_t tsr_forward_memory(const tsr_forward *f, size_t tokens, size_t longest)
@@ -263,7 +312,7 @@ uint64_t tsr_forward_memory(const tsr_forward *f, size_t tokens, size_t longest)
                                                  tsr_max_u64(1, tsr_forward_size(f, "n_shared_experts", 1)));
     const double stack = f->family->moe->alternating ? 4 * inner * hidden : 0;
     const double attention =
-        fmax((f->traits & TSR_LATENT) != 0 ? latent_elements(f, n) : grouped_elements(f, n), delta_elements(f, n)) +
+        fmax((f->traits & TSR_LATENT) != 0 ? latent_elements(f, n) : grouped_elements(f, n), recurrent_elements(f, n)) +
         (double)THREADS * (double)longest;
     const double mlp = n * (3 * inner + 3 * hidden) + stack;
     const double logits = 2.0 * (double)tsr_forward_chunk(f, tokens) * (double)f->vocabulary;

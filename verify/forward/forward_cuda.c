@@ -323,7 +323,7 @@ static void close_ops(tsr_ops *ops)
 
 static const tsr_ops kFunctions = {
     TSR_OPS_FUNCTIONS,        .put = tsr_gpu_put,           .get = tsr_gpu_get,
-    .linear = tsr_gpu_linear, .convolve = tsr_gpu_convolve, .delta = tsr_gpu_delta,
+    .linear = tsr_gpu_linear, .convolve = tsr_gpu_convolve, .recur = tsr_gpu_recur,
     .close = close_ops,
 };
 

@@ -188,7 +188,7 @@ tsr_status tsr_forward_collect_cache(const tsr_forward *f, size_t layer, const c
     char module[TSR_MAX_NAME];
     if (f->collector == NULL)
         return TSR_OK;
-    snprintf(module, sizeof module, "%s.layers.%zu.self_attn.%s", f->root, layer, cache);
+    snprintf(module, sizeof module, "%s.layers.%zu.%s.%s", f->root, layer, tsr_forward_module(f, layer), cache);
     double *const host = malloc((n + 1) * sizeof *host);
     tsr_status status = host == NULL ? tsr_out_of_memory(err, "for statistics of keys and values") : TSR_OK;
     if (status == TSR_OK)

@@ -243,12 +243,14 @@ out:
 tsr_status tsr_forward_mlp(tsr_forward *f, size_t layer, const double *x, size_t n, tsr_held *out, uint32_t *choices,
                            bool *routed, tsr_err *err)
 {
+    const char *const dense = f->family->moe->dense;
     char name[TSR_MAX_NAME];
     const tsr_weight *gate;
     TSR_TRY(tsr_forward_find(f, &gate, NULL, "%s.weight", tsr_forward_name(f, name, layer, f->family->moe->router)));
     *routed = gate != NULL;
     if (gate == NULL)
-        return gated(f, f->family->mlp, tsr_forward_name(f, name, layer, "mlp"), x, n, out, err);
+        return gated(f, f->family->mlp, tsr_forward_name(f, name, layer, dense == NULL ? "mlp" : dense), x, n, out,
+                     err);
     TSR_TRY(run_experts(f, layer, gate, x, n, out, choices, err));
     TSR_TRY(add_shared(f, layer, x, n, out->x, err));
     return tsr_forward_round(f, out->x, out->n, err);

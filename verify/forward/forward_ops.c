@@ -373,7 +373,7 @@ tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel)
         .get = copy,
         .linear = linear,
         .convolve = tsr_cpu_convolve,
-        .delta = tsr_cpu_delta,
+        .recur = tsr_cpu_recur,
         .close = close,
     };
 }

@@ -62,19 +62,25 @@ typedef struct tsr_op_convolve {
     size_t channels, taps;
 } tsr_op_convolve;
 
-/* The gated delta rule. Each head has a state S [dim][v_dim], which is zero before each sequence. A token does
- *   S[i] *= exp(-rate softplus(decay[i] + shift[i]))
- *   S += k (sigmoid(beta) (v - S^T k))^T,  out = S^T q
- * where k is divided by sqrt(sum of k^2 + 1e-6), and q in the same way, and by sqrt(dim). (Yang et al. 2024.) */
-typedef struct tsr_op_delta {
+typedef enum tsr_recurrence { TSR_RECUR_DELTA, TSR_RECUR_SCAN } tsr_recurrence;
+
+/* A recurrence over the tokens of each sequence. Each head has a state S [dim][v_dim], which is zero before a sequence.
+ * With t[i] = max(softplus(decay[i] + shift[i]), least), a token does S[i] *= exp(-rate t[i]), and then:
+ *   the gated delta rule (Yang et al. 2024):  S += k (sigmoid(beta) (v - S^T k))^T,  out = S^T q
+ *     where k is divided by sqrt(sum of k^2 + 1e-6), and q in the same way, and by sqrt(dim)
+ *   a scan (Mamba-2, Dao and Gu 2024):        S += k (t v)^T,  out = S^T q + skip v */
+typedef struct tsr_op_recur {
+    tsr_recurrence kind;
     const tsr_tokens *tokens;
     const double *q, *k, *v;    /* [count][k_heads][dim] twice, [count][heads][v_dim] */
-    const double *decay, *beta; /* [count][heads][decays], [count][heads] */
+    const double *decay, *beta; /* [count][heads][decays], [count][heads]; beta: of the delta rule */
     const double *rate, *shift; /* on the host: [heads], [heads][decays] */
+    const double *skip;         /* on the host: [heads]; of a scan */
     double *out;                /* [count][heads][v_dim] */
     size_t heads, k_heads;      /* head h uses q and k of h / (heads / k_heads) */
-    size_t dim, v_dim, decays;  /* decays: 1 for all rows of the state, or dim */
-} tsr_op_delta;
+    size_t dim, v_dim, decays;  /* decays: 1 for all rows of the state, or dim; of a scan 1 */
+    double least;
+} tsr_op_recur;
 
 /* Rows and columns of sums of products are padded to multiples of this. */
 enum { TSR_GRAM_TILE = 8 };
@@ -112,7 +118,7 @@ struct tsr_ops {
     tsr_status (*turn)(tsr_ops *ops, const tsr_op_turn *args, tsr_err *err);
     tsr_status (*attend)(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err);
     tsr_status (*convolve)(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err);
-    tsr_status (*delta)(tsr_ops *ops, const tsr_op_delta *args, tsr_err *err);
+    tsr_status (*recur)(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err);
     /* Computes y [rows][n]: element k of row i from gate[i * ld + k * step] and up[i * ld + k * step]. If n is ld, y may
      * be `up`. */
     tsr_status (*gate)(tsr_ops *ops, const tsr_op_gate *args, tsr_err *err);
@@ -140,9 +146,9 @@ struct tsr_ops {
     .attend = attend, .gate = gate, .add = add, .take = take, .place = place, .scale = scale, .quantize = quantize,   \
     .round = round_all
 
-/* Implement ops->convolve and ops->delta on the CPU. */
+/* Implement ops->convolve and ops->recur on the CPU. */
 tsr_status tsr_cpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_cpu_delta(tsr_ops *ops, const tsr_op_delta *args, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cpu_recur(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Returns the operations of the CPU. */
 tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel);

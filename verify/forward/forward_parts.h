@@ -22,6 +22,12 @@ const tsr_family_row *tsr_forward_family(const char *type);
  * a type that its family does not. */
 tsr_status tsr_layer_kinds_read(tsr_forward *forward, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Returns the number of layers that layers_block_type or hybrid_override_pattern lists, or 0. */
+size_t tsr_layer_kinds_count(const tsr_forward *forward);
+
+/* Returns the name of the block that a layer has in place of attention: "self_attn", "linear_attn", "mamba", "mixer". */
+const char *tsr_forward_module(const tsr_forward *forward, size_t layer);
+
 /* Reads a number of config.json, at most TSR_MAX_SIZE. */
 enum { TSR_MAX_SIZE = 1 << 24, TSR_MAX_HEAD = 1024 /* numbers and sizes of heads in a delta net */ };
 size_t tsr_forward_size(const tsr_forward *forward, const char *key, size_t otherwise);
@@ -86,13 +92,15 @@ tsr_status tsr_forward_norm(const tsr_forward *forward, const char *name, const 
 /* Rounds x to BF16 if the pass is as served. */
 tsr_status tsr_forward_round(const tsr_forward *forward, double *x, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Compute out [count][hidden] over x: attention of layer `layer`, latent attention, or a delta net. */
+/* Compute out [count][hidden] over x: attention of layer `layer`, latent attention, a delta net, or Mamba-2. */
 tsr_status tsr_forward_attention(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
                                  tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_forward_latent(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
                               tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_forward_delta_net(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
                                  tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_mamba(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
+                             tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Computes out [n][hidden], its MLP or router and experts over x; choices and routed as in tsr_forward_layer. */
 tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const double *x, size_t n, tsr_held *out,

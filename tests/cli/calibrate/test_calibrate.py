@@ -8,7 +8,7 @@ import harness
 import numpy as np
 import pytest
 
-FAMILIES = ["llama", "qwen2_moe", "mixtral", "gemma2", "deepseek_v3", "gpt_oss", "qwen3_next", "qwen3_5_moe_text", "phi3"]
+FAMILIES = ["llama", "qwen2_moe", "mixtral", "gemma2", "deepseek_v3", "gpt_oss", "qwen3_next", "qwen3_5_moe_text", "phi3", "nemotron_h"]
 MEMBERS = ("input_mean_square", "input_min", "input_max", "input_tokens")
 
 
@@ -41,7 +41,7 @@ def inputs_of(m):
         seen.clear()
         x, chosen = m.run_layer(layer, np.asarray(x), tensors)
         for name, calls in seen.items():
-            module = name.removesuffix(".weight")
+            module = m.stored(name).removesuffix(".weight")
             if ".experts." not in module:
                 sign = -1 if module.endswith("shared_expert_gate") else 1  # the oracle multiplies by -x
                 found[module] = sign * calls[0].reshape(-1, calls[0].shape[-1])
@@ -98,8 +98,8 @@ def test_statistics_are_those_of_float64(tmp_path, calibrate, family):
         assert got[f"{module}.input_min"][0] == pytest.approx(x.min(), rel=1e-5)
     modules = {n.rpartition(".")[0] for n in got if n.endswith("input_tokens")}
     assert {key[0] if isinstance(key, tuple) else key for key in inputs} == modules
-    for layer in (n for n in range(LAYERS) if not m.is_delta(n)):
-        assert {f"model.layers.{layer}.self_attn.{c}_cache.input_max" for c in "kv"} <= got.keys()
+    for layer in (n for n in range(LAYERS) if not m.is_delta(n) and m.kind(n) == "attention"):
+        assert {m.stored(f"model.layers.{layer}.self_attn.{c}_cache.input_max") for c in "kv"} <= got.keys()
 
 
 FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", "gate_proj": "gate_up_proj", "up_proj": "gate_up_proj",

@@ -221,6 +221,13 @@ def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, f
     (["a", "a"], {"model_type": "qwen3_5_text", "layer_types": ["linear_attention", "sliding_attention", "full_attention"]}, 3,
      "layer_types[1] is 'sliding_attention'"),
     (["a", "a"], {"model_type": "qwen3_5_text", "partial_rotary_factor": 0.5}, 3, "linear_num_value_heads"),
+    (["a", "a"], {"model_type": "qwen3_5_text", "hidden_act": "gelu_pytorch_tanh"}, 3, "hidden_act"),
+    (["a", "a"], {"model_type": "granitemoehybrid"}, 3, "no layer_types"),
+    (["a", "a"], {"model_type": "granitemoehybrid", "layer_types": ["mamba"] * 3}, 3, "mamba_n_heads"),
+    (["a", "a"], {"model_type": "granitemoehybrid", "time_step_limit": [0.001, 0.1]}, 3, "time_step_limit"),
+    (["a", "a"], {"model_type": "nemotron_h", "hidden_act": "relu2", "hybrid_override_pattern": "M*X"}, 3, "[2] is 'X'"),
+    (["a", "a"], {"model_type": "nemotron_h", "hidden_act": "relu2", "moe_latent_size": 64}, 3, "moe_latent_size"),
+    (["a", "a"], {"model_type": "nemotron_h", "hidden_act": "relu2", "mamba_hidden_act": "gelu"}, 3, "mamba_hidden_act"),
     (["a", "a"], {"model_type": "hunyuan_v1_dense", "rope_scaling": {"type": "dynamic", "factor": 2}}, 3, "dynamic"),
 ])
 def test_refusals(tmp_path, tessera, arguments, config, code, words):
@@ -267,7 +274,7 @@ def test_a_window_that_no_sequence_fills_is_no_matter(tmp_path, verify):
     assert not failed(verify(b, b))
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3", "qwen3_next"])
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3", "qwen3_next", "nemotron_h"])
 @pytest.mark.parametrize("lie", [0, -1, 1, 3, 7, 2**31, 2**64, 1e300, "x", None, [], {}, True])
 def test_configurations_that_lie(tmp_path, tessera, family, lie):
     """Whatever a key says, there is a result or one sentence."""

@@ -30,19 +30,24 @@ tsr_status tsr_gpu_convolve(tsr_ops *ops, const tsr_op_convolve *a, tsr_err *err
     return status;
 }
 
-tsr_status tsr_gpu_delta(tsr_ops *ops, const tsr_op_delta *a, tsr_err *err)
+tsr_status tsr_gpu_recur(tsr_ops *ops, const tsr_op_recur *a, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     const tsr_tokens *const t = a->tokens;
-    void *first = NULL, *rate = NULL, *shift = NULL, *states = NULL;
+    void *first = NULL, *rate = NULL, *shift = NULL, *skip = NULL, *states = NULL;
     tsr_status status = tsr_stream_lend(g, t->first, (t->sequences + 1) * sizeof *t->first, &first, err);
     if (status == TSR_OK)
         status = tsr_stream_lend(g, a->rate, a->heads * sizeof(double), &rate, err);
     if (status == TSR_OK)
         status = tsr_stream_lend(g, a->shift, a->heads * a->decays * sizeof(double), &shift, err);
     if (status == TSR_OK)
+        status = tsr_stream_lend(g, a->skip, a->heads * sizeof(double), &skip, err);
+    if (status == TSR_OK)
         status = tsr_stream_allocate(g, t->sequences * a->heads * a->dim * a->v_dim * sizeof(double), &states, err);
-    const tsr_f64_delta args = {.q = a->q,
+    const tsr_f64_recur args = {.scan = a->kind == TSR_RECUR_SCAN,
+                                .least = a->least,
+                                .skip = skip,
+                                .q = a->q,
                                 .k = a->k,
                                 .v = a->v,
                                 .decay = a->decay,
@@ -59,10 +64,11 @@ tsr_status tsr_gpu_delta(tsr_ops *ops, const tsr_op_delta *a, tsr_err *err)
                                 .v_dim = a->v_dim,
                                 .decays = a->decays};
     if (status == TSR_OK)
-        status = tsr_cuda_f64_delta(&args, g->stream, err);
+        status = tsr_cuda_f64_recur(&args, g->stream, err);
     tsr_stream_release(g, first);
     tsr_stream_release(g, rate);
     tsr_stream_release(g, shift);
+    tsr_stream_release(g, skip);
     tsr_stream_release(g, states);
     return status;
 }

@@ -1,4 +1,4 @@
-/* Implements the operations of recurrent layers on the CPU: causal convolution and the gated delta rule. */
+/* Implements the operations of recurrent layers on the CPU: causal convolution, delta rule and scan. */
 #include "verify/forward/forward_ops.h"
 
 #include "common/parallel/parallel_for.h"
@@ -34,11 +34,11 @@ tsr_status tsr_cpu_convolve(tsr_ops *ops, const tsr_op_convolve *a, tsr_err *err
     return tsr_parallel_for(a->tokens->count, ops->threads, ops->cancel, convolve_turn, &args, err);
 }
 
-/* ---- delta rule ---- */
+/* ---- recurrences ---- */
 
 typedef struct recurrence {
-    const tsr_op_delta *a;
-    double *scratch; /* for each worker: S [dim][v_dim], q [dim], k [dim], errors [v_dim] */
+    const tsr_op_recur *a;
+    double *scratch; /* for each worker: S [dim][v_dim], q [dim], k [dim], added [v_dim] */
     size_t each;
 } recurrence;
 
@@ -59,58 +59,70 @@ static void shorten(const double *x, size_t n, double by, double *y)
         y[i] = x[i] / sqrt(sum + kEps) * by;
 }
 
-/* Runs one token of one head. */
-static void step(const tsr_op_delta *a, size_t token, size_t head, double *state)
+/* Returns the step t[i] of a token of a head. */
+static double step_of(const tsr_op_recur *a, size_t at, size_t head, size_t i)
 {
+    return fmax(softplus(a->decay[at * a->decays + i] + a->shift[head * a->decays + i]), a->least);
+}
+
+/* Runs one token of one head. */
+static void run_token(const tsr_op_recur *a, size_t token, size_t head, double *state)
+{
+    const bool is_delta = a->kind == TSR_RECUR_DELTA;
     const size_t d = a->dim, vd = a->v_dim, at = token * a->heads + head;
     const size_t shared = token * a->k_heads + head / (a->heads / a->k_heads);
-    double *const q = state + d * vd, *const k = q + d, *const errors = k + d, *const out = a->out + at * vd;
+    double *const q = state + d * vd, *const k = q + d, *const added = k + d, *const out = a->out + at * vd;
     const double *const v = a->v + at * vd;
-    shorten(a->q + shared * d, d, 1 / sqrt((double)d), q);
-    shorten(a->k + shared * d, d, 1, k);
-    memcpy(errors, v, vd * sizeof *errors);
     double keep = 0;
+    memcpy(q, a->q + shared * d, d * sizeof *q);
+    memcpy(k, a->k + shared * d, d * sizeof *k);
+    memcpy(added, v, vd * sizeof *added);
+    if (is_delta) {
+        shorten(q, d, 1 / sqrt((double)d), q);
+        shorten(k, d, 1, k);
+    }
     for (size_t i = 0; i < d; i++) {
         if (i < a->decays)
-            keep = exp(-a->rate[head] * softplus(a->decay[at * a->decays + i] + a->shift[head * a->decays + i]));
+            keep = exp(-a->rate[head] * step_of(a, at, head, i));
         for (size_t j = 0; j < vd; j++) {
             state[i * vd + j] *= keep;
-            errors[j] -= state[i * vd + j] * k[i];
+            added[j] -= is_delta ? state[i * vd + j] * k[i] : 0;
         }
     }
-    const double learned = 1 / (1 + exp(-a->beta[at]));
-    memset(out, 0, vd * sizeof *out);
+    const double learned = is_delta ? 1 / (1 + exp(-a->beta[at])) : step_of(a, at, head, 0);
+    for (size_t j = 0; j < vd; j++)
+        out[j] = is_delta ? 0 : a->skip[head] * v[j];
     for (size_t i = 0; i < d; i++) {
         for (size_t j = 0; j < vd; j++) {
-            state[i * vd + j] += k[i] * learned * errors[j];
+            state[i * vd + j] += k[i] * learned * added[j];
             out[j] += state[i * vd + j] * q[i];
         }
     }
 }
 
 /* Runs one sequence and head. */
-static tsr_status delta_turn(void *context, size_t i, size_t worker, tsr_err *err)
+static tsr_status recur_turn(void *context, size_t i, size_t worker, tsr_err *err)
 {
     const recurrence *const r = context;
-    const tsr_op_delta *const a = r->a;
+    const tsr_op_recur *const a = r->a;
     const tsr_tokens *const tokens = a->tokens;
     const size_t s = i / a->heads;
     double *const state = r->scratch + worker * r->each;
     (void)err;
     memset(state, 0, a->dim * a->v_dim * sizeof *state);
     for (size_t token = tokens->first[s]; token < tokens->first[s + 1]; token++)
-        step(a, token, i % a->heads, state);
+        run_token(a, token, i % a->heads, state);
     return TSR_OK;
 }
 
-tsr_status tsr_cpu_delta(tsr_ops *ops, const tsr_op_delta *a, tsr_err *err)
+tsr_status tsr_cpu_recur(tsr_ops *ops, const tsr_op_recur *a, tsr_err *err)
 {
     const size_t turns = a->tokens->sequences * a->heads, workers = tsr_parallel_workers(turns, ops->threads);
     const size_t each = a->dim * a->v_dim + 2 * a->dim + a->v_dim;
     recurrence r = {a, malloc(workers * each * sizeof(double) + 1), each};
     const tsr_status status = r.scratch == NULL
                                   ? tsr_out_of_memory(err, "for a recurrence")
-                                  : tsr_parallel_for(turns, ops->threads, ops->cancel, delta_turn, &r, err);
+                                  : tsr_parallel_for(turns, ops->threads, ops->cancel, recur_turn, &r, err);
     free(r.scratch);
     return status;
 }

@@ -8,6 +8,7 @@ static const tsr_norm_names kBefore = {"input_layernorm", NULL, "post_attention_
                             kAfter = {NULL, "post_attention_layernorm", NULL, "post_feedforward_layernorm"},
                             kGemma = {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
                                       "post_feedforward_layernorm"},
+                            kMixer = {"norm", NULL, "norm", NULL},
                             kGlm = {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm",
                                     "post_mlp_layernorm"};
 
@@ -68,11 +69,20 @@ static const tsr_moe_names kHunyuan3 = {.router = "mlp.router.gate",
 static const tsr_moe_names kGranite = {.router = "block_sparse_moe.router.layer",
                                        .experts = "block_sparse_moe.experts",
                                        .shared = "shared_mlp",
+                                       .dense = "shared_mlp",
                                        .expert = &kGated,
                                        .of_shared = &kLinears,
                                        .stacks = {"block_sparse_moe.input_linear", "block_sparse_moe.output_linear"}};
 static const tsr_moe_names kGptOss = {
     .router = "mlp.router", .experts = "mlp.experts", .expert = &kGated, .stacks = {STACKS}, .alternating = true};
+
+static const tsr_moe_names kNemotron = {.router = "mixer.gate",
+                                        .bias = "mixer.gate." BIAS,
+                                        .experts = "mixer.experts",
+                                        .shared = "mixer.shared_experts",
+                                        .dense = "mixer",
+                                        .expert = &kUngated,
+                                        .of_shared = &kUngated};
 
 enum {
     GEMMA = TSR_GAIN_FROM_ONE | TSR_SOFT_CAPS | TSR_SCALED_EMBEDDING,
@@ -123,11 +133,15 @@ static const tsr_family_row kFamilies[] = {
     {"solar_open", TSR_SIGMOID | TSR_PARTIAL_ROPE, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 1e6, 0},
     {"mellum", TSR_LOCAL_ROPE, TSR_WINDOW_LISTED, &kBefore, &kGated, &kMoe, 500000, 0},
     {"granite", TSR_MULTIPLIERS, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
-    {"granitemoe", TSR_MULTIPLIERS | TSR_NORMALIZED, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kGranite, 0, 0},
-    {"granitemoeshared", TSR_MULTIPLIERS | TSR_NORMALIZED, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kGranite, 0, 0},
+    {"granitemoe", TSR_MULTIPLIERS | TSR_NORMALIZED, TSR_WINDOW_UNKNOWN, &kBefore, &kLinears, &kGranite, 0, 0},
+    {"granitemoeshared", TSR_MULTIPLIERS | TSR_NORMALIZED, TSR_WINDOW_UNKNOWN, &kBefore, &kLinears, &kGranite, 0, 0},
     {"qwen3_next", QWEN_NEXT, TSR_DELTA_PATTERN, &kBefore, &kGated, &kQwen, 0, 0.25},
     {"qwen3_5_text", QWEN_NEXT, TSR_DELTA_PATTERN, &kBefore, &kGated, &kMoe, 0, 0.25},
     {"qwen3_5_moe_text", QWEN_NEXT | TSR_NORMALIZED, TSR_DELTA_PATTERN, &kBefore, &kGated, &kQwen, 0, 0.25},
+    {"granitemoehybrid", TSR_MULTIPLIERS | TSR_NORMALIZED | TSR_STATED_ROPE, TSR_SCAN_LISTED, &kBefore, &kLinears,
+     &kGranite, 0, 0},
+    {"nemotron_h", TSR_ONE_BLOCK | TSR_STATED_ROPE | TSR_SIGMOID, TSR_BLOCKS_LISTED, &kMixer, &kUngated, &kNemotron, 0,
+     0},
     {0},
 };
 

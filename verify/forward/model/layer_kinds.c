@@ -15,6 +15,10 @@ static const struct {
     {"attention", TSR_LAYER_FULL},
     {"sliding_attention", TSR_LAYER_WINDOW},
     {"linear_attention", TSR_LAYER_DELTA},
+    {"linear_attention", TSR_LAYER_SCAN},
+    {"mamba", TSR_LAYER_SCAN},
+    {"moe", TSR_LAYER_MLP},
+    {"mlp", TSR_LAYER_MLP},
 };
 
 static size_t number(const tsr_forward *f, const char *key, size_t otherwise)
@@ -30,9 +34,13 @@ static bool allows(const tsr_forward *f, tsr_layer_kind kind)
     case TSR_LAYER_FULL:
         return true;
     case TSR_LAYER_WINDOW:
-        return rule != TSR_WINDOW_UNKNOWN && rule != TSR_DELTA_PATTERN;
+        return rule != TSR_WINDOW_UNKNOWN && rule < TSR_DELTA_PATTERN;
     case TSR_LAYER_DELTA:
         return rule == TSR_DELTA_PATTERN;
+    case TSR_LAYER_SCAN:
+        return rule == TSR_SCAN_LISTED || rule == TSR_BLOCKS_LISTED;
+    case TSR_LAYER_MLP:
+        return rule == TSR_BLOCKS_LISTED;
     }
     return false;
 }
@@ -47,6 +55,8 @@ static tsr_layer_kind kind_by_rule(const tsr_forward *f, size_t i)
     switch (f->family->layers) {
     case TSR_WINDOW_UNKNOWN:
     case TSR_WINDOW_LISTED:
+    case TSR_SCAN_LISTED:
+    case TSR_BLOCKS_LISTED:
         break;
     case TSR_WINDOW_ALL:
         slides = true;
@@ -71,16 +81,87 @@ static tsr_layer_kind kind_by_rule(const tsr_forward *f, size_t i)
 
 static tsr_status set_type(const tsr_forward *f, size_t layer, tsr_json_text word, tsr_err *err)
 {
-    size_t i = 0;
-    while (i < sizeof kTypes / sizeof *kTypes &&
-           (strlen(kTypes[i].name) != word.size || memcmp(word.data, kTypes[i].name, word.size) != 0))
-        i++;
-    if (i == sizeof kTypes / sizeof *kTypes || !allows(f, kTypes[i].kind))
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": layer_types[%zu] is '%.*s'",
-                        f->side->checkpoint->path, layer, (int)tsr_min_u64(word.size, 64), word.data);
-    if (layer < f->layers)
-        f->kinds[layer] = kTypes[i].kind;
+    for (size_t i = 0; i < sizeof kTypes / sizeof *kTypes; i++) {
+        if (strlen(kTypes[i].name) != word.size || memcmp(word.data, kTypes[i].name, word.size) != 0 ||
+            !allows(f, kTypes[i].kind))
+            continue;
+        if (layer < f->layers)
+            f->kinds[layer] = kTypes[i].kind;
+        return TSR_OK;
+    }
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": layer_types[%zu] is '%.*s'",
+                    f->side->checkpoint->path, layer, (int)tsr_min_u64(word.size, 64), word.data);
+}
+
+/* Finds the list of layer types, under the name of the family. */
+static bool find_types(const tsr_forward *f, tsr_json_text *types)
+{
+    static const char *const kKeys[] = {"layer_types", "layers_block_type"};
+    for (size_t i = 0; i < sizeof kKeys / sizeof *kKeys; i++) {
+        if (tsr_config_find_model(f->side->checkpoint, kKeys[i], types) && !tsr_json_is(*types, "null"))
+            return true;
+    }
+    return false;
+}
+
+/* Finds the letters of hybrid_override_pattern between its quotes. */
+static bool find_pattern(const tsr_forward *f, tsr_json_text *letters)
+{
+    if ((f->traits & TSR_ONE_BLOCK) == 0 ||
+        !tsr_config_find_model(f->side->checkpoint, "hybrid_override_pattern", letters) || letters->size < 2 ||
+        letters->data[0] != '"')
+        return false;
+    letters->data++;
+    letters->size -= 2;
+    return true;
+}
+
+/* Sets kinds by hybrid_override_pattern, a letter for each layer. */
+static tsr_status read_pattern(const tsr_forward *f, tsr_json_text letters, tsr_err *err)
+{
+    static const char kLetters[] = "M*E-";
+    static const tsr_layer_kind kKinds[] = {TSR_LAYER_SCAN, TSR_LAYER_FULL, TSR_LAYER_MLP, TSR_LAYER_MLP};
+    const char *const path = f->side->checkpoint->path;
+    if (letters.size != f->layers)
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": hybrid_override_pattern must have %zu letters",
+                        path, f->layers);
+    for (size_t i = 0; i < f->layers; i++) {
+        const char *const at = memchr(kLetters, letters.data[i], sizeof kLetters - 1);
+        if (at == NULL)
+            return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": hybrid_override_pattern[%zu] is '%c'",
+                            path, i, letters.data[i]);
+        f->kinds[i] = kKinds[at - kLetters];
+    }
     return TSR_OK;
+}
+
+size_t tsr_layer_kinds_count(const tsr_forward *f)
+{
+    tsr_json_text found;
+    if ((f->traits & TSR_ONE_BLOCK) == 0)
+        return 0;
+    if (find_pattern(f, &found))
+        return found.size;
+    size_t n = 0;
+    if (find_types(f, &found)) {
+        tsr_json_reader r = tsr_json_open(f->side->checkpoint->path, found.data, found.size);
+        tsr_json_text word;
+        bool more = tsr_json_enter_array(&r, NULL) == TSR_OK;
+        while (more && tsr_json_next_element(&r, &more, NULL) == TSR_OK && more &&
+               tsr_json_read_string(&r, &word, NULL) == TSR_OK)
+            n++;
+    }
+    return n;
+}
+
+const char *tsr_forward_module(const tsr_forward *f, size_t layer)
+{
+    static const char *const kModules[] = {[TSR_LAYER_FULL] = "self_attn",
+                                           [TSR_LAYER_WINDOW] = "self_attn",
+                                           [TSR_LAYER_DELTA] = "linear_attn",
+                                           [TSR_LAYER_SCAN] = "mamba",
+                                           [TSR_LAYER_MLP] = "mlp"};
+    return (f->traits & TSR_ONE_BLOCK) != 0 ? "mixer" : kModules[f->kinds[layer]];
 }
 
 /* Sets kinds by layer_types, a list with one word per layer. */
@@ -127,16 +208,22 @@ static tsr_status read_listed_rope(const tsr_forward *f, tsr_err *err)
                           f->layers);
 }
 
-static tsr_status read_ropes(const tsr_forward *f, tsr_err *err)
+static tsr_status read_ropes(tsr_forward *f, tsr_err *err)
 {
-    for (size_t i = 0; i < f->layers; i++)
-        f->has_rope[i] = (f->traits & TSR_WINDOW_ROPE) == 0 || f->window == SIZE_MAX || f->kinds[i] == TSR_LAYER_WINDOW;
+    const char *const type = tsr_config_model_string(f->side->checkpoint, "position_embedding_type", &f->arena);
+    const bool stated = type != NULL && strcmp(type, "rope") == 0;
+    for (size_t i = 0; i < f->layers; i++) {
+        const bool windowed = f->window == SIZE_MAX || f->kinds[i] == TSR_LAYER_WINDOW;
+        f->has_rope[i] =
+            ((f->traits & TSR_WINDOW_ROPE) == 0 || windowed) && ((f->traits & TSR_STATED_ROPE) == 0 || stated);
+    }
     return (f->traits & TSR_LISTED_ROPE) != 0 ? read_listed_rope(f, err) : TSR_OK;
 }
 
 tsr_status tsr_layer_kinds_read(tsr_forward *f, tsr_err *err)
 {
-    const tsr_checkpoint *const c = f->side->checkpoint;
+    const char *const path = f->side->checkpoint->path;
+    const tsr_layer_rule rule = f->family->layers;
     tsr_json_text types;
     f->window = tsr_forward_is(f, "use_sliding_window", "false") ? SIZE_MAX : number(f, "sliding_window", SIZE_MAX);
     f->window = f->window == 0 ? SIZE_MAX : f->window;
@@ -146,10 +233,13 @@ tsr_status tsr_layer_kinds_read(tsr_forward *f, tsr_err *err)
         return tsr_out_of_memory(err, NULL);
     for (size_t i = 0; i < f->layers; i++)
         f->kinds[i] = kind_by_rule(f, i);
-    const bool listed = tsr_config_find_model(c, "layer_types", &types) && !tsr_json_is(types, "null");
-    if (listed)
+    if (find_types(f, &types))
         TSR_TRY(read_types(f, types, err));
-    else if (f->family->layers == TSR_WINDOW_LISTED && f->window != SIZE_MAX)
-        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": sliding_window without layer_types", c->path);
+    else if (find_pattern(f, &types))
+        TSR_TRY(read_pattern(f, types, err));
+    else if (rule == TSR_SCAN_LISTED || rule == TSR_BLOCKS_LISTED)
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no layer_types", path);
+    else if (rule == TSR_WINDOW_LISTED && f->window != SIZE_MAX)
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": sliding_window without layer_types", path);
     return read_ropes(f, err);
 }

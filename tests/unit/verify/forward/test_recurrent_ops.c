@@ -52,11 +52,12 @@ static double length(const double *x)
     return sqrt(sum);
 }
 
-/* A factor of decay for a head, or for each row of its state. */
-static void check_delta(size_t decays)
+/* Decays of a head, or of each row of its state. Steps of the scan have a least value, which is above some of them. */
+static void check(tsr_recurrence kind, size_t decays)
 {
     static double q[COUNT * K_HEADS * DIM], k[COUNT * K_HEADS * DIM], v[COUNT * HEADS * V_DIM],
-        decay[COUNT * HEADS * DIM], beta[COUNT * HEADS], rate[HEADS], shift[HEADS * DIM], out[COUNT * HEADS * V_DIM];
+        decay[COUNT * HEADS * DIM], beta[COUNT * HEADS], rate[HEADS], shift[HEADS * DIM], skip[HEADS],
+        out[COUNT * HEADS * V_DIM];
     tsr_ops ops = tsr_ops_of_cpu(3, NULL);
     tsr_err err;
     fill(q, COUNT * K_HEADS * DIM, 2);
@@ -65,9 +66,15 @@ static void check_delta(size_t decays)
     fill(decay, COUNT * HEADS * decays, 3);
     fill(beta, COUNT * HEADS, 3);
     fill(shift, HEADS * decays, 1);
+    fill(skip, HEADS, 2);
     for (size_t h = 0; h < HEADS; h++)
         rate[h] = 0.1 + 0.3 * (double)h;
-    const tsr_op_delta args = {.tokens = &kTokens,
+    const bool scan = kind == TSR_RECUR_SCAN;
+    const double least = scan ? 0.2 : 0;
+    const tsr_op_recur args = {.kind = kind,
+                               .least = least,
+                               .skip = skip,
+                               .tokens = &kTokens,
                                .q = q,
                                .k = k,
                                .v = v,
@@ -81,31 +88,34 @@ static void check_delta(size_t decays)
                                .dim = DIM,
                                .v_dim = V_DIM,
                                .decays = decays};
-    cr_assert_eq(ops.delta(&ops, &args, &err), TSR_OK);
+    cr_assert_eq(ops.recur(&ops, &args, &err), TSR_OK);
     for (size_t i = 0; i < 3 * HEADS * V_DIM; i++) { /* a sequence, a head and a column of its state */
         const size_t s = i / (HEADS * V_DIM), h = i / V_DIM % HEADS, column = i % V_DIM;
         double state[DIM] = {0};
         for (size_t t = first[s]; t < first[s + 1]; t++) {
             const double *const key = k + (t * K_HEADS + h / 2) * DIM, *const query = q + (t * K_HEADS + h / 2) * DIM;
-            double known = 0, want = 0;
+            const double value = v[(t * HEADS + h) * V_DIM + column], by_key = scan ? 1 : length(key),
+                         by_query = scan ? 1 : length(query) * sqrt((double)DIM);
+            double known = 0, want = scan ? skip[h] * value : 0, open = 0;
             for (size_t row = 0; row < DIM; row++) {
                 const size_t at = decays == 1 ? 0 : row;
-                const double open = log(1 + exp(decay[(t * HEADS + h) * decays + at] + shift[h * decays + at]));
+                open = fmax(log(1 + exp(decay[(t * HEADS + h) * decays + at] + shift[h * decays + at])), least);
                 state[row] *= exp(-rate[h] * open);
-                known += state[row] * key[row] / length(key);
+                known += scan ? 0 : state[row] * key[row] / by_key;
             }
+            const double learned = scan ? open : 1 / (1 + exp(-beta[t * HEADS + h]));
             for (size_t row = 0; row < DIM; row++) {
-                state[row] += key[row] / length(key) * (v[(t * HEADS + h) * V_DIM + column] - known) /
-                              (1 + exp(-beta[t * HEADS + h]));
-                want += state[row] * query[row] / length(query) / sqrt((double)DIM);
+                state[row] += key[row] / by_key * learned * (value - known);
+                want += state[row] * query[row] / by_query;
             }
             cr_assert_float_eq(out[(t * HEADS + h) * V_DIM + column], want, 1e-13, "token %zu, head %zu", t, h);
         }
     }
 }
 
-Test(recurrent_ops, delta_rule_is_its_formula)
+Test(recurrent_ops, recurrences_are_their_formulas)
 {
-    check_delta(1);
-    check_delta(DIM);
+    check(TSR_RECUR_DELTA, 1);
+    check(TSR_RECUR_DELTA, DIM);
+    check(TSR_RECUR_SCAN, 1);
 }
