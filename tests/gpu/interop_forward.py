@@ -81,6 +81,10 @@ FAMILIES = {
     "nemotron_h": EXPERTS | {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 24, "n_routed_experts": 8,
                              "moe_shared_expert_intermediate_size": 96, "mlp_bias": True, "use_bias": True, "n_group": 2, "topk_group": 1,
                              "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"], "routed_scaling_factor": 2.5},
+    "kimi_linear": EXPERTS | {k: v for k, v in LATENT.items() if k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank")}
+    | {"num_key_value_heads": 4, "num_local_experts": 8, "linear_head_dim": 16, "linear_num_heads": 4, "pad_token_id": 0,
+       "n_group": 2, "topk_group": 1, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+       "mlp_layer_types": ["sparse"] * 3},
     "youtu": {k: v for k, v in LATENT.items() if k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")}
     | {"num_key_value_heads": 4, "head_dim": 16},
 }

@@ -32,6 +32,8 @@ TYPES = ["sliding_attention", "full_attention"]
 DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 64,
          "linear_conv_kernel_dim": 4, "full_attention_interval": 2, "partial_rotary_factor": 0.25, "norm_topk_prob": True}
 GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.22, "logits_scaling": 8.0}
+KIMI = {"kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64, "linear_num_heads": 4, "linear_head_dim": 32,
+        "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention", "full_attention"]}
 MAMBA = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 32, "mamba_d_head": 64, "mamba_d_conv": 4, "mamba_expand": 1,
          "layer_types": ["mamba", "attention"], "position_embedding_type": "rope"}
 # Members of each family's config.json besides BASE, and its tensors.
@@ -54,6 +56,7 @@ FAMILIES = {
     "arcee": ({"hidden_act": "relu2"}, {"ungated"}),
     "granitemoeshared": (GRANITE, {"halves"}),
     "granitemoehybrid": ({**GRANITE, **MAMBA}, {"halves", "mamba"}),
+    "kimi_linear": (KIMI, {"kimi", "latent", "experts", "w", "sigmoid"}),
     "qwen3_next": (DELTA, {"delta", "gain from 1", "output gate", "head norms", "experts", "shared gate"}),
 }
 
@@ -106,6 +109,8 @@ class Model:
             self.norm(at + name, HIDDEN)
         if "delta" in self.traits and at == "model.layers.0.":
             self.delta(f"{at}linear_attn.")
+        elif "kimi" in self.traits and at == "model.layers.0.":
+            self.kimi(f"{at}self_attn.")
         elif "mamba" in self.traits and at == "model.layers.0.":
             self.mamba(f"{at}mamba.")
         else:
@@ -126,7 +131,7 @@ class Model:
             self.linear(f"{mlp}.gate", EXPERTS, HIDDEN)
             if "sigmoid" in self.traits:
                 bias = array.array("f", (self.rng.uniform(0, 0.5) for _ in range(EXPERTS)))
-                self.tensors[f"{mlp}.{'' if 'w' in self.traits else 'gate.'}e_score_correction_bias"] = ("F32", (EXPERTS,), bias.tobytes())
+                self.tensors[f"{mlp}.{'gate.' if self.traits.isdisjoint({'w'}) or 'kimi' in self.traits else ''}e_score_correction_bias"] = ("F32", (EXPERTS,), bias.tobytes())
             for e in range(EXPERTS):
                 self.mlp(f"{mlp}.experts.{e}", EXPERT, *([("w1", "w3", "w2")] if "w" in self.traits else []))
             if "shared" in self.traits:
@@ -163,6 +168,20 @@ class Model:
         self.add(f"{at}dt_bias", (heads,), 1)
         self.tensors[f"{at}norm.weight"] = ("BF16", (c["linear_value_head_dim"],), bf16(self.rng, c["linear_value_head_dim"], 0.2, 1.0))
 
+    def kimi(self, at):
+        heads, dim = self.config["linear_num_heads"], self.config["linear_head_dim"]
+        for name in ("q", "k", "v"):
+            self.linear(f"{at}{name}_proj", heads * dim, HIDDEN)
+            self.add(f"{at}{name}_conv1d.weight", (heads * dim, 1, self.config["linear_conv_kernel_dim"]), 0.5)
+        for name in ("f", "g"):
+            self.linear(f"{at}{name}_a_proj", dim, HIDDEN)
+            self.linear(f"{at}{name}_b_proj", heads * dim, dim)
+        self.linear(f"{at}b_proj", heads, HIDDEN)
+        self.linear(f"{at}o_proj", HIDDEN, heads * dim)
+        self.add(f"{at}A_log", (1, 1, heads, 1), 1)
+        self.add(f"{at}dt_bias", (heads * dim,), 1)
+        self.norm(f"{at}o_norm", dim)
+
     def mamba(self, at):
         c = self.config
         heads, inner = c["mamba_n_heads"], c["mamba_n_heads"] * c["mamba_d_head"]
@@ -177,9 +196,13 @@ class Model:
 
     def latent(self, at):
         c = self.config
-        self.linear(f"{at}q_a_proj", c["q_lora_rank"], HIDDEN)
-        self.norm(f"{at}q_a_layernorm", c["q_lora_rank"])
-        self.linear(f"{at}q_b_proj", HEADS * (c["qk_nope_head_dim"] + c["qk_rope_head_dim"]), c["q_lora_rank"])
+        queries = HEADS * (c["qk_nope_head_dim"] + c["qk_rope_head_dim"])
+        if "q_lora_rank" in c:
+            self.linear(f"{at}q_a_proj", c["q_lora_rank"], HIDDEN)
+            self.norm(f"{at}q_a_layernorm", c["q_lora_rank"])
+            self.linear(f"{at}q_b_proj", queries, c["q_lora_rank"])
+        else:
+            self.linear(f"{at}q_proj", queries, HIDDEN)
         self.linear(f"{at}kv_a_proj_with_mqa", c["kv_lora_rank"] + c["qk_rope_head_dim"], HIDDEN)
         self.norm(f"{at}kv_a_layernorm", c["kv_lora_rank"])
         self.linear(f"{at}kv_b_proj", HEADS * (c["qk_nope_head_dim"] + c["v_head_dim"]), c["kv_lora_rank"])

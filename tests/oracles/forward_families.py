@@ -19,7 +19,7 @@ ROUTERS = {"mixtral": ("block_sparse_moe.gate", None), "minimax_m2": ("block_spa
            "ernie4_5_moe": ("mlp.gate", "mlp.moe_statics.e_score_correction_bias"), "exaone_moe": ("mlp.gate", "mlp.e_score_correction_bias"),
            "hunyuan_v1_moe": ("mlp.gate.wg", None), "hy_v3": ("mlp.router.gate", "mlp.expert_bias"),
            "granitemoeshared": ("block_sparse_moe.router.layer", None), "granitemoehybrid": ("block_sparse_moe.router.layer", None),
-           "nemotron_h": ("mixer.gate", "mixer.gate.e_score_correction_bias")}
+           "kimi_linear": ("block_sparse_moe.gate", "block_sparse_moe.gate.e_score_correction_bias"), "nemotron_h": ("mixer.gate", "mixer.gate.e_score_correction_bias")}
 K_HEADS, V_HEADS, K_DIM, V_DIM, TAPS = 2, 4, 8, 12, 4
 DELTA = {"linear_num_key_heads": K_HEADS, "linear_num_value_heads": V_HEADS, "linear_key_head_dim": K_DIM, "linear_value_head_dim": V_DIM,
          "linear_conv_kernel_dim": TAPS, "partial_rotary_factor": 0.5}
@@ -30,6 +30,9 @@ MAMBA = {"mamba_n_heads": M_HEADS, "mamba_n_groups": GROUPS, "mamba_d_state": ST
 NEMOTRON = {"mamba_num_heads": M_HEADS, "n_groups": GROUPS, "ssm_state_size": STATE, "mamba_head_dim": M_DIM, "conv_kernel": TAPS,
             "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu", "time_step_min": 0.5, "norm_topk_prob": True,
             "routed_scaling_factor": 2.5, "layer_norm_epsilon": EPS}
+KIMI_HEADS, KIMI_DIM = 4, 8
+KIMI = {"model_type": "kimi_linear", "routed_scaling_factor": 2.5, "norm_topk_prob": True,
+        "traits": {"latent", "kimi", "experts", "shared", "sigmoid"}}
 GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.22, "logits_scaling": 8.0}
 # "traits" are the tensors that a family has.
 FAMILIES = {
@@ -83,6 +86,11 @@ FAMILIES = {
                          "traits": {"gain from 1", "delta", "output gate", "head norms", "parts", "experts", "gated shared", "halves"}},
     "qwen3_5_moe": {"model_type": "qwen3_5_moe_text", **DELTA, "layer_types": DELTA_TYPES, "norm_topk_prob": True,
                     "traits": {"gain from 1", "delta", "output gate", "head norms", "parts", "experts", "gated shared", "multimodal"}},
+    "kimi_linear": {**KIMI, "linear_num_heads": KIMI_HEADS, "linear_head_dim": KIMI_DIM, "linear_conv_kernel_dim": TAPS,
+                    "layer_types": DELTA_TYPES},
+    "kimi_linear, released": {**KIMI, "moe_router_activation_func": "sigmoid", "num_experts_per_token": CHOSEN, "mla_use_nope": True,
+                              "linear_attn_config": {"num_heads": KIMI_HEADS, "head_dim": KIMI_DIM, "short_conv_kernel_size": TAPS,
+                                                     "kda_layers": [1, 3], "full_attn_layers": [2]}},
     "granitemoehybrid": {"model_type": "granitemoehybrid", **GRANITE, **MAMBA, "layer_types": ["mamba", "attention", "mamba"],
                          "position_embedding_type": "nope", "norm_topk_prob": True, "traits": {"experts", "shared", "halves", "mamba", "no rope"}},
     "granitemoehybrid, RoPE": {"model_type": "granitemoehybrid", **GRANITE, **MAMBA, "layer_types": DELTA_TYPES,

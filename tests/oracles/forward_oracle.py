@@ -22,6 +22,13 @@ def softmax(x):
     return p / p.sum(-1, keepdims=True)
 
 
+class WithoutRope(Model):
+    """Latent attention that does not turn its keys and queries."""
+
+    def angles(self):
+        return np.zeros((TOKENS, self.rope // 2))
+
+
 class Whole(Recurrent):
     """A model of three layers, the first without experts, and its forward pass."""
 
@@ -30,7 +37,9 @@ class Whole(Recurrent):
         self.traits = self.config.pop("traits")
         self.rng = np.random.default_rng(5)
         self.tokens = self.rng.integers(0, VOCABULARY, (BATCH, TOKENS))
-        self.attention = [Model(q_rank=48, nope=16, rope=8, v=12, rank=32, hidden=HIDDEN, seed=s) for s in range(LAYERS)]
+        sizes = {"nope": 16, "rope": 8, "v": 12, "rank": 32, "hidden": HIDDEN}
+        self.attention = [WithoutRope(q_rank=0, yarn=False, **sizes, seed=s) if "kimi" in self.traits else Model(q_rank=48, **sizes, seed=s)
+                          for s in range(LAYERS)]
         if "latent" in self.traits:
             self.config |= self.attention[0].config
         self.tensors = {"model.embed_tokens.weight": self.draw(VOCABULARY, HIDDEN, scale=1),
@@ -59,14 +68,14 @@ class Whole(Recurrent):
         return self.router.split(".")[0]
 
     def shared(self):
-        if "one block" in self.traits:
-            return "mixer.shared_experts"
+        if "one block" in self.traits or "kimi" in self.traits:
+            return f"{self.moe()}.shared_experts"
         return "shared_mlp" if "halves" in self.traits else "mlp.shared_mlp" if "hunyuan" in self.config["model_type"] or self.config[
             "model_type"] == "hy_v3" else "mlp.shared_experts"
 
     def weight(self, prefix, n):
         """The name of a gate, up or down projection."""
-        w = self.config["model_type"] in ("mixtral", "minimax_m2") and "experts" in prefix
+        w = self.config["model_type"] in ("mixtral", "minimax_m2", "kimi_linear") and ".experts." in prefix
         leaf = {"gate": "w1", "up": "w3", "down": "w2"}[n] if w else f"{n}_proj"
         return f"{prefix}.{leaf}.weight"
 
@@ -131,7 +140,9 @@ class Whole(Recurrent):
 
     def layer_tensors(self, layer):
         t = {f"{n}.weight": self.gain(HIDDEN) for n in self.norms if n}
-        if "latent" in self.traits:
+        if self.is_kimi(layer):
+            t |= self.kimi_tensors()
+        elif "latent" in self.traits:
             t |= {n.removeprefix("model.layers.0."): x for n, x in self.attention[layer].tensors.items()}
         elif self.is_delta(layer):
             t |= self.delta_tensors()
@@ -332,7 +343,9 @@ class Whole(Recurrent):
             return x + added, chosen
         residual = self.config.get("residual_multiplier", 1)
         normed = x if before is None else self.norm(x, before)
-        if "latent" in self.traits:
+        if self.is_kimi(layer):
+            added = self.kimi(w, normed)
+        elif "latent" in self.traits:
             m = self.attention[layer]
             m.tensors = {f"model.layers.0.{n}": t for n, t in w.items() if n.startswith("self_attn.")}
             added = m.stages(hidden=normed)["output"]

@@ -2,7 +2,7 @@
 
 import math
 
-from forward_families import EPS, GROUPS, HIDDEN, K_DIM, K_HEADS, M_DIM, M_HEADS, STATE, TAPS, V_DIM, V_HEADS
+from forward_families import EPS, GROUPS, HIDDEN, KIMI_DIM, KIMI_HEADS, K_DIM, K_HEADS, M_DIM, M_HEADS, STATE, TAPS, V_DIM, V_HEADS
 import ml_dtypes
 from mla_oracle import BATCH, TOKENS
 import numpy as np
@@ -96,17 +96,49 @@ class Recurrent:
         mixed = self.convolve(np.concatenate([q, k, v], -1), w["linear_attn.conv1d.weight"])
         q, k, v = np.split(mixed, [K_HEADS * K_DIM, 2 * K_HEADS * K_DIM], -1)
         q, k = (np.repeat(u.reshape(BATCH, TOKENS, K_HEADS, K_DIM), V_HEADS // K_HEADS, 2) for u in (q, k))
-        q, k = (u / np.sqrt((u**2).sum(-1, keepdims=True) + 1e-6) for u in (q, k))
         v = v.reshape(BATCH, TOKENS, V_HEADS, V_DIM)
         decay = np.exp(-np.exp(w["linear_attn.A_log"]) * np.log1p(np.exp(a + w["linear_attn.dt_bias"])))
-        if fault == "decay":
-            decay = np.ones_like(decay)
-        state, out = np.zeros((BATCH, V_HEADS, K_DIM, V_DIM)), np.zeros((BATCH, TOKENS, V_HEADS, V_DIM))
-        for t in range(TOKENS):
-            state = state * decay[:, t, :, None, None]
-            error = (v[:, t] - np.einsum("bhkv,bhk->bhv", state, k[:, t])) / (1 + np.exp(-b[:, t]))[..., None]
-            state = state + k[:, t, :, :, None] * error[:, :, None]
-            out[:, t] = np.einsum("bhkv,bhk->bhv", state, q[:, t]) / math.sqrt(K_DIM)
+        out = self.rule(q, k, v, np.ones_like(decay)[..., None] if fault == "decay" else decay[..., None], b)
         z = z.reshape(out.shape)
         out = rms_norm(out, w["linear_attn.norm.weight"]) * z / (1 + np.exp(-z))
         return out.reshape(BATCH, TOKENS, -1) @ w["linear_attn.out_proj.weight"].T
+
+    def rule(self, q, k, v, decay, b):
+        """The gated delta rule over q, k, decay [BATCH, TOKENS, heads, dim], v [.., v_dim] and b [BATCH, TOKENS, heads]."""
+        q, k = (u / np.sqrt((u**2).sum(-1, keepdims=True) + 1e-6) for u in (q, k))
+        state, out = np.zeros((BATCH, *q.shape[2:], v.shape[-1])), np.zeros_like(v)
+        for t in range(TOKENS):
+            state = state * decay[:, t, ..., None]
+            error = (v[:, t] - np.einsum("bhkv,bhk->bhv", state, k[:, t])) / (1 + np.exp(-b[:, t]))[..., None]
+            state = state + k[:, t, :, :, None] * error[:, :, None]
+            out[:, t] = np.einsum("bhkv,bhk->bhv", state, q[:, t]) / math.sqrt(q.shape[-1])
+        return out
+
+    # ---- Kimi's delta nets ----
+
+    def is_kimi(self, layer):
+        if "kimi" not in self.traits:
+            return False
+        listed = self.config.get("linear_attn_config")
+        return layer + 1 in listed["kda_layers"] if listed else self.config["layer_types"][layer] == "linear_attention"
+
+    def kimi_tensors(self):
+        width = KIMI_HEADS * KIMI_DIM
+        shapes = {"q": (width, HIDDEN), "k": (width, HIDDEN), "v": (width, HIDDEN), "b": (KIMI_HEADS, HIDDEN), "o": (HIDDEN, width),
+                  "f_a": (KIMI_DIM, HIDDEN), "f_b": (width, KIMI_DIM), "g_a": (KIMI_DIM, HIDDEN), "g_b": (width, KIMI_DIM)}
+        t = {f"{n}_proj.weight": self.draw(*shape) for n, shape in shapes.items()}
+        t |= {f"{n}_conv1d.weight": self.draw(width, 1, TAPS, scale=0.5) for n in "qkv"}
+        t |= {"A_log": np.log(self.rng.uniform(0.05, 4, (1, 1, KIMI_HEADS, 1))).astype(np.float32),
+              "dt_bias": self.draw(width, scale=1), "o_norm.weight": self.rng.uniform(0.5, 2, KIMI_DIM).astype(BF16)}
+        return {f"self_attn.{n}": x for n, x in t.items()}
+
+    def kimi(self, w, x):
+        w = {n.removeprefix("self_attn."): t for n, t in w.items()}
+        shape = (BATCH, TOKENS, KIMI_HEADS, KIMI_DIM)
+        q, k, v = (self.convolve(x @ w[f"{n}_proj.weight"].T, w[f"{n}_conv1d.weight"]).reshape(shape) for n in "qkv")
+        low, gate = ((x @ w[f"{n}_a_proj.weight"].T) @ w[f"{n}_b_proj.weight"].T for n in "fg")
+        rate = np.exp(np.asarray(w["A_log"]).reshape(KIMI_HEADS, 1))
+        decay = np.exp(-rate * np.log1p(np.exp(low + w["dt_bias"])).reshape(shape))
+        out = self.rule(q, k, v, decay, x @ w["b_proj.weight"].T)
+        out = rms_norm(out, w["o_norm.weight"]) / (1 + np.exp(-gate.reshape(shape)))
+        return out.reshape(BATCH, TOKENS, -1) @ w["o_proj.weight"].T

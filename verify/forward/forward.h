@@ -42,7 +42,7 @@ typedef enum tsr_trait {
     TSR_LATE_NORMS = 1 << 16,      /* norms of q and k follow RoPE, and are query_layernorm and key_layernorm */
     TSR_MULTIPLIERS = 1 << 17,     /* embedding_, attention_, residual_multiplier and logits_scaling */
     TSR_OUTPUT_GATE = 1 << 18,     /* q_proj has a gate beside each head, and attention is multiplied by its sigmoid */
-    TSR_STATED_ROPE = 1 << 19,     /* RoPE only if position_embedding_type is rope */
+    TSR_STATED_ROPE = 1 << 19,     /* RoPE only if position_embedding_type is rope, or mla_use_nope is false */
     TSR_ONE_BLOCK = 1 << 20,       /* a layer is one block, `mixer`, and has the halves of others by turns */
 } tsr_trait;
 
@@ -51,6 +51,7 @@ typedef enum tsr_layer_kind {
     TSR_LAYER_FULL,
     TSR_LAYER_WINDOW,
     TSR_LAYER_DELTA,
+    TSR_LAYER_KIMI, /* a delta net of Kimi's */
     TSR_LAYER_SCAN, /* Mamba-2 */
     TSR_LAYER_MLP,  /* none: an MLP or experts alone */
 } tsr_layer_kind;
@@ -65,6 +66,7 @@ typedef enum tsr_layer_rule {
     TSR_WINDOW_FROM,    /* from max_window_layers on */
     TSR_WINDOW_LISTED,  /* layer_types are required if there are windows */
     TSR_DELTA_PATTERN,  /* delta nets except every full_attention_interval-th */
+    TSR_KIMI_LISTED,    /* Kimi's delta nets and full attention, by linear_attn_config if there are no layer_types */
     TSR_SCAN_LISTED,    /* Mamba-2 and full attention. layer_types are required */
     TSR_BLOCKS_LISTED,  /* these and MLPs. layers_block_type or hybrid_override_pattern is required */
 } tsr_layer_rule;

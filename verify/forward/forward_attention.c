@@ -189,6 +189,7 @@ enum { HEADS_AT_A_TIME = 8 };
 typedef struct latent {
     tsr_forward *f;
     const tsr_tokens *tokens;
+    bool has_rope;
     tsr_mla_model m, exchanged;    /* exchanged: provides kv_b_proj if it is from another checkpoint */
     tsr_held q, kv, latent, mixed; /* [n][heads][nope + rope], [n][rank + rope], [n][rank], [n][heads][v] */
 } latent;
@@ -228,7 +229,8 @@ static tsr_status make_queries(latent *l, const double *x, tsr_err *err)
                               .heads = m->heads,
                               .step = head,
                               .adjacent = true};
-    TSR_GOTO(l->f->ops->turn(l->f->ops, &turn, err));
+    if (l->has_rope)
+        TSR_GOTO(l->f->ops->turn(l->f->ops, &turn, err));
     status = tsr_forward_round(l->f, l->q.x, l->q.n, err);
 out:
     tsr_let_go(l->f, &a);
@@ -245,7 +247,8 @@ static tsr_status make_latent(latent *l, const double *x, tsr_err *err)
     TSR_TRY(tsr_forward_round(l->f, l->latent.x, l->latent.n, err));
     const tsr_op_turn turn = {
         .rope = &m->turn, .tokens = l->tokens, .x = l->kv.x, .ld = width, .at = m->rank, .heads = 1, .adjacent = true};
-    TSR_TRY(l->f->ops->turn(l->f->ops, &turn, err));
+    if (l->has_rope)
+        TSR_TRY(l->f->ops->turn(l->f->ops, &turn, err));
     return tsr_forward_round(l->f, l->kv.x, l->kv.n, err);
 }
 
@@ -340,7 +343,7 @@ static tsr_status exchange_kv_b(latent *l, size_t layer, tsr_err *err)
 tsr_status tsr_forward_latent(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
                               tsr_err *err)
 {
-    latent l = {.f = f, .tokens = tokens};
+    latent l = {.f = f, .tokens = tokens, .has_rope = f->has_rope[layer]};
     tsr_status status;
     TSR_GOTO(tsr_mla_model_open(&l.m, f->side, layer, err));
     TSR_GOTO(exchange_kv_b(&l, layer, err));

@@ -51,9 +51,12 @@ static tsr_status read_gate(tsr_forward *f, tsr_err *err)
 
 static tsr_status read_router(tsr_forward *f, tsr_err *err)
 {
-    static const char *const kChosen[] = {"num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk"};
+    static const char *const kChosen[] = {"num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_k",
+                                          "moe_topk"};
     struct tsr_router *const r = &f->router;
-    const char *const scoring = string(f, "scoring_func"), *const method = string(f, "topk_method");
+    const char *const other = string(f, "moe_router_activation_func");
+    const char *const scoring = string(f, "scoring_func") == NULL ? other : string(f, "scoring_func");
+    const char *const method = string(f, "topk_method");
     if (scoring != NULL && strcmp(scoring, "sigmoid") != 0 && strcmp(scoring, "softmax") != 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": unsupported scoring_func '%s'",
                         f->side->checkpoint->path, scoring);
@@ -63,7 +66,8 @@ static tsr_status read_router(tsr_forward *f, tsr_err *err)
         r->chosen = tsr_forward_size(f, kChosen[i], 0);
     const bool grouped =
         (f->traits & (TSR_LATENT | TSR_SIGMOID)) != 0 && (method == NULL || strcmp(method, "greedy") != 0);
-    r->groups = grouped ? tsr_max_u64(tsr_forward_size(f, "n_group", 1), 1) : 1;
+    const size_t groups = tsr_forward_size(f, "n_group", tsr_forward_size(f, "num_expert_group", 1));
+    r->groups = grouped ? tsr_max_u64(groups, 1) : 1;
     r->groups_kept = grouped ? tsr_min_u64(tsr_forward_size(f, "topk_group", r->groups), r->groups) : 1;
     r->scale = number(f, "routed_scaling_factor", number(f, "router_scaling_factor", 1));
     return TSR_OK;
@@ -86,7 +90,7 @@ static tsr_status read_recurrence(tsr_forward *f, tsr_err *err)
     const bool scans = rule == TSR_SCAN_LISTED || rule == TSR_BLOCKS_LISTED;
     const char *fault = NULL;
     tsr_json_text limit;
-    if (!scans && rule != TSR_DELTA_PATTERN)
+    if (!scans && rule != TSR_DELTA_PATTERN && rule != TSR_KIMI_LISTED)
         return TSR_OK;
     const bool limited =
         tsr_config_find_model(f->side->checkpoint, "time_step_limit", &limit) && !tsr_json_is(limit, "null");
@@ -94,6 +98,8 @@ static tsr_status read_recurrence(tsr_forward *f, tsr_err *err)
         fault = "hidden_act";
     else if (!is_or_absent(f, "mamba_hidden_act", "silu"))
         fault = "mamba_hidden_act";
+    else if (tsr_forward_is(f, "moe_renormalize", "false"))
+        fault = "moe_renormalize";
     else if (!is_or_absent(f, "moe_latent_size", ""))
         fault = "moe_latent_size";
     else if (scans && limited &&
@@ -291,6 +297,9 @@ static double grouped_elements(const tsr_forward *f, double n)
 /* Returns the elements of one recurrent layer: its projections, their parts, and the parts after the convolution. */
 static double recurrent_elements(const tsr_forward *f, double n)
 {
+    const double kimi =
+        (double)tsr_forward_size(f, "linear_attn_config.num_heads", tsr_forward_size(f, "linear_num_heads", 0)) *
+        (double)tsr_forward_size(f, "linear_attn_config.head_dim", tsr_forward_size(f, "linear_head_dim", 0));
     const double keys = (double)tsr_forward_size(f, "linear_num_key_heads", 0) *
                         (double)tsr_forward_size(f, "linear_key_head_dim", 0),
                  values = (double)tsr_forward_size(f, "linear_num_value_heads", 0) *
@@ -300,7 +309,8 @@ static double recurrent_elements(const tsr_forward *f, double n)
                          (double)tsr_forward_size(f, "mamba_head_dim", 0),
                  groups = (double)tsr_forward_size(f, "mamba_n_groups", tsr_forward_size(f, "n_groups", 0)) *
                           (double)tsr_forward_size(f, "mamba_d_state", tsr_forward_size(f, "ssm_state_size", 0));
-    return n * (6 * keys + 6 * values + (groups > 0 ? 6 * fmax(inner, heads) + 6 * groups : 0) + 2 * (double)f->hidden);
+    return n * (8 * kimi + 6 * keys + 6 * values + (groups > 0 ? 6 * fmax(inner, heads) + 6 * groups : 0) +
+                2 * (double)f->hidden);
 }
 
 uint64_t tsr_forward_memory(const tsr_forward *f, size_t tokens, size_t longest)

@@ -92,13 +92,15 @@ tsr_status tsr_forward_norm(const tsr_forward *forward, const char *name, const 
 /* Rounds x to BF16 if the pass is as served. */
 tsr_status tsr_forward_round(const tsr_forward *forward, double *x, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Compute out [count][hidden] over x: attention of layer `layer`, latent attention, a delta net, or Mamba-2. */
+/* Compute out [count][hidden] over x: attention of layer `layer`, latent attention, a delta net, Kimi's, or Mamba-2. */
 tsr_status tsr_forward_attention(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
                                  tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_forward_latent(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
                               tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_forward_delta_net(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
                                  tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_kimi_delta(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
+                                  tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_forward_mamba(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
                              tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 

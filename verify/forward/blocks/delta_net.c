@@ -1,8 +1,6 @@
 /* Computes a gated delta net: convolution, delta rule, gated norm. */
 #include "verify/forward/blocks/mixer.h"
 
-#include <stdlib.h>
-
 /* A layer. Columns of each token in activations: q and k [k_heads][dim], v and z [heads][v_dim], beta and decay [heads]. */
 typedef struct delta_net {
     tsr_mixer mixer;
@@ -65,51 +63,28 @@ out:
 static tsr_status recur(delta_net *d, tsr_held *mixed, tsr_err *err)
 {
     const tsr_mixer *const m = &d->mixer;
-    const tsr_forward *const f = m->f;
     const size_t keys = d->k_heads * d->dim, values = d->heads * d->v_dim;
     const tsr_mixer_part parts[] = {{&d->q, keys}, {&d->k, keys}, {&d->v, values}};
-    double *rate = NULL, *shift = NULL;
-    tsr_status status;
-    TSR_GOTO(tsr_mixer_convolve(m, "conv1d", parts, 3, d->taps, err));
-    TSR_GOTO(tsr_mixer_rates(m, d->heads, &rate, err));
-    TSR_GOTO(tsr_mixer_elements(m, "dt_bias", d->heads, &shift, err));
-    TSR_GOTO(tsr_hold(f, mixed, m->tokens->count * values, err));
+    TSR_TRY(tsr_mixer_convolve(m, "conv1d", parts, 3, d->taps, err));
     const tsr_op_recur args = {.kind = TSR_RECUR_DELTA,
-                               .tokens = m->tokens,
                                .q = d->q.x,
                                .k = d->k.x,
                                .v = d->v.x,
                                .decay = d->decay.x,
                                .beta = d->beta.x,
-                               .rate = rate,
-                               .shift = shift,
-                               .out = mixed->x,
                                .heads = d->heads,
                                .k_heads = d->k_heads,
                                .dim = d->dim,
                                .v_dim = d->v_dim,
                                .decays = 1};
-    TSR_GOTO(f->ops->recur(f->ops, &args, err));
-    status = tsr_forward_round(f, mixed->x, mixed->n, err);
-out:
-    free(rate);
-    free(shift);
-    return status;
+    return tsr_mixer_recur(m, args, mixed, err);
 }
 
 /* Applies the norm of each head, then the gate z. */
 static tsr_status norm_and_gate(const delta_net *d, const tsr_held *mixed, tsr_err *err)
 {
-    const size_t n = d->v_dim;
-    const tsr_op_gate gate = {.kind = TSR_GATE_SILU,
-                              .gate = d->z.x,
-                              .up = mixed->x,
-                              .ld = n,
-                              .step = 1,
-                              .rows = mixed->n / n,
-                              .n = n,
-                              .y = mixed->x};
-    TSR_TRY(tsr_mixer_norm(&d->mixer, "norm", mixed, 1, n, err));
+    const tsr_op_gate gate = tsr_mixer_gate(TSR_GATE_SILU, &d->z, mixed, d->heads * d->v_dim);
+    TSR_TRY(tsr_mixer_norm(&d->mixer, "norm", mixed, 1, d->v_dim, err));
     return tsr_forward_gate(d->mixer.f, &gate, err);
 }
 

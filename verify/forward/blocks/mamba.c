@@ -32,37 +32,25 @@ static tsr_status read_sizes(mamba *b, tsr_err *err)
 static tsr_status scan(mamba *b, tsr_held *mixed, tsr_err *err)
 {
     const tsr_mixer *const m = &b->mixer;
-    const tsr_forward *const f = m->f;
     const size_t values = b->heads * b->v_dim, keys = b->groups * b->dim;
     const tsr_mixer_part parts[] = {{&b->v, values}, {&b->k, keys}, {&b->q, keys}};
-    double *rate = NULL, *shift = NULL, *skip = NULL;
-    tsr_status status;
-    TSR_GOTO(tsr_mixer_convolve(m, "conv1d", parts, 3, b->taps, err));
-    TSR_GOTO(tsr_mixer_rates(m, b->heads, &rate, err));
-    TSR_GOTO(tsr_mixer_elements(m, "dt_bias", b->heads, &shift, err));
-    TSR_GOTO(tsr_mixer_elements(m, "D", b->heads, &skip, err));
-    TSR_GOTO(tsr_hold(f, mixed, m->tokens->count * values, err));
+    double *skip;
+    TSR_TRY(tsr_mixer_convolve(m, "conv1d", parts, 3, b->taps, err));
+    tsr_status status = tsr_mixer_elements(m, "D", b->heads, &skip, err);
     const tsr_op_recur args = {.kind = TSR_RECUR_SCAN,
-                               .tokens = m->tokens,
                                .q = b->q.x,
                                .k = b->k.x,
                                .v = b->v.x,
                                .decay = b->step.x,
-                               .rate = rate,
-                               .shift = shift,
                                .skip = skip,
-                               .out = mixed->x,
                                .heads = b->heads,
                                .k_heads = b->groups,
                                .dim = b->dim,
                                .v_dim = b->v_dim,
                                .decays = 1,
-                               .least = f->least_step};
-    TSR_GOTO(f->ops->recur(f->ops, &args, err));
-    status = tsr_forward_round(f, mixed->x, mixed->n, err);
-out:
-    free(rate);
-    free(shift);
+                               .least = m->f->least_step};
+    if (status == TSR_OK)
+        status = tsr_mixer_recur(m, args, mixed, err);
     free(skip);
     return status;
 }
@@ -71,17 +59,9 @@ out:
 static tsr_status gate_and_norm(const mamba *b, const tsr_held *mixed, tsr_err *err)
 {
     const tsr_forward *const f = b->mixer.f;
-    const size_t n = b->heads * b->v_dim;
-    const tsr_op_gate gate = {.kind = TSR_GATE_SILU,
-                              .gate = b->z.x,
-                              .up = mixed->x,
-                              .ld = n,
-                              .step = 1,
-                              .rows = mixed->n / n,
-                              .n = n,
-                              .y = mixed->x};
+    const tsr_op_gate gate = tsr_mixer_gate(TSR_GATE_SILU, &b->z, mixed, b->heads * b->v_dim);
     TSR_TRY(f->ops->gate(f->ops, &gate, err));
-    TSR_TRY(tsr_mixer_norm(&b->mixer, "norm", mixed, b->groups, n / b->groups, err));
+    TSR_TRY(tsr_mixer_norm(&b->mixer, "norm", mixed, b->groups, b->heads * b->v_dim / b->groups, err));
     return tsr_forward_round(f, mixed->x, mixed->n, err);
 }
 

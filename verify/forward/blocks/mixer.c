@@ -48,12 +48,32 @@ tsr_status tsr_mixer_elements(const tsr_mixer *m, const char *part, size_t n, do
     return tsr_forward_elements(m->f, name_of(m, name, part), n, values, err);
 }
 
-tsr_status tsr_mixer_rates(const tsr_mixer *m, size_t n, double **rates, tsr_err *err)
+tsr_status tsr_mixer_recur(const tsr_mixer *m, tsr_op_recur args, tsr_held *out, tsr_err *err)
 {
-    TSR_TRY(tsr_mixer_elements(m, "A_log", n, rates, err));
-    for (size_t i = 0; i < n; i++)
-        (*rates)[i] = exp((*rates)[i]);
-    return TSR_OK;
+    const tsr_forward *const f = m->f;
+    double *rate = NULL, *shift = NULL;
+    tsr_status status;
+    TSR_GOTO(tsr_mixer_elements(m, "A_log", args.heads, &rate, err));
+    TSR_GOTO(tsr_mixer_elements(m, "dt_bias", args.heads * args.decays, &shift, err));
+    TSR_GOTO(tsr_hold(f, out, m->tokens->count * args.heads * args.v_dim, err));
+    for (size_t h = 0; h < args.heads; h++)
+        rate[h] = exp(rate[h]);
+    args.tokens = m->tokens;
+    args.rate = rate;
+    args.shift = shift;
+    args.out = out->x;
+    TSR_GOTO(f->ops->recur(f->ops, &args, err));
+    status = tsr_forward_round(f, out->x, out->n, err);
+out:
+    free(rate);
+    free(shift);
+    return status;
+}
+
+tsr_op_gate tsr_mixer_gate(tsr_gate kind, const tsr_held *z, const tsr_held *x, size_t width)
+{
+    return (tsr_op_gate){
+        .kind = kind, .gate = z->x, .up = x->x, .ld = width, .step = 1, .rows = x->n / width, .n = width, .y = x->x};
 }
 
 /* Replaces a part by its convolution. */

@@ -39,12 +39,16 @@ tsr_status tsr_mixer_convolve(const tsr_mixer *mixer, const char *name, const ts
 tsr_status tsr_mixer_elements(const tsr_mixer *mixer, const char *part, size_t n, double **values,
                               tsr_err *err) TSR_WARN_UNUSED;
 
-/* Reads A_log of n heads as the rates of decay that it is the logarithm of, from malloc. */
-tsr_status tsr_mixer_rates(const tsr_mixer *mixer, size_t n, double **rates, tsr_err *err) TSR_WARN_UNUSED;
+/* Runs a recurrence with the rates exp(MODULE.A_log) and the shifts MODULE.dt_bias. Sets tokens, rate, shift and out of
+ * `args`. Computes out [n][heads][v_dim], rounded as served. */
+tsr_status tsr_mixer_recur(const tsr_mixer *mixer, tsr_op_recur args, tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Applies the norm MODULE.NAME to x [rows][groups][width], each group by itself. Its gain is [groups][width], and does not
  * begin at 1 in any family. */
 tsr_status tsr_mixer_norm(const tsr_mixer *mixer, const char *name, const tsr_held *x, size_t groups, size_t width,
                           tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns the gate x = act(z) x of activations z and x, both [rows][width]. */
+tsr_op_gate tsr_mixer_gate(tsr_gate kind, const tsr_held *z, const tsr_held *x, size_t width);
 
 #endif

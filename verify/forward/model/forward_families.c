@@ -73,6 +73,12 @@ static const tsr_moe_names kGranite = {.router = "block_sparse_moe.router.layer"
                                        .expert = &kGated,
                                        .of_shared = &kLinears,
                                        .stacks = {"block_sparse_moe.input_linear", "block_sparse_moe.output_linear"}};
+static const tsr_moe_names kKimi = {.router = "block_sparse_moe.gate",
+                                    .bias = "block_sparse_moe.gate." BIAS,
+                                    .experts = "block_sparse_moe.experts",
+                                    .shared = "block_sparse_moe.shared_experts",
+                                    .expert = &kW,
+                                    .of_shared = &kGated};
 static const tsr_moe_names kGptOss = {
     .router = "mlp.router", .experts = "mlp.experts", .expert = &kGated, .stacks = {STACKS}, .alternating = true};
 
@@ -142,6 +148,8 @@ static const tsr_family_row kFamilies[] = {
      &kGranite, 0, 0},
     {"nemotron_h", TSR_ONE_BLOCK | TSR_STATED_ROPE | TSR_SIGMOID, TSR_BLOCKS_LISTED, &kMixer, &kUngated, &kNemotron, 0,
      0},
+    {"kimi_linear", TSR_LATENT | TSR_STATED_ROPE | TSR_SIGMOID | TSR_NORMALIZED, TSR_KIMI_LISTED, &kBefore, &kGated,
+     &kKimi, 0, 0},
     {0},
 };
 

@@ -15,6 +15,7 @@ static const struct {
     {"attention", TSR_LAYER_FULL},
     {"sliding_attention", TSR_LAYER_WINDOW},
     {"linear_attention", TSR_LAYER_DELTA},
+    {"linear_attention", TSR_LAYER_KIMI},
     {"linear_attention", TSR_LAYER_SCAN},
     {"mamba", TSR_LAYER_SCAN},
     {"moe", TSR_LAYER_MLP},
@@ -37,6 +38,8 @@ static bool allows(const tsr_forward *f, tsr_layer_kind kind)
         return rule != TSR_WINDOW_UNKNOWN && rule < TSR_DELTA_PATTERN;
     case TSR_LAYER_DELTA:
         return rule == TSR_DELTA_PATTERN;
+    case TSR_LAYER_KIMI:
+        return rule == TSR_KIMI_LISTED;
     case TSR_LAYER_SCAN:
         return rule == TSR_SCAN_LISTED || rule == TSR_BLOCKS_LISTED;
     case TSR_LAYER_MLP:
@@ -55,6 +58,7 @@ static tsr_layer_kind kind_by_rule(const tsr_forward *f, size_t i)
     switch (f->family->layers) {
     case TSR_WINDOW_UNKNOWN:
     case TSR_WINDOW_LISTED:
+    case TSR_KIMI_LISTED:
     case TSR_SCAN_LISTED:
     case TSR_BLOCKS_LISTED:
         break;
@@ -135,6 +139,36 @@ static tsr_status read_pattern(const tsr_forward *f, tsr_json_text letters, tsr_
     return TSR_OK;
 }
 
+/* Sets kind for the layers, counted from 1, that linear_attn_config lists at `key`. Adds their number to *n. */
+static tsr_status read_numbers(const tsr_forward *f, const char *key, tsr_layer_kind kind, size_t *n, tsr_err *err)
+{
+    const char *const path = f->side->checkpoint->path;
+    tsr_json_text list;
+    uint64_t number;
+    if (!tsr_config_find_model(f->side->checkpoint, key, &list))
+        return TSR_OK;
+    tsr_json_reader r = tsr_json_open(path, list.data, list.size);
+    bool more = tsr_json_enter_array(&r, NULL) == TSR_OK;
+    for (; more && tsr_json_next_element(&r, &more, NULL) == TSR_OK && more; ++*n) {
+        if (tsr_json_read_u64(&r, &number, NULL) != TSR_OK || number == 0 || number > f->layers)
+            return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": %s is not a list of layers", path, key);
+        f->kinds[number - 1] = kind;
+    }
+    return TSR_OK;
+}
+
+/* Sets kinds by linear_attn_config, which lists each layer once. */
+static tsr_status read_kimi(const tsr_forward *f, tsr_err *err)
+{
+    size_t n = 0;
+    TSR_TRY(read_numbers(f, "linear_attn_config.kda_layers", TSR_LAYER_KIMI, &n, err));
+    TSR_TRY(read_numbers(f, "linear_attn_config.full_attn_layers", TSR_LAYER_FULL, &n, err));
+    return n == f->layers
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": linear_attn_config must list %zu layers",
+                          f->side->checkpoint->path, f->layers);
+}
+
 size_t tsr_layer_kinds_count(const tsr_forward *f)
 {
     tsr_json_text found;
@@ -156,11 +190,9 @@ size_t tsr_layer_kinds_count(const tsr_forward *f)
 
 const char *tsr_forward_module(const tsr_forward *f, size_t layer)
 {
-    static const char *const kModules[] = {[TSR_LAYER_FULL] = "self_attn",
-                                           [TSR_LAYER_WINDOW] = "self_attn",
-                                           [TSR_LAYER_DELTA] = "linear_attn",
-                                           [TSR_LAYER_SCAN] = "mamba",
-                                           [TSR_LAYER_MLP] = "mlp"};
+    static const char *const kModules[] = {
+        [TSR_LAYER_FULL] = "self_attn", [TSR_LAYER_WINDOW] = "self_attn", [TSR_LAYER_DELTA] = "linear_attn",
+        [TSR_LAYER_KIMI] = "self_attn", [TSR_LAYER_SCAN] = "mamba",       [TSR_LAYER_MLP] = "mlp"};
     return (f->traits & TSR_ONE_BLOCK) != 0 ? "mixer" : kModules[f->kinds[layer]];
 }
 
@@ -211,7 +243,7 @@ static tsr_status read_listed_rope(const tsr_forward *f, tsr_err *err)
 static tsr_status read_ropes(tsr_forward *f, tsr_err *err)
 {
     const char *const type = tsr_config_model_string(f->side->checkpoint, "position_embedding_type", &f->arena);
-    const bool stated = type != NULL && strcmp(type, "rope") == 0;
+    const bool stated = (type != NULL && strcmp(type, "rope") == 0) || tsr_forward_is(f, "mla_use_nope", "false");
     for (size_t i = 0; i < f->layers; i++) {
         const bool windowed = f->window == SIZE_MAX || f->kinds[i] == TSR_LAYER_WINDOW;
         f->has_rope[i] =
@@ -237,6 +269,8 @@ tsr_status tsr_layer_kinds_read(tsr_forward *f, tsr_err *err)
         TSR_TRY(read_types(f, types, err));
     else if (find_pattern(f, &types))
         TSR_TRY(read_pattern(f, types, err));
+    else if (rule == TSR_KIMI_LISTED)
+        TSR_TRY(read_kimi(f, err));
     else if (rule == TSR_SCAN_LISTED || rule == TSR_BLOCKS_LISTED)
         return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no layer_types", path);
     else if (rule == TSR_WINDOW_LISTED && f->window != SIZE_MAX)
