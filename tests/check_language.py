@@ -19,6 +19,7 @@ LIMITS = {
     "words that a comment or a page should not use": 0,
     "metaphors in comments of build files and scripts": 0,
     "lines of pages above 120 columns": 0,
+    "pages above 2,500 words": 0,
     "commit subjects that are not 'area: verb object' in 72 columns": 0,
 }
 FIRST_JUDGED = "8f17262"  # subjects before it are what they are
@@ -26,7 +27,8 @@ BEGINS = re.compile(r"(?:What|Whose|Whether|Of)\b")
 WORDS = re.compile(r"\b(nobody|whoever|likewise|to be had|is told|are told|comes to|come to|stands)\b", re.I)
 METAPHORS = re.compile(r"\b(rooms?|strangers?|crew|owed|said|says|tells?|told|apart|hands? (?:on|in|over)|unhurried|to be had|had)\b", re.I)
 SUBJECT = re.compile(r"[a-z0-9][\w/., +-]*: \S.*")
-MOST_COLUMNS, MOST_SUBJECT = 120, 72
+MOST_COLUMNS, MOST_WORDS, MOST_SUBJECT = 120, 2500, 72
+GENERATED = {"docs/families.md"}
 
 
 def c_comments(text):
@@ -91,6 +93,8 @@ def find():
             if path.suffix != ".py" and text.startswith("of "):
                 lacking.append(f"{path}:{line}: {text[:80]}")
             words += [f"{path}:{line}: {found[0]}" for found in WORDS.finditer(text)]
+    long = [f"{path}: {words_of} words" for path in pages() if str(path) not in GENERATED
+            and (words_of := len((ROOT / path).read_text().split())) > MOST_WORDS]
     for path in pages():
         code = False
         for line, text in enumerate((ROOT / path).read_text().splitlines(), 1):
@@ -101,7 +105,7 @@ def find():
             if len(text) > MOST_COLUMNS and not text.startswith("|"):
                 wide.append(f"{path}:{line}: {len(text)} columns")
     wrong = [s for s in subjects() if len(s) > MOST_SUBJECT or not SUBJECT.fullmatch(s)]
-    return dict(zip(LIMITS, (begins, lacking, words, metaphors, wide, wrong)))
+    return dict(zip(LIMITS, (begins, lacking, words, metaphors, wide, long, wrong)))
 
 
 def main():

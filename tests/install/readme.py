@@ -116,6 +116,8 @@ def prepare(checks, options, work):
     for name, words in (("weights", ["verify", made / "out", "--against", made / "model"]), ("gemm", ["verify", "gemm", made / "out", "--sample", 1])):
         code, _, err = harness.run(options.tessera, [*words, "--quiet", "--json", made / f"{name}.json"])
         checks.check(f"{name}.json is made", code == 0, err)
+    code, _, err = harness.run(options.tessera, ["calibrate", made / "model", "--tokens", made / "prompt.txt", "-o", made / "stats.safetensors", "--quiet"])
+    checks.check("stats.safetensors is made", code == 0, err)
     jobs = [("fp8", ["quantize", "model", "-o", "job"]), ("check", ["verify", "job", "--against", "model"])]
     (made / "jobs.jsonl").write_text("".join(json.dumps({"name": name, "args": words}) + "\n" for name, words in jobs))
     return made
