@@ -174,20 +174,21 @@ function frontierChart(parent, spec) {
     const points = spec.points.filter((point) => point.error > 0).sort((a, b) => a.bytes - b.bytes || a.error - b.error);
     const best = spec.line ? spec.line.filter((point) => point.error > 0) : points.filter((point, at) => points.slice(0, at).every((before) => before.error > point.error));
     const place = (point) => ({ x: point.bytes, y: point.error, point });
+    const sizeTitle = spec.sizeTitle || "bytes", sizeShown = spec.sizeTitle ? short : (value) => shown("bytes", value);
     figure(parent, {
-        title: spec.title, says: spec.says, wide: true, height: 340, columns: [["scheme", false], ["bytes", true], [spec.measure, true]],
-        rows: [...points, ...(spec.line ? best : [])].map((point) => [el("span", { class: "name" }, point.name || ""), shown("bytes", point.bytes), shown(spec.key, point.error)]),
+        title: spec.title, says: spec.says, wide: true, height: 340, columns: [[spec.pointTitle || "scheme", false], [sizeTitle, true], [spec.measure, true]],
+        rows: [...points, ...(spec.line ? best : [])].map((point) => [el("span", { class: "name" }, point.name || ""), sizeShown(point.bytes), shown(spec.key, point.error)]),
         config: (colours) => ({
             type: "scatter",
             data: { datasets: [
                 { label: spec.line ? "plans" : "no other is better in both", data: best.map(place), showLine: true, borderColor: colours.accent, backgroundColor: colours.accent,
                     borderWidth: 2, pointRadius: spec.line ? 3 : 0, pointStyle: "rect" },
-                { label: spec.line ? "one scheme for all" : "schemes", data: points.map(place), borderColor: colours.second, backgroundColor: colours.second, pointRadius: 5 },
+                { label: spec.line ? "one scheme for all" : spec.pointTitle ? `${spec.pointTitle}s` : "schemes", data: points.map(place), borderColor: colours.second, backgroundColor: colours.second, pointRadius: 5 },
             ] },
             options: {
-                scales: { x: axis("bytes", colours, { beginAtZero: false, ticks: { maxTicksLimit: 8, callback: (tick) => shown("bytes", tick) } }),
+                scales: { x: axis(sizeTitle, colours, { beginAtZero: false, ticks: { maxTicksLimit: 8, callback: sizeShown } }),
                     y: axis(spec.measure, colours, { beginAtZero: false, type: "logarithmic", ticks: { maxTicksLimit: 8, callback: (tick) => shown(spec.key, tick, false) } }) },
                 plugins: { legend: { align: "start", labels: { usePointStyle: true, color: colours.ink } },
-                    tooltip: { callbacks: { label: (item) => `${item.raw.point.name || ""} ${shown("bytes", item.raw.x)}, ${shown(spec.key, item.raw.y)}` } } } },
+                    tooltip: { callbacks: { label: (item) => `${item.raw.point.name || ""} ${sizeShown(item.raw.x)}, ${shown(spec.key, item.raw.y)}` } } } },
         }) });
 }

@@ -61,7 +61,7 @@ dialog.addEventListener("click", (event) => {
 
 document.getElementById("summary").append(tiles() || "");
 const sections = document.getElementById("main");
-sections.append(...[regressions(open), verdicts(), findings(open)].filter(Boolean));
+sections.append(...[regressions(open), outputs(), verdicts(), findings(open)].filter(Boolean));
 page.results.forEach((result, at) => sections.append(resultSection(result, at, open)));
 sections.append(worst(open));
 const table = new Table(document.getElementById("table"), open);

@@ -55,12 +55,21 @@ function largest(result, key, unit = "") {
 }
 
 /* Layers have a divergence of their own where it was asked for; what the model says is behind the last one. */
+const logitsRow = (result, key) => rowsOf(result).find((one) => Number.isNaN(numberOf(result, "layer", one)) && !Number.isNaN(figureOf(result, key, one)));
+
 function ofLogits(result, key, unit) {
-    const row = rowsOf(result).find((one) => Number.isNaN(numberOf(result, "layer", one)) && !Number.isNaN(figureOf(result, key, one)));
+    const row = logitsRow(result, key);
     return row === undefined ? null : shown(key, figureOf(result, key, row)) + unit;
 }
 
+function divergenceOf(result) {
+    const row = logitsRow(result, "kl_mean_nats");
+    return row === undefined ? NaN : figureOf(result, "kl_mean_nats", row);
+}
+
+/* The first screen of one model; several outputs have a table instead. */
 function tiles() {
+    if (byOutput().size > 1) return null;
     const order = ["FAIL", "PASS", "INFO", "SKIP"];
     const results = [...page.results].sort((a, b) => order.indexOf(a.verdict) - order.indexOf(b.verdict));
     const made = TILES.map(([title, value, note]) => {
@@ -70,6 +79,47 @@ function tiles() {
         return el("div", { class: "tile" }, el("dt", {}, title), el("dd", {}, value(result), more ? el("span", { class: "quiet" }, breakable(more)) : null));
     }).filter(Boolean);
     return made.length ? el("dl", { class: "tiles" }, made) : null;
+}
+
+/* ---- outputs of one model beside one another ---- */
+
+/* The name of the output that a result is about: the folder of a quantization report, or the checkpoint that was verified. */
+function outputOf(result) {
+    const report = result.path.match(/([^/]+)\/+quantization_report\.json$/);
+    const path = report ? report[1] : factOf(result, "checkpoint");
+    return path ? path.replace(/\/+$/, "").split("/").pop() : null;
+}
+
+function numberFact(results, name) {
+    const result = results.find((one) => factOf(one, name));
+    return result ? Number(factOf(result, name)) : NaN;
+}
+
+/* The results about each output. */
+function byOutput() {
+    const found = new Map();
+    for (const result of page.results) if (outputOf(result)) found.set(outputOf(result), [...(found.get(outputOf(result)) || []), result]);
+    return found;
+}
+
+/* A row for each output, if there are several: scheme, size, error and divergence; and its place among all by size and error. */
+function outputs() {
+    const found = byOutput();
+    if (found.size < 2) return null;
+    const columns = TILES.filter(([title, value]) => title !== "Tensors quantized" && [...found.values()].some((results) => results.some((one) => value(one))));
+    const cellOf = (results, value) => results.map(value).find(Boolean) || "\u2013";
+    const rows = [...found].map(([name, results]) => [el("span", { class: "name" }, breakable(name)), ...columns.map(([, value]) => cellOf(results, value))]);
+    const grid = el("div", { class: "grid" });
+    const divergences = [...found].map(([name, results]) => ({ name, bytes: numberFact(results, "bits_per_weight"),
+        error: results.map(divergenceOf).find((value) => value > 0) || NaN }));
+    const errors = [...found].map(([name, results]) => ({ name, bytes: numberFact(results, "bits_per_weight"),
+        error: results.map((one) => one.series.length === 1 ? toNumber(one.series[0].whole.relative_error) : NaN).find((value) => value > 0) || NaN }));
+    const known = (points) => points.every((point) => point.bytes > 0 && point.error > 0);
+    const [points, measure, key] = known(divergences) ? [divergences, "KL divergence", "kl_mean_nats"] : [errors, "relative error", "relative_error"];
+    const section = el("section", { class: "card stack", id: "outputs", "aria-labelledby": "outputs-title" }, el("h2", { id: "outputs-title" }, "Outputs"),
+        plainTable([["output", false], ...columns.map(([title]) => [title, title !== "Scheme"])], rows, "Outputs"), grid);
+    if (known(points)) frontierChart(grid, { title: "Size and error of the outputs", pointTitle: "output", sizeTitle: "bits a weight", measure, key, points, says: ["The line joins the outputs that no smaller one beats."] });
+    return section;
 }
 
 /* What was judged, by which limits: a line for each check of each result. */

@@ -316,6 +316,29 @@ def test_the_first_screen_shows_the_figures_of_the_run_that_failed(make, chromiu
     assert tiles["Scheme"].endswith("from quantization report")
 
 
+def test_outputs_of_one_model_are_compared(make, chromium, tessera, checkpoint, tmp_path):
+    """A row for each output with its size, error and divergence, and a chart of both."""
+    src, given, expected = checkpoint("llama"), [], {}
+    for scheme in ("fp8-block", "int4-weight-only", "nvfp4-weight-only"):
+        out, forward = tmp_path / scheme, tmp_path / f"{scheme}.json"
+        assert harness.run(tessera, ["quantize", src, "-o", out, "--scheme", scheme, "--quiet"])[0] == 0
+        code, _, err = harness.run(tessera, ["verify", "forward", out, "--against", src, "--count", "8", "--exact", "--device", "cpu", "--json", forward])
+        assert code == 0, err
+        whole = json.loads((out / "quantization_report.json").read_text())["whole"]
+        (logits,) = [j for j in json.loads(forward.read_text())["judgements"] if j["what"] == "logits"]
+        expected[scheme] = whole["bits_per_weight"], logits["kl_mean_nats"], whole["sqnr_db"]
+        given += [out, forward]
+    chromium.open(make("outputs", *given))
+    assert chromium.js("document.querySelectorAll('.tile').length") == 0
+    heads, *rows = chromium.js("[...document.querySelector('#outputs table').rows].map((row) => [...row.children].map((cell) => cell.innerText))")
+    table = {row[0]: dict(zip(heads, row)) for row in rows}
+    assert table.keys() == expected.keys()
+    for scheme, (_, kl, sqnr) in expected.items():
+        assert table[scheme]["Whole model, SQNR"] == f"{sqnr:.2f} dB" and float(table[scheme]["KL divergence, mean"].split()[0]) == pytest.approx(kl, rel=0.01)
+    drawn = chromium.js("charts.find(({ canvas }) => canvas.getAttribute('aria-label').startsWith('Size and error of the outputs')).chart.data.datasets[1].data")
+    assert {p["point"]["name"]: (p["x"], p["y"]) for p in drawn} == {name: (pytest.approx(bits), pytest.approx(kl)) for name, (bits, kl, _) in expected.items()}
+
+
 def test_routers_and_perplexity_are_shown(made, make, chromium, tmp_path):
     """Where two models choose other experts, layer by layer; of a real text also how well both foretell it."""
     forward = json.loads(made["forward"][0].read_text())
