@@ -22,7 +22,7 @@ import remade
 import turns
 
 # name, command, whether it writes DST. FP8, W4, NV, GPTQ, AWQ, STACKS, EXPERTS, PACKED, RANKS, BLOBS, MIXTURE, OSS and OSS4
-# (gpt-oss, plain and MXFP4) and V4 (DeepSeek-V4, MXFP4) are made of SRC or of a Llama; HALF is an FP8 output of which one shard is gone.
+# (gpt-oss, plain and MXFP4), V4 (DeepSeek-V4, MXFP4) and MEANS (importance) are made of SRC or of LLAMA; HALF is an FP8 output of which one shard is gone.
 COMMANDS = [
     ("quantize", "quantize SRC -o DST --max-shard-size 1MB", True),
     ("quantize, repair", "quantize SRC -o HALF --max-shard-size 1MB", True),
@@ -55,6 +55,8 @@ COMMANDS = [
     ("diff", "diff SRC FP8", False),
     ("verify all", "verify all FP8 --against SRC --device cpu --sample 1 --count 2", False),
     ("verify forward", "verify forward W4 --against SRC --devices 3 --device cpu", False),
+    ("fold", "fold LLAMA -o DST --importance MEANS", True),
+    ("sensitivities", "sensitivities LLAMA --against LLAMA4 --tokens TOKENS --device cpu -o MEASURED", False),
     ("verify gemm", "verify gemm FP8 --device cpu --tp 2 --tensors *.o_proj.weight --sample 1 --columns 128 --tokens 4", False),
 ]
 SECONDS = 60  # of CPU: a run that never ends mostly loops
@@ -200,6 +202,8 @@ def main():
                                                                          "V4")}
         places["MODELOPT_RULES"] = jobs.MODELOPT_RULES
         places["DST"] = pathlib.Path(work, "out")
+        places["TOKENS"] = pathlib.Path(work, "tokens.txt")
+        places["TOKENS"].write_text("1 2 3 4")
         harness.make_checkpoint(options.make, "deepseek-v3", places["SRC"], scale="tiny")
         for word, extra in (("FP8", ["--max-shard-size", "1MB"]), ("W4", ["--scheme", "int4-weight-only"]),
                             ("NV", ["--scheme", "nvfp4-weight-only", "--dialect", "modelopt"])):
@@ -209,7 +213,10 @@ def main():
             harness.run(options.tessera, ["convert", places[made], "-o", places[word], *extra])
         for kind in "gptq", "awq":
             remade.remake(kind, places["SRC"], places[kind.upper()])
-        llama = harness.make_checkpoint(options.make, "llama", pathlib.Path(work, "llama"))
+        llama = places["LLAMA"] = harness.make_checkpoint(options.make, "llama", pathlib.Path(work, "llama"))
+        places |= {word: pathlib.Path(work, name) for word, name in (("LLAMA4", "llama4"), ("MEANS", "means.json"), ("MEASURED", "measured.json"))}
+        harness.run(options.tessera, ["quantize", llama, "-o", places["LLAMA4"], "--scheme", "int4-weight-only"])
+        places["MEANS"].write_text(json.dumps({f"model.layers.0.self_attn.{n}_proj": {"input_mean_square": list(range(1, 257))} for n in "qkv"}))
         remade.remake(remade.STACKS, llama, places["STACKS"])
         harness.run(options.tessera, ["quantize", places["STACKS"], "-o", places["EXPERTS"], "--scheme", "mxfp8", "--mx-scale", "floor"])
         harness.run(options.tessera, ["quantize", places["SRC"], "-o", places["MIXTURE"], "--rules", jobs.MODELOPT_RULES])
