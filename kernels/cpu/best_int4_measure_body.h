@@ -268,6 +268,14 @@ static inline bool is_excluded(const int4_search *s, const int4_point *a, const 
     return b->t <= 2 * a->t && over_a > 0 && over_b > 0 && (slope <= 0 || 4 * over_b * curve * part > slope * slope);
 }
 
+/* Returns the place of a measured scale between `low` and the last one, 0 to 1. Where 8 scales are measured once, these
+ * places leave the fewest codes to list, on average over normal and heavy-tailed groups. */
+static inline float place_of(const int4_search *s, float part)
+{
+    const bool once = s->n > 64 && !s->candidates->zero_points && SCALES == 8;
+    return once ? part * (0.4f + 0.6f * part * part * part) : part * part;
+}
+
 /* Measures scales from the last one of a range down to `low`, and leaves out what is excluded between them. `attained`:
  * their losses are those of candidates. `dense`: more of them near `low`. */
 static void measure_range(int4_search *s, bool attained, bool dense, float low, int4_range *range)
@@ -278,7 +286,7 @@ static void measure_range(int4_search *s, bool attained, bool dense, float low, 
     const float last = tsr_f32_from_bits(range->last), first = tsr_f32_from_bits(range->first);
     for (int i = 0; i < n; i++) {
         const float part = (float)(n - 1 - i) / (float)(n - 1);
-        const uint32_t scale = tsr_f32_bits(low + (last - low) * (dense ? part * part : part));
+        const uint32_t scale = tsr_f32_bits(low + (last - low) * (dense ? place_of(s, part) : part));
         const uint32_t below = scale & ~unstored_bits(s, scale);
         t[i] = tsr_f32_from_bits(below > 0 ? below : scale);
     }
