@@ -87,7 +87,8 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
 {
     quantizing *const q = c->job;
     TSR_TRY(tsr_quantize_job_check(&q->job, c->options, c->given, err));
-    if (q->job.rules != NULL) {
+    const tsr_scheme_form form = tsr_scheme_form_in(q->job.of.scheme, q->job.of.dialect);
+    if (q->job.rules != NULL || form == TSR_FORM_EXPERTS) { /* several schemes */
         q->plan.sqnr.low = tsr_scheme_row_of(TSR_SCHEME_INT4_WEIGHT_ONLY)->sqnr.low;
     } else {
         q->plan.scheme = tsr_scheme_name(q->job.of.scheme);
