@@ -196,6 +196,12 @@ def test_a_scale_of_block_fp8_that_stays_is_checked(source, tmp_path, quantize, 
     assert code != 0 and "o_proj.weight_scale_inv" in err, err
 
 
+@pytest.mark.parametrize("gpu, expected", [("h100", 0), ("b200", 3), ("mi300", 3)])
+def test_it_runs_on_hopper(gpu, expected, source, tmp_path, tessera):
+    code, out, err = harness.run(tessera, ["quantize", source, "-o", tmp_path / gpu, *SGLANG, "--input-scale", "1", "--for", "sglang", "--gpu", gpu])
+    assert code == expected and ("compute capability 9.0" in out + err) == bool(expected), out + err
+
+
 REFUSED = {
     "no scale of inputs": ([*SGLANG], "stores a scale of each expert's input"),
     "two scales of inputs": ([*SGLANG, "--input-scale", "1", "--activations", "RANGES"], "--input-scale cannot be combined"),
