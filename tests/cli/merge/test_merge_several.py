@@ -68,7 +68,9 @@ def test_the_sum_is_rounded_once(order, factors, base, tmp_path, tessera):
             assert rows[name][key] == pytest.approx(value, rel=1e-5), (module, key)
         ranks = [modules[module][3] for _, modules in chosen if module in modules]
         assert rows[name]["rank"] == sum(ranks)
-        assert len(rows[name].get("scales", [rows[name].get("scale")])) == len(ranks)
+        scales = [F32(np.float64(modules[module][2]) / modules[module][3] * factor)
+                  for (_, modules), factor in zip(chosen, by) if module in modules]
+        assert [F32(x) for x in rows[name].get("scales", [rows[name].get("scale")])] == scales
 
 
 def test_it_is_not_two_merges(base, tmp_path, tessera):

@@ -31,8 +31,8 @@ def stored(folder):
 
 
 def ranges(folder, change=None):
-    """A range for each expert's input; gate has a smaller one than up."""
-    found = {X.format(layer, e, leaf): {"min": -(1 + e + layer / 2 + (leaf == "up")), "max": 0.5}
+    """A range for each expert's input; of gate and up one has a larger one, in turn."""
+    found = {X.format(layer, e, leaf): {"min": -(1 + e + layer / 2 + (leaf == ("gate", "up")[e % 2])), "max": 0.5}
              for layer in range(2) for e in range(4) for leaf in LEAVES}
     if change:
         change(found)
