@@ -70,6 +70,9 @@ FAMILIES = {
     "solar_open": SIGMOID,
     "mellum": EXPERTS | {"num_experts": 8, "sliding_window": 8, "layer_types": TYPES, "rope_parameters": {
         "full_attention": LLAMA3, "sliding_attention": UNSCALED}},
+    "gemma4_text": {"global_head_dim": 64, "num_global_key_value_heads": 1, "attention_k_eq_v": True, "hidden_size_per_layer_input": 0,
+                    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "sliding_window": 8, "enable_moe_block": True,
+                    "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 64, "final_logit_softcapping": 30.0},
     "granite": GRANITE,
     "granitemoe": GRANITE | {"num_local_experts": 8, "num_experts_per_tok": 2},
     "granitemoeshared": GRANITE | {"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 96},
@@ -135,13 +138,15 @@ def record(config):
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
     for name, p in model.named_parameters():
-        if "norm" in name:
+        if "norm" in name or name.endswith("scale"):
             torch.nn.init.uniform_(p, 0.5, 2.0)
         elif name.endswith((".bias", "_bias")) or name.endswith(".sinks"):
             torch.nn.init.normal_(p, std=0.5)
     for name, x in [*model.named_buffers(), *model.named_parameters()]:
         if "e_score_correction_bias" in name:
             torch.nn.init.uniform_(x, 0.0, 0.5)
+        elif name.endswith("layer_scalar"):
+            torch.nn.init.uniform_(x, 0.5, 2.0)
     states = {"input_ids": torch.randint(2, config.vocab_size, SHAPE)}
 
     def keep(layer):

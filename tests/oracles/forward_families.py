@@ -11,6 +11,7 @@ TYPES = ["full_attention", "sliding_attention", "full_attention"]
 GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": WINDOW, "query_pre_attn_scalar": 40, "tie_word_embeddings": True}
 NORMS = {"before": ("input_layernorm", None, "post_attention_layernorm", None),
          "after": (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
+         "gemma4": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
          "gemma": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
          "one block": ("norm", None, "norm", None),
          "glm": ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")}
@@ -19,7 +20,7 @@ ROUTERS = {"mixtral": ("block_sparse_moe.gate", None), "minimax_m2": ("block_spa
            "ernie4_5_moe": ("mlp.gate", "mlp.moe_statics.e_score_correction_bias"), "exaone_moe": ("mlp.gate", "mlp.e_score_correction_bias"),
            "hunyuan_v1_moe": ("mlp.gate.wg", None), "hy_v3": ("mlp.router.gate", "mlp.expert_bias"),
            "granitemoeshared": ("block_sparse_moe.router.layer", None), "granitemoehybrid": ("block_sparse_moe.router.layer", None),
-           "kimi_linear": ("block_sparse_moe.gate", "block_sparse_moe.gate.e_score_correction_bias"), "nemotron_h": ("mixer.gate", "mixer.gate.e_score_correction_bias")}
+           "gemma4_text": ("router.proj", None), "kimi_linear": ("block_sparse_moe.gate", "block_sparse_moe.gate.e_score_correction_bias"), "nemotron_h": ("mixer.gate", "mixer.gate.e_score_correction_bias")}
 K_HEADS, V_HEADS, K_DIM, V_DIM, TAPS = 2, 4, 8, 12, 4
 DELTA = {"linear_num_key_heads": K_HEADS, "linear_num_value_heads": V_HEADS, "linear_key_head_dim": K_DIM, "linear_value_head_dim": V_DIM,
          "linear_conv_kernel_dim": TAPS, "partial_rotary_factor": 0.5}
@@ -33,6 +34,12 @@ NEMOTRON = {"mamba_num_heads": M_HEADS, "n_groups": GROUPS, "ssm_state_size": ST
 KIMI_HEADS, KIMI_DIM = 4, 8
 KIMI = {"model_type": "kimi_linear", "routed_scaling_factor": 2.5, "norm_topk_prob": True,
         "traits": {"latent", "kimi", "experts", "shared", "sigmoid"}}
+GLOBAL_DIM, GLOBAL_KV = 24, 1
+GEMMA4 = {"model_type": "gemma4_text", "hidden_activation": "gelu_pytorch_tanh", "sliding_window": WINDOW, "layer_types": TYPES,
+          "tie_word_embeddings": True, "final_logit_softcapping": 3.0, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+          "rope_parameters": {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 900.0},
+                              "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}
+GEMMA4_TRAITS = {"gemma4", "tied", "head norms"}
 GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.22, "logits_scaling": 8.0}
 # "traits" are the tensors that a family has.
 FAMILIES = {
@@ -91,6 +98,10 @@ FAMILIES = {
     "kimi_linear, released": {**KIMI, "moe_router_activation_func": "sigmoid", "num_experts_per_token": CHOSEN, "mla_use_nope": True,
                               "linear_attn_config": {"num_heads": KIMI_HEADS, "head_dim": KIMI_DIM, "short_conv_kernel_size": TAPS,
                                                      "kda_layers": [1, 3], "full_attn_layers": [2]}},
+    "gemma4_text": {**GEMMA4, "global_head_dim": GLOBAL_DIM, "num_global_key_value_heads": GLOBAL_KV, "attention_k_eq_v": True,
+                    "traits": GEMMA4_TRAITS},
+    "gemma4_text, experts": {**GEMMA4, "per_layer_config": {"0": {"head_dim": GLOBAL_DIM}, "2": {"head_dim": GLOBAL_DIM}},
+                             "top_k_experts": CHOSEN, "norm_topk_prob": True, "traits": GEMMA4_TRAITS | {"experts"}},
     "granitemoehybrid": {"model_type": "granitemoehybrid", **GRANITE, **MAMBA, "layer_types": ["mamba", "attention", "mamba"],
                          "position_embedding_type": "nope", "norm_topk_prob": True, "traits": {"experts", "shared", "halves", "mamba", "no rope"}},
     "granitemoehybrid, RoPE": {"model_type": "granitemoehybrid", **GRANITE, **MAMBA, "layer_types": DELTA_TYPES,

@@ -5,7 +5,7 @@ import math
 import re
 
 from checkpoints import write
-from forward_families import (BASE, CHOSEN, DIM, EXPERTS, FAMILIES, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, NORMS, ROUTERS,
+from forward_families import (BASE, CHOSEN, DIM, EXPERTS, FAMILIES, GLOBAL_DIM, GLOBAL_KV, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, NORMS, ROUTERS,
                               VOCABULARY, WINDOW)
 import harness
 import ml_dtypes
@@ -64,8 +64,8 @@ class Whole(Recurrent):
         return rms_norm(x, gain + bool(self.traits & {"gemma", "gain from 1"}))
 
     def moe(self):
-        """Returns the beginning of the names of a layer's router and experts."""
-        return self.router.split(".")[0]
+        """Returns the beginning of the names of a layer's experts."""
+        return "mlp" if "gemma4" in self.traits else self.router.split(".")[0]
 
     def shared(self):
         if "one block" in self.traits or "kimi" in self.traits:
@@ -140,6 +140,8 @@ class Whole(Recurrent):
 
     def layer_tensors(self, layer):
         t = {f"{n}.weight": self.gain(HIDDEN) for n in self.norms if n}
+        if "gemma4" in self.traits:
+            t["layer_scalar"] = self.gain(1)
         if self.is_kimi(layer):
             t |= self.kimi_tensors()
         elif "latent" in self.traits:
@@ -151,17 +153,20 @@ class Whole(Recurrent):
         elif self.kind(layer) == "mlp":
             pass
         else:
-            for n, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
-                t[f"self_attn.{n}_proj.weight"] = self.draw(heads * DIM * (1 + ("output gate" in self.traits and n == "q")), HIDDEN)
+            dim, kv_heads = self.sizes(layer)
+            for n, heads in (("q", HEADS), ("k", kv_heads), ("v", 0 if self.keys_are_values(layer) else kv_heads)):
+                if heads == 0:
+                    continue
+                t[f"self_attn.{n}_proj.weight"] = self.draw(heads * dim * (1 + ("output gate" in self.traits and n == "q")), HIDDEN)
                 if "bias" in self.traits:
                     t[f"self_attn.{n}_proj.bias"] = self.draw(heads * DIM, scale=0.5)
                 if "head norms" in self.traits and n != "v":
-                    t[f"self_attn.{n}_norm.weight"] = self.gain(DIM)
+                    t[f"self_attn.{n}_norm.weight"] = self.gain(dim)
                 if "wide norms" in self.traits and n != "v":
                     t[f"self_attn.{n}_norm.weight"] = self.gain(heads * DIM)
                 if "late norms" in self.traits and n != "v":
                     t[f"self_attn.{ {'q': 'query', 'k': 'key'}[n]}_layernorm.weight"] = self.gain(DIM)
-            t["self_attn.o_proj.weight"] = self.draw(HIDDEN, HEADS * DIM)
+            t["self_attn.o_proj.weight"] = self.draw(HIDDEN, HEADS * dim)
             if "stacks" in self.traits:
                 t |= {"self_attn.o_proj.bias": self.draw(HIDDEN, scale=0.5), "self_attn.sinks": self.draw(HEADS, scale=1)}
         if "stacks" in self.traits:
@@ -171,6 +176,8 @@ class Whole(Recurrent):
         if "experts" not in self.traits or (layer == 0 and "one block" not in self.traits):
             return self.fuse(t | self.mlp(self.dense()))
         t[f"{self.router}.weight"] = self.draw(EXPERTS, HIDDEN)
+        if "gemma4" in self.traits:
+            return t | self.mlp("mlp") | self.parallel_tensors()
         if self.traits & {"sigmoid", "choice bias"}:
             bias = self.rng.uniform(0, 0.5, EXPERTS).astype(np.float32)
             t[self.choice_bias] = bias[None] if "choice bias" in self.traits else bias
@@ -219,7 +226,20 @@ class Whole(Recurrent):
             return layer >= self.config["max_window_layers"]
         return "sliding_window" in self.config and (self.config["model_type"] != "gemma2" or layer % 2 == 0)
 
+    def sizes(self, layer):
+        """(elements of a head, heads of keys and values)"""
+        if "gemma4" not in self.traits or self.slides(layer):
+            return DIM, KV_HEADS
+        return GLOBAL_DIM, GLOBAL_KV if self.keys_are_values(layer) else KV_HEADS
+
+    def keys_are_values(self, layer):
+        return self.config.get("attention_k_eq_v", False) and not self.slides(layer)
+
     def frequency(self, layer):
+        if "gemma4" in self.traits:
+            dim = self.sizes(layer)[0]
+            f = (50.0 if self.slides(layer) else 900.0) ** -(np.arange(0, dim, 2) / dim)
+            return f if self.slides(layer) else np.where(np.arange(dim // 2) < dim // 8, f, 0)
         base = self.config["rope_local_base_freq"] if "rope_local_base_freq" in self.config and self.slides(layer) else 500.0
         turned = int(DIM * self.config.get("partial_rotary_factor", self.config.get("rotary_dim", DIM) / DIM))
         scaling = self.config.get("rope_scaling") or {}
@@ -258,14 +278,16 @@ class Whole(Recurrent):
         cos, sin = np.cos(angle)[None, :, None], np.sin(angle)[None, :, None]
         gates = {"out": np.full(1, np.inf)}
 
+        dim, kv_heads = self.sizes(layer)
+
         def heads(name):
             y = x @ w[f"self_attn.{name}_proj.weight"].T + w.get(f"self_attn.{name}_proj.bias", 0)
             if "output gate" in self.traits and name == "q":
                 y, gates["out"] = (u.reshape(BATCH, TOKENS, -1) for u in np.split(y.reshape(BATCH, TOKENS, HEADS, 2 * DIM), 2, -1))
-            gain = w.get(f"self_attn.{name}_norm.weight", np.ones(DIM))
+            gain = w.get(f"self_attn.{name}_norm.weight", np.ones(dim))
             if f"self_attn.{name}_norm.weight" in w and fault != "head norm":
                 y = self.norm(y.reshape(BATCH, TOKENS, -1, len(gain)), gain)
-            y = y.reshape(BATCH, TOKENS, -1, DIM)
+            y = y.reshape(BATCH, TOKENS, -1, dim)
             if name == "v":
                 return y
             if fault != "rope" and self.has_rope(layer):
@@ -273,10 +295,13 @@ class Whole(Recurrent):
             late = w.get(f"self_attn.{ {'q': 'query', 'k': 'key'}[name]}_layernorm.weight")
             return y if late is None else self.norm(y, late)
 
+        if self.keys_are_values(layer):
+            w = w | {"self_attn.v_proj.weight": w["self_attn.k_proj.weight"]}
         q, k, v = heads("q"), heads("k"), heads("v")
-        k, v = (np.repeat(u, HEADS // KV_HEADS, axis=2) for u in (k, v))
+        v = rms_norm(v, 1) if "gemma4" in self.traits else v
+        k, v = (np.repeat(u, HEADS // kv_heads, axis=2) for u in (k, v))
         scores = np.einsum("bqhd,bkhd->bhqk", q, k) * self.config.get(
-            "attention_multiplier", self.config.get("query_pre_attn_scalar", DIM) ** -0.5)
+            "attention_multiplier", 1 if "gemma4" in self.traits else self.config.get("query_pre_attn_scalar", DIM) ** -0.5)
         cap = self.config.get("attn_logit_softcapping")
         scores = cap * np.tanh(scores / cap) if cap else scores
         seen = np.tril(np.ones((TOKENS, TOKENS), bool)) & (self.slides(layer) <= np.triu(np.ones((TOKENS, TOKENS), bool), 1 - WINDOW))
@@ -298,7 +323,7 @@ class Whole(Recurrent):
         gate, up, down = (w[self.weight(prefix, n)].T for n in ("gate", "up", "down"))
         gate = x @ gate
         gelu = 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
-        return (gate * (gelu if "gemma" in self.traits else 1 / (1 + np.exp(-gate))) * (x @ up)) @ down
+        return (gate * (gelu if self.traits & {"gemma", "gemma4"} else 1 / (1 + np.exp(-gate))) * (x @ up)) @ down
 
     def run_stacks(self, w, x):
         """gpt-oss: (what the experts add, chosen experts)."""
@@ -339,7 +364,7 @@ class Whole(Recurrent):
         w = self.split({n.removeprefix(prefix): t.astype(np.float64) for n, t in tensors.items() if n.startswith(prefix)})
         before, behind, before_mlp, behind_mlp = (w.get(f"{n}.weight") for n in self.norms)
         if self.kind(layer) == "mlp":
-            added, chosen = self.run_half(w, self.norm(x, before), fault)
+            added, chosen = self.run_half(w, self.norm(x, before), x, fault)
             return x + added, chosen
         residual = self.config.get("residual_multiplier", 1)
         normed = x if before is None else self.norm(x, before)
@@ -358,13 +383,35 @@ class Whole(Recurrent):
         x = x + residual * (added if behind is None else self.norm(added, behind))
         if "one block" in self.traits:
             return x, None
-        added, chosen = self.run_half(w, x if before_mlp is None else self.norm(x, before_mlp), fault)
-        return x + residual * (added if behind_mlp is None else self.norm(added, behind_mlp)), chosen
+        added, chosen = self.run_half(w, x if before_mlp is None else self.norm(x, before_mlp), x, fault)
+        x = x + residual * (added if behind_mlp is None else self.norm(added, behind_mlp))
+        return x * w.get("layer_scalar", 1), chosen
 
-    def run_half(self, w, normed, fault):
+    def parallel_tensors(self):
+        """Gemma 4: experts beside the MLP, in stacks, with norms and factors of their own."""
+        t = {f"{n}.weight": self.gain(HIDDEN) for n in ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2",
+                                                        "pre_feedforward_layernorm_2")}
+        return t | {"router.scale": self.gain(HIDDEN), "router.per_expert_scale": self.gain(EXPERTS),
+                    "experts.gate_up_proj": self.draw(EXPERTS, 2 * INNER, HIDDEN), "experts.down_proj": self.draw(EXPERTS, HIDDEN, INNER)}
+
+    def run_parallel(self, w, normed, stream, fault):
+        """Gemma 4: (what the MLP and the experts add, chosen experts)"""
+        chosen, weights = self.route(w, rms_norm(stream, w["router.scale"] / math.sqrt(HIDDEN)), fault)
+        weights = weights * np.asarray(w["router.per_expert_scale"])[chosen]
+        inputs, added = self.norm(stream, w["pre_feedforward_layernorm_2.weight"]), np.zeros_like(stream)
+        for e in range(EXPERTS):
+            both, down = w["experts.gate_up_proj"][e], w["experts.down_proj"][e]
+            expert = {"e.gate_proj.weight": both[:INNER], "e.up_proj.weight": both[INNER:], "e.down_proj.weight": down}
+            added += np.where(chosen == e, weights, 0).sum(-1, keepdims=True) * self.run_mlp(expert, "e", inputs)
+        dense = self.norm(self.run_mlp(w, "mlp", normed), w["post_feedforward_layernorm_1.weight"])
+        return dense + self.norm(added, w["post_feedforward_layernorm_2.weight"]), chosen
+
+    def run_half(self, w, normed, stream, fault):
         """(what the MLP or the experts add, chosen experts or None)"""
         if "stacks" in self.traits:
             return self.run_stacks(w, normed)
+        if "router.scale" in w:
+            return self.run_parallel(w, normed, stream, fault)
         if f"{self.router}.weight" not in w:
             return self.run_mlp(w, self.dense(), normed), None
         chosen, weights = self.route(w, normed, fault)
@@ -389,7 +436,7 @@ class Whole(Recurrent):
     def run(self, faults=None, tensors=None):
         """Returns the arrays of a reference file; `faults`: {layer: mistake}."""
         tensors = tensors or self.tensors
-        x = tensors["model.embed_tokens.weight"].astype(np.float64)[self.tokens] * (math.sqrt(HIDDEN) if "gemma" in self.traits else self.config.get("embedding_multiplier", 1))
+        x = tensors["model.embed_tokens.weight"].astype(np.float64)[self.tokens] * (math.sqrt(HIDDEN) if self.traits & {"gemma", "gemma4"} else self.config.get("embedding_multiplier", 1))
         out = {"hidden_states.0": x}
         for layer in range(LAYERS):
             x, _ = self.run_layer(layer, x, tensors, (faults or {}).get(layer))

@@ -63,6 +63,20 @@ static tsr_status add_half(const tsr_forward *f, size_t layer, const char *norm,
     return tsr_forward_round(f, x, n * f->hidden, err);
 }
 
+/* Multiplies x by the scalar of a layer, if the family has one. */
+static tsr_status scale_stream(const tsr_forward *f, size_t layer, double *x, size_t n, tsr_err *err)
+{
+    char name[TSR_MAX_NAME];
+    double *scalar;
+    if ((f->traits & TSR_LAYER_SCALAR) == 0)
+        return TSR_OK;
+    tsr_status status = tsr_forward_elements(f, tsr_forward_name(f, name, layer, "layer_scalar"), 1, &scalar, err);
+    if (status == TSR_OK)
+        status = f->ops->scale(f->ops, x, n * f->hidden, scalar[0], err);
+    free(scalar);
+    return status == TSR_OK ? tsr_forward_round(f, x, n * f->hidden, err) : status;
+}
+
 /* Runs the block of a layer that mixes tokens. */
 static tsr_status mix(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
                       tsr_err *err)
@@ -98,8 +112,9 @@ tsr_status tsr_forward_layer(tsr_forward *f, size_t layer, const tsr_tokens *tok
     if (mixed)
         goto out;
     TSR_GOTO(layer_norm(f, layer, norms->mlp_in, x, n, normed.x, err));
-    TSR_GOTO(tsr_forward_mlp(f, layer, normed.x, n, &half, choices, routed, err));
+    TSR_GOTO(tsr_forward_mlp(f, layer, normed.x, x, n, &half, choices, routed, err));
     TSR_GOTO(add_half(f, layer, norms->mlp_out, x, &half, n, err));
+    status = scale_stream(f, layer, x, n, err);
 out:
     tsr_let_go(f, &normed);
     tsr_let_go(f, &half);

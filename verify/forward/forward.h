@@ -44,6 +44,9 @@ typedef enum tsr_trait {
     TSR_OUTPUT_GATE = 1 << 18,     /* q_proj has a gate beside each head, and attention is multiplied by its sigmoid */
     TSR_STATED_ROPE = 1 << 19,     /* RoPE only if position_embedding_type is rope, or mla_use_nope is false */
     TSR_ONE_BLOCK = 1 << 20,       /* a layer is one block, `mixer`, and has the halves of others by turns */
+    TSR_GLOBAL_HEADS = 1 << 21, /* layers without a window have heads of other sizes, whose keys may be values, too */
+    TSR_VALUE_NORM = 1 << 22,   /* values have a norm without a gain, and scores are not divided */
+    TSR_LAYER_SCALAR = 1 << 23, /* what a layer leaves is multiplied by layer_scalar */
 } tsr_trait;
 
 /* The block of a layer in place of attention. Names in layer_types: model/layer_kinds.c. */
@@ -85,7 +88,8 @@ typedef struct tsr_mlp_names {
 /* Names of a router and experts below model.layers.N. Experts are MLPs EXPERTS.0, EXPERTS.1 and so on, or two stacks. */
 typedef struct tsr_moe_names {
     const char *router, *bias, *experts, *shared, *shared_gate; /* bias: of the choice. NULL: none */
-    const char *dense;                                          /* the MLP of layers without a router; NULL: mlp */
+    const char *router_scale, *expert_scale; /* factors of router inputs and of experts' weights. NULL: none */
+    const char *dense;                       /* the MLP of layers without a router; NULL: mlp */
     const tsr_mlp_names *expert, *of_shared;
     const char *stacks[2]; /* gates and ups, and downs, if the checkpoint has them. NULL: never */
     bool alternating; /* stacks are [experts, inputs, outputs] with biases, and gates and ups alternate. Otherwise they
@@ -112,12 +116,13 @@ typedef struct tsr_exchange {
 typedef struct tsr_forward {
     const tsr_side *side;
     const tsr_family_row *family;
-    const char *root, *embedding, *norm,
-        *head; /* what all names but the head's begin with ("model"), and the names of the
-                                                 * embedding and final norm behind it */
+    /* What all names but the head's begin with ("model"), the names of embedding and final norm behind it, and the head's. */
+    const char *root, *embedding, *norm, *head;
     unsigned traits;
     size_t layers, hidden, vocabulary;
     size_t heads, kv_heads, head_dim;                       /* grouped-query attention */
+    size_t full_kv_heads, full_dim;                         /* the same for layers without a window */
+    bool keys_are_values;                                   /* in layers without a window */
     tsr_rope rope, local_rope;                              /* grouped-query attention */
     size_t window;                                          /* SIZE_MAX: none */
     tsr_layer_kind *kinds;                                  /* [layers] */

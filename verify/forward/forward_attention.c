@@ -13,6 +13,7 @@ typedef struct grouped {
     tsr_forward *f;
     size_t layer;
     const tsr_tokens *tokens;
+    size_t kv_heads, dim;
     tsr_held q, k, v, gate; /* [n][heads][dim], [n][kv_heads][dim] twice, [n][heads][dim] */
 } grouped;
 
@@ -35,7 +36,7 @@ static tsr_status norm_heads(const grouped *g, const char *norm, double *x, size
     TSR_TRY(tsr_forward_find(f, &w, NULL, "%s", name_of(g, name, part)));
     if (w == NULL && (f->traits & (TSR_WIDE_NORMS | TSR_LATE_NORMS)) == 0)
         return TSR_OK;
-    return tsr_forward_norm(f, name, x, g->tokens->count * (wide ? 1 : n), f->head_dim * (wide ? n : 1), x, err);
+    return tsr_forward_norm(f, name, x, g->tokens->count * (wide ? 1 : n), g->dim * (wide ? n : 1), x, err);
 }
 
 /* Applies RoPE to `n` heads of q or k of every token, if the layer has it. */
@@ -46,14 +47,14 @@ static tsr_status turn(const grouped *g, double *x, size_t n, tsr_err *err)
     const tsr_op_turn turn = {.rope = local ? &f->local_rope : &f->rope,
                               .tokens = g->tokens,
                               .x = x,
-                              .ld = n * f->head_dim,
+                              .ld = n * g->dim,
                               .heads = n,
-                              .step = f->head_dim,
+                              .step = g->dim,
                               .adjacent = (f->traits & TSR_ADJACENT_ROPE) != 0};
     if (!f->has_rope[g->layer])
         return TSR_OK;
     TSR_TRY(f->ops->turn(f->ops, &turn, err));
-    return tsr_forward_round(f, x, g->tokens->count * n * f->head_dim, err);
+    return tsr_forward_round(f, x, g->tokens->count * n * g->dim, err);
 }
 
 static tsr_status prepare(const grouped *g, double *x, size_t n, bool is_key, tsr_err *err)
@@ -88,7 +89,7 @@ static tsr_status cut(const grouped *g, const tsr_held *x, size_t rows, size_t f
 static tsr_status make_qkv(grouped *g, const double *x, tsr_err *err)
 {
     const tsr_forward *const f = g->f;
-    const size_t n = g->tokens->count, d = f->head_dim, q = f->heads * d, kv = f->kv_heads * d;
+    const size_t n = g->tokens->count, d = g->dim, q = f->heads * d, kv = g->kv_heads * d;
     char name[TSR_MAX_NAME];
     const tsr_weight *w;
     tsr_held all = {0};
@@ -109,17 +110,36 @@ static tsr_status make_qkv(grouped *g, const double *x, tsr_err *err)
         TSR_GOTO(project_to(g, "q_proj", x, q, &g->q, err));
     }
     TSR_GOTO(project_to(g, "k_proj", x, kv, &g->k, err));
-    TSR_GOTO(project_to(g, "v_proj", x, kv, &g->v, err));
+    if (f->keys_are_values && f->kinds[g->layer] == TSR_LAYER_FULL)
+        TSR_GOTO(cut(g, &g->k, n, 0, kv, &g->v, err));
+    else
+        TSR_GOTO(project_to(g, "v_proj", x, kv, &g->v, err));
 out:
     tsr_let_go(f, &all);
     return status;
+}
+
+/* Applies the norm of values, if the family has it. */
+static tsr_status norm_values(const grouped *g, tsr_err *err)
+{
+    const tsr_forward *const f = g->f;
+    if ((f->traits & TSR_VALUE_NORM) == 0)
+        return TSR_OK;
+    double *const ones = malloc(g->dim * sizeof *ones);
+    tsr_status status = ones == NULL ? tsr_out_of_memory(err, "for a norm") : TSR_OK;
+    for (size_t i = 0; status == TSR_OK && i < g->dim; i++)
+        ones[i] = 1;
+    if (status == TSR_OK)
+        status = f->ops->norm(f->ops, g->v.x, g->dim, g->v.n / g->dim, g->dim, ones, f->eps, g->v.x, g->dim, err);
+    free(ones);
+    return status == TSR_OK ? tsr_forward_round(f, g->v.x, g->v.n, err) : status;
 }
 
 /* Computes mixed [n][heads][dim], with its gate if there is one. */
 static tsr_status attend(const grouped *g, const double *sinks, tsr_held *mixed, tsr_err *err)
 {
     const tsr_forward *const f = g->f;
-    const size_t n = g->tokens->count, width = f->heads * f->head_dim;
+    const size_t n = g->tokens->count, width = f->heads * g->dim;
     const tsr_op_attend args = {.tokens = g->tokens,
                                 .q = g->q.x,
                                 .k = g->k.x,
@@ -128,9 +148,9 @@ static tsr_status attend(const grouped *g, const double *sinks, tsr_held *mixed,
                                 .ld_q = width,
                                 .ld_out = width,
                                 .heads = f->heads,
-                                .kv_heads = f->kv_heads,
-                                .dim = f->head_dim,
-                                .v_dim = f->head_dim,
+                                .kv_heads = g->kv_heads,
+                                .dim = g->dim,
+                                .v_dim = g->dim,
                                 .scale = f->attention_scale,
                                 .cap = f->score_cap,
                                 .window = f->kinds[g->layer] == TSR_LAYER_WINDOW ? f->window : SIZE_MAX,
@@ -154,15 +174,20 @@ static tsr_status attend(const grouped *g, const double *sinks, tsr_held *mixed,
 tsr_status tsr_forward_attention(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
                                  tsr_err *err)
 {
-    const size_t n = tokens->count, width = f->heads * f->head_dim;
+    const size_t n = tokens->count;
+    const bool full = f->kinds[layer] == TSR_LAYER_FULL;
     grouped g = {.f = f, .layer = layer, .tokens = tokens};
+    g.kv_heads = full ? f->full_kv_heads : f->kv_heads;
+    g.dim = full ? f->full_dim : f->head_dim;
+    const size_t width = f->heads * g.dim;
     tsr_held mixed = {0};
     double *sinks = NULL;
     char name[TSR_MAX_NAME];
     tsr_status status = TSR_OK;
     TSR_GOTO(make_qkv(&g, x, err));
     TSR_GOTO(prepare(&g, g.q.x, f->heads, false, err));
-    TSR_GOTO(prepare(&g, g.k.x, f->kv_heads, true, err));
+    TSR_GOTO(prepare(&g, g.k.x, g.kv_heads, true, err));
+    TSR_GOTO(norm_values(&g, err));
     TSR_GOTO(tsr_forward_collect_cache(f, layer, "k_cache", g.k.x, g.k.n, err));
     TSR_GOTO(tsr_forward_collect_cache(f, layer, "v_cache", g.v.x, g.v.n, err));
     name_of(&g, name, "sinks");

@@ -51,8 +51,8 @@ static tsr_status read_gate(tsr_forward *f, tsr_err *err)
 
 static tsr_status read_router(tsr_forward *f, tsr_err *err)
 {
-    static const char *const kChosen[] = {"num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_k",
-                                          "moe_topk"};
+    static const char *const kChosen[] = {
+        "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_k", "moe_topk", "top_k_experts"};
     struct tsr_router *const r = &f->router;
     const char *const other = string(f, "moe_router_activation_func");
     const char *const scoring = string(f, "scoring_func") == NULL ? other : string(f, "scoring_func");
@@ -177,12 +177,66 @@ static tsr_status read_rope(tsr_forward *f, size_t turned, tsr_err *err)
     if (!plain && (f->traits & TSR_LOCAL_ROPE) == 0)
         return tsr_rope_read(&f->rope, c, turned, base, &f->arena, err);
     const double local = plain ? tsr_rope_base(c, base) : number(f, "rope_local_base_freq", 10000);
+    const size_t full = f->full_dim == f->head_dim ? turned : f->full_dim;
     TSR_TRY(tsr_rope_has_section(c, "full_attention")
-                ? tsr_rope_read_section(&f->rope, c, turned, "full_attention", base, &f->arena, err)
+                ? tsr_rope_read_section(&f->rope, c, full, "full_attention", base, &f->arena, err)
                 : tsr_rope_read(&f->rope, c, turned, base, &f->arena, err));
     return tsr_rope_has_section(c, "sliding_attention")
                ? tsr_rope_read_section(&f->local_rope, c, turned, "sliding_attention", local, &f->arena, err)
                : tsr_rope_of_base(&f->local_rope, c, turned, local, &f->arena, err);
+}
+
+/* Reads a size of full attention that per_layer_config states for each layer. */
+static tsr_status read_layer_size(tsr_forward *f, const char *key, size_t *size, tsr_err *err)
+{
+    char path[64];
+    for (size_t i = 0, seen = 0; i < f->layers; i++) {
+        snprintf(path, sizeof path, "per_layer_config.%zu.%s", i, key);
+        const size_t own = tsr_forward_size(f, path, 0);
+        if (own == 0)
+            continue;
+        if (f->kinds[i] != TSR_LAYER_FULL || (seen != 0 && own != seen))
+            return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": %s", f->side->checkpoint->path, path);
+        seen = *size = own;
+    }
+    return TSR_OK;
+}
+
+/* Returns the key of what is not computed of Gemma 4, or NULL. Its smaller models have embeddings of each layer. */
+static const char *find_fault(tsr_forward *f)
+{
+    if (tsr_forward_size(f, "hidden_size_per_layer_input", 256) != 0)
+        return "hidden_size_per_layer_input";
+    if (tsr_forward_size(f, "num_kv_shared_layers", 0) != 0)
+        return "num_kv_shared_layers";
+    if (!is_or_absent(f, "use_bidirectional_attention", "vision"))
+        return "use_bidirectional_attention";
+    return tsr_rope_has_section(f->side->checkpoint, "full_attention") ? NULL : "rope_parameters";
+}
+
+/* Reads the sizes of heads in layers without a window. */
+static tsr_status read_full_heads(tsr_forward *f, tsr_err *err)
+{
+    const char *const path = f->side->checkpoint->path;
+    f->full_dim = f->head_dim;
+    f->full_kv_heads = f->kv_heads;
+    if ((f->traits & TSR_GLOBAL_HEADS) == 0)
+        return TSR_OK;
+    const char *const fault = find_fault(f);
+    if (fault != NULL)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": unsupported %s", path, fault);
+    f->keys_are_values = tsr_forward_is(f, "attention_k_eq_v", "true");
+    f->full_dim = tsr_forward_size(f, "global_head_dim", 512);
+    if (f->keys_are_values)
+        f->full_kv_heads = tsr_forward_size(f, "num_global_key_value_heads", f->kv_heads);
+    TSR_TRY(read_layer_size(f, "head_dim", &f->full_dim, err));
+    TSR_TRY(read_layer_size(f, "num_key_value_heads", &f->full_kv_heads, err));
+    return f->full_kv_heads > 0 && f->heads % f->full_kv_heads == 0 && f->full_dim > 0 && f->full_dim % 2 == 0
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_SHAPE,
+                          "%s/" TSR_CONFIG_NAME
+                          ": invalid sizes of full attention: %zu heads, %zu of keys, head_dim %zu",
+                          path, f->heads, f->full_kv_heads, f->full_dim);
 }
 
 static tsr_status read_attention(tsr_forward *f, tsr_err *err)
@@ -206,6 +260,9 @@ static tsr_status read_attention(tsr_forward *f, tsr_err *err)
     f->attention_scale = 1 / sqrt((f->traits & TSR_SOFT_CAPS) != 0 && scalar > 0 ? scalar : dim);
     if ((f->traits & TSR_MULTIPLIERS) != 0)
         f->attention_scale = number(f, "attention_multiplier", 1);
+    if ((f->traits & TSR_VALUE_NORM) != 0)
+        f->attention_scale = 1;
+    TSR_TRY(read_full_heads(f, err));
     return read_rope(f, (size_t)turned, err);
 }
 
@@ -290,7 +347,8 @@ static double latent_elements(const tsr_forward *f, double n)
 
 static double grouped_elements(const tsr_forward *f, double n)
 {
-    const double q = (double)(f->heads * f->head_dim), kv = (double)(f->kv_heads * f->head_dim);
+    const double q = (double)(f->heads * tsr_max_u64(f->head_dim, f->full_dim)),
+                 kv = (double)tsr_max_u64(f->kv_heads * f->head_dim, f->full_kv_heads * f->full_dim);
     return n * (2 * q + 2 * kv + 2 * (double)f->hidden);
 }
 

@@ -89,7 +89,7 @@ typedef struct moe {
     char experts_at[TSR_MAX_NAME / 2];
     bool stacked;
     size_t layer, experts, n;
-    const double *x;
+    const double *x, *to_router;
     double *out;
     uint32_t *choices, *rows; /* [n][chosen], [n] */
     double *weights, *shares; /* [n][chosen], [n] */
@@ -151,6 +151,17 @@ static tsr_status read_bias(const tsr_forward *f, const char *name, size_t exper
     return w == NULL ? TSR_OK : tsr_forward_elements(f, name, experts, bias, err);
 }
 
+/* Multiplies the weights of the chosen experts by the experts' factors. */
+static tsr_status scale_weights(const moe *m, const char *name, tsr_err *err)
+{
+    double *factors;
+    const tsr_status status = tsr_forward_elements(m->f, name, m->experts, &factors, err);
+    for (size_t i = 0; status == TSR_OK && i < m->n * m->f->router.chosen; i++)
+        m->weights[i] *= factors[m->choices[i]];
+    free(factors);
+    return status;
+}
+
 static tsr_status choose_experts(const moe *m, tsr_err *err)
 {
     tsr_forward *const f = m->f;
@@ -164,22 +175,24 @@ static tsr_status choose_experts(const moe *m, tsr_err *err)
         status = read_bias(f, tsr_forward_name(f, name, m->layer, names->bias == NULL ? "" : names->bias), m->experts,
                            &bias, err);
     if (status == TSR_OK)
-        status = tsr_forward_linear(f, router, m->x, m->n, m->experts, f->hidden, &of_ops, err);
+        status = tsr_forward_linear(f, router, m->to_router, m->n, m->experts, f->hidden, &of_ops, err);
     if (status == TSR_OK)
         status = f->ops->get(f->ops, logits, of_ops.x, m->n * m->experts, err);
     if (status == TSR_OK)
         status = tsr_forward_route(f, router, m->experts, bias, logits, m->n, m->choices, m->weights, err);
+    if (status == TSR_OK && names->expert_scale != NULL)
+        status = scale_weights(m, tsr_forward_name(f, name, m->layer, names->expert_scale), err);
     tsr_let_go(f, &of_ops);
     free(bias);
     free(logits);
     return status;
 }
 
-static tsr_status run_experts(tsr_forward *f, size_t layer, const tsr_weight *gate, const double *x, size_t n,
-                              tsr_held *out, uint32_t *choices, tsr_err *err)
+static tsr_status run_experts(tsr_forward *f, size_t layer, const tsr_weight *gate, const double *x,
+                              const double *to_router, size_t n, tsr_held *out, uint32_t *choices, tsr_err *err)
 {
     const size_t chosen = f->router.chosen;
-    moe m = {.f = f, .layer = layer, .experts = (size_t)gate->values->shape[0], .n = n, .x = x};
+    moe m = {.f = f, .layer = layer, .experts = (size_t)gate->values->shape[0], .n = n, .x = x, .to_router = to_router};
     char name[TSR_MAX_NAME];
     tsr_status status = TSR_OK;
     snprintf(m.experts_at, sizeof m.experts_at, "%.*s", TSR_MAX_NAME / 2 - 1,
@@ -240,8 +253,58 @@ out:
     return status;
 }
 
-tsr_status tsr_forward_mlp(tsr_forward *f, size_t layer, const double *x, size_t n, tsr_held *out, uint32_t *choices,
-                           bool *routed, tsr_err *err)
+/* Computes y = the norm NAME of x. */
+static tsr_status norm_of(const tsr_forward *f, size_t layer, const char *name, const double *x, size_t n, double *y,
+                          tsr_err *err)
+{
+    char full[TSR_MAX_NAME];
+    return tsr_forward_norm(f, tsr_forward_name(f, full, layer, name), x, n, f->hidden, y, err);
+}
+
+/* Computes the input of a router with a gain of its own: the norm of the stream, times the gain over sqrt(hidden). */
+static tsr_status make_router_input(const tsr_forward *f, size_t layer, const double *stream, size_t n, double *y,
+                                    tsr_err *err)
+{
+    char name[TSR_MAX_NAME];
+    double *gain;
+    tsr_forward_name(f, name, layer, f->family->moe->router_scale);
+    tsr_status status = tsr_forward_elements(f, name, f->hidden, &gain, err);
+    for (size_t i = 0; status == TSR_OK && i < f->hidden; i++)
+        gain[i] /= sqrt((double)f->hidden);
+    if (status == TSR_OK)
+        status = f->ops->norm(f->ops, stream, f->hidden, n, f->hidden, gain, f->eps, y, f->hidden, err);
+    free(gain);
+    return status == TSR_OK ? tsr_forward_round(f, y, n * f->hidden, err) : status;
+}
+
+/* Computes the sum of an MLP over x and of experts over the stream, each behind a norm of its own. */
+static tsr_status run_both(tsr_forward *f, size_t layer, const tsr_weight *gate, const double *x, const double *stream,
+                           size_t n, tsr_held *out, uint32_t *choices, tsr_err *err)
+{
+    const size_t size = n * f->hidden;
+    char name[TSR_MAX_NAME];
+    tsr_held dense = {0}, normed = {0}, to_router = {0};
+    tsr_status status;
+    TSR_GOTO(gated(f, f->family->mlp, tsr_forward_name(f, name, layer, "mlp"), x, n, &dense, err));
+    TSR_GOTO(norm_of(f, layer, "post_feedforward_layernorm_1.weight", dense.x, n, dense.x, err));
+    TSR_GOTO(tsr_hold(f, &normed, size, err));
+    TSR_GOTO(norm_of(f, layer, "pre_feedforward_layernorm_2.weight", stream, n, normed.x, err));
+    TSR_GOTO(tsr_hold(f, &to_router, size, err));
+    TSR_GOTO(make_router_input(f, layer, stream, n, to_router.x, err));
+    TSR_GOTO(run_experts(f, layer, gate, normed.x, to_router.x, n, out, choices, err));
+    TSR_GOTO(tsr_forward_round(f, out->x, size, err));
+    TSR_GOTO(norm_of(f, layer, "post_feedforward_layernorm_2.weight", out->x, n, out->x, err));
+    TSR_GOTO(f->ops->add(f->ops, out->x, dense.x, n, f->hidden, NULL, NULL, err));
+    status = tsr_forward_round(f, out->x, size, err);
+out:
+    tsr_let_go(f, &dense);
+    tsr_let_go(f, &normed);
+    tsr_let_go(f, &to_router);
+    return status;
+}
+
+tsr_status tsr_forward_mlp(tsr_forward *f, size_t layer, const double *x, const double *stream, size_t n, tsr_held *out,
+                           uint32_t *choices, bool *routed, tsr_err *err)
 {
     const char *const dense = f->family->moe->dense;
     char name[TSR_MAX_NAME];
@@ -251,7 +314,9 @@ tsr_status tsr_forward_mlp(tsr_forward *f, size_t layer, const double *x, size_t
     if (gate == NULL)
         return gated(f, f->family->mlp, tsr_forward_name(f, name, layer, dense == NULL ? "mlp" : dense), x, n, out,
                      err);
-    TSR_TRY(run_experts(f, layer, gate, x, n, out, choices, err));
+    if (f->family->moe->router_scale != NULL)
+        return run_both(f, layer, gate, x, stream, n, out, choices, err);
+    TSR_TRY(run_experts(f, layer, gate, x, x, n, out, choices, err));
     TSR_TRY(add_shared(f, layer, x, n, out->x, err));
     return tsr_forward_round(f, out->x, out->n, err);
 }

@@ -104,9 +104,10 @@ tsr_status tsr_forward_kimi_delta(tsr_forward *forward, size_t layer, const tsr_
 tsr_status tsr_forward_mamba(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
                              tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Computes out [n][hidden], its MLP or router and experts over x; choices and routed as in tsr_forward_layer. */
-tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const double *x, size_t n, tsr_held *out,
-                           uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
+/* Computes out [n][hidden], its MLP or router and experts over x; choices and routed as in tsr_forward_layer. `stream` is what x is the
+ * norm of, for families whose experts have a norm of their own. */
+tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const double *x, const double *stream, size_t n,
+                           tsr_held *out, uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Applies a gate and rounds as served. */
 tsr_status tsr_forward_gate(const tsr_forward *forward, const tsr_op_gate *gate, tsr_err *err) TSR_WARN_UNUSED;

@@ -54,6 +54,14 @@ static void leave(const settings *s, tsr_rope *rope)
     (void)rope;
 }
 
+/* Keeps the first pairs, a share of all, and does not turn the others. */
+static void proportional(const settings *s, tsr_rope *rope)
+{
+    const double turned = floor(number(s, "partial_rotary_factor", 1) * (double)s->dim / 2);
+    for (size_t i = 0; i < rope->pairs; i++)
+        rope->frequency[i] = (double)i < turned ? rope->frequency[i] / s->factor : 0;
+}
+
 static void linear(const settings *s, tsr_rope *rope)
 {
     for (size_t i = 0; i < rope->pairs; i++)
@@ -111,7 +119,8 @@ static tsr_status read_rope(settings s, const char *type, tsr_rope *rope, tsr_ar
     static const struct {
         const char *name;
         void (*apply)(const settings *, tsr_rope *);
-    } kTypes[] = {{"default", leave}, {"linear", linear}, {"llama3", llama3}, {"yarn", yarn}};
+    } kTypes[] = {
+        {"default", leave}, {"linear", linear}, {"llama3", llama3}, {"yarn", yarn}, {"proportional", proportional}};
     s.factor = number(&s, "factor", 1);
     s.trained = number(&s, "original_max_position_embeddings", 4096);
     s.whole = !is_false(s.checkpoint, "rope_scaling.truncate") && !is_false(s.checkpoint, "rope_parameters.truncate");

@@ -8,7 +8,8 @@ import harness
 import numpy as np
 import pytest
 
-FAMILIES = ["llama", "qwen2_moe", "mixtral", "gemma2", "deepseek_v3", "gpt_oss", "qwen3_next", "qwen3_5_moe_text", "phi3", "nemotron_h", "kimi_linear"]
+FAMILIES = ["llama", "qwen2_moe", "mixtral", "gemma2", "deepseek_v3", "gpt_oss", "qwen3_next", "qwen3_5_moe_text", "phi3", "nemotron_h", "kimi_linear",
+            "gemma4_text"]
 MEMBERS = ("input_mean_square", "input_min", "input_max", "input_tokens")
 
 
@@ -35,7 +36,7 @@ def inputs_of(m):
     seen, found = {}, {}
     tensors = {n: watched(n, t, seen) if t.ndim > 1 and "bias" not in n else t for n, t in m.tensors.items()}
     x = m.tensors["model.embed_tokens.weight"].astype(np.float64)[m.tokens]
-    if "gemma" in m.traits:
+    if m.traits & {"gemma", "gemma4"}:
         x = x * np.sqrt(x.shape[-1])
     for layer in range(LAYERS):
         seen.clear()

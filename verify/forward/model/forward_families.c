@@ -79,6 +79,12 @@ static const tsr_moe_names kKimi = {.router = "block_sparse_moe.gate",
                                     .shared = "block_sparse_moe.shared_experts",
                                     .expert = &kW,
                                     .of_shared = &kGated};
+static const tsr_moe_names kGemma4 = {.router = "router.proj",
+                                      .router_scale = "router.scale",
+                                      .expert_scale = "router.per_expert_scale",
+                                      .experts = "experts",
+                                      .expert = &kGated,
+                                      .stacks = {"experts.gate_up_proj", "experts.down_proj"}};
 static const tsr_moe_names kGptOss = {
     .router = "mlp.router", .experts = "mlp.experts", .expert = &kGated, .stacks = {STACKS}, .alternating = true};
 
@@ -92,6 +98,8 @@ static const tsr_moe_names kNemotron = {.router = "mixer.gate",
 
 enum {
     GEMMA = TSR_GAIN_FROM_ONE | TSR_SOFT_CAPS | TSR_SCALED_EMBEDDING,
+    GEMMA4 = TSR_SOFT_CAPS | TSR_SCALED_EMBEDDING | TSR_LOCAL_ROPE | TSR_NORMALIZED | TSR_GLOBAL_HEADS |
+             TSR_VALUE_NORM | TSR_LAYER_SCALAR,
     QWEN_NEXT = TSR_GAIN_FROM_ONE | TSR_PARTIAL_ROPE | TSR_OUTPUT_GATE,
 };
 
@@ -110,6 +118,7 @@ static const tsr_family_row kFamilies[] = {
     {"glm4_moe", TSR_SIGMOID | TSR_PARTIAL_ROPE, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0.5},
     {"gemma2", GEMMA, TSR_WINDOW_EVEN, &kGemma, &kGated, &kMoe, 0, 0},
     {"gemma3_text", GEMMA | TSR_LOCAL_ROPE, TSR_WINDOW_PATTERN, &kGemma, &kGated, &kMoe, 1e6, 0},
+    {"gemma4_text", GEMMA4, TSR_WINDOW_LISTED, &kGemma, &kGated, &kGemma4, 0, 0},
     {"gpt_oss", TSR_NORMALIZED | TSR_CLAMPED | TSR_SINKS, TSR_WINDOW_EVEN, &kBefore, &kGated, &kGptOss, 150000, 0},
     {"minimax_m2", TSR_NORMALIZED | TSR_SIGMOID | TSR_PARTIAL_ROPE | TSR_WIDE_NORMS, TSR_WINDOW_UNKNOWN, &kBefore,
      &kGated, &kMiniMax, 5e6, 0},
