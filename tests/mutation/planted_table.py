@@ -363,7 +363,7 @@ PLANTED = [
     ("verify/forward/forward.c", "logits[i] = f->logit_cap * tanh(logits[i] / f->logit_cap);", "logits[i] = logits[i];", [I + "test_verify_forward.py"], "logits are not capped"),
     ("verify/forward/forward.c", "layer_norm(f, layer, norms->mlp_in, x,", "layer_norm(f, layer, norms->attention_out, x,", [I + "test_verify_forward.py"], "Gemma's norm in front of the MLP is the one behind attention"),
     ("verify/forward/forward.c", "if (w == NULL || f->tied)", "if (w == NULL)", [I + "test_verify_forward.py"], "a tied model's logits come of a head in the file"),
-    ("verify/forward/forward_attention.c", "return tsr_forward_norm(f, name, x, g->tokens->count * (wide ? 1 : n), f->head_dim * (wide ? n : 1), x, err);", "return wide ? TSR_OK : TSR_OK;", [I + "test_verify_forward.py"], "q and k have no norm"),
+    ("verify/forward/forward_attention.c", "return tsr_forward_norm(f, name, x, g->tokens->count * (wide ? 1 : n), g->dim * (wide ? n : 1), x, err);", "return wide ? TSR_OK : TSR_OK;", [I + "test_verify_forward.py"], "q and k have no norm"),
     ("verify/forward/forward_mlp.c", "shares[i] = 1 / (1 + exp(-shares[i]));", "shares[i] = 1;", [I + "test_verify_forward.py"], "the shared expert's gate is open"),
     ("verify/forward/forward_mlp.c", "m->shares[taken++] = m->weights[i];", "m->shares[taken++] = m->weights[0];", [I + "test_verify_forward.py"], "every token weighs its experts as the first does"),
     ("verify/forward/model/layer_kinds.c", "slides = (i + 1) % pattern != 0;", "slides = i % pattern != 0;", [I + "test_verify_forward.py"], "Gemma 3: the first layer of each pattern is the global one"),

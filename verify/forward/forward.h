@@ -116,7 +116,8 @@ typedef struct tsr_exchange {
 typedef struct tsr_forward {
     const tsr_side *side;
     const tsr_family_row *family;
-    /* What all names but the head's begin with ("model"), the names of embedding and final norm behind it, and the head's. */
+    /* Beginning of all names but the head's ("model"), names of the embedding and of the final norm behind it, and the
+     * head's name. */
     const char *root, *embedding, *norm, *head;
     unsigned traits;
     size_t layers, hidden, vocabulary;
