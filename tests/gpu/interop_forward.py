@@ -47,6 +47,7 @@ FAMILIES = {
     "internlm3": {"attention_bias": True, "mlp_bias": True},
     "iquestcoder": {},
     "ministral": {"sliding_window": 8, "layer_types": TYPES},
+    "ministral3": {"rope_parameters": YARN | {"llama_4_scaling_beta": 0.3, "original_max_position_embeddings": 8}},
     "arcee": {},
     "smollm3": {"no_rope_layers": [1, 0, 1], "pad_token_id": 0},
     "helium": {"rope_parameters": UNSCALED},

@@ -102,6 +102,8 @@ FAMILIES = {
                     "traits": GEMMA4_TRAITS},
     "gemma4_text, experts": {**GEMMA4, "per_layer_config": {"0": {"head_dim": GLOBAL_DIM}, "2": {"head_dim": GLOBAL_DIM}},
                              "top_k_experts": CHOSEN, "norm_topk_prob": True, "traits": GEMMA4_TRAITS | {"experts"}},
+    "ministral3": {"model_type": "ministral3", "rope_parameters": {"type": "default", "llama_4_scaling_beta": 0.3,
+                                                                   "original_max_position_embeddings": 3}, "traits": {"language model"}},
     "granitemoehybrid": {"model_type": "granitemoehybrid", **GRANITE, **MAMBA, "layer_types": ["mamba", "attention", "mamba"],
                          "position_embedding_type": "nope", "norm_topk_prob": True, "traits": {"experts", "shared", "halves", "mamba", "no rope"}},
     "granitemoehybrid, RoPE": {"model_type": "granitemoehybrid", **GRANITE, **MAMBA, "layer_types": DELTA_TYPES,

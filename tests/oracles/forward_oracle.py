@@ -197,14 +197,17 @@ class Whole(Recurrent):
 
     def write(self, path, **config):
         named = {self.stored(n): x for n, x in self.tensors.items()}
-        if "multimodal" in self.traits:
-            return write(path, named, {"model_type": "qwen3_5_moe", "text_config": self.config | config})
+        if self.traits & {"multimodal", "language model"}:
+            outer = "mistral3" if "language model" in self.traits else "qwen3_5_moe"
+            return write(path, named, {"model_type": outer, "text_config": self.config | config})
         return write(path, named, self.config | config)
 
     def stored(self, name):
         """The name of a tensor in the file."""
         if "multimodal" in self.traits:
             return re.sub(r"^model\.", "model.language_model.", name)
+        if "language model" in self.traits:
+            return f"language_model.{name}"
         if "one block" not in self.traits:
             return name
         for pattern, own in ((r"\.(self_attn|mamba|mlp)\.", ".mixer."), (r"^model\.embed_tokens", "backbone.embeddings"),
@@ -300,6 +303,9 @@ class Whole(Recurrent):
         q, k, v = heads("q"), heads("k"), heads("v")
         v = rms_norm(v, 1) if "gemma4" in self.traits else v
         k, v = (np.repeat(u, HEADS // kv_heads, axis=2) for u in (k, v))
+        beta = (self.config.get("rope_parameters") or {}).get("llama_4_scaling_beta", 0)
+        if beta and fault != "growth":
+            q = q * (1 + beta * np.log(1 + np.arange(TOKENS) // self.config["rope_parameters"]["original_max_position_embeddings"]))[:, None, None]
         scores = np.einsum("bqhd,bkhd->bhqk", q, k) * self.config.get(
             "attention_multiplier", 1 if "gemma4" in self.traits else self.config.get("query_pre_attn_scalar", DIM) ** -0.5)
         cap = self.config.get("attn_logit_softcapping")

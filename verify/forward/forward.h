@@ -47,6 +47,8 @@ typedef enum tsr_trait {
     TSR_GLOBAL_HEADS = 1 << 21, /* layers without a window have heads of other sizes, whose keys may be values, too */
     TSR_VALUE_NORM = 1 << 22,   /* values have a norm without a gain, and scores are not divided */
     TSR_LAYER_SCALAR = 1 << 23, /* what a layer leaves is multiplied by layer_scalar */
+    TSR_LONG_QUERIES =
+        1 << 24, /* queries grow with the position: by llama_4_scaling_beta log(1 + floor(position / trained)) */
 } tsr_trait;
 
 /* The block of a layer in place of attention. Names in layer_types: model/layer_kinds.c. */
@@ -131,6 +133,7 @@ typedef struct tsr_forward {
     double eps, attention_scale, score_cap, logit_cap;      /* a cap of 0: none */
     double embedding_scale, residual_scale, logits_divisor; /* usually 1 */
     double least_step;                                      /* the smallest step of a scan */
+    double query_growth, trained;                           /* llama_4_scaling_beta, and the positions without it */
     tsr_gate gate;
     double gate_limit;
     bool tied;

@@ -263,6 +263,13 @@ static tsr_status read_attention(tsr_forward *f, tsr_err *err)
     if ((f->traits & TSR_VALUE_NORM) != 0)
         f->attention_scale = 1;
     TSR_TRY(read_full_heads(f, err));
+    f->query_growth = number(f, "rope_parameters.llama_4_scaling_beta", NAN);
+    f->trained = number(f, "rope_parameters.original_max_position_embeddings", 0);
+    if ((f->traits & TSR_LONG_QUERIES) != 0 && (isnan(f->query_growth) || !(f->trained >= 1)))
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s/" TSR_CONFIG_NAME ": no rope_parameters.llama_4_scaling_beta with "
+                        "original_max_position_embeddings",
+                        c->path);
     return read_rope(f, (size_t)turned, err);
 }
 

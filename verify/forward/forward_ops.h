@@ -123,7 +123,7 @@ struct tsr_ops {
      * be `up`. */
     tsr_status (*gate)(tsr_ops *ops, const tsr_op_gate *args, tsr_err *err);
     /* Computes y[to_row ? to_row[i] : i] += weight[i] * x[i] for rows of n. A NULL weight means 1. Destination rows
-     * must be distinct. */
+     * must be distinct. If to_row is NULL, x and y may be equal. */
     tsr_status (*add)(tsr_ops *ops, double *y, const double *x, size_t rows, size_t n, const uint32_t *to_row,
                       const double *weight, tsr_err *err);
     /* Computes y[i] = x[row[i]] for rows of n. */

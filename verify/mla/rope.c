@@ -36,10 +36,13 @@ static const char *type_of(const tsr_checkpoint *c, const char *section, tsr_are
     char path[128];
     if (section != NULL) {
         snprintf(path, sizeof path, "rope_parameters.%s.rope_type", section);
-        const char *const type = tsr_config_model_string(c, path, arena);
+        const char *type = tsr_config_model_string(c, path, arena);
+        snprintf(path, sizeof path, "rope_parameters.%s.type", section);
+        type = type == NULL ? tsr_config_model_string(c, path, arena) : type;
         return type == NULL ? "default" : type;
     }
-    static const char *const kPaths[] = {"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type"};
+    static const char *const kPaths[] = {"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type",
+                                         "rope_parameters.type"};
     for (size_t i = 0; i < sizeof kPaths / sizeof *kPaths; i++) {
         const char *const type = tsr_config_model_string(c, kPaths[i], arena);
         if (type != NULL)

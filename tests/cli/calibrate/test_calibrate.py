@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 FAMILIES = ["llama", "qwen2_moe", "mixtral", "gemma2", "deepseek_v3", "gpt_oss", "qwen3_next", "qwen3_5_moe_text", "phi3", "nemotron_h", "kimi_linear",
-            "gemma4_text"]
+            "gemma4_text", "ministral3"]
 MEMBERS = ("input_mean_square", "input_min", "input_max", "input_tokens")
 
 

@@ -42,7 +42,7 @@ def test_without_states_the_error_of_float32_is_all_there_is(tmp_path, verify):
 @pytest.mark.parametrize("family, fault", [
     ("llama", "rope"), ("qwen3", "head norm"), ("deepseek_v3", "bias"), ("deepseek_v3", "groups"), ("deepseek_v3", "scaling"),
     ("deepseek_v3", "shared"), ("deepseek_v2", "groups"), ("deepseek_v2", "scaling"),
-    ("qwen3_next", "head norm")])
+    ("qwen3_next", "head norm"), ("ministral3", "growth")])
 def test_a_mistake_is_found_in_its_layer(tmp_path, verify, family, fault):
     m = Whole(family)
     found = verify(m.write(tmp_path / "m"), "--reference", m.reference(tmp_path / "r.safetensors", {1: fault}))
@@ -222,6 +222,7 @@ def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, f
      "layer_types[1] is 'sliding_attention'"),
     (["a", "a"], {"model_type": "qwen3_5_text", "partial_rotary_factor": 0.5}, 3, "linear_num_value_heads"),
     (["a", "a"], {"model_type": "qwen3_5_text", "hidden_act": "gelu_pytorch_tanh"}, 3, "hidden_act"),
+    (["a", "a"], {"model_type": "ministral3"}, 3, "llama_4_scaling_beta"),
     (["a", "a"], {"model_type": "gemma4_text"}, 3, "hidden_size_per_layer_input"),
     (["a", "a"], {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 1}, 3, "num_kv_shared_layers"),
     (["a", "a"], {"model_type": "granitemoehybrid"}, 3, "no layer_types"),

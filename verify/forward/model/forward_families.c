@@ -126,6 +126,7 @@ static const tsr_family_row kFamilies[] = {
     {"internlm3", 0, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"iquestcoder", 0, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"ministral", 0, TSR_WINDOW_ALL, &kBefore, &kGated, &kMoe, 0, 0},
+    {"ministral3", TSR_LONG_QUERIES, TSR_WINDOW_ALL, &kBefore, &kGated, &kMoe, 0, 0},
     {"arcee", 0, TSR_WINDOW_UNKNOWN, &kBefore, &kUngated, &kMoe, 0, 0},
     {"smollm3", TSR_LISTED_ROPE, TSR_WINDOW_LISTED, &kBefore, &kGated, &kMoe, 2e6, 0},
     {"helium", TSR_ADJACENT_ROPE, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 100000, 0},
