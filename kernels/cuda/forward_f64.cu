@@ -157,6 +157,17 @@ __global__ void norm(const tsr_f64_norm a)
         y[i] = x[i] * r * a.gain[i];
 }
 
+__global__ void center(const double *x, size_t n, double *y)
+{
+    const size_t at = blockIdx.x * n;
+    double sum = 0;
+    for (size_t i = threadIdx.x; i < n; i += blockDim.x)
+        sum += x[at + i];
+    const double mean = reduce(sum, add_up()) / (double)n;
+    for (size_t i = threadIdx.x; i < n; i += blockDim.x)
+        y[at + i] = x[at + i] - mean;
+}
+
 // ---- rounding: bit for bit verify/forward/inputs.c ----
 
 __device__ double round_to(double x, int bits, int least, double most)
@@ -336,6 +347,13 @@ tsr_status tsr_cuda_f64_norm(const tsr_f64_norm *a, tsr_stream stream, tsr_err *
     if (a->rows > 0)
         norm<<<(unsigned)a->rows, kWide, 0, stream>>>(*a);
     return host::launched("FP64 norm", cudaSuccess, err);
+}
+
+tsr_status tsr_cuda_f64_center(const double *x, size_t rows, size_t n, double *y, tsr_stream stream, tsr_err *err)
+{
+    if (rows > 0)
+        center<<<(unsigned)rows, kWide, 0, stream>>>(x, n, y);
+    return host::launched("FP64 center", cudaSuccess, err);
 }
 
 tsr_status tsr_cuda_f64_turn(const tsr_f64_turn *a, tsr_stream stream, tsr_err *err)

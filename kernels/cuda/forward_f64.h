@@ -48,6 +48,10 @@ typedef struct tsr_f64_norm {
 } tsr_f64_norm;
 tsr_status tsr_cuda_f64_norm(const tsr_f64_norm *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
 
+/* y = x - mean of x for rows of n; x and y may be equal. */
+tsr_status tsr_cuda_f64_center(const double *x, size_t rows, size_t n, double *y, tsr_stream stream,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
 /* Rotates pairs of each head. angles [position][pairs][2] are cosines and sines; places [rows] are the positions. */
 typedef struct tsr_f64_turn {
     double *x;

@@ -57,6 +57,8 @@ FAMILIES = {
     "phi3": PARTIAL | {"sliding_window": 9, "pad_token_id": 0},
     "glm": PARTIAL | {"pad_token_id": 0},
     "glm4": PARTIAL | {"pad_token_id": 0},
+    "cohere": {"attention_bias": True, "tie_word_embeddings": False, "pad_token_id": 0},
+    "cohere2": {"sliding_window": 8, "layer_types": TYPES, "logit_scale": 0.3, "pad_token_id": 0},
     "olmo2": {},
     "olmo3": {"sliding_window": 8, "layer_types": TYPES,
               "rope_parameters": {"full_attention": YARN | {"mscale": None, "mscale_all_dim": None}, "sliding_attention": UNSCALED}},

@@ -53,6 +53,7 @@ FAMILIES = {
     "gpt_oss": ({"sliding_window": 9, "layer_types": TYPES, "rope_scaling": YARN, "intermediate_size": EXPERT, "attention_bias": True},
                 {"bias", "stacks"}),
     "minimax_m2": ({"rotary_dim": 32, "scoring_func": "sigmoid"}, {"wide norms", "experts", "w", "sigmoid"}),
+    "cohere": ({"layer_norm_eps": 1e-5}, {"bias", "parallel"}),
     "arcee": ({"hidden_act": "relu2"}, {"ungated"}),
     "granitemoeshared": (GRANITE, {"halves"}),
     "granitemoehybrid": ({**GRANITE, **MAMBA}, {"halves", "mamba"}),
@@ -102,7 +103,7 @@ class Model:
         self.linear(f"{name}.{words[2]}", HIDDEN, inner)
 
     def layer(self, at):
-        norms = ["input_layernorm", "post_attention_layernorm"]
+        norms = ["input_layernorm", "post_attention_layernorm"][: 1 if "parallel" in self.traits else 2]
         if "four norms" in self.traits:
             norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
         for name in norms:

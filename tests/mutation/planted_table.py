@@ -389,6 +389,8 @@ PLANTED = [
     ("verify/forward/forward_mlp.c", "m->weights[i] *= factors[m->choices[i]];", "m->weights[i] *= factors[0];", FORWARD, "Gemma 4: all experts have the factor of the first"),
     ("verify/forward/forward_mlp.c", "run_experts(f, layer, gate, normed.x, to_router.x, n,", "run_experts(f, layer, gate, normed.x, normed.x, n,", FORWARD, "Gemma 4: the router has the experts' input"),
     ("verify/forward/forward_attention.c", "log1p(floor((double)tsr_token_position(g->tokens, i) / f->trained))", "log1p((double)tsr_token_position(g->tokens, i) / f->trained)", FORWARD, "Ministral 3: queries grow within the trained positions"),
+    ("verify/forward/forward_ops.c", "a->x[i + k] - sum / (double)a->n", "a->x[i + k]", FORWARD, "Cohere's norms do not subtract the mean"),
+    ("verify/forward/forward.c", "if ((f->traits & TSR_PARALLEL) == 0)\n        TSR_GOTO(layer_norm(f, layer, norms->mlp_in, x, n, normed.x, err));", "TSR_GOTO(layer_norm(f, layer, norms->mlp_in, x, n, normed.x, err));", FORWARD, "Cohere's MLP has the sum as its input"),
     ("verify/forward/forward_attention.c", "TSR_GOTO(norm_values(&g, err));", "", FORWARD, "Gemma 4: values have no norm"),
     ("verify/forward/blocks/kimi_delta.c", "tsr_mixer_gate(TSR_GATE_SIGMOID,", "tsr_mixer_gate(TSR_GATE_SILU,", FORWARD, "Kimi's gate is silu"),
     ("verify/forward/forward_attention.c", ".has_rope = f->has_rope[layer]}", ".has_rope = true}", FORWARD, "Kimi's latent attention has RoPE"),

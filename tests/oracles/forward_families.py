@@ -11,6 +11,7 @@ TYPES = ["full_attention", "sliding_attention", "full_attention"]
 GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": WINDOW, "query_pre_attn_scalar": 40, "tie_word_embeddings": True}
 NORMS = {"before": ("input_layernorm", None, "post_attention_layernorm", None),
          "after": (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
+         "parallel": ("input_layernorm", None, None, None),
          "gemma4": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
          "gemma": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
          "one block": ("norm", None, "norm", None),
@@ -104,6 +105,9 @@ FAMILIES = {
                              "top_k_experts": CHOSEN, "norm_topk_prob": True, "traits": GEMMA4_TRAITS | {"experts"}},
     "ministral3": {"model_type": "ministral3", "rope_parameters": {"type": "default", "llama_4_scaling_beta": 0.3,
                                                                    "original_max_position_embeddings": 3}, "traits": {"language model"}},
+    "cohere": {"model_type": "cohere", "layer_norm_eps": EPS, "traits": {"parallel", "bias", "adjacent", "centered"}},
+    "cohere2": {"model_type": "cohere2", "layer_norm_eps": EPS, "sliding_window": WINDOW, "sliding_window_pattern": 2, "logit_scale": 0.3,
+                "traits": {"parallel", "adjacent", "centered", "tied"}},
     "granitemoehybrid": {"model_type": "granitemoehybrid", **GRANITE, **MAMBA, "layer_types": ["mamba", "attention", "mamba"],
                          "position_embedding_type": "nope", "norm_topk_prob": True, "traits": {"experts", "shared", "halves", "mamba", "no rope"}},
     "granitemoehybrid, RoPE": {"model_type": "granitemoehybrid", **GRANITE, **MAMBA, "layer_types": DELTA_TYPES,

@@ -61,6 +61,8 @@ class Whole(Recurrent):
         return (self.rng.uniform(0.5, 2, n) - bool(self.traits & {"gemma", "gain from 1"})).astype(BF16)
 
     def norm(self, x, gain):
+        if "centered" in self.traits:
+            x = x - x.mean(-1, keepdims=True)
         return rms_norm(x, gain + bool(self.traits & {"gemma", "gain from 1"}))
 
     def moe(self):
@@ -68,10 +70,9 @@ class Whole(Recurrent):
         return "mlp" if "gemma4" in self.traits else self.router.split(".")[0]
 
     def shared(self):
-        if "one block" in self.traits or "kimi" in self.traits:
-            return f"{self.moe()}.shared_experts"
-        return "shared_mlp" if "halves" in self.traits else "mlp.shared_mlp" if "hunyuan" in self.config["model_type"] or self.config[
-            "model_type"] == "hy_v3" else "mlp.shared_experts"
+        if self.config["model_type"] in ("hunyuan_v1_moe", "hy_v3"):
+            return "mlp.shared_mlp"
+        return "shared_mlp" if "halves" in self.traits else f"{self.moe()}.shared_experts"
 
     def weight(self, prefix, n):
         """The name of a gate, up or down projection."""
@@ -262,7 +263,8 @@ class Whole(Recurrent):
         if self.config["model_type"] == "smollm3":
             listed = self.config.get("no_rope_layers")
             return bool(listed[layer]) if listed else (layer + 1) % self.config["no_rope_layer_interval"] != 0
-        return "no rope" not in self.traits and ("exaone" not in self.config["model_type"] or self.slides(layer))
+        of_windows = self.config["model_type"] in ("exaone4", "exaone_moe", "cohere2")
+        return "no rope" not in self.traits and (not of_windows or self.slides(layer))
 
     def turn(self, x, cos, sin):
         """RoPE on the first elements of each head; cos and sin have one number for each pair."""
@@ -386,6 +388,8 @@ class Whole(Recurrent):
             added = self.mamba(w, normed)
         else:
             added = self.grouped(layer, w, normed, fault)
+        if "parallel" in self.traits:
+            return x + added + self.run_mlp(w, "mlp", normed), None
         x = x + residual * (added if behind is None else self.norm(added, behind))
         if "one block" in self.traits:
             return x, None
@@ -435,7 +439,7 @@ class Whole(Recurrent):
     def logits(self, x, tensors):
         head = tensors.get("lm_head.weight", tensors["model.embed_tokens.weight"]).astype(np.float64)
         logits = self.norm(x, tensors["model.norm.weight"].astype(np.float64)) @ head.T + tensors.get("lm_head.bias", np.zeros(1)).astype(np.float64)
-        logits /= self.config.get("logits_scaling", 1)
+        logits *= self.config.get("logit_scale", 0.0625 if "parallel" in self.traits else 1) / self.config.get("logits_scaling", 1)
         cap = self.config.get("final_logit_softcapping")
         return cap * np.tanh(logits / cap) if cap else logits
 

@@ -111,7 +111,8 @@ tsr_status tsr_forward_layer(tsr_forward *f, size_t layer, const tsr_tokens *tok
     }
     if (mixed)
         goto out;
-    TSR_GOTO(layer_norm(f, layer, norms->mlp_in, x, n, normed.x, err));
+    if ((f->traits & TSR_PARALLEL) == 0)
+        TSR_GOTO(layer_norm(f, layer, norms->mlp_in, x, n, normed.x, err));
     TSR_GOTO(tsr_forward_mlp(f, layer, normed.x, x, n, &half, choices, routed, err));
     TSR_GOTO(add_half(f, layer, norms->mlp_out, x, &half, n, err));
     status = scale_stream(f, layer, x, n, err);

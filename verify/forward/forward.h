@@ -23,10 +23,10 @@
 
 /* Differences of a family's layers from Llama's: a set of bits. */
 typedef enum tsr_trait {
-    TSR_LATENT = 1 << 0,        /* attention: verify/mla/mla_model.h reads its sizes */
-    TSR_SIGMOID = 1 << 1,       /* router */
-    TSR_GAIN_FROM_ONE = 1 << 2, /* norms multiply by 1 + weight */
-    TSR_SOFT_CAPS = 1 << 3,     /* and query_pre_attn_scalar instead of head_dim, and gelu if no activation is stated */
+    TSR_LATENT = 1 << 0,           /* attention: verify/mla/mla_model.h reads its sizes */
+    TSR_SIGMOID = 1 << 1,          /* router */
+    TSR_GAIN_FROM_ONE = 1 << 2,    /* norms multiply by 1 + weight */
+    TSR_SOFT_CAPS = 1 << 3,        /* soft caps, query_pre_attn_scalar instead of head_dim, gelu by default */
     TSR_SCALED_EMBEDDING = 1 << 4, /* embedding times sqrt(hidden) */
     TSR_PARTIAL_ROPE = 1 << 5,     /* RoPE on the partial_rotary_factor of each head */
     TSR_NORMALIZED = 1 << 6,       /* weights of the chosen experts are always divided by their sum */
@@ -44,11 +44,12 @@ typedef enum tsr_trait {
     TSR_OUTPUT_GATE = 1 << 18,     /* q_proj has a gate beside each head, and attention is multiplied by its sigmoid */
     TSR_STATED_ROPE = 1 << 19,     /* RoPE only if position_embedding_type is rope, or mla_use_nope is false */
     TSR_ONE_BLOCK = 1 << 20,       /* a layer is one block, `mixer`, and has the halves of others by turns */
-    TSR_GLOBAL_HEADS = 1 << 21, /* layers without a window have heads of other sizes, whose keys may be values, too */
-    TSR_VALUE_NORM = 1 << 22,   /* values have a norm without a gain, and scores are not divided */
-    TSR_LAYER_SCALAR = 1 << 23, /* what a layer leaves is multiplied by layer_scalar */
-    TSR_LONG_QUERIES =
-        1 << 24, /* queries grow with the position: by llama_4_scaling_beta log(1 + floor(position / trained)) */
+    TSR_GLOBAL_HEADS = 1 << 21,    /* layers without a window have heads of other sizes, whose keys may be values */
+    TSR_VALUE_NORM = 1 << 22,      /* values have a norm without a gain, and scores are not divided */
+    TSR_LAYER_SCALAR = 1 << 23,    /* what a layer leaves is multiplied by layer_scalar */
+    TSR_LONG_QUERIES = 1 << 24,    /* queries grow with the position, by llama_4_scaling_beta */
+    TSR_CENTERED = 1 << 25,        /* norms subtract the mean first */
+    TSR_PARALLEL = 1 << 26,        /* attention and MLP have the same input; logits are multiplied by logit_scale */
 } tsr_trait;
 
 /* The block of a layer in place of attention. Names in layer_types: model/layer_kinds.c. */
@@ -69,7 +70,7 @@ typedef enum tsr_layer_rule {
     TSR_WINDOW_PATTERN, /* all except every sliding_window_pattern-th */
     TSR_WINDOW_LATER,   /* from max_window_layers on, if use_sliding_window is on */
     TSR_WINDOW_FROM,    /* from max_window_layers on */
-    TSR_WINDOW_LISTED,  /* layer_types are required if there are windows */
+    TSR_WINDOW_LISTED,  /* layer_types or sliding_window_pattern is required if there are windows */
     TSR_DELTA_PATTERN,  /* delta nets except every full_attention_interval-th */
     TSR_KIMI_LISTED,    /* Kimi's delta nets and full attention, by linear_attn_config if there are no layer_types */
     TSR_SCAN_LISTED,    /* Mamba-2 and full attention. layer_types are required */

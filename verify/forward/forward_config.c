@@ -284,6 +284,10 @@ static tsr_status read_factors(tsr_forward *f, tsr_err *err)
     f->embedding_scale = scaled ? number(f, "embedding_multiplier", 1) : 1;
     f->residual_scale = scaled ? number(f, "residual_multiplier", 1) : 1;
     f->logits_divisor = scaled ? number(f, "logits_scaling", 1) : 1;
+    if ((f->traits & TSR_PARALLEL) != 0)
+        f->logits_divisor = 1 / number(f, "logit_scale", 0.0625);
+    if (tsr_forward_is(f, "use_qk_norm", "true") && (f->traits & TSR_CENTERED) != 0)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": use_qk_norm", path);
     if ((f->traits & TSR_SCALED_EMBEDDING) != 0)
         f->embedding_scale = sqrt((double)f->hidden);
     if ((f->score_cap != 0 || f->logit_cap != 0) && (f->traits & TSR_SOFT_CAPS) == 0)
@@ -309,7 +313,7 @@ static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
         if (*kKeys[i].value == 0)
             return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no %s", c->path, kKeys[i].key);
     }
-    f->eps = number(f, "rms_norm_eps", number(f, "layer_norm_epsilon", 1e-6));
+    f->eps = number(f, "rms_norm_eps", number(f, "layer_norm_epsilon", number(f, "layer_norm_eps", 1e-6)));
     f->kv_heads = tsr_forward_size(f, "num_key_value_heads", f->heads);
     f->head_dim = tsr_forward_size(f, "head_dim", f->hidden / f->heads);
     f->tied = tsr_forward_is(f, "tie_word_embeddings", "true");

@@ -127,6 +127,12 @@ static tsr_status norm(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, 
     return status;
 }
 
+static tsr_status center(tsr_ops *ops, const double *x, size_t rows, size_t n, double *y, tsr_err *err)
+{
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
+    return tsr_cuda_f64_center(x, rows, n, y, g->stream, err);
+}
+
 static tsr_status gate(tsr_ops *ops, const tsr_op_gate *a, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);

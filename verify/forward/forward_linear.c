@@ -254,6 +254,10 @@ tsr_status tsr_forward_norm(const tsr_forward *f, const char *name, const double
     tsr_status status = tsr_forward_vector(f, name, n, true, &gain, err);
     for (size_t i = 0; status == TSR_OK && (f->traits & TSR_GAIN_FROM_ONE) != 0 && i < n; i++)
         gain[i] += 1;
+    if (status == TSR_OK && (f->traits & TSR_CENTERED) != 0) {
+        status = f->ops->center(f->ops, x, rows, n, y, err);
+        x = y;
+    }
     if (status == TSR_OK)
         status = f->ops->norm(f->ops, x, n, rows, n, gain, f->eps, y, n, err);
     if (status == TSR_OK)

@@ -160,6 +160,24 @@ static tsr_status norm(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, 
     return spread(ops, rows, ROWS_A_TURN, norm_rows, &a, err);
 }
 
+static void center_rows(const void *args, size_t first, size_t rows)
+{
+    const rows_args *const a = args;
+    for (size_t i = first * a->n; i < (first + rows) * a->n; i += a->n) {
+        double sum = 0;
+        for (size_t k = 0; k < a->n; k++)
+            sum += a->x[i + k];
+        for (size_t k = 0; k < a->n; k++)
+            a->y[i + k] = a->x[i + k] - sum / (double)a->n;
+    }
+}
+
+static tsr_status center(tsr_ops *ops, const double *x, size_t rows, size_t n, double *y, tsr_err *err)
+{
+    const rows_args a = {.x = x, .y = y, .n = n};
+    return spread(ops, rows, ROWS_A_TURN, center_rows, &a, err);
+}
+
 static double gated(tsr_gate kind, double limit, double g, double u)
 {
     static const double kRootOf2OverPi = 0.79788456080286535588, kAlpha = 1.702;

@@ -115,6 +115,8 @@ struct tsr_ops {
     /* Computes y = x / RMS(x) * gain for `rows` rows of n. Rows are ld_x and ld_y apart; x and y may be equal. */
     tsr_status (*norm)(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, size_t n, const double *gain,
                        double eps, double *y, size_t ld_y, tsr_err *err);
+    /* Computes y = x - mean of x for `rows` rows of n; x and y may be equal. */
+    tsr_status (*center)(tsr_ops *ops, const double *x, size_t rows, size_t n, double *y, tsr_err *err);
     tsr_status (*turn)(tsr_ops *ops, const tsr_op_turn *args, tsr_err *err);
     tsr_status (*attend)(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err);
     tsr_status (*convolve)(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err);
@@ -141,10 +143,10 @@ struct tsr_ops {
 };
 
 /* The functions of a table that each kind of memory defines under the names of the fields. */
-#define TSR_OPS_FUNCTIONS                                                                                             \
-    .make = make, .drop = drop, .copy = copy, .fetch = fetch, .fill = fill, .gram = gram, .norm = norm, .turn = turn, \
-    .attend = attend, .gate = gate, .add = add, .take = take, .place = place, .scale = scale, .quantize = quantize,   \
-    .round = round_all
+#define TSR_OPS_FUNCTIONS                                                                                     \
+    .make = make, .drop = drop, .copy = copy, .fetch = fetch, .fill = fill, .gram = gram, .norm = norm,       \
+    .center = center, .turn = turn, .attend = attend, .gate = gate, .add = add, .take = take, .place = place, \
+    .scale = scale, .quantize = quantize, .round = round_all
 
 /* Implement ops->convolve and ops->recur on the CPU. */
 tsr_status tsr_cpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err) TSR_WARN_UNUSED;

@@ -223,6 +223,7 @@ def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, f
     (["a", "a"], {"model_type": "qwen3_5_text", "partial_rotary_factor": 0.5}, 3, "linear_num_value_heads"),
     (["a", "a"], {"model_type": "qwen3_5_text", "hidden_act": "gelu_pytorch_tanh"}, 3, "hidden_act"),
     (["a", "a"], {"model_type": "ministral3"}, 3, "llama_4_scaling_beta"),
+    (["a", "a"], {"model_type": "cohere", "use_qk_norm": True}, 3, "use_qk_norm"),
     (["a", "a"], {"model_type": "gemma4_text"}, 3, "hidden_size_per_layer_input"),
     (["a", "a"], {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 1}, 3, "num_kv_shared_layers"),
     (["a", "a"], {"model_type": "granitemoehybrid"}, 3, "no layer_types"),

@@ -8,7 +8,7 @@ static const tsr_norm_names kBefore = {"input_layernorm", NULL, "post_attention_
                             kAfter = {NULL, "post_attention_layernorm", NULL, "post_feedforward_layernorm"},
                             kGemma = {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
                                       "post_feedforward_layernorm"},
-                            kMixer = {"norm", NULL, "norm", NULL},
+                            kOne = {"input_layernorm", NULL, NULL, NULL}, kMixer = {"norm", NULL, "norm", NULL},
                             kGlm = {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm",
                                     "post_mlp_layernorm"};
 
@@ -100,6 +100,7 @@ enum {
     GEMMA = TSR_GAIN_FROM_ONE | TSR_SOFT_CAPS | TSR_SCALED_EMBEDDING,
     GEMMA4 = TSR_SOFT_CAPS | TSR_SCALED_EMBEDDING | TSR_LOCAL_ROPE | TSR_NORMALIZED | TSR_GLOBAL_HEADS |
              TSR_VALUE_NORM | TSR_LAYER_SCALAR,
+    COHERE = TSR_CENTERED | TSR_PARALLEL | TSR_ADJACENT_ROPE,
     QWEN_NEXT = TSR_GAIN_FROM_ONE | TSR_PARTIAL_ROPE | TSR_OUTPUT_GATE,
 };
 
@@ -135,6 +136,8 @@ static const tsr_family_row kFamilies[] = {
     {"phi3", TSR_PARTIAL_ROPE, TSR_WINDOW_ALL, &kBefore, &kGated, &kMoe, 0, 0},
     {"glm", TSR_ADJACENT_ROPE | TSR_PARTIAL_ROPE, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0.5},
     {"glm4", TSR_ADJACENT_ROPE | TSR_PARTIAL_ROPE, TSR_WINDOW_UNKNOWN, &kGlm, &kGated, &kMoe, 0, 0.5},
+    {"cohere", COHERE, TSR_WINDOW_UNKNOWN, &kOne, &kGated, &kMoe, 0, 0},
+    {"cohere2", COHERE | TSR_WINDOW_ROPE, TSR_WINDOW_LISTED, &kOne, &kGated, &kMoe, 0, 0},
     {"olmo2", TSR_WIDE_NORMS, TSR_WINDOW_UNKNOWN, &kAfter, &kGated, &kMoe, 0, 0},
     {"olmo3", TSR_WIDE_NORMS | TSR_LOCAL_PLAIN, TSR_WINDOW_LISTED, &kAfter, &kGated, &kMoe, 500000, 0},
     {"olmoe", TSR_WIDE_NORMS, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},

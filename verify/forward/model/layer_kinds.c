@@ -52,12 +52,15 @@ static bool allows(const tsr_forward *f, tsr_layer_kind kind)
 static tsr_layer_kind kind_by_rule(const tsr_forward *f, size_t i)
 {
     const size_t pattern = (size_t)tsr_max_u64(number(f, "sliding_window_pattern", 6), 1);
+    const size_t listed = number(f, "sliding_window_pattern", 0);
     const size_t interval = (size_t)tsr_max_u64(number(f, "full_attention_interval", 4), 1);
     const size_t later = number(f, "max_window_layers", SIZE_MAX);
     bool slides = false;
     switch (f->family->layers) {
-    case TSR_WINDOW_UNKNOWN:
     case TSR_WINDOW_LISTED:
+        slides = listed != 0 && (i + 1) % listed != 0;
+        break;
+    case TSR_WINDOW_UNKNOWN:
     case TSR_KIMI_LISTED:
     case TSR_SCAN_LISTED:
     case TSR_BLOCKS_LISTED:
@@ -273,7 +276,7 @@ tsr_status tsr_layer_kinds_read(tsr_forward *f, tsr_err *err)
         TSR_TRY(read_kimi(f, err));
     else if (rule == TSR_SCAN_LISTED || rule == TSR_BLOCKS_LISTED)
         return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no layer_types", path);
-    else if (rule == TSR_WINDOW_LISTED && f->window != SIZE_MAX)
+    else if (rule == TSR_WINDOW_LISTED && f->window != SIZE_MAX && number(f, "sliding_window_pattern", 0) == 0)
         return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": sliding_window without layer_types", path);
     return read_ropes(f, err);
 }

@@ -130,6 +130,14 @@ Test(forward_ops, norms_and_sums_are_their_formulas, .init = begin)
         for (size_t i = 0; i < N; i++)
             cr_assert_float_eq(y[row * N + i], x[row * N + i] / sqrt(squares / N + 1e-3) * gain[i], 1e-13);
     }
+    cr_assert_eq(ops.center(&ops, x, ROWS, N, y, &err), TSR_OK);
+    for (size_t row = 0; row < ROWS; row++) {
+        double sum = 0;
+        for (size_t i = 0; i < N; i++)
+            sum += x[row * N + i];
+        for (size_t i = 0; i < N; i++)
+            cr_assert_float_eq(y[row * N + i], x[row * N + i] - sum / N, 1e-14);
+    }
     for (size_t row = 0; row < ROWS; row++) {
         to_row[row] = (uint32_t)(ROWS - 1 - row);
         weight[row] = uniform(1);
