@@ -101,12 +101,23 @@ def loads(tool, path):
     return "all" if len(names) == len(LOADERS) else ", ".join(names) or "none", said["checked"]
 
 
+def forward_families(tool, place):
+    """The families of `verify forward`, which the error of an unknown one lists."""
+    tiny = place / "unknown"
+    tiny.mkdir()
+    (tiny / "config.json").write_text('{"model_type": "unknown"}')
+    harness.write_safetensors(tiny / "model.safetensors", {"model.norm.weight": ("BF16", [8], bytes(16))})
+    code, _, err = harness.run(tool, ["verify", "forward", tiny, "--against", tiny])
+    assert code == 3, err
+    return set(err.strip().split("verify forward supports ")[1].split(", "))
+
+
 def page(tool, place):
     """The page, the families that it lacks, and the folders that were made for it."""
     code, out, err = harness.run(tool, ["quantize", "--list-families", "--json", "-"])
     assert code == 0, err
     listed = {entry["model_type"]: entry for entry in json.loads(out)["families"]}
-    forward = set(re.search(r"Families: ([^.]*)\.", harness.run(tool, ["verify", "forward", "--help"])[1], re.S).group(1).replace("\n", " ").split(", "))
+    forward = forward_families(tool, place)
     table = {title: with_own_tensors(title, *row) for title, row in policy_table.read_table().items() if title in listed and not row[0]}
     checked, there = None, quantize(tool, place, table)
     rows = collections.defaultdict(list)  # families that differ in nothing stand in one row

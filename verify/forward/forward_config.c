@@ -300,6 +300,7 @@ static tsr_status read_factors(tsr_forward *f, tsr_err *err)
 
 static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
 {
+    enum { MOST_LAYERS = 1 << 16 }; /* a larger number is invalid, and would take minutes to list */
     const tsr_checkpoint *const c = f->side->checkpoint;
     const struct {
         const char *key;
@@ -313,6 +314,9 @@ static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
         if (*kKeys[i].value == 0)
             return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no %s", c->path, kKeys[i].key);
     }
+    if (f->layers > MOST_LAYERS)
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": num_hidden_layers is above %d", c->path,
+                        MOST_LAYERS);
     f->eps = number(f, "rms_norm_eps", number(f, "layer_norm_epsilon", number(f, "layer_norm_eps", 1e-6)));
     f->kv_heads = tsr_forward_size(f, "num_key_value_heads", f->heads);
     f->head_dim = tsr_forward_size(f, "head_dim", f->hidden / f->heads);
