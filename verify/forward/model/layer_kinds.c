@@ -48,17 +48,30 @@ static bool allows(const tsr_forward *f, tsr_layer_kind kind)
     return false;
 }
 
-/* Returns the kind of layer i by the rule of the family. */
-static tsr_layer_kind kind_by_rule(const tsr_forward *f, size_t i)
+/* Numbers of config.json that rules use. */
+typedef struct rule_numbers {
+    size_t pattern, listed; /* sliding_window_pattern: by default 6, and 0 if it is not stated */
+    size_t interval;        /* full_attention_interval */
+    size_t later;           /* max_window_layers; SIZE_MAX: none */
+    bool windows_on;        /* use_sliding_window */
+} rule_numbers;
+
+static rule_numbers read_rule_numbers(const tsr_forward *f)
 {
-    const size_t pattern = (size_t)tsr_max_u64(number(f, "sliding_window_pattern", 6), 1);
-    const size_t listed = number(f, "sliding_window_pattern", 0);
-    const size_t interval = (size_t)tsr_max_u64(number(f, "full_attention_interval", 4), 1);
-    const size_t later = number(f, "max_window_layers", SIZE_MAX);
+    return (rule_numbers){.pattern = (size_t)tsr_max_u64(number(f, "sliding_window_pattern", 6), 1),
+                          .listed = number(f, "sliding_window_pattern", 0),
+                          .interval = (size_t)tsr_max_u64(number(f, "full_attention_interval", 4), 1),
+                          .later = number(f, "max_window_layers", SIZE_MAX),
+                          .windows_on = tsr_forward_is(f, "use_sliding_window", "true")};
+}
+
+/* Returns the kind of layer i by a rule. */
+static tsr_layer_kind kind_by_rule(tsr_layer_rule rule, const rule_numbers *n, size_t i)
+{
     bool slides = false;
-    switch (f->family->layers) {
+    switch (rule) {
     case TSR_WINDOW_LISTED:
-        slides = listed != 0 && (i + 1) % listed != 0;
+        slides = n->listed != 0 && (i + 1) % n->listed != 0;
         break;
     case TSR_WINDOW_UNKNOWN:
     case TSR_KIMI_LISTED:
@@ -72,16 +85,16 @@ static tsr_layer_kind kind_by_rule(const tsr_forward *f, size_t i)
         slides = i % 2 == 0;
         break;
     case TSR_WINDOW_PATTERN:
-        slides = (i + 1) % pattern != 0;
+        slides = (i + 1) % n->pattern != 0;
         break;
     case TSR_WINDOW_LATER:
-        slides = tsr_forward_is(f, "use_sliding_window", "true") && i >= later;
+        slides = n->windows_on && i >= n->later;
         break;
     case TSR_WINDOW_FROM:
-        slides = i >= later;
+        slides = i >= n->later;
         break;
     case TSR_DELTA_PATTERN:
-        return (i + 1) % interval != 0 ? TSR_LAYER_DELTA : TSR_LAYER_FULL;
+        return (i + 1) % n->interval != 0 ? TSR_LAYER_DELTA : TSR_LAYER_FULL;
     }
     return slides ? TSR_LAYER_WINDOW : TSR_LAYER_FULL;
 }
@@ -259,6 +272,7 @@ tsr_status tsr_layer_kinds_read(tsr_forward *f, tsr_err *err)
 {
     const char *const path = f->side->checkpoint->path;
     const tsr_layer_rule rule = f->family->layers;
+    const rule_numbers numbers = read_rule_numbers(f);
     tsr_json_text types;
     f->window = tsr_forward_is(f, "use_sliding_window", "false") ? SIZE_MAX : number(f, "sliding_window", SIZE_MAX);
     f->window = f->window == 0 ? SIZE_MAX : f->window;
@@ -267,7 +281,7 @@ tsr_status tsr_layer_kinds_read(tsr_forward *f, tsr_err *err)
     if (f->kinds == NULL || f->has_rope == NULL)
         return tsr_out_of_memory(err, NULL);
     for (size_t i = 0; i < f->layers; i++)
-        f->kinds[i] = kind_by_rule(f, i);
+        f->kinds[i] = kind_by_rule(rule, &numbers, i);
     if (find_types(f, &types))
         TSR_TRY(read_types(f, types, err));
     else if (find_pattern(f, &types))
