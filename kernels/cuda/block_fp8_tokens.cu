@@ -32,8 +32,8 @@ template <int TOKENS> struct tokens_shape {
 template <int TOKENS> using tokens_ring = tile_ring<tokens_shape<TOKENS>>;
 template <int TOKENS> using tokens_reader = tile_reader<tokens_shape<TOKENS>>;
 
-/* Role of the multiplying warps: sum += scale_a * scale_w * (W * A^T), tile by tile of the share. The tile's rows
- * of W have one block of scales. */
+/* Role of the multiplying warps: sum += scale_a * scale_w * (W * A^T), tile by tile of the share. One
+ * block of scales covers all rows of W in the tile. */
 template <int TOKENS>
 __device__ __forceinline__ void multiply_tiles(tokens_reader<TOKENS> ring, const tile_share &mine, const problem &p,
                                                int lane, float (&sum)[TOKENS / 2])

@@ -46,7 +46,7 @@ typedef enum tsr_trait {
     TSR_ONE_BLOCK = 1 << 20,       /* a layer is one block, `mixer`, and has the halves of others by turns */
     TSR_GLOBAL_HEADS = 1 << 21,    /* layers without a window have heads of other sizes, whose keys may be values */
     TSR_VALUE_NORM = 1 << 22,      /* values have a norm without a gain, and scores are not divided */
-    TSR_LAYER_SCALAR = 1 << 23,    /* what a layer leaves is multiplied by layer_scalar */
+    TSR_LAYER_SCALAR = 1 << 23,    /* the output of a layer is multiplied by layer_scalar */
     TSR_LONG_QUERIES = 1 << 24,    /* queries grow with the position, by llama_4_scaling_beta */
     TSR_CENTERED = 1 << 25,        /* norms subtract the mean first */
     TSR_PARALLEL = 1 << 26,        /* attention and MLP have the same input; logits are multiplied by logit_scale */
