@@ -59,7 +59,8 @@ static const char *const kKnown[] = {
     "block_sparse_moe.experts.*.w?.weight",
 };
 
-const char *tsr_fold_families(char *text, size_t size)
+/* Writes the model types of all families. Returns text. */
+static const char *list_families(char *text, size_t size)
 {
     text[0] = '\0';
     for (size_t i = 0; i < sizeof kFamilies / sizeof *kFamilies; i++)
@@ -83,6 +84,14 @@ static const tsr_tensor *find(const building *b, const char *module, const char 
     char name[256];
     snprintf(name, sizeof name, "model.layers.%llu.%s%s", U64(b->layer), module, ending);
     return tsr_checkpoint_find(b->c, name);
+}
+
+/* Returns the weight of a part of a module, such as "up_proj" of an MLP, or NULL. */
+static const tsr_tensor *find_weight(const building *b, const char *module, const char *part)
+{
+    char ending[64];
+    snprintf(ending, sizeof ending, ".%s.weight", part);
+    return find(b, module, ending);
 }
 
 static tsr_status check_layer_tensor(const building *b, const tsr_tensor *t, size_t prefix)
@@ -231,35 +240,26 @@ static tsr_status add_attention(const building *b)
 }
 
 /* Adds gate and up of an MLP to the consumers of the norm before it, if it exists. */
-static bool add_inputs(const building *b, tsr_fold_set *set, const char *module, const char *gate, const char *up)
+static void add_inputs(const building *b, tsr_fold_set *set, const char *module, const char *gate, const char *up)
 {
-    char ending[64];
-    snprintf(ending, sizeof ending, ".%s.weight", gate);
-    const tsr_tensor *const of_gate = find(b, module, ending);
-    snprintf(ending, sizeof ending, ".%s.weight", up);
-    add_consumer(set, of_gate);
-    add_consumer(set, find(b, module, ending));
-    return of_gate != NULL;
+    add_consumer(set, find_weight(b, module, gate));
+    add_consumer(set, find_weight(b, module, up));
 }
 
 /* Adds the set of up and down of an MLP. */
 static tsr_status add_inner(const building *b, const char *module, const char *up, const char *down)
 {
-    char endings[2][64];
-    snprintf(endings[0], sizeof endings[0], ".%s.weight", up);
-    snprintf(endings[1], sizeof endings[1], ".%s.weight", down);
-    return add_pair(b, find(b, module, endings[0]), find(b, module, endings[1]));
+    return add_pair(b, find_weight(b, module, up), find_weight(b, module, down));
 }
 
 static size_t count_experts(const building *b)
 {
     const family *const f = b->family;
-    char module[128], ending[64];
+    char module[128];
     size_t n = 0;
     for (; f->experts != NULL; n++) {
         snprintf(module, sizeof module, "%s.%zu", f->experts, n);
-        snprintf(ending, sizeof ending, ".%s.weight", f->gate);
-        if (find(b, module, ending) == NULL)
+        if (find_weight(b, module, f->gate) == NULL)
             break;
     }
     return n;
@@ -278,14 +278,14 @@ static tsr_status add_mlp(const building *b)
         return tsr_out_of_memory(b->err, "for sets of channels");
     if (experts > 0)
         add_consumer(set, find(b, f->router, ".weight"));
-    (void)add_inputs(b, set, "mlp", "gate_proj", "up_proj");
+    add_inputs(b, set, "mlp", "gate_proj", "up_proj");
     if (f->shared != NULL)
-        (void)add_inputs(b, set, f->shared, "gate_proj", "up_proj");
+        add_inputs(b, set, f->shared, "gate_proj", "up_proj");
     if (f->shared_gate != NULL)
         add_consumer(set, find(b, f->shared_gate, ".weight"));
     for (size_t e = 0; e < experts; e++) {
         snprintf(module, sizeof module, "%s.%zu", f->experts, e);
-        (void)add_inputs(b, set, module, f->gate, f->up);
+        add_inputs(b, set, module, f->gate, f->up);
     }
     TSR_TRY(end_set(b, set));
     TSR_TRY(add_inner(b, "mlp", "up_proj", "down_proj"));
@@ -319,7 +319,7 @@ tsr_status tsr_fold_sets_find(tsr_fold_sets *sets, const tsr_checkpoint *c, tsr_
     memset(sets->folds, 0, (c->tensors.count + 1) * sizeof(tsr_fold));
     if (b.family == NULL)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: fold knows no model_type '%s', but: %s", c->path,
-                        type == NULL ? "" : type, tsr_fold_families(names, sizeof names));
+                        type == NULL ? "" : type, list_families(names, sizeof names));
     TSR_TRY(check_tensors(&b, layers));
     for (b.layer = 0; b.layer < layers; b.layer++) {
         TSR_TRY(add_attention(&b));

@@ -28,12 +28,9 @@ typedef struct tsr_fold_sets {
     tsr_arena *arena;
 } tsr_fold_sets;
 
-/* Writes the model types of the table, separated by ", ". Returns text. */
-const char *tsr_fold_families(char *text, size_t size);
-
-/* Finds all sets, in the order of the layers. All memory is in `arena`. TSR_E_UNSUPPORTED: an unknown family, or a tensor of a layer
- * that the family does not have. TSR_E_FORMAT: a tensor is missing, or is not a matrix of BF16, F16 or F32. TSR_E_SHAPE:
- * shapes contradict each other. */
+/* Finds all sets, in the order of the layers. All memory is in `arena`. TSR_E_UNSUPPORTED: an unknown family, or a
+ * tensor of a layer that the family does not have. TSR_E_FORMAT: a tensor is missing, or is not a matrix of BF16, F16
+ * or F32. TSR_E_SHAPE: shapes contradict each other. */
 tsr_status tsr_fold_sets_find(tsr_fold_sets *sets, const tsr_checkpoint *checkpoint, tsr_arena *arena,
                               tsr_err *err) TSR_WARN_UNUSED;
 
