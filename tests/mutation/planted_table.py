@@ -366,7 +366,7 @@ PLANTED = [
     ("verify/forward/forward_attention.c", "return tsr_forward_norm(f, name, x, g->tokens->count * (wide ? 1 : n), g->dim * (wide ? n : 1), x, err);", "return wide ? TSR_OK : TSR_OK;", [I + "test_verify_forward.py"], "q and k have no norm"),
     ("verify/forward/forward_mlp.c", "shares[i] = 1 / (1 + exp(-shares[i]));", "shares[i] = 1;", [I + "test_verify_forward.py"], "the shared expert's gate is open"),
     ("verify/forward/forward_mlp.c", "m->shares[taken++] = m->weights[i];", "m->shares[taken++] = m->weights[0];", [I + "test_verify_forward.py"], "every token weighs its experts as the first does"),
-    ("verify/forward/model/layer_kinds.c", "slides = (i + 1) % pattern != 0;", "slides = i % pattern != 0;", [I + "test_verify_forward.py"], "Gemma 3: the first layer of each pattern is the global one"),
+    ("verify/forward/model/layer_kinds.c", "slides = (i + 1) % n->pattern != 0;", "slides = i % n->pattern != 0;", [I + "test_verify_forward.py"], "Gemma 3: the first layer of each pattern is the global one"),
     ("verify/forward/model/layer_kinds.c", "f->kinds[i] == TSR_LAYER_WINDOW;", "f->kinds[i] != TSR_LAYER_FULL || true;", [I + "test_verify_forward.py"], "EXAONE 4: layers without a window have RoPE"),
     ("verify/forward/model/layer_kinds.c", "f->has_rope[layer] = flag != 0;", "f->has_rope[layer] = true;", [I + "test_verify_forward.py"], "SmolLM3: no_rope_layers has no effect"),
     ("verify/forward/forward_attention.c", ".adjacent = (f->traits & TSR_ADJACENT_ROPE) != 0", ".adjacent = false", [I + "test_verify_forward.py"], "ERNIE 4.5: RoPE turns the halves of a head"),
