@@ -67,7 +67,8 @@ MAY_INCLUDE = {
     "verify/forward/collect": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens"],
     "verify/forward/model": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens", "verify/forward/collect"],
     "verify/forward/blocks": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens", "verify/forward/collect"],
-    "verify/forward": EVIDENCE + ["verify/mla", "verify/forward/tokens", "verify/forward/collect"],
+    "verify/forward/cuda": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens"],
+    "verify/forward": EVIDENCE + ["verify/mla", "verify/forward/tokens", "verify/forward/collect", "verify/forward/cuda"],
     "verify/calibrate": EVIDENCE + ["verify/mla", "verify/forward", "verify/forward/tokens", "verify/forward/collect"],
     "verify/sensitivity": EVIDENCE + ["formats/importance", "verify/mla", "verify/forward", "verify/forward/tokens", "verify/forward/collect"],
     # report/ reads the files that commands write, as untrusted input, and uses no code that made them.

@@ -89,7 +89,8 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
     paths->sources[0] = a->src;
     paths->sources[1] = a->pass.tokens;
     paths->more[0] = (tsr_output){"-o", a->out, .tensors = true};
-    paths->unconfined = tsr_unconfined_device(a->pass.device != TSR_DEVICE_CPU, a->pass.tokens);
+    paths->unconfined = tsr_unconfined_device(a->pass.device != TSR_DEVICE_CPU, a->pass.precision == TSR_PRECISION_FP32,
+                                              a->pass.tokens);
 }
 
 static tsr_status open_source(tsr_command_context *c, tsr_err *err)

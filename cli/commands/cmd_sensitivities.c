@@ -84,7 +84,8 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
     paths->sources[2] = a->pass.tokens;
     paths->sources[3] = a->importance_path;
     paths->more[0] = (tsr_output){"-o", a->out};
-    paths->unconfined = tsr_unconfined_device(a->pass.device != TSR_DEVICE_CPU, a->pass.tokens);
+    paths->unconfined = tsr_unconfined_device(a->pass.device != TSR_DEVICE_CPU, a->pass.precision == TSR_PRECISION_FP32,
+                                              a->pass.tokens);
 }
 
 /* Lists the groups of SRC that have a weight with codes in the other checkpoint. */

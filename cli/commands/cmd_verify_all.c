@@ -122,7 +122,7 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
     const verifying *const a = c->job;
     const char *const sources[] = {a->all.dst, a->against, a->activations, a->forward.tokens, a->forward.baseline};
     memcpy(paths->sources, sources, sizeof sources);
-    paths->unconfined = tsr_unconfined_device(a->device != TSR_DEVICE_CPU, a->forward.tokens);
+    paths->unconfined = tsr_unconfined_device(a->device != TSR_DEVICE_CPU, false, a->forward.tokens);
 }
 
 /* ---- the kinds ---- */

@@ -11,7 +11,7 @@ typedef struct arguments {
     tsr_verify_forward job; /* first member: `verify all` also fills it */
     tsr_forward_texts texts;
     const char *min_sqnr, *inputs;
-    int device;
+    int device, precision;
 } arguments;
 
 static const char kHelp[] =
@@ -55,6 +55,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
          "how inputs of quantized layers are quantized: auto (as the checkpoint states), none, fp8-block, fp8-token, "
          "int8-token or int8-azp (auto)"},
         TSR_DEVICE_OPTION(&a->device),
+        TSR_PRECISION_OPTION(&a->precision),
         {"--memory", TSR_OPT_SIZE, &a->job.memory, "SIZE", "the most memory that activations may use (no limit)"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
          "smallest SQNR of the error that a layer adds by itself (by format)"},
@@ -112,6 +113,7 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--kl-by-layer cannot be combined with --reference: it compares two models");
     TSR_TRY(tsr_forward_texts_parse(&v->request, &a->texts, err));
     v->request.device = (tsr_device_kind)a->device;
+    v->request.precision = (tsr_precision)a->precision;
     TSR_TRY(parse_inputs(a->inputs, &v->request.inputs, err));
     if (v->request.exact && a->inputs != NULL)
         return tsr_fail(err, TSR_E_USAGE,
@@ -127,7 +129,8 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
     const tsr_verify_forward *const v = &a->job;
     const char *const sources[] = {v->sides[0], v->sides[1], v->sides[2], v->reference, a->texts.tokens};
     memcpy(paths->sources, sources, sizeof sources);
-    paths->unconfined = tsr_unconfined_device(v->request.device != TSR_DEVICE_CPU, a->texts.tokens);
+    paths->unconfined = tsr_unconfined_device(v->request.device != TSR_DEVICE_CPU,
+                                              v->request.precision == TSR_PRECISION_FP32, a->texts.tokens);
 }
 
 /* ---- running ---- */

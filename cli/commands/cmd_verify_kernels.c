@@ -248,7 +248,7 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
     const tsr_verify_kernels *const v = c->job;
     const char *const sources[] = {v->dst, v->against, v->activations, v->stages};
     memcpy(paths->sources, sources, sizeof sources);
-    paths->unconfined = tsr_unconfined_device(v->device != TSR_DEVICE_CPU, NULL);
+    paths->unconfined = tsr_unconfined_device(v->device != TSR_DEVICE_CPU, false, NULL);
 }
 
 /* ---- opening ---- */

@@ -52,10 +52,12 @@ const char *tsr_unconfined_ranks(bool mpi)
     return mpi ? "MPI communicates with other processes" : NULL;
 }
 
-const char *tsr_unconfined_device(bool device, const char *tokens)
+const char *tsr_unconfined_device(bool device, bool blas, const char *tokens)
 {
     if (device && TSR_WITH_CUDA)
         return "the CUDA driver opens devices and starts helper processes";
+    if (blas)
+        return "OpenBLAS is loaded at run time";
     return tokens != NULL ? "Python converts text to tokens" : NULL;
 }
 

@@ -18,6 +18,7 @@ void tsr_pass_options_append(tsr_pass_options *p, tsr_option *options)
         {"--batch", TSR_OPT_COUNT, &p->sequences, "B", "most sequences (all)"},
         {"--count", TSR_OPT_COUNT, &p->length, "N", "most tokens of a sequence (512)"},
         TSR_DEVICE_OPTION(&p->device),
+        TSR_PRECISION_OPTION(&p->precision),
         {"--devices", TSR_OPT_COUNT, &p->devices, "N", "number of GPUs; the result does not depend on it (1)"},
         {"--memory", TSR_OPT_SIZE, &p->memory, "SIZE", "the most memory that activations may use (no limit)"},
         {0},
@@ -44,6 +45,7 @@ tsr_forward_request tsr_pass_request(const tsr_pass_options *p, const tsr_side *
         .length = (size_t)p->length,
         .exact = true,
         .device = (tsr_device_kind)p->device,
+        .precision = (tsr_precision)p->precision,
         .devices = (size_t)p->devices,
         .run = tsr_terminal_run_options(terminal, threads > UINT16_MAX ? UINT16_MAX : threads, p->memory)};
 }

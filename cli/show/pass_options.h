@@ -11,7 +11,7 @@ typedef struct tsr_pass_options {
     uint64_t sequences; /* most sequences; 0: all */
     uint64_t length;    /* most tokens of a sequence */
     uint64_t memory, devices;
-    int device; /* a tsr_device_kind */
+    int device, precision; /* a tsr_device_kind, a tsr_precision */
 } tsr_pass_options;
 
 /* Returns the defaults. */

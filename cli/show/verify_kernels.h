@@ -45,6 +45,13 @@ typedef struct tsr_verify_kernels {
         "--device", TSR_OPT_CHOICE, (to), "auto|cpu|cuda", "where kernels run (auto: a GPU if there is one)" \
     }
 
+/* Option table entry that fills an int with a tsr_precision. */
+#define TSR_PRECISION_OPTION(to)                                                                               \
+    {                                                                                                          \
+        "--precision", TSR_OPT_CHOICE, (to), "fp64|fp32|bf16",                                                 \
+            "the numbers that products and attention multiply; fp32 and bf16 need BLAS, and bf16 a GPU (fp64)" \
+    }
+
 /* Functions of a tsr_command whose job is a tsr_verify_kernels. */
 tsr_status tsr_verify_kernels_print(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_verify_kernels_json(const tsr_command_context *context, tsr_text *text);

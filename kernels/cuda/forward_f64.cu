@@ -1,93 +1,10 @@
-/* FP64 on a GPU: a product whose tiles pass through shared memory in three stages, and plain kernels around it. */
+/* Computes the operations of a forward pass on a GPU in FP64, except products and attention. */
 #include "kernels/cuda/forward_f64.h"
 
 #include "kernels/cuda/launch.cuh"
 
 namespace
 {
-
-// ---- the product ----
-
-// A CTA computes 128 x 64 of C, and each of its 8 warps 32 x 32. A row has 16 columns and 4 of padding, so that the 32
-// doubles that a
-// warp loads for one m8n8k4 are in different banks.
-constexpr int kTileM = 128, kTileN = 64, kTileK = 16, kLd = kTileK + 4, kStages = 3, kThreads = 256;
-constexpr int kStage = (kTileM + kTileN) * kLd;
-constexpr int kShared = kStages * kStage * (int)sizeof(double);
-
-__device__ void copy_or_zero(double *to, const double *from, bool there)
-{
-    const unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;\n" ::"r"(at), "l"(from), "r"(there ? 8 : 0));
-}
-
-__device__ void multiply_add(double (&c)[2], double a, double b)
-{
-    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};\n"
-                 : "+d"(c[0]), "+d"(c[1])
-                 : "d"(a), "d"(b));
-}
-
-template <bool A_ACROSS, bool ACROSS>
-__device__ void load_stage(double *stage, const tsr_f64_gemm &g, const double *a, const double *b, size_t m0, size_t n0,
-                           size_t k0)
-{
-    for (int i = threadIdx.x; i < kTileM * kTileK; i += kThreads) {
-        const int row = A_ACROSS ? i % kTileM : i / kTileK, col = A_ACROSS ? i / kTileM : i % kTileK;
-        const size_t m = m0 + row, k = k0 + col;
-        const bool there = m < g.m && k < g.k;
-        copy_or_zero(stage + row * kLd + col, there ? a + (A_ACROSS ? k * g.lda + m : m * g.lda + k) : a, there);
-    }
-    for (int i = threadIdx.x; i < kTileN * kTileK; i += kThreads) {
-        const int row = ACROSS ? i % kTileN : i / kTileK, col = ACROSS ? i / kTileN : i % kTileK;
-        const size_t n = n0 + row, k = k0 + col;
-        const bool there = n < g.n && k < g.k;
-        copy_or_zero(stage + (kTileM + row) * kLd + col, there ? b + (ACROSS ? k * g.ldb + n : n * g.ldb + k) : b,
-                     there);
-    }
-    asm volatile("cp.async.commit_group;\n");
-}
-
-template <bool A_ACROSS, bool ACROSS> __global__ void __launch_bounds__(kThreads) gemm(const tsr_f64_gemm g)
-{
-    extern __shared__ double shared[];
-    const size_t n0 = (size_t)blockIdx.x * kTileN, m0 = (size_t)blockIdx.y * kTileM, z = blockIdx.z;
-    const double *const a = g.a + z * g.step_a, *const b = g.b + z / g.share_b * g.step_b;
-    double *const c = g.c + z * g.step_c;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, col = lane % 4;
-    const int wm = warp / 2 * 32, wn = warp % 2 * 32;
-    const size_t steps = (g.k + kTileK - 1) / kTileK;
-    double sum[4][4][2] = {};
-    for (int s = 0; s < kStages - 1; s++)
-        load_stage<A_ACROSS, ACROSS>(shared + s * kStage, g, a, b, m0, n0, (size_t)s * kTileK);
-    for (size_t step = 0; step < steps; step++) {
-        asm volatile("cp.async.wait_group %0;\n" ::"n"(kStages - 2));
-        __syncthreads();
-        load_stage<A_ACROSS, ACROSS>(shared + (step + kStages - 1) % kStages * kStage, g, a, b, m0, n0,
-                                     (step + kStages - 1) * kTileK);
-        const double *const stage = shared + step % kStages * kStage;
-        for (int k = 0; k < kTileK; k += 4) {
-            double x[4], w[4];
-            for (int i = 0; i < 4; i++) {
-                x[i] = stage[(wm + 8 * i + row) * kLd + k + col];
-                w[i] = stage[(kTileM + wn + 8 * i + row) * kLd + k + col];
-            }
-            for (int i = 0; i < 4; i++) {
-                for (int j = 0; j < 4; j++)
-                    multiply_add(sum[i][j], x[i], w[j]);
-            }
-        }
-    }
-    for (int i = 0; i < 4; i++) {
-        for (int j = 0; j < 4; j++) {
-            for (int e = 0; e < 2; e++) {
-                const size_t m = m0 + wm + 8 * i + row, n = n0 + wn + 8 * j + 2 * col + e;
-                if (m < g.m && n < g.n)
-                    c[m * g.ldc + n] = (g.add ? c[m * g.ldc + n] : 0) + sum[i][j][e];
-            }
-        }
-    }
-}
 
 // ---- reductions over a block ----
 
@@ -125,26 +42,6 @@ struct smaller {
     }
 };
 
-__global__ void softmax(const tsr_f64_softmax s)
-{
-    const size_t query = blockIdx.x, head = blockIdx.y, place = s.first_query + query;
-    double *const x = s.scores + (head * s.queries + query) * s.keys;
-    const size_t seen = place + 1 < s.window ? place + 1 : s.window, from = place + 1 - seen;
-    const size_t begin = from > s.first_key ? from - s.first_key : 0, end = place + 1 - s.first_key;
-    double most = s.sinks != nullptr ? s.sinks[head] : -INFINITY, sum = 0;
-    for (size_t j = begin + threadIdx.x; j < end; j += blockDim.x) {
-        const double score = x[j] * s.scale;
-        x[j] = s.cap != 0 ? s.cap * tanh(score / s.cap) : score;
-        most = fmax(most, x[j]);
-    }
-    most = reduce(most, larger());
-    for (size_t j = begin + threadIdx.x; j < end; j += blockDim.x)
-        sum += x[j] = exp(x[j] - most);
-    sum = reduce(sum, add_up()) + (s.sinks != nullptr ? exp(s.sinks[head] - most) : 0);
-    for (size_t j = threadIdx.x; j < s.keys; j += blockDim.x)
-        x[j] = j >= begin && j < end ? x[j] / sum : 0;
-}
-
 __global__ void norm(const tsr_f64_norm a)
 {
     const double *const x = a.x + blockIdx.x * a.ld_x;
@@ -166,6 +63,64 @@ __global__ void center(const double *x, size_t n, double *y)
     const double mean = reduce(sum, add_up()) / (double)n;
     for (size_t i = threadIdx.x; i < n; i += blockDim.x)
         y[at + i] = x[at + i] - mean;
+}
+
+// ---- sums over rows ----
+
+constexpr size_t kRowsOfAPart = 256;
+
+// Sums of one column; `least` becomes NaN with the first element that is not finite, and stays NaN.
+struct column_sum {
+    double squares, least, largest;
+
+    __device__ void add(double square, double low, double high)
+    {
+        squares += square;
+        least = low < least || isnan(low) ? low : least;
+        largest = high > largest ? high : largest;
+    }
+
+    __device__ void store(double *to, size_t cols) const
+    {
+        to[0] = squares;
+        to[cols] = least;
+        to[2 * cols] = largest;
+    }
+};
+
+// A thread sums one column of a part.
+__global__ void sum_columns(const double *x, size_t n, size_t cols, double *parts)
+{
+    const size_t col = (size_t)blockIdx.x * blockDim.x + threadIdx.x, first = blockIdx.y * kRowsOfAPart;
+    column_sum sum = {0, INFINITY, -INFINITY};
+    if (col >= cols)
+        return;
+    for (size_t row = first; row < n && row < first + kRowsOfAPart; row++) {
+        const double v = x[row * cols + col];
+        sum.add(v * v, isfinite(v) ? v : NAN, v);
+    }
+    sum.store(parts + blockIdx.y * TSR_F64_COLUMN_SUMS * cols + col, cols);
+}
+
+// Adds up the parts of 32 columns, into the first ones. Each of kAdders threads of a column adds up every kAdders-th part.
+constexpr int kAdders = 16;
+
+__global__ void add_parts(double *parts, size_t n_parts, size_t cols)
+{
+    __shared__ column_sum sums[kAdders][32];
+    const size_t col = (size_t)blockIdx.x * 32 + threadIdx.x;
+    column_sum sum = {0, INFINITY, -INFINITY};
+    for (size_t i = threadIdx.y; col < cols && i < n_parts; i += kAdders) {
+        const double *const part = parts + i * TSR_F64_COLUMN_SUMS * cols + col;
+        sum.add(part[0], part[cols], part[2 * cols]);
+    }
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y > 0 || col >= cols)
+        return;
+    for (int i = 1; i < kAdders; i++)
+        sum.add(sums[i][threadIdx.x].squares, sums[i][threadIdx.x].least, sums[i][threadIdx.x].largest);
+    sum.store(parts + col, cols);
 }
 
 // ---- rounding: bit for bit verify/forward/inputs.c ----
@@ -320,28 +275,6 @@ unsigned ctas_for(size_t n)
 
 extern "C" {
 
-tsr_status tsr_cuda_f64_gemm(const tsr_f64_gemm *g, tsr_stream stream, tsr_err *err)
-{
-    const dim3 grid((unsigned)host::ceil_div((int64_t)g->n, kTileN), (unsigned)host::ceil_div((int64_t)g->m, kTileM),
-                    (unsigned)g->batch);
-    if (g->m == 0 || g->n == 0 || g->batch == 0)
-        return TSR_OK;
-    if (grid.y > 65535 || grid.z > 65535 || g->share_b == 0)
-        return tsr_fail(err, TSR_E_SHAPE, "an FP64 product of %zu rows in a batch of %zu exceeds the kernel's grid",
-                        g->m, g->batch);
-    auto *const kernel = g->both_across ? gemm<true, true> : g->across ? gemm<false, true> : gemm<false, false>;
-    const cudaError_t code = host::allow_shared(kernel, kShared);
-    if (code == cudaSuccess)
-        kernel<<<grid, kThreads, kShared, stream>>>(*g);
-    return host::launched("FP64 product", code, err);
-}
-
-tsr_status tsr_cuda_f64_softmax(const tsr_f64_softmax *s, tsr_stream stream, tsr_err *err)
-{
-    softmax<<<dim3((unsigned)s->queries, (unsigned)s->heads), kWide, 0, stream>>>(*s);
-    return host::launched("FP64 softmax", cudaSuccess, err);
-}
-
 tsr_status tsr_cuda_f64_norm(const tsr_f64_norm *a, tsr_stream stream, tsr_err *err)
 {
     if (a->rows > 0)
@@ -354,6 +287,23 @@ tsr_status tsr_cuda_f64_center(const double *x, size_t rows, size_t n, double *y
     if (rows > 0)
         center<<<(unsigned)rows, kWide, 0, stream>>>(x, n, y);
     return host::launched("FP64 center", cudaSuccess, err);
+}
+
+size_t tsr_cuda_f64_column_parts(size_t n)
+{
+    return (n + kRowsOfAPart - 1) / kRowsOfAPart;
+}
+
+tsr_status tsr_cuda_f64_columns(const double *x, size_t n, size_t cols, double *parts, tsr_stream stream, tsr_err *err)
+{
+    const dim3 grid((unsigned)((cols + kWide - 1) / kWide), (unsigned)tsr_cuda_f64_column_parts(n));
+    if (n * cols == 0)
+        return TSR_OK;
+    if (grid.y > 65535)
+        return tsr_fail(err, TSR_E_SHAPE, "sums over %zu rows exceed the kernel's grid", n);
+    sum_columns<<<grid, kWide, 0, stream>>>(x, n, cols, parts);
+    add_parts<<<(unsigned)((cols + 31) / 32), dim3(32, kAdders), 0, stream>>>(parts, grid.y, cols);
+    return host::launched("FP64 column sums", cudaSuccess, err);
 }
 
 tsr_status tsr_cuda_f64_turn(const tsr_f64_turn *a, tsr_stream stream, tsr_err *err)

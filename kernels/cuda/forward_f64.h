@@ -1,6 +1,5 @@
-/* The operations of a forward pass in FP64 on a GPU: products on the FP64 tensor cores (DMMA, sm_80 and later),
- * attention from two products and a softmax, and element-wise operations. Sums of K products have an error of at most K
- * 2^-53 of sum |a b|, in any order; exp and tanh are CUDA's, within 2 ulp.
+/* The operations of a forward pass on a GPU that are in FP64 in every precision: norms, RoPE, gates, rows and rounding. exp
+ * and tanh are CUDA's, within 2 ulp. Products and attention: kernels/cuda/forward_products.h.
  *
  * All pointers are device memory. Only the alignment of double is needed. */
 #ifndef TSR_KERNELS_CUDA_FORWARD_F64_H
@@ -16,29 +15,6 @@
 extern "C" {
 #endif
 
-/* c[m][n] = (add ? c : 0) + sum over k of a[m][k] b[n][k], for each of `batch` matrices; if `across`, b is [k][n], and if
- * `both_across`, a is [k][m] too. */
-typedef struct tsr_f64_gemm {
-    const double *a, *b;
-    double *c;
-    size_t m, n, k, lda, ldb, ldc;
-    bool add, across, both_across;
-    size_t batch, step_a, step_b, step_c; /* elements from one matrix to the next; */
-    size_t share_b;                       /* number of consecutive matrices with the same b, at least 1 */
-} tsr_f64_gemm;
-tsr_status tsr_cuda_f64_gemm(const tsr_f64_gemm *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
-
-/* Converts scores [heads][queries][keys] to probabilities, 0 for masked keys. Query i has position first_query + i, and
- * key j has first_key + j; a query sees the last `window` positions up to its own. Scores are multiplied by `scale`,
- * and become cap * tanh(score / cap) if cap is not 0. sinks [heads] (may be NULL) are additional logits. */
-typedef struct tsr_f64_softmax {
-    double *scores;
-    size_t heads, queries, keys, first_query, first_key, window;
-    double scale, cap;
-    const double *sinks;
-} tsr_f64_softmax;
-tsr_status tsr_cuda_f64_softmax(const tsr_f64_softmax *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
-
 /* y = x / RMS(x) * gain for rows of n. */
 typedef struct tsr_f64_norm {
     const double *x, *gain;
@@ -51,6 +27,14 @@ tsr_status tsr_cuda_f64_norm(const tsr_f64_norm *args, tsr_stream stream, tsr_er
 /* y = x - mean of x for rows of n; x and y may be equal. */
 tsr_status tsr_cuda_f64_center(const double *x, size_t rows, size_t n, double *y, tsr_stream stream,
                                tsr_err *err) TSR_WARN_UNUSED;
+
+/* Sums over the rows of x [n][cols]: parts [0][0][cols] becomes the sums of x^2 of each column, parts [0][1][cols] its least and
+ * parts [0][2][cols] its largest element; the least one is NaN if an element is NaN or infinite. `parts` has room for
+ * [tsr_cuda_f64_column_parts(n)][TSR_F64_COLUMN_SUMS][cols]. Parts of a fixed number of rows are added in order. */
+enum { TSR_F64_COLUMN_SUMS = 3 };
+size_t tsr_cuda_f64_column_parts(size_t n);
+tsr_status tsr_cuda_f64_columns(const double *x, size_t n, size_t cols, double *parts, tsr_stream stream,
+                                tsr_err *err) TSR_WARN_UNUSED;
 
 /* Rotates pairs of each head. angles [position][pairs][2] are cosines and sines; places [rows] are the positions. */
 typedef struct tsr_f64_turn {

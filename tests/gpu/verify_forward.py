@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """`tessera verify forward` on a GPU against the CPU, for a small random model of each family and its quantized copy: every figure of
 every judgement is the CPU's, within 1e-9 where both passes are in double, and within 1 % as served, where a value near a tie may be
-rounded to the other side. Where there are two GPUs, both together give the bits of one: each with a model, and both with the
+rounded to the other side. Where there are two GPUs, both together give the figures of one: each with a model, and both with the
 weights of one model (--reference) divided between them. The statistics of `tessera calibrate` are the CPU's within 1e-6, as FP32 stores
-them. Stdlib only.
+them. Products in FP32 and BF16 give nearly the same figures, and little memory the same. Stdlib only.
 
     python3 tests/gpu/verify_forward.py --tessera build/cli/tessera --make build/tests/make/make_checkpoint
 """
@@ -235,14 +235,33 @@ def make_reference(path):
 
 
 def check_two(checks, tessera, family, words, on_one):
-    """Two GPUs give the judgements of one."""
+    """Two GPUs give the figures of one. cuBLAS may sum the shares of a product in another order."""
     on_two = run(tessera, *words, "--device", "cuda", "--devices", 2)
     if "--devices:" in on_two.get("error", ""):
         print(f"{family:12} left out: two GPUs: {on_two['error'].strip()}")
         return
-    checks.check(f"{family}: two GPUs give the bits of one", on_two.get("judgements") == on_one["judgements"], on_two.get("error"))
+    apart = distance(on_one, on_two)
+    checks.check(f"{family}: two GPUs give the figures of one", apart <= (1e-2 if "--against" in words else 1e-9), on_two.get("error", apart))
     between = on_two.get("bytes_between_devices", 0)
     checks.check(f"{family}: bytes between GPUs", (between > 0) == ("--reference" in words), between)
+
+
+def check_precisions(checks, tessera, family, both, in_double):
+    """Products in FP32 and BF16 change the figures of a comparison of weights little: their noise is in both passes. The routers of
+    random models have many scores that are nearly equal, so that BF16 chooses some other experts."""
+    for precision, most, figures in (("fp32", 1e-4, FIGURES), ("bf16", 0.5, ("sqnr_db", "agreement"))):
+        result = run(tessera, *both, "--exact", "--device", "cuda", "--precision", precision)
+        apart = distance(in_double, result, figures)
+        print(f"{family:12} {precision}: figures at most {apart:.3g} apart", flush=True)
+        checks.check(f"{family}, {precision}", apart <= most and precision.upper() in result.get("device", ""), result.get("error", apart))
+
+
+def check_groups(checks, tessera, family, both, whole):
+    """Sequences that run one after another, with the least memory that is accepted, give the same figures."""
+    results = (run(tessera, *both, "--exact", "--device", "cuda", "--memory", f"{n}MB") for n in range(2, 40))
+    result = next(r for r in results if "more than --memory" not in r.get("error", ""))
+    checks.check(f"{family}: sequence by sequence", distance(whole, result) <= 1e-9, result.get("error", distance(whole, result)))
+    checks.check(f"{family}: weights are read again", result.get("weight_bytes_read", 0) > whole["weight_bytes_read"], result.get("weight_bytes_read"))
 
 
 def statistics(tessera, src, tokens, device, work):
@@ -270,17 +289,21 @@ def check_statistics(checks, tessera, family, src, work):
     checks.check(f"{family}: statistics", on_cpu.keys() == on_gpu.keys() and products >= 3 * LAYERS and apart <= 1e-6, apart)
 
 
-def distance(a, b):
+FIGURES = ("sqnr_db", "relative_error", "kl_mean_nats", "agreement")
+
+
+def distance(a, b, figures=FIGURES):
     """The largest relative difference of two results' figures; infinite where something else differs."""
     if "error" in a or "error" in b or len(a["judgements"]) != len(b["judgements"]):
         return float("inf")
     most = 0.0
     for j, k in zip(a["judgements"], b["judgements"]):
-        for key in ("sqnr_db", "relative_error", "kl_mean_nats", "agreement"):
+        for key in figures:
             x, y = j.get(key), k.get(key)
             if (x is None) != (y is None):
                 return float("inf")
-            most = max(most, abs(x - y) / max(abs(x), 1e-12)) if x is not None else most
+            least = 1e-2 if key == "kl_mean_nats" else 1e-12  # a small divergence is the sum of terms that cancel
+            most = max(most, abs(x - y) / max(abs(x), least)) if x is not None else most
     return most
 
 
@@ -300,6 +323,9 @@ def main():
                 apart = distance(on_cpu, on_gpu)
                 print(f"{family:12} {name}: figures at most {apart:.3g} apart, {on_gpu.get('device', on_gpu)}", flush=True)
                 checks.check(f"{family}, {name}", apart <= most and "FP64" in on_gpu.get("device", ""), apart)
+                if "--exact" in words and "error" not in on_gpu:
+                    check_precisions(checks, options.tessera, family, both, on_cpu)
+                    check_groups(checks, options.tessera, family, both, on_gpu)
             check_statistics(checks, options.tessera, family, src, work)
             check_two(checks, options.tessera, family, both, on_gpu)  # as served, as the last one was
             alone = (src, "--reference", reference)

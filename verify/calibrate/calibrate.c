@@ -18,7 +18,9 @@ typedef struct running {
     tsr_forward forward;
     tsr_tokens tokens;
     const tsr_calibrate_options *options;
-    double *x;           /* [count][hidden], on the host */
+    size_t n;  /* elements of the hidden states [count][hidden] */
+    double *x; /* the states on the host, or `held`: in memory of the operations, if they fit there */
+    double *held;
     size_t finished;     /* layers */
     double began, saved; /* times */
 } running;
@@ -50,19 +52,50 @@ static void identify(const running *r)
     r->options->state->fingerprint = XXH3_64bits_withSeed(r->tokens.ids, r->tokens.count * sizeof *r->tokens.ids, hash);
 }
 
-/* Takes up the state of an earlier run, or begins with the embeddings. */
+/* Takes up the states x of an earlier run, or begins with the embeddings. */
+static tsr_status load_states(running *r, tsr_collector *collector, double *x, tsr_err *err)
+{
+    tsr_forward *const f = &r->forward;
+    TSR_TRY(tsr_calibrate_state_load(r->options->state, &r->finished, collector, x, r->n, err));
+    if (r->held == NULL)
+        return r->finished > 0 ? TSR_OK : tsr_forward_embed_states(f, &r->tokens, x, err);
+    return r->finished > 0 ? f->ops->put(f->ops, r->held, x, r->n, err)
+                           : tsr_forward_embed(f, &r->tokens, r->held, err);
+}
+
 static tsr_status begin(running *r, tsr_collector *collector, tsr_err *err)
 {
-    const size_t n = r->tokens.count * r->forward.hidden;
     const tsr_input_products *const products = r->options->products;
+    tsr_ops *const ops = r->forward.ops;
+    r->n = r->tokens.count * r->forward.hidden;
     identify(r);
-    r->x = malloc((n + 1) * sizeof *r->x);
-    if (r->x == NULL)
-        return tsr_out_of_memory(err, "for hidden states");
-    TSR_TRY(tsr_calibrate_state_load(r->options->state, &r->finished, collector, r->x, n, err));
-    if (products != NULL && tsr_resize(products->fd, products->bytes) != 0)
+    if (ops->room == 0 || r->n * sizeof(double) <= ops->room / 4)
+        TSR_TRY(ops->make(ops, r->n, false, &r->held, err));
+    double *const x = malloc((r->n + 1) * sizeof *x);
+    const tsr_status status =
+        x == NULL ? tsr_out_of_memory(err, "for hidden states") : load_states(r, collector, x, err);
+    if (r->held == NULL)
+        r->x = x;
+    else
+        free(x);
+    if (status == TSR_OK && products != NULL && tsr_resize(products->fd, products->bytes) != 0)
         return tsr_fail_errno(err, "%s: cannot resize", products->path);
-    return r->finished > 0 ? TSR_OK : tsr_forward_embed_states(&r->forward, &r->tokens, r->x, err);
+    return status;
+}
+
+/* Stores the states after a layer, and the statistics so far. */
+static tsr_status save_states(const running *r, size_t layer, tsr_err *err)
+{
+    tsr_ops *const ops = r->forward.ops;
+    double *const copy = r->held == NULL ? NULL : malloc((r->n + 1) * sizeof *copy), *const x =
+                                                                                         copy == NULL ? r->x : copy;
+    tsr_status status = x == NULL ? tsr_out_of_memory(err, "for hidden states") : TSR_OK;
+    if (status == TSR_OK && r->held != NULL)
+        status = ops->get(ops, x, r->held, r->n, err);
+    if (status == TSR_OK)
+        status = tsr_calibrate_state_save(r->options->state, layer + 1, r->forward.collector, x, r->n, err);
+    free(copy);
+    return status;
 }
 
 /* Ends a layer, and stores the state if enough time has passed. */
@@ -73,18 +106,18 @@ static tsr_status end_layer(running *r, size_t layer, tsr_err *err)
     tell(r, layer);
     if (tsr_now() - r->saved < r->options->save_seconds)
         return TSR_OK;
-    TSR_TRY(tsr_calibrate_state_save(r->options->state, layer + 1, r->forward.collector, r->x,
-                                     r->tokens.count * r->forward.hidden, err));
+    TSR_TRY(save_states(r, layer, err));
     r->saved = tsr_now();
     return TSR_OK;
 }
 
 static tsr_status run_layers(running *r, tsr_err *err)
 {
-    const tsr_forward_states states = {.parts = 1, .in = {r->x}, .out = {r->x}};
+    const tsr_forward_states states = {.parts = 1, .in = {r->x}, .out = {r->x}, .held = r->held};
     r->saved = tsr_now();
     for (size_t layer = r->finished; layer < r->forward.layers; layer++) {
         bool routed;
+        tsr_collector_begin_layer(r->forward.collector);
         TSR_TRY(tsr_forward_run_layer(&r->forward, layer, &r->tokens, &states, NULL, &routed, err));
         TSR_TRY(end_layer(r, layer, err));
     }
@@ -96,12 +129,13 @@ tsr_status tsr_calibrate(const tsr_forward_request *request, const tsr_calibrate
 {
     running r = {.request = request, .options = options};
     tsr_status status;
-    *collector = (tsr_collector){.threads = request->run.threads, .products = options->products};
+    *collector = (tsr_collector){.products = options->products};
     TSR_TRY(tsr_forward_open_devices(request, &r.devices, err));
     r.began = tsr_now();
     status = tsr_forward_open(&r.forward, request->source, err);
     r.forward.ops = r.devices.of_source;
     r.forward.collector = collector;
+    collector->ops = r.devices.of_source;
     if (collector->products != NULL)
         collector->products->ops = r.devices.of_source;
     if (status == TSR_OK)
@@ -120,6 +154,7 @@ tsr_status tsr_calibrate(const tsr_forward_request *request, const tsr_calibrate
     if (collector->products != NULL)
         tsr_input_products_drop(collector->products);
     free(r.x);
+    r.devices.of_source->drop(r.devices.of_source, r.held, r.n);
     tsr_tokens_free(&r.tokens);
     tsr_forward_close(&r.forward);
     tsr_forward_close_devices(&r.devices);

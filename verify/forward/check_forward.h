@@ -41,6 +41,7 @@ typedef struct tsr_forward_request {
     bool kl_by_layer;        /* with `model`: apply the final norm and head of each model after every layer */
     bool exact;              /* compute the model's pass in double, too, so that only weights differ */
     tsr_input_choice inputs; /* without `exact`: quantization of the inputs of quantized layers */
+    tsr_precision precision; /* products and attention */
     tsr_device_kind device;  /* AUTO: a GPU if there is one, else the CPU */
     size_t devices; /* GPUs, at most TSR_FORWARD_DEVICES: half of them for each model, which share its products; on the
                      * CPU they are simulated */

@@ -104,7 +104,7 @@ static tsr_status compare_logits(tsr_forward_check *c, tsr_judgement *total, hea
 tsr_status tsr_forward_logits_of(tsr_forward *f, const double *x, size_t n, double *logits, tsr_err *err)
 {
     double *held;
-    TSR_TRY(f->ops->make(f->ops, n * f->hidden, &held, err));
+    TSR_TRY(f->ops->make(f->ops, n * f->hidden, false, &held, err));
     tsr_status status = f->ops->put(f->ops, held, x, n * f->hidden, err);
     if (status == TSR_OK)
         status = tsr_forward_logits(f, held, n, logits, err);

@@ -67,7 +67,8 @@ typedef struct tsr_forward_both {
 tsr_status tsr_forward_run_both(const tsr_forward_both *both, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Rejects sequences that are too long for a model's windows (TSR_E_UNSUPPORTED), and tokens for which `passes` passes at
- * a time need more than `memory` bytes (TSR_E_NOT_APPLICABLE; 0: no limit). */
+ * a time need more than `memory` bytes, even if they run sequence by sequence (TSR_E_NOT_APPLICABLE; 0: no limit). Limits
+ * the room of the operations to what remains. */
 tsr_status tsr_forward_check_tokens(const tsr_forward *forward, const tsr_tokens *tokens, uint64_t passes,
                                     uint64_t memory, tsr_err *err) TSR_WARN_UNUSED;
 
@@ -80,9 +81,11 @@ typedef struct tsr_forward_states {
     size_t parts;
     const double *in[2];
     double *out[2];
+    double *held; /* instead of these: input and output in memory of the operations; NULL: none */
 } tsr_forward_states;
 
-/* Runs layer `layer` of a model over states on the host; `tokens` are those of all parts. */
+/* Runs layer `layer` of a model over states; `tokens` are those of all parts. Runs as many sequences at a time as the
+ * memory of the operations has room for. */
 tsr_status tsr_forward_run_layer(tsr_forward *forward, size_t layer, const tsr_tokens *tokens,
                                  const tsr_forward_states *states, uint32_t *choices, bool *routed,
                                  tsr_err *err) TSR_WARN_UNUSED;

@@ -3,24 +3,31 @@
 
 #include "common/checked.h"
 #include "common/parallel/parallel_for.h"
-#include "verify/forward/forward_cuda.h"
+#include "verify/forward/cuda/forward_cuda.h"
+#include "verify/forward/forward_blas.h"
 
 #include <stdlib.h>
 
 /* ---- devices ---- */
 
+static tsr_status open_cpu(const tsr_forward_request *r, tsr_ops *ops, unsigned threads, tsr_err *err)
+{
+    *ops = tsr_ops_of_cpu(threads, r->run.cancel);
+    if (r->precision == TSR_PRECISION_BF16)
+        return tsr_fail(err, TSR_E_DEVICE, "--precision bf16 needs a GPU; fp32 and fp64 also run on the CPU");
+    return r->precision == TSR_PRECISION_FP32 ? tsr_ops_use_blas(ops, err) : TSR_OK;
+}
+
 static tsr_status open_first(const tsr_forward_request *r, tsr_ops *ops, bool *on_gpu, tsr_err *err)
 {
     const unsigned threads = (unsigned)r->run.threads;
+    const tsr_gpu_choice gpu = {.precision = r->precision, .threads = threads, .cancel = r->run.cancel};
     tsr_err note;
     tsr_status status = TSR_E_DEVICE;
     if (r->device != TSR_DEVICE_CPU)
-        status = tsr_ops_of_cuda(ops, 0, threads, r->run.cancel, r->device == TSR_DEVICE_CUDA ? err : &note);
+        status = tsr_ops_of_cuda(ops, &gpu, r->device == TSR_DEVICE_CUDA ? err : &note);
     *on_gpu = status == TSR_OK;
-    if (status == TSR_OK || r->device == TSR_DEVICE_CUDA)
-        return status;
-    *ops = tsr_ops_of_cpu(threads, r->run.cancel);
-    return TSR_OK;
+    return status == TSR_OK || r->device == TSR_DEVICE_CUDA ? status : open_cpu(r, ops, threads, err);
 }
 
 /* Divides the tables and the threads between the two models. With a single table, or a single model, all are for
@@ -50,9 +57,9 @@ tsr_status tsr_forward_open_devices(const tsr_forward_request *r, tsr_forward_de
     for (d->n = 1; status == TSR_OK && d->n < r->devices; d->n += status == TSR_OK) {
         tsr_ops *const next = &d->ops[d->n];
         if (on_gpu)
-            status = tsr_ops_of_cuda(next, d->n, d->ops->threads, r->run.cancel, err);
+            status = tsr_ops_of_cuda(next, &(tsr_gpu_choice){d->n, r->precision, d->ops->threads, r->run.cancel}, err);
         else
-            *next = tsr_ops_of_cpu(d->ops->threads, r->run.cancel);
+            status = open_cpu(r, next, d->ops->threads, err);
     }
     if (status != TSR_OK)
         tsr_forward_close_devices(d);
@@ -88,25 +95,31 @@ tsr_status tsr_forward_check_tokens(const tsr_forward *f, const tsr_tokens *toke
                                     tsr_err *err)
 {
     const char *const path = f->side->checkpoint->path;
-    const uint64_t needed = passes * tsr_forward_memory(f, tokens->count, tokens->longest);
+    const uint64_t states = passes * tsr_forward_states_memory(f, tokens->count),
+                   layer = passes * tsr_forward_layer_memory(f, tokens->longest, tokens->longest);
     if (f->family->layers == TSR_WINDOW_UNKNOWN && tokens->longest > f->window)
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s/" TSR_CONFIG_NAME ": unexpected sliding_window %zu for this family; --count must not be "
                         "larger",
                         path, f->window);
-    if (memory == 0 || needed <= memory)
+    if (memory == 0)
         return TSR_OK;
-    return tsr_fail(err, TSR_E_NOT_APPLICABLE,
-                    "%s: %zu tokens need %llu MB, more than --memory; use fewer tokens (--count, --batch) or more "
-                    "memory",
-                    path, tokens->count, U64(needed / 1000000 + 1));
+    if (states + layer > memory)
+        return tsr_fail(
+            err, TSR_E_NOT_APPLICABLE,
+            "%s: %zu tokens, the longest sequence with %zu, need %llu MB, more than --memory; use fewer tokens "
+            "(--count, --batch) or more memory",
+            path, tokens->count, tokens->longest, U64((states + layer) / 1000000 + 1));
+    const uint64_t room = (memory - states) / passes;
+    f->ops->room = f->ops->room == 0 ? room : tsr_min_u64(f->ops->room, room);
+    return TSR_OK;
 }
 
 tsr_status tsr_forward_embed_states(tsr_forward *f, const tsr_tokens *tokens, double *x, tsr_err *err)
 {
     const size_t n = tokens->count * f->hidden;
     double *held;
-    TSR_TRY(f->ops->make(f->ops, n, &held, err));
+    TSR_TRY(f->ops->make(f->ops, n, false, &held, err));
     tsr_status status = tsr_forward_embed(f, tokens, held, err);
     if (status == TSR_OK)
         status = f->ops->get(f->ops, x, held, n, err);
@@ -114,19 +127,82 @@ tsr_status tsr_forward_embed_states(tsr_forward *f, const tsr_tokens *tokens, do
     return status;
 }
 
+/* More room does not make a layer without experts faster, but allocating it takes time. */
+static const uint64_t kRoomOfDenseLayer = (uint64_t)16 << 30;
+
+/* Returns the end of the sequences from `from` on for which there is room at a time, at least one. */
+static size_t end_of_room(const tsr_forward *f, const tsr_tokens *tokens, size_t from)
+{
+    const uint64_t room = f->router.chosen > 0 ? f->ops->room : tsr_min_u64(f->ops->room, kRoomOfDenseLayer);
+    size_t to = from + 1, longest = tokens->first[to] - tokens->first[from];
+    for (; to < tokens->sequences; to++) {
+        longest = (size_t)tsr_max_u64(longest, tokens->first[to + 1] - tokens->first[to]);
+        if (tsr_forward_layer_memory(f, tokens->first[to + 1] - tokens->first[from], longest) > room)
+            break;
+    }
+    return to;
+}
+
+/* Returns the end of the sequences from `from` on that run at a time: all if there is no limit, or if products of the inputs
+ * of experts are collected, and otherwise groups of nearly as many tokens each. */
+static size_t end_of_group(const tsr_forward *f, const tsr_tokens *tokens, size_t from)
+{
+    const bool whole = f->collector != NULL && f->collector->products != NULL && f->router.chosen > 0;
+    if (f->ops->room == 0 || whole)
+        return tokens->sequences;
+    size_t to = end_of_room(f, tokens, from);
+    const size_t begin = tokens->first[from], rest = tokens->count - begin;
+    const size_t groups = (size_t)tsr_ceil_div(rest, tokens->first[to] - begin);
+    while (to > from + 1 && tokens->first[to - 1] - begin >= tsr_ceil_div(rest, groups))
+        to--;
+    return to;
+}
+
+/* Copies rows [first, first + n) of the states to x, or x to these rows of the outputs. */
+static tsr_status move_rows(const tsr_forward *f, const tsr_forward_states *states, size_t rows_of_part, size_t first,
+                            size_t n, double *x, bool out, tsr_err *err)
+{
+    for (size_t row = first, some; row < first + n; row += some) {
+        const size_t part = row / rows_of_part, at = row % rows_of_part * f->hidden;
+        double *const held = x + (row - first) * f->hidden;
+        some = (size_t)tsr_min_u64(rows_of_part - row % rows_of_part, first + n - row);
+        TSR_TRY(out ? f->ops->get(f->ops, states->out[part] + at, held, some * f->hidden, err)
+                    : f->ops->put(f->ops, held, states->in[part] + at, some * f->hidden, err));
+    }
+    return TSR_OK;
+}
+
+/* Runs a layer over sequences [from, to). */
+static tsr_status run_group(tsr_forward *f, size_t layer, const tsr_tokens *tokens, size_t from, size_t to,
+                            const tsr_forward_states *states, uint32_t *choices, bool *routed, tsr_err *err)
+{
+    const size_t first = tokens->first[from], n = tokens->first[to] - first,
+                 rows = tokens->count / tsr_max_u64(states->parts, 1);
+    uint32_t *const chosen = choices == NULL ? NULL : choices + first * f->router.chosen;
+    tsr_tokens group = {0};
+    double *x = NULL;
+    tsr_status status = tsr_tokens_take(tokens, from, to, &group, err);
+    if (status == TSR_OK && states->held != NULL)
+        status = tsr_forward_layer(f, layer, &group, states->held + first * f->hidden, chosen, routed, err);
+    else if (status == TSR_OK) {
+        TSR_GOTO(f->ops->make(f->ops, n * f->hidden, false, &x, err));
+        TSR_GOTO(move_rows(f, states, rows, first, n, x, false, err));
+        TSR_GOTO(tsr_forward_layer(f, layer, &group, x, chosen, routed, err));
+        status = move_rows(f, states, rows, first, n, x, true, err);
+    }
+out:
+    f->ops->drop(f->ops, x, n * f->hidden);
+    tsr_tokens_free(&group);
+    return status;
+}
+
 tsr_status tsr_forward_run_layer(tsr_forward *f, size_t layer, const tsr_tokens *tokens,
                                  const tsr_forward_states *states, uint32_t *choices, bool *routed, tsr_err *err)
 {
-    const size_t n = tokens->count * f->hidden, each = n / states->parts;
-    double *held;
-    TSR_TRY(f->ops->make(f->ops, n, &held, err));
-    tsr_status status = TSR_OK;
-    for (size_t i = 0; status == TSR_OK && i < states->parts; i++)
-        status = f->ops->put(f->ops, held + i * each, states->in[i], each, err);
-    if (status == TSR_OK)
-        status = tsr_forward_layer(f, layer, tokens, held, choices, routed, err);
-    for (size_t i = 0; status == TSR_OK && i < states->parts; i++)
-        status = f->ops->get(f->ops, states->out[i], held + i * each, each, err);
-    f->ops->drop(f->ops, held, n);
-    return status;
+    for (size_t from = 0, to; from < tokens->sequences; from = to) {
+        to = end_of_group(f, tokens, from);
+        f->ops->repeats = to - from < tokens->sequences;
+        TSR_TRY(run_group(f, layer, tokens, from, to, states, choices, routed, err));
+    }
+    return TSR_OK;
 }

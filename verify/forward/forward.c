@@ -2,6 +2,7 @@
 #include "verify/forward/forward_parts.h"
 
 #include "common/checked.h"
+#include "common/parallel/parallel_for.h"
 #include "verify/values/weight_product.h"
 
 #include <math.h>
@@ -10,11 +11,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Rows of the embedding that are read at a time. */
+typedef struct embedded {
+    const tsr_forward *f;
+    const tsr_weight *w;
+    const uint64_t *ids;
+    double *rows;
+} embedded;
+
+static tsr_status embed_token(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    const embedded *const e = context;
+    const tsr_piece row = {.row = e->ids[i], .rows = 1, .cols = e->f->hidden};
+    (void)worker;
+    return tsr_read_values(e->f->side->checkpoint, e->w, &row, e->rows + i * e->f->hidden, err);
+}
+
 tsr_status tsr_forward_embed(tsr_forward *f, const tsr_tokens *tokens, double *x, tsr_err *err)
 {
-    enum { AT_A_TIME = 64 };
+    enum { AT_A_TIME = 1024 };
     const tsr_weight *w;
-    double *const rows = malloc(AT_A_TIME * f->hidden * sizeof *rows);
+    const size_t most = (size_t)tsr_min_u64(AT_A_TIME, tokens->count);
+    double *const rows = malloc((most * f->hidden + 1) * sizeof *rows);
     tsr_status status = rows == NULL ? tsr_out_of_memory(err, "for the embedding") : TSR_OK;
     if (status == TSR_OK)
         status = tsr_forward_find(f, &w, err, "%s.%s.weight", f->root, f->embedding);
@@ -22,10 +40,8 @@ tsr_status tsr_forward_embed(tsr_forward *f, const tsr_tokens *tokens, double *x
         status = tsr_linear_expect(f->side->checkpoint, w, f->vocabulary, f->hidden, err);
     for (size_t i = 0; status == TSR_OK && i < tokens->count; i += AT_A_TIME) {
         const size_t n = (size_t)tsr_min_u64(AT_A_TIME, tokens->count - i);
-        for (size_t k = 0; status == TSR_OK && k < n; k++)
-            status = tsr_read_values(f->side->checkpoint, w,
-                                     &(tsr_piece){.row = tokens->ids[i + k], .rows = 1, .cols = f->hidden},
-                                     rows + k * f->hidden, err);
+        embedded e = {f, w, tokens->ids + i, rows};
+        status = tsr_parallel_for(n, f->ops->threads, f->ops->cancel, embed_token, &e, err);
         if (status == TSR_OK)
             status = f->ops->put(f->ops, x + i * f->hidden, rows, n * f->hidden, err);
     }
@@ -101,7 +117,7 @@ tsr_status tsr_forward_layer(tsr_forward *f, size_t layer, const tsr_tokens *tok
     tsr_status status = TSR_OK;
     f->noise = 0;
     *routed = false;
-    TSR_GOTO(tsr_hold(f, &normed, n * f->hidden, err));
+    TSR_GOTO(tsr_hold_unset(f, &normed, n * f->hidden, err));
     TSR_GOTO(tsr_forward_round(f, x, n * f->hidden, err));
     if (!alone) {
         TSR_GOTO(layer_norm(f, layer, norms->attention_in, x, n, normed.x, err));

@@ -169,9 +169,13 @@ void tsr_forward_close(tsr_forward *forward);
 /* Writes the families' names, separated by ", ". Returns text. */
 const char *tsr_forward_families(char *text, size_t size);
 
-/* Returns the most bytes of activations of a pass, computed from config.json, for two inputs at once as in a
- * comparison. Weights are read in bands and are not included, except kv_b_proj and one stacked expert. */
-uint64_t tsr_forward_memory(const tsr_forward *forward, size_t tokens, size_t longest);
+/* Returns the bytes of what a comparison of two models keeps between layers: the states before and after a layer, and
+ * the logits of a chunk. */
+uint64_t tsr_forward_states_memory(const tsr_forward *forward, size_t tokens);
+
+/* Returns the most bytes of activations of one layer, computed from config.json. Weights are read in bands and are not
+ * included, except kv_b_proj and one stacked expert. */
+uint64_t tsr_forward_layer_memory(const tsr_forward *forward, size_t tokens, size_t longest);
 
 /* Returns the number of positions whose logits are computed at a time. */
 size_t tsr_forward_chunk(const tsr_forward *forward, size_t positions);

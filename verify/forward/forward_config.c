@@ -386,10 +386,11 @@ static double recurrent_elements(const tsr_forward *f, double n)
                 2 * (double)f->hidden);
 }
 
-uint64_t tsr_forward_memory(const tsr_forward *f, size_t tokens, size_t longest)
+/* Returns the elements of the larger half of a layer, for n tokens. */
+static double half_elements(const tsr_forward *f, double n, size_t longest)
 {
     enum { THREADS = 8 };
-    const double n = 2 * (double)tokens, hidden = (double)f->hidden;
+    const double hidden = (double)f->hidden;
     const double inner = (double)tsr_max_u64(tsr_forward_size(f, "intermediate_size", 0),
                                              tsr_forward_size(f, "moe_intermediate_size", 0) *
                                                  tsr_max_u64(1, tsr_forward_size(f, "n_shared_experts", 1)));
@@ -397,8 +398,18 @@ uint64_t tsr_forward_memory(const tsr_forward *f, size_t tokens, size_t longest)
     const double attention =
         fmax((f->traits & TSR_LATENT) != 0 ? latent_elements(f, n) : grouped_elements(f, n), recurrent_elements(f, n)) +
         (double)THREADS * (double)longest;
-    const double mlp = n * (3 * inner + 3 * hidden) + stack;
+    return fmax(attention, n * (3 * inner + 3 * hidden) + stack);
+}
+
+uint64_t tsr_forward_states_memory(const tsr_forward *f, size_t tokens)
+{
     const double logits = 2.0 * (double)tsr_forward_chunk(f, tokens) * (double)f->vocabulary;
-    const double streams = 6 * n * hidden; /* for two models: before and after a layer, and its output */
-    return (uint64_t)(sizeof(double) * (streams + fmax(fmax(attention, mlp), logits)));
+    return (uint64_t)(sizeof(double) * (12 * (double)tokens * (double)f->hidden + logits));
+}
+
+uint64_t tsr_forward_layer_memory(const tsr_forward *f, size_t tokens, size_t longest)
+{
+    const double n = (double)tokens,
+                 streams = 3 * n * (double)f->hidden; /* before a layer, behind its norm, its output */
+    return (uint64_t)(sizeof(double) * (streams + half_elements(f, n, longest)));
 }

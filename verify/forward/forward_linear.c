@@ -13,7 +13,13 @@
 tsr_status tsr_hold(const tsr_forward *f, tsr_held *held, size_t n, tsr_err *err)
 {
     *held = (tsr_held){.n = n};
-    return f->ops->make(f->ops, n, &held->x, err);
+    return f->ops->make(f->ops, n, true, &held->x, err);
+}
+
+tsr_status tsr_hold_unset(const tsr_forward *f, tsr_held *held, size_t n, tsr_err *err)
+{
+    *held = (tsr_held){.n = n};
+    return f->ops->make(f->ops, n, false, &held->x, err);
 }
 
 void tsr_let_go(const tsr_forward *f, tsr_held *held)
@@ -127,7 +133,7 @@ static tsr_status take_input(tsr_forward *f, const tsr_layer_product *p, tsr_hel
     note(f, p->weight, p->matrices, &coding);
     if (coding.type == TSR_INPUT_PLAIN)
         return TSR_OK;
-    TSR_TRY(tsr_hold(f, held, p->n * p->cols, err));
+    TSR_TRY(tsr_hold_unset(f, held, p->n * p->cols, err));
     TSR_TRY(f->ops->place(f->ops, held->x, p->cols, 0, p->x, p->ld_x, 0, p->n, p->cols, err));
     *x = held->x;
     *ld_x = p->cols;
@@ -136,36 +142,11 @@ static tsr_status take_input(tsr_forward *f, const tsr_layer_product *p, tsr_hel
 
 /* ---- statistics of inputs ---- */
 
-enum { ELEMENTS = 1 << 20 /* that are copied at a time */ };
-
-/* Collects x [n][rows.cols] as rows of a module. */
-static tsr_status collect(const tsr_forward *f, tsr_collected_rows rows, const double *x, size_t n, tsr_err *err)
-{
-    const size_t most = ELEMENTS / rows.cols + 1, step = most < n ? most : n;
-    double *const host = malloc((step * rows.cols + 1) * sizeof *host);
-    tsr_status status = host == NULL ? tsr_out_of_memory(err, "for statistics of inputs") : TSR_OK;
-    rows.x = host;
-    for (size_t i = 0; status == TSR_OK && i < n; i += rows.n) {
-        rows.n = step < n - i ? step : n - i;
-        status = f->ops->get(f->ops, host, x + i * rows.cols, rows.n * rows.cols, err);
-        if (status == TSR_OK)
-            status = tsr_collect(f->collector, &rows, err);
-    }
-    free(host);
-    if (status != TSR_OK || f->collector->products == NULL)
-        return status;
-    const tsr_product_rows all = {
-        .module = rows.module, .matrices = rows.matrices, .matrix = rows.matrix, .x = x, .n = n, .cols = rows.cols};
-    return tsr_input_products_add(f->collector->products, &all, err);
-}
-
 tsr_status tsr_forward_collect(const tsr_forward *f, const char *module, const double *x, size_t n, size_t cols,
                                tsr_err *err)
 {
-    const tsr_collected_rows rows = {.module = module, .matrices = 1, .cols = cols};
-    if (f->collector == NULL)
-        return TSR_OK;
-    return x == NULL ? tsr_collect(f->collector, &rows, err) : collect(f, rows, x, n, err);
+    const tsr_collected_rows rows = {.module = module, .matrices = 1, .x = x, .n = n, .cols = cols};
+    return f->collector == NULL ? TSR_OK : tsr_collect(f->collector, &rows, err);
 }
 
 tsr_status tsr_forward_collect_product(const tsr_forward *f, const tsr_layer_product *p, tsr_err *err)
@@ -177,9 +158,13 @@ tsr_status tsr_forward_collect_product(const tsr_forward *f, const tsr_layer_pro
     snprintf(module, sizeof module, "%.*s", (int)tsr_module_length(name), name);
     if (p->ld_x != p->cols)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s': its input is part of another", name);
-    const tsr_collected_rows rows = {
-        .module = module, .matrices = p->stack != NULL ? p->matrices : 1, .matrix = (size_t)p->matrix, .cols = p->cols};
-    return collect(f, rows, p->x, p->n, err);
+    const tsr_collected_rows rows = {.module = module,
+                                     .matrices = p->stack != NULL ? p->matrices : 1,
+                                     .matrix = (size_t)p->matrix,
+                                     .x = p->x,
+                                     .n = p->n,
+                                     .cols = p->cols};
+    return tsr_collect(f->collector, &rows, err);
 }
 
 tsr_status tsr_forward_collect_cache(const tsr_forward *f, size_t layer, const char *cache, const double *x, size_t n,
@@ -189,14 +174,7 @@ tsr_status tsr_forward_collect_cache(const tsr_forward *f, size_t layer, const c
     if (f->collector == NULL)
         return TSR_OK;
     snprintf(module, sizeof module, "%s.layers.%zu.%s.%s", f->root, layer, tsr_forward_module(f, layer), cache);
-    double *const host = malloc((n + 1) * sizeof *host);
-    tsr_status status = host == NULL ? tsr_out_of_memory(err, "for statistics of keys and values") : TSR_OK;
-    if (status == TSR_OK)
-        status = f->ops->get(f->ops, host, x, n, err);
-    if (status == TSR_OK)
-        status = tsr_collect_range(f->collector, module, host, n, err);
-    free(host);
-    return status;
+    return tsr_collect_range(f->collector, module, x, n, err);
 }
 
 /* ---- products ---- */
@@ -217,8 +195,9 @@ tsr_status tsr_forward_product(tsr_forward *f, const tsr_layer_product *p, tsr_h
     tsr_status status = TSR_OK;
     if (tsr_is_cancelled(f->ops->cancel))
         return tsr_fail(err, TSR_E_CANCELLED, "interrupted");
+    linear.set = y->x == NULL && p->bias == NULL;
     if (y->x == NULL)
-        TSR_TRY(tsr_hold(f, y, p->n * p->rows, err));
+        TSR_TRY(tsr_hold_unset(f, y, p->n * p->rows, err));
     linear.y = y->x;
     TSR_GOTO(tsr_forward_collect_product(f, p, err));
     if (p->bias != NULL)

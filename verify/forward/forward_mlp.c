@@ -66,7 +66,7 @@ static tsr_status gated(tsr_forward *f, const tsr_mlp_names *names, const char *
     tsr_held inner = {0};
     tsr_status status = TSR_OK;
     TSR_GOTO(make_inputs(f, names, module, x, n, &in, err));
-    TSR_GOTO(tsr_hold(f, &inner, n * in.width, err));
+    TSR_GOTO(tsr_hold_unset(f, &inner, n * in.width, err));
     const tsr_op_gate gate = {
         .kind = f->gate, .gate = in.gate, .up = in.up, .ld = in.ld, .step = 1, .rows = n, .n = in.width, .y = inner.x};
     TSR_GOTO(tsr_forward_gate(f, &gate, err));
@@ -127,7 +127,7 @@ static tsr_status run_expert(const moe *m, size_t e, tsr_err *err)
     }
     if (taken == 0)
         return collect_none(m, e, err);
-    tsr_status status = tsr_hold(f, &in, taken * f->hidden, err);
+    tsr_status status = tsr_hold_unset(f, &in, taken * f->hidden, err);
     if (status == TSR_OK)
         status = f->ops->take(f->ops, in.x, m->x, m->rows, taken, f->hidden, err);
     snprintf(module, sizeof module, "%s.%zu", m->experts_at, e);

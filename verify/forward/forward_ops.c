@@ -14,13 +14,14 @@ enum { ROWS_A_TURN = 16, ELEMENTS_A_TURN = 1 << 14, LINE = 64 /* bytes of a line
 
 /* ---- memory ---- */
 
-static tsr_status make(tsr_ops *ops, size_t n, double **x, tsr_err *err)
+static tsr_status make(tsr_ops *ops, size_t n, bool zero, double **x, tsr_err *err)
 {
     const size_t bytes = tsr_round_up((n + 1) * sizeof **x, LINE);
     *x = aligned_alloc(LINE, bytes);
     if (*x == NULL)
         return tsr_out_of_memory(err, "for activations");
-    memset(*x, 0, bytes);
+    if (zero)
+        memset(*x, 0, bytes);
     ops->held += n * sizeof **x;
     ops->most = tsr_max_u64(ops->most, ops->held);
     return TSR_OK;
@@ -109,6 +110,53 @@ static void norm_rows(const void *args, size_t first, size_t rows)
     const rows_args *const a = args;
     for (size_t i = first; i < first + rows; i++)
         tsr_rms_norm(a->x + i * a->ld_x, a->n, a->vector, a->number, a->y + i * a->ld_y);
+}
+
+/* ---- sums over rows ---- */
+
+enum { COLUMNS = 64 /* that a thread sums at a time */ };
+
+typedef struct column_sums {
+    const tsr_op_columns *args;
+    double (*ranges)[2]; /* [blocks of COLUMNS]: least and largest */
+} column_sums;
+
+static tsr_status sum_columns(void *context, size_t block, size_t worker, tsr_err *err)
+{
+    const column_sums *const s = context;
+    const tsr_op_columns *const a = s->args;
+    const size_t from = block * COLUMNS, to = (size_t)tsr_min_u64(from + COLUMNS, a->cols);
+    double least = a->x[from], largest = least, unused[COLUMNS] = {0};
+    double *const squares = a->squares == NULL ? unused : a->squares + from;
+    bool finite = true;
+    (void)worker, (void)err;
+    for (size_t row = 0; row < a->n; row++) {
+        for (size_t i = from; i < to; i++) {
+            const double x = a->x[row * a->cols + i];
+            squares[i - from] += x * x;
+            least = x < least ? x : least;
+            largest = x > largest ? x : largest;
+            finite = finite && isfinite(x);
+        }
+    }
+    s->ranges[block][0] = finite ? least : NAN;
+    s->ranges[block][1] = largest;
+    return TSR_OK;
+}
+
+static tsr_status columns(tsr_ops *ops, tsr_op_columns *a, tsr_err *err)
+{
+    const size_t blocks = (size_t)tsr_ceil_div(a->cols, COLUMNS);
+    column_sums s = {a, malloc(blocks * sizeof *s.ranges)};
+    tsr_status status = s.ranges == NULL ? tsr_out_of_memory(err, "for statistics of inputs")
+                                         : tsr_parallel_for(blocks, ops->threads, ops->cancel, sum_columns, &s, err);
+    for (size_t i = 0; status == TSR_OK && i < blocks; i++) {
+        const double least = s.ranges[i][0], largest = s.ranges[i][1];
+        a->least = i == 0 || least < a->least || isnan(least) ? least : a->least;
+        a->largest = i == 0 || largest > a->largest ? largest : a->largest;
+    }
+    free(s.ranges);
+    return status;
 }
 
 /* ---- products of inputs ---- */
@@ -390,6 +438,7 @@ tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel)
         .put = copy,
         .get = copy,
         .linear = linear,
+        .attend = attend,
         .convolve = tsr_cpu_convolve,
         .recur = tsr_cpu_recur,
         .close = close,

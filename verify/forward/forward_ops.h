@@ -7,6 +7,7 @@
 #define TSR_VERIFY_FORWARD_FORWARD_OPS_H
 
 #include "common/atomics.h"
+#include "common/precision.h"
 #include "common/status.h"
 #include "verify/forward/inputs.h"
 #include "verify/forward/tokens/tokens.h"
@@ -82,6 +83,14 @@ typedef struct tsr_op_recur {
     double least;
 } tsr_op_recur;
 
+/* Sums over the rows of x [n][cols], which is not empty. */
+typedef struct tsr_op_columns {
+    const double *x;
+    size_t n, cols;
+    double *squares;       /* on the host: [cols], to which the sums of x^2 are added; NULL: only the range is wanted */
+    double least, largest; /* results: the range of all elements; least is NaN if one of them is NaN or infinite */
+} tsr_op_columns;
+
 /* Rows and columns of sums of products are padded to multiples of this. */
 enum { TSR_GRAM_TILE = 8 };
 
@@ -92,13 +101,16 @@ struct tsr_ops {
     const atomic_bool *cancel;
     void *state;
     size_t held, most;  /* bytes of activations: now, and at most so far */
+    uint64_t room;      /* bytes for the activations of a layer; 0: no limit */
+    bool repeats;       /* the weights of the layer are used again soon, for other tokens: they may be kept */
     uint64_t fetched;   /* bytes copied from other tables' memory */
     uint64_t exchanged; /* bytes copied between this table's memory and the host, if they are not the same */
     tsr_ops *beside;    /* n_beside more tables of the same kind, which share products (forward_share.c) */
     size_t n_beside;
 
-    tsr_status (*make)(tsr_ops *ops, size_t n, double **x, tsr_err *err); /* allocates n zeros */
-    void (*drop)(tsr_ops *ops, double *x, size_t n);                      /* NULL is allowed */
+    /* Allocates n zeros, or if not `zero` n numbers of any value. */
+    tsr_status (*make)(tsr_ops *ops, size_t n, bool zero, double **x, tsr_err *err);
+    void (*drop)(tsr_ops *ops, double *x, size_t n); /* NULL is allowed */
     tsr_status (*put)(tsr_ops *ops, double *to, const double *host, size_t n, tsr_err *err);
     tsr_status (*get)(tsr_ops *ops, double *host, const double *from, size_t n, tsr_err *err);
     tsr_status (*copy)(tsr_ops *ops, double *to, const double *from, size_t n, tsr_err *err);
@@ -109,6 +121,7 @@ struct tsr_ops {
     tsr_status (*fill)(tsr_ops *ops, double *y, size_t rows, size_t n, const double *host, tsr_err *err);
     /* `rows` is set. */
     tsr_status (*linear)(tsr_ops *ops, const tsr_linear_product *args, tsr_err *err);
+    tsr_status (*columns)(tsr_ops *ops, tsr_op_columns *args, tsr_err *err);
     /* Adds x^T x to sums [padded][padded], whose lower triangle is filled, for x [n][cols]. `padded` is cols rounded up to
      * TSR_GRAM_TILE. */
     tsr_status (*gram)(tsr_ops *ops, double *sums, const double *x, size_t n, size_t cols, tsr_err *err);
@@ -144,8 +157,8 @@ struct tsr_ops {
 
 /* The functions of a table that each kind of memory defines under the names of the fields. */
 #define TSR_OPS_FUNCTIONS                                                                                     \
-    .make = make, .drop = drop, .copy = copy, .fetch = fetch, .fill = fill, .gram = gram, .norm = norm,       \
-    .center = center, .turn = turn, .attend = attend, .gate = gate, .add = add, .take = take, .place = place, \
+    .make = make, .drop = drop, .copy = copy, .fetch = fetch, .fill = fill, .columns = columns, .gram = gram, \
+    .norm = norm, .center = center, .turn = turn, .gate = gate, .add = add, .take = take, .place = place,     \
     .scale = scale, .quantize = quantize, .round = round_all
 
 /* Implement ops->convolve and ops->recur on the CPU. */

@@ -12,7 +12,9 @@ typedef struct tsr_held {
     size_t n;
 } tsr_held;
 
+/* Hold zeros, or numbers of any value, all of which the caller sets. */
 tsr_status tsr_hold(const tsr_forward *forward, tsr_held *held, size_t n, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_hold_unset(const tsr_forward *forward, tsr_held *held, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_let_go(const tsr_forward *forward, tsr_held *held);
 
 /* Returns the row of a model_type, or NULL if it is NULL or unknown. */

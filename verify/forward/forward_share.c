@@ -50,11 +50,11 @@ static tsr_status give(const sharing *s, share *to, size_t from, size_t rows, ts
     to->product.y += from;
     if (to->ops == s->first)
         return TSR_OK;
-    TSR_TRY(to->ops->make(to->ops, w->n * w->cols, &to->x, err));
+    TSR_TRY(to->ops->make(to->ops, w->n * w->cols, false, &to->x, err));
     TSR_TRY(to->ops->fetch(to->ops, to->x, s->first, s->x, w->n * w->cols, err));
-    TSR_TRY(s->first->make(s->first, w->n * rows, &to->back, err));
+    TSR_TRY(s->first->make(s->first, w->n * rows, false, &to->back, err));
     TSR_TRY(s->first->place(s->first, to->back, rows, 0, w->y, w->ld_y, from, w->n, rows, err));
-    TSR_TRY(to->ops->make(to->ops, w->n * rows, &to->y, err));
+    TSR_TRY(to->ops->make(to->ops, w->n * rows, false, &to->y, err));
     to->product.x = to->x;
     to->product.ld_x = w->cols;
     to->product.y = to->y;
@@ -93,7 +93,7 @@ static tsr_status run_shared(sharing *s, size_t rows, tsr_err *err)
     const tsr_linear_product *const w = s->whole;
     s->x = w->x;
     if (w->ld_x != w->cols) {
-        TSR_TRY(s->first->make(s->first, w->n * w->cols, &s->packed, err));
+        TSR_TRY(s->first->make(s->first, w->n * w->cols, false, &s->packed, err));
         TSR_TRY(s->first->place(s->first, s->packed, w->cols, 0, w->x, w->ld_x, 0, w->n, w->cols, err));
         s->x = s->packed;
     }

@@ -161,7 +161,8 @@ static tsr_status run_groups(running *r, size_t layer, const double *x, tsr_sens
 static size_t groups_at_a_time(const running *r, size_t n)
 {
     const uint64_t memory = r->request->forward.run.memory;
-    while (n > 1 && memory != 0 && tsr_forward_memory(&r->forward, n * r->tokens.count, r->tokens.longest) > memory)
+    const uint64_t layer = tsr_forward_layer_memory(&r->forward, r->tokens.longest, r->tokens.longest);
+    while (n > 1 && memory != 0 && tsr_forward_states_memory(&r->forward, n * r->tokens.count) + layer > memory)
         n--;
     return n;
 }

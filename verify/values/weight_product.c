@@ -125,7 +125,8 @@ static void multiply(const tsr_linear_product *args, const block *b, size_t ld_y
             double total = 0;
             for (size_t lane = 0; lane < LANES; lane++)
                 total += b->sums[t][r][lane];
-            args->y[(b->token + t) * ld_y + b->row + r] += total;
+            double *const y = &args->y[(b->token + t) * ld_y + b->row + r];
+            *y = args->set ? total : *y + total;
         }
     }
 }

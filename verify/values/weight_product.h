@@ -1,7 +1,7 @@
 /* Linear layers and other operations of a model, in double. Weights are decoded row by row from the checkpoint and are
  * never complete in memory.
  *
- *   y[t][r] += sum over c in [first, first + cols) of x[t][c] * W[r][c],  t < n, r < R
+ *   y[t][r] (+)= sum over c in [first, first + cols) of x[t][c] * W[r][c],  t < n, r < R
  *
  * A sum has 8 partial sums, (c - first) % 8, which are added in order at the end: the same bits on every machine and
  * for any number of threads. Products are rounded once and sums once (no fused operations). */
@@ -22,6 +22,7 @@ typedef struct tsr_linear_product {
     size_t ld_x, n;
     double *y;   /* [n][R], rows are ld_y elements apart */
     size_t ld_y; /* 0: R */
+    bool set;    /* y becomes the sums; otherwise they are added to it */
 } tsr_linear_product;
 
 /* Computes the product. TSR_E_NOMEM, TSR_E_IO and other read errors. */

@@ -185,6 +185,35 @@ def test_experts_with_few_tokens(tmp_path, calibrate, family):
         assert counts.min() == 0 and np.array_equal(counts, np.concatenate([pooled[f"{n}.input_tokens"] for n in names]))
 
 
+@pytest.mark.parametrize("family", ["llama", "deepseek_v3"])
+def test_little_memory_changes_no_bit(tmp_path, tessera, calibrate, family):
+    """Sequences run in groups that fit in --memory; here one by one, with the least memory that is accepted."""
+    m = Whole(family)
+    src, tokens = m.write(tmp_path / "m"), token_file(m, tmp_path / "t.txt")
+    whole, plain, _ = calibrate(src, tokens)
+    out = tmp_path / "least.safetensors"
+    least = next(n for n in range(10_000, 2_000_000, 5_000)
+                 if harness.run(tessera, ["calibrate", src, "--tokens", tokens, "-o", out, "--device", "cpu", "--memory", n])[0] == 0)
+    grouped, result, _ = calibrate(src, tokens, "--memory", least)
+    assert grouped.keys() == whole.keys()
+    assert [n for n in whole if not np.array_equal(grouped[n], whole[n])] == []
+    assert result["activation_bytes"] < plain["activation_bytes"]
+
+
+def test_products_in_fp32(tmp_path, tessera, calibrate):
+    m = Whole("llama")
+    src, tokens = m.write(tmp_path / "m"), token_file(m, tmp_path / "t.txt")
+    code, _, err = harness.run(tessera, ["calibrate", src, "--tokens", tokens, "-o", tmp_path / "s.safetensors", "--device", "cpu", "--precision", "bf16"])
+    assert code == 5 and "--precision bf16 needs a GPU" in err
+    double, _, _ = calibrate(src, tokens)
+    single, result, _ = calibrate(src, tokens, "--precision", "fp32", "--threads", "3")
+    assert result["device"] == "CPU, products in FP32"
+    assert double.keys() == single.keys() and all(np.allclose(double[n], single[n], rtol=1e-4, atol=1e-7) for n in double)
+    assert any(not np.array_equal(double[n], single[n]) for n in double)
+    again, _, _ = calibrate(src, tokens, "--precision", "fp32", "--threads", "1")
+    assert all(np.array_equal(again[n], single[n]) for n in single)
+
+
 def test_threads_and_instruction_sets(tmp_path, calibrate):
     m = Whole("qwen3_moe")
     src, tokens = m.write(tmp_path / "m"), token_file(m, tmp_path / "t.txt")

@@ -22,12 +22,14 @@ typedef struct tsr_collected {
     double *least, *largest; /* [matrices]; unset without tokens */
     uint64_t *tokens;        /* [matrices] */
     bool *pooled;            /* [matrices]: the statistics are those of all experts of the layer */
+    size_t twin;             /* 1 + index of an earlier module of the layer with the same input; 0: none */
 } tsr_collected;
 
 typedef struct tsr_collector {
     tsr_collected *items; /* in the order of the model */
     size_t count, capacity;
-    uint64_t threads;
+    size_t first;                 /* item of the current layer */
+    tsr_ops *ops;                 /* whose memory has the inputs. Borrowed */
     tsr_input_products *products; /* collected too; NULL: they are not. Borrowed */
     tsr_arena arena;
 } tsr_collector;
@@ -36,11 +38,14 @@ typedef struct tsr_collector {
 typedef struct tsr_collected_rows {
     const char *module;
     size_t matrices, matrix;
-    const double *x; /* [n][cols]; NULL: no token reached the module */
+    const double *x; /* [n][cols], in memory of the operations; NULL: no token reached the module */
     size_t n, cols;
 } tsr_collected_rows;
 
-/* Adds rows to a module's statistics. A module is added when it is first seen; its calls follow one another.
+/* Begins a layer of the model. Modules of one layer are not those of another. */
+void tsr_collector_begin_layer(tsr_collector *collector);
+
+/* Adds rows to a module's statistics, and to the products if they are collected. A module is added when it is first seen.
  * TSR_E_VALUE: an input is NaN or infinite. TSR_E_NOMEM. */
 tsr_status tsr_collect(tsr_collector *collector, const tsr_collected_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -150,7 +150,7 @@ static tsr_status add_open(tsr_input_products *p, const tsr_product_rows *r, con
                              .cols = r->cols};
     if (o->leaf == NULL)
         return out_of_memory(err);
-    TSR_TRY(p->ops->make(p->ops, ld * ld, &o->sums, err));
+    TSR_TRY(p->ops->make(p->ops, ld * ld, true, &o->sums, err));
     p->n_open++;
     return TSR_OK;
 }

@@ -61,15 +61,28 @@ tsr_status tsr_tokens_load(tsr_tokens *t, const tsr_checkpoint *file, const tsr_
     return status;
 }
 
+/* Appends a copy of sequence s of `from`. */
+static void append_sequence(tsr_tokens *t, const tsr_tokens *from, size_t s)
+{
+    const size_t first = from->first[s], length = from->first[s + 1] - first;
+    memcpy(t->ids + t->count, from->ids + first, length * sizeof *t->ids);
+    t->count += length;
+    tsr_tokens_end_sequence(t);
+}
+
 tsr_status tsr_tokens_repeat(const tsr_tokens *t, size_t times, tsr_tokens *repeated, tsr_err *err)
 {
     TSR_TRY(tsr_tokens_reserve(repeated, times * t->sequences, times * t->count, err));
-    for (size_t s = 0; s < times * t->sequences; s++) {
-        const size_t first = t->first[s % t->sequences], length = t->first[s % t->sequences + 1] - first;
-        memcpy(repeated->ids + repeated->count, t->ids + first, length * sizeof *t->ids);
-        repeated->count += length;
-        tsr_tokens_end_sequence(repeated);
-    }
+    for (size_t s = 0; s < times * t->sequences; s++)
+        append_sequence(repeated, t, s % t->sequences);
+    return TSR_OK;
+}
+
+tsr_status tsr_tokens_take(const tsr_tokens *t, size_t from, size_t to, tsr_tokens *taken, tsr_err *err)
+{
+    TSR_TRY(tsr_tokens_reserve(taken, to - from, t->first[to] - t->first[from], err));
+    for (size_t s = from; s < to; s++)
+        append_sequence(taken, t, s);
     return TSR_OK;
 }
 

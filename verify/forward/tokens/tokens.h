@@ -29,6 +29,10 @@ tsr_status tsr_tokens_load(tsr_tokens *tokens, const tsr_checkpoint *file, const
 tsr_status tsr_tokens_repeat(const tsr_tokens *tokens, size_t times, tsr_tokens *repeated,
                              tsr_err *err) TSR_WARN_UNUSED;
 
+/* Copies sequences [from, to). */
+tsr_status tsr_tokens_take(const tsr_tokens *tokens, size_t from, size_t to, tsr_tokens *taken,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
 /* Returns the position of a token in its sequence. */
 size_t tsr_token_position(const tsr_tokens *tokens, size_t token);
 

@@ -1,11 +1,12 @@
 /* Copies between host and GPU through pieces of pinned memory, which threads of the host fill and empty.
  *
  * Pinning memory is slow (0.6 s for 1 GB), so that pieces are small and used for everything. */
-#include "verify/forward/forward_cuda_parts.h"
+#include "verify/forward/cuda/forward_cuda_parts.h"
 
 #include "common/checked.h"
 #include "common/parallel/parallel_for.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { ELEMENTS_A_TURN = 1 << 17 };
@@ -33,15 +34,19 @@ void tsr_stream_release(const tsr_gpu_ops *g, void *there)
         (void)cudaFreeAsync(there, g->stream);
 }
 
-tsr_status tsr_gpu_stage_open(tsr_gpu_ops *g, tsr_err *err)
+tsr_status tsr_gpu_stage_open(tsr_gpu_ops *g, size_t n_bands, tsr_err *err)
 {
+    g->bands = calloc(n_bands, sizeof *g->bands);
+    if (g->bands == NULL)
+        return tsr_out_of_memory(err, "for the GPU");
+    g->n_bands = n_bands;
     cudaError_t code = cudaStreamCreateWithFlags(&g->copies, cudaStreamNonBlocking);
     for (size_t i = 0; code == cudaSuccess && i < TSR_PIECES; i++)
         code = cudaEventCreateWithFlags(&g->stage.moved[i], cudaEventDisableTiming);
-    for (size_t i = 0; code == cudaSuccess && i < TSR_BANDS; i++)
-        code = cudaEventCreateWithFlags(&g->filled[i], cudaEventDisableTiming);
-    for (size_t i = 0; code == cudaSuccess && i < TSR_BANDS; i++)
-        code = cudaEventCreateWithFlags(&g->done[i], cudaEventDisableTiming);
+    for (size_t i = 0; code == cudaSuccess && i < n_bands; i++)
+        code = cudaEventCreateWithFlags(&g->bands[i].filled, cudaEventDisableTiming);
+    for (size_t i = 0; code == cudaSuccess && i < n_bands; i++)
+        code = cudaEventCreateWithFlags(&g->bands[i].done, cudaEventDisableTiming);
     return tsr_gpu_check(code, "opening the GPU", err);
 }
 
@@ -57,11 +62,13 @@ void tsr_gpu_stage_close(tsr_gpu_ops *g)
         (void)cudaFreeHost(g->stage.piece[i]);
         destroy(g->stage.moved[i]);
     }
-    for (size_t i = 0; i < TSR_BANDS; i++) {
-        (void)cudaFree(g->there[i]);
-        destroy(g->filled[i]);
-        destroy(g->done[i]);
+    for (size_t i = 0; i < g->n_bands; i++) {
+        if (g->bands[i].there != NULL)
+            (void)cudaFreeAsync(g->bands[i].there, g->copies);
+        destroy(g->bands[i].filled);
+        destroy(g->bands[i].done);
     }
+    free(g->bands);
     if (g->copies != NULL)
         (void)cudaStreamDestroy(g->copies);
 }

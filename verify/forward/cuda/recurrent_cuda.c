@@ -1,5 +1,5 @@
 /* Runs the operations of recurrent layers on a GPU. */
-#include "verify/forward/forward_cuda_parts.h"
+#include "verify/forward/cuda/forward_cuda_parts.h"
 
 #include "kernels/cuda/recurrent_f64.h"
 

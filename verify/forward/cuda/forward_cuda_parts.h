@@ -2,11 +2,12 @@
 #ifndef TSR_VERIFY_FORWARD_FORWARD_CUDA_PARTS_H
 #define TSR_VERIFY_FORWARD_FORWARD_CUDA_PARTS_H
 
+#include "kernels/cuda/cublas.h"
 #include "kernels/cuda/forward_f64.h"
 #include "verify/evidence/gpu_run.h"
-#include "verify/forward/forward_cuda.h"
+#include "verify/forward/cuda/forward_cuda.h"
 
-enum { TSR_PIECES = 2, TSR_BANDS = 2 };
+enum { TSR_PIECES = 2, TSR_BAND_BYTES = 1 << 27, TSR_ANGLES = 2 };
 
 /* Pinned memory of the host through which data go to and from a GPU. A piece is free once `moved` has happened. */
 typedef struct tsr_gpu_stage {
@@ -15,14 +16,35 @@ typedef struct tsr_gpu_stage {
     size_t capacity, turn; /* elements of each piece; next piece */
 } tsr_gpu_stage;
 
-/* Bands of weights on the GPU. The host fills one by `copies` while the GPU multiplies another. */
+/* Rows of a weight on the GPU, in the pass's precision. */
+typedef struct tsr_gpu_band {
+    void *there;
+    size_t bytes;
+    cudaEvent_t filled, done; /* filled: the rows are copied; done: they are multiplied, and others may replace them */
+    const tsr_weight *weight; /* NULL: none that could be used again */
+    uint64_t matrix;
+    size_t first, rows;
+} tsr_gpu_band;
+
+/* The angles of a RoPE on the GPU: [positions][pairs][2] cosines and sines, times the gain. */
+typedef struct tsr_gpu_angles {
+    void *there; /* NULL: none */
+    size_t positions, pairs;
+    double *frequency, gain; /* [pairs], on the host */
+} tsr_gpu_angles;
+
+/* The host fills one band by `copies` while the GPU multiplies another. Two bands take turns, or all of them if the
+ * weights are used again soon. */
 typedef struct tsr_gpu_ops {
     tsr_gpu_stage stage;
-    double *there[TSR_BANDS];
-    cudaEvent_t filled[TSR_BANDS], done[TSR_BANDS]; /* filled: a band is copied; done: it is multiplied, and free */
-    size_t capacity, turn;                          /* elements of each band; next band */
-    cudaEvent_t asked;                              /* the event that another GPU waits for */
+    tsr_gpu_band *bands;
+    size_t n_bands, turn; /* turn: next band */
+    cudaEvent_t asked;    /* the event that another GPU waits for */
     cudaStream_t stream, copies;
+    tsr_precision precision;
+    tsr_cublas *cublas;
+    tsr_gpu_angles angles[TSR_ANGLES];
+    size_t angles_turn; /* those that are replaced next */
     int ordinal;
     uint64_t reads; /* bit of each GPU whose memory this one can read */
     char name[256];
@@ -45,8 +67,8 @@ tsr_status tsr_stream_lend(const tsr_gpu_ops *gpu, const void *host, size_t byte
                            tsr_err *err) TSR_WARN_UNUSED;
 void tsr_stream_release(const tsr_gpu_ops *gpu, void *there);
 
-/* Create and free the pieces, events and the second stream. */
-tsr_status tsr_gpu_stage_open(tsr_gpu_ops *gpu, tsr_err *err) TSR_WARN_UNUSED;
+/* Create and free the pieces, `n_bands` bands, events and the second stream. */
+tsr_status tsr_gpu_stage_open(tsr_gpu_ops *gpu, size_t n_bands, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_gpu_stage_close(tsr_gpu_ops *gpu);
 
 /* Takes the next piece after its last copy. It has at least `elements`: at most TSR_PIECE_ELEMENTS, or one row. */
@@ -60,6 +82,11 @@ tsr_status tsr_gpu_get(tsr_ops *ops, double *host, const double *from, size_t n,
 /* Implement ops->convolve and ops->recur. */
 tsr_status tsr_gpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_recur(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Implement ops->gram, with the GPU that is in use, and ops->attend. */
+tsr_status tsr_gpu_gram(const tsr_gpu_ops *gpu, double *sums, const double *x, size_t n, size_t cols,
+                        tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpu_attend(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Implements ops->linear. */
 tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_linear_product *args, tsr_err *err) TSR_WARN_UNUSED;

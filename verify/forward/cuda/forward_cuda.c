@@ -1,5 +1,5 @@
 /* Runs the operations of a forward pass on a GPU, except products, on one stream in order. */
-#include "verify/forward/forward_cuda_parts.h"
+#include "verify/forward/cuda/forward_cuda_parts.h"
 
 #include "common/checked.h"
 #include "common/parallel/parallel_for.h"
@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCORES = 1 << 27 /* most attention scores in memory */ };
-
 static tsr_status check(cudaError_t code, const char *doing, tsr_err *err)
 {
     return tsr_gpu_check(code, doing, err);
@@ -19,7 +17,7 @@ static tsr_status check(cudaError_t code, const char *doing, tsr_err *err)
 
 /* ---- memory ---- */
 
-static tsr_status make(tsr_ops *ops, size_t n, double **x, tsr_err *err)
+static tsr_status make(tsr_ops *ops, size_t n, bool zero, double **x, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *there = NULL;
@@ -28,7 +26,8 @@ static tsr_status make(tsr_ops *ops, size_t n, double **x, tsr_err *err)
     *x = there;
     ops->held += n * sizeof **x;
     ops->most = tsr_max_u64(ops->most, ops->held);
-    return check(cudaMemsetAsync(there, 0, n * sizeof **x, g->stream), "clearing memory on the GPU", err);
+    return !zero ? TSR_OK
+                 : check(cudaMemsetAsync(there, 0, n * sizeof **x, g->stream), "clearing memory on the GPU", err);
 }
 
 static void drop(tsr_ops *ops, double *x, size_t n)
@@ -95,24 +94,44 @@ static tsr_status fill(tsr_ops *ops, double *y, size_t rows, size_t n, const dou
     return status;
 }
 
-static tsr_status gram(tsr_ops *ops, double *sums, const double *x, size_t n, size_t cols, tsr_err *err)
+/* Adds what the GPU has summed: squares, least and largest of each column. */
+static void add_sums(tsr_op_columns *a, const double *sums)
+{
+    const double *const least = sums + a->cols, *const largest = least + a->cols;
+    for (size_t i = 0; i < a->cols; i++) {
+        if (a->squares != NULL)
+            a->squares[i] += sums[i];
+        a->least = i == 0 || least[i] < a->least || isnan(least[i]) ? least[i] : a->least;
+        a->largest = i == 0 || largest[i] > a->largest ? largest[i] : a->largest;
+    }
+}
+
+static tsr_status columns(tsr_ops *ops, tsr_op_columns *a, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    const tsr_f64_gemm gemm = {.a = x,
-                               .b = x,
-                               .c = sums,
-                               .m = cols,
-                               .n = cols,
-                               .k = n,
-                               .lda = cols,
-                               .ldb = cols,
-                               .ldc = (size_t)tsr_round_up(cols, TSR_GRAM_TILE),
-                               .add = true,
-                               .across = true,
-                               .both_across = true,
-                               .batch = 1,
-                               .share_b = 1};
-    return tsr_cuda_f64_gemm(&gemm, g->stream, err);
+    const size_t bytes = TSR_F64_COLUMN_SUMS * a->cols * sizeof(double);
+    double *const host = malloc(bytes);
+    void *parts = NULL;
+    tsr_status status = host == NULL ? tsr_out_of_memory(err, "for statistics of inputs") : TSR_OK;
+    if (status == TSR_OK)
+        status = tsr_stream_allocate(g, tsr_cuda_f64_column_parts(a->n) * bytes, &parts, err);
+    if (status == TSR_OK)
+        status = tsr_cuda_f64_columns(a->x, a->n, a->cols, parts, g->stream, err);
+    if (status == TSR_OK)
+        status =
+            check(cudaMemcpyAsync(host, parts, bytes, cudaMemcpyDeviceToHost, g->stream), "copying from the GPU", err);
+    if (status == TSR_OK)
+        status = check(cudaStreamSynchronize(g->stream), "statistics of inputs", err);
+    if (status == TSR_OK)
+        add_sums(a, host);
+    tsr_stream_release(g, parts);
+    free(host);
+    return status;
+}
+
+static tsr_status gram(tsr_ops *ops, double *sums, const double *x, size_t n, size_t cols, tsr_err *err)
+{
+    return tsr_gpu_gram(tsr_use_gpu(ops), sums, x, n, cols, err);
 }
 
 static tsr_status norm(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, size_t n, const double *gain,
@@ -197,7 +216,7 @@ static tsr_status round_all(tsr_ops *ops, double *x, size_t n, tsr_err *err)
     return tsr_cuda_f64_round(x, n, g->stream, err);
 }
 
-/* ---- positions and attention ---- */
+/* ---- positions ---- */
 
 enum { POSITIONS_A_TURN = 64 };
 
@@ -220,92 +239,77 @@ static tsr_status compute_angles(void *context, size_t i, size_t worker, tsr_err
     return TSR_OK;
 }
 
-static tsr_status turn(tsr_ops *ops, const tsr_op_turn *a, tsr_err *err)
+/* Returns true if the angles on the GPU are those of these positions. */
+static bool has_angles(const tsr_gpu_angles *a, const tsr_rope *rope, size_t positions)
 {
-    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    const tsr_rope *const rope = a->rope;
-    const size_t size = a->tokens->longest * rope->pairs * 2, rows = a->tokens->count;
-    angles host = {rope, malloc((size + 1) * sizeof(double)), a->tokens->longest};
-    uint32_t *const places = malloc((rows + 1) * sizeof *places);
-    void *on_gpu[2] = {NULL, NULL};
-    tsr_status status = host.table == NULL || places == NULL ? tsr_out_of_memory(err, "for positions") : TSR_OK;
+    return a->there != NULL && a->positions >= positions && a->pairs == rope->pairs && a->gain == rope->gain &&
+           memcmp(a->frequency, rope->frequency, rope->pairs * sizeof *rope->frequency) == 0;
+}
+
+/* Computes the angles of positions [0, positions) on the host, and copies them to the GPU. */
+static tsr_status make_angles(tsr_ops *ops, tsr_gpu_angles *a, const tsr_rope *rope, size_t positions, tsr_err *err)
+{
+    const tsr_gpu_ops *const g = ops->state;
+    const size_t pairs = rope->pairs, size = positions * pairs * 2;
+    angles host = {rope, malloc((size + 1) * sizeof(double)), positions};
+    double *const frequency = realloc(a->frequency, (pairs + 1) * sizeof *frequency);
+    a->frequency = frequency == NULL ? a->frequency : frequency;
+    tsr_stream_release(g, a->there);
+    a->there = NULL;
+    tsr_status status = host.table == NULL || frequency == NULL ? tsr_out_of_memory(err, "for positions") : TSR_OK;
     if (status == TSR_OK)
-        status = tsr_parallel_for((size_t)tsr_ceil_div(host.positions, POSITIONS_A_TURN), ops->threads, ops->cancel,
+        status = tsr_parallel_for((size_t)tsr_ceil_div(positions, POSITIONS_A_TURN), ops->threads, ops->cancel,
                                   compute_angles, &host, err);
-    for (size_t i = 0; status == TSR_OK && i < rows; i++)
-        places[i] = (uint32_t)tsr_token_position(a->tokens, i);
     if (status == TSR_OK)
-        status = tsr_stream_lend(g, host.table, size * sizeof *host.table, &on_gpu[0], err);
-    if (status == TSR_OK)
-        status = tsr_stream_lend(g, places, rows * sizeof *places, &on_gpu[1], err);
-    const tsr_f64_turn args = {a->x,  on_gpu[0], on_gpu[1], rows,        a->ld,
-                               a->at, a->heads,  a->step,   rope->pairs, a->adjacent};
-    if (status == TSR_OK)
-        status = tsr_cuda_f64_turn(&args, g->stream, err);
-    tsr_stream_release(g, on_gpu[0]);
-    tsr_stream_release(g, on_gpu[1]);
+        status = tsr_stream_lend(g, host.table, size * sizeof *host.table, &a->there, err);
+    if (status == TSR_OK) {
+        memcpy(a->frequency, rope->frequency, pairs * sizeof *a->frequency);
+        a->pairs = pairs;
+        a->positions = positions;
+        a->gain = rope->gain;
+    }
     free(host.table);
-    free(places);
     return status;
 }
 
-/* Computes attention of queries [q0, q1) of the sequence whose first token is `begin`, all heads at once. */
-static tsr_status attend_queries(const tsr_gpu_ops *g, const tsr_op_attend *a, const double *sinks, size_t begin,
-                                 size_t q0, size_t q1, double *scores, tsr_err *err)
+/* Finds or makes the angles. A model has at most two kinds of RoPE. */
+static tsr_status take_angles(tsr_ops *ops, const tsr_rope *rope, size_t positions, const double **there, tsr_err *err)
 {
-    const size_t k0 = q0 + 1 > a->window ? q0 + 1 - a->window : 0, keys = q1 - k0, queries = q1 - q0;
-    const size_t ld_k = a->kv_heads * a->dim, ld_v = a->kv_heads * a->v_dim, share = a->heads / a->kv_heads;
-    const tsr_f64_gemm by_keys = {.a = a->q + (begin + q0) * a->ld_q,
-                                  .b = a->k + (begin + k0) * ld_k,
-                                  .c = scores,
-                                  .m = queries,
-                                  .n = keys,
-                                  .k = a->dim,
-                                  .lda = a->ld_q,
-                                  .ldb = ld_k,
-                                  .ldc = keys,
-                                  .batch = a->heads,
-                                  .step_a = a->dim,
-                                  .step_b = a->dim,
-                                  .step_c = queries * keys,
-                                  .share_b = share};
-    const tsr_f64_softmax softmax = {scores, a->heads, queries, keys, q0, k0, a->window, a->scale, a->cap, sinks};
-    const tsr_f64_gemm by_values = {.a = scores,
-                                    .b = a->v + (begin + k0) * ld_v,
-                                    .c = a->out + (begin + q0) * a->ld_out,
-                                    .m = queries,
-                                    .n = a->v_dim,
-                                    .k = keys,
-                                    .lda = keys,
-                                    .ldb = ld_v,
-                                    .ldc = a->ld_out,
-                                    .across = true,
-                                    .batch = a->heads,
-                                    .step_a = queries * keys,
-                                    .step_b = a->v_dim,
-                                    .step_c = a->v_dim,
-                                    .share_b = share};
-    TSR_TRY(tsr_cuda_f64_gemm(&by_keys, g->stream, err));
-    TSR_TRY(tsr_cuda_f64_softmax(&softmax, g->stream, err));
-    return tsr_cuda_f64_gemm(&by_values, g->stream, err);
+    tsr_gpu_ops *const g = ops->state;
+    for (size_t i = 0; i < TSR_ANGLES; i++) {
+        if (has_angles(&g->angles[i], rope, positions)) {
+            *there = g->angles[i].there;
+            return TSR_OK;
+        }
+    }
+    tsr_gpu_angles *const a = &g->angles[g->angles_turn++ % TSR_ANGLES];
+    TSR_TRY(make_angles(ops, a, rope, positions, err));
+    *there = a->there;
+    return TSR_OK;
 }
 
-static tsr_status attend(tsr_ops *ops, const tsr_op_attend *a, tsr_err *err)
+static tsr_status turn(tsr_ops *ops, const tsr_op_turn *a, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    const size_t longest = a->tokens->longest;
-    const size_t at_once = (size_t)tsr_min_u64(tsr_max_u64(SCORES / (a->heads * longest), 1), longest);
-    void *scores = NULL, *sinks = NULL;
-    tsr_status status = tsr_stream_allocate(g, a->heads * at_once * longest * sizeof(double), &scores, err);
-    if (status == TSR_OK)
-        status = tsr_stream_lend(g, a->sinks, a->heads * sizeof *a->sinks, &sinks, err);
-    for (size_t s = 0; s < a->tokens->sequences; s++) {
-        const size_t begin = a->tokens->first[s], length = a->tokens->first[s + 1] - begin;
-        for (size_t q = 0; status == TSR_OK && q < length; q += at_once)
-            status = attend_queries(g, a, sinks, begin, q, (size_t)tsr_min_u64(q + at_once, length), scores, err);
+    const tsr_tokens *const tokens = a->tokens;
+    uint32_t *const positions = malloc((tokens->count + 1) * sizeof *positions);
+    const double *table = NULL;
+    void *there = NULL;
+    tsr_status status = positions == NULL ? tsr_out_of_memory(err, "for positions") : TSR_OK;
+    for (size_t s = 0; status == TSR_OK && s < tokens->sequences; s++) {
+        for (size_t i = tokens->first[s]; i < tokens->first[s + 1]; i++)
+            positions[i] = (uint32_t)(i - tokens->first[s]);
     }
-    tsr_stream_release(g, scores);
-    tsr_stream_release(g, sinks);
+    if (status == TSR_OK)
+        status = take_angles(ops, a->rope, tokens->longest, &table, err);
+    if (status == TSR_OK)
+        status = tsr_stream_lend(g, positions, tokens->count * sizeof *positions, &there, err);
+    const tsr_f64_turn args = {a->x,  table,    there,   tokens->count,  a->ld,
+                               a->at, a->heads, a->step, a->rope->pairs, a->adjacent};
+    if (status == TSR_OK)
+        status = tsr_cuda_f64_turn(&args, g->stream, err);
+    tsr_stream_release(g, there);
+    free(positions);
     return status;
 }
 
@@ -319,6 +323,11 @@ static void close_ops(tsr_ops *ops)
     (void)cudaSetDevice(g->ordinal);
     (void)cudaDeviceSynchronize();
     tsr_gpu_stage_close(g);
+    tsr_cublas_close(g->cublas);
+    for (size_t i = 0; i < TSR_ANGLES; i++) {
+        tsr_stream_release(g, g->angles[i].there);
+        free(g->angles[i].frequency);
+    }
     if (g->asked != NULL)
         (void)cudaEventDestroy(g->asked);
     if (g->stream != NULL)
@@ -328,9 +337,8 @@ static void close_ops(tsr_ops *ops)
 }
 
 static const tsr_ops kFunctions = {
-    TSR_OPS_FUNCTIONS,        .put = tsr_gpu_put,           .get = tsr_gpu_get,
-    .linear = tsr_gpu_linear, .convolve = tsr_gpu_convolve, .recur = tsr_gpu_recur,
-    .close = close_ops,
+    TSR_OPS_FUNCTIONS,        .put = tsr_gpu_put,           .get = tsr_gpu_get,     .linear = tsr_gpu_linear,
+    .attend = tsr_gpu_attend, .convolve = tsr_gpu_convolve, .recur = tsr_gpu_recur, .close = close_ops,
 };
 
 /* Keeps freed memory in the process, so that the next layer reuses it. */
@@ -356,27 +364,47 @@ static tsr_status find_gpu(size_t number, tsr_cuda_device *device, tsr_err *err)
     return tsr_cuda_current_device(device, err);
 }
 
-tsr_status tsr_ops_of_cuda(tsr_ops *ops, size_t number, unsigned threads, const atomic_bool *cancel, tsr_err *err)
+/* Divides the GPU's memory: half of it for activations of a layer, a quarter for bands of weights. The sizes follow from
+ * the card alone, so that results do not depend on what else runs there. */
+static tsr_status divide_memory(tsr_ops *ops, size_t *n_bands, tsr_err *err)
 {
+    enum { FEWEST = 2, MOST = 1024 };
+    size_t unused, total;
+    TSR_TRY(check(cudaMemGetInfo(&unused, &total), "the GPU's memory", err));
+    ops->room = total / 2;
+    *n_bands = (size_t)tsr_min_u64(tsr_max_u64(total / 4 / TSR_BAND_BYTES, FEWEST), MOST);
+    return TSR_OK;
+}
+
+static tsr_status open_ops(tsr_ops *ops, tsr_err *err)
+{
+    tsr_gpu_ops *const g = ops->state;
+    size_t n_bands;
+    TSR_TRY(keep_memory(g->ordinal, err));
+    TSR_TRY(divide_memory(ops, &n_bands, err));
+    TSR_TRY(check(cudaStreamCreate(&g->stream), "opening the GPU", err));
+    TSR_TRY(tsr_gpu_stage_open(g, n_bands, err));
+    TSR_TRY(tsr_cublas_open(&g->cublas, g->stream, err));
+    return check(cudaEventCreateWithFlags(&g->asked, cudaEventDisableTiming), "opening the GPU", err);
+}
+
+tsr_status tsr_ops_of_cuda(tsr_ops *ops, const tsr_gpu_choice *choice, tsr_err *err)
+{
+    static const char *const kPrecisions[] = {"FP64", "products in FP32", "products in BF16"};
     tsr_cuda_device device;
-    TSR_TRY(find_gpu(number, &device, err));
+    TSR_TRY(find_gpu(choice->number, &device, err));
     tsr_gpu_ops *const g = calloc(1, sizeof *g);
     if (g == NULL)
         return tsr_out_of_memory(err, "for the GPU");
     g->ordinal = device.ordinal;
-    snprintf(g->name, sizeof g->name, "%.200s (sm_%d), FP64", device.name, device.arch);
+    g->precision = choice->precision;
+    snprintf(g->name, sizeof g->name, "%.200s (sm_%d), %s", device.name, device.arch, kPrecisions[choice->precision]);
     *ops = kFunctions;
     ops->name = g->name;
-    ops->threads = threads;
-    ops->cancel = cancel;
+    ops->threads = choice->threads;
+    ops->cancel = choice->cancel;
     ops->state = g;
-    tsr_status status = keep_memory(device.ordinal, err);
-    if (status == TSR_OK)
-        status = check(cudaStreamCreate(&g->stream), "opening the GPU", err);
-    if (status == TSR_OK)
-        status = tsr_gpu_stage_open(g, err);
-    if (status == TSR_OK)
-        status = check(cudaEventCreateWithFlags(&g->asked, cudaEventDisableTiming), "opening the GPU", err);
+    const tsr_status status = open_ops(ops, err);
     if (status != TSR_OK)
         close_ops(ops);
     return status;

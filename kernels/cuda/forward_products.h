@@ -1,0 +1,53 @@
+/* The operations around the products of a forward pass, which cuBLAS computes (kernels/cuda/cublas.h): conversions of
+ * activations, which are in FP64, the order of heads in attention, and softmax.
+ *
+ * All pointers are device memory. */
+#ifndef TSR_KERNELS_CUDA_FORWARD_PRODUCTS_H
+#define TSR_KERNELS_CUDA_FORWARD_PRODUCTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/precision.h"
+#include "kernels/cuda/cuda_launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Activations [tokens][groups][width] in FP64, whose tokens are `ld` elements apart, and the same numbers as [groups][tokens]
+ * [width] in an array for products, whose groups are `step` elements apart. A group is the heads that share keys, or all
+ * columns of a row. */
+typedef struct tsr_grouped {
+    double *x;
+    size_t ld, tokens, groups, width;
+    void *y;
+    size_t step;
+} tsr_grouped;
+
+/* Sets y to x, rounded to FP32 and then to the precision. */
+tsr_status tsr_cuda_group(const tsr_grouped *args, tsr_precision precision, tsr_stream stream,
+                          tsr_err *err) TSR_WARN_UNUSED;
+
+/* Sets x to y, or adds y, which has the precision. */
+tsr_status tsr_cuda_ungroup(const tsr_grouped *args, tsr_precision precision, bool add, tsr_stream stream,
+                            tsr_err *err) TSR_WARN_UNUSED;
+
+/* Converts scores [groups][queries][share][keys], which have the precision of its sums (common/precision.h), to probabilities
+ * of the same shape in the precision, 0 for masked keys. Query i has position first_query + i, and key j has first_key + j; a query sees the last `window` positions up to its own. Scores
+ * are multiplied by `scale`, and become cap * tanh(score / cap) if cap is not 0. sinks [groups][share] (may be NULL) are
+ * additional logits. */
+typedef struct tsr_attention_softmax {
+    tsr_precision precision;
+    void *scores, *probabilities; /* these may be the same array if the numbers have the same size */
+    size_t groups, queries, share, keys, first_query, first_key, window;
+    double scale, cap;
+    const double *sinks;
+} tsr_attention_softmax;
+tsr_status tsr_cuda_attention_softmax(const tsr_attention_softmax *args, tsr_stream stream,
+                                      tsr_err *err) TSR_WARN_UNUSED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,22 @@
+/* Declares the operations of a forward pass on a GPU: all in FP64 (kernels/cuda/forward_f64.h), or products and attention
+ * in FP32 or BF16 by cuBLAS.
+ *
+ * Threads of the host decode weights band by band, while the GPU multiplies the previous band. */
+#ifndef TSR_VERIFY_FORWARD_FORWARD_CUDA_H
+#define TSR_VERIFY_FORWARD_FORWARD_CUDA_H
+
+#include "verify/forward/forward_ops.h"
+
+typedef struct tsr_gpu_choice {
+    size_t number; /* the index among the GPUs */
+    tsr_precision precision;
+    unsigned threads; /* on the host */
+    const atomic_bool *cancel;
+} tsr_gpu_choice;
+
+/* Opens the operations of a GPU. The calling thread is bound to GPU 0. GPUs with smaller numbers must be open.
+ * tsr_ops.close frees their memory. TSR_E_DEVICE: no suitable GPU, no cuBLAS for a precision that needs it, or Tessera was
+ * built without CUDA. */
+tsr_status tsr_ops_of_cuda(tsr_ops *ops, const tsr_gpu_choice *choice, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif
