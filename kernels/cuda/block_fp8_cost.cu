@@ -53,7 +53,8 @@ double cost_us(int64_t m, int64_t n, int64_t k, const tsr_gemm_config &tile, int
     }
     const double results = (double)tile.tokens * tile.rows, again = (double)std::min<int64_t>(along_m, 4) - 1;
     const double bytes = (double)n * k * (1 + kAgain * again) + (double)m * k + 2.0 * m * n;
-    const double beyond = (double)((along_m * (of_w ? 2 : 1) * tile.tokens - m) * along_n * tiles);
+    const int64_t rows_beyond = m < tile.tokens ? (tile.tokens - m) * (of_w ? 2 : 1) : (4 - m % 4) % 4;
+    const double beyond = (double)(rows_beyond * along_n * tiles);
     const double step = step_us(tile, (double)ctas / (double)(waves * processors));
     const double of_tile = (double)host::ceil_div(tiles, splits) * step +
                            kResult * results * tile.tokens / 128; /* a warpgroup stores 64 tokens at a time */

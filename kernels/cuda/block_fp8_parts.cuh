@@ -35,6 +35,14 @@ struct problem {
     uint8_t group_shift; /* log2 of the tokens that share their scales; not 0 only for the plain and the mma kernel */
 };
 
+/* Returns the first token of a tile that would begin at m0. The last tile ends with the last token, if there are as many, and
+ * computes some tokens again: copies of rows beyond A would slow all CTAs down. The copy engine takes scales only from a
+ * multiple of 16 bytes on, so that up to three rows are beyond A. */
+static __device__ __forceinline__ int first_token(int m0, int tokens, int m)
+{
+    return min(m0, max((m - tokens + 3) / 4 * 4, 0));
+}
+
 template <typename T> __device__ __forceinline__ T narrow(float x)
 {
     if constexpr (std::is_same<T, __nv_bfloat16>::value) {

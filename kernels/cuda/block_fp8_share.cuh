@@ -21,11 +21,11 @@ static __device__ __forceinline__ tile_share share_of(const problem &p, int spli
 {
     const int tiles = (p.k + kBlock - 1) / kBlock, n0 = (int)blockIdx.y * rows;
     if (splits == 1) {
-        return {tiles, 0, tiles, 0, 1, n0, (int)blockIdx.x * tokens};
+        return {tiles, 0, tiles, 0, 1, n0, first_token((int)blockIdx.x * tokens, tokens, p.m)};
     }
     const unsigned rank = hopper::cluster_rank(), all = (unsigned)tiles, by = (unsigned)splits;
-    return {tiles, (int)(all * rank / by),         (int)(all * (rank + 1) / by), (int)rank, splits,
-            n0,    (int)(blockIdx.x / by) * tokens};
+    const int m0 = first_token((int)(blockIdx.x / by) * tokens, tokens, p.m);
+    return {tiles, (int)(all * rank / by), (int)(all * (rank + 1) / by), (int)rank, splits, n0, m0};
 }
 
 /* Initializes the ring's barriers, at which `users` warps release a tile. Called by one thread: a lane per stage was

@@ -9,10 +9,19 @@ using namespace block_fp8;
 /* A CTA's share of the product: every `stride`th of `units` units from `first` on. A unit is a pair of tiles or a
  * single one. */
 struct wide_share {
-    int tiles;      /* along k */
+    int m, tiles;   /* tokens; tiles along k */
     int rank, ctas; /* rank of the CTA in its pair; number of CTAs per unit */
     int first, units, stride;
 };
+
+/* Finds the CTA's tile of a unit. */
+template <int TOKENS, int WIDTH>
+__device__ __forceinline__ void find_tile(const wide_schedule &schedule, const wide_share &mine, int unit, int &m0,
+                                          int &n0)
+{
+    schedule.at(unit, mine.rank, m0, n0, TOKENS, WIDTH);
+    m0 = first_token(m0, TOKENS, mine.m);
+}
 
 /* Role of the loading warp: one thread requests the k tiles of all units of the CTA. */
 template <int TOKENS, int WIDTH>
@@ -21,7 +30,7 @@ __device__ __forceinline__ void load_units(wide_ring<TOKENS, WIDTH> &ring, const
 {
     for (int unit = mine.first; unit < mine.units; unit += mine.stride) {
         int m0, n0;
-        schedule.at(unit, mine.rank, m0, n0, TOKENS, WIDTH);
+        find_tile<TOKENS, WIDTH>(schedule, mine, unit, m0, n0);
         load_unit<TOKENS, WIDTH>(ring, {m0, n0, schedule.along_n > 1, schedule.along_m > 1}, mine.rank, mine.tiles,
                                  maps);
     }
@@ -37,10 +46,10 @@ __device__ __forceinline__ void multiply_units(const wide_schedule &schedule, co
     wide_reader<TOKENS, WIDTH> ring(staged + shape::kStagedBytes, group * (TOKENS / 2), 0);
     held_scales<shape::kBlocks> scales_w;
     int m0, n0, next_m0, next_n0;
-    schedule.at(mine.first, mine.rank, m0, n0, TOKENS, WIDTH);
+    find_tile<TOKENS, WIDTH>(schedule, mine, mine.first, m0, n0);
     scales_w.fetch(p.scale_w, n0 / kBlock, last_block, 0, mine.tiles, lane);
     for (int unit = mine.first; unit < mine.units; unit += mine.stride, m0 = next_m0, n0 = next_n0) {
-        schedule.at(min(unit + mine.stride, mine.units - 1), mine.rank, next_m0, next_n0, TOKENS, WIDTH);
+        find_tile<TOKENS, WIDTH>(schedule, mine, min(unit + mine.stride, mine.units - 1), next_m0, next_n0);
         float sum[shape::kSubs][WIDTH / 2] = {};
         const auto fetch = [&](int t) {
             scales_w.fetch(p.scale_w, (t < mine.tiles ? n0 : next_n0) / kBlock, last_block, t < mine.tiles ? t : 0,
@@ -69,7 +78,8 @@ __global__ void __launch_bounds__(384, 1)
 
     const int tiles = (p.k + kBlock - 1) / kBlock;
     const int ctas = schedule.along_m * schedule.along_n;
-    const wide_share mine = {tiles,
+    const wide_share mine = {p.m,
+                             tiles,
                              (int)hopper::cluster_rank(),
                              ctas,
                              (int)blockIdx.x / ctas,
