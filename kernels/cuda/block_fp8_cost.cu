@@ -20,7 +20,7 @@ constexpr tsr_gemm_config kTiles[] = {
 double step_us(const tsr_gemm_config &tile, double busy)
 {
     constexpr double kStep = 0.035, kProduct = 1.24e-5; /* for a k tile, and for each of its results */
-    constexpr int kRowsOfW = 38;     /* with W in the rows of the tensor cores, a product costs as many more tokens */
+    constexpr int kRowsOfW = 62;     /* with W in the rows of the tensor cores, a product costs as many more tokens */
     constexpr double kSlower = 0.85; /* the part by which it takes longer if all are busy */
     constexpr double kHalves = 1.05; /* the wide kernel multiplies 128 by 128 in two halves */
     const bool wide = tile.kind == TSR_GEMM_WIDE;
@@ -30,16 +30,14 @@ double step_us(const tsr_gemm_config &tile, double busy)
            (wide && tile.cluster > 1 ? 0.003 : 0); /* CTAs of a pair wait for each other */
 }
 
-/* Returns the estimated microseconds of a launch; infinity if tokens would fill no more than half of a tile. Products,
- * memory, and copies of rows beyond A go on at the same time, but none hides the others completely. The constants are
- * an H200's, fitted to the times of all tiles over the matrices of tests/peers/kernels/sweep_shapes.py
- * (docs/kernels/block_fp8_gemm.md). */
+/* Returns the estimated microseconds of a launch, or infinity for a grid that is not possible. Products and memory go on at
+ * the same time, but neither hides the other completely. The constants are an H200's, fitted to the times of all tiles over
+ * the matrices of tests/peers/kernels/sweep_shapes.py (docs/kernels/block_fp8_gemm.md). */
 double cost_us(int64_t m, int64_t n, int64_t k, const tsr_gemm_config &tile, int64_t processors)
 {
     constexpr double kLaunch = 2.2, kStart = 0.9; /* for a launch, and for each wave of CTAs */
     constexpr double kByte = 2.3e-7;              /* for a byte of memory */
     constexpr double kAgain = 0.16;               /* the part of W that a further tile of tokens reads again */
-    constexpr double kBeyond = 3.9e-5;            /* for 128 bytes beyond A, at which all CTAs meet in L2 */
     constexpr double kResult = 2.3e-5, kSplit = 1.1, kSplitResult = 8.8e-5;
     const bool wide = tile.kind == TSR_GEMM_WIDE;
     const int splits = wide ? 1 : tile.cluster;
@@ -48,18 +46,16 @@ double cost_us(int64_t m, int64_t n, int64_t k, const tsr_gemm_config &tile, int
     const int64_t along_m = of_w ? host::ceil_div(tokens, 2) : tokens, along_n = of_a ? host::ceil_div(rows, 2) : rows;
     const int64_t ctas = along_m * along_n * tile.cluster, tiles = host::ceil_div(k, kBlock);
     const int64_t waves = host::ceil_div(ctas, wide ? processors : host::room_for_clusters(splits, processors));
-    if (tile.tokens >= 2 * std::max<int64_t>(m, 16) || (!wide && rows > kMostBlocks) || (splits > 1 && waves > 1)) {
+    if ((!wide && rows > kMostBlocks) || (splits > 1 && waves > 1)) {
         return INFINITY;
     }
     const double results = (double)tile.tokens * tile.rows, again = (double)std::min<int64_t>(along_m, 4) - 1;
     const double bytes = (double)n * k * (1 + kAgain * again) + (double)m * k + 2.0 * m * n;
-    const int64_t rows_beyond = m < tile.tokens ? (tile.tokens - m) * (of_w ? 2 : 1) : (4 - m % 4) % 4;
-    const double beyond = (double)(rows_beyond * along_n * tiles);
     const double step = step_us(tile, (double)ctas / (double)(waves * processors));
     const double of_tile = (double)host::ceil_div(tiles, splits) * step +
                            kResult * results * tile.tokens / 128; /* a warpgroup stores 64 tokens at a time */
-    return kLaunch + hypot(hypot(bytes * kByte, beyond * kBeyond), (double)waves * of_tile) +
-           kStart * (double)(wide ? 1 : waves) + (splits > 1 ? kSplit + kSplitResult * results : 0);
+    return kLaunch + hypot(bytes * kByte, (double)waves * of_tile) + kStart * (double)(wide ? 1 : waves) +
+           (splits > 1 ? kSplit + kSplitResult * results : 0);
 }
 
 } // namespace

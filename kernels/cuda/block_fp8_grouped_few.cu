@@ -64,7 +64,7 @@ __device__ __forceinline__ void load_few(few_ring<ROWS, TOKENS> &ring, few_sched
     for (int index = blockIdx.x; schedule.at(index, unit); index += gridDim.x) {
         const int row_w = unit.group * schedule.p.all.n + unit.n0;
         for (int t = 0; t < tiles; ++t) {
-            load_k_tile(ring, t, row_w, unit.m0, map_w, map_a, map_scale);
+            load_k_tile(ring, t, row_w, unit.m0, TOKENS, map_w, map_a, map_scale);
         }
     }
     drain(ring);

@@ -123,7 +123,7 @@ __device__ __forceinline__ void load_groups(wide_ring<kTokens, WIDTH> &ring, gro
         if (hopper::elect()) {
             table.units[i % grouped_table::kPlaces] = next;
             load_unit<kTokens, WIDTH>(
-                ring, {unit.m0, unit.group * schedule.p.all.n + unit.n0, unit.shared == 1, unit.shared == 2},
+                ring, {unit.m0, unit.group * schedule.p.all.n + unit.n0, kTokens, unit.shared == 1, unit.shared == 2},
                 schedule.rank, tiles, maps);
         }
         __syncwarp();
@@ -244,7 +244,7 @@ tsr_status launch_grouped(const grouped_problem &p, int processors, tsr_stream s
 {
     const problem &all = p.all;
     wide_maps maps;
-    TSR_TRY((encode_maps<kTokens, WIDTH, T>(all, weight_rows(p), &maps, err)));
+    TSR_TRY((encode_maps<kTokens, WIDTH, T>(all, weight_rows(p), kTokens, &maps, err)));
     const int64_t tiles_m =
         p.rows_of_group != NULL ? p.groups * host::ceil_div(p.room, kTokens) : host::ceil_div(all.m, kTokens);
     const int64_t units = tiles_m * host::ceil_div(all.n, WIDTH),

@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(narrow_shape<TOKENS, WIDTH>::kThreads, 1)
         hopper::meet_arrive(2, shape::kThreads); /* no wait: this warp initialized the barriers */
         hopper::wait_for_launch_before();
         if (hopper::elect()) {
-            load_share(ring, mine, &map_w, &map_a, &map_scale);
+            load_share(ring, mine, p.m, &map_w, &map_a, &map_scale);
         }
     } else {
         hopper::meet(2, shape::kThreads);

@@ -43,6 +43,13 @@ static __device__ __forceinline__ int first_token(int m0, int tokens, int m)
     return min(m0, max((m - tokens + 3) / 4 * 4, 0));
 }
 
+/* Returns the tokens of a tile that are copied: those that exist, and up to three more. Of the others, the product has
+ * results that are not stored. */
+__host__ __device__ static inline int copied_tokens(int tokens, int m)
+{
+    return m < tokens ? (m + 3) / 4 * 4 : tokens;
+}
+
 template <typename T> __device__ __forceinline__ T narrow(float x)
 {
     if constexpr (std::is_same<T, __nv_bfloat16>::value) {

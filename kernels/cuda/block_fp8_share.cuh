@@ -74,15 +74,16 @@ struct operand_maps {
     CUtensorMap w, a, scale;
 };
 
-/* Called by the loading thread: requests k tile t into the ring's next stage, once that is free. */
+/* Called by the loading thread: requests k tile t into the ring's next stage, once that is free. The maps of A have boxes of
+ * `tokens` rows. */
 template <typename SHAPE>
-__device__ __forceinline__ void load_k_tile(tile_ring<SHAPE> &ring, int t, int row_w, int row_a,
+__device__ __forceinline__ void load_k_tile(tile_ring<SHAPE> &ring, int t, int row_w, int row_a, int tokens,
                                             const CUtensorMap *map_w, const CUtensorMap *map_a,
                                             const CUtensorMap *map_scale)
 {
     uint64_t *const full = &ring.full[ring.stage];
     hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
-    hopper::barrier_expect(full, SHAPE::kWBytes + SHAPE::kABytes + SHAPE::kABytes / kBlock * 4);
+    hopper::barrier_expect(full, (uint32_t)(SHAPE::kWBytes + tokens * (kBlock + 4)));
     hopper::load_tile(ring.w + ring.stage * SHAPE::kWBytes, map_w, full, t * kBlock, row_w);
     hopper::load_tile(ring.a + ring.stage * SHAPE::kABytes, map_a, full, t * kBlock, row_a);
     hopper::load_tile(ring.scale + ring.stage * SHAPE::kScaleBytes, map_scale, full, row_a, t);
@@ -91,11 +92,13 @@ __device__ __forceinline__ void load_k_tile(tile_ring<SHAPE> &ring, int t, int r
 
 /* Role of the loading warp: one thread requests every tile of the share. */
 template <typename SHAPE>
-__device__ __forceinline__ void load_share(tile_ring<SHAPE> ring, const tile_share &mine, const CUtensorMap *map_w,
-                                           const CUtensorMap *map_a, const CUtensorMap *map_scale)
+__device__ __forceinline__ void load_share(tile_ring<SHAPE> ring, const tile_share &mine, int m,
+                                           const CUtensorMap *map_w, const CUtensorMap *map_a,
+                                           const CUtensorMap *map_scale)
 {
+    const int tokens = copied_tokens(SHAPE::kABytes / kBlock, m);
     for (int t = mine.first; t < mine.last; ++t) {
-        load_k_tile(ring, t, mine.n0, mine.m0, map_w, map_a, map_scale);
+        load_k_tile(ring, t, mine.n0, mine.m0, tokens, map_w, map_a, map_scale);
     }
     drain(ring);
 }
@@ -126,7 +129,7 @@ tsr_status launch_shares(KERNEL kernel, const problem &p, int tokens, int rows, 
                          tsr_err *err, const MORE &...more)
 {
     operand_maps maps;
-    TSR_TRY(encode_operands(p, p.n, tokens, rows, &maps, err));
+    TSR_TRY(encode_operands(p, p.n, copied_tokens(tokens, p.m), rows, &maps, err));
     const dim3 grid((unsigned)(host::ceil_div(p.m, tokens) * splits), (unsigned)host::ceil_div(p.n, rows));
     TSR_TRY(host::launched(kWhat, host::allow_shared(kernel, SHAPE::kBytes), err));
     return host::launched(kWhat,

@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(tokens_shape<TOKENS>::kThreads, 1)
 
     if (warp >= kWarps) {
         if (warp == kWarps && hopper::elect()) {
-            load_share(ring, mine, &map_w, &map_a, &map_scale);
+            load_share(ring, mine, p.m, &map_w, &map_a, &map_scale);
         }
     } else {
         float sum[TOKENS / 2] = {};

@@ -28,11 +28,12 @@ template <int TOKENS, int WIDTH>
 __device__ __forceinline__ void load_units(wide_ring<TOKENS, WIDTH> &ring, const wide_schedule &schedule,
                                            const wide_share &mine, const wide_maps &maps)
 {
+    const int copied = copied_tokens(TOKENS, mine.m);
     for (int unit = mine.first; unit < mine.units; unit += mine.stride) {
         int m0, n0;
         find_tile<TOKENS, WIDTH>(schedule, mine, unit, m0, n0);
-        load_unit<TOKENS, WIDTH>(ring, {m0, n0, schedule.along_n > 1, schedule.along_m > 1}, mine.rank, mine.tiles,
-                                 maps);
+        load_unit<TOKENS, WIDTH>(ring, {m0, n0, copied, schedule.along_n > 1, schedule.along_m > 1}, mine.rank,
+                                 mine.tiles, maps);
     }
 }
 
@@ -115,7 +116,7 @@ template <int TOKENS, int WIDTH, typename T>
 tsr_status launch_wide(const problem &p, int ctas, int processors, tsr_stream stream, tsr_err *err)
 {
     wide_maps maps;
-    TSR_TRY((encode_maps<TOKENS, WIDTH, T>(p, p.n, &maps, err)));
+    TSR_TRY((encode_maps<TOKENS, WIDTH, T>(p, p.n, copied_tokens(TOKENS, p.m), &maps, err)));
     const int64_t rows = host::ceil_div(p.m, TOKENS), columns = host::ceil_div(p.n, WIDTH);
     wide_schedule schedule;
     const bool along_m = share_w(rows, columns, {TSR_GEMM_WIDE, TOKENS, WIDTH, ctas});

@@ -180,10 +180,10 @@ struct wide_maps {
     CUtensorMap a, w, scale, d;
 };
 
-/* Encodes the maps. `rows_w` is the number of rows of all weights that the launch may load. 32-bit results, and results
- * with unaligned rows, need no map. */
+/* Encodes the maps. `rows_w` is the number of rows of all weights that the launch may load, and `copied` the tokens of a tile.
+ * 32-bit results, and results with unaligned rows, need no map. */
 template <int TOKENS, int WIDTH, typename T>
-tsr_status encode_maps(const problem &p, int64_t rows_w, wide_maps *maps, tsr_err *err)
+tsr_status encode_maps(const problem &p, int64_t rows_w, int copied, wide_maps *maps, tsr_err *err)
 {
     encode_fn encode = NULL;
     *maps = {};
@@ -192,11 +192,11 @@ tsr_status encode_maps(const problem &p, int64_t rows_w, wide_maps *maps, tsr_er
         TSR_TRY(encode_matrix(encode, &maps->d, CU_TENSOR_MAP_DATA_TYPE_UINT16, p.d, p.m, p.n, p.ldd * 2, kStaged,
                               kStaged, err));
     }
-    TSR_TRY(encode_matrix(encode, &maps->a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, TOKENS, kBlock, err));
+    TSR_TRY(encode_matrix(encode, &maps->a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, copied, kBlock, err));
     TSR_TRY(
         encode_matrix(encode, &maps->w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, rows_w, p.k, p.ldw, WIDTH, kBlock, err));
     return encode_matrix(encode, &maps->scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, host::ceil_div(p.k, kBlock),
-                         p.m, p.ld_scale_a * 4, 1, TOKENS, err);
+                         p.m, p.ld_scale_a * 4, 1, copied, err);
 }
 
 /* Initializes the barriers; one thread of each CTA runs it before the neighbour may load. `ctas`: CTAs per cluster, 1
@@ -216,7 +216,8 @@ __device__ __forceinline__ void prepare(const wide_ring<TOKENS, WIDTH> &ring, co
 
 /* The rows of the tiles of a unit, and what the CTA shares with its neighbour. */
 struct wide_rows {
-    int a, w; /* first rows of the tile */
+    int a, w;   /* first rows of the tile */
+    int copied; /* tokens */
     bool share_a, share_w;
 };
 
@@ -241,7 +242,7 @@ __device__ __forceinline__ void load_unit(wide_ring<TOKENS, WIDTH> &ring, const 
     for (int t = 0; t < tiles; ++t) {
         uint64_t *const full = &ring.full[ring.stage];
         hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
-        hopper::barrier_expect(full, shape::kABytes + shape::kWBytes + shape::kScaleBytes);
+        hopper::barrier_expect(full, (uint32_t)(shape::kWBytes + rows.copied * (kBlock + 4)));
         load_operand(ring.a + ring.stage * shape::kABytes, &maps.a, full, t * kBlock, rows.a, rows.share_a, rank);
         load_operand(ring.w + ring.stage * shape::kWBytes, &maps.w, full, t * kBlock, rows.w, rows.share_w, rank);
         hopper::load_tile(ring.scale + ring.stage * shape::kScaleBytes, &maps.scale, full, rows.a, t);
