@@ -34,9 +34,9 @@ tsr_status tsr_pass_options_check(const tsr_pass_options *p, tsr_err *err)
     return TSR_OK;
 }
 
-tsr_forward_request tsr_pass_request(const tsr_pass_options *p, const tsr_side *side, tsr_terminal *terminal,
-                                     uint64_t threads)
+tsr_forward_request tsr_pass_request(const tsr_pass_options *p, const tsr_side *side, tsr_run_options run)
 {
+    run.threads = run.threads > UINT16_MAX ? UINT16_MAX : run.threads;
     return (tsr_forward_request){
         .source = side,
         .tokens = p->tokens,
@@ -45,5 +45,5 @@ tsr_forward_request tsr_pass_request(const tsr_pass_options *p, const tsr_side *
         .exact = true,
         .device = (tsr_device_kind)p->device,
         .devices = (size_t)p->devices,
-        .run = tsr_terminal_run_options(terminal, threads > UINT16_MAX ? UINT16_MAX : threads, p->memory)};
+        .run = run};
 }
