@@ -87,7 +87,8 @@ static tsr_status name_folder(tsr_proof *p, const char *dst, tsr_arena *arena, t
         n--;
     const char *const name = memrchr(dst, '/', n) == NULL ? dst : (const char *)memrchr(dst, '/', n) + 1;
     if (name == dst + n || strncmp(name, "..", (size_t)(dst + n - name)) == 0)
-        return tsr_fail(err, TSR_E_USAGE, "-o %s: --prove writes beside the output; give the directory by its name", dst);
+        return tsr_fail(err, TSR_E_USAGE, "-o %s: --prove writes beside the output; give the directory by its name",
+                        dst);
     p->rounded = tsr_arena_printf(arena, "%.*s" SUFFIX, (int)n, dst);
     return tsr_arena_status(arena, TSR_OK, err);
 }
@@ -106,7 +107,8 @@ static tsr_status plan_counterpart(tsr_command_context *c, tsr_err *err)
     const tsr_status status = tsr_journal_check_resumable(&p->plan, p->rounded, err);
     if (status == TSR_E_EXISTS || status == TSR_E_MISMATCH)
         return tsr_fail(err, TSR_E_EXISTS,
-                        "%s: not made by this command, which needs the name for --prove; remove or rename it", p->rounded);
+                        "%s: not made by this command, which needs the name for --prove; remove or rename it",
+                        p->rounded);
     TSR_TRY(status);
     return job->dry_run ? TSR_OK : tsr_space_check_both(&job->plan, job->dst, &p->plan, p->rounded, err);
 }
@@ -213,8 +215,8 @@ static tsr_status judge(const tsr_proof *p, const char *dst, tsr_result *judged,
         return TSR_OK;
     finding.text = has_counterpart(p)
                        ? tsr_arena_printf(&judged->arena,
-                                          "KL divergence %.3g nats from SRC is above the %.3g of rounding to nearest", kl,
-                                          p->forward.baseline.kl[0])
+                                          "KL divergence %.3g nats from SRC is above the %.3g of rounding to nearest",
+                                          kl, p->forward.baseline.kl[0])
                        : tsr_arena_printf(&judged->arena, "the KL divergence from SRC is not a number");
     return finding.text == NULL ? tsr_out_of_memory(err, NULL) : tsr_result_add_finding(judged, &finding, err);
 }
@@ -262,8 +264,8 @@ void tsr_proof_print(const tsr_proof *p)
         tsr_print("       compared with SRC alone: the command rounds to nearest\n");
     tsr_verify_forward_print_figures(&p->forward);
     if (e->failed > 0)
-        tsr_print("%zu of %zu judgements are beyond the limits of tessera verify forward, which lists them\n", e->failed,
-                  e->count);
+        tsr_print("%zu of %zu judgements are beyond the limits of tessera verify forward, which lists them\n",
+                  e->failed, e->count);
 }
 
 void tsr_proof_json(tsr_text *t, const tsr_proof *p)

@@ -20,7 +20,7 @@ typedef struct tsr_proof {
 
     /* Set by tsr_proof_open. */
     tsr_quantize_job plain;
-    tsr_plan plan;       /* of the counterpart; without steps if there is none, because the job rounds plainly */
+    tsr_plan plan;       /* the counterpart's; without steps if the job rounds plainly */
     const char *rounded; /* folder of the counterpart; NULL: unknown */
 
     tsr_verify_forward forward;

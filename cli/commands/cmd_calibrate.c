@@ -104,8 +104,8 @@ static tsr_status open_source(tsr_command_context *c, tsr_err *err)
 static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)
 {
     calibrating *const a = c->job;
-    const tsr_forward_request request = tsr_pass_request(
-        &a->pass, &a->side, tsr_terminal_run_options(terminal, c->common.threads, a->pass.memory));
+    const tsr_forward_request request =
+        tsr_pass_request(&a->pass, &a->side, tsr_terminal_run_options(terminal, c->common.threads, a->pass.memory));
     TSR_TRY(tsr_calibrate_state_open(&a->state, a->out, err));
     if (a->hessians)
         TSR_TRY(tsr_input_products_open(&a->products, a->state.products, err));

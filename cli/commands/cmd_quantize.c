@@ -111,8 +111,9 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
 static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
 {
     const quantizing *const q = c->job;
-    const char *const sources[] = {q->plan.from.path,    q->job.of.activations, q->job.of.kv_ranges, q->job.recipe,
-                                   q->job.of.importance, q->job.rules,          q->job.scales_from,  q->proof.pass.tokens};
+    const char *const sources[] = {q->plan.from.path,  q->job.of.activations, q->job.of.kv_ranges,
+                                   q->job.recipe,      q->job.of.importance,  q->job.rules,
+                                   q->job.scales_from, q->proof.pass.tokens};
     tsr_plan_job_paths(c, sources, sizeof sources / sizeof *sources, paths);
     if (q->proof.pass.tokens != NULL)
         paths->unconfined = tsr_unconfined_device(q->proof.pass.device != TSR_DEVICE_CPU, q->proof.pass.tokens);

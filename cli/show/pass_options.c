@@ -37,13 +37,12 @@ tsr_status tsr_pass_options_check(const tsr_pass_options *p, tsr_err *err)
 tsr_forward_request tsr_pass_request(const tsr_pass_options *p, const tsr_side *side, tsr_run_options run)
 {
     run.threads = run.threads > UINT16_MAX ? UINT16_MAX : run.threads;
-    return (tsr_forward_request){
-        .source = side,
-        .tokens = p->tokens,
-        .sequences = p->sequences == 0 ? MOST_TOKENS : (size_t)p->sequences,
-        .length = (size_t)p->length,
-        .exact = true,
-        .device = (tsr_device_kind)p->device,
-        .devices = (size_t)p->devices,
-        .run = run};
+    return (tsr_forward_request){.source = side,
+                                 .tokens = p->tokens,
+                                 .sequences = p->sequences == 0 ? MOST_TOKENS : (size_t)p->sequences,
+                                 .length = (size_t)p->length,
+                                 .exact = true,
+                                 .device = (tsr_device_kind)p->device,
+                                 .devices = (size_t)p->devices,
+                                 .run = run};
 }

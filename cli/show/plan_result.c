@@ -266,8 +266,6 @@ static void print_summary(const tsr_plan_job *job)
     print_errors(job, plan, result->rows, TSR_STATS_ORIGINAL, "against the original");
     print_scales(plan);
     tsr_merge_result_print(plan, result->rows);
-    if (job->proof != NULL)
-        tsr_proof_print(job->proof);
     if (!shard && job->judged.n_findings == 0)
         tsr_quant_limits_print(&job->limits, &job->judged);
     char read[32], written[32], rate[32], io[256];
@@ -294,6 +292,8 @@ static void print_summary(const tsr_plan_job *job)
     else if (result->files_resumed > 0)
         tsr_print("resumed: %llu finished file%s verified and kept\n", U64(result->files_resumed),
                   tsr_plural(result->files_resumed));
+    if (job->proof != NULL)
+        tsr_proof_print(job->proof);
     if (shard) {
         tsr_shard_print_end(&job->shards, tsr_plan_job_output(job), job->address == NULL ? NULL : job->dst);
         return;

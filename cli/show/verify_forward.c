@@ -87,8 +87,7 @@ static tsr_status open_side(tsr_verify_forward *v, size_t i, tsr_err *err)
     const tsr_list *const ignore = i == 0 ? v->ignore : NULL;
     TSR_TRY(tsr_checkpoint_open(&v->checkpoints[i], v->sides[i], ignore == NULL ? NULL : ignore->items,
                                 ignore == NULL ? 0 : ignore->count, err));
-    TSR_TRY(
-        tsr_weights_survey(&v->weights[i], v->checkpoints[i], (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err));
+    TSR_TRY(tsr_weights_survey(&v->weights[i], v->checkpoints[i], (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err));
     v->opened[i] = (tsr_side){v->checkpoints[i], &v->weights[i]};
     return TSR_OK;
 }
