@@ -160,7 +160,7 @@ static tsr_status make_counterpart(const tsr_command_context *c, tsr_terminal *t
     terminal->verb = "rounding";
     const tsr_status status = tsr_engine_run(&job->proof->plan, job->proof->rounded, &options, &result, err);
     tsr_engine_result_free(&result);
-    return status;
+    return status == TSR_OK ? TSR_OK : tsr_prepend(err, status, kBaseline);
 }
 
 static tsr_status run_passes(const tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)

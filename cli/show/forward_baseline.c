@@ -18,16 +18,26 @@ static const tsr_judgement *find(const tsr_evidence *evidence, const char *subje
     return NULL;
 }
 
-static void compare(tsr_forward_baseline *b, const tsr_evidence *model)
+/* Compares divergences, and marks the logits as a fault if the model's is not the smaller one. */
+static void compare_logits(tsr_forward_baseline *b, tsr_evidence *model, tsr_judgement *mine,
+                           const tsr_judgement *other)
+{
+    b->kl[0] = other->kl.mean;
+    b->kl[1] = mine->kl.mean;
+    b->agreement = (double)other->agreed / (double)other->choices;
+    if (!tsr_forward_baseline_is_better(b) || mine->fault != NULL)
+        return;
+    mine->fault = "the predictions of the baseline are nearer to those of the source";
+    model->failed++;
+}
+
+static void compare(tsr_forward_baseline *b, tsr_evidence *model)
 {
     for (size_t i = 0; i < model->count; i++) {
-        const tsr_judgement *const mine = &model->items[i], *const other =
-                                                                find(&b->evidence, mine->subject, mine->what);
-        if (strcmp(mine->what, TSR_FORWARD_LOGITS) == 0) {
-            b->kl[0] = other->kl.mean;
-            b->kl[1] = mine->kl.mean;
-            b->agreement = (double)other->agreed / (double)other->choices;
-        }
+        tsr_judgement *const mine = &model->items[i];
+        const tsr_judgement *const other = find(&b->evidence, mine->subject, mine->what);
+        if (strcmp(mine->what, TSR_FORWARD_LOGITS) == 0)
+            compare_logits(b, model, mine, other);
         if (strcmp(mine->what, TSR_FORWARD_LAYER) != 0 || !(mine->metrics.sum_d2 > 0 && other->metrics.sum_d2 > 0))
             continue;
         const double gain = 10 * log10(other->metrics.sum_d2 / mine->metrics.sum_d2);
@@ -42,7 +52,7 @@ static void compare(tsr_forward_baseline *b, const tsr_evidence *model)
 }
 
 tsr_status tsr_forward_baseline_run(tsr_forward_baseline *b, const tsr_forward_request *request, const tsr_side *side,
-                                    const tsr_evidence *model, tsr_err *err)
+                                    tsr_evidence *model, tsr_err *err)
 {
     tsr_forward_request own = *request;
     own.model = side;
@@ -67,8 +77,6 @@ void tsr_forward_baseline_print(const tsr_forward_baseline *b)
         tsr_print(
             "       layers alone: the error is %.2f to %.2f dB below the baseline's, least in %s; %zu of %zu are above it\n",
             b->least_db, b->most_db, b->least_at, b->n_worse, b->layers);
-    if (tsr_forward_baseline_is_better(b))
-        tsr_print("FAILED: the baseline's predictions are nearer to those of SRC\n");
 }
 
 void tsr_forward_baseline_summarize(tsr_text *t, const tsr_forward_baseline *b)
