@@ -6,7 +6,7 @@
 #include "cli/io/space.h"
 #include "cli/plan_job.h"
 #include "cli/show/verify_kernels.h"
-#include "common/file.h"
+#include "convert/records/destination.h"
 #include "convert/records/journal.h"
 #include "formats/json/json_write.h"
 
@@ -29,7 +29,7 @@ tsr_proof tsr_proof_defaults(const tsr_quantize_job *of)
 void tsr_proof_options(tsr_proof *p, tsr_option *options)
 {
     const tsr_option own[] = {
-        {"--prove", TSR_OPT_TEXT, &p->pass.tokens, "TOKENS",
+        {"--prove", TSR_OPT_TEXT, &p->pass.tokens, "FILE",
          "afterwards run held-out text (token ids as text or .npy, or text for SRC's tokenizer) through SRC, DST and a copy "
          "that is rounded to nearest, in DST" SUFFIX ", and print the gain; exit code 1 if the copy is nearer to SRC"},
         {"--count", TSR_OPT_COUNT, &p->pass.length, "N", "most tokens of a sequence (512)"},
@@ -64,7 +64,7 @@ tsr_status tsr_proof_check(const tsr_command_context *c, tsr_err *err)
     const char *const obstacle = find_obstacle(c);
     for (size_t i = 0; c->options[i].name != NULL && job->proof->pass.tokens == NULL; i++) {
         if ((c->given >> i & 1) != 0 && tsr_is_listed(NEEDS_PROOF, c->options[i].name))
-            return tsr_fail(err, TSR_E_USAGE, "%s has no effect without --prove TOKENS", c->options[i].name);
+            return tsr_fail(err, TSR_E_USAGE, "%s has no effect without --prove FILE", c->options[i].name);
     }
     if (job->proof->pass.tokens == NULL)
         return TSR_OK;
@@ -189,7 +189,7 @@ static tsr_status compare(const tsr_command_context *c, tsr_terminal *terminal, 
     if (status == TSR_OK)
         status = run_passes(c, terminal, err);
     tsr_err why;
-    const tsr_status removed = tsr_remove_tree(p->rounded, &why);
+    const tsr_status removed = tsr_remove_output(p->rounded, &why);
     return status != TSR_OK ? status : removed == TSR_OK ? TSR_OK : tsr_fail_with(err, removed, &why);
 }
 

@@ -309,7 +309,7 @@ static void print_summary(const tsr_plan_job *job)
         return;
     }
     if (could_be_proven(job))
-        tsr_print("to prove the gain on held-out text, repeat the command with --prove TOKENS (docs/calibrate.md)\n");
+        tsr_print("to prove the gain on held-out text, repeat the command with --prove FILE (docs/calibrate.md)\n");
     tsr_print_next(job->from.path, tsr_plan_job_output(job), job->from.ignore.count > 0, plan);
 }
 

@@ -81,7 +81,7 @@ def test_the_figures_are_those_of_verify_forward(options, counterpart, proof, ru
 def test_the_output_is_that_without_a_proof(run, tmp_path):
     assert run(f"quantize SRC -o OUT {GPTQ} --importance STATS --prove TOKENS --device cpu")[0] == 0
     code, out, _, result = run(f"quantize SRC -o OUT.other {GPTQ} --importance STATS")
-    assert code == 0 and "proof" not in result and "--prove TOKENS" in out
+    assert code == 0 and "proof" not in result and "--prove FILE" in out
     assert harness.tree_difference(tmp_path / "out", tmp_path / "out.other") is None
     code, out, _, result = run(f"quantize SRC -o OUT.other {GPTQ} --importance STATS --prove TOKENS --device cpu")
     assert code == 0 and "was already complete" in out and result["proof"]["passed"]
@@ -137,6 +137,8 @@ def test_a_family_that_cannot_be_run(run, places, tmp_path):
 def test_outputs_elsewhere(run, tessera, places, tmp_path):
     code, _, err, _ = run("quantize SRC -o s3://bucket/name --prove TOKENS")
     assert code == 2 and "s3://" in err
+    code, _, err, _ = run("quantize SRC -o OUT/. --scheme mxfp4-weight-only --scales mse --prove TOKENS --device cpu")
+    assert code == 2 and "by its name" in err and not (tmp_path / "out").exists()
     jobs = tmp_path / "jobs.jsonl"
     jobs.write_text(json.dumps({"name": "a", "args": ["quantize", str(places["SRC"]), "-o", str(tmp_path / "out"), "--prove", str(places["TOKENS"])]}))
     code, _, err = harness.run(tessera, ["batch", jobs])
