@@ -4,6 +4,7 @@
 #include "cli/io/mpi_session.h"
 #include "cli/io/output.h"
 #include "cli/io/space.h"
+#include "cli/proof.h"
 #include "convert/plans/policy_plan.h"
 #include "formats/remote/address.h"
 #include "kernels/cpu/cpu.h"
@@ -219,6 +220,7 @@ tsr_status tsr_plan_job_open(tsr_command_context *c, tsr_err *err)
     TSR_TRY(check_target(job, err));
     TSR_TRY(tsr_shard_measure(&job->shards, &job->plan, err));
     tsr_plan_job_warn(c);
+    TSR_TRY(tsr_proof_open(c, err));
     if (!job->dry_run)
         return tsr_plan_check_decoded(&job->plan, err);
     /* The plan is the result: --quiet does not hide it, and there is no progress. */
@@ -270,10 +272,12 @@ tsr_status tsr_plan_job_run(tsr_command_context *c, tsr_terminal *terminal, tsr_
     };
     tsr_engine_result result;
     const tsr_status status = tsr_engine_run(&job->plan, job->dst, &options, &result, err);
-    if (tsr_ranks_mine(c->ranks) == 0)
-        return tsr_plan_job_judge(job, status, &result, err);
-    tsr_engine_result_free(&result); /* rank 0 reports for all */
-    return status;
+    if (tsr_ranks_mine(c->ranks) > 0) {
+        tsr_engine_result_free(&result); /* rank 0 reports for all */
+        return status;
+    }
+    TSR_TRY(tsr_plan_job_judge(job, status, &result, err));
+    return tsr_proof_run(c, terminal, err);
 }
 
 tsr_status tsr_plan_job_conclude(tsr_command_context *c, tsr_err *err)

@@ -38,6 +38,7 @@ typedef struct tsr_plan_job {
     tsr_quant_limits limits;
     tsr_target_options target; /* only of `tessera quantize` */
     tsr_shard_run shards;
+    struct tsr_proof *proof; /* cli/proof.h; NULL: the command has none */
 
     /* Set by the run. */
     tsr_plan plan;

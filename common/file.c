@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <libgen.h>
 #include <pthread.h>
 #include <signal.h>
@@ -325,6 +326,20 @@ tsr_status tsr_remove_file(const char *path, tsr_err *err)
 {
     /* A name longer than the system allows cannot exist, but a damaged journal may contain one. */
     return unlink(path) == 0 || errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG
+               ? TSR_OK
+               : tsr_fail_errno(err, "%s: cannot remove it", path);
+}
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *place)
+{
+    (void)st, (void)kind, (void)place;
+    return remove(path);
+}
+
+tsr_status tsr_remove_tree(const char *path, tsr_err *err)
+{
+    enum { MOST_OPEN = 16 };
+    return nftw(path, remove_entry, MOST_OPEN, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT
                ? TSR_OK
                : tsr_fail_errno(err, "%s: cannot remove it", path);
 }

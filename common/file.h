@@ -83,6 +83,9 @@ tsr_status tsr_next_entry(DIR *dir, const char *path, const struct dirent **entr
 /* Removes a file. A missing file is not an error. */
 tsr_status tsr_remove_file(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Removes a file, or a directory and all below it; links are not followed. A missing path is not an error. */
+tsr_status tsr_remove_tree(const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Creates a directory and its parents, durably. An existing directory is not an error. */
 tsr_status tsr_make_dirs(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 

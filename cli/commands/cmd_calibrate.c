@@ -89,8 +89,7 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
     paths->sources[0] = a->src;
     paths->sources[1] = a->pass.tokens;
     paths->more[0] = (tsr_output){"-o", a->out, .tensors = true};
-    paths->unconfined = tsr_unconfined_device(a->pass.device != TSR_DEVICE_CPU, a->pass.precision == TSR_PRECISION_FP32,
-                                              a->pass.tokens);
+    paths->unconfined = tsr_pass_unconfined(&a->pass);
 }
 
 static tsr_status open_source(tsr_command_context *c, tsr_err *err)
@@ -105,7 +104,8 @@ static tsr_status open_source(tsr_command_context *c, tsr_err *err)
 static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)
 {
     calibrating *const a = c->job;
-    const tsr_forward_request request = tsr_pass_request(&a->pass, &a->side, terminal, c->common.threads);
+    const tsr_forward_request request =
+        tsr_pass_request(&a->pass, &a->side, tsr_terminal_run_options(terminal, c->common.threads, a->pass.memory));
     TSR_TRY(tsr_calibrate_state_open(&a->state, a->out, err));
     if (a->hessians)
         TSR_TRY(tsr_input_products_open(&a->products, a->state.products, err));

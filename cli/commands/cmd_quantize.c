@@ -2,6 +2,7 @@
 #include "cli/commands/commands.h"
 #include "cli/help/families.h"
 #include "cli/plan_job.h"
+#include "cli/proof.h"
 #include "cli/show/plan_result.h"
 #include "common/parallel/threads.h"
 #include "convert/jobs/quantize_job.h"
@@ -11,6 +12,7 @@
 typedef struct quantizing {
     tsr_plan_job plan; /* first: see tsr_command.makes_plan */
     tsr_quantize_job job;
+    tsr_proof proof;
     bool list_families;
 } quantizing;
 
@@ -41,6 +43,7 @@ static const char kHelp[] =
     "  tessera quantize model -o out --scheme mxfp4-weight-only --scales mse      experts for all engines\n"
     "  tessera quantize model -o out --scheme nvfp4-weight-only --scales best     scales of the smallest error\n"
     "  tessera quantize model -o out --scheme nvfp4-weight-only --importance stats.safetensors --method gptq\n"
+    "  tessera quantize model -o out --scheme int4-weight-only --importance stats.safetensors --prove held-out.txt\n"
     "  tessera quantize model -o out --scheme mxfp8 --dialect deepseek            quant_method mxfp8, for SGLang\n"
     "  tessera quantize DeepSeek-V4-BF16 -o out --scheme mxfp4 --dialect deepseek   like its releases\n"
     "  tessera quantize gpt-oss-BF16 -o out --scheme mxfp4-weight-only            like its releases\n"
@@ -62,6 +65,8 @@ static void set_defaults(tsr_command_context *c)
     quantizing *const q = c->job;
     q->job = tsr_quantize_job_defaults();
     q->plan = tsr_plan_job_defaults(make, "quantizing");
+    q->plan.proof = &q->proof;
+    q->proof = tsr_proof_defaults(&q->job);
 }
 
 static void add_options(tsr_command_context *c, tsr_option *options)
@@ -75,6 +80,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
     tsr_quantize_job_options(&q->job, options);
     tsr_target_options_append(&q->plan.target, options);
     tsr_options_append(options, last);
+    tsr_proof_options(&q->proof, options);
     tsr_plan_job_options(&q->plan, options);
 }
 
@@ -98,21 +104,26 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
         c->done = true;
         return tsr_list_families(c->common.json, err);
     }
-    return tsr_plan_job_check(c, err);
+    TSR_TRY(tsr_plan_job_check(c, err));
+    return tsr_proof_check(c, err);
 }
 
 static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
 {
     const quantizing *const q = c->job;
-    const char *const sources[] = {q->plan.from.path,    q->job.of.activations, q->job.of.kv_ranges, q->job.recipe,
-                                   q->job.of.importance, q->job.rules,          q->job.scales_from};
+    const char *const sources[] = {q->plan.from.path,  q->job.of.activations, q->job.of.kv_ranges,
+                                   q->job.recipe,      q->job.of.importance,  q->job.rules,
+                                   q->job.scales_from, q->proof.pass.tokens};
     tsr_plan_job_paths(c, sources, sizeof sources / sizeof *sources, paths);
+    if (q->proof.pass.tokens != NULL)
+        paths->unconfined = tsr_pass_unconfined(&q->proof.pass);
 }
 
 static void close_job(tsr_command_context *c)
 {
     quantizing *const q = c->job;
     tsr_plan_job_close(&q->plan);
+    tsr_proof_free(&q->proof);
     tsr_quantize_job_free(&q->job);
 }
 

@@ -84,8 +84,7 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
     paths->sources[2] = a->pass.tokens;
     paths->sources[3] = a->importance_path;
     paths->more[0] = (tsr_output){"-o", a->out};
-    paths->unconfined = tsr_unconfined_device(a->pass.device != TSR_DEVICE_CPU, a->pass.precision == TSR_PRECISION_FP32,
-                                              a->pass.tokens);
+    paths->unconfined = tsr_pass_unconfined(&a->pass);
 }
 
 /* Lists the groups of SRC that have a weight with codes in the other checkpoint. */
@@ -169,8 +168,8 @@ static tsr_status sum_up(measuring *a, tsr_err *err)
 static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)
 {
     measuring *const a = c->job;
-    const tsr_sensitivity_request request = {.forward =
-                                                 tsr_pass_request(&a->pass, &a->sides[0], terminal, c->common.threads),
+    const tsr_run_options options = tsr_terminal_run_options(terminal, c->common.threads, a->pass.memory);
+    const tsr_sensitivity_request request = {.forward = tsr_pass_request(&a->pass, &a->sides[0], options),
                                              .quantized = &a->sides[1],
                                              .group_of = a->group_of,
                                              .importance = a->importance_path == NULL ? NULL : &a->importance};

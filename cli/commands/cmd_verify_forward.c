@@ -137,21 +137,7 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
 
 static tsr_status open_all(tsr_command_context *c, tsr_err *err)
 {
-    tsr_verify_forward *const v = c->job;
-    if (v->checkpoints[0] != NULL)
-        return TSR_OK;
-    for (size_t i = 0; i < 3 && v->sides[i] != NULL; i++) {
-        TSR_TRY(tsr_checkpoint_open(&v->checkpoints[i], v->sides[i], NULL, 0, err));
-        TSR_TRY(
-            tsr_weights_survey(&v->weights[i], v->checkpoints[i], (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err));
-        v->opened[i] = (tsr_side){v->checkpoints[i], &v->weights[i]};
-    }
-    if (v->reference != NULL)
-        TSR_TRY(tsr_checkpoint_open(&v->opened_reference, v->reference, NULL, 0, err));
-    v->request.source = &v->opened[0];
-    v->request.model = v->sides[1] == NULL ? NULL : &v->opened[1];
-    v->request.reference = v->opened_reference;
-    return TSR_OK;
+    return tsr_verify_forward_open(c->job, err);
 }
 
 static tsr_status applies(tsr_command_context *c, tsr_err *err)
@@ -165,17 +151,14 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
 {
     tsr_verify_forward *const v = c->job;
     v->request.run = tsr_terminal_run_options(terminal, c->common.threads, v->memory);
-    TSR_TRY(tsr_check_forward(&v->request, &v->evidence, &v->figures, err));
-    v->baseline.path = v->sides[2];
-    if (v->baseline.path != NULL)
-        TSR_TRY(tsr_forward_baseline_run(&v->baseline, &v->request, &v->opened[2], &v->evidence, err));
+    TSR_TRY(tsr_verify_forward_run(v, err));
     return tsr_evidence_fill(&v->result, c->schema, &v->evidence, err);
 }
 
 static int exit_code(const tsr_command_context *c)
 {
     const tsr_verify_forward *const v = c->job;
-    return v->evidence.failed > 0 || tsr_forward_baseline_is_better(&v->baseline);
+    return v->evidence.failed > 0;
 }
 
 static void summarize(const tsr_command_context *c, tsr_text *text)
@@ -184,19 +167,12 @@ static void summarize(const tsr_command_context *c, tsr_text *text)
     const tsr_evidence *const e = &v->evidence;
     tsr_text_printf(text, "%zu of %zu layers, %zu judgement%s", e->subjects, e->candidates, e->count,
                     tsr_plural(e->count));
+    tsr_forward_baseline_summarize(text, &v->baseline);
 }
 
 static void close_job(tsr_command_context *c)
 {
-    tsr_verify_forward *const v = c->job;
-    tsr_result_free(&v->result);
-    tsr_evidence_free(&v->evidence);
-    tsr_forward_baseline_free(&v->baseline);
-    for (size_t i = 0; i < 3; i++) {
-        tsr_weights_free(&v->weights[i]);
-        tsr_checkpoint_close(v->checkpoints[i]);
-    }
-    tsr_checkpoint_close(v->opened_reference);
+    tsr_verify_forward_free(c->job);
 }
 
 const tsr_command tsr_command_verify_forward = {

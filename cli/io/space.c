@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* The most bytes to write, and the part for which only an upper bound is known. */
@@ -50,11 +51,10 @@ static bool expected(const tsr_plan *plan, sizes s, uint64_t *bytes)
     return true;
 }
 
-/* Finds the free bytes at `dst`: in its nearest existing parent folder. */
-static bool find_free(const char *dst, uint64_t *bytes)
+/* Writes the nearest existing parent folder of `dst`, or itself, to `path`. Returns false if there is none. */
+static bool find_folder(const char *dst, char path[PATH_MAX])
 {
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s", dst) >= (int)sizeof path)
+    if (snprintf(path, PATH_MAX, "%s", dst) >= PATH_MAX)
         return false;
     while (access(path, F_OK) != 0) {
         char *const slash = strrchr(path, '/');
@@ -65,7 +65,14 @@ static bool find_free(const char *dst, uint64_t *bytes)
         else
             slash[slash == path] = '\0';
     }
-    return tsr_free_space(path, bytes, NULL) == TSR_OK && *bytes != UINT64_MAX;
+    return true;
+}
+
+/* Finds the free bytes at `dst`. */
+static bool find_free(const char *dst, uint64_t *bytes)
+{
+    char path[PATH_MAX];
+    return find_folder(dst, path) && tsr_free_space(path, bytes, NULL) == TSR_OK && *bytes != UINT64_MAX;
 }
 
 void tsr_space_print(const tsr_plan *plan, const char *dst)
@@ -106,6 +113,28 @@ void tsr_space_json(tsr_text *t, const tsr_plan *plan, bool dry_run)
     uint64_t bytes;
     if (dry_run && expected(plan, all_of(plan), &bytes))
         tsr_json_member_u64(t, "bytes_out_expected", bytes);
+}
+
+/* Returns true if two outputs are on one file system, or will be. */
+static bool share_disk(const char *a, const char *b)
+{
+    char path[PATH_MAX];
+    struct stat x, y;
+    return find_folder(a, path) && stat(path, &x) == 0 && find_folder(b, path) && stat(path, &y) == 0 &&
+           x.st_dev == y.st_dev;
+}
+
+tsr_status tsr_space_check_both(const tsr_plan *plan, const char *dst, const tsr_plan *next, const char *later,
+                                tsr_err *err)
+{
+    const uint64_t need = left_of(next, later).most + (share_disk(dst, later) ? left_of(plan, dst).most : 0);
+    uint64_t free_bytes;
+    if (!find_free(later, &free_bytes) || need <= free_bytes)
+        return TSR_OK;
+    return tsr_fail_as(err, TSR_ERROR_DISK_FULL, TSR_E_NOSPACE,
+                       "%s: disk full: %llu more bytes (%.1f MB) are needed for this copy and the output; free the "
+                       "space and repeat the command",
+                       later, U64(need - free_bytes), (double)(need - free_bytes) / 1e6);
 }
 
 bool tsr_space_warning(const tsr_plan *plan, const char *dst, char *text, size_t size)

@@ -1,6 +1,7 @@
 /* Defines the options of passes over tokens of a file. */
 #include "cli/show/pass_options.h"
 
+#include "cli/io/sandbox.h"
 #include "cli/show/verify_kernels.h"
 
 enum { MOST_TOKENS = 1 << 24 };
@@ -35,17 +36,21 @@ tsr_status tsr_pass_options_check(const tsr_pass_options *p, tsr_err *err)
     return TSR_OK;
 }
 
-tsr_forward_request tsr_pass_request(const tsr_pass_options *p, const tsr_side *side, tsr_terminal *terminal,
-                                     uint64_t threads)
+const char *tsr_pass_unconfined(const tsr_pass_options *p)
 {
-    return (tsr_forward_request){
-        .source = side,
-        .tokens = p->tokens,
-        .sequences = p->sequences == 0 ? MOST_TOKENS : (size_t)p->sequences,
-        .length = (size_t)p->length,
-        .exact = true,
-        .device = (tsr_device_kind)p->device,
-        .precision = (tsr_precision)p->precision,
-        .devices = (size_t)p->devices,
-        .run = tsr_terminal_run_options(terminal, threads > UINT16_MAX ? UINT16_MAX : threads, p->memory)};
+    return tsr_unconfined_device(p->device != TSR_DEVICE_CPU, p->precision == TSR_PRECISION_FP32, p->tokens);
+}
+
+tsr_forward_request tsr_pass_request(const tsr_pass_options *p, const tsr_side *side, tsr_run_options run)
+{
+    run.threads = run.threads > UINT16_MAX ? UINT16_MAX : run.threads;
+    return (tsr_forward_request){.source = side,
+                                 .tokens = p->tokens,
+                                 .sequences = p->sequences == 0 ? MOST_TOKENS : (size_t)p->sequences,
+                                 .length = (size_t)p->length,
+                                 .exact = true,
+                                 .device = (tsr_device_kind)p->device,
+                                 .precision = (tsr_precision)p->precision,
+                                 .devices = (size_t)p->devices,
+                                 .run = run};
 }

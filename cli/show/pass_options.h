@@ -1,8 +1,7 @@
-/* The options of a command that runs tokens through one model: calibrate and sensitivities. */
+/* The options of a command that runs tokens of a file through models: calibrate, sensitivities, quantize --prove. */
 #ifndef TSR_CLI_SHOW_PASS_OPTIONS_H
 #define TSR_CLI_SHOW_PASS_OPTIONS_H
 
-#include "cli/io/terminal.h"
 #include "common/options.h"
 #include "verify/forward/check_forward.h"
 
@@ -23,8 +22,10 @@ void tsr_pass_options_append(tsr_pass_options *pass, tsr_option *options);
 /* Rejects numbers that are too large or 0. */
 tsr_status tsr_pass_options_check(const tsr_pass_options *pass, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Returns the request of an exact pass of `side`, with this many threads at most. */
-tsr_forward_request tsr_pass_request(const tsr_pass_options *pass, const tsr_side *side, tsr_terminal *terminal,
-                                     uint64_t threads);
+/* Returns the reason why such passes cannot be sandboxed (tsr_io_paths.unconfined). */
+const char *tsr_pass_unconfined(const tsr_pass_options *pass);
+
+/* Returns the request of an exact pass of `side`. */
+tsr_forward_request tsr_pass_request(const tsr_pass_options *pass, const tsr_side *side, tsr_run_options run);
 
 #endif

@@ -5,6 +5,7 @@
 #include "cli/io/io_summary.h"
 #include "cli/io/output.h"
 #include "cli/io/space.h"
+#include "cli/proof.h"
 #include "cli/show/merge_result.h"
 #include "common/checked.h"
 #include "convert/plans/quantize_report.h"
@@ -120,6 +121,8 @@ static tsr_status print_plan(const tsr_command_context *c, tsr_err *err)
         tsr_space_print_spool(plan, job->dst);
     else
         tsr_space_print(plan, job->dst);
+    if (job->proof != NULL)
+        tsr_proof_print_plan(job->proof);
     return TSR_OK;
 }
 
@@ -244,6 +247,13 @@ static void print_errors(const tsr_plan_job *job, const tsr_plan *plan, const ts
                   job->sqnr.low);
 }
 
+/* Returns true if the command used statistics of inputs and could prove what they gain. */
+static bool could_be_proven(const tsr_plan_job *job)
+{
+    return job->plan.importance != NULL && job->proof != NULL && job->proof->pass.tokens == NULL &&
+           job->address == NULL && !job->shards.shard.finish;
+}
+
 static void print_summary(const tsr_plan_job *job)
 {
     const tsr_plan *const plan = &job->plan;
@@ -282,6 +292,8 @@ static void print_summary(const tsr_plan_job *job)
     else if (result->files_resumed > 0)
         tsr_print("resumed: %llu finished file%s verified and kept\n", U64(result->files_resumed),
                   tsr_plural(result->files_resumed));
+    if (job->proof != NULL)
+        tsr_proof_print(job->proof);
     if (shard) {
         tsr_shard_print_end(&job->shards, tsr_plan_job_output(job), job->address == NULL ? NULL : job->dst);
         return;
@@ -296,6 +308,8 @@ static void print_summary(const tsr_plan_job *job)
         tsr_quant_limits_print(&job->limits, &job->judged);
         return;
     }
+    if (could_be_proven(job))
+        tsr_print("to prove the gain on held-out text, repeat the command with --prove FILE (docs/calibrate.md)\n");
     tsr_print_next(job->from.path, tsr_plan_job_output(job), job->from.ignore.count > 0, plan);
 }
 
@@ -408,6 +422,8 @@ static void json_result(tsr_text *t, const tsr_command_context *c)
         tsr_quant_stats_json(t, &whole);
     }
     tsr_merge_result_json(plan, result->rows, t);
+    if (job->proof != NULL)
+        tsr_proof_json(t, job->proof);
     if (job->serving.count > 0)
         tsr_serve_hints_json(t, &job->serving);
     if (plan->made.scales != NULL)

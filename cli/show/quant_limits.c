@@ -254,8 +254,9 @@ tsr_status tsr_quant_limits_judge(tsr_result *result, const tsr_quant_limits *l,
 
 void tsr_quant_limits_print(const tsr_quant_limits *l, const tsr_result *result)
 {
+    const bool limited = tsr_quant_limits_given(l) != NULL;
     const size_t n = result->n_findings;
-    if (result->n_checks == 0)
+    if (result->n_checks == 0 || (!limited && n == 0))
         return;
     if (n > 0)
         tsr_print("beyond the limits:\n");
@@ -264,7 +265,7 @@ void tsr_quant_limits_print(const tsr_quant_limits *l, const tsr_result *result)
     if (n > LISTED)
         tsr_print("      ... and %zu more (--json FILE lists all)\n", n - LISTED);
     tsr_print_word(n > 0 ? TSR_INK_BAD : TSR_INK_GOOD, n > 0 ? "FAIL" : "PASS", 6);
-    tsr_print("limits:");
+    tsr_print(limited ? "limits:" : "proof");
     for (size_t k = 0; k < N_LIMITS; k++) {
         if (kLimits[k].given(l))
             tsr_print(" %s %g", kLimits[k].option, kLimits[k].limit(l));

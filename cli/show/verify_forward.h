@@ -9,9 +9,10 @@
 
 typedef struct tsr_verify_forward {
     const char *sides[3];        /* SRC, DST, and the baseline or NULL; with a reference only the first */
+    const tsr_list *ignore;      /* globs of files of SRC that are ignored; NULL: none */
     const char *reference;       /* NULL: none */
     uint64_t memory;             /* 0: no limit */
-    tsr_forward_request request; /* except for the opened inputs */
+    tsr_forward_request request; /* except for the opened inputs and `run` */
 
     /* After opening. */
     tsr_checkpoint *checkpoints[3], *opened_reference;
@@ -22,6 +23,18 @@ typedef struct tsr_verify_forward {
     tsr_forward_figures figures;
     tsr_forward_baseline baseline;
 } tsr_verify_forward;
+
+/* Opens the sides and the reference that are named and not open yet, and enters them in the request. */
+tsr_status tsr_verify_forward_open(tsr_verify_forward *job, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Runs the model, and the baseline if there is one. */
+tsr_status tsr_verify_forward_run(tsr_verify_forward *job, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Prints the figures of the logits and how the passes were run, and appends them to the open JSON object. */
+void tsr_verify_forward_print_figures(const tsr_verify_forward *job);
+void tsr_verify_forward_figures_json(const tsr_verify_forward *job, tsr_text *text);
+
+void tsr_verify_forward_free(tsr_verify_forward *job);
 
 /* Functions of a tsr_command whose job is a tsr_verify_forward. */
 tsr_status tsr_verify_forward_print(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;

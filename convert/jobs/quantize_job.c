@@ -7,6 +7,8 @@
 #include "convert/plans/restore_codes_plan.h"
 #include "convert/plans/split_plan.h"
 
+#include <string.h>
+
 /* Returns true if only some schemes accept this option. */
 static bool is_of_schemes(const char *option)
 {
@@ -246,6 +248,7 @@ static tsr_status plan_by_rules(tsr_quantize_job *q, const tsr_job_source *from,
                                       .input_scale = input_scale,
                                       .include = q->of.include.items,
                                       .n_include = q->of.include.count,
+                                      .plain = q->plain,
                                       .max_shard_bytes = from->max_shard_bytes};
     TSR_TRY(tsr_read_kv_origin(&q->of, &q->kv_ranges, &q->by_rules.kv, err));
     return plan_scheme(q, from, q->experts == 0 ? TSR_EXPERTS_SPLIT : TSR_EXPERTS_STACK, plan, err);
@@ -273,6 +276,13 @@ static const char *dialect_of(const tsr_quantize_job *job)
                                                  : TSR_DIALECT_COMPRESSED_TENSORS);
 }
 
+/* Gives the plan of a plain job a command of its own. */
+static tsr_status name_plain(tsr_plan *plan, tsr_err *err)
+{
+    plan->command = tsr_arena_printf(&plan->arena, "%s, for --prove", plan->command);
+    return plan->command == NULL ? tsr_out_of_memory(err, "while planning") : tsr_plan_finish(plan, err);
+}
+
 tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
 {
     tsr_plan_provenance with;
@@ -286,7 +296,33 @@ tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *fr
         TSR_TRY(tsr_plan_model_card(plan, tsr_scheme_name(job->of.scheme), dialect_of(job), err));
     if (job->by_scheme && job->scheme.search == TSR_SCALES_BEST)
         plan->made.scales = "optimal";
-    return TSR_OK;
+    return job->plain ? name_plain(plan, err) : TSR_OK;
+}
+
+/* ---- plain rounding ---- */
+
+bool tsr_quantize_job_is_plain(const tsr_quantize_job *job)
+{
+    bool plain = job->of.importance == NULL && job->of.method == 0 && job->of.scales <= (int)TSR_SCALES_AMAX;
+    for (size_t i = 0; i < job->rules_read.count; i++)
+        plain = plain && tsr_scheme_row_search(tsr_scheme_row_of(job->rules_read.items[i].scheme)) == TSR_SCALES_AMAX;
+    return plain;
+}
+
+tsr_status tsr_quantize_job_make_plain(tsr_quantize_job *plain, const tsr_quantize_job *job, tsr_err *err)
+{
+    *plain = tsr_quantize_job_defaults();
+    plain->plain = plain->no_card = true;
+    plain->word = job->word;
+    plain->of = job->of;
+    plain->of.importance = NULL;
+    plain->of.method = 0;
+    plain->of.scales = -1;
+    plain->rules = job->rules;
+    plain->recipe = job->recipe;
+    plain->experts = job->experts;
+    memcpy(plain->sources, job->sources, sizeof plain->sources);
+    return job->recipe == NULL ? TSR_OK : tsr_recipe_read(&plain->recipe_read, job->recipe, err);
 }
 
 void tsr_quantize_job_free(tsr_quantize_job *job)

@@ -17,6 +17,7 @@ typedef struct tsr_quantize_job {
     const char *scales_from; /* the original that scales are taken from; NULL: scales are computed */
     int experts;             /* -1: as needed */
     bool no_card;            /* the output gets no model card */
+    bool plain;              /* made by tsr_quantize_job_make_plain */
 
     bool by_scheme; /* else by rules */
     tsr_recipe recipe_read;
@@ -46,6 +47,15 @@ tsr_status tsr_quantize_job_check(tsr_quantize_job *job, const tsr_option *optio
 /* Opens the sources and makes the plan. *job must outlive the plan, and the option words must outlive both. */
 tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan *plan,
                                  tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns true if a planned job takes the nearest codes under scales that follow from the largest values. */
+bool tsr_quantize_job_is_plain(const tsr_quantize_job *job);
+
+/* Sets *plain to a job with the scheme, rules and layers of `job` that takes the nearest codes under scales that follow
+ * from the largest values. `job` is planned and stays open as long as *plain, which shares its sources. The command of its
+ * plan differs from that of any other job, so that no other run resumes its output. */
+tsr_status tsr_quantize_job_make_plain(tsr_quantize_job *plain, const tsr_quantize_job *job,
+                                       tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_quantize_job_free(tsr_quantize_job *job);
 

@@ -119,6 +119,23 @@ void tsr_remove_empty_folders(const char *dst, const tsr_names *names)
     }
 }
 
+tsr_status tsr_remove_output(const char *dst, tsr_err *err)
+{
+    DIR *const dir = opendir(dst);
+    if (dir == NULL)
+        return errno == ENOENT ? TSR_OK : tsr_fail_errno(err, "%s: cannot list the directory", dst);
+    tsr_status status = TSR_OK;
+    const struct dirent *entry;
+    while (status == TSR_OK && (status = tsr_next_entry(dir, dst, &entry, err)) == TSR_OK && entry != NULL) {
+        char path[PATH_MAX];
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+            strcmp(entry->d_name, TSR_STATE_DIR) != 0)
+            status = tsr_remove_tree(tsr_output_path(dst, entry->d_name, path), err);
+    }
+    closedir(dir);
+    return status == TSR_OK ? tsr_remove_tree(dst, err) : status;
+}
+
 /* ---- strays ---- */
 
 static bool has(const tsr_names *names, const char *name)

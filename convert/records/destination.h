@@ -52,6 +52,10 @@ tsr_status tsr_withdraw(const char *dst, const tsr_names *names, tsr_err *err) T
  * parallelism, an empty folder would count as a rank without weights. */
 void tsr_remove_empty_folders(const char *dst, const tsr_names *names);
 
+/* Removes an output with all that its folder holds, the journal last: after a kill, the output can be resumed, or removed
+ * again. A missing folder is not an error. */
+tsr_status tsr_remove_output(const char *dst, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Rejects weights or an index in an output folder that are on neither list, because loaders would take them for part of
  * the model. TSR_E_EXISTS. */
 tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr_names *old,

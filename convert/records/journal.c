@@ -324,6 +324,27 @@ tsr_status tsr_journal_open(tsr_journal *j, const tsr_plan *plan, const char *ds
     return status;
 }
 
+tsr_status tsr_journal_check_resumable(const tsr_plan *plan, const char *dst, tsr_err *err)
+{
+    char path[PATH_MAX];
+    tsr_arena scratch = {0};
+    bool there, has_journal = false;
+    const char *text;
+    size_t size, good;
+    TSR_TRY(tsr_exists(dst, &there, err));
+    if (there)
+        TSR_TRY(tsr_exists(tsr_output_path(dst, TSR_STATE_DIR "/journal", path), &has_journal, err));
+    if (!has_journal)
+        return there ? check_empty(dst, err) : TSR_OK;
+    const tsr_records_of of = {path, dst, kForce};
+    tsr_status status = tsr_read_file(path, TSR_MAX_JOURNAL_BYTES, &scratch, &text, &size, err);
+    if (status == TSR_OK)
+        status = tsr_records_begun(text, size) ? tsr_records_read(text, size, plan, &of, NULL, &good, err)
+                                               : check_empty(dst, err);
+    tsr_arena_free(&scratch);
+    return status;
+}
+
 void tsr_journal_take(tsr_journal *j, const tsr_plan *plan, size_t index, const tsr_finished *from,
                       const tsr_step_rows *rows)
 {

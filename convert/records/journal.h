@@ -41,6 +41,10 @@ typedef struct tsr_journal {
 tsr_status tsr_journal_open(tsr_journal *journal, const tsr_plan *plan, const char *dst, bool force,
                             const tsr_step_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Checks that tsr_journal_open without `force` would begin or resume `dst`, and changes nothing. TSR_E_EXISTS,
+ * TSR_E_MISMATCH: it would not. */
+tsr_status tsr_journal_check_resumable(const tsr_plan *plan, const char *dst, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Opens or begins the journal of a shard. If all files were made without it, they are only verified (`others`).
  * TSR_E_EXISTS, TSR_E_MISMATCH: the shard does not match the other shards; nothing was changed. */
 tsr_status tsr_journal_open_shard(tsr_journal *journal, const tsr_plan *plan, const char *dst, const tsr_shard *shard,

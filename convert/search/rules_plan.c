@@ -154,11 +154,13 @@ static tsr_status decide(const planning *p)
 
 /* ---- steps ---- */
 
-/* Returns how scales of a scheme are chosen: as its variant says, or by --scales. Schemes whose scales are FP32 have no
+/* Returns how scales of a scheme are chosen: as its variant says, or by --scales, unless all are plain. Schemes whose scales are FP32 have no
  * best ones. */
 static tsr_scale_search search_of(const planning *p, tsr_scheme scheme)
 {
     const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);
+    if (p->o->plain)
+        return TSR_SCALES_AMAX;
     if (tsr_scheme_row_search(row) != TSR_SCALES_AMAX)
         return tsr_scheme_row_search(row);
     const tsr_dtype stored = row->form == TSR_FORM_BLOCKS ? TSR_F32 : row->ints.scale_dtype;

@@ -11,6 +11,7 @@
 typedef struct tsr_rules_options {
     const tsr_scheme_rules *rules;
     tsr_scale_search search;
+    bool plain;                         /* scales follow from the largest values, even if a rule has another choice */
     const tsr_importance *importance;   /* weights of the columns in squared errors; or NULL */
     const tsr_calibration *calibration; /* measured ranges of the inputs, for nvfp4 and fp8-tensor; or NULL */
     float input_scale;                  /* static scale of all these inputs instead; 0: none */

@@ -46,6 +46,12 @@ static tsr_status read_skipped(tsr_reading *r, void *to, tsr_err *err)
                             : tsr_result_add_skipped(r->result, row.name, row.note, err);
 }
 
+static tsr_status read_baseline(tsr_reading *r, void *to, tsr_err *err)
+{
+    (void)to;
+    return tsr_read_forward_baseline(r, "baseline: ", err);
+}
+
 tsr_status tsr_read_judgements(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
@@ -53,6 +59,7 @@ tsr_status tsr_read_judgements(tsr_reading *r, void *to, tsr_err *err)
         {"judgements", read_judgement, 0, TSR_NEEDED | TSR_EACH},
         {"skipped", read_skipped, 0, TSR_EACH},
         {"phase_seconds", tsr_read_phases, 0, 0},
+        {"baseline", read_baseline, 0, 0},
         {0},
     };
     return tsr_read_facts(r, "the result", kFields, to, NULL, err);

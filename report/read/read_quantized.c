@@ -157,6 +157,22 @@ tsr_status tsr_read_calibrate(tsr_reading *r, void *to, tsr_err *err)
     return tsr_read_facts(r, "the result", kFields, to, NULL, err);
 }
 
+static tsr_status read_baseline(tsr_reading *r, void *to, tsr_err *err)
+{
+    (void)to;
+    return tsr_read_forward_baseline(r, "proof: baseline: ", err);
+}
+
+static tsr_status read_proof(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        {"baseline", read_baseline, 0, 0},
+        {0},
+    };
+    (void)to;
+    return tsr_read_facts(r, "the proof", kFields, NULL, "proof: ", err);
+}
+
 tsr_status tsr_read_run(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
@@ -166,6 +182,7 @@ tsr_status tsr_read_run(tsr_reading *r, void *to, tsr_err *err)
         {"findings", tsr_read_finding, 0, TSR_EACH},
         {"plan", read_action, 0, TSR_EACH},
         {"against", read_whole_against, 0, 0},
+        {"proof", read_proof, 0, 0},
         {0},
     };
     tsr_row whole;

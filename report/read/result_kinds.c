@@ -22,6 +22,14 @@ tsr_status tsr_read_facts(tsr_reading *r, const char *what, const tsr_field *fie
     return tsr_read_object(r, what, fields, to, &rest, err);
 }
 
+tsr_status tsr_read_forward_baseline(tsr_reading *r, const char *prefix, tsr_err *err)
+{
+    tsr_json_kind kind;
+    TSR_TRY(tsr_json_peek(&r->json, &kind, err));
+    return kind == TSR_JSON_NULL ? tsr_json_skip(&r->json, NULL, err)
+                                 : tsr_read_facts(r, "the baseline", NULL, NULL, prefix, err);
+}
+
 tsr_status tsr_read_limits(tsr_reading *r, void *to, tsr_err *err)
 {
     tsr_result *const result = to;

@@ -40,6 +40,9 @@ tsr_value_fn tsr_read_failed; /* any command that an error ended: {"error": {"co
 tsr_status tsr_read_facts(tsr_reading *r, const char *what, const tsr_field *fields, void *to, const char *prefix,
                           tsr_err *err) TSR_WARN_UNUSED;
 
+/* Reads the baseline of a forward pass into facts whose names begin with `prefix`; null: there is none. */
+tsr_status tsr_read_forward_baseline(tsr_reading *r, const char *prefix, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Reads the limits of a result, which are numbers. `to`: tsr_result. */
 tsr_value_fn tsr_read_limits;
 

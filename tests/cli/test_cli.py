@@ -46,7 +46,7 @@ def test_the_short_help_is_a_part_of_the_whole(run, words):
 def test_options_are_grouped_by_topic(run):
     out = run("quantize", "--help")[1]
     topics = re.findall(r"^ ([A-Z][a-z ]+):$", out, re.M)
-    assert topics == ["Scheme", "Weights", "Scales and codes", "Activations", "Model card", "Loaders", "Limits", "Output", "General"]
+    assert topics == ["Scheme", "Weights", "Scales and codes", "Activations", "Model card", "Loaders", "Proof", "Limits", "Output", "General"]
     assert out.index("\n  --scheme") < out.index("\n Weights:") < out.index("\n  --include") < out.index("\n Scales and codes:")
 
 

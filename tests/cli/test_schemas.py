@@ -16,7 +16,7 @@ pytestmark = pytest.mark.in_turn(together=True)
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCHEMAS = {path.name: json.loads(path.read_text()) for path in sorted((ROOT / "docs/schemas").glob("*.schema.json"))}
 # Schemas that others are composed of: alone they would refuse the members of the whole.
-PARTS = {"quant_stats", "kind", "metrics", "pair", "evidence", "place", "cost", "update_figures"}
+PARTS = {"quant_stats", "kind", "metrics", "pair", "evidence", "place", "cost", "update_figures", "forward_figures"}
 # Rules files are written by hand, too, manifests belong to outputs, and the tool speaks of itself: none is a result.
 FILES = {"rules": "plan-schemes SRC --bits 9 -o JSON", "families": "quantize --list-families --json JSON",
          "loader-rules": "inspect --loaders qwen3_next --json JSON",

@@ -19,6 +19,7 @@ COMMANDS = {
     "quantize-plan": "quantize SRC -o OUT --dry-run --json JSON",
     "quantize-mxfp8": "quantize SRC -o OUT --scheme mxfp8 --scales best --exclude *experts* --json JSON",
     "quantize-limits": "quantize SRC -o OUT --min-sqnr 31.45 --max-worst-block 0.5 --json JSON",
+    "quantize-proof": "quantize SRC -o OUT --scheme mxfp4-weight-only --exclude *experts* --importance MEANS --prove TOKENS --device cpu --json JSON",
     "shard": "quantize SRC -o SHARDED --shard 0/1 --json JSON",
     "finish": "finish SHARDED --json JSON",
     "finish-again": "finish SHARDED --json JSON",

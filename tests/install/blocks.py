@@ -264,7 +264,7 @@ def main():
                 continue
             where = pathlib.Path(place, page.stem)
             where.mkdir()
-            for name in (*page_models.MODELS, "Llama-AWQ", "prompt.txt"):
+            for name in (*page_models.MODELS, *page_models.TEXTS, "Llama-AWQ"):
                 (where / name).symlink_to(first / name)
             told = run_page(checks, tool, page, where)
             if page.name == "formats.md":

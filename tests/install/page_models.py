@@ -24,6 +24,8 @@ RESULTS = ["quantize DeepSeek-V3-BF16 -o DeepSeek-V3-FP8 --json quantize.json",
            "verify mla DeepSeek-V3-FP8 --layer 0 --json mla.json",
            "verify forward DeepSeek-V3-FP8 --against DeepSeek-V3-BF16 --count 4 --json forward.json",
            "batch jobs.jsonl --json night.json --results results"]
+# Token ids. Those of a model with random weights have nothing to hold out: both are the same.
+TEXTS = ["prompt.txt", "held-out.txt"]
 AWQ_GROUP = 128
 
 
@@ -116,7 +118,8 @@ def prepare(checks, options, where):
     make_awq(where / "model", where / "Llama-AWQ")
     make_ranges(where / "model", where / "ranges.json")
     make_importance(where)
-    (where / "prompt.txt").write_text(" ".join(map(str, range(64))))
+    for name in TEXTS:
+        (where / name).write_text(" ".join(map(str, range(64))))
     (where / "jobs.jsonl").write_text(json_blocks("batch.md")[0])
     (where / "rules-of-the-page.json").write_text(json_blocks("plan-schemes.md")[0])
     (where / "ranges-of-the-page.json").write_text(json_blocks("numerics.md")[0])

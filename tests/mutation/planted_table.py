@@ -419,7 +419,7 @@ PLANTED = [
     ("convert/plans/cast_plan.c", '{"torch_dtype", "dtype"}', '{"torch_dtype"}', [I + "test_convert.py"], "a decoded model keeps its old dtype in config.json"),
     ("convert/plans/ct_plan.c", "if (form == TSR_FORM_W8A8 && cols > AZP_MAX_COLS)", "if (false)", [I + "test_int.py"], "sums beside int8 codes may leave int32"),
     ("convert/ops/int_op.c", "bytes[i] ^= 0x88;", "bytes[i] ^= 0x80;", [I + "test_w4afp8.py"], "w4afp8: the even column keeps its offset"),
-    ("convert/plans/layouts/w4afp8_plan.c", "p->amaxes[i] == 0 && p->o->calibration", "false && p->o->calibration", [I + "test_w4afp8.py"], "w4afp8: an expert that no token reached has a scale of 1"),
+    ("convert/plans/layouts/w4afp8_plan.c", "if (*experts[i].amax == 0)", "if (false)", [I + "test_w4afp8.py"], "w4afp8: an expert that no token reached has a scale of 1"),
     ("convert/ops/move/move_op_packed.c", "const uint8_t change = offset ? 0x88 : 0;", "const uint8_t change = 0;", [I + "test_w4afp8.py"], "w4afp8: moved codes keep their offset"),
     ("convert/ops/move/move_op.c", 'return w->scale_dtype == TSR_BF16 ? NULL :', 'return w->scale_dtype != TSR_F32 ? NULL :', [I + "test_w4afp8.py"], "w4afp8: scales in F16 are moved"),
     ("convert/plans/layouts/w4afp8_plan.c", "w->block.rows == 128 && w->block.cols == 128 && !w->coarse &&", "!w->coarse &&", [I + "test_w4afp8.py"], "w4afp8: FP8 in other blocks stays"),
@@ -465,5 +465,12 @@ PLANTED = [
     ("formats/adapters/lora_config.c", "(config->rslora ? sqrt(rank) : rank)", "rank", [I + "test_merge.py"], "use_rslora has no effect"),
     ("formats/adapters/lora_config.c", '"(.*\\\\.)?("', '"(.*)?("', [I + "test_merge.py"], "a pattern matches in the middle of a name"),
     ("formats/adapters/lora_config.c", "(n == m || name[n - m - 1] == '.');", "true;", [I + "test_merge_refusals.py"], "a target matches in the middle of a name"),
+    ("cli/show/forward_baseline.c", "!(b->kl[1] <= b->kl[0])", "false", [I + "test_proof.py", I + "test_verify_forward.py"], "a baseline that is nearer to SRC passes"),
+    ("convert/jobs/quantize_job.c", "plain->of.importance = NULL;", "", [I + "test_proof.py"], "the counterpart of a proof is weighted by importance"),
+    ("convert/search/rules_plan.c", "if (p->o->plain)\n        return TSR_SCALES_AMAX;", "", [I + "test_proof.py"], "the counterpart of rules keeps their best scales"),
+    ("convert/jobs/quantize_job.c", '"%s, for --prove"', '"%s"', [I + "test_proof.py"], "a folder of the user is taken for the counterpart of a proof, and removed"),
+    ("cli/proof.c", "return check_passes(c, err);", "return TSR_OK;", [I + "test_proof.py"], "tokens are read after the output is made"),
+    ("convert/plans/layouts/w4afp8_plan.c", "amax = fmaxf(amax, *experts[end].amax);", "amax = *experts[end].amax;", [I + "test_w4afp8.py"],
+     "an expert that saw no token gets the inputs of the last one"),
 ]
 PLANTED += FILES

@@ -312,10 +312,9 @@ static tsr_status open_both(check *c, tsr_err *err)
     TSR_TRY(read_tokens(c, err));
     TSR_TRY(tsr_forward_check_tokens(&c->source, &c->tokens, c->devices.passes, r->run.memory, err));
     TSR_TRY(tsr_forward_check_tokens(&c->model, &c->tokens, c->devices.passes, r->run.memory, err));
-    TSR_TRY(tsr_tokens_repeat(&c->tokens, 2, &c->twice, err));
     c->n = c->tokens.count;
     c->hidden = c->source.hidden;
-    return hold_states(c, err);
+    return TSR_OK;
 }
 
 static tsr_status run(check *c, tsr_err *err)
@@ -324,6 +323,8 @@ static tsr_status run(check *c, tsr_err *err)
     const tsr_forward_both both = {c, embed, NULL};
     tsr_metrics embedded = {0};
     TSR_TRY(open_both(c, err));
+    TSR_TRY(tsr_tokens_repeat(&c->tokens, 2, &c->twice, err));
+    TSR_TRY(hold_states(c, err));
     if (r->reference != NULL) {
         TSR_TRY(embed(&both, &c->source, 0, err));
         return run_theirs(c, err);
@@ -356,6 +357,25 @@ static void tell_figures(const check *c, tsr_forward_figures *figures)
     snprintf(figures->device, sizeof figures->device, "%s", c->devices.ops->name);
 }
 
+/* Closes the devices, and what open_both opened. */
+static void close_check(check *c)
+{
+    tsr_tokens_free(&c->tokens);
+    tsr_tokens_free(&c->twice);
+    tsr_forward_close(&c->source);
+    tsr_forward_close(&c->model);
+    tsr_forward_close_devices(&c->devices);
+}
+
+tsr_status tsr_forward_check_request(const tsr_forward_request *request, tsr_err *err)
+{
+    check c = {.request = request};
+    TSR_TRY(tsr_forward_open_devices(request, &c.devices, err));
+    const tsr_status status = open_both(&c, err);
+    close_check(&c);
+    return status;
+}
+
 tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *evidence, tsr_forward_figures *figures,
                              tsr_err *err)
 {
@@ -371,11 +391,7 @@ tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *e
     evidence->seconds = tsr_now() - c.began;
     tell_figures(&c, figures);
     evidence->bytes_read = figures->weight_bytes;
-    tsr_tokens_free(&c.tokens);
-    tsr_tokens_free(&c.twice);
     drop_states(&c);
-    tsr_forward_close(&c.source);
-    tsr_forward_close(&c.model);
-    tsr_forward_close_devices(&c.devices);
+    close_check(&c);
     return status;
 }

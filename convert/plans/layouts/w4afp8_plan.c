@@ -26,40 +26,72 @@ typedef struct planning {
     const tsr_w4afp8_options *o;
     const tsr_decision *decisions;
     tsr_mx_layers layers; /* coded: the experts */
-    float *amaxes;        /* [tensors]: the largest input measured for an expert */
+    float *amaxes;        /* [tensors]: the largest input of an expert */
     tsr_err *err;
 } planning;
 
 /* ---- scales of inputs ---- */
 
-/* Returns true if two experts belong to one layer and their matrices have the same input. */
-static bool share_layer(const tsr_tensor *a, const tsr_tensor *b)
+/* An expert, with the beginning of its name that all experts of its layer have. Matrices whose products are joined, such
+ * as gate and up, have the same input. */
+typedef struct measured {
+    const char *name;
+    size_t size; /* bytes of that beginning */
+    bool joined;
+    float *amax;
+} measured;
+
+static int by_input(const void *a, const void *b)
 {
-    size_t digits;
-    const size_t n = tsr_experts_length(a->name, &digits);
-    const bool joined = tsr_fused_find_in(a->name, tsr_module_length(a->name)) != NULL;
-    return n == tsr_experts_length(b->name, &digits) && strncmp(a->name, b->name, n) == 0 &&
-           joined == (tsr_fused_find_in(b->name, tsr_module_length(b->name)) != NULL);
+    const measured *const x = a, *const y = b;
+    const size_t least = x->size < y->size ? x->size : y->size;
+    const int order = memcmp(x->name, y->name, least);
+    if (order != 0)
+        return order;
+    return x->size != y->size ? (x->size > y->size) - (x->size < y->size) : (int)x->joined - (int)y->joined;
 }
 
+/* Gives the experts that saw no token the largest input of those that share a layer and a kind of matrix with them.
+ * Sorts the experts so that these are next to each other. */
+static void fill_unseen(measured *experts, size_t n)
+{
+    qsort(experts, n, sizeof *experts, by_input);
+    for (size_t first = 0, end; first < n; first = end) {
+        float amax = 0;
+        for (end = first; end < n && by_input(&experts[first], &experts[end]) == 0; end++)
+            amax = fmaxf(amax, *experts[end].amax);
+        for (size_t i = first; i < end; i++) {
+            if (*experts[i].amax == 0)
+                *experts[i].amax = amax;
+        }
+    }
+}
+
+/* Sets the largest input of each expert. */
 static tsr_status measure_inputs(const planning *p)
 {
-    for (size_t i = 0; i < p->c->tensors.count && p->o->calibration != NULL; i++) {
-        if (p->layers.coded[i])
-            TSR_TRY(tsr_mx_layers_input(&p->layers, &p->c->tensors.items[i], "w4afp8", &p->amaxes[i], p->err));
+    if (p->o->calibration == NULL)
+        return TSR_OK;
+    measured *const experts = malloc((p->c->tensors.count + 1) * sizeof *experts);
+    tsr_status status = experts == NULL ? tsr_out_of_memory(p->err, "while planning") : TSR_OK;
+    size_t n = 0, digits;
+    for (size_t i = 0; status == TSR_OK && i < p->c->tensors.count; i++) {
+        const tsr_tensor *const t = &p->c->tensors.items[i];
+        if (!p->layers.coded[i])
+            continue;
+        experts[n++] = (measured){t->name, tsr_experts_length(t->name, &digits),
+                                  tsr_fused_find_in(t->name, tsr_module_length(t->name)) != NULL, &p->amaxes[i]};
+        status = tsr_mx_layers_input(&p->layers, t, "w4afp8", &p->amaxes[i], p->err);
     }
-    return TSR_OK;
+    if (status == TSR_OK)
+        fill_unseen(experts, n);
+    free(experts);
+    return status;
 }
 
 static float input_of(const planning *p, size_t i)
 {
-    const tsr_tensor *const all = p->c->tensors.items;
-    float amax = p->amaxes[i];
-    for (size_t k = 0; k < p->c->tensors.count && p->amaxes[i] == 0 && p->o->calibration != NULL; k++) {
-        if (p->layers.coded[k] && share_layer(&all[i], &all[k]))
-            amax = fmaxf(amax, p->amaxes[k]);
-    }
-    return p->o->calibration == NULL ? p->o->input_scale : tsr_e4m3_scale(tsr_f32_bits(amax), false);
+    return p->o->calibration == NULL ? p->o->input_scale : tsr_e4m3_scale(tsr_f32_bits(p->amaxes[i]), false);
 }
 
 /* ---- steps ---- */

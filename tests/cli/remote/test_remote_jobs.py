@@ -10,6 +10,7 @@ import sys
 import time
 
 import deepseek_v3
+from forward_oracle import Whole
 import harness
 import pytest
 import remote_servers
@@ -123,6 +124,25 @@ def test_logins_stay_with_their_host(tessera, models, tmp_path):
         assert not any(secret in text for text in texts for secret in ("SecretOfTheTests", "secret-of-the-query"))
         code, _, err = harness.run_in(dict(environment, HOME="/nonexistent"), tessera, ["inspect", f"{server.url}/llama"])
         assert code == 4 and "~/.netrc" in err, err
+
+
+def test_a_proof(tessera, tmp_path):
+    """The figures of an output of a remote source are those of a local one. Text needs the tokenizer of a local one."""
+    results, tokens, text = [tmp_path / f"{n}.json" for n in range(2)], tmp_path / "tokens.txt", tmp_path / "text.txt"
+    tokens.write_text("1 2 3 4")
+    text.write_text("Some words.")
+    words = ["--scheme", "mxfp4-weight-only", "--scales", "mse", "--device", "cpu", "--quiet", "--prove"]
+    models = tmp_path / "models"
+    models.mkdir()
+    Whole("llama").write(models / "llama")
+    with remote_servers.Server(models) as server:
+        for n, source in enumerate((f"{server.url}/llama", models / "llama")):
+            code, _, err = harness.run(tessera, ["quantize", source, "-o", tmp_path / f"out-{n}", *words, tokens, "--json", results[n]])
+            assert code in (0, 1), err
+        code, _, err = harness.run(tessera, ["quantize", f"{server.url}/llama", "-o", tmp_path / "none", *words, text])
+    assert code == 3 and "tokenizer.json" in err and not (tmp_path / "none").exists(), err
+    remote, local = (json.loads(path.read_text())["proof"] for path in results)
+    assert remote["baseline"] is not None and {**remote, "seconds": 0} == {**local, "seconds": 0}
 
 
 def test_batch(tessera, models, tmp_path):

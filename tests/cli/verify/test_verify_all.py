@@ -103,6 +103,19 @@ def test_what_applies_is_judged_and_all_else_is_named(name, made, run):
     assert f"all {len(kinds)} checks that apply" in out
 
 
+def test_the_line_of_forward_states_the_gain(checkpoint, quantize, run):
+    """FP8 is nearer to SRC than int4, and the other way about the check fails."""
+    src = checkpoint("llama")
+    fine, coarse = quantize(src), quantize(src, "--scheme", "int4-weight-only")
+    for dst, baseline, expected in ((fine, coarse, 0), (coarse, fine, 1)):
+        code, said, _, out, _ = run(dst, src, "--baseline", baseline, "--skip", "gemm", "--skip", "dequant", "--min-stream", "0")
+        part = said["kinds"]["forward"]
+        gain = part["result"]["baseline"]
+        assert code == expected and part["status"] == ("failed" if expected else "passed")
+        assert f"of the baseline {gain['kl_mean_nats']:.3g}; gain of layers {gain['least_gain_db']:.2f} to {gain['most_gain_db']:.2f} dB" in part["judged"]
+        assert part["judged"] in out and gain["checkpoint"] == str(baseline)
+
+
 def test_results_and_reports_are_those_of_the_kinds_by_themselves(made, run, tessera, tmp_path):
     dst, src, kinds = made("latent attention")
     _, said, suites, _, _ = run(dst, src)
@@ -208,7 +221,7 @@ def test_what_cannot_be_carried_out_hides_nothing(options, kinds, code, made, ru
     gravest = next(kind for kind in KINDS if kinds.get(kind) == code)
     assert err == f"tessera: {gravest}: {said['kinds'][gravest]['result']['error']['message']}\n"
     if "--memory" in options and "forward" not in kinds:
-        assert "12 MB, more than --memory" in said["kinds"]["forward"]["reason"]
+        assert "11 MB, more than --memory" in said["kinds"]["forward"]["reason"]
     assert harness.run(tessera, ["report", tmp_path / "all.json", "--quiet"])[0] == 1
 
 

@@ -56,6 +56,7 @@ COMMANDS = [
     ("verify all", "verify all FP8 --against SRC --device cpu --sample 1 --count 2", False),
     ("verify forward", "verify forward W4 --against SRC --devices 3 --device cpu", False),
     ("fold", "fold LLAMA -o DST --importance MEANS", True),
+    ("quantize, proven", "quantize LLAMA -o DST --scheme int4-weight-only --importance MEANS --prove TOKENS --device cpu", True),
     ("sensitivities", "sensitivities LLAMA --against LLAMA4 --tokens TOKENS --device cpu -o MEASURED", False),
     ("verify gemm", "verify gemm FP8 --device cpu --tp 2 --tensors *.o_proj.weight --sample 1 --columns 128 --tokens 4", False),
 ]

@@ -219,6 +219,26 @@ def batch_on_two_disks(checks, tool, source, work):
     os.rmdir(second.path)
 
 
+def too_small_for_a_proof(checks, tool, source, work):
+    """A disk with room for an output and not for its counterpart: refused before the first byte; with the missing bytes it is proven."""
+    name, tokens = "proof: room for the output alone", os.path.join(work, "tokens.txt")
+    pathlib.Path(tokens).write_text("1 2")
+    words = ["--scheme", "mxfp4-weight-only", "--scales", "best", "--exclude", "*experts*", "--prove", tokens, "--device", "cpu"]
+    code, told, stderr = harness.run(tool, ["quantize", source, "-o", "never", *words, "--dry-run", "--json", "-"])
+    checks.check(f"{name}: planned", code == 0, stderr)
+    size = json.loads(told)["bytes_out"] + 2 * UNCOUNTED if code == 0 else 0
+    with SmallDisk(os.path.join(work, "proof"), size) as disk:
+        target = os.path.join(disk.path, "out")
+        args = ["quantize", source, "-o", target, *words, "--quiet"]
+        code, _, stderr = harness.run(tool, args)
+        missing = check_refusal(checks, name, code, stderr, target)
+        checks.check(f"{name}: nothing written", "out.rounded" in stderr and not os.listdir(disk.path), stderr)
+        disk.grow(size + missing + 2 * UNCOUNTED)
+        code, _, stderr = harness.run(tool, args)
+        checks.check(f"{name}: proven", code in (0, 1) and os.listdir(disk.path) == ["out"], f"exit {code}: {stderr}")
+    os.rmdir(disk.path)
+
+
 def main():
     options = jobs.choice(harness.argument_parser(__doc__.splitlines()[0])).parse_args()
     checks = harness.Checks()
@@ -236,10 +256,10 @@ def main():
                 os.mkdir(place)
                 check_job(checks, options.tessera, job, source, place, job is chosen[0])
                 shutil.rmtree(place)
-            if made == chosen[0].made:
-                too_few_inodes(checks, options.tessera, source, work)
-                batch_on_two_disks(checks, options.tessera, source, work)
             shutil.rmtree(source)
+        source = harness.make_checkpoint(options.make, "deepseek-v3", os.path.join(work, "plain"), scale="half")
+        for check in too_few_inodes, batch_on_two_disks, too_small_for_a_proof:
+            check(checks, options.tessera, source, work)
     checks.finish()
 
 

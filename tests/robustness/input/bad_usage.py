@@ -36,6 +36,8 @@ ROWS = [
     ("convert SRC -o DST --to gguf", ["GGUF cannot be written"]),
     ("convert SRC -o DST --to W4A16", ["did you mean 'int4-weight-only'?"]),
     ("quantize SRC -o", ["-o"]),
+    ("quantize SRC -o DST --exact", ["--exact", "--prove FILE"]),
+    ("quantize SRC -o DST --prove SRC/config.json --shard 0/2", ["--prove", "--shard"]),
     ("merge", ["BASE LORA"]),
     ("merge SRC -o DST", ["no adapter given", "merge BASE LORA -o DST"]),
     ("merge SRC SRC", ["-o DST"]),
