@@ -125,16 +125,23 @@ struct smaller {
     }
 };
 
+__device__ bool is_chosen(const uint64_t *row, size_t position)
+{
+    return row == nullptr || (row[position / 64] >> (position % 64) & 1) != 0;
+}
+
 __global__ void softmax(const tsr_f64_softmax s)
 {
     const size_t query = blockIdx.x, head = blockIdx.y, place = s.first_query + query;
     double *const x = s.scores + (head * s.queries + query) * s.keys;
+    const uint64_t *const row =
+        s.chosen == nullptr ? nullptr : s.chosen + (head / s.share * s.rows + s.first_row + query) * s.words;
     const size_t seen = place + 1 < s.window ? place + 1 : s.window, from = place + 1 - seen;
     const size_t begin = from > s.first_key ? from - s.first_key : 0, end = place + 1 - s.first_key;
     double most = s.sinks != nullptr ? s.sinks[head] : -INFINITY, sum = 0;
     for (size_t j = begin + threadIdx.x; j < end; j += blockDim.x) {
         const double score = x[j] * s.scale;
-        x[j] = s.cap != 0 ? s.cap * tanh(score / s.cap) : score;
+        x[j] = !is_chosen(row, s.first_key + j) ? -INFINITY : s.cap != 0 ? s.cap * tanh(score / s.cap) : score;
         most = fmax(most, x[j]);
     }
     most = reduce(most, larger());
@@ -143,6 +150,20 @@ __global__ void softmax(const tsr_f64_softmax s)
     sum = reduce(sum, add_up()) + (s.sinks != nullptr ? exp(s.sinks[head] - most) : 0);
     for (size_t j = threadIdx.x; j < s.keys; j += blockDim.x)
         x[j] = j >= begin && j < end ? x[j] / sum : 0;
+}
+
+__global__ void index_scores(const tsr_f64_index a)
+{
+    const size_t all = a.queries * a.keys;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += (size_t)gridDim.x * blockDim.x) {
+        const double *const weights = a.weights + i / a.keys * a.heads;
+        double sum = 0;
+        for (size_t h = 0; h < a.heads; h++) {
+            const double score = a.of_heads[h * all + i];
+            sum += score < 0 ? 0 : weights[h] * score;
+        }
+        a.scores[i] = sum;
+    }
 }
 
 __global__ void norm(const tsr_f64_norm a)
@@ -340,6 +361,13 @@ tsr_status tsr_cuda_f64_softmax(const tsr_f64_softmax *s, tsr_stream stream, tsr
 {
     softmax<<<dim3((unsigned)s->queries, (unsigned)s->heads), kWide, 0, stream>>>(*s);
     return host::launched("FP64 softmax", cudaSuccess, err);
+}
+
+tsr_status tsr_cuda_f64_index(const tsr_f64_index *a, tsr_stream stream, tsr_err *err)
+{
+    if (a->queries * a->keys > 0)
+        index_scores<<<ctas_for(a->queries * a->keys), kWide, 0, stream>>>(*a);
+    return host::launched("FP64 scores of tokens", cudaSuccess, err);
 }
 
 tsr_status tsr_cuda_f64_norm(const tsr_f64_norm *a, tsr_stream stream, tsr_err *err)

@@ -30,14 +30,26 @@ tsr_status tsr_cuda_f64_gemm(const tsr_f64_gemm *args, tsr_stream stream, tsr_er
 
 /* Converts scores [heads][queries][keys] to probabilities, 0 for masked keys. Query i has position first_query + i, and
  * key j has first_key + j; a query sees the last `window` positions up to its own. Scores are multiplied by `scale`,
- * and become cap * tanh(score / cap) if cap is not 0. sinks [heads] (may be NULL) are additional logits. */
+ * and become cap * tanh(score / cap) if cap is not 0. sinks [heads] (may be NULL) are additional logits. With `chosen`,
+ * query i of head h sees only the positions whose bits are set in row h / share * rows + first_row + i. */
 typedef struct tsr_f64_softmax {
     double *scores;
     size_t heads, queries, keys, first_query, first_key, window;
     double scale, cap;
     const double *sinks;
+    const uint64_t *chosen; /* [groups][rows][words], or NULL */
+    size_t share, rows, first_row, words;
 } tsr_f64_softmax;
 tsr_status tsr_cuda_f64_softmax(const tsr_f64_softmax *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+
+/* scores[i][j] = sum over h of weights[i][h] max(of_heads[h][i][j], 0), for of_heads [heads][queries][keys] and weights
+ * [queries][heads]. */
+typedef struct tsr_f64_index {
+    const double *of_heads, *weights;
+    double *scores;
+    size_t heads, queries, keys;
+} tsr_f64_index;
+tsr_status tsr_cuda_f64_index(const tsr_f64_index *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
 
 /* y = x / RMS(x) * gain for rows of n. */
 typedef struct tsr_f64_norm {

@@ -1,9 +1,13 @@
 """Small models of each family for the oracle of the forward pass: sizes, configurations, names of norms and routers."""
 
+from indexer_oracle import INDEXER
+
 HIDDEN, HEADS, KV_HEADS, DIM, INNER, LAYERS, VOCABULARY, EXPERTS, CHOSEN, EPS = 64, 4, 2, 16, 96, 3, 97, 8, 3, 1e-6
 BASE = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": DIM,
         "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY, "rms_norm_eps": EPS, "rope_theta": 500.0,
         "hidden_act": "silu", "num_experts_per_tok": CHOSEN}
+DSA = {"q_lora_rank": 48, "qk_rope_head_dim": 8, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True, **INDEXER}
+DSA_TRAITS = {"latent", "experts", "shared", "sigmoid", "indexer"}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}
 WINDOW = 4
@@ -66,6 +70,13 @@ FAMILIES = {
                     "routed_scaling_factor": 2.0, "norm_topk_prob": False, "traits": {"latent", "experts", "shared"}},
     "deepseek_v3": {"model_type": "deepseek_v3", "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5,
                     "norm_topk_prob": True, "traits": {"latent", "experts", "shared", "sigmoid"}},
+    "deepseek_v32": {"model_type": "deepseek_v32", **DSA, "traits": DSA_TRAITS},
+    "deepseek_v32, short": {"model_type": "deepseek_v32", **DSA, "index_topk": 9, "layer_types": ["deepseek_sparse_attention"] * LAYERS,
+                            "traits": DSA_TRAITS},
+    "glm_moe_dsa": {"model_type": "glm_moe_dsa", **DSA, "indexer_types": ["full", "shared", "full"], "indexer_rope_interleave": True,
+                    "traits": DSA_TRAITS | {"adjacent"}},
+    "glm_moe_dsa, frequency": {"model_type": "glm_moe_dsa", **DSA, "index_topk_freq": 2, "index_skip_topk_offset": 1,
+                               "traits": DSA_TRAITS | {"adjacent"}},
     "minimax_m2": {"model_type": "minimax_m2", "rotary_dim": 8, "norm_topk_prob": True, "scoring_func": "sigmoid",
                    "traits": {"wide norms", "experts", "sigmoid"}},
     "arcee": {"model_type": "arcee", "hidden_act": "relu2", "traits": {"ungated"}},

@@ -8,6 +8,7 @@ from checkpoints import write
 from forward_families import (BASE, CHOSEN, DIM, EXPERTS, FAMILIES, GLOBAL_DIM, GLOBAL_KV, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, NORMS, ROUTERS,
                               VOCABULARY, WINDOW)
 import harness
+from indexer_oracle import Indexed
 import ml_dtypes
 from mla_oracle import BATCH, Model, TOKENS
 import numpy as np
@@ -29,7 +30,7 @@ class WithoutRope(Model):
         return np.zeros((TOKENS, self.rope // 2))
 
 
-class Whole(Recurrent):
+class Whole(Recurrent, Indexed):
     """A model of three layers, the first without experts, and its forward pass."""
 
     def __init__(self, family):
@@ -147,6 +148,7 @@ class Whole(Recurrent):
             t |= self.kimi_tensors()
         elif "latent" in self.traits:
             t |= {n.removeprefix("model.layers.0."): x for n, x in self.attention[layer].tensors.items()}
+            t |= self.indexer_tensors(layer) if "indexer" in self.traits else {}
         elif self.is_delta(layer):
             t |= self.delta_tensors()
         elif self.kind(layer) == "mamba":
@@ -381,7 +383,8 @@ class Whole(Recurrent):
         elif "latent" in self.traits:
             m = self.attention[layer]
             m.tensors = {f"model.layers.0.{n}": t for n, t in w.items() if n.startswith("self_attn.")}
-            added = m.stages(hidden=normed)["output"]
+            choose = (lambda query: self.choose_tokens(layer, w, normed, query, fault)) if "indexer" in self.traits else None
+            added = m.stages(hidden=normed, choose=choose)["output"]
         elif self.is_delta(layer):
             added = self.delta(w, normed, fault)
         elif self.kind(layer) == "mamba":

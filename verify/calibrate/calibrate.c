@@ -71,7 +71,9 @@ static tsr_status end_layer(running *r, size_t layer, tsr_err *err)
     if (r->options->products != NULL)
         TSR_TRY(tsr_input_products_end_layer(r->options->products, err));
     tell(r, layer);
-    if (tsr_now() - r->saved < r->options->save_seconds)
+    const bool continued =
+        layer + 1 < r->forward.layers && r->forward.shares[layer + 1]; /* the state lacks the choice */
+    if (continued || tsr_now() - r->saved < r->options->save_seconds)
         return TSR_OK;
     TSR_TRY(tsr_calibrate_state_save(r->options->state, layer + 1, r->forward.collector, r->x,
                                      r->tokens.count * r->forward.hidden, err));

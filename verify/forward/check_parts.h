@@ -24,8 +24,8 @@ typedef struct tsr_forward_layer_loss {
 } tsr_forward_layer_loss;
 void tsr_forward_budget_add(tsr_forward_budget *budget, const tsr_forward_layer_loss *loss);
 
-/* Marks a layer alone as a fault if a quarter of its chosen experts or more differ from the source. */
-void tsr_forward_limit_experts(tsr_judgement *alone);
+/* Marks a layer alone as a fault if more than a quarter of its chosen experts or tokens differ from the source. */
+void tsr_forward_limit_choices(tsr_judgement *alone);
 
 /* The tables of all devices. Both models use all of them in turn, or each has its own, and they run at the same
  * time. */

@@ -323,6 +323,7 @@ static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
     f->tied = tsr_forward_is(f, "tie_word_embeddings", "true");
     TSR_TRY(read_factors(f, err));
     TSR_TRY(tsr_layer_kinds_read(f, err));
+    TSR_TRY(tsr_forward_read_indexer(f, err));
     return (f->traits & TSR_LATENT) != 0 ? TSR_OK : read_attention(f, err);
 }
 
@@ -337,6 +338,7 @@ tsr_status tsr_forward_open(tsr_forward *f, const tsr_side *side, tsr_err *err)
 
 void tsr_forward_close(tsr_forward *f)
 {
+    tsr_token_choice_free(&f->choice);
     tsr_arena_free(&f->arena);
 }
 
@@ -386,6 +388,18 @@ static double recurrent_elements(const tsr_forward *f, double n)
                 2 * (double)f->hidden);
 }
 
+/* Returns the elements of an indexer: its queries, keys and weights, the scores of some queries for each head, and the choice
+ * of tokens, a bit for each. */
+static double indexer_elements(const tsr_forward *f, double n, size_t longest)
+{
+    const struct tsr_indexer *const i = &f->indexer;
+    if (i->kept == 0 || longest <= i->kept * i->block)
+        return 0;
+    const double heads = (double)i->heads, groups = (double)i->groups, dim = (double)i->dim;
+    const double scores = (double)tsr_indexer_step(f, longest) * (double)longest * (heads + 2 * groups);
+    return n * (heads * (dim + 1) + 2 * dim) + scores + n * groups * (double)longest / 64;
+}
+
 uint64_t tsr_forward_memory(const tsr_forward *f, size_t tokens, size_t longest)
 {
     enum { THREADS = 8 };
@@ -396,7 +410,7 @@ uint64_t tsr_forward_memory(const tsr_forward *f, size_t tokens, size_t longest)
     const double stack = f->family->moe->alternating ? 4 * inner * hidden : 0;
     const double attention =
         fmax((f->traits & TSR_LATENT) != 0 ? latent_elements(f, n) : grouped_elements(f, n), recurrent_elements(f, n)) +
-        (double)THREADS * (double)longest;
+        indexer_elements(f, n, longest) + (double)THREADS * (double)longest;
     const double mlp = n * (3 * inner + 3 * hidden) + stack;
     const double logits = 2.0 * (double)tsr_forward_chunk(f, tokens) * (double)f->vocabulary;
     const double streams = 6 * n * hidden; /* for two models: before and after a layer, and its output */

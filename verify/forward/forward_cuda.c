@@ -249,10 +249,18 @@ static tsr_status turn(tsr_ops *ops, const tsr_op_turn *a, tsr_err *err)
     return status;
 }
 
+/* Memory on the GPU for attention: scratch, and copies from the host. */
+typedef struct attending {
+    void *scores, *sinks, *chosen;
+} attending;
+
 /* Computes attention of queries [q0, q1) of the sequence whose first token is `begin`, all heads at once. */
-static tsr_status attend_queries(const tsr_gpu_ops *g, const tsr_op_attend *a, const double *sinks, size_t begin,
-                                 size_t q0, size_t q1, double *scores, tsr_err *err)
+static tsr_status attend_queries(const tsr_gpu_ops *g, const tsr_op_attend *a, const attending *there, size_t begin,
+                                 size_t q0, size_t q1, tsr_err *err)
 {
+    static const tsr_token_choice kAll = {.groups = 1};
+    const tsr_token_choice *const chosen = a->chosen != NULL ? a->chosen : &kAll;
+    double *const scores = there->scores;
     const size_t k0 = q0 + 1 > a->window ? q0 + 1 - a->window : 0, keys = q1 - k0, queries = q1 - q0;
     const size_t ld_k = a->kv_heads * a->dim, ld_v = a->kv_heads * a->v_dim, share = a->heads / a->kv_heads;
     const tsr_f64_gemm by_keys = {.a = a->q + (begin + q0) * a->ld_q,
@@ -269,7 +277,21 @@ static tsr_status attend_queries(const tsr_gpu_ops *g, const tsr_op_attend *a, c
                                   .step_b = a->dim,
                                   .step_c = queries * keys,
                                   .share_b = share};
-    const tsr_f64_softmax softmax = {scores, a->heads, queries, keys, q0, k0, a->window, a->scale, a->cap, sinks};
+    const tsr_f64_softmax softmax = {.scores = scores,
+                                     .heads = a->heads,
+                                     .queries = queries,
+                                     .keys = keys,
+                                     .first_query = q0,
+                                     .first_key = k0,
+                                     .window = a->window,
+                                     .scale = a->scale,
+                                     .cap = a->cap,
+                                     .sinks = there->sinks,
+                                     .chosen = there->chosen,
+                                     .share = a->heads / chosen->groups,
+                                     .rows = chosen->count,
+                                     .first_row = begin + q0,
+                                     .words = chosen->words};
     const tsr_f64_gemm by_values = {.a = scores,
                                     .b = a->v + (begin + k0) * ld_v,
                                     .c = a->out + (begin + q0) * a->ld_out,
@@ -295,17 +317,22 @@ static tsr_status attend(tsr_ops *ops, const tsr_op_attend *a, tsr_err *err)
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     const size_t longest = a->tokens->longest;
     const size_t at_once = (size_t)tsr_min_u64(tsr_max_u64(SCORES / (a->heads * longest), 1), longest);
-    void *scores = NULL, *sinks = NULL;
-    tsr_status status = tsr_stream_allocate(g, a->heads * at_once * longest * sizeof(double), &scores, err);
+    const tsr_token_choice *const chosen = a->chosen;
+    attending there = {0};
+    tsr_status status = tsr_stream_allocate(g, a->heads * at_once * longest * sizeof(double), &there.scores, err);
     if (status == TSR_OK)
-        status = tsr_stream_lend(g, a->sinks, a->heads * sizeof *a->sinks, &sinks, err);
+        status = tsr_stream_lend(g, a->sinks, a->heads * sizeof *a->sinks, &there.sinks, err);
+    if (status == TSR_OK && chosen != NULL)
+        status = tsr_stream_lend(g, chosen->bits, chosen->groups * chosen->count * chosen->words * sizeof(uint64_t),
+                                 &there.chosen, err);
     for (size_t s = 0; s < a->tokens->sequences; s++) {
         const size_t begin = a->tokens->first[s], length = a->tokens->first[s + 1] - begin;
         for (size_t q = 0; status == TSR_OK && q < length; q += at_once)
-            status = attend_queries(g, a, sinks, begin, q, (size_t)tsr_min_u64(q + at_once, length), scores, err);
+            status = attend_queries(g, a, &there, begin, q, (size_t)tsr_min_u64(q + at_once, length), err);
     }
-    tsr_stream_release(g, scores);
-    tsr_stream_release(g, sinks);
+    tsr_stream_release(g, there.scores);
+    tsr_stream_release(g, there.sinks);
+    tsr_stream_release(g, there.chosen);
     return status;
 }
 
@@ -328,9 +355,8 @@ static void close_ops(tsr_ops *ops)
 }
 
 static const tsr_ops kFunctions = {
-    TSR_OPS_FUNCTIONS,        .put = tsr_gpu_put,           .get = tsr_gpu_get,
-    .linear = tsr_gpu_linear, .convolve = tsr_gpu_convolve, .recur = tsr_gpu_recur,
-    .close = close_ops,
+    TSR_OPS_FUNCTIONS,      .put = tsr_gpu_put,           .get = tsr_gpu_get,     .linear = tsr_gpu_linear,
+    .index = tsr_gpu_index, .convolve = tsr_gpu_convolve, .recur = tsr_gpu_recur, .close = close_ops,
 };
 
 /* Keeps freed memory in the process, so that the next layer reuses it. */

@@ -22,6 +22,12 @@ const tsr_family_row *tsr_forward_family(const char *type);
  * a type that its family does not. */
 tsr_status tsr_layer_kinds_read(tsr_forward *forward, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Sets shares and the indexer of a model whose kinds of layers are known. */
+tsr_status tsr_forward_read_indexer(tsr_forward *forward, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns the number of queries for which an indexer computes scores at a time. */
+size_t tsr_indexer_step(const tsr_forward *forward, size_t longest);
+
 /* Returns the number of layers that layers_block_type or hybrid_override_pattern lists, or 0. */
 size_t tsr_layer_kinds_count(const tsr_forward *forward);
 

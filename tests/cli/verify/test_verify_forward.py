@@ -5,6 +5,7 @@ import math
 
 import batched
 from checkpoints import write
+from forward_families import DSA
 from forward_oracle import command, EXPERTS, FAMILIES, failed, LAYERS, noisy, softmax, sqnr, verify, VOCABULARY, Whole
 import harness
 import numpy as np
@@ -42,7 +43,7 @@ def test_without_states_the_error_of_float32_is_all_there_is(tmp_path, verify):
 @pytest.mark.parametrize("family, fault", [
     ("llama", "rope"), ("qwen3", "head norm"), ("deepseek_v3", "bias"), ("deepseek_v3", "groups"), ("deepseek_v3", "scaling"),
     ("deepseek_v3", "shared"), ("deepseek_v2", "groups"), ("deepseek_v2", "scaling"),
-    ("qwen3_next", "head norm"), ("ministral3", "growth")])
+    ("qwen3_next", "head norm"), ("ministral3", "growth"), ("deepseek_v32", "indexer rope")])
 def test_a_mistake_is_found_in_its_layer(tmp_path, verify, family, fault):
     m = Whole(family)
     found = verify(m.write(tmp_path / "m"), "--reference", m.reference(tmp_path / "r.safetensors", {1: fault}))
@@ -57,7 +58,7 @@ def test_a_mistake_is_found_in_a_delta_net(tmp_path, verify):
 
 # ---- two checkpoints ----
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "deepseek_v3", "qwen3_next"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "deepseek_v3", "deepseek_v32", "qwen3_next"])
 def test_what_two_checkpoints_make_of_the_same_tokens(tmp_path, verify, family):
     m = Whole(family)
     other = noisy(m, 0.05)
@@ -236,6 +237,13 @@ def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, f
     (["a", "a"], {"model_type": "nemotron_h", "hidden_act": "relu2", "moe_latent_size": 64}, 3, "moe_latent_size"),
     (["a", "a"], {"model_type": "nemotron_h", "hidden_act": "relu2", "mamba_hidden_act": "gelu"}, 3, "mamba_hidden_act"),
     (["a", "a"], {"model_type": "hunyuan_v1_dense", "rope_scaling": {"type": "dynamic", "factor": 2}}, 3, "dynamic"),
+    (["a", "a"], {"model_type": "deepseek_v32"}, 3, "index_topk"),
+    (["a", "a"], {"model_type": "deepseek_v32", **DSA, "index_topk_freq": 2}, 3, "unsupported index_topk_freq"),
+    (["a", "a"], {"model_type": "deepseek_v32", **DSA, "indexer_rope_interleave": True}, 3, "unsupported indexer_rope_interleave"),
+    (["a", "a"], {"model_type": "deepseek_v32", **DSA, "layer_types": ["full_attention"] * 3}, 3, "layer_types[0] is 'full_attention'"),
+    (["a", "a"], {"model_type": "glm_moe_dsa", **DSA, "indexer_types": ["full", "shared"]}, 3, "indexer_types"),
+    (["a", "a"], {"model_type": "glm_moe_dsa", **DSA, "indexer_types": ["shared", "full", "full"]}, 3, "indexer_types"),
+    (["a", "a"], {"model_type": "glm_moe_dsa", **DSA, "index_topk_pattern": "FSX"}, 3, "unsupported index_topk_pattern"),
 ])
 def test_refusals(tmp_path, tessera, arguments, config, code, words):
     Whole("llama").write(tmp_path / "a", **config)
@@ -281,7 +289,7 @@ def test_a_window_that_no_sequence_fills_is_no_matter(tmp_path, verify):
     assert not failed(verify(b, b))
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3", "qwen3_next", "nemotron_h"])
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3", "glm_moe_dsa", "qwen3_next", "nemotron_h"])
 @pytest.mark.parametrize("lie", [0, -1, 1, 3, 7, 2**31, 2**64, 1e300, "x", None, [], {}, True])
 def test_configurations_that_lie(tmp_path, tessera, family, lie):
     """Whatever a key says, there is a result or one sentence."""

@@ -14,6 +14,8 @@ static const struct {
     {"full_attention", TSR_LAYER_FULL},
     {"attention", TSR_LAYER_FULL},
     {"sliding_attention", TSR_LAYER_WINDOW},
+    {"indexed_attention", TSR_LAYER_INDEXED},
+    {"deepseek_sparse_attention", TSR_LAYER_INDEXED},
     {"linear_attention", TSR_LAYER_DELTA},
     {"linear_attention", TSR_LAYER_KIMI},
     {"linear_attention", TSR_LAYER_SCAN},
@@ -33,7 +35,9 @@ static bool allows(const tsr_forward *f, tsr_layer_kind kind)
     const tsr_layer_rule rule = f->family->layers;
     switch (kind) {
     case TSR_LAYER_FULL:
-        return true;
+        return rule != TSR_INDEXED_ALL;
+    case TSR_LAYER_INDEXED:
+        return rule == TSR_INDEXED_ALL;
     case TSR_LAYER_WINDOW:
         return rule != TSR_WINDOW_UNKNOWN && rule < TSR_DELTA_PATTERN;
     case TSR_LAYER_DELTA:
@@ -95,6 +99,8 @@ static tsr_layer_kind kind_by_rule(tsr_layer_rule rule, const rule_numbers *n, s
         break;
     case TSR_DELTA_PATTERN:
         return (i + 1) % n->interval != 0 ? TSR_LAYER_DELTA : TSR_LAYER_FULL;
+    case TSR_INDEXED_ALL:
+        return TSR_LAYER_INDEXED;
     }
     return slides ? TSR_LAYER_WINDOW : TSR_LAYER_FULL;
 }
@@ -206,9 +212,13 @@ size_t tsr_layer_kinds_count(const tsr_forward *f)
 
 const char *tsr_forward_module(const tsr_forward *f, size_t layer)
 {
-    static const char *const kModules[] = {
-        [TSR_LAYER_FULL] = "self_attn", [TSR_LAYER_WINDOW] = "self_attn", [TSR_LAYER_DELTA] = "linear_attn",
-        [TSR_LAYER_KIMI] = "self_attn", [TSR_LAYER_SCAN] = "mamba",       [TSR_LAYER_MLP] = "mlp"};
+    static const char *const kModules[] = {[TSR_LAYER_FULL] = "self_attn",
+                                           [TSR_LAYER_WINDOW] = "self_attn",
+                                           [TSR_LAYER_INDEXED] = "self_attn",
+                                           [TSR_LAYER_DELTA] = "linear_attn",
+                                           [TSR_LAYER_KIMI] = "self_attn",
+                                           [TSR_LAYER_SCAN] = "mamba",
+                                           [TSR_LAYER_MLP] = "mlp"};
     return (f->traits & TSR_ONE_BLOCK) != 0 ? "mixer" : kModules[f->kinds[layer]];
 }
 
