@@ -30,6 +30,9 @@ LATENT = COMMON | {"num_key_value_heads": 4, "qk_nope_head_dim": 32, "qk_rope_he
                    "kv_lora_rank": 64, "q_lora_rank": 96, "moe_intermediate_size": 64, "n_shared_experts": 1,
                    "n_group": 4, "topk_group": 2, "num_experts_per_tok": 4, "first_k_dense_replace": 1,
                    "tie_word_embeddings": False, "rope_parameters": YARN}
+INDEXED = {k: v for k, v in LATENT.items() if k != "tie_word_embeddings"} | {
+    "head_dim": 16, "n_routed_experts": 16, "norm_topk_prob": True, "routed_scaling_factor": 2.5, "index_topk": 8, "index_n_heads": 16,
+    "index_head_dim": 32}
 UNSCALED = {"rope_type": "default", "rope_theta": 10000.0}
 TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
@@ -91,6 +94,9 @@ FAMILIES = {
     | {"num_key_value_heads": 4, "num_local_experts": 8, "linear_head_dim": 16, "linear_num_heads": 4, "pad_token_id": 0,
        "n_group": 2, "topk_group": 1, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
        "mlp_layer_types": ["sparse"] * 3},
+    "deepseek_v32": INDEXED,
+    "glm_moe_dsa": INDEXED | {"num_hidden_layers": 4, "indexer_types": ["full", "shared", "shared", "full"]},
+    "glm4_moe_lite": {k: v for k, v in LATENT.items() if k != "first_k_dense_replace"} | {"head_dim": 16, "n_routed_experts": 16, "norm_topk_prob": True},
     "youtu": {k: v for k, v in LATENT.items() if k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")}
     | {"num_key_value_heads": 4, "head_dim": 16},
 }

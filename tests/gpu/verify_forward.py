@@ -24,6 +24,7 @@ BASE = {"hidden_size": HIDDEN, "intermediate_size": INNER, "num_attention_heads"
         "moe_intermediate_size": EXPERT, "torch_dtype": "bfloat16"}
 LATENT = {"q_lora_rank": 128, "kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64, "n_group": 4,
           "topk_group": 2, "routed_scaling_factor": 2.5, "n_routed_experts": EXPERTS, "n_shared_experts": 1}
+INDEXER = {"index_topk": 12, "index_n_heads": 16, "index_head_dim": 64}
 GLM = {"partial_rotary_factor": 0.5, "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "n_routed_experts": EXPERTS}
 GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 9, "query_pre_attn_scalar": 48, "tie_word_embeddings": True}
 YARN = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
@@ -47,6 +48,9 @@ FAMILIES = {
     "qwen3_moe": ({"norm_topk_prob": True}, {"head norms", "experts"}),
     "deepseek_v2": ({**LATENT, "topk_method": "group_limited_greedy"}, {"latent", "experts", "shared"}),
     "deepseek_v3": ({**LATENT, "norm_topk_prob": True}, {"latent", "experts", "shared", "sigmoid"}),
+    "deepseek_v32": ({**LATENT, **INDEXER, "norm_topk_prob": True}, {"latent", "indexer", "experts", "shared", "sigmoid"}),
+    "glm_moe_dsa": ({**LATENT, **INDEXER, "indexer_types": ["full", "shared"], "norm_topk_prob": True},
+                    {"latent", "indexer", "experts", "shared", "sigmoid"}),
     "glm4_moe": (GLM, {"bias", "head norms", "experts", "shared", "sigmoid"}),
     "gemma2": ({**GEMMA, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}, {"four norms", "tied"}),
     "gemma3_text": ({**GEMMA, "layer_types": TYPES}, {"four norms", "head norms", "tied"}),
@@ -204,10 +208,21 @@ class Model:
             self.linear(f"{at}q_b_proj", queries, c["q_lora_rank"])
         else:
             self.linear(f"{at}q_proj", queries, HIDDEN)
+        if "indexer" in self.traits and not (at.startswith("model.layers.1.") and "shared" in c.get("indexer_types", [])):
+            self.indexer(f"{at}indexer.")
         self.linear(f"{at}kv_a_proj_with_mqa", c["kv_lora_rank"] + c["qk_rope_head_dim"], HIDDEN)
         self.norm(f"{at}kv_a_layernorm", c["kv_lora_rank"])
         self.linear(f"{at}kv_b_proj", HEADS * (c["qk_nope_head_dim"] + c["v_head_dim"]), c["kv_lora_rank"])
         self.linear(f"{at}o_proj", HIDDEN, HEADS * c["v_head_dim"])
+
+    def indexer(self, at):
+        c = self.config
+        heads, dim = c["index_n_heads"], c["index_head_dim"]
+        self.linear(f"{at}wq_b", heads * dim, c["q_lora_rank"])
+        self.linear(f"{at}wk", dim, HIDDEN)
+        self.linear(f"{at}weights_proj", heads, HIDDEN)
+        self.norm(f"{at}k_norm", dim)
+        self.add(f"{at}k_norm.bias", (dim,), 0.3)
 
     def write(self, path):
         path.mkdir()
@@ -276,7 +291,7 @@ def distance(a, b):
         return float("inf")
     most = 0.0
     for j, k in zip(a["judgements"], b["judgements"]):
-        for key in ("sqnr_db", "relative_error", "kl_mean_nats", "agreement"):
+        for key in ("sqnr_db", "relative_error", "kl_mean_nats", "agreement", "token_agreement"):
             x, y = j.get(key), k.get(key)
             if (x is None) != (y is None):
                 return float("inf")

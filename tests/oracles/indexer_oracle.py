@@ -18,8 +18,16 @@ def best(scores, k):
     return mask & (places <= places[:, None])
 
 
+def agreement_of_tokens(x, y):
+    """The share of x's tokens that y has, of queries that do not see all positions up to their own."""
+    x, y = (m[:, (x.sum(-1) <= np.arange(TOKENS)).all(0)] for m in (x, y))
+    return (x & y).sum() / x.sum()
+
+
 class Indexed:
     """The indexers of DeepSeek-V3.2 and GLM-5."""
+
+    chosen_tokens = None  # by the last layer that chose: [batch, query, key]
 
     def shares(self, layer):
         """GLM-5: the layer keeps the choice of the layer before it."""

@@ -37,6 +37,8 @@ static tsr_status read_config(tsr_mla_model *m, tsr_err *err)
     m->eps = tsr_config_find_number(c, "rms_norm_eps", 1e-6);
     if (tsr_config_find(c, "attention_bias", &value) && tsr_json_is(value, "true"))
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: attention_bias", c->path);
+    if (tsr_config_find(c, "rope_interleave", &value) && tsr_json_is(value, "false"))
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: rope_interleave is false", c->path);
     TSR_TRY(tsr_rope_read(&m->turn, c, m->rope, 10000, &m->arena, err));
     m->plain_scale = 1 / sqrt((double)(m->nope + m->rope));
     m->softmax_scale = m->plain_scale * m->turn.mscale_all * m->turn.mscale_all;

@@ -207,7 +207,7 @@ static void draw_layer_fault(tsr_text *text, const tsr_style *style, const tsr_r
     tsr_draw_line(text, style, 7, 7, &line);
 }
 
-/* Draws the shares of tokens that the indexers of both models choose. */
+/* Draws the shares of tokens that both models choose. */
 static void draw_tokens(tsr_text *text, const tsr_style *style, const tsr_row *stream, const tsr_row *alone)
 {
     const double in_stream = stream->figures[TSR_FIGURE_TOKEN_AGREEMENT],
@@ -216,7 +216,7 @@ static void draw_tokens(tsr_text *text, const tsr_style *style, const tsr_row *s
     if (isnan(in_stream) || isnan(in_layer))
         return;
     tsr_text_printf(text, "%7s", "");
-    tsr_text_printf(&line, "tokens that both indexers choose: %.2f %%, and %.2f %% in the layer alone", 100 * in_stream,
+    tsr_text_printf(&line, "tokens chosen by both: %.2f %%, and %.2f %% in the layer alone", 100 * in_stream,
                     100 * in_layer);
     tsr_draw_line(text, style, 7, 7, &line);
 }

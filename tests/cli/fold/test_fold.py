@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.in_turn
 
 SCHEME = "int4-weight-only --group-size 32"
-FAMILIES = ["llama", "qwen2", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3"]
+FAMILIES = ["llama", "qwen2", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa"]
 
 
 def outliers(m):
@@ -63,9 +63,9 @@ def sets_of(m):
     for layer in range(LAYERS):
         p = f"model.layers.{layer}."
         attention, moe = p + "self_attn.", p + m.moe()
-        add(p + "input_layernorm.weight", [attention + f"{n}.weight" for n in ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa")])
-        for part in ("q", "kv"):
-            add(attention + f"{part}_a_layernorm.weight", [attention + f"{part}_b_proj.weight"])
+        add(p + "input_layernorm.weight", [attention + f"{n}.weight" for n in ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa", "indexer.wk", "indexer.weights_proj")])
+        add(attention + "q_a_layernorm.weight", [attention + "q_b_proj.weight", attention + "indexer.wq_b.weight"])
+        add(attention + "kv_a_layernorm.weight", [attention + "kv_b_proj.weight"])
         heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
         dim = len(names.get(attention + "v_proj.weight", [])) // kv
         add(attention + "v_proj.weight", [attention + "o_proj.weight"], attention + "v_proj.bias",

@@ -8,6 +8,7 @@ from checkpoints import write
 from forward_families import DSA
 from forward_oracle import command, EXPERTS, FAMILIES, failed, LAYERS, noisy, softmax, sqnr, verify, VOCABULARY, Whole
 import harness
+from indexer_oracle import agreement_of_tokens
 import numpy as np
 import pytest
 
@@ -68,7 +69,9 @@ def test_what_two_checkpoints_make_of_the_same_tokens(tmp_path, verify, family):
     x, y = (t["model.embed_tokens.weight"].astype(np.float64)[m.tokens] for t in (m.tensors, other))
     for layer in range(LAYERS):
         behind, chosen = m.run_layer(layer, x, m.tensors)
+        seen = m.chosen_tokens
         alone, chosen_alone = m.run_layer(layer, x, other)
+        seen_alone = m.chosen_tokens
         y, chosen_there = m.run_layer(layer, y, other)
         subject = f"model.layers.{layer}"
         stream, own = found[subject, "stream of hidden states"], found[subject, "layer alone"]
@@ -77,6 +80,9 @@ def test_what_two_checkpoints_make_of_the_same_tokens(tmp_path, verify, family):
         for judgement, others in ((stream, chosen_there), (own, chosen_alone)):
             alike = None if chosen is None else (chosen[..., None] == others[..., None, :]).any(-1).mean()
             assert judgement.get("agreement") == (None if alike is None else pytest.approx(alike))
+        for judgement, others in ((stream, m.chosen_tokens), (own, seen_alone)):
+            alike = None if seen is None else agreement_of_tokens(seen, others)
+            assert judgement.get("token_agreement") == (None if alike is None else pytest.approx(alike))
         x = behind
     p, q = m.logits(x, m.tensors), m.logits(y, other)
     log_p, log_q = (np.log(softmax(u)) for u in (p, q))

@@ -115,6 +115,7 @@ static const tsr_family_row kFamilies[] = {
     {"deepseek_v2", TSR_LATENT, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"deepseek_v3", TSR_LATENT | TSR_SIGMOID, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"deepseek_v32", TSR_LATENT | TSR_SIGMOID, TSR_INDEXED_ALL, &kBefore, &kGated, &kMoe, 0, 0},
+    {"glm4_moe_lite", TSR_LATENT | TSR_SIGMOID, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"glm_moe_dsa", TSR_LATENT | TSR_SIGMOID | TSR_ADJACENT_ROPE | TSR_SHARED_CHOICE, TSR_INDEXED_ALL, &kBefore,
      &kGated, &kMoe, 0, 0},
     {"kimi_k2", TSR_LATENT | TSR_SIGMOID, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
