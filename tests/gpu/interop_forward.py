@@ -46,6 +46,10 @@ MAMBA = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 24, "mamba_d_
 # Differences from GROUPED of families whose class is found by the name.
 FAMILIES = {
     "minimax_m2": PARTIAL | {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "minimax_m3_vl_text": PARTIAL | {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 64, "dense_intermediate_size": 192,
+                           "shared_intermediate_size": 96, "rotary_dim": 16, "mlp_layer_types": ["dense", "sparse", "sparse"],
+                           "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"], "index_n_heads": 2,
+                           "index_head_dim": 32, "index_block_size": 4, "index_topk_blocks": 3, "bos_token_id": 0, "eos_token_id": 1},
     "seed_oss": {"attention_bias": True, "attention_out_bias": True},
     "internlm3": {"attention_bias": True, "mlp_bias": True},
     "iquestcoder": {},
@@ -139,13 +143,18 @@ MODELS = {
                                                          norm_topk_prob=True),
     "DeepSeek-V2": lambda: transformers.DeepseekV2Config(**LATENT, n_routed_experts=16, routed_scaling_factor=2.0,
                                                          topk_method="group_limited_greedy"),
+    "MiniMax-M3, as released": lambda: transformers.MiniMaxM3VLConfig(
+        text_config=GROUPED | FAMILIES["minimax_m3_vl_text"],
+        vision_config={"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}),
 } | {model_type: make(model_type) for model_type in FAMILIES}
 
 
 def record(config):
     """(model, {name: tensor}) of one forward pass."""
     torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    text = config.get_text_config()
+    multimodal = text is not config
+    model = (transformers.AutoModelForImageTextToText if multimodal else transformers.AutoModelForCausalLM).from_config(config).float().eval()
     for name, p in model.named_parameters():
         if "norm" in name or name.endswith("scale"):
             torch.nn.init.uniform_(p, 0.5, 2.0)
@@ -156,7 +165,7 @@ def record(config):
             torch.nn.init.uniform_(x, 0.0, 0.5)
         elif name.endswith("layer_scalar"):
             torch.nn.init.uniform_(x, 0.5, 2.0)
-    states = {"input_ids": torch.randint(2, config.vocab_size, SHAPE)}
+    states = {"input_ids": torch.randint(2, text.vocab_size, SHAPE)}
 
     def keep(layer):
         def hook(module, args, output):
@@ -166,8 +175,9 @@ def record(config):
     def keep_input(module, args, kwargs):
         states["hidden_states.0"] = args[0] if args else kwargs["hidden_states"]
 
-    hooks = [layer.register_forward_hook(keep(i)) for i, layer in enumerate(model.model.layers)]
-    hooks.append(model.model.layers[0].register_forward_pre_hook(keep_input, with_kwargs=True))
+    layers = (model.model.language_model if multimodal else model.model).layers
+    hooks = [layer.register_forward_hook(keep(i)) for i, layer in enumerate(layers)]
+    hooks.append(layers[0].register_forward_pre_hook(keep_input, with_kwargs=True))
     with torch.no_grad():
         states["logits"] = model(states["input_ids"]).logits
     for hook in hooks:
@@ -191,7 +201,7 @@ def check(tessera, name, config):
     print(f"{name}: {'equal' if result['passed'] else 'DIFFERENT'}")
     for j in result["judgements"]:
         print(f"  {j['subject']:20} {j['what']:24} relative error {j['relative_error']:.3g}  {j['fault'] or ''}")
-    return result["passed"] and len(result["judgements"]) == config.num_hidden_layers + 2
+    return result["passed"] and len(result["judgements"]) == config.get_text_config().num_hidden_layers + 2
 
 
 def main():

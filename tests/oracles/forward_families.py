@@ -1,6 +1,6 @@
 """Small models of each family for the oracle of the forward pass: sizes, configurations, names of norms and routers."""
 
-from indexer_oracle import INDEXER
+from indexer_oracle import BLOCKS, INDEXER
 
 HIDDEN, HEADS, KV_HEADS, DIM, INNER, LAYERS, VOCABULARY, EXPERTS, CHOSEN, EPS = 64, 4, 2, 16, 96, 3, 97, 8, 3, 1e-6
 BASE = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": DIM,
@@ -22,6 +22,7 @@ NORMS = {"before": ("input_layernorm", None, "post_attention_layernorm", None),
          "glm": ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")}
 # Routers: names below a layer of the weight and of the bias of the choice.
 ROUTERS = {"mixtral": ("block_sparse_moe.gate", None), "minimax_m2": ("block_sparse_moe.gate", "block_sparse_moe.e_score_correction_bias"),
+           "minimax_m3_vl": ("block_sparse_moe.gate", "block_sparse_moe.e_score_correction_bias"),
            "ernie4_5_moe": ("mlp.gate", "mlp.moe_statics.e_score_correction_bias"), "exaone_moe": ("mlp.gate", "mlp.e_score_correction_bias"),
            "hunyuan_v1_moe": ("mlp.gate.wg", None), "hy_v3": ("mlp.router.gate", "mlp.expert_bias"),
            "granitemoeshared": ("block_sparse_moe.router.layer", None), "granitemoehybrid": ("block_sparse_moe.router.layer", None),
@@ -79,6 +80,10 @@ FAMILIES = {
                                "traits": DSA_TRAITS | {"adjacent"}},
     "minimax_m2": {"model_type": "minimax_m2", "rotary_dim": 8, "norm_topk_prob": True, "scoring_func": "sigmoid",
                    "traits": {"wide norms", "experts", "sigmoid"}},
+    "minimax_m3_vl": {"model_type": "minimax_m3_vl", "hidden_act": "swigluoai", "swiglu_alpha": 1.702, "swiglu_limit": 2.0, "rotary_dim": 8,
+                      "routed_scaling_factor": 2.0, "norm_topk_prob": True, "scoring_func": "sigmoid", "use_gemma_norm": True,
+                      "qk_norm_type": "per_head", "sparse_attention_config": BLOCKS,
+                      "traits": {"gain from 1", "head norms", "experts", "shared", "sigmoid", "clamped", "blocks"}},
     "arcee": {"model_type": "arcee", "hidden_act": "relu2", "traits": {"ungated"}},
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1], "traits": set()},
     "smollm3, interval": {"model_type": "smollm3", "no_rope_layer_interval": 2, "traits": set()},

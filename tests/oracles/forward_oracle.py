@@ -8,7 +8,7 @@ from checkpoints import write
 from forward_families import (BASE, CHOSEN, DIM, EXPERTS, FAMILIES, GLOBAL_DIM, GLOBAL_KV, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, NORMS, ROUTERS,
                               VOCABULARY, WINDOW)
 import harness
-from indexer_oracle import Indexed
+from indexer_oracle import BLOCKS, Indexed
 import ml_dtypes
 from mla_oracle import BATCH, Model, TOKENS
 import numpy as np
@@ -77,7 +77,7 @@ class Whole(Recurrent, Indexed):
 
     def weight(self, prefix, n):
         """The name of a gate, up or down projection."""
-        w = self.config["model_type"] in ("mixtral", "minimax_m2", "kimi_linear") and ".experts." in prefix
+        w = self.config["model_type"] in ("mixtral", "minimax_m2", "minimax_m3_vl", "kimi_linear") and ".experts." in prefix
         leaf = {"gate": "w1", "up": "w3", "down": "w2"}[n] if w else f"{n}_proj"
         return f"{prefix}.{leaf}.weight"
 
@@ -170,6 +170,7 @@ class Whole(Recurrent, Indexed):
                 if "late norms" in self.traits and n != "v":
                     t[f"self_attn.{ {'q': 'query', 'k': 'key'}[n]}_layernorm.weight"] = self.gain(DIM)
             t["self_attn.o_proj.weight"] = self.draw(HIDDEN, HEADS * dim)
+            t |= self.block_tensors() if self.has_blocks(layer) else {}
             if "stacks" in self.traits:
                 t |= {"self_attn.o_proj.bias": self.draw(HIDDEN, scale=0.5), "self_attn.sinks": self.draw(HEADS, scale=1)}
         if "stacks" in self.traits:
@@ -315,6 +316,8 @@ class Whole(Recurrent, Indexed):
         cap = self.config.get("attn_logit_softcapping")
         scores = cap * np.tanh(scores / cap) if cap else scores
         seen = np.tril(np.ones((TOKENS, TOKENS), bool)) & (self.slides(layer) <= np.triu(np.ones((TOKENS, TOKENS), bool), 1 - WINDOW))
+        if self.has_blocks(layer):
+            seen = seen & np.repeat(self.choose_blocks(w, x, cos, sin), HEADS // BLOCKS["sparse_num_index_heads"], axis=1)
         scores = np.where(seen, scores, -np.inf)
         if "self_attn.sinks" in w:
             sinks = np.broadcast_to(w["self_attn.sinks"][None, :, None, None], (*scores.shape[:3], 1))
@@ -332,6 +335,10 @@ class Whole(Recurrent, Indexed):
             return np.maximum(x @ w[self.weight(prefix, "up")].T, 0) ** 2 @ w[self.weight(prefix, "down")].T
         gate, up, down = (w[self.weight(prefix, n)].T for n in ("gate", "up", "down"))
         gate = x @ gate
+        if "clamped" in self.traits:
+            limit = self.config["swiglu_limit"]
+            gate, up = np.minimum(gate, limit), np.clip(x @ up, -limit, limit)
+            return ((up + 1) * gate / (1 + np.exp(-1.702 * gate))) @ down
         gelu = 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
         return (gate * (gelu if self.traits & {"gemma", "gemma4"} else 1 / (1 + np.exp(-gate))) * (x @ up)) @ down
 

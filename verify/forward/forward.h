@@ -78,6 +78,7 @@ typedef enum tsr_layer_rule {
     TSR_SCAN_LISTED,    /* Mamba-2 and full attention. layer_types are required */
     TSR_BLOCKS_LISTED,  /* these and MLPs. layers_block_type or hybrid_override_pattern is required */
     TSR_INDEXED_ALL,
+    TSR_INDEXED_LISTED, /* indexed and full attention, by layer_types or sparse_attention_config; without both full */
 } tsr_layer_rule;
 
 /* Names of the norms of a layer, below model.layers.N: of the inputs and outputs of both halves. NULL: none. */

@@ -1,5 +1,5 @@
 /* Computes grouped-query attention of a layer. */
-#include "verify/forward/forward_parts.h"
+#include "verify/forward/blocks/indexer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -149,7 +149,8 @@ static tsr_status norm_values(const grouped *g, tsr_err *err)
 }
 
 /* Computes mixed [n][heads][dim], with its gate if there is one. */
-static tsr_status attend(const grouped *g, const double *sinks, tsr_held *mixed, tsr_err *err)
+static tsr_status attend(const grouped *g, const double *sinks, const tsr_token_choice *chosen, tsr_held *mixed,
+                         tsr_err *err)
 {
     const tsr_forward *const f = g->f;
     const size_t n = g->tokens->count, width = f->heads * g->dim;
@@ -167,7 +168,8 @@ static tsr_status attend(const grouped *g, const double *sinks, tsr_held *mixed,
                                 .scale = f->attention_scale,
                                 .cap = f->score_cap,
                                 .window = f->kinds[g->layer] == TSR_LAYER_WINDOW ? f->window : SIZE_MAX,
-                                .sinks = sinks};
+                                .sinks = sinks,
+                                .chosen = chosen};
     const tsr_op_gate gate = {.kind = TSR_GATE_SIGMOID,
                               .gate = g->gate.x,
                               .up = mixed->x,
@@ -207,7 +209,10 @@ tsr_status tsr_forward_attention(tsr_forward *f, size_t layer, const tsr_tokens 
     name_of(&g, name, "sinks");
     TSR_GOTO(tsr_forward_vector(f, name, f->heads, (f->traits & TSR_SINKS) != 0, &sinks, err));
     TSR_GOTO(tsr_hold(f, &mixed, n * width, err));
-    TSR_GOTO(attend(&g, sinks, &mixed, err));
+    const tsr_indexer_inputs to_indexer = {.tokens = tokens, .x = x};
+    const tsr_token_choice *chosen;
+    TSR_GOTO(tsr_forward_choose_tokens(f, layer, &to_indexer, &chosen, err));
+    TSR_GOTO(attend(&g, sinks, chosen, &mixed, err));
     name_of(&g, name, "o_proj");
     TSR_GOTO(tsr_forward_linear(f, name, mixed.x, n, f->hidden, width, out, err));
     status = tsr_forward_round(f, out->x, out->n, err);

@@ -29,12 +29,15 @@ static tsr_status read_gate(tsr_forward *f, tsr_err *err)
     } kGates[] = {{"silu", false, TSR_GATE_SILU},
                   {"gelu_pytorch_tanh", false, TSR_GATE_GELU_TANH},
                   {"relu2", true, TSR_GATE_RELU2}};
-    const bool alone = f->family->mlp->gate == NULL && f->family->mlp->both == NULL;
+    const bool alone = f->family->mlp->gate == NULL && f->family->mlp->both == NULL,
+               clamped = (f->traits & TSR_CLAMPED) != 0;
     const char *act = string(f, "hidden_activation");
     act = act == NULL ? string(f, "mlp_hidden_act") : act;
     act = act == NULL ? string(f, "hidden_act") : act;
     if (act == NULL)
         act = (f->traits & TSR_SOFT_CAPS) != 0 ? "gelu_pytorch_tanh" : "silu";
+    if (clamped && strcmp(act, "swigluoai") == 0)
+        act = "silu";
     size_t i = 0;
     while (i < sizeof kGates / sizeof *kGates && (kGates[i].alone != alone || strcmp(act, kGates[i].name) != 0))
         i++;
@@ -42,11 +45,14 @@ static tsr_status read_gate(tsr_forward *f, tsr_err *err)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": unsupported hidden_act '%s'",
                         f->side->checkpoint->path, act);
     f->gate = kGates[i].gate;
-    if ((f->traits & TSR_CLAMPED) != 0) {
-        f->gate = TSR_GATE_CLAMPED;
-        f->gate_limit = number(f, "swiglu_limit", 7);
-    }
-    return TSR_OK;
+    if (!clamped)
+        return TSR_OK;
+    f->gate = TSR_GATE_CLAMPED;
+    f->gate_limit = number(f, "swiglu_limit", 7);
+    return number(f, "swiglu_alpha", 1.702) == 1.702
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": swiglu_alpha is not 1.702",
+                          f->side->checkpoint->path);
 }
 
 static tsr_status read_router(tsr_forward *f, tsr_err *err)
@@ -323,8 +329,9 @@ static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
     f->tied = tsr_forward_is(f, "tie_word_embeddings", "true");
     TSR_TRY(read_factors(f, err));
     TSR_TRY(tsr_layer_kinds_read(f, err));
-    TSR_TRY(tsr_forward_read_indexer(f, err));
-    return (f->traits & TSR_LATENT) != 0 ? TSR_OK : read_attention(f, err);
+    if ((f->traits & TSR_LATENT) == 0)
+        TSR_TRY(read_attention(f, err));
+    return tsr_forward_read_indexer(f, err);
 }
 
 tsr_status tsr_forward_open(tsr_forward *f, const tsr_side *side, tsr_err *err)
@@ -404,9 +411,9 @@ uint64_t tsr_forward_memory(const tsr_forward *f, size_t tokens, size_t longest)
 {
     enum { THREADS = 8 };
     const double n = 2 * (double)tokens, hidden = (double)f->hidden;
-    const double inner = (double)tsr_max_u64(tsr_forward_size(f, "intermediate_size", 0),
-                                             tsr_forward_size(f, "moe_intermediate_size", 0) *
-                                                 tsr_max_u64(1, tsr_forward_size(f, "n_shared_experts", 1)));
+    const double inner = (double)tsr_max_u64(
+        tsr_max_u64(tsr_forward_size(f, "intermediate_size", 0), tsr_forward_size(f, "dense_intermediate_size", 0)),
+        tsr_forward_size(f, "moe_intermediate_size", 0) * tsr_max_u64(1, tsr_forward_size(f, "n_shared_experts", 1)));
     const double stack = f->family->moe->alternating ? 4 * inner * hidden : 0;
     const double attention =
         fmax((f->traits & TSR_LATENT) != 0 ? latent_elements(f, n) : grouped_elements(f, n), recurrent_elements(f, n)) +

@@ -8,7 +8,7 @@ import harness
 import numpy as np
 import pytest
 
-FAMILIES = ["llama", "qwen2_moe", "mixtral", "gemma2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "deepseek_v32, short", "gpt_oss", "qwen3_next", "qwen3_5_moe_text", "phi3", "nemotron_h", "kimi_linear",
+FAMILIES = ["llama", "qwen2_moe", "mixtral", "gemma2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "deepseek_v32, short", "minimax_m3_vl", "gpt_oss", "qwen3_next", "qwen3_5_moe_text", "phi3", "nemotron_h", "kimi_linear",
             "gemma4_text", "ministral3"]
 MEMBERS = ("input_mean_square", "input_min", "input_max", "input_tokens")
 

@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.in_turn
 
-FAMILIES = ["llama", "gemma2", "qwen2_moe", "mixtral", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "gpt_oss", "qwen3_next", "qwen3_5_moe"]
+FAMILIES = ["llama", "gemma2", "qwen2_moe", "mixtral", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "minimax_m3_vl", "gpt_oss", "qwen3_next", "qwen3_5_moe"]
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_a_mistake_is_found_in_a_delta_net(tmp_path, verify):
 
 # ---- two checkpoints ----
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "deepseek_v3", "deepseek_v32", "qwen3_next"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "deepseek_v3", "deepseek_v32", "minimax_m3_vl", "qwen3_next"])
 def test_what_two_checkpoints_make_of_the_same_tokens(tmp_path, verify, family):
     m = Whole(family)
     other = noisy(m, 0.05)
@@ -68,6 +68,7 @@ def test_what_two_checkpoints_make_of_the_same_tokens(tmp_path, verify, family):
     found = verify(a, b, "--tokens", tmp_path / "t.txt")
     x, y = (t["model.embed_tokens.weight"].astype(np.float64)[m.tokens] for t in (m.tensors, other))
     for layer in range(LAYERS):
+        m.chosen_tokens = None
         behind, chosen = m.run_layer(layer, x, m.tensors)
         seen = m.chosen_tokens
         alone, chosen_alone = m.run_layer(layer, x, other)
@@ -250,6 +251,11 @@ def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, f
     (["a", "a"], {"model_type": "glm_moe_dsa", **DSA, "indexer_types": ["full", "shared"]}, 3, "indexer_types"),
     (["a", "a"], {"model_type": "glm_moe_dsa", **DSA, "indexer_types": ["shared", "full", "full"]}, 3, "indexer_types"),
     (["a", "a"], {"model_type": "glm_moe_dsa", **DSA, "index_topk_pattern": "FSX"}, 3, "unsupported index_topk_pattern"),
+    (["a", "a"], {"model_type": "minimax_m3_vl", "sparse_attention_config": {"sparse_init_block": 1}}, 3, "sparse_init_block"),
+    (["a", "a"], {"model_type": "minimax_m3_vl", "attention_output_gate": True}, 3, "unsupported attention_output_gate"),
+    (["a", "a"], {"model_type": "minimax_m3_vl", "sparse_attention_config": {"sparse_attention_freq": [0, 1]}}, 3, "must have 3 numbers"),
+    (["a", "a"], {"model_type": "minimax_m3_vl", "sparse_attention_config": {"sparse_attention_freq": [0, 1, 1]}}, 3, "index_n_heads"),
+    (["a", "a"], {"model_type": "minimax_m3_vl", "swiglu_alpha": 1.5}, 3, "swiglu_alpha"),
 ])
 def test_refusals(tmp_path, tessera, arguments, config, code, words):
     Whole("llama").write(tmp_path / "a", **config)
@@ -295,13 +301,13 @@ def test_a_window_that_no_sequence_fills_is_no_matter(tmp_path, verify):
     assert not failed(verify(b, b))
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3", "glm_moe_dsa", "qwen3_next", "nemotron_h"])
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3", "glm_moe_dsa", "minimax_m3_vl", "qwen3_next", "nemotron_h"])
 @pytest.mark.parametrize("lie", [0, -1, 1, 3, 7, 2**31, 2**64, 1e300, "x", None, [], {}, True])
 def test_configurations_that_lie(tmp_path, tessera, family, lie):
     """Whatever a key says, there is a result or one sentence."""
     m, commands = Whole(family), {}
     (weights,) = m.write(tmp_path / "weights").glob("*.safetensors")
-    for key in [*m.config, "topk_method", "scoring_func", "sliding_window", "rope_parameters", "tie_word_embeddings"]:
+    for key in dict.fromkeys([*m.config, "topk_method", "scoring_func", "sliding_window", "rope_parameters", "tie_word_embeddings"]):
         a = tmp_path / key
         a.mkdir()
         (a / weights.name).hardlink_to(weights)

@@ -72,8 +72,30 @@ out:
     return status;
 }
 
-/* Computes the inputs of the scores. DeepSeek's constant factors of scores are left out: they are positive. */
-static tsr_status make_inputs(indexing *x, tsr_err *err)
+/* Computes the inputs of MiniMax-M3's scores. Releases and transformers write other names. */
+static tsr_status make_grouped(indexing *x, tsr_err *err)
+{
+    static const char *const kParts[2][4] = {{"index_q_proj", "index_k_proj", "index_q_norm", "index_k_norm"},
+                                             {"indexer.q_proj", "indexer.k_proj", "indexer.q_norm", "indexer.k_norm"}};
+    const tsr_forward *const f = x->f;
+    const size_t heads = f->indexer.heads, dim = f->indexer.dim;
+    char name[TSR_MAX_NAME];
+    const tsr_weight *w;
+    TSR_TRY(tsr_forward_find(f, &w, NULL, "%s", name_of(x, name, kParts[0][0], ".weight")));
+    const char *const *const parts = kParts[w == NULL];
+    for (size_t i = 0; i < 2; i++) {
+        tsr_held *const y = i == 0 ? &x->q : &x->k;
+        const size_t n = i == 0 ? heads : 1;
+        TSR_TRY(project(x, parts[i], x->in->x, f->hidden, n * dim, y, err));
+        TSR_TRY(tsr_forward_round(f, y->x, y->n, err));
+        TSR_TRY(tsr_forward_norm(f, name_of(x, name, parts[2 + i], ".weight"), y->x, y->n / dim, dim, y->x, err));
+        TSR_TRY(turn(x, y, n, err));
+    }
+    return TSR_OK;
+}
+
+/* Computes the inputs of DeepSeek's scores. Their constant factors are left out: they are positive. */
+static tsr_status make_latent(indexing *x, tsr_err *err)
 {
     const tsr_forward *const f = x->f;
     const size_t heads = f->indexer.heads, dim = f->indexer.dim;
@@ -150,7 +172,7 @@ static tsr_status run_indexer(tsr_forward *f, size_t layer, const tsr_indexer_in
     indexing x = {.f = f, .layer = layer, .in = in};
     tsr_status status;
     tsr_token_choice_free(&f->choice);
-    TSR_GOTO(make_inputs(&x, err));
+    TSR_GOTO((f->traits & TSR_LATENT) != 0 ? make_latent(&x, err) : make_grouped(&x, err));
     if (limited) {
         TSR_GOTO(tsr_token_choice_make(&f->choice, f->indexer.groups, in->tokens, err));
         status = choose(&x, err);

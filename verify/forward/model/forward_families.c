@@ -32,6 +32,12 @@ static const tsr_moe_names kMiniMax = {.router = "block_sparse_moe.gate",
                                        .bias = "block_sparse_moe." BIAS,
                                        .experts = "block_sparse_moe.experts",
                                        .expert = &kW};
+static const tsr_moe_names kMiniMax3 = {.router = "block_sparse_moe.gate",
+                                        .bias = "block_sparse_moe." BIAS,
+                                        .experts = "block_sparse_moe.experts",
+                                        .shared = "block_sparse_moe.shared_experts",
+                                        .expert = &kW,
+                                        .of_shared = &kGated};
 static const tsr_moe_names kQwen = {.router = "mlp.gate",
                                     .experts = "mlp.experts",
                                     .shared = "mlp.shared_expert",
@@ -101,6 +107,7 @@ enum {
     GEMMA4 = TSR_SOFT_CAPS | TSR_SCALED_EMBEDDING | TSR_LOCAL_ROPE | TSR_NORMALIZED | TSR_GLOBAL_HEADS |
              TSR_VALUE_NORM | TSR_LAYER_SCALAR,
     COHERE = TSR_CENTERED | TSR_PARALLEL | TSR_ADJACENT_ROPE,
+    MINIMAX3 = TSR_GAIN_FROM_ONE | TSR_NORMALIZED | TSR_SIGMOID | TSR_PARTIAL_ROPE | TSR_CLAMPED,
     QWEN_NEXT = TSR_GAIN_FROM_ONE | TSR_PARTIAL_ROPE | TSR_OUTPUT_GATE,
 };
 
@@ -127,6 +134,8 @@ static const tsr_family_row kFamilies[] = {
     {"gpt_oss", TSR_NORMALIZED | TSR_CLAMPED | TSR_SINKS, TSR_WINDOW_EVEN, &kBefore, &kGated, &kGptOss, 150000, 0},
     {"minimax_m2", TSR_NORMALIZED | TSR_SIGMOID | TSR_PARTIAL_ROPE | TSR_WIDE_NORMS, TSR_WINDOW_UNKNOWN, &kBefore,
      &kGated, &kMiniMax, 5e6, 0},
+    {"minimax_m3_vl", MINIMAX3, TSR_INDEXED_LISTED, &kBefore, &kGated, &kMiniMax3, 5e6, 0},
+    {"minimax_m3_vl_text", MINIMAX3, TSR_INDEXED_LISTED, &kBefore, &kGated, &kMoe, 5e6, 0},
     {"seed_oss", 0, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"internlm3", 0, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"iquestcoder", 0, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},

@@ -3,6 +3,7 @@
 
 #include "formats/checkpoint/config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static tsr_status fail(const tsr_forward *f, tsr_status status, const char *key, tsr_err *err)
@@ -104,14 +105,76 @@ static tsr_status read_latent(tsr_forward *f, tsr_err *err)
     return tsr_rope_read(&i->rope, f->side->checkpoint, turned, 10000, &f->arena, err);
 }
 
+/* Reads a size of MiniMax-M3, under the name of transformers or of the release. */
+static tsr_status read_either(const tsr_forward *f, const char *key, const char *released, size_t *value, tsr_err *err)
+{
+    char path[64];
+    snprintf(path, sizeof path, "sparse_attention_config.%s", released);
+    *value = tsr_forward_size(f, path, tsr_forward_size(f, key, 0));
+    return *value > 0 ? TSR_OK : fail(f, TSR_E_FORMAT, key, err);
+}
+
+/* Rejects settings of MiniMax-M3 that are not computed. */
+static tsr_status check_grouped(tsr_forward *f, tsr_err *err)
+{
+    static const struct {
+        const char *key, *fault; /* fault: the JSON literal that is not computed */
+    } kFaults[] = {{"sparse_attention_config.use_sparse_attention", "false"},
+                   {"use_gemma_norm", "false"},
+                   {"use_qk_norm", "false"},
+                   {"attention_output_gate", "true"}};
+    static const char kScores[] = "sparse_attention_config.sparse_score_type", kNorms[] = "qk_norm_type",
+                      kFirst[] = "sparse_attention_config.sparse_init_block";
+    const char *const scores = tsr_config_model_string(f->side->checkpoint, kScores, &f->arena),
+                      *const norms = tsr_config_model_string(f->side->checkpoint, kNorms, &f->arena);
+    for (size_t i = 0; i < sizeof kFaults / sizeof *kFaults; i++) {
+        if (tsr_forward_is(f, kFaults[i].key, kFaults[i].fault))
+            return fail(f, TSR_E_UNSUPPORTED, kFaults[i].key, err);
+    }
+    if (scores != NULL && strcmp(scores, "max") != 0)
+        return fail(f, TSR_E_UNSUPPORTED, kScores, err);
+    if (norms != NULL && strcmp(norms, "per_head") != 0)
+        return fail(f, TSR_E_UNSUPPORTED, kNorms, err);
+    return tsr_forward_size(f, kFirst, 0) == 0 ? TSR_OK : fail(f, TSR_E_UNSUPPORTED, kFirst, err);
+}
+
+/* Reads the indexer of grouped-query attention (MiniMax-M3), which chooses blocks of tokens. */
+static tsr_status read_grouped(tsr_forward *f, tsr_err *err)
+{
+    struct tsr_indexer *const i = &f->indexer;
+    TSR_TRY(read_either(f, "index_n_heads", "sparse_num_index_heads", &i->heads, err));
+    TSR_TRY(read_either(f, "index_head_dim", "sparse_index_dim", &i->dim, err));
+    TSR_TRY(read_either(f, "index_block_size", "sparse_block_size", &i->block, err));
+    TSR_TRY(read_either(f, "index_topk_blocks", "sparse_topk_blocks", &i->kept, err));
+    TSR_TRY(read_either(f, "index_local_blocks", "sparse_local_block", &i->local, err));
+    i->groups = i->heads;
+    i->rope = f->rope;
+    if (f->heads % i->heads != 0)
+        return fail(f, TSR_E_FORMAT, "index_n_heads", err);
+    if (2 * i->rope.pairs > i->dim)
+        return fail(f, TSR_E_FORMAT, "index_head_dim", err);
+    return i->local <= i->kept ? TSR_OK : fail(f, TSR_E_UNSUPPORTED, "index_local_blocks", err);
+}
+
+/* Returns true if a layer has an indexer. */
+static bool has_indexer(const tsr_forward *f)
+{
+    size_t i = 0;
+    while (i < f->layers && f->kinds[i] != TSR_LAYER_INDEXED)
+        i++;
+    return i < f->layers;
+}
+
 tsr_status tsr_forward_read_indexer(tsr_forward *f, tsr_err *err)
 {
     f->shares = tsr_arena_alloc(&f->arena, f->layers * sizeof *f->shares);
     if (f->shares == NULL)
         return tsr_out_of_memory(err, NULL);
     memset(f->shares, 0, f->layers * sizeof *f->shares);
-    if (f->family->layers != TSR_INDEXED_ALL)
+    if (f->family->layers == TSR_INDEXED_LISTED)
+        TSR_TRY(check_grouped(f, err));
+    if (!has_indexer(f))
         return TSR_OK;
-    TSR_TRY(read_latent(f, err));
+    TSR_TRY((f->traits & TSR_LATENT) != 0 ? read_latent(f, err) : read_grouped(f, err));
     return read_shares(f, err);
 }

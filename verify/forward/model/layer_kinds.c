@@ -16,6 +16,7 @@ static const struct {
     {"sliding_attention", TSR_LAYER_WINDOW},
     {"indexed_attention", TSR_LAYER_INDEXED},
     {"deepseek_sparse_attention", TSR_LAYER_INDEXED},
+    {"minimax_m3_sparse", TSR_LAYER_INDEXED},
     {"linear_attention", TSR_LAYER_DELTA},
     {"linear_attention", TSR_LAYER_KIMI},
     {"linear_attention", TSR_LAYER_SCAN},
@@ -37,7 +38,7 @@ static bool allows(const tsr_forward *f, tsr_layer_kind kind)
     case TSR_LAYER_FULL:
         return rule != TSR_INDEXED_ALL;
     case TSR_LAYER_INDEXED:
-        return rule == TSR_INDEXED_ALL;
+        return rule == TSR_INDEXED_ALL || rule == TSR_INDEXED_LISTED;
     case TSR_LAYER_WINDOW:
         return rule != TSR_WINDOW_UNKNOWN && rule < TSR_DELTA_PATTERN;
     case TSR_LAYER_DELTA:
@@ -81,6 +82,7 @@ static tsr_layer_kind kind_by_rule(tsr_layer_rule rule, const rule_numbers *n, s
     case TSR_KIMI_LISTED:
     case TSR_SCAN_LISTED:
     case TSR_BLOCKS_LISTED:
+    case TSR_INDEXED_LISTED:
         break;
     case TSR_WINDOW_ALL:
         slides = true;
@@ -240,30 +242,54 @@ static tsr_status read_types(const tsr_forward *f, tsr_json_text types, tsr_err 
                                          c->path, f->layers);
 }
 
-/* Sets has_rope by no_rope_layers, a list with 0 for a layer without RoPE, else by no_rope_layer_interval. */
-static tsr_status read_listed_rope(const tsr_forward *f, tsr_err *err)
+/* Reads a list at `key` with a number for each layer. A flag is true if the number is not 0. */
+static tsr_status read_flags(const tsr_forward *f, const char *key, bool *flags, tsr_err *err)
 {
     const tsr_checkpoint *const c = f->side->checkpoint;
-    const size_t interval = (size_t)tsr_max_u64(number(f, "no_rope_layer_interval", 4), 1);
-    tsr_json_text list;
-    uint64_t flag;
+    tsr_json_text list = {0};
+    uint64_t number;
     size_t layer = 0;
-    for (size_t i = 0; i < f->layers; i++)
-        f->has_rope[i] = (i + 1) % interval != 0;
-    if (!tsr_config_find_model(c, "no_rope_layers", &list) || tsr_json_is(list, "null"))
-        return TSR_OK;
+    tsr_config_find_model(c, key, &list);
     tsr_json_reader r = tsr_json_open(c->path, list.data, list.size);
     bool more = tsr_json_enter_array(&r, NULL) == TSR_OK;
     for (; more && tsr_json_next_element(&r, &more, NULL) == TSR_OK && more; layer++) {
-        if (tsr_json_read_u64(&r, &flag, NULL) != TSR_OK)
+        if (tsr_json_read_u64(&r, &number, NULL) != TSR_OK)
             break;
         if (layer < f->layers)
-            f->has_rope[layer] = flag != 0;
+            flags[layer] = number != 0;
     }
-    return layer == f->layers
-               ? TSR_OK
-               : tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no_rope_layers must have %zu numbers", c->path,
-                          f->layers);
+    return layer == f->layers ? TSR_OK
+                              : tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": %s must have %zu numbers", c->path,
+                                         key, f->layers);
+}
+
+/* Sets has_rope by no_rope_layers, a list with 0 for a layer without RoPE, else by no_rope_layer_interval. */
+static tsr_status read_listed_rope(const tsr_forward *f, tsr_err *err)
+{
+    static const char kKey[] = "no_rope_layers";
+    const size_t interval = (size_t)tsr_max_u64(number(f, "no_rope_layer_interval", 4), 1);
+    tsr_json_text list;
+    for (size_t i = 0; i < f->layers; i++)
+        f->has_rope[i] = (i + 1) % interval != 0;
+    return tsr_config_find_model(f->side->checkpoint, kKey, &list) && !tsr_json_is(list, "null")
+               ? read_flags(f, kKey, f->has_rope, err)
+               : TSR_OK;
+}
+
+/* Sets kinds by the list of layers with an indexer in MiniMax-M3's releases, if there is one. */
+static tsr_status read_sparse(tsr_forward *f, tsr_err *err)
+{
+    static const char kKey[] = "sparse_attention_config.sparse_attention_freq";
+    tsr_json_text list;
+    if (!tsr_config_find_model(f->side->checkpoint, kKey, &list))
+        return TSR_OK;
+    bool *const flags = tsr_arena_alloc(&f->arena, f->layers * sizeof *flags);
+    if (flags == NULL)
+        return tsr_out_of_memory(err, NULL);
+    TSR_TRY(read_flags(f, kKey, flags, err));
+    for (size_t i = 0; i < f->layers; i++)
+        f->kinds[i] = flags[i] ? TSR_LAYER_INDEXED : TSR_LAYER_FULL;
+    return TSR_OK;
 }
 
 static tsr_status read_ropes(tsr_forward *f, tsr_err *err)
@@ -296,6 +322,8 @@ tsr_status tsr_layer_kinds_read(tsr_forward *f, tsr_err *err)
         TSR_TRY(read_types(f, types, err));
     else if (find_pattern(f, &types))
         TSR_TRY(read_pattern(f, types, err));
+    else if (rule == TSR_INDEXED_LISTED)
+        TSR_TRY(read_sparse(f, err));
     else if (rule == TSR_KIMI_LISTED)
         TSR_TRY(read_kimi(f, err));
     else if (rule == TSR_SCAN_LISTED || rule == TSR_BLOCKS_LISTED)
