@@ -143,6 +143,11 @@ MODELS = {
                                                          norm_topk_prob=True),
     "DeepSeek-V2": lambda: transformers.DeepseekV2Config(**LATENT, n_routed_experts=16, routed_scaling_factor=2.0,
                                                          topk_method="group_limited_greedy"),
+    "Mistral 4, as released": lambda: transformers.Mistral3Config(
+        text_config=LATENT | {"model_type": "mistral4", "n_routed_experts": 16, "norm_topk_prob": True, "routed_scaling_factor": 1.5,
+                              "pad_token_id": 0, "rope_parameters": YARN | {"llama_4_scaling_beta": 0.3, "original_max_position_embeddings": 8}},
+        vision_config={"model_type": "pixtral", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+                       "image_size": 28, "patch_size": 14}),
     "MiniMax-M3, as released": lambda: transformers.MiniMaxM3VLConfig(
         text_config=GROUPED | FAMILIES["minimax_m3_vl_text"],
         vision_config={"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}),

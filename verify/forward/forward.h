@@ -50,6 +50,7 @@ typedef enum tsr_trait {
     TSR_LONG_QUERIES = 1 << 24,    /* queries grow with the position, by llama_4_scaling_beta */
     TSR_CENTERED = 1 << 25,        /* norms subtract the mean first */
     TSR_PARALLEL = 1 << 26,        /* attention and MLP have the same input; logits are multiplied by logit_scale */
+    TSR_PAIRED_GROUPS = 1 << 28,   /* router: groups and weights as with sigmoid scores, of softmax scores */
     TSR_SHARED_CHOICE = 1 << 27,   /* layers may attend to the tokens that an earlier layer chose */
 } tsr_trait;
 
@@ -144,9 +145,9 @@ typedef struct tsr_forward {
     double gate_limit;
     bool tied;
     struct tsr_router {
-        /* true: groups are ranked by their two best, and weights are always scaled. false: softmax; groups are ranked
-         * by their best, and only weights that are not normalized are scaled. */
-        bool sigmoid;
+        bool sigmoid;    /* scores; false: softmax */
+        bool paired;     /* groups are ranked by their two best, and weights are always scaled. Otherwise groups are
+                          * ranked by their best, and only weights that are not normalized are scaled */
         bool normalized; /* norm_topk_prob */
         size_t chosen, groups, groups_kept;
         double scale;

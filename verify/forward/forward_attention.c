@@ -115,21 +115,20 @@ out:
     return status;
 }
 
-/* Multiplies queries by 1 + llama_4_scaling_beta log(1 + floor(position / trained)), if the family does. */
-static tsr_status grow_queries(const grouped *g, tsr_err *err)
+tsr_status tsr_forward_grow_queries(const tsr_forward *f, const tsr_tokens *tokens, double *x, size_t width,
+                                    tsr_err *err)
 {
-    const tsr_forward *const f = g->f;
-    const size_t n = g->tokens->count, width = f->heads * g->dim;
+    const size_t n = tokens->count;
     if ((f->traits & TSR_LONG_QUERIES) == 0)
         return TSR_OK;
     double *const growth = malloc((n + 1) * sizeof *growth);
     tsr_status status = growth == NULL ? tsr_out_of_memory(err, "for positions") : TSR_OK;
     for (size_t i = 0; status == TSR_OK && i < n; i++)
-        growth[i] = f->query_growth * log1p(floor((double)tsr_token_position(g->tokens, i) / f->trained));
+        growth[i] = f->query_growth * log1p(floor((double)tsr_token_position(tokens, i) / f->trained));
     if (status == TSR_OK)
-        status = f->ops->add(f->ops, g->q.x, g->q.x, n, width, NULL, growth, err);
+        status = f->ops->add(f->ops, x, x, n, width, NULL, growth, err);
     free(growth);
-    return status == TSR_OK ? tsr_forward_round(f, g->q.x, g->q.n, err) : status;
+    return status == TSR_OK ? tsr_forward_round(f, x, n * width, err) : status;
 }
 
 /* Applies the norm of values, if the family has it. */
@@ -202,7 +201,7 @@ tsr_status tsr_forward_attention(tsr_forward *f, size_t layer, const tsr_tokens 
     TSR_GOTO(make_qkv(&g, x, err));
     TSR_GOTO(prepare(&g, g.q.x, f->heads, false, err));
     TSR_GOTO(prepare(&g, g.k.x, g.kv_heads, true, err));
-    TSR_GOTO(grow_queries(&g, err));
+    TSR_GOTO(tsr_forward_grow_queries(f, tokens, g.q.x, width, err));
     TSR_GOTO(norm_values(&g, err));
     TSR_GOTO(tsr_forward_collect_cache(f, layer, "k_cache", g.k.x, g.k.n, err));
     TSR_GOTO(tsr_forward_collect_cache(f, layer, "v_cache", g.v.x, g.v.n, err));

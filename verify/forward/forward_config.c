@@ -67,6 +67,7 @@ static tsr_status read_router(tsr_forward *f, tsr_err *err)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": unsupported scoring_func '%s'",
                         f->side->checkpoint->path, scoring);
     r->sigmoid = scoring != NULL ? strcmp(scoring, "sigmoid") == 0 : (f->traits & TSR_SIGMOID) != 0;
+    r->paired = r->sigmoid || (f->traits & TSR_PAIRED_GROUPS) != 0;
     r->normalized = (f->traits & TSR_NORMALIZED) != 0 || tsr_forward_is(f, "norm_topk_prob", "true");
     for (size_t i = 0; i < sizeof kChosen / sizeof *kChosen && r->chosen == 0; i++)
         r->chosen = tsr_forward_size(f, kChosen[i], 0);
@@ -152,8 +153,6 @@ static tsr_status read_family(tsr_forward *f, tsr_err *err)
                         type == NULL ? "" : type, tsr_forward_families(known, sizeof known));
     f->traits = f->family->traits;
     find_names(f);
-    if ((f->traits & TSR_LATENT) != 0 && strcmp(f->root, "model") != 0)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: latent attention below '%s'", c->path, f->root);
     TSR_TRY(read_gate(f, err));
     TSR_TRY(read_recurrence(f, err));
     return read_router(f, err);
@@ -269,14 +268,20 @@ static tsr_status read_attention(tsr_forward *f, tsr_err *err)
     if ((f->traits & TSR_VALUE_NORM) != 0)
         f->attention_scale = 1;
     TSR_TRY(read_full_heads(f, err));
+    return read_rope(f, (size_t)turned, err);
+}
+
+/* Reads by how much queries grow with the position. */
+static tsr_status read_growth(tsr_forward *f, tsr_err *err)
+{
     f->query_growth = number(f, "rope_parameters.llama_4_scaling_beta", NAN);
     f->trained = number(f, "rope_parameters.original_max_position_embeddings", 0);
-    if ((f->traits & TSR_LONG_QUERIES) != 0 && (isnan(f->query_growth) || !(f->trained >= 1)))
-        return tsr_fail(err, TSR_E_FORMAT,
-                        "%s/" TSR_CONFIG_NAME ": no rope_parameters.llama_4_scaling_beta with "
-                        "original_max_position_embeddings",
-                        c->path);
-    return read_rope(f, (size_t)turned, err);
+    return (f->traits & TSR_LONG_QUERIES) == 0 || (!isnan(f->query_growth) && f->trained >= 1)
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_FORMAT,
+                          "%s/" TSR_CONFIG_NAME ": no rope_parameters.llama_4_scaling_beta with "
+                          "original_max_position_embeddings",
+                          f->side->checkpoint->path);
 }
 
 /* Reads what makes the numbers of a layer larger or smaller. */
@@ -331,6 +336,7 @@ static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
     TSR_TRY(tsr_layer_kinds_read(f, err));
     if ((f->traits & TSR_LATENT) == 0)
         TSR_TRY(read_attention(f, err));
+    TSR_TRY(read_growth(f, err));
     return tsr_forward_read_indexer(f, err);
 }
 

@@ -98,6 +98,10 @@ tsr_status tsr_forward_norm(const tsr_forward *forward, const char *name, const 
 /* Rounds x to BF16 if the pass is as served. */
 tsr_status tsr_forward_round(const tsr_forward *forward, double *x, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Multiplies queries x [count][width] by 1 + llama_4_scaling_beta log(1 + floor(position / trained)), if the family does. */
+tsr_status tsr_forward_grow_queries(const tsr_forward *forward, const tsr_tokens *tokens, double *x, size_t width,
+                                    tsr_err *err) TSR_WARN_UNUSED;
+
 /* Compute out [count][hidden] over x: attention of layer `layer`, latent attention, a delta net, Kimi's, or Mamba-2. */
 tsr_status tsr_forward_attention(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
                                  tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;

@@ -4,8 +4,6 @@
 #include "common/checked.h"
 #include "verify/mla/mla_model.h"
 
-#include <stdio.h>
-
 enum { HEADS_AT_A_TIME = 8 };
 
 typedef struct latent {
@@ -53,7 +51,8 @@ static tsr_status make_queries(latent *l, const double *x, tsr_err *err)
                               .adjacent = true};
     if (l->has_rope)
         TSR_TRY(l->f->ops->turn(l->f->ops, &turn, err));
-    return tsr_forward_round(l->f, l->q.x, l->q.n, err);
+    TSR_TRY(tsr_forward_round(l->f, l->q.x, l->q.n, err));
+    return tsr_forward_grow_queries(l->f, l->tokens, l->q.x, width, err);
 }
 
 static tsr_status make_latent(latent *l, const double *x, tsr_err *err)
@@ -133,7 +132,7 @@ static tsr_status collect_latent(const latent *l, size_t layer, tsr_err *err)
     tsr_status status = TSR_OK;
     if (l->f->collector == NULL)
         return TSR_OK;
-    snprintf(name, sizeof name, "model.layers.%zu.self_attn.kv_b_proj", layer);
+    tsr_forward_name(l->f, name, layer, "self_attn.kv_b_proj");
     TSR_TRY(tsr_forward_collect(l->f, name, l->latent.x, n, l->m.rank, err));
     TSR_TRY(tsr_hold(l->f, &keys, n * l->m.rope, err));
     TSR_GOTO(l->f->ops->place(l->f->ops, keys.x, l->m.rope, 0, l->kv.x, l->m.rank + l->m.rope, l->m.rank, n, l->m.rope,
@@ -149,12 +148,13 @@ out:
 /* Takes kv_b_proj from another checkpoint if the pass exchanges it. */
 static tsr_status exchange_kv_b(latent *l, size_t layer, tsr_err *err)
 {
+    char name[TSR_MAX_NAME];
     const tsr_weight *w;
-    TSR_TRY(tsr_forward_find(l->f, &w, NULL, "model.layers.%zu.self_attn.kv_b_proj.weight", layer));
+    TSR_TRY(tsr_forward_find(l->f, &w, NULL, "%s", tsr_forward_name(l->f, name, layer, "self_attn.kv_b_proj.weight")));
     const tsr_side *const side = w == NULL ? l->f->side : tsr_forward_side_of(l->f, &w);
     if (side == l->f->side)
         return TSR_OK;
-    TSR_TRY(tsr_mla_model_open(&l->exchanged, side, layer, err));
+    TSR_TRY(tsr_mla_model_open(&l->exchanged, side, l->f->root, layer, err));
     l->m.w_kc = l->exchanged.w_kc;
     l->m.w_vc = l->exchanged.w_vc;
     return TSR_OK;
@@ -165,7 +165,7 @@ tsr_status tsr_forward_latent(tsr_forward *f, size_t layer, const tsr_tokens *to
 {
     latent l = {.f = f, .tokens = tokens, .has_rope = f->has_rope[layer]};
     tsr_status status;
-    TSR_GOTO(tsr_mla_model_open(&l.m, f->side, layer, err));
+    TSR_GOTO(tsr_mla_model_open(&l.m, f->side, f->root, layer, err));
     TSR_GOTO(exchange_kv_b(&l, layer, err));
     TSR_GOTO(make_queries(&l, x, err));
     const tsr_indexer_inputs to_indexer = {tokens, x, l.query.x, l.m.q_rank};
