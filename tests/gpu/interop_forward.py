@@ -50,6 +50,10 @@ FAMILIES = {
                            "shared_intermediate_size": 96, "rotary_dim": 16, "mlp_layer_types": ["dense", "sparse", "sparse"],
                            "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"], "index_n_heads": 2,
                            "index_head_dim": 32, "index_block_size": 4, "index_topk_blocks": 3, "bos_token_id": 0, "eos_token_id": 1},
+    "mimo_v2_flash": EXPERTS | {"n_routed_experts": 8, "norm_topk_prob": True, "v_head_dim": 24, "sliding_window": 8, "layer_types": TYPES,
+                                "mlp_layer_types": ["dense", "sparse", "sparse"], "rope_parameters": {
+                                    t: UNSCALED | {"partial_rotary_factor": 0.51, "rope_theta": base}
+                                    for t, base in (("full_attention", 50000.0), ("sliding_attention", 300.0))}},
     "seed_oss": {"attention_bias": True, "attention_out_bias": True},
     "internlm3": {"attention_bias": True, "mlp_bias": True},
     "iquestcoder": {},

@@ -50,8 +50,9 @@ typedef enum tsr_trait {
     TSR_LONG_QUERIES = 1 << 24,    /* queries grow with the position, by llama_4_scaling_beta */
     TSR_CENTERED = 1 << 25,        /* norms subtract the mean first */
     TSR_PARALLEL = 1 << 26,        /* attention and MLP have the same input; logits are multiplied by logit_scale */
-    TSR_PAIRED_GROUPS = 1 << 28,   /* router: groups and weights as with sigmoid scores, of softmax scores */
     TSR_SHARED_CHOICE = 1 << 27,   /* layers may attend to the tokens that an earlier layer chose */
+    TSR_PAIRED_GROUPS = 1 << 28,   /* router: groups and weights as with sigmoid scores, of softmax scores */
+    TSR_WINDOW_HEADS = 1 << 29,    /* layers with a window have other numbers of keys, and sinks; values are narrower */
 } tsr_trait;
 
 /* The block of a layer in place of attention. Names in layer_types: model/layer_kinds.c. */
@@ -131,6 +132,8 @@ typedef struct tsr_forward {
     size_t layers, hidden, vocabulary;
     size_t heads, kv_heads, head_dim;                       /* grouped-query attention */
     size_t full_kv_heads, full_dim;                         /* the same for layers without a window */
+    size_t value_dim;                                       /* of values, if not that of keys; otherwise 0 */
+    double value_scale;                                     /* usually 1 */
     bool keys_are_values;                                   /* in layers without a window */
     tsr_rope rope, local_rope;                              /* grouped-query attention */
     size_t window;                                          /* SIZE_MAX: none */

@@ -9,8 +9,8 @@ typedef struct grouped {
     tsr_forward *f;
     size_t layer;
     const tsr_tokens *tokens;
-    size_t kv_heads, dim;
-    tsr_held q, k, v, gate; /* [n][heads][dim], [n][kv_heads][dim] twice, [n][heads][dim] */
+    size_t kv_heads, dim, v_dim;
+    tsr_held q, k, v, gate; /* [n][heads][dim], [n][kv_heads][dim], [n][kv_heads][v_dim], [n][heads][dim] */
 } grouped;
 
 /* Writes the name of a part of the block. Returns name. */
@@ -85,17 +85,18 @@ static tsr_status cut(const grouped *g, const tsr_held *x, size_t rows, size_t f
 static tsr_status make_qkv(grouped *g, const double *x, tsr_err *err)
 {
     const tsr_forward *const f = g->f;
-    const size_t n = g->tokens->count, d = g->dim, q = f->heads * d, kv = g->kv_heads * d;
+    const size_t n = g->tokens->count, d = g->dim, q = f->heads * d, kv = g->kv_heads * d,
+                 values = g->kv_heads * g->v_dim;
     char name[TSR_MAX_NAME];
     const tsr_weight *w;
     tsr_held all = {0};
     tsr_status status = TSR_OK;
     TSR_TRY(tsr_forward_find(f, &w, NULL, "%s", name_of(g, name, "qkv_proj.weight")));
     if (w != NULL) {
-        TSR_GOTO(project_to(g, "qkv_proj", x, q + 2 * kv, &all, err));
+        TSR_GOTO(project_to(g, "qkv_proj", x, q + kv + values, &all, err));
         TSR_GOTO(cut(g, &all, n, 0, q, &g->q, err));
         TSR_GOTO(cut(g, &all, n, q, kv, &g->k, err));
-        TSR_GOTO(cut(g, &all, n, q + kv, kv, &g->v, err));
+        TSR_GOTO(cut(g, &all, n, q + kv, values, &g->v, err));
         goto out;
     }
     if ((f->traits & TSR_OUTPUT_GATE) != 0) {
@@ -109,7 +110,7 @@ static tsr_status make_qkv(grouped *g, const double *x, tsr_err *err)
     if (f->keys_are_values && f->kinds[g->layer] == TSR_LAYER_FULL)
         TSR_GOTO(cut(g, &g->k, n, 0, kv, &g->v, err));
     else
-        TSR_GOTO(project_to(g, "v_proj", x, kv, &g->v, err));
+        TSR_GOTO(project_to(g, "v_proj", x, values, &g->v, err));
 out:
     tsr_let_go(f, &all);
     return status;
@@ -131,10 +132,14 @@ tsr_status tsr_forward_grow_queries(const tsr_forward *f, const tsr_tokens *toke
     return status == TSR_OK ? tsr_forward_round(f, x, n * width, err) : status;
 }
 
-/* Applies the norm of values, if the family has it. */
-static tsr_status norm_values(const grouped *g, tsr_err *err)
+/* Applies the norm or the factor of values, if the family has it. */
+static tsr_status scale_values(const grouped *g, tsr_err *err)
 {
     const tsr_forward *const f = g->f;
+    if (f->value_scale != 1) {
+        TSR_TRY(f->ops->scale(f->ops, g->v.x, g->v.n, f->value_scale, err));
+        return tsr_forward_round(f, g->v.x, g->v.n, err);
+    }
     if ((f->traits & TSR_VALUE_NORM) == 0)
         return TSR_OK;
     double *const ones = malloc(g->dim * sizeof *ones);
@@ -147,23 +152,33 @@ static tsr_status norm_values(const grouped *g, tsr_err *err)
     return status == TSR_OK ? tsr_forward_round(f, g->v.x, g->v.n, err) : status;
 }
 
-/* Computes mixed [n][heads][dim], with its gate if there is one. */
+/* Reads the sinks of a layer to the host, from malloc. */
+static tsr_status read_sinks(const grouped *g, double **sinks, tsr_err *err)
+{
+    const tsr_forward *const f = g->f;
+    const bool of_windows = (f->traits & TSR_WINDOW_HEADS) != 0, windowed = f->kinds[g->layer] == TSR_LAYER_WINDOW;
+    char name[TSR_MAX_NAME];
+    name_of(g, name, of_windows ? "attention_sink_bias" : "sinks");
+    return tsr_forward_vector(f, name, f->heads, (f->traits & TSR_SINKS) != 0 && (!of_windows || windowed), sinks, err);
+}
+
+/* Computes mixed [n][heads][v_dim], with its gate if there is one. */
 static tsr_status attend(const grouped *g, const double *sinks, const tsr_token_choice *chosen, tsr_held *mixed,
                          tsr_err *err)
 {
     const tsr_forward *const f = g->f;
-    const size_t n = g->tokens->count, width = f->heads * g->dim;
+    const size_t n = g->tokens->count, width = f->heads * g->v_dim;
     const tsr_op_attend args = {.tokens = g->tokens,
                                 .q = g->q.x,
                                 .k = g->k.x,
                                 .v = g->v.x,
                                 .out = mixed->x,
-                                .ld_q = width,
+                                .ld_q = f->heads * g->dim,
                                 .ld_out = width,
                                 .heads = f->heads,
                                 .kv_heads = g->kv_heads,
                                 .dim = g->dim,
-                                .v_dim = g->dim,
+                                .v_dim = g->v_dim,
                                 .scale = f->attention_scale,
                                 .cap = f->score_cap,
                                 .window = f->kinds[g->layer] == TSR_LAYER_WINDOW ? f->window : SIZE_MAX,
@@ -193,7 +208,8 @@ tsr_status tsr_forward_attention(tsr_forward *f, size_t layer, const tsr_tokens 
     grouped g = {.f = f, .layer = layer, .tokens = tokens};
     g.kv_heads = full ? f->full_kv_heads : f->kv_heads;
     g.dim = full ? f->full_dim : f->head_dim;
-    const size_t width = f->heads * g.dim;
+    g.v_dim = f->value_dim != 0 ? f->value_dim : g.dim;
+    const size_t width = f->heads * g.v_dim;
     tsr_held mixed = {0};
     double *sinks = NULL;
     char name[TSR_MAX_NAME];
@@ -201,12 +217,11 @@ tsr_status tsr_forward_attention(tsr_forward *f, size_t layer, const tsr_tokens 
     TSR_GOTO(make_qkv(&g, x, err));
     TSR_GOTO(prepare(&g, g.q.x, f->heads, false, err));
     TSR_GOTO(prepare(&g, g.k.x, g.kv_heads, true, err));
-    TSR_GOTO(tsr_forward_grow_queries(f, tokens, g.q.x, width, err));
-    TSR_GOTO(norm_values(&g, err));
+    TSR_GOTO(tsr_forward_grow_queries(f, tokens, g.q.x, f->heads * g.dim, err));
+    TSR_GOTO(scale_values(&g, err));
     TSR_GOTO(tsr_forward_collect_cache(f, layer, "k_cache", g.k.x, g.k.n, err));
     TSR_GOTO(tsr_forward_collect_cache(f, layer, "v_cache", g.v.x, g.v.n, err));
-    name_of(&g, name, "sinks");
-    TSR_GOTO(tsr_forward_vector(f, name, f->heads, (f->traits & TSR_SINKS) != 0, &sinks, err));
+    TSR_GOTO(read_sinks(&g, &sinks, err));
     TSR_GOTO(tsr_hold(f, &mixed, n * width, err));
     const tsr_indexer_inputs to_indexer = {.tokens = tokens, .x = x};
     const tsr_token_choice *chosen;

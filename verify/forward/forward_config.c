@@ -181,7 +181,8 @@ static tsr_status read_rope(tsr_forward *f, size_t turned, tsr_err *err)
         return tsr_rope_of_base(&f->rope, c, turned, alpha, &f->arena, err);
     if (!plain && (f->traits & TSR_LOCAL_ROPE) == 0)
         return tsr_rope_read(&f->rope, c, turned, base, &f->arena, err);
-    const double local = plain ? tsr_rope_base(c, base) : number(f, "rope_local_base_freq", 10000);
+    const double local =
+        plain ? tsr_rope_base(c, base) : number(f, "rope_local_base_freq", number(f, "swa_rope_theta", 10000));
     const size_t full = f->full_dim == f->head_dim ? turned : f->full_dim;
     TSR_TRY(tsr_rope_has_section(c, "full_attention")
                 ? tsr_rope_read_section(&f->rope, c, full, "full_attention", base, &f->arena, err)
@@ -244,13 +245,59 @@ static tsr_status read_full_heads(tsr_forward *f, tsr_err *err)
                           path, f->heads, f->full_kv_heads, f->full_dim);
 }
 
+/* Returns the key of what is not computed of MiMo's layers with a window, or NULL. */
+static const char *find_window_fault(tsr_forward *f, double share)
+{
+    static const char kSharePath[] = "rope_parameters.sliding_attention.partial_rotary_factor";
+    if (tsr_forward_size(f, "swa_num_attention_heads", f->heads) != f->heads)
+        return "swa_num_attention_heads";
+    if (tsr_forward_size(f, "swa_head_dim", f->head_dim) != f->head_dim)
+        return "swa_head_dim";
+    if (tsr_forward_size(f, "swa_v_head_dim", f->value_dim) != f->value_dim)
+        return "swa_v_head_dim";
+    if (tsr_forward_is(f, "add_full_attention_sink_bias", "true"))
+        return "add_full_attention_sink_bias";
+    if (tsr_forward_is(f, "add_swa_attention_sink_bias", "false"))
+        return "add_swa_attention_sink_bias";
+    return number(f, kSharePath, share) == share ? NULL : kSharePath;
+}
+
+/* Reads the numbers of keys of layers with and without a window, and the values' size and factor. */
+static tsr_status read_window_heads(tsr_forward *f, double share, tsr_err *err)
+{
+    const char *const path = f->side->checkpoint->path;
+    f->value_scale = 1;
+    if ((f->traits & TSR_WINDOW_HEADS) == 0)
+        return TSR_OK;
+    f->kv_heads = tsr_forward_size(f, "swa_num_key_value_heads", 2 * f->full_kv_heads);
+    f->value_dim = tsr_forward_size(f, "v_head_dim", 0);
+    if (!tsr_forward_is(f, "attention_value_scale", "null"))
+        f->value_scale = number(f, "attention_value_scale", 0.707);
+    const char *const fault = find_window_fault(f, share);
+    if (fault != NULL)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": unsupported %s", path, fault);
+    return f->value_dim > 0 && f->kv_heads > 0 && f->heads % f->kv_heads == 0
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_SHAPE,
+                          "%s/" TSR_CONFIG_NAME ": invalid sizes of values: %zu heads with windows, v_head_dim %zu",
+                          path, f->kv_heads, f->value_dim);
+}
+
+/* Returns the share of the elements of a head that RoPE turns. */
+static double rope_share(tsr_forward *f)
+{
+    static const char kFull[] = "rope_parameters.full_attention.partial_rotary_factor";
+    const double dim = (double)f->head_dim, of_full = (f->traits & TSR_WINDOW_HEADS) != 0 ? number(f, kFull, NAN) : NAN;
+    const double share =
+        number(f, "partial_rotary_factor", number(f, "rope_parameters.partial_rotary_factor", of_full));
+    const double known = isnan(share) ? number(f, "rotary_dim", f->family->rope_share * dim) / dim : share;
+    return known == 0 ? 1 : known;
+}
+
 static tsr_status read_attention(tsr_forward *f, tsr_err *err)
 {
     const tsr_checkpoint *const c = f->side->checkpoint;
-    const double dim = (double)f->head_dim, scalar = number(f, "query_pre_attn_scalar", dim);
-    double share = number(f, "partial_rotary_factor", number(f, "rope_parameters.partial_rotary_factor", NAN));
-    share = isnan(share) ? number(f, "rotary_dim", f->family->rope_share * dim) / dim : share;
-    share = share == 0 ? 1 : share;
+    const double dim = (double)f->head_dim, scalar = number(f, "query_pre_attn_scalar", dim), share = rope_share(f);
     if (f->kv_heads == 0 || f->heads % f->kv_heads != 0 || f->head_dim == 0 || f->head_dim % 2 != 0)
         return tsr_fail(err, TSR_E_SHAPE,
                         "%s/" TSR_CONFIG_NAME
@@ -258,7 +305,7 @@ static tsr_status read_attention(tsr_forward *f, tsr_err *err)
                         c->path, f->heads, f->kv_heads, f->head_dim);
     if (share != 1 && (f->traits & TSR_PARTIAL_ROPE) == 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": partial_rotary_factor", c->path);
-    const double turned = dim * share;
+    const double turned = (f->traits & TSR_WINDOW_HEADS) != 0 ? floor(dim * share) : dim * share;
     if (!(turned >= 2) || turned > dim || fmod(turned, 2) != 0)
         return tsr_fail(err, TSR_E_SHAPE, "%s/" TSR_CONFIG_NAME ": partial_rotary_factor %g of heads of %zu", c->path,
                         share, f->head_dim);
@@ -268,6 +315,7 @@ static tsr_status read_attention(tsr_forward *f, tsr_err *err)
     if ((f->traits & TSR_VALUE_NORM) != 0)
         f->attention_scale = 1;
     TSR_TRY(read_full_heads(f, err));
+    TSR_TRY(read_window_heads(f, share, err));
     return read_rope(f, (size_t)turned, err);
 }
 
@@ -328,7 +376,8 @@ static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
     if (f->layers > MOST_LAYERS)
         return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": num_hidden_layers is above %d", c->path,
                         MOST_LAYERS);
-    f->eps = number(f, "rms_norm_eps", number(f, "layer_norm_epsilon", number(f, "layer_norm_eps", 1e-6)));
+    f->eps = number(f, "rms_norm_eps",
+                    number(f, "layer_norm_epsilon", number(f, "layer_norm_eps", number(f, "layernorm_epsilon", 1e-6))));
     f->kv_heads = tsr_forward_size(f, "num_key_value_heads", f->heads);
     f->head_dim = tsr_forward_size(f, "head_dim", f->hidden / f->heads);
     f->tied = tsr_forward_is(f, "tie_word_embeddings", "true");

@@ -107,6 +107,7 @@ enum {
     GEMMA4 = TSR_SOFT_CAPS | TSR_SCALED_EMBEDDING | TSR_LOCAL_ROPE | TSR_NORMALIZED | TSR_GLOBAL_HEADS |
              TSR_VALUE_NORM | TSR_LAYER_SCALAR,
     COHERE = TSR_CENTERED | TSR_PARALLEL | TSR_ADJACENT_ROPE,
+    MIMO = TSR_SIGMOID | TSR_PARTIAL_ROPE | TSR_LOCAL_ROPE | TSR_SINKS | TSR_WINDOW_HEADS,
     MINIMAX3 = TSR_GAIN_FROM_ONE | TSR_NORMALIZED | TSR_SIGMOID | TSR_PARTIAL_ROPE | TSR_CLAMPED,
     QWEN_NEXT = TSR_GAIN_FROM_ONE | TSR_PARTIAL_ROPE | TSR_OUTPUT_GATE,
 };
@@ -137,6 +138,7 @@ static const tsr_family_row kFamilies[] = {
      &kGated, &kMiniMax, 5e6, 0},
     {"minimax_m3_vl", MINIMAX3, TSR_INDEXED_LISTED, &kBefore, &kGated, &kMiniMax3, 5e6, 0},
     {"minimax_m3_vl_text", MINIMAX3, TSR_INDEXED_LISTED, &kBefore, &kGated, &kMoe, 5e6, 0},
+    {"mimo_v2_flash", MIMO, TSR_WINDOW_LISTED, &kBefore, &kGated, &kMoe, 5e6, 0.334},
     {"seed_oss", 0, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"internlm3", 0, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"iquestcoder", 0, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},

@@ -276,20 +276,52 @@ static tsr_status read_listed_rope(const tsr_forward *f, tsr_err *err)
                : TSR_OK;
 }
 
-/* Sets kinds by the list of layers with an indexer in MiniMax-M3's releases, if there is one. */
-static tsr_status read_sparse(tsr_forward *f, tsr_err *err)
+/* Sets kinds by a list of flags, if config.json has one at `key`: `kind` or full attention. *found tells so. */
+static tsr_status read_flagged(tsr_forward *f, const char *key, tsr_layer_kind kind, bool *found, tsr_err *err)
 {
-    static const char kKey[] = "sparse_attention_config.sparse_attention_freq";
     tsr_json_text list;
-    if (!tsr_config_find_model(f->side->checkpoint, kKey, &list))
+    *found = tsr_config_find_model(f->side->checkpoint, key, &list);
+    if (!*found)
         return TSR_OK;
     bool *const flags = tsr_arena_alloc(&f->arena, f->layers * sizeof *flags);
     if (flags == NULL)
         return tsr_out_of_memory(err, NULL);
-    TSR_TRY(read_flags(f, kKey, flags, err));
+    TSR_TRY(read_flags(f, key, flags, err));
     for (size_t i = 0; i < f->layers; i++)
-        f->kinds[i] = flags[i] ? TSR_LAYER_INDEXED : TSR_LAYER_FULL;
+        f->kinds[i] = flags[i] ? kind : TSR_LAYER_FULL;
     return TSR_OK;
+}
+
+/* Reads the most tokens that layers with a window see, the query's own included. */
+static size_t read_window(const tsr_forward *f)
+{
+    size_t window = number(f, "sliding_window", SIZE_MAX);
+    if ((f->traits & TSR_WINDOW_HEADS) != 0 && number(f, "sliding_window_size", 0) > 0)
+        window = number(f, "sliding_window_size", 0) + 1; /* transformers 5.24, MiMoV2FlashConfig */
+    return window == 0 || tsr_forward_is(f, "use_sliding_window", "false") ? SIZE_MAX : window;
+}
+
+/* Sets the kinds of a family that lists them neither in layer_types nor as letters. */
+static tsr_status read_unlisted(tsr_forward *f, tsr_err *err)
+{
+    const char *const path = f->side->checkpoint->path;
+    bool found;
+    switch (f->family->layers) {
+    case TSR_INDEXED_LISTED:
+        return read_flagged(f, "sparse_attention_config.sparse_attention_freq", TSR_LAYER_INDEXED, &found, err);
+    case TSR_KIMI_LISTED:
+        return read_kimi(f, err);
+    case TSR_SCAN_LISTED:
+    case TSR_BLOCKS_LISTED:
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no layer_types", path);
+    case TSR_WINDOW_LISTED:
+        TSR_TRY(read_flagged(f, "hybrid_layer_pattern", TSR_LAYER_WINDOW, &found, err));
+        return found || f->window == SIZE_MAX || number(f, "sliding_window_pattern", 0) != 0
+                   ? TSR_OK
+                   : tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": sliding_window without layer_types", path);
+    default:
+        return TSR_OK;
+    }
 }
 
 static tsr_status read_ropes(tsr_forward *f, tsr_err *err)
@@ -306,29 +338,20 @@ static tsr_status read_ropes(tsr_forward *f, tsr_err *err)
 
 tsr_status tsr_layer_kinds_read(tsr_forward *f, tsr_err *err)
 {
-    const char *const path = f->side->checkpoint->path;
-    const tsr_layer_rule rule = f->family->layers;
     const rule_numbers numbers = read_rule_numbers(f);
     tsr_json_text types;
-    f->window = tsr_forward_is(f, "use_sliding_window", "false") ? SIZE_MAX : number(f, "sliding_window", SIZE_MAX);
-    f->window = f->window == 0 ? SIZE_MAX : f->window;
+    f->window = read_window(f);
     f->kinds = tsr_arena_alloc(&f->arena, f->layers * sizeof *f->kinds);
     f->has_rope = tsr_arena_alloc(&f->arena, f->layers * sizeof *f->has_rope);
     if (f->kinds == NULL || f->has_rope == NULL)
         return tsr_out_of_memory(err, NULL);
     for (size_t i = 0; i < f->layers; i++)
-        f->kinds[i] = kind_by_rule(rule, &numbers, i);
+        f->kinds[i] = kind_by_rule(f->family->layers, &numbers, i);
     if (find_types(f, &types))
         TSR_TRY(read_types(f, types, err));
     else if (find_pattern(f, &types))
         TSR_TRY(read_pattern(f, types, err));
-    else if (rule == TSR_INDEXED_LISTED)
-        TSR_TRY(read_sparse(f, err));
-    else if (rule == TSR_KIMI_LISTED)
-        TSR_TRY(read_kimi(f, err));
-    else if (rule == TSR_SCAN_LISTED || rule == TSR_BLOCKS_LISTED)
-        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no layer_types", path);
-    else if (rule == TSR_WINDOW_LISTED && f->window != SIZE_MAX && number(f, "sliding_window_pattern", 0) == 0)
-        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": sliding_window without layer_types", path);
+    else
+        TSR_TRY(read_unlisted(f, err));
     return read_ropes(f, err);
 }
