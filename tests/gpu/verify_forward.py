@@ -24,6 +24,8 @@ BASE = {"hidden_size": HIDDEN, "intermediate_size": INNER, "num_attention_heads"
         "moe_intermediate_size": EXPERT, "torch_dtype": "bfloat16"}
 LATENT = {"q_lora_rank": 128, "kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64, "n_group": 4,
           "topk_group": 2, "routed_scaling_factor": 2.5, "n_routed_experts": EXPERTS, "n_shared_experts": 1}
+BLOCKS = {"sparse_num_index_heads": 2, "sparse_index_dim": 64, "sparse_block_size": 4, "sparse_topk_blocks": 4, "sparse_local_block": 1,
+          "sparse_attention_freq": [0, 1]}
 INDEXER = {"index_topk": 12, "index_n_heads": 16, "index_head_dim": 64}
 GLM = {"partial_rotary_factor": 0.5, "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "n_routed_experts": EXPERTS}
 GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 9, "query_pre_attn_scalar": 48, "tie_word_embeddings": True}
@@ -56,6 +58,10 @@ FAMILIES = {
     "gemma3_text": ({**GEMMA, "layer_types": TYPES}, {"four norms", "head norms", "tied"}),
     "gpt_oss": ({"sliding_window": 9, "layer_types": TYPES, "rope_scaling": YARN, "intermediate_size": EXPERT, "attention_bias": True},
                 {"bias", "stacks"}),
+    "minimax_m3_vl": ({"hidden_act": "swigluoai", "rotary_dim": 32, "scoring_func": "sigmoid", "sparse_attention_config": BLOCKS},
+                      {"gain from 1", "head norms", "experts", "w", "sigmoid", "blocks"}),
+    "mimo_v2_flash": ({"sliding_window": 9, "hybrid_layer_pattern": [0, 1], "v_head_dim": 32, "n_routed_experts": EXPERTS,
+                       "partial_rotary_factor": 0.5, "norm_topk_prob": True}, {"experts", "sigmoid", "window heads"}),
     "minimax_m2": ({"rotary_dim": 32, "scoring_func": "sigmoid"}, {"wide norms", "experts", "w", "sigmoid"}),
     "cohere": ({"layer_norm_eps": 1e-5}, {"bias", "parallel"}),
     "arcee": ({"hidden_act": "relu2"}, {"ungated"}),
@@ -148,10 +154,18 @@ class Model:
             self.mlp(f"{at}mlp", INNER)
 
     def grouped(self, at):
-        bias = "bias" in self.traits
-        for name, rows in (("q", HEADS * DIM), ("k", KV * DIM), ("v", KV * DIM)):
+        bias, second = "bias" in self.traits, at.startswith("model.layers.1.")
+        kv, v_dim = (KV * (1 + second), DIM // 2) if "window heads" in self.traits else (KV, DIM)
+        if "window heads" in self.traits and second:
+            self.add(f"{at}attention_sink_bias", (HEADS,), 1)
+        if "blocks" in self.traits and second:
+            dim = BLOCKS["sparse_index_dim"]
+            for name, rows in (("q", BLOCKS["sparse_num_index_heads"] * dim), ("k", dim)):
+                self.linear(f"{at}index_{name}_proj", rows, HIDDEN)
+                self.norm(f"{at}index_{name}_norm", dim)
+        for name, rows in (("q", HEADS * DIM), ("k", kv * DIM), ("v", kv * v_dim)):
             self.linear(f"{at}{name}_proj", rows * (1 + ("output gate" in self.traits and name == "q")), HIDDEN, bias)
-        self.linear(f"{at}o_proj", HIDDEN, HEADS * DIM, "stacks" in self.traits)
+        self.linear(f"{at}o_proj", HIDDEN, HEADS * v_dim, "stacks" in self.traits)
         if "head norms" in self.traits:
             self.norm(f"{at}q_norm", DIM)
             self.norm(f"{at}k_norm", DIM)

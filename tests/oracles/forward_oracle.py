@@ -160,7 +160,8 @@ class Whole(Recurrent, Indexed):
             for n, heads in (("q", HEADS), ("k", kv_heads), ("v", 0 if self.keys_are_values(layer) else kv_heads)):
                 if heads == 0:
                     continue
-                t[f"self_attn.{n}_proj.weight"] = self.draw(heads * dim * (1 + ("output gate" in self.traits and n == "q")), HIDDEN)
+                size = self.value_size(dim) if n == "v" else dim
+                t[f"self_attn.{n}_proj.weight"] = self.draw(heads * size * (1 + ("output gate" in self.traits and n == "q")), HIDDEN)
                 if "bias" in self.traits:
                     t[f"self_attn.{n}_proj.bias"] = self.draw(heads * DIM, scale=0.5)
                 if "head norms" in self.traits and n != "v":
@@ -169,7 +170,9 @@ class Whole(Recurrent, Indexed):
                     t[f"self_attn.{n}_norm.weight"] = self.gain(heads * DIM)
                 if "late norms" in self.traits and n != "v":
                     t[f"self_attn.{ {'q': 'query', 'k': 'key'}[n]}_layernorm.weight"] = self.gain(DIM)
-            t["self_attn.o_proj.weight"] = self.draw(HIDDEN, HEADS * dim)
+            t["self_attn.o_proj.weight"] = self.draw(HIDDEN, HEADS * self.value_size(dim))
+            if "hybrid_layer_pattern" in self.config and self.slides(layer):
+                t["self_attn.attention_sink_bias"] = self.draw(HEADS, scale=1)
             t |= self.block_tensors() if self.has_blocks(layer) else {}
             if "stacks" in self.traits:
                 t |= {"self_attn.o_proj.bias": self.draw(HIDDEN, scale=0.5), "self_attn.sinks": self.draw(HEADS, scale=1)}
@@ -223,6 +226,8 @@ class Whole(Recurrent, Indexed):
 
     def slides(self, layer):
         """True if the layer sees no more than WINDOW tokens."""
+        if "hybrid_layer_pattern" in self.config:
+            return bool(self.config["hybrid_layer_pattern"][layer])
         if "layer_types" in self.config:
             return self.config["layer_types"][layer] == "sliding_attention"
         if "sliding_window_pattern" in self.config:
@@ -236,8 +241,12 @@ class Whole(Recurrent, Indexed):
     def sizes(self, layer):
         """(elements of a head, heads of keys and values)"""
         if "gemma4" not in self.traits or self.slides(layer):
-            return DIM, KV_HEADS
+            return DIM, self.config.get("swa_num_key_value_heads", KV_HEADS) if self.slides(layer) else KV_HEADS
         return GLOBAL_DIM, GLOBAL_KV if self.keys_are_values(layer) else KV_HEADS
+
+    def value_size(self, dim):
+        """Elements of a head of values; MiMo has fewer than keys have."""
+        return self.config["v_head_dim"] if "hybrid_layer_pattern" in self.config else dim
 
     def keys_are_values(self, layer):
         return self.config.get("attention_k_eq_v", False) and not self.slides(layer)
@@ -247,7 +256,8 @@ class Whole(Recurrent, Indexed):
             dim = self.sizes(layer)[0]
             f = (50.0 if self.slides(layer) else 900.0) ** -(np.arange(0, dim, 2) / dim)
             return f if self.slides(layer) else np.where(np.arange(dim // 2) < dim // 8, f, 0)
-        base = self.config["rope_local_base_freq"] if "rope_local_base_freq" in self.config and self.slides(layer) else 500.0
+        local = self.config.get("rope_local_base_freq", self.config.get("swa_rope_theta"))
+        base = local if local and self.slides(layer) else 500.0
         turned = int(DIM * self.config.get("partial_rotary_factor", self.config.get("rotary_dim", DIM) / DIM))
         scaling = self.config.get("rope_scaling") or {}
         base *= scaling["alpha"] ** (DIM / (DIM - 2)) if "alpha" in scaling else 1
@@ -295,9 +305,9 @@ class Whole(Recurrent, Indexed):
             gain = w.get(f"self_attn.{name}_norm.weight", np.ones(dim))
             if f"self_attn.{name}_norm.weight" in w and fault != "head norm":
                 y = self.norm(y.reshape(BATCH, TOKENS, -1, len(gain)), gain)
-            y = y.reshape(BATCH, TOKENS, -1, dim)
             if name == "v":
-                return y
+                return y.reshape(BATCH, TOKENS, -1, self.value_size(dim)) * self.config.get("attention_value_scale", 1)
+            y = y.reshape(BATCH, TOKENS, -1, dim)
             if fault != "rope" and self.has_rope(layer):
                 y = self.turn(y, cos, sin)
             late = w.get(f"self_attn.{ {'q': 'query', 'k': 'key'}[name]}_layernorm.weight")
@@ -319,8 +329,9 @@ class Whole(Recurrent, Indexed):
         if self.has_blocks(layer):
             seen = seen & np.repeat(self.choose_blocks(w, x, cos, sin), HEADS // BLOCKS["sparse_num_index_heads"], axis=1)
         scores = np.where(seen, scores, -np.inf)
-        if "self_attn.sinks" in w:
-            sinks = np.broadcast_to(w["self_attn.sinks"][None, :, None, None], (*scores.shape[:3], 1))
+        sinks = w.get("self_attn.sinks", w.get("self_attn.attention_sink_bias"))
+        if sinks is not None:
+            sinks = np.broadcast_to(sinks[None, :, None, None], (*scores.shape[:3], 1))
             scores = np.concatenate([scores, sinks], -1)
         out = np.einsum("bhqk,bkhd->bqhd", softmax(scores)[..., :TOKENS], v)
         out = out.reshape(BATCH, TOKENS, -1) / (1 + np.exp(-gates["out"]))
@@ -372,7 +383,7 @@ class Whole(Recurrent, Indexed):
         weights = np.take_along_axis(scores, chosen, -1)
         if self.config.get("norm_topk_prob"):
             weights = weights / weights.sum(-1, keepdims=True)
-        scale = self.config.get("routed_scaling_factor", self.config.get("router_scaling_factor", 1))
+        scale = self.config.get("routed_scaling_factor", self.config.get("router_scaling_factor")) or 1
         return chosen, weights * (scale if fault != "scaling" else 1)
 
     def run_layer(self, layer, x, tensors, fault=None):

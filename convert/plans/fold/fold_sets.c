@@ -25,7 +25,7 @@ static const family kFamilies[] = {
     {"qwen2_moe", "mlp.gate", "mlp.experts", "mlp.shared_expert", "mlp.shared_expert_gate", "gate_proj", "up_proj",
      "down_proj"},
     {"mixtral", "block_sparse_moe.gate", "block_sparse_moe.experts", NULL, NULL, "w1", "w3", "w2"},
-    {"deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa kimi_k2 glm4_moe", "mlp.gate", "mlp.experts",
+    {"deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa kimi_k2 glm4_moe glm4_moe_lite", "mlp.gate", "mlp.experts",
      "mlp.shared_experts", NULL, "gate_proj", "up_proj", "down_proj"},
 };
 

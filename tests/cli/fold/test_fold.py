@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.in_turn
 
 SCHEME = "int4-weight-only --group-size 32"
-FAMILIES = ["llama", "qwen2", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa"]
+FAMILIES = ["llama", "qwen2", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite"]
 
 
 def outliers(m):

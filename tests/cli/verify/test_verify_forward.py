@@ -201,6 +201,8 @@ def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, f
 
 # ---- refusals ----
 
+MIMO = {"model_type": "mimo_v2_flash", "v_head_dim": 12, "partial_rotary_factor": 0.5}
+
 @pytest.mark.parametrize("arguments, config, code, words", [
     (["a"], {}, 2, "no source given"),
     (["a", "--reference", "bad.txt", "--against", "a"], {}, 2, "not both"),
@@ -255,6 +257,10 @@ def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, f
     (["a", "a"], {"model_type": "minimax_m3_vl", "attention_output_gate": True}, 3, "unsupported attention_output_gate"),
     (["a", "a"], {"model_type": "minimax_m3_vl", "sparse_attention_config": {"sparse_attention_freq": [0, 1]}}, 3, "must have 3 numbers"),
     (["a", "a"], {"model_type": "minimax_m3_vl", "sparse_attention_config": {"sparse_attention_freq": [0, 1, 1]}}, 3, "index_n_heads"),
+    (["a", "a"], {"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 1]}, 3, "hybrid_layer_pattern must have 3"),
+    (["a", "a"], {**MIMO, "swa_head_dim": 24}, 3, "unsupported swa_head_dim"),
+    (["a", "a"], {**MIMO, "add_full_attention_sink_bias": True}, 3, "add_full_attention_sink_bias"),
+    (["a", "a"], {**MIMO, "v_head_dim": 0}, 3, "v_head_dim"),
     (["a", "a"], {"model_type": "minimax_m3_vl", "swiglu_alpha": 1.5}, 3, "swiglu_alpha"),
 ])
 def test_refusals(tmp_path, tessera, arguments, config, code, words):
