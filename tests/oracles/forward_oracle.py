@@ -5,6 +5,7 @@ import math
 import re
 
 from checkpoints import write
+from experts_oracle import OtherExperts, softmax
 from forward_families import (BASE, CHOSEN, DIM, EXPERTS, FAMILIES, GLOBAL_DIM, GLOBAL_KV, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, NORMS, ROUTERS,
                               VOCABULARY, WINDOW)
 import harness
@@ -18,11 +19,6 @@ from recurrent_oracle import Recurrent, rms_norm
 BF16 = ml_dtypes.bfloat16
 
 
-def softmax(x):
-    p = np.exp(x - x.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
-
-
 class WithoutRope(Model):
     """Latent attention that does not turn its keys and queries."""
 
@@ -30,7 +26,7 @@ class WithoutRope(Model):
         return np.zeros((TOKENS, self.rope // 2))
 
 
-class Whole(Recurrent, Indexed):
+class Whole(Recurrent, Indexed, OtherExperts):
     """A model of three layers, the first without experts, and its forward pass."""
 
     def __init__(self, family):
@@ -194,14 +190,6 @@ class Whole(Recurrent, Indexed):
             t |= {"mlp.shared_expert_gate.weight": self.draw(1, HIDDEN), **self.mlp("mlp.shared_expert")}
         return self.fuse(t | (self.mlp(self.shared()) if "shared" in self.traits else {}))
 
-    def stacks(self):
-        """gpt-oss: matrices of all experts as inputs by outputs, gate and up in turn."""
-        return {"mlp.router.weight": self.draw(EXPERTS, HIDDEN), "mlp.router.bias": self.draw(EXPERTS, scale=0.5),
-                "mlp.experts.gate_up_proj": self.draw(EXPERTS, HIDDEN, 2 * INNER, scale=HIDDEN**-0.5),
-                "mlp.experts.gate_up_proj_bias": self.draw(EXPERTS, 2 * INNER, scale=0.5),
-                "mlp.experts.down_proj": self.draw(EXPERTS, INNER, HIDDEN, scale=INNER**-0.5),
-                "mlp.experts.down_proj_bias": self.draw(EXPERTS, HIDDEN, scale=0.5)}
-
     def write(self, path, **config):
         named = {self.stored(n): x for n, x in self.tensors.items()}
         if self.traits & {"multimodal", "language model"}:
@@ -291,6 +279,13 @@ class Whole(Recurrent, Indexed):
             turned = np.concatenate([u * cos - v * sin, v * cos + u * sin], -1)
         return np.concatenate([turned, kept], -1)
 
+    def growth(self, fault):
+        """By how much queries grow with their position."""
+        c = self.config.get("rope_parameters") or {}
+        if fault == "growth" or "llama_4_scaling_beta" not in c:
+            return 1
+        return 1 + c["llama_4_scaling_beta"] * np.log(1 + np.arange(TOKENS) // c["original_max_position_embeddings"])
+
     def grouped(self, layer, w, x, fault):
         angle = np.arange(TOKENS)[:, None] * self.frequency(layer)
         cos, sin = np.cos(angle)[None, :, None], np.sin(angle)[None, :, None]
@@ -318,9 +313,7 @@ class Whole(Recurrent, Indexed):
         q, k, v = heads("q"), heads("k"), heads("v")
         v = rms_norm(v, 1) if "gemma4" in self.traits else v
         k, v = (np.repeat(u, HEADS // kv_heads, axis=2) for u in (k, v))
-        beta = (self.config.get("rope_parameters") or {}).get("llama_4_scaling_beta", 0)
-        if beta and fault != "growth":
-            q = q * (1 + beta * np.log(1 + np.arange(TOKENS) // self.config["rope_parameters"]["original_max_position_embeddings"]))[:, None, None]
+        q = q * np.reshape(self.growth(fault), (-1, 1, 1))
         scores = np.einsum("bqhd,bkhd->bhqk", q, k) * self.config.get(
             "attention_multiplier", 1 if "gemma4" in self.traits else self.config.get("query_pre_attn_scalar", DIM) ** -0.5)
         cap = self.config.get("attn_logit_softcapping")
@@ -353,19 +346,6 @@ class Whole(Recurrent, Indexed):
         gelu = 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
         return (gate * (gelu if self.traits & {"gemma", "gemma4"} else 1 / (1 + np.exp(-gate))) * (x @ up)) @ down
 
-    def run_stacks(self, w, x):
-        """gpt-oss: (what the experts add, chosen experts)."""
-        logits = x @ w["mlp.router.weight"].T + w["mlp.router.bias"]
-        chosen = np.argsort(-logits, -1)[..., :CHOSEN]
-        weights, limit = softmax(np.take_along_axis(logits, chosen, -1)), self.config["swiglu_limit"]
-        added = np.zeros_like(x)
-        for e in range(EXPERTS):
-            both = x @ w["mlp.experts.gate_up_proj"][e] + w["mlp.experts.gate_up_proj_bias"][e]
-            gate, up = np.minimum(both[..., ::2], limit), np.clip(both[..., 1::2], -limit, limit)
-            out = ((up + 1) * gate / (1 + np.exp(-1.702 * gate))) @ w["mlp.experts.down_proj"][e] + w["mlp.experts.down_proj_bias"][e]
-            added += np.where(chosen == e, weights, 0).sum(-1, keepdims=True) * out
-        return added, chosen
-
     def route(self, w, x, fault):
         """(chosen experts, their weights) of each token."""
         logits = x @ w[f"{self.router}.weight"].T
@@ -374,7 +354,7 @@ class Whole(Recurrent, Indexed):
         groups = self.config.get("n_group", 1)
         if groups > 1 and fault != "groups":
             grouped = np.sort(keys.reshape(*keys.shape[:-1], groups, -1), -1)
-            rank = grouped[..., -2:].sum(-1) if "sigmoid" in self.traits else grouped[..., -1]
+            rank = grouped[..., -2:].sum(-1) if self.traits & {"sigmoid", "paired"} else grouped[..., -1]
             kept = np.argsort(-rank, -1)[..., : self.config["topk_group"]]
             mask = np.zeros(rank.shape, bool)
             np.put_along_axis(mask, kept, True, -1)
@@ -402,7 +382,7 @@ class Whole(Recurrent, Indexed):
             m = self.attention[layer]
             m.tensors = {f"model.layers.0.{n}": t for n, t in w.items() if n.startswith("self_attn.")}
             choose = (lambda query: self.choose_tokens(layer, w, normed, query, fault)) if "indexer" in self.traits else None
-            added = m.stages(hidden=normed, choose=choose)["output"]
+            added = m.stages(hidden=normed, choose=choose, growth=self.growth(fault))["output"]
         elif self.is_delta(layer):
             added = self.delta(w, normed, fault)
         elif self.kind(layer) == "mamba":
@@ -417,25 +397,6 @@ class Whole(Recurrent, Indexed):
         added, chosen = self.run_half(w, x if before_mlp is None else self.norm(x, before_mlp), x, fault)
         x = x + residual * (added if behind_mlp is None else self.norm(added, behind_mlp))
         return x * w.get("layer_scalar", 1), chosen
-
-    def parallel_tensors(self):
-        """Gemma 4: experts beside the MLP, in stacks, with norms and factors of their own."""
-        t = {f"{n}.weight": self.gain(HIDDEN) for n in ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2",
-                                                        "pre_feedforward_layernorm_2")}
-        return t | {"router.scale": self.gain(HIDDEN), "router.per_expert_scale": self.gain(EXPERTS),
-                    "experts.gate_up_proj": self.draw(EXPERTS, 2 * INNER, HIDDEN), "experts.down_proj": self.draw(EXPERTS, HIDDEN, INNER)}
-
-    def run_parallel(self, w, normed, stream, fault):
-        """Gemma 4: (what the MLP and the experts add, chosen experts)"""
-        chosen, weights = self.route(w, rms_norm(stream, w["router.scale"] / math.sqrt(HIDDEN)), fault)
-        weights = weights * np.asarray(w["router.per_expert_scale"])[chosen]
-        inputs, added = self.norm(stream, w["pre_feedforward_layernorm_2.weight"]), np.zeros_like(stream)
-        for e in range(EXPERTS):
-            both, down = w["experts.gate_up_proj"][e], w["experts.down_proj"][e]
-            expert = {"e.gate_proj.weight": both[:INNER], "e.up_proj.weight": both[INNER:], "e.down_proj.weight": down}
-            added += np.where(chosen == e, weights, 0).sum(-1, keepdims=True) * self.run_mlp(expert, "e", inputs)
-        dense = self.norm(self.run_mlp(w, "mlp", normed), w["post_feedforward_layernorm_1.weight"])
-        return dense + self.norm(added, w["post_feedforward_layernorm_2.weight"]), chosen
 
     def run_half(self, w, normed, stream, fault):
         """(what the MLP or the experts add, chosen experts or None)"""

@@ -132,7 +132,7 @@ typedef struct tsr_forward {
     size_t layers, hidden, vocabulary;
     size_t heads, kv_heads, head_dim;                       /* grouped-query attention */
     size_t full_kv_heads, full_dim;                         /* the same for layers without a window */
-    size_t value_dim;                                       /* of values, if not that of keys; otherwise 0 */
+    size_t value_dim;                                       /* elements of a head of values; 0: as many as keys have */
     double value_scale;                                     /* usually 1 */
     bool keys_are_values;                                   /* in layers without a window */
     tsr_rope rope, local_rope;                              /* grouped-query attention */

@@ -1,5 +1,5 @@
 /* Computes grouped-query attention of a layer. */
-#include "verify/forward/blocks/indexer.h"
+#include "verify/forward/forward_parts.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -119,6 +119,19 @@ tsr_status tsr_forward_mamba(tsr_forward *forward, size_t layer, const tsr_token
 tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const double *x, const double *stream, size_t n,
                            tsr_held *out, uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
 
+/* An indexer's inputs: the layer's x [count][hidden], and what its queries are made from, [count][width]. */
+typedef struct tsr_indexer_inputs {
+    const tsr_tokens *tokens;
+    const double *x, *query;
+    size_t width;
+} tsr_indexer_inputs;
+
+/* Chooses the tokens that a layer attends to. A layer that shares the choice of an earlier one keeps it. *chosen is
+ * forward->choice, or NULL if attention is not limited: the layer has no indexer, or no sequence is longer than what
+ * it chooses. TSR_E_UNSUPPORTED: the earlier layer was not run on these tokens. */
+tsr_status tsr_forward_choose_tokens(tsr_forward *forward, size_t layer, const tsr_indexer_inputs *inputs,
+                                     const tsr_token_choice **chosen, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Applies a gate and rounds as served. */
 tsr_status tsr_forward_gate(const tsr_forward *forward, const tsr_op_gate *gate, tsr_err *err) TSR_WARN_UNUSED;
 

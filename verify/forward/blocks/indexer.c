@@ -1,5 +1,5 @@
 /* Computes the queries, keys and weights of an indexer, and chooses tokens by its scores. */
-#include "verify/forward/blocks/indexer.h"
+#include "verify/forward/forward_parts.h"
 
 #include "common/checked.h"
 

@@ -1,5 +1,5 @@
 /* Computes latent attention of a layer, a few heads at a time. */
-#include "verify/forward/blocks/indexer.h"
+#include "verify/forward/forward_parts.h"
 
 #include "common/checked.h"
 #include "verify/mla/mla_model.h"
