@@ -164,7 +164,7 @@ static tsr_status choose(const indexing *x, tsr_err *err)
 
 size_t tsr_indexer_step(const tsr_forward *f, size_t longest)
 {
-    return (size_t)tsr_max_u64(SCORES_AT_A_TIME / (f->indexer.groups * longest + 1), 1);
+    return (size_t)tsr_min_u64(tsr_max_u64(SCORES_AT_A_TIME / (f->indexer.groups * longest + 1), 1), longest);
 }
 
 static tsr_status run_indexer(tsr_forward *f, size_t layer, const tsr_indexer_inputs *in, bool limited, tsr_err *err)
