@@ -105,6 +105,7 @@ FAMILIES = {
     "deepseek_v32": INDEXED,
     "glm_moe_dsa": INDEXED | {"num_hidden_layers": 4, "indexer_types": ["full", "shared", "shared", "full"]},
     "glm4_moe_lite": {k: v for k, v in LATENT.items() if k != "first_k_dense_replace"} | {"head_dim": 16, "n_routed_experts": 16, "norm_topk_prob": True},
+    "sarvam_mla": LATENT | {"head_dim": 16, "q_lora_rank": None, "n_routed_experts": 16, "norm_topk_prob": True},
     "youtu": {k: v for k, v in LATENT.items() if k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")}
     | {"num_key_value_heads": 4, "head_dim": 16},
 }

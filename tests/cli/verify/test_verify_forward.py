@@ -154,6 +154,20 @@ def test_other_experts_are_a_fault_by_themselves(tmp_path, verify):
     assert found["model.layers.1", "layer alone"]["fault"] == "more than a quarter of the experts are chosen differently"
 
 
+def test_other_tokens_are_a_fault_by_themselves(tmp_path, verify, tessera):
+    """Layer 0 of the copy, which has no experts, scores tokens with another key. The shares are printed, too."""
+    m = Whole("deepseek_v32")
+    wk = "model.layers.0.self_attn.indexer.wk.weight"
+    a, b = m.write(tmp_path / "a"), write(tmp_path / "b", m.tensors | {wk: -m.tensors[wk]}, m.config)
+    found = verify(a, b)
+    assert {s: j["fault"] for (s, what), j in found.items() if what == "layer alone" and j["fault"]} == {
+        "model.layers.0": "more than a quarter of the tokens are chosen differently"}
+    _, out, _ = harness.run(tessera, command(a, b))
+    shares = [f"{100 * found['model.layers.0', what]['token_agreement']:.2f} %" for what in ("stream of hidden states", "layer alone")]
+    assert f"tokens chosen by both: {shares[0]}, and {shares[1]} in the layer alone" in out
+    assert "and 100.00 % in the layer alone" in out
+
+
 def test_threads_and_layers(tmp_path, verify):
     m = Whole("deepseek_v3")
     a, b = m.write(tmp_path / "a"), write(tmp_path / "b", noisy(m, 0.01), m.config)

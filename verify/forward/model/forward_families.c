@@ -128,6 +128,7 @@ static const tsr_family_row kFamilies[] = {
      &kGated, &kMoe, 0, 0},
     {"kimi_k2", TSR_LATENT | TSR_SIGMOID, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"mistral4", TSR_LATENT | TSR_PAIRED_GROUPS | TSR_LONG_QUERIES, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
+    {"sarvam_mla", TSR_LATENT | TSR_SIGMOID, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"youtu", TSR_LATENT, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"glm4_moe", TSR_SIGMOID | TSR_PARTIAL_ROPE, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0.5},
     {"gemma2", GEMMA, TSR_WINDOW_EVEN, &kGemma, &kGated, &kMoe, 0, 0},
