@@ -3,6 +3,7 @@
 
 #include "formats/checkpoint/config.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -123,6 +124,7 @@ static tsr_status check_grouped(tsr_forward *f, tsr_err *err)
                    {"use_gemma_norm", "false"},
                    {"use_qk_norm", "false"},
                    {"attention_output_gate", "true"}};
+    static const char kFactor[] = "routed_scaling_factor"; /* transformers: 2 if it is absent, other families 1 */
     static const char kScores[] = "sparse_attention_config.sparse_score_type", kNorms[] = "qk_norm_type",
                       kFirst[] = "sparse_attention_config.sparse_init_block";
     const char *const scores = tsr_config_model_string(f->side->checkpoint, kScores, &f->arena),
@@ -135,7 +137,10 @@ static tsr_status check_grouped(tsr_forward *f, tsr_err *err)
         return fail(f, TSR_E_UNSUPPORTED, kScores, err);
     if (norms != NULL && strcmp(norms, "per_head") != 0)
         return fail(f, TSR_E_UNSUPPORTED, kNorms, err);
-    return tsr_forward_size(f, kFirst, 0) == 0 ? TSR_OK : fail(f, TSR_E_UNSUPPORTED, kFirst, err);
+    if (tsr_forward_size(f, kFirst, 0) != 0)
+        return fail(f, TSR_E_UNSUPPORTED, kFirst, err);
+    return isnan(tsr_config_model_number(f->side->checkpoint, kFactor, NAN)) ? fail(f, TSR_E_FORMAT, kFactor, err)
+                                                                             : TSR_OK;
 }
 
 /* Reads the indexer of grouped-query attention (MiniMax-M3), which chooses blocks of tokens. */
