@@ -38,6 +38,8 @@ static tsr_status add_judgement(tsr_result *result, const tsr_judgement *j, tsr_
         row.figures[TSR_FIGURE_SECONDS] = j->seconds;
     if (j->choices > 0)
         row.figures[TSR_FIGURE_AGREEMENT] = (double)j->agreed / (double)j->choices;
+    if (j->tokens > 0)
+        row.figures[TSR_FIGURE_TOKEN_AGREEMENT] = (double)j->tokens_agreed / (double)j->tokens;
     if (j->kl.known) {
         row.figures[TSR_FIGURE_KL_MEAN] = known(j->kl.mean);
         row.figures[TSR_FIGURE_KL_MAX] = known(j->kl.max);
@@ -82,6 +84,7 @@ static void write_judgement(tsr_text *t, const tsr_row *row)
         tsr_json_member_number(t, "limit_db", row->limit);
     write_known(t, TSR_FIGURE_SECONDS, row);
     write_known(t, TSR_FIGURE_AGREEMENT, row);
+    write_known(t, TSR_FIGURE_TOKEN_AGREEMENT, row);
     write_known(t, TSR_FIGURE_KL_MEAN, row);
     write_known(t, TSR_FIGURE_KL_MAX, row);
     tsr_json_end_object(t);

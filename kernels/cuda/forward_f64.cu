@@ -42,6 +42,20 @@ struct smaller {
     }
 };
 
+__global__ void index_scores(const tsr_f64_index a)
+{
+    const size_t all = a.queries * a.keys;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += (size_t)gridDim.x * blockDim.x) {
+        const double *const weights = a.weights + i / a.keys * a.heads;
+        double sum = 0;
+        for (size_t h = 0; h < a.heads; h++) {
+            const double score = a.of_heads[h * all + i];
+            sum += score < 0 ? 0 : weights[h] * score;
+        }
+        a.scores[i] = sum;
+    }
+}
+
 __global__ void norm(const tsr_f64_norm a)
 {
     const double *const x = a.x + blockIdx.x * a.ld_x;
@@ -274,6 +288,13 @@ unsigned ctas_for(size_t n)
 } // namespace
 
 extern "C" {
+
+tsr_status tsr_cuda_f64_index(const tsr_f64_index *a, tsr_stream stream, tsr_err *err)
+{
+    if (a->queries * a->keys > 0)
+        index_scores<<<ctas_for(a->queries * a->keys), kWide, 0, stream>>>(*a);
+    return host::launched("FP64 scores of tokens", cudaSuccess, err);
+}
 
 tsr_status tsr_cuda_f64_norm(const tsr_f64_norm *a, tsr_stream stream, tsr_err *err)
 {

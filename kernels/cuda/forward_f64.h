@@ -15,6 +15,15 @@
 extern "C" {
 #endif
 
+/* scores[i][j] = sum over h of weights[i][h] max(of_heads[h][i][j], 0), for of_heads [heads][queries][keys] and weights
+ * [queries][heads]. */
+typedef struct tsr_f64_index {
+    const double *of_heads, *weights;
+    double *scores;
+    size_t heads, queries, keys;
+} tsr_f64_index;
+tsr_status tsr_cuda_f64_index(const tsr_f64_index *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+
 /* y = x / RMS(x) * gain for rows of n. */
 typedef struct tsr_f64_norm {
     const double *x, *gain;

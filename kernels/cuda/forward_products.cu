@@ -107,16 +107,26 @@ struct larger {
     }
 };
 
-// The visible keys of a query: [begin, end) of those of the product.
+// The visible keys of a query: those of [begin, end), counted from the first one of the product, whose bits are set, if there are
+// bits of positions.
 struct seen_keys {
-    size_t begin, end;
+    size_t begin, end, first;
+    const uint64_t *bits;
+
+    __device__ bool has(size_t j) const
+    {
+        const size_t position = first + j;
+        return j >= begin && j < end && (bits == nullptr || (bits[position / 64] >> (position % 64) & 1) != 0);
+    }
 };
 
-__device__ seen_keys keys_of(const tsr_attention_softmax &s, size_t query)
+__device__ seen_keys keys_of(const tsr_attention_softmax &s, size_t query, size_t head)
 {
     const size_t place = s.first_query + query, seen = place + 1 < s.window ? place + 1 : s.window,
                  from = place + 1 - seen;
-    return {from > s.first_key ? from - s.first_key : 0, place + 1 - s.first_key};
+    const uint64_t *const bits =
+        s.chosen == nullptr ? nullptr : s.chosen + (head / s.heads_of_choice * s.rows + s.first_row + query) * s.words;
+    return {from > s.first_key ? from - s.first_key : 0, place + 1 - s.first_key, s.first_key, bits};
 }
 
 template <typename S> __device__ S scaled(const tsr_attention_softmax &s, S score)
@@ -133,13 +143,13 @@ template <typename T, int EACH> __global__ void softmax(const tsr_attention_soft
     const size_t row = (g * gridDim.x + blockIdx.x) * s.keys;
     const S *const x = (const S *)s.scores + row;
     T *const y = (T *)s.probabilities + row;
-    const seen_keys seen = keys_of(s, query);
+    const seen_keys seen = keys_of(s, query, g * s.share + head);
     const S sink = s.sinks != nullptr ? (S)s.sinks[g * s.share + head] : -(S)INFINITY;
     S most = sink, sum = 0, held[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const size_t j = (size_t)i * kSoftmaxThreads + threadIdx.x;
-        held[i] = j >= seen.begin && j < seen.end ? scaled(s, x[j]) : -(S)INFINITY;
+        held[i] = seen.has(j) ? scaled(s, x[j]) : -(S)INFINITY;
         most = larger()(most, held[i]);
     }
     most = reduce(most, larger());
@@ -163,17 +173,17 @@ template <typename T> __global__ void long_softmax(const tsr_attention_softmax s
     const size_t row = (g * gridDim.x + blockIdx.x) * s.keys;
     const S *const x = (const S *)s.scores + row;
     T *const y = (T *)s.probabilities + row;
-    const seen_keys seen = keys_of(s, query);
+    const seen_keys seen = keys_of(s, query, g * s.share + head);
     const S sink = s.sinks != nullptr ? (S)s.sinks[g * s.share + head] : -(S)INFINITY;
     S most = sink, sum = 0;
     for (size_t j = seen.begin + threadIdx.x; j < seen.end; j += kSoftmaxThreads)
-        most = larger()(most, scaled(s, x[j]));
+        most = seen.has(j) ? larger()(most, scaled(s, x[j])) : most;
     most = reduce(most, larger());
     for (size_t j = seen.begin + threadIdx.x; j < seen.end; j += kSoftmaxThreads)
-        sum += exp(scaled(s, x[j]) - most);
+        sum += seen.has(j) ? exp(scaled(s, x[j]) - most) : 0;
     sum = reduce(sum, add_up()) + exp(sink - most);
     for (size_t j = threadIdx.x; j < s.keys; j += kSoftmaxThreads)
-        convert(j >= seen.begin && j < seen.end ? exp(scaled(s, x[j]) - most) / sum : (S)0, y + j);
+        convert(seen.has(j) ? exp(scaled(s, x[j]) - most) / sum : (S)0, y + j);
 }
 
 template <typename T> void launch_softmax(const tsr_attention_softmax &s, tsr_stream stream)

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/precision.h"
 #include "kernels/cuda/cuda_launch.h"
@@ -34,15 +35,18 @@ tsr_status tsr_cuda_ungroup(const tsr_grouped *args, tsr_precision precision, bo
                             tsr_err *err) TSR_WARN_UNUSED;
 
 /* Converts scores [groups][queries][share][keys], which have the precision of its sums (common/precision.h), to probabilities
- * of the same shape in the precision, 0 for masked keys. Query i has position first_query + i, and key j has first_key + j; a query sees the last `window` positions up to its own. Scores
- * are multiplied by `scale`, and become cap * tanh(score / cap) if cap is not 0. sinks [groups][share] (may be NULL) are
- * additional logits. */
+ * of the same shape in the precision, 0 for masked keys. Query i has position first_query + i, and key j has first_key + j; a
+ * query sees the last `window` positions up to its own. Scores are multiplied by `scale`, and become cap * tanh(score / cap)
+ * if cap is not 0. sinks [groups][share] (may be NULL) are additional logits. With `chosen`, query i of head h, counted
+ * through all groups, sees only the positions whose bits are set in row h / heads_of_choice * rows + first_row + i. */
 typedef struct tsr_attention_softmax {
     tsr_precision precision;
     void *scores, *probabilities; /* these may be the same array if the numbers have the same size */
     size_t groups, queries, share, keys, first_query, first_key, window;
     double scale, cap;
     const double *sinks;
+    const uint64_t *chosen; /* [..][rows][words], or NULL */
+    size_t heads_of_choice, rows, first_row, words;
 } tsr_attention_softmax;
 tsr_status tsr_cuda_attention_softmax(const tsr_attention_softmax *args, tsr_stream stream,
                                       tsr_err *err) TSR_WARN_UNUSED;

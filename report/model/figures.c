@@ -14,6 +14,7 @@ static const tsr_figure_facts kFigures[TSR_N_FIGURES] = {
     [TSR_FIGURE_OF_BOUND] = {"of_bound", "of the bound", false, TSR_CHANGE_NONE},
     [TSR_FIGURE_OF_EXPECTED] = {"of_expected_rms", "of the expected RMS", false, TSR_CHANGE_NONE},
     [TSR_FIGURE_AGREEMENT] = {"agreement", "agreement", false, TSR_CHANGE_NONE},
+    [TSR_FIGURE_TOKEN_AGREEMENT] = {"token_agreement", "tokens chosen alike", false, TSR_CHANGE_NONE},
     [TSR_FIGURE_KL_MEAN] = {"kl_mean_nats", "mean KL divergence", false, TSR_CHANGE_ENERGY},
     [TSR_FIGURE_KL_MAX] = {"kl_max_nats", "largest KL divergence", false, TSR_CHANGE_NONE},
     [TSR_FIGURE_SATURATED] = {"saturated", "saturated", true, TSR_CHANGE_NONE},

@@ -280,6 +280,7 @@ function stages(result, grid, open) {
 function byLayer(result, grid) {
     for (const [figureKey, title, log, says] of [["sqnr_db", "SQNR by layer", false, "How errors grow on their way through the model; more is better."],
         ["agreement", "Experts chosen alike, by layer", false, "The share of choices (token, expert) that are the same in both models; where the router decides otherwise, other weights are used."],
+        ["token_agreement", "Tokens chosen alike, by layer", false, "The share of tokens that both models choose."],
         ["kl_mean_nats", "KL divergence by layer", true, "By powers of ten; less is better."]]) {
         const lines = result.series.map((one, at) => ({ name: one.name, found: largestBy(result, figureKey, (row) => {
             const layer = numberOf(result, "layer", row);

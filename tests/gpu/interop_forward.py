@@ -30,6 +30,9 @@ LATENT = COMMON | {"num_key_value_heads": 4, "qk_nope_head_dim": 32, "qk_rope_he
                    "kv_lora_rank": 64, "q_lora_rank": 96, "moe_intermediate_size": 64, "n_shared_experts": 1,
                    "n_group": 4, "topk_group": 2, "num_experts_per_tok": 4, "first_k_dense_replace": 1,
                    "tie_word_embeddings": False, "rope_parameters": YARN}
+INDEXED = {k: v for k, v in LATENT.items() if k != "tie_word_embeddings"} | {
+    "head_dim": 16, "n_routed_experts": 16, "norm_topk_prob": True, "routed_scaling_factor": 2.5, "index_topk": 8, "index_n_heads": 16,
+    "index_head_dim": 32}
 UNSCALED = {"rope_type": "default", "rope_theta": 10000.0}
 TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
@@ -43,6 +46,14 @@ MAMBA = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 24, "mamba_d_
 # Differences from GROUPED of families whose class is found by the name.
 FAMILIES = {
     "minimax_m2": PARTIAL | {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "minimax_m3_vl_text": PARTIAL | {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 64, "dense_intermediate_size": 192,
+                           "shared_intermediate_size": 96, "rotary_dim": 16, "mlp_layer_types": ["dense", "sparse", "sparse"],
+                           "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"], "index_n_heads": 2,
+                           "index_head_dim": 32, "index_block_size": 4, "index_topk_blocks": 3, "bos_token_id": 0, "eos_token_id": 1},
+    "mimo_v2_flash": EXPERTS | {"n_routed_experts": 8, "norm_topk_prob": True, "v_head_dim": 24, "sliding_window": 8, "layer_types": TYPES,
+                                "mlp_layer_types": ["dense", "sparse", "sparse"], "rope_parameters": {
+                                    t: UNSCALED | {"partial_rotary_factor": 0.51, "rope_theta": base}
+                                    for t, base in (("full_attention", 50000.0), ("sliding_attention", 300.0))}},
     "seed_oss": {"attention_bias": True, "attention_out_bias": True},
     "internlm3": {"attention_bias": True, "mlp_bias": True},
     "iquestcoder": {},
@@ -91,6 +102,10 @@ FAMILIES = {
     | {"num_key_value_heads": 4, "num_local_experts": 8, "linear_head_dim": 16, "linear_num_heads": 4, "pad_token_id": 0,
        "n_group": 2, "topk_group": 1, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
        "mlp_layer_types": ["sparse"] * 3},
+    "deepseek_v32": INDEXED,
+    "glm_moe_dsa": INDEXED | {"num_hidden_layers": 4, "indexer_types": ["full", "shared", "shared", "full"]},
+    "glm4_moe_lite": {k: v for k, v in LATENT.items() if k != "first_k_dense_replace"} | {"head_dim": 16, "n_routed_experts": 16, "norm_topk_prob": True},
+    "sarvam_mla": LATENT | {"head_dim": 16, "q_lora_rank": None, "n_routed_experts": 16, "norm_topk_prob": True},
     "youtu": {k: v for k, v in LATENT.items() if k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")}
     | {"num_key_value_heads": 4, "head_dim": 16},
 }
@@ -133,13 +148,23 @@ MODELS = {
                                                          norm_topk_prob=True),
     "DeepSeek-V2": lambda: transformers.DeepseekV2Config(**LATENT, n_routed_experts=16, routed_scaling_factor=2.0,
                                                          topk_method="group_limited_greedy"),
+    "Mistral 4, as released": lambda: transformers.Mistral3Config(
+        text_config=LATENT | {"model_type": "mistral4", "n_routed_experts": 16, "norm_topk_prob": True, "routed_scaling_factor": 1.5,
+                              "pad_token_id": 0, "rope_parameters": YARN | {"llama_4_scaling_beta": 0.3, "original_max_position_embeddings": 8}},
+        vision_config={"model_type": "pixtral", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+                       "image_size": 28, "patch_size": 14}),
+    "MiniMax-M3, as released": lambda: transformers.MiniMaxM3VLConfig(
+        text_config=GROUPED | FAMILIES["minimax_m3_vl_text"],
+        vision_config={"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}),
 } | {model_type: make(model_type) for model_type in FAMILIES}
 
 
 def record(config):
     """(model, {name: tensor}) of one forward pass."""
     torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    text = config.get_text_config()
+    multimodal = text is not config
+    model = (transformers.AutoModelForImageTextToText if multimodal else transformers.AutoModelForCausalLM).from_config(config).float().eval()
     for name, p in model.named_parameters():
         if "norm" in name or name.endswith("scale"):
             torch.nn.init.uniform_(p, 0.5, 2.0)
@@ -150,7 +175,7 @@ def record(config):
             torch.nn.init.uniform_(x, 0.0, 0.5)
         elif name.endswith("layer_scalar"):
             torch.nn.init.uniform_(x, 0.5, 2.0)
-    states = {"input_ids": torch.randint(2, config.vocab_size, SHAPE)}
+    states = {"input_ids": torch.randint(2, text.vocab_size, SHAPE)}
 
     def keep(layer):
         def hook(module, args, output):
@@ -160,8 +185,9 @@ def record(config):
     def keep_input(module, args, kwargs):
         states["hidden_states.0"] = args[0] if args else kwargs["hidden_states"]
 
-    hooks = [layer.register_forward_hook(keep(i)) for i, layer in enumerate(model.model.layers)]
-    hooks.append(model.model.layers[0].register_forward_pre_hook(keep_input, with_kwargs=True))
+    layers = (model.model.language_model if multimodal else model.model).layers
+    hooks = [layer.register_forward_hook(keep(i)) for i, layer in enumerate(layers)]
+    hooks.append(layers[0].register_forward_pre_hook(keep_input, with_kwargs=True))
     with torch.no_grad():
         states["logits"] = model(states["input_ids"]).logits
     for hook in hooks:
@@ -185,7 +211,7 @@ def check(tessera, name, config):
     print(f"{name}: {'equal' if result['passed'] else 'DIFFERENT'}")
     for j in result["judgements"]:
         print(f"  {j['subject']:20} {j['what']:24} relative error {j['relative_error']:.3g}  {j['fault'] or ''}")
-    return result["passed"] and len(result["judgements"]) == config.num_hidden_layers + 2
+    return result["passed"] and len(result["judgements"]) == config.get_text_config().num_hidden_layers + 2
 
 
 def main():

@@ -24,6 +24,9 @@ BASE = {"hidden_size": HIDDEN, "intermediate_size": INNER, "num_attention_heads"
         "moe_intermediate_size": EXPERT, "torch_dtype": "bfloat16"}
 LATENT = {"q_lora_rank": 128, "kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64, "n_group": 4,
           "topk_group": 2, "routed_scaling_factor": 2.5, "n_routed_experts": EXPERTS, "n_shared_experts": 1}
+BLOCKS = {"sparse_num_index_heads": 2, "sparse_index_dim": 64, "sparse_block_size": 4, "sparse_topk_blocks": 4, "sparse_local_block": 1,
+          "sparse_attention_freq": [0, 1]}
+INDEXER = {"index_topk": 12, "index_n_heads": 16, "index_head_dim": 64}
 GLM = {"partial_rotary_factor": 0.5, "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "n_routed_experts": EXPERTS}
 GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 9, "query_pre_attn_scalar": 48, "tie_word_embeddings": True}
 YARN = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
@@ -47,11 +50,19 @@ FAMILIES = {
     "qwen3_moe": ({"norm_topk_prob": True}, {"head norms", "experts"}),
     "deepseek_v2": ({**LATENT, "topk_method": "group_limited_greedy"}, {"latent", "experts", "shared"}),
     "deepseek_v3": ({**LATENT, "norm_topk_prob": True}, {"latent", "experts", "shared", "sigmoid"}),
+    "deepseek_v32": ({**LATENT, **INDEXER, "norm_topk_prob": True}, {"latent", "indexer", "experts", "shared", "sigmoid"}),
+    "glm_moe_dsa": ({**LATENT, **INDEXER, "indexer_types": ["full", "shared"], "norm_topk_prob": True},
+                    {"latent", "indexer", "experts", "shared", "sigmoid"}),
     "glm4_moe": (GLM, {"bias", "head norms", "experts", "shared", "sigmoid"}),
     "gemma2": ({**GEMMA, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}, {"four norms", "tied"}),
     "gemma3_text": ({**GEMMA, "layer_types": TYPES}, {"four norms", "head norms", "tied"}),
     "gpt_oss": ({"sliding_window": 9, "layer_types": TYPES, "rope_scaling": YARN, "intermediate_size": EXPERT, "attention_bias": True},
                 {"bias", "stacks"}),
+    "minimax_m3_vl": ({"hidden_act": "swigluoai", "rotary_dim": 32, "scoring_func": "sigmoid", "routed_scaling_factor": 2.0,
+                       "sparse_attention_config": BLOCKS},
+                      {"gain from 1", "head norms", "experts", "w", "sigmoid", "blocks"}),
+    "mimo_v2_flash": ({"sliding_window": 9, "hybrid_layer_pattern": [0, 1], "v_head_dim": 32, "n_routed_experts": EXPERTS,
+                       "partial_rotary_factor": 0.5, "norm_topk_prob": True}, {"experts", "sigmoid", "window heads"}),
     "minimax_m2": ({"rotary_dim": 32, "scoring_func": "sigmoid"}, {"wide norms", "experts", "w", "sigmoid"}),
     "cohere": ({"layer_norm_eps": 1e-5}, {"bias", "parallel"}),
     "arcee": ({"hidden_act": "relu2"}, {"ungated"}),
@@ -144,10 +155,18 @@ class Model:
             self.mlp(f"{at}mlp", INNER)
 
     def grouped(self, at):
-        bias = "bias" in self.traits
-        for name, rows in (("q", HEADS * DIM), ("k", KV * DIM), ("v", KV * DIM)):
+        bias, second = "bias" in self.traits, at.startswith("model.layers.1.")
+        kv, v_dim = (KV * (1 + second), DIM // 2) if "window heads" in self.traits else (KV, DIM)
+        if "window heads" in self.traits and second:
+            self.add(f"{at}attention_sink_bias", (HEADS,), 1)
+        if "blocks" in self.traits and second:
+            dim = BLOCKS["sparse_index_dim"]
+            for name, rows in (("q", BLOCKS["sparse_num_index_heads"] * dim), ("k", dim)):
+                self.linear(f"{at}index_{name}_proj", rows, HIDDEN)
+                self.norm(f"{at}index_{name}_norm", dim)
+        for name, rows in (("q", HEADS * DIM), ("k", kv * DIM), ("v", kv * v_dim)):
             self.linear(f"{at}{name}_proj", rows * (1 + ("output gate" in self.traits and name == "q")), HIDDEN, bias)
-        self.linear(f"{at}o_proj", HIDDEN, HEADS * DIM, "stacks" in self.traits)
+        self.linear(f"{at}o_proj", HIDDEN, HEADS * v_dim, "stacks" in self.traits)
         if "head norms" in self.traits:
             self.norm(f"{at}q_norm", DIM)
             self.norm(f"{at}k_norm", DIM)
@@ -204,10 +223,21 @@ class Model:
             self.linear(f"{at}q_b_proj", queries, c["q_lora_rank"])
         else:
             self.linear(f"{at}q_proj", queries, HIDDEN)
+        if "indexer" in self.traits and not (at.startswith("model.layers.1.") and "shared" in c.get("indexer_types", [])):
+            self.indexer(f"{at}indexer.")
         self.linear(f"{at}kv_a_proj_with_mqa", c["kv_lora_rank"] + c["qk_rope_head_dim"], HIDDEN)
         self.norm(f"{at}kv_a_layernorm", c["kv_lora_rank"])
         self.linear(f"{at}kv_b_proj", HEADS * (c["qk_nope_head_dim"] + c["v_head_dim"]), c["kv_lora_rank"])
         self.linear(f"{at}o_proj", HIDDEN, HEADS * c["v_head_dim"])
+
+    def indexer(self, at):
+        c = self.config
+        heads, dim = c["index_n_heads"], c["index_head_dim"]
+        self.linear(f"{at}wq_b", heads * dim, c["q_lora_rank"])
+        self.linear(f"{at}wk", dim, HIDDEN)
+        self.linear(f"{at}weights_proj", heads, HIDDEN)
+        self.norm(f"{at}k_norm", dim)
+        self.add(f"{at}k_norm.bias", (dim,), 0.3)
 
     def write(self, path):
         path.mkdir()
@@ -289,7 +319,7 @@ def check_statistics(checks, tessera, family, src, work):
     checks.check(f"{family}: statistics", on_cpu.keys() == on_gpu.keys() and products >= 3 * LAYERS and apart <= 1e-6, apart)
 
 
-FIGURES = ("sqnr_db", "relative_error", "kl_mean_nats", "agreement")
+FIGURES = ("sqnr_db", "relative_error", "kl_mean_nats", "agreement", "token_agreement")
 
 
 def distance(a, b, figures=FIGURES):

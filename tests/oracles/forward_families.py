@@ -1,9 +1,13 @@
 """Small models of each family for the oracle of the forward pass: sizes, configurations, names of norms and routers."""
 
+from indexer_oracle import BLOCKS, INDEXER
+
 HIDDEN, HEADS, KV_HEADS, DIM, INNER, LAYERS, VOCABULARY, EXPERTS, CHOSEN, EPS = 64, 4, 2, 16, 96, 3, 97, 8, 3, 1e-6
 BASE = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": DIM,
         "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY, "rms_norm_eps": EPS, "rope_theta": 500.0,
         "hidden_act": "silu", "num_experts_per_tok": CHOSEN}
+DSA = {"q_lora_rank": 48, "qk_rope_head_dim": 8, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True, **INDEXER}
+DSA_TRAITS = {"latent", "experts", "shared", "sigmoid", "indexer"}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}
 WINDOW = 4
@@ -18,6 +22,7 @@ NORMS = {"before": ("input_layernorm", None, "post_attention_layernorm", None),
          "glm": ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")}
 # Routers: names below a layer of the weight and of the bias of the choice.
 ROUTERS = {"mixtral": ("block_sparse_moe.gate", None), "minimax_m2": ("block_sparse_moe.gate", "block_sparse_moe.e_score_correction_bias"),
+           "minimax_m3_vl": ("block_sparse_moe.gate", "block_sparse_moe.e_score_correction_bias"),
            "ernie4_5_moe": ("mlp.gate", "mlp.moe_statics.e_score_correction_bias"), "exaone_moe": ("mlp.gate", "mlp.e_score_correction_bias"),
            "hunyuan_v1_moe": ("mlp.gate.wg", None), "hy_v3": ("mlp.router.gate", "mlp.expert_bias"),
            "granitemoeshared": ("block_sparse_moe.router.layer", None), "granitemoehybrid": ("block_sparse_moe.router.layer", None),
@@ -66,8 +71,28 @@ FAMILIES = {
                     "routed_scaling_factor": 2.0, "norm_topk_prob": False, "traits": {"latent", "experts", "shared"}},
     "deepseek_v3": {"model_type": "deepseek_v3", "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5,
                     "norm_topk_prob": True, "traits": {"latent", "experts", "shared", "sigmoid"}},
+    "deepseek_v32": {"model_type": "deepseek_v32", **DSA, "traits": DSA_TRAITS},
+    "deepseek_v32, short": {"model_type": "deepseek_v32", **DSA, "index_topk": 9, "layer_types": ["deepseek_sparse_attention"] * LAYERS,
+                            "traits": DSA_TRAITS},
+    "glm_moe_dsa": {"model_type": "glm_moe_dsa", **DSA, "indexer_types": ["full", "shared", "full"], "indexer_rope_interleave": True,
+                    "traits": DSA_TRAITS | {"adjacent"}},
+    "glm_moe_dsa, frequency": {"model_type": "glm_moe_dsa", **DSA, "index_topk_freq": 2, "index_skip_topk_offset": 1,
+                               "traits": DSA_TRAITS | {"adjacent"}},
     "minimax_m2": {"model_type": "minimax_m2", "rotary_dim": 8, "norm_topk_prob": True, "scoring_func": "sigmoid",
                    "traits": {"wide norms", "experts", "sigmoid"}},
+    "minimax_m3_vl": {"model_type": "minimax_m3_vl", "hidden_act": "swigluoai", "swiglu_alpha": 1.702, "swiglu_limit": 2.0, "rotary_dim": 8,
+                      "routed_scaling_factor": 2.0, "norm_topk_prob": True, "scoring_func": "sigmoid", "use_gemma_norm": True,
+                      "qk_norm_type": "per_head", "sparse_attention_config": BLOCKS,
+                      "traits": {"gain from 1", "head norms", "experts", "shared", "sigmoid", "clamped", "blocks"}},
+    "mimo_v2_flash": {"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 1, 1], "sliding_window": WINDOW - 1,
+                      "sliding_window_size": WINDOW - 1, "swa_num_key_value_heads": 4, "v_head_dim": 12, "attention_value_scale": 0.6,
+                      "partial_rotary_factor": 0.51, "swa_rope_theta": 50.0, "norm_topk_prob": True, "routed_scaling_factor": None,
+                      "layernorm_epsilon": EPS, "traits": {"experts", "sigmoid"}},
+    "glm4_moe_lite": {"model_type": "glm4_moe_lite", "routed_scaling_factor": 1.8, "norm_topk_prob": True, "rope_interleave": True,
+                      "traits": {"latent", "experts", "shared", "sigmoid"}},
+    "mistral4": {"model_type": "mistral4", "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5, "norm_topk_prob": True,
+                 "rope_parameters": {"llama_4_scaling_beta": 0.3, "original_max_position_embeddings": 3},
+                 "traits": {"latent", "experts", "shared", "paired", "language model"}},
     "arcee": {"model_type": "arcee", "hidden_act": "relu2", "traits": {"ungated"}},
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1], "traits": set()},
     "smollm3, interval": {"model_type": "smollm3", "no_rope_layer_interval": 2, "traits": set()},

@@ -5,9 +5,11 @@ import math
 import re
 
 from checkpoints import write
+from experts_oracle import OtherExperts, softmax
 from forward_families import (BASE, CHOSEN, DIM, EXPERTS, FAMILIES, GLOBAL_DIM, GLOBAL_KV, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, NORMS, ROUTERS,
                               VOCABULARY, WINDOW)
 import harness
+from indexer_oracle import BLOCKS, Indexed
 import ml_dtypes
 from mla_oracle import BATCH, Model, TOKENS
 import numpy as np
@@ -17,11 +19,6 @@ from recurrent_oracle import Recurrent, rms_norm
 BF16 = ml_dtypes.bfloat16
 
 
-def softmax(x):
-    p = np.exp(x - x.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
-
-
 class WithoutRope(Model):
     """Latent attention that does not turn its keys and queries."""
 
@@ -29,7 +26,7 @@ class WithoutRope(Model):
         return np.zeros((TOKENS, self.rope // 2))
 
 
-class Whole(Recurrent):
+class Whole(Recurrent, Indexed, OtherExperts):
     """A model of three layers, the first without experts, and its forward pass."""
 
     def __init__(self, family):
@@ -76,7 +73,7 @@ class Whole(Recurrent):
 
     def weight(self, prefix, n):
         """The name of a gate, up or down projection."""
-        w = self.config["model_type"] in ("mixtral", "minimax_m2", "kimi_linear") and ".experts." in prefix
+        w = self.config["model_type"] in ("mixtral", "minimax_m2", "minimax_m3_vl", "kimi_linear") and ".experts." in prefix
         leaf = {"gate": "w1", "up": "w3", "down": "w2"}[n] if w else f"{n}_proj"
         return f"{prefix}.{leaf}.weight"
 
@@ -147,6 +144,7 @@ class Whole(Recurrent):
             t |= self.kimi_tensors()
         elif "latent" in self.traits:
             t |= {n.removeprefix("model.layers.0."): x for n, x in self.attention[layer].tensors.items()}
+            t |= self.indexer_tensors(layer) if "indexer" in self.traits else {}
         elif self.is_delta(layer):
             t |= self.delta_tensors()
         elif self.kind(layer) == "mamba":
@@ -158,7 +156,8 @@ class Whole(Recurrent):
             for n, heads in (("q", HEADS), ("k", kv_heads), ("v", 0 if self.keys_are_values(layer) else kv_heads)):
                 if heads == 0:
                     continue
-                t[f"self_attn.{n}_proj.weight"] = self.draw(heads * dim * (1 + ("output gate" in self.traits and n == "q")), HIDDEN)
+                size = self.value_size(dim) if n == "v" else dim
+                t[f"self_attn.{n}_proj.weight"] = self.draw(heads * size * (1 + ("output gate" in self.traits and n == "q")), HIDDEN)
                 if "bias" in self.traits:
                     t[f"self_attn.{n}_proj.bias"] = self.draw(heads * DIM, scale=0.5)
                 if "head norms" in self.traits and n != "v":
@@ -167,7 +166,10 @@ class Whole(Recurrent):
                     t[f"self_attn.{n}_norm.weight"] = self.gain(heads * DIM)
                 if "late norms" in self.traits and n != "v":
                     t[f"self_attn.{ {'q': 'query', 'k': 'key'}[n]}_layernorm.weight"] = self.gain(DIM)
-            t["self_attn.o_proj.weight"] = self.draw(HIDDEN, HEADS * dim)
+            t["self_attn.o_proj.weight"] = self.draw(HIDDEN, HEADS * self.value_size(dim))
+            if "hybrid_layer_pattern" in self.config and self.slides(layer):
+                t["self_attn.attention_sink_bias"] = self.draw(HEADS, scale=1)
+            t |= self.block_tensors() if self.has_blocks(layer) else {}
             if "stacks" in self.traits:
                 t |= {"self_attn.o_proj.bias": self.draw(HIDDEN, scale=0.5), "self_attn.sinks": self.draw(HEADS, scale=1)}
         if "stacks" in self.traits:
@@ -187,14 +189,6 @@ class Whole(Recurrent):
         if "gated shared" in self.traits:
             t |= {"mlp.shared_expert_gate.weight": self.draw(1, HIDDEN), **self.mlp("mlp.shared_expert")}
         return self.fuse(t | (self.mlp(self.shared()) if "shared" in self.traits else {}))
-
-    def stacks(self):
-        """gpt-oss: matrices of all experts as inputs by outputs, gate and up in turn."""
-        return {"mlp.router.weight": self.draw(EXPERTS, HIDDEN), "mlp.router.bias": self.draw(EXPERTS, scale=0.5),
-                "mlp.experts.gate_up_proj": self.draw(EXPERTS, HIDDEN, 2 * INNER, scale=HIDDEN**-0.5),
-                "mlp.experts.gate_up_proj_bias": self.draw(EXPERTS, 2 * INNER, scale=0.5),
-                "mlp.experts.down_proj": self.draw(EXPERTS, INNER, HIDDEN, scale=INNER**-0.5),
-                "mlp.experts.down_proj_bias": self.draw(EXPERTS, HIDDEN, scale=0.5)}
 
     def write(self, path, **config):
         named = {self.stored(n): x for n, x in self.tensors.items()}
@@ -220,6 +214,8 @@ class Whole(Recurrent):
 
     def slides(self, layer):
         """True if the layer sees no more than WINDOW tokens."""
+        if "hybrid_layer_pattern" in self.config:
+            return bool(self.config["hybrid_layer_pattern"][layer])
         if "layer_types" in self.config:
             return self.config["layer_types"][layer] == "sliding_attention"
         if "sliding_window_pattern" in self.config:
@@ -233,8 +229,12 @@ class Whole(Recurrent):
     def sizes(self, layer):
         """(elements of a head, heads of keys and values)"""
         if "gemma4" not in self.traits or self.slides(layer):
-            return DIM, KV_HEADS
+            return DIM, self.config.get("swa_num_key_value_heads", KV_HEADS) if self.slides(layer) else KV_HEADS
         return GLOBAL_DIM, GLOBAL_KV if self.keys_are_values(layer) else KV_HEADS
+
+    def value_size(self, dim):
+        """Elements of a head of values; MiMo has fewer than keys have."""
+        return self.config["v_head_dim"] if "hybrid_layer_pattern" in self.config else dim
 
     def keys_are_values(self, layer):
         return self.config.get("attention_k_eq_v", False) and not self.slides(layer)
@@ -244,7 +244,8 @@ class Whole(Recurrent):
             dim = self.sizes(layer)[0]
             f = (50.0 if self.slides(layer) else 900.0) ** -(np.arange(0, dim, 2) / dim)
             return f if self.slides(layer) else np.where(np.arange(dim // 2) < dim // 8, f, 0)
-        base = self.config["rope_local_base_freq"] if "rope_local_base_freq" in self.config and self.slides(layer) else 500.0
+        local = self.config.get("rope_local_base_freq", self.config.get("swa_rope_theta"))
+        base = local if local and self.slides(layer) else 500.0
         turned = int(DIM * self.config.get("partial_rotary_factor", self.config.get("rotary_dim", DIM) / DIM))
         scaling = self.config.get("rope_scaling") or {}
         base *= scaling["alpha"] ** (DIM / (DIM - 2)) if "alpha" in scaling else 1
@@ -278,6 +279,13 @@ class Whole(Recurrent):
             turned = np.concatenate([u * cos - v * sin, v * cos + u * sin], -1)
         return np.concatenate([turned, kept], -1)
 
+    def growth(self, fault):
+        """By how much queries grow with their position."""
+        c = self.config.get("rope_parameters") or {}
+        if fault == "growth" or "llama_4_scaling_beta" not in c:
+            return 1
+        return 1 + c["llama_4_scaling_beta"] * np.log(1 + np.arange(TOKENS) // c["original_max_position_embeddings"])
+
     def grouped(self, layer, w, x, fault):
         angle = np.arange(TOKENS)[:, None] * self.frequency(layer)
         cos, sin = np.cos(angle)[None, :, None], np.sin(angle)[None, :, None]
@@ -292,9 +300,9 @@ class Whole(Recurrent):
             gain = w.get(f"self_attn.{name}_norm.weight", np.ones(dim))
             if f"self_attn.{name}_norm.weight" in w and fault != "head norm":
                 y = self.norm(y.reshape(BATCH, TOKENS, -1, len(gain)), gain)
-            y = y.reshape(BATCH, TOKENS, -1, dim)
             if name == "v":
-                return y
+                return y.reshape(BATCH, TOKENS, -1, self.value_size(dim)) * self.config.get("attention_value_scale", 1)
+            y = y.reshape(BATCH, TOKENS, -1, dim)
             if fault != "rope" and self.has_rope(layer):
                 y = self.turn(y, cos, sin)
             late = w.get(f"self_attn.{ {'q': 'query', 'k': 'key'}[name]}_layernorm.weight")
@@ -305,17 +313,18 @@ class Whole(Recurrent):
         q, k, v = heads("q"), heads("k"), heads("v")
         v = rms_norm(v, 1) if "gemma4" in self.traits else v
         k, v = (np.repeat(u, HEADS // kv_heads, axis=2) for u in (k, v))
-        beta = (self.config.get("rope_parameters") or {}).get("llama_4_scaling_beta", 0)
-        if beta and fault != "growth":
-            q = q * (1 + beta * np.log(1 + np.arange(TOKENS) // self.config["rope_parameters"]["original_max_position_embeddings"]))[:, None, None]
+        q = q * np.reshape(self.growth(fault), (-1, 1, 1))
         scores = np.einsum("bqhd,bkhd->bhqk", q, k) * self.config.get(
             "attention_multiplier", 1 if "gemma4" in self.traits else self.config.get("query_pre_attn_scalar", DIM) ** -0.5)
         cap = self.config.get("attn_logit_softcapping")
         scores = cap * np.tanh(scores / cap) if cap else scores
         seen = np.tril(np.ones((TOKENS, TOKENS), bool)) & (self.slides(layer) <= np.triu(np.ones((TOKENS, TOKENS), bool), 1 - WINDOW))
+        if self.has_blocks(layer):
+            seen = seen & np.repeat(self.choose_blocks(w, x, cos, sin), HEADS // BLOCKS["sparse_num_index_heads"], axis=1)
         scores = np.where(seen, scores, -np.inf)
-        if "self_attn.sinks" in w:
-            sinks = np.broadcast_to(w["self_attn.sinks"][None, :, None, None], (*scores.shape[:3], 1))
+        sinks = w.get("self_attn.sinks", w.get("self_attn.attention_sink_bias"))
+        if sinks is not None:
+            sinks = np.broadcast_to(sinks[None, :, None, None], (*scores.shape[:3], 1))
             scores = np.concatenate([scores, sinks], -1)
         out = np.einsum("bhqk,bkhd->bqhd", softmax(scores)[..., :TOKENS], v)
         out = out.reshape(BATCH, TOKENS, -1) / (1 + np.exp(-gates["out"]))
@@ -330,21 +339,12 @@ class Whole(Recurrent):
             return np.maximum(x @ w[self.weight(prefix, "up")].T, 0) ** 2 @ w[self.weight(prefix, "down")].T
         gate, up, down = (w[self.weight(prefix, n)].T for n in ("gate", "up", "down"))
         gate = x @ gate
+        if "clamped" in self.traits:
+            limit = self.config["swiglu_limit"]
+            gate, up = np.minimum(gate, limit), np.clip(x @ up, -limit, limit)
+            return ((up + 1) * gate / (1 + np.exp(-1.702 * gate))) @ down
         gelu = 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
         return (gate * (gelu if self.traits & {"gemma", "gemma4"} else 1 / (1 + np.exp(-gate))) * (x @ up)) @ down
-
-    def run_stacks(self, w, x):
-        """gpt-oss: (what the experts add, chosen experts)."""
-        logits = x @ w["mlp.router.weight"].T + w["mlp.router.bias"]
-        chosen = np.argsort(-logits, -1)[..., :CHOSEN]
-        weights, limit = softmax(np.take_along_axis(logits, chosen, -1)), self.config["swiglu_limit"]
-        added = np.zeros_like(x)
-        for e in range(EXPERTS):
-            both = x @ w["mlp.experts.gate_up_proj"][e] + w["mlp.experts.gate_up_proj_bias"][e]
-            gate, up = np.minimum(both[..., ::2], limit), np.clip(both[..., 1::2], -limit, limit)
-            out = ((up + 1) * gate / (1 + np.exp(-1.702 * gate))) @ w["mlp.experts.down_proj"][e] + w["mlp.experts.down_proj_bias"][e]
-            added += np.where(chosen == e, weights, 0).sum(-1, keepdims=True) * out
-        return added, chosen
 
     def route(self, w, x, fault):
         """(chosen experts, their weights) of each token."""
@@ -354,7 +354,7 @@ class Whole(Recurrent):
         groups = self.config.get("n_group", 1)
         if groups > 1 and fault != "groups":
             grouped = np.sort(keys.reshape(*keys.shape[:-1], groups, -1), -1)
-            rank = grouped[..., -2:].sum(-1) if "sigmoid" in self.traits else grouped[..., -1]
+            rank = grouped[..., -2:].sum(-1) if self.traits & {"sigmoid", "paired"} else grouped[..., -1]
             kept = np.argsort(-rank, -1)[..., : self.config["topk_group"]]
             mask = np.zeros(rank.shape, bool)
             np.put_along_axis(mask, kept, True, -1)
@@ -363,7 +363,7 @@ class Whole(Recurrent):
         weights = np.take_along_axis(scores, chosen, -1)
         if self.config.get("norm_topk_prob"):
             weights = weights / weights.sum(-1, keepdims=True)
-        scale = self.config.get("routed_scaling_factor", self.config.get("router_scaling_factor", 1))
+        scale = self.config.get("routed_scaling_factor", self.config.get("router_scaling_factor")) or 1
         return chosen, weights * (scale if fault != "scaling" else 1)
 
     def run_layer(self, layer, x, tensors, fault=None):
@@ -381,7 +381,8 @@ class Whole(Recurrent):
         elif "latent" in self.traits:
             m = self.attention[layer]
             m.tensors = {f"model.layers.0.{n}": t for n, t in w.items() if n.startswith("self_attn.")}
-            added = m.stages(hidden=normed)["output"]
+            choose = (lambda query: self.choose_tokens(layer, w, normed, query, fault)) if "indexer" in self.traits else None
+            added = m.stages(hidden=normed, choose=choose, growth=self.growth(fault))["output"]
         elif self.is_delta(layer):
             added = self.delta(w, normed, fault)
         elif self.kind(layer) == "mamba":
@@ -396,25 +397,6 @@ class Whole(Recurrent):
         added, chosen = self.run_half(w, x if before_mlp is None else self.norm(x, before_mlp), x, fault)
         x = x + residual * (added if behind_mlp is None else self.norm(added, behind_mlp))
         return x * w.get("layer_scalar", 1), chosen
-
-    def parallel_tensors(self):
-        """Gemma 4: experts beside the MLP, in stacks, with norms and factors of their own."""
-        t = {f"{n}.weight": self.gain(HIDDEN) for n in ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2",
-                                                        "pre_feedforward_layernorm_2")}
-        return t | {"router.scale": self.gain(HIDDEN), "router.per_expert_scale": self.gain(EXPERTS),
-                    "experts.gate_up_proj": self.draw(EXPERTS, 2 * INNER, HIDDEN), "experts.down_proj": self.draw(EXPERTS, HIDDEN, INNER)}
-
-    def run_parallel(self, w, normed, stream, fault):
-        """Gemma 4: (what the MLP and the experts add, chosen experts)"""
-        chosen, weights = self.route(w, rms_norm(stream, w["router.scale"] / math.sqrt(HIDDEN)), fault)
-        weights = weights * np.asarray(w["router.per_expert_scale"])[chosen]
-        inputs, added = self.norm(stream, w["pre_feedforward_layernorm_2.weight"]), np.zeros_like(stream)
-        for e in range(EXPERTS):
-            both, down = w["experts.gate_up_proj"][e], w["experts.down_proj"][e]
-            expert = {"e.gate_proj.weight": both[:INNER], "e.up_proj.weight": both[INNER:], "e.down_proj.weight": down}
-            added += np.where(chosen == e, weights, 0).sum(-1, keepdims=True) * self.run_mlp(expert, "e", inputs)
-        dense = self.norm(self.run_mlp(w, "mlp", normed), w["post_feedforward_layernorm_1.weight"])
-        return dense + self.norm(added, w["post_feedforward_layernorm_2.weight"]), chosen
 
     def run_half(self, w, normed, stream, fault):
         """(what the MLP or the experts add, chosen experts or None)"""

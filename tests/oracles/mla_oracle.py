@@ -55,8 +55,9 @@ class Model:
     def scale(self):
         return (self.nope + self.rope) ** -0.5 * ((0.1 * math.log(40) + 1) ** 2 if self.yarn else 1)
 
-    def stages(self, fault=None, hidden=None):
-        """{name: float64}. A `fault` is made in the stage that it belongs to, and later stages are computed from the result."""
+    def stages(self, fault=None, hidden=None, choose=None, growth=1):
+        """{name: float64}. A `fault` is made in the stage that it belongs to, and later stages are computed from the result.
+        `choose` returns the mask of the tokens that attention sees, from the latent of the queries. `growth` [tokens] multiplies queries."""
         w = {n.removeprefix(PREFIX).removesuffix(".weight"): t.astype(np.float64) for n, t in self.tensors.items()}
         def norm(x, gain):
             return x if fault == "norm" else x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * gain
@@ -85,7 +86,10 @@ class Model:
         scale = (self.nope + self.rope) ** -0.5 if fault == "mscale" else self.scale()
         scores = scale * (np.einsum("bqhd,bkhd->bqhk", q[..., : self.nope], kv[..., : self.nope])
                           + np.einsum("bqhd,bkd->bqhk", s["q_rope"], s["k_rope"]))
+        scores = scores * np.reshape(growth, (1, -1, 1, 1))
         seen = np.tril(np.ones((TOKENS, TOKENS), bool))[None, :, None, :]
+        if choose is not None:
+            seen = seen & choose(s["q_a_norm"])[:, :, None, :]
         s["scores"] = np.where(seen, scores, -np.inf)
         p = np.exp(s["scores"] - s["scores"].max(-1, keepdims=True))
         s["probabilities"] = p / p.sum(-1, keepdims=True)

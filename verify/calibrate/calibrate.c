@@ -104,7 +104,9 @@ static tsr_status end_layer(running *r, size_t layer, tsr_err *err)
     if (r->options->products != NULL)
         TSR_TRY(tsr_input_products_end_layer(r->options->products, err));
     tell(r, layer);
-    if (tsr_now() - r->saved < r->options->save_seconds)
+    const bool continued =
+        layer + 1 < r->forward.layers && r->forward.shares[layer + 1]; /* the state lacks the choice */
+    if (continued || tsr_now() - r->saved < r->options->save_seconds)
         return TSR_OK;
     TSR_TRY(save_states(r, layer, err));
     r->saved = tsr_now();

@@ -31,6 +31,7 @@ typedef struct tsr_judgement {
         double sigmas;        /* excess over a correct kernel, in standard errors */
     } bias;                   /* direction of a kernel's errors */
     uint64_t choices, agreed; /* for a router or a head: number of choices, and of equal ones; choices 0: none */
+    uint64_t tokens, tokens_agreed; /* for an indexer: number of tokens chosen, and of equal ones; tokens 0: none */
     struct {
         bool known;
         double mean, max; /* mean and maximum over positions, in nats */

@@ -47,6 +47,16 @@ static void count_alike(const check *c, tsr_judgement *j, const uint32_t *x, con
     }
 }
 
+/* Counts the tokens that a layer attends to: on each model's own stream, and in the layer alone. */
+static void count_tokens(const check *c, size_t layer, tsr_judgement *stream, tsr_judgement *alone)
+{
+    const tsr_token_choice *const x = &c->source.choice, *const y = &c->model.choice;
+    if (c->source.kinds[layer] != TSR_LAYER_INDEXED || x->bits == NULL || y->bits == NULL)
+        return;
+    tsr_token_choice_compare(x, 0, y, 0, &c->tokens, &stream->tokens, &stream->tokens_agreed);
+    tsr_token_choice_compare(x, 0, y, c->n, &c->tokens, &alone->tokens, &alone->tokens_agreed);
+}
+
 /* Marks a judgement below `least` dB as a fault; `fault` is the buffer of its text. */
 static void limit_sqnr(tsr_judgement *j, double least, char *fault, size_t size)
 {
@@ -72,6 +82,7 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
         count_alike(c, &stream, c->chosen[0], c->chosen[1]);
         count_alike(c, &alone, c->chosen[0], c->chosen[1] + c->n * k);
     }
+    count_tokens(c, layer, &stream, &alone);
     if (c->request->kl_by_layer) {
         tsr_judgement heads = {0};
         TSR_TRY(tsr_forward_compare_heads(c, &heads, err));
@@ -94,7 +105,7 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
         stream.fault = tsr_forward_nonfinite(&stream.metrics);
     c->budget.crossed = c->budget.crossed || stream.fault != NULL;
     limit_sqnr(&alone, isnan(own) ? c->budget.alone : own, faults[1], sizeof faults[1]);
-    tsr_forward_limit_experts(&alone);
+    tsr_forward_limit_choices(&alone);
     TSR_TRY(tsr_evidence_add(c->evidence, &stream, err));
     return tsr_evidence_add(c->evidence, &alone, err);
 }
@@ -266,7 +277,8 @@ tsr_status tsr_forward_applies(const tsr_forward_request *r, tsr_err *err)
 static bool are_alike(const tsr_forward *a, const tsr_forward *b)
 {
     return a->layers == b->layers && a->hidden == b->hidden && a->vocabulary == b->vocabulary &&
-           (a->traits & TSR_LATENT) == (b->traits & TSR_LATENT) && a->router.chosen == b->router.chosen;
+           (a->traits & TSR_LATENT) == (b->traits & TSR_LATENT) && a->router.chosen == b->router.chosen &&
+           a->indexer.groups == b->indexer.groups;
 }
 
 static tsr_status hold_states(check *c, tsr_err *err)

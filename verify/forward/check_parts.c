@@ -38,16 +38,20 @@ static double decibels(double share)
     return share > 0 ? -10 * log10(share) : INFINITY;
 }
 
-static double share_of_flips(const tsr_judgement *j)
+/* Returns the share of power that other experts and other tokens may cost. Another expert replaces a part of the MLP's
+ * output. Another token replaces a part of attention's, which is the input of the MLP. */
+static double cost_of_flips(const tsr_judgement *j)
 {
-    return j->choices > 0 ? 1 - (double)j->agreed / (double)j->choices : 0;
+    const double experts = j->choices > 0 ? 1 - (double)j->agreed / (double)j->choices : 0;
+    const double tokens = j->tokens > 0 ? 1 - (double)j->tokens_agreed / (double)j->tokens : 0;
+    return 2 * experts + 4 * tokens;
 }
 
 void tsr_forward_budget_add(tsr_forward_budget *b, const tsr_forward_layer_loss *loss)
 {
     const double added = loss->alone->metrics.sum_x2, power = loss->stream->metrics.sum_x2;
     const double rounding = loss->served ? 4 * kBf16 * (b->power + power) : 0;
-    const double noise = loss->noise * (loss->latent ? kLatent : 1), flips = 2 * share_of_flips(loss->alone);
+    const double noise = loss->noise * (loss->latent ? kLatent : 1), flips = cost_of_flips(loss->alone);
     const double through = b->error > 0 ? loss->carried / b->error : 1;
     b->allowed = b->allowed * through + (kStreamGain * noise + flips) * added + rounding;
     b->alone = added > 0 ? decibels(kGain * noise + flips + rounding / added) : NAN;
@@ -56,8 +60,10 @@ void tsr_forward_budget_add(tsr_forward_budget *b, const tsr_forward_layer_loss 
     b->power = power;
 }
 
-void tsr_forward_limit_experts(tsr_judgement *alone)
+void tsr_forward_limit_choices(tsr_judgement *alone)
 {
     if (alone->fault == NULL && 4 * (alone->choices - alone->agreed) > alone->choices)
         alone->fault = "more than a quarter of the experts are chosen differently";
+    if (alone->fault == NULL && 4 * (alone->tokens - alone->tokens_agreed) > alone->tokens)
+        alone->fault = "more than a quarter of the tokens are chosen differently";
 }

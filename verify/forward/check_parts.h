@@ -24,8 +24,8 @@ typedef struct tsr_forward_layer_loss {
 } tsr_forward_layer_loss;
 void tsr_forward_budget_add(tsr_forward_budget *budget, const tsr_forward_layer_loss *loss);
 
-/* Marks a layer alone as a fault if a quarter of its chosen experts or more differ from the source. */
-void tsr_forward_limit_experts(tsr_judgement *alone);
+/* Marks a layer alone as a fault if more than a quarter of its chosen experts or tokens differ from the source. */
+void tsr_forward_limit_choices(tsr_judgement *alone);
 
 /* The tables of all devices. Both models use all of them in turn, or each has its own, and they run at the same
  * time. */
@@ -65,6 +65,10 @@ typedef struct tsr_forward_both {
     void *context;
 } tsr_forward_both;
 tsr_status tsr_forward_run_both(const tsr_forward_both *both, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns true if all tokens run at once through a layer: later layers and comparisons need an indexer's choice for all of
+ * them, and products of the inputs of experts are finished expert by expert. */
+bool tsr_forward_runs_whole(const tsr_forward *forward);
 
 /* Rejects sequences that are too long for a model's windows (TSR_E_UNSUPPORTED), and tokens for which `passes` passes at
  * a time need more than `memory` bytes, even if they run sequence by sequence (TSR_E_NOT_APPLICABLE; 0: no limit). Limits

@@ -91,12 +91,20 @@ tsr_status tsr_forward_run_both(const tsr_forward_both *both, tsr_err *err)
     return tsr_parallel_for(2, both->check->devices.passes, both->check->request->run.cancel, run_pass, &copy, err);
 }
 
+bool tsr_forward_runs_whole(const tsr_forward *f)
+{
+    const bool products = f->collector != NULL && f->collector->products != NULL;
+    return f->indexer.kept > 0 || (products && f->router.chosen > 0);
+}
+
 tsr_status tsr_forward_check_tokens(const tsr_forward *f, const tsr_tokens *tokens, uint64_t passes, uint64_t memory,
                                     tsr_err *err)
 {
     const char *const path = f->side->checkpoint->path;
+    const size_t least =
+        tsr_forward_runs_whole(f) ? 2 * tokens->count : tokens->longest; /* 2: for both models in a comparison */
     const uint64_t states = passes * tsr_forward_states_memory(f, tokens->count),
-                   layer = passes * tsr_forward_layer_memory(f, tokens->longest, tokens->longest);
+                   layer = passes * tsr_forward_layer_memory(f, least, tokens->longest);
     if (f->family->layers == TSR_WINDOW_UNKNOWN && tokens->longest > f->window)
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s/" TSR_CONFIG_NAME ": unexpected sliding_window %zu for this family; --count must not be "
@@ -143,12 +151,11 @@ static size_t end_of_room(const tsr_forward *f, const tsr_tokens *tokens, size_t
     return to;
 }
 
-/* Returns the end of the sequences from `from` on that run at a time: all if there is no limit, or if products of the inputs
- * of experts are collected, and otherwise groups of nearly as many tokens each. */
+/* Returns the end of the sequences from `from` on that run at a time: all if there is no limit or they must, and otherwise
+ * groups of nearly as many tokens each. */
 static size_t end_of_group(const tsr_forward *f, const tsr_tokens *tokens, size_t from)
 {
-    const bool whole = f->collector != NULL && f->collector->products != NULL && f->router.chosen > 0;
-    if (f->ops->room == 0 || whole)
+    if (f->ops->room == 0 || tsr_forward_runs_whole(f))
         return tokens->sequences;
     size_t to = end_of_room(f, tokens, from);
     const size_t begin = tokens->first[from], rest = tokens->count - begin;

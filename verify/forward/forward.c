@@ -98,12 +98,12 @@ static tsr_status mix(tsr_forward *f, size_t layer, const tsr_tokens *tokens, co
                       tsr_err *err)
 {
     static tsr_status (*const kBlocks[])(tsr_forward *, size_t, const tsr_tokens *, const double *, tsr_held *,
-                                         tsr_err *) = {[TSR_LAYER_FULL] = tsr_forward_attention,
-                                                       [TSR_LAYER_WINDOW] = tsr_forward_attention,
-                                                       [TSR_LAYER_DELTA] = tsr_forward_delta_net,
-                                                       [TSR_LAYER_KIMI] = tsr_forward_kimi_delta,
-                                                       [TSR_LAYER_SCAN] = tsr_forward_mamba};
-    const bool latent = f->kinds[layer] == TSR_LAYER_FULL && (f->traits & TSR_LATENT) != 0;
+                                         tsr_err *) = {
+        [TSR_LAYER_FULL] = tsr_forward_attention,    [TSR_LAYER_WINDOW] = tsr_forward_attention,
+        [TSR_LAYER_INDEXED] = tsr_forward_attention, [TSR_LAYER_DELTA] = tsr_forward_delta_net,
+        [TSR_LAYER_KIMI] = tsr_forward_kimi_delta,   [TSR_LAYER_SCAN] = tsr_forward_mamba};
+    const bool full = f->kinds[layer] == TSR_LAYER_FULL || f->kinds[layer] == TSR_LAYER_INDEXED;
+    const bool latent = full && (f->traits & TSR_LATENT) != 0;
     return (latent ? tsr_forward_latent : kBlocks[f->kinds[layer]])(f, layer, tokens, x, out, err);
 }
 

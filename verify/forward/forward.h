@@ -36,7 +36,7 @@ typedef enum tsr_trait {
     TSR_LOCAL_PLAIN = 1 << 10,     /* layers with a window have a RoPE of their own, of base rope_theta, not scaled */
     TSR_WINDOW_ROPE = 1 << 11,     /* if there are windows, layers without one have no RoPE */
     TSR_LISTED_ROPE = 1 << 12,     /* layers without RoPE: no_rope_layers, or each no_rope_layer_interval-th */
-    TSR_ADJACENT_ROPE = 1 << 13,   /* pairs (2i, 2i + 1) of a head */
+    TSR_ADJACENT_ROPE = 1 << 13,   /* pairs (2i, 2i + 1) of a head; with TSR_LATENT, of the indexer */
     TSR_ALPHA_ROPE = 1 << 14,      /* RoPE type dynamic: base times alpha^(d / (d - 2)) at all lengths */
     TSR_WIDE_NORMS = 1 << 15,      /* norms of q and k are over all heads of a token */
     TSR_LATE_NORMS = 1 << 16,      /* norms of q and k follow RoPE, and are query_layernorm and key_layernorm */
@@ -50,12 +50,16 @@ typedef enum tsr_trait {
     TSR_LONG_QUERIES = 1 << 24,    /* queries grow with the position, by llama_4_scaling_beta */
     TSR_CENTERED = 1 << 25,        /* norms subtract the mean first */
     TSR_PARALLEL = 1 << 26,        /* attention and MLP have the same input; logits are multiplied by logit_scale */
+    TSR_SHARED_CHOICE = 1 << 27,   /* layers may attend to the tokens that an earlier layer chose */
+    TSR_PAIRED_GROUPS = 1 << 28,   /* router: groups and weights as with sigmoid scores, of softmax scores */
+    TSR_WINDOW_HEADS = 1 << 29,    /* layers with a window have other numbers of keys, and sinks; values are narrower */
 } tsr_trait;
 
 /* The block of a layer in place of attention. Names in layer_types: model/layer_kinds.c. */
 typedef enum tsr_layer_kind {
     TSR_LAYER_FULL,
     TSR_LAYER_WINDOW,
+    TSR_LAYER_INDEXED, /* an indexer chooses the tokens of full attention */
     TSR_LAYER_DELTA,
     TSR_LAYER_KIMI, /* a delta net of Kimi's */
     TSR_LAYER_SCAN, /* Mamba-2 */
@@ -75,6 +79,8 @@ typedef enum tsr_layer_rule {
     TSR_KIMI_LISTED,    /* Kimi's delta nets and full attention, by linear_attn_config if there are no layer_types */
     TSR_SCAN_LISTED,    /* Mamba-2 and full attention. layer_types are required */
     TSR_BLOCKS_LISTED,  /* these and MLPs. layers_block_type or hybrid_override_pattern is required */
+    TSR_INDEXED_ALL,
+    TSR_INDEXED_LISTED, /* indexed and full attention, by layer_types or sparse_attention_config; without both full */
 } tsr_layer_rule;
 
 /* Names of the norms of a layer, below model.layers.N: of the inputs and outputs of both halves. NULL: none. */
@@ -126,11 +132,14 @@ typedef struct tsr_forward {
     size_t layers, hidden, vocabulary;
     size_t heads, kv_heads, head_dim;                       /* grouped-query attention */
     size_t full_kv_heads, full_dim;                         /* the same for layers without a window */
+    size_t value_dim;                                       /* elements of a head of values; 0: as many as keys have */
+    double value_scale;                                     /* usually 1 */
     bool keys_are_values;                                   /* in layers without a window */
     tsr_rope rope, local_rope;                              /* grouped-query attention */
     size_t window;                                          /* SIZE_MAX: none */
     tsr_layer_kind *kinds;                                  /* [layers] */
     bool *has_rope;                                         /* [layers] */
+    bool *shares;                                           /* [layers]: keeps the choice of the layer before it */
     double eps, attention_scale, score_cap, logit_cap;      /* a cap of 0: none */
     double embedding_scale, residual_scale, logits_divisor; /* usually 1 */
     double least_step;                                      /* the smallest step of a scan */
@@ -139,13 +148,20 @@ typedef struct tsr_forward {
     double gate_limit;
     bool tied;
     struct tsr_router {
-        /* true: groups are ranked by their two best, and weights are always scaled. false: softmax; groups are ranked
-         * by their best, and only weights that are not normalized are scaled. */
-        bool sigmoid;
+        bool sigmoid;    /* scores; false: softmax */
+        bool paired;     /* groups are ranked by their two best, and weights are always scaled. Otherwise groups are
+                          * ranked by their best, and only weights that are not normalized are scaled */
         bool normalized; /* norm_topk_prob */
         size_t chosen, groups, groups_kept;
         double scale;
     } router;
+    struct tsr_indexer {
+        size_t heads, dim;
+        size_t groups;      /* attention heads are divided into so many, each with its own choice */
+        size_t block, kept; /* positions of a block; number of blocks that a query attends to */
+        size_t local;       /* the last blocks up to the query's own, which are always chosen */
+        tsr_rope rope;      /* turns the first elements of q and k */
+    } indexer;
 
     /* Set by the caller. */
     tsr_ops *ops; /* borrowed */
@@ -153,6 +169,8 @@ typedef struct tsr_forward {
     tsr_input_choice inputs;  /* with `served` */
     tsr_exchange exchange;    /* takes effect in linear layers, at the next layer or head */
     tsr_collector *collector; /* receives the inputs of linear layers; NULL: they are not collected. Borrowed */
+
+    tsr_token_choice choice; /* made by the last layer with an indexer */
 
     /* Totals of the layers run so far. */
     uint64_t bytes_read;           /* bytes of weights read */

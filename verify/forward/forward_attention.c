@@ -1,21 +1,16 @@
-/* Computes attention of a layer: grouped-query, or latent, a few heads at a time. */
+/* Computes grouped-query attention of a layer. */
 #include "verify/forward/forward_parts.h"
-
-#include "common/checked.h"
-#include "verify/mla/mla_model.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- grouped-query ---- */
-
 typedef struct grouped {
     tsr_forward *f;
     size_t layer;
     const tsr_tokens *tokens;
-    size_t kv_heads, dim;
-    tsr_held q, k, v, gate; /* [n][heads][dim], [n][kv_heads][dim] twice, [n][heads][dim] */
+    size_t kv_heads, dim, v_dim;
+    tsr_held q, k, v, gate; /* [n][heads][dim], [n][kv_heads][dim], [n][kv_heads][v_dim], [n][heads][dim] */
 } grouped;
 
 /* Writes the name of a part of the block. Returns name. */
@@ -90,17 +85,18 @@ static tsr_status cut(const grouped *g, const tsr_held *x, size_t rows, size_t f
 static tsr_status make_qkv(grouped *g, const double *x, tsr_err *err)
 {
     const tsr_forward *const f = g->f;
-    const size_t n = g->tokens->count, d = g->dim, q = f->heads * d, kv = g->kv_heads * d;
+    const size_t n = g->tokens->count, d = g->dim, q = f->heads * d, kv = g->kv_heads * d,
+                 values = g->kv_heads * g->v_dim;
     char name[TSR_MAX_NAME];
     const tsr_weight *w;
     tsr_held all = {0};
     tsr_status status = TSR_OK;
     TSR_TRY(tsr_forward_find(f, &w, NULL, "%s", name_of(g, name, "qkv_proj.weight")));
     if (w != NULL) {
-        TSR_GOTO(project_to(g, "qkv_proj", x, q + 2 * kv, &all, err));
+        TSR_GOTO(project_to(g, "qkv_proj", x, q + kv + values, &all, err));
         TSR_GOTO(cut(g, &all, n, 0, q, &g->q, err));
         TSR_GOTO(cut(g, &all, n, q, kv, &g->k, err));
-        TSR_GOTO(cut(g, &all, n, q + kv, kv, &g->v, err));
+        TSR_GOTO(cut(g, &all, n, q + kv, values, &g->v, err));
         goto out;
     }
     if ((f->traits & TSR_OUTPUT_GATE) != 0) {
@@ -114,33 +110,36 @@ static tsr_status make_qkv(grouped *g, const double *x, tsr_err *err)
     if (f->keys_are_values && f->kinds[g->layer] == TSR_LAYER_FULL)
         TSR_GOTO(cut(g, &g->k, n, 0, kv, &g->v, err));
     else
-        TSR_GOTO(project_to(g, "v_proj", x, kv, &g->v, err));
+        TSR_GOTO(project_to(g, "v_proj", x, values, &g->v, err));
 out:
     tsr_let_go(f, &all);
     return status;
 }
 
-/* Multiplies queries by 1 + llama_4_scaling_beta log(1 + floor(position / trained)), if the family does. */
-static tsr_status grow_queries(const grouped *g, tsr_err *err)
+tsr_status tsr_forward_grow_queries(const tsr_forward *f, const tsr_tokens *tokens, double *x, size_t width,
+                                    tsr_err *err)
 {
-    const tsr_forward *const f = g->f;
-    const size_t n = g->tokens->count, width = f->heads * g->dim;
+    const size_t n = tokens->count;
     if ((f->traits & TSR_LONG_QUERIES) == 0)
         return TSR_OK;
     double *const growth = malloc((n + 1) * sizeof *growth);
     tsr_status status = growth == NULL ? tsr_out_of_memory(err, "for positions") : TSR_OK;
     for (size_t i = 0; status == TSR_OK && i < n; i++)
-        growth[i] = f->query_growth * log1p(floor((double)tsr_token_position(g->tokens, i) / f->trained));
+        growth[i] = f->query_growth * log1p(floor((double)tsr_token_position(tokens, i) / f->trained));
     if (status == TSR_OK)
-        status = f->ops->add(f->ops, g->q.x, g->q.x, n, width, NULL, growth, err);
+        status = f->ops->add(f->ops, x, x, n, width, NULL, growth, err);
     free(growth);
-    return status == TSR_OK ? tsr_forward_round(f, g->q.x, g->q.n, err) : status;
+    return status == TSR_OK ? tsr_forward_round(f, x, n * width, err) : status;
 }
 
-/* Applies the norm of values, if the family has it. */
-static tsr_status norm_values(const grouped *g, tsr_err *err)
+/* Applies the norm or the factor of values, if the family has it. */
+static tsr_status scale_values(const grouped *g, tsr_err *err)
 {
     const tsr_forward *const f = g->f;
+    if (f->value_scale != 1) {
+        TSR_TRY(f->ops->scale(f->ops, g->v.x, g->v.n, f->value_scale, err));
+        return tsr_forward_round(f, g->v.x, g->v.n, err);
+    }
     if ((f->traits & TSR_VALUE_NORM) == 0)
         return TSR_OK;
     double *const ones = malloc(g->dim * sizeof *ones);
@@ -153,26 +152,38 @@ static tsr_status norm_values(const grouped *g, tsr_err *err)
     return status == TSR_OK ? tsr_forward_round(f, g->v.x, g->v.n, err) : status;
 }
 
-/* Computes mixed [n][heads][dim], with its gate if there is one. */
-static tsr_status attend(const grouped *g, const double *sinks, tsr_held *mixed, tsr_err *err)
+/* Reads the sinks of a layer to the host, from malloc. */
+static tsr_status read_sinks(const grouped *g, double **sinks, tsr_err *err)
 {
     const tsr_forward *const f = g->f;
-    const size_t n = g->tokens->count, width = f->heads * g->dim;
+    const bool of_windows = (f->traits & TSR_WINDOW_HEADS) != 0, windowed = f->kinds[g->layer] == TSR_LAYER_WINDOW;
+    char name[TSR_MAX_NAME];
+    name_of(g, name, of_windows ? "attention_sink_bias" : "sinks");
+    return tsr_forward_vector(f, name, f->heads, (f->traits & TSR_SINKS) != 0 && (!of_windows || windowed), sinks, err);
+}
+
+/* Computes mixed [n][heads][v_dim], with its gate if there is one. */
+static tsr_status attend(const grouped *g, const double *sinks, const tsr_token_choice *chosen, tsr_held *mixed,
+                         tsr_err *err)
+{
+    const tsr_forward *const f = g->f;
+    const size_t n = g->tokens->count, width = f->heads * g->v_dim;
     const tsr_op_attend args = {.tokens = g->tokens,
                                 .q = g->q.x,
                                 .k = g->k.x,
                                 .v = g->v.x,
                                 .out = mixed->x,
-                                .ld_q = width,
+                                .ld_q = f->heads * g->dim,
                                 .ld_out = width,
                                 .heads = f->heads,
                                 .kv_heads = g->kv_heads,
                                 .dim = g->dim,
-                                .v_dim = g->dim,
+                                .v_dim = g->v_dim,
                                 .scale = f->attention_scale,
                                 .cap = f->score_cap,
                                 .window = f->kinds[g->layer] == TSR_LAYER_WINDOW ? f->window : SIZE_MAX,
-                                .sinks = sinks};
+                                .sinks = sinks,
+                                .chosen = chosen};
     const tsr_op_gate gate = {.kind = TSR_GATE_SIGMOID,
                               .gate = g->gate.x,
                               .up = mixed->x,
@@ -197,7 +208,8 @@ tsr_status tsr_forward_attention(tsr_forward *f, size_t layer, const tsr_tokens 
     grouped g = {.f = f, .layer = layer, .tokens = tokens};
     g.kv_heads = full ? f->full_kv_heads : f->kv_heads;
     g.dim = full ? f->full_dim : f->head_dim;
-    const size_t width = f->heads * g.dim;
+    g.v_dim = f->value_dim != 0 ? f->value_dim : g.dim;
+    const size_t width = f->heads * g.v_dim;
     tsr_held mixed = {0};
     double *sinks = NULL;
     char name[TSR_MAX_NAME];
@@ -205,14 +217,16 @@ tsr_status tsr_forward_attention(tsr_forward *f, size_t layer, const tsr_tokens 
     TSR_GOTO(make_qkv(&g, x, err));
     TSR_GOTO(prepare(&g, g.q.x, f->heads, false, err));
     TSR_GOTO(prepare(&g, g.k.x, g.kv_heads, true, err));
-    TSR_GOTO(grow_queries(&g, err));
-    TSR_GOTO(norm_values(&g, err));
+    TSR_GOTO(tsr_forward_grow_queries(f, tokens, g.q.x, f->heads * g.dim, err));
+    TSR_GOTO(scale_values(&g, err));
     TSR_GOTO(tsr_forward_collect_cache(f, layer, "k_cache", g.k.x, g.k.n, err));
     TSR_GOTO(tsr_forward_collect_cache(f, layer, "v_cache", g.v.x, g.v.n, err));
-    name_of(&g, name, "sinks");
-    TSR_GOTO(tsr_forward_vector(f, name, f->heads, (f->traits & TSR_SINKS) != 0, &sinks, err));
+    TSR_GOTO(read_sinks(&g, &sinks, err));
     TSR_GOTO(tsr_hold(f, &mixed, n * width, err));
-    TSR_GOTO(attend(&g, sinks, &mixed, err));
+    const tsr_indexer_inputs to_indexer = {.tokens = tokens, .x = x};
+    const tsr_token_choice *chosen;
+    TSR_GOTO(tsr_forward_choose_tokens(f, layer, &to_indexer, &chosen, err));
+    TSR_GOTO(attend(&g, sinks, chosen, &mixed, err));
     name_of(&g, name, "o_proj");
     TSR_GOTO(tsr_forward_linear(f, name, mixed.x, n, f->hidden, width, out, err));
     status = tsr_forward_round(f, out->x, out->n, err);
@@ -223,188 +237,5 @@ out:
     tsr_let_go(f, &g.gate);
     tsr_let_go(f, &mixed);
     free(sinks);
-    return status;
-}
-
-/* ---- latent ---- */
-
-enum { HEADS_AT_A_TIME = 8 };
-
-typedef struct latent {
-    tsr_forward *f;
-    const tsr_tokens *tokens;
-    bool has_rope;
-    tsr_mla_model m, exchanged;    /* exchanged: provides kv_b_proj if it is from another checkpoint */
-    tsr_held q, kv, latent, mixed; /* [n][heads][nope + rope], [n][rank + rope], [n][rank], [n][heads][v] */
-} latent;
-
-/* Computes y [n][rows] = W x, rounded as served. With a gain, its norm is applied. */
-static tsr_status project(const latent *l, const tsr_weight *w, size_t rows, size_t cols, const double *x,
-                          const double *gain, tsr_held *y, tsr_err *err)
-{
-    tsr_forward *const f = l->f;
-    const size_t n = l->tokens->count;
-    const tsr_layer_product p = {.weight = w, .rows = rows, .cols = cols, .x = x, .ld_x = cols, .n = n};
-    TSR_TRY(tsr_forward_product(f, &p, y, err));
-    TSR_TRY(tsr_forward_round(f, y->x, y->n, err));
-    if (gain == NULL)
-        return TSR_OK;
-    TSR_TRY(f->ops->norm(f->ops, y->x, rows, n, rows, gain, l->m.eps, y->x, rows, err));
-    return tsr_forward_round(f, y->x, y->n, err);
-}
-
-static tsr_status make_queries(latent *l, const double *x, tsr_err *err)
-{
-    const tsr_mla_model *const m = &l->m;
-    const size_t head = m->nope + m->rope, width = m->heads * head;
-    tsr_held a = {0};
-    tsr_status status = TSR_OK;
-    if (m->q_rank > 0) {
-        TSR_GOTO(project(l, m->q_a, m->q_rank, m->hidden, x, m->q_norm, &a, err));
-        TSR_GOTO(project(l, m->q, width, m->q_rank, a.x, NULL, &l->q, err));
-    } else {
-        TSR_GOTO(project(l, m->q, width, m->hidden, x, NULL, &l->q, err));
-    }
-    const tsr_op_turn turn = {.rope = &m->turn,
-                              .tokens = l->tokens,
-                              .x = l->q.x,
-                              .ld = width,
-                              .at = m->nope,
-                              .heads = m->heads,
-                              .step = head,
-                              .adjacent = true};
-    if (l->has_rope)
-        TSR_GOTO(l->f->ops->turn(l->f->ops, &turn, err));
-    status = tsr_forward_round(l->f, l->q.x, l->q.n, err);
-out:
-    tsr_let_go(l->f, &a);
-    return status;
-}
-
-static tsr_status make_latent(latent *l, const double *x, tsr_err *err)
-{
-    const tsr_mla_model *const m = &l->m;
-    const size_t n = l->tokens->count, width = m->rank + m->rope;
-    TSR_TRY(project(l, m->kv_a, width, m->hidden, x, NULL, &l->kv, err));
-    TSR_TRY(tsr_hold(l->f, &l->latent, n * m->rank, err));
-    TSR_TRY(l->f->ops->norm(l->f->ops, l->kv.x, width, n, m->rank, m->kv_norm, m->eps, l->latent.x, m->rank, err));
-    TSR_TRY(tsr_forward_round(l->f, l->latent.x, l->latent.n, err));
-    const tsr_op_turn turn = {
-        .rope = &m->turn, .tokens = l->tokens, .x = l->kv.x, .ld = width, .at = m->rank, .heads = 1, .adjacent = true};
-    if (l->has_rope)
-        TSR_TRY(l->f->ops->turn(l->f->ops, &turn, err));
-    return tsr_forward_round(l->f, l->kv.x, l->kv.n, err);
-}
-
-/* Multiplies one head's rows of `w` [rows][rank] by the latent, into columns [at, at + rows) of y. */
-static tsr_status expand(const latent *l, const double *w, size_t rows, double *y, size_t ld_y, size_t at, tsr_err *err)
-{
-    const tsr_linear_product linear = {.dense = w,
-                                       .rows = rows,
-                                       .cols = l->m.rank,
-                                       .x = l->latent.x,
-                                       .ld_x = l->m.rank,
-                                       .n = l->tokens->count,
-                                       .y = y + at,
-                                       .ld_y = ld_y};
-    return tsr_ops_linear(l->f->ops, &linear, err);
-}
-
-static tsr_status attend_heads(latent *l, size_t first, size_t heads, tsr_err *err)
-{
-    const tsr_mla_model *const m = &l->m;
-    const tsr_ops *const ops = l->f->ops;
-    const size_t n = l->tokens->count, head = m->nope + m->rope;
-    tsr_held k = {0}, v = {0};
-    tsr_status status = TSR_OK;
-    TSR_GOTO(tsr_hold(l->f, &k, n * heads * head, err));
-    TSR_GOTO(tsr_hold(l->f, &v, n * heads * m->v, err));
-    for (size_t h = 0; h < heads; h++) {
-        TSR_GOTO(expand(l, m->w_kc + (first + h) * m->nope * m->rank, m->nope, k.x, heads * head, h * head, err));
-        TSR_GOTO(ops->place(l->f->ops, k.x, heads * head, h * head + m->nope, l->kv.x, m->rank + m->rope, m->rank, n,
-                            m->rope, err));
-        TSR_GOTO(expand(l, m->w_vc + (first + h) * m->v * m->rank, m->v, v.x, heads * m->v, h * m->v, err));
-    }
-    TSR_GOTO(tsr_forward_round(l->f, k.x, k.n, err));
-    TSR_GOTO(tsr_forward_round(l->f, v.x, v.n, err));
-    const tsr_op_attend args = {.tokens = l->tokens,
-                                .q = l->q.x + first * head,
-                                .k = k.x,
-                                .v = v.x,
-                                .out = l->mixed.x + first * m->v,
-                                .ld_q = m->heads * head,
-                                .ld_out = m->heads * m->v,
-                                .heads = heads,
-                                .kv_heads = heads,
-                                .dim = head,
-                                .v_dim = m->v,
-                                .scale = m->softmax_scale,
-                                .window = SIZE_MAX};
-    status = ops->attend(l->f->ops, &args, err);
-out:
-    tsr_let_go(l->f, &k);
-    tsr_let_go(l->f, &v);
-    return status;
-}
-
-/* Collects the input of kv_b_proj, which is not multiplied as a whole, and what the cache stores: the latent with the
- * keys of RoPE. */
-static tsr_status collect_latent(const latent *l, size_t layer, tsr_err *err)
-{
-    const size_t n = l->tokens->count;
-    char name[TSR_MAX_NAME];
-    tsr_held keys = {0};
-    tsr_status status = TSR_OK;
-    if (l->f->collector == NULL)
-        return TSR_OK;
-    snprintf(name, sizeof name, "model.layers.%zu.self_attn.kv_b_proj", layer);
-    TSR_TRY(tsr_forward_collect(l->f, name, l->latent.x, n, l->m.rank, err));
-    TSR_TRY(tsr_hold(l->f, &keys, n * l->m.rope, err));
-    TSR_GOTO(l->f->ops->place(l->f->ops, keys.x, l->m.rope, 0, l->kv.x, l->m.rank + l->m.rope, l->m.rank, n, l->m.rope,
-                              err));
-    TSR_GOTO(tsr_forward_collect_cache(l->f, layer, "k_cache", l->latent.x, l->latent.n, err));
-    TSR_GOTO(tsr_forward_collect_cache(l->f, layer, "k_cache", keys.x, keys.n, err));
-    status = tsr_forward_collect_cache(l->f, layer, "v_cache", l->latent.x, l->latent.n, err);
-out:
-    tsr_let_go(l->f, &keys);
-    return status;
-}
-
-/* Takes kv_b_proj from another checkpoint if the pass exchanges it. */
-static tsr_status exchange_kv_b(latent *l, size_t layer, tsr_err *err)
-{
-    const tsr_weight *w;
-    TSR_TRY(tsr_forward_find(l->f, &w, NULL, "model.layers.%zu.self_attn.kv_b_proj.weight", layer));
-    const tsr_side *const side = w == NULL ? l->f->side : tsr_forward_side_of(l->f, &w);
-    if (side == l->f->side)
-        return TSR_OK;
-    TSR_TRY(tsr_mla_model_open(&l->exchanged, side, layer, err));
-    l->m.w_kc = l->exchanged.w_kc;
-    l->m.w_vc = l->exchanged.w_vc;
-    return TSR_OK;
-}
-
-tsr_status tsr_forward_latent(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
-                              tsr_err *err)
-{
-    latent l = {.f = f, .tokens = tokens, .has_rope = f->has_rope[layer]};
-    tsr_status status;
-    TSR_GOTO(tsr_mla_model_open(&l.m, f->side, layer, err));
-    TSR_GOTO(exchange_kv_b(&l, layer, err));
-    TSR_GOTO(make_queries(&l, x, err));
-    TSR_GOTO(make_latent(&l, x, err));
-    TSR_GOTO(collect_latent(&l, layer, err));
-    TSR_GOTO(tsr_hold(f, &l.mixed, tokens->count * l.m.heads * l.m.v, err));
-    for (size_t h = 0; h < l.m.heads; h += HEADS_AT_A_TIME)
-        TSR_GOTO(attend_heads(&l, h, (size_t)tsr_min_u64(HEADS_AT_A_TIME, l.m.heads - h), err));
-    TSR_GOTO(tsr_forward_round(f, l.mixed.x, l.mixed.n, err));
-    status = project(&l, l.m.o, l.m.hidden, l.m.heads * l.m.v, l.mixed.x, NULL, out, err);
-out:
-    tsr_let_go(f, &l.q);
-    tsr_let_go(f, &l.kv);
-    tsr_let_go(f, &l.latent);
-    tsr_let_go(f, &l.mixed);
-    tsr_mla_model_close(&l.exchanged);
-    tsr_mla_model_close(&l.m);
     return status;
 }

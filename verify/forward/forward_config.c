@@ -29,12 +29,15 @@ static tsr_status read_gate(tsr_forward *f, tsr_err *err)
     } kGates[] = {{"silu", false, TSR_GATE_SILU},
                   {"gelu_pytorch_tanh", false, TSR_GATE_GELU_TANH},
                   {"relu2", true, TSR_GATE_RELU2}};
-    const bool alone = f->family->mlp->gate == NULL && f->family->mlp->both == NULL;
+    const bool alone = f->family->mlp->gate == NULL && f->family->mlp->both == NULL,
+               clamped = (f->traits & TSR_CLAMPED) != 0;
     const char *act = string(f, "hidden_activation");
     act = act == NULL ? string(f, "mlp_hidden_act") : act;
     act = act == NULL ? string(f, "hidden_act") : act;
     if (act == NULL)
         act = (f->traits & TSR_SOFT_CAPS) != 0 ? "gelu_pytorch_tanh" : "silu";
+    if (clamped && strcmp(act, "swigluoai") == 0)
+        act = "silu";
     size_t i = 0;
     while (i < sizeof kGates / sizeof *kGates && (kGates[i].alone != alone || strcmp(act, kGates[i].name) != 0))
         i++;
@@ -42,11 +45,14 @@ static tsr_status read_gate(tsr_forward *f, tsr_err *err)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": unsupported hidden_act '%s'",
                         f->side->checkpoint->path, act);
     f->gate = kGates[i].gate;
-    if ((f->traits & TSR_CLAMPED) != 0) {
-        f->gate = TSR_GATE_CLAMPED;
-        f->gate_limit = number(f, "swiglu_limit", 7);
-    }
-    return TSR_OK;
+    if (!clamped)
+        return TSR_OK;
+    f->gate = TSR_GATE_CLAMPED;
+    f->gate_limit = number(f, "swiglu_limit", 7);
+    return number(f, "swiglu_alpha", 1.702) == 1.702
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": swiglu_alpha is not 1.702",
+                          f->side->checkpoint->path);
 }
 
 static tsr_status read_router(tsr_forward *f, tsr_err *err)
@@ -61,6 +67,7 @@ static tsr_status read_router(tsr_forward *f, tsr_err *err)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": unsupported scoring_func '%s'",
                         f->side->checkpoint->path, scoring);
     r->sigmoid = scoring != NULL ? strcmp(scoring, "sigmoid") == 0 : (f->traits & TSR_SIGMOID) != 0;
+    r->paired = r->sigmoid || (f->traits & TSR_PAIRED_GROUPS) != 0;
     r->normalized = (f->traits & TSR_NORMALIZED) != 0 || tsr_forward_is(f, "norm_topk_prob", "true");
     for (size_t i = 0; i < sizeof kChosen / sizeof *kChosen && r->chosen == 0; i++)
         r->chosen = tsr_forward_size(f, kChosen[i], 0);
@@ -146,8 +153,6 @@ static tsr_status read_family(tsr_forward *f, tsr_err *err)
                         type == NULL ? "" : type, tsr_forward_families(known, sizeof known));
     f->traits = f->family->traits;
     find_names(f);
-    if ((f->traits & TSR_LATENT) != 0 && strcmp(f->root, "model") != 0)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: latent attention below '%s'", c->path, f->root);
     TSR_TRY(read_gate(f, err));
     TSR_TRY(read_recurrence(f, err));
     return read_router(f, err);
@@ -176,7 +181,8 @@ static tsr_status read_rope(tsr_forward *f, size_t turned, tsr_err *err)
         return tsr_rope_of_base(&f->rope, c, turned, alpha, &f->arena, err);
     if (!plain && (f->traits & TSR_LOCAL_ROPE) == 0)
         return tsr_rope_read(&f->rope, c, turned, base, &f->arena, err);
-    const double local = plain ? tsr_rope_base(c, base) : number(f, "rope_local_base_freq", 10000);
+    const double local =
+        plain ? tsr_rope_base(c, base) : number(f, "rope_local_base_freq", number(f, "swa_rope_theta", 10000));
     const size_t full = f->full_dim == f->head_dim ? turned : f->full_dim;
     TSR_TRY(tsr_rope_has_section(c, "full_attention")
                 ? tsr_rope_read_section(&f->rope, c, full, "full_attention", base, &f->arena, err)
@@ -239,13 +245,59 @@ static tsr_status read_full_heads(tsr_forward *f, tsr_err *err)
                           path, f->heads, f->full_kv_heads, f->full_dim);
 }
 
+/* Returns the key of what is not computed of MiMo's layers with a window, or NULL. */
+static const char *find_window_fault(tsr_forward *f, double share)
+{
+    static const char kSharePath[] = "rope_parameters.sliding_attention.partial_rotary_factor";
+    if (tsr_forward_size(f, "swa_num_attention_heads", f->heads) != f->heads)
+        return "swa_num_attention_heads";
+    if (tsr_forward_size(f, "swa_head_dim", f->head_dim) != f->head_dim)
+        return "swa_head_dim";
+    if (tsr_forward_size(f, "swa_v_head_dim", f->value_dim) != f->value_dim)
+        return "swa_v_head_dim";
+    if (tsr_forward_is(f, "add_full_attention_sink_bias", "true"))
+        return "add_full_attention_sink_bias";
+    if (tsr_forward_is(f, "add_swa_attention_sink_bias", "false"))
+        return "add_swa_attention_sink_bias";
+    return number(f, kSharePath, share) == share ? NULL : kSharePath;
+}
+
+/* Reads the numbers of keys of layers with and without a window, and the values' size and factor. */
+static tsr_status read_window_heads(tsr_forward *f, double share, tsr_err *err)
+{
+    const char *const path = f->side->checkpoint->path;
+    f->value_scale = 1;
+    if ((f->traits & TSR_WINDOW_HEADS) == 0)
+        return TSR_OK;
+    f->kv_heads = tsr_forward_size(f, "swa_num_key_value_heads", 2 * f->full_kv_heads);
+    f->value_dim = tsr_forward_size(f, "v_head_dim", 0);
+    if (!tsr_forward_is(f, "attention_value_scale", "null"))
+        f->value_scale = number(f, "attention_value_scale", 0.707);
+    const char *const fault = find_window_fault(f, share);
+    if (fault != NULL)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": unsupported %s", path, fault);
+    return f->value_dim > 0 && f->kv_heads > 0 && f->heads % f->kv_heads == 0
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_SHAPE,
+                          "%s/" TSR_CONFIG_NAME ": invalid sizes of values: %zu heads with windows, v_head_dim %zu",
+                          path, f->kv_heads, f->value_dim);
+}
+
+/* Returns the share of the elements of a head that RoPE turns. */
+static double rope_share(tsr_forward *f)
+{
+    static const char kFull[] = "rope_parameters.full_attention.partial_rotary_factor";
+    const double dim = (double)f->head_dim, of_full = (f->traits & TSR_WINDOW_HEADS) != 0 ? number(f, kFull, NAN) : NAN;
+    const double share =
+        number(f, "partial_rotary_factor", number(f, "rope_parameters.partial_rotary_factor", of_full));
+    const double known = isnan(share) ? number(f, "rotary_dim", f->family->rope_share * dim) / dim : share;
+    return known == 0 ? 1 : known;
+}
+
 static tsr_status read_attention(tsr_forward *f, tsr_err *err)
 {
     const tsr_checkpoint *const c = f->side->checkpoint;
-    const double dim = (double)f->head_dim, scalar = number(f, "query_pre_attn_scalar", dim);
-    double share = number(f, "partial_rotary_factor", number(f, "rope_parameters.partial_rotary_factor", NAN));
-    share = isnan(share) ? number(f, "rotary_dim", f->family->rope_share * dim) / dim : share;
-    share = share == 0 ? 1 : share;
+    const double dim = (double)f->head_dim, scalar = number(f, "query_pre_attn_scalar", dim), share = rope_share(f);
     if (f->kv_heads == 0 || f->heads % f->kv_heads != 0 || f->head_dim == 0 || f->head_dim % 2 != 0)
         return tsr_fail(err, TSR_E_SHAPE,
                         "%s/" TSR_CONFIG_NAME
@@ -253,7 +305,7 @@ static tsr_status read_attention(tsr_forward *f, tsr_err *err)
                         c->path, f->heads, f->kv_heads, f->head_dim);
     if (share != 1 && (f->traits & TSR_PARTIAL_ROPE) == 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": partial_rotary_factor", c->path);
-    const double turned = dim * share;
+    const double turned = (f->traits & TSR_WINDOW_HEADS) != 0 ? floor(dim * share) : dim * share;
     if (!(turned >= 2) || turned > dim || fmod(turned, 2) != 0)
         return tsr_fail(err, TSR_E_SHAPE, "%s/" TSR_CONFIG_NAME ": partial_rotary_factor %g of heads of %zu", c->path,
                         share, f->head_dim);
@@ -263,14 +315,21 @@ static tsr_status read_attention(tsr_forward *f, tsr_err *err)
     if ((f->traits & TSR_VALUE_NORM) != 0)
         f->attention_scale = 1;
     TSR_TRY(read_full_heads(f, err));
+    TSR_TRY(read_window_heads(f, share, err));
+    return read_rope(f, (size_t)turned, err);
+}
+
+/* Reads by how much queries grow with the position. */
+static tsr_status read_growth(tsr_forward *f, tsr_err *err)
+{
     f->query_growth = number(f, "rope_parameters.llama_4_scaling_beta", NAN);
     f->trained = number(f, "rope_parameters.original_max_position_embeddings", 0);
-    if ((f->traits & TSR_LONG_QUERIES) != 0 && (isnan(f->query_growth) || !(f->trained >= 1)))
-        return tsr_fail(err, TSR_E_FORMAT,
-                        "%s/" TSR_CONFIG_NAME ": no rope_parameters.llama_4_scaling_beta with "
-                        "original_max_position_embeddings",
-                        c->path);
-    return read_rope(f, (size_t)turned, err);
+    return (f->traits & TSR_LONG_QUERIES) == 0 || (!isnan(f->query_growth) && f->trained >= 1)
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_FORMAT,
+                          "%s/" TSR_CONFIG_NAME ": no rope_parameters.llama_4_scaling_beta with "
+                          "original_max_position_embeddings",
+                          f->side->checkpoint->path);
 }
 
 /* Reads what makes the numbers of a layer larger or smaller. */
@@ -317,13 +376,17 @@ static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
     if (f->layers > MOST_LAYERS)
         return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": num_hidden_layers is above %d", c->path,
                         MOST_LAYERS);
-    f->eps = number(f, "rms_norm_eps", number(f, "layer_norm_epsilon", number(f, "layer_norm_eps", 1e-6)));
+    f->eps = number(f, "rms_norm_eps",
+                    number(f, "layer_norm_epsilon", number(f, "layer_norm_eps", number(f, "layernorm_epsilon", 1e-6))));
     f->kv_heads = tsr_forward_size(f, "num_key_value_heads", f->heads);
     f->head_dim = tsr_forward_size(f, "head_dim", f->hidden / f->heads);
     f->tied = tsr_forward_is(f, "tie_word_embeddings", "true");
     TSR_TRY(read_factors(f, err));
     TSR_TRY(tsr_layer_kinds_read(f, err));
-    return (f->traits & TSR_LATENT) != 0 ? TSR_OK : read_attention(f, err);
+    if ((f->traits & TSR_LATENT) == 0)
+        TSR_TRY(read_attention(f, err));
+    TSR_TRY(read_growth(f, err));
+    return tsr_forward_read_indexer(f, err);
 }
 
 tsr_status tsr_forward_open(tsr_forward *f, const tsr_side *side, tsr_err *err)
@@ -337,6 +400,7 @@ tsr_status tsr_forward_open(tsr_forward *f, const tsr_side *side, tsr_err *err)
 
 void tsr_forward_close(tsr_forward *f)
 {
+    tsr_token_choice_free(&f->choice);
     tsr_arena_free(&f->arena);
 }
 
@@ -386,18 +450,30 @@ static double recurrent_elements(const tsr_forward *f, double n)
                 2 * (double)f->hidden);
 }
 
+/* Returns the elements of an indexer: its queries, keys and weights, the scores of some queries for each head, and the choice
+ * of tokens, a bit for each. */
+static double indexer_elements(const tsr_forward *f, double n, size_t longest)
+{
+    const struct tsr_indexer *const i = &f->indexer;
+    if (i->kept == 0 || longest <= i->kept * i->block)
+        return 0;
+    const double heads = (double)i->heads, groups = (double)i->groups, dim = (double)i->dim;
+    const double scores = (double)tsr_indexer_step(f, longest) * (double)longest * (heads + 2 * groups);
+    return n * (heads * (dim + 1) + 2 * dim) + scores + n * groups * (double)longest / 64;
+}
+
 /* Returns the elements of the larger half of a layer, for n tokens. */
 static double half_elements(const tsr_forward *f, double n, size_t longest)
 {
     enum { THREADS = 8 };
     const double hidden = (double)f->hidden;
-    const double inner = (double)tsr_max_u64(tsr_forward_size(f, "intermediate_size", 0),
-                                             tsr_forward_size(f, "moe_intermediate_size", 0) *
-                                                 tsr_max_u64(1, tsr_forward_size(f, "n_shared_experts", 1)));
+    const double inner = (double)tsr_max_u64(
+        tsr_max_u64(tsr_forward_size(f, "intermediate_size", 0), tsr_forward_size(f, "dense_intermediate_size", 0)),
+        tsr_forward_size(f, "moe_intermediate_size", 0) * tsr_max_u64(1, tsr_forward_size(f, "n_shared_experts", 1)));
     const double stack = f->family->moe->alternating ? 4 * inner * hidden : 0;
     const double attention =
         fmax((f->traits & TSR_LATENT) != 0 ? latent_elements(f, n) : grouped_elements(f, n), recurrent_elements(f, n)) +
-        (double)THREADS * (double)longest;
+        indexer_elements(f, n, longest) + (double)THREADS * (double)longest;
     return fmax(attention, n * (3 * inner + 3 * hidden) + stack);
 }
 

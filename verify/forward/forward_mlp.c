@@ -67,8 +67,15 @@ static tsr_status gated(tsr_forward *f, const tsr_mlp_names *names, const char *
     tsr_status status = TSR_OK;
     TSR_GOTO(make_inputs(f, names, module, x, n, &in, err));
     TSR_GOTO(tsr_hold_unset(f, &inner, n * in.width, err));
-    const tsr_op_gate gate = {
-        .kind = f->gate, .gate = in.gate, .up = in.up, .ld = in.ld, .step = 1, .rows = n, .n = in.width, .y = inner.x};
+    const tsr_op_gate gate = {.kind = f->gate,
+                              .limit = f->gate_limit,
+                              .gate = in.gate,
+                              .up = in.up,
+                              .ld = in.ld,
+                              .step = 1,
+                              .rows = n,
+                              .n = in.width,
+                              .y = inner.x};
     TSR_GOTO(tsr_forward_gate(f, &gate, err));
     tsr_let_go(f, &in.held[0]);
     tsr_let_go(f, &in.held[1]);

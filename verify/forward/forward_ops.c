@@ -378,6 +378,14 @@ typedef struct attending {
     double *scratch; /* [workers][longest + 1] */
 } attending;
 
+/* Returns true if attention of a token is not limited to others than this position. */
+static bool sees(const tsr_op_attend *a, size_t token, size_t head, size_t position)
+{
+    const tsr_token_choice *const chosen = a->chosen;
+    return chosen == NULL ||
+           tsr_is_chosen(chosen, head / (a->heads / chosen->groups) * chosen->count + token, position);
+}
+
 /* Computes one query of one head, over the tokens from `begin` to its own. */
 static void attend_one(const tsr_op_attend *a, size_t begin, size_t token, size_t head, double *p)
 {
@@ -387,6 +395,10 @@ static void attend_one(const tsr_op_attend *a, size_t begin, size_t token, size_
     const double *const k = a->k + from * ld_k + shared * a->dim, *const v = a->v + from * ld_v + shared * a->v_dim;
     double *const out = a->out + token * a->ld_out + head * a->v_dim;
     for (size_t t = 0; t < seen; t++) {
+        if (!sees(a, token, head, from + t - begin)) {
+            p[t] = -INFINITY;
+            continue;
+        }
         p[t] = tsr_dot(q, k + t * ld_k, a->dim) * a->scale;
         p[t] = a->cap != 0 ? a->cap * tanh(p[t] / a->cap) : p[t];
     }
@@ -395,6 +407,8 @@ static void attend_one(const tsr_op_attend *a, size_t begin, size_t token, size_
     tsr_soften(p, seen + (a->sinks != NULL));
     memset(out, 0, a->v_dim * sizeof *out);
     for (size_t t = 0; t < seen; t++) {
+        if (!sees(a, token, head, from + t - begin))
+            continue;
         for (size_t i = 0; i < a->v_dim; i++)
             out[i] += p[t] * v[t * ld_v + i];
     }
@@ -439,6 +453,7 @@ tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel)
         .get = copy,
         .linear = linear,
         .attend = attend,
+        .index = tsr_cpu_index,
         .convolve = tsr_cpu_convolve,
         .recur = tsr_cpu_recur,
         .close = close,

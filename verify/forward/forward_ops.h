@@ -10,7 +10,7 @@
 #include "common/precision.h"
 #include "common/status.h"
 #include "verify/forward/inputs.h"
-#include "verify/forward/tokens/tokens.h"
+#include "verify/forward/tokens/token_choice.h"
 #include "verify/mla/rope.h"
 #include "verify/values/weight_product.h"
 
@@ -34,7 +34,19 @@ typedef struct tsr_op_attend {
     double scale, cap;                  /* scores become cap * tanh(score / cap); 0: no cap */
     size_t window;                      /* most visible tokens, including the query's own */
     const double *sinks;                /* [heads]: one more logit in the softmax; NULL: none */
+    const tsr_token_choice *chosen;     /* visible tokens. Head h uses group h / (heads / groups). NULL: not limited */
 } tsr_op_attend;
+
+/* Scores by which an indexer chooses tokens (DeepSeek-V3.2). Query i is token first + i, and key j is token begin + j:
+ *   scores[i][j] = sum over h of weights[first + i][h] max(q[first + i][h] . k[begin + j], 0)
+ * Without weights, each head has scores of its own: scores[h][i][j] = q[first + i][h] . k[begin + j]. Scores of keys
+ * after the query have no meaning. */
+typedef struct tsr_op_index {
+    const double *q, *k, *weights; /* [count][heads][dim], [count][dim], [count][heads] or NULL */
+    size_t heads, dim;
+    size_t begin, first, queries, keys;
+    double *scores; /* [queries][keys], or [heads][queries][keys] */
+} tsr_op_index;
 
 typedef enum tsr_gate {
     TSR_GATE_SILU,      /* silu(gate) * up */
@@ -132,6 +144,7 @@ struct tsr_ops {
     tsr_status (*center)(tsr_ops *ops, const double *x, size_t rows, size_t n, double *y, tsr_err *err);
     tsr_status (*turn)(tsr_ops *ops, const tsr_op_turn *args, tsr_err *err);
     tsr_status (*attend)(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err);
+    tsr_status (*index)(tsr_ops *ops, const tsr_op_index *args, tsr_err *err);
     tsr_status (*convolve)(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err);
     tsr_status (*recur)(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err);
     /* Computes y [rows][n]: element k of row i from gate[i * ld + k * step] and up[i * ld + k * step]. If n is ld, y may
@@ -161,7 +174,8 @@ struct tsr_ops {
     .norm = norm, .center = center, .turn = turn, .gate = gate, .add = add, .take = take, .place = place,     \
     .scale = scale, .quantize = quantize, .round = round_all
 
-/* Implement ops->convolve and ops->recur on the CPU. */
+/* Implement ops->index, ops->convolve and ops->recur on the CPU. */
+tsr_status tsr_cpu_index(tsr_ops *ops, const tsr_op_index *args, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_cpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_cpu_recur(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err) TSR_WARN_UNUSED;
 

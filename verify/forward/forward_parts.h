@@ -24,6 +24,12 @@ const tsr_family_row *tsr_forward_family(const char *type);
  * a type that its family does not. */
 tsr_status tsr_layer_kinds_read(tsr_forward *forward, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Sets shares and the indexer of a model whose kinds of layers are known. */
+tsr_status tsr_forward_read_indexer(tsr_forward *forward, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Returns the number of queries for which an indexer computes scores at a time. */
+size_t tsr_indexer_step(const tsr_forward *forward, size_t longest);
+
 /* Returns the number of layers that layers_block_type or hybrid_override_pattern lists, or 0. */
 size_t tsr_layer_kinds_count(const tsr_forward *forward);
 
@@ -94,6 +100,10 @@ tsr_status tsr_forward_norm(const tsr_forward *forward, const char *name, const 
 /* Rounds x to BF16 if the pass is as served. */
 tsr_status tsr_forward_round(const tsr_forward *forward, double *x, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Multiplies queries x [count][width] by 1 + llama_4_scaling_beta log(1 + floor(position / trained)), if the family does. */
+tsr_status tsr_forward_grow_queries(const tsr_forward *forward, const tsr_tokens *tokens, double *x, size_t width,
+                                    tsr_err *err) TSR_WARN_UNUSED;
+
 /* Compute out [count][hidden] over x: attention of layer `layer`, latent attention, a delta net, Kimi's, or Mamba-2. */
 tsr_status tsr_forward_attention(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
                                  tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
@@ -110,6 +120,19 @@ tsr_status tsr_forward_mamba(tsr_forward *forward, size_t layer, const tsr_token
  * norm of, for families whose experts have a norm of their own. */
 tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const double *x, const double *stream, size_t n,
                            tsr_held *out, uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
+
+/* An indexer's inputs: the layer's x [count][hidden], and what its queries are made from, [count][width]. */
+typedef struct tsr_indexer_inputs {
+    const tsr_tokens *tokens;
+    const double *x, *query;
+    size_t width;
+} tsr_indexer_inputs;
+
+/* Chooses the tokens that a layer attends to. A layer that shares the choice of an earlier one keeps it. *chosen is
+ * forward->choice, or NULL if attention is not limited: the layer has no indexer, or no sequence is longer than what
+ * it chooses. TSR_E_UNSUPPORTED: the earlier layer was not run on these tokens. */
+tsr_status tsr_forward_choose_tokens(tsr_forward *forward, size_t layer, const tsr_indexer_inputs *inputs,
+                                     const tsr_token_choice **chosen, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Applies a gate and rounds as served. */
 tsr_status tsr_forward_gate(const tsr_forward *forward, const tsr_op_gate *gate, tsr_err *err) TSR_WARN_UNUSED;

@@ -42,7 +42,7 @@ static void keep_groups(const routing *r)
         const size_t first = best(keys, size);
         for (size_t i = 0; i < size; i++)
             second = i == first ? second : fmax(second, keys[i]);
-        r->of_group[g] = keys[first] + (router->sigmoid && size > 1 ? second : 0);
+        r->of_group[g] = keys[first] + (router->paired && size > 1 ? second : 0);
     }
     for (size_t left = router->groups - router->groups_kept; left > 0; left--) {
         size_t worst = 0;
@@ -72,7 +72,7 @@ static void choose(const routing *r, const double *scores, uint32_t *choices, do
     for (size_t i = 0; i < router->chosen; i++) {
         if (router->normalized)
             weights[i] /= sum;
-        if (!router->normalized || router->sigmoid)
+        if (!router->normalized || router->paired)
             weights[i] *= router->scale;
     }
 }

@@ -34,9 +34,11 @@ static tsr_status read_config(tsr_mla_model *m, tsr_err *err)
     if (m->rope % 2 != 0)
         return tsr_fail(err, TSR_E_SHAPE, "%s: qk_rope_head_dim is odd", c->path);
     m->q_rank = tsr_config_find_u64(c, "q_lora_rank", &x) ? (size_t)tsr_min_u64(x, 1u << 20) : 0;
-    m->eps = tsr_config_find_number(c, "rms_norm_eps", 1e-6);
-    if (tsr_config_find(c, "attention_bias", &value) && tsr_json_is(value, "true"))
+    m->eps = tsr_config_model_number(c, "rms_norm_eps", 1e-6);
+    if (tsr_config_find_model(c, "attention_bias", &value) && tsr_json_is(value, "true"))
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: attention_bias", c->path);
+    if (tsr_config_find_model(c, "rope_interleave", &value) && tsr_json_is(value, "false"))
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: rope_interleave is false", c->path);
     TSR_TRY(tsr_rope_read(&m->turn, c, m->rope, 10000, &m->arena, err));
     m->plain_scale = 1 / sqrt((double)(m->nope + m->rope));
     m->softmax_scale = m->plain_scale * m->turn.mscale_all * m->turn.mscale_all;
@@ -53,13 +55,14 @@ static tsr_status read_config(tsr_mla_model *m, tsr_err *err)
 typedef struct layer {
     tsr_mla_model *m;
     const tsr_side *side;
+    const char *root;
     uint64_t number;
     char missing[512];
 } layer;
 
 static const char *name_of(layer *l, const char *name)
 {
-    return tsr_arena_printf(&l->m->arena, "model.layers.%llu.self_attn.%s", (unsigned long long)l->number, name);
+    return tsr_arena_printf(&l->m->arena, "%s.layers.%llu.self_attn.%s", l->root, (unsigned long long)l->number, name);
 }
 
 /* Finds a weight of the layer. If it does not exist, adds its name to the list of missing weights and returns NULL. */
@@ -229,7 +232,7 @@ static tsr_status load_layer(layer *l, tsr_err *err)
     m->o = find(l, "o_proj.weight");
     TSR_TRY(load_latent(l, err));
     if (l->missing[0] != '\0')
-        return tsr_fail(err, TSR_E_FORMAT, "%s: model.layers.%llu.self_attn lacks %s", m->checkpoint->path,
+        return tsr_fail(err, TSR_E_FORMAT, "%s: %s.layers.%llu.self_attn lacks %s", m->checkpoint->path, l->root,
                         (unsigned long long)l->number, l->missing);
     if (m->q_rank > 0) {
         TSR_TRY(tsr_linear_expect(m->checkpoint, m->q_a, m->q_rank, m->hidden, err));
@@ -241,10 +244,11 @@ static tsr_status load_layer(layer *l, tsr_err *err)
     return load_norm(l, kv_norm, m->rank, &m->kv_norm, err);
 }
 
-tsr_status tsr_mla_model_open(tsr_mla_model *model, const tsr_side *side, uint64_t number, tsr_err *err)
+tsr_status tsr_mla_model_open(tsr_mla_model *model, const tsr_side *side, const char *root, uint64_t number,
+                              tsr_err *err)
 {
     *model = (tsr_mla_model){.checkpoint = side->checkpoint, .threads = 1};
-    layer l = {.m = model, .side = side, .number = number};
+    layer l = {.m = model, .side = side, .root = root, .number = number};
     return tsr_arena_status(&model->arena, load_layer(&l, err), err);
 }
 

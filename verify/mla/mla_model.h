@@ -26,10 +26,11 @@ typedef struct tsr_mla_model {
     tsr_arena arena;
 } tsr_mla_model;
 
-/* Reads layer `layer`. The weights may come from tsr_weights_survey. `side` and its weights must outlive the model.
+/* Reads layer `layer`, whose names begin with `root` ("model"). The weights may come from tsr_weights_survey. `side` and its weights must outlive the model.
  * TSR_E_FORMAT: tensors are missing (the message names all) or have no scale. TSR_E_SHAPE: a shape contradicts
  * config.json. TSR_E_UNSUPPORTED: no MLA, or an unknown kind of RoPE, bias or weight. */
-tsr_status tsr_mla_model_open(tsr_mla_model *model, const tsr_side *side, uint64_t layer, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_mla_model_open(tsr_mla_model *model, const tsr_side *side, const char *root, uint64_t layer,
+                              tsr_err *err) TSR_WARN_UNUSED;
 void tsr_mla_model_close(tsr_mla_model *model);
 
 /* Computes y[n][rows of w] += x[n][first .. first + cols) W[:, first .. first + cols)^T. x and y have their own row

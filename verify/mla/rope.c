@@ -122,8 +122,8 @@ static tsr_status read_rope(settings s, const char *type, tsr_rope *rope, tsr_ar
     static const struct {
         const char *name;
         void (*apply)(const settings *, tsr_rope *);
-    } kTypes[] = {
-        {"default", leave}, {"linear", linear}, {"llama3", llama3}, {"yarn", yarn}, {"proportional", proportional}};
+    } kTypes[] = {{"default", leave}, {"linear", linear},      {"llama3", llama3},
+                  {"yarn", yarn},     {"deepseek_yarn", yarn}, {"proportional", proportional}};
     s.factor = number(&s, "factor", 1);
     s.trained = number(&s, "original_max_position_embeddings", 4096);
     s.whole = !is_false(s.checkpoint, "rope_scaling.truncate") && !is_false(s.checkpoint, "rope_parameters.truncate");

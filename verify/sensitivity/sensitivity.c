@@ -136,33 +136,64 @@ static tsr_status run_layer(running *r, size_t layer, const tsr_tokens *tokens, 
     return tsr_forward_run_layer(&r->forward, layer, tokens, &states, NULL, &routed, err);
 }
 
+/* Runs a layer with one group exchanged. *choice are the tokens that the layer attends to then. */
+static tsr_status run_group(running *r, size_t layer, const double *x, const tsr_sensitivity *group, double *states,
+                            tsr_token_choice *choice, tsr_err *err)
+{
+    tsr_token_choice *const of_pass = &r->forward.choice, before = *of_pass;
+    tsr_status status = tsr_token_choice_repeat(&before, 1, of_pass, err);
+    exchange(r, group);
+    if (status == TSR_OK)
+        status = run_layer(r, layer, &r->tokens, x, states, err);
+    exchange_none(r);
+    *choice = *of_pass;
+    *of_pass = before;
+    return status;
+}
+
 /* Runs the groups [n] of a layer, whose input is x. Each has its own copy of the states from there on. */
 static tsr_status run_groups(running *r, size_t layer, const double *x, tsr_sensitivity *groups, size_t n, tsr_err *err)
 {
     tsr_tokens tokens = {0};
+    tsr_token_choice choice = {0}; /* made by all groups */
     double *const states = malloc((n * r->n + 1) * sizeof *states);
     tsr_status status =
         states == NULL ? tsr_out_of_memory(err, "for hidden states") : tsr_tokens_repeat(&r->tokens, n, &tokens, err);
     for (size_t i = 0; status == TSR_OK && i < n; i++) {
-        exchange(r, &groups[i]);
-        status = run_layer(r, layer, &r->tokens, x, states + i * r->n, err);
-        exchange_none(r);
+        tsr_token_choice own = {0};
+        status = run_group(r, layer, x, &groups[i], states + i * r->n, &own, err);
+        if (status == TSR_OK && i == 0)
+            status = tsr_token_choice_repeat(&own, n, &choice, err);
+        else if (status == TSR_OK)
+            tsr_token_choice_place(&choice, i * r->tokens.count, &own);
+        tsr_token_choice_free(&own);
     }
+    const tsr_token_choice of_source = r->forward.choice;
+    r->forward.choice = choice;
     for (size_t l = layer + 1; status == TSR_OK && l < r->forward.layers; l++)
         status = run_layer(r, l, &tokens, states, states, err);
     if (status == TSR_OK)
         status = compare_heads(r, groups, n, states, false, err);
+    tsr_token_choice_free(&r->forward.choice);
+    r->forward.choice = of_source;
     tsr_tokens_free(&tokens);
     free(states);
     return status;
+}
+
+/* Returns the bytes for n groups at a time. */
+static uint64_t memory_of_groups(const running *r, size_t n)
+{
+    const tsr_forward *const f = &r->forward;
+    const size_t tokens = n * r->tokens.count, at_once = tsr_forward_runs_whole(f) ? tokens : r->tokens.longest;
+    return tsr_forward_states_memory(f, tokens) + tsr_forward_layer_memory(f, at_once, r->tokens.longest);
 }
 
 /* Returns how many of n groups run at a time within the memory. */
 static size_t groups_at_a_time(const running *r, size_t n)
 {
     const uint64_t memory = r->request->forward.run.memory;
-    const uint64_t layer = tsr_forward_layer_memory(&r->forward, r->tokens.longest, r->tokens.longest);
-    while (n > 1 && memory != 0 && tsr_forward_states_memory(&r->forward, n * r->tokens.count) + layer > memory)
+    while (n > 1 && memory != 0 && memory_of_groups(r, n) > memory)
         n--;
     return n;
 }

@@ -25,8 +25,8 @@ static const family kFamilies[] = {
     {"qwen2_moe", "mlp.gate", "mlp.experts", "mlp.shared_expert", "mlp.shared_expert_gate", "gate_proj", "up_proj",
      "down_proj"},
     {"mixtral", "block_sparse_moe.gate", "block_sparse_moe.experts", NULL, NULL, "w1", "w3", "w2"},
-    {"deepseek_v2 deepseek_v3 kimi_k2 glm4_moe", "mlp.gate", "mlp.experts", "mlp.shared_experts", NULL, "gate_proj",
-     "up_proj", "down_proj"},
+    {"deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa kimi_k2 glm4_moe glm4_moe_lite", "mlp.gate", "mlp.experts",
+     "mlp.shared_experts", NULL, "gate_proj", "up_proj", "down_proj"},
 };
 
 /* Tensors that a layer of these families may have. Others could read a channel that is scaled. */
@@ -42,6 +42,11 @@ static const char *const kKnown[] = {
     "self_attn.kv_a_proj_with_mqa.weight",
     "self_attn.kv_a_layernorm.weight",
     "self_attn.kv_b_proj.weight",
+    "self_attn.indexer.wq_b.weight",
+    "self_attn.indexer.wk.weight",
+    "self_attn.indexer.k_norm.weight",
+    "self_attn.indexer.k_norm.bias",
+    "self_attn.indexer.weights_proj.weight",
     "self_attn.rotary_emb.inv_freq",
     "mlp.gate_proj.weight",
     "mlp.up_proj.weight",
@@ -193,15 +198,17 @@ static tsr_status end_set(const building *b, tsr_fold_set *set)
     return made ? TSR_OK : tsr_out_of_memory(b->err, "for sets of channels");
 }
 
-/* Adds the set of `producer` (NULL: the layer has none) and one consumer. */
-static tsr_status add_pair(const building *b, const tsr_tensor *producer, const tsr_tensor *consumer)
+/* Adds the set of `producer` (NULL: the layer has none) and at most two consumers, which may be NULL. */
+static tsr_status add_pair(const building *b, const tsr_tensor *producer, const tsr_tensor *consumer,
+                           const tsr_tensor *other)
 {
-    if (producer == NULL || consumer == NULL)
+    if (producer == NULL)
         return TSR_OK;
-    tsr_fold_set *const set = begin_set(b, producer, 1);
+    tsr_fold_set *const set = begin_set(b, producer, 2);
     if (set == NULL)
         return tsr_out_of_memory(b->err, "for sets of channels");
     add_consumer(set, consumer);
+    add_consumer(set, other);
     return end_set(b, set);
 }
 
@@ -212,8 +219,13 @@ static tsr_status missing(const building *b, const char *name)
 
 static tsr_status add_attention(const building *b)
 {
-    static const char *const kInputs[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                                          "self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"};
+    static const char *const kInputs[] = {"self_attn.q_proj",
+                                          "self_attn.k_proj",
+                                          "self_attn.v_proj",
+                                          "self_attn.q_a_proj",
+                                          "self_attn.kv_a_proj_with_mqa",
+                                          "self_attn.indexer.wk",
+                                          "self_attn.indexer.weights_proj"};
     const tsr_tensor *const norm = find(b, "input_layernorm", ".weight");
     if (norm == NULL)
         return missing(b, "input_layernorm.weight");
@@ -221,8 +233,10 @@ static tsr_status add_attention(const building *b)
     for (size_t i = 0; set != NULL && i < sizeof kInputs / sizeof *kInputs; i++)
         add_consumer(set, find(b, kInputs[i], ".weight"));
     TSR_TRY(set == NULL ? tsr_out_of_memory(b->err, "for sets of channels") : end_set(b, set));
-    TSR_TRY(add_pair(b, find(b, "self_attn.q_a_layernorm", ".weight"), find(b, "self_attn.q_b_proj", ".weight")));
-    TSR_TRY(add_pair(b, find(b, "self_attn.kv_a_layernorm", ".weight"), find(b, "self_attn.kv_b_proj", ".weight")));
+    TSR_TRY(add_pair(b, find(b, "self_attn.q_a_layernorm", ".weight"), find(b, "self_attn.q_b_proj", ".weight"),
+                     find(b, "self_attn.indexer.wq_b", ".weight")));
+    TSR_TRY(
+        add_pair(b, find(b, "self_attn.kv_a_layernorm", ".weight"), find(b, "self_attn.kv_b_proj", ".weight"), NULL));
     const tsr_tensor *const v = find(b, "self_attn.v_proj", ".weight"), *const o =
                                                                             find(b, "self_attn.o_proj", ".weight");
     const tsr_model model = tsr_model_read(b->c);
@@ -249,7 +263,7 @@ static void add_inputs(const building *b, tsr_fold_set *set, const char *module,
 /* Adds the set of up and down of an MLP. */
 static tsr_status add_inner(const building *b, const char *module, const char *up, const char *down)
 {
-    return add_pair(b, find_weight(b, module, up), find_weight(b, module, down));
+    return add_pair(b, find_weight(b, module, up), find_weight(b, module, down), NULL);
 }
 
 static size_t count_experts(const building *b)

@@ -207,6 +207,20 @@ static void draw_layer_fault(tsr_text *text, const tsr_style *style, const tsr_r
     tsr_draw_line(text, style, 7, 7, &line);
 }
 
+/* Draws the shares of tokens that both models choose. */
+static void draw_tokens(tsr_text *text, const tsr_style *style, const tsr_row *stream, const tsr_row *alone)
+{
+    const double in_stream = stream->figures[TSR_FIGURE_TOKEN_AGREEMENT],
+                 in_layer = alone->figures[TSR_FIGURE_TOKEN_AGREEMENT];
+    tsr_text line = {0};
+    if (isnan(in_stream) || isnan(in_layer))
+        return;
+    tsr_text_printf(text, "%7s", "");
+    tsr_text_printf(&line, "tokens chosen by both: %.2f %%, and %.2f %% in the layer alone", 100 * in_stream,
+                    100 * in_layer);
+    tsr_draw_line(text, style, 7, 7, &line);
+}
+
 /* Draws a layer: its stream, and the layer alone. A layer fails only because of the error that it adds itself. */
 static void draw_layer(tsr_text *text, const tsr_style *style, const tsr_row *stream, const tsr_row *alone)
 {
@@ -225,6 +239,7 @@ static void draw_layer(tsr_text *text, const tsr_style *style, const tsr_row *st
     if (!isnan(kl))
         tsr_text_printf(text, "   %8.3g", kl);
     tsr_end_line(text);
+    draw_tokens(text, style, stream, alone);
     draw_layer_fault(text, style, stream);
     draw_layer_fault(text, style, alone);
 }

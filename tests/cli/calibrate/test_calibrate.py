@@ -8,7 +8,7 @@ import harness
 import numpy as np
 import pytest
 
-FAMILIES = ["llama", "qwen2_moe", "mixtral", "gemma2", "deepseek_v3", "gpt_oss", "qwen3_next", "qwen3_5_moe_text", "phi3", "nemotron_h", "kimi_linear",
+FAMILIES = ["llama", "qwen2_moe", "mixtral", "gemma2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "deepseek_v32, short", "minimax_m3_vl", "gpt_oss", "qwen3_next", "qwen3_5_moe_text", "phi3", "nemotron_h", "kimi_linear",
             "gemma4_text", "ministral3"]
 MEMBERS = ("input_mean_square", "input_min", "input_max", "input_tokens")
 
@@ -221,7 +221,7 @@ def test_threads_and_instruction_sets(tmp_path, calibrate):
     assert all(np.array_equal(first[n].view(np.uint8), other[n].view(np.uint8)) for other in others for n in first)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt_oss"])
+@pytest.mark.parametrize("family", ["llama", "glm_moe_dsa", "gpt_oss"])
 def test_a_killed_run_is_resumed(tmp_path, tessera, calibrate, family):
     """Killed at many moments and run again, with the bytes of a run in one piece."""
     m = Whole(family)

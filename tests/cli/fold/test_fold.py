@@ -11,8 +11,10 @@ import pytest
 
 pytestmark = pytest.mark.in_turn
 
+LATENT = ["deepseek_v3", "deepseek_v32", "glm_moe_dsa"]
+PROJECTIONS = ("q_a_proj.weight", "q_b_proj.weight", "kv_b_proj.weight", "wq_b.weight", "wk.weight", "weights_proj.weight")
 SCHEME = "int4-weight-only --group-size 32"
-FAMILIES = ["llama", "qwen2", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3"]
+FAMILIES = ["llama", "qwen2", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite"]
 
 
 def outliers(m):
@@ -28,8 +30,8 @@ def outliers(m):
 
 @pytest.fixture
 def fold(tmp_path, tessera):
-    """fold(model, *options) -> (source, output, file of tokens, statistics, result)"""
-    def run(m, *options):
+    """fold(model, *options, scheme) -> (source, output, file of tokens, statistics, result)"""
+    def run(m, *options, scheme=SCHEME):
         src, tokens, stats, dst = tmp_path / "m", tmp_path / "t.txt", tmp_path / "stats.safetensors", tmp_path / "folded"
         if not src.exists():
             m.write(src)
@@ -37,7 +39,7 @@ def fold(tmp_path, tessera):
         if not stats.exists():
             code, _, err = harness.run(tessera, ["calibrate", src, "--tokens", tokens, "-o", stats, "--min-tokens", "0", "--device", "cpu"])
             assert code == 0, err
-        code, out, err = harness.run(tessera, ["fold", src, "-o", dst, "--importance", stats, "--scheme", SCHEME, "--force", "--json", tmp_path / "r.json", *options])
+        code, out, err = harness.run(tessera, ["fold", src, "-o", dst, "--importance", stats, "--scheme", scheme, "--force", "--json", tmp_path / "r.json", *options])
         assert code == 0, out + err
         return src, dst, tokens, stats, json.loads((tmp_path / "r.json").read_text())
     return run
@@ -63,9 +65,9 @@ def sets_of(m):
     for layer in range(LAYERS):
         p = f"model.layers.{layer}."
         attention, moe = p + "self_attn.", p + m.moe()
-        add(p + "input_layernorm.weight", [attention + f"{n}.weight" for n in ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa")])
-        for part in ("q", "kv"):
-            add(attention + f"{part}_a_layernorm.weight", [attention + f"{part}_b_proj.weight"])
+        add(p + "input_layernorm.weight", [attention + f"{n}.weight" for n in ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa", "indexer.wk", "indexer.weights_proj")])
+        add(attention + "q_a_layernorm.weight", [attention + "q_b_proj.weight", attention + "indexer.wq_b.weight"])
+        add(attention + "kv_a_layernorm.weight", [attention + "kv_b_proj.weight"])
         heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
         dim = len(names.get(attention + "v_proj.weight", [])) // kv
         add(attention + "v_proj.weight", [attention + "o_proj.weight"], attention + "v_proj.bias",
@@ -88,10 +90,11 @@ def loss(w, e, importance):
     return (importance * (w.astype(np.float64) - y) ** 2).sum()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_function_is_the_same(fold, tessera, family):
+@pytest.mark.parametrize("family, scheme", [*((family, SCHEME) for family in FAMILIES), *((family, "int8-weight-only") for family in LATENT)])
+def test_the_function_is_the_same(fold, tessera, family, scheme):
+    """4 bits keep latent attention, so that it is scaled for 8 bits only."""
     m = outliers(Whole(family))
-    src, dst, tokens, _, result = fold(m, "--threads", "3")
+    src, dst, tokens, _, result = fold(m, "--threads", "3", scheme=scheme)
     assert result["sets_scaled"] > 0 and result["gain_db"] > 0
     code, out, err = harness.run(tessera, ["verify", "forward", dst, "--against", src, "--tokens", tokens, "--exact", "--device", "cpu", "--json", "-"])
     assert code == 0, err
@@ -100,6 +103,8 @@ def test_the_function_is_the_same(fold, tessera, family):
     before, after = load(src), load(dst)
     assert before.keys() == after.keys() and (src / "config.json").read_text() == (dst / "config.json").read_text()
     assert any(not np.array_equal(before[n], after[n]) for n in before)
+    if scheme != SCHEME:
+        assert all(exponents(before[n], after[n]).any() for n in before if ".self_attn." in n and n.endswith(PROJECTIONS))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

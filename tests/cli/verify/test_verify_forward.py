@@ -5,8 +5,10 @@ import math
 
 import batched
 from checkpoints import write
+from forward_families import DSA
 from forward_oracle import command, EXPERTS, FAMILIES, failed, LAYERS, noisy, softmax, sqnr, verify, VOCABULARY, Whole
 import harness
+from indexer_oracle import agreement_of_tokens
 import numpy as np
 import pytest
 
@@ -42,7 +44,7 @@ def test_without_states_the_error_of_float32_is_all_there_is(tmp_path, verify):
 @pytest.mark.parametrize("family, fault", [
     ("llama", "rope"), ("qwen3", "head norm"), ("deepseek_v3", "bias"), ("deepseek_v3", "groups"), ("deepseek_v3", "scaling"),
     ("deepseek_v3", "shared"), ("deepseek_v2", "groups"), ("deepseek_v2", "scaling"),
-    ("qwen3_next", "head norm"), ("ministral3", "growth")])
+    ("qwen3_next", "head norm"), ("ministral3", "growth"), ("deepseek_v32", "indexer rope")])
 def test_a_mistake_is_found_in_its_layer(tmp_path, verify, family, fault):
     m = Whole(family)
     found = verify(m.write(tmp_path / "m"), "--reference", m.reference(tmp_path / "r.safetensors", {1: fault}))
@@ -57,7 +59,7 @@ def test_a_mistake_is_found_in_a_delta_net(tmp_path, verify):
 
 # ---- two checkpoints ----
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "deepseek_v3", "qwen3_next"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "deepseek_v3", "deepseek_v32", "minimax_m3_vl", "qwen3_next"])
 def test_what_two_checkpoints_make_of_the_same_tokens(tmp_path, verify, family):
     m = Whole(family)
     other = noisy(m, 0.05)
@@ -66,8 +68,11 @@ def test_what_two_checkpoints_make_of_the_same_tokens(tmp_path, verify, family):
     found = verify(a, b, "--tokens", tmp_path / "t.txt")
     x, y = (t["model.embed_tokens.weight"].astype(np.float64)[m.tokens] for t in (m.tensors, other))
     for layer in range(LAYERS):
+        m.chosen_tokens = None
         behind, chosen = m.run_layer(layer, x, m.tensors)
+        seen = m.chosen_tokens
         alone, chosen_alone = m.run_layer(layer, x, other)
+        seen_alone = m.chosen_tokens
         y, chosen_there = m.run_layer(layer, y, other)
         subject = f"model.layers.{layer}"
         stream, own = found[subject, "stream of hidden states"], found[subject, "layer alone"]
@@ -76,6 +81,9 @@ def test_what_two_checkpoints_make_of_the_same_tokens(tmp_path, verify, family):
         for judgement, others in ((stream, chosen_there), (own, chosen_alone)):
             alike = None if chosen is None else (chosen[..., None] == others[..., None, :]).any(-1).mean()
             assert judgement.get("agreement") == (None if alike is None else pytest.approx(alike))
+        for judgement, others in ((stream, m.chosen_tokens), (own, seen_alone)):
+            alike = None if seen is None else agreement_of_tokens(seen, others)
+            assert judgement.get("token_agreement") == (None if alike is None else pytest.approx(alike))
         x = behind
     p, q = m.logits(x, m.tensors), m.logits(y, other)
     log_p, log_q = (np.log(softmax(u)) for u in (p, q))
@@ -146,6 +154,20 @@ def test_other_experts_are_a_fault_by_themselves(tmp_path, verify):
     assert found["model.layers.1", "layer alone"]["fault"] == "more than a quarter of the experts are chosen differently"
 
 
+def test_other_tokens_are_a_fault_by_themselves(tmp_path, verify, tessera):
+    """Layer 0 of the copy, which has no experts, scores tokens with another key. The shares are printed, too."""
+    m = Whole("deepseek_v32")
+    wk = "model.layers.0.self_attn.indexer.wk.weight"
+    a, b = m.write(tmp_path / "a"), write(tmp_path / "b", m.tensors | {wk: -m.tensors[wk]}, m.config)
+    found = verify(a, b)
+    assert {s: j["fault"] for (s, what), j in found.items() if what == "layer alone" and j["fault"]} == {
+        "model.layers.0": "more than a quarter of the tokens are chosen differently"}
+    _, out, _ = harness.run(tessera, command(a, b))
+    shares = [f"{100 * found['model.layers.0', what]['token_agreement']:.2f} %" for what in ("stream of hidden states", "layer alone")]
+    assert f"tokens chosen by both: {shares[0]}, and {shares[1]} in the layer alone" in out
+    assert "and 100.00 % in the layer alone" in out
+
+
 def test_threads_and_layers(tmp_path, verify):
     m = Whole("deepseek_v3")
     a, b = m.write(tmp_path / "a"), write(tmp_path / "b", noisy(m, 0.01), m.config)
@@ -193,6 +215,8 @@ def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, f
 
 # ---- refusals ----
 
+MIMO = {"model_type": "mimo_v2_flash", "v_head_dim": 12, "partial_rotary_factor": 0.5}
+
 @pytest.mark.parametrize("arguments, config, code, words", [
     (["a"], {}, 2, "no source given"),
     (["a", "--reference", "bad.txt", "--against", "a"], {}, 2, "not both"),
@@ -236,6 +260,24 @@ def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, f
     (["a", "a"], {"model_type": "nemotron_h", "hidden_act": "relu2", "moe_latent_size": 64}, 3, "moe_latent_size"),
     (["a", "a"], {"model_type": "nemotron_h", "hidden_act": "relu2", "mamba_hidden_act": "gelu"}, 3, "mamba_hidden_act"),
     (["a", "a"], {"model_type": "hunyuan_v1_dense", "rope_scaling": {"type": "dynamic", "factor": 2}}, 3, "dynamic"),
+    (["a", "a"], {"model_type": "deepseek_v32"}, 3, "index_topk"),
+    (["a", "a"], {"model_type": "deepseek_v32", **DSA, "index_topk_freq": 2}, 3, "unsupported index_topk_freq"),
+    (["a", "a"], {"model_type": "deepseek_v32", **DSA, "indexer_rope_interleave": True}, 3, "unsupported indexer_rope_interleave"),
+    (["a", "a"], {"model_type": "deepseek_v32", **DSA, "layer_types": ["full_attention"] * 3}, 3, "layer_types[0] is 'full_attention'"),
+    (["a", "a"], {"model_type": "glm_moe_dsa", **DSA, "indexer_types": ["full", "shared"]}, 3, "indexer_types"),
+    (["a", "a"], {"model_type": "glm_moe_dsa", **DSA, "indexer_types": ["shared", "full", "full"]}, 3, "indexer_types"),
+    (["a", "a"], {"model_type": "glm_moe_dsa", **DSA, "index_topk_pattern": "FSX"}, 3, "unsupported index_topk_pattern"),
+    (["a", "a"], {"model_type": "minimax_m3_vl", "sparse_attention_config": {"sparse_init_block": 1}}, 3, "sparse_init_block"),
+    (["a", "a"], {"model_type": "minimax_m3_vl", "attention_output_gate": True}, 3, "unsupported attention_output_gate"),
+    (["a", "a"], {"model_type": "minimax_m3_vl", "sparse_attention_config": {"sparse_attention_freq": [0, 1]}}, 3, "must have 3 numbers"),
+    (["a", "a"], {"model_type": "minimax_m3_vl"}, 3, "routed_scaling_factor"),
+    (["a", "a"], {"model_type": "minimax_m3_vl", "routed_scaling_factor": 2.0, "sparse_attention_config": {"sparse_attention_freq": [0, 1, 1]}}, 3,
+     "index_n_heads"),
+    (["a", "a"], {"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 1]}, 3, "hybrid_layer_pattern must have 3"),
+    (["a", "a"], {**MIMO, "swa_head_dim": 24}, 3, "unsupported swa_head_dim"),
+    (["a", "a"], {**MIMO, "add_full_attention_sink_bias": True}, 3, "add_full_attention_sink_bias"),
+    (["a", "a"], {**MIMO, "v_head_dim": 0}, 3, "v_head_dim"),
+    (["a", "a"], {"model_type": "minimax_m3_vl", "swiglu_alpha": 1.5}, 3, "swiglu_alpha"),
 ])
 def test_refusals(tmp_path, tessera, arguments, config, code, words):
     Whole("llama").write(tmp_path / "a", **config)
@@ -281,13 +323,13 @@ def test_a_window_that_no_sequence_fills_is_no_matter(tmp_path, verify):
     assert not failed(verify(b, b))
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3", "qwen3_next", "nemotron_h"])
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3", "glm_moe_dsa", "minimax_m3_vl", "qwen3_next", "nemotron_h"])
 @pytest.mark.parametrize("lie", [0, -1, 1, 3, 7, 2**31, 2**64, 1e300, "x", None, [], {}, True])
 def test_configurations_that_lie(tmp_path, tessera, family, lie):
     """Whatever a key says, there is a result or one sentence."""
     m, commands = Whole(family), {}
     (weights,) = m.write(tmp_path / "weights").glob("*.safetensors")
-    for key in [*m.config, "topk_method", "scoring_func", "sliding_window", "rope_parameters", "tie_word_embeddings"]:
+    for key in dict.fromkeys([*m.config, "topk_method", "scoring_func", "sliding_window", "rope_parameters", "tie_word_embeddings"]):
         a = tmp_path / key
         a.mkdir()
         (a / weights.name).hardlink_to(weights)

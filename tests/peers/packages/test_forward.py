@@ -11,7 +11,7 @@ import interop_forward
 
 
 # The others are held to NumPy by tests/cli/verify/test_verify_forward.py.
-NAMES = ["Qwen2, layers with a window", "Qwen2-MoE", "Mixtral", "GLM-4 MoE", "Gemma 2", "Gemma 3", "gpt-oss",
+NAMES = ["Qwen2, layers with a window", "Qwen2-MoE", "Mixtral", "GLM-4 MoE", "Gemma 2", "Gemma 3", "gpt-oss", "MiniMax-M3, as released", "Mistral 4, as released",
          *interop_forward.FAMILIES]
 
 

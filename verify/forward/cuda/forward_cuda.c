@@ -337,8 +337,9 @@ static void close_ops(tsr_ops *ops)
 }
 
 static const tsr_ops kFunctions = {
-    TSR_OPS_FUNCTIONS,        .put = tsr_gpu_put,           .get = tsr_gpu_get,     .linear = tsr_gpu_linear,
-    .attend = tsr_gpu_attend, .convolve = tsr_gpu_convolve, .recur = tsr_gpu_recur, .close = close_ops,
+    TSR_OPS_FUNCTIONS,        .put = tsr_gpu_put,     .get = tsr_gpu_get,           .linear = tsr_gpu_linear,
+    .attend = tsr_gpu_attend, .index = tsr_gpu_index, .convolve = tsr_gpu_convolve, .recur = tsr_gpu_recur,
+    .close = close_ops,
 };
 
 /* Keeps freed memory in the process, so that the next layer reuses it. */

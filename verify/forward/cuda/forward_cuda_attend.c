@@ -12,7 +12,7 @@ typedef struct attention {
     const tsr_gpu_ops *g;
     const tsr_op_attend *a;
     size_t share; /* heads of a group */
-    void *q, *k, *v, *scores, *probabilities, *out, *sinks;
+    void *q, *k, *v, *scores, *probabilities, *out, *sinks, *chosen;
 } attention;
 
 static const void *element(const attention *t, const void *x, size_t i)
@@ -35,8 +35,10 @@ static tsr_grouped grouped(const attention *t, const double *x, size_t ld, size_
 /* Computes attention of queries [q0, q1) of the sequence whose first token is `begin`. */
 static tsr_status attend_queries(const attention *t, size_t begin, size_t q0, size_t q1, tsr_err *err)
 {
+    static const tsr_token_choice kAll = {.groups = 1};
     const tsr_op_attend *const a = t->a;
     const tsr_gpu_ops *const g = t->g;
+    const tsr_token_choice *const choice = a->chosen != NULL ? a->chosen : &kAll;
     const size_t k0 = q0 + 1 > a->window ? q0 + 1 - a->window : 0, keys = q1 - k0, queries = q1 - q0;
     const size_t rows = queries * t->share, n = a->tokens->count;
     const tsr_cublas_gemm by_keys = {.precision = g->precision,
@@ -66,7 +68,12 @@ static tsr_status attend_queries(const attention *t, size_t begin, size_t q0, si
                                            .window = a->window,
                                            .scale = a->scale,
                                            .cap = a->cap,
-                                           .sinks = t->sinks};
+                                           .sinks = t->sinks,
+                                           .chosen = t->chosen,
+                                           .heads_of_choice = a->heads / choice->groups,
+                                           .rows = choice->count,
+                                           .first_row = begin + q0,
+                                           .words = choice->words};
     const tsr_cublas_gemm by_values = {.precision = g->precision,
                                        .a = t->probabilities,
                                        .b = element(t, t->v, (begin + k0) * a->v_dim),
@@ -111,7 +118,11 @@ static tsr_status make_buffers(attention *t, size_t queries, tsr_err *err)
     TSR_TRY(tsr_stream_allocate(g, scores * tsr_precision_bytes(tsr_precision_of_sums(g->precision)), &t->scores, err));
     TSR_TRY(tsr_stream_allocate(g, scores * bytes, &t->probabilities, err));
     TSR_TRY(tsr_stream_allocate(g, queries * a->heads * a->v_dim * bytes, &t->out, err));
-    return tsr_stream_lend(g, a->sinks, a->heads * sizeof *a->sinks, &t->sinks, err);
+    TSR_TRY(tsr_stream_lend(g, a->sinks, a->heads * sizeof *a->sinks, &t->sinks, err));
+    if (a->chosen == NULL)
+        return TSR_OK;
+    const size_t words = a->chosen->groups * a->chosen->count * a->chosen->words;
+    return tsr_stream_lend(g, a->chosen->bits, words * sizeof *a->chosen->bits, &t->chosen, err);
 }
 
 tsr_status tsr_gpu_attend(tsr_ops *ops, const tsr_op_attend *a, tsr_err *err)
@@ -125,7 +136,7 @@ tsr_status tsr_gpu_attend(tsr_ops *ops, const tsr_op_attend *a, tsr_err *err)
         for (size_t q = 0; status == TSR_OK && q < length; q += at_once)
             status = attend_queries(&t, begin, q, (size_t)tsr_min_u64(q + at_once, length), err);
     }
-    void *const all[] = {t.q, t.k, t.v, t.scores, t.probabilities, t.out, t.sinks};
+    void *const all[] = {t.q, t.k, t.v, t.scores, t.probabilities, t.out, t.sinks, t.chosen};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         tsr_stream_release(t.g, all[i]);
     return status;

@@ -79,7 +79,8 @@ tsr_status tsr_gpu_take_piece(tsr_gpu_ops *gpu, size_t elements, size_t *piece, 
 tsr_status tsr_gpu_put(tsr_ops *ops, double *to, const double *host, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_get(tsr_ops *ops, double *host, const double *from, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Implement ops->convolve and ops->recur. */
+/* Implement ops->index, ops->convolve and ops->recur. */
+tsr_status tsr_gpu_index(tsr_ops *ops, const tsr_op_index *args, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_recur(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -14,6 +14,9 @@ static const struct {
     {"full_attention", TSR_LAYER_FULL},
     {"attention", TSR_LAYER_FULL},
     {"sliding_attention", TSR_LAYER_WINDOW},
+    {"indexed_attention", TSR_LAYER_INDEXED},
+    {"deepseek_sparse_attention", TSR_LAYER_INDEXED},
+    {"minimax_m3_sparse", TSR_LAYER_INDEXED},
     {"linear_attention", TSR_LAYER_DELTA},
     {"linear_attention", TSR_LAYER_KIMI},
     {"linear_attention", TSR_LAYER_SCAN},
@@ -33,7 +36,9 @@ static bool allows(const tsr_forward *f, tsr_layer_kind kind)
     const tsr_layer_rule rule = f->family->layers;
     switch (kind) {
     case TSR_LAYER_FULL:
-        return true;
+        return rule != TSR_INDEXED_ALL;
+    case TSR_LAYER_INDEXED:
+        return rule == TSR_INDEXED_ALL || rule == TSR_INDEXED_LISTED;
     case TSR_LAYER_WINDOW:
         return rule != TSR_WINDOW_UNKNOWN && rule < TSR_DELTA_PATTERN;
     case TSR_LAYER_DELTA:
@@ -77,6 +82,7 @@ static tsr_layer_kind kind_by_rule(tsr_layer_rule rule, const rule_numbers *n, s
     case TSR_KIMI_LISTED:
     case TSR_SCAN_LISTED:
     case TSR_BLOCKS_LISTED:
+    case TSR_INDEXED_LISTED:
         break;
     case TSR_WINDOW_ALL:
         slides = true;
@@ -95,6 +101,8 @@ static tsr_layer_kind kind_by_rule(tsr_layer_rule rule, const rule_numbers *n, s
         break;
     case TSR_DELTA_PATTERN:
         return (i + 1) % n->interval != 0 ? TSR_LAYER_DELTA : TSR_LAYER_FULL;
+    case TSR_INDEXED_ALL:
+        return TSR_LAYER_INDEXED;
     }
     return slides ? TSR_LAYER_WINDOW : TSR_LAYER_FULL;
 }
@@ -206,9 +214,13 @@ size_t tsr_layer_kinds_count(const tsr_forward *f)
 
 const char *tsr_forward_module(const tsr_forward *f, size_t layer)
 {
-    static const char *const kModules[] = {
-        [TSR_LAYER_FULL] = "self_attn", [TSR_LAYER_WINDOW] = "self_attn", [TSR_LAYER_DELTA] = "linear_attn",
-        [TSR_LAYER_KIMI] = "self_attn", [TSR_LAYER_SCAN] = "mamba",       [TSR_LAYER_MLP] = "mlp"};
+    static const char *const kModules[] = {[TSR_LAYER_FULL] = "self_attn",
+                                           [TSR_LAYER_WINDOW] = "self_attn",
+                                           [TSR_LAYER_INDEXED] = "self_attn",
+                                           [TSR_LAYER_DELTA] = "linear_attn",
+                                           [TSR_LAYER_KIMI] = "self_attn",
+                                           [TSR_LAYER_SCAN] = "mamba",
+                                           [TSR_LAYER_MLP] = "mlp"};
     return (f->traits & TSR_ONE_BLOCK) != 0 ? "mixer" : kModules[f->kinds[layer]];
 }
 
@@ -230,30 +242,86 @@ static tsr_status read_types(const tsr_forward *f, tsr_json_text types, tsr_err 
                                          c->path, f->layers);
 }
 
-/* Sets has_rope by no_rope_layers, a list with 0 for a layer without RoPE, else by no_rope_layer_interval. */
-static tsr_status read_listed_rope(const tsr_forward *f, tsr_err *err)
+/* Reads a list at `key` with a number for each layer. A flag is true if the number is not 0. */
+static tsr_status read_flags(const tsr_forward *f, const char *key, bool *flags, tsr_err *err)
 {
     const tsr_checkpoint *const c = f->side->checkpoint;
-    const size_t interval = (size_t)tsr_max_u64(number(f, "no_rope_layer_interval", 4), 1);
-    tsr_json_text list;
-    uint64_t flag;
+    tsr_json_text list = {0};
+    uint64_t number;
     size_t layer = 0;
-    for (size_t i = 0; i < f->layers; i++)
-        f->has_rope[i] = (i + 1) % interval != 0;
-    if (!tsr_config_find_model(c, "no_rope_layers", &list) || tsr_json_is(list, "null"))
-        return TSR_OK;
+    tsr_config_find_model(c, key, &list);
     tsr_json_reader r = tsr_json_open(c->path, list.data, list.size);
     bool more = tsr_json_enter_array(&r, NULL) == TSR_OK;
     for (; more && tsr_json_next_element(&r, &more, NULL) == TSR_OK && more; layer++) {
-        if (tsr_json_read_u64(&r, &flag, NULL) != TSR_OK)
+        if (tsr_json_read_u64(&r, &number, NULL) != TSR_OK)
             break;
         if (layer < f->layers)
-            f->has_rope[layer] = flag != 0;
+            flags[layer] = number != 0;
     }
-    return layer == f->layers
-               ? TSR_OK
-               : tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no_rope_layers must have %zu numbers", c->path,
-                          f->layers);
+    return layer == f->layers ? TSR_OK
+                              : tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": %s must have %zu numbers", c->path,
+                                         key, f->layers);
+}
+
+/* Sets has_rope by no_rope_layers, a list with 0 for a layer without RoPE, else by no_rope_layer_interval. */
+static tsr_status read_listed_rope(const tsr_forward *f, tsr_err *err)
+{
+    static const char kKey[] = "no_rope_layers";
+    const size_t interval = (size_t)tsr_max_u64(number(f, "no_rope_layer_interval", 4), 1);
+    tsr_json_text list;
+    for (size_t i = 0; i < f->layers; i++)
+        f->has_rope[i] = (i + 1) % interval != 0;
+    return tsr_config_find_model(f->side->checkpoint, kKey, &list) && !tsr_json_is(list, "null")
+               ? read_flags(f, kKey, f->has_rope, err)
+               : TSR_OK;
+}
+
+/* Sets kinds by a list of flags, if config.json has one at `key`: `kind` or full attention. *found tells so. */
+static tsr_status read_flagged(tsr_forward *f, const char *key, tsr_layer_kind kind, bool *found, tsr_err *err)
+{
+    tsr_json_text list;
+    *found = tsr_config_find_model(f->side->checkpoint, key, &list);
+    if (!*found)
+        return TSR_OK;
+    bool *const flags = tsr_arena_alloc(&f->arena, f->layers * sizeof *flags);
+    if (flags == NULL)
+        return tsr_out_of_memory(err, NULL);
+    TSR_TRY(read_flags(f, key, flags, err));
+    for (size_t i = 0; i < f->layers; i++)
+        f->kinds[i] = flags[i] ? kind : TSR_LAYER_FULL;
+    return TSR_OK;
+}
+
+/* Reads the most tokens that layers with a window see, the query's own included. */
+static size_t read_window(const tsr_forward *f)
+{
+    size_t window = number(f, "sliding_window", SIZE_MAX);
+    if ((f->traits & TSR_WINDOW_HEADS) != 0 && number(f, "sliding_window_size", 0) > 0)
+        window = number(f, "sliding_window_size", 0) + 1; /* transformers 5.24, MiMoV2FlashConfig */
+    return window == 0 || tsr_forward_is(f, "use_sliding_window", "false") ? SIZE_MAX : window;
+}
+
+/* Sets the kinds of a family that lists them neither in layer_types nor as letters. */
+static tsr_status read_unlisted(tsr_forward *f, tsr_err *err)
+{
+    const char *const path = f->side->checkpoint->path;
+    bool found;
+    switch (f->family->layers) {
+    case TSR_INDEXED_LISTED:
+        return read_flagged(f, "sparse_attention_config.sparse_attention_freq", TSR_LAYER_INDEXED, &found, err);
+    case TSR_KIMI_LISTED:
+        return read_kimi(f, err);
+    case TSR_SCAN_LISTED:
+    case TSR_BLOCKS_LISTED:
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no layer_types", path);
+    case TSR_WINDOW_LISTED:
+        TSR_TRY(read_flagged(f, "hybrid_layer_pattern", TSR_LAYER_WINDOW, &found, err));
+        return found || f->window == SIZE_MAX || number(f, "sliding_window_pattern", 0) != 0
+                   ? TSR_OK
+                   : tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": sliding_window without layer_types", path);
+    default:
+        return TSR_OK;
+    }
 }
 
 static tsr_status read_ropes(tsr_forward *f, tsr_err *err)
@@ -270,27 +338,20 @@ static tsr_status read_ropes(tsr_forward *f, tsr_err *err)
 
 tsr_status tsr_layer_kinds_read(tsr_forward *f, tsr_err *err)
 {
-    const char *const path = f->side->checkpoint->path;
-    const tsr_layer_rule rule = f->family->layers;
     const rule_numbers numbers = read_rule_numbers(f);
     tsr_json_text types;
-    f->window = tsr_forward_is(f, "use_sliding_window", "false") ? SIZE_MAX : number(f, "sliding_window", SIZE_MAX);
-    f->window = f->window == 0 ? SIZE_MAX : f->window;
+    f->window = read_window(f);
     f->kinds = tsr_arena_alloc(&f->arena, f->layers * sizeof *f->kinds);
     f->has_rope = tsr_arena_alloc(&f->arena, f->layers * sizeof *f->has_rope);
     if (f->kinds == NULL || f->has_rope == NULL)
         return tsr_out_of_memory(err, NULL);
     for (size_t i = 0; i < f->layers; i++)
-        f->kinds[i] = kind_by_rule(rule, &numbers, i);
+        f->kinds[i] = kind_by_rule(f->family->layers, &numbers, i);
     if (find_types(f, &types))
         TSR_TRY(read_types(f, types, err));
     else if (find_pattern(f, &types))
         TSR_TRY(read_pattern(f, types, err));
-    else if (rule == TSR_KIMI_LISTED)
-        TSR_TRY(read_kimi(f, err));
-    else if (rule == TSR_SCAN_LISTED || rule == TSR_BLOCKS_LISTED)
-        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no layer_types", path);
-    else if (rule == TSR_WINDOW_LISTED && f->window != SIZE_MAX && number(f, "sliding_window_pattern", 0) == 0)
-        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": sliding_window without layer_types", path);
+    else
+        TSR_TRY(read_unlisted(f, err));
     return read_ropes(f, err);
 }

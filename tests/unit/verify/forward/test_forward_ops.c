@@ -54,7 +54,7 @@ Test(forward_ops, gates_are_their_formulas, .init = begin)
     }
 }
 
-/* Sequences of several lengths, heads that share keys, a window, a cap and sinks, each with and without. */
+/* Sequences of several lengths, heads that share keys, a window, a cap, sinks and chosen tokens, each with and without. */
 Test(forward_ops, attention_is_its_formula, .init = begin)
 {
     enum { COUNT = 23, HEADS = 4, KV_HEADS = 2, DIM = 6, V_DIM = 5 };
@@ -69,7 +69,11 @@ Test(forward_ops, attention_is_its_formula, .init = begin)
         k[i] = uniform(2);
     for (size_t i = 0; i < COUNT * KV_HEADS * V_DIM; i++)
         v[i] = uniform(2);
-    for (int kind = 0; kind < 8; kind++) {
+    static uint64_t bits[2 * COUNT]; /* two groups of heads, a word for each token */
+    const tsr_token_choice choice = {bits, 2, COUNT, 1};
+    for (size_t i = 0; i < 2 * COUNT; i++)
+        bits[i] = random_bits() | (uint64_t)1 << (i % COUNT - first[i % COUNT < 1 ? 0 : i % COUNT < 10 ? 1 : 2]);
+    for (int kind = 0; kind < 16; kind++) {
         const size_t window = (kind & 1) != 0 ? 4 : SIZE_MAX;
         const double cap = (kind & 2) != 0 ? 1.5 : 0, *const sinks = (kind & 4) != 0 ? kSinks : NULL;
         const tsr_op_attend args = {.tokens = &tokens,
@@ -86,7 +90,8 @@ Test(forward_ops, attention_is_its_formula, .init = begin)
                                     .scale = 0.4,
                                     .cap = cap,
                                     .window = window,
-                                    .sinks = sinks};
+                                    .sinks = sinks,
+                                    .chosen = (kind & 8) != 0 ? &choice : NULL};
         tsr_err err;
         cr_assert_eq(ops.attend(&ops, &args, &err), TSR_OK);
         for (size_t s = 0; s < 3; s++) {
@@ -98,7 +103,9 @@ Test(forward_ops, attention_is_its_formula, .init = begin)
                         for (size_t i = 0; i < DIM; i++)
                             score += q[(token * HEADS + h) * DIM + i] * k[(t * KV_HEADS + h / 2) * DIM + i];
                         score *= 0.4;
-                        const double weight = token - t >= window ? 0 : exp(cap != 0 ? cap * tanh(score / cap) : score);
+                        const bool hidden = (kind & 8) != 0 && (bits[h / 2 * COUNT + token] >> (t - first[s]) & 1) == 0;
+                        const double weight =
+                            token - t >= window || hidden ? 0 : exp(cap != 0 ? cap * tanh(score / cap) : score);
                         total += weight;
                         for (size_t i = 0; i < V_DIM; i++)
                             sum[i] += weight * v[(t * KV_HEADS + h / 2) * V_DIM + i];
@@ -107,6 +114,47 @@ Test(forward_ops, attention_is_its_formula, .init = begin)
                         cr_assert_float_eq(out[(token * HEADS + h) * V_DIM + i], sum[i] / total, 1e-13,
                                            "kind %d, token %zu, head %zu", kind, token, h);
                 }
+            }
+        }
+    }
+}
+
+/* With weights one score for all heads, without them one for each. */
+Test(forward_ops, scores_of_an_indexer_are_their_formula, .init = begin)
+{
+    enum {
+        BEGIN = 5,
+        FIRST = 12,
+        QUERIES = 9,
+        KEYS = FIRST + QUERIES - BEGIN,
+        HEADS = 3,
+        DIM = 7,
+        COUNT = FIRST + QUERIES
+    };
+    static double q[COUNT * HEADS * DIM], k[COUNT * DIM], weights[COUNT * HEADS], scores[HEADS * QUERIES * KEYS];
+    tsr_err err;
+    for (size_t i = 0; i < COUNT * HEADS * DIM; i++)
+        q[i] = uniform(2);
+    for (size_t i = 0; i < COUNT * DIM; i++)
+        k[i] = uniform(2);
+    for (size_t i = 0; i < COUNT * HEADS; i++)
+        weights[i] = uniform(2);
+    for (int weighted = 0; weighted < 2; weighted++) {
+        const tsr_op_index args = {q, k, weighted ? weights : NULL, HEADS, DIM, BEGIN, FIRST, QUERIES, KEYS, scores};
+        cr_assert_eq(ops.index(&ops, &args, &err), TSR_OK);
+        for (size_t i = 0; i < QUERIES; i++) {
+            for (size_t j = 0; BEGIN + j <= FIRST + i; j++) {
+                double sum = 0;
+                for (size_t h = 0; h < HEADS; h++) {
+                    double score = 0;
+                    for (size_t d = 0; d < DIM; d++)
+                        score += q[((FIRST + i) * HEADS + h) * DIM + d] * k[(BEGIN + j) * DIM + d];
+                    sum += weights[(FIRST + i) * HEADS + h] * fmax(score, 0);
+                    if (!weighted)
+                        cr_assert_float_eq(scores[(h * QUERIES + i) * KEYS + j], score, 1e-13);
+                }
+                if (weighted)
+                    cr_assert_float_eq(scores[i * KEYS + j], sum, 1e-13);
             }
         }
     }

@@ -38,20 +38,21 @@ static double yarn(size_t i, double base, double factor, double trained, double 
 Test(rope, yarn_has_the_papers_defaults)
 {
     static const struct {
-        const char *betas;
+        const char *type, *betas;
         double fast, slow;
-    } kCases[] = {{"", 32, 1},
-                  {", \"beta_fast\": 32", 32, 1},
-                  {", \"beta_slow\": 1", 32, 1},
-                  {", \"beta_slow\": 2", 32, 2},
-                  {", \"beta_fast\": 16, \"beta_slow\": 0.5", 16, 0.5}};
+    } kCases[] = {{"yarn", "", 32, 1},
+                  {"deepseek_yarn", "", 32, 1},
+                  {"yarn", ", \"beta_fast\": 32", 32, 1},
+                  {"yarn", ", \"beta_slow\": 1", 32, 1},
+                  {"yarn", ", \"beta_slow\": 2", 32, 2},
+                  {"yarn", ", \"beta_fast\": 16, \"beta_slow\": 0.5", 16, 0.5}};
     for (size_t k = 0; k < sizeof kCases / sizeof *kCases; k++) {
         char config[256];
         tsr_arena arena = {0};
         snprintf(config, sizeof config,
-                 "{\"rope_theta\": 10000, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, "
+                 "{\"rope_theta\": 10000, \"rope_scaling\": {\"type\": \"%s\", \"factor\": 40, "
                  "\"original_max_position_embeddings\": 4096%s}}",
-                 kCases[k].betas);
+                 kCases[k].type, kCases[k].betas);
         const tsr_rope rope = read_rope(config, &arena);
         cr_assert_eq(rope.pairs, DIM / 2);
         for (size_t i = 0; i < rope.pairs; i++)

@@ -1,0 +1,54 @@
+/* Chooses the tokens that queries of sparse attention see, from the scores of an indexer. */
+#ifndef TSR_VERIFY_FORWARD_TOKENS_TOKEN_CHOICE_H
+#define TSR_VERIFY_FORWARD_TOKENS_TOKEN_CHOICE_H
+
+#include "common/atomics.h"
+#include "common/status.h"
+#include "verify/forward/tokens/tokens.h"
+
+/* The positions that each query sees, on the host. Bit j of row [group][token] is that of position j in the token's
+ * sequence. Zero-initialised: attention is not limited. */
+typedef struct tsr_token_choice {
+    uint64_t *bits; /* [groups][count][words], from malloc */
+    size_t groups, count, words;
+} tsr_token_choice;
+
+/* Returns true if a row has a position. The row of a token is group * count + token. */
+static inline bool tsr_is_chosen(const tsr_token_choice *choice, size_t row, size_t position)
+{
+    return (choice->bits[row * choice->words + position / 64] >> (position % 64) & 1) != 0;
+}
+
+/* Makes a choice that has no tokens yet. */
+tsr_status tsr_token_choice_make(tsr_token_choice *choice, size_t groups, const tsr_tokens *tokens,
+                                 tsr_err *err) TSR_WARN_UNUSED;
+void tsr_token_choice_free(tsr_token_choice *choice);
+
+/* Makes a choice for `times` repetitions of the tokens of `choice`. A choice that limits nothing stays so. */
+tsr_status tsr_token_choice_repeat(const tsr_token_choice *choice, size_t times, tsr_token_choice *repeated,
+                                   tsr_err *err) TSR_WARN_UNUSED;
+
+/* Copies all rows of `part` to the rows of `whole` from token `first` on. */
+void tsr_token_choice_place(tsr_token_choice *whole, size_t first, const tsr_token_choice *part);
+
+/* Counts what x chooses for `tokens`, whose rows begin at x_first, and those of them that y chooses, too, in rows from
+ * y_first on. Queries that see all positions up to their own are not counted. */
+void tsr_token_choice_compare(const tsr_token_choice *x, size_t x_first, const tsr_token_choice *y, size_t y_first,
+                              const tsr_tokens *tokens, uint64_t *chosen, uint64_t *alike);
+
+/* Scores of consecutive queries of one sequence. A query chooses among blocks of positions up to its own. The score of a
+ * block is its largest one. Of equal blocks, the one with the lower position is chosen. */
+typedef struct tsr_token_scores {
+    const double *scores; /* [groups][queries][keys] */
+    size_t queries, keys;
+    size_t token, position; /* row of the first query in the choice, and its position in the sequence */
+    size_t block, kept;     /* positions of a block; number of blocks to choose */
+    size_t local;           /* the last blocks, up to the query's own, that are always chosen */
+} tsr_token_scores;
+tsr_status tsr_token_choice_add(tsr_token_choice *choice, const tsr_token_scores *scores, unsigned threads,
+                                const atomic_bool *cancel, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Chooses all positions up to a token's own. */
+void tsr_token_choice_add_all(tsr_token_choice *choice, size_t token, size_t position);
+
+#endif
