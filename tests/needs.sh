@@ -91,6 +91,7 @@ missing_for() {
     have gcc || echo gcc
     have c++ || have g++ || echo g++
     has_library criterion criterion/criterion.h || echo libcriterion-dev
+    { PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null || true; } | grep -q 'libopenblas\.so\.0' || echo libopenblas0-pthread
     [ -n "$(find_clang)" ] || echo clang
     has_fuzzer || clang_runtime
     valgrind -q true >/dev/null 2>&1 || echo valgrind libc6-dbg
