@@ -11,21 +11,18 @@ using namespace block_fp8;
 
 /* All tiles of the Hopper kernels. */
 constexpr tsr_gemm_config kTiles[] = {
-    {TSR_GEMM_TOKENS, 16, 128, 0}, {TSR_GEMM_TOKENS, 32, 128, 0},  {TSR_GEMM_NARROW, 64, 64, 0},
-    {TSR_GEMM_NARROW, 64, 128, 0}, {TSR_GEMM_NARROW, 128, 128, 0}, {TSR_GEMM_WIDE, 128, 128, 0},
-    {TSR_GEMM_WIDE, 128, 192, 0},  {TSR_GEMM_WIDE, 256, 128, 0},
+    {TSR_GEMM_NARROW, 64, 64, 0}, {TSR_GEMM_NARROW, 64, 128, 0}, {TSR_GEMM_NARROW, 128, 128, 0},
+    {TSR_GEMM_WIDE, 128, 128, 0}, {TSR_GEMM_WIDE, 128, 192, 0},  {TSR_GEMM_WIDE, 256, 128, 0},
 };
 
 /* Returns the microseconds of a k tile in a CTA, of which `busy` of the multiprocessors have one. */
 double step_us(const tsr_gemm_config &tile, double busy)
 {
     constexpr double kStep = 0.035, kProduct = 1.24e-5; /* for a k tile, and for each of its results */
-    constexpr int kRowsOfW = 62;     /* with W in the rows of the tensor cores, a product costs as many more tokens */
-    constexpr double kSlower = 0.85; /* the part by which it takes longer if all are busy */
-    constexpr double kHalves = 1.05; /* the wide kernel multiplies 128 by 128 in two halves */
+    constexpr double kSlower = 0.85;                    /* the part by which it takes longer if all are busy */
+    constexpr double kHalves = 1.05;                    /* the wide kernel multiplies 128 by 128 in two halves */
     const bool wide = tile.kind == TSR_GEMM_WIDE;
-    const int tokens = tile.tokens + (tile.kind == TSR_GEMM_TOKENS ? kRowsOfW : 0);
-    return (kStep + kProduct * tokens * tile.rows) * (wide && tile.tokens * tile.rows <= 128 * 128 ? kHalves : 1) *
+    return (kStep + kProduct * tile.tokens * tile.rows) * (wide && tile.tokens * tile.rows <= 128 * 128 ? kHalves : 1) *
                (1 + kSlower * busy) +
            (wide && tile.cluster > 1 ? 0.003 : 0); /* CTAs of a pair wait for each other */
 }

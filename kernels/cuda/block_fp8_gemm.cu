@@ -127,14 +127,13 @@ tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream st
     switch (config.kind) {
     case TSR_GEMM_PLAIN:
         return run_plain(p, args->out, stream, err);
-    case TSR_GEMM_TOKENS:
-        return block_fp8::run_tokens(p, args->out, config, stream, err);
     case TSR_GEMM_NARROW:
         return block_fp8::run_narrow(p, args->out, config, stream, err);
     case TSR_GEMM_WIDE:
         return block_fp8::run_wide(p, args->out, config, device.processors, stream, err);
     case TSR_GEMM_MMA:
         return block_fp8::run_mma(p, args->out, config.tokens == 0 ? block_fp8::mma_for(args->m) : config, stream, err);
+    case TSR_GEMM_FEW:
     case TSR_GEMM_AUTO:
         break;
     }

@@ -39,8 +39,7 @@ typedef enum tsr_gemm_out { TSR_GEMM_BF16, TSR_GEMM_F16, TSR_GEMM_F32 } tsr_gemm
 typedef enum tsr_gemm_kind {
     TSR_GEMM_AUTO,
     TSR_GEMM_PLAIN,  /* the definition: one thread per element */
-    TSR_GEMM_TOKENS, /* W * A^T in tiles of 128 rows by `tokens` (16, 32), k split over a cluster of `cluster` (1 to
-                      * 8) */
+    TSR_GEMM_FEW,    /* W * A^T, of the grouped product only (block_fp8_grouped.h) */
     TSR_GEMM_WIDE,   /* persistent, tiles of `tokens` by `rows` (128 by 128, 128 by 192, 256 by 128), by single CTAs or,
                       * with `cluster` 2, in pairs that share W or A by multicast */
     TSR_GEMM_NARROW, /* A * W^T in tiles of `tokens` by `rows` (64 by 64, 64 by 128, 128 by 128), k split over a cluster

@@ -87,7 +87,7 @@ tsr_gemm_config fastest_few(int64_t tokens, int64_t groups, int64_t n, int64_t p
                                         const int64_t units = groups * host::ceil_div(n, rows);
                                         return (double)units / (double)(host::ceil_div(units, processors) * processors);
     };
-    return {TSR_GEMM_TOKENS, tile, filled(64) > filled(128) + 0.2 ? 64 : 128, 1};
+    return {TSR_GEMM_FEW, tile, filled(64) > filled(128) + 0.2 ? 64 : 128, 1};
 }
 
 } // namespace
@@ -133,7 +133,7 @@ tsr_status tsr_cuda_block_fp8_grouped(const tsr_block_fp8_grouped *args, tsr_str
     switch (config.kind) {
     case TSR_GEMM_PLAIN:
         return run_plain(p, stream, err);
-    case TSR_GEMM_TOKENS:
+    case TSR_GEMM_FEW:
         return block_fp8::run_grouped_few(p, config, device.processors, stream, err);
     case TSR_GEMM_WIDE:
         return block_fp8::run_grouped_wide(p, config, device.processors, stream, err);

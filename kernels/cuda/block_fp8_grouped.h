@@ -30,7 +30,7 @@ extern "C" {
 enum { TSR_GROUPED_MOST = 1024 };
 
 typedef struct tsr_block_fp8_grouped {
-    /* TSR_GEMM_TOKENS: masked rows only, tiles of `rows` (64, 128) by `tokens` (16, 32, 64), cluster 1. TSR_GEMM_WIDE:
+    /* TSR_GEMM_FEW: masked rows only, tiles of `rows` (64, 128) by `tokens` (16, 32, 64), cluster 1. TSR_GEMM_WIDE:
      * 128 tokens by 128 or 192 rows, cluster 2. */
     tsr_block_fp8_gemm gemm;
     int64_t groups;

@@ -266,8 +266,6 @@ bool mma_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device);
 tsr_status problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr_err *err);
 
 /* Launch the kernel of this tile on `p`. TSR_E_UNSUPPORTED: there is no such kernel. */
-tsr_status run_tokens(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, tsr_stream stream,
-                      tsr_err *err);
 tsr_status run_narrow(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, tsr_stream stream,
                       tsr_err *err);
 tsr_status run_wide(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, int processors,

@@ -1,5 +1,5 @@
-/* Common code of the block-FP8 kernels for few tokens: how a CTA finds and loads its part of the product, and how the
- * kernels are launched. */
+/* Common code of the block-FP8 kernels for up to some hundred tokens: how a CTA finds and loads its part of the product, and how
+ * the kernels are launched. */
 #ifndef TSR_KERNELS_CUDA_BLOCK_FP8_SHARE_CUH
 #define TSR_KERNELS_CUDA_BLOCK_FP8_SHARE_CUH
 
@@ -37,36 +37,6 @@ template <typename SHAPE> __device__ __forceinline__ void make_barriers(const ti
         hopper::barrier_init(&ring.empty[s], (uint32_t)users);
     }
     hopper::fence_barrier_init();
-}
-
-/* sum += scale_a * by_w * tile, for a thread's part of W * A^T. `scale_a` is the address of its tokens' scales. */
-template <int TOKENS>
-__device__ __forceinline__ void add_scaled(float (&sum)[TOKENS / 2], const float (&tile)[TOKENS / 2], uint32_t scale_a,
-                                           float by_w)
-{
-#pragma unroll
-    for (int g = 0; g < TOKENS / 8; ++g) {
-        const float2 by_a = hopper::load_shared2(scale_a + 32 * g);
-        const float even = by_a.x * by_w, odd = by_a.y * by_w;
-        sum[4 * g] = fmaf(tile[4 * g], even, sum[4 * g]);
-        sum[4 * g + 1] = fmaf(tile[4 * g + 1], odd, sum[4 * g + 1]);
-        sum[4 * g + 2] = fmaf(tile[4 * g + 2], even, sum[4 * g + 2]);
-        sum[4 * g + 3] = fmaf(tile[4 * g + 3], odd, sum[4 * g + 3]);
-    }
-}
-
-/* Writes a thread's sums, transposed, into results [TOKENS][PITCH] in shared memory. */
-template <int TOKENS, int PITCH>
-__device__ __forceinline__ void write_columns(float *results, const float (&sum)[TOKENS / 2], int row, int lane)
-{
-#pragma unroll
-    for (int g = 0; g < TOKENS / 8; ++g) {
-        float *const column = results + (8 * g + 2 * (lane % 4)) * PITCH + row;
-        column[0] = sum[4 * g];
-        column[PITCH] = sum[4 * g + 1];
-        column[8] = sum[4 * g + 2];
-        column[PITCH + 8] = sum[4 * g + 3];
-    }
 }
 
 /* Tensor maps of the operands and of A's scales. */

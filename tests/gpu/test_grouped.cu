@@ -153,7 +153,7 @@ static void check(const operands &o, const tsr_gemm_config *configs)
         for (const tsr_gemm_config *config = configs;; ++config) {
             const int size = out == TSR_GEMM_F32 ? 4 : 2;
             tsr_err err;
-            if (o.l.masked || config->kind != TSR_GEMM_TOKENS) {
+            if (o.l.masked || config->kind != TSR_GEMM_FEW) {
                 tsr_block_fp8_grouped grouped = {whole(o, (tsr_gemm_out)out, o.d), (int64_t)o.l.rows.size()};
                 grouped.group_of_row = o.l.masked ? NULL : o.group_of_row;
                 grouped.rows_of_group = o.l.masked ? o.rows_of_group : NULL;
@@ -196,11 +196,10 @@ static std::vector<int32_t> random_rows(int groups, int most)
     return rows;
 }
 
-static const tsr_gemm_config kEvery[] = {{TSR_GEMM_PLAIN, 0, 0, 0},     {TSR_GEMM_TOKENS, 16, 64, 1},
-                                         {TSR_GEMM_TOKENS, 16, 128, 1}, {TSR_GEMM_TOKENS, 32, 64, 1},
-                                         {TSR_GEMM_TOKENS, 32, 128, 1}, {TSR_GEMM_TOKENS, 64, 64, 1},
-                                         {TSR_GEMM_TOKENS, 64, 128, 1}, {TSR_GEMM_WIDE, 128, 128, 2},
-                                         {TSR_GEMM_WIDE, 128, 192, 2},  {TSR_GEMM_AUTO, 0, 0, 0}};
+static const tsr_gemm_config kEvery[] = {
+    {TSR_GEMM_PLAIN, 0, 0, 0},    {TSR_GEMM_FEW, 16, 64, 1}, {TSR_GEMM_FEW, 16, 128, 1}, {TSR_GEMM_FEW, 32, 64, 1},
+    {TSR_GEMM_FEW, 32, 128, 1},   {TSR_GEMM_FEW, 64, 64, 1}, {TSR_GEMM_FEW, 64, 128, 1}, {TSR_GEMM_WIDE, 128, 128, 2},
+    {TSR_GEMM_WIDE, 128, 192, 2}, {TSR_GEMM_AUTO, 0, 0, 0}};
 static const tsr_gemm_config *const kAutomatic = &kEvery[sizeof kEvery / sizeof *kEvery - 1];
 
 static void check_both(const std::vector<int32_t> &rows, int64_t room, int64_t n, int64_t k, int64_t pad,
@@ -228,7 +227,7 @@ static void check_refusals()
     uneven.groups = 3;
     none.groups = 0;
     tile.gemm.config = {TSR_GEMM_WIDE, 256, 128, 2};
-    odd.gemm.m = 12, odd.gemm.ld_scale_a = 12, odd.gemm.config = {TSR_GEMM_TOKENS, 16, 64, 1};
+    odd.gemm.m = 12, odd.gemm.ld_scale_a = 12, odd.gemm.config = {TSR_GEMM_FEW, 16, 64, 1};
     const struct {
         const tsr_block_fp8_grouped *args;
         tsr_status status;

@@ -247,7 +247,7 @@ static tsr_block_fp8_gemm product_of(const fp8_operands &o, void *d)
 
 static std::string tile_name(const tsr_gemm_config &config)
 {
-    static const char *const kKinds[] = {"auto", "plain", "tokens", "wide", "narrow", "mma"};
+    static const char *const kKinds[] = {"auto", "plain", "few", "wide", "narrow", "mma"};
     return std::string(kKinds[config.kind]) + ", tile " + std::to_string(config.tokens) + " x " +
            std::to_string(config.rows);
 }
@@ -267,12 +267,7 @@ static subject dense(const fp8_operands &o, const tsr_gemm_config &config)
 static std::vector<tsr_gemm_config> dense_configs(tsr_gemm_kind kind)
 {
     std::vector<tsr_gemm_config> all;
-    if (kind == TSR_GEMM_TOKENS) {
-        for (int cluster = 1; cluster <= 3; cluster += 2) {
-            all.push_back({kind, 16, 128, cluster});
-            all.push_back({kind, 32, 128, cluster});
-        }
-    } else if (kind == TSR_GEMM_NARROW) {
+    if (kind == TSR_GEMM_NARROW) {
         for (int cluster = 1; cluster <= 3; cluster += 2) {
             all.push_back({kind, 64, 64, cluster});
             all.push_back({kind, 64, 128, cluster});
@@ -293,7 +288,7 @@ static void check_dense(void)
     const struct {
         tsr_gemm_kind kind;
         int64_t m;
-    } kinds[] = {{TSR_GEMM_TOKENS, 24}, {TSR_GEMM_NARROW, 200}, {TSR_GEMM_WIDE, 520}};
+    } kinds[] = {{TSR_GEMM_NARROW, 24}, {TSR_GEMM_NARROW, 200}, {TSR_GEMM_WIDE, 520}};
     for (const auto &of : kinds) {
         const fp8_operands large = make_fp8(of.m, 10240, 8192, 1), small = make_fp8(of.m, 640, 1024, 1);
         for (const tsr_gemm_config &config : dense_configs(of.kind)) {
@@ -350,8 +345,8 @@ static void check_grouped(int64_t groups, int64_t room, int64_t n, int64_t k, bo
         }
     }
     for (int tokens = 16; tokens <= 64; tokens *= 2) {
-        check(of_group, NULL, {TSR_GEMM_TOKENS, tokens, 64, 1});
-        check(of_group, NULL, {TSR_GEMM_TOKENS, tokens, 128, 1});
+        check(of_group, NULL, {TSR_GEMM_FEW, tokens, 64, 1});
+        check(of_group, NULL, {TSR_GEMM_FEW, tokens, 128, 1});
     }
     release(o);
     CHECK(cudaFree(of_group));

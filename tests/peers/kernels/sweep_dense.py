@@ -6,7 +6,7 @@ from sweep_common import (COPY_RATE, FP8_RATE, MOST_LAUNCHES, Config, Device, Ge
                           launches_for, pointer, relative, some, stream, torch)
 from sweep_shapes import MATRICES, TOKENS
 
-KINDS = (2, 3, 4)  # tokens, wide, narrow
+WIDE, NARROW = 3, 4  # enum tsr_gemm_kind
 
 
 def up(x, to):
@@ -103,10 +103,10 @@ class Product(Problem):
         found = {}
         for tile in tiles:
             ctas = -(-self.m // tile.tokens) * -(-self.n // tile.rows) * tile.cluster
-            if tile.kind == KINDS[1]:
+            if tile.kind == WIDE:
                 fits = self.m > 64
             else:
-                fits = (tile.tokens < 2 * max(self.m, 16) and self.m <= 4 * tile.tokens and
+                fits = (self.m <= 4 * tile.tokens and
                         (tile.cluster == 1 and ctas <= 6 * 132 or 66 <= ctas <= 132) and tile.cluster <= self.k // 128)
             if fits:
                 found[str(tile)] = in_turn({"": self.ours(self.libraries.tessera, tile)}, self.launches, turns)[""]
@@ -116,10 +116,10 @@ class Product(Problem):
 def tiles_of(libraries, codes, tokens, d):
     """Returns every tile that the library has, by trying all."""
     product, found = Product(libraries, codes, tokens, d, (64, 256, 1024)), []
-    for kind in KINDS:
-        for size in (16, 32, 64, 128, 256):
+    for kind in (WIDE, NARROW):
+        for size in (64, 128, 256):
             for rows in range(32, 257, 8):
-                for cluster in range(1, 9 if kind != KINDS[1] else 3):
+                for cluster in range(1, 9 if kind != WIDE else 3):
                     config = Config(kind, size, rows, cluster)
                     try:
                         product.ours(libraries.tessera, config)(0)
