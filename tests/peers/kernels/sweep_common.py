@@ -20,7 +20,7 @@ class Config(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int) for name in ("kind", "tokens", "rows", "cluster")]
 
     def __str__(self):
-        return f"{('auto', 'plain', 'tokens', 'wide', 'narrow', 'mma')[self.kind]} {self.tokens}x{self.rows}/{self.cluster}"
+        return f"{('auto', 'plain', 'few', 'wide', 'narrow', 'mma')[self.kind]} {self.tokens}x{self.rows}/{self.cluster}"
 
 
 class Gemm(ctypes.Structure):
