@@ -1,46 +1,11 @@
 /* Computes the operations of a forward pass on a GPU in FP64, except products and attention. */
 #include "kernels/cuda/forward_f64.h"
 
+#include "kernels/cuda/block_reduce.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace
 {
-
-// ---- reductions over a block ----
-
-template <typename OP> __device__ double reduce(double x, OP op)
-{
-    __shared__ double parts[32];
-    for (int i = 16; i > 0; i /= 2)
-        x = op(x, __shfl_xor_sync(0xFFFFFFFFu, x, i));
-    __syncthreads();
-    if (threadIdx.x % 32 == 0)
-        parts[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = parts[0];
-    for (unsigned i = 1; i < blockDim.x / 32; i++)
-        x = op(x, parts[i]);
-    return x;
-}
-
-struct add_up {
-    __device__ double operator()(double a, double b) const
-    {
-        return a + b;
-    }
-};
-struct larger {
-    __device__ double operator()(double a, double b) const
-    {
-        return fmax(a, b);
-    }
-};
-struct smaller {
-    __device__ double operator()(double a, double b) const
-    {
-        return fmin(a, b);
-    }
-};
 
 __global__ void index_scores(const tsr_f64_index a)
 {

@@ -3,12 +3,13 @@
 
 #include <cuda_bf16.h>
 
+#include "kernels/cuda/block_reduce.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace
 {
 
-constexpr int kThreads = 256, kSoftmaxThreads = 128, kSoftmaxWarps = kSoftmaxThreads / 32;
+constexpr int kThreads = 256, kSoftmaxThreads = 128;
 
 template <typename T> struct sums_of {
     using type = float;
@@ -79,34 +80,6 @@ template <typename S, int N> __global__ void ungroup(const tsr_grouped a, bool a
     }
 }
 
-template <typename S, typename OP> __device__ S reduce(S x, OP op)
-{
-    __shared__ S parts[kSoftmaxWarps];
-    for (int i = 16; i > 0; i /= 2)
-        x = op(x, __shfl_xor_sync(0xFFFFFFFFu, x, i));
-    __syncthreads();
-    if (threadIdx.x % 32 == 0)
-        parts[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = parts[0];
-    for (int i = 1; i < kSoftmaxWarps; i++)
-        x = op(x, parts[i]);
-    return x;
-}
-
-struct add_up {
-    template <typename S> __device__ S operator()(S a, S b) const
-    {
-        return a + b;
-    }
-};
-struct larger {
-    template <typename S> __device__ S operator()(S a, S b) const
-    {
-        return a > b ? a : b;
-    }
-};
-
 // The visible keys of a query: those of [begin, end), counted from the first one of the product, whose bits are set, if there are
 // bits of positions.
 struct seen_keys {
@@ -135,33 +108,47 @@ template <typename S> __device__ S scaled(const tsr_attention_softmax &s, S scor
     return s.cap != 0 ? (S)s.cap * tanh(score / (S)s.cap) : score;
 }
 
+// A row of scores: of one query and head.
+template <typename T> struct score_row {
+    using S = typename sums_of<T>::type;
+    const S *scores;
+    T *probabilities;
+    seen_keys seen;
+    S sink;
+
+    __device__ explicit score_row(const tsr_attention_softmax &s)
+    {
+        const size_t query = blockIdx.x / s.share, head = blockIdx.y * s.share + blockIdx.x % s.share;
+        const size_t at = ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * s.keys;
+        scores = (const S *)s.scores + at;
+        probabilities = (T *)s.probabilities + at;
+        seen = keys_of(s, query, head);
+        sink = s.sinks != nullptr ? (S)s.sinks[head] : -(S)INFINITY;
+    }
+};
+
 // A CTA converts a row, of which each thread holds up to EACH scores in registers.
 template <typename T, int EACH> __global__ void softmax(const tsr_attention_softmax s)
 {
     using S = typename sums_of<T>::type;
-    const size_t query = blockIdx.x / s.share, head = blockIdx.x % s.share, g = blockIdx.y;
-    const size_t row = (g * gridDim.x + blockIdx.x) * s.keys;
-    const S *const x = (const S *)s.scores + row;
-    T *const y = (T *)s.probabilities + row;
-    const seen_keys seen = keys_of(s, query, g * s.share + head);
-    const S sink = s.sinks != nullptr ? (S)s.sinks[g * s.share + head] : -(S)INFINITY;
-    S most = sink, sum = 0, held[EACH];
+    const score_row<T> row(s);
+    S most = row.sink, sum = 0, held[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const size_t j = (size_t)i * kSoftmaxThreads + threadIdx.x;
-        held[i] = seen.has(j) ? scaled(s, x[j]) : -(S)INFINITY;
-        most = larger()(most, held[i]);
+        held[i] = row.seen.has(j) ? scaled(s, row.scores[j]) : -(S)INFINITY;
+        most = fmax(most, held[i]);
     }
     most = reduce(most, larger());
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         sum += held[i] = exp(held[i] - most);
-    const S share = 1 / (reduce(sum, add_up()) + exp(sink - most));
+    const S share = 1 / (reduce(sum, add_up()) + exp(row.sink - most));
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const size_t j = (size_t)i * kSoftmaxThreads + threadIdx.x;
         if (j < s.keys)
-            convert(held[i] * share, y + j);
+            convert(held[i] * share, row.probabilities + j);
     }
 }
 
@@ -169,21 +156,16 @@ template <typename T, int EACH> __global__ void softmax(const tsr_attention_soft
 template <typename T> __global__ void long_softmax(const tsr_attention_softmax s)
 {
     using S = typename sums_of<T>::type;
-    const size_t query = blockIdx.x / s.share, head = blockIdx.x % s.share, g = blockIdx.y;
-    const size_t row = (g * gridDim.x + blockIdx.x) * s.keys;
-    const S *const x = (const S *)s.scores + row;
-    T *const y = (T *)s.probabilities + row;
-    const seen_keys seen = keys_of(s, query, g * s.share + head);
-    const S sink = s.sinks != nullptr ? (S)s.sinks[g * s.share + head] : -(S)INFINITY;
-    S most = sink, sum = 0;
-    for (size_t j = seen.begin + threadIdx.x; j < seen.end; j += kSoftmaxThreads)
-        most = seen.has(j) ? larger()(most, scaled(s, x[j])) : most;
-    most = reduce(most, larger());
-    for (size_t j = seen.begin + threadIdx.x; j < seen.end; j += kSoftmaxThreads)
-        sum += seen.has(j) ? exp(scaled(s, x[j]) - most) : 0;
-    sum = reduce(sum, add_up()) + exp(sink - most);
+    const score_row<T> row(s);
+    S most = row.sink, sum = 0;
     for (size_t j = threadIdx.x; j < s.keys; j += kSoftmaxThreads)
-        convert(seen.has(j) ? exp(scaled(s, x[j]) - most) / sum : (S)0, y + j);
+        most = row.seen.has(j) ? fmax(most, scaled(s, row.scores[j])) : most;
+    most = reduce(most, larger());
+    for (size_t j = threadIdx.x; j < s.keys; j += kSoftmaxThreads)
+        sum += row.seen.has(j) ? exp(scaled(s, row.scores[j]) - most) : 0;
+    const S share = 1 / (reduce(sum, add_up()) + exp(row.sink - most));
+    for (size_t j = threadIdx.x; j < s.keys; j += kSoftmaxThreads)
+        convert(row.seen.has(j) ? exp(scaled(s, row.scores[j]) - most) * share : (S)0, row.probabilities + j);
 }
 
 template <typename T> void launch_softmax(const tsr_attention_softmax &s, tsr_stream stream)
