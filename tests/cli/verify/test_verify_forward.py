@@ -26,6 +26,17 @@ def test_every_layer_equals_that_of_float64(tmp_path, verify, family):
     assert all(j["relative_error"] < 3e-7 for j in found.values()), found
 
 
+@pytest.mark.parametrize("family", ["llama", "deepseek_v3", "gpt_oss", "qwen3_next"])
+def test_products_in_fp32(tmp_path, verify, family):
+    """OpenBLAS computes the products, for weights of all kinds: plain, stacks, and kv_b_proj by heads."""
+    m = Whole(family)
+    words = (m.write(tmp_path / "m"), "--reference", m.reference(tmp_path / "r.safetensors"), "--precision", "fp32", "--threads", "3")
+    found = verify(*words)
+    double = verify(*words[:3], "--threads", "3")
+    assert not failed(found) and all(j["relative_error"] < 1e-5 for j in found.values()), found
+    assert any(j["relative_error"] > double[key]["relative_error"] for key, j in found.items())
+
+
 def test_a_tied_head_in_the_file_is_not_used(tmp_path, verify):
     """Some writers store lm_head beside the embedding that it is tied to. Loaders take the embedding."""
     m = Whole("qwen2")
