@@ -169,8 +169,7 @@ static tsr_status read_proof(tsr_reading *r, void *to, tsr_err *err)
         {"baseline", read_baseline, 0, 0},
         {0},
     };
-    (void)to;
-    return tsr_read_facts(r, "the proof", kFields, NULL, "proof: ", err);
+    return tsr_read_facts(r, "the proof", kFields, to, "proof: ", err);
 }
 
 tsr_status tsr_read_run(tsr_reading *r, void *to, tsr_err *err)

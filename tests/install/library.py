@@ -54,11 +54,13 @@ def block(language):
 
 
 # As docs/library.md has it, for both languages: arguments are DESTDIR (empty: it is installed already), a folder and a source. DESTDIR's
-# /usr/local takes the place of this machine's own, and so does an /etc that has only what ldconfig reads.
+# /usr/local takes the place of this machine's own, and so does an /etc that has only what ldconfig reads. It then keeps the links in
+# /usr/lib (-X): those to /etc/alternatives lead nowhere, and it would remove them.
 AS_DOCUMENTED = r"""
 set -e
 unset PKG_CONFIG_PATH PKG_CONFIG_LIBDIR LD_LIBRARY_PATH LIBRARY_PATH CPATH
 cd "$2"
+links=
 [ -z "$1" ] || mount --bind "$1/usr/local" /usr/local
 cc example.c -o example-c $(pkg-config --cflags --libs tessera)
 c++ example.cpp -o example-cpp $(pkg-config --cflags --libs tessera)
@@ -66,8 +68,9 @@ if [ -n "$1" ]; then
     mkdir etc
     cp -r /etc/ld.so.conf /etc/ld.so.conf.d etc
     mount --bind etc /etc
+    links=-X
 fi
-PATH=$PATH:/sbin ldconfig
+PATH=$PATH:/sbin ldconfig $links
 ./example-c "$3" documented-out
 ./example-cpp
 """

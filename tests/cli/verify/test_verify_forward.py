@@ -189,6 +189,19 @@ def test_threads_and_layers(tmp_path, verify):
     assert len(verify(a, b, "--layers", "1")) == 3
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_little_memory_changes_no_bit(tmp_path, tessera, family):
+    """Sequences of both models' streams run one after another, with the least memory that is accepted."""
+    m = Whole(family)
+    a, b = m.write(tmp_path / "a"), write(tmp_path / "b", noisy(m, 0.01), m.config)
+    words = command(a, b, "--batch", "5", "--count", "9", "--json", "-")
+    runs = (harness.run(tessera, [*words, "--memory", n]) for n in range(10_000, 2_000_000, 5_000))
+    little = next(json.loads(out) for code, out, _ in runs if code in (0, 1))
+    whole = json.loads(harness.run(tessera, words)[1])
+    assert little["judgements"] == whole["judgements"]
+    assert little["weight_bytes_read"] > whole["weight_bytes_read"]
+
+
 @pytest.mark.parametrize("family, words", [("llama", []), ("qwen3_moe", ["--exact"]), ("deepseek_v3", []),
                                            ("qwen3_5_text", ["--exact"])])
 def test_no_bit_depends_on_the_number_of_devices(tmp_path, tessera, quantize, family, words):
