@@ -1,5 +1,6 @@
 """Fixtures of the command tests: paths of the binaries, checkpoints made once per session, and the closing line."""
 
+import ctypes
 import json
 import os
 import sys
@@ -201,3 +202,12 @@ def pytest_unconfigure(config):
         print(f"{counts['passed']} passed, {counts['failed'] + counts['error']} failed; {turns.told()}")
         if not any(counts.values()) and reporter.stats.get("skipped"):
             print("skipped:", reporter.stats["skipped"][0].longrepr[2].removeprefix("Skipped: "))
+
+
+@pytest.fixture
+def openblas():
+    """Skips a test of products in FP32 where the library cannot be loaded."""
+    try:
+        ctypes.CDLL("libopenblas.so.0")
+    except OSError as why:
+        pytest.skip(f"no OpenBLAS: {why}")

@@ -200,7 +200,7 @@ def test_little_memory_changes_no_bit(tmp_path, tessera, calibrate, family):
     assert result["activation_bytes"] < plain["activation_bytes"]
 
 
-def test_products_in_fp32(tmp_path, tessera, calibrate):
+def test_products_in_fp32(tmp_path, openblas, tessera, calibrate):
     m = Whole("llama")
     src, tokens = m.write(tmp_path / "m"), token_file(m, tmp_path / "t.txt")
     code, _, err = harness.run(tessera, ["calibrate", src, "--tokens", tokens, "-o", tmp_path / "s.safetensors", "--device", "cpu", "--precision", "bf16"])

@@ -27,7 +27,7 @@ def test_every_layer_equals_that_of_float64(tmp_path, verify, family):
 
 
 @pytest.mark.parametrize("family", ["llama", "deepseek_v3", "gpt_oss", "qwen3_next"])
-def test_products_in_fp32(tmp_path, verify, family):
+def test_products_in_fp32(tmp_path, openblas, verify, family):
     """OpenBLAS computes the products, for weights of all kinds: plain, stacks, and kv_b_proj by heads."""
     m = Whole(family)
     words = (m.write(tmp_path / "m"), "--reference", m.reference(tmp_path / "r.safetensors"), "--precision", "fp32", "--threads", "3")
