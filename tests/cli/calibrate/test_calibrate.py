@@ -299,9 +299,12 @@ def test_refusals(tmp_path, tessera, words, code, message):
     assert not places["OUT"].exists() and places["OLD"].read_bytes() == b"kept"
 
 
-def test_inputs_that_are_not_finite(tmp_path, tessera):
+@pytest.mark.parametrize("channels, value", [(slice(None), np.inf), (slice(5, 6), np.nan), (slice(7, 8), -np.inf)])
+def test_inputs_that_are_not_finite(tmp_path, tessera, channels, value):
     m = Whole("llama")
-    m.tensors["model.layers.1.input_layernorm.weight"] = (m.tensors["model.layers.1.input_layernorm.weight"] * 0 + np.inf).astype(np.float32)
+    gain = m.tensors["model.layers.1.input_layernorm.weight"].astype(np.float32)
+    gain[channels] = value
+    m.tensors["model.layers.1.input_layernorm.weight"] = gain
     code, _, err = harness.run(tessera, ["calibrate", m.write(tmp_path / "m"), "--tokens", token_file(m, tmp_path / "t.txt"), "-o",
                                          tmp_path / "o.safetensors", "--device", "cpu"])
     assert code == 3 and "an input of 'model.layers.1.self_attn.q_proj' is NaN or infinite" in err and not (tmp_path / "o.safetensors").exists()
