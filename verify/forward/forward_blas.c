@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 enum { BAND_ROWS = 128, MOST_TOKENS = 256 /* that are multiplied at a time */ };
 
@@ -178,6 +179,10 @@ static void close_blas(tsr_ops *ops)
 tsr_status tsr_ops_use_blas(tsr_ops *ops, tsr_err *err)
 {
     void (*set_threads)(int);
+    if (getauxval(AT_BASE) == 0) /* no dynamic linker: glibc's dlopen then crashes */
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "--precision fp32 on the CPU loads OpenBLAS, which a static program cannot; use --precision "
+                        "fp64, or a Tessera that is not linked statically");
     void *const library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "--precision fp32 on the CPU needs OpenBLAS (Debian: libopenblas0): %s",
