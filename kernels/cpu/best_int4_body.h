@@ -27,7 +27,9 @@
  *    scales whose half cannot be stored.
  *
  * 5. Zero points. Without limits, codes are at least as near as with those of any zero point. Ranges that are excluded
- *    without limits are excluded for all zero points. So are scales for which clipping on one side of 0 costs too much. */
+ *    without limits are excluded for all zero points. So are scales for which clipping on one side of 0 costs too much.
+ *    Limits change only the codes of elements that they clip. So the measures of a zero point are those without limits,
+ *    plus the changes of these elements. A change has up to 3 times the error of a term, and is never below 0. */
 #include "kernels/cpu/best_int4_cells_body.h"
 
 /* ---- candidates ---- */
@@ -122,11 +124,13 @@ static void search_by_definition(const int4_search *s, double from, double to, f
     }
 }
 
-/* Searches a range with the zero point that is set. */
+/* Searches a range with a zero point. */
 static void search_range(int4_search *s, int zero, int4_range range)
 {
-    if (s->candidates->zero_points && (range.last >> 16) - (range.first >> 16) > FEW_SCALES)
-        measure_range(s, true, false, tsr_f32_from_bits(range.first), &range);
+    if (s->candidates->zero_points && (range.last >> 16) - (range.first >> 16) > FEW_SCALES) {
+        set_zero_point(s, zero);
+        measure_range(s, false, tsr_f32_from_bits(range.first), &range);
+    }
     if (range.first > range.last)
         return;
     const int shift = 16;
@@ -153,36 +157,108 @@ static void begin_at(int4_search *s, double scale, int4_range *range)
 /* Searches a range without zero points. */
 static void search_scales(int4_search *s, float low, int4_range *range)
 {
+    set_zero_point(s, 0);
+    measure_range(s, true, low, range);
     if (s->n <= 64) /* measures take little time */
-        measure_range(s, true, true, low, range);
+        measure_range(s, true, low, range);
     begin_at(s, clipped_below(s, 0.9 * (double)low), range);
     search_range(s, 0, *range);
 }
 
-/* Searches a range with all zero points. Leaves out the part that is excluded for all of them. */
+/* The largest code on each side of 0 times a scale below which clipping there costs too much. */
+typedef struct int4_sides {
+    double above, below;
+} int4_sides;
+
+static int4_sides clip_sides(int4_search *s)
+{
+    int4_sides sides = {0, 0};
+    if (s->high > 0) {
+        set_limits(s, 1, ANY_LIMIT);
+        sides.above = clipped_below(s, 0.75 * s->high);
+    }
+    if (s->low > 0) {
+        set_limits(s, ANY_LIMIT, 1);
+        sides.below = clipped_below(s, 0.75 * s->low);
+    }
+    return sides;
+}
+
+/* Returns a scale below which clipping with a zero point costs too much. */
+static double least_scale(const int4_sides *sides, int zero)
+{
+    const double up = sides->above == 0 ? 0 : sides->above / (7 - zero),
+                 down = sides->below == 0 ? 0 : sides->below / (8 + zero);
+    return up > down ? up : down;
+}
+
+/* Returns the given zero point and those that do not clip too much under the last scale of a range. */
+static int4_zeros zeros_of(const int4_sides *sides, int given, const int4_range *range)
+{
+    const double last = (double)tsr_f32_from_bits(range->last);
+    int4_zeros zeros = {given, given};
+    while (zeros.least > -8 && sides->below <= last * (7 + zeros.least))
+        zeros.least--;
+    while (zeros.most < 7 && sides->above <= last * (6 - zeros.most))
+        zeros.most++;
+    return zeros;
+}
+
+/* Sets the points of a zero point from measures without limits, with the elements of a part that it may clip. */
+static void measure_zero_point(int4_search *s, const int4_measures *m, const int4_part *part, int zero,
+                               int4_points *points)
+{
+    const int4_part list = {s->next_x, s->next_share, 0};
+    const int4_part clipped = keep_clipped(s, part, m, (int4_zeros){zero, zero}, list);
+    set_points(s, m, &clipped, zero, points);
+    lower_most(s, points);
+}
+
+/* Measures scales without limits, from the last one of a range down to `low`. Lowers the upper bound of the smallest loss
+ * by the given zero point. Leaves out what is excluded for all zero points. Returns what some of them may clip. */
+static int4_part measure_unlimited(int4_search *s, bool dense, float low, int4_zeros zeros, int given,
+                                   int4_range *range, int4_measures *m)
+{
+    int4_points points;
+    const int4_part group = {s->value, s->share, s->n}, list = {s->part, s->part_share, 0};
+    set_no_limits(s);
+    place_scales(s, dense, low, range, m);
+    measure(s, m);
+    const int4_part clipped = keep_clipped(s, &group, m, zeros, list);
+    measure_zero_point(s, m, &clipped, given, &points);
+    set_points(s, m, &(int4_part){NULL, NULL, 0}, 0, &points);
+    shrink_range(s, &points, range);
+    return clipped;
+}
+
+/* Searches a range with all zero points, first with few measures of each. */
 static void search_zero_points(int4_search *s, int given, float low, int4_range *range)
 {
-    double clipped[2]; /* the largest code times a scale below which clipping costs too much, on both sides of 0 */
-    for (int side = 0; side < 2; side++) {
-        set_limits(s, side == 0 ? 1 : ANY_LIMIT, side == 0 ? ANY_LIMIT : 1);
-        const double largest = side == 0 ? s->high : s->low;
-        clipped[side] = largest == 0 ? 0 : clipped_below(s, 0.75 * largest);
-    }
-    set_no_limits(s);
-    measure_range(s, false, true, low, range);
-    measure_range(s, false, true, low, range);
-    for (int i = 0; i < 31; i++) { /* the given zero point, then its neighbours */
-        const int zero = given + (i % 2 == 0 ? i / 2 : -(i + 1) / 2);
-        if (zero < -8 || zero > 7)
-            continue;
-        const double up = clipped[0] == 0 ? 0 : clipped[0] / (7 - zero),
-                     down = clipped[1] == 0 ? 0 : clipped[1] / (8 + zero);
+    int4_measures m;
+    int4_points points[16];
+    measure_unlimited(s, true, low, (int4_zeros){given, given}, given, range, &m);
+    if (range->first > range->last)
+        return;
+    const int4_sides sides = clip_sides(s);
+    int4_zeros zeros = zeros_of(&sides, given, range);
+    double begin = (double)tsr_f32_from_bits(range->last);
+    for (int zero = zeros.least; zero <= zeros.most; zero++)
+        begin = least_scale(&sides, zero) < begin ? least_scale(&sides, zero) : begin;
+    const float first = tsr_f32_from_bits(range->first);
+    low = (float)begin > first ? (float)begin : first;
+    const int4_part clipped = measure_unlimited(s, false, low, zeros, given, range, &m);
+    if (range->first > range->last)
+        return;
+    zeros = zeros_of(&sides, given, range);
+    for (int zero = zeros.least; zero <= zeros.most; zero++)
+        measure_zero_point(s, &m, &clipped, zero, &points[zero + 8]);
+    for (int zero = zeros.least; zero <= zeros.most; zero++) {
         int4_range part = *range;
-        begin_at(s, up > down ? up : down, &part);
-        if (part.first > part.last)
-            continue;
-        set_zero_point(s, zero);
-        search_range(s, zero, part);
+        begin_at(s, least_scale(&sides, zero), &part);
+        if (part.first <= part.last)
+            shrink_range(s, &points[zero + 8], &part);
+        if (part.first <= part.last)
+            search_range(s, zero, part);
     }
 }
 
@@ -202,13 +278,14 @@ static void note_doubles(int4_search *s, double from, double to)
         const double t = 2 * s->left[i].t;
         if (s->left[i].loss > s->most || t < 2 * from || t > to || is_repeated(s, i))
             continue;
-        float scales[SCALES];
-        int4_point points[SCALES];
+        int4_measures m;
+        int4_points points;
         for (int j = 0; j < SCALES; j++)
-            scales[j] = (float)t;
+            m.t[j] = (float)t;
         set_no_limits(s);
-        measure(s, scales, points);
-        if (points[0].loss * (1 - 0x1p-14) - 0x1p-20 * s->sum_x2 > s->most)
+        measure(s, &m);
+        set_points(s, &m, &(int4_part){NULL, NULL, 0}, 0, &points);
+        if (points.loss[0] * (1 - 0x1p-14) - 0x1p-20 * s->sum_x2 > s->most)
             continue;
         for (int zero = least_zero(s); zero <= most_zero(s); zero++)
             note(s, t, zero, exact_loss(s, t, zero));
@@ -330,15 +407,13 @@ void TSR_BEST(best_int4)(const float *x, const float *weight, size_t n, const ts
     }
     const int given_zero = (int)*zero;
     int4_range range = range_of(&s, whole);
-    const float last = tsr_f32_from_bits(range.last), low = 0.86f * (float)whole < last ? 0.86f * (float)whole : last;
+    const float last = tsr_f32_from_bits(range.last), low = (candidates->zero_points ? 0.9f : 0.86f) * (float)whole;
     int4_range part = range;
     s.many = range.last <= tsr_f32_bits(LEAST_SCALE);
-    set_zero_point(&s, given_zero);
-    measure_range(&s, true, true, low, &part);
     if (candidates->zero_points)
-        search_zero_points(&s, given_zero, low, &range);
+        search_zero_points(&s, given_zero, low < last ? low : last, &part);
     else
-        search_scales(&s, low, &part);
+        search_scales(&s, low < last ? low : last, &part);
     if ((double)*scale * s.unit > (double)tsr_f32_from_bits(range.last))
         note(&s, (double)*scale * s.unit, given_zero, exact_loss(&s, (double)*scale * s.unit, given_zero));
     note_doubles(&s, whole, scale_value(candidates, largest_scale(candidates)) * s.unit);

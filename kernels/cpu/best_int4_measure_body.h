@@ -9,7 +9,7 @@ enum {
     UNLIMITED = 16,                 /* more than any limit */
     SCALES = LANES > 8 ? LANES : 8, /* that are measured together */
     CHUNK = 64,                     /* elements whose terms are added in FP32 */
-    FEW_SCALES = 32,                /* a range with so few scales of 7 mantissa bits is not measured before */
+    FEW_SCALES = 64,                /* a range with so few scales of 7 mantissa bits is not measured before */
     MOST_CELLS = 512,
     MOST_LEFT = 256 /* candidates that wait for a comparison */
 };
@@ -19,10 +19,10 @@ enum {
 #define LEAST_SCALE 0x1p-40f
 #define ANY_LIMIT   0x1p42f /* more than |x| / LEAST_SCALE */
 
-/* A measured scale. With its codes, the loss of t + d is loss - 2 d slope + d^2 c2. */
-typedef struct int4_point {
-    double t, loss, slope, c2;
-} int4_point;
+/* Measured scales. With the codes of t, the loss of t + d is loss - 2 d slope + d^2 c2. */
+typedef struct int4_points {
+    double t[SCALES + 1], loss[SCALES + 1], slope[SCALES + 1], c2[SCALES + 1]; /* the last one is repeated */
+} int4_points;
 
 /* The sums of w |x| c and w c^2 for codes c. */
 typedef double int4_sums __attribute__((vector_size(16)));
@@ -125,40 +125,53 @@ typedef struct int4_terms {
     vf r2, rc;
 } int4_terms;
 
-/* Adds the terms of codes. Returns the codes. */
-ALWAYS_INLINE vf add_terms(vf q, vf limit, vf w, bool weighted, int4_terms *sums)
+/* Adds the terms of codes. */
+ALWAYS_INLINE void add_terms(vf q, vf limit, vf w, bool weighted, int4_terms *sums)
 {
-    const vf large = f_set1(0x1.8p23f); /* adding it rounds to an integer */
-    const vf c = f_sub(f_add(f_min(q, limit), large), large), r = f_sub(q, c), wr = weighted ? f_mul(w, r) : r;
+    const vf c = f_round(f_min(q, limit)), r = f_sub(q, c), wr = weighted ? f_mul(w, r) : r;
     sums->r2 = f_fmadd(wr, r, sums->r2);
     sums->rc = f_fmadd(wr, c, sums->rc);
-    return c;
 }
 
-/* Sets a point from the sums of r^2 and r c. */
-static void set_point(const int4_search *s, double t, double r2, double rc, int4_point *point)
-{
-    const double c2 = s->sum_x2 / (t * t) - r2 - 2 * rc; /* c = q - r */
-    *point = (int4_point){t, t * t * r2, t * rc, c2 > 0 ? c2 : 0};
-}
+/* Measured scales: t, 1 / t, and the sums of w q^2, w r^2 and w r c. */
+typedef struct int4_measures {
+    float t[SCALES], inverse[SCALES];
+    double q2[SCALES], r2[SCALES], rc[SCALES];
+} int4_measures;
 
-/* Adds the terms of a chunk to the sums of each lane. */
-ALWAYS_INLINE void add_chunk(const int4_terms *even, const int4_terms *odd, double r2[LANES], double rc[LANES])
+/* Some elements and, if weighted, their weights. LANES zeros follow. */
+typedef struct int4_part {
+    float *x, *share;
+    size_t n;
+} int4_part;
+
+/* The zero points from least to most. */
+typedef struct int4_zeros {
+    int least, most;
+} int4_zeros;
+
+/* The sums of w r^2 and w r c under LANES scales. */
+typedef struct int4_lanes {
+    vd r2[HALVES], rc[HALVES];
+} int4_lanes;
+
+/* Adds the terms of a chunk. */
+ALWAYS_INLINE void add_chunk(const int4_terms *even, const int4_terms *odd, int4_lanes *sums)
 {
-    float sum_r2[LANES], sum_rc[LANES];
-    f_store(sum_r2, f_add(even->r2, odd->r2));
-    f_store(sum_rc, f_add(even->rc, odd->rc));
-    for (size_t l = 0; l < LANES; l++) {
-        r2[l] += (double)sum_r2[l];
-        rc[l] += (double)sum_rc[l];
+    const vf r2 = f_add(even->r2, odd->r2), rc = f_add(even->rc, odd->rc);
+    for (int half = 0; half < HALVES; half++) {
+        sums->r2[half] += f_widen(r2, half);
+        sums->rc[half] += f_widen(rc, half);
     }
 }
 
-/* Measures LANES scales, each in a lane. */
-ALWAYS_INLINE void measure_lanes(const int4_search *s, const float *t, bool weighted, int4_point *points)
+/* Measures LANES scales, each in a lane, with the limits that are set. */
+ALWAYS_INLINE void measure_lanes(const int4_search *s, size_t lanes, bool weighted, int4_measures *m)
 {
-    const vf zero = f_set1(0), inverse = f_div(f_set1(1), f_load(t));
-    double r2[LANES] = {0}, rc[LANES] = {0};
+    const vf zero = f_set1(0), inverse = f_load(m->inverse + lanes);
+    int4_lanes sums;
+    for (int half = 0; half < HALVES; half++)
+        sums.r2[half] = sums.rc[half] = d_set1(0);
     for (size_t first = 0; first < s->n; first += CHUNK) {
         const size_t end = s->n - first < CHUNK ? s->n : first + CHUNK;
         int4_terms even = {zero, zero}, odd = {zero, zero};
@@ -167,60 +180,110 @@ ALWAYS_INLINE void measure_lanes(const int4_search *s, const float *t, bool weig
             add_terms(f_mul(f_set1(s->size[i]), inverse), f_set1(s->limit[i]), w, weighted, &even);
             add_terms(f_mul(f_set1(s->size[i + 1]), inverse), f_set1(s->limit[i + 1]), next_w, weighted, &odd);
         }
-        add_chunk(&even, &odd, r2, rc);
+        add_chunk(&even, &odd, &sums);
     }
-    for (size_t l = 0; l < LANES; l++)
-        set_point(s, (double)t[l], r2[l], rc[l], &points[l]);
+    for (size_t half = 0; half < HALVES; half++) {
+        d_store(m->r2 + lanes + half * LANES / HALVES, sums.r2[half]);
+        d_store(m->rc + lanes + half * LANES / HALVES, sums.rc[half]);
+    }
 }
 
-#ifdef f_pair
-/* Measures LANES / 2 scales, each in two lanes, which take elements in turn. */
-ALWAYS_INLINE void measure_pairs(const int4_search *s, const float *t, bool weighted, int4_point *points)
+/* Measures the scales with the limits that are set. */
+static void measure(const int4_search *s, int4_measures *m)
 {
-    float twice[LANES];
-    for (size_t l = 0; l < LANES; l++)
-        twice[l] = t[l / 2];
-    const vf zero = f_set1(0), inverse = f_div(f_set1(1), f_load(twice));
-    double r2[LANES] = {0}, rc[LANES] = {0};
-    for (size_t first = 0; first < s->n; first += CHUNK) {
-        const size_t end = s->n - first < CHUNK ? s->n : first + CHUNK;
-        int4_terms even = {zero, zero}, odd = {zero, zero};
-        for (size_t i = first; i < end; i += 4) { /* zeros follow */
-            const vf w = weighted ? f_pair(s->share + i) : zero, next_w = weighted ? f_pair(s->share + i + 2) : zero;
-            add_terms(f_mul(f_pair(s->size + i), inverse), f_pair(s->limit + i), w, weighted, &even);
-            add_terms(f_mul(f_pair(s->size + i + 2), inverse), f_pair(s->limit + i + 2), next_w, weighted, &odd);
-        }
-        add_chunk(&even, &odd, r2, rc);
+    for (int i = 0; i < SCALES; i++) {
+        const double t = (double)m->t[i];
+        m->inverse[i] = 1 / m->t[i];
+        m->q2[i] = s->sum_x2 / (t * t);
     }
-    for (size_t l = 0; l < LANES; l += 2)
-        set_point(s, (double)t[l / 2], r2[l] + r2[l + 1], rc[l] + rc[l + 1], &points[l / 2]);
-}
-#endif
-
-/* Returns how many scales are measured together. With zero points there are many measures of narrow ranges. */
-static int measured_scales(const int4_search *s)
-{
-    return s->candidates->zero_points && SCALES > 8 ? 8 : SCALES;
-}
-
-/* Measures that many scales with the limits that are set. */
-static void measure(const int4_search *s, const float *t, int4_point *points)
-{
-#ifdef f_pair
-    if (measured_scales(s) == LANES / 2) {
-        if (s->weight != NULL)
-            measure_pairs(s, t, true, points);
-        else
-            measure_pairs(s, t, false, points);
-        return;
-    }
-#endif
     for (size_t i = 0; i < SCALES; i += LANES) {
         if (s->weight != NULL)
-            measure_lanes(s, t + i, true, points + i);
+            measure_lanes(s, i, true, m);
         else
-            measure_lanes(s, t + i, false, points + i);
+            measure_lanes(s, i, false, m);
     }
+}
+
+/* ---- zero points ---- */
+
+/* Keeps the elements that get codes beyond the limits of any of some zero points under the smallest measured scale. */
+static int4_part keep_clipped(const int4_search *s, const int4_part *from, const int4_measures *m, int4_zeros zeros,
+                              int4_part to)
+{
+    const float t = m->t[SCALES - 1]; /* codes change where x / t is k + 1/2, but for rounding */
+    const vf up = f_set1(t * (7.499f - (float)zeros.most)), down = f_set1(t * (8.499f + (float)zeros.least));
+    to.n = 0;
+    for (size_t i = 0; i < from->n; i += LANES) { /* zeros follow */
+        const vf x = f_load(from->x + i);
+        const unsigned clipped = f_less(f_where_negative(x, down, up), f_size(x));
+        f_keep(to.x + to.n, x, clipped);
+        if (s->weight != NULL)
+            f_keep(to.share + to.n, f_load(from->share + i), clipped);
+        to.n += (size_t)__builtin_popcount(clipped);
+    }
+    f_store(to.x + to.n, f_set1(0));
+    if (s->weight != NULL)
+        f_store(to.share + to.n, f_set1(0));
+    return to;
+}
+
+/* Adds what a limit changes: the code c of q without limits becomes k, and r = q - c becomes q - k. */
+ALWAYS_INLINE void add_limited(vf q, vf limit, vf w, bool weighted, int4_terms *sums)
+{
+    const vf c = f_round(f_min(q, f_set1(UNLIMITED))), k = f_min(c, limit), both = f_add(c, k), fewer = f_sub(c, k);
+    const vf part = weighted ? f_mul(w, fewer) : fewer;
+    sums->r2 = f_fmadd(part, f_sub(f_add(q, q), both), sums->r2);
+    sums->rc = f_fmadd(part, f_sub(both, q), sums->rc);
+}
+
+/* Sets the points of LANES scales: see set_points. */
+ALWAYS_INLINE void set_lanes(const int4_measures *m, const int4_part *clipped, int zero_point, size_t lanes,
+                             bool weighted, int4_points *points)
+{
+    const vf zero = f_set1(0), t = f_load(m->t + lanes), inverse = f_load(m->inverse + lanes);
+    const vf up = f_set1((float)(7 - zero_point)), down = f_set1((float)(8 + zero_point));
+    int4_lanes sums;
+    for (size_t half = 0; half < HALVES; half++) {
+        sums.r2[half] = d_load(m->r2 + lanes + half * LANES / HALVES);
+        sums.rc[half] = d_load(m->rc + lanes + half * LANES / HALVES);
+    }
+    for (size_t first = 0; first < clipped->n; first += CHUNK) {
+        const size_t end = clipped->n - first < CHUNK ? clipped->n : first + CHUNK;
+        int4_terms even = {zero, zero}, odd = {zero, zero};
+        for (size_t i = first; i < end; i += 2) { /* a zero follows */
+            const vf x = f_set1(clipped->x[i]), next = f_set1(clipped->x[i + 1]);
+            const vf w = weighted ? f_set1(clipped->share[i]) : zero,
+                     next_w = weighted ? f_set1(clipped->share[i + 1]) : zero;
+            add_limited(f_mul(f_size(x), inverse), f_where_negative(x, down, up), w, weighted, &even);
+            add_limited(f_mul(f_size(next), inverse), f_where_negative(next, down, up), next_w, weighted, &odd);
+        }
+        add_chunk(&even, &odd, &sums);
+    }
+    for (size_t half = 0; half < HALVES; half++) {
+        const size_t at = lanes + half * LANES / HALVES;
+        const vd scale = f_widen(t, half), r2 = sums.r2[half], rc = sums.rc[half];
+        d_store(points->t + at, scale);
+        d_store(points->loss + at, scale * scale * r2);
+        d_store(points->slope + at, scale * rc);
+        d_store(points->c2 + at, d_load(m->q2 + at) - r2 - rc - rc); /* c = q - r */
+    }
+}
+
+/* Sets points from measures. With a part, they are measures without limits, and become those of a zero point that clips
+ * only elements of that part. */
+static void set_points(const int4_search *s, const int4_measures *m, const int4_part *clipped, int zero,
+                       int4_points *points)
+{
+    for (size_t i = 0; i < SCALES; i += LANES) {
+        if (s->weight != NULL)
+            set_lanes(m, clipped, zero, i, true, points);
+        else
+            set_lanes(m, clipped, zero, i, false, points);
+    }
+    points->t[SCALES] = points->t[SCALES - 1];
+    points->loss[SCALES] = points->loss[SCALES - 1];
+    points->slope[SCALES] = points->slope[SCALES - 1];
+    points->c2[SCALES] = points->c2[SCALES - 1];
 }
 
 /* ---- candidates ---- */
@@ -257,15 +320,20 @@ typedef struct int4_range {
     uint32_t first, last;
 } int4_range;
 
-/* Returns whether no scale between a and a larger one, b, can be the best: see 1. */
-static inline bool is_excluded(const int4_search *s, const int4_point *a, const int4_point *b)
+/* Sets excluded[i] to 1 if no scale between i + 1 and i can be the best, else to 0: see 1. */
+static void exclude_ranges(const int4_search *s, const int4_points *points, int64_t excluded[SCALES])
 {
-    const double width = b->t - a->t, part = a->t * width, growth = width * width * b->c2;
-    const double gain = b->loss + 2 * width * b->slope + growth - a->loss; /* all times part */
-    const double slope = gain * b->t - 2 * b->slope * part, curve = gain + b->c2 * part;
-    const double error = 0x1p-10 * (a->loss + b->loss + growth) + 0x1p-20 * s->sum_x2;
-    const double over_a = a->loss - error - s->most, over_b = b->loss - error - s->most;
-    return b->t <= 2 * a->t && over_a > 0 && over_b > 0 && (slope <= 0 || 4 * over_b * curve * part > slope * slope);
+    const double most = s->most + 0x1p-20 * s->sum_x2;
+    for (int i = 0; i < SCALES; i++) { /* without branches, for the compiler to use vectors */
+        const double a = points->t[i + 1], b = points->t[i], width = b - a, part = a * width;
+        const double of_a = points->loss[i + 1], of_b = points->loss[i], down = points->slope[i];
+        const double c2 = points->c2[i], growth = width * width * c2;
+        const double gain = of_b + 2 * width * down + growth - of_a; /* all times part */
+        const double slope = gain * b - 2 * down * part, curve = gain + c2 * part;
+        const double above = most + 0x1p-10 * (of_a + of_b + growth), over_a = of_a - above, over_b = of_b - above;
+        const int64_t inside = (slope <= 0) | (4 * over_b * curve * part > slope * slope);
+        excluded[i] = (b <= 2 * a) & (over_a > 0) & (over_b > 0) & inside;
+    }
 }
 
 /* Returns the place of a measured scale between `low` and the last one, 0 to 1. Where 8 scales are measured once, these
@@ -276,39 +344,60 @@ static inline float place_of(const int4_search *s, float part)
     return once ? part * (0.4f + 0.6f * part * part * part) : part * part;
 }
 
-/* Measures scales from the last one of a range down to `low`, and leaves out what is excluded between them. `attained`:
- * their losses are those of candidates. `dense`: more of them near `low`. */
-static void measure_range(int4_search *s, bool attained, bool dense, float low, int4_range *range)
+/* Sets stored scales from the last one of a range down to `low`. `dense`: more of them near `low`. */
+static void place_scales(const int4_search *s, bool dense, float low, const int4_range *range, int4_measures *m)
 {
-    float t[SCALES];
-    int4_point points[SCALES];
-    const int n = measured_scales(s);
-    const float last = tsr_f32_from_bits(range->last), first = tsr_f32_from_bits(range->first);
-    for (int i = 0; i < n; i++) {
-        const float part = (float)(n - 1 - i) / (float)(n - 1);
+    const float last = tsr_f32_from_bits(range->last), smallest = (float)(scale_value(s->candidates, 1) * s->unit);
+    for (int i = 0; i < SCALES; i++) {
+        const float part = (float)(SCALES - 1 - i) / (float)(SCALES - 1);
         const uint32_t scale = tsr_f32_bits(low + (last - low) * (dense ? place_of(s, part) : part));
         const uint32_t below = scale & ~unstored_bits(s, scale);
-        t[i] = tsr_f32_from_bits(below > 0 ? below : scale);
+        m->t[i] = below > 0 ? tsr_f32_from_bits(below) : smallest;
     }
-    measure(s, t, points);
-    for (int i = 0; attained && i < n; i++) {
-        const double most = points[i].loss * (1 + 0x1p-14) + 0x1p-20 * s->sum_x2;
-        if (most < s->most && is_stored(s, tsr_f32_bits(t[i])))
-            s->most = most;
-    }
-    int from = 0, to = n - 1;
-    while (from < to && (t[from + 1] == t[from] || is_excluded(s, &points[from + 1], &points[from])))
+}
+
+/* Lowers the upper bound of the smallest loss to those of measured candidates. */
+static void lower_most(int4_search *s, const int4_points *points)
+{
+    double least = points->loss[0];
+    for (int i = 1; i < SCALES; i++)
+        least = points->loss[i] < least ? points->loss[i] : least;
+    const double most = least * (1 + 0x1p-14) + 0x1p-20 * s->sum_x2;
+    s->most = most < s->most ? most : s->most;
+}
+
+/* Leaves out both ends of a range, as far as measured scales exclude them. */
+static void shrink_range(const int4_search *s, const int4_points *points, int4_range *range)
+{
+    int64_t excluded[SCALES];
+    const double first = (double)tsr_f32_from_bits(range->first), last = (double)tsr_f32_from_bits(range->last);
+    int from = 0, to = SCALES - 1;
+    exclude_ranges(s, points, excluded);
+    while (from < to && excluded[from])
         from++;
-    if (from > 0)
-        range->last = tsr_f32_bits(t[from]);
-    if (t[to] > first)
+    if (from > 0 && points->t[from] < last)
+        range->last = tsr_f32_bits((float)points->t[from]);
+    if (points->t[to] > first)
         return;
-    if (from == to && to > 0)
+    if (from == to)
         range->last = 0;
-    while (to > from && (t[to] == t[to - 1] || is_excluded(s, &points[to], &points[to - 1])))
+    while (to > from && excluded[to - 1])
         to--;
-    if (to < n - 1)
-        range->first = tsr_f32_bits(t[to]);
+    if (points->t[to] > first)
+        range->first = tsr_f32_bits((float)points->t[to]);
+}
+
+/* Measures scales from the last one of a range down to `low` with the limits of a zero point, and leaves out what is
+ * excluded between them. `dense`: more of them near `low`. */
+static void measure_range(int4_search *s, bool dense, float low, int4_range *range)
+{
+    int4_measures m;
+    int4_points points;
+    place_scales(s, dense, low, range, &m);
+    measure(s, &m);
+    set_points(s, &m, &(int4_part){NULL, NULL, 0}, 0, &points);
+    lower_most(s, &points);
+    shrink_range(s, &points, range);
 }
 
 /* Adds, over the elements that t clips by d, w d (2 |x| - d) and w d limit. */

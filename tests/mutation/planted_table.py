@@ -455,6 +455,7 @@ PLANTED = [
     ("kernels/cpu/best_groups_body.h", "above = c->e8m0 ? 0 : 7", "above = c->e8m0 ? 0 : 4", [U + "test_best_scale"], "the best of NVFP4's scales is looked for in half an octave"),
     ("kernels/cpu/best_groups_body.h", "#define NEAR   (1 + 0x1p-12f)", "#define NEAR   1.0f", [U + "test_best_scale"], "FP32 decides between losses that are nearly equal"),
     ("kernels/cpu/best_int4_measure_body.h", "4 * over_b * curve * part > slope * slope", "over_b > 0", [U + "test_best_int4"], "ranges of int4 scales are excluded if both ends are"),
+    ("kernels/cpu/best_int4_measure_body.h", "f_round(f_min(q, f_set1(UNLIMITED)))", "f_round(q)", [U + "test_best_int4"], "measures without limits and what limits change differ in codes above 16"),
     ("kernels/cpu/best_int4_body.h", "note_doubles(&s, whole, ", "(void)note_doubles, (void)(", None, "doubles of the best int4 scales are not tried: only rounding at ties could make one better"),
     ("kernels/cpu/best_fp8_body.h", "bits = unclipped; bits <= last;", "bits = unclipped; bits <= unclipped;", [U + "test_best_scale"], "FP8 scales above the smallest that clips nothing are not tried"),
     ("quantize/mx_weight.c", "if (scheme->search == TSR_SCALES_BEST)", "if (false)", [I + "test_best_scales.py"], "--scales best leaves the scales from amax"),

@@ -44,6 +44,8 @@ static inline void f_keep(float *to, vf x, unsigned mask)
 
 enum { HALVES = 2 };
 typedef float64x2_t vd;
+#define d_load(p)        vld1q_f64(p)
+#define d_store(p, x)    vst1q_f64(p, x)
 #define d_set1(x)        vdupq_n_f64(x)
 #define d_sum(x)         vaddvq_f64(x)
 #define f_widen(x, half) ((half) == 0 ? vcvt_f64_f32(vget_low_f32(x)) : vcvt_high_f64_f32(x))

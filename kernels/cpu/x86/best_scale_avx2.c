@@ -32,6 +32,8 @@ static inline void f_keep(float *to, vf x, unsigned mask)
 
 enum { HALVES = 2 };
 typedef __m256d vd;
+#define d_load(p)        _mm256_loadu_pd(p)
+#define d_store(p, x)    _mm256_storeu_pd(p, x)
 #define d_set1(x)        _mm256_set1_pd(x)
 #define f_widen(x, half) _mm256_cvtps_pd((half) == 0 ? _mm256_castps256_ps128(x) : _mm256_extractf128_ps(x, 1))
 

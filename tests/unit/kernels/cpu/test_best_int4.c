@@ -154,10 +154,10 @@ static void make_hostile(float *x, size_t n, const tsr_best_int4 *c)
         x[i] = ldexpf(x[i], to[kind] - ilogbf(amax));
 }
 
-static void check(const float *x, const float *weight, size_t n, const tsr_best_int4 *c)
+static void check(const float *x, const float *weight, size_t n, const tsr_best_int4 *c, pair given)
 {
     static float scratch[TSR_BEST_INT4_SCRATCH(MOST_COLUMNS)];
-    const pair given = given_of(x, n, c), want = best_of(x, weight, n, c, given);
+    const pair want = best_of(x, weight, n, c, given);
     tsr_cpu_kernels k;
     for (int s = -1; s < SETS && take_set_or_reference(s, &k); s++) {
         pair got = given;
@@ -189,7 +189,7 @@ static void check_many(bool zero_points, uint64_t groups)
             continue;
         if ((uint64_t)(tried.last - tried.first + 1) * n * (zero_points ? 16 : 1) > MOST_TRIED)
             continue;
-        check(x, w, n, &c);
+        check(x, w, n, &c, given_of(x, n, &c));
     }
 }
 
@@ -201,6 +201,21 @@ Test(best_int4, symmetric_groups_get_the_best_of_all_scales, .timeout = 0)
 Test(best_int4, groups_get_the_best_of_all_scales_and_zero_points, .timeout = 0)
 {
     check_many(true, groups_to_test(40));
+}
+
+/* Small integers: many pairs have no loss. The given pair is any. */
+Test(best_int4, groups_of_integers_get_the_first_of_equal_pairs)
+{
+    float x[8], weight[8];
+    for (uint64_t round = 0; round < 200; round++) {
+        const tsr_best_int4 c = {.zero_points = true, .away = round % 4 == 3};
+        const size_t n = 1 + random_bits() % 8;
+        for (size_t i = 0; i < n; i++)
+            x[i] = (float)(random_bits() % 33) - (float)(round % 3 * 16);
+        fill_weights(weight, n, round / 2);
+        const float scale = scale_of(&c, stored(&c, largest_of(x, n) * (0.02f + 0.3f * uniform())));
+        check(x, round % 2 == 0 ? NULL : weight, n, &c, (pair){scale, (float)(random_bits() % 16) - 8});
+    }
 }
 
 Test(best_int4, groups_of_zeros_keep_the_given_pair)
