@@ -38,7 +38,7 @@ void tsr_proof_options(tsr_proof *p, tsr_option *options)
          "compute DST in double too, so that only the error of the weights remains"},
         TSR_DEVICE_OPTION(&p->pass.device),
         TSR_PRECISION_OPTION(&p->pass.precision),
-        {"--devices", TSR_OPT_COUNT, &p->pass.devices, "N", "number of GPUs; the result does not depend on it (1)"},
+        {"--devices", TSR_OPT_COUNT, &p->pass.devices, "N", "number of GPUs; figures may differ slightly (1)"},
         {0},
     };
     tsr_options_append_topic(options, "Proof", own);

@@ -63,8 +63,8 @@ static inline uint16_t tsr_bf16_from_f32(float x)
     return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-/* x must be finite. To avoid double rounding, x is first rounded to FP32 by round-to-odd, which preserves on which side
- * of a BF16 tie it lies. */
+/* Infinities and NaN stay so. To avoid double rounding, x is first rounded to FP32 by round-to-odd, which preserves
+ * on which side of a BF16 tie it lies. */
 static inline uint16_t tsr_bf16_from_f64(double x)
 {
     const float f = (float)x;

@@ -20,7 +20,7 @@ void tsr_pass_options_append(tsr_pass_options *p, tsr_option *options)
         {"--count", TSR_OPT_COUNT, &p->length, "N", "most tokens of a sequence (512)"},
         TSR_DEVICE_OPTION(&p->device),
         TSR_PRECISION_OPTION(&p->precision),
-        {"--devices", TSR_OPT_COUNT, &p->devices, "N", "number of GPUs; the result does not depend on it (1)"},
+        {"--devices", TSR_OPT_COUNT, &p->devices, "N", "number of GPUs; figures may differ slightly (1)"},
         {"--memory", TSR_OPT_SIZE, &p->memory, "SIZE", "the most memory that activations may use (no limit)"},
         {0},
     };

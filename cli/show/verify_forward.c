@@ -32,7 +32,7 @@ void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts)
         {"--batch", TSR_OPT_COUNT, &texts->sequences, "B", "number of sequences (random: 1; a file: all of it)"},
         {"--count", TSR_OPT_COUNT, &texts->length, "N", "largest number of tokens in a sequence (64)"},
         {"--devices", TSR_OPT_COUNT, &texts->devices, "N",
-         "number of GPUs: half for each model, which share its weights; the result does not depend on it (1)"},
+         "number of GPUs: half for each model, which share its weights; figures may differ slightly (1)"},
         {"--kl-by-layer", TSR_OPT_FLAG, &texts->kl_by_layer, NULL,
          "also compute the KL divergence after every layer, by the final norm and head, twice a layer"},
         {"--exact", TSR_OPT_FLAG, &texts->exact, NULL,

@@ -46,10 +46,10 @@ typedef struct tsr_verify_kernels {
     }
 
 /* Option table entry that fills an int with a tsr_precision. */
-#define TSR_PRECISION_OPTION(to)                                                                               \
-    {                                                                                                          \
-        "--precision", TSR_OPT_CHOICE, (to), "fp64|fp32|bf16",                                                 \
-            "the numbers that products and attention multiply; fp32 and bf16 need BLAS, and bf16 a GPU (fp64)" \
+#define TSR_PRECISION_OPTION(to)                                                                                      \
+    {                                                                                                                 \
+        "--precision", TSR_OPT_CHOICE, (to), "fp64|fp32|bf16",                                                        \
+            "the numbers that products and attention multiply; bf16 needs a GPU, and fp32 on the CPU OpenBLAS (fp64)" \
     }
 
 /* Functions of a tsr_command whose job is a tsr_verify_kernels. */

@@ -34,11 +34,12 @@ tsr_status tsr_cuda_group(const tsr_grouped *args, tsr_precision precision, tsr_
 tsr_status tsr_cuda_ungroup(const tsr_grouped *args, tsr_precision precision, bool add, tsr_stream stream,
                             tsr_err *err) TSR_WARN_UNUSED;
 
-/* Converts scores [groups][queries][share][keys], which have the precision of its sums (common/precision.h), to probabilities
- * of the same shape in the precision, 0 for masked keys. Query i has position first_query + i, and key j has first_key + j; a
- * query sees the last `window` positions up to its own. Scores are multiplied by `scale`, and become cap * tanh(score / cap)
- * if cap is not 0. sinks [groups][share] (may be NULL) are additional logits. With `chosen`, query i of head h, counted
- * through all groups, sees only the positions whose bits are set in row h / heads_of_choice * rows + first_row + i. */
+/* Converts scores [groups][queries][share][keys], which have the precision of its sums (common/precision.h), to
+ * probabilities of the same shape in the precision, 0 for masked keys. Query i has position first_query + i. Key j has
+ * position first_key + j. A query sees the last `window` positions up to its own. Scores are multiplied by `scale`, and
+ * become cap * tanh(score / cap) if cap is not 0. sinks [groups][share] (may be NULL) are additional logits. With
+ * `chosen`, query i of head h, counted through all groups, sees only the positions whose bits are set in row
+ * h / heads_of_choice * rows + first_row + i. */
 typedef struct tsr_attention_softmax {
     tsr_precision precision;
     void *scores, *probabilities; /* these may be the same array if the numbers have the same size */

@@ -10,11 +10,14 @@
 
 /* ---- devices ---- */
 
-static tsr_status open_cpu(const tsr_forward_request *r, tsr_ops *ops, unsigned threads, tsr_err *err)
+/* Opens the operations of the CPU. `no_gpu` is the reason why no GPU is used. */
+static tsr_status open_cpu(const tsr_forward_request *r, tsr_ops *ops, unsigned threads, const char *no_gpu,
+                           tsr_err *err)
 {
     *ops = tsr_ops_of_cpu(threads, r->run.cancel);
     if (r->precision == TSR_PRECISION_BF16)
-        return tsr_fail(err, TSR_E_DEVICE, "--precision bf16 needs a GPU; fp32 and fp64 also run on the CPU");
+        return tsr_fail(err, TSR_E_DEVICE, "--precision bf16 needs a GPU; fp32 and fp64 also run on the CPU (%s)",
+                        no_gpu);
     return r->precision == TSR_PRECISION_FP32 ? tsr_ops_use_blas(ops, err) : TSR_OK;
 }
 
@@ -22,12 +25,12 @@ static tsr_status open_first(const tsr_forward_request *r, tsr_ops *ops, bool *o
 {
     const unsigned threads = (unsigned)r->run.threads;
     const tsr_gpu_choice gpu = {.precision = r->precision, .threads = threads, .cancel = r->run.cancel};
-    tsr_err note;
+    tsr_err note = {.msg = "--device cpu"};
     tsr_status status = TSR_E_DEVICE;
     if (r->device != TSR_DEVICE_CPU)
         status = tsr_ops_of_cuda(ops, &gpu, r->device == TSR_DEVICE_CUDA ? err : &note);
     *on_gpu = status == TSR_OK;
-    return status == TSR_OK || r->device == TSR_DEVICE_CUDA ? status : open_cpu(r, ops, threads, err);
+    return status == TSR_OK || r->device == TSR_DEVICE_CUDA ? status : open_cpu(r, ops, threads, note.msg, err);
 }
 
 /* Divides the tables and the threads between the two models. With a single table, or a single model, all are for
@@ -59,7 +62,7 @@ tsr_status tsr_forward_open_devices(const tsr_forward_request *r, tsr_forward_de
         if (on_gpu)
             status = tsr_ops_of_cuda(next, &(tsr_gpu_choice){d->n, r->precision, d->ops->threads, r->run.cancel}, err);
         else
-            status = open_cpu(r, next, d->ops->threads, err);
+            status = open_cpu(r, next, d->ops->threads, "--device cpu", err);
     }
     if (status != TSR_OK)
         tsr_forward_close_devices(d);

@@ -450,8 +450,8 @@ static double recurrent_elements(const tsr_forward *f, double n)
                 2 * (double)f->hidden);
 }
 
-/* Returns the elements of an indexer: its queries, keys and weights, the scores of some queries for each head, and the choice
- * of tokens, a bit for each. */
+/* Returns the elements that an indexer allocates: its queries, keys and weights, the scores of some queries for each
+ * head, and one bit for each token that a query may choose. */
 static double indexer_elements(const tsr_forward *f, double n, size_t longest)
 {
     const struct tsr_indexer *const i = &f->indexer;

@@ -183,7 +183,8 @@ tsr_status tsr_cpu_recur(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err) T
 tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel);
 
 /* Calls ops->linear, with the rows of W divided among `ops` and its further tables if that is faster. One table sums
- * all terms of an element, in the same order, so that results do not depend on the number of tables. */
+ * all terms of an element. In FP64 on the CPU their order is fixed, so that results do not depend on the number of
+ * tables. */
 tsr_status tsr_ops_linear(tsr_ops *ops, const tsr_linear_product *args, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -29,7 +29,7 @@ typedef struct tsr_collector {
     tsr_collected *items; /* in the order of the model */
     size_t count, capacity;
     size_t first;                 /* item of the current layer */
-    tsr_ops *ops;                 /* whose memory has the inputs. Borrowed */
+    tsr_ops *ops;                 /* the operations that hold the inputs. Borrowed */
     tsr_input_products *products; /* collected too; NULL: they are not. Borrowed */
     tsr_arena arena;
 } tsr_collector;

@@ -1,5 +1,5 @@
-/* Declares the operations of a forward pass on a GPU: all in FP64 (kernels/cuda/forward_f64.h), or products and attention
- * in FP32 or BF16 by cuBLAS.
+/* Declares the operations of a forward pass on a GPU: products and attention by cuBLAS in FP64, FP32 or BF16, and all
+ * others in FP64 (kernels/cuda/forward_f64.h).
  *
  * Threads of the host decode weights band by band, while the GPU multiplies the previous band. */
 #ifndef TSR_VERIFY_FORWARD_FORWARD_CUDA_H
@@ -15,8 +15,7 @@ typedef struct tsr_gpu_choice {
 } tsr_gpu_choice;
 
 /* Opens the operations of a GPU. The calling thread is bound to GPU 0. GPUs with smaller numbers must be open.
- * tsr_ops.close frees their memory. TSR_E_DEVICE: no suitable GPU, no cuBLAS for a precision that needs it, or Tessera was
- * built without CUDA. */
+ * tsr_ops.close frees their memory. TSR_E_DEVICE: no suitable GPU, no cuBLAS, or Tessera was built without CUDA. */
 tsr_status tsr_ops_of_cuda(tsr_ops *ops, const tsr_gpu_choice *choice, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

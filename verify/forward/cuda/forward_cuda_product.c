@@ -30,12 +30,11 @@ typedef struct decoding {
 static void store_row(const decoding *d, const double *values, void *to)
 {
     const size_t cols = d->a->cols;
-    if (d->precision == TSR_PRECISION_FP32) {
-        for (size_t i = 0; i < cols; i++)
-            ((float *)to)[i] = (float)values[i];
-        return;
-    }
-    for (size_t i = 0; i < cols; i++)
+    if (d->precision == TSR_PRECISION_FP64)
+        memcpy(to, values, cols * sizeof *values);
+    for (size_t i = 0; d->precision == TSR_PRECISION_FP32 && i < cols; i++)
+        ((float *)to)[i] = (float)values[i];
+    for (size_t i = 0; d->precision == TSR_PRECISION_BF16 && i < cols; i++)
         ((uint16_t *)to)[i] = tsr_bf16_from_f64(values[i]);
 }
 
@@ -68,13 +67,14 @@ static tsr_status decode_rows(void *context, size_t i, size_t worker, tsr_err *e
     if (d->a->weight != NULL)
         TSR_TRY(tsr_weight_reader_load(reader, &d->view, &piece, err));
     for (size_t k = 0; k < n; k++, to += pitch) {
-        const double *values = d->a->weight == NULL ? d->a->dense + (piece.row + k) * cols : d->values[worker];
-        if (d->a->weight != NULL)
-            tsr_weight_reader_row(reader, k, 0, cols, d->values[worker]);
-        if (d->precision == TSR_PRECISION_FP64)
-            memcpy(to, values, pitch);
-        else
-            store_row(d, values, to);
+        double *const row_in_fp64 = d->precision == TSR_PRECISION_FP64 ? (double *)(void *)to : d->values[worker];
+        if (d->a->weight == NULL) {
+            store_row(d, d->a->dense + (piece.row + k) * cols, to);
+            continue;
+        }
+        tsr_weight_reader_row(reader, k, 0, cols, row_in_fp64);
+        if (d->precision != TSR_PRECISION_FP64)
+            store_row(d, row_in_fp64, to);
     }
     return TSR_OK;
 }
