@@ -19,7 +19,7 @@ STRUCTS = [
     ("sweep_common", "Device", "cuda_launch.h", "tsr_cuda_device"),
     ("sweep_grouped", "Grouped", "block_fp8_grouped.h", "tsr_block_fp8_grouped"),
     ("sweep_attention", "Decode", "mla_decode.h", "tsr_mla_decode"),
-    ("sweep_attention", "Prefill", "mla_prefill.h", "tsr_mla_prefill"),
+    ("sweep_attention", "Prefill", "prefill.h", "tsr_prefill"),
     ("sweep_int4", "WeightOnly", "weight_only_gemm.h", "tsr_weight_only_gemm"),
 ]
 

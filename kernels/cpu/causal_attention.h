@@ -1,7 +1,7 @@
 /* Declares causal attention of DeepSeek's MLA in its expanded form on the CPU.
  *
  * It makes one pass over the tokens, with an online softmax in FP32. The definition, layouts and visible tokens are
- * those of kernels/cuda/mla_prefill.h.
+ * those of kernels/cuda/prefill.h.
  *
  * Kernel error as in mla_attention.h, with d = nope + rope: |out - exact| <= (2.1 D + (2 n + 16) u) * sum of p |v|. */
 #ifndef TSR_KERNELS_CPU_CAUSAL_ATTENTION_H

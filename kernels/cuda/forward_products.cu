@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/block_reduce.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/several.cuh"
 
 namespace
 {
@@ -30,33 +31,20 @@ template <typename S> __device__ void convert(S x, __nv_bfloat16 *y)
 {
     *y = __float2bfloat16((float)x);
 }
-
-__device__ double widened(double x)
+__device__ void convert(__nv_bfloat16 x, float *y)
 {
-    return x;
+    *y = __bfloat162float(x);
 }
-__device__ double widened(float x)
-{
-    return x;
-}
-__device__ double widened(__nv_bfloat16 x)
-{
-    return __bfloat162float(x);
-}
-
-// Numbers that a thread copies at once.
-template <typename T, int N> struct alignas(N * sizeof(T)) several {
-    T of[N];
-};
 
 // A CTA copies a part of one row of a group. blockIdx.x: row, counted through all groups; blockIdx.y: part.
-template <typename T, int N> __global__ void group(const tsr_grouped a)
+// A: the type of activations; T: that of the operand.
+template <typename A, typename T, int N> __global__ void group(const tsr_grouped a)
 {
     const size_t token = blockIdx.x % a.tokens, g = blockIdx.x / a.tokens;
-    const auto *const x = (const several<double, N> *)(a.x + token * a.ld + g * a.width);
-    auto *const y = (several<T, N> *)((T *)a.y + g * a.step + token * a.width);
+    const auto *const x = (const several<A, N> *)((const A *)a.x + token * a.ld + g * a.width);
+    auto *const y = (several<T, N> *)((T *)a.y + g * a.step + token * a.pitch);
     for (size_t i = (size_t)blockIdx.y * kThreads + threadIdx.x; i < a.width / N; i += (size_t)gridDim.y * kThreads) {
-        const several<double, N> from = x[i];
+        const several<A, N> from = x[i];
         several<T, N> to;
         for (int k = 0; k < N; k++)
             convert(from.of[k], &to.of[k]);
@@ -64,18 +52,16 @@ template <typename T, int N> __global__ void group(const tsr_grouped a)
     }
 }
 
-template <typename S, int N> __global__ void ungroup(const tsr_grouped a, bool add)
+template <typename A, typename T, int N> __global__ void ungroup(const tsr_grouped a)
 {
     const size_t token = blockIdx.x % a.tokens, g = blockIdx.x / a.tokens;
-    auto *const x = (several<double, N> *)(a.x + token * a.ld + g * a.width);
-    const auto *const y = (const several<S, N> *)((const S *)a.y + g * a.step + token * a.width);
+    auto *const x = (several<A, N> *)((A *)a.x + token * a.ld + g * a.width);
+    const auto *const y = (const several<T, N> *)((const T *)a.y + g * a.step + token * a.pitch);
     for (size_t i = (size_t)blockIdx.y * kThreads + threadIdx.x; i < a.width / N; i += (size_t)gridDim.y * kThreads) {
-        const several<S, N> from = y[i];
-        several<double, N> to = {};
-        if (add)
-            to = x[i];
+        const several<T, N> from = y[i];
+        several<A, N> to;
         for (int k = 0; k < N; k++)
-            to.of[k] += widened(from.of[k]);
+            convert(from.of[k], &to.of[k]);
         x[i] = to;
     }
 }
@@ -185,29 +171,40 @@ template <typename T> void launch_softmax(const tsr_attention_softmax &s, tsr_st
         long_softmax<T><<<grid, kSoftmaxThreads, 0, stream>>>(s);
 }
 
-// Returns true if all rows of both arrays begin where pairs of numbers may.
-bool has_pairs(const tsr_grouped *a)
+constexpr int kAtOnce = 4; // numbers of a vector
+
+// Returns true if all rows of both arrays begin where vectors may.
+bool has_vectors(const tsr_grouped *a)
 {
-    return a->width % 2 == 0 && a->ld % 2 == 0 && a->step % 2 == 0 && host::aligned(a->x, 16) &&
-           host::aligned(a->y, 16);
+    return a->width % kAtOnce == 0 && a->ld % kAtOnce == 0 && a->pitch % kAtOnce == 0 && a->step % kAtOnce == 0 &&
+           host::aligned(a->x, 32) && host::aligned(a->y, 32);
 }
 
-// A thread copies up to four pairs.
+// A thread copies up to four vectors.
 dim3 grid_of(const tsr_grouped *a)
 {
-    return dim3((unsigned)(a->tokens * a->groups), (unsigned)((a->width + 8 * kThreads - 1) / (8 * kThreads)));
+    constexpr size_t kEach = 4 * kAtOnce * kThreads;
+    return dim3((unsigned)(a->tokens * a->groups), (unsigned)((a->width + kEach - 1) / kEach));
 }
 
-template <typename T> void launch_group(const tsr_grouped *a, tsr_stream stream)
+template <typename A, typename T> void launch_group(const tsr_grouped *a, bool back, tsr_stream stream)
 {
-    auto *const kernel = has_pairs(a) ? group<T, 2> : group<T, 1>;
-    kernel<<<grid_of(a), kThreads, 0, stream>>>(*a);
+    auto *const to = has_vectors(a) ? group<A, T, kAtOnce> : group<A, T, 1>;
+    auto *const from = has_vectors(a) ? ungroup<A, T, kAtOnce> : ungroup<A, T, 1>;
+    (back ? from : to)<<<grid_of(a), kThreads, 0, stream>>>(*a);
 }
 
-template <typename S> void launch_ungroup(const tsr_grouped *a, bool add, tsr_stream stream)
+tsr_status copy_groups(const tsr_grouped *a, tsr_precision precision, bool back, tsr_stream stream, tsr_err *err)
 {
-    auto *const kernel = has_pairs(a) ? ungroup<S, 2> : ungroup<S, 1>;
-    kernel<<<grid_of(a), kThreads, 0, stream>>>(*a, add);
+    if (a->tokens * a->groups * a->width == 0)
+        return TSR_OK;
+    if (precision == TSR_PRECISION_FP64)
+        launch_group<double, double>(a, back, stream);
+    else if (precision == TSR_PRECISION_FP32)
+        launch_group<float, float>(a, back, stream);
+    else
+        launch_group<float, __nv_bfloat16>(a, back, stream);
+    return host::launched("operands of a product", cudaSuccess, err);
 }
 
 } // namespace
@@ -216,28 +213,12 @@ extern "C" {
 
 tsr_status tsr_cuda_group(const tsr_grouped *a, tsr_precision precision, tsr_stream stream, tsr_err *err)
 {
-    if (a->tokens * a->groups * a->width == 0)
-        return TSR_OK;
-    if (precision == TSR_PRECISION_FP64)
-        launch_group<double>(a, stream);
-    else if (precision == TSR_PRECISION_FP32)
-        launch_group<float>(a, stream);
-    else
-        launch_group<__nv_bfloat16>(a, stream);
-    return host::launched("operands of a product", cudaSuccess, err);
+    return copy_groups(a, precision, false, stream, err);
 }
 
-tsr_status tsr_cuda_ungroup(const tsr_grouped *a, tsr_precision precision, bool add, tsr_stream stream, tsr_err *err)
+tsr_status tsr_cuda_ungroup(const tsr_grouped *a, tsr_precision precision, tsr_stream stream, tsr_err *err)
 {
-    if (a->tokens * a->groups * a->width == 0)
-        return TSR_OK;
-    if (precision == TSR_PRECISION_FP64)
-        launch_ungroup<double>(a, add, stream);
-    else if (precision == TSR_PRECISION_FP32)
-        launch_ungroup<float>(a, add, stream);
-    else
-        launch_ungroup<__nv_bfloat16>(a, add, stream);
-    return host::launched("results of a product", cudaSuccess, err);
+    return copy_groups(a, precision, true, stream, err);
 }
 
 tsr_status tsr_cuda_attention_softmax(const tsr_attention_softmax *s, tsr_stream stream, tsr_err *err)

@@ -1,5 +1,5 @@
 /* The operations around the products of a forward pass, which cuBLAS computes (kernels/cuda/cublas.h): conversions of
- * activations, which are in FP64, the order of heads in attention, and softmax.
+ * activations, the order of heads in attention, and softmax.
  *
  * All pointers are device memory. */
 #ifndef TSR_KERNELS_CUDA_FORWARD_PRODUCTS_H
@@ -16,22 +16,22 @@
 extern "C" {
 #endif
 
-/* Activations [tokens][groups][width] in FP64, whose tokens are `ld` elements apart, and the same numbers as [groups][tokens]
- * [width] in an array for products, whose groups are `step` elements apart. A group is the heads that share keys, or all
- * columns of a row. */
+/* Activations [tokens][groups][width], FP64 for operands in FP64 and otherwise FP32, whose tokens are `ld` elements apart, and the same numbers as [groups][tokens]
+ * [width] in an array for products, whose groups are `step` and whose tokens `pitch` elements apart. A group is the heads that
+ * share keys, or all columns of a row. */
 typedef struct tsr_grouped {
-    double *x;
+    void *x;
     size_t ld, tokens, groups, width;
     void *y;
-    size_t step;
+    size_t pitch, step;
 } tsr_grouped;
 
-/* Sets y to x, rounded to FP32 and then to the precision. */
+/* Sets y to x, rounded to the precision. */
 tsr_status tsr_cuda_group(const tsr_grouped *args, tsr_precision precision, tsr_stream stream,
                           tsr_err *err) TSR_WARN_UNUSED;
 
-/* Sets x to y, or adds y, which has the precision. */
-tsr_status tsr_cuda_ungroup(const tsr_grouped *args, tsr_precision precision, bool add, tsr_stream stream,
+/* Sets x to y, which has the precision. */
+tsr_status tsr_cuda_ungroup(const tsr_grouped *args, tsr_precision precision, tsr_stream stream,
                             tsr_err *err) TSR_WARN_UNUSED;
 
 /* Converts scores [groups][queries][share][keys], which have the precision of its sums (common/precision.h), to

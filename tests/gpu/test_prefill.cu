@@ -1,8 +1,8 @@
-/* Owns the check of MLA prefill on a GPU: the plain and the fast kernel against FP64 on the host within the bound of
- * mla_prefill.h on short sequences (ragged and empty ones, queries behind cached tokens, more queries than tokens, NaN
+/* Owns the check of prefill on a GPU: the plain and the fast kernel against FP64 on the host within the bound of
+ * prefill.h on short sequences (ragged and empty ones, queries behind cached tokens, more queries than tokens, NaN
  * around the sequences, poisoned outputs and workspace, two runs bit for bit); the fast against the plain kernel on
  * long sequences and many tiles. `test_prefill small` leaves out the long ones (for compute-sanitizer). */
-#include "kernels/cuda/mla_prefill.h"
+#include "kernels/cuda/prefill.h"
 #include "tests/gpu/attention_oracle.cuh"
 
 struct lengths {
@@ -10,13 +10,13 @@ struct lengths {
 };
 
 struct shape {
-    int64_t heads;
+    int64_t heads, kv_heads;
     int32_t nope, rope, value;
     std::vector<lengths> sequences;
 };
 
 struct operands {
-    tsr_mla_prefill args; /* device pointers */
+    tsr_prefill args; /* device pointers */
     std::vector<uint16_t> q, kv, k_rope;
     std::vector<int32_t> ends_q, ends_k;
 };
@@ -33,12 +33,12 @@ static operands make(const shape &s)
         o.ends_q.push_back(o.ends_q.back() + l.q);
         o.ends_k.push_back(o.ends_k.back() + l.k);
     }
-    tsr_mla_prefill &a = o.args;
-    a.batch = (int64_t)s.sequences.size(), a.heads = s.heads;
+    tsr_prefill &a = o.args;
+    a.batch = (int64_t)s.sequences.size(), a.heads = s.heads, a.kv_heads = s.kv_heads;
     a.tokens_q = o.ends_q.back() + kAround, a.tokens_k = o.ends_k.back() + kAround;
     a.nope = s.nope, a.rope = s.rope, a.value = s.value;
     a.scale = 1.0f / sqrtf((float)(s.nope + s.rope));
-    const int64_t width_q = s.heads * (s.nope + s.rope), width_kv = s.heads * (s.nope + s.value);
+    const int64_t width_q = s.heads * (s.nope + s.rope), width_kv = s.kv_heads * (s.nope + s.value);
     o.q.assign((size_t)(a.tokens_q * width_q), 0x7FC1); /* NaN */
     o.kv.assign((size_t)(a.tokens_k * width_kv), 0x7FC1);
     o.k_rope.assign((size_t)(a.tokens_k * s.rope), 0x7FC1);
@@ -81,18 +81,18 @@ template <typename T> static bool same_bits(const std::vector<T> &x, const std::
 }
 
 /* Plans once and attends twice; `same` when both gave the same bits. */
-static result run(tsr_mla_prefill a, const tsr_cuda_device &device, bool *same)
+static result run(tsr_prefill a, const tsr_cuda_device &device, bool *same)
 {
     tsr_err err;
     const size_t rows = (size_t)(a.tokens_q * a.heads), elements = rows * (size_t)a.value;
-    a.workspace = device_array<uint8_t>(tsr_cuda_mla_prefill_workspace(&a, &device) + 1);
-    CHECK_TSR(tsr_cuda_mla_prefill_plan(&a, 0, &err), err);
+    a.workspace = device_array<uint8_t>(tsr_cuda_prefill_workspace(&a, &device) + 1);
+    CHECK_TSR(tsr_cuda_prefill_plan(&a, 0, &err), err);
     result found[2];
     for (result &r : found) {
         a.out = device_array<uint16_t>(elements);
         a.out_f32 = device_array<float>(elements);
         a.lse = device_array<float>(rows);
-        CHECK_TSR(tsr_cuda_mla_prefill(&a, 0, &err), err);
+        CHECK_TSR(tsr_cuda_prefill(&a, 0, &err), err);
         CHECK(cudaDeviceSynchronize());
         r = {download(a.out, elements), download(a.out_f32, elements), download(a.lse, rows)};
         CHECK(cudaFree(a.out));
@@ -118,7 +118,7 @@ static bool poisoned(const result &r, size_t row, size_t value)
  * kept their poison. */
 static void judge_row(const operands &o, int64_t row, const result &r, outcome *v)
 {
-    const tsr_mla_prefill &a = o.args;
+    const tsr_prefill &a = o.args;
     const int64_t i = row / a.heads, h = row % a.heads;
     const size_t value = (size_t)a.value;
     if (i < o.ends_q.front() || i >= o.ends_q.back()) {
@@ -130,7 +130,8 @@ static void judge_row(const operands &o, int64_t row, const result &r, outcome *
     const exact_row e = attend_exactly(
         a.nope, a.rope, a.value, (double)a.scale, &o.q[(size_t)(row * (a.nope + a.rope))], visible, [&](int64_t t) {
             const int64_t at = o.ends_k[b] + t;
-            const uint16_t *const kv = &o.kv[(size_t)((at * a.heads + h) * (a.nope + a.value))];
+            const uint16_t *const kv =
+                &o.kv[(size_t)((at * a.kv_heads + h / (a.heads / a.kv_heads)) * (a.nope + a.value))];
             return token_rows{kv, &o.k_rope[(size_t)(at * a.rope)], kv + a.nope};
         });
     const double d = 12 * 17 * 0x1p-22 * e.largest;
@@ -146,7 +147,8 @@ static void judge_row(const operands &o, int64_t row, const result &r, outcome *
 
 static void print_shape(const shape &s)
 {
-    printf("%lld heads, %d + %d and %d columns, queries/tokens", (long long)s.heads, s.nope, s.rope, s.value);
+    printf("%lld heads, %lld with keys, %d + %d and %d columns, queries/tokens", (long long)s.heads,
+           (long long)s.kv_heads, s.nope, s.rope, s.value);
     for (size_t b = 0; b < std::min<size_t>(s.sequences.size(), 8); ++b) {
         printf(" %d/%d", s.sequences[b].q, s.sequences[b].k);
     }
@@ -169,7 +171,7 @@ static void check_short(const tsr_cuda_device &device, const shape &s)
         printf("%s ", fine ? "ok    " : "FAILED");
         print_shape(s);
         printf(", %s: relative error %.2e, bias %.1e, worst %.3f of the bound, %ld beyond%s\n",
-               tsr_cuda_mla_prefill_choose(&o.args, &device) == TSR_MLA_FAST ? "fast" : "plain", v.relative_error(),
+               tsr_cuda_prefill_choose(&o.args, &device) == TSR_MLA_FAST ? "fast" : "plain", v.relative_error(),
                v.slope(), v.worst, v.beyond, same ? "" : ", two runs differ");
     }
     release(o);
@@ -211,24 +213,26 @@ static void check_long(const tsr_cuda_device &device, const shape &s)
 
 static void check_refusals(const tsr_cuda_device &device)
 {
-    operands o = make({2, 128, 64, 128, {{70, 70}}});
-    tsr_mla_prefill good = o.args;
+    operands o = make({2, 2, 128, 64, 128, {{70, 70}}});
+    tsr_prefill good = o.args;
     const size_t rows = (size_t)(good.tokens_q * good.heads);
-    good.workspace = device_array<uint8_t>(tsr_cuda_mla_prefill_workspace(&good, &device));
+    good.workspace = device_array<uint8_t>(tsr_cuda_prefill_workspace(&good, &device));
     good.out = device_array<uint16_t>(rows * 128);
     tsr_err err;
-    const auto expect = [&](const tsr_mla_prefill &a, tsr_status status, const char *what) {
+    const auto expect = [&](const tsr_prefill &a, tsr_status status, const char *what) {
         checks += 1;
-        if (tsr_cuda_mla_prefill(&a, 0, &err) != status) {
+        if (tsr_cuda_prefill(&a, 0, &err) != status) {
             failures += 1;
             printf("FAILED %s is not refused as it should be\n", what);
         }
     };
-    tsr_mla_prefill a = good;
+    tsr_prefill a = good;
     a.scale = 0;
     expect(a, TSR_E_SHAPE, "scale 0");
     a = good, a.heads = -1;
     expect(a, TSR_E_SHAPE, "a negative number of heads");
+    a = good, a.kv_heads = 3;
+    expect(a, TSR_E_SHAPE, "heads that keys do not divide");
     a = good, a.workspace = static_cast<uint8_t *>(a.workspace) + 16;
     expect(a, TSR_E_SHAPE, "a workspace out of line");
     a = good, a.kind = TSR_MLA_FAST, a.value = 64;
@@ -247,22 +251,27 @@ int main(int argc, char **argv)
     const tsr_cuda_device device = need_hopper();
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
-    check_short(device, {1, 128, 64, 128, {{1, 1}}});
-    check_short(device, {1, 128, 64, 128, {{129, 129}}});
-    check_short(device, {2, 128, 64, 128, {{1, 1}, {0, 0}, {63, 63}, {64, 64}, {0, 9}, {65, 65}, {127, 127}}});
-    check_short(device, {3, 128, 64, 128, {{5, 0}, {1, 300}, {64, 200}, {140, 70}, {0, 0}}});
-    check_short(device, {3, 48, 16, 40, {{30, 30}, {0, 7}, {2, 150}, {6, 3}}});
+    check_short(device, {1, 1, 128, 64, 128, {{1, 1}}});
+    check_short(device, {1, 1, 128, 64, 128, {{129, 129}}});
+    check_short(device, {2, 2, 128, 64, 128, {{1, 1}, {0, 0}, {63, 63}, {64, 64}, {0, 9}, {65, 65}, {127, 127}}});
+    check_short(device, {3, 3, 128, 64, 128, {{5, 0}, {1, 300}, {64, 200}, {140, 70}, {0, 0}}});
+    check_short(device, {3, 3, 48, 16, 40, {{30, 30}, {0, 7}, {2, 150}, {6, 3}}});
+    check_short(device, {6, 2, 128, 0, 128, {{65, 65}, {0, 0}, {5, 0}, {1, 300}, {140, 70}}});
+    check_short(device, {4, 2, 48, 0, 40, {{30, 30}, {2, 150}}});
     if (!small) {
         for (const int length : {1, 63, 64, 65, 127, 128, 129, 1000}) {
-            check_short(device, {2, 128, 64, 128, {{length, length}}});
+            check_short(device, {2, 2, 128, 64, 128, {{length, length}}});
         }
-        check_short(device, {5, 128, 64, 128, {{128, 128}, {129, 129}, {0, 0}, {1000, 1000}, {1, 1}, {65, 65}}});
-        check_short(device, {4, 128, 64, 128, {{1, 1000}, {129, 700}, {100, 128}, {0, 50}, {200, 100}, {256, 512}}});
-        check_short(device, {7, 128, 64, 128, std::vector<lengths>(150, lengths{3, 40})});
-        check_short(device, {2, 192, 64, 128, {{150, 150}}});
-        check_long(device, {128, 128, 64, 128, {{300, 300}, {1, 1}, {0, 0}, {129, 513}, {640, 640}}});
-        check_long(device, {16, 128, 64, 128, {{2048, 2048}, {100, 5000}, {1500, 1500}}});
-        check_long(device, {3, 128, 64, 128, {{5000, 5000}}});
+        check_short(device, {5, 5, 128, 64, 128, {{128, 128}, {129, 129}, {0, 0}, {1000, 1000}, {1, 1}, {65, 65}}});
+        check_short(device, {4, 4, 128, 64, 128, {{1, 1000}, {129, 700}, {100, 128}, {0, 50}, {200, 100}, {256, 512}}});
+        check_short(device, {7, 7, 128, 64, 128, std::vector<lengths>(150, lengths{3, 40})});
+        check_short(device, {2, 2, 192, 64, 128, {{150, 150}}});
+        check_long(device, {128, 128, 128, 64, 128, {{300, 300}, {1, 1}, {0, 0}, {129, 513}, {640, 640}}});
+        check_long(device, {16, 16, 128, 64, 128, {{2048, 2048}, {100, 5000}, {1500, 1500}}});
+        check_short(device, {8, 1, 128, 0, 128, {{1000, 1000}, {129, 700}, {127, 127}}});
+        check_short(device, {4, 2, 128, 64, 128, {{200, 300}}});
+        check_long(device, {32, 8, 128, 0, 128, {{2048, 2048}, {100, 5000}, {1500, 1500}}});
+        check_long(device, {3, 3, 128, 64, 128, {{5000, 5000}}});
     }
     check_refusals(device);
     printf("%d checks, %d failed\n", checks, failures);

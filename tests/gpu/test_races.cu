@@ -13,7 +13,7 @@
 #include <string>
 
 #include "kernels/cuda/block_fp8_grouped.h"
-#include "kernels/cuda/mla_prefill.h"
+#include "kernels/cuda/prefill.h"
 #include "kernels/cuda/weight_only_gemm.h"
 #include "tests/gpu/gpu_common.cuh"
 #include "tests/gpu/verdicts.cuh"
@@ -440,19 +440,19 @@ static void check_prefill(const tsr_cuda_device &device)
     random_units<<<1024, 256>>>(q, rows * 192, seed += 1ull << 40);
     random_units<<<1024, 256>>>(kv, rows * 256, seed += 1ull << 40);
     random_units<<<1024, 256>>>(k_rope, tokens * 64, seed += 1ull << 40);
-    tsr_mla_prefill a = {};
+    tsr_prefill a = {};
     a.q = q, a.kv = kv, a.k_rope = k_rope, a.cu_seqlens_q = a.cu_seqlens_k = upload(ends);
-    a.batch = (int64_t)ends.size() - 1, a.heads = kHeads, a.tokens_q = a.tokens_k = tokens;
+    a.batch = (int64_t)ends.size() - 1, a.heads = a.kv_heads = kHeads, a.tokens_q = a.tokens_k = tokens;
     a.nope = 128, a.rope = 64, a.value = 128, a.scale = 0.07f, a.kind = TSR_MLA_FAST;
-    a.workspace = device_array<uint8_t>(tsr_cuda_mla_prefill_workspace(&a, &device) + 1);
+    a.workspace = device_array<uint8_t>(tsr_cuda_prefill_workspace(&a, &device) + 1);
     tsr_err err;
-    CHECK_TSR(tsr_cuda_mla_prefill_plan(&a, 0, &err), err);
+    CHECK_TSR(tsr_cuda_prefill_plan(&a, 0, &err), err);
     repeat({"prefill", (size_t)(rows * 128 * 2),
             [=](void *d) {
                 tsr_err failed;
-                tsr_mla_prefill g = a;
+                tsr_prefill g = a;
                 g.out = static_cast<uint16_t *>(d);
-                CHECK_TSR(tsr_cuda_mla_prefill(&g, 0, &failed), failed);
+                CHECK_TSR(tsr_cuda_prefill(&g, 0, &failed), failed);
             }},
            launches / 4);
     const void *const device_memory[] = {q, kv, k_rope, a.cu_seqlens_q, a.workspace};

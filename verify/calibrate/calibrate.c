@@ -20,7 +20,7 @@ typedef struct running {
     const tsr_calibrate_options *options;
     size_t n;  /* elements of the hidden states [count][hidden] */
     double *x; /* the states on the host, or `held`: in memory of the operations, if they fit there */
-    double *held;
+    tsr_activation *held;
     size_t finished;     /* layers */
     double began, saved; /* times */
 } running;
@@ -69,7 +69,7 @@ static tsr_status begin(running *r, tsr_collector *collector, tsr_err *err)
     tsr_ops *const ops = r->forward.ops;
     r->n = r->tokens.count * r->forward.hidden;
     identify(r);
-    if (ops->room == 0 || r->n * sizeof(double) <= ops->room / 4)
+    if (ops->room == 0 || r->n * ops->element <= ops->room / 4)
         TSR_TRY(ops->make(ops, r->n, false, &r->held, err));
     double *const x = malloc((r->n + 1) * sizeof *x);
     const tsr_status status =

@@ -169,7 +169,7 @@ typedef tsr_status tsr_device_prefill_fn(const tsr_device_prefill *kernel, const
                                          double *seconds, tsr_err *err);
 struct tsr_device_prefill {
     const char *name;
-    bool tensor_core;           /* has the error bound of kernels/cuda/mla_prefill.h */
+    bool tensor_core;           /* has the error bound of kernels/cuda/prefill.h */
     tsr_device_prefill_fn *run; /* TSR_E_UNSUPPORTED: it does not support this shape */
     tsr_device *device;
     uintptr_t variant;

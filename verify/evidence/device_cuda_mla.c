@@ -2,7 +2,7 @@
  * CUDA was found. */
 #include "common/parallel/threads.h"
 #include "kernels/cuda/mla_decode.h"
-#include "kernels/cuda/mla_prefill.h"
+#include "kernels/cuda/prefill.h"
 #include "kernels/cuda/project.h"
 #include "verify/evidence/gpu_run.h"
 
@@ -83,7 +83,7 @@ enum { PREFILL_Q, KV, K_ROPE, FIRST_QUERY, FIRST_TOKEN, PREFILL_OUT, PREFILL_WOR
 
 static tsr_status launch_prefill(const void *prefill, tsr_err *err)
 {
-    return tsr_cuda_mla_prefill(prefill, NULL, err);
+    return tsr_cuda_prefill(prefill, NULL, err);
 }
 
 static tsr_status run_prefill_on(tsr_gpu_run *r, const tsr_device_prefill *kernel, const tsr_causal_attention *a,
@@ -92,15 +92,16 @@ static tsr_status run_prefill_on(tsr_gpu_run *r, const tsr_device_prefill *kerne
     const size_t q_row = 2 * (a->nope + a->rope), kv_row = 2 * (a->nope + a->value), rope_row = 2 * a->rope;
     const size_t out_bytes = a->tokens_q * a->heads * a->value * sizeof *a->out;
     tsr_cuda_device device;
-    tsr_mla_prefill prefill = {.batch = (int64_t)a->batch,
-                               .heads = (int64_t)a->heads,
-                               .tokens_q = (int64_t)a->tokens_q,
-                               .tokens_k = (int64_t)a->tokens_k,
-                               .nope = (int32_t)a->nope,
-                               .rope = (int32_t)a->rope,
-                               .value = (int32_t)a->value,
-                               .scale = a->scale,
-                               .kind = (tsr_mla_kind)kernel->variant};
+    tsr_prefill prefill = {.batch = (int64_t)a->batch,
+                           .kv_heads = (int64_t)a->heads,
+                           .heads = (int64_t)a->heads,
+                           .tokens_q = (int64_t)a->tokens_q,
+                           .tokens_k = (int64_t)a->tokens_k,
+                           .nope = (int32_t)a->nope,
+                           .rope = (int32_t)a->rope,
+                           .value = (int32_t)a->value,
+                           .scale = a->scale,
+                           .kind = (tsr_mla_kind)kernel->variant};
     TSR_TRY(tsr_cuda_current_device(&device, err));
     TSR_TRY(tsr_gpu_upload(r, PREFILL_Q, q_row, a->q, q_row, q_row, a->tokens_q * a->heads, err));
     TSR_TRY(tsr_gpu_upload(r, KV, kv_row, a->kv, kv_row, kv_row, a->tokens_k * a->heads, err));
@@ -114,10 +115,10 @@ static tsr_status run_prefill_on(tsr_gpu_run *r, const tsr_device_prefill *kerne
     prefill.cu_seqlens_q = r->on_gpu[FIRST_QUERY];
     prefill.cu_seqlens_k = r->on_gpu[FIRST_TOKEN];
     prefill.out_f32 = r->on_gpu[PREFILL_OUT];
-    TSR_TRY(tsr_gpu_allocate(r, PREFILL_WORKSPACE, tsr_cuda_mla_prefill_workspace(&prefill, &device) + 1, err));
+    TSR_TRY(tsr_gpu_allocate(r, PREFILL_WORKSPACE, tsr_cuda_prefill_workspace(&prefill, &device) + 1, err));
     prefill.workspace = r->on_gpu[PREFILL_WORKSPACE];
-    TSR_TRY(tsr_cuda_mla_prefill_plan(&prefill, NULL, err));
-    TSR_TRY(tsr_cuda_mla_prefill(&prefill, NULL, err));
+    TSR_TRY(tsr_cuda_prefill_plan(&prefill, NULL, err));
+    TSR_TRY(tsr_cuda_prefill(&prefill, NULL, err));
     TSR_TRY(tsr_gpu_check(cudaMemcpy(a->out, r->on_gpu[PREFILL_OUT], out_bytes, cudaMemcpyDeviceToHost), r->name, err));
     return tsr_gpu_time(r, launch_prefill, &prefill, seconds, err);
 }

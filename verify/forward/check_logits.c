@@ -103,7 +103,7 @@ static tsr_status compare_logits(tsr_forward_check *c, tsr_judgement *total, hea
 
 tsr_status tsr_forward_logits_of(tsr_forward *f, const double *x, size_t n, double *logits, tsr_err *err)
 {
-    double *held;
+    tsr_activation *held;
     TSR_TRY(f->ops->make(f->ops, n * f->hidden, false, &held, err));
     tsr_status status = f->ops->put(f->ops, held, x, n * f->hidden, err);
     if (status == TSR_OK)

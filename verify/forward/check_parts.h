@@ -85,7 +85,7 @@ typedef struct tsr_forward_states {
     size_t parts;
     const double *in[2];
     double *out[2];
-    double *held; /* instead of these: input and output in memory of the operations; NULL: none */
+    tsr_activation *held; /* instead of these: input and output in memory of the operations; NULL: none */
 } tsr_forward_states;
 
 /* Runs layer `layer` of a model over states; `tokens` are those of all parts. Runs as many sequences at a time as the

@@ -129,7 +129,7 @@ tsr_status tsr_forward_check_tokens(const tsr_forward *f, const tsr_tokens *toke
 tsr_status tsr_forward_embed_states(tsr_forward *f, const tsr_tokens *tokens, double *x, tsr_err *err)
 {
     const size_t n = tokens->count * f->hidden;
-    double *held;
+    tsr_activation *held;
     TSR_TRY(f->ops->make(f->ops, n, false, &held, err));
     tsr_status status = tsr_forward_embed(f, tokens, held, err);
     if (status == TSR_OK)
@@ -170,11 +170,11 @@ static size_t end_of_group(const tsr_forward *f, const tsr_tokens *tokens, size_
 
 /* Copies rows [first, first + n) of the states to x, or x to these rows of the outputs. */
 static tsr_status move_rows(const tsr_forward *f, const tsr_forward_states *states, size_t rows_of_part, size_t first,
-                            size_t n, double *x, bool out, tsr_err *err)
+                            size_t n, tsr_activation *x, bool out, tsr_err *err)
 {
     for (size_t row = first, some; row < first + n; row += some) {
         const size_t part = row / rows_of_part, at = row % rows_of_part * f->hidden;
-        double *const held = x + (row - first) * f->hidden;
+        tsr_activation *const held = tsr_at(f->ops, x, (row - first) * f->hidden);
         some = (size_t)tsr_min_u64(rows_of_part - row % rows_of_part, first + n - row);
         TSR_TRY(out ? f->ops->get(f->ops, states->out[part] + at, held, some * f->hidden, err)
                     : f->ops->put(f->ops, held, states->in[part] + at, some * f->hidden, err));
@@ -190,10 +190,11 @@ static tsr_status run_group(tsr_forward *f, size_t layer, const tsr_tokens *toke
                  rows = tokens->count / tsr_max_u64(states->parts, 1);
     uint32_t *const chosen = choices == NULL ? NULL : choices + first * f->router.chosen;
     tsr_tokens group = {0};
-    double *x = NULL;
+    tsr_activation *x = NULL;
     tsr_status status = tsr_tokens_take(tokens, from, to, &group, err);
     if (status == TSR_OK && states->held != NULL)
-        status = tsr_forward_layer(f, layer, &group, states->held + first * f->hidden, chosen, routed, err);
+        status =
+            tsr_forward_layer(f, layer, &group, tsr_at(f->ops, states->held, first * f->hidden), chosen, routed, err);
     else if (status == TSR_OK) {
         TSR_GOTO(f->ops->make(f->ops, n * f->hidden, false, &x, err));
         TSR_GOTO(move_rows(f, states, rows, first, n, x, false, err));

@@ -11,6 +11,34 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The different tokens of a text: ids [count], and for each position of the text the place of its token among them. */
+typedef struct distinct_tokens {
+    uint64_t *ids;
+    uint32_t *places;
+    size_t count;
+} distinct_tokens;
+
+static tsr_status find_distinct(const tsr_tokens *tokens, distinct_tokens *d, tsr_err *err)
+{
+    uint64_t largest = 0;
+    for (size_t i = 0; i < tokens->count; i++)
+        largest = tsr_max_u64(largest, tokens->ids[i]);
+    uint32_t *const place_of = calloc((size_t)largest + 1, sizeof *place_of); /* from 1 */
+    d->ids = malloc((tokens->count + 1) * sizeof *d->ids);
+    d->places = malloc((tokens->count + 1) * sizeof *d->places);
+    const bool made = place_of != NULL && d->ids != NULL && d->places != NULL;
+    for (size_t i = 0; made && i < tokens->count; i++) {
+        uint32_t *const place = &place_of[tokens->ids[i]];
+        if (*place == 0) {
+            d->ids[d->count] = tokens->ids[i];
+            *place = (uint32_t)++d->count;
+        }
+        d->places[i] = *place - 1;
+    }
+    free(place_of);
+    return made ? TSR_OK : tsr_out_of_memory(err, "for the embedding");
+}
+
 /* Rows of the embedding that are read at a time. */
 typedef struct embedded {
     const tsr_forward *f;
@@ -27,37 +55,51 @@ static tsr_status embed_token(void *context, size_t i, size_t worker, tsr_err *e
     return tsr_read_values(e->f->side->checkpoint, e->w, &row, e->rows + i * e->f->hidden, err);
 }
 
-tsr_status tsr_forward_embed(tsr_forward *f, const tsr_tokens *tokens, double *x, tsr_err *err)
+/* Reads the embeddings of n tokens to x [n][hidden]. */
+static tsr_status read_embeddings(const tsr_forward *f, const uint64_t *ids, size_t n, tsr_activation *x, tsr_err *err)
 {
     enum { AT_A_TIME = 1024 };
     const tsr_weight *w;
-    const size_t most = (size_t)tsr_min_u64(AT_A_TIME, tokens->count);
-    double *const rows = malloc((most * f->hidden + 1) * sizeof *rows);
+    TSR_TRY(tsr_forward_find(f, &w, err, "%s.%s.weight", f->root, f->embedding));
+    TSR_TRY(tsr_linear_expect(f->side->checkpoint, w, f->vocabulary, f->hidden, err));
+    double *const rows = malloc(((size_t)tsr_min_u64(AT_A_TIME, n) * f->hidden + 1) * sizeof *rows);
     tsr_status status = rows == NULL ? tsr_out_of_memory(err, "for the embedding") : TSR_OK;
-    if (status == TSR_OK)
-        status = tsr_forward_find(f, &w, err, "%s.%s.weight", f->root, f->embedding);
-    if (status == TSR_OK)
-        status = tsr_linear_expect(f->side->checkpoint, w, f->vocabulary, f->hidden, err);
-    for (size_t i = 0; status == TSR_OK && i < tokens->count; i += AT_A_TIME) {
-        const size_t n = (size_t)tsr_min_u64(AT_A_TIME, tokens->count - i);
-        embedded e = {f, w, tokens->ids + i, rows};
-        status = tsr_parallel_for(n, f->ops->threads, f->ops->cancel, embed_token, &e, err);
+    for (size_t i = 0; status == TSR_OK && i < n; i += AT_A_TIME) {
+        const size_t some = (size_t)tsr_min_u64(AT_A_TIME, n - i);
+        embedded e = {f, w, ids + i, rows};
+        status = tsr_parallel_for(some, f->ops->threads, f->ops->cancel, embed_token, &e, err);
         if (status == TSR_OK)
-            status = f->ops->put(f->ops, x + i * f->hidden, rows, n * f->hidden, err);
+            status = f->ops->put(f->ops, tsr_at(f->ops, x, i * f->hidden), rows, some * f->hidden, err);
     }
-    const bool rounded = f->served && (f->traits & TSR_SCALED_EMBEDDING) != 0; /* a constant in BF16 */
-    const double by = rounded ? tsr_round_bf16(f->embedding_scale) : f->embedding_scale;
-    if (status == TSR_OK && by != 1)
-        status = f->ops->scale(f->ops, x, tokens->count * f->hidden, by, err);
-    if (status == TSR_OK)
-        status = tsr_forward_round(f, x, tokens->count * f->hidden, err);
     free(rows);
     return status;
 }
 
+tsr_status tsr_forward_embed(tsr_forward *f, const tsr_tokens *tokens, tsr_activation *x, tsr_err *err)
+{
+    const size_t size = tokens->count * f->hidden;
+    const bool rounded = f->served && (f->traits & TSR_SCALED_EMBEDDING) != 0; /* a constant in BF16 */
+    const double by = rounded ? tsr_round_bf16(f->embedding_scale) : f->embedding_scale;
+    distinct_tokens d = {0};
+    tsr_held rows = {0};
+    tsr_status status;
+    TSR_GOTO(find_distinct(tokens, &d, err));
+    TSR_GOTO(tsr_hold_unset(f, &rows, d.count * f->hidden, err));
+    TSR_GOTO(read_embeddings(f, d.ids, d.count, rows.x, err));
+    TSR_GOTO(f->ops->take(f->ops, x, rows.x, d.places, tokens->count, f->hidden, err));
+    if (by != 1)
+        TSR_GOTO(f->ops->scale(f->ops, x, size, by, err));
+    status = tsr_forward_round(f, x, size, err);
+out:
+    tsr_let_go(f, &rows);
+    free(d.ids);
+    free(d.places);
+    return status;
+}
+
 /* Copies x to y, or applies the norm `name` of a layer, if it has one. */
-static tsr_status layer_norm(const tsr_forward *f, size_t layer, const char *name, const double *x, size_t n, double *y,
-                             tsr_err *err)
+static tsr_status layer_norm(const tsr_forward *f, size_t layer, const char *name, const tsr_activation *x, size_t n,
+                             tsr_activation *y, tsr_err *err)
 {
     char part[TSR_MAX_NAME / 2], full[TSR_MAX_NAME];
     if (name == NULL)
@@ -67,8 +109,8 @@ static tsr_status layer_norm(const tsr_forward *f, size_t layer, const char *nam
 }
 
 /* Adds the output of attention or MLP to x, after its norm and multiplier if the family has them. */
-static tsr_status add_half(const tsr_forward *f, size_t layer, const char *norm, double *x, tsr_held *half, size_t n,
-                           tsr_err *err)
+static tsr_status add_half(const tsr_forward *f, size_t layer, const char *norm, tsr_activation *x, tsr_held *half,
+                           size_t n, tsr_err *err)
 {
     TSR_TRY(layer_norm(f, layer, norm, half->x, n, half->x, err));
     if (f->residual_scale != 1) {
@@ -80,7 +122,7 @@ static tsr_status add_half(const tsr_forward *f, size_t layer, const char *norm,
 }
 
 /* Multiplies x by the scalar of a layer, if the family has one. */
-static tsr_status scale_stream(const tsr_forward *f, size_t layer, double *x, size_t n, tsr_err *err)
+static tsr_status scale_stream(const tsr_forward *f, size_t layer, tsr_activation *x, size_t n, tsr_err *err)
 {
     char name[TSR_MAX_NAME];
     double *scalar;
@@ -94,10 +136,10 @@ static tsr_status scale_stream(const tsr_forward *f, size_t layer, double *x, si
 }
 
 /* Runs the block of a layer that mixes tokens. */
-static tsr_status mix(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
+static tsr_status mix(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const tsr_activation *x, tsr_held *out,
                       tsr_err *err)
 {
-    static tsr_status (*const kBlocks[])(tsr_forward *, size_t, const tsr_tokens *, const double *, tsr_held *,
+    static tsr_status (*const kBlocks[])(tsr_forward *, size_t, const tsr_tokens *, const tsr_activation *, tsr_held *,
                                          tsr_err *) = {
         [TSR_LAYER_FULL] = tsr_forward_attention,    [TSR_LAYER_WINDOW] = tsr_forward_attention,
         [TSR_LAYER_INDEXED] = tsr_forward_attention, [TSR_LAYER_DELTA] = tsr_forward_delta_net,
@@ -107,8 +149,8 @@ static tsr_status mix(tsr_forward *f, size_t layer, const tsr_tokens *tokens, co
     return (latent ? tsr_forward_latent : kBlocks[f->kinds[layer]])(f, layer, tokens, x, out, err);
 }
 
-tsr_status tsr_forward_layer(tsr_forward *f, size_t layer, const tsr_tokens *tokens, double *x, uint32_t *choices,
-                             bool *routed, tsr_err *err)
+tsr_status tsr_forward_layer(tsr_forward *f, size_t layer, const tsr_tokens *tokens, tsr_activation *x,
+                             uint32_t *choices, bool *routed, tsr_err *err)
 {
     const size_t n = tokens->count;
     const tsr_norm_names *const norms = f->family->norms;
@@ -138,7 +180,7 @@ out:
     return status;
 }
 
-tsr_status tsr_forward_logits(tsr_forward *f, const double *x, size_t n, double *logits, tsr_err *err)
+tsr_status tsr_forward_logits(tsr_forward *f, const tsr_activation *x, size_t n, double *logits, tsr_err *err)
 {
     const tsr_weight *w;
     tsr_held normed = {0}, out = {0};

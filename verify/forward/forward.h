@@ -199,17 +199,18 @@ uint64_t tsr_forward_layer_memory(const tsr_forward *forward, size_t tokens, siz
 size_t tsr_forward_chunk(const tsr_forward *forward, size_t positions);
 
 /* Computes the embeddings x [count][hidden], in the ops' memory, where all activations are. */
-tsr_status tsr_forward_embed(tsr_forward *forward, const tsr_tokens *tokens, double *x, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_embed(tsr_forward *forward, const tsr_tokens *tokens, tsr_activation *x,
+                             tsr_err *err) TSR_WARN_UNUSED;
 
 /* Runs layer `layer` in place. `choices` (may be NULL) is [count][router.chosen] on the host: the experts of each
  * token, best first. *routed is true if the layer chooses experts. TSR_E_FORMAT: a tensor is missing. TSR_E_SHAPE: a
  * shape contradicts config.json. TSR_E_CANCELLED. */
-tsr_status tsr_forward_layer(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, double *x, uint32_t *choices,
-                             bool *routed, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_layer(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, tsr_activation *x,
+                             uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Computes logits [n][vocabulary] of n rows of x, on the host, with the final norm and the head. A tied head is the
  * embedding. */
-tsr_status tsr_forward_logits(tsr_forward *forward, const double *x, size_t n, double *logits,
+tsr_status tsr_forward_logits(tsr_forward *forward, const tsr_activation *x, size_t n, double *logits,
                               tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

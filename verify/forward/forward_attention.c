@@ -22,7 +22,7 @@ static const char *name_of(const grouped *g, char name[TSR_MAX_NAME], const char
 }
 
 /* Applies the norm, if the checkpoint has one, to `n` heads of q or k of every token. */
-static tsr_status norm_heads(const grouped *g, const char *norm, double *x, size_t n, tsr_err *err)
+static tsr_status norm_heads(const grouped *g, const char *norm, tsr_activation *x, size_t n, tsr_err *err)
 {
     const tsr_forward *const f = g->f;
     const bool wide = (f->traits & TSR_WIDE_NORMS) != 0;
@@ -36,7 +36,7 @@ static tsr_status norm_heads(const grouped *g, const char *norm, double *x, size
 }
 
 /* Applies RoPE to `n` heads of q or k of every token, if the layer has it. */
-static tsr_status turn(const grouped *g, double *x, size_t n, tsr_err *err)
+static tsr_status turn(const grouped *g, tsr_activation *x, size_t n, tsr_err *err)
 {
     const tsr_forward *const f = g->f;
     const bool local = f->kinds[g->layer] == TSR_LAYER_WINDOW && (f->traits & (TSR_LOCAL_ROPE | TSR_LOCAL_PLAIN)) != 0;
@@ -53,7 +53,7 @@ static tsr_status turn(const grouped *g, double *x, size_t n, tsr_err *err)
     return tsr_forward_round(f, x, g->tokens->count * n * g->dim, err);
 }
 
-static tsr_status prepare(const grouped *g, double *x, size_t n, bool is_key, tsr_err *err)
+static tsr_status prepare(const grouped *g, tsr_activation *x, size_t n, bool is_key, tsr_err *err)
 {
     if ((g->f->traits & TSR_LATE_NORMS) == 0)
         TSR_TRY(norm_heads(g, is_key ? "k_norm" : "q_norm", x, n, err));
@@ -64,7 +64,7 @@ static tsr_status prepare(const grouped *g, double *x, size_t n, bool is_key, ts
 }
 
 /* Computes y [n][width] = PART x of a layer. */
-static tsr_status project_to(const grouped *g, const char *part, const double *x, size_t width, tsr_held *y,
+static tsr_status project_to(const grouped *g, const char *part, const tsr_activation *x, size_t width, tsr_held *y,
                              tsr_err *err)
 {
     tsr_forward *const f = g->f;
@@ -82,7 +82,7 @@ static tsr_status cut(const grouped *g, const tsr_held *x, size_t rows, size_t f
 }
 
 /* Computes q, k and v from their own weights, or from one weight for all. */
-static tsr_status make_qkv(grouped *g, const double *x, tsr_err *err)
+static tsr_status make_qkv(grouped *g, const tsr_activation *x, tsr_err *err)
 {
     const tsr_forward *const f = g->f;
     const size_t n = g->tokens->count, d = g->dim, q = f->heads * d, kv = g->kv_heads * d,
@@ -116,7 +116,7 @@ out:
     return status;
 }
 
-tsr_status tsr_forward_grow_queries(const tsr_forward *f, const tsr_tokens *tokens, double *x, size_t width,
+tsr_status tsr_forward_grow_queries(const tsr_forward *f, const tsr_tokens *tokens, tsr_activation *x, size_t width,
                                     tsr_err *err)
 {
     const size_t n = tokens->count;
@@ -200,8 +200,8 @@ static tsr_status attend(const grouped *g, const double *sinks, const tsr_token_
     return tsr_forward_round(f, mixed->x, mixed->n, err);
 }
 
-tsr_status tsr_forward_attention(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
-                                 tsr_err *err)
+tsr_status tsr_forward_attention(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
+                                 tsr_held *out, tsr_err *err)
 {
     const size_t n = tokens->count;
     const bool full = f->kinds[layer] == TSR_LAYER_FULL;

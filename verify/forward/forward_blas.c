@@ -39,9 +39,8 @@ typedef struct worker {
 
 typedef struct product {
     const blas *blas;
-    const tsr_linear_product *args;
+    const tsr_op_linear *args;
     tsr_view view;
-    size_t rows, ld_y;
     float *x; /* [n][cols] */
     worker *workers;
 } product;
@@ -57,7 +56,7 @@ static tsr_status narrow_token(void *context, size_t i, size_t unused, tsr_err *
     const product *const p = context;
     const size_t cols = p->args->cols;
     (void)unused, (void)err;
-    narrow(p->args->x + i * p->args->ld_x + p->args->first, cols, p->x + i * cols);
+    narrow(tsr_doubles(p->args->x) + i * p->args->ld_x, cols, p->x + i * cols);
     return TSR_OK;
 }
 
@@ -74,9 +73,8 @@ static tsr_status make_buffers(worker *w, size_t cols, tsr_err *err)
 /* Decodes rows [row, row + n) to w->rows. */
 static tsr_status decode(const product *p, worker *w, size_t row, size_t n, tsr_err *err)
 {
-    const tsr_linear_product *const a = p->args;
-    const tsr_piece piece = {
-        .matrix = a->matrix, .row = a->first_row + row, .col = a->first, .rows = n, .cols = a->cols};
+    const tsr_op_linear *const a = p->args;
+    const tsr_piece piece = {.matrix = a->matrix, .row = a->first_row + row, .rows = n, .cols = a->cols};
     if (a->dense != NULL) {
         narrow(a->dense + piece.row * a->cols, n * a->cols, w->rows);
         return TSR_OK;
@@ -89,17 +87,18 @@ static tsr_status decode(const product *p, worker *w, size_t row, size_t n, tsr_
     return TSR_OK;
 }
 
-static void add_to(const tsr_linear_product *a, size_t i, float sum)
+static void add_to(const tsr_op_linear *a, size_t i, float sum)
 {
-    a->y[i] = (a->set ? 0 : a->y[i]) + (double)sum;
+    double *const y = tsr_doubles(a->y) + i;
+    *y = (a->set ? 0 : *y) + (double)sum;
 }
 
 static tsr_status run_band(void *context, size_t band, size_t number, tsr_err *err)
 {
     const product *const p = context;
-    const tsr_linear_product *const a = p->args;
+    const tsr_op_linear *const a = p->args;
     worker *const w = &p->workers[number];
-    const size_t row = band * BAND_ROWS, n = (size_t)tsr_min_u64(BAND_ROWS, p->rows - row);
+    const size_t row = band * BAND_ROWS, n = (size_t)tsr_min_u64(BAND_ROWS, p->args->rows - row);
     TSR_TRY(make_buffers(w, a->cols, err));
     TSR_TRY(decode(p, w, row, n, err));
     for (size_t token = 0, tokens; token < a->n; token += tokens) {
@@ -107,7 +106,7 @@ static tsr_status run_band(void *context, size_t band, size_t number, tsr_err *e
         multiply(p->blas, p->x + token * a->cols, w->rows, tokens, n, a->cols, w->out);
         for (size_t i = 0; i < tokens; i++) {
             for (size_t k = 0; k < n; k++)
-                add_to(a, (token + i) * p->ld_y + row + k, w->out[i * n + k]);
+                add_to(a, (token + i) * a->ld_y + row + k, w->out[i * n + k]);
         }
     }
     return TSR_OK;
@@ -125,16 +124,15 @@ static void free_workers(product *p, size_t n)
     free(p->x);
 }
 
-static tsr_status linear(tsr_ops *ops, const tsr_linear_product *args, tsr_err *err)
+static tsr_status linear(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err)
 {
     product p = {.blas = ops->state, .args = args};
     if (args->n == 0)
         return TSR_OK;
     if (args->dense == NULL)
         TSR_TRY(tsr_linear_view(&p.view, args->checkpoint, args->weight, err));
-    p.rows = args->rows > 0 ? args->rows : (size_t)p.view.rows;
-    p.ld_y = args->ld_y > 0 ? args->ld_y : p.rows;
-    const size_t bands = (size_t)tsr_ceil_div(p.rows, BAND_ROWS), workers = tsr_parallel_workers(bands, ops->threads);
+    const size_t bands = (size_t)tsr_ceil_div(args->rows, BAND_ROWS),
+                 workers = tsr_parallel_workers(bands, ops->threads);
     p.workers = calloc(workers, sizeof *p.workers);
     p.x = malloc((args->n * args->cols + 1) * sizeof *p.x);
     tsr_status status = p.workers == NULL || p.x == NULL ? tsr_out_of_memory(err, "for a product") : TSR_OK;

@@ -487,5 +487,5 @@ uint64_t tsr_forward_layer_memory(const tsr_forward *f, size_t tokens, size_t lo
 {
     const double n = (double)tokens,
                  streams = 3 * n * (double)f->hidden; /* before a layer, behind its norm, its output */
-    return (uint64_t)(sizeof(double) * (streams + half_elements(f, n, longest)));
+    return (uint64_t)((double)f->ops->element * (streams + half_elements(f, n, longest)));
 }

@@ -28,7 +28,7 @@ void tsr_let_go(const tsr_forward *f, tsr_held *held)
     *held = (tsr_held){0};
 }
 
-tsr_status tsr_forward_round(const tsr_forward *f, double *x, size_t n, tsr_err *err)
+tsr_status tsr_forward_round(const tsr_forward *f, tsr_activation *x, size_t n, tsr_err *err)
 {
     return f->served ? f->ops->round(f->ops, x, n, err) : TSR_OK;
 }
@@ -120,8 +120,8 @@ static void note(tsr_forward *f, const tsr_weight *w, uint64_t matrices, const t
 }
 
 /* Returns the input `x` of a product, quantized as a consumer does and contiguous in `held` if necessary. */
-static tsr_status take_input(tsr_forward *f, const tsr_layer_product *p, tsr_held *held, const double **x, size_t *ld_x,
-                             tsr_err *err)
+static tsr_status take_input(tsr_forward *f, const tsr_layer_product *p, tsr_held *held, const tsr_activation **x,
+                             size_t *ld_x, tsr_err *err)
 {
     tsr_input_coding coding = {.type = TSR_INPUT_PLAIN};
     *x = p->x;
@@ -142,7 +142,7 @@ static tsr_status take_input(tsr_forward *f, const tsr_layer_product *p, tsr_hel
 
 /* ---- statistics of inputs ---- */
 
-tsr_status tsr_forward_collect(const tsr_forward *f, const char *module, const double *x, size_t n, size_t cols,
+tsr_status tsr_forward_collect(const tsr_forward *f, const char *module, const tsr_activation *x, size_t n, size_t cols,
                                tsr_err *err)
 {
     const tsr_collected_rows rows = {.module = module, .matrices = 1, .x = x, .n = n, .cols = cols};
@@ -167,8 +167,8 @@ tsr_status tsr_forward_collect_product(const tsr_forward *f, const tsr_layer_pro
     return tsr_collect(f->collector, &rows, err);
 }
 
-tsr_status tsr_forward_collect_cache(const tsr_forward *f, size_t layer, const char *cache, const double *x, size_t n,
-                                     tsr_err *err)
+tsr_status tsr_forward_collect_cache(const tsr_forward *f, size_t layer, const char *cache, const tsr_activation *x,
+                                     size_t n, tsr_err *err)
 {
     char module[TSR_MAX_NAME];
     if (f->collector == NULL)
@@ -184,14 +184,14 @@ tsr_status tsr_forward_product(tsr_forward *f, const tsr_layer_product *p, tsr_h
     tsr_held input = {0};
     const tsr_weight *weight = p->weight;
     const tsr_side *const side = weight == NULL ? f->side : tsr_forward_side_of(f, &weight);
-    tsr_linear_product linear = {.checkpoint = side->checkpoint,
-                                 .weight = weight,
-                                 .matrix = p->matrix,
-                                 .dense = p->dense,
-                                 .rows = p->rows,
-                                 .cols = p->cols,
-                                 .n = p->n,
-                                 .ld_y = p->rows};
+    tsr_op_linear linear = {.checkpoint = side->checkpoint,
+                            .weight = weight,
+                            .matrix = p->matrix,
+                            .dense = p->dense,
+                            .rows = p->rows,
+                            .cols = p->cols,
+                            .n = p->n,
+                            .ld_y = p->rows};
     tsr_status status = TSR_OK;
     if (tsr_is_cancelled(f->ops->cancel))
         return tsr_fail(err, TSR_E_CANCELLED, "interrupted");
@@ -209,8 +209,8 @@ out:
     return status;
 }
 
-tsr_status tsr_forward_linear(tsr_forward *f, const char *module, const double *x, size_t n, size_t rows, size_t cols,
-                              tsr_held *y, tsr_err *err)
+tsr_status tsr_forward_linear(tsr_forward *f, const char *module, const tsr_activation *x, size_t n, size_t rows,
+                              size_t cols, tsr_held *y, tsr_err *err)
 {
     char name[TSR_MAX_NAME];
     const tsr_weight *w;
@@ -226,8 +226,8 @@ tsr_status tsr_forward_linear(tsr_forward *f, const char *module, const double *
     return status;
 }
 
-tsr_status tsr_forward_norm(const tsr_forward *f, const char *name, const double *x, size_t rows, size_t n, double *y,
-                            tsr_err *err)
+tsr_status tsr_forward_norm(const tsr_forward *f, const char *name, const tsr_activation *x, size_t rows, size_t n,
+                            tsr_activation *y, tsr_err *err)
 {
     double *gain;
     tsr_status status = tsr_forward_vector(f, name, n, true, &gain, err);

@@ -13,7 +13,7 @@
 /* The parts of an MLP before its last weight: gate and up, or both in one. */
 typedef struct inputs {
     tsr_held held[2];
-    const double *gate, *up;
+    const tsr_activation *gate, *up;
     size_t ld, width;
 } inputs;
 
@@ -24,8 +24,8 @@ static size_t rows_of(const tsr_weight *w)
 }
 
 /* Computes y = MODULE.LEAF x for n rows of x, rounded as served. */
-static tsr_status project(tsr_forward *f, const char *module, const char *leaf, const double *x, size_t n, size_t rows,
-                          tsr_held *y, tsr_err *err)
+static tsr_status project(tsr_forward *f, const char *module, const char *leaf, const tsr_activation *x, size_t n,
+                          size_t rows, tsr_held *y, tsr_err *err)
 {
     char name[TSR_MAX_NAME];
     snprintf(name, sizeof name, "%.*s.%s", TSR_MAX_NAME / 2, module, leaf);
@@ -33,8 +33,8 @@ static tsr_status project(tsr_forward *f, const char *module, const char *leaf, 
     return tsr_forward_round(f, y->x, y->n, err);
 }
 
-static tsr_status make_inputs(tsr_forward *f, const tsr_mlp_names *names, const char *module, const double *x, size_t n,
-                              inputs *in, tsr_err *err)
+static tsr_status make_inputs(tsr_forward *f, const tsr_mlp_names *names, const char *module, const tsr_activation *x,
+                              size_t n, inputs *in, tsr_err *err)
 {
     const tsr_weight *w = NULL;
     if (names->both != NULL)
@@ -44,7 +44,7 @@ static tsr_status make_inputs(tsr_forward *f, const tsr_mlp_names *names, const 
         in->ld = 2 * in->width;
         TSR_TRY(project(f, module, names->both, x, n, in->ld, &in->held[0], err));
         in->gate = in->held[0].x;
-        in->up = in->gate + in->width;
+        in->up = tsr_at(f->ops, in->gate, in->width);
         return TSR_OK;
     }
     TSR_TRY(tsr_forward_find(f, &w, err, "%s.%s.weight", module, names->up));
@@ -58,8 +58,8 @@ static tsr_status make_inputs(tsr_forward *f, const tsr_mlp_names *names, const 
 }
 
 /* Computes out [n][hidden] = W_down gate(W_gate x, W_up x). */
-static tsr_status gated(tsr_forward *f, const tsr_mlp_names *names, const char *module, const double *x, size_t n,
-                        tsr_held *out, tsr_err *err)
+static tsr_status gated(tsr_forward *f, const tsr_mlp_names *names, const char *module, const tsr_activation *x,
+                        size_t n, tsr_held *out, tsr_err *err)
 {
     char name[TSR_MAX_NAME];
     inputs in = {0};
@@ -96,8 +96,8 @@ typedef struct moe {
     char experts_at[TSR_MAX_NAME / 2];
     bool stacked;
     size_t layer, experts, n;
-    const double *x, *to_router;
-    double *out;
+    const tsr_activation *x, *to_router;
+    tsr_activation *out;
     uint32_t *choices, *rows; /* [n][chosen], [n] */
     double *weights, *shares; /* [n][chosen], [n] */
 } moe;
@@ -195,8 +195,8 @@ static tsr_status choose_experts(const moe *m, tsr_err *err)
     return status;
 }
 
-static tsr_status run_experts(tsr_forward *f, size_t layer, const tsr_weight *gate, const double *x,
-                              const double *to_router, size_t n, tsr_held *out, uint32_t *choices, tsr_err *err)
+static tsr_status run_experts(tsr_forward *f, size_t layer, const tsr_weight *gate, const tsr_activation *x,
+                              const tsr_activation *to_router, size_t n, tsr_held *out, uint32_t *choices, tsr_err *err)
 {
     const size_t chosen = f->router.chosen;
     moe m = {.f = f, .layer = layer, .experts = (size_t)gate->values->shape[0], .n = n, .x = x, .to_router = to_router};
@@ -227,7 +227,8 @@ out:
 }
 
 /* Adds the shared expert to out, multiplied by its gate if the family has one. */
-static tsr_status add_shared(tsr_forward *f, size_t layer, const double *x, size_t n, double *out, tsr_err *err)
+static tsr_status add_shared(tsr_forward *f, size_t layer, const tsr_activation *x, size_t n, tsr_activation *out,
+                             tsr_err *err)
 {
     const tsr_moe_names *const names = f->family->moe;
     char module[TSR_MAX_NAME];
@@ -261,16 +262,16 @@ out:
 }
 
 /* Computes y = the norm NAME of x. */
-static tsr_status norm_of(const tsr_forward *f, size_t layer, const char *name, const double *x, size_t n, double *y,
-                          tsr_err *err)
+static tsr_status norm_of(const tsr_forward *f, size_t layer, const char *name, const tsr_activation *x, size_t n,
+                          tsr_activation *y, tsr_err *err)
 {
     char full[TSR_MAX_NAME];
     return tsr_forward_norm(f, tsr_forward_name(f, full, layer, name), x, n, f->hidden, y, err);
 }
 
 /* Computes the input of a router with a gain of its own: the norm of the stream, times the gain over sqrt(hidden). */
-static tsr_status make_router_input(const tsr_forward *f, size_t layer, const double *stream, size_t n, double *y,
-                                    tsr_err *err)
+static tsr_status make_router_input(const tsr_forward *f, size_t layer, const tsr_activation *stream, size_t n,
+                                    tsr_activation *y, tsr_err *err)
 {
     char name[TSR_MAX_NAME];
     double *gain;
@@ -285,8 +286,8 @@ static tsr_status make_router_input(const tsr_forward *f, size_t layer, const do
 }
 
 /* Computes the sum of an MLP over x and of experts over the stream, each behind a norm of its own. */
-static tsr_status run_both(tsr_forward *f, size_t layer, const tsr_weight *gate, const double *x, const double *stream,
-                           size_t n, tsr_held *out, uint32_t *choices, tsr_err *err)
+static tsr_status run_both(tsr_forward *f, size_t layer, const tsr_weight *gate, const tsr_activation *x,
+                           const tsr_activation *stream, size_t n, tsr_held *out, uint32_t *choices, tsr_err *err)
 {
     const size_t size = n * f->hidden;
     char name[TSR_MAX_NAME];
@@ -310,8 +311,8 @@ out:
     return status;
 }
 
-tsr_status tsr_forward_mlp(tsr_forward *f, size_t layer, const double *x, const double *stream, size_t n, tsr_held *out,
-                           uint32_t *choices, bool *routed, tsr_err *err)
+tsr_status tsr_forward_mlp(tsr_forward *f, size_t layer, const tsr_activation *x, const tsr_activation *stream,
+                           size_t n, tsr_held *out, uint32_t *choices, bool *routed, tsr_err *err)
 {
     const char *const dense = f->family->moe->dense;
     char name[TSR_MAX_NAME];

@@ -14,62 +14,90 @@ enum { ROWS_A_TURN = 16, ELEMENTS_A_TURN = 1 << 14, LINE = 64 /* bytes of a line
 
 /* ---- memory ---- */
 
-static tsr_status make(tsr_ops *ops, size_t n, bool zero, double **x, tsr_err *err)
+static tsr_status make(tsr_ops *ops, size_t n, bool zero, tsr_activation **x, tsr_err *err)
 {
-    const size_t bytes = tsr_round_up((n + 1) * sizeof **x, LINE);
+    const size_t bytes = tsr_round_up((n + 1) * ops->element, LINE);
     *x = aligned_alloc(LINE, bytes);
     if (*x == NULL)
         return tsr_out_of_memory(err, "for activations");
     if (zero)
         memset(*x, 0, bytes);
-    ops->held += n * sizeof **x;
+    ops->held += n * ops->element;
     ops->most = tsr_max_u64(ops->most, ops->held);
     return TSR_OK;
 }
 
-static void drop(tsr_ops *ops, double *x, size_t n)
+static void drop(tsr_ops *ops, tsr_activation *x, size_t n)
 {
     if (x != NULL)
-        ops->held -= n * sizeof *x;
+        ops->held -= n * ops->element;
     free(x);
 }
 
-static tsr_status copy(tsr_ops *ops, double *to, const double *from, size_t n, tsr_err *err)
+static tsr_status copy(tsr_ops *ops, tsr_activation *to, const tsr_activation *from, size_t n, tsr_err *err)
 {
-    (void)ops, (void)err;
-    memmove(to, from, n * sizeof *to);
+    (void)err;
+    memmove(to, from, n * ops->element);
     return TSR_OK;
 }
 
-static tsr_status fetch(tsr_ops *ops, double *to, tsr_ops *other, const double *from, size_t n, tsr_err *err)
+static tsr_status put(tsr_ops *ops, tsr_activation *to, const double *host, size_t n, tsr_err *err)
+{
+    (void)ops, (void)err;
+    memcpy(to, host, n * sizeof *host);
+    return TSR_OK;
+}
+
+static tsr_status get(tsr_ops *ops, double *host, const tsr_activation *from, size_t n, tsr_err *err)
+{
+    (void)ops, (void)err;
+    memcpy(host, from, n * sizeof *host);
+    return TSR_OK;
+}
+
+static tsr_status fetch(tsr_ops *ops, tsr_activation *to, tsr_ops *other, const tsr_activation *from, size_t n,
+                        tsr_err *err)
 {
     (void)other;
-    ops->fetched += n * sizeof *to;
+    ops->fetched += n * ops->element;
     return copy(ops, to, from, n, err);
 }
 
-static tsr_status fill(tsr_ops *ops, double *y, size_t rows, size_t n, const double *host, tsr_err *err)
+static tsr_status fill(tsr_ops *ops, tsr_activation *y, size_t rows, size_t n, const double *host, tsr_err *err)
 {
     (void)ops, (void)err;
     for (size_t i = 0; i < rows; i++)
-        memcpy(y + i * n, host, n * sizeof *y);
+        memcpy(tsr_doubles(y) + i * n, host, n * sizeof *host);
     return TSR_OK;
 }
 
-static tsr_status place(tsr_ops *ops, double *y, size_t ld_y, size_t to, const double *x, size_t ld_x, size_t from,
-                        size_t rows, size_t n, tsr_err *err)
+static tsr_status place(tsr_ops *ops, tsr_activation *y, size_t ld_y, size_t to, const tsr_activation *x, size_t ld_x,
+                        size_t from, size_t rows, size_t n, tsr_err *err)
 {
-    (void)ops, (void)err;
+    (void)err;
     for (size_t i = 0; i < rows; i++)
-        memcpy(y + i * ld_y + to, x + i * ld_x + from, n * sizeof *y);
+        memcpy(tsr_at(ops, y, i * ld_y + to), tsr_at(ops, x, i * ld_x + from), n * ops->element);
     return TSR_OK;
 }
 
 /* ---- products ---- */
 
-static tsr_status linear(tsr_ops *ops, const tsr_linear_product *args, tsr_err *err)
+static tsr_status linear(tsr_ops *ops, const tsr_op_linear *a, tsr_err *err)
 {
-    return tsr_linear_run(args, ops->threads, err);
+    const tsr_linear_product product = {.checkpoint = a->checkpoint,
+                                        .weight = a->weight,
+                                        .matrix = a->matrix,
+                                        .dense = a->dense,
+                                        .cols = a->cols,
+                                        .first_row = a->first_row,
+                                        .rows = a->rows,
+                                        .x = tsr_doubles(a->x),
+                                        .ld_x = a->ld_x,
+                                        .n = a->n,
+                                        .y = tsr_doubles(a->y),
+                                        .ld_y = a->ld_y,
+                                        .set = a->set};
+    return tsr_linear_run(&product, ops->threads, err);
 }
 
 /* ---- element by element ---- */
@@ -126,17 +154,18 @@ static tsr_status sum_columns(void *context, size_t block, size_t worker, tsr_er
     const column_sums *const s = context;
     const tsr_op_columns *const a = s->args;
     const size_t from = block * COLUMNS, to = (size_t)tsr_min_u64(from + COLUMNS, a->cols);
-    double least = a->x[from], largest = least, unused[COLUMNS] = {0};
+    const double *const x = tsr_doubles(a->x);
+    double least = x[from], largest = least, unused[COLUMNS] = {0};
     double *const squares = a->squares == NULL ? unused : a->squares + from;
     bool finite = true;
     (void)worker, (void)err;
     for (size_t row = 0; row < a->n; row++) {
         for (size_t i = from; i < to; i++) {
-            const double x = a->x[row * a->cols + i];
-            squares[i - from] += x * x;
-            least = x < least ? x : least;
-            largest = x > largest ? x : largest;
-            finite = finite && isfinite(x);
+            const double v = x[row * a->cols + i];
+            squares[i - from] += v * v;
+            least = v < least ? v : least;
+            largest = v > largest ? v : largest;
+            finite = finite && isfinite(v);
         }
     }
     s->ranges[block][0] = finite ? least : NAN;
@@ -182,7 +211,7 @@ static tsr_status add_band(void *context, size_t i, size_t worker, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status gram(tsr_ops *ops, double *sums, const double *x, size_t n, size_t cols, tsr_err *err)
+static tsr_status gram(tsr_ops *ops, tsr_activation *sums, const tsr_activation *x, size_t n, size_t cols, tsr_err *err)
 {
     const size_t tiles = (size_t)tsr_ceil_div(cols, TSR_GRAM_TILE), width = TSR_GRAM_TILE;
     double *const panels = malloc((tiles * width * GRAM_TOKENS + 1) * sizeof *panels);
@@ -190,10 +219,11 @@ static tsr_status gram(tsr_ops *ops, double *sums, const double *x, size_t n, si
     tsr_cpu_kernels kernels;
     tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
     for (size_t first = 0; first < n && status == TSR_OK; first += GRAM_TOKENS) {
-        summing s = {&kernels, panels, n - first < GRAM_TOKENS ? n - first : GRAM_TOKENS, tiles, sums};
+        summing s = {&kernels, panels, n - first < GRAM_TOKENS ? n - first : GRAM_TOKENS, tiles, tsr_doubles(sums)};
         for (size_t i = 0; i < tiles * width; i++) {
             for (size_t k = 0; k < s.n; k++)
-                panels[(i / width * s.n + k) * width + i % width] = i < cols ? x[(first + k) * cols + i] : 0;
+                panels[(i / width * s.n + k) * width + i % width] =
+                    i < cols ? tsr_doubles(x)[(first + k) * cols + i] : 0;
         }
         status = tsr_parallel_for(tiles, ops->threads, ops->cancel, add_band, &s, err);
     }
@@ -201,10 +231,11 @@ static tsr_status gram(tsr_ops *ops, double *sums, const double *x, size_t n, si
     return status;
 }
 
-static tsr_status norm(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, size_t n, const double *gain,
-                       double eps, double *y, size_t ld_y, tsr_err *err)
+static tsr_status norm(tsr_ops *ops, const tsr_activation *x, size_t ld_x, size_t rows, size_t n, const double *gain,
+                       double eps, tsr_activation *y, size_t ld_y, tsr_err *err)
 {
-    const rows_args a = {.x = x, .vector = gain, .y = y, .ld_x = ld_x, .ld_y = ld_y, .n = n, .number = eps};
+    const rows_args a = {
+        .x = tsr_doubles(x), .vector = gain, .y = tsr_doubles(y), .ld_x = ld_x, .ld_y = ld_y, .n = n, .number = eps};
     return spread(ops, rows, ROWS_A_TURN, norm_rows, &a, err);
 }
 
@@ -220,9 +251,9 @@ static void center_rows(const void *args, size_t first, size_t rows)
     }
 }
 
-static tsr_status center(tsr_ops *ops, const double *x, size_t rows, size_t n, double *y, tsr_err *err)
+static tsr_status center(tsr_ops *ops, const tsr_activation *x, size_t rows, size_t n, tsr_activation *y, tsr_err *err)
 {
-    const rows_args a = {.x = x, .y = y, .n = n};
+    const rows_args a = {.x = tsr_doubles(x), .y = tsr_doubles(y), .n = n};
     return spread(ops, rows, ROWS_A_TURN, center_rows, &a, err);
 }
 
@@ -250,9 +281,10 @@ static void gate_rows(const void *args, size_t first, size_t rows)
 {
     const tsr_op_gate *const a = args;
     for (size_t i = first; i < first + rows; i++) {
-        const double *const g = a->gate + i * a->ld, *const u = a->up + i * a->ld;
+        const double *const g = tsr_doubles(a->gate) + i * a->ld, *const u = tsr_doubles(a->up) + i * a->ld;
+        double *const y = tsr_doubles(a->y) + i * a->n;
         for (size_t k = 0; k < a->n; k++)
-            a->y[i * a->n + k] = gated(a->kind, a->limit, g[k * a->step], u[k * a->step]);
+            y[k] = gated(a->kind, a->limit, g[k * a->step], u[k * a->step]);
     }
 }
 
@@ -272,27 +304,27 @@ static void add_rows(const void *args, size_t first, size_t rows)
     }
 }
 
-static tsr_status add(tsr_ops *ops, double *y, const double *x, size_t rows, size_t n, const uint32_t *to_row,
-                      const double *weight, tsr_err *err)
+static tsr_status add(tsr_ops *ops, tsr_activation *y, const tsr_activation *x, size_t rows, size_t n,
+                      const uint32_t *to_row, const double *weight, tsr_err *err)
 {
-    const rows_args a = {.x = x, .y = y, .n = n, .vector = weight, .index = to_row};
+    const rows_args a = {.x = tsr_doubles(x), .y = tsr_doubles(y), .n = n, .vector = weight, .index = to_row};
     return spread(ops, rows, ROWS_A_TURN, add_rows, &a, err);
 }
 
-static tsr_status take(tsr_ops *ops, double *y, const double *x, const uint32_t *row, size_t rows, size_t n,
-                       tsr_err *err)
+static tsr_status take(tsr_ops *ops, tsr_activation *y, const tsr_activation *x, const uint32_t *row, size_t rows,
+                       size_t n, tsr_err *err)
 {
-    (void)ops, (void)err;
+    (void)err;
     for (size_t i = 0; i < rows; i++)
-        memcpy(y + i * n, x + row[i] * n, n * sizeof *y);
+        memcpy(tsr_at(ops, y, i * n), tsr_at(ops, x, row[i] * n), n * ops->element);
     return TSR_OK;
 }
 
-static tsr_status scale(tsr_ops *ops, double *x, size_t n, double by, tsr_err *err)
+static tsr_status scale(tsr_ops *ops, tsr_activation *x, size_t n, double by, tsr_err *err)
 {
     (void)ops, (void)err;
     for (size_t i = 0; i < n; i++)
-        x[i] *= by;
+        tsr_doubles(x)[i] *= by;
     return TSR_OK;
 }
 
@@ -303,9 +335,10 @@ static void quantize_rows(const void *args, size_t first, size_t rows)
         tsr_input_quantize(a->coding, a->y + i * a->n, a->n);
 }
 
-static tsr_status quantize(tsr_ops *ops, double *x, size_t rows, size_t n, const tsr_input_coding *coding, tsr_err *err)
+static tsr_status quantize(tsr_ops *ops, tsr_activation *x, size_t rows, size_t n, const tsr_input_coding *coding,
+                           tsr_err *err)
 {
-    const rows_args a = {.y = x, .n = n, .coding = coding};
+    const rows_args a = {.y = tsr_doubles(x), .n = n, .coding = coding};
     return spread(ops, rows, ROWS_A_TURN, quantize_rows, &a, err);
 }
 
@@ -316,9 +349,9 @@ static void round_elements(const void *args, size_t first, size_t n)
         a->y[i] = tsr_round_bf16(a->y[i]);
 }
 
-static tsr_status round_all(tsr_ops *ops, double *x, size_t n, tsr_err *err)
+static tsr_status round_all(tsr_ops *ops, tsr_activation *x, size_t n, tsr_err *err)
 {
-    const rows_args a = {.y = x};
+    const rows_args a = {.y = tsr_doubles(x)};
     return spread(ops, n, ELEMENTS_A_TURN, round_elements, &a, err);
 }
 
@@ -348,7 +381,7 @@ static void turn_tokens(const void *args, size_t first, size_t n)
     for (size_t token = first; token < first + n; token++) {
         const double *const angle = t->angles + tsr_token_position(a->tokens, token) * pairs * 2;
         for (size_t h = 0; h < a->heads; h++) {
-            double *const x = a->x + token * a->ld + a->at + h * a->step;
+            double *const x = tsr_doubles(a->x) + token * a->ld + a->at + h * a->step;
             for (size_t i = 0; i < pairs; i++) {
                 double *const p = a->adjacent ? &x[2 * i] : &x[i], *const q = a->adjacent ? p + 1 : &x[i + pairs];
                 const double u = *p, v = *q, c = angle[2 * i], s = angle[2 * i + 1];
@@ -391,9 +424,11 @@ static void attend_one(const tsr_op_attend *a, size_t begin, size_t token, size_
 {
     const size_t seen = tsr_min_u64(token - begin + 1, a->window), from = token + 1 - seen;
     const size_t shared = head / (a->heads / a->kv_heads), ld_k = a->kv_heads * a->dim, ld_v = a->kv_heads * a->v_dim;
-    const double *const q = a->q + token * a->ld_q + head * a->dim;
-    const double *const k = a->k + from * ld_k + shared * a->dim, *const v = a->v + from * ld_v + shared * a->v_dim;
-    double *const out = a->out + token * a->ld_out + head * a->v_dim;
+    const double *const q = tsr_doubles(a->q) + token * a->ld_q + head * a->dim;
+    const double *const k = tsr_doubles(a->k) + from * ld_k + shared * a->dim, *const v = tsr_doubles(a->v) +
+                                                                                          from * ld_v +
+                                                                                          shared * a->v_dim;
+    double *const out = tsr_doubles(a->out) + token * a->ld_out + head * a->v_dim;
     for (size_t t = 0; t < seen; t++) {
         if (!sees(a, token, head, from + t - begin)) {
             p[t] = -INFINITY;
@@ -446,11 +481,13 @@ tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel)
 {
     return (tsr_ops){
         .name = "CPU",
+        .element = sizeof(double),
         .threads = threads,
         .cancel = cancel,
         TSR_OPS_FUNCTIONS,
-        .put = copy,
-        .get = copy,
+        .gram = gram,
+        .put = put,
+        .get = get,
         .linear = linear,
         .attend = attend,
         .index = tsr_cpu_index,

@@ -8,7 +8,7 @@ enum { TSR_MAX_NAME = 256 };
 
 /* n activations in the ops' memory. Zero-initialised means none. */
 typedef struct tsr_held {
-    double *x;
+    tsr_activation *x;
     size_t n;
 } tsr_held;
 
@@ -71,7 +71,7 @@ typedef struct tsr_layer_product {
     size_t matrices;   /* number of matrices of the stack */
     const double *dense, *bias;
     size_t rows, cols;
-    const double *x;
+    const tsr_activation *x;
     size_t ld_x, n;
 } tsr_layer_product;
 tsr_status tsr_forward_product(tsr_forward *forward, const tsr_layer_product *product, tsr_held *y,
@@ -82,49 +82,49 @@ tsr_status tsr_forward_collect_product(const tsr_forward *forward, const tsr_lay
                                        tsr_err *err) TSR_WARN_UNUSED;
 
 /* Collects x [n][cols] as the input of a module, if the pass has a collector. NULL `x`: no token reached it. */
-tsr_status tsr_forward_collect(const tsr_forward *forward, const char *module, const double *x, size_t n, size_t cols,
-                               tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_collect(const tsr_forward *forward, const char *module, const tsr_activation *x, size_t n,
+                               size_t cols, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Collects the range of x [n] as that of keys or values of layer `layer`: `cache` is "k_cache" or "v_cache". */
-tsr_status tsr_forward_collect_cache(const tsr_forward *forward, size_t layer, const char *cache, const double *x,
-                                     size_t n, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_collect_cache(const tsr_forward *forward, size_t layer, const char *cache,
+                                     const tsr_activation *x, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Applies MODULE.weight and, if it exists, MODULE.bias: y [n][rows] from x [n][cols]. */
-tsr_status tsr_forward_linear(tsr_forward *forward, const char *module, const double *x, size_t n, size_t rows,
+tsr_status tsr_forward_linear(tsr_forward *forward, const char *module, const tsr_activation *x, size_t n, size_t rows,
                               size_t cols, tsr_held *y, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Applies the norm of this name to `rows` rows of n; x and y may be equal. */
-tsr_status tsr_forward_norm(const tsr_forward *forward, const char *name, const double *x, size_t rows, size_t n,
-                            double *y, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_norm(const tsr_forward *forward, const char *name, const tsr_activation *x, size_t rows,
+                            size_t n, tsr_activation *y, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Rounds x to BF16 if the pass is as served. */
-tsr_status tsr_forward_round(const tsr_forward *forward, double *x, size_t n, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_round(const tsr_forward *forward, tsr_activation *x, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Multiplies queries x [count][width] by 1 + llama_4_scaling_beta log(1 + floor(position / trained)), if the family does. */
-tsr_status tsr_forward_grow_queries(const tsr_forward *forward, const tsr_tokens *tokens, double *x, size_t width,
-                                    tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_grow_queries(const tsr_forward *forward, const tsr_tokens *tokens, tsr_activation *x,
+                                    size_t width, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Compute out [count][hidden] over x: attention of layer `layer`, latent attention, a delta net, Kimi's, or Mamba-2. */
-tsr_status tsr_forward_attention(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
+tsr_status tsr_forward_attention(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
                                  tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_forward_latent(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
+tsr_status tsr_forward_latent(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
                               tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_forward_delta_net(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
+tsr_status tsr_forward_delta_net(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
                                  tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_forward_kimi_delta(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
+tsr_status tsr_forward_kimi_delta(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
                                   tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_forward_mamba(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
+tsr_status tsr_forward_mamba(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
                              tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Computes out [n][hidden], its MLP or router and experts over x; choices and routed as in tsr_forward_layer. `stream` is what x is the
  * norm of, for families whose experts have a norm of their own. */
-tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const double *x, const double *stream, size_t n,
-                           tsr_held *out, uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const tsr_activation *x, const tsr_activation *stream,
+                           size_t n, tsr_held *out, uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
 
 /* An indexer's inputs: the layer's x [count][hidden], and what its queries are made from, [count][width]. */
 typedef struct tsr_indexer_inputs {
     const tsr_tokens *tokens;
-    const double *x, *query;
+    const tsr_activation *x, *query;
     size_t width;
 } tsr_indexer_inputs;
 
@@ -141,7 +141,7 @@ tsr_status tsr_forward_gate(const tsr_forward *forward, const tsr_op_gate *gate,
 bool tsr_forward_has_stacks(const tsr_forward *forward, size_t layer);
 
 /* Computes out [n][hidden] of expert e of `n_experts` in stacks. */
-tsr_status tsr_forward_stacked(tsr_forward *forward, size_t layer, size_t n_experts, size_t e, const double *x,
+tsr_status tsr_forward_stacked(tsr_forward *forward, size_t layer, size_t n_experts, size_t e, const tsr_activation *x,
                                size_t n, tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Chooses the experts of each of n tokens, and their weights, from the router's logits [n][experts], which become

@@ -15,16 +15,16 @@ enum { ROWS_OF_A_SHARE = 16, MANY_TOKENS = 1024 };
 
 typedef struct share {
     tsr_ops *ops;
-    tsr_linear_product product;
-    double *x, *y; /* in this table's memory; unused for the first table, which uses the product's own */
-    double *back;  /* y in the first table's memory */
+    tsr_op_linear product;
+    tsr_activation *x, *y; /* in this table's memory; unused for the first table, which uses the product's own */
+    tsr_activation *back;  /* y in the first table's memory */
 } share;
 
 typedef struct sharing {
-    const tsr_linear_product *whole;
+    const tsr_op_linear *whole;
     tsr_ops *first;
-    const double *x; /* contiguous */
-    double *packed;  /* contiguous copy of the product's x, if that has gaps */
+    const tsr_activation *x; /* contiguous */
+    tsr_activation *packed;  /* contiguous copy of the product's x, if that has gaps */
     share *shares;
     size_t n;
 } sharing;
@@ -43,11 +43,11 @@ static tsr_status run_share(void *context, size_t i, size_t worker, tsr_err *err
 /* Copies rows [from, from + rows) of the tokens, and of y, to the table `to`. */
 static tsr_status give(const sharing *s, share *to, size_t from, size_t rows, tsr_err *err)
 {
-    const tsr_linear_product *const w = s->whole;
+    const tsr_op_linear *const w = s->whole;
     to->product = *w;
     to->product.first_row += from;
     to->product.rows = rows;
-    to->product.y += from;
+    to->product.y = tsr_at(s->first, w->y, from);
     if (to->ops == s->first)
         return TSR_OK;
     TSR_TRY(to->ops->make(to->ops, w->n * w->cols, false, &to->x, err));
@@ -64,7 +64,7 @@ static tsr_status give(const sharing *s, share *to, size_t from, size_t rows, ts
 
 static tsr_status take_back(const sharing *s, const share *from, tsr_err *err)
 {
-    const tsr_linear_product *const w = s->whole;
+    const tsr_op_linear *const w = s->whole;
     const size_t rows = from->product.rows;
     if (from->ops == s->first)
         return TSR_OK;
@@ -82,7 +82,7 @@ static void drop_share(const sharing *s, share *of)
 }
 
 /* Returns the number of tables for a product. *rows is the number of rows of each but the last. */
-static size_t divide(const tsr_ops *ops, const tsr_linear_product *a, size_t *rows)
+static size_t divide(const tsr_ops *ops, const tsr_op_linear *a, size_t *rows)
 {
     *rows = (size_t)tsr_round_up(tsr_ceil_div(a->rows, 1 + ops->n_beside), ROWS_OF_A_SHARE);
     return a->n == 0 || a->rows < tsr_min_u64(a->n, MANY_TOKENS) ? 1 : (size_t)tsr_ceil_div(a->rows, *rows);
@@ -90,7 +90,7 @@ static size_t divide(const tsr_ops *ops, const tsr_linear_product *a, size_t *ro
 
 static tsr_status run_shared(sharing *s, size_t rows, tsr_err *err)
 {
-    const tsr_linear_product *const w = s->whole;
+    const tsr_op_linear *const w = s->whole;
     s->x = w->x;
     if (w->ld_x != w->cols) {
         TSR_TRY(s->first->make(s->first, w->n * w->cols, false, &s->packed, err));
@@ -107,7 +107,7 @@ static tsr_status run_shared(sharing *s, size_t rows, tsr_err *err)
     return TSR_OK;
 }
 
-tsr_status tsr_ops_linear(tsr_ops *ops, const tsr_linear_product *a, tsr_err *err)
+tsr_status tsr_ops_linear(tsr_ops *ops, const tsr_op_linear *a, tsr_err *err)
 {
     size_t rows;
     const size_t n = divide(ops, a, &rows);

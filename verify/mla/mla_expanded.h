@@ -2,7 +2,7 @@
  *
  * Prefill is causal attention with the keys and values of every head expanded from the latent. Each kernel gets the
  * same queries, keys and values in BF16, one sequence after the other. Its result is compared with the exact one as
- * in verify/mla/mla_kernels.h, with the bounds of kernels/cpu/causal_attention.h and kernels/cuda/mla_prefill.h. The
+ * in verify/mla/mla_kernels.h, with the bounds of kernels/cpu/causal_attention.h and kernels/cuda/prefill.h. The
  * error of rounding the operands is reported separately. */
 #ifndef TSR_VERIFY_MLA_MLA_EXPANDED_H
 #define TSR_VERIFY_MLA_MLA_EXPANDED_H

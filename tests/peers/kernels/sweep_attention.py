@@ -28,10 +28,10 @@ class FlashDecode(ctypes.Structure):
 
 
 class Prefill(ctypes.Structure):
-    """tsr_mla_prefill."""
+    """tsr_prefill."""
     _fields_ = ([(name, ctypes.c_void_p) for name in ("q", "kv", "k_rope", "cu_seqlens_q", "cu_seqlens_k", "out", "out_f32", "lse",
                                                       "workspace")] +
-                [(name, ctypes.c_int64) for name in ("batch", "heads", "tokens_q", "tokens_k")] +
+                [(name, ctypes.c_int64) for name in ("batch", "heads", "kv_heads", "tokens_q", "tokens_k")] +
                 [(name, ctypes.c_int32) for name in ("nope", "rope", "value")] + [("scale", ctypes.c_float), ("kind", ctypes.c_int)])
 
 
@@ -165,13 +165,13 @@ class Prefilling(Problem):
     def ours(self, library):
         lse = self.keeper.empty(self.tokens * self.heads, dtype=torch.float32)
         problems = [Prefill(self.q[c].data_ptr(), self.kv[c].data_ptr(), self.k_rope[c].data_ptr(), pointer(self.ends), pointer(self.ends),
-                            pointer(self.result), None, pointer(lse), None, 1, self.heads, self.tokens, self.tokens, NOPE, ROPE, VALUE,
+                            pointer(self.result), None, pointer(lse), None, 1, self.heads, self.heads, self.tokens, self.tokens, NOPE, ROPE, VALUE,
                             self.scale, FAST) for c in range(self.copies)]
-        workspace = self.keeper.workspace(library.tsr_cuda_mla_prefill_workspace, problems[0], self.libraries.device)
+        workspace = self.keeper.workspace(library.tsr_cuda_prefill_workspace, problems[0], self.libraries.device)
         for problem in problems:
             problem.workspace = workspace
-        call(library.tsr_cuda_mla_prefill_plan, ctypes.byref(problems[0]), stream())
-        return lambda i: call(library.tsr_cuda_mla_prefill, ctypes.byref(problems[i % self.copies]), stream())
+        call(library.tsr_cuda_prefill_plan, ctypes.byref(problems[0]), stream())
+        return lambda i: call(library.tsr_cuda_prefill, ctypes.byref(problems[i % self.copies]), stream())
 
     def flash_attention(self):
         lse, semaphore = self.keeper.empty(self.heads * self.tokens, dtype=torch.float32), self.keeper.empty(16, dtype=torch.int32)

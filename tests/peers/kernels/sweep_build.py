@@ -37,7 +37,7 @@ extern "C" int marlin_run(const void *a, const void *w, void *d, void *scales, i
 def sources():
     """Tessera's kernels of the sweep, with their headers."""
     kernels = ROOT / "kernels" / "cuda"
-    names = ("block_fp8_*", "mla_*", "weight_only*", "cublas_lt.cu", "cuda_launch.cu", "*.cuh", "fast_dequant.cuh")
+    names = ("block_fp8_*", "mla_*", "prefill*", "weight_only*", "cublas_lt.cu", "cuda_launch.cu", "*.cuh", "fast_dequant.cuh")
     found = {path for name in names for path in kernels.glob(name)} - {kernels / "block_fp8_convert.cu"}
     return sorted(found | {ROOT / "common" / "status.c"})
 

@@ -23,7 +23,7 @@ static tsr_status read_sizes(delta_net *d, tsr_err *err)
 }
 
 /* Projects with weights whose rows are dealt by heads of keys: q, k, v, z of each, and beta, decay of each. */
-static tsr_status project_by_heads(delta_net *d, const double *x, tsr_err *err)
+static tsr_status project_by_heads(delta_net *d, const tsr_activation *x, tsr_err *err)
 {
     const tsr_mixer *const m = &d->mixer;
     const size_t share = d->heads / d->k_heads, rows = m->tokens->count * d->k_heads, values = share * d->v_dim;
@@ -42,7 +42,7 @@ out:
 }
 
 /* Projects with a weight for q, k and v, and one for each of z, beta and decay. */
-static tsr_status project_by_parts(delta_net *d, const double *x, tsr_err *err)
+static tsr_status project_by_parts(delta_net *d, const tsr_activation *x, tsr_err *err)
 {
     const tsr_mixer *const m = &d->mixer;
     const size_t keys = d->k_heads * d->dim, values = d->heads * d->v_dim, hidden = m->f->hidden;
@@ -88,8 +88,8 @@ static tsr_status norm_and_gate(const delta_net *d, const tsr_held *mixed, tsr_e
     return tsr_forward_gate(d->mixer.f, &gate, err);
 }
 
-tsr_status tsr_forward_delta_net(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
-                                 tsr_err *err)
+tsr_status tsr_forward_delta_net(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
+                                 tsr_held *out, tsr_err *err)
 {
     delta_net d = {.mixer = {f, layer, tokens, "linear_attn"}};
     tsr_held mixed = {0}, *const held[] = {&d.q, &d.k, &d.v, &d.z, &d.beta, &d.decay, &mixed};

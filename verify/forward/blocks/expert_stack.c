@@ -83,7 +83,8 @@ static tsr_status read_bias(const stack *s, size_t which, size_t e, double **bia
 }
 
 /* Computes y [n][rows] of expert e, with its bias. */
-static tsr_status multiply(stack *s, size_t which, size_t e, const double *x, size_t n, tsr_held *y, tsr_err *err)
+static tsr_status multiply(stack *s, size_t which, size_t e, const tsr_activation *x, size_t n, tsr_held *y,
+                           tsr_err *err)
 {
     tsr_forward *const f = s->f;
     double *dense = NULL, *bias = NULL;
@@ -132,8 +133,8 @@ static tsr_status find_width(const tsr_forward *f, size_t layer, size_t *width, 
     return TSR_OK;
 }
 
-tsr_status tsr_forward_stacked(tsr_forward *f, size_t layer, size_t n_experts, size_t e, const double *x, size_t n,
-                               tsr_held *out, tsr_err *err)
+tsr_status tsr_forward_stacked(tsr_forward *f, size_t layer, size_t n_experts, size_t e, const tsr_activation *x,
+                               size_t n, tsr_held *out, tsr_err *err)
 {
     const bool alternating = f->family->moe->alternating;
     size_t width = 0;
@@ -147,7 +148,7 @@ tsr_status tsr_forward_stacked(tsr_forward *f, size_t layer, size_t n_experts, s
     const tsr_op_gate gate = {.kind = f->gate,
                               .limit = f->gate_limit,
                               .gate = both.x,
-                              .up = both.x + (alternating ? 1 : width),
+                              .up = tsr_at(f->ops, both.x, alternating ? 1 : width),
                               .ld = 2 * width,
                               .step = alternating ? 2 : 1,
                               .rows = n,

@@ -7,14 +7,15 @@
 static void score_head(const tsr_op_index *a, size_t query, size_t head)
 {
     const size_t token = a->first + query;
-    const double *const q = a->q + (token * a->heads + head) * a->dim, *const k = a->k + a->begin * a->dim;
-    double *const scores = a->scores + ((a->weights != NULL ? 0 : head * a->queries) + query) * a->keys;
+    const double *const q = tsr_doubles(a->q) + (token * a->heads + head) * a->dim, *const k = tsr_doubles(a->k) +
+                                                                                               a->begin * a->dim;
+    double *const scores = tsr_doubles(a->scores) + ((a->weights != NULL ? 0 : head * a->queries) + query) * a->keys;
     for (size_t j = 0; j <= token - a->begin; j++) {
         const double score = tsr_dot(q, k + j * a->dim, a->dim);
         if (a->weights == NULL)
             scores[j] = score;
         else
-            scores[j] += score < 0 ? 0 : a->weights[token * a->heads + head] * score;
+            scores[j] += score < 0 ? 0 : tsr_doubles(a->weights)[token * a->heads + head] * score;
     }
 }
 
@@ -23,7 +24,7 @@ static tsr_status score_query(void *context, size_t i, size_t worker, tsr_err *e
     const tsr_op_index *const a = context;
     (void)worker, (void)err;
     for (size_t j = 0; j < a->keys && a->weights != NULL; j++)
-        a->scores[i * a->keys + j] = 0;
+        tsr_doubles(a->scores)[i * a->keys + j] = 0;
     for (size_t h = 0; h < a->heads; h++)
         score_head(a, i, h);
     return TSR_OK;

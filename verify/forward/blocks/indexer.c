@@ -24,8 +24,8 @@ static const char *name_of(const indexing *x, char name[TSR_MAX_NAME], const cha
 }
 
 /* Computes y [n][rows] = PART of [n][cols]. */
-static tsr_status project(const indexing *x, const char *part, const double *in, size_t cols, size_t rows, tsr_held *y,
-                          tsr_err *err)
+static tsr_status project(const indexing *x, const char *part, const tsr_activation *in, size_t cols, size_t rows,
+                          tsr_held *y, tsr_err *err)
 {
     char name[TSR_MAX_NAME];
     return tsr_forward_linear(x->f, name_of(x, name, part, ""), in, x->in->tokens->count, rows, cols, y, err);

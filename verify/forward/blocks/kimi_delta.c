@@ -17,8 +17,8 @@ static tsr_status read_sizes(kimi_delta *d, tsr_err *err)
 }
 
 /* Projects x to q, k or v, and applies its convolution. */
-static tsr_status project(const kimi_delta *d, const char *weight, const char *filter, const double *x, tsr_held *y,
-                          tsr_err *err)
+static tsr_status project(const kimi_delta *d, const char *weight, const char *filter, const tsr_activation *x,
+                          tsr_held *y, tsr_err *err)
 {
     const size_t width = d->heads * d->dim;
     const tsr_mixer_part part = {y, width};
@@ -27,7 +27,7 @@ static tsr_status project(const kimi_delta *d, const char *weight, const char *f
 }
 
 /* Computes y [n][heads][dim] with a pair of weights. */
-static tsr_status project_twice(const kimi_delta *d, const char *first, const char *second, const double *x,
+static tsr_status project_twice(const kimi_delta *d, const char *first, const char *second, const tsr_activation *x,
                                 tsr_held *y, tsr_err *err)
 {
     tsr_held low = {0};
@@ -38,7 +38,7 @@ static tsr_status project_twice(const kimi_delta *d, const char *first, const ch
     return status;
 }
 
-static tsr_status project_all(kimi_delta *d, const double *x, tsr_err *err)
+static tsr_status project_all(kimi_delta *d, const tsr_activation *x, tsr_err *err)
 {
     TSR_TRY(project(d, "q_proj", "q_conv1d", x, &d->q, err));
     TSR_TRY(project(d, "k_proj", "k_conv1d", x, &d->k, err));
@@ -48,7 +48,7 @@ static tsr_status project_all(kimi_delta *d, const double *x, tsr_err *err)
     return project_twice(d, "g_a_proj", "g_b_proj", x, &d->z, err);
 }
 
-tsr_status tsr_forward_kimi_delta(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x,
+tsr_status tsr_forward_kimi_delta(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
                                   tsr_held *out, tsr_err *err)
 {
     kimi_delta d = {.mixer = {f, layer, tokens, tsr_forward_module(f, layer)}};

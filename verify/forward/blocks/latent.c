@@ -17,7 +17,7 @@ typedef struct latent {
 } latent;
 
 /* Computes y [n][rows] = W x, rounded as served. With a gain, its norm is applied. */
-static tsr_status project(const latent *l, const tsr_weight *w, size_t rows, size_t cols, const double *x,
+static tsr_status project(const latent *l, const tsr_weight *w, size_t rows, size_t cols, const tsr_activation *x,
                           const double *gain, tsr_held *y, tsr_err *err)
 {
     tsr_forward *const f = l->f;
@@ -31,7 +31,7 @@ static tsr_status project(const latent *l, const tsr_weight *w, size_t rows, siz
     return tsr_forward_round(f, y->x, y->n, err);
 }
 
-static tsr_status make_queries(latent *l, const double *x, tsr_err *err)
+static tsr_status make_queries(latent *l, const tsr_activation *x, tsr_err *err)
 {
     const tsr_mla_model *const m = &l->m;
     const size_t head = m->nope + m->rope, width = m->heads * head;
@@ -55,7 +55,7 @@ static tsr_status make_queries(latent *l, const double *x, tsr_err *err)
     return tsr_forward_grow_queries(l->f, l->tokens, l->q.x, width, err);
 }
 
-static tsr_status make_latent(latent *l, const double *x, tsr_err *err)
+static tsr_status make_latent(latent *l, const tsr_activation *x, tsr_err *err)
 {
     const tsr_mla_model *const m = &l->m;
     const size_t n = l->tokens->count, width = m->rank + m->rope;
@@ -71,16 +71,17 @@ static tsr_status make_latent(latent *l, const double *x, tsr_err *err)
 }
 
 /* Multiplies one head's rows of `w` [rows][rank] by the latent, into columns [at, at + rows) of y. */
-static tsr_status expand(const latent *l, const double *w, size_t rows, double *y, size_t ld_y, size_t at, tsr_err *err)
+static tsr_status expand(const latent *l, const double *w, size_t rows, tsr_activation *y, size_t ld_y, size_t at,
+                         tsr_err *err)
 {
-    const tsr_linear_product linear = {.dense = w,
-                                       .rows = rows,
-                                       .cols = l->m.rank,
-                                       .x = l->latent.x,
-                                       .ld_x = l->m.rank,
-                                       .n = l->tokens->count,
-                                       .y = y + at,
-                                       .ld_y = ld_y};
+    const tsr_op_linear linear = {.dense = w,
+                                  .rows = rows,
+                                  .cols = l->m.rank,
+                                  .x = l->latent.x,
+                                  .ld_x = l->m.rank,
+                                  .n = l->tokens->count,
+                                  .y = tsr_at(l->f->ops, y, at),
+                                  .ld_y = ld_y};
     return tsr_ops_linear(l->f->ops, &linear, err);
 }
 
@@ -102,16 +103,17 @@ static tsr_status attend_heads(latent *l, size_t first, size_t heads, tsr_err *e
     TSR_GOTO(tsr_forward_round(l->f, k.x, k.n, err));
     TSR_GOTO(tsr_forward_round(l->f, v.x, v.n, err));
     const tsr_op_attend args = {.tokens = l->tokens,
-                                .q = l->q.x + first * head,
+                                .q = tsr_at(ops, l->q.x, first * head),
                                 .k = k.x,
                                 .v = v.x,
-                                .out = l->mixed.x + first * m->v,
+                                .out = tsr_at(ops, l->mixed.x, first * m->v),
                                 .ld_q = m->heads * head,
                                 .ld_out = m->heads * m->v,
                                 .heads = heads,
                                 .kv_heads = heads,
                                 .dim = head,
                                 .v_dim = m->v,
+                                .common = m->rope,
                                 .scale = m->softmax_scale,
                                 .window = SIZE_MAX,
                                 .chosen = l->chosen};
@@ -160,8 +162,8 @@ static tsr_status exchange_kv_b(latent *l, size_t layer, tsr_err *err)
     return TSR_OK;
 }
 
-tsr_status tsr_forward_latent(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
-                              tsr_err *err)
+tsr_status tsr_forward_latent(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
+                              tsr_held *out, tsr_err *err)
 {
     latent l = {.f = f, .tokens = tokens, .has_rope = f->has_rope[layer]};
     tsr_status status;

@@ -65,8 +65,8 @@ static tsr_status gate_and_norm(const mamba *b, const tsr_held *mixed, tsr_err *
     return tsr_forward_round(f, mixed->x, mixed->n, err);
 }
 
-tsr_status tsr_forward_mamba(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
-                             tsr_err *err)
+tsr_status tsr_forward_mamba(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
+                             tsr_held *out, tsr_err *err)
 {
     mamba b = {.mixer = {f, layer, tokens, tsr_forward_module(f, layer)}};
     tsr_held all = {0}, mixed = {0}, *const held[] = {&b.z, &b.v, &b.k, &b.q, &b.step, &all, &mixed};

@@ -22,7 +22,7 @@ tsr_status tsr_mixer_size(const tsr_mixer *m, const char *key, const char *other
                           m->f->side->checkpoint->path, key, TSR_MAX_HEAD);
 }
 
-tsr_status tsr_mixer_project(const tsr_mixer *m, const char *part, const double *x, size_t rows, size_t cols,
+tsr_status tsr_mixer_project(const tsr_mixer *m, const char *part, const tsr_activation *x, size_t rows, size_t cols,
                              tsr_held *y, tsr_err *err)
 {
     char name[TSR_MAX_NAME];
@@ -123,7 +123,7 @@ tsr_status tsr_mixer_norm(const tsr_mixer *m, const char *name, const tsr_held *
     snprintf(part, sizeof part, "%s.weight", name);
     tsr_status status = tsr_mixer_elements(m, part, ld, &gain, err);
     for (size_t g = 0; status == TSR_OK && g < groups; g++) {
-        double *const first = x->x + g * width;
+        tsr_activation *const first = tsr_at(f->ops, x->x, g * width);
         status = f->ops->norm(f->ops, first, ld, x->n / ld, width, gain + g * width, f->eps, first, ld, err);
     }
     free(gain);

@@ -17,8 +17,8 @@ tsr_status tsr_mixer_size(const tsr_mixer *mixer, const char *key, const char *o
                           tsr_err *err) TSR_WARN_UNUSED;
 
 /* Computes y [n][rows] = MODULE.PART x for x [n][cols], rounded as served. */
-tsr_status tsr_mixer_project(const tsr_mixer *mixer, const char *part, const double *x, size_t rows, size_t cols,
-                             tsr_held *y, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_mixer_project(const tsr_mixer *mixer, const char *part, const tsr_activation *x, size_t rows,
+                             size_t cols, tsr_held *y, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Activations of a token, `width` columns each. */
 typedef struct tsr_mixer_part {

@@ -16,8 +16,8 @@ static void convolve_token(const tsr_op_convolve *a, size_t token)
     for (size_t c = 0; c < n; c++) {
         double sum = a->bias != NULL ? a->bias[c] : 0;
         for (size_t j = skipped; j < a->taps; j++)
-            sum += a->weight[c * a->taps + j] * a->x[(token + 1 + j - a->taps) * n + c];
-        a->y[token * n + c] = sum / (1 + exp(-sum));
+            sum += a->weight[c * a->taps + j] * tsr_doubles(a->x)[(token + 1 + j - a->taps) * n + c];
+        tsr_doubles(a->y)[token * n + c] = sum / (1 + exp(-sum));
     }
 }
 
@@ -62,7 +62,7 @@ static void shorten(const double *x, size_t n, double by, double *y)
 /* Returns the step t[i] of a token of a head. */
 static double step_of(const tsr_op_recur *a, size_t at, size_t head, size_t i)
 {
-    return fmax(softplus(a->decay[at * a->decays + i] + a->shift[head * a->decays + i]), a->least);
+    return fmax(softplus(tsr_doubles(a->decay)[at * a->decays + i] + a->shift[head * a->decays + i]), a->least);
 }
 
 /* Runs one token of one head. */
@@ -71,11 +71,12 @@ static void run_token(const tsr_op_recur *a, size_t token, size_t head, double *
     const bool is_delta = a->kind == TSR_RECUR_DELTA;
     const size_t d = a->dim, vd = a->v_dim, at = token * a->heads + head;
     const size_t shared = token * a->k_heads + head / (a->heads / a->k_heads);
-    double *const q = state + d * vd, *const k = q + d, *const added = k + d, *const out = a->out + at * vd;
-    const double *const v = a->v + at * vd;
+    double *const q = state + d * vd, *const k = q + d, *const added = k + d,
+                  *const out = tsr_doubles(a->out) + at * vd;
+    const double *const v = tsr_doubles(a->v) + at * vd;
     double keep = 0;
-    memcpy(q, a->q + shared * d, d * sizeof *q);
-    memcpy(k, a->k + shared * d, d * sizeof *k);
+    memcpy(q, tsr_doubles(a->q) + shared * d, d * sizeof *q);
+    memcpy(k, tsr_doubles(a->k) + shared * d, d * sizeof *k);
     memcpy(added, v, vd * sizeof *added);
     if (is_delta) {
         shorten(q, d, 1 / sqrt((double)d), q);
@@ -89,7 +90,7 @@ static void run_token(const tsr_op_recur *a, size_t token, size_t head, double *
             added[j] -= is_delta ? state[i * vd + j] * k[i] : 0;
         }
     }
-    const double learned = is_delta ? 1 / (1 + exp(-a->beta[at])) : step_of(a, at, head, 0);
+    const double learned = is_delta ? 1 / (1 + exp(-tsr_doubles(a->beta)[at])) : step_of(a, at, head, 0);
     for (size_t j = 0; j < vd; j++)
         out[j] = is_delta ? 0 : a->skip[head] * v[j];
     for (size_t i = 0; i < d; i++) {

@@ -122,7 +122,7 @@ tsr_status tsr_collect(tsr_collector *c, const tsr_collected_rows *r, tsr_err *e
     return add_products(c, r, err);
 }
 
-tsr_status tsr_collect_range(tsr_collector *c, const char *module, const double *x, size_t n, tsr_err *err)
+tsr_status tsr_collect_range(tsr_collector *c, const char *module, const tsr_activation *x, size_t n, tsr_err *err)
 {
     enum { WIDTH = 64 };
     tsr_collected *const e = entry_of(c, module, 1, 0, false);
@@ -130,7 +130,7 @@ tsr_status tsr_collect_range(tsr_collector *c, const char *module, const double 
         return out_of_memory(err);
     const size_t rows = n / WIDTH;
     tsr_op_columns whole = {.x = x, .n = rows, .cols = WIDTH},
-                   rest = {.x = x + rows * WIDTH, .n = 1, .cols = n % WIDTH};
+                   rest = {.x = tsr_at(c->ops, x, rows * WIDTH), .n = 1, .cols = n % WIDTH};
     if (rows > 0) {
         TSR_TRY(c->ops->columns(c->ops, &whole, err));
         TSR_TRY(add_range(e, 0, rows * WIDTH, whole.least, whole.largest, err));

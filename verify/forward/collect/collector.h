@@ -38,7 +38,7 @@ typedef struct tsr_collector {
 typedef struct tsr_collected_rows {
     const char *module;
     size_t matrices, matrix;
-    const double *x; /* [n][cols], in memory of the operations; NULL: no token reached the module */
+    const tsr_activation *x; /* [n][cols], in memory of the operations; NULL: no token reached the module */
     size_t n, cols;
 } tsr_collected_rows;
 
@@ -50,7 +50,7 @@ void tsr_collector_begin_layer(tsr_collector *collector);
 tsr_status tsr_collect(tsr_collector *collector, const tsr_collected_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds n values to the range of a module that has no channels: keys or values. TSR_E_VALUE, TSR_E_NOMEM. */
-tsr_status tsr_collect_range(tsr_collector *collector, const char *module, const double *x, size_t n,
+tsr_status tsr_collect_range(tsr_collector *collector, const char *module, const tsr_activation *x, size_t n,
                              tsr_err *err) TSR_WARN_UNUSED;
 
 /* The tokens that experts saw. */

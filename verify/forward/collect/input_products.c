@@ -18,7 +18,7 @@ typedef struct tsr_open_products {
     size_t matrices, matrix, cols;
     size_t at; /* 1 + index of the stack in `done`; 0: none yet */
     uint64_t tokens;
-    double *sums; /* [padded][padded] in memory of the operations, the lower triangle */
+    tsr_activation *sums; /* [padded][padded] in memory of the operations, the lower triangle */
 } tsr_open_products;
 
 /* Returns the rows and columns of the sums. */

@@ -34,7 +34,7 @@ typedef struct tsr_input_products {
 typedef struct tsr_product_rows {
     const char *module;
     size_t matrices, matrix;
-    const double *x; /* [n][cols], in memory of the operations */
+    const tsr_activation *x; /* [n][cols], in memory of the operations */
     size_t n, cols;
 } tsr_product_rows;
 

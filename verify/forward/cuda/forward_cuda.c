@@ -3,7 +3,6 @@
 
 #include "common/checked.h"
 #include "common/parallel/parallel_for.h"
-#include "kernels/cuda/forward_f64.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,32 +16,32 @@ static tsr_status check(cudaError_t code, const char *doing, tsr_err *err)
 
 /* ---- memory ---- */
 
-static tsr_status make(tsr_ops *ops, size_t n, bool zero, double **x, tsr_err *err)
+static tsr_status make(tsr_ops *ops, size_t n, bool zero, tsr_activation **x, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *there = NULL;
     *x = NULL;
-    TSR_TRY(tsr_stream_allocate(g, n * sizeof **x, &there, err));
+    const size_t bytes = n * ops->element;
+    TSR_TRY(tsr_stream_allocate(g, bytes, &there, err));
     *x = there;
-    ops->held += n * sizeof **x;
+    ops->held += bytes;
     ops->most = tsr_max_u64(ops->most, ops->held);
-    return !zero ? TSR_OK
-                 : check(cudaMemsetAsync(there, 0, n * sizeof **x, g->stream), "clearing memory on the GPU", err);
+    return !zero ? TSR_OK : check(cudaMemsetAsync(there, 0, bytes, g->stream), "clearing memory on the GPU", err);
 }
 
-static void drop(tsr_ops *ops, double *x, size_t n)
+static void drop(tsr_ops *ops, tsr_activation *x, size_t n)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     if (x == NULL)
         return;
-    ops->held -= n * sizeof *x;
+    ops->held -= n * ops->element;
     (void)cudaFreeAsync(x, g->stream);
 }
 
-static tsr_status copy(tsr_ops *ops, double *to, const double *from, size_t n, tsr_err *err)
+static tsr_status copy(tsr_ops *ops, tsr_activation *to, const tsr_activation *from, size_t n, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    return check(cudaMemcpyAsync(to, from, n * sizeof *to, cudaMemcpyDeviceToDevice, g->stream), "copying on the GPU",
+    return check(cudaMemcpyAsync(to, from, n * ops->element, cudaMemcpyDeviceToDevice, g->stream), "copying on the GPU",
                  err);
 }
 
@@ -67,29 +66,29 @@ static void open_memory(int ordinal, int reader)
         (void)cudaGetLastError();
 }
 
-static tsr_status fetch(tsr_ops *ops, double *to, tsr_ops *other, const double *from, size_t n, tsr_err *err)
+static tsr_status fetch(tsr_ops *ops, tsr_activation *to, tsr_ops *other, const tsr_activation *from, size_t n,
+                        tsr_err *err)
 {
     tsr_gpu_ops *const there = other->state, *const g = ops->state;
     const uint64_t bit = (uint64_t)1 << there->ordinal;
-    ops->fetched += n * sizeof *to;
+    ops->fetched += n * ops->element;
     if ((g->reads & bit) == 0)
         open_memory(there->ordinal, g->ordinal);
     g->reads |= bit;
     TSR_TRY(wait_for(there, g, err));
-    TSR_TRY(check(cudaMemcpyPeerAsync(to, g->ordinal, from, there->ordinal, n * sizeof *to, g->stream),
+    TSR_TRY(check(cudaMemcpyPeerAsync(to, g->ordinal, from, there->ordinal, n * ops->element, g->stream),
                   "copying between GPUs", err));
     return wait_for(g, there, err);
 }
 
 /* ---- rows and elements ---- */
 
-static tsr_status fill(tsr_ops *ops, double *y, size_t rows, size_t n, const double *host, tsr_err *err)
+static tsr_status fill(tsr_ops *ops, tsr_activation *y, size_t rows, size_t n, const double *host, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *vector;
     TSR_TRY(tsr_stream_lend(g, host, n * sizeof *host, &vector, err));
-    const tsr_f64_rows a = {.y = y, .x = vector, .rows = rows, .n = n, .ld_y = n, .ld_x = 0};
-    const tsr_status status = tsr_cuda_f64_rows(&a, g->stream, err);
+    const tsr_status status = tsr_cuda_act_fill(y, rows, n, vector, g->of_activations, g->stream, err);
     tsr_stream_release(g, vector);
     return status;
 }
@@ -109,14 +108,14 @@ static void add_sums(tsr_op_columns *a, const double *sums)
 static tsr_status columns(tsr_ops *ops, tsr_op_columns *a, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    const size_t bytes = TSR_F64_COLUMN_SUMS * a->cols * sizeof(double);
+    const size_t bytes = TSR_ACT_COLUMN_SUMS * a->cols * sizeof(double);
     double *const host = malloc(bytes);
     void *parts = NULL;
     tsr_status status = host == NULL ? tsr_out_of_memory(err, "for statistics of inputs") : TSR_OK;
     if (status == TSR_OK)
-        status = tsr_stream_allocate(g, tsr_cuda_f64_column_parts(a->n) * bytes, &parts, err);
+        status = tsr_stream_allocate(g, tsr_cuda_act_column_parts(a->n) * bytes, &parts, err);
     if (status == TSR_OK)
-        status = tsr_cuda_f64_columns(a->x, a->n, a->cols, parts, g->stream, err);
+        status = tsr_cuda_act_columns(a->x, a->n, a->cols, parts, g->of_activations, g->stream, err);
     if (status == TSR_OK)
         status =
             check(cudaMemcpyAsync(host, parts, bytes, cudaMemcpyDeviceToHost, g->stream), "copying from the GPU", err);
@@ -129,91 +128,88 @@ static tsr_status columns(tsr_ops *ops, tsr_op_columns *a, tsr_err *err)
     return status;
 }
 
-static tsr_status gram(tsr_ops *ops, double *sums, const double *x, size_t n, size_t cols, tsr_err *err)
-{
-    return tsr_gpu_gram(tsr_use_gpu(ops), sums, x, n, cols, err);
-}
-
-static tsr_status norm(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, size_t n, const double *gain,
-                       double eps, double *y, size_t ld_y, tsr_err *err)
+static tsr_status norm(tsr_ops *ops, const tsr_activation *x, size_t ld_x, size_t rows, size_t n, const double *gain,
+                       double eps, tsr_activation *y, size_t ld_y, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *vector;
     TSR_TRY(tsr_stream_lend(g, gain, n * sizeof *gain, &vector, err));
-    const tsr_f64_norm a = {x, vector, y, rows, n, ld_x, ld_y, eps};
-    const tsr_status status = tsr_cuda_f64_norm(&a, g->stream, err);
+    const tsr_act_norm a = {x, vector, y, rows, n, ld_x, ld_y, eps};
+    const tsr_status status = tsr_cuda_act_norm(&a, g->of_activations, g->stream, err);
     tsr_stream_release(g, vector);
     return status;
 }
 
-static tsr_status center(tsr_ops *ops, const double *x, size_t rows, size_t n, double *y, tsr_err *err)
+static tsr_status center(tsr_ops *ops, const tsr_activation *x, size_t rows, size_t n, tsr_activation *y, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    return tsr_cuda_f64_center(x, rows, n, y, g->stream, err);
+    return tsr_cuda_act_center(x, rows, n, y, g->of_activations, g->stream, err);
 }
 
 static tsr_status gate(tsr_ops *ops, const tsr_op_gate *a, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    const tsr_f64_gate args = {(int)a->kind, a->limit, a->gate, a->up, a->ld, a->step, a->rows, a->n, a->y};
-    return tsr_cuda_f64_gate(&args, g->stream, err);
+    const tsr_act_gate args = {(int)a->kind, a->limit, a->gate, a->up, a->ld, a->step, a->rows, a->n, a->y};
+    return tsr_cuda_act_gate(&args, g->of_activations, g->stream, err);
 }
 
-static tsr_status add(tsr_ops *ops, double *y, const double *x, size_t rows, size_t n, const uint32_t *to_row,
-                      const double *weight, tsr_err *err)
+static tsr_status add(tsr_ops *ops, tsr_activation *y, const tsr_activation *x, size_t rows, size_t n,
+                      const uint32_t *to_row, const double *weight, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *to = NULL, *share = NULL;
     tsr_status status = tsr_stream_lend(g, to_row, rows * sizeof *to_row, &to, err);
     if (status == TSR_OK)
         status = tsr_stream_lend(g, weight, rows * sizeof *weight, &share, err);
-    const tsr_f64_rows a = {
+    const tsr_act_rows a = {
         .y = y, .x = x, .weight = share, .to_row = to, .rows = rows, .n = n, .ld_y = n, .ld_x = n, .add = true};
     if (status == TSR_OK)
-        status = tsr_cuda_f64_rows(&a, g->stream, err);
+        status = tsr_cuda_act_rows(&a, g->of_activations, g->stream, err);
     tsr_stream_release(g, to);
     tsr_stream_release(g, share);
     return status;
 }
 
-static tsr_status take(tsr_ops *ops, double *y, const double *x, const uint32_t *row, size_t rows, size_t n,
-                       tsr_err *err)
+static tsr_status take(tsr_ops *ops, tsr_activation *y, const tsr_activation *x, const uint32_t *row, size_t rows,
+                       size_t n, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *from;
     TSR_TRY(tsr_stream_lend(g, row, rows * sizeof *row, &from, err));
-    const tsr_f64_rows a = {.y = y, .x = x, .from_row = from, .rows = rows, .n = n, .ld_y = n, .ld_x = n};
-    const tsr_status status = tsr_cuda_f64_rows(&a, g->stream, err);
+    const tsr_act_rows a = {.y = y, .x = x, .from_row = from, .rows = rows, .n = n, .ld_y = n, .ld_x = n};
+    const tsr_status status = tsr_cuda_act_rows(&a, g->of_activations, g->stream, err);
     tsr_stream_release(g, from);
     return status;
 }
 
-static tsr_status place(tsr_ops *ops, double *y, size_t ld_y, size_t to, const double *x, size_t ld_x, size_t from,
-                        size_t rows, size_t n, tsr_err *err)
+static tsr_status place(tsr_ops *ops, tsr_activation *y, size_t ld_y, size_t to, const tsr_activation *x, size_t ld_x,
+                        size_t from, size_t rows, size_t n, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    const tsr_f64_rows a = {.y = y + to, .x = x + from, .rows = rows, .n = n, .ld_y = ld_y, .ld_x = ld_x};
-    return tsr_cuda_f64_rows(&a, g->stream, err);
+    const tsr_act_rows a = {
+        .y = tsr_at(ops, y, to), .x = tsr_at(ops, x, from), .rows = rows, .n = n, .ld_y = ld_y, .ld_x = ld_x};
+    return tsr_cuda_act_rows(&a, g->of_activations, g->stream, err);
 }
 
-static tsr_status scale(tsr_ops *ops, double *x, size_t n, double by, tsr_err *err)
+static tsr_status scale(tsr_ops *ops, tsr_activation *x, size_t n, double by, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    return tsr_cuda_f64_scale(x, n, by, g->stream, err);
+    return tsr_cuda_act_scale(x, n, by, g->of_activations, g->stream, err);
 }
 
-static tsr_status quantize(tsr_ops *ops, double *x, size_t rows, size_t n, const tsr_input_coding *c, tsr_err *err)
+static tsr_status quantize(tsr_ops *ops, tsr_activation *x, size_t rows, size_t n, const tsr_input_coding *c,
+                           tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    const tsr_f64_quantize a = {x,        rows,   n, c->group, (int)c->type, c->zero_points, c->powers_of_two,
+    const tsr_act_quantize a = {x,        rows,   n, c->group, (int)c->type, c->zero_points, c->powers_of_two,
                                 c->scale, c->zero};
-    return tsr_cuda_f64_quantize(&a, g->stream, err);
+    return tsr_cuda_act_quantize(&a, g->of_activations, g->stream, err);
 }
 
-static tsr_status round_all(tsr_ops *ops, double *x, size_t n, tsr_err *err)
+static tsr_status round_all(tsr_ops *ops, tsr_activation *x, size_t n, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    return tsr_cuda_f64_round(x, n, g->stream, err);
+    return tsr_cuda_act_round(x, n, g->of_activations, g->stream, err);
 }
 
 /* ---- positions ---- */
@@ -304,10 +300,10 @@ static tsr_status turn(tsr_ops *ops, const tsr_op_turn *a, tsr_err *err)
         status = take_angles(ops, a->rope, tokens->longest, &table, err);
     if (status == TSR_OK)
         status = tsr_stream_lend(g, positions, tokens->count * sizeof *positions, &there, err);
-    const tsr_f64_turn args = {a->x,  table,    there,   tokens->count,  a->ld,
+    const tsr_act_turn args = {a->x,  table,    there,   tokens->count,  a->ld,
                                a->at, a->heads, a->step, a->rope->pairs, a->adjacent};
     if (status == TSR_OK)
-        status = tsr_cuda_f64_turn(&args, g->stream, err);
+        status = tsr_cuda_act_turn(&args, g->of_activations, g->stream, err);
     tsr_stream_release(g, there);
     free(positions);
     return status;
@@ -337,9 +333,9 @@ static void close_ops(tsr_ops *ops)
 }
 
 static const tsr_ops kFunctions = {
-    TSR_OPS_FUNCTIONS,        .put = tsr_gpu_put,     .get = tsr_gpu_get,           .linear = tsr_gpu_linear,
-    .attend = tsr_gpu_attend, .index = tsr_gpu_index, .convolve = tsr_gpu_convolve, .recur = tsr_gpu_recur,
-    .close = close_ops,
+    TSR_OPS_FUNCTIONS,        .gram = tsr_gpu_gram,     .put = tsr_gpu_put,     .get = tsr_gpu_get,
+    .linear = tsr_gpu_linear, .attend = tsr_gpu_attend, .index = tsr_gpu_index, .convolve = tsr_gpu_convolve,
+    .recur = tsr_gpu_recur,   .close = close_ops,
 };
 
 /* Keeps freed memory in the process, so that the next layer reuses it. */
@@ -391,7 +387,7 @@ static tsr_status open_ops(tsr_ops *ops, tsr_err *err)
 
 tsr_status tsr_ops_of_cuda(tsr_ops *ops, const tsr_gpu_choice *choice, tsr_err *err)
 {
-    static const char *const kPrecisions[] = {"FP64", "products in FP32", "products in BF16"};
+    static const char *const kPrecisions[] = {"FP64", "FP32", "products in BF16"};
     tsr_cuda_device device;
     TSR_TRY(find_gpu(choice->number, &device, err));
     tsr_gpu_ops *const g = calloc(1, sizeof *g);
@@ -399,9 +395,11 @@ tsr_status tsr_ops_of_cuda(tsr_ops *ops, const tsr_gpu_choice *choice, tsr_err *
         return tsr_out_of_memory(err, "for the GPU");
     g->ordinal = device.ordinal;
     g->precision = choice->precision;
+    g->of_activations = tsr_precision_of_sums(choice->precision);
     snprintf(g->name, sizeof g->name, "%.200s (sm_%d), %s", device.name, device.arch, kPrecisions[choice->precision]);
     *ops = kFunctions;
     ops->name = g->name;
+    ops->element = tsr_precision_bytes(g->of_activations);
     ops->threads = choice->threads;
     ops->cancel = choice->cancel;
     ops->state = g;

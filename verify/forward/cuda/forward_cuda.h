@@ -1,5 +1,5 @@
 /* Declares the operations of a forward pass on a GPU: products and attention by cuBLAS in FP64, FP32 or BF16, and all
- * others in FP64 (kernels/cuda/forward_f64.h).
+ * others in FP64 or, with products in FP32 or BF16, in FP32 (kernels/cuda/activation_ops.h).
  *
  * Threads of the host decode weights band by band, while the GPU multiplies the previous band. */
 #ifndef TSR_VERIFY_FORWARD_FORWARD_CUDA_H

@@ -2,8 +2,8 @@
 #ifndef TSR_VERIFY_FORWARD_FORWARD_CUDA_PARTS_H
 #define TSR_VERIFY_FORWARD_FORWARD_CUDA_PARTS_H
 
+#include "kernels/cuda/activation_ops.h"
 #include "kernels/cuda/cublas.h"
-#include "kernels/cuda/forward_f64.h"
 #include "verify/evidence/gpu_run.h"
 #include "verify/forward/cuda/forward_cuda.h"
 
@@ -11,9 +11,9 @@ enum { TSR_PIECES = 2, TSR_BAND_BYTES = 1 << 27, TSR_ANGLES = 2 };
 
 /* Pinned memory of the host through which data go to and from a GPU. A piece is free once `moved` has happened. */
 typedef struct tsr_gpu_stage {
-    double *piece[TSR_PIECES];
+    void *piece[TSR_PIECES];
     cudaEvent_t moved[TSR_PIECES];
-    size_t capacity, turn; /* elements of each piece; next piece */
+    size_t capacity, turn; /* bytes of each piece; next piece */
 } tsr_gpu_stage;
 
 /* Rows of a weight on the GPU, in the pass's precision. */
@@ -41,7 +41,8 @@ typedef struct tsr_gpu_ops {
     size_t n_bands, turn; /* turn: next band */
     cudaEvent_t asked;    /* the event that another GPU waits for */
     cudaStream_t stream, copies;
-    tsr_precision precision;
+    tsr_precision precision;      /* precision of products and attention */
+    tsr_precision of_activations; /* FP64 or FP32 */
     tsr_cublas *cublas;
     tsr_gpu_angles angles[TSR_ANGLES];
     size_t angles_turn; /* those that are replaced next */
@@ -71,25 +72,25 @@ void tsr_stream_release(const tsr_gpu_ops *gpu, void *there);
 tsr_status tsr_gpu_stage_open(tsr_gpu_ops *gpu, size_t n_bands, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_gpu_stage_close(tsr_gpu_ops *gpu);
 
-/* Takes the next piece after its last copy. It has at least `elements`: at most TSR_PIECE_ELEMENTS, or one row. */
-enum { TSR_PIECE_ELEMENTS = 1 << 22 };
-tsr_status tsr_gpu_take_piece(tsr_gpu_ops *gpu, size_t elements, size_t *piece, tsr_err *err) TSR_WARN_UNUSED;
+/* Takes the next piece after its last copy. It has at least `bytes`: at most TSR_PIECE_BYTES, or one row. */
+enum { TSR_PIECE_BYTES = 1 << 25 };
+tsr_status tsr_gpu_take_piece(tsr_gpu_ops *gpu, size_t bytes, size_t *piece, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Implement ops->put and ops->get, with threads of the host that fill and empty the pieces. */
-tsr_status tsr_gpu_put(tsr_ops *ops, double *to, const double *host, size_t n, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_gpu_get(tsr_ops *ops, double *host, const double *from, size_t n, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpu_put(tsr_ops *ops, tsr_activation *to, const double *host, size_t n, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpu_get(tsr_ops *ops, double *host, const tsr_activation *from, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Implement ops->index, ops->convolve and ops->recur. */
 tsr_status tsr_gpu_index(tsr_ops *ops, const tsr_op_index *args, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_recur(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Implement ops->gram, with the GPU that is in use, and ops->attend. */
-tsr_status tsr_gpu_gram(const tsr_gpu_ops *gpu, double *sums, const double *x, size_t n, size_t cols,
+/* Implement ops->gram and ops->attend. */
+tsr_status tsr_gpu_gram(tsr_ops *ops, tsr_activation *sums, const tsr_activation *x, size_t n, size_t cols,
                         tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_attend(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Implements ops->linear. */
-tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_linear_product *args, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -17,7 +17,7 @@ enum {
 };
 
 typedef struct decoding {
-    const tsr_linear_product *a;
+    const tsr_op_linear *a;
     tsr_precision precision;
     tsr_view view;
     tsr_weight_reader *readers; /* one reader per thread */
@@ -118,14 +118,14 @@ static tsr_status fill_band(tsr_ops *ops, decoding *d, tsr_gpu_band *band, tsr_e
 {
     tsr_gpu_ops *const g = tsr_use_gpu(ops);
     const size_t pitch = d->a->cols * tsr_precision_bytes(d->precision);
-    const size_t most = (size_t)tsr_max_u64(TSR_PIECE_ELEMENTS * sizeof(double) / tsr_max_u64(pitch, 1), 1);
+    const size_t most = (size_t)tsr_max_u64(TSR_PIECE_BYTES / tsr_max_u64(pitch, 1), 1);
     char *to = band->there;
     for (size_t end = d->first + band->rows; d->first < end; d->first += d->rows) {
         size_t p;
         d->rows = (size_t)tsr_min_u64(most, end - d->first);
         d->each = (size_t)tsr_min_u64(tsr_ceil_div(d->rows, 2 * (uint64_t)ops->threads), MOST_ROWS_A_TURN);
-        TSR_TRY(tsr_gpu_take_piece(g, (size_t)tsr_ceil_div(d->rows * pitch, sizeof(double)), &p, err));
-        d->to = (char *)g->stage.piece[p];
+        TSR_TRY(tsr_gpu_take_piece(g, d->rows * pitch, &p, err));
+        d->to = g->stage.piece[p];
         TSR_TRY(
             tsr_parallel_for((size_t)tsr_ceil_div(d->rows, d->each), ops->threads, ops->cancel, decode_rows, d, err));
         const size_t bytes = d->rows * pitch;
@@ -162,75 +162,72 @@ static tsr_status bring_rows(tsr_ops *ops, decoding *d, size_t rows, tsr_gpu_ban
 
 enum { TOKENS_A_TURN = 1 << 15 };
 
-/* Computes c[m][n] (+)= a product of operands in the precision of the pass. Only products in FP64 have results in FP64. */
-static tsr_status multiply(const tsr_gpu_ops *g, tsr_cublas_gemm gemm, bool add, double *c, size_t ldc, tsr_err *err)
-{
-    const tsr_precision precision = gemm.sums ? tsr_precision_of_sums(g->precision) : g->precision;
-    void *product = NULL;
-    gemm.precision = g->precision;
-    gemm.batch = 1;
-    gemm.c = c;
-    gemm.ldc = ldc;
-    gemm.add = add;
-    if (g->precision == TSR_PRECISION_FP64)
-        return tsr_cublas_run(g->cublas, &gemm, err);
-    TSR_TRY(tsr_stream_allocate(g, gemm.m * gemm.n * tsr_precision_bytes(precision), &product, err));
-    gemm.c = product;
-    gemm.ldc = gemm.n;
-    gemm.add = false;
-    tsr_status status = tsr_cublas_run(g->cublas, &gemm, err);
-    const tsr_grouped result = {.x = c, .ld = ldc, .tokens = gemm.m, .groups = 1, .width = gemm.n, .y = product};
-    if (status == TSR_OK)
-        status = tsr_cuda_ungroup(&result, precision, add, g->stream, err);
-    tsr_stream_release(g, product);
-    return status;
-}
-
-/* Makes an operand of x [rows][n]: x itself, or a copy in the precision of the pass, which the caller releases. */
-static tsr_status make_operand(const tsr_gpu_ops *g, const double *x, size_t ld_x, size_t rows, size_t n, void **copy,
+/* Makes an operand of x [rows][n]: x itself, or a copy in the precision of products, which the caller releases. */
+static tsr_status make_operand(const tsr_gpu_ops *g, tsr_activation *x, size_t ld_x, size_t rows, size_t n, void **copy,
                                const void **operand, size_t *ld, tsr_err *err)
 {
     *operand = x;
     *ld = ld_x;
-    if (g->precision == TSR_PRECISION_FP64)
+    if (g->precision == g->of_activations)
         return TSR_OK;
     TSR_TRY(tsr_stream_allocate(g, rows * n * tsr_precision_bytes(g->precision), copy, err));
     *operand = *copy;
     *ld = n;
-    const tsr_grouped args = {
-        .x = (double *)(uintptr_t)x, .ld = ld_x, .tokens = rows, .groups = 1, .width = n, .y = *copy};
+    const tsr_grouped args = {.x = x, .ld = ld_x, .tokens = rows, .groups = 1, .width = n, .y = *copy, .pitch = n};
     return tsr_cuda_group(&args, g->precision, g->stream, err);
 }
 
 /* Multiplies all tokens by rows [first, first + rows) of a weight, which are in `band`. */
-static tsr_status multiply_rows(const tsr_gpu_ops *g, const tsr_linear_product *a, const void *band, size_t first,
-                                size_t rows, tsr_err *err)
+static tsr_status multiply_rows(const tsr_ops *ops, const tsr_op_linear *a, const void *band, size_t first, size_t rows,
+                                tsr_err *err)
 {
+    const tsr_gpu_ops *const g = ops->state;
     tsr_status status = TSR_OK;
     for (size_t token = 0; status == TSR_OK && token < a->n; token += TOKENS_A_TURN) {
-        tsr_cublas_gemm gemm = {.b = band, .n = rows, .k = a->cols, .ldb = a->cols};
+        tsr_cublas_gemm gemm = {.precision = g->precision,
+                                .b = band,
+                                .c = tsr_at(ops, a->y, token * a->ld_y + first),
+                                .m = (size_t)tsr_min_u64(TOKENS_A_TURN, a->n - token),
+                                .n = rows,
+                                .k = a->cols,
+                                .ldb = a->cols,
+                                .ldc = a->ld_y,
+                                .add = !a->set,
+                                .sums = true,
+                                .batch = 1};
         void *copy = NULL;
-        gemm.m = (size_t)tsr_min_u64(TOKENS_A_TURN, a->n - token);
-        status = make_operand(g, a->x + token * a->ld_x, a->ld_x, gemm.m, a->cols, &copy, &gemm.a, &gemm.lda, err);
+        tsr_activation *const x = tsr_at(ops, a->x, token * a->ld_x);
+        status = make_operand(g, x, a->ld_x, gemm.m, a->cols, &copy, &gemm.a, &gemm.lda, err);
         if (status == TSR_OK)
-            status = multiply(g, gemm, !a->set, a->y + token * a->ld_y + first, a->ld_y, err);
+            status = tsr_cublas_run(g->cublas, &gemm, err);
         tsr_stream_release(g, copy);
     }
     return status;
 }
 
-tsr_status tsr_gpu_gram(const tsr_gpu_ops *g, double *sums, const double *x, size_t n, size_t cols, tsr_err *err)
+tsr_status tsr_gpu_gram(tsr_ops *ops, tsr_activation *sums, const tsr_activation *x, size_t n, size_t cols,
+                        tsr_err *err)
 {
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     tsr_status status = TSR_OK;
     for (size_t token = 0; status == TSR_OK && token < n; token += TOKENS_A_TURN) {
-        tsr_cublas_gemm gemm = {.m = cols, .n = cols, .sums = true, .across = true, .both_across = true};
+        tsr_cublas_gemm gemm = {.precision = g->precision,
+                                .c = sums,
+                                .m = cols,
+                                .n = cols,
+                                .k = (size_t)tsr_min_u64(TOKENS_A_TURN, n - token),
+                                .ldc = (size_t)tsr_round_up(cols, TSR_GRAM_TILE),
+                                .add = true,
+                                .sums = true,
+                                .across = true,
+                                .both_across = true,
+                                .batch = 1};
         void *copy = NULL;
-        gemm.k = (size_t)tsr_min_u64(TOKENS_A_TURN, n - token);
-        status = make_operand(g, x + token * cols, cols, gemm.k, cols, &copy, &gemm.a, &gemm.lda, err);
+        status = make_operand(g, tsr_at(ops, x, token * cols), cols, gemm.k, cols, &copy, &gemm.a, &gemm.lda, err);
         gemm.b = gemm.a;
         gemm.ldb = gemm.lda;
         if (status == TSR_OK)
-            status = multiply(g, gemm, true, sums, (size_t)tsr_round_up(cols, TSR_GRAM_TILE), err);
+            status = tsr_cublas_run(g->cublas, &gemm, err);
         tsr_stream_release(g, copy);
     }
     return status;
@@ -239,12 +236,12 @@ tsr_status tsr_gpu_gram(const tsr_gpu_ops *g, double *sums, const double *x, siz
 static tsr_status multiply_band(tsr_ops *ops, decoding *d, size_t rows, tsr_err *err)
 {
     tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    const tsr_linear_product *const a = d->a;
+    const tsr_op_linear *const a = d->a;
     const size_t first = d->first;
     tsr_gpu_band *band;
     TSR_TRY(bring_rows(ops, d, rows, &band, err));
     TSR_TRY(tsr_gpu_check(cudaStreamWaitEvent(g->stream, band->filled, 0), "a product", err));
-    TSR_TRY(multiply_rows(g, a, band->there, first, rows, err));
+    TSR_TRY(multiply_rows(ops, a, band->there, first, rows, err));
     return tsr_gpu_check(cudaEventRecord(band->done, g->stream), "a product", err);
 }
 
@@ -272,7 +269,7 @@ static tsr_status make_decoding(decoding *d, size_t workers, tsr_err *err)
     return d->a->weight == NULL ? TSR_OK : tsr_linear_view(&d->view, d->a->checkpoint, d->a->weight, err);
 }
 
-tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_linear_product *a, tsr_err *err)
+tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_op_linear *a, tsr_err *err)
 {
     const tsr_gpu_ops *const g = ops->state;
     const size_t workers = tsr_parallel_workers(SIZE_MAX, ops->threads);

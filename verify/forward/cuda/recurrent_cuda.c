@@ -1,7 +1,7 @@
 /* Runs the operations of recurrent layers on a GPU. */
 #include "verify/forward/cuda/forward_cuda_parts.h"
 
-#include "kernels/cuda/recurrent_f64.h"
+#include "kernels/cuda/recurrent.h"
 
 #include <stdlib.h>
 
@@ -20,9 +20,9 @@ tsr_status tsr_gpu_convolve(tsr_ops *ops, const tsr_op_convolve *a, tsr_err *err
         status = tsr_stream_lend(g, a->weight, a->channels * a->taps * sizeof(double), &weight, err);
     if (status == TSR_OK)
         status = tsr_stream_lend(g, a->bias, a->channels * sizeof(double), &bias, err);
-    const tsr_f64_convolve args = {a->x, a->y, weight, bias, there, rows, a->channels, a->taps};
+    const tsr_act_convolve args = {a->x, a->y, weight, bias, there, rows, a->channels, a->taps};
     if (status == TSR_OK)
-        status = tsr_cuda_f64_convolve(&args, g->stream, err);
+        status = tsr_cuda_act_convolve(&args, g->of_activations, g->stream, err);
     tsr_stream_release(g, weight);
     tsr_stream_release(g, bias);
     tsr_stream_release(g, there);
@@ -44,7 +44,7 @@ tsr_status tsr_gpu_recur(tsr_ops *ops, const tsr_op_recur *a, tsr_err *err)
         status = tsr_stream_lend(g, a->skip, a->heads * sizeof(double), &skip, err);
     if (status == TSR_OK)
         status = tsr_stream_allocate(g, t->sequences * a->heads * a->dim * a->v_dim * sizeof(double), &states, err);
-    const tsr_f64_recur args = {.scan = a->kind == TSR_RECUR_SCAN,
+    const tsr_act_recur args = {.scan = a->kind == TSR_RECUR_SCAN,
                                 .least = a->least,
                                 .skip = skip,
                                 .q = a->q,
@@ -64,7 +64,7 @@ tsr_status tsr_gpu_recur(tsr_ops *ops, const tsr_op_recur *a, tsr_err *err)
                                 .v_dim = a->v_dim,
                                 .decays = a->decays};
     if (status == TSR_OK)
-        status = tsr_cuda_f64_recur(&args, g->stream, err);
+        status = tsr_cuda_act_recur(&args, g->of_activations, g->stream, err);
     tsr_stream_release(g, first);
     tsr_stream_release(g, rate);
     tsr_stream_release(g, shift);

@@ -4,10 +4,10 @@
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/fast_dequant.h"
 #include "kernels/cuda/int8_gemm.h"
-#include "kernels/cuda/mla_prefill.h"
 #include "kernels/cuda/mx_dequant.h"
 #include "kernels/cuda/mx_gemm.h"
 #include "kernels/cuda/nccl.h"
+#include "kernels/cuda/prefill.h"
 #include "kernels/cuda/project.h"
 #include "kernels/cuda/weight_only_gemm.h"
 #include "tests/unit/kernels/fp8_product.h"
@@ -151,8 +151,8 @@ KERNEL(tsr_cuda_weight_only_gemm, const tsr_weight_only_gemm *a __attribute__((u
        tsr_err *err)
 KERNEL(tsr_cuda_mla_plan, const tsr_mla_decode *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_mla_decode, const tsr_mla_decode *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
-KERNEL(tsr_cuda_mla_prefill_plan, const tsr_mla_prefill *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
-KERNEL(tsr_cuda_mla_prefill, const tsr_mla_prefill *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
+KERNEL(tsr_cuda_prefill_plan, const tsr_prefill *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
+KERNEL(tsr_cuda_prefill, const tsr_prefill *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_project, const tsr_project_args *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_add, void *sum __attribute__((unused)), const void *part __attribute__((unused)),
        size_t n __attribute__((unused)), tsr_gemm_out out __attribute__((unused)), tsr_stream stream, tsr_err *err)
@@ -163,7 +163,7 @@ size_t tsr_cuda_mla_workspace(const tsr_mla_decode *args, const tsr_cuda_device 
     return 64;
 }
 
-size_t tsr_cuda_mla_prefill_workspace(const tsr_mla_prefill *args, const tsr_cuda_device *device)
+size_t tsr_cuda_prefill_workspace(const tsr_prefill *args, const tsr_cuda_device *device)
 {
     (void)args, (void)device;
     return 64;

@@ -1,5 +1,5 @@
 /* The CPU's functions of a forward pass, which are the definition, against their formulas, written down here once more. */
-#include "verify/forward/forward_ops.h"
+#include "tests/unit/verify/forward/as_activations.h"
 
 #include "tests/unit/random_bits.h"
 
@@ -30,13 +30,13 @@ Test(forward_ops, gates_are_their_formulas, .init = begin)
     for (int kind = TSR_GATE_SILU; kind <= TSR_GATE_SIGMOID; kind++) {
         const tsr_op_gate args = {.kind = (tsr_gate)kind,
                                   .limit = kLimit,
-                                  .gate = both,
-                                  .up = both + 1,
+                                  .gate = as_activations(both),
+                                  .up = as_activations(both + 1),
                                   .ld = LD,
                                   .step = 2,
                                   .rows = ROWS,
                                   .n = N,
-                                  .y = y};
+                                  .y = as_activations(y)};
         tsr_err err;
         cr_assert_eq(ops.gate(&ops, &args, &err), TSR_OK);
         for (size_t i = 0; i < ROWS * N; i++) {
@@ -77,10 +77,10 @@ Test(forward_ops, attention_is_its_formula, .init = begin)
         const size_t window = (kind & 1) != 0 ? 4 : SIZE_MAX;
         const double cap = (kind & 2) != 0 ? 1.5 : 0, *const sinks = (kind & 4) != 0 ? kSinks : NULL;
         const tsr_op_attend args = {.tokens = &tokens,
-                                    .q = q,
-                                    .k = k,
-                                    .v = v,
-                                    .out = out,
+                                    .q = as_activations(q),
+                                    .k = as_activations(k),
+                                    .v = as_activations(v),
+                                    .out = as_activations(out),
                                     .ld_q = HEADS * DIM,
                                     .ld_out = HEADS * V_DIM,
                                     .heads = HEADS,
@@ -140,7 +140,16 @@ Test(forward_ops, scores_of_an_indexer_are_their_formula, .init = begin)
     for (size_t i = 0; i < COUNT * HEADS; i++)
         weights[i] = uniform(2);
     for (int weighted = 0; weighted < 2; weighted++) {
-        const tsr_op_index args = {q, k, weighted ? weights : NULL, HEADS, DIM, BEGIN, FIRST, QUERIES, KEYS, scores};
+        const tsr_op_index args = {.q = as_activations(q),
+                                   .k = as_activations(k),
+                                   .weights = as_activations(weighted ? weights : NULL),
+                                   .heads = HEADS,
+                                   .dim = DIM,
+                                   .begin = BEGIN,
+                                   .first = FIRST,
+                                   .queries = QUERIES,
+                                   .keys = KEYS,
+                                   .scores = as_activations(scores)};
         cr_assert_eq(ops.index(&ops, &args, &err), TSR_OK);
         for (size_t i = 0; i < QUERIES; i++) {
             for (size_t j = 0; BEGIN + j <= FIRST + i; j++) {
@@ -170,7 +179,7 @@ Test(forward_ops, norms_and_sums_are_their_formulas, .init = begin)
         x[i] = uniform(3);
     for (size_t i = 0; i < N; i++)
         gain[i] = uniform(2);
-    cr_assert_eq(ops.norm(&ops, x, N, ROWS, N, gain, 1e-3, y, N, &err), TSR_OK);
+    cr_assert_eq(ops.norm(&ops, as_activations(x), N, ROWS, N, gain, 1e-3, as_activations(y), N, &err), TSR_OK);
     for (size_t row = 0; row < ROWS; row++) {
         double squares = 0;
         for (size_t i = 0; i < N; i++)
@@ -178,7 +187,7 @@ Test(forward_ops, norms_and_sums_are_their_formulas, .init = begin)
         for (size_t i = 0; i < N; i++)
             cr_assert_float_eq(y[row * N + i], x[row * N + i] / sqrt(squares / N + 1e-3) * gain[i], 1e-13);
     }
-    cr_assert_eq(ops.center(&ops, x, ROWS, N, y, &err), TSR_OK);
+    cr_assert_eq(ops.center(&ops, as_activations(x), ROWS, N, as_activations(y), &err), TSR_OK);
     for (size_t row = 0; row < ROWS; row++) {
         double sum = 0;
         for (size_t i = 0; i < N; i++)
@@ -192,7 +201,7 @@ Test(forward_ops, norms_and_sums_are_their_formulas, .init = begin)
         for (size_t i = 0; i < N; i++)
             y[row * N + i] = 100;
     }
-    cr_assert_eq(ops.add(&ops, y, x, ROWS, N, to_row, weight, &err), TSR_OK);
+    cr_assert_eq(ops.add(&ops, as_activations(y), as_activations(x), ROWS, N, to_row, weight, &err), TSR_OK);
     for (size_t row = 0; row < ROWS; row++) {
         for (size_t i = 0; i < N; i++)
             cr_assert_float_eq(y[to_row[row] * N + i], 100 + weight[row] * x[row * N + i], 1e-13);

@@ -1,5 +1,5 @@
 /* The operations of recurrent layers on the CPU against their formulas, written down here once more. */
-#include "verify/forward/forward_ops.h"
+#include "tests/unit/verify/forward/as_activations.h"
 
 #include "tests/unit/random_bits.h"
 
@@ -28,7 +28,8 @@ Test(recurrent_ops, convolution_is_its_formula)
     fill(weight, CHANNELS * TAPS, 1);
     fill(bias, CHANNELS, 1);
     for (int biased = 0; biased < 2; biased++) {
-        const tsr_op_convolve args = {&kTokens, x, y, weight, biased ? bias : NULL, CHANNELS, TAPS};
+        const tsr_op_convolve args = {
+            &kTokens, as_activations(x), as_activations(y), weight, biased ? bias : NULL, CHANNELS, TAPS};
         cr_assert_eq(ops.convolve(&ops, &args, &err), TSR_OK);
         for (size_t s = 0; s < 3; s++) {
             for (size_t t = first[s]; t < first[s + 1]; t++) {
@@ -75,14 +76,14 @@ static void check(tsr_recurrence kind, size_t decays)
                                .least = least,
                                .skip = skip,
                                .tokens = &kTokens,
-                               .q = q,
-                               .k = k,
-                               .v = v,
-                               .decay = decay,
-                               .beta = beta,
+                               .q = as_activations(q),
+                               .k = as_activations(k),
+                               .v = as_activations(v),
+                               .decay = as_activations(decay),
+                               .beta = as_activations(beta),
                                .rate = rate,
                                .shift = shift,
-                               .out = out,
+                               .out = as_activations(out),
                                .heads = HEADS,
                                .k_heads = K_HEADS,
                                .dim = DIM,

@@ -1,7 +1,7 @@
-/* Common declarations of the kernels of MLA prefill: the problem, and the order of its tiles. For mla_prefill.cu
+/* Common declarations of the kernels of prefill: the problem, and the order of its tiles. For prefill.cu
  * only. */
-#ifndef TSR_KERNELS_CUDA_MLA_PREFILL_ORDER_CUH
-#define TSR_KERNELS_CUDA_MLA_PREFILL_ORDER_CUH
+#ifndef TSR_KERNELS_CUDA_PREFILL_ORDER_CUH
+#define TSR_KERNELS_CUDA_PREFILL_ORDER_CUH
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -16,18 +16,18 @@ namespace
 
 using namespace attention;
 
-constexpr int kNope = 128, kRope = 64, kValue = 128;                      /* sizes of the fast kernel */
+constexpr int kNope = 128, kRope = 64, kValue = 128;                      /* sizes of the fast kernel; kRope or 0 */
 constexpr int kGroupRows = 64, kRows = 2 * kGroupRows;                    /* queries of a group, and of a tile */
 constexpr int kTokens = 128;                                              /* tokens of a block */
 constexpr int kTileBytes = kTokens * 128, kQTileBytes = kGroupRows * 128; /* 64 columns */
-constexpr int kKeyTiles = (kNope + kRope) / 64, kValueTiles = kValue / 64, kStages = 2;
+constexpr int kNopeTiles = kNope / 64, kValueTiles = kValue / 64, kStages = 2;
 
 struct problem {
     const __nv_bfloat16 *q, *kv, *k_rope;
     const int32_t *ends_q, *ends_k;
     __nv_bfloat16 *out;
     float *out_f32, *lse;
-    int batch, heads, tokens_q, tokens_k;
+    int batch, heads, share, tokens_q, tokens_k; /* share: heads with the same keys and values */
     plain_shape shape;
 };
 

@@ -1,13 +1,13 @@
-/* Entry of MLA prefill: the plain kernel, which is its definition, and the launch of the fast one. */
-#include "kernels/cuda/mla_prefill.h"
+/* Entry of prefill: the plain kernel, which is its definition, and the launch of the fast one. */
+#include "kernels/cuda/prefill.h"
 
 #include <limits.h>
 #include <type_traits>
 
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/mla_prefill_fast.cuh"
-#include "kernels/cuda/mla_prefill_order.cuh"
+#include "kernels/cuda/prefill_fast.cuh"
+#include "kernels/cuda/prefill_order.cuh"
 #include "kernels/cuda/tensor_map.cuh"
 
 static_assert(std::is_same<tsr_stream, cudaStream_t>::value, "tsr_stream is cudaStream_t");
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kPlainThreads) plain_kernel(const problem p)
     const plain_shape &s = p.shape;
     const auto token = [&](int t) {
         const int64_t at = k.begin + t;
-        const __nv_bfloat16 *const kv = p.kv + (at * p.heads + h) * (s.nope + s.value);
+        const __nv_bfloat16 *const kv = p.kv + (at * (p.heads / p.share) + h / p.share) * (s.nope + s.value);
         return plain_token{kv, p.k_rope + at * s.rope, kv + s.nope};
     };
     const int64_t row = blockIdx.x;
@@ -53,16 +53,16 @@ __global__ void __launch_bounds__(kPlainThreads) plain_kernel(const problem p)
 }
 /* ---- launchers --------------------------------------------------------------------------------------------------- */
 
-constexpr char kWhat[] = "MLA prefill";
+constexpr char kWhat[] = "prefill";
 
-bool fast_fits(const tsr_mla_prefill *args, const tsr_cuda_device *device)
+bool fast_fits(const tsr_prefill *args, const tsr_cuda_device *device)
 {
-    return device->arch == 90 && args->nope == kNope && args->rope == kRope && args->value == kValue &&
-           args->tokens_k > 0 && host::aligned(args->q, 16) && host::aligned(args->kv, 16) &&
+    return device->arch == 90 && args->nope == kNope && (args->rope == kRope || args->rope == 0) &&
+           args->value == kValue && args->tokens_k > 0 && host::aligned(args->q, 16) && host::aligned(args->kv, 16) &&
            host::aligned(args->k_rope, 16) && host::aligned(args->out, 16) && host::aligned(args->out_f32, 8);
 }
 
-problem problem_of(const tsr_mla_prefill *args)
+problem problem_of(const tsr_prefill *args)
 {
     return {reinterpret_cast<const __nv_bfloat16 *>(args->q),
             reinterpret_cast<const __nv_bfloat16 *>(args->kv),
@@ -74,6 +74,7 @@ problem problem_of(const tsr_mla_prefill *args)
             args->lse,
             (int)args->batch,
             (int)args->heads,
+            (int)(args->heads / args->kv_heads),
             (int)args->tokens_q,
             (int)args->tokens_k,
             {args->nope, args->rope, args->value, args->scale}};
@@ -81,36 +82,38 @@ problem problem_of(const tsr_mla_prefill *args)
 
 constexpr size_t kCounters = 256; /* bytes before the sequences */
 
-order order_of(const tsr_mla_prefill *args)
+order order_of(const tsr_prefill *args)
 {
     uint8_t *const base = static_cast<uint8_t *>(args->workspace);
     return {reinterpret_cast<int *>(base), reinterpret_cast<int *>(base + kCounters / 2),
             reinterpret_cast<int2 *>(base + kCounters)};
 }
 
-tsr_status check(const tsr_mla_prefill *args, tsr_err *err)
+tsr_status check(const tsr_prefill *args, tsr_err *err)
 {
     const int64_t most = INT_MAX / 4;
-    if (args->batch < 0 || args->heads < 0 || args->tokens_q < 0 || args->tokens_k < 0 || args->nope < 0 ||
-        args->rope < 0 || args->value < 1 || args->batch > most || args->tokens_q > most || args->tokens_k > most ||
+    if (args->batch < 0 || args->heads < 0 || args->kv_heads < 1 || args->heads % args->kv_heads != 0 ||
+        args->tokens_q < 0 || args->tokens_k < 0 || args->nope < 0 || args->rope < 0 || args->value < 1 ||
+        args->batch > most || args->tokens_q > most || args->tokens_k > most ||
         (args->heads > 0 && args->tokens_q / kRows + args->batch > most / args->heads) ||
         args->nope + (int64_t)args->rope + args->value >= 6000) {
-        return tsr_fail(err, TSR_E_SHAPE,
-                        "MLA prefill: unsupported shape: batch %lld, heads %lld, queries %lld, tokens %lld, columns "
-                        "%d + %d, %d",
-                        (long long)args->batch, (long long)args->heads, (long long)args->tokens_q,
-                        (long long)args->tokens_k, args->nope, args->rope, args->value);
+        return tsr_fail(
+            err, TSR_E_SHAPE,
+            "prefill: unsupported shape: batch %lld, heads %lld, with keys %lld, queries %lld, tokens %lld, "
+            "columns %d + %d, %d",
+            (long long)args->batch, (long long)args->heads, (long long)args->kv_heads, (long long)args->tokens_q,
+            (long long)args->tokens_k, args->nope, args->rope, args->value);
     }
     return TSR_OK;
 }
 
 /* Checks the arguments, and chooses the kernel. */
-tsr_status choose(const tsr_mla_prefill *args, tsr_cuda_device *device, tsr_mla_kind *kind, tsr_err *err)
+tsr_status choose(const tsr_prefill *args, tsr_cuda_device *device, tsr_mla_kind *kind, tsr_err *err)
 {
     TSR_TRY(check(args, err));
-    const request r = {kWhat, "128 + 64 and 128 columns, a token",
+    const request r = {kWhat, "128 + 64 (or 0) and 128 columns, a token",
                        args->batch == 0 || args->heads == 0 || args->tokens_q == 0};
-    return attention::choose(r, args, fast_fits, tsr_cuda_mla_prefill_choose, device, kind, err);
+    return attention::choose(r, args, fast_fits, tsr_cuda_prefill_choose, device, kind, err);
 }
 
 /* Encodes boxes of `box_rows` rows and 64 columns of one head of `base` [rows][heads][columns]. */
@@ -125,43 +128,44 @@ CUresult map_rows(encode_fn encode, CUtensorMap *map, const __nv_bfloat16 *base,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
+template <int KEY_TILES>
 tsr_status launch_fast(const problem &p, const order &s, const tsr_cuda_device &device, tsr_stream stream, tsr_err *err)
 {
     encode_fn encode = NULL;
     TSR_TRY(find_encode(&encode, err));
-    CUtensorMap map_q, map_kv, map_rope;
-    CUresult code = map_rows(encode, &map_q, p.q, kNope + kRope, p.heads, p.tokens_q, kGroupRows);
+    CUtensorMap map_q, map_kv, map_rope = {};
+    CUresult code = map_rows(encode, &map_q, p.q, KEY_TILES * 64, p.heads, p.tokens_q, kGroupRows);
     if (code == CUDA_SUCCESS) {
-        code = map_rows(encode, &map_kv, p.kv, kNope + kValue, p.heads, p.tokens_k, kTokens);
+        code = map_rows(encode, &map_kv, p.kv, kNope + kValue, p.heads / p.share, p.tokens_k, kTokens);
     }
-    if (code == CUDA_SUCCESS) {
+    if (code == CUDA_SUCCESS && KEY_TILES > kNopeTiles) {
         code = map_rows(encode, &map_rope, p.k_rope, kRope, 1, p.tokens_k, kTokens);
     }
     if (code != CUDA_SUCCESS) {
-        return tsr_fail(err, TSR_E_DEVICE, "MLA prefill: the driver refused a tensor map: error %d", (int)code);
+        return tsr_fail(err, TSR_E_DEVICE, "prefill: the driver refused a tensor map: error %d", (int)code);
     }
-    TSR_TRY(host::launched(kWhat, host::allow_shared(fast_kernel, fast_shape::kBytes), err));
+    constexpr int kBytes = fast_shape<KEY_TILES>::kBytes;
+    TSR_TRY(host::launched(kWhat, host::allow_shared(fast_kernel<KEY_TILES>, kBytes), err));
     const int64_t tiles = ((int64_t)p.tokens_q / kRows + p.batch) * p.heads; /* or fewer */
     const unsigned ctas = (unsigned)(tiles < device.processors ? tiles : device.processors);
-    fast_kernel<<<ctas, 384, fast_shape::kBytes, stream>>>(map_q, map_kv, map_rope, p, s);
+    fast_kernel<KEY_TILES><<<ctas, 384, kBytes, stream>>>(map_q, map_kv, map_rope, p, s);
     return host::launched(kWhat, cudaSuccess, err);
 }
 
 } // namespace
 
-tsr_mla_kind tsr_cuda_mla_prefill_choose(const tsr_mla_prefill *args, const tsr_cuda_device *device)
+tsr_mla_kind tsr_cuda_prefill_choose(const tsr_prefill *args, const tsr_cuda_device *device)
 {
     return args->kind != TSR_MLA_AUTO ? args->kind : fast_fits(args, device) ? TSR_MLA_FAST : TSR_MLA_PLAIN;
 }
 
-size_t tsr_cuda_mla_prefill_workspace(const tsr_mla_prefill *args, const tsr_cuda_device *device)
+size_t tsr_cuda_prefill_workspace(const tsr_prefill *args, const tsr_cuda_device *device)
 {
-    return tsr_cuda_mla_prefill_choose(args, device) == TSR_MLA_FAST
-               ? kCounters + (size_t)(args->batch + 1) * sizeof(int2)
-               : 0;
+    return tsr_cuda_prefill_choose(args, device) == TSR_MLA_FAST ? kCounters + (size_t)(args->batch + 1) * sizeof(int2)
+                                                                 : 0;
 }
 
-tsr_status tsr_cuda_mla_prefill_plan(const tsr_mla_prefill *args, tsr_stream stream, tsr_err *err)
+tsr_status tsr_cuda_prefill_plan(const tsr_prefill *args, tsr_stream stream, tsr_err *err)
 {
     tsr_cuda_device device;
     tsr_mla_kind kind;
@@ -174,7 +178,7 @@ tsr_status tsr_cuda_mla_prefill_plan(const tsr_mla_prefill *args, tsr_stream str
     return host::launched(kWhat, cudaSuccess, err);
 }
 
-tsr_status tsr_cuda_mla_prefill(const tsr_mla_prefill *args, tsr_stream stream, tsr_err *err)
+tsr_status tsr_cuda_prefill(const tsr_prefill *args, tsr_stream stream, tsr_err *err)
 {
     tsr_cuda_device device;
     tsr_mla_kind kind;
@@ -184,10 +188,11 @@ tsr_status tsr_cuda_mla_prefill(const tsr_mla_prefill *args, tsr_stream stream, 
     }
     const problem p = problem_of(args);
     if (kind == TSR_MLA_FAST) {
-        return launch_fast(p, order_of(args), device, stream, err);
+        auto *const launch = p.shape.rope > 0 ? launch_fast<kNopeTiles + 1> : launch_fast<kNopeTiles>;
+        return launch(p, order_of(args), device, stream, err);
     }
     if (args->heads > INT_MAX / args->tokens_q) {
-        return tsr_fail(err, TSR_E_SHAPE, "MLA prefill: %lld queries of %lld heads exceed the plain kernel's grid",
+        return tsr_fail(err, TSR_E_SHAPE, "prefill: %lld queries of %lld heads exceed the plain kernel's grid",
                         (long long)args->tokens_q, (long long)args->heads);
     }
     plain_kernel<<<(unsigned)(args->tokens_q * args->heads), kPlainThreads,

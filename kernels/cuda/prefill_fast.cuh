@@ -1,22 +1,24 @@
-/* Hopper kernel of MLA prefill: one thread loads, and two groups of warps alternate at the tensor cores. For
- * mla_prefill.cu only. */
-#ifndef TSR_KERNELS_CUDA_MLA_PREFILL_FAST_CUH
-#define TSR_KERNELS_CUDA_MLA_PREFILL_FAST_CUH
+/* Hopper kernel of prefill: one thread loads, and two groups of warps alternate at the tensor cores. For
+ * prefill.cu only. */
+#ifndef TSR_KERNELS_CUDA_PREFILL_FAST_CUH
+#define TSR_KERNELS_CUDA_PREFILL_FAST_CUH
 
 #include "kernels/cuda/hopper.cuh"
-#include "kernels/cuda/mla_prefill_order.cuh"
+#include "kernels/cuda/prefill_order.cuh"
 
 namespace
 {
 
-/* One thread of group 2 loads. Groups 0 and 1 compute, each 64 queries of every tile, from the last block that the
+/* KEY_TILES: columns of keys, in tiles of 64; those after kNope are the rotary part.
+ *
+ * One thread of group 2 loads. Groups 0 and 1 compute, each 64 queries of every tile, from the last block that the
  * queries see down to the first. They alternate at the tensor cores: the products of one group are in progress while
  * the other computes exponentials. Block x of the CTA's running count is in stage x % kStages; its keys and its values
  * have separate barriers. */
-struct fast_shape {
+template <int KEY_TILES> struct fast_shape {
     static_assert(hopper::ring_is_safe(kStages, 1), "both groups wait for every block");
-    static constexpr int kQ = 0, kKeys = kQ + 2 * kKeyTiles * kQTileBytes; /* q of each group */
-    static constexpr int kValues = kKeys + kStages * kKeyTiles * kTileBytes;
+    static constexpr int kQ = 0, kKeys = kQ + 2 * KEY_TILES * kQTileBytes; /* q of each group */
+    static constexpr int kValues = kKeys + kStages * KEY_TILES * kTileBytes;
     static constexpr int kWork = kValues + kStages * kValueTiles * kTileBytes;
     static constexpr int kBarriers = kWork + (int)(2 * sizeof(work) + 7) / 8 * 8;
     static constexpr int kQFull = 0, kQEmpty = 2, kKeyFull = 4, kKeyEmpty = kKeyFull + kStages,
@@ -58,7 +60,8 @@ __device__ __forceinline__ void exponentials(float (&score)[64], rows_state &r, 
 }
 
 /* The shared memory of a CTA, in the layout of fast_shape. */
-struct fast_memory {
+template <int KEY_TILES> struct fast_memory {
+    using layout = fast_shape<KEY_TILES>;
     uint8_t *q, *keys, *values;
     work *next; /* [group]: the next tile of the group */
     uint64_t *q_full, *q_empty, *key_full, *key_empty, *value_full, *value_empty;
@@ -66,12 +69,12 @@ struct fast_memory {
     __device__ __forceinline__ explicit fast_memory(uint8_t *raw)
     {
         uint8_t *const base = raw + (1024 - hopper::shared_address(raw) % 1024) % 1024;
-        q = base + fast_shape::kQ, keys = base + fast_shape::kKeys, values = base + fast_shape::kValues;
-        next = reinterpret_cast<work *>(base + fast_shape::kWork);
-        uint64_t *const barriers = reinterpret_cast<uint64_t *>(base + fast_shape::kBarriers);
-        q_full = barriers + fast_shape::kQFull, q_empty = barriers + fast_shape::kQEmpty;
-        key_full = barriers + fast_shape::kKeyFull, key_empty = barriers + fast_shape::kKeyEmpty;
-        value_full = barriers + fast_shape::kValueFull, value_empty = barriers + fast_shape::kValueEmpty;
+        q = base + layout::kQ, keys = base + layout::kKeys, values = base + layout::kValues;
+        next = reinterpret_cast<work *>(base + layout::kWork);
+        uint64_t *const barriers = reinterpret_cast<uint64_t *>(base + layout::kBarriers);
+        q_full = barriers + layout::kQFull, q_empty = barriers + layout::kQEmpty;
+        key_full = barriers + layout::kKeyFull, key_empty = barriers + layout::kKeyEmpty;
+        value_full = barriers + layout::kValueFull, value_empty = barriers + layout::kValueEmpty;
     }
 
     __device__ __forceinline__ void init_barriers() const
@@ -91,9 +94,10 @@ struct fast_memory {
 };
 
 /* The steps of the loading thread. `at` is the block's position in the CTA's running count. */
-struct loading {
-    const fast_memory &m;
+template <int KEY_TILES> struct loading {
+    const fast_memory<KEY_TILES> &m;
     const CUtensorMap *map_q, *map_kv, *map_rope;
+    int share; /* heads with the same keys and values */
 
     /* Loads the queries of group `to` in its `item`th tile or, if no work is left, only reports that to the group. */
     __device__ __forceinline__ void load_q(const work &w, int item, int to) const
@@ -104,9 +108,9 @@ struct loading {
             hopper::barrier_arrive(m.q_full + to);
             return;
         }
-        hopper::barrier_expect(m.q_full + to, kKeyTiles * kQTileBytes);
-        for (int i = 0; i < kKeyTiles; ++i) {
-            hopper::load_tile(m.q + (to * kKeyTiles + i) * kQTileBytes, map_q, m.q_full + to, i * 64, w.head,
+        hopper::barrier_expect(m.q_full + to, KEY_TILES * kQTileBytes);
+        for (int i = 0; i < KEY_TILES; ++i) {
+            hopper::load_tile(m.q + (to * KEY_TILES + i) * kQTileBytes, map_q, m.q_full + to, i * 64, w.head,
                               w.first + to * kGroupRows);
         }
     }
@@ -114,13 +118,15 @@ struct loading {
     __device__ __forceinline__ void load_keys(const work &w, int block, int at) const
     {
         const int stage = at % kStages, token = w.first_token + block * kTokens;
-        uint8_t *const to = m.keys + stage * kKeyTiles * kTileBytes;
+        uint8_t *const to = m.keys + stage * KEY_TILES * kTileBytes;
         hopper::barrier_wait(m.key_empty + stage, (at / kStages & 1) ^ 1);
-        hopper::barrier_expect(m.key_full + stage, kKeyTiles * kTileBytes);
-        for (int i = 0; i < kNope / 64; ++i) {
-            hopper::load_tile(to + i * kTileBytes, map_kv, m.key_full + stage, i * 64, w.head, token);
+        hopper::barrier_expect(m.key_full + stage, KEY_TILES * kTileBytes);
+        for (int i = 0; i < kNopeTiles; ++i) {
+            hopper::load_tile(to + i * kTileBytes, map_kv, m.key_full + stage, i * 64, w.head / share, token);
         }
-        hopper::load_tile(to + kNope / 64 * kTileBytes, map_rope, m.key_full + stage, 0, 0, token);
+        for (int i = kNopeTiles; i < KEY_TILES; ++i) {
+            hopper::load_tile(to + i * kTileBytes, map_rope, m.key_full + stage, (i - kNopeTiles) * 64, 0, token);
+        }
     }
 
     __device__ __forceinline__ void load_values(const work &w, int block, int at) const
@@ -130,14 +136,15 @@ struct loading {
         hopper::barrier_expect(m.value_full + stage, kValueTiles * kTileBytes);
         for (int tile = 0; tile < kValueTiles; ++tile) {
             hopper::load_tile(m.values + (stage * kValueTiles + tile) * kTileBytes, map_kv, m.value_full + stage,
-                              kNope + tile * 64, w.head, w.first_token + block * kTokens);
+                              kNope + tile * 64, w.head / share, w.first_token + block * kTokens);
         }
     }
 };
 
 /* Role of the loading thread: tile by tile, until none is left. Group 0 enters a tile while group 1 is still in the
  * previous one, so the data of group 0 is loaded first. */
-__device__ __forceinline__ void load_all(const loading &l, const problem &p, const order &s)
+template <int KEY_TILES>
+__device__ __forceinline__ void load_all(const loading<KEY_TILES> &l, const problem &p, const order &s)
 {
     int x = 0; /* blocks so far */
     work w = find_work(p, s, (int)blockIdx.x);
@@ -167,8 +174,8 @@ __device__ __forceinline__ void load_all(const loading &l, const problem &p, con
 
 /* State of a thread of the two computing groups. It is at block x of the CTA's running count, whose first token is
  * `token`. */
-struct computing {
-    const fast_memory &m;
+template <int KEY_TILES> struct computing {
+    const fast_memory<KEY_TILES> &m;
     int group, lane, row;
     uint64_t q_operand;
     float scale2;
@@ -177,9 +184,9 @@ struct computing {
     float score[64], shrink[2];
     uint32_t probability[32];
 
-    __device__ __forceinline__ computing(const fast_memory &memory, int group, int lane, float scale)
+    __device__ __forceinline__ computing(const fast_memory<KEY_TILES> &memory, int group, int lane, float scale)
         : m(memory), group(group), lane(lane), row(threadIdx.x / 32 * 16 + lane / 4),
-          q_operand(hopper::operand(m.q + group * kKeyTiles * kQTileBytes)), scale2(scale * kLog2E)
+          q_operand(hopper::operand(m.q + group * KEY_TILES * kQTileBytes)), scale2(scale * kLog2E)
     {
     }
 
@@ -201,11 +208,11 @@ struct computing {
     __device__ __forceinline__ void score_keys()
     {
         const int stage = x % kStages;
-        const uint64_t k = hopper::operand(m.keys + stage * kKeyTiles * kTileBytes);
+        const uint64_t k = hopper::operand(m.keys + stage * KEY_TILES * kTileBytes);
         hopper::barrier_wait(m.key_full + stage, x / kStages & 1);
         hopper::mma_fence();
 #pragma unroll
-        for (int step = 0; step < kKeyTiles * 4; ++step) {
+        for (int step = 0; step < KEY_TILES * 4; ++step) {
             const int tile = step / 4, column = step % 4 * 2;
             hopper::mma_scores(score, q_operand + tile * (kQTileBytes >> 4) + column,
                                k + tile * (kTileBytes >> 4) + column, step != 0);
@@ -353,7 +360,7 @@ struct computing {
 };
 
 /* Role of the computing threads: tile by tile, until none is left. */
-__device__ __forceinline__ void compute_all(computing &c, const problem &p)
+template <int KEY_TILES> __device__ __forceinline__ void compute_all(computing<KEY_TILES> &c, const problem &p)
 {
     if (c.group == 1) {
         hopper::meet_arrive(kMeetTurn, 256);
@@ -383,6 +390,7 @@ __device__ __forceinline__ void compute_all(computing &c, const problem &p)
     }
 }
 
+template <int KEY_TILES>
 __global__ void __launch_bounds__(384, 1)
     fast_kernel(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_kv,
                 const __grid_constant__ CUtensorMap map_rope, const __grid_constant__ problem p,
@@ -390,7 +398,7 @@ __global__ void __launch_bounds__(384, 1)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ uint8_t raw[];
-    const fast_memory m(raw);
+    const fast_memory<KEY_TILES> m(raw);
     const int group = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0);
 
     if (threadIdx.x == 0) {
@@ -401,11 +409,11 @@ __global__ void __launch_bounds__(384, 1)
     if (group == 2) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 256) {
-            load_all({m, &map_q, &map_kv, &map_rope}, p, s);
+            load_all<KEY_TILES>({m, &map_q, &map_kv, &map_rope, p.share}, p, s);
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        computing c(m, group, threadIdx.x % 32, p.shape.scale);
+        computing<KEY_TILES> c(m, group, threadIdx.x % 32, p.shape.scale);
         compute_all(c, p);
     }
 #else
