@@ -57,7 +57,7 @@ template <typename T> __device__ T gated(int kind, T limit, T g, T u)
         return u / (1 + exp(-g));
     g = g > limit ? limit : g;
     u = u > limit ? limit : u < -limit ? -limit : u;
-    return g / (1 + exp((T)-1.702 * g)) * (u + 1);
+    return kind == 5 ? g / (1 + exp(-g)) * u : g / (1 + exp((T)-1.702 * g)) * (u + 1);
 }
 
 // With N > 1, a.step is 1.
@@ -103,7 +103,8 @@ template <typename T> __global__ void turn(const tsr_act_turn t)
         const unsigned head = i / pairs, pair = i % pairs;
         T *const x = row + head * t.step;
         T *const p = t.adjacent ? x + 2 * pair : x + pair, *const q = t.adjacent ? p + 1 : x + pair + pairs;
-        const T u = *p, v = *q, c = (T)angles[2 * pair], s = (T)angles[2 * pair + 1];
+        const T u = *p, v = *q, c = (T)angles[2 * pair], turned = (T)angles[2 * pair + 1],
+                s = t.back ? -turned : turned;
         *p = u * c - v * s;
         *q = v * c + u * s;
     }
@@ -262,6 +263,30 @@ template <typename T> __global__ void index_scores(const tsr_act_index a)
     }
 }
 
+// A thread computes one channel of an entry.
+template <typename T> __global__ void compress(const tsr_act_compress a)
+{
+    const size_t all = a.entries * a.dim, width = a.overlaps ? 2 * a.dim : a.dim;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += (size_t)gridDim.x * blockDim.x) {
+        const size_t entry = i / a.dim, own = i % a.dim + width - a.dim;
+        const size_t before = a.overlaps && a.number[entry] > 0 ? a.rate : 0; // tokens of the window before
+        const size_t first = (size_t)a.token[entry] - before;
+        T most = -(T)INFINITY, sum = 0, total = 0;
+        for (size_t k = 0; k < before + a.rate; k++) {
+            const size_t column = k < before ? i % a.dim : own;
+            most =
+                fmax(most, ((const T *)a.gates)[(first + k) * width + column] + (T)a.bias[k % a.rate * width + column]);
+        }
+        for (size_t k = 0; k < before + a.rate; k++) {
+            const size_t column = k < before ? i % a.dim : own, at = (first + k) * width + column;
+            const T share = exp(((const T *)a.gates)[at] + (T)a.bias[k % a.rate * width + column] - most);
+            total += share;
+            sum += share * ((const T *)a.values)[at];
+        }
+        ((T *)a.out)[i] = sum / total;
+    }
+}
+
 template <typename T> __global__ void fill(T *y, size_t n, const double *x)
 {
     for (size_t i = (size_t)blockIdx.y * kWide + threadIdx.x; i < n; i += (size_t)gridDim.y * kWide)
@@ -327,6 +352,14 @@ tsr_status tsr_cuda_act_index(const tsr_act_index *a, tsr_precision precision, t
     if (ctas > 0)
         by_type(precision, [&](auto t) { index_scores<decltype(t)><<<ctas, kWide, 0, stream>>>(*a); });
     return host::launched("scores of tokens", cudaSuccess, err);
+}
+
+tsr_status tsr_cuda_act_compress(const tsr_act_compress *a, tsr_precision precision, tsr_stream stream, tsr_err *err)
+{
+    const unsigned ctas = ctas_for(a->entries * a->dim);
+    if (ctas > 0)
+        by_type(precision, [&](auto t) { compress<decltype(t)><<<ctas, kWide, 0, stream>>>(*a); });
+    return host::launched("entries of a compressed cache", cudaSuccess, err);
 }
 
 tsr_status tsr_cuda_act_norm(const tsr_act_norm *a, tsr_precision precision, tsr_stream stream, tsr_err *err)

@@ -56,12 +56,13 @@ typedef struct tsr_act_turn {
     const double *angles;
     const uint32_t *places;
     size_t rows, ld, at, heads, step, pairs;
-    bool adjacent;
+    bool adjacent, back; /* back: by the negative angles */
 } tsr_act_turn;
 tsr_status tsr_cuda_act_turn(const tsr_act_turn *args, tsr_precision precision, tsr_stream stream,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* y [rows][n]: kind 0 silu(gate) up, 1 gelu by tanh(gate) up, 2 gpt-oss, 3 max(gate, 0)^2, 4 sigmoid(gate) up. */
+/* y [rows][n]: kind 0 silu(gate) up, 1 gelu by tanh(gate) up, 2 gpt-oss, 3 max(gate, 0)^2, 4 sigmoid(gate) up,
+ * 5 silu(min(gate, limit)) clamp(up, limit). */
 typedef struct tsr_act_gate {
     int kind;
     double limit;
@@ -84,6 +85,19 @@ typedef struct tsr_act_rows {
 } tsr_act_rows;
 tsr_status tsr_cuda_act_rows(const tsr_act_rows *args, tsr_precision precision, tsr_stream stream,
                              tsr_err *err) TSR_WARN_UNUSED;
+
+/* Entries of a compressed cache, as tsr_op_compress of verify/forward/forward_ops.h defines them: out [entries][dim] of values and
+ * gates [..][dim or 2 dim]. Entry e has `rate` tokens from token[e] on, and is number[e] of its sequence. */
+typedef struct tsr_act_compress {
+    const void *values, *gates;
+    const double *bias;
+    const uint32_t *token, *number;
+    void *out;
+    size_t entries, dim, rate;
+    bool overlaps;
+} tsr_act_compress;
+tsr_status tsr_cuda_act_compress(const tsr_act_compress *args, tsr_precision precision, tsr_stream stream,
+                                 tsr_err *err) TSR_WARN_UNUSED;
 
 /* Sets each of `rows` rows of y to the vector x. */
 tsr_status tsr_cuda_act_fill(void *y, size_t rows, size_t n, const double *x, tsr_precision precision,

@@ -66,16 +66,22 @@ template <typename A, typename T, int N> __global__ void ungroup(const tsr_group
     }
 }
 
-// The visible keys of a query: those of [begin, end), counted from the first one of the product, whose bits are set, if there are
-// bits of positions.
+// The visible keys of a query: those of [begin, end), counted from the first one of the product, and the first `entries` behind
+// the `tokens`. Where there are bits of positions, or of entries, they have to be set.
 struct seen_keys {
-    size_t begin, end, first;
+    size_t begin, end, first, tokens, entries;
+    bool of_entries;
     const uint64_t *bits;
+
+    __device__ bool is_chosen(size_t i) const
+    {
+        return bits == nullptr || (bits[i / 64] >> (i % 64) & 1) != 0;
+    }
 
     __device__ bool has(size_t j) const
     {
-        const size_t position = first + j;
-        return j >= begin && j < end && (bits == nullptr || (bits[position / 64] >> (position % 64) & 1) != 0);
+        return j >= tokens ? j - tokens < entries && is_chosen(j - tokens)
+                           : j >= begin && j < end && (of_entries || is_chosen(first + j));
     }
 };
 
@@ -85,7 +91,13 @@ __device__ seen_keys keys_of(const tsr_attention_softmax &s, size_t query, size_
                  from = place + 1 - seen;
     const uint64_t *const bits =
         s.chosen == nullptr ? nullptr : s.chosen + (head / s.heads_of_choice * s.rows + s.first_row + query) * s.words;
-    return {from > s.first_key ? from - s.first_key : 0, place + 1 - s.first_key, s.first_key, bits};
+    return {from > s.first_key ? from - s.first_key : 0,
+            place + 1 - s.first_key,
+            s.first_key,
+            s.keys - s.entries,
+            s.entries > 0 ? (place + 1) / s.rate : 0,
+            s.rate > 0,
+            bits};
 }
 
 template <typename S> __device__ S scaled(const tsr_attention_softmax &s, S score)

@@ -39,7 +39,8 @@ tsr_status tsr_cuda_ungroup(const tsr_grouped *args, tsr_precision precision, ts
  * position first_key + j. A query sees the last `window` positions up to its own. Scores are multiplied by `scale`, and
  * become cap * tanh(score / cap) if cap is not 0. sinks [groups][share] (may be NULL) are additional logits. With
  * `chosen`, query i of head h, counted through all groups, sees only the positions whose bits are set in row
- * h / heads_of_choice * rows + first_row + i. */
+ * h / heads_of_choice * rows + first_row + i. The last `entries` keys are entries of a compressed cache: entry j is visible from
+ * position (j + 1) rate - 1 on, and `chosen` then limits entries instead of positions. */
 typedef struct tsr_attention_softmax {
     tsr_precision precision;
     void *scores, *probabilities; /* these may be the same array if the numbers have the same size */
@@ -48,6 +49,7 @@ typedef struct tsr_attention_softmax {
     const double *sinks;
     const uint64_t *chosen; /* [..][rows][words], or NULL */
     size_t heads_of_choice, rows, first_row, words;
+    size_t entries, rate; /* rate: of entries */
 } tsr_attention_softmax;
 tsr_status tsr_cuda_attention_softmax(const tsr_attention_softmax *args, tsr_stream stream,
                                       tsr_err *err) TSR_WARN_UNUSED;

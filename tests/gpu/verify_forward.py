@@ -40,6 +40,10 @@ KIMI = {"kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_
         "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention", "full_attention"]}
 MAMBA = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 32, "mamba_d_head": 64, "mamba_d_conv": 4, "mamba_expand": 1,
          "layer_types": ["mamba", "attention"], "position_embedding_type": "rope"}
+V4 = {"head_dim": 64, "num_key_value_heads": 1, "q_lora_rank": 128, "qk_rope_head_dim": 16, "o_groups": 2, "o_lora_rank": 64, "n_routed_experts": EXPERTS,
+      "n_shared_experts": 1, "scoring_func": "sqrtsoftplus", "norm_topk_prob": True, "hc_mult": 4, "sliding_window": 9, "index_n_heads": 16,
+      "index_head_dim": 32, "index_topk": 3, "num_hash_layers": 1, "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention"],
+      "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8}}
 # Members of each family's config.json besides BASE, and its tensors.
 FAMILIES = {
     "llama": ({}, set()),
@@ -52,6 +56,7 @@ FAMILIES = {
     "deepseek_v2": ({**LATENT, "topk_method": "group_limited_greedy"}, {"latent", "experts", "shared"}),
     "deepseek_v3": ({**LATENT, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "norm_topk_prob": True}, {"latent", "experts", "shared", "sigmoid"}),
     "deepseek_v32": ({**LATENT, **INDEXER, "norm_topk_prob": True}, {"latent", "indexer", "experts", "shared", "sigmoid"}),
+    "deepseek_v4": (V4, {"v4"}),
     "glm_moe_dsa": ({**LATENT, **INDEXER, "indexer_types": ["full", "shared"], "norm_topk_prob": True},
                     {"latent", "indexer", "experts", "shared", "sigmoid"}),
     "glm4_moe": (GLM, {"bias", "head norms", "experts", "shared", "sigmoid"}),
@@ -86,6 +91,9 @@ class Model:
         config, self.traits = FAMILIES[family]
         self.config = {**BASE, "model_type": family, **config}
         self.rng, self.tensors = random.Random(family), {}
+        if "v4" in self.traits:
+            self.v4()
+            return
         self.add("model.embed_tokens.weight", (VOCABULARY, HIDDEN), 1)
         self.norm("model.norm", HIDDEN)
         if "tied" not in self.traits:
@@ -107,6 +115,51 @@ class Model:
         self.add(f"{name}.weight", (rows, cols))
         if bias:
             self.add(f"{name}.bias", (rows,), 0.3)
+
+    def fp32(self, name, *shape):
+        n = 1
+        for d in shape:
+            n *= d
+        self.tensors[name] = ("F32", shape, array.array("f", (self.rng.gauss(0, 0.3) for _ in range(n))).tobytes())
+
+    def v4(self):
+        """DeepSeek-V4 under the names of its release."""
+        self.add("embed.weight", (VOCABULARY, HIDDEN), 1)
+        self.add("head.weight", (VOCABULARY, HIDDEN))
+        self.norm("norm", HIDDEN)
+        for name, *shape in (("fn", 4, 4 * HIDDEN), ("base", 4), ("scale", 1)):
+            self.fp32(f"hc_head_{name}", *shape)
+        for n in range(LAYERS):
+            self.v4_layer(f"layers.{n}.", hashed=n == 0)
+
+    def compressor(self, at, rate, width, dim):
+        for name in ("wkv", "wgate"):
+            self.linear(f"{at}.{name}", width, HIDDEN)
+        self.fp32(f"{at}.ape", rate, width)
+        self.norm(f"{at}.norm", dim)
+
+    def v4_layer(self, at, hashed):
+        dim, rank = V4["head_dim"], V4["q_lora_rank"]
+        for name, rows, cols in (("wq_a", rank, HIDDEN), ("wq_b", HEADS * dim, rank), ("wkv", dim, HIDDEN), ("wo_a", 128, HEADS * dim // 2), ("wo_b", HIDDEN, 128)):
+            self.linear(f"{at}attn.{name}", rows, cols)
+        for name, size in (("attn_norm", HIDDEN), ("ffn_norm", HIDDEN), ("attn.q_norm", rank), ("attn.kv_norm", dim)):
+            self.norm(at + name, size)
+        self.fp32(f"{at}attn.attn_sink", HEADS)
+        self.compressor(f"{at}attn.compressor", 4 if hashed else 8, dim * (1 + hashed), dim)
+        if hashed:
+            self.linear(f"{at}attn.indexer.wq_b", 16 * 32, rank)
+            self.linear(f"{at}attn.indexer.weights_proj", 16, HIDDEN)
+            self.compressor(f"{at}attn.indexer.compressor", 4, 64, 32)
+            table = array.array("q", (i % EXPERTS for i in range(2 * VOCABULARY)))
+            self.tensors[f"{at}ffn.gate.tid2eid"] = ("I64", (VOCABULARY, 2), table.tobytes())
+        else:
+            self.fp32(f"{at}ffn.gate.bias", EXPERTS)
+        self.linear(f"{at}ffn.gate", EXPERTS, HIDDEN)
+        for part in ("attn", "ffn"):
+            for name, *shape in (("fn", 24, 4 * HIDDEN), ("base", 24), ("scale", 3)):
+                self.fp32(f"{at}hc_{part}_{name}", *shape)
+        for module in (*(f"experts.{e}" for e in range(EXPERTS)), "shared_experts"):
+            self.mlp(f"{at}ffn.{module}", EXPERT, ("w1", "w3", "w2"))
 
     def mlp(self, name, inner, words=("gate_proj", "up_proj", "down_proj")):
         if "ungated" not in self.traits:
@@ -314,7 +367,7 @@ def statistics(tessera, src, tokens, device, work, precision="fp64"):
     return {name: array.array("f", data) for name, (dtype, _, data) in tensors.items() if dtype == "F32"}
 
 
-MIXED = r"model\.layers\.0\..*\.(o_proj|out_proj|dense)\.input_mean_square"  # outputs of attention, before any router
+MIXED = r"(model\.)?layers\.0\..*\.(o_proj|out_proj|wo_a)\.input_mean_square"  # outputs of attention, before any router
 
 
 def difference(a, b):

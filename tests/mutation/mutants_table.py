@@ -139,6 +139,8 @@ MUTANTS = [
      "a part's last rows are not stored"),
     ("mla_decode_cut.h", "head = page == 0 ? part : head;", "head = part;", DECODE, "a sequence in three parts begins in the second"),
     # prefill
+    ("prefill_fast.cuh", "i * 64, w.head / share, token);", "i * 64, w.head % share, token);", PREFILL, "grouped queries: keys of another head"),
+    ("prefill.cu", "+ h / p.share) * (s.nope", "+ h % p.share) * (s.nope", PREFILL, "plain, grouped queries: keys of another head"),
     ("prefill_fast.cuh", "o[i] *= shrink[i / 2 % 2];", "o[i] *= shrink[0];", PREFILL, "a row is rescaled as another"),
     ("prefill_fast.cuh", "r.total[h] *= shrink[h];", "r.total[h] *= 1.0f;", PREFILL, "the total is not rescaled"),
     ("prefill_fast.cuh", ">= w.visible + row + i / 2 % 2 * 8", "> w.visible + row + i / 2 % 2 * 8", PREFILL, "a query sees the token behind it"),

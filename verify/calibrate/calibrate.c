@@ -18,7 +18,7 @@ typedef struct running {
     tsr_forward forward;
     tsr_tokens tokens;
     const tsr_calibrate_options *options;
-    size_t n;  /* elements of the hidden states [count][hidden] */
+    size_t n;  /* elements of the hidden states [count][width] */
     double *x; /* the states on the host, or `held`: in memory of the operations, if they fit there */
     tsr_activation *held;
     size_t finished;     /* layers */
@@ -67,7 +67,7 @@ static tsr_status begin(running *r, tsr_collector *collector, tsr_err *err)
 {
     const tsr_input_products *const products = r->options->products;
     tsr_ops *const ops = r->forward.ops;
-    r->n = r->tokens.count * r->forward.hidden;
+    r->n = r->tokens.count * r->forward.width;
     identify(r);
     if (ops->room == 0 || r->n * ops->element <= ops->room / 4)
         TSR_TRY(ops->make(ops, r->n, false, &r->held, err));

@@ -276,7 +276,7 @@ tsr_status tsr_forward_applies(const tsr_forward_request *r, tsr_err *err)
 /* Returns true if both models have the same sizes. */
 static bool are_alike(const tsr_forward *a, const tsr_forward *b)
 {
-    return a->layers == b->layers && a->hidden == b->hidden && a->vocabulary == b->vocabulary &&
+    return a->layers == b->layers && a->width == b->width && a->vocabulary == b->vocabulary &&
            (a->traits & TSR_LATENT) == (b->traits & TSR_LATENT) && a->router.chosen == b->router.chosen &&
            a->indexer.groups == b->indexer.groups;
 }
@@ -325,7 +325,7 @@ static tsr_status open_both(check *c, tsr_err *err)
     TSR_TRY(tsr_forward_check_tokens(&c->source, &c->tokens, c->devices.passes, r->run.memory, err));
     TSR_TRY(tsr_forward_check_tokens(&c->model, &c->tokens, c->devices.passes, r->run.memory, err));
     c->n = c->tokens.count;
-    c->hidden = c->source.hidden;
+    c->hidden = c->source.width;
     return TSR_OK;
 }
 

@@ -104,11 +104,11 @@ static tsr_status compare_logits(tsr_forward_check *c, tsr_judgement *total, hea
 tsr_status tsr_forward_logits_of(tsr_forward *f, const double *x, size_t n, double *logits, tsr_err *err)
 {
     tsr_activation *held;
-    TSR_TRY(f->ops->make(f->ops, n * f->hidden, false, &held, err));
-    tsr_status status = f->ops->put(f->ops, held, x, n * f->hidden, err);
+    TSR_TRY(f->ops->make(f->ops, n * f->width, false, &held, err));
+    tsr_status status = f->ops->put(f->ops, held, x, n * f->width, err);
     if (status == TSR_OK)
         status = tsr_forward_logits(f, held, n, logits, err);
-    f->ops->drop(f->ops, held, n * f->hidden);
+    f->ops->drop(f->ops, held, n * f->width);
     return status;
 }
 
@@ -122,7 +122,7 @@ static tsr_status run_head(const tsr_forward_both *both, tsr_forward *f, size_t 
 {
     const chunk *const c = both->context;
     const double *const states = i == 0 ? both->check->x : both->check->y;
-    return tsr_forward_logits_of(f, states + c->row * f->hidden, c->n, c->logits[i], err);
+    return tsr_forward_logits_of(f, states + c->row * f->width, c->n, c->logits[i], err);
 }
 
 tsr_forward_predictions tsr_forward_predictions_unknown(void)

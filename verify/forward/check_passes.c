@@ -128,7 +128,7 @@ tsr_status tsr_forward_check_tokens(const tsr_forward *f, const tsr_tokens *toke
 
 tsr_status tsr_forward_embed_states(tsr_forward *f, const tsr_tokens *tokens, double *x, tsr_err *err)
 {
-    const size_t n = tokens->count * f->hidden;
+    const size_t n = tokens->count * f->width;
     tsr_activation *held;
     TSR_TRY(f->ops->make(f->ops, n, false, &held, err));
     tsr_status status = tsr_forward_embed(f, tokens, held, err);
@@ -173,11 +173,11 @@ static tsr_status move_rows(const tsr_forward *f, const tsr_forward_states *stat
                             size_t n, tsr_activation *x, bool out, tsr_err *err)
 {
     for (size_t row = first, some; row < first + n; row += some) {
-        const size_t part = row / rows_of_part, at = row % rows_of_part * f->hidden;
-        tsr_activation *const held = tsr_at(f->ops, x, (row - first) * f->hidden);
+        const size_t part = row / rows_of_part, at = row % rows_of_part * f->width;
+        tsr_activation *const held = tsr_at(f->ops, x, (row - first) * f->width);
         some = (size_t)tsr_min_u64(rows_of_part - row % rows_of_part, first + n - row);
-        TSR_TRY(out ? f->ops->get(f->ops, states->out[part] + at, held, some * f->hidden, err)
-                    : f->ops->put(f->ops, held, states->in[part] + at, some * f->hidden, err));
+        TSR_TRY(out ? f->ops->get(f->ops, states->out[part] + at, held, some * f->width, err)
+                    : f->ops->put(f->ops, held, states->in[part] + at, some * f->width, err));
     }
     return TSR_OK;
 }
@@ -194,15 +194,15 @@ static tsr_status run_group(tsr_forward *f, size_t layer, const tsr_tokens *toke
     tsr_status status = tsr_tokens_take(tokens, from, to, &group, err);
     if (status == TSR_OK && states->held != NULL)
         status =
-            tsr_forward_layer(f, layer, &group, tsr_at(f->ops, states->held, first * f->hidden), chosen, routed, err);
+            tsr_forward_layer(f, layer, &group, tsr_at(f->ops, states->held, first * f->width), chosen, routed, err);
     else if (status == TSR_OK) {
-        TSR_GOTO(f->ops->make(f->ops, n * f->hidden, false, &x, err));
+        TSR_GOTO(f->ops->make(f->ops, n * f->width, false, &x, err));
         TSR_GOTO(move_rows(f, states, rows, first, n, x, false, err));
         TSR_GOTO(tsr_forward_layer(f, layer, &group, x, chosen, routed, err));
         status = move_rows(f, states, rows, first, n, x, true, err);
     }
 out:
-    f->ops->drop(f->ops, x, n * f->hidden);
+    f->ops->drop(f->ops, x, n * f->width);
     tsr_tokens_free(&group);
     return status;
 }

@@ -60,7 +60,7 @@ static tsr_status read_embeddings(const tsr_forward *f, const uint64_t *ids, siz
 {
     enum { AT_A_TIME = 1024 };
     const tsr_weight *w;
-    TSR_TRY(tsr_forward_find(f, &w, err, "%s.%s.weight", f->root, f->embedding));
+    TSR_TRY(tsr_forward_find(f, &w, err, "%s%s.weight", f->root, f->embedding));
     TSR_TRY(tsr_linear_expect(f->side->checkpoint, w, f->vocabulary, f->hidden, err));
     double *const rows = malloc(((size_t)tsr_min_u64(AT_A_TIME, n) * f->hidden + 1) * sizeof *rows);
     tsr_status status = rows == NULL ? tsr_out_of_memory(err, "for the embedding") : TSR_OK;
@@ -81,17 +81,21 @@ tsr_status tsr_forward_embed(tsr_forward *f, const tsr_tokens *tokens, tsr_activ
     const bool rounded = f->served && (f->traits & TSR_SCALED_EMBEDDING) != 0; /* a constant in BF16 */
     const double by = rounded ? tsr_round_bf16(f->embedding_scale) : f->embedding_scale;
     distinct_tokens d = {0};
-    tsr_held rows = {0};
-    tsr_status status;
+    tsr_held rows = {0}, all = {0};
+    tsr_status status = TSR_OK;
     TSR_GOTO(find_distinct(tokens, &d, err));
     TSR_GOTO(tsr_hold_unset(f, &rows, d.count * f->hidden, err));
     TSR_GOTO(read_embeddings(f, d.ids, d.count, rows.x, err));
-    TSR_GOTO(f->ops->take(f->ops, x, rows.x, d.places, tokens->count, f->hidden, err));
+    TSR_GOTO(tsr_hold_unset(f, &all, size, err));
+    TSR_GOTO(f->ops->take(f->ops, all.x, rows.x, d.places, tokens->count, f->hidden, err));
     if (by != 1)
-        TSR_GOTO(f->ops->scale(f->ops, x, size, by, err));
-    status = tsr_forward_round(f, x, size, err);
+        TSR_GOTO(f->ops->scale(f->ops, all.x, size, by, err));
+    TSR_GOTO(tsr_forward_round(f, all.x, size, err));
+    for (size_t s = 0; s < f->streams; s++)
+        TSR_GOTO(f->ops->place(f->ops, x, f->width, s * f->hidden, all.x, f->hidden, 0, tokens->count, f->hidden, err));
 out:
     tsr_let_go(f, &rows);
+    tsr_let_go(f, &all);
     free(d.ids);
     free(d.places);
     return status;
@@ -144,9 +148,33 @@ static tsr_status mix(tsr_forward *f, size_t layer, const tsr_tokens *tokens, co
         [TSR_LAYER_FULL] = tsr_forward_attention,    [TSR_LAYER_WINDOW] = tsr_forward_attention,
         [TSR_LAYER_INDEXED] = tsr_forward_attention, [TSR_LAYER_DELTA] = tsr_forward_delta_net,
         [TSR_LAYER_KIMI] = tsr_forward_kimi_delta,   [TSR_LAYER_SCAN] = tsr_forward_mamba};
+    if ((f->traits & TSR_STREAMS) != 0)
+        return tsr_forward_compressed(f, layer, tokens, x, out, err);
     const bool full = f->kinds[layer] == TSR_LAYER_FULL || f->kinds[layer] == TSR_LAYER_INDEXED;
     const bool latent = full && (f->traits & TSR_LATENT) != 0;
     return (latent ? tsr_forward_latent : kBlocks[f->kinds[layer]])(f, layer, tokens, x, out, err);
+}
+
+/* Runs a half of a layer of several streams: the block that mixes tokens, or the MLP. */
+static tsr_status run_half(tsr_forward *f, size_t layer, bool mixes, const tsr_tokens *tokens, tsr_activation *x,
+                           uint32_t *choices, bool *routed, tsr_err *err)
+{
+    const size_t n = tokens->count;
+    const char *const norm = mixes ? f->family->norms->attention_in : f->family->norms->mlp_in;
+    tsr_held in = {0}, out = {0};
+    tsr_hyper hyper = {0};
+    tsr_status status = TSR_OK;
+    TSR_GOTO(tsr_hold_unset(f, &in, n * f->hidden, err));
+    TSR_GOTO(tsr_forward_join_streams(f, layer, mixes ? "attn" : "ffn", x, n, in.x, &hyper, err));
+    TSR_GOTO(layer_norm(f, layer, norm, in.x, n, in.x, err));
+    TSR_GOTO(mixes ? mix(f, layer, tokens, in.x, &out, err)
+                   : tsr_forward_mlp(f, layer, tokens, in.x, in.x, &out, choices, routed, err));
+    status = tsr_forward_split_streams(f, &hyper, out.x, n, x, err);
+out:
+    tsr_hyper_free(&hyper);
+    tsr_let_go(f, &in);
+    tsr_let_go(f, &out);
+    return status;
 }
 
 tsr_status tsr_forward_layer(tsr_forward *f, size_t layer, const tsr_tokens *tokens, tsr_activation *x,
@@ -159,8 +187,12 @@ tsr_status tsr_forward_layer(tsr_forward *f, size_t layer, const tsr_tokens *tok
     tsr_status status = TSR_OK;
     f->noise = 0;
     *routed = false;
+    TSR_TRY(tsr_forward_round(f, x, n * f->width, err));
+    if (f->streams > 1) {
+        TSR_TRY(run_half(f, layer, true, tokens, x, choices, routed, err));
+        return run_half(f, layer, false, tokens, x, choices, routed, err);
+    }
     TSR_GOTO(tsr_hold_unset(f, &normed, n * f->hidden, err));
-    TSR_GOTO(tsr_forward_round(f, x, n * f->hidden, err));
     if (!alone) {
         TSR_GOTO(layer_norm(f, layer, norms->attention_in, x, n, normed.x, err));
         TSR_GOTO(mix(f, layer, tokens, normed.x, &half, err));
@@ -171,7 +203,7 @@ tsr_status tsr_forward_layer(tsr_forward *f, size_t layer, const tsr_tokens *tok
         goto out;
     if ((f->traits & TSR_PARALLEL) == 0)
         TSR_GOTO(layer_norm(f, layer, norms->mlp_in, x, n, normed.x, err));
-    TSR_GOTO(tsr_forward_mlp(f, layer, normed.x, x, n, &half, choices, routed, err));
+    TSR_GOTO(tsr_forward_mlp(f, layer, tokens, normed.x, x, &half, choices, routed, err));
     TSR_GOTO(add_half(f, layer, norms->mlp_out, x, &half, n, err));
     status = scale_stream(f, layer, x, n, err);
 out:
@@ -188,12 +220,14 @@ tsr_status tsr_forward_logits(tsr_forward *f, const tsr_activation *x, size_t n,
     char name[TSR_MAX_NAME];
     double *bias = NULL;
     TSR_GOTO(tsr_hold(f, &normed, n * f->hidden, err));
-    snprintf(name, sizeof name, "%s.%s.weight", f->root, f->norm);
-    TSR_GOTO(tsr_forward_norm(f, name, x, n, f->hidden, normed.x, err));
+    if (f->streams > 1)
+        TSR_GOTO(tsr_forward_join_last(f, x, n, normed.x, err));
+    snprintf(name, sizeof name, "%s%s.weight", f->root, f->norm);
+    TSR_GOTO(tsr_forward_norm(f, name, f->streams > 1 ? normed.x : x, n, f->hidden, normed.x, err));
     /* Even if the head is tied to the embedding, the file may hold it. */
     TSR_GOTO(tsr_forward_find(f, &w, NULL, "%s", f->head));
     if (w == NULL || f->tied)
-        TSR_GOTO(tsr_forward_find(f, &w, err, "%s.%s.weight", f->root, f->embedding));
+        TSR_GOTO(tsr_forward_find(f, &w, err, "%s%s.weight", f->root, f->embedding));
     snprintf(name, sizeof name, "%.*s.bias", (int)tsr_module_length(f->head), f->head);
     TSR_GOTO(tsr_forward_vector(f, name, f->vocabulary, false, &bias, err));
     TSR_GOTO(tsr_linear_expect(f->side->checkpoint, w, f->vocabulary, f->hidden, err));

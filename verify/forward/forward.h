@@ -52,6 +52,7 @@ typedef enum tsr_trait {
     TSR_PARALLEL = 1 << 26,        /* attention and MLP have the same input; logits are multiplied by logit_scale */
     TSR_SHARED_CHOICE = 1 << 27,   /* layers may attend to the tokens that an earlier layer chose */
     TSR_PAIRED_GROUPS = 1 << 28,   /* router: groups and weights as with sigmoid scores, of softmax scores */
+    TSR_STREAMS = 1 << 30,         /* DeepSeek-V4: hyper-connections, compressed attention, experts by token */
     TSR_WINDOW_HEADS = 1 << 29,    /* layers with a window have other numbers of keys, and sinks; values are narrower */
 } tsr_trait;
 
@@ -59,7 +60,8 @@ typedef enum tsr_trait {
 typedef enum tsr_layer_kind {
     TSR_LAYER_FULL,
     TSR_LAYER_WINDOW,
-    TSR_LAYER_INDEXED, /* an indexer chooses the tokens of full attention */
+    TSR_LAYER_INDEXED,    /* an indexer chooses the tokens of full attention, or entries of a compressed cache */
+    TSR_LAYER_COMPRESSED, /* a window, and all entries of a compressed cache */
     TSR_LAYER_DELTA,
     TSR_LAYER_KIMI, /* a delta net of Kimi's */
     TSR_LAYER_SCAN, /* Mamba-2 */
@@ -80,6 +82,7 @@ typedef enum tsr_layer_rule {
     TSR_SCAN_LISTED,    /* Mamba-2 and full attention. layer_types are required */
     TSR_BLOCKS_LISTED,  /* these and MLPs. layers_block_type or hybrid_override_pattern is required */
     TSR_INDEXED_ALL,
+    TSR_COMPRESSED_LISTED, /* by layer_types or compress_ratios */
     TSR_INDEXED_LISTED, /* indexed and full attention, by layer_types or sparse_attention_config; without both full */
 } tsr_layer_rule;
 
@@ -98,7 +101,8 @@ typedef struct tsr_mlp_names {
 typedef struct tsr_moe_names {
     const char *router, *bias, *experts, *shared, *shared_gate; /* bias: of the choice. NULL: none */
     const char *router_scale, *expert_scale; /* factors of router inputs and of experts' weights. NULL: none */
-    const char *dense;                       /* the MLP of layers without a router; NULL: mlp */
+    const char *table; /* experts of each token, [vocabulary][chosen], in layers that have it. NULL: never */
+    const char *dense; /* the MLP of layers without a router; NULL: mlp */
     const tsr_mlp_names *expert, *of_shared;
     const char *stacks[2]; /* gates and ups, and downs, if the checkpoint has them. NULL: never */
     bool alternating; /* stacks are [experts, inputs, outputs] with biases, and gates and ups alternate. Otherwise they
@@ -122,14 +126,18 @@ typedef struct tsr_exchange {
     uint32_t group;
 } tsr_exchange;
 
+/* The function of a router's logits: softmax; 1 / (1 + exp(-x)); sqrt(log(1 + exp(x))). */
+typedef enum tsr_scoring { TSR_SCORE_SOFTMAX, TSR_SCORE_SIGMOID, TSR_SCORE_ROOT } tsr_scoring;
+
 typedef struct tsr_forward {
     const tsr_side *side;
     const tsr_family_row *family;
-    /* Beginning of all names but the head's ("model"), names of the embedding and of the final norm behind it, and the
+    /* Beginning of all names but the head's ("model."), names of the embedding and of the final norm behind it, and the
      * head's name. */
     const char *root, *embedding, *norm, *head;
     unsigned traits;
     size_t layers, hidden, vocabulary;
+    size_t streams, width;                                  /* width: elements of a state, [streams][hidden] */
     size_t heads, kv_heads, head_dim;                       /* grouped-query attention */
     size_t full_kv_heads, full_dim;                         /* the same for layers without a window */
     size_t value_dim;                                       /* elements of a head of values; 0: as many as keys have */
@@ -148,13 +156,21 @@ typedef struct tsr_forward {
     double gate_limit;
     bool tied;
     struct tsr_router {
-        bool sigmoid;    /* scores; false: softmax */
+        tsr_scoring scoring;
         bool paired;     /* groups are ranked by their two best, and weights are always scaled. Otherwise groups are
                           * ranked by their best, and only weights that are not normalized are scaled */
         bool normalized; /* norm_topk_prob */
         size_t chosen, groups, groups_kept;
         double scale;
     } router;
+    struct tsr_compression {
+        size_t rate[2];          /* tokens of an entry: in layers with an indexer, and in others */
+        size_t q_rank;           /* latent of queries */
+        size_t out_groups, rank; /* out_groups and rank belong to the first output projection */
+        size_t turned;           /* elements of a head that RoPE turns: the last ones */
+        size_t iterations;       /* the rounds of Sinkhorn and Knopp's normalization */
+        double eps;              /* what hyper-connections add to weights and sums */
+    } compression;
     struct tsr_indexer {
         size_t heads, dim;
         size_t groups;      /* attention heads are divided into so many, each with its own choice */
@@ -198,7 +214,7 @@ uint64_t tsr_forward_layer_memory(const tsr_forward *forward, size_t tokens, siz
 /* Returns the number of positions whose logits are computed at a time. */
 size_t tsr_forward_chunk(const tsr_forward *forward, size_t positions);
 
-/* Computes the embeddings x [count][hidden], in the ops' memory, where all activations are. */
+/* Computes the states before the first layer x [count][width], in the ops' memory, where all activations are. */
 tsr_status tsr_forward_embed(tsr_forward *forward, const tsr_tokens *tokens, tsr_activation *x,
                              tsr_err *err) TSR_WARN_UNUSED;
 
@@ -208,7 +224,7 @@ tsr_status tsr_forward_embed(tsr_forward *forward, const tsr_tokens *tokens, tsr
 tsr_status tsr_forward_layer(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, tsr_activation *x,
                              uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Computes logits [n][vocabulary] of n rows of x, on the host, with the final norm and the head. A tied head is the
+/* Computes logits [n][vocabulary] of n states, on the host, with the final norm and the head. A tied head is the
  * embedding. */
 tsr_status tsr_forward_logits(tsr_forward *forward, const tsr_activation *x, size_t n, double *logits,
                               tsr_err *err) TSR_WARN_UNUSED;

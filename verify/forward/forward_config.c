@@ -45,6 +45,10 @@ static tsr_status read_gate(tsr_forward *f, tsr_err *err)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": unsupported hidden_act '%s'",
                         f->side->checkpoint->path, act);
     f->gate = kGates[i].gate;
+    if ((f->traits & TSR_STREAMS) != 0) {
+        f->gate = TSR_GATE_LIMITED;
+        f->gate_limit = number(f, "swiglu_limit", 10);
+    }
     if (!clamped)
         return TSR_OK;
     f->gate = TSR_GATE_CLAMPED;
@@ -63,12 +67,23 @@ static tsr_status read_router(tsr_forward *f, tsr_err *err)
     const char *const other = string(f, "moe_router_activation_func");
     const char *const scoring = string(f, "scoring_func") == NULL ? other : string(f, "scoring_func");
     const char *const method = string(f, "topk_method");
-    if (scoring != NULL && strcmp(scoring, "sigmoid") != 0 && strcmp(scoring, "softmax") != 0)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": unsupported scoring_func '%s'",
-                        f->side->checkpoint->path, scoring);
-    r->sigmoid = scoring != NULL ? strcmp(scoring, "sigmoid") == 0 : (f->traits & TSR_SIGMOID) != 0;
-    r->paired = r->sigmoid || (f->traits & TSR_PAIRED_GROUPS) != 0;
-    r->normalized = (f->traits & TSR_NORMALIZED) != 0 || tsr_forward_is(f, "norm_topk_prob", "true");
+    static const char *const kScoring[] = {
+        [TSR_SCORE_SOFTMAX] = "softmax", [TSR_SCORE_SIGMOID] = "sigmoid", [TSR_SCORE_ROOT] = "sqrtsoftplus"};
+    r->scoring = (f->traits & TSR_STREAMS) != 0   ? TSR_SCORE_ROOT
+                 : (f->traits & TSR_SIGMOID) != 0 ? TSR_SCORE_SIGMOID
+                                                  : TSR_SCORE_SOFTMAX;
+    const size_t known = (f->traits & TSR_STREAMS) != 0 ? TSR_SCORE_ROOT + 1 : TSR_SCORE_ROOT;
+    for (size_t i = 0; scoring != NULL && i <= known; i++) {
+        if (i == known)
+            return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": unsupported scoring_func '%s'",
+                            f->side->checkpoint->path, scoring);
+        if (strcmp(scoring, kScoring[i]) != 0)
+            continue;
+        r->scoring = (tsr_scoring)i;
+        break;
+    }
+    r->paired = r->scoring != TSR_SCORE_SOFTMAX || (f->traits & TSR_PAIRED_GROUPS) != 0;
+    r->normalized = (f->traits & (TSR_NORMALIZED | TSR_STREAMS)) != 0 || tsr_forward_is(f, "norm_topk_prob", "true");
     for (size_t i = 0; i < sizeof kChosen / sizeof *kChosen && r->chosen == 0; i++)
         r->chosen = tsr_forward_size(f, kChosen[i], 0);
     const bool grouped =
@@ -123,15 +138,16 @@ static void find_names(tsr_forward *f)
 {
     static const struct {
         const char *root, *embedding, *norm, *head;
-    } kNames[] = {{"model", "embed_tokens", "norm", "lm_head.weight"},
-                  {"model.language_model", "embed_tokens", "norm", "lm_head.weight"},
-                  {"language_model.model", "embed_tokens", "norm", "language_model.lm_head.weight"},
-                  {"backbone", "embeddings", "norm_f", "lm_head.weight"}};
+    } kNames[] = {{"model.", "embed_tokens", "norm", "lm_head.weight"},
+                  {"model.language_model.", "embed_tokens", "norm", "lm_head.weight"},
+                  {"language_model.model.", "embed_tokens", "norm", "language_model.lm_head.weight"},
+                  {"backbone.", "embeddings", "norm_f", "lm_head.weight"},
+                  {"", "embed", "norm", "head.weight"}};
     char name[TSR_MAX_NAME];
     size_t i = sizeof kNames / sizeof *kNames;
     do {
         i--;
-        snprintf(name, sizeof name, "%s.%s.weight", kNames[i].root, kNames[i].embedding);
+        snprintf(name, sizeof name, "%s%s.weight", kNames[i].root, kNames[i].embedding);
     } while (i > 0 && tsr_checkpoint_find(f->side->checkpoint, name) == NULL);
     f->root = kNames[i].root;
     f->embedding = kNames[i].embedding;
@@ -381,9 +397,12 @@ static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
     f->kv_heads = tsr_forward_size(f, "num_key_value_heads", f->heads);
     f->head_dim = tsr_forward_size(f, "head_dim", f->hidden / f->heads);
     f->tied = tsr_forward_is(f, "tie_word_embeddings", "true");
+    f->streams = (f->traits & TSR_STREAMS) != 0 ? tsr_forward_size(f, "hc_mult", 4) : 1;
+    f->width = f->streams * f->hidden;
     TSR_TRY(read_factors(f, err));
     TSR_TRY(tsr_layer_kinds_read(f, err));
-    if ((f->traits & TSR_LATENT) == 0)
+    TSR_TRY(tsr_forward_read_compression(f, err));
+    if ((f->traits & (TSR_LATENT | TSR_STREAMS)) == 0)
         TSR_TRY(read_attention(f, err));
     TSR_TRY(read_growth(f, err));
     return tsr_forward_read_indexer(f, err);
@@ -402,90 +421,4 @@ void tsr_forward_close(tsr_forward *f)
 {
     tsr_token_choice_free(&f->choice);
     tsr_arena_free(&f->arena);
-}
-
-/* ---- memory ---- */
-
-size_t tsr_forward_chunk(const tsr_forward *f, size_t positions)
-{
-    enum { LOGITS_AT_A_TIME = 1 << 26, LEAST = 64 }; /* the head is decoded once for each chunk */
-    return (size_t)tsr_min_u64(positions, tsr_max_u64(LOGITS_AT_A_TIME / f->vocabulary, LEAST));
-}
-
-/* Returns the elements of one layer's latent attention. Keys and values are expanded for a few heads at a time. */
-static double latent_elements(const tsr_forward *f, double n)
-{
-    const double heads = (double)f->heads, nope = (double)tsr_forward_size(f, "qk_nope_head_dim", 0),
-                 rope = (double)tsr_forward_size(f, "qk_rope_head_dim", 0),
-                 v = (double)tsr_forward_size(f, "v_head_dim", 0),
-                 rank = (double)tsr_forward_size(f, "kv_lora_rank", 0),
-                 q_rank = (double)tsr_forward_size(f, "q_lora_rank", 0);
-    const double query = 2 * q_rank + heads * (nope + rope + v), key = 2 * (rank + rope) + 16 * (nope + rope + v);
-    return n * (query + key + 2 * (double)f->hidden) + 5 * heads * (nope + v) * rank;
-}
-
-static double grouped_elements(const tsr_forward *f, double n)
-{
-    const double q = (double)(f->heads * tsr_max_u64(f->head_dim, f->full_dim)),
-                 kv = (double)tsr_max_u64(f->kv_heads * f->head_dim, f->full_kv_heads * f->full_dim);
-    return n * (2 * q + 2 * kv + 2 * (double)f->hidden);
-}
-
-/* Returns the elements of one recurrent layer: its projections, their parts, and the parts after the convolution. */
-static double recurrent_elements(const tsr_forward *f, double n)
-{
-    const double kimi =
-        (double)tsr_forward_size(f, "linear_attn_config.num_heads", tsr_forward_size(f, "linear_num_heads", 0)) *
-        (double)tsr_forward_size(f, "linear_attn_config.head_dim", tsr_forward_size(f, "linear_head_dim", 0));
-    const double keys = (double)tsr_forward_size(f, "linear_num_key_heads", 0) *
-                        (double)tsr_forward_size(f, "linear_key_head_dim", 0),
-                 values = (double)tsr_forward_size(f, "linear_num_value_heads", 0) *
-                          (double)tsr_forward_size(f, "linear_value_head_dim", 0);
-    const double inner = (double)tsr_forward_size(f, "mamba_expand", 2) * (double)f->hidden,
-                 heads = (double)tsr_forward_size(f, "mamba_num_heads", 0) *
-                         (double)tsr_forward_size(f, "mamba_head_dim", 0),
-                 groups = (double)tsr_forward_size(f, "mamba_n_groups", tsr_forward_size(f, "n_groups", 0)) *
-                          (double)tsr_forward_size(f, "mamba_d_state", tsr_forward_size(f, "ssm_state_size", 0));
-    return n * (8 * kimi + 6 * keys + 6 * values + (groups > 0 ? 6 * fmax(inner, heads) + 6 * groups : 0) +
-                2 * (double)f->hidden);
-}
-
-/* Returns the elements that an indexer allocates: its queries, keys and weights, the scores of some queries for each
- * head, and one bit for each token that a query may choose. */
-static double indexer_elements(const tsr_forward *f, double n, size_t longest)
-{
-    const struct tsr_indexer *const i = &f->indexer;
-    if (i->kept == 0 || longest <= i->kept * i->block)
-        return 0;
-    const double heads = (double)i->heads, groups = (double)i->groups, dim = (double)i->dim;
-    const double scores = (double)tsr_indexer_step(f, longest) * (double)longest * (heads + 2 * groups);
-    return n * (heads * (dim + 1) + 2 * dim) + scores + n * groups * (double)longest / 64;
-}
-
-/* Returns the elements of the larger half of a layer, for n tokens. */
-static double half_elements(const tsr_forward *f, double n, size_t longest)
-{
-    enum { THREADS = 8 };
-    const double hidden = (double)f->hidden;
-    const double inner = (double)tsr_max_u64(
-        tsr_max_u64(tsr_forward_size(f, "intermediate_size", 0), tsr_forward_size(f, "dense_intermediate_size", 0)),
-        tsr_forward_size(f, "moe_intermediate_size", 0) * tsr_max_u64(1, tsr_forward_size(f, "n_shared_experts", 1)));
-    const double stack = f->family->moe->alternating ? 4 * inner * hidden : 0;
-    const double attention =
-        fmax((f->traits & TSR_LATENT) != 0 ? latent_elements(f, n) : grouped_elements(f, n), recurrent_elements(f, n)) +
-        indexer_elements(f, n, longest) + (double)THREADS * (double)longest;
-    return fmax(attention, n * (3 * inner + 3 * hidden) + stack);
-}
-
-uint64_t tsr_forward_states_memory(const tsr_forward *f, size_t tokens)
-{
-    const double logits = 2.0 * (double)tsr_forward_chunk(f, tokens) * (double)f->vocabulary;
-    return (uint64_t)(sizeof(double) * (12 * (double)tokens * (double)f->hidden + logits));
-}
-
-uint64_t tsr_forward_layer_memory(const tsr_forward *f, size_t tokens, size_t longest)
-{
-    const double n = (double)tokens,
-                 streams = 3 * n * (double)f->hidden; /* before a layer, behind its norm, its output */
-    return (uint64_t)((double)f->ops->element * (streams + half_elements(f, n, longest)));
 }

@@ -48,7 +48,7 @@ tsr_status tsr_forward_find(const tsr_forward *f, const tsr_weight **weight, tsr
 
 const char *tsr_forward_name(const tsr_forward *f, char name[TSR_MAX_NAME], size_t layer, const char *part)
 {
-    snprintf(name, TSR_MAX_NAME, "%s.layers.%zu.%s", f->root, layer, part);
+    snprintf(name, TSR_MAX_NAME, "%slayers.%zu.%s", f->root, layer, part);
     return name;
 }
 
@@ -152,7 +152,7 @@ tsr_status tsr_forward_collect(const tsr_forward *f, const char *module, const t
 tsr_status tsr_forward_collect_product(const tsr_forward *f, const tsr_layer_product *p, tsr_err *err)
 {
     char module[TSR_MAX_NAME];
-    if (f->collector == NULL || (p->weight == NULL && p->stack == NULL))
+    if (f->collector == NULL || p->part || (p->weight == NULL && p->stack == NULL))
         return TSR_OK;
     const char *const name = p->stack != NULL ? p->stack : p->weight->values->name;
     snprintf(module, sizeof module, "%.*s", (int)tsr_module_length(name), name);
@@ -173,7 +173,7 @@ tsr_status tsr_forward_collect_cache(const tsr_forward *f, size_t layer, const c
     char module[TSR_MAX_NAME];
     if (f->collector == NULL)
         return TSR_OK;
-    snprintf(module, sizeof module, "%s.layers.%zu.%s.%s", f->root, layer, tsr_forward_module(f, layer), cache);
+    snprintf(module, sizeof module, "%slayers.%zu.%s.%s", f->root, layer, tsr_forward_module(f, layer), cache);
     return tsr_collect_range(f->collector, module, x, n, err);
 }
 
@@ -188,17 +188,18 @@ tsr_status tsr_forward_product(tsr_forward *f, const tsr_layer_product *p, tsr_h
                             .weight = weight,
                             .matrix = p->matrix,
                             .dense = p->dense,
+                            .first_row = p->first_row,
                             .rows = p->rows,
                             .cols = p->cols,
                             .n = p->n,
-                            .ld_y = p->rows};
+                            .ld_y = p->ld_y != 0 ? p->ld_y : p->rows};
     tsr_status status = TSR_OK;
     if (tsr_is_cancelled(f->ops->cancel))
         return tsr_fail(err, TSR_E_CANCELLED, "interrupted");
     linear.set = y->x == NULL && p->bias == NULL;
     if (y->x == NULL)
         TSR_TRY(tsr_hold_unset(f, y, p->n * p->rows, err));
-    linear.y = y->x;
+    linear.y = tsr_at(f->ops, y->x, p->first_row);
     TSR_GOTO(tsr_forward_collect_product(f, p, err));
     if (p->bias != NULL)
         TSR_GOTO(f->ops->fill(f->ops, y->x, p->n, p->rows, p->bias, err));

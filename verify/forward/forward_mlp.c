@@ -1,6 +1,7 @@
 /* Computes the MLP of a layer: dense, or a router with experts over their tokens. */
 #include "verify/forward/forward_parts.h"
 
+#include "verify/values/decode.h"
 #include "verify/values/weight_product.h"
 
 #include <math.h>
@@ -93,6 +94,7 @@ out:
 
 typedef struct moe {
     tsr_forward *f;
+    const tsr_tokens *tokens;
     char experts_at[TSR_MAX_NAME / 2];
     bool stacked;
     size_t layer, experts, n;
@@ -154,7 +156,7 @@ static tsr_status read_bias(const tsr_forward *f, const char *name, size_t exper
     const bool named = f->family->moe->bias != NULL;
     const tsr_weight *w = NULL;
     if (named)
-        TSR_TRY(tsr_forward_find(f, &w, f->router.sigmoid ? err : NULL, "%s", name));
+        TSR_TRY(tsr_forward_find(f, &w, f->router.scoring != TSR_SCORE_SOFTMAX ? err : NULL, "%s", name));
     return w == NULL ? TSR_OK : tsr_forward_elements(f, name, experts, bias, err);
 }
 
@@ -169,6 +171,52 @@ static tsr_status scale_weights(const moe *m, const char *name, tsr_err *err)
     return status;
 }
 
+/* Sets the choices by a table of the experts of each token, if the layer has one. */
+static tsr_status look_up(const moe *m, bool *found, tsr_err *err)
+{
+    const tsr_forward *const f = m->f;
+    const tsr_checkpoint *const c = f->side->checkpoint;
+    const size_t chosen = f->router.chosen;
+    char name[TSR_MAX_NAME];
+    *found = false;
+    if (f->family->moe->table == NULL)
+        return TSR_OK;
+    const tsr_tensor *const t = tsr_checkpoint_find(c, tsr_forward_name(f, name, m->layer, f->family->moe->table));
+    if (t == NULL)
+        return TSR_OK;
+    if (t->rank != 2 || t->shape[0] != f->vocabulary || t->shape[1] != chosen ||
+        (t->dtype != TSR_I64 && t->dtype != TSR_I32))
+        return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is not [%zu, %zu] of I64 or I32", c->path, name, f->vocabulary,
+                        chosen);
+    double *const table = malloc((f->vocabulary * chosen + 1) * sizeof *table);
+    tsr_status status = table == NULL ? tsr_out_of_memory(err, "for routing") : tsr_decode_tensor(c, t, table, err);
+    for (size_t i = 0; status == TSR_OK && i < m->n * chosen; i++) {
+        const size_t at = (size_t)m->tokens->ids[i / chosen] * chosen + i % chosen;
+        if (!(table[at] >= 0 && table[at] < (double)m->experts))
+            status = tsr_fail(err, TSR_E_VALUE, "%s: '%s'[%zu, %zu] is not one of %zu experts", c->path, name,
+                              at / chosen, at % chosen, m->experts);
+        else
+            m->choices[i] = (uint32_t)table[at];
+    }
+    free(table);
+    *found = true;
+    return status;
+}
+
+/* Computes the router's logits [n][experts]. The bias behind its name may be that of the choice alone. */
+static tsr_status make_logits(const moe *m, const char *router, tsr_held *y, tsr_err *err)
+{
+    tsr_forward *const f = m->f;
+    const tsr_weight *w;
+    if (f->family->moe->table == NULL)
+        return tsr_forward_linear(f, router, m->to_router, m->n, m->experts, f->hidden, y, err);
+    TSR_TRY(tsr_forward_find(f, &w, err, "%s.weight", router));
+    TSR_TRY(tsr_linear_expect(f->side->checkpoint, w, m->experts, f->hidden, err));
+    const tsr_layer_product p = {
+        .weight = w, .rows = m->experts, .cols = f->hidden, .x = m->to_router, .ld_x = f->hidden, .n = m->n};
+    return tsr_forward_product(f, &p, y, err);
+}
+
 static tsr_status choose_experts(const moe *m, tsr_err *err)
 {
     tsr_forward *const f = m->f;
@@ -177,16 +225,19 @@ static tsr_status choose_experts(const moe *m, tsr_err *err)
     tsr_held of_ops = {0};
     double *bias = NULL, *const logits = malloc((m->n * m->experts + 1) * sizeof *logits);
     tsr_status status = logits == NULL ? tsr_out_of_memory(err, "for routing") : TSR_OK;
+    bool chosen = false;
     tsr_forward_name(f, router, m->layer, names->router);
     if (status == TSR_OK)
+        status = look_up(m, &chosen, err);
+    if (status == TSR_OK && !chosen)
         status = read_bias(f, tsr_forward_name(f, name, m->layer, names->bias == NULL ? "" : names->bias), m->experts,
                            &bias, err);
     if (status == TSR_OK)
-        status = tsr_forward_linear(f, router, m->to_router, m->n, m->experts, f->hidden, &of_ops, err);
+        status = make_logits(m, router, &of_ops, err);
     if (status == TSR_OK)
         status = f->ops->get(f->ops, logits, of_ops.x, m->n * m->experts, err);
     if (status == TSR_OK)
-        status = tsr_forward_route(f, router, m->experts, bias, logits, m->n, m->choices, m->weights, err);
+        status = tsr_forward_route(f, router, m->experts, bias, logits, m->n, chosen, m->choices, m->weights, err);
     if (status == TSR_OK && names->expert_scale != NULL)
         status = scale_weights(m, tsr_forward_name(f, name, m->layer, names->expert_scale), err);
     tsr_let_go(f, &of_ops);
@@ -195,11 +246,18 @@ static tsr_status choose_experts(const moe *m, tsr_err *err)
     return status;
 }
 
-static tsr_status run_experts(tsr_forward *f, size_t layer, const tsr_weight *gate, const tsr_activation *x,
-                              const tsr_activation *to_router, size_t n, tsr_held *out, uint32_t *choices, tsr_err *err)
+static tsr_status run_experts(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const tsr_weight *gate,
+                              const tsr_activation *x, const tsr_activation *to_router, tsr_held *out,
+                              uint32_t *choices, tsr_err *err)
 {
-    const size_t chosen = f->router.chosen;
-    moe m = {.f = f, .layer = layer, .experts = (size_t)gate->values->shape[0], .n = n, .x = x, .to_router = to_router};
+    const size_t chosen = f->router.chosen, n = tokens->count;
+    moe m = {.f = f,
+             .tokens = tokens,
+             .layer = layer,
+             .experts = (size_t)gate->values->shape[0],
+             .n = n,
+             .x = x,
+             .to_router = to_router};
     char name[TSR_MAX_NAME];
     tsr_status status = TSR_OK;
     snprintf(m.experts_at, sizeof m.experts_at, "%.*s", TSR_MAX_NAME / 2 - 1,
@@ -286,10 +344,11 @@ static tsr_status make_router_input(const tsr_forward *f, size_t layer, const ts
 }
 
 /* Computes the sum of an MLP over x and of experts over the stream, each behind a norm of its own. */
-static tsr_status run_both(tsr_forward *f, size_t layer, const tsr_weight *gate, const tsr_activation *x,
-                           const tsr_activation *stream, size_t n, tsr_held *out, uint32_t *choices, tsr_err *err)
+static tsr_status run_both(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const tsr_weight *gate,
+                           const tsr_activation *x, const tsr_activation *stream, tsr_held *out, uint32_t *choices,
+                           tsr_err *err)
 {
-    const size_t size = n * f->hidden;
+    const size_t n = tokens->count, size = n * f->hidden;
     char name[TSR_MAX_NAME];
     tsr_held dense = {0}, normed = {0}, to_router = {0};
     tsr_status status;
@@ -299,7 +358,7 @@ static tsr_status run_both(tsr_forward *f, size_t layer, const tsr_weight *gate,
     TSR_GOTO(norm_of(f, layer, "pre_feedforward_layernorm_2.weight", stream, n, normed.x, err));
     TSR_GOTO(tsr_hold(f, &to_router, size, err));
     TSR_GOTO(make_router_input(f, layer, stream, n, to_router.x, err));
-    TSR_GOTO(run_experts(f, layer, gate, normed.x, to_router.x, n, out, choices, err));
+    TSR_GOTO(run_experts(f, layer, tokens, gate, normed.x, to_router.x, out, choices, err));
     TSR_GOTO(tsr_forward_round(f, out->x, size, err));
     TSR_GOTO(norm_of(f, layer, "post_feedforward_layernorm_2.weight", out->x, n, out->x, err));
     TSR_GOTO(f->ops->add(f->ops, out->x, dense.x, n, f->hidden, NULL, NULL, err));
@@ -311,9 +370,10 @@ out:
     return status;
 }
 
-tsr_status tsr_forward_mlp(tsr_forward *f, size_t layer, const tsr_activation *x, const tsr_activation *stream,
-                           size_t n, tsr_held *out, uint32_t *choices, bool *routed, tsr_err *err)
+tsr_status tsr_forward_mlp(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
+                           const tsr_activation *stream, tsr_held *out, uint32_t *choices, bool *routed, tsr_err *err)
 {
+    const size_t n = tokens->count;
     const char *const dense = f->family->moe->dense;
     char name[TSR_MAX_NAME];
     const tsr_weight *gate;
@@ -323,8 +383,8 @@ tsr_status tsr_forward_mlp(tsr_forward *f, size_t layer, const tsr_activation *x
         return gated(f, f->family->mlp, tsr_forward_name(f, name, layer, dense == NULL ? "mlp" : dense), x, n, out,
                      err);
     if (f->family->moe->router_scale != NULL)
-        return run_both(f, layer, gate, x, stream, n, out, choices, err);
-    TSR_TRY(run_experts(f, layer, gate, x, x, n, out, choices, err));
+        return run_both(f, layer, tokens, gate, x, stream, out, choices, err);
+    TSR_TRY(run_experts(f, layer, tokens, gate, x, x, out, choices, err));
     TSR_TRY(add_shared(f, layer, x, n, out->x, err));
     return tsr_forward_round(f, out->x, out->n, err);
 }

@@ -265,10 +265,11 @@ static double gated(tsr_gate kind, double limit, double g, double u)
         return g / (1 + exp(-g)) * u;
     case TSR_GATE_GELU_TANH:
         return 0.5 * g * (1 + tanh(kRootOf2OverPi * (g + 0.044715 * g * g * g))) * u;
+    case TSR_GATE_LIMITED:
     case TSR_GATE_CLAMPED:
         g = g > limit ? limit : g;
         u = u > limit ? limit : u < -limit ? -limit : u;
-        return g / (1 + exp(-kAlpha * g)) * (u + 1);
+        return kind == TSR_GATE_LIMITED ? g / (1 + exp(-g)) * u : g / (1 + exp(-kAlpha * g)) * (u + 1);
     case TSR_GATE_RELU2:
         return g < 0 ? 0 : g * g;
     case TSR_GATE_SIGMOID:
@@ -367,7 +368,8 @@ static void make_angles(const void *args, size_t first, size_t n)
     const turning *const t = args;
     const tsr_rope *const rope = t->a->rope;
     for (size_t i = first * rope->pairs; i < (first + n) * rope->pairs; i++) {
-        const double angle = (double)(i / rope->pairs) * rope->frequency[i % rope->pairs];
+        const double turned = (double)(i / rope->pairs * tsr_max_u64(t->a->rate, 1)) * rope->frequency[i % rope->pairs],
+                     angle = t->a->back ? -turned : turned;
         t->angles[2 * i] = cos(angle) * rope->gain;
         t->angles[2 * i + 1] = sin(angle) * rope->gain;
     }
@@ -404,74 +406,6 @@ static tsr_status turn(tsr_ops *ops, const tsr_op_turn *a, tsr_err *err)
     return status;
 }
 
-/* ---- attention ---- */
-
-typedef struct attending {
-    const tsr_op_attend *a;
-    double *scratch; /* [workers][longest + 1] */
-} attending;
-
-/* Returns true if attention of a token is not limited to others than this position. */
-static bool sees(const tsr_op_attend *a, size_t token, size_t head, size_t position)
-{
-    const tsr_token_choice *const chosen = a->chosen;
-    return chosen == NULL ||
-           tsr_is_chosen(chosen, head / (a->heads / chosen->groups) * chosen->count + token, position);
-}
-
-/* Computes one query of one head, over the tokens from `begin` to its own. */
-static void attend_one(const tsr_op_attend *a, size_t begin, size_t token, size_t head, double *p)
-{
-    const size_t seen = tsr_min_u64(token - begin + 1, a->window), from = token + 1 - seen;
-    const size_t shared = head / (a->heads / a->kv_heads), ld_k = a->kv_heads * a->dim, ld_v = a->kv_heads * a->v_dim;
-    const double *const q = tsr_doubles(a->q) + token * a->ld_q + head * a->dim;
-    const double *const k = tsr_doubles(a->k) + from * ld_k + shared * a->dim, *const v = tsr_doubles(a->v) +
-                                                                                          from * ld_v +
-                                                                                          shared * a->v_dim;
-    double *const out = tsr_doubles(a->out) + token * a->ld_out + head * a->v_dim;
-    for (size_t t = 0; t < seen; t++) {
-        if (!sees(a, token, head, from + t - begin)) {
-            p[t] = -INFINITY;
-            continue;
-        }
-        p[t] = tsr_dot(q, k + t * ld_k, a->dim) * a->scale;
-        p[t] = a->cap != 0 ? a->cap * tanh(p[t] / a->cap) : p[t];
-    }
-    if (a->sinks != NULL)
-        p[seen] = a->sinks[head];
-    tsr_soften(p, seen + (a->sinks != NULL));
-    memset(out, 0, a->v_dim * sizeof *out);
-    for (size_t t = 0; t < seen; t++) {
-        if (!sees(a, token, head, from + t - begin))
-            continue;
-        for (size_t i = 0; i < a->v_dim; i++)
-            out[i] += p[t] * v[t * ld_v + i];
-    }
-}
-
-/* Computes one sequence and head. */
-static tsr_status attend_turn(void *context, size_t i, size_t worker, tsr_err *err)
-{
-    const attending *const w = context;
-    const tsr_tokens *const tokens = w->a->tokens;
-    const size_t s = i / w->a->heads;
-    (void)err;
-    for (size_t token = tokens->first[s]; token < tokens->first[s + 1]; token++)
-        attend_one(w->a, tokens->first[s], token, i % w->a->heads, w->scratch + worker * (tokens->longest + 1));
-    return TSR_OK;
-}
-
-static tsr_status attend(tsr_ops *ops, const tsr_op_attend *a, tsr_err *err)
-{
-    const size_t turns = a->tokens->sequences * a->heads, workers = tsr_parallel_workers(turns, ops->threads);
-    attending w = {a, malloc(workers * (a->tokens->longest + 1) * sizeof(double))};
-    const tsr_status status = w.scratch == NULL
-                                  ? tsr_out_of_memory(err, "for attention")
-                                  : tsr_parallel_for(turns, ops->threads, ops->cancel, attend_turn, &w, err);
-    free(w.scratch);
-    return status;
-}
-
 static void close(tsr_ops *ops)
 {
     (void)ops;
@@ -489,10 +423,11 @@ tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel)
         .put = put,
         .get = get,
         .linear = linear,
-        .attend = attend,
+        .attend = tsr_cpu_attend,
         .index = tsr_cpu_index,
         .convolve = tsr_cpu_convolve,
         .recur = tsr_cpu_recur,
+        .compress = tsr_cpu_compress,
         .close = close,
     };
 }

@@ -38,10 +38,19 @@ typedef struct tsr_op_turn {
     const tsr_tokens *tokens; /* positions are those in the sequences of these tokens */
     tsr_activation *x;
     size_t ld, at, heads, step;
-    bool adjacent;
+    size_t rate;         /* positions are multiplied by this; 0: 1 */
+    bool adjacent, back; /* back: by the negative angles */
 } tsr_op_turn;
 
-/* Causal attention of every token over those of its sequence up to itself. */
+/* Entries of a compressed cache, which are keys and values at once (DeepSeek-V4). Entry i of a sequence is visible from position
+ * (i + 1) rate - 1 on. */
+typedef struct tsr_op_entries {
+    const tsr_activation *x;  /* [tokens->count][dim]; NULL: none */
+    const tsr_tokens *tokens; /* the entries of each sequence */
+    size_t rate;
+} tsr_op_entries;
+
+/* Causal attention of every token over those of its sequence up to itself, and over visible entries. */
 typedef struct tsr_op_attend {
     const tsr_tokens *tokens;
     const tsr_activation *q, *k, *v;    /* [count][heads][dim], [count][kv_heads][dim], [count][kv_heads][v_dim] */
@@ -52,17 +61,20 @@ typedef struct tsr_op_attend {
     double scale, cap;                  /* scores become cap * tanh(score / cap); 0: no cap */
     size_t window;                      /* most visible tokens, including the query's own */
     const double *sinks;                /* [heads]: one more logit in the softmax; NULL: none */
-    const tsr_token_choice *chosen;     /* visible tokens. Head h uses group h / (heads / groups). NULL: not limited */
+    tsr_op_entries entries;             /* for one head of keys and values of the same size */
+    const tsr_token_choice *
+        chosen; /* visible tokens, or entries if there are any. Head h uses group h / (heads / groups). NULL: not limited */
 } tsr_op_attend;
 
-/* Scores by which an indexer chooses tokens (DeepSeek-V3.2). Query i is token first + i, and key j is token begin + j:
+/* Scores by which an indexer chooses tokens (DeepSeek-V3.2), or entries of a compressed cache. Query i is token first + i, at
+ * position `position` + i of its sequence, and key j is row begin + j of k:
  *   scores[i][j] = sum over h of weights[first + i][h] max(q[first + i][h] . k[begin + j], 0)
- * Without weights, each head has scores of its own: scores[h][i][j] = q[first + i][h] . k[begin + j]. Scores of keys
- * after the query have no meaning. */
+ * Without weights, each head has scores of its own: scores[h][i][j] = q[first + i][h] . k[begin + j]. Key j is visible
+ * from position (j + 1) rate - 1 on; scores of keys that are not visible have no meaning. */
 typedef struct tsr_op_index {
-    const tsr_activation *q, *k, *weights; /* [count][heads][dim], [count][dim], [count][heads] or NULL */
+    const tsr_activation *q, *k, *weights; /* [count][heads][dim], [..][dim], [count][heads] or NULL */
     size_t heads, dim;
-    size_t begin, first, queries, keys;
+    size_t begin, first, position, queries, keys, rate;
     tsr_activation *scores; /* [queries][keys], or [heads][queries][keys] */
 } tsr_op_index;
 
@@ -72,6 +84,7 @@ typedef enum tsr_gate {
     TSR_GATE_CLAMPED,   /* gpt-oss: g sigmoid(1.702 g) (u + 1), g at most `limit`, |u| at most `limit` */
     TSR_GATE_RELU2,     /* max(gate, 0)^2; `up` has no effect */
     TSR_GATE_SIGMOID,   /* sigmoid(gate) * up */
+    TSR_GATE_LIMITED,   /* silu(g) u, g at most `limit`, |u| at most `limit` */
 } tsr_gate;
 
 typedef struct tsr_op_gate {
@@ -92,6 +105,18 @@ typedef struct tsr_op_convolve {
     const double *weight, *bias; /* on the host: [channels][taps], and [channels] or NULL */
     size_t channels, taps;
 } tsr_op_convolve;
+
+/* Compresses `rate` tokens each to an entry (DeepSeek-V4). For each channel of [dim] it is a mean of the values of the window's
+ * tokens, weighted by softmax over gate + bias. With `overlaps`, tokens have 2 dim channels: the first half takes part in the
+ * entry of the next window, the second half in that of its own. */
+typedef struct tsr_op_compress {
+    const tsr_tokens *tokens, *entries;   /* entries: those of each sequence, for its whole windows */
+    const tsr_activation *values, *gates; /* [count][dim], or [count][2 dim] with `overlaps` */
+    const double *bias;                   /* on the host: [rate][dim or 2 dim] */
+    tsr_activation *out;                  /* [entries->count][dim] */
+    size_t dim, rate;
+    bool overlaps;
+} tsr_op_compress;
 
 typedef enum tsr_recurrence { TSR_RECUR_DELTA, TSR_RECUR_SCAN } tsr_recurrence;
 
@@ -168,6 +193,7 @@ struct tsr_ops {
     tsr_status (*index)(tsr_ops *ops, const tsr_op_index *args, tsr_err *err);
     tsr_status (*convolve)(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err);
     tsr_status (*recur)(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err);
+    tsr_status (*compress)(tsr_ops *ops, const tsr_op_compress *args, tsr_err *err);
     /* Computes y [rows][n]: element k of row i from gate[i * ld + k * step] and up[i * ld + k * step]. If n is ld, y may
      * be `up`. */
     tsr_status (*gate)(tsr_ops *ops, const tsr_op_gate *args, tsr_err *err);
@@ -207,10 +233,12 @@ static inline double *tsr_doubles(const tsr_activation *x)
     .center = center, .turn = turn, .gate = gate, .add = add, .take = take, .place = place, .scale = scale,   \
     .quantize = quantize, .round = round_all
 
-/* Implement ops->index, ops->convolve and ops->recur on the CPU. */
+/* Implement ops->attend, ops->index, ops->convolve, ops->recur and ops->compress on the CPU. */
+tsr_status tsr_cpu_attend(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_cpu_index(tsr_ops *ops, const tsr_op_index *args, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_cpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_cpu_recur(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cpu_compress(tsr_ops *ops, const tsr_op_compress *args, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Returns the operations of the CPU. */
 tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel);

@@ -4,7 +4,7 @@
 
 #include "verify/forward/forward.h"
 
-enum { TSR_MAX_NAME = 256 };
+enum { TSR_MAX_NAME = 256, TSR_MAX_STREAMS = 16 };
 
 /* n activations in the ops' memory. Zero-initialised means none. */
 typedef struct tsr_held {
@@ -23,6 +23,9 @@ const tsr_family_row *tsr_forward_family(const char *type);
 /* Sets window, kinds and has_rope of a model whose family and number of layers are known. TSR_E_UNSUPPORTED: a layer has
  * a type that its family does not. */
 tsr_status tsr_layer_kinds_read(tsr_forward *forward, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Reads the sizes and RoPE of compressed attention and of hyper-connections, if the family has them. */
+tsr_status tsr_forward_read_compression(tsr_forward *forward, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Sets shares and the indexer of a model whose kinds of layers are known. */
 tsr_status tsr_forward_read_indexer(tsr_forward *forward, tsr_err *err) TSR_WARN_UNUSED;
@@ -73,6 +76,8 @@ typedef struct tsr_layer_product {
     size_t rows, cols;
     const tsr_activation *x;
     size_t ld_x, n;
+    size_t first_row, ld_y; /* the rows of the weight, which y [n][ld_y] has from column first_row on; ld_y 0: rows */
+    bool part;              /* a part of a product, whose input the caller collects */
 } tsr_layer_product;
 tsr_status tsr_forward_product(tsr_forward *forward, const tsr_layer_product *product, tsr_held *y,
                                tsr_err *err) TSR_WARN_UNUSED;
@@ -116,10 +121,48 @@ tsr_status tsr_forward_kimi_delta(tsr_forward *forward, size_t layer, const tsr_
 tsr_status tsr_forward_mamba(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
                              tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Computes out [n][hidden], its MLP or router and experts over x; choices and routed as in tsr_forward_layer. `stream` is what x is the
- * norm of, for families whose experts have a norm of their own. */
-tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const tsr_activation *x, const tsr_activation *stream,
-                           size_t n, tsr_held *out, uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
+/* Computes out [count][hidden], the MLP or router and experts of a layer over x; choices and routed as in tsr_forward_layer.
+ * `stream` is what x is the norm of, for families whose experts have a norm of their own. */
+tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
+                           const tsr_activation *stream, tsr_held *out, uint32_t *choices, bool *routed,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
+/* Computes attention of a window and of entries of a compressed cache (DeepSeek-V4). */
+tsr_status tsr_forward_compressed(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
+                                  tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
+
+/* A compressor of a layer: MODULE.wkv, MODULE.wgate, MODULE.ape and MODULE.norm make entries of `dim` elements of x
+ * [count][hidden], one for each `rate` tokens. */
+typedef struct tsr_compressor {
+    const char *module; /* its whole name */
+    const tsr_tokens *tokens;
+    const tsr_activation *x;
+    size_t dim, rate;
+    bool overlaps;
+} tsr_compressor;
+
+/* Computes entries [entries->count][dim], with norm and RoPE. The caller frees *entries. */
+tsr_status tsr_forward_compress(tsr_forward *forward, const tsr_compressor *compressor, tsr_tokens *entries,
+                                tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Weights of a hyper-connection for n tokens, on the host: post [streams][n], mix [streams][streams][n]. */
+typedef struct tsr_hyper {
+    double *post, *mix; /* from malloc */
+} tsr_hyper;
+
+/* Computes y [n][hidden], the input of a half of a layer ("attn" or "ffn") from its streams x [n][width], and the weights for
+ * its output. The caller calls tsr_hyper_free, even after an error. */
+tsr_status tsr_forward_join_streams(tsr_forward *forward, size_t layer, const char *half, const tsr_activation *x,
+                                    size_t n, tsr_activation *y, tsr_hyper *hyper, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Replaces the streams x by stream k = post[k] out + sum over j of mix[j][k] stream j. */
+tsr_status tsr_forward_split_streams(const tsr_forward *forward, const tsr_hyper *hyper, const tsr_activation *out,
+                                     size_t n, tsr_activation *x, tsr_err *err) TSR_WARN_UNUSED;
+void tsr_hyper_free(tsr_hyper *hyper);
+
+/* Computes y [n][hidden], the sum of the streams before the final norm. */
+tsr_status tsr_forward_join_last(tsr_forward *forward, const tsr_activation *x, size_t n, tsr_activation *y,
+                                 tsr_err *err) TSR_WARN_UNUSED;
 
 /* An indexer's inputs: the layer's x [count][hidden], and what its queries are made from, [count][width]. */
 typedef struct tsr_indexer_inputs {
@@ -144,10 +187,11 @@ bool tsr_forward_has_stacks(const tsr_forward *forward, size_t layer);
 tsr_status tsr_forward_stacked(tsr_forward *forward, size_t layer, size_t n_experts, size_t e, const tsr_activation *x,
                                size_t n, tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Chooses the experts of each of n tokens, and their weights, from the router's logits [n][experts], which become
- * scores. choices and weights are [n][chosen]. All arrays are on the host. `bias` [experts] may be NULL. */
+/* Chooses the experts of each of n tokens, unless `chosen` says that they are, and their weights, from the router's logits
+ * [n][experts], which become scores. choices and weights are [n][chosen]. All arrays are on the host. `bias` [experts] may be
+ * NULL. */
 tsr_status tsr_forward_route(const tsr_forward *forward, const char *router, size_t experts, const double *bias,
-                             double *logits, size_t n, uint32_t *choices, double *weights,
+                             double *logits, size_t n, bool chosen, uint32_t *choices, double *weights,
                              tsr_err *err) TSR_WARN_UNUSED;
 
 /* Returns the expected quantization noise of a weight and its inputs, as a share of the output's power. */

@@ -17,10 +17,12 @@ typedef struct routing {
 
 static void score(const routing *r, double *x)
 {
-    for (size_t i = 0; i < r->experts && r->router->sigmoid; i++)
-        x[i] = 1 / (1 + exp(-x[i]));
-    if (!r->router->sigmoid)
+    if (r->router->scoring == TSR_SCORE_SOFTMAX)
         tsr_soften(x, r->experts);
+    for (size_t i = 0; i < r->experts && r->router->scoring == TSR_SCORE_SIGMOID; i++)
+        x[i] = 1 / (1 + exp(-x[i]));
+    for (size_t i = 0; i < r->experts && r->router->scoring == TSR_SCORE_ROOT; i++)
+        x[i] = sqrt(fmax(x[i], 0) + log1p(exp(-fabs(x[i]))));
 }
 
 /* Returns the index of the largest element, the first of several equal ones. */
@@ -54,21 +56,26 @@ static void keep_groups(const routing *r)
     }
 }
 
-static void choose(const routing *r, const double *scores, uint32_t *choices, double *weights)
+static void choose(const routing *r, const double *scores, uint32_t *choices)
 {
     const struct tsr_router *const router = r->router;
-    double sum = 0;
     for (size_t e = 0; e < r->experts; e++)
         /* -DBL_MAX replaces NaN, so that no expert is chosen twice. */
         r->keys[e] = fmax(scores[e] + (r->bias != NULL ? r->bias[e] : 0), -DBL_MAX);
     if (router->groups > 1)
         keep_groups(r);
     for (size_t i = 0; i < router->chosen; i++) {
-        const size_t e = best(r->keys, r->experts);
-        choices[i] = (uint32_t)e;
-        sum += weights[i] = scores[e];
-        r->keys[e] = -INFINITY;
+        choices[i] = (uint32_t)best(r->keys, r->experts);
+        r->keys[choices[i]] = -INFINITY;
     }
+}
+
+static void weigh(const routing *r, const double *scores, const uint32_t *choices, double *weights)
+{
+    const struct tsr_router *const router = r->router;
+    double sum = 0;
+    for (size_t i = 0; i < router->chosen; i++)
+        sum += weights[i] = scores[choices[i]];
     for (size_t i = 0; i < router->chosen; i++) {
         if (router->normalized)
             weights[i] /= sum;
@@ -78,7 +85,7 @@ static void choose(const routing *r, const double *scores, uint32_t *choices, do
 }
 
 tsr_status tsr_forward_route(const tsr_forward *f, const char *name, size_t experts, const double *bias, double *logits,
-                             size_t n, uint32_t *choices, double *weights, tsr_err *err)
+                             size_t n, bool chosen, uint32_t *choices, double *weights, tsr_err *err)
 {
     const struct tsr_router *const router = &f->router;
     if (router->chosen == 0 || router->chosen > experts / router->groups * router->groups_kept ||
@@ -91,7 +98,9 @@ tsr_status tsr_forward_route(const tsr_forward *f, const char *name, size_t expe
     const tsr_status status = r.keys == NULL || r.of_group == NULL ? tsr_out_of_memory(err, "for routing") : TSR_OK;
     for (size_t i = 0; status == TSR_OK && i < n; i++) {
         score(&r, logits + i * experts);
-        choose(&r, logits + i * experts, choices + i * router->chosen, weights + i * router->chosen);
+        if (!chosen)
+            choose(&r, logits + i * experts, choices + i * router->chosen);
+        weigh(&r, logits + i * experts, choices + i * router->chosen, weights + i * router->chosen);
     }
     free(r.keys);
     free(r.of_group);

@@ -444,8 +444,8 @@ static tsr_status check_request(const check *c, tsr_err *err)
 static tsr_status open_and_check(check *c, tsr_err *err)
 {
     const tsr_kernel_options *const o = c->options;
-    TSR_TRY(tsr_mla_model_open(&c->model, &o->side, "model", o->mla.layer, err));
-    TSR_TRY(tsr_mla_model_open(&c->original, o->against != NULL ? o->against : &o->side, "model", o->mla.layer, err));
+    TSR_TRY(tsr_mla_model_open(&c->model, &o->side, "model.", o->mla.layer, err));
+    TSR_TRY(tsr_mla_model_open(&c->original, o->against != NULL ? o->against : &o->side, "model.", o->mla.layer, err));
     TSR_TRY(check_request(c, err));
     c->model.threads = c->original.threads = (unsigned)o->run.threads;
     lap(c, TSR_PHASE_READ);

@@ -62,7 +62,7 @@ typedef struct layer {
 
 static const char *name_of(layer *l, const char *name)
 {
-    return tsr_arena_printf(&l->m->arena, "%s.layers.%llu.self_attn.%s", l->root, (unsigned long long)l->number, name);
+    return tsr_arena_printf(&l->m->arena, "%slayers.%llu.self_attn.%s", l->root, (unsigned long long)l->number, name);
 }
 
 /* Finds a weight of the layer. If it does not exist, adds its name to the list of missing weights and returns NULL. */
@@ -232,7 +232,7 @@ static tsr_status load_layer(layer *l, tsr_err *err)
     m->o = find(l, "o_proj.weight");
     TSR_TRY(load_latent(l, err));
     if (l->missing[0] != '\0')
-        return tsr_fail(err, TSR_E_FORMAT, "%s: %s.layers.%llu.self_attn lacks %s", m->checkpoint->path, l->root,
+        return tsr_fail(err, TSR_E_FORMAT, "%s: %slayers.%llu.self_attn lacks %s", m->checkpoint->path, l->root,
                         (unsigned long long)l->number, l->missing);
     if (m->q_rank > 0) {
         TSR_TRY(tsr_linear_expect(m->checkpoint, m->q_a, m->q_rank, m->hidden, err));

@@ -151,7 +151,13 @@ double tsr_rope_base(const tsr_checkpoint *c, double otherwise)
 tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *c, size_t dim, double base, tsr_arena *arena,
                          tsr_err *err)
 {
-    const settings s = {.checkpoint = c, .dim = dim, .base = tsr_rope_base(c, base)};
+    return tsr_rope_read_of_base(rope, c, dim, tsr_rope_base(c, base), arena, err);
+}
+
+tsr_status tsr_rope_read_of_base(tsr_rope *rope, const tsr_checkpoint *c, size_t dim, double base, tsr_arena *arena,
+                                 tsr_err *err)
+{
+    const settings s = {.checkpoint = c, .dim = dim, .base = base};
     return read_rope(s, type_of(c, NULL, arena), rope, arena, err);
 }
 

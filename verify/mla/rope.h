@@ -23,6 +23,10 @@ double tsr_rope_base(const tsr_checkpoint *checkpoint, double otherwise);
 tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *checkpoint, size_t dim, double base, tsr_arena *arena,
                          tsr_err *err) TSR_WARN_UNUSED;
 
+/* Like tsr_rope_read, with this base even if config.json has rope_theta. */
+tsr_status tsr_rope_read_of_base(tsr_rope *rope, const tsr_checkpoint *checkpoint, size_t dim, double base,
+                                 tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Makes RoPE of the default type with this base. */
 tsr_status tsr_rope_of_base(tsr_rope *rope, const tsr_checkpoint *checkpoint, size_t dim, double base, tsr_arena *arena,
                             tsr_err *err) TSR_WARN_UNUSED;

@@ -19,7 +19,7 @@ typedef struct running {
     tsr_forward forward;
     tsr_tokens tokens;
     size_t n;     /* elements of the states of all tokens */
-    double *last; /* [tokens][hidden]: the source's states after its last layer */
+    double *last; /* [tokens][width]: the source's states after its last layer */
     tsr_sensitivity *groups;
     size_t n_groups, done;
     double began;
@@ -98,7 +98,7 @@ static void exchange_none(running *r)
     r->forward.exchange = (tsr_exchange){.side = NULL};
 }
 
-/* Compares the logits of states [n_groups][tokens][hidden] with the source's. `head`: the states are the source's own,
+/* Compares the logits of states [n_groups][tokens][width] with the source's. `head`: the states are the source's own,
  * and the group is the head. */
 static tsr_status compare_heads(running *r, tsr_sensitivity *groups, size_t n_groups, const double *states, bool head,
                                 tsr_err *err)
@@ -109,7 +109,7 @@ static tsr_status compare_heads(running *r, tsr_sensitivity *groups, size_t n_gr
     rows p = {.x = logits, .y = logits + most * width, .width = width, .kl = malloc((most + 1) * sizeof *p.kl)};
     tsr_status status = logits == NULL || p.kl == NULL ? tsr_out_of_memory(err, "for logits") : TSR_OK;
     for (size_t row = 0; status == TSR_OK && row < r->tokens.count; row += most) {
-        const size_t n = (size_t)tsr_min_u64(most, r->tokens.count - row), at = row * f->hidden;
+        const size_t n = (size_t)tsr_min_u64(most, r->tokens.count - row), at = row * f->width;
         status = tsr_forward_logits_of(f, r->last + at, n, logits, err);
         for (size_t i = 0; status == TSR_OK && i < n_groups; i++) {
             if (head)
@@ -233,7 +233,7 @@ static size_t layer_of(const running *r, const tsr_sensitivity *g)
     uint64_t layer;
     if (strcmp(name, r->forward.head) == 0)
         return r->forward.layers;
-    if (strncmp(name, r->forward.root, root) != 0 || strncmp(name + root, ".layers.", 8) != 0 ||
+    if (strncmp(name, r->forward.root, root) != 0 || strncmp(name + root, "layers.", 7) != 0 ||
         !tsr_layer_of(name, &layer) || layer >= r->forward.layers)
         return SIZE_MAX;
     return (size_t)layer;
@@ -283,7 +283,7 @@ static tsr_status run(running *r, tsr_err *err)
     const tsr_token_limits limits = {q->sequences, q->length, r->forward.vocabulary};
     TSR_TRY(tsr_tokens_read_file(&r->tokens, q->tokens, q->source->checkpoint->path, limits, err));
     TSR_TRY(tsr_forward_check_tokens(&r->forward, &r->tokens, 1, q->run.memory, err));
-    r->n = r->tokens.count * r->forward.hidden;
+    r->n = r->tokens.count * r->forward.width;
     r->last = malloc((2 * r->n + 1) * sizeof *r->last);
     return r->last == NULL ? tsr_out_of_memory(err, "for hidden states") : measure(r, r->last + r->n, err);
 }

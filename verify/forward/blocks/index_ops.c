@@ -6,11 +6,11 @@
 /* Adds the weighted scores of one query and head, or stores them if there are no weights. */
 static void score_head(const tsr_op_index *a, size_t query, size_t head)
 {
-    const size_t token = a->first + query;
+    const size_t token = a->first + query, visible = (a->position + query + 1) / a->rate;
     const double *const q = tsr_doubles(a->q) + (token * a->heads + head) * a->dim, *const k = tsr_doubles(a->k) +
                                                                                                a->begin * a->dim;
     double *const scores = tsr_doubles(a->scores) + ((a->weights != NULL ? 0 : head * a->queries) + query) * a->keys;
-    for (size_t j = 0; j <= token - a->begin; j++) {
+    for (size_t j = 0; j < visible; j++) {
         const double score = tsr_dot(q, k + j * a->dim, a->dim);
         if (a->weights == NULL)
             scores[j] = score;

@@ -12,7 +12,10 @@ typedef struct indexing {
     tsr_forward *f;
     size_t layer;
     const tsr_indexer_inputs *in;
-    tsr_held q, k, weights; /* [n][heads][dim], [n][dim], [n][heads] */
+    tsr_held q, k, weights; /* [n][heads][dim], [keys->count][dim], [n][heads] */
+    const tsr_tokens *keys; /* the tokens, or the entries of each sequence, of `rate` tokens each */
+    size_t rate;
+    tsr_tokens entries;
 } indexing;
 
 /* Writes the name of a part of the layer's attention. Returns name. */
@@ -31,18 +34,20 @@ static tsr_status project(const indexing *x, const char *part, const tsr_activat
     return tsr_forward_linear(x->f, name_of(x, name, part, ""), in, x->in->tokens->count, rows, cols, y, err);
 }
 
-/* Applies RoPE to the first elements of each head, and rounds as served. */
+/* Applies RoPE to the first elements of each head, or of DeepSeek-V4 the last, and rounds as served. */
 static tsr_status turn(const indexing *x, const tsr_held *y, size_t heads, tsr_err *err)
 {
     const tsr_forward *const f = x->f;
     const size_t dim = f->indexer.dim;
+    const bool last = (f->traits & TSR_STREAMS) != 0;
     const tsr_op_turn turn = {.rope = &f->indexer.rope,
                               .tokens = x->in->tokens,
                               .x = y->x,
                               .ld = heads * dim,
+                              .at = last ? dim - 2 * f->indexer.rope.pairs : 0,
                               .heads = heads,
                               .step = dim,
-                              .adjacent = (f->traits & TSR_ADJACENT_ROPE) != 0};
+                              .adjacent = last || (f->traits & TSR_ADJACENT_ROPE) != 0};
     TSR_TRY(f->ops->turn(f->ops, &turn, err));
     return tsr_forward_round(f, y->x, y->n, err);
 }
@@ -109,12 +114,30 @@ static tsr_status make_latent(indexing *x, tsr_err *err)
     return project(x, "indexer.weights_proj", x->in->x, f->hidden, heads, &x->weights, err);
 }
 
-/* Chooses for queries [position, position + n) of the sequence that begins at token `begin`. */
-static tsr_status choose_queries(const indexing *x, size_t begin, size_t position, size_t n, double *host, tsr_err *err)
+/* Computes the inputs of DeepSeek-V4's scores. Keys are entries of a compressor of the indexer's own. */
+static tsr_status make_compressed(indexing *x, tsr_err *err)
 {
     tsr_forward *const f = x->f;
+    const size_t heads = f->indexer.heads, dim = f->indexer.dim;
+    char name[TSR_MAX_NAME];
+    TSR_TRY(project(x, "indexer.wq_b", x->in->query, x->in->width, heads * dim, &x->q, err));
+    TSR_TRY(tsr_forward_round(f, x->q.x, x->q.n, err));
+    TSR_TRY(turn(x, &x->q, heads, err));
+    x->rate = f->compression.rate[0];
+    x->keys = &x->entries;
+    const tsr_compressor keys = {
+        name_of(x, name, "indexer.compressor", ""), x->in->tokens, x->in->x, dim, x->rate, true};
+    TSR_TRY(tsr_forward_compress(f, &keys, &x->entries, &x->k, err));
+    return project(x, "indexer.weights_proj", x->in->x, f->hidden, heads, &x->weights, err);
+}
+
+/* Chooses for queries [position, position + n) of sequence s. */
+static tsr_status choose_queries(const indexing *x, size_t s, size_t position, size_t n, double *host, tsr_err *err)
+{
+    const size_t begin = x->in->tokens->first[s];
+    tsr_forward *const f = x->f;
     const struct tsr_indexer *const i = &f->indexer;
-    const size_t keys = position + n, size = i->groups * n * keys;
+    const size_t keys = (position + n) / x->rate, size = i->groups * n * keys;
     tsr_held scores = {0};
     TSR_TRY(tsr_hold(f, &scores, size, err));
     const tsr_op_index args = {.q = x->q.x,
@@ -122,10 +145,12 @@ static tsr_status choose_queries(const indexing *x, size_t begin, size_t positio
                                .weights = x->weights.x,
                                .heads = i->heads,
                                .dim = i->dim,
-                               .begin = begin,
+                               .begin = x->keys->first[s],
                                .first = begin + position,
+                               .position = position,
                                .queries = n,
                                .keys = keys,
+                               .rate = x->rate,
                                .scores = scores.x};
     const tsr_token_scores of_tokens = {.scores = host,
                                         .queries = n,
@@ -148,7 +173,7 @@ static tsr_status choose(const indexing *x, tsr_err *err)
 {
     tsr_forward *const f = x->f;
     const tsr_tokens *const tokens = x->in->tokens;
-    const size_t step = tsr_indexer_step(f, tokens->longest), all = f->indexer.kept * f->indexer.block;
+    const size_t step = tsr_indexer_step(f, tokens->longest), all = f->indexer.kept * f->indexer.block * x->rate;
     double *const host = malloc((f->indexer.groups * step * tokens->longest + 1) * sizeof *host);
     tsr_status status = host == NULL ? tsr_out_of_memory(err, "for the choice of tokens") : TSR_OK;
     for (size_t s = 0; status == TSR_OK && s < tokens->sequences; s++) {
@@ -156,7 +181,7 @@ static tsr_status choose(const indexing *x, tsr_err *err)
         for (size_t i = 0; i < tsr_min_u64(all, length); i++)
             tsr_token_choice_add_all(&f->choice, begin + i, i);
         for (size_t i = all; status == TSR_OK && i < length; i += step)
-            status = choose_queries(x, begin, i, (size_t)tsr_min_u64(step, length - i), host, err);
+            status = choose_queries(x, s, i, (size_t)tsr_min_u64(step, length - i), host, err);
     }
     free(host);
     return status;
@@ -169,25 +194,29 @@ size_t tsr_indexer_step(const tsr_forward *f, size_t longest)
 
 static tsr_status run_indexer(tsr_forward *f, size_t layer, const tsr_indexer_inputs *in, bool limited, tsr_err *err)
 {
-    indexing x = {.f = f, .layer = layer, .in = in};
+    indexing x = {.f = f, .layer = layer, .in = in, .keys = in->tokens, .rate = 1};
     tsr_status status;
     tsr_token_choice_free(&f->choice);
-    TSR_GOTO((f->traits & TSR_LATENT) != 0 ? make_latent(&x, err) : make_grouped(&x, err));
+    TSR_GOTO((f->traits & TSR_LATENT) != 0    ? make_latent(&x, err)
+             : (f->traits & TSR_STREAMS) != 0 ? make_compressed(&x, err)
+                                              : make_grouped(&x, err));
     if (limited) {
-        TSR_GOTO(tsr_token_choice_make(&f->choice, f->indexer.groups, in->tokens, err));
+        TSR_GOTO(tsr_token_choice_make(&f->choice, f->indexer.groups, in->tokens, x.rate, err));
         status = choose(&x, err);
     }
 out:
     tsr_let_go(f, &x.q);
     tsr_let_go(f, &x.k);
     tsr_let_go(f, &x.weights);
+    tsr_tokens_free(&x.entries);
     return status;
 }
 
 tsr_status tsr_forward_choose_tokens(tsr_forward *f, size_t layer, const tsr_indexer_inputs *in,
                                      const tsr_token_choice **chosen, tsr_err *err)
 {
-    const bool limited = in->tokens->longest > f->indexer.kept * f->indexer.block;
+    const size_t rate = (f->traits & TSR_STREAMS) != 0 ? f->compression.rate[0] : 1;
+    const bool limited = in->tokens->longest / rate > f->indexer.kept * f->indexer.block;
     *chosen = NULL;
     if (f->kinds[layer] != TSR_LAYER_INDEXED)
         return TSR_OK;

@@ -288,20 +288,30 @@ static tsr_status turn(tsr_ops *ops, const tsr_op_turn *a, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     const tsr_tokens *const tokens = a->tokens;
+    const size_t rate = (size_t)tsr_max_u64(a->rate, 1);
     uint32_t *const positions = malloc((tokens->count + 1) * sizeof *positions);
     const double *table = NULL;
     void *there = NULL;
     tsr_status status = positions == NULL ? tsr_out_of_memory(err, "for positions") : TSR_OK;
     for (size_t s = 0; status == TSR_OK && s < tokens->sequences; s++) {
         for (size_t i = tokens->first[s]; i < tokens->first[s + 1]; i++)
-            positions[i] = (uint32_t)(i - tokens->first[s]);
+            positions[i] = (uint32_t)((i - tokens->first[s]) * rate);
     }
     if (status == TSR_OK)
-        status = take_angles(ops, a->rope, tokens->longest, &table, err);
+        status = take_angles(ops, a->rope, tokens->longest * rate, &table, err);
     if (status == TSR_OK)
         status = tsr_stream_lend(g, positions, tokens->count * sizeof *positions, &there, err);
-    const tsr_act_turn args = {a->x,  table,    there,   tokens->count,  a->ld,
-                               a->at, a->heads, a->step, a->rope->pairs, a->adjacent};
+    const tsr_act_turn args = {.x = a->x,
+                               .angles = table,
+                               .places = there,
+                               .rows = tokens->count,
+                               .ld = a->ld,
+                               .at = a->at,
+                               .heads = a->heads,
+                               .step = a->step,
+                               .pairs = a->rope->pairs,
+                               .adjacent = a->adjacent,
+                               .back = a->back};
     if (status == TSR_OK)
         status = tsr_cuda_act_turn(&args, g->of_activations, g->stream, err);
     tsr_stream_release(g, there);
@@ -333,9 +343,9 @@ static void close_ops(tsr_ops *ops)
 }
 
 static const tsr_ops kFunctions = {
-    TSR_OPS_FUNCTIONS,        .gram = tsr_gpu_gram,     .put = tsr_gpu_put,     .get = tsr_gpu_get,
-    .linear = tsr_gpu_linear, .attend = tsr_gpu_attend, .index = tsr_gpu_index, .convolve = tsr_gpu_convolve,
-    .recur = tsr_gpu_recur,   .close = close_ops,
+    TSR_OPS_FUNCTIONS,        .gram = tsr_gpu_gram,         .put = tsr_gpu_put,     .get = tsr_gpu_get,
+    .linear = tsr_gpu_linear, .attend = tsr_gpu_attend,     .index = tsr_gpu_index, .convolve = tsr_gpu_convolve,
+    .recur = tsr_gpu_recur,   .compress = tsr_gpu_compress, .close = close_ops,
 };
 
 /* Keeps freed memory in the process, so that the next layer reuses it. */

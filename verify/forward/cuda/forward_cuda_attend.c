@@ -19,7 +19,7 @@ typedef struct attention {
     const tsr_gpu_ops *g;
     const tsr_op_attend *a;
     size_t share; /* heads of a group */
-    void *q, *k, *v, *scores, *probabilities, *out, *sinks, *chosen;
+    void *q, *k, *v, *entries, *scores, *probabilities, *out, *sinks, *chosen;
 } attention;
 
 static const void *element(const attention *t, const void *x, size_t i)
@@ -40,39 +40,67 @@ static tsr_grouped grouped(const attention *t, const tsr_activation *x, size_t l
                          .step = tokens * width};
 }
 
-/* Computes attention of queries [q0, q1) of the sequence whose first token is `begin`. */
-static tsr_status attend_queries(const attention *t, size_t begin, size_t q0, size_t q1, tsr_err *err)
+/* Some queries of one sequence, the keys that they see, and the entries. */
+typedef struct span {
+    size_t begin, q0, q1; /* first token of the sequence; positions of the queries */
+    size_t k0, keys;      /* position of the first key, and number of keys */
+    size_t entry, entries;
+} span;
+
+static span span_of(const tsr_op_attend *a, size_t s, size_t q0, size_t q1)
+{
+    const tsr_op_entries *const e = &a->entries;
+    const size_t k0 = q0 + 1 > a->window ? q0 + 1 - a->window : 0;
+    return (span){.begin = a->tokens->first[s],
+                  .q0 = q0,
+                  .q1 = q1,
+                  .k0 = k0,
+                  .keys = q1 - k0,
+                  .entry = e->x == NULL ? 0 : e->tokens->first[s],
+                  .entries = e->x == NULL ? 0 : q1 / e->rate};
+}
+
+/* Computes scores of the queries: columns [0, keys) for tokens, and those behind them for entries. */
+static tsr_status score(const attention *t, const span *p, tsr_err *err)
+{
+    const tsr_op_attend *const a = t->a;
+    const size_t n = a->tokens->count, rows = (p->q1 - p->q0) * t->share, columns = p->keys + p->entries;
+    tsr_cublas_gemm gemm = {.precision = t->g->precision,
+                            .a = element(t, t->q, (p->begin + p->q0) * t->share * a->dim),
+                            .b = element(t, t->k, (p->begin + p->k0) * a->dim),
+                            .c = t->scores,
+                            .m = rows,
+                            .n = p->keys,
+                            .k = a->dim,
+                            .lda = a->dim,
+                            .ldb = a->dim,
+                            .ldc = columns,
+                            .sums = true,
+                            .batch = a->kv_heads,
+                            .step_a = n * t->share * a->dim,
+                            .step_b = n * a->dim,
+                            .step_c = rows * columns};
+    TSR_TRY(tsr_cublas_run(t->g->cublas, &gemm, err));
+    gemm.b = element(t, t->entries, p->entry * a->dim);
+    gemm.c = (char *)t->scores + p->keys * tsr_precision_bytes(tsr_precision_of_sums(t->g->precision));
+    gemm.n = p->entries;
+    return p->entries == 0 ? TSR_OK : tsr_cublas_run(t->g->cublas, &gemm, err);
+}
+
+static tsr_status soften(const attention *t, const span *p, tsr_err *err)
 {
     static const tsr_token_choice kAll = {.groups = 1};
     const tsr_op_attend *const a = t->a;
-    const tsr_gpu_ops *const g = t->g;
     const tsr_token_choice *const choice = a->chosen != NULL ? a->chosen : &kAll;
-    const size_t k0 = q0 + 1 > a->window ? q0 + 1 - a->window : 0, keys = q1 - k0, queries = q1 - q0;
-    const size_t rows = queries * t->share, n = a->tokens->count;
-    const tsr_cublas_gemm by_keys = {.precision = g->precision,
-                                     .a = element(t, t->q, (begin + q0) * t->share * a->dim),
-                                     .b = element(t, t->k, (begin + k0) * a->dim),
-                                     .c = t->scores,
-                                     .m = rows,
-                                     .n = keys,
-                                     .k = a->dim,
-                                     .lda = a->dim,
-                                     .ldb = a->dim,
-                                     .ldc = keys,
-                                     .sums = true,
-                                     .batch = a->kv_heads,
-                                     .step_a = n * t->share * a->dim,
-                                     .step_b = n * a->dim,
-                                     .step_c = rows * keys};
-    const tsr_attention_softmax softmax = {.precision = g->precision,
+    const tsr_attention_softmax softmax = {.precision = t->g->precision,
                                            .scores = t->scores,
                                            .probabilities = t->probabilities,
                                            .groups = a->kv_heads,
-                                           .queries = queries,
+                                           .queries = p->q1 - p->q0,
                                            .share = t->share,
-                                           .keys = keys,
-                                           .first_query = q0,
-                                           .first_key = k0,
+                                           .keys = p->keys + p->entries,
+                                           .first_query = p->q0,
+                                           .first_key = p->k0,
                                            .window = a->window,
                                            .scale = a->scale,
                                            .cap = a->cap,
@@ -80,53 +108,85 @@ static tsr_status attend_queries(const attention *t, size_t begin, size_t q0, si
                                            .chosen = t->chosen,
                                            .heads_of_choice = a->heads / choice->groups,
                                            .rows = choice->count,
-                                           .first_row = begin + q0,
-                                           .words = choice->words};
-    const tsr_cublas_gemm by_values = {.precision = g->precision,
-                                       .a = t->probabilities,
-                                       .b = element(t, t->v, (begin + k0) * a->v_dim),
-                                       .c = t->out,
-                                       .m = rows,
-                                       .n = a->v_dim,
-                                       .k = keys,
-                                       .lda = keys,
-                                       .ldb = a->v_dim,
-                                       .ldc = a->v_dim,
-                                       .across = true,
-                                       .batch = a->kv_heads,
-                                       .step_a = rows * keys,
-                                       .step_b = n * a->v_dim,
-                                       .step_c = rows * a->v_dim};
-    const tsr_grouped out =
-        grouped(t, tsr_at(t->ops, a->out, (begin + q0) * a->ld_out), a->ld_out, queries, t->share * a->v_dim, t->out);
-    TSR_TRY(tsr_cublas_run(g->cublas, &by_keys, err));
-    TSR_TRY(tsr_cuda_attention_softmax(&softmax, g->stream, err));
-    TSR_TRY(tsr_cublas_run(g->cublas, &by_values, err));
-    return tsr_cuda_ungroup(&out, g->precision, g->stream, err);
+                                           .first_row = p->begin + p->q0,
+                                           .words = choice->words,
+                                           .entries = p->entries,
+                                           .rate = a->entries.x == NULL ? 0 : a->entries.rate};
+    return tsr_cuda_attention_softmax(&softmax, t->g->stream, err);
 }
 
-/* Allocates and fills an operand. */
-static tsr_status make_operand(const attention *t, const tsr_activation *x, size_t ld, size_t width, void **y,
+/* Adds up values by their probabilities, and stores the sums. */
+static tsr_status add_values(const attention *t, const span *p, tsr_err *err)
+{
+    const tsr_op_attend *const a = t->a;
+    const size_t n = a->tokens->count, queries = p->q1 - p->q0, rows = queries * t->share,
+                 columns = p->keys + p->entries;
+    tsr_cublas_gemm gemm = {.precision = t->g->precision,
+                            .a = t->probabilities,
+                            .b = element(t, t->v, (p->begin + p->k0) * a->v_dim),
+                            .c = t->out,
+                            .m = rows,
+                            .n = a->v_dim,
+                            .k = p->keys,
+                            .lda = columns,
+                            .ldb = a->v_dim,
+                            .ldc = a->v_dim,
+                            .sums = true,
+                            .across = true,
+                            .batch = a->kv_heads,
+                            .step_a = rows * columns,
+                            .step_b = n * a->v_dim,
+                            .step_c = rows * a->v_dim};
+    const tsr_grouped out = grouped(t, tsr_at(t->ops, a->out, (p->begin + p->q0) * a->ld_out), a->ld_out, queries,
+                                    t->share * a->v_dim, t->out);
+    TSR_TRY(tsr_cublas_run(t->g->cublas, &gemm, err));
+    gemm.a = element(t, t->probabilities, p->keys);
+    gemm.b = element(t, t->entries, p->entry * a->dim);
+    gemm.k = p->entries;
+    gemm.add = true;
+    if (p->entries > 0)
+        TSR_TRY(tsr_cublas_run(t->g->cublas, &gemm, err));
+    return tsr_cuda_ungroup(&out, tsr_precision_of_sums(t->g->precision), t->g->stream, err);
+}
+
+/* Computes attention of queries [q0, q1) of sequence s. */
+static tsr_status attend_queries(const attention *t, size_t s, size_t q0, size_t q1, tsr_err *err)
+{
+    const span p = span_of(t->a, s, q0, q1);
+    TSR_TRY(score(t, &p, err));
+    TSR_TRY(soften(t, &p, err));
+    return add_values(t, &p, err);
+}
+
+/* Allocates and fills an operand of n tokens or entries. */
+static tsr_status make_operand(const attention *t, const tsr_activation *x, size_t ld, size_t n, size_t width, void **y,
                                tsr_err *err)
 {
-    const size_t n = t->a->tokens->count;
     TSR_TRY(tsr_stream_allocate(t->g, n * t->a->kv_heads * width * tsr_precision_bytes(t->g->precision), y, err));
     const tsr_grouped args = grouped(t, x, ld, n, width, *y);
     return tsr_cuda_group(&args, t->g->precision, t->g->stream, err);
+}
+
+/* Returns the most keys and entries of a query. */
+static size_t most_keys(const tsr_op_attend *a)
+{
+    return a->tokens->longest + (a->entries.x == NULL ? 0 : a->entries.tokens->longest);
 }
 
 static tsr_status make_buffers(attention *t, size_t queries, tsr_err *err)
 {
     const tsr_gpu_ops *const g = t->g;
     const tsr_op_attend *const a = t->a;
-    const size_t kv = a->kv_heads, scores = a->heads * queries * a->tokens->longest,
-                 bytes = tsr_precision_bytes(g->precision);
-    TSR_TRY(make_operand(t, a->q, a->ld_q, t->share * a->dim, &t->q, err));
-    TSR_TRY(make_operand(t, a->k, kv * a->dim, a->dim, &t->k, err));
-    TSR_TRY(make_operand(t, a->v, kv * a->v_dim, a->v_dim, &t->v, err));
-    TSR_TRY(tsr_stream_allocate(g, scores * tsr_precision_bytes(tsr_precision_of_sums(g->precision)), &t->scores, err));
-    TSR_TRY(tsr_stream_allocate(g, scores * bytes, &t->probabilities, err));
-    TSR_TRY(tsr_stream_allocate(g, queries * a->heads * a->v_dim * bytes, &t->out, err));
+    const size_t kv = a->kv_heads, n = a->tokens->count, scores = a->heads * queries * most_keys(a);
+    const size_t of_sums = tsr_precision_bytes(tsr_precision_of_sums(g->precision));
+    TSR_TRY(make_operand(t, a->q, a->ld_q, n, t->share * a->dim, &t->q, err));
+    TSR_TRY(make_operand(t, a->k, kv * a->dim, n, a->dim, &t->k, err));
+    TSR_TRY(make_operand(t, a->v, kv * a->v_dim, n, a->v_dim, &t->v, err));
+    if (a->entries.x != NULL)
+        TSR_TRY(make_operand(t, a->entries.x, a->dim, a->entries.tokens->count, a->dim, &t->entries, err));
+    TSR_TRY(tsr_stream_allocate(g, scores * of_sums, &t->scores, err));
+    TSR_TRY(tsr_stream_allocate(g, scores * tsr_precision_bytes(g->precision), &t->probabilities, err));
+    TSR_TRY(tsr_stream_allocate(g, queries * a->heads * a->v_dim * of_sums, &t->out, err));
     TSR_TRY(tsr_stream_lend(g, a->sinks, a->heads * sizeof *a->sinks, &t->sinks, err));
     if (a->chosen == NULL)
         return TSR_OK;
@@ -137,15 +197,15 @@ static tsr_status make_buffers(attention *t, size_t queries, tsr_err *err)
 static tsr_status attend_in_steps(tsr_ops *ops, const tsr_op_attend *a, tsr_err *err)
 {
     const size_t longest = a->tokens->longest;
-    const size_t at_once = (size_t)tsr_min_u64(tsr_max_u64(SCORES / (a->heads * longest), 1), longest);
+    const size_t at_once = (size_t)tsr_min_u64(tsr_max_u64(SCORES / (a->heads * most_keys(a)), 1), longest);
     attention t = {.ops = ops, .g = tsr_use_gpu(ops), .a = a, .share = a->heads / a->kv_heads};
     tsr_status status = make_buffers(&t, at_once, err);
     for (size_t s = 0; s < a->tokens->sequences; s++) {
-        const size_t begin = a->tokens->first[s], length = a->tokens->first[s + 1] - begin;
+        const size_t length = a->tokens->first[s + 1] - a->tokens->first[s];
         for (size_t q = 0; status == TSR_OK && q < length; q += at_once)
-            status = attend_queries(&t, begin, q, (size_t)tsr_min_u64(q + at_once, length), err);
+            status = attend_queries(&t, s, q, (size_t)tsr_min_u64(q + at_once, length), err);
     }
-    void *const all[] = {t.q, t.k, t.v, t.scores, t.probabilities, t.out, t.sinks, t.chosen};
+    void *const all[] = {t.q, t.k, t.v, t.entries, t.scores, t.probabilities, t.out, t.sinks, t.chosen};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         tsr_stream_release(t.g, all[i]);
     return status;
@@ -184,8 +244,8 @@ static bool fits(const prefill *p)
     const tsr_op_attend *const a = p->a;
     tsr_cuda_device device;
     return p->g->precision == TSR_PRECISION_BF16 && a->window >= a->tokens->longest && a->cap == 0 &&
-           a->sinks == NULL && a->chosen == NULL && a->tokens->count < INT32_MAX && p->args.scale > 0 &&
-           tsr_cuda_current_device(&device, NULL) == TSR_OK &&
+           a->sinks == NULL && a->chosen == NULL && a->entries.x == NULL && a->tokens->count < INT32_MAX &&
+           p->args.scale > 0 && tsr_cuda_current_device(&device, NULL) == TSR_OK &&
            tsr_cuda_prefill_choose(&p->args, &device) == TSR_MLA_FAST;
 }
 

@@ -80,10 +80,11 @@ tsr_status tsr_gpu_take_piece(tsr_gpu_ops *gpu, size_t bytes, size_t *piece, tsr
 tsr_status tsr_gpu_put(tsr_ops *ops, tsr_activation *to, const double *host, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_get(tsr_ops *ops, double *host, const tsr_activation *from, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Implement ops->index, ops->convolve and ops->recur. */
+/* Implement ops->index, ops->convolve, ops->recur and ops->compress. */
 tsr_status tsr_gpu_index(tsr_ops *ops, const tsr_op_index *args, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_recur(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpu_compress(tsr_ops *ops, const tsr_op_compress *args, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Implement ops->gram and ops->attend. */
 tsr_status tsr_gpu_gram(tsr_ops *ops, tsr_activation *sums, const tsr_activation *x, size_t n, size_t cols,

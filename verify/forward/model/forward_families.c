@@ -8,7 +8,8 @@ static const tsr_norm_names kBefore = {"input_layernorm", NULL, "post_attention_
                             kAfter = {NULL, "post_attention_layernorm", NULL, "post_feedforward_layernorm"},
                             kGemma = {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
                                       "post_feedforward_layernorm"},
-                            kOne = {"input_layernorm", NULL, NULL, NULL}, kMixer = {"norm", NULL, "norm", NULL},
+                            kOne = {"input_layernorm", NULL, NULL, NULL},
+                            kShort = {"attn_norm", NULL, "ffn_norm", NULL}, kMixer = {"norm", NULL, "norm", NULL},
                             kGlm = {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm",
                                     "post_mlp_layernorm"};
 
@@ -26,6 +27,13 @@ static const tsr_moe_names kMoe = {.router = "mlp.gate",
                                    .expert = &kGated,
                                    .of_shared = &kGated,
                                    .stacks = {STACKS}};
+static const tsr_moe_names kV4 = {.router = "ffn.gate",
+                                  .bias = "ffn.gate.bias",
+                                  .table = "ffn.gate.tid2eid",
+                                  .experts = "ffn.experts",
+                                  .shared = "ffn.shared_experts",
+                                  .expert = &kW,
+                                  .of_shared = &kW};
 static const tsr_moe_names kMixtral = {
     .router = "block_sparse_moe.gate", .experts = "block_sparse_moe.experts", .expert = &kW};
 static const tsr_moe_names kMiniMax = {.router = "block_sparse_moe.gate",
@@ -123,6 +131,7 @@ static const tsr_family_row kFamilies[] = {
     {"deepseek_v2", TSR_LATENT, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"deepseek_v3", TSR_LATENT | TSR_SIGMOID, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"deepseek_v32", TSR_LATENT | TSR_SIGMOID, TSR_INDEXED_ALL, &kBefore, &kGated, &kMoe, 0, 0},
+    {"deepseek_v4", TSR_STREAMS, TSR_COMPRESSED_LISTED, &kShort, &kW, &kV4, 0, 0},
     {"glm4_moe_lite", TSR_LATENT | TSR_SIGMOID, TSR_WINDOW_UNKNOWN, &kBefore, &kGated, &kMoe, 0, 0},
     {"glm_moe_dsa", TSR_LATENT | TSR_SIGMOID | TSR_ADJACENT_ROPE | TSR_SHARED_CHOICE, TSR_INDEXED_ALL, &kBefore,
      &kGated, &kMoe, 0, 0},

@@ -161,6 +161,20 @@ static tsr_status read_grouped(tsr_forward *f, tsr_err *err)
     return i->local <= i->kept ? TSR_OK : fail(f, TSR_E_UNSUPPORTED, "index_local_blocks", err);
 }
 
+/* Reads the indexer of compressed attention (DeepSeek-V4), which chooses entries. */
+static tsr_status read_compressed(tsr_forward *f, tsr_err *err)
+{
+    struct tsr_indexer *const i = &f->indexer;
+    i->groups = i->block = 1;
+    i->kept = tsr_forward_size(f, "index_topk", 512);
+    i->heads = tsr_forward_size(f, "index_n_heads", 64);
+    i->dim = tsr_forward_size(f, "index_head_dim", 128);
+    i->rope = f->rope;
+    if (i->kept == 0 || i->heads == 0)
+        return fail(f, TSR_E_FORMAT, i->kept == 0 ? "index_topk" : "index_n_heads", err);
+    return 2 * i->rope.pairs <= i->dim ? TSR_OK : fail(f, TSR_E_FORMAT, "index_head_dim", err);
+}
+
 /* Returns true if a layer has an indexer. */
 static bool has_indexer(const tsr_forward *f)
 {
@@ -180,6 +194,8 @@ tsr_status tsr_forward_read_indexer(tsr_forward *f, tsr_err *err)
         TSR_TRY(check_grouped(f, err));
     if (!has_indexer(f))
         return TSR_OK;
-    TSR_TRY((f->traits & TSR_LATENT) != 0 ? read_latent(f, err) : read_grouped(f, err));
+    TSR_TRY((f->traits & TSR_LATENT) != 0    ? read_latent(f, err)
+            : (f->traits & TSR_STREAMS) != 0 ? read_compressed(f, err)
+                                             : read_grouped(f, err));
     return read_shares(f, err);
 }

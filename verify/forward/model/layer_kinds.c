@@ -17,6 +17,8 @@ static const struct {
     {"indexed_attention", TSR_LAYER_INDEXED},
     {"deepseek_sparse_attention", TSR_LAYER_INDEXED},
     {"minimax_m3_sparse", TSR_LAYER_INDEXED},
+    {"compressed_sparse_attention", TSR_LAYER_INDEXED},
+    {"heavily_compressed_attention", TSR_LAYER_COMPRESSED},
     {"linear_attention", TSR_LAYER_DELTA},
     {"linear_attention", TSR_LAYER_KIMI},
     {"linear_attention", TSR_LAYER_SCAN},
@@ -36,11 +38,13 @@ static bool allows(const tsr_forward *f, tsr_layer_kind kind)
     const tsr_layer_rule rule = f->family->layers;
     switch (kind) {
     case TSR_LAYER_FULL:
-        return rule != TSR_INDEXED_ALL;
+        return rule != TSR_INDEXED_ALL && rule != TSR_COMPRESSED_LISTED;
     case TSR_LAYER_INDEXED:
-        return rule == TSR_INDEXED_ALL || rule == TSR_INDEXED_LISTED;
+        return rule == TSR_INDEXED_ALL || rule == TSR_INDEXED_LISTED || rule == TSR_COMPRESSED_LISTED;
+    case TSR_LAYER_COMPRESSED:
+        return rule == TSR_COMPRESSED_LISTED;
     case TSR_LAYER_WINDOW:
-        return rule != TSR_WINDOW_UNKNOWN && rule < TSR_DELTA_PATTERN;
+        return (rule != TSR_WINDOW_UNKNOWN && rule < TSR_DELTA_PATTERN) || rule == TSR_COMPRESSED_LISTED;
     case TSR_LAYER_DELTA:
         return rule == TSR_DELTA_PATTERN;
     case TSR_LAYER_KIMI:
@@ -101,6 +105,8 @@ static tsr_layer_kind kind_by_rule(tsr_layer_rule rule, const rule_numbers *n, s
         break;
     case TSR_DELTA_PATTERN:
         return (i + 1) % n->interval != 0 ? TSR_LAYER_DELTA : TSR_LAYER_FULL;
+    case TSR_COMPRESSED_LISTED: /* DeepseekV4Config of transformers, if it lists nothing */
+        return i >= 2 && i % 2 != 0 ? TSR_LAYER_INDEXED : TSR_LAYER_COMPRESSED;
     case TSR_INDEXED_ALL:
         return TSR_LAYER_INDEXED;
     }
@@ -214,14 +220,13 @@ size_t tsr_layer_kinds_count(const tsr_forward *f)
 
 const char *tsr_forward_module(const tsr_forward *f, size_t layer)
 {
-    static const char *const kModules[] = {[TSR_LAYER_FULL] = "self_attn",
-                                           [TSR_LAYER_WINDOW] = "self_attn",
-                                           [TSR_LAYER_INDEXED] = "self_attn",
-                                           [TSR_LAYER_DELTA] = "linear_attn",
-                                           [TSR_LAYER_KIMI] = "self_attn",
-                                           [TSR_LAYER_SCAN] = "mamba",
-                                           [TSR_LAYER_MLP] = "mlp"};
-    return (f->traits & TSR_ONE_BLOCK) != 0 ? "mixer" : kModules[f->kinds[layer]];
+    static const char *const kModules[] = {[TSR_LAYER_FULL] = "self_attn",    [TSR_LAYER_WINDOW] = "self_attn",
+                                           [TSR_LAYER_INDEXED] = "self_attn", [TSR_LAYER_COMPRESSED] = "attn",
+                                           [TSR_LAYER_DELTA] = "linear_attn", [TSR_LAYER_KIMI] = "self_attn",
+                                           [TSR_LAYER_SCAN] = "mamba",        [TSR_LAYER_MLP] = "mlp"};
+    return (f->traits & TSR_ONE_BLOCK) != 0 ? "mixer"
+           : (f->traits & TSR_STREAMS) != 0 ? "attn"
+                                            : kModules[f->kinds[layer]];
 }
 
 /* Sets kinds by layer_types, a list with one word per layer. */
@@ -295,10 +300,35 @@ static tsr_status read_flagged(tsr_forward *f, const char *key, tsr_layer_kind k
 /* Reads the most tokens that layers with a window see, the query's own included. */
 static size_t read_window(const tsr_forward *f)
 {
-    size_t window = number(f, "sliding_window", SIZE_MAX);
+    size_t window = number(f, "sliding_window", (f->traits & TSR_STREAMS) != 0 ? 128 : SIZE_MAX);
     if ((f->traits & TSR_WINDOW_HEADS) != 0 && number(f, "sliding_window_size", 0) > 0)
         window = number(f, "sliding_window_size", 0) + 1; /* transformers 5.24, MiMoV2FlashConfig */
     return window == 0 || tsr_forward_is(f, "use_sliding_window", "false") ? SIZE_MAX : window;
+}
+
+/* Sets kinds by compress_ratios, a list with 0, 4 or 128 for each layer and perhaps more, if config.json has it. */
+static tsr_status read_ratios(tsr_forward *f, tsr_err *err)
+{
+    static const char kKey[] = "compress_ratios";
+    const char *const path = f->side->checkpoint->path;
+    tsr_json_text list;
+    uint64_t ratio;
+    size_t layer = 0;
+    if (!tsr_config_find_model(f->side->checkpoint, kKey, &list) || tsr_json_is(list, "null"))
+        return TSR_OK;
+    tsr_json_reader r = tsr_json_open(path, list.data, list.size);
+    bool more = tsr_json_enter_array(&r, NULL) == TSR_OK;
+    for (; more && layer < f->layers && tsr_json_next_element(&r, &more, NULL) == TSR_OK && more; layer++) {
+        if (tsr_json_read_u64(&r, &ratio, NULL) != TSR_OK)
+            break;
+        if (ratio != 0 && ratio != 4 && ratio != 128)
+            return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": %s[%zu] is %llu, not 0, 4 or 128", path,
+                            kKey, layer, U64(ratio));
+        f->kinds[layer] = ratio == 0 ? TSR_LAYER_WINDOW : ratio == 4 ? TSR_LAYER_INDEXED : TSR_LAYER_COMPRESSED;
+    }
+    return layer == f->layers
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": %s must have %zu numbers", path, kKey, f->layers);
 }
 
 /* Sets the kinds of a family that lists them neither in layer_types nor as letters. */
@@ -311,6 +341,8 @@ static tsr_status read_unlisted(tsr_forward *f, tsr_err *err)
         return read_flagged(f, "sparse_attention_config.sparse_attention_freq", TSR_LAYER_INDEXED, &found, err);
     case TSR_KIMI_LISTED:
         return read_kimi(f, err);
+    case TSR_COMPRESSED_LISTED:
+        return read_ratios(f, err);
     case TSR_SCAN_LISTED:
     case TSR_BLOCKS_LISTED:
         return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no layer_types", path);

@@ -13,15 +13,17 @@ enum { WORD = 64 };
 
 /* ---- memory ---- */
 
-static tsr_status reserve(tsr_token_choice *choice, size_t groups, size_t count, size_t words, tsr_err *err)
+static tsr_status reserve(tsr_token_choice *choice, size_t groups, size_t count, size_t words, size_t rate,
+                          tsr_err *err)
 {
-    *choice = (tsr_token_choice){calloc(groups * count * words + 1, sizeof(uint64_t)), groups, count, words};
+    *choice = (tsr_token_choice){calloc(groups * count * words + 1, sizeof(uint64_t)), groups, count, words, rate};
     return choice->bits == NULL ? tsr_out_of_memory(err, "for the choice of tokens") : TSR_OK;
 }
 
-tsr_status tsr_token_choice_make(tsr_token_choice *choice, size_t groups, const tsr_tokens *tokens, tsr_err *err)
+tsr_status tsr_token_choice_make(tsr_token_choice *choice, size_t groups, const tsr_tokens *tokens, size_t rate,
+                                 tsr_err *err)
 {
-    return reserve(choice, groups, tokens->count, (size_t)tsr_ceil_div(tokens->longest, WORD), err);
+    return reserve(choice, groups, tokens->count, (size_t)tsr_ceil_div(tokens->longest, WORD), rate, err);
 }
 
 void tsr_token_choice_free(tsr_token_choice *choice)
@@ -47,7 +49,7 @@ tsr_status tsr_token_choice_repeat(const tsr_token_choice *choice, size_t times,
     *repeated = (tsr_token_choice){0};
     if (choice->bits == NULL)
         return TSR_OK;
-    TSR_TRY(reserve(repeated, choice->groups, times * choice->count, choice->words, err));
+    TSR_TRY(reserve(repeated, choice->groups, times * choice->count, choice->words, choice->rate, err));
     for (size_t i = 0; i < times; i++)
         tsr_token_choice_place(repeated, i * choice->count, choice);
     return TSR_OK;
@@ -70,7 +72,7 @@ void tsr_token_choice_compare(const tsr_token_choice *x, size_t x_first, const t
     for (size_t i = 0; i < x->groups * n; i++) {
         const uint64_t *const a = row_of(x, i / n, x_first + i % n), *const b = row_of(y, i / n, y_first + i % n);
         const size_t own = count_bits(a, a, x->words);
-        if (own > tsr_token_position(tokens, i % n))
+        if (own >= (tsr_token_position(tokens, i % n) + 1) / x->rate)
             continue;
         *chosen += own;
         *alike += count_bits(a, b, x->words);
@@ -132,7 +134,8 @@ static tsr_status select_blocks(void *context, size_t i, size_t worker, tsr_err 
 {
     const selecting *const w = context;
     const tsr_token_scores *const s = w->scores;
-    const size_t query = i % s->queries, seen = s->position + query + 1, blocks = (size_t)tsr_ceil_div(seen, s->block);
+    const size_t query = i % s->queries, seen = (s->position + query + 1) / w->choice->rate,
+                 blocks = (size_t)tsr_ceil_div(seen, s->block);
     const size_t kept = (size_t)tsr_min_u64(s->kept, blocks);
     double *const pooled = w->scratch + worker * 2 * w->blocks, *const copy = pooled + w->blocks;
     uint64_t *const row = row_of(w->choice, i / s->queries, s->token + query);
@@ -167,5 +170,5 @@ tsr_status tsr_token_choice_add(tsr_token_choice *choice, const tsr_token_scores
 void tsr_token_choice_add_all(tsr_token_choice *choice, size_t token, size_t position)
 {
     for (size_t g = 0; g < choice->groups; g++)
-        set_positions(row_of(choice, g, token), 0, position + 1);
+        set_positions(row_of(choice, g, token), 0, (position + 1) / choice->rate);
 }

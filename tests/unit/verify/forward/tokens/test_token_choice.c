@@ -79,7 +79,7 @@ Test(token_choice, the_best_blocks_are_chosen)
                                         .kept = kCases[i][1],
                                         .local = kCases[i][2]};
             draw(values);
-            cr_assert_eq(tsr_token_choice_make(&choice, GROUPS, &kTokens, NULL), TSR_OK);
+            cr_assert_eq(tsr_token_choice_make(&choice, GROUPS, &kTokens, 1, NULL), TSR_OK);
             cr_assert_eq(tsr_token_choice_add(&choice, &s, 3, NULL, NULL), TSR_OK);
             check(&choice, &s);
             tsr_token_choice_free(&choice);
@@ -91,8 +91,8 @@ Test(token_choice, queries_that_see_everything_are_not_counted)
 {
     tsr_token_choice x, y, both;
     uint64_t chosen = 0, alike = 0;
-    cr_assert_eq(tsr_token_choice_make(&x, 1, &kTokens, NULL), TSR_OK);
-    cr_assert_eq(tsr_token_choice_make(&y, 1, &kTokens, NULL), TSR_OK);
+    cr_assert_eq(tsr_token_choice_make(&x, 1, &kTokens, 1, NULL), TSR_OK);
+    cr_assert_eq(tsr_token_choice_make(&y, 1, &kTokens, 1, NULL), TSR_OK);
     for (size_t token = 0; token < kTokens.count; token++)
         tsr_token_choice_add_all(&x, token, tsr_token_position(&kTokens, token));
     tsr_token_choice_compare(&x, 0, &y, 0, &kTokens, &chosen, &alike);
