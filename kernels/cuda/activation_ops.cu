@@ -29,7 +29,7 @@ template <typename T, int N> __global__ void norm(const tsr_act_norm a)
     for (size_t i = threadIdx.x; i < a.n / N; i += blockDim.x) {
         vector v = x[i];
         for (int k = 0; k < N; k++)
-            v.of[k] *= r * (T)a.gain[i * N + k];
+            v.of[k] *= a.gain == nullptr ? r : r * (T)a.gain[i * N + k];
         y[i] = v;
     }
 }

@@ -27,7 +27,7 @@ typedef struct tsr_act_index {
 tsr_status tsr_cuda_act_index(const tsr_act_index *args, tsr_precision precision, tsr_stream stream,
                               tsr_err *err) TSR_WARN_UNUSED;
 
-/* y = x / RMS(x) * gain for rows of n. */
+/* y = x / RMS(x) * gain for rows of n. A NULL gain is 1. */
 typedef struct tsr_act_norm {
     const void *x;
     const double *gain;

@@ -2,7 +2,8 @@
 """Times `tessera calibrate` on a GPU beside transformers, over a Llama of 8B shapes (hidden 4096, 32 heads, MLP of 14336) in BF16. The
 rate is that of the tokens by which two runs differ, so that loading is not counted; it is also given as a share of the rate at which
 PyTorch multiplies matrices of 8192 x 8192 in the same precision. transformers runs without and with hooks that sum x^2 on the GPU.
-Exit codes: 1 a rate is below the limit, or a statistic is wrong; 77 no GPU.
+A second model is one layer of DeepSeek-V3 in block FP8, with its 256 experts: seconds, memory, and what 61 of them would take.
+Exit codes: 1 a rate or memory is beyond its limit, or a statistic is wrong; 77 no GPU.
 
     python3 tests/gpu/bench_calibrate.py --tessera build/cli/tessera --make build/tests/make/make_checkpoint [--precisions bf16 fp64]
 """
@@ -12,6 +13,8 @@ import json
 import os
 import pathlib
 import random
+import re
+import resource
 import sys
 import time
 
@@ -19,7 +22,15 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name
 import harness
 
 LENGTH, FEW, MANY = 2048, 8, 40  # tokens of a sequence; sequences of the two runs
-LEAST = {"bf16": 0.33, "fp64": 0.7}  # of PyTorch's rate
+LEAST = {"bf16": 0.5, "fp64": 0.7}  # of PyTorch's rate
+MOST_MEMORY = 8e9  # of the host, for a layer of DeepSeek-V3
+V3 = {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 7168, "moe_intermediate_size": 2048, "intermediate_size": 18432,
+      "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+      "v_head_dim": 128, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4,
+      "norm_topk_prob": True, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "first_k_dense_replace": 0, "num_hidden_layers": 1,
+      "vocab_size": 4096, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False,
+      "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}}
+V3_LAYERS = 61
 
 
 def write_tokens(path, sequences, vocabulary):
@@ -50,6 +61,70 @@ def calibrate(options, src, tokens, precision, work):
         print(f"FAILED: {precision}: exit code {code}: {err.strip()}")
         sys.exit(1)
     return seconds, out
+
+
+def write_v3(path, pool):
+    """Writes one layer of DeepSeek-V3. Codes are bytes of `pool`, which has no NaN; scales make the weights' variance 1 / columns."""
+    h, inner, heads, tensors = V3["hidden_size"], V3["moe_intermediate_size"], V3["num_attention_heads"], {}
+
+    def plain(name, *shape):
+        tensors[name] = ("BF16", shape, None)
+
+    def coded(name, rows, cols):
+        tensors[f"{name}.weight"] = ("F8_E4M3", (rows, cols), None)
+        tensors[f"{name}.weight_scale_inv"] = ("F32", (-(-rows // 128), -(-cols // 128)), cols ** -0.5)
+    plain("model.embed_tokens.weight", V3["vocab_size"], h)
+    plain("lm_head.weight", V3["vocab_size"], h)
+    at = "model.layers.0."
+    for name, size in (("model.norm", h), (f"{at}input_layernorm", h), (f"{at}post_attention_layernorm", h), (f"{at}self_attn.q_a_layernorm", V3["q_lora_rank"]),
+                       (f"{at}self_attn.kv_a_layernorm", V3["kv_lora_rank"])):
+        plain(f"{name}.weight", size)
+    for name, rows, cols in (("q_a_proj", V3["q_lora_rank"], h), ("q_b_proj", heads * 192, V3["q_lora_rank"]), ("kv_a_proj_with_mqa", 576, h),
+                             ("kv_b_proj", heads * 256, V3["kv_lora_rank"]), ("o_proj", h, heads * 128)):
+        coded(f"{at}self_attn.{name}", rows, cols)
+    plain(f"{at}mlp.gate.weight", V3["n_routed_experts"], h)
+    tensors[f"{at}mlp.gate.e_score_correction_bias"] = ("F32", (V3["n_routed_experts"],), 0.0)
+    for module in (*(f"experts.{e}" for e in range(V3["n_routed_experts"])), "shared_experts"):
+        for name, rows, cols in (("gate_proj", inner, h), ("up_proj", inner, h), ("down_proj", h, inner)):
+            coded(f"{at}mlp.{module}.{name}", rows, cols)
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(V3))
+    header, offset = {}, 0
+    for name, (dtype, shape, _) in tensors.items():
+        size = {"BF16": 2, "F32": 4, "F8_E4M3": 1}[dtype]
+        for n in shape:
+            size *= n
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path / "model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, (dtype, _, value) in tensors.items():
+            begin, end = header[name]["data_offsets"]
+            if dtype == "F32":
+                file.write(array.array("f", [value] * ((end - begin) // 4)).tobytes())
+            for place in range(begin, end, len(pool)) if dtype == "F8_E4M3" else ():
+                file.write(pool[: end - place])
+            if dtype == "BF16":  # small numbers of both signs; gains near 1
+                codes = array.array("H", (random.randrange(0x3C00, 0x3D00) | (i & 1) << 15 if "norm" not in name else 0x3F80 for i in range(1 << 15))).tobytes()
+                for place in range(begin, end, len(codes)):
+                    file.write(codes[: end - place])
+    return path
+
+
+def bench_v3(torch, checks, options, work):
+    """One layer of DeepSeek-V3: seconds with loading, and the most memory of the host."""
+    pool = bytes(torch.randint(0, 0x68, (1 << 24,), dtype=torch.uint8) | torch.randint(0, 2, (1 << 24,), dtype=torch.uint8) << 7)
+    src = write_v3(pathlib.Path(work, "v3"), pool)
+    tokens = write_tokens(pathlib.Path(work, "v3.npy"), FEW, V3["vocab_size"])
+    calibrate(options, src, tokens, "bf16", work)  # brings the files into the page cache
+    seconds, out = calibrate(options, src, tokens, "bf16", work)
+    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # of all runs so far, make_checkpoint's included
+    seen = sum(bool(re.search(r"experts\.\d+\.gate_proj\.input_max$", name)) for name in harness.read_safetensors(out)[1])
+    print(f"a layer of DeepSeek-V3 in block FP8, {V3['n_routed_experts']} experts, {FEW * LENGTH} tokens: {seconds:.1f} s with loading, "
+          f"{seconds * V3_LAYERS / 60:.0f} minutes for {V3_LAYERS} layers; host memory at most {memory / 1e9:.1f} GB; {seen} experts seen")
+    checks.check("DeepSeek-V3: memory of the host", memory <= MOST_MEMORY, f"{memory / 1e9:.1f} GB")
 
 
 def rate_of(few, many, per_token):
@@ -106,6 +181,7 @@ def transformers_rates(torch, src, ids, per_token, module_of):
 def main():
     parser = harness.argument_parser(__doc__.splitlines()[0])
     parser.add_argument("--bytes", default="4000M", help="size of the model in BF16 (4000M: nine layers)")
+    parser.add_argument("--experts", action="store_true", help="also one layer of DeepSeek-V3, which needs 14 GB of disk")
     parser.add_argument("--precisions", nargs="+", default=["bf16", "fp64"])
     options = parser.parse_args()
     checks = harness.Checks()
@@ -118,12 +194,13 @@ def main():
         tokens = {n: write_tokens(pathlib.Path(work, f"{n}.npy"), n, config["vocab_size"]) for n in (FEW, MANY)}
         peak = peaks(torch, options.precisions)
         print(f"{config['num_hidden_layers']} layers, sequences of {LENGTH} tokens, {os.cpu_count()} CPU cores, {torch.cuda.get_device_name()}", flush=True)
-        means, whole = {}, {}
+        means, whole, rates = {}, {}, {}
         for precision in options.precisions:
             calibrate(options, src, tokens[FEW], precision, work)  # brings the files into the page cache
             few, _ = calibrate(options, src, tokens[FEW], precision, work)
             many, out = calibrate(options, src, tokens[MANY], precision, work)
             rate, whole[precision] = rate_of(few, many, per_token), many
+            rates[precision] = rate
             data = harness.read_safetensors(out)[1][f"{module}.input_mean_square"][2]
             means[precision] = torch.frombuffer(bytearray(data), dtype=torch.float32).double()
             print(f"calibrate --precision {precision}: {few:.2f} s for {FEW * LENGTH} tokens, {many:.2f} s for {MANY * LENGTH}: {rate:.1f} TFLOP/s, "
@@ -142,6 +219,10 @@ def main():
             print(f"{MANY * LENGTH} tokens, with loading: {precision} {seconds:.2f} s, transformers with hooks {hooked:.2f} s")
         if "bf16" in whole:
             checks.check("bf16: with loading, faster than transformers with hooks", whole["bf16"] < hooked, f"{whole['bf16']:.2f} s")
+        if "bf16" in whole:
+            checks.check("bf16: not slower than transformers with hooks", rates["bf16"] >= theirs["with hooks"], f"{rates['bf16']:.0f} TFLOP/s")
+        if options.experts:
+            bench_v3(torch, checks, options, work)
     checks.finish()
 
 

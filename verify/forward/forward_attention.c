@@ -142,14 +142,8 @@ static tsr_status scale_values(const grouped *g, tsr_err *err)
     }
     if ((f->traits & TSR_VALUE_NORM) == 0)
         return TSR_OK;
-    double *const ones = malloc(g->dim * sizeof *ones);
-    tsr_status status = ones == NULL ? tsr_out_of_memory(err, "for a norm") : TSR_OK;
-    for (size_t i = 0; status == TSR_OK && i < g->dim; i++)
-        ones[i] = 1;
-    if (status == TSR_OK)
-        status = f->ops->norm(f->ops, g->v.x, g->dim, g->v.n / g->dim, g->dim, ones, f->eps, g->v.x, g->dim, err);
-    free(ones);
-    return status == TSR_OK ? tsr_forward_round(f, g->v.x, g->v.n, err) : status;
+    TSR_TRY(f->ops->norm(f->ops, g->v.x, g->dim, g->v.n / g->dim, g->dim, NULL, f->eps, g->v.x, g->dim, err));
+    return tsr_forward_round(f, g->v.x, g->v.n, err);
 }
 
 /* Reads the sinks of a layer to the host, from malloc. */

@@ -183,7 +183,7 @@ struct tsr_ops {
      * TSR_GRAM_TILE. */
     tsr_status (*gram)(tsr_ops *ops, tsr_activation *sums, const tsr_activation *x, size_t n, size_t cols,
                        tsr_err *err);
-    /* Computes y = x / RMS(x) * gain for `rows` rows of n. Rows are ld_x and ld_y apart; x and y may be equal. */
+    /* Computes y = x / RMS(x) * gain for `rows` rows of n. A NULL gain is 1. Rows are ld_x and ld_y apart; x and y may be equal. */
     tsr_status (*norm)(tsr_ops *ops, const tsr_activation *x, size_t ld_x, size_t rows, size_t n, const double *gain,
                        double eps, tsr_activation *y, size_t ld_y, tsr_err *err);
     /* Computes y = x - mean of x for `rows` rows of n; x and y may be equal. */

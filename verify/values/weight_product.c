@@ -224,5 +224,5 @@ void tsr_rms_norm(const double *x, size_t n, const double *gain, double eps, dou
 {
     const double r = 1 / sqrt(tsr_dot(x, x, n) / (double)n + eps);
     for (size_t i = 0; i < n; i++)
-        y[i] = x[i] * r * gain[i];
+        y[i] = x[i] * r * (gain != NULL ? gain[i] : 1);
 }

@@ -37,7 +37,7 @@ tsr_status tsr_linear_view(tsr_view *view, const tsr_checkpoint *checkpoint, con
 tsr_status tsr_linear_expect(const tsr_checkpoint *checkpoint, const tsr_weight *weight, size_t rows, size_t cols,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* Computes y = x / RMS(x) * gain, RMS(x) = sqrt(mean of x^2 + eps). x and y may be the same array. */
+/* Computes y = x / RMS(x) * gain, RMS(x) = sqrt(mean of x^2 + eps). A NULL gain is 1. x and y may be the same array. */
 void tsr_rms_norm(const double *x, size_t n, const double *gain, double eps, double *y);
 
 /* x becomes softmax(x). */

@@ -36,14 +36,8 @@ static tsr_status project(const compressed *c, const char *part, const tsr_activ
 /* Divides the rows of x [rows][n] by their RMS. */
 static tsr_status divide_by_rms(const tsr_forward *f, tsr_held *x, size_t n, tsr_err *err)
 {
-    double *const ones = malloc(n * sizeof *ones);
-    if (ones == NULL)
-        return tsr_out_of_memory(err, "for a norm");
-    for (size_t i = 0; i < n; i++)
-        ones[i] = 1;
-    const tsr_status status = f->ops->norm(f->ops, x->x, n, x->n / n, n, ones, f->eps, x->x, n, err);
-    free(ones);
-    return status == TSR_OK ? tsr_forward_round(f, x->x, x->n, err) : status;
+    TSR_TRY(f->ops->norm(f->ops, x->x, n, x->n / n, n, NULL, f->eps, x->x, n, err));
+    return tsr_forward_round(f, x->x, x->n, err);
 }
 
 /* Applies RoPE to the last elements of `heads` heads of each token. */

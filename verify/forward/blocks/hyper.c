@@ -28,16 +28,13 @@ static void close_connection(connection *c)
 /* Computes the product of x [n][width], divided by its RMS, and fn [rows][width]. */
 static tsr_status multiply(tsr_forward *f, const tsr_activation *x, size_t n, connection *c, tsr_err *err)
 {
-    double *const ones = malloc(f->width * sizeof *ones);
     tsr_held normed = {0}, y = {0};
     tsr_status status = TSR_OK;
     c->product = malloc((n * c->rows + 1) * sizeof *c->product);
-    if (ones == NULL || c->product == NULL)
+    if (c->product == NULL)
         TSR_GOTO(tsr_out_of_memory(err, "for hyper-connections"));
-    for (size_t i = 0; i < f->width; i++)
-        ones[i] = 1;
     TSR_GOTO(tsr_hold_unset(f, &normed, n * f->width, err));
-    TSR_GOTO(f->ops->norm(f->ops, x, f->width, n, f->width, ones, f->eps, normed.x, f->width, err));
+    TSR_GOTO(f->ops->norm(f->ops, x, f->width, n, f->width, NULL, f->eps, normed.x, f->width, err));
     const tsr_layer_product p = {
         .dense = c->fn, .rows = c->rows, .cols = f->width, .x = normed.x, .ld_x = f->width, .n = n, .part = true};
     TSR_GOTO(tsr_forward_product(f, &p, &y, err));
@@ -45,7 +42,6 @@ static tsr_status multiply(tsr_forward *f, const tsr_activation *x, size_t n, co
 out:
     tsr_let_go(f, &normed);
     tsr_let_go(f, &y);
-    free(ones);
     return status;
 }
 
