@@ -14,7 +14,6 @@ import os
 import pathlib
 import random
 import re
-import resource
 import sys
 import time
 
@@ -49,18 +48,24 @@ def operations(config):
     return config["num_hidden_layers"] * (2 * weights + 2 * LENGTH * hidden)
 
 
+# Runs a program, and prints the most memory that it took in bytes. (The kernel counts a child's memory from its fork on, and this process
+# holds PyTorch.)
+MEASURED = "import resource, subprocess, sys; code = subprocess.run(sys.argv[1:]).returncode; " \
+           "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024); sys.exit(code)"
+
+
 def calibrate(options, src, tokens, precision, work):
     out = pathlib.Path(work, f"{precision}.safetensors")
     out.unlink(missing_ok=True)
     began = time.monotonic()
-    code, _, err = harness.run(options.tessera, ["calibrate", src, "--tokens", tokens, "--count", LENGTH, "-o", out, "--device", "cuda",
-                                                 "--precision", precision, "--quiet", "--save-every", 1000])
+    code, printed, err = harness.run(sys.executable, ["-c", MEASURED, options.tessera, "calibrate", src, "--tokens", tokens, "--count", LENGTH, "-o", out,
+                                                      "--device", "cuda", "--precision", precision, "--quiet", "--save-every", 1000])
     seconds = time.monotonic() - began
     harness.skip_without_gpu(code, err)
     if code != 0:
         print(f"FAILED: {precision}: exit code {code}: {err.strip()}")
         sys.exit(1)
-    return seconds, out
+    return seconds, out, int(printed.split()[-1])
 
 
 def write_v3(path, pool):
@@ -119,8 +124,7 @@ def bench_v3(torch, checks, options, work):
     src = write_v3(pathlib.Path(work, "v3"), pool)
     tokens = write_tokens(pathlib.Path(work, "v3.npy"), FEW, V3["vocab_size"])
     calibrate(options, src, tokens, "bf16", work)  # brings the files into the page cache
-    seconds, out = calibrate(options, src, tokens, "bf16", work)
-    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # of all runs so far, make_checkpoint's included
+    seconds, out, memory = calibrate(options, src, tokens, "bf16", work)
     seen = sum(bool(re.search(r"experts\.\d+\.gate_proj\.input_max$", name)) for name in harness.read_safetensors(out)[1])
     print(f"a layer of DeepSeek-V3 in block FP8, {V3['n_routed_experts']} experts, {FEW * LENGTH} tokens: {seconds:.1f} s with loading, "
           f"{seconds * V3_LAYERS / 60:.0f} minutes for {V3_LAYERS} layers; host memory at most {memory / 1e9:.1f} GB; {seen} experts seen")
@@ -197,8 +201,8 @@ def main():
         means, whole, rates = {}, {}, {}
         for precision in options.precisions:
             calibrate(options, src, tokens[FEW], precision, work)  # brings the files into the page cache
-            few, _ = calibrate(options, src, tokens[FEW], precision, work)
-            many, out = calibrate(options, src, tokens[MANY], precision, work)
+            few, *_ = calibrate(options, src, tokens[FEW], precision, work)
+            many, out, _ = calibrate(options, src, tokens[MANY], precision, work)
             rate, whole[precision] = rate_of(few, many, per_token), many
             rates[precision] = rate
             data = harness.read_safetensors(out)[1][f"{module}.input_mean_square"][2]

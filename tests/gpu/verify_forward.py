@@ -308,10 +308,10 @@ def run(tessera, *words):
     return json.loads(out) if code in (0, 1) else {"error": err}
 
 
-def make_reference(path):
+def make_reference(path, width):
     """Random states and logits, which no model has: only the figures are compared."""
     rng, (sequences, length) = random.Random(1), (2, 40)
-    shapes = {**{f"hidden_states.{n}": (sequences, length, HIDDEN) for n in range(LAYERS + 1)}, "logits": (sequences, length, VOCABULARY)}
+    shapes = {**{f"hidden_states.{n}": (sequences, length, width) for n in range(LAYERS + 1)}, "logits": (sequences, length, VOCABULARY)}
     tensors = {"input_ids": ("I32", (sequences, length), array.array("i", (rng.randrange(VOCABULARY) for _ in range(sequences * length))).tobytes())}
     for name, shape in shapes.items():
         tensors[name] = ("F32", shape, array.array("f", (rng.gauss(0, 1) for _ in range(shape[0] * shape[1] * shape[2]))).tobytes())
@@ -416,7 +416,6 @@ def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as work:
-        reference = make_reference(pathlib.Path(work, "reference.safetensors"))
         for family in FAMILIES:
             src, dst = Model(family).write(pathlib.Path(work, family)), pathlib.Path(work, f"{family}-coded")
             scheme = ["mxfp4-weight-only", "--dialect", "gpt-oss"] if family == "gpt_oss" else ["fp8-block"]
@@ -433,7 +432,7 @@ def main():
                     check_groups(checks, options.tessera, family, both, on_gpu)
             check_statistics(checks, options.tessera, family, src, work)
             check_two(checks, options.tessera, family, both, on_gpu)  # as served, as the last one was
-            alone = (src, "--reference", reference)
+            alone = (src, "--reference", make_reference(pathlib.Path(work, f"{family}.safetensors"), HIDDEN * (V4["hc_mult"] if family == "deepseek_v4" else 1)))
             check_two(checks, options.tessera, family, alone, run(options.tessera, *alone, "--device", "cuda"))
     checks.finish()
 
