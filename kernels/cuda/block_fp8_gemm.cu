@@ -1,8 +1,6 @@
 /* Entry of the block-FP8 product: the plain kernel, which is its definition, and the choice of a kernel. */
 #include "kernels/cuda/block_fp8_gemm.h"
 
-#include <limits.h>
-
 #include "kernels/cuda/block_fp8_parts.cuh"
 
 static_assert(std::is_same<tsr_stream, cudaStream_t>::value, "tsr_stream is cudaStream_t");
@@ -40,55 +38,25 @@ tsr_status run_plain(const problem &p, tsr_gemm_out out, tsr_stream stream, tsr_
 
 bool block_fp8::fast_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device)
 {
-    return device->arch == 90 && args->group_m <= 1 && args->k > 0 && host::aligned(args->a, 16) &&
-           host::aligned(args->w, 16) && host::aligned(args->scale_a, 16) && args->lda % 16 == 0 &&
-           args->ldw % 16 == 0 && args->ld_scale_a % 4 == 0;
-}
-
-/* Weights of these sizes nearly fill L2 and stay there between launches. If the CTAs of the next launch start one by
- * one, the launch takes 6 to 20 % longer. A likely reason: they run on other multiprocessors than before, and L2 has
- * two halves. Other launches gain 2 to 10 % from an early start. */
-static bool nearly_fill_l2(int64_t bytes)
-{
-    return bytes > (32 << 20) && bytes < (64 << 20);
+    return device->arch == 90 && args->group_m <= 1 && args->k > 0 &&
+           operands_fit(args->a, args->w, args->lda, args->ldw) && host::aligned(args->scale_a, 16) &&
+           args->ld_scale_a % 4 == 0;
 }
 
 tsr_status block_fp8::problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr_err *err)
 {
-    if (args->m < 0 || args->n < 0 || args->k < 0 || args->m > INT_MAX / 2 || args->n > INT_MAX / 2 ||
-        args->k > INT_MAX / 2) {
-        return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: unsupported shape: m %lld, n %lld, k %lld",
-                        (long long)args->m, (long long)args->n, (long long)args->k);
-    }
+    matrices found;
+    TSR_TRY(matrices_of(kWhat, *args, &found, err));
     const int64_t group = args->group_m;
     if (group != 0 && group != 1 && group != 64 && group != 128) {
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "block-FP8 product: %lld tokens share a scale; supported: 1, 64 and 128", (long long)group);
     }
     const uint8_t shift = group == 128 ? 7 : group == 64 ? 6 : 0;
-    if (args->lda < args->k || args->ldw < args->k || args->ldd < args->n ||
-        args->ld_scale_a < host::ceil_div(args->m, (int64_t)1 << shift)) {
-        return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: a leading dimension is smaller than its row");
+    if (args->ld_scale_a < host::ceil_div(args->m, (int64_t)1 << shift)) {
+        return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: a row of scale_a is shorter than the tokens' scales");
     }
-    if (args->out != TSR_GEMM_BF16 && args->out != TSR_GEMM_F16 && args->out != TSR_GEMM_F32) {
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "block-FP8 product: unknown output type %d", (int)args->out);
-    }
-    const int size = args->out == TSR_GEMM_F32 ? 4 : 2;
-    *p = {args->a,
-          args->w,
-          args->scale_a,
-          args->scale_w,
-          args->d,
-          args->lda,
-          args->ldw,
-          args->ldd,
-          args->ld_scale_a,
-          (int)args->m,
-          (int)args->n,
-          (int)args->k,
-          host::aligned(args->d, 16) && args->ldd * size % 16 == 0,
-          !nearly_fill_l2(args->n * args->k),
-          shift};
+    *p = {found, args->scale_a, args->scale_w, args->ld_scale_a, shift};
     return TSR_OK;
 }
 
@@ -137,5 +105,5 @@ tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream st
     case TSR_GEMM_AUTO:
         break;
     }
-    return block_fp8::no_such_tile(config, err);
+    return block_fp8::no_such_tile(block_fp8::kWhat, config, err);
 }

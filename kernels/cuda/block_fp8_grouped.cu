@@ -142,5 +142,5 @@ tsr_status tsr_cuda_block_fp8_grouped(const tsr_block_fp8_grouped *args, tsr_str
     case TSR_GEMM_AUTO:
         break;
     }
-    return block_fp8::no_such_tile(config, err);
+    return block_fp8::no_such_tile(block_fp8::kWhat, config, err);
 }

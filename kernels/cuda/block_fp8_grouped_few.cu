@@ -1,7 +1,7 @@
 /* Grouped block-FP8 kernel for few rows per group in the masked layout: W * A^T, persistent, so that the weights of all groups
  * stream without interruption. */
 #include "kernels/cuda/block_fp8_grouped.cuh"
-#include "kernels/cuda/block_fp8_share.cuh"
+#include "kernels/cuda/product_share.cuh"
 
 #pragma nv_diag_suppress 177 /* functions called only by the sm_90a kernels are unused in the pass for sm_80 */
 
@@ -263,5 +263,5 @@ tsr_status block_fp8::run_grouped_few(const grouped_problem &p, const tsr_gemm_c
     TSR_TILE(64, 64)
     TSR_TILE(64, 128)
 #undef TSR_TILE
-    return no_such_tile(config, err);
+    return no_such_tile(kWhat, config, err);
 }

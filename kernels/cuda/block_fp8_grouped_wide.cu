@@ -106,7 +106,7 @@ template <int WIDTH> struct grouped_schedule {
 
 /* Role of the loading warp. All its lanes search for units; one of them announces the units and requests the tiles. */
 template <int WIDTH>
-__device__ __forceinline__ void load_groups(wide_ring<kTokens, WIDTH> &ring, grouped_schedule<WIDTH> schedule,
+__device__ __forceinline__ void load_groups(tile_ring<wide_shape<kTokens, WIDTH>> &ring, grouped_schedule<WIDTH> schedule,
                                             grouped_table &table, int tiles, const wide_maps &maps, int lane)
 {
     const int stride = (int)gridDim.x / 2;
@@ -122,7 +122,7 @@ __device__ __forceinline__ void load_groups(wide_ring<kTokens, WIDTH> &ring, gro
         const grouped_unit next = schedule.find(index, stride, lane);
         if (hopper::elect()) {
             table.units[i % grouped_table::kPlaces] = next;
-            load_unit<kTokens, WIDTH>(
+            load_unit(
                 ring, {unit.m0, unit.group * schedule.p.all.n + unit.n0, kTokens, unit.shared == 1, unit.shared == 2},
                 schedule.rank, tiles, maps);
         }
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(384, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     using shape = wide_shape<kTokens, WIDTH>;
     extern __shared__ __align__(1024) uint8_t staged[];
-    wide_ring<kTokens, WIDTH> ring(staged + shape::kStagedBytes);
+    tile_ring<wide_shape<kTokens, WIDTH>> ring(staged + shape::kStagedBytes);
     grouped_table &table = *reinterpret_cast<grouped_table *>(staged + shape::kBytes);
     const int tiles = (p.all.k + kBlock - 1) / kBlock, columns = (p.all.n + WIDTH - 1) / WIDTH;
     const int along_m = (p.all.m + kTokens - 1) / kTokens;
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(384, 1)
     hopper::let_next_launch_begin();
     if (threadIdx.x == 0) {
         hopper::barrier_init(&table.begun, 1);
-        prepare<kTokens, WIDTH>(ring, maps, 2);
+        prepare(ring, maps, 2);
     }
     hopper::wait_for_launch_before();
     if (p.rows_of_group != NULL) {
@@ -244,7 +244,7 @@ tsr_status launch_grouped(const grouped_problem &p, int processors, tsr_stream s
 {
     const problem &all = p.all;
     wide_maps maps;
-    TSR_TRY((encode_maps<kTokens, WIDTH, T>(all, weight_rows(p), kTokens, &maps, err)));
+    TSR_TRY((encode_maps<wide_shape<kTokens, WIDTH>, T>(all, weight_rows(p), kTokens, &maps, err)));
     const int64_t tiles_m =
         p.rows_of_group != NULL ? p.groups * host::ceil_div(p.room, kTokens) : host::ceil_div(all.m, kTokens);
     const int64_t units = tiles_m * host::ceil_div(all.n, WIDTH),
@@ -290,7 +290,7 @@ tsr_status run_grouped(const grouped_problem &p, const tsr_gemm_config &config, 
     if (config.tokens == kTokens && config.rows == 192) {
         return launch_ranges<192, T>(p, processors, stream, err);
     }
-    return no_such_tile(config, err);
+    return no_such_tile(kWhat, config, err);
 }
 
 } // namespace
@@ -299,7 +299,7 @@ tsr_status block_fp8::run_grouped_wide(const grouped_problem &p, const tsr_gemm_
                                        tsr_stream stream, tsr_err *err)
 {
     if (config.cluster != 2) {
-        return no_such_tile(config, err);
+        return no_such_tile(kWhat, config, err);
     }
     return for_results(
         p.out, [&](auto of) { return run_grouped<typename decltype(of)::type>(p, config, processors, stream, err); });

@@ -172,8 +172,7 @@ template <typename T, int TOKENS, int ROWS> tsr_status launch_mma(const problem 
 
 bool block_fp8::mma_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device)
 {
-    return device->arch >= 89 && args->k > 0 && host::aligned(args->a, 16) && host::aligned(args->w, 16) &&
-           args->lda % 16 == 0 && args->ldw % 16 == 0;
+    return device->arch >= 89 && args->k > 0 && operands_fit(args->a, args->w, args->lda, args->ldw);
 }
 
 tsr_gemm_config block_fp8::mma_for(int64_t m)
@@ -188,6 +187,6 @@ tsr_status block_fp8::run_mma(const problem &p, tsr_gemm_out out, const tsr_gemm
         using T = typename decltype(of)::type;
         return config.tokens == 32 && config.rows == 64     ? launch_mma<T, 32, 64>(p, stream, err)
                : config.tokens == 128 && config.rows == 128 ? launch_mma<T, 128, 128>(p, stream, err)
-                                                            : no_such_tile(config, err);
+                                                            : no_such_tile(kWhat, config, err);
     });
 }

@@ -1,5 +1,5 @@
-/* Wraps Hopper instructions that CUDA C++ has no functions for: mbarriers, the bulk tensor copy, wgmma on e4m3 and
- * BF16. */
+/* Wraps Hopper instructions that CUDA C++ has no functions for: mbarriers, the bulk tensor copy, wgmma on e4m3, int8
+ * and BF16. */
 #ifndef TSR_KERNELS_CUDA_HOPPER_CUH
 #define TSR_KERNELS_CUDA_HOPPER_CUH
 
@@ -349,9 +349,17 @@ template <int COUNT> __device__ __forceinline__ void hold(float (&d)[COUNT])
     }
 }
 
+template <int COUNT> __device__ __forceinline__ void hold(int32_t (&d)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        asm volatile("" : "+r"(d[i])::"memory");
+    }
+}
+
 /* Waits until at most PENDING groups of products are in progress. `d` is the result of the finished group, and must not
  * be read before. */
-template <int PENDING, int COUNT> __device__ __forceinline__ void mma_wait(float (&d)[COUNT])
+template <int PENDING, typename NUMBER, int COUNT> __device__ __forceinline__ void mma_wait(NUMBER (&d)[COUNT])
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
     hold(d);
@@ -363,7 +371,8 @@ template <int N> __device__ __forceinline__ void mma_wait_but()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-#define TSR_D4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define TSR_D(i)   "+f"(d[i])
+#define TSR_D4(i)  TSR_D(i), TSR_D(i + 1), TSR_D(i + 2), TSR_D(i + 3)
 #define TSR_D8(i)  TSR_D4(i), TSR_D4(i + 4)
 #define TSR_D16(i) TSR_D8(i), TSR_D8(i + 8)
 #define TSR_D32(i) TSR_D16(i), TSR_D16(i + 16)
@@ -390,11 +399,13 @@ template <int N> __device__ __forceinline__ void mma_wait_but()
 #define TSR_N128                                                                                             \
     TSR_N96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
             "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define TSR_MMA(width, registers, outs, x, y, add)                                                        \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\n"                                         \
-                 "wgmma.mma_async.sync.aligned.m64n" width "k32.f32.e4m3.e4m3 {" registers "}, " x ", " y \
-                 ", p, 1, 1;\n}"                                                                          \
-                 : outs                                                                                   \
+#define TSR_TYPES "f32.e4m3.e4m3"
+#define TSR_SIGNS ", 1, 1"
+#define TSR_MMA(width, registers, outs, x, y, add)                                                            \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\n"                                             \
+                 "wgmma.mma_async.sync.aligned.m64n" width "k32." TSR_TYPES " {" registers "}, " x ", " y ", p" \
+                 TSR_SIGNS ";\n}"                                                                             \
+                 : outs                                                                                       \
                  : "l"(a), "l"(b), "r"(accumulate))
 
 /* d[64 x N] (+)= A[64 x 32] * B[N x 32]^T for one warpgroup. d[4g + 2h + j] is row 16w + lane/4 + 8h, column 8g +
@@ -473,15 +484,35 @@ __device__ __forceinline__ void mma_values(float (&d)[64], const uint32_t *a, ui
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-/* Multiplies one tile of 128 along K: four steps of 32, in which the operands, given by operand_low, advance by 32
- * bytes each. mma_wait returns the result. */
-template <int N> __device__ __forceinline__ void mma_128(float (&d)[N / 2], uint32_t a, uint32_t b)
+/* The same of int8, whose sums are exact in int32. */
+#undef TSR_D
+#undef TSR_TYPES
+#undef TSR_SIGNS
+#define TSR_D(i)  "+r"(d[i])
+#define TSR_TYPES "s32.s8.s8"
+#define TSR_SIGNS ""
+template <int N> __device__ __forceinline__ void mma(int32_t (&d)[N / 2], uint64_t a, uint64_t b, int accumulate)
+{
+    if constexpr (N == 64) {
+        TSR_MMA("64", TSR_N32, TSR_D32(0), "%32", "%33", "%34");
+    } else if constexpr (N == 128) {
+        TSR_MMA("128", TSR_N64, TSR_D64, "%64", "%65", "%66");
+    } else {
+        static_assert(N == 256, "no such width");
+        TSR_MMA("256", TSR_N128, TSR_D128, "%128", "%129", "%130");
+    }
+}
+
+/* Multiplies one tile of 128 bytes along K: four steps of 32, in which the operands, given by operand_low, advance by
+ * 32 bytes each. mma_wait returns the result. With `add`, d is added to. */
+template <int N, typename NUMBER>
+__device__ __forceinline__ void mma_128(NUMBER (&d)[N / 2], uint32_t a, uint32_t b, bool add = false)
 {
     hold(d);
     mma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-        mma<N>(d, operand_of_low(a + 2 * step), operand_of_low(b + 2 * step), step != 0);
+        mma<N>(d, operand_of_low(a + 2 * step), operand_of_low(b + 2 * step), add || step != 0);
     }
     mma_commit();
 }

@@ -1,11 +1,11 @@
-/* Common code of the block-FP8 kernels for up to some hundred tokens: how a CTA finds and loads its part of the product, and how
+/* Common code of the kernels for up to some hundred tokens: how a CTA finds and loads its part of the product, and how
  * the kernels are launched. */
-#ifndef TSR_KERNELS_CUDA_BLOCK_FP8_SHARE_CUH
-#define TSR_KERNELS_CUDA_BLOCK_FP8_SHARE_CUH
+#ifndef TSR_KERNELS_CUDA_PRODUCT_SHARE_CUH
+#define TSR_KERNELS_CUDA_PRODUCT_SHARE_CUH
 
-#include "kernels/cuda/block_fp8_parts.cuh"
+#include "kernels/cuda/product_parts.cuh"
 
-namespace block_fp8
+namespace product
 {
 
 /* One CTA's share of the product: its first weight row and token, and its k tiles. */
@@ -17,9 +17,9 @@ struct tile_share {
 /* Computes a CTA's share; k is split over a cluster along x. CTAs with the same weights are launched one after another,
  * so that they share them in L2. Divides in 32 bits, and only if necessary: a 64-bit division takes longer than
  * everything else before the first copy. */
-static __device__ __forceinline__ tile_share share_of(const problem &p, int splits, int tokens, int rows)
+static __device__ __forceinline__ tile_share share_of(const matrices &p, int splits, int tokens, int rows)
 {
-    const int tiles = (p.k + kBlock - 1) / kBlock, n0 = (int)blockIdx.y * rows;
+    const int tiles = (p.k + kDepth - 1) / kDepth, n0 = (int)blockIdx.y * rows;
     if (splits == 1) {
         return {tiles, 0, tiles, 0, 1, n0, first_token((int)blockIdx.x * tokens, tokens, p.m)};
     }
@@ -39,7 +39,7 @@ template <typename SHAPE> __device__ __forceinline__ void make_barriers(const ti
     hopper::fence_barrier_init();
 }
 
-/* Tensor maps of the operands and of A's scales. */
+/* Tensor maps of the operands and of A's scales, if it has any. */
 struct operand_maps {
     CUtensorMap w, a, scale;
 };
@@ -53,10 +53,12 @@ __device__ __forceinline__ void load_k_tile(tile_ring<SHAPE> &ring, int t, int r
 {
     uint64_t *const full = &ring.full[ring.stage];
     hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
-    hopper::barrier_expect(full, (uint32_t)(SHAPE::kWBytes + tokens * (kBlock + 4)));
-    hopper::load_tile(ring.w + ring.stage * SHAPE::kWBytes, map_w, full, t * kBlock, row_w);
-    hopper::load_tile(ring.a + ring.stage * SHAPE::kABytes, map_a, full, t * kBlock, row_a);
-    hopper::load_tile(ring.scale + ring.stage * SHAPE::kScaleBytes, map_scale, full, row_a, t);
+    hopper::barrier_expect(full, (uint32_t)(SHAPE::kWBytes + tokens * ring.kTokenBytes));
+    hopper::load_tile(ring.w + ring.stage * SHAPE::kWBytes, map_w, full, t * kDepth, row_w);
+    hopper::load_tile(ring.a + ring.stage * SHAPE::kABytes, map_a, full, t * kDepth, row_a);
+    if constexpr (SHAPE::kScaleBytes > 0) {
+        hopper::load_tile(ring.scale + ring.stage * SHAPE::kScaleBytes, map_scale, full, row_a, t);
+    }
     ring.step();
 }
 
@@ -66,48 +68,46 @@ __device__ __forceinline__ void load_share(tile_ring<SHAPE> ring, const tile_sha
                                            const CUtensorMap *map_w, const CUtensorMap *map_a,
                                            const CUtensorMap *map_scale)
 {
-    const int tokens = copied_tokens(SHAPE::kABytes / kBlock, m);
+    const int tokens = copied_tokens(SHAPE::kABytes / kDepth, m);
     for (int t = mine.first; t < mine.last; ++t) {
         load_k_tile(ring, t, mine.n0, mine.m0, tokens, map_w, map_a, map_scale);
     }
     drain(ring);
 }
 
-/* Runs a kernel for the type of the results, if it can split k as `config` says. */
-template <typename F> tsr_status for_splits(const tsr_gemm_config &config, tsr_gemm_out out, tsr_err *err, F run)
-{
-    return config.cluster < 1 || config.cluster > kMostSplits ? no_such_tile(config, err) : for_results(out, run);
-}
-
 /* Encodes maps for tiles of this many tokens and weight rows; W has `all_rows` rows. */
-static inline tsr_status encode_operands(const problem &p, int64_t all_rows, int tokens, int rows, operand_maps *maps,
-                                         tsr_err *err)
+template <typename PROBLEM>
+tsr_status encode_operands(const PROBLEM &p, int64_t all_rows, int tokens, int rows, operand_maps *maps, tsr_err *err)
 {
     encode_fn encode = NULL;
+    *maps = {};
     TSR_TRY(find_encode(&encode, err));
     TSR_TRY(
-        encode_matrix(encode, &maps->w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, all_rows, p.k, p.ldw, rows, kBlock, err));
-    TSR_TRY(encode_matrix(encode, &maps->a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, tokens, kBlock, err));
-    return encode_matrix(encode, &maps->scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, host::ceil_div(p.k, kBlock),
-                         p.m, p.ld_scale_a * 4, 1, tokens, err);
+        encode_matrix(encode, &maps->w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, all_rows, p.k, p.ldw, rows, kDepth, err));
+    TSR_TRY(encode_matrix(encode, &maps->a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, tokens, kDepth, err));
+    if constexpr (PROBLEM::kScaled) {
+        return encode_matrix(encode, &maps->scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a,
+                             host::ceil_div(p.k, kDepth), p.m, p.ld_scale_a * 4, 1, tokens, err);
+    }
+    return TSR_OK;
 }
 
 /* Launches a kernel whose CTAs each compute a tile of this many tokens and weight rows; `splits` CTAs share k. `more`
  * are further kernel arguments. */
-template <typename SHAPE, typename KERNEL, typename... MORE>
-tsr_status launch_shares(KERNEL kernel, const problem &p, int tokens, int rows, int splits, tsr_stream stream,
+template <typename SHAPE, typename KERNEL, typename PROBLEM, typename... MORE>
+tsr_status launch_shares(KERNEL kernel, const PROBLEM &p, int tokens, int rows, int splits, tsr_stream stream,
                          tsr_err *err, const MORE &...more)
 {
     operand_maps maps;
     TSR_TRY(encode_operands(p, p.n, copied_tokens(tokens, p.m), rows, &maps, err));
     const dim3 grid((unsigned)(host::ceil_div(p.m, tokens) * splits), (unsigned)host::ceil_div(p.n, rows));
-    TSR_TRY(host::launched(kWhat, host::allow_shared(kernel, SHAPE::kBytes), err));
-    return host::launched(kWhat,
+    TSR_TRY(host::launched(PROBLEM::kName, host::allow_shared(kernel, SHAPE::kBytes), err));
+    return host::launched(PROBLEM::kName,
                           host::launch(kernel, {grid, SHAPE::kThreads, SHAPE::kBytes, stream},
                                        {host::in_clusters((unsigned)splits), host::beside_the_one_before()}, maps.w,
                                        maps.a, maps.scale, p, splits, more...),
                           err);
 }
 
-} // namespace block_fp8
+} // namespace product
 #endif
