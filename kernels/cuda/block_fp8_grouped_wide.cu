@@ -106,8 +106,9 @@ template <int WIDTH> struct grouped_schedule {
 
 /* Role of the loading warp. All its lanes search for units; one of them announces the units and requests the tiles. */
 template <int WIDTH>
-__device__ __forceinline__ void load_groups(tile_ring<wide_shape<kTokens, WIDTH>> &ring, grouped_schedule<WIDTH> schedule,
-                                            grouped_table &table, int tiles, const wide_maps &maps, int lane)
+__device__ __forceinline__ void load_groups(tile_ring<wide_shape<kTokens, WIDTH>> &ring,
+                                            grouped_schedule<WIDTH> schedule, grouped_table &table, int tiles,
+                                            const wide_maps &maps, int lane)
 {
     const int stride = (int)gridDim.x / 2;
     int index = blockIdx.x / 2;
@@ -122,9 +123,9 @@ __device__ __forceinline__ void load_groups(tile_ring<wide_shape<kTokens, WIDTH>
         const grouped_unit next = schedule.find(index, stride, lane);
         if (hopper::elect()) {
             table.units[i % grouped_table::kPlaces] = next;
-            load_unit(
-                ring, {unit.m0, unit.group * schedule.p.all.n + unit.n0, kTokens, unit.shared == 1, unit.shared == 2},
-                schedule.rank, tiles, maps);
+            load_unit(ring,
+                      {unit.m0, unit.group * schedule.p.all.n + unit.n0, kTokens, unit.shared == 1, unit.shared == 2},
+                      schedule.rank, tiles, maps);
         }
         __syncwarp();
         unit = next;
@@ -179,7 +180,7 @@ __device__ __forceinline__ void multiply_groups(const grouped_problem &p, groupe
             multiply_unit<kTokens, WIDTH>(ring, scales_w, fetch, tiles, row0 + lane / 4, unit.n0 % kBlock, lane, 2,
                                           sum);
             store_results<WIDTH, shape::kOut, T>(
-                map_d, p.all, sum[0], staged + warp / 4 * shape::kGroupBytes,
+                map_d, p.all, results_in(sum[0]), staged + warp / 4 * shape::kGroupBytes,
                 {unit.m0 + first_row, unit.n0, unit.rows - first_row, warp / 4, warp % 4, lane});
         } else {
             fetch(tiles);

@@ -21,14 +21,17 @@ struct problem : matrices {
     static constexpr bool kScaled = true; /* A's scales are copied with its k tiles */
 
     /* The sums are the results. */
-    struct finisher {
-        __device__ __forceinline__ finisher(const problem &, int)
+    template <int WIDTH> struct finisher {
+        __device__ __forceinline__ finisher(const problem &, int, int, int)
         {
         }
 
-        __device__ __forceinline__ float4 finish(const float *sums, int) const
+        template <int COUNT> __device__ __forceinline__ void finish(int, const float *sums, int, float *results) const
         {
-            return make_float4(sums[0], sums[1], sums[2], sums[3]);
+#pragma unroll
+            for (int e = 0; e < COUNT * 4; ++e) {
+                results[e] = sums[e];
+            }
         }
     };
 

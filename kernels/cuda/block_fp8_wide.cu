@@ -6,8 +6,9 @@ namespace block_fp8
 
 /* Role of the multiplying warps: unit by unit, k tile by k tile, then the results. */
 template <int TOKENS, int WIDTH, typename T>
-__device__ __forceinline__ void multiply_units(wide_shape<TOKENS, WIDTH>, result_type<T>, const wide_schedule &schedule, const wide_share &mine, const problem &p,
-                                               const CUtensorMap *map_d, uint8_t *staged, int warp, int lane)
+__device__ __forceinline__ void multiply_units(wide_shape<TOKENS, WIDTH>, result_type<T>, const wide_schedule &schedule,
+                                               const wide_share &mine, const problem &p, const CUtensorMap *map_d,
+                                               uint8_t *staged, int warp, int lane)
 {
     using shape = wide_shape<TOKENS, WIDTH>;
     const int group = warp / 4, row0 = group * (TOKENS / 2) + warp % 4 * 16, last_block = (p.n - 1) / kBlock;
@@ -27,22 +28,22 @@ __device__ __forceinline__ void multiply_units(wide_shape<TOKENS, WIDTH>, result
                                      sum);
 #pragma unroll
         for (int sub = 0; sub < shape::kSubs; ++sub) {
-            store_results<WIDTH, shape::kOut, T>(map_d, p, sum[sub], staged + group * shape::kGroupBytes,
+            store_results<WIDTH, shape::kOut, T>(map_d, p, results_in(sum[sub]), staged + group * shape::kGroupBytes,
                                                  {m0 + group * (TOKENS / 2) + 64 * sub, n0, 64, group, warp % 4, lane});
         }
     }
     hopper::bulk_wait(); /* shared memory must outlive the copies */
 }
 
-tsr_status run_wide(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, int processors, tsr_stream stream,
-                    tsr_err *err)
+tsr_status run_wide(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, int processors,
+                    tsr_stream stream, tsr_err *err)
 {
     const bool pairs = config.cluster == 1 || config.cluster == 2;
     return for_results(out, [&](auto of) {
         using T = typename decltype(of)::type;
-#define TSR_TILE(TOKENS, ROWS)                                                                            \
-    if (pairs && config.tokens == TOKENS && config.rows == ROWS) {                                        \
-        return launch_wide<wide_shape<TOKENS, ROWS>, T>(p, config.cluster, processors, stream, err);      \
+#define TSR_TILE(TOKENS, ROWS)                                                                       \
+    if (pairs && config.tokens == TOKENS && config.rows == ROWS) {                                   \
+        return launch_wide<wide_shape<TOKENS, ROWS>, T>(p, config.cluster, processors, stream, err); \
     }
         TSR_TILE(128, 128)
         TSR_TILE(128, 192)

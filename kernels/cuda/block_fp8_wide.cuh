@@ -57,6 +57,17 @@ template <typename SHAPE> struct wide_scales {
     }
 };
 
+/* Returns a function that sets a thread's results of group g of eight columns (product_wide.cuh): its sums. */
+template <int COUNT> __device__ __forceinline__ auto results_in(const float (&sum)[COUNT])
+{
+    return [&sum](int g, float *results) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            results[e] = sum[4 * g + e];
+        }
+    };
+}
+
 template <int TOKENS, int WIDTH> using wide_reader = tile_reader<wide_shape<TOKENS, WIDTH>>;
 
 /* Multiplies one k tile: sum += scale_a * scale_w * (A * W^T), by a warpgroup for its kSubs tiles of 64 tokens. `row`

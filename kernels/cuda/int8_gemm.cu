@@ -1,17 +1,12 @@
-/* Int8 product: a plain kernel, and one with 128 x 128 tiles that uses mma.m16n8k32 behind three stages of cp.async. */
-#include "kernels/cuda/int8_gemm.h"
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-
-#include "kernels/cuda/launch.cuh"
+/* Entry of the int8 product: the plain kernel, which is its definition; the kernel before Hopper, with 128 x 128 tiles
+ * that uses mma.m16n8k32 behind three stages of cp.async; and the choice of a kernel. */
+#include "kernels/cuda/int8_hopper.cuh"
 #include "kernels/cuda/store_result.cuh"
 
 namespace
 {
 
-constexpr char kWhat[] = "int8 product";
+using int8::kWhat;
 constexpr int kTile = 128, kStep = 64, kStages = 3, kThreads = 256;
 constexpr int kPitch = kStep + 16; /* bytes; the eight rows of a fragment are in different banks */
 constexpr int kStageBytes = 2 * kTile * kPitch;
@@ -135,36 +130,66 @@ __global__ void __launch_bounds__(kThreads, 2) tile_kernel(const tsr_int8_gemm g
     }
 }
 
-bool is_fast(const tsr_int8_gemm &g)
+tsr_status launch_plain(const tsr_int8_gemm &g, tsr_stream stream, tsr_err *err)
 {
-    return !g.plain && g.k % 16 == 0 && g.lda % 16 == 0 && g.ldw % 16 == 0 &&
-           reinterpret_cast<uintptr_t>(g.a) % 16 == 0 && reinterpret_cast<uintptr_t>(g.w) % 16 == 0;
+    if (g.m > product::kMostBlocks) {
+        return tsr_fail(err, TSR_E_SHAPE, "int8 product: the plain kernel supports at most %d rows",
+                        product::kMostBlocks);
+    }
+    plain_kernel<<<dim3((unsigned)host::ceil_div(g.n, 128), (unsigned)g.m), 128, 0, stream>>>(g);
+    return host::launched(kWhat, cudaSuccess, err);
+}
+
+tsr_status launch_mma(const tsr_int8_gemm &g, tsr_stream stream, tsr_err *err)
+{
+    const dim3 grid((unsigned)host::ceil_div(g.n, kTile), (unsigned)host::ceil_div(g.m, kTile));
+    if (grid.y > product::kMostBlocks) {
+        return tsr_fail(err, TSR_E_SHAPE, "int8 product: %lld rows exceed the grid of tiles", (long long)g.m);
+    }
+    TSR_TRY(host::launched(kWhat, host::allow_shared(tile_kernel, kStages * kStageBytes), err));
+    tile_kernel<<<grid, kThreads, kStages * kStageBytes, stream>>>(g);
+    return host::launched(kWhat, cudaSuccess, err);
+}
+
+bool mma_fits(const tsr_int8_gemm &g)
+{
+    return g.k % 16 == 0 && product::operands_fit(g.a, g.w, g.lda, g.ldw);
 }
 
 } // namespace
+
+tsr_gemm_config tsr_cuda_int8_gemm_choose(const tsr_int8_gemm *args, const tsr_cuda_device *device)
+{
+    return int8::hopper_fits(args, device) ? int8::fastest(args->m, args->n, args->k, device->processors)
+           : mma_fits(*args)               ? tsr_gemm_config{TSR_GEMM_MMA, kTile, kTile, 1}
+                                           : tsr_gemm_config{TSR_GEMM_PLAIN, 0, 0, 0};
+}
 
 tsr_status tsr_cuda_int8_gemm(const tsr_int8_gemm *args, tsr_stream stream, tsr_err *err)
 {
     const tsr_int8_gemm &g = *args;
     const int64_t longest = g.azp_with_adj == nullptr && g.azp == nullptr ? (1 << 17) - 1 : INT32_MAX / (255 * 128);
-    if (g.m < 0 || g.n < 0 || g.k < 0 || g.k > longest || g.lda < g.k || g.ldw < g.k || g.ldd < g.n ||
-        (g.azp == nullptr) != (g.azp_adj == nullptr)) {
+    if (g.k > longest || (g.azp == nullptr) != (g.azp_adj == nullptr)) {
         return tsr_fail(err, TSR_E_SHAPE,
-                        "int8 product: k must be at most 2^17 - 1 (65793 with azp), leading dimensions no smaller "
-                        "than a row, and azp needs azp_adj");
+                        "int8 product: k must be at most 2^17 - 1 (65793 with azp), and azp needs azp_adj");
     }
+    int8::problem p;
+    TSR_TRY(int8::problem_of(args, &p, err));
     if (g.m == 0 || g.n == 0) {
         return TSR_OK;
     }
-    if (is_fast(g) && (g.m + kTile - 1) / kTile <= 65535) {
-        TSR_TRY(host::launched(kWhat, host::allow_shared(tile_kernel, kStages * kStageBytes), err));
-        const dim3 grid((unsigned)((g.n + kTile - 1) / kTile), (unsigned)((g.m + kTile - 1) / kTile));
-        tile_kernel<<<grid, kThreads, kStages * kStageBytes, stream>>>(g);
-    } else {
-        if (g.m > 65535) {
-            return tsr_fail(err, TSR_E_SHAPE, "int8 product: the plain kernel supports at most 65535 rows");
-        }
-        plain_kernel<<<dim3((unsigned)((g.n + 127) / 128), (unsigned)g.m), 128, 0, stream>>>(g);
+    tsr_cuda_device device;
+    TSR_TRY(tsr_cuda_current_device(&device, err));
+    const tsr_gemm_config config = g.config.kind == TSR_GEMM_AUTO ? tsr_cuda_int8_gemm_choose(args, &device) : g.config;
+    const bool hopper = config.kind == TSR_GEMM_NARROW || config.kind == TSR_GEMM_WIDE;
+    if ((hopper && !int8::hopper_fits(args, &device)) || (config.kind == TSR_GEMM_MMA && !mma_fits(g))) {
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "int8 product: fast kernels need rows aligned to 16 bytes, and the tile asked for %s; the "
+                        "device is %s, sm_%d",
+                        hopper ? "needs sm_90" : "needs k to be a multiple of 16", device.name, device.arch);
     }
-    return host::launched(kWhat, cudaSuccess, err);
+    return hopper                          ? int8::run_hopper(p, g.out, config, device.processors, stream, err)
+           : config.kind == TSR_GEMM_MMA   ? launch_mma(g, stream, err)
+           : config.kind == TSR_GEMM_PLAIN ? launch_plain(g, stream, err)
+                                           : product::no_such_tile(kWhat, config, err);
 }

@@ -3,9 +3,9 @@
 #ifndef TSR_KERNELS_CUDA_MLA_DECODE_FAST_CUH
 #define TSR_KERNELS_CUDA_MLA_DECODE_FAST_CUH
 
-#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/mla_decode_load.cuh"
 #include "kernels/cuda/mla_decode_schedule.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 namespace
 {

@@ -3,8 +3,8 @@
 #ifndef TSR_KERNELS_CUDA_PREFILL_FAST_CUH
 #define TSR_KERNELS_CUDA_PREFILL_FAST_CUH
 
-#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/prefill_order.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 namespace
 {

@@ -1,8 +1,8 @@
 /* The kernel for up to some hundred tokens: A * W^T in tiles of 64 or 128 tokens, with k split over a cluster.
  *
  * PROBLEM is a kind of product: its matrices and scales; kName; kScaled, true if A's scales are copied with its k tiles;
- * `number`, the type of the sums; multiply_share, which computes the sums of a share; `finisher`, which makes results
- * of the sums of rows i and i + 8. */
+ * `number`, the type of the sums; multiply_share, which computes the sums of a share; finisher<WIDTH>, which computes
+ * the results of a thread's sums. */
 #ifndef TSR_KERNELS_CUDA_PRODUCT_NARROW_CUH
 #define TSR_KERNELS_CUDA_PRODUCT_NARROW_CUH
 
@@ -18,6 +18,7 @@ constexpr int kBox = 64; /* columns of a box of results that the copy engine wri
 template <typename PROBLEM, int TOKENS, int WIDTH> struct narrow_shape {
     using problem = PROBLEM;
     using number = typename PROBLEM::number;
+    using finisher = typename PROBLEM::template finisher<WIDTH>;
     static constexpr int kTokens = TOKENS, kWidth = WIDTH;
     static constexpr int kPlaces = TOKENS / 64, kTurns = 2 / kPlaces;
     static constexpr int kWarps = kPlaces * kTurns * 4; /* that multiply */
@@ -71,26 +72,27 @@ template <typename T> __device__ __forceinline__ void store_pair(const matrices 
 /* Stores eight columns of 64 results, group g of a place: in its rows in shared memory or, if results cannot be stored
  * in 16 bytes, in their destination. */
 template <typename SHAPE, typename T>
-__device__ __forceinline__ void put_group(const typename SHAPE::problem &p, const tile_share &mine, const narrow_place &at,
-                                          const typename SHAPE::problem::finisher &finisher, uint8_t *rows, int g,
-                                          const float4 &sums)
+__device__ __forceinline__ void put_group(const typename SHAPE::problem &p, const tile_share &mine,
+                                          const narrow_place &at, const typename SHAPE::finisher &finisher,
+                                          uint8_t *rows, int g, const float4 &sums)
 {
     using number = typename SHAPE::number;
     const int row = at.thread / 32 * 16 + at.lane / 4, column = 8 * g + at.lane % 4 * 2;
     const number four[4] = {of_bits<number>(sums.x), of_bits<number>(sums.y), of_bits<number>(sums.z),
                             of_bits<number>(sums.w)};
-    const float4 v = finisher.finish(four, mine.n0 + column);
+    float v[4];
+    finisher.template finish<1>(0, four, g, v);
     if constexpr (sizeof(T) == 2) {
         if (p.vector_store) {
             uint8_t *const to = rows + row * SHAPE::kPitch + column * 2;
-            *reinterpret_cast<uint32_t *>(to) = narrow2<T>(v.x, v.y);
-            *reinterpret_cast<uint32_t *>(to + 8 * SHAPE::kPitch) = narrow2<T>(v.z, v.w);
+            *reinterpret_cast<uint32_t *>(to) = narrow2<T>(v[0], v[1]);
+            *reinterpret_cast<uint32_t *>(to + 8 * SHAPE::kPitch) = narrow2<T>(v[2], v[3]);
             return;
         }
     }
     const int i = mine.m0 + at.row0 + row, j = mine.n0 + column;
-    store_pair<T>(p, i, j, v.x, v.y);
-    store_pair<T>(p, i + 8, j, v.z, v.w);
+    store_pair<T>(p, i, j, v[0], v[1]);
+    store_pair<T>(p, i + 8, j, v[2], v[3]);
 }
 
 /* Stores groups `begin` to `end` - 1 of a place's rows from shared memory, 16 bytes per thread. */
@@ -122,13 +124,13 @@ __device__ __forceinline__ void store_rows(const matrices &p, const tile_share &
 /* Role of the multiplying warps after all k tiles: adds the sums of all parts and ranks, always in their order, and
  * stores the results. */
 template <typename SHAPE, typename T>
-__device__ __forceinline__ void finish(uint8_t *memory, typename SHAPE::number (&sum)[SHAPE::kWidth / 2], const tile_share &mine,
-                                       const typename SHAPE::problem &p, const narrow_place &at)
+__device__ __forceinline__ void finish(uint8_t *memory, typename SHAPE::number (&sum)[SHAPE::kWidth / 2],
+                                       const tile_share &mine, const typename SHAPE::problem &p,
+                                       const typename SHAPE::finisher &finisher, const narrow_place &at)
 {
     constexpr int kGroups = SHAPE::kWidth / 8, kThreads = SHAPE::kTurns * 128, kAtOnce = 2;
     float4 *const sums = reinterpret_cast<float4 *>(memory + at.index * SHAPE::kSumBytes) + at.thread;
     uint8_t *const rows = memory + SHAPE::kRowsAt + at.index * 64 * SHAPE::kPitch;
-    const typename SHAPE::problem::finisher finisher(p, first_row(mine, at));
     const int id = 3 + at.index;         /* barrier of this place's warpgroups */
     hopper::meet(1, SHAPE::kWarps * 32); /* all warps have finished with the ring, which sums now replace */
     if (SHAPE::kTurns > 1) {
@@ -196,8 +198,8 @@ __device__ __forceinline__ void finish(uint8_t *memory, typename SHAPE::number (
 /* Adds the sums of the two warpgroups of a place, in the one with the last k tile. Returns true for that one. The other
  * one has stored its sums before; the sum of two does not depend on the order. */
 template <typename SHAPE>
-__device__ __forceinline__ bool join_parts(uint8_t *memory, typename SHAPE::number (&sum)[SHAPE::kWidth / 2], const tile_share &mine,
-                                           const narrow_place &at)
+__device__ __forceinline__ bool join_parts(uint8_t *memory, typename SHAPE::number (&sum)[SHAPE::kWidth / 2],
+                                           const tile_share &mine, const narrow_place &at)
 {
     using number = typename SHAPE::number;
     constexpr int kGroups = SHAPE::kWidth / 8;
@@ -226,8 +228,10 @@ __device__ __forceinline__ bool join_parts(uint8_t *memory, typename SHAPE::numb
 /* The same for an unsplit k: the copy engine stores 64 rows of results at a time. They overwrite operands that only the
  * warpgroups of this CTA have read, so no CTA waits for another. */
 template <typename SHAPE, typename T>
-__device__ __forceinline__ void finish_alone(uint8_t *memory, typename SHAPE::number (&sum)[SHAPE::kWidth / 2], const tile_share &mine,
-                                             const typename SHAPE::problem &p, const CUtensorMap *map, const narrow_place &at)
+__device__ __forceinline__ void finish_alone(uint8_t *memory, typename SHAPE::number (&sum)[SHAPE::kWidth / 2],
+                                             const tile_share &mine, const typename SHAPE::problem &p,
+                                             const typename SHAPE::finisher &finisher, const CUtensorMap *map,
+                                             const narrow_place &at)
 {
     const int id = 3 + at.index, warp = at.thread / 32;
     if constexpr (SHAPE::kTurns > 1) {
@@ -240,8 +244,7 @@ __device__ __forceinline__ void finish_alone(uint8_t *memory, typename SHAPE::nu
     uint8_t *const rows = memory + SHAPE::kAAt + at.row0 * kDepth;
     const int row = warp * 16 + at.lane % 16;
     float results[SHAPE::kWidth / 2];
-    finish_row<SHAPE::kWidth>(typename SHAPE::problem::finisher(p, first_row(mine, at)), sum,
-                              mine.n0 + at.lane % 4 * 2, results);
+    finisher.template finish<SHAPE::kWidth / 8>(0, sum, 0, results);
 #pragma unroll
     for (int j = 0; j < SHAPE::kWidth; j += 16) {
         const float *const v = results + j / 2;
@@ -268,8 +271,8 @@ __device__ __forceinline__ void finish_alone(uint8_t *memory, typename SHAPE::nu
 template <typename SHAPE, typename T>
 __global__ void __launch_bounds__(SHAPE::kThreads, 1)
     narrow_kernel(const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_a,
-                  const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ typename SHAPE::problem p, const int splits,
-                  const __grid_constant__ CUtensorMap map_d)
+                  const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ typename SHAPE::problem p,
+                  const int splits, const __grid_constant__ CUtensorMap map_d)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     constexpr int kWarps = SHAPE::kWarps;
@@ -301,15 +304,16 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1)
         hopper::wait_for_launch_before();
         const int group = warp / 4, index = group / SHAPE::kTurns;
         const narrow_place at = {index, group % SHAPE::kTurns, index * 64, (int)threadIdx.x % 128, lane};
+        const typename SHAPE::finisher finisher(p, first_row(mine, at), mine.n0, lane);
         typename SHAPE::number sum[SHAPE::kWidth / 2] = {};
         multiply_share(tile_reader<SHAPE>(memory, at.row0, 0), mine, p, at, sum);
         if constexpr (sizeof(T) == 2) {
             if (mine.splits == 1 && p.vector_store) {
-                finish_alone<SHAPE, T>(memory, sum, mine, p, &map_d, at);
+                finish_alone<SHAPE, T>(memory, sum, mine, p, finisher, &map_d, at);
                 return;
             }
         }
-        finish<SHAPE, T>(memory, sum, mine, p, at);
+        finish<SHAPE, T>(memory, sum, mine, p, finisher, at);
     }
 #else
     __trap(); /* the launcher requires sm_90 */
@@ -336,8 +340,8 @@ tsr_status run_narrow_tile(const PROBLEM &p, tsr_gemm_out out, const tsr_gemm_co
     const bool split = config.cluster >= 1 && config.cluster <= kMostSplits;
     return for_results(out, [&](auto of) {
         using T = typename decltype(of)::type;
-#define TSR_TILE(TOKENS, ROWS)                                                                         \
-    if (split && config.tokens == TOKENS && config.rows == ROWS) {                                     \
+#define TSR_TILE(TOKENS, ROWS)                                                                        \
+    if (split && config.tokens == TOKENS && config.rows == ROWS) {                                    \
         return launch_narrow<narrow_shape<PROBLEM, TOKENS, ROWS>, T>(p, config.cluster, stream, err); \
     }
         TSR_TILE(64, 64)

@@ -11,9 +11,9 @@
 #include <type_traits>
 
 #include "kernels/cuda/block_fp8_gemm.h"
-#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_map.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 #pragma nv_diag_suppress 177 /* functions called only by the sm_90a kernels are unused in the pass for sm_80 */
 
@@ -146,25 +146,9 @@ template <typename NUMBER> __device__ __forceinline__ float4 bits_of_group(const
 
 template <typename NUMBER> __device__ __forceinline__ float4 added(const float4 &v, const float4 &w)
 {
-    return make_float4(bits_of(of_bits<NUMBER>(v.x) + of_bits<NUMBER>(w.x)),
-                       bits_of(of_bits<NUMBER>(v.y) + of_bits<NUMBER>(w.y)),
-                       bits_of(of_bits<NUMBER>(v.z) + of_bits<NUMBER>(w.z)),
-                       bits_of(of_bits<NUMBER>(v.w) + of_bits<NUMBER>(w.w)));
-}
-
-/* Makes results of all sums of a thread's two rows; j is its first column. */
-template <int WIDTH, typename FINISHER, typename NUMBER>
-__device__ __forceinline__ void finish_row(const FINISHER &finisher, const NUMBER (&sum)[WIDTH / 2], int j,
-                                           float (&results)[WIDTH / 2])
-{
-#pragma unroll
-    for (int g = 0; g < WIDTH / 8; ++g) {
-        const float4 v = finisher.finish(sum + 4 * g, j + 8 * g);
-        results[4 * g] = v.x;
-        results[4 * g + 1] = v.y;
-        results[4 * g + 2] = v.z;
-        results[4 * g + 3] = v.w;
-    }
+    return make_float4(
+        bits_of(of_bits<NUMBER>(v.x) + of_bits<NUMBER>(w.x)), bits_of(of_bits<NUMBER>(v.y) + of_bits<NUMBER>(w.y)),
+        bits_of(of_bits<NUMBER>(v.z) + of_bits<NUMBER>(w.z)), bits_of(of_bits<NUMBER>(v.w) + of_bits<NUMBER>(w.w)));
 }
 
 /* Stores four results of row i, from column j on. */
@@ -219,7 +203,7 @@ template <typename SHAPE> struct tile_ring {
     static constexpr int kScaleAt = SHAPE::kStages * (SHAPE::kABytes + SHAPE::kWBytes);
     static constexpr int kFullAt = kScaleAt + SHAPE::kStages * SHAPE::kScaleBytes;
     static constexpr int kEmptyAt = kFullAt + SHAPE::kStages * 8;
-    static constexpr int kTokenBytes = kDepth + (SHAPE::kScaleBytes > 0 ? 4 : 0); /* of a row of A, and its scale */
+    static constexpr int kTokenBytes = kDepth + (SHAPE::kScaleBytes > 0 ? 4 : 0); /* a row of A, and its scale */
     uint8_t *a, *w, *scale;
     uint64_t *full, *empty; /* [stages]: a tile has arrived; all warps that use it have finished with it */
     int stage = 0, phase = 0;
@@ -295,6 +279,14 @@ template <typename SHAPE> struct tile_reader {
     __device__ __forceinline__ void begin(int turn)
     {
         stage = turn;
+    }
+
+    /* Moves on by `tiles` tiles, for which other warps wait. */
+    __device__ __forceinline__ void skip(int tiles)
+    {
+        const unsigned at = (unsigned)(stage + tiles);
+        phase ^= (int)(at / SHAPE::kStages % 2);
+        stage = (int)(at % SHAPE::kStages);
     }
 
     /* Moves to the next tile of the same turn. */

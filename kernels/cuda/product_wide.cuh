@@ -36,16 +36,22 @@ struct wide_schedule {
     }
 };
 
-/* Stores a thread's share of a tile, rows i and i + 8, element by element, for rows before `end`. */
-template <int WIDTH, typename T>
-__device__ __forceinline__ void store_elements(const matrices &p, const float (&sum)[WIDTH / 2], int i, int end, int n0,
+/* Stores a thread's share of a tile, rows i and i + 8, element by element, for rows before `end`. results_of(g) sets
+ * the four results of its group g of eight columns: two of row i, two of row i + 8. */
+template <int WIDTH, typename T, typename RESULTS>
+__device__ __forceinline__ void store_elements(const matrices &p, const RESULTS &results_of, int i, int end, int n0,
                                                int lane)
 {
 #pragma unroll
-    for (int e = 0; e < WIDTH / 2; ++e) {
-        const int row = i + (e & 2) * 4, j = n0 + e / 4 * 8 + lane % 4 * 2 + e % 2;
-        if (row < end && j < p.n) {
-            static_cast<T *>(p.d)[row * p.ldd + j] = narrow<T>(sum[e]);
+    for (int g = 0; g < WIDTH / 8; ++g) {
+        float results[4];
+        results_of(g, results);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const int row = i + (e & 2) * 4, j = n0 + g * 8 + lane % 4 * 2 + e % 2;
+            if (row < end && j < p.n) {
+                static_cast<T *>(p.d)[row * p.ldd + j] = narrow<T>(results[e]);
+            }
         }
     }
 }
@@ -62,7 +68,8 @@ __device__ __forceinline__ int staged_at(int row, int chunk)
  * threads run the same number of iterations: with a different number per thread, the compiler assumes that warps have
  * diverged, and generates slower code for the products' loop. */
 template <int OUT, typename T>
-__device__ __forceinline__ void copy_rows(const matrices &p, const uint8_t *staged, int i0, int n0, int rows, int thread)
+__device__ __forceinline__ void copy_rows(const matrices &p, const uint8_t *staged, int i0, int n0, int rows,
+                                          int thread)
 {
     constexpr int kChunks = OUT / 8;
 #pragma unroll 1
@@ -84,8 +91,8 @@ struct wide_place {
 
 /* Stores them through `staged`, the warpgroup's shared memory. The copy engine copies boxes of all 64 rows; copying the
  * 16 rows of a warp at a time cost 4 % of large products, and 9 % of those with a small k. */
-template <int WIDTH, int OUT, typename T>
-__device__ __forceinline__ void store_boxes(const CUtensorMap *map, const matrices &p, const float (&sum)[WIDTH / 2],
+template <int WIDTH, int OUT, typename T, typename RESULTS>
+__device__ __forceinline__ void store_boxes(const CUtensorMap *map, const matrices &p, const RESULTS &results_of,
                                             uint8_t *staged, const wide_place &at)
 {
     const int row = at.warp * 16 + at.lane % 16, id = 1 + at.group;
@@ -97,7 +104,9 @@ __device__ __forceinline__ void store_boxes(const CUtensorMap *map, const matric
         hopper::meet(id, 128);
 #pragma unroll
         for (int j = 0; j < OUT; j += 16) {
-            const float *const v = sum + (from + j) / 2;
+            float v[8];
+            results_of((from + j) / 8, v);
+            results_of((from + j) / 8 + 1, v + 4);
             hopper::store_matrices(staged + staged_at(row, j / 8 + at.lane / 16), narrow2<T>(v[0], v[1]),
                                    narrow2<T>(v[2], v[3]), narrow2<T>(v[4], v[5]), narrow2<T>(v[6], v[7]));
         }
@@ -115,17 +124,18 @@ __device__ __forceinline__ void store_boxes(const CUtensorMap *map, const matric
     }
 }
 
-template <int WIDTH, int OUT, typename T>
-__device__ __forceinline__ void store_results(const CUtensorMap *map, const matrices &p, const float (&sum)[WIDTH / 2],
+template <int WIDTH, int OUT, typename T, typename RESULTS>
+__device__ __forceinline__ void store_results(const CUtensorMap *map, const matrices &p, const RESULTS &results_of,
                                               uint8_t *staged, const wide_place &at)
 {
     if constexpr (sizeof(T) == 2) {
         if (p.vector_store && (at.rows >= 64 || p.n % 8 == 0)) {
-            store_boxes<WIDTH, OUT, T>(map, p, sum, staged, at);
+            store_boxes<WIDTH, OUT, T>(map, p, results_of, staged, at);
             return;
         }
     }
-    store_elements<WIDTH, T>(p, sum, at.i0 + at.warp * 16 + at.lane / 4, min(at.i0 + at.rows, p.m), at.n0, at.lane);
+    store_elements<WIDTH, T>(p, results_of, at.i0 + at.warp * 16 + at.lane / 4, min(at.i0 + at.rows, p.m), at.n0,
+                             at.lane);
 }
 
 /* The tensor maps of a launch. */
@@ -235,8 +245,7 @@ __device__ __forceinline__ void load_units(tile_ring<SHAPE> &ring, const wide_sc
     for (int unit = mine.first; unit < mine.units; unit += mine.stride) {
         int m0, n0;
         find_tile<SHAPE>(schedule, mine, unit, m0, n0);
-        load_unit(ring, {m0, n0, copied, schedule.along_n > 1, schedule.along_m > 1}, mine.rank,
-                                 mine.tiles, maps);
+        load_unit(ring, {m0, n0, copied, schedule.along_n > 1, schedule.along_m > 1}, mine.rank, mine.tiles, maps);
     }
 }
 

@@ -7,8 +7,8 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/weight_only.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 namespace
 {

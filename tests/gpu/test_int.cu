@@ -1,7 +1,6 @@
-/* Owns the check of the integer kernels on a GPU: conversions code by code against the CPU's model, the int8 product
- * with every epilogue, fast against plain bit for bit and both against integers on the host, the weight-only product
- * against FP64 within its bound and, launched in a row, against itself. `test_int small` leaves out the large shapes
- * (for compute-sanitizer). */
+/* Owns the check of the integer kernels on a GPU, except the int8 product: conversions code by code against the CPU's
+ * model, the weight-only product against FP64 within its bound and, launched in a row, against itself. `test_int small`
+ * leaves out the large shapes (for compute-sanitizer). */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <math.h>
@@ -13,23 +12,12 @@ extern "C" {
 #include "kernels/cpu/fast_dequant.h"
 }
 #include "kernels/cuda/fast_dequant.h"
-#include "kernels/cuda/int8_gemm.h"
 #include "kernels/cuda/weight_only_gemm.h"
 #include "tests/gpu/gpu_common.cuh"
+#include "tests/gpu/random16.cuh"
 #include "tests/gpu/verdicts.cuh"
 
-static uint64_t seed = 20261121;
 static int arch;
-
-static double random_unit(void)
-{
-    return (double)(mix(seed++) >> 11) * 0x1p-53;
-}
-
-static uint16_t to16(float x, bool bf16)
-{
-    return bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x)) : __half_as_ushort(__float2half_rn(x));
-}
 
 static float from16(uint16_t x, bool bf16)
 {
@@ -131,88 +119,6 @@ static void check_scaled(int bits, bool bf16, int64_t group)
     CHECK(cudaFree(words));
     CHECK(cudaFree(s));
     CHECK(cudaFree(out));
-}
-
-/* ---- the int8 product ---- */
-
-static void check_int8(int64_t m, int64_t n, int64_t k, int64_t pad)
-{
-    const int64_t ld = (k + 15) / 16 * 16 + pad, ldd = n + pad;
-    std::vector<int8_t> a((size_t)(m * ld)), w((size_t)(n * ld));
-    for (int8_t &c : a) {
-        c = (int8_t)mix(seed++);
-    }
-    for (int8_t &c : w) {
-        c = (int8_t)mix(seed++);
-    }
-    std::vector<float> scale_a((size_t)m), scale_w((size_t)n), bias((size_t)n);
-    std::vector<int32_t> azp((size_t)m), azp_adj((size_t)n), azp_with_adj((size_t)n);
-    for (int64_t i = 0; i < m; ++i) {
-        scale_a[i] = (float)(0.001 + random_unit()), azp[i] = (int)(mix(seed++) % 256) - 128;
-    }
-    for (int64_t j = 0; j < n; ++j) {
-        scale_w[j] = (float)(0.001 + random_unit()), bias[j] = (float)(random_unit() * 1000 - 500);
-        for (int64_t x = 0; x < k; ++x) {
-            azp_adj[j] += w[j * ld + x];
-        }
-        azp_with_adj[j] = azp_adj[j] * -77;
-    }
-    int8_t *const da = upload(a), *const dw = upload(w);
-    float *const dsa = upload(scale_a), *const dsw = upload(scale_w), *const dbias = upload(bias);
-    int32_t *const dazp = upload(azp), *const dadj = upload(azp_adj), *const dwith = upload(azp_with_adj);
-    uint8_t *const d[2] = {device_array<uint8_t>((size_t)(m * ldd * 4)), device_array<uint8_t>((size_t)(m * ldd * 4))};
-    for (int variant = 0; variant < 8 * 3; ++variant) {
-        const int kind = variant % 4; /* scaled, bias, azp per tensor, azp per token */
-        const bool one = variant / 4 % 2 != 0;
-        tsr_int8_gemm g = {};
-        g.a = da, g.w = dw, g.scale_a = dsa, g.scale_w = dsw, g.one_scale_a = g.one_scale_w = one;
-        g.bias = kind == 0 ? nullptr : dbias;
-        g.azp_with_adj = kind == 2 ? dwith : nullptr;
-        g.azp = kind == 3 ? dazp : nullptr, g.azp_adj = kind == 3 ? dadj : nullptr;
-        g.m = m, g.n = n, g.k = k, g.lda = g.ldw = ld, g.ldd = ldd;
-        g.out = (tsr_gemm_out)(variant / 8);
-        const size_t size = g.out == TSR_GEMM_F32 ? 4 : 2;
-        tsr_err err;
-        for (int i = 0; i < 2; ++i) {
-            g.plain = i == 0, g.d = d[i];
-            CHECK(cudaMemset(d[i], 0xFF, (size_t)(m * ldd) * size));
-            CHECK_TSR(tsr_cuda_int8_gemm(&g, 0, &err), err);
-        }
-        const std::vector<uint8_t> plain = download(d[0], (size_t)(m * ldd) * size),
-                                   fast = download(d[1], (size_t)(m * ldd) * size);
-        size_t wrong = 0;
-        const int64_t step_m = m > 40 ? 37 : 1, step_n = n > 40 ? 31 : 1;
-        for (int64_t i = 0; i < m; i += step_m) {
-            for (int64_t j = 0; j < n; j += step_n) {
-                int32_t p = 0;
-                for (int64_t x = 0; x < k; ++x) {
-                    p += (int32_t)a[i * ld + x] * w[j * ld + x];
-                }
-                p -= kind == 2 ? azp_with_adj[j] : kind == 3 ? azp[i] * azp_adj[j] : 0;
-                volatile float value = scale_w[one ? 0 : j] * (float)p;
-                value = scale_a[one ? 0 : i] * value;
-                value = kind == 0 ? value : value + bias[j];
-                const uint8_t *const got = &plain[(size_t)(i * ldd + j) * size];
-                const float wide = value;
-                const uint16_t narrow = g.out == TSR_GEMM_F32 ? 0 : to16(wide, g.out == TSR_GEMM_BF16);
-                wrong += memcmp(got, size == 4 ? (const void *)&wide : &narrow, size) != 0;
-            }
-        }
-        for (int64_t i = 0; i < m; ++i) { /* nothing beyond the columns */
-            for (int64_t b = n * (int64_t)size; b < ldd * (int64_t)size; ++b) {
-                wrong += fast[(size_t)(i * ldd) * size + b] != 0xFF;
-            }
-        }
-        char detail[128];
-        snprintf(detail, sizeof detail, "%lld x %lld x %lld pad %lld variant %d: %zu wrong, fast %s plain",
-                 (long long)m, (long long)n, (long long)k, (long long)pad, variant, wrong,
-                 plain == fast ? "is" : "is not");
-        verdict(wrong == 0 && plain == fast, "int8 product", detail);
-    }
-    void *const all[] = {da, dw, dsa, dsw, dbias, dazp, dadj, dwith, d[0], d[1]};
-    for (void *p : all) {
-        CHECK(cudaFree(p));
-    }
 }
 
 /* ---- the weight-only product ---- */
@@ -392,9 +298,6 @@ static void check_refusals(void)
             "refusal", "2^32 tokens");
     g.m = 1, g.k = 96;
     verdict(tsr_cuda_weight_only_gemm(&g, 0, &err) == TSR_E_SHAPE, "refusal", "k = 96");
-    tsr_int8_gemm h = {};
-    h.m = h.n = 1, h.k = h.lda = h.ldw = 1 << 17, h.ldd = 1;
-    verdict(tsr_cuda_int8_gemm(&h, 0, &err) == TSR_E_SHAPE, "refusal", "k = 2^17");
 }
 
 static const int64_t groups[] = {0, 32, 64, 128};
@@ -435,7 +338,6 @@ int main(int argc, char **argv)
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     if (argc > 1 && strcmp(argv[1], "few") == 0) { /* for racecheck */
         check_scaled(4, false, 128);
-        check_int8(17, 24, 100, 0);
         check_weight_only(9, 64, 256, 4, 128, false);
         check_weight_only(1, 64, 128, 8, 0, true);
         check_weight_only(9, kManyColumns, 192, 4, 64, false);
@@ -450,12 +352,6 @@ int main(int argc, char **argv)
         for (int i = 0; i < 4; ++i) {
             check_scaled(i & 1 ? 4 : 8, (i & 2) != 0, group);
         }
-    }
-    const int64_t ragged[][3] = {{1, 1, 1},      {3, 5, 16},      {17, 130, 100}, {129, 257, 144},
-                                 {128, 128, 64}, {65, 300, 1000}, {200, 64, 4112}};
-    for (const int64_t *s : ragged) {
-        check_int8(s[0], s[1], s[2], 0);
-        check_int8(s[0], s[1], s[2], 16);
     }
     const int64_t tokens[] = {1, 2, 7, 8, 9, 15, 16};
     for (int64_t m : tokens) {
@@ -489,7 +385,6 @@ int main(int argc, char **argv)
         check_weight_only(1100, 4160, 448, 4, 64, false, true);
         check_weight_only(256, 1024, 7168, 8, 128, true);
         check_weight_only(96, 2048, 7168, 4, 32, false, true);
-        check_int8(1024, 2112, 7168, 0);
         for (int i = 0; i < 4; ++i) {
             check_weight_only(16, 2048, 7168, i & 1 ? 4 : 8, 128, (i & 2) != 0);
             check_weight_only(1, 2048, 18432, i & 1 ? 4 : 8, 0, (i & 2) != 0);

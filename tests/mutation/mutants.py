@@ -34,7 +34,7 @@ FOLDERS = ("common", "formats", "kernels", "quantize", "convert", "verify", "rep
 # Inputs of `verify CHECK`: a generated model, and its quantization.
 GIVEN = {"gemm": ("deepseek-v3", []), "mla": ("deepseek-v3", []), "epilogue": ("llama", ["--scheme", "int8-channel"]),
          "dequant": ("llama", ["--scheme", "int4-weight-only"])}
-TESTS = ("test_gemm", "test_grouped", "test_int", "test_mla", "test_mx", "test_prefill", "test_races", "test_forward")
+TESTS = ("test_gemm", "test_grouped", "test_int", "test_int8", "test_mla", "test_mx", "test_prefill", "test_races", "test_forward")
 
 
 def source(name):
@@ -106,6 +106,8 @@ class Bench:
         for unit in units(name):
             if test.startswith("test_") and "races" not in test and "fp8" in unit and ("grouped" in unit) != ("grouped" in test):
                 continue  # a file that the test does not use
+            if "int8" in unit and test.split()[0] in ("test_gemm", "test_grouped") or "fp8" in unit and test.startswith("test_int8"):
+                continue
             objects.append(os.path.join(folder, unit + ".o"))
             done = self.compile(unit, objects[-1], folder, test.startswith("shaken "))
             if done.returncode != 0:

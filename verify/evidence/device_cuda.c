@@ -180,7 +180,7 @@ static tsr_status run_int8_on(tsr_gpu_run *r, const tsr_device_epilogue *kernel,
         .ldw = (int64_t)pitch,
         .ldd = (int64_t)args->n,
         .out = tsr_gpu_out(out),
-        .plain = kernel->variant == TSR_GPU_PLAIN,
+        .config.kind = (tsr_gemm_kind)kernel->variant,
     };
     TSR_TRY(tsr_cuda_int8_gemm(&gemm, NULL, err));
     return tsr_gpu_download(r, D, out, args->m, args->n, args->d, args->ldd, err);
@@ -348,8 +348,8 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
                                           .ranks = TSR_CUDA_RANKS,
                                           .variant = (uintptr_t)CUBLAS_LT};
     static const tsr_device_epilogue kEpilogues[] = {
-        {.name = "CUDA plain", .run = run_epilogue, .variant = TSR_GPU_PLAIN},
-        {.name = "CUDA fast", .run = run_epilogue, .variant = TSR_GPU_FAST},
+        {.name = "CUDA plain", .run = run_epilogue, .variant = TSR_GEMM_PLAIN},
+        {.name = "CUDA fast", .run = run_epilogue, .variant = TSR_GEMM_AUTO},
     };
     static const tsr_device_dequant kDequants[] = {
         {.name = "CUDA cvt", .run = run_dequant, .variant = TSR_GPU_PLAIN},

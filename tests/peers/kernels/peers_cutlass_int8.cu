@@ -26,9 +26,8 @@ using by_w = fusion::Sm90EVT<fusion::Sm90Compute<cutlass::multiplies, float, flo
 using by_both = fusion::Sm90EVT<fusion::Sm90Compute<cutlass::multiplies, result, float, kRound>,
                                 fusion::Sm90ColBroadcast<0, tile, float>, by_w>;
 using epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, tile, cluster,
-    cutlass::epilogue::collective::EpilogueTileAuto, int32_t, float, void, row_major, 8, result, row_major, 8,
-    cutlass::epilogue::PEER_EPILOGUE, by_both>::CollectiveOp;
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, tile, cluster, cutlass::epilogue::collective::EpilogueTileAuto,
+    int32_t, float, void, row_major, 8, result, row_major, 8, cutlass::epilogue::PEER_EPILOGUE, by_both>::CollectiveOp;
 using mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, int8_t, row_major, 16, int8_t, column_major, 16, int32_t, tile,
     cluster,

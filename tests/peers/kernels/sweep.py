@@ -7,7 +7,7 @@ DIR is what sweep_build.py has made. Peers are those whose library DIR has, and 
 and weights and caches take turns, so that they come from memory. CUDA graphs are replayed in an order that is drawn anew each time, and
 the median counts. No launch overlaps another, or with --overlapped Tessera's and DeepGEMM's do; those of MLA decoding always may, since
 FlashMLA's do. Some rows are compared with FP64. --former: another build of libtessera.so, also timed. --tiles: times every tile of the
-dense product, too.
+dense and the int8 product, too.
 
 Exit codes: 0; 1 a limit is missed, or a result is wrong; 2 DIR was built from other sources; 77 no PyTorch or no GPU.
 """
@@ -32,10 +32,11 @@ import sweep_attention
 import sweep_dense
 import sweep_grouped
 import sweep_int4
+import sweep_int8
 from sweep_common import Pool, in_turn, mean_of
 from sweep_shapes import DECODING, PREFILL
 
-FAMILIES = ("dense", "grouped", "decode", "prefill", "int4")
+FAMILIES = ("dense", "grouped", "decode", "prefill", "int4", "int8")
 # Least allowed ratio of a peer's time to Tessera's: geometric mean, the worst tenth's bound, the worst shape.
 LIMITS = {
     ("dense", "deepgemm"): (1.04, 0.94, 0.8),
@@ -44,6 +45,8 @@ LIMITS = {
     ("decode", "flashmla"): (1.0, 0.95, 0.9),
     ("prefill", "fa3"): (1.0, 0.9, 0.85),
     ("int4", "marlin"): (1.2, 1.0, 0.9),
+    ("int8", "cutlass"): (1.05, 0.95, 0.85),
+    ("int8", "cublaslt"): (1.25, 1.05, 0.8),
 }
 # No number of tokens may take longer than a larger one by more than this.
 SLOWER = 1.03
@@ -55,7 +58,7 @@ def loaded(folder, former, overlap):
         return ctypes.CDLL(str(path)) if path.exists() else None
 
     libraries = sweep_dense.Libraries(library("tessera"), ctypes.CDLL(str(former.resolve())) if former else None, library("deepgemm"))
-    libraries.flashmla, libraries.fa3, libraries.marlin = library("flashmla"), library("fa3"), library("marlin")
+    libraries.flashmla, libraries.fa3, libraries.marlin, libraries.int8 = map(library, ("flashmla", "fa3", "marlin", "int8"))
     libraries.set_overlap(overlap)
     return libraries
 
@@ -77,7 +80,7 @@ class Sweep:
             times = in_turn(candidates, problem.launches)
             row = {"family": problem.family, "shape": problem.shape, "tile": problem.tile(), "us": times,
                    "tflops": problem.operations / times["tessera"] * 1e-6}
-            if self.args.tiles and problem.family == "dense":
+            if self.args.tiles and problem.family in ("dense", "int8"):
                 row["tiles"] = problem.times_of_tiles(self.tiles)
             self.rows.append(row)
             print(f"{problem.family:8} {problem.label:44} {row['tile']:16}", "  ".join(f"{name} {us:.1f}" for name, us in times.items()),
@@ -132,12 +135,18 @@ def measure(sweep, wanted):
     if {"dense", "grouped"} & wanted:
         operands = libraries, Pool.of_codes(5 << 28), Pool.of_codes(5 << 26), d
         if "dense" in wanted:
-            sweep.tiles = sweep_dense.tiles_of(*operands) if sweep.args.tiles else []
             make = functools.partial(sweep_dense.Product, *operands)
+            sweep.tiles = sweep_dense.tiles_of(make) if sweep.args.tiles else []
             sweep.run(make, sweep_dense.shapes())
             slower += sweep.slower("dense", make)
         if "grouped" in wanted:
             sweep.run(functools.partial(sweep_grouped.Product, *operands), sweep_build.experts())
+    if "int8" in wanted:
+        sums = torch.empty(1 << 29, device="cuda", dtype=torch.int32)
+        make = functools.partial(sweep_int8.Product, libraries, sweep_int8.random_codes(5 << 28), sweep_int8.random_codes(5 << 26), d, sums)
+        sweep.tiles = sweep_dense.tiles_of(make) if sweep.args.tiles else []
+        sweep.run(make, sweep_dense.shapes())
+        slower += sweep.slower("int8", make)
     if "decode" in wanted:
         libraries.set_overlap(1)  # FlashMLA's launches always overlap
         sweep.run(functools.partial(sweep_attention.Decoding, libraries, sweep_attention.random_cache()), DECODING)

@@ -3,8 +3,8 @@
 
     python3 tests/peers/kernels/sweep_build.py DIR [--jobs N]
 
-DIR/libtessera.so has Tessera's kernels, and is built again if their sources have changed. Where DIR has the sources of DeepGEMM,
-FlashMLA, FlashAttention-3 or Marlin (docs/peers.md), a library of each is built once."""
+DIR/libtessera.so has Tessera's kernels, and is built again if their sources have changed. Where DIR has the sources of CUTLASS,
+DeepGEMM, FlashMLA, FlashAttention-3 or Marlin (docs/peers.md), a library of each is built once."""
 import argparse
 import concurrent.futures
 import dataclasses
@@ -26,6 +26,11 @@ TESSERA = ["-std=c++17", "-O2", "-DTSR_LAUNCHES_BY_CHOICE", f"-I{ROOT}", "-x", "
 CUTLASS = ["-O3", "-DNDEBUG", "-w", "--expt-relaxed-constexpr", "--expt-extended-lambda"]
 # Marlin asks cp.async for a cache hint that is not allowed on Hopper; without it the copy is the same.
 MARLIN_HINT = ('"   createpolicy.fractional.L2::evict_first.b64 p, 1.0;"', ".L2::cache_hint", ", p;\\n")
+# Tiles of CUTLASS: those that vLLM chooses by the numbers of tokens and channels, and one more. Tokens, rows and depth of a tile, CTAs
+# of a cluster along both, and how warps work.
+INT8_TILES = {"32_narrow": (64, 64, 256, 1, 8, ""), "32_wide": (64, 128, 256, 1, 4, ""), "64": (64, 64, 256, 1, 1, ""),
+              "128": (64, 128, 128, 2, 1, "Pingpong"), "more": (128, 128, 128, 2, 1, "Pingpong"),
+              "128x256": (128, 256, 128, 2, 1, "Cooperative")}
 MARLIN_ENTRY = """
 extern "C" int marlin_run(const void *a, const void *w, void *d, void *scales, int m, int n, int k, void *locks, int group, void *stream)
 {
@@ -37,7 +42,7 @@ extern "C" int marlin_run(const void *a, const void *w, void *d, void *scales, i
 def sources():
     """Tessera's kernels of the sweep, with their headers."""
     kernels = ROOT / "kernels" / "cuda"
-    names = ("block_fp8_*", "mla_*", "prefill*", "weight_only*", "cublas_lt.cu", "cuda_launch.cu", "*.cuh", "fast_dequant.cuh")
+    names = ("block_fp8_*", "int8_*", "product_*", "mla_*", "prefill*", "weight_only*", "cublas_lt.cu", "cuda_launch.cu", "*.cuh", "fast_dequant.cuh")
     found = {path for name in names for path in kernels.glob(name)} - {kernels / "block_fp8_convert.cu"}
     return sorted(found | {ROOT / "common" / "status.c"})
 
@@ -87,10 +92,10 @@ class Builder:
             return out
         return self.pool.submit(work)
 
-    def link(self, library, promised):
+    def link(self, library, promised, *flags):
         path = self.folder / library
         objects = [str(object.result()) for object in promised]
-        subprocess.run(["nvcc", *HOPPER, "-shared", "-cudart", "shared", "-o", str(path), *objects, "-ldl"], check=True)
+        subprocess.run(["nvcc", *HOPPER, "-shared", "-cudart", "shared", "-o", str(path), *objects, "-ldl", *flags], check=True)
         subprocess.run(["strip", str(path)], check=True)
         print(path, flush=True)
 
@@ -122,6 +127,16 @@ class Builder:
                  f"-I{self.folder}/cutlass/include"]
         return "libfa3.so", [self.compile("fa3", HERE / "peers_fa3.cu", *flags)]
 
+    def int8(self):
+        flags = ["-std=c++17", *CUTLASS, f"-I{self.folder}/cutlass/include"]
+        keys = ("TOKENS", "ROWS", "DEPTH", "ALONG_M", "ALONG_N")
+        return "libint8.so", [self.compile("cublas_int8", HERE / "peers_cublas_int8.cu", "-std=c++17", "-O3"), *(
+            self.compile(f"cutlass_int8_{name}", HERE / "peers_cutlass_int8.cu", *flags, f"-DPEER_NAME=cutlass_int8_{name}",
+                         *(f"-DPEER_{key}={value}" for key, value in zip(keys, tile)),
+                         f"-DPEER_SCHEDULE=KernelTmaWarpSpecialized{tile[5]}",
+                         f"-DPEER_EPILOGUE=TmaWarpSpecialized{tile[5].removeprefix('Pingpong')}")
+            for name, tile in INT8_TILES.items())]
+
     def marlin(self):
         text = (self.folder / "marlin" / "marlin" / "marlin_cuda_kernel.cu").read_text()
         begin, end = text.index("cp_async4_stream(void*"), text.index("// Async copy fence")
@@ -139,11 +154,12 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         builder, built = Builder(args.dir, pool), digest()  # sources may change while it builds
         wanted = [] if is_current(args.dir) else [builder.tessera()]
-        for folder, library in (("deepgemm", "deepgemm"), ("flashmla", "flashmla"), ("flash-attention", "fa3"), ("marlin", "marlin")):
+        for folder, library in (("deepgemm", "deepgemm"), ("flashmla", "flashmla"), ("flash-attention", "fa3"), ("marlin", "marlin"),
+                                ("cutlass", "int8")):
             if (args.dir / folder).exists() and not (args.dir / f"lib{library}.so").exists():
                 wanted.append(getattr(builder, library)())
         for library, promised in wanted:
-            builder.link(library, promised)
+            builder.link(library, promised, *(["-lcublasLt"] if library == "libint8.so" else []))
     (args.dir / STAMP).write_text(built)
     return 0
 

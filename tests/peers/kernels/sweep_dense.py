@@ -56,16 +56,23 @@ class Product(Problem):
         w = blocks_in_double(codes.first(n, k)[self.columns], self.scale_w[self.columns // 128])
         self.exact = a @ w.t()
 
+    def chosen(self):
+        """Returns the tile that Tessera chooses."""
+        return self.libraries.choose(ctypes.byref(self.gemms[0]), ctypes.byref(self.libraries.device))
+
+    def launcher(self, library):
+        return library.tsr_cuda_block_fp8_gemm
+
     def tile(self):
-        return str(self.libraries.choose(ctypes.byref(self.gemms[0]), ctypes.byref(self.libraries.device)))
+        return str(self.chosen())
 
     def ours(self, library, config=None):
         gemms = self.gemms
         if config is not None:
-            gemms = [Gemm.from_buffer_copy(gemm) for gemm in gemms]
+            gemms = [type(gemm).from_buffer_copy(gemm) for gemm in gemms]
             for gemm in gemms:
                 gemm.config = config
-        return lambda i: call(library.tsr_cuda_block_fp8_gemm, ctypes.byref(gemms[i]), stream())
+        return lambda i: call(self.launcher(library), ctypes.byref(gemms[i]), stream())
 
     def deepgemm(self):
         tile = peers_choice.choose("Normal", self.m, self.n, self.k)
@@ -113,16 +120,16 @@ class Product(Problem):
         return found
 
 
-def tiles_of(libraries, codes, tokens, d):
-    """Returns every tile that the library has, by trying all."""
-    product, found = Product(libraries, codes, tokens, d, (64, 256, 1024)), []
+def tiles_of(make):
+    """Returns every tile that the library has for the products that `make` makes, by trying all."""
+    product, found = make((64, 256, 1024)), []
     for kind in (WIDE, NARROW):
         for size in (64, 128, 256):
             for rows in range(32, 257, 8):
                 for cluster in range(1, 9 if kind != WIDE else 3):
                     config = Config(kind, size, rows, cluster)
                     try:
-                        product.ours(libraries.tessera, config)(0)
+                        product.ours(product.libraries.tessera, config)(0)
                         found.append(config)
                     except Refused:
                         pass
