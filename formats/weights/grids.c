@@ -234,13 +234,19 @@ bool tsr_is_column(const tsr_tensor *t, unsigned most_rank, uint64_t matrices, u
            (most_rank > 2 || t->rank == 0 || t->shape[0] == rows);
 }
 
+/* Returns a block of this size. An extent of 0, of a weight without elements, becomes 1. */
+static tsr_block block_of(uint64_t rows, uint64_t cols)
+{
+    return (tsr_block){tsr_max_u64(1, rows), tsr_max_u64(1, cols)};
+}
+
 /* Returns true for one scale per matrix or per row. */
 static bool fits_coarse(tsr_weight *x, uint64_t scales)
 {
     if (!tsr_is_column(x->scale, x->data->rank, x->matrices, scales))
         return false;
     x->coarse = true;
-    x->block = (tsr_block){scales == 1 ? x->rows : 1, x->cols};
+    x->block = block_of(scales == 1 ? x->rows : 1, x->cols);
     x->grid_rows = scales;
     x->grid_cols = 1;
     return true;
@@ -254,7 +260,7 @@ static bool fits_part(tsr_weight *x)
     if (x->one_scale ? n != 1 : x->scale->rank != 1 || n != x->matrices)
         return false;
     x->coarse = true;
-    x->block = (tsr_block){x->rows, x->cols};
+    x->block = block_of(x->rows, x->cols);
     x->grid_rows = x->grid_cols = 1;
     return true;
 }

@@ -173,8 +173,8 @@ tsr_status tsr_check_integers(const tsr_pairing *p, tsr_weight *x)
     x->coarse = coding->block.cols == 0;
     x->grid_rows = x->coarse ? tsr_tensor_elements(s) : x->rows;
     x->grid_cols = x->coarse ? 1 : x->cols / coding->block.cols;
-    x->block.rows = x->grid_rows == x->rows ? 1 : x->rows;
-    x->block.cols = x->coarse ? x->cols : coding->block.cols;
+    x->block.rows = x->grid_rows == x->rows ? 1 : tsr_max_u64(1, x->rows);
+    x->block.cols = x->coarse ? tsr_max_u64(1, x->cols) : coding->block.cols;
     TSR_TRY(tsr_read_order(p, x));
     return check_zero_points(p, x);
 }

@@ -471,3 +471,14 @@ def test_fp8_of_auto_round(shape, tmp_path, tessera):
     module = f.Module(X + ".weight", {X + ".weight": f.entry("F8_E4M3", codes), X + ".weight_scale": f.entry("BF16", scales)},
                       codes.astype(np.float32) * scales.astype(np.float32).reshape(-1, 1), config)
     expect(decoded(tmp_path, tessera, write(tmp_path / "src", module))[1], module)
+
+
+@pytest.mark.parametrize("shape,scales", [((0, 96), (1,)), ((0, 0), (1,)), ((24, 0), (24, 1))])
+def test_fp8_without_elements(shape, scales, tmp_path, tessera):
+    """One scale for codes that have no rows or no columns: an empty weight, not a division by zero."""
+    module = f.Module(X + ".weight", {X + ".weight": f.entry("F8_E4M3", np.zeros(shape, f.E4M3)),
+                                      X + ".weight_scale": f.entry("F32", np.ones(scales, np.float32))}, np.zeros(shape, np.float32), None)
+    src = write(tmp_path / "src", module)
+    code, out, err = harness.run(tessera, ["inspect", src])
+    assert code == 0 and "1 weight is FP8 with a scale a" in out, err
+    expect(decoded(tmp_path, tessera, src)[1], module)
