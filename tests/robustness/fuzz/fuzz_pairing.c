@@ -6,8 +6,7 @@
 
 #include "common/text.h"
 #include "tests/robustness/fuzz/folder.h"
-
-#include <string.h>
+#include "tests/robustness/fuzz/lines.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -30,22 +29,6 @@ static uint64_t end_of_data(const char *header, size_t size)
             end = x;
     }
     return end;
-}
-
-typedef struct span {
-    const char *data;
-    size_t size;
-} span;
-
-/* Up to the next line feed, which is left out; the rest where there is none. */
-static span take_line(span *from)
-{
-    const char *const end = from->size == 0 ? NULL : memchr(from->data, '\n', from->size);
-    const span line = {from->data, end == NULL ? from->size : (size_t)(end - from->data)};
-    const size_t taken = line.size + (end != NULL);
-    from->data += taken;
-    from->size -= taken;
-    return line;
 }
 
 /* `values`: what the data begins with. It goes on with zeros, in a hole of the file: pairing looks at few. */

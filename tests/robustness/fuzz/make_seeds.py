@@ -2,9 +2,9 @@
 """Writes the seeds of the fuzz targets into tests/robustness/fuzz/corpus: make_seeds.py TESSERA.
 
 fuzz_pairing: for each kind of codes a config.json and the header of a checkpoint with one weight, and a layer of each
-family. fuzz_result: a small result of each kind. fuzz_inputs: a small file of each kind. fuzz_manifest: manifests.
-fuzz_archive: archives packed by the tool. Files named found-... are not written here: a long run found them, and they
-were chosen for their coverage."""
+family. fuzz_values: a checkpoint with one weight of each kind. fuzz_result: a small result of each kind. fuzz_inputs: a
+small file of each kind. fuzz_manifest: manifests. fuzz_archive: archives packed by the tool. Files named found-... are
+not written here: a long run found them, and they were chosen for their coverage."""
 
 import json
 import pathlib
@@ -36,6 +36,69 @@ SEEDS = {
     "awq": f.awq(X, **SMALL),
     "gptq": f.gptq(X, **SMALL, order=True),
     "gptq-v2": f.gptq(X, **SMALL, version=2),
+}
+
+# ---- those of fuzz_values: the sizes of a module, and the module ----
+
+PLAIN = (".weight", ".weight_scale")
+R, C, E = 40, 96, 2
+TERMS = {R: "R", C: "C", C // 2: "C/2", C * 3 // 4: "C*3/4", C // 8: "C/8", C // 4: "C/4", C // 16: "C/16", C // 32: "C/32", E: "E",
+         R // 8: "R/8", R // 4: "R/4"}
+SIZES = {"rows": R, "cols": C}
+
+
+def stated(tensors, config):
+    """A module whose tensors have these dtypes and shapes; the bytes are small numbers in any dtype."""
+    return f.Module(X, {X + name: (*of, bytes(0x31 + i % 7 for i in range(64))) for name, of in tensors.items()}, None, config)
+
+
+def floats(strategy):
+    return f.compressed("float-quantized", {"targets": ["Linear"], "input_activations": None, "weights": {
+        "num_bits": 8, "type": "float", "symmetric": True, "strategy": strategy, "dynamic": False}})
+
+
+def integers(size, symmetric=True):
+    weights = {**f.group(8, size, kind="int", strategy="group" if size else "channel")["weights"], "symmetric": symmetric}
+    return f.compressed("int-quantized", {"targets": ["Linear"], "weights": weights, "input_activations": None})
+
+
+V4 = {"names": (".weight", ".scale"), "config": f.V4}
+VALUES = {
+    "mxfp4-ct": f.mxfp4(X, **SIZES, config=SEEDS["mxfp4-ct"].config),
+    "mxfp4-v4": f.mxfp4(X, **SIZES, **V4, dtypes=("I8", "F8_E8M0")),
+    "mxfp4-v4-f4": f.mxfp4(X, **SIZES, **V4, dtypes=("F4", "F8_E8M0")),
+    "mxfp4-modelopt": f.mxfp4(X, **SIZES, names=PLAIN, config=f.QUARK),
+    "mxfp4-gptoss": f.mxfp4_gptoss("model.layers.0.mlp.experts.gate_up_proj", E, **SIZES),
+    "mxfp6-ct": f.mxfp6(X, **SIZES),
+    "mxfp6-e2m3-quark": f.mxfp6(X, **SIZES, names=PLAIN, config=f.quark("fp6_e2m3")),
+    "mxfp6-e3m2-quark": f.mxfp6(X, "e3m2", **SIZES, names=PLAIN, config=f.quark("fp6_e3m2")),
+    "mxfp6-stack": f.mxfp6(X, "e3m2", **SIZES, names=PLAIN, experts=E, config=f.quark("fp6_e3m2")),
+    "nvfp4-ct": f.nvfp4(X, "ct", **SIZES),
+    "nvfp4-ct-stack": f.nvfp4(X, "ct", **SIZES, experts=E),
+    "nvfp4-modelopt": f.nvfp4(X, "modelopt", **SIZES),
+    "nvfp4-modelopt-stack": f.nvfp4(X, "modelopt", **SIZES, experts=E, inputs=False),
+    "mxfp8": f.mxfp8(X, **SIZES),
+    "mxfp8-f8": f.mxfp8(X, **SIZES, suffix=".scale", dtype="F8_E8M0", config={**f.V4, "weight_block_size": [1, 32]}),
+    "fp8-block": stated({".weight": ("F8_E4M3", [R, C]), ".weight_scale_inv": ("F32", ["R/32", "C/32"])},
+                        {"quant_method": "fp8", "weight_block_size": [32, 32]}),
+    "fp8-block-v4": stated({".weight": ("F8_E4M3", [R, C]), ".scale": ("F8_E8M0", ["R/32", "C/32"])}, {**f.V4, "weight_block_size": [32, 32]}),
+    "fp8-block-modelopt": stated({".weight": ("F8_E4M3", [R, C]), ".weight_scale": ("F32", ["R/128", 1, "C/128", 1])},
+                                 {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}),
+    "fp8-channel": stated({".weight": ("F8_E4M3", [R, C]), ".weight_scale": ("BF16", [R, 1])}, floats("channel")),
+    "fp8-tensor": stated({".weight": ("F8_E4M3", [R, C]), ".weight_scale": ("F32", [1])}, floats("tensor")),
+    "int8-channel": stated({".weight": ("I8", [R, C]), ".weight_scale": ("F16", [R, 1])}, integers(None)),
+    "int8-group": stated({".weight": ("I8", [R, C]), ".weight_scale": ("BF16", [R, "C/32"]), ".weight_zero_point": ("I8", [R, "C/32"])},
+                         integers(32, False)),
+    "int4-sglang": stated({".weight": ("I8", [R, "C/2"]), ".weight_scale_inv": ("F32", [R, "C/32"])}, {**f.W4AFP8, "group_size": 32}),
+    "int4-ct": f.int_packed(X, **SIZES),
+    "int4-ct-zeros": f.int_packed(X, **SIZES, zeros=True),
+    "int4-ct-order": f.int_packed(X, **SIZES, zeros=True, order=True),
+    "awq": f.awq(X, **SIZES),
+    "gptq": f.gptq(X, **SIZES),
+    "gptq-order": f.gptq(X, **SIZES, order=True),
+    "gptq-v2": f.gptq(X, **SIZES, version=2),
+    "gptq-8": f.gptq(X, **SIZES, bits=8),
+    "plain": stated({f".{dtype}": (dtype, [R, C]) for dtype in ("BF16", "F16", "F32", "F64", "I64", "U8", "BOOL", "F8_E5M2")}, None),
 }
 
 
@@ -137,6 +200,16 @@ def seed(module):
     return b"\n".join(lines + [module.tensors[name][2] for name in ordered if name.endswith("weight_shape")])
 
 
+def value_seed(module):
+    """A checkpoint for fuzz_values: terms in place of extents, and the first bytes of each tensor."""
+    config = {"model_type": "llama", **({} if module.config is None else {"quantization_config": module.config})}
+    lines = [config, [R, C, E, C // 32]]
+    for name, (dtype, shape, _) in module.tensors.items():
+        lines.append([name, dtype, *(shape if name.endswith("weight_shape") else (TERMS.get(n, n) for n in shape))])
+    text = "\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
+    return text.encode() + b"\n\n" + b"".join(data[:128] for _, _, data in module.tensors.values())
+
+
 def npy(header, data):
     return b"t\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + data
 
@@ -226,6 +299,10 @@ def main(tool):
     for name, module in SEEDS.items():
         (folder / name).write_bytes(seed(module))
     write_families(tool, folder)
+    values = HERE / "corpus" / "values"
+    values.mkdir(exist_ok=True)
+    for name, module in VALUES.items():
+        (values / name).write_bytes(value_seed(module))
     write_inputs(HERE / "corpus" / "inputs")
     write_manifests(HERE / "corpus" / "manifest")
     write_archives(tool, HERE / "corpus" / "archive")
