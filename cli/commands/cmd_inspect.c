@@ -101,8 +101,9 @@ static tsr_status parse_sizes(const char *text, tsr_load_table *table, tsr_err *
     for (const char *p = text;;) {
         const char *end = p;
         uint64_t size;
-        if (!tsr_take_decimal(&end, &size) || size == 0 || size > 4096 || (*end != ',' && *end != '\0'))
-            return tsr_fail(err, TSR_E_USAGE, "--tp: '%s' is not a list of sizes from 1 to 4096, as in 1,2,4,8", text);
+        if (!tsr_take_decimal(&end, &size) || size == 0 || size > TSR_MOST_TP || (*end != ',' && *end != '\0'))
+            return tsr_fail(err, TSR_E_USAGE, "--tp: '%s' is not a list of sizes from 1 to %d, as in 1,2,4,8", text,
+                            (int)TSR_MOST_TP);
         if (table->n_tp == TSR_MAX_TP_SIZES)
             return tsr_fail(err, TSR_E_USAGE, "--tp: more than %d sizes", (int)TSR_MAX_TP_SIZES);
         table->tp[table->n_tp++] = (unsigned)size;

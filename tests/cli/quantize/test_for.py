@@ -1,4 +1,4 @@
-"""quantize --for and --gpu: a scheme that the loaders or the GPU do not support ends before any work."""
+"""quantize --for, --tp and --gpu: a scheme that the loaders or the GPU do not support ends before any work."""
 
 import json
 
@@ -21,6 +21,8 @@ def run(tessera, checkpoint, tmp_path):
     (["--scheme", "nvfp4-weight-only", "--for", "sglang", "--gpu", "mi300"], ["CUDA kernel only"]),
     (["--scheme", "mxfp8", "--dialect", "deepseek", "--for", "sglang"], ["renames weight_scale_inv"]),
     (["--scheme", "int4-weight-only", "--for", "vllm,deepseek"], ["deepseek 9b4e978 cannot load it"]),
+    (["--for", "vllm", "--tp", "8"], ["vllm 0.33.0 cannot load it at TP 8", "divided among 8 ranks"]),
+    (["--for", "vllm", "--tp", "2", "--gpu", "h100"], ["vllm 0.33.0 cannot run it on h100 at TP 2", "_proj.weight", "TP 1 would do"]),
 ])
 def test_what_a_loader_cannot_use(options, words, run, tmp_path):
     code, _, err = run("quantize", *options)
@@ -29,7 +31,7 @@ def test_what_a_loader_cannot_use(options, words, run, tmp_path):
 
 
 @pytest.mark.parametrize("options", [
-    ["--for", "vllm,transformers", "--gpu", "h100"], ["--scheme", "int8-channel", "--for", "vllm", "--gpu", "h100"],
+    ["--for", "vllm,transformers", "--gpu", "h100"], ["--scheme", "fp8-channel", "--for", "vllm", "--tp", "2"], ["--scheme", "int8-channel", "--for", "vllm", "--gpu", "h100"],
     ["--scheme", "nvfp4-weight-only", "--for", "vllm,sglang", "--gpu", "b200"]])
 def test_what_they_can(options, run, tmp_path):
     code, _, err = run("quantize", *options)
@@ -37,7 +39,9 @@ def test_what_they_can(options, run, tmp_path):
 
 
 @pytest.mark.parametrize("options, word", [(["--gpu", "h100"], "--gpu needs --for"), (["--for", "vlm"], "'vlm' is none of"),
-                                           (["--for", "vllm,vllm"], "named twice"), (["--for", "vllm", "--gpu", "v100"], "--gpu")])
+                                           (["--for", "vllm,vllm"], "named twice"), (["--for", "vllm", "--gpu", "v100"], "--gpu"),
+                                           (["--tp", "8"], "--tp needs --for"), (["--for", "vllm", "--tp", "0"], "from 1 to 4096"),
+                                           (["--for", "vllm", "--tp", "5000"], "from 1 to 4096")])
 @pytest.mark.parametrize("command", ["quantize", "plan-schemes"])
 def test_usage(command, options, word, run):
     budget = ["--bits", "9"] if command == "plan-schemes" else []
