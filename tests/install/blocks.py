@@ -123,7 +123,7 @@ def single_lines(checks, tool, said, where):
     for page in PAGES:
         if "" in RUN_ELSEWHERE.get(page.name, ()):
             continue
-        for line in re.findall(r"^    (?:\$ )?((?:tessera|mpirun) .*)", page.read_text(), re.M):
+        for line in re.findall(r"^(?: {4,}(?:\$ )?|\$ )((?:tessera|mpirun) .*)", page.read_text(), re.M):
             line = re.split(r" {2,}", line)[0]
             words = line[line.index("tessera "):].split()
             name = " ".join(words[1:3]) if " ".join(words[1:3]) in known else words[1]
