@@ -402,5 +402,6 @@ PLANTED = [
     ("cli/proof.c", "return check_passes(c, err);", "return TSR_OK;", [I + "test_proof.py"], "tokens are read after the output is made"),
     ("convert/plans/layouts/w4afp8_plan.c", "amax = fmaxf(amax, *experts[end].amax);", "amax = *experts[end].amax;", [I + "test_w4afp8.py"],
      "an expert that saw no token gets the inputs of the last one"),
+    ("convert/run/engine.c", "    free(pool.runs);\n", "", ["robustness/faults valgrind.py --only f32"], "the list of runs is not freed"),
 ]
 PLANTED += FILES + FORWARD_FAULTS
