@@ -27,10 +27,11 @@ static inline tsr_window tsr_whole_window(const tsr_tensor *t)
     return tsr_run_window(0, t->bytes);
 }
 
-/* Returns the window of rows [row, row + rows) of a tensor whose bytes are spread evenly over its first dimension. */
+/* Returns the window of rows [row, row + rows) of a tensor whose bytes are spread evenly over its first dimension. A
+ * scalar is one row. */
 static inline tsr_window tsr_rows_window(const tsr_tensor *t, uint64_t row, uint64_t rows)
 {
-    const uint64_t row_bytes = t->bytes / t->shape[0];
+    const uint64_t row_bytes = t->bytes / (t->rank == 0 ? 1 : t->shape[0]);
     return tsr_run_window(row * row_bytes, rows * row_bytes);
 }
 

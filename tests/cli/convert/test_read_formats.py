@@ -482,3 +482,12 @@ def test_fp8_without_elements(shape, scales, tmp_path, tessera):
     code, out, err = harness.run(tessera, ["inspect", src])
     assert code == 0 and "1 weight is FP8 with a scale a" in out, err
     expect(decoded(tmp_path, tessera, src)[1], module)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_int8_of_one_row(shape, tmp_path, tessera):
+    """One scale for a weight of one row: it is a scale a row and a scale a tensor, and may be a scalar."""
+    codes, scale = np.arange(-48, 48, dtype=np.int8).reshape(1, 96), np.full(shape, 0.25, np.float16)
+    module = f.Module(X + ".weight", {X + ".weight": f.entry("I8", codes), X + ".weight_scale": f.entry("F16", scale)},
+                      codes.astype(np.float32) * np.float32(0.25), None)
+    expect(decoded(tmp_path, tessera, write(tmp_path / "src", module))[1], module)
