@@ -47,9 +47,9 @@ TERMS = {R: "R", C: "C", C // 2: "C/2", C * 3 // 4: "C*3/4", C // 8: "C/8", C //
 SIZES = {"rows": R, "cols": C}
 
 
-def stated(tensors, config):
+def stated(tensors, config, x=X):
     """A module whose tensors have these dtypes and shapes; the bytes are small numbers in any dtype."""
-    return f.Module(X, {X + name: (*of, bytes(0x31 + i % 7 for i in range(64))) for name, of in tensors.items()}, None, config)
+    return f.Module(x, {x + name: (*of, bytes(0x31 + i % 7 for i in range(64))) for name, of in tensors.items()}, None, config)
 
 
 def floats(strategy):
@@ -98,6 +98,10 @@ VALUES = {
     "gptq-order": f.gptq(X, **SIZES, order=True),
     "gptq-v2": f.gptq(X, **SIZES, version=2),
     "gptq-8": f.gptq(X, **SIZES, bits=8),
+    "absorbed-heads": stated({".w_kc": ("F8_E4M3", [E, C, R]), ".w_scale_k": ("F32", [E]), ".w_vc": ("F8_E4M3", [E, R, C]),
+                              ".w_scale_v": ("F32", [E])}, None, "model.layers.0.self_attn"),
+    "absorbed-one": stated({".W_UK_T": ("F8_E4M3", [E, R, C]), ".W_UV": ("F8_E4M3", [E, C, R]), ".W_scale": ("F32", [1])}, None,
+                           "model.layers.0.self_attn"),
     "plain": stated({f".{dtype}": (dtype, [R, C]) for dtype in ("BF16", "F16", "F32", "F64", "I64", "U8", "BOOL", "F8_E5M2")}, None),
 }
 
