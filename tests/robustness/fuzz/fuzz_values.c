@@ -19,12 +19,12 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MOST_BYTES = 1 << 14, MOST_TENSORS = 32, MOST_SIZE = 1 << 16, SIZES = 4, NUMBER_BYTES = 32 };
+enum { MOST_BYTES = 1 << 14, MOST_TENSORS = 32, MOST_SIZE = 1 << 16, SIZES = 4, MOST_KINDS = 32 };
 
 static const char *const kFiles[] = {TSR_CONFIG_NAME, "model.safetensors", NULL};
 
 static uint64_t decoded, compared;
-static uint64_t decoded_of[32]; /* by kind */
+static uint64_t decoded_of[MOST_KINDS];
 
 static void print_counts(void)
 {
@@ -222,38 +222,43 @@ static void refuse(const tsr_view *v, const char *dtype, uint64_t i, double ours
     abort();
 }
 
-/* Aborts if the library's decoders give other values, or for BF16 and F16 other ones than FP32 rounded. They reject
- * some weights, such as plain ones in F64. */
+/* Aborts if the library decodes to other values than FP32 rounded to BF16 or F16. */
+static void decode_halves(const tessera_checkpoint *c, size_t index, const tsr_view *v, const double *values,
+                          uint64_t n, bool bf16)
+{
+    const char *const dtype = bf16 ? "BF16" : "F16";
+    uint16_t *const other = malloc(n * sizeof *other);
+    if (other == NULL)
+        abort();
+    if (tessera_read(c, index, dtype, 0, v->matrices * v->rows, other, n * sizeof *other, NULL) == TESSERA_OK) {
+        for (uint64_t i = 0; i < n; i++) {
+            const float single = (float)values[i];
+            const float ours =
+                bf16 ? tsr_f32_from_bf16(tsr_bf16_from_f32(single)) : tsr_f32_from_f16(tsr_f16_from_f32(single));
+            const float theirs = bf16 ? tsr_f32_from_bf16(other[i]) : tsr_f32_from_f16(other[i]);
+            if (!is_same(ours, theirs))
+                refuse(v, dtype, i, values[i], (double)theirs);
+        }
+    }
+    free(other);
+}
+
+/* Aborts if the library decodes to other values. It rejects some weights, such as plain ones in F64. */
 static void decode_again(const tessera_checkpoint *c, size_t index, const tsr_view *v, const double *values, uint64_t n)
 {
-    const uint64_t rows = v->matrices * v->rows;
-    float *const single = malloc(n * sizeof *single);
-    uint16_t *const half = malloc(n * sizeof *half);
-    if (single == NULL || half == NULL)
+    float *const other = malloc(n * sizeof *other);
+    if (other == NULL)
         abort();
-    if (tessera_read(c, index, "F32", 0, rows, single, n * sizeof *single, NULL) == TESSERA_OK) {
+    if (tessera_read(c, index, "F32", 0, v->matrices * v->rows, other, n * sizeof *other, NULL) == TESSERA_OK) {
         for (uint64_t i = 0; i < n; i++) {
-            if (!is_same((float)values[i], single[i]))
-                refuse(v, "F32", i, values[i], (double)single[i]);
+            if (!is_same((float)values[i], other[i]))
+                refuse(v, "F32", i, values[i], (double)other[i]);
         }
         compared += n;
     }
-    if (tessera_read(c, index, "BF16", 0, rows, half, n * sizeof *half, NULL) == TESSERA_OK) {
-        for (uint64_t i = 0; i < n; i++) {
-            const float rounded = tsr_f32_from_bf16(tsr_bf16_from_f32((float)values[i]));
-            if (!is_same(rounded, tsr_f32_from_bf16(half[i])))
-                refuse(v, "BF16", i, values[i], (double)tsr_f32_from_bf16(half[i]));
-        }
-    }
-    if (tessera_read(c, index, "F16", 0, rows, half, n * sizeof *half, NULL) == TESSERA_OK) {
-        for (uint64_t i = 0; i < n; i++) {
-            const float rounded = tsr_f32_from_f16(tsr_f16_from_f32((float)values[i]));
-            if (!is_same(rounded, tsr_f32_from_f16(half[i])))
-                refuse(v, "F16", i, values[i], (double)tsr_f32_from_f16(half[i]));
-        }
-    }
-    free(single);
-    free(half);
+    free(other);
+    decode_halves(c, index, v, values, n, true);
+    decode_halves(c, index, v, values, n, false);
 }
 
 static void decode_weight(const tessera_checkpoint *c, size_t index, uint64_t chance)
@@ -275,6 +280,8 @@ static void decode_weight(const tessera_checkpoint *c, size_t index, uint64_t ch
     }
     if (status == TSR_OK) {
         decoded += n;
+        if (w->kind >= tsr_weight_kinds + MOST_KINDS)
+            abort();
         if (w->kind != NULL)
             decoded_of[w->kind - tsr_weight_kinds] += n;
         decode_piece(c, w, &v, values, chance);
