@@ -20,6 +20,7 @@ import jobs
 import turns
 
 FOUND = 99
+LIMIT = 7200  # seconds: searches of scales take long
 MEMCHECK = ["valgrind", "-q", f"--error-exitcode={FOUND}", "--leak-check=full", "--errors-for-leak-kinds=definite,indirect"]
 DRD = ["valgrind", "-q", "--tool=drd", f"--error-exitcode={FOUND}"]
 # The check, the threads, and the mask of instruction sets: 0 scalar, without it all that valgrind knows.
@@ -28,7 +29,7 @@ RUNS = {"memcheck, scalar": (MEMCHECK, 2, ["--cpumask", "0"]), "memcheck, AVX2":
 
 def run(options, how, words):
     # Landlock's calls are unknown to valgrind.
-    return harness.run(how[0], [*how[1:], options.tessera, "--no-sandbox", *words])
+    return harness.run(how[0], [*how[1:], options.tessera, "--no-sandbox", *words], timeout=LIMIT)
 
 
 def check(checks, counts, what, ended, codes):
@@ -59,17 +60,20 @@ def check_job(checks, counts, options, job, source, work):
 
 def chosen(options):
     if options.only is not None:
-        return jobs.chosen(options)
-    return [*turns.part(jobs.JOBS, 40, 1), *turns.part(jobs.MORE, 80)]
+        return [job for job in [*jobs.JOBS, *jobs.MORE] if any(text in job.name for text in options.only)][options.skip:]
+    return [*turns.part(jobs.JOBS, 40, 1), *turns.part(jobs.MORE, 80)][options.skip:]
 
 
 def main():
-    options = jobs.choice(harness.argument_parser(__doc__.splitlines()[0])).parse_args()
+    parser = jobs.choice(harness.argument_parser(__doc__.splitlines()[0]))
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N jobs, as after an interrupted run")
+    options = parser.parse_args()
     if shutil.which("valgrind") is None or subprocess.run(["valgrind", "-q", "true"], capture_output=True, check=False).returncode != 0:
         print("skipped: no valgrind")
         sys.exit(77)
     checks, counts, began = harness.Checks(), collections.Counter(), time.monotonic()
-    for job in chosen(options):
+    for number, job in enumerate(chosen(options), options.skip):
+        print(f"{number}: {job.name}", flush=True)
         with harness.temporary_directory(options.directory) as work:
             kind, small, _ = job.kind.partition("-small")
             source = jobs.make_source(options.tessera, options.make, job, kind, os.path.join(work, "source"), scale="small" if small else "tiny")

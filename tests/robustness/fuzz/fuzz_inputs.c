@@ -89,7 +89,7 @@ static void read_rules(const char *text, size_t size)
     for (size_t i = 0; i < rules.count; i++) {
         const tsr_rules_item *const item = &rules.items[i];
         if ((unsigned)item->scheme >= TSR_SCHEMES ||
-            (tsr_rules_is_name(item) != (strpbrk(item->pattern, "*?") == NULL)))
+            (tsr_rules_is_name(item) != (strpbrk(item->pattern, "*?[") == NULL)))
             abort();
     }
     match_rules(&rules);
