@@ -83,8 +83,8 @@ static void take_zero_points(const tsr_int_span *span, uint64_t row, float *zero
             zeros[g] = (float)from[g];
         return;
     }
-    const unsigned per_word = 32u / w->bits, shift = (unsigned)(row % per_word) * w->bits, mask = (1u << w->bits) - 1;
-    const uint32_t *const from = (const uint32_t *)span->zero_points + row / per_word * groups;
+    const unsigned per_word = 32u / w->bits, shift = (unsigned)(above % per_word) * w->bits, mask = (1u << w->bits) - 1;
+    const uint32_t *const from = (const uint32_t *)span->zero_points + above / per_word * groups;
     for (uint64_t g = 0; g < groups; g++)
         zeros[g] = (float)((int)(from[g] >> shift & mask) - (1 << (w->bits - 1)));
 }
