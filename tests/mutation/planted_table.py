@@ -74,7 +74,7 @@ PLANTED = [
      "every column has the first one's group"),
     ("quantize/integer_decode.c", "k->decode_int_bf16(r->codes + first, n, zero, r->scales[g],", "k->decode_int_bf16(r->codes + first, n, zero, r->scales[0],",
      [I + "test_int_read.py"], "the first group's scale for all of a row"),
-    ("quantize/integer_decode.c", "span->zero_points + row / per_word * groups;", "span->zero_points + row / per_word;", [I + "test_int_read.py"],
+    ("quantize/integer_decode.c", "span->zero_points + above / per_word * groups;", "span->zero_points + row / per_word;", [I + "test_int_read.py"],
      "zero points of the first row of words"),
     ("convert/ops/slice_op.c", "first = at.row * pitch + p->k * p->segment + at.offset;", "first = at.row * pitch + at.offset;",
      [I + "test_tensor_parallel.py", I + "test_convert.py"], "every rank has the first one's part"),
