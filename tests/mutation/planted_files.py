@@ -9,7 +9,7 @@ ORDER = ["robustness/faults order.py"]
 FILES = [
     # hostile input: what a file may say
     ("formats/weights/grids.c", "return (tsr_block){tsr_max_u64(1, rows), tsr_max_u64(1, cols)};", "return (tsr_block){rows, cols};",
-     [I + "test_read_formats.py without_elements"], "the block of a weight without elements is empty"),
+     [I + "test_read_edges.py without_elements"], "the block of a weight without elements is empty"),
     ("formats/checkpoint/safetensors.c", "if (at[1] > h->data_bytes)", "if (at[1] > h->data_bytes + 8)", HEADER, "a tensor may leave the file"),
     ("formats/checkpoint/safetensors.c", "if (bits / 8 != t->bytes)", "if (bits / 8 > t->bytes)", HEADER, "a tensor may have more bytes than its shape"),
     ("formats/checkpoint/safetensors.c", "fits = fits && tsr_mul_u64(elements, t->shape[i], &elements);", "elements *= t->shape[i];", HEADER, "the product of a shape overflows"),

@@ -402,7 +402,7 @@ PLANTED = [
     ("cli/proof.c", "return check_passes(c, err);", "return TSR_OK;", [I + "test_proof.py"], "tokens are read after the output is made"),
     ("convert/plans/layouts/w4afp8_plan.c", "amax = fmaxf(amax, *experts[end].amax);", "amax = *experts[end].amax;", [I + "test_w4afp8.py"],
      "an expert that saw no token gets the inputs of the last one"),
-    ("quantize/integer_decode.c", "(unsigned)(above % per_word)", "(unsigned)(row % per_word)", [I + "test_read_formats.py one_scale"],
+    ("quantize/integer_decode.c", "(unsigned)(above % per_word)", "(unsigned)(row % per_word)", [I + "test_read_edges.py one_scale"],
      "packed integers with one zero point take the bits of other rows"),
     ("convert/run/engine.c", "    free(pool.runs);\n", "", ["robustness/faults valgrind.py --only f32"], "the list of runs is not freed"),
 ]
