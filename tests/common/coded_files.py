@@ -7,13 +7,14 @@ import stored_oracle as stored
 
 
 def write(directory, *modules, plain=()):
-    """These modules and plain tensors, under the configuration of the first."""
+    """These modules and plain tensors, under the configuration of the first, if it has one."""
     directory.mkdir()
     entries = dict(plain)
     for m in modules:
         entries |= m.tensors
     harness.write_safetensors(directory / "model.safetensors", entries, {"format": "pt"})
-    config = {"model_type": "llama", "hidden_size": 0, "quantization_config": modules[0].config}
+    stated = {} if modules[0].config is None else {"quantization_config": modules[0].config}
+    config = {"model_type": "llama", "hidden_size": 0, **stated}
     (directory / "config.json").write_text(json.dumps(config))
     return directory
 

@@ -1,10 +1,20 @@
 """Tests reading of weights at the edges of their format: without elements, of one row, of one scale."""
 
+import coded_files
 import format_samples as f
 import harness
 import numpy as np
 import pytest
-from test_read_formats import X, decoded, expect, write
+
+X = "model.layers.0.mlp.down_proj"
+
+
+def expect(tmp_path, tessera, src, module):
+    """convert --to bf16 gives the module's values."""
+    code, out, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--quiet"])
+    assert code == 0, f"exit {code}: {out}{err}"
+    dtype, shape, data = harness.read_safetensors(tmp_path / "dst/model.safetensors")[1][module.name]
+    assert (dtype, list(shape)) == ("BF16", list(module.values.shape)) and data == module.values.astype(f.BF16).tobytes()
 
 
 @pytest.mark.parametrize("shape,scales", [((0, 96), (1,)), ((0, 0), (1,)), ((24, 0), (24, 1))])
@@ -12,10 +22,10 @@ def test_fp8_without_elements(shape, scales, tmp_path, tessera):
     """One scale for codes that have no rows or no columns: an empty weight, not a division by zero."""
     module = f.Module(X + ".weight", {X + ".weight": f.entry("F8_E4M3", np.zeros(shape, f.E4M3)),
                                       X + ".weight_scale": f.entry("F32", np.ones(scales, np.float32))}, np.zeros(shape, np.float32), None)
-    src = write(tmp_path / "src", module)
+    src = coded_files.write(tmp_path / "src", module)
     code, out, err = harness.run(tessera, ["inspect", src])
     assert code == 0 and "1 weight is FP8 with a scale a" in out, err
-    expect(decoded(tmp_path, tessera, src)[1], module)
+    expect(tmp_path, tessera, src, module)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
@@ -24,7 +34,7 @@ def test_int8_of_one_row(shape, tmp_path, tessera):
     codes, scale = np.arange(-48, 48, dtype=np.int8).reshape(1, 96), np.full(shape, 0.25, np.float16)
     module = f.Module(X + ".weight", {X + ".weight": f.entry("I8", codes), X + ".weight_scale": f.entry("F16", scale)},
                       codes.astype(np.float32) * np.float32(0.25), None)
-    expect(decoded(tmp_path, tessera, write(tmp_path / "src", module))[1], module)
+    expect(tmp_path, tessera, coded_files.write(tmp_path / "src", module), module)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -38,4 +48,4 @@ def test_packed_integers_of_one_scale(bits, tmp_path, tessera):
                "_zero_point": f.entry("I32", np.array([[zero]], np.uint32))}
     module = f.Module(X + ".weight", {X + ".weight" + name: entry for name, entry in tensors.items()},
                       (codes - zero).astype(np.float32) * np.float32(0.25), f.compressed("pack-quantized", stated))
-    expect(decoded(tmp_path, tessera, write(tmp_path / "src", module))[1], module)
+    expect(tmp_path, tessera, coded_files.write(tmp_path / "src", module), module)
