@@ -69,13 +69,13 @@ static tsr_status refuse(const tsr_load_table *table, const tsr_issues *issues, 
                                                                        tsr_loader_version(table->loaders[i]);
     const char *const verb = table->gpu == TSR_GPU_ANY ? "load it" : "run it on ";
     const char *const gpu = table->gpu == TSR_GPU_ANY ? "" : tsr_gpu_name(table->gpu);
-    char at[sizeof " at TP 4096"] = "";
+    char at[24] = "";
     if (table->tp[0] > 1)
         snprintf(at, sizeof at, " at TP %u", table->tp[0]);
     const tsr_issue *const f = tsr_issues_first_fatal(issues, loader);
     if (f == NULL) /* it is one of those beyond the limit of the list */
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: %s %s cannot %s%s: %zu issues were not listed", what, loader,
-                        version, verb, gpu, issues->omitted);
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: %s %s cannot %s%s%s: %zu issues were not listed", what, loader,
+                        version, verb, gpu, at, issues->omitted);
     return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: %s %s cannot %s%s%s: %s: %s%s%s", what, loader, version, verb, gpu, at,
                     f->tensor == NULL ? "config.json" : f->tensor, f->detail, f->advice == NULL ? "" : "; ",
                     f->advice == NULL ? "" : f->advice);
