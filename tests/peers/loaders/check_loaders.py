@@ -101,10 +101,6 @@ CONVERSIONS = {
         "to-int4-weight-only": ["--to", "int4-weight-only"],
         "to-fp8-channel": ["--to", "fp8-channel"]}.items()},
 }
-NAMES = ("llama llama_tied mistral phi3 qwen2 qwen3 mixtral qwen2_moe qwen3_moe qwen3_moe_1024 qwen3_moe_192 qwen3_moe_384 qwen3_moe_448 mixtral_4 ernie4_5_moe_4 deepseek_v2 deepseek_v3 qwen3_next gpt_oss "
-         "llama4 gemma3 olmo2 glm4_moe gpt_oss_mxfp4 gpt_oss_mxfp4_480 gpt_oss_mxfp4_352 deepseek_v4").split()
-CODED = ("gpt_oss_mxfp4", "gpt_oss_mxfp4_480", "gpt_oss_mxfp4_352", "deepseek_v4")  # codes already: they are converted, not quantized
-
 # Verdicts that are stricter than the loader, on purpose: loader, pattern of the case -> why.
 LISTS = "where it dequantizes, as here, it goes by the scales that are there; with FP8 on a GPU it goes by the list"
 BLOCKS = "where it dequantizes, as here, it takes the block size from the shapes; with FP8 on a GPU it takes that of config.json"
@@ -137,6 +133,13 @@ def run(*command):
 
 def wanted(case, only):
     return not only or any(fnmatch.fnmatch(case, pattern) for pattern in only)
+
+
+def families():
+    """Returns the names of the models, and of those among them that are stored as codes: these are converted, not quantized."""
+    from families import CODED, FAMILIES  # needs torch
+
+    return list(FAMILIES | CODED), CODED
 
 
 def edits():
@@ -195,38 +198,37 @@ def make(tessera, source, made, plain, options, coded):
 
 def prepare(tessera, work, only):
     """[(case, quantized, plain, bits)]; cases that Tessera refuses are printed and omitted."""
-    sources, changes = work / "sources", edits()
-    missing = [name for name in NAMES if not (sources / name / "config.json").exists()]
+    sources, changes, (names, coded) = work / "sources", edits(), families()
+    asked = [(name, scheme, options) for name in names for scheme, options in (CONVERSIONS if name in coded else SCHEMES).items()
+             if any(wanted(case, only) for case in (f"{name}/{scheme}", *(f"{name}/{scheme}+{edit}" for edit in changes)))]
+    missing = sorted({name for name, _, _ in asked if not (sources / name / "config.json").exists()})
     if missing:
         run(sys.executable, HERE / "families.py", sources, *missing)
     cases = []
-    for name in NAMES:
-        for scheme, options in (CONVERSIONS if name in CODED else SCHEMES).items():
-            case = f"{name}/{scheme}"
-            if not wanted(case, only) and not any(wanted(f"{case}+{edit}", only) for edit in changes):
+    for name, scheme, options in asked:
+        case = f"{name}/{scheme}"
+        if not (sources / name / "config.json").exists():
+            print(f"{case:38} not made: transformers here does not have it")
+            continue
+        made, plain = work / "made" / name / scheme, work / "plain" / name / scheme
+        if not (plain / "config.json").exists():
+            refused = make(tessera, sources / name, made, plain, options, name in coded)
+            if refused is not None:
+                print(f"{case:38} not made: {refused}")
                 continue
-            if not (sources / name / "config.json").exists():
-                print(f"{case:38} not made: transformers here does not have it")
+        bits = 4 if "int4" in scheme or "w4afp8" in scheme else 8
+        if wanted(case, only):
+            cases.append((case, made, plain, bits))
+        for edit, (pattern, act) in changes.items():
+            if not fnmatch.fnmatch(case, pattern) or not wanted(f"{case}+{edit}", only):
                 continue
-            made, plain = work / "made" / name / scheme, work / "plain" / name / scheme
-            if not (plain / "config.json").exists():
-                refused = make(tessera, sources / name, made, plain, options, name in CODED)
-                if refused is not None:
-                    print(f"{case:38} not made: {refused}")
-                    continue
-            bits = 4 if "int4" in scheme or "w4afp8" in scheme else 8
-            if wanted(case, only):
-                cases.append((case, made, plain, bits))
-            for edit, (pattern, act) in changes.items():
-                if not fnmatch.fnmatch(case, pattern) or not wanted(f"{case}+{edit}", only):
-                    continue
-                changed = work / "edited" / name / f"{scheme}+{edit}"
-                if not (changed / "edited").exists():
-                    shutil.rmtree(changed, ignore_errors=True)
-                    shutil.copytree(made, changed)
-                    act(changed)
-                    (changed / "edited").write_text("")
-                cases.append((f"{case}+{edit}", changed, plain, bits))
+            changed = work / "edited" / name / f"{scheme}+{edit}"
+            if not (changed / "edited").exists():
+                shutil.rmtree(changed, ignore_errors=True)
+                shutil.copytree(made, changed)
+                act(changed)
+                (changed / "edited").write_text("")
+            cases.append((f"{case}+{edit}", changed, plain, bits))
     return cases
 
 

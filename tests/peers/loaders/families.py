@@ -15,12 +15,15 @@ from safetensors.torch import load_file, save_file
 BASE = dict(hidden_size=256, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2,
             head_dim=128, vocab_size=512, max_position_embeddings=512, tie_word_embeddings=False, pad_token_id=0,
             bos_token_id=1, eos_token_id=2)
-MOE = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=256)
-MLA = dict(q_lora_rank=128, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, n_routed_experts=8,
+MOE = dict(num_experts=16, num_experts_per_tok=2, moe_intermediate_size=256)
+MLA = dict(q_lora_rank=128, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, n_routed_experts=16,
            num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=256, first_k_dense_replace=1, n_group=1,
            topk_group=1, num_key_value_heads=8, moe_layer_freq=1, scoring_func="softmax",
            rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
                             "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 256})
+SPARSE = ["dense", "sparse"]
+DSA = dict(MLA, topk_method="noaux_tc", scoring_func="sigmoid", head_dim=64, index_n_heads=8, index_head_dim=128, index_topk=64, mlp_layer_types=SPARSE,
+           layer_types=["deepseek_sparse_attention"] * 2)
 LINEAR = dict(linear_num_value_heads=8, linear_num_key_heads=8, linear_key_head_dim=128, linear_value_head_dim=128,
               layer_types=["linear_attention", "full_attention"], full_attention_interval=2)
 
@@ -44,18 +47,67 @@ FAMILIES = {
     "deepseek_v2": ("DeepseekV2Config", MLA),
     "deepseek_v3": ("DeepseekV3Config", dict(MLA, topk_method="noaux_tc", scoring_func="sigmoid")),
     "qwen3_next": ("Qwen3NextConfig", dict(MOE, **LINEAR, shared_expert_intermediate_size=256)),
-    "gpt_oss": ("GptOssConfig", dict(num_local_experts=8, num_experts_per_tok=2, intermediate_size=512, swiglu_limit=7.0)),
-    "llama4": ("Llama4TextConfig", dict(num_local_experts=8, intermediate_size=256, intermediate_size_mlp=512,
+    "gpt_oss": ("GptOssConfig", dict(num_local_experts=16, num_experts_per_tok=2, intermediate_size=512, swiglu_limit=7.0)),
+    "llama4": ("Llama4TextConfig", dict(num_local_experts=16, intermediate_size=256, intermediate_size_mlp=512,
                                         interleave_moe_layer_step=1)),
     "deepseek_v4": ("DeepseekV4Config", dict(
-        num_key_value_heads=1, q_lora_rank=128, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=256, o_groups=8,
+        num_key_value_heads=1, q_lora_rank=128, n_routed_experts=16, num_experts_per_tok=2, moe_intermediate_size=256, o_groups=8,
         o_lora_rank=128, index_n_heads=8, index_head_dim=128, num_nextn_predict_layers=0,
         layer_types=["compressed_sparse_attention", "heavily_compressed_attention"])),
+    "deepseek_v32": ("DeepseekV32Config", dict(DSA, first_k_dense_replace=1)),
+    "glm_moe_dsa": ("GlmMoeDsaConfig", dict(DSA, first_k_dense_replace=1)),
+    "hy_v4": ("HYV4Config", dict(DSA, indexer_types=["full", "full"])),
+    "glm4_moe_lite": ("Glm4MoeLiteConfig", dict(MLA, head_dim=64, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, mlp_layer_types=SPARSE)),
+    "longcat_flash": ("LongcatFlashConfig", dict(MLA, num_layers=2, num_hidden_layers=4, ffn_hidden_size=1024, expert_ffn_hidden_size=256, moe_topk=2,
+                                                 zero_expert_num=0, zero_expert_type="identity", mla_scale_q_lora=True, mla_scale_kv_lora=True, head_dim=64,
+                                                 rope_parameters={"rope_type": "default", "rope_theta": 10000.0})),
+    "kimi_linear": ("KimiLinearConfig", dict(MOE, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, num_key_value_heads=8,
+                                             num_experts_per_token=2, num_shared_experts=1, linear_num_heads=8, mlp_layer_types=["sparse"] * 2, first_k_dense_replace=0, moe_layer_freq=1, mla_use_nope=True,
+                                             layer_types=["linear_attention", "full_attention"])),
+    "ernie4_5_moe": ("Ernie4_5_MoeConfig", dict(moe_num_experts=16, moe_k=2, moe_intermediate_size=256, moe_num_shared_experts=1,
+                                                moe_layer_start_index=1, use_bias=False)),
+    "afmoe": ("AfmoeConfig", dict(MOE, num_dense_layers=1, num_shared_experts=1, score_func="sigmoid", route_norm=True, n_group=1, topk_group=1,
+                                  layer_types=["sliding_attention", "full_attention"])),
+    "dots1": ("Dots1Config", dict(num_key_value_heads=8, moe_intermediate_size=256, n_routed_experts=16, num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1)),
+    "exaone_moe": ("ExaoneMoeConfig", dict(MOE, is_moe_layer=[False, True], num_shared_experts=1, mlp_layer_types=SPARSE, layer_types=["sliding_attention", "full_attention"])),
+    "hunyuan_v1_moe": ("HunYuanMoEV1Config", dict(num_experts=16, moe_topk=2, intermediate_size=256, moe_intermediate_size=256,
+                                                    use_mixed_mlp_moe=True, num_shared_expert=1)),
+    "hy_v3": ("HYV3Config", dict(MOE, first_k_dense_replace=1, route_norm=True, expert_hidden_dim=256, num_shared_experts=1, mlp_layer_types=SPARSE)),
+    "laguna": ("LagunaConfig", dict(MOE, shared_expert_intermediate_size=256, num_attention_heads_per_layer=[8, 8], mlp_layer_types=SPARSE,
+                                    layer_types=["sliding_attention", "full_attention"])),
+    "mellum": ("MellumConfig", dict(moe_intermediate_size=256, num_local_experts=16, num_experts_per_tok=2, mlp_layer_types=["sparse"] * 2,
+                                    layer_types=["sliding_attention", "full_attention"])),
+    "mimo_v2_flash": ("MiMoV2FlashConfig", dict(moe_intermediate_size=256, n_routed_experts=16, num_experts_per_tok=2, v_head_dim=128, hybrid_layer_pattern=[0, 1],
+                                                moe_layer_freq=[0, 1], swa_num_attention_heads=8, swa_num_key_value_heads=2, swa_head_dim=128, swa_v_head_dim=128,
+                                                swa_rope_theta=10000, add_swa_attention_sink_bias=True, add_full_attention_sink_bias=False, layernorm_epsilon=1e-5,
+                                                scoring_func="sigmoid", topk_method="noaux_tc", sliding_window_size=128,
+                                                mlp_layer_types=SPARSE, layer_types=["full_attention", "sliding_attention"])),
+    "minimax_m2": ("MiniMaxM2Config", dict(num_local_experts=16, num_experts_per_tok=2, intermediate_size=256, rotary_dim=64, use_qk_norm=True,
+                                           qk_norm_type="per_layer", use_routing_bias=True, scoring_func="sigmoid")),
+    "olmoe": ("OlmoeConfig", dict(num_experts=16, num_experts_per_tok=2, intermediate_size=256, hidden_size=1024, num_key_value_heads=8)),
+    "qwen3_5_moe": ("Qwen3_5MoeTextConfig", dict(MOE, **LINEAR, shared_expert_intermediate_size=256)),
+    "solar_open": ("SolarOpenConfig", dict(num_key_value_heads=8, moe_intermediate_size=256, n_routed_experts=16, num_experts_per_tok=2, n_shared_experts=1)),
+    "cohere2_moe": ("Cohere2MoeConfig", dict(num_experts=16, num_experts_per_tok=2, intermediate_size=256, mlp_layer_types=["sparse"] * 2,
+                                             layer_types=["sliding_attention", "full_attention"])),
+    "flex_olmo": ("FlexOlmoConfig", dict(num_experts=16, num_experts_per_tok=2, intermediate_size=256, hidden_size=1024, num_key_value_heads=8)),
+    "jamba": ("JambaConfig", dict(num_experts=16, num_experts_per_tok=2, intermediate_size=256, expert_layer_period=2, expert_layer_offset=1,
+                                  attn_layer_period=2, attn_layer_offset=1, mamba_d_state=16, mamba_dt_rank=128)),
+    "lfm2_moe": ("Lfm2MoeConfig", dict(MOE, hidden_size=1024, num_dense_layers=1, layer_types=["conv", "full_attention"])),
+    "nemotron_h": ("NemotronHConfig", dict(layers_block_type=["linear_attention", "moe", "full_attention", "mlp"], n_routed_experts=16, num_experts_per_tok=2,
+                                           moe_intermediate_size=256, moe_shared_expert_intermediate_size=256, mamba_num_heads=8, mamba_head_dim=64,
+                                           n_groups=8, ssm_state_size=16)),
+    "granitemoe": ("GraniteMoeConfig", dict(num_local_experts=16, num_experts_per_tok=2, intermediate_size=256)),
     "gemma3": ("Gemma3TextConfig", {}),
     "olmo2": ("Olmo2Config", dict(hidden_size=1024)),
-    "glm4_moe": ("Glm4MoeConfig", dict(moe_intermediate_size=256, n_routed_experts=8, num_experts_per_tok=2,
+    "glm4_moe": ("Glm4MoeConfig", dict(moe_intermediate_size=256, n_routed_experts=16, num_experts_per_tok=2,
                                        first_k_dense_replace=1)),
 }
+
+# Members of config.json that releases have, and that transformers replaces by others.
+AS_RELEASED = {"kimi_linear": {"linear_attn_config": {"kda_layers": [1], "full_attn_layers": [2], "head_dim": 128, "num_heads": 8,
+                                                      "short_conv_kernel_size": 4}},
+               "nemotron_h": {"layers_block_type": None, "num_hidden_layers": 4, "hybrid_override_pattern": "ME*-"},
+               "mimo_v2_flash": {"rope_parameters": None, "rope_theta": 10000, "partial_rotary_factor": 0.334}}
 
 
 def make(name, folder, **other):
@@ -68,6 +120,9 @@ def make(name, folder, **other):
         if p.dim() > 1:
             torch.nn.init.normal_(p, std=0.05)
     model.save_pretrained(folder)
+    path = Path(folder) / "config.json"
+    members = json.loads(path.read_text()) | AS_RELEASED.get(name, {})
+    path.write_text(json.dumps({key: value for key, value in members.items() if value is not None}))
 
 
 def make_gpt_oss(folder, **other):

@@ -19,7 +19,7 @@ stand_ins.install("sgl_kernel", "triton_kernels", "flashinfer", "deep_gemm", "cu
 import logging
 
 import torch.distributed as dist
-from sglang.srt import runtime_context
+from sglang.srt import runtime_context, utils
 from sglang.srt.arg_groups import mamba_hook
 from sglang.srt.configs.load_config import LoadConfig
 from sglang.srt.configs.model_config import ModelConfig
@@ -39,6 +39,7 @@ def no_nccl(self, *_, **__):
 
 pynccl.PyNcclCommunicator.__init__ = no_nccl
 mamba_hook._platform_supports_mamba_cache_extra_buffer = lambda: True
+utils.get_device = lambda *_, **__: "cpu"  # which its generic class for models of transformers asks for
 torch.cuda.current_device = lambda: torch.device("cpu")
 torch.cuda.get_device_capability = lambda *_, **__: (9, 0)  # which schemes ask for
 shm_broadcast.MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
@@ -68,8 +69,8 @@ def group(args, tp, rank):
 
 
 def attention(path):
-    """gpt-oss refuses all but a few."""
-    return "triton" if '"gpt_oss"' in Path(path, "config.json").read_text() else "torch_native"
+    """gpt-oss and EXAONE refuse all but a few."""
+    return "triton" if values.config_of(path)["model_type"] in ("gpt_oss", "exaone_moe") else "torch_native"
 
 
 def backend(path):

@@ -25,7 +25,7 @@ with tempfile.TemporaryDirectory() as folder:
     subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-x", "c", "-", "-o", f"{folder}/libcuda.so.1"],
                    input=source, text=True, check=True)
     ctypes.CDLL(f"{folder}/libcuda.so.1", ctypes.RTLD_GLOBAL)
-stand_ins.install("vllm.vllm_flash_attn")
+stand_ins.install("vllm.vllm_flash_attn", "cutlass")
 
 import vllm.platforms
 from vllm.platforms import cuda
@@ -88,10 +88,12 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models import registry
+from vllm.v1.worker.workspace import init_workspace_manager
 
 registry._LazyRegisteredModel.inspect_model_cls = \
     lambda self: registry._ModelInfo.from_model_cls(self.load_model_cls())
 MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
+init_workspace_manager(torch.device("cpu"))
 new_group = dist.new_group
 torch.cuda.Stream = torch.cuda.Event = stand_ins.Anything  # of a device that is not there
 torch.distributed.new_group = lambda ranks=None, *_, **__: new_group(ranks, backend="fake")
