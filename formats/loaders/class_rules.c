@@ -210,6 +210,11 @@ static bool is_column_of_blocks(const tsr_load_query *q, const tsr_linear *l)
     return is_quantized(q, l) && tsr_linear_is_fp8(l) && l->block.rows != 0 && l->grid_cols == 1 && l->grid_rows > 1;
 }
 
+static bool is_in_state_space(const tsr_load_query *q, const tsr_linear *l)
+{
+    return is_quantized(q, l) && (strstr(l->module, ".mamba.") != NULL || strstr(l->module, ".mixer.") != NULL);
+}
+
 static bool is_split_gate(const tsr_load_query *q, const tsr_linear *l)
 {
     return is_quantized(q, l) && (strcmp(l->leaf, "up_gate_proj") == 0 || strcmp(l->leaf, "qkv_proj") == 0);
@@ -357,7 +362,7 @@ static const tsr_class_rule kRules[] = {
     /* Classes that build plain layers as quantized, because the list has the names of the file, or that read weights while
      * they initialize others. */
     {TRANSFORMERS,
-     " altclip audioflamingo3 axk2 aya_vision bailing_hybrid bark cohere_asr cosmos3_edge "
+     " altclip aria audioflamingo3 axk2 aya_vision bailing_hybrid bark cohere_asr cosmos3_edge "
      " cosmos3_omni fuyu gemma3 glm5_next glm5_next_text glmasr got_ocr2 granite_speech "
      " granite_speech_plus grounding-dino hunyuan_vl hyperclovax_vision_v2 internvl "
      " jina_embeddings_v3 kimi_k25 kimi_linear lfm3_vl lfm3_vl_vision llava llava_next "
@@ -372,7 +377,7 @@ static const tsr_class_rule kRules[] = {
      "the class has other names for layers than the file: it builds plain layers as quantized, and finds no scales",
      NO_NAMES},
     {TRANSFORMERS,
-     " bridgetower chinese_clip_vision_model clap clipseg clvp cvt dinov3_vit falcon falcon_mamba "
+     " blt bridgetower chinese_clip_vision_model clap clipseg clvp cvt dinov3_vit falcon falcon_mamba "
      " fastspeech2_conformer fastspeech2_conformer_with_hifigan gpt_bigcode groupvit hiera ijepa "
      " kosmos-2 mamba mamba2 mgp-str mlcd mlcd_vision_model modernbert modernbert-decoder "
      " modernvbert mt5 nanochat owlv2 owlvit pe_audio pix2struct pvt pvt_v2 recurrent_gemma rwkv "
@@ -387,6 +392,14 @@ static const tsr_class_rule kRules[] = {
      " siglip2_vision_model siglip_vision_model tipsv2_text_model ",
      has_block_scales_of_fp8, is_quantized, "conversion", "FP8 in blocks",
      "the class builds some plain layers as FP8 without scales, or FP8 ones as plain", TO_PLAIN},
+
+    /* layers/mamba/mamba_mixer.py passes no quantization to its linear layers. */
+    {VLLM, " falcon_mamba jamba mamba ", NULL, is_in_state_space, "class", "a layer of the state-space mixer",
+     "the class builds it unquantized, and finds no place for its scales",
+     "keep it in BF16 with `tessera quantize --exclude GLOB`"},
+
+    {SGLANG, " flex_olmo jamba ", NULL, is_quantized, "class", "any quantized layer",
+     "the loader has no class for this model, and its generic class refuses it", "use another loader"},
 
     /* models/llama.py, and the classes that inherit its load_weights */
     {SGLANG, " llama mistral mistral3 phi3 internlm3 iquestcoder ministral3 teleflm ", has_block_scales_of_fp8,

@@ -104,6 +104,8 @@ static bool stored_qkv_fits(const tsr_load_query *q, const tsr_linear *l, unsign
 {
     const tsr_model *const m = q->s->model;
     const uint64_t keys = m->kv_heads * m->head_dim, queries = m->heads * m->head_dim;
+    if (!tsr_linear_is_quantized(l))
+        return true;
     if (m->heads == 0 || l->rows != queries + 2 * keys || m->heads % tp != 0 ||
         (m->kv_heads % tp != 0 && tp % m->kv_heads != 0))
         return false;

@@ -28,6 +28,11 @@ static const tsr_tp_rule kRules[] = {
     {"*.kv_b_proj.*", TSR_TP_ROWS, TSR_TP_HEADS},
     {"*.o_proj.weight", TSR_TP_COLUMNS, TSR_TP_HEADS},
     {"*.o_proj.bias", TSR_TP_REPLICATE, TSR_TP_FEATURES},
+    {"*.self_attn.g_proj.weight", TSR_TP_ROWS, TSR_TP_HEADS},
+    {"*.self_attn.out_proj.weight", TSR_TP_COLUMNS, TSR_TP_HEADS},
+    /* State-space layers, as vLLM's mamba_mixer2.py divides them. */
+    {"*.mamba.out_proj.weight", TSR_TP_COLUMNS, TSR_TP_FEATURES},
+    {"*.mixer.out_proj.weight", TSR_TP_COLUMNS, TSR_TP_FEATURES},
     /* DeepSeek-V4, cut as in its convert.py. */
     {"*.hc_*", TSR_TP_REPLICATE, TSR_TP_FEATURES},
     {"*.attn.wq_a.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},

@@ -62,7 +62,7 @@ static const tsr_rule kGraniteMoe[] = {
     {"*.shared_mlp.*", TSR_KEEP, "small compared with the experts (--include overrides)", false},
 };
 
-/* State-space layers beside attention: Bamba, Falcon-H1, Jamba, Granite 4, Nemotron-H, Zamba 2. */
+/* State-space layers beside attention: Bamba, Falcon-H1, Granite 4, Nemotron-H, Zamba 2. */
 #define STATE_SPACE "state-space layer: engines divide this joined projection (--include overrides)"
 
 static const tsr_rule kStateSpace[] = {
@@ -229,6 +229,21 @@ static const tsr_rule kDeepseekV4[] = {
 #define HYPER_CONNECTION "hyper-connection"
 #define ENGINES_BF16     "engines run it in BF16 (--include overrides)"
 
+/* Jamba: vLLM builds Mamba's first kind of state-space layer without a quantization. */
+static const tsr_rule kJamba[] = {
+    {"*.mamba.*", TSR_KEEP, "state-space layer: " ENGINES_BF16, false},
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.feed_forward.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+};
+
+/* MiMo-V2: its releases join q, k and v in as many parts as they had ranks. */
+static const tsr_rule kMimoV2[] = {
+    {"*.self_attn.qkv_proj.weight", TSR_KEEP, "q, k and v joined in parts, which loaders reorder (--include overrides)",
+     false},
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    FEED_FORWARD,
+};
+
 static const tsr_rule kHyV4[] = {
     {"*.hc_*", TSR_KEEP, HYPER_CONNECTION, false},
     {"*.linear_gate.*", TSR_KEEP, "gate of the layer's output", false},
@@ -391,7 +406,9 @@ static const tsr_policy_family kFamilies[] = {
     {" gpt2 openai-gpt decision_transformer imagegpt ", RULES(kConv1d)},
     {" gpt_bigcode gpt_neo starcoder2 exaone ", RULES(kLinearLikeGpt2)},
     {" granitemoe granitemoeshared ", RULES(kGraniteMoe)},
-    {" granitemoehybrid bamba falcon_h1 jamba nemotron_h ", RULES(kStateSpace)},
+    {" granitemoehybrid bamba falcon_h1 nemotron_h ", RULES(kStateSpace)},
+    {" jamba ", RULES(kJamba)},
+    {" mimo_v2 ", RULES(kMimoV2)},
     {" phimoe mixtral minimax_m2 ", RULES(kMixtral)},
     {" lfm2 lfm2_moe lfm3 ", RULES(kLfm)},
     {" afmoe laguna muse_spark muse_spark_text muse_glimmer muse_glimmer_text ", RULES(kGatedAttention)},

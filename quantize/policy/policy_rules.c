@@ -60,6 +60,7 @@ static const tsr_rule kForAll[] = {
     {"patch_merge_mlp.*", TSR_KEEP, PROJECTOR, false},
     {"*.projector.*", TSR_KEEP, PROJECTOR, false},
     {"*relative_attention_bias*", TSR_KEEP, "position bias", false},
+    {"query.weight", TSR_KEEP, "learned queries", false},
 };
 
 /* The general rules, for a model_type without a table: experts by their whole names ... */

@@ -98,6 +98,11 @@ def linear_attention(m):
     m.quantization["modules_to_not_convert"] += [f"model.layers.0.linear_attn.{leaf}" for leaf in ("in_proj_ba", "conv1d")]
 
 
+def add_linear(leaf, rows, cols):
+    """Adds a quantized layer under this name."""
+    return lambda m: m.linear(f"model.layers.0.{leaf}", rows, cols)
+
+
 INT4 = {"num_bits": 4, "strategy": "group", "group_size": 128}
 
 
@@ -107,6 +112,14 @@ def phi3(m):
         m.drop(f"{prefix}q_proj", f"{prefix}k_proj", f"{prefix}v_proj")
         m.linear(f"{prefix}qkv_proj", 3 * 512, 256)
     m.config.update(model_type="phi3", num_attention_heads=8, num_key_value_heads=8, head_dim=64)
+
+
+def plain_joined(m):
+    phi3(m)
+    m.config.update(model_type="mimo_v2")
+    for layer in range(2):
+        m.plain(f"model.layers.{layer}.self_attn.qkv_proj", (2 * 512 + 256, 256))
+    m.quantization["modules_to_not_convert"] += [f"model.layers.{layer}.self_attn.qkv_proj" for layer in range(2)]
 
 
 def router(m):
@@ -164,6 +177,11 @@ E0 = "model.layers.0.mlp.experts"
 
 # name -> model, what is done to it, TP, loaders that must say no, the rule, words of the finding. Others say nothing by it.
 NO = {
+    "a state-space layer of Mamba's first kind": (llama, both(add_linear("mamba.out_proj", 256, 512), family("jamba")), 1, {"vllm"},
+                                                  "class", ["mamba.out_proj", "unquantized"]),
+    "a model without a class": (moe, family("flex_olmo"), 1, {"sglang"}, "class", ["no class"]),
+    "a rank's share of a state-space layer ends in a block": (
+        llama, both(add_linear("mamba.out_proj", 256, 384), family("bamba")), 2, ENGINES | {"deepseek"}, "blocks", ["mamba.out_proj"]),
     # experts of a layer are one layer
     "one expert plain": (moe, both(plain("experts.2."), listed(*(f"model.layers.{i}.mlp.experts.2.{leaf}_proj" for i in
                                    range(2) for leaf in ("gate", "up", "down")))), 1, ENGINES | {"transformers"},
@@ -271,6 +289,10 @@ YES = {
     "fewer rows than a block": (lambda: llama(intermediate=16), None, 1, {"transformers"}),
     "llama4's experts": (llama, both(stacked, family("llama4")), 1, {"vllm"}),
     "Llama, compressed-tensors": (llama, both(as_compressed(), family("llama")), 1, HF),
+    "attention whose output is called out_proj": (llama, add_linear("self_attn.out_proj", 256, 256), 2, {"vllm", "sglang"}),
+    "plain q, k and v stored as one, values of another width": (llama, plain_joined, 2, {"vllm"}),
+    "a gate of attention": (llama, add_linear("self_attn.g_proj", 256, 256), 2, {"vllm", "sglang"}),
+    "a state-space layer": (llama, both(add_linear("mamba.out_proj", 256, 512), family("bamba")), 2, {"vllm", "sglang"}),
     "router listed": (moe, both(router, family("qwen3_moe"), listed("lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate")),
                       1, {"vllm", "sglang", "transformers"}),
     "a router of another family": (moe, both(router, family("mixtral")), 1, {"vllm"}),
