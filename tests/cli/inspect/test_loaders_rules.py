@@ -179,6 +179,8 @@ E0 = "model.layers.0.mlp.experts"
 NO = {
     "a state-space layer of Mamba's first kind": (llama, both(add_linear("mamba.out_proj", 256, 512), family("jamba")), 1, {"vllm"},
                                                   "class", ["mamba.out_proj", "unquantized"]),
+    "a scale of the indexer's input": (llama, both(add_linear("self_attn.indexer.wk", 128, 256), fp8_tensor(static=True)), 1, {"vllm"},
+                                       "indexer", ["indexer.wk", "input scale"]),
     "a model without a class": (moe, family("flex_olmo"), 1, {"sglang"}, "class", ["no class"]),
     "a rank's share of a state-space layer ends in a block": (
         llama, both(add_linear("mamba.out_proj", 256, 384), family("bamba")), 2, ENGINES | {"deepseek"}, "blocks", ["mamba.out_proj"]),

@@ -10,6 +10,7 @@ Exit code 0: all agree. 1: a wrong verdict, a wrong layer, or a layer without a 
 import argparse
 import concurrent.futures
 import fnmatch
+import functools
 import json
 import multiprocessing
 import os
@@ -42,6 +43,7 @@ def load(model_class, folder):
     scale of a layer that the class builds as plain is left over."""
     import torch
     import transformers
+    from tiny_models import FILES
     from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer
 
     stated = json.loads((folder / "config.json").read_text())
@@ -51,12 +53,15 @@ def load(model_class, folder):
            "compressed-tensors": lambda: transformers.CompressedTensorsConfig(run_compressed=False)}[method]()
     if method != "mxfp4":  # it needs kernels of a GPU
         FineGrainedFP8HfQuantizer.validate_environment = lambda self, *args, **kwargs: None  # the weights are not used, so no GPU is needed
-        _, info = model_class.from_pretrained(folder, dtype=torch.bfloat16, output_loading_info=True)
+        read = model_class.from_pretrained
+        if stated.get("model_type") in FILES:  # its own method reads a file after the weights, and then fails with loading information
+            read = functools.partial(transformers.PreTrainedModel.from_pretrained.__func__, model_class)
+        _, info = read(str(folder), dtype=torch.bfloat16, output_loading_info=True)
         for what in ("missing", "unexpected"):
             keys = sorted(key for key in info[f"{what}_keys"] if SCALES.search(key))
             if keys:
                 raise ValueError(f"{len(keys)} scales are {what}: {keys[0]}")
-    return dict(model_class.from_pretrained(folder, dtype=torch.bfloat16, quantization_config=how).named_parameters())
+    return dict(model_class.from_pretrained(str(folder), dtype=torch.bfloat16, quantization_config=how).named_parameters())
 
 
 def stored(folder, kinds):
@@ -98,6 +103,8 @@ def judge(tessera, scheme, work, source, model, saved, layers):
 
     made = work / scheme
     done = run(tessera, "quantize", source, "-o", made, "--scheme", scheme, "--quiet")
+    if done.returncode < 0:
+        raise RuntimeError(f"quantize --scheme {scheme} was ended by signal {-done.returncode} at {source}")
     if done.returncode != 0:
         return {"verdict": "refused", "why": done.stderr.strip().splitlines()[-1].removeprefix("tessera: ").replace(str(work), "")}
     share, wrong, without, reasons = judge_layers(layers, json.loads((made / "quantization_report.json").read_text()))
@@ -118,6 +125,13 @@ def judge(tessera, scheme, work, source, model, saved, layers):
     return record
 
 
+def why_not_made(e, folder):
+    """Returns the reason in one sentence, without the paths of this run."""
+    text = " ".join(str(e).split()).replace(str(folder), "DIR").partition(" neither in <module")[0]
+    missing = re.search(r"requires the (\S+) library", text)
+    return f"needs the package {missing[1]}, which is not installed" if missing else re.split(r"(?<=[a-z_'\]])\. ", text)[0][:200]
+
+
 def judge_type(tessera, schemes, place, model_type):
     """Returns {scheme: record} of one model type."""
     import torch
@@ -131,7 +145,7 @@ def judge_type(tessera, schemes, place, model_type):
             model = make(model_type, source)
         except Exception as e:
             kind = "no class" if isinstance(e, NoClass) else "not made"
-            return {"": {"verdict": kind, "why": " ".join(f"{type(e).__name__}: {e}".split())[:200]}}
+            return {"": {"verdict": kind, "why": why_not_made(e, source)}}
         layers = stored(source, LayerKinds(model))
         saved = dict(model.named_parameters())
         known = "unknown model_type" not in run(tessera, "quantize", source, "-o", work / "x", "--dry-run").stderr
@@ -167,26 +181,40 @@ def cell(record):
     return f"**{record['verdict']}** ({record['share']:.0%})" if is_bad(record) else text
 
 
-def write_page(records, version, schemes):
-    """Replaces the last part of docs/families.md by the table of these records."""
-    rows, not_made = {}, Counter()
+def read_page(version):
+    """Returns {model type: (rules, *cells)} and {model type: why} of the page. Raises if another version was tested."""
+    text = PAGE.read_text().partition(HEADING)[2]
+    if f"\n{version}," not in text:
+        raise SystemExit(f"docs/families.md is not about transformers {version}: --write needs all model types, without --only")
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("| ")]
+    rows = {model_type: tuple(rest) for types, *rest in cells if len(rest) > 1 and types != "model types" for model_type in types.split(", ")}
+    return rows, {first: rest[0] for first, *rest in cells if len(rest) == 1 and first != "model type"}
+
+
+def write_page(records, version, schemes, types, rows, not_made):
+    """Replaces the last part of docs/families.md by a table of these records, and of the rows and reasons of other model types."""
     for model_type, record in records.items():
-        if "" in record:
-            not_made[record[""]["verdict"]] += 1
-        else:
-            first = next(iter(record.values()))
-            key = ("own" if first.get("rule") else "general", *(cell(record[scheme]) for scheme in schemes))
-            rows.setdefault(key, []).append(model_type)
-    counts = Counter(r["verdict"] for record in records.values() for scheme, r in record.items() if scheme)
+        rows.pop(model_type, None)
+        not_made.pop(model_type, None)
+        if "" not in record:
+            rows[model_type] = ("own" if next(iter(record.values())).get("rule") else "general", *(cell(record[scheme]) for scheme in schemes))
+        elif record[""]["verdict"] == "not made":
+            not_made[model_type] = record[""]["why"]
+    same = {}
+    for model_type in sorted(rows):
+        same.setdefault(rows[model_type], []).append(model_type)
+    texts = [text for row in rows.values() for text in row[1:]]
+    counts = Counter(text.partition(" ")[0].strip("0123456789") for text in texts)
+    false = Counter(word for text in texts for word in ("OK", "NO") if text.startswith(f"**FALSE {word}"))
     text = f"""{HEADING}
 
 `./dev families --write` makes this part. It quantizes a tiny BF16 model of each class of transformers
 {version}, loads the result there on the CPU with dequantized weights, and compares each parameter and
 `--can-load` with the outcome. The class decides which stored tensors are linear layers: no other tensor
-was quantized. {sum(map(len, rows.values()))} model types, {sum(counts.values())} results: {counts['yes']} load right, {counts['no']} are refused by `--can-load` and fail,
-{counts['FALSE OK']} load wrong although `--can-load` says ok, {counts['FALSE NO']} load although it says no, {counts['refused']} stop in `quantize`.
-{not_made['no class']} model types are parts of others and have no class. {not_made['not made']} were not tested: their class cannot be
-made small, or needs a package that was not installed.
+was quantized. {len(rows)} model types, {len(texts)} results: {counts['%']} load right, {counts['no']} are refused by `--can-load` and fail,
+{false['OK']} load wrong although `--can-load` says ok, {false['NO']} load although it says no, {counts['nothing'] + counts['stops']} stop in `quantize`.
+{len(types) - len(rows) - len(not_made)} model types are parts of others: no auto class of transformers has them. {len(not_made)} were not tested,
+for the reasons below the table.
 
 A cell is the share of the weights of linear layers that is quantized, without the output head.
 **no**: transformers cannot load it, and `--can-load` says so. **nothing**: `quantize` finds nothing to
@@ -197,8 +225,10 @@ quantize. **stops**: the groups do not divide a layer. The rest of a model is ke
 | model types | rules | {' | '.join(schemes)} |
 |---|---|{'---|' * len(schemes)}
 """
-    for key, types in sorted(rows.items(), key=lambda row: row[1]):
-        text += f"| {', '.join(types)} | {' | '.join(key)} |\n"
+    for key, names in sorted(same.items(), key=lambda row: row[1]):
+        text += f"| {', '.join(names)} | {' | '.join(key)} |\n"
+    text += "\nNot tested:\n\n| model type | why |\n|---|---|\n"
+    text += "".join(f"| {model_type} | {why} |\n" for model_type, why in sorted(not_made.items()))
     page = PAGE.read_text()
     PAGE.write_text(page[:page.index(HEADING)] + text)
 
@@ -211,8 +241,10 @@ def main():
     parser.add_argument("--scheme", action="append", choices=LIMITS)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", help="writes all records")
-    parser.add_argument("--write", action="store_true", help="writes the table of docs/families.md")
+    parser.add_argument("--write", action="store_true", help="writes the table of docs/families.md; with --only, its rows of these")
     args = parser.parse_args()
+    if args.write and args.scheme:
+        parser.error("--write needs all schemes")
     try:
         import transformers
     except ImportError:
@@ -234,7 +266,8 @@ def main():
     if args.json:
         Path(args.json).write_text(json.dumps({"transformers": transformers.__version__, "families": dict(sorted(records.items()))}, indent=1) + "\n")
     if args.write:
-        write_page(dict(sorted(records.items())), transformers.__version__, args.scheme or list(LIMITS))
+        others = read_page(transformers.__version__) if args.only else ({}, {})
+        write_page(records, transformers.__version__, list(LIMITS), list(transformers.CONFIG_MAPPING.keys()), *others)
     return 1 if bad or not counts["yes"] else 0
 
 

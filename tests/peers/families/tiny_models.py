@@ -2,6 +2,7 @@
 
 Classes and default configurations come from transformers' own mappings. Sizes are made small; names and kinds of layers stay."""
 
+import functools
 import shutil
 import warnings
 
@@ -10,6 +11,7 @@ import torch
 import transformers
 
 warnings.simplefilter("ignore")
+transformers.utils.import_utils.BACKENDS_MAPPING["natten"] = lambda: True, ""  # kernels without weights, which no test runs
 
 # Sizes of configurations, by the names of their members. Whole blocks of 128; heads of 128 columns.
 SMALL = dict(
@@ -31,9 +33,10 @@ AT_MOST = ("num_nextn_predict_layers", "num_mtp_layers", "n_shared_experts", "mo
 LISTS = ("layer_types", "mlp_layer_types", "layers_block_type", "block_types", "hybrid_layer_ids")
 LARGEST = 200_000_000  # parameters; a default that did not shrink
 
-# The auto class is the first of these that has the model type.
+# The auto class is the first of these that has the model type, or another.
 AUTO_CLASSES = ("AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM",
                 "AutoModelForSpeechSeq2Seq", "AutoModelForCTC", "AutoModelForMaskedLM", "AutoModel")
+OTHER_AUTO_CLASSES = [*sorted(name for name in dir(transformers) if name.startswith("AutoModelFor") and name not in AUTO_CLASSES), "AutoBackbone"]
 
 
 # Attempts to make a model small, by the sizes that change. Some classes accept only their own proportions.
@@ -43,18 +46,86 @@ DEPTH = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_laye
 ATTEMPTS = (SMALL, {key: SMALL[key] for key in DEPTH}, {})
 OF_STAGES = ("out_features", "out_indices", "stage_names")  # derived from the number of layers
 IF_UNSET = ("head_dim", "num_key_value_heads", "n_routed_experts", "vocab_size")  # some classes cannot compute with None
-# Members that a class relates to others, for the configuration and for its text part.
+# Values of several types in OF_TYPE
+BY_LAYER_TYPE = {kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in ("full_attention", "sliding_attention")}
+QWEN4_INDEXER = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 128, "indexer_budget": 64, "indexer_compress_ratio": 4}
+WAYS = {"vertical_long_to_small_conv": lambda size: [[size, 1], 1, [size // 2, 0]], "symmetric_conv_long": lambda size: [size, 1, size // 2],
+        "horizontal_small_to_long_conv": lambda size: [[1, size], 1, [0, size // 2]]}
+INTRACLASS = {"intraclass_block_config": {"reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0]} | {
+    f"{name}_{ratio}ratio": way(size) for name, way in WAYS.items() for ratio, size in (("long", 7), ("mid", 5), ("short", 3))},
+    "scale_factor_list": [1, 2, 4, 8], "kernel_list": [3, 2, 2]}
+# Members that a class relates to others, or that its default configuration lacks. A plain name is set in the configuration and in its
+# text part, a name with dots in one part.
 OF_TYPE = {
+    "apertus1p5": {"audio_config.codebook_dim": 256, "audio_config.codebook_size": 64, "vision_config.codebook_size": 64,
+                   "image_token_offset": 128, "audio_token_offset": 192},
+    "autoformer": {"prediction_length": 24},
+    "blt": {"encoder_hash_byte_group_vocab": 512},
+    "chameleon": {"vocabulary_map": {"<image>": 4}},
+    "cohere_compass": {"text_config.rope_parameters": BY_LAYER_TYPE},
+    "cohere_compass_text": {"rope_parameters": BY_LAYER_TYPE},
+    "csm": {"codec_config.upsample_groups": 256},
+    "dbrx": {"attn_config.rope_theta": 10000.0, "ffn_config.ffn_hidden_size": 256},
+    "deepseek_ocr2": {"text_config.num_experts_per_tok": 2, "text_config.mlp_layer_types": ["dense", "sparse"]},
+    "diffusion_gemma": {"text_config.num_experts": 4, "text_config.moe_intermediate_size": 256, "text_config.top_k_experts": 2},
+    "dory": {"num_hidden_layers": 6, "n_input_layers": 2, "n_recurrent_layers": 2, "n_output_layers": 2,
+             "layer_types": ["sliding_attention", "mlp", "full_attention", "mlp", "full_attention", "mlp"]},
+    "dots1": {"n_shared_experts": 1, "num_experts_per_tok": 2},
+    "dots3_note": {"text_config.head_dim": 256, "vision_config.adapter_in_dim": 256, "vision_config.adapter_out_dim": 256,
+                   "audio_config.adapter_input_size": 256, "audio_config.adapter_out_dim": 256},
+    "dots3_note_text": {"head_dim": 256},
     "falcon_h1": {"mamba_d_ssm": 512},
+    "gemma3n": {"text_config.num_kv_shared_layers": 0, "vision_config.model_args": {"channel_multiplier": 0.25}},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "gemma3n_vision": {"model_args": {"channel_multiplier": 0.25}},
+    "gemma4_assistant": {"text_config.num_kv_shared_layers": 2, "text_config.hidden_size_per_layer_input": 0,
+                         "text_config.vocab_size_per_layer_input": 0},
+    "gemma4_unified_assistant": {"text_config.num_kv_shared_layers": 2},
     "glm5_next": {"qk_rope_head_dim": 0},
     "glm5_next_text": {"qk_rope_head_dim": 0},
+    "granite4_vision": {"downsample_rate": "1/2", "deepstack_layer_map": [[-1, 0]]},
+    "hy_v4_vl": {"text_config.qk_rope_head_dim": 64},
+    "hy_v4_vl_text": {"qk_rope_head_dim": 64},
+    "informer": {"prediction_length": 24},
+    "inkling2": {"vision_config.text_hidden_size": 256, "text_config.unpadded_vocab_size": 512},
+    "inkling2_loop": {"vision_config.text_hidden_size": 256, "text_config.unpadded_vocab_size": 512},
+    "inkling2_loop_text": {"unpadded_vocab_size": 512},
+    "inkling2_text": {"unpadded_vocab_size": 512},
+    "kyutai_speech_to_text": {"codec_config.upsample_groups": 256},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "longcat_flash": {"expert_ffn_hidden_size": 256, "ffn_hidden_size": 512, "zero_expert_num": 0},
     "mamba2": {"num_heads": 4, "head_dim": 128},
-    "autoformer": {"prediction_length": 24},
-    "informer": {"prediction_length": 24},
+    "molmo2": {"adapter_config.vision_feature_layer": [1, 0], "adapter_config.text_hidden_size": 256},
+    "moonshine_streaming": {"num_key_value_heads": 2},
+    "pe_audio_video": {"audio_video_config.video_config.vision_config.architecture": "vit_pe_core_tiny_patch16_384"},
+    "pe_audio_video_encoder": {"video_config.vision_config.architecture": "vit_pe_core_tiny_patch16_384"},
+    "pe_video": {"video_config.vision_config.architecture": "vit_pe_core_tiny_patch16_384"},
+    "pe_video_encoder": {"vision_config.architecture": "vit_pe_core_tiny_patch16_384"},
+    "perception_lm": {"vision_config.architecture": "vit_pe_core_tiny_patch16_384", "vision_config.model_args": {"embed_dim": 192}},
+    "perceiver": {"num_self_attends_per_block": 2, "num_self_attention_heads": 2, "num_cross_attention_heads": 2, "d_latents": 256},
+    "pp_ocrv5_server_det": INTRACLASS,
+    "pp_ocrv6_medium_det": INTRACLASS,
+    "qwen3_omni_moe": {"talker_config.text_config.shared_expert_intermediate_size": 256, "talker_config.spatial_merge_size": 2},
+    "qwen4_exp": {"text_config." + key: value for key, value in QWEN4_INDEXER.items()},
+    "qwen4_exp_text": QWEN4_INDEXER,
+    "reformer": {"is_decoder": True},
+    "t5gemma2_encoder": {"text_config.dropout_rate": 0.0},
     "time_series_transformer": {"prediction_length": 24},
+    "timm_backbone": {"backbone": "resnet18"},
+    "timm_wrapper": {"architecture": "resnet18"},
+    "vibevoice": {"audio_config.num_filters": 4, "semantic_model_config.num_filters": 4},
+    "vibevoice_acoustic_tokenizer": {"num_filters": 4},
+    "vibevoice_acoustic_tokenizer_encoder": {"num_filters": 4},
+    "vibevoice_asr": {"acoustic_tokenizer_encoder_config.num_filters": 4, "semantic_tokenizer_encoder_config.num_filters": 4},
+    "zamba": {"attention_hidden_size": 512, "num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "hybrid"]},
 }
+# Arguments of configurations whose defaults their class refuses.
+GIVEN = {"gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "num_kv_shared_layers": 30}}}
+# Auto classes of model types for which the first of AUTO_CLASSES is a class of another configuration.
+AUTO_OF_TYPE = {"musicgen": "AutoModelForTextToWaveform", "musicgen_melody": "AutoModelForTextToWaveform",
+                "shieldgemma2": "AutoModelForImageClassification"}
+# Files beside the weights that a class reads.
+FILES = {"qwen2_5_omni": {"spk_dict.pt": {}}}
 
 
 def shorten(values):
@@ -80,23 +151,32 @@ def shrink(values, sizes):
             small[key] = sizes[key]
         elif isinstance(value, list) and len(value) > 2 and sizes and (key in LISTS or len(value) == layers):
             small[key] = shorten(value)
-        elif key.endswith("token_id") and isinstance(value, int):
+        elif str(key).endswith("token_id") and isinstance(value, int):
             small[key] = min(value, 7)
         else:
             small[key] = value
     return small
 
 
+def set_members(values, members):
+    for name, value in members.items():
+        *parents, key = name.split(".")
+        parts = [values, values.get("text_config") or {}] if not parents else [functools.reduce(lambda part, step: part[step], parents, values)]
+        for part in parts:
+            part[key] = value
+
+
 def build(model_type, sizes):
     """Returns a model with random weights. Raises if its class does not accept these sizes, or it is too large."""
     config_class = transformers.CONFIG_MAPPING[model_type]
-    values = shrink(config_class().to_dict(), sizes)
-    for part in (values, values.get("text_config") or {}):
-        part.update(OF_TYPE.get(model_type, {}) if sizes else {})
+    values = shrink(config_class(**GIVEN.get(model_type, {})).to_dict(), sizes)
+    if sizes:
+        set_members(values, OF_TYPE.get(model_type, {}))
     for key in ("model_type", "transformers_version", "architectures", "dtype"):
         values.pop(key, None)
     config = config_class.from_dict(values)
-    autos = [getattr(transformers, name) for name in AUTO_CLASSES if hasattr(transformers, name)]
+    names = [AUTO_OF_TYPE[model_type]] if model_type in AUTO_OF_TYPE else [*AUTO_CLASSES, *OTHER_AUTO_CLASSES]
+    autos = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
     auto = next((auto for auto in autos if type(config) in auto._model_mapping), None)
     if auto is None:
         raise NoClass("no class of its own: a part of other models")
@@ -109,6 +189,9 @@ def build(model_type, sizes):
     for p in model.parameters():
         if p.dim() > 1:
             torch.nn.init.normal_(p, std=0.05)
+    for module in model.modules():  # some classes clear this row whenever they load
+        if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+            module.weight.data[module.padding_idx] = 0
     return model
 
 
@@ -124,7 +207,9 @@ def make(model_type, folder):
         try:
             model = build(model_type, sizes)
             model.save_pretrained(folder)
-            wrong = difference(dict(type(model).from_pretrained(folder, dtype=torch.bfloat16).named_parameters()),
+            for name, value in FILES.get(model_type, {}).items():
+                torch.save(value, folder / name)
+            wrong = difference(dict(type(model).from_pretrained(str(folder), dtype=torch.bfloat16).named_parameters()),
                                dict(model.named_parameters()), 0)
             if not wrong:
                 return model
@@ -147,8 +232,11 @@ def difference(mine, right, limit):
     return None
 
 
+INTEGERS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
+
+
 def bits(tensor):
-    return tensor.detach().contiguous().view(torch.int16).numpy()
+    return tensor.detach().contiguous().view(INTEGERS[tensor.dtype]).numpy()
 
 
 class LayerKinds:
@@ -161,7 +249,7 @@ class LayerKinds:
         head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
         for module_name, module in model.named_modules():
             for name, p in module.named_parameters(recurse=False):
-                if p.dim() < 2 or p.dtype != torch.bfloat16:
+                if p.dim() < 2 or p.dtype not in INTEGERS:
                     continue
                 rows = bits(p.reshape(-1, p.shape[-1]))
                 kind = self.kind_of(module, name, p, module is head, module_name)
@@ -185,7 +273,7 @@ class LayerKinds:
 
     def find(self, tensor):
         """Returns "linear", "experts", "head", the name of another class, or None for a vector or an unknown tensor."""
-        if tensor.dim() < 2 or tensor.dtype != torch.bfloat16 or tensor.numel() == 0:
+        if tensor.dim() < 2 or tensor.dtype not in INTEGERS or tensor.numel() == 0:
             return None
         matrix = bits(tensor.reshape(-1, tensor.shape[-1]))
         for line in (matrix[0], np.ascontiguousarray(bits(tensor.reshape(-1, *tensor.shape[-2:])[0].T)[0])):
