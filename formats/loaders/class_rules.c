@@ -139,11 +139,6 @@ static bool is_static_fp8_latent(const tsr_load_query *q, const tsr_linear *l)
     return is_latent_projection(l) && is_fp8_tensor(q, l, true) && l->weight->input_scale->rank == 1;
 }
 
-static bool is_static_fp8_indexer(const tsr_load_query *q, const tsr_linear *l)
-{
-    return tsr_ends_with(l->module, ".indexer.wk") && is_fp8_tensor(q, l, true);
-}
-
 static bool is_int8_expert(const tsr_load_query *q, const tsr_linear *l)
 {
     return is_expert(q, l) && l->coding == TSR_CODED_INT8;
@@ -343,8 +338,9 @@ static const tsr_class_rule kRules[] = {
     {TRANSFORMERS, " nomic_bert ", NULL, is_wqkv, "conversion", "the joined layer Wqkv",
      "the loader splits it, but not its scales, and uses codes as values without an error", TO_PLAIN},
     {TRANSFORMERS,
-     " depth_anything depth_pro dinov2 dinov2_with_registers gradium_phonon_tts nemo_speechlm sapiens2 tipsv2 ", NULL,
-     is_quantized, "conversion", "any quantized layer", "the loader's conversion for this model fails for scales",
+     " depth_anything depth_pro dinov2 dinov2_with_registers gradium_phonon_tts nemo_speechlm prompt_depth_anything "
+     " sapiens2 tipsv2 zamba ",
+     NULL, is_quantized, "conversion", "any quantized layer", "the loader's conversion for this model fails for scales",
      TO_PLAIN},
     {TRANSFORMERS, " hrm_text molmo2 molmo2_text qianfan_ocr unlimited_ocr ", NULL, is_quantized, "conversion",
      "any quantized layer",
@@ -354,9 +350,9 @@ static const tsr_class_rule kRules[] = {
      TO_PLAIN},
     {TRANSFORMERS, " bailing_hybrid glm5_next glm5_next_text kimi_linear olmo_hybrid step3p7 ", NULL, is_packed,
      "conversion", "packed codes", "the loader's conversion for this model fails for them", TO_PLAIN},
-
     {TRANSFORMERS,
-     " conditional_detr d_fine dab-detr deformable_detr deimv2 minimax_m3_vl pp_doclayout_v2 pp_doclayout_v3 pp_doclayout_v4 rt_detr rt_detr_v2 ",
+     " conditional_detr d_fine dab-detr deformable_detr deimv2 detr minimax_m3_vl pp_doclayout_v2 pp_doclayout_v3 "
+     " pp_doclayout_v4 rt_detr rt_detr_v2 table-transformer ",
      tsr_query_compressed_tensors, is_quantized, "conversion", "any quantized layer of compressed-tensors",
      "the loader's conversion for this model fails for its scales", DEEPSEEK},
     {TRANSFORMERS, " neomme ", has_block_scales_of_fp8, is_quantized, "conversion", "FP8 in blocks",
@@ -366,51 +362,45 @@ static const tsr_class_rule kRules[] = {
      "the loader splits it, but not its scales, and uses codes as values without an error",
      "keep it in BF16 with `tessera quantize --exclude '*.linear_attn.in_proj.*'`"},
 
-    /* Classes that build plain layers as quantized, because the list has the names of the file, or that read weights while
-     * they initialize others. */
+    /* Classes that build plain layers as quantized, because the list has the names of the file. Then classes that read
+     * weights while they initialize others. */
     {TRANSFORMERS,
-     " altclip aria audioflamingo3 axk2 aya_vision bailing_hybrid bark cohere_asr cosmos3_edge "
-     " cosmos3_omni deepseek_ocr2 fuyu gemma3 glm5_next glm5_next_text glmasr got_ocr2 granite_speech "
-     " granite_speech_plus grounding-dino hunyuan_vl hy_v4_vl hyperclovax_vision_v2 internvl "
-     " jina_embeddings_v3 kimi_k25 kimi_linear lfm3_vl lfm3_vl_vision llava llava_next "
-     " llava_next_video llava_onevision lw_detr mask2former mistral3 mistral_large4 "
-     " mistral_large4_text mm-grounding-dino musicflamingo nemotron_h nemotron_h_omni neomme "
+     " altclip aria audioflamingo3 axk2 aya_vision bailing_hybrid bark cohere_asr cosmos3_edge cosmos3_omni "
+     " deepseek_ocr2 fuyu gemma3 glm5_next glm5_next_text glmasr got_ocr2 granite_speech granite_speech_plus "
+     " grounding-dino hunyuan_vl hy_v4_vl hyperclovax_vision_v2 internvl jina_embeddings_v3 kimi_k25 kimi_linear "
+     " lfm3_vl lfm3_vl_vision llava llava_next llava_next_video llava_onevision lw_detr mask2former mistral3 "
+     " mistral_large4 mistral_large4_text mm-grounding-dino musicflamingo nemotron_h nemotron_h_omni neomme "
      " oneformer paddleocr_vl paligemma pe_audio_video phi4_multimodal phimoe pi0 pp_chart2table "
      " qwen2_5_omni_thinker qwen2_5_vl qwen2_audio qwen2_vl qwen3_omni_moe qwen3_omni_moe_thinker radio rf_detr "
      " sam3_tracker sam3_tracker_video sam3_video sarvam_moe segformer shieldgemma2 speecht5 timesfm2_5 "
-     " tipsv2_text_model ultrabert video_llava vipllava vision-text-dual-encoder voxtral "
+     " tipsv2_text_model ultrabert vibevoice_asr video_llava vipllava vision-text-dual-encoder voxtral "
      " voxtral_realtime ",
      lists_names_only, is_quantized, "conversion", "any quantized layer of compressed-tensors",
      "the class has other names for layers than the file: it builds plain layers as quantized, and finds no scales",
      NO_NAMES},
     {TRANSFORMERS,
      " blt bridgetower chinese_clip_vision_model chmv2 clap clipseg clvp cvt dinov3_vit falcon falcon_mamba "
-     " fastspeech2_conformer fastspeech2_conformer_with_hifigan gpt_bigcode groupvit hiera higgs_audio_v2_tokenizer ijepa "
-     " kosmos-2 lw_detr_vit mamba mamba2 mgp-str mlcd mlcd_vision_model modernbert modernbert-decoder "
-     " modernvbert mt5 nanochat omdet-turbo owlv2 owlvit pe_audio pix2struct pvt pvt_v2 recurrent_gemma rf_detr_dinov2 rwkv "
-     " seggpt siglip siglip2 siglip2_vision_model siglip_vision_model slanet slanext swin2sr t5 timesformer umt5 "
-     " videoprism videoprism_vision_model vitdet vjepa2 xclip xcodec xlstm ",
+     " fastspeech2_conformer fastspeech2_conformer_with_hifigan gpt_bigcode groupvit hiera higgs_audio_v2_tokenizer "
+     " ijepa kosmos-2 lw_detr_vit mamba mamba2 mgp-str mlcd mlcd_vision_model modernbert modernbert-decoder "
+     " modernvbert mt5 nanochat omdet-turbo owlv2 owlvit pe_audio pix2struct pvt pvt_v2 recurrent_gemma "
+     " rf_detr_dinov2 rwkv seggpt siglip siglip2 siglip2_vision_model siglip_vision_model slanet slanext swin2sr t5 "
+     " timesformer umt5 videomt videoprism videoprism_vision_model vitdet vitmatte vitpose vitpose_backbone vjepa2 "
+     " xclip xcodec xlstm ",
      tsr_query_compressed_tensors, is_packed, "conversion", "packed codes of compressed-tensors",
      "the class reads parameters 'weight' while it initializes, and fails without them",
      "use `tessera quantize --scheme fp8-channel`, or another loader"},
     {TRANSFORMERS,
-     " bark blip-2 csm falcon fuyu jina_embeddings_v3 kimi_k25 kyutai_speech_to_text mask2former nemotron_h_omni oneformer "
-     " pe_audio_video phi4_multimodal pp_doclayout_v3 radio rf_detr sam3_tracker_video sarvam_moe "
+     " bark blip-2 csm falcon fuyu jina_embeddings_v3 kimi_k25 kyutai_speech_to_text mask2former nemotron_h_omni "
+     " oneformer pe_audio_video phi4_multimodal pp_doclayout_v3 radio rf_detr sam3_tracker_video sarvam_moe "
      " siglip2_vision_model siglip_vision_model tipsv2_text_model ",
      has_block_scales_of_fp8, is_quantized, "conversion", "FP8 in blocks",
      "the class builds some plain layers as FP8 without scales, or FP8 ones as plain", TO_PLAIN},
-
     /* layers/mamba/mamba_mixer.py passes no quantization to its linear layers. */
     {VLLM, " falcon_mamba jamba mamba ", NULL, is_in_state_space, "class", "a layer of the state-space mixer",
      "the class builds it unquantized, and finds no place for its scales",
      "keep it in BF16 with `tessera quantize --exclude GLOB`"},
-
-    {VLLM, NULL, NULL, is_static_fp8_indexer, "indexer", "indexer.wk, FP8 per tensor with a stored input scale",
-     "the loader joins it with weights_proj, and has no place for the input scale",
-     "keep it in BF16 with `tessera quantize --exclude '*.indexer.wk.*'`"},
     {SGLANG, " flex_olmo jamba ", NULL, is_quantized, "class", "any quantized layer",
      "the loader has no class for this model, and its generic class refuses it", "use another loader"},
-
     /* models/llama.py, and the classes that inherit its load_weights */
     {SGLANG, " llama mistral mistral3 phi3 internlm3 iquestcoder ministral3 teleflm ", has_block_scales_of_fp8,
      is_quantized, "scale name", "FP8 or MXFP8 in blocks, not of compressed-tensors",

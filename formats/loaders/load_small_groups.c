@@ -168,13 +168,18 @@ static void check_zero_exponent(const tsr_load_query *q)
 }
 
 /* Checks the indexer. vLLM joins wk with weights_proj in BF16, and dequantizes FP8 for that; it cannot dequantize 4-bit
- * codes. */
+ * codes, and has no place for a scale of the input. (deepseek_v2.py) */
 static void check_indexer(const tsr_load_query *q)
 {
     for (size_t i = 0; q->who->fuses && i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
-        if (l->scale != NULL && l->weight->bits == 4 && tsr_query_reads(q, l) &&
-            tsr_ends_with(l->module, ".indexer.wk"))
+        if (l->scale == NULL || !tsr_query_reads(q, l) || !tsr_ends_with(l->module, ".indexer.wk"))
+            continue;
+        if (q->loader == TSR_LOADER_VLLM && l->weight->input_scale != NULL)
+            tsr_query_note(q, true, l->weight->input_scale->name, "indexer",
+                           "keep indexer.wk in BF16 with `tessera quantize --exclude '*.indexer.wk.*'`",
+                           "the loader joins indexer.wk with weights_proj, and has no place for its input scale");
+        if (l->weight->bits == 4)
             tsr_query_note(q, true, l->tensor->name, "indexer", "keep it in BF16, as tessera quantize does",
                            "it has 4 bits; the loader joins it with weights_proj, for which it supports BF16 and FP8 "
                            "only");
