@@ -8,22 +8,20 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_NAME = 1200 };
-
 /* ---- names that a loader looks up in the list ---- */
 
 /* Writes the name under which vLLM and SGLang look up routed experts, which they run as one layer: "....mlp.experts";
  * for compressed-tensors (`first`), the first expert's module with the leaf of `l`. Returns false if `l` is not a
  * routed expert. */
-static bool expert_name(const tsr_linear *l, bool first, char name[MAX_NAME])
+static bool expert_name(const tsr_linear *l, bool first, char name[TSR_MODULE_NAME])
 {
     const int stem = (int)tsr_query_experts_length(l) - 1;
     if (stem < 0)
         return false;
     if (first && l->matrices == 1)
-        snprintf(name, MAX_NAME, "%.*s.0.%s", stem, l->module, l->leaf);
+        snprintf(name, TSR_MODULE_NAME, "%.*s.0.%s", stem, l->module, l->leaf);
     else
-        snprintf(name, MAX_NAME, "%.*s", stem, l->module);
+        snprintf(name, TSR_MODULE_NAME, "%.*s", stem, l->module);
     return true;
 }
 
@@ -41,10 +39,17 @@ bool tsr_query_sglang_maps(const tsr_load_query *q, const tsr_linear *l)
                                "exaone4 ");
 }
 
-/* Returns the name that the class uses. models/mixtral.py begins its layers' names with "layers" while all others begin
- * with "model.layers". (For ModelOpt's dialect mixtral_quant.py is used.) */
-const char *tsr_query_built(const tsr_load_query *q, const char *name)
+/* Returns the name that the class uses. SGLang's models/mixtral.py begins its layers' names with "layers" while all
+ * others begin with "model.layers". (For ModelOpt's dialect mixtral_quant.py is used.) vLLM's models/minimax_m2.py
+ * calls block_sparse_moe "mlp" where it looks for a quantization. */
+const char *tsr_query_built(const tsr_load_query *q, const char *name, char buffer[TSR_MODULE_NAME])
 {
+    static const char kSparse[] = ".block_sparse_moe.";
+    const char *const sparse = strstr(name, kSparse);
+    if (q->loader == TSR_LOADER_VLLM && sparse != NULL && tsr_query_family(q, " minimax_m2 ")) {
+        snprintf(buffer, TSR_MODULE_NAME, "%.*s.mlp.%s", (int)(sparse - name), name, sparse + sizeof kSparse - 1);
+        return buffer;
+    }
     const bool bare =
         q->loader == TSR_LOADER_SGLANG && tsr_query_compressed_tensors(q) && tsr_query_family(q, " mixtral ");
     return bare && strncmp(name, "model.", 6) == 0 ? name + 6 : name;
@@ -52,7 +57,8 @@ const char *tsr_query_built(const tsr_load_query *q, const char *name)
 
 static const char *find(const tsr_load_query *q, tsr_matching matching, const char *name)
 {
-    return tsr_ignore_list_find(q->ignored, matching, tsr_query_built(q, name));
+    char buffer[TSR_MODULE_NAME];
+    return tsr_ignore_list_find(q->ignored, matching, tsr_query_built(q, name, buffer));
 }
 
 static const char *first_of(const char *a, const char *b)
@@ -67,7 +73,7 @@ static const char *find_vllm(const tsr_load_query *q, const tsr_linear *l)
     const bool ct = tsr_query_compressed_tensors(q);
     const tsr_matching matching = ct ? TSR_MATCH_REGEX : TSR_MATCH_EXACT;
     const char *entry = NULL;
-    char name[MAX_NAME];
+    char name[TSR_MODULE_NAME];
     if (expert_name(l, ct, name))
         return find(q, ct ? matching : TSR_MATCH_WITHIN, name);
     if (l->fused != NULL) {
@@ -84,7 +90,7 @@ static const char *find_sglang(const tsr_load_query *q, const tsr_linear *l)
 {
     const bool ct = tsr_query_compressed_tensors(q);
     const tsr_matching matching = ct ? TSR_MATCH_SUFFIX_REGEX : TSR_MATCH_PATH;
-    char name[MAX_NAME];
+    char name[TSR_MODULE_NAME];
     if (expert_name(l, ct, name))
         return first_of(find(q, matching, name), ct ? NULL : find(q, TSR_MATCH_WITHIN, name));
     if (ct && l->fused != NULL) {
@@ -114,13 +120,13 @@ static const char *find_entry(const tsr_load_query *q, const tsr_linear *l)
 /* Returns true if a group of compressed-tensors' configuration covers the layer, by the class Linear or by name. */
 static bool is_target(const tsr_load_query *q, const tsr_linear *l)
 {
-    char name[MAX_NAME];
+    char name[TSR_MODULE_NAME], buffer[TSR_MODULE_NAME];
     const char *const module = q->who->fuses && expert_name(l, true, name) ? name : l->module;
     if (!tsr_query_compressed_tensors(q) || q->n_targets == 0)
         return true;
     for (size_t i = 0; i < q->n_targets; i++) {
         if (tsr_ignore_list_find(&q->targets[i], TSR_MATCH_EXACT, "Linear") != NULL ||
-            tsr_ignore_list_find(&q->targets[i], TSR_MATCH_REGEX, tsr_query_built(q, module)) != NULL)
+            tsr_ignore_list_find(&q->targets[i], TSR_MATCH_REGEX, tsr_query_built(q, module, buffer)) != NULL)
             return true;
     }
     return false;
@@ -217,7 +223,7 @@ static void check_fused(const tsr_load_query *q, const tsr_linear *l)
 /* Returns true if compressed-tensors' list has the name of a fused layer whose members all exist. */
 static bool is_joined(const tsr_load_query *q, const char *entry)
 {
-    char name[MAX_NAME];
+    char name[TSR_MODULE_NAME];
     for (size_t i = 0; tsr_query_compressed_tensors(q) && i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
         if (l->fused == NULL || l->members[0] != l || !tsr_ends_with(entry, l->fused->name))

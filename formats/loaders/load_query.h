@@ -98,8 +98,10 @@ bool tsr_query_w4afp8(const tsr_load_query *q, const tsr_weight *weight);
 /* Returns true if the output head is quantized. */
 bool tsr_query_quantized_head(const tsr_load_query *q);
 
-/* Returns the name of a module in the loader's class of this model, in `name`. (load_lists.c) */
-const char *tsr_query_built(const tsr_load_query *q, const char *name);
+enum { TSR_MODULE_NAME = 1200 }; /* bytes of a buffer for the name of a module */
+
+/* Returns the name of a module in the loader's class of this model, in `name` or in the buffer. (load_lists.c) */
+const char *tsr_query_built(const tsr_load_query *q, const char *name, char buffer[TSR_MODULE_NAME]);
 
 /* Writes the name under which engines build a layer: that of the fused layer, of all experts, or its own.
  * (load_modelopt.c) */

@@ -26,8 +26,9 @@ static bool stands_before(const char *a, const char *b)
 
 static size_t first_that(const tsr_load_query *q, tsr_matching matching, const char *name, const char **target)
 {
+    char buffer[TSR_MODULE_NAME];
     for (size_t i = 0; i < q->n_targets; i++) {
-        *target = tsr_ignore_list_find(&q->targets[i], matching, tsr_query_built(q, name));
+        *target = tsr_ignore_list_find(&q->targets[i], matching, tsr_query_built(q, name, buffer));
         if (*target != NULL)
             return i;
     }
@@ -44,7 +45,7 @@ static size_t first_of_vllm(const tsr_load_query *q, const tsr_linear *l, const 
  * lists them. */
 static size_t first_of_sglang(const tsr_load_query *q, const tsr_linear *l, const char **target)
 {
-    char name[1200];
+    char name[TSR_MODULE_NAME];
     if (l->fused == NULL || l->part == TSR_PART_ROUTED_EXPERTS)
         return first_of_vllm(q, l, target);
     tsr_query_joined_name(l, name, sizeof name);

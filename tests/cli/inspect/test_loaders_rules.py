@@ -181,6 +181,9 @@ NO = {
                                                   "class", ["mamba.out_proj", "unquantized"]),
     "a scale of the indexer's input": (llama, both(add_linear("self_attn.indexer.wk", 128, 256), fp8_tensor(static=True)), 1, {"vllm"},
                                        "indexer", ["indexer.wk", "input scale"]),
+    "experts under the name that vLLM's class does not use": (
+        moe, both(as_compressed(by_name("re:.*block_sparse_moe.*", "re:.*self_attn.*")), family("minimax_m2"),
+                  lambda m: m.rename(".mlp.", ".block_sparse_moe.")), 1, {"vllm"}, "targets", ["block_sparse_moe", "no group"]),
     "a model without a class": (moe, family("flex_olmo"), 1, {"sglang"}, "class", ["no class"]),
     "a rank's share of a state-space layer ends in a block": (
         llama, both(add_linear("mamba.out_proj", 256, 384), family("bamba")), 2, ENGINES | {"deepseek"}, "blocks", ["mamba.out_proj"]),
@@ -293,6 +296,9 @@ YES = {
     "Llama, compressed-tensors": (llama, both(as_compressed(), family("llama")), 1, HF),
     "attention whose output is called out_proj": (llama, add_linear("self_attn.out_proj", 256, 256), 2, {"vllm", "sglang"}),
     "plain q, k and v stored as one, values of another width": (llama, plain_joined, 2, {"vllm"}),
+    "experts under the name that vLLM's class uses": (
+        moe, both(as_compressed(by_name("re:.*mlp.*", "re:.*self_attn.*")), family("minimax_m2"),
+                  lambda m: m.rename(".mlp.", ".block_sparse_moe.")), 1, {"vllm"}),
     "a gate of attention": (llama, add_linear("self_attn.g_proj", 256, 256), 2, {"vllm", "sglang"}),
     "a state-space layer": (llama, both(add_linear("mamba.out_proj", 256, 512), family("bamba")), 2, {"vllm", "sglang"}),
     "router listed": (moe, both(router, family("qwen3_moe"), listed("lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate")),

@@ -249,7 +249,7 @@ class LayerKinds:
         head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
         for module_name, module in model.named_modules():
             for name, p in module.named_parameters(recurse=False):
-                if p.dim() < 2 or p.dtype not in INTEGERS:
+                if p.dim() < 2 or p.dtype not in INTEGERS or (p.dtype == torch.float32 and p.dim() > 2):
                     continue
                 rows = bits(p.reshape(-1, p.shape[-1]))
                 kind = self.kind_of(module, name, p, module is head, module_name)
