@@ -4,6 +4,7 @@
 #include "formats/checkpoint/config.h"
 
 #include "common/arena.h"
+#include "common/checked.h"
 #include "common/glob.h"
 #include "common/text.h"
 
@@ -176,11 +177,16 @@ static void check_experts(const tsr_load_query *q)
     }
 }
 
+/* Reports layers without a tensor. LongCat-Flash has num_layers layers, and two attentions in each, which
+ * num_hidden_layers counts. */
 static void check_layers(const tsr_load_query *q)
 {
     const tsr_model *const m = q->s->model;
     const tsr_tensors *const all = &q->s->checkpoint->tensors;
+    uint64_t layers = m->layers;
     bool mtp = false;
+    if (tsr_query_family(q, " longcat_flash ") && !tsr_config_find_u64(q->s->checkpoint, "num_layers", &layers))
+        layers = m->layers;
     unsigned char *const seen = calloc(m->layers + 1, 1);
     if (seen == NULL) {
         q->issues->failed = true;
@@ -193,7 +199,7 @@ static void check_layers(const tsr_load_query *q)
             seen[layer] = 1;
     }
     uint64_t missing = 0, first = 0;
-    for (uint64_t layer = m->layers; layer-- > 0;) {
+    for (uint64_t layer = tsr_min_u64(layers, m->layers); layer-- > 0;) {
         missing += !seen[layer];
         first = seen[layer] ? first : layer;
     }

@@ -299,6 +299,7 @@ YES = {
     "experts under the name that vLLM's class uses": (
         moe, both(as_compressed(by_name("re:.*mlp.*", "re:.*self_attn.*")), family("minimax_m2"),
                   lambda m: m.rename(".mlp.", ".block_sparse_moe.")), 1, {"vllm"}),
+    "two attentions in a layer": (llama, family("longcat_flash", num_layers=2, num_hidden_layers=4), 1, {"vllm", "transformers"}),
     "a gate of attention": (llama, add_linear("self_attn.g_proj", 256, 256), 2, {"vllm", "sglang"}),
     "a state-space layer": (llama, both(add_linear("mamba.out_proj", 256, 512), family("bamba")), 2, {"vllm", "sglang"}),
     "router listed": (moe, both(router, family("qwen3_moe"), listed("lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate")),
