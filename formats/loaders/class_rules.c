@@ -351,8 +351,8 @@ static const tsr_class_rule kRules[] = {
     {TRANSFORMERS, " bailing_hybrid glm5_next glm5_next_text kimi_linear olmo_hybrid step3p7 ", NULL, is_packed,
      "conversion", "packed codes", "the loader's conversion for this model fails for them", TO_PLAIN},
     {TRANSFORMERS,
-     " conditional_detr d_fine dab-detr deformable_detr deimv2 detr minimax_m3_vl pp_doclayout_v2 pp_doclayout_v3 "
-     " pp_doclayout_v4 rt_detr rt_detr_v2 table-transformer ",
+     " conditional_detr d_fine dab-detr deformable_detr deimv2 detr eomt eomt_dinov3 minimax_m3_vl pp_doclayout_v2 "
+     " pp_doclayout_v3 pp_doclayout_v4 rt_detr rt_detr_v2 table-transformer ",
      tsr_query_compressed_tensors, is_quantized, "conversion", "any quantized layer of compressed-tensors",
      "the loader's conversion for this model fails for its scales", DEEPSEEK},
     {TRANSFORMERS, " neomme ", has_block_scales_of_fp8, is_quantized, "conversion", "FP8 in blocks",
@@ -370,7 +370,7 @@ static const tsr_class_rule kRules[] = {
      " grounding-dino hunyuan_vl hy_v4_vl hyperclovax_vision_v2 internvl jina_embeddings_v3 kimi_k25 kimi_linear "
      " lfm3_vl lfm3_vl_vision llava llava_next llava_next_video llava_onevision lw_detr mask2former mistral3 "
      " mistral_large4 mistral_large4_text mm-grounding-dino musicflamingo nemotron_h nemotron_h_omni neomme "
-     " oneformer paddleocr_vl paligemma pe_audio_video phi4_multimodal phimoe pi0 pp_chart2table "
+     " oneformer paddleocr_vl paligemma pe_audio_video phi4_multimodal phimoe pi0 pp_chart2table qwen2_5_omni "
      " qwen2_5_omni_thinker qwen2_5_vl qwen2_audio qwen2_vl qwen3_omni_moe qwen3_omni_moe_thinker radio rf_detr "
      " sam3_tracker sam3_tracker_video sam3_video sarvam_moe segformer shieldgemma2 speecht5 timesfm2_5 "
      " tipsv2_text_model ultrabert vibevoice_asr video_llava vipllava vision-text-dual-encoder voxtral "

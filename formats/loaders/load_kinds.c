@@ -43,6 +43,12 @@ static bool is_expert(const tsr_load_query *q, const tsr_weight *w)
     return tsr_part_of(w->values->name) == TSR_PART_ROUTED_EXPERTS;
 }
 
+/* Returns true for an expert whose class in SGLang takes weight_packed for weight. (kimi_k3.py) */
+static bool is_renamed_expert(const tsr_load_query *q, const tsr_weight *w)
+{
+    return is_expert(q, w) && tsr_query_family(q, " kimi_k3 ");
+}
+
 static bool is_linear_w4afp8(const tsr_load_query *q, const tsr_weight *w)
 {
     return tsr_query_w4afp8(q, w) && !is_expert(q, w);
@@ -188,7 +194,11 @@ static const reading kReadings[] = {
     {" gptq ", "gptq", NULL, {YES, YES, YES, V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     {" awq gptq ", "auto-round", NULL, {YES, YES, YES, V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     /* MXFP4 */
-    {" mxfp4-ct ", "compressed-tensors", is_expert, {YES, YES, YES, V3, YES}},
+    {" mxfp4-ct ", "compressed-tensors", is_renamed_expert, {YES, YES, YES, V3, YES}},
+    {" mxfp4-ct ",
+     "compressed-tensors",
+     is_expert,
+     {YES, NO("only its class of kimi_k3 reads compressed-tensors' MXFP4 of experts", TO_NVFP4), YES, V3, YES}},
     {" mxfp4-ct ",
      "compressed-tensors",
      NULL,

@@ -39,6 +39,19 @@ bool tsr_query_sglang_maps(const tsr_load_query *q, const tsr_linear *l)
                                "exaone4 ");
 }
 
+/* Writes the name under which SGLang looks up an expert of compressed-tensors, whatever the file calls its leaf: w1, w3
+ * and w2 as gate_proj, up_proj and down_proj. Returns false for other modules. (compressed_tensors.py, get_moe_scheme) */
+static bool expert_of_sglang(const tsr_load_query *q, const char *name, char buffer[TSR_MODULE_NAME])
+{
+    static const char *const kLeaves[] = {"gate_proj", "down_proj", "up_proj"};
+    const char *const leaf = strrchr(name, '.');
+    if (!tsr_query_compressed_tensors(q) || tsr_query_deepseek_v4(q) || strstr(name, ".experts.") == NULL ||
+        leaf[1] != 'w' || leaf[2] < '1' || leaf[2] > '3' || leaf[3] != '\0')
+        return false;
+    snprintf(buffer, TSR_MODULE_NAME, "%.*s%s", (int)(leaf + 1 - name), name, kLeaves[leaf[2] - '1']);
+    return true;
+}
+
 /* Returns the name that the class uses. SGLang's models/mixtral.py begins its layers' names with "layers" while all
  * others begin with "model.layers". (For ModelOpt's dialect mixtral_quant.py is used.) vLLM's models/minimax_m2.py
  * calls block_sparse_moe "mlp" where it looks for a quantization. */
@@ -50,9 +63,11 @@ const char *tsr_query_built(const tsr_load_query *q, const char *name, char buff
         snprintf(buffer, TSR_MODULE_NAME, "%.*s.mlp.%s", (int)(sparse - name), name, sparse + sizeof kSparse - 1);
         return buffer;
     }
-    const bool bare =
-        q->loader == TSR_LOADER_SGLANG && tsr_query_compressed_tensors(q) && tsr_query_family(q, " mixtral ");
-    return bare && strncmp(name, "model.", 6) == 0 ? name + 6 : name;
+    if (q->loader != TSR_LOADER_SGLANG)
+        return name;
+    const char *const built = expert_of_sglang(q, name, buffer) ? buffer : name;
+    const bool bare = tsr_query_compressed_tensors(q) && tsr_query_family(q, " mixtral ");
+    return bare && strncmp(built, "model.", 6) == 0 ? built + 6 : built;
 }
 
 static const char *find(const tsr_load_query *q, tsr_matching matching, const char *name)

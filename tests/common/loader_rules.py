@@ -16,7 +16,8 @@ FP8_INPUTS = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": Tr
 # ---- who reads what: a model, and the loaders that read it ----
 
 READS = {
-    "MXFP4 experts, compressed-tensors": (lambda: remade("mxfp4-ct", experts=2), ALL),
+    "MXFP4 experts, compressed-tensors": (lambda: remade("mxfp4-ct", experts=2), ALL - {"sglang"}),
+    "MXFP4 experts, compressed-tensors, Kimi K3": (lambda: of_family(remade("mxfp4-ct", experts=2), "kimi_k3"), ALL),
     "MXFP4 linears, compressed-tensors": (lambda: remade("mxfp4-ct"), {"vllm", "transformers"}),
     "MXFP4 of Quark": (lambda: remade("mxfp4-quark"), {"vllm", "sglang"}),
     "MXFP4 of ModelOpt": (lambda: remade("mxfp4-modelopt"), set()),

@@ -184,6 +184,10 @@ NO = {
     "experts under the name that vLLM's class does not use": (
         moe, both(as_compressed(by_name("re:.*block_sparse_moe.*", "re:.*self_attn.*")), family("minimax_m2"),
                   lambda m: m.rename(".mlp.", ".block_sparse_moe.")), 1, {"vllm"}, "targets", ["block_sparse_moe", "no group"]),
+    "experts whose leaf SGLang does not look up": (
+        moe, both(as_compressed(by_name("re:.*experts.*w[123]$", "re:.*self_attn.*")), family("olmoe"),
+                  lambda m: [m.rename(f".{old}_proj.", f".{new}.") for old, new in (("gate", "w1"), ("up", "w3"), ("down", "w2"))]),
+        1, {"sglang"}, "targets", ["experts", "no group"]),
     "a model without a class": (moe, family("flex_olmo"), 1, {"sglang"}, "class", ["no class"]),
     "a rank's share of a state-space layer ends in a block": (
         llama, both(add_linear("mamba.out_proj", 256, 384), family("bamba")), 2, ENGINES | {"deepseek"}, "blocks", ["mamba.out_proj"]),
