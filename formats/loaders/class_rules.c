@@ -352,7 +352,7 @@ static const tsr_class_rule kRules[] = {
      "conversion", "packed codes", "the loader's conversion for this model fails for them", TO_PLAIN},
     {TRANSFORMERS,
      " conditional_detr d_fine dab-detr deformable_detr deimv2 detr eomt eomt_dinov3 minimax_m3_vl pp_doclayout_v2 "
-     " pp_doclayout_v3 pp_doclayout_v4 rt_detr rt_detr_v2 table-transformer ",
+     " pp_doclayout_v3 pp_doclayout_v4 rt_detr rt_detr_v2 table-transformer videomt ",
      tsr_query_compressed_tensors, is_quantized, "conversion", "any quantized layer of compressed-tensors",
      "the loader's conversion for this model fails for its scales", DEEPSEEK},
     {TRANSFORMERS, " neomme ", has_block_scales_of_fp8, is_quantized, "conversion", "FP8 in blocks",
@@ -384,7 +384,7 @@ static const tsr_class_rule kRules[] = {
      " ijepa kosmos-2 lw_detr_vit mamba mamba2 mgp-str mlcd mlcd_vision_model modernbert modernbert-decoder "
      " modernvbert mt5 nanochat omdet-turbo owlv2 owlvit pe_audio pix2struct pvt pvt_v2 recurrent_gemma "
      " rf_detr_dinov2 rwkv seggpt siglip siglip2 siglip2_vision_model siglip_vision_model slanet slanext swin2sr t5 "
-     " timesformer umt5 videomt videoprism videoprism_vision_model vitdet vitmatte vitpose vitpose_backbone vjepa2 "
+     " timesformer umt5 videoprism videoprism_vision_model vitdet vitmatte vitpose vitpose_backbone vjepa2 "
      " xclip xcodec xlstm ",
      tsr_query_compressed_tensors, is_packed, "conversion", "packed codes of compressed-tensors",
      "the class reads parameters 'weight' while it initializes, and fails without them",

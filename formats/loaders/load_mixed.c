@@ -107,7 +107,7 @@ static const layer *find_layer(const tsr_load_query *q, const layers *all, const
     if (found != NULL || size == 0 || q->loader != TSR_LOADER_VLLM)
         return found;
     char parent[MAX_NAME];
-    snprintf(parent, sizeof parent, "%.*s", (int)size - 1, l->module);
+    snprintf(parent, sizeof parent, "%s", built);
     char *const dot = strrchr(parent, '.');
     if (dot == NULL || strcmp(dot, ".experts") != 0)
         return NULL;
@@ -131,7 +131,7 @@ static bool is_other(const tsr_linear *l, tsr_json_text algorithm)
 static void check_layer(const tsr_load_query *q, const layers *all, const tsr_linear *l)
 {
     char built[MAX_NAME];
-    tsr_modelopt_built_name(l, built, sizeof built);
+    tsr_modelopt_built_name(q, l, built, sizeof built);
     const layer *const found = find_layer(q, all, l, built);
     const int size = found == NULL ? 0 : (int)found->name.size;
     const char *const name = found == NULL ? "" : found->name.data;

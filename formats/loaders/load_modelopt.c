@@ -25,8 +25,9 @@ static bool is_nvfp4(const tsr_load_query *q)
 
 /* ---- the list ---- */
 
-void tsr_modelopt_built_name(const tsr_linear *l, char *name, size_t size)
+void tsr_modelopt_built_name(const tsr_load_query *q, const tsr_linear *l, char *name, size_t size)
 {
+    char buffer[TSR_MODULE_NAME];
     const size_t experts = tsr_query_experts_length(l);
     if (experts > 0)
         snprintf(name, size, "%.*s", (int)experts - 1, l->module);
@@ -34,6 +35,8 @@ void tsr_modelopt_built_name(const tsr_linear *l, char *name, size_t size)
         tsr_query_joined_name(l, name, size);
     else
         snprintf(name, size, "%s", l->module);
+    if (tsr_query_built(q, name, buffer) == buffer)
+        snprintf(name, size, "%s", buffer);
 }
 
 static const char *all_members(const tsr_load_query *q, const tsr_linear *l)
@@ -74,7 +77,7 @@ bool tsr_modelopt_excludes(const tsr_load_query *q, const tsr_linear *l)
 {
     char built[MAX_NAME];
     bool part;
-    tsr_modelopt_built_name(l, built, sizeof built);
+    tsr_modelopt_built_name(q, l, built, sizeof built);
     return find_entry(q, l, built, &part) != NULL;
 }
 
@@ -82,7 +85,7 @@ static void check_excluded(const tsr_load_query *q, const tsr_linear *l, bool st
 {
     char built[MAX_NAME];
     bool part;
-    tsr_modelopt_built_name(l, built, sizeof built);
+    tsr_modelopt_built_name(q, l, built, sizeof built);
     const char *const entry = find_entry(q, l, built, &part);
     const char *const key = q->ignored->key == NULL ? "no list" : q->ignored->key;
     if (tsr_linear_is_quantized(l) && entry != NULL && part)

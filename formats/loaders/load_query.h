@@ -105,7 +105,7 @@ const char *tsr_query_built(const tsr_load_query *q, const char *name, char buff
 
 /* Writes the name under which engines build a layer: that of the fused layer, of all experts, or its own.
  * (load_modelopt.c) */
-void tsr_modelopt_built_name(const tsr_linear *l, char *name, size_t size);
+void tsr_modelopt_built_name(const tsr_load_query *q, const tsr_linear *l, char *name, size_t size);
 
 /* Returns true if ModelOpt's list makes the loader build the layer unquantized. (load_modelopt.c) */
 bool tsr_modelopt_excludes(const tsr_load_query *q, const tsr_linear *l);

@@ -321,6 +321,10 @@ RULES = {
                                 ["q_proj", "qkv_proj", "'qwen3'", "as plain"]),
     "a quantized layer in no list": (lambda: remade("nvfp4-modelopt"), by_layer("NVFP4", True, down_proj=None), 1,
                                      {"vllm", "sglang"}, "quantized_layers", ["down_proj", "as plain"]),
+    "experts under another name than MiniMax-M2's class of vLLM has": (
+        lambda: of_family(remade("nvfp4-modelopt", experts=2), "minimax_m2"), both(
+            lambda m: m.rename(".mlp.", ".block_sparse_moe."), by_layer("NVFP4")), 1, {"vllm"}, "quantized_layers",
+        ["mlp.experts", "as plain"]),
     "a layer of another algorithm": (lambda: remade("nvfp4-modelopt"), by_layer("NVFP4", True, o_proj="MXFP8"), 1,
                                      {"vllm", "sglang"}, "quantized_layers", ["o_proj", "NVFP4", '"MXFP8"']),
     "no layer of NVFP4": (lambda: remade("mxfp8-modelopt"), by_layer("MXFP8", True), 1, {"sglang"}, "quantized_layers",

@@ -17,6 +17,9 @@ SAMPLE = {
     "bert": {}, "falcon_h1": {},
     "rt_detr": dict.fromkeys(LIMITS, "no") | {"fp8-block": "yes"},  # a conversion that fails for scales
     "lara_mini": dict.fromkeys(LIMITS, "no"),  # a conversion that loads codes as values without an error
+    "blt": dict.fromkeys(LIMITS, "no") | dict.fromkeys(("fp8-block", "fp8-channel"), "yes"),  # initialization reads weights
+    "deepseek_ocr2": dict.fromkeys(LIMITS, "no") | {"fp8-block": "yes"},  # layers of the class have other names
+    "eomt": dict.fromkeys(LIMITS, "no") | {"fp8-block": "yes"},  # queries that are an embedding
     "imagegpt": dict.fromkeys(LIMITS, "refused"),  # Conv1D
 }
 
