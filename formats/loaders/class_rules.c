@@ -281,6 +281,7 @@ enum {
 #define AS_STACK     "`tessera convert --to bf16` makes plain stacks of them"
 #define NO_NAMES \
     "use `tessera quantize --scheme fp8-block`, or load it with CompressedTensorsConfig(run_compressed=False)"
+#define OF_CT       TRANSFORMERS, NULL, tsr_query_compressed_tensors
 #define CANNOT_JOIN "the loader cannot join such experts"
 #define ONE_TENSOR  "the loader reads the experts of this model as one tensor for each layer"
 
@@ -315,22 +316,18 @@ static const tsr_class_rule kRules[] = {
      "quantize for another loader, or keep the whole model in BF16"},
 
     /* transformers joins experts while it loads (conversion_mapping.py), but not every kind of them. */
-    {TRANSFORMERS, NULL, tsr_query_compressed_tensors, is_block_expert, "experts", AN_EXPERT " in blocks", CANNOT_JOIN,
-     DEEPSEEK},
+    {OF_CT, is_block_expert, "experts", AN_EXPERT " in blocks", CANNOT_JOIN, DEEPSEEK},
     {TRANSFORMERS, NULL, is_mixed_precision, is_static_fp8_tensor, "formats",
      "FP8 per tensor with a stored input scale, beside other formats",
      "with run_compressed=False the loader decodes it by the format of another group, and fails",
      "leave out --activations and --input-scale, or use fp8-channel in place of fp8-tensor"},
-    {TRANSFORMERS, NULL, tsr_query_compressed_tensors, is_int8_expert, "experts", AN_EXPERT ", int8 by rows",
-     CANNOT_JOIN, DEEPSEEK},
-    {TRANSFORMERS, NULL, tsr_query_compressed_tensors, is_shifted_expert, "experts", AN_EXPERT ", with zero points",
-     CANNOT_JOIN, DEEPSEEK},
-    {TRANSFORMERS, NULL, tsr_query_compressed_tensors, is_mxfp8_expert, "experts", AN_EXPERT ", MXFP8", CANNOT_JOIN,
-     DEEPSEEK},
-    {TRANSFORMERS, NULL, tsr_query_compressed_tensors, is_nvfp4_expert, "experts", AN_EXPERT ", NVFP4",
+    {OF_CT, is_int8_expert, "experts", AN_EXPERT ", int8 by rows", CANNOT_JOIN, DEEPSEEK},
+    {OF_CT, is_shifted_expert, "experts", AN_EXPERT ", with zero points", CANNOT_JOIN, DEEPSEEK},
+    {OF_CT, is_mxfp8_expert, "experts", AN_EXPERT ", MXFP8", CANNOT_JOIN, DEEPSEEK},
+    {OF_CT, is_nvfp4_expert, "experts", AN_EXPERT ", NVFP4",
      "the loader joins such experts without their global scales, and reports no error", DEEPSEEK},
-    {TRANSFORMERS, NULL, tsr_query_compressed_tensors, is_column_of_blocks, "experts",
-     "one column of blocks, in compressed-tensors", "the loader reads its scales as scales of rows", DEEPSEEK},
+    {OF_CT, is_column_of_blocks, "experts", "one column of blocks, in compressed-tensors",
+     "the loader reads its scales as scales of rows", DEEPSEEK},
 
     /* Layers that it renames, joins or splits without their scales. */
     {TRANSFORMERS, " gte ", NULL, is_split_gate, "conversion", "a joined layer",
@@ -411,6 +408,8 @@ static const tsr_class_rule kRules[] = {
      "a packed expert in a checkpoint whose format is not pack-quantized",
      "the loader reads packed integers of experts only if that is the format of the whole checkpoint",
      "use `tessera quantize --scheme int4-weight-only`, or a rule with another scheme for experts"},
+    {SGLANG, " afmoe ", NULL, is_packed_expert, "experts", "a packed expert",
+     "the class needs a parameter 'weight' of an expert, which packed codes do not have", OTHER_SCHEME},
     {SGLANG, " glm4_moe glm4_moe_lite ", is_not_awq, is_packed_shared, "experts", "a packed shared expert",
      "the class needs a parameter 'weight' of a shared expert, which packed codes do not have",
      "keep shared experts in BF16 with `tessera quantize --exclude GLOB`, or use another scheme for them"},

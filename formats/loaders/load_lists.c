@@ -52,17 +52,30 @@ static bool expert_of_sglang(const tsr_load_query *q, const char *name, char buf
     return true;
 }
 
+/* Writes the name under which vLLM's class looks up routed experts, if it differs from that in the file: minimax_m2.py
+ * calls block_sparse_moe "mlp"; nemotron_h.py renames "backbone", but not within expressions, which experts need. */
+static bool expert_of_vllm(const tsr_load_query *q, const char *name, char buffer[TSR_MODULE_NAME])
+{
+    static const struct {
+        const char *family, *stored, *built;
+    } kNames[] = {{" minimax_m2 ", ".block_sparse_moe.", ".mlp."}, {" nemotron_h ", "backbone.", "model."}};
+    for (size_t i = 0; i < sizeof kNames / sizeof *kNames && strstr(name, ".experts") != NULL; i++) {
+        const char *const at = strstr(name, kNames[i].stored);
+        if (at == NULL || !tsr_query_family(q, kNames[i].family))
+            continue;
+        snprintf(buffer, TSR_MODULE_NAME, "%.*s%s%s", (int)(at - name), name, kNames[i].built,
+                 at + strlen(kNames[i].stored));
+        return true;
+    }
+    return false;
+}
+
 /* Returns the name that the class uses. SGLang's models/mixtral.py begins its layers' names with "layers" while all
- * others begin with "model.layers". (For ModelOpt's dialect mixtral_quant.py is used.) vLLM's models/minimax_m2.py
- * calls block_sparse_moe "mlp" where it looks for a quantization. */
+ * others begin with "model.layers". (For ModelOpt's dialect mixtral_quant.py is used.) */
 const char *tsr_query_built(const tsr_load_query *q, const char *name, char buffer[TSR_MODULE_NAME])
 {
-    static const char kSparse[] = ".block_sparse_moe.";
-    const char *const sparse = strstr(name, kSparse);
-    if (q->loader == TSR_LOADER_VLLM && sparse != NULL && tsr_query_family(q, " minimax_m2 ")) {
-        snprintf(buffer, TSR_MODULE_NAME, "%.*s.mlp.%s", (int)(sparse - name), name, sparse + sizeof kSparse - 1);
-        return buffer;
-    }
+    if (q->loader == TSR_LOADER_VLLM)
+        return expert_of_vllm(q, name, buffer) ? buffer : name;
     if (q->loader != TSR_LOADER_SGLANG)
         return name;
     const char *const built = expert_of_sglang(q, name, buffer) ? buffer : name;

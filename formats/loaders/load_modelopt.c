@@ -112,6 +112,13 @@ static void check_head(const tsr_load_query *q)
     static const char *const kHeads[] = {"lm_head", "language_model.lm_head"};
     if (tsr_query_quantized_head(q))
         return;
+    if (tsr_query_family(q, " afmoe exaone_moe ")) { /* afmoe.py and exaone_moe.py build the head without a prefix */
+        tsr_query_note(q, true, NULL, "class", "use `tessera quantize --dialect compressed-tensors`",
+                       "the class of '%.40s' builds its output head without a name, so no list excludes it: the loader "
+                       "creates a quantized one",
+                       q->family);
+        return;
+    }
     for (size_t i = 0; i < q->ignored->count; i++) {
         const char *const entry = q->ignored->entries[i];
         if (tsr_glob_match(entry, kHeads[0]) || tsr_glob_match(entry, kHeads[1]) || strstr(kHeads[0], entry) != NULL)

@@ -122,10 +122,22 @@ static void check_classes(const tsr_load_query *q)
     }
 }
 
+/* Reports classes of SGLang that look up names which the file does not have: the prefix of hy_v3.py begins with a dot,
+ * afmoe.py joins gate and up of single experts, and Nemotron-H's experts have no gate_proj, which it looks up. */
+static void check_other_names(const tsr_load_query *q)
+{
+    if (q->loader == TSR_LOADER_SGLANG && q->n_targets > 1 && tsr_query_family(q, " afmoe hy_v3 nemotron_h "))
+        tsr_query_note(q, true, NULL, "targets", "use one scheme for all layers, or another loader",
+                       "config_groups has %zu groups, and the class of '%.40s' looks up other names than those of the "
+                       "file",
+                       q->n_targets, q->family);
+}
+
 void tsr_rule_targets(const tsr_load_query *q)
 {
     if (!tsr_query_compressed_tensors(q) || (q->n_targets < 2 && q->loader != TSR_LOADER_SGLANG))
         return;
+    check_other_names(q);
     if (q->loader == TSR_LOADER_TRTLLM)
         check_classes(q);
     for (size_t i = 0; i < q->linears->count; i++) {

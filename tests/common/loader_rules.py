@@ -325,6 +325,7 @@ RULES = {
         lambda: of_family(remade("nvfp4-modelopt", experts=2), "minimax_m2"), both(
             lambda m: m.rename(".mlp.", ".block_sparse_moe."), by_layer("NVFP4")), 1, {"vllm"}, "quantized_layers",
         ["mlp.experts", "as plain"]),
+    "an output head without a name": (lambda: of_family(remade("nvfp4-modelopt"), "afmoe"), None, 1, {"vllm"}, "class", ["head"]),
     "a layer of another algorithm": (lambda: remade("nvfp4-modelopt"), by_layer("NVFP4", True, o_proj="MXFP8"), 1,
                                      {"vllm", "sglang"}, "quantized_layers", ["o_proj", "NVFP4", '"MXFP8"']),
     "no layer of NVFP4": (lambda: remade("mxfp8-modelopt"), by_layer("MXFP8", True), 1, {"sglang"}, "quantized_layers",

@@ -184,6 +184,15 @@ NO = {
     "experts under the name that vLLM's class does not use": (
         moe, both(as_compressed(by_name("re:.*block_sparse_moe.*", "re:.*self_attn.*")), family("minimax_m2"),
                   lambda m: m.rename(".mlp.", ".block_sparse_moe.")), 1, {"vllm"}, "targets", ["block_sparse_moe", "no group"]),
+    "expressions with a beginning that vLLM's class renames": (
+        moe, both(as_compressed(by_name("re:backbone.*")), family("nemotron_h"), lambda m: m.rename("model.layers", "backbone.layers")),
+        1, {"vllm"}, "targets", ["backbone", "no group"]),
+    "groups of a class of SGLang with other names": (
+        moe, both(as_compressed(), family("hy_v3"), lambda m: m.quantization["config_groups"].update(
+            group_1={**m.quantization["config_groups"]["group_0"], "targets": ["re:.*nothing"]})), 1, {"sglang"}, "targets",
+        ["2 groups", "other names"]),
+    "a packed expert of AFMoE": (moe, both(experts("int4", num_bits=4, strategy="group", group_size=128), family("afmoe")), 1,
+                                 {"sglang"}, "experts", ["packed expert"]),
     "experts whose leaf SGLang does not look up": (
         moe, both(as_compressed(by_name("re:.*experts.*w[123]$", "re:.*self_attn.*")), family("olmoe"),
                   lambda m: [m.rename(f".{old}_proj.", f".{new}.") for old, new in (("gate", "w1"), ("up", "w3"), ("down", "w2"))]),

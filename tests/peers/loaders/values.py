@@ -166,8 +166,8 @@ def inputs_of(path):
 def check_inputs(params, scales):
     """They have no weight to be compared with: they must have been loaded, and be numbers above 0. A parameter beside whose
     layer the checkpoint has none is room that the loader drops later."""
-    beside = tuple({name.rsplit(".", 2)[0].rstrip("0123456789").removesuffix(".") + "." for name in scales})
-    mine = [name for name in params if name.endswith(INPUTS) and name.startswith(beside)]
+    beside = tuple({name.rsplit(".", 2)[0].rstrip("0123456789").removesuffix(".").partition(".")[2] + "." for name in scales})
+    mine = [name for name in params if name.endswith(INPUTS) and name.partition(".")[2].startswith(beside)]  # "backbone" may be "model"
     if scales and not mine:
         raise ValueError(f"no parameter for {next(iter(scales))}")
     ones = any((scale == 1).all() for scale in scales.values())
