@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests Tessera against compressed-tensors, ModelOpt and transformers, in both directions:
 #   tests/peers/packages/run.sh TESSERA MAKE_CHECKPOINT [pytest's arguments | --script FILE ARGS...]
-# Installs the packages from PyPI into .venv-packages: a download of 0.6 GB, 1 GB on disk. Exit code 77: this failed.
+# Installs the packages from PyPI into .venv-packages: a download of 0.6 GB, 1.2 GB on disk. Exit code 77: this failed.
 set -euo pipefail
 TESSERA=$(realpath "$1") MAKE_CHECKPOINT=$(realpath "$2")
 export TESSERA MAKE_CHECKPOINT
