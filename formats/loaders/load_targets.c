@@ -126,11 +126,15 @@ static void check_classes(const tsr_load_query *q)
  * afmoe.py joins gate and up of single experts, and Nemotron-H's experts have no gate_proj, which it looks up. */
 static void check_other_names(const tsr_load_query *q)
 {
-    if (q->loader == TSR_LOADER_SGLANG && q->n_targets > 1 && tsr_query_family(q, " afmoe hy_v3 nemotron_h "))
-        tsr_query_note(q, true, NULL, "targets", "use one scheme for all layers, or another loader",
-                       "config_groups has %zu groups, and the class of '%.40s' looks up other names than those of the "
+    bool by_name = false;
+    for (size_t i = 0; i < q->n_targets; i++)
+        by_name = by_name || tsr_ignore_list_find(&q->targets[i], TSR_MATCH_EXACT, "Linear") == NULL;
+    if (by_name && q->loader == TSR_LOADER_SGLANG && tsr_query_family(q, " afmoe hy_v3 nemotron_h "))
+        tsr_query_note(q, true, NULL, "targets",
+                       "set a group's targets to [\"Linear\"], with one scheme for all layers, or use another loader",
+                       "config_groups names modules, and the class of '%.40s' looks up other names than those of the "
                        "file",
-                       q->n_targets, q->family);
+                       q->family);
 }
 
 void tsr_rule_targets(const tsr_load_query *q)

@@ -188,9 +188,7 @@ NO = {
         moe, both(as_compressed(by_name("re:backbone.*")), family("nemotron_h"), lambda m: m.rename("model.layers", "backbone.layers")),
         1, {"vllm"}, "targets", ["backbone", "no group"]),
     "groups of a class of SGLang with other names": (
-        moe, both(as_compressed(), family("hy_v3"), lambda m: m.quantization["config_groups"].update(
-            group_1={**m.quantization["config_groups"]["group_0"], "targets": ["re:.*nothing"]})), 1, {"sglang"}, "targets",
-        ["2 groups", "other names"]),
+        moe, both(as_compressed(by_name("re:.*layers.*")), family("nemotron_h")), 1, {"sglang"}, "targets", ["other names"]),
     "a packed expert of AFMoE": (moe, both(experts("int4", num_bits=4, strategy="group", group_size=128), family("afmoe")), 1,
                                  {"sglang"}, "experts", ["packed expert"]),
     "experts whose leaf SGLang does not look up": (
