@@ -396,7 +396,7 @@ static const tsr_class_rule kRules[] = {
     {VLLM, " falcon_mamba jamba mamba ", NULL, is_in_state_space, "class", "a layer of the state-space mixer",
      "the class builds it unquantized, and finds no place for its scales",
      "keep it in BF16 with `tessera quantize --exclude GLOB`"},
-    {SGLANG, " flex_olmo jamba ", NULL, is_quantized, "class", "any quantized layer",
+    {SGLANG, " dots1 flex_olmo jamba solar_open ", NULL, is_quantized, "class", "any quantized layer",
      "the loader has no class for this model, and its generic class refuses it", "use another loader"},
     /* models/llama.py, and the classes that inherit its load_weights */
     {SGLANG, " llama mistral mistral3 phi3 internlm3 iquestcoder ministral3 teleflm ", has_block_scales_of_fp8,

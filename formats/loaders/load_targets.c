@@ -122,14 +122,16 @@ static void check_classes(const tsr_load_query *q)
     }
 }
 
-/* Reports classes of SGLang that look up names which the file does not have: the prefix of hy_v3.py begins with a dot,
- * afmoe.py joins gate and up of single experts, and Nemotron-H's experts have no gate_proj, which it looks up. */
+/* Reports classes of SGLang that look up names which the file does not have: the prefixes of hy_v3.py and hunyuan.py
+ * begin with a dot, afmoe.py joins gate and up of single experts, and the experts of Nemotron-H and Granite have no
+ * gate_proj, which it looks up. */
 static void check_other_names(const tsr_load_query *q)
 {
     bool by_name = false;
     for (size_t i = 0; i < q->n_targets; i++)
         by_name = by_name || tsr_ignore_list_find(&q->targets[i], TSR_MATCH_EXACT, "Linear") == NULL;
-    if (by_name && q->loader == TSR_LOADER_SGLANG && tsr_query_family(q, " afmoe hy_v3 nemotron_h "))
+    if (by_name && q->loader == TSR_LOADER_SGLANG &&
+        tsr_query_family(q, " afmoe granitemoe hunyuan_v1_moe hy_v3 nemotron_h "))
         tsr_query_note(q, true, NULL, "targets",
                        "set a group's targets to [\"Linear\"], with one scheme for all layers, or use another loader",
                        "config_groups names modules, and the class of '%.40s' looks up other names than those of the "

@@ -189,6 +189,9 @@ NO = {
         1, {"vllm"}, "targets", ["backbone", "no group"]),
     "groups of a class of SGLang with other names": (
         moe, both(as_compressed(by_name("re:.*layers.*")), family("nemotron_h")), 1, {"sglang"}, "targets", ["other names"]),
+    "groups of another such class": (
+        moe, both(as_compressed(by_name("re:.*layers.*")), family("hunyuan_v1_moe")), 1, {"sglang"}, "targets", ["other names"]),
+    "a model of SGLang's generic class": (moe, family("dots1"), 1, {"sglang"}, "class", ["no class"]),
     "a packed expert of AFMoE": (moe, both(experts("int4", num_bits=4, strategy="group", group_size=128), family("afmoe")), 1,
                                  {"sglang"}, "experts", ["packed expert"]),
     "experts whose leaf SGLang does not look up": (
