@@ -52,13 +52,14 @@ static bool is_mixed_precision(const tsr_load_query *q)
     return find_format(q, &format) && tsr_json_is(format, "\"mixed-precision\"");
 }
 
-/* Returns true if compressed-tensors' list has no expressions, which may match the names of the class as well. */
+/* Returns true if compressed-tensors' list has no expressions, which may match the names of the class as well. UltraVBert
+ * has the names of the file, unlike the text model that it contains. */
 static bool lists_names_only(const tsr_load_query *q)
 {
     bool expressions = false;
     for (size_t i = 0; i < q->ignored->count; i++)
         expressions = expressions || strncmp(q->ignored->entries[i], "re:", 3) == 0;
-    return tsr_query_compressed_tensors(q) && !expressions;
+    return tsr_query_compressed_tensors(q) && !expressions && strcmp(q->model, "ultravbert") != 0;
 }
 
 static bool has_latent_queries(const tsr_load_query *q)

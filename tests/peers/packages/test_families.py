@@ -20,6 +20,7 @@ SAMPLE = {
     "blt": dict.fromkeys(LIMITS, "no") | dict.fromkeys(("fp8-block", "fp8-channel"), "yes"),  # initialization reads weights
     "deepseek_ocr2": dict.fromkeys(LIMITS, "no") | {"fp8-block": "yes"},  # layers of the class have other names
     "eomt": dict.fromkeys(LIMITS, "no") | {"fp8-block": "yes"},  # queries that are an embedding
+    "ultravbert": {},  # the text model's class has other names, this one has those of the file
     "imagegpt": dict.fromkeys(LIMITS, "refused"),  # Conv1D
 }
 
