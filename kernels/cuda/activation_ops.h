@@ -1,8 +1,9 @@
 /* The operations of a forward pass on a GPU between its products: norms, RoPE, gates, rows, sums and rounding.
  *
- * Activations are double or float: `precision` is TSR_PRECISION_FP64 or TSR_PRECISION_FP32, and operations have the precision
- * of their activations. exp and tanh are CUDA's, within 2 ulp. Vectors of weights are double. All pointers are device memory,
- * and arrays have the alignment of their elements. Products and attention: kernels/cuda/forward_products.h. */
+ * `precision` selects the type of activations: double for TSR_PRECISION_FP64, float for TSR_PRECISION_FP32. Each operation
+ * computes in the type of its activations. Vectors of weights are always double. exp and tanh are CUDA's, within 2 ulp.
+ * Each pointer is an address in device memory, aligned to the size of an element. kernels/cuda/forward_products.h declares
+ * products and attention. */
 #ifndef TSR_KERNELS_CUDA_ACTIVATION_OPS_H
 #define TSR_KERNELS_CUDA_ACTIVATION_OPS_H
 

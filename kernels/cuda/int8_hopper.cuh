@@ -1,5 +1,6 @@
-/* Common declarations of the int8 product, for its files only: the problem, its epilogue on Hopper, and the entry points
- * of the Hopper kernels. */
+/* Declares the problem of an int8 product, its epilogue on Hopper, and the functions that start the Hopper kernels.
+ *
+ * Only the files of the int8 product include it. */
 #ifndef TSR_KERNELS_CUDA_INT8_HOPPER_CUH
 #define TSR_KERNELS_CUDA_INT8_HOPPER_CUH
 

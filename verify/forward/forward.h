@@ -169,7 +169,7 @@ typedef struct tsr_forward {
         size_t out_groups, rank; /* out_groups and rank belong to the first output projection */
         size_t turned;           /* elements of a head that RoPE turns: the last ones */
         size_t iterations;       /* the rounds of Sinkhorn and Knopp's normalization */
-        double eps;              /* what hyper-connections add to weights and sums */
+        double eps;              /* hyper-connections add it to weights and sums */
     } compression;
     struct tsr_indexer {
         size_t heads, dim;

@@ -26,8 +26,8 @@ TESSERA = ["-std=c++17", "-O2", "-DTSR_LAUNCHES_BY_CHOICE", f"-I{ROOT}", "-x", "
 CUTLASS = ["-O3", "-DNDEBUG", "-w", "--expt-relaxed-constexpr", "--expt-extended-lambda"]
 # Marlin asks cp.async for a cache hint that is not allowed on Hopper; without it the copy is the same.
 MARLIN_HINT = ('"   createpolicy.fractional.L2::evict_first.b64 p, 1.0;"', ".L2::cache_hint", ", p;\\n")
-# Tiles of CUTLASS: those that vLLM chooses by the numbers of tokens and channels, and one more. Tokens, rows and depth of a tile, CTAs
-# of a cluster along both, and how warps work.
+# The tiles of CUTLASS that vLLM chooses by the numbers of tokens and channels, and one more. The fields are: tokens, rows and depth of
+# a tile; CTAs of a cluster along tokens and along rows; the schedule of the warps.
 INT8_TILES = {"32_narrow": (64, 64, 256, 1, 8, ""), "32_wide": (64, 128, 256, 1, 4, ""), "64": (64, 64, 256, 1, 1, ""),
               "128": (64, 128, 128, 2, 1, "Pingpong"), "more": (128, 128, 128, 2, 1, "Pingpong"),
               "128x256": (128, 256, 128, 2, 1, "Cooperative")}

@@ -36,12 +36,12 @@ static double compress_channel(const window *windows, size_t n, size_t channel)
 static tsr_status compress_entry(void *context, size_t entry, size_t worker, tsr_err *err)
 {
     const tsr_op_compress *const a = context;
-    const size_t number = tsr_token_position(a->entries, entry), width = a->overlaps ? 2 * a->dim : a->dim;
+    const size_t width = a->overlaps ? 2 * a->dim : a->dim;
     size_t s = 0;
     (void)worker, (void)err;
     while (a->entries->first[s + 1] <= entry)
         s++;
-    const size_t token = a->tokens->first[s] + number * a->rate;
+    const size_t number = entry - a->entries->first[s], token = a->tokens->first[s] + number * a->rate;
     const window own = {a, token, width - a->dim, width}, before = {a, token - a->rate, 0, width};
     const bool has_before = a->overlaps && number > 0;
     const window windows[] = {has_before ? before : own, own};

@@ -133,12 +133,12 @@ static tsr_status weigh_token(void *context, size_t token, size_t worker, tsr_er
 
 /* ---- streams ---- */
 
-/* Returns the rows of one stream among those of all, from malloc. */
-static uint32_t *rows_of(const tsr_forward *f, size_t stream, size_t n)
+/* Returns the rows of each stream among those of all, [streams][n], from malloc. */
+static uint32_t *rows_of_streams(const tsr_forward *f, size_t n)
 {
-    uint32_t *const rows = malloc((n + 1) * sizeof *rows);
-    for (size_t i = 0; rows != NULL && i < n; i++)
-        rows[i] = (uint32_t)(i * f->streams + stream);
+    uint32_t *const rows = malloc((f->streams * n + 1) * sizeof *rows);
+    for (size_t i = 0; rows != NULL && i < f->streams * n; i++)
+        rows[i] = (uint32_t)(i % n * f->streams + i / n);
     return rows;
 }
 
@@ -147,17 +147,6 @@ static tsr_status take_stream(const tsr_forward *f, const tsr_activation *x, siz
                               tsr_err *err)
 {
     return f->ops->place(f->ops, y, f->hidden, 0, x, f->width, stream * f->hidden, n, f->hidden, err);
-}
-
-/* Adds weight [n] times y [n][hidden] to one stream of x. */
-static tsr_status add_to_stream(const tsr_forward *f, tsr_activation *x, size_t stream, const tsr_activation *y,
-                                size_t n, const double *weight, tsr_err *err)
-{
-    uint32_t *const rows = rows_of(f, stream, n);
-    const tsr_status status = rows == NULL ? tsr_out_of_memory(err, "for hyper-connections")
-                                           : f->ops->add(f->ops, x, y, n, f->hidden, rows, weight, err);
-    free(rows);
-    return status;
 }
 
 /* Computes the sum of the streams of x, each times its weights pre [streams][n]. */
@@ -222,23 +211,27 @@ tsr_status tsr_forward_join_last(tsr_forward *f, const tsr_activation *x, size_t
 tsr_status tsr_forward_split_streams(const tsr_forward *f, const tsr_hyper *hyper, const tsr_activation *out, size_t n,
                                      tsr_activation *x, tsr_err *err)
 {
-    const size_t s = f->streams;
+    const size_t s = f->streams, hidden = f->hidden;
+    uint32_t *const rows = rows_of_streams(f, n);
     tsr_held stream = {0}, sums = {0};
     tsr_status status = TSR_OK;
-    TSR_GOTO(tsr_hold_unset(f, &stream, n * f->hidden, err));
+    if (rows == NULL)
+        TSR_GOTO(tsr_out_of_memory(err, "for hyper-connections"));
+    TSR_GOTO(tsr_hold_unset(f, &stream, n * hidden, err));
     TSR_GOTO(tsr_hold(f, &sums, n * f->width, err));
     for (size_t k = 0; k < s; k++)
-        TSR_GOTO(add_to_stream(f, sums.x, k, out, n, hyper->post + k * n, err));
+        TSR_GOTO(f->ops->add(f->ops, sums.x, out, n, hidden, rows + k * n, hyper->post + k * n, err));
     for (size_t j = 0; j < s; j++) {
         TSR_GOTO(take_stream(f, x, j, n, stream.x, err));
         for (size_t k = 0; k < s; k++)
-            TSR_GOTO(add_to_stream(f, sums.x, k, stream.x, n, hyper->mix + (j * s + k) * n, err));
+            TSR_GOTO(f->ops->add(f->ops, sums.x, stream.x, n, hidden, rows + k * n, hyper->mix + (j * s + k) * n, err));
     }
     TSR_GOTO(f->ops->copy(f->ops, x, sums.x, n * f->width, err));
     status = tsr_forward_round(f, x, n * f->width, err);
 out:
     tsr_let_go(f, &stream);
     tsr_let_go(f, &sums);
+    free(rows);
     return status;
 }
 
