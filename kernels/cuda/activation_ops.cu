@@ -45,19 +45,24 @@ template <typename T> __global__ void center(const T *x, size_t n, T *y)
         y[at + i] = x[at + i] - mean;
 }
 
-template <typename T> __device__ T gated(int kind, T limit, T g, T u)
+template <typename T> __device__ T gated(tsr_gate kind, T limit, T g, T u)
 {
-    if (kind == 0)
+    switch (kind) {
+    case TSR_GATE_SILU:
         return g / (1 + exp(-g)) * u;
-    if (kind == 1)
+    case TSR_GATE_GELU_TANH:
         return (T)0.5 * g * (1 + tanh((T)0.79788456080286535588 * (g + (T)0.044715 * g * g * g))) * u;
-    if (kind == 3)
+    case TSR_GATE_RELU2:
         return g < 0 ? 0 : g * g;
-    if (kind == 4)
+    case TSR_GATE_SIGMOID:
         return u / (1 + exp(-g));
-    g = g > limit ? limit : g;
-    u = u > limit ? limit : u < -limit ? -limit : u;
-    return kind == 5 ? g / (1 + exp(-g)) * u : g / (1 + exp((T)-1.702 * g)) * (u + 1);
+    case TSR_GATE_LIMITED:
+    case TSR_GATE_CLAMPED:
+        g = g > limit ? limit : g;
+        u = u > limit ? limit : u < -limit ? -limit : u;
+        return kind == TSR_GATE_LIMITED ? g / (1 + exp(-g)) * u : g / (1 + exp((T)-1.702 * g)) * (u + 1);
+    }
+    return (T)NAN;
 }
 
 // With N > 1, a.step is 1.

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/gate.h"
 #include "common/precision.h"
 #include "kernels/cuda/cuda_launch.h"
 
@@ -62,10 +63,9 @@ typedef struct tsr_act_turn {
 tsr_status tsr_cuda_act_turn(const tsr_act_turn *args, tsr_precision precision, tsr_stream stream,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* y [rows][n]: kind 0 silu(gate) up, 1 gelu by tanh(gate) up, 2 gpt-oss, 3 max(gate, 0)^2, 4 sigmoid(gate) up,
- * 5 silu(min(gate, limit)) clamp(up, limit). */
+/* y [rows][n] = the gate of `gate` and `up`. */
 typedef struct tsr_act_gate {
-    int kind;
+    tsr_gate kind;
     double limit;
     const void *gate, *up;
     size_t ld, step, rows, n;

@@ -7,6 +7,7 @@
 #define TSR_VERIFY_FORWARD_FORWARD_OPS_H
 
 #include "common/atomics.h"
+#include "common/gate.h"
 #include "common/precision.h"
 #include "common/status.h"
 #include "verify/forward/inputs.h"
@@ -77,15 +78,6 @@ typedef struct tsr_op_index {
     size_t begin, first, position, queries, keys, rate;
     tsr_activation *scores; /* [queries][keys], or [heads][queries][keys] */
 } tsr_op_index;
-
-typedef enum tsr_gate {
-    TSR_GATE_SILU,      /* silu(gate) * up */
-    TSR_GATE_GELU_TANH, /* gelu(gate) * up, with the tanh approximation */
-    TSR_GATE_CLAMPED,   /* gpt-oss: g sigmoid(1.702 g) (u + 1), g at most `limit`, |u| at most `limit` */
-    TSR_GATE_RELU2,     /* max(gate, 0)^2; `up` has no effect */
-    TSR_GATE_SIGMOID,   /* sigmoid(gate) * up */
-    TSR_GATE_LIMITED,   /* silu(g) u, g at most `limit`, |u| at most `limit` */
-} tsr_gate;
 
 typedef struct tsr_op_gate {
     tsr_gate kind;

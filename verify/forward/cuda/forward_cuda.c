@@ -149,7 +149,7 @@ static tsr_status center(tsr_ops *ops, const tsr_activation *x, size_t rows, siz
 static tsr_status gate(tsr_ops *ops, const tsr_op_gate *a, tsr_err *err)
 {
     const tsr_gpu_ops *const g = tsr_use_gpu(ops);
-    const tsr_act_gate args = {(int)a->kind, a->limit, a->gate, a->up, a->ld, a->step, a->rows, a->n, a->y};
+    const tsr_act_gate args = {a->kind, a->limit, a->gate, a->up, a->ld, a->step, a->rows, a->n, a->y};
     return tsr_cuda_act_gate(&args, g->of_activations, g->stream, err);
 }
 
