@@ -18,7 +18,7 @@ typedef struct job {
     tsr_cpu_kernels kernels;
     tsr_interleave_args args;
     bool back;
-    size_t band; /* columns at once; less than N: into the same buffer */
+    size_t band; /* columns converted at once; if less than N, into the same buffer */
     uint8_t *codes, *out, *scratch[2];
 } job;
 

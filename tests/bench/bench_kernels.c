@@ -28,7 +28,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Sums of sines would be slow: a few uniform numbers added are normal enough. */
+/* Uses sums of a few uniform numbers, which are normal enough. Sums of sines would be slow. */
 static void fill(uint16_t *x)
 {
     uint64_t state = 88172645463325252u;
@@ -44,8 +44,8 @@ static void fill(uint16_t *x)
     }
 }
 
-/* Block FP8 of the matrix, so that codes are as frequent as they are, subnormal ones too. As codes of another kind they are as
- * good as any. */
+/* Encodes the matrix to block FP8, so that the frequencies of codes are realistic, including subnormal ones. Cases with
+ * other kinds of codes use the same bytes. */
 static void make_codes(const buffers *b)
 {
     tsr_cpu_kernels k;
@@ -57,7 +57,7 @@ static void make_codes(const buffers *b)
     }
 }
 
-/* As many bytes read and written as the work reads and writes: to a place of their own, or unit by unit to one place. */
+/* Copies as many bytes as the work reads and writes: to a separate place, or unit by unit to the same place. */
 static void copy(const buffers *b, size_t bytes, bool units)
 {
     const size_t unit = units ? (size_t)BLOCK * COLS * sizeof(uint16_t) : bytes;
@@ -69,7 +69,7 @@ typedef struct seconds {
     double ours, theirs; /* for one weight */
 } seconds;
 
-/* Measures alternately, until there were enough turns or a slow kernel has taken long. */
+/* Measures alternately until there are enough repetitions, or until a slow kernel has taken long. */
 static void take_turns(const work *w, const tsr_cpu_kernels *k, const buffers *b, bool decodes, int turns,
                        seconds *best)
 {

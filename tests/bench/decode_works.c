@@ -65,7 +65,7 @@ static void mxfp8(const tsr_cpu_kernels *k, const buffers *b)
 
 /* ---- integers ---- */
 
-/* 16 bits of these bytes are BF16 near 2^-9 whatever the byte is, and F16 near 2^-6. */
+/* 16 bits of any of these bytes are BF16 near 2^-9 and F16 near 2^-6. */
 static tsr_weight integers(tsr_coding coding, uint64_t group, tsr_dtype scales, const tsr_tensor *data)
 {
     tsr_weight w = int4_weight(coding, ROWS, COLS, COLS / group, data, data);

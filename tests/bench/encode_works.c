@@ -25,7 +25,7 @@ static void quantize_and_measure(const tsr_cpu_kernels *k, const buffers *b)
     quantize_blocks(k, b, errors);
 }
 
-/* Scales and zero points of a row, and what they are made of. */
+/* Scales and zero points of a row, and their inputs. */
 typedef struct groups {
     float scale[COLS], zero[COLS], low[COLS], high[COLS];
     uint32_t amax[COLS];
@@ -51,7 +51,7 @@ static void choose_asymmetric(groups *g, size_t n, float lowest, float highest)
     }
 }
 
-/* As quantize/int_weight.c has it: ranges of a row, its scales, its codes; int4 packed. */
+/* Quantizes as quantize/int_weight.c does: ranges of a row, its scales, its codes; int4 is packed. */
 static void integers(const tsr_cpu_kernels *k, const buffers *b, size_t group, bool int4, bool zeros, bool error)
 {
     static groups g;
@@ -172,7 +172,7 @@ static void nvfp4_and_measure(const tsr_cpu_kernels *k, const buffers *b)
     encode_e2m1(k, b, 16, true);
 }
 
-/* As quantize/mx_weight.c has it for --scales best. */
+/* Searches scales as quantize/mx_weight.c does for --scales best. */
 static void best_e2m1(const tsr_cpu_kernels *k, const buffers *b, size_t group)
 {
     static mx_row m;
@@ -210,7 +210,7 @@ static void best_mxfp4(const tsr_cpu_kernels *k, const buffers *b)
     best_e2m1(k, b, 32);
 }
 
-/* As quantize/int_weight.c has it for --scales best, without the codes. */
+/* Searches scales as quantize/int_weight.c does for --scales best, without the codes. */
 static void best_int4(const tsr_cpu_kernels *k, const buffers *b, bool zeros)
 {
     enum { GROUP = 128 };

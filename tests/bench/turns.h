@@ -21,8 +21,8 @@ typedef struct bench_result {
     double gbs, memcpy_gbs; /* bytes read and written, per second */
 } bench_result;
 
-/* `moved`: bytes that the work reads and writes. memcpy moves as many: moved / 2 from `from` on, `unit` at a time, each
- * time to `to`. */
+/* Times the work and memcpy. `moved` is the number of bytes that the work reads and writes. memcpy copies moved / 2
+ * bytes from `from`, `unit` at a time, each time to `to`. */
 static inline bench_result bench(bench_fn *work, void *arg, size_t moved, size_t unit, void *to, const char *from)
 {
     double ours = 1e9, theirs = 1e9;

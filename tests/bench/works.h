@@ -16,7 +16,7 @@ typedef struct buffers {
     float *scales;      /* [ROWS / BLOCK][BLOCKS] */
     uint16_t *unit;     /* [BLOCK][COLS] */
     uint8_t *mx_scales; /* [ROWS][COLS / 16] */
-    uint8_t *copy;      /* as large as what memcpy copies */
+    uint8_t *copy;      /* as large as the buffers of memcpy */
 } buffers;
 
 /* memcpy baseline: moves the same number of bytes, half reads and half writes. */
@@ -37,6 +37,6 @@ typedef struct work {
 extern const work kEncodes[], kDecodes[];
 extern const size_t kEncodeCount, kDecodeCount;
 
-extern double sink; /* keeps sums alive that nothing else looks at */
+extern double sink; /* keeps sums alive that are not used otherwise */
 
 #endif

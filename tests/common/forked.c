@@ -73,8 +73,8 @@ static int run(const struct request *request, char *text, char **argv, char **en
     return real_main((int)request->arguments, argv, envp);
 }
 
-/* In place of main. What a run reads lies in pages of its own: the program's allocator, whose leaks are looked for, knows
- * nothing of it. */
+/* Replaces main. The data of a run is in its own pages: the program's allocator, whose leaks are checked, does not know
+ * it. */
 static int serve(int argc, char **argv, char **envp)
 {
     const char *number = getenv("FORKED_FD");

@@ -15,7 +15,7 @@ typedef struct unique_id {
 } unique_id;
 
 static void *of_rank_1;
-static char absent; /* the address is the communicator of a rank that does not join */
+static char absent; /* its address is the communicator of a rank that does not connect */
 static int sums;
 
 static void *real(const char *name)

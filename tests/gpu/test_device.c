@@ -1,6 +1,6 @@
-/* The choice of a device, without one: the CUDA runtime's answers are this test's own, put in place by the linker. A card
- * for which nothing here loads leaves the CPU where that is allowed, and says why; a later card on which the PTX does runs
- * the plain kernels, and names those it has not. */
+/* Tests the choice of a device without one. The linker replaces the CUDA runtime by answers of this test. A GPU without
+ * a loadable kernel leaves the CPU if allowed, with a reason. A newer GPU that can load the PTX runs the plain kernels,
+ * and the missing kernels are named. */
 #include "verify/evidence/device.h"
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@ cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attrib
 cudaError_t __wrap_cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device);
 cudaError_t __wrap_cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel);
 
-/* Another number for each card, so that none is remembered from the one before. */
+/* Changes the number of the GPU, so that no cached one is used. */
 cudaError_t __wrap_cudaGetDevice(int *device)
 {
     *device = card.arch * 1000 + (int)card.image;
@@ -56,7 +56,7 @@ static void expect(bool fine, const char *what, const char *said)
         printf("FAILED sm_%d, image %d, %s: %s\n", card.arch, (int)card.image, what, said);
 }
 
-/* `words`: what is said where the card cannot be used; NULL: it can. `left`: kernels that it has not. */
+/* `words`: the message if the GPU cannot be used; NULL: it can. `left`: the missing kernels. */
 static void check_card(int devices, int arch, cudaError_t image, const char *words, size_t left)
 {
     tsr_device device;

@@ -72,7 +72,7 @@ static enum scale parse_scale(const char *text)
     die("--scale is tiny, half or small");
 }
 
-/* Returns true if the weights are to be ordinary. */
+/* Returns true for ordinary weights. */
 static bool parse_weights(const char *text)
 {
     const bool ordinary = strcmp(text, "ordinary") == 0;

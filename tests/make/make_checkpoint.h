@@ -48,18 +48,18 @@ struct options {
     const char *directory;
     uint64_t seed;
     enum scale { SCALE_SMALL, SCALE_HALF, SCALE_TINY } scale;
-    bool ordinary;  /* no block of weights is extreme */
+    bool ordinary;  /* blocks have no extreme values */
     uint64_t bytes; /* 0: the kind's default */
     uint64_t tensors;
 };
 
-/* Both end the program with a message when they fail. */
+/* End the program with a message on failure. */
 void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 void *allocate(size_t size);
 
 /* ---- make_plan.c ---- */
 
-/* Each adds to the plan one tensor, or several; a name is prefix and name together. */
+/* Add one tensor or several to the plan. A name is prefix and name concatenated. */
 void add_vector(struct plan *plan, enum fill fill, const char *prefix, const char *name, uint64_t length);
 void add_norm(struct plan *plan, const char *prefix, const char *name, uint64_t length);
 void add_filled(struct plan *plan, enum fill fill, const char *prefix, const char *name, uint64_t rows,
@@ -82,18 +82,18 @@ const char *layer_prefix(char buffer[64], uint64_t layer);
 
 /* ---- make_write.c ---- */
 
-/* About normal with deviation 1: the sum of four uniforms of 16 bits. */
+/* Returns approximately normal numbers with deviation 1: sums of four uniforms of 16 bits. */
 float gaussian(uint64_t *state);
 
-/* Deals the tensors, in order, to shards of about the same size, and writes shards and index. */
+/* Distributes the tensors, in order, to shards of similar size, and writes shards and index. */
 void write_weights(struct plan *plan, int shards, const struct options *options);
 
-/* One of the small files of a checkpoint. */
+/* Writes a small file of a checkpoint. */
 void write_text(const char *directory, const char *name, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* ---- make_kinds.c ---- */
 
-/* Makes a whole directory out of an empty plan. */
+/* Writes a whole directory from an empty plan. */
 struct kind {
     const char *name; /* NULL: the end of the table */
     void (*make)(struct plan *plan, const struct options *options);

@@ -189,7 +189,7 @@ static void make_llama(struct plan *plan, const struct options *options)
     write_tokenizer(options->directory);
 }
 
-/* Writes two layers of four experts: with norms of queries and keys, or with the experts of a layer in stacks. */
+/* Writes two layers of four experts: with norms of queries and keys, or with stacked experts. */
 static void write_moe_weights(struct plan *plan, const struct options *options, bool stacked)
 {
     char prefix[64];

@@ -22,7 +22,7 @@ static uint64_t next_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
-/* Each tensor has its own stream: its bytes do not depend on what else is in the checkpoint. */
+/* Returns the stream of a tensor: its bytes do not depend on other tensors. */
 static uint64_t stream_of(uint64_t seed, const char *name)
 {
     uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
@@ -89,7 +89,8 @@ void write_text(const char *directory, const char *name, const char *format, ...
     finish(file, name);
 }
 
-/* The value at `index` of a tensor of a marked fill, given its ordinary value. Every third block is special. */
+/* Returns the value at `index` of a tensor with a special fill, from its ordinary value. Every third block is
+ * special. */
 static uint16_t special(const struct tensor *tensor, uint64_t index, uint16_t value, uint64_t *state)
 {
     const uint64_t row = index / tensor->dims[1], column = index % tensor->dims[1];

@@ -37,7 +37,7 @@ static inline void fixture_remove(void)
     nftw(fixture_folder, fixture_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The path of a file in the folder; one of eight buffers in turn. */
+/* Returns the path of a file in the folder, in one of eight alternating buffers. */
 static inline const char *fixture_path(const char *name)
 {
     static char paths[8][512];

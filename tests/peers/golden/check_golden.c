@@ -19,14 +19,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const uint64_t kMostBytes = (uint64_t)1 << 32; /* limit of the size of a file */
+static const uint64_t kMostBytes = (uint64_t)1 << 32; /* size limit of a file */
 
 typedef struct vector {
     const char *name, *op, *kind, *producer, *dtype, *weight_dtype, *scale_dtype;
     uint64_t arch, k, n, experts, rank;
     bool force_interleave, refused;
     set_rules rules;
-    /* Files: of symmetric_quantize the others, of all else the first two. */
+    /* names of files: all for symmetric_quantize, otherwise the first two */
     const char *input, *expected, *weights, *unprocessed, *processed, *scales;
 } vector;
 
@@ -49,7 +49,7 @@ static tsr_status read_bool(tsr_json_reader *r, bool *out, tsr_err *err)
     return tsr_json_skip(r, NULL, err);
 }
 
-/* A member of an object, and the one variable that takes its value. */
+/* A member of an object, and the variable that receives its value. */
 typedef struct field {
     const char *key;
     const char **text, **file; /* a string; the name of a file */
@@ -74,7 +74,7 @@ static tsr_status read_fields(tsr_json_reader *r, tsr_arena *arena, const field 
             TSR_TRY(tsr_json_skip(r, NULL, err));
         else if (fields[i].text != NULL)
             TSR_TRY(read_text(r, arena, fields[i].text, err));
-        else if (fields[i].file != NULL) /* {"file": ..., ...}. The comparison finds a wrong byte without the digest. */
+        else if (fields[i].file != NULL) /* {"file": ..., ...}; the comparison finds a wrong byte without the digest */
             TSR_TRY(read_fields(r, arena, &(field){"file", .text = fields[i].file}, 1, err));
         else if (fields[i].number != NULL)
             TSR_TRY(tsr_json_read_u64(r, fields[i].number, err));
@@ -175,7 +175,7 @@ static tsr_status find_format(context *c, tsr_err *err)
     return TSR_OK;
 }
 
-/* One expert with one set of kernels: codes as they are, [K, N], and transposed, [N, K]; there and back. */
+/* Tests one expert with one set of kernels: codes [K, N] and transposed [N, K], in both directions. */
 static tsr_status check_layout(const context *c, const tsr_cpu_kernels *kernels, const uint8_t *const codes[2],
                                const uint8_t *expected, uint8_t *scratch, tsr_err *err)
 {
@@ -275,8 +275,8 @@ static void narrow(float_kind kind, const float *from, size_t count, uint8_t *to
     }
 }
 
-/* Two nibbles to a byte, the even column in the low one. Columns without a scale are taken from `expected` where the
- * producer divides 0 by 0: what comes of it is no rule to keep. */
+/* Packs two nibbles per byte, the even column in the low one. Columns without a scale are copied from `expected` if the
+ * producer divides 0 by 0, because the result is undefined. */
 static void pack(const context *c, const int8_t *codes, const float *scales, const uint8_t *expected, uint8_t *out)
 {
     const size_t k = c->vector->k, n = c->vector->n;
@@ -292,7 +292,7 @@ static void pack(const context *c, const int8_t *codes, const float *scales, con
     }
 }
 
-/* One matrix [K, N] by column, which Tessera does by row. */
+/* Quantizes one matrix [K, N] by column, as the library does; Tessera does it by row. */
 static tsr_status quantize(context *c, const float *w, int8_t *codes, float *scales, tsr_err *err)
 {
     const size_t k = c->vector->k, n = c->vector->n;

@@ -1,4 +1,4 @@
-/* Which kinds there are, and one case with every instruction set. */
+/* Lists the kinds, and runs one case with every instruction set. */
 #include "tests/peers/golden/format_cases.h"
 
 #include <string.h>
@@ -63,7 +63,7 @@ tsr_status get_scratch(const tensor_set *set, size_t bytes, void **scratch, tsr_
     return *scratch != NULL ? TSR_OK : tsr_fail(err, TSR_E_NOMEM, "no memory");
 }
 
-/* A refusal for what this check cannot read or do is none of the vector's. */
+/* Returns true if the input was rejected. Other errors are limits of this check. */
 static bool is_refusal(tsr_status status)
 {
     return status == TSR_E_VALUE || status == TSR_E_SHAPE;

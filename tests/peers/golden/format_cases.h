@@ -1,5 +1,5 @@
-/* Vectors of whole tensors in the formats of checkpoints: tables, encode, decode and convert. Each is computed with
- * every instruction set and compared, tensor by tensor; one that is to be refused has to be. */
+/* Compares vectors of tensors in the formats of checkpoints: tables, encode, decode and convert. Each is computed with
+ * every instruction set and compared tensor by tensor. A vector of a rejected input must be rejected. */
 #ifndef TSR_TESTS_GOLDEN_FORMAT_CASES_H
 #define TSR_TESTS_GOLDEN_FORMAT_CASES_H
 
@@ -18,13 +18,13 @@ bool is_format_op(const char *op);
 
 tsr_status check_format_case(const format_case *c, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
 
-/* One way to make tensors from tensors. `expected` is for what the input leaves open: the size of groups. */
+/* Makes tensors from tensors. `expected` has what the input does not determine: the size of groups. */
 typedef tsr_status format_fn(const tsr_cpu_kernels *k, const char *kind, const tensor_set *in,
                              const tensor_set *expected, tensor_set *out, tsr_err *err);
 
 format_fn make_table, encode_kind, decode_kind, convert_kind;
 
-/* decode_kind's part for what is not microscaled: block FP8, and integers in several packings. */
+/* Decodes kinds that are not microscaled: block FP8, and integers in several packings. */
 format_fn decode_other;
 
 /* The microscaled kinds. */
@@ -35,7 +35,7 @@ typedef struct mx_names {
     tsr_mx_kind format;
     bool modelopt;
     int rule;                            /* -1: the default */
-    const char *codes, *scales, *global; /* ends of names; global NULL: there is none */
+    const char *codes, *scales, *global; /* endings of names; global NULL: none */
     tsr_dtype codes_dtype, scales_dtype;
     unsigned global_rank;
 } mx_names;
@@ -45,7 +45,7 @@ const mx_names *find_mx_names(const char *kind);
 
 tsr_mx_scheme scheme_of_names(const mx_names *names);
 
-/* Memory for scratch, or TSR_E_NOMEM. */
+/* Returns scratch memory, or TSR_E_NOMEM. */
 tsr_status get_scratch(const tensor_set *set, size_t bytes, void **scratch, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

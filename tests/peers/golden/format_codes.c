@@ -1,4 +1,4 @@
-/* Tables, and microscaled codes from weights and back. */
+/* Tests tables, and microscaled codes in both directions. */
 #include "common/float_bits.h"
 #include "quantize/int_weight.h"
 #include "quantize/mx_decode.h"
@@ -46,7 +46,7 @@ tsr_status make_table(const tsr_cpu_kernels *k, const char *kind, const tensor_s
 
 /* ---- encode ---- */
 
-/* Rows of a tensor: all its dimensions but the last. */
+/* Returns the rows of a tensor: the product of all dimensions except the last. */
 static uint64_t rows_of(const tsr_tensor *t)
 {
     const uint64_t cols = t->shape[t->rank - 1];
@@ -112,7 +112,7 @@ static tsr_status encode_int4(const tsr_cpu_kernels *k, const tensor_set *in, co
     return TSR_OK;
 }
 
-/* All weights of a file are joined by loaders, so that they have one global scale. */
+/* Computes one global scale of all weights of a file, as for a fused layer. */
 tsr_status encode_kind(const tsr_cpu_kernels *k, const char *kind, const tensor_set *in, const tensor_set *expected,
                        tensor_set *out, tsr_err *err)
 {

@@ -129,7 +129,7 @@ static tsr_status modelopt_to_ct(const tsr_cpu_kernels *k, const tensor_set *in,
     return turn_global(in, ".input_scale", ".input_global_scale", out, err);
 }
 
-/* Through BF16 and back, the scales kept. */
+/* Converts to BF16 and back with the same scales. */
 static tsr_status int4_again(const tsr_cpu_kernels *k, const tensor_set *in, tensor_set *out, tsr_err *err)
 {
     const set_tensor *packed, *scales, *shape, *values;
@@ -165,7 +165,7 @@ typedef struct packing {
     size_t length; /* length of the module's name */
 } packing;
 
-/* `per_word`: how many inputs a row of qweight holds. */
+/* `per_word`: the number of inputs in a row of qweight. */
 static tsr_status find_packing(const tensor_set *in, uint64_t per_word, packing *p, tsr_err *err)
 {
     TSR_TRY(find_tensor(in, ".qweight", TSR_I32, &p->codes, err));
@@ -212,7 +212,7 @@ static tsr_status awq_to_ct(const tsr_cpu_kernels *k, const tensor_set *in, tens
     return TSR_OK;
 }
 
-/* act-order: the group of an input is not that of its place, and stays with it. */
+/* Tests act-order: the group of an input does not follow from its position, and is kept. */
 static bool is_in_order(const tsr_int4_shape *shape, const int32_t *g_idx)
 {
     uint64_t i = 0;

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* The size of square blocks is no part of the file: the one with which the grid fits the shape. */
+/* Returns the size of square blocks, which the file does not have: the one for which the grid fits the shape. */
 static tsr_status block_of(const tsr_tensor *codes, const tsr_tensor *grid, uint64_t *block, tsr_err *err)
 {
     for (*block = 128; *block >= 32; *block /= 2) {

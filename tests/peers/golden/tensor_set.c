@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-static const uint64_t kMostBytes = 1 << 28; /* limit of the size of a file */
+static const uint64_t kMostBytes = 1 << 28; /* size limit of a file */
 
 static tsr_status no_room(tsr_err *err)
 {

@@ -25,11 +25,12 @@ typedef struct tensor_set {
 /* Reads DIR/FILE. */
 tsr_status read_set(const char *dir, const char *file, tensor_set *set, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The tensor of this name's end (".weight_scale"), the first there is; TSR_E_FORMAT: none, or of another dtype. */
+/* Returns the first tensor with this ending of its name (".weight_scale"). TSR_E_FORMAT: there is none, or it has
+ * another dtype. */
 tsr_status find_tensor(const tensor_set *set, const char *suffix, tsr_dtype dtype, const set_tensor **tensor,
                        tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same of any dtype; and whether there is one. */
+/* Finds a tensor of any dtype; the second function returns true if there is one. */
 tsr_status find_any(const tensor_set *set, const char *suffix, const set_tensor **tensor, tsr_err *err) TSR_WARN_UNUSED;
 bool has_tensor(const tensor_set *set, const char *suffix);
 
@@ -45,7 +46,7 @@ typedef struct set_rules {
     bool scalar_shape_free; /* [] and [1] are the same */
 } set_rules;
 
-/* Names, dtypes, shapes and bytes. Any NaN of FP32 equals any other. */
+/* Compares names, dtypes, shapes and bytes. Any NaN of FP32 equals any other. */
 tsr_status compare_sets(const tensor_set *got, const tensor_set *expected, set_rules rules,
                         tsr_err *err) TSR_WARN_UNUSED;
 

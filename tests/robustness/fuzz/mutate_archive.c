@@ -46,7 +46,7 @@ static uint8_t *copy_of(const uint8_t *data, size_t size)
     return copy;
 }
 
-/* Returns true if these bytes have a table that can be taken apart, whatever its hash. */
+/* Returns true if the archive has a table that can be parsed, with any hash. */
 static bool take_apart(frames *all, const uint8_t *data, size_t size)
 {
     if (size < TSR_TAIL_FIXED || tsr_get_32(data + size - 4) != TSR_FOOTER_MAGIC)
@@ -98,7 +98,7 @@ static uint8_t any_width(void)
     return (uint8_t)(1u << chance(3));
 }
 
-/* Sets what the table says of a frame to what is in it, where it can be unpacked. */
+/* Sets the table's entry of a frame to the properties of its content, if it can be decompressed. */
 static void make_right(frame *f)
 {
     size_t n;
@@ -139,7 +139,7 @@ static void change_packed(frame *f)
     make_right(f);
 }
 
-/* Two halves in place of one frame, or in place of two frames one. */
+/* Splits one frame into two halves, or joins two frames. */
 static void split(frames *all, size_t i)
 {
     size_t n;
@@ -183,7 +183,7 @@ static void lie(frame *f)
     }
 }
 
-/* The frames with a table over them; 0 where they need more room. */
+/* Writes the frames and their table. Returns 0 if they need more space. */
 static size_t put_together(const frames *all, uint8_t *to, size_t max)
 {
     const size_t tail = (size_t)tsr_archive_tail_bytes(all->count);

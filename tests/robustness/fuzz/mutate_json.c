@@ -67,7 +67,7 @@ static bool is_bare(uint8_t c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == '-' || c == '+' || c == '.' || c == 'E';
 }
 
-/* Every value, a container's behind those in it. */
+/* Lists every value, a container's values after it. */
 static size_t find_values(const text *t, value values[MOST_VALUES])
 {
     value open[MOST_DEPTH];
@@ -100,7 +100,7 @@ static size_t find_values(const text *t, value values[MOST_VALUES])
     return n;
 }
 
-/* Puts `n` bytes in the place of those from `begin` to `end`; nothing where there is no room. `with` lies elsewhere. */
+/* Replaces the bytes from `begin` to `end` by `n` bytes, if there is space. `with` is in another buffer. */
 static void splice(text *t, size_t begin, size_t end, const void *with, size_t n)
 {
     if (t->size - (end - begin) + n > t->max)
@@ -119,7 +119,7 @@ static void take_out(text *t, value v)
     splice(t, v.member, v.end, "", 0);
 }
 
-/* The value `v` behind itself, with its key, which is then changed at times. */
+/* Duplicates the value `v` with its key, which is sometimes changed. */
 static void repeat(text *t, value v, const uint8_t *copy, unsigned chance)
 {
     const size_t n = v.end - v.member;

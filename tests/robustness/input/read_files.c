@@ -60,7 +60,7 @@ static tsr_status walk_array(tsr_json_reader *r, tsr_arena *arena, tsr_text *to,
     }
 }
 
-/* As deep as the reader lets it. */
+/* Nests as deeply as the reader allows. */
 static tsr_status walk(tsr_json_reader *r, tsr_arena *arena, tsr_text *to, tsr_err *err)
 {
     tsr_json_kind kind;
@@ -81,7 +81,7 @@ static tsr_status walk(tsr_json_reader *r, tsr_arena *arena, tsr_text *to, tsr_e
     return TSR_OK;
 }
 
-/* A document that is an object is read by the index as well, which refuses more. */
+/* Reads a document that is an object also by the index, which rejects more. */
 static tsr_status read_json(const char *data, size_t size, tsr_arena *arena, tsr_text *to, tsr_err *err)
 {
     tsr_json_reader r = tsr_json_open("file", data, size);

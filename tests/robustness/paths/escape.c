@@ -62,7 +62,7 @@ static void *in_a_thread(void *path)
     return NULL;
 }
 
-/* With --link hard a file of the source has a name in the output, by which nothing may be written either. */
+/* With --link hard a file of the source has a name in the output. It must not be writable by that name. */
 static void linked(const char *name, const char *source)
 {
     char inside[4096];

@@ -142,7 +142,7 @@ Test(options, a_list_has_an_end)
     cr_expect_not_null(strstr(err.msg, "given more than 64 times"), "%s", err.msg);
 }
 
-/* A table ends in its sentinel: what is put behind it is found, helped with and proposed like the rest. */
+/* A table ends in its sentinel. An appended row is found, listed in the help and suggested like others. */
 Test(options, tables_can_be_joined)
 {
     static bool quiet, help;
@@ -182,7 +182,8 @@ Test(options, help_has_a_line_for_each, .init = cr_redirect_stdout)
                             "  --memory SIZE             a bound\n");
 }
 
-/* One mistake in a short word, a third of the letters in a long one; never a word that has nothing in common. */
+/* Suggests words with one wrong letter for a short word, with a third of the letters for a long one, and no unrelated
+ * word. */
 Test(options, the_nearest_word)
 {
     static const struct {

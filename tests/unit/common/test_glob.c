@@ -27,7 +27,8 @@ Test(glob, sets)
     cr_expect(tsr_glob_match("[\x80-\xff]", "\xc3") && !tsr_glob_match("[a-\xff]", "A"));
 }
 
-/* The length of the set that begins at '[': up to the first ']' behind its first character; 0: it is none. */
+/* Returns the length of the set that begins at '[', up to the first ']' after its first character; 0: it is not a
+ * set. */
 static size_t set_length(const char *set)
 {
     const size_t first = set[1] == '!' ? 2 : 1;
@@ -47,7 +48,7 @@ static bool set_has(const char *set, size_t n, char c)
     return found != negated;
 }
 
-/* By the definition of a star: it fits nothing, or one more character. */
+/* Matches by the definition of a star: it matches nothing, or one more character. */
 static bool fits(const char *pattern, const char *text)
 {
     if (*pattern == '\0')
@@ -69,7 +70,7 @@ static void spell(unsigned number, const char *letters, unsigned n, char text[8]
     text[size] = '\0';
 }
 
-/* Compares all of the first patterns over one alphabet on all of the first texts over another. */
+/* Compares all of the first patterns with all of the first texts over another alphabet. */
 static void compare(unsigned patterns, const char *of_patterns, unsigned texts, const char *of_texts)
 {
     for (unsigned i = 0; i < patterns; i++) {

@@ -67,7 +67,7 @@ Test(guard, a_folder_that_another_process_makes_meanwhile_is_no_link, .init = fi
     tsr_err err = {0};
     for (int first = 0; first < 2; first++) {
         snprintf(made_meanwhile, sizeof made_meanwhile, "%s/made-%d", fixture_folder, first);
-        looks = first; /* 0: made between the two looks; 1: before both */
+        looks = first; /* 0: created between the two calls; 1: before both */
         cr_assert_eq(tsr_path_guard_resolve(made_meanwhile, existing, &missing, &err), TSR_OK, "%s", err.msg);
         cr_assert(missing == 0 && looks > 1, "%zu missing, %d looks", missing, looks);
         cr_assert_str_eq(existing, made_meanwhile);

@@ -43,7 +43,7 @@ static tsr_weight weight_of(tsr_coding coding, const struct size *size, const ts
     return w;
 }
 
-/* As the formats' packages say it: AutoAWQ's order of nibbles, and GPTQ's, whose zero points are stored less one. */
+/* Implements the packages' definitions: AutoAWQ's order of nibbles, and GPTQ, whose stored zero points are one less. */
 static float value_at(const matrix *m, const tsr_weight *w, uint64_t row, uint64_t col)
 {
     static const unsigned kOrder[8] = {0, 4, 1, 5, 2, 6, 3, 7};
@@ -103,7 +103,7 @@ Test(awq_gptq_decode, every_set_decodes_large_matrices_as_the_formats_say)
     }
 }
 
-/* Groups by no rule at all, so that some have no column and others more than their size. */
+/* Makes random groups, so that some have no column and others more than their size. */
 static void take_any_order(matrix *m, const tsr_weight *w)
 {
     for (uint64_t col = 0; col < w->cols; col++) {
@@ -112,7 +112,7 @@ static void take_any_order(matrix *m, const tsr_weight *w)
     }
 }
 
-/* `odd`: a scale that the fast form must leave to the definition, or 0. */
+/* `odd`: a scale for which the fast form must use the definition, or 0. */
 static void fill_scales(matrix *m, tsr_dtype dtype, uint16_t odd)
 {
     const size_t n = sizeof m->narrow_scales / sizeof *m->narrow_scales;

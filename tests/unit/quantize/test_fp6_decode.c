@@ -11,7 +11,7 @@ enum { COLS = 64, GROUP = 32 };
 
 static const tsr_tensor kTensor = {.name = "x"};
 
-/* The value by the formula of the specification. */
+/* Returns the value by the formula of the specification. */
 static float value_of(unsigned code, bool e3m2)
 {
     const unsigned mantissa = e3m2 ? 2 : 3, field = (code & 31) >> mantissa;

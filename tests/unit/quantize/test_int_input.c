@@ -13,17 +13,17 @@ static double uniform(void)
     return (double)(random_bits() >> 11) * 0x1p-53;
 }
 
-/* A range about zero, of any size. */
+/* Returns a range around zero, of any size. */
 static tsr_calibrated random_range(void)
 {
     const double size = exp2(uniform() * 20 - 10);
     return (tsr_calibrated){.least = (float)(-uniform() * size), .largest = (float)(uniform() * size)};
 }
 
-/* vLLM joins layers that were stored with one scale and one zero point each (kernels/linear/scaled_mm/cutlass.py):
- *     range_max = (scale * (127 - zero)).max();  range_min = (scale * (-128 - zero)).min()
- *     scale = (range_max - range_min) / 255;  zero = (-128 - range_min / scale).to(int32)
- * in FP32, and to(int32) cuts. All of ours are stored with the same two. */
+/* Computes vLLM's scale and zero point of a fused layer whose members have one each
+ * (kernels/linear/scaled_mm/cutlass.py): range_max = (scale * (127 - zero)).max();  range_min = (scale * (-128 -
+ * zero)).min() scale = (range_max - range_min) / 255;  zero = (-128 - range_min / scale).to(int32) in FP32; to(int32)
+ * truncates. All of Tessera's members have the same two. */
 static void as_vllm_joins(float *scale, int32_t *zero)
 {
     const volatile float largest = *scale * (float)(127 - *zero), least = *scale * (float)(-128 - *zero);

@@ -18,7 +18,7 @@ static void begin(void)
     tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
 }
 
-/* A weight that is normal at one time, and has long tails at another, where clipping pays. */
+/* Makes a weight that is sometimes normal and sometimes has long tails, for which clipping reduces the error. */
 static float random_weight(float size, bool tails)
 {
     double x = 0;
@@ -32,7 +32,7 @@ static double squared(double x)
     return x * x;
 }
 
-/* The squared error of the block of GROUP columns from `col` on. */
+/* Returns the squared error of the block of GROUP columns from `col` on. */
 static double fp8_error(const float *x, const uint8_t *codes, const float *scales, size_t col)
 {
     double sum = 0;
@@ -77,7 +77,8 @@ Test(search, no_block_of_fp8_gets_worse, .init = begin)
     cr_assert_gt(gained, 0);
 }
 
-/* Next to FP32's smallest normal number: values for which a scale below it would fit far better, but that some GPUs take for 0. */
+/* Tests values next to FP32's smallest normal number, for which a smaller scale would be much better, but some GPUs
+ * read it as 0. */
 Test(search, no_scale_of_fp8_becomes_subnormal, .init = begin)
 {
     static float x[ROWS * COLS], scales[COLS / GROUP];

@@ -11,7 +11,7 @@ static const char kReport[] =
     "{\"schema\":\"tessera-quantization-report/1\",\"version\":\"0\",\"command\":\"c\",\"tensors\":"
     "[{\"name\":\"a.weight\",\"sqnr_db\":20,\"worst_block_error\":0.5}],\"whole\":{}}";
 
-/* The report with a tensor of this map, whose only cell that is not 1 is `at`, in all planes. */
+/* Makes the report of a tensor with this map. The only cell that is not 1 is `at`, in all planes. */
 static void show(tsr_report *report, const tsr_block_map *map, uint64_t at)
 {
     const uint64_t cells = tsr_block_map_cells(map);

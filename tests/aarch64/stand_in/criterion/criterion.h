@@ -5,7 +5,7 @@
 #ifndef TSR_TESTS_AARCH64_CRITERION_H
 #define TSR_TESTS_AARCH64_CRITERION_H
 
-#pragma GCC system_header /* as an installed one: what a test compares is not its matter */
+#pragma GCC system_header /* includes it like an installed header: it is not part of the tests */
 
 #include <math.h>
 #include <stdarg.h>
@@ -112,7 +112,7 @@ static const unit_case *unit_running, *unit_running_suite;
 #define cr_assert_float_eq(a, b, e, ...) \
     UNIT_ASSERT(fabs((double)(a) - (double)(b)) <= (double)(e), #a " is near " #b, __VA_ARGS__)
 
-/* The child's whole life. */
+/* Runs the test in the child process. */
 static inline int unit_run_case(const unit_case *test)
 {
     const unit_case *suite = unit_suites;

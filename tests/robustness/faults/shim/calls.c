@@ -77,7 +77,7 @@ int __open64_2(const char *path, int flags)
 OPENAT(openat)
 OPENAT(openat64)
 
-/* A close that fails has closed the file all the same, as on Linux. */
+/* Closes the file and then fails, as close() on Linux does. */
 int close(int fd)
 {
     const bool struck = is_struck(FAULT_close, fd, NULL);
@@ -278,7 +278,7 @@ int rename(const char *from, const char *to)
     return rc;
 }
 
-/* All bytes of a file; to be freed. */
+/* Returns all bytes of a file; the caller frees them. */
 static char *bytes_of(int folder, const char *path, size_t *size)
 {
     struct stat64 st;
@@ -307,7 +307,7 @@ int linkat(int from_folder, const char *from, int to_folder, const char *to, int
     return rc;
 }
 
-/* Where the file system shares no blocks, it passes for one that does: then the attacks reach what follows. */
+/* Reports that a file system without shared blocks has them, so that the tests reach the code that follows. */
 static int clone_file(int fd, int from)
 {
     char link[64];

@@ -5,8 +5,8 @@
 #include <criterion/criterion.h>
 #include <stdint.h>
 
-/* Whatever a caller can leave that changes a result: rounding up, subnormals flushed; on ARM also NaN without payloads, and
- * halves of another format. */
+/* Sets modes of a caller that change results: rounding up, subnormals flushed; on ARM also NaN without payloads, and
+ * the other format of halves. */
 static void set_another_mode(void)
 {
 #ifdef __x86_64__

@@ -14,7 +14,7 @@ static char *memory;
 static size_t memory_bytes;
 static tsr_err err;
 
-/* A file with a second descriptor past the page cache, where the file system of /tmp has that. */
+/* Opens a second descriptor with direct I/O, if the file system of /tmp supports it. */
 static tsr_io_file open_both(const char *name, int flags)
 {
     const char *const path = fixture_path(name);
@@ -44,7 +44,7 @@ static void begin(void)
 
 TestSuite(io, .init = begin, .fini = fixture_remove);
 
-/* One that ends at the end of the file, one at a place whose numbers are not aligned, small ones, and any. */
+/* Makes requests: one at the end of the file, one at an unaligned offset, small ones, and random ones. */
 static void choose(unsigned round, uint64_t *offset, uint64_t *size)
 {
     *size = round % 4 == 0 ? random_bits() % 2000 : TSR_IO_LEAST + random_bits() % (MOST - TSR_IO_LEAST);
@@ -89,7 +89,7 @@ Test(io, reads_without)
     read_all(false);
 }
 
-/* The whole file is written in chunks that end anywhere, so that most pages at an edge get their bytes by two of them. */
+/* Writes the whole file in chunks of any size, so that most pages at an edge get their bytes from two of them. */
 static void write_all(bool ring)
 {
     tsr_io_file f = open_both("out", O_RDWR | O_CREAT | O_TRUNC);

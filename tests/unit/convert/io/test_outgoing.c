@@ -32,7 +32,7 @@ static void end(void)
 
 TestSuite(outgoing, .init = begin, .fini = end);
 
-/* Makes the bytes a stretch at a time, `step` bytes each, and says so; a step of 0 says nothing. */
+/* Makes the bytes in stretches of `step` bytes, and reports each; with a step of 0 it reports nothing. */
 static void make(tsr_outgoing *o, uint64_t step)
 {
     for (uint64_t at = 0; at < o->size; at++) {
@@ -65,7 +65,7 @@ Test(outgoing, bytes_and_digest_are_those_of_the_whole)
 {
     const char *const path = fixture_path("out");
     tsr_io_file f = {.fd = open(path, O_RDWR | O_CREAT, 0600), .direct = -1, .name = "out"};
-    const int direct = open(path, O_WRONLY | O_DIRECT); /* -1 where the file system of /tmp has not got it */
+    const int direct = open(path, O_WRONLY | O_DIRECT); /* -1 if the file system of /tmp does not support it */
     for (unsigned i = 0; i < 40; i++) {
         const uint64_t size = random_bits() % (i % 2 ? 5000 : MOST), offset = random_bits() % 600000 / 8 * 8;
         const uint64_t step = i % 4 == 0 ? 0 : 1 + random_bits() % BEFORE;

@@ -145,7 +145,7 @@ Test(shared_reads, threads_wait_for_one_another)
     }
 }
 
-/* Where the file system has no direct reads, this is what the other tests do. */
+/* Without direct reads this is the same as the other tests. */
 Test(shared_reads, what_is_read_directly_and_ahead_is_the_same)
 {
     static const uint64_t kCapacities[] = {64 << 20, 17 * TSR_CHUNK_BYTES, 2 * TSR_CHUNK_BYTES};

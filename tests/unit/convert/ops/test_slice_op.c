@@ -10,7 +10,8 @@ typedef struct shape {
     uint32_t parts;
 } shape;
 
-/* Many short rows, rows of which a unit holds several and not a whole number, rows longer than a unit, and parts of one row. */
+/* Tests many short rows, rows of which a unit has several but not a whole number, rows longer than a unit, and parts of
+ * one row. */
 static const shape kShapes[] = {
     {1000, 24, 2},
     {9, 1 << 20, 3},
@@ -43,7 +44,7 @@ static void put(uint8_t *to, uint8_t *written, const uint8_t *from, const tsr_wi
     }
 }
 
-/* Carries out the plan's last step over `sources`. */
+/* Runs the plan's last step with `sources`. */
 static void carry_out(const tsr_plan *plan, uint8_t *const *sources, uint8_t *out, uint64_t bytes)
 {
     const tsr_step *const step = &plan->steps[plan->n_steps - 1];

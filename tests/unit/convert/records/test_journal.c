@@ -73,7 +73,7 @@ static void open_journal(void)
     cr_assert_eq(try_open(false), TSR_OK, "%s", err.msg);
 }
 
-/* Fills a row with bytes of which none is like another. */
+/* Fills a row with different bytes. */
 static void fill(tsr_quant_stats *row, tsr_source_sum *sum, unsigned seed)
 {
     for (size_t i = 0; i < sizeof *row; i++)
@@ -155,7 +155,7 @@ Test(journal, a_torn_last_line_is_cut_off)
     }
 }
 
-/* From the first damaged record on nothing is believed: the order of records is that of the events. */
+/* Records after the first damaged one are ignored, because their order is that of the events. */
 Test(journal, a_changed_byte_ends_what_is_believed)
 {
     write_journal();
@@ -256,7 +256,7 @@ Test(journal, one_process_at_a_time)
     open_journal();
 }
 
-/* One shard that has begun is enough to keep a process for the whole output away. */
+/* One shard that has begun prevents a process for the whole output. */
 Test(journal, one_process_after_one_shard_is_refused)
 {
     write_journal();
@@ -266,7 +266,7 @@ Test(journal, one_process_after_one_shard_is_refused)
     cr_expect_eq(try_open(true), TSR_E_EXISTS);
 }
 
-/* A shard is complete when all of its files are, wherever in the plan they lie. */
+/* A shard is complete when all of its files are, at any position in the plan. */
 Test(journal, finish_asks_for_every_file_of_each_shard)
 {
     static const uint32_t kOwner[FILES] = {0, 1, 0};
@@ -309,7 +309,7 @@ Test(journal, a_source_that_changed_is_refused)
     cr_expect_not_null(strstr(err.msg, "the source has changed since"), "%s", err.msg);
 }
 
-/* The outputs of the other plan go, config.json first; files of no plan stay. */
+/* The outputs of the other plan are removed, config.json first; other files are kept. */
 Test(journal, force_starts_over)
 {
     write_journal();
@@ -339,7 +339,7 @@ Test(journal, a_directory_with_files_of_others_is_refused)
     cr_expect_not_null(strstr(err.msg, "model.safetensors"), "%s", err.msg);
 }
 
-/* A journal that somebody else wrote, with the right hash behind each record. */
+/* Makes a journal of another writer with correct hashes of its records. */
 static void forge(const char *const *records, size_t n)
 {
     char text[1024];
@@ -388,7 +388,7 @@ Test(journal, records_that_do_not_fit_the_plan_are_not_believed)
     cr_expect(journal.finished[0]);
 }
 
-/* The plan forgets its last file but still holds what the record would need: nothing but the index speaks against it. */
+/* The plan lacks its last file but has the record's other data, so only the index is wrong. */
 Test(journal, a_record_beyond_the_last_file_is_refused_by_its_index)
 {
     char head[256], record[STEP_DIGITS + 32];
@@ -475,7 +475,7 @@ Test(journal, a_link_in_place_of_the_journal_or_its_folder_is_refused)
     cr_expect_eq(st.st_size, 4);
 }
 
-/* Only what a shard calls its journal is one: no number too large, none written in another way. */
+/* Only the exact names of shards' journals count: no number out of range, no other spelling. */
 Test(journal, journals_of_shards_are_known_by_their_names)
 {
     static const char *const kOthers[] = {"journal-2-of-2", "journal-0-of-0", "journal-00-of-2", "journal-1-of-2.part",

@@ -78,7 +78,7 @@ static void make_plan(tsr_plan *plan, const tsr_checkpoint *const *source)
     cr_assert_eq(tsr_plan_finish(plan, NULL), TSR_OK);
 }
 
-/* Carries the plan out, and expects so many units of each; returns how many bytes were read. */
+/* Runs the plan, and expects these numbers of units. Returns the number of bytes read. */
 static uint64_t run(const tsr_plan *plan, const char *dst, unsigned threads, int expected_copies, int expected_sums)
 {
     const tsr_engine_options options = {.run = {.threads = threads, .memory = 1u << 30}, .io = TSR_IO_BUFFERED};
@@ -136,7 +136,7 @@ Test(give, what_is_given_is_made_once)
     cr_expect_eq(plan.bytes_wanted, ROWS * COLS);
     cr_expect_eq(run(&plan, dst, 3, UNITS, 0), ROWS * COLS);
     expect_sums(path);
-    unlink(path); /* the other file stays, so its step does not give them */
+    unlink(path); /* the other file exists, so its step does not write them */
     (void)run(&plan, dst, 2, 0, UNITS);
     expect_sums(path);
     tsr_plan_free(&plan);

@@ -11,7 +11,7 @@
 
 enum { TENSORS = 60, ITEMS = 40, ROUNDS = 1000 };
 
-/* Names of few letters, so that much fits; every other one is a weight's. */
+/* Makes names of few letters, so that many match; every other one is a weight's. */
 static void spell(char *text, size_t size, const char *letters, const char *end)
 {
     size_t n = 0;

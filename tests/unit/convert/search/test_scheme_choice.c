@@ -18,8 +18,8 @@ static uint64_t draw(uint64_t below)
 static tsr_choice_option options[MANY][OPTIONS];
 static tsr_choice_group groups[MANY];
 
-/* Larger options mostly have smaller errors, but some are dominated and some lie off the hull. `alike`: few sizes, as of
- * layers of one model. */
+/* Makes options. Larger ones mostly have smaller errors, but some are dominated and some are not on the hull. `alike`:
+ * few sizes, as in a model's layers. */
 static void make(size_t n, bool alike)
 {
     for (size_t i = 0; i < n; i++) {
@@ -31,7 +31,7 @@ static void make(size_t n, bool alike)
     }
 }
 
-/* The least error of groups [i, n) within the budget; infinite: nothing fits. */
+/* Returns the smallest error of groups [i, n) within the budget; infinity: nothing fits. */
 static double all_choices(size_t i, size_t n, uint64_t budget)
 {
     double best = i == n ? 0 : INFINITY;
@@ -58,7 +58,7 @@ static uint64_t least_of(size_t n, uint64_t *most)
     return sum;
 }
 
-/* Solves, and holds the result to what was picked. */
+/* Solves, and checks the result against the chosen options. */
 static tsr_choice solve(size_t n, uint64_t budget)
 {
     static size_t picked[MANY];

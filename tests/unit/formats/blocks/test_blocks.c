@@ -135,7 +135,7 @@ Test(block_record, comes_back_whole)
     tsr_text_free(&bytes);
 }
 
-/* No byte that is changed, and no cut, makes a reader go wrong; what it takes is a record all the same. */
+/* No changed byte and no truncation causes an invalid access. An accepted input is a valid record. */
 Test(block_record, survives_every_changed_byte_and_every_cut)
 {
     tsr_block_record r, back;

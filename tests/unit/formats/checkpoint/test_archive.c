@@ -36,13 +36,13 @@ Test(planes, split_is_its_definition_and_join_its_inverse)
     }
 }
 
-/* A plain file in pieces, and its archive. */
+/* Makes an uncompressed file in pieces, and its archive. */
 typedef struct packed {
     uint8_t *plain, *bytes;
     size_t plain_size, size;
 } packed;
 
-/* Elements as weights have them: few exponents, any mantissa. */
+/* Makes elements like weights: few exponents, any mantissa. */
 static packed pack(const size_t *sizes, const unsigned *widths, size_t n)
 {
     packed p = {0};
@@ -81,7 +81,7 @@ static void discard(packed *p)
     free(p->bytes);
 }
 
-/* The whole plain file, read from these bytes; NULL and the message when they are refused. */
+/* Returns the whole uncompressed file from these bytes; NULL and the message if they are rejected. */
 static uint8_t *unpack(const uint8_t *bytes, size_t size, size_t *plain_size, tsr_err *err)
 {
     const int fd = memfd_create("archive", 0);
@@ -154,7 +154,7 @@ static void *read_randomly(void *argument)
     return NULL;
 }
 
-/* More frames than the cache has room for, more threads than the machine has cores. */
+/* Uses more frames than the cache can hold, and more threads than the machine has cores. */
 Test(archive, threads_share_the_cache)
 {
     size_t sizes[MANY];
@@ -186,7 +186,7 @@ Test(archive, threads_share_the_cache)
     discard(&p);
 }
 
-/* Every byte, several ways; what cannot be told from the original (an unused bit) must read as the original. */
+/* Changes every byte in several ways. A change that cannot be detected (an unused bit) must not change the content. */
 Test(archive, no_damaged_byte_is_believed)
 {
     packed p = pack_some();
@@ -226,7 +226,7 @@ Test(archive, no_cut_or_extended_file_is_believed)
     discard(&p);
 }
 
-/* Tables that someone made on purpose: their hash is right, what they say is not. */
+/* Makes invalid tables with correct hashes. */
 Test(archive, no_lie_in_the_table_is_believed)
 {
     packed p = pack_some();
@@ -267,7 +267,7 @@ Test(archive, no_lie_in_the_table_is_believed)
     discard(&p);
 }
 
-/* No hash covers the length of Tessera's own frame, by which readers of zstd walk over it. */
+/* No hash covers the length of Tessera's own frame, which readers of zstd skip. */
 Test(archive, a_wrong_length_of_the_info_frame_is_refused)
 {
     packed p = pack_some();

@@ -66,7 +66,7 @@ Test(json_index, finds_from_any_object_on)
     tsr_json_index_free(&index);
 }
 
-/* Everything but the keys that are asked for is overwritten behind the index's back. */
+/* Overwrites everything except the requested keys after the index was made. */
 Test(json_index, reads_the_text_once)
 {
     char text[] = "{\"many\": [1, 2, 3, 4], \"q\": {\"other\": {\"a\": 1}, \"method\": \"fp8\"}}";

@@ -20,7 +20,7 @@ static bool regex_covers(const tsr_ignore_list *list, const char *module)
     return tsr_ignore_list_find(list, TSR_MATCH_REGEX, module) != NULL;
 }
 
-/* 1014 characters and a class were one more than a buffer held. */
+/* 1014 characters and a class exceeded a buffer by one. */
 Test(ignore_list, long_expressions_neither_overflow_nor_end_the_list)
 {
     for (size_t length = 980; length < 1060; length++) {
@@ -63,7 +63,7 @@ Test(ignore_list, entries_after_one_that_is_refused_count)
     tsr_ignore_list_free(&list);
 }
 
-/* Many expressions, each within its own bounds. */
+/* Tests many expressions, each within its limits. */
 Test(ignore_list, expressions_are_bounded_together)
 {
     char *const config = repeated("{\"ignore\": [", "\"re:a{1000}\", ", 5000, "\"lm_head\"]}");

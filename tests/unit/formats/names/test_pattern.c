@@ -110,8 +110,8 @@ Test(pattern, names_what_it_does_not_know)
     }
 }
 
-/* Nested repeats multiply, and so do alternatives in them for matchers that try one after another. Counted in steps:
- * what is taken grows with the name, and stays below four for each step of the expression and place in the name. */
+/* Nested repeats multiply, and so do alternatives in them if a matcher tries one after another. The number of steps
+ * grows with the name, and stays below four for each step of the expression and position in the name. */
 Test(pattern, no_expression_is_slow)
 {
     static const char *const kSlow[] = {

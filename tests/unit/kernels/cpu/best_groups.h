@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* TESSERA_BEST_GROUPS, or else `usual`. */
+/* Returns TESSERA_BEST_GROUPS, or `usual`. */
 static inline uint64_t groups_to_test(uint64_t usual)
 {
     const char *const given = getenv("TESSERA_BEST_GROUPS");
@@ -31,7 +31,7 @@ static inline float rounded_to_bf16(float x)
     return tsr_f32_from_bf16(tsr_bf16_from_f32(x));
 }
 
-/* A number of the given family. */
+/* Returns a number of the given family. */
 static inline float number_of(unsigned family, float size)
 {
     const float integer = (float)((int)(random_bits() % 33) - 16);

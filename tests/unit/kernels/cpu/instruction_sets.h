@@ -12,7 +12,7 @@ enum { SETS = 3 };
 
 static const unsigned kSets[SETS] = {TSR_CPU_AVX2, TSR_CPU_AVX2 | TSR_CPU_AVX512, TSR_CPU_ALL};
 
-/* Asked once: a virtual machine takes longer to answer than most kernels that are tested. */
+/* Returns the flags of this machine, read once: on a virtual machine this takes longer than most kernels. */
 static inline unsigned machines_flags(void)
 {
     static unsigned flags;
@@ -22,14 +22,14 @@ static inline unsigned machines_flags(void)
     return flags;
 }
 
-/* The set's kernels; false if this machine has not got it. */
+/* Returns the set's kernels; false if this machine does not support it. */
 static inline bool take_set(int s, tsr_cpu_kernels *k)
 {
     tsr_cpu_kernels_init(k, kSets[s] & machines_flags());
     return (kSets[s] & machines_flags()) == kSets[s];
 }
 
-/* As take_set(), with the reference kernels for set -1. */
+/* Works like take_set(), with the reference kernels for set -1. */
 static inline bool take_set_or_reference(int s, tsr_cpu_kernels *k)
 {
     if (s >= 0)
@@ -38,7 +38,7 @@ static inline bool take_set_or_reference(int s, tsr_cpu_kernels *k)
     return true;
 }
 
-/* The kernels of all sets that this machine has: how many. */
+/* Writes the kernels of all sets of this machine. Returns their number. */
 static inline int take_sets(tsr_cpu_kernels k[SETS])
 {
     int count = 0;
@@ -47,8 +47,8 @@ static inline int take_sets(tsr_cpu_kernels k[SETS])
     return count;
 }
 
-/* By how much a sweep over scales, each with the whole domain of its numbers, goes on: 1, or what is asked for where an
- * emulator or a sanitizer takes long for each (tests/aarch64/run.sh, tests/run.sh). */
+/* Returns the step of a sweep over scales, each with all its numbers: 1, or a larger step for an emulator or a
+ * sanitizer (tests/aarch64/run.sh, tests/run.sh). */
 static inline int sweep_step(void)
 {
     const char *const asked = getenv("TESSERA_SWEEP_STEP");

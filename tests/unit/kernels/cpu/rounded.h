@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-/* x rounded to the nearest multiple of 2^(exponent - bits + 1), ties to even: a format with `bits` significant bits,
- * normal from 2^lowest on. */
+/* Returns x rounded to the nearest multiple of 2^(exponent - bits + 1), ties to even: a format with `bits` significant
+ * bits, normal from 2^lowest on. */
 static inline double rounded(double x, int bits, int lowest)
 {
     if (x == 0 || isinf(x))

@@ -47,7 +47,7 @@ static int stored(const tsr_best_int4 *c, float scale)
     return bits < 1 ? 1 : bits > most ? most : bits;
 }
 
-/* The scale and zero point that follow from the range, as in quantize/int_weight.c. */
+/* Returns the scale and zero point that follow from the range, as in quantize/int_weight.c. */
 static pair given_of(const float *x, size_t n, const tsr_best_int4 *c)
 {
     float low = 0, high = 0;
@@ -115,7 +115,8 @@ static void losses_of(const float *x, const float *weight, size_t n, const tsr_b
         loss[l] = sum[l];
 }
 
-/* The given pair if no other is better; else the smallest scale, then the smallest zero point, of the best ones. */
+/* Returns the given pair if no other is better; otherwise the best pair with the smallest scale, then the smallest zero
+ * point. */
 static pair best_of(const float *x, const float *weight, size_t n, const tsr_best_int4 *c, pair given)
 {
     const span tried = span_of(x, weight, n, c);

@@ -29,7 +29,7 @@ static double loss_of(const float *x, const float *weight, const tsr_best_groups
     return loss;
 }
 
-/* The given scale if no other is better; else the smallest of the best ones. */
+/* Returns the given scale if no other is better; otherwise the smallest of the best ones. */
 static uint8_t best_of(const float *x, const float *weight, const tsr_best_groups *c, uint8_t given)
 {
     double least = INFINITY;
@@ -156,7 +156,7 @@ static double block_loss(const float *x, const float *weight, size_t rows, size_
     return loss;
 }
 
-/* The given scale if no other is better; else the smallest of the best ones. */
+/* Returns the given scale if no other is better; otherwise the smallest of the best ones. */
 static float best_block(const float *x, const float *weight, size_t rows, size_t cols, bool bf16, float given)
 {
     double least = block_loss(x, weight, rows, cols, given), counted = 0;

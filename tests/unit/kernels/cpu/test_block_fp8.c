@@ -14,7 +14,7 @@ static bool finite_bf16(uint16_t x)
     return (x & 0x7F80) != 0x7F80;
 }
 
-/* Every table that this machine can run: scalar, and each set added to the ones below it. */
+/* Instruction sets to test: scalar, and each set added to the previous ones. */
 static const unsigned kMasks[] = {0, TSR_CPU_AVX2, TSR_CPU_AVX2 | TSR_CPU_AVX512, TSR_CPU_ALL};
 enum { MASKS = sizeof kMasks / sizeof *kMasks };
 
@@ -24,7 +24,7 @@ static void tables(tsr_cpu_kernels out[MASKS])
         tsr_cpu_kernels_init(&out[i], kMasks[i] & tsr_cpu_flags());
 }
 
-/* A scale that a block might have: any positive finite float, with the corners drawn often. */
+/* Returns a possible scale of a block: any positive finite float, often one at the limits. */
 static float random_scale(void)
 {
     static const float kCorners[] = {1.0f, 0x1p-149f, 0x1p-126f, 7.0e35f, 0x1p-100f, 0x1p-6f, 448.0f, 0x1.fffffep-127f};
@@ -52,7 +52,7 @@ Test(e4m3, decodes_every_code_from_first_principles)
     }
 }
 
-/* The nearest value; of two equally near the one with the even code. */
+/* Returns the nearest value; of two equally near, the one with the even code. */
 static uint8_t nearest_code(float x)
 {
     uint8_t best = 0;
@@ -102,7 +102,7 @@ Test(kernels, encode_the_whole_bf16_domain_alike)
     }
 }
 
-/* A scale between 1 and 2: any, or one whose quotients of some BF16 numbers are ties, or beside such a one. */
+/* Returns a scale between 1 and 2: any, or one for which quotients of some BF16 numbers are ties or next to ties. */
 static float scale_of_a_binade(int round)
 {
     if (round % 2 == 0)
@@ -113,7 +113,7 @@ static float scale_of_a_binade(int round)
     return tsr_f32_from_bits(bits + (uint32_t)(round / 2 % 3) - (bits > 0x3F800000u));
 }
 
-/* The tables of the look-up forms: every mantissa in the binades that they serve and on both edges, for scales of all kinds. */
+/* Tests the tables of the look-up forms: every mantissa in their binades and at both ends, for scales of all kinds. */
 Test(kernels, look_up_every_mantissa_alike)
 {
     enum { SCALES = 3000, FIRST = 127 - 8, BINADES = 20, N = BINADES * 128 };
@@ -239,8 +239,8 @@ Test(kernels, agree_on_raw_bits_at_every_width)
     }
 }
 
-/* One pass or three: the same amax, scales and codes, for bands of any width, ragged blocks, zeros, and blocks with NaN
- * (of which amax alone is promised). */
+/* One pass and three passes have the same amax, scales and codes, for bands of any width, partial blocks, zeros, and
+ * blocks with NaN (for which only amax is defined). */
 Test(kernels, quantize_bands_alike)
 {
     enum { ROWS = 5, COLS = 128 * 11 + 77 };
@@ -285,7 +285,7 @@ Test(kernels, quantize_bands_alike)
     }
 }
 
-/* The sums against plain FP64 arithmetic: 512 additions a lane and a few ulp in q leave 1e-4 of the sum. */
+/* Compares the sums with FP64: 512 additions per partial sum and a few ulp in q leave 1e-4 of the sum. */
 Test(kernels, measure_what_double_measures)
 {
     static uint16_t x[128 * 128];

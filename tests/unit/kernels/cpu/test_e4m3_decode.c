@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Any finite scale that is not negative, corners drawn often. */
+/* Returns a finite scale that is not negative, often one at the limits. */
 static float random_scale(void)
 {
     static const float kCorners[] = {0,       1,        0x1p-149f,  0x1p-126f, 0x1.fffffep127f,
@@ -125,8 +125,9 @@ Test(e4m3_decode, variants_equal_the_reference)
     }
 }
 
-/* Every code, and every code that is neither subnormal nor NaN by itself, because forms take both ways; scales of every
- * exponent, those beside which results become subnormal or infinite among them, and mantissas that make ties. */
+/* Tests every code, and every code that is neither subnormal nor NaN alone, because forms treat them differently.
+ * Scales have every exponent, including those near which results become subnormal or infinite, and mantissas that make
+ * ties. */
 Test(e4m3_decode, every_code_by_scales_of_every_exponent)
 {
     enum { CODES = 256, TRIALS = 6 };

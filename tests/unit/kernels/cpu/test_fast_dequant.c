@@ -55,7 +55,8 @@ static void check_word(uint32_t word, int bits, convert_fn *f16, convert_fn *bf1
     }
 }
 
-/* Every value of either half of a word, and so every code in every slot, beside every other of its half. */
+/* Tests every value of either half of a word with every other of the other half, and so every code in every
+ * position. */
 Test(fast_dequant, converts_every_code)
 {
     for (uint32_t half = 0; half < 0x10000; half++) {
@@ -65,8 +66,9 @@ Test(fast_dequant, converts_every_code)
     }
 }
 
-/* Compares what ldmatrix gives lane 4 * x + c of the k-th 16 bytes of a column of layout T with what mma.m16n8k16
- * needs of B in that lane: rows 2c, 2c + 1, 2c + 8, 2c + 9 of column x, and 16 rows further the same for the next mma. */
+/* Compares what ldmatrix loads for thread 4 * x + c of the k-th 16 bytes of a column of layout T with what mma.m16n8k16
+ * needs of B in that thread: rows 2c, 2c + 1, 2c + 8, 2c + 9 of column x, and 16 rows further the same for the next
+ * mma. */
 Test(fast_dequant, layout_gives_each_lane_its_fragment)
 {
     enum { K = 128, N = 64 };
@@ -238,8 +240,8 @@ Test(fast_dequant, bf16_arithmetic)
         const uint32_t got = tsr_fma_bf16x2(kCases[i].a, kCases[i].b, kCases[i].c);
         cr_assert_eq(got & 0xFFFF, kCases[i].result, "case %zu: %04x", i, got & 0xFFFF);
     }
-    /* One rounding, not two: 7 * 37 = 259 is a tie that goes up to 260, and 2^-120 less, which no double can hold
-     * beside it, goes down. */
+    /* Rounds once, not twice: 7 * 37 = 259 is a tie that is rounded up to 260. With 2^-120 less, which no double can
+     * represent with it, it is rounded down. */
     cr_assert_eq(tsr_fma_bf16x2(0x40E0, 0x4214, 0x0000), 0x4382);
     cr_assert_eq(tsr_fma_bf16x2(0x40E0, 0x4214, 0x8380), 0x4381);
     cr_assert_eq(tsr_fma_bf16x2(0x40E0, 0x4214, 0x0380), 0x4382);

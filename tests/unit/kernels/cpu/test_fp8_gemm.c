@@ -24,7 +24,7 @@ Test(fp8_gemm, cuts_off_what_lies_13_bits_below_the_largest)
     tsr_cpu_kernels_init(&best, tsr_cpu_flags());
     cr_assert_eq(product(ref.fp8_gemm, a, w, 200), 8192 + 0.5f + 1.5f);
     cr_assert_eq(product(ref.fp8_gemm_tensor_core, a, w, 200), 8192 + 1);
-    /* In the next step the accumulator is what is largest; in the next tile it has been promoted. */
+    /* In the next step the accumulator is the largest addend; in the next tile it has been promoted. */
     a[40] = 0x3C, w[40] = 0x38;
     cr_assert_eq(product(ref.fp8_gemm_tensor_core, a, w, 200), 8192 + 2);
     a[130] = 0x3C, w[130] = 0x38;

@@ -160,7 +160,7 @@ Test(ft_layout, refuses_shapes_and_names_the_nearest)
     }
 }
 
-/* Every address once, none twice, none outside; the formula agrees with the second one; the inverse inverts. */
+/* The formula has every address once and none outside, agrees with the second formula, and the inverse inverts it. */
 static void check_bijection(const tsr_ft_format *f, size_t rows, size_t cols)
 {
     const size_t weights = rows * cols;
@@ -194,7 +194,7 @@ Test(ft_layout, addresses_are_a_bijection)
     }
 }
 
-/* Places read off the original code's output. */
+/* Compares positions read from the original code's output. */
 Test(ft_layout, puts_weights_where_the_original_does)
 {
     static const struct {

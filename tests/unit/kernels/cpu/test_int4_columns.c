@@ -17,7 +17,7 @@ typedef struct matrix {
     float scale[GROUPS * LD_GROUPS], zero[GROUPS * LD_GROUPS], offset[GROUPS * LD_GROUPS];
 } matrix;
 
-/* F16 and BF16 that are positive: all of them, and those often whose products are ties. */
+/* Returns positive F16 and BF16: all of them, often those whose products are ties. */
 static float exact_scale(void)
 {
     const uint64_t r = random_bits();

@@ -32,7 +32,7 @@ static tsr_int_code random_code(void)
     };
 }
 
-/* All columns in one group. */
+/* Tests all columns in one group. */
 static tsr_int_row row_of(const tsr_int_code *code, const uint32_t *amax, bool away)
 {
     return (tsr_int_row){&code->scale, code->zero == 0 ? NULL : &code->zero, amax, code->low, code->high, away, false};
@@ -85,7 +85,7 @@ static void every_value(uint16_t x[WHOLE])
     }
 }
 
-/* The first put ties and the ends of the range among the values; then any scale, and such as are stored. */
+/* The first scales make ties and the ends of the range frequent. Then come random scales, and stored ones. */
 static float some_scale(size_t s)
 {
     static const float kScales[] = {1,         0x1p-7f,        0x1.8p-9f, 3.14159e-3f,      0x1.010102p-8f,
@@ -120,7 +120,7 @@ Test(int_quant, whole_domain_of_bf16)
             tsr_encode_int_bf16_ref(x, n, n, &row, want);
             k.encode_int_bf16(x, n, n, &row, got);
             cr_assert_arr_eq(got, want, n, "scale %a variant %d", scale, variant);
-            /* Those that the scale may have been made for. */
+            /* Returns values that the scale may have been computed from. */
             uint32_t amax = 0;
             size_t m = 0;
             for (size_t i = 0; i < n; i++) {
@@ -139,7 +139,7 @@ Test(int_quant, whole_domain_of_bf16)
     }
 }
 
-/* All significands that scales of F16 and BF16 have. */
+/* Tests all significands of scales in F16 and BF16. */
 Test(int_quant, every_significand_of_stored_scales)
 {
     enum { SIGNIFICANDS = 1024 };
@@ -167,7 +167,7 @@ Test(int_quant, every_significand_of_stored_scales)
     }
 }
 
-/* Rows in which each column has its scale. */
+/* Tests rows in which each column has its own scale. */
 typedef struct pairs {
     uint16_t x[65536];
     float scale[65536], zero[65536];
@@ -188,7 +188,7 @@ static void check_pairs(pairs *p, const tsr_cpu_kernels *k, float low, float hig
     p->n = 0;
 }
 
-/* Every BF16, up to powers of two, over every scale that gives a quotient within ulps of `middle`. */
+/* Tests every BF16, up to powers of two, with every scale whose quotient is within ulps of `middle`. */
 static void add_around(pairs *p, const tsr_cpu_kernels *k, double middle, float zero, float low, float high)
 {
     enum { ONE = 0x3F80, SIGNIFICANDS = 128, ULPS = 3 };
@@ -205,8 +205,9 @@ static void add_around(pairs *p, const tsr_cpu_kernels *k, double middle, float 
     }
 }
 
-/* A quotient that is off by an ulp changes a code only beside where codes change: at a tie less the zero point, and, as
- * the sum of both is rounded, at half a unit of the tie's last place, or of that below it, on either side. */
+/* A quotient that is wrong by an ulp changes a code only near a change of codes: at a tie minus the zero point, and,
+ * because the sum of both is rounded, at half a unit of the tie's last place, or of the place below it, on either
+ * side. */
 static void check_all_ties(const tsr_cpu_kernels *k, float low, float high, float zero)
 {
     static pairs p;
@@ -231,7 +232,7 @@ Test(int_quant, around_every_tie)
         check_all_ties(&k, -128, 127, (float)zero);
 }
 
-/* Scales so small that remainders are subnormal: a quotient beside a tie must not lose them. */
+/* Scales are so small that remainders are subnormal. A quotient next to a tie must be exact. */
 Test(int_quant, around_ties_of_tiny_scales)
 {
     enum { GROUP = 32, SIGNIFICANDS = 128, ULPS = 2 };
@@ -261,7 +262,7 @@ Test(int_quant, around_ties_of_tiny_scales)
     }
 }
 
-/* Rows in groups of every size, of which some have zero points and some scales or values beyond the usual. */
+/* Tests rows in groups of every size, some with zero points, and some with scales or values out of the usual range. */
 Test(int_quant, groups_of_every_size)
 {
     enum { COLS = 700 };
@@ -308,7 +309,7 @@ Test(int_quant, groups_of_every_size)
     }
 }
 
-/* Patterns of all kinds, NaN and Inf among them, against comparisons of numbers. */
+/* Compares patterns of all kinds, with NaN and Inf, with comparisons of numbers. */
 Test(int_quant, ranges_of_groups_of_every_size)
 {
     enum { COLS = 1200, TOGETHER = 16 };
@@ -347,7 +348,7 @@ Test(int_quant, ranges_of_groups_of_every_size)
     }
 }
 
-/* Not a byte of where nothing may be. */
+/* Checks that no byte outside of the output was written. */
 Test(int_quant, rows_end_where_they_end)
 {
     enum { MOST = 200 };

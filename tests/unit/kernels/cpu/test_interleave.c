@@ -43,7 +43,7 @@ static int code_at(const source *s, size_t k, size_t n)
     return nibble >= 8 ? nibble - 16 : nibble;
 }
 
-/* ft-layout's closed forms, one by one: word, slot, stored value. */
+/* Implements the closed forms of the layouts one by one: word, slot, stored value. */
 static void check_addresses(const source *s, const uint8_t *out)
 {
     const tsr_ft_format *const f = s->args.format;
@@ -125,7 +125,7 @@ Test(interleave, every_layout_at_random_shapes)
     }
 }
 
-/* Around the widths of the vectors: 16 rows and 128 columns at once at most. */
+/* Tests sizes around the widths of the vectors: at most 16 rows and 128 columns at once. */
 Test(interleave, at_shapes_around_a_vector)
 {
     static const size_t kSizes[] = {32, 64, 96, 128, 160, 192, 256};
@@ -140,7 +140,7 @@ Test(interleave, at_shapes_around_a_vector)
     }
 }
 
-/* A band is a matrix of its own, and bands one after another are the whole. */
+/* A band is a matrix of its own, and consecutive bands are the whole. */
 Test(interleave, bands_make_the_whole)
 {
     enum { K = 256, N = 320 };

@@ -52,7 +52,7 @@ Test(mx_codes, every_code_has_the_value_of_its_fields)
 
 /* ---- scales ---- */
 
-/* The exponent by each rule, from its words. */
+/* Returns the exponent by each rule, from its definition in words. */
 static int exponent_by_rule(int rule, double amax, int emax, double largest)
 {
     int e;
@@ -231,7 +231,7 @@ Test(mx_codes, whole_domain_of_bf16_with_every_power_of_two)
     }
 }
 
-/* Divisors that put numbers of BF16 on the ties, or an ulp or two beside them. */
+/* Makes divisors for which numbers of BF16 are ties, or an ulp or two from ties. */
 static float near_tie(uint16_t *near)
 {
     static const float kTies[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5};

@@ -49,7 +49,7 @@ static float scale_of(kind kind, bool unusual)
     return ldexpf(kind == NVFP4 ? 1 + (float)(random_bits() % 65536) / 65536 : 1, exponent);
 }
 
-/* One in `unusual` groups has a scale at the ends of the range; elements go beyond the largest code, and many are equal. */
+/* One of `unusual` groups has a scale at the end of the range. Elements exceed the largest code, and many are equal. */
 static void fill(row *r, kind kind, size_t groups, unsigned unusual)
 {
     const float most = kind == MXFP8 ? 500 : 8;

@@ -31,7 +31,7 @@ static bool is_nvfp4(tsr_mx_form form)
     return tsr_mx_form_group(form) == 16;
 }
 
-/* Codes of any kind but NaN, scales of moderate size. */
+/* Makes codes of any kind except NaN, and scales of moderate size. */
 static void make(operand *o, tsr_mx_form form, float global)
 {
     for (size_t i = 0; i < sizeof o->codes; i++) {
@@ -146,7 +146,7 @@ Test(mx_gemm, forms_say_how_their_codes_lie)
 static uint16_t x[M * K];
 static uint8_t codes[M * K], scales[M * GROUPS];
 
-/* Numbers of all sizes; a group of zeros, and one with an outlier. */
+/* Makes numbers of all sizes, a group of zeros, and a group with an outlier. */
 static void draw_tokens(void)
 {
     for (size_t i = 0; i < M * K; i++) {

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The FP32 product, then BF16, by double, where no infinity comes of it. */
+/* Returns the FP32 product rounded to BF16, computed in double, if it is not infinite. */
 static double by_double(double v, float t)
 {
     return rounded(rounded(v * (double)t, 24, -126), 8, -126);
@@ -86,7 +86,7 @@ Test(mx_values, every_form_decodes_e2m1_alike)
     }
 }
 
-/* All codes with all powers of two, those that overflow included. */
+/* Tests all codes with all powers of two, including those that overflow. */
 Test(mx_values, every_code_with_every_power_of_two)
 {
     uint8_t packed[16], codes[256];
@@ -112,7 +112,7 @@ Test(mx_values, every_code_with_every_power_of_two)
             cr_assert(k.decode_mxfp8_bf16(codes, 256, scales, got));
             cr_assert_arr_eq(got, want, sizeof want, "set %d exponent %d", s, e);
             cr_assert_not(k.decode_mxfp8_bf16(codes + 128, 96, scales, got));
-            uint8_t sound[256]; /* a NaN sends its neighbours to the definition, so once more without any */
+            uint8_t sound[256]; /* NaN makes its neighbours use the definition, so this repeats the test without NaN */
             for (unsigned i = 0; i < 256; i++)
                 sound[i] = (uint8_t)((i & 0x7F) == 0x7F ? i - 1 : i);
             tsr_decode_mxfp8_bf16_ref(sound, 256, scales, want);

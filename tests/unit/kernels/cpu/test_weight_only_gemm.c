@@ -11,13 +11,13 @@
 
 enum { M = 3, N = 64, K = 256, LDD = N + 5 };
 
-/* Evenly spread in [-1, 1). */
+/* Returns evenly distributed numbers in [-1, 1). */
 static double draw(void)
 {
     return (double)(random_bits() >> 11) * 0x1p-52 - 1;
 }
 
-/* To 8 significant bits (BF16) or 11 (F16), ties to even; nothing here is subnormal or too large. */
+/* Rounds to 8 significant bits (BF16) or 11 (F16), ties to even; no number is subnormal or too large. */
 static double rounded(double x, bool bf16)
 {
     int exponent;
@@ -108,7 +108,7 @@ Test(weight_only, every_layout_and_form)
                  1u << TSR_FT_T | 1u << TSR_FT_H | 1u << TSR_FT_R);
 }
 
-/* Small integers and powers of two: no rounding anywhere, so that the order of sums does not matter. */
+/* Uses small integers and powers of two. Nothing is rounded, so the order of sums does not matter. */
 Test(weight_only, exact_where_nothing_is_rounded)
 {
     for (unsigned i = 0; i < 8; i++) {

@@ -99,7 +99,7 @@ Test(policy, fused_members_are_decided_as_one)
     expect(MLP "gate_proj.weight", TSR_QUANTIZE, "feed-forward");
 }
 
-/* gate and up end inside a block; up is the last, and its end does not matter. */
+/* gate and up end inside a block. up is the last, so its end does not matter. */
 static const fixture_tensor kRagged[] = {
     {MLP "gate_proj.weight", {192, 256}, NULL},    {MLP "up_proj.weight", {192, 256}, NULL},
     {ATTENTION "q_proj.weight", {256, 256}, NULL}, {ATTENTION "k_proj.weight", {128, 256}, NULL},
@@ -150,7 +150,7 @@ Test(policy, the_experts_of_a_layer_are_decided_as_one)
     expect("model.layers.0.mlp.gate.weight", TSR_KEEP, "router");
 }
 
-/* hidden_size 256 is the input of gate and up: the second layer's stacks have it in the wrong place. */
+/* hidden_size 256 is the input of gate and up. The second layer's stacks have it in the wrong dimension. */
 Test(policy, stacked_experts_must_be_stored_out_in)
 {
     static const fixture_tensor kStacks[] = {
@@ -181,7 +181,7 @@ Test(policy, the_matrices_of_a_shared_mlp_are_decided_as_one)
     expect(MLP "shared_mlp.gate_proj.weight", TSR_KEEP, MLP "shared_mlp.down_proj.weight is kept: --exclude");
 }
 
-/* q ends on a boundary; k, whose 64 rows follow, does not. */
+/* q ends on a boundary. k, whose 64 rows follow, does not. */
 Test(policy, q_k_and_v_in_one_tensor_must_meet_on_boundaries)
 {
     static const fixture_tensor kJoined[] = {{ATTENTION "qkv_proj.weight", {384, 256}, NULL}};
@@ -257,7 +257,7 @@ static void expect_type(const char *config, const char *type)
     checkpoint = NULL;
 }
 
-/* A wrapper with a table of its own goes by its own name, any other by its language model's. */
+/* A wrapper with a table uses its own name, any other that of its language model. */
 Test(policy, the_model_type_of_a_multimodal_model)
 {
     fixture_make();
@@ -277,7 +277,7 @@ Test(policy, embeddings_are_known_by_name)
     cr_expect_not(tsr_policy_is_embedding("model.layers.0.mlp.up_proj.weight"));
 }
 
-/* Whole matrices of gpt2 are stored the other way round: no option makes a loader read their scales. */
+/* Matrices of gpt2 are stored transposed. With no option would a loader read their scales. */
 Test(policy, what_no_loader_could_read_is_kept_whatever_is_asked)
 {
     static const char *const kAll[] = {"*"};

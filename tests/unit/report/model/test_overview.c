@@ -30,7 +30,7 @@ static tsr_overview overview_of(const tsr_result *r)
     return o;
 }
 
-/* Layers of two tensors, which lose between 31 and 32 dB; layer `odd` loses more. */
+/* Makes layers of two tensors with errors between 31 and 32 dB; layer `odd` has a larger one. */
 static tsr_result layers(unsigned n, unsigned odd)
 {
     tsr_text text = {0};
@@ -93,7 +93,7 @@ Test(overview, layers_in_order_and_the_one_that_stands_out)
     }
 }
 
-/* Returns a result of `verify forward` with 8 layers, the first of which lost far more than the others. */
+/* Returns a result of `verify forward` with 8 layers, the first with a much larger error than the others. */
 static tsr_result forward(bool passed)
 {
     static const char *const kWords[] = {"false", "true"};

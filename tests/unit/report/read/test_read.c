@@ -42,7 +42,7 @@ Test(read, a_quantization_report)
     tsr_result_free(&r);
 }
 
-/* null is what JSON has for infinity: the relative error tells which one. */
+/* null in JSON is infinity; the relative error determines its sign. */
 Test(read, tells_nothing_lost_from_all_lost)
 {
     tsr_result r;
@@ -155,7 +155,7 @@ Test(read, refuses_all_else_and_says_where)
     }
 }
 
-/* Every beginning of a sound result, and every byte of it changed, is read or refused. */
+/* Every truncation of a valid result, and every change of a byte, is read or rejected. */
 Test(read, survives_what_is_cut_and_what_is_damaged)
 {
     char text[sizeof SOUND];

@@ -169,7 +169,7 @@ size_t tsr_cuda_prefill_workspace(const tsr_prefill *args, const tsr_cuda_device
     return 64;
 }
 
-/* Asked for once, before anybody else has the table, and then under the lock. */
+/* Returns a device. It is called once before the table is shared, and later with the lock. */
 tsr_status tsr_cuda_current_device(tsr_cuda_device *device, tsr_err *err)
 {
     (void)err;

@@ -115,7 +115,7 @@ static const simulation kSound[] = {
     {ROWS, COLS, 0, 0, 0, true, rounded},     {8, 8, 0, 0, 0, false, rounded},
 };
 
-/* A normal deviate is beyond 6 once in 5e8; here none of thousands may come near. */
+/* A normal deviate exceeds 6 once in 5e8. None of these thousands may be near it. */
 Test(kernel_tally, sound_results_pass_with_room_to_spare)
 {
     static double values[ROWS * COLS];
@@ -161,7 +161,7 @@ Test(kernel_tally, a_lean_to_one_side_is_found)
     }
 }
 
-/* Attention's results share the rounding of probabilities along a row: x 1.002 is found all the same. */
+/* Results of attention share the rounding of probabilities along a row. A factor of 1.002 is found nevertheless. */
 Test(kernel_tally, a_lean_is_found_beside_errors_of_whole_rows)
 {
     static double values[ROWS * COLS];
@@ -171,7 +171,7 @@ Test(kernel_tally, a_lean_is_found_beside_errors_of_whole_rows)
     cr_assert_float_eq(j.bias.slope, -0.002, 6e-4);
 }
 
-/* Errors of variance 1 whose mean is `offset`, over values of both signs. Returns the lean in standard errors. */
+/* Makes errors of variance 1 with the mean `offset`, for values of both signs. Returns the bias in standard errors. */
 static double sigmas_of_offset(double offset)
 {
     enum { SIDE = 256 };
@@ -200,7 +200,7 @@ Test(kernel_tally, an_offset_above_a_tenth_of_an_error_is_found)
     }
 }
 
-/* Where a result must be exact, any error is beyond its bound; and what is no number is beyond any bound. */
+/* If a result must be exact, any error exceeds its bound, and NaN exceeds any bound. */
 Test(kernel_tally, an_error_where_none_can_be_is_found)
 {
     const tsr_kernel_limits limits = tsr_kernel_limits_defaults();

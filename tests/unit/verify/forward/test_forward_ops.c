@@ -1,4 +1,5 @@
-/* The CPU's functions of a forward pass, which are the definition, against their formulas, written down here once more. */
+/* Tests the CPU's functions of a forward pass, which are the definition, against a second implementation of their
+ * formulas. */
 #include "tests/unit/verify/forward/as_activations.h"
 
 #include "tests/unit/random_bits.h"
@@ -19,7 +20,7 @@ static void begin(void)
     ops = tsr_ops_of_cpu(2, NULL);
 }
 
-/* Values far beyond the limit, on both sides, of which gpt-oss cuts off some. */
+/* Tests values far beyond the limit on both sides, some of which gpt-oss clips. */
 Test(forward_ops, gates_are_their_formulas, .init = begin)
 {
     enum { ROWS = 40, N = 24, LD = 2 * N };
@@ -54,7 +55,8 @@ Test(forward_ops, gates_are_their_formulas, .init = begin)
     }
 }
 
-/* Sequences of several lengths, heads that share keys, a window, a cap, sinks and chosen tokens, each with and without. */
+/* Tests sequences of several lengths, heads that share keys, a window, a cap, sinks and chosen tokens, each with and
+ * without. */
 Test(forward_ops, attention_is_its_formula, .init = begin)
 {
     enum { COUNT = 23, HEADS = 4, KV_HEADS = 2, DIM = 6, V_DIM = 5 };
@@ -119,7 +121,7 @@ Test(forward_ops, attention_is_its_formula, .init = begin)
     }
 }
 
-/* With weights one score for all heads, without them one for each. */
+/* Returns one score for all heads with weights, and one per head without. */
 Test(forward_ops, scores_of_an_indexer_are_their_formula, .init = begin)
 {
     enum {

@@ -1,4 +1,4 @@
-/* The operations of recurrent layers on the CPU against their formulas, written down here once more. */
+/* Tests the operations of recurrent layers on the CPU against a second implementation of their formulas. */
 #include "tests/unit/verify/forward/as_activations.h"
 
 #include "tests/unit/random_bits.h"
@@ -18,7 +18,7 @@ static void fill(double *x, size_t n, double size) /* in [-size, size) */
         x[i] = size * ((double)(random_bits() >> 11) * 0x1p-52 - 1);
 }
 
-/* Sequences that are shorter than the filters, and longer; with and without a bias. */
+/* Tests sequences that are shorter and longer than the filters, with and without a bias. */
 Test(recurrent_ops, convolution_is_its_formula)
 {
     static double x[COUNT * CHANNELS], y[COUNT * CHANNELS], weight[CHANNELS * TAPS], bias[CHANNELS];
@@ -53,7 +53,7 @@ static double length(const double *x)
     return sqrt(sum);
 }
 
-/* Decays of a head, or of each row of its state. Steps of the scan have a least value, which is above some of them. */
+/* Tests decays per head, or per row of its state. Steps of the scan have a minimum, which exceeds some of them. */
 static void check(tsr_recurrence kind, size_t decays)
 {
     static double q[COUNT * K_HEADS * DIM], k[COUNT * K_HEADS * DIM], v[COUNT * HEADS * V_DIM],

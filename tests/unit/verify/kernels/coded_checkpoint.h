@@ -109,7 +109,8 @@ static tsr_kernel_options options_for(tsr_device *device, const char *const *glo
                                 .limits = tsr_kernel_limits_defaults()};
 }
 
-/* Checks the products of all weights on one thread and on four: the same judgements, more than `least` of them. */
+/* Checks the products of all weights on one thread and on four. The judgements are equal, and there are more than
+ * `least`. */
 static inline void expect_same_on_any_threads(size_t least)
 {
     tsr_device device;

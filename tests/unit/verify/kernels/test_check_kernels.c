@@ -106,7 +106,7 @@ static tsr_device faulty_device(fault planted)
 
 TestSuite(kernels, .init = make_checkpoint, .fini = remove_checkpoint);
 
-/* The table is full at eight of a kind; an error says so, which may be NULL, and the table does not change. */
+/* The table is full with eight of a kind. The error, which may be NULL, reports it, and the table does not change. */
 Test(kernels, a_full_table_takes_no_more)
 {
     tsr_device full = {.name = "full"};
@@ -151,7 +151,7 @@ static tsr_status count_grouped(const tsr_device_gemm *kernel, size_t rank, cons
     return TSR_OK;
 }
 
-/* Otherwise the kernels of single weights would be judged by nothing. */
+/* Without this the kernels of single weights would not be judged. */
 Test(kernels, one_weight_is_no_group_of_one)
 {
     const int32_t experts[] = {0, 0, 1};

@@ -114,7 +114,7 @@ typedef enum fault {
 
 static uint8_t other_codes[ROWS * COLUMNS], other_scales[ROWS * COLUMNS / 16];
 
-/* Spoils a copy of W as the fault has it. */
+/* Modifies a copy of W by the fault. */
 static void spoil(fault planted, tsr_mx_matrix *w, size_t n, size_t k)
 {
     const size_t bytes = tsr_mx_form_bytes(w->form, n * k), group = tsr_mx_form_group(w->form), scales = n * k / group;
@@ -175,7 +175,7 @@ Test(small_groups, planted_faults_of_products_are_found)
     }
 }
 
-/* The sound decoder, and a bit of one value flipped: the sign of a zero counts, too. */
+/* Decodes correctly and flips a bit of one value: the sign of a zero counts, too. */
 static tsr_status flip_a_sign(const tsr_device_mx_dequant *kernel, const tsr_mx_matrix *matrix, size_t rows, size_t k,
                               uint16_t *values, tsr_err *e)
 {

@@ -20,7 +20,7 @@ static double floor_to_power(double x)
     return exp2(floor(log2(x)));
 }
 
-/* Half a step of a format with `bits` of mantissa, at x. */
+/* Returns half a step of a format with `bits` of mantissa, at x. */
 static double half_step(double x, int bits, double least)
 {
     return floor_to_power(fmax(x, least)) * exp2(-bits - 1);
@@ -32,7 +32,7 @@ static const struct {
     double least;
 } kOuts[] = {{TSR_OUT_BF16, 7, 0x1p-126}, {TSR_OUT_F16, 10, 0x1p-14}, {TSR_OUT_F32, 23, 0x1p-126}};
 
-/* One row by one column, of codes that change from step to step, under two scales. */
+/* Computes one row by one column, of codes that change from step to step, with two scales. */
 typedef struct product {
     double a[K], w[K];
     uint8_t a_codes[K], w_codes[K];
@@ -51,7 +51,7 @@ static void make(product *p)
     p->scale_a[0] = 0.5f, p->scale_a[1] = 3, p->scale_w[0] = 0.75f, p->scale_w[1] = 0.25f;
 }
 
-/* The promoted and the unpromoted accumulators as gemm_oracle.h defines them, step by step. */
+/* Computes the promoted and the unpromoted accumulators as gemm_oracle.h defines them, step by step. */
 static tsr_exact expected(const product *p)
 {
     tsr_exact e = {0};
@@ -130,8 +130,8 @@ Test(gemm_oracle, bounds_are_no_looser_than_their_header_says)
     }
 }
 
-/* Whatever the formulas say: FP32 sums in the worst order that the bound speaks of stay within it, and it is not ten
- * times what plain sums of one sign, which round the most, can show. */
+/* FP32 sums in the worst order of the bound are within it. It is at most ten times the error of plain sums of one sign,
+ * which have the largest rounding errors. */
 Test(gemm_oracle, the_bound_of_fp32_is_near_what_happens)
 {
     tsr_exact e = {.mass = 0};
@@ -153,7 +153,7 @@ Test(gemm_oracle, the_bound_of_fp32_is_near_what_happens)
     cr_expect_gt(worst, 0.05, "%g of the bound", worst);
 }
 
-/* Four steps of a tile, or all steps of k, of which each truncates by 2^-14 of the sum in the mean. */
+/* Adds four steps of a tile, or all steps of k, each of which truncates by 2^-14 of the sum on average. */
 Test(gemm_oracle, slopes_are_what_their_header_says)
 {
     expect_near(tsr_gemm_slope(TSR_ACCUMULATE_FP32, 7168), 0x1p-18, "FP32");

@@ -1,4 +1,4 @@
-/* Products divided among ranks: sound ranks pass, and faults that are planted in a rank or in the sum are found. */
+/* Tests products divided among ranks: correct ranks pass, and faults planted in a rank or in the sum are found. */
 #include "tests/unit/unspread_ranks.h"
 #include "tests/unit/verify/kernels/coded_checkpoint.h"
 
@@ -88,7 +88,7 @@ static tsr_status forget_to_send(tsr_device *of, size_t ranks, tsr_out out, floa
     return status;
 }
 
-/* Cuts results off to BF16 instead of rounding them. */
+/* Truncates results to BF16 instead of rounding them. */
 static tsr_status truncate_sums(tsr_device *of, size_t ranks, tsr_out out, float *parts, size_t n, double *seconds,
                                 tsr_err *e)
 {

@@ -1,5 +1,5 @@
-/* verify mla: a sound device passes, and every fault that is planted in a kernel, in W_o or in the sum over ranks is
- * found where it is. */
+/* Tests verify mla: a correct device passes, and every fault planted in a kernel, in W_o or in the sum over ranks is
+ * found in its place. */
 #include "common/float_bits.h"
 #include "tests/unit/unspread_ranks.h"
 #include "verify/evidence/activations.h"
@@ -92,7 +92,7 @@ static void close_layer(void)
 
 static uint64_t context = 150;
 
-/* Runs the check; the first judgement that fails, or "". */
+/* Runs the check. Returns the first judgement that fails, or "". */
 static const char *first_failure(void)
 {
     static char what[256];
@@ -137,7 +137,7 @@ static tsr_status use_another_scale(const tsr_device_mla *kernel, size_t rank, c
     return sound.run(kernel, rank, &other, seconds, e);
 }
 
-/* Within the worst case, beyond the expected. */
+/* Makes an error within the worst case, but above the expected one. */
 static tsr_status use_nearly_the_scale(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args,
                                        double *seconds, tsr_err *e)
 {
@@ -188,7 +188,7 @@ static tsr_status add_in_bf16(tsr_device *of, size_t ranks, tsr_out out, float *
     return sound.ranks.sum(of, ranks, out, parts, n, seconds, e);
 }
 
-/* Within the worst case, beyond the expected. */
+/* Makes an error within the worst case, but above the expected one. */
 static tsr_status add_in_19_bits(tsr_device *of, size_t ranks, tsr_out out, float *parts, size_t n, double *seconds,
                                  tsr_err *e)
 {
@@ -207,7 +207,7 @@ static tsr_status forget_to_send(tsr_device *of, size_t ranks, tsr_out out, floa
     return status;
 }
 
-/* A tensor core's result, which is off by one part in 150 where `variant` says so. */
+/* Makes a tensor core's result that is off by one part in 150 if `variant` is set. */
 static tsr_status run_in_bf16(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args, double *seconds,
                               tsr_err *e)
 {
@@ -221,7 +221,7 @@ static tsr_status run_in_bf16(const tsr_device_mla *kernel, size_t rank, const t
 
 static tsr_device_prefill sound_prefill;
 
-/* Each query sees the token behind it, too. */
+/* Makes each query also see the next token. */
 static tsr_status look_ahead(const tsr_device_prefill *kernel, const tsr_causal_attention *args, double *seconds,
                              tsr_err *e)
 {
@@ -253,7 +253,7 @@ static tsr_status leave_the_last_query(const tsr_device_prefill *kernel, const t
     return sound_prefill.run(kernel, &other, seconds, e);
 }
 
-/* Within the worst case, beyond the expected. */
+/* Makes an error within the worst case, but above the expected one. */
 static tsr_status prefill_with_nearly_the_scale(const tsr_device_prefill *kernel, const tsr_causal_attention *args,
                                                 double *seconds, tsr_err *e)
 {
@@ -327,8 +327,8 @@ Test(mla, what_the_bound_hides_the_expected_error_shows)
 
 /* ---- steep scores ---- */
 
-/* As a tensor core's kernel: pages of 64 one after another, each with the largest score so far. Where `variant` says so,
- * what was added up before a much larger score came is not rescaled: drawn scores never differ so much. */
+/* Computes like a tensor core's kernel: pages of 64 one after another, each with the largest score so far. With
+ * `variant`, the sum before a much larger score is not rescaled. Random scores never differ so much. */
 static void attend_by_pages(const tsr_mla_attention *args, const float *q, const float *rows, size_t n, bool forgets,
                             float *out)
 {

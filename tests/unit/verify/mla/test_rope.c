@@ -1,4 +1,4 @@
-/* RoPE's frequencies against formulas written out here once more, from the papers that define them. */
+/* Tests RoPE's frequencies against a second implementation of the papers' formulas. */
 #include "verify/mla/rope.h"
 
 #include <criterion/criterion.h>

@@ -34,7 +34,7 @@ static void fill(unsigned bits)
         group_of[c] = (uint32_t)(c / GROUP);
 }
 
-/* The parts of a checkpoint of one file, which is gone when it is closed. */
+/* The parts of a checkpoint of one file, which is removed when it is closed. */
 typedef struct fixture {
     char path[32];
     tsr_file file;
@@ -63,7 +63,7 @@ static void put(fixture *f, tsr_tensor *t, tsr_dtype dtype, const void *bytes, s
     f->end += size;
 }
 
-/* Properties that all weights share; the coding and its own follow. */
+/* Sets properties that all weights share. The coding and its own properties follow. */
 static void describe(fixture *f, uint64_t matrices, bool transposed)
 {
     f->values = (tsr_tensor){.name = "values",
@@ -89,7 +89,7 @@ static double wanted(const tsr_weight *w, uint64_t matrix, uint64_t row, uint64_
     return w->transposed ? expected[matrix][col][row] : expected[matrix][row][col];
 }
 
-/* Pieces that begin and end within bytes, words and groups; the memory that is said to be enough for each. */
+/* Reads pieces that begin and end within bytes, words and groups, with the smallest memory for each. */
 static void expect_pieces(fixture *f)
 {
     const uint64_t height = f->weight.transposed ? COLS : ROWS, width = f->weight.transposed ? ROWS : COLS,

@@ -29,7 +29,7 @@ Test(e2m1, pieces_begin_and_end_anywhere)
     uint32_t state = 1;
     for (uint64_t at = 0; at < 20; at++) {
         for (size_t n = 0; at + n <= 2 * BYTES; n++) {
-            /* Just as many bytes as there are: one too many that is read shows under ASan and valgrind. */
+            /* Allocates exactly these bytes, so that ASan and valgrind find one that is read beyond them. */
             const size_t size = (size_t)(at + n + 1) / 2;
             unsigned char *const bytes = malloc(size + (size == 0));
             double out[2 * BYTES + 1];
@@ -101,7 +101,7 @@ Test(six_bits, pieces_begin_and_end_anywhere)
     }
 }
 
-/* Every value of each element is its own nearest, and half a step on either side is allowed, more is not. */
+/* Every value of each element is its own nearest. Half a step on either side is accepted, more is not. */
 Test(six_bits, nearest_codes)
 {
     for (int e3m2 = 0; e3m2 < 2; e3m2++) {
@@ -134,7 +134,7 @@ static void fill(unsigned bits)
     }
 }
 
-/* `lines` hold the whole matrix; any piece of it has to come out. */
+/* `lines` have the whole matrix. Any piece of it must be equal. */
 static void expect_pieces(tsr_order order, unsigned bits, const unsigned char *lines, size_t pitch, size_t row_unit,
                           size_t col_unit)
 {
@@ -161,7 +161,7 @@ static void expect_pieces(tsr_order order, unsigned bits, const unsigned char *l
 
 Test(order, awq)
 {
-    /* Nibble k of word j is output column 8j + (0, 2, 4, 6, 1, 3, 5, 7)[k]: of our matrix a row. */
+    /* Nibble k of word j is output column 8j + (0, 2, 4, 6, 1, 3, 5, 7)[k], which is a row of the matrix. */
     static const unsigned kColumns[8] = {0, 2, 4, 6, 1, 3, 5, 7};
     static uint32_t words[COLS][ROWS / 8];
     fill(4);
@@ -172,7 +172,7 @@ Test(order, awq)
         }
     }
     expect_pieces(TSR_ORDER_AWQ, 4, (const unsigned char *)words, sizeof *words, 8, 1);
-    /* The example that every reader can check by hand. */
+    /* Tests an example that can be checked by hand. */
     const uint32_t word = 0x76543210;
     unsigned char codes[8];
     const tsr_lines one = {.order = TSR_ORDER_AWQ, .bits = 4, .bytes = (const unsigned char *)&word, .pitch = 4};
@@ -220,7 +220,7 @@ Test(order, along)
 
 /* ---- rounding ---- */
 
-/* For each pair of neighbouring codes: below the middle the lower one is right, above it the upper one. */
+/* Between two neighbouring codes, the lower one is right below the middle and the upper one above it. */
 Test(rounding, tells_which_e2m1_codes_are_the_nearest)
 {
     const double scale = 0x1.8p-5;
@@ -240,7 +240,7 @@ Test(rounding, tells_which_e2m1_codes_are_the_nearest)
     cr_expect_eq(tsr_count_misrounded(&rounding, x + 2, y + 2, 3), 2, "a code far from it, and one for a zero");
 }
 
-/* Rounded as PyTorch rounds a quotient or a sum of BF16: by way of FP32. */
+/* Rounds a quotient or a sum of BF16 as PyTorch does: to FP32 first. */
 static double in_bf16(double value)
 {
     const float narrow = (float)value;
@@ -350,7 +350,7 @@ Test(scales, those_of_e4m3_are_the_nearest_to_what_amax_asks_for)
 
 Test(scales, a_search_may_choose_what_costs_less)
 {
-    /* Fifteen values that a smaller scale hits, and one that it clips a little. */
+    /* Makes fifteen values that are exact with a smaller scale, and one that it clips a little. */
     double x[16], y[16];
     for (size_t i = 0; i < 16; i++) {
         x[i] = i == 0 ? 6.5 : 5.0 + 1.0 * (i % 2);
@@ -360,7 +360,7 @@ Test(scales, a_search_may_choose_what_costs_less)
     for (size_t i = 1; i < 16; i++)
         x[i] = y[i];
     tsr_group group = {.x = x, .y = y, .n = 16, .stride = 1, .scale = 1};
-    x[0] = 7.5; /* asks for 1.25, which none of the others likes */
+    x[0] = 7.5; /* needs 1.25, unlike all others */
     y[0] = 6;
     tsr_group_verdict verdict;
     cr_expect(!tsr_group_is_misscaled(&rule, &group, &verdict));

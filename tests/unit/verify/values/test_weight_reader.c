@@ -21,7 +21,8 @@ static double from_bits(uint32_t bits)
     return x;
 }
 
-/* Every length around the lanes, from addresses of any alignment, and nothing written behind the end. */
+/* Tests every length around the vector width, from addresses of any alignment, and that nothing is written after the
+ * end. */
 static void expect_decoded(tsr_dtype dtype, const void *data, size_t count, const double *expected)
 {
     const size_t width = tsr_dtype_bytes(dtype);
@@ -100,7 +101,7 @@ Test(decode, wide_floats_and_integers)
 
 enum { MATRICES = 2, ROWS = 70, COLS = 50, BLOCK_ROWS = 16, BLOCK_COLS = 12, GRID_ROWS = 8, GRID_COLS = 5 };
 
-/* For each pair of neighbouring codes: below the middle the lower one is right, above it the upper one. */
+/* Between two neighbouring codes, the lower one is right below the middle and the upper one above it. */
 Test(reader, tells_which_codes_are_the_nearest)
 {
     const double scale = 0x1.8p-5;
@@ -122,14 +123,14 @@ Test(reader, tells_which_codes_are_the_nearest)
             cr_assert(wrong == 0 || first == (share < 0.5 ? 1 : 0), "code %u, share %g", code, share);
         }
     }
-    /* Beyond the largest code nothing is nearer than it. */
+    /* For values beyond the largest code, that code is the nearest. */
     const double x[] = {1000 * scale, 1000 * scale}, y[] = {448 * scale, 416 * scale};
     size_t first;
     cr_expect_eq(tsr_weight_reader_misrounded(&reader, 0, 0, 2, x, y, &first), 1);
     cr_expect_eq(first, 1);
 }
 
-/* All codes, scales of every kind of number, a padded grid; each piece against one product at a time. */
+/* Tests all codes, scales of every kind of number, and a padded grid. Each piece is compared with single products. */
 static void expect_pieces(tsr_dtype scale_dtype, const void *scales, const double *values)
 {
     static unsigned char codes[MATRICES * ROWS * COLS];
