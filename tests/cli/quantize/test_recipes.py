@@ -102,6 +102,58 @@ def test_minimax_m2(tmp_path, quantize):
     assert all(is_listed(m, listed(RECIPES["minimax-m2"]["published"])) for m in listed(stated(made)))
 
 
+def small_qwen(path, model_type):
+    """Makes Qwen3-MoE or Qwen3-Next with the layers that its release quantizes, and those that it keeps."""
+    moe, attention = "model.layers.{}.mlp.", "model.layers.{}.self_attn."
+    fp8 = {f"{moe.format(0)}experts.{e}.{n}_proj.weight": (128, 128) for e in range(2) for n in ("gate", "up", "down")}
+    kept = {moe.format(0) + "gate.weight": (2, 128), "model.layers.0.input_layernorm.weight": (128,), "lm_head.weight": (64, 128),
+            "model.embed_tokens.weight": (64, 128)}
+    if model_type == "qwen3_next":
+        linear = "model.layers.0.linear_attn."
+        fp8 |= {f"{moe.format(0)}shared_expert.{n}_proj.weight": (128, 128) for n in ("gate", "up", "down")}
+        fp8 |= {linear + "in_proj_qkvz.weight": (512, 128), linear + "out_proj.weight": (128, 128)}
+        kept |= {moe.format(0) + "shared_expert_gate.weight": (1, 128), linear + "in_proj_ba.weight": (2, 128),
+                 linear + "conv1d.weight": (384, 1, 4), linear + "A_log": (1,), linear + "dt_bias": (1,), linear + "norm.weight": (128,)}
+    at = attention.format(3 if model_type == "qwen3_next" else 0)
+    fp8 |= {f"{at}{n}_proj.weight": (128, 128) for n in "qkvo"}
+    kept |= {f"{at}{n}_norm.weight": (128,) for n in "qk"}
+    weights = {n: random_weight(shape, i).astype(BF16) for i, (n, shape) in enumerate({**fp8, **kept}.items())}
+    return make(path, {"model.safetensors": weights}, quantization=None, model_type=model_type, hidden_size=128,
+                num_hidden_layers=4, num_attention_heads=1, num_key_value_heads=1, num_experts=2), fp8, kept
+
+
+@pytest.mark.parametrize("name, model_type", [("qwen3-moe-fp8", "qwen3_moe"), ("qwen3-next-fp8", "qwen3_next")])
+def test_qwen(name, model_type, tmp_path, quantize):
+    src, fp8, kept = small_qwen(tmp_path / "src", model_type)
+    made = quantize(src, "--recipe", name)
+    found, published = tensors(made), RECIPES[name]["published"]
+    assert {n for n in found if found[n][0] == "F8_E4M3"} == set(fp8)
+    assert all(found[n][0] == "BF16" for n in kept)
+    assert_published(stated(made), published)
+    assert set(listed(stated(made))) <= set(listed(published))
+    matrices = {n.removesuffix(".weight") for n, shape in kept.items() if len(shape) == 2 and "embed" not in n}
+    assert matrices <= set(listed(stated(made)))
+
+
+def test_deepseek_v32(tmp_path, quantize):
+    """The projections of the indexer's queries and keys are FP8 with powers of two. The weights of its heads are not."""
+    x = "model.layers.0.self_attn."
+    fp8 = {x + "q_a_proj.weight": (128, 256), x + "q_b_proj.weight": (192, 128), x + "kv_a_proj_with_mqa.weight": (192, 256),
+           x + "kv_b_proj.weight": (256, 128), x + "o_proj.weight": (256, 128), x + "indexer.wq_b.weight": (256, 128),
+           x + "indexer.wk.weight": (128, 256)}
+    kept = {x + "indexer.weights_proj.weight": (2, 256), x + "indexer.k_norm.weight": (128,), x + "indexer.k_norm.bias": (128,),
+            "model.embed_tokens.weight": (64, 256), "lm_head.weight": (64, 256)}
+    weights = {n: random_weight(shape, i).astype(BF16) for i, (n, shape) in enumerate({**fp8, **kept}.items())}
+    src = make(tmp_path / "src", {"model.safetensors": weights}, quantization=None, model_type="deepseek_v32", hidden_size=256,
+               num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, q_lora_rank=128, kv_lora_rank=128,
+               qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, index_n_heads=2, index_head_dim=128, index_topk=16)
+    made = quantize(src, "--recipe", "deepseek-v3.2")
+    found = tensors(made)
+    assert {n for n in found if found[n][0] == "F8_E4M3"} == set(fp8)
+    assert all(found[n][0] == "BF16" for n in kept)
+    assert_published(stated(made), RECIPES["deepseek-v3.2"]["published"])
+
+
 def nemotron(path):
     b = "backbone.layers."
     fp8 = {f"{b}0.mixer.in_proj.weight": (160, 128), f"{b}0.mixer.out_proj.weight": (128, 64),
