@@ -315,33 +315,6 @@ out:
 
 /* ---- batches ---- */
 
-static tsr_status shape_batch(check *c, const size_t *lengths, size_t sequences, size_t new_tokens, tsr_err *err)
-{
-    tsr_mla_batch *const b = &c->batch;
-    b->sequences = sequences;
-    b->first = calloc(sequences + 1, sizeof *b->first);
-    if (b->first == NULL)
-        return tsr_out_of_memory(err, "for a batch");
-    for (size_t s = 0; s < sequences; s++) {
-        b->first[s + 1] = b->tokens += lengths[s];
-        b->longest = lengths[s] > b->longest ? lengths[s] : b->longest;
-    }
-    b->token_of = malloc((b->tokens + 1) * sizeof *b->token_of);
-    b->seq_of = malloc((b->tokens + 1) * sizeof *b->seq_of);
-    b->hidden = malloc((b->tokens * c->model.hidden + 1) * sizeof *b->hidden);
-    if (b->token_of == NULL || b->seq_of == NULL || b->hidden == NULL)
-        return tsr_out_of_memory(err, "for a batch");
-    for (size_t s = 0; s < sequences; s++) {
-        for (size_t t = b->first[s]; t < b->first[s + 1]; t++) {
-            if (b->first[s + 1] - t > new_tokens)
-                continue;
-            b->token_of[b->queries] = t;
-            b->seq_of[b->queries++] = s;
-        }
-    }
-    return TSR_OK;
-}
-
 /* Generates a batch. The first sequence is the longest, the second is empty, the others have any length. */
 static tsr_status draw_batch(check *c, tsr_err *err)
 {
@@ -352,7 +325,8 @@ static tsr_status draw_batch(check *c, tsr_err *err)
         return tsr_out_of_memory(err, "for a batch");
     for (size_t s = 0; s < r->batch; s++)
         lengths[s] = s == 0 ? (size_t)r->context : s == 1 ? 0 : (size_t)(tsr_mix_bits(seed + s) % (r->context + 1));
-    tsr_status status = shape_batch(c, lengths, (size_t)r->batch, (size_t)r->new_tokens, err);
+    tsr_status status =
+        tsr_mla_batch_shape(&c->batch, lengths, (size_t)r->batch, (size_t)r->new_tokens, c->model.hidden, err);
     free(lengths);
     TSR_TRY(status);
     const size_t n = c->batch.tokens * c->model.hidden;
@@ -377,7 +351,8 @@ static tsr_status read_batch(check *c, tsr_err *err)
         return tsr_out_of_memory(err, "for a batch");
     for (size_t s = 0; s < t->shape[0]; s++)
         lengths[s] = (size_t)t->shape[1];
-    const tsr_status status = shape_batch(c, lengths, (size_t)t->shape[0], (size_t)t->shape[1], err);
+    const tsr_status status =
+        tsr_mla_batch_shape(&c->batch, lengths, (size_t)t->shape[0], (size_t)t->shape[1], c->model.hidden, err);
     free(lengths);
     TSR_TRY(status);
     free(c->batch.hidden);

@@ -160,7 +160,7 @@ Test(mla_attention, lists_of_rows)
         indices[3 * TOP_K] = indices[3 * TOP_K + 7] = indices[3 * TOP_K + 8] =
             table[0] * PAGE + 1; /* one, three times */
         indices[3 * TOP_K + 1] = table[0] * PAGE + 2;
-        indices[4 * TOP_K + 50] = table[MAX_PAGES] * PAGE; /* of another sequence */
+        indices[4 * TOP_K + 50] = table[MAX_PAGES] * PAGE; /* a row of another sequence */
         a.indices = indices;
         a.top_k = TOP_K;
         a.block_table = a.seqlens = NULL;
