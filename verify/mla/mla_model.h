@@ -6,7 +6,7 @@
 #define TSR_VERIFY_MLA_MLA_MODEL_H
 
 #include "verify/compare/compare.h"
-#include "verify/mla/indexer.h"
+#include "verify/mla/index_query.h"
 
 typedef struct tsr_mla_model {
     const tsr_checkpoint *checkpoint;

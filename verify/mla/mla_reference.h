@@ -11,7 +11,7 @@
  *   probabilities [q][heads][t];  attention [q][heads][v] = sum of p (W_v latent)
  *   output [q][hidden] = attention W_o^T
  *   index_q [q][index heads][dim], index_k [n][dim], index_weights [q][index heads], index_scores [q][t], 0 for tokens
- *   that are not seen: verify/mla/indexer.h, for a model with an open indexer
+ *   that are not seen: verify/mla/index_query.h, for a model with an open indexer
  *
  * Sources: DeepSeek-V2, section 2.1; DeepSeek-V3's inference/model.py. Thread-safe over different outputs. */
 #ifndef TSR_VERIFY_MLA_MLA_REFERENCE_H

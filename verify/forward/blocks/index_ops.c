@@ -2,7 +2,7 @@
 #include "verify/forward/forward_ops.h"
 
 #include "common/parallel/parallel_for.h"
-#include "verify/mla/indexer.h"
+#include "verify/mla/index_query.h"
 
 /* Stores the scores of a query for each head. */
 static void score_heads(const tsr_op_index *a, const tsr_index_query *x, size_t query)

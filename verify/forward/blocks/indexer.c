@@ -2,7 +2,7 @@
 #include "verify/forward/forward_parts.h"
 
 #include "common/checked.h"
-#include "verify/mla/indexer.h"
+#include "verify/mla/index_query.h"
 
 #include <stdio.h>
 #include <stdlib.h>

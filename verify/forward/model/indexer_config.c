@@ -2,7 +2,7 @@
 #include "verify/forward/forward_parts.h"
 
 #include "formats/checkpoint/config.h"
-#include "verify/mla/indexer.h"
+#include "verify/mla/index_query.h"
 
 #include <math.h>
 #include <stdio.h>

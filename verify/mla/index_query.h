@@ -6,8 +6,8 @@
  *
  * A query attends to the `kept` tokens with the largest scores. Sources: DeepSeek-V3.2's inference/model.py;
  * modeling_deepseek_v32.py and modeling_glm_moe_dsa.py of transformers. */
-#ifndef TSR_VERIFY_MLA_INDEXER_H
-#define TSR_VERIFY_MLA_INDEXER_H
+#ifndef TSR_VERIFY_MLA_INDEX_QUERY_H
+#define TSR_VERIFY_MLA_INDEX_QUERY_H
 
 #include "verify/mla/rope.h"
 

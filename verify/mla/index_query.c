@@ -1,5 +1,5 @@
 /* Reads the sizes of an indexer, and computes its scores. */
-#include "verify/mla/indexer.h"
+#include "verify/mla/index_query.h"
 
 #include "common/checked.h"
 #include "formats/checkpoint/config.h"
