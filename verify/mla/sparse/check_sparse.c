@@ -97,7 +97,7 @@ typedef struct indexing {
     const pass *p;
     tsr_index_codes codes;
     double *value, *bound, *variance, *got;
-    float *logits; /* of one sequence after another */
+    float *logits; /* [queries][tokens] of one sequence */
     int32_t *seen; /* [queries] */
 } indexing;
 

@@ -125,7 +125,7 @@ typedef struct solving {
 /* Sums of the products of one head. */
 typedef struct head_sums {
     double sum, mass, squares;
-    double slack, variance; /* of a tensor core */
+    double slack, variance; /* errors of a tensor core */
 } head_sums;
 
 /* Returns the largest power of two that is not above x. */
