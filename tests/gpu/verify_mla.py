@@ -98,7 +98,7 @@ def main():
         auto = run(options.tessera, small, CUDA_VISIBLE_DEVICES="")
         checks.check("no device: auto says so", auto.returncode == 0 and "checked on the CPU: no usable GPU" in auto.stdout)
 
-        both, ranks = ("CUDA plain", "CUDA fast"), ("--fp8-cache", "--tp", "2")
+        both, ranks = ("CUDA plain", "CUDA fast"), ("--kv", "fp8", "--tp", "2")
         one = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]}
         name = "8 heads, 512 + 64, ranks in turn"
         found, why = verify(checks, options.tessera, name, small, *ranks, "--batch", 5, "--context", 400, "--new-tokens", 2, **one)

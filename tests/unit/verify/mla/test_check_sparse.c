@@ -2,6 +2,7 @@
  * found where it is, and named if it is a known mistake. */
 #include "common/float_bits.h"
 #include "tests/unit/verify/mla/mla_layer.h"
+#include "verify/mla/sparse/sparse_lists.h"
 
 #include <math.h>
 
@@ -380,6 +381,14 @@ Test(sparse, planted_faults_of_index_kernels_are_found)
     for (size_t i = 0; i < sizeof kFaults / sizeof *kFaults; i++) {
         device.indexes[0].run = kFaults[i].run;
         expect_failure(i, kFaults[i].what);
+    }
+}
+
+Test(sparse, each_list_has_entries_without_a_row)
+{
+    for (size_t top_k = 1; top_k < 200; top_k++) {
+        const size_t list = tsr_mla_list_length(top_k);
+        cr_assert(list > top_k && list <= top_k + 64 && list % 64 == 0, "%zu: %zu", top_k, list);
     }
 }
 
