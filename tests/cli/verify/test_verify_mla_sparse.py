@@ -91,6 +91,14 @@ def test_a_sound_layer_passes(tmp_path, judgements, options):
     assert 0.5 < found[f"index scores in FP8, rotated{batches[-1]}"]["token_agreement"] <= 1
 
 
+def test_the_result_has_top_k(tmp_path, tessera, verify):
+    dst = model().write(tmp_path / "m")
+    assert verify(dst, "--context", "20")["top_k"] is None
+    assert verify(dst, "--context", "20", "--top-k", "7")["top_k"] == 7
+    code, out, _ = harness.run(tessera, ["verify", "mla", dst, "--device", "cpu", "--context", "20", "--json", "-"])
+    assert code == 0 and "top_k" not in json.loads(out)
+
+
 def test_all_tokens_are_chosen_if_they_are_few(tmp_path, judgements):
     found = judgements(model({"kept": 4096}).write(tmp_path / "m"), "--context", "30")
     assert not failed(found)
