@@ -6,9 +6,9 @@ import pathlib
 import re
 
 import harness
-from mla_oracle import Model
 import jsonschema
 import pytest
+from mla_oracle import Model
 import referencing
 import results
 
