@@ -20,6 +20,18 @@ void tsr_mla_judge_sqnr(tsr_judgement *j, const double *x, const double *y, size
         j->fault = "SQNR below --min-sqnr";
 }
 
+/* Applies W_v to the exact result of one query and head. */
+static tsr_status expand_row(void *context, size_t row, size_t worker, tsr_err *err)
+{
+    const tsr_mla_work *const w = context;
+    const tsr_mla_model *const m = w->s->model;
+    (void)worker, (void)err;
+    for (size_t i = 0; i < m->v; i++)
+        w->values[row * m->v + i] =
+            tsr_dot(w->exact + row * m->rank, m->w_vc + (row % m->heads * m->v + i) * m->rank, m->rank);
+    return TSR_OK;
+}
+
 /* Judges the error of the cache's format: attention over the operands against attention over their originals. For
  * sparse attention these are all tokens, so that the figure has the error of leaving tokens out as well. */
 static tsr_status judge_cache(tsr_mla_work *w, tsr_err *err)
@@ -31,10 +43,8 @@ static tsr_status judge_cache(tsr_mla_work *w, tsr_err *err)
              w->list > 0 ? w->s->batch_name : "", w->list > 0 ? ", against attention to all tokens" : "");
     tsr_judgement j = {
         .subject = w->s->name, .what = what, .kind = TSR_ERROR_QUANTIZATION, .of_bound = -1, .of_expected = -1};
-    for (size_t i = 0; i < queries * cols; i++) {
-        const size_t row = i / m->v, h = row % m->heads;
-        w->values[i] = tsr_dot(w->exact + row * m->rank, m->w_vc + (h * m->v + i % m->v) * m->rank, m->rank);
-    }
+    const tsr_run_options *const run = &w->s->options->run;
+    TSR_TRY(tsr_parallel_for(queries * m->heads, run->threads, run->cancel, expand_row, w, err));
     if (w->list > 0) /* the cost of leaving tokens out is shown, without a limit */
         tsr_judge(&j, w->s->stages->of[TSR_STAGE_ATTENTION], w->values, queries, cols, NULL, NULL);
     else

@@ -45,20 +45,29 @@ static void fill_cache(tsr_mla_work *w)
     }
 }
 
-/* Computes one query's absorbed vector in BF16. */
-static void fill_query(const tsr_mla_work *w, size_t query, size_t h)
+/* Computes the absorbed vector of query at / heads and head at % heads in BF16. */
+static tsr_status fill_query(void *context, size_t at, size_t worker, tsr_err *err)
 {
+    const tsr_mla_work *const w = context;
     const tsr_mla_model *const m = w->s->model;
+    const size_t query = at / m->heads, h = at % m->heads;
     uint16_t *const q = w->q + (tsr_mla_slot_of(w, query) * m->heads + h) * w->width;
-    const double *const nope = w->s->stages->of[TSR_STAGE_QUERY] + (query * m->heads + h) * (m->nope + m->rope);
-    for (size_t i = 0; i < m->rank; i++) {
-        double sum = 0;
-        for (size_t k = 0; k < m->nope; k++)
-            sum += nope[k] * m->w_kc[(h * m->nope + k) * m->rank + i];
-        q[i] = tsr_bf16_from_f64(sum);
+    const double *const nope = w->s->stages->of[TSR_STAGE_QUERY] + at * (m->nope + m->rope);
+    const double *const rope = w->s->stages->of[TSR_STAGE_Q_ROPE] + at * m->rope;
+    double *const sums = calloc(m->rank + 1, sizeof *sums);
+    (void)worker;
+    if (sums == NULL)
+        return tsr_out_of_memory(err, "for kernels of attention");
+    for (size_t k = 0; k < m->nope; k++) {
+        for (size_t i = 0; i < m->rank; i++)
+            sums[i] += nope[k] * m->w_kc[(h * m->nope + k) * m->rank + i];
     }
+    for (size_t i = 0; i < m->rank; i++)
+        q[i] = tsr_bf16_from_f64(sums[i]);
     for (size_t i = 0; i < m->rope; i++)
-        q[m->rank + i] = tsr_bf16_from_f64(w->s->stages->of[TSR_STAGE_Q_ROPE][(query * m->heads + h) * m->rope + i]);
+        q[m->rank + i] = tsr_bf16_from_f64(rope[i]);
+    free(sums);
+    return TSR_OK;
 }
 
 /* Returns pointers to the exact result of query and head `at`. */
@@ -94,10 +103,9 @@ tsr_status tsr_mla_fill(tsr_mla_work *w, tsr_err *err)
     fill_cache(w);
     if (w->list > 0)
         tsr_mla_fill_lists(w);
-    for (size_t i = 0; i < n; i++)
-        fill_query(w, i / heads, i % heads);
-    tsr_mla_lap(w, TSR_PHASE_QUANTIZE);
     const tsr_run_options *const run = &w->s->options->run;
+    TSR_TRY(tsr_parallel_for(n, run->threads, run->cancel, fill_query, w, err));
+    tsr_mla_lap(w, TSR_PHASE_QUANTIZE);
     const tsr_status status = tsr_parallel_for(n, run->threads, run->cancel, solve_one, w, err);
     tsr_mla_lap(w, TSR_PHASE_ORACLE);
     return status;
