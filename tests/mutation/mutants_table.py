@@ -5,6 +5,7 @@ can find a fault, the test is None, and the description gives the reason."""
 
 GEMM, SOME, GROUPED = "test_gemm tiny", "test_gemm small", "test_grouped small"
 INT, INT8, MX, DECODE, PREFILL = "test_int small", "test_int8 small", "test_mx small", "test_mla", "test_prefill"
+INDEX = "test_index small"
 BEHIND = "test_races 8 behind"
 
 MUTANTS = [
@@ -169,6 +170,16 @@ MUTANTS = [
     ("attention.cuh", "* columns.scales[c / 128];", "* columns.scales[0];", DECODE, "plain, FP8: the first scale for all columns"),
     ("attention.cuh", "float most = -FLT_MAX,", "float most = -INFINITY,", DECODE, "plain, listed: NaN for a query that lists no row"),
     ("mla_decode_gather.cuh", "        hopper::fence_shared_for_copies();\n", "", "check_fences", "gathered: no fence before rows are sent"),
+    # scores of an indexer
+    ("index_scores.cu", "sum = fmaf(decode(q[d]), decode(k[d]), sum);", "sum = fmaf(decode(k[d]), decode(k[d]), sum);", INDEX, "plain: keys for queries"),
+    ("index_scores.cu", "fmaxf(sum, 0.0f)));", "sum));", INDEX, "plain: no relu"),
+    ("index_scores.cu", "fmaxf(d[i], 0.0f), sum);", "d[i], sum);", INDEX, "Hopper: no relu"),
+    ("index_scores.cu", "weights[i / 4 * 2 + i % 2]", "weights[i / 4 * 2]", INDEX, "Hopper: the weight of the head before"),
+    ("index_scores.cu", "threadIdx.x / 128 * (kTileBytes / 2 / 16);", "0 * (kTileBytes / 2 / 16);", INDEX, "Hopper: the first 64 keys twice"),
+    ("index_scores.cu", "key + 8 * h < seen[s] ?", "key < seen[s] ?", INDEX, "Hopper: a query sees keys behind it"),
+    ("index_scores.cu", "score[s][h] * scale[h]", "score[s][h] * scale[0]", INDEX, "Hopper: the scale of the key eight before"),
+    ("index_scores.cu", "int key = last * kTileKeys + (int)threadIdx.x; key < stop", "int key = (last + 1) * kTileKeys + (int)threadIdx.x; key < stop", INDEX,
+     "Hopper: a tile that is not seen is not written"),
     # prefill
     ("prefill_fast.cuh", "i * 64, w.head / share, token);", "i * 64, w.head % share, token);", PREFILL, "grouped queries: keys of another head"),
     ("prefill.cu", "+ h / p.share) * (s.nope", "+ h % p.share) * (s.nope", PREFILL, "plain, grouped queries: keys of another head"),

@@ -3,6 +3,7 @@
 #include "kernels/cuda/block_fp8_grouped.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/fast_dequant.h"
+#include "kernels/cuda/index_scores.h"
 #include "kernels/cuda/int8_gemm.h"
 #include "kernels/cuda/mx_dequant.h"
 #include "kernels/cuda/mx_gemm.h"
@@ -153,6 +154,8 @@ KERNEL(tsr_cuda_mla_plan, const tsr_mla_decode *a __attribute__((unused)), tsr_s
 KERNEL(tsr_cuda_mla_decode, const tsr_mla_decode *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_prefill_plan, const tsr_prefill *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_prefill, const tsr_prefill *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
+KERNEL(tsr_cuda_index_scores, const tsr_index_scores *a __attribute__((unused)),
+       tsr_index_kind kind __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_project, const tsr_project_args *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_add, void *sum __attribute__((unused)), const void *part __attribute__((unused)),
        size_t n __attribute__((unused)), tsr_gemm_out out __attribute__((unused)), tsr_stream stream, tsr_err *err)
