@@ -1,5 +1,5 @@
 /* Decoding attention of DeepSeek's MLA in its absorbed form: all heads attend to one shared latent row for each token.
- * docs/kernels/mla_decode.md explains the kernels.
+ * docs/kernels/mla_decode.md and mla_sparse.md explain the kernels.
  *
  *   out[b,i,h,:] = sum over tokens t of softmax_t(scale * <q[b,i,h,:], cache row t of b>) * first `latent` of that row
  *   lse[b,i,h]   = ln sum over t of exp(scale * <q[b,i,h,:], cache row t of b>)
