@@ -224,6 +224,7 @@ __device__ __forceinline__ void gather_shares(const fast_memory &m, const PROBLE
         }
         for (int at = w.first; at < w.last; ++at, ++x) {
             const int stage = x & 1, half = g.team() ^ stage;
+            const page_rows next = rows_of(p, w, at + 1, lane);
             g.wait_empty(stage, half, x);
             g.write_listed(rows, stage);
             if constexpr (PROBLEM::kFp8) {
@@ -232,11 +233,11 @@ __device__ __forceinline__ void gather_shares(const fast_memory &m, const PROBLE
                 g.copy_rows(rows, stage, half);
             }
             if (at + 1 < w.last) {
-                rows = rows_of(p, w, at + 1, lane);
-                g.prefetch(rows, half ^ 1); /* the next page is in the other stage */
+                g.prefetch(next, half ^ 1); /* the next page is in the other stage */
             }
             hopper::wait_for_copies();
             g.publish(stage, half);
+            rows = next;
         }
         shares.end = s.begin[part + 1]; /* read again, since registers are few */
     }

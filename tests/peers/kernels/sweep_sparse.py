@@ -181,7 +181,8 @@ class Index(Problem):
 
     def judge(self):
         found = self.result[self.rows]
-        return relative(found[self.visible], self.exact[self.visible]), bool((found[self.visible].isfinite()).all())
+        written = found[self.visible].isfinite().all() and (found[~self.visible] == -math.inf).all()
+        return relative(found[self.visible], self.exact[self.visible]), bool(written)
 
     def ours(self):
         args = IndexScores(*map(pointer, (self.q, self.k, self.k_scale, self.weights, self.seen, self.result)), self.queries, self.keys,
