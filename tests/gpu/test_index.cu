@@ -128,7 +128,9 @@ static void check_small(const shape &s)
         const std::vector<float> fast = run(o, TSR_INDEX_FAST), again = run(o, TSR_INDEX_FAST);
         const outcome v = judge_rows(
             s.queries, [&](int64_t i, outcome *found) { judge_query(o, (size_t)i, &fast[(size_t)i * s.keys], found); });
-        report(v.beyond == 0 && memcmp(fast.data(), again.data(), fast.size() * sizeof(float)) == 0, s, "fast", v);
+        const bool near = v.relative_error() < 1e-2; /* the bound of each score would allow more for all */
+        report(near && v.beyond == 0 && memcmp(fast.data(), again.data(), fast.size() * sizeof(float)) == 0, s, "fast",
+               v);
     }
     release(o);
 }

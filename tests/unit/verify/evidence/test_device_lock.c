@@ -381,3 +381,36 @@ Test(lock, attention)
         expect_locked(device.prefills[i].name, "prefill");
     }
 }
+
+Test(lock, sparse_attention)
+{
+    static const uint8_t codes[4096];
+    static const float weights[4];
+    static const int32_t list[4] = {0, -1, 0, 0}, seen[1] = {4};
+    static uint16_t q[64];
+    static float out[64], row[64];
+    double seconds;
+    tsr_mla_attention decode = {.q = q, .cache = codes, .indices = list, .top_k = 4, .out = out, .row = row};
+    decode.batch = decode.s_q = decode.heads = decode.page = decode.pages = 1;
+    decode.latent = decode.rope = 16;
+    const tsr_index_scores index = {.q = codes,
+                                    .k = codes,
+                                    .k_scale = weights,
+                                    .weights = weights,
+                                    .seen = seen,
+                                    .logits = out,
+                                    .queries = 1,
+                                    .keys = 4,
+                                    .heads = 1,
+                                    .width = 16};
+    for (size_t i = 1; i < device.n_mlas; i++) {
+        cr_assert(device.mlas[i].sparse);
+        cr_assert_eq(device.mlas[i].run(&device.mlas[i], 0, &decode, &seconds, &err), TSR_OK, "%s", err.msg);
+        expect_locked(device.mlas[i].name, "sparse decode");
+    }
+    cr_assert_gt(device.n_indexes, 1);
+    for (size_t i = 1; i < device.n_indexes; i++) {
+        cr_assert_eq(device.indexes[i].run(&device.indexes[i], &index, &seconds, &err), TSR_OK, "%s", err.msg);
+        expect_locked(device.indexes[i].name, "index scores");
+    }
+}
