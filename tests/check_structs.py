@@ -20,6 +20,7 @@ STRUCTS = [
     ("sweep_grouped", "Grouped", "block_fp8_grouped.h", "tsr_block_fp8_grouped"),
     ("sweep_attention", "Decode", "mla_decode.h", "tsr_mla_decode"),
     ("sweep_attention", "Prefill", "prefill.h", "tsr_prefill"),
+    ("sweep_sparse", "IndexScores", "index_scores.h", "tsr_index_scores"),
     ("sweep_int4", "WeightOnly", "weight_only_gemm.h", "tsr_weight_only_gemm"),
     ("sweep_int8", "Gemm", "int8_gemm.h", "tsr_int8_gemm"),
 ]

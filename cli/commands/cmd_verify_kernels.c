@@ -100,11 +100,14 @@ static const char kMlaHelp[] =
     "With --tp N, heads are divided over N ranks. Each rank has a GPU if there are N GPUs and NCCL\n"
     "(libnccl.so.2); otherwise the ranks run one after the other. With --stages FILE, it compares the\n"
     "stages of another implementation instead, and names the first wrong one.\n\n"
+    "With --sparse, it also checks the layer's indexer (DeepSeek-V3.2, GLM-5): its scores in FP8, the\n"
+    "tokens that they choose, and every kernel over lists of these tokens.\n\n"
     "Exit code 0: all within the limits. 1: something exceeds a limit. 3: the layer lacks tensors, or\n"
     "something does not fit. 5: no device.\n\n"
     "Examples:\n"
     "  tessera verify mla DeepSeek-V3-FP8 --layer 3 --against DeepSeek-V3-BF16\n"
-    "  tessera verify mla DeepSeek-V3-FP8 --layer 3 --device cuda --tp 2 --fp8-cache\n"
+    "  tessera verify mla DeepSeek-V3-FP8 --layer 3 --device cuda --tp 2 --kv fp8\n"
+    "  tessera verify mla DeepSeek-V3.2 --layer 3 --sparse --top-k 256 --context 1024 --kv fp8\n"
     "  tessera verify mla out --layer 0 --against model --device cpu --tp 8 --junit result.xml       for CI\n"
     "  tessera verify mla model --layer 0 --stages captured.safetensors\n\n"
     "Options:\n";
@@ -180,7 +183,11 @@ static void add_mla_options(tsr_command_context *c, tsr_option *options)
          "number of ranks that share the heads; each rank holds the whole "
          "latent cache (1)"},
         DEVICES_OPTION(v),
-        {"--fp8-cache", TSR_OPT_FLAG, &r->fp8_cache, NULL, "also check the FP8 latent cache"},
+        {"--kv", TSR_OPT_CHOICE, &v->kv, "bf16|fp8",
+         "formats of the latent cache to check; fp8: FP8 as well as BF16 (bf16)"},
+        {"--sparse", TSR_OPT_FLAG, &r->sparse, NULL,
+         "also check the layer's indexer, and attention to the tokens that it chooses (DeepSeek-V3.2, GLM-5)"},
+        {"--top-k", TSR_OPT_COUNT, &r->top_k, "K", "with --sparse: tokens that a query attends to (index_topk)"},
         {"--stages", TSR_OPT_TEXT, &v->stages, "FILE",
          "compare with the stages of another implementation: safetensors with hidden_states and stages"},
         {"--seed", TSR_OPT_COUNT, &v->options.seed, "S", "seed of lengths and hidden states (0)"},
@@ -231,6 +238,9 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     TSR_TRY(tsr_parse_number("--max-kernel-rms", v->texts.max_kernel_rms, &limits->max_kernel_rms, err));
     TSR_TRY(tsr_parse_number("--max-kernel-bias", v->texts.max_kernel_bias, &limits->max_kernel_bias, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", v->texts.min_sqnr, &limits->min_sqnr, err));
+    v->options.mla.fp8_cache = v->kv != 0;
+    if (v->options.mla.top_k != 0 && !v->options.mla.sparse)
+        return tsr_fail(err, TSR_E_USAGE, "--top-k needs --sparse");
     v->options.gpu_per_rank = v->devices != 0;
     if (v->devices != 0)
         v->device = TSR_DEVICE_CUDA;

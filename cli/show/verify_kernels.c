@@ -6,6 +6,7 @@
 #include "formats/json/json_write.h"
 #include "report/write/terminal/terminal_parts.h"
 
+#include <math.h>
 #include <stdint.h>
 
 static void print_phases(const tsr_evidence *e)
@@ -64,6 +65,8 @@ void tsr_verify_kernels_json(const tsr_command_context *context, tsr_text *t)
     tsr_json_member_u64(t, "seed", v->options.seed);
     tsr_json_member_u64(t, "tokens", v->options.tokens);
     tsr_json_member_u64(t, "ranks", v->options.ranks);
+    if (v->options.mla.sparse)
+        tsr_json_member_number(t, "top_k", v->options.mla.top_k > 0 ? (double)v->options.mla.top_k : NAN);
     tsr_json_member_bool(t, "passed", e->failed == 0);
     tsr_json_member_object(t, "limits", true);
     tsr_json_member_number(t, "max_kernel_error", v->options.limits.max_kernel_error);

@@ -19,7 +19,7 @@ typedef struct tsr_verify_kernels {
     const char *dst, *against, *activations, *stages; /* NULL except `dst`: not given */
     int device;                                       /* a tsr_device_kind */
     uint64_t devices;                                 /* GPUs for the ranks; 0: as many as there are */
-    int out, scaling;                                 /* indices of the words of --out and --scaling */
+    int out, scaling, kv;                             /* indices of the words of --out, --scaling and --kv */
     tsr_list tensors;
     struct {
         const char *max_kernel_error, *max_kernel_rms, *max_kernel_bias, *min_sqnr;

@@ -54,14 +54,25 @@ void tsr_mla_cache_read(const uint8_t *row, size_t latent, size_t rope, bool fp8
     }
 }
 
-static void attend(const tsr_mla_attention *a, size_t b, const uint16_t *q, size_t seen, float *out)
+/* Returns the row of the cache that is number t of a query's tokens, or a negative number if there is none. */
+static ptrdiff_t row_of(const tsr_mla_attention *a, size_t query, size_t t)
+{
+    if (a->indices != NULL)
+        return a->indices[query * a->top_k + t];
+    const int32_t page = a->block_table[query / a->s_q * a->max_pages + t / a->page];
+    return (ptrdiff_t)((size_t)page * a->page + t % a->page);
+}
+
+static void attend(const tsr_mla_attention *a, size_t query, const uint16_t *q, size_t tokens, float *out)
 {
     const size_t bytes = tsr_mla_cache_row_bytes(a->latent, a->rope, a->fp8);
     tsr_softmax softmax = tsr_softmax_begin(out, a->latent);
-    for (size_t t = 0; t < seen; t++) {
-        const size_t page = (size_t)a->block_table[b * a->max_pages + t / a->page];
+    for (size_t t = 0; t < tokens; t++) {
+        const ptrdiff_t row = row_of(a, query, t);
         float score = 0;
-        tsr_mla_cache_read(a->cache + (page * a->page + t % a->page) * bytes, a->latent, a->rope, a->fp8, a->row);
+        if (row < 0)
+            continue;
+        tsr_mla_cache_read(a->cache + (size_t)row * bytes, a->latent, a->rope, a->fp8, a->row);
         for (size_t i = 0; i < a->latent + a->rope; i++)
             score += tsr_f32_from_bf16(q[i]) * a->row[i];
         const float p = tsr_softmax_weigh(&softmax, score * a->scale);
@@ -71,12 +82,20 @@ static void attend(const tsr_mla_attention *a, size_t b, const uint16_t *q, size
     tsr_softmax_end(&softmax);
 }
 
+/* Returns the number of tokens that a query sees, or the length of its list. */
+static size_t tokens_of(const tsr_mla_attention *a, size_t query)
+{
+    if (a->indices != NULL)
+        return a->top_k;
+    const size_t last = (size_t)a->seqlens[query / a->s_q] + query % a->s_q + 1;
+    return last > a->s_q ? last - a->s_q : 0;
+}
+
 void tsr_mla_attention_run(const tsr_mla_attention *a)
 {
     const size_t width = a->latent + a->rope;
     for (size_t at = 0; at < a->batch * a->s_q * a->heads; at++) {
-        const size_t b = at / (a->s_q * a->heads), i = at / a->heads % a->s_q;
-        const size_t length = (size_t)a->seqlens[b], last = length + i + 1;
-        attend(a, b, a->q + at * width, last > a->s_q ? last - a->s_q : 0, a->out + at * a->latent);
+        const size_t query = at / a->heads;
+        attend(a, query, a->q + at * width, tokens_of(a, query), a->out + at * a->latent);
     }
 }

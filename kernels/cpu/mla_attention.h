@@ -8,6 +8,11 @@
  * page]. Layouts: q [batch][s_q][heads][latent + rope] BF16, block_table [batch][max_pages], out
  * [batch][s_q][heads][latent].
  *
+ * Sparse attention: with `indices`, the sum is over the rows of the cache that the query's list names, in the order of
+ * the list. An index is page * tokens per page + row in the page, as in FlashMLA's sparse kernels; block_table and
+ * seqlens are not used. A negative entry names no row and may be anywhere. A query whose entries are all negative gets
+ * zeros. A row that is listed twice counts twice, as in FlashMLA. n is the number of entries that are not negative.
+ *
  * Kernel error of an element, with n tokens seen, d = latent + rope and u = 2^-24: a score is off by at most D =
  * scale * (d + 2) u * max over t of sum |q k_t|. That moves a probability by a factor within exp(+-2 D).
  * Exponentials, rescalings and sums cost (2 n + 16) u more, so |out - exact| <= (2.1 D + (2 n + 16) u) * sum over t
@@ -25,6 +30,10 @@ typedef struct tsr_mla_attention {
     const uint16_t *q;
     const uint8_t *cache;
     const int32_t *block_table, *seqlens;
+    const int32_t
+        *indices; /* [batch][s_q][top_k]: rows of the cache that a query attends to, -1: none. NULL: all tokens
+                             * up to the query's own */
+    size_t top_k;
     float *out;
     float *row; /* latent + rope floats of scratch */
     size_t batch, s_q, heads, latent, rope, page, max_pages;

@@ -4,7 +4,9 @@
 #define TSR_KERNELS_CUDA_ATTENTION_CUH
 
 #include <cuda_bf16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 
@@ -46,9 +48,35 @@ __device__ __forceinline__ float reduce_plain(float x, bool maximum, float *scra
     return all;
 }
 
+/* Returns two e4m3 codes as BF16, which is exact. */
+__host__ __device__ __forceinline__ __nv_bfloat162 widen_codes(uint16_t codes)
+{
+    const float2 v = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+    return __floats2bfloat162_rn(v.x, v.y);
+}
+
+/* Columns in FP8, with a scale for each 128. */
+struct coded_columns {
+    const uint8_t *codes;
+    const float *scales;
+};
+
+__device__ __forceinline__ float value_at(const __nv_bfloat16 *columns, int c)
+{
+    return __bfloat162float(columns[c]);
+}
+
+__device__ __forceinline__ float value_at(const coded_columns &columns, int c)
+{
+    return __low2float(widen_codes(columns.codes[c])) * columns.scales[c / 128];
+}
+
 /* The position of a token's key, which has two pieces, and of its value. */
-struct plain_token {
-    const __nv_bfloat16 *nope, *rope, *value;
+template <typename COLUMNS = const __nv_bfloat16 *> struct plain_token {
+    COLUMNS nope;
+    const __nv_bfloat16 *rope;
+    COLUMNS value;
+    bool exists = true;
 };
 
 struct plain_shape {
@@ -62,8 +90,8 @@ struct plain_shape {
 };
 
 /* Computes attention of one query and head with a CTA of kPlainThreads threads, in chunks of that many tokens. For the
- * scores a thread has one token, for the values one column. token(t) returns a plain_token, write(c, x) stores column c
- * of the result, and lse may be NULL. */
+ * scores a thread has one token, for the values one column. token(t) returns a plain_token, which is left out if it does
+ * not exist; write(c, x) stores column c of the result, and lse may be NULL. */
 template <typename Token, typename Write>
 __device__ void attend_plain(const plain_shape &s, const __nv_bfloat16 *query, int visible, const Token &token,
                              const Write &write, float *lse, float *shared)
@@ -78,20 +106,22 @@ __device__ void attend_plain(const plain_shape &s, const __nv_bfloat16 *query, i
         sum[c] = 0.0f;
     }
     __syncthreads();
-    float most = -INFINITY, total = 0.0f;
+    float most = -FLT_MAX, total = 0.0f; /* not -INFINITY, from which -INFINITY cannot be subtracted */
     for (int from = 0; from < visible; from += kPlainThreads) {
         const int t = from + (int)threadIdx.x;
         float score = -INFINITY;
         if (t < visible) {
-            const plain_token k = token(t);
-            score = 0.0f;
-            for (int c = 0; c < s.nope; ++c) {
-                score = fmaf(q[c], __bfloat162float(k.nope[c]), score);
+            const auto k = token(t);
+            if (k.exists) {
+                score = 0.0f;
+                for (int c = 0; c < s.nope; ++c) {
+                    score = fmaf(q[c], value_at(k.nope, c), score);
+                }
+                for (int c = 0; c < s.rope; ++c) {
+                    score = fmaf(q[s.nope + c], value_at(k.rope, c), score);
+                }
+                score *= s.scale;
             }
-            for (int c = 0; c < s.rope; ++c) {
-                score = fmaf(q[s.nope + c], __bfloat162float(k.rope[c]), score);
-            }
-            score *= s.scale;
         }
         const float now = fmaxf(most, reduce_plain(score, true, scratch));
         const float shrink = expf(most - now);
@@ -102,7 +132,10 @@ __device__ void attend_plain(const plain_shape &s, const __nv_bfloat16 *query, i
         for (int c = threadIdx.x; c < s.value; c += kPlainThreads) {
             float x = sum[c] * shrink;
             for (int u = from; u < min(visible, from + kPlainThreads); ++u) {
-                x = fmaf(weight[u - from], __bfloat162float(token(u).value[c]), x);
+                const auto v = token(u);
+                if (v.exists) {
+                    x = fmaf(weight[u - from], value_at(v.value, c), x);
+                }
             }
             sum[c] = x;
         }

@@ -43,10 +43,14 @@ __device__ __forceinline__ void fence_barrier_init()
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+__device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+
 __device__ __forceinline__ void barrier_expect(uint64_t *bar, uint32_t bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes)
-                 : "memory");
+    barrier_expect(shared_address(bar), bytes);
 }
 
 __device__ __forceinline__ void barrier_arrive(uint32_t bar)
@@ -160,6 +164,17 @@ __device__ __forceinline__ float2 load_shared2(uint32_t at)
     return v;
 }
 
+__device__ __forceinline__ void store_shared(uint32_t at, uint32_t x, uint32_t y)
+{
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"(x), "r"(y) : "memory");
+}
+
+__device__ __forceinline__ void store_shared(uint32_t at, const uint4 &v)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
 __device__ __forceinline__ float4 load_remote(const float *p, uint32_t rank)
 {
     float4 v;
@@ -214,10 +229,41 @@ __device__ __forceinline__ void load_tile_kept(void *dst, const CUtensorMap *map
                  : "memory");
 }
 
+/* Copies `bytes` of shared memory to the same address in CTA `rank` of the cluster, and counts them on that CTA's
+ * barrier. */
+__device__ __forceinline__ void send_bytes(uint32_t from, uint32_t bar, uint32_t rank, uint32_t bytes)
+{
+    asm volatile("{\n.reg .b32 there, arrived;\n"
+                 "mapa.shared::cluster.u32 there, %0, %2;\n"
+                 "mapa.shared::cluster.u32 arrived, %1, %2;\n"
+                 "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [there], [%0], %3, "
+                 "[arrived];\n}" ::"r"(from),
+                 "r"(bar), "r"(rank), "r"(bytes)
+                 : "memory");
+}
+
+/* Begins to copy 16 bytes to shared memory, or to zero them, in which case `from` is not read. */
+__device__ __forceinline__ void copy_or_clear(uint32_t to, const void *from, bool copy)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(copy ? 16 : 0) : "memory");
+}
+
+/* Waits until this thread's copies by copy_or_clear are complete. */
+__device__ __forceinline__ void wait_for_copies()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 /* Prefetches the map itself, for which the first copy would otherwise wait. */
 __device__ __forceinline__ void prefetch_map(const CUtensorMap *map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* Prefetches the 128 bytes around an address into L2. */
+__device__ __forceinline__ void prefetch_line(const void *at)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");
 }
 
 /* Prefetches a box into L2. */

@@ -83,4 +83,39 @@ TSR_MLA_ANYWHERE bool tsr_mla_deal(const int32_t *start, int batch, int parts, t
     return b == batch;
 }
 
+/* Does the same for sequences that are all `each` long on the line, in steps of parts instead of sequences. Of span it
+ * writes entry 0 and those of sequences that are cut. */
+TSR_MLA_ANYWHERE bool tsr_mla_deal_alike(int32_t each, int batch, int parts, tsr_mla_payload payload,
+                                         tsr_mla_pair *begin, tsr_mla_pair *span)
+{
+    int b = 0, page = 0, head = 0; /* head: the part that contains page 0 of b */
+    if (span) {
+        span[0].x = 0, span[0].y = 0;
+    }
+    for (int part = 0; part < parts; ++part) {
+        if (begin) {
+            begin[part].x = b, begin[part].y = page;
+        }
+        int room = payload.most;
+        if (b < batch && each - page <= room) {
+            room -= each - page;
+            if (span && page > 0) {
+                span[b].x = head, span[b].y = part;
+            }
+            const int others = batch - b - 1, whole = room / each < others ? room / each : others;
+            room -= whole * each;
+            b += 1 + whole;
+            page = 0;
+        }
+        if (payload.cuts && b < batch && room > TSR_MLA_FIXED_COST) {
+            head = page > 0 ? head : part;
+            page += room - TSR_MLA_FIXED_COST;
+        }
+    }
+    if (begin) {
+        begin[parts].x = batch, begin[parts].y = 0;
+    }
+    return b == batch;
+}
+
 #endif

@@ -3,6 +3,7 @@
 #ifndef TSR_KERNELS_CUDA_MLA_DECODE_FAST_CUH
 #define TSR_KERNELS_CUDA_MLA_DECODE_FAST_CUH
 
+#include "kernels/cuda/mla_decode_gather.cuh"
 #include "kernels/cuda/mla_decode_load.cuh"
 #include "kernels/cuda/mla_decode_schedule.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -46,7 +47,7 @@ struct share_view {
 };
 
 /* State of a thread of the two computing groups. The group owns page x of the running count if x % 2 == group. */
-template <int CLUSTER> struct computing {
+template <int CLUSTER, typename PROBLEM> struct computing {
     const fast_memory &m;
     int group, lane, thread, row;
     uint4 *hand; /* probabilities, from thread to thread */
@@ -99,7 +100,7 @@ template <int CLUSTER> struct computing {
      * values. */
     __device__ __forceinline__ void clear_tail(int stage, int valid)
     {
-        if (valid < kPage) {
+        if (!PROBLEM::kGathered && valid < kPage) { /* gathered rows are zero if there is no token */
             uint4 *const half = reinterpret_cast<uint4 *>(m.pages + (stage * kTiles + group * 4) * kTileBytes);
             const int each = (kPage - valid) * 8;
             for (int i = thread; i < 4 * each; i += 128) {
@@ -191,6 +192,21 @@ template <int CLUSTER> struct computing {
         }
     }
 
+    /* Sets the scores of rows that are not listed to -INFINITY. */
+    __device__ __forceinline__ void drop_unlisted(float (&score)[32]) const
+    {
+        const uint2 listed = m.listed[group];
+        if ((listed.x & listed.y) != 0xFFFFFFFFu) {
+            const uint32_t low = listed.x >> lane % 4 * 2, high = listed.y >> lane % 4 * 2;
+#pragma unroll
+            for (int i = 0; i < 32; ++i) {
+                if (((i < 16 ? low : high) >> (i / 4 % 4 * 8 + i % 2) & 1) == 0) {
+                    score[i] = -INFINITY;
+                }
+            }
+        }
+    }
+
     /* Processes page x, which the group owns. OTHER: the other group owns a page before it. */
     template <bool OTHER>
     __device__ __forceinline__ void own_page(float (&o)[128], rows_state &state, const uint32_t (&q_rope)[16],
@@ -213,7 +229,9 @@ template <int CLUSTER> struct computing {
         hopper::hold(score);
 
         const int token = (x - view.begin) * kPage;
-        if (token + kPage > view.unmasked) {
+        if constexpr (PROBLEM::kListed) {
+            drop_unlisted(score);
+        } else if (token + kPage > view.unmasked) {
 #pragma unroll
             for (int i = 0; i < 32; ++i) {
                 if (token + i / 4 * 8 + lane % 4 * 2 + i % 2 >= view.visible[i / 2 % 2]) {
@@ -333,11 +351,11 @@ template <int CLUSTER> struct computing {
 };
 
 /* Role of the computing threads: the scores, probabilities and sums of every share of the part. */
-template <int CLUSTER>
-__device__ __forceinline__ void compute_shares(const fast_memory &m, const problem &p, const schedule &s, walk &shares,
+template <int CLUSTER, typename PROBLEM>
+__device__ __forceinline__ void compute_shares(const fast_memory &m, const PROBLEM &p, const schedule &s, walk &shares,
                                                int part, int tile_of_q, int group, int lane)
 {
-    computing<CLUSTER> c(m, group, lane, p.scale);
+    computing<CLUSTER, PROBLEM> c(m, group, lane, p.scale);
     const int first_sequence = shares.next.x;
     float *const totals = reinterpret_cast<float *>(m.base + fast_shape::kTotals) + c.row;
     share w;
@@ -372,10 +390,11 @@ __device__ __forceinline__ void compute_shares(const fast_memory &m, const probl
     }
 }
 
-template <int CLUSTER>
+/* map_cache is only used if the rows are not gathered. */
+template <int CLUSTER, typename PROBLEM>
 __global__ void __launch_bounds__(384, 1)
     fast_kernel(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_cache,
-                const __grid_constant__ problem p, const __grid_constant__ schedule s)
+                const __grid_constant__ PROBLEM p, const __grid_constant__ schedule s)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ uint8_t raw[];
@@ -390,7 +409,9 @@ __global__ void __launch_bounds__(384, 1)
     walk shares(s, part);
     if (threadIdx.x == 256) {
         hopper::prefetch_map(&map_q);
-        hopper::prefetch_map(&map_cache);
+        if (!PROBLEM::kGathered) {
+            hopper::prefetch_map(&map_cache);
+        }
     }
     if (threadIdx.x == 0) {
         m.init_barriers<CLUSTER>();
@@ -403,7 +424,9 @@ __global__ void __launch_bounds__(384, 1)
 
     if (group == 2) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-        if (threadIdx.x == 256) {
+        if constexpr (PROBLEM::kGathered) {
+            gather_shares<CLUSTER>(m, p, s, part, tile_of_q, &map_q);
+        } else if (threadIdx.x == 256) {
             load_shares<CLUSTER>(m, p, shares, tile_of_q, &map_q, &map_cache);
         }
     } else {

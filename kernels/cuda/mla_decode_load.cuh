@@ -21,11 +21,12 @@ struct fast_shape {
     static constexpr int kBarriers = kTotals + 4 * kRows * 4;
     static constexpr int kFull = 0, kEmpty = 2 * kTiles, kQFull = kEmpty + 4, kQEmpty = kQFull + 1,
                          kCount = kQEmpty + 1;
-    static constexpr int kBytes = 1024 + kBarriers + kCount * 8;
+    static constexpr int kListed = kBarriers + kCount * 8; /* uint2 [kStages]: bit t: row t of the page is listed */
+    static constexpr int kBytes = 1024 + kListed + kStages * 8;
     static_assert(kBytes <= 227 * 1024, "shared memory of one CTA");
 };
 
-enum { kMeetProbabilities = 1, kMeetGroup = 5, kMeetBoth = 7 }; /* [owner][half], [group] */
+enum { kMeetProbabilities = 1, kMeetGroup = 5, kMeetBoth = 7, kMeetTeam = 8 }; /* [owner][half], [group], [team] */
 
 constexpr int kRopePlace = 4;
 
@@ -42,10 +43,11 @@ struct fast_memory {
     uint64_t *full;  /* [stage][tile] */
     uint64_t *empty; /* [stage][half]: the owner's half includes the rope tile */
     uint64_t *q_full, *q_empty;
+    uint2 *listed; /* [stage]: a bit for each row of the page */
 
     __device__ __forceinline__ explicit fast_memory(uint8_t *raw)
         : base(raw + (1024 - hopper::shared_address(raw) % 1024) % 1024), q(base + fast_shape::kQ),
-          pages(base + fast_shape::kPages)
+          pages(base + fast_shape::kPages), listed(reinterpret_cast<uint2 *>(base + fast_shape::kListed))
     {
         uint64_t *const barriers = reinterpret_cast<uint64_t *>(base + fast_shape::kBarriers);
         full = barriers + fast_shape::kFull, empty = barriers + fast_shape::kEmpty;
@@ -66,6 +68,16 @@ struct fast_memory {
     }
 };
 
+/* Loads the tile of q of sequence b, the CTA's share number `item`, as soon as the previous one is no longer used. */
+__device__ __forceinline__ void load_q(const fast_memory &m, const CUtensorMap *map_q, int item, int tile_of_q, int b)
+{
+    hopper::barrier_wait(m.q_empty, (item & 1) ^ 1);
+    hopper::barrier_expect(m.q_full, kTiles * kTileBytes);
+    for (int tile = 0; tile < kTiles; ++tile) {
+        hopper::load_tile(m.q + tile * kTileBytes, map_q, m.q_full, tile * 64, tile_of_q * kRows, b);
+    }
+}
+
 /* Role of the loading thread: for each share of the part, the tile of q, then the pages. */
 template <int CLUSTER>
 __device__ __forceinline__ void load_shares(const fast_memory &m, const problem &p, walk &shares, int tile_of_q,
@@ -79,11 +91,7 @@ __device__ __forceinline__ void load_shares(const fast_memory &m, const problem 
     for (int item = 0; shares.take(p, w); ++item) {
         const int32_t *const table = p.block_table + (int64_t)w.b * p.max_pages;
         int page = w.first < p.max_pages ? __ldg(table + w.first) : 0; /* without waiting for the sequence's length */
-        hopper::barrier_wait(m.q_empty, (item & 1) ^ 1);
-        hopper::barrier_expect(m.q_full, kTiles * kTileBytes);
-        for (int tile = 0; tile < kTiles; ++tile) {
-            hopper::load_tile(m.q + tile * kTileBytes, map_q, m.q_full, tile * 64, tile_of_q * kRows, w.b);
-        }
+        load_q(m, map_q, item, tile_of_q, w.b);
         for (int at = w.first; at < w.last; ++at, ++x) {
             const int stage = x & 1, row = page * kPage;
             page = at + 1 < w.last ? __ldg(table + at + 1) : 0;

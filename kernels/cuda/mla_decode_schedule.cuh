@@ -31,12 +31,39 @@ struct problem {
     int batch, s_q, heads, max_pages;
     int latent, width, page;
     float scale;
+    static constexpr bool kGathered = false, kFp8 = false, kListed = false;
+};
+
+/* A problem whose rows are gathered one by one: a cache in FP8, or rows that each query lists. With LISTED a query is a
+ * sequence of its own: batch counts queries, and s_q is 1. */
+template <bool FP8, bool LISTED> struct gathered : problem {
+    const int32_t *indices; /* [batch][top_k] */
+    int top_k;
+    static constexpr bool kGathered = true, kFp8 = FP8, kListed = LISTED;
 };
 
 __device__ __forceinline__ int length_of(const problem &p, int b)
 {
     const int most = p.max_pages * p.page;
     return min(max(__ldg(p.seqlens + b), 0), most);
+}
+
+template <bool FP8> __device__ __forceinline__ int length_of(const gathered<FP8, true> &p, int)
+{
+    return p.top_k;
+}
+
+/* Returns the row of the cache of a sequence's token, or a negative number if there is none. */
+template <typename PROBLEM> __device__ __forceinline__ int row_of(const PROBLEM &p, int b, int length, int token)
+{
+    if (token >= length) {
+        return -1;
+    }
+    if constexpr (PROBLEM::kListed) {
+        return __ldg(p.indices + (int64_t)b * p.top_k + token);
+    } else {
+        return __ldg(p.block_table + (int64_t)b * p.max_pages + token / p.page) * p.page + token % p.page;
+    }
 }
 
 /* Where the parts of mla_decode_cut.h begin and end, and the partial results of sequences that several parts share. */
@@ -98,6 +125,17 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, con
     }
 }
 
+/* The plan of sequences of `pages` pages each, by one warp. */
+__global__ void __launch_bounds__(32) plan_alike_kernel(int batch, int pages, const schedule s)
+{
+    const int lane = threadIdx.x, each = TSR_MLA_FIXED_COST + pages, line = batch * each;
+    const tsr_mla_payload tried = tsr_mla_try(lane, line, s.parts);
+    const bool holds = tsr_mla_deal_alike(each, batch, s.parts, tried, NULL, NULL);
+    if (lane == __ffs((int)__ballot_sync(0xFFFFFFFFu, holds)) - 1) {
+        (void)tsr_mla_deal_alike(each, batch, s.parts, tried, s.begin, s.span);
+    }
+}
+
 /* One sequence's share of a part: pages [first, last). */
 struct share {
     int b, length, first, last;
@@ -112,7 +150,7 @@ struct walk {
     {
     }
 
-    __device__ bool take(const problem &p, share &w)
+    template <typename PROBLEM> __device__ bool take(const PROBLEM &p, share &w)
     {
         if (next.x > end.x || (next.x == end.x && next.y >= end.y)) {
             return false;

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kPlainThreads) plain_kernel(const problem p)
     const auto token = [&](int t) {
         const int64_t at = k.begin + t;
         const __nv_bfloat16 *const kv = p.kv + (at * (p.heads / p.share) + h / p.share) * (s.nope + s.value);
-        return plain_token{kv, p.k_rope + at * s.rope, kv + s.nope};
+        return plain_token<>{kv, p.k_rope + at * s.rope, kv + s.nope};
     };
     const int64_t row = blockIdx.x;
     const auto write = [&](int c, float x) {

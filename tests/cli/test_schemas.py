@@ -8,6 +8,7 @@ import re
 import harness
 import jsonschema
 import pytest
+from mla_oracle import Model
 import referencing
 import results
 
@@ -112,6 +113,18 @@ def test_all_kinds_of_verify(made, validator, tessera, checkpoint, tmp_path):
         broken = copy.deepcopy(document)
         change(broken)
         assert not validator("verify-all").is_valid(broken)
+
+
+@pytest.mark.parametrize("options", [[], ["--top-k", "8"]])
+def test_sparse_attention(validator, tessera, tmp_path, options):
+    dst = Model(q_rank=48, nope=32, rope=16, v=32, rank=128, hidden=64, indexer={"heads": 4, "kept": 12}).write(tmp_path / "m")
+    path, report = tmp_path / "sparse.json", tmp_path / "report.json"
+    code, _, err = harness.run(tessera, ["verify", "mla", dst, "--sparse", "--context", "30", "--device", "cpu", "--json", path, "--quiet", *options])
+    assert code == 0, err
+    judged = check(validator, path)["judgements"]
+    assert any(j.get("token_agreement", 0) > 0.5 for j in judged)
+    assert harness.run(tessera, ["report", path, "--json", report, "--quiet"])[0] == 0
+    assert check(validator, report)["results"][0]["verdict"] == "passed"
 
 
 def test_a_report_against_another(made, validator, tessera, tmp_path):

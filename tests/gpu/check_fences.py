@@ -3,7 +3,7 @@
 
 No number of launches is sure to show a missing fence, so the paths through each kernel are followed instead:
 
-- A store to shared memory is followed by fence.proxy.async before the copy engine stores from shared memory.
+- A store to shared memory is followed by fence.proxy.async before the copy engine stores or sends from shared memory.
 - A store to shared memory is released to the cluster before a load from another CTA's shared memory, and acquired after the
   barrier between them.
 
@@ -28,9 +28,9 @@ ENTRY = re.compile(r"^(?:\.visible |\.weak )?\.entry (\w+)")
 LABEL = re.compile(r"^(\$\w+):")
 BRANCH = re.compile(r"^(@!?%p\d+ )?bra(?:\.uni)? (\$\w+)")
 EFFECTS = [  # pattern, bits that have to be clear, bits that it clears, bits that it sets
-    (re.compile(r"st\.shared(?!::cluster)|stmatrix\."), 0, 0, UNFENCED | UNRELEASED),
+    (re.compile(r"st\.shared(?!::cluster)|stmatrix\.|cp\.async\.c[ag]\.shared"), 0, 0, UNFENCED | UNRELEASED),
     (re.compile(r"fence\.proxy\.async"), 0, UNFENCED, 0),
-    (re.compile(r"cp\.async\.bulk\.tensor\.\dd\.global\.shared"), UNFENCED, 0, 0),
+    (re.compile(r"cp\.async\.bulk\.(tensor\.\dd\.global\.shared|shared::cluster\.shared::cta)"), UNFENCED, 0, 0),
     (re.compile(r"barrier\.cluster\.arrive(?!\.relaxed)|fence\.release\S*\.cluster"), 0, UNRELEASED, 0),
     (re.compile(r"barrier\.cluster\.wait(?!\.acquire)"), 0, 0, UNACQUIRED),
     (re.compile(r"barrier\.cluster\.wait\.acquire|fence\.acquire\S*\.cluster"), 0, UNACQUIRED, 0),

@@ -257,6 +257,57 @@ static void check_weight_only(int64_t n, int64_t k, bool behind)
 
 /* ---- MLA ---- */
 
+/* Decodes `a` again and again. All operands but q are given. Frees all of them. */
+static void repeat_decode(const std::string &name, const tsr_cuda_device &device, tsr_mla_decode a)
+{
+    const int64_t rows = a.batch * a.s_q * a.heads;
+    uint16_t *const q = device_array<uint16_t>((size_t)rows * 576);
+    random_units<<<1024, 256>>>(q, rows * 576, seed += 1ull << 40);
+    a.q = q, a.latent = 512, a.rope = 64, a.page = 64, a.scale = 0.04f, a.kind = TSR_MLA_FAST;
+    a.workspace = device_array<uint8_t>(tsr_cuda_mla_workspace(&a, &device) + 1);
+    tsr_err err;
+    CHECK_TSR(tsr_cuda_mla_plan(&a, 0, &err), err);
+    repeat({"decode, " + name, (size_t)(rows * 512 * 2),
+            [=](void *d) {
+                tsr_err failed;
+                tsr_mla_decode g = a;
+                g.out = static_cast<uint16_t *>(d);
+                CHECK_TSR(tsr_cuda_mla_decode(&g, 0, &failed), failed);
+            }},
+           launches / 4);
+    const void *const device_memory[] = {q, a.cache, a.block_table, a.seqlens, a.indices, a.workspace};
+    for (const void *p : device_memory) {
+        CHECK(cudaFree(const_cast<void *>(p)));
+    }
+}
+
+/* Lists of rows of a cache of `pages` pages, every ninth of which has no row. */
+static void check_listed(const char *what, const tsr_cuda_device &device, int64_t queries, int64_t heads, int64_t top_k,
+                         int64_t pages, bool fp8)
+{
+    std::vector<int32_t> indices;
+    for (int64_t i = 0; i < queries * top_k; ++i) {
+        indices.push_back(i % 9 == 0 ? -1 : (int32_t)(mix(seed + (uint64_t)i) % (uint64_t)(pages * 64)));
+    }
+    tsr_mla_decode a = {};
+    a.batch = 1, a.s_q = queries, a.heads = heads, a.pages = pages, a.top_k = top_k, a.fp8 = fp8;
+    a.indices = upload(indices);
+    if (fp8) {
+        std::vector<uint8_t> rows((size_t)(pages * 64) * 656);
+        for (size_t i = 0; i < rows.size(); ++i) {
+            const size_t column = i % 656; /* scales of 0.25, which is 0x3E800000; rope columns of 0x3E3E */
+            const uint8_t code = (uint8_t)(mix(seed + i) >> 20 & 0xB7);
+            rows[i] = column < 512 ? code : column >= 528 || i % 4 == 3 ? 0x3E : i % 4 == 2 ? 0x80 : 0;
+        }
+        a.cache = upload(rows);
+    } else {
+        uint16_t *const cache = device_array<uint16_t>((size_t)(pages * 64 * 576));
+        random_units<<<1024, 256>>>(cache, pages * 64 * 576, seed += 1ull << 40);
+        a.cache = cache;
+    }
+    repeat_decode(what, device, a);
+}
+
 /* `lengths` over and over. Empty sequences let one group of warps run ahead of the other. */
 static void check_decode(const char *what, const tsr_cuda_device &device, int64_t batch, int64_t heads,
                          const std::vector<int32_t> &lengths)
@@ -273,30 +324,12 @@ static void check_decode(const char *what, const tsr_cuda_device &device, int64_
             table.push_back(p * 64 < length ? pages++ : 0);
         }
     }
-    const int64_t rows = batch * heads;
-    uint16_t *const q = device_array<uint16_t>(rows * 576), *const cache =
-                                                                device_array<uint16_t>((size_t)pages * 64 * 576);
-    random_units<<<1024, 256>>>(q, rows * 576, seed += 1ull << 40);
+    uint16_t *const cache = device_array<uint16_t>((size_t)pages * 64 * 576);
     random_units<<<1024, 256>>>(cache, (int64_t)pages * 64 * 576, seed += 1ull << 40);
     tsr_mla_decode a = {};
-    a.q = q, a.cache = cache, a.block_table = upload(table), a.seqlens = upload(all);
+    a.cache = cache, a.block_table = upload(table), a.seqlens = upload(all);
     a.batch = batch, a.s_q = 1, a.heads = heads, a.pages = pages, a.max_pages = max_pages;
-    a.latent = 512, a.rope = 64, a.page = 64, a.scale = 0.04f, a.kind = TSR_MLA_FAST;
-    a.workspace = device_array<uint8_t>(tsr_cuda_mla_workspace(&a, &device) + 1);
-    tsr_err err;
-    CHECK_TSR(tsr_cuda_mla_plan(&a, 0, &err), err);
-    repeat({std::string("decode, ") + what, (size_t)(rows * 512 * 2),
-            [=](void *d) {
-                tsr_err failed;
-                tsr_mla_decode g = a;
-                g.out = static_cast<uint16_t *>(d);
-                CHECK_TSR(tsr_cuda_mla_decode(&g, 0, &failed), failed);
-            }},
-           launches / 4);
-    const void *const device_memory[] = {q, cache, a.block_table, a.seqlens, a.workspace};
-    for (const void *p : device_memory) {
-        CHECK(cudaFree(const_cast<void *>(p)));
-    }
+    repeat_decode(what, device, a);
 }
 
 static void check_prefill(const tsr_cuda_device &device)
@@ -356,6 +389,11 @@ int main(int argc, char **argv)
     check_weight_only(512, 1024, true);
     check_decode("short and empty sequences", device, 2000, 16, {64, 0, 1, 0, 65, 0, 130, 0});
     check_decode("ragged sequences of 128 heads", device, 40, 128, {1000, 63, 300, 0, 2000});
+    for (const bool fp8 : {false, true}) {
+        check_listed(fp8 ? "lists of rows in FP8" : "lists of rows", device, 1500, 16, 130, 300, fp8);
+        check_listed(fp8 ? "few lists of rows in FP8, 128 heads" : "few lists of rows, 128 heads", device, 40, 128,
+                     2048, 300, fp8);
+    }
     check_prefill(device);
     printf("%d checks, %d failed\n", checks, failures);
     return failures != 0 || checks == 0;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`tessera verify mla --device cuda`: both decode kernels on shapes that the fast one takes and does not take, ranks in
-turn on one GPU, and on two GPUs joined by NCCL where they are there. --full adds a layer of DeepSeek-V3's sizes.
+turn on one GPU, and on two GPUs joined by NCCL where they are there; sparse attention and the scores of its indexer.
+--full adds a layer of DeepSeek-V3's sizes.
 """
 
 import json
@@ -19,6 +20,7 @@ SMALL = {"hidden_size": 1024, "num_attention_heads": 8, "qk_nope_head_dim": 128,
          "v_head_dim": 128, "kv_lora_rank": 512, "q_lora_rank": 384}
 ODD = {"hidden_size": 96, "num_attention_heads": 6, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40,
        "kv_lora_rank": 128, "q_lora_rank": None}
+SPARSE = SMALL | {"model_type": "deepseek_v32", "index_n_heads": 64, "index_head_dim": 128, "index_topk": 70}
 FULL = {"hidden_size": 7168, "num_attention_heads": 128, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
         "v_head_dim": 128, "kv_lora_rank": 512, "q_lora_rank": 1536,
         "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32,
@@ -43,9 +45,14 @@ def make_layer(directory, config):
         shapes |= {"q_a_proj": (q_rank, hidden), "q_a_layernorm": (q_rank, 1), "q_b_proj": (heads * (nope + rope), q_rank)}
     else:
         shapes |= {"q_proj": (heads * (nope + rope), hidden)}
+    shapes = {f"{name}.weight": shape for name, shape in shapes.items()}
+    if "index_topk" in config:
+        index_heads, dim = config["index_n_heads"], config["index_head_dim"]
+        shapes |= {"indexer.wq_b.weight": (index_heads * dim, q_rank), "indexer.wk.weight": (dim, hidden), "indexer.k_norm.weight": (dim, 1),
+                   "indexer.k_norm.bias": (dim, 1), "indexer.weights_proj.weight": (index_heads, hidden)}
     directory.mkdir()
     harness.write_safetensors(directory / "model.safetensors", {
-        f"model.layers.0.self_attn.{name}.weight": numbers(*shape) for name, shape in shapes.items()})
+        f"model.layers.0.self_attn.{name}": numbers(*shape) for name, shape in shapes.items()})
     (directory / "config.json").write_text(json.dumps(config))
     return directory
 
@@ -98,7 +105,7 @@ def main():
         auto = run(options.tessera, small, CUDA_VISIBLE_DEVICES="")
         checks.check("no device: auto says so", auto.returncode == 0 and "checked on the CPU: no usable GPU" in auto.stdout)
 
-        both, ranks = ("CUDA plain", "CUDA fast"), ("--fp8-cache", "--tp", "2")
+        both, ranks = ("CUDA plain", "CUDA fast"), ("--kv", "fp8", "--tp", "2")
         one = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]}
         name = "8 heads, 512 + 64, ranks in turn"
         found, why = verify(checks, options.tessera, name, small, *ranks, "--batch", 5, "--context", 400, "--new-tokens", 2, **one)
@@ -108,6 +115,12 @@ def main():
         found, why = verify(checks, options.tessera, name, odd, *ranks, "--batch", 3, "--context", 130, **one)
         check_kernels(checks, name, found, both[:1], "in turn")
         checks.check(f"{name}: told", any("the fast kernel needs" in line for line in why), why)
+
+        name, sparse = "8 heads, 70 of 300 tokens", make_layer(pathlib.Path(place) / "sparse", SPARSE)
+        found, _ = verify(checks, options.tessera, name, sparse, "--sparse", "--kv", "fp8", "--batch", 3, "--context", 300, **one)
+        wanted = {f"{k}, index scores{batch}" for k in both for batch in ("", ", prefill")}
+        wanted |= {f"{k}, sparse{batch}, {cache}" for k in both for batch in ("", " prefill") for cache in CACHES}
+        checks.check(f"{name}: what was judged", wanted <= set(found), sorted(wanted - set(found)))
 
         layers = [("8 heads, 512 + 64, every GPU", small)]
         if options.full:

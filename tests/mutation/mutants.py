@@ -34,7 +34,7 @@ FOLDERS = ("common", "formats", "kernels", "quantize", "convert", "verify", "rep
 # Inputs of `verify CHECK`: a generated model, and its quantization.
 GIVEN = {"gemm": ("deepseek-v3", []), "mla": ("deepseek-v3", []), "epilogue": ("llama", ["--scheme", "int8-channel"]),
          "dequant": ("llama", ["--scheme", "int4-weight-only"])}
-TESTS = ("test_gemm", "test_grouped", "test_int", "test_int8", "test_mla", "test_mx", "test_prefill", "test_races", "test_forward")
+TESTS = ("test_gemm", "test_grouped", "test_int", "test_index", "test_int8", "test_mla", "test_mx", "test_prefill", "test_races", "test_forward")
 
 
 def source(name):

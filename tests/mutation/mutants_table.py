@@ -5,6 +5,7 @@ can find a fault, the test is None, and the description gives the reason."""
 
 GEMM, SOME, GROUPED = "test_gemm tiny", "test_gemm small", "test_grouped small"
 INT, INT8, MX, DECODE, PREFILL = "test_int small", "test_int8 small", "test_mx small", "test_mla", "test_prefill"
+INDEX = "test_index small"
 BEHIND = "test_races 8 behind"
 
 MUTANTS = [
@@ -148,13 +149,37 @@ MUTANTS = [
     ("mla_decode_fast.cuh", ">= view.visible[i / 2 % 2]", "> view.visible[i / 2 % 2]", DECODE, "a query sees the token behind it"),
     ("mla_decode_fast.cuh", "pack(d[4] * inverse[h], d[5] * inverse[h])", "pack(d[5] * inverse[h], d[4] * inverse[h])", DECODE, "two columns swapped"),
     ("mla_decode_fast.cuh", "fmaf(state.most[h], scale2, log2f(total))", "fmaf(state.most[h], scale2, logf(total))", DECODE, "lse to another base"),
-    ("mla_decode_fast.cuh", "if (valid < kPage) {", "if (valid < kPage - 1) {", DECODE, "the unused last row of a page is not cleared"),
+    ("mla_decode_fast.cuh", "kGathered && valid < kPage) {", "kGathered && valid < kPage - 1) {", DECODE, "the unused last row of a page is not cleared"),
     ("mla_decode_combine.cuh", "0.0f : exp2_fast(weight[i] - most);", "0.0f : 1.0f;", DECODE, "combining: parts weigh the same"),
     ("mla_decode_combine.cuh", "2 * first + (s.begin[first].x != b);", "2 * first;", DECODE, "combining: another sequence's slot"),
     ("mla_decode_combine.cuh", "x[k].z = fmaf(other.x[k].z, by, x[k].z)", "x[k].z = fmaf(other.x[k].x, by, x[k].z)", DECODE, "combining: a column twice"),
     ("mla_decode_fast.cuh", "if (r >= rows) {\n                continue;", "if (r + 8 >= rows) {\n                continue;", DECODE,
      "a part's last rows are not stored"),
     ("mla_decode_cut.h", "head = page == 0 ? part : head;", "head = part;", DECODE, "a sequence in three parts begins in the second"),
+    # decoding from lists of rows, and from FP8
+    ("mla_decode_gather.cuh", "(chunk ^ row % 8) * 16", "chunk * 16", DECODE, "gathered: rows are not swizzled"),
+    ("mla_decode_gather.cuh", "t < 2 ? scales.x : scales.y", "scales.x", DECODE, "gathered, FP8: the scale of the columns before"),
+    ("mla_decode_gather.cuh", "at >= 0 ? __ldg(static_cast<const uint4 *>(from_tile)) : make_uint4(0, 0, 0, 0);",
+     "__ldg(static_cast<const uint4 *>(from_tile));", DECODE, "gathered, FP8: row 0 where there is none"),
+    ("mla_decode_gather.cuh", "cached + tile_number(half, t) * 128, at >= 0);", "cached + tile_number(half, t) * 128, true);", DECODE,
+     "gathered, BF16: row 0 where there is none"),
+    ("mla_decode_gather.cuh", "(uint32_t)(rank() * kOwn * 128);", "0u;", DECODE, "gathered: the other CTA gets rows of the first half"),
+    ("mla_decode_gather.cuh", "const int half = CLUSTER > 1 ? rank() : i / 32;", "const int half = 0;", DECODE, "gathered: the first 32 rows twice"),
+    ("mla_decode_fast.cuh", "(i < 16 ? low : high)", "low", DECODE, "listed: the last 32 rows are dropped as the first"),
+    ("mla_decode_schedule.cuh", "return p.top_k;", "return p.top_k - 1;", DECODE, "listed: the last entry is lost"),
+    ("attention.cuh", "* columns.scales[c / 128];", "* columns.scales[0];", DECODE, "plain, FP8: the first scale for all columns"),
+    ("attention.cuh", "float most = -FLT_MAX,", "float most = -INFINITY,", DECODE, "plain, listed: NaN for a query that lists no row"),
+    ("mla_decode_gather.cuh", "        hopper::fence_shared_for_copies();\n", "", "check_fences", "gathered: no fence before rows are sent"),
+    # scores of an indexer
+    ("index_scores.cu", "sum = fmaf(decode(q[d]), decode(k[d]), sum);", "sum = fmaf(decode(k[d]), decode(k[d]), sum);", INDEX, "plain: keys for queries"),
+    ("index_scores.cu", "fmaxf(sum, 0.0f)));", "sum));", INDEX, "plain: no relu"),
+    ("index_scores.cu", "fmaxf(d[i], 0.0f), sum);", "d[i], sum);", INDEX, "Hopper: no relu"),
+    ("index_scores.cu", "weights[i / 4 * 2 + i % 2]", "weights[i / 4 * 2]", INDEX, "Hopper: the weight of the head before"),
+    ("index_scores.cu", "threadIdx.x / 128 * (kTileBytes / 2 / 16);", "0 * (kTileBytes / 2 / 16);", INDEX, "Hopper: the first 64 keys twice"),
+    ("index_scores.cu", "key + 8 * h < seen[s] ?", "key < seen[s] ?", INDEX, "Hopper: a query sees keys behind it"),
+    ("index_scores.cu", "score[s][h] * scale[h]", "score[s][h] * scale[0]", INDEX, "Hopper: the scale of the key eight before"),
+    ("index_scores.cu", "int key = last * kTileKeys + (int)threadIdx.x; key < stop", "int key = (last + 1) * kTileKeys + (int)threadIdx.x; key < stop", INDEX,
+     "Hopper: a tile that is not seen is not written"),
     # prefill
     ("prefill_fast.cuh", "i * 64, w.head / share, token);", "i * 64, w.head % share, token);", PREFILL, "grouped queries: keys of another head"),
     ("prefill.cu", "+ h / p.share) * (s.nope", "+ h % p.share) * (s.nope", PREFILL, "plain, grouped queries: keys of another head"),

@@ -76,7 +76,7 @@ FORWARD_FAULTS = [
     ("verify/forward/blocks/latent.c", ".has_rope = f->has_rope[layer]}", ".has_rope = true}", FORWARD, "Kimi's latent attention has RoPE"),
     ("verify/forward/tokens/token_choice.c", "equal -= tied;", "equal -= tied && b % 2 == 0;", [U + "test_token_choice"], "too many blocks of the same score are chosen"),
     ("verify/forward/tokens/token_choice.c", "blocks - b <= s->local ? INFINITY : -DBL_MAX", "-DBL_MAX", [U + "test_token_choice"], "the query's own block is not always chosen"),
-    ("verify/forward/blocks/index_ops.c", "score < 0 ? 0 : tsr_doubles(a->weights)", "tsr_doubles(a->weights)", FORWARD, "negative scores of an indexer's heads count"),
+    ("verify/mla/index_query.c", "score < 0 && !x->without_relu ? 0 : x->weights[h]", "x->weights[h]", FORWARD, "negative scores of an indexer's heads count"),
     ("verify/forward/blocks/indexer.c", ".adjacent = last || (f->traits & TSR_ADJACENT_ROPE) != 0", ".adjacent = last", FORWARD, "GLM-5: the indexer's RoPE turns the halves"),
     ("verify/forward/blocks/indexer.c", "if (!f->shares[layer] && (limited || f->collector != NULL))", "if (limited || f->collector != NULL)", FORWARD, "GLM-5: layers do not share a choice"),
     ("verify/forward/blocks/indexer.c", "(limited || f->collector != NULL)", "limited", [I + "test_calibrate.py"], "an indexer of short sequences has no statistics"),

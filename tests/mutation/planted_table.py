@@ -6,6 +6,7 @@ a fault, the list is empty, and the description gives the reason."""
 
 from planted_files import FILES, I, U
 from planted_forward import FORWARD_FAULTS
+from planted_sparse import SPARSE_FAULTS
 
 CODES = [U + "test_block_fp8", "golden", I + "test_quantize.py"]
 INT = [U + "test_int_quant", "golden"]
@@ -406,4 +407,4 @@ PLANTED = [
      "packed integers with one zero point take the bits of other rows"),
     ("convert/run/engine.c", "    free(pool.runs);\n", "", ["robustness/faults valgrind.py --only f32"], "the list of runs is not freed"),
 ]
-PLANTED += FILES + FORWARD_FAULTS
+PLANTED += FILES + FORWARD_FAULTS + SPARSE_FAULTS

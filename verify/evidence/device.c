@@ -58,6 +58,7 @@ ADD(mx_dequant, mx_dequants)
 ADD(mx_gemm, mx_gemms)
 ADD(prefill, prefills)
 ADD(mla, mlas)
+ADD(index, indexes)
 
 void tsr_device_leave_out(tsr_device *device, const char *check, const char *name, const char *why)
 {
@@ -205,6 +206,16 @@ static tsr_status run_cpu_prefill(const tsr_device_prefill *kernel, const tsr_ca
     return TSR_OK;
 }
 
+static tsr_status run_cpu_index(const tsr_device_index *kernel, const tsr_index_scores *args, double *seconds,
+                                tsr_err *err)
+{
+    const double began = tsr_now();
+    (void)kernel, (void)err;
+    tsr_index_scores_run(args);
+    *seconds = tsr_now() - began;
+    return TSR_OK;
+}
+
 static tsr_status run_cpu_project(const tsr_device_mla *kernel, size_t rank, const tsr_project_args *args, tsr_err *err)
 {
     (void)kernel, (void)rank, (void)err;
@@ -271,11 +282,14 @@ static tsr_status add_cpu(tsr_device *device, tsr_err *err)
         device, &(tsr_device_mx_dequant){.name = "CPU's decoder", .run = run_cpu_mx_dequant}, err));
     TSR_TRY(tsr_device_add_mx_gemm(
         device, &(tsr_device_mx_gemm){.name = "reference", .run = run_cpu_mx_gemm, .rounds_last = true}, err));
-    TSR_TRY(tsr_device_add_mla(
-        device,
-        &(tsr_device_mla){
-            .name = "cpu, paged decode", .run = run_cpu_mla, .project = run_cpu_project, .ranks = {.sum = run_cpu_sum}},
-        err));
+    TSR_TRY(tsr_device_add_mla(device,
+                               &(tsr_device_mla){.name = "cpu, paged decode",
+                                                 .sparse = true,
+                                                 .run = run_cpu_mla,
+                                                 .project = run_cpu_project,
+                                                 .ranks = {.sum = run_cpu_sum}},
+                               err));
+    TSR_TRY(tsr_device_add_index(device, &(tsr_device_index){.name = "cpu, index scores", .run = run_cpu_index}, err));
     TSR_TRY(tsr_device_add_prefill(device, &(tsr_device_prefill){.name = "cpu, prefill", .run = run_cpu_prefill}, err));
     return TSR_OK;
 }

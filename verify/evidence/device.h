@@ -9,6 +9,7 @@
 #include "common/status.h"
 #include "kernels/cpu/causal_attention.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/index_scores.h"
 #include "kernels/cpu/mla_attention.h"
 #include "kernels/cpu/mx_gemm.h"
 #include "kernels/cpu/project.h"
@@ -156,6 +157,7 @@ struct tsr_device_mla {
                              * kernels/cpu/mla_attention.h */
     bool to_bf16;           /* rounds its result to BF16 */
     bool widens;            /* converts an FP8 cache to BF16 when reading it, exactly, since scales are powers of two */
+    bool sparse;            /* accepts args->indices. Otherwise it is not called with them */
     tsr_device_mla_fn *run; /* TSR_E_UNSUPPORTED: it does not support this shape */
     tsr_device_project_fn *project;
     tsr_device_ranks ranks;
@@ -171,6 +173,19 @@ struct tsr_device_prefill {
     const char *name;
     bool tensor_core;           /* has the error bound of kernels/cuda/prefill.h */
     tsr_device_prefill_fn *run; /* TSR_E_UNSUPPORTED: it does not support this shape */
+    tsr_device *device;
+    uintptr_t variant;
+};
+
+/* The scores of an indexer over FP8 codes. *seconds is the time of a run without copies. */
+typedef struct tsr_device_index tsr_device_index;
+typedef tsr_status tsr_device_index_fn(const tsr_device_index *kernel, const tsr_index_scores *args, double *seconds,
+                                       tsr_err *err);
+struct tsr_device_index {
+    const char *name;
+    bool tensor_core; /* sums steps of 32 products as fp8_gemm_tensor_core does (kernels/cpu/fp8_gemm.h), from 0 for
+                               * each 128 elements; otherwise the bound is that of kernels/cpu/index_scores.h */
+    tsr_device_index_fn *run; /* TSR_E_UNSUPPORTED: it does not support this shape */
     tsr_device *device;
     uintptr_t variant;
 };
@@ -195,7 +210,8 @@ struct tsr_device {
     tsr_device_mx_gemm mx_gemms[TSR_DEVICE_KERNELS];
     tsr_device_mla mlas[TSR_DEVICE_KERNELS];
     tsr_device_prefill prefills[TSR_DEVICE_KERNELS];
-    size_t n_gemms, n_epilogues, n_dequants, n_weight_onlys, n_mx_dequants, n_mx_gemms, n_mlas, n_prefills;
+    tsr_device_index indexes[TSR_DEVICE_KERNELS];
+    size_t n_gemms, n_epilogues, n_dequants, n_weight_onlys, n_mx_dequants, n_mx_gemms, n_mlas, n_prefills, n_indexes;
     tsr_left_out left_out[TSR_MAX_LEFT_OUT];
     size_t n_left_out;
     void *state; /* state of the CUDA device, while it is open; NULL on the CPU */
@@ -224,6 +240,7 @@ tsr_status tsr_device_add_mx_dequant(tsr_device *device, const tsr_device_mx_deq
 tsr_status tsr_device_add_mx_gemm(tsr_device *device, const tsr_device_mx_gemm *mx_gemm, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_add_index(tsr_device *device, const tsr_device_index *index, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Records that the device lacks a kernel. Notes beyond the buffer are dropped. */
 void tsr_device_leave_out(tsr_device *device, const char *check, const char *name, const char *why);

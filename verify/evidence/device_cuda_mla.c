@@ -1,6 +1,7 @@
-/* Runs latent attention with the CUDA kernels, and the following steps if heads are divided among ranks. Compiled if
- * CUDA was found. */
+/* Runs latent attention with the CUDA kernels, the scores of its indexer, and the following steps if heads are divided
+ * among ranks. Compiled if CUDA was found. */
 #include "common/parallel/threads.h"
+#include "kernels/cuda/index_scores.h"
 #include "kernels/cuda/mla_decode.h"
 #include "kernels/cuda/prefill.h"
 #include "kernels/cuda/project.h"
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 
 /* Slots of tsr_gpu_run. */
-enum { Q, CACHE, TABLE, SEQLENS, OUT, WORKSPACE };
+enum { Q, CACHE, TABLE, SEQLENS, INDICES, OUT, WORKSPACE };
 
 /* Copies a cache of codes as BF16 rows of the same values. */
 static tsr_status upload_widened(tsr_gpu_run *r, const tsr_mla_attention *a, tsr_err *err)
@@ -37,30 +38,36 @@ static tsr_status run_mla_on(tsr_gpu_run *r, const tsr_device_mla *kernel, size_
                              double *seconds, tsr_err *err)
 {
     const size_t slots = a->batch * a->s_q * a->heads, width = a->latent + a->rope;
-    const size_t row_bytes = tsr_mla_cache_row_bytes(a->latent, a->rope, false);
+    const bool coded = a->fp8 && a->indices != NULL; /* the kernels for all tokens get the codes as BF16 */
+    const size_t row_bytes = tsr_mla_cache_row_bytes(a->latent, a->rope, coded);
     tsr_cuda_device device;
     tsr_mla_decode decode = {.batch = (int64_t)a->batch,
                              .s_q = (int64_t)a->s_q,
                              .heads = (int64_t)a->heads,
                              .pages = (int64_t)a->pages,
                              .max_pages = (int64_t)a->max_pages,
+                             .top_k = (int64_t)a->top_k,
                              .latent = (int32_t)a->latent,
                              .rope = (int32_t)a->rope,
                              .page = (int32_t)a->page,
+                             .fp8 = coded,
                              .scale = a->scale,
                              .kind = (tsr_mla_kind)kernel->variant};
     tsr_gpu_use_rank(r->gpu, rank);
     TSR_TRY(tsr_cuda_current_device(&device, err));
     TSR_TRY(tsr_gpu_upload(r, Q, width * 2, a->q, width * 2, width * 2, slots, err));
-    TSR_TRY(a->fp8 ? upload_widened(r, a, err)
-                   : tsr_gpu_upload(r, CACHE, row_bytes, a->cache, row_bytes, row_bytes, a->pages * a->page, err));
+    TSR_TRY(a->fp8 && !coded
+                ? upload_widened(r, a, err)
+                : tsr_gpu_upload(r, CACHE, row_bytes, a->cache, row_bytes, row_bytes, a->pages * a->page, err));
     TSR_TRY(tsr_gpu_upload_words(r, TABLE, a->block_table, a->batch * a->max_pages, err));
     TSR_TRY(tsr_gpu_upload_words(r, SEQLENS, a->seqlens, a->batch, err));
+    TSR_TRY(tsr_gpu_upload_words(r, INDICES, a->indices, a->batch * a->s_q * a->top_k, err));
     TSR_TRY(tsr_gpu_allocate_result(r, OUT, slots * a->latent * 2, err));
     decode.q = r->on_gpu[Q];
     decode.cache = r->on_gpu[CACHE];
     decode.block_table = r->on_gpu[TABLE];
     decode.seqlens = r->on_gpu[SEQLENS];
+    decode.indices = r->on_gpu[INDICES];
     decode.out = r->on_gpu[OUT];
     TSR_TRY(tsr_gpu_allocate(r, WORKSPACE, tsr_cuda_mla_workspace(&decode, &device) + 1, err));
     decode.workspace = r->on_gpu[WORKSPACE];
@@ -77,6 +84,49 @@ static tsr_status run_mla(const tsr_device_mla *kernel, size_t rank, const tsr_m
     tsr_gpu_run r;
     TSR_TRY(tsr_gpu_begin(&r, kernel->device, kernel->name, cells * sizeof(uint16_t), err));
     return tsr_gpu_end(&r, run_mla_on(&r, kernel, rank, args, seconds, err));
+}
+
+enum { INDEX_Q, KEYS, SCALES, WEIGHTS, SEEN, LOGITS };
+
+/* A launch of index scores, with its kernel. */
+typedef struct index_launch {
+    tsr_index_scores args;
+    tsr_index_kind kind;
+} index_launch;
+
+static tsr_status launch_index(const void *launch, tsr_err *err)
+{
+    const index_launch *const l = launch;
+    return tsr_cuda_index_scores(&l->args, l->kind, NULL, err);
+}
+
+static tsr_status run_index_on(tsr_gpu_run *r, const tsr_device_index *kernel, const tsr_index_scores *a,
+                               double *seconds, tsr_err *err)
+{
+    const size_t bytes = a->queries * a->keys * sizeof *a->logits;
+    index_launch launch = {*a, (tsr_index_kind)kernel->variant};
+    TSR_TRY(tsr_gpu_upload(r, INDEX_Q, a->width, a->q, a->width, a->width, a->queries * a->heads, err));
+    TSR_TRY(tsr_gpu_upload(r, KEYS, a->width, a->k, a->width, a->width, a->keys, err));
+    TSR_TRY(tsr_gpu_upload_words(r, SCALES, a->k_scale, a->keys, err));
+    TSR_TRY(tsr_gpu_upload_words(r, WEIGHTS, a->weights, a->queries * a->heads, err));
+    TSR_TRY(tsr_gpu_upload_words(r, SEEN, a->seen, a->queries, err));
+    TSR_TRY(tsr_gpu_allocate_result(r, LOGITS, bytes, err));
+    launch.args.q = r->on_gpu[INDEX_Q];
+    launch.args.k = r->on_gpu[KEYS];
+    launch.args.k_scale = r->on_gpu[SCALES];
+    launch.args.weights = r->on_gpu[WEIGHTS];
+    launch.args.seen = r->on_gpu[SEEN];
+    launch.args.logits = r->on_gpu[LOGITS];
+    TSR_TRY(launch_index(&launch, err));
+    TSR_TRY(tsr_gpu_check(cudaMemcpy(a->logits, r->on_gpu[LOGITS], bytes, cudaMemcpyDeviceToHost), r->name, err));
+    return tsr_gpu_time(r, launch_index, &launch, seconds, err);
+}
+
+static tsr_status run_index(const tsr_device_index *kernel, const tsr_index_scores *args, double *seconds, tsr_err *err)
+{
+    tsr_gpu_run r;
+    TSR_TRY(tsr_gpu_begin(&r, kernel->device, kernel->name, 0, err));
+    return tsr_gpu_end(&r, run_index_on(&r, kernel, args, seconds, err));
 }
 
 enum { PREFILL_Q, KV, K_ROPE, FIRST_QUERY, FIRST_TOKEN, PREFILL_OUT, PREFILL_WORKSPACE };
@@ -188,11 +238,14 @@ tsr_status tsr_device_add_cuda_mla(tsr_device *device, tsr_err *err)
     tsr_device_mla mla = {.name = "CUDA plain",
                           .to_bf16 = true,
                           .widens = true,
+                          .sparse = true,
                           .run = run_mla,
                           .project = run_project,
                           .ranks = TSR_CUDA_RANKS,
                           .variant = TSR_MLA_PLAIN};
+    tsr_device_index index = {.name = "CUDA plain, index scores", .run = run_index, .variant = TSR_INDEX_PLAIN};
     TSR_TRY(tsr_device_add_mla(device, &mla, err));
+    TSR_TRY(tsr_device_add_index(device, &index, err));
     TSR_TRY(tsr_device_add_prefill(device, &prefill, err));
     if (g->properties.arch != 90)
         return TSR_OK;
@@ -200,6 +253,10 @@ tsr_status tsr_device_add_cuda_mla(tsr_device *device, tsr_err *err)
     prefill.tensor_core = true;
     prefill.variant = TSR_MLA_FAST;
     TSR_TRY(tsr_device_add_prefill(device, &prefill, err));
+    index.name = "CUDA fast, index scores";
+    index.tensor_core = true;
+    index.variant = TSR_INDEX_FAST;
+    TSR_TRY(tsr_device_add_index(device, &index, err));
     mla.name = "CUDA fast";
     mla.tensor_core = true;
     mla.variant = TSR_MLA_FAST;

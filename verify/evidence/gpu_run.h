@@ -86,7 +86,7 @@ tsr_device_spread_fn tsr_cuda_spread_ranks;
         .sum = tsr_cuda_sum_ranks, .spread = tsr_cuda_spread_ranks \
     }
 
-/* Adds the kernels of attention and of heads divided among ranks to the table. */
+/* Adds the kernels of attention, of its indexer, and of heads divided among ranks to the table. */
 tsr_status tsr_device_add_cuda_mla(tsr_device *device, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds the kernels of small groups to the table. */

@@ -27,7 +27,9 @@ tsr_kernel_limits tsr_kernel_limits_defaults(void);
 /* The options of verify mla only. */
 typedef struct tsr_mla_request {
     uint64_t layer, batch, context, new_tokens; /* all except `layer` are at least 1 */
-    bool fp8_cache;
+    bool fp8_cache;                             /* check the FP8 latent cache, too */
+    bool sparse;                                /* check the layer's indexer and sparse attention, too */
+    uint64_t top_k;               /* with `sparse`: tokens that a query attends to; 0: index_topk of config.json */
     const tsr_checkpoint *stages; /* stages of another implementation; NULL: none */
 } tsr_mla_request;
 

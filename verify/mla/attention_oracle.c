@@ -13,14 +13,25 @@ static const double kUnit = 0x1p-24, kTensorUnit = 0x1p-22;
 /* Limits for steep scores: their standard deviation, and the largest error of one. */
 static const double kSteep = 16, kMostOff = 0x1p-4;
 
+static const float *key_of(const tsr_attended *a, size_t t)
+{
+    return a->keys + (a->rows != NULL ? a->rows[t] : t) * a->ld_keys;
+}
+
+static const float *value_of(const tsr_attended *a, size_t t)
+{
+    return a->values + (a->rows != NULL ? a->rows[t] : t) * a->ld_values;
+}
+
 /* Computes scores into p, and the expected squares of their rounding errors into `walk`. */
 static void score(const tsr_attended *a, const double *q, double *p, double *walk, tsr_attention_exact *r)
 {
     r->largest = 0;
     for (size_t t = 0; t < a->n; t++) {
+        const float *const key = key_of(a, t);
         double sum = 0, size = 0, squares = 0;
         for (size_t i = 0; i < a->width; i++) {
-            const double product = q[i] * (double)a->keys[t * a->ld_keys + i];
+            const double product = q[i] * (double)key[i];
             sum += product;
             size += fabs(product);
             squares += product * product;
@@ -42,8 +53,9 @@ void tsr_attention_solve(const tsr_attended *a, const uint16_t *q, double *scrat
     memset(r->square, 0, a->columns * sizeof *r->square);
     memset(r->jitter, 0, a->columns * sizeof *r->jitter);
     for (size_t t = 0; t < a->n; t++) {
+        const float *const value = value_of(a, t);
         for (size_t i = 0; i < a->columns; i++) {
-            const double part = p[t] * (double)a->values[t * a->ld_values + i];
+            const double part = p[t] * (double)value[i];
             r->exact[i] += part;
             r->mass[i] += fabs(part);
             r->square[i] += part * part;
@@ -51,8 +63,9 @@ void tsr_attention_solve(const tsr_attended *a, const uint16_t *q, double *scrat
     }
     /* A score that is off by x moves the result by x p (v - result). */
     for (size_t t = 0; t < a->n; t++) {
+        const float *const value = value_of(a, t);
         for (size_t i = 0; i < a->columns; i++) {
-            const double part = p[t] * ((double)a->values[t * a->ld_values + i] - r->exact[i]);
+            const double part = p[t] * ((double)value[i] - r->exact[i]);
             r->jitter[i] += part * part * walk[t];
         }
     }

@@ -9,9 +9,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* n tokens, each with a key of `width` and a value of `columns` elements. */
+/* n tokens, each with a key of `width` and a value of `columns` elements. Token t is row t of keys and values, or row
+ * rows[t]. */
 typedef struct tsr_attended {
     const float *keys, *values;
+    const size_t *rows; /* [n]; NULL: 0, 1, ... */
     size_t ld_keys, ld_values, width, columns, n;
     double scale;
 } tsr_attended;

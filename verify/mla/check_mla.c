@@ -7,6 +7,7 @@
 #include "verify/evidence/activations.h"
 #include "verify/mla/mla_expanded.h"
 #include "verify/mla/mla_faults.h"
+#include "verify/mla/sparse/check_sparse.h"
 #include "verify/values/weight_reader.h"
 
 #include <math.h>
@@ -263,11 +264,11 @@ static tsr_status read_stage(const check *c, const tsr_tensor *t, size_t element
                         : tsr_decode_tensor(file, t, *out, err);
 }
 
-/* Sets masked scores to 0. Other implementations have -inf there. */
-static void unmask(const check *c, double *scores)
+/* Sets masked scores of all heads to 0. Other implementations have -inf there. */
+static void unmask(const check *c, size_t heads, double *scores)
 {
-    for (size_t i = 0; i < c->batch.queries * c->model.heads; i++) {
-        const size_t q = i / c->model.heads, seen = c->batch.token_of[q] + 1 - c->batch.first[c->batch.seq_of[q]];
+    for (size_t i = 0; i < c->batch.queries * heads; i++) {
+        const size_t q = i / heads, seen = c->batch.token_of[q] + 1 - c->batch.first[c->batch.seq_of[q]];
         for (size_t t = seen; t < c->batch.longest; t++)
             scores[i * c->batch.longest + t] = 0;
     }
@@ -297,8 +298,8 @@ static tsr_status check_file(check *c, tsr_err *err)
         }
         TSR_GOTO(read_stage(c, t, rows * cols, &theirs.of[s], err));
         lap(c, TSR_PHASE_READ);
-        if (s == TSR_STAGE_SCORES)
-            unmask(c, theirs.of[s]);
+        if (s == TSR_STAGE_SCORES || s == TSR_STAGE_INDEX_SCORES)
+            unmask(c, s == TSR_STAGE_SCORES ? c->model.heads : 1, theirs.of[s]);
         snprintf(what, sizeof what, "stage %s", tsr_mla_stage_name(s));
         const tsr_mla_fault_pair p = {
             what, TSR_ERROR_KERNEL, x, theirs.of[s], rows, cols, t->dtype == TSR_F32 ? kFp32Stage : kHalfStage, NAN};
@@ -315,33 +316,6 @@ out:
 
 /* ---- batches ---- */
 
-static tsr_status shape_batch(check *c, const size_t *lengths, size_t sequences, size_t new_tokens, tsr_err *err)
-{
-    tsr_mla_batch *const b = &c->batch;
-    b->sequences = sequences;
-    b->first = calloc(sequences + 1, sizeof *b->first);
-    if (b->first == NULL)
-        return tsr_out_of_memory(err, "for a batch");
-    for (size_t s = 0; s < sequences; s++) {
-        b->first[s + 1] = b->tokens += lengths[s];
-        b->longest = lengths[s] > b->longest ? lengths[s] : b->longest;
-    }
-    b->token_of = malloc((b->tokens + 1) * sizeof *b->token_of);
-    b->seq_of = malloc((b->tokens + 1) * sizeof *b->seq_of);
-    b->hidden = malloc((b->tokens * c->model.hidden + 1) * sizeof *b->hidden);
-    if (b->token_of == NULL || b->seq_of == NULL || b->hidden == NULL)
-        return tsr_out_of_memory(err, "for a batch");
-    for (size_t s = 0; s < sequences; s++) {
-        for (size_t t = b->first[s]; t < b->first[s + 1]; t++) {
-            if (b->first[s + 1] - t > new_tokens)
-                continue;
-            b->token_of[b->queries] = t;
-            b->seq_of[b->queries++] = s;
-        }
-    }
-    return TSR_OK;
-}
-
 /* Generates a batch. The first sequence is the longest, the second is empty, the others have any length. */
 static tsr_status draw_batch(check *c, tsr_err *err)
 {
@@ -352,7 +326,8 @@ static tsr_status draw_batch(check *c, tsr_err *err)
         return tsr_out_of_memory(err, "for a batch");
     for (size_t s = 0; s < r->batch; s++)
         lengths[s] = s == 0 ? (size_t)r->context : s == 1 ? 0 : (size_t)(tsr_mix_bits(seed + s) % (r->context + 1));
-    tsr_status status = shape_batch(c, lengths, (size_t)r->batch, (size_t)r->new_tokens, err);
+    tsr_status status =
+        tsr_mla_batch_shape(&c->batch, lengths, (size_t)r->batch, (size_t)r->new_tokens, c->model.hidden, err);
     free(lengths);
     TSR_TRY(status);
     const size_t n = c->batch.tokens * c->model.hidden;
@@ -377,7 +352,8 @@ static tsr_status read_batch(check *c, tsr_err *err)
         return tsr_out_of_memory(err, "for a batch");
     for (size_t s = 0; s < t->shape[0]; s++)
         lengths[s] = (size_t)t->shape[1];
-    const tsr_status status = shape_batch(c, lengths, (size_t)t->shape[0], (size_t)t->shape[1], err);
+    const tsr_status status =
+        tsr_mla_batch_shape(&c->batch, lengths, (size_t)t->shape[0], (size_t)t->shape[1], c->model.hidden, err);
     free(lengths);
     TSR_TRY(status);
     free(c->batch.hidden);
@@ -418,9 +394,14 @@ static tsr_status check_layer(check *c, tsr_err *err)
                                      .batch = &c->batch,
                                      .stages = &c->own,
                                      .name = c->subject,
-                                     .min_sqnr = c->min_sqnr};
+                                     .min_sqnr = c->min_sqnr,
+                                     .new_tokens = (size_t)c->options->mla.new_tokens};
     TSR_TRY(tsr_mla_check_kernels(&subject, c->evidence, &c->since, err));
-    return tsr_mla_check_expanded(&subject, c->evidence, &c->since, err);
+    TSR_TRY(tsr_mla_check_expanded(&subject, c->evidence, &c->since, err));
+    if (!c->options->mla.sparse)
+        return TSR_OK;
+    return tsr_mla_check_sparse(&subject, c->options->against != NULL ? &c->original : NULL, c->evidence, &c->since,
+                                err);
 }
 
 static tsr_status check_request(const check *c, tsr_err *err)
@@ -430,7 +411,7 @@ static tsr_status check_request(const check *c, tsr_err *err)
     if (c->options->ranks == 0 || b->heads % c->options->ranks != 0)
         return tsr_fail(err, TSR_E_USAGE, "--tp %llu: does not divide %zu heads", U64(c->options->ranks), b->heads);
     if (r->fp8_cache && b->rank % TSR_MLA_CACHE_GROUP != 0)
-        return tsr_fail(err, TSR_E_USAGE, "--fp8-cache: kv_lora_rank %zu is not a multiple of %d", b->rank,
+        return tsr_fail(err, TSR_E_USAGE, "--kv fp8: kv_lora_rank %zu is not a multiple of %d", b->rank,
                         TSR_MLA_CACHE_GROUP);
     if (a->folded && !b->folded)
         return tsr_fail(err, TSR_E_MISMATCH, "%s is folded but %s is not", a->checkpoint->path, b->checkpoint->path);
@@ -438,14 +419,24 @@ static tsr_status check_request(const check *c, tsr_err *err)
         a->head_v != b->head_v || a->rank != b->rank || a->q_rank != b->q_rank)
         return tsr_fail(err, TSR_E_MISMATCH, "%s and %s have different sizes of attention", a->checkpoint->path,
                         b->checkpoint->path);
+    if (a->index.heads != b->index.heads || a->index.dim != b->index.dim || a->index.adjacent != b->index.adjacent)
+        return tsr_fail(err, TSR_E_MISMATCH, "%s and %s have different indexers", a->checkpoint->path,
+                        b->checkpoint->path);
     return TSR_OK;
+}
+
+static tsr_status open_model(const check *c, const tsr_side *side, tsr_mla_model *model, tsr_err *err)
+{
+    static const char kRoot[] = "model.";
+    TSR_TRY(tsr_mla_model_open(model, side, kRoot, c->options->mla.layer, err));
+    return c->options->mla.sparse ? tsr_mla_model_open_indexer(model, side, kRoot, c->options->mla.layer, err) : TSR_OK;
 }
 
 static tsr_status open_and_check(check *c, tsr_err *err)
 {
     const tsr_kernel_options *const o = c->options;
-    TSR_TRY(tsr_mla_model_open(&c->model, &o->side, "model.", o->mla.layer, err));
-    TSR_TRY(tsr_mla_model_open(&c->original, o->against != NULL ? o->against : &o->side, "model.", o->mla.layer, err));
+    TSR_TRY(open_model(c, &o->side, &c->model, err));
+    TSR_TRY(open_model(c, o->against != NULL ? o->against : &o->side, &c->original, err));
     TSR_TRY(check_request(c, err));
     c->model.threads = c->original.threads = (unsigned)o->run.threads;
     lap(c, TSR_PHASE_READ);

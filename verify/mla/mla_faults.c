@@ -107,6 +107,12 @@ static const char *tensor_of(const tsr_mla_model *m, tsr_mla_stage stage)
         return "kv_a_layernorm";
     case TSR_STAGE_OUTPUT:
         return m->o->values->name;
+    case TSR_STAGE_INDEX_Q:
+        return m->index_q->values->name;
+    case TSR_STAGE_INDEX_K:
+        return m->index_k->values->name;
+    case TSR_STAGE_INDEX_WEIGHTS:
+        return m->index_weights->values->name;
     default:
         return m->has_parts ? "w_kc or w_vc" : "kv_b_proj";
     }

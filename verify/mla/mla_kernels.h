@@ -29,22 +29,33 @@
 #define TSR_VERIFY_MLA_MLA_KERNELS_H
 
 #include "verify/evidence/jobs.h"
+#include "verify/forward/tokens/token_choice.h"
 #include "verify/mla/mla_reference.h"
 
 typedef struct tsr_mla_subject {
-    const tsr_kernel_options *options; /* uses mla.new_tokens, mla.fp8_cache, and mla.ranks, which divides heads */
+    const tsr_kernel_options *options; /* uses mla.fp8_cache, and ranks, which divides heads */
     const tsr_mla_model *model;
     const tsr_mla_batch *batch;
     const tsr_mla_stages *stages; /* stages of the model, from which operands are rounded */
     const char *name;
-    double min_sqnr; /* least SQNR of the cache's format in dB */
+    double min_sqnr;   /* least SQNR of the cache's format in dB */
+    size_t new_tokens; /* most queries of a sequence */
+    /* Sparse attention. Every kernel that accepts lists gets the chosen tokens in shuffled order, with entries of -1
+     * between them, and slots without a query get -1 only. Heads are not divided among ranks. */
+    const tsr_token_choice *choice; /* the tokens of each query; NULL: all tokens up to its own */
+    size_t top_k;                   /* most tokens that a query has in `choice` */
+    const char *batch_name;         /* ", sparse", ", sparse prefill"; NULL: "" */
 } tsr_mla_subject;
 
 /* Judges y against x, both [rows][cols]. An SQNR below `min_sqnr`, NaN or Inf is a fault. */
 void tsr_mla_judge_sqnr(tsr_judgement *judgement, const double *x, const double *y, size_t rows, size_t cols,
                         double min_sqnr);
 
-/* Runs and judges all kernels. A kernel that does not accept the shape is skipped. `since`: see tsr_lap. */
+/* Lists something as skipped, unless it is listed with this reason. */
+tsr_status tsr_mla_skip_once(tsr_evidence *evidence, const char *subject, const char *why,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
+/* Runs and judges all kernels. A kernel that does not accept the shape, or a list, is skipped. `since`: see tsr_lap. */
 tsr_status tsr_mla_check_kernels(const tsr_mla_subject *subject, tsr_evidence *evidence, double *since,
                                  tsr_err *err) TSR_WARN_UNUSED;
 

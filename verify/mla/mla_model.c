@@ -216,6 +216,15 @@ static tsr_status load_latent(layer *l, tsr_err *err)
     return TSR_OK;
 }
 
+/* Refuses a layer that lacks weights, and names all of them. */
+static tsr_status check_missing(const layer *l, tsr_err *err)
+{
+    if (l->missing[0] == '\0')
+        return TSR_OK;
+    return tsr_fail(err, TSR_E_FORMAT, "%s: %slayers.%llu.self_attn lacks %s", l->m->checkpoint->path, l->root,
+                    (unsigned long long)l->number, l->missing);
+}
+
 static tsr_status load_layer(layer *l, tsr_err *err)
 {
     tsr_mla_model *const m = l->m;
@@ -231,9 +240,7 @@ static tsr_status load_layer(layer *l, tsr_err *err)
     const tsr_weight *const kv_norm = find(l, "kv_a_layernorm.weight");
     m->o = find(l, "o_proj.weight");
     TSR_TRY(load_latent(l, err));
-    if (l->missing[0] != '\0')
-        return tsr_fail(err, TSR_E_FORMAT, "%s: %slayers.%llu.self_attn lacks %s", m->checkpoint->path, l->root,
-                        (unsigned long long)l->number, l->missing);
+    TSR_TRY(check_missing(l, err));
     if (m->q_rank > 0) {
         TSR_TRY(tsr_linear_expect(m->checkpoint, m->q_a, m->q_rank, m->hidden, err));
         TSR_TRY(load_norm(l, q_norm, m->q_rank, &m->q_norm, err));
@@ -242,6 +249,50 @@ static tsr_status load_layer(layer *l, tsr_err *err)
     TSR_TRY(tsr_linear_expect(m->checkpoint, m->kv_a, m->rank + m->rope, m->hidden, err));
     TSR_TRY(tsr_linear_expect(m->checkpoint, m->o, m->hidden, m->heads * m->v, err));
     return load_norm(l, kv_norm, m->rank, &m->kv_norm, err);
+}
+
+/* Sets *adjacent by the family: which pairs of an indexer RoPE turns. */
+static tsr_status find_family(tsr_mla_model *m, bool *adjacent, tsr_err *err)
+{
+    static const struct {
+        const char *type;
+        bool adjacent;
+    } kFamilies[] = {{"deepseek_v32", false}, {"glm_moe_dsa", true}};
+    const char *const type = tsr_config_model_string(m->checkpoint, "model_type", &m->arena);
+    for (size_t i = 0; type != NULL && i < sizeof kFamilies / sizeof *kFamilies; i++) {
+        *adjacent = kFamilies[i].adjacent;
+        if (strcmp(type, kFamilies[i].type) == 0)
+            return TSR_OK;
+    }
+    return tsr_fail(err, TSR_E_UNSUPPORTED,
+                    "%s/" TSR_CONFIG_NAME
+                    ": model_type %s: only the indexers of deepseek_v32 and glm_moe_dsa are known",
+                    m->checkpoint->path, type == NULL ? "is missing" : type);
+}
+
+static tsr_status load_indexer(layer *l, tsr_err *err)
+{
+    tsr_mla_model *const m = l->m;
+    bool adjacent;
+    TSR_TRY(find_family(m, &adjacent, err));
+    TSR_TRY(tsr_index_sizes_read(&m->index, m->checkpoint, adjacent, &m->arena, err));
+    m->index_q = find(l, "indexer.wq_b.weight");
+    m->index_k = find(l, "indexer.wk.weight");
+    const tsr_weight *const gain = find(l, "indexer.k_norm.weight"), *const bias = find(l, "indexer.k_norm.bias");
+    m->index_weights = find(l, "indexer.weights_proj.weight");
+    TSR_TRY(check_missing(l, err));
+    TSR_TRY(tsr_linear_expect(m->checkpoint, m->index_q, m->index.heads * m->index.dim, m->q_rank, err));
+    TSR_TRY(tsr_linear_expect(m->checkpoint, m->index_k, m->index.dim, m->hidden, err));
+    TSR_TRY(tsr_linear_expect(m->checkpoint, m->index_weights, m->index.heads, m->hidden, err));
+    TSR_TRY(load_norm(l, gain, m->index.dim, &m->index_gain, err));
+    return load_norm(l, bias, m->index.dim, &m->index_bias, err);
+}
+
+tsr_status tsr_mla_model_open_indexer(tsr_mla_model *model, const tsr_side *side, const char *root, uint64_t number,
+                                      tsr_err *err)
+{
+    layer l = {.m = model, .side = side, .root = root, .number = number};
+    return tsr_arena_status(&model->arena, load_indexer(&l, err), err);
 }
 
 tsr_status tsr_mla_model_open(tsr_mla_model *model, const tsr_side *side, const char *root, uint64_t number,

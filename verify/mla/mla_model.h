@@ -6,7 +6,7 @@
 #define TSR_VERIFY_MLA_MLA_MODEL_H
 
 #include "verify/compare/compare.h"
-#include "verify/mla/rope.h"
+#include "verify/mla/index_query.h"
 
 typedef struct tsr_mla_model {
     const tsr_checkpoint *checkpoint;
@@ -20,9 +20,12 @@ typedef struct tsr_mla_model {
     double *keys, *values; /* [heads][nope][rank], [heads][v][rank]: from kv_b_proj or the parts */
     double *w_kc, *w_vc;   /* the same from the absorbed parts, or from kv_b_proj without parts */
     bool has_parts, has_kv_b;
-    bool folded;              /* W_k is in q and W_v in o: nope = v = rank, keys and values are identities */
-    size_t head_nope, head_v; /* nope and v of config.json */
-    unsigned threads;         /* default 1; results do not depend on it */
+    tsr_index_sizes index; /* heads 0: tsr_mla_model_open_indexer was not called */
+    const tsr_weight *index_q, *index_k, *index_weights;
+    double *index_gain, *index_bias; /* LayerNorm of the indexer's keys */
+    bool folded;                     /* W_k is in q and W_v in o: nope = v = rank, keys and values are identities */
+    size_t head_nope, head_v;        /* nope and v of config.json */
+    unsigned threads;                /* default 1; results do not depend on it */
     tsr_arena arena;
 } tsr_mla_model;
 
@@ -32,6 +35,11 @@ typedef struct tsr_mla_model {
 tsr_status tsr_mla_model_open(tsr_mla_model *model, const tsr_side *side, const char *root, uint64_t layer,
                               tsr_err *err) TSR_WARN_UNUSED;
 void tsr_mla_model_close(tsr_mla_model *model);
+
+/* Reads the layer's indexer into an open model. Arguments and errors are those of tsr_mla_model_open, and:
+ * TSR_E_UNSUPPORTED for a model_type whose indexer is not known. */
+tsr_status tsr_mla_model_open_indexer(tsr_mla_model *model, const tsr_side *side, const char *root, uint64_t layer,
+                                      tsr_err *err) TSR_WARN_UNUSED;
 
 /* Computes y[n][rows of w] += x[n][first .. first + cols) W[:, first .. first + cols)^T. x and y have their own row
  * lengths. */

@@ -10,9 +10,9 @@
 
 const char *tsr_mla_stage_name(tsr_mla_stage stage)
 {
-    static const char *const kNames[TSR_N_STAGES] = {"q_a",           "q_a_norm",  "query",  "q_rope",
-                                                     "kv_a",          "latent",    "k_rope", "scores",
-                                                     "probabilities", "attention", "output"};
+    static const char *const kNames[TSR_N_STAGES] = {"q_a",    "q_a_norm", "query",   "q_rope",        "kv_a",
+                                                     "latent", "k_rope",   "scores",  "probabilities", "attention",
+                                                     "output", "index_q",  "index_k", "index_weights", "index_scores"};
     return kNames[stage];
 }
 
@@ -27,6 +27,13 @@ const char *tsr_mla_fault_text(tsr_mla_fault fault)
         "the norm is skipped",
         "w_kc is transposed within each head",
         "w_vc is transposed within each head",
+        "the indexer's RoPE rotates pairs (i, i + rope / 2) instead of (2i, 2i + 1)",
+        "the indexer's RoPE rotates pairs (2i, 2i + 1) instead of (i, i + rope / 2)",
+        "the indexer's RoPE is applied to the last elements instead of the first",
+        "the bias of k_norm is missing",
+        "k_norm is computed as an RMS norm, without the mean",
+        "the indexer's weights lack the factor heads^-0.5",
+        "negative scores of the indexer's heads count: ReLU is missing",
     };
     return kTexts[fault];
 }
@@ -44,6 +51,16 @@ bool tsr_mla_fault_fits(tsr_mla_fault fault, tsr_mla_stage stage)
         return fault == TSR_MLA_NO_MSCALE || fault == TSR_MLA_KEYS_TRANSPOSED;
     case TSR_STAGE_ATTENTION:
         return fault == TSR_MLA_VALUES_TRANSPOSED;
+    case TSR_STAGE_INDEX_K:
+        if (fault == TSR_MLA_NO_NORM || fault == TSR_MLA_INDEX_NO_BIAS || fault == TSR_MLA_INDEX_NO_MEAN)
+            return true;
+        /* fall through */
+    case TSR_STAGE_INDEX_Q:
+        return fault == TSR_MLA_ROPE_NONE || (fault >= TSR_MLA_INDEX_HALVES && fault <= TSR_MLA_INDEX_LAST);
+    case TSR_STAGE_INDEX_WEIGHTS:
+        return fault == TSR_MLA_INDEX_NO_SCALE;
+    case TSR_STAGE_INDEX_SCORES:
+        return fault == TSR_MLA_INDEX_NO_RELU;
     default:
         return false;
     }
@@ -51,20 +68,32 @@ bool tsr_mla_fault_fits(tsr_mla_fault fault, tsr_mla_stage stage)
 
 bool tsr_mla_has_stage(const tsr_mla_model *m, tsr_mla_stage stage)
 {
-    return m->q_rank > 0 || stage > TSR_STAGE_Q_NORM;
+    return stage >= TSR_STAGE_INDEX_Q ? m->index.heads > 0 : m->q_rank > 0 || stage > TSR_STAGE_Q_NORM;
 }
 
 size_t tsr_mla_stage_rows(const tsr_mla_batch *b, tsr_mla_stage stage)
 {
-    return stage >= TSR_STAGE_KV_A && stage <= TSR_STAGE_K_ROPE ? b->tokens : b->queries;
+    const bool of_tokens = (stage >= TSR_STAGE_KV_A && stage <= TSR_STAGE_K_ROPE) || stage == TSR_STAGE_INDEX_K;
+    return of_tokens ? b->tokens : b->queries;
 }
 
 size_t tsr_mla_stage_cols(const tsr_mla_model *m, const tsr_mla_batch *b, tsr_mla_stage stage)
 {
-    const size_t cols[TSR_N_STAGES] = {
-        m->q_rank, m->q_rank, m->heads * (m->nope + m->rope), m->heads * m->rope,    m->rank + m->rope,
-        m->rank,   m->rope,   m->heads * b->longest,          m->heads * b->longest, m->heads * m->v,
-        m->hidden};
+    const size_t cols[TSR_N_STAGES] = {m->q_rank,
+                                       m->q_rank,
+                                       m->heads * (m->nope + m->rope),
+                                       m->heads * m->rope,
+                                       m->rank + m->rope,
+                                       m->rank,
+                                       m->rope,
+                                       m->heads * b->longest,
+                                       m->heads * b->longest,
+                                       m->heads * m->v,
+                                       m->hidden,
+                                       m->index.heads * m->index.dim,
+                                       m->index.dim,
+                                       m->index.heads,
+                                       b->longest};
     return cols[stage];
 }
 
@@ -89,28 +118,24 @@ static void norm(const work *w, const double *x, size_t ld, size_t rows, size_t 
     }
 }
 
-/* Applies RoPE to one head's row: `skip` elements are left out, and the following ones are rotated. */
-static void rope(const work *w, const double *row, size_t skip, size_t position, double *out)
+/* Rotates pairs of x in place: (i, i + pairs), or neighbours. */
+static void turn(const tsr_rope *r, size_t position, bool halves, double *x)
 {
-    const size_t half = w->m->rope / 2;
-    const double *const x = w->fault == TSR_MLA_ROPE_FIRST ? row : row + skip;
-    if (w->fault == TSR_MLA_ROPE_NONE) {
-        memcpy(out, x, 2 * half * sizeof *out);
-        return;
-    }
-    for (size_t i = 0; i < half; i++) {
-        const bool halves = w->fault == TSR_MLA_ROPE_HALVES;
-        const size_t a = halves ? i : 2 * i, b = halves ? i + half : 2 * i + 1;
-        const double angle = (double)position * w->m->turn.frequency[i];
-        const double c = cos(angle) * w->m->turn.gain, s = sin(angle) * w->m->turn.gain;
-        out[a] = x[a] * c - x[b] * s;
-        out[b] = x[a] * s + x[b] * c;
+    for (size_t i = 0; i < r->pairs; i++) {
+        const size_t a = halves ? i : 2 * i, b = halves ? i + r->pairs : 2 * i + 1;
+        const double angle = (double)position * r->frequency[i], u = x[a], v = x[b];
+        const double c = cos(angle) * r->gain, s = sin(angle) * r->gain;
+        x[a] = u * c - v * s;
+        x[b] = u * s + v * c;
     }
 }
 
-size_t tsr_mla_tokens_seen(const tsr_mla_batch *b, size_t query)
+/* Applies RoPE to one head's row: `skip` elements are left out, and the following ones are rotated. */
+static void rope(const work *w, const double *row, size_t skip, size_t position, double *out)
 {
-    return b->token_of[query] + 1 - b->first[b->seq_of[query]];
+    memcpy(out, w->fault == TSR_MLA_ROPE_FIRST ? row : row + skip, w->m->rope * sizeof *out);
+    if (w->fault != TSR_MLA_ROPE_NONE)
+        turn(&w->m->turn, position, w->fault == TSR_MLA_ROPE_HALVES, out);
 }
 
 static void rope_queries(const work *w)
@@ -250,6 +275,71 @@ static void soften(const work *w)
     }
 }
 
+/* ---- the indexer ---- */
+
+/* Applies RoPE to the first elements of one head of the indexer. */
+static void turn_index(const work *w, size_t position, double *x)
+{
+    const tsr_index_sizes *const s = &w->m->index;
+    const bool other = w->fault == TSR_MLA_INDEX_HALVES || w->fault == TSR_MLA_INDEX_ADJACENT;
+    const bool halves = other ? w->fault == TSR_MLA_INDEX_HALVES : !s->adjacent;
+    if (w->fault != TSR_MLA_ROPE_NONE)
+        turn(&s->rope, position, halves, w->fault == TSR_MLA_INDEX_LAST ? x + s->dim - 2 * s->rope.pairs : x);
+}
+
+static void turn_index_queries(const work *w)
+{
+    const tsr_index_sizes *const s = &w->m->index;
+    for (size_t i = 0; i < w->b->queries * s->heads; i++)
+        turn_index(w, tsr_mla_tokens_seen(w->b, i / s->heads) - 1, w->out + i * s->dim);
+}
+
+/* Applies LayerNorm and RoPE to the indexer's keys. */
+static void finish_index_keys(const work *w)
+{
+    const size_t n = w->m->index.dim;
+    for (size_t i = 0, s = 0; i < w->b->tokens; i++) {
+        double *const x = w->out + i * n;
+        double mean = 0;
+        while (i >= w->b->first[s + 1])
+            s++;
+        for (size_t k = 0; k < n && w->fault != TSR_MLA_INDEX_NO_MEAN; k++)
+            mean += x[k] / (double)n;
+        for (size_t k = 0; k < n && w->fault != TSR_MLA_NO_NORM; k++)
+            x[k] -= mean;
+        if (w->fault != TSR_MLA_NO_NORM)
+            tsr_rms_norm(x, n, w->m->index_gain, TSR_INDEX_EPS, x);
+        for (size_t k = 0; k < n && w->fault != TSR_MLA_NO_NORM && w->fault != TSR_MLA_INDEX_NO_BIAS; k++)
+            x[k] += w->m->index_bias[k];
+        turn_index(w, i - w->b->first[s], x);
+    }
+}
+
+static void scale_index_weights(const work *w)
+{
+    const double factor = w->fault == TSR_MLA_INDEX_NO_SCALE ? 1 : 1 / sqrt((double)w->m->index.heads);
+    for (size_t i = 0; i < w->b->queries * w->m->index.heads; i++)
+        w->out[i] *= factor;
+}
+
+static tsr_status score_index(void *context, size_t q, size_t worker, tsr_err *err)
+{
+    const work *const w = context;
+    const tsr_index_sizes *const s = &w->m->index;
+    const tsr_index_query x = {.q = w->in->of[TSR_STAGE_INDEX_Q] + q * s->heads * s->dim,
+                               .weights = w->in->of[TSR_STAGE_INDEX_WEIGHTS] + q * s->heads,
+                               .k = w->in->of[TSR_STAGE_INDEX_K] + w->b->first[w->b->seq_of[q]] * s->dim,
+                               .heads = s->heads,
+                               .dim = s->dim,
+                               .keys = tsr_mla_tokens_seen(w->b, q),
+                               .without_relu = w->fault == TSR_MLA_INDEX_NO_RELU};
+    (void)worker, (void)err;
+    tsr_index_score(&x, w->out + q * w->b->longest);
+    for (size_t j = 0; j < x.keys; j++)
+        w->out[q * w->b->longest + j] /= sqrt((double)s->dim);
+    return TSR_OK;
+}
+
 /* Projects the hidden states of the queries. */
 static tsr_status project_queries(const work *w, const tsr_weight *weight, tsr_err *err)
 {
@@ -264,7 +354,29 @@ static tsr_status project_queries(const work *w, const tsr_weight *weight, tsr_e
     return status;
 }
 
-static tsr_status run(const work *w, tsr_mla_stage stage, tsr_err *err)
+static tsr_status run_index(work *w, tsr_mla_stage stage, tsr_err *err)
+{
+    const tsr_mla_model *const m = w->m;
+    switch (stage) {
+    case TSR_STAGE_INDEX_Q:
+        TSR_TRY(tsr_mla_project(m, m->index_q, 0, m->q_rank, w->in->of[TSR_STAGE_Q_NORM], m->q_rank, w->b->queries,
+                                w->out, err));
+        turn_index_queries(w);
+        return TSR_OK;
+    case TSR_STAGE_INDEX_K:
+        TSR_TRY(tsr_mla_project(m, m->index_k, 0, m->hidden, w->b->hidden, m->hidden, w->b->tokens, w->out, err));
+        finish_index_keys(w);
+        return TSR_OK;
+    case TSR_STAGE_INDEX_WEIGHTS:
+        TSR_TRY(project_queries(w, m->index_weights, err));
+        scale_index_weights(w);
+        return TSR_OK;
+    default:
+        return tsr_parallel_for(w->b->queries, m->threads, NULL, score_index, w, err);
+    }
+}
+
+static tsr_status run(work *w, tsr_mla_stage stage, tsr_err *err)
 {
     const tsr_mla_model *const m = w->m;
     const tsr_mla_batch *const b = w->b;
@@ -297,9 +409,11 @@ static tsr_status run(const work *w, tsr_mla_stage stage, tsr_err *err)
         return TSR_OK;
     case TSR_STAGE_ATTENTION:
         return each_head(w, m->v, attend_head, err);
-    default:
+    case TSR_STAGE_OUTPUT:
         return tsr_mla_project(m, m->o, 0, m->heads * m->v, in[TSR_STAGE_ATTENTION], m->heads * m->v, b->queries,
                                w->out, err);
+    default:
+        return run_index(w, stage, err);
     }
 }
 
@@ -318,6 +432,33 @@ tsr_status tsr_mla_compute_all(const tsr_mla_model *m, const tsr_mla_batch *batc
     for (tsr_mla_stage s = 0; s < TSR_N_STAGES; s++) {
         if (tsr_mla_has_stage(m, s))
             TSR_TRY(tsr_mla_compute(m, batch, out, s, TSR_MLA_RIGHT, absorbed, &out->of[s], err));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_mla_batch_shape(tsr_mla_batch *b, const size_t *lengths, size_t sequences, size_t new_tokens,
+                               size_t hidden, tsr_err *err)
+{
+    b->sequences = sequences;
+    b->first = calloc(sequences + 1, sizeof *b->first);
+    if (b->first == NULL)
+        return tsr_out_of_memory(err, "for a batch");
+    for (size_t s = 0; s < sequences; s++) {
+        b->first[s + 1] = b->tokens += lengths[s];
+        b->longest = lengths[s] > b->longest ? lengths[s] : b->longest;
+    }
+    b->token_of = malloc((b->tokens + 1) * sizeof *b->token_of);
+    b->seq_of = malloc((b->tokens + 1) * sizeof *b->seq_of);
+    b->hidden = malloc((b->tokens * hidden + 1) * sizeof *b->hidden);
+    if (b->token_of == NULL || b->seq_of == NULL || b->hidden == NULL)
+        return tsr_out_of_memory(err, "for a batch");
+    for (size_t s = 0; s < sequences; s++) {
+        for (size_t t = b->first[s]; t < b->first[s + 1]; t++) {
+            if (b->first[s + 1] - t > new_tokens)
+                continue;
+            b->token_of[b->queries] = t;
+            b->seq_of[b->queries++] = s;
+        }
     }
     return TSR_OK;
 }

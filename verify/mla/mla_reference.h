@@ -10,6 +10,8 @@
  *   scores [q][heads][t] = softmax_scale * (q_nope . (W_k latent) + q_rope . k_rope), 0 for tokens that are not seen
  *   probabilities [q][heads][t];  attention [q][heads][v] = sum of p (W_v latent)
  *   output [q][hidden] = attention W_o^T
+ *   index_q [q][index heads][dim], index_k [n][dim], index_weights [q][index heads], index_scores [q][t], 0 for tokens
+ *   that are not seen: verify/mla/index_query.h, for a model with an open indexer
  *
  * Sources: DeepSeek-V2, section 2.1; DeepSeek-V3's inference/model.py. Thread-safe over different outputs. */
 #ifndef TSR_VERIFY_MLA_MLA_REFERENCE_H
@@ -29,6 +31,10 @@ typedef enum tsr_mla_stage {
     TSR_STAGE_PROBABILITIES,
     TSR_STAGE_ATTENTION,
     TSR_STAGE_OUTPUT,
+    TSR_STAGE_INDEX_Q,
+    TSR_STAGE_INDEX_K,
+    TSR_STAGE_INDEX_WEIGHTS,
+    TSR_STAGE_INDEX_SCORES,
     TSR_N_STAGES,
 } tsr_mla_stage;
 
@@ -42,6 +48,13 @@ typedef enum tsr_mla_fault {
     TSR_MLA_NO_NORM,         /* the norm skipped */
     TSR_MLA_KEYS_TRANSPOSED, /* each head's W_k read as [rank][nope] */
     TSR_MLA_VALUES_TRANSPOSED,
+    TSR_MLA_INDEX_HALVES,   /* the indexer's RoPE turns pairs (i, i + rope / 2) where it should turn neighbours */
+    TSR_MLA_INDEX_ADJACENT, /* the reverse */
+    TSR_MLA_INDEX_LAST,     /* RoPE on the last elements of a head of the indexer */
+    TSR_MLA_INDEX_NO_BIAS,  /* LayerNorm without its bias */
+    TSR_MLA_INDEX_NO_MEAN,  /* LayerNorm computed as an RMS norm */
+    TSR_MLA_INDEX_NO_SCALE, /* weights without heads^-0.5 */
+    TSR_MLA_INDEX_NO_RELU,
     TSR_N_MLA_FAULTS,
 } tsr_mla_fault;
 
@@ -69,7 +82,10 @@ bool tsr_mla_has_stage(const tsr_mla_model *model, tsr_mla_stage stage);
 bool tsr_mla_fault_fits(tsr_mla_fault fault, tsr_mla_stage stage);
 
 /* Returns the number of tokens that a query sees: the preceding ones and itself. */
-size_t tsr_mla_tokens_seen(const tsr_mla_batch *batch, size_t query);
+static inline size_t tsr_mla_tokens_seen(const tsr_mla_batch *batch, size_t query)
+{
+    return batch->token_of[query] + 1 - batch->first[batch->seq_of[query]];
+}
 
 /* Computes one stage from the earlier stages in `in`. With `absorbed`, scores are (q_nope w_kc) . latent and
  * attention is (sum of p latent) w_vc. *out is from malloc. */
@@ -80,6 +96,11 @@ tsr_status tsr_mla_compute(const tsr_mla_model *model, const tsr_mla_batch *batc
 /* Computes all stages in order. */
 tsr_status tsr_mla_compute_all(const tsr_mla_model *model, const tsr_mla_batch *batch, bool absorbed,
                                tsr_mla_stages *out, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Allocates a batch of sequences of these lengths, whose last `new_tokens` tokens are queries. The caller fills in the
+ * hidden states. */
+tsr_status tsr_mla_batch_shape(tsr_mla_batch *batch, const size_t *lengths, size_t sequences, size_t new_tokens,
+                               size_t hidden, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_mla_stages_free(tsr_mla_stages *stages);
 void tsr_mla_batch_free(tsr_mla_batch *batch);

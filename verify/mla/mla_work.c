@@ -4,7 +4,7 @@
 #include "common/checked.h"
 #include "common/float_bits.h"
 #include "common/parallel/parallel_for.h"
-#include "verify/mla/attention_oracle.h"
+#include "verify/mla/sparse/sparse_lists.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,13 +21,6 @@ void tsr_mla_lap(tsr_mla_work *w, tsr_phase phase)
     tsr_lap(w->evidence, phase, w->since);
 }
 
-static size_t slot_of(const tsr_mla_work *w, size_t query)
-{
-    const tsr_mla_batch *const b = w->s->batch;
-    const size_t s = b->seq_of[query];
-    return s * w->s_q + w->s_q - (b->first[s + 1] - b->token_of[query]);
-}
-
 static void fill_cache(tsr_mla_work *w)
 {
     const tsr_mla_model *const m = w->s->model;
@@ -42,9 +35,7 @@ static void fill_cache(tsr_mla_work *w)
             const size_t at = t - b->first[s];
             if (at % TSR_MLA_PAGE == 0)
                 w->table[s * w->max_pages + at / TSR_MLA_PAGE] = (int32_t)(w->pages - ++next);
-            uint8_t *const row =
-                w->cache +
-                ((size_t)w->table[s * w->max_pages + at / TSR_MLA_PAGE] * TSR_MLA_PAGE + at % TSR_MLA_PAGE) * bytes;
+            uint8_t *const row = w->cache + tsr_mla_row_of(w, s, t) * bytes;
             for (size_t i = 0; i < w->width; i++)
                 w->scratch[i] = (float)(i < m->rank ? w->s->stages->of[TSR_STAGE_LATENT][t * m->rank + i]
                                                     : w->s->stages->of[TSR_STAGE_K_ROPE][t * m->rope + i - m->rank]);
@@ -54,34 +45,29 @@ static void fill_cache(tsr_mla_work *w)
     }
 }
 
-/* Computes one query's absorbed vector in BF16. */
-static void fill_query(const tsr_mla_work *w, size_t query, size_t h)
+/* Computes the absorbed vector of query at / heads and head at % heads in BF16. */
+static tsr_status fill_query(void *context, size_t at, size_t worker, tsr_err *err)
 {
+    const tsr_mla_work *const w = context;
     const tsr_mla_model *const m = w->s->model;
-    uint16_t *const q = w->q + (slot_of(w, query) * m->heads + h) * w->width;
-    const double *const nope = w->s->stages->of[TSR_STAGE_QUERY] + (query * m->heads + h) * (m->nope + m->rope);
-    for (size_t i = 0; i < m->rank; i++) {
-        double sum = 0;
-        for (size_t k = 0; k < m->nope; k++)
-            sum += nope[k] * m->w_kc[(h * m->nope + k) * m->rank + i];
-        q[i] = tsr_bf16_from_f64(sum);
+    const size_t query = at / m->heads, h = at % m->heads;
+    uint16_t *const q = w->q + (tsr_mla_slot_of(w, query) * m->heads + h) * w->width;
+    const double *const nope = w->s->stages->of[TSR_STAGE_QUERY] + at * (m->nope + m->rope);
+    const double *const rope = w->s->stages->of[TSR_STAGE_Q_ROPE] + at * m->rope;
+    double *const sums = calloc(m->rank + 1, sizeof *sums);
+    (void)worker;
+    if (sums == NULL)
+        return tsr_out_of_memory(err, "for kernels of attention");
+    for (size_t k = 0; k < m->nope; k++) {
+        for (size_t i = 0; i < m->rank; i++)
+            sums[i] += nope[k] * m->w_kc[(h * m->nope + k) * m->rank + i];
     }
+    for (size_t i = 0; i < m->rank; i++)
+        q[i] = tsr_bf16_from_f64(sums[i]);
     for (size_t i = 0; i < m->rope; i++)
-        q[m->rank + i] = tsr_bf16_from_f64(w->s->stages->of[TSR_STAGE_Q_ROPE][(query * m->heads + h) * m->rope + i]);
-}
-
-/* Returns the tokens that a query attends to. */
-static tsr_attended tokens_of(const tsr_mla_work *w, size_t query)
-{
-    const float *const rows = w->rows + w->s->batch->first[w->s->batch->seq_of[query]] * w->width;
-    return (tsr_attended){.keys = rows,
-                          .values = rows,
-                          .ld_keys = w->width,
-                          .ld_values = w->width,
-                          .width = w->width,
-                          .columns = w->s->model->rank,
-                          .n = tsr_mla_tokens_seen(w->s->batch, query),
-                          .scale = (double)(float)w->s->model->softmax_scale};
+        q[m->rank + i] = tsr_bf16_from_f64(rope[i]);
+    free(sums);
+    return TSR_OK;
 }
 
 /* Returns pointers to the exact result of query and head `at`. */
@@ -96,13 +82,13 @@ static tsr_status solve_one(void *context, size_t i, size_t worker, tsr_err *err
 {
     const tsr_mla_work *const w = context;
     const size_t heads = w->s->model->heads, longest = w->s->batch->longest;
-    double *const scratch = malloc((2 * longest + w->width + 1) * sizeof *scratch);
+    double *const scratch = malloc((2 * (w->list + longest) + w->width + 1) * sizeof *scratch);
     (void)worker;
     if (scratch == NULL)
         return tsr_out_of_memory(err, "for kernels of attention");
-    const tsr_attended tokens = tokens_of(w, i / heads);
+    const tsr_attended tokens = tsr_mla_attended(w, i / heads);
     tsr_attention_exact exact = exact_of(w, i);
-    uint16_t *const q = w->q + (slot_of(w, i / heads) * heads + i % heads) * w->width;
+    uint16_t *const q = w->q + (tsr_mla_slot_of(w, i / heads) * heads + i % heads) * w->width;
     if (w->steep)
         tsr_attention_steepen(&tokens, q, scratch);
     tsr_attention_solve(&tokens, q, scratch, &exact);
@@ -115,10 +101,11 @@ tsr_status tsr_mla_fill(tsr_mla_work *w, tsr_err *err)
 {
     const size_t heads = w->s->model->heads, n = w->s->batch->queries * heads;
     fill_cache(w);
-    for (size_t i = 0; i < n; i++)
-        fill_query(w, i / heads, i % heads);
-    tsr_mla_lap(w, TSR_PHASE_QUANTIZE);
+    if (w->list > 0)
+        tsr_mla_fill_lists(w);
     const tsr_run_options *const run = &w->s->options->run;
+    TSR_TRY(tsr_parallel_for(n, run->threads, run->cancel, fill_query, w, err));
+    tsr_mla_lap(w, TSR_PHASE_QUANTIZE);
     const tsr_status status = tsr_parallel_for(n, run->threads, run->cancel, solve_one, w, err);
     tsr_mla_lap(w, TSR_PHASE_ORACLE);
     return status;
@@ -131,6 +118,8 @@ tsr_mla_attention tsr_mla_arguments(const tsr_mla_work *w)
                                .cache = w->cache,
                                .block_table = w->table,
                                .seqlens = w->seqlens,
+                               .indices = w->list > 0 ? w->indices : NULL,
+                               .top_k = w->list,
                                .out = w->out,
                                .row = w->scratch,
                                .batch = w->s->batch->sequences,
@@ -168,16 +157,18 @@ tsr_status tsr_mla_judge_decode(tsr_mla_work *w, const tsr_device_mla *kernel, c
     tsr_kernel_tally t;
     TSR_TRY(tsr_kernel_tally_begin(&t, &of, err));
     for (size_t i = 0; i < w->s->batch->queries * heads; i++) {
-        const tsr_attended tokens = tokens_of(w, i / heads);
+        const tsr_attended tokens = tsr_mla_attended(w, i / heads);
         const tsr_attention_exact exact = exact_of(w, i);
         for (size_t k = 0; k < rank; k++) {
-            const double got = (double)w->out[(slot_of(w, i / heads) * heads + i % heads) * rank + k];
+            const double got = (double)w->out[(tsr_mla_slot_of(w, i / heads) * heads + i % heads) * rank + k];
             w->got[i * rank + k] = got;
             tsr_kernel_tally_count(&t, i, k, exact.exact[k], got, tsr_attention_bound(&rounding, &tokens, &exact, k),
                                    tsr_attention_variance(&rounding, &tokens, &exact, k));
         }
     }
     tsr_judge(&t.judgement, w->exact, w->got, w->s->batch->queries, cols, NULL, NULL);
+    if (w->list > 0)
+        TSR_TRY(tsr_mla_name_sparse(w, &t.judgement, err));
     return tsr_mla_end_tally(w, &t, "above the bound of its accumulation", "errors above those of its accumulation",
                              err);
 }

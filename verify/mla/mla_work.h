@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/mla_attention.h"
 #include "verify/evidence/kernel_tally.h"
+#include "verify/mla/attention_oracle.h"
 #include "verify/mla/mla_kernels.h"
 
 enum { TSR_MLA_PAGE = 64 }; /* tokens per page */
@@ -15,11 +16,15 @@ typedef struct tsr_mla_work {
     tsr_evidence *evidence;
     double *since;
     size_t width, s_q, pages, max_pages, slots;
-    bool fp8, steep; /* fp8: format of the cache; steep: scores of tsr_attention_steepen */
-    uint16_t *q;     /* [slots][heads][width] */
+    bool fp8, steep;  /* fp8: format of the cache; steep: scores of tsr_attention_steepen */
+    uint16_t *q;      /* [slots][heads][width] */
+    size_t list;      /* entries of the list of a slot, a multiple of 64; 0: attention is not sparse */
+    int32_t *indices; /* [slots][list]: rows of the cache, -1: none */
+    size_t *listed;   /* [queries][list]: the tokens in the order of the list, without -1 */
+    size_t *n_listed; /* [queries] */
     uint8_t *cache;
     int32_t *table, *seqlens;
-    float *rows; /* [tokens][width] as attention sees them */
+    float *rows; /* [tokens + 1][width] as attention sees them; the last one is zeros */
     float *out;  /* [slots][heads][rank] */
     float *scratch;
     double *exact;         /* [queries][heads][rank] */
@@ -29,6 +34,38 @@ typedef struct tsr_mla_work {
     double *got, *values;  /* [queries][heads][rank]; [queries][heads][v], exact */
     tsr_arena arena;
 } tsr_mla_work;
+
+/* Returns the slot of a query. */
+static inline size_t tsr_mla_slot_of(const tsr_mla_work *work, size_t query)
+{
+    const tsr_mla_batch *const b = work->s->batch;
+    const size_t s = b->seq_of[query];
+    return s * work->s_q + work->s_q - (b->first[s + 1] - b->token_of[query]);
+}
+
+/* Returns the row of the cache of a token of sequence s. */
+static inline size_t tsr_mla_row_of(const tsr_mla_work *work, size_t s, size_t token)
+{
+    const size_t at = token - work->s->batch->first[s];
+    return (size_t)work->table[s * work->max_pages + at / TSR_MLA_PAGE] * TSR_MLA_PAGE + at % TSR_MLA_PAGE;
+}
+
+/* Returns the tokens that a query attends to. */
+static inline tsr_attended tsr_mla_attended(const tsr_mla_work *work, size_t query)
+{
+    const tsr_mla_batch *const b = work->s->batch;
+    const bool sparse = work->list > 0;
+    const float *const rows = sparse ? work->rows : work->rows + b->first[b->seq_of[query]] * work->width;
+    return (tsr_attended){.keys = rows,
+                          .values = rows,
+                          .rows = sparse ? work->listed + query * work->list : NULL,
+                          .ld_keys = work->width,
+                          .ld_values = work->width,
+                          .width = work->width,
+                          .columns = work->s->model->rank,
+                          .n = sparse ? work->n_listed[query] : tsr_mla_tokens_seen(b, query),
+                          .scale = (double)(float)work->s->model->softmax_scale};
+}
 
 /* Allocates from the work's arena, and stores the address in the pointer at `to`. */
 tsr_status tsr_mla_take(tsr_mla_work *work, void *to, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;

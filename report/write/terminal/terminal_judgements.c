@@ -45,6 +45,8 @@ static void draw_judgement(tsr_text *text, const tsr_style *style, const tsr_row
         tsr_text_printf(&line, "  %.3g of the bound", f[TSR_FIGURE_OF_BOUND]);
     if (f[TSR_FIGURE_OF_EXPECTED] >= 0)
         tsr_text_printf(&line, ", %.2f of the expected RMS", f[TSR_FIGURE_OF_EXPECTED]);
+    if (f[TSR_FIGURE_TOKEN_AGREEMENT] >= 0)
+        tsr_text_printf(&line, ", %.2f %% of the chosen tokens", 100 * f[TSR_FIGURE_TOKEN_AGREEMENT]);
     if (f[TSR_FIGURE_SECONDS] > 0)
         tsr_text_printf(&line, ", %.1f us", f[TSR_FIGURE_SECONDS] * 1e6);
     tsr_draw_line(text, style, 7, 7, &line);

@@ -76,7 +76,7 @@ def test_faults_of_an_implementation_are_named(tmp_path, verify, fault, stage, w
     assert list(found) == [f"stage {stage}"] and words in found[f"stage {stage}"]
 
 
-@pytest.mark.parametrize("options", [("--tp", "4", "--fp8-cache"), ("--new-tokens", "3", "--context", "70"),
+@pytest.mark.parametrize("options", [("--tp", "4", "--kv", "fp8"), ("--new-tokens", "3", "--context", "70"),
                                      ("--batch", "1", "--context", "20", "--new-tokens", "20")])
 def test_a_sound_layer_passes(tmp_path, verify, options):
     m = Model()
@@ -86,13 +86,13 @@ def test_a_sound_layer_passes(tmp_path, verify, options):
     assert 0 < identity["relative_error"] < 1e-12
     kernels = [j for j in found.values() if j["kind"] == "kernel"]
     ranks = ("their heads", "W_v and W_o uncut, in FP32", "sum against uncut") if "--tp" in options else ()
-    assert len(kernels) == 4 + ("--fp8-cache" in options) + len(ranks)  # decode and prefill, with steep scores too
+    assert len(kernels) == 4 + ("fp8" in options) + len(ranks)  # decode and prefill, with steep scores too
     assert all(any(end in j["what"] for j in kernels) for end in ranks)
     assert all(0 < j["of_bound"] < 1 for j in kernels)
     assert all(j["kernel_seconds"] for j in kernels if "uncut, in" not in j["what"])
     naive, latent = m.heads * (m.nope + m.rope + m.v), m.rank + m.rope
     assert any(w.startswith("cache") and f"latent {latent} values" in w and f"naive {naive} " in w for w in found)
-    if "--fp8-cache" in options:
+    if "fp8" in options:
         assert 20 < found["FP8 latent cache, BF16 queries"]["sqnr_db"] < found["BF16 latent cache and queries"]["sqnr_db"]
         assert found["heads divided among 4 ranks, outputs added"]["relative_error"] < 1e-12
 
@@ -124,7 +124,7 @@ def test_folded_checkpoints_pass(tessera, tmp_path, verify, options, q_rank, v):
     code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--to", "mla-absorbed", "--consumer", "sglang",
                                            "--fold", "--quiet", *options])
     assert code == 0, err
-    found = verify(dst, "--against", src, "--tp", "2", "--fp8-cache", *FEW)
+    found = verify(dst, "--against", src, "--tp", "2", "--kv", "fp8", *FEW)
     assert not failed(found)
     assert not [w for w in found if w.startswith("weights")]
     for what in ("stage query", "stage output", "the whole layer"):

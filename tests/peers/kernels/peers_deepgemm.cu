@@ -2,12 +2,13 @@
  * PEER_K, 0 if they are given at run time; PEER_TOKENS and PEER_ROWS of a tile, PEER_STAGES, PEER_CLUSTER,
  * PEER_SHARES_A; PEER_GROUPS and PEER_KIND, DeepGEMM's name for a layout of groups. Needs the headers of DeepGEMM and
  * CUTLASS (docs/peers.md). */
-#include <cudaTypedefs.h>
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <deep_gemm/impls/sm90_fp8_gemm_1d2d.cuh>
+
+#include "peers_map.cuh"
 
 namespace
 {
@@ -27,27 +28,6 @@ constexpr int swizzle_of_results()
     return kRow % 128 == 0 ? 128 : kRow % 64 == 0 ? 64 : kRow % 32 == 0 ? 32 : 0;
 }
 constexpr int kSwizzle = swizzle_of_results();
-
-CUtensorMap map(CUtensorMapDataType type, int size, void *base, int64_t columns, int64_t rows, int box_columns,
-                int box_rows, int swizzle)
-{
-    static PFN_cuTensorMapEncodeTiled_v12000 encode = [] {
-        void *found = nullptr;
-        cudaDriverEntryPointQueryResult query;
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &query);
-        return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
-    }();
-    CUtensorMap made = {};
-    const cuuint64_t dims[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch[1] = {(cuuint64_t)(columns * size)};
-    const cuuint32_t box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows}, steps[2] = {1, 1};
-    encode(&made, type, 2, base, dims, pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-           swizzle == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
-           : swizzle == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-           : swizzle == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
-                           : CU_TENSOR_MAP_SWIZZLE_NONE,
-           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return made;
-}
 
 } // namespace
 

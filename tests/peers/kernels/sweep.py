@@ -33,10 +33,11 @@ import sweep_dense
 import sweep_grouped
 import sweep_int4
 import sweep_int8
+import sweep_sparse
 from sweep_common import Pool, in_turn, mean_of
-from sweep_shapes import DECODING, PREFILL
+from sweep_shapes import DECODING, INDEX, PREFILL, SPARSE_DECODING, SPARSE_PREFILL
 
-FAMILIES = ("dense", "grouped", "decode", "prefill", "int4", "int8")
+FAMILIES = ("dense", "grouped", "decode", "prefill", "int4", "int8", "sparse", "sparse_prefill", "index")
 # Least allowed ratio of a peer's time to Tessera's: geometric mean, the worst tenth's bound, the worst shape.
 LIMITS = {
     ("dense", "deepgemm"): (1.04, 0.94, 0.8),
@@ -83,7 +84,7 @@ class Sweep:
             if self.args.tiles and problem.family in ("dense", "int8"):
                 row["tiles"] = problem.times_of_tiles(self.tiles)
             self.rows.append(row)
-            print(f"{problem.family:8} {problem.label:44} {row['tile']:16}", "  ".join(f"{name} {us:.1f}" for name, us in times.items()),
+            print(f"{problem.family:8} {problem.label:52} {row['tile']:16}", "  ".join(f"{name} {us:.1f}" for name, us in times.items()),
                   flush=True)
 
     def of(self, family):
@@ -152,6 +153,12 @@ def measure(sweep, wanted):
         sweep.run(functools.partial(sweep_attention.Decoding, libraries, sweep_attention.random_cache()), DECODING)
     if "prefill" in wanted:
         sweep.run(functools.partial(sweep_attention.Prefilling, libraries), PREFILL)
+    if "index" in wanted:
+        sweep.run(functools.partial(sweep_sparse.Index, libraries), INDEX)
+    if "sparse" in wanted:
+        sweep.run(functools.partial(sweep_sparse.Decoding, libraries, sweep_sparse.CodedCache()), SPARSE_DECODING)
+    if "sparse_prefill" in wanted:
+        sweep.run(functools.partial(sweep_sparse.Prefilling, libraries, sweep_sparse.Cache(sweep_sparse.PREFILL_ROWS)), SPARSE_PREFILL)
     return slower
 
 

@@ -13,9 +13,9 @@ FAST = 2  # TSR_MLA_FAST
 
 class Decode(ctypes.Structure):
     """tsr_mla_decode."""
-    _fields_ = ([(name, ctypes.c_void_p) for name in ("q", "cache", "block_table", "seqlens", "out", "lse", "workspace")] +
-                [(name, ctypes.c_int64) for name in ("batch", "s_q", "heads", "pages", "max_pages")] +
-                [(name, ctypes.c_int32) for name in ("latent", "rope", "page")] +
+    _fields_ = ([(name, ctypes.c_void_p) for name in ("q", "cache", "block_table", "seqlens", "indices", "out", "lse", "workspace")] +
+                [(name, ctypes.c_int64) for name in ("batch", "s_q", "heads", "pages", "max_pages", "top_k")] +
+                [(name, ctypes.c_int32) for name in ("latent", "rope", "page", "fp8")] +
                 [("scale", ctypes.c_float), ("kind", ctypes.c_int)])
 
 
@@ -101,8 +101,8 @@ class Decoding(Problem):
 
     def ours(self, library):
         lse = self.keeper.empty(self.batch, self.s_q, self.heads, dtype=torch.float32)
-        args = Decode(pointer(self.q), pointer(self.cache), None, pointer(self.seqlens), pointer(self.result), pointer(lse), None,
-                      self.batch, self.s_q, self.heads, PAGES, self.max_pages, LATENT, ROPE, PAGE, self.scale, FAST)
+        args = Decode(pointer(self.q), pointer(self.cache), None, pointer(self.seqlens), None, pointer(self.result), pointer(lse), None,
+                      self.batch, self.s_q, self.heads, PAGES, self.max_pages, 0, LATENT, ROPE, PAGE, 0, self.scale, FAST)
         args.workspace = self.keeper.workspace(library.tsr_cuda_mla_workspace, args, self.libraries.device)
         call(library.tsr_cuda_mla_plan, ctypes.byref(args), stream())
         return self.in_turn(args, lambda held: call(library.tsr_cuda_mla_decode, held, stream()))

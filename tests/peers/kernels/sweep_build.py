@@ -42,7 +42,7 @@ extern "C" int marlin_run(const void *a, const void *w, void *d, void *scales, i
 def sources():
     """Tessera's kernels of the sweep, with their headers."""
     kernels = ROOT / "kernels" / "cuda"
-    names = ("block_fp8_*", "int8_*", "product_*", "mla_*", "prefill*", "weight_only*", "cublas_lt.cu", "cuda_launch.cu", "*.cuh", "fast_dequant.cuh")
+    names = ("block_fp8_*", "int8_*", "product_*", "mla_*", "index_scores*", "prefill*", "weight_only*", "cublas_lt.cu", "cuda_launch.cu", "*.cuh", "fast_dequant.cuh")
     found = {path for name in names for path in kernels.glob(name)} - {kernels / "block_fp8_convert.cu"}
     return sorted(found | {ROOT / "common" / "status.c"})
 
@@ -106,7 +106,7 @@ class Builder:
     def deepgemm(self):
         flags = ["-std=c++20", *CUTLASS, "-Xptxas", "--register-usage-level=10", f"-I{self.folder}/deepgemm/deep_gemm/include",
                  f"-I{self.folder}/cutlass/include"]
-        return "libdeepgemm.so", [
+        return "libdeepgemm.so", [self.compile("deepgemm_index", HERE / "peers_deepgemm_index.cu", *flags)] + [
             self.compile(tile.name(), HERE / "peers_deepgemm.cu", *flags, f"-DPEER_NAME={tile.name()}",
                          *(f"-DPEER_{key.upper()}={str(value).lower() if isinstance(value, bool) else value}"
                            for key, value in dataclasses.asdict(tile).items()))
@@ -118,7 +118,9 @@ class Builder:
                  "-U__CUDA_NO_HALF_CONVERSIONS__", "-U__CUDA_NO_HALF2_OPERATORS__", "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
                  *(f"-I{path}" for path in (theirs, theirs / "sm90", theirs / "kerutils" / "include", self.folder / "cutlass" / "include"))]
         kernels = [theirs / "smxx" / "decode" / "get_decoding_sched_meta" / "get_decoding_sched_meta.cu",
-                   theirs / "smxx" / "decode" / "combine" / "combine.cu", theirs / "sm90" / "decode" / "dense" / "instantiations" / "bf16.cu"]
+                   theirs / "smxx" / "decode" / "combine" / "combine.cu", theirs / "sm90" / "decode" / "dense" / "instantiations" / "bf16.cu",
+                   *(theirs / "sm90" / "decode" / "sparse_fp8" / "instantiations" / f"v32_persistent_h{heads}.cu" for heads in (64, 128)),
+                   theirs / "sm90" / "prefill" / "sparse" / "instantiations" / "phase1_k576.cu"]
         return "libflashmla.so", [self.compile(f"flashmla_{path.stem}", path, *flags) for path in (HERE / "peers_flashmla.cu", *kernels)]
 
     def fa3(self):

@@ -57,6 +57,20 @@ DECODING = [
     (128, 2, 128, 4096, "even"), (16, 2, 128, 3000, "ragged"), (128, 1, 128, 8192, "even"),
 ]
 
+# Sparse attention, whose queries list 2048 rows: sequences, queries, heads, rows of each sequence.
+SPARSE_DECODING = [
+    *((batch, 1, 128, context) for batch in (1, 2, 8, 32, 64, 128, 256) for context in (4096, 32768)),
+    *((batch, 1, 64, context) for batch in (1, 8, 64, 128, 256) for context in (8192, 131072)),
+    (32, 1, 128, 131072), (128, 1, 128, 131072), (64, 2, 128, 32768), (32, 2, 64, 32768),
+]
+SPARSE_PREFILL = [(1, queries, heads, context) for heads in (128, 64) for queries, context in (
+    (512, 4096), (1024, 8192), (2048, 32768), (4096, 32768), (8192, 131072))]
+
+# Scores of an indexer: queries, keys, heads.
+INDEX = [*((queries, keys, 64) for queries in (1, 2, 64, 512, 2048) for keys in (4096, 32768, 131072)),
+         (4096, 4096, 64), (4096, 32768, 64), (8192, 8192, 64),
+         *((queries, keys, 32) for queries in (1, 512, 2048) for keys in (8192, 65536))]
+
 # MLA prefill of one sequence, causal: heads, tokens.
 PREFILL = [
     *((128, tokens) for tokens in (100, 256, 512, 700, 1024, 1536, 2048, 3000, 4096, 6000, 8192, 12000, 20000)),

@@ -2,31 +2,37 @@
 #include "verify/forward/forward_ops.h"
 
 #include "common/parallel/parallel_for.h"
+#include "verify/mla/index_query.h"
 
-/* Adds the weighted scores of one query and head, or stores them if there are no weights. */
-static void score_head(const tsr_op_index *a, size_t query, size_t head)
+/* Stores the scores of a query for each head. */
+static void score_heads(const tsr_op_index *a, const tsr_index_query *x, size_t query)
 {
-    const size_t token = a->first + query, visible = (a->position + query + 1) / a->rate;
-    const double *const q = tsr_doubles(a->q) + (token * a->heads + head) * a->dim, *const k = tsr_doubles(a->k) +
-                                                                                               a->begin * a->dim;
-    double *const scores = tsr_doubles(a->scores) + ((a->weights != NULL ? 0 : head * a->queries) + query) * a->keys;
-    for (size_t j = 0; j < visible; j++) {
-        const double score = tsr_dot(q, k + j * a->dim, a->dim);
-        if (a->weights == NULL)
-            scores[j] = score;
-        else
-            scores[j] += score < 0 ? 0 : tsr_doubles(a->weights)[token * a->heads + head] * score;
+    for (size_t h = 0; h < x->heads; h++) {
+        double *const scores = tsr_doubles(a->scores) + (h * a->queries + query) * a->keys;
+        for (size_t j = 0; j < x->keys; j++)
+            scores[j] = tsr_dot(x->q + h * x->dim, x->k + j * x->dim, x->dim);
     }
 }
 
 static tsr_status score_query(void *context, size_t i, size_t worker, tsr_err *err)
 {
     const tsr_op_index *const a = context;
+    const size_t token = a->first + i;
+    double *const scores = tsr_doubles(a->scores) + i * a->keys;
+    tsr_index_query x = {.q = tsr_doubles(a->q) + token * a->heads * a->dim,
+                         .k = tsr_doubles(a->k) + a->begin * a->dim,
+                         .heads = a->heads,
+                         .dim = a->dim,
+                         .keys = (a->position + i + 1) / a->rate};
     (void)worker, (void)err;
-    for (size_t j = 0; j < a->keys && a->weights != NULL; j++)
-        tsr_doubles(a->scores)[i * a->keys + j] = 0;
-    for (size_t h = 0; h < a->heads; h++)
-        score_head(a, i, h);
+    if (a->weights == NULL) {
+        score_heads(a, &x, i);
+        return TSR_OK;
+    }
+    x.weights = tsr_doubles(a->weights) + token * a->heads;
+    tsr_index_score(&x, scores);
+    for (size_t j = x.keys; j < a->keys; j++)
+        scores[j] = 0;
     return TSR_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "verify/forward/forward_parts.h"
 
 #include "common/checked.h"
+#include "verify/mla/index_query.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +56,6 @@ static tsr_status turn(const indexing *x, const tsr_held *y, size_t heads, tsr_e
 /* Applies a LayerNorm with gain and bias to rows of n. */
 static tsr_status norm_layer(const indexing *x, const char *part, tsr_held *y, size_t n, tsr_err *err)
 {
-    static const double kEps = 1e-6; /* DeepSeek-V3.2, inference/model.py */
     const tsr_forward *const f = x->f;
     const size_t rows = y->n / n;
     char name[TSR_MAX_NAME];
@@ -65,7 +65,7 @@ static tsr_status norm_layer(const indexing *x, const char *part, tsr_held *y, s
     TSR_GOTO(tsr_forward_vector(f, name_of(x, name, part, ".weight"), n, true, &gain, err));
     TSR_GOTO(tsr_forward_vector(f, name_of(x, name, part, ".bias"), n, true, &bias, err));
     TSR_GOTO(f->ops->center(f->ops, y->x, rows, n, y->x, err));
-    TSR_GOTO(f->ops->norm(f->ops, y->x, n, rows, n, gain, kEps, y->x, n, err));
+    TSR_GOTO(f->ops->norm(f->ops, y->x, n, rows, n, gain, TSR_INDEX_EPS, y->x, n, err));
     TSR_GOTO(tsr_hold(f, &sum, y->n, err));
     TSR_GOTO(f->ops->fill(f->ops, sum.x, rows, n, bias, err));
     TSR_GOTO(f->ops->add(f->ops, y->x, sum.x, rows, n, NULL, NULL, err));

@@ -2,6 +2,7 @@
 #include "verify/forward/forward_parts.h"
 
 #include "formats/checkpoint/config.h"
+#include "verify/mla/index_query.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,13 +12,6 @@ static tsr_status fail(const tsr_forward *f, tsr_status status, const char *key,
 {
     return tsr_fail(err, status, "%s/" TSR_CONFIG_NAME ": %s %s", f->side->checkpoint->path,
                     status == TSR_E_FORMAT ? "missing or invalid" : "unsupported", key);
-}
-
-/* Reads a size that must be from 1 to TSR_MAX_SIZE. */
-static tsr_status read_size(const tsr_forward *f, const char *key, size_t *value, tsr_err *err)
-{
-    *value = tsr_forward_size(f, key, 0);
-    return *value > 0 ? TSR_OK : fail(f, TSR_E_FORMAT, key, err);
 }
 
 /* Finds a value of config.json that is not null. */
@@ -91,19 +85,14 @@ static tsr_status read_shares(tsr_forward *f, tsr_err *err)
 static tsr_status read_latent(tsr_forward *f, tsr_err *err)
 {
     struct tsr_indexer *const i = &f->indexer;
-    const bool adjacent = (f->traits & TSR_ADJACENT_ROPE) != 0;
-    size_t turned, rank;
+    tsr_index_sizes sizes;
+    TSR_TRY(tsr_index_sizes_read(&sizes, f->side->checkpoint, (f->traits & TSR_ADJACENT_ROPE) != 0, &f->arena, err));
     i->groups = i->block = 1;
-    TSR_TRY(read_size(f, "index_topk", &i->kept, err));
-    TSR_TRY(read_size(f, "index_n_heads", &i->heads, err));
-    TSR_TRY(read_size(f, "index_head_dim", &i->dim, err));
-    TSR_TRY(read_size(f, "q_lora_rank", &rank, err));
-    TSR_TRY(read_size(f, "qk_rope_head_dim", &turned, err));
-    if (turned > i->dim || turned % 2 != 0)
-        return fail(f, TSR_E_FORMAT, "index_head_dim", err);
-    if (tsr_forward_is(f, "indexer_rope_interleave", adjacent ? "false" : "true"))
-        return fail(f, TSR_E_UNSUPPORTED, "indexer_rope_interleave", err);
-    return tsr_rope_read(&i->rope, f->side->checkpoint, turned, 10000, &f->arena, err);
+    i->kept = sizes.kept;
+    i->heads = sizes.heads;
+    i->dim = sizes.dim;
+    i->rope = sizes.rope;
+    return TSR_OK;
 }
 
 /* Reads a size of MiniMax-M3, under the name of transformers or of the release. */

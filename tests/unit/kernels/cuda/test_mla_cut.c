@@ -2,6 +2,7 @@
 #include "kernels/cuda/mla_decode_cut.h"
 
 #include <criterion/criterion.h>
+#include <string.h>
 
 #include "tests/unit/random_bits.h"
 
@@ -135,6 +136,41 @@ Test(mla_cut, even_lengths_are_not_cut)
             add(&b, kBatches[i].pages);
         }
         cr_assert_eq(check(&b).cut, 0, "batch %zu", i);
+    }
+}
+
+/* Deals sequences of `pages` pages without their positions, and compares with the schedule by positions. */
+static void check_alike(int count, int32_t pages, int parts)
+{
+    batch b = {.parts = parts};
+    tsr_mla_pair begin[MOST_PARTS + 1], span[MOST_BATCH];
+    while (b.count < count) {
+        add(&b, pages);
+    }
+    schedule(&b);
+    memset(span, 0xFF, sizeof span);
+    for (int tried = 0; tried <= b.tried; tried++) {
+        const tsr_mla_payload p = tsr_mla_try(tried, b.start[b.count], parts);
+        cr_assert_eq(tsr_mla_deal_alike(pages + F, count, parts, p, begin, span), tried == b.tried);
+    }
+    cr_assert_arr_eq(begin, b.begin, sizeof *begin * ((size_t)parts + 1), "%d of %d in %d", count, pages, parts);
+    cr_assert(span[0].x >= 0 && span[0].y < parts, "entry 0 is read even if no sequence is cut");
+    for (int i = 0; i < count; i++) {
+        if (b.span[i].x != b.span[i].y) {
+            cr_assert_arr_eq(&span[i], &b.span[i], sizeof *span, "%d of %d in %d: %d", count, pages, parts, i);
+        }
+    }
+    cr_assert(count < TSR_MLA_NEAR * parts || walk(&b).cut == 0, "%d of %d in %d: cut", count, pages, parts);
+}
+
+Test(mla_cut, sequences_of_one_length)
+{
+    for (int run = 0; run < 3000; run++) {
+        const int count = 1 + (int)(random_bits() % MOST_BATCH), parts = 1 + (int)(random_bits() % MOST_PARTS);
+        check_alike(count, (int32_t)(random_bits() % 100), parts);
+    }
+    for (int parts = 1; parts < 20; parts++) {
+        check_alike(MOST_BATCH, 32, parts);
     }
 }
 

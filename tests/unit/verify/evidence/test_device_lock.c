@@ -3,6 +3,7 @@
 #include "kernels/cuda/block_fp8_grouped.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/fast_dequant.h"
+#include "kernels/cuda/index_scores.h"
 #include "kernels/cuda/int8_gemm.h"
 #include "kernels/cuda/mx_dequant.h"
 #include "kernels/cuda/mx_gemm.h"
@@ -153,6 +154,8 @@ KERNEL(tsr_cuda_mla_plan, const tsr_mla_decode *a __attribute__((unused)), tsr_s
 KERNEL(tsr_cuda_mla_decode, const tsr_mla_decode *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_prefill_plan, const tsr_prefill *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_prefill, const tsr_prefill *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
+KERNEL(tsr_cuda_index_scores, const tsr_index_scores *a __attribute__((unused)),
+       tsr_index_kind kind __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_project, const tsr_project_args *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_add, void *sum __attribute__((unused)), const void *part __attribute__((unused)),
        size_t n __attribute__((unused)), tsr_gemm_out out __attribute__((unused)), tsr_stream stream, tsr_err *err)
@@ -376,5 +379,38 @@ Test(lock, attention)
     for (size_t i = 1; i < device.n_prefills; i++) {
         cr_assert_eq(device.prefills[i].run(&device.prefills[i], &causal, &seconds, &err), TSR_OK, "%s", err.msg);
         expect_locked(device.prefills[i].name, "prefill");
+    }
+}
+
+Test(lock, sparse_attention)
+{
+    static const uint8_t codes[4096];
+    static const float weights[4];
+    static const int32_t list[4] = {0, -1, 0, 0}, seen[1] = {4};
+    static uint16_t q[64];
+    static float out[64], row[64];
+    double seconds;
+    tsr_mla_attention decode = {.q = q, .cache = codes, .indices = list, .top_k = 4, .out = out, .row = row};
+    decode.batch = decode.s_q = decode.heads = decode.page = decode.pages = 1;
+    decode.latent = decode.rope = 16;
+    const tsr_index_scores index = {.q = codes,
+                                    .k = codes,
+                                    .k_scale = weights,
+                                    .weights = weights,
+                                    .seen = seen,
+                                    .logits = out,
+                                    .queries = 1,
+                                    .keys = 4,
+                                    .heads = 1,
+                                    .width = 16};
+    for (size_t i = 1; i < device.n_mlas; i++) {
+        cr_assert(device.mlas[i].sparse);
+        cr_assert_eq(device.mlas[i].run(&device.mlas[i], 0, &decode, &seconds, &err), TSR_OK, "%s", err.msg);
+        expect_locked(device.mlas[i].name, "sparse decode");
+    }
+    cr_assert_gt(device.n_indexes, 1);
+    for (size_t i = 1; i < device.n_indexes; i++) {
+        cr_assert_eq(device.indexes[i].run(&device.indexes[i], &index, &seconds, &err), TSR_OK, "%s", err.msg);
+        expect_locked(device.indexes[i].name, "index scores");
     }
 }

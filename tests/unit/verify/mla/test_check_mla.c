@@ -2,15 +2,9 @@
  * found in its place. */
 #include "common/float_bits.h"
 #include "tests/unit/unspread_ranks.h"
-#include "verify/evidence/activations.h"
-#include "verify/mla/check_mla.h"
+#include "tests/unit/verify/mla/mla_layer.h"
 
-#include <criterion/criterion.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { HIDDEN = 64, HEADS = 4, NOPE = 16, ROPE = 8, V = 16, RANK = 128, RANKS = 2 };
 
@@ -18,76 +12,15 @@ static const char kConfig[] =
     "{\"hidden_size\": 64, \"num_attention_heads\": 4, \"qk_nope_head_dim\": 16, \"qk_rope_head_dim\": 8, "
     "\"v_head_dim\": 16, \"kv_lora_rank\": 128, \"q_lora_rank\": null, \"rope_theta\": 10000}";
 
-static const struct {
-    const char *name;
-    size_t rows, cols; /* cols 0: a vector */
-} kTensors[] = {{"q_proj", HEADS *(NOPE + ROPE), HIDDEN},
-                {"kv_a_proj_with_mqa", RANK + ROPE, HIDDEN},
-                {"kv_a_layernorm", RANK, 0},
-                {"kv_b_proj", HEADS *(NOPE + V), RANK},
-                {"o_proj", HIDDEN, HEADS *V}};
+static const layer_tensor kTensors[] = {{"q_proj.weight", HEADS *(NOPE + ROPE), HIDDEN},
+                                        {"kv_a_proj_with_mqa.weight", RANK + ROPE, HIDDEN},
+                                        {"kv_a_layernorm.weight", RANK, 0},
+                                        {"kv_b_proj.weight", HEADS *(NOPE + V), RANK},
+                                        {"o_proj.weight", HIDDEN, HEADS *V}};
 
-static char folder[] = "/tmp/tessera-mla-XXXXXX";
-static tsr_checkpoint *checkpoint;
-static tsr_weights weights;
-static tsr_device device;
-static tsr_err err;
-
-static FILE *open_file(const char *name)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *const file = fopen(path, "w");
-    cr_assert_not_null(file);
-    return file;
-}
-
-/* One layer in BF16. */
 static void open_layer(void)
 {
-    char header[1024] = "{";
-    size_t at = 0;
-    cr_assert_not_null(mkdtemp(folder));
-    FILE *file = open_file("config.json");
-    fputs(kConfig, file);
-    fclose(file);
-    for (size_t i = 0; i < sizeof kTensors / sizeof *kTensors; i++) {
-        const size_t rows = kTensors[i].rows, cols = kTensors[i].cols, bytes = 2 * rows * (cols > 0 ? cols : 1);
-        char shape[32];
-        snprintf(shape, sizeof shape, cols > 0 ? "%zu, %zu" : "%zu", rows, cols);
-        sprintf(header + strlen(header),
-                "%s\"model.layers.0.self_attn.%s.weight\": {\"dtype\": \"BF16\", \"shape\": [%s], "
-                "\"data_offsets\": [%zu, %zu]}",
-                i > 0 ? ", " : "", kTensors[i].name, shape, at, at + bytes);
-        at += bytes;
-    }
-    strcat(header, "}");
-    file = open_file("model.safetensors");
-    const uint64_t length = strlen(header);
-    fwrite(&length, sizeof length, 1, file);
-    fputs(header, file);
-    for (size_t i = 0; i < at / 2; i++) {
-        const uint16_t bits =
-            (uint16_t)(0x3D80 + tsr_mix_bits(i) % 0x100 + (tsr_mix_bits(~i) % 2 << 15)); /* +-1/16 .. 1/4 */
-        fwrite(&bits, sizeof bits, 1, file);
-    }
-    fclose(file);
-    cr_assert_eq(tsr_checkpoint_open(&checkpoint, folder, NULL, 0, &err), TSR_OK, "%s", err.msg);
-    cr_assert_eq(tsr_weights_pair(&weights, checkpoint, (tsr_block){0, 0}, &err), TSR_OK, "%s", err.msg);
-    cr_assert_eq(tsr_device_open(&device, TSR_DEVICE_CPU, NULL, &err), TSR_OK, "%s", err.msg);
-}
-
-static void close_layer(void)
-{
-    char path[128];
-    tsr_device_close(&device);
-    tsr_weights_free(&weights);
-    tsr_checkpoint_close(checkpoint);
-    for (size_t i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, i == 0 ? "config.json" : "model.safetensors");
-        remove(path);
-    }
-    rmdir(folder);
+    open_layer_of(kConfig, kTensors, sizeof kTensors / sizeof *kTensors);
 }
 
 static uint64_t context = 150;
