@@ -167,8 +167,8 @@ tsr_status tsr_mla_judge_decode(tsr_mla_work *w, const tsr_device_mla *kernel, c
         }
     }
     tsr_judge(&t.judgement, w->exact, w->got, w->s->batch->queries, cols, NULL, NULL);
-    if (w->list > 0)
-        TSR_TRY(tsr_mla_name_sparse(w, &t.judgement, err));
-    return tsr_mla_end_tally(w, &t, "above the bound of its accumulation", "errors above those of its accumulation",
-                             err);
+    const tsr_status status = w->list > 0 ? tsr_mla_name_sparse(w, &t.judgement, err) : TSR_OK;
+    const tsr_status ended =
+        tsr_mla_end_tally(w, &t, "above the bound of its accumulation", "errors above those of its accumulation", err);
+    return status != TSR_OK ? status : ended;
 }

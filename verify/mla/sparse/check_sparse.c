@@ -192,10 +192,9 @@ static tsr_status judge_kernel(indexing *x, const tsr_device_index *kernel, tsr_
     tsr_lap(p->evidence, TSR_PHASE_JUDGE, p->since);
     if (t.judgement.fault != NULL)
         t.judgement.of_bound = INFINITY;
-    tsr_err end = {0};
     const tsr_status ended = tsr_kernel_tally_end(&t, &p->s->options->limits, "above the bound of its accumulation",
-                                                  "errors above those of its accumulation", p->evidence, &end);
-    return status != TSR_OK ? status : tsr_fail_with(err, ended, &end);
+                                                  "errors above those of its accumulation", p->evidence, err);
+    return status != TSR_OK ? status : ended;
 }
 
 /* Judges one FP8 form of the scores, and with `kernels` all index kernels over its codes. */
