@@ -20,12 +20,12 @@
  * With `fp8` a row of the cache has `latent` e4m3 codes, a multiple of 128, then an FP32 scale for each 128 of them, and
  * `rope` BF16, an even number (656 bytes for 512 + 64: FlashMLA's FP8 cache). Scales are powers of two, 2^-100 to 2^100.
  *
- * The fast kernel needs sm_90, latent 512, rope 64, page 64 without indices, and q, cache and out 16-byte
- * aligned; otherwise TSR_MLA_AUTO selects the plain one. With indices or an FP8 cache the fast kernel is assembled and
- * was not run yet, so TSR_MLA_AUTO selects the plain one there, too. It uses the schedule that tsr_cuda_mla_plan writes to the workspace (256-byte
- * aligned), which divides the pages of all sequences evenly among the multiprocessors. So call it once whenever seqlens
- * has changed, or batch, s_q, heads or top_k, then decode every layer. Two concurrent decodes need two workspaces. Results have the same bits in every
- * run on one kind of device.
+ * The fast kernel needs sm_90, latent 512, rope 64, page 64 without indices, and q, cache and out 16-byte aligned;
+ * otherwise TSR_MLA_AUTO selects the plain one. With indices or an FP8 cache the fast kernel is assembled and was not run
+ * yet, so TSR_MLA_AUTO selects the plain one there, too. The fast kernel uses the schedule that tsr_cuda_mla_plan writes to
+ * the workspace (256-byte aligned), which divides the pages of all sequences evenly among the multiprocessors. Call it once
+ * whenever seqlens, batch, s_q, heads or top_k has changed, then decode every layer. Two concurrent decodes need two
+ * workspaces. Results have the same bits in every run on one kind of device.
  *
  * Kernel error against the exact value over the same operands, element by element: |out - exact| <=
  *     (2 * D + 2^-8 + 2^-18 + 17 * (ceil(n / 64) * 4 + 2) * 2^-22) * sum over t of p_t |v_t|,   then BF16's rounding
