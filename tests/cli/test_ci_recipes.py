@@ -97,8 +97,8 @@ def plant_halfway(env):
 
 def plant_damage(env, accepted):
     """A code of one tensor that changes once it has been written."""
-    length, header = checkpoints.header(accepted / "model.safetensors")
-    env["PLANT"] = f"model.safetensors:{8 + length + header[BAD]['data_offsets'][0] + 11}"
+    start, entries, _ = harness.read_header(accepted / "model.safetensors")
+    env["PLANT"] = f"model.safetensors:{start + entries[BAD]['data_offsets'][0] + 11}"
 
 
 def plant_cut(env):

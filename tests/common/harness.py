@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import fcntl
 import json
+import math
 import os
 import pathlib
 import pty
@@ -279,30 +280,53 @@ def tree_difference(a, b):
     return None
 
 
-def read_safetensors(path):
-    """(metadata, {name: (dtype, shape, bytes)}) of a safetensors file."""
+def read_header(path):
+    """(where the data begins, {name: entry}, metadata) of a safetensors file."""
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-        data = file.read()
-    metadata = header.pop("__metadata__", {})
-    tensors = {}
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        tensors[name] = (entry["dtype"], entry["shape"], data[begin:end])
-    return metadata, tensors
+        entries = json.loads(file.read(length))
+    return 8 + length, entries, entries.pop("__metadata__", {})
+
+
+def headers(directory):
+    """{name: entry} of all safetensors files of a directory."""
+    return {name: entry for path in sorted(pathlib.Path(directory).glob("*.safetensors")) for name, entry in read_header(path)[1].items()}
+
+
+def entry_size(entry):
+    """Bytes of the tensor of an entry."""
+    begin, end = entry["data_offsets"]
+    return end - begin
+
+
+def read_safetensors(path):
+    """(metadata, {name: (dtype, shape, bytes)}) of a safetensors file."""
+    start, entries, metadata = read_header(path)
+    data = memoryview(pathlib.Path(path).read_bytes())[start:]
+    return metadata, {name: (entry["dtype"], entry["shape"], bytes(data[slice(*entry["data_offsets"])])) for name, entry in entries.items()}
 
 
 def write_safetensors(path, tensors, metadata=None):
-    """Writes {name: (dtype, shape, bytes)} in the order given."""
+    """Writes {name: (dtype, shape, bytes)} in the order given. A number in place of bytes makes a hole of this size, which reads as
+    zeros and takes no space. Returns the bytes of all tensors."""
     header = {"__metadata__": metadata} if metadata else {}
-    offset = 0
+    end = 0
     for name, (dtype, shape, data) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + len(data)]}
-        offset += len(data)
+        begin, end = end, end + (data if isinstance(data, int) else len(data))
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for _, _, data in tensors.values():
-            file.write(data)
+            if isinstance(data, int):
+                file.seek(data, os.SEEK_CUR)
+            else:
+                file.write(data)
+        file.truncate(8 + len(text) + end)
+    return end
+
+
+def bf16_holes(shapes):
+    """{name: (dtype, shape, size)} of BF16 tensors of zeros that take no space, for write_safetensors()."""
+    return {name: ("BF16", shape, 2 * math.prod(shape)) for name, shape in shapes.items()}

@@ -2,11 +2,8 @@
 
 import collections
 import fnmatch
-import glob
-import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
 
@@ -209,11 +206,8 @@ def without_unfit_exclude(arguments, source):
     """The arguments without an --exclude that matches no tensor of the source, which the tool refuses: not each kind has experts."""
     if "--exclude" not in arguments:
         return arguments
-    at, names = arguments.index("--exclude"), set()
-    for path in glob.glob(os.path.join(source, "*.safetensors")):
-        with open(path, "rb") as file:
-            names |= json.loads(file.read(struct.unpack("<Q", file.read(8))[0])).keys()
-    return arguments if fnmatch.filter(names, arguments[at + 1]) else arguments[:at] + arguments[at + 2:]
+    at = arguments.index("--exclude")
+    return arguments if fnmatch.filter(harness.headers(source), arguments[at + 1]) else arguments[:at] + arguments[at + 2:]
 
 
 def steps_of(job):

@@ -1,9 +1,10 @@
 """Reads and writes tests/cli/policy_table.txt: the tensors of a small model of each family, and the decision for each."""
 
 import json
-import math
 import pathlib
 import re
+
+import harness
 
 TABLE = pathlib.Path(__file__).resolve().parent.parent / "cli/policy_table.txt"
 
@@ -26,15 +27,6 @@ def read_table():
 def write_holes(directory, config, tensors):
     """A checkpoint of BF16 zeros that takes no space."""
     directory.mkdir()
-    header, offset = {}, 0
-    for name, shape in tensors.items():
-        size = 2 * math.prod(shape)
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size]}
-        offset += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(directory / "model.safetensors", "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + offset)
+    harness.write_safetensors(directory / "model.safetensors", harness.bf16_holes(tensors))
     (directory / "config.json").write_text(json.dumps(config))
     return directory

@@ -84,10 +84,7 @@ def large(maker, tmp_path_factory):
 def bytes_of(source, archived=False):
     """Returns the bytes that a job must read to take over a checkpoint: its tensors, and side files that are copied; an archive has
     the headers, too."""
-    headers = 0
-    for path in source.glob("*.safetensors"):
-        with path.open("rb") as file:
-            headers += 8 + int.from_bytes(file.read(8), "little")
+    headers = sum(harness.read_header(path)[0] for path in source.glob("*.safetensors"))
     told = [path.stat().st_size for path in source.iterdir() if path.name not in ("config.json", "model.safetensors.index.json")]
     return sum(told) - (0 if archived else headers)
 

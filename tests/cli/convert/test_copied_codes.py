@@ -3,7 +3,7 @@
 import json
 import shutil
 
-from checkpoints import DEEPSEEK, header, load, make, random_weight, same_bits
+from checkpoints import DEEPSEEK, load, make, random_weight, same_bits
 import fp8_oracle
 import harness
 import ml_dtypes
@@ -115,9 +115,9 @@ def damage(src, dst, name, at, byte):
     """A copy of a checkpoint whose tensor has this byte at this place. Returns the file's name and the place in it."""
     shutil.copytree(src, dst)
     for path in dst.glob("*.safetensors"):
-        length, entries = header(path)
+        start, entries, _ = harness.read_header(path)
         if name in entries:
-            offset = 8 + length + entries[name]["data_offsets"][0] + at
+            offset = start + entries[name]["data_offsets"][0] + at
             with open(path, "r+b") as file:
                 file.seek(offset)
                 file.write(byte)
@@ -216,8 +216,8 @@ def test_a_nan_scale_of_mxfp4_is_named_with_its_place(tmp_path, stops, to):
     scales = np.full((256, 8), 120, np.uint8)
     scales[3, 5] = 0xFF
     src = make(tmp_path / "src", {"model.safetensors": {O + "_packed": np.full((256, 128), 0x22, np.uint8), O + "_scale": scales}}, q, **LLAMA)
-    length, entries = header(src / "model.safetensors")
-    offset = 8 + length + entries[O + "_scale"]["data_offsets"][0] + 3 * 8 + 5
+    start, entries, _ = harness.read_header(src / "model.safetensors")
+    offset = start + entries[O + "_scale"]["data_offsets"][0] + 3 * 8 + 5
     stops(src, f"'{O}_scale'", "[3, 5]", f"file offset {offset}", "NaN", options=("--to", to))
 
 

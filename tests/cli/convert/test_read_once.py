@@ -53,13 +53,7 @@ def test_bytes_are_read_once(tessera, sources, tmp_path, name, of_fp8, command, 
 
 def len_of_source(source, name):
     """Bytes of all tensors and of the side files that the job copies; deepseek-mp leaves out the MTP layer and most side files."""
-    tensors = 0
-    for path in sorted(p for p in source.iterdir() if p.suffix == ".safetensors"):
-        with path.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        for key, t in header.items():
-            if key != "__metadata__" and not (name == "deepseek-mp" and is_mtp(source, key)):
-                tensors += t["data_offsets"][1] - t["data_offsets"][0]
+    tensors = sum(harness.entry_size(entry) for key, entry in harness.headers(source).items() if not (name == "deepseek-mp" and is_mtp(source, key)))
     asides = [p for p in source.iterdir() if p.suffix in (".json", ".txt", ".model")
               and p.name not in ("config.json", "model.safetensors.index.json", "quantization_report.json", harness.MANIFEST)
               and (name != "deepseek-mp" or "token" in p.name)]

@@ -72,15 +72,7 @@ def plan(tessera, tmp_path):
 
 def headers(directory):
     """{tensor: (dtype, shape, bytes)}"""
-    found = {}
-    for path in directory.glob("*.safetensors"):
-        raw = path.read_bytes()
-        header = json.loads(raw[8:8 + int.from_bytes(raw[:8], "little")])
-        for name, entry in header.items():
-            if name != "__metadata__":
-                begin, end = entry["data_offsets"]
-                found[name] = entry["dtype"], entry["shape"], end - begin
-    return found
+    return {name: (entry["dtype"], entry["shape"], harness.entry_size(entry)) for name, entry in harness.headers(directory).items()}
 
 
 def is_targeted(target, module):

@@ -307,11 +307,9 @@ def test_another_source_is_told(name, tessera, verify, checkpoint, tmp_path):
     assert harness.run(tessera, ["verify", "--manifest", dst, "--source", src])[1].endswith("tensors, headers and config.json\n")
     shutil.copytree(src, other)
     for path in sorted(other.glob("*.safetensors")):
-        _, tensors = harness.read_safetensors(path)
-        start = 8 + int.from_bytes(path.read_bytes()[:8], "little")
-        header = json.loads(path.read_bytes()[8:start])
-        for tensor in sorted(tensors)[:: max(1, len(tensors) // 4)]:
-            begin, end = header[tensor]["data_offsets"]
+        start, entries, _ = harness.read_header(path)
+        for tensor in sorted(entries)[:: max(1, len(entries) // 4)]:
+            begin, end = entries[tensor]["data_offsets"]
             bit = start + (begin + end) // 2
             flip(path, bit)
             code, findings = verify(dst, "--source", other, "--threads", "2")
