@@ -1,5 +1,6 @@
 """Reads and writes tests/cli/policy_table.txt: the tensors of a small model of each family, and the decision for each."""
 
+import itertools
 import json
 import pathlib
 import re
@@ -7,6 +8,12 @@ import re
 import harness
 
 TABLE = pathlib.Path(__file__).resolve().parent.parent / "cli/policy_table.txt"
+
+
+def expand(name):
+    """The names that a name with alternatives in braces means, as in a shell: x.{0,1}.{k,v} is x.0.k, x.0.v, x.1.k and x.1.v."""
+    parts = re.split(r"\{(.*?)\}", name)  # text and alternatives by turns
+    return ["".join(words) for words in itertools.product(*(part.split(",") if i % 2 else [part] for i, part in enumerate(parts)))]
 
 
 def read_table():
@@ -20,7 +27,7 @@ def read_table():
                 families[one] = options.split(), json.loads(config.replace('"@"', f'"{one}"')), rows
         elif line and not line.startswith("#"):
             action, shape, name, reason = re.fullmatch(r"(\w+) +(\S+) +(\S+) +\((.*)\)", line).groups()
-            rows.append((action, tuple(map(int, shape.split("x"))), name, reason))
+            rows.extend((action, tuple(map(int, shape.split("x"))), one, reason) for one in expand(name))
     return families
 
 
