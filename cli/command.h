@@ -2,8 +2,7 @@
  *
  * A command is a row of constants and functions. The runner (cli/runner.c) calls the functions in the order in which
  * they are declared. Each takes the context of one invocation; the command keeps its own state in `context->job`. */
-#ifndef TSR_CLI_COMMAND_H
-#define TSR_CLI_COMMAND_H
+#pragma once
 
 #include "cli/io/batch_context.h"
 #include "cli/io/common_options.h"
@@ -122,5 +121,3 @@ bool tsr_command_has_reports(const tsr_command_context *context);
 
 /* Prints "tessera: TEXT", with the name of the batch's job before the text, on stderr. */
 void tsr_command_warn(const tsr_command_context *context, const char *text);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * `tessera quantize` and `tessera convert` share these functions. `tessera batch` plans all jobs before it runs the
  * first one, and runs several together. The job of such a command begins with a tsr_plan_job. */
-#ifndef TSR_CLI_PLAN_JOB_H
-#define TSR_CLI_PLAN_JOB_H
+#pragma once
 
 #include "cli/command.h"
 #include "cli/help/serve_hints.h"
@@ -99,5 +98,3 @@ void tsr_plan_job_warn(const tsr_command_context *context);
 /* Judges the result of a plan that the engine has run; takes *result over. `status` and *err are those of the run. */
 tsr_status tsr_plan_job_judge(tsr_plan_job *job, tsr_status status, tsr_engine_result *result,
                               tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

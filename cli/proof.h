@@ -3,8 +3,7 @@
  * The counterpart is the plan of the same command with the nearest codes under scales that follow from the largest values.
  * It is made in the folder DST.rounded, like any output, and removed afterwards. A killed run leaves it behind, and the
  * same command resumes it. DST is only read. */
-#ifndef TSR_CLI_PROOF_H
-#define TSR_CLI_PROOF_H
+#pragma once
 
 #include "cli/command.h"
 #include "cli/show/pass_options.h"
@@ -55,5 +54,3 @@ void tsr_proof_print(const tsr_proof *proof);
 void tsr_proof_json(tsr_text *text, const tsr_proof *proof);
 
 void tsr_proof_free(tsr_proof *proof);
-
-#endif

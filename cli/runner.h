@@ -1,6 +1,5 @@
 /* Runs a command: parse, check paths, enter the sandbox, open, run, print, write JSON. */
-#ifndef TSR_CLI_RUNNER_H
-#define TSR_CLI_RUNNER_H
+#pragma once
 
 #include "cli/command.h"
 
@@ -18,5 +17,3 @@ tsr_status tsr_command_write_result(tsr_command_context *context, tsr_err *err) 
 
 /* Reports an error on stderr and in the pending reports, and returns the exit code. */
 int tsr_command_end(tsr_command_context *context, tsr_status status, const tsr_err *err);
-
-#endif

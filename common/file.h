@@ -1,6 +1,5 @@
 /* Checked file I/O: complete reads at an offset, and outputs that appear complete or not at all. */
-#ifndef TSR_COMMON_FILE_H
-#define TSR_COMMON_FILE_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -97,5 +96,3 @@ tsr_status tsr_free_files(const char *path, uint64_t *files, tsr_err *err) TSR_W
 
 /* Sets *exists if `path` exists. Missing permission to find out is an error. */
 tsr_status tsr_exists(const char *path, bool *exists, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

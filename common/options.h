@@ -1,6 +1,5 @@
 /* Parses options by a table, as on a command line. */
-#ifndef TSR_COMMON_OPTIONS_H
-#define TSR_COMMON_OPTIONS_H
+#pragma once
 
 #include "common/block.h"
 #include "common/status.h"
@@ -61,5 +60,3 @@ tsr_status tsr_parse_number(const char *name, const char *text, double *value, t
 
 /* Returns true if `word` is one of the space-separated words of `list`. */
 bool tsr_is_listed(const char *list, const char *word);
-
-#endif

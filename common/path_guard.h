@@ -2,8 +2,7 @@
  *
  * Compares files and folders by device and inode, so symlinks, "..", bind mounts and hard links make no difference.
  * A refusal is TSR_E_USAGE; its message names the output and the source. */
-#ifndef TSR_COMMON_PATH_GUARD_H
-#define TSR_COMMON_PATH_GUARD_H
+#pragma once
 
 #include "common/status.h"
 
@@ -56,5 +55,3 @@ tsr_status tsr_path_guard_resolve(const char *path, char existing[PATH_MAX], siz
                                   tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_path_guard_free(tsr_path_guard *guard);
-
-#endif

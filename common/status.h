@@ -3,8 +3,7 @@
  * Every fallible function returns a tsr_status and takes a caller-owned `tsr_err *` (may be NULL) last. The innermost
  * function writes the message: first the object, then the fact, then what to do about it. An outer caller may prepend a
  * file or tensor name once; it never rewrites the message. */
-#ifndef TSR_COMMON_STATUS_H
-#define TSR_COMMON_STATUS_H
+#pragma once
 
 #include "common/error_ids.h"
 
@@ -87,5 +86,4 @@ tsr_status tsr_prepend(tsr_err *err, tsr_status status, const char *fmt, ...) TS
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -1,6 +1,5 @@
 /* Objects of the library, and the entry and exit of its calls. Private to lib/. */
-#ifndef TSR_LIB_API_H
-#define TSR_LIB_API_H
+#pragma once
 
 #define TESSERA_API __attribute__((visibility("default")))
 
@@ -69,5 +68,3 @@ typedef struct tsr_api_watch {
 
 /* Returns run options that report progress to *watch, which must outlive the job. */
 tsr_run_options tsr_watch_options(tsr_api_watch *watch, uint64_t threads, uint64_t memory);
-
-#endif

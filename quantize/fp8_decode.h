@@ -1,8 +1,7 @@
 /* Decodes block FP8: y = value(code) * scale, one FP32 product, rounded once to the target.
  *
  * Equal to DeepSeek-V3's inference/kernel.py (weight_dequant: FP32 product, stored in the target's dtype). */
-#ifndef TSR_QUANTIZE_FP8_DECODE_H
-#define TSR_QUANTIZE_FP8_DECODE_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/weights/weights.h"
@@ -39,5 +38,3 @@ tsr_status tsr_check_scales(const tsr_weight *weight, uint64_t matrix, uint64_t 
 
 /* Widens `n` numbers of F32, BF16, F16 or F8_E8M0 to FP32, exactly. NaN stays NaN. Thread-safe; cannot fail. */
 void tsr_widen_to_f32(const tsr_cpu_kernels *kernels, tsr_dtype dtype, const void *x, size_t n, float *out);
-
-#endif

@@ -6,8 +6,7 @@
  * zero, low, high)); readers compute (code - zero_point) * scale. The divisor depends on the target: 127.5 and 7.5 with
  * ties to even for compressed-tensors (quantization/utils/helpers.py), 128 and 8 with ties away from zero for
  * FasterTransformer (cutlass_preprocessors.cc). docs/numerics.md has every corner case. */
-#ifndef TSR_QUANTIZE_INT_WEIGHT_H
-#define TSR_QUANTIZE_INT_WEIGHT_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/checkpoint/safetensors.h"
@@ -60,5 +59,3 @@ tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels 
  * tsr_int_quantize. */
 void tsr_int_measure(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
                      tsr_quant_stats *stats);
-
-#endif

@@ -3,8 +3,7 @@
  * For each group: amax over its columns, the scale from amax, then code = element(clamp(x / t)) with t as readers
  * compute it (quantize/scales/mx_format.h). A rule (tsr_mx_rule) derives an E8M0 scale from amax. Each producer has a default
  * rule, with which Tessera writes the same bytes. docs/numerics.md has the formulas and every corner case. */
-#ifndef TSR_QUANTIZE_MX_WEIGHT_H
-#define TSR_QUANTIZE_MX_WEIGHT_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/checkpoint/safetensors.h"
@@ -83,5 +82,3 @@ tsr_status tsr_mx_quantize(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k
 /* Adds to *stats the errors of given codes and scales against the rows' x; otherwise like tsr_mx_quantize. */
 tsr_status tsr_mx_measure(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows,
                           tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,6 +1,5 @@
 /* Block maps of the worst tensors of a report, from quantization_blocks.zst, reduced to fit a page or a terminal. */
-#ifndef TSR_REPORT_BLOCKS_H
-#define TSR_REPORT_BLOCKS_H
+#pragma once
 
 #include "formats/blocks/block_record.h"
 #include "report/report.h"
@@ -50,5 +49,3 @@ const char *tsr_element_place(const tsr_block_map *map, uint64_t at, char text[9
 
 /* Returns "e4m3", "int4", ... Static storage. */
 const char *tsr_code_bins_name(tsr_code_bins bins);
-
-#endif

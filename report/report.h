@@ -1,6 +1,5 @@
 /* Declares a report: one or several results, a summary of each, and one verdict for all. */
-#ifndef TSR_REPORT_REPORT_H
-#define TSR_REPORT_REPORT_H
+#pragma once
 
 #include "report/read/baseline.h"
 
@@ -35,5 +34,3 @@ void tsr_report_reason(tsr_text *text, const tsr_report *report);
 
 /* Like tsr_report_reason, for one result. */
 void tsr_result_reason(tsr_text *text, const tsr_overview *overview);
-
-#endif

@@ -6,8 +6,7 @@
  * batch_run.c           checks and runs all jobs
  * batch_shared_reads.c  runs jobs that read the same source together batch_print.c         prints the plan and the
  * table, and writes the summary as JSON */
-#ifndef TSR_CLI_BATCH_BATCH_H
-#define TSR_CLI_BATCH_BATCH_H
+#pragma once
 
 #include "cli/plan_job.h"
 #include "cli/runner.h"
@@ -163,5 +162,3 @@ void tsr_batch_print(const tsr_batch *batch);
 
 /* Appends the summary as members of a JSON object. */
 void tsr_batch_json(const tsr_batch *batch, tsr_text *text);
-
-#endif

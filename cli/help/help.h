@@ -2,8 +2,7 @@
  *
  * Manual pages and shell completions are generated from the help of all commands (cli/manual/). Completions request the
  * tensors of a checkpoint while a word is typed. */
-#ifndef TSR_CLI_HELP_HELP_H
-#define TSR_CLI_HELP_HELP_H
+#pragma once
 
 #include "cli/commands/commands.h"
 #include "common/status.h"
@@ -25,5 +24,3 @@ tsr_status tsr_help_tensors(const char *checkpoint, const char *beginning, tsr_e
 
 /* Prints docs/errors.md, or the part under `heading`, unless it is NULL. Returns the exit code. */
 int tsr_help_errors(const char *heading);
-
-#endif

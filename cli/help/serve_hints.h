@@ -1,6 +1,5 @@
 /* Finds the commands that serve an output: one for each loader, or the reason why it cannot load the output. */
-#ifndef TSR_CLI_HELP_SERVE_HINTS_H
-#define TSR_CLI_HELP_SERVE_HINTS_H
+#pragma once
 
 #include "common/text.h"
 #include "formats/loaders/loaders.h"
@@ -31,5 +30,3 @@ void tsr_serve_hints_print(const tsr_serve_hints *hints);
 void tsr_serve_hints_json(tsr_text *text, const tsr_serve_hints *hints);
 
 void tsr_serve_hints_free(tsr_serve_hints *hints);
-
-#endif

@@ -1,6 +1,5 @@
 /* Options of many commands, declared once, and the help generated from an option table. */
-#ifndef TSR_CLI_IO_COMMON_OPTIONS_H
-#define TSR_CLI_IO_COMMON_OPTIONS_H
+#pragma once
 
 #include "common/options.h"
 #include "common/text.h"
@@ -51,5 +50,3 @@ void tsr_options_print_short_help(const char *name, const char *text, const tsr_
 
 /* Adds the members "text" and "options" to the open JSON object. */
 void tsr_options_json(tsr_text *to, const char *text, const tsr_option *options);
-
-#endif

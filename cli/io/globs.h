@@ -1,6 +1,5 @@
 /* Rejects globs of a command line that match nothing, which usually are misspelt. Plans check their own globs. */
-#ifndef TSR_CLI_IO_GLOBS_H
-#define TSR_CLI_IO_GLOBS_H
+#pragma once
 
 #include "cli/command.h"
 #include "formats/checkpoint/checkpoint.h"
@@ -16,5 +15,3 @@ tsr_status tsr_check_tensor_globs(const char *const *globs, size_t n_globs, tsr_
 
 /* Warns about each --ignore-file of the checkpoint that matches no file. */
 void tsr_warn_unfit_files(const tsr_command_context *context, const tsr_checkpoint *checkpoint);
-
-#endif

@@ -3,8 +3,7 @@
  * An output must not be in, replace, or be the same as an input. Files and folders are compared by device and inode, so
  * symlinks, "..", bind mounts and hard links make no difference. Reports (--json, --junit) must be outside of
  * checkpoints and replace only files that may be earlier reports. */
-#ifndef TSR_CLI_IO_IO_PATHS_H
-#define TSR_CLI_IO_IO_PATHS_H
+#pragma once
 
 #include "common/status.h"
 #include "common/text.h"
@@ -55,5 +54,3 @@ bool tsr_io_paths_take_stdout(const tsr_io_paths *paths);
 
 /* Writes a report: to stdout, to a device or pipe, or as a file that appears complete; a symlink is followed. */
 tsr_status tsr_write_report(const char *path, const tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,6 +1,5 @@
 /* Options that name loaders and a GPU. */
-#ifndef TSR_CLI_IO_LOADER_OPTIONS_H
-#define TSR_CLI_IO_LOADER_OPTIONS_H
+#pragma once
 
 #include "common/options.h"
 #include "convert/jobs/plan_preview.h"
@@ -32,5 +31,3 @@ tsr_status tsr_parse_loaders(const char *name, const char *text, tsr_load_table 
  * message has the loader, the tensor, the reason and a remedy. `what` is the output in words: "--scheme nvfp4". */
 tsr_status tsr_target_check(const tsr_target_options *target, const tsr_plan_preview *output, const char *what,
                             tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -3,8 +3,7 @@
  * A dashboard that finds no file shows nothing, which looks like success. So a command that ends before it has a result
  * (bad input, no memory, no device, interrupted) writes one with the error. JUnit is made from the JSON by report/, so
  * that both agree. */
-#ifndef TSR_CLI_IO_RESULTS_H
-#define TSR_CLI_IO_RESULTS_H
+#pragma once
 
 #include "cli/command.h"
 #include "report/report.h"
@@ -27,5 +26,3 @@ void tsr_error_json(tsr_text *text, const tsr_command *command, tsr_status statu
 /* Prints the error that the command ended with: "tessera: ..." on stderr and, for a usage error, where to read more.
  * Also writes it to the pending reports, unless the command line itself is invalid. */
 void tsr_results_end(tsr_command_context *context);
-
-#endif

@@ -1,6 +1,5 @@
 /* Parses --shard I/N and records the command line for `tessera finish`. */
-#ifndef TSR_CLI_IO_SHARD_OPTIONS_H
-#define TSR_CLI_IO_SHARD_OPTIONS_H
+#pragma once
 
 #include "cli/io/common_options.h"
 #include "convert/records/shards.h"
@@ -51,5 +50,3 @@ void tsr_shard_print_end(const tsr_shard_run *run, const char *output, const cha
 
 /* Writes the member "shard", or "shards" for the command that joins them. */
 void tsr_shard_json(tsr_text *t, const tsr_shard_run *run);
-
-#endif

@@ -1,6 +1,5 @@
 /* Estimates the disk space of an output before it is made. */
-#ifndef TSR_CLI_IO_SPACE_H
-#define TSR_CLI_IO_SPACE_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -23,5 +22,3 @@ void tsr_space_json(tsr_text *t, const tsr_plan *plan, bool dry_run);
 /* Writes a warning to `text` if `dst` has less free space than the upper bound of the output. Returns false if there is
  * no warning. */
 bool tsr_space_warning(const tsr_plan *plan, const char *dst, char *text, size_t size);
-
-#endif

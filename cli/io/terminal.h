@@ -2,8 +2,7 @@
  *
  * Other programs get JSON lines instead (docs/schemas/progress.schema.json): at the beginning and end of each phase,
  * and every second. A full pipe does not delay the job: the line is dropped. */
-#ifndef TSR_CLI_IO_TERMINAL_H
-#define TSR_CLI_IO_TERMINAL_H
+#pragma once
 
 #include "cli/io/batch_context.h"
 #include "cli/io/common_options.h"
@@ -44,5 +43,3 @@ void tsr_terminal_close(tsr_terminal *terminal);
 /* Installs handlers that set *flag on SIGINT and SIGTERM: the first signal requests a stop, a second one kills as
  * usual. */
 const atomic_bool *tsr_terminal_catch_interrupt(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* Opens and compares two checkpoints, and writes the result as JSON: for diff and verify. */
-#ifndef TSR_CLI_SHOW_COMPARE_SIDES_H
-#define TSR_CLI_SHOW_COMPARE_SIDES_H
+#pragma once
 
 #include "cli/command.h"
 #include "formats/checkpoint/rank_file.h"
@@ -47,5 +46,3 @@ tsr_status tsr_compare_fill_row(tsr_result *result, const tsr_pair *pair, tsr_ro
 /* Begins a result of this schema: sets its kind, and the whole to the sums over all pairs that differ. */
 tsr_status tsr_compare_begin_result(tsr_result *result, const char *schema, const tsr_comparison *comparison,
                                     tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

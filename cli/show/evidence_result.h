@@ -1,6 +1,5 @@
 /* Fills the model of a result with evidence (verify/evidence/evidence.h), and writes it as JSON. */
-#ifndef TSR_CLI_SHOW_EVIDENCE_RESULT_H
-#define TSR_CLI_SHOW_EVIDENCE_RESULT_H
+#pragma once
 
 #include "report/model/result.h"
 #include "verify/evidence/evidence.h"
@@ -12,5 +11,3 @@ tsr_status tsr_evidence_fill(tsr_result *result, const char *schema, const tsr_e
 
 /* Writes the members seconds, bytes_read, phase_seconds, judgements and skipped. The last two are the rows. */
 void tsr_evidence_json(tsr_text *text, const tsr_evidence *evidence, const tsr_result *result);
-
-#endif

@@ -1,6 +1,5 @@
 /* Compares a model with a baseline: another checkpoint of the same source, on the same tokens. */
-#ifndef TSR_CLI_SHOW_FORWARD_BASELINE_H
-#define TSR_CLI_SHOW_FORWARD_BASELINE_H
+#pragma once
 
 #include "common/text.h"
 #include "verify/forward/check_forward.h"
@@ -36,5 +35,3 @@ void tsr_forward_baseline_summarize(tsr_text *text, const tsr_forward_baseline *
 void tsr_forward_baseline_json(tsr_text *text, const tsr_forward_baseline *baseline);
 
 void tsr_forward_baseline_free(tsr_forward_baseline *baseline);
-
-#endif

@@ -1,6 +1,5 @@
 /* The options of a command that runs tokens of a file through models: calibrate, sensitivities, quantize --prove. */
-#ifndef TSR_CLI_SHOW_PASS_OPTIONS_H
-#define TSR_CLI_SHOW_PASS_OPTIONS_H
+#pragma once
 
 #include "common/options.h"
 #include "verify/forward/check_forward.h"
@@ -27,5 +26,3 @@ const char *tsr_pass_unconfined(const tsr_pass_options *pass);
 
 /* Returns the request of an exact pass of `side`. */
 tsr_forward_request tsr_pass_request(const tsr_pass_options *pass, const tsr_side *side, tsr_run_options run);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * An output beyond a limit is still complete. The exit code is 1, and the result names each tensor with its value and
  * limit. Limits are not part of the output or its journal, so a run on a finished output checks them again. */
-#ifndef TSR_CLI_SHOW_QUANT_LIMITS_H
-#define TSR_CLI_SHOW_QUANT_LIMITS_H
+#pragma once
 
 #include "cli/io/common_options.h"
 #include "common/text.h"
@@ -40,5 +39,3 @@ void tsr_quant_limits_print(const tsr_quant_limits *limits, const tsr_result *re
 
 /* Writes the members passed, limits, judged and findings of the open JSON object, if the result has checks. */
 void tsr_quant_limits_json(tsr_text *text, const tsr_quant_limits *limits, const tsr_result *result);
-
-#endif

@@ -1,6 +1,5 @@
 /* Runs all kinds of verify that apply to a checkpoint, and prints one verdict. */
-#ifndef TSR_CLI_SHOW_VERIFY_ALL_H
-#define TSR_CLI_SHOW_VERIFY_ALL_H
+#pragma once
 
 #include "cli/command.h"
 #include "report/report.h"
@@ -52,5 +51,3 @@ void tsr_verify_all_json(tsr_text *text, const tsr_verify_all *all);
 tsr_status tsr_verify_all_print(const tsr_verify_all *all, const tsr_report *report, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_verify_all_free(tsr_verify_all *all);
-
-#endif

@@ -1,6 +1,5 @@
 /* The job of `tessera verify forward`: runs tokens through two models, or compares one with another implementation. */
-#ifndef TSR_CLI_SHOW_VERIFY_FORWARD_H
-#define TSR_CLI_SHOW_VERIFY_FORWARD_H
+#pragma once
 
 #include "cli/command.h"
 #include "cli/show/forward_baseline.h"
@@ -56,5 +55,3 @@ void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts);
 /* Parses their values into *request. */
 tsr_status tsr_forward_texts_parse(tsr_forward_request *request, const tsr_forward_texts *texts,
                                    tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -13,8 +13,7 @@
  * A rank that fails goes to the next call that shares statuses, at the latest tsr_ranks_end. There all ranks learn of
  * the failure and return it. No other rank takes over the items of a rank that dies: mpirun (srun with
  * --kill-on-bad-exit) then ends all ranks, and the same command resumes the job. */
-#ifndef TSR_COMMON_CLUSTER_RANKS_H
-#define TSR_COMMON_CLUSTER_RANKS_H
+#pragma once
 
 #include "common/status.h"
 
@@ -58,5 +57,3 @@ tsr_status tsr_claims_take(tsr_claims *claims, uint64_t item, bool *mine, tsr_er
 
 /* Stops all ranks from claiming more items, because the job has failed. */
 void tsr_claims_stop(const tsr_claims *claims);
-
-#endif

@@ -1,6 +1,5 @@
 /* Threads of a job, the run options of its caller, and its progress. */
-#ifndef TSR_COMMON_PARALLEL_THREADS_H
-#define TSR_COMMON_PARALLEL_THREADS_H
+#pragma once
 
 #include "common/atomics.h"
 #include "common/status.h"
@@ -63,5 +62,3 @@ double tsr_seconds_since(const struct timespec *began);
 
 /* Returns the seconds of a monotonic clock. */
 double tsr_now(void);
-
-#endif

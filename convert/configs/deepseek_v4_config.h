@@ -1,7 +1,6 @@
 /* Reads and writes checkpoints with DeepSeek-V4's tensor names: the scale of X.weight is X.scale, and config.json
  * states the dtype of experts. */
-#ifndef TSR_CONVERT_CONFIGS_DEEPSEEK_V4_CONFIG_H
-#define TSR_CONVERT_CONFIGS_DEEPSEEK_V4_CONFIG_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -18,5 +17,3 @@ bool tsr_is_plain_table(const tsr_tensor *t);
 
 /* Adds a step that quantizes such a table. */
 tsr_status tsr_plan_deepseek_v4_table(tsr_plan *plan, const tsr_tensor *table, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

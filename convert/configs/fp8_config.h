@@ -1,6 +1,5 @@
 /* Writes or removes quantization_config in config.json. All other bytes stay unchanged. */
-#ifndef TSR_CONVERT_CONFIGS_FP8_CONFIG_H
-#define TSR_CONVERT_CONFIGS_FP8_CONFIG_H
+#pragma once
 
 #include "common/text.h"
 #include "convert/plan/plan.h"
@@ -44,5 +43,3 @@ extern const char *const tsr_quantization_files[];
 
 /* Appends the checkpoint's config.json without its quantization. */
 tsr_status tsr_fp8_config_remove(tsr_text *out, const tsr_checkpoint *checkpoint, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

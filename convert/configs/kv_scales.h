@@ -1,8 +1,7 @@
 /* Names or makes the scales of an FP8 KV cache in a dialect (formats/weights/kv_names.h) and writes the configuration:
  * kv_cache_scheme for compressed-tensors, kv_cache_scheme and kv_cache_quant_algo for ModelOpt. Other dialects are left
  * unchanged. */
-#ifndef TSR_CONVERT_CONFIGS_KV_SCALES_H
-#define TSR_CONVERT_CONFIGS_KV_SCALES_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/calibration.h"
@@ -43,5 +42,3 @@ void tsr_spell_kv_scales(tsr_text *out, const tsr_kv_origin *origin);
  * `value` (JSON). Does nothing if the text or the object does not exist. */
 tsr_status tsr_plan_edit_text(tsr_plan *plan, const char *name, const char *const *keys, size_t n, const char *value,
                               tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares chunks, the pieces of equal size of source files, and the parts of windows in them. */
-#ifndef TSR_CONVERT_IO_CHUNKS_H
-#define TSR_CONVERT_IO_CHUNKS_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -37,5 +36,3 @@ tsr_chunk_part tsr_chunk_part_first(const tsr_tensor *t, const tsr_window *w);
 
 /* Finds the first part in chunk p->index or a later one. Returns false if none is left. */
 bool tsr_chunk_part_next(const tsr_tensor *t, const tsr_window *w, tsr_chunk_part *p);
-
-#endif

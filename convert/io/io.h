@@ -9,8 +9,7 @@
  * same offset within a page, and nothing is copied. A direct write covers whole pages of the file; partial pages at its
  * ends are written through the page cache. So every page is either written directly, once, or only through the page
  * cache. Small requests go through the page cache. */
-#ifndef TSR_CONVERT_IO_IO_H
-#define TSR_CONVERT_IO_IO_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/remote/remote.h"
@@ -107,5 +106,3 @@ bool tsr_io_is_broken(const tsr_io *io);
 /* Waits until all requests of the batch are done, and empties it. Returns the first failure, with the message of
  * tsr_read_at or tsr_write_at. */
 tsr_status tsr_io_wait(tsr_io *io, tsr_io_batch *batch, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,6 +1,5 @@
 /* Chooses the files of a run that are read and written directly, bypassing the page cache. */
-#ifndef TSR_CONVERT_IO_IO_CHOICE_H
-#define TSR_CONVERT_IO_IO_CHOICE_H
+#pragma once
 
 #include "convert/io/io.h"
 #include "convert/plan/plan.h"
@@ -52,5 +51,3 @@ tsr_status tsr_io_open_write(const tsr_io_choice *choice, const char *path, int 
 
 /* Closes the descriptors. */
 void tsr_io_choice_end(tsr_io_choice *choice);
-
-#endif

@@ -4,8 +4,7 @@
  * is a second name of the source file, so a write to one is a write to both. The file is read and digested in any case,
  * so the journal, the manifest and a rerun are the same. No run writes into a finished file: it removes the name and
  * creates another file. If a link fails, the file is copied. */
-#ifndef TSR_CONVERT_IO_LINKS_H
-#define TSR_CONVERT_IO_LINKS_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -34,5 +33,3 @@ int tsr_links_name(const char *path, const tsr_file *source);
 
 /* Notes that a file was linked, or copied because of `code`, an errno. */
 void tsr_links_note(tsr_links_summary *summary, const char *name, int code);
-
-#endif

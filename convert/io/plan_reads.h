@@ -1,6 +1,5 @@
 /* Declares visitors of the windows that units of a plan read. */
-#ifndef TSR_CONVERT_IO_PLAN_READS_H
-#define TSR_CONVERT_IO_PLAN_READS_H
+#pragma once
 
 #include "convert/io/shared_reads.h"
 #include "convert/plan/plan.h"
@@ -30,5 +29,3 @@ static inline bool tsr_worth_sharing(uint64_t wanted, uint64_t once)
 {
     return wanted > once + once / 100;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * chunk is read when the first window needs it, in one request for all bytes that any window needs. It is kept until
  * the last window has been read. When memory is short, the least recently used chunk is dropped and read again later.
  * So results never depend on the order of reads; only the number of reads does. */
-#ifndef TSR_CONVERT_IO_SHARED_READS_H
-#define TSR_CONVERT_IO_SHARED_READS_H
+#pragma once
 
 #include "convert/io/chunks.h"
 #include "convert/plan/plan.h"
@@ -47,5 +46,3 @@ uint64_t tsr_shared_bytes(tsr_shared_reads *shared);
 
 /* Ends the threads that read ahead, and frees everything. NULL is fine. */
 void tsr_shared_end(tsr_shared_reads *shared);
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares the inputs of `tessera convert`: one checkpoint, an original to compare with, or the ranks of a model. */
-#ifndef TSR_CONVERT_JOBS_CONVERT_INPUTS_H
-#define TSR_CONVERT_JOBS_CONVERT_INPUTS_H
+#pragma once
 
 #include "convert/jobs/job_source.h"
 #include "convert/jobs/scheme_options.h"
@@ -37,5 +36,3 @@ tsr_status tsr_warn_of_ignored(tsr_plan *plan, const tsr_job_source *from, tsr_c
 
 /* Closes all of them. */
 void tsr_close_inputs(tsr_convert_inputs *in);
-
-#endif

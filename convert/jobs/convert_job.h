@@ -1,6 +1,5 @@
 /* Declares the options of `tessera convert` and the plan that follows from them. */
-#ifndef TSR_CONVERT_JOBS_CONVERT_JOB_H
-#define TSR_CONVERT_JOBS_CONVERT_JOB_H
+#pragma once
 
 #include "convert/jobs/convert_inputs.h"
 
@@ -45,5 +44,3 @@ tsr_status tsr_convert_job_plan(tsr_convert_job *job, const tsr_job_source *from
                                 tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_convert_job_free(tsr_convert_job *job);
-
-#endif

@@ -1,6 +1,5 @@
 /* The options of `tessera fold` and the plan that follows from them. */
-#ifndef TSR_CONVERT_JOBS_FOLD_JOB_H
-#define TSR_CONVERT_JOBS_FOLD_JOB_H
+#pragma once
 
 #include "convert/jobs/job_source.h"
 #include "convert/plan/plan.h"
@@ -29,5 +28,3 @@ tsr_status tsr_fold_job_plan(tsr_fold_job *job, const tsr_job_source *from, tsr_
                              tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_fold_job_free(tsr_fold_job *job);
-
-#endif

@@ -1,6 +1,5 @@
 /* The options of `tessera merge` and the plan that follows from them. */
-#ifndef TSR_CONVERT_JOBS_MERGE_JOB_H
-#define TSR_CONVERT_JOBS_MERGE_JOB_H
+#pragma once
 
 #include "common/options.h"
 #include "convert/jobs/job_source.h"
@@ -29,5 +28,3 @@ tsr_status tsr_merge_job_plan(tsr_merge_job *job, const tsr_job_source *from, ts
                               tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_merge_job_free(tsr_merge_job *job);
-
-#endif

@@ -1,6 +1,5 @@
 /* Previews the output of a plan: names, dtypes, shapes and config.json, without data. */
-#ifndef TSR_CONVERT_JOBS_PLAN_PREVIEW_H
-#define TSR_CONVERT_JOBS_PLAN_PREVIEW_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
@@ -16,5 +15,3 @@ tsr_status tsr_plan_preview_make(tsr_plan_preview *preview, const tsr_plan *plan
                                  tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_plan_preview_free(tsr_plan_preview *preview);
-
-#endif

@@ -1,6 +1,5 @@
 /* Records the options of a job in the manifest, so that the output can be reproduced from the same source. */
-#ifndef TSR_CONVERT_JOBS_PROVENANCE_H
-#define TSR_CONVERT_JOBS_PROVENANCE_H
+#pragma once
 
 #include "convert/jobs/job_source.h"
 #include "convert/plan/plan.h"
@@ -17,5 +16,3 @@ tsr_status tsr_provenance_note(tsr_plan_provenance *with, const char *command, c
 tsr_status tsr_provenance_add_source(tsr_plan_provenance *with, const char *option, size_t at,
                                      const tsr_checkpoint *source, const char *ending, const char *file,
                                      tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,6 +1,5 @@
 /* The options of `tessera quantize` and the plan that follows from them. */
-#ifndef TSR_CONVERT_JOBS_QUANTIZE_JOB_H
-#define TSR_CONVERT_JOBS_QUANTIZE_JOB_H
+#pragma once
 
 #include "convert/jobs/job_source.h"
 #include "convert/jobs/recipe.h"
@@ -58,5 +57,3 @@ tsr_status tsr_quantize_job_make_plain(tsr_quantize_job *plain, const tsr_quanti
                                        tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_quantize_job_free(tsr_quantize_job *job);
-
-#endif

@@ -1,6 +1,5 @@
 /* Plans `tessera quantize` with a scheme and default options, and previews its output. */
-#ifndef TSR_CONVERT_JOBS_QUANTIZE_PREVIEW_H
-#define TSR_CONVERT_JOBS_QUANTIZE_PREVIEW_H
+#pragma once
 
 #include "convert/jobs/plan_preview.h"
 #include "convert/jobs/quantize_job.h"
@@ -18,5 +17,3 @@ tsr_status tsr_quantize_preview_make(tsr_quantize_preview *preview, const tsr_ch
                                      tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_quantize_preview_free(tsr_quantize_preview *preview);
-
-#endif

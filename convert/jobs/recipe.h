@@ -5,8 +5,7 @@
  *      "options": ["--scheme", "fp8-block"], "source": "where the published form was read",
  *      "published": {"quant_method": "fp8"}, "note": "what differs"}
  * `schema` comes first. `published` is the quantization_config of the release; tests compare it with the output. */
-#ifndef TSR_CONVERT_JOBS_RECIPE_H
-#define TSR_CONVERT_JOBS_RECIPE_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/options.h"
@@ -40,5 +39,3 @@ tsr_status tsr_recipe_apply(const tsr_recipe *recipe, const tsr_option *options,
 tsr_status tsr_recipe_check(const tsr_recipe *recipe, const tsr_checkpoint *source, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_recipe_free(tsr_recipe *recipe);
-
-#endif

@@ -1,7 +1,6 @@
 /* The options of `quantize` and `convert` that describe a scheme, and the plan of the scheme. Messages spell options as
  * on the command line. */
-#ifndef TSR_CONVERT_JOBS_SCHEME_OPTIONS_H
-#define TSR_CONVERT_JOBS_SCHEME_OPTIONS_H
+#pragma once
 
 #include "common/options.h"
 #include "convert/plans/ct_plan.h"
@@ -94,5 +93,3 @@ tsr_status tsr_plan_named_scheme(tsr_plan *plan, const tsr_checkpoint *const *so
                                  tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_scheme_free(tsr_scheme_options *options);
-
-#endif

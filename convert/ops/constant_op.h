@@ -1,6 +1,5 @@
 /* Writes a tensor of one FP32 number that the plan knows. */
-#ifndef TSR_CONVERT_OPS_CONSTANT_OP_H
-#define TSR_CONVERT_OPS_CONSTANT_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -8,5 +7,3 @@
  * next to which it belongs; it is not read. `name` is in the plan's arena, or NULL if memory is exhausted. */
 tsr_status tsr_plan_constant(tsr_plan *plan, const tsr_tensor *beside, const char *name, unsigned rank, float value,
                              tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

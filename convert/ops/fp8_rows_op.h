@@ -1,6 +1,5 @@
 /* Declares the steps that quantize a weight to e4m3 with one scale per row, or one for the whole tensor. */
-#ifndef TSR_CONVERT_OPS_FP8_ROWS_OP_H
-#define TSR_CONVERT_OPS_FP8_ROWS_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "convert/schemes/dialects.h"
@@ -16,5 +15,3 @@ tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_sc
  * the scales and their rank. */
 tsr_status tsr_plan_fp8_tensor(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_names *names,
                                const tsr_amax *amax, float input, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares the steps that quantize weights to integers, in the layouts of compressed-tensors. */
-#ifndef TSR_CONVERT_OPS_INT_OP_H
-#define TSR_CONVERT_OPS_INT_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "quantize/int_input.h"
@@ -38,5 +37,3 @@ float tsr_int_step_input(const tsr_step *step);
  * them. */
 tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
                         const tsr_static_input *input, size_t codes, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,7 +1,6 @@
 /* Declares the steps between checkpoints and the weight layouts of kernels/cpu/ft_layout.h. They work in bands of
  * output features. Each band is read once, quantized or unpacked, laid out and written, in one pass. */
-#ifndef TSR_CONVERT_OPS_LAYOUT_OP_H
-#define TSR_CONVERT_OPS_LAYOUT_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
@@ -48,5 +47,3 @@ typedef struct tsr_unlayout {
 } tsr_unlayout;
 
 tsr_status tsr_plan_unlayout(tsr_plan *plan, const tsr_unlayout *from, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares the steps that quantize weights to MXFP4, MXFP8 and NVFP4. */
-#ifndef TSR_CONVERT_OPS_MX_OP_H
-#define TSR_CONVERT_OPS_MX_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "convert/schemes/dialects.h"
@@ -15,5 +14,3 @@ tsr_status tsr_plan_mx(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_sc
 
 /* Returns the `input` of a step of tsr_plan_mx. */
 float tsr_mx_step_input(const tsr_step *step);
-
-#endif

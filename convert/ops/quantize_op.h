@@ -1,6 +1,5 @@
 /* Declares the steps that quantize a plain or FP8 weight to block FP8. */
-#ifndef TSR_CONVERT_OPS_QUANTIZE_OP_H
-#define TSR_CONVERT_OPS_QUANTIZE_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
@@ -20,5 +19,3 @@ tsr_status tsr_plan_quantize(tsr_plan *plan, const tsr_weight *weight, const tsr
  * same shape. */
 tsr_status tsr_plan_measure(tsr_plan *plan, const tsr_weight *weight, const tsr_fp8_block *scheme,
                             const tsr_tensor *original, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

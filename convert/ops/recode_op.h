@@ -1,7 +1,6 @@
 /* Declares conversions of steps whose input is a matrix that no file holds (tsr_tensor_is_made): they decode it while
  * they run. */
-#ifndef TSR_CONVERT_OPS_RECODE_OP_H
-#define TSR_CONVERT_OPS_RECODE_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -19,5 +18,3 @@ tsr_status tsr_step_take(tsr_plan *plan, tsr_step *step, const tsr_decoded *deco
  * on. */
 tsr_status tsr_step_pick(tsr_plan *plan, tsr_step *step, const tsr_tensor *from, uint64_t first, uint64_t stride,
                          tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

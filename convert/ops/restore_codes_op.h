@@ -1,6 +1,5 @@
 /* Declares the step that restores 4-bit codes from the values that they were decoded to. */
-#ifndef TSR_CONVERT_OPS_RESTORE_CODES_OP_H
-#define TSR_CONVERT_OPS_RESTORE_CODES_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
@@ -13,5 +12,3 @@ tsr_status tsr_plan_restore_codes(tsr_plan *plan, const tsr_tensor *values, cons
 
 /* Returns a copy of a tensor of the second source, as steps refer to it. NULL when memory is exhausted. */
 const tsr_tensor *tsr_of_original(tsr_plan *plan, const tsr_tensor *tensor);
-
-#endif

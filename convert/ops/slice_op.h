@@ -3,8 +3,7 @@
  * In bytes, every cut has the same form: the tensor is `rows` rows of `parts` segments of equal size, and part k
  * consists of the k-th segment of each row. Column parallelism (output features of [R, C]) has one row. Row parallelism
  * (input features) has R rows. A stack [M, R, C] has M rows, or M * R. Gate and up in one [2I, C] have two rows. */
-#ifndef TSR_CONVERT_OPS_SLICE_OP_H
-#define TSR_CONVERT_OPS_SLICE_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -31,5 +30,3 @@ tsr_status tsr_plan_range(tsr_plan *plan, const tsr_tensor *tensor, uint64_t off
 
 /* Adds a step that writes nothing and fails (TSR_E_MISMATCH) unless the bytes of both tensors are the same. */
 tsr_status tsr_plan_same(tsr_plan *plan, const tsr_tensor *a, const tsr_tensor *b, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

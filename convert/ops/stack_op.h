@@ -1,6 +1,5 @@
 /* Declares steps that combine the experts of a layer into one tensor, in the layout of their family. */
-#ifndef TSR_CONVERT_OPS_STACK_OP_H
-#define TSR_CONVERT_OPS_STACK_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -16,5 +15,3 @@ typedef struct tsr_stack_shape {
  * projections + i] decodes projection i of an expert. */
 tsr_status tsr_plan_stack(tsr_plan *plan, const tsr_decoded *const *parts, bool codes, const tsr_stack_shape *shape,
                           const tsr_tensor *out, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

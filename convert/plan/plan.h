@@ -4,8 +4,7 @@
  * tensors that it reads and the output tensors that it fills. The operation divides it into units, small pieces of work
  * that can be done in any order, on any thread. An operation declares what a unit reads and writes (windows), but does
  * no input or output itself. The engine does all of it, and can check, account for and repeat it. */
-#ifndef TSR_CONVERT_PLAN_PLAN_H
-#define TSR_CONVERT_PLAN_PLAN_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/parallel/threads.h"
@@ -471,5 +470,3 @@ static inline bool tsr_window_is_gapless(const tsr_window *w)
 {
     return w->rows <= 1 || w->pitch == w->row_bytes;
 }
-
-#endif

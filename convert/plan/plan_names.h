@@ -1,6 +1,5 @@
 /* Checks that no name in a plan's output is used twice. */
-#ifndef TSR_CONVERT_PLAN_PLAN_NAMES_H
-#define TSR_CONVERT_PLAN_PLAN_NAMES_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -14,5 +13,3 @@ bool tsr_is_shard_name(const char *name);
 
 /* Returns true if a name from a file is acceptable for an index of the output. */
 bool tsr_is_index_name(const char *name);
-
-#endif

@@ -1,7 +1,6 @@
 /* Declares the plan that quantizes a checkpoint by rows or groups to int8, int4 or e4m3, in the formats of
  * compressed-tensors that vLLM loads. */
-#ifndef TSR_CONVERT_PLANS_CT_PLAN_H
-#define TSR_CONVERT_PLANS_CT_PLAN_H
+#pragma once
 
 #include "convert/configs/kv_scales.h"
 #include "convert/plan/plan.h"
@@ -49,5 +48,3 @@ tsr_status tsr_ct_check_shape(const tsr_checkpoint *source, const tsr_tensor *t,
  * experts, which the format cannot hold, for a name that does not end in .weight, and for a shape that tsr_ct_plan
  * would reject. */
 bool tsr_ct_takes(const tsr_checkpoint *source, const tsr_tensor *t, tsr_scheme id);
-
-#endif

@@ -1,7 +1,6 @@
 /* Plans NVFP4, MXFP4, MXFP8 and FP8 per tensor for layers that loaders fuse: all members share one global scale (FP8:
  * the scale) for weights and one for inputs. */
-#ifndef TSR_CONVERT_PLANS_MX_LAYERS_H
-#define TSR_CONVERT_PLANS_MX_LAYERS_H
+#pragma once
 
 #include "convert/ops/mx_op.h"
 #include "convert/plan/plan.h"
@@ -35,5 +34,3 @@ tsr_status tsr_mx_layers_input(const tsr_mx_layers *layers, const tsr_tensor *we
  * TSR_E_MISMATCH: the calibration lacks a layer, or has an int8 scale instead of a range. */
 tsr_status tsr_mx_layers_plan(const tsr_mx_layers *layers, const tsr_tensor *weight, const tsr_mx_step *step,
                               tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,6 +1,5 @@
 /* Applies the quantization policy to a plan: decisions and warnings. */
-#ifndef TSR_CONVERT_PLANS_POLICY_PLAN_H
-#define TSR_CONVERT_PLANS_POLICY_PLAN_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "quantize/policy/policy.h"
@@ -34,5 +33,3 @@ tsr_status tsr_plan_warn_of_share(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
 /* TSR_E_NOTHING if the policy decided that nothing is quantized; the message has the reason. */
 tsr_status tsr_plan_check_decoded(const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,7 +1,6 @@
 /* Declares the plan that changes an FP8 checkpoint's block size, scale format or dialect, without a BF16
  * intermediate. */
-#ifndef TSR_CONVERT_PLANS_REQUANTIZE_PLAN_H
-#define TSR_CONVERT_PLANS_REQUANTIZE_PLAN_H
+#pragma once
 
 #include "common/block.h"
 #include "convert/plan/plan.h"
@@ -28,5 +27,3 @@ tsr_status tsr_requantize_settle(tsr_requantize_options *options, const tsr_chec
 tsr_status tsr_requantize_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, size_t n_sources,
                                const tsr_weights *weights, const tsr_requantize_options *options,
                                tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

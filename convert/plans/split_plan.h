@@ -3,8 +3,7 @@
  *
  * The plan of the scheme is made for a view in which every expert's projection is a separate matrix
  * (convert/plans/views/decoded_view.h). Then each step gets a reader that takes its matrix from the stack. */
-#ifndef TSR_CONVERT_PLANS_SPLIT_PLAN_H
-#define TSR_CONVERT_PLANS_SPLIT_PLAN_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "convert/plans/views/decoded_view.h"
@@ -33,5 +32,3 @@ tsr_status tsr_split_set_input(tsr_plan *plan, tsr_step *step, const tsr_decoded
 
 /* Returns the source tensor that a part is taken from. */
 const tsr_tensor *tsr_split_source(const tsr_decoded_part *part);
-
-#endif

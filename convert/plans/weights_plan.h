@@ -1,6 +1,5 @@
 /* Plans of one source that are made from its weights, whatever the policy says. */
-#ifndef TSR_CONVERT_PLANS_WEIGHTS_PLAN_H
-#define TSR_CONVERT_PLANS_WEIGHTS_PLAN_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
@@ -12,5 +11,3 @@ typedef tsr_status tsr_weights_maker(tsr_plan *plan, const tsr_weights *weights,
  * projections; `doing` is for the message. Then calls `make`. On failure *plan is empty. */
 tsr_status tsr_plan_by_weights(tsr_plan *plan, const tsr_checkpoint *const *source, tsr_block block, const char *doing,
                                tsr_weights_maker *make, const void *options, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -4,8 +4,7 @@
  * before the journal records the file. At the end they are joined in the plan's order, so that neither the order in
  * which steps end nor a kill changes a byte. The .blocks files stay: a later run makes the joined file again from
  * them if it is missing or damaged. */
-#ifndef TSR_CONVERT_RECORDS_BLOCKS_FILE_H
-#define TSR_CONVERT_RECORDS_BLOCKS_FILE_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -23,5 +22,3 @@ tsr_status tsr_blocks_write(const tsr_plan *plan, const char *dst, tsr_plan_bloc
 
 /* Removes the stored frames of earlier runs and the joined file. */
 tsr_status tsr_blocks_remove(const char *dst, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

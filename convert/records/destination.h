@@ -3,8 +3,7 @@
  * Files are written under temporary names in DST/.tessera, which no output can have, and renamed when they are
  * complete. No loader takes a directory without a config.json for a model, so that file is removed before the files
  * that it describes are replaced. */
-#ifndef TSR_CONVERT_RECORDS_DESTINATION_H
-#define TSR_CONVERT_RECORDS_DESTINATION_H
+#pragma once
 
 #include "convert/records/source_sums.h"
 
@@ -77,5 +76,3 @@ tsr_status tsr_explain_no_space(const tsr_plan *plan, const char *dst, const boo
  * contents are not written again. */
 tsr_status tsr_write_texts(const tsr_digests *digests, const char *dst, const tsr_step_rows *rows,
                            const tsr_plan_blocks *blocks, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -8,8 +8,7 @@
  * The digest of a piece is its XXH128. The digest of a tensor is that of its only piece or, with several, the XXH128 of
  * their digests one after another. The digest of a file is computed in the same way from those of its header and its
  * tensors, in file order. A digest is hashed as 16 bytes, the highest first. */
-#ifndef TSR_CONVERT_RECORDS_DIGESTS_H
-#define TSR_CONVERT_RECORDS_DIGESTS_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -87,5 +86,3 @@ tsr_status tsr_digests_file(const tsr_digests *d, size_t file, tsr_digest *diges
 
 /* Returns the digest of bytes in memory. */
 tsr_digest tsr_digest_of(const tsr_cpu_kernels *kernels, const void *data, uint64_t size);
-
-#endif

@@ -9,8 +9,7 @@
  *                                            step the bytes of its statistics and of its source sum (source_sums.h)
  * An incomplete last line (the run was killed while writing it) is removed when the journal is opened. Every change
  * other than an append replaces the whole file. */
-#ifndef TSR_CONVERT_RECORDS_JOURNAL_H
-#define TSR_CONVERT_RECORDS_JOURNAL_H
+#pragma once
 
 #include "convert/records/shards.h"
 #include "convert/records/source_sums.h"
@@ -64,5 +63,3 @@ tsr_status tsr_journal_rewrite(tsr_journal *journal, const tsr_plan *plan, const
                                tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_journal_close(tsr_journal *journal);
-
-#endif

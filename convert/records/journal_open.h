@@ -1,6 +1,5 @@
 /* Declares the steps of opening a journal, which are common to journals of directories, shards and ranks. */
-#ifndef TSR_CONVERT_RECORDS_JOURNAL_OPEN_H
-#define TSR_CONVERT_RECORDS_JOURNAL_OPEN_H
+#pragma once
 
 #include "convert/records/journal.h"
 #include "convert/records/journal_records.h"
@@ -26,5 +25,3 @@ tsr_status tsr_journal_load(tsr_journal *journal, const tsr_plan *plan, const ch
 /* Takes over the record of file `index`, and copies the rows of its steps to `rows`. */
 void tsr_journal_take(tsr_journal *journal, const tsr_plan *plan, size_t index, const tsr_finished *from,
                       const tsr_step_rows *rows);
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares the text form of a journal's records (journal.h). */
-#ifndef TSR_CONVERT_RECORDS_JOURNAL_RECORDS_H
-#define TSR_CONVERT_RECORDS_JOURNAL_RECORDS_H
+#pragma once
 
 #include "convert/records/destination.h"
 #include "convert/records/shard.h"
@@ -53,5 +52,3 @@ tsr_status tsr_finished_read(tsr_finished *to, const tsr_plan *plan, const tsr_r
 /* Lists the remaining records that begin with `kind`, in order, in `arena`. */
 tsr_status tsr_records_list(const char *text, size_t size, const char *kind, tsr_arena *arena, tsr_names *names,
                             tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -3,8 +3,7 @@
  * Rank 0 has the journal of the directory. Every other rank records its finished files in its own journal. At the end
  * rank 0 records all files in the directory's journal and removes the others. A killed job leaves them behind, and the
  * next run, with any number of ranks, takes them over. */
-#ifndef TSR_CONVERT_RECORDS_RANK_JOURNALS_H
-#define TSR_CONVERT_RECORDS_RANK_JOURNALS_H
+#pragma once
 
 #include "convert/records/journal.h"
 
@@ -23,5 +22,3 @@ tsr_status tsr_rank_journals_take(tsr_journal *journal, const tsr_plan *plan, co
 
 /* Removes the journals of ranks, durably. The directory's journal must record all files. */
 tsr_status tsr_rank_journals_remove(const char *dst, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

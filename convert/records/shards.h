@@ -7,8 +7,7 @@
  *
  * While a shard's journal exists, no run without --shard may write. If such a run has begun, or the shards have been
  * joined, shards only verify. */
-#ifndef TSR_CONVERT_RECORDS_SHARDS_H
-#define TSR_CONVERT_RECORDS_SHARDS_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "convert/records/shard.h"
@@ -63,5 +62,3 @@ tsr_status tsr_shards_forget(const char *dst, const tsr_shards *found, tsr_err *
  * that are not complete. */
 tsr_status tsr_shards_check(const tsr_plan *plan, const char *dst, const tsr_shard *shard, const uint32_t *owner,
                             const bool *finished, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,7 +1,6 @@
 /* Checks that the source files have not changed since the plan was made. If a file were replaced while it is read, the
  * output would mix the weights of two models without any error. */
-#ifndef TSR_CONVERT_RECORDS_WATCH_H
-#define TSR_CONVERT_RECORDS_WATCH_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -21,5 +20,3 @@ tsr_status tsr_watch_check(tsr_watch *watch, const tsr_plan *plan, size_t file, 
 tsr_status tsr_watch_check_all(tsr_watch *watch, const tsr_plan *plan, bool *finished, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_watch_end(tsr_watch *watch);
-
-#endif

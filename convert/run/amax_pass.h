@@ -1,6 +1,5 @@
 /* Declares the pass that computes the largest |x| of whole tensors. */
-#ifndef TSR_CONVERT_RUN_AMAX_PASS_H
-#define TSR_CONVERT_RUN_AMAX_PASS_H
+#pragma once
 
 #include "convert/run/run_state.h"
 
@@ -19,5 +18,3 @@ tsr_status tsr_run_begin_amax(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds the largest |x| of a unit to the amax. TSR_E_VALUE, with its place, for NaN or Inf. */
 tsr_status tsr_run_compute_amax(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -12,8 +12,7 @@
  * (convert/uploads/uploads.h).
  *
  * The same plan gives the same bytes for any number of threads and ranks, any instruction set and any interruption. */
-#ifndef TSR_CONVERT_RUN_ENGINE_H
-#define TSR_CONVERT_RUN_ENGINE_H
+#pragma once
 
 #include "common/cluster/ranks.h"
 #include "common/parallel/threads.h"
@@ -105,5 +104,3 @@ tsr_status tsr_engine_bytes_once(const tsr_plan *const *plans, size_t n, uint64_
 double tsr_engine_result_sqnr(const tsr_engine_result *result, const tsr_plan *plan);
 
 void tsr_engine_result_free(tsr_engine_result *result);
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares opening, appending to, and committing output files. */
-#ifndef TSR_CONVERT_RUN_OUTPUT_FILES_H
-#define TSR_CONVERT_RUN_OUTPUT_FILES_H
+#pragma once
 
 #include "convert/run/run_state.h"
 
@@ -22,5 +21,3 @@ tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_
 /* Commits a complete file. After converting, it becomes durable under its name and is recorded in the journal. After
  * verifying, its digest is compared with the journal's. */
 tsr_status tsr_run_commit_file(tsr_run *r, size_t file, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

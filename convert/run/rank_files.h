@@ -1,6 +1,5 @@
 /* Declares how ranks divide the files of a run and combine their results. Without ranks these functions do nothing. */
-#ifndef TSR_CONVERT_RUN_RANK_FILES_H
-#define TSR_CONVERT_RUN_RANK_FILES_H
+#pragma once
 
 #include "convert/run/run_state.h"
 
@@ -18,5 +17,3 @@ tsr_status tsr_run_combine_verified(tsr_run *r, tsr_err *err) TSR_WARN_UNUSED;
 
 /* After converting: gives every rank the digests, statistics and counts of all. */
 tsr_status tsr_run_combine_outputs(tsr_run *r, tsr_engine_result *result, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

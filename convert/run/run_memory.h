@@ -1,6 +1,5 @@
 /* Declares how memory is divided among workers and shared reads. */
-#ifndef TSR_CONVERT_RUN_RUN_MEMORY_H
-#define TSR_CONVERT_RUN_RUN_MEMORY_H
+#pragma once
 
 #include "convert/run/run_state.h"
 
@@ -9,5 +8,3 @@ tsr_status tsr_pool_begin(tsr_pool *pool, const tsr_engine_job *jobs, tsr_err *e
 
 /* Lets the runs of this phase, and their sequences, share reads, if that saves any. */
 void tsr_pool_share_reads(tsr_pool *pool);
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares the steps of a run that differ between one process, a shard, and joining shards. */
-#ifndef TSR_CONVERT_RUN_SHARD_FILES_H
-#define TSR_CONVERT_RUN_SHARD_FILES_H
+#pragma once
 
 #include "convert/run/run_state.h"
 
@@ -24,5 +23,3 @@ tsr_status tsr_run_explain_no_space(const tsr_run *r, tsr_err *err);
 
 /* Writes what follows the last file: the journal of all files, block statistics, texts. A shard writes none of it. */
 tsr_status tsr_run_finish(tsr_run *r, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

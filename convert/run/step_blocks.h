@@ -1,6 +1,5 @@
 /* Declares the statistics of single blocks of a running step. */
-#ifndef TSR_CONVERT_RUN_STEP_BLOCKS_H
-#define TSR_CONVERT_RUN_STEP_BLOCKS_H
+#pragma once
 
 #include "convert/run/run_state.h"
 
@@ -13,5 +12,3 @@ tsr_status tsr_run_end_blocks(tsr_run *r, size_t index, tsr_err *err) TSR_WARN_U
 
 /* Writes the frames of a file's steps, before the journal records the file. */
 tsr_status tsr_run_keep_blocks(tsr_run *r, size_t file, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

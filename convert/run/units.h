@@ -1,6 +1,5 @@
 /* Declares steps and their units: how they begin, are computed, and end. */
-#ifndef TSR_CONVERT_RUN_UNITS_H
-#define TSR_CONVERT_RUN_UNITS_H
+#pragma once
 
 #include "convert/run/run_state.h"
 
@@ -18,5 +17,3 @@ void tsr_run_free_step(tsr_run *r, size_t index);
 tsr_status tsr_run_begin_unit(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_run_end_unit(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares reads and writes of windows: of source tensors into buffers, and of buffers into output files. */
-#ifndef TSR_CONVERT_RUN_WINDOWS_H
-#define TSR_CONVERT_RUN_WINDOWS_H
+#pragma once
 
 #include "convert/run/run_state.h"
 
@@ -26,5 +25,3 @@ tsr_status tsr_run_write_window(const tsr_run *r, const tsr_tensor *t, const tsr
 /* Begins to read a window of an output tensor back. Without a task, reads it immediately. */
 tsr_status tsr_run_read_back(tsr_run *r, tsr_task *task, const tsr_tensor *t, const tsr_window *w, void *data,
                              tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

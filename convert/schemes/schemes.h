@@ -1,6 +1,5 @@
 /* The schemes that Tessera writes, one row each (convert/schemes/schemes.inc), and what follows from a row. */
-#ifndef TSR_CONVERT_SCHEMES_SCHEMES_H
-#define TSR_CONVERT_SCHEMES_SCHEMES_H
+#pragma once
 
 #include "convert/schemes/dialects.h"
 #include "quantize/fp8_block.h"
@@ -123,5 +122,3 @@ tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, t
 
 /* Returns the way to choose scales of this scheme in a mix of schemes: --scales four-six leaves amax to all but NVFP4. */
 tsr_scale_search tsr_scheme_search(tsr_scheme scheme, tsr_scale_search search);
-
-#endif

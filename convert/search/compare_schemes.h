@@ -3,8 +3,7 @@
  * strips, so the result does not depend on the number of threads. NVFP4 uses the global scale of the strip, because
  * that of the tensor is known only at its end. So some codes differ from those of quantize, where an e4m3 scale rounds
  * differently. */
-#ifndef TSR_CONVERT_SEARCH_COMPARE_SCHEMES_H
-#define TSR_CONVERT_SEARCH_COMPARE_SCHEMES_H
+#pragma once
 
 #include "common/cluster/ranks.h"
 #include "common/parallel/threads.h"
@@ -50,5 +49,3 @@ double tsr_scheme_cost_error(const tsr_scheme_cost *cost);
 tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tensor *const *tensors, size_t n,
                                const tsr_compare_schemes_options *options, tsr_scheme_cost *costs,
                                tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -3,8 +3,7 @@
  *
  * A pattern is a module's name ("model.layers.0.mlp.up_proj"), a tensor's name, or a glob over either
  * (convert/search/rules_match.h). */
-#ifndef TSR_CONVERT_SEARCH_RULES_H
-#define TSR_CONVERT_SEARCH_RULES_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/block.h"
@@ -63,5 +62,3 @@ void tsr_rules_free(tsr_scheme_rules *rules);
 
 /* Returns true if an item's pattern has no wildcard. */
 bool tsr_rules_is_name(const tsr_rules_item *item);
-
-#endif

@@ -1,8 +1,7 @@
 /* Chooses schemes for groups of weights that must share one scheme, with the least total error. A group is a fused
  * layer, the experts of a layer, or a single weight. Its error under a scheme is the sum over its weights of w * sum (x
  * - y)^2 / sum x^2, where w is the weighting from the sensitivity file, or 1. An unquantized weight has no error. */
-#ifndef TSR_CONVERT_SEARCH_SCHEME_PLAN_H
-#define TSR_CONVERT_SEARCH_SCHEME_PLAN_H
+#pragma once
 
 #include "convert/search/compare_schemes.h"
 #include "convert/search/rules.h"
@@ -61,5 +60,3 @@ void tsr_scheme_plan_rules(const tsr_scheme_plan *plan, const size_t *picked, co
 void tsr_scheme_patterns(const tsr_tensor *const *tensors, size_t n, tsr_text *out);
 
 void tsr_scheme_plan_free(tsr_scheme_plan *plan);
-
-#endif

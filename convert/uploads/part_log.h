@@ -2,8 +2,7 @@
  *
  * Its first line has the size and digest of the file and the id of the upload, and each further one a part that the
  * store has. A line ends in the XXH3-64 of the rest of it, so that a line that was cut by a kill is not used. */
-#ifndef TSR_CONVERT_UPLOADS_PART_LOG_H
-#define TSR_CONVERT_UPLOADS_PART_LOG_H
+#pragma once
 
 #include "formats/remote/objects.h"
 
@@ -22,5 +21,3 @@ tsr_status tsr_part_log_open(tsr_part_log *log, const char *path, uint64_t bytes
                              tsr_multipart *upload, char **other, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_part_log_close(tsr_part_log *log);
-
-#endif

@@ -4,8 +4,7 @@
  * follow when all files are there: the indexes and then each config.json come last, so that an unfinished output is no
  * model. A rerun keeps the objects whose size and ETag are those of their records. DST/.tessera/uploads has the address
  * of the output. Shards and ranks share the spool. Each process sends the files that it makes. */
-#ifndef TSR_CONVERT_UPLOADS_UPLOADS_H
-#define TSR_CONVERT_UPLOADS_UPLOADS_H
+#pragma once
 
 #include "common/atomics.h"
 #include "convert/records/digests.h"
@@ -59,5 +58,3 @@ tsr_status tsr_uploads_read_head(const char *dst, tsr_arena *arena, const char *
 
 /* Rejects a local output in a directory that is a spool. TSR_E_EXISTS. */
 tsr_status tsr_uploads_refuse_spool(const char *dst, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

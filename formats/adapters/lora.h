@@ -7,8 +7,7 @@
  * row e * r + k for rank k of expert e, and B is [out, r * E] with column k * E + e. A stack that is stored as [E, in,
  * out] has the same A and B. A second parameter of X has its tensors at "X.base_layer". Source: ParamWrapper in
  * peft/tuners/lora/layer.py of PEFT 0.21. */
-#ifndef TSR_FORMATS_ADAPTERS_LORA_H
-#define TSR_FORMATS_ADAPTERS_LORA_H
+#pragma once
 
 #include "formats/adapters/lora_config.h"
 #include "formats/weights/weights.h"
@@ -46,5 +45,3 @@ tsr_status tsr_lora_read(tsr_lora *lora, const tsr_checkpoint *adapter, double f
 const tsr_lora_update *tsr_lora_update_of(const tsr_lora *lora, const tsr_weight *weight);
 
 void tsr_lora_free(tsr_lora *lora);
-
-#endif

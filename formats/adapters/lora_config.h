@@ -4,8 +4,7 @@
  * tensors (DoRA, biases, PiSSA) is rejected, and so is one that this version does not know, unless it is unset: null,
  * false, or empty. Source: peft/tuners/lora/config.py, peft/tuners/tuners_utils.py and peft/utils/other.py of PEFT
  * 0.21. */
-#ifndef TSR_FORMATS_ADAPTERS_LORA_CONFIG_H
-#define TSR_FORMATS_ADAPTERS_LORA_CONFIG_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -68,5 +67,3 @@ uint64_t tsr_lora_rank(const tsr_lora_config *config, const char *module);
 double tsr_lora_scale(const tsr_lora_config *config, const char *module);
 
 void tsr_lora_config_free(tsr_lora_config *config);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * The first frame holds the header, and each following frame the record of one tensor. Every frame states its size and
  * ends with zstd's checksum of its contents. docs/blocks.md has the byte layout. */
-#ifndef TSR_FORMATS_BLOCKS_BLOCK_FILE_H
-#define TSR_FORMATS_BLOCKS_BLOCK_FILE_H
+#pragma once
 
 #include "common/status.h"
 #include "common/text.h"
@@ -50,5 +49,3 @@ tsr_status tsr_blocks_reader_next(tsr_blocks_reader *reader, tsr_block_record *r
                                   tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_blocks_reader_end(tsr_blocks_reader *reader);
-
-#endif

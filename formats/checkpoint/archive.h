@@ -8,8 +8,7 @@
  *
  * Everything is checked when it is read: the tail against its hash and the file size, and each frame against its
  * hash. */
-#ifndef TSR_FORMATS_CHECKPOINT_ARCHIVE_H
-#define TSR_FORMATS_CHECKPOINT_ARCHIVE_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/remote/remote.h"
@@ -95,5 +94,3 @@ void tsr_archive_note(void *tail, uint64_t frames, uint64_t frame, const void *p
 
 /* Completes a tail after all its frames have been entered. */
 void tsr_archive_seal(void *tail, uint64_t frames);
-
-#endif

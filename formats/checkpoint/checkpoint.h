@@ -3,8 +3,7 @@
  * Opening reads every header and compares them with the index; no weight is read. The headers define the contents of a
  * checkpoint: an index that does not agree with them is an error. X.safetensors.zst (formats/checkpoint/archive.h) is
  * read as the X.safetensors that it contains. */
-#ifndef TSR_FORMATS_CHECKPOINT_CHECKPOINT_H
-#define TSR_FORMATS_CHECKPOINT_CHECKPOINT_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/file.h"
@@ -163,5 +162,3 @@ uint64_t tsr_checkpoint_fingerprint(const tsr_checkpoint *checkpoint, uint64_t s
 
 /* Returns the most bytes of memory that names, tables and unpacked frames of archives can take. */
 size_t tsr_checkpoint_memory(const tsr_checkpoint *checkpoint);
-
-#endif

@@ -1,6 +1,5 @@
 /* The files of a checkpoint's directory, by name. */
-#ifndef TSR_FORMATS_CHECKPOINT_LISTING_H
-#define TSR_FORMATS_CHECKPOINT_LISTING_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/checkpoint/archive.h"
@@ -51,5 +50,3 @@ tsr_status tsr_join_path(char *path, const char *dir, const char *name, tsr_err 
 /* TSR_E_FORMAT if `path` is a link that leaves `dir`. It may point inside, or from snapshots/<revision>/ of a hub cache
  * to its blobs/. */
 tsr_status tsr_check_inside(const char *dir, const char *path, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Layout: u64 little-endian N; N bytes of JSON; the tensors' bytes, without gaps or overlap, to the end of the file.
  * Rules: safetensors/src/tensor.rs and its README ("Format"). */
-#ifndef TSR_FORMATS_CHECKPOINT_SAFETENSORS_H
-#define TSR_FORMATS_CHECKPOINT_SAFETENSORS_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -72,5 +71,3 @@ tsr_status tsr_safetensors_parse(const char *path, const char *text, size_t leng
 /* Appends the 8 length bytes and the header for `tensors`, whose offsets follow from their order. It is padded with
  * spaces to a multiple of 8 and has `__metadata__` {"format":"pt"}. */
 void tsr_safetensors_write_header(tsr_text *out, tsr_tensor *const *tensors, size_t count);
-
-#endif

@@ -10,8 +10,7 @@
  * x x^T for an input x (formats/names/shared_input.h), which GPTQ needs.
  *
  * A file is mapped into memory, so that only the parts in use take memory. */
-#ifndef TSR_FORMATS_IMPORTANCE_IMPORTANCE_H
-#define TSR_FORMATS_IMPORTANCE_IMPORTANCE_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/file.h"
@@ -93,5 +92,3 @@ bool tsr_importance_of(const tsr_column_importance *columns, uint64_t matrix, ui
 
 /* Returns the products for the weight's matrix `matrix`, FP32 [cols, cols]; NULL: there are none. */
 const unsigned char *tsr_importance_products(const tsr_column_importance *columns, uint64_t matrix);
-
-#endif

@@ -15,8 +15,7 @@
  *     TSR_TRY(tsr_json_finish(&r, err));
  *
  * Every error is TSR_E_FORMAT and names the file and the byte offset. */
-#ifndef TSR_FORMATS_JSON_JSON_H
-#define TSR_FORMATS_JSON_JSON_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -125,5 +124,3 @@ bool tsr_json_member(tsr_json_reader *r, tsr_json_text *key, tsr_json_text *valu
 
 /* Returns true if the value at a path of an object equals the literal, as tsr_json_is compares them. */
 bool tsr_json_says(tsr_json_text object, const char *path, const char *literal);
-
-#endif

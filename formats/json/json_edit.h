@@ -1,6 +1,5 @@
 /* Edits config.json by inserting and removing text. All other bytes stay unchanged. */
-#ifndef TSR_FORMATS_JSON_JSON_EDIT_H
-#define TSR_FORMATS_JSON_JSON_EDIT_H
+#pragma once
 
 #include "common/status.h"
 #include "common/text.h"
@@ -15,5 +14,3 @@ tsr_status tsr_json_edit_set(tsr_text *out, const char *config, size_t size, con
 /* Appends `config` without the member `key`, or unchanged if it has no such member. */
 tsr_status tsr_json_edit_remove(tsr_text *out, const char *config, size_t size, const char *key,
                                 tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -2,8 +2,7 @@
  *
  * All members of the document and of its nested objects have an entry. Members inside arrays have none. A path costs
  * one hash lookup per key, regardless of the document's size. */
-#ifndef TSR_FORMATS_JSON_JSON_INDEX_H
-#define TSR_FORMATS_JSON_JSON_INDEX_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/json/json.h"
@@ -38,5 +37,3 @@ bool tsr_json_index_find_in(const tsr_json_index *index, tsr_json_text object, c
 size_t tsr_json_index_memory(const tsr_json_index *index);
 
 void tsr_json_index_free(tsr_json_index *index);
-
-#endif

@@ -9,8 +9,7 @@
  *     tsr_json_key(&out, "codes");
  *     tsr_json_u64(&out, 3);
  *     tsr_json_end_object(&out); */
-#ifndef TSR_FORMATS_JSON_JSON_WRITE_H
-#define TSR_FORMATS_JSON_JSON_WRITE_H
+#pragma once
 
 #include "common/text.h"
 
@@ -50,5 +49,3 @@ void tsr_json_quoted(tsr_text *text, const char *value);
 void tsr_json_quoted_part(tsr_text *text, const char *value, size_t size);
 /* Appends text that is already JSON. */
 void tsr_json_raw(tsr_text *text, const char *json, size_t size);
-
-#endif

@@ -1,6 +1,5 @@
 /* Private to the loader rules (loaders.c, load_*.c): one loader, and the checkpoint that it is to load. */
-#ifndef TSR_FORMATS_LOADERS_LOAD_QUERY_H
-#define TSR_FORMATS_LOADERS_LOAD_QUERY_H
+#pragma once
 
 #include "formats/json/json.h"
 #include "formats/loaders/loaders.h"
@@ -166,5 +165,3 @@ void tsr_rule_deepseek(const tsr_load_query *q);
 
 /* load_shapes.c: rules for each TP size */
 void tsr_rule_shapes(const tsr_load_query *q);
-
-#endif

@@ -1,6 +1,5 @@
 /* The dimensions of multi-head latent attention in config.json. DeepSeek-V2, section 2.1. */
-#ifndef TSR_FORMATS_NAMES_MLA_SHAPE_H
-#define TSR_FORMATS_NAMES_MLA_SHAPE_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 
@@ -21,5 +20,3 @@ tsr_status tsr_mla_shape_read(tsr_mla_shape *shape, const tsr_checkpoint *checkp
 /* Reads one more dimension, `key` of config.json, under the same rule. */
 tsr_status tsr_mla_dimension_read(const tsr_checkpoint *checkpoint, const char *key, uint64_t *value,
                                   tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

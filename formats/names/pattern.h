@@ -5,8 +5,7 @@
  * "(?P<name>", '|', '*', '+', '?', "{n}", "{n,}", "{,m}", "{n,m}", each lazy or not, '^', '$', \A, \Z, \b, \B.
  * Everything else (lookahead and lookbehind, references, flags, possessive repeats, hexadecimal and octal escapes) is
  * rejected with a message, and so is an expression that exceeds the limits below. */
-#ifndef TSR_FORMATS_NAMES_PATTERN_H
-#define TSR_FORMATS_NAMES_PATTERN_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -41,5 +40,3 @@ bool tsr_pattern_knows(const tsr_pattern *pattern, const char *name);
 /* Returns true if the pattern matches at the start of the name. Like Python's re.match, it need not reach the end. Adds
  * the steps taken to *work (may be NULL): at most four for each step of the pattern and each position in the name. */
 bool tsr_pattern_match(const tsr_pattern *pattern, const char *name, uint64_t *work);
-
-#endif

@@ -1,6 +1,5 @@
 /* Addresses of remote checkpoints, and the URLs that they stand for. */
-#ifndef TSR_FORMATS_REMOTE_ADDRESS_H
-#define TSR_FORMATS_REMOTE_ADDRESS_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -38,5 +37,3 @@ void tsr_url_escape(tsr_text *url, const char *text, const char *keep);
 
 /* Returns `size` bytes with escapes resolved; NULL: an invalid escape, an escaped NUL, or no memory. */
 char *tsr_url_unescape(const char *text, size_t size, tsr_arena *arena);
-
-#endif

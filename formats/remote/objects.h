@@ -3,8 +3,7 @@
  * Every request has the SHA-256 of its bytes, signed, so that the store refuses damaged bytes. An object appears
  * complete or not at all. After it is written, its size and ETag are read back. Functions of one tsr_objects must not
  * be called at the same time, except tsr_objects_sent. */
-#ifndef TSR_FORMATS_REMOTE_OBJECTS_H
-#define TSR_FORMATS_REMOTE_OBJECTS_H
+#pragma once
 
 #include "common/atomics.h"
 #include "formats/remote/remote.h"
@@ -72,5 +71,3 @@ tsr_status tsr_objects_abandon(tsr_objects *objects, const char *name, const cha
  * were not recorded. TSR_E_IO, TSR_E_FORMAT: the store does not list them. */
 tsr_status tsr_objects_sweep(tsr_objects *objects, bool (*is_own)(const char *name, const void *data), const void *data,
                              tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

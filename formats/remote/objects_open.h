@@ -1,6 +1,5 @@
 /* An address that is open for writing, and one request to it. */
-#ifndef TSR_FORMATS_REMOTE_OBJECTS_OPEN_H
-#define TSR_FORMATS_REMOTE_OBJECTS_OPEN_H
+#pragma once
 
 #include "formats/remote/objects.h"
 #include "formats/remote/remote_open.h"
@@ -42,5 +41,3 @@ tsr_status tsr_object_check(tsr_objects *objects, const tsr_object *object, cons
 
 /* Copies an ETag. TSR_E_FORMAT: it is missing or cannot be repeated in a request. */
 tsr_status tsr_etag_take(char to[TSR_ETAG_TEXT], const char *etag, const char *shown, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -3,8 +3,7 @@
  * Opening lists the files of an address. Each has a size and an ETag from then on, and every read fails if the server
  * has another state of the file. Reads are ranges, in parallel; what was announced by tsr_remote_prefetch is read ahead
  * into limited memory. docs/remote.md describes the addresses. */
-#ifndef TSR_FORMATS_REMOTE_REMOTE_H
-#define TSR_FORMATS_REMOTE_REMOTE_H
+#pragma once
 
 #include "common/status.h"
 
@@ -75,5 +74,3 @@ void tsr_remote_keep_header(const tsr_remote_file *file, const void *data, size_
 
 /* Begins to read bytes that will be needed soon, if there is memory for them. Thread-safe; cannot fail. */
 void tsr_remote_prefetch(const tsr_remote_file *file, uint64_t offset, uint64_t size);
-
-#endif

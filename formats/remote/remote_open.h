@@ -1,6 +1,5 @@
 /* An open address: its files, credentials, and ranges that were read ahead. */
-#ifndef TSR_FORMATS_REMOTE_REMOTE_OPEN_H
-#define TSR_FORMATS_REMOTE_REMOTE_OPEN_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/atomics.h"
@@ -83,5 +82,3 @@ tsr_status tsr_remote_open_output(tsr_remote **remote, const char *address, tsr_
 
 /* Begins requests with the credentials of `remote`. */
 tsr_status tsr_remote_connect(tsr_remote *remote, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -4,8 +4,7 @@
  * failure that may pass (429, 503, a timeout, a connection that breaks) is repeated after a delay that grows, or that
  * the server asked for. Bytes that have arrived are kept. A redirect is followed without credentials, except on the
  * same origin. */
-#ifndef TSR_FORMATS_REMOTE_TRANSFER_H
-#define TSR_FORMATS_REMOTE_TRANSFER_H
+#pragma once
 
 #include "common/text.h"
 #include "formats/remote/remote.h"
@@ -73,5 +72,3 @@ bool tsr_transfers_is_over(tsr_transfers *transfers, const tsr_transfer *t);
 
 /* Abandons requests under way, ends the thread and frees everything. NULL is fine. */
 void tsr_transfers_end(tsr_transfers *transfers);
-
-#endif

@@ -7,8 +7,7 @@
  *     MODULE.input_scale and MODULE.input_zero_point, or MODULE.input_min and MODULE.input_max
  *
  * input = (code - zero_point) * scale, with codes from -128 to 127 (vLLM's convention, Epilogues.md). */
-#ifndef TSR_FORMATS_WEIGHTS_CALIBRATION_H
-#define TSR_FORMATS_WEIGHTS_CALIBRATION_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -43,5 +42,3 @@ void tsr_calibration_free(tsr_calibration *calibration);
 
 /* Returns the entry of module X for the weight "X.weight", or NULL. */
 const tsr_calibrated *tsr_calibration_find(const tsr_calibration *calibration, const char *weight);
-
-#endif

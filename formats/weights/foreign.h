@@ -1,8 +1,7 @@
 /* Recognizes tensors of formats that Tessera does not read, and plain data that may be copied. Every tensor is
  * quantized and paired by tsr_weights_pair, a companion of such a weight, or plain data by a rule of this file. All
  * others are rejected by name: codes that are copied without their meaning are wrong values, and no loader notices. */
-#ifndef TSR_FORMATS_WEIGHTS_FOREIGN_H
-#define TSR_FORMATS_WEIGHTS_FOREIGN_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
@@ -35,5 +34,3 @@ const char *tsr_layout_target(const tsr_checkpoint *checkpoint);
 /* Rejects a sparsity_config in this object of config.json, unless it is absent, null or empty, or its format is dense.
  * `where` names the object in the message. */
 tsr_status tsr_refuse_sparsity(tsr_json_text object, const char *where, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

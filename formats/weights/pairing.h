@@ -1,7 +1,6 @@
 /* Shared declarations of the files that pair weights with their scales: weights.c, companions.c (finds the tensors),
  * grids.c, integer_weights.c and gptq_weights.c (check shapes), and quantization_config.c. */
-#ifndef TSR_FORMATS_WEIGHTS_PAIRING_H
-#define TSR_FORMATS_WEIGHTS_PAIRING_H
+#pragma once
 
 #include "common/block.h"
 #include "formats/checkpoint/checkpoint.h"
@@ -90,5 +89,3 @@ tsr_status tsr_check_stated(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED
 
 /* Returns the error for a weight with none of the stated codings. */
 tsr_status tsr_refuse_unstated(const tsr_pairing *p, const tsr_weight *x) TSR_WARN_UNUSED;
-
-#endif

@@ -17,8 +17,7 @@
  * group of each column. (compressors/pack_quantized/helpers.py)
  *
  * MXFP4, MXFP6, NVFP4, MXFP8, AWQ and GPTQ: formats/weights/kinds.h has the tensors of each. */
-#ifndef TSR_FORMATS_WEIGHTS_WEIGHTS_H
-#define TSR_FORMATS_WEIGHTS_WEIGHTS_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/block.h"
@@ -165,5 +164,3 @@ const char *tsr_quantization_path(const tsr_checkpoint *checkpoint);
  * at the top level and in text_config. Returns their number. */
 enum { TSR_QUANTIZATION_PATHS = 3 };
 size_t tsr_quantization_paths(const tsr_checkpoint *checkpoint, const char *paths[TSR_QUANTIZATION_PATHS]);
-
-#endif

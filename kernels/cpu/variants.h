@@ -1,7 +1,6 @@
 /* Declares every variant of every CPU kernel, from kernels.inc. Only kernels/cpu and its tests include this; other code
  * calls through tsr_cpu_kernels. A variant must only be called on a CPU that has its flags. */
-#ifndef TSR_KERNELS_CPU_VARIANTS_H
-#define TSR_KERNELS_CPU_VARIANTS_H
+#pragma once
 
 #include "kernels/cpu/best_scale.h"
 #include "kernels/cpu/block_fp8.h"
@@ -40,5 +39,3 @@ uint8_t tsr_best_group(const float *x, const float *weight, const tsr_best_group
 /* Encodes a group that the faster variants leave to the definition because of its t. Usually it is a group of zeros,
  * whose quotients need not be computed. */
 void tsr_encode_e2m1_bf16_rare(const uint16_t *x, size_t group, float t, tsr_e2m1_rounding rounding, uint8_t *packed);
-
-#endif

@@ -1,8 +1,7 @@
 /* Keeps the factors of a few Hessians, which the units of a run share.
  *
  * The first unit that needs a factor computes it; others wait. Layers with one input use the same factor. */
-#ifndef TSR_QUANTIZE_GPTQ_FACTOR_CACHE_H
-#define TSR_QUANTIZE_GPTQ_FACTOR_CACHE_H
+#pragma once
 
 #include "quantize/gptq/hessian_factor.h"
 
@@ -26,5 +25,3 @@ tsr_status tsr_factor_cache_take(tsr_factor_cache *cache, const unsigned char *h
 void tsr_factor_cache_release(tsr_factor_cache *cache, const tsr_hessian_factor *factor);
 
 void tsr_factor_cache_free(tsr_factor_cache *cache);
-
-#endif

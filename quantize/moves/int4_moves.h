@@ -11,8 +11,7 @@
  *   both    scales [C / group, R]
  *
  * (AutoAWQ utils/packing_utils.py, AutoGPTQ qlinear_cuda_old.py; compressors/pack_quantized/helpers.py) */
-#ifndef TSR_QUANTIZE_MOVES_INT4_MOVES_H
-#define TSR_QUANTIZE_MOVES_INT4_MOVES_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/checkpoint/safetensors.h"
@@ -57,5 +56,3 @@ typedef struct tsr_int4_restoring {
 
 /* TSR_E_VALUE, with its position: no code decodes to a value with its scale. */
 tsr_status tsr_int4_restore_codes(const tsr_int4_restoring *rows, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

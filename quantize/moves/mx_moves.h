@@ -2,8 +2,7 @@
  *
  * Both decode to the same numbers. If the target cannot represent one, the conversion fails, with the position and the
  * number of binades out of range. docs/numerics.md has the conditions of each. */
-#ifndef TSR_QUANTIZE_MOVES_MX_MOVES_H
-#define TSR_QUANTIZE_MOVES_MX_MOVES_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/checkpoint/safetensors.h"
@@ -72,5 +71,3 @@ tsr_status tsr_fp8_to_mxfp8(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *
  * other values usually. TSR_E_VALUE, with `tensor`: the scale or its reciprocal is not finite and positive. */
 tsr_status tsr_nvfp4_other_global(const tsr_tensor *tensor, float global, float *other, bool *exact,
                                   tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,7 +1,6 @@
 /* The second half of the policy. After single tensors have been decided, layers that loaders fuse get a common
  * decision. */
-#ifndef TSR_QUANTIZE_POLICY_POLICY_GROUPS_H
-#define TSR_QUANTIZE_POLICY_POLICY_GROUPS_H
+#pragma once
 
 #include "quantize/policy/policy.h"
 
@@ -16,5 +15,3 @@ tsr_status tsr_policy_together(const tsr_checkpoint *checkpoint, uint32_t *first
 
 /* Returns the first of the globs that matches the name, or NULL. */
 const char *tsr_policy_matching(const char *const *globs, size_t n, const char *name);
-
-#endif

@@ -1,6 +1,5 @@
 /* Sums up a result for all writers: quantiles, groups of tensors, outliers, and the worst tensors. */
-#ifndef TSR_REPORT_MODEL_OVERVIEW_H
-#define TSR_REPORT_MODEL_OVERVIEW_H
+#pragma once
 
 #include "report/model/result.h"
 
@@ -70,5 +69,3 @@ void tsr_overview_free(tsr_overview *overview);
 
 /* Returns the label of the layer that contains a name, or "outside of layers". In the arena; NULL: no memory. */
 const char *tsr_layer_label(const char *name, tsr_arena *arena);
-
-#endif

@@ -11,8 +11,7 @@
  *   findings  faults and warnings: check, position, text, and the row if there is one
  *
  * Texts are in the arena, as in the file. Writers escape or quote them. */
-#ifndef TSR_REPORT_MODEL_RESULT_H
-#define TSR_REPORT_MODEL_RESULT_H
+#pragma once
 
 #include "common/arena.h"
 #include "report/model/figures.h"
@@ -218,5 +217,3 @@ uint32_t *tsr_rows_by_name(const tsr_result *result);
 int tsr_compare_rows(const tsr_result *a, const tsr_row *x, const tsr_result *b, const tsr_row *y);
 
 void tsr_result_free(tsr_result *result);
-
-#endif

@@ -3,8 +3,7 @@
  * Rows are paired by name, `what` and series. Losses are in dB: the difference for SQNR; 20 lg of new over old for
  * the worst block, and 10 lg for KL divergence. Kernels have separate error bounds; only a pass that became a
  * failure counts. */
-#ifndef TSR_REPORT_READ_BASELINE_H
-#define TSR_REPORT_READ_BASELINE_H
+#pragma once
 
 #include "report/model/overview.h"
 
@@ -54,5 +53,3 @@ void tsr_regression_text(tsr_text *text, const tsr_regression *regression);
 
 /* Writes "3 of 91 got worse by more than 0.1 dB against old.json". */
 void tsr_baseline_reason(tsr_text *text, const tsr_baseline *baseline);
-
-#endif

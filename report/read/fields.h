@@ -2,8 +2,7 @@
  *
  * Unknown keys are skipped, because a later version may add some. A known key that is repeated, or whose value is of
  * another kind, is refused with the file and the byte. Texts are decoded into the arena of the result. */
-#ifndef TSR_REPORT_READ_FIELDS_H
-#define TSR_REPORT_READ_FIELDS_H
+#pragma once
 
 #include "formats/json/json.h"
 #include "report/model/result.h"
@@ -57,5 +56,3 @@ tsr_value_fn tsr_value_passed; /* tsr_outcome: true or false */
 
 /* Returns TSR_E_FORMAT with a message of file, byte, `what`, and the remedy. */
 tsr_status tsr_refuse_value(const tsr_reading *r, tsr_err *err, const char *what) TSR_WARN_UNUSED;
-
-#endif

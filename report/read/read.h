@@ -1,8 +1,7 @@
 /* Reads a result of any Tessera command.
  *
  * The file is untrusted: each member is checked, and sizes are limited. */
-#ifndef TSR_REPORT_READ_READ_H
-#define TSR_REPORT_READ_READ_H
+#pragma once
 
 #include "report/model/result.h"
 
@@ -19,5 +18,3 @@ tsr_status tsr_result_read(tsr_result *result, const char *path, tsr_err *err) T
 /* Like tsr_result_read, for a text in memory. */
 tsr_status tsr_result_read_text(tsr_result *result, const char *path, const char *text, size_t size,
                                 tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

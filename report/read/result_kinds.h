@@ -2,8 +2,7 @@
  *
  * A reader reads the whole document, which is an object, into `to`, a tsr_result whose `kind` is set. The table of
  * readers is in report/read/read.c. */
-#ifndef TSR_REPORT_READ_RESULT_KINDS_H
-#define TSR_REPORT_READ_RESULT_KINDS_H
+#pragma once
 
 #include "report/read/fields.h"
 
@@ -69,5 +68,3 @@ tsr_status tsr_find_fault(tsr_reading *r, const char *check, uint32_t row, tsr_e
 
 /* Writes the known figures for people: "SQNR 12.1 dB, relative error 0.25, worst block 0.9 at [0, 128]". */
 void tsr_row_text(tsr_text *text, const tsr_row *row);
-
-#endif

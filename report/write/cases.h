@@ -3,8 +3,7 @@
  * JUnit, Markdown and JSON have the same cases. In a result with checks over many tensors, a case is one check of
  * one layer, so that a dashboard shows which layer failed which check. In a result with judgements, such as those of
  * kernels, each judgement is a case. */
-#ifndef TSR_REPORT_WRITE_CASES_H
-#define TSR_REPORT_WRITE_CASES_H
+#pragma once
 
 #include "report/read/baseline.h"
 
@@ -40,5 +39,3 @@ void tsr_cases_free(tsr_cases *cases);
 /* Returns "limits: min_sqnr_db 30, ...", for the text of failures; "" without limits. In the arena; NULL: out of
  * memory. */
 const char *tsr_limits_text(const tsr_result *result, tsr_arena *arena);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * In this form 90,000 rows take a few megabytes. Texts are escaped by tsr_text_visible, and contain no character
  * that ends a script. */
-#ifndef TSR_REPORT_WRITE_PAGE_ROWS_H
-#define TSR_REPORT_WRITE_PAGE_ROWS_H
+#pragma once
 
 #include "report/write/page_choice.h"
 
@@ -18,5 +17,3 @@ void tsr_page_member_number(tsr_text *text, const char *key, double value);
 /* Writes an object of columns of the chosen rows. Empty columns are left out. `losses` has one value per row against
  * the baseline; NULL: none. */
 void tsr_page_rows(tsr_text *text, const tsr_overview *overview, const tsr_page_choice *choice, const double *losses);
-
-#endif

@@ -3,8 +3,7 @@
  * OUT.partial/ has the hidden states after the last layer (states-0 or states-1, by turns), the products of inputs
  * (products), and `progress`: a fingerprint, the number of layers, the collector, and digests. `progress` is written last
  * and replaced in one step. Its form belongs to one version of Tessera. */
-#ifndef TSR_VERIFY_CALIBRATE_CALIBRATE_STATE_H
-#define TSR_VERIFY_CALIBRATE_CALIBRATE_STATE_H
+#pragma once
 
 #include "verify/forward/collect/collector.h"
 
@@ -29,5 +28,3 @@ tsr_status tsr_calibrate_state_load(const tsr_calibrate_state *state, size_t *la
 tsr_status tsr_calibrate_state_remove(const tsr_calibrate_state *state, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_calibrate_state_free(tsr_calibrate_state *state);
-
-#endif

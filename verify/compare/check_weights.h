@@ -2,8 +2,7 @@
  *
  * The comparison finds differences. These checks judge them and name the fault if its traces allow: whose values a
  * tensor has, and what happened to its scales. docs/verify.md describes every check and the origin of its limit. */
-#ifndef TSR_VERIFY_COMPARE_CHECK_WEIGHTS_H
-#define TSR_VERIFY_COMPARE_CHECK_WEIGHTS_H
+#pragma once
 
 #include "verify/compare/compare.h"
 
@@ -67,5 +66,3 @@ tsr_status tsr_check_weights(const tsr_side *src, const tsr_side *dst, const tsr
                              const tsr_weight_limits *limits, tsr_findings *findings, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_findings_free(tsr_findings *findings);
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares the checks of scales and values, which are parts of tsr_check_weights, and their shared state. */
-#ifndef TSR_VERIFY_COMPARE_CHECK_WEIGHTS_VALUES_H
-#define TSR_VERIFY_COMPARE_CHECK_WEIGHTS_VALUES_H
+#pragma once
 
 #include "verify/compare/check_weights.h"
 
@@ -39,5 +38,3 @@ tsr_status tsr_check_values(tsr_weights_checking *checking) TSR_WARN_UNUSED;
 
 /* Checks that no block has a much smaller error with another scale. */
 tsr_status tsr_check_blocks(const tsr_weights_checking *checking) TSR_WARN_UNUSED;
-
-#endif

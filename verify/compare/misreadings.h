@@ -1,6 +1,5 @@
 /* Finds known mistakes of writers by making them when reading. */
-#ifndef TSR_VERIFY_COMPARE_MISREADINGS_H
-#define TSR_VERIFY_COMPARE_MISREADINGS_H
+#pragma once
 
 #include "verify/compare/compare.h"
 
@@ -12,5 +11,3 @@ tsr_status tsr_find_misreading(const tsr_side *a, const tsr_side *b, const tsr_p
 /* Returns a clause that describes the mistake: "the odd column of each pair is in the low four bits". Static
  * storage. */
 const char *tsr_misreading_text(tsr_misreading misreading);
-
-#endif

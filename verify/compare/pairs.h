@@ -1,6 +1,5 @@
 /* Pairs the tensors of two checkpoints by name. */
-#ifndef TSR_VERIFY_COMPARE_PAIRS_H
-#define TSR_VERIFY_COMPARE_PAIRS_H
+#pragma once
 
 #include "common/cluster/ranks.h"
 #include "common/parallel/threads.h"
@@ -53,5 +52,3 @@ const char *tsr_pair_name(const tsr_pair *pair);
 /* Writes a flat index of tsr_metrics as coordinates in the tensor's shape, "[12, 5]", to `text` (at least 192 bytes).
  * Returns text. */
 const char *tsr_pair_coordinates(const tsr_pair *pair, uint64_t index, char *text, size_t size);
-
-#endif

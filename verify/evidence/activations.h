@@ -6,8 +6,7 @@
  *
  * From a file (safetensors): the tensor with the weight's name, its module's name, or MODULE.input, of [M, K] (leading
  * dimensions are joined), in BF16, F16 or F32. Its first `tokens` rows are used. */
-#ifndef TSR_VERIFY_EVIDENCE_ACTIVATIONS_H
-#define TSR_VERIFY_EVIDENCE_ACTIVATIONS_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 
@@ -33,5 +32,3 @@ tsr_status tsr_activations_read(const tsr_checkpoint *file, const tsr_tensor *te
                                 tsr_err *err) TSR_WARN_UNUSED;
 
 bool tsr_activations_are_zero(const uint16_t *x, size_t n);
-
-#endif

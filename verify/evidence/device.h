@@ -3,8 +3,7 @@
  * Operands and results are in host memory; the functions of a GPU copy them. Every device has the CPU's kernels and
  * models; a GPU also has its own kernels. A test plants faults by making its own table. Thread-safe once open:
  * functions that cannot run concurrently wait for each other. */
-#ifndef TSR_VERIFY_EVIDENCE_DEVICE_H
-#define TSR_VERIFY_EVIDENCE_DEVICE_H
+#pragma once
 
 #include "common/status.h"
 #include "kernels/cpu/causal_attention.h"
@@ -251,5 +250,3 @@ tsr_status tsr_device_run_grouped(const tsr_device_gemm *kernel, size_t rank, co
 
 /* Adds the GPU's kernels to a table that has the CPU's, and sets its name. Only if Tessera was built with CUDA. */
 tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -2,8 +2,7 @@
  *
  * With enough GPUs and NCCL, each rank has a GPU of this process. Otherwise ranks run one after another on one device,
  * and their parts are added in the order of the ranks. */
-#ifndef TSR_VERIFY_EVIDENCE_DEVICE_RANKS_H
-#define TSR_VERIFY_EVIDENCE_DEVICE_RANKS_H
+#pragma once
 
 #include "verify/evidence/device.h"
 #include "verify/evidence/jobs.h"
@@ -25,5 +24,3 @@ tsr_status tsr_device_ranks_spread(const tsr_device_ranks *ranks, const tsr_kern
 
 /* Returns true if all ranks hold the same bits: sums [ranks][n]. */
 bool tsr_device_ranks_agree(const float *sums, size_t ranks, size_t n);
-
-#endif

@@ -1,7 +1,6 @@
 /* Results of kernel checks: one judgement per kernel, result type and tensor, with figures and the position of the
  * largest error. Quantization error and kernel error are separate judgements. */
-#ifndef TSR_VERIFY_EVIDENCE_EVIDENCE_H
-#define TSR_VERIFY_EVIDENCE_EVIDENCE_H
+#pragma once
 
 #include "common/arena.h"
 #include "verify/compare/metrics.h"
@@ -87,5 +86,3 @@ tsr_status tsr_evidence_require(const tsr_evidence *evidence, bool kernels, cons
                                 tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_evidence_free(tsr_evidence *evidence);
-
-#endif

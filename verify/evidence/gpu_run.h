@@ -2,8 +2,7 @@
  * and always frees its memory. Only if Tessera was built with CUDA.
  *
  * A run begins with tsr_gpu_begin and ends with tsr_gpu_end, which returns the status of the calls between them. */
-#ifndef TSR_VERIFY_EVIDENCE_GPU_RUN_H
-#define TSR_VERIFY_EVIDENCE_GPU_RUN_H
+#pragma once
 
 #include "kernels/cuda/block_fp8_gemm.h"
 #include "kernels/cuda/cublas_lt.h"
@@ -91,5 +90,3 @@ tsr_status tsr_device_add_cuda_mla(tsr_device *device, tsr_err *err) TSR_WARN_UN
 
 /* Adds the kernels of small groups to the table. */
 tsr_status tsr_device_add_cuda_mx(tsr_device *device, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

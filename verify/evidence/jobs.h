@@ -1,6 +1,5 @@
 /* Shared by all kernel checks: the selection of tensors and inputs, the limits, and the threads that run the jobs. */
-#ifndef TSR_VERIFY_EVIDENCE_JOBS_H
-#define TSR_VERIFY_EVIDENCE_JOBS_H
+#pragma once
 
 #include "common/parallel/threads.h"
 #include "verify/compare/compare.h"
@@ -161,5 +160,3 @@ void tsr_judge(tsr_judgement *judgement, const double *x, const double *y, size_
  * NULL, those of y - base against x - base. */
 tsr_status tsr_measure(tsr_metrics *metrics, const double *x, const double *y, const double *base, size_t m, size_t n,
                        const tsr_run_options *run, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -14,8 +14,7 @@
  * as one error.
  *
  * docs/verify-kernels.md has the limits and the rate of false alarms. */
-#ifndef TSR_VERIFY_EVIDENCE_KERNEL_TALLY_H
-#define TSR_VERIFY_EVIDENCE_KERNEL_TALLY_H
+#pragma once
 
 #include "verify/evidence/jobs.h"
 
@@ -81,5 +80,3 @@ tsr_status tsr_kernel_tally_end(tsr_kernel_tally *tally, const tsr_kernel_limits
 /* Ends the tally with faults that state by how much the kernel exceeds the bound of `adder`, such as "FP32". */
 tsr_status tsr_kernel_tally_end_by(tsr_kernel_tally *tally, const tsr_kernel_limits *limits, const char *adder,
                                    tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

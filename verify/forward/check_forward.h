@@ -5,8 +5,7 @@
  * the model's layer runs on the source's input. The logits get SQNR, Kullback-Leibler divergence, the share of
  * positions with the same likeliest token, and both perplexities. With a reference, the layers of another
  * implementation are compared with those of the source. See docs/verify-forward.md. */
-#ifndef TSR_VERIFY_FORWARD_CHECK_FORWARD_H
-#define TSR_VERIFY_FORWARD_CHECK_FORWARD_H
+#pragma once
 
 #include "common/parallel/threads.h"
 #include "verify/evidence/device.h"
@@ -87,5 +86,3 @@ tsr_status tsr_forward_check_request(const tsr_forward_request *request, tsr_err
  * models have different sizes. TSR_E_SHAPE: a tensor of the reference has another shape. */
 tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *evidence, tsr_forward_figures *figures,
                              tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

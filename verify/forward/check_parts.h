@@ -1,6 +1,5 @@
 /* Functions shared by the files of the check of a forward pass, and private to them. */
-#ifndef TSR_VERIFY_FORWARD_CHECK_PARTS_H
-#define TSR_VERIFY_FORWARD_CHECK_PARTS_H
+#pragma once
 
 #include "verify/evidence/jobs.h"
 #include "verify/forward/check_forward.h"
@@ -118,5 +117,3 @@ tsr_status tsr_forward_compare_heads(tsr_forward_check *check, tsr_judgement *to
 
 /* Adds the last judgement: that of the logits. */
 tsr_status tsr_forward_judge_logits(tsr_forward_check *check, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -12,8 +12,7 @@
  * experts. Softmax scores choose by score (deepseek_v2: among the groups with the best experts, unless topk_method is
  * greedy). Weights of the chosen experts are their scores, divided by their sum if norm_topk_prob is true, times
  * routed_scaling_factor. */
-#ifndef TSR_VERIFY_FORWARD_FORWARD_H
-#define TSR_VERIFY_FORWARD_FORWARD_H
+#pragma once
 
 #include "verify/compare/compare.h"
 #include "verify/forward/collect/collector.h"
@@ -228,5 +227,3 @@ tsr_status tsr_forward_layer(tsr_forward *forward, size_t layer, const tsr_token
  * embedding. */
 tsr_status tsr_forward_logits(tsr_forward *forward, const tsr_activation *x, size_t n, double *logits,
                               tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

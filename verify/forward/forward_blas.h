@@ -1,6 +1,5 @@
 /* Declares the products of a forward pass in FP32 on the CPU, by OpenBLAS, which is loaded at run time. */
-#ifndef TSR_VERIFY_FORWARD_FORWARD_BLAS_H
-#define TSR_VERIFY_FORWARD_FORWARD_BLAS_H
+#pragma once
 
 #include "verify/forward/forward_ops.h"
 
@@ -8,5 +7,3 @@
  * TSR_E_UNSUPPORTED: the library is missing, or the program is static. TSR_E_MISMATCH: the library computes wrong
  * products on this processor. */
 tsr_status tsr_ops_use_blas(tsr_ops *ops, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

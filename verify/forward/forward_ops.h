@@ -3,8 +3,7 @@
  * Activations ([rows][columns]) are in memory allocated by `make` of the table, and only functions of the table access
  * them. Vectors of weights (gains, biases) and all parameters are on the host, in double. The functions of the CPU
  * (forward_ops.c) are the definition. Those of a GPU compute the same sums in another order, in FP64 or FP32. */
-#ifndef TSR_VERIFY_FORWARD_FORWARD_OPS_H
-#define TSR_VERIFY_FORWARD_FORWARD_OPS_H
+#pragma once
 
 #include "common/atomics.h"
 #include "common/gate.h"
@@ -239,5 +238,3 @@ tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel);
  * all terms of an element. In FP64 on the CPU their order is fixed, so that results do not depend on the number of
  * tables. */
 tsr_status tsr_ops_linear(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,6 +1,5 @@
 /* Functions shared by the files of the forward pass, and private to them. */
-#ifndef TSR_VERIFY_FORWARD_FORWARD_PARTS_H
-#define TSR_VERIFY_FORWARD_FORWARD_PARTS_H
+#pragma once
 
 #include "verify/forward/forward.h"
 
@@ -196,5 +195,3 @@ tsr_status tsr_forward_route(const tsr_forward *forward, const char *router, siz
 
 /* Returns the expected quantization noise of a weight and its inputs, as a share of the output's power. */
 double tsr_noise_of(const tsr_weight *weight, const tsr_input_coding *inputs);
-
-#endif

@@ -1,6 +1,5 @@
 /* Operands of int8 products: codes, scales, bias, and activations quantized in four ways. */
-#ifndef TSR_VERIFY_KERNELS_EPILOGUE_OPERANDS_H
-#define TSR_VERIFY_KERNELS_EPILOGUE_OPERANDS_H
+#pragma once
 
 #include "verify/evidence/jobs.h"
 
@@ -60,5 +59,3 @@ tsr_status tsr_epilogue_operands_fill(tsr_epilogue_operands *operands, tsr_err *
 
 /* Computes azp_adj and azp_with_adj, and compares those of the extra file, for all channels. */
 tsr_status tsr_epilogue_operands_get_azp(tsr_epilogue_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,6 +1,5 @@
 /* Runs block FP8 kernels over one job in the layouts of serving code and divided among ranks, and judges them. */
-#ifndef TSR_VERIFY_KERNELS_GEMM_LAYOUTS_H
-#define TSR_VERIFY_KERNELS_GEMM_LAYOUTS_H
+#pragma once
 
 #include "verify/kernels/gemm_operands.h"
 
@@ -66,5 +65,3 @@ tsr_status tsr_gemm_ranks_begin(tsr_gemm_check *check, tsr_evidence *evidence, t
 /* Runs every kernel on each rank's part of the operands, adds the results, and judges the sum in each result type.
  * Sets of experts have the contiguous layout. */
 tsr_status tsr_gemm_check_ranks(tsr_gemm_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,6 +1,5 @@
 /* Operands of one job of tsr_check_gemm: a weight, or a set of experts of one shape, with their tokens. */
-#ifndef TSR_VERIFY_KERNELS_GEMM_OPERANDS_H
-#define TSR_VERIFY_KERNELS_GEMM_OPERANDS_H
+#pragma once
 
 #include "verify/evidence/device_ranks.h"
 #include "verify/evidence/jobs.h"
@@ -63,5 +62,3 @@ void tsr_gemm_operands_free(tsr_gemm_operands *operands);
 
 /* Returns the arguments for the product of expert `e` with its tokens, except d. */
 tsr_fp8_gemm_args tsr_gemm_expert_args(const tsr_gemm_operands *operands, size_t e);
-
-#endif

@@ -1,8 +1,7 @@
 /* Selected rows of a weight in small groups (MXFP4, NVFP4, MXFP8): codes, scale bytes, and scale values.
  *
  * The scale values are computed by verify's own decoders. */
-#ifndef TSR_VERIFY_KERNELS_MX_OPERAND_H
-#define TSR_VERIFY_KERNELS_MX_OPERAND_H
+#pragma once
 
 #include "kernels/cpu/mx_gemm.h"
 #include "verify/evidence/jobs.h"
@@ -41,5 +40,3 @@ void tsr_mx_decode_codes(tsr_mx_form form, const void *codes, size_t rows, size_
 
 /* Decodes scales with their global scale into t[n], as the format defines them. */
 void tsr_mx_decode_scales(const tsr_mx_matrix *matrix, size_t n, double *t);
-
-#endif

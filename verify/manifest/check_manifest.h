@@ -1,7 +1,6 @@
 /* Verifies the files of an output against a manifest. Every byte is read once, by direct I/O if possible, so that the
  * disk is tested and not the page cache. */
-#ifndef TSR_VERIFY_MANIFEST_CHECK_MANIFEST_H
-#define TSR_VERIFY_MANIFEST_CHECK_MANIFEST_H
+#pragma once
 
 #include "common/parallel/threads.h"
 #include "common/text.h"
@@ -49,5 +48,3 @@ const char *tsr_manifest_fault_word(tsr_manifest_fault fault);
 
 /* Appends the finding as a sentence, without the name of the file. */
 void tsr_manifest_tell(tsr_text *text, const tsr_manifest_finding *finding);
-
-#endif

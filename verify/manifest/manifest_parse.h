@@ -1,7 +1,6 @@
 /* A parsed manifest (tessera.manifest.json, docs/formats.md). Everything in it has been checked for consistency. Shares
  * no code with the writer. */
-#ifndef TSR_VERIFY_MANIFEST_MANIFEST_PARSE_H
-#define TSR_VERIFY_MANIFEST_MANIFEST_PARSE_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -55,5 +54,3 @@ bool tsr_manifest_digest_parse(const char *hex, size_t size, tsr_manifest_digest
 
 /* Makes room for one more of the `count` items of `item` bytes each. */
 tsr_status tsr_manifest_grow(void **items, size_t count, size_t *capacity, size_t item, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Everything comes from headers, index and config.json, except for the statistics of scales, which read the scales but
  * no weight. Problems become issues, not errors. */
-#ifndef TSR_VERIFY_SURVEY_CONTENTS_H
-#define TSR_VERIFY_SURVEY_CONTENTS_H
+#pragma once
 
 #include "common/block.h"
 #include "formats/checkpoint/rank_file.h"
@@ -95,5 +94,3 @@ tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpo
                              tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_contents_free(tsr_contents *survey);
-
-#endif

@@ -1,8 +1,7 @@
 /* Histogram, code counts and map of large values of one tensor, computed in a single pass.
  *
  * Values are decoded: code times scale if there is one. Memory is limited to a piece of at most a million elements. */
-#ifndef TSR_VERIFY_SURVEY_HISTOGRAM_H
-#define TSR_VERIFY_SURVEY_HISTOGRAM_H
+#pragma once
 
 #include "common/block.h"
 #include "formats/weights/weights.h"
@@ -41,5 +40,3 @@ tsr_status tsr_histogram_run(tsr_histogram *histogram, const tsr_checkpoint *che
 
 /* Returns the number of e4m3 codes of magnitude `code` (0..0x7F), of both signs. */
 uint64_t tsr_histogram_codes(const tsr_histogram *histogram, unsigned code);
-
-#endif

@@ -1,7 +1,6 @@
 /* Decodes stored elements of any dtype to double: the oracle's own decoders, which share no code with writing or
  * casting. */
-#ifndef TSR_VERIFY_VALUES_DECODE_H
-#define TSR_VERIFY_VALUES_DECODE_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 
@@ -36,5 +35,3 @@ void tsr_decode_e2m1_codes(const unsigned char *codes, size_t n, double scale, d
  * for two's complement. */
 void tsr_decode_int8(const unsigned char *codes, unsigned char middle, size_t n, double zero, double scale,
                      double *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Private declarations of the weight reader. */
-#ifndef TSR_VERIFY_VALUES_READER_PARTS_H
-#define TSR_VERIFY_VALUES_READER_PARTS_H
+#pragma once
 
 #include "verify/values/unpack.h"
 #include "verify/values/weight_reader.h"
@@ -30,5 +29,3 @@ tsr_status tsr_reader_load_scales(tsr_weight_reader *reader, tsr_err *err) TSR_W
 
 /* Returns the most bytes that they need for pieces of this size. */
 uint64_t tsr_reader_scales_memory(const tsr_view *view, const tsr_piece *piece);
-
-#endif

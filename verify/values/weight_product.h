@@ -5,8 +5,7 @@
  *
  * A sum has 8 partial sums, (c - first) % 8, which are added in order at the end: the same bits on every machine and
  * for any number of threads. Products are rounded once and sums once (no fused operations). */
-#ifndef TSR_VERIFY_VALUES_WEIGHT_PRODUCT_H
-#define TSR_VERIFY_VALUES_WEIGHT_PRODUCT_H
+#pragma once
 
 #include "verify/values/weight_reader.h"
 
@@ -45,5 +44,3 @@ void tsr_soften(double *x, size_t n);
 
 /* Returns the sum of x[i] y[i], with 8 partial sums. */
 double tsr_dot(const double *x, const double *y, size_t n);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Rows and columns are those of the values. Codes of some formats are stored transposed: AWQ and GPTQ store columns of
  * rows, and the values of gpt-oss are the transpose of its codes. */
-#ifndef TSR_VERIFY_VALUES_WEIGHT_READER_H
-#define TSR_VERIFY_VALUES_WEIGHT_READER_H
+#pragma once
 
 #include "common/block.h"
 #include "formats/weights/weights.h"
@@ -127,5 +126,3 @@ bool tsr_weight_reader_same(const tsr_weight_reader *a, const tsr_weight_reader 
 uint64_t tsr_weight_reader_memory(const tsr_view *view, const tsr_piece *piece);
 
 void tsr_weight_reader_free(tsr_weight_reader *reader);
-
-#endif

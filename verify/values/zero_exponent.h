@@ -1,6 +1,5 @@
 /* The byte 0 of E8M0, which is 2^-127, and which some readers take for 0. */
-#ifndef TSR_VERIFY_VALUES_ZERO_EXPONENT_H
-#define TSR_VERIFY_VALUES_ZERO_EXPONENT_H
+#pragma once
 
 #include "formats/weights/weights.h"
 
@@ -10,5 +9,3 @@
 tsr_status tsr_zero_exponent_find(const tsr_checkpoint *checkpoint, const tsr_weight *w, const unsigned char *scales,
                                   uint64_t at, size_t n, uint64_t *where, const tsr_tensor **found,
                                   tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,6 +1,5 @@
 /* Lists tensors of a checkpoint for `tessera inspect --tensors`: place, dtype, shape, and the format of the weight. */
-#ifndef TSR_CLI_SHOW_INSPECT_LIST_H
-#define TSR_CLI_SHOW_INSPECT_LIST_H
+#pragma once
 
 #include "common/text.h"
 #include "formats/weights/weights.h"
@@ -27,5 +26,3 @@ void tsr_tensor_list_print(const tsr_tensor_list *list, const tsr_checkpoint *ch
 
 /* Writes members of the open object. */
 void tsr_tensor_list_json(const tsr_tensor_list *list, const tsr_checkpoint *checkpoint, tsr_text *text);
-
-#endif

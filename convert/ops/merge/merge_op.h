@@ -1,6 +1,5 @@
 /* Declares the step that adds the updates of low-rank adapters to a weight. */
-#ifndef TSR_CONVERT_OPS_MERGE_MERGE_OP_H
-#define TSR_CONVERT_OPS_MERGE_MERGE_OP_H
+#pragma once
 
 #include "convert/ops/merge/merge_rows.h"
 
@@ -22,5 +21,3 @@ bool tsr_merge_has_shared_scale(const tsr_weight *weight);
 
 /* Returns the weight and the updates of a step of tsr_plan_merge; NULL: it is another step. */
 const tsr_merge_source *tsr_merge_step_source(const tsr_step *step);
-
-#endif

@@ -1,6 +1,5 @@
 /* Reads rows of a weight of the base and of its update, for the step that merges them and for the largest merged value. */
-#ifndef TSR_CONVERT_OPS_MERGE_MERGE_ROWS_H
-#define TSR_CONVERT_OPS_MERGE_MERGE_ROWS_H
+#pragma once
 
 #include "convert/ops/merge/update_rows.h"
 #include "convert/ops/rows/row_decoder.h"
@@ -55,5 +54,3 @@ tsr_status tsr_merge_check(const tsr_merge_source *source, uint64_t row, uint64_
 
 /* Makes the largest |x| of the merged values of some weights, each of one matrix. NULL: memory is exhausted. */
 const tsr_amax *tsr_merge_amax(tsr_plan *plan, tsr_merge_source *const *sources, size_t n);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * An element is scale * s, where s is the FP32 sum over ranks in order of B's value times A's (kernels/cpu/low_rank.h).
  * formats/adapters/lora.h describes A and B. */
-#ifndef TSR_CONVERT_OPS_MERGE_UPDATE_ROWS_H
-#define TSR_CONVERT_OPS_MERGE_UPDATE_ROWS_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -38,5 +37,3 @@ void tsr_update_compute(const tsr_update *update, const tsr_update_factors *fact
 
 /* Adds the update to the values: values[i] + update[i], in FP32. `out` may be either of them. */
 void tsr_update_add(const float *values, const float *update, uint64_t n, float *out);
-
-#endif

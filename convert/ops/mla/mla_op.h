@@ -5,8 +5,7 @@
  * `v` rows that make values (W_v). In absorbed form, q_nope . W_k is a query over the latent cache, and attention .
  * W_v^T gives its values. Sources: DeepSeek-V2, section 2.1; DeepSeek-V3 inference/model.py, `MLA.forward`, attn_impl
  * "absorb". */
-#ifndef TSR_CONVERT_OPS_MLA_MLA_OP_H
-#define TSR_CONVERT_OPS_MLA_MLA_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/names/mla_shape.h"
@@ -46,5 +45,3 @@ tsr_status tsr_plan_mla_fold_q(tsr_plan *plan, const tsr_weight *q_b, const tsr_
  * head. */
 tsr_status tsr_plan_mla_fold_o(tsr_plan *plan, const tsr_weight *o, const tsr_weight *kv_b, const tsr_mla_shape *mla,
                                tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,7 +1,6 @@
 /* Declares access to the heads of kv_b_proj, for the operations that split or fold it: where a head is, and how it is
  * decoded and transposed. */
-#ifndef TSR_CONVERT_OPS_MLA_MLA_OP_HEADS_H
-#define TSR_CONVERT_OPS_MLA_MLA_OP_HEADS_H
+#pragma once
 
 #include "convert/ops/mla/mla_op.h"
 #include "convert/ops/rows/rows.h"
@@ -53,5 +52,3 @@ tsr_window tsr_mla_head_window(const tsr_mla_params *p, uint64_t head, bool valu
 /* Returns the head's part as a piece. `data` and `scales` are as in tsr_mla_piece. */
 tsr_mla_piece tsr_mla_head_piece(const tsr_mla_params *p, uint64_t head, bool values, const void *data,
                                  const void *scales);
-
-#endif

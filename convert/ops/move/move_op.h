@@ -9,8 +9,7 @@
  *
  * If a value has no code in the target, the step fails with its position and the binades that are out of range. With
  * --lossy it rounds to the nearest code and counts the error. */
-#ifndef TSR_CONVERT_OPS_MOVE_MOVE_OP_H
-#define TSR_CONVERT_OPS_MOVE_MOVE_OP_H
+#pragma once
 
 #include "common/block.h"
 #include "convert/ops/rows/decode_rows.h"
@@ -68,5 +67,3 @@ static inline bool tsr_move_has_input(const tsr_weight *w)
     return w->global_scale != NULL && w->input_scale != NULL && w->input_scale->dtype == TSR_F32 &&
            tsr_tensor_elements(w->input_scale) == 1;
 }
-
-#endif

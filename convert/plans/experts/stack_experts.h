@@ -1,6 +1,5 @@
 /* Declares steps that combine the experts of a layer, stored one by one, into the stacks of their family. */
-#ifndef TSR_CONVERT_PLANS_EXPERTS_STACK_EXPERTS_H
-#define TSR_CONVERT_PLANS_EXPERTS_STACK_EXPERTS_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
@@ -15,5 +14,3 @@ tsr_status tsr_stack_experts(tsr_plan *plan, const tsr_weights *weights, const t
  * is not MXFP4. */
 tsr_status tsr_stack_codes(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *weight, bool *handled,
                            tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

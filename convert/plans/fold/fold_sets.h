@@ -4,8 +4,7 @@
  * it, or the rows of up_proj and the columns of down_proj, or those of v_proj and o_proj. Dividing the producer's channel
  * by s and multiplying the consumers' columns by s has no effect. A family is a row of a table; for others nothing is
  * known about the consumers, so they are refused. */
-#ifndef TSR_CONVERT_PLANS_FOLD_FOLD_SETS_H
-#define TSR_CONVERT_PLANS_FOLD_FOLD_SETS_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 #include "quantize/fold.h"
@@ -41,5 +40,3 @@ void tsr_fold_set_apply(const tsr_fold_sets *sets, const tsr_fold_set *set, cons
 /* Sets all exponents of the consumers' columns, and nothing else: for trying them out. */
 void tsr_fold_set_try(const tsr_fold_sets *sets, const tsr_fold_set *set, const tsr_checkpoint *checkpoint,
                       const int8_t *exponents);
-
-#endif

@@ -2,8 +2,7 @@
  * files.
  *
  * Both preserve every byte of tensors, headers, index, configuration and other files. */
-#ifndef TSR_CONVERT_PLANS_LAYOUTS_ARCHIVE_PLAN_H
-#define TSR_CONVERT_PLANS_LAYOUTS_ARCHIVE_PLAN_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -20,5 +19,3 @@ tsr_status tsr_archive_plan(tsr_plan *plan, const tsr_checkpoint *const *source,
 
 /* Restores the plain file of each archive. TSR_E_UNSUPPORTED: there is no archive. */
 tsr_status tsr_unarchive_plan(tsr_plan *plan, const tsr_checkpoint *const *source, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

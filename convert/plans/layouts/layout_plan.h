@@ -11,8 +11,7 @@
  *    on
  *
  * Scales are [n], or [k / group_size, n]. */
-#ifndef TSR_CONVERT_PLANS_LAYOUTS_LAYOUT_PLAN_H
-#define TSR_CONVERT_PLANS_LAYOUTS_LAYOUT_PLAN_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "kernels/cpu/ft_layout.h"
@@ -45,5 +44,3 @@ tsr_status tsr_layout_plan(tsr_plan *plan, const tsr_checkpoint *const *source, 
  * TSR_E_FORMAT: tessera-layout.json is missing, of another kind, or does not match the files. */
 tsr_status tsr_unlayout_plan(tsr_plan *plan, const tsr_checkpoint *const *source, tsr_layout_kind kind,
                              uint64_t max_shard_bytes, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

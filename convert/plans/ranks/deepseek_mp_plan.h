@@ -3,8 +3,7 @@
  * Source: DeepSeek-V3 inference/convert.py (names, partition of the experts, cut dimensions) and generate.py (loads the
  * rank's file strictly: an extra or a missing name is an error). It reads no index and no config.json; tokenizer files
  * are copied. */
-#ifndef TSR_CONVERT_PLANS_RANKS_DEEPSEEK_MP_PLAN_H
-#define TSR_CONVERT_PLANS_RANKS_DEEPSEEK_MP_PLAN_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -29,5 +28,3 @@ tsr_status tsr_deepseek_mp_plan(tsr_plan *plan, const tsr_checkpoint *const *sou
  * configuration is of another model. On failure *plan is empty. */
 tsr_status tsr_from_deepseek_mp_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, size_t n, const char *config,
                                      size_t config_size, uint64_t max_shard_bytes, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,7 +1,6 @@
 /* Cuts one weight with its scales over tensor-parallel ranks, for the conversions to DeepSeek's code and to HF
  * names. */
-#ifndef TSR_CONVERT_PLANS_RANKS_TP_CUT_H
-#define TSR_CONVERT_PLANS_RANKS_TP_CUT_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/names/tensor_parallel.h"
@@ -34,5 +33,3 @@ tsr_status tsr_shard_part(const tsr_checkpoint *checkpoint, const tsr_weight *we
 /* Adds the steps that write rank k's part of `weight` as `name`, and that of its scale as `scale_name`. */
 tsr_status tsr_plan_shard(tsr_plan *plan, const tsr_weight *weight, const tsr_tp_cut *shard, const char *name,
                           const char *scale_name, uint32_t n, uint32_t k, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

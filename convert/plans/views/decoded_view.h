@@ -3,8 +3,7 @@
  * Each weight of codes is an FP32 matrix in the view, under the name of its values, that no file holds
  * (TSR_SOURCE_DECODED). A stack of experts may appear as a matrix for each expert and projection; those of plain
  * weights keep their dtype (TSR_SOURCE_GATHERED). */
-#ifndef TSR_CONVERT_PLANS_VIEWS_DECODED_VIEW_H
-#define TSR_CONVERT_PLANS_VIEWS_DECODED_VIEW_H
+#pragma once
 
 #include "common/block.h"
 #include "convert/configs/kv_scales.h"
@@ -73,5 +72,3 @@ void tsr_decoded_view_free(tsr_decoded_view *view);
 
 /* Returns the bytes of memory that the view takes, source included. */
 uint64_t tsr_decoded_view_memory(const tsr_decoded_view *view);
-
-#endif

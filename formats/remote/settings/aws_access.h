@@ -1,6 +1,5 @@
 /* The settings of AWS's own programs: credentials, region, endpoint. */
-#ifndef TSR_FORMATS_REMOTE_SETTINGS_AWS_ACCESS_H
-#define TSR_FORMATS_REMOTE_SETTINGS_AWS_ACCESS_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -20,5 +19,3 @@ tsr_status tsr_aws_settings_read(tsr_aws_settings *settings, tsr_arena *arena, t
 /* Write the paths of the files of profiles to `path`. Return path; NULL: no HOME. */
 const char *tsr_aws_credentials_path(char path[PATH_MAX]);
 const char *tsr_aws_config_path(char path[PATH_MAX]);
-
-#endif

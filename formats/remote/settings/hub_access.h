@@ -1,6 +1,5 @@
 /* The settings of the Hugging Face Hub's own programs: endpoint, token, cache. */
-#ifndef TSR_FORMATS_REMOTE_SETTINGS_HUB_ACCESS_H
-#define TSR_FORMATS_REMOTE_SETTINGS_HUB_ACCESS_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -24,5 +23,3 @@ bool tsr_hub_cached(const char *name, char path[PATH_MAX]);
 
 /* Writes the path of the stored token to `path`: HF_TOKEN_PATH, or "token" in HF_HOME. Returns path; NULL: no HOME. */
 const char *tsr_hub_token_path(char path[PATH_MAX]);
-
-#endif

@@ -1,6 +1,5 @@
 /* Files and folders on this machine that reading from servers needs. */
-#ifndef TSR_FORMATS_REMOTE_SETTINGS_PLACES_H
-#define TSR_FORMATS_REMOTE_SETTINGS_PLACES_H
+#pragma once
 
 #include "common/status.h"
 
@@ -19,5 +18,3 @@ const char *tsr_place_of_certificates(void);
 /* Writes the folder of cached headers to `path`: tessera/headers in XDG_CACHE_HOME or ~/.cache. Returns path; NULL: no
  * HOME. */
 const char *tsr_place_of_headers(char path[PATH_MAX]);
-
-#endif

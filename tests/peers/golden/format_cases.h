@@ -1,7 +1,6 @@
 /* Compares vectors of tensors in the formats of checkpoints: tables, encode, decode and convert. Each is computed with
  * every instruction set and compared tensor by tensor. A vector of a rejected input must be rejected. */
-#ifndef TSR_TESTS_GOLDEN_FORMAT_CASES_H
-#define TSR_TESTS_GOLDEN_FORMAT_CASES_H
+#pragma once
 
 #include "kernels/cpu/cpu.h"
 #include "tests/peers/golden/tensor_set.h"
@@ -47,5 +46,3 @@ tsr_mx_scheme scheme_of_names(const mx_names *names);
 
 /* Returns scratch memory, or TSR_E_NOMEM. */
 tsr_status get_scratch(const tensor_set *set, size_t bytes, void **scratch, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

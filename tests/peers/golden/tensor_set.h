@@ -1,6 +1,5 @@
 /* Some tensors with their bytes: read from a small safetensors file, or made here and compared with one. */
-#ifndef TSR_TESTS_GOLDEN_TENSOR_SET_H
-#define TSR_TESTS_GOLDEN_TENSOR_SET_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -49,5 +48,3 @@ typedef struct set_rules {
 /* Compares names, dtypes, shapes and bytes. Any NaN of FP32 equals any other. */
 tsr_status compare_sets(const tensor_set *got, const tensor_set *expected, set_rules rules,
                         tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

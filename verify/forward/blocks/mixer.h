@@ -1,6 +1,5 @@
 /* Declares what recurrent blocks share: projections, their parts, and convolution. */
-#ifndef TSR_VERIFY_FORWARD_BLOCKS_MIXER_H
-#define TSR_VERIFY_FORWARD_BLOCKS_MIXER_H
+#pragma once
 
 #include "verify/forward/forward_parts.h"
 
@@ -50,5 +49,3 @@ tsr_status tsr_mixer_norm(const tsr_mixer *mixer, const char *name, const tsr_he
 
 /* Returns the gate x = act(z) x of activations z and x, both [rows][width]. */
 tsr_op_gate tsr_mixer_gate(tsr_gate kind, const tsr_held *z, const tsr_held *x, size_t width);
-
-#endif

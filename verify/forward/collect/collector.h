@@ -2,8 +2,7 @@
  *
  * For each input channel: the mean of x^2 over the tokens; for each layer: the smallest and the largest x, and the
  * number of tokens. Sums are in double, in the order of the tokens, so results do not depend on the number of threads. */
-#ifndef TSR_VERIFY_FORWARD_COLLECT_COLLECTOR_H
-#define TSR_VERIFY_FORWARD_COLLECT_COLLECTOR_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -78,5 +77,3 @@ void tsr_collector_store(const tsr_collector *collector, tsr_text *to);
 bool tsr_collector_take_up(tsr_collector *collector, const char *data, size_t size);
 
 void tsr_collector_free(tsr_collector *collector);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Layers with one input share a matrix (formats/names/shared_input.h). Sums are in double, in the order of the tokens.
  * Finished matrices go to a file, as FP32, so that memory is bounded by one layer of the model. */
-#ifndef TSR_VERIFY_FORWARD_COLLECT_INPUT_PRODUCTS_H
-#define TSR_VERIFY_FORWARD_COLLECT_INPUT_PRODUCTS_H
+#pragma once
 
 #include "common/arena.h"
 #include "verify/forward/forward_ops.h"
@@ -53,5 +52,3 @@ tsr_status tsr_input_products_end_layer(tsr_input_products *products, tsr_err *e
 void tsr_input_products_drop(tsr_input_products *products);
 
 void tsr_input_products_close(tsr_input_products *products);
-
-#endif

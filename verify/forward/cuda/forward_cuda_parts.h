@@ -1,6 +1,5 @@
 /* Private declarations of the forward pass on a GPU. */
-#ifndef TSR_VERIFY_FORWARD_FORWARD_CUDA_PARTS_H
-#define TSR_VERIFY_FORWARD_FORWARD_CUDA_PARTS_H
+#pragma once
 
 #include "kernels/cuda/activation_ops.h"
 #include "kernels/cuda/cublas.h"
@@ -93,5 +92,3 @@ tsr_status tsr_gpu_attend(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err)
 
 /* Implements ops->linear. */
 tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -1,6 +1,5 @@
 /* Chooses the tokens that queries of sparse attention see, from the scores of an indexer. */
-#ifndef TSR_VERIFY_FORWARD_TOKENS_TOKEN_CHOICE_H
-#define TSR_VERIFY_FORWARD_TOKENS_TOKEN_CHOICE_H
+#pragma once
 
 #include "common/atomics.h"
 #include "common/status.h"
@@ -52,5 +51,3 @@ tsr_status tsr_token_choice_add(tsr_token_choice *choice, const tsr_token_scores
 
 /* Chooses all that is visible from a token at this position. */
 void tsr_token_choice_add_all(tsr_token_choice *choice, size_t token, size_t position);
-
-#endif

@@ -7,8 +7,7 @@
  *   text     anything else; tokenized with the model's tokenizer.json by the Python package `tokenizers` in a separate
  *            process (python3, or the program in TESSERA_PYTHON)
  * Tokens without sequences (.npy of one dimension, raw, text) are cut into sequences of `length`. */
-#ifndef TSR_VERIFY_FORWARD_TOKENS_TOKEN_FILE_H
-#define TSR_VERIFY_FORWARD_TOKENS_TOKEN_FILE_H
+#pragma once
 
 #include "verify/forward/tokens/tokens.h"
 
@@ -27,5 +26,3 @@ tsr_status tsr_tokens_read_file(tsr_tokens *tokens, const char *path, const char
 /* Tokenizes a text into int32 in *ids, from malloc. */
 tsr_status tsr_tokenize(const char *path, const char *model, unsigned char **ids, size_t *bytes,
                         tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

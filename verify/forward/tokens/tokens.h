@@ -1,6 +1,5 @@
 /* Declares token sequences of any lengths, stored one after the other. */
-#ifndef TSR_VERIFY_FORWARD_TOKENS_TOKENS_H
-#define TSR_VERIFY_FORWARD_TOKENS_TOKENS_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 
@@ -37,5 +36,3 @@ tsr_status tsr_tokens_take(const tsr_tokens *tokens, size_t from, size_t to, tsr
 size_t tsr_token_position(const tsr_tokens *tokens, size_t token);
 
 void tsr_tokens_free(tsr_tokens *tokens);
-
-#endif
