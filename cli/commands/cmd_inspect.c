@@ -6,7 +6,6 @@
 #include "cli/show/inspect/inspect_list.h"
 #include "cli/show/inspect/inspect_print.h"
 #include "convert/jobs/quantize_preview.h"
-#include "formats/json/json_write.h"
 #include "formats/remote/address.h"
 #include "formats/remote/settings/hub_access.h"
 

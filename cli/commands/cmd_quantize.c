@@ -4,10 +4,7 @@
 #include "cli/plan_job.h"
 #include "cli/proof.h"
 #include "cli/show/plan_result.h"
-#include "common/parallel/threads.h"
 #include "convert/jobs/quantize_job.h"
-
-#include <math.h>
 
 typedef struct quantizing {
     tsr_plan_job plan; /* first: see tsr_command.makes_plan */

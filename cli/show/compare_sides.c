@@ -2,7 +2,6 @@
 #include "cli/show/compare_sides.h"
 
 #include "cli/io/globs.h"
-#include "cli/io/output.h"
 #include "cli/show/compare_figures.h"
 #include "formats/json/json_write.h"
 #include "report/read/read.h"

@@ -6,7 +6,6 @@
 #include "convert/plans/merge/merge_report.h"
 #include "formats/json/json_write.h"
 
-#include <math.h>
 #include <stdio.h>
 
 enum { LISTED = 20 };

@@ -1,7 +1,6 @@
 /* Names KV-cache scales and writes the KV-cache entries of configurations. */
 #include "convert/configs/kv_scales.h"
 
-#include "common/checked.h"
 #include "common/float_bits.h"
 #include "convert/ops/constant_op.h"
 #include "formats/json/json.h"

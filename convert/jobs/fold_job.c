@@ -1,7 +1,6 @@
 /* Plans a checkpoint of the same function whose channels are scaled by powers of two. */
 #include "convert/jobs/fold_job.h"
 
-#include "common/checked.h"
 #include "convert/jobs/convert_inputs.h"
 #include "convert/jobs/provenance.h"
 #include "convert/ops/fold_op.h"

@@ -5,7 +5,6 @@
 #include "convert/configs/fp8_config.h"
 #include "convert/ops/quantize_op.h"
 #include "convert/plans/policy_plan.h"
-#include "convert/plans/quantize_report.h"
 #include "convert/schemes/dialects.h"
 
 #include <stdlib.h>

@@ -5,7 +5,6 @@
 #include "common/file.h"
 #include "common/parallel/parallel_for.h"
 #include "common/text.h"
-#include "formats/checkpoint/checkpoint.h"
 #include "formats/checkpoint/listing.h"
 
 #define XXH_INLINE_ALL

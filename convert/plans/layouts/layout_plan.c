@@ -1,14 +1,12 @@
 /* Plans interleaved layouts: which weights, their names, and the manifest that describes them. */
 #include "convert/plans/layouts/layout_plan.h"
 
-#include "common/checked.h"
 #include "convert/configs/fp8_config.h"
 #include "convert/configs/trtllm_config.h"
 #include "convert/ops/layout_op.h"
 #include "convert/ops/slice_op.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_report.h"
-#include "formats/json/json.h"
 #include "formats/json/json_write.h"
 
 #include <stdio.h>

@@ -10,7 +10,6 @@
 #include "convert/plans/mx_layers.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_plan.h"
-#include "convert/plans/quantize_report.h"
 #include "formats/names/coding.h"
 #include "formats/names/fused.h"
 #include "formats/names/model.h"

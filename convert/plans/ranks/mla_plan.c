@@ -1,7 +1,6 @@
 /* Plans absorbed MLA: names and shapes per consumer, geometry checks, and the treatment of each tensor. */
 #include "convert/plans/ranks/mla_plan.h"
 
-#include "common/checked.h"
 #include "common/glob.h"
 #include "convert/configs/fp8_config.h"
 #include "convert/io/copied_codes.h"
