@@ -31,11 +31,4 @@ tsr_status tsr_cases_make(tsr_cases *cases, const tsr_overview *overview, tsr_er
 tsr_status tsr_cases_of_baseline(tsr_cases *cases, const tsr_baseline *baseline, const tsr_overview *overview,
                                  tsr_err *err) TSR_WARN_UNUSED;
 
-/* Appends a case. Its pointers must stay valid as long as `cases`. */
-tsr_status tsr_cases_add(tsr_cases *cases, const tsr_case *more, tsr_err *err) TSR_WARN_UNUSED;
-
 void tsr_cases_free(tsr_cases *cases);
-
-/* Returns "limits: min_sqnr_db 30, ...", for the text of failures; "" without limits. In the arena; NULL: out of
- * memory. */
-const char *tsr_limits_text(const tsr_result *result, tsr_arena *arena);

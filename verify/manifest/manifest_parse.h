@@ -51,6 +51,3 @@ tsr_manifest_digest tsr_manifest_digest_of(const void *data, size_t size);
 
 /* Parses 32 hex digits. Returns false if they are invalid. */
 bool tsr_manifest_digest_parse(const char *hex, size_t size, tsr_manifest_digest *digest);
-
-/* Makes room for one more of the `count` items of `item` bytes each. */
-tsr_status tsr_manifest_grow(void **items, size_t count, size_t *capacity, size_t item, tsr_err *err) TSR_WARN_UNUSED;
