@@ -34,6 +34,8 @@ void tsr_json_member_string(tsr_text *text, const char *key, const char *value);
 void tsr_json_member_u64(tsr_text *text, const char *key, uint64_t value);
 void tsr_json_member_bool(tsr_text *text, const char *key, bool value);
 void tsr_json_member_number(tsr_text *text, const char *key, double value);
+/* Writes a key with an array of integers on one line. */
+void tsr_json_member_u64s(tsr_text *text, const char *key, const uint64_t *values, size_t n);
 /* Write a key, and the begin of its object or array. */
 void tsr_json_member_object(tsr_text *text, const char *key, bool flat);
 void tsr_json_member_array(tsr_text *text, const char *key, bool flat);

@@ -39,10 +39,7 @@ static void write_counts(tsr_text *t, const tsr_block_record *r)
 {
     tsr_json_member_u64(t, "counted_rows", r->counted_rows);
     tsr_page_member(t, "kind", tsr_code_bins_name(r->bins));
-    tsr_json_member_array(t, "counts", true);
-    for (unsigned i = 0; i < tsr_code_bins_count(r->bins); i++)
-        tsr_json_u64(t, r->counts[i]);
-    tsr_json_end_array(t);
+    tsr_json_member_u64s(t, "counts", r->counts, tsr_code_bins_count(r->bins));
 }
 
 static void write_tensor(tsr_text *t, const tsr_shown_blocks *b, uint32_t row)

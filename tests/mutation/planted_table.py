@@ -118,7 +118,7 @@ PLANTED = [
     ("formats/loaders/load_mixed.c", "else if (tsr_linear_is_quantized(l) && is_other(l, found->algorithm))", "else if (false)", LOADERS, "quantized_layers may state another algorithm"),
     ("convert/configs/fp8_config.c", 'tsr_json_member_string(t, "activation_scheme", "dynamic");', 'tsr_json_member_string(t, "activation_scheme", "static");',
      FP8_WRITE + [I + "test_cli.py"], "the configuration promises static scales"),
-    ("convert/configs/fp8_config.c", "tsr_json_u64(t, c->block->block_rows);\n    tsr_json_u64(t, c->block->block_cols);", "tsr_json_u64(t, c->block->block_cols);\n    tsr_json_u64(t, c->block->block_rows);",
+    ("convert/configs/fp8_config.c", "{c->block->block_rows, c->block->block_cols}, 2);\n    if", "{c->block->block_cols, c->block->block_rows}, 2);\n    if",
      [I + "test_convert.py"], "the sides of a block are swapped in the configuration"),
     ("convert/configs/fp8_config.c", "if (t != NULL && t->rank >= 2 && tsr_dtype_is_weight_float((tsr_dtype)t->dtype))", "if (t != NULL && t->rank > 2)", FP8_WRITE,
      "no layer is listed as unquantized"),

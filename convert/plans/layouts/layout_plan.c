@@ -9,6 +9,7 @@
 #include "convert/plans/quantize_report.h"
 #include "formats/json/json_write.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,11 +169,7 @@ static tsr_status plan_manifest(laying *l)
     tsr_json_member_string(&t, "layout", tsr_ft_layout_name(l->format.layout));
     tsr_json_member_u64(&t, "bits", l->scheme.bits);
     tsr_json_member_u64(&t, "group_size", l->scheme.group);
-    tsr_json_key(&t, "divisor");
-    if (l->from_packed)
-        tsr_json_null(&t);
-    else
-        tsr_json_number(&t, (double)l->scheme.divisor);
+    tsr_json_member_number(&t, "divisor", l->from_packed ? NAN : (double)l->scheme.divisor);
     tsr_json_member_string(&t, "rounding", l->from_packed ? NULL : l->scheme.away ? "away" : "even");
     tsr_json_member_string(&t, "scale_dtype", tsr_dtype_name(l->scale_dtype));
     tsr_json_end_array(&l->entries);
