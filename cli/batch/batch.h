@@ -21,9 +21,6 @@ typedef enum tsr_batch_state {
     TSR_JOB_INTERRUPTED,
 } tsr_batch_state;
 
-/* Returns "not begun", "done", "short", "failed" or "interrupted". Static storage. */
-const char *tsr_batch_state_name(tsr_batch_state state);
-
 /* A path that a job reads or writes. */
 typedef struct tsr_batch_path {
     const char *option; /* the option that names an output ("-o", "--json"); NULL: an input */

@@ -34,9 +34,6 @@ void tsr_terminal_begin_kind(tsr_terminal *terminal, const char *kind);
 /* Returns run options for a job that shows its progress on `terminal` and stops at Ctrl-C. */
 tsr_run_options tsr_terminal_run_options(tsr_terminal *terminal, uint64_t threads, uint64_t memory);
 
-/* Shows progress: a tsr_run_options.progress callback; `terminal` is a tsr_terminal. */
-void tsr_terminal_progress(const tsr_progress *progress, void *terminal);
-
 /* Erases the progress line, and reports the end of the job to other programs. */
 void tsr_terminal_close(tsr_terminal *terminal);
 

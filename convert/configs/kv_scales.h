@@ -37,8 +37,3 @@ tsr_status tsr_plan_state_kv_scales(tsr_plan *plan, const tsr_kv_origin *origin,
 
 /* Spells the origin for the plan's command: " --kv-scale 1", or nothing. */
 void tsr_spell_kv_scales(tsr_text *out, const tsr_kv_origin *origin);
-
-/* Sets a nested JSON member in the plan's text `name`: keys[n - 1] in the object keys[n - 2], and so on, becomes
- * `value` (JSON). Does nothing if the text or the object does not exist. */
-tsr_status tsr_plan_edit_text(tsr_plan *plan, const char *name, const char *const *keys, size_t n, const char *value,
-                              tsr_err *err) TSR_WARN_UNUSED;

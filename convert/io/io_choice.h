@@ -33,10 +33,6 @@ typedef struct tsr_io_choice {
  * fails: if direct I/O is not possible, the page cache is used. */
 void tsr_io_choose(tsr_io_choice *choice, const tsr_plan *plan, const char *dst);
 
-/* Choose for reads or for writes only. `why` receives the reason for not using direct I/O. */
-void tsr_io_choose_reads(tsr_io_choice *choice, const tsr_plan *plan, char *why, size_t size);
-void tsr_io_choose_writes(tsr_io_choice *choice, const tsr_plan *plan, const char *dst, char *why, size_t size);
-
 /* Returns the O_DIRECT descriptor of the file of a source tensor; -1: none. */
 int tsr_io_source(const tsr_io_choice *choice, const tsr_tensor *t);
 

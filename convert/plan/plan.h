@@ -434,9 +434,6 @@ tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit);
 /* Returns the bytes that all units of the step read. */
 uint64_t tsr_step_input(const tsr_step *step);
 
-/* Returns the most memory that one unit of the step needs: inputs, outputs that are not buffered, scratch. */
-uint64_t tsr_step_unit_bytes(const tsr_step *step);
-
 /* Units of an amax: their number, one of them, the bytes that all of them read, the bytes that one reads, and the most
  * memory that one needs. */
 uint64_t tsr_amax_units(const tsr_amax *amax);

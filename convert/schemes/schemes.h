@@ -87,9 +87,6 @@ const char *tsr_scheme_words(void);
 /* Returns the scheme of the i-th of these names. */
 tsr_scheme tsr_scheme_named(size_t i);
 
-/* Returns the scheme of this name, or TSR_SCHEMES. */
-tsr_scheme tsr_scheme_find(const char *name);
-
 /* Returns the i-th scheme that a checkpoint can hold together with others, or TSR_SCHEMES past the end. The order is:
  * keep, schemes with small groups, the rest. Groups of a mixed configuration are numbered in this order. */
 tsr_scheme tsr_scheme_mixed(size_t i);

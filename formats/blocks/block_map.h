@@ -17,8 +17,7 @@ typedef struct tsr_block_map {
     uint8_t fold[TSR_BLOCK_AXES];
 } tsr_block_map;
 
-/* Returns the number of blocks, or of cells, along an axis. */
-uint64_t tsr_block_map_blocks(const tsr_block_map *map, unsigned axis);
+/* Returns the number of cells along an axis. */
 uint64_t tsr_block_map_extent(const tsr_block_map *map, unsigned axis);
 
 /* Returns the number of cells. The product does not overflow for maps that passed tsr_block_map_check. */

@@ -29,12 +29,11 @@
 #undef TSR_OP
 #undef TSR_KERNEL
 
-/* Returns the loss of a scale, and the best scale, of one group (kernels/cpu/best_scale.h). */
+/* Return the loss of a scale of one group (kernels/cpu/best_scale.h). */
 double tsr_best_group_loss(const float *x, const float *weight, const tsr_best_groups *candidates, int scale);
 double tsr_best_int4_loss(const float *x, const float *weight, size_t n, const tsr_best_int4 *candidates, float scale,
                           float zero);
 double tsr_best_fp8_loss(const float *x, const float *weight, size_t rows, size_t cols, float scale);
-uint8_t tsr_best_group(const float *x, const float *weight, const tsr_best_groups *candidates, uint8_t given);
 
 /* Encodes a group that the faster variants leave to the definition because of its t. Usually it is a group of zeros,
  * whose quotients need not be computed. */

@@ -63,9 +63,6 @@ typedef tsr_status tsr_kernel_check_fn(const tsr_kernel_options *options, unsign
 /* Checks that the model has weights for a check. Same statuses as tsr_subjects_exist. */
 typedef tsr_status tsr_kernel_applies_fn(const tsr_kernel_options *options, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Returns true if a name is selected by the options. */
-bool tsr_is_selected(const tsr_kernel_options *options, const char *name);
-
 /* The weights that a check accepts. */
 typedef struct tsr_subjects {
     /* Returns NULL for a weight that can be checked, "" for one that the check ignores, and otherwise the reason why it
@@ -88,10 +85,6 @@ const char *tsr_without_kernels(const tsr_weight *weight);
 tsr_status tsr_find_subjects(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
                              size_t *n, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Finds jobs like tsr_find_subjects, but keeps only options->sample of them. */
-tsr_status tsr_find_jobs(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices, size_t *n,
-                         tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
-
 /* Checks that there are subjects, regardless of the inputs given. TSR_E_NOT_APPLICABLE: there are none, with the
  * reason. TSR_E_MISMATCH: options->against lacks the original of one. */
 tsr_status tsr_subjects_exist(const tsr_kernel_options *options, const tsr_subjects *subjects,
@@ -108,8 +101,8 @@ typedef tsr_status tsr_job_fn(void *context, size_t at, tsr_evidence *evidence, 
 tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn *job, void *context,
                         tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Runs a whole check with a job for each tensor: tsr_find_jobs, which leaves the tensors in *indices while the jobs
- * run, tsr_run_jobs, and tsr_jobs_require. */
+/* Runs a whole check with a job for each of options->sample tensors of tsr_find_subjects, which are in *indices while the
+ * jobs run: tsr_run_jobs, then tsr_jobs_require. */
 tsr_status tsr_run_check(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
                          tsr_job_fn *job, void *context, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 

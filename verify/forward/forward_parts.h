@@ -81,10 +81,6 @@ typedef struct tsr_layer_product {
 tsr_status tsr_forward_product(tsr_forward *forward, const tsr_layer_product *product, tsr_held *y,
                                tsr_err *err) TSR_WARN_UNUSED;
 
-/* Collects the input of a product, if the pass has a collector. */
-tsr_status tsr_forward_collect_product(const tsr_forward *forward, const tsr_layer_product *product,
-                                       tsr_err *err) TSR_WARN_UNUSED;
-
 /* Collects x [n][cols] as the input of a module, if the pass has a collector. NULL `x`: no token reached it. */
 tsr_status tsr_forward_collect(const tsr_forward *forward, const char *module, const tsr_activation *x, size_t n,
                                size_t cols, tsr_err *err) TSR_WARN_UNUSED;
