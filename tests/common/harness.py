@@ -125,6 +125,13 @@ def run(tool, args, timeout=600, cpu=None):
     return code, *(text.decode(errors="replace") for text in told)
 
 
+def succeed(tool, args, **limits):
+    """The same for a run that must end with exit code 0. Returns its stdout."""
+    code, out, err = run(tool, args, **limits)
+    assert code == 0, f"{' '.join(map(str, args))}: exit {code}\n{out}{err}"
+    return out
+
+
 def run_in(environment, tool, args, timeout=600, cpu=None):
     """The same in an environment."""
     return _run([tool, *map(str, args)], timeout, cpu, env=environment)
@@ -139,10 +146,11 @@ def run_shimmed(tool, args, shim, timeout=600, cpu=None, **settings):
 
 
 def on_terminal(tool, words, columns, **environment):
-    """Returns the output on a terminal of this many columns, with its escapes."""
+    """(exit code, output with its escapes) of a run on a terminal of this many columns. A variable that is None is removed."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     variables = {**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **environment}
+    variables = {name: value for name, value in variables.items() if value is not None}
     process = subprocess.Popen([tool, *map(str, words)], stdout=slave, stdin=slave, stderr=slave, env=variables)
     shown, ended = b"", False
     while True:  # the terminal stays open, because data may be lost when the last process closes it
@@ -153,7 +161,7 @@ def on_terminal(tool, words, columns, **environment):
         ended = process.poll() is not None
     os.close(master)
     os.close(slave)
-    return shown.decode().replace("\r\n", "\n")
+    return process.returncode, shown.decode().replace("\r\n", "\n")
 
 
 def stop(process):
@@ -203,12 +211,7 @@ def skip_without_gpu(code, stderr):
 
 def make_checkpoint(maker, kind, directory, **options):
     """Generates a checkpoint, e.g. make_checkpoint(maker, "llama", path, seed=3)."""
-    args = [kind, "-o", directory]
-    for name, value in options.items():
-        args += [f"--{name}", value]
-    code, _, stderr = run(maker, args)
-    if code != 0:
-        raise RuntimeError(f"{maker} {' '.join(map(str, args))}: exit {code}: {stderr}")
+    succeed(maker, [kind, "-o", directory, *(word for name, value in options.items() for word in (f"--{name}", value))])
     return directory
 
 
@@ -220,11 +223,20 @@ def shim_path(options):
 @contextlib.contextmanager
 def temporary_directory(parent=None):
     """A fresh directory, which is removed afterwards whatever happened."""
-    path = tempfile.mkdtemp(prefix="tessera-test.", dir=parent)
+    path = pathlib.Path(tempfile.mkdtemp(prefix="tessera-test.", dir=parent)).resolve()
     try:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def checks_in(parent):
+    """Checks, and a fresh directory for them. At its end prints the counts and leaves the process."""
+    checks = Checks()
+    with temporary_directory(parent) as work:
+        yield checks, work
+    checks.finish()
 
 
 def same_file(a, b):

@@ -231,9 +231,7 @@ def make_source(tool, maker, job, kind, directory, **options):
             shutil.rmtree(source)
             source = made
             continue
-        code, _, stderr = harness.run(tool, without_unfit_exclude(words(command, source, made), source))
-        if code != 0:
-            raise RuntimeError(f"{command}: exit {code}: {stderr}")
+        harness.succeed(tool, without_unfit_exclude(words(command, source, made), source))
         shutil.rmtree(os.path.join(made, ".tessera"))
         shutil.rmtree(source)
         source = made

@@ -24,8 +24,7 @@ def sources(tessera, maker, tmp_path_factory):
     """A model of 142 MB whose weights are cut over four ranks, and the same in FP8."""
     plain = pathlib.Path(harness.make_checkpoint(maker, "deepseek-v3", tmp_path_factory.mktemp("src") / "plain", scale="small"))
     fp8 = tmp_path_factory.mktemp("src") / "fp8"
-    code, _, err = harness.run(tessera, ["quantize", plain, "-o", fp8, "--quiet"])
-    assert code == 0, err
+    harness.succeed(tessera, ["quantize", plain, "-o", fp8, "--quiet"])
     return {False: plain, True: fp8}
 
 
@@ -34,8 +33,7 @@ def test_bytes_are_read_once(tessera, sources, tmp_path, name, of_fp8, command, 
     def run(*options):
         out = tmp_path / "-".join(options)
         words = [command[0], sources[of_fp8], "-o", out, *command[1:], *options, "--quiet", "--json", tmp_path / "told.json"]
-        code, _, err = harness.run(tessera, words)
-        assert code == 0, err
+        harness.succeed(tessera, words)
         return json.loads((tmp_path / "told.json").read_text()), out
 
     whole, reference = run("--threads", "1")

@@ -63,8 +63,7 @@ def plan(tessera, tmp_path):
 
     def run(src, *options):
         rules, report = tmp_path / "rules.json", tmp_path / "plan.json"
-        code, out, err = harness.run(tessera, ["plan-schemes", src, "-o", rules, "--json", report, *options])
-        assert code == 0, out + err
+        out = harness.succeed(tessera, ["plan-schemes", src, "-o", rules, "--json", report, *options])
         return rules, {**json.loads(report.read_text()), "stdout": out}
 
     return run
@@ -177,8 +176,7 @@ def test_all_schemes(tmp_path, tessera, quantize, llama, plan):
                 assert sum(o["error"] for o in alone) >= got["error"] * (1 - 1e-9), name
         used |= set(schemes_of(got).values())
         dst = quantize(llama, "--rules", rules)
-        code, out, err = harness.run(tessera, ["verify", dst, "--against", llama])
-        assert code == 0, out + err
+        harness.succeed(tessera, ["verify", dst, "--against", llama])
         stored = sum(size for _, _, size in headers(dst).values())
         assert stored == got["bytes"]
     assert any("best" in name for name in used) and any("zero-points" in name for name in used)
