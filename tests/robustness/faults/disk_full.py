@@ -241,8 +241,7 @@ def too_small_for_a_proof(checks, tool, source, work):
 
 def main():
     options = jobs.choice(harness.argument_parser(__doc__.splitlines()[0])).parse_args()
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
+    with harness.checks_in(options.directory) as (checks, work):
         if not may_mount(work):
             print("skipped: mounting a tmpfs is not permitted here")
             sys.exit(77)
@@ -260,7 +259,6 @@ def main():
         source = harness.make_checkpoint(options.make, "deepseek-v3", os.path.join(work, "plain"), scale="half")
         for check in too_few_inodes, batch_on_two_disks, too_small_for_a_proof:
             check(checks, options.tessera, source, work)
-    checks.finish()
 
 
 if __name__ == "__main__":

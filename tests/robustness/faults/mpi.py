@@ -301,9 +301,8 @@ def main():
     if shutil.which("mpirun") is None or not os.path.exists(os.path.join(os.path.dirname(tool), "tessera_mpi.so")):
         print("skipped: no mpirun here, or no tessera_mpi.so beside the tool: it is built where MPI is (Debian: libopenmpi-dev, openmpi-bin)")
         sys.exit(77)
-    checks, ranks = harness.Checks(), Ranks(tool)
-    with harness.temporary_directory(options.directory) as place:
-        work = pathlib.Path(place)
+    ranks = Ranks(tool)
+    with harness.checks_in(options.directory) as (checks, work):
         source = pathlib.Path(harness.make_checkpoint(options.make, "deepseek-v3", work / "tiny", scale="tiny"))
         harness.run(tool, [*jobs.words(COMMAND, source, work / "one"), "--quiet"])
         check_numbers(checks, ranks, source, work / "one", work)
@@ -314,7 +313,6 @@ def main():
         check_comparing(checks, ranks, source, work / "one", work, (options.kills + 2) // 3, random.Random(2))
         check_kills(checks, ranks, source, work / "one", work, options.kills, random.Random(1))
         check_table(checks, ranks, options, work)
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -231,9 +231,7 @@ def main():
     parser = harness.argument_parser(__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50, help="in all (50)")
     options = parser.parse_args()
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as place:
-        work = pathlib.Path(place)
+    with harness.checks_in(options.directory) as (checks, work):
         source = harness.make_checkpoint(options.make, "deepseek-v3", work / "tiny", scale="tiny")
         job = Sharded(options.tessera, COMMAND, source)
         job.run(work / "one")
@@ -243,7 +241,6 @@ def main():
         check_locks(checks, job, work)
         check_kills(checks, job, work / "one", work, options.kills, random.Random(1))
         check_table(checks, options, work)
-    checks.finish()
 
 
 if __name__ == "__main__":
