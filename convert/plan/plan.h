@@ -387,6 +387,10 @@ tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *g
  * one or `always` is set. */
 tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Makes the files of a model from all steps: tsr_plan_pack, the side files except those in `except`, and the index. */
+tsr_status tsr_plan_model_files(tsr_plan *plan, uint64_t max_bytes, const char *const *except,
+                                tsr_err *err) TSR_WARN_UNUSED;
+
 /* Returns the config.json that the plan writes, or NULL. */
 const tsr_plan_text *tsr_plan_config(const tsr_plan *plan);
 

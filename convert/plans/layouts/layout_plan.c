@@ -224,9 +224,8 @@ static tsr_status plan_fastertransformer(laying *l)
         TSR_TRY(
             note(l, w, "copy", l->from_packed ? tsr_plain_reason(w) : l->decisions[w->data - c->tensors.items].reason));
     }
-    TSR_TRY(tsr_plan_pack(l->plan, "", l->options->max_shard_bytes, l->err));
-    TSR_TRY(tsr_plan_side_files(l->plan, "", "*", (const char *const[]){TSR_LAYOUT_NAME, NULL}, l->err));
-    TSR_TRY(tsr_plan_index(l->plan, "", false, l->err));
+    TSR_TRY(tsr_plan_model_files(l->plan, l->options->max_shard_bytes, (const char *const[]){TSR_LAYOUT_NAME, NULL},
+                                 l->err));
     TSR_TRY(plan_manifest(l));
     if (c->config == NULL)
         return TSR_OK;
