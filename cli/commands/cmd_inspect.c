@@ -1,6 +1,6 @@
 /* Implements `tessera inspect`: its options and its inputs. */
 #include "cli/commands/commands.h"
-#include "cli/help/loader_rules.h"
+#include "cli/help/help.h"
 #include "cli/io/globs.h"
 #include "cli/io/loader_options.h"
 #include "cli/show/inspect/inspect_list.h"

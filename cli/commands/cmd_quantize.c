@@ -1,6 +1,6 @@
 /* Implements `tessera quantize`: its options and its plan. */
 #include "cli/commands/commands.h"
-#include "cli/help/families.h"
+#include "cli/help/help.h"
 #include "cli/plan_job.h"
 #include "cli/proof.h"
 #include "cli/show/plan_result.h"

@@ -1,9 +1,8 @@
 /* Writes block maps as hexadecimal digits, 8 kB per plane of 64 x 64 cells. */
-#include "report/write/page_blocks.h"
+#include "report/write/page_rows.h"
 
 #include "formats/json/json_write.h"
 #include "report/blocks.h"
-#include "report/write/page_rows.h"
 
 static void member_plane(tsr_text *t, const char *key, const tsr_shown_blocks *b, tsr_block_plane plane)
 {
