@@ -18,7 +18,7 @@ import jobs
 Case = collections.namedtuple("Case", "name words places writes begins tells makes_output", defaults=[{}, True, None, False, True])
 
 SMALL = {"8MB": "1MB", "4MB": "400kB"}
-KINDS = {"deepseek-v3": ("deepseek-v3", {"scale": "tiny"}), "deepseek-v3-small": ("deepseek-v3", {"scale": "half"})}
+KINDS = {"deepseek-v3": ("deepseek-v3", "tiny"), "deepseek-v3-small": ("deepseek-v3", "half")}
 
 # Begins from nothing, and writes DST.
 WRITING = [
@@ -67,23 +67,10 @@ TELLING = [
 ]
 
 
-def small(command):
-    return " ".join(SMALL.get(word, word) for word in command.split())
-
-
 def table_cases(options, work, table):
     """The conversions, each with its source; a source is there until the next one is asked for."""
-    def source_of(job):
-        return job.made, job.kind
-
-    for made, kind in dict.fromkeys(map(source_of, table)):
-        alike = [job for job in table if source_of(job) == (made, kind)]
-        generated, scale = KINDS.get(kind, (kind, {}))
-        steps = tuple(small(step) for step in jobs.steps_of(alike[0]))
-        source = jobs.make_source(options.tessera, options.make, alike[0]._replace(made=steps or None), generated, work / "source", **scale)
-        for job in alike:
-            yield Case(job.name, jobs.words(small(job.command), source, "DST"))
-        shutil.rmtree(source)
+    for job, source in jobs.with_sources(options, table, work / "source", lambda job: KINDS.get(job.kind, (job.kind, None)), SMALL):
+        yield Case(job.name, jobs.words(jobs.shortened(job.command, SMALL), source, "DST"))
 
 
 def _run(options, *args):

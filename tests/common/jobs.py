@@ -236,3 +236,24 @@ def make_source(tool, maker, job, kind, directory, **options):
         shutil.rmtree(source)
         source = made
     return source
+
+
+def shortened(command, sizes):
+    """The command with other sizes of shards: {size: another}."""
+    return " ".join(sizes.get(word, word) for word in command.split())
+
+
+def with_sources(options, table, directory, source_of=lambda job: ("deepseek-v3", "half"), sizes=None):
+    """(job, its source) of each job. Jobs whose sources are made alike share one, which is removed after the last of them.
+    `source_of` gives the kind and the scale of what a source is made of; `sizes` shortens the commands that make it."""
+    def key(job):
+        return job.made, *source_of(job)
+
+    for made, kind, scale in dict.fromkeys(map(key, table)):
+        alike = [job for job in table if key(job) == (made, kind, scale)]
+        steps = tuple(shortened(step, sizes or {}) for step in steps_of(alike[0]))
+        options_of_kind = {} if scale is None else {"scale": scale}
+        source = make_source(options.tessera, options.make, alike[0]._replace(made=steps or None), kind, directory, **options_of_kind)
+        for job in alike:
+            yield job, source
+        shutil.rmtree(source)

@@ -224,13 +224,8 @@ def main():
     moments = (max(1, options.kills * (pair + 1) // pairs - options.kills * pair // pairs) for pair in range(pairs))
     stages = collections.Counter()
     with harness.temporary_directory(options.directory) as work:
-        for made in dict.fromkeys(job.made for job in chosen):
-            alike = [job for job in chosen if job.made == made]
-            source = jobs.make_source(options.tessera, options.make, alike[0], "deepseek-v3", os.path.join(work, "source"),
-                                      scale="half")
-            for job in alike:
-                check_job(checks, options, job, source, work, moments, rng, stages)
-            shutil.rmtree(source)
+        for job, source in jobs.with_sources(options, chosen, work / "source"):
+            check_job(checks, options, job, source, work, moments, rng, stages)
     print("killed " + ", ".join(f"{stage}: {count}" for stage, count in sorted(stages.items())))
     landed = sum(stages.values()) - stages["ended before it"]
     checks.check("most kills found the tool at work", 2 * landed > sum(stages.values()), f"{landed} of them")
