@@ -25,7 +25,7 @@ char *tsr_arena_printf(tsr_arena *arena, const char *fmt, ...) __attribute__((fo
 
 /* Returns TSR_E_NOMEM once an allocation has failed, whatever `status` is, because later code may have taken NULL for
  * "there is none". Otherwise returns `status`. */
-tsr_status tsr_arena_status(const tsr_arena *arena, tsr_status status, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_arena_status(const tsr_arena *arena, tsr_status status, tsr_err *err);
 
 /* Frees everything; the arena is empty and valid again. */
 void tsr_arena_free(tsr_arena *arena);

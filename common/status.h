@@ -13,7 +13,14 @@
 extern "C" {
 #endif
 
-typedef enum tsr_status {
+/* A call whose status is not used is warned of. (void) in front of it states that it need not be. */
+#ifdef __clang__
+#define TSR_NODISCARD __attribute__((warn_unused_result))
+#else
+#define TSR_NODISCARD [[nodiscard]]
+#endif
+
+__extension__ typedef enum TSR_NODISCARD tsr_status {
     TSR_OK = 0,
     TSR_E_USAGE,          /* invalid or contradictory options */
     TSR_E_FORMAT,         /* a file breaks the rules of its format */

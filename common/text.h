@@ -57,7 +57,7 @@ const char *tsr_plural(uint64_t n);
 int tsr_by_text(const void *a, const void *b);
 
 /* Returns TSR_E_NOMEM if any append failed. */
-tsr_status tsr_text_status(const tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_text_status(const tsr_text *text, tsr_err *err);
 
 /* Writes "1.31 TB" or "512 MB" into `text`, at least 32 bytes. Returns text. */
 const char *tsr_bytes_text(double bytes, char *text);

@@ -33,4 +33,4 @@ size_t tsr_gptq_decode_scratch(const tsr_weight *weight);
 /* Decodes to `dtype` (BF16, F16 or F32), without gaps. Thread-safe.
  * TSR_E_VALUE, with its position: a scale is NaN or infinite, or a value exceeds the target's range. */
 tsr_status tsr_gptq_decode(const tsr_cpu_kernels *kernels, const tsr_gptq_span *span, tsr_dtype dtype, void *out,
-                           void *scratch, tsr_err *err) TSR_WARN_UNUSED;
+                           void *scratch, tsr_err *err);

@@ -62,7 +62,7 @@ void tsr_block_cells_add(tsr_block_cells *cells, const tsr_block_notes *notes);
 
 /* Appends the tensor's record. `stats` are the statistics of the whole tensor. */
 tsr_status tsr_block_cells_write(const tsr_block_cells *cells, const char *name, const tsr_quant_stats *stats,
-                                 tsr_text *to, tsr_err *err) TSR_WARN_UNUSED;
+                                 tsr_text *to, tsr_err *err);
 
 /* ---- noting ---- */
 

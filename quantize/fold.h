@@ -16,4 +16,4 @@ typedef struct tsr_fold {
 /* Multiplies rows [row, row + rows) of a tensor of BF16, F16 or F32 in place; x has them without gaps, C = cols.
  * TSR_E_VALUE, with the position: the dtype cannot hold a product exactly. */
 tsr_status tsr_fold_rows(const tsr_fold *fold, const tsr_tensor *tensor, uint64_t row, uint64_t rows, uint64_t cols,
-                         void *x, tsr_err *err) TSR_WARN_UNUSED;
+                         void *x, tsr_err *err);

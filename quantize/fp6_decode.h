@@ -17,4 +17,4 @@ size_t tsr_fp6_decode_scratch(uint64_t cols);
 /* Decodes whole rows of MXFP6 to `dtype` (BF16, F16 or F32), without gaps. The span has codes [rows, cols / 4 * 3] and
  * E8M0 scales; its `element` is not used. `e3m2`: or e2m3. Thread-safe. Errors are those of tsr_mx_decode. */
 tsr_status tsr_fp6_decode(const tsr_cpu_kernels *kernels, const tsr_mx_span *span, bool e3m2, tsr_dtype dtype,
-                          void *out, void *scratch, tsr_err *err) TSR_WARN_UNUSED;
+                          void *out, void *scratch, tsr_err *err);

@@ -53,7 +53,7 @@ size_t tsr_int_scratch(const tsr_int_scheme *scheme, uint64_t cols);
 /* Quantizes the rows and adds their errors to *stats, without the statistics of scales. With stats NULL it does not
  * measure, which takes less than half the time. Thread-safe. TSR_E_VALUE: NaN or Inf, with its position. */
 tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
-                            tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
+                            tsr_quant_stats *stats, tsr_err *err);
 
 /* Adds to *stats the errors of given codes, scales and zero points against the rows' x, which is finite; otherwise like
  * tsr_int_quantize. */

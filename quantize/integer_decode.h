@@ -27,7 +27,7 @@ size_t tsr_int_decode_scratch(const tsr_weight *weight);
 /* Decodes to `dtype` (BF16, F16 or F32), without gaps. Thread-safe.
  * TSR_E_VALUE, with its position: a scale is NaN, infinite or negative, or a value exceeds the target's range. */
 tsr_status tsr_int_decode(const tsr_cpu_kernels *kernels, const tsr_int_span *span, tsr_dtype dtype, void *out,
-                          void *scratch, tsr_err *err) TSR_WARN_UNUSED;
+                          void *scratch, tsr_err *err);
 
 /* Unpacks the same rows to two's complement codes, one byte each: [rows, cols]. Cannot fail. */
 void tsr_int_unpack(const tsr_cpu_kernels *kernels, const tsr_int_span *span, int8_t *codes);

@@ -32,4 +32,4 @@ size_t tsr_mx_decode_scratch(uint64_t cols);
  * TSR_E_VALUE, with its position and file offset: a scale is NaN or negative, the global scale is not finite and
  * positive, a code is NaN, or a value exceeds the target's range. TSR_E_SHAPE: rows are not whole groups. */
 tsr_status tsr_mx_decode(const tsr_cpu_kernels *kernels, const tsr_mx_span *span, tsr_dtype dtype, void *out,
-                         void *scratch, tsr_err *err) TSR_WARN_UNUSED;
+                         void *scratch, tsr_err *err);

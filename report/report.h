@@ -18,14 +18,13 @@ typedef struct tsr_report {
 
 /* Reads and sums up the results. A file of verify all counts as one result per kind. Rules are skipped. After a
  * failure there is nothing to free. */
-tsr_status tsr_report_make(tsr_report *report, const char *const *paths, size_t n, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_report_make(tsr_report *report, const char *const *paths, size_t n, tsr_err *err);
 
 /* Like tsr_report_make, for one result in memory. `path` is its name in the output. */
-tsr_status tsr_report_of_text(tsr_report *report, const char *path, const char *text, size_t size,
-                              tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_report_of_text(tsr_report *report, const char *path, const char *text, size_t size, tsr_err *err);
 
 /* Compares the only result with an earlier one. A regression of more than `limit` dB makes the verdict a failure. */
-tsr_status tsr_report_compare(tsr_report *report, const char *path, double limit, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_report_compare(tsr_report *report, const char *path, double limit, tsr_err *err);
 
 void tsr_report_free(tsr_report *report);
 

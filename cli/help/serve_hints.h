@@ -20,8 +20,7 @@ typedef struct tsr_serve_hints {
 
 /* Checks the checkpoint at `path` by its headers and config.json, like inspect --can-load. `against` (borrowed; may be
  * NULL) is a reason to give no command. On failure *hints is empty. */
-tsr_status tsr_serve_hints_find(tsr_serve_hints *hints, const char *path, const char *against,
-                                tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_serve_hints_find(tsr_serve_hints *hints, const char *path, const char *against, tsr_err *err);
 
 /* Prints one line for each loader. */
 void tsr_serve_hints_print(const tsr_serve_hints *hints);

@@ -39,7 +39,7 @@ tsr_common_options tsr_common_options_defaults(void);
 void tsr_common_options_append(tsr_common_options *common, unsigned takes, tsr_option *options);
 
 /* Checks the values after parsing. TSR_E_USAGE: no threads, or an invalid block. */
-tsr_status tsr_common_options_check(tsr_common_options *common, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_common_options_check(tsr_common_options *common, tsr_err *err);
 
 /* Prints the help of a command: its text, then its options, except those without a help text. */
 void tsr_options_print_help(const char *text, const tsr_option *options);

@@ -32,7 +32,7 @@ void tsr_print_word(tsr_ink ink, const char *word, int width);
 void tsr_print_raw(const char *text, size_t size);
 
 /* Prints text that report/write has drawn, with its names escaped, to stdout. Frees it. TSR_E_NOMEM: it is incomplete. */
-tsr_status tsr_print_drawn(tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_print_drawn(tsr_text *text, tsr_err *err);
 
 /* Returns the style of text that a command draws: lines of any width, in colour if stdout is a terminal. */
 tsr_style tsr_command_style(void);

@@ -9,7 +9,7 @@
 #include "report/report.h"
 
 /* Writes a complete result as JSON and JUnit XML where requested, and keeps it for a batch. */
-tsr_status tsr_results_write(tsr_command_context *context, const tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_results_write(tsr_command_context *context, const tsr_text *text, tsr_err *err);
 
 /* Appends the result of a command as a JSON document. */
 void tsr_result_json(tsr_text *text, const tsr_command_context *context);
@@ -18,7 +18,7 @@ void tsr_result_json(tsr_text *text, const tsr_command_context *context);
 void tsr_checks_json(tsr_text *text, const tsr_result *result);
 
 /* Reads the result of a command into the model of reports. tsr_report_free frees it. */
-tsr_status tsr_result_report(tsr_report *report, const tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_result_report(tsr_report *report, const tsr_command_context *context, tsr_err *err);
 
 /* Appends the result of a command that ended with an error before it had one. */
 void tsr_error_json(tsr_text *text, const tsr_command *command, tsr_status status, const tsr_err *why);

@@ -29,7 +29,7 @@ typedef struct tsr_made_folders {
 
 /* Restricts this process, which must have one thread, to the paths. Creates the output directory, because a folder that
  * does not exist cannot be allowed, and records it in `made`. */
-tsr_status tsr_sandbox_enter(const tsr_io_paths *paths, tsr_made_folders *made, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_sandbox_enter(const tsr_io_paths *paths, tsr_made_folders *made, tsr_err *err);
 
 /* Removes the created folders that are still empty. */
 void tsr_sandbox_end(tsr_made_folders *made);

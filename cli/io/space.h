@@ -14,7 +14,7 @@ void tsr_space_print_spool(const tsr_plan *plan, const char *spool);
 /* Checks that `dst` has room for what is left of the output of `plan`, and `later` for that of `next`, both of exact size.
  * TSR_E_NOSPACE: the message has the missing bytes. */
 tsr_status tsr_space_check_both(const tsr_plan *plan, const char *dst, const tsr_plan *next, const char *later,
-                                tsr_err *err) TSR_WARN_UNUSED;
+                                tsr_err *err);
 
 /* Adds bytes_out_expected if bytes_out is an upper bound, for a dry run. */
 void tsr_space_json(tsr_text *t, const tsr_plan *plan, bool dry_run);

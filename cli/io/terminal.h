@@ -26,7 +26,7 @@ typedef struct tsr_terminal {
 /* Opens the progress file, if there is one. A job of a batch (NULL: none) uses that of the batch. After a failure there
  * is nothing to close. */
 tsr_status tsr_terminal_open(tsr_terminal *terminal, bool quiet, const tsr_progress_options *progress,
-                             const tsr_batch_context *batch, tsr_err *err) TSR_WARN_UNUSED;
+                             const tsr_batch_context *batch, tsr_err *err);
 
 /* Begins a kind of check, whose name ("gemm", static) is in its progress from now on. */
 void tsr_terminal_begin_kind(tsr_terminal *terminal, const char *kind);

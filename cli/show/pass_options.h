@@ -19,7 +19,7 @@ tsr_pass_options tsr_pass_options_defaults(void);
 void tsr_pass_options_append(tsr_pass_options *pass, tsr_option *options);
 
 /* Rejects numbers that are too large or 0. */
-tsr_status tsr_pass_options_check(const tsr_pass_options *pass, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_pass_options_check(const tsr_pass_options *pass, tsr_err *err);
 
 /* Returns the reason why such passes cannot be sandboxed (tsr_io_paths.unconfined). */
 const char *tsr_pass_unconfined(const tsr_pass_options *pass);

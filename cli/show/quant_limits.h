@@ -24,7 +24,7 @@ void tsr_quant_limits_options(tsr_quant_limits *limits, tsr_option *options);
 void tsr_update_limits_options(tsr_quant_limits *limits, tsr_option *options);
 
 /* Parses the values. */
-tsr_status tsr_quant_limits_parse(tsr_quant_limits *limits, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_quant_limits_parse(tsr_quant_limits *limits, tsr_err *err);
 
 /* Returns the first of these options that was given; NULL: none was. */
 const char *tsr_quant_limits_given(const tsr_quant_limits *limits);
@@ -32,7 +32,7 @@ const char *tsr_quant_limits_given(const tsr_quant_limits *limits);
 /* Adds a check for each limit that was given, and a finding for each tensor beyond it. `rows` has one element per step of
  * the plan. The plan must outlive the result. */
 tsr_status tsr_quant_limits_judge(tsr_result *result, const tsr_quant_limits *limits, const tsr_plan *plan,
-                                  const tsr_quant_stats *rows, tsr_err *err) TSR_WARN_UNUSED;
+                                  const tsr_quant_stats *rows, tsr_err *err);
 
 /* Prints the tensors beyond the limits and the verdict, if the result has checks. */
 void tsr_quant_limits_print(const tsr_quant_limits *limits, const tsr_result *result);

@@ -52,5 +52,5 @@ typedef struct tsr_verify_kernels {
     }
 
 /* Functions of a tsr_command whose job is a tsr_verify_kernels. */
-tsr_status tsr_verify_kernels_print(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_verify_kernels_print(tsr_command_context *context, tsr_err *err);
 void tsr_verify_kernels_json(const tsr_command_context *context, tsr_text *text);

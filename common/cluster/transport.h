@@ -31,4 +31,4 @@ typedef const tsr_transport *tsr_transport_begin_fn(char *why, size_t size);
 #define TSR_TRANSPORT_BEGIN "tsr_transport_begin"
 
 /* Loads the module and starts MPI. TSR_E_UNSUPPORTED: there is no module, or MPI cannot be started. */
-tsr_status tsr_transport_open(const tsr_transport **transport, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_transport_open(const tsr_transport **transport, tsr_err *err);

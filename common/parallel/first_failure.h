@@ -18,4 +18,4 @@ void tsr_note_failure(tsr_first_failure *first, tsr_status status, const tsr_err
 void tsr_note_failure_locking(tsr_first_failure *first, pthread_mutex_t *lock, tsr_status status, const tsr_err *err);
 
 /* Returns the failure. `err` may be NULL, and stays unchanged if nothing has failed. */
-tsr_status tsr_return_failure(const tsr_first_failure *first, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_return_failure(const tsr_first_failure *first, tsr_err *err);

@@ -17,4 +17,4 @@ size_t tsr_parallel_workers(size_t n, uint64_t threads);
  * others. Returns the first failure, after which no iteration begins. TSR_E_CANCELLED: *cancel (may be NULL) was set
  * before the last iteration began. */
 tsr_status tsr_parallel_for(size_t n, uint64_t threads, const atomic_bool *cancel, tsr_parallel_fn *run, void *context,
-                            tsr_err *err) TSR_WARN_UNUSED;
+                            tsr_err *err);

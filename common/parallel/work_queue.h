@@ -27,4 +27,4 @@ typedef struct tsr_work_queue {
 } tsr_work_queue;
 
 /* Runs the job on `threads` threads. The first failure ends it. TSR_E_CANCELLED: stopped by *options->cancel. */
-tsr_status tsr_work_queue_run(const tsr_work_queue *job, unsigned threads, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_work_queue_run(const tsr_work_queue *job, unsigned threads, tsr_err *err);

@@ -26,4 +26,4 @@ typedef struct tsr_trtllm_quantization {
 /* Appends config.json. `dtype` is the dtype of activations and scales. TSR_E_UNSUPPORTED: the source's config.json
  * lacks a dimension. */
 tsr_status tsr_trtllm_config(tsr_text *out, const tsr_checkpoint *source, const char *model_type, tsr_dtype dtype,
-                             const tsr_trtllm_quantization *quantization, tsr_err *err) TSR_WARN_UNUSED;
+                             const tsr_trtllm_quantization *quantization, tsr_err *err);

@@ -29,7 +29,7 @@ static inline bool tsr_window_is_empty(const tsr_window *w)
 
 /* Reads a window of a source, rows without gaps, into `data`. */
 tsr_status tsr_read_window(const tsr_checkpoint *source, const tsr_tensor *t, const tsr_window *w, void *data,
-                           tsr_err *err) TSR_WARN_UNUSED;
+                           tsr_err *err);
 
 /* Returns where tsr_chunk_part_next begins. */
 tsr_chunk_part tsr_chunk_part_first(const tsr_tensor *t, const tsr_window *w);

@@ -43,7 +43,7 @@ int tsr_io_open_read(tsr_io_mode mode, const char *path, int fd, char *why, size
 /* Opens the file at `path`, which is also open as `fd`, for direct writes, and allocates `bytes`. *direct is -1 if the
  * file is written through the page cache. TSR_E_NOSPACE: the disk is full. */
 tsr_status tsr_io_open_write(const tsr_io_choice *choice, const char *path, int fd, uint64_t bytes, int *direct,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_err *err);
 
 /* Closes the descriptors. */
 void tsr_io_choice_end(tsr_io_choice *choice);

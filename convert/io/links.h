@@ -19,7 +19,7 @@ typedef struct tsr_links_summary {
 
 /* Finds the files of the plan that are whole source files: whole[n_files]. The first step of such a file reads its
  * source. */
-tsr_status tsr_links_find(const tsr_plan *plan, bool *whole, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_links_find(const tsr_plan *plan, bool *whole, tsr_err *err);
 
 /* Returns the source file that file `index` is a copy of. */
 const tsr_file *tsr_links_source(const tsr_plan *plan, size_t index);

@@ -26,5 +26,4 @@ void tsr_outgoing_begin(tsr_outgoing *o, const tsr_cpu_kernels *kernels, const t
                         uint64_t size, uint64_t offset);
 
 /* Ends the output when all of it is computed: writes it, or begins to. *digest is its XXH128. */
-tsr_status tsr_outgoing_end(tsr_outgoing *o, tsr_io *io, tsr_io_batch *batch, tsr_digest *digest,
-                            tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_outgoing_end(tsr_outgoing *o, tsr_io *io, tsr_io_batch *batch, tsr_digest *digest, tsr_err *err);

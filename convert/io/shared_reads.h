@@ -19,7 +19,7 @@ uint64_t tsr_shared_tables(const tsr_plan *plan);
 
 /* Announces a window that will be read once. Not thread-safe. */
 tsr_status tsr_shared_announce(tsr_shared_reads *shared, const tsr_checkpoint *source, const tsr_tensor *t,
-                               const tsr_window *w, tsr_err *err) TSR_WARN_UNUSED;
+                               const tsr_window *w, tsr_err *err);
 
 /* Makes reads of an announced file direct from now on, through `direct`, a descriptor opened with O_DIRECT (-1: page
  * cache). Starts threads that read ahead. Not thread-safe. */
@@ -27,7 +27,7 @@ void tsr_shared_read_directly(tsr_shared_reads *shared, const tsr_file *file, in
 
 /* Reads an announced window, rows without gaps, into `data`. Thread-safe. */
 tsr_status tsr_shared_read(tsr_shared_reads *shared, const tsr_checkpoint *source, const tsr_tensor *t,
-                           const tsr_window *w, void *data, tsr_err *err) TSR_WARN_UNUSED;
+                           const tsr_window *w, void *data, tsr_err *err);
 
 /* Asks the kernel to read ahead the bytes of an announced window that are not in memory. Thread-safe. */
 void tsr_shared_prefetch(tsr_shared_reads *shared, const tsr_checkpoint *source, const tsr_tensor *t,

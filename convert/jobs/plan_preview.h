@@ -12,6 +12,6 @@ typedef struct tsr_plan_preview {
 /* Makes a preview of the output that `plan` makes of `source`. Both must outlive it, and it must not move. On failure
  * there is nothing to free. */
 tsr_status tsr_plan_preview_make(tsr_plan_preview *preview, const tsr_plan *plan, const tsr_checkpoint *source,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+                                 tsr_err *err);
 
 void tsr_plan_preview_free(tsr_plan_preview *preview);

@@ -14,6 +14,6 @@ typedef struct tsr_quantize_preview {
 /* Makes a preview of `source`, which must outlive it; `preview` must not move. Returns the errors of planning:
  * TSR_E_NOTHING if nothing would be quantized. On failure there is nothing to free. */
 tsr_status tsr_quantize_preview_make(tsr_quantize_preview *preview, const tsr_checkpoint *source, tsr_scheme scheme,
-                                     tsr_err *err) TSR_WARN_UNUSED;
+                                     tsr_err *err);
 
 void tsr_quantize_preview_free(tsr_quantize_preview *preview);

@@ -6,4 +6,4 @@
 
 /* Adds a step that writes a matrix [R, C] or a vector [C] of BF16, F16 or F32 under its own name. *fold is read when the
  * plan runs. */
-tsr_status tsr_plan_fold(tsr_plan *plan, const tsr_tensor *tensor, const tsr_fold *fold, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_fold(tsr_plan *plan, const tsr_tensor *tensor, const tsr_fold *fold, tsr_err *err);

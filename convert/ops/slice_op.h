@@ -14,19 +14,19 @@ typedef struct tsr_slicing {
 
 /* Adds a step that writes n parts of any size one after another. */
 tsr_status tsr_plan_slice(tsr_plan *plan, const tsr_tensor *tensor, const tsr_tensor *out, tsr_slicing cut, uint32_t k,
-                          tsr_err *err) TSR_WARN_UNUSED;
+                          tsr_err *err);
 
 /* Adds a step that joins parts[cut.parts] to *out. */
 tsr_status tsr_plan_join(tsr_plan *plan, const tsr_tensor *const *parts, const tsr_tensor *out, tsr_slicing cut,
-                         tsr_err *err) TSR_WARN_UNUSED;
+                         tsr_err *err);
 
 /* Adds a step that writes n parts of any size one after another. */
 tsr_status tsr_plan_concatenate(tsr_plan *plan, const tsr_tensor *const *parts, uint32_t n, const tsr_tensor *out,
-                                tsr_err *err) TSR_WARN_UNUSED;
+                                tsr_err *err);
 
 /* Adds a step that writes `out->bytes` bytes of `tensor`, from `offset` on. */
 tsr_status tsr_plan_range(tsr_plan *plan, const tsr_tensor *tensor, uint64_t offset, const tsr_tensor *out,
-                          tsr_err *err) TSR_WARN_UNUSED;
+                          tsr_err *err);
 
 /* Adds a step that writes nothing and fails (TSR_E_MISMATCH) unless the bytes of both tensors are the same. */
-tsr_status tsr_plan_same(tsr_plan *plan, const tsr_tensor *a, const tsr_tensor *b, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_same(tsr_plan *plan, const tsr_tensor *a, const tsr_tensor *b, tsr_err *err);

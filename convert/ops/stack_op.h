@@ -14,4 +14,4 @@ typedef struct tsr_stack_shape {
 /* Adds a step that fills *out (BF16, F16 or F32) from FP32 values (`codes`) or values of the same dtype. parts[expert *
  * projections + i] decodes projection i of an expert. */
 tsr_status tsr_plan_stack(tsr_plan *plan, const tsr_decoded *const *parts, bool codes, const tsr_stack_shape *shape,
-                          const tsr_tensor *out, tsr_err *err) TSR_WARN_UNUSED;
+                          const tsr_tensor *out, tsr_err *err);

@@ -15,4 +15,4 @@ typedef struct tsr_cast_options {
 
 /* Makes the plan for *source, which outlives it. On failure *plan is empty. */
 tsr_status tsr_cast_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_cast_options *options,
-                         tsr_err *err) TSR_WARN_UNUSED;
+                         tsr_err *err);

@@ -50,4 +50,4 @@ tsr_dialect tsr_mx_default_dialect(tsr_scheme scheme, const tsr_checkpoint *sour
 /* Makes the plan for *source. `source` and `options` must outlive it. TSR_E_MISMATCH: the calibration lacks a layer, or
  * has an int8 scale instead of a range. On failure *plan is empty. */
 tsr_status tsr_mx_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_mx_options *options,
-                       tsr_err *err) TSR_WARN_UNUSED;
+                       tsr_err *err);

@@ -12,4 +12,4 @@
  * config.json. TSR_E_MISMATCH: the two do not have the same weights; the message names the tensor. TSR_E_UNSUPPORTED:
  * other codes. On failure *plan is empty. */
 tsr_status tsr_restore_codes_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, uint64_t max_shard_bytes,
-                                  tsr_err *err) TSR_WARN_UNUSED;
+                                  tsr_err *err);

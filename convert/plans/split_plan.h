@@ -23,12 +23,10 @@ typedef tsr_status tsr_scheme_maker(tsr_plan *plan, const tsr_checkpoint *const 
 /* Makes the plan. `view`, which it may fill, `*source` and `*options` must outlive the plan. On failure *plan is empty
  * and there is nothing to free. */
 tsr_status tsr_split_plan(tsr_plan *plan, tsr_decoded_view *view, const tsr_checkpoint *const *source,
-                          tsr_experts experts, tsr_scheme_maker *make, const void *options,
-                          tsr_err *err) TSR_WARN_UNUSED;
+                          tsr_experts experts, tsr_scheme_maker *make, const void *options, tsr_err *err);
 
 /* Makes *step read this part of plain data as its first input. */
-tsr_status tsr_split_set_input(tsr_plan *plan, tsr_step *step, const tsr_decoded_part *part,
-                               tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_split_set_input(tsr_plan *plan, tsr_step *step, const tsr_decoded_part *part, tsr_err *err);
 
 /* Returns the source tensor that a part is taken from. */
 const tsr_tensor *tsr_split_source(const tsr_decoded_part *part);

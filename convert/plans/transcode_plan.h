@@ -32,4 +32,4 @@ typedef struct tsr_transcode_options {
 /* Makes the plan for *source. *view, which it fills, *source and *options must outlive the plan. On failure *plan is
  * empty and there is nothing to free. */
 tsr_status tsr_transcode_plan(tsr_plan *plan, tsr_decoded_view *view, const tsr_checkpoint *source,
-                              const tsr_transcode_options *options, tsr_err *err) TSR_WARN_UNUSED;
+                              const tsr_transcode_options *options, tsr_err *err);

@@ -10,4 +10,4 @@ typedef tsr_status tsr_weights_maker(tsr_plan *plan, const tsr_weights *weights,
 /* Pairs the weights of *source, with blocks of this size if config.json states none, and refuses parts of absorbed
  * projections; `doing` is for the message. Then calls `make`. On failure *plan is empty. */
 tsr_status tsr_plan_by_weights(tsr_plan *plan, const tsr_checkpoint *const *source, tsr_block block, const char *doing,
-                               tsr_weights_maker *make, const void *options, tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_weights_maker *make, const void *options, tsr_err *err);

@@ -41,7 +41,7 @@ typedef struct tsr_file_part {
     unsigned output;
 } tsr_file_part;
 
-tsr_status tsr_digests_begin(tsr_digests *d, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_digests_begin(tsr_digests *d, const tsr_plan *plan, tsr_err *err);
 void tsr_digests_end(tsr_digests *d);
 
 /* Returns the pieces of a file's outputs, and their number. */
@@ -82,7 +82,7 @@ tsr_digest tsr_digest_of_digests(const tsr_digest *items, uint64_t n);
 size_t tsr_file_parts(const tsr_plan *plan, size_t file, tsr_file_part *parts);
 
 /* Computes the digest of a whole file. */
-tsr_status tsr_digests_file(const tsr_digests *d, size_t file, tsr_digest *digest, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_digests_file(const tsr_digests *d, size_t file, tsr_digest *digest, tsr_err *err);
 
 /* Returns the digest of bytes in memory. */
 tsr_digest tsr_digest_of(const tsr_cpu_kernels *kernels, const void *data, uint64_t size);

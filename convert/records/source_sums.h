@@ -39,4 +39,4 @@ void tsr_source_sum_add(tsr_source_sum *total, const tsr_source_sum *more);
 /* Appends an object to the open array that describes what a step has read. Appends nothing if the step reads
  * nothing. */
 tsr_status tsr_source_sum_write(tsr_text *text, const tsr_plan *plan, const tsr_step *step, const tsr_source_sum *sum,
-                                tsr_err *err) TSR_WARN_UNUSED;
+                                tsr_err *err);

@@ -106,16 +106,15 @@ void tsr_scheme_policy(tsr_scheme scheme, tsr_policy_options *policy);
 
 /* Rejects a value of `option` on the command line that another tool (llm-compressor, ModelOpt, llama.cpp) uses as the
  * name of a scheme, and suggests the name used here. TSR_E_USAGE. */
-tsr_status tsr_scheme_refuse_foreign(const char *option, int argc, char **argv, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_scheme_refuse_foreign(const char *option, int argc, char **argv, tsr_err *err);
 
 /* Rejects a dialect in which no loader reads the scheme; the message lists the dialects that are read, with their
  * loaders. TSR_E_USAGE. `err` may be NULL. */
-tsr_status tsr_scheme_check_dialect(tsr_scheme scheme, tsr_dialect dialect, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_scheme_check_dialect(tsr_scheme scheme, tsr_dialect dialect, tsr_err *err);
 
 /* Rejects a way to choose scales that the scheme does not support with scales of the dtype `stored` (powers of two:
  * F8_E8M0). TSR_E_USAGE. `err` may be NULL. */
-tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, tsr_dtype stored,
-                                   tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, tsr_dtype stored, tsr_err *err);
 
 /* Returns the way to choose scales of this scheme in a mix of schemes: --scales four-six leaves amax to all but NVFP4. */
 tsr_scale_search tsr_scheme_search(tsr_scheme scheme, tsr_scale_search search);

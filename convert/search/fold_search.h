@@ -29,4 +29,4 @@ typedef struct tsr_fold_gain {
 /* Fills the exponents of all sets. Each weight is read 21 times. The result does not depend on threads or instruction sets.
  * TSR_E_MISMATCH: the importance is of another model, or has no data for any set. Errors of tsr_compare_schemes. */
 tsr_status tsr_fold_search_run(const tsr_fold_search *search, const tsr_run_options *run, tsr_fold_gain *gain,
-                               tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_err *err);

@@ -15,4 +15,4 @@ typedef struct tsr_rules_match {
 /* Matches all items; results are in `arena`. TSR_E_UNSUPPORTED: the patterns with wildcards need more steps than a
  * checkpoint of this size may take. */
 tsr_status tsr_rules_match_all(tsr_rules_match *match, const tsr_scheme_rules *rules, const tsr_checkpoint *checkpoint,
-                               tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_arena *arena, tsr_err *err);

@@ -26,4 +26,4 @@ typedef struct tsr_rules_options {
  * layer; a rule names a missing weight, or one that cannot have the scheme; nvfp4 without ranges. On failure *plan is
  * empty. */
 tsr_status tsr_rules_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_rules_options *options,
-                          tsr_err *err) TSR_WARN_UNUSED;
+                          tsr_err *err);

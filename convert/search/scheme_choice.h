@@ -38,4 +38,4 @@ typedef struct tsr_choice {
 /* Sets picked[i], the caller's array, to the chosen option of groups[i]. The sum of all bytes must stay below 2^63.
  * TSR_E_NOMEM. */
 tsr_status tsr_scheme_choice(const tsr_choice_group *groups, size_t n, uint64_t budget, size_t *picked,
-                             tsr_choice *choice, tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_choice *choice, tsr_err *err);

@@ -18,6 +18,6 @@ typedef struct tsr_part_log {
 /* Opens the log, and lets `upload` (begun by tsr_multipart_begin) continue and record there. *other receives the id of
  * an upload of another file, which must be given up, or NULL; the caller frees it. */
 tsr_status tsr_part_log_open(tsr_part_log *log, const char *path, uint64_t bytes, uint64_t digest,
-                             tsr_multipart *upload, char **other, tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_multipart *upload, char **other, tsr_err *err);
 
 void tsr_part_log_close(tsr_part_log *log);

@@ -17,4 +17,4 @@ struct tsr_uploads {
 bool tsr_uploads_has(const tsr_uploads *uploads, const tsr_sent *sent);
 
 /* Records in the spool where its output is, and if that is complete. */
-tsr_status tsr_uploads_write_head(const tsr_uploads *uploads, bool complete, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_uploads_write_head(const tsr_uploads *uploads, bool complete, tsr_err *err);

@@ -39,7 +39,7 @@ typedef struct tsr_lora {
  * TSR_E_MISMATCH: the base has no such weight. TSR_E_SHAPE: shapes do not fit. TSR_E_UNSUPPORTED: see
  * formats/adapters/lora_config.h. On failure there is nothing to free. */
 tsr_status tsr_lora_read(tsr_lora *lora, const tsr_checkpoint *adapter, double factor, const tsr_checkpoint *base,
-                         const tsr_weights *weights, tsr_err *err) TSR_WARN_UNUSED;
+                         const tsr_weights *weights, tsr_err *err);
 
 /* Returns the update of a weight; NULL: it has none. Logarithmic time. */
 const tsr_lora_update *tsr_lora_update_of(const tsr_lora *lora, const tsr_weight *weight);

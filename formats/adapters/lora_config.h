@@ -54,7 +54,7 @@ typedef struct tsr_lora_config {
  * TSR_E_FORMAT: the file is damaged or a value has the wrong type. TSR_E_UNSUPPORTED: an option that cannot be
  * merged. Messages name the file and the option. On failure there is nothing to free. */
 tsr_status tsr_lora_config_read(tsr_lora_config *config, const char *path, const char *text, size_t size,
-                                tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+                                tsr_arena *arena, tsr_err *err);
 
 /* Returns true if PEFT adapts this module ("model.layers.0.self_attn.q_proj"). */
 bool tsr_lora_targets_module(const tsr_lora_config *config, const char *module);

@@ -31,4 +31,4 @@ bool tsr_gguf_is(const void *data, size_t size);
 /* Reads the header of a file of `size` bytes at `data`. Names and tables are in the arena. `path` is for messages.
  * TSR_E_FORMAT: the header is damaged, or the data of a tensor of type F32 is not within the file. */
 tsr_status tsr_gguf_read(tsr_gguf *gguf, const char *path, const void *data, size_t size, tsr_arena *arena,
-                         tsr_err *err) TSR_WARN_UNUSED;
+                         tsr_err *err);

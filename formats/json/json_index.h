@@ -24,8 +24,7 @@ typedef struct tsr_json_index {
 /* Checks that `text` is exactly one JSON object, and indexes its members. TSR_E_FORMAT: it is not, or an object repeats
  * a key, because readers differ in which value they use. `name` is for messages. After a failure there is nothing to
  * free. */
-tsr_status tsr_json_index_read(tsr_json_index *index, const char *name, const char *text, size_t size,
-                               tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_index_read(tsr_json_index *index, const char *name, const char *text, size_t size, tsr_err *err);
 
 /* Finds the value at a path of the whole document, like tsr_json_find. */
 bool tsr_json_index_find(const tsr_json_index *index, const char *path, tsr_json_text *value);

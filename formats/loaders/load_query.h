@@ -142,7 +142,7 @@ void tsr_rule_modelopt(const tsr_load_query *q);
 void tsr_rule_mixed(const tsr_load_query *q);
 
 /* load_globals.c. The first function reads the data of the second, once for all loaders. */
-tsr_status tsr_globals_compare(tsr_load_query *q, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_globals_compare(tsr_load_query *q, tsr_arena *arena, tsr_err *err);
 void tsr_rule_globals(const tsr_load_query *q);
 
 /* load_experts.c: */

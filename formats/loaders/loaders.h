@@ -84,5 +84,4 @@ void tsr_loader_list_rules(tsr_loader loader, const char *model_type, tsr_list_r
 
 /* Fills table->ok for the loaders and TP sizes (each at least 1) of the table. `issues` receives the reasons if a
  * loader fails. */
-tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subject, tsr_issues *issues,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subject, tsr_issues *issues, tsr_err *err);

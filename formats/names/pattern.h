@@ -31,7 +31,7 @@ typedef struct tsr_pattern {
 /* Compiles `text` into `pattern`, which lives in the arena. A zero-initialized pattern matches nothing.
  * TSR_E_UNSUPPORTED: an unsupported construct. TSR_E_FORMAT: Python would reject it too. Both messages have the
  * construct and the position. */
-tsr_status tsr_pattern_compile(tsr_pattern *pattern, const char *text, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_pattern_compile(tsr_pattern *pattern, const char *text, tsr_arena *arena, tsr_err *err);
 
 /* Returns true if the pattern can be evaluated for this name; false if it tests for letters or digits and the name has
  * characters beyond ASCII. */

@@ -30,5 +30,5 @@ typedef struct tsr_curl {
 } tsr_curl;
 
 /* Loads libcurl.so.4, which stays loaded. TSR_E_UNSUPPORTED: it is not installed or too old. */
-tsr_status tsr_curl_load(tsr_curl *curl, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_curl_load(tsr_curl *curl, tsr_err *err);
 #endif

@@ -32,11 +32,11 @@ typedef struct tsr_remote_file {
 typedef struct tsr_remote_reading tsr_remote_reading;
 
 /* Loads what reading from servers needs, before the process is restricted to certain files. */
-tsr_status tsr_remote_prepare(tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_remote_prepare(tsr_err *err);
 
 /* Opens an address and lists its files. TSR_E_FORMAT: there is no such place. TSR_E_IO: the server cannot be reached
  * or refuses access. TSR_E_UNSUPPORTED: the build or the server cannot do it. */
-tsr_status tsr_remote_open(tsr_remote **remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_remote_open(tsr_remote **remote, const char *address, tsr_err *err);
 
 /* Ends all requests and frees everything. NULL is fine. */
 void tsr_remote_close(tsr_remote *remote);
@@ -59,11 +59,10 @@ tsr_remote_reading *tsr_remote_begin(const tsr_remote_file *file, void *data, si
 
 /* Waits for a read and frees it; NULL is TSR_E_NOMEM. TSR_E_IO: the file has changed, or the server does not deliver.
  * Thread-safe. */
-tsr_status tsr_remote_end(tsr_remote_reading *reading, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_remote_end(tsr_remote_reading *reading, tsr_err *err);
 
 /* Reads and waits. Thread-safe. */
-tsr_status tsr_remote_read(const tsr_remote_file *file, void *data, size_t size, uint64_t offset,
-                           tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_remote_read(const tsr_remote_file *file, void *data, size_t size, uint64_t offset, tsr_err *err);
 
 /* Begins to read the beginning of a safetensors file, where its header is: from the cache of headers, or from the
  * server. Thread-safe; cannot fail. */

@@ -13,7 +13,7 @@ typedef struct tsr_requests {
 } tsr_requests;
 
 /* Prepares t->easy for the next attempt. TSR_E_NOMEM: no memory. */
-tsr_status tsr_request_begin(const tsr_requests *with, tsr_transfer *t, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_request_begin(const tsr_requests *with, tsr_transfer *t, tsr_err *err);
 
 /* Takes the result of an attempt. Returns true if the request has ended, with t->status; otherwise it is repeated
  * after t->not_before. */

@@ -56,13 +56,13 @@ typedef struct tsr_transfers tsr_transfers;
 
 /* Loads libcurl and prepares requests with these credentials, which are borrowed. The thread starts with the first
  * request. TSR_E_UNSUPPORTED: there is no libcurl. */
-tsr_status tsr_transfers_begin(tsr_transfers **transfers, const tsr_access *access, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_transfers_begin(tsr_transfers **transfers, const tsr_access *access, tsr_err *err);
 
 /* Begins a request. Thread-safe. */
 void tsr_transfers_add(tsr_transfers *transfers, tsr_transfer *t);
 
 /* Waits for the end of a request and returns its status. Thread-safe. */
-tsr_status tsr_transfers_wait(tsr_transfers *transfers, tsr_transfer *t, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_transfers_wait(tsr_transfers *transfers, tsr_transfer *t, tsr_err *err);
 
 /* Waits for the end of a request for 0.1 s at most. Returns true if it has ended. Thread-safe. */
 bool tsr_transfers_wait_a_while(tsr_transfers *transfers, const tsr_transfer *t);

@@ -36,7 +36,7 @@ typedef struct tsr_calibration {
 
 /* Reads a file of either kind: JSON if the name ends in .json, otherwise safetensors. On failure *calibration is empty.
  * TSR_E_FORMAT: a value is not a number, half a pair is missing, or a scale is not finite and positive. */
-tsr_status tsr_calibration_read(tsr_calibration *calibration, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_calibration_read(tsr_calibration *calibration, const char *path, tsr_err *err);
 
 void tsr_calibration_free(tsr_calibration *calibration);
 

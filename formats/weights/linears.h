@@ -36,7 +36,7 @@ typedef struct tsr_linears {
 /* Collects attention, feed-forward and expert matrices. Embeddings, output head, routers, norms and the other tensors
  * of MTP layers are left out. */
 tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *checkpoint, const tsr_weights *weights,
-                               const tsr_model *model, tsr_err *err) TSR_WARN_UNUSED;
+                               const tsr_model *model, tsr_err *err);
 
 static inline bool tsr_linear_is_quantized(const tsr_linear *linear)
 {

@@ -19,8 +19,7 @@ void tsr_factor_cache_set_threads(tsr_factor_cache *cache, uint64_t threads);
 /* Finds or computes the factor of h [cols, cols] (see tsr_hessian_factorize). `h` identifies it. The caller returns
  * *factor by tsr_factor_cache_release. Thread-safe; a thread must not hold two factors. */
 tsr_status tsr_factor_cache_take(tsr_factor_cache *cache, const unsigned char *h, size_t cols, const char *what,
-                                 const tsr_cpu_kernels *kernels, const tsr_hessian_factor **factor,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+                                 const tsr_cpu_kernels *kernels, const tsr_hessian_factor **factor, tsr_err *err);
 
 void tsr_factor_cache_release(tsr_factor_cache *cache, const tsr_hessian_factor *factor);
 

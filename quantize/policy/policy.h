@@ -47,7 +47,7 @@ typedef struct tsr_policy_options {
  * quantized. Composed reasons go into `arena`. `model_type` may be NULL. */
 tsr_status tsr_policy_decide(const tsr_checkpoint *checkpoint, const char *model_type,
                              const tsr_policy_options *options, tsr_arena *arena, tsr_decision *decisions,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_err *err);
 
 /* Returns the model_type that selects the tables, in `arena`; for a multimodal model it may be that of its language
  * part. NULL: config.json has none. */

@@ -60,7 +60,7 @@ typedef struct tsr_overview {
 } tsr_overview;
 
 /* Sums up a result, which must outlive the overview. After a failure there is nothing to free. */
-tsr_status tsr_overview_make(tsr_overview *overview, const tsr_result *result, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_overview_make(tsr_overview *overview, const tsr_result *result, tsr_err *err);
 
 /* Returns the number of findings of a check. */
 size_t tsr_count_findings(const tsr_result *result, const char *check);

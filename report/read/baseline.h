@@ -37,11 +37,11 @@ typedef struct tsr_baseline {
 /* Reads `path` and compares. TSR_E_MISMATCH: another kind of result, or no rows in common with `now`. After a
  * failure there is nothing to free. */
 tsr_status tsr_baseline_make(tsr_baseline *baseline, const tsr_result *now, const char *path, double limit,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_err *err);
 
 /* Like tsr_baseline_make, for an earlier result in memory. `path` is its name in messages. */
 tsr_status tsr_baseline_of_text(tsr_baseline *baseline, const tsr_result *now, const char *path, const char *text,
-                                size_t size, double limit, tsr_err *err) TSR_WARN_UNUSED;
+                                size_t size, double limit, tsr_err *err);
 
 void tsr_baseline_free(tsr_baseline *baseline);
 

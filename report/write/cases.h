@@ -25,10 +25,10 @@ typedef struct tsr_cases {
 } tsr_cases;
 
 /* Makes the cases of one result, at least one. After a failure there is nothing to free. */
-tsr_status tsr_cases_make(tsr_cases *cases, const tsr_overview *overview, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cases_make(tsr_cases *cases, const tsr_overview *overview, tsr_err *err);
 
 /* Makes the cases of a comparison with an earlier result: one per layer, and one for the whole. */
 tsr_status tsr_cases_of_baseline(tsr_cases *cases, const tsr_baseline *baseline, const tsr_overview *overview,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+                                 tsr_err *err);
 
 void tsr_cases_free(tsr_cases *cases);

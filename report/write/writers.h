@@ -13,7 +13,7 @@ void tsr_write_markdown(tsr_text *text, const tsr_report *report);
 void tsr_write_csv(tsr_text *text, const tsr_report *report);
 
 /* Writes JUnit XML: a suite for each result. */
-tsr_status tsr_write_junit(tsr_text *text, const tsr_report *report, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_write_junit(tsr_text *text, const tsr_report *report, tsr_err *err);
 
 /* Writes the report as JSON, tessera-report/1. */
 void tsr_write_json(tsr_text *text, const tsr_report *report);

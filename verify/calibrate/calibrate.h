@@ -20,5 +20,4 @@ typedef struct tsr_calibrate_options {
  * verify/forward/tokens/token_file.h, and: TSR_E_NOT_APPLICABLE: it needs more than run.memory. TSR_E_VALUE: an input is
  * NaN or infinite. */
 tsr_status tsr_calibrate(const tsr_forward_request *request, const tsr_calibrate_options *options,
-                         tsr_collector *collector, tsr_forward_figures *figures, size_t *resumed,
-                         tsr_err *err) TSR_WARN_UNUSED;
+                         tsr_collector *collector, tsr_forward_figures *figures, size_t *resumed, tsr_err *err);

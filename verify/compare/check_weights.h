@@ -63,6 +63,6 @@ const char *tsr_check_name(tsr_check check);
 /* Runs the checks. `c` has src as a and dst as b, whole or for some tensors. Findings are results; TSR_E_IO and similar
  * are errors. */
 tsr_status tsr_check_weights(const tsr_side *src, const tsr_side *dst, const tsr_comparison *c,
-                             const tsr_weight_limits *limits, tsr_findings *findings, tsr_err *err) TSR_WARN_UNUSED;
+                             const tsr_weight_limits *limits, tsr_findings *findings, tsr_err *err);
 
 void tsr_findings_free(tsr_findings *findings);

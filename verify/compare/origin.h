@@ -14,4 +14,4 @@ typedef struct tsr_origin {
 
 /* Compares the first tile of `weight`, which belongs to `dst`, with that of every tensor of `src` with its shape. */
 tsr_status tsr_find_origin(const tsr_side *src, const tsr_side *dst, const tsr_weight *weight, tsr_origin *origin,
-                           tsr_err *err) TSR_WARN_UNUSED;
+                           tsr_err *err);

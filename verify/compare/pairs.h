@@ -44,7 +44,7 @@ typedef struct tsr_comparison {
 /* Fills out->pairs with the pairs that the globs of the options select. TSR_E_USAGE: none matches. TSR_E_UNSUPPORTED:
  * there are no tensors at all. */
 tsr_status tsr_pairs_find(const tsr_side *a, const tsr_side *b, const tsr_compare_options *options, tsr_comparison *out,
-                          tsr_err *err) TSR_WARN_UNUSED;
+                          tsr_err *err);
 
 /* Returns the name of a pair. */
 const char *tsr_pair_name(const tsr_pair *pair);

@@ -29,6 +29,6 @@ const tsr_tensor *tsr_activations_find(const tsr_checkpoint *file, const char *w
 /* Reads rows [0, m). Lowers m to the number of existing rows. TSR_E_SHAPE: rows are not k long. TSR_E_VALUE: NaN or
  * Inf. TSR_E_UNSUPPORTED: another dtype. */
 tsr_status tsr_activations_read(const tsr_checkpoint *file, const tsr_tensor *tensor, size_t *m, size_t k, uint16_t *x,
-                                tsr_err *err) TSR_WARN_UNUSED;
+                                tsr_err *err);
 
 bool tsr_activations_are_zero(const uint16_t *x, size_t n);

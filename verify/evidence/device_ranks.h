@@ -19,8 +19,7 @@ enum { TSR_RANKS_HOW = 64 };
  * GPU, the reason is listed in `evidence` as skipped, once for each subject. TSR_E_DEVICE: connecting the GPUs
  * failed, or ranks would share a GPU although the options demand one for each. */
 tsr_status tsr_device_ranks_spread(const tsr_device_ranks *ranks, const tsr_kernel_options *options,
-                                   const char *subject, char how[TSR_RANKS_HOW], tsr_evidence *evidence,
-                                   tsr_err *err) TSR_WARN_UNUSED;
+                                   const char *subject, char how[TSR_RANKS_HOW], tsr_evidence *evidence, tsr_err *err);
 
 /* Returns true if all ranks hold the same bits: sums [ranks][n]. */
 bool tsr_device_ranks_agree(const float *sums, size_t ranks, size_t n);

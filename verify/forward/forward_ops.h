@@ -225,11 +225,11 @@ static inline double *tsr_doubles(const tsr_activation *x)
     .quantize = quantize, .round = round_all
 
 /* Implement ops->attend, ops->index, ops->convolve, ops->recur and ops->compress on the CPU. */
-tsr_status tsr_cpu_attend(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_cpu_index(tsr_ops *ops, const tsr_op_index *args, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_cpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_cpu_recur(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_cpu_compress(tsr_ops *ops, const tsr_op_compress *args, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cpu_attend(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err);
+tsr_status tsr_cpu_index(tsr_ops *ops, const tsr_op_index *args, tsr_err *err);
+tsr_status tsr_cpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err);
+tsr_status tsr_cpu_recur(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err);
+tsr_status tsr_cpu_compress(tsr_ops *ops, const tsr_op_compress *args, tsr_err *err);
 
 /* Returns the operations of the CPU. */
 tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel);
@@ -237,4 +237,4 @@ tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel);
 /* Calls ops->linear, with the rows of W divided among `ops` and its further tables if that is faster. One table sums
  * all terms of an element. In FP64 on the CPU their order is fixed, so that results do not depend on the number of
  * tables. */
-tsr_status tsr_ops_linear(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_ops_linear(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err);

@@ -41,7 +41,7 @@ const char *tsr_input_choice_name(tsr_input_choice choice);
 /* Sets *coding to the input quantization of this weight. Inputs of a plain weight are never quantized.
  * TSR_E_UNSUPPORTED: the checkpoint states an unknown form; the message names an option that helps. */
 tsr_status tsr_input_coding_of(tsr_input_coding *coding, tsr_input_choice choice, const tsr_side *side,
-                               const tsr_weight *weight, tsr_err *err) TSR_WARN_UNUSED;
+                               const tsr_weight *weight, tsr_err *err);
 
 /* Writes "fp8, 128 columns to a scale", ... for people. Returns text. */
 const char *tsr_input_coding_text(const tsr_input_coding *coding, char *text, size_t size);

@@ -5,4 +5,4 @@
 
 #include "verify/kernels/mx_operand.h"
 
-tsr_status tsr_judge_mx_dequant(const tsr_mx_subject *subject, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_judge_mx_dequant(const tsr_mx_subject *subject, tsr_evidence *evidence, tsr_err *err);

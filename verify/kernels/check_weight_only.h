@@ -22,4 +22,4 @@ typedef struct tsr_weight_only {
 } tsr_weight_only;
 
 /* Adds findings to `evidence`. A product that no kernel accepts is skipped there, with the reason. */
-tsr_status tsr_judge_weight_only(const tsr_weight_only *w, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_judge_weight_only(const tsr_weight_only *w, tsr_evidence *evidence, tsr_err *err);

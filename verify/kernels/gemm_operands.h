@@ -48,15 +48,15 @@ typedef struct tsr_gemm_operands {
 bool tsr_gemm_alike(const tsr_gemm_entry *a, const tsr_gemm_entry *b);
 
 /* Chooses the experts of a job: all, or a subset by the seed. */
-tsr_status tsr_gemm_choose_experts(tsr_gemm_operands *operands, size_t job, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gemm_choose_experts(tsr_gemm_operands *operands, size_t job, tsr_err *err);
 
 /* Chooses experts, tokens, and the judged rows and columns. Reads or generates the activations, and allocates the
  * remaining arrays. `job` is an index into c->jobs. tsr_gemm_operands_free frees the memory, also after a failure. */
-tsr_status tsr_gemm_operands_shape(tsr_gemm_operands *operands, size_t job, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gemm_operands_shape(tsr_gemm_operands *operands, size_t job, tsr_err *err);
 
 /* Quantizes the activations, reads the weights, and computes the exact products and those of the originals. Codes or
  * scales that make the product impossible to compute become findings, and set operands->unfit. */
-tsr_status tsr_gemm_operands_fill(tsr_gemm_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gemm_operands_fill(tsr_gemm_operands *operands, tsr_err *err);
 
 void tsr_gemm_operands_free(tsr_gemm_operands *operands);
 

@@ -33,7 +33,7 @@ const char *tsr_mx_subject_name(tsr_arena *arena, const tsr_weight *weight, uint
 /* Reads the rows that the options select into memory of `arena`. Scales, codes or a global scale without a value
  * become findings about the checkpoint, and *sound becomes false. */
 tsr_status tsr_mx_operand_read(const tsr_mx_subject *subject, tsr_arena *arena, tsr_mx_operand *operand, bool *sound,
-                               tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_evidence *evidence, tsr_err *err);
 
 /* Decodes codes into out[rows][k], without their scales. */
 void tsr_mx_decode_codes(tsr_mx_form form, const void *codes, size_t rows, size_t k, double *out);

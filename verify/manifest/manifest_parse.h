@@ -42,7 +42,7 @@ typedef struct tsr_manifest {
 
 /* Reads a manifest. TSR_E_FORMAT: it is damaged by its own digest, contradicts itself, or names files outside of the
  * output. TSR_E_UNSUPPORTED: another version. It must be freed even after a failure. */
-tsr_status tsr_manifest_read(tsr_manifest *manifest, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_manifest_read(tsr_manifest *manifest, const char *path, tsr_err *err);
 void tsr_manifest_free(tsr_manifest *manifest);
 
 tsr_manifest_digest tsr_manifest_digest_of(const void *data, size_t size);

@@ -46,5 +46,5 @@ typedef struct tsr_manifest_sources {
 
 /* Reads the sources of a manifest that tsr_manifest_read has accepted. TSR_E_FORMAT, TSR_E_UNSUPPORTED. They must be
  * freed even after a failure. */
-tsr_status tsr_manifest_sources_read(tsr_manifest_sources *reads, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_manifest_sources_read(tsr_manifest_sources *reads, const char *path, tsr_err *err);
 void tsr_manifest_sources_free(tsr_manifest_sources *reads);

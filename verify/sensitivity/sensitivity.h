@@ -29,4 +29,4 @@ typedef struct tsr_sensitivity_request {
  * verify/forward/forward.h and verify/sensitivity/weight_error.h, and: TSR_E_MISMATCH: the quantized checkpoint lacks a
  * weight of the source. TSR_E_NOT_APPLICABLE: it needs more than run.memory. */
 tsr_status tsr_sensitivities_measure(const tsr_sensitivity_request *request, tsr_sensitivity *groups, size_t n,
-                                     tsr_forward_figures *figures, tsr_err *err) TSR_WARN_UNUSED;
+                                     tsr_forward_figures *figures, tsr_err *err);

@@ -90,7 +90,6 @@ typedef struct tsr_contents {
 
 /* Surveys a checkpoint, which is borrowed and must outlive the survey. `block` overrides config.json unless it is 0 x
  * 0. Fails only for read errors and lack of memory. */
-tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpoint, tsr_block block,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpoint, tsr_block block, tsr_err *err);
 
 void tsr_contents_free(tsr_contents *survey);

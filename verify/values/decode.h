@@ -11,8 +11,7 @@
 void tsr_decode(unsigned char dtype, const unsigned char *bytes, size_t n, double *out);
 
 /* Decodes all elements of a tensor. TSR_E_NOMEM, TSR_E_IO and other read errors. */
-tsr_status tsr_decode_tensor(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, double *out,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_decode_tensor(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, double *out, tsr_err *err);
 
 /* Decodes n elements of such a dtype. Only those of F8_E4M3 are multiplied by `scale`. */
 void tsr_decode_scaled(tsr_dtype dtype, const unsigned char *bytes, size_t n, double scale, double *out);

@@ -31,7 +31,7 @@ typedef struct tsr_derived_tensor {
  * Sets *made, and *weight to a stand-in with its name and shape, both in `arena`. *made is NULL if it cannot be
  * derived. TSR_E_NOMEM. */
 tsr_status tsr_derived_find(const tsr_side *from, const tsr_side *with, const tsr_weight *wanted, tsr_arena *arena,
-                            const tsr_derived_tensor **made, const tsr_weight **weight, tsr_err *err) TSR_WARN_UNUSED;
+                            const tsr_derived_tensor **made, const tsr_weight **weight, tsr_err *err);
 
 /* Returns true if tensors of `with` replace `kv_b` of `from`, or a stack of experts, which `with` lacks.
  * tsr_derived_find finds these tensors. */

@@ -19,7 +19,7 @@ typedef struct tsr_tensor_list {
 
 /* Lists the tensors whose names match one of the globs. TSR_E_USAGE: a glob matches no name. */
 tsr_status tsr_tensor_list_find(tsr_tensor_list *list, const tsr_checkpoint *checkpoint, const tsr_weights *weights,
-                                const char *const *globs, size_t n_globs, tsr_err *err) TSR_WARN_UNUSED;
+                                const char *const *globs, size_t n_globs, tsr_err *err);
 
 /* Prints a line for each tensor. */
 void tsr_tensor_list_print(const tsr_tensor_list *list, const tsr_checkpoint *checkpoint);

@@ -29,7 +29,7 @@ uint64_t tsr_update_scratch(const tsr_update *update, uint64_t rows);
 /* Makes the factors from the data of the windows. They are in `scratch`. Thread-safe. TSR_E_VALUE: NaN or Inf. */
 tsr_status tsr_update_make_factors(const tsr_update *update, uint64_t row, uint64_t rows, void *const in[2],
                                    const tsr_cpu_kernels *kernels, void *scratch, tsr_update_factors *factors,
-                                   tsr_err *err) TSR_WARN_UNUSED;
+                                   tsr_err *err);
 
 /* Computes `rows` rows of the update, from the row `skip` of the factors on, to `out` [rows, cols]. */
 void tsr_update_compute(const tsr_update *update, const tsr_update_factors *factors, uint64_t skip, uint64_t rows,

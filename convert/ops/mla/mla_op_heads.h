@@ -35,7 +35,7 @@ tsr_mla_params *tsr_mla_keep(tsr_plan *plan, const tsr_weight *kv_b, const tsr_m
 
 /* Decodes a piece to dense BF16 or FP32 in `out`. A plain weight can only be decoded to FP32. */
 tsr_status tsr_mla_decode_heads(const tsr_cpu_kernels *k, const tsr_mla_piece *x, tsr_dtype dtype, void *out,
-                                void *scratch, tsr_err *err) TSR_WARN_UNUSED;
+                                void *scratch, tsr_err *err);
 
 /* Writes the transpose of a dense matrix of rows x cols elements of `width` bytes; if not `transposed`, a copy. */
 void tsr_mla_place(void *to, const void *from, uint64_t rows, uint64_t cols, size_t width, bool transposed);

@@ -58,7 +58,7 @@ bool tsr_move_needs_largest(const tsr_weight *weight, const tsr_move *move);
 /* Makes *step, which quantizes the view's rows to the target, move their codes instead. tsr_move_reason must not be
  * NULL for them. The outputs of the step stay the same. */
 tsr_status tsr_step_move(tsr_plan *plan, tsr_step *step, const tsr_row_view *view, const tsr_move *move, bool powers,
-                         tsr_err *err) TSR_WARN_UNUSED;
+                         tsr_err *err);
 
 /* Returns true if the weight has an input scale for its layer: one F32 value, like the global scale of NVFP4
  * weights. */

@@ -14,4 +14,4 @@ void tsr_buffered_zeros_pack(uint32_t bits, const int8_t *zeros, uint64_t row, u
 
 /* The .finish function of steps whose out[1] is scales: computes their statistics for the report. TSR_E_NOMEM. */
 tsr_status tsr_buffered_scales_finish(const tsr_step *step, void *const *buffered, tsr_quant_stats *stats,
-                                      tsr_err *err) TSR_WARN_UNUSED;
+                                      tsr_err *err);

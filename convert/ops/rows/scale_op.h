@@ -9,4 +9,4 @@
 tsr_window tsr_scale_window(const tsr_fp8_rect *rect);
 
 /* Adds a step that writes the weight's scales as FP32 under `name`, exactly and without padding. */
-tsr_status tsr_plan_scales(tsr_plan *plan, const tsr_weight *weight, const char *name, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_scales(tsr_plan *plan, const tsr_weight *weight, const char *name, tsr_err *err);

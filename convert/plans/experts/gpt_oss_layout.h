@@ -15,8 +15,7 @@ extern const size_t tsr_gpt_oss_n_kept;
 
 /* Rejects (TSR_E_UNSUPPORTED) what the layout cannot hold: another model, experts stored one by one, unquantized
  * experts, other quantized layers. The checkpoint is a view in which plain stacks are [experts, out, in]. */
-tsr_status tsr_gpt_oss_check(const tsr_checkpoint *checkpoint, const tsr_decision *decisions,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpt_oss_check(const tsr_checkpoint *checkpoint, const tsr_decision *decisions, tsr_err *err);
 
 /* Warns if the plan's source is such a model: its experts are written one by one, which no loader reads. */
-tsr_status tsr_gpt_oss_warn(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpt_oss_warn(tsr_plan *plan, tsr_err *err);

@@ -30,8 +30,7 @@ typedef struct tsr_fold_sets {
 /* Finds all sets, in the order of the layers. All memory is in `arena`. TSR_E_UNSUPPORTED: an unknown family, or a
  * tensor of a layer that the family does not have. TSR_E_FORMAT: a tensor is missing, or is not a matrix of BF16, F16
  * or F32. TSR_E_SHAPE: shapes contradict each other. */
-tsr_status tsr_fold_sets_find(tsr_fold_sets *sets, const tsr_checkpoint *checkpoint, tsr_arena *arena,
-                              tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_fold_sets_find(tsr_fold_sets *sets, const tsr_checkpoint *checkpoint, tsr_arena *arena, tsr_err *err);
 
 /* Sets the exponents of all tensors of a set from those of its channels [channels]: negative ones for the producer. */
 void tsr_fold_set_apply(const tsr_fold_sets *sets, const tsr_fold_set *set, const tsr_checkpoint *checkpoint,

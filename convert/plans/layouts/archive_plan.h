@@ -15,7 +15,7 @@ typedef struct tsr_archive_options {
  * so that several threads can read one tensor and a partial read unpacks little more than it needs. Uses the first of
  * `source`. */
 tsr_status tsr_archive_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_archive_options *options,
-                            tsr_err *err) TSR_WARN_UNUSED;
+                            tsr_err *err);
 
 /* Restores the plain file of each archive. TSR_E_UNSUPPORTED: there is no archive. */
-tsr_status tsr_unarchive_plan(tsr_plan *plan, const tsr_checkpoint *const *source, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_unarchive_plan(tsr_plan *plan, const tsr_checkpoint *const *source, tsr_err *err);

@@ -13,4 +13,4 @@ typedef struct tsr_gpt_oss_options {
 /* Makes the plan for *source. `source` outlives it. TSR_E_UNSUPPORTED: another model, other codes, or the layout
  * already. On failure *plan is empty. */
 tsr_status tsr_gpt_oss_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_gpt_oss_options *options,
-                            tsr_err *err) TSR_WARN_UNUSED;
+                            tsr_err *err);

@@ -29,4 +29,4 @@ bool tsr_w4afp8_has(const tsr_weight *weight);
  * quantized already, or has no separate routed experts. TSR_E_SHAPE: groups do not divide a row. TSR_E_MISMATCH: the
  * calibration lacks a layer, or has an int8 scale instead of a range. On failure *plan is empty. */
 tsr_status tsr_w4afp8_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_w4afp8_options *options,
-                           tsr_err *err) TSR_WARN_UNUSED;
+                           tsr_err *err);

@@ -15,4 +15,4 @@ typedef struct tsr_merge_options {
  * weight are added up in the order of the adapters. Every weight with an update is stored in its own dtype or format; all other tensors, config.json and the base's side files are copied byte
  * for byte. Errors are those of tsr_lora_read and tsr_plan_merge. On failure *plan is empty. */
 tsr_status tsr_merge_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, const tsr_merge_options *options,
-                          tsr_err *err) TSR_WARN_UNUSED;
+                          tsr_err *err);

@@ -22,4 +22,4 @@ typedef struct tsr_mla_options {
  * block boundaries; the message has the arithmetic. TSR_E_UNSUPPORTED: a model without MLA. On failure *plan is
  * empty. */
 tsr_status tsr_mla_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_mla_options *options,
-                        tsr_err *err) TSR_WARN_UNUSED;
+                        tsr_err *err);

@@ -17,9 +17,8 @@ typedef struct tsr_tp_options {
  * latent projections of MLA. TSR_E_SHAPE: the ranks do not divide a dimension, or a cut goes through a block; the
  * message has numbers that work. TSR_E_UNSUPPORTED: no rule for a tensor. On failure *plan is empty. */
 tsr_status tsr_tp_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_tp_options *options,
-                       tsr_err *err) TSR_WARN_UNUSED;
+                       tsr_err *err);
 
 /* Joins ranks[n], in order. Tensors that every rank has in full are compared byte for byte. TSR_E_MISMATCH: the
  * directories are not the ranks of one cut. On failure *plan is empty. */
-tsr_status tsr_tp_merge_plan(tsr_plan *plan, const tsr_checkpoint *const *ranks, size_t n,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_tp_merge_plan(tsr_plan *plan, const tsr_checkpoint *const *ranks, size_t n, tsr_err *err);

@@ -54,12 +54,12 @@ typedef struct tsr_decoding_options {
  * TSR_E_UNSUPPORTED: there are no codes, or a stack to be split has its experts in the last dimension. On failure there
  * is nothing to free. */
 tsr_status tsr_decoded_view_open(tsr_decoded_view *view, const tsr_checkpoint *source, tsr_weights *paired,
-                                 const tsr_decoding_options *how, tsr_err *err) TSR_WARN_UNUSED;
+                                 const tsr_decoding_options *how, tsr_err *err);
 
 /* Makes the view of a source without codes, whose configuration stays. Sets view->has_stacks if a tensor appears in
  * another form than stored. */
 tsr_status tsr_decoded_view_open_plain(tsr_decoded_view *view, const tsr_checkpoint *source, tsr_split split,
-                                       tsr_err *err) TSR_WARN_UNUSED;
+                                       tsr_err *err);
 
 /* Returns the origin of a tensor of the view, or NULL if it is the source's own. */
 const tsr_decoded_part *tsr_decoded_part_of(const tsr_decoded_view *view, const tsr_tensor *tensor);

@@ -15,7 +15,7 @@ typedef struct format_case {
 /* Returns true if there are vectors of this op. */
 bool is_format_op(const char *op);
 
-tsr_status check_format_case(const format_case *c, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status check_format_case(const format_case *c, tsr_arena *arena, tsr_err *err);
 
 /* Makes tensors from tensors. `expected` has what the input does not determine: the size of groups. */
 typedef tsr_status format_fn(const tsr_cpu_kernels *k, const char *kind, const tensor_set *in,
@@ -45,4 +45,4 @@ const mx_names *find_mx_names(const char *kind);
 tsr_mx_scheme scheme_of_names(const mx_names *names);
 
 /* Returns scratch memory, or TSR_E_NOMEM. */
-tsr_status get_scratch(const tensor_set *set, size_t bytes, void **scratch, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status get_scratch(const tensor_set *set, size_t bytes, void **scratch, tsr_err *err);

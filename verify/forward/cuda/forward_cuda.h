@@ -15,4 +15,4 @@ typedef struct tsr_gpu_choice {
 
 /* Opens the operations of a GPU. The calling thread is bound to GPU 0. GPUs with smaller numbers must be open.
  * tsr_ops.close frees their memory. TSR_E_DEVICE: no suitable GPU, no cuBLAS, or Tessera was built without CUDA. */
-tsr_status tsr_ops_of_cuda(tsr_ops *ops, const tsr_gpu_choice *choice, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_ops_of_cuda(tsr_ops *ops, const tsr_gpu_choice *choice, tsr_err *err);

@@ -21,8 +21,7 @@ typedef struct tsr_token_limits {
  * TSR_E_VALUE: a token is negative or not below the vocabulary size; the message gives its position.
  * TSR_E_UNSUPPORTED: text without a tokenizer or the package. */
 tsr_status tsr_tokens_read_file(tsr_tokens *tokens, const char *path, const char *model, tsr_token_limits limits,
-                                tsr_err *err) TSR_WARN_UNUSED;
+                                tsr_err *err);
 
 /* Tokenizes a text into int32 in *ids, from malloc. */
-tsr_status tsr_tokenize(const char *path, const char *model, unsigned char **ids, size_t *bytes,
-                        tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_tokenize(const char *path, const char *model, unsigned char **ids, size_t *bytes, tsr_err *err);
