@@ -10,9 +10,18 @@
 #include "convert/plan/plan.h"
 #include "report/model/result.h"
 
+enum tsr_quant_limit {
+    TSR_LIMIT_SQNR,
+    TSR_LIMIT_WORST_BLOCK,
+    TSR_LIMIT_SATURATED,
+    TSR_LIMIT_SURVIVED,
+    TSR_LIMIT_UPDATE_ERROR,
+    TSR_QUANT_LIMITS
+};
+
 typedef struct tsr_quant_limits {
-    const char *min_sqnr_text, *max_worst_block_text, *min_survived_text, *max_update_error_text; /* NULL: not given */
-    double min_sqnr, max_worst_block, min_survived, max_update_error;
+    const char *texts[TSR_QUANT_LIMITS]; /* as given; NULL: not given, or TSR_LIMIT_SATURATED */
+    double values[TSR_QUANT_LIMITS];
     uint64_t max_saturated; /* UINT64_MAX: not given */
 } tsr_quant_limits;
 

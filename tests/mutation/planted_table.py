@@ -150,8 +150,8 @@ PLANTED = [
     ("verify/mla/rope.c", "rope->frequency[i] = (1 - keep) * plain / s->factor + keep * plain;", "rope->frequency[i] = keep * plain / s->factor + (1 - keep) * plain;",
      [U + "test_rope"], "Llama 3.1's long and short waves are swapped"),
     # the command line and what it prints
-    ("cli/show/quant_limits.c", "return row->saturated > l->max_saturated;", "return row->saturated >= l->max_saturated;", [I + "test_limits.py"], "as many clipped values as are allowed are too many"),
-    ("cli/show/quant_limits.c", "return !(tsr_quant_stats_worst_block(row) <= l->max_worst_block);", "return false;", [I + "test_limits.py"], "no block is beyond --max-worst-block"),
+    ("cli/show/quant_limits.c", ": !(value <= limit);", ": !(value < limit);", [I + "test_limits.py"], "as many clipped values as are allowed are too many"),
+    ("cli/show/quant_limits.c", "tsr_quant_stats_worst_block, false},", "tsr_quant_stats_worst_block, true},", [I + "test_limits.py"], "--max-worst-block is a minimum"),
     ("cli/io/output.c", "fwrite(data, 1, size, stdout) != size && lost == 0", "fwrite(data, 1, size, stdout) > size && lost == 0", ["robustness/paths streams.py"], "what stdout does not take is not missed"),
     ("common/status.c", "if (code == ENOSPC || code == EDQUOT)\n        return TSR_E_NOSPACE;", "", ["robustness/faults disk_full.py", "robustness/faults files.py"], "a full disk is any error"),
     ("common/file.c", "*fd = tsr_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);", "*fd = tsr_open(path, O_RDONLY | O_NOCTTY);", ["robustness/paths limits.py", "robustness/input bad_input.py --batch"],
