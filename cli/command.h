@@ -2,8 +2,7 @@
  *
  * A command is a row of constants and functions. The runner (cli/runner.c) calls the functions in the order in which
  * they are declared. Each takes the context of one invocation; the command keeps its own state in `context->job`. */
-#ifndef TSR_CLI_COMMAND_H
-#define TSR_CLI_COMMAND_H
+#pragma once
 
 #include "cli/io/batch_context.h"
 #include "cli/io/common_options.h"
@@ -109,10 +108,10 @@ const tsr_command *tsr_command_find(const tsr_command *const *commands, int argc
 /* Begins an invocation in *context: sets defaults and fills the option table, which points into *context. `parent` (may
  * be NULL) provides `commands`. */
 tsr_status tsr_command_begin(tsr_command_context *context, const tsr_command *command,
-                             const tsr_command_context *parent, tsr_err *err) TSR_WARN_UNUSED;
+                             const tsr_command_context *parent, tsr_err *err);
 
 /* Parses a command line without the words that name the command, and lists its paths. argv must outlive the context. */
-tsr_status tsr_command_parse(tsr_command_context *context, int argc, char **argv, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_command_parse(tsr_command_context *context, int argc, char **argv, tsr_err *err);
 
 /* Frees the memory of the context. */
 void tsr_command_close(tsr_command_context *context);
@@ -122,5 +121,3 @@ bool tsr_command_has_reports(const tsr_command_context *context);
 
 /* Prints "tessera: TEXT", with the name of the batch's job before the text, on stderr. */
 void tsr_command_warn(const tsr_command_context *context, const char *text);
-
-#endif

@@ -2,7 +2,6 @@
 #include "cli/commands/commands.h"
 
 #include "cli/help/help.h"
-#include "cli/help/version.h"
 #include "cli/io/output.h"
 #include "cli/runner.h"
 #include "common/parallel/threads.h"

@@ -2,7 +2,6 @@
 #include "cli/plan_job.h"
 
 #include "cli/io/mpi_session.h"
-#include "cli/io/output.h"
 #include "cli/io/space.h"
 #include "cli/proof.h"
 #include "convert/plans/policy_plan.h"

@@ -2,8 +2,7 @@
  *
  * `tessera quantize` and `tessera convert` share these functions. `tessera batch` plans all jobs before it runs the
  * first one, and runs several together. The job of such a command begins with a tsr_plan_job. */
-#ifndef TSR_CLI_PLAN_JOB_H
-#define TSR_CLI_PLAN_JOB_H
+#pragma once
 
 #include "cli/command.h"
 #include "cli/help/serve_hints.h"
@@ -58,7 +57,7 @@ void tsr_plan_job_run_options(tsr_plan_job *job, tsr_option *options);
 void tsr_plan_job_options(tsr_plan_job *job, tsr_option *options);
 
 /* Checks that SRC and DST are given, and that numbers are valid. */
-tsr_status tsr_plan_job_check(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_job_check(tsr_command_context *context, tsr_err *err);
 
 /* Returns the output as the user knows it: its address or its directory. */
 const char *tsr_plan_job_output(const tsr_plan_job *job);
@@ -72,9 +71,9 @@ const char *tsr_plan_job_address(const char *address, tsr_arena *arena);
 /* Lists DST and `n` sources (NULL: none). */
 void tsr_plan_job_paths(const tsr_command_context *context, const char *const *sources, size_t n, tsr_io_paths *paths);
 
-tsr_status tsr_plan_job_open(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_plan_job_run(tsr_command_context *context, tsr_terminal *terminal, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_plan_job_conclude(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_job_open(tsr_command_context *context, tsr_err *err);
+tsr_status tsr_plan_job_run(tsr_command_context *context, tsr_terminal *terminal, tsr_err *err);
+tsr_status tsr_plan_job_conclude(tsr_command_context *context, tsr_err *err);
 int tsr_plan_job_exit_code(const tsr_command_context *context);
 
 /* Frees the plan and its result. The command closes the inputs of the plan afterwards. */
@@ -91,13 +90,10 @@ void tsr_plan_job_close(tsr_plan_job *job);
 /* ---- for `tessera batch`, which runs several plans ---- */
 
 /* Makes the plan. Fails if it cannot be run: unused limits, or nothing to quantize. */
-tsr_status tsr_plan_job_make(tsr_plan_job *job, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_job_make(tsr_plan_job *job, tsr_err *err);
 
 /* Prints the warnings of the plan, and a warning if the disk is too small. */
 void tsr_plan_job_warn(const tsr_command_context *context);
 
 /* Judges the result of a plan that the engine has run; takes *result over. `status` and *err are those of the run. */
-tsr_status tsr_plan_job_judge(tsr_plan_job *job, tsr_status status, tsr_engine_result *result,
-                              tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_plan_job_judge(tsr_plan_job *job, tsr_status status, tsr_engine_result *result, tsr_err *err);

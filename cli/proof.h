@@ -3,8 +3,7 @@
  * The counterpart is the plan of the same command with the nearest codes under scales that follow from the largest values.
  * It is made in the folder DST.rounded, like any output, and removed afterwards. A killed run leaves it behind, and the
  * same command resumes it. DST is only read. */
-#ifndef TSR_CLI_PROOF_H
-#define TSR_CLI_PROOF_H
+#pragma once
 
 #include "cli/command.h"
 #include "cli/show/pass_options.h"
@@ -37,15 +36,15 @@ void tsr_proof_options(tsr_proof *proof, tsr_option *options);
  * proof. */
 
 /* Rejects options that cannot be combined with --prove, or need it. */
-tsr_status tsr_proof_check(const tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_proof_check(const tsr_command_context *context, tsr_err *err);
 
 /* Plans the counterpart, and checks everything that can fail before the output is begun: the family, the tokens, the
  * device, the memory, the folder of the counterpart and the free space. The plan of the output has been made. */
-tsr_status tsr_proof_open(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_proof_open(tsr_command_context *context, tsr_err *err);
 
 /* Makes the counterpart, runs the passes, and removes the counterpart. The output is complete. Adds the check "proof" to
  * the judged checks of the job, with a finding if the counterpart is nearer to the source. */
-tsr_status tsr_proof_run(tsr_command_context *context, tsr_terminal *terminal, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_proof_run(tsr_command_context *context, tsr_terminal *terminal, tsr_err *err);
 
 /* Print what a dry run plans, and the figures of a proof. */
 void tsr_proof_print_plan(const tsr_proof *proof);
@@ -55,5 +54,3 @@ void tsr_proof_print(const tsr_proof *proof);
 void tsr_proof_json(tsr_text *text, const tsr_proof *proof);
 
 void tsr_proof_free(tsr_proof *proof);
-
-#endif

@@ -1,8 +1,7 @@
 /* A bump allocator for data that lives exactly as long as its owner: names, shapes, tables of a checkpoint or a plan.
  *
  * `tsr_arena a = {0};` is a valid empty arena. Not thread-safe. Memory is zeroed and 16-byte aligned. */
-#ifndef TSR_COMMON_ARENA_H
-#define TSR_COMMON_ARENA_H
+#pragma once
 
 #include "common/status.h"
 
@@ -26,9 +25,7 @@ char *tsr_arena_printf(tsr_arena *arena, const char *fmt, ...) __attribute__((fo
 
 /* Returns TSR_E_NOMEM once an allocation has failed, whatever `status` is, because later code may have taken NULL for
  * "there is none". Otherwise returns `status`. */
-tsr_status tsr_arena_status(const tsr_arena *arena, tsr_status status, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_arena_status(const tsr_arena *arena, tsr_status status, tsr_err *err);
 
 /* Frees everything; the arena is empty and valid again. */
 void tsr_arena_free(tsr_arena *arena);
-
-#endif

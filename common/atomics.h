@@ -1,6 +1,5 @@
 /* Makes C's names of atomic types available to headers that C++ also includes. */
-#ifndef TSR_COMMON_ATOMICS_H
-#define TSR_COMMON_ATOMICS_H
+#pragma once
 
 #ifdef __cplusplus
 #include <atomic>
@@ -9,6 +8,4 @@ using std::atomic_uint;
 using std::atomic_ullong;
 #else
 #include <stdatomic.h>
-#endif
-
 #endif

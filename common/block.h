@@ -2,8 +2,7 @@
  *
  * The kernels of kernels/cpu take only `block_cols`, because they get one row of blocks. tsr_fp8_block has two 32-bit
  * numbers beside its scale format, because they are never passed on as a pair. */
-#ifndef TSR_COMMON_BLOCK_H
-#define TSR_COMMON_BLOCK_H
+#pragma once
 
 #include "common/text.h"
 
@@ -37,5 +36,3 @@ static inline tsr_block tsr_block_transposed(tsr_block b)
 {
     return (tsr_block){.rows = b.cols, .cols = b.rows};
 }
-
-#endif

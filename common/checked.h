@@ -1,6 +1,5 @@
 /* Arithmetic on sizes from files: every product and sum reports overflow. */
-#ifndef TSR_COMMON_CHECKED_H
-#define TSR_COMMON_CHECKED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ static inline uint64_t tsr_max_u64(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The errors that docs/errors.md explains: an id for each, and the heading of its section. */
-#ifndef TSR_COMMON_ERROR_IDS_H
-#define TSR_COMMON_ERROR_IDS_H
+#pragma once
 
 #define TSR_ERROR_IDS(X)                          \
     X(TRUNCATED, "truncated")                     \
@@ -37,5 +36,3 @@ typedef enum tsr_error_id {
     TSR_ERROR_IDS(X)
 #undef X
 } tsr_error_id;
-
-#endif

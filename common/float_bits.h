@@ -7,8 +7,7 @@
  * E4M3 is OCP float8_e4m3fn: 1 sign, 4 exponent (bias 7) and 3 mantissa bits; the largest value is 448 (0x7E), NaN is
  * 0x7F or 0xFF, and there is no infinity. E2M1 has the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and a sign in bit 3.
  * E8M0 is the scale of the OCP MX formats: an exponent with bias 127. */
-#ifndef TSR_COMMON_FLOAT_BITS_H
-#define TSR_COMMON_FLOAT_BITS_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -137,5 +136,3 @@ static inline float tsr_e2m1_to_f32(unsigned code)
     /* In FP32's position the code is the value times 2^-126, and 0.5 is a subnormal. */
     return tsr_f32_from_bits(sign | magnitude << 22) * 0x1p126f;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Names the gates of MLPs and mixers. */
-#ifndef TSR_COMMON_GATE_H
-#define TSR_COMMON_GATE_H
+#pragma once
 
 typedef enum tsr_gate {
     TSR_GATE_SILU,      /* silu(gate) * up */
@@ -10,5 +9,3 @@ typedef enum tsr_gate {
     TSR_GATE_SIGMOID,   /* sigmoid(gate) * up */
     TSR_GATE_LIMITED,   /* silu(g) u, g at most `limit`, |u| at most `limit` */
 } tsr_gate;
-
-#endif

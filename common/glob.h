@@ -1,8 +1,7 @@
 /* Shell-like patterns for tensor and file names, with the syntax of Python's fnmatch: '*' matches any run of characters
  * (including dots and slashes), '?' any single one, "[0-3x]" one of a set, "[!0-3]" one outside of it. A ']' that comes
  * first belongs to the set. A '[' without an end is an ordinary character. */
-#ifndef TSR_COMMON_GLOB_H
-#define TSR_COMMON_GLOB_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,5 +19,3 @@ bool tsr_glob_match(const char *pattern, const char *text);
 /* The same, and adds the work to *steps: one for each character that was compared, in the text or in a set, and for
  * every eight that were skipped. */
 bool tsr_glob_match_counting(const char *pattern, const char *text, uint64_t *steps);
-
-#endif

@@ -1,6 +1,5 @@
 /* Arrays from malloc that grow by an item at a time. */
-#ifndef TSR_COMMON_GROW_H
-#define TSR_COMMON_GROW_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,5 +22,3 @@ static inline bool tsr_grow(void *items, size_t count, size_t *capacity, size_t 
     *capacity = wanted;
     return true;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Parses options by a table, as on a command line. */
-#ifndef TSR_COMMON_OPTIONS_H
-#define TSR_COMMON_OPTIONS_H
+#pragma once
 
 #include "common/block.h"
 #include "common/status.h"
@@ -46,20 +45,17 @@ void tsr_options_append_topic(tsr_option *options, const char *topic, const tsr_
  * option, its syntax, and a suggestion. Values with control characters are rejected, because they are stored in the
  * journal and in configurations. */
 tsr_status tsr_options_parse(const tsr_option *options, int argc, char **argv, const char **positional,
-                             size_t max_positional, size_t *n_positional, uint64_t *given,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             size_t max_positional, size_t *n_positional, uint64_t *given, tsr_err *err);
 
 /* Writes " (did you mean 'quantize'?)" to `text` if one of the words in `words`, separated by '|', is similar to
  * `word`; otherwise "". Returns text. */
 const char *tsr_did_you_mean(const char *word, const char *words, char text[80]);
 
 /* Parses "128x128", the value of option `name`; NULL gives 0x0. */
-tsr_status tsr_parse_block(const char *name, const char *text, tsr_block *block, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_parse_block(const char *name, const char *text, tsr_block *block, tsr_err *err);
 
 /* Parses a finite number, the value of option `name`; NULL leaves *value unchanged. */
-tsr_status tsr_parse_number(const char *name, const char *text, double *value, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_parse_number(const char *name, const char *text, double *value, tsr_err *err);
 
 /* Returns true if `word` is one of the space-separated words of `list`. */
 bool tsr_is_listed(const char *list, const char *word);
-
-#endif

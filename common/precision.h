@@ -1,6 +1,5 @@
 /* Names the precisions of products in a forward pass. */
-#ifndef TSR_COMMON_PRECISION_H
-#define TSR_COMMON_PRECISION_H
+#pragma once
 
 #include <stddef.h>
 
@@ -17,5 +16,3 @@ static inline tsr_precision tsr_precision_of_sums(tsr_precision precision)
 {
     return precision == TSR_PRECISION_FP64 ? TSR_PRECISION_FP64 : TSR_PRECISION_FP32;
 }
-
-#endif

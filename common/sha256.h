@@ -1,6 +1,5 @@
 /* SHA-256 of bytes in memory, as stores of objects require it. */
-#ifndef TSR_COMMON_SHA256_H
-#define TSR_COMMON_SHA256_H
+#pragma once
 
 #include <stddef.h>
 
@@ -11,5 +10,3 @@ const char *tsr_sha256_text(const void *data, size_t size, char text[TSR_SHA256_
 
 /* Does the same without special instructions of the processor: the form for processors without them. */
 const char *tsr_sha256_text_plain(const void *data, size_t size, char text[TSR_SHA256_TEXT]);
-
-#endif

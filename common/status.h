@@ -3,8 +3,7 @@
  * Every fallible function returns a tsr_status and takes a caller-owned `tsr_err *` (may be NULL) last. The innermost
  * function writes the message: first the object, then the fact, then what to do about it. An outer caller may prepend a
  * file or tensor name once; it never rewrites the message. */
-#ifndef TSR_COMMON_STATUS_H
-#define TSR_COMMON_STATUS_H
+#pragma once
 
 #include "common/error_ids.h"
 
@@ -14,7 +13,14 @@
 extern "C" {
 #endif
 
-typedef enum tsr_status {
+/* A call whose status is not used is warned of. (void) in front of it states that it need not be. */
+#ifdef __clang__
+#define TSR_NODISCARD __attribute__((warn_unused_result))
+#else
+#define TSR_NODISCARD [[nodiscard]]
+#endif
+
+__extension__ typedef enum TSR_NODISCARD tsr_status {
     TSR_OK = 0,
     TSR_E_USAGE,          /* invalid or contradictory options */
     TSR_E_FORMAT,         /* a file breaks the rules of its format */
@@ -87,5 +93,4 @@ tsr_status tsr_prepend(tsr_err *err, tsr_status status, const char *fmt, ...) TS
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -2,8 +2,7 @@
  *
  * `tsr_text t = {0};` is a valid empty buffer. Appending returns no error. When memory is exhausted, the buffer becomes
  * `failed` and stays so; the code that writes it out checks once (tsr_text_status). Not thread-safe. */
-#ifndef TSR_COMMON_TEXT_H
-#define TSR_COMMON_TEXT_H
+#pragma once
 
 #include "common/status.h"
 
@@ -58,9 +57,7 @@ const char *tsr_plural(uint64_t n);
 int tsr_by_text(const void *a, const void *b);
 
 /* Returns TSR_E_NOMEM if any append failed. */
-tsr_status tsr_text_status(const tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_text_status(const tsr_text *text, tsr_err *err);
 
 /* Writes "1.31 TB" or "512 MB" into `text`, at least 32 bytes. Returns text. */
 const char *tsr_bytes_text(double bytes, char *text);
-
-#endif

@@ -1,6 +1,5 @@
 /* Objects of the library, and the entry and exit of its calls. Private to lib/. */
-#ifndef TSR_LIB_API_H
-#define TSR_LIB_API_H
+#pragma once
 
 #define TESSERA_API __attribute__((visibility("default")))
 
@@ -45,20 +44,19 @@ struct tessera_checkpoint {
 tessera_checkpoint *tsr_checkpoint_new(void);
 
 /* Allocates `size` bytes for tensors. */
-tsr_status tsr_memory_make(tsr_memory *memory, size_t size, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_memory_make(tsr_memory *memory, size_t size, tsr_err *err);
 
 /* Makes `tensors`, whose offsets are positions in the map, the tensors of *checkpoint, and pairs them. Takes
  * tensors->items. Names and `config` (NULL: none) are in checkpoint->arena. */
 tsr_status tsr_memory_see(tessera_checkpoint *checkpoint, tsr_tensors *tensors, const char *config, tsr_block block,
-                          tsr_err *err) TSR_WARN_UNUSED;
+                          tsr_err *err);
 
 /* Copies arrays into memory and calls tsr_memory_see. */
 tsr_status tsr_memory_take(tessera_checkpoint *checkpoint, const tessera_array *arrays, size_t n, const char *config,
-                           tsr_block block, tsr_err *err) TSR_WARN_UNUSED;
+                           tsr_block block, tsr_err *err);
 
 /* Parses option words into the fields of an option table. Positional words are rejected. */
-tsr_status tsr_words_parse(const char *const *words, const tsr_option *options, uint64_t *given,
-                           tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_words_parse(const char *const *words, const tsr_option *options, uint64_t *given, tsr_err *err);
 
 /* The caller's progress callback and its request to stop. */
 typedef struct tsr_api_watch {
@@ -69,5 +67,3 @@ typedef struct tsr_api_watch {
 
 /* Returns run options that report progress to *watch, which must outlive the job. */
 tsr_run_options tsr_watch_options(tsr_api_watch *watch, uint64_t threads, uint64_t memory);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Both store a matrix by its inputs, so decoding transposes it. A span is some outputs with all their inputs. AutoAWQ's
  * and GPTQ's own kernels multiply in F16, which rounds once more; in FP32 the product of 5 and 11 bits is exact. */
-#ifndef TSR_QUANTIZE_AWQ_GPTQ_DECODE_H
-#define TSR_QUANTIZE_AWQ_GPTQ_DECODE_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/weights/weights.h"
@@ -34,6 +33,4 @@ size_t tsr_gptq_decode_scratch(const tsr_weight *weight);
 /* Decodes to `dtype` (BF16, F16 or F32), without gaps. Thread-safe.
  * TSR_E_VALUE, with its position: a scale is NaN or infinite, or a value exceeds the target's range. */
 tsr_status tsr_gptq_decode(const tsr_cpu_kernels *kernels, const tsr_gptq_span *span, tsr_dtype dtype, void *out,
-                           void *scratch, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                           void *scratch, tsr_err *err);

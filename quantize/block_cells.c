@@ -4,7 +4,6 @@
 #include "common/checked.h"
 #include "common/float_bits.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 /* Counting all codes would take a quarter of the time of all other work on a weight. So in a large tensor only every

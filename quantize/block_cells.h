@@ -3,8 +3,7 @@
  *
  * Several threads work on one tensor, and a cell may have blocks from two of them. All statistics are maxima or counts,
  * so the result does not depend on the order. */
-#ifndef TSR_QUANTIZE_BLOCK_CELLS_H
-#define TSR_QUANTIZE_BLOCK_CELLS_H
+#pragma once
 
 #include "formats/blocks/block_record.h"
 #include "kernels/cpu/cpu.h"
@@ -63,7 +62,7 @@ void tsr_block_cells_add(tsr_block_cells *cells, const tsr_block_notes *notes);
 
 /* Appends the tensor's record. `stats` are the statistics of the whole tensor. */
 tsr_status tsr_block_cells_write(const tsr_block_cells *cells, const char *name, const tsr_quant_stats *stats,
-                                 tsr_text *to, tsr_err *err) TSR_WARN_UNUSED;
+                                 tsr_text *to, tsr_err *err);
 
 /* ---- noting ---- */
 
@@ -115,5 +114,3 @@ void tsr_block_note_peak(tsr_block_notes *notes, double error, uint64_t at, floa
 /* Counts n bytes of codes of a row of elements, if codes of this row are counted. A byte holds one code, or two
  * (`pairs`, the same for the whole unit). */
 void tsr_block_count(tsr_block_notes *notes, uint64_t row, const void *codes, size_t n, bool pairs);
-
-#endif

@@ -1,7 +1,6 @@
 /* Multiplies rows and columns by powers of two, and checks that each product is exact. */
 #include "quantize/fold.h"
 
-#include "common/checked.h"
 #include "common/float_bits.h"
 
 #include <math.h>

@@ -3,8 +3,7 @@
  * For each block, in FP32: amax over the real elements (ragged edges are not padded); scale = amax / 448, or 1 for a
  * block of zeros; code = e4m3(clamp(x / scale, +-448)). Readers compute y = value(code) * scale (DeepSeek-V3's
  * README_WEIGHTS.md), although files call the scale weight_scale_inv. docs/numerics.md has every corner case. */
-#ifndef TSR_QUANTIZE_FP8_BLOCK_H
-#define TSR_QUANTIZE_FP8_BLOCK_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/checkpoint/safetensors.h"
@@ -54,10 +53,8 @@ size_t tsr_fp8_block_scratch(const tsr_fp8_block *scheme, tsr_dtype dtype);
 /* Quantizes the band and adds its errors to *stats, without the statistics of scales. Thread-safe. TSR_E_VALUE: NaN or
  * Inf, with its position in the tensor. */
 tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
-                                  tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
+                                  tsr_quant_stats *stats, tsr_err *err);
 
 /* Adds to *stats the errors of given codes and scales against the band's x; otherwise like tsr_fp8_block_quantize. */
 tsr_status tsr_fp8_block_measure(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
-                                 tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                                 tsr_quant_stats *stats, tsr_err *err);

@@ -5,7 +5,6 @@
 #include "common/float_bits.h"
 
 #include <float.h>
-#include <math.h>
 #include <string.h>
 
 void tsr_widen_to_f32(const tsr_cpu_kernels *kernels, tsr_dtype dtype, const void *x, size_t n, float *out)

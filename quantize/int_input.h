@@ -8,8 +8,7 @@
  * (kernels/linear/scaled_mm/cutlass.py) and truncates the zero point to an integer, so rounding may make it one less.
  * In that case the scale is increased by a few ulps, so that vLLM's arithmetic gives exactly the values with which
  * azp_with_adj was computed. */
-#ifndef TSR_QUANTIZE_INT_INPUT_H
-#define TSR_QUANTIZE_INT_INPUT_H
+#pragma once
 
 #include "formats/weights/calibration.h"
 
@@ -20,5 +19,3 @@ typedef struct tsr_int_input {
 
 /* Returns the pair for `n` (at least 1) layers that run as one. */
 tsr_int_input tsr_int_input_of(const tsr_calibrated *const *layers, size_t n, bool asymmetric);
-
-#endif

@@ -6,8 +6,7 @@
  * zero, low, high)); readers compute (code - zero_point) * scale. The divisor depends on the target: 127.5 and 7.5 with
  * ties to even for compressed-tensors (quantization/utils/helpers.py), 128 and 8 with ties away from zero for
  * FasterTransformer (cutlass_preprocessors.cc). docs/numerics.md has every corner case. */
-#ifndef TSR_QUANTIZE_INT_WEIGHT_H
-#define TSR_QUANTIZE_INT_WEIGHT_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/checkpoint/safetensors.h"
@@ -54,11 +53,9 @@ size_t tsr_int_scratch(const tsr_int_scheme *scheme, uint64_t cols);
 /* Quantizes the rows and adds their errors to *stats, without the statistics of scales. With stats NULL it does not
  * measure, which takes less than half the time. Thread-safe. TSR_E_VALUE: NaN or Inf, with its position. */
 tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
-                            tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
+                            tsr_quant_stats *stats, tsr_err *err);
 
 /* Adds to *stats the errors of given codes, scales and zero points against the rows' x, which is finite; otherwise like
  * tsr_int_quantize. */
 void tsr_int_measure(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
                      tsr_quant_stats *stats);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Equal to compressed-tensors' dequantize (quantization/lifecycle/forward_helpers.py). With BF16 scales its arithmetic
  * in BF16 gives the same bits, since differences of codes below 256 are exact there. */
-#ifndef TSR_QUANTIZE_INTEGER_DECODE_H
-#define TSR_QUANTIZE_INTEGER_DECODE_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/weights/weights.h"
@@ -28,7 +27,7 @@ size_t tsr_int_decode_scratch(const tsr_weight *weight);
 /* Decodes to `dtype` (BF16, F16 or F32), without gaps. Thread-safe.
  * TSR_E_VALUE, with its position: a scale is NaN, infinite or negative, or a value exceeds the target's range. */
 tsr_status tsr_int_decode(const tsr_cpu_kernels *kernels, const tsr_int_span *span, tsr_dtype dtype, void *out,
-                          void *scratch, tsr_err *err) TSR_WARN_UNUSED;
+                          void *scratch, tsr_err *err);
 
 /* Unpacks the same rows to two's complement codes, one byte each: [rows, cols]. Cannot fail. */
 void tsr_int_unpack(const tsr_cpu_kernels *kernels, const tsr_int_span *span, int8_t *codes);
@@ -41,5 +40,3 @@ void tsr_int4_values(const tsr_cpu_kernels *kernels, const uint8_t *packed, uint
 /* Inverse of tsr_int_unpack: packs n codes of `bits` bits (8 or 4; n * bits must be whole bytes), with 2^(bits-1)
  * added, the first in the lowest bits. */
 void tsr_int_pack(const tsr_cpu_kernels *kernels, unsigned bits, const int8_t *codes, uint64_t n, uint8_t *words);
-
-#endif

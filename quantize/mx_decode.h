@@ -2,8 +2,7 @@
  *
  * quantize/scales/mx_format.h defines t. Equal to compressed-tensors (compressors/nvfp4, mxfp4), ModelOpt (qtensor/) and
  * transformers (integrations/mxfp4.py). Code 8 gives -0. */
-#ifndef TSR_QUANTIZE_MX_DECODE_H
-#define TSR_QUANTIZE_MX_DECODE_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/checkpoint/safetensors.h"
@@ -33,6 +32,4 @@ size_t tsr_mx_decode_scratch(uint64_t cols);
  * TSR_E_VALUE, with its position and file offset: a scale is NaN or negative, the global scale is not finite and
  * positive, a code is NaN, or a value exceeds the target's range. TSR_E_SHAPE: rows are not whole groups. */
 tsr_status tsr_mx_decode(const tsr_cpu_kernels *kernels, const tsr_mx_span *span, tsr_dtype dtype, void *out,
-                         void *scratch, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                         void *scratch, tsr_err *err);

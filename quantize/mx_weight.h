@@ -3,8 +3,7 @@
  * For each group: amax over its columns, the scale from amax, then code = element(clamp(x / t)) with t as readers
  * compute it (quantize/scales/mx_format.h). A rule (tsr_mx_rule) derives an E8M0 scale from amax. Each producer has a default
  * rule, with which Tessera writes the same bytes. docs/numerics.md has the formulas and every corner case. */
-#ifndef TSR_QUANTIZE_MX_WEIGHT_H
-#define TSR_QUANTIZE_MX_WEIGHT_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/checkpoint/safetensors.h"
@@ -71,17 +70,14 @@ size_t tsr_mx_scratch(const tsr_mx_scheme *scheme, uint64_t cols);
 
 /* Raises *amax to the largest |x| of the rows. Codes, scales and global are unused. Thread-safe. TSR_E_VALUE: NaN or
  * Inf, with its position. */
-tsr_status tsr_mx_amax(const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows, float *amax,
-                       tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_mx_amax(const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows, float *amax, tsr_err *err);
 
 /* Quantizes the rows and adds their errors to *stats, without the statistics of scales. With stats NULL it does not
  * measure, which takes less than half the time. Thread-safe. TSR_E_VALUE, with its position: NaN or Inf, or a weight so
  * large that readers would decode its code to infinity. TSR_E_SHAPE: rows are not whole groups. */
 tsr_status tsr_mx_quantize(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows,
-                           tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
+                           tsr_quant_stats *stats, tsr_err *err);
 
 /* Adds to *stats the errors of given codes and scales against the rows' x; otherwise like tsr_mx_quantize. */
 tsr_status tsr_mx_measure(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows,
-                          tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                          tsr_quant_stats *stats, tsr_err *err);

@@ -1,6 +1,5 @@
 /* Quantization statistics of a tensor, summed while it is quantized. */
-#ifndef TSR_QUANTIZE_QUANT_STATS_H
-#define TSR_QUANTIZE_QUANT_STATS_H
+#pragma once
 
 #include "common/text.h"
 #include "kernels/cpu/int_quant.h"
@@ -78,5 +77,3 @@ double tsr_quant_stats_worst_block(const tsr_quant_stats *stats);
 
 /* Appends the members of a JSON object (docs/report.md): counts, errors, scales. */
 void tsr_quant_stats_json(tsr_text *text, const tsr_quant_stats *stats);
-
-#endif

@@ -1,6 +1,5 @@
 /* Block maps of the worst tensors of a report, from quantization_blocks.zst, reduced to fit a page or a terminal. */
-#ifndef TSR_REPORT_BLOCKS_H
-#define TSR_REPORT_BLOCKS_H
+#pragma once
 
 #include "formats/blocks/block_record.h"
 #include "report/report.h"
@@ -35,11 +34,11 @@ struct tsr_result_blocks {
 /* Reads the blocks file of each result that refers to one, and keeps the maps of the tensors with the lowest SQNR
  * and the worst blocks. A missing file, or one of another report, is not a failure. TSR_E_FORMAT: it is damaged; the
  * message gives the byte. */
-tsr_status tsr_report_read_blocks(tsr_report *report, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_report_read_blocks(tsr_report *report, tsr_err *err);
 
 /* Like tsr_report_read_blocks, for one result and bytes in memory. `path` is the name in messages. */
 tsr_status tsr_blocks_take(tsr_result *result, const tsr_overview *overview, const char *path, const void *data,
-                           size_t size, tsr_err *err) TSR_WARN_UNUSED;
+                           size_t size, tsr_err *err);
 
 /* Returns the blocks of a row; NULL: unknown. */
 const tsr_shown_blocks *tsr_blocks_of(const tsr_result *result, uint32_t row);
@@ -50,5 +49,3 @@ const char *tsr_element_place(const tsr_block_map *map, uint64_t at, char text[9
 
 /* Returns "e4m3", "int4", ... Static storage. */
 const char *tsr_code_bins_name(tsr_code_bins bins);
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares a report: one or several results, a summary of each, and one verdict for all. */
-#ifndef TSR_REPORT_REPORT_H
-#define TSR_REPORT_REPORT_H
+#pragma once
 
 #include "report/read/baseline.h"
 
@@ -19,14 +18,13 @@ typedef struct tsr_report {
 
 /* Reads and sums up the results. A file of verify all counts as one result per kind. Rules are skipped. After a
  * failure there is nothing to free. */
-tsr_status tsr_report_make(tsr_report *report, const char *const *paths, size_t n, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_report_make(tsr_report *report, const char *const *paths, size_t n, tsr_err *err);
 
 /* Like tsr_report_make, for one result in memory. `path` is its name in the output. */
-tsr_status tsr_report_of_text(tsr_report *report, const char *path, const char *text, size_t size,
-                              tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_report_of_text(tsr_report *report, const char *path, const char *text, size_t size, tsr_err *err);
 
 /* Compares the only result with an earlier one. A regression of more than `limit` dB makes the verdict a failure. */
-tsr_status tsr_report_compare(tsr_report *report, const char *path, double limit, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_report_compare(tsr_report *report, const char *path, double limit, tsr_err *err);
 
 void tsr_report_free(tsr_report *report);
 
@@ -35,5 +33,3 @@ void tsr_report_reason(tsr_text *text, const tsr_report *report);
 
 /* Like tsr_report_reason, for one result. */
 void tsr_result_reason(tsr_text *text, const tsr_overview *overview);
-
-#endif

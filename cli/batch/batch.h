@@ -6,8 +6,7 @@
  * batch_run.c           checks and runs all jobs
  * batch_shared_reads.c  runs jobs that read the same source together batch_print.c         prints the plan and the
  * table, and writes the summary as JSON */
-#ifndef TSR_CLI_BATCH_BATCH_H
-#define TSR_CLI_BATCH_BATCH_H
+#pragma once
 
 #include "cli/plan_job.h"
 #include "cli/runner.h"
@@ -21,9 +20,6 @@ typedef enum tsr_batch_state {
     TSR_JOB_FAILED,
     TSR_JOB_INTERRUPTED,
 } tsr_batch_state;
-
-/* Returns "not begun", "done", "short", "failed" or "interrupted". Static storage. */
-const char *tsr_batch_state_name(tsr_batch_state state);
 
 /* A path that a job reads or writes. */
 typedef struct tsr_batch_path {
@@ -95,10 +91,10 @@ typedef struct tsr_batch {
 /* ---- batch_jobs.c ---- */
 
 /* Reads the file. TSR_E_FORMAT, with the line: it is not JSON, or not a list of jobs. */
-tsr_status tsr_batch_read(tsr_batch *batch, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_batch_read(tsr_batch *batch, tsr_err *err);
 
 /* Reads the same from a text. */
-tsr_status tsr_batch_read_text(tsr_batch *batch, const char *text, size_t size, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_batch_read_text(tsr_batch *batch, const char *text, size_t size, tsr_err *err);
 
 /* Puts "FILE: line 3: job 'x': " before a message; returns `status`. */
 tsr_status tsr_batch_blame(const tsr_batch *batch, const tsr_batch_job *job, tsr_status status, tsr_err *err);
@@ -106,18 +102,17 @@ tsr_status tsr_batch_blame(const tsr_batch *batch, const tsr_batch_job *job, tsr
 /* ---- batch_job.c ---- */
 
 /* Finds the command of a job, adds the batch's options, parses the command line, checks its paths and records them. */
-tsr_status tsr_batch_validate_job(tsr_batch *batch, tsr_batch_job *job, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_batch_validate_job(tsr_batch *batch, tsr_batch_job *job, tsr_err *err);
 
 /* Records the paths of the batch itself. */
-tsr_status tsr_batch_record_own_paths(tsr_batch *batch, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_batch_record_own_paths(tsr_batch *batch, tsr_err *err);
 
 /* Begins the command of a job that makes a checkpoint, and makes its plan. The context must be closed, whatever is
  * returned. */
-tsr_status tsr_batch_make_plan(tsr_batch *batch, tsr_batch_job *job, tsr_command_context *context,
-                               tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_batch_make_plan(tsr_batch *batch, tsr_batch_job *job, tsr_command_context *context, tsr_err *err);
 
 /* Plans a job, records the sizes of the plan, and frees it. */
-tsr_status tsr_batch_plan_job(tsr_batch *batch, tsr_batch_job *job, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_batch_plan_job(tsr_batch *batch, tsr_batch_job *job, tsr_err *err);
 
 /* Prints the heading of a job, and resets its outcome. */
 void tsr_batch_begin_job(const tsr_batch *batch, tsr_batch_job *job);
@@ -130,16 +125,16 @@ void tsr_batch_end_job(tsr_batch *batch, tsr_batch_job *job, tsr_command_context
 
 /* Finds the jobs that read outputs of earlier jobs. TSR_E_USAGE, with both jobs: one output is or lies in another, or a
  * job reads an output of a later job. */
-tsr_status tsr_batch_relate(tsr_batch *batch, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_batch_relate(tsr_batch *batch, tsr_err *err);
 
 /* ---- batch_run.c ---- */
 
 /* Checks all command lines and paths, and plans the jobs that can be planned. Writes nothing, except that it creates
  * the folder of --results if everything is valid. */
-tsr_status tsr_batch_check(tsr_batch *batch, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_batch_check(tsr_batch *batch, tsr_err *err);
 
 /* Runs the jobs. A job that fails does not fail the batch, but is recorded in its state. */
-tsr_status tsr_batch_run(tsr_batch *batch, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_batch_run(tsr_batch *batch, tsr_err *err);
 
 /* Frees all that the batch holds. */
 void tsr_batch_free(tsr_batch *batch);
@@ -150,10 +145,10 @@ void tsr_batch_free(tsr_batch *batch);
 void tsr_batch_group(tsr_batch *batch);
 
 /* Finds how many bytes of the source a group reads. */
-tsr_status tsr_batch_count_once(tsr_batch *batch, tsr_batch_job *leader, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_batch_count_once(tsr_batch *batch, tsr_batch_job *leader, tsr_err *err);
 
 /* Runs a group. Failures are recorded in the states of its jobs. */
-tsr_status tsr_batch_run_group(tsr_batch *batch, tsr_batch_job *leader, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_batch_run_group(tsr_batch *batch, tsr_batch_job *leader, tsr_err *err);
 
 /* ---- batch_print.c ---- */
 
@@ -163,5 +158,3 @@ void tsr_batch_print(const tsr_batch *batch);
 
 /* Appends the summary as members of a JSON object. */
 void tsr_batch_json(const tsr_batch *batch, tsr_text *text);
-
-#endif

@@ -3,7 +3,6 @@
 
 #include "cli/io/output.h"
 
-#include <math.h>
 #include <string.h>
 
 /* ---- words that the batch adds ---- */

@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *tsr_batch_state_name(tsr_batch_state state)
+/* Returns "not begun", "done", "short", "failed" or "interrupted". Static storage. */
+static const char *batch_state_name(tsr_batch_state state)
 {
     static const char *const kNames[] = {[TSR_JOB_NOT_BEGUN] = "not begun",
                                          [TSR_JOB_DONE] = "done",
@@ -98,7 +99,7 @@ static const char *result_word(const tsr_batch_job *job, char text[32])
         return job->complete ? "complete already" : "done";
     if (job->state == TSR_JOB_NOT_BEGUN)
         return "not begun";
-    snprintf(text, 32, "%s (exit %d)", job->state == TSR_JOB_SHORT ? "fell short" : tsr_batch_state_name(job->state),
+    snprintf(text, 32, "%s (exit %d)", job->state == TSR_JOB_SHORT ? "fell short" : batch_state_name(job->state),
              job->code);
     return text;
 }
@@ -138,7 +139,7 @@ void tsr_batch_print(const tsr_batch *batch)
     tsr_print("%zu job%s", batch->n_jobs, tsr_plural(batch->n_jobs));
     for (tsr_batch_state s = TSR_JOB_DONE; s <= TSR_JOB_INTERRUPTED; s++) {
         if (count[s] > 0)
-            tsr_print(", %zu %s", count[s], tsr_batch_state_name(s));
+            tsr_print(", %zu %s", count[s], batch_state_name(s));
     }
     if (count[TSR_JOB_NOT_BEGUN] > 0)
         tsr_print(", %zu not begun", count[TSR_JOB_NOT_BEGUN]);
@@ -208,7 +209,7 @@ static void write_job(tsr_text *t, const tsr_batch *batch, const tsr_batch_job *
     tsr_json_member_u64(t, "line", job->line);
     tsr_json_member_string(t, "command", job->words[0]);
     tsr_json_member_strings(t, "args", (const char *const *)job->words, job->n_given);
-    tsr_json_member_string(t, "state", batch->dry_run ? "planned" : tsr_batch_state_name(job->state));
+    tsr_json_member_string(t, "state", batch->dry_run ? "planned" : batch_state_name(job->state));
     if (job->status != TSR_OK && (batch->dry_run || job->state != TSR_JOB_NOT_BEGUN))
         tsr_json_member_string(t, "message", job->err.msg);
     write_plan(t, batch, job);

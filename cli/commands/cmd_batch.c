@@ -1,7 +1,6 @@
 /* Implements `tessera batch`: its options and the order of its steps. */
 #include "cli/batch/batch.h"
 #include "cli/commands/commands.h"
-#include "cli/io/output.h"
 
 static const char kHelp[] =
     "tessera batch JOBS [options]\n\n"

@@ -264,11 +264,7 @@ static void write_json(const tsr_command_context *context, tsr_text *t)
     tsr_json_member_string(t, "metric", tsr_diff_metrics[l->metric].name);
     tsr_rank_file_write(t, "rank_a", &job->manifest[0]);
     tsr_rank_file_write(t, "rank_b", &job->manifest[1]);
-    tsr_json_key(t, "tolerance");
-    if (l->text == NULL)
-        tsr_json_null(t);
-    else
-        tsr_json_number(t, l->value);
+    tsr_json_member_number(t, "tolerance", l->text == NULL ? NAN : l->value);
     tsr_json_member_u64(t, "beyond", d->beyond);
     for (tsr_pair_state s = TSR_PAIR_IDENTICAL; s <= TSR_PAIR_EXTRA; s++)
         tsr_json_member_u64(t, tsr_pair_state_name(s), tsr_count_in_state(&d->result, tsr_pair_state_name(s)));

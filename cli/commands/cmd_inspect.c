@@ -1,12 +1,11 @@
 /* Implements `tessera inspect`: its options and its inputs. */
 #include "cli/commands/commands.h"
-#include "cli/help/loader_rules.h"
+#include "cli/help/help.h"
 #include "cli/io/globs.h"
 #include "cli/io/loader_options.h"
 #include "cli/show/inspect/inspect_list.h"
 #include "cli/show/inspect/inspect_print.h"
 #include "convert/jobs/quantize_preview.h"
-#include "formats/json/json_write.h"
 #include "formats/remote/address.h"
 #include "formats/remote/settings/hub_access.h"
 

@@ -12,7 +12,6 @@
 #include "report/read/read.h"
 #include "report/write/terminal/terminal_parts.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,13 +1,10 @@
 /* Implements `tessera quantize`: its options and its plan. */
 #include "cli/commands/commands.h"
-#include "cli/help/families.h"
+#include "cli/help/help.h"
 #include "cli/plan_job.h"
 #include "cli/proof.h"
 #include "cli/show/plan_result.h"
-#include "common/parallel/threads.h"
 #include "convert/jobs/quantize_job.h"
-
-#include <math.h>
 
 typedef struct quantizing {
     tsr_plan_job plan; /* first: see tsr_command.makes_plan */

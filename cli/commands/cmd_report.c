@@ -7,7 +7,6 @@
 #include "report/write/terminal/terminal_parts.h"
 #include "report/write/writers.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

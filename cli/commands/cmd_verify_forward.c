@@ -4,7 +4,6 @@
 #include "cli/show/verify_forward.h"
 #include "cli/show/verify_kernels.h"
 
-#include <math.h>
 #include <string.h>
 
 typedef struct arguments {

@@ -3,7 +3,6 @@
 #include "cli/io/globs.h"
 #include "cli/show/evidence_result.h"
 #include "cli/show/verify_kernels.h"
-#include "common/file.h"
 #include "verify/kernels/check_dequant.h"
 #include "verify/kernels/check_epilogue.h"
 #include "verify/kernels/check_gemm.h"

@@ -1,6 +1,5 @@
 /* Declares the commands. */
-#ifndef TSR_CLI_COMMANDS_COMMANDS_H
-#define TSR_CLI_COMMANDS_COMMANDS_H
+#pragma once
 
 #include "cli/command.h"
 
@@ -28,5 +27,3 @@ extern const tsr_command tsr_command_batch;
 
 /* The words after `verify` that select a check. */
 #define TSR_VERIFY_CHECKS "gemm|epilogue|dequant|mla|forward|manifest|all"
-
-#endif

@@ -1,6 +1,5 @@
 /* Finds the section of docs/errors.md that explains an error. */
-#ifndef TSR_CLI_HELP_ERROR_PAGES_H
-#define TSR_CLI_HELP_ERROR_PAGES_H
+#pragma once
 
 #include "common/error_ids.h"
 
@@ -13,5 +12,3 @@ typedef struct tsr_error_section {
 } tsr_error_section;
 
 extern const tsr_error_section tsr_error_sections[];
-
-#endif

@@ -1,5 +1,5 @@
 /* Prints the rules of the policy for each model family. */
-#include "cli/help/families.h"
+#include "cli/help/help.h"
 
 #include "cli/io/io_paths.h"
 #include "cli/io/output.h"

@@ -1,9 +1,9 @@
-/* `tessera help`: the help of all commands as JSON, tensor names for completion, and the page about errors.
+/* `tessera help` and other descriptions of the tool itself: the help of all commands as JSON, tensor names for completion,
+ * the page about errors, the build, and the lists of families and loader rules.
  *
  * Manual pages and shell completions are generated from the help of all commands (cli/manual/). Completions request the
  * tensors of a checkpoint while a word is typed. */
-#ifndef TSR_CLI_HELP_HELP_H
-#define TSR_CLI_HELP_HELP_H
+#pragma once
 
 #include "cli/commands/commands.h"
 #include "common/status.h"
@@ -17,13 +17,20 @@ typedef struct tsr_exit_meaning {
 extern const tsr_exit_meaning tsr_exit_meanings[];
 
 /* Writes the help of all commands as JSON to `path` ('-': stdout). */
-tsr_status tsr_help_json(const tsr_command *const *commands, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_help_json(const tsr_command *const *commands, const char *path, tsr_err *err);
 
 /* Prints the tensors of a checkpoint that begin with `beginning`, one per line. After `beginning`, a number that is a
  * whole component becomes *, so that a large model has as few lines as a small one. */
-tsr_status tsr_help_tensors(const char *checkpoint, const char *beginning, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_help_tensors(const char *checkpoint, const char *beginning, tsr_err *err);
+
+/* Writes this build, its libraries and the features of the machine as JSON to `path` ('-': stdout), for bug reports and
+ * bills of materials. */
+tsr_status tsr_version_json(const char *path, tsr_err *err);
+
+/* Print the tensors of each model family that are quantized, and the rules of each loader for a model_type; or write them
+ * to `json` as JSON if that is not NULL ("-": stdout). */
+tsr_status tsr_list_families(const char *json, tsr_err *err);
+tsr_status tsr_list_loader_rules(const char *model_type, const char *json, tsr_err *err);
 
 /* Prints docs/errors.md, or the part under `heading`, unless it is NULL. Returns the exit code. */
 int tsr_help_errors(const char *heading);
-
-#endif

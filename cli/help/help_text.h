@@ -1,6 +1,5 @@
 /* Wraps the help of a command to the width of a line: paragraphs, examples and options. */
-#ifndef TSR_CLI_HELP_HELP_TEXT_H
-#define TSR_CLI_HELP_HELP_TEXT_H
+#pragma once
 
 #include "common/options.h"
 #include "report/write/terminal/canvas.h"
@@ -12,5 +11,3 @@ void tsr_help_draw(tsr_text *to, const tsr_style *style, const char *text);
 
 /* Appends one or more lines for the option. */
 void tsr_help_draw_option(tsr_text *to, const tsr_style *style, const tsr_option *option);
-
-#endif

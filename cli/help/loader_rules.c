@@ -1,5 +1,5 @@
 /* Lists the loader rules: first those about the model_type, then the general ones. */
-#include "cli/help/loader_rules.h"
+#include "cli/help/help.h"
 
 #include "cli/io/io_paths.h"
 #include "cli/io/output.h"

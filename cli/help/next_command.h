@@ -1,6 +1,5 @@
 /* Prints the command to run next, the last line of a summary. */
-#ifndef TSR_CLI_HELP_NEXT_COMMAND_H
-#define TSR_CLI_HELP_NEXT_COMMAND_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -19,5 +18,3 @@ void tsr_print_next_diff(const char *a, const char *b, const char *tensor);
  * SRC. For a single file without a configuration, it names the file that must be written first. `partial`: files of SRC
  * were left out. */
 void tsr_print_next(const char *src, const char *dst, bool partial, const tsr_plan *plan);
-
-#endif

@@ -1,6 +1,5 @@
 /* Finds the commands that serve an output: one for each loader, or the reason why it cannot load the output. */
-#ifndef TSR_CLI_HELP_SERVE_HINTS_H
-#define TSR_CLI_HELP_SERVE_HINTS_H
+#pragma once
 
 #include "common/text.h"
 #include "formats/loaders/loaders.h"
@@ -21,8 +20,7 @@ typedef struct tsr_serve_hints {
 
 /* Checks the checkpoint at `path` by its headers and config.json, like inspect --can-load. `against` (borrowed; may be
  * NULL) is a reason to give no command. On failure *hints is empty. */
-tsr_status tsr_serve_hints_find(tsr_serve_hints *hints, const char *path, const char *against,
-                                tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_serve_hints_find(tsr_serve_hints *hints, const char *path, const char *against, tsr_err *err);
 
 /* Prints one line for each loader. */
 void tsr_serve_hints_print(const tsr_serve_hints *hints);
@@ -31,5 +29,3 @@ void tsr_serve_hints_print(const tsr_serve_hints *hints);
 void tsr_serve_hints_json(tsr_text *text, const tsr_serve_hints *hints);
 
 void tsr_serve_hints_free(tsr_serve_hints *hints);
-
-#endif

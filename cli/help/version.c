@@ -1,5 +1,5 @@
 /* Writes the output of `tessera --version --json`. */
-#include "cli/help/version.h"
+#include "cli/help/help.h"
 
 #include "cli/build.h"
 #include "cli/commit.h"

@@ -1,6 +1,5 @@
 /* Requests of `tessera batch` to a command that runs as its job, in the same process. */
-#ifndef TSR_CLI_IO_BATCH_CONTEXT_H
-#define TSR_CLI_IO_BATCH_CONTEXT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -11,5 +10,3 @@ typedef struct tsr_batch_context {
     bool keep;            /* keep the JSON result in tsr_command_context.result */
     const char *promised; /* a folder that the batch creates before its jobs begin; NULL: none */
 } tsr_batch_context;
-
-#endif

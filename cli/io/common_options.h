@@ -1,6 +1,5 @@
 /* Options of many commands, declared once, and the help generated from an option table. */
-#ifndef TSR_CLI_IO_COMMON_OPTIONS_H
-#define TSR_CLI_IO_COMMON_OPTIONS_H
+#pragma once
 
 #include "common/options.h"
 #include "common/text.h"
@@ -40,7 +39,7 @@ tsr_common_options tsr_common_options_defaults(void);
 void tsr_common_options_append(tsr_common_options *common, unsigned takes, tsr_option *options);
 
 /* Checks the values after parsing. TSR_E_USAGE: no threads, or an invalid block. */
-tsr_status tsr_common_options_check(tsr_common_options *common, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_common_options_check(tsr_common_options *common, tsr_err *err);
 
 /* Prints the help of a command: its text, then its options, except those without a help text. */
 void tsr_options_print_help(const char *text, const tsr_option *options);
@@ -51,5 +50,3 @@ void tsr_options_print_short_help(const char *name, const char *text, const tsr_
 
 /* Adds the members "text" and "options" to the open JSON object. */
 void tsr_options_json(tsr_text *to, const char *text, const tsr_option *options);
-
-#endif

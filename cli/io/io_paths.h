@@ -3,8 +3,7 @@
  * An output must not be in, replace, or be the same as an input. Files and folders are compared by device and inode, so
  * symlinks, "..", bind mounts and hard links make no difference. Reports (--json, --junit) must be outside of
  * checkpoints and replace only files that may be earlier reports. */
-#ifndef TSR_CLI_IO_IO_PATHS_H
-#define TSR_CLI_IO_IO_PATHS_H
+#pragma once
 
 #include "common/status.h"
 #include "common/text.h"
@@ -42,7 +41,7 @@ typedef struct tsr_pending_reports {
 
 /* Rejects outputs that would overlap a source, before anything is read or created. TSR_E_USAGE: the message has both
  * paths. Sets `pending` to the reports that may be written, also after other errors; it borrows the paths. */
-tsr_status tsr_io_paths_check(const tsr_io_paths *paths, tsr_pending_reports *pending, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_io_paths_check(const tsr_io_paths *paths, tsr_pending_reports *pending, tsr_err *err);
 
 /* Removes a path from the pending reports. A report is begun once, even if writing fails. */
 void tsr_pending_mark_written(tsr_pending_reports *pending, const char *path);
@@ -54,6 +53,4 @@ bool tsr_is_stdout(const char *path);
 bool tsr_io_paths_take_stdout(const tsr_io_paths *paths);
 
 /* Writes a report: to stdout, to a device or pipe, or as a file that appears complete; a symlink is followed. */
-tsr_status tsr_write_report(const char *path, const tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_write_report(const char *path, const tsr_text *text, tsr_err *err);

@@ -1,6 +1,5 @@
 /* Describes how a job read, wrote and linked its files. */
-#ifndef TSR_CLI_IO_IO_SUMMARY_H
-#define TSR_CLI_IO_IO_SUMMARY_H
+#pragma once
 
 #include "common/text.h"
 #include "convert/io/io_choice.h"
@@ -17,5 +16,3 @@ const char *tsr_links_text(const tsr_links_summary *links, char text[384]);
 
 /* Writes the member "links" of the object that is open. */
 void tsr_links_json(tsr_text *t, const tsr_links_summary *links);
-
-#endif

@@ -1,6 +1,5 @@
 /* Options that name loaders and a GPU. */
-#ifndef TSR_CLI_IO_LOADER_OPTIONS_H
-#define TSR_CLI_IO_LOADER_OPTIONS_H
+#pragma once
 
 #include "common/options.h"
 #include "convert/jobs/plan_preview.h"
@@ -23,14 +22,12 @@ typedef struct tsr_target_options {
 void tsr_target_options_append(tsr_target_options *target, tsr_option *options);
 
 /* Rejects --tp and --gpu without --for, too large sizes, and unknown loaders. */
-tsr_status tsr_target_options_check(const tsr_target_options *target, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_target_options_check(const tsr_target_options *target, tsr_err *err);
 
 /* Adds the loaders in `text`, the value of the option `name`, to the table: "all", or names separated by commas. */
-tsr_status tsr_parse_loaders(const char *name, const char *text, tsr_load_table *table, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_parse_loaders(const char *name, const char *text, tsr_load_table *table, tsr_err *err);
 
 /* Rejects an output that one of the loaders (not NULL) cannot load at the TP size on the GPU. TSR_E_UNSUPPORTED: the
  * message has the loader, the tensor, the reason and a remedy. `what` is the output in words: "--scheme nvfp4". */
 tsr_status tsr_target_check(const tsr_target_options *target, const tsr_plan_preview *output, const char *what,
-                            tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                            tsr_err *err);

@@ -3,8 +3,7 @@
  * Names of tensors and files, and strings of configurations, may contain anything: terminal escapes, newlines that
  * forge a line, invalid UTF-8. Every %s printed here is escaped first (tsr_text_visible). tests/check_layers.py checks
  * that nothing else in cli/ prints. */
-#ifndef TSR_CLI_IO_OUTPUT_H
-#define TSR_CLI_IO_OUTPUT_H
+#pragma once
 
 #include "common/status.h"
 #include "common/text.h"
@@ -33,7 +32,7 @@ void tsr_print_word(tsr_ink ink, const char *word, int width);
 void tsr_print_raw(const char *text, size_t size);
 
 /* Prints text that report/write has drawn, with its names escaped, to stdout. Frees it. TSR_E_NOMEM: it is incomplete. */
-tsr_status tsr_print_drawn(tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_print_drawn(tsr_text *text, tsr_err *err);
 
 /* Returns the style of text that a command draws: lines of any width, in colour if stdout is a terminal. */
 tsr_style tsr_command_style(void);
@@ -59,5 +58,3 @@ int tsr_exit_code(tsr_status status);
 
 /* Returns the more severe of two exit codes, in the order 130, 4, 5, 3, 2, 1, 0. */
 int tsr_graver_code(int a, int b);
-
-#endif

@@ -5,8 +5,7 @@
  * that a hostile file cannot exploit a fault in a parser. Linux enforces this: with Landlock since 5.19, and with
  * seccomp. Without them, the tool runs unrestricted. libtessera does not restrict its process, because a library must
  * not. */
-#ifndef TSR_CLI_IO_SANDBOX_H
-#define TSR_CLI_IO_SANDBOX_H
+#pragma once
 
 #include "cli/io/io_paths.h"
 
@@ -30,9 +29,7 @@ typedef struct tsr_made_folders {
 
 /* Restricts this process, which must have one thread, to the paths. Creates the output directory, because a folder that
  * does not exist cannot be allowed, and records it in `made`. */
-tsr_status tsr_sandbox_enter(const tsr_io_paths *paths, tsr_made_folders *made, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_sandbox_enter(const tsr_io_paths *paths, tsr_made_folders *made, tsr_err *err);
 
 /* Removes the created folders that are still empty. */
 void tsr_sandbox_end(tsr_made_folders *made);
-
-#endif

@@ -3,7 +3,6 @@
 
 #include "cli/help/next_command.h"
 #include "cli/io/output.h"
-#include "cli/io/terminal.h"
 #include "common/text.h"
 #include "formats/json/json_write.h"
 #include "formats/remote/address.h"

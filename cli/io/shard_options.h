@@ -1,6 +1,5 @@
 /* Parses --shard I/N and records the command line for `tessera finish`. */
-#ifndef TSR_CLI_IO_SHARD_OPTIONS_H
-#define TSR_CLI_IO_SHARD_OPTIONS_H
+#pragma once
 
 #include "cli/io/common_options.h"
 #include "convert/records/shards.h"
@@ -15,17 +14,17 @@ typedef struct tsr_shard_run {
 } tsr_shard_run;
 
 /* Reads "I/N". */
-tsr_status tsr_shard_parse(tsr_shard_run *run, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_shard_parse(tsr_shard_run *run, tsr_err *err);
 
 /* Records the command: `command`, then its n `sources`, then the given `options`, except those that only concern this
  * process. Paths become absolute. */
 tsr_status tsr_shard_note_command(tsr_shard_run *run, const char *command, const char *const *sources, size_t n_sources,
-                                  const tsr_option *options, uint64_t given, tsr_err *err) TSR_WARN_UNUSED;
+                                  const tsr_option *options, uint64_t given, tsr_err *err);
 
 /* Appends the given options, except those listed in `except`, as words of a command line: after words[*n], at most
  * `most` in all. */
 tsr_status tsr_options_spell(const tsr_option *options, uint64_t given, const char *except, tsr_arena *arena,
-                             const char **words, size_t most, size_t *n, tsr_err *err) TSR_WARN_UNUSED;
+                             const char **words, size_t most, size_t *n, tsr_err *err);
 
 /* Returns the shard; NULL: no shards. */
 const tsr_shard *tsr_shard_of(const tsr_shard_run *run);
@@ -37,10 +36,10 @@ static inline bool tsr_is_shard(const tsr_shard_run *run)
 }
 
 /* Computes the work of this shard. */
-tsr_status tsr_shard_measure(tsr_shard_run *run, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_shard_measure(tsr_shard_run *run, const tsr_plan *plan, tsr_err *err);
 
 /* Prints the files that this shard writes, and their total size. */
-tsr_status tsr_shard_print_plan(const tsr_shard_run *run, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_shard_print_plan(const tsr_shard_run *run, const tsr_plan *plan, tsr_err *err);
 
 /* Prints the disk space of the shard, the end of a line. */
 void tsr_shard_print_space(const tsr_shard_run *run);
@@ -51,5 +50,3 @@ void tsr_shard_print_end(const tsr_shard_run *run, const char *output, const cha
 
 /* Writes the member "shard", or "shards" for the command that joins them. */
 void tsr_shard_json(tsr_text *t, const tsr_shard_run *run);
-
-#endif

@@ -2,8 +2,6 @@
 #include "cli/io/space.h"
 
 #include "cli/io/output.h"
-#include "cli/io/terminal.h"
-#include "common/checked.h"
 #include "common/file.h"
 #include "convert/records/destination.h"
 #include "convert/uploads/uploads.h"

@@ -194,7 +194,8 @@ void tsr_terminal_begin_kind(tsr_terminal *t, const char *kind)
         show(t, lines, 1, 0);
 }
 
-void tsr_terminal_progress(const tsr_progress *p, void *terminal)
+/* Shows progress: a tsr_run_options.progress callback; `terminal` is a tsr_terminal. */
+static void show_progress(const tsr_progress *p, void *terminal)
 {
     tsr_terminal *const t = terminal;
     write_progress(t, p);
@@ -239,7 +240,7 @@ tsr_run_options tsr_terminal_run_options(tsr_terminal *terminal, uint64_t thread
     return (tsr_run_options){.threads = threads,
                              .memory = memory,
                              .cancel = tsr_terminal_catch_interrupt(),
-                             .progress = tsr_terminal_progress,
+                             .progress = show_progress,
                              .progress_data = terminal};
 }
 

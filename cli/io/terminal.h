@@ -2,8 +2,7 @@
  *
  * Other programs get JSON lines instead (docs/schemas/progress.schema.json): at the beginning and end of each phase,
  * and every second. A full pipe does not delay the job: the line is dropped. */
-#ifndef TSR_CLI_IO_TERMINAL_H
-#define TSR_CLI_IO_TERMINAL_H
+#pragma once
 
 #include "cli/io/batch_context.h"
 #include "cli/io/common_options.h"
@@ -27,7 +26,7 @@ typedef struct tsr_terminal {
 /* Opens the progress file, if there is one. A job of a batch (NULL: none) uses that of the batch. After a failure there
  * is nothing to close. */
 tsr_status tsr_terminal_open(tsr_terminal *terminal, bool quiet, const tsr_progress_options *progress,
-                             const tsr_batch_context *batch, tsr_err *err) TSR_WARN_UNUSED;
+                             const tsr_batch_context *batch, tsr_err *err);
 
 /* Begins a kind of check, whose name ("gemm", static) is in its progress from now on. */
 void tsr_terminal_begin_kind(tsr_terminal *terminal, const char *kind);
@@ -35,14 +34,9 @@ void tsr_terminal_begin_kind(tsr_terminal *terminal, const char *kind);
 /* Returns run options for a job that shows its progress on `terminal` and stops at Ctrl-C. */
 tsr_run_options tsr_terminal_run_options(tsr_terminal *terminal, uint64_t threads, uint64_t memory);
 
-/* Shows progress: a tsr_run_options.progress callback; `terminal` is a tsr_terminal. */
-void tsr_terminal_progress(const tsr_progress *progress, void *terminal);
-
 /* Erases the progress line, and reports the end of the job to other programs. */
 void tsr_terminal_close(tsr_terminal *terminal);
 
 /* Installs handlers that set *flag on SIGINT and SIGTERM: the first signal requests a stop, a second one kills as
  * usual. */
 const atomic_bool *tsr_terminal_catch_interrupt(void);
-
-#endif

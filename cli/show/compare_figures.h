@@ -1,6 +1,5 @@
 /* Converts the metrics of a comparison to figures of a result, and writes them as JSON. */
-#ifndef TSR_CLI_SHOW_COMPARE_FIGURES_H
-#define TSR_CLI_SHOW_COMPARE_FIGURES_H
+#pragma once
 
 #include "report/model/figures.h"
 #include "verify/compare/metrics.h"
@@ -10,5 +9,3 @@ void tsr_metrics_figures(double figures[TSR_N_FIGURES], const tsr_metrics *metri
 
 /* Appends the same figures to the open JSON object. Numbers that are not finite become null. */
 void tsr_compare_figures_json(tsr_text *text, const double figures[TSR_N_FIGURES]);
-
-#endif

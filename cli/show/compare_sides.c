@@ -2,7 +2,6 @@
 #include "cli/show/compare_sides.h"
 
 #include "cli/io/globs.h"
-#include "cli/io/output.h"
 #include "cli/show/compare_figures.h"
 #include "formats/json/json_write.h"
 #include "report/read/read.h"
@@ -84,10 +83,7 @@ static const char *tile_text(const tsr_tile_metrics *tile, const tsr_pair *pair,
 
 static void range_json(tsr_text *t, const char *key, uint64_t first, uint64_t count)
 {
-    tsr_json_member_array(t, key, true);
-    tsr_json_u64(t, first);
-    tsr_json_u64(t, first + count);
-    tsr_json_end_array(t);
+    tsr_json_member_u64s(t, key, (const uint64_t[]){first, first + count}, 2);
 }
 
 static void tile_json(tsr_text *t, const tsr_tile_metrics *tile)

@@ -1,6 +1,5 @@
 /* Opens and compares two checkpoints, and writes the result as JSON: for diff and verify. */
-#ifndef TSR_CLI_SHOW_COMPARE_SIDES_H
-#define TSR_CLI_SHOW_COMPARE_SIDES_H
+#pragma once
 
 #include "cli/command.h"
 #include "formats/checkpoint/rank_file.h"
@@ -26,11 +25,11 @@ typedef struct tsr_compare_job {
 void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options);
 
 /* Opens both sides, and pairs their scales. */
-tsr_status tsr_compare_job_open(tsr_compare_job *job, const tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_compare_job_open(tsr_compare_job *job, const tsr_command_context *context, tsr_err *err);
 
 /* Compares them, and shows progress on the terminal. */
 tsr_status tsr_compare_job_run(tsr_compare_job *job, const tsr_command_context *context, tsr_terminal *terminal,
-                               tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_err *err);
 
 void tsr_compare_job_close(tsr_compare_job *job);
 
@@ -42,10 +41,8 @@ const char *tsr_pair_state_name(tsr_pair_state state);
 void tsr_pair_json(tsr_text *text, const tsr_pair *pair);
 
 /* Adds a row for a pair, without an outcome. The name is borrowed. */
-tsr_status tsr_compare_fill_row(tsr_result *result, const tsr_pair *pair, tsr_row **row, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_compare_fill_row(tsr_result *result, const tsr_pair *pair, tsr_row **row, tsr_err *err);
 
 /* Begins a result of this schema: sets its kind, and the whole to the sums over all pairs that differ. */
 tsr_status tsr_compare_begin_result(tsr_result *result, const char *schema, const tsr_comparison *comparison,
-                                    tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                                    tsr_err *err);

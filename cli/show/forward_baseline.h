@@ -1,6 +1,5 @@
 /* Compares a model with a baseline: another checkpoint of the same source, on the same tokens. */
-#ifndef TSR_CLI_SHOW_FORWARD_BASELINE_H
-#define TSR_CLI_SHOW_FORWARD_BASELINE_H
+#pragma once
 
 #include "common/text.h"
 #include "verify/forward/check_forward.h"
@@ -22,7 +21,7 @@ typedef struct tsr_forward_baseline {
 /* Runs the baseline as `request` runs the model, and compares it with the evidence of the model, whose judgement of the
  * logits becomes a fault if the baseline's divergence is smaller. `path` has been set. */
 tsr_status tsr_forward_baseline_run(tsr_forward_baseline *baseline, const tsr_forward_request *request,
-                                    const tsr_side *side, tsr_evidence *model, tsr_err *err) TSR_WARN_UNUSED;
+                                    const tsr_side *side, tsr_evidence *model, tsr_err *err);
 
 /* Returns true if the model's divergence is larger than the baseline's, or not a number. */
 bool tsr_forward_baseline_is_better(const tsr_forward_baseline *baseline);
@@ -36,5 +35,3 @@ void tsr_forward_baseline_summarize(tsr_text *text, const tsr_forward_baseline *
 void tsr_forward_baseline_json(tsr_text *text, const tsr_forward_baseline *baseline);
 
 void tsr_forward_baseline_free(tsr_forward_baseline *baseline);
-
-#endif

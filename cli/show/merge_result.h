@@ -1,6 +1,5 @@
 /* Prints how much of the updates of an adapter survived rounding, and writes it as JSON. */
-#ifndef TSR_CLI_SHOW_MERGE_RESULT_H
-#define TSR_CLI_SHOW_MERGE_RESULT_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -9,5 +8,3 @@ void tsr_merge_result_print(const tsr_plan *plan, const tsr_quant_stats *rows);
 
 /* Appends the members `updates` and `whole` of the open JSON object, if the plan has updates. */
 void tsr_merge_result_json(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *text);
-
-#endif

@@ -1,6 +1,5 @@
 /* The options of a command that runs tokens of a file through models: calibrate, sensitivities, quantize --prove. */
-#ifndef TSR_CLI_SHOW_PASS_OPTIONS_H
-#define TSR_CLI_SHOW_PASS_OPTIONS_H
+#pragma once
 
 #include "common/options.h"
 #include "verify/forward/check_forward.h"
@@ -20,12 +19,10 @@ tsr_pass_options tsr_pass_options_defaults(void);
 void tsr_pass_options_append(tsr_pass_options *pass, tsr_option *options);
 
 /* Rejects numbers that are too large or 0. */
-tsr_status tsr_pass_options_check(const tsr_pass_options *pass, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_pass_options_check(const tsr_pass_options *pass, tsr_err *err);
 
 /* Returns the reason why such passes cannot be sandboxed (tsr_io_paths.unconfined). */
 const char *tsr_pass_unconfined(const tsr_pass_options *pass);
 
 /* Returns the request of an exact pass of `side`. */
 tsr_forward_request tsr_pass_request(const tsr_pass_options *pass, const tsr_side *side, tsr_run_options run);
-
-#endif

@@ -356,11 +356,7 @@ static void json_counts(tsr_text *t, const tsr_command_context *c)
 static void json_policy(tsr_text *t, const tsr_plan *plan)
 {
     if (plan->by_policy) {
-        tsr_json_key(t, "model_type");
-        if (plan->model_type == NULL)
-            tsr_json_null(t);
-        else
-            tsr_json_string(t, plan->model_type);
+        tsr_json_member_string(t, "model_type", plan->model_type);
         tsr_json_member_string(t, "rules", plan->general_rules ? "general" : "table");
     } else if (plan->n_warnings == 0) {
         return;

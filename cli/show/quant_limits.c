@@ -6,7 +6,6 @@
 #include "convert/plans/merge/merge_report.h"
 #include "formats/json/json_write.h"
 
-#include <math.h>
 #include <stdio.h>
 
 enum { LISTED = 20 };
@@ -19,9 +18,9 @@ tsr_quant_limits tsr_quant_limits_defaults(void)
 void tsr_quant_limits_options(tsr_quant_limits *l, tsr_option *options)
 {
     const tsr_option own[] = {
-        {"--min-sqnr", TSR_OPT_TEXT, &l->min_sqnr_text, "DB",
+        {"--min-sqnr", TSR_OPT_TEXT, &l->texts[TSR_LIMIT_SQNR], "DB",
          "smallest allowed SQNR of a quantized tensor; below it the exit code is 1, and the output is kept (none)"},
-        {"--max-worst-block", TSR_OPT_TEXT, &l->max_worst_block_text, "X",
+        {"--max-worst-block", TSR_OPT_TEXT, &l->texts[TSR_LIMIT_WORST_BLOCK], "X",
          "largest allowed error of a block, as worst_block_error in the report (none)"},
         {"--max-saturated", TSR_OPT_COUNT, &l->max_saturated, "N",
          "largest allowed number of clamped values of a tensor (none)"},
@@ -33,124 +32,67 @@ void tsr_quant_limits_options(tsr_quant_limits *l, tsr_option *options)
 void tsr_update_limits_options(tsr_quant_limits *l, tsr_option *options)
 {
     const tsr_option own[] = {
-        {"--min-survived", TSR_OPT_TEXT, &l->min_survived_text, "X",
+        {"--min-survived", TSR_OPT_TEXT, &l->texts[TSR_LIMIT_SURVIVED], "X",
          "smallest allowed share of an update that was stored, as survived in the report; below it the exit code is "
          "1, and the output is kept (none)"},
-        {"--max-update-error", TSR_OPT_TEXT, &l->max_update_error_text, "X",
+        {"--max-update-error", TSR_OPT_TEXT, &l->texts[TSR_LIMIT_UPDATE_ERROR], "X",
          "largest allowed relative_error of an update; from 1 on it is drowned by rounding (none)"},
         {0},
     };
     tsr_options_append_topic(options, "Limits", own);
 }
 
-tsr_status tsr_quant_limits_parse(tsr_quant_limits *l, tsr_err *err)
-{
-    TSR_TRY(tsr_parse_number("--min-sqnr", l->min_sqnr_text, &l->min_sqnr, err));
-    TSR_TRY(tsr_parse_number("--max-worst-block", l->max_worst_block_text, &l->max_worst_block, err));
-    TSR_TRY(tsr_parse_number("--min-survived", l->min_survived_text, &l->min_survived, err));
-    TSR_TRY(tsr_parse_number("--max-update-error", l->max_update_error_text, &l->max_update_error, err));
-    if (l->max_update_error < 0)
-        return tsr_fail(err, TSR_E_USAGE, "--max-update-error: must be at least 0");
-    return l->max_worst_block >= 0 ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--max-worst-block: must be at least 0");
-}
-
 /* ---- the limits by name ---- */
 
-static bool has_sqnr(const tsr_quant_limits *l)
+static double saturated_of(const tsr_quant_stats *row)
 {
-    return l->min_sqnr_text != NULL;
+    return (double)row->saturated;
 }
-
-static bool has_block(const tsr_quant_limits *l)
-{
-    return l->max_worst_block_text != NULL;
-}
-
-static bool has_saturated(const tsr_quant_limits *l)
-{
-    return l->max_saturated != UINT64_MAX;
-}
-
-static bool has_survived(const tsr_quant_limits *l)
-{
-    return l->min_survived_text != NULL;
-}
-
-static bool has_update_error(const tsr_quant_limits *l)
-{
-    return l->max_update_error_text != NULL;
-}
-
-/* Return true if a value is beyond the limit. NaN is beyond all limits. */
-static bool is_low(const tsr_quant_limits *l, const tsr_quant_stats *row)
-{
-    return !(tsr_quant_stats_sqnr(row) >= l->min_sqnr);
-}
-
-static bool is_blocky(const tsr_quant_limits *l, const tsr_quant_stats *row)
-{
-    return !(tsr_quant_stats_worst_block(row) <= l->max_worst_block);
-}
-
-static bool is_clipped(const tsr_quant_limits *l, const tsr_quant_stats *row)
-{
-    return row->saturated > l->max_saturated;
-}
-
-static bool is_lost(const tsr_quant_limits *l, const tsr_quant_stats *row)
-{
-    return !(tsr_merge_survived(row) >= l->min_survived);
-}
-
-static bool is_inexact(const tsr_quant_limits *l, const tsr_quant_stats *row)
-{
-    return !(tsr_quant_stats_relative_error(row) <= l->max_update_error);
-}
-
-static double sqnr_limit(const tsr_quant_limits *l)
-{
-    return l->min_sqnr;
-}
-
-static double block_limit(const tsr_quant_limits *l)
-{
-    return l->max_worst_block;
-}
-
-static double saturated_limit(const tsr_quant_limits *l)
-{
-    return (double)l->max_saturated;
-}
-
-static double survived_limit(const tsr_quant_limits *l)
-{
-    return l->min_survived;
-}
-
-static double update_error_limit(const tsr_quant_limits *l)
-{
-    return l->max_update_error;
-}
-
-enum { N_LIMITS = 5 };
 
 static const struct {
     const char *option, *check, *key;
-    bool (*given)(const tsr_quant_limits *l);
-    bool (*is_beyond)(const tsr_quant_limits *l, const tsr_quant_stats *row);
-    double (*limit)(const tsr_quant_limits *l);
-} kLimits[N_LIMITS] = {
-    {"--min-sqnr", "sqnr", "min_sqnr_db", has_sqnr, is_low, sqnr_limit},
-    {"--max-worst-block", "worst_block", "max_worst_block_error", has_block, is_blocky, block_limit},
-    {"--max-saturated", "saturated", "max_saturated", has_saturated, is_clipped, saturated_limit},
-    {"--min-survived", "survived", "min_survived", has_survived, is_lost, survived_limit},
-    {"--max-update-error", "update_error", "max_update_error", has_update_error, is_inexact, update_error_limit},
+    double (*measure)(const tsr_quant_stats *row);
+    bool is_least; /* smaller values are beyond the limit, not larger ones */
+} kLimits[TSR_QUANT_LIMITS] = {
+    {"--min-sqnr", "sqnr", "min_sqnr_db", tsr_quant_stats_sqnr, true},
+    {"--max-worst-block", "worst_block", "max_worst_block_error", tsr_quant_stats_worst_block, false},
+    {"--max-saturated", "saturated", "max_saturated", saturated_of, false},
+    {"--min-survived", "survived", "min_survived", tsr_merge_survived, true},
+    {"--max-update-error", "update_error", "max_update_error", tsr_quant_stats_relative_error, false},
 };
+
+static bool is_given(const tsr_quant_limits *l, size_t k)
+{
+    return k == TSR_LIMIT_SATURATED ? l->max_saturated != UINT64_MAX : l->texts[k] != NULL;
+}
+
+static double limit_of(const tsr_quant_limits *l, size_t k)
+{
+    return k == TSR_LIMIT_SATURATED ? (double)l->max_saturated : l->values[k];
+}
+
+/* Returns true if a value is beyond the limit. NaN is beyond all limits. */
+static bool is_beyond(const tsr_quant_limits *l, size_t k, const tsr_quant_stats *row)
+{
+    const double value = kLimits[k].measure(row), limit = limit_of(l, k);
+    return kLimits[k].is_least ? !(value >= limit) : !(value <= limit);
+}
+
+tsr_status tsr_quant_limits_parse(tsr_quant_limits *l, tsr_err *err)
+{
+    for (size_t k = 0; k < TSR_QUANT_LIMITS; k++)
+        TSR_TRY(tsr_parse_number(kLimits[k].option, l->texts[k], &l->values[k], err));
+    for (size_t k = TSR_QUANT_LIMITS; k-- > 0;) {
+        if (!(l->values[k] >= 0) && (k == TSR_LIMIT_WORST_BLOCK || k == TSR_LIMIT_UPDATE_ERROR))
+            return tsr_fail(err, TSR_E_USAGE, "%s: must be at least 0", kLimits[k].option);
+    }
+    return TSR_OK;
+}
 
 const char *tsr_quant_limits_given(const tsr_quant_limits *l)
 {
-    for (size_t k = 0; k < N_LIMITS; k++) {
-        if (kLimits[k].given(l))
+    for (size_t k = 0; k < TSR_QUANT_LIMITS; k++) {
+        if (is_given(l, k))
             return kLimits[k].option;
     }
     return NULL;
@@ -187,25 +129,25 @@ static const char *finding_text(tsr_arena *arena, const tsr_quant_limits *l, siz
     if (step->op->stats_of == TSR_STATS_ORIGINAL)
         tsr_text_printf(&t, "against the original: ");
     switch (limit) {
-    case 0:
-        tsr_text_printf(&t, "SQNR %.4f dB is below the limit of %g dB; ", tsr_quant_stats_sqnr(row), l->min_sqnr);
+    case TSR_LIMIT_SQNR:
+        tsr_text_printf(&t, "SQNR %.4f dB is below the limit of %g dB; ", tsr_quant_stats_sqnr(row), l->values[limit]);
         break;
-    case 1:
+    case TSR_LIMIT_WORST_BLOCK:
         tsr_text_printf(&t, "the block at %s has an error of %.4g, above the limit of %g; ",
                         place_of(tensor_of(step), row->worst_at, place), tsr_quant_stats_worst_block(row),
-                        l->max_worst_block);
+                        l->values[limit]);
         break;
-    case 2:
+    case TSR_LIMIT_SATURATED:
         tsr_text_printf(&t, "%llu values are clipped, above the limit of %llu; ", U64(row->saturated),
                         U64(l->max_saturated));
         break;
-    case 3:
+    case TSR_LIMIT_SURVIVED:
         tsr_text_printf(&t, "%.4f of the update survived, below the limit of %g; relative error %.5f",
-                        tsr_merge_survived(row), l->min_survived, tsr_quant_stats_relative_error(row));
+                        tsr_merge_survived(row), l->values[limit], tsr_quant_stats_relative_error(row));
         break;
     default:
         tsr_text_printf(&t, "the update has a relative error of %.5f, above the limit of %g; %.4f of it survived",
-                        tsr_quant_stats_relative_error(row), l->max_update_error, tsr_merge_survived(row));
+                        tsr_quant_stats_relative_error(row), l->values[limit], tsr_merge_survived(row));
     }
     if (step->op->stats_of != TSR_STATS_UPDATE)
         tsr_text_printf(&t, "the largest error is %.3g, at %s, where amax is %.3g", row->max_error,
@@ -224,7 +166,7 @@ static tsr_status judge(tsr_result *result, const tsr_quant_limits *l, size_t li
         if (of == TSR_STATS_NONE || (of == TSR_STATS_UPDATE && rows[s].sum_x2 == 0)) /* there is no update */
             continue;
         judged++;
-        if (!kLimits[limit].is_beyond(l, &rows[s]))
+        if (!is_beyond(l, limit, &rows[s]))
             continue;
         const tsr_result_finding finding = {
             .check = kLimits[limit].check,
@@ -243,8 +185,8 @@ static tsr_status judge(tsr_result *result, const tsr_quant_limits *l, size_t li
 tsr_status tsr_quant_limits_judge(tsr_result *result, const tsr_quant_limits *l, const tsr_plan *plan,
                                   const tsr_quant_stats *rows, tsr_err *err)
 {
-    for (size_t k = 0; k < N_LIMITS; k++) {
-        if (kLimits[k].given(l))
+    for (size_t k = 0; k < TSR_QUANT_LIMITS; k++) {
+        if (is_given(l, k))
             TSR_TRY(judge(result, l, k, plan, rows, err));
     }
     return TSR_OK;
@@ -266,9 +208,9 @@ void tsr_quant_limits_print(const tsr_quant_limits *l, const tsr_result *result)
         tsr_print("      ... and %zu more (--json FILE lists all)\n", n - LISTED);
     tsr_print_word(n > 0 ? TSR_INK_BAD : TSR_INK_GOOD, n > 0 ? "FAIL" : "PASS", 6);
     tsr_print(limited ? "limits:" : "proof");
-    for (size_t k = 0; k < N_LIMITS; k++) {
-        if (kLimits[k].given(l))
-            tsr_print(" %s %g", kLimits[k].option, kLimits[k].limit(l));
+    for (size_t k = 0; k < TSR_QUANT_LIMITS; k++) {
+        if (is_given(l, k))
+            tsr_print(" %s %g", kLimits[k].option, limit_of(l, k));
     }
     if (n > 0)
         tsr_print("; %zu finding%s\n", n, tsr_plural(n));
@@ -284,9 +226,9 @@ void tsr_quant_limits_json(tsr_text *t, const tsr_quant_limits *l, const tsr_res
         return;
     tsr_json_member_bool(t, "passed", result->n_findings == 0);
     tsr_json_member_object(t, "limits", true);
-    for (size_t k = 0; k < N_LIMITS; k++) {
-        if (kLimits[k].given(l))
-            tsr_json_member_number(t, kLimits[k].key, kLimits[k].limit(l));
+    for (size_t k = 0; k < TSR_QUANT_LIMITS; k++) {
+        if (is_given(l, k))
+            tsr_json_member_number(t, kLimits[k].key, limit_of(l, k));
     }
     tsr_json_end_object(t);
     tsr_checks_json(t, result);

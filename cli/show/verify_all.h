@@ -1,6 +1,5 @@
 /* Runs all kinds of verify that apply to a checkpoint, and prints one verdict. */
-#ifndef TSR_CLI_SHOW_VERIFY_ALL_H
-#define TSR_CLI_SHOW_VERIFY_ALL_H
+#pragma once
 
 #include "cli/command.h"
 #include "report/report.h"
@@ -37,7 +36,7 @@ typedef struct tsr_verify_all {
 
 /* Runs all kinds, even if some fail. TSR_E_USAGE: the options are invalid for the checkpoint. TSR_E_NOT_APPLICABLE: no
  * kind could run. */
-tsr_status tsr_verify_all_run(tsr_verify_all *all, tsr_terminal *terminal, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_verify_all_run(tsr_verify_all *all, tsr_terminal *terminal, tsr_err *err);
 
 /* Returns the first run with the most severe exit code, in the order of tsr_graver_code. */
 const tsr_kind_run *tsr_verify_all_gravest(const tsr_verify_all *all);
@@ -49,8 +48,6 @@ int tsr_kind_exit_code(const tsr_kind_run *run);
 void tsr_verify_all_json(tsr_text *text, const tsr_verify_all *all);
 
 /* Prints a table of the kinds, then the failures, from `report`, the results of the kinds. */
-tsr_status tsr_verify_all_print(const tsr_verify_all *all, const tsr_report *report, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_verify_all_print(const tsr_verify_all *all, const tsr_report *report, tsr_err *err);
 
 void tsr_verify_all_free(tsr_verify_all *all);
-
-#endif

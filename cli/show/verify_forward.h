@@ -1,6 +1,5 @@
 /* The job of `tessera verify forward`: runs tokens through two models, or compares one with another implementation. */
-#ifndef TSR_CLI_SHOW_VERIFY_FORWARD_H
-#define TSR_CLI_SHOW_VERIFY_FORWARD_H
+#pragma once
 
 #include "cli/command.h"
 #include "cli/show/forward_baseline.h"
@@ -25,10 +24,10 @@ typedef struct tsr_verify_forward {
 } tsr_verify_forward;
 
 /* Opens the sides and the reference that are named and not open yet, and enters them in the request. */
-tsr_status tsr_verify_forward_open(tsr_verify_forward *job, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_verify_forward_open(tsr_verify_forward *job, tsr_err *err);
 
 /* Runs the model, and the baseline if there is one. */
-tsr_status tsr_verify_forward_run(tsr_verify_forward *job, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_verify_forward_run(tsr_verify_forward *job, tsr_err *err);
 
 /* Prints the figures of the logits and how the passes were run, and appends them to the open JSON object. */
 void tsr_verify_forward_print_figures(const tsr_verify_forward *job);
@@ -37,7 +36,7 @@ void tsr_verify_forward_figures_json(const tsr_verify_forward *job, tsr_text *te
 void tsr_verify_forward_free(tsr_verify_forward *job);
 
 /* Functions of a tsr_command whose job is a tsr_verify_forward. */
-tsr_status tsr_verify_forward_print(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_verify_forward_print(tsr_command_context *context, tsr_err *err);
 void tsr_verify_forward_json(const tsr_command_context *context, tsr_text *text);
 
 /* Options that `verify forward` and `verify all` share, as given. */
@@ -54,7 +53,4 @@ tsr_forward_texts tsr_forward_texts_defaults(void);
 void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts);
 
 /* Parses their values into *request. */
-tsr_status tsr_forward_texts_parse(tsr_forward_request *request, const tsr_forward_texts *texts,
-                                   tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_forward_texts_parse(tsr_forward_request *request, const tsr_forward_texts *texts, tsr_err *err);

@@ -1,6 +1,5 @@
 /* The job of `tessera verify gemm`, epilogue, dequant and mla, and its result as text and JSON. */
-#ifndef TSR_CLI_SHOW_VERIFY_KERNELS_H
-#define TSR_CLI_SHOW_VERIFY_KERNELS_H
+#pragma once
 
 #include "cli/command.h"
 #include "report/model/result.h"
@@ -53,7 +52,5 @@ typedef struct tsr_verify_kernels {
     }
 
 /* Functions of a tsr_command whose job is a tsr_verify_kernels. */
-tsr_status tsr_verify_kernels_print(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_verify_kernels_print(tsr_command_context *context, tsr_err *err);
 void tsr_verify_kernels_json(const tsr_command_context *context, tsr_text *text);
-
-#endif

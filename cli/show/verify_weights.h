@@ -1,6 +1,5 @@
 /* The job of `tessera verify DST --against SRC`, and its result as text and JSON. */
-#ifndef TSR_CLI_SHOW_VERIFY_WEIGHTS_H
-#define TSR_CLI_SHOW_VERIFY_WEIGHTS_H
+#pragma once
 
 #include "cli/show/compare_sides.h"
 #include "verify/compare/limit_options.h"
@@ -14,10 +13,8 @@ typedef struct tsr_verify_weights {
 } tsr_verify_weights;
 
 /* Fills the result when the findings are complete. */
-tsr_status tsr_verify_weights_fill(tsr_verify_weights *verification, const char *schema, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_verify_weights_fill(tsr_verify_weights *verification, const char *schema, tsr_err *err);
 
 /* Functions of a tsr_command whose job is a tsr_verify_weights. */
-tsr_status tsr_verify_weights_print(tsr_command_context *context, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_verify_weights_print(tsr_command_context *context, tsr_err *err);
 void tsr_verify_weights_json(const tsr_command_context *context, tsr_text *text);
-
-#endif

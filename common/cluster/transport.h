@@ -2,8 +2,7 @@
  *
  * The module tessera_mpi.so (transport_mpi.c) is linked with MPI. It is loaded only for --mpi, so that the tool also
  * works, and starts quickly, without MPI. */
-#ifndef TSR_COMMON_CLUSTER_TRANSPORT_H
-#define TSR_COMMON_CLUSTER_TRANSPORT_H
+#pragma once
 
 #include "common/status.h"
 
@@ -32,6 +31,4 @@ typedef const tsr_transport *tsr_transport_begin_fn(char *why, size_t size);
 #define TSR_TRANSPORT_BEGIN "tsr_transport_begin"
 
 /* Loads the module and starts MPI. TSR_E_UNSUPPORTED: there is no module, or MPI cannot be started. */
-tsr_status tsr_transport_open(const tsr_transport **transport, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_transport_open(const tsr_transport **transport, tsr_err *err);

@@ -1,6 +1,5 @@
 /* The failure that ends the common work of several threads: the first one, not those that follow from it. */
-#ifndef TSR_COMMON_PARALLEL_FIRST_FAILURE_H
-#define TSR_COMMON_PARALLEL_FIRST_FAILURE_H
+#pragma once
 
 #include "common/status.h"
 
@@ -19,6 +18,4 @@ void tsr_note_failure(tsr_first_failure *first, tsr_status status, const tsr_err
 void tsr_note_failure_locking(tsr_first_failure *first, pthread_mutex_t *lock, tsr_status status, const tsr_err *err);
 
 /* Returns the failure. `err` may be NULL, and stays unchanged if nothing has failed. */
-tsr_status tsr_return_failure(const tsr_first_failure *first, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_return_failure(const tsr_first_failure *first, tsr_err *err);

@@ -1,7 +1,6 @@
 /* Memory nodes of the machine. A thread that runs on the processors of one node and touches its memory first has that
  * memory nearby. */
-#ifndef TSR_COMMON_PARALLEL_NUMA_H
-#define TSR_COMMON_PARALLEL_NUMA_H
+#pragma once
 
 #include <sched.h>
 #include <stdbool.h>
@@ -25,5 +24,3 @@ void tsr_numa_find(tsr_numa *numa);
 /* Binds the calling thread, number `index` of `n` workers, to one node, round-robin. With fewer workers than nodes, or
  * only one node, the system places them. */
 void tsr_numa_bind(const tsr_numa *numa, unsigned index, unsigned n);
-
-#endif

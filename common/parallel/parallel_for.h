@@ -1,6 +1,5 @@
 /* A loop over threads. */
-#ifndef TSR_COMMON_PARALLEL_PARALLEL_FOR_H
-#define TSR_COMMON_PARALLEL_PARALLEL_FOR_H
+#pragma once
 
 #include "common/atomics.h"
 #include "common/parallel/threads.h"
@@ -18,6 +17,4 @@ size_t tsr_parallel_workers(size_t n, uint64_t threads);
  * others. Returns the first failure, after which no iteration begins. TSR_E_CANCELLED: *cancel (may be NULL) was set
  * before the last iteration began. */
 tsr_status tsr_parallel_for(size_t n, uint64_t threads, const atomic_bool *cancel, tsr_parallel_fn *run, void *context,
-                            tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                            tsr_err *err);

@@ -1,6 +1,5 @@
 /* Threads of a job, the run options of its caller, and its progress. */
-#ifndef TSR_COMMON_PARALLEL_THREADS_H
-#define TSR_COMMON_PARALLEL_THREADS_H
+#pragma once
 
 #include "common/atomics.h"
 #include "common/status.h"
@@ -47,7 +46,7 @@ void tsr_tell_progress(const tsr_run_options *options, const tsr_progress *progr
 /* Chooses the number of workers: the requested number, at most TSR_MAX_THREADS, and as many as fit in memory if the job
  * takes `fixed` bytes and each worker `each`. TSR_E_NOMEM: not even one fits; the message has the required size. */
 tsr_status tsr_choose_threads(const tsr_run_options *options, uint64_t fixed, uint64_t each, unsigned *threads,
-                              tsr_err *err) TSR_WARN_UNUSED;
+                              tsr_err *err);
 
 /* Sets this thread's floating-point mode to the one for which every result is defined: round to nearest even, with
  * subnormals. A caller, or a library built with "fast math", may have left another mode, such as flush to zero. */
@@ -63,5 +62,3 @@ double tsr_seconds_since(const struct timespec *began);
 
 /* Returns the seconds of a monotonic clock. */
 double tsr_now(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* Runs a job in parts on threads: each free thread takes the next part in order. */
-#ifndef TSR_COMMON_PARALLEL_WORK_QUEUE_H
-#define TSR_COMMON_PARALLEL_WORK_QUEUE_H
+#pragma once
 
 #include "common/parallel/threads.h"
 
@@ -28,6 +27,4 @@ typedef struct tsr_work_queue {
 } tsr_work_queue;
 
 /* Runs the job on `threads` threads. The first failure ends it. TSR_E_CANCELLED: stopped by *options->cancel. */
-tsr_status tsr_work_queue_run(const tsr_work_queue *job, unsigned threads, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_work_queue_run(const tsr_work_queue *job, unsigned threads, tsr_err *err);

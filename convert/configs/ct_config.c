@@ -98,10 +98,7 @@ static void write_args(tsr_text *t, const char *type, uint32_t bits, bool symmet
         tsr_json_member_u64(t, "group_size", s.group);
     }
     if (s.block.rows != 0) {
-        tsr_json_member_array(t, "block_structure", true);
-        tsr_json_u64(t, s.block.rows);
-        tsr_json_u64(t, s.block.cols);
-        tsr_json_end_array(t);
+        tsr_json_member_u64s(t, "block_structure", (const uint64_t[]){s.block.rows, s.block.cols}, 2);
     }
     tsr_json_member_bool(t, "dynamic", dynamic);
     if (s.ordered)

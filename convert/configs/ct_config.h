@@ -1,6 +1,5 @@
 /* Writes quantization_config in the form of compressed-tensors, with one group for all linear layers. */
-#ifndef TSR_CONVERT_CONFIGS_CT_CONFIG_H
-#define TSR_CONVERT_CONFIGS_CT_CONFIG_H
+#pragma once
 
 #include "common/block.h"
 #include "common/text.h"
@@ -54,5 +53,3 @@ void tsr_sort_by_name(const tsr_tensor **tensors, size_t n);
 /* Returns true if tensors[i] is the first member of a fused layer and all other members are among the n sorted tensors.
  * Sets `name` to the name of the fused layer. Experts are fused under a name of their own. */
 bool tsr_joined_module(const tsr_tensor *const *tensors, size_t n, size_t i, char name[TSR_MODULE_NAME]);
-
-#endif

@@ -19,21 +19,13 @@ typedef struct description {
     size_t n_unquantized;
 } description;
 
-static void write_block_size(tsr_text *t, const description *c)
-{
-    tsr_json_member_array(t, "weight_block_size", true);
-    tsr_json_u64(t, c->block->block_rows);
-    tsr_json_u64(t, c->block->block_cols);
-    tsr_json_end_array(t);
-}
-
 static void deepseek_config(tsr_text *t, const description *c)
 {
     tsr_json_begin_object(t, false);
     tsr_json_member_string(t, "quant_method", "fp8");
     tsr_json_member_string(t, "fmt", "e4m3");
     tsr_json_member_string(t, "activation_scheme", "dynamic");
-    write_block_size(t, c);
+    tsr_json_member_u64s(t, "weight_block_size", (const uint64_t[]){c->block->block_rows, c->block->block_cols}, 2);
     if (c->block->scale_fmt == TSR_SCALE_UE8M0)
         tsr_json_member_string(t, "scale_fmt", "ue8m0");
     tsr_json_key(t, "modules_to_not_convert");
@@ -48,7 +40,7 @@ static void sglang_config(tsr_text *t, const description *c)
     tsr_json_member_string(t, "quant_method", "w4afp8");
     tsr_json_member_string(t, "linear_activation_scheme", "dynamic");
     tsr_json_member_string(t, "moe_activation_scheme", "static");
-    write_block_size(t, c);
+    tsr_json_member_u64s(t, "weight_block_size", (const uint64_t[]){c->block->block_rows, c->block->block_cols}, 2);
     tsr_json_member_u64(t, "group_size", 128);
     tsr_json_key(t, "modules_to_not_convert");
     tsr_json_modules(t, c->unquantized, c->n_unquantized);

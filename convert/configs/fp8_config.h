@@ -1,6 +1,5 @@
 /* Writes or removes quantization_config in config.json. All other bytes stay unchanged. */
-#ifndef TSR_CONVERT_CONFIGS_FP8_CONFIG_H
-#define TSR_CONVERT_CONFIGS_FP8_CONFIG_H
+#pragma once
 
 #include "common/text.h"
 #include "convert/plan/plan.h"
@@ -21,28 +20,25 @@ size_t tsr_list_unquantized(tsr_kept_fn *kept, const void *context, size_t n, co
 size_t tsr_list_head(const tsr_checkpoint *checkpoint, const tsr_tensor **list, size_t n);
 
 /* Adds the source's config.json to the plan, with quantization_config replaced by `value` (JSON). Frees `value`. */
-tsr_status tsr_plan_take_quantization(tsr_plan *plan, tsr_text *value, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_take_quantization(tsr_plan *plan, tsr_text *value, tsr_err *err);
 
 /* Adds the source's config.json, if there is one, to the plan, with a quantization_config of these blocks.
  * kept(context, i) returns the n tensors in sorted order; those that a loader would take for linear layers are listed
  * as unquantized. */
 tsr_status tsr_plan_fp8_config(tsr_plan *plan, const tsr_fp8_block *block, tsr_dialect dialect, tsr_kept_fn *kept,
-                               const void *context, size_t n, tsr_err *err) TSR_WARN_UNUSED;
+                               const void *context, size_t n, tsr_err *err);
 
 /* Appends the checkpoint's config.json with quantization_config replaced by `value` (JSON). */
-tsr_status tsr_quantization_set(tsr_text *out, const tsr_checkpoint *checkpoint, const char *value,
-                                tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_quantization_set(tsr_text *out, const tsr_checkpoint *checkpoint, const char *value, tsr_err *err);
 
 /* Appends the checkpoint's config.json with the modules of these tensors added to the list of unquantized modules,
  * which has a different key in each dialect. The model is quantized. */
 tsr_status tsr_quantization_keep(tsr_text *out, const tsr_checkpoint *checkpoint, const tsr_tensor **tensors, size_t n,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+                                 tsr_err *err);
 
 /* Files that describe the quantization of weights, terminated by NULL: those of ModelOpt, AutoGPTQ and AutoAWQ, and
  * Tessera's own for activations. A decoded checkpoint does not contain them. */
 extern const char *const tsr_quantization_files[];
 
 /* Appends the checkpoint's config.json without its quantization. */
-tsr_status tsr_fp8_config_remove(tsr_text *out, const tsr_checkpoint *checkpoint, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_fp8_config_remove(tsr_text *out, const tsr_checkpoint *checkpoint, tsr_err *err);

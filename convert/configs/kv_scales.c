@@ -1,7 +1,6 @@
 /* Names KV-cache scales and writes the KV-cache entries of configurations. */
 #include "convert/configs/kv_scales.h"
 
-#include "common/checked.h"
 #include "common/float_bits.h"
 #include "convert/ops/constant_op.h"
 #include "formats/json/json.h"
@@ -110,8 +109,10 @@ static tsr_status set_in(tsr_text *out, const char *text, size_t size, const cha
     return status;
 }
 
-tsr_status tsr_plan_edit_text(tsr_plan *plan, const char *name, const char *const *keys, size_t n, const char *value,
-                              tsr_err *err)
+/* Sets a nested JSON member in the plan's text `name`: keys[n - 1] in the object keys[n - 2], and so on, becomes
+ * `value` (JSON). Does nothing if the text or the object does not exist. */
+static tsr_status edit_text(tsr_plan *plan, const char *name, const char *const *keys, size_t n, const char *value,
+                            tsr_err *err)
 {
     for (size_t i = 0; i < plan->n_texts; i++) {
         tsr_plan_text *const t = &plan->texts[i];
@@ -148,9 +149,9 @@ static tsr_status state_fp8(tsr_plan *plan, bool modelopt, tsr_err *err)
     const char *const scheme = modelopt ? "{\"dynamic\": false, \"num_bits\": 8, \"type\": \"float\"}"
                                         : "{\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"tensor\", "
                                           "\"dynamic\": false, \"symmetric\": true}";
-    TSR_TRY(tsr_plan_edit_text(plan, TSR_CONFIG_NAME, kScheme + 1, 2, scheme, err));
-    TSR_TRY(tsr_plan_edit_text(plan, TSR_CONFIG_NAME, kScheme, 3, scheme, err));
-    return tsr_plan_edit_text(plan, TSR_HF_QUANT_CONFIG_NAME, kAlgorithm, 2, "\"FP8\"", err);
+    TSR_TRY(edit_text(plan, TSR_CONFIG_NAME, kScheme + 1, 2, scheme, err));
+    TSR_TRY(edit_text(plan, TSR_CONFIG_NAME, kScheme, 3, scheme, err));
+    return edit_text(plan, TSR_HF_QUANT_CONFIG_NAME, kAlgorithm, 2, "\"FP8\"", err);
 }
 
 tsr_status tsr_plan_kv_cache(tsr_plan *plan, const tsr_weights *weights, tsr_dialect dialect, tsr_err *err)

@@ -1,8 +1,7 @@
 /* Names or makes the scales of an FP8 KV cache in a dialect (formats/weights/kv_names.h) and writes the configuration:
  * kv_cache_scheme for compressed-tensors, kv_cache_scheme and kv_cache_quant_algo for ModelOpt. Other dialects are left
  * unchanged. */
-#ifndef TSR_CONVERT_CONFIGS_KV_SCALES_H
-#define TSR_CONVERT_CONFIGS_KV_SCALES_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/calibration.h"
@@ -18,30 +17,19 @@ typedef struct tsr_kv_origin {
  * its name does not change. TSR_E_UNSUPPORTED: the scale has more than one value, which neither dialect supports.
  * TSR_E_VALUE: it is not a positive finite number; it is read for this. */
 tsr_status tsr_kv_names(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const tsr_tensor *tensor,
-                        tsr_dialect dialect, tsr_arena *arena, const char *names[2], size_t *n,
-                        tsr_err *err) TSR_WARN_UNUSED;
+                        tsr_dialect dialect, tsr_arena *arena, const char *names[2], size_t *n, tsr_err *err);
 
 /* Copies the KV-cache entries of the source's configuration into the plan's configuration. Both the configuration and
  * the tensor names of the plan are in this dialect. */
-tsr_status tsr_plan_kv_cache(tsr_plan *plan, const tsr_weights *weights, tsr_dialect dialect,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_kv_cache(tsr_plan *plan, const tsr_weights *weights, tsr_dialect dialect, tsr_err *err);
 
 /* Adds a scale of keys and one of values for each attention layer of the first source, which is not quantized. Does
  * nothing if `origin` has neither member. Called before the files are packed. TSR_E_USAGE: the dialect has no place for
  * them. TSR_E_UNSUPPORTED: the model has no layer with k_proj and v_proj. TSR_E_MISMATCH: a layer has no range. */
-tsr_status tsr_plan_kv_scales(tsr_plan *plan, const tsr_kv_origin *origin, tsr_dialect dialect,
-                              tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_kv_scales(tsr_plan *plan, const tsr_kv_origin *origin, tsr_dialect dialect, tsr_err *err);
 
 /* States the FP8 KV cache in the plan's configuration, if `origin` has a member. Called after it is written. */
-tsr_status tsr_plan_state_kv_scales(tsr_plan *plan, const tsr_kv_origin *origin, tsr_dialect dialect,
-                                    tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_state_kv_scales(tsr_plan *plan, const tsr_kv_origin *origin, tsr_dialect dialect, tsr_err *err);
 
 /* Spells the origin for the plan's command: " --kv-scale 1", or nothing. */
 void tsr_spell_kv_scales(tsr_text *out, const tsr_kv_origin *origin);
-
-/* Sets a nested JSON member in the plan's text `name`: keys[n - 1] in the object keys[n - 2], and so on, becomes
- * `value` (JSON). Does nothing if the text or the object does not exist. */
-tsr_status tsr_plan_edit_text(tsr_plan *plan, const char *name, const char *const *keys, size_t n, const char *value,
-                              tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

@@ -218,10 +218,7 @@ static void deepseek(tsr_text *t, const tsr_mx_config *c)
     tsr_json_member_string(t, "quant_method", c->name);
     tsr_json_member_string(t, "fmt", "e4m3");
     tsr_json_member_string(t, "activation_scheme", "dynamic");
-    tsr_json_member_array(t, "weight_block_size", true);
-    tsr_json_u64(t, 1);
-    tsr_json_u64(t, c->group);
-    tsr_json_end_array(t);
+    tsr_json_member_u64s(t, "weight_block_size", (const uint64_t[]){1, c->group}, 2);
     tsr_json_member_string(t, "scale_fmt", "ue8m0");
     modules(t, "ignored_layers", c);
 }

@@ -1,8 +1,7 @@
 /* Writes the quantization_config of MXFP4, MXFP8, NVFP4 and FP8 per tensor in three dialects.
  *
  * Keys are exactly those of each producer, because readers reject unknown keys and select code by the known ones. */
-#ifndef TSR_CONVERT_CONFIGS_MX_CONFIG_H
-#define TSR_CONVERT_CONFIGS_MX_CONFIG_H
+#pragma once
 
 #include "common/text.h"
 #include "formats/weights/weights.h"
@@ -52,5 +51,3 @@ typedef struct tsr_modelopt_mix {
  * module. */
 void tsr_mx_config_write_mixed(tsr_text *t, const tsr_modelopt_mix *mix);
 void tsr_mx_config_write_mixed_file(tsr_text *t, const tsr_modelopt_mix *mix);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Supported are the Llama, Mistral and Qwen2/3 families (docs/source/legacy/architecture/checkpoint.md,
  * models/llama/convert.py, models/qwen/convert.py). */
-#ifndef TSR_CONVERT_CONFIGS_TRTLLM_CONFIG_H
-#define TSR_CONVERT_CONFIGS_TRTLLM_CONFIG_H
+#pragma once
 
 #include "common/text.h"
 #include "formats/checkpoint/checkpoint.h"
@@ -27,6 +26,4 @@ typedef struct tsr_trtllm_quantization {
 /* Appends config.json. `dtype` is the dtype of activations and scales. TSR_E_UNSUPPORTED: the source's config.json
  * lacks a dimension. */
 tsr_status tsr_trtllm_config(tsr_text *out, const tsr_checkpoint *source, const char *model_type, tsr_dtype dtype,
-                             const tsr_trtllm_quantization *quantization, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                             const tsr_trtllm_quantization *quantization, tsr_err *err);

@@ -1,6 +1,5 @@
 /* Declares chunks, the pieces of equal size of source files, and the parts of windows in them. */
-#ifndef TSR_CONVERT_IO_CHUNKS_H
-#define TSR_CONVERT_IO_CHUNKS_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -30,12 +29,10 @@ static inline bool tsr_window_is_empty(const tsr_window *w)
 
 /* Reads a window of a source, rows without gaps, into `data`. */
 tsr_status tsr_read_window(const tsr_checkpoint *source, const tsr_tensor *t, const tsr_window *w, void *data,
-                           tsr_err *err) TSR_WARN_UNUSED;
+                           tsr_err *err);
 
 /* Returns where tsr_chunk_part_next begins. */
 tsr_chunk_part tsr_chunk_part_first(const tsr_tensor *t, const tsr_window *w);
 
 /* Finds the first part in chunk p->index or a later one. Returns false if none is left. */
 bool tsr_chunk_part_next(const tsr_tensor *t, const tsr_window *w, tsr_chunk_part *p);
-
-#endif

@@ -1,6 +1,5 @@
 /* Checks FP8 codes and scales that are copied. NaN ends the job. */
-#ifndef TSR_CONVERT_IO_COPIED_CODES_H
-#define TSR_CONVERT_IO_COPIED_CODES_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -24,10 +23,8 @@ typedef struct tsr_copied {
 /* Checks bytes [at, at + n) of the data, whole elements. TSR_E_VALUE, with coordinates and file offset: a code is NaN;
  * a scale is NaN, infinite or negative. Thread-safe. */
 tsr_status tsr_check_copied_as(const tsr_copied *copied, uint64_t at, uint64_t n, const tsr_cpu_kernels *kernels,
-                               tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_err *err);
 
 /* Checks bytes [at, at + n) of u->in_data[i] if they are codes of F8_E4M3 or scales. */
 tsr_status tsr_check_copied(const tsr_step *step, const tsr_unit *u, unsigned i, uint64_t at, uint64_t n,
-                            const tsr_cpu_kernels *kernels, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                            const tsr_cpu_kernels *kernels, tsr_err *err);

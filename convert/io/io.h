@@ -9,8 +9,7 @@
  * same offset within a page, and nothing is copied. A direct write covers whole pages of the file; partial pages at its
  * ends are written through the page cache. So every page is either written directly, once, or only through the page
  * cache. Small requests go through the page cache. */
-#ifndef TSR_CONVERT_IO_IO_H
-#define TSR_CONVERT_IO_IO_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/remote/remote.h"
@@ -87,15 +86,14 @@ void tsr_io_read(tsr_io *io, tsr_io_batch *batch, const tsr_io_file *file, void 
 
 /* Begins to write these bytes from a buffer from tsr_io_place. Other buffers are written through the page cache. */
 tsr_status tsr_io_write(tsr_io *io, tsr_io_batch *batch, const tsr_io_file *file, void *data, uint64_t size,
-                        uint64_t offset, tsr_err *err) TSR_WARN_UNUSED;
+                        uint64_t offset, tsr_err *err);
 
 /* Returns true if tsr_io_write would write these bytes directly, except for partial pages at the ends. */
 bool tsr_io_writes_directly(const tsr_io_file *file, const void *data, uint64_t size, uint64_t offset);
 
 /* Writes these bytes through the page cache, immediately. The kernel writes them back later, at the latest at the
  * fsync. sync_file_range would make the thread wait while others read from that disk. */
-tsr_status tsr_io_write_cached(const tsr_io_file *file, const void *data, uint64_t size, uint64_t offset,
-                               tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_io_write_cached(const tsr_io_file *file, const void *data, uint64_t size, uint64_t offset, tsr_err *err);
 
 /* Passes the requests that were begun to the system. */
 void tsr_io_submit(tsr_io *io);
@@ -106,6 +104,4 @@ bool tsr_io_is_broken(const tsr_io *io);
 
 /* Waits until all requests of the batch are done, and empties it. Returns the first failure, with the message of
  * tsr_read_at or tsr_write_at. */
-tsr_status tsr_io_wait(tsr_io *io, tsr_io_batch *batch, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_io_wait(tsr_io *io, tsr_io_batch *batch, tsr_err *err);

@@ -185,7 +185,8 @@ static bool has_descriptors(const tsr_io_choice *c)
            2 * c->n + OUTPUT_DESCRIPTORS <= files.rlim_cur;
 }
 
-void tsr_io_choose_reads(tsr_io_choice *c, const tsr_plan *plan, char *why, size_t size)
+/* Chooses for reads only, as the next function does for writes. `why` receives the reason for not using direct I/O. */
+static void choose_reads(tsr_io_choice *c, const tsr_plan *plan, char *why, size_t size)
 {
     say(why, size, "too many files to open each twice (ulimit -n)");
     if (c->mode == TSR_IO_BUFFERED) {
@@ -198,7 +199,7 @@ void tsr_io_choose_reads(tsr_io_choice *c, const tsr_plan *plan, char *why, size
     }
 }
 
-void tsr_io_choose_writes(tsr_io_choice *c, const tsr_plan *plan, const char *dst, char *why, size_t size)
+static void choose_writes(tsr_io_choice *c, const tsr_plan *plan, const char *dst, char *why, size_t size)
 {
     uint64_t most = 0;
     say(why, size, "its files are small");
@@ -212,8 +213,8 @@ void tsr_io_choose(tsr_io_choice *c, const tsr_plan *plan, const char *dst)
 {
     tsr_io_summary *const summary = &c->summary;
     char reads[64], writes[64];
-    tsr_io_choose_reads(c, plan, reads, sizeof reads);
-    tsr_io_choose_writes(c, plan, dst, writes, sizeof writes);
+    choose_reads(c, plan, reads, sizeof reads);
+    choose_writes(c, plan, dst, writes, sizeof writes);
     if (c->mode == TSR_IO_BUFFERED)
         say(summary->why, sizeof summary->why, reads);
     else

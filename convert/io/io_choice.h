@@ -1,6 +1,5 @@
 /* Chooses the files of a run that are read and written directly, bypassing the page cache. */
-#ifndef TSR_CONVERT_IO_IO_CHOICE_H
-#define TSR_CONVERT_IO_IO_CHOICE_H
+#pragma once
 
 #include "convert/io/io.h"
 #include "convert/plan/plan.h"
@@ -34,10 +33,6 @@ typedef struct tsr_io_choice {
  * fails: if direct I/O is not possible, the page cache is used. */
 void tsr_io_choose(tsr_io_choice *choice, const tsr_plan *plan, const char *dst);
 
-/* Choose for reads or for writes only. `why` receives the reason for not using direct I/O. */
-void tsr_io_choose_reads(tsr_io_choice *choice, const tsr_plan *plan, char *why, size_t size);
-void tsr_io_choose_writes(tsr_io_choice *choice, const tsr_plan *plan, const char *dst, char *why, size_t size);
-
 /* Returns the O_DIRECT descriptor of the file of a source tensor; -1: none. */
 int tsr_io_source(const tsr_io_choice *choice, const tsr_tensor *t);
 
@@ -48,9 +43,7 @@ int tsr_io_open_read(tsr_io_mode mode, const char *path, int fd, char *why, size
 /* Opens the file at `path`, which is also open as `fd`, for direct writes, and allocates `bytes`. *direct is -1 if the
  * file is written through the page cache. TSR_E_NOSPACE: the disk is full. */
 tsr_status tsr_io_open_write(const tsr_io_choice *choice, const char *path, int fd, uint64_t bytes, int *direct,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_err *err);
 
 /* Closes the descriptors. */
 void tsr_io_choice_end(tsr_io_choice *choice);
-
-#endif

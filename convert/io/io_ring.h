@@ -1,7 +1,6 @@
 /* Declares requests that the system executes while the caller computes: io_uring, if Tessera is built with liburing and
  * the kernel allows it. */
-#ifndef TSR_CONVERT_IO_IO_RING_H
-#define TSR_CONVERT_IO_IO_RING_H
+#pragma once
 
 #include "convert/io/io.h"
 
@@ -21,5 +20,3 @@ void tsr_io_ring_submit(tsr_io_ring *ring);
 
 /* Waits for any request and records its result. Returns false with errno set if the wait fails. */
 bool tsr_io_ring_wait(tsr_io_ring *ring);
-
-#endif

@@ -4,8 +4,7 @@
  * is a second name of the source file, so a write to one is a write to both. The file is read and digested in any case,
  * so the journal, the manifest and a rerun are the same. No run writes into a finished file: it removes the name and
  * creates another file. If a link fails, the file is copied. */
-#ifndef TSR_CONVERT_IO_LINKS_H
-#define TSR_CONVERT_IO_LINKS_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -20,7 +19,7 @@ typedef struct tsr_links_summary {
 
 /* Finds the files of the plan that are whole source files: whole[n_files]. The first step of such a file reads its
  * source. */
-tsr_status tsr_links_find(const tsr_plan *plan, bool *whole, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_links_find(const tsr_plan *plan, bool *whole, tsr_err *err);
 
 /* Returns the source file that file `index` is a copy of. */
 const tsr_file *tsr_links_source(const tsr_plan *plan, size_t index);
@@ -34,5 +33,3 @@ int tsr_links_name(const char *path, const tsr_file *source);
 
 /* Notes that a file was linked, or copied because of `code`, an errno. */
 void tsr_links_note(tsr_links_summary *summary, const char *name, int code);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * It is digested in pieces, each as soon as it is complete. If it goes through the page cache, it is written in the
  * same pieces. A piece is then still in the processor's cache, so digesting and writing it are cheap. */
-#ifndef TSR_CONVERT_IO_OUTGOING_H
-#define TSR_CONVERT_IO_OUTGOING_H
+#pragma once
 
 #include "convert/io/io.h"
 #include "convert/records/digests.h"
@@ -27,7 +26,4 @@ void tsr_outgoing_begin(tsr_outgoing *o, const tsr_cpu_kernels *kernels, const t
                         uint64_t size, uint64_t offset);
 
 /* Ends the output when all of it is computed: writes it, or begins to. *digest is its XXH128. */
-tsr_status tsr_outgoing_end(tsr_outgoing *o, tsr_io *io, tsr_io_batch *batch, tsr_digest *digest,
-                            tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_outgoing_end(tsr_outgoing *o, tsr_io *io, tsr_io_batch *batch, tsr_digest *digest, tsr_err *err);

@@ -5,7 +5,8 @@
 #include "convert/io/io.h"
 #include "convert/records/digests.h"
 
-uint64_t tsr_step_unit_bytes(const tsr_step *step)
+/* Returns the most memory that one unit of the step needs: inputs, outputs that are not buffered, scratch. */
+static uint64_t step_unit_bytes(const tsr_step *step)
 {
     if (step->op->units.count(step) == 0)
         return 0;
@@ -22,7 +23,7 @@ uint64_t tsr_plan_unit_bytes(const tsr_plan *plan)
 {
     uint64_t most = 0;
     for (size_t s = 0; s < plan->n_steps; s++)
-        most = tsr_max_u64(most, tsr_step_unit_bytes(&plan->steps[s]));
+        most = tsr_max_u64(most, step_unit_bytes(&plan->steps[s]));
     for (size_t i = 0; i < plan->n_amaxes; i++)
         most = tsr_max_u64(most, tsr_amax_unit_bytes(plan->amaxes[i]));
     return most;

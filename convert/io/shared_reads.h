@@ -4,8 +4,7 @@
  * chunk is read when the first window needs it, in one request for all bytes that any window needs. It is kept until
  * the last window has been read. When memory is short, the least recently used chunk is dropped and read again later.
  * So results never depend on the order of reads; only the number of reads does. */
-#ifndef TSR_CONVERT_IO_SHARED_READS_H
-#define TSR_CONVERT_IO_SHARED_READS_H
+#pragma once
 
 #include "convert/io/chunks.h"
 #include "convert/plan/plan.h"
@@ -20,7 +19,7 @@ uint64_t tsr_shared_tables(const tsr_plan *plan);
 
 /* Announces a window that will be read once. Not thread-safe. */
 tsr_status tsr_shared_announce(tsr_shared_reads *shared, const tsr_checkpoint *source, const tsr_tensor *t,
-                               const tsr_window *w, tsr_err *err) TSR_WARN_UNUSED;
+                               const tsr_window *w, tsr_err *err);
 
 /* Makes reads of an announced file direct from now on, through `direct`, a descriptor opened with O_DIRECT (-1: page
  * cache). Starts threads that read ahead. Not thread-safe. */
@@ -28,7 +27,7 @@ void tsr_shared_read_directly(tsr_shared_reads *shared, const tsr_file *file, in
 
 /* Reads an announced window, rows without gaps, into `data`. Thread-safe. */
 tsr_status tsr_shared_read(tsr_shared_reads *shared, const tsr_checkpoint *source, const tsr_tensor *t,
-                           const tsr_window *w, void *data, tsr_err *err) TSR_WARN_UNUSED;
+                           const tsr_window *w, void *data, tsr_err *err);
 
 /* Asks the kernel to read ahead the bytes of an announced window that are not in memory. Thread-safe. */
 void tsr_shared_prefetch(tsr_shared_reads *shared, const tsr_checkpoint *source, const tsr_tensor *t,
@@ -47,5 +46,3 @@ uint64_t tsr_shared_bytes(tsr_shared_reads *shared);
 
 /* Ends the threads that read ahead, and frees everything. NULL is fine. */
 void tsr_shared_end(tsr_shared_reads *shared);
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares the options of `tessera convert` and the plan that follows from them. */
-#ifndef TSR_CONVERT_JOBS_CONVERT_JOB_H
-#define TSR_CONVERT_JOBS_CONVERT_JOB_H
+#pragma once
 
 #include "convert/jobs/convert_inputs.h"
 
@@ -34,16 +33,12 @@ void tsr_convert_job_options(tsr_convert_job *job, tsr_option *options);
 
 /* Checks the options after parsing. TSR_E_USAGE: they contradict each other. `given` has the bits of the options that
  * are present. */
-tsr_status tsr_convert_job_check(tsr_convert_job *job, const tsr_option *options, uint64_t given,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_convert_job_check(tsr_convert_job *job, const tsr_option *options, uint64_t given, tsr_err *err);
 
 /* "converting", "archiving", "restoring". */
 const char *tsr_convert_job_verb(const tsr_convert_job *job);
 
 /* Opens the inputs and makes the plan. *job must outlive the plan, and the option words must outlive both. */
-tsr_status tsr_convert_job_plan(tsr_convert_job *job, const tsr_job_source *from, tsr_plan *plan,
-                                tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_convert_job_plan(tsr_convert_job *job, const tsr_job_source *from, tsr_plan *plan, tsr_err *err);
 
 void tsr_convert_job_free(tsr_convert_job *job);
-
-#endif

@@ -1,7 +1,6 @@
 /* Plans a checkpoint of the same function whose channels are scaled by powers of two. */
 #include "convert/jobs/fold_job.h"
 
-#include "common/checked.h"
 #include "convert/jobs/convert_inputs.h"
 #include "convert/jobs/provenance.h"
 #include "convert/ops/fold_op.h"
@@ -58,9 +57,7 @@ static tsr_status make_plan(tsr_fold_job *job, const tsr_job_source *from, tsr_p
                     U64(from->max_shard_bytes));
     TSR_TRY(tsr_plan_take_command(plan, &command, err));
     TSR_TRY(plan_tensors(job, plan, err));
-    TSR_TRY(tsr_plan_pack(plan, "", from->max_shard_bytes, err));
-    TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
-    TSR_TRY(tsr_plan_index(plan, "", false, err));
+    TSR_TRY(tsr_plan_model_files(plan, from->max_shard_bytes, NULL, err));
     if (c->config != NULL)
         TSR_TRY(tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, c->config, c->config_size, err));
     return tsr_plan_finish(plan, err);

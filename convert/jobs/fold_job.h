@@ -1,6 +1,5 @@
 /* The options of `tessera fold` and the plan that follows from them. */
-#ifndef TSR_CONVERT_JOBS_FOLD_JOB_H
-#define TSR_CONVERT_JOBS_FOLD_JOB_H
+#pragma once
 
 #include "convert/jobs/job_source.h"
 #include "convert/plan/plan.h"
@@ -25,9 +24,6 @@ void tsr_fold_job_options(tsr_fold_job *job, tsr_option *options);
 
 /* Opens the source, finds the channels that can be scaled, and makes the plan; the engine searches the scales before the
  * first unit. *job must outlive the plan. */
-tsr_status tsr_fold_job_plan(tsr_fold_job *job, const tsr_job_source *from, tsr_plan *plan,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_fold_job_plan(tsr_fold_job *job, const tsr_job_source *from, tsr_plan *plan, tsr_err *err);
 
 void tsr_fold_job_free(tsr_fold_job *job);
-
-#endif

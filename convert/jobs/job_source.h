@@ -1,6 +1,5 @@
 /* The source of a job and the size limit of the files that it writes. */
-#ifndef TSR_CONVERT_JOBS_JOB_SOURCE_H
-#define TSR_CONVERT_JOBS_JOB_SOURCE_H
+#pragma once
 
 #include "common/options.h"
 
@@ -11,5 +10,3 @@ typedef struct tsr_job_source {
     tsr_list ignore; /* globs of files that are ignored */
     uint64_t max_shard_bytes;
 } tsr_job_source;
-
-#endif

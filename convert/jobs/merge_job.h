@@ -1,6 +1,5 @@
 /* The options of `tessera merge` and the plan that follows from them. */
-#ifndef TSR_CONVERT_JOBS_MERGE_JOB_H
-#define TSR_CONVERT_JOBS_MERGE_JOB_H
+#pragma once
 
 #include "common/options.h"
 #include "convert/jobs/job_source.h"
@@ -22,12 +21,9 @@ typedef struct tsr_merge_job {
 void tsr_merge_job_options(tsr_merge_job *job, tsr_option *options);
 
 /* Adds an adapter: "DIRECTORY", or "DIRECTORY=FACTOR". TSR_E_USAGE: there are too many, or the factor is 0. */
-tsr_status tsr_merge_job_add(tsr_merge_job *job, const char *word, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_merge_job_add(tsr_merge_job *job, const char *word, tsr_err *err);
 
 /* Opens base and adapters, and makes the plan. *job must outlive the plan, and the option words must outlive both. */
-tsr_status tsr_merge_job_plan(tsr_merge_job *job, const tsr_job_source *from, tsr_plan *plan,
-                              tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_merge_job_plan(tsr_merge_job *job, const tsr_job_source *from, tsr_plan *plan, tsr_err *err);
 
 void tsr_merge_job_free(tsr_merge_job *job);
-
-#endif

@@ -1,6 +1,5 @@
 /* Previews the output of a plan: names, dtypes, shapes and config.json, without data. */
-#ifndef TSR_CONVERT_JOBS_PLAN_PREVIEW_H
-#define TSR_CONVERT_JOBS_PLAN_PREVIEW_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
@@ -13,8 +12,6 @@ typedef struct tsr_plan_preview {
 /* Makes a preview of the output that `plan` makes of `source`. Both must outlive it, and it must not move. On failure
  * there is nothing to free. */
 tsr_status tsr_plan_preview_make(tsr_plan_preview *preview, const tsr_plan *plan, const tsr_checkpoint *source,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+                                 tsr_err *err);
 
 void tsr_plan_preview_free(tsr_plan_preview *preview);
-
-#endif

@@ -1,6 +1,5 @@
 /* The options of `tessera quantize` and the plan that follows from them. */
-#ifndef TSR_CONVERT_JOBS_QUANTIZE_JOB_H
-#define TSR_CONVERT_JOBS_QUANTIZE_JOB_H
+#pragma once
 
 #include "convert/jobs/job_source.h"
 #include "convert/jobs/recipe.h"
@@ -41,12 +40,10 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options);
 
 /* Checks the options after parsing: TSR_E_USAGE for those that contradict each other. `given`: bits of the options that
  * are present. */
-tsr_status tsr_quantize_job_check(tsr_quantize_job *job, const tsr_option *options, uint64_t given,
-                                  tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_quantize_job_check(tsr_quantize_job *job, const tsr_option *options, uint64_t given, tsr_err *err);
 
 /* Opens the sources and makes the plan. *job must outlive the plan, and the option words must outlive both. */
-tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan *plan,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan *plan, tsr_err *err);
 
 /* Returns true if a planned job takes the nearest codes under scales that follow from the largest values. */
 bool tsr_quantize_job_is_plain(const tsr_quantize_job *job);
@@ -54,9 +51,6 @@ bool tsr_quantize_job_is_plain(const tsr_quantize_job *job);
 /* Sets *plain to a job with the scheme, rules and layers of `job` that takes the nearest codes under scales that follow
  * from the largest values. `job` is planned and stays open as long as *plain, which shares its sources. The command of its
  * plan differs from that of any other job, so that no other run resumes its output. */
-tsr_status tsr_quantize_job_make_plain(tsr_quantize_job *plain, const tsr_quantize_job *job,
-                                       tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_quantize_job_make_plain(tsr_quantize_job *plain, const tsr_quantize_job *job, tsr_err *err);
 
 void tsr_quantize_job_free(tsr_quantize_job *job);
-
-#endif

@@ -1,6 +1,5 @@
 /* Plans `tessera quantize` with a scheme and default options, and previews its output. */
-#ifndef TSR_CONVERT_JOBS_QUANTIZE_PREVIEW_H
-#define TSR_CONVERT_JOBS_QUANTIZE_PREVIEW_H
+#pragma once
 
 #include "convert/jobs/plan_preview.h"
 #include "convert/jobs/quantize_job.h"
@@ -15,8 +14,6 @@ typedef struct tsr_quantize_preview {
 /* Makes a preview of `source`, which must outlive it; `preview` must not move. Returns the errors of planning:
  * TSR_E_NOTHING if nothing would be quantized. On failure there is nothing to free. */
 tsr_status tsr_quantize_preview_make(tsr_quantize_preview *preview, const tsr_checkpoint *source, tsr_scheme scheme,
-                                     tsr_err *err) TSR_WARN_UNUSED;
+                                     tsr_err *err);
 
 void tsr_quantize_preview_free(tsr_quantize_preview *preview);
-
-#endif

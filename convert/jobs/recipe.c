@@ -2,7 +2,6 @@
 #include "convert/jobs/recipe.h"
 
 #include "common/file.h"
-#include "common/grow.h"
 #include "common/text.h"
 #include "formats/checkpoint/config.h"
 #include "formats/json/json.h"

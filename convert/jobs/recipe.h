@@ -5,8 +5,7 @@
  *      "options": ["--scheme", "fp8-block"], "source": "where the published form was read",
  *      "published": {"quant_method": "fp8"}, "note": "what differs"}
  * `schema` comes first. `published` is the quantization_config of the release; tests compare it with the output. */
-#ifndef TSR_CONVERT_JOBS_RECIPE_H
-#define TSR_CONVERT_JOBS_RECIPE_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/options.h"
@@ -29,16 +28,13 @@ typedef struct tsr_recipe {
 /* Reads a recipe. A name without a slash or .json is that of a file in the folder of recipes, share/tessera/recipes beside
  * the program's folder (in a build, the source's recipes/); other names are paths. TSR_E_USAGE: there is no such recipe; the
  * message lists those that there are. TSR_E_FORMAT: the file is no recipe. On failure *recipe is empty. */
-tsr_status tsr_recipe_read(tsr_recipe *recipe, const char *name, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_recipe_read(tsr_recipe *recipe, const char *name, tsr_err *err);
 
 /* Sets the options of the recipe in the table. *given gains their bits. TSR_E_USAGE: one of them is in *given already
  * and cannot be repeated. */
-tsr_status tsr_recipe_apply(const tsr_recipe *recipe, const tsr_option *options, uint64_t *given,
-                            tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_recipe_apply(const tsr_recipe *recipe, const tsr_option *options, uint64_t *given, tsr_err *err);
 
 /* Rejects a model that the recipe is not for. */
-tsr_status tsr_recipe_check(const tsr_recipe *recipe, const tsr_checkpoint *source, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_recipe_check(const tsr_recipe *recipe, const tsr_checkpoint *source, tsr_err *err);
 
 void tsr_recipe_free(tsr_recipe *recipe);
-
-#endif

@@ -1,7 +1,6 @@
 /* The options of `quantize` and `convert` that describe a scheme, and the plan of the scheme. Messages spell options as
  * on the command line. */
-#ifndef TSR_CONVERT_JOBS_SCHEME_OPTIONS_H
-#define TSR_CONVERT_JOBS_SCHEME_OPTIONS_H
+#pragma once
 
 #include "common/options.h"
 #include "convert/plans/ct_plan.h"
@@ -44,18 +43,18 @@ tsr_scheme_arguments tsr_scheme_defaults(void);
 
 /* Sets *divisor to the number chosen by --divisor; -1 leaves it unchanged. TSR_E_USAGE: the number is for the other
  * width of codes (`int4`: 4 bits, else 8). `what` names the codes in messages. */
-tsr_status tsr_read_divisor(int choice, bool int4, const char *what, float *divisor, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_read_divisor(int choice, bool int4, const char *what, float *divisor, tsr_err *err);
 
 /* Sets *group to --group-size; UINT64_MAX leaves it unchanged. TSR_E_USAGE: no kernel supports it. */
-tsr_status tsr_read_group_size(uint64_t given, uint64_t *group, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_read_group_size(uint64_t given, uint64_t *group, tsr_err *err);
 
 /* Reads --input-scale; 0: it was not given. TSR_E_USAGE: it is no positive number, or --activations was given too. */
-tsr_status tsr_read_input_scale(const tsr_scheme_arguments *arguments, float *scale, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_read_input_scale(const tsr_scheme_arguments *arguments, float *scale, tsr_err *err);
 
 /* Reads --kv-scale and --kv-ranges; `ranges` holds the file's. TSR_E_USAGE: both are given, or the scale is no positive
  * number. */
 tsr_status tsr_read_kv_origin(const tsr_scheme_arguments *arguments, tsr_calibration *ranges, tsr_kv_origin *origin,
-                              tsr_err *err) TSR_WARN_UNUSED;
+                              tsr_err *err);
 
 /* The options of the plan. Only those of the scheme's form are filled. Freeing a zero-initialized one is allowed. */
 typedef struct tsr_scheme_options {
@@ -73,13 +72,12 @@ tsr_scale_search tsr_scheme_chosen_search(const tsr_scheme_arguments *arguments,
 
 /* Reads --importance and --method. TSR_E_USAGE: --scales mse was given, which does not weight errors, or --method gptq
  * without --importance. TSR_E_MISMATCH: --method gptq, and the file has no products. */
-tsr_status tsr_read_importance(const tsr_scheme_arguments *arguments, tsr_importance *importance,
-                               tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_read_importance(const tsr_scheme_arguments *arguments, tsr_importance *importance, tsr_err *err);
 
 /* Makes the options of the plan and reads --activations and --importance. TSR_E_USAGE: the scheme does not accept an option. `ranges`:
  * nvfp4 requires --activations. */
 tsr_status tsr_scheme_read(const tsr_scheme_arguments *arguments, bool ranges, tsr_scheme_options *options,
-                           tsr_err *err) TSR_WARN_UNUSED;
+                           tsr_err *err);
 
 /* Sets the dialect that the model's loaders read, unless --dialect was given. `split`: experts become single tensors,
  * which a layout of stacks cannot hold. */
@@ -91,8 +89,6 @@ bool tsr_scheme_stacks(const tsr_scheme_arguments *arguments, const tsr_scheme_o
 
 tsr_status tsr_plan_named_scheme(tsr_plan *plan, const tsr_checkpoint *const *source,
                                  const tsr_scheme_arguments *arguments, const tsr_scheme_options *options,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+                                 tsr_err *err);
 
 void tsr_scheme_free(tsr_scheme_options *options);
-
-#endif

@@ -4,7 +4,6 @@
 #include "common/float_bits.h"
 #include "convert/ops/rows/buffered_scales.h"
 #include "convert/ops/rows/rows.h"
-#include "formats/weights/weights.h"
 #include "quantize/gptq/gptq.h"
 #include "quantize/integer_decode.h"
 

@@ -1,7 +1,6 @@
 /* Declares the steps between checkpoints and the weight layouts of kernels/cpu/ft_layout.h. They work in bands of
  * output features. Each band is read once, quantized or unpacked, laid out and written, in one pass. */
-#ifndef TSR_CONVERT_OPS_LAYOUT_OP_H
-#define TSR_CONVERT_OPS_LAYOUT_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
@@ -31,12 +30,12 @@ typedef struct tsr_layout_tensors {
 
 /* Checks shapes without reading weights. TSR_E_SHAPE if K or N does not fit the layout, if a part ends inside a packed
  * word or an interleave period, or if groups do not divide K. The message names the nearest size that fits. */
-tsr_status tsr_layout_check(const tsr_layout *layout, const char *name, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_layout_check(const tsr_layout *layout, const char *name, tsr_err *err);
 
 /* Adds the step that lays weights out. `layout` is copied. Sets dtype, shape and bytes of its tensors, except the
  * shape of the codes. */
 tsr_status tsr_plan_layout(tsr_plan *plan, const tsr_layout *layout, const tsr_layout_tensors *to,
-                           const tsr_tensor *reported, tsr_err *err) TSR_WARN_UNUSED;
+                           const tsr_tensor *reported, tsr_err *err);
 
 /* Output features [first, first + columns) of a layout, converted back to compressed-tensors' packed form. Codes and
  * scales stay unchanged, except that a group of zeros gets scale 1 where the layout may have 0. */
@@ -47,6 +46,4 @@ typedef struct tsr_unlayout {
     const char *name;         /* name of the weight to write: "X.weight" */
 } tsr_unlayout;
 
-tsr_status tsr_plan_unlayout(tsr_plan *plan, const tsr_unlayout *from, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_plan_unlayout(tsr_plan *plan, const tsr_unlayout *from, tsr_err *err);

@@ -2,7 +2,6 @@
 #include "convert/ops/mx_op.h"
 
 #include "convert/ops/rows/rows.h"
-#include "formats/weights/weights.h"
 #include "quantize/gptq/gptq.h"
 
 #include <string.h>

@@ -1,6 +1,5 @@
 /* Declares the steps that quantize weights to MXFP4, MXFP8 and NVFP4. */
-#ifndef TSR_CONVERT_OPS_MX_OP_H
-#define TSR_CONVERT_OPS_MX_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "convert/schemes/dialects.h"
@@ -11,9 +10,7 @@
  * formats. `input` is the stored global scale of the input; 0: none is stored; negative: not known yet, and the step
  * must not run before it is set. */
 tsr_status tsr_plan_mx(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_scheme *scheme, const tsr_mx_names *names,
-                       const tsr_amax *amax, float input, tsr_err *err) TSR_WARN_UNUSED;
+                       const tsr_amax *amax, float input, tsr_err *err);
 
 /* Returns the `input` of a step of tsr_plan_mx. */
 float tsr_mx_step_input(const tsr_step *step);
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares the steps that quantize a plain or FP8 weight to block FP8. */
-#ifndef TSR_CONVERT_OPS_QUANTIZE_OP_H
-#define TSR_CONVERT_OPS_QUANTIZE_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
@@ -13,12 +12,10 @@ const char *tsr_fp8_scale_name(tsr_plan *plan, const char *weight, tsr_dialect d
 /* Adds the step that makes codes, under the weight's own name, and FP32 scales. A plain weight is BF16, F16 or F32 of
  * rank 2 or 3. A scaled weight is decoded to FP32 first. *weight and *scheme are copied. */
 tsr_status tsr_plan_quantize(tsr_plan *plan, const tsr_weight *weight, const tsr_fp8_block *scheme, tsr_dialect dialect,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_err *err);
 
 /* Adds a step that writes nothing and only measures. It repeats what tsr_plan_quantize does to this scaled weight
  * (`scheme` NULL: uses the weight's codes as they are) and compares the result with `original`, a plain tensor of the
  * same shape. */
 tsr_status tsr_plan_measure(tsr_plan *plan, const tsr_weight *weight, const tsr_fp8_block *scheme,
-                            const tsr_tensor *original, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                            const tsr_tensor *original, tsr_err *err);

@@ -1,6 +1,5 @@
 /* Declares steps that combine the experts of a layer into one tensor, in the layout of their family. */
-#ifndef TSR_CONVERT_OPS_STACK_OP_H
-#define TSR_CONVERT_OPS_STACK_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -15,6 +14,4 @@ typedef struct tsr_stack_shape {
 /* Adds a step that fills *out (BF16, F16 or F32) from FP32 values (`codes`) or values of the same dtype. parts[expert *
  * projections + i] decodes projection i of an expert. */
 tsr_status tsr_plan_stack(tsr_plan *plan, const tsr_decoded *const *parts, bool codes, const tsr_stack_shape *shape,
-                          const tsr_tensor *out, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                          const tsr_tensor *out, tsr_err *err);

@@ -4,8 +4,7 @@
  * tensors that it reads and the output tensors that it fills. The operation divides it into units, small pieces of work
  * that can be done in any order, on any thread. An operation declares what a unit reads and writes (windows), but does
  * no input or output itself. The engine does all of it, and can check, account for and repeat it. */
-#ifndef TSR_CONVERT_PLAN_PLAN_H
-#define TSR_CONVERT_PLAN_PLAN_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/parallel/threads.h"
@@ -299,7 +298,7 @@ tsr_tensor *tsr_plan_new_member(tsr_plan *plan, const tsr_tensor *weight, const 
                                 unsigned rank, const uint64_t *shape);
 
 /* Appends a step (step->in is copied). The outputs of one step are always in the same file. */
-tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err);
 
 /* Requests the largest |x| over these tensors for step->amax of each of them. The array is copied. Returns NULL when
  * memory is exhausted. */
@@ -313,10 +312,10 @@ const tsr_amax *tsr_plan_amax_decoded(tsr_plan *plan, const tsr_tensor *const *t
 uint32_t tsr_amax_inputs(const tsr_amax *amax, const tsr_tensor *weight, const tsr_tensor *in[TSR_MAX_INPUTS]);
 
 /* Replaces plan->amaxes[i] by instead[i], also in all steps, unless instead[i].n is 0. The arrays are borrowed. */
-tsr_status tsr_plan_replace_amaxes(tsr_plan *plan, const tsr_amax *instead, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_replace_amaxes(tsr_plan *plan, const tsr_amax *instead, tsr_err *err);
 
 /* Appends the inputs that the members of step->amax are decoded from to the step's own inputs. */
-tsr_status tsr_plan_add_amax_inputs(tsr_plan *plan, tsr_step *step, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_add_amax_inputs(tsr_plan *plan, tsr_step *step, tsr_err *err);
 
 /* Makes the units of step `from` also compute the outputs of step `to`, in the same order. All outputs of `to` are
  * buffered and lie in another file. `to` follows `from` and reads the same inputs. `to` runs by itself only if `from`
@@ -327,26 +326,25 @@ void tsr_plan_coproduce(tsr_plan *plan, size_t from, size_t to);
 extern const tsr_op tsr_copy_op;
 
 /* Adds a step that copies `tensor` under `name`. */
-tsr_status tsr_plan_copy(tsr_plan *plan, const tsr_tensor *tensor, const char *name, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_copy(tsr_plan *plan, const tsr_tensor *tensor, const char *name, tsr_err *err);
 
 /* Records the treatment of a source tensor and its reason. `reason` is static or in the plan's arena. */
 tsr_status tsr_plan_add_note(tsr_plan *plan, const tsr_tensor *source, const char *action, const char *reason,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_err *err);
 
 /* Adds a warning, which is printed before the job runs. */
-tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...) TSR_PRINTF(3, 4) TSR_WARN_UNUSED;
+tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...) TSR_PRINTF(3, 4);
 
 /* Finds the data of plan->importance for a weight that is quantized, and counts it. TSR_E_MISMATCH: tsr_importance_find. */
-tsr_status tsr_plan_weigh(tsr_plan *plan, const tsr_tensor *weight, tsr_column_importance *importance,
-                          tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_weigh(tsr_plan *plan, const tsr_tensor *weight, tsr_column_importance *importance, tsr_err *err);
 
 /* Counts a weight that GPTQ quantizes with importance->products, if --method gptq was given, and sets *factors. A weight
  * without products is rounded to nearest. */
 tsr_status tsr_plan_calibrate(tsr_plan *plan, const tsr_tensor *weight, const tsr_column_importance *importance,
-                              tsr_factor_cache **factors, tsr_err *err) TSR_WARN_UNUSED;
+                              tsr_factor_cache **factors, tsr_err *err);
 
 /* Warns about quantized weights without importance, or without products for GPTQ. TSR_E_MISMATCH: none of them has any. */
-tsr_status tsr_plan_warn_of_unweighted(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_warn_of_unweighted(tsr_plan *plan, tsr_err *err);
 
 /* Adds the warning of the source's weights, if there is one. */
 static inline tsr_status tsr_plan_warn_of(tsr_plan *plan, const tsr_weights *weights, tsr_err *err)
@@ -356,20 +354,19 @@ static inline tsr_status tsr_plan_warn_of(tsr_plan *plan, const tsr_weights *wei
 
 /* Puts all steps that are not assigned to a file yet into one file, `name` (borrowed). Assigns offsets and makes its
  * header: the widest dtype first, then by name. */
-tsr_status tsr_plan_file(tsr_plan *plan, const char *name, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_file(tsr_plan *plan, const char *name, tsr_err *err);
 
 /* The same with a given header (borrowed), which includes the 8 length bytes. It must name exactly the outputs of these
  * steps, and determines their offsets. */
-tsr_status tsr_plan_file_as(tsr_plan *plan, const char *name, const char *header, size_t header_bytes,
-                            tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_file_as(tsr_plan *plan, const char *name, const char *header, size_t header_bytes, tsr_err *err);
 
 /* Puts all steps that are not assigned to a file yet into one raw file, `name` (borrowed). */
-tsr_status tsr_plan_raw_file(tsr_plan *plan, const char *name, bool appended, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_raw_file(tsr_plan *plan, const char *name, bool appended, tsr_err *err);
 
 /* Distributes all steps that are not assigned to a file yet, in order, over files named model.safetensors or
  * model-00001-of-0000N.safetensors. A file has at most `max_bytes` of tensor data; a larger tensor gets a file of its
  * own. Each is laid out as by tsr_plan_file. `folder` is "" or ends in a slash, here and below. */
-tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes, tsr_err *err);
 
 /* Begins a file sequence at `first_file`: these files read the source once more than the files before them. The engine
  * makes sequences side by side, so that shared bytes are read once. A sequence ends at the next call or the last
@@ -382,30 +379,33 @@ size_t tsr_plan_sequences(const tsr_plan *plan);
 /* Adds a raw copy of every side file of the first source whose name matches `glob`, except those in the NULL-terminated
  * list `except` (may be NULL). */
 tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, const char *const *except,
-                               tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_err *err);
 
 /* Adds FOLDER/model.safetensors.index.json for the safetensors files that the folder has so far, if there is more than
  * one or `always` is set. */
-tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_err *err);
+
+/* Makes the files of a model from all steps: tsr_plan_pack, the side files except those in `except`, and the index. */
+tsr_status tsr_plan_model_files(tsr_plan *plan, uint64_t max_bytes, const char *const *except, tsr_err *err);
 
 /* Returns the config.json that the plan writes, or NULL. */
 const tsr_plan_text *tsr_plan_config(const tsr_plan *plan);
 
 /* Adds a text file. The text is copied. */
 tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *name, const char *data, size_t size,
-                              tsr_err *err) TSR_WARN_UNUSED;
+                              tsr_err *err);
 
 /* Adds a text that the caller has just composed, and frees it. `status` is the result of composing it. If that is a
  * failure, adds nothing and returns the failure. */
 tsr_status tsr_plan_take_text(tsr_plan *plan, const char *folder, const char *name, tsr_text *text, tsr_status status,
-                              tsr_err *err) TSR_WARN_UNUSED;
+                              tsr_err *err);
 
 /* Sets the plan's command to a copy of `text` with --importance and --method, and frees `text`. */
-tsr_status tsr_plan_take_command(tsr_plan *plan, tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_take_command(tsr_plan *plan, tsr_text *text, tsr_err *err);
 
 /* Checks that no two outputs have the same name, sums sizes and computes the fingerprint. The fingerprint covers the
  * sources' names, sizes, times and headers, the command, the layout and Tessera's version. Must be called last. */
-tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err);
 
 /* Returns the tensor of a step's row in the report. */
 const tsr_tensor *tsr_step_reported(const tsr_step *step);
@@ -435,9 +435,6 @@ tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit);
 /* Returns the bytes that all units of the step read. */
 uint64_t tsr_step_input(const tsr_step *step);
 
-/* Returns the most memory that one unit of the step needs: inputs, outputs that are not buffered, scratch. */
-uint64_t tsr_step_unit_bytes(const tsr_step *step);
-
 /* Units of an amax: their number, one of them, the bytes that all of them read, the bytes that one reads, and the most
  * memory that one needs. */
 uint64_t tsr_amax_units(const tsr_amax *amax);
@@ -453,7 +450,7 @@ uint64_t tsr_plan_unit_bytes(const tsr_plan *plan);
 void tsr_plan_free(tsr_plan *plan);
 
 /* Ends a function that makes a plan: frees *plan unless `status` is TSR_OK. Returns `status`. */
-tsr_status tsr_plan_ended(tsr_plan *plan, tsr_status status) TSR_WARN_UNUSED;
+tsr_status tsr_plan_ended(tsr_plan *plan, tsr_status status);
 
 /* Returns true if output i of a step is kept in memory until the step ends. */
 static inline bool tsr_is_buffered(const tsr_step *step, unsigned i)
@@ -471,5 +468,3 @@ static inline bool tsr_window_is_gapless(const tsr_window *w)
 {
     return w->rows <= 1 || w->pitch == w->row_bytes;
 }
-
-#endif

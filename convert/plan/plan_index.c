@@ -59,3 +59,10 @@ tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_e
     free(all);
     return tsr_plan_take_text(plan, folder, TSR_INDEX_NAME, &t, TSR_OK, err);
 }
+
+tsr_status tsr_plan_model_files(tsr_plan *plan, uint64_t max_bytes, const char *const *except, tsr_err *err)
+{
+    TSR_TRY(tsr_plan_pack(plan, "", max_bytes, err));
+    TSR_TRY(tsr_plan_side_files(plan, "", "*", except, err));
+    return tsr_plan_index(plan, "", false, err);
+}

@@ -99,9 +99,7 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const vo
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no tensor is quantized: nothing to dequantize",
                         plan->sources[0]->path);
     TSR_TRY(plan_tensors(plan, weights, o, err));
-    TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
-    TSR_TRY(tsr_plan_side_files(plan, "", "*", tsr_quantization_files, err));
-    TSR_TRY(tsr_plan_index(plan, "", false, err));
+    TSR_TRY(tsr_plan_model_files(plan, o->max_shard_bytes, tsr_quantization_files, err));
     TSR_TRY(weights->n_scaled == 0 ? copy_config(plan, err) : plan_config(plan, o->dtype, err));
     return tsr_plan_finish(plan, err);
 }

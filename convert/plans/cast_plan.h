@@ -1,7 +1,6 @@
 /* Declares the plan that decodes FP8, FP4 and integers to floating point, and removes scales and
  * quantization_config. */
-#ifndef TSR_CONVERT_PLANS_CAST_PLAN_H
-#define TSR_CONVERT_PLANS_CAST_PLAN_H
+#pragma once
 
 #include "common/block.h"
 #include "convert/plan/plan.h"
@@ -16,6 +15,4 @@ typedef struct tsr_cast_options {
 
 /* Makes the plan for *source, which outlives it. On failure *plan is empty. */
 tsr_status tsr_cast_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_cast_options *options,
-                         tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                         tsr_err *err);

@@ -7,7 +7,6 @@
 #include "convert/ops/int_op.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_plan.h"
-#include "convert/plans/quantize_report.h"
 #include "formats/names/fused.h"
 
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 /* Declares the plan that quantizes a checkpoint by rows or groups to int8, int4 or e4m3, in the formats of
  * compressed-tensors that vLLM loads. */
-#ifndef TSR_CONVERT_PLANS_CT_PLAN_H
-#define TSR_CONVERT_PLANS_CT_PLAN_H
+#pragma once
 
 #include "convert/configs/kv_scales.h"
 #include "convert/plan/plan.h"
@@ -39,15 +38,13 @@ typedef struct tsr_ct_options {
  * zero point overflows int32; the message has the nearest valid size. TSR_E_MISMATCH: the calibration lacks a layer, or
  * a zero point. On failure *plan is empty. */
 tsr_status tsr_ct_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_ct_options *options,
-                       tsr_err *err) TSR_WARN_UNUSED;
+                       tsr_err *err);
 
 /* Rejects a tensor of rank 2 whose rows the scheme cannot store, as described for tsr_ct_plan. `err` may be NULL. */
 tsr_status tsr_ct_check_shape(const tsr_checkpoint *source, const tsr_tensor *t, tsr_scheme id,
-                              const tsr_int_scheme *scheme, tsr_err *err) TSR_WARN_UNUSED;
+                              const tsr_int_scheme *scheme, tsr_err *err);
 
 /* Returns true if such a plan quantizes this tensor, provided that the policy would. Returns false for a stack of
  * experts, which the format cannot hold, for a name that does not end in .weight, and for a shape that tsr_ct_plan
  * would reject. */
 bool tsr_ct_takes(const tsr_checkpoint *source, const tsr_tensor *t, tsr_scheme id);
-
-#endif

@@ -1,7 +1,6 @@
 /* Plans NVFP4, MXFP4, MXFP8 and FP8 per tensor for layers that loaders fuse: all members share one global scale (FP8:
  * the scale) for weights and one for inputs. */
-#ifndef TSR_CONVERT_PLANS_MX_LAYERS_H
-#define TSR_CONVERT_PLANS_MX_LAYERS_H
+#pragma once
 
 #include "convert/ops/mx_op.h"
 #include "convert/plan/plan.h"
@@ -29,11 +28,9 @@ typedef struct tsr_mx_step {
 /* Finds the largest magnitude measured at the input of any member of the weight's fused layer. The calibration is not
  * NULL; `name` is that of the scheme, for messages. TSR_E_MISMATCH: as tsr_mx_layers_plan. */
 tsr_status tsr_mx_layers_input(const tsr_mx_layers *layers, const tsr_tensor *weight, const char *name, float *amax,
-                               tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_err *err);
 
 /* Adds the step that quantizes X.weight. All members of its fused layer that become codes must have this scheme.
  * TSR_E_MISMATCH: the calibration lacks a layer, or has an int8 scale instead of a range. */
 tsr_status tsr_mx_layers_plan(const tsr_mx_layers *layers, const tsr_tensor *weight, const tsr_mx_step *step,
-                              tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                              tsr_err *err);

@@ -315,9 +315,8 @@ static tsr_status make_plan(planning *p)
     TSR_TRY(plan_tensors(p));
     TSR_TRY(tsr_plan_warn_of_share(p->plan, p->err));
     TSR_TRY(tsr_plan_kv_scales(p->plan, &p->o->kv, p->o->dialect, p->err));
-    TSR_TRY(tsr_plan_pack(p->plan, "", p->o->max_shard_bytes, p->err));
-    TSR_TRY(tsr_plan_side_files(p->plan, "", "*", (const char *const[]){TSR_HF_QUANT_CONFIG_NAME, NULL}, p->err));
-    TSR_TRY(tsr_plan_index(p->plan, "", false, p->err));
+    TSR_TRY(tsr_plan_model_files(p->plan, p->o->max_shard_bytes, (const char *const[]){TSR_HF_QUANT_CONFIG_NAME, NULL},
+                                 p->err));
     TSR_TRY(plan_config(p));
     TSR_TRY(tsr_plan_state_kv_scales(p->plan, &p->o->kv, p->o->dialect, p->err));
     return tsr_plan_finish(p->plan, p->err);

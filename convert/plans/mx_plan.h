@@ -2,8 +2,7 @@
  *
  * The global scale of NVFP4 and the scale of FP8 per tensor are shared by all tensors that loaders run as one layer
  * (q, k, v; gate, up). They follow from the largest amax of these tensors, which are therefore read twice (tsr_amax). */
-#ifndef TSR_CONVERT_PLANS_MX_PLAN_H
-#define TSR_CONVERT_PLANS_MX_PLAN_H
+#pragma once
 
 #include "common/block.h"
 #include "convert/configs/kv_scales.h"
@@ -51,6 +50,4 @@ tsr_dialect tsr_mx_default_dialect(tsr_scheme scheme, const tsr_checkpoint *sour
 /* Makes the plan for *source. `source` and `options` must outlive it. TSR_E_MISMATCH: the calibration lacks a layer, or
  * has an int8 scale instead of a range. On failure *plan is empty. */
 tsr_status tsr_mx_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_mx_options *options,
-                       tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                       tsr_err *err);

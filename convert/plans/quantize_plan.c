@@ -5,7 +5,6 @@
 #include "convert/configs/fp8_config.h"
 #include "convert/ops/quantize_op.h"
 #include "convert/plans/policy_plan.h"
-#include "convert/plans/quantize_report.h"
 #include "convert/schemes/dialects.h"
 
 #include <stdlib.h>
@@ -116,9 +115,7 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     TSR_TRY(plan_tensors(plan, o, decisions, err));
     TSR_TRY(tsr_plan_warn_of_share(plan, err));
     TSR_TRY(tsr_plan_kv_scales(plan, &o->kv, o->dialect, err));
-    TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
-    TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
-    TSR_TRY(tsr_plan_index(plan, "", false, err));
+    TSR_TRY(tsr_plan_model_files(plan, o->max_shard_bytes, NULL, err));
     const tsr_checkpoint *const c = plan->sources[0];
     TSR_TRY(
         tsr_plan_fp8_config(plan, &o->block, o->dialect, kept, &(tsr_decided){c, decisions}, c->tensors.count, err));

@@ -1,6 +1,5 @@
 /* Declares the plan that quantizes a checkpoint to block FP8. */
-#ifndef TSR_CONVERT_PLANS_QUANTIZE_PLAN_H
-#define TSR_CONVERT_PLANS_QUANTIZE_PLAN_H
+#pragma once
 
 #include "convert/configs/kv_scales.h"
 #include "convert/plan/plan.h"
@@ -20,9 +19,7 @@ typedef struct tsr_quantize_options {
 /* Makes the plan for *source. `source` and `options` must outlive it. TSR_E_UNSUPPORTED: the checkpoint is quantized
  * already. On failure *plan is empty. */
 tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_quantize_options *options,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_err *err);
 
 /* Returns TSR_E_UNSUPPORTED for a checkpoint that is quantized already, by its configuration or its dtypes. */
-tsr_status tsr_quantize_check_source(const tsr_checkpoint *source, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_quantize_check_source(const tsr_checkpoint *source, tsr_err *err);

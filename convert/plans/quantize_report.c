@@ -26,10 +26,7 @@ static void tensor_row(tsr_text *t, const tsr_plan *plan, const tsr_step *step, 
     tsr_json_begin_object(t, true);
     tsr_json_member_string(t, "name", x->name);
     tsr_json_member_string(t, "file", plan->files[step->file].name);
-    tsr_json_member_array(t, "shape", true);
-    for (unsigned i = 0; i < x->rank; i++)
-        tsr_json_u64(t, x->shape[i]);
-    tsr_json_end_array(t);
+    tsr_json_member_u64s(t, "shape", x->shape, x->rank);
     tsr_quant_stats_json(t, row);
     place(t, "max_abs_error_at", x, row->max_error_at);
     if (row->worst_mse > 0)

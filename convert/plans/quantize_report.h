@@ -1,6 +1,5 @@
 /* Declares quantization_report.json: the error of every quantized tensor (docs/report.md). */
-#ifndef TSR_CONVERT_PLANS_QUANTIZE_REPORT_H
-#define TSR_CONVERT_PLANS_QUANTIZE_REPORT_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -16,5 +15,3 @@ typedef enum tsr_worst { TSR_WORST_SQNR, TSR_WORST_BLOCK } tsr_worst;
  * Returns their number. */
 size_t tsr_worst_steps(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of, tsr_worst by, size_t *worst,
                        size_t most);
-
-#endif

@@ -121,9 +121,7 @@ static tsr_status make_plan(const planning *p, uint64_t max_shard_bytes)
         return tsr_out_of_memory(p->err, "while planning");
     TSR_TRY(tsr_quantize_check_source(p->source, p->err));
     TSR_TRY(plan_tensors(p));
-    TSR_TRY(tsr_plan_pack(p->plan, "", max_shard_bytes, p->err));
-    TSR_TRY(tsr_plan_side_files(p->plan, "", "*", NULL, p->err));
-    TSR_TRY(tsr_plan_index(p->plan, "", false, p->err));
+    TSR_TRY(tsr_plan_model_files(p->plan, max_shard_bytes, NULL, p->err));
     TSR_TRY(plan_config(p));
     return tsr_plan_finish(p->plan, p->err);
 }

@@ -3,8 +3,7 @@
  * New scales would differ, and so would the codes. With the original's scales, zero points and group order, each
  * decoded value gives exactly its int4 code. So a model that was converted to BF16 and back, after changes to norms,
  * embeddings or other plain tensors, loses nothing. */
-#ifndef TSR_CONVERT_PLANS_RESTORE_CODES_PLAN_H
-#define TSR_CONVERT_PLANS_RESTORE_CODES_PLAN_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -13,6 +12,4 @@
  * config.json. TSR_E_MISMATCH: the two do not have the same weights; the message names the tensor. TSR_E_UNSUPPORTED:
  * other codes. On failure *plan is empty. */
 tsr_status tsr_restore_codes_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, uint64_t max_shard_bytes,
-                                  tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                                  tsr_err *err);

@@ -4,8 +4,7 @@
  * (convert/plans/views/decoded_view.h). Then each step gets a reader for its matrix. If an exact relation exists, the
  * codes are moved (convert/ops/move/move_op.h); otherwise they are decoded in memory and quantized again. Codes become
  * codes, all other tensors stay. */
-#ifndef TSR_CONVERT_PLANS_TRANSCODE_PLAN_H
-#define TSR_CONVERT_PLANS_TRANSCODE_PLAN_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "convert/plans/ct_plan.h"
@@ -33,6 +32,4 @@ typedef struct tsr_transcode_options {
 /* Makes the plan for *source. *view, which it fills, *source and *options must outlive the plan. On failure *plan is
  * empty and there is nothing to free. */
 tsr_status tsr_transcode_plan(tsr_plan *plan, tsr_decoded_view *view, const tsr_checkpoint *source,
-                              const tsr_transcode_options *options, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                              const tsr_transcode_options *options, tsr_err *err);

@@ -1,6 +1,5 @@
 /* Plans of one source that are made from its weights, whatever the policy says. */
-#ifndef TSR_CONVERT_PLANS_WEIGHTS_PLAN_H
-#define TSR_CONVERT_PLANS_WEIGHTS_PLAN_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
@@ -11,6 +10,4 @@ typedef tsr_status tsr_weights_maker(tsr_plan *plan, const tsr_weights *weights,
 /* Pairs the weights of *source, with blocks of this size if config.json states none, and refuses parts of absorbed
  * projections; `doing` is for the message. Then calls `make`. On failure *plan is empty. */
 tsr_status tsr_plan_by_weights(tsr_plan *plan, const tsr_checkpoint *const *source, tsr_block block, const char *doing,
-                               tsr_weights_maker *make, const void *options, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                               tsr_weights_maker *make, const void *options, tsr_err *err);

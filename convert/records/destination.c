@@ -1,7 +1,6 @@
 /* Checks where outputs may be written, and writes and removes config.json and the index in the right order. */
 #include "convert/records/destination.h"
 
-#include "common/checked.h"
 #include "common/file.h"
 #include "common/text.h"
 #include "convert/records/manifest_file.h"

@@ -8,8 +8,7 @@
  * The digest of a piece is its XXH128. The digest of a tensor is that of its only piece or, with several, the XXH128 of
  * their digests one after another. The digest of a file is computed in the same way from those of its header and its
  * tensors, in file order. A digest is hashed as 16 bytes, the highest first. */
-#ifndef TSR_CONVERT_RECORDS_DIGESTS_H
-#define TSR_CONVERT_RECORDS_DIGESTS_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -42,7 +41,7 @@ typedef struct tsr_file_part {
     unsigned output;
 } tsr_file_part;
 
-tsr_status tsr_digests_begin(tsr_digests *d, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_digests_begin(tsr_digests *d, const tsr_plan *plan, tsr_err *err);
 void tsr_digests_end(tsr_digests *d);
 
 /* Returns the pieces of a file's outputs, and their number. */
@@ -83,9 +82,7 @@ tsr_digest tsr_digest_of_digests(const tsr_digest *items, uint64_t n);
 size_t tsr_file_parts(const tsr_plan *plan, size_t file, tsr_file_part *parts);
 
 /* Computes the digest of a whole file. */
-tsr_status tsr_digests_file(const tsr_digests *d, size_t file, tsr_digest *digest, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_digests_file(const tsr_digests *d, size_t file, tsr_digest *digest, tsr_err *err);
 
 /* Returns the digest of bytes in memory. */
 tsr_digest tsr_digest_of(const tsr_cpu_kernels *kernels, const void *data, uint64_t size);
-
-#endif

@@ -9,8 +9,7 @@
  *                                            step the bytes of its statistics and of its source sum (source_sums.h)
  * An incomplete last line (the run was killed while writing it) is removed when the journal is opened. Every change
  * other than an append replaces the whole file. */
-#ifndef TSR_CONVERT_RECORDS_JOURNAL_H
-#define TSR_CONVERT_RECORDS_JOURNAL_H
+#pragma once
 
 #include "convert/records/shards.h"
 #include "convert/records/source_sums.h"
@@ -39,30 +38,27 @@ typedef struct tsr_journal {
  * another plan. TSR_E_EXISTS: there is no journal and dst is not empty, another process holds the journal, or dst has
  * weights that the plan does not write. TSR_E_FORMAT: the journal names files outside of dst. */
 tsr_status tsr_journal_open(tsr_journal *journal, const tsr_plan *plan, const char *dst, bool force,
-                            const tsr_step_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
+                            const tsr_step_rows *rows, tsr_err *err);
 
 /* Checks that tsr_journal_open without `force` would begin or resume `dst`, and changes nothing. TSR_E_EXISTS,
  * TSR_E_MISMATCH: it would not. */
-tsr_status tsr_journal_check_resumable(const tsr_plan *plan, const char *dst, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_journal_check_resumable(const tsr_plan *plan, const char *dst, tsr_err *err);
 
 /* Opens or begins the journal of a shard. If all files were made without it, they are only verified (`others`).
  * TSR_E_EXISTS, TSR_E_MISMATCH: the shard does not match the other shards; nothing was changed. */
 tsr_status tsr_journal_open_shard(tsr_journal *journal, const tsr_plan *plan, const char *dst, const tsr_shard *shard,
-                                  const uint32_t *owner, const tsr_step_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
+                                  const uint32_t *owner, const tsr_step_rows *rows, tsr_err *err);
 
 /* Opens the directory's own journal, and locks and reads those of the shards. Nothing is written before
  * tsr_journal_rewrite. TSR_E_NOTHING: a shard is at work. */
 tsr_status tsr_journal_open_merged(tsr_journal *journal, const tsr_plan *plan, const char *dst, const tsr_shard *shard,
-                                   const uint32_t *owner, const tsr_step_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
+                                   const uint32_t *owner, const tsr_step_rows *rows, tsr_err *err);
 
 /* Records file `index` as finished, durably. */
 tsr_status tsr_journal_add(tsr_journal *journal, const tsr_plan *plan, size_t index, uint64_t digest,
-                           const tsr_step_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
+                           const tsr_step_rows *rows, tsr_err *err);
 
 /* Replaces the journal, durably, by one that records the files for which finished[] is true. */
-tsr_status tsr_journal_rewrite(tsr_journal *journal, const tsr_plan *plan, const tsr_step_rows *rows,
-                               tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_journal_rewrite(tsr_journal *journal, const tsr_plan *plan, const tsr_step_rows *rows, tsr_err *err);
 
 void tsr_journal_close(tsr_journal *journal);
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares the text form of a journal's records (journal.h). */
-#ifndef TSR_CONVERT_RECORDS_JOURNAL_RECORDS_H
-#define TSR_CONVERT_RECORDS_JOURNAL_RECORDS_H
+#pragma once
 
 #include "convert/records/destination.h"
 #include "convert/records/shard.h"
@@ -23,8 +22,7 @@ typedef struct tsr_finished {
 
 /* Allocates empty records for the files of the plan. `dst` is for messages. tsr_finished_free must be called even after
  * a failure. */
-tsr_status tsr_finished_begin(tsr_finished *records, const tsr_plan *plan, const char *dst,
-                              tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_finished_begin(tsr_finished *records, const tsr_plan *plan, const char *dst, tsr_err *err);
 void tsr_finished_free(tsr_finished *records);
 
 /* Names for messages: the journal, its directory, and the option that starts over ("--force"). */
@@ -44,14 +42,11 @@ bool tsr_records_begun(const char *text, size_t size);
 /* Reads the records into `to` (NULL: only checks the plan). *good is set to the end of the last intact record.
  * TSR_E_EXISTS, TSR_E_MISMATCH: the records belong to another plan. */
 tsr_status tsr_records_read(const char *text, size_t size, const tsr_plan *plan, const tsr_records_of *of,
-                            tsr_finished *to, size_t *good, tsr_err *err) TSR_WARN_UNUSED;
+                            tsr_finished *to, size_t *good, tsr_err *err);
 
 /* Replaces the records in `to` by those of the journal at of->path. After a failure `to` may hold some of them. */
-tsr_status tsr_finished_read(tsr_finished *to, const tsr_plan *plan, const tsr_records_of *of,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_finished_read(tsr_finished *to, const tsr_plan *plan, const tsr_records_of *of, tsr_err *err);
 
 /* Lists the remaining records that begin with `kind`, in order, in `arena`. */
 tsr_status tsr_records_list(const char *text, size_t size, const char *kind, tsr_arena *arena, tsr_names *names,
-                            tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                            tsr_err *err);

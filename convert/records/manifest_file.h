@@ -1,6 +1,5 @@
 /* Composes tessera.manifest.json: the sources of an output, and the digests of its contents (docs/formats.md). */
-#ifndef TSR_CONVERT_RECORDS_MANIFEST_FILE_H
-#define TSR_CONVERT_RECORDS_MANIFEST_FILE_H
+#pragma once
 
 #include "convert/records/source_sums.h"
 
@@ -17,6 +16,4 @@ typedef tsr_status tsr_manifest_put_fn(void *to, const char *data, size_t size, 
 /* Composes the manifest of an output whose files are all complete, and passes it to `put` in pieces, because it has a
  * line for each tensor and each read. The manifest does not depend on the machine, threads and interruptions. */
 tsr_status tsr_manifest_compose(const tsr_digests *digests, const tsr_step_rows *rows, const tsr_written *written,
-                                size_t n, tsr_manifest_put_fn *put, void *to, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                                size_t n, tsr_manifest_put_fn *put, void *to, tsr_err *err);

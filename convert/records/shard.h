@@ -1,6 +1,5 @@
 /* Declares the part of an output that a process makes (shards.h). */
-#ifndef TSR_CONVERT_RECORDS_SHARD_H
-#define TSR_CONVERT_RECORDS_SHARD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,5 +14,3 @@ typedef struct tsr_shard {
     bool finish;   /* this process puts all shards together */
     bool *lacking; /* finish: [count], set for incomplete shards */
 } tsr_shard;
-
-#endif

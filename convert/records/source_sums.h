@@ -5,8 +5,7 @@
  * windows, each 64-bit half modulo 2^64. So units may end in any order, and the sums do not depend on the machine,
  * threads, ranks, shards and interruptions. They are in the journal, beside the step's statistics. Bytes that no step
  * reads (dropped tensors, gaps between windows) have no digest. */
-#ifndef TSR_CONVERT_RECORDS_SOURCE_SUMS_H
-#define TSR_CONVERT_RECORDS_SOURCE_SUMS_H
+#pragma once
 
 #include "convert/records/digests.h"
 
@@ -40,6 +39,4 @@ void tsr_source_sum_add(tsr_source_sum *total, const tsr_source_sum *more);
 /* Appends an object to the open array that describes what a step has read. Appends nothing if the step reads
  * nothing. */
 tsr_status tsr_source_sum_write(tsr_text *text, const tsr_plan *plan, const tsr_step *step, const tsr_source_sum *sum,
-                                tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                                tsr_err *err);

@@ -1,7 +1,6 @@
 /* Checks that the source files have not changed since the plan was made. If a file were replaced while it is read, the
  * output would mix the weights of two models without any error. */
-#ifndef TSR_CONVERT_RECORDS_WATCH_H
-#define TSR_CONVERT_RECORDS_WATCH_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -12,14 +11,12 @@ typedef struct tsr_watch {
 } tsr_watch;
 
 /* Begins to watch. `whole` (NULL: none) are the output files that are made as hard links (links.h). */
-tsr_status tsr_watch_begin(tsr_watch *watch, const tsr_plan *plan, const bool *whole, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_watch_begin(tsr_watch *watch, const tsr_plan *plan, const bool *whole, tsr_err *err);
 
 /* Checks the source files of output `file`. TSR_E_IO: one has changed since it was opened; the message names it. */
-tsr_status tsr_watch_check(tsr_watch *watch, const tsr_plan *plan, size_t file, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_watch_check(tsr_watch *watch, const tsr_plan *plan, size_t file, tsr_err *err);
 
 /* Checks the source files of all outputs. finished[n_files] becomes false for outputs made from a changed file. */
-tsr_status tsr_watch_check_all(tsr_watch *watch, const tsr_plan *plan, bool *finished, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_watch_check_all(tsr_watch *watch, const tsr_plan *plan, bool *finished, tsr_err *err);
 
 void tsr_watch_end(tsr_watch *watch);
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares the pass that computes the largest |x| of whole tensors. */
-#ifndef TSR_CONVERT_RUN_AMAX_PASS_H
-#define TSR_CONVERT_RUN_AMAX_PASS_H
+#pragma once
 
 #include "convert/run/run_state.h"
 
@@ -15,9 +14,7 @@ uint64_t tsr_run_count_amax(tsr_run *r, const tsr_amax *amax);
 bool tsr_run_next_amax(tsr_run *r, size_t *index, uint64_t *unit);
 
 /* Begins to read the input of a unit. */
-tsr_status tsr_run_begin_amax(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_run_begin_amax(tsr_task *task, tsr_err *err);
 
 /* Adds the largest |x| of a unit to the amax. TSR_E_VALUE, with its place, for NaN or Inf. */
-tsr_status tsr_run_compute_amax(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_run_compute_amax(tsr_task *task, tsr_err *err);

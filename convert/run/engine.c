@@ -1,8 +1,6 @@
 /* Runs the phases of plans: verifies finished files, makes the others, completes the output. */
 #include "convert/run/engine.h"
 
-#include "common/checked.h"
-#include "common/file.h"
 #include "common/parallel/threads.h"
 #include "convert/records/blocks_file.h"
 #include "convert/records/rank_journals.h"

@@ -12,8 +12,7 @@
  * (convert/uploads/uploads.h).
  *
  * The same plan gives the same bytes for any number of threads and ranks, any instruction set and any interruption. */
-#ifndef TSR_CONVERT_RUN_ENGINE_H
-#define TSR_CONVERT_RUN_ENGINE_H
+#pragma once
 
 #include "common/cluster/ranks.h"
 #include "common/parallel/threads.h"
@@ -55,7 +54,7 @@ typedef struct tsr_engine_result {
  * rerun resumes, as after any other failure. TSR_E_NOTHING: shards are to be joined and are not all complete; nothing
  * was written. */
 tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,
-                          tsr_engine_result *result, tsr_err *err) TSR_WARN_UNUSED;
+                          tsr_engine_result *result, tsr_err *err);
 
 /* One of several plans that are executed together. */
 typedef struct tsr_engine_job {
@@ -78,7 +77,7 @@ typedef struct tsr_engine_job {
  * has the bytes that tsr_engine_run would give it. A plan that fails does not stop the others. TSR_E_NOMEM: all fail
  * before anything is written. */
 tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run_options *options, unsigned cpu_flags,
-                                   uint64_t *bytes_read, tsr_err *err) TSR_WARN_UNUSED;
+                                   uint64_t *bytes_read, tsr_err *err);
 
 /* The memory that a plan needs when it is executed with others. */
 typedef struct tsr_engine_need {
@@ -99,11 +98,9 @@ uint64_t tsr_engine_memory(const tsr_engine_need *needs, size_t n);
 
 /* Computes the bytes of source files that these plans read together if memory suffices for everything that they
  * share. */
-tsr_status tsr_engine_bytes_once(const tsr_plan *const *plans, size_t n, uint64_t *bytes, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_engine_bytes_once(const tsr_plan *const *plans, size_t n, uint64_t *bytes, tsr_err *err);
 
 /* Returns the SQNR in dB of all quantized tensors against their sources. NaN: none was quantized. */
 double tsr_engine_result_sqnr(const tsr_engine_result *result, const tsr_plan *plan);
 
 void tsr_engine_result_free(tsr_engine_result *result);
-
-#endif

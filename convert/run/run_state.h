@@ -1,6 +1,5 @@
 /* Declares the state of a run: its files, steps, units in progress, and the pool of workers that executes it. */
-#ifndef TSR_CONVERT_RUN_RUN_STATE_H
-#define TSR_CONVERT_RUN_RUN_STATE_H
+#pragma once
 
 #include "common/atomics.h"
 #include "common/parallel/first_failure.h"
@@ -213,5 +212,3 @@ const char *tsr_run_path(const tsr_run *r, size_t file, char path[PATH_MAX]);
 
 /* Returns true if a step makes a tensor. Copies of whole side files are not counted as tensors. */
 bool tsr_run_makes_tensor(const tsr_plan *plan, size_t index);
-
-#endif

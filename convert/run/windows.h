@@ -1,12 +1,11 @@
 /* Declares reads and writes of windows: of source tensors into buffers, and of buffers into output files. */
-#ifndef TSR_CONVERT_RUN_WINDOWS_H
-#define TSR_CONVERT_RUN_WINDOWS_H
+#pragma once
 
 #include "convert/run/run_state.h"
 
 /* Begins to read a window of a source tensor, rows without gaps, into *memory, which advances past it. */
 tsr_status tsr_run_read_window(tsr_task *task, const tsr_tensor *t, const tsr_window *w, char **memory, void **data,
-                               tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_err *err);
 
 /* Asks the kernel to read a window of a source tensor ahead. The window must not be empty. */
 void tsr_run_prefetch_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w);
@@ -21,10 +20,8 @@ bool tsr_run_begin_output(const tsr_run *r, size_t step, unsigned i, const tsr_w
 
 /* Writes `data` as a window of an output tensor, immediately. */
 tsr_status tsr_run_write_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, const void *data,
-                                tsr_err *err) TSR_WARN_UNUSED;
+                                tsr_err *err);
 
 /* Begins to read a window of an output tensor back. Without a task, reads it immediately. */
 tsr_status tsr_run_read_back(tsr_run *r, tsr_task *task, const tsr_tensor *t, const tsr_window *w, void *data,
-                             tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                             tsr_err *err);

@@ -1,6 +1,5 @@
 /* The table of dialects, one row each: the name for --dialect, the arithmetic of its tool, and the names of tensors. */
-#ifndef TSR_CONVERT_SCHEMES_DIALECTS_H
-#define TSR_CONVERT_SCHEMES_DIALECTS_H
+#pragma once
 
 #include "formats/weights/weights.h"
 
@@ -29,5 +28,3 @@ const tsr_dialect_row *tsr_dialect_row_of(tsr_dialect dialect);
 
 /* Returns the name of a dialect: "compressed-tensors". Static storage. */
 const char *tsr_dialect_name(tsr_dialect dialect);
-
-#endif

@@ -83,7 +83,8 @@ tsr_scheme tsr_scheme_named(size_t i)
     }
 }
 
-tsr_scheme tsr_scheme_find(const char *name)
+/* Returns the scheme of this name, or TSR_SCHEMES. */
+static tsr_scheme find_scheme(const char *name)
 {
     tsr_scheme scheme = 0;
     while (scheme < TSR_SCHEMES && (kSchemes[scheme].name == NULL || strcmp(kSchemes[scheme].name, name) != 0))
@@ -169,7 +170,7 @@ static const char *find_other_name(const char *list, const char *word, size_t n,
 
 static tsr_status refuse_foreign(const char *option, const char *word, tsr_err *err)
 {
-    if (tsr_scheme_find(word) != TSR_SCHEMES)
+    if (find_scheme(word) != TSR_SCHEMES)
         return TSR_OK;
     if (strcasecmp(word, "gguf") == 0 || (tolower((unsigned char)word[0]) == 'q' && isdigit((unsigned char)word[1])))
         return tsr_fail(err, TSR_E_USAGE,

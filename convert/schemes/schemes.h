@@ -1,6 +1,5 @@
 /* The schemes that Tessera writes, one row each (convert/schemes/schemes.inc), and what follows from a row. */
-#ifndef TSR_CONVERT_SCHEMES_SCHEMES_H
-#define TSR_CONVERT_SCHEMES_SCHEMES_H
+#pragma once
 
 #include "convert/schemes/dialects.h"
 #include "quantize/fp8_block.h"
@@ -88,9 +87,6 @@ const char *tsr_scheme_words(void);
 /* Returns the scheme of the i-th of these names. */
 tsr_scheme tsr_scheme_named(size_t i);
 
-/* Returns the scheme of this name, or TSR_SCHEMES. */
-tsr_scheme tsr_scheme_find(const char *name);
-
 /* Returns the i-th scheme that a checkpoint can hold together with others, or TSR_SCHEMES past the end. The order is:
  * keep, schemes with small groups, the rest. Groups of a mixed configuration are numbered in this order. */
 tsr_scheme tsr_scheme_mixed(size_t i);
@@ -110,18 +106,15 @@ void tsr_scheme_policy(tsr_scheme scheme, tsr_policy_options *policy);
 
 /* Rejects a value of `option` on the command line that another tool (llm-compressor, ModelOpt, llama.cpp) uses as the
  * name of a scheme, and suggests the name used here. TSR_E_USAGE. */
-tsr_status tsr_scheme_refuse_foreign(const char *option, int argc, char **argv, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_scheme_refuse_foreign(const char *option, int argc, char **argv, tsr_err *err);
 
 /* Rejects a dialect in which no loader reads the scheme; the message lists the dialects that are read, with their
  * loaders. TSR_E_USAGE. `err` may be NULL. */
-tsr_status tsr_scheme_check_dialect(tsr_scheme scheme, tsr_dialect dialect, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_scheme_check_dialect(tsr_scheme scheme, tsr_dialect dialect, tsr_err *err);
 
 /* Rejects a way to choose scales that the scheme does not support with scales of the dtype `stored` (powers of two:
  * F8_E8M0). TSR_E_USAGE. `err` may be NULL. */
-tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, tsr_dtype stored,
-                                   tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, tsr_dtype stored, tsr_err *err);
 
 /* Returns the way to choose scales of this scheme in a mix of schemes: --scales four-six leaves amax to all but NVFP4. */
 tsr_scale_search tsr_scheme_search(tsr_scheme scheme, tsr_scale_search search);
-
-#endif

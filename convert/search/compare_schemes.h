@@ -3,8 +3,7 @@
  * strips, so the result does not depend on the number of threads. NVFP4 uses the global scale of the strip, because
  * that of the tensor is known only at its end. So some codes differ from those of quantize, where an e4m3 scale rounds
  * differently. */
-#ifndef TSR_CONVERT_SEARCH_COMPARE_SCHEMES_H
-#define TSR_CONVERT_SEARCH_COMPARE_SCHEMES_H
+#pragma once
 
 #include "common/cluster/ranks.h"
 #include "common/parallel/threads.h"
@@ -28,7 +27,7 @@ tsr_scheme_kind tsr_scheme_kind_of(tsr_scheme scheme);
  * the policy would quantize tensor i of the checkpoint. The policy is stricter for block scales, because members of a
  * fused layer must end on block boundaries, and for small groups, which must divide a row. */
 tsr_status tsr_schemes_decide(const tsr_checkpoint *checkpoint, const char *model_type, uint64_t *taken,
-                              tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+                              tsr_arena *arena, tsr_err *err);
 
 typedef struct tsr_compare_schemes_options {
     tsr_run_options run;
@@ -48,7 +47,4 @@ double tsr_scheme_cost_error(const tsr_scheme_cost *cost);
  * caller allocates costs[n * TSR_SCHEMES]. Each rank measures the tensors that it claims, and all ranks get all costs.
  * TSR_E_VALUE: NaN or Inf, with its position. TSR_E_MISMATCH: tsr_importance_find. TSR_E_NOMEM, TSR_E_IO, TSR_E_CANCELLED. */
 tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tensor *const *tensors, size_t n,
-                               const tsr_compare_schemes_options *options, tsr_scheme_cost *costs,
-                               tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                               const tsr_compare_schemes_options *options, tsr_scheme_cost *costs, tsr_err *err);

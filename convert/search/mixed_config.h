@@ -1,6 +1,5 @@
 /* Declares the quantization_config of a checkpoint with several schemes: "mixed-precision", with a group for each. */
-#ifndef TSR_CONVERT_SEARCH_MIXED_CONFIG_H
-#define TSR_CONVERT_SEARCH_MIXED_CONFIG_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "convert/search/rules.h"
@@ -11,6 +10,4 @@
  * matches exactly their numbers. ModelOpt's dialect uses MIXED_PRECISION and hf_quant_config.json: it lists each
  * quantized module by its full name, and no others. `static_inputs`: FP8 per tensor has a stored scale of each input. */
 tsr_status tsr_plan_mixed_config(tsr_plan *plan, const uint8_t *schemes, const tsr_decision *decisions,
-                                 tsr_dialect dialect, bool static_inputs, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                                 tsr_dialect dialect, bool static_inputs, tsr_err *err);

@@ -3,8 +3,7 @@
  *
  * A pattern is a module's name ("model.layers.0.mlp.up_proj"), a tensor's name, or a glob over either
  * (convert/search/rules_match.h). */
-#ifndef TSR_CONVERT_SEARCH_RULES_H
-#define TSR_CONVERT_SEARCH_RULES_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/block.h"
@@ -18,11 +17,11 @@
 
 /* Returns the scheme of a word in a rules file; "bf16" is an alias of "keep". TSR_E_USAGE: no scheme has this name, or
  * it cannot be mixed; the message has the reason. */
-tsr_status tsr_mixed_scheme_parse(const char *word, tsr_scheme *scheme, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_mixed_scheme_parse(const char *word, tsr_scheme *scheme, tsr_err *err);
 
 /* Rejects schemes that cannot be combined in one checkpoint. TSR_E_UNSUPPORTED, with the reason; also for a scheme that
  * this dialect cannot hold. */
-tsr_status tsr_mixed_schemes_check(const bool used[TSR_SCHEMES], tsr_dialect dialect, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_mixed_schemes_check(const bool used[TSR_SCHEMES], tsr_dialect dialect, tsr_err *err);
 
 /* Returns true if a plan can quantize this weight with the scheme, provided that the policy would. It cannot for
  * stacked experts, or if groups do not divide a row. */
@@ -49,19 +48,17 @@ typedef struct tsr_scheme_rules {
  * "scheme": "mxfp8"}, ...]}; `match` may be a list of patterns. `schema` and `dialect` are optional, as are "note"
  * members of a rule and of the file. TSR_E_FORMAT, TSR_E_UNSUPPORTED: a scheme or dialect that cannot be mixed. On
  * failure *rules is empty. */
-tsr_status tsr_rules_read(tsr_scheme_rules *rules, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_rules_read(tsr_scheme_rules *rules, const char *path, tsr_err *err);
 
 /* Reads the rules of a recipe (convert/jobs/recipe.h). */
-tsr_status tsr_rules_read_recipe(tsr_scheme_rules *rules, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_rules_read_recipe(tsr_scheme_rules *rules, const char *path, tsr_err *err);
 
 /* Reads a file of the form {"GLOB": 4, "other": 0.5}: positive finite numbers, in order. Or reads a result of tessera
  * sensitivities, {"schema": "tessera-sensitivities/1", "weighted": true, "groups": [{"match": [..], "sensitivity": 0.5},
  * ..], "otherwise": 1}. */
-tsr_status tsr_sensitivity_read(tsr_scheme_rules *rules, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_sensitivity_read(tsr_scheme_rules *rules, const char *path, tsr_err *err);
 
 void tsr_rules_free(tsr_scheme_rules *rules);
 
 /* Returns true if an item's pattern has no wildcard. */
 bool tsr_rules_is_name(const tsr_rules_item *item);
-
-#endif

@@ -2,7 +2,6 @@
  * reading them. */
 #include "convert/search/rules_match.h"
 
-#include "common/checked.h"
 #include "common/glob.h"
 #include "formats/names/coding.h"
 

@@ -1,8 +1,7 @@
 /* Finds the rule that applies to each tensor. A pattern matches a tensor's name with or without ".weight"; the first
  * matching pattern wins. A pattern without wildcards is looked up. A pattern with wildcards is tested on the names that
  * share its prefix or its suffix, whichever are fewer. */
-#ifndef TSR_CONVERT_SEARCH_RULES_MATCH_H
-#define TSR_CONVERT_SEARCH_RULES_MATCH_H
+#pragma once
 
 #include "convert/search/rules.h"
 #include "formats/checkpoint/checkpoint.h"
@@ -16,6 +15,4 @@ typedef struct tsr_rules_match {
 /* Matches all items; results are in `arena`. TSR_E_UNSUPPORTED: the patterns with wildcards need more steps than a
  * checkpoint of this size may take. */
 tsr_status tsr_rules_match_all(tsr_rules_match *match, const tsr_scheme_rules *rules, const tsr_checkpoint *checkpoint,
-                               tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                               tsr_arena *arena, tsr_err *err);

@@ -259,9 +259,8 @@ static tsr_status make_plan(const planning *p)
     TSR_TRY(decide(p));
     TSR_TRY(plan_tensors(p));
     TSR_TRY(tsr_plan_kv_scales(p->plan, &p->o->kv, p->o->rules->dialect, p->err));
-    TSR_TRY(tsr_plan_pack(p->plan, "", p->o->max_shard_bytes, p->err));
-    TSR_TRY(tsr_plan_side_files(p->plan, "", "*", (const char *const[]){TSR_HF_QUANT_CONFIG_NAME, NULL}, p->err));
-    TSR_TRY(tsr_plan_index(p->plan, "", false, p->err));
+    TSR_TRY(tsr_plan_model_files(p->plan, p->o->max_shard_bytes, (const char *const[]){TSR_HF_QUANT_CONFIG_NAME, NULL},
+                                 p->err));
     TSR_TRY(
         tsr_plan_mixed_config(p->plan, p->schemes, p->decisions, p->o->rules->dialect, has_static_inputs(p), p->err));
     TSR_TRY(tsr_plan_state_kv_scales(p->plan, &p->o->kv, p->o->rules->dialect, p->err));

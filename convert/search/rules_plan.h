@@ -1,6 +1,5 @@
 /* Declares the plan that quantizes a checkpoint to several schemes by a rules file, in compressed-tensors' dialect. */
-#ifndef TSR_CONVERT_SEARCH_RULES_PLAN_H
-#define TSR_CONVERT_SEARCH_RULES_PLAN_H
+#pragma once
 
 #include "convert/configs/kv_scales.h"
 #include "convert/plan/plan.h"
@@ -27,6 +26,4 @@ typedef struct tsr_rules_options {
  * layer; a rule names a missing weight, or one that cannot have the scheme; nvfp4 without ranges. On failure *plan is
  * empty. */
 tsr_status tsr_rules_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_rules_options *options,
-                          tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                          tsr_err *err);

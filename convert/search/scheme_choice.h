@@ -9,8 +9,7 @@
  * bytes and error, or their bound shows that they cannot beat the best known one. When there are too many, the least
  * promising are dropped, and the best of their bounds is what is proven. So the result is exact, or comes with a bound
  * of its distance from the exact one. */
-#ifndef TSR_CONVERT_SEARCH_SCHEME_CHOICE_H
-#define TSR_CONVERT_SEARCH_SCHEME_CHOICE_H
+#pragma once
 
 #include "common/status.h"
 
@@ -39,6 +38,4 @@ typedef struct tsr_choice {
 /* Sets picked[i], the caller's array, to the chosen option of groups[i]. The sum of all bytes must stay below 2^63.
  * TSR_E_NOMEM. */
 tsr_status tsr_scheme_choice(const tsr_choice_group *groups, size_t n, uint64_t budget, size_t *picked,
-                             tsr_choice *choice, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                             tsr_choice *choice, tsr_err *err);

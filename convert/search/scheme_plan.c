@@ -2,7 +2,6 @@
 #include "convert/search/scheme_plan.h"
 
 #include "formats/json/json_write.h"
-#include "formats/weights/weights.h"
 #include "quantize/policy/policy_groups.h"
 
 #include <stdlib.h>

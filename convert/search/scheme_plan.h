@@ -1,8 +1,7 @@
 /* Chooses schemes for groups of weights that must share one scheme, with the least total error. A group is a fused
  * layer, the experts of a layer, or a single weight. Its error under a scheme is the sum over its weights of w * sum (x
  * - y)^2 / sum x^2, where w is the weighting from the sensitivity file, or 1. An unquantized weight has no error. */
-#ifndef TSR_CONVERT_SEARCH_SCHEME_PLAN_H
-#define TSR_CONVERT_SEARCH_SCHEME_PLAN_H
+#pragma once
 
 #include "convert/search/compare_schemes.h"
 #include "convert/search/rules.h"
@@ -37,12 +36,12 @@ typedef struct tsr_scheme_plan_options {
 /* Measures the options; each weight is read once. A group that no scheme can quantize is not in the plan.
  * TSR_E_NOTHING: there is no other group; also the errors of tsr_compare_schemes. On failure *plan is empty. */
 tsr_status tsr_scheme_plan_make(tsr_scheme_plan *plan, const tsr_checkpoint *checkpoint, const char *model_type,
-                                const tsr_scheme_plan_options *options, tsr_err *err) TSR_WARN_UNUSED;
+                                const tsr_scheme_plan_options *options, tsr_err *err);
 
 /* Finds the best choice with at most `budget` bytes of tensors. picked[n] are options of groups. Bytes of *choice
  * include all tensors. */
 tsr_status tsr_scheme_plan_choose(const tsr_scheme_plan *plan, uint64_t budget, size_t *picked, tsr_choice *choice,
-                                  tsr_err *err) TSR_WARN_UNUSED;
+                                  tsr_err *err);
 
 /* Returns bytes and error if every group has this scheme or, if it cannot, stays unquantized. */
 tsr_choice tsr_scheme_plan_alone(const tsr_scheme_plan *plan, tsr_scheme scheme);
@@ -61,5 +60,3 @@ void tsr_scheme_plan_rules(const tsr_scheme_plan *plan, const size_t *picked, co
 void tsr_scheme_patterns(const tsr_tensor *const *tensors, size_t n, tsr_text *out);
 
 void tsr_scheme_plan_free(tsr_scheme_plan *plan);
-
-#endif

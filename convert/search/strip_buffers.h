@@ -1,6 +1,5 @@
 /* Declares the buffers of a thread that quantizes strips of tensors to compare schemes. */
-#ifndef TSR_CONVERT_SEARCH_STRIP_BUFFERS_H
-#define TSR_CONVERT_SEARCH_STRIP_BUFFERS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ tsr_strip_buffers *tsr_strip_buffers_begin(const tsr_strip_sizes *sizes);
 
 /* Frees a tsr_strip_buffers. NULL is fine. */
 void tsr_strip_buffers_end(void *buffers);
-
-#endif

@@ -3,8 +3,7 @@
  * N is the index of an output file or, from plan->n_files on, of a text. The record of a file has its digests, because
  * the manifest needs them after the file was removed from the spool. It is a text, and its last line is the XXH3-64 of
  * the lines before. */
-#ifndef TSR_CONVERT_UPLOADS_SENT_RECORD_H
-#define TSR_CONVERT_UPLOADS_SENT_RECORD_H
+#pragma once
 
 #include "convert/records/digests.h"
 #include "formats/remote/objects.h"
@@ -23,11 +22,9 @@ const char *tsr_sent_path(const char *dst, size_t index, const char *kind, char 
 
 /* Writes a record, durably. `digests` is NULL for a text. */
 tsr_status tsr_sent_write(const char *dst, size_t index, const tsr_sent *sent, const tsr_digests *digests,
-                          tsr_err *err) TSR_WARN_UNUSED;
+                          tsr_err *err);
 
 /* Reads a record, and the digests of the file into `digests` (NULL for a text). *known is false if there is no record,
  * or it is damaged or belongs to another plan; then the digests are zeros. */
 tsr_status tsr_sent_read(const char *dst, size_t index, tsr_sent *sent, tsr_digests *digests, bool *known,
-                         tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                         tsr_err *err);

@@ -1,6 +1,5 @@
 /* The state of an output that is sent to s3://. */
-#ifndef TSR_CONVERT_UPLOADS_UPLOADS_STATE_H
-#define TSR_CONVERT_UPLOADS_UPLOADS_STATE_H
+#pragma once
 
 #include "convert/records/destination.h"
 #include "convert/uploads/sent_record.h"
@@ -18,6 +17,4 @@ struct tsr_uploads {
 bool tsr_uploads_has(const tsr_uploads *uploads, const tsr_sent *sent);
 
 /* Records in the spool where its output is, and if that is complete. */
-tsr_status tsr_uploads_write_head(const tsr_uploads *uploads, bool complete, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_uploads_write_head(const tsr_uploads *uploads, bool complete, tsr_err *err);

@@ -7,8 +7,7 @@
  * row e * r + k for rank k of expert e, and B is [out, r * E] with column k * E + e. A stack that is stored as [E, in,
  * out] has the same A and B. A second parameter of X has its tensors at "X.base_layer". Source: ParamWrapper in
  * peft/tuners/lora/layer.py of PEFT 0.21. */
-#ifndef TSR_FORMATS_ADAPTERS_LORA_H
-#define TSR_FORMATS_ADAPTERS_LORA_H
+#pragma once
 
 #include "formats/adapters/lora_config.h"
 #include "formats/weights/weights.h"
@@ -40,11 +39,9 @@ typedef struct tsr_lora {
  * TSR_E_MISMATCH: the base has no such weight. TSR_E_SHAPE: shapes do not fit. TSR_E_UNSUPPORTED: see
  * formats/adapters/lora_config.h. On failure there is nothing to free. */
 tsr_status tsr_lora_read(tsr_lora *lora, const tsr_checkpoint *adapter, double factor, const tsr_checkpoint *base,
-                         const tsr_weights *weights, tsr_err *err) TSR_WARN_UNUSED;
+                         const tsr_weights *weights, tsr_err *err);
 
 /* Returns the update of a weight; NULL: it has none. Logarithmic time. */
 const tsr_lora_update *tsr_lora_update_of(const tsr_lora *lora, const tsr_weight *weight);
 
 void tsr_lora_free(tsr_lora *lora);
-
-#endif

@@ -4,8 +4,7 @@
  * tensors (DoRA, biases, PiSSA) is rejected, and so is one that this version does not know, unless it is unset: null,
  * false, or empty. Source: peft/tuners/lora/config.py, peft/tuners/tuners_utils.py and peft/utils/other.py of PEFT
  * 0.21. */
-#ifndef TSR_FORMATS_ADAPTERS_LORA_CONFIG_H
-#define TSR_FORMATS_ADAPTERS_LORA_CONFIG_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -55,7 +54,7 @@ typedef struct tsr_lora_config {
  * TSR_E_FORMAT: the file is damaged or a value has the wrong type. TSR_E_UNSUPPORTED: an option that cannot be
  * merged. Messages name the file and the option. On failure there is nothing to free. */
 tsr_status tsr_lora_config_read(tsr_lora_config *config, const char *path, const char *text, size_t size,
-                                tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+                                tsr_arena *arena, tsr_err *err);
 
 /* Returns true if PEFT adapts this module ("model.layers.0.self_attn.q_proj"). */
 bool tsr_lora_targets_module(const tsr_lora_config *config, const char *module);
@@ -68,5 +67,3 @@ uint64_t tsr_lora_rank(const tsr_lora_config *config, const char *module);
 double tsr_lora_scale(const tsr_lora_config *config, const char *module);
 
 void tsr_lora_config_free(tsr_lora_config *config);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Step k is the FP32 number with the bits k << 19: 4 bits of the mantissa are kept, so a decoded number is within 1/32
  * of the original (FP32 subnormals are coarser). Code c means step base + c. */
-#ifndef TSR_FORMATS_BLOCKS_BLOCK_CODES_H
-#define TSR_FORMATS_BLOCKS_BLOCK_CODES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ uint16_t tsr_block_encode(const float *x, size_t n, uint8_t *codes);
 
 /* Returns the value of a code. */
 float tsr_block_decode(uint16_t base, uint8_t code);
-
-#endif

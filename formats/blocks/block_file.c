@@ -1,8 +1,6 @@
 /* Writes and reads the frames of a file of block statistics, and its header. */
 #include "formats/blocks/block_file.h"
 
-#include "common/checked.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>

@@ -3,8 +3,7 @@
  *
  * The first frame holds the header, and each following frame the record of one tensor. Every frame states its size and
  * ends with zstd's checksum of its contents. docs/blocks.md has the byte layout. */
-#ifndef TSR_FORMATS_BLOCKS_BLOCK_FILE_H
-#define TSR_FORMATS_BLOCKS_BLOCK_FILE_H
+#pragma once
 
 #include "common/status.h"
 #include "common/text.h"
@@ -24,10 +23,10 @@ enum { TSR_BLOCKS_VERSION = 1 };
 #define TSR_BLOCKS_MOST_BYTES (UINT64_C(1) << 30)
 
 /* Appends a frame of `size` bytes. The same input and version of libzstd give the same bytes. Thread-safe. */
-tsr_status tsr_blocks_add_frame(tsr_text *to, const void *data, size_t size, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_blocks_add_frame(tsr_text *to, const void *data, size_t size, tsr_err *err);
 
 /* Appends the frame of the header. */
-tsr_status tsr_blocks_add_header(tsr_text *to, uint64_t tensors, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_blocks_add_header(tsr_text *to, uint64_t tensors, tsr_err *err);
 
 /* Reads a file in memory record by record, with a buffer for one record. */
 typedef struct tsr_blocks_reader {
@@ -42,13 +41,10 @@ typedef struct tsr_blocks_reader {
 
 /* Checks the header. The reader must be ended even after a failure. TSR_E_FORMAT: with path and offset. */
 tsr_status tsr_blocks_reader_begin(tsr_blocks_reader *reader, const char *path, const void *data, size_t size,
-                                   tsr_err *err) TSR_WARN_UNUSED;
+                                   tsr_err *err);
 
 /* Reads the next record, which is valid until the next call. Sets *more to false if there is none; then checks that the
  * file ends there. */
-tsr_status tsr_blocks_reader_next(tsr_blocks_reader *reader, tsr_block_record *record, bool *more,
-                                  tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_blocks_reader_next(tsr_blocks_reader *reader, tsr_block_record *record, bool *more, tsr_err *err);
 
 void tsr_blocks_reader_end(tsr_blocks_reader *reader);
-
-#endif

@@ -5,14 +5,14 @@
 
 enum { MATRICES, ROWS, COLS, LARGEST_FOLD = 63 };
 
-uint64_t tsr_block_map_blocks(const tsr_block_map *map, unsigned axis)
+static uint64_t blocks_along(const tsr_block_map *map, unsigned axis)
 {
     return tsr_ceil_div(map->shape[axis], map->block[axis]);
 }
 
 uint64_t tsr_block_map_extent(const tsr_block_map *map, unsigned axis)
 {
-    return ((tsr_block_map_blocks(map, axis) - 1) >> map->fold[axis]) + 1;
+    return ((blocks_along(map, axis) - 1) >> map->fold[axis]) + 1;
 }
 
 uint64_t tsr_block_map_cells(const tsr_block_map *map)

@@ -3,8 +3,7 @@
  * A block is a set of elements with one scale: 128 x 128 elements, a row, or a group of columns. A map has a cell for
  * each block or, if these are too many, for a rectangle of 2^fold[0] matrices x 2^fold[1] rows of blocks x 2^fold[2]
  * blocks of a row. A cell has the worst value of its blocks. */
-#ifndef TSR_FORMATS_BLOCKS_BLOCK_MAP_H
-#define TSR_FORMATS_BLOCKS_BLOCK_MAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,8 +17,7 @@ typedef struct tsr_block_map {
     uint8_t fold[TSR_BLOCK_AXES];
 } tsr_block_map;
 
-/* Returns the number of blocks, or of cells, along an axis. */
-uint64_t tsr_block_map_blocks(const tsr_block_map *map, unsigned axis);
+/* Returns the number of cells along an axis. */
 uint64_t tsr_block_map_extent(const tsr_block_map *map, unsigned axis);
 
 /* Returns the number of cells. The product does not overflow for maps that passed tsr_block_map_check. */
@@ -31,5 +29,3 @@ bool tsr_block_map_check(const tsr_block_map *map);
 /* Folds the map until it has at most `most` cells (at least 1). Folds rows or columns of blocks so that cells stay
  * nearly square in elements, and matrices only when each is a single cell. */
 void tsr_block_map_fold(tsr_block_map *map, uint64_t most);
-
-#endif

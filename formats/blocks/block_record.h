@@ -1,6 +1,5 @@
 /* Encodes and decodes the block statistics of one tensor (docs/blocks.md has the layout). */
-#ifndef TSR_FORMATS_BLOCKS_BLOCK_RECORD_H
-#define TSR_FORMATS_BLOCKS_BLOCK_RECORD_H
+#pragma once
 
 #include "common/status.h"
 #include "common/text.h"
@@ -61,7 +60,4 @@ void tsr_block_record_write(tsr_text *to, const tsr_block_record *record);
 
 /* Parses a record; the result points into `data`. Everything is checked. TSR_E_FORMAT: the message has the byte offset
  * from `data`. */
-tsr_status tsr_block_record_read(const uint8_t *data, size_t size, tsr_block_record *record,
-                                 tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_block_record_read(const uint8_t *data, size_t size, tsr_block_record *record, tsr_err *err);

@@ -8,8 +8,7 @@
  *
  * Everything is checked when it is read: the tail against its hash and the file size, and each frame against its
  * hash. */
-#ifndef TSR_FORMATS_CHECKPOINT_ARCHIVE_H
-#define TSR_FORMATS_CHECKPOINT_ARCHIVE_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/remote/remote.h"
@@ -34,8 +33,7 @@ typedef struct tsr_input {
     tsr_archive *archive;
 } tsr_input;
 
-tsr_status tsr_input_read(const tsr_input *input, void *data, size_t size, uint64_t offset,
-                          tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_input_read(const tsr_input *input, void *data, size_t size, uint64_t offset, tsr_err *err);
 
 /* Begins to read these bytes ahead. Thread-safe; cannot fail. */
 void tsr_input_prefetch(const tsr_input *input, uint64_t offset, uint64_t size);
@@ -55,8 +53,7 @@ size_t tsr_archive_cache_memory(const tsr_archive_cache *cache);
 /* Reads and checks the tail of `file`, which is not an archive itself. Its members and `cache` are borrowed until close.
  * TSR_E_FORMAT: the file is damaged or not an archive of Tessera. TSR_E_UNSUPPORTED: frames are larger than
  * TSR_ARCHIVE_MAX_FRAME. */
-tsr_status tsr_archive_open(tsr_archive **archive, const tsr_input *file, tsr_archive_cache *cache,
-                            tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_archive_open(tsr_archive **archive, const tsr_input *file, tsr_archive_cache *cache, tsr_err *err);
 
 /* Closes an archive; `archive` may be NULL. */
 void tsr_archive_close(tsr_archive *archive);
@@ -69,8 +66,7 @@ size_t tsr_archive_memory(const tsr_archive *archive);
 
 /* Reads bytes [offset, offset + size) of the plain file. TSR_E_FORMAT: the message has the frame and its offset in the
  * file. Thread-safe. */
-tsr_status tsr_archive_read(tsr_archive *archive, void *data, size_t size, uint64_t offset,
-                            tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_archive_read(tsr_archive *archive, void *data, size_t size, uint64_t offset, tsr_err *err);
 
 /* ---- writing ---- */
 
@@ -84,7 +80,7 @@ size_t tsr_archive_context_bytes(size_t size, int level);
  * `scratch` has `size` bytes). `level` is 1 to 19. The same input and version of libzstd give the same bytes.
  * Thread-safe. */
 tsr_status tsr_archive_pack(const void *plain, size_t size, unsigned width, int level, void *scratch, void *out,
-                            size_t *packed, tsr_err *err) TSR_WARN_UNUSED;
+                            size_t *packed, tsr_err *err);
 
 /* Returns the size of the tail of an archive with `frames` frames. */
 uint64_t tsr_archive_tail_bytes(uint64_t frames);
@@ -95,5 +91,3 @@ void tsr_archive_note(void *tail, uint64_t frames, uint64_t frame, const void *p
 
 /* Completes a tail after all its frames have been entered. */
 void tsr_archive_seal(void *tail, uint64_t frames);
-
-#endif

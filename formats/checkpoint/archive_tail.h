@@ -1,6 +1,5 @@
 /* The layout of an archive's tail, used by archive.c, which reads it, and archive_write.c, which writes it. */
-#ifndef TSR_FORMATS_CHECKPOINT_ARCHIVE_TAIL_H
-#define TSR_FORMATS_CHECKPOINT_ARCHIVE_TAIL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -64,5 +63,3 @@ static inline uint64_t tsr_get_64(const uint8_t *from)
 
 /* Returns the XXH64 of all bytes of a tail after the position of that hash. */
 uint64_t tsr_archive_tail_hash(const uint8_t *tail, const tsr_archive_layout *l);
-
-#endif

@@ -3,8 +3,7 @@
  * The high bytes of trained weights (sign and exponent) are nearly all alike, so they compress well when separated from
  * the mantissas, which are noise. SSE2 is part of x86-64 and already as fast as memory, so there is no variant for
  * newer instructions. */
-#ifndef TSR_FORMATS_CHECKPOINT_BYTE_PLANES_H
-#define TSR_FORMATS_CHECKPOINT_BYTE_PLANES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,5 +14,3 @@ void tsr_byte_planes_split(const uint8_t *from, size_t size, unsigned width, uin
 
 /* The inverse. */
 void tsr_byte_planes_join(const uint8_t *from, size_t size, unsigned width, uint8_t *to);
-
-#endif

@@ -3,8 +3,7 @@
  * Opening reads every header and compares them with the index; no weight is read. The headers define the contents of a
  * checkpoint: an index that does not agree with them is an error. X.safetensors.zst (formats/checkpoint/archive.h) is
  * read as the X.safetensors that it contains. */
-#ifndef TSR_FORMATS_CHECKPOINT_CHECKPOINT_H
-#define TSR_FORMATS_CHECKPOINT_CHECKPOINT_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/file.h"
@@ -71,41 +70,39 @@ typedef struct tsr_checkpoint {
 /* Opens `path`. Files whose name matches one of `ignore` (n_ignore globs, may be NULL) are treated as absent.
  * Errors name the file, the tensor and the offset; all files stay open until tsr_checkpoint_close. */
 tsr_status tsr_checkpoint_open(tsr_checkpoint **checkpoint, const char *path, const char *const *ignore,
-                               size_t n_ignore, tsr_err *err) TSR_WARN_UNUSED;
+                               size_t n_ignore, tsr_err *err);
 
 /* Opens a directory of per-rank files with only one of its safetensors files. Its side files are listed, and its
  * config.json is not read. */
 tsr_status tsr_checkpoint_open_shard(tsr_checkpoint **checkpoint, const char *dir, const char *shard,
-                                     const char *const *ignore, size_t n_ignore, tsr_err *err) TSR_WARN_UNUSED;
+                                     const char *const *ignore, size_t n_ignore, tsr_err *err);
 
 /* A step of opening, called only by checkpoint.c: compares the index `name` with the headers, which have been read, and
  * stores its path. TSR_E_FORMAT: the index does not map every tensor to the file that holds it, or maps a tensor that
  * no file holds. */
-tsr_status tsr_check_shard_index(tsr_checkpoint *checkpoint, const char *name, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_check_shard_index(tsr_checkpoint *checkpoint, const char *name, tsr_err *err);
 
 /* A step of opening, called only by checkpoint.c: builds the table for tsr_checkpoint_find. TSR_E_FORMAT: two tensors
  * have the same name. */
-tsr_status tsr_checkpoint_index_names(tsr_checkpoint *checkpoint, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_checkpoint_index_names(tsr_checkpoint *checkpoint, tsr_err *err);
 
 /* Only checkpoint.c calls these. tsr_checkpoint_list lists the files of the directory, on disk or on a server.
  * tsr_checkpoint_open_file opens one file. Its path and the names of its tensors belong to the checkpoint's arena. */
-tsr_status tsr_checkpoint_list(const tsr_checkpoint *checkpoint, tsr_listing *listing, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_checkpoint_open_file(tsr_checkpoint *checkpoint, const char *name, tsr_file *file,
-                                    tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_checkpoint_list(const tsr_checkpoint *checkpoint, tsr_listing *listing, tsr_err *err);
+tsr_status tsr_checkpoint_open_file(tsr_checkpoint *checkpoint, const char *name, tsr_file *file, tsr_err *err);
 
 /* Sets *exists if the directory has a file of this name. */
-tsr_status tsr_checkpoint_has(const tsr_checkpoint *checkpoint, const char *name, bool *exists,
-                              tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_checkpoint_has(const tsr_checkpoint *checkpoint, const char *name, bool *exists, tsr_err *err);
 
 /* Reads a file of the directory, of at most `limit` bytes, into `arena`, NUL-terminated. */
 tsr_status tsr_checkpoint_text(const tsr_checkpoint *checkpoint, const char *name, uint64_t limit, tsr_arena *arena,
-                               const char **text, size_t *size, tsr_err *err) TSR_WARN_UNUSED;
+                               const char **text, size_t *size, tsr_err *err);
 
 /* Makes a view of the same files with other tensors and another configuration, for plans that read decoded weights.
  * Takes tensors->items over; `config` (NULL: none) and `of` are borrowed. Hides the side files in the NULL-terminated
  * list `without`. On failure there is nothing to free. */
 tsr_status tsr_checkpoint_see(tsr_checkpoint *view, const tsr_checkpoint *of, tsr_tensors *tensors, const char *config,
-                              size_t config_size, const char *const *without, tsr_err *err) TSR_WARN_UNUSED;
+                              size_t config_size, const char *const *without, tsr_err *err);
 
 /* Frees a view made by tsr_checkpoint_see. A zeroed view is allowed. */
 void tsr_checkpoint_unsee(tsr_checkpoint *view);
@@ -119,30 +116,29 @@ const tsr_tensor *tsr_checkpoint_find(const tsr_checkpoint *checkpoint, const ch
 /* Reads bytes [offset, offset + size) of a tensor. `tensor` may also describe any other byte range of one of the files.
  * Thread-safe. */
 tsr_status tsr_checkpoint_read(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, uint64_t offset, void *data,
-                               size_t size, tsr_err *err) TSR_WARN_UNUSED;
+                               size_t size, tsr_err *err);
 
 /* Checks that file `file` has not changed since it was opened; `linked`: see tsr_check_stamp. TSR_E_IO: it has.
  * Thread-safe. */
-tsr_status tsr_checkpoint_unchanged(const tsr_checkpoint *checkpoint, size_t file, bool linked,
-                                    tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_checkpoint_unchanged(const tsr_checkpoint *checkpoint, size_t file, bool linked, tsr_err *err);
 
 /* Tells the kernel that these bytes will be needed soon. Thread-safe; cannot fail. */
 void tsr_checkpoint_prefetch(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, uint64_t offset, size_t size);
 
 /* Reads the text of the index into `arena` again, for conversions that copy it. The checkpoint must have an index. */
 tsr_status tsr_checkpoint_index(const tsr_checkpoint *checkpoint, tsr_arena *arena, const char **text, size_t *size,
-                                tsr_err *err) TSR_WARN_UNUSED;
+                                tsr_err *err);
 
 /* Reads the header of safetensors file `file`, with its 8 length bytes, into `arena` again. */
 tsr_status tsr_checkpoint_header(const tsr_checkpoint *checkpoint, size_t file, tsr_arena *arena, const char **header,
-                                 size_t *size, tsr_err *err) TSR_WARN_UNUSED;
+                                 size_t *size, tsr_err *err);
 
 /* Fails if a folder without weights or config.json is an unfinished output, an adapter, or a folder of the hub's cache;
  * the message says which. TSR_OK: it is none of these. */
-tsr_status tsr_checkpoint_name_folder(const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_checkpoint_name_folder(const char *path, tsr_err *err);
 
 /* Returns the failure for a folder that has a LoRA adapter. */
-tsr_status tsr_checkpoint_is_adapter(const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_checkpoint_is_adapter(const char *path, tsr_err *err);
 
 /* Returns a side file as a U8 tensor of its size, so that it can be read and copied like a tensor. `i` <
  * n_side_files. */
@@ -150,11 +146,11 @@ tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *checkpoint, size_t i);
 
 /* Rejects a side file whose contents do not match its name: a Git LFS pointer, or an empty .json, .model or .tiktoken.
  * TSR_E_FORMAT. */
-tsr_status tsr_checkpoint_check_side_file(const tsr_checkpoint *checkpoint, size_t i, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_checkpoint_check_side_file(const tsr_checkpoint *checkpoint, size_t i, tsr_err *err);
 
 /* Reads the text of the side file `name`, a JSON object, into `arena`; NULL if there is none. */
 tsr_status tsr_checkpoint_side_text(const tsr_checkpoint *checkpoint, const char *name, tsr_arena *arena,
-                                    const char **text, size_t *size, tsr_err *err) TSR_WARN_UNUSED;
+                                    const char **text, size_t *size, tsr_err *err);
 
 /* Return a hash of names, sizes, times and headers of all files except config.json; and a hash of these, config.json
  * and Tessera's version. */
@@ -163,5 +159,3 @@ uint64_t tsr_checkpoint_fingerprint(const tsr_checkpoint *checkpoint, uint64_t s
 
 /* Returns the most bytes of memory that names, tables and unpacked frames of archives can take. */
 size_t tsr_checkpoint_memory(const tsr_checkpoint *checkpoint);
-
-#endif

@@ -40,26 +40,14 @@ bool tsr_config_find_u64(const tsr_checkpoint *c, const char *key, uint64_t *val
     return tsr_config_find_model(c, key, &text) && tsr_json_u64_of(text, value);
 }
 
-/* Returns the number that a value begins with, or `otherwise`. */
-static double number_of(tsr_json_text value, double otherwise)
+double tsr_config_model_number(const tsr_checkpoint *c, const char *path, double otherwise)
 {
+    tsr_json_text value;
     char text[64], *end;
-    if (value.size >= sizeof text)
+    if (!tsr_config_find_model(c, path, &value) || value.size >= sizeof text)
         return otherwise;
     memcpy(text, value.data, value.size);
     text[value.size] = '\0';
     const double x = strtod(text, &end);
     return end == text ? otherwise : x;
-}
-
-double tsr_config_find_number(const tsr_checkpoint *c, const char *path, double otherwise)
-{
-    tsr_json_text value;
-    return tsr_config_find(c, path, &value) ? number_of(value, otherwise) : otherwise;
-}
-
-double tsr_config_model_number(const tsr_checkpoint *c, const char *path, double otherwise)
-{
-    tsr_json_text value;
-    return tsr_config_find_model(c, path, &value) ? number_of(value, otherwise) : otherwise;
 }

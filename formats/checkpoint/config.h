@@ -1,8 +1,7 @@
 /* Queries a checkpoint's config.json. A checkpoint without one (a single file) has no values.
  *
  * Answers come from the index that was built when the checkpoint was opened; the text is not parsed again. */
-#ifndef TSR_FORMATS_CHECKPOINT_CONFIG_H
-#define TSR_FORMATS_CHECKPOINT_CONFIG_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 
@@ -28,10 +27,5 @@ const char *tsr_config_model_string(const tsr_checkpoint *checkpoint, const char
  * integer. */
 bool tsr_config_find_u64(const tsr_checkpoint *checkpoint, const char *key, uint64_t *value);
 
-/* Returns the number at a dotted path, or `otherwise`. */
-double tsr_config_find_number(const tsr_checkpoint *checkpoint, const char *path, double otherwise);
-
 /* Returns the number that tsr_config_find_model finds, or `otherwise`. */
 double tsr_config_model_number(const tsr_checkpoint *checkpoint, const char *path, double otherwise);
-
-#endif

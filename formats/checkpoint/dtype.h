@@ -1,6 +1,5 @@
 /* The element types of safetensors (safetensors/src/tensor.rs), as a table. */
-#ifndef TSR_FORMATS_CHECKPOINT_DTYPE_H
-#define TSR_FORMATS_CHECKPOINT_DTYPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,5 +45,3 @@ bool tsr_dtype_is_weight_float(tsr_dtype dtype);
 
 /* Parses a dtype name of `size` bytes. Returns false if safetensors has no such dtype. */
 bool tsr_dtype_from_name(const char *name, size_t size, tsr_dtype *dtype);
-
-#endif

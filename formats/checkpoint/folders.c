@@ -1,8 +1,6 @@
 /* Recognizes folders that users mistake for a checkpoint. */
 #include "formats/checkpoint/checkpoint.h"
 
-#include "common/file.h"
-
 #include <dirent.h>
 #include <limits.h>
 #include <stdio.h>

@@ -1,6 +1,5 @@
 /* The files of a checkpoint's directory, by name. */
-#ifndef TSR_FORMATS_CHECKPOINT_LISTING_H
-#define TSR_FORMATS_CHECKPOINT_LISTING_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/checkpoint/archive.h"
@@ -30,11 +29,11 @@ typedef struct tsr_listing {
 } tsr_listing;
 
 /* Lists the files of an address instead of a folder on disk, by the same rules. */
-tsr_status tsr_listing_take(tsr_listing *l, const tsr_remote *remote, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_listing_take(tsr_listing *l, const tsr_remote *remote, tsr_err *err);
 
 /* Lists the files of `root` without those in hidden folders, which are not part of a model. TSR_E_FORMAT: a name with a
  * control character, or a broken link. Free the listing whatever the result. */
-tsr_status tsr_listing_read(tsr_listing *l, const char *root, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_listing_read(tsr_listing *l, const char *root, tsr_err *err);
 void tsr_listing_free(tsr_listing *l);
 
 /* Return true if a file of a listing holds tensors, plain or packed, or is an index. */
@@ -46,10 +45,8 @@ bool tsr_listing_is_index(const char *name);
 bool tsr_listing_is_manifest(const char *name);
 
 /* Writes DIR/NAME to `path`, which has PATH_MAX bytes. TSR_E_IO: it is longer than the system allows. */
-tsr_status tsr_join_path(char *path, const char *dir, const char *name, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_join_path(char *path, const char *dir, const char *name, tsr_err *err);
 
 /* TSR_E_FORMAT if `path` is a link that leaves `dir`. It may point inside, or from snapshots/<revision>/ of a hub cache
  * to its blobs/. */
-tsr_status tsr_check_inside(const char *dir, const char *path, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_check_inside(const char *dir, const char *path, tsr_err *err);

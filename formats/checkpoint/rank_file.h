@@ -1,8 +1,7 @@
 /* The file that Tessera writes beside an output that is not a complete checkpoint with the usual tensors.
  * tessera-tp.json has the rank and the number of ranks; tessera-layout.json has the kernels whose layout the weights
  * have. */
-#ifndef TSR_FORMATS_CHECKPOINT_RANK_FILE_H
-#define TSR_FORMATS_CHECKPOINT_RANK_FILE_H
+#pragma once
 
 #include "common/text.h"
 #include "formats/checkpoint/checkpoint.h"
@@ -23,9 +22,7 @@ typedef struct tsr_rank_file {
 /* Reads the file that exists, if any, into `arena`. It may have been edited by hand. TSR_E_FORMAT: it is not JSON or
  * lacks a member. */
 tsr_status tsr_rank_file_read(tsr_rank_file *manifest, const tsr_checkpoint *checkpoint, tsr_arena *arena,
-                              tsr_err *err) TSR_WARN_UNUSED;
+                              tsr_err *err);
 
 /* Appends a JSON member: {"rank": 0, "ranks": 2}, or null if it is not a rank of a cut. */
 void tsr_rank_file_write(tsr_text *out, const char *key, const tsr_rank_file *manifest);
-
-#endif

@@ -2,7 +2,6 @@
 #include "formats/checkpoint/safetensors.h"
 
 #include "common/checked.h"
-#include "common/file.h"
 #include "common/grow.h"
 #include "formats/json/json.h"
 #include "formats/json/json_write.h"

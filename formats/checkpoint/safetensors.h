@@ -2,8 +2,7 @@
  *
  * Layout: u64 little-endian N; N bytes of JSON; the tensors' bytes, without gaps or overlap, to the end of the file.
  * Rules: safetensors/src/tensor.rs and its README ("Format"). */
-#ifndef TSR_FORMATS_CHECKPOINT_SAFETENSORS_H
-#define TSR_FORMATS_CHECKPOINT_SAFETENSORS_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -46,7 +45,7 @@ typedef struct tsr_tensors {
     size_t count, capacity;
 } tsr_tensors;
 
-tsr_status tsr_tensors_add(tsr_tensors *tensors, const tsr_tensor *tensor, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_tensors_add(tsr_tensors *tensors, const tsr_tensor *tensor, tsr_err *err);
 void tsr_tensors_free(tsr_tensors *tensors);
 
 /* Returns the product of the shape, 1 for a scalar. It does not overflow, because shapes were checked. */
@@ -63,14 +62,12 @@ const char *tsr_offset_text(const tsr_tensor *tensor, uint64_t element, char *te
  * receives the XXH3-64 of the header.
  * TSR_E_FORMAT for every broken rule, with the tensor and the offsets. The message identifies Git LFS pointers. */
 tsr_status tsr_safetensors_read(const tsr_input *in, uint32_t file, tsr_arena *arena, tsr_tensors *tensors,
-                                uint64_t *header_hash, tsr_err *err) TSR_WARN_UNUSED;
+                                uint64_t *header_hash, tsr_err *err);
 
 /* Parses a header in memory: `text` without the 8 length bytes. `data_bytes` of tensors follow it in the file. */
 tsr_status tsr_safetensors_parse(const char *path, const char *text, size_t length, uint64_t data_bytes, uint32_t file,
-                                 tsr_arena *arena, tsr_tensors *tensors, tsr_err *err) TSR_WARN_UNUSED;
+                                 tsr_arena *arena, tsr_tensors *tensors, tsr_err *err);
 
 /* Appends the 8 length bytes and the header for `tensors`, whose offsets follow from their order. It is padded with
  * spaces to a multiple of 8 and has `__metadata__` {"format":"pt"}. */
 void tsr_safetensors_write_header(tsr_text *out, tsr_tensor *const *tensors, size_t count);
-
-#endif

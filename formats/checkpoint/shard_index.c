@@ -1,5 +1,4 @@
 /* Compares an index with the headers, entry by entry. */
-#include "common/file.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
 

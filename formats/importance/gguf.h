@@ -1,8 +1,7 @@
 /* Reads the header of a GGUF file: its tensors and single metadata values.
  *
  * Source: the specification in ggml, docs/gguf.md, versions 2 and 3. Numbers are little-endian. */
-#ifndef TSR_FORMATS_IMPORTANCE_GGUF_H
-#define TSR_FORMATS_IMPORTANCE_GGUF_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -32,6 +31,4 @@ bool tsr_gguf_is(const void *data, size_t size);
 /* Reads the header of a file of `size` bytes at `data`. Names and tables are in the arena. `path` is for messages.
  * TSR_E_FORMAT: the header is damaged, or the data of a tensor of type F32 is not within the file. */
 tsr_status tsr_gguf_read(tsr_gguf *gguf, const char *path, const void *data, size_t size, tsr_arena *arena,
-                         tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                         tsr_err *err);

@@ -1,6 +1,5 @@
 /* Names of llama.cpp for the weights of Hugging Face checkpoints. */
-#ifndef TSR_FORMATS_IMPORTANCE_IMATRIX_NAMES_H
-#define TSR_FORMATS_IMPORTANCE_IMATRIX_NAMES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,5 +17,3 @@ typedef struct tsr_imatrix_name {
 /* Writes the i-th name that llama.cpp may use for the module of `weight`, "model.layers.3.mlp.up_proj.weight". Returns
  * false if there is no such name. Source: gguf-py, tensor_mapping.py. */
 bool tsr_imatrix_name_of(const char *weight, size_t i, tsr_imatrix_name *name);
-
-#endif

@@ -10,8 +10,7 @@
  * x x^T for an input x (formats/names/shared_input.h), which GPTQ needs.
  *
  * A file is mapped into memory, so that only the parts in use take memory. */
-#ifndef TSR_FORMATS_IMPORTANCE_IMPORTANCE_H
-#define TSR_FORMATS_IMPORTANCE_IMPORTANCE_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/file.h"
@@ -61,14 +60,13 @@ typedef struct tsr_importance {
 /* Reads a file. Its kind is recognized by its contents, and JSON by its name. On failure *importance is empty.
  * TSR_E_FORMAT: it is of another kind, or a value is negative, NaN or infinite. TSR_E_UNSUPPORTED: a GGUF file that is
  * no importance matrix. */
-tsr_status tsr_importance_read(tsr_importance *importance, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_importance_read(tsr_importance *importance, const char *path, tsr_err *err);
 
 /* A step of reading: adds the entries of a JSON file. */
-tsr_status tsr_importance_read_json(tsr_importance *importance, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_importance_read_json(tsr_importance *importance, tsr_err *err);
 
 /* A step of reading: appends an entry, whose name and values are kept. */
-tsr_status tsr_importance_add(tsr_importance *importance, const tsr_importance_entry *entry,
-                              tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_importance_add(tsr_importance *importance, const tsr_importance_entry *entry, tsr_err *err);
 
 void tsr_importance_free(tsr_importance *importance);
 
@@ -82,7 +80,7 @@ typedef struct tsr_column_importance {
 /* Finds the importance for a weight [R, C], or a stack [M, R, C]. TSR_E_MISMATCH: the entry has another number of
  * channels or experts, so the file belongs to another model. */
 tsr_status tsr_importance_find(const tsr_importance *importance, const tsr_tensor *weight, tsr_column_importance *found,
-                               tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_err *err);
 
 /* Returns true if any matrix of the weight has data: some experts may have seen no text. */
 bool tsr_importance_has(const tsr_column_importance *columns, const tsr_tensor *weight);
@@ -93,5 +91,3 @@ bool tsr_importance_of(const tsr_column_importance *columns, uint64_t matrix, ui
 
 /* Returns the products for the weight's matrix `matrix`, FP32 [cols, cols]; NULL: there are none. */
 const unsigned char *tsr_importance_products(const tsr_column_importance *columns, uint64_t matrix);
-
-#endif

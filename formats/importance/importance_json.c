@@ -4,7 +4,6 @@
 #include "common/grow.h"
 #include "formats/json/json.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

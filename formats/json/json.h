@@ -15,8 +15,7 @@
  *     TSR_TRY(tsr_json_finish(&r, err));
  *
  * Every error is TSR_E_FORMAT and names the file and the byte offset. */
-#ifndef TSR_FORMATS_JSON_JSON_H
-#define TSR_FORMATS_JSON_JSON_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -55,38 +54,37 @@ typedef struct tsr_json_text {
 tsr_json_reader tsr_json_open(const char *name, const char *text, size_t size);
 
 /* Sets *kind to the kind of the next value, from its first byte. */
-tsr_status tsr_json_peek(tsr_json_reader *r, tsr_json_kind *kind, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_peek(tsr_json_reader *r, tsr_json_kind *kind, tsr_err *err);
 
-tsr_status tsr_json_enter_object(tsr_json_reader *r, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_json_enter_array(tsr_json_reader *r, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_enter_object(tsr_json_reader *r, tsr_err *err);
+tsr_status tsr_json_enter_array(tsr_json_reader *r, tsr_err *err);
 
 /* Reads the next member's key and stops at its value. Sets *more to false at the end of the object, which is then
  * closed. */
-tsr_status tsr_json_next_member(tsr_json_reader *r, tsr_json_text *key, bool *more, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_json_next_element(tsr_json_reader *r, bool *more, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_next_member(tsr_json_reader *r, tsr_json_text *key, bool *more, tsr_err *err);
+tsr_status tsr_json_next_element(tsr_json_reader *r, bool *more, tsr_err *err);
 
 /* Reads an array: calls `element` for each value, which must read or skip exactly that value. */
 typedef tsr_status tsr_json_element_fn(void *context, tsr_err *err);
-tsr_status tsr_json_read_array(tsr_json_reader *r, tsr_json_element_fn *element, void *context,
-                               tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_read_array(tsr_json_reader *r, tsr_json_element_fn *element, void *context, tsr_err *err);
 
-tsr_status tsr_json_read_string(tsr_json_reader *r, tsr_json_text *value, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_read_string(tsr_json_reader *r, tsr_json_text *value, tsr_err *err);
 /* Reads a non-negative integer below 2^64, written without fraction or exponent. */
-tsr_status tsr_json_read_u64(tsr_json_reader *r, uint64_t *value, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_read_u64(tsr_json_reader *r, uint64_t *value, tsr_err *err);
 
 /* Checks and skips one value of any kind. *span (may be NULL) receives its text. */
-tsr_status tsr_json_skip(tsr_json_reader *r, tsr_json_text *span, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_skip(tsr_json_reader *r, tsr_json_text *span, tsr_err *err);
 
 /* Checks that only white space follows the top-level value. */
-tsr_status tsr_json_finish(tsr_json_reader *r, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_finish(tsr_json_reader *r, tsr_err *err);
 
 /* Decodes a string into the arena, NUL-terminated: resolves escapes and surrogate pairs. Rejects a string that contains
  * U+0000, which no name may. */
 tsr_status tsr_json_decode(const tsr_json_reader *r, tsr_json_text text, tsr_arena *arena, const char **out,
-                           tsr_err *err) TSR_WARN_UNUSED;
+                           tsr_err *err);
 
 /* Reads a string value and decodes it into the arena. */
-tsr_status tsr_json_read_text(tsr_json_reader *r, tsr_arena *arena, const char **out, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_read_text(tsr_json_reader *r, tsr_arena *arena, const char **out, tsr_err *err);
 
 /* Returns true if an undecoded string, or the text of a value with its quotes, is `literal` when its escapes are
  * resolved. */
@@ -125,5 +123,3 @@ bool tsr_json_member(tsr_json_reader *r, tsr_json_text *key, tsr_json_text *valu
 
 /* Returns true if the value at a path of an object equals the literal, as tsr_json_is compares them. */
 bool tsr_json_says(tsr_json_text object, const char *path, const char *literal);
-
-#endif

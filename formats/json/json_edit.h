@@ -1,6 +1,5 @@
 /* Edits config.json by inserting and removing text. All other bytes stay unchanged. */
-#ifndef TSR_FORMATS_JSON_JSON_EDIT_H
-#define TSR_FORMATS_JSON_JSON_EDIT_H
+#pragma once
 
 #include "common/status.h"
 #include "common/text.h"
@@ -10,10 +9,7 @@
 /* Appends to `out` the JSON object `config` with the member `key` set to `value` (JSON text). The value of an existing
  * member is replaced; a new member is added as the last one, indented like the first. */
 tsr_status tsr_json_edit_set(tsr_text *out, const char *config, size_t size, const char *key, const char *value,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_err *err);
 
 /* Appends `config` without the member `key`, or unchanged if it has no such member. */
-tsr_status tsr_json_edit_remove(tsr_text *out, const char *config, size_t size, const char *key,
-                                tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_json_edit_remove(tsr_text *out, const char *config, size_t size, const char *key, tsr_err *err);

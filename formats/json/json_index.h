@@ -2,8 +2,7 @@
  *
  * All members of the document and of its nested objects have an entry. Members inside arrays have none. A path costs
  * one hash lookup per key, regardless of the document's size. */
-#ifndef TSR_FORMATS_JSON_JSON_INDEX_H
-#define TSR_FORMATS_JSON_JSON_INDEX_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/json/json.h"
@@ -25,8 +24,7 @@ typedef struct tsr_json_index {
 /* Checks that `text` is exactly one JSON object, and indexes its members. TSR_E_FORMAT: it is not, or an object repeats
  * a key, because readers differ in which value they use. `name` is for messages. After a failure there is nothing to
  * free. */
-tsr_status tsr_json_index_read(tsr_json_index *index, const char *name, const char *text, size_t size,
-                               tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_index_read(tsr_json_index *index, const char *name, const char *text, size_t size, tsr_err *err);
 
 /* Finds the value at a path of the whole document, like tsr_json_find. */
 bool tsr_json_index_find(const tsr_json_index *index, const char *path, tsr_json_text *value);
@@ -38,5 +36,3 @@ bool tsr_json_index_find_in(const tsr_json_index *index, tsr_json_text object, c
 size_t tsr_json_index_memory(const tsr_json_index *index);
 
 void tsr_json_index_free(tsr_json_index *index);
-
-#endif

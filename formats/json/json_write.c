@@ -175,6 +175,14 @@ void tsr_json_member_number(tsr_text *text, const char *key, double value)
     tsr_json_number(text, value);
 }
 
+void tsr_json_member_u64s(tsr_text *text, const char *key, const uint64_t *values, size_t n)
+{
+    tsr_json_member_array(text, key, true);
+    for (size_t i = 0; i < n; i++)
+        tsr_json_u64(text, values[i]);
+    tsr_json_end_array(text);
+}
+
 void tsr_json_member_object(tsr_text *text, const char *key, bool flat)
 {
     tsr_json_key(text, key);

@@ -9,8 +9,7 @@
  *     tsr_json_key(&out, "codes");
  *     tsr_json_u64(&out, 3);
  *     tsr_json_end_object(&out); */
-#ifndef TSR_FORMATS_JSON_JSON_WRITE_H
-#define TSR_FORMATS_JSON_JSON_WRITE_H
+#pragma once
 
 #include "common/text.h"
 
@@ -35,6 +34,8 @@ void tsr_json_member_string(tsr_text *text, const char *key, const char *value);
 void tsr_json_member_u64(tsr_text *text, const char *key, uint64_t value);
 void tsr_json_member_bool(tsr_text *text, const char *key, bool value);
 void tsr_json_member_number(tsr_text *text, const char *key, double value);
+/* Writes a key with an array of integers on one line. */
+void tsr_json_member_u64s(tsr_text *text, const char *key, const uint64_t *values, size_t n);
 /* Write a key, and the begin of its object or array. */
 void tsr_json_member_object(tsr_text *text, const char *key, bool flat);
 void tsr_json_member_array(tsr_text *text, const char *key, bool flat);
@@ -50,5 +51,3 @@ void tsr_json_quoted(tsr_text *text, const char *value);
 void tsr_json_quoted_part(tsr_text *text, const char *value, size_t size);
 /* Appends text that is already JSON. */
 void tsr_json_raw(tsr_text *text, const char *json, size_t size);
-
-#endif

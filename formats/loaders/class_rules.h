@@ -1,6 +1,5 @@
 /* Rules about model classes of one loader: layers that a class cannot load, or loads wrong. */
-#ifndef TSR_FORMATS_LOADERS_CLASS_RULES_H
-#define TSR_FORMATS_LOADERS_CLASS_RULES_H
+#pragma once
 
 #include "formats/loaders/load_query.h"
 
@@ -26,5 +25,3 @@ const tsr_class_rule *tsr_class_rules(size_t *count);
 
 /* Returns true if a row concerns this loader and model_type, and no earlier row is used in its place. */
 bool tsr_class_rule_applies(const tsr_class_rule *rule, tsr_loader loader, const char *model_type);
-
-#endif

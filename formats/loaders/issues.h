@@ -1,7 +1,6 @@
 /* A list of problems of a checkpoint: the tensor, the broken rule with its numbers, and the remedy. If the same module
  * of every layer or expert breaks a rule, it is one issue with a count. */
-#ifndef TSR_FORMATS_LOADERS_ISSUES_H
-#define TSR_FORMATS_LOADERS_ISSUES_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -46,5 +45,3 @@ const tsr_issue *tsr_issues_first_fatal(const tsr_issues *issues, const char *lo
 
 /* Returns true if an issue is fatal, or an omitted one may be. */
 bool tsr_issues_any_fatal(const tsr_issues *issues);
-
-#endif

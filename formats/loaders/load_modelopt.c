@@ -3,7 +3,6 @@
 #include "formats/loaders/load_query.h"
 
 #include "common/glob.h"
-#include "formats/checkpoint/config.h"
 
 #include <stdio.h>
 #include <stdlib.h>

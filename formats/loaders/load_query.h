@@ -1,6 +1,5 @@
 /* Private to the loader rules (loaders.c, load_*.c): one loader, and the checkpoint that it is to load. */
-#ifndef TSR_FORMATS_LOADERS_LOAD_QUERY_H
-#define TSR_FORMATS_LOADERS_LOAD_QUERY_H
+#pragma once
 
 #include "formats/json/json.h"
 #include "formats/loaders/loaders.h"
@@ -143,7 +142,7 @@ void tsr_rule_modelopt(const tsr_load_query *q);
 void tsr_rule_mixed(const tsr_load_query *q);
 
 /* load_globals.c. The first function reads the data of the second, once for all loaders. */
-tsr_status tsr_globals_compare(tsr_load_query *q, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_globals_compare(tsr_load_query *q, tsr_arena *arena, tsr_err *err);
 void tsr_rule_globals(const tsr_load_query *q);
 
 /* load_experts.c: */
@@ -166,5 +165,3 @@ void tsr_rule_deepseek(const tsr_load_query *q);
 
 /* load_shapes.c: rules for each TP size */
 void tsr_rule_shapes(const tsr_load_query *q);
-
-#endif

@@ -6,8 +6,7 @@
  * transformers   Hugging Face transformers on one device or with layers spread over several: shapes do not depend on TP
  * deepseek       DeepSeek-V3's inference code, after its own convert.py; TP is its --model-parallel
  * trtllm         TensorRT-LLM's PyTorch backend */
-#ifndef TSR_FORMATS_LOADERS_LOADERS_H
-#define TSR_FORMATS_LOADERS_LOADERS_H
+#pragma once
 
 #include "formats/loaders/issues.h"
 #include "formats/names/model.h"
@@ -85,7 +84,4 @@ void tsr_loader_list_rules(tsr_loader loader, const char *model_type, tsr_list_r
 
 /* Fills table->ok for the loaders and TP sizes (each at least 1) of the table. `issues` receives the reasons if a
  * loader fails. */
-tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subject, tsr_issues *issues,
-                             tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subject, tsr_issues *issues, tsr_err *err);

@@ -4,8 +4,7 @@
  * that make values. Each consumer has its own names for the two parts and their scales, and its own order in memory:
  * [heads, rows, L] or [heads, L, rows]. convert --to mla-absorbed writes them and records it as `tessera_mla` in
  * config.json. */
-#ifndef TSR_FORMATS_NAMES_ABSORBED_H
-#define TSR_FORMATS_NAMES_ABSORBED_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 
@@ -40,5 +39,3 @@ bool tsr_absorbed_sibling(const char *name, const char *own, const char *sibling
 
 /* Returns true if config.json says that the parts are folded into q_b_proj (or q_proj) and o_proj. */
 bool tsr_absorbed_is_folded(const tsr_checkpoint *checkpoint);
-
-#endif

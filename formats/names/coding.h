@@ -1,6 +1,5 @@
 /* The codings of a tensor's elements. */
-#ifndef TSR_FORMATS_NAMES_CODING_H
-#define TSR_FORMATS_NAMES_CODING_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 
@@ -48,5 +47,3 @@ const tsr_tensor *tsr_find_joined(const tsr_checkpoint *checkpoint, const char *
 /* Returns the tensor named by the first `length` characters of `name`, then `suffix`; NULL: there is none. */
 const tsr_tensor *tsr_find_sibling(const tsr_checkpoint *checkpoint, const char *name, size_t length,
                                    const char *suffix);
-
-#endif

@@ -1,7 +1,6 @@
 /* Stacks: the experts of a layer in one tensor. Tables have the names of stacks, the meaning of their rows, the layout
  * of each family, and the names of the experts' single tensors. */
-#ifndef TSR_FORMATS_NAMES_EXPERT_STACKS_H
-#define TSR_FORMATS_NAMES_EXPERT_STACKS_H
+#pragma once
 
 #include "common/arena.h"
 #include "formats/checkpoint/checkpoint.h"
@@ -59,5 +58,3 @@ tsr_stack_layout tsr_stack_layout_of(const char *model_type);
 /* Returns true if hidden_size shows that a stack of [E, a, b] does not have this layout (0: unknown). */
 bool tsr_stack_contradicts(const tsr_stack *stack, const tsr_stack_layout *layout, uint64_t a, uint64_t b,
                            uint64_t hidden);
-
-#endif

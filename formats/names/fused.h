@@ -1,7 +1,6 @@
 /* Fused layers: linear layers with the same input that loaders concatenate by rows. All members must be quantized
  * alike. */
-#ifndef TSR_FORMATS_NAMES_FUSED_H
-#define TSR_FORMATS_NAMES_FUSED_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 
@@ -25,5 +24,3 @@ bool tsr_is_fused_name(const char *name, size_t length);
  * joining, including `weight`. Returns their number; 1 for a weight that is in no fused layer. */
 size_t tsr_fused_members(const tsr_checkpoint *checkpoint, const tsr_tensor *weight,
                          const tsr_tensor *members[TSR_FUSED_MEMBERS]);
-
-#endif

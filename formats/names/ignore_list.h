@@ -3,8 +3,7 @@
  * The same list means different things to different loaders. One needs the exact name of a module, another matches any
  * name that contains an entry, a third supports regular expressions. Loaders that run q, k and v (or gate and up) as
  * one layer look up the members, not the name of the joined layer. */
-#ifndef TSR_FORMATS_NAMES_IGNORE_LIST_H
-#define TSR_FORMATS_NAMES_IGNORE_LIST_H
+#pragma once
 
 #include "common/arena.h"
 #include "formats/json/json.h"
@@ -47,5 +46,3 @@ const char *tsr_ignore_list_unsure(const tsr_ignore_list *list, const char *modu
 const char *tsr_ignore_list_find(const tsr_ignore_list *list, tsr_matching matching, const char *module);
 
 void tsr_ignore_list_free(tsr_ignore_list *list);
-
-#endif

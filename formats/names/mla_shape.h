@@ -1,6 +1,5 @@
 /* The dimensions of multi-head latent attention in config.json. DeepSeek-V2, section 2.1. */
-#ifndef TSR_FORMATS_NAMES_MLA_SHAPE_H
-#define TSR_FORMATS_NAMES_MLA_SHAPE_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 
@@ -16,10 +15,7 @@ typedef struct tsr_mla_shape {
 
 /* Reads all of them, each from 1 to 2^20. TSR_E_USAGE: the checkpoint has no config.json. TSR_E_UNSUPPORTED: one is
  * missing; the message names the first. */
-tsr_status tsr_mla_shape_read(tsr_mla_shape *shape, const tsr_checkpoint *checkpoint, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_mla_shape_read(tsr_mla_shape *shape, const tsr_checkpoint *checkpoint, tsr_err *err);
 
 /* Reads one more dimension, `key` of config.json, under the same rule. */
-tsr_status tsr_mla_dimension_read(const tsr_checkpoint *checkpoint, const char *key, uint64_t *value,
-                                  tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_mla_dimension_read(const tsr_checkpoint *checkpoint, const char *key, uint64_t *value, tsr_err *err);

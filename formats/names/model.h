@@ -1,6 +1,5 @@
 /* The model of a checkpoint: its dimensions from config.json, and the part that a tensor belongs to. */
-#ifndef TSR_FORMATS_NAMES_MODEL_H
-#define TSR_FORMATS_NAMES_MODEL_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 
@@ -60,5 +59,3 @@ uint64_t tsr_model_latent_values(const tsr_model *model);
 
 /* Returns the head dimension of values. For MLA it is v_head_dim. */
 uint64_t tsr_model_head_dim(const tsr_model *model);
-
-#endif

@@ -5,8 +5,7 @@
  * "(?P<name>", '|', '*', '+', '?', "{n}", "{n,}", "{,m}", "{n,m}", each lazy or not, '^', '$', \A, \Z, \b, \B.
  * Everything else (lookahead and lookbehind, references, flags, possessive repeats, hexadecimal and octal escapes) is
  * rejected with a message, and so is an expression that exceeds the limits below. */
-#ifndef TSR_FORMATS_NAMES_PATTERN_H
-#define TSR_FORMATS_NAMES_PATTERN_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -32,7 +31,7 @@ typedef struct tsr_pattern {
 /* Compiles `text` into `pattern`, which lives in the arena. A zero-initialized pattern matches nothing.
  * TSR_E_UNSUPPORTED: an unsupported construct. TSR_E_FORMAT: Python would reject it too. Both messages have the
  * construct and the position. */
-tsr_status tsr_pattern_compile(tsr_pattern *pattern, const char *text, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_pattern_compile(tsr_pattern *pattern, const char *text, tsr_arena *arena, tsr_err *err);
 
 /* Returns true if the pattern can be evaluated for this name; false if it tests for letters or digits and the name has
  * characters beyond ASCII. */
@@ -41,5 +40,3 @@ bool tsr_pattern_knows(const tsr_pattern *pattern, const char *name);
 /* Returns true if the pattern matches at the start of the name. Like Python's re.match, it need not reach the end. Adds
  * the steps taken to *work (may be NULL): at most four for each step of the pattern and each position in the name. */
 bool tsr_pattern_match(const tsr_pattern *pattern, const char *name, uint64_t *work);
-
-#endif

@@ -1,6 +1,5 @@
 /* The steps of a compiled expression. Private to pattern.c, which makes them, and pattern_match.c, which runs them. */
-#ifndef TSR_FORMATS_NAMES_PATTERN_STEPS_H
-#define TSR_FORMATS_NAMES_PATTERN_STEPS_H
+#pragma once
 
 #include "formats/names/pattern.h"
 
@@ -35,5 +34,3 @@ uint32_t tsr_next_character(const char **text);
 
 /* Returns true if `c` is in \w within ASCII. */
 bool tsr_is_word(uint32_t c);
-
-#endif

@@ -1,6 +1,5 @@
 /* Names the input of a linear layer, which other layers may share. */
-#ifndef TSR_FORMATS_NAMES_SHARED_INPUT_H
-#define TSR_FORMATS_NAMES_SHARED_INPUT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,5 +17,3 @@ typedef struct tsr_shared_input {
  *   others                                   the module
  * Returns false if the name is too long. */
 bool tsr_shared_input_of(const char *module, size_t length, tsr_shared_input *input);
-
-#endif

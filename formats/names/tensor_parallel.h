@@ -1,8 +1,7 @@
 /* A table of name patterns: how loaders divide tensors among tensor-parallel ranks. Sources: vLLM's and SGLang's model
  * files (ColumnParallelLinear, MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear,
  * VocabParallelEmbedding, ReplicatedLinear; FusedMoE under tensor parallelism). */
-#ifndef TSR_FORMATS_NAMES_TENSOR_PARALLEL_H
-#define TSR_FORMATS_NAMES_TENSOR_PARALLEL_H
+#pragma once
 
 #include "formats/checkpoint/safetensors.h"
 
@@ -33,5 +32,3 @@ typedef struct tsr_tp_rule {
 /* Returns the rule for a tensor of this name; how = UNKNOWN if there is none. Multi-head latent attention is recognized
  * by its names. Scales follow their weights and have no rules of their own. Static storage. */
 const tsr_tp_rule *tsr_tp_find_rule(const char *name);
-
-#endif

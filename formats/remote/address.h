@@ -1,6 +1,5 @@
 /* Addresses of remote checkpoints, and the URLs that they stand for. */
-#ifndef TSR_FORMATS_REMOTE_ADDRESS_H
-#define TSR_FORMATS_REMOTE_ADDRESS_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -22,7 +21,7 @@ bool tsr_address_is_foreign(const char *path);
 
 /* Rejects a URL that has a user, a control character or no host, or that is http:// to another machine. TSR_E_USAGE.
  * `shown` names it in messages. */
-tsr_status tsr_url_check(const char *url, const char *shown, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_url_check(const char *url, const char *shown, tsr_err *err);
 
 /* Writes "https://host:port" of a URL in lower case and without the scheme's own port. Returns `origin`. */
 const char *tsr_url_origin(const char *url, char *origin, size_t size);
@@ -38,5 +37,3 @@ void tsr_url_escape(tsr_text *url, const char *text, const char *keep);
 
 /* Returns `size` bytes with escapes resolved; NULL: an invalid escape, an escaped NUL, or no memory. */
 char *tsr_url_unescape(const char *text, size_t size, tsr_arena *arena);
-
-#endif

@@ -1,6 +1,5 @@
 /* The functions of libcurl, loaded at run time: it takes longer to load than the tool to start. */
-#ifndef TSR_FORMATS_REMOTE_CURL_LIBRARY_H
-#define TSR_FORMATS_REMOTE_CURL_LIBRARY_H
+#pragma once
 
 #include "common/status.h"
 
@@ -31,7 +30,5 @@ typedef struct tsr_curl {
 } tsr_curl;
 
 /* Loads libcurl.so.4, which stays loaded. TSR_E_UNSUPPORTED: it is not installed or too old. */
-tsr_status tsr_curl_load(tsr_curl *curl, tsr_err *err) TSR_WARN_UNUSED;
-#endif
-
+tsr_status tsr_curl_load(tsr_curl *curl, tsr_err *err);
 #endif

@@ -1,6 +1,5 @@
 /* The headers of remote safetensors files, kept on disk by the ETag of the file. */
-#ifndef TSR_FORMATS_REMOTE_HEADER_CACHE_H
-#define TSR_FORMATS_REMOTE_HEADER_CACHE_H
+#pragma once
 
 #include "formats/remote/remote.h"
 
@@ -12,5 +11,3 @@ void tsr_header_cache_store(const tsr_remote_file *file, const void *data, size_
 
 /* Removes the headers that were stored first, down to half of the limit of the cache, if it is exceeded. */
 void tsr_header_cache_trim(void);
-
-#endif

@@ -2,6 +2,7 @@
 #include "formats/remote/remote_open.h"
 
 #ifdef TSR_HAVE_CURL
+#include "common/grow.h"
 #include "common/text.h"
 
 #include <stdio.h>
@@ -24,14 +25,8 @@ static tsr_status add_name(found *f, const char *name, tsr_err *err)
         if (strcmp(f->names[i], name) == 0)
             return TSR_OK; /* pages link to a file by its icon and by its name */
     }
-    if (f->n == f->capacity) {
-        const size_t more = f->capacity == 0 ? 64 : 2 * f->capacity;
-        const char **const names = realloc(f->names, more * sizeof *names);
-        if (names == NULL)
-            return tsr_out_of_memory(err, "for a list of files");
-        f->names = names;
-        f->capacity = more;
-    }
+    if (!tsr_grow(&f->names, f->n, &f->capacity, sizeof *f->names))
+        return tsr_out_of_memory(err, "for a list of files");
     f->names[f->n++] = name;
     return TSR_OK;
 }

@@ -3,8 +3,7 @@
  * Every request has the SHA-256 of its bytes, signed, so that the store refuses damaged bytes. An object appears
  * complete or not at all. After it is written, its size and ETag are read back. Functions of one tsr_objects must not
  * be called at the same time, except tsr_objects_sent. */
-#ifndef TSR_FORMATS_REMOTE_OBJECTS_H
-#define TSR_FORMATS_REMOTE_OBJECTS_H
+#pragma once
 
 #include "common/atomics.h"
 #include "formats/remote/remote.h"
@@ -40,8 +39,7 @@ typedef struct tsr_multipart {
 
 /* Opens s3://BUCKET/PREFIX for writing and lists its objects. `cancel` may be NULL. TSR_E_USAGE: the address is not a
  * prefix, or there are no credentials. TSR_E_IO, TSR_E_UNSUPPORTED: as for tsr_remote_open. */
-tsr_status tsr_objects_open(tsr_objects **objects, const char *address, const atomic_bool *cancel,
-                            tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_objects_open(tsr_objects **objects, const char *address, const atomic_bool *cancel, tsr_err *err);
 
 /* Ends all requests and frees everything. NULL is fine. */
 void tsr_objects_close(tsr_objects *objects);
@@ -54,23 +52,21 @@ uint64_t tsr_objects_sent(const tsr_objects *objects);
 
 /* Prepares a multipart upload of `size` bytes; a size of one request has no parts. TSR_E_UNSUPPORTED: too large for a
  * store. */
-tsr_status tsr_multipart_begin(tsr_multipart *upload, const tsr_object *object, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_multipart_begin(tsr_multipart *upload, const tsr_object *object, tsr_err *err);
 void tsr_multipart_free(tsr_multipart *upload);
 
 /* Writes an object, continues its upload if that has begun, and checks the size and ETag of the result. `etag` receives
  * the ETag. TSR_E_IO: the store does not accept it; `upload` then has what is needed to resume. */
 tsr_status tsr_objects_put(tsr_objects *objects, const tsr_object *object, tsr_multipart *upload,
-                           char etag[TSR_ETAG_TEXT], tsr_err *err) TSR_WARN_UNUSED;
+                           char etag[TSR_ETAG_TEXT], tsr_err *err);
 
 /* Removes an object. A missing object is not an error. */
-tsr_status tsr_objects_remove(tsr_objects *objects, const char *name, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_objects_remove(tsr_objects *objects, const char *name, tsr_err *err);
 
 /* Gives up a multipart upload, so that the store frees its parts. An upload that no longer exists is not an error. */
-tsr_status tsr_objects_abandon(tsr_objects *objects, const char *name, const char *id, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_objects_abandon(tsr_objects *objects, const char *name, const char *id, tsr_err *err);
 
 /* Gives up all multipart uploads of objects for which is_own(name, data) is true. A kill may have left some whose ids
  * were not recorded. TSR_E_IO, TSR_E_FORMAT: the store does not list them. */
 tsr_status tsr_objects_sweep(tsr_objects *objects, bool (*is_own)(const char *name, const void *data), const void *data,
-                             tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                             tsr_err *err);

@@ -3,8 +3,7 @@
  * Opening lists the files of an address. Each has a size and an ETag from then on, and every read fails if the server
  * has another state of the file. Reads are ranges, in parallel; what was announced by tsr_remote_prefetch is read ahead
  * into limited memory. docs/remote.md describes the addresses. */
-#ifndef TSR_FORMATS_REMOTE_REMOTE_H
-#define TSR_FORMATS_REMOTE_REMOTE_H
+#pragma once
 
 #include "common/status.h"
 
@@ -33,11 +32,11 @@ typedef struct tsr_remote_file {
 typedef struct tsr_remote_reading tsr_remote_reading;
 
 /* Loads what reading from servers needs, before the process is restricted to certain files. */
-tsr_status tsr_remote_prepare(tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_remote_prepare(tsr_err *err);
 
 /* Opens an address and lists its files. TSR_E_FORMAT: there is no such place. TSR_E_IO: the server cannot be reached
  * or refuses access. TSR_E_UNSUPPORTED: the build or the server cannot do it. */
-tsr_status tsr_remote_open(tsr_remote **remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_remote_open(tsr_remote **remote, const char *address, tsr_err *err);
 
 /* Ends all requests and frees everything. NULL is fine. */
 void tsr_remote_close(tsr_remote *remote);
@@ -60,11 +59,10 @@ tsr_remote_reading *tsr_remote_begin(const tsr_remote_file *file, void *data, si
 
 /* Waits for a read and frees it; NULL is TSR_E_NOMEM. TSR_E_IO: the file has changed, or the server does not deliver.
  * Thread-safe. */
-tsr_status tsr_remote_end(tsr_remote_reading *reading, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_remote_end(tsr_remote_reading *reading, tsr_err *err);
 
 /* Reads and waits. Thread-safe. */
-tsr_status tsr_remote_read(const tsr_remote_file *file, void *data, size_t size, uint64_t offset,
-                           tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_remote_read(const tsr_remote_file *file, void *data, size_t size, uint64_t offset, tsr_err *err);
 
 /* Begins to read the beginning of a safetensors file, where its header is: from the cache of headers, or from the
  * server. Thread-safe; cannot fail. */
@@ -75,5 +73,3 @@ void tsr_remote_keep_header(const tsr_remote_file *file, const void *data, size_
 
 /* Begins to read bytes that will be needed soon, if there is memory for them. Thread-safe; cannot fail. */
 void tsr_remote_prefetch(const tsr_remote_file *file, uint64_t offset, uint64_t size);
-
-#endif

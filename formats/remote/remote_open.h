@@ -1,6 +1,5 @@
 /* An open address: its files, credentials, and ranges that were read ahead. */
-#ifndef TSR_FORMATS_REMOTE_REMOTE_OPEN_H
-#define TSR_FORMATS_REMOTE_REMOTE_OPEN_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/atomics.h"
@@ -55,17 +54,17 @@ struct tsr_remote {
 
 /* Add a file. `name` is copied; etag and modified may be NULL. */
 tsr_status tsr_remote_add(tsr_remote *remote, const char *name, uint64_t size, const char *etag, const char *modified,
-                          tsr_err *err) TSR_WARN_UNUSED;
+                          tsr_err *err);
 
 /* Fetches a document of at most `limit` bytes into the arena, NUL-terminated. `shown` names it in messages. */
 tsr_status tsr_remote_fetch(tsr_remote *remote, const char *url, const char *shown, size_t limit, const char **text,
-                            size_t *size, tsr_err *err) TSR_WARN_UNUSED;
+                            size_t *size, tsr_err *err);
 
 /* List the files of an address of each kind, and set its base, credentials and commit. `address` is as the user gave
  * it. */
-tsr_status tsr_remote_list_url(tsr_remote *remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_remote_list_hub(tsr_remote *remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_remote_list_s3(tsr_remote *remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_remote_list_url(tsr_remote *remote, const char *address, tsr_err *err);
+tsr_status tsr_remote_list_hub(tsr_remote *remote, const char *address, tsr_err *err);
+tsr_status tsr_remote_list_s3(tsr_remote *remote, const char *address, tsr_err *err);
 
 /* A part of a document of XML. */
 typedef struct tsr_xml_span {
@@ -79,9 +78,7 @@ bool tsr_xml_find(tsr_xml_span in, const char *name, tsr_xml_span *content);
 const char *tsr_xml_text(tsr_xml_span in, const char *name, tsr_arena *arena);
 
 /* Opens an address of s3:// for writing. It may have no objects yet. */
-tsr_status tsr_remote_open_output(tsr_remote **remote, const char *address, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_remote_open_output(tsr_remote **remote, const char *address, tsr_err *err);
 
 /* Begins requests with the credentials of `remote`. */
-tsr_status tsr_remote_connect(tsr_remote *remote, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_remote_connect(tsr_remote *remote, tsr_err *err);

@@ -1,6 +1,5 @@
 /* The head of a reply of an HTTP server. */
-#ifndef TSR_FORMATS_REMOTE_REPLY_H
-#define TSR_FORMATS_REMOTE_REPLY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,5 +27,3 @@ void tsr_reply_say(tsr_reply *reply, const char *body, size_t size);
 
 /* Returns true if two ETags are equal without quotes and the mark of weak ones. */
 bool tsr_etag_is_same(const char *a, const char *b);
-
-#endif

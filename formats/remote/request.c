@@ -2,7 +2,6 @@
 #include "formats/remote/request.h"
 
 #ifdef TSR_HAVE_CURL
-#include "common/checked.h"
 #include "common/parallel/threads.h"
 #include "formats/remote/address.h"
 #include "formats/remote/settings/places.h"

@@ -1,6 +1,5 @@
 /* One attempt at a request: prepares it for libcurl, and judges the reply. */
-#ifndef TSR_FORMATS_REMOTE_REQUEST_H
-#define TSR_FORMATS_REMOTE_REQUEST_H
+#pragma once
 
 #include "formats/remote/curl_library.h"
 #include "formats/remote/transfer.h"
@@ -14,11 +13,9 @@ typedef struct tsr_requests {
 } tsr_requests;
 
 /* Prepares t->easy for the next attempt. TSR_E_NOMEM: no memory. */
-tsr_status tsr_request_begin(const tsr_requests *with, tsr_transfer *t, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_request_begin(const tsr_requests *with, tsr_transfer *t, tsr_err *err);
 
 /* Takes the result of an attempt. Returns true if the request has ended, with t->status; otherwise it is repeated
  * after t->not_before. */
 bool tsr_request_end(const tsr_requests *with, tsr_transfer *t, CURLcode code);
-#endif
-
 #endif

@@ -4,8 +4,7 @@
  * failure that may pass (429, 503, a timeout, a connection that breaks) is repeated after a delay that grows, or that
  * the server asked for. Bytes that have arrived are kept. A redirect is followed without credentials, except on the
  * same origin. */
-#ifndef TSR_FORMATS_REMOTE_TRANSFER_H
-#define TSR_FORMATS_REMOTE_TRANSFER_H
+#pragma once
 
 #include "common/text.h"
 #include "formats/remote/remote.h"
@@ -57,13 +56,13 @@ typedef struct tsr_transfers tsr_transfers;
 
 /* Loads libcurl and prepares requests with these credentials, which are borrowed. The thread starts with the first
  * request. TSR_E_UNSUPPORTED: there is no libcurl. */
-tsr_status tsr_transfers_begin(tsr_transfers **transfers, const tsr_access *access, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_transfers_begin(tsr_transfers **transfers, const tsr_access *access, tsr_err *err);
 
 /* Begins a request. Thread-safe. */
 void tsr_transfers_add(tsr_transfers *transfers, tsr_transfer *t);
 
 /* Waits for the end of a request and returns its status. Thread-safe. */
-tsr_status tsr_transfers_wait(tsr_transfers *transfers, tsr_transfer *t, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_transfers_wait(tsr_transfers *transfers, tsr_transfer *t, tsr_err *err);
 
 /* Waits for the end of a request for 0.1 s at most. Returns true if it has ended. Thread-safe. */
 bool tsr_transfers_wait_a_while(tsr_transfers *transfers, const tsr_transfer *t);
@@ -73,5 +72,3 @@ bool tsr_transfers_is_over(tsr_transfers *transfers, const tsr_transfer *t);
 
 /* Abandons requests under way, ends the thread and frees everything. NULL is fine. */
 void tsr_transfers_end(tsr_transfers *transfers);
-
-#endif

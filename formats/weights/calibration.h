@@ -7,8 +7,7 @@
  *     MODULE.input_scale and MODULE.input_zero_point, or MODULE.input_min and MODULE.input_max
  *
  * input = (code - zero_point) * scale, with codes from -128 to 127 (vLLM's convention, Epilogues.md). */
-#ifndef TSR_FORMATS_WEIGHTS_CALIBRATION_H
-#define TSR_FORMATS_WEIGHTS_CALIBRATION_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -37,11 +36,9 @@ typedef struct tsr_calibration {
 
 /* Reads a file of either kind: JSON if the name ends in .json, otherwise safetensors. On failure *calibration is empty.
  * TSR_E_FORMAT: a value is not a number, half a pair is missing, or a scale is not finite and positive. */
-tsr_status tsr_calibration_read(tsr_calibration *calibration, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_calibration_read(tsr_calibration *calibration, const char *path, tsr_err *err);
 
 void tsr_calibration_free(tsr_calibration *calibration);
 
 /* Returns the entry of module X for the weight "X.weight", or NULL. */
 const tsr_calibrated *tsr_calibration_find(const tsr_calibration *calibration, const char *weight);
-
-#endif

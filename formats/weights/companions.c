@@ -1,5 +1,4 @@
 /* Finds the tensors that belong to codes, only by the names and dtypes in the table of kinds. */
-#include "common/text.h"
 #include "formats/names/absorbed.h"
 #include "formats/weights/pairing.h"
 

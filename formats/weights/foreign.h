@@ -1,8 +1,7 @@
 /* Recognizes tensors of formats that Tessera does not read, and plain data that may be copied. Every tensor is
  * quantized and paired by tsr_weights_pair, a companion of such a weight, or plain data by a rule of this file. All
  * others are rejected by name: codes that are copied without their meaning are wrong values, and no loader notices. */
-#ifndef TSR_FORMATS_WEIGHTS_FOREIGN_H
-#define TSR_FORMATS_WEIGHTS_FOREIGN_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
@@ -21,12 +20,12 @@ const char *tsr_plain_rule(const tsr_tensor *tensor);
 bool tsr_is_left_over(const char *name);
 
 /* Returns TSR_E_UNSUPPORTED, with the name of the format, for a tensor that tsr_foreign_format recognizes. */
-tsr_status tsr_refuse_foreign(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_refuse_foreign(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, tsr_err *err);
 
 /* Finds the rule by which a tensor that is neither codes nor a companion may be copied. TSR_E_FORMAT: the scale of a
  * weight that is missing or not quantized. TSR_E_UNSUPPORTED: no rule makes it plain data. */
 tsr_status tsr_find_plain_rule(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, const char **rule,
-                               tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_err *err);
 
 /* Returns "fastertransformer" or "trtllm" if weights of the directory are in raw files according to its
  * tessera-layout.json, else NULL. Static storage. */
@@ -34,6 +33,4 @@ const char *tsr_layout_target(const tsr_checkpoint *checkpoint);
 
 /* Rejects a sparsity_config in this object of config.json, unless it is absent, null or empty, or its format is dense.
  * `where` names the object in the message. */
-tsr_status tsr_refuse_sparsity(tsr_json_text object, const char *where, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_refuse_sparsity(tsr_json_text object, const char *where, tsr_err *err);

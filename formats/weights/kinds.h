@@ -2,8 +2,7 @@
  *
  * A row has the tensors by which a kind is recognized: names, dtypes, and how many codes share a scale. Pairing uses
  * these first and then compares them with config.json. A checkpoint may mix kinds. */
-#ifndef TSR_FORMATS_WEIGHTS_KINDS_H
-#define TSR_FORMATS_WEIGHTS_KINDS_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/checkpoint/dtype.h"
@@ -74,5 +73,3 @@ bool tsr_kind_has(const tsr_weight_kind *kind, const tsr_tensor *codes, const ts
 
 /* Returns the coding of a tensor from its name, its dtype and its scale's name; TSR_PLAIN: none that Tessera reads. */
 tsr_coding tsr_coding_of(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor);
-
-#endif

@@ -5,8 +5,7 @@
  *   older tools         self_attn.kv_scale, one for keys and values
  *
  * (vllm model_loader/weight_utils.py, maybe_remap_kv_scale_name) */
-#ifndef TSR_FORMATS_WEIGHTS_KV_NAMES_H
-#define TSR_FORMATS_WEIGHTS_KV_NAMES_H
+#pragma once
 
 #include "formats/weights/weights.h"
 
@@ -21,5 +20,3 @@ bool tsr_kv_name_read(const char *name, tsr_kv_name *read);
 
 /* Returns the tensor of this name, or of an alternative name of the same scale; NULL: there is none. */
 const tsr_weight *tsr_weights_find_same(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *name);
-
-#endif

@@ -1,7 +1,6 @@
 /* The linear layers of a checkpoint as loaders see them: which of them are fused, and where they are cut for tensor
  * parallelism. */
-#ifndef TSR_FORMATS_WEIGHTS_LINEARS_H
-#define TSR_FORMATS_WEIGHTS_LINEARS_H
+#pragma once
 
 #include "common/block.h"
 #include "formats/names/fused.h"
@@ -37,7 +36,7 @@ typedef struct tsr_linears {
 /* Collects attention, feed-forward and expert matrices. Embeddings, output head, routers, norms and the other tensors
  * of MTP layers are left out. */
 tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *checkpoint, const tsr_weights *weights,
-                               const tsr_model *model, tsr_err *err) TSR_WARN_UNUSED;
+                               const tsr_model *model, tsr_err *err);
 
 static inline bool tsr_linear_is_quantized(const tsr_linear *linear)
 {
@@ -57,5 +56,3 @@ void tsr_linears_free(tsr_linears *linears);
 /* Returns the number of ranks, of `tp`, among which the layer is divided: 1 if it is replicated or unknown; less than
  * tp if there are fewer key-value heads, since a rank needs a whole head; 0 if the heads cannot be divided. */
 uint64_t tsr_linear_ranks(const tsr_linear *linear, const tsr_model *model, uint64_t tp);
-
-#endif

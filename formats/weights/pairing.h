@@ -1,7 +1,6 @@
 /* Shared declarations of the files that pair weights with their scales: weights.c, companions.c (finds the tensors),
  * grids.c, integer_weights.c and gptq_weights.c (check shapes), and quantization_config.c. */
-#ifndef TSR_FORMATS_WEIGHTS_PAIRING_H
-#define TSR_FORMATS_WEIGHTS_PAIRING_H
+#pragma once
 
 #include "common/block.h"
 #include "formats/checkpoint/checkpoint.h"
@@ -52,7 +51,7 @@ const char *tsr_pairing_path(const tsr_pairing *p, const tsr_tensor *t);
 
 /* Reads the quantization of config.json into the weights, and codings into `stated`. TSR_E_UNSUPPORTED: a quant_method
  * that Tessera does not read. TSR_E_FORMAT: an invalid block size. */
-tsr_status tsr_read_quantization(tsr_pairing *p) TSR_WARN_UNUSED;
+tsr_status tsr_read_quantization(tsr_pairing *p);
 
 /* Sets the block size of e4m3, which overrides config.json. */
 void tsr_state_block(tsr_pairing *p, tsr_block block);
@@ -62,15 +61,15 @@ void tsr_pairing_claim(const tsr_pairing *p, const tsr_tensor *t);
 
 /* Sets the name of the values of a weight of codes, its kind by names and dtypes, and its companions. TSR_E_FORMAT:
  * there is no scale, or more than one. */
-tsr_status tsr_find_companions(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
+tsr_status tsr_find_companions(const tsr_pairing *p, tsr_weight *x);
 
 /* Each compares the shapes of one coding's tensors with the table of kinds and with the stated codings. Sets the
  * weight's sizes and, if several kinds have the same tensors, its kind. MXFP6 has the names and dtypes of MXFP4, so
  * tsr_check_e2m1 reads both; TSR_E_UNSUPPORTED: the configuration does not state which element its 6 bits are. */
-tsr_status tsr_check_e2m1(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
-tsr_status tsr_check_e4m3(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
-tsr_status tsr_check_integers(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
-tsr_status tsr_check_gptq(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
+tsr_status tsr_check_e2m1(const tsr_pairing *p, tsr_weight *x);
+tsr_status tsr_check_e4m3(const tsr_pairing *p, tsr_weight *x);
+tsr_status tsr_check_integers(const tsr_pairing *p, tsr_weight *x);
+tsr_status tsr_check_gptq(const tsr_pairing *p, tsr_weight *x);
 
 /* Returns the element of 6 bits that Quark's configuration states for a module; TSR_PLAIN: none, or it is not certain
  * which. Patterns are copied to `arena`. */
@@ -82,13 +81,11 @@ bool tsr_is_column(const tsr_tensor *tensor, unsigned most_rank, uint64_t matric
 
 /* Reads the weight's group_index, if it has one. Checks that every group occurs, and records whether any entry differs
  * from c / block.cols. */
-tsr_status tsr_read_order(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
+tsr_status tsr_read_order(const tsr_pairing *p, tsr_weight *x);
 
 /* Compares the weight with the codings of config.json. TSR_E_FORMAT: it has none of them, or has zero points that are
  * declared absent. Other contradictions are recorded in x->odd. */
-tsr_status tsr_check_stated(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
+tsr_status tsr_check_stated(const tsr_pairing *p, tsr_weight *x);
 
 /* Returns the error for a weight with none of the stated codings. */
-tsr_status tsr_refuse_unstated(const tsr_pairing *p, const tsr_weight *x) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_refuse_unstated(const tsr_pairing *p, const tsr_weight *x);

@@ -1,6 +1,5 @@
 /* Finds the element of a layer in a configuration of Quark that states both elements of 6 bits. */
 #include "common/glob.h"
-#include "common/text.h"
 #include "formats/json/json.h"
 #include "formats/weights/pairing.h"
 

@@ -1,8 +1,6 @@
 /* Finds each weight's scale, and checks both. */
 #include "formats/weights/weights.h"
 
-#include "common/checked.h"
-#include "common/text.h"
 #include "formats/names/absorbed.h"
 #include "formats/weights/foreign.h"
 #include "formats/weights/pairing.h"

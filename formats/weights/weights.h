@@ -17,8 +17,7 @@
  * group of each column. (compressors/pack_quantized/helpers.py)
  *
  * MXFP4, MXFP6, NVFP4, MXFP8, AWQ and GPTQ: formats/weights/kinds.h has the tensors of each. */
-#ifndef TSR_FORMATS_WEIGHTS_WEIGHTS_H
-#define TSR_FORMATS_WEIGHTS_WEIGHTS_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/block.h"
@@ -104,24 +103,23 @@ typedef struct tsr_weights {
  * needs, up to the next multiple of 8 blocks (padded for tensor parallelism), if the surplus is 0, 1 or NaN.
  * TSR_E_FORMAT: a weight without scale or with two, a scale without weight, a grid that does not fit.
  * TSR_E_UNSUPPORTED: a quantization that Tessera does not read. TSR_E_USAGE: a block size is needed. */
-tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block,
-                            tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block, tsr_err *err);
 
 /* Pairs with the block size of config.json. If it has none and one is needed, uses `otherwise`, unless that is 0 x
  * 0. */
 tsr_status tsr_weights_pair_or(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block otherwise,
-                               tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_err *err);
 
 /* Rejects kinds that an operation does not support: TSR_E_UNSUPPORTED, with the first weight of a family outside this
  * set (of tsr_family), or with an FP8 part of an absorbed kv_b_proj. `doing` names the operation, as in "cutting". */
 tsr_status tsr_weights_refuse_kinds(const tsr_weights *weights, const tsr_checkpoint *checkpoint, unsigned families,
-                                    const char *doing, tsr_err *err) TSR_WARN_UNUSED;
+                                    const char *doing, tsr_err *err);
 tsr_status tsr_weights_refuse_parts(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *doing,
-                                    tsr_err *err) TSR_WARN_UNUSED;
+                                    tsr_err *err);
 
 /* Calls tsr_weights_pair, then rejects everything except FP8 in blocks, per channel or per tensor. */
 tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block,
-                                const char *doing, tsr_err *err) TSR_WARN_UNUSED;
+                                const char *doing, tsr_err *err);
 
 /* Called for each problem that makes tsr_weights_pair fail, with the status that it would return. `tensor` is NULL if
  * config.json is at fault. `message` is valid only during the call. */
@@ -131,7 +129,7 @@ typedef void tsr_weights_problem_fn(void *data, const tsr_tensor *tensor, tsr_st
  * tensors. A rejected tensor becomes TSR_UNREAD if Tessera cannot interpret it; otherwise it counts as plain, and its
  * scale is not shown. */
 tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block,
-                              tsr_weights_problem_fn *problem, void *data, tsr_err *err) TSR_WARN_UNUSED;
+                              tsr_weights_problem_fn *problem, void *data, tsr_err *err);
 
 /* A problem callback that ignores everything. */
 void tsr_weights_pass_over(void *data, const tsr_tensor *tensor, tsr_status status, const char *message);
@@ -165,5 +163,3 @@ const char *tsr_quantization_path(const tsr_checkpoint *checkpoint);
  * at the top level and in text_config. Returns their number. */
 enum { TSR_QUANTIZATION_PATHS = 3 };
 size_t tsr_quantization_paths(const tsr_checkpoint *checkpoint, const char *paths[TSR_QUANTIZATION_PATHS]);
-
-#endif

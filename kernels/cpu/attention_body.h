@@ -1,6 +1,5 @@
 /* Implements the online softmax of the CPU's attention kernels. For their .c files only. */
-#ifndef TSR_KERNELS_CPU_ATTENTION_BODY_H
-#define TSR_KERNELS_CPU_ATTENTION_BODY_H
+#pragma once
 
 #include "common/float_bits.h"
 
@@ -45,5 +44,3 @@ static inline void tsr_softmax_end(const tsr_softmax *s)
     for (size_t i = 0; s->sum > 0 && i < s->n; i++)
         s->out[i] /= s->sum;
 }
-
-#endif

@@ -21,7 +21,7 @@ double tsr_best_group_loss(const float *x, const float *weight, const tsr_best_g
     return loss;
 }
 
-uint8_t tsr_best_group(const float *x, const float *weight, const tsr_best_groups *candidates, uint8_t given)
+static uint8_t best_group(const float *x, const float *weight, const tsr_best_groups *candidates, uint8_t given)
 {
     int best = -1;
     double least = 0;
@@ -44,8 +44,7 @@ void tsr_best_groups_ref(const float *x, const float *weight, size_t n, const ts
         for (size_t j = i * group; j < (i + 1) * group; j++)
             zeros = zeros && x[j] == 0;
         if (!zeros)
-            scales[i] =
-                tsr_best_group(x + i * group, weight == NULL ? NULL : weight + i * group, candidates, scales[i]);
+            scales[i] = best_group(x + i * group, weight == NULL ? NULL : weight + i * group, candidates, scales[i]);
     }
 }
 

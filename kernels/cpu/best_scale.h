@@ -6,8 +6,7 @@
  *
  * A search returns the candidate of the smallest loss. Of equal losses it prefers the given scale, then the smallest
  * candidate. Variants leave out candidates that cannot be the result, and give the same bits. The functions allocate nothing, cannot fail and are thread-safe. */
-#ifndef TSR_KERNELS_CPU_BEST_SCALE_H
-#define TSR_KERNELS_CPU_BEST_SCALE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,5 +50,3 @@ typedef void tsr_best_fp8_fn(const float *x, const float *weight, size_t rows, s
 
 /* The bits, as BF16, of the largest candidate: 448 times it is below 2^128 (1 - 2^-9). */
 #define TSR_BEST_FP8_MOST(bf16) ((bf16) ? 0x7B11 : 0x7B00)
-
-#endif

@@ -4,8 +4,7 @@
  * take a band: one row of blocks, each `block_cols` wide except the last. A variant can thus read memory in order.
  * The functions allocate nothing, keep no state, cannot fail and are thread-safe. Source and destination must not
  * overlap. Pointers need the alignment of their element type only. */
-#ifndef TSR_KERNELS_CPU_BLOCK_FP8_H
-#define TSR_KERNELS_CPU_BLOCK_FP8_H
+#pragma once
 
 #include "common/float_bits.h"
 
@@ -65,5 +64,3 @@ typedef void tsr_error_e4m3_f32_fn(const float *x, size_t rows, size_t cols, siz
 typedef void tsr_quantize_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
                                        bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes,
                                        size_t ld_codes, tsr_block_error *errors);
-
-#endif

@@ -4,8 +4,7 @@
  * those of kernels/cuda/prefill.h.
  *
  * Kernel error as in mla_attention.h, with d = nope + rope: |out - exact| <= (2.1 D + (2 n + 16) u) * sum of p |v|. */
-#ifndef TSR_KERNELS_CPU_CAUSAL_ATTENTION_H
-#define TSR_KERNELS_CPU_CAUSAL_ATTENTION_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ typedef struct tsr_causal_attention {
 
 /* Computes attention. Allocates nothing and cannot fail. Thread-safe if `out` differs. */
 void tsr_causal_attention_run(const tsr_causal_attention *args);
-
-#endif

@@ -3,8 +3,7 @@
  * The scalar reference (`*_ref`) is the definition of every operation. Every other variant gives the same bits for
  * every input, including NaN, Inf, subnormals, ties and tails. tests/unit compares them. A row in
  * kernels/cpu/kernels.inc declares, selects and tests a variant. */
-#ifndef TSR_KERNELS_CPU_CPU_H
-#define TSR_KERNELS_CPU_CPU_H
+#pragma once
 
 #include "kernels/cpu/best_scale.h"
 #include "kernels/cpu/block_fp8.h"
@@ -58,5 +57,3 @@ typedef struct tsr_cpu_kernels {
 /* Fills the table: first the references, then every variant whose flags are all in `flags`, in the order of
  * kernels.inc. Later rows, which are faster, replace earlier ones. Pure. */
 void tsr_cpu_kernels_init(tsr_cpu_kernels *kernels, unsigned flags);
-
-#endif

@@ -23,8 +23,7 @@
  *                                              numbers, and none was clamped
  *
  * TSR_BLOCK_FP8(name) adds the suffix of the form to the name of a function. */
-#ifndef TSR_KERNELS_CPU_E4M3_BANDS_BODY_H
-#define TSR_KERNELS_CPU_E4M3_BANDS_BODY_H
+#pragma once
 
 #include "common/float_bits.h"
 #include "kernels/cpu/always_inline.h"
@@ -242,5 +241,3 @@ void TSR_BLOCK_FP8(quantize_e4m3_bf16)(const uint16_t *x, size_t rows, size_t co
     const band b = {x, rows, cols, ld, power_of_two, codes, ld_codes, errors};
     quantize_band(&b, block_cols, amax, scales);
 }
-
-#endif

@@ -3,8 +3,7 @@
  * As in block_fp8.h, elements are row-major, `rows` x `cols`, with rows `ld` elements apart. A band is one row of
  * blocks, each `block_cols` wide except the last. The functions allocate nothing, cannot fail and are thread-safe.
  * Source and destination must not overlap. */
-#ifndef TSR_KERNELS_CPU_E4M3_DECODE_H
-#define TSR_KERNELS_CPU_E4M3_DECODE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,5 +19,3 @@ typedef bool tsr_decode_e4m3_f16_fn(const uint8_t *codes, size_t rows, size_t co
                                     const float *scales, uint16_t *y, size_t ld);
 typedef bool tsr_decode_e4m3_f32_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
                                     const float *scales, float *y, size_t ld);
-
-#endif

@@ -15,8 +15,7 @@
  *
  * A pair has columns 0-3, 8-11, ... in lo and 4-7, 12-15, ... in hi, as unpacking inside of 16-byte lanes leaves them;
  * so both are added to the same lanes, lo first. Rare cases are tested once per segment. */
-#ifndef TSR_KERNELS_CPU_E4M3_ERROR_BODY_H
-#define TSR_KERNELS_CPU_E4M3_ERROR_BODY_H
+#pragma once
 
 #include "common/float_bits.h"
 #include "kernels/cpu/always_inline.h"
@@ -283,5 +282,3 @@ ALWAYS_INLINE bool measure_block(const error_input *in, bool bf16, float scale, 
     finish_block(&m, in, bf16, error);
     return true;
 }
-
-#endif

@@ -11,8 +11,7 @@
  * One code spans at least 8 mantissas, so among 8 neighbours the code increases at most once. Both tables have 16
  * bytes, and are computed for each block by the reference's division and rounding. Results from LEAST to MOST are
  * correct codes. Others are subnormal, zero or clamped, and are encoded by division. */
-#ifndef TSR_KERNELS_CPU_E4M3_LOOK_UP_BODY_H
-#define TSR_KERNELS_CPU_E4M3_LOOK_UP_BODY_H
+#pragma once
 
 #include "common/float_bits.h"
 #include "kernels/cpu/always_inline.h"
@@ -103,5 +102,3 @@ ALWAYS_INLINE bool encode_steps(const uint16_t *x, size_t n, const table *t, uin
     encode_by_division(x, n, t->scale, codes);
     return false;
 }
-
-#endif

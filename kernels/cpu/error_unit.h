@@ -1,6 +1,5 @@
 /* Defines the unit in which errors of codes are measured. */
-#ifndef TSR_KERNELS_CPU_ERROR_UNIT_H
-#define TSR_KERNELS_CPU_ERROR_UNIT_H
+#pragma once
 
 #include "common/float_bits.h"
 
@@ -13,5 +12,3 @@ static inline float tsr_error_boost(float scale)
     const uint32_t exponent = tsr_f32_bits(scale) >> 23;
     return tsr_f32_from_bits((exponent < 253 ? 254 - exponent : 1) << 23);
 }
-
-#endif

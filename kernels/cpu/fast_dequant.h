@@ -22,8 +22,7 @@
  *
  * The instructions follow the PTX ISA ("prmt", "lop3", "sub", "fma"), including subnormals. All functions are pure and
  * thread-safe. */
-#ifndef TSR_KERNELS_CPU_FAST_DEQUANT_H
-#define TSR_KERNELS_CPU_FAST_DEQUANT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -48,5 +47,3 @@ void tsr_fast_int8_f16(uint32_t word, uint32_t out[2]);
 void tsr_fast_int8_bf16(uint32_t word, uint32_t out[2]);
 void tsr_fast_int4_f16(uint32_t word, uint32_t out[4]);
 void tsr_fast_int4_bf16(uint32_t word, uint32_t out[4]);
-
-#endif

@@ -20,8 +20,7 @@
  * fp8_gemm_unpromoted: the same with one accumulator for all of k, to show what promotion is worth. Each product
  * carries its tile's scales (in FP32), as in a kernel that applies them to its operands. Scaled products below 2^-113
  * count as zero, and one that overflows makes the sum NaN. */
-#ifndef TSR_KERNELS_CPU_FP8_GEMM_H
-#define TSR_KERNELS_CPU_FP8_GEMM_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -41,5 +40,3 @@ typedef struct tsr_fp8_gemm_args {
 typedef void tsr_fp8_gemm_fn(const tsr_fp8_gemm_args *args);
 typedef tsr_fp8_gemm_fn tsr_fp8_gemm_tensor_core_fn;
 typedef tsr_fp8_gemm_fn tsr_fp8_gemm_unpromoted_fn;
-
-#endif

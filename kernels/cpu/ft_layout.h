@@ -27,8 +27,7 @@
  *   kernels/cpu/fast_dequant.h need.
  *
  * All functions are pure and thread-safe. */
-#ifndef TSR_KERNELS_CPU_FT_LAYOUT_H
-#define TSR_KERNELS_CPU_FT_LAYOUT_H
+#pragma once
 
 #include "common/status.h"
 
@@ -112,5 +111,3 @@ typedef struct tsr_ft_element {
  * An int8 weight is byte `position`; an int4 weight nibble position%2 of byte position/2. */
 tsr_ft_place tsr_ft_place_of(const tsr_ft_format *format, size_t rows, size_t cols, size_t k, size_t n);
 tsr_ft_element tsr_ft_element_at(const tsr_ft_format *format, size_t rows, size_t cols, tsr_ft_place place);
-
-#endif

@@ -1,8 +1,7 @@
 /* Declares the kernel that keeps, for each group of columns, the maximum error, scale and |x| over many rows.
  *
  * It allocates nothing, cannot fail and is thread-safe; every variant gives the same bits. */
-#ifndef TSR_KERNELS_CPU_GROUP_MAX_H
-#define TSR_KERNELS_CPU_GROUP_MAX_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@ typedef struct tsr_group_max {
  * times t (or 2^-149 if t is 0); scale to t, unless amax is 0; and amax. */
 typedef void tsr_raise_groups_fn(const float *e2, const float *t, const uint32_t *amax, size_t n,
                                  const tsr_group_max *tops);
-
-#endif

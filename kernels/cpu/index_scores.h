@@ -11,8 +11,7 @@
  * Kernel error of an element, with u = 2^-24: a product goes through at most width + heads + 1 roundings, and relu
  * increases no error, so |logits - exact| <= 1.01 (width + heads + 1) u |k_scale| sum over h of |weights| sum over d of
  * |q k|. 1.01 covers the terms of higher order for width + heads up to 10^5. Terms below 2^-126 lose 2^-149 more. */
-#ifndef TSR_KERNELS_CPU_INDEX_SCORES_H
-#define TSR_KERNELS_CPU_INDEX_SCORES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,5 +28,3 @@ typedef struct tsr_index_scores {
 
 /* Computes the scores. Allocates nothing and cannot fail. Thread-safe if `logits` differ. */
 void tsr_index_scores_run(const tsr_index_scores *args);
-
-#endif

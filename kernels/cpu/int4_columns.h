@@ -1,8 +1,7 @@
 /* Declares kernels that decode int4 codes stored by columns, with a group per column (act-order).
  *
  * The functions allocate nothing, cannot fail and are thread-safe; every variant gives the same bits. */
-#ifndef TSR_KERNELS_CPU_INT4_COLUMNS_H
-#define TSR_KERNELS_CPU_INT4_COLUMNS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,5 +39,3 @@ typedef void tsr_decode_int4_columns_bf16_fn(const tsr_int4_columns *x, uint16_t
  * rounded, and tsr_decode_int4_columns_bf16_fn gives the bits of (code - zero) * scale, including the signs of
  * zeros. */
 typedef bool tsr_fold_zeros_fn(const float *scale, const float *zero, size_t n, float *offset);
-
-#endif

@@ -1,8 +1,7 @@
 /* Declares kernels that decode rows of int4 codes in groups, and columns of codes.
  *
  * The functions allocate nothing, cannot fail and are thread-safe; every variant gives the same bits. */
-#ifndef TSR_KERNELS_CPU_INT4_VALUES_H
-#define TSR_KERNELS_CPU_INT4_VALUES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,5 +28,3 @@ typedef void tsr_narrow_f16_fn(const float *x, size_t n, uint16_t *y);
 /* Returns the largest of the numbers' bits, or 0 for none. They are those of the largest number, or above those of Inf
  * if there is a NaN or a number with a sign, including -0. */
 typedef uint32_t tsr_largest_bits_fn(const float *x, size_t n);
-
-#endif

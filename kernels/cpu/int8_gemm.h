@@ -6,8 +6,7 @@
  * azp_adj[j] is the sum of W[j,x] over x (vLLM csrc/quantization/w8a8/cutlass/Epilogues.md). The given arguments select
  * the epilogue: nothing (scaled); bias (scaled + bias); azp_with_adj, which is azp * azp_adj computed beforehand (azp
  * per tensor); azp and azp_adj (azp per token). a is [m][k], w [n][k], d [m][ldd]. */
-#ifndef TSR_KERNELS_CPU_INT8_GEMM_H
-#define TSR_KERNELS_CPU_INT8_GEMM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,5 +24,3 @@ typedef struct tsr_int8_gemm_args {
 } tsr_int8_gemm_args;
 
 typedef void tsr_int8_gemm_fn(const tsr_int8_gemm_args *args);
-
-#endif

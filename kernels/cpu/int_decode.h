@@ -2,8 +2,7 @@
  *
  * Every variant gives the same bits. The functions allocate nothing, cannot fail and are thread-safe. Source and
  * destination must not overlap. */
-#ifndef TSR_KERNELS_CPU_INT_DECODE_H
-#define TSR_KERNELS_CPU_INT_DECODE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -22,5 +21,3 @@ typedef void tsr_unpack_int8_fn(const uint8_t *words, size_t n, int8_t *codes);
  * next. */
 typedef void tsr_pack_int4_fn(const int8_t *codes, size_t n, uint8_t *words);
 typedef void tsr_pack_int8_fn(const int8_t *codes, size_t n, uint8_t *words);
-
-#endif

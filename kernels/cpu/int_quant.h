@@ -6,8 +6,7 @@
  * as in compressed-tensors (quantization/lifecycle/forward_helpers.py). Rounding is to nearest, with ties to even or
  * away from zero (FasterTransformer, C's round). Every variant gives the same bits. The functions are thread-safe and
  * cannot fail. */
-#ifndef TSR_KERNELS_CPU_INT_QUANT_H
-#define TSR_KERNELS_CPU_INT_QUANT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -81,5 +80,3 @@ typedef void tsr_range_f32_fn(const float *x, size_t n, float *low, float *high)
 
 /* Returns the sum of n codes: azp_adj of one output channel (vLLM Epilogues.md). 128 * n must fit into int32. */
 typedef int32_t tsr_sum_codes_fn(const int8_t *codes, size_t n);
-
-#endif

@@ -17,8 +17,7 @@
  *
  * The calls allocate nothing, keep no state, cannot fail and are thread-safe. Codes and layout must not overlap.
  * Pointers need no alignment. */
-#ifndef TSR_KERNELS_CPU_INTERLEAVE_H
-#define TSR_KERNELS_CPU_INTERLEAVE_H
+#pragma once
 
 #include "kernels/cpu/ft_layout.h"
 
@@ -37,5 +36,3 @@ typedef void tsr_interleave_fn(const tsr_interleave_args *args, const uint8_t *c
 
 /* Reads a layout: writes every code, and no byte of `codes` between the end of a row and the start of the next. */
 typedef void tsr_deinterleave_fn(const tsr_interleave_args *args, const uint8_t *in, uint8_t *codes);
-
-#endif

@@ -2,8 +2,7 @@
  * update with what was stored of it.
  *
  * Every variant gives the same bits. -ffp-contract=off applies, so products and sums are rounded one by one. */
-#ifndef TSR_KERNELS_CPU_LOW_RANK_H
-#define TSR_KERNELS_CPU_LOW_RANK_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,5 +28,3 @@ typedef struct tsr_update_sums {
  * partial sum i % 8. All differences and products are FP64. Thread-safe. */
 typedef void tsr_update_sums_fn(const float *before, const float *update, const float *after, size_t n,
                                 tsr_update_sums *sums);
-
-#endif

@@ -4,11 +4,8 @@
  * are exact, and the error of a sum of a few hundred is below 1e-13 of its terms. Every variant gives the same bits,
  * since variants differ in how many columns they take at a time, not in the order of a sum. Matrices are dense.
  * Thread-safe. */
-#ifndef TSR_KERNELS_CPU_MATMUL_H
-#define TSR_KERNELS_CPU_MATMUL_H
+#pragma once
 
 #include <stddef.h>
 
 typedef void tsr_matmul_tn_fn(const float *a, const float *b, size_t k, size_t m, size_t n, double *c);
-
-#endif

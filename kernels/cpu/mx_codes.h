@@ -3,8 +3,7 @@
  * Rows consist of whole groups. Elements are therefore one sequence of n numbers, with n a multiple of the group, and
  * group i is x[i * group .. (i + 1) * group). E2M1 codes are packed two per byte, the even column in the low nibble.
  * The functions allocate nothing, cannot fail and are thread-safe; every variant gives the same bits. */
-#ifndef TSR_KERNELS_CPU_MX_CODES_H
-#define TSR_KERNELS_CPU_MX_CODES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,5 +45,3 @@ typedef void tsr_encode_e2m1_f32_fn(const float *x, size_t n, size_t group, cons
 /* code = e4m3(clamp(x / 2^(scales[i] - 127), +-448)) in groups of 32; -0 gives 0x80. x is finite, no scale is 255. (An
  * FP32 source goes to encode_e4m3_f32.) */
 typedef void tsr_encode_mxfp8_bf16_fn(const uint16_t *x, size_t n, const uint8_t *scales, uint8_t *codes);
-
-#endif

@@ -1,7 +1,6 @@
 /* Error sums of MXFP4, MXFP8 and NVFP4 codes for each group of a row, on the CPU. mx_codes.h describes the code layout.
  * The functions allocate nothing, cannot fail and are thread-safe; every variant gives the same bits. */
-#ifndef TSR_KERNELS_CPU_MX_ERROR_H
-#define TSR_KERNELS_CPU_MX_ERROR_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -32,5 +31,3 @@ typedef void tsr_error_mxfp8_f32_fn(const float *x, size_t n, const float *t, co
 /* The u and the k above. */
 #define TSR_MX_UNIT(t)  ((t) == 0 ? 0x1p-149f : (t))
 #define TSR_MX_BOOST(u) ((u) < 0x1p-100f ? 0x1p64f : 1.0f)
-
-#endif

@@ -15,8 +15,7 @@
  *
  * plus the loss of FP32 below its normal numbers. The rounding of s * global to FP32 is not an error, because the
  * format defines t that way. The GPU's plain kernel (kernels/cuda/mx_gemm.h) gives the same bits. */
-#ifndef TSR_KERNELS_CPU_MX_GEMM_H
-#define TSR_KERNELS_CPU_MX_GEMM_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -66,5 +65,4 @@ void tsr_mx_gemm_reference(const tsr_mx_gemm_args *args);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

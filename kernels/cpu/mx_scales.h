@@ -1,8 +1,7 @@
 /* Declares kernels that decode microscaling scales to FP32.
  *
  * The functions allocate nothing, cannot fail and are thread-safe; every variant gives the same bits. */
-#ifndef TSR_KERNELS_CPU_MX_SCALES_H
-#define TSR_KERNELS_CPU_MX_SCALES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,5 +15,3 @@ typedef void tsr_values_e4m3_fn(const uint8_t *scales, size_t n, float global, b
 
 /* Returns the largest of n bytes; 0 for none. */
 typedef uint8_t tsr_largest_byte_fn(const uint8_t *bytes, size_t n);
-
-#endif

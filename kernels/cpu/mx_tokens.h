@@ -4,8 +4,7 @@
  *   NVFP4          e4m3 of amax / 6 over the layer's global scale, in the arithmetic of scale_nvfp4 (mx_codes.h)
  *
  * Codes are rounded to nearest, ties to even, with the scale as readers decode it. */
-#ifndef TSR_KERNELS_CPU_MX_TOKENS_H
-#define TSR_KERNELS_CPU_MX_TOKENS_H
+#pragma once
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/mx_gemm.h"
@@ -15,5 +14,3 @@
  * thread-safe. */
 void tsr_quantize_tokens_mx(const tsr_cpu_kernels *kernels, const uint16_t *x, size_t m, size_t k,
                             const tsr_mx_matrix *to, uint8_t *codes, uint8_t *scales);
-
-#endif

@@ -1,8 +1,7 @@
 /* Declares kernels that decode the codes of mx_codes.h.
  *
  * The functions allocate nothing, cannot fail and are thread-safe; every variant gives the same bits. */
-#ifndef TSR_KERNELS_CPU_MX_VALUES_H
-#define TSR_KERNELS_CPU_MX_VALUES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,5 +16,3 @@ typedef void tsr_decode_e2m1_f32_fn(const uint8_t *packed, size_t n, size_t grou
  * 0x7FC0 with its sign, and no other code gives NaN. Returns true if any code is NaN. (For F16 and FP32 there are
  * decode_e4m3_f16 and decode_e4m3_f32.) */
 typedef bool tsr_decode_mxfp8_bf16_fn(const uint8_t *codes, size_t n, const uint8_t *scales, uint16_t *y);
-
-#endif

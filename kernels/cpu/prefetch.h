@@ -1,6 +1,5 @@
 /* Declares prefetching, which is harmless past the end of a matrix. */
-#ifndef TSR_KERNELS_CPU_PREFETCH_H
-#define TSR_KERNELS_CPU_PREFETCH_H
+#pragma once
 
 #include "kernels/cpu/always_inline.h"
 
@@ -18,5 +17,3 @@ ALWAYS_INLINE void prefetch_write(const uint8_t *at, size_t bytes)
     for (size_t i = 0; i < bytes; i += 64)
         __builtin_prefetch(at + i, 1, 3);
 }
-
-#endif

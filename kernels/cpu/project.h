@@ -5,8 +5,7 @@
  * The product of element c is added to sum c % 32; then the 32 sums are added in halves. A product goes through at most
  * tsr_project_roundings(k) roundings, so |y - exact| <= 1.01 tsr_project_roundings(k) 2^-24 sum |x w|, where 1.01
  * covers the terms of higher order for k up to 10^6. */
-#ifndef TSR_KERNELS_CPU_PROJECT_H
-#define TSR_KERNELS_CPU_PROJECT_H
+#pragma once
 
 #include <stddef.h>
 
@@ -24,5 +23,3 @@ size_t tsr_project_roundings(size_t k);
 
 /* Computes the products. Allocates nothing and cannot fail. Thread-safe if y differs. */
 void tsr_project_run(const tsr_project_args *args);
-
-#endif

@@ -1,8 +1,7 @@
 /* Declares the quantization of BF16 activations to e4m3 or int8.
  *
  * x and codes are dense, [m][k]; x must be finite. The functions allocate nothing, cannot fail and are thread-safe. */
-#ifndef TSR_KERNELS_CPU_QUANTIZE_TOKENS_H
-#define TSR_KERNELS_CPU_QUANTIZE_TOKENS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,5 +23,3 @@ void tsr_quantize_tokens_int8(const uint16_t *x, size_t m, size_t k, bool per_te
 
 /* Quantizes to int8 with a given scale and zero point: n codes, clamp(round(x / scale) + azp, -128, 127). */
 void tsr_quantize_static_int8(const uint16_t *x, size_t n, float scale, int32_t azp, int8_t *codes);
-
-#endif

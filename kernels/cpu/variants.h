@@ -1,7 +1,6 @@
 /* Declares every variant of every CPU kernel, from kernels.inc. Only kernels/cpu and its tests include this; other code
  * calls through tsr_cpu_kernels. A variant must only be called on a CPU that has its flags. */
-#ifndef TSR_KERNELS_CPU_VARIANTS_H
-#define TSR_KERNELS_CPU_VARIANTS_H
+#pragma once
 
 #include "kernels/cpu/best_scale.h"
 #include "kernels/cpu/block_fp8.h"
@@ -30,15 +29,12 @@
 #undef TSR_OP
 #undef TSR_KERNEL
 
-/* Returns the loss of a scale, and the best scale, of one group (kernels/cpu/best_scale.h). */
+/* Return the loss of a scale of one group (kernels/cpu/best_scale.h). */
 double tsr_best_group_loss(const float *x, const float *weight, const tsr_best_groups *candidates, int scale);
 double tsr_best_int4_loss(const float *x, const float *weight, size_t n, const tsr_best_int4 *candidates, float scale,
                           float zero);
 double tsr_best_fp8_loss(const float *x, const float *weight, size_t rows, size_t cols, float scale);
-uint8_t tsr_best_group(const float *x, const float *weight, const tsr_best_groups *candidates, uint8_t given);
 
 /* Encodes a group that the faster variants leave to the definition because of its t. Usually it is a group of zeros,
  * whose quotients need not be computed. */
 void tsr_encode_e2m1_bf16_rare(const uint16_t *x, size_t group, float t, tsr_e2m1_rounding rounding, uint8_t *packed);
-
-#endif

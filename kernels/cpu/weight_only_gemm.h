@@ -10,8 +10,7 @@
  * in memory. zero is -zero_point * scale in the type of A, as in TensorRT-LLM. With zeros, a scale a channel counts as
  * one group. So over the same operands |D - exact| <= k * 2^-24 * sum of |A * W|, and with groups in addition sum of
  * |A| * (half a step of A's type at W). */
-#ifndef TSR_KERNELS_CPU_WEIGHT_ONLY_GEMM_H
-#define TSR_KERNELS_CPU_WEIGHT_ONLY_GEMM_H
+#pragma once
 
 #include "kernels/cpu/ft_layout.h"
 
@@ -29,5 +28,3 @@ typedef struct tsr_weight_only_args {
 
 /* Computes the product. Allocates nothing, cannot fail, is thread-safe. */
 void tsr_weight_only_reference(const tsr_weight_only_args *args);
-
-#endif

@@ -4,8 +4,7 @@
  * input first. Column j is rounded to the code nearest to w_j + sum over k of M_jk e_k, where the e_k = w_k - y_k are the
  * errors so far (quantize/gptq/hessian_factor.h). This is the error feedback of GPTQ (arXiv 2210.17323) as Babai's
  * nearest plane algorithm (arXiv 2507.18553), which needs no inverse of H. */
-#ifndef TSR_QUANTIZE_GPTQ_GPTQ_H
-#define TSR_QUANTIZE_GPTQ_GPTQ_H
+#pragma once
 
 #include "formats/checkpoint/dtype.h"
 #include "kernels/cpu/cpu.h"
@@ -36,5 +35,3 @@ size_t tsr_gptq_scratch(size_t cols);
 /* Replaces the codes, and adds the errors to *errors. A row whose error would not fall keeps its codes. Thread-safe. */
 void tsr_gptq_round(const tsr_hessian_factor *factor, const tsr_cpu_kernels *kernels, const tsr_gptq_rows *rows,
                     tsr_gptq_errors *errors);
-
-#endif

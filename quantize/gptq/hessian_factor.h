@@ -2,8 +2,7 @@
  *
  * For the error e = w - y of a row of weights, the mean squared error of its output is e^T H e. With H = R^T R, R upper
  * triangular, it is the sum over j of R_jj^2 (e_j + sum over k > j of M_jk e_k)^2, M_jk = R_jk / R_jj. */
-#ifndef TSR_QUANTIZE_GPTQ_HESSIAN_FACTOR_H
-#define TSR_QUANTIZE_GPTQ_HESSIAN_FACTOR_H
+#pragma once
 
 #include "common/status.h"
 #include "kernels/cpu/cpu.h"
@@ -33,8 +32,6 @@ uint64_t tsr_hessian_factor_work_bytes(size_t cols);
  * depend on `threads` or on the instruction set. TSR_E_VALUE: H has NaN or Inf, or a diagonal of zeros or with negative
  * values, or is no Hessian. `what` names it in messages. The caller frees *factor. */
 tsr_status tsr_hessian_factorize(tsr_hessian_factor *factor, const unsigned char *h, size_t cols, const char *what,
-                                 const tsr_cpu_kernels *kernels, uint64_t threads, tsr_err *err) TSR_WARN_UNUSED;
+                                 const tsr_cpu_kernels *kernels, uint64_t threads, tsr_err *err);
 
 void tsr_hessian_factor_free(tsr_hessian_factor *factor);
-
-#endif

@@ -11,8 +11,7 @@
  *   both    scales [C / group, R]
  *
  * (AutoAWQ utils/packing_utils.py, AutoGPTQ qlinear_cuda_old.py; compressors/pack_quantized/helpers.py) */
-#ifndef TSR_QUANTIZE_MOVES_INT4_MOVES_H
-#define TSR_QUANTIZE_MOVES_INT4_MOVES_H
+#pragma once
 
 #include "common/status.h"
 #include "formats/checkpoint/safetensors.h"
@@ -36,8 +35,7 @@ void tsr_gptq_codes(const tsr_int4_shape *shape, const uint32_t *qweight, uint32
  * (255 + 1), which has no code; the message names `tensor`, whose outputs begin at `first`. */
 void tsr_awq_zero_points(const tsr_int4_shape *shape, const uint32_t *qzeros, uint32_t *words, bool *symmetric);
 tsr_status tsr_gptq_zero_points(const tsr_int4_shape *shape, const tsr_tensor *tensor, uint64_t first,
-                                const uint32_t *qzeros, unsigned less, uint32_t *words, bool *symmetric,
-                                tsr_err *err) TSR_WARN_UNUSED;
+                                const uint32_t *qzeros, unsigned less, uint32_t *words, bool *symmetric, tsr_err *err);
 
 /* Transposes 16-bit scales, [C / group, R] to [R, C / group]. */
 void tsr_int4_scales(const tsr_int4_shape *shape, const uint16_t *scales, uint16_t *out);
@@ -56,6 +54,4 @@ typedef struct tsr_int4_restoring {
 } tsr_int4_restoring;
 
 /* TSR_E_VALUE, with its position: no code decodes to a value with its scale. */
-tsr_status tsr_int4_restore_codes(const tsr_int4_restoring *rows, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_int4_restore_codes(const tsr_int4_restoring *rows, tsr_err *err);

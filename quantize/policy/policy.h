@@ -3,8 +3,7 @@
  *
  * The rules for each model_type are tables in policy_rules.c, which are meant to be read. After that, policy_groups.c
  * makes common decisions for layers that loaders fuse. */
-#ifndef TSR_QUANTIZE_POLICY_POLICY_H
-#define TSR_QUANTIZE_POLICY_POLICY_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -48,7 +47,7 @@ typedef struct tsr_policy_options {
  * quantized. Composed reasons go into `arena`. `model_type` may be NULL. */
 tsr_status tsr_policy_decide(const tsr_checkpoint *checkpoint, const char *model_type,
                              const tsr_policy_options *options, tsr_arena *arena, tsr_decision *decisions,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_err *err);
 
 /* Returns the model_type that selects the tables, in `arena`; for a multimodal model it may be that of its language
  * part. NULL: config.json has none. */
@@ -62,5 +61,3 @@ bool tsr_policy_is_unseen(const char *model_type);
 
 /* Returns true if a tensor of this name is an embedding table, which no loader treats as a linear layer. */
 bool tsr_policy_is_embedding(const char *name);
-
-#endif

@@ -1,6 +1,5 @@
 /* The tables of the policy, which map name patterns to treatments, for all models and for each model_type. */
-#ifndef TSR_QUANTIZE_POLICY_POLICY_RULES_H
-#define TSR_QUANTIZE_POLICY_POLICY_RULES_H
+#pragma once
 
 #include "quantize/policy/policy.h"
 
@@ -40,5 +39,3 @@ const tsr_policy_family *tsr_families(size_t *count);
 tsr_rules tsr_rules_of_all(void);
 tsr_rules tsr_general_expert_rules(void);
 tsr_rules tsr_general_rules(void);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * The loss of a scale is the sum of (v * t - x)^2 over the group. The product and the difference are rounded to FP32,
  * as the producers compute them. Squares and sum are FP64. A group takes 4 if its loss is smaller, otherwise 6. */
-#ifndef TSR_QUANTIZE_SCALES_FOUR_SIX_H
-#define TSR_QUANTIZE_SCALES_FOUR_SIX_H
+#pragma once
 
 #include "kernels/cpu/cpu.h"
 
@@ -43,5 +42,3 @@ typedef struct tsr_four_six {
  *
  * Each operation is rounded to FP32. */
 void tsr_four_six_choose(const tsr_cpu_kernels *kernels, const tsr_four_six *row);
-
-#endif

@@ -1,6 +1,5 @@
 /* Finds the scales of MXFP4, MXFP8 and NVFP4 groups with the smallest squared error. */
-#ifndef TSR_QUANTIZE_SCALES_MX_BEST_H
-#define TSR_QUANTIZE_SCALES_MX_BEST_H
+#pragma once
 
 #include "kernels/cpu/cpu.h"
 #include "quantize/scales/mx_format.h"
@@ -11,5 +10,3 @@
  * importance[cols]: weights of the squared errors; NULL: all are 1. */
 void tsr_mx_best_scales(tsr_mx_element element, tsr_mx_scale kind, const tsr_cpu_kernels *kernels, float global,
                         const float *x, const float *importance, uint64_t cols, uint8_t *scales);
-
-#endif

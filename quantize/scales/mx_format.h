@@ -6,8 +6,7 @@
  *   (ModelOpt)
  *
  * A reader computes value(code) * t in FP32. MXFP4 and MXFP8 are defined by the OCP Microscaling Formats 1.0. */
-#ifndef TSR_QUANTIZE_SCALES_MX_FORMAT_H
-#define TSR_QUANTIZE_SCALES_MX_FORMAT_H
+#pragma once
 
 #include "common/status.h"
 
@@ -40,5 +39,3 @@ bool tsr_mx_may_reach_infinity(tsr_mx_element element, float t);
 
 /* Computes t[i] of each of n scales; NaN for a NaN scale. `global` is unused for E8M0. */
 void tsr_mx_scale_values(tsr_mx_scale kind, float global, const uint8_t *scales, size_t n, float *t);
-
-#endif

@@ -1,6 +1,5 @@
 /* The ways to choose the scale of a group or block (--scales). */
-#ifndef TSR_QUANTIZE_SCALES_SCALE_SEARCH_H
-#define TSR_QUANTIZE_SCALES_SCALE_SEARCH_H
+#pragma once
 
 typedef enum tsr_scale_search {
     TSR_SCALES_AMAX, /* from the largest magnitude */
@@ -15,5 +14,3 @@ static inline const char *tsr_scale_search_name(tsr_scale_search search)
     static const char *const kNames[] = {"amax", "mse", "best", "four-six"};
     return kNames[search];
 }
-
-#endif

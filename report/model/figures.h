@@ -1,8 +1,7 @@
 /* Lists the figures of results in one table: names for JSON and text, and the direction of a change for the worse.
  *
  * Readers fill figures by key. Every writer takes the names from here. */
-#ifndef TSR_REPORT_MODEL_FIGURES_H
-#define TSR_REPORT_MODEL_FIGURES_H
+#pragma once
 
 #include "common/text.h"
 
@@ -77,5 +76,3 @@ double tsr_figure_loss(tsr_figure figure, double before, double now);
 
 /* Writes "31.52 dB", "0.0265", "nothing lost", or "-" if unknown, with few digits for people. */
 void tsr_figure_text(tsr_text *text, tsr_figure figure, double value);
-
-#endif

@@ -1,6 +1,5 @@
 /* Sums up a result for all writers: quantiles, groups of tensors, outliers, and the worst tensors. */
-#ifndef TSR_REPORT_MODEL_OVERVIEW_H
-#define TSR_REPORT_MODEL_OVERVIEW_H
+#pragma once
 
 #include "report/model/result.h"
 
@@ -61,7 +60,7 @@ typedef struct tsr_overview {
 } tsr_overview;
 
 /* Sums up a result, which must outlive the overview. After a failure there is nothing to free. */
-tsr_status tsr_overview_make(tsr_overview *overview, const tsr_result *result, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_overview_make(tsr_overview *overview, const tsr_result *result, tsr_err *err);
 
 /* Returns the number of findings of a check. */
 size_t tsr_count_findings(const tsr_result *result, const char *check);
@@ -70,5 +69,3 @@ void tsr_overview_free(tsr_overview *overview);
 
 /* Returns the label of the layer that contains a name, or "outside of layers". In the arena; NULL: no memory. */
 const char *tsr_layer_label(const char *name, tsr_arena *arena);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * "model.layers.3.mlp.experts.17.down_proj.weight" is layer 3 of "model.layers", expert 17, and an
  * "experts.down_proj". */
-#ifndef TSR_REPORT_MODEL_PLACE_H
-#define TSR_REPORT_MODEL_PLACE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ tsr_place tsr_place_of(const char *name);
 /* Writes the module of a name to `module`, truncated to its size: "experts.down_proj", "shared_experts.down_proj",
  * "q_proj", "lm_head". Returns `module`. */
 const char *tsr_module_of(const char *name, char module[TSR_MAX_MODULE]);
-
-#endif

@@ -1,6 +1,8 @@
 /* Appends items to a result, and finds rows. */
 #include "report/model/result.h"
 
+#include "common/grow.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,22 +26,14 @@ const char *tsr_verdict_word(tsr_outcome outcome)
     return kWords[outcome];
 }
 
-/* Grows *items for one more item of `size` bytes after `count`, up to `most` items. */
-static tsr_status make_room(const tsr_result *result, void **items, size_t count, size_t *capacity, size_t size,
+/* Makes room for one more item, as tsr_grow does, up to `most` items. */
+static tsr_status make_room(const tsr_result *result, void *items, size_t count, size_t *capacity, size_t size,
                             size_t most, const char *what, tsr_err *err)
 {
     if (count == most)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: more than %zu %s: no result of Tessera has that many",
                         result->path, most, what);
-    if (count < *capacity)
-        return TSR_OK;
-    const size_t more = *capacity == 0 ? 16 : 2 * *capacity;
-    void *const grown = realloc(*items, more * size);
-    if (grown == NULL)
-        return tsr_out_of_memory(err, "for the rows of a result");
-    *items = grown;
-    *capacity = more;
-    return TSR_OK;
+    return tsr_grow(items, count, capacity, size) ? TSR_OK : tsr_out_of_memory(err, "for the rows of a result");
 }
 
 void tsr_row_clear(tsr_row *row)
@@ -76,10 +70,8 @@ size_t tsr_count_in_state(const tsr_result *result, const char *state)
 
 tsr_status tsr_result_add_row(tsr_result *result, uint32_t series, tsr_row **row, tsr_err *err)
 {
-    void *items = result->rows;
-    TSR_TRY(make_room(result, &items, result->n_rows, &result->rows_capacity, sizeof **row, TSR_MAX_ROWS,
+    TSR_TRY(make_room(result, &result->rows, result->n_rows, &result->rows_capacity, sizeof **row, TSR_MAX_ROWS,
                       "tensors and judgements", err));
-    result->rows = items;
     *row = &result->rows[result->n_rows++];
     tsr_row_clear(*row);
     (*row)->series = series;
@@ -115,30 +107,24 @@ tsr_status tsr_result_add_skipped(tsr_result *result, const char *name, const ch
 
 tsr_status tsr_result_add_finding(tsr_result *result, const tsr_result_finding *finding, tsr_err *err)
 {
-    void *items = result->findings;
-    TSR_TRY(make_room(result, &items, result->n_findings, &result->findings_capacity, sizeof *finding, TSR_MAX_ROWS,
-                      "findings", err));
-    result->findings = items;
+    TSR_TRY(make_room(result, &result->findings, result->n_findings, &result->findings_capacity, sizeof *finding,
+                      TSR_MAX_ROWS, "findings", err));
     result->findings[result->n_findings++] = *finding;
     return TSR_OK;
 }
 
 tsr_status tsr_result_add_check(tsr_result *result, const char *name, uint64_t judged, tsr_err *err)
 {
-    void *items = result->checks;
-    TSR_TRY(make_room(result, &items, result->n_checks, &result->checks_capacity, sizeof *result->checks,
+    TSR_TRY(make_room(result, &result->checks, result->n_checks, &result->checks_capacity, sizeof *result->checks,
                       TSR_MAX_CHECKS, "checks", err));
-    result->checks = items;
     result->checks[result->n_checks++] = (tsr_check_facts){name, judged};
     return TSR_OK;
 }
 
 tsr_status tsr_result_add_plan_row(tsr_result *result, const tsr_plan_row *row, tsr_err *err)
 {
-    void *items = result->plan;
-    TSR_TRY(make_room(result, &items, result->n_plan, &result->plan_capacity, sizeof *row, TSR_MAX_PLAN_ROWS,
+    TSR_TRY(make_room(result, &result->plan, result->n_plan, &result->plan_capacity, sizeof *row, TSR_MAX_PLAN_ROWS,
                       "budgets of a plan", err));
-    result->plan = items;
     result->plan[result->n_plan++] = *row;
     return TSR_OK;
 }
@@ -148,12 +134,10 @@ tsr_status tsr_result_add_fact(tsr_result *result, tsr_facts *facts, const char 
     tsr_arena *const arena = &result->arena;
     const char *const n = tsr_arena_dup(arena, name, strlen(name)), *const v =
                                                                         tsr_arena_dup(arena, value, strlen(value));
-    void *items = facts->items;
     if (n == NULL || v == NULL)
         return tsr_out_of_memory(err, NULL);
-    TSR_TRY(
-        make_room(result, &items, facts->count, &facts->capacity, sizeof *facts->items, TSR_MAX_FACTS, "members", err));
-    facts->items = items;
+    TSR_TRY(make_room(result, &facts->items, facts->count, &facts->capacity, sizeof *facts->items, TSR_MAX_FACTS,
+                      "members", err));
     facts->items[facts->count++] = (tsr_fact){n, v};
     return TSR_OK;
 }
@@ -165,12 +149,10 @@ tsr_status tsr_result_series(tsr_result *result, const char *name, uint32_t *at,
             return TSR_OK;
     }
     const char *const copy = tsr_arena_dup(&result->arena, name, strlen(name));
-    void *items = result->series;
     if (copy == NULL)
         return tsr_out_of_memory(err, NULL);
-    TSR_TRY(make_room(result, &items, result->n_series, &result->series_capacity, sizeof *result->series,
+    TSR_TRY(make_room(result, &result->series, result->n_series, &result->series_capacity, sizeof *result->series,
                       TSR_MAX_SERIES, "kinds of rows", err));
-    result->series = items;
     tsr_series *const series = &result->series[result->n_series++];
     *series = (tsr_series){.name = copy};
     tsr_row_clear(&series->whole);

@@ -11,8 +11,7 @@
  *   findings  faults and warnings: check, position, text, and the row if there is one
  *
  * Texts are in the arena, as in the file. Writers escape or quote them. */
-#ifndef TSR_REPORT_MODEL_RESULT_H
-#define TSR_REPORT_MODEL_RESULT_H
+#pragma once
 
 #include "common/arena.h"
 #include "report/model/figures.h"
@@ -164,23 +163,22 @@ typedef struct tsr_result {
 
 /* Append an item for a reader to fill in. *row is zeroed except for its type's defaults. TSR_E_UNSUPPORTED: too many
  * items for a result. */
-tsr_status tsr_result_add_row(tsr_result *result, uint32_t series, tsr_row **row, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_result_add_finding(tsr_result *result, const tsr_result_finding *finding, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_result_add_check(tsr_result *result, const char *name, uint64_t judged, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_result_add_row(tsr_result *result, uint32_t series, tsr_row **row, tsr_err *err);
+tsr_status tsr_result_add_finding(tsr_result *result, const tsr_result_finding *finding, tsr_err *err);
+tsr_status tsr_result_add_check(tsr_result *result, const char *name, uint64_t judged, tsr_err *err);
 
-tsr_status tsr_result_add_plan_row(tsr_result *result, const tsr_plan_row *row, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_result_add_plan_row(tsr_result *result, const tsr_plan_row *row, tsr_err *err);
 
 /* Adds a judgement, or the reason why there is none. The series is the subject of the judgement or the kind of its error,
  * as the kind of the result determines, or "skipped". Texts are borrowed. */
-tsr_status tsr_result_add_judgement(tsr_result *result, const tsr_row *judgement, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_result_add_skipped(tsr_result *result, const char *name, const char *why, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_result_add_judgement(tsr_result *result, const tsr_row *judgement, tsr_err *err);
+tsr_status tsr_result_add_skipped(tsr_result *result, const char *name, const char *why, tsr_err *err);
 
 /* Adds a fact to `facts`, which may be the limits. Both texts are copied. */
-tsr_status tsr_result_add_fact(tsr_result *result, tsr_facts *facts, const char *name, const char *value,
-                               tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_result_add_fact(tsr_result *result, tsr_facts *facts, const char *name, const char *value, tsr_err *err);
 
 /* Finds or adds the series with this name. *at is its number. The name is copied. */
-tsr_status tsr_result_series(tsr_result *result, const char *name, uint32_t *at, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_result_series(tsr_result *result, const char *name, uint32_t *at, tsr_err *err);
 
 /* Inserts a tensor into the worst of a series. The name is borrowed. Of equal errors, the earlier one precedes. */
 void tsr_series_note_worst(tsr_series *series, const char *name, double relative);
@@ -218,5 +216,3 @@ uint32_t *tsr_rows_by_name(const tsr_result *result);
 int tsr_compare_rows(const tsr_result *a, const tsr_row *x, const tsr_result *b, const tsr_row *y);
 
 void tsr_result_free(tsr_result *result);
-
-#endif

@@ -3,8 +3,7 @@
  * Rows are paired by name, `what` and series. Losses are in dB: the difference for SQNR; 20 lg of new over old for
  * the worst block, and 10 lg for KL divergence. Kernels have separate error bounds; only a pass that became a
  * failure counts. */
-#ifndef TSR_REPORT_READ_BASELINE_H
-#define TSR_REPORT_READ_BASELINE_H
+#pragma once
 
 #include "report/model/overview.h"
 
@@ -38,11 +37,11 @@ typedef struct tsr_baseline {
 /* Reads `path` and compares. TSR_E_MISMATCH: another kind of result, or no rows in common with `now`. After a
  * failure there is nothing to free. */
 tsr_status tsr_baseline_make(tsr_baseline *baseline, const tsr_result *now, const char *path, double limit,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_err *err);
 
 /* Like tsr_baseline_make, for an earlier result in memory. `path` is its name in messages. */
 tsr_status tsr_baseline_of_text(tsr_baseline *baseline, const tsr_result *now, const char *path, const char *text,
-                                size_t size, double limit, tsr_err *err) TSR_WARN_UNUSED;
+                                size_t size, double limit, tsr_err *err);
 
 void tsr_baseline_free(tsr_baseline *baseline);
 
@@ -54,5 +53,3 @@ void tsr_regression_text(tsr_text *text, const tsr_regression *regression);
 
 /* Writes "3 of 91 got worse by more than 0.1 dB against old.json". */
 void tsr_baseline_reason(tsr_text *text, const tsr_baseline *baseline);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Unknown keys are skipped, because a later version may add some. A known key that is repeated, or whose value is of
  * another kind, is refused with the file and the byte. Texts are decoded into the arena of the result. */
-#ifndef TSR_REPORT_READ_FIELDS_H
-#define TSR_REPORT_READ_FIELDS_H
+#pragma once
 
 #include "formats/json/json.h"
 #include "report/model/result.h"
@@ -38,14 +37,14 @@ typedef struct tsr_rest {
 
 /* Reads an object. `what` is its name in messages: "a tensor". */
 tsr_status tsr_read_object(tsr_reading *r, const char *what, const tsr_field *fields, void *to, const tsr_rest *rest,
-                           tsr_err *err) TSR_WARN_UNUSED;
+                           tsr_err *err);
 
 /* Reads an array, and calls `element` with `to` for each value. */
-tsr_status tsr_read_array(tsr_reading *r, tsr_value_fn *element, void *to, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_read_array(tsr_reading *r, tsr_value_fn *element, void *to, tsr_err *err);
 
 /* Reads an object whose keys are names, {"BF16": {...}, ...}, and calls `member` with the name and `to` for each. */
 typedef tsr_status tsr_member_fn(tsr_reading *r, const char *name, void *to, tsr_err *err);
-tsr_status tsr_read_members(tsr_reading *r, tsr_member_fn *member, void *to, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_read_members(tsr_reading *r, tsr_member_fn *member, void *to, tsr_err *err);
 
 /* Readers of values. The comment is the type of *to. null leaves a text NULL and a number NaN. */
 tsr_value_fn tsr_value_text;   /* const char *: a string or null */
@@ -56,6 +55,4 @@ tsr_value_fn tsr_value_place;  /* const char *: an array of numbers as text, "[1
 tsr_value_fn tsr_value_passed; /* tsr_outcome: true or false */
 
 /* Returns TSR_E_FORMAT with a message of file, byte, `what`, and the remedy. */
-tsr_status tsr_refuse_value(const tsr_reading *r, tsr_err *err, const char *what) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_refuse_value(const tsr_reading *r, tsr_err *err, const char *what);

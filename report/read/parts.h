@@ -1,8 +1,7 @@
 /* Reads the results of several kinds of checks in one file of `verify all`.
  *
  * Each is read like a separate file. */
-#ifndef TSR_REPORT_READ_PARTS_H
-#define TSR_REPORT_READ_PARTS_H
+#pragma once
 
 #include "report/model/result.h"
 
@@ -14,6 +13,4 @@ bool tsr_has_parts(const char *text, size_t size);
 /* Reads them into results[0 .. *n), which has room for TSR_MAX_PARTS. A kind that does not apply has the outcome
  * TSR_OUTCOME_SKIPPED, and the reason in its only row. After a failure there is nothing to free. */
 tsr_status tsr_parts_read(tsr_result *results, size_t *n, const char *path, const char *text, size_t size,
-                          tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                          tsr_err *err);

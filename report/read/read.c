@@ -80,6 +80,7 @@ static tsr_status refuse_schema(const char *path, const char *schema, tsr_err *e
 static tsr_status find_kind(tsr_result *result, const char *text, size_t size, size_t *at, tsr_err *err)
 {
     const char *const schema = tsr_json_find_string(text, size, "schema", &result->arena);
+    TSR_TRY(tsr_arena_status(&result->arena, TSR_OK, err));
     if (schema == NULL) {
         tsr_json_reader whole = tsr_json_open(result->path, text, size);
         TSR_TRY(tsr_json_skip(&whole, NULL, err));

@@ -1,8 +1,7 @@
 /* Reads a result of any Tessera command.
  *
  * The file is untrusted: each member is checked, and sizes are limited. */
-#ifndef TSR_REPORT_READ_READ_H
-#define TSR_REPORT_READ_READ_H
+#pragma once
 
 #include "report/model/result.h"
 
@@ -14,10 +13,7 @@ const tsr_result_kind *tsr_result_kind_of(const char *schema);
 
 /* Reads a result. TSR_E_FORMAT: not JSON, or truncated; the message gives the byte. TSR_E_UNSUPPORTED: not a result,
  * or one of a later version. After a failure there is nothing to free. `path` is borrowed. */
-tsr_status tsr_result_read(tsr_result *result, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_result_read(tsr_result *result, const char *path, tsr_err *err);
 
 /* Like tsr_result_read, for a text in memory. */
-tsr_status tsr_result_read_text(tsr_result *result, const char *path, const char *text, size_t size,
-                                tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_result_read_text(tsr_result *result, const char *path, const char *text, size_t size, tsr_err *err);

@@ -2,8 +2,7 @@
  *
  * A reader reads the whole document, which is an object, into `to`, a tsr_result whose `kind` is set. The table of
  * readers is in report/read/read.c. */
-#ifndef TSR_REPORT_READ_RESULT_KINDS_H
-#define TSR_REPORT_READ_RESULT_KINDS_H
+#pragma once
 
 #include "report/read/fields.h"
 
@@ -38,10 +37,10 @@ tsr_value_fn tsr_read_failed; /* any command that an error ended: {"error": {"co
 /* Reads an object into `to`, like tsr_read_object. `what` is its name in messages. Other members become facts, whose names begin with
  * `prefix` (may be NULL). */
 tsr_status tsr_read_facts(tsr_reading *r, const char *what, const tsr_field *fields, void *to, const char *prefix,
-                          tsr_err *err) TSR_WARN_UNUSED;
+                          tsr_err *err);
 
 /* Reads the baseline of a forward pass into facts whose names begin with `prefix`; null: there is none. */
-tsr_status tsr_read_forward_baseline(tsr_reading *r, const char *prefix, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_read_forward_baseline(tsr_reading *r, const char *prefix, tsr_err *err);
 
 /* Reads the limits of a result, which are numbers. `to`: tsr_result. */
 tsr_value_fn tsr_read_limits;
@@ -56,18 +55,16 @@ tsr_value_fn tsr_read_finding;
 
 /* Reads a row by a table of its members other than figures. Completes its figures and place. */
 tsr_status tsr_read_row(tsr_reading *r, const char *what, const tsr_field *fields, uint32_t series, tsr_row **row,
-                        tsr_err *err) TSR_WARN_UNUSED;
+                        tsr_err *err);
 
 /* Reads an object of figures, such as those of a whole model, into a series. Other members become facts. */
-tsr_status tsr_read_whole(tsr_reading *r, const char *series, const char *prefix, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_read_whole(tsr_reading *r, const char *series, const char *prefix, tsr_err *err);
 
 /* Completes figures. A null SQNR means lossless or all lost; the relative error decides. */
 void tsr_finish_figures(double figures[TSR_N_FIGURES]);
 
 /* Adds a finding for a failed row, with its figures and positions. */
-tsr_status tsr_find_fault(tsr_reading *r, const char *check, uint32_t row, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_find_fault(tsr_reading *r, const char *check, uint32_t row, tsr_err *err);
 
 /* Writes the known figures for people: "SQNR 12.1 dB, relative error 0.25, worst block 0.9 at [0, 128]". */
 void tsr_row_text(tsr_text *text, const tsr_row *row);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The report has full numbers and texts. The page has rounded numbers, and texts escaped so that they cannot end a
  * script. */
-#ifndef TSR_REPORT_READ_SHARED_JSON_H
-#define TSR_REPORT_READ_SHARED_JSON_H
+#pragma once
 
 #include "report/read/baseline.h"
 
@@ -27,5 +26,3 @@ void tsr_share_regression(tsr_text *t, const tsr_json_style *style, const tsr_re
 
 /* Writes "differences": facts that differ between the results. */
 void tsr_share_differences(tsr_text *t, const tsr_json_style *style, const tsr_baseline *baseline);
-
-#endif

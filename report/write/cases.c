@@ -1,22 +1,18 @@
 /* Makes test cases from findings and judgements. */
 #include "report/write/cases.h"
 
+#include "common/grow.h"
 #include "report/read/result_kinds.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-tsr_status tsr_cases_add(tsr_cases *cases, const tsr_case *more, tsr_err *err)
+/* Appends a case. Its pointers must stay valid as long as `cases`. */
+static tsr_status add_case(tsr_cases *cases, const tsr_case *more, tsr_err *err)
 {
-    if (cases->count == cases->capacity) {
-        const size_t capacity = cases->capacity == 0 ? 64 : 2 * cases->capacity;
-        tsr_case *const items = realloc(cases->items, capacity * sizeof *items);
-        if (items == NULL)
-            return tsr_out_of_memory(err, "for cases");
-        cases->items = items;
-        cases->capacity = capacity;
-    }
+    if (!tsr_grow(&cases->items, cases->count, &cases->capacity, sizeof *cases->items))
+        return tsr_out_of_memory(err, "for cases");
     cases->items[cases->count++] = *more;
     cases->failed += more->outcome == TSR_OUTCOME_FAILED && !more->error;
     cases->errors += more->error;
@@ -24,7 +20,9 @@ tsr_status tsr_cases_add(tsr_cases *cases, const tsr_case *more, tsr_err *err)
     return TSR_OK;
 }
 
-const char *tsr_limits_text(const tsr_result *result, tsr_arena *arena)
+/* Returns "limits: min_sqnr_db 30, ...", for the text of failures; "" without limits. In the arena; NULL: out of
+ * memory. */
+static const char *limits_text(const tsr_result *result, tsr_arena *arena)
 {
     const char *text = "";
     char number[32];
@@ -96,7 +94,7 @@ static tsr_status add_failed(tsr_cases *cases, const tsr_result *result, const p
     tsr_text text = {0};
     for (size_t i = 0; i < n; i++)
         finding_line(&text, result, p[i].finding);
-    add_limits(&text, tsr_limits_text(result, &cases->arena), "\n");
+    add_limits(&text, limits_text(result, &cases->arena), "\n");
     const tsr_case made = {
         .class_name = tsr_arena_printf(&cases->arena, "%s.%s", result->title, p->finding->check),
         .name = p->group,
@@ -107,7 +105,7 @@ static tsr_status add_failed(tsr_cases *cases, const tsr_result *result, const p
     };
     tsr_text_free(&text);
     TSR_TRY(tsr_arena_status(&cases->arena, TSR_OK, err));
-    return made.text == NULL ? tsr_out_of_memory(err, NULL) : tsr_cases_add(cases, &made, err);
+    return made.text == NULL ? tsr_out_of_memory(err, NULL) : add_case(cases, &made, err);
 }
 
 /* Returns the findings that are errors, sorted by check and group. From malloc. */
@@ -162,12 +160,12 @@ static tsr_status add_others(tsr_cases *cases, const tsr_result *result, const t
     const bool one = check->judged <= 1 || n_labels == 0;
     if (one && n_failed == 0) {
         made.name = kModel;
-        return tsr_cases_add(cases, &made, err);
+        return add_case(cases, &made, err);
     }
     for (size_t i = 0; i < n_labels && !one; i++) {
         made.name = labels[i];
         if (bsearch(&labels[i], failed, n_failed, sizeof *failed, by_text) == NULL)
-            TSR_TRY(tsr_cases_add(cases, &made, err));
+            TSR_TRY(add_case(cases, &made, err));
     }
     return TSR_OK;
 }
@@ -253,14 +251,14 @@ static tsr_status add_row(tsr_cases *cases, const tsr_result *result, const tsr_
         tsr_text_printf(&line, "%s: ", row->name);
         tsr_row_text(&line, row);
         add_line(&text, &line, "\n");
-        add_limits(&text, tsr_limits_text(result, &cases->arena), "");
+        add_limits(&text, limits_text(result, &cases->arena), "");
         made.text = text.failed ? NULL : tsr_arena_dup(&cases->arena, text.data, text.size);
         tsr_text_free(&text);
         if (made.text == NULL)
             return tsr_out_of_memory(err, NULL);
     }
     TSR_TRY(tsr_arena_status(&cases->arena, TSR_OK, err));
-    return tsr_cases_add(cases, &made, err);
+    return add_case(cases, &made, err);
 }
 
 static tsr_status fill(tsr_cases *cases, const tsr_overview *o, tsr_err *err)
@@ -280,7 +278,7 @@ static tsr_status fill(tsr_cases *cases, const tsr_overview *o, tsr_err *err)
         if (ended.text == NULL)
             return tsr_out_of_memory(err, NULL);
         TSR_TRY(tsr_arena_status(&cases->arena, TSR_OK, err));
-        return tsr_cases_add(cases, &ended, err);
+        return add_case(cases, &ended, err);
     }
     if (result->kind->case_a_row) {
         for (size_t i = 0; i < result->n_rows; i++) {
@@ -299,7 +297,7 @@ static tsr_status fill(tsr_cases *cases, const tsr_overview *o, tsr_err *err)
                            .outcome = judged ? result->outcome : TSR_OUTCOME_SKIPPED,
                            .message = judged ? result->outcome == TSR_OUTCOME_FAILED ? "it fell short" : NULL
                                              : "no limits were given: nothing was judged"};
-    return tsr_cases_add(cases, &none, err);
+    return add_case(cases, &none, err);
 }
 
 tsr_status tsr_cases_make(tsr_cases *cases, const tsr_overview *overview, tsr_err *err)
@@ -374,7 +372,7 @@ static tsr_status add_compared(tsr_cases *cases, const tsr_baseline *b, const wo
         .text = n == 0 || text.failed ? NULL : tsr_arena_dup(&cases->arena, text.data, text.size)};
     tsr_text_free(&text);
     TSR_TRY(tsr_arena_status(&cases->arena, TSR_OK, err));
-    return tsr_cases_add(cases, &made, err);
+    return add_case(cases, &made, err);
 }
 
 tsr_status tsr_cases_of_baseline(tsr_cases *cases, const tsr_baseline *b, const tsr_overview *o, tsr_err *err)

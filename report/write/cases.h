@@ -3,8 +3,7 @@
  * JUnit, Markdown and JSON have the same cases. In a result with checks over many tensors, a case is one check of
  * one layer, so that a dashboard shows which layer failed which check. In a result with judgements, such as those of
  * kernels, each judgement is a case. */
-#ifndef TSR_REPORT_WRITE_CASES_H
-#define TSR_REPORT_WRITE_CASES_H
+#pragma once
 
 #include "report/read/baseline.h"
 
@@ -26,19 +25,10 @@ typedef struct tsr_cases {
 } tsr_cases;
 
 /* Makes the cases of one result, at least one. After a failure there is nothing to free. */
-tsr_status tsr_cases_make(tsr_cases *cases, const tsr_overview *overview, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cases_make(tsr_cases *cases, const tsr_overview *overview, tsr_err *err);
 
 /* Makes the cases of a comparison with an earlier result: one per layer, and one for the whole. */
 tsr_status tsr_cases_of_baseline(tsr_cases *cases, const tsr_baseline *baseline, const tsr_overview *overview,
-                                 tsr_err *err) TSR_WARN_UNUSED;
-
-/* Appends a case. Its pointers must stay valid as long as `cases`. */
-tsr_status tsr_cases_add(tsr_cases *cases, const tsr_case *more, tsr_err *err) TSR_WARN_UNUSED;
+                                 tsr_err *err);
 
 void tsr_cases_free(tsr_cases *cases);
-
-/* Returns "limits: min_sqnr_db 30, ...", for the text of failures; "" without limits. In the arena; NULL: out of
- * memory. */
-const char *tsr_limits_text(const tsr_result *result, tsr_arena *arena);
-
-#endif

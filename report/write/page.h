@@ -2,8 +2,7 @@
  *
  * The parts are HTML, style, scripts and the chart library, joined when Tessera is built (report/page/embed.py). The
  * data of a report is written between them. */
-#ifndef TSR_REPORT_WRITE_PAGE_H
-#define TSR_REPORT_WRITE_PAGE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -15,5 +14,3 @@ typedef struct tsr_page_part {
 
 /* Returns the parts in order. NULL: Tessera was built without the chart library, and has no page. Static storage. */
 const tsr_page_part *tsr_page_parts(void);
-
-#endif

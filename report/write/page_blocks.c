@@ -1,9 +1,8 @@
 /* Writes block maps as hexadecimal digits, 8 kB per plane of 64 x 64 cells. */
-#include "report/write/page_blocks.h"
+#include "report/write/page_rows.h"
 
 #include "formats/json/json_write.h"
 #include "report/blocks.h"
-#include "report/write/page_rows.h"
 
 static void member_plane(tsr_text *t, const char *key, const tsr_shown_blocks *b, tsr_block_plane plane)
 {
@@ -39,10 +38,7 @@ static void write_counts(tsr_text *t, const tsr_block_record *r)
 {
     tsr_json_member_u64(t, "counted_rows", r->counted_rows);
     tsr_page_member(t, "kind", tsr_code_bins_name(r->bins));
-    tsr_json_member_array(t, "counts", true);
-    for (unsigned i = 0; i < tsr_code_bins_count(r->bins); i++)
-        tsr_json_u64(t, r->counts[i]);
-    tsr_json_end_array(t);
+    tsr_json_member_u64s(t, "counts", r->counts, tsr_code_bins_count(r->bins));
 }
 
 static void write_tensor(tsr_text *t, const tsr_shown_blocks *b, uint32_t row)

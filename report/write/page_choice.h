@@ -2,8 +2,7 @@
  *
  * Failed rows come first, then those with the lowest SQNR. Rows that a chart, a list or a finding of the page refers
  * to are always included, and so is the row with the largest value of each figure. */
-#ifndef TSR_REPORT_WRITE_PAGE_CHOICE_H
-#define TSR_REPORT_WRITE_PAGE_CHOICE_H
+#pragma once
 
 #include "report/report.h"
 
@@ -28,5 +27,3 @@ bool tsr_page_choose(tsr_page_choice *choice, const tsr_overview *overview, cons
 
 /* Frees a choice. A zeroed one is allowed. */
 void tsr_page_choice_free(tsr_page_choice *choice);
-
-#endif

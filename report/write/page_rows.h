@@ -1,9 +1,8 @@
-/* Writes the rows of a result for the page as columns, each a JSON array.
+/* Writes the rows and the block maps of a result for the page.
  *
- * In this form 90,000 rows take a few megabytes. Texts are escaped by tsr_text_visible, and contain no character
- * that ends a script. */
-#ifndef TSR_REPORT_WRITE_PAGE_ROWS_H
-#define TSR_REPORT_WRITE_PAGE_ROWS_H
+ * Rows are columns, each a JSON array: in this form 90,000 rows take a few megabytes. Texts are escaped by
+ * tsr_text_visible, and contain no character that ends a script. */
+#pragma once
 
 #include "report/write/page_choice.h"
 
@@ -19,4 +18,6 @@ void tsr_page_member_number(tsr_text *text, const char *key, double value);
  * the baseline; NULL: none. */
 void tsr_page_rows(tsr_text *text, const tsr_overview *overview, const tsr_page_choice *choice, const double *losses);
 
-#endif
+/* Writes the member `maps` of a result: null without data on blocks; the reason if there are no maps; or maps, codes
+ * and large errors of the worst tensors. */
+void tsr_page_blocks(tsr_text *text, const tsr_result *result, const tsr_page_choice *choice);

@@ -6,7 +6,6 @@
 
 #include "formats/json/json_write.h"
 #include "report/read/shared_json.h"
-#include "report/write/page_blocks.h"
 #include "report/write/page_choice.h"
 #include "report/write/page_rows.h"
 

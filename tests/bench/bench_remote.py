@@ -39,7 +39,6 @@ def main():
     tool = os.path.abspath(options.tessera)
     print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}; {options.bytes} of BF16 in five files")
     with harness.temporary_directory(options.directory) as place:
-        place = pathlib.Path(place)
         (place / "models").mkdir()
         harness.make_checkpoint(options.make, "bench", place / "models" / "model", bytes=options.bytes)
         files = sorted((place / "models" / "model").iterdir())

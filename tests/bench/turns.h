@@ -1,7 +1,6 @@
 /* Times a kernel and memcpy alternately in one process, and keeps the best repetition of each. Other processes can
  * only make a repetition slower. */
-#ifndef TSR_TESTS_BENCH_TURNS_H
-#define TSR_TESTS_BENCH_TURNS_H
+#pragma once
 
 #include <string.h>
 #include <time.h>
@@ -40,5 +39,3 @@ static inline bench_result bench(bench_fn *work, void *arg, size_t moved, size_t
     }
     return (bench_result){1e-9 * (double)moved / ours, 1e-9 * (double)moved / theirs};
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The cases of bench_kernels: encoding and decoding one matrix by one thread. */
-#ifndef TSR_TESTS_BENCH_WORKS_H
-#define TSR_TESTS_BENCH_WORKS_H
+#pragma once
 
 #include "kernels/cpu/cpu.h"
 
@@ -38,5 +37,3 @@ extern const work kEncodes[], kDecodes[];
 extern const size_t kEncodeCount, kDecodeCount;
 
 extern double sink; /* keeps sums alive that are not used otherwise */
-
-#endif

@@ -12,6 +12,7 @@ import pytest
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
 
 import harness  # noqa: E402
+import results  # noqa: E402
 import turns  # noqa: E402
 
 pytest.register_assert_rewrite("output_checks", "absorbed_model", "loader_models")
@@ -104,6 +105,12 @@ def checkpoint(maker, tmp_path_factory):
     return get
 
 
+@pytest.fixture(scope="session")
+def made(tessera, checkpoint, tmp_path_factory):
+    """{command: (path of its result, exit code)} for all commands, which no test changes."""
+    return results.make(tessera, checkpoint("deepseek-v3"), tmp_path_factory.mktemp("results") / "made")
+
+
 def runs_of(command):
     """A fixture: command(src, *options) -> DST of a run that has to succeed, another one each time."""
 
@@ -114,8 +121,7 @@ def runs_of(command):
         def run(src, *options):
             dst = tmp_path / f"{command}-{len(runs)}"
             runs.append(dst)
-            code, out, err = harness.run(tessera, [command, src, "-o", dst, "--quiet", *options])
-            assert code == 0, f"exit {code}\n{out}{err}"
+            harness.succeed(tessera, [command, src, "-o", dst, "--quiet", *options])
             return dst
 
         return run

@@ -41,8 +41,7 @@ TOOL = """#!/bin/sh
 def sound(tessera, checkpoint, tmp_path_factory):
     """The source, and what was accepted before."""
     accepted = tmp_path_factory.mktemp("accepted") / "out"
-    code, _, err = harness.run(tessera, ["quantize", checkpoint("llama"), "-o", accepted, "--quiet"])
-    assert code == 0, err
+    harness.succeed(tessera, ["quantize", checkpoint("llama"), "-o", accepted, "--quiet"])
     code, _, err = harness.run(tessera, ["report", accepted, "--html", "-", "--quiet"])
     if code == 2 and "libjs-chart.js" in err:
         pytest.skip("this tessera was built without libjs-chart.js, and so without the page that the recipes make")
@@ -97,8 +96,8 @@ def plant_halfway(env):
 
 def plant_damage(env, accepted):
     """A code of one tensor that changes once it has been written."""
-    length, header = checkpoints.header(accepted / "model.safetensors")
-    env["PLANT"] = f"model.safetensors:{8 + length + header[BAD]['data_offsets'][0] + 11}"
+    start, entries, _ = harness.read_header(accepted / "model.safetensors")
+    env["PLANT"] = f"model.safetensors:{start + entries[BAD]['data_offsets'][0] + 11}"
 
 
 def plant_cut(env):

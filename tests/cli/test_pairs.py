@@ -54,8 +54,7 @@ def test_outputs_are_read(tmp_path, tessera, maker, job):
     kind, options = kind_of(job)
     src, dst = jobs.make_source(tessera, maker, job, kind, tmp_path / "source", **options), tmp_path / "output"
     words = [w for w in jobs.words(job.command, src, dst) if w != "--quiet"]
-    code, out, err = harness.run(tessera, [*words, "--json", tmp_path / "told.json"])
-    assert code == 0, out + err
+    out = harness.succeed(tessera, [*words, "--json", tmp_path / "told.json"])
     told = json.loads((tmp_path / "told.json").read_text())
     manifests.check(dst)  # every byte of every file is in it
     # And every byte that was read of the source, where the test can read it as well: not in archives and folders of ranks.
@@ -84,8 +83,7 @@ def test_paths_are_printed_as_a_shell_takes_them(tmp_path, tessera, checkpoint, 
     monkeypatch.chdir(tmp_path)
     for command in (["quantize"], ["convert", "--to", "tp", "--tp", "1"]):
         dst = f"{name} {command[0]}"
-        code, out, err = harness.run(tessera, [command[0], checkpoint("llama"), "-o", dst, *command[1:]])
-        assert code == 0, err
+        out = harness.succeed(tessera, [command[0], checkpoint("llama"), "-o", dst, *command[1:]])
         (line,) = re.findall("^next: (.*)$", out, re.M)
         assert shlex.split(line)[0] == "tessera"
         code, *said = run_as_printed(tessera, line, tmp_path)
@@ -95,8 +93,7 @@ def test_paths_are_printed_as_a_shell_takes_them(tmp_path, tessera, checkpoint, 
 @pytest.mark.parametrize("target", [("bf16",), ("fp8-block", "--scale-fmt", "ue8m0")])
 def test_a_single_file_with_its_blocks_stated(tmp_path, tessera, quantize, checkpoint, target):
     src, dst = quantize(checkpoint("llama")) / "model.safetensors", tmp_path / "output"
-    code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--source-block", "128x128", "--to", *target])
-    assert code == 0, err
+    out = harness.succeed(tessera, ["convert", src, "-o", dst, "--source-block", "128x128", "--to", *target])
     (line,) = re.findall("^next: (.*)$", out, re.M)
     code, *said = run_as_printed(tessera, line, tmp_path)
     assert code == 0, f"{line}\n{said}"

@@ -54,12 +54,6 @@ def check(validator, path):
     return document
 
 
-@pytest.fixture(scope="session")
-def made(tessera, checkpoint, tmp_path_factory):
-    """The results of all commands."""
-    return results.make(tessera, checkpoint("deepseek-v3"), tmp_path_factory.mktemp("results") / "made")
-
-
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
 def test_a_schema_is_one(name):
     jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
@@ -145,8 +139,7 @@ def test_a_report_against_another(made, validator, tessera, tmp_path):
 def test_other_files(name, validator, checkpoint, tessera, tmp_path):
     path = tmp_path / f"{name}.json"
     words = {"SRC": checkpoint("deepseek-v3"), "JSON": path}
-    code, _, err = harness.run(tessera, [words.get(word, word) for word in FILES[name].split()])
-    assert code == 0, err
+    harness.succeed(tessera, [words.get(word, word) for word in FILES[name].split()])
     check(validator, path)
 
 
@@ -156,8 +149,7 @@ def test_manifests(name, validator, checkpoint, quantize, tessera, tmp_path):
     words = {"SRC": source, "OUT": tmp_path / "out", "INT8": source}
     if name == "layout":
         words["INT8"] = quantize(source, "--scheme", "int8-weight-only")
-    code, _, err = harness.run(tessera, [words.get(word, word) for word in MANIFESTS[name].split()] + ["--quiet"])
-    assert code == 0, err
+    harness.succeed(tessera, [words.get(word, word) for word in MANIFESTS[name].split()] + ["--quiet"])
     paths = [path for path in (tmp_path / "out").rglob("tessera-*.json")]
     assert paths and check(validator, tmp_path / "out" / harness.MANIFEST)["schema"] == "tessera-manifest/1"
     for path in paths:

@@ -13,8 +13,7 @@ TOLD = ("vllm", "sglang", "transformers", "trtllm")
 
 
 def serve(tessera, src, dst, *options):
-    code, out, err = harness.run(tessera, ["quantize", src, "-o", dst, "--json", f"{dst}.json", *options])
-    assert code == 0, err
+    out = harness.succeed(tessera, ["quantize", src, "-o", dst, "--json", f"{dst}.json", *options])
     with open(f"{dst}.json") as file:
         return {row["loader"]: row for row in json.load(file)["serve"]}, out
 

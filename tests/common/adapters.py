@@ -1,12 +1,9 @@
 """Writes LoRA adapters in PEFT's format. Standard library only."""
 
 import array
-import glob
 import json
-import os
 import pathlib
 import random
-import struct
 
 import harness
 
@@ -33,14 +30,11 @@ def write(path, entries, **config):
 def matrices(base):
     """{module: (outputs, inputs)} of all matrices of a checkpoint."""
     found = {}
-    for path in glob.glob(os.path.join(base, "*.safetensors")):
-        with open(path, "rb") as file:
-            header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        for name, entry in header.items():
-            module, dot, _ = name.rpartition(".")
-            if name != "__metadata__" and len(entry["shape"]) == 2 and name[len(module):] in (".weight", ".weight_packed"):
-                outputs, inputs = entry["shape"]
-                found[module] = outputs, inputs * PACKED.get((name[len(module):], entry["dtype"]), 1)
+    for name, entry in harness.headers(base).items():
+        module = name.rpartition(".")[0]
+        if len(entry["shape"]) == 2 and name[len(module):] in (".weight", ".weight_packed"):
+            outputs, inputs = entry["shape"]
+            found[module] = outputs, inputs * PACKED.get((name[len(module):], entry["dtype"]), 1)
     return found
 
 

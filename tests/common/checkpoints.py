@@ -1,7 +1,6 @@
 """Writes checkpoints of NumPy arrays, as single files or directories with a configuration, and reads them."""
 
 import json
-import struct
 from pathlib import Path
 
 import harness
@@ -38,12 +37,6 @@ def read(path):
 def load(directory):
     """{name: array} of all files of a directory."""
     return {name: array for path in shards(directory) for name, array in read(path).items()}
-
-
-def header(path):
-    with open(path, "rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        return length, json.loads(file.read(length))
 
 
 def split(tensors, suffix="_scale_inv"):

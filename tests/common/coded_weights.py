@@ -1,17 +1,16 @@
 """Makes one weight of each coded kind, with its original, to be damaged or put into a model."""
 
 from checkpoints import BF16, make, random_weight
+import format_samples as f
 import mx_oracle as mx
 import numpy as np
 import stored_oracle as stored
 
 MODULE = "model.layers.0.mlp.down_proj"
 WEIGHT = MODULE + ".weight"
-AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
-GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": True, "checkpoint_format": "gptq"}
-
-QUARK_E3M2 = {"quant_method": "quark", "global_quant_config": {"weight": {
-    "dtype": "fp6_e3m2", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}}}
+GPTQ = {**f.GPTQ, "desc_act": True, "checkpoint_format": "gptq"}
+QUARK_E3M2 = f.quark("fp6_e3m2")
+NVFP4 = f.compressed("nvfp4-pack-quantized", f.group(4, 16, "torch.float8_e4m3fn", strategy="tensor_group"))
 
 
 def checkpoint(path, tensors, quantization=None):
@@ -19,21 +18,13 @@ def checkpoint(path, tensors, quantization=None):
 
 
 def mx_config(elements):
-    return {"quant_method": "compressed-tensors", "format": f"mxfp{elements}-{'pack-quantized' if elements < 8 else 'quantized'}",
-            "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
-                "num_bits": elements, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True,
-                "dynamic": False, "scale_dtype": "torch.uint8"}}}}
-
-
-NVFP4 = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": {"group_0": {
-    "targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
-                                       "symmetric": True, "dynamic": False, "scale_dtype": "torch.float8_e4m3fn"}}}}
+    return f.compressed(f"mxfp{elements}-{'pack-quantized' if elements < 8 else 'quantized'}", f.group(elements, 32, "torch.uint8"))
 
 
 def int4_config(group=32, symmetric=True):
-    return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {
-        "targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "strategy": "group", "dynamic": False,
-                                           "group_size": group, "symmetric": symmetric}}}}
+    stated = f.group(4, group, kind="int")
+    stated["weights"]["symmetric"] = symmetric
+    return f.compressed("pack-quantized", stated)
 
 
 class Coded:
@@ -70,7 +61,7 @@ class Coded:
     def integers(self, group, order):
         """Codes, zeros and scales [out, groups], of columns whose groups are `order`."""
         x, count = self.w.astype(np.float64), self.w.shape[1] // group
-        low, high = (np.stack([f(x[:, order == g], 1) for g in range(count)], 1) for f in (lambda a, n: np.minimum(a.min(n), 0),
+        low, high = (np.stack([end(x[:, order == g], 1) for g in range(count)], 1) for end in (lambda a, n: np.minimum(a.min(n), 0),
                                                                                            lambda a, n: np.maximum(a.max(n), 0)))
         scales = ((high - low) / 15).astype(np.float16)
         zeros = np.clip(np.rint(-low / scales), 1, 15)
@@ -80,7 +71,7 @@ class Coded:
     def make_awq(self, rng):
         parts = self.integers(32, np.arange(self.w.shape[1]) // 32)
         self.parts = parts
-        return {MODULE + s: np.ascontiguousarray(t) for s, t in stored.awq(*parts).items()}, AWQ
+        return {MODULE + s: np.ascontiguousarray(t) for s, t in stored.awq(*parts).items()}, f.AWQ
 
     def make_gptq(self, rng):
         order = rng.permutation(self.w.shape[1]) // 32

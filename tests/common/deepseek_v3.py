@@ -3,6 +3,8 @@
 import json
 import pathlib
 
+import harness
+
 HIDDEN, LATENT, QUERY_LATENT, HEADS = 7168, 512, 1536, 128
 NOPE, ROPE, VALUE = 128, 64, 128
 WIDE, EXPERT, EXPERTS, VOCABULARY = 18432, 2048, 256, 129280
@@ -64,20 +66,9 @@ def all_shapes():
 
 def write_shard(path, shapes):
     """A file of holes behind its header. Returns the bytes of its tensors."""
-    header, end = {}, 0
-    for name, shape in shapes.items():
-        dtype, width = ("F32", 4) if name.endswith("correction_bias") else ("BF16", 2)
-        size = width
-        for n in shape:
-            size *= n
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
-        end += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + end)
-    return end
+    tensors = harness.bf16_holes(shapes)
+    tensors |= {name: ("F32", shape, 2 * size) for name, (_, shape, size) in tensors.items() if name.endswith("correction_bias")}
+    return harness.write_safetensors(path, tensors)
 
 
 def cut(shapes):

@@ -18,7 +18,7 @@ import jobs
 Case = collections.namedtuple("Case", "name words places writes begins tells makes_output", defaults=[{}, True, None, False, True])
 
 SMALL = {"8MB": "1MB", "4MB": "400kB"}
-KINDS = {"deepseek-v3": ("deepseek-v3", {"scale": "tiny"}), "deepseek-v3-small": ("deepseek-v3", {"scale": "half"})}
+KINDS = {"deepseek-v3": ("deepseek-v3", "tiny"), "deepseek-v3-small": ("deepseek-v3", "half")}
 
 # Begins from nothing, and writes DST.
 WRITING = [
@@ -31,6 +31,8 @@ WRITING = [
     ("convert, reflinks of shards", "convert MIXED -o DST --to safetensors --link reflink"),
     ("batch", "batch JOBS --json RESULTS/batch.json"),
     ("batch, results of each", "batch JOBS --results RESULTS --keep-going"),
+    ("fold", "fold LLAMA -o DST --importance MEANS"),
+    ("quantize, proven", "quantize LLAMA -o DST --scheme int4-weight-only --importance MEANS --prove TOKENS --device cpu"),
     ("report", "report JSON JSON2 --markdown RESULTS/a.md --csv RESULTS/a.csv --junit RESULTS/a.xml --json RESULTS/a.json"),
 ]
 # Begins from a place, and changes or completes it.
@@ -59,27 +61,16 @@ TELLING = [
     "verify mla FP8 --layer 0 --against SRC --device cpu", "verify forward FP8 --against SRC --count 2",
     "verify all FP8 --against SRC --device cpu --sample 1 --count 2", "verify --manifest FP8", "verify --manifest FP8 --source SRC", "verify --manifest FP8 --source PACKED",
     "diff SRC FP8", "diff SRC PACKED", "compare-schemes SRC --sample 2",
-    "plan-schemes SRC --bits 9", "batch JOBS --dry-run", "report JSON",
+    "plan-schemes SRC --bits 9", "batch JOBS --dry-run", "report JSON", "verify forward INT4 --against SRC --devices 3 --device cpu",
+    "verify gemm FP8 --device cpu --tp 2 --tensors *.o_proj.weight --sample 1 --columns 128 --tokens 4",
+    "sensitivities LLAMA --against LLAMA4 --tokens TOKENS --device cpu -o RESULTS/measured.json",
 ]
-
-
-def small(command):
-    return " ".join(SMALL.get(word, word) for word in command.split())
 
 
 def table_cases(options, work, table):
     """The conversions, each with its source; a source is there until the next one is asked for."""
-    def source_of(job):
-        return job.made, job.kind
-
-    for made, kind in dict.fromkeys(map(source_of, table)):
-        alike = [job for job in table if source_of(job) == (made, kind)]
-        generated, scale = KINDS.get(kind, (kind, {}))
-        steps = tuple(small(step) for step in jobs.steps_of(alike[0]))
-        source = jobs.make_source(options.tessera, options.make, alike[0]._replace(made=steps or None), generated, work / "source", **scale)
-        for job in alike:
-            yield Case(job.name, jobs.words(small(job.command), source, "DST"))
-        shutil.rmtree(source)
+    for job, source in jobs.with_sources(options, table, work / "source", lambda job: KINDS.get(job.kind, (job.kind, None)), SMALL):
+        yield Case(job.name, jobs.words(jobs.shortened(job.command, SMALL), source, "DST"))
 
 
 def _run(options, *args):
@@ -92,7 +83,7 @@ def _run(options, *args):
 def make_places(options, work):
     """Inputs of the other commands."""
     places = {word: work / word.lower() for word in ("SRC", "FP8", "INT4", "INT8", "PACKED", "SHARDS", "FINISHED", "UNFINISHED", "HALF", "JSON", "JSON2", "WITHIN", "MIXED", "LINKED",
-                                                      "JOBS", "ABSENT")}
+                                                      "JOBS", "ABSENT", "LLAMA", "LLAMA4", "MEANS", "TOKENS")}
     harness.make_checkpoint(options.make, "deepseek-v3", places["SRC"], scale="tiny")
     cut = ["--max-shard-size", "1MB", "--quiet"]
     _run(options, "quantize", places["SRC"], "-o", places["FP8"], *cut, "--json", places["JSON"])
@@ -112,6 +103,11 @@ def make_places(options, work):
     (places["MIXED"] / shard).unlink()
     shutil.copy(places["PACKED"] / f"{shard}.zst", places["MIXED"])
     _run(options, "quantize", places["SRC"], "-o", places["LINKED"], *cut, "--link", "hard")
+    places["MEANS"] = places["MEANS"].with_suffix(".json")
+    harness.make_checkpoint(options.make, "llama", places["LLAMA"])
+    _run(options, "quantize", places["LLAMA"], "-o", places["LLAMA4"], "--scheme", "int4-weight-only", "--quiet")
+    places["MEANS"].write_text(json.dumps({f"model.layers.0.self_attn.{n}_proj": {"input_mean_square": list(range(1, 257))} for n in "qkv"}))
+    places["TOKENS"].write_text("1 2 3 4")
     places["WITHIN"].mkdir()
     shutil.copytree(places["SRC"], places["WITHIN"] / "part")
     rows = {"fp8": "quantize SRC -o DST/fp8", "int8": "quantize SRC -o DST/int8 --scheme int8-channel",

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import fcntl
 import json
+import math
 import os
 import pathlib
 import pty
@@ -124,6 +125,13 @@ def run(tool, args, timeout=600, cpu=None):
     return code, *(text.decode(errors="replace") for text in told)
 
 
+def succeed(tool, args, **limits):
+    """The same for a run that must end with exit code 0. Returns its stdout."""
+    code, out, err = run(tool, args, **limits)
+    assert code == 0, f"{' '.join(map(str, args))}: exit {code}\n{out}{err}"
+    return out
+
+
 def run_in(environment, tool, args, timeout=600, cpu=None):
     """The same in an environment."""
     return _run([tool, *map(str, args)], timeout, cpu, env=environment)
@@ -138,10 +146,11 @@ def run_shimmed(tool, args, shim, timeout=600, cpu=None, **settings):
 
 
 def on_terminal(tool, words, columns, **environment):
-    """Returns the output on a terminal of this many columns, with its escapes."""
+    """(exit code, output with its escapes) of a run on a terminal of this many columns. A variable that is None is removed."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     variables = {**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **environment}
+    variables = {name: value for name, value in variables.items() if value is not None}
     process = subprocess.Popen([tool, *map(str, words)], stdout=slave, stdin=slave, stderr=slave, env=variables)
     shown, ended = b"", False
     while True:  # the terminal stays open, because data may be lost when the last process closes it
@@ -152,7 +161,7 @@ def on_terminal(tool, words, columns, **environment):
         ended = process.poll() is not None
     os.close(master)
     os.close(slave)
-    return shown.decode().replace("\r\n", "\n")
+    return process.returncode, shown.decode().replace("\r\n", "\n")
 
 
 def stop(process):
@@ -202,12 +211,7 @@ def skip_without_gpu(code, stderr):
 
 def make_checkpoint(maker, kind, directory, **options):
     """Generates a checkpoint, e.g. make_checkpoint(maker, "llama", path, seed=3)."""
-    args = [kind, "-o", directory]
-    for name, value in options.items():
-        args += [f"--{name}", value]
-    code, _, stderr = run(maker, args)
-    if code != 0:
-        raise RuntimeError(f"{maker} {' '.join(map(str, args))}: exit {code}: {stderr}")
+    succeed(maker, [kind, "-o", directory, *(word for name, value in options.items() for word in (f"--{name}", value))])
     return directory
 
 
@@ -219,11 +223,20 @@ def shim_path(options):
 @contextlib.contextmanager
 def temporary_directory(parent=None):
     """A fresh directory, which is removed afterwards whatever happened."""
-    path = tempfile.mkdtemp(prefix="tessera-test.", dir=parent)
+    path = pathlib.Path(tempfile.mkdtemp(prefix="tessera-test.", dir=parent)).resolve()
     try:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def checks_in(parent):
+    """Checks, and a fresh directory for them. At its end prints the counts and leaves the process."""
+    checks = Checks()
+    with temporary_directory(parent) as work:
+        yield checks, work
+    checks.finish()
 
 
 def same_file(a, b):
@@ -279,30 +292,53 @@ def tree_difference(a, b):
     return None
 
 
-def read_safetensors(path):
-    """(metadata, {name: (dtype, shape, bytes)}) of a safetensors file."""
+def read_header(path):
+    """(where the data begins, {name: entry}, metadata) of a safetensors file."""
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-        data = file.read()
-    metadata = header.pop("__metadata__", {})
-    tensors = {}
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        tensors[name] = (entry["dtype"], entry["shape"], data[begin:end])
-    return metadata, tensors
+        entries = json.loads(file.read(length))
+    return 8 + length, entries, entries.pop("__metadata__", {})
+
+
+def headers(directory):
+    """{name: entry} of all safetensors files of a directory."""
+    return {name: entry for path in sorted(pathlib.Path(directory).glob("*.safetensors")) for name, entry in read_header(path)[1].items()}
+
+
+def entry_size(entry):
+    """Bytes of the tensor of an entry."""
+    begin, end = entry["data_offsets"]
+    return end - begin
+
+
+def read_safetensors(path):
+    """(metadata, {name: (dtype, shape, bytes)}) of a safetensors file."""
+    start, entries, metadata = read_header(path)
+    data = memoryview(pathlib.Path(path).read_bytes())[start:]
+    return metadata, {name: (entry["dtype"], entry["shape"], bytes(data[slice(*entry["data_offsets"])])) for name, entry in entries.items()}
 
 
 def write_safetensors(path, tensors, metadata=None):
-    """Writes {name: (dtype, shape, bytes)} in the order given."""
+    """Writes {name: (dtype, shape, bytes)} in the order given. A number in place of bytes makes a hole of this size, which reads as
+    zeros and takes no space. Returns the bytes of all tensors."""
     header = {"__metadata__": metadata} if metadata else {}
-    offset = 0
+    end = 0
     for name, (dtype, shape, data) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + len(data)]}
-        offset += len(data)
+        begin, end = end, end + (data if isinstance(data, int) else len(data))
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for _, _, data in tensors.values():
-            file.write(data)
+            if isinstance(data, int):
+                file.seek(data, os.SEEK_CUR)
+            else:
+                file.write(data)
+        file.truncate(8 + len(text) + end)
+    return end
+
+
+def bf16_holes(shapes):
+    """{name: (dtype, shape, size)} of BF16 tensors of zeros that take no space, for write_safetensors()."""
+    return {name: ("BF16", shape, 2 * math.prod(shape)) for name, shape in shapes.items()}

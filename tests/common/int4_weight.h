@@ -1,6 +1,5 @@
 /* A matrix of int4 codes with one scale for each group of a row, for tests and benchmarks. */
-#ifndef TSR_TESTS_COMMON_INT4_WEIGHT_H
-#define TSR_TESTS_COMMON_INT4_WEIGHT_H
+#pragma once
 
 #include "formats/weights/weights.h"
 
@@ -21,5 +20,3 @@ static inline tsr_weight int4_weight(tsr_coding coding, uint64_t rows, uint64_t 
     w.grid_cols = groups;
     return w;
 }
-
-#endif

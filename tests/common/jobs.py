@@ -2,11 +2,8 @@
 
 import collections
 import fnmatch
-import glob
-import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
 
@@ -209,11 +206,8 @@ def without_unfit_exclude(arguments, source):
     """The arguments without an --exclude that matches no tensor of the source, which the tool refuses: not each kind has experts."""
     if "--exclude" not in arguments:
         return arguments
-    at, names = arguments.index("--exclude"), set()
-    for path in glob.glob(os.path.join(source, "*.safetensors")):
-        with open(path, "rb") as file:
-            names |= json.loads(file.read(struct.unpack("<Q", file.read(8))[0])).keys()
-    return arguments if fnmatch.filter(names, arguments[at + 1]) else arguments[:at] + arguments[at + 2:]
+    at = arguments.index("--exclude")
+    return arguments if fnmatch.filter(harness.headers(source), arguments[at + 1]) else arguments[:at] + arguments[at + 2:]
 
 
 def steps_of(job):
@@ -237,10 +231,29 @@ def make_source(tool, maker, job, kind, directory, **options):
             shutil.rmtree(source)
             source = made
             continue
-        code, _, stderr = harness.run(tool, without_unfit_exclude(words(command, source, made), source))
-        if code != 0:
-            raise RuntimeError(f"{command}: exit {code}: {stderr}")
+        harness.succeed(tool, without_unfit_exclude(words(command, source, made), source))
         shutil.rmtree(os.path.join(made, ".tessera"))
         shutil.rmtree(source)
         source = made
     return source
+
+
+def shortened(command, sizes):
+    """The command with other sizes of shards: {size: another}."""
+    return " ".join(sizes.get(word, word) for word in command.split())
+
+
+def with_sources(options, table, directory, source_of=lambda job: ("deepseek-v3", "half"), sizes=None):
+    """(job, its source) of each job. Jobs whose sources are made alike share one, which is removed after the last of them.
+    `source_of` gives the kind and the scale of what a source is made of; `sizes` shortens the commands that make it."""
+    def key(job):
+        return job.made, *source_of(job)
+
+    for made, kind, scale in dict.fromkeys(map(key, table)):
+        alike = [job for job in table if key(job) == (made, kind, scale)]
+        steps = tuple(shortened(step, sizes or {}) for step in steps_of(alike[0]))
+        options_of_kind = {} if scale is None else {"scale": scale}
+        source = make_source(options.tessera, options.make, alike[0]._replace(made=steps or None), kind, directory, **options_of_kind)
+        for job in alike:
+            yield job, source
+        shutil.rmtree(source)

@@ -1,11 +1,19 @@
 """Reads and writes tests/cli/policy_table.txt: the tensors of a small model of each family, and the decision for each."""
 
+import itertools
 import json
-import math
 import pathlib
 import re
 
+import harness
+
 TABLE = pathlib.Path(__file__).resolve().parent.parent / "cli/policy_table.txt"
+
+
+def expand(name):
+    """The names that a name with alternatives in braces means, as in a shell: x.{0,1}.{k,v} is x.0.k, x.0.v, x.1.k and x.1.v."""
+    parts = re.split(r"\{(.*?)\}", name)  # text and alternatives by turns
+    return ["".join(words) for words in itertools.product(*(part.split(",") if i % 2 else [part] for i, part in enumerate(parts)))]
 
 
 def read_table():
@@ -19,22 +27,13 @@ def read_table():
                 families[one] = options.split(), json.loads(config.replace('"@"', f'"{one}"')), rows
         elif line and not line.startswith("#"):
             action, shape, name, reason = re.fullmatch(r"(\w+) +(\S+) +(\S+) +\((.*)\)", line).groups()
-            rows.append((action, tuple(map(int, shape.split("x"))), name, reason))
+            rows.extend((action, tuple(map(int, shape.split("x"))), one, reason) for one in expand(name))
     return families
 
 
 def write_holes(directory, config, tensors):
     """A checkpoint of BF16 zeros that takes no space."""
     directory.mkdir()
-    header, offset = {}, 0
-    for name, shape in tensors.items():
-        size = 2 * math.prod(shape)
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size]}
-        offset += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(directory / "model.safetensors", "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + offset)
+    harness.write_safetensors(directory / "model.safetensors", harness.bf16_holes(tensors))
     (directory / "config.json").write_text(json.dumps(config))
     return directory

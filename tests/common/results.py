@@ -62,8 +62,7 @@ def make(tessera, source, folder):
                                              for n, w in checkpoints.load(source).items() if n.endswith("gate_proj.weight")})
     adapters.for_base(made["LORA"], source)
     for name, options in (("FP8", []), ("INT8", ["--scheme", "int8-channel"]), ("INT4", ["--scheme", "int4-weight-only"])):
-        code, _, err = harness.run(tessera, ["quantize", source, "-o", made[name], "--quiet", *options])
-        assert code == 0, err
+        harness.succeed(tessera, ["quantize", source, "-o", made[name], "--quiet", *options])
     made["JOBS"] = folder / "jobs.jsonl"
     jobs = {"fp8": f"quantize {source} -o {folder / 'batch.out'}", "bf16": f"convert {folder / 'batch.out'} -o {folder / 'again.out'} --to bf16",
             "diff": f"diff {source} {made['FP8']}", "loaders": f"inspect {made['FP8']} --json {folder / 'loaders.json'}"}

@@ -225,10 +225,8 @@ def check_kubernetes(checks, work, source, reference):
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
-    checks = harness.Checks()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    with harness.temporary_directory(options.directory) as place:
-        work = pathlib.Path(place)
+    with harness.checks_in(options.directory) as (checks, work):
         (work / "bin").mkdir()
         (work / "bin/tessera").symlink_to(os.path.abspath(options.tessera))
         source = harness.make_checkpoint(options.make, "deepseek-v3", work / "source", scale="tiny")
@@ -236,7 +234,6 @@ def main():
         checks.check("one process", code == 0, stderr)
         check_kubernetes(checks, work, source, work / "reference")
         check_slurm(checks, work, source, work / "reference", options.tessera)
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -257,9 +257,7 @@ def scheduled(checks, work):
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as place:
-        work = pathlib.Path(place)
+    with harness.checks_in(options.directory) as (checks, work):
         words(checks)
         relative_names(checks, options, work)
         scheduled(checks, work)
@@ -269,7 +267,6 @@ def main():
         gpu_kernels(checks, place, work)
         another_user(checks, place, work)
         style(checks, place)
-    checks.finish()
 
 
 if __name__ == "__main__":

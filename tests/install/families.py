@@ -114,8 +114,7 @@ def forward_families(tool, place):
 
 def page(tool, place):
     """The page, the families that it lacks, and the folders that were made for it."""
-    code, out, err = harness.run(tool, ["quantize", "--list-families", "--json", "-"])
-    assert code == 0, err
+    out = harness.succeed(tool, ["quantize", "--list-families", "--json", "-"])
     listed = {entry["model_type"]: entry for entry in json.loads(out)["families"]}
     forward = forward_families(tool, place)
     table = {title: with_own_tensors(title, *row) for title, row in policy_table.read_table().items() if title in listed and not row[0]}
@@ -142,8 +141,8 @@ def main():
     options = parser.parse_args()
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as place:
-        text, missing, there = page(options.tessera, pathlib.Path(place))
-        otherwise, asked = foretold_otherwise(options.tessera, pathlib.Path(place), there)
+        text, missing, there = page(options.tessera, place)
+        otherwise, asked = foretold_otherwise(options.tessera, place, there)
     committed, heading, tested = PAGE.read_text().partition(TESTED)
     if options.write:
         PAGE.write_text(text + "\n" + heading + tested)

@@ -60,12 +60,11 @@ def where_from(binary):
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
-    checks = harness.Checks()
     built = pathlib.Path(options.tessera).resolve()
     if not shutil.which("readelf") or not shutil.which("meson"):
         print("skipped: what is installed (readelf or meson is missing)")
         sys.exit(77)
-    with harness.temporary_directory(options.directory) as place:
+    with harness.checks_in(options.directory) as (checks, place):
         output("meson", "install", "-C", built.parent.parent, "--no-rebuild", "--destdir", place, "--quiet")
         files = {path for path in pathlib.Path(place).rglob("*") if path.is_file()}
         tools = [path for path in files if path.parent.name == "bin"]
@@ -114,7 +113,6 @@ def main():
         # The one in the build folder is not stripped: were it taken for stripped, nothing above would mean anything.
         before, _ = traits(built)
         checks.check("built: symbols are seen", not before["no symbols"] and not before["no debugging data"], before)
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -98,13 +98,12 @@ def main():
     parser = harness.argument_parser(__doc__.splitlines()[0])
     parser.add_argument("--installed", action="store_true", help="only what docs/library.md has one type, with what this machine has installed")
     options = parser.parse_args()
-    checks = harness.Checks()
     built = pathlib.Path(options.tessera).resolve().parent.parent
     missing = [tool for tool in ("cc", "c++", "pkg-config", "nm", "readelf", "meson") if not shutil.which(tool)]
     if missing:
         print(f"skipped: the library ({', '.join(missing)} is missing)")
         sys.exit(77)
-    with harness.temporary_directory(options.directory) as place:
+    with harness.checks_in(options.directory) as (checks, place):
         if options.installed:
             check_as_documented(checks, place, "", harness.make_checkpoint(options.make, "llama", pathlib.Path(place, "source"), scale="tiny"))
             checks.finish()
@@ -145,7 +144,6 @@ def main():
         made = harness.run(pathlib.Path(options.tessera), ["quantize", source, "-o", pathlib.Path(place, "tool"), "--exclude", "*.down_proj.*"])
         checks.check("the files are those that the tool makes", made[0] == 0 and all(
             pathlib.Path(place, "tool", name).read_bytes() == pathlib.Path(place, "out-shared", name).read_bytes() for name in names), made)
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -235,7 +235,6 @@ def reports(checks, tessera, place):
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
-    checks = harness.Checks()
     tool = pathlib.Path(options.tessera).resolve()
     library = tool.parent.parent / "lib/libtessera.so"
     if not library.exists():
@@ -244,8 +243,7 @@ def main():
     os.environ["TESSERA_LIBRARY"] = str(library)
     sys.path.insert(0, str(ROOT / "python"))
     import tessera
-    with harness.temporary_directory(options.directory) as folder:
-        place = pathlib.Path(folder)
+    with harness.checks_in(options.directory) as (checks, place):
         harness.make_checkpoint(options.make, "llama", place / "model", scale="tiny")
         harness.make_checkpoint(options.make, "giant", place / "giant", bytes="128M")
         checks.check("one version", harness.run(tool, ["--version"])[1].split() == ["tessera", tessera.version()])
@@ -261,7 +259,6 @@ def main():
         done = subprocess.run([sys.executable, "-c", blocks()], cwd=place / "page", capture_output=True, text=True, check=False,
                               env={**os.environ, "PYTHONPATH": str(ROOT / "python"), "PATH": f"{tool.parent}:{os.environ['PATH']}"})
         checks.check("the blocks of docs/python.md", done.returncode == 0, done.stdout + done.stderr)
-    checks.finish()
 
 
 if __name__ == "__main__":

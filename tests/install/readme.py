@@ -164,12 +164,10 @@ def run_lines(checks, options, work, made, store, environment):
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
-    checks = harness.Checks()
     options.tessera = str(pathlib.Path(options.tessera).resolve())
-    with harness.temporary_directory(options.directory) as place:
+    with harness.checks_in(options.directory) as (checks, place):
         quick_start(checks, options, pathlib.Path(place))
         all_lines(checks, options, pathlib.Path(place))
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -141,13 +141,11 @@ def main():
     parser.add_argument("--wheel", type=pathlib.Path, help="this one")
     parser.add_argument("--emulated", type=pathlib.Path, metavar="ROOT", help="a folder with a Python of aarch64, for which the wheel is")
     options = parser.parse_args()
-    checks = harness.Checks()
     tool = pathlib.Path(options.tessera).resolve()
     if options.wheel is None and subprocess.run([sys.executable, "-c", "import mesonpy"], capture_output=True, check=False).returncode != 0:
         print("skipped: the wheel (no meson-python in this environment)")
         sys.exit(77)
-    with harness.temporary_directory(options.directory) as folder:
-        place = pathlib.Path(folder)
+    with harness.checks_in(options.directory) as (checks, place):
         wheel = options.wheel or pack(tool.parent.parent, place)
         contents(checks, wheel, place / "contents", options.wheel is not None)
         installed = (Emulated if options.emulated else Here)(wheel, place, options.emulated)
@@ -168,7 +166,6 @@ def main():
             checks.check("io_uring, where liburing was found", features["liburing"] or not shutil.which("pkg-config") or
                          subprocess.run(["pkg-config", "liburing"], check=False).returncode != 0, features)
         module(checks, installed, place)
-    checks.finish()
 
 
 if __name__ == "__main__":

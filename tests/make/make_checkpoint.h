@@ -4,8 +4,7 @@
  * make_kinds.c       the kinds of checkpoints
  * make_plan.c        tensors, planned by their names
  * make_write.c       values, shards, the index */
-#ifndef TESTS_MAKE_MAKE_CHECKPOINT_H
-#define TESTS_MAKE_MAKE_CHECKPOINT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -100,5 +99,3 @@ struct kind {
 };
 
 extern const struct kind kinds[];
-
-#endif

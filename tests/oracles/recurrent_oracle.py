@@ -81,7 +81,7 @@ class Recurrent:
 
     def delta_inputs(self, w, x):
         """q, k, v, z [BATCH, TOKENS, heads, dim], and b and a [BATCH, TOKENS, V_HEADS], before the convolution."""
-        keys, values, share = K_HEADS * K_DIM, V_HEADS * V_DIM, V_HEADS // K_HEADS
+        keys, share = K_HEADS * K_DIM, V_HEADS // K_HEADS
         if "parts" in self.traits:
             q, k, v = np.split(x @ w["linear_attn.in_proj_qkv.weight"].T, [keys, 2 * keys], -1)
             z, b, a = (x @ w[f"linear_attn.in_proj_{n}.weight"].T for n in "zba")

@@ -116,7 +116,6 @@ def check_results(checks, model, place):
 def main():
     options = harness.parse_options(__doc__, write="replace the kept files")
     with harness.temporary_directory() as place:
-        place = pathlib.Path(place)
         model = Model(options.tessera, options.make, place)
         if options.write:
             KEPT.mkdir(exist_ok=True)

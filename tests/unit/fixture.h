@@ -1,7 +1,6 @@
 /* Makes a folder of small files for a unit test: text files, and safetensors files with sparse zeros. Criterion runs
  * each test in a process, so one folder is enough. */
-#ifndef TSR_TESTS_UNIT_FIXTURE_H
-#define TSR_TESTS_UNIT_FIXTURE_H
+#pragma once
 
 #include <criterion/criterion.h>
 #include <ftw.h>
@@ -82,5 +81,3 @@ static inline void fixture_shard(const char *name, const fixture_tensor *tensors
     fixture_bytes(name, header, size);
     cr_assert_eq(truncate(fixture_path(name), (off_t)(size + at)), 0);
 }
-
-#endif

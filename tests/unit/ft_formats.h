@@ -1,7 +1,6 @@
 /* Targets for every weight layout at every width, and an independent implementation of their address formulas: word,
  * and slot in the word. */
-#ifndef TSR_TESTS_UNIT_FT_FORMATS_H
-#define TSR_TESTS_UNIT_FT_FORMATS_H
+#pragma once
 
 #include "kernels/cpu/ft_layout.h"
 
@@ -69,5 +68,3 @@ static inline closed_form closed_form_of(tsr_ft_layout layout, int bits, size_t 
     }
     return bits == 8 ? (closed_form){4 * word + slot, 0} : (closed_form){4 * word + slot / 2, (unsigned)(slot % 2)};
 }
-
-#endif

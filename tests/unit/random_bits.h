@@ -1,6 +1,5 @@
 /* Random numbers for unit tests, equal in every run. */
-#ifndef TESTS_UNIT_RANDOM_BITS_H
-#define TESTS_UNIT_RANDOM_BITS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -13,5 +12,3 @@ static inline uint64_t random_bits(void)
     state ^= state << 17;
     return state * 0x2545F4914F6CDD1Du;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Makes long texts for tests: one text that is repeated between two others. */
-#ifndef TSR_TESTS_UNIT_REPEATED_H
-#define TSR_TESTS_UNIT_REPEATED_H
+#pragma once
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -17,5 +16,3 @@ static inline char *repeated(const char *before, const char *what, size_t times,
     strcpy(to, after);
     return text;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Functions of a device that do not spread ranks over GPUs. */
-#ifndef TSR_TESTS_UNIT_UNSPREAD_RANKS_H
-#define TSR_TESTS_UNIT_UNSPREAD_RANKS_H
+#pragma once
 
 #include "verify/evidence/device.h"
 
@@ -15,5 +14,3 @@ static tsr_status fail_to_connect(tsr_device *of, size_t ranks, char *how, size_
     (void)of, (void)ranks, (void)how, (void)size;
     return tsr_fail(e, TSR_E_DEVICE, "no answer");
 }
-
-#endif

@@ -5,7 +5,6 @@
 #include "verify/forward/check_parts.h"
 #include "verify/forward/tokens/token_file.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,7 @@
  *
  * The pass is that of verify/forward/forward.h: weights are read by layer and in bands, sums are in double. Inputs are
  * those of the model as it is stored, not as served. */
-#ifndef TSR_VERIFY_CALIBRATE_CALIBRATE_H
-#define TSR_VERIFY_CALIBRATE_CALIBRATE_H
+#pragma once
 
 #include "verify/calibrate/calibrate_state.h"
 #include "verify/forward/check_forward.h"
@@ -21,7 +20,4 @@ typedef struct tsr_calibrate_options {
  * verify/forward/tokens/token_file.h, and: TSR_E_NOT_APPLICABLE: it needs more than run.memory. TSR_E_VALUE: an input is
  * NaN or infinite. */
 tsr_status tsr_calibrate(const tsr_forward_request *request, const tsr_calibrate_options *options,
-                         tsr_collector *collector, tsr_forward_figures *figures, size_t *resumed,
-                         tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                         tsr_collector *collector, tsr_forward_figures *figures, size_t *resumed, tsr_err *err);

@@ -1,7 +1,6 @@
 /* Diagnoses a weight's scales: the error of each block, the factor that would correct it, the error with that factor
  * and, from all blocks, the name of the fault. */
-#ifndef TSR_VERIFY_COMPARE_BLOCK_SCAN_H
-#define TSR_VERIFY_COMPARE_BLOCK_SCAN_H
+#pragma once
 
 #include "verify/values/weight_reader.h"
 
@@ -42,7 +41,4 @@ typedef struct tsr_block_scan {
 
 /* Scans the weight. `y` has scales; `x` has its shape and is the reference. Least squares gives each block's factor:
  * sum xy / sum y^2. `powers`: scales must be powers of two, so a better one is the next above amax / 448. */
-tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, bool powers, tsr_block_scan *scan,
-                           tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, bool powers, tsr_block_scan *scan, tsr_err *err);

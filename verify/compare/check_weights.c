@@ -1,7 +1,6 @@
 /* Checks names, shapes and config.json of an output against its source, and runs the other checks. */
 #include "verify/compare/check_weights.h"
 
-#include "common/checked.h"
 #include "common/text.h"
 #include "formats/checkpoint/config.h"
 #include "formats/json/json.h"

@@ -2,8 +2,7 @@
  *
  * The comparison finds differences. These checks judge them and name the fault if its traces allow: whose values a
  * tensor has, and what happened to its scales. docs/verify.md describes every check and the origin of its limit. */
-#ifndef TSR_VERIFY_COMPARE_CHECK_WEIGHTS_H
-#define TSR_VERIFY_COMPARE_CHECK_WEIGHTS_H
+#pragma once
 
 #include "verify/compare/compare.h"
 
@@ -64,8 +63,6 @@ const char *tsr_check_name(tsr_check check);
 /* Runs the checks. `c` has src as a and dst as b, whole or for some tensors. Findings are results; TSR_E_IO and similar
  * are errors. */
 tsr_status tsr_check_weights(const tsr_side *src, const tsr_side *dst, const tsr_comparison *c,
-                             const tsr_weight_limits *limits, tsr_findings *findings, tsr_err *err) TSR_WARN_UNUSED;
+                             const tsr_weight_limits *limits, tsr_findings *findings, tsr_err *err);
 
 void tsr_findings_free(tsr_findings *findings);
-
-#endif

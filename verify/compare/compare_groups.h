@@ -1,6 +1,5 @@
 /* Checks the scales of small groups against their rule, while two checkpoints are compared. */
-#ifndef TSR_VERIFY_COMPARE_COMPARE_GROUPS_H
-#define TSR_VERIFY_COMPARE_COMPARE_GROUPS_H
+#pragma once
 
 #include "verify/compare/metrics.h"
 #include "verify/values/weight_reader.h"
@@ -22,5 +21,3 @@ void tsr_check_groups_down(const tsr_weight_reader readers[2], const tsr_piece *
 
 /* Returns the flat index of a value. */
 uint64_t tsr_flat_index(const tsr_view *view, uint64_t matrix, uint64_t row, uint64_t col);
-
-#endif

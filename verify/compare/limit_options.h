@@ -1,6 +1,5 @@
 /* Options for the limits of a verdict over weights, common to the command line and the library. */
-#ifndef TSR_VERIFY_COMPARE_LIMIT_OPTIONS_H
-#define TSR_VERIFY_COMPARE_LIMIT_OPTIONS_H
+#pragma once
 
 #include "common/options.h"
 #include "verify/compare/check_weights.h"
@@ -15,7 +14,4 @@ typedef struct tsr_weight_limit_texts {
 void tsr_weight_limit_options(tsr_option *options, tsr_weight_limit_texts *texts, tsr_weight_limits *limits);
 
 /* Converts the texts after parsing. An explicit --min-sqnr applies to all tensors, whatever their codes. */
-tsr_status tsr_weight_limits_parse(tsr_weight_limits *limits, const tsr_weight_limit_texts *texts,
-                                   tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_weight_limits_parse(tsr_weight_limits *limits, const tsr_weight_limit_texts *texts, tsr_err *err);

@@ -6,8 +6,7 @@
  * The sums depend only on the order of tsr_tile_row and tsr_metrics_add: each tile has 8 partial sums (column % 8),
  * added in order. They do not depend on the instruction set. The same order gives the same bits for any number of
  * threads. */
-#ifndef TSR_VERIFY_COMPARE_METRICS_H
-#define TSR_VERIFY_COMPARE_METRICS_H
+#pragma once
 
 #include "common/text.h"
 
@@ -74,5 +73,3 @@ double tsr_metrics_cosine(const tsr_metrics *m);
 /* Returns DeepGEMM's measure, 1 - 2 sum xy / sum (x^2 + y^2), computed without cancellation: sum (x - y)^2 over the
  * same denominator. */
 double tsr_metrics_calc_diff(const tsr_metrics *m);
-
-#endif

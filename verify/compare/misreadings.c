@@ -3,8 +3,6 @@
 
 #include "common/checked.h"
 
-#include <math.h>
-
 /* A mistake is accepted if it leaves at most one in LEFT of the codes that are misrounded without it. */
 enum { LEFT = 8, FEWEST = 16 };
 

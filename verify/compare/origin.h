@@ -1,6 +1,5 @@
 /* Finds the source tensor whose values a wrong tensor holds. */
-#ifndef TSR_VERIFY_COMPARE_ORIGIN_H
-#define TSR_VERIFY_COMPARE_ORIGIN_H
+#pragma once
 
 #include "verify/compare/compare.h"
 
@@ -15,6 +14,4 @@ typedef struct tsr_origin {
 
 /* Compares the first tile of `weight`, which belongs to `dst`, with that of every tensor of `src` with its shape. */
 tsr_status tsr_find_origin(const tsr_side *src, const tsr_side *dst, const tsr_weight *weight, tsr_origin *origin,
-                           tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                           tsr_err *err);

@@ -1,7 +1,6 @@
 /* Pairs the tensors of two checkpoints by name. */
 #include "verify/compare/pairs.h"
 
-#include "common/checked.h"
 #include "common/glob.h"
 #include "formats/weights/kv_names.h"
 

@@ -1,6 +1,5 @@
 /* Pairs the tensors of two checkpoints by name. */
-#ifndef TSR_VERIFY_COMPARE_PAIRS_H
-#define TSR_VERIFY_COMPARE_PAIRS_H
+#pragma once
 
 #include "common/cluster/ranks.h"
 #include "common/parallel/threads.h"
@@ -45,7 +44,7 @@ typedef struct tsr_comparison {
 /* Fills out->pairs with the pairs that the globs of the options select. TSR_E_USAGE: none matches. TSR_E_UNSUPPORTED:
  * there are no tensors at all. */
 tsr_status tsr_pairs_find(const tsr_side *a, const tsr_side *b, const tsr_compare_options *options, tsr_comparison *out,
-                          tsr_err *err) TSR_WARN_UNUSED;
+                          tsr_err *err);
 
 /* Returns the name of a pair. */
 const char *tsr_pair_name(const tsr_pair *pair);
@@ -53,5 +52,3 @@ const char *tsr_pair_name(const tsr_pair *pair);
 /* Writes a flat index of tsr_metrics as coordinates in the tensor's shape, "[12, 5]", to `text` (at least 192 bytes).
  * Returns text. */
 const char *tsr_pair_coordinates(const tsr_pair *pair, uint64_t index, char *text, size_t size);
-
-#endif

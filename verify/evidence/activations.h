@@ -6,8 +6,7 @@
  *
  * From a file (safetensors): the tensor with the weight's name, its module's name, or MODULE.input, of [M, K] (leading
  * dimensions are joined), in BF16, F16 or F32. Its first `tokens` rows are used. */
-#ifndef TSR_VERIFY_EVIDENCE_ACTIVATIONS_H
-#define TSR_VERIFY_EVIDENCE_ACTIVATIONS_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 
@@ -30,8 +29,6 @@ const tsr_tensor *tsr_activations_find(const tsr_checkpoint *file, const char *w
 /* Reads rows [0, m). Lowers m to the number of existing rows. TSR_E_SHAPE: rows are not k long. TSR_E_VALUE: NaN or
  * Inf. TSR_E_UNSUPPORTED: another dtype. */
 tsr_status tsr_activations_read(const tsr_checkpoint *file, const tsr_tensor *tensor, size_t *m, size_t k, uint16_t *x,
-                                tsr_err *err) TSR_WARN_UNUSED;
+                                tsr_err *err);
 
 bool tsr_activations_are_zero(const uint16_t *x, size_t n);
-
-#endif

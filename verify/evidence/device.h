@@ -3,8 +3,7 @@
  * Operands and results are in host memory; the functions of a GPU copy them. Every device has the CPU's kernels and
  * models; a GPU also has its own kernels. A test plants faults by making its own table. Thread-safe once open:
  * functions that cannot run concurrently wait for each other. */
-#ifndef TSR_VERIFY_EVIDENCE_DEVICE_H
-#define TSR_VERIFY_EVIDENCE_DEVICE_H
+#pragma once
 
 #include "common/status.h"
 #include "kernels/cpu/causal_attention.h"
@@ -222,34 +221,29 @@ typedef enum tsr_device_kind { TSR_DEVICE_AUTO, TSR_DEVICE_CPU, TSR_DEVICE_CUDA 
 
 /* Opens a device at `device`, which must not move. AUTO selects a suitable GPU if there is one, else the CPU; then
  * `note` (may be NULL) has the reason. TSR_E_DEVICE: CUDA was requested, and there is no suitable GPU. */
-tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *note, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *note, tsr_err *err);
 
 /* Closes a device. A zero-initialized one is allowed. */
 void tsr_device_close(tsr_device *device);
 
 /* Adds a kernel to the table and sets its device. TSR_E_UNSUPPORTED: there are TSR_DEVICE_KERNELS of its kind
  * already. */
-tsr_status tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epilogue,
-                                   tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequant, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only *weight_only,
-                                      tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_device_add_mx_dequant(tsr_device *device, const tsr_device_mx_dequant *mx_dequant,
-                                     tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_device_add_mx_gemm(tsr_device *device, const tsr_device_mx_gemm *mx_gemm, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_device_add_index(tsr_device *device, const tsr_device_index *index, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm, tsr_err *err);
+tsr_status tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epilogue, tsr_err *err);
+tsr_status tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequant, tsr_err *err);
+tsr_status tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only *weight_only, tsr_err *err);
+tsr_status tsr_device_add_mx_dequant(tsr_device *device, const tsr_device_mx_dequant *mx_dequant, tsr_err *err);
+tsr_status tsr_device_add_mx_gemm(tsr_device *device, const tsr_device_mx_gemm *mx_gemm, tsr_err *err);
+tsr_status tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla, tsr_err *err);
+tsr_status tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill, tsr_err *err);
+tsr_status tsr_device_add_index(tsr_device *device, const tsr_device_index *index, tsr_err *err);
 
 /* Records that the device lacks a kernel. Notes beyond the buffer are dropped. */
 void tsr_device_leave_out(tsr_device *device, const char *check, const char *name, const char *why);
 
 /* Runs the grouped kernel if there is one, else the dense kernel for the rows of each expert. */
 tsr_status tsr_device_run_grouped(const tsr_device_gemm *kernel, size_t rank, const tsr_grouped_gemm *grouped,
-                                  tsr_out out, tsr_err *err) TSR_WARN_UNUSED;
+                                  tsr_out out, tsr_err *err);
 
 /* Adds the GPU's kernels to a table that has the CPU's, and sets its name. Only if Tessera was built with CUDA. */
-tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err);

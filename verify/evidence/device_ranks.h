@@ -2,8 +2,7 @@
  *
  * With enough GPUs and NCCL, each rank has a GPU of this process. Otherwise ranks run one after another on one device,
  * and their parts are added in the order of the ranks. */
-#ifndef TSR_VERIFY_EVIDENCE_DEVICE_RANKS_H
-#define TSR_VERIFY_EVIDENCE_DEVICE_RANKS_H
+#pragma once
 
 #include "verify/evidence/device.h"
 #include "verify/evidence/jobs.h"
@@ -20,10 +19,7 @@ enum { TSR_RANKS_HOW = 64 };
  * GPU, the reason is listed in `evidence` as skipped, once for each subject. TSR_E_DEVICE: connecting the GPUs
  * failed, or ranks would share a GPU although the options demand one for each. */
 tsr_status tsr_device_ranks_spread(const tsr_device_ranks *ranks, const tsr_kernel_options *options,
-                                   const char *subject, char how[TSR_RANKS_HOW], tsr_evidence *evidence,
-                                   tsr_err *err) TSR_WARN_UNUSED;
+                                   const char *subject, char how[TSR_RANKS_HOW], tsr_evidence *evidence, tsr_err *err);
 
 /* Returns true if all ranks hold the same bits: sums [ranks][n]. */
 bool tsr_device_ranks_agree(const float *sums, size_t ranks, size_t n);
-
-#endif

@@ -1,7 +1,6 @@
 /* Results of kernel checks: one judgement per kernel, result type and tensor, with figures and the position of the
  * largest error. Quantization error and kernel error are separate judgements. */
-#ifndef TSR_VERIFY_EVIDENCE_EVIDENCE_H
-#define TSR_VERIFY_EVIDENCE_EVIDENCE_H
+#pragma once
 
 #include "common/arena.h"
 #include "verify/compare/metrics.h"
@@ -74,18 +73,14 @@ const char *tsr_error_kind_name(tsr_error_kind kind);
 /* Returns the name: "read", ... Static storage. */
 const char *tsr_phase_name(tsr_phase phase);
 
-tsr_status tsr_evidence_add(tsr_evidence *evidence, const tsr_judgement *judgement, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_evidence_skip(tsr_evidence *evidence, const char *subject, const char *why,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_evidence_add(tsr_evidence *evidence, const tsr_judgement *judgement, tsr_err *err);
+tsr_status tsr_evidence_skip(tsr_evidence *evidence, const char *subject, const char *why, tsr_err *err);
 
 /* Appends everything in `more` to `evidence` and empties `more`. */
-tsr_status tsr_evidence_join(tsr_evidence *evidence, tsr_evidence *more, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_evidence_join(tsr_evidence *evidence, tsr_evidence *more, tsr_err *err);
 
 /* Fails if nothing was judged, or, with `kernels`, if no kernel was judged and no fault was found, because a check that
  * compared nothing must not pass. TSR_E_UNSUPPORTED. `path` is the checkpoint, for the message. */
-tsr_status tsr_evidence_require(const tsr_evidence *evidence, bool kernels, const char *path,
-                                tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_evidence_require(const tsr_evidence *evidence, bool kernels, const char *path, tsr_err *err);
 
 void tsr_evidence_free(tsr_evidence *evidence);
-
-#endif

@@ -36,7 +36,8 @@ void tsr_lap(tsr_evidence *evidence, tsr_phase phase, double *since)
     *since = now;
 }
 
-bool tsr_is_selected(const tsr_kernel_options *options, const char *name)
+/* Returns true if a name is selected by the options. */
+static bool is_selected(const tsr_kernel_options *options, const char *name)
 {
     bool selected = options->n_globs == 0;
     for (size_t i = 0; !selected && i < options->n_globs; i++)
@@ -80,7 +81,7 @@ tsr_status tsr_find_subjects(const tsr_kernel_options *options, const tsr_subjec
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the tensors to check");
     for (size_t i = 0; i < weights->count; i++) {
         const char *const name = weights->items[i].values->name;
-        const char *why = tsr_is_selected(options, name) ? subjects->unfit(&weights->items[i]) : "";
+        const char *why = is_selected(options, name) ? subjects->unfit(&weights->items[i]) : "";
         if (why == NULL && subjects->need_inputs && inputs != NULL && tsr_activations_find(inputs, name) == NULL)
             why = "the file of activations has none for it";
         if (why == NULL)
@@ -114,8 +115,9 @@ tsr_status tsr_subjects_exist(const tsr_kernel_options *options, const tsr_subje
     return status;
 }
 
-tsr_status tsr_find_jobs(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices, size_t *n,
-                         tsr_evidence *evidence, tsr_err *err)
+/* Finds jobs like tsr_find_subjects, but keeps only options->sample of them. */
+static tsr_status find_jobs(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
+                            size_t *n, tsr_evidence *evidence, tsr_err *err)
 {
     TSR_TRY(tsr_find_subjects(options, subjects, indices, n, evidence, err));
     evidence->candidates = *n;
@@ -194,7 +196,7 @@ tsr_status tsr_run_check(const tsr_kernel_options *options, const tsr_subjects *
                          tsr_job_fn *job, void *context, tsr_evidence *evidence, tsr_err *err)
 {
     size_t n = 0;
-    tsr_status status = tsr_find_jobs(options, subjects, indices, &n, evidence, err);
+    tsr_status status = find_jobs(options, subjects, indices, &n, evidence, err);
     if (status == TSR_OK)
         status = tsr_run_jobs(options, n, job, context, evidence, err);
     if (status == TSR_OK)

@@ -1,6 +1,5 @@
 /* Shared by all kernel checks: the selection of tensors and inputs, the limits, and the threads that run the jobs. */
-#ifndef TSR_VERIFY_EVIDENCE_JOBS_H
-#define TSR_VERIFY_EVIDENCE_JOBS_H
+#pragma once
 
 #include "common/parallel/threads.h"
 #include "verify/compare/compare.h"
@@ -59,13 +58,10 @@ typedef struct tsr_kernel_options {
  * empty. TSR_E_NOT_APPLICABLE: no weight that is selected is of the check's kinds. TSR_E_MISMATCH: `against` lacks a
  * tensor. */
 typedef tsr_status tsr_kernel_check_fn(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence,
-                                       tsr_err *err) TSR_WARN_UNUSED;
+                                       tsr_err *err);
 
 /* Checks that the model has weights for a check. Same statuses as tsr_subjects_exist. */
-typedef tsr_status tsr_kernel_applies_fn(const tsr_kernel_options *options, tsr_err *err) TSR_WARN_UNUSED;
-
-/* Returns true if a name is selected by the options. */
-bool tsr_is_selected(const tsr_kernel_options *options, const char *name);
+typedef tsr_status tsr_kernel_applies_fn(const tsr_kernel_options *options, tsr_err *err);
 
 /* The weights that a check accepts. */
 typedef struct tsr_subjects {
@@ -87,16 +83,11 @@ const char *tsr_without_kernels(const tsr_weight *weight);
  * failure. Weights that are not accepted are listed in `evidence` as skipped, with the reason. TSR_E_NOT_APPLICABLE:
  * none is accepted. TSR_E_UNSUPPORTED: none has inputs in the file of activations. */
 tsr_status tsr_find_subjects(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
-                             size_t *n, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
-
-/* Finds jobs like tsr_find_subjects, but keeps only options->sample of them. */
-tsr_status tsr_find_jobs(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices, size_t *n,
-                         tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+                             size_t *n, tsr_evidence *evidence, tsr_err *err);
 
 /* Checks that there are subjects, regardless of the inputs given. TSR_E_NOT_APPLICABLE: there are none, with the
  * reason. TSR_E_MISMATCH: options->against lacks the original of one. */
-tsr_status tsr_subjects_exist(const tsr_kernel_options *options, const tsr_subjects *subjects,
-                              tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_subjects_exist(const tsr_kernel_options *options, const tsr_subjects *subjects, tsr_err *err);
 
 /* Keeps options->sample of the n indices in `items`, in order. Returns their number. */
 size_t tsr_sample(const tsr_kernel_options *options, size_t *items, size_t n);
@@ -107,26 +98,25 @@ typedef tsr_status tsr_job_fn(void *context, size_t at, tsr_evidence *evidence, 
 /* Runs n jobs on options->run.threads threads. Evidence is joined in their order. The first failure stops all.
  * TSR_E_CANCELLED: stopped by *cancel. */
 tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn *job, void *context,
-                        tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+                        tsr_evidence *evidence, tsr_err *err);
 
-/* Runs a whole check with a job for each tensor: tsr_find_jobs, which leaves the tensors in *indices while the jobs
- * run, tsr_run_jobs, and tsr_jobs_require. */
+/* Runs a whole check with a job for each of options->sample tensors of tsr_find_subjects, which are in *indices while the
+ * jobs run: tsr_run_jobs, then tsr_jobs_require. */
 tsr_status tsr_run_check(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
-                         tsr_job_fn *job, void *context, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+                         tsr_job_fn *job, void *context, tsr_evidence *evidence, tsr_err *err);
 
 /* Fails unless a kernel was judged or a fault was found, because a check that compared nothing must not pass.
  * TSR_E_NOT_APPLICABLE: no kernel accepts any of the weights. TSR_E_UNSUPPORTED: another reason. */
-tsr_status tsr_jobs_require(const tsr_kernel_options *options, const tsr_evidence *evidence,
-                            tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_jobs_require(const tsr_kernel_options *options, const tsr_evidence *evidence, tsr_err *err);
 
 /* Loads a piece of a weight, and adds time and bytes to the evidence. `view` must live as long as the reader is
  * used. */
 tsr_status tsr_load_piece(tsr_weight_reader *reader, const tsr_side *side, const tsr_weight *weight,
-                          const tsr_piece *piece, tsr_view *view, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+                          const tsr_piece *piece, tsr_view *view, tsr_evidence *evidence, tsr_err *err);
 
 /* Finds the weight with the same name and shape among the originals. TSR_E_MISMATCH: none. */
 tsr_status tsr_find_original(const tsr_side *against, const tsr_weight *weight, const tsr_weight **original,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_err *err);
 
 /* Adds the seconds since *since to a phase, and sets *since to now. */
 void tsr_lap(tsr_evidence *evidence, tsr_phase phase, double *since);
@@ -160,6 +150,4 @@ void tsr_judge(tsr_judgement *judgement, const double *x, const double *y, size_
 /* Adds the metrics of y against x, both [m][n], on several threads, with the bits of one thread. If `base` is not
  * NULL, those of y - base against x - base. */
 tsr_status tsr_measure(tsr_metrics *metrics, const double *x, const double *y, const double *base, size_t m, size_t n,
-                       const tsr_run_options *run, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                       const tsr_run_options *run, tsr_err *err);

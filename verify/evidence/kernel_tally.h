@@ -14,8 +14,7 @@
  * as one error.
  *
  * docs/verify-kernels.md has the limits and the rate of false alarms. */
-#ifndef TSR_VERIFY_EVIDENCE_KERNEL_TALLY_H
-#define TSR_VERIFY_EVIDENCE_KERNEL_TALLY_H
+#pragma once
 
 #include "verify/evidence/jobs.h"
 
@@ -67,7 +66,7 @@ typedef struct tsr_kernel_tally {
 } tsr_kernel_tally;
 
 /* Starts a tally. Allocates only if the bias is judged; tsr_kernel_tally_end frees it. */
-tsr_status tsr_kernel_tally_begin(tsr_kernel_tally *tally, const tsr_tally_of *of, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_kernel_tally_begin(tsr_kernel_tally *tally, const tsr_tally_of *of, tsr_err *err);
 
 /* Adds element [row][col]. `variance` is the expected square of the error; 0: unknown. A NaN exceeds every bound. */
 void tsr_kernel_tally_count(tsr_kernel_tally *tally, size_t row, size_t col, double exact, double got, double bound,
@@ -76,10 +75,8 @@ void tsr_kernel_tally_count(tsr_kernel_tally *tally, size_t row, size_t col, dou
 /* Adds the judgement to the evidence. If it exceeds the limits and has no fault yet, sets one of these faults, or one
  * that describes its bias. */
 tsr_status tsr_kernel_tally_end(tsr_kernel_tally *tally, const tsr_kernel_limits *limits, const char *fault,
-                                const char *rms_fault, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+                                const char *rms_fault, tsr_evidence *evidence, tsr_err *err);
 
 /* Ends the tally with faults that state by how much the kernel exceeds the bound of `adder`, such as "FP32". */
 tsr_status tsr_kernel_tally_end_by(tsr_kernel_tally *tally, const tsr_kernel_limits *limits, const char *adder,
-                                   tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                                   tsr_evidence *evidence, tsr_err *err);

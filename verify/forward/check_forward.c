@@ -1,7 +1,6 @@
 /* Compares the forward passes of source and model layer by layer. */
 #include "verify/forward/check_parts.h"
 
-#include "common/checked.h"
 #include "common/parallel/threads.h"
 #include "verify/evidence/jobs.h"
 

@@ -5,8 +5,7 @@
  * the model's layer runs on the source's input. The logits get SQNR, Kullback-Leibler divergence, the share of
  * positions with the same likeliest token, and both perplexities. With a reference, the layers of another
  * implementation are compared with those of the source. See docs/verify-forward.md. */
-#ifndef TSR_VERIFY_FORWARD_CHECK_FORWARD_H
-#define TSR_VERIFY_FORWARD_CHECK_FORWARD_H
+#pragma once
 
 #include "common/parallel/threads.h"
 #include "verify/evidence/device.h"
@@ -75,17 +74,15 @@ typedef struct tsr_forward_figures {
 
 /* Checks that a forward pass is implemented for both models. TSR_E_NOT_APPLICABLE: it is not, with the reason.
  * TSR_E_USAGE: the requested layers do not exist. Does not read weights or tokens. */
-tsr_status tsr_forward_applies(const tsr_forward_request *request, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_applies(const tsr_forward_request *request, tsr_err *err);
 
 /* Checks what can be checked before a run: the devices exist, the forward passes are implemented, the tokens can be read,
  * are below the vocabulary and fit into run.memory. Reads no weights: the model may be a checkpoint without data. Errors
  * are those of tsr_check_forward. */
-tsr_status tsr_forward_check_request(const tsr_forward_request *request, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_check_request(const tsr_forward_request *request, tsr_err *err);
 
 /* Runs the check. Errors are those of verify/forward/forward.h and verify/forward/tokens/token_file.h, and:
  * TSR_E_USAGE: the layers do not exist. TSR_E_NOT_APPLICABLE: it needs more than run.memory. TSR_E_MISMATCH: the
  * models have different sizes. TSR_E_SHAPE: a tensor of the reference has another shape. */
 tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *evidence, tsr_forward_figures *figures,
-                             tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                             tsr_err *err);

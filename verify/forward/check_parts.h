@@ -1,6 +1,5 @@
 /* Functions shared by the files of the check of a forward pass, and private to them. */
-#ifndef TSR_VERIFY_FORWARD_CHECK_PARTS_H
-#define TSR_VERIFY_FORWARD_CHECK_PARTS_H
+#pragma once
 
 #include "verify/evidence/jobs.h"
 #include "verify/forward/check_forward.h"
@@ -53,8 +52,7 @@ typedef struct tsr_forward_check {
 } tsr_forward_check;
 
 /* Opens the devices of a request. On the CPU they are simulated. TSR_E_DEVICE: there are fewer GPUs. */
-tsr_status tsr_forward_open_devices(const tsr_forward_request *request, tsr_forward_devices *devices,
-                                    tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_open_devices(const tsr_forward_request *request, tsr_forward_devices *devices, tsr_err *err);
 void tsr_forward_close_devices(tsr_forward_devices *devices);
 
 /* A step of both passes: `run` is called for the source (i = 0) and for the model (1), at the same time if each has
@@ -64,7 +62,7 @@ typedef struct tsr_forward_both {
     tsr_status (*run)(const struct tsr_forward_both *both, tsr_forward *forward, size_t i, tsr_err *err);
     void *context;
 } tsr_forward_both;
-tsr_status tsr_forward_run_both(const tsr_forward_both *both, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_run_both(const tsr_forward_both *both, tsr_err *err);
 
 /* Returns true if all tokens run at once through a layer: later layers and comparisons need an indexer's choice for all of
  * them, and products of the inputs of experts are finished expert by expert. */
@@ -74,11 +72,10 @@ bool tsr_forward_runs_whole(const tsr_forward *forward);
  * a time need more than `memory` bytes, even if they run sequence by sequence (TSR_E_NOT_APPLICABLE; 0: no limit). Limits
  * the room of the operations to what remains. */
 tsr_status tsr_forward_check_tokens(const tsr_forward *forward, const tsr_tokens *tokens, uint64_t passes,
-                                    uint64_t memory, tsr_err *err) TSR_WARN_UNUSED;
+                                    uint64_t memory, tsr_err *err);
 
 /* Computes the embeddings x [count][hidden], on the host. */
-tsr_status tsr_forward_embed_states(tsr_forward *forward, const tsr_tokens *tokens, double *x,
-                                    tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_embed_states(tsr_forward *forward, const tsr_tokens *tokens, double *x, tsr_err *err);
 
 /* A layer's inputs and outputs on the host, in `parts` of as many rows. An input may be an output. */
 typedef struct tsr_forward_states {
@@ -91,8 +88,7 @@ typedef struct tsr_forward_states {
 /* Runs layer `layer` of a model over states; `tokens` are those of all parts. Runs as many sequences at a time as the
  * memory of the operations has room for. */
 tsr_status tsr_forward_run_layer(tsr_forward *forward, size_t layer, const tsr_tokens *tokens,
-                                 const tsr_forward_states *states, uint32_t *choices, bool *routed,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+                                 const tsr_forward_states *states, uint32_t *choices, bool *routed, tsr_err *err);
 
 tsr_judgement tsr_forward_blank(const char *subject, const char *what, tsr_error_kind kind);
 
@@ -110,13 +106,10 @@ double tsr_log_sum(const double *x, size_t n);
 double tsr_divergence(const double *x, double zx, const double *y, double zy, size_t n);
 
 /* Computes logits [n][vocabulary] of n rows of states on the host. */
-tsr_status tsr_forward_logits_of(tsr_forward *forward, const double *x, size_t n, double *logits,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_logits_of(tsr_forward *forward, const double *x, size_t n, double *logits, tsr_err *err);
 
 /* Applies the final norm and head of each model to its current stream, and sums up the differences of the logits. */
-tsr_status tsr_forward_compare_heads(tsr_forward_check *check, tsr_judgement *total, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_compare_heads(tsr_forward_check *check, tsr_judgement *total, tsr_err *err);
 
 /* Adds the last judgement: that of the logits. */
-tsr_status tsr_forward_judge_logits(tsr_forward_check *check, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_forward_judge_logits(tsr_forward_check *check, tsr_err *err);

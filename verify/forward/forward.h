@@ -12,8 +12,7 @@
  * experts. Softmax scores choose by score (deepseek_v2: among the groups with the best experts, unless topk_method is
  * greedy). Weights of the chosen experts are their scores, divided by their sum if norm_topk_prob is true, times
  * routed_scaling_factor. */
-#ifndef TSR_VERIFY_FORWARD_FORWARD_H
-#define TSR_VERIFY_FORWARD_FORWARD_H
+#pragma once
 
 #include "verify/compare/compare.h"
 #include "verify/forward/collect/collector.h"
@@ -197,7 +196,7 @@ typedef struct tsr_forward {
 
 /* Opens a model. `side` must outlive it; its weights may come from tsr_weights_survey. TSR_E_UNSUPPORTED: an unknown
  * family, activation, window or RoPE. TSR_E_FORMAT: config.json lacks a setting. */
-tsr_status tsr_forward_open(tsr_forward *forward, const tsr_side *side, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_open(tsr_forward *forward, const tsr_side *side, tsr_err *err);
 void tsr_forward_close(tsr_forward *forward);
 
 /* Writes the families' names, separated by ", ". Returns text. */
@@ -215,18 +214,14 @@ uint64_t tsr_forward_layer_memory(const tsr_forward *forward, size_t tokens, siz
 size_t tsr_forward_chunk(const tsr_forward *forward, size_t positions);
 
 /* Computes the states before the first layer x [count][width], in the ops' memory, where all activations are. */
-tsr_status tsr_forward_embed(tsr_forward *forward, const tsr_tokens *tokens, tsr_activation *x,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_embed(tsr_forward *forward, const tsr_tokens *tokens, tsr_activation *x, tsr_err *err);
 
 /* Runs layer `layer` in place. `choices` (may be NULL) is [count][router.chosen] on the host: the experts of each
  * token, best first. *routed is true if the layer chooses experts. TSR_E_FORMAT: a tensor is missing. TSR_E_SHAPE: a
  * shape contradicts config.json. TSR_E_CANCELLED. */
 tsr_status tsr_forward_layer(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, tsr_activation *x,
-                             uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
+                             uint32_t *choices, bool *routed, tsr_err *err);
 
 /* Computes logits [n][vocabulary] of n states, on the host, with the final norm and the head. A tied head is the
  * embedding. */
-tsr_status tsr_forward_logits(tsr_forward *forward, const tsr_activation *x, size_t n, double *logits,
-                              tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_forward_logits(tsr_forward *forward, const tsr_activation *x, size_t n, double *logits, tsr_err *err);

@@ -149,7 +149,8 @@ tsr_status tsr_forward_collect(const tsr_forward *f, const char *module, const t
     return f->collector == NULL ? TSR_OK : tsr_collect(f->collector, &rows, err);
 }
 
-tsr_status tsr_forward_collect_product(const tsr_forward *f, const tsr_layer_product *p, tsr_err *err)
+/* Collects the input of a product, if the pass has a collector. */
+static tsr_status collect_product(const tsr_forward *f, const tsr_layer_product *p, tsr_err *err)
 {
     char module[TSR_MAX_NAME];
     if (f->collector == NULL || p->part || (p->weight == NULL && p->stack == NULL))
@@ -200,7 +201,7 @@ tsr_status tsr_forward_product(tsr_forward *f, const tsr_layer_product *p, tsr_h
     if (y->x == NULL)
         TSR_TRY(tsr_hold_unset(f, y, p->n * p->rows, err));
     linear.y = tsr_at(f->ops, y->x, p->first_row);
-    TSR_GOTO(tsr_forward_collect_product(f, p, err));
+    TSR_GOTO(collect_product(f, p, err));
     if (p->bias != NULL)
         TSR_GOTO(f->ops->fill(f->ops, y->x, p->n, p->rows, p->bias, err));
     TSR_GOTO(take_input(f, p, &input, &linear.x, &linear.ld_x, err));

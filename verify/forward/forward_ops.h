@@ -3,8 +3,7 @@
  * Activations ([rows][columns]) are in memory allocated by `make` of the table, and only functions of the table access
  * them. Vectors of weights (gains, biases) and all parameters are on the host, in double. The functions of the CPU
  * (forward_ops.c) are the definition. Those of a GPU compute the same sums in another order, in FP64 or FP32. */
-#ifndef TSR_VERIFY_FORWARD_FORWARD_OPS_H
-#define TSR_VERIFY_FORWARD_FORWARD_OPS_H
+#pragma once
 
 #include "common/atomics.h"
 #include "common/gate.h"
@@ -226,11 +225,11 @@ static inline double *tsr_doubles(const tsr_activation *x)
     .quantize = quantize, .round = round_all
 
 /* Implement ops->attend, ops->index, ops->convolve, ops->recur and ops->compress on the CPU. */
-tsr_status tsr_cpu_attend(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_cpu_index(tsr_ops *ops, const tsr_op_index *args, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_cpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_cpu_recur(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_cpu_compress(tsr_ops *ops, const tsr_op_compress *args, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cpu_attend(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err);
+tsr_status tsr_cpu_index(tsr_ops *ops, const tsr_op_index *args, tsr_err *err);
+tsr_status tsr_cpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err);
+tsr_status tsr_cpu_recur(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err);
+tsr_status tsr_cpu_compress(tsr_ops *ops, const tsr_op_compress *args, tsr_err *err);
 
 /* Returns the operations of the CPU. */
 tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel);
@@ -238,6 +237,4 @@ tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel);
 /* Calls ops->linear, with the rows of W divided among `ops` and its further tables if that is faster. One table sums
  * all terms of an element. In FP64 on the CPU their order is fixed, so that results do not depend on the number of
  * tables. */
-tsr_status tsr_ops_linear(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_ops_linear(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err);

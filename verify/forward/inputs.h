@@ -9,8 +9,7 @@
  *   nvfp4   e2m1 with an e4m3 scale per 16 columns: amax / 6 times a static divisor of the tensor, by which the scale
  *           is divided again on reading. If the checkpoint has a factor, the divisor is its reciprocal in FP32.
  * (vLLM: per_token_group_quant_fp8, scaled_fp8_quant, scaled_int8_quant, scaled_fp4_quant.) */
-#ifndef TSR_VERIFY_FORWARD_INPUTS_H
-#define TSR_VERIFY_FORWARD_INPUTS_H
+#pragma once
 
 #include "verify/values/weight_reader.h"
 
@@ -42,7 +41,7 @@ const char *tsr_input_choice_name(tsr_input_choice choice);
 /* Sets *coding to the input quantization of this weight. Inputs of a plain weight are never quantized.
  * TSR_E_UNSUPPORTED: the checkpoint states an unknown form; the message names an option that helps. */
 tsr_status tsr_input_coding_of(tsr_input_coding *coding, tsr_input_choice choice, const tsr_side *side,
-                               const tsr_weight *weight, tsr_err *err) TSR_WARN_UNUSED;
+                               const tsr_weight *weight, tsr_err *err);
 
 /* Writes "fp8, 128 columns to a scale", ... for people. Returns text. */
 const char *tsr_input_coding_text(const tsr_input_coding *coding, char *text, size_t size);
@@ -52,5 +51,3 @@ void tsr_input_quantize(const tsr_input_coding *coding, double *x, size_t n);
 
 /* Returns the nearest BF16, ties to even. */
 double tsr_round_bf16(double x);
-
-#endif

@@ -6,13 +6,10 @@
  * are also multiplied and compared with their originals: verify/kernels/check_weight_only.h.
  *
  * Codes of MXFP4, NVFP4 and MXFP8 are converted to BF16 without a layout: verify/kernels/check_mx_dequant.h. */
-#ifndef TSR_VERIFY_KERNELS_CHECK_DEQUANT_H
-#define TSR_VERIFY_KERNELS_CHECK_DEQUANT_H
+#pragma once
 
 #include "verify/evidence/jobs.h"
 
 /* `outs` is limited to F16 and BF16. */
 tsr_kernel_check_fn tsr_check_dequant;
 tsr_kernel_applies_fn tsr_dequant_applies;
-
-#endif

@@ -10,13 +10,10 @@
  * of that file. azp_with_adj must equal the zero point times azp_adj. Generated activations are then scaled to the
  * range of input_scale; activations from a file must lie in that range. Without input_scale, activations are
  * quantized by their own range. */
-#ifndef TSR_VERIFY_KERNELS_CHECK_EPILOGUE_H
-#define TSR_VERIFY_KERNELS_CHECK_EPILOGUE_H
+#pragma once
 
 #include "verify/evidence/jobs.h"
 
 /* For symmetric int8 with one scale per row or per tensor. */
 tsr_kernel_check_fn tsr_check_epilogue;
 tsr_kernel_applies_fn tsr_epilogue_applies;
-
-#endif

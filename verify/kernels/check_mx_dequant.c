@@ -3,7 +3,6 @@
 
 #include "common/float_bits.h"
 #include "common/parallel/threads.h"
-#include "verify/evidence/activations.h"
 
 #include <stdio.h>
 #include <string.h>

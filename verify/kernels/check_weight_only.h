@@ -5,8 +5,7 @@
  * code is also compared with its original.
  *
  * Kernel error: every kernel compared with double over the same operands, with one token, with 16 and with all. */
-#ifndef TSR_VERIFY_KERNELS_CHECK_WEIGHT_ONLY_H
-#define TSR_VERIFY_KERNELS_CHECK_WEIGHT_ONLY_H
+#pragma once
 
 #include "kernels/cpu/ft_layout.h"
 #include "verify/evidence/jobs.h"
@@ -23,6 +22,4 @@ typedef struct tsr_weight_only {
 } tsr_weight_only;
 
 /* Adds findings to `evidence`. A product that no kernel accepts is skipped there, with the reason. */
-tsr_status tsr_judge_weight_only(const tsr_weight_only *w, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_judge_weight_only(const tsr_weight_only *w, tsr_evidence *evidence, tsr_err *err);

@@ -1,6 +1,5 @@
 /* Operands of int8 products: codes, scales, bias, and activations quantized in four ways. */
-#ifndef TSR_VERIFY_KERNELS_EPILOGUE_OPERANDS_H
-#define TSR_VERIFY_KERNELS_EPILOGUE_OPERANDS_H
+#pragma once
 
 #include "verify/evidence/jobs.h"
 
@@ -52,13 +51,11 @@ typedef struct tsr_epilogue_operands {
 
 /* Reads input_scale, reads or generates the activations, quantizes them, and allocates the remaining arrays. All
  * memory is in operands->arena, also on failure. */
-tsr_status tsr_epilogue_operands_begin(tsr_epilogue_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_epilogue_operands_begin(tsr_epilogue_operands *operands, tsr_err *err);
 
 /* Reads codes, scales and bias, and computes the exact sums and the products of the originals. Scales or a bias that
  * make the product impossible to compute become findings, and set operands->unfit. */
-tsr_status tsr_epilogue_operands_fill(tsr_epilogue_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_epilogue_operands_fill(tsr_epilogue_operands *operands, tsr_err *err);
 
 /* Computes azp_adj and azp_with_adj, and compares those of the extra file, for all channels. */
-tsr_status tsr_epilogue_operands_get_azp(tsr_epilogue_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_epilogue_operands_get_azp(tsr_epilogue_operands *operands, tsr_err *err);

@@ -1,6 +1,5 @@
 /* Runs block FP8 kernels over one job in the layouts of serving code and divided among ranks, and judges them. */
-#ifndef TSR_VERIFY_KERNELS_GEMM_LAYOUTS_H
-#define TSR_VERIFY_KERNELS_GEMM_LAYOUTS_H
+#pragma once
 
 #include "verify/kernels/gemm_operands.h"
 
@@ -22,13 +21,13 @@ typedef struct tsr_gemm_laid_out {
 
 /* Arranges all rows, or only the judged ones. tsr_gemm_laid_out_free frees the memory, also after a failure. */
 tsr_status tsr_gemm_lay_out(const tsr_gemm_operands *operands, tsr_gemm_layout layout, bool all, tsr_gemm_laid_out *to,
-                            tsr_err *err) TSR_WARN_UNUSED;
+                            tsr_err *err);
 void tsr_gemm_laid_out_free(tsr_gemm_laid_out *laid_out);
 
 /* Runs a kernel over the operands; `rank` selects its GPU. *ran is false if the kernel does not support them, which is
  * listed in the evidence as skipped. */
 tsr_status tsr_gemm_run_once(tsr_gemm_operands *operands, const tsr_device_gemm *kernel, size_t rank, tsr_out out,
-                             tsr_gemm_laid_out *laid_out, bool *ran, tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_gemm_laid_out *laid_out, bool *ran, tsr_err *err);
 
 /* Gathers the results of the judged rows. Returns a description of a fault in the padding rows, or NULL. */
 const char *tsr_gemm_gather(const tsr_gemm_operands *operands, const tsr_gemm_laid_out *laid_out);
@@ -45,13 +44,13 @@ typedef struct tsr_gemm_result {
 } tsr_gemm_result;
 
 /* Adds a judgement of a result. */
-tsr_status tsr_gemm_judge(tsr_gemm_operands *operands, const tsr_gemm_result *result, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gemm_judge(tsr_gemm_operands *operands, const tsr_gemm_result *result, tsr_err *err);
 
 /* Returns the words for a layout in names of results: "", ", contiguous" or ", masked". */
 const char *tsr_gemm_layout_words(tsr_gemm_layout layout);
 
 /* Runs every kernel of the device in this layout, and adds a judgement for each result type. */
-tsr_status tsr_gemm_run_layout(tsr_gemm_operands *operands, tsr_gemm_layout layout, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gemm_run_layout(tsr_gemm_operands *operands, tsr_gemm_layout layout, tsr_err *err);
 
 /* ---- tensor-parallel ranks (gemm_ranks.c) ----
  *
@@ -61,10 +60,8 @@ tsr_status tsr_gemm_run_layout(tsr_gemm_operands *operands, tsr_gemm_layout layo
 /* Checks that options->ranks can divide the row-parallel weights among the entries, and connects the GPUs of the ranks
  * (check->how). Row-parallel are block FP8 weights that loaders divide along K. The others are multiplied without ranks
  * only. TSR_E_USAGE: a weight cannot be divided. TSR_E_NOT_APPLICABLE: no weight is row-parallel. */
-tsr_status tsr_gemm_ranks_begin(tsr_gemm_check *check, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gemm_ranks_begin(tsr_gemm_check *check, tsr_evidence *evidence, tsr_err *err);
 
 /* Runs every kernel on each rank's part of the operands, adds the results, and judges the sum in each result type.
  * Sets of experts have the contiguous layout. */
-tsr_status tsr_gemm_check_ranks(tsr_gemm_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_gemm_check_ranks(tsr_gemm_operands *operands, tsr_err *err);

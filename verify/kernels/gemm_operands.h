@@ -1,6 +1,5 @@
 /* Operands of one job of tsr_check_gemm: a weight, or a set of experts of one shape, with their tokens. */
-#ifndef TSR_VERIFY_KERNELS_GEMM_OPERANDS_H
-#define TSR_VERIFY_KERNELS_GEMM_OPERANDS_H
+#pragma once
 
 #include "verify/evidence/device_ranks.h"
 #include "verify/evidence/jobs.h"
@@ -49,19 +48,17 @@ typedef struct tsr_gemm_operands {
 bool tsr_gemm_alike(const tsr_gemm_entry *a, const tsr_gemm_entry *b);
 
 /* Chooses the experts of a job: all, or a subset by the seed. */
-tsr_status tsr_gemm_choose_experts(tsr_gemm_operands *operands, size_t job, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gemm_choose_experts(tsr_gemm_operands *operands, size_t job, tsr_err *err);
 
 /* Chooses experts, tokens, and the judged rows and columns. Reads or generates the activations, and allocates the
  * remaining arrays. `job` is an index into c->jobs. tsr_gemm_operands_free frees the memory, also after a failure. */
-tsr_status tsr_gemm_operands_shape(tsr_gemm_operands *operands, size_t job, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gemm_operands_shape(tsr_gemm_operands *operands, size_t job, tsr_err *err);
 
 /* Quantizes the activations, reads the weights, and computes the exact products and those of the originals. Codes or
  * scales that make the product impossible to compute become findings, and set operands->unfit. */
-tsr_status tsr_gemm_operands_fill(tsr_gemm_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gemm_operands_fill(tsr_gemm_operands *operands, tsr_err *err);
 
 void tsr_gemm_operands_free(tsr_gemm_operands *operands);
 
 /* Returns the arguments for the product of expert `e` with its tokens, except d. */
 tsr_fp8_gemm_args tsr_gemm_expert_args(const tsr_gemm_operands *operands, size_t e);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * It has its own decoder (verify/values/weight_reader.h) and shares no arithmetic with the kernels. The sum of a
  * tile is exact, because products of e4m3 values are multiples of 2^-18 below 2^18. */
-#ifndef TSR_VERIFY_KERNELS_GEMM_ORACLE_H
-#define TSR_VERIFY_KERNELS_GEMM_ORACLE_H
+#pragma once
 
 #include "verify/evidence/device.h"
 
@@ -74,5 +73,3 @@ double tsr_half_step(tsr_out out, double x);
 /* Returns true if a result of magnitude `reach` may overflow `out`. `mass` is the sum of the magnitudes of its FP32
  * terms. Inf and NaN are then not errors. */
 bool tsr_may_overflow(tsr_out out, double reach, double mass);
-
-#endif

@@ -1,8 +1,7 @@
 /* Selected rows of a weight in small groups (MXFP4, NVFP4, MXFP8): codes, scale bytes, and scale values.
  *
  * The scale values are computed by verify's own decoders. */
-#ifndef TSR_VERIFY_KERNELS_MX_OPERAND_H
-#define TSR_VERIFY_KERNELS_MX_OPERAND_H
+#pragma once
 
 #include "kernels/cpu/mx_gemm.h"
 #include "verify/evidence/jobs.h"
@@ -34,12 +33,10 @@ const char *tsr_mx_subject_name(tsr_arena *arena, const tsr_weight *weight, uint
 /* Reads the rows that the options select into memory of `arena`. Scales, codes or a global scale without a value
  * become findings about the checkpoint, and *sound becomes false. */
 tsr_status tsr_mx_operand_read(const tsr_mx_subject *subject, tsr_arena *arena, tsr_mx_operand *operand, bool *sound,
-                               tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_evidence *evidence, tsr_err *err);
 
 /* Decodes codes into out[rows][k], without their scales. */
 void tsr_mx_decode_codes(tsr_mx_form form, const void *codes, size_t rows, size_t k, double *out);
 
 /* Decodes scales with their global scale into t[n], as the format defines them. */
 void tsr_mx_decode_scales(const tsr_mx_matrix *matrix, size_t n, double *t);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * It uses values that verify's own decoders computed (verify/values/decode.h), and shares no arithmetic with the
  * kernels. The sum of a group is exact, except for BF16 operands, where it is rounded as doubles are. */
-#ifndef TSR_VERIFY_KERNELS_MX_ORACLE_H
-#define TSR_VERIFY_KERNELS_MX_ORACLE_H
+#pragma once
 
 #include "verify/evidence/device.h"
 
@@ -37,5 +36,3 @@ double tsr_mx_variance(const tsr_mx_exact *exact, tsr_out out, size_t k, size_t 
 
 /* Returns true if Inf or NaN is allowed as the result. */
 bool tsr_mx_may_overflow(const tsr_mx_exact *exact, tsr_out out, size_t k, size_t group);
-
-#endif

@@ -6,14 +6,10 @@
  * Quantization error: the product of the quantized operands compared with that of the originals. Without originals
  * it is the error of quantizing the activations alone. Kernel error: every kernel of the device compared with double
  * over the same operands. */
-#ifndef TSR_VERIFY_KERNELS_MX_PRODUCT_H
-#define TSR_VERIFY_KERNELS_MX_PRODUCT_H
+#pragma once
 
 #include "verify/kernels/mx_operand.h"
 
 /* `outs` has bit 1 << tsr_out for each result type. A product that cannot be compared is skipped in the evidence,
  * with the reason. TSR_E_MISMATCH: `against` lacks the tensor. */
-tsr_status tsr_judge_mx_product(const tsr_mx_subject *subject, unsigned outs, tsr_evidence *evidence,
-                                tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_judge_mx_product(const tsr_mx_subject *subject, unsigned outs, tsr_evidence *evidence, tsr_err *err);

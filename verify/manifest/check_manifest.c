@@ -3,9 +3,9 @@
 
 #include "common/checked.h"
 #include "common/file.h"
+#include "common/grow.h"
 #include "common/parallel/parallel_for.h"
 #include "common/text.h"
-#include "formats/checkpoint/checkpoint.h"
 #include "formats/checkpoint/listing.h"
 
 #define XXH_INLINE_ALL
@@ -153,14 +153,8 @@ static tsr_status take_run(void *context, size_t i, size_t worker, tsr_err *err)
 
 tsr_status tsr_manifest_find(tsr_manifest_check *c, const tsr_manifest_finding *finding, tsr_err *err)
 {
-    if (c->count == c->capacity) {
-        const size_t capacity = c->capacity == 0 ? 64 : c->capacity * 2;
-        tsr_manifest_finding *const more = realloc(c->findings, capacity * sizeof *more);
-        if (more == NULL)
-            return tsr_out_of_memory(err, "for findings");
-        c->findings = more;
-        c->capacity = capacity;
-    }
+    if (!tsr_grow(&c->findings, c->count, &c->capacity, sizeof *c->findings))
+        return tsr_out_of_memory(err, "for findings");
     c->findings[c->count++] = *finding;
     return TSR_OK;
 }

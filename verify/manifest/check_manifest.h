@@ -1,7 +1,6 @@
 /* Verifies the files of an output against a manifest. Every byte is read once, by direct I/O if possible, so that the
  * disk is tested and not the page cache. */
-#ifndef TSR_VERIFY_MANIFEST_CHECK_MANIFEST_H
-#define TSR_VERIFY_MANIFEST_CHECK_MANIFEST_H
+#pragma once
 
 #include "common/parallel/threads.h"
 #include "common/text.h"
@@ -37,17 +36,14 @@ typedef struct tsr_manifest_check {
 
 /* Verifies the files of `dst`. TSR_E_IO: one cannot be read. The check must be freed even after a failure. */
 tsr_status tsr_manifest_check_run(tsr_manifest_check *check, const tsr_manifest *manifest, const char *dst,
-                                  const tsr_run_options *options, tsr_err *err) TSR_WARN_UNUSED;
+                                  const tsr_run_options *options, tsr_err *err);
 void tsr_manifest_check_free(tsr_manifest_check *check);
 
 /* Adds a finding. */
-tsr_status tsr_manifest_find(tsr_manifest_check *check, const tsr_manifest_finding *finding,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_manifest_find(tsr_manifest_check *check, const tsr_manifest_finding *finding, tsr_err *err);
 
 /* Returns the identifier of a fault for JSON: "bytes", "missing". */
 const char *tsr_manifest_fault_word(tsr_manifest_fault fault);
 
 /* Appends the finding as a sentence, without the name of the file. */
 void tsr_manifest_tell(tsr_text *text, const tsr_manifest_finding *finding);
-
-#endif

@@ -1,6 +1,5 @@
 /* Verifies a source against the digests of read data in a manifest. */
-#ifndef TSR_VERIFY_MANIFEST_CHECK_SOURCE_H
-#define TSR_VERIFY_MANIFEST_CHECK_SOURCE_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 #include "verify/manifest/check_manifest.h"
@@ -10,7 +9,4 @@
  * what was verified, ->passed_over the digests of other sources. TSR_E_IO: a file cannot be read. The check must be
  * freed even after a failure. */
 tsr_status tsr_source_check_run(tsr_manifest_check *check, const tsr_manifest_sources *reads,
-                                const tsr_checkpoint *source, const tsr_run_options *options,
-                                tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                                const tsr_checkpoint *source, const tsr_run_options *options, tsr_err *err);

@@ -3,6 +3,7 @@
 
 #include "common/checked.h"
 #include "common/file.h"
+#include "common/grow.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
 
@@ -38,19 +39,6 @@ bool tsr_manifest_digest_parse(const char *hex, size_t size, tsr_manifest_digest
     }
     *digest = (tsr_manifest_digest){.high = half[0], .low = half[1]};
     return size == HEX;
-}
-
-tsr_status tsr_manifest_grow(void **items, size_t count, size_t *capacity, size_t item, tsr_err *err)
-{
-    if (count < *capacity)
-        return TSR_OK;
-    const size_t wanted = *capacity == 0 ? 64 : *capacity * 2;
-    void *const more = realloc(*items, wanted * item);
-    if (more == NULL)
-        return tsr_out_of_memory(err, "for a manifest");
-    *items = more;
-    *capacity = wanted;
-    return TSR_OK;
 }
 
 /* ---- its own digest ---- */
@@ -101,7 +89,8 @@ static tsr_status read_digest(reading *r, tsr_manifest_digest *digest, tsr_err *
 static tsr_status add_piece(reading *r, uint64_t bytes, tsr_manifest_digest digest, tsr_err *err)
 {
     tsr_manifest *const s = r->manifest;
-    TSR_TRY(tsr_manifest_grow((void **)&s->pieces, s->n_pieces, &s->pieces_capacity, sizeof *s->pieces, err));
+    if (!tsr_grow(&s->pieces, s->n_pieces, &s->pieces_capacity, sizeof *s->pieces))
+        return tsr_out_of_memory(err, "for a manifest");
     s->pieces[s->n_pieces++] = (tsr_manifest_piece){.bytes = bytes, .digest = digest, .file = (uint32_t)s->n_files};
     return TSR_OK;
 }
@@ -318,8 +307,8 @@ static tsr_status end_file(reading *r, range *s, const cut *c, size_t first, tsr
         TSR_TRY(end_range(r, s, NULL, 0, err));
     if (!tsr_add_u64(manifest->bytes, s->bytes, &manifest->bytes))
         return refuse(r, err, "with these, more bytes than files can have", s->name);
-    TSR_TRY(tsr_manifest_grow((void **)&manifest->files, manifest->n_files, &manifest->files_capacity,
-                              sizeof *manifest->files, err));
+    if (!tsr_grow(&manifest->files, manifest->n_files, &manifest->files_capacity, sizeof *manifest->files))
+        return tsr_out_of_memory(err, "for a manifest");
     manifest->files[manifest->n_files++] = (tsr_manifest_file){
         .name = s->name, .bytes = s->bytes, .first_piece = first, .n_pieces = manifest->n_pieces - first};
     return TSR_OK;

@@ -1,7 +1,6 @@
 /* A parsed manifest (tessera.manifest.json, docs/formats.md). Everything in it has been checked for consistency. Shares
  * no code with the writer. */
-#ifndef TSR_VERIFY_MANIFEST_MANIFEST_PARSE_H
-#define TSR_VERIFY_MANIFEST_MANIFEST_PARSE_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -43,7 +42,7 @@ typedef struct tsr_manifest {
 
 /* Reads a manifest. TSR_E_FORMAT: it is damaged by its own digest, contradicts itself, or names files outside of the
  * output. TSR_E_UNSUPPORTED: another version. It must be freed even after a failure. */
-tsr_status tsr_manifest_read(tsr_manifest *manifest, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_manifest_read(tsr_manifest *manifest, const char *path, tsr_err *err);
 void tsr_manifest_free(tsr_manifest *manifest);
 
 tsr_manifest_digest tsr_manifest_digest_of(const void *data, size_t size);
@@ -52,8 +51,3 @@ tsr_manifest_digest tsr_manifest_digest_of(const void *data, size_t size);
 
 /* Parses 32 hex digits. Returns false if they are invalid. */
 bool tsr_manifest_digest_parse(const char *hex, size_t size, tsr_manifest_digest *digest);
-
-/* Makes room for one more of the `count` items of `item` bytes each. */
-tsr_status tsr_manifest_grow(void **items, size_t count, size_t *capacity, size_t item, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif

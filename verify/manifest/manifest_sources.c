@@ -3,6 +3,7 @@
 
 #include "common/checked.h"
 #include "common/file.h"
+#include "common/grow.h"
 #include "formats/json/json.h"
 
 #include <stdlib.h>
@@ -66,7 +67,8 @@ static tsr_status read_window(void *context, tsr_err *err)
     uint64_t behind, bytes;
     if (!measure(&w, &behind) || !tsr_mul_u64(w.rows, w.row_bytes, &bytes) || !tsr_add_u64(w.offset, bytes, &r->end))
         return refuse(r, err, "an empty window, or one beyond any file");
-    TSR_TRY(tsr_manifest_grow((void **)&to->windows, to->n_windows, &to->windows_capacity, sizeof *to->windows, err));
+    if (!tsr_grow(&to->windows, to->n_windows, &to->windows_capacity, sizeof *to->windows))
+        return tsr_out_of_memory(err, "for a manifest");
     to->windows[to->n_windows++] = w;
     return TSR_OK;
 }
@@ -105,7 +107,8 @@ static tsr_status read_input(void *context, tsr_err *err)
     in.n_windows = to->n_windows - in.first_window;
     if (in.file == NULL || in.name == NULL || in.n_windows == 0)
         return refuse(r, err, "an input without file, name or windows");
-    TSR_TRY(tsr_manifest_grow((void **)&to->inputs, to->n_inputs, &to->inputs_capacity, sizeof *to->inputs, err));
+    if (!tsr_grow(&to->inputs, to->n_inputs, &to->inputs_capacity, sizeof *to->inputs))
+        return tsr_out_of_memory(err, "for a manifest");
     to->inputs[to->n_inputs++] = in;
     return TSR_OK;
 }
@@ -133,7 +136,8 @@ static tsr_status read_read(void *context, tsr_err *err)
     read.n_inputs = to->n_inputs - read.first_input;
     if (!sum || read.n_inputs == 0)
         return refuse(r, err, "an entry of what was read without a sum or inputs");
-    TSR_TRY(tsr_manifest_grow((void **)&to->reads, to->n_reads, &to->reads_capacity, sizeof *to->reads, err));
+    if (!tsr_grow(&to->reads, to->n_reads, &to->reads_capacity, sizeof *to->reads))
+        return tsr_out_of_memory(err, "for a manifest");
     to->reads[to->n_reads++] = read;
     return TSR_OK;
 }
@@ -181,7 +185,8 @@ static tsr_status read_file(void *context, tsr_err *err)
     }
     if (file.name == NULL || !bytes)
         return refuse(r, err, "a source file without name or bytes");
-    TSR_TRY(tsr_manifest_grow((void **)&to->files, to->n_files, &to->files_capacity, sizeof *to->files, err));
+    if (!tsr_grow(&to->files, to->n_files, &to->files_capacity, sizeof *to->files))
+        return tsr_out_of_memory(err, "for a manifest");
     to->files[to->n_files++] = file;
     return TSR_OK;
 }

@@ -1,7 +1,6 @@
 /* Parses the sources of a manifest: names and sizes of their files, and digests of the bytes that were read
  * (docs/formats.md). Shares no code with the writer. */
-#ifndef TSR_VERIFY_MANIFEST_MANIFEST_SOURCES_H
-#define TSR_VERIFY_MANIFEST_MANIFEST_SOURCES_H
+#pragma once
 
 #include "verify/manifest/manifest_parse.h"
 
@@ -47,7 +46,5 @@ typedef struct tsr_manifest_sources {
 
 /* Reads the sources of a manifest that tsr_manifest_read has accepted. TSR_E_FORMAT, TSR_E_UNSUPPORTED. They must be
  * freed even after a failure. */
-tsr_status tsr_manifest_sources_read(tsr_manifest_sources *reads, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_manifest_sources_read(tsr_manifest_sources *reads, const char *path, tsr_err *err);
 void tsr_manifest_sources_free(tsr_manifest_sources *reads);
-
-#endif

@@ -5,8 +5,7 @@
  * The divergence KL(source || exchanged) of the logits is averaged over the tokens. The pass up to the group's layer is
  * the source's own, so only the layers from there on are run again; the groups of a layer run through them together.
  * All sums are in double. */
-#ifndef TSR_VERIFY_SENSITIVITY_SENSITIVITY_H
-#define TSR_VERIFY_SENSITIVITY_SENSITIVITY_H
+#pragma once
 
 #include "formats/importance/importance.h"
 #include "verify/forward/check_forward.h"
@@ -30,6 +29,4 @@ typedef struct tsr_sensitivity_request {
  * verify/forward/forward.h and verify/sensitivity/weight_error.h, and: TSR_E_MISMATCH: the quantized checkpoint lacks a
  * weight of the source. TSR_E_NOT_APPLICABLE: it needs more than run.memory. */
 tsr_status tsr_sensitivities_measure(const tsr_sensitivity_request *request, tsr_sensitivity *groups, size_t n,
-                                     tsr_forward_figures *figures, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                                     tsr_forward_figures *figures, tsr_err *err);

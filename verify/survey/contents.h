@@ -2,8 +2,7 @@
  *
  * Everything comes from headers, index and config.json, except for the statistics of scales, which read the scales but
  * no weight. Problems become issues, not errors. */
-#ifndef TSR_VERIFY_SURVEY_CONTENTS_H
-#define TSR_VERIFY_SURVEY_CONTENTS_H
+#pragma once
 
 #include "common/block.h"
 #include "formats/checkpoint/rank_file.h"
@@ -91,9 +90,6 @@ typedef struct tsr_contents {
 
 /* Surveys a checkpoint, which is borrowed and must outlive the survey. `block` overrides config.json unless it is 0 x
  * 0. Fails only for read errors and lack of memory. */
-tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpoint, tsr_block block,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpoint, tsr_block block, tsr_err *err);
 
 void tsr_contents_free(tsr_contents *survey);
-
-#endif

@@ -1,8 +1,7 @@
 /* Histogram, code counts and map of large values of one tensor, computed in a single pass.
  *
  * Values are decoded: code times scale if there is one. Memory is limited to a piece of at most a million elements. */
-#ifndef TSR_VERIFY_SURVEY_HISTOGRAM_H
-#define TSR_VERIFY_SURVEY_HISTOGRAM_H
+#pragma once
 
 #include "common/block.h"
 #include "formats/weights/weights.h"
@@ -37,9 +36,7 @@ typedef struct tsr_histogram {
  * has none. With 1 x 1 blocks the map has up to TSR_GRID_CELLS rows and columns, otherwise up to TSR_MAP_ROWS and
  * TSR_MAP_COLS. TSR_E_UNSUPPORTED: complex, sub-byte, and 8-bit floats other than e4m3 and e8m0. */
 tsr_status tsr_histogram_run(tsr_histogram *histogram, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
-                             tsr_block block, tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_block block, tsr_err *err);
 
 /* Returns the number of e4m3 codes of magnitude `code` (0..0x7F), of both signs. */
 uint64_t tsr_histogram_codes(const tsr_histogram *histogram, unsigned code);
-
-#endif

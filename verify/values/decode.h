@@ -1,7 +1,6 @@
 /* Decodes stored elements of any dtype to double: the oracle's own decoders, which share no code with writing or
  * casting. */
-#ifndef TSR_VERIFY_VALUES_DECODE_H
-#define TSR_VERIFY_VALUES_DECODE_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 
@@ -12,8 +11,7 @@
 void tsr_decode(unsigned char dtype, const unsigned char *bytes, size_t n, double *out);
 
 /* Decodes all elements of a tensor. TSR_E_NOMEM, TSR_E_IO and other read errors. */
-tsr_status tsr_decode_tensor(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, double *out,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_decode_tensor(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, double *out, tsr_err *err);
 
 /* Decodes n elements of such a dtype. Only those of F8_E4M3 are multiplied by `scale`. */
 void tsr_decode_scaled(tsr_dtype dtype, const unsigned char *bytes, size_t n, double scale, double *out);
@@ -36,5 +34,3 @@ void tsr_decode_e2m1_codes(const unsigned char *codes, size_t n, double scale, d
  * for two's complement. */
 void tsr_decode_int8(const unsigned char *codes, unsigned char middle, size_t n, double zero, double scale,
                      double *out);
-
-#endif

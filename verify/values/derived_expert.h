@@ -1,6 +1,5 @@
 /* Derives one expert's matrix or bias from a stack, if one side has the stack and the other has single experts. */
-#ifndef TSR_VERIFY_VALUES_DERIVED_EXPERT_H
-#define TSR_VERIFY_VALUES_DERIVED_EXPERT_H
+#pragma once
 
 #include "verify/values/derived_values.h"
 
@@ -14,7 +13,5 @@ bool tsr_derived_expert_replaces(const tsr_side *from, const tsr_side *with, con
 
 /* Computes the values of an expert's matrix, and the number of scratch values. */
 tsr_status tsr_derived_expert_values(const tsr_view *view, const tsr_derived_tensor *made, const tsr_piece *piece,
-                                     double *out, double *scratch, tsr_err *err) TSR_WARN_UNUSED;
+                                     double *out, double *scratch, tsr_err *err);
 uint64_t tsr_derived_expert_scratch(const tsr_derived_tensor *made, const tsr_piece *piece);
-
-#endif

@@ -5,8 +5,7 @@
  * lacks or has in another shape. To compare them, the same values are computed from the other checkpoint's kv_b_proj in
  * double. A part is a rearrangement and exact. A folded weight is a sum of nope (or v) exact products. An expert's
  * matrix is taken from the stack, transposed and de-interleaved according to the family's layout. */
-#ifndef TSR_VERIFY_VALUES_DERIVED_VALUES_H
-#define TSR_VERIFY_VALUES_DERIVED_VALUES_H
+#pragma once
 
 #include "verify/values/weight_reader.h"
 
@@ -32,10 +31,8 @@ typedef struct tsr_derived_tensor {
  * Sets *made, and *weight to a stand-in with its name and shape, both in `arena`. *made is NULL if it cannot be
  * derived. TSR_E_NOMEM. */
 tsr_status tsr_derived_find(const tsr_side *from, const tsr_side *with, const tsr_weight *wanted, tsr_arena *arena,
-                            const tsr_derived_tensor **made, const tsr_weight **weight, tsr_err *err) TSR_WARN_UNUSED;
+                            const tsr_derived_tensor **made, const tsr_weight **weight, tsr_err *err);
 
 /* Returns true if tensors of `with` replace `kv_b` of `from`, or a stack of experts, which `with` lacks.
  * tsr_derived_find finds these tensors. */
 bool tsr_derived_replaces(const tsr_side *from, const tsr_side *with, const tsr_weight *kv_b);
-
-#endif

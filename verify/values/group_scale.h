@@ -11,8 +11,7 @@
  *
  * Any other scale is the result of a search, or a fault. A search ends no worse than it began: the squared error of its
  * group may be at most 1 % larger than under the scale that follows from amax. */
-#ifndef TSR_VERIFY_VALUES_GROUP_SCALE_H
-#define TSR_VERIFY_VALUES_GROUP_SCALE_H
+#pragma once
 
 #include "verify/values/rounding.h"
 
@@ -38,5 +37,3 @@ typedef struct tsr_group_verdict {
 /* Returns true if the scale follows no rule and increases the error of the group. Returns false for groups of zeros and
  * groups with NaN or Inf. `verdict` may be NULL; it is set if the result is true. */
 bool tsr_group_is_misscaled(const tsr_group_rule *rule, const tsr_group *group, tsr_group_verdict *verdict);
-
-#endif

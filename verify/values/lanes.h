@@ -1,7 +1,6 @@
 /* Processes eight elements at a time in the compilers' vector types. The source is the same for every instruction set,
  * and so are the results, since each lane is computed separately and nothing is contracted (-ffp-contract=off). */
-#ifndef TSR_VERIFY_VALUES_LANES_H
-#define TSR_VERIFY_VALUES_LANES_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -77,6 +76,4 @@ typedef double f64_lanes __attribute__((vector_size(8 * LANES)));
     {                                              \
         name arguments;                            \
     }
-#endif
-
 #endif

@@ -1,8 +1,6 @@
 /* Loads scales, zero points and groups of a piece, in the order of the values. */
-#include "common/checked.h"
 #include "verify/values/reader_parts.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

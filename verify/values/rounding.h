@@ -1,6 +1,5 @@
 /* Tests whether codes are the nearest under a scale, and computes the error of the nearest codes. */
-#ifndef TSR_VERIFY_VALUES_ROUNDING_H
-#define TSR_VERIFY_VALUES_ROUNDING_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ double tsr_rounding_error2(const tsr_rounding *rounding, const double *x, size_t
 
 /* Returns the e4m3 value nearest to q >= 0, or the largest. Of two equally near ones, either. */
 double tsr_nearest_e4m3(double q);
-
-#endif

@@ -1,8 +1,7 @@
 /* Reorders codes that are stored along the columns of their matrix: one code per byte, row by row.
  *
  * The file has lines. A line is a column of the matrix, or several columns. */
-#ifndef TSR_VERIFY_VALUES_UNPACK_H
-#define TSR_VERIFY_VALUES_UNPACK_H
+#pragma once
 
 #include <stddef.h>
 
@@ -24,5 +23,3 @@ typedef struct tsr_lines {
 
 /* Sets codes[r * cols + c] to the code of row lines->row + r, column lines->col + c. */
 void tsr_unpack(const tsr_lines *lines, size_t rows, size_t cols, unsigned char *codes);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * A sum has 8 partial sums, (c - first) % 8, which are added in order at the end: the same bits on every machine and
  * for any number of threads. Products are rounded once and sums once (no fused operations). */
-#ifndef TSR_VERIFY_VALUES_WEIGHT_PRODUCT_H
-#define TSR_VERIFY_VALUES_WEIGHT_PRODUCT_H
+#pragma once
 
 #include "verify/values/weight_reader.h"
 
@@ -26,16 +25,15 @@ typedef struct tsr_linear_product {
 } tsr_linear_product;
 
 /* Computes the product. TSR_E_NOMEM, TSR_E_IO and other read errors. */
-tsr_status tsr_linear_run(const tsr_linear_product *args, unsigned threads, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_linear_run(const tsr_linear_product *args, unsigned threads, tsr_err *err);
 
 /* Makes a view of the weight as a linear layer uses it: rows of outputs, also for transposed codes (gpt-oss). */
-tsr_status tsr_linear_view(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
-                           tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_linear_view(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight, tsr_err *err);
 
 /* Checks that the weight is a matrix of floats or codes with these dimensions, or with `cols` 0 a vector of floats.
  * TSR_E_SHAPE: it is not. TSR_E_FORMAT: codes without a scale. */
 tsr_status tsr_linear_expect(const tsr_checkpoint *checkpoint, const tsr_weight *weight, size_t rows, size_t cols,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_err *err);
 
 /* Computes y = x / RMS(x) * gain, RMS(x) = sqrt(mean of x^2 + eps). A NULL gain is 1. x and y may be the same array. */
 void tsr_rms_norm(const double *x, size_t n, const double *gain, double eps, double *y);
@@ -45,5 +43,3 @@ void tsr_soften(double *x, size_t n);
 
 /* Returns the sum of x[i] y[i], with 8 partial sums. */
 double tsr_dot(const double *x, const double *y, size_t n);
-
-#endif

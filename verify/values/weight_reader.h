@@ -8,8 +8,7 @@
  *
  * Rows and columns are those of the values. Codes of some formats are stored transposed: AWQ and GPTQ store columns of
  * rows, and the values of gpt-oss are the transpose of its codes. */
-#ifndef TSR_VERIFY_VALUES_WEIGHT_READER_H
-#define TSR_VERIFY_VALUES_WEIGHT_READER_H
+#pragma once
 
 #include "common/block.h"
 #include "formats/weights/weights.h"
@@ -76,13 +75,11 @@ typedef struct tsr_weight_reader {
 } tsr_weight_reader;
 
 /* Makes a view of `weight` of `checkpoint`; both are borrowed. TSR_E_UNSUPPORTED: complex numbers. */
-tsr_status tsr_view_init(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
-                         tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_view_init(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight, tsr_err *err);
 
 /* Makes a view of the matrix of codes as kernels read it, outputs by inputs, even if the values of an unquantized
  * checkpoint are its transpose (gpt-oss). */
-tsr_status tsr_view_of_codes(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_view_of_codes(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight, tsr_err *err);
 
 /* Returns true if the file has the matrix of values in column-major order. */
 bool tsr_view_lies_across(const tsr_view *view);
@@ -95,11 +92,11 @@ tsr_weight tsr_plain_weight(const tsr_tensor *tensor);
 
 /* Reads the bytes and the scales of a piece that lies inside the view. */
 tsr_status tsr_weight_reader_load(tsr_weight_reader *reader, const tsr_view *view, const tsr_piece *piece,
-                                  tsr_err *err) TSR_WARN_UNUSED;
+                                  tsr_err *err);
 
 /* Reads the values of a piece of a tensor into out[piece->rows * piece->cols]. */
 tsr_status tsr_read_values(const tsr_checkpoint *checkpoint, const tsr_weight *weight, const tsr_piece *piece,
-                           double *out, tsr_err *err) TSR_WARN_UNUSED;
+                           double *out, tsr_err *err);
 
 /* Sets out[0 .. n) to elements [row, col .. col + n) of the loaded piece, counted from its corner. */
 void tsr_weight_reader_row(const tsr_weight_reader *reader, uint64_t row, uint64_t col, size_t n, double *out);
@@ -127,5 +124,3 @@ bool tsr_weight_reader_same(const tsr_weight_reader *a, const tsr_weight_reader 
 uint64_t tsr_weight_reader_memory(const tsr_view *view, const tsr_piece *piece);
 
 void tsr_weight_reader_free(tsr_weight_reader *reader);
-
-#endif

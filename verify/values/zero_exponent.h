@@ -1,6 +1,5 @@
 /* The byte 0 of E8M0, which is 2^-127, and which some readers take for 0. */
-#ifndef TSR_VERIFY_VALUES_ZERO_EXPONENT_H
-#define TSR_VERIFY_VALUES_ZERO_EXPONENT_H
+#pragma once
 
 #include "formats/weights/weights.h"
 
@@ -8,7 +7,4 @@
  * Writers store 0 for groups of zeros only. Sets *where to the scale's number and *found to w->scale, or leaves both.
  * Codes are read only for such a byte. Finds nothing for kinds other than MXFP4 and MXFP8. */
 tsr_status tsr_zero_exponent_find(const tsr_checkpoint *checkpoint, const tsr_weight *w, const unsigned char *scales,
-                                  uint64_t at, size_t n, uint64_t *where, const tsr_tensor **found,
-                                  tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                                  uint64_t at, size_t n, uint64_t *where, const tsr_tensor **found, tsr_err *err);

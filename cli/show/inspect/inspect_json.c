@@ -75,10 +75,7 @@ static void kinds(tsr_text *t, const tsr_contents *s)
         tsr_json_begin_object(t, true);
         tsr_json_member_string(t, "kind", k->kind->name);
         tsr_json_member_u64(t, "bits", k->bits);
-        tsr_json_member_array(t, "block", true);
-        tsr_json_u64(t, k->block.rows);
-        tsr_json_u64(t, k->block.cols);
-        tsr_json_end_array(t);
+        tsr_json_member_u64s(t, "block", (const uint64_t[]){k->block.rows, k->block.cols}, 2);
         tsr_json_member_bool(t, "global_scale", k->kind->global != NULL);
         tsr_json_member_u64(t, "weights", k->weights);
         tsr_json_member_u64(t, "values", k->values);
@@ -94,10 +91,7 @@ static void quantization(tsr_text *t, const tsr_contents *s)
     const tsr_weights *const w = &s->weights;
     tsr_json_member_object(t, "quantization", false);
     tsr_json_member_string(t, "method", w->method);
-    tsr_json_member_array(t, "block", true);
-    tsr_json_u64(t, w->block.rows);
-    tsr_json_u64(t, w->block.cols);
-    tsr_json_end_array(t);
+    tsr_json_member_u64s(t, "block", (const uint64_t[]){w->block.rows, w->block.cols}, 2);
     tsr_json_member_string(t, "scale_fmt", w->ue8m0 ? "ue8m0" : NULL);
     tsr_json_member_u64(t, "weights", w->n_scaled);
     tsr_json_member_object(t, "codes", true);
@@ -240,10 +234,7 @@ void tsr_json_place(tsr_text *t, const tsr_checkpoint *c, const tsr_tensor *tens
 {
     tsr_json_member_string(t, "name", tensor->name);
     tsr_json_member_string(t, "dtype", tsr_dtype_name((tsr_dtype)tensor->dtype));
-    tsr_json_member_array(t, "shape", true);
-    for (unsigned i = 0; i < tensor->rank; i++)
-        tsr_json_u64(t, tensor->shape[i]);
-    tsr_json_end_array(t);
+    tsr_json_member_u64s(t, "shape", tensor->shape, tensor->rank);
     tsr_json_member_string(t, "file", c->files[tensor->file].name);
     tsr_json_member_u64(t, "offset", tensor->offset);
     tsr_json_member_u64(t, "bytes", tensor->bytes);
@@ -336,10 +327,7 @@ void tsr_json_tensor(tsr_text *t, const tsr_checkpoint *c, const tsr_inspected *
     value_facts(t, h);
     binades(t, h);
     if (w->data->dtype == TSR_F8_E4M3) {
-        tsr_json_member_array(t, "codes", true);
-        for (unsigned i = 0; i < 256; i++)
-            tsr_json_u64(t, h->codes[i]);
-        tsr_json_end_array(t);
+        tsr_json_member_u64s(t, "codes", h->codes, 256);
     }
     map(t, h);
 }

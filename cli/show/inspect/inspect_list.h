@@ -1,6 +1,5 @@
 /* Lists tensors of a checkpoint for `tessera inspect --tensors`: place, dtype, shape, and the format of the weight. */
-#ifndef TSR_CLI_SHOW_INSPECT_LIST_H
-#define TSR_CLI_SHOW_INSPECT_LIST_H
+#pragma once
 
 #include "common/text.h"
 #include "formats/weights/weights.h"
@@ -20,12 +19,10 @@ typedef struct tsr_tensor_list {
 
 /* Lists the tensors whose names match one of the globs. TSR_E_USAGE: a glob matches no name. */
 tsr_status tsr_tensor_list_find(tsr_tensor_list *list, const tsr_checkpoint *checkpoint, const tsr_weights *weights,
-                                const char *const *globs, size_t n_globs, tsr_err *err) TSR_WARN_UNUSED;
+                                const char *const *globs, size_t n_globs, tsr_err *err);
 
 /* Prints a line for each tensor. */
 void tsr_tensor_list_print(const tsr_tensor_list *list, const tsr_checkpoint *checkpoint);
 
 /* Writes members of the open object. */
 void tsr_tensor_list_json(const tsr_tensor_list *list, const tsr_checkpoint *checkpoint, tsr_text *text);
-
-#endif

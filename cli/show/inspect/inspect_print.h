@@ -1,6 +1,5 @@
 /* Writes the output of `tessera inspect`: text and JSON. */
-#ifndef TSR_CLI_SHOW_INSPECT_PRINT_H
-#define TSR_CLI_SHOW_INSPECT_PRINT_H
+#pragma once
 
 #include "common/text.h"
 #include "formats/loaders/issues.h"
@@ -31,5 +30,3 @@ void tsr_json_tensor(tsr_text *text, const tsr_checkpoint *checkpoint, const tsr
 void tsr_json_place(tsr_text *text, const tsr_checkpoint *checkpoint, const tsr_tensor *tensor);
 void tsr_json_loaders(tsr_text *text, const tsr_load_table *table);
 void tsr_json_issues(tsr_text *text, const char *key, const tsr_issues *issues);
-
-#endif

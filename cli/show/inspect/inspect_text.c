@@ -1,6 +1,5 @@
 /* Prints the text output of `tessera inspect`. */
 #include "cli/io/output.h"
-#include "cli/io/terminal.h"
 #include "cli/show/inspect/inspect_print.h"
 
 #include <stdio.h>

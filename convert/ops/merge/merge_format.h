@@ -1,6 +1,5 @@
 /* The formats in which a merged weight is stored: how rows of FP32 values become what the base has in their place. */
-#ifndef TSR_CONVERT_OPS_MERGE_MERGE_FORMAT_H
-#define TSR_CONVERT_OPS_MERGE_MERGE_FORMAT_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
@@ -33,5 +32,3 @@ typedef struct tsr_merge_format {
 
 /* Returns the format of a weight, or NULL, with the reason in *why: its values cannot be stored again. */
 const tsr_merge_format *tsr_merge_format_of(const tsr_weight *weight, const char **why);
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares the step that adds the updates of low-rank adapters to a weight. */
-#ifndef TSR_CONVERT_OPS_MERGE_MERGE_OP_H
-#define TSR_CONVERT_OPS_MERGE_MERGE_OP_H
+#pragma once
 
 #include "convert/ops/merge/merge_rows.h"
 
@@ -15,12 +14,10 @@
  * counts x != 0, `flushed` those with y == 0, and the sums are over x and y. TSR_E_UNSUPPORTED: the format cannot be
  * stored again. */
 tsr_status tsr_plan_merge(tsr_plan *plan, const tsr_merge_source *source, bool powers, const tsr_amax *amax,
-                          tsr_err *err) TSR_WARN_UNUSED;
+                          tsr_err *err);
 
 /* Returns true if the weight has a scale of its whole tensor: FP8 with a scale a tensor, and NVFP4. */
 bool tsr_merge_has_shared_scale(const tsr_weight *weight);
 
 /* Returns the weight and the updates of a step of tsr_plan_merge; NULL: it is another step. */
 const tsr_merge_source *tsr_merge_step_source(const tsr_step *step);
-
-#endif

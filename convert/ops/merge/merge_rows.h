@@ -1,6 +1,5 @@
 /* Reads rows of a weight of the base and of its update, for the step that merges them and for the largest merged value. */
-#ifndef TSR_CONVERT_OPS_MERGE_MERGE_ROWS_H
-#define TSR_CONVERT_OPS_MERGE_MERGE_ROWS_H
+#pragma once
 
 #include "convert/ops/merge/update_rows.h"
 #include "convert/ops/rows/row_decoder.h"
@@ -36,7 +35,7 @@ void tsr_merge_source_windows(const tsr_merge_source *source, uint64_t row, uint
 uint64_t tsr_merge_factors_scratch(const tsr_merge_source *source, uint64_t rows);
 tsr_status tsr_merge_make_factors(const tsr_merge_source *source, uint64_t row, uint64_t rows, void *const *in,
                                   const tsr_cpu_kernels *kernels, void *scratch,
-                                  tsr_update_factors factors[TSR_MERGE_ADAPTERS], tsr_err *err) TSR_WARN_UNUSED;
+                                  tsr_update_factors factors[TSR_MERGE_ADAPTERS], tsr_err *err);
 
 /* Computes the sum of the updates, in their order, for `rows` rows from the row `skip` of the factors on: `out` and
  * `one` are [rows, cols]; `one` is work space. Without an update it is 0. */
@@ -47,13 +46,11 @@ void tsr_merge_compute(const tsr_merge_source *source, const tsr_update_factors 
  * tsr_merge_decode_scratch bytes. Thread-safe. */
 uint64_t tsr_merge_decode_scratch(const tsr_merge_source *source);
 tsr_status tsr_merge_decode(const tsr_merge_source *source, uint64_t row, uint64_t rows, void *const *in,
-                            const tsr_cpu_kernels *kernels, float *out, void *scratch, tsr_err *err) TSR_WARN_UNUSED;
+                            const tsr_cpu_kernels *kernels, float *out, void *scratch, tsr_err *err);
 
 /* Rejects values that are NaN or infinite: TSR_E_VALUE, with the position of the first. `when` ends the message. */
 tsr_status tsr_merge_check(const tsr_merge_source *source, uint64_t row, uint64_t rows, const float *x,
-                           const char *when, const tsr_cpu_kernels *kernels, tsr_err *err) TSR_WARN_UNUSED;
+                           const char *when, const tsr_cpu_kernels *kernels, tsr_err *err);
 
 /* Makes the largest |x| of the merged values of some weights, each of one matrix. NULL: memory is exhausted. */
 const tsr_amax *tsr_merge_amax(tsr_plan *plan, tsr_merge_source *const *sources, size_t n);
-
-#endif

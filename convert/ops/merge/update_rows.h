@@ -2,8 +2,7 @@
  *
  * An element is scale * s, where s is the FP32 sum over ranks in order of B's value times A's (kernels/cpu/low_rank.h).
  * formats/adapters/lora.h describes A and B. */
-#ifndef TSR_CONVERT_OPS_MERGE_UPDATE_ROWS_H
-#define TSR_CONVERT_OPS_MERGE_UPDATE_ROWS_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -30,7 +29,7 @@ uint64_t tsr_update_scratch(const tsr_update *update, uint64_t rows);
 /* Makes the factors from the data of the windows. They are in `scratch`. Thread-safe. TSR_E_VALUE: NaN or Inf. */
 tsr_status tsr_update_make_factors(const tsr_update *update, uint64_t row, uint64_t rows, void *const in[2],
                                    const tsr_cpu_kernels *kernels, void *scratch, tsr_update_factors *factors,
-                                   tsr_err *err) TSR_WARN_UNUSED;
+                                   tsr_err *err);
 
 /* Computes `rows` rows of the update, from the row `skip` of the factors on, to `out` [rows, cols]. */
 void tsr_update_compute(const tsr_update *update, const tsr_update_factors *factors, uint64_t skip, uint64_t rows,
@@ -38,5 +37,3 @@ void tsr_update_compute(const tsr_update *update, const tsr_update_factors *fact
 
 /* Adds the update to the values: values[i] + update[i], in FP32. `out` may be either of them. */
 void tsr_update_add(const float *values, const float *update, uint64_t n, float *out);
-
-#endif

@@ -5,8 +5,7 @@
  * `v` rows that make values (W_v). In absorbed form, q_nope . W_k is a query over the latent cache, and attention .
  * W_v^T gives its values. Sources: DeepSeek-V2, section 2.1; DeepSeek-V3 inference/model.py, `MLA.forward`, attn_impl
  * "absorb". */
-#ifndef TSR_CONVERT_OPS_MLA_MLA_OP_H
-#define TSR_CONVERT_OPS_MLA_MLA_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/names/mla_shape.h"
@@ -34,17 +33,15 @@ typedef struct tsr_mla_part {
  * part. HEAD: [heads]. TENSOR writes both parts, K then V, and the one FP32 scale as parts[0].scale. The caller has
  * checked the shapes and, for KEEP, that heads end at block boundaries. */
 tsr_status tsr_plan_mla_split(tsr_plan *plan, const tsr_weight *kv_b, const tsr_mla_shape *mla, tsr_mla_form form,
-                              const tsr_mla_part *parts, size_t n_parts, tsr_err *err) TSR_WARN_UNUSED;
+                              const tsr_mla_part *parts, size_t n_parts, tsr_err *err);
 
 /* Adds the step that folds W_k into q_b_proj [heads * (nope + rope), C]. The result is BF16 [heads * (L + rope), C]:
  * per head W_k^T . q_nope, followed by its unchanged rope rows. Sums are in FP64 and rounded once. The statistics
  * measure the rounding error. */
 tsr_status tsr_plan_mla_fold_q(tsr_plan *plan, const tsr_weight *q_b, const tsr_weight *kv_b, const tsr_mla_shape *mla,
-                               tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_err *err);
 
 /* Adds the step that folds W_v into o_proj [hidden, heads * v]. The result is BF16 [hidden, heads * L]: o . W_v per
  * head. */
 tsr_status tsr_plan_mla_fold_o(tsr_plan *plan, const tsr_weight *o, const tsr_weight *kv_b, const tsr_mla_shape *mla,
-                               tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                               tsr_err *err);

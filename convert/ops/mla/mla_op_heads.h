@@ -1,7 +1,6 @@
 /* Declares access to the heads of kv_b_proj, for the operations that split or fold it: where a head is, and how it is
  * decoded and transposed. */
-#ifndef TSR_CONVERT_OPS_MLA_MLA_OP_HEADS_H
-#define TSR_CONVERT_OPS_MLA_MLA_OP_HEADS_H
+#pragma once
 
 #include "convert/ops/mla/mla_op.h"
 #include "convert/ops/rows/rows.h"
@@ -36,7 +35,7 @@ tsr_mla_params *tsr_mla_keep(tsr_plan *plan, const tsr_weight *kv_b, const tsr_m
 
 /* Decodes a piece to dense BF16 or FP32 in `out`. A plain weight can only be decoded to FP32. */
 tsr_status tsr_mla_decode_heads(const tsr_cpu_kernels *k, const tsr_mla_piece *x, tsr_dtype dtype, void *out,
-                                void *scratch, tsr_err *err) TSR_WARN_UNUSED;
+                                void *scratch, tsr_err *err);
 
 /* Writes the transpose of a dense matrix of rows x cols elements of `width` bytes; if not `transposed`, a copy. */
 void tsr_mla_place(void *to, const void *from, uint64_t rows, uint64_t cols, size_t width, bool transposed);
@@ -53,5 +52,3 @@ tsr_window tsr_mla_head_window(const tsr_mla_params *p, uint64_t head, bool valu
 /* Returns the head's part as a piece. `data` and `scales` are as in tsr_mla_piece. */
 tsr_mla_piece tsr_mla_head_piece(const tsr_mla_params *p, uint64_t head, bool values, const void *data,
                                  const void *scales);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * If a value has no code in the target, the step fails with its position and the binades that are out of range. With
  * --lossy it rounds to the nearest code and counts the error. */
-#ifndef TSR_CONVERT_OPS_MOVE_MOVE_OP_H
-#define TSR_CONVERT_OPS_MOVE_MOVE_OP_H
+#pragma once
 
 #include "common/block.h"
 #include "convert/ops/rows/decode_rows.h"
@@ -59,7 +58,7 @@ bool tsr_move_needs_largest(const tsr_weight *weight, const tsr_move *move);
 /* Makes *step, which quantizes the view's rows to the target, move their codes instead. tsr_move_reason must not be
  * NULL for them. The outputs of the step stay the same. */
 tsr_status tsr_step_move(tsr_plan *plan, tsr_step *step, const tsr_row_view *view, const tsr_move *move, bool powers,
-                         tsr_err *err) TSR_WARN_UNUSED;
+                         tsr_err *err);
 
 /* Returns true if the weight has an input scale for its layer: one F32 value, like the global scale of NVFP4
  * weights. */
@@ -68,5 +67,3 @@ static inline bool tsr_move_has_input(const tsr_weight *w)
     return w->global_scale != NULL && w->input_scale != NULL && w->input_scale->dtype == TSR_F32 &&
            tsr_tensor_elements(w->input_scale) == 1;
 }
-
-#endif

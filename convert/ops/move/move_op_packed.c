@@ -4,7 +4,6 @@
 
 #include "common/checked.h"
 #include "common/float_bits.h"
-#include "quantize/awq_gptq_decode.h"
 #include "quantize/moves/int4_moves.h"
 
 #include <string.h>

@@ -1,6 +1,5 @@
 /* The functions that move codes, one per pair of formats, and their arguments. */
-#ifndef TSR_CONVERT_OPS_MOVE_MOVE_OP_RELATIONS_H
-#define TSR_CONVERT_OPS_MOVE_MOVE_OP_RELATIONS_H
+#pragma once
 
 #include "convert/ops/move/move_op.h"
 #include "convert/ops/rows/row_decoder.h"
@@ -38,5 +37,3 @@ tsr_relation tsr_move_mxfp4, tsr_move_mxfp8, tsr_move_nvfp4, tsr_move_fp8, tsr_m
 
 /* Integers, packed. */
 tsr_relation tsr_move_packed, tsr_move_awq, tsr_move_gptq, tsr_move_nibbles;
-
-#endif

@@ -1,6 +1,5 @@
 /* Declares scales that a step buffers in memory until it ends. They are computed in FP32 and stored in their dtype. */
-#ifndef TSR_CONVERT_OPS_ROWS_BUFFERED_SCALES_H
-#define TSR_CONVERT_OPS_ROWS_BUFFERED_SCALES_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -15,6 +14,4 @@ void tsr_buffered_zeros_pack(uint32_t bits, const int8_t *zeros, uint64_t row, u
 
 /* The .finish function of steps whose out[1] is scales: computes their statistics for the report. TSR_E_NOMEM. */
 tsr_status tsr_buffered_scales_finish(const tsr_step *step, void *const *buffered, tsr_quant_stats *stats,
-                                      tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                                      tsr_err *err);

@@ -1,6 +1,5 @@
 /* Declares weights of codes as rows of FP32 that are decoded while they are read, for conversions between formats. */
-#ifndef TSR_CONVERT_OPS_ROWS_DECODE_ROWS_H
-#define TSR_CONVERT_OPS_ROWS_DECODE_ROWS_H
+#pragma once
 
 #include "convert/ops/rows/row_decoder.h"
 #include "convert/plan/plan.h"
@@ -12,5 +11,3 @@ const tsr_decoded *tsr_decode_rows(tsr_plan *plan, const tsr_row_view *view);
 /* Returns a decoder of the view's E8M0 scales, [rows, grid_cols], for steps that need their largest value. NULL when
  * memory is exhausted. */
 const tsr_decoded *tsr_decode_powers(tsr_plan *plan, const tsr_row_view *view);
-
-#endif

@@ -4,8 +4,6 @@
 #include "common/checked.h"
 #include "convert/ops/rows/rows.h"
 
-#include <string.h>
-
 static const tsr_gather *gather_of(const tsr_decoded *d)
 {
     return d->params;

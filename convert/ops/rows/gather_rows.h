@@ -1,6 +1,5 @@
 /* Declares unquantized rows taken from a larger tensor, for example one expert's projection from a stack. */
-#ifndef TSR_CONVERT_OPS_ROWS_GATHER_ROWS_H
-#define TSR_CONVERT_OPS_ROWS_GATHER_ROWS_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -16,5 +15,3 @@ typedef struct tsr_gather {
 /* Returns a reader of the rows, in the dtype of `from` and in the plan's arena. *gather is copied. NULL when memory is
  * exhausted. */
 const tsr_decoded *tsr_gather_rows(tsr_plan *plan, const tsr_gather *gather);
-
-#endif

@@ -1,7 +1,6 @@
 /* Declares access to rows of a weight of codes: what a unit reads, and how it is decoded. One table, with a row per
  * family of formats, serves every operation that reads codes. */
-#ifndef TSR_CONVERT_OPS_ROWS_ROW_DECODER_H
-#define TSR_CONVERT_OPS_ROWS_ROW_DECODER_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
@@ -47,5 +46,3 @@ const tsr_row_decoder *tsr_row_decoder_of(const tsr_weight *weight);
 
 /* Lists the tensors that its windows refer to. Returns their number. */
 uint32_t tsr_row_decoder_inputs(const tsr_weight *weight, const tsr_tensor *in[TSR_DECODED_INPUTS]);
-
-#endif

@@ -1,6 +1,5 @@
 /* Helpers of operations whose units are whole rows. */
-#ifndef TSR_CONVERT_OPS_ROWS_ROWS_H
-#define TSR_CONVERT_OPS_ROWS_ROWS_H
+#pragma once
 
 #include "common/checked.h"
 #include "convert/plan/plan.h"
@@ -34,5 +33,3 @@ static inline tsr_window tsr_rows_window(const tsr_tensor *t, uint64_t row, uint
     const uint64_t row_bytes = t->bytes / (t->rank == 0 ? 1 : t->shape[0]);
     return tsr_run_window(row * row_bytes, rows * row_bytes);
 }
-
-#endif

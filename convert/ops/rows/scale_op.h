@@ -1,6 +1,5 @@
 /* Declares helpers of conversions of scaled weights: windows of scales, and steps that copy scales as FP32. */
-#ifndef TSR_CONVERT_OPS_ROWS_SCALE_OP_H
-#define TSR_CONVERT_OPS_ROWS_SCALE_OP_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/weights/weights.h"
@@ -10,6 +9,4 @@
 tsr_window tsr_scale_window(const tsr_fp8_rect *rect);
 
 /* Adds a step that writes the weight's scales as FP32 under `name`, exactly and without padding. */
-tsr_status tsr_plan_scales(tsr_plan *plan, const tsr_weight *weight, const char *name, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_plan_scales(tsr_plan *plan, const tsr_weight *weight, const char *name, tsr_err *err);

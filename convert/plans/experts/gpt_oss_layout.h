@@ -1,8 +1,7 @@
 /* Checks the layout of gpt-oss releases: stacks of experts in MXFP4 with blocks, all other tensors unquantized. Its
  * loaders assume that every expert of the model is MXFP4 and support no other quantized layer, so any other checkpoint
  * is rejected. */
-#ifndef TSR_CONVERT_PLANS_EXPERTS_GPT_OSS_LAYOUT_H
-#define TSR_CONVERT_PLANS_EXPERTS_GPT_OSS_LAYOUT_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "quantize/policy/policy.h"
@@ -16,10 +15,7 @@ extern const size_t tsr_gpt_oss_n_kept;
 
 /* Rejects (TSR_E_UNSUPPORTED) what the layout cannot hold: another model, experts stored one by one, unquantized
  * experts, other quantized layers. The checkpoint is a view in which plain stacks are [experts, out, in]. */
-tsr_status tsr_gpt_oss_check(const tsr_checkpoint *checkpoint, const tsr_decision *decisions,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpt_oss_check(const tsr_checkpoint *checkpoint, const tsr_decision *decisions, tsr_err *err);
 
 /* Warns if the plan's source is such a model: its experts are written one by one, which no loader reads. */
-tsr_status tsr_gpt_oss_warn(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_gpt_oss_warn(tsr_plan *plan, tsr_err *err);

@@ -1,7 +1,6 @@
 /* Lists the layers of each family, and builds the sets of their channels. */
 #include "convert/plans/fold/fold_sets.h"
 
-#include "common/checked.h"
 #include "common/glob.h"
 #include "common/grow.h"
 #include "common/options.h"

@@ -4,8 +4,7 @@
  * it, or the rows of up_proj and the columns of down_proj, or those of v_proj and o_proj. Dividing the producer's channel
  * by s and multiplying the consumers' columns by s has no effect. A family is a row of a table; for others nothing is
  * known about the consumers, so they are refused. */
-#ifndef TSR_CONVERT_PLANS_FOLD_FOLD_SETS_H
-#define TSR_CONVERT_PLANS_FOLD_FOLD_SETS_H
+#pragma once
 
 #include "formats/checkpoint/checkpoint.h"
 #include "quantize/fold.h"
@@ -31,8 +30,7 @@ typedef struct tsr_fold_sets {
 /* Finds all sets, in the order of the layers. All memory is in `arena`. TSR_E_UNSUPPORTED: an unknown family, or a
  * tensor of a layer that the family does not have. TSR_E_FORMAT: a tensor is missing, or is not a matrix of BF16, F16
  * or F32. TSR_E_SHAPE: shapes contradict each other. */
-tsr_status tsr_fold_sets_find(tsr_fold_sets *sets, const tsr_checkpoint *checkpoint, tsr_arena *arena,
-                              tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_fold_sets_find(tsr_fold_sets *sets, const tsr_checkpoint *checkpoint, tsr_arena *arena, tsr_err *err);
 
 /* Sets the exponents of all tensors of a set from those of its channels [channels]: negative ones for the producer. */
 void tsr_fold_set_apply(const tsr_fold_sets *sets, const tsr_fold_set *set, const tsr_checkpoint *checkpoint,
@@ -41,5 +39,3 @@ void tsr_fold_set_apply(const tsr_fold_sets *sets, const tsr_fold_set *set, cons
 /* Sets all exponents of the consumers' columns, and nothing else: for trying them out. */
 void tsr_fold_set_try(const tsr_fold_sets *sets, const tsr_fold_set *set, const tsr_checkpoint *checkpoint,
                       const int8_t *exponents);
-
-#endif

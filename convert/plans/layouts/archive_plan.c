@@ -2,7 +2,6 @@
 #include "convert/plans/layouts/archive_plan.h"
 
 #include "common/checked.h"
-#include "common/file.h"
 #include "formats/blocks/block_file.h"
 #include "formats/checkpoint/archive.h"
 

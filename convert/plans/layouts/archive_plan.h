@@ -2,8 +2,7 @@
  * files.
  *
  * Both preserve every byte of tensors, headers, index, configuration and other files. */
-#ifndef TSR_CONVERT_PLANS_LAYOUTS_ARCHIVE_PLAN_H
-#define TSR_CONVERT_PLANS_LAYOUTS_ARCHIVE_PLAN_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -16,9 +15,7 @@ typedef struct tsr_archive_options {
  * so that several threads can read one tensor and a partial read unpacks little more than it needs. Uses the first of
  * `source`. */
 tsr_status tsr_archive_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_archive_options *options,
-                            tsr_err *err) TSR_WARN_UNUSED;
+                            tsr_err *err);
 
 /* Restores the plain file of each archive. TSR_E_UNSUPPORTED: there is no archive. */
-tsr_status tsr_unarchive_plan(tsr_plan *plan, const tsr_checkpoint *const *source, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_unarchive_plan(tsr_plan *plan, const tsr_checkpoint *const *source, tsr_err *err);

@@ -64,9 +64,7 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const vo
     if (plan->command == NULL)
         return tsr_out_of_memory(err, "while planning");
     TSR_TRY(plan_weights(plan, weights, err));
-    TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
-    TSR_TRY(tsr_plan_side_files(plan, "", "*", tsr_quantization_files, err));
-    TSR_TRY(tsr_plan_index(plan, "", false, err));
+    TSR_TRY(tsr_plan_model_files(plan, o->max_shard_bytes, tsr_quantization_files, err));
     TSR_TRY(plan_config(plan, err));
     return tsr_plan_finish(plan, err);
 }

@@ -1,7 +1,6 @@
 /* Declares the plan that puts MXFP4 experts of gpt-oss, stored one by one, into the layout of its releases. Codes and
  * scales stay unchanged. */
-#ifndef TSR_CONVERT_PLANS_LAYOUTS_GPT_OSS_PLAN_H
-#define TSR_CONVERT_PLANS_LAYOUTS_GPT_OSS_PLAN_H
+#pragma once
 
 #include "common/block.h"
 #include "convert/plan/plan.h"
@@ -14,6 +13,4 @@ typedef struct tsr_gpt_oss_options {
 /* Makes the plan for *source. `source` outlives it. TSR_E_UNSUPPORTED: another model, other codes, or the layout
  * already. On failure *plan is empty. */
 tsr_status tsr_gpt_oss_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_gpt_oss_options *options,
-                            tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                            tsr_err *err);

@@ -1,16 +1,15 @@
 /* Plans interleaved layouts: which weights, their names, and the manifest that describes them. */
 #include "convert/plans/layouts/layout_plan.h"
 
-#include "common/checked.h"
 #include "convert/configs/fp8_config.h"
 #include "convert/configs/trtllm_config.h"
 #include "convert/ops/layout_op.h"
 #include "convert/ops/slice_op.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_report.h"
-#include "formats/json/json.h"
 #include "formats/json/json_write.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,11 +169,7 @@ static tsr_status plan_manifest(laying *l)
     tsr_json_member_string(&t, "layout", tsr_ft_layout_name(l->format.layout));
     tsr_json_member_u64(&t, "bits", l->scheme.bits);
     tsr_json_member_u64(&t, "group_size", l->scheme.group);
-    tsr_json_key(&t, "divisor");
-    if (l->from_packed)
-        tsr_json_null(&t);
-    else
-        tsr_json_number(&t, (double)l->scheme.divisor);
+    tsr_json_member_number(&t, "divisor", l->from_packed ? NAN : (double)l->scheme.divisor);
     tsr_json_member_string(&t, "rounding", l->from_packed ? NULL : l->scheme.away ? "away" : "even");
     tsr_json_member_string(&t, "scale_dtype", tsr_dtype_name(l->scale_dtype));
     tsr_json_end_array(&l->entries);
@@ -229,9 +224,8 @@ static tsr_status plan_fastertransformer(laying *l)
         TSR_TRY(
             note(l, w, "copy", l->from_packed ? tsr_plain_reason(w) : l->decisions[w->data - c->tensors.items].reason));
     }
-    TSR_TRY(tsr_plan_pack(l->plan, "", l->options->max_shard_bytes, l->err));
-    TSR_TRY(tsr_plan_side_files(l->plan, "", "*", (const char *const[]){TSR_LAYOUT_NAME, NULL}, l->err));
-    TSR_TRY(tsr_plan_index(l->plan, "", false, l->err));
+    TSR_TRY(tsr_plan_model_files(l->plan, l->options->max_shard_bytes, (const char *const[]){TSR_LAYOUT_NAME, NULL},
+                                 l->err));
     TSR_TRY(plan_manifest(l));
     if (c->config == NULL)
         return TSR_OK;

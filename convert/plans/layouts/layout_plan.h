@@ -11,8 +11,7 @@
  *    on
  *
  * Scales are [n], or [k / group_size, n]. */
-#ifndef TSR_CONVERT_PLANS_LAYOUTS_LAYOUT_PLAN_H
-#define TSR_CONVERT_PLANS_LAYOUTS_LAYOUT_PLAN_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "kernels/cpu/ft_layout.h"
@@ -39,11 +38,9 @@ typedef struct tsr_layout_options {
  * TensorRT-LLM has no names for the model or no algorithm for the groups. TSR_E_USAGE: `asked` with a packed source.
  * TSR_E_SHAPE: as for tsr_layout_check. */
 tsr_status tsr_layout_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_layout_options *options,
-                           tsr_err *err) TSR_WARN_UNUSED;
+                           tsr_err *err);
 
 /* Plans the inverse: a checkpoint of packed integers in compressed-tensors' form, with the model's original names.
  * TSR_E_FORMAT: tessera-layout.json is missing, of another kind, or does not match the files. */
 tsr_status tsr_unlayout_plan(tsr_plan *plan, const tsr_checkpoint *const *source, tsr_layout_kind kind,
-                             uint64_t max_shard_bytes, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                             uint64_t max_shard_bytes, tsr_err *err);

@@ -2,7 +2,6 @@
 #include "convert/plans/layouts/layout_plan.h"
 
 #include "common/checked.h"
-#include "common/file.h"
 #include "common/grow.h"
 #include "convert/configs/ct_config.h"
 #include "convert/ops/layout_op.h"

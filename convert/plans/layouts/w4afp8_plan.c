@@ -10,7 +10,6 @@
 #include "convert/plans/mx_layers.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_plan.h"
-#include "convert/plans/quantize_report.h"
 #include "formats/names/coding.h"
 #include "formats/names/fused.h"
 #include "formats/names/model.h"
@@ -168,9 +167,7 @@ static tsr_status plan_all(const planning *p)
         TSR_TRY(plan_tensor(p, i));
     TSR_TRY(tsr_plan_warn_of_share(p->plan, p->err));
     TSR_TRY(tsr_plan_kv_scales(p->plan, &p->o->kv, TSR_DIALECT_SGLANG, p->err));
-    TSR_TRY(tsr_plan_pack(p->plan, "", p->o->max_shard_bytes, p->err));
-    TSR_TRY(tsr_plan_side_files(p->plan, "", "*", NULL, p->err));
-    TSR_TRY(tsr_plan_index(p->plan, "", false, p->err));
+    TSR_TRY(tsr_plan_model_files(p->plan, p->o->max_shard_bytes, NULL, p->err));
     TSR_TRY(tsr_plan_fp8_config(p->plan, &p->o->block, TSR_DIALECT_SGLANG, kept, &(tsr_decided){p->c, p->decisions},
                                 p->c->tensors.count, p->err));
     return tsr_plan_finish(p->plan, p->err);

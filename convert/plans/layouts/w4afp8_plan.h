@@ -1,6 +1,5 @@
 /* Declares the plan that quantizes a checkpoint to SGLang's w4afp8: routed experts in int4, other layers in block FP8. */
-#ifndef TSR_CONVERT_PLANS_LAYOUTS_W4AFP8_PLAN_H
-#define TSR_CONVERT_PLANS_LAYOUTS_W4AFP8_PLAN_H
+#pragma once
 
 #include "convert/configs/kv_scales.h"
 #include "convert/plan/plan.h"
@@ -30,6 +29,4 @@ bool tsr_w4afp8_has(const tsr_weight *weight);
  * quantized already, or has no separate routed experts. TSR_E_SHAPE: groups do not divide a row. TSR_E_MISMATCH: the
  * calibration lacks a layer, or has an int8 scale instead of a range. On failure *plan is empty. */
 tsr_status tsr_w4afp8_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_w4afp8_options *options,
-                           tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                           tsr_err *err);

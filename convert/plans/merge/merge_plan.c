@@ -259,9 +259,7 @@ static tsr_status plan_tensors(const planning *p, const tsr_merge_options *o)
         TSR_TRY(warn_of_side_files(p, p->plan->sources[1 + i]));
     for (size_t i = 0; i < p->weights->count; i++)
         TSR_TRY(plan_weight(p, &p->weights->items[i]));
-    TSR_TRY(tsr_plan_pack(p->plan, "", o->max_shard_bytes, p->err));
-    TSR_TRY(tsr_plan_side_files(p->plan, "", "*", NULL, p->err));
-    TSR_TRY(tsr_plan_index(p->plan, "", false, p->err));
+    TSR_TRY(tsr_plan_model_files(p->plan, o->max_shard_bytes, NULL, p->err));
     return base->config == NULL
                ? TSR_OK
                : tsr_plan_text_file(p->plan, "", TSR_CONFIG_NAME, base->config, base->config_size, p->err);

@@ -1,6 +1,5 @@
 /* Plans `tessera merge`: adds the updates of LoRA adapters to the weights of their base model. */
-#ifndef TSR_CONVERT_PLANS_MERGE_PLAN_H
-#define TSR_CONVERT_PLANS_MERGE_PLAN_H
+#pragma once
 
 #include "convert/ops/merge/merge_rows.h"
 #include "convert/plan/plan.h"
@@ -16,6 +15,4 @@ typedef struct tsr_merge_options {
  * weight are added up in the order of the adapters. Every weight with an update is stored in its own dtype or format; all other tensors, config.json and the base's side files are copied byte
  * for byte. Errors are those of tsr_lora_read and tsr_plan_merge. On failure *plan is empty. */
 tsr_status tsr_merge_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, const tsr_merge_options *options,
-                          tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                          tsr_err *err);

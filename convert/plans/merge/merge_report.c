@@ -67,10 +67,7 @@ static void update_row(tsr_text *t, const tsr_plan *plan, const tsr_step *step, 
     tsr_json_member_string(t, "name", x->name);
     tsr_json_member_string(t, "file", plan->files[step->file].name);
     tsr_json_member_string(t, "dtype", tsr_dtype_name((tsr_dtype)step->out[0]->dtype));
-    tsr_json_member_array(t, "shape", true);
-    for (unsigned i = 0; i < x->rank; i++)
-        tsr_json_u64(t, x->shape[i]);
-    tsr_json_end_array(t);
+    tsr_json_member_u64s(t, "shape", x->shape, x->rank);
     tsr_json_member_u64(t, "rank", rank);
     if (s->n_updates < 2)
         tsr_json_member_number(t, "scale", s->n_updates == 0 ? 0 : (double)s->updates[0].scale);

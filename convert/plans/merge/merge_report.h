@@ -5,8 +5,7 @@
  *   relative_error  ||x - y|| / ||x||
  *   lost            the elements with x != 0 and y = 0
  * From a relative error of 1 on, the error is as large as the update. */
-#ifndef TSR_CONVERT_PLANS_MERGE_REPORT_H
-#define TSR_CONVERT_PLANS_MERGE_REPORT_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -27,5 +26,3 @@ void tsr_merge_updates_json(const tsr_plan *plan, const tsr_quant_stats *rows, t
 
 /* Writes the report. */
 void tsr_merge_report(const tsr_plan *plan, const tsr_quant_stats *rows, const tsr_plan_blocks *blocks, tsr_text *out);
-
-#endif

@@ -3,8 +3,7 @@
  * Source: DeepSeek-V3 inference/convert.py (names, partition of the experts, cut dimensions) and generate.py (loads the
  * rank's file strictly: an extra or a missing name is an error). It reads no index and no config.json; tokenizer files
  * are copied. */
-#ifndef TSR_CONVERT_PLANS_RANKS_DEEPSEEK_MP_PLAN_H
-#define TSR_CONVERT_PLANS_RANKS_DEEPSEEK_MP_PLAN_H
+#pragma once
 
 #include "convert/plan/plan.h"
 
@@ -17,7 +16,7 @@ typedef struct tsr_deepseek_mp_options {
  * number of experts, or a cut goes through a block; the message has numbers of ranks that work. On failure *plan is
  * empty. */
 tsr_status tsr_deepseek_mp_plan(tsr_plan *plan, const tsr_checkpoint *const *source,
-                                const tsr_deepseek_mp_options *options, tsr_err *err) TSR_WARN_UNUSED;
+                                const tsr_deepseek_mp_options *options, tsr_err *err);
 
 /* The file beside the ranks that holds config.json. convert.py does not copy it and DeepSeek's code does not read it,
  * but the inverse conversion needs it. */
@@ -28,6 +27,4 @@ tsr_status tsr_deepseek_mp_plan(tsr_plan *plan, const tsr_checkpoint *const *sou
  * TSR_E_MISMATCH: the ranks are not of one model. TSR_E_FORMAT: there is no configuration, a tensor is missing, or the
  * configuration is of another model. On failure *plan is empty. */
 tsr_status tsr_from_deepseek_mp_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, size_t n, const char *config,
-                                     size_t config_size, uint64_t max_shard_bytes, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                                     size_t config_size, uint64_t max_shard_bytes, tsr_err *err);

@@ -2,8 +2,7 @@
  *
  * The prefix "model." is dropped, self_attn becomes attn, mlp becomes ffn, the last component but one is looked up in a
  * table, a scale is called "scale" and the router's bias "bias". */
-#ifndef TSR_CONVERT_PLANS_RANKS_DEEPSEEK_NAMES_H
-#define TSR_CONVERT_PLANS_RANKS_DEEPSEEK_NAMES_H
+#pragma once
 
 #include "common/arena.h"
 #include "formats/names/tensor_parallel.h"
@@ -38,5 +37,3 @@ bool tsr_deepseek_expert(const char *name, uint64_t *expert);
 
 /* Returns N of "model.layers.N." or "layers.N.", or -1. */
 long long tsr_deepseek_layer(const char *name);
-
-#endif

@@ -231,9 +231,7 @@ static tsr_status make_plan(joining *j, uint64_t max_shard_bytes)
         for (size_t i = 0; i < j->ranks[k]->tensors.count; i++)
             TSR_TRY(plan_tensor(j, k, &j->ranks[k]->tensors.items[i]));
     }
-    TSR_TRY(tsr_plan_pack(plan, "", max_shard_bytes, j->err));
-    TSR_TRY(tsr_plan_side_files(plan, "", "*", (const char *const[]){TSR_DEEPSEEK_MANIFEST, NULL}, j->err));
-    TSR_TRY(tsr_plan_index(plan, "", false, j->err));
+    TSR_TRY(tsr_plan_model_files(plan, max_shard_bytes, (const char *const[]){TSR_DEEPSEEK_MANIFEST, NULL}, j->err));
     TSR_TRY(plan_config(j));
     return tsr_plan_finish(plan, j->err);
 }

@@ -1,7 +1,6 @@
 /* Plans absorbed MLA: names and shapes per consumer, geometry checks, and the treatment of each tensor. */
 #include "convert/plans/ranks/mla_plan.h"
 
-#include "common/checked.h"
 #include "common/glob.h"
 #include "convert/configs/fp8_config.h"
 #include "convert/io/copied_codes.h"
@@ -280,9 +279,7 @@ static tsr_status make_plan(tsr_plan *plan, absorbing *a, tsr_err *err)
         plan->report = tsr_quantize_report;
     TSR_TRY(tsr_mla_shape_read(&a->mla, a->source, err));
     TSR_TRY(plan_tensors(plan, a, err));
-    TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
-    TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
-    TSR_TRY(tsr_plan_index(plan, "", false, err));
+    TSR_TRY(tsr_plan_model_files(plan, o->max_shard_bytes, NULL, err));
     TSR_TRY(plan_config(plan, a, err));
     return tsr_plan_finish(plan, err);
 }

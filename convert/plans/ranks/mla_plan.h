@@ -3,8 +3,7 @@
  *
  * docs/conversions.md has the table of names, shapes and orders. Sources: SGLang deepseek_weight_loader.py, vLLM's MLA
  * common, TensorRT-LLM modeling_deepseekv3.py, llama.cpp convert_hf_to_gguf.py. */
-#ifndef TSR_CONVERT_PLANS_RANKS_MLA_PLAN_H
-#define TSR_CONVERT_PLANS_RANKS_MLA_PLAN_H
+#pragma once
 
 #include "convert/ops/mla/mla_op.h"
 #include "convert/plan/plan.h"
@@ -23,6 +22,4 @@ typedef struct tsr_mla_options {
  * block boundaries; the message has the arithmetic. TSR_E_UNSUPPORTED: a model without MLA. On failure *plan is
  * empty. */
 tsr_status tsr_mla_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_mla_options *options,
-                        tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                        tsr_err *err);

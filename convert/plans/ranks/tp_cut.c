@@ -1,7 +1,6 @@
 /* Checks that a weight can be cut over tensor-parallel ranks, and adds the steps that cut it. */
 #include "convert/plans/ranks/tp_cut.h"
 
-#include "common/checked.h"
 #include "convert/io/copied_codes.h"
 #include "convert/ops/slice_op.h"
 

@@ -1,7 +1,6 @@
 /* Cuts one weight with its scales over tensor-parallel ranks, for the conversions to DeepSeek's code and to HF
  * names. */
-#ifndef TSR_CONVERT_PLANS_RANKS_TP_CUT_H
-#define TSR_CONVERT_PLANS_RANKS_TP_CUT_H
+#pragma once
 
 #include "convert/plan/plan.h"
 #include "formats/names/tensor_parallel.h"
@@ -24,15 +23,13 @@ typedef struct tsr_tp_cut {
  * TSR_E_SHAPE: the dimension, the heads or the blocks are not a multiple of what n needs; the message has the
  * arithmetic and the numbers of ranks that would work. */
 tsr_status tsr_shard_weight(const tsr_checkpoint *checkpoint, const tsr_weight *weight, tsr_tp_split how,
-                            uint64_t heads, bool share, uint32_t n, tsr_tp_cut *shard, tsr_err *err) TSR_WARN_UNUSED;
+                            uint64_t heads, bool share, uint32_t n, tsr_tp_cut *shard, tsr_err *err);
 
 /* Cuts a part of an absorbed kv_b_proj, [heads, ..., ...], with its scales, between heads. TSR_E_SHAPE: the ranks do
  * not divide the heads. */
 tsr_status tsr_shard_part(const tsr_checkpoint *checkpoint, const tsr_weight *weight, uint32_t n, tsr_tp_cut *shard,
-                          tsr_err *err) TSR_WARN_UNUSED;
+                          tsr_err *err);
 
 /* Adds the steps that write rank k's part of `weight` as `name`, and that of its scale as `scale_name`. */
 tsr_status tsr_plan_shard(tsr_plan *plan, const tsr_weight *weight, const tsr_tp_cut *shard, const char *name,
-                          const char *scale_name, uint32_t n, uint32_t k, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                          const char *scale_name, uint32_t n, uint32_t k, tsr_err *err);

@@ -82,14 +82,6 @@ static tsr_status decide(cutting *c, tsr_plan *plan, tsr_err *err)
     return TSR_OK;
 }
 
-static void write_cut(tsr_text *t, const char *name, uint64_t rows, uint64_t parts)
-{
-    tsr_json_member_array(t, name, true);
-    tsr_json_u64(t, rows);
-    tsr_json_u64(t, parts);
-    tsr_json_end_array(t);
-}
-
 /* Writes the data that joining needs (see tp_plan.h). */
 static tsr_status write_restoration(tsr_text *t, const cutting *c, tsr_err *err)
 {
@@ -122,9 +114,9 @@ static tsr_status write_restoration(tsr_text *t, const cutting *c, tsr_err *err)
     for (size_t i = 0; i < c->weights.count; i++) {
         const tsr_weight *const w = &c->weights.items[i];
         if (c->shards[i].data_rows > 0)
-            write_cut(t, w->data->name, c->shards[i].data_rows, c->shards[i].parts);
+            tsr_json_member_u64s(t, w->data->name, (const uint64_t[]){c->shards[i].data_rows, c->shards[i].parts}, 2);
         if (c->shards[i].scale_rows > 0)
-            write_cut(t, w->scale->name, c->shards[i].scale_rows, c->shards[i].parts);
+            tsr_json_member_u64s(t, w->scale->name, (const uint64_t[]){c->shards[i].scale_rows, c->shards[i].parts}, 2);
     }
     tsr_json_end_object(t);
     return status;

@@ -3,8 +3,7 @@
  * Each weight of codes is an FP32 matrix in the view, under the name of its values, that no file holds
  * (TSR_SOURCE_DECODED). A stack of experts may appear as a matrix for each expert and projection; those of plain
  * weights keep their dtype (TSR_SOURCE_GATHERED). */
-#ifndef TSR_CONVERT_PLANS_VIEWS_DECODED_VIEW_H
-#define TSR_CONVERT_PLANS_VIEWS_DECODED_VIEW_H
+#pragma once
 
 #include "common/block.h"
 #include "convert/configs/kv_scales.h"
@@ -55,12 +54,12 @@ typedef struct tsr_decoding_options {
  * TSR_E_UNSUPPORTED: there are no codes, or a stack to be split has its experts in the last dimension. On failure there
  * is nothing to free. */
 tsr_status tsr_decoded_view_open(tsr_decoded_view *view, const tsr_checkpoint *source, tsr_weights *paired,
-                                 const tsr_decoding_options *how, tsr_err *err) TSR_WARN_UNUSED;
+                                 const tsr_decoding_options *how, tsr_err *err);
 
 /* Makes the view of a source without codes, whose configuration stays. Sets view->has_stacks if a tensor appears in
  * another form than stored. */
 tsr_status tsr_decoded_view_open_plain(tsr_decoded_view *view, const tsr_checkpoint *source, tsr_split split,
-                                       tsr_err *err) TSR_WARN_UNUSED;
+                                       tsr_err *err);
 
 /* Returns the origin of a tensor of the view, or NULL if it is the source's own. */
 const tsr_decoded_part *tsr_decoded_part_of(const tsr_decoded_view *view, const tsr_tensor *tensor);
@@ -73,5 +72,3 @@ void tsr_decoded_view_free(tsr_decoded_view *view);
 
 /* Returns the bytes of memory that the view takes, source included. */
 uint64_t tsr_decoded_view_memory(const tsr_decoded_view *view);
-
-#endif

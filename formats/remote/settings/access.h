@@ -1,6 +1,5 @@
 /* Credentials of a remote address. They are sent to one origin only and appear in no text. */
-#ifndef TSR_FORMATS_REMOTE_SETTINGS_ACCESS_H
-#define TSR_FORMATS_REMOTE_SETTINGS_ACCESS_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -17,5 +16,3 @@ typedef struct tsr_access {
     bool netrc;          /* ~/.netrc may have a login */
     const char *remedy;  /* the advice where the server refuses access */
 } tsr_access;
-
-#endif

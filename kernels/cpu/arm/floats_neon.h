@@ -1,6 +1,5 @@
 /* Declares operations on four or eight floats that several NEON kernels share. */
-#ifndef TSR_KERNELS_CPU_ARM_FLOATS_NEON_H
-#define TSR_KERNELS_CPU_ARM_FLOATS_NEON_H
+#pragma once
 
 #include "kernels/cpu/always_inline.h"
 
@@ -112,5 +111,3 @@ ALWAYS_INLINE void look_up_16_nibbles(const uint8_t *packed, const word_table *t
     const uint8x8_t bytes = vld1_u8(packed), even = vand_u8(bytes, vdup_n_u8(15)), odd = vshr_n_u8(bytes, 4);
     look_up_words(vcombine_u8(vzip1_u8(even, odd), vzip2_u8(even, odd)), t, y);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* Defines the operations of e4m3_bands_body.h and e4m3_error_body.h with NEON.
  *
  * A register is two registers of NEON, which are its 16-byte lanes. "Packed order" is the order of columns. */
-#ifndef TSR_KERNELS_CPU_ARM_SIMD_NEON_H
-#define TSR_KERNELS_CPU_ARM_SIMD_NEON_H
+#pragma once
 
 #include "kernels/cpu/always_inline.h"
 
@@ -210,5 +209,3 @@ ALWAYS_INLINE vf f_hi_of_floats(vf x, vf y)
 {
     return (vf){x.b, y.b};
 }
-
-#endif

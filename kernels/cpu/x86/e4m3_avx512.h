@@ -2,8 +2,7 @@
  *
  * Unpacking words to dwords works inside each 128-bit quarter of a register, and so does packing. 32 columns are kept
  * as lo = columns 0-3, 8-11, 16-19, 24-27 and hi = columns 4-7, 12-15, 20-23, 28-31; packing restores their order. */
-#ifndef TSR_KERNELS_CPU_X86_E4M3_AVX512_H
-#define TSR_KERNELS_CPU_X86_E4M3_AVX512_H
+#pragma once
 
 #include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/prefetch.h"
@@ -71,5 +70,3 @@ ALWAYS_INLINE __m256i encode32(f32x32 x, __m512 scale)
     const __m512i hi = codes_of(_mm512_div_ps(x.hi, scale));
     return _mm512_cvtepi16_epi8(_mm512_packus_epi32(lo, hi));
 }
-
-#endif

@@ -7,8 +7,7 @@
  *
  * By arithmetic: an e4m3 code, moved to the position of F16's exponent and mantissa, is 1/256 of its value as F16, also
  * for subnormals. */
-#ifndef TSR_KERNELS_CPU_X86_E4M3_BF16_H
-#define TSR_KERNELS_CPU_X86_E4M3_BF16_H
+#pragma once
 
 #include "kernels/cpu/prefetch.h"
 
@@ -180,5 +179,3 @@ ALWAYS_INLINE bool decode_band(look_up_fn *look_up, const uint8_t *codes, size_t
     }
     return nan;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Converts from and to KN, where codes of one row are adjacent. Part of interleave_simd.h, which explains the
  * method. */
-#ifndef TSR_KERNELS_CPU_X86_INTERLEAVE_KN_H
-#define TSR_KERNELS_CPU_X86_INTERLEAVE_KN_H
+#pragma once
 
 #include "kernels/cpu/x86/interleave_plan.h"
 
@@ -243,5 +242,3 @@ ALWAYS_INLINE void rows_out(const plan *p, const uint8_t *in, uint8_t *codes, bo
         }
     }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Converts from and to NK, where codes of one column are adjacent. Part of interleave_simd.h, which explains the
  * method. */
-#ifndef TSR_KERNELS_CPU_X86_INTERLEAVE_NK_H
-#define TSR_KERNELS_CPU_X86_INTERLEAVE_NK_H
+#pragma once
 
 #include "kernels/cpu/x86/interleave_plan.h"
 
@@ -128,5 +127,3 @@ ALWAYS_INLINE void columns_out(const plan *p, const uint8_t *in, uint8_t *codes,
         }
     }
 }
-
-#endif

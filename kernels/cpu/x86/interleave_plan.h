@@ -1,6 +1,5 @@
 /* Shuffle tables and column geometry for interleave_simd.h, which explains the terms. */
-#ifndef TSR_KERNELS_CPU_X86_INTERLEAVE_PLAN_H
-#define TSR_KERNELS_CPU_X86_INTERLEAVE_PLAN_H
+#pragma once
 
 #include "kernels/cpu/interleave.h"
 #include "kernels/cpu/variants.h"
@@ -73,5 +72,3 @@ ALWAYS_INLINE tables tables_of(const plan *p)
 {
     return (tables){v_lanes(p->gather), v_lanes(p->scatter), v_lanes(p->merge), v_lanes(p->split), v_bytes(p->bias)};
 }
-
-#endif

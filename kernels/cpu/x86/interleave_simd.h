@@ -15,8 +15,7 @@
  * - From KN, `group` rows of codes are read in stored order, for int4 joined in pairs, and 16 x 16 bytes are
  *   transposed. They are collected in a panel of 64 bytes per column, so that memory is written in whole cache lines.
  * Layout R is layout CM with the roles of k and n exchanged. */
-#ifndef TSR_KERNELS_CPU_X86_INTERLEAVE_SIMD_H
-#define TSR_KERNELS_CPU_X86_INTERLEAVE_SIMD_H
+#pragma once
 
 #include "kernels/cpu/x86/interleave_kn.h"
 #include "kernels/cpu/x86/interleave_nk.h"
@@ -58,5 +57,3 @@ ALWAYS_INLINE void deinterleave(const tsr_interleave_args *args, const uint8_t *
     if (!move(args, columns_out, rows_out, in, codes))
         tsr_deinterleave_ref(args, in, codes);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Looks up 16-bit values of 4-bit codes with AVX2: a table of 16 values is one of their low and one of their high bytes. */
-#ifndef TSR_KERNELS_CPU_X86_NIBBLE_TABLES_AVX2_H
-#define TSR_KERNELS_CPU_X86_NIBBLE_TABLES_AVX2_H
+#pragma once
 
 #include "kernels/cpu/always_inline.h"
 
@@ -23,5 +22,3 @@ ALWAYS_INLINE void look_up(const uint8_t *packed, byte_tables t, uint16_t *y)
     _mm256_storeu_si256((__m256i *)y, _mm256_permute2x128_si256(first, second, 0x20));
     _mm256_storeu_si256((__m256i *)(y + 16), _mm256_permute2x128_si256(first, second, 0x31));
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Defines the operations of e4m3_bands_body.h, which explains them, in AVX2. */
-#ifndef TSR_KERNELS_CPU_X86_SIMD_AVX2_H
-#define TSR_KERNELS_CPU_X86_SIMD_AVX2_H
+#pragma once
 
 #include "kernels/cpu/always_inline.h"
 
@@ -87,5 +86,3 @@ ALWAYS_INLINE double f_tree(const vf sums[PARTS])
     const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
     return _mm_cvtsd_f64(two) + _mm_cvtsd_f64(_mm_unpackhi_pd(two, two));
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* Draws text for a terminal: colour, truncated names, wrapped lines, and charts of block characters.
  *
  * Colour is never the only sign: a word or a mark has the same meaning. Without UTF-8, charts are ASCII. */
-#ifndef TSR_REPORT_WRITE_TERMINAL_CANVAS_H
-#define TSR_REPORT_WRITE_TERMINAL_CANVAS_H
+#pragma once
 
 #include "common/text.h"
 
@@ -49,5 +48,3 @@ typedef struct tsr_canvas_columns {
     const char *top;
 } tsr_canvas_columns;
 void tsr_draw_columns(tsr_text *text, const tsr_style *style, const tsr_canvas_columns *columns);
-
-#endif

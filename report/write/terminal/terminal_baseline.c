@@ -1,8 +1,6 @@
 /* Prints regressions, then rows that appeared or disappeared, then differences in how the results were made. */
 #include "report/write/terminal/terminal_parts.h"
 
-#include <math.h>
-
 enum { LISTED = 10 };
 
 static void draw_regressions(tsr_text *text, const tsr_style *style, const tsr_baseline *b)

@@ -1,6 +1,5 @@
 /* Declares the summary on a terminal, and its parts, each drawn by a file of its own. Commands use some parts. */
-#ifndef TSR_REPORT_WRITE_TERMINAL_TERMINAL_PARTS_H
-#define TSR_REPORT_WRITE_TERMINAL_TERMINAL_PARTS_H
+#pragma once
 
 #include "report/model/overview.h"
 #include "report/read/baseline.h"
@@ -62,5 +61,3 @@ void tsr_draw_plan(tsr_text *text, const tsr_style *style, const tsr_result *res
 /* Draws the table of the schemes of compare-schemes, and the tensors with the largest errors of each. Draws nothing if
  * the result has no schemes. Narrow styles omit columns and shorten names. */
 void tsr_draw_schemes(tsr_text *text, const tsr_style *style, const tsr_result *result);
-
-#endif

@@ -61,7 +61,7 @@ def test_outputs_are_those_of_the_commands(jobs, batch, checkpoint, tessera, tmp
     assert code == 0 and summary["passed"] and set(states(summary).values()) == {"done"}, err
     for name, options in SCHEMES.items():
         alone = tmp_path / f"{name}-alone"
-        assert harness.run(tessera, [*quantize(source, alone, options), "--quiet"])[0] == 0
+        harness.succeed(tessera, [*quantize(source, alone, options), "--quiet"])
         assert harness.tree_difference(alone, tmp_path / name) is None
     told = {job["name"]: job for job in summary["jobs"]}
     assert told["bf16"]["after"] == told["check"]["after"] == ["fp8"] and told["fp8"]["after"] == []
@@ -84,10 +84,7 @@ def large(maker, tmp_path_factory):
 def bytes_of(source, archived=False):
     """Returns the bytes that a job must read to take over a checkpoint: its tensors, and side files that are copied; an archive has
     the headers, too."""
-    headers = 0
-    for path in source.glob("*.safetensors"):
-        with path.open("rb") as file:
-            headers += 8 + int.from_bytes(file.read(8), "little")
+    headers = sum(harness.read_header(path)[0] for path in source.glob("*.safetensors"))
     told = [path.stat().st_size for path in source.iterdir() if path.name not in ("config.json", "model.safetensors.index.json")]
     return sum(told) - (0 if archived else headers)
 
@@ -161,7 +158,7 @@ def test_a_failure_leaves_those_that_are_read_with_it_alone(jobs, batch, checkpo
     code, summary, _, err = batch(path, "--quiet")
     assert code == 3 and states(summary) == {"nvfp4": "failed", "fp8": "done", "after": "not begun"}, err
     assert "tessera: nvfp4: " in err and "so large" in err and summary["jobs"][0]["result"]["error"]["code"] == 3
-    assert harness.run(tessera, [*quantize(source, tmp_path / "alone"), "--quiet"])[0] == 0
+    harness.succeed(tessera, [*quantize(source, tmp_path / "alone"), "--quiet"])
     assert harness.tree_difference(tmp_path / "fp8", tmp_path / "alone") is None and not (tmp_path / "nvfp4/config.json").exists()
     # A finished output beside it is verified; an unfinished one is read for by itself.
     code, summary, _, _ = batch(path, "--quiet", "--keep-going")
@@ -305,14 +302,14 @@ def test_results_lie_where_they_are_wanted(jobs, batch, checkpoint, tessera, tmp
     code, _, err = harness.run(tessera, ["batch", jobs({"a": f"inspect {source} --json {tmp_path / 'newer/a.json'}"}, "other.jsonl"), "--results", tmp_path / "new"])
     assert code != 0 and "newer" in err and not (tmp_path / "new").exists(), err
     fine = jobs({"a": f"inspect {source} --json {tmp_path / 'new/./results//own.json'}", "b": f"inspect {source} --json {tmp_path / 'new/b.json'}", "c": f"inspect {source}"}, "fine.jsonl")
-    assert harness.run(tessera, ["batch", fine, "--results", f"{tmp_path}//new/results/"])[0] == 0
+    harness.succeed(tessera, ["batch", fine, "--results", f"{tmp_path}//new/results/"])
     assert {str(p.relative_to(tmp_path / "new")) for p in (tmp_path / "new").rglob("*.json")} == {"results/own.json", "b.json", "results/c.json"}
     code, summary, _, err = batch(path, "--results", tmp_path / "results")
     assert code == 0, err
     files = {job["name"]: job["result_file"] for job in summary["jobs"]}
     assert files == {"a": f"{tmp_path}/results/a.json", "b": str(mine), "c": f"{tmp_path}/results/c.json"}
     assert all(job["result"] is None and json.loads(pathlib.Path(job["result_file"]).read_text())["version"] for job in summary["jobs"])
-    assert harness.run(tessera, ["report", *files.values()])[0] == 0
+    harness.succeed(tessera, ["report", *files.values()])
     # A job that could not start has no result, even if it had one the last time.
     path = jobs({"a": quantize(source, tmp_path / "d", "--min-sqnr 90"), "c": f"inspect {tmp_path / 'a'}"}, "again.jsonl")
     code, summary, _, err = batch(path, "--results", tmp_path / "results")

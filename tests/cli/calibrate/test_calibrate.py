@@ -67,11 +67,9 @@ def calibrate(tessera, tmp_path):
     def run(src, tokens, *options, out="stats.safetensors"):
         path, result = tmp_path / out, tmp_path / "result.json"
         path.unlink(missing_ok=True)
-        code, stdout, err = harness.run(tessera, ["calibrate", src, "--tokens", tokens, "-o", path, "--device", "cpu", *options])
-        assert code == 0, stdout + err
+        stdout = harness.succeed(tessera, ["calibrate", src, "--tokens", tokens, "-o", path, "--device", "cpu", *options])
         path.unlink()
-        code, _, err = harness.run(tessera, ["calibrate", src, "--tokens", tokens, "-o", path, "--device", "cpu", "--json", result, *options])
-        assert code == 0, err
+        harness.succeed(tessera, ["calibrate", src, "--tokens", tokens, "-o", path, "--device", "cpu", "--json", result, *options])
         return read(path), json.loads(result.read_text()), stdout
     return run
 
@@ -242,8 +240,7 @@ def test_a_killed_run_is_resumed(tmp_path, tessera, calibrate, family):
         harness.kill_after([tessera, *map(str, words)], delay)
         out.unlink(missing_ok=True)
         delay *= 0.9
-    code, stdout, err = harness.run(tessera, [*words, "--json", tmp_path / "r.json"])
-    assert code == 0, err
+    stdout = harness.succeed(tessera, [*words, "--json", tmp_path / "r.json"])
     resumed = json.loads((tmp_path / "r.json").read_text())["layers_resumed"]
     assert resumed > 0 and f"resumed after {resumed} layer" in stdout
     assert out.read_bytes() == (tmp_path / "whole.safetensors").read_bytes()

@@ -27,8 +27,7 @@ def run(tessera, tmp_path):
     def call(*words):
         dst = tmp_path / f"made{len(runs)}"
         runs.append(dst)
-        code, out, err = harness.run(tessera, [dst if word == "DST" else word for word in words])
-        assert code == 0, f"exit {code}\n{out}{err}"
+        harness.succeed(tessera, [dst if word == "DST" else word for word in words])
         return dst
 
     return call
@@ -117,12 +116,8 @@ def read_by_layout(path):
 
 def borders(path):
     """{offset: dtype} of the first byte of each tensor, and of the header."""
-    with open(path, "rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-    header.pop("__metadata__", None)
-    return {0: "header"} | {8 + length + entry["data_offsets"][0]: entry["dtype"] for entry in header.values()
-                            if entry["data_offsets"][0] != entry["data_offsets"][1]}
+    start, entries, _ = harness.read_header(path)
+    return {0: "header"} | {start + entry["data_offsets"][0]: entry["dtype"] for entry in entries.values() if harness.entry_size(entry) > 0}
 
 
 @pytest.mark.parametrize("level", ["1", "3", "9"])
@@ -190,11 +185,10 @@ def test_inspect_says_the_same_of_an_archive(checkpoint, run, tessera, options):
     packed = archive(run, fp8, *options)
     told = []
     for path in (fp8, packed):
-        code, out, err = harness.run(tessera, ["inspect", path, "--json", "-", "--quiet"])
-        assert code == 0, out + err
+        out = harness.succeed(tessera, ["inspect", path, "--json", "-", "--quiet"])
         told.append(out.replace(str(path), "PATH"))
     assert told[0] == told[1]
-    assert harness.run(tessera, ["inspect", packed])[0] == 0
+    harness.succeed(tessera, ["inspect", packed])
     name = "model.layers.0.self_attn.o_proj.weight"
     code, out, err = harness.run(tessera, ["inspect", f"{packed}:{name}"])
     assert code == 0 and name in out, out + err
@@ -228,10 +222,9 @@ def test_mixed_directories_are_read(checkpoint, run, tmp_path):
 def test_a_dry_run_estimates_the_size(maker, tessera, tmp_path, options):
     source = harness.make_checkpoint(maker, "bench", tmp_path / "source", bytes="24M")
     words = ["convert", source, "-o", tmp_path / "out", "--to", "archive", *options, "--json", tmp_path / "told.json"]
-    assert harness.run(tessera, [*words, "--dry-run"])[0] == 0
+    harness.succeed(tessera, [*words, "--dry-run"])
     plan = json.loads((tmp_path / "told.json").read_text())
-    code, out, err = harness.run(tessera, words)
-    assert code == 0, err
+    harness.succeed(tessera, words)
     made = json.loads((tmp_path / "told.json").read_text())
     assert plan["bytes_out_expected"] == pytest.approx(made["bytes_written"], rel=0.05)
     assert made["bytes_written"] < 0.95 * plan["bytes_out"]

@@ -3,7 +3,7 @@
 import json
 import shutil
 
-from checkpoints import DEEPSEEK, header, load, make, random_weight, same_bits
+from checkpoints import DEEPSEEK, load, make, random_weight, same_bits
 import fp8_oracle
 import harness
 import ml_dtypes
@@ -46,8 +46,7 @@ def test_every_dtype_of_scales_becomes_mxfp8(tmp_path, tessera, convert, dtype, 
         assert same_bits(got[name], tensors[name])
         stored = got[name + "_scale"].view(np.uint8)
         assert np.array_equal(np.exp2(stored.astype(np.float32) - 127), by_groups(scales[name])), name
-    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["verify", dst, "--against", src])
 
 
 @pytest.mark.parametrize("to", [("fp8-block",), ("fp8-block", "--dialect", "compressed-tensors")])
@@ -69,8 +68,7 @@ def test_every_dtype_of_scales_is_cut_and_merged(tmp_path, tessera, convert, dty
         got, half = read_any(ranks / f"rank-{rank}" / "model.safetensors"), slice(rank, rank + 1)
         assert same_bits(got[O + "_scale_inv"], tensors[O + "_scale_inv"][:, half])
         assert same_bits(got[K + "_scale_inv"], tensors[K + "_scale_inv"][half])
-    code, _, err = harness.run(tessera, ["convert", ranks, "-o", tmp_path / "merged", "--merge"])
-    assert code == 0, err
+    harness.succeed(tessera, ["convert", ranks, "-o", tmp_path / "merged", "--merge"])
     merged = read_any(tmp_path / "merged" / "model.safetensors")
     assert all(same_bits(merged[name], x) for name, x in tensors.items())
 
@@ -102,8 +100,7 @@ def fp8_deepseek(tessera, maker, tmp_path_factory):
     """DeepSeek-V3 in block FP8 whose scales are powers of two, in one file."""
     place = tmp_path_factory.mktemp("deepseek")
     src = harness.make_checkpoint(maker, "deepseek-v3", place / "src", scale="half")
-    code, _, err = harness.run(tessera, ["quantize", src, "-o", place / "fp8", "--quiet", "--scale-fmt", "ue8m0"])
-    assert code == 0, err
+    harness.succeed(tessera, ["quantize", src, "-o", place / "fp8", "--quiet", "--scale-fmt", "ue8m0"])
     config = json.loads((place / "fp8" / "config.json").read_text())
     tensors, rng = load(place / "fp8"), np.random.default_rng(3)
     for name in [n for n in tensors if n.endswith("_scale_inv")]:
@@ -115,9 +112,9 @@ def damage(src, dst, name, at, byte):
     """A copy of a checkpoint whose tensor has this byte at this place. Returns the file's name and the place in it."""
     shutil.copytree(src, dst)
     for path in dst.glob("*.safetensors"):
-        length, entries = header(path)
+        start, entries, _ = harness.read_header(path)
         if name in entries:
-            offset = 8 + length + entries[name]["data_offsets"][0] + at
+            offset = start + entries[name]["data_offsets"][0] + at
             with open(path, "r+b") as file:
                 file.seek(offset)
                 file.write(byte)
@@ -216,8 +213,8 @@ def test_a_nan_scale_of_mxfp4_is_named_with_its_place(tmp_path, stops, to):
     scales = np.full((256, 8), 120, np.uint8)
     scales[3, 5] = 0xFF
     src = make(tmp_path / "src", {"model.safetensors": {O + "_packed": np.full((256, 128), 0x22, np.uint8), O + "_scale": scales}}, q, **LLAMA)
-    length, entries = header(src / "model.safetensors")
-    offset = 8 + length + entries[O + "_scale"]["data_offsets"][0] + 3 * 8 + 5
+    start, entries, _ = harness.read_header(src / "model.safetensors")
+    offset = start + entries[O + "_scale"]["data_offsets"][0] + 3 * 8 + 5
     stops(src, f"'{O}_scale'", "[3, 5]", f"file offset {offset}", "NaN", options=("--to", to))
 
 
@@ -240,8 +237,7 @@ def test_the_scales_say_whether_codes_can_be_moved_to_mxfp8(tmp_path, tessera, c
     dst = convert(src, "--to", "mxfp8", *(["--lossy"] if stated else []))
     got = load(dst)
     assert same_bits(got[K], tensors[K]) and not same_bits(got[O], tensors[O])
-    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["verify", dst, "--against", src])
 
 
 def test_absorbing_a_rank_names_the_order_that_works(fp8_deepseek, convert, stops):

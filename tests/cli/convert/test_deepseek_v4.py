@@ -37,8 +37,7 @@ def config(path):
 
 
 def loads(tessera, path, *loaders):
-    code, out, _ = harness.run(tessera, ["inspect", path, "--can-load", ",".join(loaders), "--tp", "1"])
-    assert code == 0, out
+    harness.succeed(tessera, ["inspect", path, "--can-load", ",".join(loaders), "--tp", "1"])
 
 
 @NAMES
@@ -76,8 +75,7 @@ def test_native_fp4_of_compressed_tensors(tmp_path, tessera, convert, release):
     """Only the experts are codes in this source; to compressed-tensors and back they keep every byte."""
     bf16 = convert(release(V4), "--to", "bf16")
     native = tmp_path / "native"
-    code, out, err = harness.run(tessera, ["quantize", bf16, "-o", native, "--scheme", "mxfp4", "--dialect", "compressed-tensors"])
-    assert code == 0, err
+    harness.succeed(tessera, ["quantize", bf16, "-o", native, "--scheme", "mxfp4", "--dialect", "compressed-tensors"])
     dst = convert(native, "--to", "mxfp4", "--dialect", "deepseek")
     packed, got = tensors(native), tensors(dst)
     experts = [n.removesuffix(".weight_packed") for n in packed if n.endswith(".weight_packed")]

@@ -163,7 +163,7 @@ def test_a_tensor_of_it_has_no_values(tmp_path, tessera, name):
     src = write(tmp_path / "src", tensors)
     code, out, err = harness.run(tessera, ["inspect", f"{src}:{next(iter(tensors))}"])
     assert code == 3 and next(iter(tensors)) in err, out + err
-    assert harness.run(tessera, ["inspect", f"{src}:{UP}.weight"])[0] == 0
+    harness.succeed(tessera, ["inspect", f"{src}:{UP}.weight"])
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -171,8 +171,8 @@ def test_an_archive_keeps_its_bytes(tmp_path, tessera, name):
     """Bytes in, the same bytes out: what they mean does not matter."""
     src = write(tmp_path / "src", FOREIGN[name][0], DEEPSEEK)
     packed, back = tmp_path / "packed", tmp_path / "back"
-    assert harness.run(tessera, ["convert", src, "-o", packed, "--to", "archive", "--shuffle", "--quiet"])[0] == 0
-    assert harness.run(tessera, ["convert", packed, "-o", back, "--to", "safetensors", "--quiet"])[0] == 0
+    harness.succeed(tessera, ["convert", src, "-o", packed, "--to", "archive", "--shuffle", "--quiet"])
+    harness.succeed(tessera, ["convert", packed, "-o", back, "--to", "safetensors", "--quiet"])
     harness.without_records(back)
     assert harness.tree_difference(src, back) is None
     code, _, err = harness.run(tessera, ["convert", packed, "-o", tmp_path / "dst", "--to", "bf16"])
@@ -210,23 +210,20 @@ PLAIN = {
 
 def test_plain_data_is_copied_and_says_why(tmp_path, tessera):
     src = write(tmp_path / "src", PLAIN, DEEPSEEK)
-    code, out, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16"])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16"])
     got = harness.read_safetensors(tmp_path / "dst" / "model.safetensors")[1]
     assert {name: (t[0], list(t[1]), t[2]) for name, t in got.items() if name in PLAIN} == \
         {name: t for name, t in PLAIN.items() if not name.endswith("k_scale")}
     code, out, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dry", "--to", "bf16", "--dry-run"])
     for reason in ("a table of positions", "64-bit integers", "a mask", "a list of integers", "booleans", "complex"):
         assert reason in out, out
-    assert harness.run(tessera, ["verify", tmp_path / "dst", "--against", src, "--tensors", "*position*"])[0] == 0
-    code, out, err = harness.run(tessera, ["inspect", src])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["verify", tmp_path / "dst", "--against", src, "--tensors", "*position*"])
+    harness.succeed(tessera, ["inspect", src])
 
 
 def test_plain_data_survives_quantizing(tmp_path, tessera):
     src = write(tmp_path / "src", PLAIN)
-    code, out, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "dst", "--quiet"])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["quantize", src, "-o", tmp_path / "dst", "--quiet"])
     got = harness.read_safetensors(tmp_path / "dst" / "model.safetensors")[1]
     assert {name: (t[0], list(t[1]), t[2]) for name, t in got.items() if name in PLAIN} == PLAIN
 
@@ -244,8 +241,7 @@ def test_methods_of_others_are_named(tmp_path, tessera, method):
 @pytest.mark.parametrize("target", ["fastertransformer", "trtllm"])
 def test_blobs_name_the_way_back(tmp_path, tessera, checkpoint, target):
     src, blobs = checkpoint("llama"), tmp_path / "blobs"
-    code, _, err = harness.run(tessera, ["convert", src, "-o", blobs, "--to", target, "--arch", "sm80", "--quiet"])
-    assert code == 0, err
+    harness.succeed(tessera, ["convert", src, "-o", blobs, "--to", target, "--arch", "sm80", "--quiet"])
     for command in ("verify SRC --against PLAIN", "verify PLAIN --against SRC", "diff PLAIN SRC", "quantize SRC -o DST",
                     "convert SRC -o DST --to bf16", "convert SRC -o DST --to tp --tp 2", "compare-schemes SRC", "plan-schemes SRC --bits 8",
                     "verify gemm SRC --device cpu"):

@@ -106,8 +106,7 @@ def test_round_trip(tmp_path, tessera, quantize, convert):
         assert np.array_equal(*(stored.values("mxfp4-gptoss", {"_blocks": t[name + "_blocks"], "_scales": t[name + "_scales"]})
                                 for t in (a, b)))
     for words in (("diff", native, again), ("verify", again, "--against", bf16), ("verify", native, "--against", src)):
-        code, out, err = harness.run(tessera, words)
-        assert code == 0, out + err
+        harness.succeed(tessera, words)
 
 
 @pytest.mark.parametrize("options", [("--scheme", "nvfp4-weight-only"), ("--scheme", "mxfp8"), (), ("--scheme", "int4-weight-only", "--group-size", "32"),
@@ -217,8 +216,7 @@ def test_codes_put_together(tmp_path, tessera, quantize, convert, inspect, shape
     assert json.loads((dst / "config.json").read_text())["quantization_config"] == {"quant_method": "mxfp4", "modules_to_not_convert": KEPT}
     assert inspect(dst, "--can-load", ",".join(LOADERS), "--tp", "1")[0] == 0
     for words in (("diff", apart, dst), ("verify", dst, "--against", apart), ("verify", dst, "--against", src)):
-        code, out, err = harness.run(tessera, words)
-        assert code == 0, out + err
+        harness.succeed(tessera, words)
 
 
 def change(apart, path, name, edit):

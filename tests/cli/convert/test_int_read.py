@@ -57,10 +57,8 @@ def test_verify_diff_and_inspect(tmp_path, tessera, quantize, convert, scheme, b
     x = source[UP].astype(np.float64)
     error = np.sqrt(((x - want) ** 2).sum() / (x**2).sum())
     assert rows[UP]["relative_error"] == pytest.approx(error, rel=1e-6)
-    code, out, err = harness.run(tessera, ["diff", dst, convert(dst, "--to", "bf16", "--dtype", "f32"), "--tolerance", "1e-7"])
-    assert code == 0, out + err
-    code, out, err = harness.run(tessera, ["inspect", dst, "--can-load", "vllm", "--tp", "1", "--json", tmp_path / "i.json"])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["diff", dst, convert(dst, "--to", "bf16", "--dtype", "f32"), "--tolerance", "1e-7"])
+    harness.succeed(tessera, ["inspect", dst, "--can-load", "vllm", "--tp", "1", "--json", tmp_path / "i.json"])
     kind = "int8" if scheme == "int8-channel" else f"packed int{bits}"
     assert json.loads((tmp_path / "i.json").read_text())["quantization"]["codes"][kind] == 2
     code, out, err = harness.run(tessera, ["inspect", f"{dst}:{UP}"])
@@ -165,8 +163,7 @@ def test_a_value_a_row_has_the_dimensions_of_a_column(tmp_path, tessera, name, s
     for fine in ((40, 1), (40,)):
         tensors[UP + name] = tensors[UP + name].reshape(fine)
         src = make(tmp_path / f"fine{len(fine)}", {"model.safetensors": tensors}, quantization=q)
-        code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / f"out{len(fine)}", "--to", "bf16", "--quiet"])
-        assert code == 0, err
+        harness.succeed(tessera, ["convert", src, "-o", tmp_path / f"out{len(fine)}", "--to", "bf16", "--quiet"])
     tensors[UP + name] = tensors[UP + name].reshape(shape)
     src = make(tmp_path / "src", {"model.safetensors": tensors}, quantization=q)
     for words in (["convert", src, "-o", tmp_path / "out", "--to", "bf16"], ["inspect", src]):
@@ -206,7 +203,7 @@ def test_any_integers_are_a_shape(tmp_path, tessera, quantize, convert, dtype):
     got = read(convert(other, "--to", "bf16") / "model.safetensors")
     assert got.keys() == want.keys() and all(same_bits(got[name], want[name]) for name in want)
     assert verify(tessera, other, src)[0] == 0
-    assert harness.run(tessera, ["inspect", other])[0] == 0
+    harness.succeed(tessera, ["inspect", other])
 
 
 @pytest.mark.parametrize("bad", [np.array([40.0, 256.0], np.float32), np.array([-40, 256], np.int32), np.array([40], np.int32)])
@@ -228,7 +225,7 @@ def test_a_configuration_that_stands_twice_goes_twice(tmp_path, tessera, quantiz
     back = convert(dst, "--to", "bf16")
     config = json.loads((back / "config.json").read_text())
     assert "quantization_config" not in config and config["text_config"] == {"hidden_size": 1}
-    assert harness.run(tessera, ["inspect", back])[0] == 0
+    harness.succeed(tessera, ["inspect", back])
 
 
 def coarse(shape=(264, 384)):

@@ -11,8 +11,7 @@ X = "model.layers.0.mlp.down_proj"
 
 def expect(tmp_path, tessera, src, module):
     """convert --to bf16 gives the module's values."""
-    code, out, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--quiet"])
-    assert code == 0, f"exit {code}: {out}{err}"
+    harness.succeed(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--quiet"])
     dtype, shape, data = harness.read_safetensors(tmp_path / "dst/model.safetensors")[1][module.name]
     assert (dtype, list(shape)) == ("BF16", list(module.values.shape)) and data == module.values.astype(f.BF16).tobytes()
 

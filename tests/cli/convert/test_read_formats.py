@@ -124,8 +124,7 @@ def write(directory, *modules, config="of the module", plain=(), files=(), **mor
 
 def decoded(tmp_path, tessera, src, dtype="bf16"):
     dst = tmp_path / f"dst-{dtype}"
-    code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--to", "bf16", "--dtype", dtype, "--quiet"])
-    assert code == 0, f"exit {code}\n{out}{err}"
+    harness.succeed(tessera, ["convert", src, "-o", dst, "--to", "bf16", "--dtype", dtype, "--quiet"])
     return dst, harness.read_safetensors(dst / "model.safetensors")[1]
 
 
@@ -165,8 +164,7 @@ def test_scales_in_another_file_and_in_front(tmp_path, tessera, name):
 def test_inspect_counts_values_and_names_the_kind(tmp_path, tessera, name):
     kind, module = KINDS[name]
     src = write(tmp_path / "src", module)
-    code, out, err = harness.run(tessera, ["inspect", src, "--json", tmp_path / "json"])
-    assert code == 0, out + err
+    out = harness.succeed(tessera, ["inspect", src, "--json", tmp_path / "json"])
     got = json.loads((tmp_path / "json").read_text())
     assert sum(part["parameters"] for part in got["parts"].values()) == module.values.size + 64
     assert sum(part["quantized"] for part in got["parts"].values()) == module.values.size
@@ -207,8 +205,7 @@ def test_both_elements_of_six_bits(layers, up, down, tmp_path, tessera):
     dst, got = decoded(tmp_path, tessera, src)
     for module in modules:
         expect(got, module)
-    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["verify", dst, "--against", src])
 
 
 def test_w4afp8_of_sglang(tmp_path, tessera):
@@ -219,12 +216,9 @@ def test_w4afp8_of_sglang(tmp_path, tessera):
     for module in modules:
         expect(got, module)
     assert not any(name.endswith("input_scale") for name in got)
-    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
-    assert code == 0, out + err
-    code, out, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "int4", "--to", "w4afp8", "--quiet"])
-    assert code == 0, out + err
-    code, out, err = harness.run(tessera, ["verify", tmp_path / "int4", "--against", src])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["verify", dst, "--against", src])
+    harness.succeed(tessera, ["convert", src, "-o", tmp_path / "int4", "--to", "w4afp8", "--quiet"])
+    harness.succeed(tessera, ["verify", tmp_path / "int4", "--against", src])
 
 
 def test_mixed_config_groups(tmp_path, tessera):
@@ -456,7 +450,7 @@ def test_commands_that_cannot_name_it(tmp_path, tessera, name):
 def test_an_archive_keeps_it(tmp_path, tessera, name):
     src = write(tmp_path / "src", KINDS[name][1])
     packed = tmp_path / "packed"
-    assert harness.run(tessera, ["convert", src, "-o", packed, "--to", "archive", "--quiet"])[0] == 0
+    harness.succeed(tessera, ["convert", src, "-o", packed, "--to", "archive", "--quiet"])
     expect(decoded(tmp_path, tessera, packed)[1], KINDS[name][1])
 
 

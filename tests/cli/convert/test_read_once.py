@@ -24,8 +24,7 @@ def sources(tessera, maker, tmp_path_factory):
     """A model of 142 MB whose weights are cut over four ranks, and the same in FP8."""
     plain = pathlib.Path(harness.make_checkpoint(maker, "deepseek-v3", tmp_path_factory.mktemp("src") / "plain", scale="small"))
     fp8 = tmp_path_factory.mktemp("src") / "fp8"
-    code, _, err = harness.run(tessera, ["quantize", plain, "-o", fp8, "--quiet"])
-    assert code == 0, err
+    harness.succeed(tessera, ["quantize", plain, "-o", fp8, "--quiet"])
     return {False: plain, True: fp8}
 
 
@@ -34,8 +33,7 @@ def test_bytes_are_read_once(tessera, sources, tmp_path, name, of_fp8, command, 
     def run(*options):
         out = tmp_path / "-".join(options)
         words = [command[0], sources[of_fp8], "-o", out, *command[1:], *options, "--quiet", "--json", tmp_path / "told.json"]
-        code, _, err = harness.run(tessera, words)
-        assert code == 0, err
+        harness.succeed(tessera, words)
         return json.loads((tmp_path / "told.json").read_text()), out
 
     whole, reference = run("--threads", "1")
@@ -53,13 +51,7 @@ def test_bytes_are_read_once(tessera, sources, tmp_path, name, of_fp8, command, 
 
 def len_of_source(source, name):
     """Bytes of all tensors and of the side files that the job copies; deepseek-mp leaves out the MTP layer and most side files."""
-    tensors = 0
-    for path in sorted(p for p in source.iterdir() if p.suffix == ".safetensors"):
-        with path.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        for key, t in header.items():
-            if key != "__metadata__" and not (name == "deepseek-mp" and is_mtp(source, key)):
-                tensors += t["data_offsets"][1] - t["data_offsets"][0]
+    tensors = sum(harness.entry_size(entry) for key, entry in harness.headers(source).items() if not (name == "deepseek-mp" and is_mtp(source, key)))
     asides = [p for p in source.iterdir() if p.suffix in (".json", ".txt", ".model")
               and p.name not in ("config.json", "model.safetensors.index.json", "quantization_report.json", harness.MANIFEST)
               and (name != "deepseek-mp" or "token" in p.name)]

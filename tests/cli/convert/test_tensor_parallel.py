@@ -25,9 +25,8 @@ def sources(tessera, maker, tmp_path_factory):
             place = tmp_path_factory.mktemp("shard")
             src = harness.make_checkpoint(maker, kind, place / "src", **({"scale": scale} if kind == "deepseek-v3" else {}))
             if fp8:
-                code, _, err = harness.run(tessera, ["quantize", src, "-o", place / "fp8", "--quiet",
-                                                     "--max-shard-size", "20MB"])
-                assert code == 0, err
+                harness.succeed(tessera, ["quantize", src, "-o", place / "fp8", "--quiet",
+                                          "--max-shard-size", "20MB"])
                 src = place / "fp8"
                 harness.without_records(src)
                 (src / REPORT).unlink()
@@ -252,9 +251,8 @@ def test_ranks_that_do_not_belong_together(sources, convert, refuse, tmp_path):
 
 def test_only_deepseeks_blocks(tessera, sources, refuse, tmp_path):
     """model.py's blocks are 128x128, whatever config.json says."""
-    code, _, err = harness.run(tessera, ["convert", sources("deepseek-v3", True), "-o", tmp_path / "b", "--to", "fp8-block",
-                                         "--block", "64x64", "--quiet"])
-    assert code == 0, err
+    harness.succeed(tessera, ["convert", sources("deepseek-v3", True), "-o", tmp_path / "b", "--to", "fp8-block",
+                              "--block", "64x64", "--quiet"])
     refuse(tmp_path / "b", 3, "blocks of 128x128 only", options=("--to", "deepseek-mp", "--mp", "1"))
 
 

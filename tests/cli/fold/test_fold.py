@@ -37,10 +37,8 @@ def fold(tmp_path, tessera):
             m.write(src)
         tokens.write_text("\n".join(" ".join(map(str, row)) for row in m.tokens))
         if not stats.exists():
-            code, _, err = harness.run(tessera, ["calibrate", src, "--tokens", tokens, "-o", stats, "--min-tokens", "0", "--device", "cpu"])
-            assert code == 0, err
-        code, out, err = harness.run(tessera, ["fold", src, "-o", dst, "--importance", stats, "--scheme", scheme, "--force", "--json", tmp_path / "r.json", *options])
-        assert code == 0, out + err
+            harness.succeed(tessera, ["calibrate", src, "--tokens", tokens, "-o", stats, "--min-tokens", "0", "--device", "cpu"])
+        harness.succeed(tessera, ["fold", src, "-o", dst, "--importance", stats, "--scheme", scheme, "--force", "--json", tmp_path / "r.json", *options])
         return src, dst, tokens, stats, json.loads((tmp_path / "r.json").read_text())
     return run
 
@@ -96,8 +94,7 @@ def test_the_function_is_the_same(fold, tessera, family, scheme):
     m = outliers(Whole(family))
     src, dst, tokens, _, result = fold(m, "--threads", "3", scheme=scheme)
     assert result["sets_scaled"] > 0 and result["gain_db"] > 0
-    code, out, err = harness.run(tessera, ["verify", "forward", dst, "--against", src, "--tokens", tokens, "--exact", "--device", "cpu", "--json", "-"])
-    assert code == 0, err
+    out = harness.succeed(tessera, ["verify", "forward", dst, "--against", src, "--tokens", tokens, "--exact", "--device", "cpu", "--json", "-"])
     judgements = json.loads(out)["judgements"]
     assert judgements and all(j["relative_error"] == 0 for j in judgements)
     before, after = load(src), load(dst)
@@ -111,8 +108,7 @@ def test_the_function_is_the_same(fold, tessera, family, scheme):
 def test_exponents_are_those_of_a_search(fold, tessera, tmp_path, family):
     m = outliers(Whole(family))
     src, dst, _, stats, result = fold(m)
-    code, out, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "q", "--scheme", *SCHEME.split(), "--dry-run", "--json", "-"])
-    assert code == 0, err
+    out = harness.succeed(tessera, ["quantize", src, "-o", tmp_path / "q", "--scheme", *SCHEME.split(), "--dry-run", "--json", "-"])
     quantizes = {t["name"] for t in json.loads(out)["plan"] if t["action"] == "quantize"}
     before, after, means = load(src), load(dst), read(stats)
     scaled, found = 0, {n: np.zeros(w.shape, int) for n, w in before.items()}
@@ -163,12 +159,10 @@ def test_four_bits_lose_less(tmp_path, fold, tessera):
     m = outliers(Whole("llama"))
     src, dst, tokens, stats, _ = fold(m)
     new, kl = tmp_path / "new.safetensors", []
-    code, _, err = harness.run(tessera, ["calibrate", dst, "--tokens", tokens, "-o", new, "--device", "cpu"])
-    assert code == 0, err
+    harness.succeed(tessera, ["calibrate", dst, "--tokens", tokens, "-o", new, "--device", "cpu"])
     for name, source, statistics in (("plain", src, stats), ("better", dst, new)):
         out = tmp_path / name
-        code, _, err = harness.run(tessera, ["quantize", source, "-o", out, "--scheme", *SCHEME.split(), "--importance", statistics])
-        assert code == 0, err
+        harness.succeed(tessera, ["quantize", source, "-o", out, "--scheme", *SCHEME.split(), "--importance", statistics])
         code, text, err = harness.run(tessera, ["verify", "forward", out, "--against", src, "--tokens", tokens, "--exact", "--device", "cpu", "--json", "-"])
         kl.append([j["kl_mean_nats"] for j in json.loads(text)["judgements"] if j["what"] == "logits"][0])
     assert kl[1] < 0.9 * kl[0], kl

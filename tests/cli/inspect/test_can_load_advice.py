@@ -36,8 +36,7 @@ def test_advised_commands_exist(tessera, quantize, checkpoint, tmp_path):
         if "--exclude" in options:  # a glob of tensors that the models of its rule have
             options[options.index("--exclude") + 1] = STANDS_FOR["GLOB"]
         src = sources["deepseek-mp" if "deepseek-mp" in options else verb]
-        code, out, err = harness.run(tessera, [verb, src, "-o", tmp_path / "dst", *options, "--dry-run"])
-        assert code == 0, f"{command}: exit {code}\n{out}{err}"
+        harness.succeed(tessera, [verb, src, "-o", tmp_path / "dst", *options, "--dry-run"])
 
 
 def refused_with_advice(got, rules):
@@ -103,8 +102,7 @@ def test_one_scale_of_a_joined_layer(mixed, tessera, tmp_path):
     rules.write_text(json.dumps({"schema": "tessera-rules/1", "dialect": "modelopt", "rules": [
         {"match": "*.down_proj.*", "scheme": "mxfp8"}, {"match": "*", "scheme": "nvfp4-weight-only"}]}))
     scheme = ["--rules", str(rules)] if mixed else ["--scheme", "nvfp4-weight-only"]
-    code, _, stderr = harness.run(tessera, ["quantize", source, "-o", tmp_path / "codes", *scheme, "--dialect", "modelopt", "--quiet"])
-    assert code == 0, stderr
+    harness.succeed(tessera, ["quantize", source, "-o", tmp_path / "codes", *scheme, "--dialect", "modelopt", "--quiet"])
     code, out, _ = harness.run(tessera, ["inspect", tmp_path / "codes", "--can-load", "vllm,sglang", "--tp", "1", "--json", "-", "--quiet"])
     found = [(f["loader"], f["tensor"]) for f in json.loads(out)["load_findings"] if f["rule"] == "global scales"]
     assert code == 1 and found and {loader for loader, _ in found} == {"sglang"}

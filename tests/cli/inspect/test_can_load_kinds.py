@@ -7,7 +7,7 @@ from loader_kinds import deepseek_v4, gpt_oss, number, raw, remade
 from loader_models import both, edit, hold_to_rule, load_table
 from loader_rules import (
     ALL, DOWN, E0, ENGINES, KV_FP8, READS, RULES, UP,
-    by_layer, drop_key, fp8_beside_nvfp4, mixed, of_family, plain_experts, put, stacked, targets_of_members, v4_in_mxfp8, v4_in_nvfp4,
+    by_layer, drop_key, fp8_beside_nvfp4, mixed, of_family, plain_experts, put, targets_of_members, v4_in_mxfp8, v4_in_nvfp4,
 )
 import pytest
 

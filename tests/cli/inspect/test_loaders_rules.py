@@ -357,8 +357,7 @@ def test_a_loader_that_moved_on_is_named(newest, code, words, tmp_path, monkeypa
 
 
 def list_rules(tessera, model_type):
-    code, out, err = harness.run(tessera, ["inspect", "--loaders", model_type, "--json", "-"])
-    assert code == 0, err
+    out = harness.succeed(tessera, ["inspect", "--loaders", model_type, "--json", "-"])
     return {row["loader"]: row for row in json.loads(out)["loaders"]}
 
 

@@ -25,8 +25,7 @@ def merge(tessera, tmp_path):
     def run(src, adapter, *options):
         dst = tmp_path / f"merged-{len(runs)}"
         runs.append(dst)
-        code, out, err = harness.run(tessera, ["merge", src, adapter, "-o", dst, "--json", tmp_path / "result.json", *options])
-        assert code == 0, f"exit {code}\n{out}{err}"
+        harness.succeed(tessera, ["merge", src, adapter, "-o", dst, "--json", tmp_path / "result.json", *options])
         return dst, json.loads((tmp_path / "result.json").read_text())
 
     return run
@@ -131,15 +130,13 @@ def test_threads_sets_and_a_second_run(tmp_path, tessera, merge):
         assert again["updates"] == result["updates"]
     code, out, err = harness.run(tessera, ["merge", src, adapter, "-o", first, "--max-shard-size", "1MB"])
     assert code == 0 and "was already complete" in out, out + err
-    code, out, err = harness.run(tessera, ["verify", "manifest", first])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["verify", "manifest", first])
 
 
 def test_dry_run_names_each_update(tmp_path, tessera):
     src, _ = base(tmp_path / "src")
     adapter = oracle.write(tmp_path / "lora", {Q: oracle.factors(48, 70)})
-    code, out, err = harness.run(tessera, ["merge", src, adapter, "-o", tmp_path / "dst", "--dry-run"])
-    assert code == 0, err
+    out = harness.succeed(tessera, ["merge", src, adapter, "-o", tmp_path / "dst", "--dry-run"])
     assert "an update of rank 4, times 2" in out and "lora_A" in out and not (tmp_path / "dst").exists()
 
 
@@ -172,7 +169,6 @@ def test_shards_and_a_tokenizer(tmp_path, merge, tessera):
     for shard in ("0/2", "1/2"):
         code, _, err = harness.run(tessera, ["merge", src, adapter, "-o", tmp_path / "shards", "--shard", shard, "--max-shard-size", "8kB"])
         assert code == 0 and "tokenizer.json of the adapter differs" in err, err
-    code, _, err = harness.run(tessera, ["finish", tmp_path / "shards", "--quiet"])
-    assert code == 0, err
+    harness.succeed(tessera, ["finish", tmp_path / "shards", "--quiet"])
     for path in whole.glob("*.safetensors"):
         assert path.read_bytes() == (tmp_path / "shards" / path.name).read_bytes()

@@ -117,8 +117,7 @@ SCHEMES = {
 
 
 def run(tessera, base, adapter, dst, *options):
-    code, out, err = harness.run(tessera, ["merge", base, adapter, "-o", dst, "--json", f"{dst}.json", *options])
-    assert code == 0, out + err
+    out = harness.succeed(tessera, ["merge", base, adapter, "-o", dst, "--json", f"{dst}.json", *options])
     return read(dst / "model.safetensors"), json.loads(open(f"{dst}.json").read()), out
 
 
@@ -143,10 +142,8 @@ def test_codes_scales_and_report(tmp_path, tessera, quantize, name):
             module + (".weight" if module + ".weight" in before else ".weight_packed")][0]
     assert all(same_bits(after[key], before[key]) for key in before.keys() - made)
     assert (tmp_path / "dst" / "config.json").read_bytes() == (base / "config.json").read_bytes()
-    code, out, err = harness.run(tessera, ["verify", "manifest", tmp_path / "dst"])
-    assert code == 0, out + err
-    code, out, err = harness.run(tessera, ["verify", tmp_path / "dst", "--against", tmp_path / "dst"])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["verify", "manifest", tmp_path / "dst"])
+    harness.succeed(tessera, ["verify", tmp_path / "dst", "--against", tmp_path / "dst"])
 
 
 @pytest.mark.parametrize("size", [0.01, 0.3])

@@ -25,8 +25,7 @@ def model(path, turned=False, dtype=BF16, inner=INNER, kind="qwen3_moe"):
 
 
 def merge(tessera, base, adapter, dst):
-    code, out, err = harness.run(tessera, ["merge", base, adapter, "-o", dst, "--quiet"])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["merge", base, adapter, "-o", dst, "--quiet"])
     return read(dst / "model.safetensors")
 
 

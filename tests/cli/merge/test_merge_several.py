@@ -21,8 +21,7 @@ def base(tmp_path):
 
 
 def merge(tessera, src, words, dst, *options):
-    code, out, err = harness.run(tessera, ["merge", src, *words, "-o", dst, "--json", f"{dst}.json", *options])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["merge", src, *words, "-o", dst, "--json", f"{dst}.json", *options])
     return read(dst / "model.safetensors"), json.loads(open(f"{dst}.json", encoding="ascii").read())
 
 
@@ -115,7 +114,7 @@ def test_threads_and_the_manifest(base, tmp_path, tessera):
     manifest = json.loads((dst / "tessera.manifest.json").read_text())
     assert manifest["reproduce"]["options"][:2] == ["lora-0=0.25", "lora-1"]
     assert [entry["option"] for entry in manifest["reproduce"]["inputs"]] == ["LORA", "LORA"] and len(manifest["sources"]) == 3
-    assert harness.run(tessera, ["verify", "manifest", dst])[0] == 0
+    harness.succeed(tessera, ["verify", "manifest", dst])
     code, _, err = harness.run(tessera, ["merge", src, first, second, "-o", dst])
     assert code != 0 and "--force" in err, err
     code, out, err = harness.run(tessera, ["merge", src, *words, "-o", tmp_path / "plan", "--dry-run"])

@@ -101,10 +101,8 @@ def test_read_again(tmp_path, source, quantize, tessera):
     entries = {m: {"min": -1, "max": 2} for m in MODULES}
     dst = quantize(source, "--scheme", "int8-channel", "--activations", written(tmp_path, entries, "json"),
                    "--activation-zero-points")
-    code, out, err = harness.run(tessera, ["verify", dst, "--against", source])
-    assert code == 0, out + err
-    code, out, err = harness.run(tessera, ["inspect", dst, "--can-load", "vllm", "--tp", "1"])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["verify", dst, "--against", source])
+    harness.succeed(tessera, ["inspect", dst, "--can-load", "vllm", "--tp", "1"])
     # The same name with other numbers is another job.
     (tmp_path / "activations.json").write_text(json.dumps({m: {"min": -1, "max": 3} for m in MODULES}))
     code, _, err = harness.run(tessera, ["quantize", source, "-o", dst, "--scheme", "int8-channel", "--activations",

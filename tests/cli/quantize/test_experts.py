@@ -245,12 +245,10 @@ def test_diff_and_verify_see_through_it(tessera, tmp_path, quantize, family):
     """Stacks against experts one by one, in both directions; a single changed weight is found."""
     stacks, single = pair(tmp_path, family)
     for a, b in ((stacks, single), (single, stacks)):
-        code, out, err = harness.run(tessera, ["diff", a, b, "--json", "-"])
-        assert code == 0, out + err
+        out = harness.succeed(tessera, ["diff", a, b, "--json", "-"])
         assert {row["state"] for row in json.loads(out)["tensors"]} <= {"identical", "equal"}, out
     dst = quantize(stacks, "--experts", "split", "--scheme", "nvfp4-weight-only")
-    code, out, err = harness.run(tessera, ["verify", dst, "--against", stacks])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["verify", dst, "--against", stacks])
     # the oracle is not fooled: gate and up of one expert exchanged
     swapped = dict(made(family)[1])
     gate, up = sorted(n for n in swapped if ".1.gate_proj.weight" in n or ".1.up_proj.weight" in n)
@@ -308,8 +306,7 @@ def test_the_recommended_command_makes_it_loadable(tessera, tmp_path, inspect, f
         for step, command in enumerate(re.findall("`tessera ([^`]*)`", advice.pop())):
             verb, *options = shlex.split(command)
             dst = tmp_path / f"{loader}-{step}"
-            code, _, err = harness.run(tessera, [verb, path, "-o", dst, *options, "--quiet"])
-            assert code == 0, err
+            harness.succeed(tessera, [verb, path, "-o", dst, *options, "--quiet"])
             path = dst
         assert path != src
         _, got = inspect(path, "--can-load", loader, "--tp", "1", "--as-is")  # some advice makes plain weights of them

@@ -28,10 +28,8 @@ def test_codes_and_scales(tmp_path, tessera, quantize, dtype, shape, options, sc
     codes, scale = fp8_oracle.quantize_rows(w, scale_dtype)
     assert got.keys() == {UP, UP + "_scale", NORM}
     assert same_bits(got[UP], codes) and same_bits(got[UP + "_scale"], scale.astype(scale_dtype))
-    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
-    assert code == 0, out + err
-    code, _, err = harness.run(tessera, ["convert", dst, "-o", tmp_path / "back", "--to", "bf16", "--dtype", "f32"])
-    assert code == 0, err
+    harness.succeed(tessera, ["verify", dst, "--against", src])
+    harness.succeed(tessera, ["convert", dst, "-o", tmp_path / "back", "--to", "bf16", "--dtype", "f32"])
     assert same_bits(read(tmp_path / "back" / "model.safetensors")[UP], codes.astype(np.float32) * scale)
 
 
@@ -52,8 +50,7 @@ def test_configuration_and_report(tmp_path, tessera, quantize, options, scale_dt
         error = x - codes.astype(np.float64) * scale.astype(np.float64)
         assert row["relative_error"] == pytest.approx(np.sqrt((error**2).sum() / (x**2).sum()), rel=1e-4)
         assert row["scale_max"] == pytest.approx(scale[scale != 1].max(), rel=1e-6)
-    code, out, err = harness.run(tessera, ["inspect", dst, "--can-load", "vllm", "--tp", "1"])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["inspect", dst, "--can-load", "vllm", "--tp", "1"])
 
 
 @pytest.mark.parametrize("scale_dtype", ["f32", "bf16"])

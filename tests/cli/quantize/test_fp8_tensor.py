@@ -57,8 +57,7 @@ def test_every_tensor(tmp_path, tessera, quantize, convert, ranges, dialect, inp
     assert {n for n in got if n.rpartition(".")[0] in weights} == want.keys()
     for name, array in want.items():
         assert got[name].shape == array.shape and same_bits(got[name], array), name
-    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["verify", dst, "--against", src])
     back = stored.read_any(convert(dst, "--to", "bf16", "--dtype", "f32") / "model.safetensors")
     for module in weights:
         scale = want[f"{module}.weight_scale"].reshape(())

@@ -22,8 +22,7 @@ def calibrated(tessera, tmp_path):
         m = Whole(family)
         tokens, stats = tmp_path / "t.txt", tmp_path / "h.safetensors"
         tokens.write_text("\n".join(" ".join(map(str, row)) for row in m.tokens))
-        code, _, err = harness.run(tessera, ["calibrate", m.write(tmp_path / "m"), "--tokens", tokens, "--hessians", "--device", "cpu", "-o", stats])
-        assert code == 0, err
+        harness.succeed(tessera, ["calibrate", m.write(tmp_path / "m"), "--tokens", tokens, "--hessians", "--device", "cpu", "-o", stats])
         return tmp_path / "m", stats
     return make
 
@@ -95,8 +94,7 @@ def test_resuming(calibrated, quantize, tessera, tmp_path):
     src, path = calibrated("llama")
     words = ["--scheme", "nvfp4-weight-only", "--importance", path]
     dst = quantize(src, *words, "--method", "gptq")
-    code, _, err = harness.run(tessera, ["quantize", src, "-o", dst, *words, "--method", "gptq"])
-    assert code == 0, err
+    harness.succeed(tessera, ["quantize", src, "-o", dst, *words, "--method", "gptq"])
     code, _, err = harness.run(tessera, ["quantize", src, "-o", dst, *words])
     assert code != 0 and "then --method gptq" in err, err
 
@@ -106,15 +104,8 @@ def test_a_file_of_more_than_a_gigabyte(calibrated, quantize, tmp_path):
     src, path = calibrated("llama")
     large, side = tmp_path / "large.safetensors", 17000
     _, tensors = harness.read_safetensors(path)
-    offset, header = 0, {}
-    for name, (dtype, shape, data) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + len(data)]}
-        offset += len(data)
-    header["model.layers.99.mlp.down_proj.input_products"] = {"dtype": "F32", "shape": [side, side], "data_offsets": [offset, offset + 4 * side**2]}
-    text = json.dumps(header).encode()
-    with open(large, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text + b"".join(data for _, _, data in tensors.values()))
-        file.truncate(8 + len(text) + offset + 4 * side**2)
+    tensors["model.layers.99.mlp.down_proj.input_products"] = ("F32", [side, side], 4 * side**2)
+    harness.write_safetensors(large, tensors)
     words = ["--scheme", "nvfp4-weight-only", "--method", "gptq"]
     got, want = (quantize(src, *words, "--importance", p) for p in (large, path))
     assert {n: t.tobytes() for n, t in load(got).items()} == {n: t.tobytes() for n, t in load(want).items()}
@@ -147,13 +138,11 @@ def test_verify_knows_the_method(calibrated, tessera, tmp_path):
     """The next command that quantize prints passes. Without --method, codes that are not the nearest fail, with a hint."""
     src, stats = calibrated("llama")
     dst = tmp_path / "out"
-    code, out, err = harness.run(tessera, ["quantize", src, "-o", dst, "--scheme", "int4-weight-only", "--group-size", "32",
-                                           "--importance", stats, "--method", "gptq"])
-    assert code == 0, err
+    out = harness.succeed(tessera, ["quantize", src, "-o", dst, "--scheme", "int4-weight-only", "--group-size", "32",
+                                    "--importance", stats, "--method", "gptq"])
     (following,) = [line.removeprefix("next: tessera ") for line in out.splitlines() if line.startswith("next: ")]
     assert following == f"verify {dst} --against {src} --method gptq"
-    code, out, err = harness.run(tessera, following.split())
-    assert code == 0, out + err
+    harness.succeed(tessera, following.split())
     code, out, err = harness.run(tessera, following.split()[:-2])
     assert code == 1 and "codes are not the nearest" in out and "give it to verify" in out
     code, _, err = harness.run(tessera, [*following.split(), "--max-misrounded", "5"])

@@ -165,8 +165,7 @@ def test_convert(quantize, tessera, tmp_path):
     fp8 = quantize(src, "--scheme", "fp8-channel")
     codes = {}
     for name, words in {"weighted": ["--importance", path], "plain": ["--scales", "best"]}.items():
-        code, out, err = harness.run(tessera, ["convert", fp8, "-o", tmp_path / name, "--to", "nvfp4-weight-only", *words])
-        assert code == 0, out + err
+        harness.succeed(tessera, ["convert", fp8, "-o", tmp_path / name, "--to", "nvfp4-weight-only", *words])
         codes[name] = load(tmp_path / name)
     key = "model.layers.0.mlp.up_proj.weight_scale"
     assert not np.array_equal(codes["weighted"][key].view(np.uint8), codes["plain"][key].view(np.uint8))

@@ -160,8 +160,7 @@ def test_no_stray_index_when_read_again(tmp_path, tessera, quantize):
     src, _ = model(tmp_path / "src")
     dst = quantize(src, "--scheme", "int8-channel")
     shutil.rmtree(dst / ".tessera")
-    code, _, err = harness.run(tessera, ["convert", dst, "-o", tmp_path / "again", "--to", "archive", "--quiet"])
-    assert code == 0, err
+    harness.succeed(tessera, ["convert", dst, "-o", tmp_path / "again", "--to", "archive", "--quiet"])
     assert harness.same_file(dst / AZP, tmp_path / "again" / AZP)
 
 

@@ -30,8 +30,7 @@ def told(tessera, tmp_path):
 
     def run(*words):
         place = tmp_path / "told.json"
-        code, _, err = harness.run(tessera, [*words, "--quiet", "--json", place])
-        assert code == 0, err
+        harness.succeed(tessera, [*words, "--quiet", "--json", place])
         return json.loads(place.read_text()).get("links")
 
     return run
@@ -131,7 +130,7 @@ def test_killed_between_link_and_journal(tessera, quantize, model, tmp_path):
     """The file exists but is not in the journal: it is removed and made again while the source is watched."""
     out, plain = tmp_path / "out", quantize(model)
     words = ["quantize", model, "-o", out, "--quiet", "--link"]
-    assert harness.run(tessera, [*words, "hard"])[0] == 0
+    harness.succeed(tessera, [*words, "hard"])
     for again in "hard", "none", "reflink":
         journal = out / ".tessera" / "journal"
         lines = journal.read_bytes().splitlines(keepends=True)
@@ -151,7 +150,7 @@ def test_killed_at_any_time(tessera, quantize, model, tmp_path):
         process.kill()
         process.wait()
         if milliseconds % 3 == 0:
-            assert harness.run(tessera, words)[0] == 0
+            harness.succeed(tessera, words)
             assert same_output(plain, tmp_path / "out") and is_linked(tmp_path / "out", model)
             shutil.rmtree(tmp_path / "out")
     assert untouched(model)
@@ -161,7 +160,7 @@ def test_a_change_of_one_is_a_change_of_both(tessera, model, tmp_path):
     """That is what a hard link is; the rerun and the manifest say so."""
     out = tmp_path / "out"
     words = ["quantize", model, "-o", out, "--quiet", "--link"]
-    assert harness.run(tessera, [*words, "hard"])[0] == 0
+    harness.succeed(tessera, [*words, "hard"])
     with open(model / "tokenizer.json", "r+b") as file:
         file.write(b"?")
     assert (out / "tokenizer.json").read_bytes()[:1] == b"?"
@@ -169,11 +168,10 @@ def test_a_change_of_one_is_a_change_of_both(tessera, model, tmp_path):
     assert code == 1 and "tokenizer.json" in _, err
     code, _, err = harness.run(tessera, [*words, "hard"])
     assert code == 3 and "changed" in err
-    code, _, err = harness.run(tessera, [*words, "reflink", "--force"])
-    assert code == 0, err
+    harness.succeed(tessera, [*words, "reflink", "--force"])
     with open(model / "tokenizer.json", "r+b") as file:
         file.write(b"!")
-    assert harness.run(tessera, ["verify", "--manifest", out])[0] == 0
+    harness.succeed(tessera, ["verify", "--manifest", out])
 
 
 def test_another_file_system(told, model, tmp_path):
@@ -196,15 +194,14 @@ def test_ranks_shards_and_batches(tessera, told, quantize, convert, model, check
     assert same_output(plain, tmp_path / "tp") and (model / SIDE[0]).stat().st_nlink == 3
     out = tmp_path / "shards"
     for shard in "0/2", "1/2":
-        assert harness.run(tessera, ["quantize", model, "-o", out, "--quiet", "--shard", shard, "--link", "hard"])[0] == 0
-    assert harness.run(tessera, ["finish", out, "--quiet"])[0] == 0
+        harness.succeed(tessera, ["quantize", model, "-o", out, "--quiet", "--shard", shard, "--link", "hard"])
+    harness.succeed(tessera, ["finish", out, "--quiet"])
     assert is_linked(out, model) and same_output(quantize(model), out)
     jobs = [{"name": name, "args": ["quantize", str(model), "-o", str(tmp_path / name), "--link", "hard", *options]}
             for name, options in (("a", []), ("b", ["--scheme", "int8-channel"]))]
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
     for _ in range(2):
-        code, _, err = harness.run(tessera, ["batch", tmp_path / "jobs.json"])
-        assert code == 0, err
+        harness.succeed(tessera, ["batch", tmp_path / "jobs.json"])
         assert is_linked(tmp_path / "a", model) and is_linked(tmp_path / "b", model)
         (tmp_path / "b" / "tokenizer.json").unlink()
     assert untouched(model)

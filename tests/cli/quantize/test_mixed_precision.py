@@ -51,8 +51,7 @@ def test_each_layer_by_name(tmp_path, tessera, quantize, inspect, convert, how):
     code, told = inspect(dst, "--can-load", "vllm,sglang,trtllm", "--tp", "1")
     assert not [f for f in told["load_findings"] if f["severity"] == "error" and f["rule"] in
                 ("configuration", "ignore list", "targets", "pairing", "quantized_layers")], told["load_findings"]
-    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["verify", dst, "--against", src])
     assert stored.read_any(convert(dst, "--to", "bf16") / "model.safetensors").keys() == stored.read_any(src / "model.safetensors").keys()
 
 

@@ -112,7 +112,7 @@ def test_where_it_may_not_lie(where, why, words, tessera):
 @pytest.mark.parametrize("locale, cells", [("C.UTF-8", "█░"), ("C", "#.")])
 def test_a_terminal_gets_a_bar(locale, cells, words, tessera):
     """It fills up, and fits on the line. A pipe gets none."""
-    shown = harness.on_terminal(tessera, words("quantize SRC -o OUT"), 100, LC_ALL=locale)
+    _, shown = harness.on_terminal(tessera, words("quantize SRC -o OUT"), 100, LC_ALL=locale)
     lines = [line for line in re.split("\r\x1b\\[K|\n", shown) if "%)" in line and "left" in line]
     bars = [re.search(rf"  \[([{cells}]+)\]$", line).group(1) for line in lines]
     assert bars and all(len(line) < 100 for line in lines), shown

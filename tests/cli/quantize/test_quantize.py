@@ -5,7 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
-from checkpoints import BLOCKS, INDEX, KINDS, REPORT, SOURCES, STACKS, WIDTHS, header, load, same_bits, save, shards, split
+from checkpoints import BLOCKS, INDEX, KINDS, REPORT, SOURCES, STACKS, WIDTHS, load, same_bits, save, shards, split
 from fp8_cases import corner_cases
 import fp8_oracle
 import harness
@@ -107,14 +107,14 @@ def assert_layout(dst):
     names = [f"model-{i + 1:05}-of-{n:05}.safetensors" for i in range(n)] if n > 1 else ["model.safetensors"]
     assert [path.name for path in paths] == names
     for path in paths:
-        length, entries = header(path)
-        assert (8 + length) % 8 == 0
-        assert entries.pop("__metadata__") == {"format": "pt"}
+        start, entries, metadata = harness.read_header(path)
+        assert start % 8 == 0
+        assert metadata == {"format": "pt"}
         order = sorted(entries, key=lambda name: (-WIDTHS[entries[name]["dtype"]], entries[name]["dtype"], name))
         assert sorted(entries, key=lambda name: entries[name]["data_offsets"]) == order
         assert list(entries) == order
         where |= dict.fromkeys(entries, path.name)
-        total += path.stat().st_size - 8 - length
+        total += path.stat().st_size - start
     index = Path(dst, INDEX)
     assert index.exists() == (n > 1)
     if n > 1:
@@ -171,7 +171,7 @@ def test_max_shard_size(checkpoint, quantize):
     """No file holds more than asked for, and no two neighbours would fit in one."""
     sizes = []
     for path in shards(quantize(checkpoint("deepseek-v3"), "--max-shard-size", "1MB")):
-        sizes.append(path.stat().st_size - 8 - header(path)[0])
+        sizes.append(path.stat().st_size - harness.read_header(path)[0])
     assert max(sizes) <= 1_000_000
     assert len(sizes) > 3 and min(a + b for a, b in zip(sizes, sizes[1:])) > 1_000_000
 

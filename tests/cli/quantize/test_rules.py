@@ -136,8 +136,7 @@ def test_the_source_stays_as_it_was(checkpoint, quantize, tmp_path):
 
 
 def test_dry_run_writes_nothing(checkpoint, tessera, tmp_path):
-    code, _, err = harness.run(tessera, ["quantize", checkpoint("llama"), "-o", tmp_path / "dst", "--dry-run"])
-    assert code == 0, err
+    harness.succeed(tessera, ["quantize", checkpoint("llama"), "-o", tmp_path / "dst", "--dry-run"])
     assert not (tmp_path / "dst").exists()
 
 

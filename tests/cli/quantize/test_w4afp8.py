@@ -90,10 +90,8 @@ def test_an_expert_that_no_token_reached_has_the_largest_scale_of_its_layer(sour
 
 def test_round_trip(source, quantize, convert, tessera):
     dst = quantize(source, *SGLANG, "--input-scale", "0.02")
-    code, out, err = harness.run(tessera, ["verify", dst, "--against", source])
-    assert code == 0, out + err
-    code, out, err = harness.run(tessera, ["inspect", dst, "--can-load", "sglang", "--tp", "1,2"])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["verify", dst, "--against", source])
+    harness.succeed(tessera, ["inspect", dst, "--can-load", "sglang", "--tp", "1,2"])
     got, plain = stored(dst), stored(convert(dst, "--to", "bf16"))
     x = X.format(1, 2, "down")
     values = unpacked(got[x + ".weight"]) * np.repeat(got[x + ".weight_scale_inv"].astype(np.float32), 128, 1)
@@ -125,8 +123,7 @@ def test_block_fp8_stays_and_experts_become_int4(source, quantize, convert, tess
     config = json.loads((dst / "config.json").read_text())["quantization_config"]
     assert config["quant_method"] == "w4afp8" and not [m for m in config["modules_to_not_convert"] if "attn" in m]
     for command in (["verify", dst, "--against", fp8], ["inspect", dst, "--can-load", "sglang", "--tp", "1,2"]):
-        code, out, err = harness.run(tessera, command)
-        assert code == 0, out + err
+        harness.succeed(tessera, command)
 
 
 def test_packed_int4_is_moved(source, tmp_path, quantize, convert):
@@ -154,8 +151,7 @@ def test_codes_are_moved_back(source, quantize, convert, tessera):
         assert got[x + ".weight_scale"].tobytes() == before[x + ".weight_scale_inv"].tobytes()
         assert got[x + ".weight_shape"].tolist() == [256, 256] and x + ".input_scale" not in got
     assert "model.layers.0.self_attn.o_proj.weight_packed" in got
-    code, out, err = harness.run(tessera, ["verify", dst, "--against", made])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["verify", dst, "--against", made])
 
 
 def test_fp8_in_other_blocks_is_made_anew(source, quantize, convert):
@@ -181,8 +177,7 @@ def test_conversions_that_are_refused(name, source, tmp_path, quantize, tessera)
     code, _, err = harness.run(tessera, command)
     assert code != 0 and words in err, err
     if name in ("other groups", "zero points", "FP16 scales"):
-        code, _, err = harness.run(tessera, [*command, "--lossy"])
-        assert code == 0, err
+        harness.succeed(tessera, [*command, "--lossy"])
 
 
 def test_a_scale_of_block_fp8_that_stays_is_checked(source, tmp_path, quantize, tessera):

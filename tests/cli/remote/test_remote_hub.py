@@ -45,7 +45,7 @@ def test_outputs_are_those_of_a_local_model(tool, tessera, models, tmp_path):
             assert manifest["sources"][0]["commit"] == hub.commit and manifest["sources"][0]["address"] == words[1].rstrip("/")
             etags = {file["name"]: file["etag"] for file in manifest["sources"][0]["files"]}
             assert etags["model.safetensors"] == hub.digest(models / local / "model.safetensors", "sha256")
-            assert harness.run(tessera, [words[0], models / local, *words[2:], "-o", right, "--quiet"])[0] == 0
+            harness.succeed(tessera, [words[0], models / local, *words[2:], "-o", right, "--quiet"])
             assert remote_servers.outputs_differ(right, out, "hf://org/") is None
         assert all("/resolve/main/" not in path for _, path, _ in hub.requests)
 
@@ -159,7 +159,7 @@ def test_a_model_in_the_local_cache(tool, tessera, models, tmp_path):
         assert tool(hub, "quantize", "org/model", "-o", tmp_path / "out", "--quiet", **cached)[0] == 0
         assert tool(hub, "quantize", "org/model", "-o", tmp_path / "hub" / "models--org--model" / "snapshots" / commit / "x", "--quiet", **cached)[0] == 2
         assert not hub.requests
-    assert harness.run(tessera, ["quantize", models / "org" / "model", "-o", tmp_path / "right", "--quiet"])[0] == 0
+    harness.succeed(tessera, ["quantize", models / "org" / "model", "-o", tmp_path / "right", "--quiet"])
     for path in (tmp_path / "right").glob("*.*"):
         assert path.suffix in (".zst", "") or (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path
 

@@ -44,7 +44,7 @@ def weights_read(server):
 def test_killed_jobs_resume(tessera, models, tmp_path):
     """A job is killed at a request of any number. Nothing looks finished before it is, and a rerun gives the same bytes."""
     words = ["quantize", models / "llama", "-o", tmp_path / "right", "--quiet", *SMALL_SHARDS]
-    assert harness.run(tessera, words)[0] == 0
+    harness.succeed(tessera, words)
     chance, killed = random.Random(3), 0
     while killed < KILLS:
         out, last, job = tmp_path / f"out-{killed}", chance.randrange(8, 40), []
@@ -61,8 +61,7 @@ def test_killed_jobs_resume(tessera, models, tmp_path):
             if code == -9:
                 assert not (out / "config.json").exists()
                 killed += 1
-            code, _, err = harness.run(tessera, command[1:])
-            assert code == 0, err
+            harness.succeed(tessera, command[1:])
             difference = remote_servers.outputs_differ(tmp_path / "right", out, server.url)
         assert difference is None, difference
         shutil.rmtree(out)
@@ -73,7 +72,7 @@ def test_a_rerun_reads_what_is_missing(tessera, models, tmp_path):
     out = tmp_path / "out"
     words = ["-o", out, "--quiet", "--threads", "1", *SMALL_SHARDS]
     with remote_servers.Server(models) as server:
-        assert harness.run(tessera, ["quantize", f"{server.url}/llama", *words])[0] == 0
+        harness.succeed(tessera, ["quantize", f"{server.url}/llama", *words])
         whole = weights_read(server)
         server.requests.clear()
         shutil.rmtree(out)
@@ -84,8 +83,7 @@ def test_a_rerun_reads_what_is_missing(tessera, models, tmp_path):
         assert finished >= 3 and not (out / "config.json").exists()
         server.requests.clear()
         server.fault = lambda handler: None
-        code, _, err = harness.run(tessera, ["quantize", f"{server.url}/llama", *words])
-        assert code == 0, err
+        harness.succeed(tessera, ["quantize", f"{server.url}/llama", *words])
         assert weights_read(server) < whole * 0.7, (weights_read(server), whole)
 
 
@@ -151,11 +149,10 @@ def test_batch(tessera, models, tmp_path):
     with remote_servers.Server(models) as server:
         lines = [json.dumps({"name": scheme, "args": ["quantize", f"{server.url}/llama", "-o", str(tmp_path / scheme), "--scheme", scheme]}) for scheme in schemes]
         (tmp_path / "jobs.jsonl").write_text("\n".join(lines) + "\n")
-        code, out, err = harness.run(tessera, ["batch", tmp_path / "jobs.jsonl", "--quiet"])
-        assert code == 0, out + err
+        harness.succeed(tessera, ["batch", tmp_path / "jobs.jsonl", "--quiet"])
         for scheme in schemes:
             right = tmp_path / f"right-{scheme}"
-            assert harness.run(tessera, ["quantize", models / "llama", "-o", right, "--scheme", scheme, "--quiet"])[0] == 0
+            harness.succeed(tessera, ["quantize", models / "llama", "-o", right, "--scheme", scheme, "--quiet"])
             assert remote_servers.outputs_differ(right, tmp_path / scheme, server.url) is None
 
 

@@ -43,7 +43,7 @@ def model(checkpoint, tmp_path_factory):
 @pytest.fixture(scope="module")
 def right(tessera, model, tmp_path_factory):
     place = tmp_path_factory.mktemp("right") / "out"
-    assert harness.run(tessera, ["quantize", model, "-o", place, "--quiet", *SMALL_SHARDS])[0] == 0
+    harness.succeed(tessera, ["quantize", model, "-o", place, "--quiet", *SMALL_SHARDS])
     return place
 
 
@@ -87,7 +87,7 @@ def check_order(store):
 ], ids=lambda words: words[-1])
 def test_objects_are_those_of_a_local_run(words, tool, tessera, checkpoint, tmp_path):
     words = [str(checkpoint("llama")) if word == "SRC" else word for word in words]
-    assert harness.run(tessera, [*words, "-o", tmp_path / "local", "--quiet"])[0] == 0
+    harness.succeed(tessera, [*words, "-o", tmp_path / "local", "--quiet"])
     with s3_store.Store() as store:
         code, out, err = tool(store, *words, "-o", f"{OUT}/", "--spool", "spool", "--json", "result.json")
         assert code == 0, err
@@ -106,7 +106,7 @@ def test_merge(tool, tessera, checkpoint, tmp_path):
     name = "model.layers.0.self_attn.q_proj"
     rows, columns = harness.read_safetensors(checkpoint("llama") / "model.safetensors")[1][f"{name}.weight"][1]
     adapter = merge_oracle.write(tmp_path / "lora", {name: (numpy.ones((4, columns), numpy.float32), numpy.ones((rows, 4), numpy.float32))})
-    assert harness.run(tessera, ["merge", checkpoint("llama"), adapter, "-o", tmp_path / "local", "--quiet"])[0] == 0
+    harness.succeed(tessera, ["merge", checkpoint("llama"), adapter, "-o", tmp_path / "local", "--quiet"])
     with s3_store.Store() as store:
         code, _, err = tool(store, "merge", checkpoint("llama"), adapter, "-o", OUT)
         assert code == 0, err

@@ -48,7 +48,7 @@ def test_outputs_are_those_of_a_local_model(tool, tessera, store, model, tmp_pat
     for number, address in enumerate(("s3://models/some models/llama", "s3://models/some models/llama/")):
         code, _, err = tool(store, "quantize", address, "-o", tmp_path / f"out-{number}", "--quiet", **KEYS)
         assert code == 0, err
-        assert harness.run(tessera, ["quantize", model, "-o", tmp_path / f"right-{number}", "--quiet"])[0] == 0
+        harness.succeed(tessera, ["quantize", model, "-o", tmp_path / f"right-{number}", "--quiet"])
         assert remote_servers.outputs_differ(tmp_path / f"right-{number}", tmp_path / f"out-{number}", "s3://models/some models/llama") is None
     code, out, err = tool(store, "inspect", "s3://models/some models/llama/model.safetensors", **KEYS)
     assert code == 0 and "21 tensors" in out, err

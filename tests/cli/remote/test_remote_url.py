@@ -32,7 +32,7 @@ def models(tessera, checkpoint, tmp_path_factory):
     adapters.for_base(root / "lora", root / "llama")
     for words in (["quantize", root / "llama", "-o", root / "quantized"], ["convert", root / "llama", "-o", root / "ranks", "--to", "tp", "--tp", "2"],
                   ["convert", root / "llama", "-o", root / "packed", "--to", "archive"]):
-        assert harness.run(tessera, [*words, "--quiet"])[0] == 0
+        harness.succeed(tessera, [*words, "--quiet"])
     for state in [*root.rglob(".tessera")]:
         shutil.rmtree(state)
     return root
@@ -63,8 +63,7 @@ WRITERS = {
 @pytest.mark.parametrize("words", WRITERS.values(), ids=WRITERS)
 def test_outputs_are_those_of_a_local_source(words, tessera, models, served, tmp_path):
     for name, source in (("local", str(models)), ("remote", served)):
-        code, _, err = harness.run(tessera, [*(word.replace("SRC", source) for word in words.split()), "-o", tmp_path / name, "--quiet"])
-        assert code == 0, err
+        harness.succeed(tessera, [*(word.replace("SRC", source) for word in words.split()), "-o", tmp_path / name, "--quiet"])
     assert remote_servers.outputs_differ(tmp_path / "local", tmp_path / "remote", served) is None
 
 
@@ -75,8 +74,7 @@ def test_pages_of_apache(options, tessera, models, tmp_path):
         pytest.skip("Apache is not installed (Debian: apache2)")
     with remote_servers.apache(models, options) as url:
         for name, source in (("local", str(models)), ("remote", url)):
-            code, _, err = harness.run(tessera, ["merge", f"{source}/llama", f"{source}/lora", "-o", tmp_path / name, "--quiet"])
-            assert code == 0, err
+            harness.succeed(tessera, ["merge", f"{source}/llama", f"{source}/lora", "-o", tmp_path / name, "--quiet"])
     assert remote_servers.outputs_differ(tmp_path / "local", tmp_path / "remote", url) is None
 
 
@@ -159,7 +157,7 @@ def test_servers_without_ranges_are_refused(tessera, models):
 def test_every_byte_is_read_once(tessera, models, tmp_path):
     """Each byte of a shard is requested once; headers are requested once more, before the plan is made."""
     with remote_servers.Server(models) as server:
-        assert harness.run(tessera, ["quantize", f"{server.url}/llama", "-o", tmp_path / "out", "--quiet"])[0] == 0
+        harness.succeed(tessera, ["quantize", f"{server.url}/llama", "-o", tmp_path / "out", "--quiet"])
         read = 0
         for _, path, headers in server.requests:
             if path.endswith("model.safetensors"):
@@ -208,7 +206,7 @@ def test_the_server_says_when_to_retry(status, wait, least, tessera, models):
 def test_faults_are_retried_or_reported(tessera, models, tmp_path):
     """Injected faults of all kinds: an output has the right bytes, or the job has failed and named the file."""
     chance = random.Random(turns.turn())
-    assert harness.run(tessera, ["quantize", models / "llama", "-o", tmp_path / "right", "--quiet"])[0] == 0
+    harness.succeed(tessera, ["quantize", models / "llama", "-o", tmp_path / "right", "--quiet"])
     injected, ended = 0, {"right": 0, "reported": 0}
 
     def fault(handler):

@@ -26,8 +26,7 @@ def source(tmp_path):
 
 
 def run(tessera, src, dst, *options):
-    code, out, err = harness.run(tessera, ["quantize", src, "-o", dst, "--json", f"{dst}.json", *options])
-    assert code == 0, err
+    out = harness.succeed(tessera, ["quantize", src, "-o", dst, "--json", f"{dst}.json", *options])
     return json.loads((dst / REPORT).read_text()), json.loads(open(f"{dst}.json").read()), out
 
 

@@ -64,11 +64,6 @@ def large(make, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def made(tessera, checkpoint, tmp_path_factory):
-    return results.make(tessera, checkpoint("deepseek-v3"), tmp_path_factory.mktemp("results") / "made")
-
-
-@pytest.fixture(scope="session")
 def all_of_them(make, made):
     return make("all", *[made[name][0] for name in ("report", *results.COMMANDS)])
 
@@ -174,8 +169,7 @@ def planted(tessera, tmp_path_factory):
     tensors = {f"model.layers.{i}.mlp.up_proj.weight": checkpoints.random_weight((1024, 2048), i) for i in range(3)}
     tensors["model.layers.1.mlp.up_proj.weight"][700, 904] = 9000
     src = checkpoints.make(folder / "src", {"model.safetensors": {n: w.astype(checkpoints.BF16) for n, w in tensors.items()}}, quantization=None)
-    code, _, err = harness.run(tessera, ["quantize", src, "-o", folder / "dst", "--scheme", "mxfp8"])
-    assert code == 0, err
+    harness.succeed(tessera, ["quantize", src, "-o", folder / "dst", "--scheme", "mxfp8"])
     return folder / "dst"
 
 
@@ -321,9 +315,8 @@ def test_outputs_of_one_model_are_compared(make, chromium, tessera, checkpoint, 
     src, given, expected = checkpoint("llama"), [], {}
     for scheme in ("fp8-block", "int4-weight-only", "nvfp4-weight-only"):
         out, forward = tmp_path / scheme, tmp_path / f"{scheme}.json"
-        assert harness.run(tessera, ["quantize", src, "-o", out, "--scheme", scheme, "--quiet"])[0] == 0
-        code, _, err = harness.run(tessera, ["verify", "forward", out, "--against", src, "--count", "8", "--exact", "--device", "cpu", "--json", forward])
-        assert code == 0, err
+        harness.succeed(tessera, ["quantize", src, "-o", out, "--scheme", scheme, "--quiet"])
+        harness.succeed(tessera, ["verify", "forward", out, "--against", src, "--count", "8", "--exact", "--device", "cpu", "--json", forward])
         whole = json.loads((out / "quantization_report.json").read_text())["whole"]
         (logits,) = [j for j in json.loads(forward.read_text())["judgements"] if j["what"] == "logits"]
         expected[scheme] = whole["bits_per_weight"], logits["kl_mean_nats"], whole["sqnr_db"]
@@ -364,9 +357,8 @@ def test_routers_and_perplexity_are_shown(made, make, chromium, tmp_path):
 def test_verify_all_is_a_page_of_its_kinds(made, make, chromium, tessera, tmp_path, checkpoint):
     """Each kind with its verdict and charts; one that does not apply with the reason, to which its link leads."""
     dst, path = made["gemm"][0].parent / "fp8", tmp_path / "all.json"
-    code, _, err = harness.run(tessera, ["verify", "all", dst, "--against", checkpoint("deepseek-v3"), "--device", "cpu", "--sample", "1", "--count", "4",
-                                         "--kl-by-layer", "--exact", "--json", path, "--quiet"])
-    assert code == 0, err
+    harness.succeed(tessera, ["verify", "all", dst, "--against", checkpoint("deepseek-v3"), "--device", "cpu", "--sample", "1", "--count", "4",
+                              "--kl-by-layer", "--exact", "--json", path, "--quiet"])
     chromium.open(make("verify-all", path))
     heads = chromium.js("[...document.querySelectorAll('section.card > .head')].map((head) => head.innerText.replace(/\\s+/g, ' '))")
     words = {"weights": "PASS", "gemm": "PASS", "epilogue": "SKIP", "dequant": "SKIP", "mla": "PASS", "forward": "PASS"}

@@ -16,12 +16,6 @@ BAD = "model.layers.37.mlp.experts.100.down_proj.weight"
 BLOCKS = re.compile("[▁▂▃▄▅▆▇█▏▎▍▌▋▊▉│└─…]")
 
 
-@pytest.fixture(scope="session")
-def made(tessera, checkpoint, tmp_path_factory):
-    """The results of all commands."""
-    return results.make(tessera, checkpoint("deepseek-v3"), tmp_path_factory.mktemp("results") / "made")
-
-
 @pytest.fixture
 def report(tessera):
     """report(*words, **environment) -> (exit code, stdout, stderr), in an ASCII locale unless the environment says otherwise."""
@@ -154,9 +148,9 @@ def test_a_layer_whose_blocks_are_drowned_is_seen_though_sqnr_is_high(tmp_path, 
 
 
 def test_colour_only_on_a_terminal_and_never_alone(drawn, tessera, report):
-    shown = harness.on_terminal(tessera, ["report", drawn], 80)
+    _, shown = harness.on_terminal(tessera, ["report", drawn], 80)
     assert "\x1b[31m" in shown and "\x1b[" not in report(drawn, LANG="C.UTF-8")[1]
-    plain = harness.on_terminal(tessera, ["report", drawn], 80, NO_COLOR="1")
+    _, plain = harness.on_terminal(tessera, ["report", drawn], 80, NO_COLOR="1")
     assert "\x1b[" not in plain
     assert re.sub(r" +\n", "\n", re.sub("\x1b\\[[0-9]*m", "", shown)) == plain
     assert plain == report(drawn, LC_ALL="C.UTF-8")[1]
@@ -164,7 +158,7 @@ def test_colour_only_on_a_terminal_and_never_alone(drawn, tessera, report):
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 300])
 def test_lines_fit_the_terminal(columns, drawn, tessera):
-    plain = harness.on_terminal(tessera, ["report", drawn], columns, NO_COLOR="1")
+    _, plain = harness.on_terminal(tessera, ["report", drawn], columns, NO_COLOR="1")
     widest = max(len(line) for line in plain.splitlines() if str(drawn) not in line)  # a path is not broken
     assert widest <= columns and (columns == 60 or widest > 60)
 
@@ -197,7 +191,7 @@ def test_ninety_thousand_tensors(tmp_path, tessera):
 def test_rules_among_results_are_passed_over(tessera, checkpoint, tmp_path):
     """The README has `plan-schemes ... -o r.json` and `report *.json` in one folder. Rules alone are refused."""
     rules, result = tmp_path / "r.json", tmp_path / "weights.json"
-    assert harness.run(tessera, ["plan-schemes", checkpoint("llama"), "--bits", "5", "--schemes", "nvfp4-weight-only,fp8-block", "-o", rules, "--json", result])[0] == 0
+    harness.succeed(tessera, ["plan-schemes", checkpoint("llama"), "--bits", "5", "--schemes", "nvfp4-weight-only,fp8-block", "-o", rules, "--json", result])
     alone = harness.run(tessera, ["report", result])
     for files in ([rules, result], [result, rules]):
         code, out, err = harness.run(tessera, ["report", *files])

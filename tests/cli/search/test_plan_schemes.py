@@ -63,8 +63,7 @@ def plan(tessera, tmp_path):
 
     def run(src, *options):
         rules, report = tmp_path / "rules.json", tmp_path / "plan.json"
-        code, out, err = harness.run(tessera, ["plan-schemes", src, "-o", rules, "--json", report, *options])
-        assert code == 0, out + err
+        out = harness.succeed(tessera, ["plan-schemes", src, "-o", rules, "--json", report, *options])
         return rules, {**json.loads(report.read_text()), "stdout": out}
 
     return run
@@ -72,15 +71,7 @@ def plan(tessera, tmp_path):
 
 def headers(directory):
     """{tensor: (dtype, shape, bytes)}"""
-    found = {}
-    for path in directory.glob("*.safetensors"):
-        raw = path.read_bytes()
-        header = json.loads(raw[8:8 + int.from_bytes(raw[:8], "little")])
-        for name, entry in header.items():
-            if name != "__metadata__":
-                begin, end = entry["data_offsets"]
-                found[name] = entry["dtype"], entry["shape"], end - begin
-    return found
+    return {name: (entry["dtype"], entry["shape"], harness.entry_size(entry)) for name, entry in harness.headers(directory).items()}
 
 
 def is_targeted(target, module):
@@ -185,8 +176,7 @@ def test_all_schemes(tmp_path, tessera, quantize, llama, plan):
                 assert sum(o["error"] for o in alone) >= got["error"] * (1 - 1e-9), name
         used |= set(schemes_of(got).values())
         dst = quantize(llama, "--rules", rules)
-        code, out, err = harness.run(tessera, ["verify", dst, "--against", llama])
-        assert code == 0, out + err
+        harness.succeed(tessera, ["verify", dst, "--against", llama])
         stored = sum(size for _, _, size in headers(dst).values())
         assert stored == got["bytes"]
     assert any("best" in name for name in used) and any("zero-points" in name for name in used)

@@ -24,8 +24,7 @@ def probe(tmp_path, tessera, quantize):
         if "indexer" in m.traits:  # 4 bits keep it, and 8 bits of the same weights change no choice of so few tokens
             made_from, scheme = write(tmp_path / "noisy", noisy(m, 0.5), m.config), ("mxfp8-weight-only",)
         dst = quantize(made_from, "--scheme", *scheme)
-        code, out, err = harness.run(tessera, ["convert", dst, "-o", tmp_path / "plain", "--to", "bf16"])
-        assert code == 0, out + err
+        harness.succeed(tessera, ["convert", dst, "-o", tmp_path / "plain", "--to", "bf16"])
         tokens = tmp_path / "t.txt"
         tokens.write_text("\n".join(" ".join(map(str, row)) for row in m.tokens))
         return m, src, dst, {of_text(n): x for n, x in load(tmp_path / "plain").items()}, tokens
@@ -42,8 +41,7 @@ def measure(tmp_path, tessera):
     """measure(SRC, DST, tokens, *options) -> (the path of the file, its contents, stdout)"""
     def run(src, dst, tokens, *options):
         path = tmp_path / "sensitivities.json"
-        code, out, err = harness.run(tessera, ["sensitivities", src, "--against", dst, "--tokens", tokens, "-o", path, "--device", "cpu", *options])
-        assert code == 0, out + err
+        out = harness.succeed(tessera, ["sensitivities", src, "--against", dst, "--tokens", tokens, "-o", path, "--device", "cpu", *options])
         return path, json.loads(path.read_text()), out
     return run
 
@@ -112,8 +110,7 @@ def test_plans_take_the_file(tmp_path, tessera, probe, measure):
     path, measured, _ = measure(src, dst, tokens)
 
     def plan(*options):
-        code, out, err = harness.run(tessera, ["plan-schemes", src, "--bits", "7", "--schemes", "mxfp4-weight-only,mxfp8,bf16", *options, "--json", "-"])
-        assert code == 0, err
+        out = harness.succeed(tessera, ["plan-schemes", src, "--bits", "7", "--schemes", "mxfp4-weight-only,mxfp8,bf16", *options, "--json", "-"])
         return json.loads(out)
 
     got, plain = plan("--sensitivity", path), plan()
@@ -140,8 +137,7 @@ def test_groups_without_a_measurement_get_the_median(tmp_path, tessera, probe, m
     path, got, out = measure(src, dst, tokens)
     assert "4 groups outside of the pass" in out
     assert all(".layers.2." not in g["name"] for g in got["groups"])
-    code, out, err = harness.run(tessera, ["plan-schemes", src, "--bits", "7", "--sensitivity", path, "--json", "-"])
-    assert code == 0, err
+    harness.succeed(tessera, ["plan-schemes", src, "--bits", "7", "--sensitivity", path, "--json", "-"])
 
 
 def test_refusals(tmp_path, tessera, probe, measure, quantize):

@@ -54,7 +54,7 @@ def made(tessera, tmp_path_factory):
     dst = place / "dst"
     src = source_of(place / "src")
     (src / "tokenizer.json").write_text("{}")
-    assert harness.run(tessera, ["quantize", src, "-o", dst, "--quiet"])[0] == 0
+    harness.succeed(tessera, ["quantize", src, "-o", dst, "--quiet"])
     return dst, manifests.read(dst)
 
 
@@ -277,11 +277,11 @@ def test_kills_and_shards_change_nothing_of_it(tessera, quantize, checkpoint, tm
     """The journal keeps the source digests of an earlier run, for resumed runs and for shards."""
     src = checkpoint("deepseek-v3")
     words = ["quantize", src, "--scheme", "int8-channel", "--max-shard-size", "1MB", "--quiet", "-o"]
-    assert harness.run(tessera, [*words, tmp_path / "whole"])[0] == 0
+    harness.succeed(tessera, [*words, tmp_path / "whole"])
     assert manifests.check_reads(tmp_path / "whole", src)[0] > 70
     for shard in "1/3", "0/3", "2/3":
-        assert harness.run(tessera, [*words, tmp_path / "shards", "--shard", shard])[0] == 0
-    assert harness.run(tessera, ["finish", tmp_path / "shards", "--quiet"])[0] == 0
+        harness.succeed(tessera, [*words, tmp_path / "shards", "--shard", shard])
+    harness.succeed(tessera, ["finish", tmp_path / "shards", "--quiet"])
     assert harness.tree_difference(tmp_path / "whole", tmp_path / "shards") is None
     files = sorted((tmp_path / "whole").glob("*.safetensors"))
     assert len(files) > 3
@@ -291,7 +291,7 @@ def test_kills_and_shards_change_nothing_of_it(tessera, quantize, checkpoint, tm
         for path in lost:
             (out / path.name).unlink()
         (out / manifests.NAME).unlink()
-        assert harness.run(tessera, [*words, out])[0] == 0
+        harness.succeed(tessera, [*words, out])
         assert harness.tree_difference(tmp_path / "whole", out) is None
 
 
@@ -302,16 +302,14 @@ def test_another_source_is_told(name, tessera, verify, checkpoint, tmp_path):
     src, dst, other = checkpoint("deepseek-v3"), tmp_path / "dst", tmp_path / "other"
     if " tp " in name or "nvfp4" in name:
         src = checkpoint("llama")
-    assert harness.run(tessera, [*({"SRC": src, "DST": dst}.get(word, word) for word in name.split()), "--quiet"])[0] == 0
+    harness.succeed(tessera, [*({"SRC": src, "DST": dst}.get(word, word) for word in name.split()), "--quiet"])
     assert verify(dst, "--source", src) == (0, [])
     assert harness.run(tessera, ["verify", "--manifest", dst, "--source", src])[1].endswith("tensors, headers and config.json\n")
     shutil.copytree(src, other)
     for path in sorted(other.glob("*.safetensors")):
-        _, tensors = harness.read_safetensors(path)
-        start = 8 + int.from_bytes(path.read_bytes()[:8], "little")
-        header = json.loads(path.read_bytes()[8:start])
-        for tensor in sorted(tensors)[:: max(1, len(tensors) // 4)]:
-            begin, end = header[tensor]["data_offsets"]
+        start, entries, _ = harness.read_header(path)
+        for tensor in sorted(entries)[:: max(1, len(entries) // 4)]:
+            begin, end = entries[tensor]["data_offsets"]
             bit = start + (begin + end) // 2
             flip(path, bit)
             code, findings = verify(dst, "--source", other, "--threads", "2")
@@ -334,7 +332,7 @@ def test_another_config_or_header_is_told(name, tessera, verify, checkpoint, qua
     """Options that decide the treatment and names of tensors are recorded, also for plans over a view."""
     src, dst, other = checkpoint("llama"), tmp_path / "dst", tmp_path / "other"
     src = quantize(src) if "FP8" in name else src
-    assert harness.run(tessera, [*({"SRC": src, "FP8": src, "DST": dst}.get(word, word) for word in name.split()), "--quiet"])[0] == 0
+    harness.succeed(tessera, [*({"SRC": src, "FP8": src, "DST": dst}.get(word, word) for word in name.split()), "--quiet"])
     assert verify(dst, "--source", src) == (0, [])
     (said, *_) = json.loads((dst / manifests.NAME).read_text())["sources"]
     assert said["config_xxh128"] == manifests.xxh128((src / "config.json").read_bytes())
@@ -410,7 +408,7 @@ def test_the_manifest_makes_the_same_bytes_again(name, checkpoint, tessera, tmp_
     rules = tmp_path / "rules of mine.json"
     shutil.copy(jobs.RULES, rules)
     words = {"SRC": checkpoint("llama"), "DST": first, "RULES": rules}
-    assert harness.run(tessera, [*(words.get(word, word) for word in REPRODUCED[name].split()), "--quiet"])[0] == 0
+    harness.succeed(tessera, [*(words.get(word, word) for word in REPRODUCED[name].split()), "--quiet"])
     manifest = manifests.check(first)[0]
     how = manifest["reproduce"]
     assert len(how["inputs"]) == (name == "rules") and not any(str(tmp_path) in word for word in how["options"])
@@ -421,6 +419,5 @@ def test_the_manifest_makes_the_same_bytes_again(name, checkpoint, tessera, tmp_
         assert manifests.xxh128(kept["text"].encode()) == kept["xxh128"]
     rules.unlink()
     options = [w.replace("=rules of mine", f"={tmp_path}/kept/rules of mine") for w in how["options"]]
-    code, _, err = harness.run(tessera, [how["command"], checkpoint("llama"), "-o", again, *options, "--quiet"])
-    assert code == 0, err
+    harness.succeed(tessera, [how["command"], checkpoint("llama"), "-o", again, *options, "--quiet"])
     assert harness.tree_difference(first, again) is None

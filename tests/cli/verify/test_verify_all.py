@@ -123,7 +123,7 @@ def test_results_and_reports_are_those_of_the_kinds_by_themselves(made, run, tes
     for kind in kinds:
         words = [] if kind == "weights" else [kind]
         options = {"weights": [], "gemm": ["--device", "cpu", "--sample", "2"], "mla": ["--device", "cpu"], "forward": ["--count", "4", "--kl-by-layer", "--exact"]}[kind]
-        assert harness.run(tessera, ["verify", *words, dst, "--against", src, *options, "--json", tmp_path / f"{kind}.json"])[0] == 0
+        harness.succeed(tessera, ["verify", *words, dst, "--against", src, *options, "--json", tmp_path / f"{kind}.json"])
         assert timeless(json.loads((tmp_path / f"{kind}.json").read_text())) == timeless(said["kinds"][kind]["result"]), kind
         # The embedded result, as a file of its own, gives the same report except for what does not apply.
         path = tmp_path / f"embedded-{kind}.json"
@@ -250,7 +250,7 @@ def test_kernels_are_judged_where_originals_lie_otherwise(tessera, maker, run, t
     import jobs
     (job,) = [job for job in jobs.JOBS if job.name == "quantize experts one by one"]
     src, dst = jobs.make_source(tessera, maker, job, job.kind, tmp_path / "source"), tmp_path / "output"
-    assert harness.run(tessera, jobs.words(job.command, src, dst))[0] == 0
+    harness.succeed(tessera, jobs.words(job.command, src, dst))
     code, said, _, out, _ = run(dst, src)
     gemm = said["kinds"]["gemm"]
     assert code == 0 and gemm["result"]["against"] is None and "without SRC: " in gemm["judged"] and "is missing" in gemm["judged"], out
@@ -335,8 +335,8 @@ def sound(tessera, checkpoint, tmp_path_factory):
     """The text of a result that passed."""
     path = tmp_path_factory.mktemp("sound")
     src = checkpoint("llama")
-    assert harness.run(tessera, ["quantize", src, "-o", path / "out", "--quiet"])[0] == 0
-    assert harness.run(tessera, ["verify", "all", path / "out", "--against", src, *QUICK, "--json", path / "all.json"])[0] == 0
+    harness.succeed(tessera, ["quantize", src, "-o", path / "out", "--quiet"])
+    harness.succeed(tessera, ["verify", "all", path / "out", "--against", src, *QUICK, "--json", path / "all.json"])
     return (path / "all.json").read_text()
 
 

@@ -51,15 +51,7 @@ def served_layer(m, layer, x, w, quantize, coded):
 
 def decoded(path):
     """{name: values} of a checkpoint with FP8 codes, scales a row or in blocks, or int8 codes."""
-    values = {}
-    for file in sorted(path.glob("*.safetensors")):
-        data = file.read_bytes()
-        size = int.from_bytes(data[:8], "little")
-        for name, t in json.loads(data[8: 8 + size]).items():
-            if name != "__metadata__":
-                kind = {"BF16": BF16, "F32": np.float32, "F8_E4M3": ml_dtypes.float8_e4m3fn, "I8": np.int8, "I32": np.int32}[t["dtype"]]
-                begin, end = (8 + size + i for i in t["data_offsets"])
-                values[name] = np.frombuffer(data[begin:end], kind).reshape(t["shape"]).astype(np.float64)
+    values = {name: array.astype(np.float64) for name, array in load(path).items()}
     for name in [n for n in values if n.endswith(".weight")]:
         for scale in (values.get(f"{name}_scale_inv"), values.get(f"{name}_scale")):
             if scale is not None:
@@ -182,13 +174,11 @@ def test_a_doubled_scale_is_reported_in_its_layer(tmp_path, tessera, verify, qua
     assert not failed(verify(src, dst, "--served"))
     name = f"model.layers.{layer}.mlp.down_proj.weight_scale_inv"
     for file in dst.glob("*.safetensors"):
-        data = bytearray(file.read_bytes())
-        size = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8: 8 + size])
-        if name in header:
-            begin, end = (8 + size + i for i in header[name]["data_offsets"])
-            data[begin:end] = (np.frombuffer(bytes(data[begin:end]), np.float32) * 2).tobytes()
-            file.write_bytes(data)
+        metadata, tensors = harness.read_safetensors(file)
+        if name in tensors:
+            dtype, shape, data = tensors[name]
+            tensors[name] = dtype, shape, (np.frombuffer(data, np.float32) * 2).tobytes()
+            harness.write_safetensors(file, tensors, metadata)
     found = verify(src, dst, "--served")
     assert failed(found)[0] == f"model.layers.{layer}" and not found[f"model.layers.{layer}", "layer alone"]["passed"]
     assert all(j["passed"] for (_, what), j in found.items() if what == "layer alone" and _ != f"model.layers.{layer}")

@@ -104,9 +104,8 @@ def test_conversions_of_fp8_pass(tessera, tmp_path, verify, quantize, consumer, 
     src = m.write(tmp_path / "src")
     fp8 = quantize(src, "--scheme", "fp8-block")
     dst = tmp_path / "absorbed"
-    code, out, err = harness.run(tessera, ["convert", fp8, "-o", dst, "--to", "mla-absorbed", "--consumer", consumer,
-                                           "--weights", weights, "--quiet"])
-    assert code == 0, err
+    harness.succeed(tessera, ["convert", fp8, "-o", dst, "--to", "mla-absorbed", "--consumer", consumer,
+                              "--weights", weights, "--quiet"])
     found = verify(dst, "--against", src, *FEW)
     assert not failed(found)
     assert 25 < found["weights: w_kc"]["sqnr_db"] < 40
@@ -121,9 +120,8 @@ def test_conversions_of_fp8_pass(tessera, tmp_path, verify, quantize, consumer, 
 def test_folded_checkpoints_pass(tessera, tmp_path, verify, options, q_rank, v):
     m = Model(q_rank=q_rank, v=v)
     src, dst = m.write(tmp_path / "src"), tmp_path / "folded"
-    code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--to", "mla-absorbed", "--consumer", "sglang",
-                                           "--fold", "--quiet", *options])
-    assert code == 0, err
+    harness.succeed(tessera, ["convert", src, "-o", dst, "--to", "mla-absorbed", "--consumer", "sglang",
+                              "--fold", "--quiet", *options])
     found = verify(dst, "--against", src, "--tp", "2", "--kv", "fp8", *FEW)
     assert not failed(found)
     assert not [w for w in found if w.startswith("weights")]
@@ -183,8 +181,7 @@ def test_devices(tessera, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     code, _, err = harness.run(tessera, ["verify", "mla", dst, "--device", "cuda"])
     assert code == 5 and "GPU" in err and err.count("\n") == 1
-    code, out, err = harness.run(tessera, ["verify", "mla", dst, "--json", "-"])
-    assert code == 0, err
+    out = harness.succeed(tessera, ["verify", "mla", dst, "--json", "-"])
     result = json.loads(out)
     assert "GPU" in result["device_note"] and result["device"].startswith("CPU")
     phases = result["phase_seconds"]

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 from checkpoints import BF16, make
-from coded_weights import AWQ, Coded, checkpoint, GPTQ, int4_config, KINDS, mx_config, NVFP4, QUARK_E3M2, WEIGHT
+from coded_weights import Coded, checkpoint, GPTQ, int4_config, KINDS, mx_config, NVFP4, QUARK_E3M2, WEIGHT
+from format_samples import AWQ
 import harness
 import mx_oracle as mx
 import numpy as np
@@ -54,8 +55,7 @@ def test_forward(kind, tessera, maker, quantize, tmp_path):
     inputs = ["--activations", "none"] if kind == "mxfp6_e3m2" else []
 
     def forward(dst, against, *options):
-        code, out, err = harness.run(tessera, ["verify", "forward", dst, "--against", against, "--count", "8", "--json", "-", *options])
-        assert code == 0, out + err
+        out = harness.succeed(tessera, ["verify", "forward", dst, "--against", against, "--count", "8", "--json", "-", *options])
         return json.loads(out)
 
     same, cost = forward(coded, plain, "--exact"), forward(coded, src, *inputs)

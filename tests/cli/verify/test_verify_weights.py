@@ -360,7 +360,7 @@ def test_what_convert_writes_passes(tessera, checkpoint, quantize, verify, tmp_p
     fp8 = quantize(checkpoint("deepseek-v3"))
     for i, options in enumerate((["bf16"], ["fp8-block", "--scale-fmt", "ue8m0"])):
         dst = tmp_path / f"converted{i}"
-        assert harness.run(tessera, ["convert", fp8, "-o", dst, "--quiet", "--to", *options])[0] == 0
+        harness.succeed(tessera, ["convert", fp8, "-o", dst, "--quiet", "--to", *options])
         assert verify(dst, fp8)[:2] == (0, {})
     code, found, _ = verify(dst, checkpoint("deepseek-v3"), "--min-sqnr", "27", "--max-misrounded", "1000000000")
     assert (code, found) == (0, {})
@@ -460,8 +460,7 @@ def test_a_flipped_bit_of_int4_blames_no_scale(tmp_path, quantize, verify):
 def test_what_was_not_judged_is_said(tessera, tmp_path):
     """A check that found nothing to look at passes, and says that it looked at nothing."""
     src, dst = (write(tmp_path / name, {"w": np.ones((2, 2), np.float32)}) for name in ("src", "dst"))
-    code, out, _ = harness.run(tessera, ["verify", dst, "--against", src, "--junit", tmp_path / "junit.xml"])
-    assert code == 0
+    out = harness.succeed(tessera, ["verify", dst, "--against", src, "--junit", tmp_path / "junit.xml"])
     said = {line.split()[1]: "no judgement applies" in line for line in out.splitlines() if line.startswith("PASS")}
     assert said == {"names": False, "shapes": False, "scales": True, "codes": False, "values": False, "blocks": True,
                     "config": False}

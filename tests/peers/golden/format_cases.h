@@ -1,7 +1,6 @@
 /* Compares vectors of tensors in the formats of checkpoints: tables, encode, decode and convert. Each is computed with
  * every instruction set and compared tensor by tensor. A vector of a rejected input must be rejected. */
-#ifndef TSR_TESTS_GOLDEN_FORMAT_CASES_H
-#define TSR_TESTS_GOLDEN_FORMAT_CASES_H
+#pragma once
 
 #include "kernels/cpu/cpu.h"
 #include "tests/peers/golden/tensor_set.h"
@@ -16,7 +15,7 @@ typedef struct format_case {
 /* Returns true if there are vectors of this op. */
 bool is_format_op(const char *op);
 
-tsr_status check_format_case(const format_case *c, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status check_format_case(const format_case *c, tsr_arena *arena, tsr_err *err);
 
 /* Makes tensors from tensors. `expected` has what the input does not determine: the size of groups. */
 typedef tsr_status format_fn(const tsr_cpu_kernels *k, const char *kind, const tensor_set *in,
@@ -46,6 +45,4 @@ const mx_names *find_mx_names(const char *kind);
 tsr_mx_scheme scheme_of_names(const mx_names *names);
 
 /* Returns scratch memory, or TSR_E_NOMEM. */
-tsr_status get_scratch(const tensor_set *set, size_t bytes, void **scratch, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status get_scratch(const tensor_set *set, size_t bytes, void **scratch, tsr_err *err);

@@ -2,7 +2,7 @@
 import ctypes
 
 import sweep_dense
-from sweep_common import COPY_RATE, FP8_RATE, Config, Pool, call, launches_for, pointer, relative, some, stream, torch
+from sweep_common import COPY_RATE, FP8_RATE, Config, Pool, launches_for, pointer, some, stream, torch
 
 
 class Gemm(ctypes.Structure):

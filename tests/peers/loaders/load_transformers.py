@@ -6,7 +6,6 @@ import os
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 
 import torch
-import transformers
 import serve
 from transformers import AutoModelForCausalLM, CompressedTensorsConfig, FineGrainedFP8Config
 

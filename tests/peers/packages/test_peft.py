@@ -80,8 +80,7 @@ def check(tessera, tmp_path, make, config):
     again.load_state_dict(model.state_dict())
     peft.get_peft_model(model, peft.LoraConfig(init_lora_weights=False, **config)).save_pretrained(tmp_path / "lora")
     adapted = peft.PeftModel.from_pretrained(again, tmp_path / "lora")
-    code, out, err = harness.run(tessera, ["merge", base, tmp_path / "lora", "-o", tmp_path / "dst", "--json", tmp_path / "result.json"])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["merge", base, tmp_path / "lora", "-o", tmp_path / "dst", "--json", tmp_path / "result.json"])
     expected, got = adapted.merge_and_unload().state_dict(), safetensors.torch.load_file(tmp_path / "dst" / "model.safetensors")
     merged = {row["name"] for row in json.loads((tmp_path / "result.json").read_text())["updates"]}
     before = safetensors.torch.load_file(base / "model.safetensors")
@@ -122,8 +121,7 @@ def test_several_adapters(tessera, tmp_path):
     adapted.add_adapter("two", peft.LoraConfig(init_lora_weights=False, **{**CONFIGS["plain"], "r": 6, "lora_alpha": 5}))
     adapted.save_pretrained(tmp_path / "lora")
     adapted.add_weighted_adapter(["one", "two"], [0.5, 2.0], "both", combination_type="cat")
-    code, out, err = harness.run(tessera, ["merge", base, f"{tmp_path}/lora/one=0.5", f"{tmp_path}/lora/two=2", "-o", tmp_path / "dst"])
-    assert code == 0, out + err
+    harness.succeed(tessera, ["merge", base, f"{tmp_path}/lora/one=0.5", f"{tmp_path}/lora/two=2", "-o", tmp_path / "dst"])
     expected = adapted.merge_and_unload(adapter_names=["both"]).state_dict()
     got = safetensors.torch.load_file(tmp_path / "dst" / "model.safetensors")
     changed = 0

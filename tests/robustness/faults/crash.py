@@ -12,12 +12,10 @@ that of an undisturbed run. Both outputs are removed.
 """
 
 import collections
-import json
 import os
 import pathlib
 import random
 import shutil
-import struct
 import subprocess
 import sys
 import time
@@ -127,10 +125,10 @@ def sparse_shapes(size):
 
 def fill_in(path, rng, pool):
     """Writes values into three places of each tensor of a file of holes, so that no two tensors are equal."""
+    start, entries, _ = harness.read_header(path)
     with open(path, "r+b") as file:
-        length, = struct.unpack("<Q", file.read(8))
-        for name, entry in json.loads(file.read(length)).items():
-            begin, end = (8 + length + offset for offset in entry["data_offsets"])
+        for entry in entries.values():
+            begin, end = (start + offset for offset in entry["data_offsets"])
             for _ in range(3):
                 at, size = begin + rng.randrange(end - begin) // 4 * 4, rng.randrange(4, 8192) // 4 * 4
                 file.seek(at)
@@ -226,13 +224,8 @@ def main():
     moments = (max(1, options.kills * (pair + 1) // pairs - options.kills * pair // pairs) for pair in range(pairs))
     stages = collections.Counter()
     with harness.temporary_directory(options.directory) as work:
-        for made in dict.fromkeys(job.made for job in chosen):
-            alike = [job for job in chosen if job.made == made]
-            source = jobs.make_source(options.tessera, options.make, alike[0], "deepseek-v3", os.path.join(work, "source"),
-                                      scale="half")
-            for job in alike:
-                check_job(checks, options, job, source, work, moments, rng, stages)
-            shutil.rmtree(source)
+        for job, source in jobs.with_sources(options, chosen, work / "source"):
+            check_job(checks, options, job, source, work, moments, rng, stages)
     print("killed " + ", ".join(f"{stage}: {count}" for stage, count in sorted(stages.items())))
     landed = sum(stages.values()) - stages["ended before it"]
     checks.check("most kills found the tool at work", 2 * landed > sum(stages.values()), f"{landed} of them")

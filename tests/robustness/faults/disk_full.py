@@ -241,26 +241,20 @@ def too_small_for_a_proof(checks, tool, source, work):
 
 def main():
     options = jobs.choice(harness.argument_parser(__doc__.splitlines()[0])).parse_args()
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
+    with harness.checks_in(options.directory) as (checks, work):
         if not may_mount(work):
             print("skipped: mounting a tmpfs is not permitted here")
             sys.exit(77)
         chosen = jobs.chosen(options, 3)
         print(f"{len(chosen)} jobs; {turns.told()}")
-        for made in dict.fromkeys(job.made for job in chosen):
-            alike = [job for job in chosen if job.made == made]
-            source = jobs.make_source(options.tessera, options.make, alike[0], "deepseek-v3", os.path.join(work, "source"), scale="half")
-            for job in alike:
-                place = os.path.join(work, "place")
-                os.mkdir(place)
-                check_job(checks, options.tessera, job, source, place, job is chosen[0])
-                shutil.rmtree(place)
-            shutil.rmtree(source)
+        for job, source in jobs.with_sources(options, chosen, work / "source"):
+            place = os.path.join(work, "place")
+            os.mkdir(place)
+            check_job(checks, options.tessera, job, source, place, job is chosen[0])
+            shutil.rmtree(place)
         source = harness.make_checkpoint(options.make, "deepseek-v3", os.path.join(work, "plain"), scale="half")
         for check in too_few_inodes, batch_on_two_disks, too_small_for_a_proof:
             check(checks, options.tessera, source, work)
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 Each command is run once to count its calls, then with one call failing (tests/robustness/faults/shim). It must give
 the same bytes, or exit code 4 with the system's reason and the file. An incomplete output has no config.json, and no
 memory or descriptor is left. The same command then completes the tree. Short and interrupted calls must not change
-the result. Runs a sample, or every call once with --all.
+the result. Runs a sample, or every call once with --all. --kind KIND takes calls of one kind, spread evenly over each
+command: --kind malloc lets memory run out.
 """
 
 import collections
@@ -25,7 +26,6 @@ import shimmed
 import trees
 import turns
 
-SEED = 20261123
 # Where a call names no file, or the file is an auxiliary one of the system's, the sentence need not name it either.
 NAMELESS = {"malloc", "openat", "thread", "lock", "clock", "madvise", "rlimit", "affinity", "poll", "semaphore", "pipe", "getcwd", "ring", "ring_register",
             "ring_submit", "ring_wait", "spawn"}
@@ -88,7 +88,7 @@ class Attack:
         self.cases += 1
         self.calls += sum(usual.counts.values())
         counts = {kind: count for kind, count in usual.counts.items() if self.options.kind in (None, kind)}
-        chosen = self.choice.every(counts, self.options.most) if self.options.all else self.choice.sample(counts, self.options.faults)
+        chosen = self.choice.every(counts, self.options.most) if self.options.all or self.options.kind else self.choice.sample(counts, self.options.faults)
         for pin in fault_plans.PINNED:
             if pin.case == case.name and self.options.kind in (None, pin.kind):
                 self.hold(case, args, usual, pin)
@@ -204,18 +204,17 @@ def main():
     parser = jobs.choice(harness.argument_parser(__doc__.splitlines()[0]))
     parser.add_argument("--all", action="store_true", help="every call of every command")
     parser.add_argument("--faults", type=int, default=5, metavar="N", help="so many of each command in a sample (5)")
-    parser.add_argument("--most", type=int, default=0, metavar="N", help="with --all: at most N calls of one kind in a command")
+    parser.add_argument("--most", type=int, default=0, metavar="N", help="with --all or --kind: at most N calls of one kind in a command")
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after so long")
     parser.add_argument("--kind", choices=fault_plans.ACTIONS, help="only calls of this kind")
-    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--seed", type=int, default=turns.turn(), help="of the choice (TESSERA_TURN)")
     options = parser.parse_args()
     options.sanitized = b"__asan_init" in pathlib.Path(options.tessera).read_bytes()
 
     def wanted(case):
         return options.only is None or any(text in case.name for text in options.only)
 
-    with harness.temporary_directory(options.directory) as place:
-        work = pathlib.Path(place).resolve()
+    with harness.temporary_directory(options.directory) as work:
         attack = Attack(options, work)
         number = 0
         pinned = {pin.case for pin in fault_plans.PINNED}

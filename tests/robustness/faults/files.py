@@ -357,9 +357,7 @@ def memory_reduces_threads(place, options):
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
-        work = os.path.realpath(work)
+    with harness.checks_in(options.directory) as (checks, work):
         model = harness.make_checkpoint(options.make, "deepseek-v3", os.path.join(work, "model"), scale="tiny")
         fp8 = os.path.join(work, "fp8")
         harness.run(options.tessera, ["quantize", model, "-o", fp8, "--quiet"])
@@ -380,7 +378,6 @@ def main():
         memory_reduces_threads(place, options)
         changing_original(place, fp8, model)
         changing_sources(place, model)
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -87,8 +87,7 @@ def tree_of(folder):
 
 def main():
     options = harness.parse_options(__doc__, all="every command in every mode")
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
+    with harness.checks_in(options.directory) as (checks, work):
         modes = Modes(options, work)
         harness.make_checkpoint(options.make, "llama", modes.places["SRC"], scale="tiny")
         add_subnormals(modes.places["SRC"])
@@ -99,7 +98,6 @@ def main():
             compare(checks, modes, number, command, ["-o", target], lambda run: tree_of(target))
         for number, command in enumerate(TELLING):
             compare(checks, modes, number, command, ["--json", "-"], lambda run: harness.figures(json.loads(run[1])))
-    checks.finish()
 
 
 if __name__ == "__main__":

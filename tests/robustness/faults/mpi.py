@@ -30,10 +30,6 @@ MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none"]
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "NO_COLOR": "1"}
 
 
-def small(command):
-    return " ".join(SMALL.get(word, word) for word in command.split())
-
-
 def starting(n, commands):
     """The line that starts n ranks, each with its command, and those beyond with the last one. The ranks choose: the mpirun of Open
     MPI 5.0.7 may fail on the colons that would say it."""
@@ -94,19 +90,14 @@ def check_table(checks, ranks, options, work):
     rows = [job for job in jobs.JOBS if job.name in ROWS]
     checks.check("the rows are there", len(rows) == len(ROWS), [job.name for job in rows])
     rows = turns.part(rows, 3)
-    for made in dict.fromkeys(job.made for job in rows):
-        alike = [row for row in rows if row.made == made]
-        steps = tuple(small(step) for step in jobs.steps_of(alike[0]))
-        source = jobs.make_source(options.tessera, options.make, alike[0]._replace(made=steps or None), "deepseek-v3", work / "source",
-                                  scale="tiny")
-        for row in alike:
-            code, _, stderr = harness.run(options.tessera, [*jobs.words(small(row.command), source, work / "alone"), "--quiet"])
-            checks.check(f"{row.name}: one process", code == 0, stderr)
-            ran = ranks.run(3, [*jobs.words(small(row.command), source, work / "three"), "--quiet"])
-            check_same(checks, row.name, ran, work / "alone", work / "three")
-            shutil.rmtree(work / "alone", ignore_errors=True)
-            shutil.rmtree(work / "three", ignore_errors=True)
-        shutil.rmtree(source)
+    for row, source in jobs.with_sources(options, rows, work / "source", lambda row: ("deepseek-v3", "tiny"), SMALL):
+        command = jobs.shortened(row.command, SMALL)
+        code, _, stderr = harness.run(options.tessera, [*jobs.words(command, source, work / "alone"), "--quiet"])
+        checks.check(f"{row.name}: one process", code == 0, stderr)
+        ran = ranks.run(3, [*jobs.words(command, source, work / "three"), "--quiet"])
+        check_same(checks, row.name, ran, work / "alone", work / "three")
+        shutil.rmtree(work / "alone", ignore_errors=True)
+        shutil.rmtree(work / "three", ignore_errors=True)
 
 
 def check_folders(checks, ranks, options, work):
@@ -301,9 +292,8 @@ def main():
     if shutil.which("mpirun") is None or not os.path.exists(os.path.join(os.path.dirname(tool), "tessera_mpi.so")):
         print("skipped: no mpirun here, or no tessera_mpi.so beside the tool: it is built where MPI is (Debian: libopenmpi-dev, openmpi-bin)")
         sys.exit(77)
-    checks, ranks = harness.Checks(), Ranks(tool)
-    with harness.temporary_directory(options.directory) as place:
-        work = pathlib.Path(place)
+    ranks = Ranks(tool)
+    with harness.checks_in(options.directory) as (checks, work):
         source = pathlib.Path(harness.make_checkpoint(options.make, "deepseek-v3", work / "tiny", scale="tiny"))
         harness.run(tool, [*jobs.words(COMMAND, source, work / "one"), "--quiet"])
         check_numbers(checks, ranks, source, work / "one", work)
@@ -314,7 +304,6 @@ def main():
         check_comparing(checks, ranks, source, work / "one", work, (options.kills + 2) // 3, random.Random(2))
         check_kills(checks, ranks, source, work / "one", work, options.kills, random.Random(1))
         check_table(checks, ranks, options, work)
-    checks.finish()
 
 
 if __name__ == "__main__":

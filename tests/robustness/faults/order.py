@@ -195,15 +195,12 @@ def check_repair(checks, options, args, target, trace, name):
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as place:
-        work = pathlib.Path(place).resolve()
+    with harness.checks_in(options.directory) as (checks, work):
         plain = harness.make_checkpoint(options.make, "deepseek-v3", work / "plain", scale="tiny")
         fp8 = work / "fp8"
         harness.run(options.tessera, ["quantize", plain, "-o", fp8, "--quiet"])
         for name, command in COMMANDS:
             check_command(checks, options, fp8 if name == "deepseek-mp" else plain, work, name, command)
-    checks.finish()
 
 
 if __name__ == "__main__":

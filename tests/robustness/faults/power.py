@@ -167,8 +167,7 @@ def main():
     def wanted(name):
         return options.only is None or any(text in name for text in options.only)
 
-    with harness.temporary_directory(options.directory) as place:
-        work = pathlib.Path(place).resolve()
+    with harness.temporary_directory(options.directory) as work:
         cut = Cut(options, work)
         table = jobs.JOBS + jobs.MORE if options.all else jobs.JOBS if options.only else turns.part(jobs.JOBS, 2)
         table = [job for job in table if wanted(job.name)]

@@ -170,9 +170,7 @@ def two_at_once(checks, tool, source, reference, target):
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as place:
-        work = pathlib.Path(place)
+    with harness.checks_in(options.directory) as (checks, work):
         tiny = harness.make_checkpoint(options.make, "deepseek-v3", work / "tiny", scale="tiny")
         for row in ROWS:
             check_row(checks, options.tessera, tiny, row, work)
@@ -180,7 +178,6 @@ def main():
         harness.run(options.tessera, ["quantize", source, "-o", work / "reference"])
         interrupt(checks, options.tessera, source, work / "reference", work / "interrupted")
         two_at_once(checks, options.tessera, source, work / "reference", work / "shared")
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -22,10 +22,6 @@ COMMAND = "quantize SRC -o DST --max-shard-size 200kB"
 SMALL = {"8MB": "300kB", "4MB": "200kB"}  # in the commands of the table: several files of a tiny checkpoint
 
 
-def small(command):
-    return " ".join(SMALL.get(word, word) for word in command.split())
-
-
 class Sharded:
     """A job, and how it is done in parts."""
 
@@ -62,25 +58,19 @@ def check_whole(checks, what, job, target, reference):
 def check_table(checks, options, work):
     """Every job, by three shards."""
     def source_of(row):
-        """How its source is made, and how large: over two ranks no block of a tiny one can be cut."""
-        return row.made, "half" if row.made == jobs.FP8 and row.codes == jobs.RANKS else "tiny"
+        """Over two ranks no block of a tiny one can be cut."""
+        return "deepseek-v3", "half" if row.made == jobs.FP8 and row.codes == jobs.RANKS else "tiny"
 
-    for made, scale in dict.fromkeys(map(source_of, jobs.JOBS)):
-        alike = [row for row in jobs.JOBS if source_of(row) == (made, scale)]
-        steps = tuple(small(step) for step in jobs.steps_of(alike[0]))
-        source = jobs.make_source(options.tessera, options.make, alike[0]._replace(made=steps or None), "deepseek-v3", work / "source",
-                                  scale=scale)
-        for row in alike:
-            job = Sharded(options.tessera, small(row.command), source)
-            code, _, stderr = job.run(work / "reference")
-            checks.check(f"{row.name}: one process", code == 0, stderr)
-            failed = job.all_at_once(work / "out", 3)
-            if checks.check(f"{row.name}: three shards at once", not failed, failed):
-                checks.check(f"{row.name}: no config.json yet", not list((work / "out").rglob("config.json")))
-                check_whole(checks, row.name, job, work / "out", work / "reference")
-            shutil.rmtree(work / "reference", ignore_errors=True)
-            shutil.rmtree(work / "out", ignore_errors=True)
-        shutil.rmtree(source)
+    for row, source in jobs.with_sources(options, jobs.JOBS, work / "source", source_of, SMALL):
+        job = Sharded(options.tessera, jobs.shortened(row.command, SMALL), source)
+        code, _, stderr = job.run(work / "reference")
+        checks.check(f"{row.name}: one process", code == 0, stderr)
+        failed = job.all_at_once(work / "out", 3)
+        if checks.check(f"{row.name}: three shards at once", not failed, failed):
+            checks.check(f"{row.name}: no config.json yet", not list((work / "out").rglob("config.json")))
+            check_whole(checks, row.name, job, work / "out", work / "reference")
+        shutil.rmtree(work / "reference", ignore_errors=True)
+        shutil.rmtree(work / "out", ignore_errors=True)
 
 
 def check_numbers(checks, job, reference, work):
@@ -231,9 +221,7 @@ def main():
     parser = harness.argument_parser(__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50, help="in all (50)")
     options = parser.parse_args()
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as place:
-        work = pathlib.Path(place)
+    with harness.checks_in(options.directory) as (checks, work):
         source = harness.make_checkpoint(options.make, "deepseek-v3", work / "tiny", scale="tiny")
         job = Sharded(options.tessera, COMMAND, source)
         job.run(work / "one")
@@ -243,7 +231,6 @@ def main():
         check_locks(checks, job, work)
         check_kills(checks, job, work / "one", work, options.kills, random.Random(1))
         check_table(checks, options, work)
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -215,8 +215,8 @@ def main():
     import tessera
     checks, found, began = harness.Checks(), [], time.monotonic()
     with harness.temporary_directory(options.directory) as folder:
-        make_sources(options, tessera, pathlib.Path(folder))
-        soak = Soak(tessera, checks, pathlib.Path(folder), random.Random(options.seed))
+        make_sources(options, tessera, folder)
+        soak = Soak(tessera, checks, folder, random.Random(options.seed))
         for number in range(1, options.jobs + 1):
             soak.run()
             if number >= options.jobs / 5 and number % STEP == 0:

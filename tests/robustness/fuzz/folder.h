@@ -1,6 +1,5 @@
 /* A temporary folder for inputs that a fuzz target reads by name. It is removed when the process ends. */
-#ifndef TSR_TESTS_FUZZ_FOLDER_H
-#define TSR_TESTS_FUZZ_FOLDER_H
+#pragma once
 
 #include <fcntl.h>
 #include <limits.h>
@@ -55,5 +54,3 @@ static inline void make_folder(const char *const *names)
     if (mkdtemp(folder) == NULL || atexit(remove_folder) != 0)
         abort();
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Takes lines from the input of a fuzz target. */
-#ifndef TSR_TESTS_FUZZ_LINES_H
-#define TSR_TESTS_FUZZ_LINES_H
+#pragma once
 
 #include <stddef.h>
 #include <string.h>
@@ -20,5 +19,3 @@ static inline span take_line(span *from)
     from->size -= taken;
     return line;
 }
-
-#endif

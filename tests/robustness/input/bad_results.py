@@ -83,9 +83,8 @@ def limits():
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     harness.fork_runs([options.tessera], os.path.join(os.path.dirname(options.make), "../.."))
-    checks = harness.Checks()
     slow = any(word in options.tessera for word in ("asan", "tsan"))
-    with harness.temporary_directory(options.directory) as work:
+    with harness.checks_in(options.directory) as (checks, work):
         path, sound, out = (os.path.join(work, name) for name in ("result.json", "sound.json", "out.csv"))
         pathlib.Path(sound).write_text(report(TENSOR))
         code, _, stderr = harness.run(options.tessera, ["report", sound])
@@ -109,9 +108,8 @@ def main():
                              f"{done.returncode}: {done.stderr[-300:]}")
         for place, want in ((work, 2), (os.path.join(work, "none.json"), 3)):
             code, _, stderr = harness.run(options.tessera, ["report", place])
-            checks.check(f"exit code {want}", code == want and stderr.count("\n") == 1 and place in stderr, f"{code}: {stderr}")
+            checks.check(f"exit code {want}", code == want and stderr.count("\n") == 1 and str(place) in stderr, f"{code}: {stderr}")
         json.loads(pathlib.Path(out).read_text())
-    checks.finish()
 
 
 if __name__ == "__main__":

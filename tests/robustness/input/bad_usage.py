@@ -200,8 +200,7 @@ HELP = ["--help", "-h", "help", "quantize --help", "inspect --help", "help quant
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     harness.fork_runs([options.tessera], os.path.join(os.path.dirname(options.make), "../.."))
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
+    with harness.checks_in(options.directory) as (checks, work):
         source, target = os.path.join(work, "SRC"), os.path.join(work, "DST")
         harness.make_checkpoint(options.make, "llama", source)
         for command, words in ROWS:
@@ -219,7 +218,6 @@ def main():
         for command in ("--version", "-V", "version"):
             code, stdout, stderr = harness.run(options.tessera, [command])
             checks.check(command, code == 0 and stdout.startswith("tessera ") and stderr == "", f"exit {code}: {stderr}")
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ import json
 import os
 import resource
 import shutil
-import struct
 import subprocess
+
+import harness
 
 COMMANDS = ["inspect SRC", "inspect SRC --can-load all", "quantize SRC -o DST --dry-run",
             "quantize SRC -o DST --quiet --memory 8GB --max-shard-size 20MB", "convert SRC -o OTHER --to archive --quiet",
@@ -25,20 +26,13 @@ def make(folder, count):
     folder.mkdir(parents=True)
     names, shards = {}, -(-count // A_SHARD)
     for shard in range(shards):
-        header, at = {}, 0
+        shapes = {}
         for i in range(shard * A_SHARD, min(count, (shard + 1) * A_SHARD)):
             name = f"model.layers.{i % 61}.mlp.experts.{i // 61}.{('up_proj', 'down_proj', 'norm')[i % 3]}.weight"
-            shape = [1] if i % 3 == 2 else [16, 16]
-            size = 2 if i % 3 == 2 else 512
-            header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
-            at += size
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
+            shapes[name] = [1] if i % 3 == 2 else [16, 16]
         file = f"model-{shard + 1:05}-of-{shards:05}.safetensors" if shards > 1 else "model.safetensors"
-        with open(folder / file, "wb") as out:
-            out.write(struct.pack("<Q", len(text)) + text)
-            out.truncate(8 + len(text) + at)  # a hole: all zeros
-        names.update(dict.fromkeys(header, file))
+        harness.write_safetensors(folder / file, harness.bf16_holes(shapes))
+        names.update(dict.fromkeys(shapes, file))
     if shards > 1:
         (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_hidden_layers": 61, "hidden_size": 16}))
@@ -48,12 +42,8 @@ def check_header(checks, tool, work):
     """An output's header may be as long as readers take, and a plan that needs a longer one is refused."""
     source, name = work / "long", "n" * 60000
     source.mkdir()
-    header = {f"model.layers.{i}.mlp.{name}.up_proj.weight": {"dtype": "BF16", "shape": [16, 16], "data_offsets": [512 * i, 512 * i + 512]} for i in range(1000)}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with open(source / "model.safetensors", "wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text)
-        out.truncate(8 + len(text) + 512000)
+    shapes = {f"model.layers.{i}.mlp.{name}.up_proj.weight": [16, 16] for i in range(1000)}
+    harness.write_safetensors(source / "model.safetensors", harness.bf16_holes(shapes))
     (source / "config.json").write_text('{"model_type": "llama"}')
     code, _, _, said = measured(tool, ["quantize", str(source), "-o", str(work / "never")])
     checks.check("a header above the format's limit: refused", code == 2 and "--max-shard-size" in said and not (work / "never").exists(), f"{code}: {said[-300:]}")

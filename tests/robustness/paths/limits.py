@@ -71,7 +71,7 @@ def check_pipes(checks, tool, work):
                     ["verify", "gemm", os.path.join(work, "plain"), "--device", "cpu", "--activations", fifo],
                     ["verify", "mla", source, "--device", "cpu", "--stages", fifo]):
         command = [os.path.join(work, word) if word == "never" else word for word in command]
-        check(checks, " ".join(word.replace(work + "/", "") for word in command), run(tool, command), 3, "fifo")
+        check(checks, " ".join(word.replace(f"{work}/", "") for word in command), run(tool, command), 3, "fifo")
 
 
 def check_circles(checks, tool, work):
@@ -95,13 +95,11 @@ def check_circles(checks, tool, work):
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     os.environ["MAKE_CHECKPOINT"] = options.make
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
+    with harness.checks_in(options.directory) as (checks, work):
         harness.make_checkpoint(options.make, "llama", os.path.join(work, "SRC"))
         check_limits(checks, options.tessera, work)
         check_pipes(checks, options.tessera, work)
         check_circles(checks, options.tessera, work)
-    checks.finish()
 
 
 if __name__ == "__main__":

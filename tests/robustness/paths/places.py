@@ -130,17 +130,13 @@ def prepare(make, tool, work):
     shutil.copy(path("SRC/model.safetensors"), path("Weights.safetensors"))
     shutil.copy(path("SRC/model.safetensors"), path("Weights.dat"))
     shutil.copy(path("SRC/model.safetensors"), path("Inputs.safetensors"))
-    code, _, stderr = harness.run(tool, ["inspect", path("SRC"), "--json", path("Result.json"), "--quiet"])
-    if code != 0:
-        raise RuntimeError(stderr)
+    harness.succeed(tool, ["inspect", path("SRC"), "--json", path("Result.json"), "--quiet"])
     job = {"name": "a", "args": ["quantize", path("SRC"), "-o", path("Batched")]}
     for name, text in (("Jobs.jsonl", json.dumps(job)), ("Ranges/ranges.json", "{}\n"), ("Tokens.txt", "1 2 3\n")):
         with open(path(name), "w") as file:
             file.write(text)
     for name in ("FP8", "Done"):
-        code, _, stderr = harness.run(tool, ["quantize", path("SRC"), "-o", path(name), "--quiet"])
-        if code != 0:
-            raise RuntimeError(stderr)
+        harness.succeed(tool, ["quantize", path("SRC"), "-o", path(name), "--quiet"])
 
 
 def spell(work, command):
@@ -252,14 +248,12 @@ def check_nodes(checks, tool, work):
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     harness.fork_runs([options.tessera], os.path.join(os.path.dirname(options.make), "../.."))
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
+    with harness.checks_in(options.directory) as (checks, work):
         prepare(options.make, options.tessera, work)
         check_mounts(checks, options.tessera, work)
         check_rows(checks, options.tessera, work)
         check_fine(checks, options.tessera, work)
         check_nodes(checks, options.tessera, work)
-    checks.finish()
 
 
 if __name__ == "__main__":

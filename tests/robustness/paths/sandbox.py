@@ -119,9 +119,7 @@ def main():
     if code != 0 or '"landlock_abi": null' in told or '"seccomp": false' in told:
         print("skipped: the sandbox (this kernel has no Landlock, or no seccomp)")
         sys.exit(77)
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
-        work = pathlib.Path(work)
+    with harness.checks_in(options.directory) as (checks, work):
         harness.make_checkpoint(options.make, "llama", work / "model", scale="tiny")
         held(checks, options, shim, work)
         held_links(checks, options, shim, work)
@@ -129,7 +127,6 @@ def main():
         chosen = jobs.JOBS if options.all else [job for job in jobs.JOBS if job.name in SAMPLE]
         same_bytes(checks, options, work, chosen)
         print(f"{(len(COMMANDS) + 3) * 16 + 19} tries to leave the sandbox; {len(chosen)} jobs inside and outside")
-    checks.finish()
 
 
 if __name__ == "__main__":

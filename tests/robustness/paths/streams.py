@@ -5,16 +5,13 @@ A closed descriptor never becomes a file of the job. A failing write to stdout e
 with 141 if the reader has closed it. Names from files are escaped.
 """
 
-import fcntl
 import json
 import os
 import pathlib
 import re
 import resource
-import struct
 import subprocess
 import sys
-import termios
 import xml.etree.ElementTree as ElementTree
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / name) for name in ("common", "oracles")]
@@ -155,7 +152,7 @@ def check_hostile(checks, tool, work):
     ]
     for command, want in commands:
         code, stdout, stderr = harness.run(tool, command)
-        shown = " ".join(str(w).replace(work + "/", "") for w in command).replace(EVIL, "EVIL")
+        shown = " ".join(str(w).replace(f"{work}/", "") for w in command).replace(EVIL, "EVIL")
         checks.check(f"{shown}: exit code", want is None or code == want, f"{code} instead of {want}: {stderr}")
         if "verify" not in command or code > 1:
             check_shown(checks, shown, code, stdout + stderr)
@@ -202,23 +199,7 @@ def check_long_names(checks, tool, work):
 
 
 def on_terminal(tool, words, columns, **environment):
-    """Everything that a run writes to a terminal of so many columns."""
-    master, slave = os.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm"} | environment
-    process = subprocess.Popen([tool, *words], stdin=slave, stdout=slave, stderr=slave, env=env)
-    os.close(slave)
-    got = b""
-    while True:
-        try:
-            piece = os.read(master, 65536)
-        except OSError:  # no process has it open any more
-            break
-        if not piece:
-            break
-        got += piece
-    os.close(master)
-    return process.wait(), got.decode()
+    return harness.on_terminal(tool, words, columns, **{"NO_COLOR": None, **environment})
 
 
 def check_terminal(checks, tool, work):
@@ -251,8 +232,7 @@ def check_terminal(checks, tool, work):
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
+    with harness.checks_in(options.directory) as (checks, work):
         source = harness.make_checkpoint(options.make, "llama", os.path.join(work, "SRC"))
         os.symlink("/proc/self/fd/1", os.path.join(work, "STDOUT"))  # never /dev/stdout: it could be renamed over
         harness.run(options.tessera, ["quantize", source, "-o", os.path.join(work, "FP8"), "--quiet"])
@@ -264,7 +244,6 @@ def main():
         check_terminal(checks, options.tessera, work)
         check_file_names(checks, options.tessera, work)
         check_long_names(checks, options.tessera, work)
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
 
 #include <criterion/criterion.h>
 #include <criterion/redirect.h>
-#include <math.h>
 #include <string.h>
 
 static bool force;

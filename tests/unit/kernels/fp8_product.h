@@ -1,6 +1,5 @@
 /* Arguments of a block FP8 product for tests. */
-#ifndef TSR_TESTS_UNIT_KERNELS_FP8_PRODUCT_H
-#define TSR_TESTS_UNIT_KERNELS_FP8_PRODUCT_H
+#pragma once
 
 #include "kernels/cpu/fp8_gemm.h"
 
@@ -19,5 +18,3 @@ static inline tsr_fp8_gemm_args fp8_product_of(tsr_fp8_gemm_args args, const uin
     args.d = d;
     return args;
 }
-
-#endif

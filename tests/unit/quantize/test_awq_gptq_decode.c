@@ -2,7 +2,6 @@
 #include "quantize/awq_gptq_decode.h"
 
 #include "common/float_bits.h"
-#include "kernels/cpu/variants.h"
 #include "tests/common/int4_weight.h"
 #include "tests/unit/kernels/cpu/instruction_sets.h"
 #include "tests/unit/random_bits.h"

@@ -4,7 +4,6 @@
  * back. The output projection has two steps, the first of which is divided into groups of heads. */
 #include "verify/forward/forward_parts.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,8 +1,6 @@
 /* Computes experts whose weights are stacks: one tensor for the gates and ups of all experts, and one for their downs. */
 #include "verify/forward/forward_parts.h"
 
-#include "verify/values/weight_product.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,7 @@
  *
  * For each input channel: the mean of x^2 over the tokens; for each layer: the smallest and the largest x, and the
  * number of tokens. Sums are in double, in the order of the tokens, so results do not depend on the number of threads. */
-#ifndef TSR_VERIFY_FORWARD_COLLECT_COLLECTOR_H
-#define TSR_VERIFY_FORWARD_COLLECT_COLLECTOR_H
+#pragma once
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -47,11 +46,11 @@ void tsr_collector_begin_layer(tsr_collector *collector);
 
 /* Adds rows to a module's statistics, and to the products if they are collected. A module is added when it is first seen.
  * TSR_E_VALUE: an input is NaN or infinite. TSR_E_NOMEM. */
-tsr_status tsr_collect(tsr_collector *collector, const tsr_collected_rows *rows, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_collect(tsr_collector *collector, const tsr_collected_rows *rows, tsr_err *err);
 
 /* Adds n values to the range of a module that has no channels: keys or values. TSR_E_VALUE, TSR_E_NOMEM. */
 tsr_status tsr_collect_range(tsr_collector *collector, const char *module, const tsr_activation *x, size_t n,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_err *err);
 
 /* The tokens that experts saw. */
 typedef struct tsr_expert_coverage {
@@ -64,11 +63,11 @@ typedef struct tsr_expert_coverage {
 /* Replaces the statistics of experts that saw fewer than `least` tokens by those of all experts of their layer, and
  * fills *coverage. Their numbers of tokens stay. TSR_E_NOMEM. */
 tsr_status tsr_collector_pool_experts(tsr_collector *collector, uint64_t least, tsr_expert_coverage *coverage,
-                                      tsr_err *err) TSR_WARN_UNUSED;
+                                      tsr_err *err);
 
 /* Writes the statistics to a safetensors file: MODULE.input_mean_square, MODULE.input_min, MODULE.input_max, as F32,
  * MODULE.input_tokens as I64, and INPUT.input_products as F32. TSR_E_IO. */
-tsr_status tsr_collector_write(const tsr_collector *collector, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_collector_write(const tsr_collector *collector, const char *path, tsr_err *err);
 
 /* Appends the collector and the table of finished products to *to, for a run that continues after a layer. */
 void tsr_collector_store(const tsr_collector *collector, tsr_text *to);
@@ -78,5 +77,3 @@ void tsr_collector_store(const tsr_collector *collector, tsr_text *to);
 bool tsr_collector_take_up(tsr_collector *collector, const char *data, size_t size);
 
 void tsr_collector_free(tsr_collector *collector);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Layers with one input share a matrix (formats/names/shared_input.h). Sums are in double, in the order of the tokens.
  * Finished matrices go to a file, as FP32, so that memory is bounded by one layer of the model. */
-#ifndef TSR_VERIFY_FORWARD_COLLECT_INPUT_PRODUCTS_H
-#define TSR_VERIFY_FORWARD_COLLECT_INPUT_PRODUCTS_H
+#pragma once
 
 #include "common/arena.h"
 #include "verify/forward/forward_ops.h"
@@ -40,18 +39,15 @@ typedef struct tsr_product_rows {
 
 /* Opens the file `path`, which is borrowed, for reading and writing, and creates it if necessary. The caller sets `ops`
  * before it adds rows. */
-tsr_status tsr_input_products_open(tsr_input_products *products, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_input_products_open(tsr_input_products *products, const char *path, tsr_err *err);
 
 /* Adds rows. The calls for one expert follow one another. TSR_E_NOMEM, TSR_E_IO. */
-tsr_status tsr_input_products_add(tsr_input_products *products, const tsr_product_rows *rows,
-                                  tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_input_products_add(tsr_input_products *products, const tsr_product_rows *rows, tsr_err *err);
 
 /* Writes all open matrices. To be called after each layer of the model. */
-tsr_status tsr_input_products_end_layer(tsr_input_products *products, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_input_products_end_layer(tsr_input_products *products, tsr_err *err);
 
 /* Frees open matrices. To be called before `ops` is closed. */
 void tsr_input_products_drop(tsr_input_products *products);
 
 void tsr_input_products_close(tsr_input_products *products);
-
-#endif

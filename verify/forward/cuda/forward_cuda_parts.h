@@ -1,6 +1,5 @@
 /* Private declarations of the forward pass on a GPU. */
-#ifndef TSR_VERIFY_FORWARD_FORWARD_CUDA_PARTS_H
-#define TSR_VERIFY_FORWARD_FORWARD_CUDA_PARTS_H
+#pragma once
 
 #include "kernels/cuda/activation_ops.h"
 #include "kernels/cuda/cublas.h"
@@ -61,37 +60,34 @@ static inline tsr_gpu_ops *tsr_use_gpu(tsr_ops *ops)
 }
 
 /* Allocates memory on the GPU, after all earlier work. */
-tsr_status tsr_stream_allocate(const tsr_gpu_ops *gpu, size_t bytes, void **x, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_stream_allocate(const tsr_gpu_ops *gpu, size_t bytes, void **x, tsr_err *err);
 
 /* Copies host data to the GPU; NULL for NULL. tsr_stream_release frees the copy once all earlier work is done. */
-tsr_status tsr_stream_lend(const tsr_gpu_ops *gpu, const void *host, size_t bytes, void **there,
-                           tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_stream_lend(const tsr_gpu_ops *gpu, const void *host, size_t bytes, void **there, tsr_err *err);
 void tsr_stream_release(const tsr_gpu_ops *gpu, void *there);
 
 /* Create and free the pieces, `n_bands` bands, events and the second stream. */
-tsr_status tsr_gpu_stage_open(tsr_gpu_ops *gpu, size_t n_bands, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpu_stage_open(tsr_gpu_ops *gpu, size_t n_bands, tsr_err *err);
 void tsr_gpu_stage_close(tsr_gpu_ops *gpu);
 
 /* Takes the next piece after its last copy. It has at least `bytes`: at most TSR_PIECE_BYTES, or one row. */
 enum { TSR_PIECE_BYTES = 1 << 25 };
-tsr_status tsr_gpu_take_piece(tsr_gpu_ops *gpu, size_t bytes, size_t *piece, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpu_take_piece(tsr_gpu_ops *gpu, size_t bytes, size_t *piece, tsr_err *err);
 
 /* Implement ops->put and ops->get, with threads of the host that fill and empty the pieces. */
-tsr_status tsr_gpu_put(tsr_ops *ops, tsr_activation *to, const double *host, size_t n, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_gpu_get(tsr_ops *ops, double *host, const tsr_activation *from, size_t n, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpu_put(tsr_ops *ops, tsr_activation *to, const double *host, size_t n, tsr_err *err);
+tsr_status tsr_gpu_get(tsr_ops *ops, double *host, const tsr_activation *from, size_t n, tsr_err *err);
 
 /* Implement ops->index, ops->convolve, ops->recur and ops->compress. */
-tsr_status tsr_gpu_index(tsr_ops *ops, const tsr_op_index *args, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_gpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_gpu_recur(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_gpu_compress(tsr_ops *ops, const tsr_op_compress *args, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpu_index(tsr_ops *ops, const tsr_op_index *args, tsr_err *err);
+tsr_status tsr_gpu_convolve(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err);
+tsr_status tsr_gpu_recur(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err);
+tsr_status tsr_gpu_compress(tsr_ops *ops, const tsr_op_compress *args, tsr_err *err);
 
 /* Implement ops->gram and ops->attend. */
 tsr_status tsr_gpu_gram(tsr_ops *ops, tsr_activation *sums, const tsr_activation *x, size_t n, size_t cols,
-                        tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_gpu_attend(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err) TSR_WARN_UNUSED;
+                        tsr_err *err);
+tsr_status tsr_gpu_attend(tsr_ops *ops, const tsr_op_attend *args, tsr_err *err);
 
 /* Implements ops->linear. */
-tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_gpu_linear(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err);

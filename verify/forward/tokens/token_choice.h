@@ -1,6 +1,5 @@
 /* Chooses the tokens that queries of sparse attention see, from the scores of an indexer. */
-#ifndef TSR_VERIFY_FORWARD_TOKENS_TOKEN_CHOICE_H
-#define TSR_VERIFY_FORWARD_TOKENS_TOKEN_CHOICE_H
+#pragma once
 
 #include "common/atomics.h"
 #include "common/status.h"
@@ -22,12 +21,12 @@ static inline bool tsr_is_chosen(const tsr_token_choice *choice, size_t row, siz
 
 /* Makes a choice that has no tokens yet. */
 tsr_status tsr_token_choice_make(tsr_token_choice *choice, size_t groups, const tsr_tokens *tokens, size_t rate,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+                                 tsr_err *err);
 void tsr_token_choice_free(tsr_token_choice *choice);
 
 /* Makes a choice for `times` repetitions of the tokens of `choice`. A choice that limits nothing stays so. */
 tsr_status tsr_token_choice_repeat(const tsr_token_choice *choice, size_t times, tsr_token_choice *repeated,
-                                   tsr_err *err) TSR_WARN_UNUSED;
+                                   tsr_err *err);
 
 /* Copies all rows of `part` to the rows of `whole` from token `first` on. */
 void tsr_token_choice_place(tsr_token_choice *whole, size_t first, const tsr_token_choice *part);
@@ -48,9 +47,7 @@ typedef struct tsr_token_scores {
     size_t local;           /* the last blocks, up to the query's own, that are always chosen */
 } tsr_token_scores;
 tsr_status tsr_token_choice_add(tsr_token_choice *choice, const tsr_token_scores *scores, unsigned threads,
-                                const atomic_bool *cancel, tsr_err *err) TSR_WARN_UNUSED;
+                                const atomic_bool *cancel, tsr_err *err);
 
 /* Chooses all that is visible from a token at this position. */
 void tsr_token_choice_add_all(tsr_token_choice *choice, size_t token, size_t position);
-
-#endif

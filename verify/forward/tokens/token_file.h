@@ -7,8 +7,7 @@
  *   text     anything else; tokenized with the model's tokenizer.json by the Python package `tokenizers` in a separate
  *            process (python3, or the program in TESSERA_PYTHON)
  * Tokens without sequences (.npy of one dimension, raw, text) are cut into sequences of `length`. */
-#ifndef TSR_VERIFY_FORWARD_TOKENS_TOKEN_FILE_H
-#define TSR_VERIFY_FORWARD_TOKENS_TOKEN_FILE_H
+#pragma once
 
 #include "verify/forward/tokens/tokens.h"
 
@@ -22,10 +21,7 @@ typedef struct tsr_token_limits {
  * TSR_E_VALUE: a token is negative or not below the vocabulary size; the message gives its position.
  * TSR_E_UNSUPPORTED: text without a tokenizer or the package. */
 tsr_status tsr_tokens_read_file(tsr_tokens *tokens, const char *path, const char *model, tsr_token_limits limits,
-                                tsr_err *err) TSR_WARN_UNUSED;
+                                tsr_err *err);
 
 /* Tokenizes a text into int32 in *ids, from malloc. */
-tsr_status tsr_tokenize(const char *path, const char *model, unsigned char **ids, size_t *bytes,
-                        tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_tokenize(const char *path, const char *model, unsigned char **ids, size_t *bytes, tsr_err *err);

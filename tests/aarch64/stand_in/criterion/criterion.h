@@ -2,8 +2,7 @@
  *
  * Criterion starts each test by tracing a new process, which qemu-user cannot do. Here each test runs in a fork. A
  * test file is one program, so this header also defines `main`. */
-#ifndef TSR_TESTS_AARCH64_CRITERION_H
-#define TSR_TESTS_AARCH64_CRITERION_H
+#pragma once
 
 #pragma GCC system_header /* includes it like an installed header: it is not part of the tests */
 
@@ -143,5 +142,3 @@ int main(void)
     fprintf(stderr, "Synthesis: Tested: %u | Passing: %u | Failing: %u\n", tests, tests - failed, failed);
     return tests > 0 && failed == 0 ? 0 : 1;
 }
-
-#endif

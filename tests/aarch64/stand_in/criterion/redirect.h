@@ -1,6 +1,5 @@
 /* Implements the part of Criterion's redirection that the unit tests use: stdout of a test goes to an unnamed file. */
-#ifndef TSR_TESTS_AARCH64_REDIRECT_H
-#define TSR_TESTS_AARCH64_REDIRECT_H
+#pragma once
 
 #include "criterion/criterion.h"
 
@@ -22,5 +21,3 @@ static inline bool unit_printed(const char *wanted)
 }
 
 #define cr_assert_stdout_eq_str(text, ...) UNIT_ASSERT(unit_printed(text), "stdout is " #text, __VA_ARGS__)
-
-#endif

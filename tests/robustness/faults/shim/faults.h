@@ -12,8 +12,7 @@
  * - FAULTS_RECORD: the file to which all changes of files are written (record.c has the format).
  * - FAULTS_DISK: a file system in memory is reported as one on a disk, since it takes direct writes as well.
  * fsync and fdatasync are recorded and not executed: these tests cannot cut the power, and a sync takes longer than a run. */
-#ifndef TESTS_ROBUSTNESS_FAULTS_SHIM_FAULTS_H
-#define TESTS_ROBUSTNESS_FAULTS_SHIM_FAULTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -87,5 +86,3 @@ void faults_record_lock(void);
 /* A line, and bytes that follow it; and the end of the change. Nothing where the change failed: `done` is false. */
 void faults_record(bool done, const void *data, size_t size, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-
-#endif

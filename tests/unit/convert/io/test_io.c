@@ -4,7 +4,6 @@
 #include "tests/unit/fixture.h"
 #include "tests/unit/random_bits.h"
 
-#include <errno.h>
 #include <fcntl.h>
 
 enum { BYTES = 3000001, MOST = 600000, ROUNDS = 60 };

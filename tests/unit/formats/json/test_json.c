@@ -3,7 +3,6 @@
 #include "tests/unit/refusal.h"
 
 #include <criterion/criterion.h>
-#include <math.h>
 #include <string.h>
 
 static bool valid(const char *text)

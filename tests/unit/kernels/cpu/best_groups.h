@@ -1,6 +1,5 @@
 /* Groups for tests of the search for the best scales: random, heavy-tailed, constant, tied, sparse, tiny and huge. */
-#ifndef TSR_TESTS_UNIT_KERNELS_CPU_BEST_GROUPS_H
-#define TSR_TESTS_UNIT_KERNELS_CPU_BEST_GROUPS_H
+#pragma once
 
 #include "common/float_bits.h"
 #include "kernels/cpu/cpu.h"
@@ -104,5 +103,3 @@ static inline unsigned scale_of_amax(const float *x, const tsr_best_groups *c)
         scale++;
     return (unsigned)scale;
 }
-
-#endif

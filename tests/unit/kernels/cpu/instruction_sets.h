@@ -1,6 +1,5 @@
 /* The instruction sets for which a kernel may have its own form. */
-#ifndef TSR_TESTS_UNIT_KERNELS_CPU_INSTRUCTION_SETS_H
-#define TSR_TESTS_UNIT_KERNELS_CPU_INSTRUCTION_SETS_H
+#pragma once
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"
@@ -54,5 +53,3 @@ static inline int sweep_step(void)
     const char *const asked = getenv("TESSERA_SWEEP_STEP");
     return asked == NULL ? 1 : atoi(asked);
 }
-
-#endif

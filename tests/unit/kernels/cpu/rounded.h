@@ -1,6 +1,5 @@
 /* Rounds to a floating-point format with arithmetic in double. */
-#ifndef TSR_TESTS_UNIT_KERNELS_CPU_ROUNDED_H
-#define TSR_TESTS_UNIT_KERNELS_CPU_ROUNDED_H
+#pragma once
 
 #include <math.h>
 
@@ -15,5 +14,3 @@ static inline double rounded(double x, int bits, int lowest)
     const int step = (exponent - 1 > lowest ? exponent - 1 : lowest) - bits + 1;
     return ldexp(nearbyint(ldexp(x, -step)), step);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Tests the maxima of groups: every form against the scalar one, and the scalar one against double. */
 #include "common/float_bits.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/variants.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -4,7 +4,6 @@
 #include "kernels/cpu/variants.h"
 
 #include <criterion/criterion.h>
-#include <math.h>
 #include <stdint.h>
 
 enum { N = 777 }; /* no multiple of any vector */

@@ -2,7 +2,6 @@
  *
  * Also tests round trips, and every instruction set against the scalar form. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/variants.h"
 #include "tests/unit/ft_formats.h"
 #include "tests/unit/random_bits.h"
 

@@ -1,5 +1,4 @@
 /* Tests the weight-only product against sums in double, for every layout, width, type and kind of scale. */
-#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/quantize_tokens.h"
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/weight_only_gemm.h"

@@ -1,6 +1,5 @@
 /* Converts arrays of a test to activations of the CPU. */
-#ifndef TSR_TESTS_UNIT_VERIFY_FORWARD_AS_ACTIVATIONS_H
-#define TSR_TESTS_UNIT_VERIFY_FORWARD_AS_ACTIVATIONS_H
+#pragma once
 
 #include "verify/forward/forward_ops.h"
 
@@ -9,5 +8,3 @@ static inline tsr_activation *as_activations(double *x)
 {
     return (tsr_activation *)x;
 }
-
-#endif

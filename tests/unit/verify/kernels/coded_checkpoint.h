@@ -1,6 +1,5 @@
 /* Helpers for tests of kernel checks: a checkpoint of random codes in a temporary folder, and options. */
-#ifndef TESTS_UNIT_VERIFY_KERNELS_CODED_CHECKPOINT_H
-#define TESTS_UNIT_VERIFY_KERNELS_CODED_CHECKPOINT_H
+#pragma once
 
 #include "verify/evidence/activations.h"
 #include "verify/evidence/jobs.h"
@@ -132,5 +131,3 @@ static inline void expect_same_on_any_threads(size_t least)
     tsr_evidence_free(&evidence[1]);
     tsr_device_close(&device);
 }
-
-#endif

@@ -2,7 +2,6 @@
 #include "tests/unit/unspread_ranks.h"
 #include "tests/unit/verify/kernels/coded_checkpoint.h"
 
-#include "kernels/cpu/cpu.h"
 #include "verify/evidence/device_ranks.h"
 #include "verify/kernels/check_gemm.h"
 

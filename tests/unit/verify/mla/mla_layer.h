@@ -1,6 +1,5 @@
 /* Writes and opens a layer of latent attention in BF16 for unit tests of verify mla. */
-#ifndef TSR_TESTS_UNIT_VERIFY_MLA_MLA_LAYER_H
-#define TSR_TESTS_UNIT_VERIFY_MLA_MLA_LAYER_H
+#pragma once
 
 #include "verify/evidence/activations.h"
 #include "verify/evidence/device.h"
@@ -79,5 +78,3 @@ static void close_layer(void)
     }
     rmdir(folder);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Tests the decoders of the oracle against the definitions, and reading of weights with scales piece by piece. */
 #include "common/float_bits.h"
-#include "kernels/cpu/block_fp8.h"
 #include "verify/values/weight_reader.h"
 
 #include <criterion/criterion.h>
