@@ -45,7 +45,6 @@ typedef struct tsr_err {
     tsr_error_id id;  /* the section of docs/errors.md that explains it */
 } tsr_err;
 
-#define TSR_WARN_UNUSED       __attribute__((warn_unused_result))
 #define TSR_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
 /* Writes the message. If it does not fit, the longest names lose their middle, so that the fault after them is kept. */

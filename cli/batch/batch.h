@@ -4,8 +4,8 @@
  * batch_job.c           validates, plans, begins and ends one job
  * batch_paths.c         compares the inputs of jobs with the outputs of other jobs
  * batch_run.c           checks and runs all jobs
- * batch_shared_reads.c  runs jobs that read the same source together batch_print.c         prints the plan and the
- * table, and writes the summary as JSON */
+ * batch_shared_reads.c  runs jobs that read the same source together
+ * batch_print.c         prints the plan and the table; writes JSON */
 #pragma once
 
 #include "cli/plan_job.h"

@@ -12,7 +12,7 @@ typedef struct tsr_slicing {
     uint32_t parts;
 } tsr_slicing;
 
-/* Adds a step that writes n parts of any size one after another. */
+/* Adds a step that writes part k of `tensor` to *out. */
 tsr_status tsr_plan_slice(tsr_plan *plan, const tsr_tensor *tensor, const tsr_tensor *out, tsr_slicing cut, uint32_t k,
                           tsr_err *err);
 

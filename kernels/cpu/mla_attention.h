@@ -17,8 +17,7 @@
  * scale * (d + 2) u * max over t of sum |q k_t|. That moves a probability by a factor within exp(+-2 D).
  * Exponentials, rescalings and sums cost (2 n + 16) u more, so |out - exact| <= (2.1 D + (2 n + 16) u) * sum over t
  * of p_t |v_t|. */
-#ifndef TSR_KERNELS_CPU_MLA_ATTENTION_H
-#define TSR_KERNELS_CPU_MLA_ATTENTION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -52,5 +51,3 @@ void tsr_mla_cache_read(const uint8_t *row, size_t latent, size_t rope, bool fp8
 
 /* Computes attention. Allocates nothing and cannot fail. Thread-safe if `out` and `row` differ. */
 void tsr_mla_attention_run(const tsr_mla_attention *args);
-
-#endif

@@ -1,7 +1,6 @@
 /* Common code of the attention kernels: the plain kernel's FP32 arithmetic, small steps of a softmax on wgmma's
  * accumulators, and the checks of their launchers. */
-#ifndef TSR_KERNELS_CUDA_ATTENTION_CUH
-#define TSR_KERNELS_CUDA_ATTENTION_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
@@ -260,4 +259,3 @@ static tsr_status choose(const request &r, const Args *args,
 }
 
 } // namespace attention
-#endif

@@ -23,8 +23,7 @@
  * accumulator and the 32 products of one step to the largest of them and keeps at least 13 bits below it, so each of
  * the 33 loses less than 2^-13 of the largest; 1.01 covers the previous error of the accumulator. The second term
  * bounds the FP32 promotion. The plain kernel, which uses only FP32, is far inside the bound. */
-#ifndef TSR_KERNELS_CUDA_BLOCK_FP8_GEMM_H
-#define TSR_KERNELS_CUDA_BLOCK_FP8_GEMM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -70,9 +69,8 @@ typedef struct tsr_block_fp8_gemm {
 tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device);
 
 /* Launches the product. TSR_E_UNSUPPORTED: the requested config does not fit the arguments or the device. */
-tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream stream, tsr_err *err);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -1,7 +1,6 @@
 /* Common declarations of the grouped block-FP8 product, for its files only: the problem, how the work of a masked
  * layout is located, and the entry points of the two Hopper kernels. */
-#ifndef TSR_KERNELS_CUDA_BLOCK_FP8_GROUPED_CUH
-#define TSR_KERNELS_CUDA_BLOCK_FP8_GROUPED_CUH
+#pragma once
 
 #include "kernels/cuda/block_fp8_grouped.h"
 #include "kernels/cuda/block_fp8_parts.cuh"
@@ -89,4 +88,3 @@ tsr_status run_grouped_wide(const grouped_problem &p, const tsr_gemm_config &con
                             tsr_err *err);
 
 } // namespace block_fp8
-#endif

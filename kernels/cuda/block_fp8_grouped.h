@@ -18,8 +18,7 @@
  * every device from sm_80 on. No workspace. The error bounds are the same. If the dense kernel does not split k, a
  * group's results have the same bits as its results. Results have the same bits in every run. The kernels are also
  * launched as programmatic dependents. */
-#ifndef TSR_KERNELS_CUDA_BLOCK_FP8_GROUPED_H
-#define TSR_KERNELS_CUDA_BLOCK_FP8_GROUPED_H
+#pragma once
 
 #include "kernels/cuda/block_fp8_gemm.h"
 
@@ -44,10 +43,8 @@ tsr_gemm_config tsr_cuda_block_fp8_grouped_choose(const tsr_block_fp8_grouped *a
 
 /* Launches the product. TSR_E_SHAPE: invalid sizes. TSR_E_UNSUPPORTED: the requested config does not fit the arguments
  * or the device. */
-tsr_status tsr_cuda_block_fp8_grouped(const tsr_block_fp8_grouped *args, tsr_stream stream,
-                                      tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_block_fp8_grouped(const tsr_block_fp8_grouped *args, tsr_stream stream, tsr_err *err);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -1,7 +1,6 @@
 /* Common declarations of the block-FP8 product, for its files only: the problem, its definition, the scales of W, and
  * the entry points of its kernels and of the choice between them. */
-#ifndef TSR_KERNELS_CUDA_BLOCK_FP8_PARTS_CUH
-#define TSR_KERNELS_CUDA_BLOCK_FP8_PARTS_CUH
+#pragma once
 
 #include <cuda_fp8.h>
 
@@ -106,4 +105,3 @@ tsr_gemm_config mma_for(int64_t m);
 tsr_gemm_config fastest(int64_t m, int64_t n, int64_t k, int64_t processors);
 
 } // namespace block_fp8
-#endif

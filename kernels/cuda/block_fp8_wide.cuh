@@ -1,7 +1,6 @@
 /* Common code of the dense and the grouped block-FP8 kernel for many tokens, for these two files only: the shape of a
  * tile, and how it is multiplied. */
-#ifndef TSR_KERNELS_CUDA_BLOCK_FP8_WIDE_CUH
-#define TSR_KERNELS_CUDA_BLOCK_FP8_WIDE_CUH
+#pragma once
 
 #include "kernels/cuda/block_fp8_parts.cuh"
 #include "kernels/cuda/product_wide.cuh"
@@ -166,4 +165,3 @@ __device__ __forceinline__ void multiply_unit(wide_reader<TOKENS, WIDTH> &ring,
 }
 
 } // namespace block_fp8
-#endif

@@ -1,6 +1,5 @@
 /* Combines a value of each thread of a CTA. Included only by CUDA sources. */
-#ifndef TSR_KERNELS_CUDA_BLOCK_REDUCE_CUH
-#define TSR_KERNELS_CUDA_BLOCK_REDUCE_CUH
+#pragma once
 
 struct add_up {
     template <typename S> __device__ S operator()(S a, S b) const
@@ -40,5 +39,3 @@ template <typename S, typename OP> __device__ S reduce(S x, OP op)
     }
     return x;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* cuBLAS's products in FP64, FP32 and BF16, loaded at run time.
  *
  * All pointers are device memory. A handle allocates its own workspace on the GPU. Not thread-safe. */
-#ifndef TSR_KERNELS_CUDA_CUBLAS_H
-#define TSR_KERNELS_CUDA_CUBLAS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,7 +18,7 @@ typedef struct tsr_cublas tsr_cublas;
 
 /* Opens the library for the current GPU and a stream, on which all products run. TSR_E_DEVICE: it is missing or cannot be
  * initialized. */
-tsr_status tsr_cublas_open(tsr_cublas **cublas, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cublas_open(tsr_cublas **cublas, tsr_stream stream, tsr_err *err);
 
 /* NULL is fine. */
 void tsr_cublas_close(tsr_cublas *cublas);
@@ -35,9 +34,8 @@ typedef struct tsr_cublas_gemm {
     bool add, sums, across, both_across;
     size_t batch, step_a, step_b, step_c;
 } tsr_cublas_gemm;
-tsr_status tsr_cublas_run(tsr_cublas *cublas, const tsr_cublas_gemm *gemm, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cublas_run(tsr_cublas *cublas, const tsr_cublas_gemm *gemm, tsr_err *err);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -1,8 +1,7 @@
 /* The converters of kernels/cpu/fast_dequant.h, in the instructions that it models, and plain ones. They convert a word
  * of 4 int8 or 8 int4 codes, biased and in the order of the layouts, to pairs of 16-bit numbers, earlier elements
  * first. */
-#ifndef TSR_KERNELS_CUDA_FAST_DEQUANT_CUH
-#define TSR_KERNELS_CUDA_FAST_DEQUANT_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -107,4 +106,3 @@ template <bool kBf16> __device__ __forceinline__ uint32_t scaled(uint32_t pair, 
 }
 
 } // namespace tsr
-#endif

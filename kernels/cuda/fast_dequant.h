@@ -2,8 +2,7 @@
  * does this in its registers; here it is a separate kernel, so that it can be checked code by code and timed.
  *
  * Values are in the order of the layout: out[p] is the value of the code at position p. */
-#ifndef TSR_KERNELS_CUDA_FAST_DEQUANT_H
-#define TSR_KERNELS_CUDA_FAST_DEQUANT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,9 +27,8 @@ typedef struct tsr_fast_dequant {
 } tsr_fast_dequant;
 
 /* Launches the conversion. TSR_E_SHAPE: sizes or alignment are not as above. */
-tsr_status tsr_cuda_fast_dequant(const tsr_fast_dequant *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_fast_dequant(const tsr_fast_dequant *args, tsr_stream stream, tsr_err *err);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -2,8 +2,7 @@
  * activations, the order of heads in attention, and softmax.
  *
  * All pointers are device memory. */
-#ifndef TSR_KERNELS_CUDA_FORWARD_PRODUCTS_H
-#define TSR_KERNELS_CUDA_FORWARD_PRODUCTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,12 +26,10 @@ typedef struct tsr_grouped {
 } tsr_grouped;
 
 /* Sets y to x, rounded to the precision. */
-tsr_status tsr_cuda_group(const tsr_grouped *args, tsr_precision precision, tsr_stream stream,
-                          tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_group(const tsr_grouped *args, tsr_precision precision, tsr_stream stream, tsr_err *err);
 
 /* Sets x to y, which has the precision. */
-tsr_status tsr_cuda_ungroup(const tsr_grouped *args, tsr_precision precision, tsr_stream stream,
-                            tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_ungroup(const tsr_grouped *args, tsr_precision precision, tsr_stream stream, tsr_err *err);
 
 /* Converts scores [groups][queries][share][keys], which have the precision of its sums (common/precision.h), to
  * probabilities of the same shape in the precision, 0 for masked keys. Query i has position first_query + i. Key j has
@@ -51,10 +48,8 @@ typedef struct tsr_attention_softmax {
     size_t heads_of_choice, rows, first_row, words;
     size_t entries, rate; /* rate: of entries */
 } tsr_attention_softmax;
-tsr_status tsr_cuda_attention_softmax(const tsr_attention_softmax *args, tsr_stream stream,
-                                      tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_attention_softmax(const tsr_attention_softmax *args, tsr_stream stream, tsr_err *err);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -1,7 +1,6 @@
 /* Wraps Hopper instructions that CUDA C++ has no functions for: mbarriers, clusters, the bulk tensor copy. wgmma.cuh has
  * those of the tensor cores. */
-#ifndef TSR_KERNELS_CUDA_HOPPER_CUH
-#define TSR_KERNELS_CUDA_HOPPER_CUH
+#pragma once
 
 #include <cuda.h>
 #include <stdint.h>
@@ -353,4 +352,3 @@ __device__ __forceinline__ void meet_arrive(int id, int threads)
 }
 
 } // namespace hopper
-#endif

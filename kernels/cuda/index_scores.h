@@ -10,8 +10,7 @@
  * where acc is the accumulator of head h before the step, p are its 32 products, and relu is the exact sum of the head,
  * or 0. Derivation: E is the bound of a tile in kernels/cuda/block_fp8_gemm.h, and relu does not increase it. A head's
  * term then goes through a product, at most heads additions in FP32, and the product with the scale. */
-#ifndef TSR_KERNELS_CUDA_INDEX_SCORES_H
-#define TSR_KERNELS_CUDA_INDEX_SCORES_H
+#pragma once
 
 #include "kernels/cpu/index_scores.h"
 #include "kernels/cuda/cuda_launch.h"
@@ -27,10 +26,8 @@ tsr_index_kind tsr_cuda_index_choose(const tsr_index_scores *args, tsr_index_kin
 
 /* Launches the scores; the pointers of args are in device memory. TSR_E_UNSUPPORTED: the requested kernel does not fit
  * the arguments or the device. TSR_E_SHAPE: sizes are too large. */
-tsr_status tsr_cuda_index_scores(const tsr_index_scores *args, tsr_index_kind kind, tsr_stream stream,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_index_scores(const tsr_index_scores *args, tsr_index_kind kind, tsr_stream stream, tsr_err *err);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -11,8 +11,7 @@
  * Layouts: a [m][lda], w [n][ldw], k contiguous; d [m][ldd] elements. d must not overlap an operand. The fast kernels
  * need a and w 16-byte aligned, with lda and ldw multiples of 16; that before Hopper also needs k to be one. Otherwise
  * the plain one runs. The kernels for Hopper are launched as programmatic dependents (block_fp8_gemm.h). */
-#ifndef TSR_KERNELS_CUDA_INT8_GEMM_H
-#define TSR_KERNELS_CUDA_INT8_GEMM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,9 +44,8 @@ tsr_gemm_config tsr_cuda_int8_gemm_choose(const tsr_int8_gemm *args, const tsr_c
 
 /* Launches the product. TSR_E_SHAPE: k exceeds the range of int32 (|A - azp| <= 255, |W| <= 128), or a leading
  * dimension is smaller than its row. TSR_E_UNSUPPORTED: the requested config does not fit the arguments or the device. */
-tsr_status tsr_cuda_int8_gemm(const tsr_int8_gemm *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_int8_gemm(const tsr_int8_gemm *args, tsr_stream stream, tsr_err *err);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

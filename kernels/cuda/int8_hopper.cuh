@@ -1,8 +1,7 @@
 /* Declares the problem of an int8 product, its epilogue on Hopper, and the functions that start the Hopper kernels.
  *
  * Only the files of the int8 product include it. */
-#ifndef TSR_KERNELS_CUDA_INT8_HOPPER_CUH
-#define TSR_KERNELS_CUDA_INT8_HOPPER_CUH
+#pragma once
 
 #include "kernels/cuda/int8_gemm.h"
 #include "kernels/cuda/product_parts.cuh"
@@ -131,4 +130,3 @@ tsr_status run_hopper(const problem &p, tsr_gemm_out out, const tsr_gemm_config 
 tsr_gemm_config fastest(int64_t m, int64_t n, int64_t k, int64_t processors);
 
 } // namespace int8
-#endif

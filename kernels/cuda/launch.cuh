@@ -1,6 +1,5 @@
 /* Host-side helpers of all launchers: rounding up, alignment, a launch with its attributes, and its error. */
-#ifndef TSR_KERNELS_CUDA_LAUNCH_CUH
-#define TSR_KERNELS_CUDA_LAUNCH_CUH
+#pragma once
 
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -100,4 +99,3 @@ static inline cudaError_t launch(void (*kernel)(Args...), const launch_shape &sh
 }
 
 } // namespace host
-#endif

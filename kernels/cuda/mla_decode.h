@@ -35,8 +35,7 @@
  * probability by a factor within exp(+-2 D). Probabilities are rounded to BF16 (2^-8 covers numerator and FP32
  * normalizer). Exponentials, rescalings and the combination of parts are FP32 (2^-18). n tokens take 4 * ceil(n / 64)
  * steps. D must be small compared with 1. The plain kernel, which uses only FP32, is inside the bound. */
-#ifndef TSR_KERNELS_CUDA_MLA_DECODE_H
-#define TSR_KERNELS_CUDA_MLA_DECODE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -76,12 +75,11 @@ size_t tsr_cuda_mla_workspace(const tsr_mla_decode *args, const tsr_cuda_device 
 /* Writes the schedule for seqlens to the workspace and prepares the kernel on the current device, as the first decode
  * there requires; does nothing for the plain kernel. Of `args` only seqlens, workspace and the members that
  * tsr_cuda_mla_workspace reads are used; of indices, only if it is NULL. */
-tsr_status tsr_cuda_mla_plan(const tsr_mla_decode *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_mla_plan(const tsr_mla_decode *args, tsr_stream stream, tsr_err *err);
 
 /* Launches the decoding. TSR_E_UNSUPPORTED: the requested kernel does not fit the arguments or the device. */
-tsr_status tsr_cuda_mla_decode(const tsr_mla_decode *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_mla_decode(const tsr_mla_decode *args, tsr_stream stream, tsr_err *err);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -1,6 +1,5 @@
 /* Combines the parts of a sequence that the schedule has cut. For mla_decode.cu only. */
-#ifndef TSR_KERNELS_CUDA_MLA_DECODE_COMBINE_CUH
-#define TSR_KERNELS_CUDA_MLA_DECODE_COMBINE_CUH
+#pragma once
 
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/mla_decode_schedule.cuh"
@@ -136,4 +135,3 @@ __global__ void __launch_bounds__(32 * kCombineWarps, 2)
 }
 
 } // namespace
-#endif

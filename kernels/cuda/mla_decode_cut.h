@@ -6,8 +6,7 @@
  * the fixed cost again. So payloads of (line / parts, rounded up) + the fixed cost are sufficient: a part that ends
  * with a cut is full, and pays at most one fixed cost that is not on the line; a part that ends with a sequence has at
  * most the fixed cost left. */
-#ifndef TSR_KERNELS_CUDA_MLA_DECODE_CUT_H
-#define TSR_KERNELS_CUDA_MLA_DECODE_CUT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -117,5 +116,3 @@ TSR_MLA_ANYWHERE bool tsr_mla_deal_alike(int32_t each, int batch, int parts, tsr
     }
     return b == batch;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Hopper kernel of MLA decoding. One thread loads pages. Of two groups of warps, each computes the scores of every
  * other page and sums one half of the columns. For mla_decode.cu only. */
-#ifndef TSR_KERNELS_CUDA_MLA_DECODE_FAST_CUH
-#define TSR_KERNELS_CUDA_MLA_DECODE_FAST_CUH
+#pragma once
 
 #include "kernels/cuda/mla_decode_gather.cuh"
 #include "kernels/cuda/mla_decode_load.cuh"
@@ -442,4 +441,3 @@ __global__ void __launch_bounds__(384, 1)
 }
 
 } // namespace
-#endif

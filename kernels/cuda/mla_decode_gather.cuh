@@ -1,7 +1,6 @@
 /* Gathers rows of the cache one by one for the Hopper kernel of MLA decoding: rows that queries list, or rows in FP8.
  * For mla_decode_fast.cuh only. */
-#ifndef TSR_KERNELS_CUDA_MLA_DECODE_GATHER_CUH
-#define TSR_KERNELS_CUDA_MLA_DECODE_GATHER_CUH
+#pragma once
 
 #include "kernels/cuda/mla_decode_load.cuh"
 
@@ -244,4 +243,3 @@ __device__ __forceinline__ void gather_shares(const fast_memory &m, const PROBLE
 }
 
 } // namespace
-#endif

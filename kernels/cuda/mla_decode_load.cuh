@@ -1,6 +1,5 @@
 /* Shared memory of the Hopper kernel of MLA decoding, and its loading thread. For mla_decode_fast.cuh only. */
-#ifndef TSR_KERNELS_CUDA_MLA_DECODE_LOAD_CUH
-#define TSR_KERNELS_CUDA_MLA_DECODE_LOAD_CUH
+#pragma once
 
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/mla_decode_schedule.cuh"
@@ -124,4 +123,3 @@ __device__ __forceinline__ void load_shares(const fast_memory &m, const problem 
 }
 
 } // namespace
-#endif

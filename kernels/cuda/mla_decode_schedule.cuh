@@ -1,7 +1,6 @@
 /* Common declarations of the kernels of MLA decoding: the problem, and the schedule that divides its sequences into
  * equal parts. For mla_decode.cu only. */
-#ifndef TSR_KERNELS_CUDA_MLA_DECODE_SCHEDULE_CUH
-#define TSR_KERNELS_CUDA_MLA_DECODE_SCHEDULE_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -167,4 +166,3 @@ struct walk {
 };
 
 } // namespace
-#endif

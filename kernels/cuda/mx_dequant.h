@@ -2,8 +2,7 @@
  *
  * The bits are those of kernels/cpu/mx_values.h: the FP32 product of code and scale, rounded once more. A NaN code of
  * e4m3 gives 0x7FC0 with its sign; scales must not be NaN or negative. */
-#ifndef TSR_KERNELS_CUDA_MX_DEQUANT_H
-#define TSR_KERNELS_CUDA_MX_DEQUANT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,9 +22,8 @@ typedef struct tsr_mx_dequant {
 } tsr_mx_dequant;
 
 /* Launches the conversion. TSR_E_SHAPE: form, sizes or alignment are not as above. */
-tsr_status tsr_cuda_mx_dequant(const tsr_mx_dequant *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_mx_dequant(const tsr_mx_dequant *args, tsr_stream stream, tsr_err *err);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -1,7 +1,6 @@
 /* The product of operands in small groups on a GPU, with the definition, bound and bits of kernels/cpu/mx_gemm.h. A
  * plain kernel with a warp per element; GPUs before sm_100 have no tensor cores for these formats. */
-#ifndef TSR_KERNELS_CUDA_MX_GEMM_H
-#define TSR_KERNELS_CUDA_MX_GEMM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -20,9 +19,8 @@ typedef struct tsr_mx_gemm {
 } tsr_mx_gemm;
 
 /* Launches the product. TSR_E_SHAPE: forms or sizes are not as above. */
-tsr_status tsr_cuda_mx_gemm(const tsr_mx_gemm *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_mx_gemm(const tsr_mx_gemm *args, tsr_stream stream, tsr_err *err);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

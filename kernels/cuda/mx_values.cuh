@@ -1,7 +1,6 @@
 /* Decodes e2m1 and e4m3 codes and the scales of small groups, one at a time: common/float_bits.h in device code. Every
  * operation is rounded separately, with or without -fmad=false, and subnormal numbers are kept. */
-#ifndef TSR_KERNELS_CUDA_MX_VALUES_CUH
-#define TSR_KERNELS_CUDA_MX_VALUES_CUH
+#pragma once
 
 #include <stdint.h>
 
@@ -50,4 +49,3 @@ inline bool is_mx_coded(tsr_mx_form form)
 }
 
 } // namespace tsr
-#endif

@@ -6,8 +6,7 @@
  *
  * Communicators are non-blocking, and every wait has a deadline: TSR_NCCL_SECONDS, or TESSERA_NCCL_TIMEOUT in seconds.
  * After an error or a deadline, all communicators are aborted, which ends their kernels. */
-#ifndef TSR_KERNELS_CUDA_NCCL_H
-#define TSR_KERNELS_CUDA_NCCL_H
+#pragma once
 
 #include "kernels/cuda/block_fp8_gemm.h"
 #include "kernels/cuda/cuda_launch.h"
@@ -25,7 +24,7 @@ typedef struct tsr_nccl tsr_nccl;
 /* Connects GPUs 0 .. ranks - 1, rank r on GPU r. The calling thread's device is 0 afterwards. *nccl is NULL after an
  * error. TSR_E_NOT_APPLICABLE: there are fewer GPUs, or there is no NCCL of version 2.14 or later. TSR_E_DEVICE: NCCL
  * does not start, or not by the deadline. TSR_E_USAGE: TESSERA_NCCL_TIMEOUT is not a number of seconds. */
-tsr_status tsr_nccl_open(tsr_nccl **nccl, size_t ranks, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_nccl_open(tsr_nccl **nccl, size_t ranks, tsr_err *err);
 
 /* NULL is allowed. */
 void tsr_nccl_close(tsr_nccl *nccl);
@@ -37,9 +36,8 @@ int tsr_nccl_version(const tsr_nccl *nccl);
  * `out`, and each of the ranks - 1 additions is rounded to it. Waits for all GPUs, and leaves the calling thread's
  * device at 0. TSR_E_DEVICE: a rank failed, or the sum did not end by the deadline; later sums fail, too. */
 tsr_status tsr_nccl_sum(tsr_nccl *nccl, const void *const *parts, void *const *sums, size_t n, tsr_gemm_out out,
-                        tsr_err *err) TSR_WARN_UNUSED;
+                        tsr_err *err);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

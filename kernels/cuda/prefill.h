@@ -30,8 +30,7 @@
  * out_f32 does not have the last rounding. Derivation as in mla_decode.h: a step of 16 along a product loses less than
  * 17 * 2^-22 of the sum of magnitudes; a score takes 12 steps, and the values of 128 tokens take 8. D must be small
  * compared with 1. The plain kernel, which uses only FP32, is inside the bound. */
-#ifndef TSR_KERNELS_CUDA_PREFILL_H
-#define TSR_KERNELS_CUDA_PREFILL_H
+#pragma once
 
 #include "kernels/cuda/mla_decode.h"
 
@@ -59,12 +58,11 @@ size_t tsr_cuda_prefill_workspace(const tsr_prefill *args, const tsr_cuda_device
 
 /* Writes the order of tiles for cu_seqlens to the workspace; does nothing for the plain kernel. The work is quadratic
  * in the batch: meant for at most thousands of sequences. */
-tsr_status tsr_cuda_prefill_plan(const tsr_prefill *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_prefill_plan(const tsr_prefill *args, tsr_stream stream, tsr_err *err);
 
 /* Launches the attention. TSR_E_UNSUPPORTED: the requested kernel does not fit the arguments or the device. */
-tsr_status tsr_cuda_prefill(const tsr_prefill *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_prefill(const tsr_prefill *args, tsr_stream stream, tsr_err *err);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

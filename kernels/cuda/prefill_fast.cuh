@@ -1,7 +1,6 @@
 /* Hopper kernel of prefill: one thread loads, and two groups of warps alternate at the tensor cores. For
  * prefill.cu only. */
-#ifndef TSR_KERNELS_CUDA_PREFILL_FAST_CUH
-#define TSR_KERNELS_CUDA_PREFILL_FAST_CUH
+#pragma once
 
 #include "kernels/cuda/prefill_order.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -422,4 +421,3 @@ __global__ void __launch_bounds__(384, 1)
 }
 
 } // namespace
-#endif

@@ -1,7 +1,6 @@
 /* Common declarations of the kernels of prefill: the problem, and the order of its tiles. For prefill.cu
  * only. */
-#ifndef TSR_KERNELS_CUDA_PREFILL_ORDER_CUH
-#define TSR_KERNELS_CUDA_PREFILL_ORDER_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -126,4 +125,3 @@ __device__ work find_work(const problem &p, const order &s, int tile)
 }
 
 } // namespace
-#endif

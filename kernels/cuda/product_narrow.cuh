@@ -3,8 +3,7 @@
  * PROBLEM is a kind of product: its matrices and scales; kName; kScaled, true if A's scales are copied with its k tiles;
  * `number`, the type of the sums; multiply_share, which computes the sums of a share; finisher<WIDTH>, which computes
  * the results of a thread's sums. */
-#ifndef TSR_KERNELS_CUDA_PRODUCT_NARROW_CUH
-#define TSR_KERNELS_CUDA_PRODUCT_NARROW_CUH
+#pragma once
 
 #include "kernels/cuda/product_share.cuh"
 
@@ -353,4 +352,3 @@ tsr_status run_narrow_tile(const PROBLEM &p, tsr_gemm_out out, const tsr_gemm_co
 }
 
 } // namespace product
-#endif

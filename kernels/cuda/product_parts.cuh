@@ -1,7 +1,6 @@
 /* Common code of the products of 8-bit operands on Hopper, FP8 in blocks and int8, for their files only: the matrices,
  * rounding to the output type, tensor maps, and rings of k tiles in shared memory. */
-#ifndef TSR_KERNELS_CUDA_PRODUCT_PARTS_CUH
-#define TSR_KERNELS_CUDA_PRODUCT_PARTS_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -327,4 +326,3 @@ static inline tsr_status no_such_tile(const char *what, const tsr_gemm_config &c
 }
 
 } // namespace product
-#endif

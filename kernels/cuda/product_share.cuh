@@ -1,7 +1,6 @@
 /* Common code of the kernels for up to some hundred tokens: how a CTA finds and loads its part of the product, and how
  * the kernels are launched. */
-#ifndef TSR_KERNELS_CUDA_PRODUCT_SHARE_CUH
-#define TSR_KERNELS_CUDA_PRODUCT_SHARE_CUH
+#pragma once
 
 #include "kernels/cuda/product_parts.cuh"
 
@@ -110,4 +109,3 @@ tsr_status launch_shares(KERNEL kernel, const PROBLEM &p, int tokens, int rows, 
 }
 
 } // namespace product
-#endif

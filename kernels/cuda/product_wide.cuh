@@ -5,8 +5,7 @@
  * a CTA that use a k tile; kOut, the columns that a warpgroup stages at once, kGroupBytes of shared memory, and
  * kStagedBytes of both warpgroups; kBytes in all; `problem`; and multiply_units, which computes the results of all
  * tiles of a CTA. */
-#ifndef TSR_KERNELS_CUDA_PRODUCT_WIDE_CUH
-#define TSR_KERNELS_CUDA_PRODUCT_WIDE_CUH
+#pragma once
 
 #include "kernels/cuda/product_parts.cuh"
 
@@ -318,4 +317,3 @@ tsr_status launch_wide(const typename SHAPE::problem &p, int ctas, int processor
 }
 
 } // namespace product
-#endif

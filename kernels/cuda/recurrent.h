@@ -3,8 +3,7 @@
  *
  * Activations (x, y, q, k, v, decay, beta, out) are double or float, as in kernels/cuda/activation_ops.h. The arithmetic and all
  * other arrays are in FP64. All pointers are device memory. */
-#ifndef TSR_KERNELS_CUDA_RECURRENT_H
-#define TSR_KERNELS_CUDA_RECURRENT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,7 +26,7 @@ typedef struct tsr_act_convolve {
     size_t rows, channels, taps;
 } tsr_act_convolve;
 tsr_status tsr_cuda_act_convolve(const tsr_act_convolve *args, tsr_precision precision, tsr_stream stream,
-                                 tsr_err *err) TSR_WARN_UNUSED;
+                                 tsr_err *err);
 
 /* The gated delta rule or a scan as verify/forward/forward_ops.h defines them. Sequence s has the tokens from first[s] to first[s + 1].
  * states [sequences][heads][dim][v_dim] is scratch memory. */
@@ -41,10 +40,8 @@ typedef struct tsr_act_recur {
     const size_t *first;
     size_t sequences, heads, k_heads, dim, v_dim, decays;
 } tsr_act_recur;
-tsr_status tsr_cuda_act_recur(const tsr_act_recur *args, tsr_precision precision, tsr_stream stream,
-                              tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_act_recur(const tsr_act_recur *args, tsr_precision precision, tsr_stream stream, tsr_err *err);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

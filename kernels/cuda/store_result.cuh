@@ -1,6 +1,5 @@
 /* Stores one result in the type that a product asks for. */
-#ifndef TSR_KERNELS_CUDA_STORE_RESULT_CUH
-#define TSR_KERNELS_CUDA_STORE_RESULT_CUH
+#pragma once
 
 #include "kernels/cuda/block_fp8_gemm.h"
 
@@ -24,5 +23,3 @@ template <typename ARGS> __device__ __forceinline__ void store_result(const ARGS
 }
 
 } // namespace tsr
-
-#endif

@@ -1,6 +1,5 @@
 /* Finds the driver's encoder of tensor maps at run time, so that programs need not link the driver. */
-#ifndef TSR_KERNELS_CUDA_TENSOR_MAP_CUH
-#define TSR_KERNELS_CUDA_TENSOR_MAP_CUH
+#pragma once
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -33,4 +32,3 @@ static inline tsr_status find_encode(encode_fn *encode, tsr_err *err)
     *encode = reinterpret_cast<encode_fn>(entry);
     return TSR_OK;
 }
-#endif

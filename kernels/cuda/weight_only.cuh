@@ -1,7 +1,6 @@
 /* Helpers of the weight-only kernels: conversions between 16 bits and FP32, mma.m16n8k16, and the launch of the kernel
  * for Hopper. */
-#ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_CUH
-#define TSR_KERNELS_CUDA_WEIGHT_ONLY_CUH
+#pragma once
 
 #include "kernels/cuda/fast_dequant.cuh"
 #include "kernels/cuda/weight_only_gemm.h"
@@ -59,4 +58,3 @@ tsr_status weight_only_stream(const tsr_weight_only_gemm &g, int processors, tsr
 tsr_status weight_only_tiles(const tsr_weight_only_gemm &g, int processors, tsr_stream stream, tsr_err *err);
 
 } // namespace tsr
-#endif

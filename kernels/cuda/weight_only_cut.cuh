@@ -1,7 +1,6 @@
 /* How the weight-only product on Hopper is divided over warps, CTAs and stages, and the layout of its shared memory.
  * For weight_only_stream.cu and .cuh only. */
-#ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_CUT_CUH
-#define TSR_KERNELS_CUDA_WEIGHT_ONLY_CUT_CUH
+#pragma once
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -71,4 +70,3 @@ struct maps {
 };
 
 } // namespace
-#endif

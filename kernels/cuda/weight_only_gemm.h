@@ -25,8 +25,7 @@
  * On sm_90, w, scales and zeros may be read while the previous launch in the stream still runs, if that launch allows
  * an early start of the next one (programmatic dependent launch). Such a launch may write a, but not w, scales and
  * zeros. */
-#ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
-#define TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -55,9 +54,8 @@ typedef struct tsr_weight_only_gemm {
 } tsr_weight_only_gemm;
 
 /* Launches the product. TSR_E_SHAPE: sizes or alignment are not as above. */
-tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_stream stream, tsr_err *err);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

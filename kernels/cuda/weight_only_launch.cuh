@@ -1,7 +1,6 @@
 /* Common code of the two launchers of the weight-only product on Hopper, for weight_only_stream.cu and
  * weight_only_tiles.cu only: tensor maps of codes, tokens and scales, and the launch in clusters. */
-#ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_LAUNCH_CUH
-#define TSR_KERNELS_CUDA_WEIGHT_ONLY_LAUNCH_CUH
+#pragma once
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_map.cuh"
@@ -91,4 +90,3 @@ tsr_status launch_splits(void (*kernel)(Args...), const host::launch_shape &shap
 }
 
 } // namespace
-#endif

@@ -2,8 +2,7 @@
  * 32 for int4 in groups of 128. Four to eight warps of a CTA have 32 output features each, one keeps the copy engine
  * busy, and in some kernels one sums the tokens. The CTAs of a cluster share K, send each other their sums and add them
  * in a fixed order. For weight_only_stream.cu only; docs/kernels/weight_only.md has a picture. */
-#ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_STREAM_CUH
-#define TSR_KERNELS_CUDA_WEIGHT_ONLY_STREAM_CUH
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -453,4 +452,3 @@ __global__ void __launch_bounds__((kMostWarps<kTokens> + kMostHelpers<kTokens>)*
 }
 
 } // namespace
-#endif

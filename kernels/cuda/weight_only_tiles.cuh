@@ -2,8 +2,7 @@
  * features: it converts their codes to operands of wgmma in registers, once per tile of up to 128 tokens, which it
  * reads from shared memory. The CTAs of a cluster share K; each adds the sums of all CTAs for its share of the tokens,
  * in a fixed order. For weight_only_tiles.cu only; docs/kernels/weight_only.md has a picture. */
-#ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_TILES_CUH
-#define TSR_KERNELS_CUDA_WEIGHT_ONLY_TILES_CUH
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -423,4 +422,3 @@ __global__ void __launch_bounds__(kMaxGroups<kTokens> * 128, 1)
 }
 
 } // namespace
-#endif

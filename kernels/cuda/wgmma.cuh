@@ -1,6 +1,5 @@
 /* Wraps the wgmma instructions of Hopper's tensor cores on e4m3, int8 and BF16. */
-#ifndef TSR_KERNELS_CUDA_WGMMA_CUH
-#define TSR_KERNELS_CUDA_WGMMA_CUH
+#pragma once
 
 #include "kernels/cuda/hopper.cuh"
 
@@ -228,4 +227,3 @@ template <int N> __device__ __forceinline__ void mma_128(float (&d)[N / 2], uint
 }
 
 } // namespace hopper
-#endif

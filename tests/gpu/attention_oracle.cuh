@@ -1,7 +1,6 @@
 /* Owns what the tests of attention kernels judge by: attention of one query in FP64 on the host, the comparison with
  * what a kernel gave within a header's bound, and BF16 operands on the host. Included once a program. */
-#ifndef TSR_TESTS_GPU_ATTENTION_ORACLE_CUH
-#define TSR_TESTS_GPU_ATTENTION_ORACLE_CUH
+#pragma once
 
 #include <math.h>
 #include <string.h>
@@ -164,4 +163,3 @@ template <typename Judge> static outcome judge_rows(size_t rows, const Judge &ju
     }
     return all;
 }
-#endif

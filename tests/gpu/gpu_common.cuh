@@ -1,7 +1,6 @@
 /* Owns what the GPU tests and benches share: checked calls, random operands, the exit codes. Included once a program.
  */
-#ifndef TSR_TESTS_GPU_GPU_COMMON_CUH
-#define TSR_TESTS_GPU_GPU_COMMON_CUH
+#pragma once
 
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -114,4 +113,3 @@ __global__ void random_units(uint16_t *p, int64_t count, uint64_t seed)
         p[i] = (uint16_t)(__float_as_uint(x) >> 16);
     }
 }
-#endif

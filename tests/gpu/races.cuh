@@ -1,6 +1,5 @@
 /* Owns how test_races.cu repeats a launch and compares its results, alone and behind a slow producer. Included once. */
-#ifndef TSR_TESTS_GPU_RACES_CUH
-#define TSR_TESTS_GPU_RACES_CUH
+#pragma once
 
 #include <functional>
 #include <string.h>
@@ -175,5 +174,3 @@ static void follow(const subject &s, std::vector<operand> inputs)
     CHECK(cudaFree(expected));
     CHECK(cudaFree(d));
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Owns random numbers on the host and rounding to 16 bits, for the tests of integer kernels. Included once a program. */
-#ifndef TSR_TESTS_GPU_RANDOM16_CUH
-#define TSR_TESTS_GPU_RANDOM16_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -18,5 +17,3 @@ static uint16_t to16(float x, bool bf16)
 {
     return bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x)) : __half_as_ushort(__float2half_rn(x));
 }
-
-#endif

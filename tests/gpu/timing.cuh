@@ -1,6 +1,5 @@
 /* Owns how a kernel is timed: a CUDA graph of 20 launches or as many as asked for, the median of 22 replays. */
-#ifndef TSR_TESTS_GPU_TIMING_CUH
-#define TSR_TESTS_GPU_TIMING_CUH
+#pragma once
 
 #include "tests/gpu/gpu_common.cuh"
 
@@ -45,4 +44,3 @@ template <typename F> static double time_each_us(const F &launch, int launches =
     CHECK(cudaStreamDestroy(stream));
     return (ms[kReplays / 2 - 1] + ms[kReplays / 2]) / 2 * 1000.0 / launches;
 }
-#endif

@@ -1,6 +1,5 @@
 /* Counts what a GPU test judged, and names each failure. Included once a program. */
-#ifndef TSR_TESTS_GPU_VERDICTS_CUH
-#define TSR_TESTS_GPU_VERDICTS_CUH
+#pragma once
 
 #include <stdio.h>
 
@@ -14,5 +13,3 @@ static void verdict(bool fine, const char *what, const char *detail)
         printf("FAILED %s %s\n", what, detail);
     }
 }
-
-#endif

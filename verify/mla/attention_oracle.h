@@ -2,8 +2,7 @@
  *
  * It uses the operands that kernels get. The bounds are those of kernels/cpu/mla_attention.h and
  * kernels/cuda/mla_decode.h. verify/mla/mla_kernels.h derives the expected errors. */
-#ifndef TSR_VERIFY_MLA_ATTENTION_ORACLE_H
-#define TSR_VERIFY_MLA_ATTENTION_ORACLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,5 +55,3 @@ double tsr_attention_variance(const tsr_attention_rounding *kernel, const tsr_at
 /* Returns the largest relative bias of correct results (verify/evidence/kernel_tally.h). Truncated sums of a tensor
  * core make large scores and results slightly too small. */
 double tsr_attention_slope(const tsr_attention_rounding *kernel);
-
-#endif

@@ -4,8 +4,7 @@
  * stage; that of the whole layer; the error of absorption, in double; the error of the kernel over the same
  * operands. With options->stages, the stages of another implementation are compared with those of the checkpoint.
  * See docs/verify-mla.md. */
-#ifndef TSR_VERIFY_MLA_CHECK_MLA_H
-#define TSR_VERIFY_MLA_CHECK_MLA_H
+#pragma once
 
 #include "verify/evidence/jobs.h"
 
@@ -15,5 +14,3 @@ tsr_kernel_check_fn tsr_check_mla;
 
 /* Checks that config.json describes latent attention. TSR_E_NOT_APPLICABLE: it does not. */
 tsr_kernel_applies_fn tsr_mla_applies;
-
-#endif

@@ -6,8 +6,7 @@
  *
  * A query attends to the `kept` tokens with the largest scores. Sources: DeepSeek-V3.2's inference/model.py;
  * modeling_deepseek_v32.py and modeling_glm_moe_dsa.py of transformers. */
-#ifndef TSR_VERIFY_MLA_INDEX_QUERY_H
-#define TSR_VERIFY_MLA_INDEX_QUERY_H
+#pragma once
 
 #include "verify/mla/rope.h"
 
@@ -23,7 +22,7 @@ typedef struct tsr_index_sizes {
 /* Reads index_n_heads, index_head_dim, index_topk and RoPE from config.json. TSR_E_FORMAT: a size is missing or wrong.
  * TSR_E_UNSUPPORTED: config.json states the other kind of RoPE, or an unknown type. */
 tsr_status tsr_index_sizes_read(tsr_index_sizes *sizes, const tsr_checkpoint *checkpoint, bool adjacent,
-                                tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+                                tsr_arena *arena, tsr_err *err);
 
 /* One query and the keys that it sees. */
 typedef struct tsr_index_query {
@@ -34,5 +33,3 @@ typedef struct tsr_index_query {
 
 /* Computes scores[keys] without the factor dim^-0.5. Heads are added in their order. */
 void tsr_index_score(const tsr_index_query *query, double *scores);
-
-#endif

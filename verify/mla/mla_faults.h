@@ -1,6 +1,5 @@
 /* Compares two results that should agree, and names the mistake that explains a difference. */
-#ifndef TSR_VERIFY_MLA_MLA_FAULTS_H
-#define TSR_VERIFY_MLA_MLA_FAULTS_H
+#pragma once
 
 #include "verify/evidence/evidence.h"
 #include "verify/mla/mla_reference.h"
@@ -26,13 +25,10 @@ bool tsr_mla_name_heads(const tsr_mla_fault_pair *pair, size_t heads, size_t ran
 /* Sets *finite to false if a stage of the model has NaN or Inf. That is not an error of a kernel. It becomes a
  * finding about the checkpoint that names the tensor of its origin. */
 tsr_status tsr_mla_check_finite(const tsr_mla_model *model, const tsr_mla_batch *batch, const tsr_mla_stages *stages,
-                                const char *subject, bool *finite, tsr_evidence *evidence,
-                                tsr_err *err) TSR_WARN_UNUSED;
+                                const char *subject, bool *finite, tsr_evidence *evidence, tsr_err *err);
 
 /* Computes a stage that exceeds the pair's limits with each known mistake, from the earlier stages in `in`. *named
  * is the mistake that results in the pair's y, in `text` or static storage; NULL: none does. */
 tsr_status tsr_mla_name_stage(const tsr_mla_model *model, const tsr_mla_batch *batch, const tsr_mla_stages *in,
                               tsr_mla_stage stage, const tsr_mla_fault_pair *pair, size_t ranks, char *text,
-                              size_t size, const char **named, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                              size_t size, const char **named, tsr_err *err);

@@ -25,8 +25,7 @@
  * - a result in BF16: h^2.
  * - projections have 32 partial sums of l = k / 32 products: u^2 (T (l / 2 + 6) + S^2 (l / 96 + 1)), 6 and 1 for
  *   products and pairwise additions; each addition over ranks u^2 (T + S^2). */
-#ifndef TSR_VERIFY_MLA_MLA_KERNELS_H
-#define TSR_VERIFY_MLA_MLA_KERNELS_H
+#pragma once
 
 #include "verify/evidence/jobs.h"
 #include "verify/forward/tokens/token_choice.h"
@@ -52,11 +51,7 @@ void tsr_mla_judge_sqnr(tsr_judgement *judgement, const double *x, const double 
                         double min_sqnr);
 
 /* Lists something as skipped, unless it is listed with this reason. */
-tsr_status tsr_mla_skip_once(tsr_evidence *evidence, const char *subject, const char *why,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_mla_skip_once(tsr_evidence *evidence, const char *subject, const char *why, tsr_err *err);
 
 /* Runs and judges all kernels. A kernel that does not accept the shape, or a list, is skipped. `since`: see tsr_lap. */
-tsr_status tsr_mla_check_kernels(const tsr_mla_subject *subject, tsr_evidence *evidence, double *since,
-                                 tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_mla_check_kernels(const tsr_mla_subject *subject, tsr_evidence *evidence, double *since, tsr_err *err);

@@ -2,8 +2,7 @@
  *
  * Sources: DeepSeek-V2, section 2.1; inference/model.py of DeepSeek-V3. Projections stay on disk and are read in
  * bands. kv_b_proj is in memory, in double. */
-#ifndef TSR_VERIFY_MLA_MLA_MODEL_H
-#define TSR_VERIFY_MLA_MLA_MODEL_H
+#pragma once
 
 #include "verify/compare/compare.h"
 #include "verify/mla/index_query.h"
@@ -33,17 +32,15 @@ typedef struct tsr_mla_model {
  * TSR_E_FORMAT: tensors are missing (the message names all) or have no scale. TSR_E_SHAPE: a shape contradicts
  * config.json. TSR_E_UNSUPPORTED: no MLA, or an unknown kind of RoPE, bias or weight. */
 tsr_status tsr_mla_model_open(tsr_mla_model *model, const tsr_side *side, const char *root, uint64_t layer,
-                              tsr_err *err) TSR_WARN_UNUSED;
+                              tsr_err *err);
 void tsr_mla_model_close(tsr_mla_model *model);
 
 /* Reads the layer's indexer into an open model. Arguments and errors are those of tsr_mla_model_open, and:
  * TSR_E_UNSUPPORTED for a model_type whose indexer is not known. */
 tsr_status tsr_mla_model_open_indexer(tsr_mla_model *model, const tsr_side *side, const char *root, uint64_t layer,
-                                      tsr_err *err) TSR_WARN_UNUSED;
+                                      tsr_err *err);
 
 /* Computes y[n][rows of w] += x[n][first .. first + cols) W[:, first .. first + cols)^T. x and y have their own row
  * lengths. */
 tsr_status tsr_mla_project(const tsr_mla_model *model, const tsr_weight *w, size_t first, size_t cols, const double *x,
-                           size_t ld_x, size_t n, double *y, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                           size_t ld_x, size_t n, double *y, tsr_err *err);

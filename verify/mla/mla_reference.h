@@ -14,8 +14,7 @@
  *   that are not seen: verify/mla/index_query.h, for a model with an open indexer
  *
  * Sources: DeepSeek-V2, section 2.1; DeepSeek-V3's inference/model.py. Thread-safe over different outputs. */
-#ifndef TSR_VERIFY_MLA_MLA_REFERENCE_H
-#define TSR_VERIFY_MLA_MLA_REFERENCE_H
+#pragma once
 
 #include "verify/mla/mla_model.h"
 
@@ -90,19 +89,16 @@ static inline size_t tsr_mla_tokens_seen(const tsr_mla_batch *batch, size_t quer
 /* Computes one stage from the earlier stages in `in`. With `absorbed`, scores are (q_nope w_kc) . latent and
  * attention is (sum of p latent) w_vc. *out is from malloc. */
 tsr_status tsr_mla_compute(const tsr_mla_model *model, const tsr_mla_batch *batch, const tsr_mla_stages *in,
-                           tsr_mla_stage stage, tsr_mla_fault fault, bool absorbed, double **out,
-                           tsr_err *err) TSR_WARN_UNUSED;
+                           tsr_mla_stage stage, tsr_mla_fault fault, bool absorbed, double **out, tsr_err *err);
 
 /* Computes all stages in order. */
 tsr_status tsr_mla_compute_all(const tsr_mla_model *model, const tsr_mla_batch *batch, bool absorbed,
-                               tsr_mla_stages *out, tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_mla_stages *out, tsr_err *err);
 
 /* Allocates a batch of sequences of these lengths, whose last `new_tokens` tokens are queries. The caller fills in the
  * hidden states. */
 tsr_status tsr_mla_batch_shape(tsr_mla_batch *batch, const size_t *lengths, size_t sequences, size_t new_tokens,
-                               size_t hidden, tsr_err *err) TSR_WARN_UNUSED;
+                               size_t hidden, tsr_err *err);
 
 void tsr_mla_stages_free(tsr_mla_stages *stages);
 void tsr_mla_batch_free(tsr_mla_batch *batch);
-
-#endif

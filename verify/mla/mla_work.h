@@ -1,6 +1,5 @@
 /* Operands, exact results and judgements shared by the checks of MLA kernels. */
-#ifndef TSR_VERIFY_MLA_MLA_WORK_H
-#define TSR_VERIFY_MLA_MLA_WORK_H
+#pragma once
 
 #include "kernels/cpu/mla_attention.h"
 #include "verify/evidence/kernel_tally.h"
@@ -68,26 +67,24 @@ static inline tsr_attended tsr_mla_attended(const tsr_mla_work *work, size_t que
 }
 
 /* Allocates from the work's arena, and stores the address in the pointer at `to`. */
-tsr_status tsr_mla_take(tsr_mla_work *work, void *to, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_mla_take(tsr_mla_work *work, void *to, size_t bytes, tsr_err *err);
 
 /* Adds the time since the last call to a phase (tsr_lap). */
 void tsr_mla_lap(tsr_mla_work *work, tsr_phase phase);
 
 /* Fills queries and cache, and computes the exact results over them in FP64. */
-tsr_status tsr_mla_fill(tsr_mla_work *work, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_mla_fill(tsr_mla_work *work, tsr_err *err);
 
 /* Returns the arguments for a kernel over all heads. */
 tsr_mla_attention tsr_mla_arguments(const tsr_mla_work *work);
 
 /* Judges work->out against the exact result. */
 tsr_status tsr_mla_judge_decode(tsr_mla_work *work, const tsr_device_mla *kernel, const char *what, double seconds,
-                                tsr_err *err) TSR_WARN_UNUSED;
+                                tsr_err *err);
 
 /* Calls tsr_kernel_tally_end, and ends the time of judging. */
 tsr_status tsr_mla_end_tally(tsr_mla_work *work, tsr_kernel_tally *tally, const char *fault, const char *rms_fault,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_err *err);
 
 /* Checks heads divided among ranks: each rank's share by every kernel, then W_v, W_o and the sum over ranks. */
-tsr_status tsr_mla_check_ranks(tsr_mla_work *work, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_mla_check_ranks(tsr_mla_work *work, tsr_err *err);

@@ -1,6 +1,5 @@
 /* Makes the tensor maps of DeepGEMM's kernels, for peers_deepgemm.cu and peers_deepgemm_index.cu. */
-#ifndef TSR_TESTS_PEERS_KERNELS_PEERS_MAP_CUH
-#define TSR_TESTS_PEERS_KERNELS_PEERS_MAP_CUH
+#pragma once
 
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
@@ -27,5 +26,3 @@ static inline CUtensorMap map(CUtensorMapDataType type, int size, void *base, in
            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return made;
 }
-
-#endif

@@ -10,8 +10,7 @@
  * / 3) u^2 / 3; the sum over heads (T' (heads / 2 + 1) + S'^2 (heads / 3 + 1)) u^2 / 3 of the t, and the scale S'^2 u^2 /
  * 3. On a tensor core v is 33 / 3 q^2 for each step of 32 products, with q 2^-13 of the power of two of the largest
  * magnitude (kernels/cpu/fp8_gemm.h), and the bound 33 * 2^-13 of that magnitude. */
-#ifndef TSR_VERIFY_MLA_INDEX_CODES_H
-#define TSR_VERIFY_MLA_INDEX_CODES_H
+#pragma once
 
 #include "verify/evidence/jobs.h"
 #include "verify/mla/mla_reference.h"
@@ -29,7 +28,7 @@ const char *tsr_index_without_codes(size_t dim, bool rotated);
 
 /* Makes codes of the stages index_q, index_k and index_weights. */
 tsr_status tsr_index_codes_make(tsr_index_codes *codes, const tsr_mla_model *model, const tsr_mla_batch *batch,
-                                const tsr_mla_stages *stages, bool rotated, tsr_err *err) TSR_WARN_UNUSED;
+                                const tsr_mla_stages *stages, bool rotated, tsr_err *err);
 void tsr_index_codes_free(tsr_index_codes *codes);
 
 /* Returns the arguments for the queries [from, to) of one sequence. The caller sets `logits`, and `seen` as
@@ -54,6 +53,4 @@ typedef struct tsr_index_exact {
 } tsr_index_exact;
 tsr_status tsr_index_solve(const tsr_index_codes *codes, const tsr_mla_model *model, const tsr_mla_batch *batch,
                            bool tensor_core, tsr_index_mistake mistake, const tsr_run_options *run,
-                           const tsr_index_exact *exact, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+                           const tsr_index_exact *exact, tsr_err *err);

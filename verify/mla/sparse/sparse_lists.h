@@ -1,6 +1,5 @@
 /* Lists of the cache's rows for sparse attention, and the known mistakes of kernels that read them. */
-#ifndef TSR_VERIFY_MLA_SPARSE_LISTS_H
-#define TSR_VERIFY_MLA_SPARSE_LISTS_H
+#pragma once
 
 #include "verify/mla/mla_work.h"
 
@@ -14,6 +13,4 @@ void tsr_mla_fill_lists(tsr_mla_work *work);
 
 /* Sets the fault of a judgement of work->got if a known mistake explains it: indices taken as positions, entries of -1
  * that count, lists that are ignored, or a query without tokens whose result is not zeros. */
-tsr_status tsr_mla_name_sparse(tsr_mla_work *work, tsr_judgement *judgement, tsr_err *err) TSR_WARN_UNUSED;
-
-#endif
+tsr_status tsr_mla_name_sparse(tsr_mla_work *work, tsr_judgement *judgement, tsr_err *err);
